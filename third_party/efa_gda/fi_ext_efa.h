@@ -88,6 +88,19 @@ struct fi_efa_comp_cntr_init_attr {
   struct fi_efa_memory_location err_cntr_ext_mem;
 };
 
+/* Interconnect ids of a memory region; ic_id_validity says which of them hold. */
+struct fi_efa_mr_attr {
+  uint16_t ic_id_validity;
+  uint16_t recv_ic_id;
+  uint16_t rdma_read_ic_id;
+  uint16_t rdma_recv_ic_id;
+};
+
+/* From provider version 203.0 on; in 202.0 alone four more pointers follow query_mr. */
+struct fi_efa_ops_domain {
+  int (*query_mr)(struct fid_mr *mr, struct fi_efa_mr_attr *mr_attr);
+};
+
 struct fi_efa_ops_gda {
   int (*query_addr)(struct fid_ep *ep_fid, fi_addr_t addr, uint16_t *ahn, uint16_t *remote_qpn,
                     uint32_t *remote_qkey);

@@ -46,15 +46,19 @@ static const uint64_t FI_SEND = 1ULL << 11;
 static const uint64_t FI_TRANSMIT = 1ULL << 11;
 static const uint64_t FI_REMOTE_READ = 1ULL << 12;
 static const uint64_t FI_REMOTE_WRITE = 1ULL << 13;
+static const uint64_t FI_MULTI_RECV = 1ULL << 16;
 static const uint64_t FI_REMOTE_CQ_DATA = 1ULL << 17;
+static const uint64_t FI_MORE = 1ULL << 18;
 static const uint64_t FI_COMPLETION = 1ULL << 24;
 static const uint64_t FI_INJECT = 1ULL << 25;
+static const uint64_t FI_TRANSMIT_COMPLETE = 1ULL << 27;
 static const uint64_t FI_DELIVERY_COMPLETE = 1ULL << 28;
 static const uint64_t FI_MR_DMABUF = 1ULL << 40;
 static const uint64_t FI_HMEM = 1ULL << 47;
 static const uint64_t FI_LOCAL_COMM = 1ULL << 51;
 static const uint64_t FI_REMOTE_COMM = 1ULL << 52;
 static const uint64_t FI_SOURCE = 1ULL << 57;
+static const uint64_t FI_DIRECTED_RECV = 1ULL << 59;
 /* Mode bits. */
 static const uint64_t FI_CONTEXT2 = 1ULL << 52;
 static const uint64_t FI_RX_CQ_DATA = 1ULL << 56;
@@ -92,6 +96,7 @@ enum {
   FI_EBADFLAGS = 260,
   FI_ENOCQ = 263,
   FI_ENOAV = 267,
+  FI_ENORX = 269,
 };
 
 enum fi_av_type { FI_AV_UNSPEC, FI_AV_MAP, FI_AV_TABLE };
