@@ -1,0 +1,312 @@
+//! What a send-queue entry asks for, apart from its bytes.
+
+use std::fmt;
+
+use efa_gda_sys::io;
+
+use crate::ids::{AddressHandle, LocalKey, QueueKey, QueuePairNumber, RemoteKey, RequestId};
+
+/// A request for the adapter: what one send-queue entry says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorkRequest {
+    /// Returned in the completion.
+    pub id: RequestId,
+    /// Whom it is for.
+    pub peer: Peer,
+    /// Delivered with the data, in the receiver's completion. SEND and RDMA WRITE only.
+    pub immediate: Option<u32>,
+    /// Advice to the adapter.
+    pub hints: ProcessingHints,
+    /// What to do.
+    pub operation: Operation,
+}
+
+/// The destination of a request, as `query_addr` gives it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Peer {
+    /// The local adapter's handle for the remote one.
+    pub address_handle: AddressHandle,
+    /// The queue pair there.
+    pub queue_pair: QueuePairNumber,
+    /// The key it expects.
+    pub queue_key: QueueKey,
+}
+
+/// The operations of SRD queue pairs, with what each carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// A message gathered from local memory.
+    Send(Segments),
+    /// A message that lies in the entry.
+    SendInline(InlineData),
+    /// Local memory to remote memory; `local.length` bytes.
+    Write {
+        /// Where to.
+        remote: RemoteMemory,
+        /// From where.
+        local: Segment,
+    },
+    /// Bytes in the entry (128 bytes only) to remote memory.
+    WriteInline {
+        /// Where to.
+        remote: RemoteMemory,
+        /// The bytes.
+        data: InlineData,
+    },
+    /// Remote memory to local memory; `local.length` bytes.
+    Read {
+        /// From where.
+        remote: RemoteMemory,
+        /// Where to.
+        local: Segment,
+    },
+}
+
+impl Operation {
+    /// The code in the entry's `op_type`.
+    pub const fn code(&self) -> OperationCode {
+        match self {
+            Self::Send(_) | Self::SendInline(_) => OperationCode::Send,
+            Self::Write { .. } | Self::WriteInline { .. } => OperationCode::Write,
+            Self::Read { .. } => OperationCode::Read,
+        }
+    }
+
+    /// Bytes that the operation moves.
+    pub fn length(&self) -> u64 {
+        match self {
+            Self::Send(segments) => segments.iter().map(|segment| u64::from(segment.length)).sum(),
+            Self::SendInline(data) | Self::WriteInline { data, .. } => data.len() as u64,
+            Self::Write { local, .. } | Self::Read { local, .. } => u64::from(local.length),
+        }
+    }
+}
+
+/// `enum efa_io_send_op_type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum OperationCode {
+    /// A message.
+    Send,
+    /// RDMA read.
+    Read,
+    /// RDMA write.
+    Write,
+}
+
+impl OperationCode {
+    /// The code's number.
+    pub const fn get(self) -> u32 {
+        match self {
+            Self::Send => io::EFA_IO_SEND,
+            Self::Read => io::EFA_IO_RDMA_READ,
+            Self::Write => io::EFA_IO_RDMA_WRITE,
+        }
+    }
+
+    /// The operation with this number, where there is one.
+    pub const fn from_number(number: u32) -> Option<Self> {
+        match number {
+            io::EFA_IO_SEND => Some(Self::Send),
+            io::EFA_IO_RDMA_READ => Some(Self::Read),
+            io::EFA_IO_RDMA_WRITE => Some(Self::Write),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for OperationCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Send => "SEND",
+            Self::Read => "RDMA READ",
+            Self::Write => "RDMA WRITE",
+        })
+    }
+}
+
+/// Local memory: `length` bytes at `address`, inside the region of `key`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Segment {
+    /// First byte.
+    pub address: u64,
+    /// Bytes.
+    pub length: u32,
+    /// The region's key.
+    pub key: LocalKey,
+}
+
+/// Remote memory at `address`, inside the region of `key`; the local side gives the length.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct RemoteMemory {
+    /// First byte.
+    pub address: u64,
+    /// The region's key.
+    pub key: RemoteKey,
+}
+
+/// Up to two segments (`EFA_IO_TX_DESC_NUM_BUFS`).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Segments {
+    segments: [Segment; io::EFA_IO_TX_DESC_NUM_BUFS as usize],
+    count: u8,
+}
+
+/// More segments than a send-queue entry holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0} segments were given; a send-queue entry holds at most {max}", max = io::EFA_IO_TX_DESC_NUM_BUFS)]
+pub struct TooManySegments(pub usize);
+
+impl Segments {
+    /// Copies `segments`.
+    ///
+    /// # Errors
+    /// [`TooManySegments`] from the third on.
+    pub fn new(segments: &[Segment]) -> Result<Self, TooManySegments> {
+        let mut all = Self::default();
+        all.segments
+            .get_mut(..segments.len())
+            .ok_or(TooManySegments(segments.len()))?
+            .copy_from_slice(segments);
+        all.count = segments.len() as u8;
+        Ok(all)
+    }
+}
+
+impl std::ops::Deref for Segments {
+    type Target = [Segment];
+
+    fn deref(&self) -> &[Segment] {
+        &self.segments[..usize::from(self.count)]
+    }
+}
+
+impl PartialEq for Segments {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for Segments {}
+
+/// Bytes that travel inside an entry: at most 32 in 64-byte entries and 80 in 128-byte ones.
+#[derive(Clone, Copy)]
+pub struct InlineData {
+    bytes: [u8; io::EFA_IO_TX_DESC_INLINE_MAX_SIZE_128 as usize],
+    length: u8,
+}
+
+/// More bytes than fit inside any entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{length} bytes cannot travel inside an entry, which holds at most {limit}; register them and give a segment"
+)]
+pub struct InlineTooLong {
+    /// Bytes given.
+    pub length: usize,
+    /// The most that fits.
+    pub limit: usize,
+}
+
+impl InlineData {
+    /// Copies `bytes`.
+    ///
+    /// # Errors
+    /// [`InlineTooLong`] above 80 bytes (`EFA_IO_TX_DESC_INLINE_MAX_SIZE_128`).
+    pub fn new(bytes: &[u8]) -> Result<Self, InlineTooLong> {
+        let mut data = Self { bytes: [0; io::EFA_IO_TX_DESC_INLINE_MAX_SIZE_128 as usize], length: 0 };
+        let limit = data.bytes.len();
+        data.bytes
+            .get_mut(..bytes.len())
+            .ok_or(InlineTooLong { length: bytes.len(), limit })?
+            .copy_from_slice(bytes);
+        data.length = bytes.len() as u8;
+        Ok(data)
+    }
+}
+
+impl std::ops::Deref for InlineData {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.length)]
+    }
+}
+
+impl PartialEq for InlineData {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for InlineData {}
+
+impl fmt::Debug for InlineData {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:02x?}", &**self)
+    }
+}
+
+/// `enum efa_io_processing_hint`: two bits of advice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct ProcessingHints(u8);
+
+impl ProcessingHints {
+    /// No advice.
+    pub const NONE: Self = Self(0);
+    /// Prefer message rate over latency.
+    pub const BURST_PPS_SENSITIVE: Self = Self(io::EFA_IO_PROCESSING_HINT_BURST_PPS_SENSITIVE as u8);
+
+    /// The hints in the low two bits of `bits`; the others are dropped.
+    pub const fn from_bits(bits: u8) -> Self {
+        Self(bits & io::EFA_IO_TX_META_DESC_PROCESSING_HINTS_MASK as u8)
+    }
+
+    /// As the entry has them.
+    pub const fn bits(self) -> u8 {
+        self.0
+    }
+}
+
+/// The two sizes of send-queue entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum EntrySize {
+    /// 64 bytes, 32 of them inline.
+    B64,
+    /// 128 bytes, 80 of them inline; RDMA WRITE may be inline.
+    B128,
+}
+
+/// An entry size that no adapter has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("send-queue entries of {0} bytes are not known; an adapter reports 64 or 128")]
+pub struct UnsupportedEntrySize(pub u32);
+
+impl EntrySize {
+    /// Bytes of an entry.
+    pub const fn bytes(self) -> usize {
+        match self {
+            Self::B64 => size_of::<io::efa_io_tx_wqe>(),
+            Self::B128 => size_of::<io::efa_io_tx_wqe_128>(),
+        }
+    }
+
+    /// Bytes that fit inside an entry.
+    pub const fn inline_limit(self) -> usize {
+        match self {
+            Self::B64 => io::EFA_IO_TX_DESC_INLINE_MAX_SIZE as usize,
+            Self::B128 => io::EFA_IO_TX_DESC_INLINE_MAX_SIZE_128 as usize,
+        }
+    }
+}
+
+impl TryFrom<u32> for EntrySize {
+    type Error = UnsupportedEntrySize;
+
+    fn try_from(bytes: u32) -> Result<Self, UnsupportedEntrySize> {
+        match bytes {
+            64 => Ok(Self::B64),
+            128 => Ok(Self::B128),
+            other => Err(UnsupportedEntrySize(other)),
+        }
+    }
+}

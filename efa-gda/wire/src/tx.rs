@@ -1,0 +1,374 @@
+//! Send-queue entries: [`WorkRequest`] to bytes and back.
+
+use std::mem::offset_of;
+
+use efa_gda_sys::io::{self, efa_io_remote_mem_addr, efa_io_tx_buf_desc, efa_io_tx_meta_desc, efa_io_tx_wqe};
+
+use crate::bytes::{extract, field, get_address, get_u16, get_u32, put_address, put_u16, put_u32};
+use crate::ids::{AddressHandle, LocalKey, QueueKey, QueuePairNumber, RemoteKey, RequestId, RequestIdWidth};
+use crate::request::{
+    EntrySize, InlineData, Operation, OperationCode, Peer, ProcessingHints, RemoteMemory, Segment, Segments,
+    UnsupportedEntrySize, WorkRequest,
+};
+use crate::rules::{Rule, Rules};
+
+/// Where the part behind the meta descriptor begins; the same in both entry sizes.
+const DATA: usize = offset_of!(efa_io_tx_wqe, data);
+const _: () = assert!(DATA == offset_of!(io::efa_io_tx_wqe_128, data));
+/// Where an RDMA request has its local segment or inline bytes.
+const RDMA_LOCAL: usize = DATA + offset_of!(io::efa_io_rdma_req, local_mem);
+const SEGMENT_BYTES: usize = size_of::<efa_io_tx_buf_desc>();
+const MAX_SEGMENTS: usize = io::EFA_IO_TX_DESC_NUM_BUFS as usize;
+
+const META_DESC: u32 = io::EFA_IO_TX_META_DESC_META_DESC_MASK;
+const META_EXTENSION: u32 = io::EFA_IO_TX_META_DESC_META_EXTENSION_MASK;
+const INLINE: u32 = io::EFA_IO_TX_META_DESC_INLINE_MSG_MASK;
+const HAS_IMM: u32 = io::EFA_IO_TX_META_DESC_HAS_IMM_MASK;
+const OP_TYPE: u32 = io::EFA_IO_TX_META_DESC_OP_TYPE_MASK;
+const PHASE: u32 = io::EFA_IO_TX_META_DESC_PHASE_MASK;
+const FIRST: u32 = io::EFA_IO_TX_META_DESC_FIRST_MASK;
+const LAST: u32 = io::EFA_IO_TX_META_DESC_LAST_MASK;
+const COMP_REQ: u32 = io::EFA_IO_TX_META_DESC_COMP_REQ_MASK;
+const HINTS: u32 = io::EFA_IO_TX_META_DESC_PROCESSING_HINTS_MASK;
+
+/// The bytes of one send-queue entry.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Entry {
+    bytes: [u8; 128],
+    size: EntrySize,
+}
+
+impl Entry {
+    fn zeroed(size: EntrySize) -> Self {
+        Self { bytes: [0; 128], size }
+    }
+
+    /// Its size.
+    pub const fn size(&self) -> EntrySize {
+        self.size
+    }
+}
+
+impl std::ops::Deref for Entry {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..self.size.bytes()]
+    }
+}
+
+impl std::ops::DerefMut for Entry {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[..self.size.bytes()]
+    }
+}
+
+impl std::fmt::Debug for Entry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for byte in self.iter() {
+            write!(f, "{byte:02x}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Why a request has no encoding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum EncodeError {
+    /// The inline bytes do not fit this size of entry.
+    #[error(
+        "{length} inline bytes do not fit an entry that holds {limit}; use 128-byte entries or a segment"
+    )]
+    InlineTooLong {
+        /// Bytes given.
+        length: usize,
+        /// What fits.
+        limit: usize,
+    },
+    /// RDMA WRITE is inline in 128-byte entries only.
+    #[error("an inline RDMA write needs 128-byte entries; this queue has 64-byte ones")]
+    InlineWriteNeeds128,
+    /// RDMA READ carries no immediate.
+    #[error("an RDMA read carries no immediate data; leave it out")]
+    ImmediateOnRead,
+    /// The id needs more bits than the queue carries.
+    #[error("request id {id} needs more than the 16 bits that this queue carries")]
+    RequestIdTooWide {
+        /// The id.
+        id: RequestId,
+    },
+}
+
+/// Why bytes are no entry at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DecodeError {
+    /// Not 64 and not 128 bytes.
+    #[error(transparent)]
+    Size(#[from] UnsupportedEntrySize),
+}
+
+impl WorkRequest {
+    /// The entry for this request. `phase` is the send queue's for the slot it will lie in
+    /// ([`crate::Ring::phase`]). Bytes that the request does not use are zero.
+    ///
+    /// # Errors
+    /// [`EncodeError`] where the request has no form in entries of this size and id width.
+    pub fn encode(&self, size: EntrySize, phase: bool, ids: RequestIdWidth) -> Result<Entry, EncodeError> {
+        if self.id > ids.largest() {
+            return Err(EncodeError::RequestIdTooWide { id: self.id });
+        }
+        let mut entry = Entry::zeroed(size);
+        let (inline, length) = encode_data(&mut entry, &self.operation)?;
+        let code = self.operation.code();
+        if self.immediate.is_some() && code == OperationCode::Read {
+            return Err(EncodeError::ImmediateOnRead);
+        }
+
+        let ctrl1 = META_DESC
+            | field(OP_TYPE, code.get())
+            | field(INLINE, u32::from(inline))
+            | field(HAS_IMM, u32::from(self.immediate.is_some()));
+        let ctrl2 = FIRST | LAST | COMP_REQ | field(PHASE, u32::from(phase));
+        let bytes = &mut entry.bytes;
+        put_u16(bytes, offset_of!(efa_io_tx_meta_desc, req_id), self.id.get() as u16);
+        bytes[offset_of!(efa_io_tx_meta_desc, ctrl1)] = ctrl1 as u8;
+        bytes[offset_of!(efa_io_tx_meta_desc, ctrl2)] = ctrl2 as u8;
+        put_u16(bytes, offset_of!(efa_io_tx_meta_desc, dest_qp_num), self.peer.queue_pair.get());
+        put_u16(bytes, offset_of!(efa_io_tx_meta_desc, length), length);
+        put_u32(bytes, offset_of!(efa_io_tx_meta_desc, immediate_data), self.immediate.unwrap_or(0));
+        put_u16(bytes, offset_of!(efa_io_tx_meta_desc, ah), self.peer.address_handle.get());
+        bytes[offset_of!(efa_io_tx_meta_desc, ctrl3)] = self.hints.bits();
+        put_u32(bytes, offset_of!(efa_io_tx_meta_desc, qkey), self.peer.queue_key.get());
+        for (word, shift) in [16, 32, 48].into_iter().enumerate() {
+            let at = offset_of!(efa_io_tx_meta_desc, req_id_ex) + 2 * word;
+            put_u16(bytes, at, (self.id.get() >> shift) as u16);
+        }
+        Ok(entry)
+    }
+}
+
+/// Writes what stands behind the meta descriptor; gives the inline bit and the `length` field.
+fn encode_data(entry: &mut Entry, operation: &Operation) -> Result<(bool, u16), EncodeError> {
+    match operation {
+        Operation::Send(segments) => {
+            for (index, segment) in segments.iter().enumerate() {
+                put_segment(&mut entry.bytes, DATA + index * SEGMENT_BYTES, segment);
+            }
+            Ok((false, segments.len() as u16))
+        }
+        Operation::SendInline(data) => put_inline(entry, DATA, data),
+        Operation::Write { remote, local } | Operation::Read { remote, local } => {
+            put_remote(&mut entry.bytes, remote, local.length);
+            put_segment(&mut entry.bytes, RDMA_LOCAL, local);
+            Ok((false, io::EFA_IO_TX_DESC_NUM_RDMA_BUFS as u16))
+        }
+        Operation::WriteInline { remote, data } => {
+            if entry.size != EntrySize::B128 {
+                return Err(EncodeError::InlineWriteNeeds128);
+            }
+            put_remote(&mut entry.bytes, remote, data.len() as u32);
+            put_inline(entry, RDMA_LOCAL, data)
+        }
+    }
+}
+
+fn put_inline(entry: &mut Entry, at: usize, data: &InlineData) -> Result<(bool, u16), EncodeError> {
+    let limit = entry.size.inline_limit();
+    if data.len() > limit {
+        return Err(EncodeError::InlineTooLong { length: data.len(), limit });
+    }
+    entry.bytes[at..at + data.len()].copy_from_slice(data);
+    Ok((true, data.len() as u16))
+}
+
+fn put_segment(bytes: &mut [u8], at: usize, segment: &Segment) {
+    put_u32(bytes, at + offset_of!(efa_io_tx_buf_desc, length), segment.length);
+    put_u32(bytes, at + offset_of!(efa_io_tx_buf_desc, lkey), segment.key.get());
+    let lo = at + offset_of!(efa_io_tx_buf_desc, buf_addr_lo);
+    put_address(bytes, lo, at + offset_of!(efa_io_tx_buf_desc, buf_addr_hi), segment.address);
+}
+
+fn put_remote(bytes: &mut [u8], remote: &RemoteMemory, length: u32) {
+    put_u32(bytes, DATA + offset_of!(efa_io_remote_mem_addr, length), length);
+    put_u32(bytes, DATA + offset_of!(efa_io_remote_mem_addr, rkey), remote.key.get());
+    let lo = DATA + offset_of!(efa_io_remote_mem_addr, buf_addr_lo);
+    put_address(bytes, lo, DATA + offset_of!(efa_io_remote_mem_addr, buf_addr_hi), remote.address);
+}
+
+/// What an entry's bytes say, and which rules they break.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DecodedRequest {
+    /// The request; none where the operation is unknown or its parts do not fit the entry.
+    pub request: Option<WorkRequest>,
+    /// The id, readable in any entry.
+    pub id: RequestId,
+    /// `op_type` as it stands.
+    pub operation_code: u8,
+    /// The phase bit.
+    pub phase: bool,
+    /// The size of the entry.
+    pub size: EntrySize,
+    /// Rules that the bytes break; the adapter may refuse such an entry.
+    pub broken: Rules,
+}
+
+impl DecodedRequest {
+    /// Reads an entry of 64 or 128 bytes.
+    ///
+    /// # Errors
+    /// [`DecodeError`] for any other length. Broken rules are no error: see
+    /// [`DecodedRequest::broken`].
+    pub fn decode(bytes: &[u8], ids: RequestIdWidth) -> Result<Self, DecodeError> {
+        let size = EntrySize::try_from(u32::try_from(bytes.len()).unwrap_or(u32::MAX))?;
+        let meta = Meta::read(bytes);
+        let mut broken = meta.check(bytes, ids);
+        let operation = decode_operation(bytes, size, &meta, &mut broken);
+        let id = meta.id(bytes, ids);
+        let request = operation.map(|operation| WorkRequest {
+            id,
+            peer: Peer {
+                address_handle: AddressHandle::new(get_u16(bytes, offset_of!(efa_io_tx_meta_desc, ah))),
+                queue_pair: QueuePairNumber::new(get_u16(
+                    bytes,
+                    offset_of!(efa_io_tx_meta_desc, dest_qp_num),
+                )),
+                queue_key: QueueKey::new(get_u32(bytes, offset_of!(efa_io_tx_meta_desc, qkey))),
+            },
+            immediate: (meta.ctrl1 & HAS_IMM != 0)
+                .then(|| get_u32(bytes, offset_of!(efa_io_tx_meta_desc, immediate_data))),
+            hints: ProcessingHints::from_bits(meta.ctrl3 as u8),
+            operation,
+        });
+        Ok(Self {
+            request,
+            id,
+            operation_code: extract(OP_TYPE, meta.ctrl1) as u8,
+            phase: meta.ctrl2 & PHASE != 0,
+            size,
+            broken,
+        })
+    }
+}
+
+/// The control bytes and the length field.
+struct Meta {
+    ctrl1: u32,
+    ctrl2: u32,
+    ctrl3: u32,
+    length: usize,
+}
+
+impl Meta {
+    fn read(bytes: &[u8]) -> Self {
+        Self {
+            ctrl1: bytes[offset_of!(efa_io_tx_meta_desc, ctrl1)].into(),
+            ctrl2: bytes[offset_of!(efa_io_tx_meta_desc, ctrl2)].into(),
+            ctrl3: bytes[offset_of!(efa_io_tx_meta_desc, ctrl3)].into(),
+            length: get_u16(bytes, offset_of!(efa_io_tx_meta_desc, length)).into(),
+        }
+    }
+
+    fn extended_id(bytes: &[u8]) -> u64 {
+        let at = offset_of!(efa_io_tx_meta_desc, req_id_ex);
+        (0..3).fold(0, |id, word| id | u64::from(get_u16(bytes, at + 2 * word)) << (16 * word))
+    }
+
+    fn id(&self, bytes: &[u8], ids: RequestIdWidth) -> RequestId {
+        let low = u64::from(get_u16(bytes, offset_of!(efa_io_tx_meta_desc, req_id)));
+        match ids {
+            RequestIdWidth::Bits16 => RequestId::new(low),
+            RequestIdWidth::Bits64 => RequestId::new(low | Self::extended_id(bytes) << 16),
+        }
+    }
+
+    /// The rules of the meta descriptor alone.
+    fn check(&self, bytes: &[u8], ids: RequestIdWidth) -> Rules {
+        let reserved = offset_of!(efa_io_tx_meta_desc, reserved);
+        let reserved2 =
+            offset_of!(efa_io_tx_meta_desc, reserved2)..offset_of!(efa_io_tx_meta_desc, req_id_ex);
+        let mut broken = Rules::NONE;
+        broken.require(self.ctrl1 & META_DESC != 0, Rule::MetaDescSet);
+        broken.require(self.ctrl1 & META_EXTENSION == 0, Rule::MetaExtensionZero);
+        broken.require(self.ctrl2 & FIRST != 0, Rule::FirstSet);
+        broken.require(self.ctrl2 & LAST != 0, Rule::LastSet);
+        broken.require(self.ctrl2 & COMP_REQ != 0, Rule::CompletionRequested);
+        broken.require(self.ctrl2 & !(PHASE | FIRST | LAST | COMP_REQ) == 0, Rule::Ctrl2ReservedZero);
+        broken.require(self.ctrl3 & !HINTS == 0, Rule::Ctrl3ReservedZero);
+        broken.require(
+            bytes[reserved] == 0 && bytes[reserved2].iter().all(|byte| *byte == 0),
+            Rule::ReservedZero,
+        );
+        broken.require(ids == RequestIdWidth::Bits64 || Self::extended_id(bytes) == 0, Rule::ExtendedIdZero);
+        broken
+    }
+}
+
+/// The operation and its parts, or none where they cannot be told.
+fn decode_operation(bytes: &[u8], size: EntrySize, meta: &Meta, broken: &mut Rules) -> Option<Operation> {
+    let code = OperationCode::from_number(extract(OP_TYPE, meta.ctrl1));
+    broken.require(code.is_some(), Rule::KnownOperation);
+    let code = code?;
+    broken.require(code != OperationCode::Read || meta.ctrl1 & HAS_IMM == 0, Rule::ImmediateSupported);
+
+    if meta.ctrl1 & INLINE != 0 {
+        let supported = match code {
+            OperationCode::Send => true,
+            OperationCode::Write => size == EntrySize::B128,
+            OperationCode::Read => false,
+        };
+        broken.require(supported, Rule::InlineSupported);
+        broken.require(meta.length <= size.inline_limit(), Rule::InlineLength);
+        if !supported || meta.length > size.inline_limit() {
+            return None;
+        }
+        let at = if code == OperationCode::Send { DATA } else { RDMA_LOCAL };
+        let data = InlineData::new(&bytes[at..at + meta.length]).ok()?;
+        if code == OperationCode::Send {
+            return Some(Operation::SendInline(data));
+        }
+        let (remote, remote_length) = get_remote(bytes);
+        broken.require(remote_length as usize == meta.length, Rule::RemoteLength);
+        return Some(Operation::WriteInline { remote, data });
+    }
+
+    if code == OperationCode::Send {
+        broken.require(meta.length <= MAX_SEGMENTS, Rule::SegmentCount);
+        let count = meta.length.min(MAX_SEGMENTS);
+        let mut segments = [Segment::default(); MAX_SEGMENTS];
+        for (index, segment) in segments[..count].iter_mut().enumerate() {
+            *segment = get_segment(bytes, DATA + index * SEGMENT_BYTES, broken);
+        }
+        return Segments::new(&segments[..count]).ok().map(Operation::Send);
+    }
+
+    broken.require(meta.length == io::EFA_IO_TX_DESC_NUM_RDMA_BUFS as usize, Rule::SegmentCount);
+    let local = get_segment(bytes, RDMA_LOCAL, broken);
+    let (remote, remote_length) = get_remote(bytes);
+    broken.require(remote_length == local.length, Rule::RemoteLength);
+    Some(match code {
+        OperationCode::Write => Operation::Write { remote, local },
+        _ => Operation::Read { remote, local },
+    })
+}
+
+fn get_segment(bytes: &[u8], at: usize, broken: &mut Rules) -> Segment {
+    let lkey = get_u32(bytes, at + offset_of!(efa_io_tx_buf_desc, lkey));
+    broken.require(LocalKey::new(lkey).is_ok(), Rule::LocalKeyWidth);
+    let lo = at + offset_of!(efa_io_tx_buf_desc, buf_addr_lo);
+    Segment {
+        address: get_address(bytes, lo, at + offset_of!(efa_io_tx_buf_desc, buf_addr_hi)),
+        length: get_u32(bytes, at + offset_of!(efa_io_tx_buf_desc, length)),
+        key: LocalKey::from_word(lkey),
+    }
+}
+
+fn get_remote(bytes: &[u8]) -> (RemoteMemory, u32) {
+    let lo = DATA + offset_of!(efa_io_remote_mem_addr, buf_addr_lo);
+    let remote = RemoteMemory {
+        address: get_address(bytes, lo, DATA + offset_of!(efa_io_remote_mem_addr, buf_addr_hi)),
+        key: RemoteKey::new(get_u32(bytes, DATA + offset_of!(efa_io_remote_mem_addr, rkey))),
+    };
+    (remote, get_u32(bytes, DATA + offset_of!(efa_io_remote_mem_addr, length)))
+}
