@@ -1,5 +1,7 @@
 //! What `wire` encodes it decodes, and nothing it encodes breaks a rule.
 
+#![allow(clippy::unwrap_used)]
+
 use efa_gda_wire::*;
 use proptest::prelude::*;
 
