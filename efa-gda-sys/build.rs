@@ -109,7 +109,9 @@ fn generate(header: &str, include: &[&Path], names: &str, output: &Path, depends
     let bindings = builder.generate().unwrap_or_else(|error| {
         panic!("bindgen failed: {error}; it needs libclang with its headers (Debian: libclang-14-dev)")
     });
-    bindings.write_to_file(output).unwrap_or_else(|error| panic!("cannot write {}: {error}", output.display()));
+    bindings
+        .write_to_file(output)
+        .unwrap_or_else(|error| panic!("cannot write {}: {error}", output.display()));
 }
 
 #[derive(Debug)]
