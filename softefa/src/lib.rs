@@ -1,1 +1,7 @@
-//! placeholder
+//! A strict software EFA adapter.
+//!
+//! [`device`] is the adapter: protection domains, memory regions, address handles, queues, the
+//! engine that executes what is posted, and the checker that names what hardware would hide. The
+//! other modules are *faces*, each thin over it, through which unmodified programs reach it.
+
+pub mod device;

@@ -1,0 +1,242 @@
+//! What an adapter is told when it is made, and the `SOFTEFA_*` environment: the only place that
+//! reads it.
+
+use std::fmt;
+
+use super::error::ConfigError;
+use super::faults::Faults;
+
+/// An adapter's address: the GID of its port.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Gid(pub [u8; 16]);
+
+impl fmt::Display for Gid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        std::net::Ipv6Addr::from(self.0).fmt(f)
+    }
+}
+
+impl fmt::Debug for Gid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl Gid {
+    /// The link-local address `fe80::/64` with `number` as its interface part, as EFA ports have.
+    pub const fn link_local(number: u64) -> Self {
+        let low = number.to_be_bytes();
+        let mut bytes = [0; 16];
+        bytes[0] = 0xfe;
+        bytes[1] = 0x80;
+        let mut index = 0;
+        while index < 8 {
+            bytes[8 + index] = low[index];
+            index += 1;
+        }
+        Self(bytes)
+    }
+}
+
+/// What an adapter can do (`efadv_device_attr::device_caps` and what stands beside it).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// RDMA read.
+    pub rdma_read: bool,
+    /// RDMA write.
+    pub rdma_write: bool,
+    /// 128-byte send-queue entries, and with them inline RDMA writes.
+    pub entries_128: bool,
+    /// 64-bit request ids.
+    pub request_ids_64: bool,
+    /// RDMA writes with immediate that use no posted receive.
+    pub unsolicited_write_receive: bool,
+    /// Completion queues in memory that the client gives.
+    pub external_cq: bool,
+}
+
+impl Capabilities {
+    /// Everything.
+    pub const ALL: Self = Self {
+        rdma_read: true,
+        rdma_write: true,
+        entries_128: true,
+        request_ids_64: true,
+        unsolicited_write_receive: true,
+        external_cq: true,
+    };
+}
+
+impl Default for Capabilities {
+    fn default() -> Self {
+        Self::ALL
+    }
+}
+
+/// How much of everything. The defaults are those of a P6 adapter as far as published, with smaller
+/// tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of a send queue's ring (`max_llq_size`): depth is at most this over the entry size.
+    pub llq_bytes: u32,
+    /// Deepest send queue, whatever the entry size; at most 32,768.
+    pub max_sq_depth: u32,
+    /// Shallowest send queue, 0 for no rule. Where there is one, `max_batch` is at most depth - 1:
+    /// such a device cannot take one doorbell for a whole ring.
+    pub min_sq_depth: u32,
+    /// Descriptors of a receive queue; at most 32,768.
+    pub max_rq_depth: u32,
+    /// Entries of a completion queue.
+    pub max_cq_depth: u32,
+    /// 64-byte entries that may be written between two doorbells (`max_tx_batch`); 128-byte entries
+    /// count twice. 0 means no limit.
+    pub max_tx_batch: u16,
+    /// Bytes of a SEND (the port's `max_msg_sz`).
+    pub max_msg_size: u32,
+    /// Bytes of one RDMA operation (`max_rdma_size`).
+    pub max_rdma_size: u32,
+    /// Receive descriptors of one receive.
+    pub max_receive_segments: u16,
+    /// Queue pairs.
+    pub max_qp: u16,
+    /// Completion queues.
+    pub max_cq: u16,
+    /// Memory regions; at most 65,536.
+    pub max_mr: u32,
+    /// Address handles; at most 65,535.
+    pub max_ah: u16,
+    /// Protection domains.
+    pub max_pd: u16,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            llq_bytes: 4096 * 64,
+            max_sq_depth: 4096,
+            min_sq_depth: 0,
+            max_rq_depth: 32_768,
+            max_cq_depth: 65_536,
+            max_tx_batch: 64,
+            max_msg_size: 8928,
+            max_rdma_size: 1 << 30,
+            max_receive_segments: 4,
+            max_qp: 1024,
+            max_cq: 1024,
+            max_mr: 65_536,
+            max_ah: 4096,
+            max_pd: 1024,
+        }
+    }
+}
+
+/// An adapter to make.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AdapterConfig {
+    /// Its address; unique on its network.
+    pub gid: Gid,
+    /// Its limits.
+    pub limits: Limits,
+    /// What it can do.
+    pub capabilities: Capabilities,
+    /// What it does wrong on request.
+    pub faults: Faults,
+    /// Seeds everything that is random: first keys and numbers, reordering.
+    pub seed: u64,
+    /// The poster waits for its completions between doorbells, so that every doorbell is seen: an
+    /// advance beyond `max_batch` is then proof of a broken batch. Otherwise a polled doorbell may
+    /// legally have been rung several times since, and a broken batch is found by looking at
+    /// entries that are written too far ahead.
+    pub every_doorbell_seen: bool,
+}
+
+impl AdapterConfig {
+    /// Defaults, with this address.
+    pub fn new(gid: Gid) -> Self {
+        Self {
+            gid,
+            limits: Limits::default(),
+            capabilities: Capabilities::default(),
+            faults: Faults::default(),
+            seed: 1,
+            every_doorbell_seen: false,
+        }
+    }
+
+    /// Applies the `SOFTEFA_*` variables of this process.
+    ///
+    /// # Errors
+    /// [`ConfigError`] naming the variable, its value and what it may be.
+    pub fn with_environment(self) -> Result<Self, ConfigError> {
+        self.with_variables(|name| std::env::var(name).ok())
+    }
+
+    /// Applies variables as `lookup` gives them:
+    ///
+    /// | variable | meaning |
+    /// |---|---|
+    /// | `SOFTEFA_SEED` | a number; seeds keys and reordering |
+    /// | `SOFTEFA_REORDER` | requests are executed in random order within this many |
+    /// | `SOFTEFA_DELAY_US` | each request waits this long before it is executed |
+    /// | `SOFTEFA_INJECT` | `N:STATUS,…`: the Nth request (from 1) completes with that status code |
+    /// | `SOFTEFA_EVERY_DOORBELL` | 1: the poster waits between doorbells ([`AdapterConfig::every_doorbell_seen`]) |
+    /// | `SOFTEFA_MAX_BATCH` | [`Limits::max_tx_batch`] |
+    /// | `SOFTEFA_LLQ_BYTES` | [`Limits::llq_bytes`] |
+    /// | `SOFTEFA_MIN_SQ_DEPTH` | [`Limits::min_sq_depth`] |
+    /// | `SOFTEFA_ENTRIES_128` | 0: no 128-byte entries |
+    /// | `SOFTEFA_UNSOLICITED_WRITE` | 0: RDMA writes with immediate use posted receives |
+    ///
+    /// # Errors
+    /// [`ConfigError`] naming the variable, its value and what it may be.
+    pub fn with_variables(
+        mut self,
+        lookup: impl Fn(&'static str) -> Option<String>,
+    ) -> Result<Self, ConfigError> {
+        let lookup = Variables(lookup);
+        lookup.number("SOFTEFA_SEED", &mut self.seed)?;
+        lookup.number("SOFTEFA_MAX_BATCH", &mut self.limits.max_tx_batch)?;
+        lookup.number("SOFTEFA_LLQ_BYTES", &mut self.limits.llq_bytes)?;
+        lookup.number("SOFTEFA_MIN_SQ_DEPTH", &mut self.limits.min_sq_depth)?;
+        lookup.switch("SOFTEFA_EVERY_DOORBELL", &mut self.every_doorbell_seen)?;
+        lookup.switch("SOFTEFA_ENTRIES_128", &mut self.capabilities.entries_128)?;
+        lookup.switch("SOFTEFA_UNSOLICITED_WRITE", &mut self.capabilities.unsolicited_write_receive)?;
+        lookup.number("SOFTEFA_REORDER", &mut self.faults.reorder_window)?;
+        let mut delay = 0_u64;
+        lookup.number("SOFTEFA_DELAY_US", &mut delay)?;
+        if delay != 0 {
+            self.faults.delay = std::time::Duration::from_micros(delay);
+        }
+        if let Some(text) = (lookup.0)("SOFTEFA_INJECT") {
+            let injections = Faults::parse_injections(&text);
+            self.faults.injections.extend(injections.ok_or_else(|| ConfigError::Variable {
+                name: "SOFTEFA_INJECT",
+                value: text,
+                expected: "N:STATUS pairs with commas between, N from 1, STATUS from 0 to 255",
+            })?);
+        }
+        Ok(self)
+    }
+}
+
+struct Variables<F>(F);
+
+impl<F: Fn(&'static str) -> Option<String>> Variables<F> {
+    fn number<T: std::str::FromStr>(&self, name: &'static str, into: &mut T) -> Result<(), ConfigError> {
+        if let Some(value) = (self.0)(name) {
+            let expected = "a number in its range";
+            *into = value.trim().parse().map_err(|_| ConfigError::Variable { name, value, expected })?;
+        }
+        Ok(())
+    }
+
+    fn switch(&self, name: &'static str, into: &mut bool) -> Result<(), ConfigError> {
+        if let Some(value) = (self.0)(name) {
+            *into = match value.trim() {
+                "0" => false,
+                "1" => true,
+                _ => return Err(ConfigError::Variable { name, value, expected: "0 or 1" }),
+            };
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,40 @@
+//! The adapter itself: objects, rings, the engine that polls doorbells and moves bytes, the strict
+//! checker, faults and statistics. It knows nothing of libfabric, verbs or PCI: a face translates.
+//!
+//! A face makes one [`Network`], joins [`Adapter`]s to it, and calls the control path, where every
+//! object is a number as on hardware ([`ProtectionDomain`], [`CompletionQueueNumber`],
+//! [`efa_gda_wire::QueuePairNumber`], [`efa_gda_wire::AddressHandle`], keys). The data path is
+//! memory alone: the client writes entries into [`SendQueue::memory`], stores its producer counter
+//! to [`SendQueue::doorbell`], and polls [`CompletionQueue::memory`].
+//!
+//! # Threads
+//! One engine thread an adapter, stopped and joined when the last [`std::sync::Arc`] of the adapter
+//! goes. A control call takes the network's lock for writing, engines take it for reading while they
+//! work; so when a call such as [`Adapter::deregister_memory`] or [`Adapter::destroy_queue_pair`]
+//! returns, no engine touches that memory any more.
+
+mod adapter;
+mod attr;
+mod config;
+mod error;
+mod faults;
+mod memory;
+mod network;
+mod ring_memory;
+mod statistics;
+mod violation;
+
+pub use adapter::Adapter;
+pub use attr::{
+    Access, CompletionBacking, CompletionQueue, CompletionQueueAttr, CompletionQueueNumber, MemoryKeys,
+    MemoryRegionAttr, ProtectionDomain, QueuePair, QueuePairAttr, QueuePairState, ReceiveQueue, RnrRetry,
+    SendQueue,
+};
+pub use config::{AdapterConfig, Capabilities, Gid, Limits};
+pub use error::{ConfigError, DeviceError};
+pub use faults::{Faults, Injection};
+pub use memory::{HostMemory, HostRange, Memory, MemoryFault};
+pub use network::Network;
+pub use ring_memory::{Doorbell, PAGE_BYTES, RingMemory};
+pub use statistics::Statistics;
+pub use violation::{Queue, StrictRule, Violation, Warning};
