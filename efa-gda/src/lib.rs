@@ -1,1 +1,14 @@
-//! placeholder
+//! Queues of an EFA adapter for GPU kernels.
+//!
+//! libfabric exposes a queue, this library checks and maps it, a kernel writes entries and rings
+//! the doorbell, the adapter moves the bytes, a completion comes back, and every step can say why it
+//! failed.
+//!
+//! - [`wire`]: what lies in the queues, byte for byte.
+//! - [`fabric`]: libfabric objects, owned or borrowed from a transport.
+//! - [`exposure`]: what a provider exposed, checked.
+
+pub mod exposure;
+pub mod fabric;
+
+pub use efa_gda_wire as wire;

@@ -1,0 +1,406 @@
+//! What a provider exposed of an endpoint: send queue, receive queue and completion queue, checked
+//! before anyone writes to an address in it.
+//!
+//! The raw numbers may come from any source (libfabric's GDA operations, rdma-core's efadv queries):
+//! this module knows neither. It checks what the rules of the rings need; whether the memory is
+//! mapped is for whoever maps it.
+
+use std::fmt;
+use std::ptr::NonNull;
+
+use efa_gda_sys::{fi, io};
+use efa_gda_wire::{EntrySize, RequestIdWidth};
+
+/// Deepest send or receive queue: doorbells are compared modulo 2^16, so that at most half of that
+/// may be outstanding.
+pub const DEEPEST_WORK_QUEUE: u32 = efa_gda_wire::DEEPEST_WORK_QUEUE;
+
+/// Buffers begin at a multiple of this: the widest store that posts an entry has 16 bytes, and so
+/// have receive entries and the load that polls a completion.
+pub const BUFFER_ALIGNMENT: usize = 16;
+
+/// A send or receive queue as a provider exposed it: unchecked. Null and 0 where nothing was said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RawWorkQueue {
+    /// Its first entry.
+    pub buffer: *mut u8,
+    /// Bytes in an entry.
+    pub entry_size: u32,
+    /// Entries.
+    pub num_entries: u32,
+    /// The doorbell: takes the producer counter.
+    pub doorbell: *mut u32,
+    /// Entries that may be written between two doorbells.
+    pub max_batch: u32,
+    /// Bits of `enum fi_efa_wq_caps`; 0 from providers that do not know the field.
+    pub caps: u16,
+}
+
+impl From<fi::fi_efa_wq_attr> for RawWorkQueue {
+    fn from(attr: fi::fi_efa_wq_attr) -> Self {
+        Self {
+            buffer: attr.buffer,
+            entry_size: attr.entry_size,
+            num_entries: attr.num_entries,
+            doorbell: attr.doorbell,
+            max_batch: attr.max_batch,
+            caps: attr.caps,
+        }
+    }
+}
+
+/// A completion queue as a provider exposed it: unchecked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RawCompletionQueue {
+    /// Its first entry.
+    pub buffer: *mut u8,
+    /// Bytes in an entry.
+    pub entry_size: u32,
+    /// Entries.
+    pub num_entries: u32,
+    /// Takes the consumer index; null where there is none. libfabric does not expose it, rdma-core
+    /// 60 does.
+    pub doorbell: *mut u32,
+}
+
+impl From<fi::fi_efa_cq_attr> for RawCompletionQueue {
+    fn from(attr: fi::fi_efa_cq_attr) -> Self {
+        Self {
+            buffer: attr.buffer,
+            entry_size: attr.entry_size,
+            num_entries: attr.num_entries,
+            doorbell: std::ptr::null_mut(),
+        }
+    }
+}
+
+/// Which queue an [`ExposureError`] speaks of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Queue {
+    /// The send queue.
+    Send,
+    /// The receive queue.
+    Receive,
+    /// The completion queue.
+    Completion,
+}
+
+impl fmt::Display for Queue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Send => "send queue",
+            Self::Receive => "receive queue",
+            Self::Completion => "completion queue",
+        })
+    }
+}
+
+/// A rule that exposed numbers break. Nothing may be mapped or rung by them: the provider and the
+/// adapter disagree with what this library knows of EFA.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExposureError {
+    /// No buffer.
+    #[error(
+        "the {queue}'s buffer is null; an address was expected: query an enabled endpoint, and give a \
+         completion queue in external memory an address"
+    )]
+    NullBuffer {
+        /// The queue.
+        queue: Queue,
+    },
+    /// The buffer does not begin where entries can be stored whole.
+    #[error(
+        "the {queue}'s buffer is at {address:#x}; a multiple of {BUFFER_ALIGNMENT} was expected: report it \
+         with the provider's version"
+    )]
+    UnalignedBuffer {
+        /// The queue.
+        queue: Queue,
+        /// Its address.
+        address: usize,
+    },
+    /// No doorbell.
+    #[error("the {queue}'s doorbell is null; an address was expected: query an enabled endpoint")]
+    NullDoorbell {
+        /// The queue.
+        queue: Queue,
+    },
+    /// A doorbell is a word.
+    #[error(
+        "the {queue}'s doorbell is at {address:#x}; a multiple of 4 was expected: report it with the \
+         provider's version"
+    )]
+    UnalignedDoorbell {
+        /// The queue.
+        queue: Queue,
+        /// Its address.
+        address: usize,
+    },
+    /// No entries at all.
+    #[error("the {queue} has 0 entries; a power of two was expected: ask for a queue that has some")]
+    NoEntries {
+        /// The queue.
+        queue: Queue,
+    },
+    /// Slots and phases need a power of two.
+    #[error(
+        "the {queue} has {num_entries} entries; a power of two was expected: the provider rounds up, so \
+         report it with its version"
+    )]
+    DepthNotPowerOfTwo {
+        /// The queue.
+        queue: Queue,
+        /// Its depth.
+        num_entries: u32,
+    },
+    /// Deeper than doorbells of 16 bits can serve.
+    #[error(
+        "the {queue} has {num_entries} entries; at most {DEEPEST_WORK_QUEUE} were expected, as doorbells have \
+         16 bits: ask for fewer"
+    )]
+    TooDeep {
+        /// The queue.
+        queue: Queue,
+        /// Its depth.
+        num_entries: u32,
+    },
+    /// Entries of a size that this version cannot write or read.
+    #[error("entries of the {queue} have {entry_size} bytes; {expected} were expected: use a newer efa-gda")]
+    EntrySize {
+        /// The queue.
+        queue: Queue,
+        /// Bytes in an entry.
+        entry_size: u32,
+        /// What is known.
+        expected: &'static str,
+    },
+    /// Nothing could ever be posted.
+    #[error(
+        "the {queue}'s max_batch is 0; at least 1 entry between two doorbells was expected: use a provider \
+         that fills the field in"
+    )]
+    NoBatch {
+        /// The queue.
+        queue: Queue,
+    },
+}
+
+impl ExposureError {
+    /// The queue it speaks of.
+    pub fn queue(&self) -> Queue {
+        match *self {
+            Self::NullBuffer { queue }
+            | Self::UnalignedBuffer { queue, .. }
+            | Self::NullDoorbell { queue }
+            | Self::UnalignedDoorbell { queue, .. }
+            | Self::NoEntries { queue }
+            | Self::DepthNotPowerOfTwo { queue, .. }
+            | Self::TooDeep { queue, .. }
+            | Self::EntrySize { queue, .. }
+            | Self::NoBatch { queue } => queue,
+        }
+    }
+}
+
+/// A send queue whose numbers are in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SendQueue {
+    /// Its first entry; write only.
+    pub buffer: NonNull<u8>,
+    /// The doorbell.
+    pub doorbell: NonNull<u32>,
+    /// Bytes in an entry.
+    pub entry_size: EntrySize,
+    /// Entries: a power of two.
+    pub num_entries: u32,
+    /// Entries that may be written between two doorbells; at least 1, possibly more than the queue
+    /// has.
+    pub max_batch: u32,
+    /// How wide request ids are, in entries and completions.
+    pub request_ids: RequestIdWidth,
+}
+
+/// A receive queue whose numbers are in order. Its entries have 16 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ReceiveQueue {
+    /// Its first entry.
+    pub buffer: NonNull<u8>,
+    /// The doorbell.
+    pub doorbell: NonNull<u32>,
+    /// Entries: a power of two.
+    pub num_entries: u32,
+    /// Entries that may be written between two doorbells.
+    pub max_batch: u32,
+}
+
+/// A completion queue whose numbers are in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CompletionRing {
+    /// Its first entry; read only.
+    pub buffer: NonNull<u8>,
+    /// Takes the consumer index, where there is such a doorbell.
+    pub doorbell: Option<NonNull<u32>>,
+    /// Bytes in an entry: 16 or 32.
+    pub entry_size: u32,
+    /// Entries: a power of two.
+    pub num_entries: u32,
+}
+
+/// What an endpoint exposes, checked. Addresses are the provider's mappings: valid while the
+/// endpoint and its completion queue are open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Exposure {
+    /// The send queue.
+    pub sq: SendQueue,
+    /// The receive queue.
+    pub rq: ReceiveQueue,
+    /// The completion queue.
+    pub cq: CompletionRing,
+}
+
+// SAFETY: the pointers are addresses of shared mappings, handed on and not dereferenced here.
+unsafe impl Send for Exposure {}
+// SAFETY: as above.
+unsafe impl Sync for Exposure {}
+
+impl Exposure {
+    /// Checks raw numbers, the send queue's first.
+    ///
+    /// # Errors
+    /// The first rule that they break.
+    pub fn new(
+        send: RawWorkQueue,
+        receive: RawWorkQueue,
+        completion: RawCompletionQueue,
+    ) -> Result<Self, ExposureError> {
+        Ok(Self {
+            sq: SendQueue::new(send)?,
+            rq: ReceiveQueue::new(receive)?,
+            cq: CompletionRing::new(completion)?,
+        })
+    }
+
+    /// Whether the completion queue holds a completion for every entry of both work queues, so that
+    /// it cannot overrun however late it is polled.
+    pub fn completions_cover_rings(&self) -> bool {
+        self.cq.num_entries >= self.sq.num_entries + self.rq.num_entries
+    }
+}
+
+impl SendQueue {
+    /// Checks raw numbers.
+    ///
+    /// # Errors
+    /// The first rule that they break.
+    pub fn new(raw: RawWorkQueue) -> Result<Self, ExposureError> {
+        let queue = Queue::Send;
+        let wrong = ExposureError::EntrySize { queue, entry_size: raw.entry_size, expected: "64 or 128" };
+        let entry_size = EntrySize::try_from(raw.entry_size).map_err(|_| wrong)?;
+        let wide_ids = u32::from(raw.caps) & fi::FI_EFA_WQ_CAPS_64_BIT_REQ_ID != 0;
+        Ok(Self {
+            num_entries: work_depth(queue, raw.num_entries)?,
+            max_batch: batch(queue, raw.max_batch)?,
+            buffer: buffer(queue, raw.buffer)?,
+            doorbell: doorbell(queue, raw.doorbell)?,
+            entry_size,
+            request_ids: if wide_ids { RequestIdWidth::Bits64 } else { RequestIdWidth::Bits16 },
+        })
+    }
+
+    /// Bytes of the whole ring.
+    pub fn bytes(&self) -> usize {
+        self.num_entries as usize * self.entry_size.bytes()
+    }
+}
+
+impl ReceiveQueue {
+    /// Checks raw numbers.
+    ///
+    /// # Errors
+    /// The first rule that they break.
+    pub fn new(raw: RawWorkQueue) -> Result<Self, ExposureError> {
+        let queue = Queue::Receive;
+        if raw.entry_size as usize != efa_gda_wire::RX_DESCRIPTOR_BYTES {
+            return Err(ExposureError::EntrySize { queue, entry_size: raw.entry_size, expected: "16" });
+        }
+        Ok(Self {
+            num_entries: work_depth(queue, raw.num_entries)?,
+            max_batch: batch(queue, raw.max_batch)?,
+            buffer: buffer(queue, raw.buffer)?,
+            doorbell: doorbell(queue, raw.doorbell)?,
+        })
+    }
+
+    /// Bytes of the whole ring.
+    pub fn bytes(&self) -> usize {
+        self.num_entries as usize * efa_gda_wire::RX_DESCRIPTOR_BYTES
+    }
+}
+
+impl CompletionRing {
+    /// Checks raw numbers. The entry size is not ours to choose: adapters have 16 bytes for send
+    /// completions alone and 32 in practice.
+    ///
+    /// # Errors
+    /// The first rule that they break.
+    pub fn new(raw: RawCompletionQueue) -> Result<Self, ExposureError> {
+        let queue = Queue::Completion;
+        let fits = (16..=size_of::<io::efa_io_rx_cdesc_ex>() as u32).contains(&raw.entry_size);
+        if !fits || !raw.entry_size.is_power_of_two() {
+            let expected = "16 or 32";
+            return Err(ExposureError::EntrySize { queue, entry_size: raw.entry_size, expected });
+        }
+        let bell = (!raw.doorbell.is_null()).then(|| doorbell(queue, raw.doorbell)).transpose()?;
+        Ok(Self {
+            num_entries: depth(queue, raw.num_entries)?,
+            buffer: buffer(queue, raw.buffer)?,
+            doorbell: bell,
+            entry_size: raw.entry_size,
+        })
+    }
+
+    /// Bytes of the whole ring.
+    pub fn bytes(&self) -> usize {
+        self.num_entries as usize * self.entry_size as usize
+    }
+}
+
+fn depth(queue: Queue, num_entries: u32) -> Result<u32, ExposureError> {
+    match num_entries {
+        0 => Err(ExposureError::NoEntries { queue }),
+        depth if !depth.is_power_of_two() => Err(ExposureError::DepthNotPowerOfTwo { queue, num_entries }),
+        depth => Ok(depth),
+    }
+}
+
+fn work_depth(queue: Queue, num_entries: u32) -> Result<u32, ExposureError> {
+    match depth(queue, num_entries)? {
+        depth if depth > DEEPEST_WORK_QUEUE => Err(ExposureError::TooDeep { queue, num_entries }),
+        depth => Ok(depth),
+    }
+}
+
+fn batch(queue: Queue, max_batch: u32) -> Result<u32, ExposureError> {
+    if max_batch == 0 { Err(ExposureError::NoBatch { queue }) } else { Ok(max_batch) }
+}
+
+fn buffer(queue: Queue, address: *mut u8) -> Result<NonNull<u8>, ExposureError> {
+    let buffer = NonNull::new(address).ok_or(ExposureError::NullBuffer { queue })?;
+    if !address.addr().is_multiple_of(BUFFER_ALIGNMENT) {
+        return Err(ExposureError::UnalignedBuffer { queue, address: address.addr() });
+    }
+    Ok(buffer)
+}
+
+fn doorbell(queue: Queue, address: *mut u32) -> Result<NonNull<u32>, ExposureError> {
+    let doorbell = NonNull::new(address).ok_or(ExposureError::NullDoorbell { queue })?;
+    if !address.addr().is_multiple_of(4) {
+        return Err(ExposureError::UnalignedDoorbell { queue, address: address.addr() });
+    }
+    Ok(doorbell)
+}

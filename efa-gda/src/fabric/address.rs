@@ -1,0 +1,117 @@
+//! Address vectors: from a peer's raw address to a number that other calls take.
+
+use std::sync::Arc;
+
+use efa_gda_sys::fi;
+
+use super::Domain;
+use super::domain::close_shared;
+use super::error::{Error, Result};
+use super::object::{InContext, Object, Padded, table_op};
+
+/// A peer in an [`AddressVector`] (`fi_addr_t`). Means nothing in another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FabricAddress(pub(super) fi::fi_addr_t);
+
+impl FabricAddress {
+    /// libfabric's number.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+/// An address vector. Cheap to clone; closed with its last clone and the last endpoint bound to it.
+#[derive(Clone, Debug)]
+pub struct AddressVector(Arc<Object<fi::fid_av, Domain>>);
+
+impl AddressVector {
+    /// Opens one for about `count` addresses.
+    ///
+    /// # Errors
+    /// [`Error::Call`] with the answer of `fi_av_open`.
+    pub fn open(domain: &Domain, count: usize) -> Result<Self> {
+        const OPERATION: &str = "fi_av_open";
+        let raw = domain.as_ptr();
+        // SAFETY: an open domain points to its table, or to none.
+        let open = unsafe { table_op!((*raw).ops, fi_ops_domain.av_open, OPERATION) }?;
+        let mut attr = Padded::new(fi::fi_av_attr { type_: fi::FI_AV_TABLE, count, ..Default::default() });
+        let mut av = std::ptr::null_mut();
+        let turn = domain.context().turn();
+        // SAFETY: the domain is open; the attributes are whole, with zeroes behind them; `av` can
+        // be written.
+        let code = unsafe { open(raw, &mut attr.value, &mut av, std::ptr::null_mut()) };
+        drop(turn);
+        // SAFETY: the call that returned `code` opened `av`, and nobody else knows it.
+        Ok(Self(Arc::new(unsafe { Object::adopt(OPERATION, code, av, domain.clone()) }?)))
+    }
+
+    /// Inserts the raw address that a peer's [`super::Endpoint::address`] gave.
+    ///
+    /// # Errors
+    /// [`Error::AddressRefused`] where the provider takes no such address.
+    pub fn insert(&self, address: &[u8]) -> Result<FabricAddress> {
+        /// Longer than any address that a provider reads (an efa address has 32 bytes), so that one
+        /// that is too short is not read past its end.
+        const ROOM: usize = 256;
+        const OPERATION: &str = "fi_av_insert";
+        let refused = |failure| Error::AddressRefused { failure, length: address.len() };
+        if address.is_empty() || address.len() > ROOM {
+            return Err(refused(None));
+        }
+        let mut whole = [0_u64; ROOM / 8];
+        for (word, chunk) in whole.iter_mut().zip(address.chunks(8)) {
+            let mut bytes = [0; 8];
+            bytes[..chunk.len()].copy_from_slice(chunk);
+            *word = u64::from_ne_bytes(bytes);
+        }
+        let raw = self.0.raw();
+        // SAFETY: an open address vector points to its table, or to none.
+        let insert = unsafe { table_op!((*raw).ops, fi_ops_av.insert, OPERATION) }?;
+        let mut inserted = fi::FI_ADDR_NOTAVAIL;
+        let turn = self.0.context().turn();
+        // SAFETY: the vector is open; one address of at most ROOM bytes is read, aligned as
+        // providers' structures need it, and one fi_addr_t is written.
+        let count = unsafe { insert(raw, whole.as_ptr().cast(), 1, &mut inserted, 0, std::ptr::null_mut()) };
+        drop(turn);
+        if count < 0 {
+            return Err(refused(Some(self.0.context().failure(OPERATION, count))));
+        }
+        if count != 1 || inserted == fi::FI_ADDR_NOTAVAIL {
+            return Err(refused(None));
+        }
+        Ok(FabricAddress(inserted))
+    }
+
+    /// Removes a peer. Its address handle may serve others, so nothing may be under way to it.
+    ///
+    /// # Errors
+    /// [`Error::Call`] with the answer of `fi_av_remove`.
+    pub fn remove(&self, address: FabricAddress) -> Result<()> {
+        const OPERATION: &str = "fi_av_remove";
+        let raw = self.0.raw();
+        // SAFETY: an open address vector points to its table, or to none.
+        let remove = unsafe { table_op!((*raw).ops, fi_ops_av.remove, OPERATION) }?;
+        let mut number = address.0;
+        let context = self.0.context();
+        let _turn = context.turn();
+        // SAFETY: the vector is open; one fi_addr_t is read.
+        context.check(OPERATION, unsafe { remove(raw, &mut number, 1, 0) })
+    }
+
+    /// Closes the vector and says how that went.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] while an endpoint or another clone uses it; [`Error::Call`] with the answer
+    /// of `fi_close`.
+    pub fn close(self) -> Result<()> {
+        close_shared(self.0, "address vector")
+    }
+
+    pub(super) fn fid(&self) -> *mut fi::fid {
+        self.0.fid()
+    }
+
+    pub(super) fn domain(&self) -> &Domain {
+        self.0.parents()
+    }
+}

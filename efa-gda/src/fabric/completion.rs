@@ -1,0 +1,121 @@
+//! Completion queues of libfabric's. A queue whose entries a GPU or this library polls is never
+//! read through libfabric: two readers would each see half of the completions.
+
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::Arc;
+
+use efa_gda_sys::fi;
+
+use super::Domain;
+use super::domain::close_shared;
+use super::error::{Error, Result};
+use super::gda::CqOpenExt;
+use super::object::{Context, InContext, Object, Padded, table_op};
+
+/// A completion queue. Cheap to clone; closed with its last clone and the last endpoint bound to
+/// it.
+#[derive(Clone, Debug)]
+pub struct CompletionQueue(Arc<Object<fi::fid_cq, Domain>>);
+
+/// Memory for a completion queue outside the provider's own, given as a dmabuf
+/// (`fi_efa_cq_init_attr::ext_mem_dmabuf`). Zero it first: the phase bit starts at 1.
+#[derive(Debug)]
+pub struct ExternalMemory<'a> {
+    /// The dmabuf; the provider keeps its own reference.
+    pub dmabuf: BorrowedFd<'a>,
+    /// Where in the dmabuf the entries begin, in bytes.
+    pub offset: u64,
+    /// Bytes for the entries.
+    pub length: u64,
+    /// Where the CPU, or the GPU, sees the first entry; null where nobody needs to. `query_cq`
+    /// answers with this address.
+    pub buffer: *mut u8,
+}
+
+/// Entries of a queue that nobody waits for: it is polled.
+fn attributes(entries: usize) -> Padded<fi::fi_cq_attr> {
+    Padded::new(fi::fi_cq_attr {
+        size: entries,
+        format: fi::FI_CQ_FORMAT_DATA,
+        wait_obj: fi::FI_WAIT_NONE,
+        ..Default::default()
+    })
+}
+
+impl CompletionQueue {
+    /// Opens one of at least `entries` entries, in host memory.
+    ///
+    /// # Errors
+    /// [`Error::Call`] with the answer of `fi_cq_open`.
+    pub fn open(domain: &Domain, entries: usize) -> Result<Self> {
+        const OPERATION: &str = "fi_cq_open";
+        let raw = domain.as_ptr();
+        // SAFETY: an open domain points to its table, or to none.
+        let open = unsafe { table_op!((*raw).ops, fi_ops_domain.cq_open, OPERATION) }?;
+        let mut attr = attributes(entries);
+        let mut cq = std::ptr::null_mut();
+        let turn = domain.context().turn();
+        // SAFETY: the domain is open; the attributes are whole, with zeroes behind them; `cq` can
+        // be written.
+        let code = unsafe { open(raw, &mut attr.value, &mut cq, std::ptr::null_mut()) };
+        drop(turn);
+        // SAFETY: the call that returned `code` opened `cq`, and nobody else knows it.
+        Ok(Self(Arc::new(unsafe { Object::adopt(OPERATION, code, cq, domain.clone()) }?)))
+    }
+
+    /// `cq_open_ext`, which [`super::GdaOps`] has checked for.
+    pub(super) fn open_external(
+        domain: &Domain,
+        open: CqOpenExt,
+        memory: &ExternalMemory<'_>,
+        entries: usize,
+        named: impl FnOnce(&Context, i32) -> Error,
+    ) -> Result<Self> {
+        const OPERATION: &str = super::gda::CQ_OPEN_EXT;
+        let mut attr = attributes(entries);
+        let mut init = Padded::new(fi::fi_efa_cq_init_attr {
+            flags: fi::FI_EFA_CQ_INIT_FLAGS_EXT_MEM_DMABUF.into(),
+            ..Default::default()
+        });
+        init.value.ext_mem_dmabuf.buffer = memory.buffer;
+        init.value.ext_mem_dmabuf.length = memory.length;
+        init.value.ext_mem_dmabuf.offset = memory.offset;
+        init.value.ext_mem_dmabuf.fd =
+            u32::try_from(memory.dmabuf.as_raw_fd()).expect("a borrowed descriptor is not negative");
+        let mut cq = std::ptr::null_mut();
+        let context = domain.context();
+        let turn = context.turn();
+        // SAFETY: the domain is open; both attribute structures are whole, with zeroes behind them;
+        // `cq` can be written.
+        let code =
+            unsafe { open(domain.as_ptr(), &mut attr.value, &mut init.value, &mut cq, std::ptr::null_mut()) };
+        drop(turn);
+        if code < 0 {
+            return Err(named(context, code));
+        }
+        // SAFETY: the call that returned `code` opened `cq`, and nobody else knows it.
+        Ok(Self(Arc::new(unsafe { Object::adopt(OPERATION, code, cq, domain.clone()) }?)))
+    }
+
+    /// Closes the queue and says how that went.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] while an endpoint or another clone uses it; [`Error::Call`] with the answer
+    /// of `fi_close`.
+    pub fn close(self) -> Result<()> {
+        close_shared(self.0, "completion queue")
+    }
+
+    /// The queue itself, for calls that this library does not have.
+    pub fn as_ptr(&self) -> *mut fi::fid_cq {
+        self.0.raw()
+    }
+
+    pub(super) fn fid(&self) -> *mut fi::fid {
+        self.0.fid()
+    }
+
+    pub(super) fn domain(&self) -> &Domain {
+        self.0.parents()
+    }
+}

@@ -1,0 +1,236 @@
+//! Fabrics and domains: opened here, or borrowed from a transport.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use efa_gda_sys::fi;
+
+use super::error::{Error, Result};
+use super::object::{Context, InContext, Object, table_op};
+use super::{
+    Access, AddressVector, Buffer, Building, CompletionQueue, Endpoint, GdaOps, Info, Library, MemoryRegion,
+};
+
+/// An open fabric. Cheap to clone; closed with its last clone and the last domain on it.
+#[derive(Clone, Debug)]
+pub struct Fabric(Arc<Object<fi::fid_fabric, FabricParents>>);
+
+#[derive(Debug)]
+struct FabricParents {
+    context: Arc<Context>,
+    /// `fi_fabric` keeps no reference to the info it was given, but costs nothing to be sure of.
+    _info: Info,
+}
+
+impl InContext for FabricParents {
+    fn context(&self) -> &Context {
+        &self.context
+    }
+}
+
+impl Fabric {
+    /// Opens the fabric of `info`, which came from `library`.
+    ///
+    /// # Errors
+    /// [`Error::Call`] with the answer of `fi_fabric`; [`Error::NoObject`] for an info without
+    /// fabric attributes.
+    pub fn open(library: &Library, info: &Info) -> Result<Self> {
+        const OPERATION: &str = "fi_fabric";
+        let context = Arc::new(Context::new(Some(library.clone())));
+        // SAFETY: the info is valid while `info` lives.
+        let attr = unsafe { (*info.as_ptr()).fabric_attr };
+        if attr.is_null() {
+            return Err(Error::NoObject { operation: OPERATION });
+        }
+        let mut fabric = std::ptr::null_mut();
+        let turn = context.turn();
+        // SAFETY: `attr` is an attribute structure of an fi_info; `fabric` can be written.
+        let code = unsafe { library.raw().fabric(attr, &mut fabric) };
+        drop(turn);
+        let parents = FabricParents { context, _info: info.clone() };
+        // SAFETY: the call that returned `code` opened `fabric`, and nobody else knows it.
+        Ok(Self(Arc::new(unsafe { Object::adopt(OPERATION, code, fabric, parents) }?)))
+    }
+
+    /// Opens the domain of `info`: one adapter.
+    ///
+    /// # Errors
+    /// [`Error::Call`] with the answer of `fi_domain`.
+    pub fn domain(&self, info: &Info) -> Result<Domain> {
+        Domain::open(self, info)
+    }
+
+    /// Closes the fabric and says how that went.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] while a domain or another clone uses it; [`Error::Call`] with the answer of
+    /// `fi_close`.
+    pub fn close(self) -> Result<()> {
+        close_shared(self.0, "fabric")
+    }
+}
+
+/// Closes what has no other owner.
+pub(super) fn close_shared<T: super::object::Fid, P: InContext>(
+    object: Arc<Object<T, P>>,
+    what: &'static str,
+) -> Result<()> {
+    let holders = Arc::strong_count(&object) - 1;
+    match Arc::try_unwrap(object) {
+        Ok(object) => object.close(),
+        Err(_) => Err(Error::Busy { what, holders: holders.max(1) }),
+    }
+}
+
+/// An adapter's domain: protection, addressing and everything opened below it. Cheap to clone;
+/// closed with its last clone and the last object on it, unless it was borrowed.
+#[derive(Clone, Debug)]
+pub struct Domain(Arc<DomainInner>);
+
+#[derive(Debug)]
+struct DomainInner {
+    origin: Origin,
+    /// What it was opened with; None for a borrowed one that came without.
+    info: Option<Info>,
+}
+
+#[derive(Debug)]
+enum Origin {
+    Owned(Object<fi::fid_domain, Fabric>),
+    Borrowed { raw: NonNull<fi::fid_domain>, context: Context },
+}
+
+// SAFETY: a fid is not bound to a thread. Calls are made under the context's turn; for a borrowed
+// domain, whoever lent it promised that others' calls do not disturb ours.
+unsafe impl Send for DomainInner {}
+// SAFETY: as above.
+unsafe impl Sync for DomainInner {}
+
+impl InContext for Fabric {
+    fn context(&self) -> &Context {
+        self.0.context()
+    }
+}
+
+impl InContext for Domain {
+    fn context(&self) -> &Context {
+        match &self.0.origin {
+            Origin::Owned(object) => object.context(),
+            Origin::Borrowed { context, .. } => context,
+        }
+    }
+}
+
+impl Domain {
+    /// Opens the domain of `info` on `fabric`.
+    ///
+    /// # Errors
+    /// [`Error::Call`] with the answer of `fi_domain`.
+    pub fn open(fabric: &Fabric, info: &Info) -> Result<Self> {
+        const OPERATION: &str = "fi_domain";
+        let raw = fabric.0.raw();
+        // SAFETY: an open fabric points to its table, or to none.
+        let open = unsafe { table_op!((*raw).ops, fi_ops_fabric.domain, OPERATION) }?;
+        let mut domain = std::ptr::null_mut();
+        let turn = fabric.context().turn();
+        // SAFETY: the fabric is open, the info valid; `domain` can be written.
+        let code = unsafe { open(raw, info.as_ptr(), &mut domain, std::ptr::null_mut()) };
+        drop(turn);
+        // SAFETY: the call that returned `code` opened `domain`, and nobody else knows it.
+        let object = unsafe { Object::adopt(OPERATION, code, domain, fabric.clone()) }?;
+        Ok(Self(Arc::new(DomainInner { origin: Origin::Owned(object), info: Some(info.clone()) })))
+    }
+
+    /// Borrows a domain that a transport opened. It is never closed here; endpoints, queues and
+    /// regions opened on it are our own and are closed with their owners.
+    ///
+    /// `info` is the `fi_info` that the domain was opened with. Without it the GDA table is taken
+    /// to have the five operations that every release from 2.3 on has.
+    ///
+    /// # Safety
+    /// `raw` is an open domain, which stays open until the last clone of the result and everything
+    /// opened on it is gone. It allows calls from several threads (FI_THREAD_SAFE), or the caller
+    /// makes none while a call of this library runs.
+    pub unsafe fn borrow(raw: NonNull<fi::fid_domain>, info: Option<Info>) -> Self {
+        let library = info.as_ref().and_then(Info::library).cloned();
+        let origin = Origin::Borrowed { raw, context: Context::new(library) };
+        Self(Arc::new(DomainInner { origin, info }))
+    }
+
+    /// The domain itself, for calls that this library does not have.
+    pub fn as_ptr(&self) -> *mut fi::fid_domain {
+        match &self.0.origin {
+            Origin::Owned(object) => object.raw(),
+            Origin::Borrowed { raw, .. } => raw.as_ptr(),
+        }
+    }
+
+    /// What the domain was opened with; None for a borrowed one that came without.
+    pub fn info(&self) -> Option<&Info> {
+        self.0.info.as_ref()
+    }
+
+    /// Whether the domain belongs to somebody else.
+    pub fn is_borrowed(&self) -> bool {
+        matches!(self.0.origin, Origin::Borrowed { .. })
+    }
+
+    /// Whether both are the same domain.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        self.as_ptr() == other.as_ptr()
+    }
+
+    /// The operations that expose queues to a GPU.
+    ///
+    /// # Errors
+    /// See [`GdaOps::open`].
+    pub fn gda_ops(&self) -> Result<GdaOps> {
+        GdaOps::open(self)
+    }
+
+    /// Opens an address vector for about `count` addresses.
+    ///
+    /// # Errors
+    /// [`Error::Call`] with the answer of `fi_av_open`.
+    pub fn address_vector(&self, count: usize) -> Result<AddressVector> {
+        AddressVector::open(self, count)
+    }
+
+    /// Opens a completion queue of at least `entries` entries in host memory.
+    ///
+    /// # Errors
+    /// [`Error::Call`] with the answer of `fi_cq_open`.
+    pub fn completion_queue(&self, entries: usize) -> Result<CompletionQueue> {
+        CompletionQueue::open(self, entries)
+    }
+
+    /// Opens an endpoint with the attributes of `info`, which is of this domain.
+    ///
+    /// # Errors
+    /// [`Error::Call`] with the answer of `fi_endpoint`.
+    pub fn endpoint(&self, info: &Info) -> Result<Endpoint<Building>> {
+        Endpoint::open(self, info)
+    }
+
+    /// Registers a buffer, which the region then owns.
+    ///
+    /// # Errors
+    /// As [`MemoryRegion::register`].
+    pub fn register(&self, buffer: Buffer, access: Access) -> Result<MemoryRegion> {
+        MemoryRegion::register(self, buffer, access)
+    }
+
+    /// Closes the domain and says how that went; a borrowed one is only let go.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] while an object on it or another clone uses it; [`Error::Call`] with the
+    /// answer of `fi_close`.
+    pub fn close(self) -> Result<()> {
+        let holders = Arc::strong_count(&self.0) - 1;
+        match Arc::try_unwrap(self.0) {
+            Ok(DomainInner { origin: Origin::Owned(object), .. }) => object.close(),
+            Ok(_) => Ok(()),
+            Err(_) => Err(Error::Busy { what: "domain", holders: holders.max(1) }),
+        }
+    }
+}

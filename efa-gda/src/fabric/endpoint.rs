@@ -1,0 +1,247 @@
+//! Endpoints, in three states that are types: what a state does not allow cannot be written.
+//!
+//! [`Building`] (options may be set) → [`Bound`] (has its address vector and completion queues) →
+//! [`Enabled`] (its queue pair exists; only now may its queues be queried: releases up to 2.6 crash
+//! on an earlier query).
+
+use std::marker::PhantomData;
+
+use efa_gda_sys::fi;
+
+use super::domain::Domain;
+use super::error::{Error, Result};
+use super::memory::MemoryRegion;
+use super::object::{Context, InContext, Object, bind, control, table_op};
+use super::{AddressVector, CompletionQueue, Info};
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// A state of an [`Endpoint`].
+pub trait State: sealed::Sealed {}
+
+/// Opened; options may be set.
+#[derive(Debug)]
+pub enum Building {}
+/// Has its address vector and completion queues.
+#[derive(Debug)]
+pub enum Bound {}
+/// Has its queue pair.
+#[derive(Debug)]
+pub enum Enabled {}
+
+impl sealed::Sealed for Building {}
+impl sealed::Sealed for Bound {}
+impl sealed::Sealed for Enabled {}
+impl State for Building {}
+impl State for Bound {}
+impl State for Enabled {}
+
+/// An endpoint of the fabric `efa-direct`: one queue pair. Closed when dropped, before what it is
+/// bound to.
+#[derive(Debug)]
+pub struct Endpoint<S: State> {
+    object: Object<fi::fid_ep, EndpointParents>,
+    state: PhantomData<fn() -> S>,
+}
+
+/// Dropped after the endpoint is closed, in this order.
+#[derive(Debug)]
+struct EndpointParents {
+    /// Memory that the adapter may reach until the queue pair is gone.
+    retained: Vec<MemoryRegion>,
+    transmit: Option<CompletionQueue>,
+    receive: Option<CompletionQueue>,
+    addresses: Option<AddressVector>,
+    domain: Domain,
+    /// The provider may read it until the endpoint is enabled.
+    _info: Info,
+}
+
+impl InContext for EndpointParents {
+    fn context(&self) -> &Context {
+        self.domain.context()
+    }
+}
+
+impl Endpoint<Building> {
+    /// Opens an endpoint with the attributes of `info`, which is of this domain.
+    ///
+    /// # Errors
+    /// [`Error::Call`] with the answer of `fi_endpoint`.
+    pub fn open(domain: &Domain, info: &Info) -> Result<Self> {
+        const OPERATION: &str = "fi_endpoint";
+        let raw = domain.as_ptr();
+        // SAFETY: an open domain points to its table, or to none.
+        let open = unsafe { table_op!((*raw).ops, fi_ops_domain.endpoint, OPERATION) }?;
+        let mut endpoint = std::ptr::null_mut();
+        let turn = domain.context().turn();
+        // SAFETY: the domain is open and the info valid; `endpoint` can be written.
+        let code = unsafe { open(raw, info.as_ptr(), &mut endpoint, std::ptr::null_mut()) };
+        drop(turn);
+        let parents = EndpointParents {
+            retained: Vec::new(),
+            transmit: None,
+            receive: None,
+            addresses: None,
+            domain: domain.clone(),
+            _info: info.clone(),
+        };
+        // SAFETY: the call that returned `code` opened `endpoint`, and nobody else knows it.
+        let object = unsafe { Object::adopt(OPERATION, code, endpoint, parents) }?;
+        Ok(Self { object, state: PhantomData })
+    }
+
+    /// How often the adapter sends again to a receiver that had no receive posted: 0 to 6 times,
+    /// or 7 for ever. Without this call an efa-direct endpoint retries for ever
+    /// (FI_OPT_EFA_RNR_RETRY).
+    ///
+    /// # Errors
+    /// [`Error::Call`] with the answer of `fi_setopt`: ENOSYS where the adapter has no such setting.
+    pub fn set_rnr_retry(&mut self, retries: usize) -> Result<()> {
+        /// `FI_OPT_EFA_RNR_RETRY` of <rdma/fi_ext.h>: minus `FI_PROV_SPECIFIC_EFA`.
+        const FI_OPT_EFA_RNR_RETRY: i32 = -(0xefa << 16);
+        const OPERATION: &str = "fi_setopt(RNR retry)";
+        let raw = self.object.raw();
+        // SAFETY: an open endpoint points to its table, or to none.
+        let setopt = unsafe { table_op!((*raw).ops, fi_ops_ep.setopt, OPERATION) }?;
+        let context = self.object.context();
+        let _turn = context.turn();
+        let value = (&raw const retries).cast();
+        // SAFETY: the endpoint is open; the option is a size_t, of which the length is given.
+        context.check(OPERATION, unsafe {
+            setopt(
+                self.object.fid(),
+                fi::FI_OPT_ENDPOINT as i32,
+                FI_OPT_EFA_RNR_RETRY,
+                value,
+                size_of::<usize>(),
+            )
+        })
+    }
+
+    /// Binds the endpoint to its address vector and to its completion queues, which may be one and
+    /// the same. All are of the endpoint's domain.
+    ///
+    /// # Errors
+    /// [`Error::Call`] with the answer of `fi_ep_bind`; the endpoint is then closed.
+    pub fn bind(
+        mut self,
+        addresses: &AddressVector,
+        transmit: &CompletionQueue,
+        receive: &CompletionQueue,
+    ) -> Result<Endpoint<Bound>> {
+        const ADDRESSES: &str = "fi_ep_bind(address vector)";
+        const COMPLETIONS: &str = "fi_ep_bind(completion queue)";
+        let parents = self.object.parents_mut();
+        let ours = parents.domain.clone();
+        for (operation, domain) in [
+            (ADDRESSES, addresses.domain()),
+            (COMPLETIONS, transmit.domain()),
+            (COMPLETIONS, receive.domain()),
+        ] {
+            if !ours.is(domain) {
+                return Err(Error::OtherDomain { operation });
+            }
+        }
+        // Owned before the provider knows them, so that the endpoint never outlives them.
+        parents.addresses = Some(addresses.clone());
+        parents.transmit = Some(transmit.clone());
+        parents.receive = Some(receive.clone());
+        let (context, fid) = (self.object.context(), self.object.fid());
+        let same = transmit.as_ptr() == receive.as_ptr();
+        let first = if same { fi::FI_TRANSMIT | fi::FI_RECV } else { fi::FI_TRANSMIT };
+        // SAFETY (all three): the objects are open, of one domain, and owned by the endpoint.
+        unsafe { bind(context, fid, addresses.fid(), 0, ADDRESSES) }?;
+        // SAFETY: as above.
+        unsafe { bind(context, fid, transmit.fid(), first, COMPLETIONS) }?;
+        if !same {
+            // SAFETY: as above.
+            unsafe { bind(context, fid, receive.fid(), fi::FI_RECV, COMPLETIONS) }?;
+        }
+        Ok(Endpoint { object: self.object, state: PhantomData })
+    }
+}
+
+impl Endpoint<Bound> {
+    /// Creates the queue pair.
+    ///
+    /// # Errors
+    /// [`Error::Call`] with the answer of `fi_enable`; the endpoint is then closed.
+    pub fn enable(self) -> Result<Endpoint<Enabled>> {
+        // SAFETY: the endpoint is open and has what enabling needs.
+        unsafe { control(self.object.context(), self.object.fid(), fi::FI_ENABLE, "fi_enable") }?;
+        Ok(Endpoint { object: self.object, state: PhantomData })
+    }
+}
+
+impl Endpoint<Enabled> {
+    /// The raw address that a peer inserts into its address vector.
+    ///
+    /// # Errors
+    /// [`Error::Call`] with the answer of `fi_getname`.
+    pub fn address(&self) -> Result<Vec<u8>> {
+        const OPERATION: &str = "fi_getname";
+        let raw = self.object.raw();
+        // SAFETY: an open endpoint points to its table, or to none.
+        let getname = unsafe { table_op!((*raw).cm, fi_ops_cm.getname, OPERATION) }?;
+        // An efa address has 32 bytes; a longer one is refused with FI_ETOOSMALL, not cut off.
+        let mut address = vec![0; 256];
+        let mut length = address.len();
+        let context = self.object.context();
+        let _turn = context.turn();
+        // SAFETY: the endpoint is open; `length` bytes can be written.
+        context.check(OPERATION, unsafe {
+            getname(self.object.fid(), address.as_mut_ptr().cast(), &mut length)
+        })?;
+        address.truncate(length);
+        Ok(address)
+    }
+
+    /// The address vector it is bound to.
+    pub fn address_vector(&self) -> &AddressVector {
+        self.object.parents().addresses.as_ref().expect("an enabled endpoint was bound")
+    }
+
+    /// The queue for completions of what it sends.
+    pub fn transmit_queue(&self) -> &CompletionQueue {
+        self.object.parents().transmit.as_ref().expect("an enabled endpoint was bound")
+    }
+
+    /// The queue for completions of what it receives.
+    pub fn receive_queue(&self) -> &CompletionQueue {
+        self.object.parents().receive.as_ref().expect("an enabled endpoint was bound")
+    }
+
+    /// Keeps `region`, with its memory, until the endpoint is closed. For memory that the adapter
+    /// may still reach when the caller no longer knows what is in flight.
+    pub fn retain(&mut self, region: MemoryRegion) {
+        self.object.parents_mut().retained.push(region);
+    }
+
+    /// The domain it is on.
+    pub fn domain(&self) -> &Domain {
+        &self.object.parents().domain
+    }
+}
+
+impl<S: State> Endpoint<S> {
+    /// Closes the endpoint, with its queue pair, and says how that went. Where it fails, whatever
+    /// the endpoint refers to stays allocated for the life of the process.
+    ///
+    /// # Errors
+    /// [`Error::Call`] with the answer of `fi_close`.
+    pub fn close(self) -> Result<()> {
+        self.object.close()
+    }
+
+    /// The endpoint itself, for calls that this library does not have.
+    pub fn as_ptr(&self) -> *mut fi::fid_ep {
+        self.object.raw()
+    }
+
+    pub(super) fn context(&self) -> &Context {
+        self.object.context()
+    }
+}

@@ -1,0 +1,357 @@
+//! What can go wrong between this library and libfabric: one error type for all of [`crate::fabric`].
+
+use std::fmt;
+
+use efa_gda_sys::LoadError;
+
+use super::Version;
+
+/// Says that an operation of the fabric layer has a result or an [`Error`].
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// A call into libfabric that answered with an error.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Failure {
+    /// The call, in libfabric's own words: `fi_domain`, `fi_close(endpoint)`, `query_cq`.
+    pub operation: &'static str,
+    /// What it returned: a negative errno, or a negative libfabric error from -256 on.
+    pub code: i32,
+    /// libfabric's text for the code, or the system's where no libfabric is at hand.
+    pub text: String,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} failed: {} ({})", self.operation, self.text, self.code)
+    }
+}
+
+/// Why an operation of the GDA table cannot be called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Absence {
+    /// The table has the place, and the place is empty.
+    NullPointer,
+    /// The table of this provider release ends before the operation.
+    ProviderTooOld {
+        /// The provider's release (`fi_fabric_attr::prov_version`).
+        has: Version,
+        /// The first release that has the operation.
+        needs: Version,
+    },
+    /// The domain was borrowed without its `fi_info`, so that the table's length is not known.
+    NoInfo,
+}
+
+impl fmt::Display for Absence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NullPointer => f.write_str("its place in the provider's table is empty"),
+            Self::ProviderTooOld { has, needs } => {
+                write!(f, "it came with efa provider {needs}, this one is {has}")
+            }
+            Self::NoInfo => {
+                f.write_str("the domain was borrowed without its fi_info, which says how long the table is")
+            }
+        }
+    }
+}
+
+/// Why the fabric layer could not do what was asked. Its text says what was wrong and what to do;
+/// [`Error::operation`], [`Error::code`] and [`Error::hint`] give the parts.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// libfabric could not be loaded.
+    Load(#[from] LoadError),
+    /// libfabric has no efa provider with an adapter.
+    NoAdapter(Failure),
+    /// There is an efa provider, but it does not offer the fabric `efa-direct`.
+    NoDirectFabric {
+        /// The query's answer.
+        failure: Failure,
+        /// The fabrics that the efa provider does offer.
+        fabrics: Vec<String>,
+    },
+    /// `efa-direct` is there, but not with an option of the query.
+    OptionNotAvailable {
+        /// The query's answer with the option; without it, it succeeds.
+        failure: Failure,
+        /// The option.
+        option: QueryOption,
+    },
+    /// No adapter has the name asked for.
+    NoSuchAdapter {
+        /// The name asked for.
+        wanted: String,
+        /// The adapters that are there.
+        found: Vec<String>,
+    },
+    /// The domain's fabric is not `efa-direct` (`fi_open_ops` answered EOPNOTSUPP).
+    GdaNotOnThisFabric(Failure),
+    /// The provider does not know the GDA operations (`fi_open_ops` answered EINVAL).
+    GdaUnknown {
+        /// The answer.
+        failure: Failure,
+        /// The provider's release, where the domain came with its `fi_info`.
+        provider: Option<Version>,
+    },
+    /// The provider is 2.2's, which has these operations in another table.
+    GdaInDomainOps(Failure),
+    /// The table was given out by a provider whose release is not known to have one.
+    GdaTableUnknown {
+        /// The provider's release.
+        provider: Version,
+    },
+    /// The operation of the GDA table cannot be called.
+    OpAbsent {
+        /// The operation.
+        operation: &'static str,
+        /// Why not.
+        reason: Absence,
+    },
+    /// libfabric was built without what the operation needs (ENOSYS from a GDA operation).
+    NotBuiltIn(Failure),
+    /// The adapter or its driver lacks the capability (EOPNOTSUPP from a GDA operation).
+    AdapterLacks(Failure),
+    /// The address is not in the endpoint's address vector (EINVAL from `query_addr`).
+    UnknownAddress(Failure),
+    /// The address vector took none of the address given.
+    AddressRefused {
+        /// What `fi_av_insert` returned, as a failure where it was negative.
+        failure: Option<Failure>,
+        /// Length of the address, in bytes.
+        length: usize,
+    },
+    /// The memory region has no such key (FI_KEY_NOTAVAIL).
+    KeyNotAvailable {
+        /// The call that gave it.
+        operation: &'static str,
+    },
+    /// The memory region's key is wider than a descriptor can carry.
+    KeyTooWide {
+        /// The call that gave it.
+        operation: &'static str,
+        /// The key.
+        key: u64,
+        /// Bits that a descriptor has for it.
+        bits: u32,
+    },
+    /// The object's operation table is null, too short, or empty at the operation's place.
+    NoSuchCall {
+        /// The call.
+        operation: &'static str,
+        /// The table's `size`, in bytes; 0 when there is no table.
+        table_bytes: usize,
+    },
+    /// The call said that it succeeded, and gave no object.
+    NoObject {
+        /// The call.
+        operation: &'static str,
+    },
+    /// Two objects that a call needs are of different domains.
+    OtherDomain {
+        /// The call, which was not made.
+        operation: &'static str,
+    },
+    /// Others still use the object.
+    Busy {
+        /// What was to be closed.
+        what: &'static str,
+        /// How many others hold it.
+        holders: usize,
+    },
+    /// A byte range does not lie in its memory region or buffer.
+    OutOfBounds {
+        /// Offset of the first byte.
+        offset: u64,
+        /// Length of the range, in bytes.
+        length: u64,
+        /// Length of the region, in bytes.
+        region: u64,
+    },
+    /// Any other call that failed.
+    Call(Failure),
+}
+
+/// An option of [`super::Query`] that not every adapter has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum QueryOption {
+    /// 128-byte send queue entries with inline RDMA write.
+    WideEntries,
+    /// Memory of a GPU (FI_HMEM).
+    GpuMemory,
+}
+
+impl fmt::Display for QueryOption {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::WideEntries => "128-byte entries",
+            Self::GpuMemory => "GPU memory (FI_HMEM)",
+        })
+    }
+}
+
+impl Error {
+    /// The call that failed, in libfabric's words. None where nothing was called.
+    pub fn operation(&self) -> Option<&'static str> {
+        match self {
+            Self::OpAbsent { operation, .. }
+            | Self::KeyNotAvailable { operation }
+            | Self::KeyTooWide { operation, .. }
+            | Self::NoSuchCall { operation, .. }
+            | Self::OtherDomain { operation }
+            | Self::NoObject { operation } => Some(operation),
+            Self::GdaTableUnknown { .. } => Some("fi_open_ops(efa gda ops)"),
+            _ => self.failure().map(|failure| failure.operation),
+        }
+    }
+
+    /// What the call returned. None where nothing was called, or the call did not fail by number.
+    pub fn code(&self) -> Option<i32> {
+        self.failure().map(|failure| failure.code)
+    }
+
+    fn failure(&self) -> Option<&Failure> {
+        match self {
+            Self::NoAdapter(failure)
+            | Self::NoDirectFabric { failure, .. }
+            | Self::OptionNotAvailable { failure, .. }
+            | Self::GdaNotOnThisFabric(failure)
+            | Self::GdaUnknown { failure, .. }
+            | Self::GdaInDomainOps(failure)
+            | Self::NotBuiltIn(failure)
+            | Self::AdapterLacks(failure)
+            | Self::UnknownAddress(failure)
+            | Self::AddressRefused { failure: Some(failure), .. }
+            | Self::Call(failure) => Some(failure),
+            _ => None,
+        }
+    }
+
+    /// What to do about it.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::Load(_) => "install libfabric, or name one in LIBFABRIC_PATH",
+            Self::NoAdapter(_) => {
+                "check that /dev/infiniband is visible to this process, that the efa driver is loaded, and \
+                 that FI_PROVIDER and FI_EFA_IFACE do not exclude the adapter"
+            }
+            Self::NoDirectFabric { .. } => {
+                "the fabric efa-direct needs libfabric 2.1 or newer, and its queues for a GPU 2.3 or newer"
+            }
+            Self::OptionNotAvailable { option: QueryOption::WideEntries, .. } => {
+                "ask for 64-byte entries: this adapter or its rdma-core (before 63) has no others"
+            }
+            Self::OptionNotAvailable { option: QueryOption::GpuMemory, .. } => {
+                "run where libcuda.so.1 can be loaded with a libfabric built with CUDA, unset \
+                 FI_HMEM_P2P_DISABLED, or ask for host memory alone"
+            }
+            Self::NoSuchAdapter { .. } => "name one of those found",
+            Self::GdaNotOnThisFabric(_) => {
+                "open the domain on the fabric efa-direct; the plain efa fabric drives its queues itself"
+            }
+            Self::GdaUnknown { .. } | Self::GdaTableUnknown { .. } => "use libfabric 2.3 or newer",
+            Self::GdaInDomainOps(_) => {
+                "libfabric 2.2 has these operations in a table that no other release has; use 2.3 or newer"
+            }
+            Self::OpAbsent { reason: Absence::NoInfo, .. } => "lend the domain together with its fi_info",
+            Self::OpAbsent { .. } => "use a newer libfabric",
+            Self::NotBuiltIn(_) => {
+                "use a libfabric built with efadv of rdma-core 59 or newer (for queries) or 60 (external CQ); \
+                 an external CQ takes FI_WAIT_NONE only"
+            }
+            Self::AdapterLacks(_) => {
+                "this adapter or its kernel driver lacks the capability; external CQ memory needs driver 2.17"
+            }
+            Self::UnknownAddress(_) => "insert the address into the endpoint's address vector first",
+            Self::AddressRefused { .. } => {
+                "give the whole address that the peer's endpoint reports, of an adapter of the same network"
+            }
+            Self::KeyNotAvailable { .. } => {
+                "register the memory on this domain, with FI_MR_PROV_KEY, before asking for its keys"
+            }
+            Self::KeyTooWide { .. } => "register on the efa-direct fabric, whose keys the adapter gives out",
+            Self::NoSuchCall { .. } => "use a libfabric of release 1.17 or newer and its own efa provider",
+            Self::NoObject { .. } => "the provider is broken; use libfabric's own efa provider",
+            Self::OtherDomain { .. } => "open both on one domain",
+            Self::Busy { .. } => "drop or close what still uses it, then close it again",
+            Self::OutOfBounds { .. } => "stay inside the region",
+            Self::Call(failure) => hint_for(failure),
+        }
+    }
+}
+
+/// Hints for calls whose failure has a usual cause.
+fn hint_for(failure: &Failure) -> &'static str {
+    match (failure.operation, -failure.code) {
+        ("fi_mr_reg", libc::ENOMEM) => "raise the memlock limit (ulimit -l), or register less memory",
+        ("fi_mr_reg", libc::EFAULT) => "register memory that is mapped for the whole length",
+        ("fi_close(completion queue)" | "fi_close(address vector)" | "fi_close(domain)", libc::EBUSY) => {
+            "something opened outside this library still refers to it; close that first"
+        }
+        ("fi_setopt(RNR retry)", libc::ENOSYS) => "this adapter retries without end; leave the option alone",
+        (_, libc::ENOMEM) => {
+            "free memory or adapter resources; an adapter has a limit for each kind of object"
+        }
+        (_, libc::EACCES | libc::EPERM) => "check the permissions of /dev/infiniband/uverbs*",
+        (_, libc::ENODATA) => "no provider matches the hints",
+        _ => "set FI_LOG_LEVEL=warn to see what libfabric says about it",
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Load(error) => return write!(f, "{error}"),
+            Self::NoAdapter(failure) => write!(f, "no efa provider with an adapter: {failure}")?,
+            Self::NoDirectFabric { failure, fabrics } => {
+                write!(f, "the efa provider offers {}, not efa-direct: {failure}", listed(fabrics))?;
+            }
+            Self::OptionNotAvailable { failure, option } => {
+                write!(f, "efa-direct is not available with {option}: {failure}")?;
+            }
+            Self::NoSuchAdapter { wanted, found } => {
+                write!(f, "no adapter is called {wanted}; found: {}", listed(found))?;
+            }
+            Self::GdaUnknown { failure, provider: Some(version) } => {
+                write!(f, "{failure}: efa provider {version} does not know these operations")?;
+            }
+            Self::GdaTableUnknown { provider } => {
+                write!(f, "efa provider {provider} gave out a GDA table, which came with 203.0")?;
+            }
+            Self::OpAbsent { operation, reason } => write!(f, "{operation} cannot be called: {reason}")?,
+            Self::AddressRefused { failure: None, length } => {
+                write!(f, "fi_av_insert took none of an address of {length} bytes")?;
+            }
+            Self::KeyNotAvailable { operation } => write!(f, "{operation} answered FI_KEY_NOTAVAIL")?,
+            Self::KeyTooWide { operation, key, bits } => {
+                write!(f, "{operation} gave {key:#x}; a descriptor has {bits} bits for it")?;
+            }
+            Self::NoSuchCall { operation, table_bytes } => {
+                write!(f, "{operation} is not in the object's operation table of {table_bytes} bytes")?;
+            }
+            Self::NoObject { operation } => write!(f, "{operation} succeeded, and gave no object")?,
+            Self::OtherDomain { operation } => write!(f, "{operation} needs objects of one domain")?,
+            Self::Busy { what, holders } => write!(f, "the {what} is in use by {holders} other(s)")?,
+            Self::OutOfBounds { offset, length, region } => {
+                write!(f, "{length} bytes at offset {offset} do not lie in a region of {region} bytes")?;
+            }
+            Self::GdaNotOnThisFabric(failure)
+            | Self::GdaUnknown { failure, .. }
+            | Self::GdaInDomainOps(failure)
+            | Self::NotBuiltIn(failure)
+            | Self::AdapterLacks(failure)
+            | Self::UnknownAddress(failure)
+            | Self::AddressRefused { failure: Some(failure), .. }
+            | Self::Call(failure) => write!(f, "{failure}")?,
+        }
+        write!(f, "; {}", self.hint())
+    }
+}
+
+fn listed(names: &[String]) -> String {
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+}

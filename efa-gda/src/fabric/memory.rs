@@ -1,0 +1,353 @@
+//! Memory that the adapter may reach: buffers, regions, and what a peer needs to reach one.
+
+use std::alloc::Layout;
+use std::ops::{BitOr, Range};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use efa_gda_sys::fi;
+use efa_gda_wire::{RemoteKey, RemoteMemory};
+
+use super::Domain;
+use super::error::{Error, Result};
+use super::object::{Context, InContext, Object, table_op};
+
+const REGISTER: &str = "fi_mr_reg";
+
+/// Zeroed host memory on pages of its own, so that what the adapter reaches shares no page with
+/// anything else.
+///
+/// The adapter reads and writes it at any time, so it is never lent out as a slice: bytes go in and
+/// out by copies.
+#[derive(Debug)]
+pub struct Buffer {
+    start: NonNull<u8>,
+    length: usize,
+    layout: Layout,
+}
+
+// SAFETY: the memory is owned, and reached through raw pointers only.
+unsafe impl Send for Buffer {}
+// SAFETY: as above; copies that race with each other or with the adapter yield unspecified bytes.
+unsafe impl Sync for Buffer {}
+
+impl Buffer {
+    /// Alignment, and the unit that lengths are rounded up to: the largest page size in common use
+    /// with EFA hosts without huge pages.
+    pub const PAGE: usize = 65536;
+
+    /// `length` zeroes. None when memory is short or the length cannot be.
+    pub fn zeroed(length: usize) -> Option<Self> {
+        let page = if length >= Self::PAGE { Self::PAGE } else { 4096 };
+        let rounded = length.max(1).checked_next_multiple_of(page)?;
+        let layout = Layout::from_size_align(rounded, page).ok()?;
+        // SAFETY: the layout's size is not zero.
+        let start = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) })?;
+        Some(Self { start, length, layout })
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// Its first byte.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+
+    /// Copies `bytes` to `offset`.
+    ///
+    /// # Errors
+    /// [`Error::OutOfBounds`].
+    pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<()> {
+        let range = in_bounds(offset as u64, bytes.len() as u64, self.length as u64)?;
+        // SAFETY: the range lies in the allocation, and `bytes`, being borrowed, lies outside it.
+        unsafe { self.start.as_ptr().add(range.start).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) }
+        Ok(())
+    }
+
+    /// Copies from `offset` to all of `bytes`. What the adapter is writing meanwhile may be old, new
+    /// or mixed; after a completion with status 0 it is new.
+    ///
+    /// # Errors
+    /// [`Error::OutOfBounds`].
+    pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<()> {
+        let range = in_bounds(offset as u64, bytes.len() as u64, self.length as u64)?;
+        // SAFETY: as in `write`.
+        unsafe {
+            self.start.as_ptr().add(range.start).copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len());
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout; a region that owns the buffer is closed before.
+        unsafe { std::alloc::dealloc(self.start.as_ptr(), self.layout) }
+    }
+}
+
+/// The range as indices, where all of it lies in a region of `region` bytes.
+fn in_bounds(offset: u64, length: u64, region: u64) -> Result<Range<usize>> {
+    match offset.checked_add(length) {
+        Some(end) if end <= region => Ok(offset as usize..end as usize),
+        _ => Err(Error::OutOfBounds { offset, length, region }),
+    }
+}
+
+/// What may be done with a memory region (the `access` of `fi_mr_reg`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Access(u64);
+
+impl Access {
+    /// Its bytes may be sent.
+    pub const SEND: Self = Self(fi::FI_SEND);
+    /// Receives may be posted to it.
+    pub const RECEIVE: Self = Self(fi::FI_RECV);
+    /// It may be the local source of an RDMA write.
+    pub const WRITE: Self = Self(fi::FI_WRITE);
+    /// It may be the local target of an RDMA read.
+    pub const READ: Self = Self(fi::FI_READ);
+    /// Peers may write to it.
+    pub const REMOTE_WRITE: Self = Self(fi::FI_REMOTE_WRITE);
+    /// Peers may read from it.
+    pub const REMOTE_READ: Self = Self(fi::FI_REMOTE_READ);
+    /// Everything that this side starts.
+    pub const LOCAL: Self = Self(fi::FI_SEND | fi::FI_RECV | fi::FI_WRITE | fi::FI_READ);
+    /// Everything.
+    pub const ALL: Self = Self(Self::LOCAL.0 | fi::FI_REMOTE_WRITE | fi::FI_REMOTE_READ);
+
+    /// Whether all of `other` is allowed.
+    pub const fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// libfabric's bits.
+    pub const fn bits(self) -> u64 {
+        self.0
+    }
+}
+
+impl BitOr for Access {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+/// A registered memory region. Cheap to clone; deregistered with its last clone, and only then is a
+/// buffer that it owns freed.
+#[derive(Clone, Debug)]
+pub struct MemoryRegion(Arc<RegionInner>);
+
+#[derive(Debug)]
+struct RegionInner {
+    object: Object<fi::fid_mr, RegionParents>,
+    start: NonNull<u8>,
+    length: usize,
+    access: Access,
+    remote_key: RemoteKey,
+}
+
+// SAFETY: `start` is an address that is handed to the adapter and never dereferenced here.
+unsafe impl Send for RegionInner {}
+// SAFETY: as above.
+unsafe impl Sync for RegionInner {}
+
+#[derive(Debug)]
+struct RegionParents {
+    /// The memory, where the region owns it.
+    buffer: Option<Buffer>,
+    domain: Domain,
+}
+
+impl InContext for RegionParents {
+    fn context(&self) -> &Context {
+        self.domain.context()
+    }
+}
+
+impl MemoryRegion {
+    /// Registers `buffer`, which the region then owns.
+    ///
+    /// # Errors
+    /// [`Error::Call`] with the answer of `fi_mr_reg` (ENOMEM is usually the memlock limit);
+    /// [`Error::KeyNotAvailable`] or [`Error::KeyTooWide`] for a key that no entry can carry.
+    pub fn register(domain: &Domain, buffer: Buffer, access: Access) -> Result<Self> {
+        let (start, length) = (buffer.start, buffer.length);
+        // SAFETY: the memory is the buffer's, which the region keeps until it is deregistered.
+        unsafe { Self::open(domain, start, length, access, Some(buffer)) }
+    }
+
+    /// Registers memory of the caller's.
+    ///
+    /// # Safety
+    /// The `length` bytes from `start` on stay mapped until the region is deregistered: until its
+    /// last clone is gone, and the endpoint of any queue that was poisoned while it used the region
+    /// ([`crate::queue`]). Until then the adapter reads and writes them as `access` allows.
+    ///
+    /// # Errors
+    /// As [`Self::register`].
+    pub unsafe fn register_foreign(
+        domain: &Domain,
+        start: NonNull<u8>,
+        length: usize,
+        access: Access,
+    ) -> Result<Self> {
+        // SAFETY: passed on to the caller.
+        unsafe { Self::open(domain, start, length, access, None) }
+    }
+
+    /// # Safety
+    /// As [`Self::register_foreign`], where `buffer` is not what holds the memory.
+    unsafe fn open(
+        domain: &Domain,
+        start: NonNull<u8>,
+        length: usize,
+        access: Access,
+        buffer: Option<Buffer>,
+    ) -> Result<Self> {
+        let raw = domain.as_ptr();
+        // SAFETY: an open domain points to its table, or to none.
+        let register = unsafe { table_op!((*raw).mr, fi_ops_mr.reg, REGISTER) }?;
+        let mut region = std::ptr::null_mut();
+        let turn = domain.context().turn();
+        // SAFETY: the domain is open, the memory is the caller's to register, and `region` can be
+        // written. Offset, key and flags are 0: the provider chooses the key (FI_MR_PROV_KEY).
+        let code = unsafe {
+            register(
+                raw.cast(),
+                start.as_ptr().cast(),
+                length,
+                access.bits(),
+                0,
+                0,
+                0,
+                &mut region,
+                std::ptr::null_mut(),
+            )
+        };
+        drop(turn);
+        let parents = RegionParents { buffer, domain: domain.clone() };
+        // SAFETY: the call that returned `code` opened `region`, and nobody else knows it.
+        let object = unsafe { Object::adopt(REGISTER, code, region, parents) }?;
+        // SAFETY: the region is open; its key is set by its registration (fi_mr_key).
+        let remote_key = key(unsafe { (&raw const (*object.raw()).key).read() })?;
+        Ok(Self(Arc::new(RegionInner { object, start, length, access, remote_key })))
+    }
+
+    /// Deregisters the memory and says how that went. Where it fails, a buffer that the region owns
+    /// stays allocated for the life of the process.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] while a queue or another clone uses it; [`Error::Call`] with the answer of
+    /// `fi_close`.
+    pub fn close(self) -> Result<()> {
+        let holders = Arc::strong_count(&self.0) - 1;
+        match Arc::try_unwrap(self.0) {
+            Ok(inner) => inner.object.close(),
+            Err(_) => Err(Error::Busy { what: "memory region", holders: holders.max(1) }),
+        }
+    }
+
+    /// Its first byte.
+    pub fn start(&self) -> *mut u8 {
+        self.0.start.as_ptr()
+    }
+
+    /// Its address, as entries carry it.
+    pub fn address(&self) -> u64 {
+        self.0.start.as_ptr() as u64
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.0.length
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.0.length == 0
+    }
+
+    /// What may be done with it.
+    pub fn access(&self) -> Access {
+        self.0.access
+    }
+
+    /// The memory, where the region owns it.
+    pub fn buffer(&self) -> Option<&Buffer> {
+        self.0.object.parents().buffer.as_ref()
+    }
+
+    /// The key that peers use for it (`fi_mr_key`).
+    pub fn remote_key(&self) -> RemoteKey {
+        self.0.remote_key
+    }
+
+    /// All of it, as a peer needs to know it.
+    pub fn remote(&self) -> RemoteRegion {
+        RemoteRegion { address: self.address(), length: self.len() as u64, key: self.remote_key() }
+    }
+
+    /// The address of `length` bytes at `offset`.
+    ///
+    /// # Errors
+    /// [`Error::OutOfBounds`].
+    pub fn at(&self, offset: u64, length: u64) -> Result<u64> {
+        in_bounds(offset, length, self.len() as u64)?;
+        Ok(self.address() + offset)
+    }
+
+    /// The region itself, for calls that this library does not have.
+    pub fn as_ptr(&self) -> *mut fi::fid_mr {
+        self.0.object.raw()
+    }
+
+    pub(crate) fn domain(&self) -> &Domain {
+        &self.0.object.parents().domain
+    }
+}
+
+/// A key that fits the 32 bits that entries have for it.
+fn key(key: u64) -> Result<RemoteKey> {
+    const OPERATION: &str = "fi_mr_key";
+    if key == fi::FI_KEY_NOTAVAIL {
+        return Err(Error::KeyNotAvailable { operation: OPERATION });
+    }
+    u32::try_from(key).map(RemoteKey::new).map_err(|_| Error::KeyTooWide {
+        operation: OPERATION,
+        key,
+        bits: 32,
+    })
+}
+
+/// A peer's memory: what its owner says of a region, sent over by any means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemoteRegion {
+    /// Address of its first byte, at the peer.
+    pub address: u64,
+    /// Length in bytes.
+    pub length: u64,
+    /// The key.
+    pub key: RemoteKey,
+}
+
+impl RemoteRegion {
+    /// `length` bytes at `offset`, as an entry names them.
+    ///
+    /// # Errors
+    /// [`Error::OutOfBounds`].
+    pub fn at(&self, offset: u64, length: u64) -> Result<RemoteMemory> {
+        in_bounds(offset, length, self.length)?;
+        Ok(RemoteMemory { address: self.address.wrapping_add(offset), key: self.key })
+    }
+}

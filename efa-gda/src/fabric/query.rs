@@ -1,0 +1,274 @@
+//! Finding adapters: [`Library`] and [`Query`].
+
+use std::ffi::CStr;
+use std::path::Path;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use efa_gda_sys::{Libfabric, fi};
+
+use super::error::{Error, QueryOption, Result};
+use super::object::Context;
+use super::{Info, Version};
+
+/// The fabric on which an endpoint is one queue pair of the adapter.
+pub const EFA_DIRECT: &str = "efa-direct";
+
+const EFA_DIRECT_C: &CStr = c"efa-direct";
+
+/// Which fabrics to ask for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fabrics {
+    Direct,
+    /// All that the efa provider has, to say what is there.
+    Any,
+}
+
+const GETINFO: &str = "fi_getinfo";
+
+/// libfabric, loaded at run time. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Library(Arc<Libfabric>);
+
+impl Library {
+    /// Loads the libfabric that `LIBFABRIC_PATH` names, else the dynamic loader's, else the EFA
+    /// installer's.
+    ///
+    /// # Errors
+    /// [`Error::Load`] with what was tried.
+    pub fn load() -> Result<Self> {
+        Ok(Self(Arc::new(Libfabric::load()?)))
+    }
+
+    /// Loads the libfabric in the file `path`.
+    ///
+    /// # Errors
+    /// [`Error::Load`] with what was missing.
+    pub fn load_from(path: &Path) -> Result<Self> {
+        Ok(Self(Arc::new(Libfabric::load_from(path)?)))
+    }
+
+    /// libfabric's release.
+    pub fn version(&self) -> Version {
+        Version::from_packed(self.0.version())
+    }
+
+    /// The API version that is requested of it: the lower of its own and 2.6.
+    pub fn api_version(&self) -> Version {
+        Version::from_packed(self.0.api_version())
+    }
+
+    /// The file it was loaded from.
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    pub(super) fn raw(&self) -> &Libfabric {
+        &self.0
+    }
+}
+
+impl From<Libfabric> for Library {
+    fn from(library: Libfabric) -> Self {
+        Self(Arc::new(library))
+    }
+}
+
+/// What to ask `fi_getinfo` for: adapters on the fabric `efa-direct`.
+///
+/// ```no_run
+/// use efa_gda::fabric::{Library, Query};
+///
+/// let library = Library::load()?;
+/// for info in Query::new().find(&library)? {
+///     println!("{} (provider {})", info.domain_name(), info.provider_version());
+/// }
+/// # Ok::<(), efa_gda::fabric::Error>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Query {
+    adapter: Option<String>,
+    wide_entries: bool,
+    gpu_memory: bool,
+}
+
+impl Query {
+    /// Every adapter, 64-byte entries, host memory.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Only the adapter with this name: of its domain (`efa_0-rdm`) or its device (`efa_0`).
+    pub fn adapter(mut self, name: impl Into<String>) -> Self {
+        self.adapter = Some(name.into());
+        self
+    }
+
+    /// Asks for 128-byte send queue entries, which carry up to 80 bytes inline, also in RDMA
+    /// writes: `fi_tx_attr::inject_size` above 32.
+    pub fn wide_entries(mut self, wanted: bool) -> Self {
+        self.wide_entries = wanted;
+        self
+    }
+
+    /// Asks for memory of a GPU (FI_HMEM, and FI_MR_HMEM with it).
+    pub fn gpu_memory(mut self, wanted: bool) -> Self {
+        self.gpu_memory = wanted;
+        self
+    }
+
+    /// The adapters that match, in the provider's order; never an empty list.
+    ///
+    /// # Errors
+    /// [`Error::NoAdapter`], [`Error::NoDirectFabric`], [`Error::OptionNotAvailable`],
+    /// [`Error::NoSuchAdapter`], or [`Error::Call`] for any other answer.
+    pub fn find(&self, library: &Library) -> Result<Vec<Info>> {
+        let infos = match self.ask_either_mode(library)? {
+            Ok(infos) if !infos.is_empty() => infos,
+            Ok(_) => return Err(self.diagnose(library, -libc::ENODATA)),
+            Err(code) if code == -libc::ENODATA => return Err(self.diagnose(library, code)),
+            Err(code) => return Err(failed(library, code)),
+        };
+        let Some(wanted) = &self.adapter else { return Ok(infos) };
+        let found = infos.iter().map(|info| info.domain_name().into_owned()).collect();
+        let infos: Vec<Info> = infos.into_iter().filter(|info| info.is_called(wanted)).collect();
+        if infos.is_empty() {
+            return Err(Error::NoSuchAdapter { wanted: wanted.clone(), found });
+        }
+        Ok(infos)
+    }
+
+    /// The first adapter that matches.
+    ///
+    /// # Errors
+    /// As [`Self::find`].
+    pub fn first(&self, library: &Library) -> Result<Info> {
+        Ok(self.find(library)?.swap_remove(0))
+    }
+
+    /// Asks without FI_RX_CQ_DATA, then with it: adapters without unsolicited write receives need
+    /// that mode for RMA.
+    fn ask_either_mode(&self, library: &Library) -> Result<Answer> {
+        let answer = self.ask(library, Fabrics::Direct, fi::FI_CONTEXT2)?;
+        match answer {
+            Err(code) if code == -libc::ENODATA => {
+                self.ask(library, Fabrics::Direct, fi::FI_CONTEXT2 | fi::FI_RX_CQ_DATA)
+            }
+            answer => Ok(answer),
+        }
+    }
+
+    /// One `fi_getinfo`. Infos of other fabrics are left out: providers are free to ignore a hint.
+    fn ask(&self, library: &Library, fabric: Fabrics, mode: u64) -> Result<Answer> {
+        let hints = Hints::new(library)?;
+        self.fill(&hints, fabric, mode)?;
+        let mut head = std::ptr::null_mut();
+        // SAFETY: the hints came from this library's fi_dupinfo; `head` can be written.
+        let code = unsafe { library.raw().getinfo(hints.raw.as_ptr(), &mut head) };
+        if code != 0 {
+            return Ok(Err(code));
+        }
+        let Some(head) = NonNull::new(head) else { return Ok(Ok(Vec::new())) };
+        // SAFETY: this library's fi_getinfo just returned the list.
+        let mut infos = unsafe { Info::from_list(library, head) };
+        infos.retain(|info| fabric == Fabrics::Any || info.fabric_name() == EFA_DIRECT);
+        Ok(Ok(infos))
+    }
+
+    /// Writes what `efa-direct` wants into empty hints.
+    fn fill(&self, hints: &Hints<'_>, fabric: Fabrics, mode: u64) -> Result<()> {
+        let info = hints.raw.as_ptr();
+        // SAFETY: fi_dupinfo of null allocates the info with all its attribute structures, at least
+        // as long as those of release 1.17; only fields that 1.17 has are written. Strings are of
+        // malloc, as fi_freeinfo frees them.
+        unsafe {
+            (*info).mode = mode;
+            (*(*info).fabric_attr).prov_name = duplicate(c"efa")?;
+            let mr_mode = &raw mut (*(*info).domain_attr).mr_mode;
+            *mr_mode = fi::FI_MR_LOCAL | fi::FI_MR_ALLOCATED | fi::FI_MR_PROV_KEY | fi::FI_MR_VIRT_ADDR;
+            if fabric == Fabrics::Any {
+                *mr_mode |= fi::FI_MR_HMEM;
+                return Ok(());
+            }
+            (*(*info).fabric_attr).name = duplicate(EFA_DIRECT_C)?;
+            (*info).caps = fi::FI_MSG | fi::FI_RMA | fi::FI_SOURCE | fi::FI_LOCAL_COMM | fi::FI_REMOTE_COMM;
+            (*(*info).ep_attr).type_ = fi::FI_EP_RDM;
+            if self.gpu_memory {
+                (*info).caps |= fi::FI_HMEM;
+                *mr_mode |= fi::FI_MR_HMEM;
+            }
+            if self.wide_entries {
+                (*(*info).tx_attr).inject_size = efa_gda_sys::io::EFA_IO_TX_DESC_INLINE_MAX_SIZE as usize + 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Finds out why there was no answer, by asking for less.
+    fn diagnose(&self, library: &Library, code: i32) -> Error {
+        let failure = Context::new(Some(library.clone())).failure(GETINFO, code);
+        for (wanted, option) in
+            [(self.gpu_memory, QueryOption::GpuMemory), (self.wide_entries, QueryOption::WideEntries)]
+        {
+            let mut less = self.clone();
+            match option {
+                QueryOption::GpuMemory => less.gpu_memory = false,
+                QueryOption::WideEntries => less.wide_entries = false,
+            }
+            if wanted && matches!(less.ask_either_mode(library), Ok(Ok(infos)) if !infos.is_empty()) {
+                return Error::OptionNotAvailable { failure, option };
+            }
+        }
+        // Any fabric of the efa provider, in any mode.
+        match self.ask(library, Fabrics::Any, !0) {
+            Ok(Ok(infos)) if infos.iter().any(|info| info.fabric_name() == EFA_DIRECT) => {
+                Error::Call(failure)
+            }
+            Ok(Ok(infos)) if !infos.is_empty() => {
+                let mut fabrics: Vec<String> =
+                    infos.iter().map(|info| info.fabric_name().into_owned()).collect();
+                fabrics.sort();
+                fabrics.dedup();
+                Error::NoDirectFabric { failure, fabrics }
+            }
+            _ => Error::NoAdapter(failure),
+        }
+    }
+}
+
+/// What a query came to: infos, or the number that `fi_getinfo` returned.
+type Answer = std::result::Result<Vec<Info>, i32>;
+
+fn failed(library: &Library, code: i32) -> Error {
+    Error::Call(Context::new(Some(library.clone())).failure(GETINFO, code))
+}
+
+/// Empty hints, allocated by the library they are for: a structure of our own making would end too
+/// early for a newer one.
+struct Hints<'a> {
+    raw: NonNull<fi::fi_info>,
+    library: &'a Library,
+}
+
+impl<'a> Hints<'a> {
+    fn new(library: &'a Library) -> Result<Self> {
+        // SAFETY: null asks for an empty info.
+        let raw = unsafe { library.raw().dupinfo(std::ptr::null()) };
+        let raw = NonNull::new(raw).ok_or(Error::NoObject { operation: "fi_dupinfo" })?;
+        Ok(Self { raw, library })
+    }
+}
+
+impl Drop for Hints<'_> {
+    fn drop(&mut self) {
+        // SAFETY: came from this library's fi_dupinfo and is not used again.
+        unsafe { self.library.raw().freeinfo(self.raw.as_ptr()) }
+    }
+}
+
+/// A copy that `free` can free.
+fn duplicate(text: &CStr) -> Result<*mut std::ffi::c_char> {
+    // SAFETY: the argument is a C string.
+    let copy = unsafe { libc::strdup(text.as_ptr()) };
+    if copy.is_null() { Err(Error::NoObject { operation: "strdup" }) } else { Ok(copy) }
+}
