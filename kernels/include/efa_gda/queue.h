@@ -133,7 +133,7 @@ struct efa_gda_stage {
   /* num_entries * entry_size bytes of the send queue's entries, 16-byte aligned. */
   uint8_t *entries;
   /* num_entries words, zero at first: which ticket published this slot. */
-  uint32_t *ready;
+  uint64_t *ready;
   /* A power of two, at least 64; 0: no stage. */
   uint32_t num_entries;
   uint32_t reserved;
@@ -270,5 +270,39 @@ struct efa_gda_put_args {
   /* Bound of each wait. */
   uint64_t timeout_ns;
 };
+
+/* What __nvshmem_efa_test_put_kernel works on: a variable of its module, of this name
+ * (EFA_GDA_TEST_PUT_TARGET), that the host sets before the launch. */
+struct efa_gda_test_put {
+  struct efa_gda_queue *queue;
+  struct efa_gda_put_result *result;
+  struct efa_gda_peer peer;
+  uint64_t timeout_ns;
+};
+/* Arguments of efa_gda_load_kernel, which tests and benchmarks use to load queues: each
+ * group of each block makes `calls` posts of `per_call` entries to queue (block modulo
+ * queue_count). Entry i of call c of group g (counted over the grid) is an RDMA write of
+ * 64 bytes whose remote address is g << 48 | c << 16 | i. */
+struct efa_gda_load_args {
+  struct efa_gda_queue *queues;
+  /* One word for each group: the enum efa_gda_status it ended with. */
+  uint32_t *status;
+  struct efa_gda_peer peer;
+  uint32_t queue_count;
+  /* enum efa_gda_load_sharing */
+  uint32_t sharing;
+  /* Threads of a group: 1, or a warp (32), or 0 for the whole block. */
+  uint32_t group;
+  uint32_t calls;
+  uint32_t per_call;
+  /* Every how many calls one rings; the others leave the doorbell to it. 0 and 1: each. */
+  uint32_t ring_every;
+  uint32_t lkey;
+  uint32_t rkey;
+  uint64_t timeout_ns;
+};
+enum efa_gda_load_sharing { EFA_GDA_LOAD_OWNED = 0, EFA_GDA_LOAD_SHARED = 1 };
+
+#define EFA_GDA_TEST_PUT_TARGET "efa_gda_test_put_target"
 
 #endif

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * The host executor's C face: runs the kernels of this folder on lanes (lanes.h), one
+ * block a call, and formats single entries for tests. Rust's side is
+ * efa-gda/src/executor/host.rs, which starts a thread for each block.
+ */
+#include "executor.h"
+
+#include "efa_gda/rq.h"
+
+#include "../load.cu"
+#include "../put.cu"
+
+#include <string.h>
+
+namespace {
+
+struct TestPut {
+  void *raddr;
+  const void *src;
+  size_t n;
+  uint32_t lkey, rkey;
+};
+
+bool run(uint32_t block, uint32_t blocks, uint32_t lanes, void (*body)(void *), const void *context) {
+  return efa_gda::host::run_block(block, blocks, lanes, body, const_cast<void *>(context));
+}
+
+efa_gda::Entry entry_of(const efa_gda_host_entry &h) {
+  using namespace efa_gda;
+  Memory first = {h.local_address, h.lkey, h.length};
+  const uint8_t *bytes = reinterpret_cast<const uint8_t *>(h.local_address);
+  switch (h.op) {
+    case EFA_GDA_OP_SEND:
+    case EFA_GDA_OP_SEND_IMM:
+      if (h.pieces == 2) {
+        return send_entry(h.peer, first, Memory{h.second_address, h.second_lkey, h.second_length});
+      }
+      return send_entry(h.peer, first);
+    case EFA_GDA_OP_INLINE_SEND:
+      return inline_send_entry(h.peer, bytes, h.length);
+    case EFA_GDA_OP_INLINE_WRITE:
+      return inline_write_entry(h.peer, bytes, h.length, h.remote_address, h.rkey);
+    case EFA_GDA_OP_READ:
+      return read_entry(h.peer, first, h.remote_address, h.rkey);
+    default:
+      return write_entry(h.peer, first, h.remote_address, h.rkey);
+  }
+}
+
+}  // namespace
+
+extern "C" {
+
+bool efa_gda_host_put(const efa_gda_put_args *args, uint32_t lanes) {
+  return run(
+      0, 1, lanes, [](void *a) { efa_gda_put_kernel(*static_cast<const efa_gda_put_args *>(a)); }, args);
+}
+
+bool efa_gda_host_test_put(const efa_gda_test_put *target, void *raddr, const void *src, size_t n,
+                           uint32_t lkey, uint32_t rkey, uint32_t lanes) {
+  efa_gda_test_put_target = *target;
+  TestPut put = {raddr, src, n, lkey, rkey};
+  return run(
+      0, 1, lanes,
+      [](void *p) {
+        const TestPut &put = *static_cast<const TestPut *>(p);
+        __nvshmem_efa_test_put_kernel(put.raddr, put.src, put.n, put.lkey, put.rkey);
+      },
+      &put);
+}
+
+bool efa_gda_host_load(const efa_gda_load_args *args, uint32_t block, uint32_t blocks, uint32_t lanes) {
+  return run(
+      block, blocks, lanes, [](void *a) { efa_gda_load_kernel(*static_cast<const efa_gda_load_args *>(a)); },
+      args);
+}
+
+void efa_gda_host_encode(const efa_gda_host_entry *spec, uint8_t out[128]) {
+  efa_gda::Entry e = entry_of(*spec);
+  if (spec->has_immediate) efa_gda::set_immediate(e, spec->immediate);
+  efa_gda::set_hints(e, spec->hints);
+  efa_gda::finish(e, spec->phase, spec->request_id, spec->wide_id);
+  memcpy(out, e.word, 128);
+}
+
+void efa_gda_host_encode_receive(uint64_t address, uint32_t lkey, uint32_t length, uint16_t id, bool first,
+                                 bool last, uint8_t out[16]) {
+  efa_gda::Quad q = efa_gda::receive_descriptor({address, lkey, length}, id, first, last);
+  memcpy(out, &q, 16);
+}
+
+void efa_gda_host_write_raw(const efa_gda_queue *queue, uint32_t slot, const uint8_t *bytes) {
+  uint8_t *to = queue->sq.buffer + (uint64_t)(slot & (queue->sq.num_entries - 1)) * queue->sq.entry_size;
+  for (uint32_t i = 0; i < queue->sq.entry_size; i += 16) {
+    efa_gda::Quad q;
+    memcpy(&q, bytes + i, 16);
+    efa_gda::store_quad(to + i, q);
+  }
+}
+
+void efa_gda_host_ring_raw(const efa_gda_queue *queue, uint32_t value) {
+  efa_gda::fence_system();
+  efa_gda::store_doorbell(queue->sq.doorbell, value);
+}
+
+uint32_t efa_gda_host_post_receive(efa_gda_queue *queue, uint64_t address, uint32_t lkey, uint32_t length,
+                                   uint64_t timeout_ns, uint32_t *id) {
+  struct Call {
+    efa_gda_queue *queue;
+    efa_gda::Memory local;
+    uint64_t timeout_ns;
+    uint32_t *id;
+    uint32_t status;
+  } call = {queue, {address, lkey, length}, timeout_ns, id, EFA_GDA_NOT_RUN};
+  run(
+      0, 1, 1,
+      [](void *p) {
+        Call &c = *static_cast<Call *>(p);
+        efa_gda::Completions found;
+        c.status = efa_gda::post_receive(c.queue, c.local, c.id, found, c.timeout_ns);
+      },
+      &call);
+  return call.status;
+}
+
+}  // extern "C"

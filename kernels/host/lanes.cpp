@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* Fibers for the host executor; lanes.h says how they stand for a block's lanes. */
+#include "lanes.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+
+namespace efa_gda {
+namespace host {
+namespace {
+
+constexpr size_t kStackBytes = 128 * 1024;
+
+struct Barrier {
+  uint32_t arrived;
+  uint32_t generation;
+};
+
+struct Block {
+  uint32_t index, count, lanes, current, live;
+  void (*body)(void *);
+  void *context;
+  Barrier warp_barrier[kMaxLanes / 32];
+  Barrier block_barrier;
+  /* Two sets, used in turn, so that one barrier for each exchange is enough. */
+  uint64_t values[2][kMaxLanes];
+  uint8_t warp_turn[kMaxLanes];
+  bool done[kMaxLanes];
+  ucontext_t back;
+  ucontext_t context_of[kMaxLanes];
+};
+
+thread_local Block *current_block = nullptr;
+
+void switch_to_next() {
+  Block *b = current_block;
+  if (b->live <= 1) {
+    sched_yield();
+    return;
+  }
+  uint32_t from = b->current, to = from;
+  do {
+    to = to + 1 == b->lanes ? 0 : to + 1;
+  } while (b->done[to]);
+  if (to < from) sched_yield();
+  if (to == from) return;
+  b->current = to;
+  swapcontext(&b->context_of[from], &b->context_of[to]);
+}
+
+void lane_main() {
+  Block *b = current_block;
+  b->body(b->context);
+  b->done[b->current] = true;
+  b->live--;
+  if (b->live == 0) {
+    setcontext(&b->back);
+  }
+  uint32_t to = b->current;
+  do {
+    to = to + 1 == b->lanes ? 0 : to + 1;
+  } while (b->done[to]);
+  b->current = to;
+  setcontext(&b->context_of[to]);
+}
+
+void arrive(Barrier &barrier, uint32_t members) {
+  uint32_t generation = barrier.generation;
+  if (++barrier.arrived == members) {
+    barrier.arrived = 0;
+    barrier.generation++;
+    return;
+  }
+  while (barrier.generation == generation) switch_to_next();
+}
+
+}  // namespace
+
+bool run_block(uint32_t block, uint32_t blocks, uint32_t lanes, void (*body)(void *), void *context) {
+  if (lanes == 0 || lanes > kMaxLanes || current_block != nullptr) return false;
+  Block *b = static_cast<Block *>(calloc(1, sizeof(Block)));
+  if (b == nullptr) return false;
+  void *stacks = mmap(nullptr, kStackBytes * lanes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (stacks == MAP_FAILED) {
+    free(b);
+    return false;
+  }
+  b->index = block;
+  b->count = blocks;
+  b->lanes = b->live = lanes;
+  b->body = body;
+  b->context = context;
+  for (uint32_t i = 0; i < lanes; i++) {
+    ucontext_t *c = &b->context_of[i];
+    getcontext(c);
+    c->uc_stack.ss_sp = static_cast<uint8_t *>(stacks) + i * kStackBytes;
+    c->uc_stack.ss_size = kStackBytes;
+    c->uc_link = nullptr;
+    makecontext(c, lane_main, 0);
+  }
+  current_block = b;
+  swapcontext(&b->back, &b->context_of[0]);
+  current_block = nullptr;
+  munmap(stacks, kStackBytes * lanes);
+  free(b);
+  return true;
+}
+
+uint32_t lane() { return current_block->current; }
+uint32_t lanes() { return current_block->lanes; }
+uint32_t block() { return current_block->index; }
+uint32_t blocks() { return current_block->count; }
+
+uint32_t warp_size() {
+  uint32_t left = lanes() - lane() / 32 * 32;
+  return left < 32 ? left : 32;
+}
+
+void yield() { switch_to_next(); }
+void sync_warp() { arrive(current_block->warp_barrier[lane() / 32], warp_size()); }
+void sync_block() { arrive(current_block->block_barrier, lanes()); }
+
+/* The set that this exchange uses was last read before the exchange in between, which
+ * every member has entered: a member that writes it again cannot overtake a reader. */
+uint64_t exchange_warp(uint64_t value, uint32_t from) {
+  Block *b = current_block;
+  uint32_t me = b->current, turn = b->warp_turn[me]++ % 2;
+  b->values[turn][me] = value;
+  sync_warp();
+  return b->values[turn][me / 32 * 32 + from];
+}
+
+uint64_t exchange_block(uint64_t value, uint32_t from) {
+  Block *b = current_block;
+  sync_block();
+  uint32_t me = b->current;
+  b->values[0][me] = value;
+  sync_block();
+  uint64_t result = b->values[0][from];
+  sync_block();
+  return result;
+}
+
+uint32_t vote_warp(bool value) {
+  Block *b = current_block;
+  uint32_t me = b->current, turn = b->warp_turn[me]++ % 2, votes = 0;
+  b->values[turn][me] = value ? 1 : 0;
+  sync_warp();
+  for (uint32_t i = 0; i < warp_size(); i++) votes |= (uint32_t)b->values[turn][me / 32 * 32 + i] << i;
+  return votes;
+}
+
+}  // namespace host
+}  // namespace efa_gda

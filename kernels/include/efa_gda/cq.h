@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * The completion side: reads the completion queue, or the hardware counters, and says
+ * how many requests ended and how. Knows nothing of who posted them.
+ *
+ * Protocol. The adapter writes an entry and then its phase bit, which starts at 1 and
+ * flips each time the queue wraps. One reader at a time (`completion.lock`, taken with an
+ * acquire, given back with a release): it alone reads entries past `consumed`, advances
+ * `consumed` and then publishes `completed` and `received`. An entry's phase is read with
+ * its status in one load, then a system-scope fence, then the rest, so no older rest is
+ * taken for a new entry. `completed` only grows; it counts errors too, for a request that
+ * failed has left the ring as well.
+ *
+ * Requests complete in any order (SRD), so a count says how many are done, not which.
+ */
+#ifndef EFA_GDA_CQ_H
+#define EFA_GDA_CQ_H
+
+#include "group.h"
+#include "wqe.h"
+
+namespace efa_gda {
+
+/* What a poll found. The first error of those it read is described. */
+struct Completions {
+  uint32_t sends = 0;
+  uint32_t receives = 0;
+  uint32_t errors = 0;
+  uint32_t first_error = 0;
+  uint64_t first_error_id = 0;
+  bool foreign = false;
+
+  EFA_GDA_FN void add(const Completions &more) {
+    if (errors == 0 && more.errors != 0) {
+      first_error = more.first_error;
+      first_error_id = more.first_error_id;
+    }
+    sends += more.sends;
+    receives += more.receives;
+    errors += more.errors;
+    foreign = foreign || more.foreign;
+  }
+};
+
+/* First eight bytes of a completion: id 15:0, status 23:16, flags 31:24, queue pair 47:32. */
+struct CompletionHead {
+  uint64_t bits;
+  EFA_GDA_FN uint32_t id() const { return (uint32_t)bits & 0xffff; }
+  EFA_GDA_FN uint32_t status() const { return (uint32_t)(bits >> 16) & 0xff; }
+  EFA_GDA_FN uint32_t flags() const { return (uint32_t)(bits >> 24) & 0xff; }
+  EFA_GDA_FN uint32_t qpn() const { return (uint32_t)(bits >> 32) & 0xffff; }
+  EFA_GDA_FN bool phase() const { return (flags() & EFA_IO_CDESC_COMMON_PHASE_MASK) != 0; }
+  EFA_GDA_FN bool is_send() const {
+    return (flags() & EFA_IO_CDESC_COMMON_Q_TYPE_MASK) == (uint32_t)EFA_IO_SEND_QUEUE << 1;
+  }
+};
+
+/* Keeps the first error of the queue where a host can read it. */
+EFA_GDA_FN void report_error(efa_gda_queue *queue, uint32_t status, uint64_t id) {
+  fetch_add_relaxed(&queue->error.count, 1u);
+  if (compare_swap_acquire(&queue->error.reported, 0, 2) == 0) {
+    store_relaxed(&queue->error.completion_status, status);
+    store_relaxed(&queue->error.request_id, id);
+    store_release(&queue->error.reported, 1u);
+  }
+}
+
+/* Reads one completion at `index`, if it is there. */
+EFA_GDA_FN bool read_completion(const efa_gda_queue *queue, uint32_t index, Completions &out) {
+  const efa_gda_cq &cq = queue->cq;
+  const uint8_t *entry = cq.buffer + (uint64_t)(index & (cq.num_entries - 1)) * cq.entry_size;
+  CompletionHead head = {load_system(reinterpret_cast<const volatile uint64_t *>(entry))};
+  bool expected = (index & cq.num_entries) == 0;
+  if (head.phase() != expected) return false;
+  if (head.qpn() != queue->qpn) out.foreign = true;
+  if (!head.is_send()) {
+    out.receives = 1;
+    return true;
+  }
+  out.sends = 1;
+  if (head.status() == EFA_IO_COMP_STATUS_OK) return true;
+  out.errors = 1;
+  out.first_error = head.status();
+  out.first_error_id = head.id();
+  if ((queue->sq.flags & EFA_GDA_SQ_REQ_ID_64) != 0) {
+    fence_system();
+    uint64_t tail = load_system(reinterpret_cast<const volatile uint64_t *>(entry) + 1);
+    out.first_error_id |= (head.bits >> 48) << 16 | tail << 32;
+  }
+  return true;
+}
+
+/* Reads what the completion queue holds now, at most `most` entries, unless another
+ * thread is reading. One thread calls; `completed` of the queue grows by the sends. */
+EFA_GDA_FN Completions poll(efa_gda_queue *queue, uint32_t most) {
+  Completions all;
+  if (queue->cq.buffer == nullptr) return all;
+  if (compare_swap_acquire(&queue->completion.lock, 0, 1) != 0) return all;
+  uint32_t begin = load_relaxed(&queue->completion.consumed), index = begin;
+  while (index - begin < most) {
+    Completions one;
+    if (!read_completion(queue, index, one)) break;
+    if (one.errors != 0) report_error(queue, one.first_error, one.first_error_id);
+    all.add(one);
+    index++;
+  }
+  if (index != begin) {
+    /* Before anyone reuses what these requests read or wrote. */
+    fence_system();
+    store_relaxed(&queue->completion.consumed, index);
+    store_relaxed(&queue->completion.received, load_relaxed(&queue->completion.received) + all.receives);
+    store_relaxed(&queue->completion.completed, load_relaxed(&queue->completion.completed) + all.sends);
+    if (queue->cq.doorbell != nullptr) store_doorbell(queue->cq.doorbell, index & 0xffff);
+  }
+  store_release(&queue->completion.lock, 0u);
+  return all;
+}
+
+/* How far the hardware counters are past `known`, a count that they gave before. */
+EFA_GDA_FN uint32_t counters_completed(const efa_gda_queue *queue, uint32_t known) {
+  const efa_gda_counters &c = queue->counters;
+  uint64_t sum = load_system(c.success) + (c.error != nullptr ? load_system(c.error) : 0);
+  if (c.wrap == 0) return (uint32_t)sum;
+  /* At most 2^31 requests are in flight, so a power-of-two wrap leaves the difference. */
+  uint32_t mask = (uint32_t)(c.wrap - 1);
+  return known + (((uint32_t)sum - known) & mask);
+}
+
+/* Send completions of this queue so far, modulo 2^32, after reading what has come in.
+ * What this call itself read is added to `found`. One thread calls. */
+EFA_GDA_FN uint32_t completed_now(efa_gda_queue *queue, Completions &found) {
+  if (queue->counters.success != nullptr) {
+    uint32_t known = load_relaxed(&queue->completion.completed);
+    uint32_t now = counters_completed(queue, known);
+    if (queue->counters.wrap != 0 && now != known) store_relaxed(&queue->completion.completed, now);
+    return now;
+  }
+  found.add(poll(queue, 64));
+  return load_acquire(&queue->completion.completed);
+}
+
+}  // namespace efa_gda
+
+#endif

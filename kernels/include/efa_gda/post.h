@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * Posting, for the author of a kernel: one handle, whoever shares the queue.
+ *
+ *   efa_gda::Sender<efa_gda::Sharing::Device, efa_gda::WarpGroup> sender(queue);
+ *   status = sender.post(32, [&](uint32_t i) {
+ *     return efa_gda::write_entry(peer, {local + i * 64, lkey, 64}, remote + i * 64, rkey);
+ *   });
+ *   status = sender.quiet();
+ *   sender.close();
+ *
+ * All threads of the group construct the handle and make every call together, with the
+ * same arguments. Entry i is made by the thread whose rank is i modulo the group's size,
+ * so a thread may also post what it holds in registers. A status other than EFA_GDA_OK
+ * stays: the handle refuses everything after it.
+ */
+#ifndef EFA_GDA_POST_H
+#define EFA_GDA_POST_H
+
+#include "turn.h"
+
+namespace efa_gda {
+
+/* Who uses the queue while the handle is open. Thread, Warp, Block: this group alone.
+ * Device: any number of groups of the GPU, of any kind. */
+enum class Sharing { Thread, Warp, Block, Device };
+
+/* The group that owns a queue of this sharing. */
+template <Sharing S>
+struct GroupOf {
+  using Type = ThreadGroup;
+};
+template <>
+struct GroupOf<Sharing::Warp> {
+  using Type = WarpGroup;
+};
+template <>
+struct GroupOf<Sharing::Block> {
+  using Type = BlockGroup;
+};
+
+/* Flags of Sender::post. */
+enum PostFlags : uint32_t {
+  kPostDefault = 0,
+  /* Leave the doorbell to a later post or flush. max_batch and the ring's room still
+   * force one where they must. */
+  kPostDefer = 1
+};
+
+constexpr uint64_t kDefaultTimeoutNs = (uint64_t)10 * 1000 * 1000 * 1000;
+
+template <Sharing S, class Group = typename GroupOf<S>::Type, int StoreBytes = EFA_GDA_STORE_BYTES>
+class Sender {
+ public:
+  /* Opens `queue`; an owner takes it over, and must find nobody posting. */
+  EFA_GDA_FN explicit Sender(efa_gda_queue *queue, uint64_t timeout_ns = kDefaultTimeoutNs, Group group = Group())
+      : queue_(queue), timeout_ns_(timeout_ns), ring_(queue, group), posted_(0), status_(EFA_GDA_OK) {
+    if constexpr (S != Sharing::Device) open_owned();
+  }
+
+  EFA_GDA_FN efa_gda_status status() const { return status_; }
+  /* Completions that this handle read while it waited (valid on rank 0). */
+  EFA_GDA_FN Completions &found() { return ring_.found(); }
+
+  /* Posts `count` entries and rings (see PostFlags). `first`, where given, receives the
+   * slot of the first: its request id, and the others follow. */
+  template <class Make>
+  EFA_GDA_FN efa_gda_status post(uint32_t count, Make make, uint32_t flags = kPostDefault,
+                                 uint32_t *first = nullptr) {
+    if (status_ != EFA_GDA_OK) return status_;
+    if constexpr (S == Sharing::Device) {
+      status_ = post_shared(count, make, (flags & kPostDefer) == 0, first);
+    } else {
+      if (first != nullptr) *first = ring_.next();
+      status_ = place(count, make, (flags & kPostDefer) == 0);
+      posted_ += count;
+    }
+    return status_;
+  }
+
+  /* Rings for everything placed on the queue and not yet rung. */
+  EFA_GDA_FN efa_gda_status flush() {
+    if (status_ != EFA_GDA_OK) return status_;
+    if constexpr (S == Sharing::Device) {
+      status_ = flush_shared();
+    } else if (ring_.next() != ring_.rung()) {
+      ring_.ring();
+    }
+    return status_;
+  }
+
+  /* Rings, then waits until no request of the queue is in flight. On a shared queue that
+   * is a moment at which everyone's requests are done. Errors among the completions that
+   * this handle read are in `found`; the queue's first error is in its error report. */
+  EFA_GDA_FN efa_gda_status quiet() {
+    if (flush() != EFA_GDA_OK) return status_;
+    uint32_t status = EFA_GDA_OK;
+    if (ring_.leads()) {
+      Deadline deadline(queue_, timeout_ns_);
+      while (!all_done()) {
+        status = deadline.turn(EFA_GDA_TIMEOUT_COMPLETION);
+        if (status != EFA_GDA_OK) {
+          poison(queue_, (efa_gda_status)status);
+          break;
+        }
+      }
+    }
+    status_ = (efa_gda_status)ring_.group().from_leader(status);
+    return status_;
+  }
+
+  /* Ends the handle's use. An owner gives the queue back with what it knows of it; what
+   * was deferred is rung. */
+  EFA_GDA_FN efa_gda_status close() {
+    if constexpr (S != Sharing::Device) {
+      flush();
+      ring_.group().sync();
+      if (ring_.leads() && status_ != EFA_GDA_BAD_ARGUMENT) {
+        uint64_t word = load_relaxed(&queue_->reserve.word) + kOneCall + posted_;
+        store_relaxed(&queue_->turn.rung, ring_.rung());
+        store_relaxed(&queue_->turn.seen, ring_.fenced());
+        store_relaxed(&queue_->reserve.word, word);
+        store_release(&queue_->turn.turn, word << 1);
+      }
+      ring_.group().sync();
+      uint32_t was = status_;
+      if (status_ == EFA_GDA_OK) status_ = EFA_GDA_BAD_ARGUMENT;
+      return (efa_gda_status)was;
+    }
+    return status_;
+  }
+
+ private:
+  EFA_GDA_FN void open_owned() {
+    uint64_t turn = load_acquire(&queue_->turn.turn);
+    uint32_t rung = load_relaxed(&queue_->turn.rung), seen = load_relaxed(&queue_->turn.seen);
+    if (load_relaxed(&queue_->error.poison) != EFA_GDA_OK) {
+      status_ = EFA_GDA_POISONED;
+    } else if (load_relaxed(&queue_->reserve.word) << 1 != turn) {
+      status_ = EFA_GDA_BAD_ARGUMENT;
+    }
+    ring_.take((uint32_t)(turn >> 1), rung, seen);
+    ring_.group().sync();
+  }
+
+  template <class Make>
+  EFA_GDA_FN efa_gda_status place(uint32_t count, Make make, bool ring) {
+    auto put = [&](uint32_t i, uint32_t slot) {
+      Entry entry = make(i);
+      ring_.finish_for(slot, entry);
+      ring_.write(slot, entry);
+    };
+    return ring_.place(count, put, ring, timeout_ns_);
+  }
+
+  template <class Make>
+  EFA_GDA_FN efa_gda_status post_shared(uint32_t count, Make make, bool ring, uint32_t *first) {
+    if (count == 0) return EFA_GDA_OK;
+    Ticket<Group, StoreBytes> ticket(queue_, ring_, count);
+    if (first != nullptr) *first = ticket.first_slot();
+    Turn turn = ticket.wait(make, timeout_ns_);
+    if (turn != Turn::Mine) return turn == Turn::Served ? EFA_GDA_OK : ticket.status();
+    /* Read now, looked at after the fence: whether anyone has come since. */
+    uint64_t latest = ring_.leads() ? load_relaxed(&queue_->reserve.word) : 0;
+    efa_gda_status status = place(count, make, ring);
+    if (status != EFA_GDA_OK) return status;
+    bool others = (uint32_t)ring_.group().from_leader(latest) != ring_.next();
+    return ticket.pass(others && ring, timeout_ns_);
+  }
+
+  EFA_GDA_FN efa_gda_status flush_shared() {
+    Ticket<Group, StoreBytes> ticket(queue_, ring_, 0);
+    auto none = [](uint32_t) { return Entry(); };
+    Turn turn = ticket.wait(none, timeout_ns_);
+    if (turn != Turn::Mine) return ticket.status();
+    if (ring_.next() != ring_.rung()) ring_.ring();
+    return ticket.pass(false, timeout_ns_);
+  }
+
+  EFA_GDA_FN bool all_done() {
+    uint32_t completed = completed_now(queue_, ring_.found());
+    uint32_t posted = S == Sharing::Device ? (uint32_t)load_relaxed(&queue_->reserve.word) : ring_.next();
+    return completed == posted;
+  }
+
+  efa_gda_queue *queue_;
+  uint64_t timeout_ns_;
+  Ring<Group, StoreBytes> ring_;
+  uint64_t posted_;
+  efa_gda_status status_;
+};
+
+}  // namespace efa_gda
+
+#endif

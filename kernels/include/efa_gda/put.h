@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * The body of the put kernels: a block owns the queue, posts `count` requests in windows,
+ * waits for their completions and writes the result.
+ */
+#ifndef EFA_GDA_PUT_H
+#define EFA_GDA_PUT_H
+
+#include "post.h"
+
+namespace efa_gda {
+
+/* What the arguments ask for that the queue or an entry cannot do. */
+EFA_GDA_FN efa_gda_status check_put(const efa_gda_put_args &a) {
+  const efa_gda_queue &q = *a.queue;
+  bool inlined = a.op == EFA_GDA_OP_INLINE_WRITE || a.op == EFA_GDA_OP_INLINE_SEND;
+  bool message = a.op == EFA_GDA_OP_SEND || a.op == EFA_GDA_OP_SEND_IMM || a.op == EFA_GDA_OP_INLINE_SEND;
+  if (a.op > EFA_GDA_OP_INLINE_SEND) return EFA_GDA_BAD_ARGUMENT;
+  if (a.op == EFA_GDA_OP_INLINE_WRITE &&
+      (q.sq.entry_size != 128 || (q.sq.flags & EFA_GDA_SQ_INLINE_WRITE) == 0)) {
+    return EFA_GDA_UNSUPPORTED;
+  }
+  uint32_t capacity = q.sq.entry_size == 128 ? EFA_IO_TX_DESC_INLINE_MAX_SIZE_128 : EFA_IO_TX_DESC_INLINE_MAX_SIZE;
+  if (inlined && (a.bytes > capacity || a.bytes > q.max_inline)) return EFA_GDA_BAD_ARGUMENT;
+  if (message && !inlined && a.bytes > q.max_msg_size) return EFA_GDA_BAD_ARGUMENT;
+  if (!message && !inlined && q.max_rdma_size == 0) return EFA_GDA_UNSUPPORTED;
+  if (!inlined && (a.lkey & ~(uint32_t)EFA_IO_TX_BUF_DESC_LKEY_MASK) != 0) return EFA_GDA_BAD_ARGUMENT;
+  return EFA_GDA_OK;
+}
+
+/* Pieces of `most` bytes that a request of `bytes` takes; one for an empty one. */
+EFA_GDA_FN uint64_t pieces_of(uint64_t bytes, uint64_t most) {
+  return bytes <= most ? 1 : (bytes + most - 1) / most;
+}
+
+/* Entry `piece` of request `request`. The immediate travels with the last piece. */
+EFA_GDA_FN Entry put_entry(const efa_gda_put_args &a, uint64_t request, uint64_t piece, uint64_t pieces,
+                           uint64_t most) {
+  uint64_t offset = piece * most, left = a.bytes - offset;
+  uint64_t local = a.local_address + request * a.local_stride + offset;
+  uint64_t remote = a.remote_address + request * a.remote_stride + offset;
+  Memory memory = {local, a.lkey, (uint32_t)(left < most ? left : most)};
+  const uint8_t *bytes = reinterpret_cast<const uint8_t *>(local);
+  Entry e;
+  switch (a.op) {
+    case EFA_GDA_OP_INLINE_WRITE:
+      e = inline_write_entry(a.peer, bytes, memory.length, remote, a.rkey);
+      break;
+    case EFA_GDA_OP_INLINE_SEND:
+      e = inline_send_entry(a.peer, bytes, memory.length);
+      break;
+    case EFA_GDA_OP_SEND:
+    case EFA_GDA_OP_SEND_IMM:
+      e = send_entry(a.peer, memory);
+      break;
+    default:
+      e = rdma_entry(a.op == EFA_GDA_OP_READ ? EFA_IO_RDMA_READ : EFA_IO_RDMA_WRITE, a.peer, memory, remote, a.rkey);
+  }
+  bool last = piece + 1 == pieces;
+  if (last && (a.op == EFA_GDA_OP_WRITE_IMM || a.op == EFA_GDA_OP_SEND_IMM)) set_immediate(e, a.immediate);
+  set_hints(e, a.queue->hints);
+  return e;
+}
+
+/* A put by the calling block. */
+EFA_GDA_FN void put_block(const efa_gda_put_args &a) {
+  /* Between two posts the block looks for errors, so as not to post a million requests
+   * with a wrong key. */
+  constexpr uint64_t kRun = 256;
+  BlockGroup block;
+  efa_gda_status status = check_put(a);
+  uint64_t posted = 0;
+  Completions found;
+  if (status == EFA_GDA_OK) {
+    Sender<Sharing::Block> sender(a.queue, a.timeout_ns);
+    bool rdma = a.op == EFA_GDA_OP_WRITE || a.op == EFA_GDA_OP_WRITE_IMM || a.op == EFA_GDA_OP_READ;
+    uint64_t most = rdma && a.queue->max_rdma_size < 0xffffffffu ? a.queue->max_rdma_size : 0xffffffffu;
+    uint64_t pieces = pieces_of(a.bytes, most), total = a.count * pieces;
+    bool defer = (a.flags & EFA_GDA_PUT_AGGREGATE) != 0, failed = false;
+    status = sender.status();
+    while (status == EFA_GDA_OK && posted < total && !failed) {
+      uint32_t n = (uint32_t)(total - posted < kRun ? total - posted : kRun);
+      uint64_t from = posted;
+      status = sender.post(
+          n, [&](uint32_t i) { return put_entry(a, (from + i) / pieces, (from + i) % pieces, pieces, most); },
+          defer ? kPostDefer : kPostDefault);
+      if (status == EFA_GDA_OK) posted += n;
+      failed = block.from_leader((uint32_t)(sender.found().errors != 0)) != 0;
+    }
+    if (status == EFA_GDA_OK) status = (a.flags & EFA_GDA_PUT_NO_WAIT) != 0 ? sender.flush() : sender.quiet();
+    efa_gda_status closed = sender.close();
+    if (status == EFA_GDA_OK) status = closed;
+    found = sender.found();
+  }
+  if (block.rank() != 0) return;
+  if (status == EFA_GDA_OK && found.foreign) status = EFA_GDA_BAD_COMPLETION;
+  if (status == EFA_GDA_OK && found.errors != 0) status = EFA_GDA_COMPLETION_ERROR;
+  efa_gda_put_result *result = a.result;
+  result->completion_status = found.first_error;
+  result->request_id = found.first_error_id;
+  result->posted = posted;
+  result->completed = found.sends;
+  /* A host that polls the status finds the rest in place. */
+  fence_system();
+  store_system(&result->status, status);
+}
+
+}  // namespace efa_gda
+
+#endif

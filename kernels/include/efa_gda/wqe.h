@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * Formats queue entries, as efa_io_defs.h lays them out. Pure: no queue, no memory but
+ * the bytes that an inline request carries. An entry is built in registers; what the ring
+ * decides (phase, request id) comes last, in `finish`.
+ *
+ * Bytes that a request does not use are zero, as in rdma-core (providers/efa/verbs.c
+ * clears each entry before it fills it in).
+ */
+#ifndef EFA_GDA_WQE_H
+#define EFA_GDA_WQE_H
+
+#include "platform.h"
+
+#include "efa_io_defs.h"
+
+namespace efa_gda {
+
+/* A send-queue entry of up to 128 bytes, as little-endian words. A 64-byte entry is the
+ * first sixteen. Only indexed with constants, so that it stays in registers. */
+struct Entry {
+  uint32_t word[32];
+};
+
+/* One piece of memory that the adapter may access under a key. */
+struct Memory {
+  uint64_t address;
+  uint32_t key;
+  uint32_t length;
+};
+
+/* Words of an entry. Meta: request id and control, destination and length, immediate,
+ * address handle and hints, qkey; then the data, whose meaning depends on the request. */
+constexpr int kWordControl = 0, kWordLength = 1, kWordImmediate = 2, kWordHandle = 3, kWordQkey = 4,
+              kWordIdMiddle = 6, kWordIdHigh = 7, kWordData = 8, kWordRdmaLocal = 12;
+constexpr uint32_t kControl1Shift = 16, kControl2Shift = 24;
+
+static_assert(sizeof(efa_io_tx_meta_desc) == 4 * kWordData, "data follows the meta descriptor");
+static_assert(sizeof(efa_io_tx_wqe) == 64 && sizeof(efa_io_tx_wqe_128) == 128, "two entry sizes");
+
+EFA_GDA_FN Entry empty_entry(uint32_t op, const efa_gda_peer &peer, uint32_t length) {
+  Entry e;
+  EFA_GDA_UNROLL for (int i = 0; i < 32; i++) e.word[i] = 0;
+  e.word[kWordControl] =
+      (op & EFA_IO_TX_META_DESC_OP_TYPE_MASK) << kControl1Shift |
+      (uint32_t)EFA_IO_TX_META_DESC_META_DESC_MASK << kControl1Shift |
+      (uint32_t)(EFA_IO_TX_META_DESC_FIRST_MASK | EFA_IO_TX_META_DESC_LAST_MASK | EFA_IO_TX_META_DESC_COMP_REQ_MASK)
+          << kControl2Shift;
+  e.word[kWordLength] = peer.qpn | length << 16;
+  e.word[kWordHandle] = peer.ah;
+  e.word[kWordQkey] = peer.qkey;
+  return e;
+}
+
+EFA_GDA_FN void set_local(Entry &e, int word, const Memory &m) {
+  e.word[word] = m.length;
+  e.word[word + 1] = m.key & EFA_IO_TX_BUF_DESC_LKEY_MASK;
+  e.word[word + 2] = (uint32_t)m.address;
+  e.word[word + 3] = (uint32_t)(m.address >> 32);
+}
+
+EFA_GDA_FN void set_remote(Entry &e, uint64_t address, uint32_t rkey, uint32_t length) {
+  e.word[kWordData] = length;
+  e.word[kWordData + 1] = rkey;
+  e.word[kWordData + 2] = (uint32_t)address;
+  e.word[kWordData + 3] = (uint32_t)(address >> 32);
+}
+
+/* `Words` words from `first`, from `length` bytes of any alignment; at most 4 * Words. */
+template <int Words>
+EFA_GDA_FN void set_inline(Entry &e, int first, const uint8_t *bytes, uint32_t length) {
+  e.word[kWordControl] |= (uint32_t)EFA_IO_TX_META_DESC_INLINE_MSG_MASK << kControl1Shift;
+  EFA_GDA_UNROLL for (int i = 0; i < Words; i++) {
+    uint32_t w = 0;
+    EFA_GDA_UNROLL for (uint32_t b = 0; b < 4; b++) {
+      if (4 * i + b < length) w |= (uint32_t)bytes[4 * i + b] << (8 * b);
+    }
+    e.word[first + i] = w;
+  }
+}
+
+/* SEND from one piece of memory, and from two. */
+EFA_GDA_FN Entry send_entry(const efa_gda_peer &peer, const Memory &local) {
+  Entry e = empty_entry(EFA_IO_SEND, peer, 1);
+  set_local(e, kWordData, local);
+  return e;
+}
+EFA_GDA_FN Entry send_entry(const efa_gda_peer &peer, const Memory &first, const Memory &second) {
+  Entry e = empty_entry(EFA_IO_SEND, peer, 2);
+  set_local(e, kWordData, first);
+  set_local(e, kWordData + 4, second);
+  return e;
+}
+
+/* SEND whose bytes lie in the entry: at most 32 of a 64-byte one, 80 of a 128-byte one. */
+EFA_GDA_FN Entry inline_send_entry(const efa_gda_peer &peer, const uint8_t *bytes, uint32_t length) {
+  Entry e = empty_entry(EFA_IO_SEND, peer, length);
+  set_inline<EFA_IO_TX_DESC_INLINE_MAX_SIZE_128 / 4>(e, kWordData, bytes, length);
+  return e;
+}
+
+/* RDMA WRITE of `local` to `remote`, and RDMA READ of `remote` into `local`; both move
+ * `local.length` bytes. */
+EFA_GDA_FN Entry rdma_entry(uint32_t op, const efa_gda_peer &peer, const Memory &local, uint64_t remote,
+                            uint32_t rkey) {
+  Entry e = empty_entry(op, peer, 1);
+  set_remote(e, remote, rkey, local.length);
+  set_local(e, kWordRdmaLocal, local);
+  return e;
+}
+EFA_GDA_FN Entry write_entry(const efa_gda_peer &peer, const Memory &local, uint64_t remote, uint32_t rkey) {
+  return rdma_entry(EFA_IO_RDMA_WRITE, peer, local, remote, rkey);
+}
+EFA_GDA_FN Entry read_entry(const efa_gda_peer &peer, const Memory &local, uint64_t remote, uint32_t rkey) {
+  return rdma_entry(EFA_IO_RDMA_READ, peer, local, remote, rkey);
+}
+
+/* RDMA WRITE of bytes that lie in the entry: at most 80, of a 128-byte entry, where the
+ * adapter takes it (EFA_GDA_SQ_INLINE_WRITE). */
+EFA_GDA_FN Entry inline_write_entry(const efa_gda_peer &peer, const uint8_t *bytes, uint32_t length,
+                                    uint64_t remote, uint32_t rkey) {
+  Entry e = empty_entry(EFA_IO_RDMA_WRITE, peer, length);
+  set_remote(e, remote, rkey, length);
+  set_inline<EFA_IO_TX_DESC_INLINE_MAX_SIZE_128 / 4>(e, kWordRdmaLocal, bytes, length);
+  return e;
+}
+
+/* Adds 32 bits that the target's completion carries (SEND and RDMA WRITE). */
+EFA_GDA_FN void set_immediate(Entry &e, uint32_t immediate) {
+  e.word[kWordControl] |= (uint32_t)EFA_IO_TX_META_DESC_HAS_IMM_MASK << kControl1Shift;
+  e.word[kWordImmediate] = immediate;
+}
+
+/* enum efa_io_processing_hint */
+EFA_GDA_FN void set_hints(Entry &e, uint32_t hints) {
+  e.word[kWordHandle] |= (hints & EFA_IO_TX_META_DESC_PROCESSING_HINTS_MASK) << 16;
+}
+
+/* What the ring decides. `phase` is 0 on the first lap and flips on each; `wide` where the
+ * queue has 64-bit request ids (EFA_GDA_SQ_REQ_ID_64), otherwise 16 bits of `id` count. */
+EFA_GDA_FN void finish(Entry &e, bool phase, uint64_t id, bool wide) {
+  e.word[kWordControl] |= ((uint32_t)id & 0xffff) | (phase ? (uint32_t)EFA_IO_TX_META_DESC_PHASE_MASK : 0)
+                                                        << kControl2Shift;
+  if (wide) {
+    e.word[kWordIdMiddle] = (uint32_t)(id >> 16) << 16;
+    e.word[kWordIdHigh] = (uint32_t)(id >> 32);
+  }
+}
+
+/* A receive of `length` bytes (at most 65535, in 16-byte entries). */
+EFA_GDA_FN Quad receive_descriptor(const Memory &local, uint16_t id, bool first, bool last) {
+  Quad d;
+  d.x = (uint32_t)local.address;
+  d.y = (uint32_t)(local.address >> 32);
+  d.z = id | (local.length > 0xffff ? 0xffffu : local.length) << 16;
+  d.w = (local.key & EFA_IO_RX_DESC_LKEY_MASK) | (first ? EFA_IO_RX_DESC_FIRST_MASK : 0u) |
+        (last ? EFA_IO_RX_DESC_LAST_MASK : 0u);
+  return d;
+}
+static_assert(sizeof(efa_io_rx_desc) == sizeof(Quad), "a receive descriptor is one store");
+
+EFA_GDA_FN Quad quad_of(const Entry &e, int i) {
+  return Quad{e.word[4 * i], e.word[4 * i + 1], e.word[4 * i + 2], e.word[4 * i + 3]};
+}
+
+}  // namespace efa_gda
+
+#endif

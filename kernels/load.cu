@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * Loads queues for tests and benchmarks: any number of groups, owning or sharing, post
+ * entries that say who made them. Not for applications.
+ */
+#include "efa_gda/post.h"
+
+namespace {
+
+template <efa_gda::Sharing S, class Group>
+EFA_GDA_FN void load(const efa_gda_load_args &a, Group group, uint32_t index) {
+  using namespace efa_gda;
+  Sender<S, Group> sender(a.queues + block_index() % a.queue_count, a.timeout_ns, group);
+  efa_gda_status status = sender.status();
+  for (uint32_t call = 0; call < a.calls && status == EFA_GDA_OK; call++) {
+    uint64_t remote = (uint64_t)index << 48 | (uint64_t)call << 16;
+    bool defer = a.ring_every > 1 && (call + 1) % a.ring_every != 0;
+    status = sender.post(
+        a.per_call,
+        [&](uint32_t i) { return write_entry(a.peer, Memory{remote + i, a.lkey, 64}, remote + i, a.rkey); },
+        defer ? kPostDefer : kPostDefault);
+  }
+  if (status == EFA_GDA_OK) status = sender.flush();
+  efa_gda_status closed = sender.close();
+  if (status == EFA_GDA_OK) status = closed;
+  if (group.rank() == 0) store_relaxed(a.status + index, (uint32_t)status);
+}
+
+}  // namespace
+
+EFA_GDA_KERNEL efa_gda_load_kernel(struct efa_gda_load_args a) {
+  using namespace efa_gda;
+  uint32_t groups = a.group == 0 ? 1 : (block_threads() + a.group - 1) / a.group;
+  uint32_t index = block_index() * groups + (a.group == 0 ? 0 : thread_index() / a.group);
+  bool shared = a.sharing == EFA_GDA_LOAD_SHARED;
+  switch (a.group) {
+    case 0:
+      if (shared) {
+        load<Sharing::Device>(a, BlockGroup(), index);
+      } else {
+        load<Sharing::Block>(a, BlockGroup(), index);
+      }
+      break;
+    case 1:
+      if (shared) {
+        load<Sharing::Device>(a, ThreadGroup(), index);
+      } else if (thread_index() == 0) {
+        load<Sharing::Thread>(a, ThreadGroup(), index);
+      }
+      break;
+    default:
+      if (shared) {
+        load<Sharing::Device>(a, WarpGroup(), index);
+      } else if (thread_index() < 32) {
+        load<Sharing::Warp>(a, WarpGroup(), index);
+      }
+  }
+}
