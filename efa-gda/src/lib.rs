@@ -7,7 +7,9 @@
 //! - [`wire`]: what lies in the queues, byte for byte.
 //! - [`fabric`]: libfabric objects, owned or borrowed from a transport.
 //! - [`exposure`]: what a provider exposed, checked.
+//! - [`executor`]: device code on the CPU, for tests and for machines without a GPU.
 
+pub mod executor;
 pub mod exposure;
 pub mod fabric;
 

@@ -1,0 +1,70 @@
+//! Running device code.
+//!
+//! [`host`] runs the kernels of `kernels/` on a CPU. Statuses are those of `enum efa_gda_status` in
+//! `kernels/include/efa_gda/queue.h`, the same wherever a kernel runs.
+
+pub mod host;
+
+use efa_gda_sys::device;
+use thiserror::Error;
+
+/// How a kernel's call or wait ended, where it did not end well (`enum efa_gda_status`).
+#[derive(Clone, Copy, Debug, Error, Eq, Hash, PartialEq)]
+#[non_exhaustive]
+pub enum DeviceError {
+    /// A completion did not come within the bound.
+    #[error("no completion within the bound; the queue is poisoned, destroy its endpoint before its buffers")]
+    TimeoutCompletion,
+    /// The send queue stayed full for longer than the bound.
+    #[error("the send queue stayed full past the bound: no completions; the queue is poisoned")]
+    TimeoutRoom,
+    /// Another producer held the turn for longer than the bound.
+    #[error("the turn to ring did not come within the bound; the queue is poisoned")]
+    TimeoutTurn,
+    /// A request failed; the result has the completion's status byte and the request id.
+    #[error("a request completed with an error; the completion's status says which")]
+    Completion,
+    /// An earlier wait on this queue ran out.
+    #[error("the queue is poisoned: an earlier wait on it ran out, and the adapter may still own its buffers")]
+    Poisoned,
+    /// The host raised the queue's abort flag.
+    #[error("aborted by the queue's abort flag")]
+    Aborted,
+    /// An argument that no entry can express, or a queue in use by others.
+    #[error("an argument that the queue cannot take, or an owned queue that others still use")]
+    BadArgument,
+    /// The queue lacks what was asked for.
+    #[error("the queue does not support this request")]
+    Unsupported,
+    /// A completion of another queue pair, or of a kind not expected.
+    #[error("a completion that does not belong to this queue pair")]
+    BadCompletion,
+    /// The kernel never wrote a result.
+    #[error("the kernel did not run to its end")]
+    NotRun,
+    /// A status that this version does not know.
+    #[error("unknown device status {0}")]
+    Unknown(u32),
+}
+
+/// The outcome that a kernel stored as a number.
+///
+/// # Errors
+///
+/// Every status but `EFA_GDA_OK`.
+pub fn outcome(status: u32) -> Result<(), DeviceError> {
+    Err(match status {
+        device::EFA_GDA_OK => return Ok(()),
+        device::EFA_GDA_TIMEOUT_COMPLETION => DeviceError::TimeoutCompletion,
+        device::EFA_GDA_TIMEOUT_ROOM => DeviceError::TimeoutRoom,
+        device::EFA_GDA_TIMEOUT_TURN => DeviceError::TimeoutTurn,
+        device::EFA_GDA_COMPLETION_ERROR => DeviceError::Completion,
+        device::EFA_GDA_POISONED => DeviceError::Poisoned,
+        device::EFA_GDA_ABORTED => DeviceError::Aborted,
+        device::EFA_GDA_BAD_ARGUMENT => DeviceError::BadArgument,
+        device::EFA_GDA_UNSUPPORTED => DeviceError::Unsupported,
+        device::EFA_GDA_BAD_COMPLETION => DeviceError::BadCompletion,
+        device::EFA_GDA_NOT_RUN => DeviceError::NotRun,
+        other => DeviceError::Unknown(other),
+    })
+}
