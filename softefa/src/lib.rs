@@ -5,3 +5,4 @@
 //! other modules are *faces*, each thin over it, through which unmodified programs reach it.
 
 pub mod device;
+pub mod libfabric;

@@ -1,0 +1,113 @@
+//! The adapters of this process: one for each device name, shared by all its domains, and kept once
+//! made, so that what it found can be asked for after the application closed everything.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use crate::device::{Adapter, AdapterConfig, Gid, Network};
+
+use super::config::Config;
+use super::domain::Shared;
+use super::ffi::Code;
+use super::offer::{AdapterFace, Limits};
+
+/// Marks the GIDs of software adapters; the process and the adapter's index follow.
+const GID_MARK: u64 = 0x50f7 << 48;
+
+static ADAPTERS: Mutex<Vec<(usize, Arc<Adapter>)>> = Mutex::new(Vec::new());
+
+/// What the environment and the defaults say of adapters, but for the GID.
+fn template() -> Result<&'static AdapterConfig, Code> {
+    static TEMPLATE: OnceLock<Option<AdapterConfig>> = OnceLock::new();
+    let template = TEMPLATE.get_or_init(|| match AdapterConfig::new(Gid([0; 16])).with_environment() {
+        Ok(config) => Some(config),
+        Err(error) => {
+            eprintln!("softefa: {error}");
+            None
+        }
+    });
+    template.as_ref().ok_or(Code::INVALID)
+}
+
+/// A GID of its own for each adapter of each process: an address that came from another process,
+/// which this network does not reach, is then unreachable and not mistaken for a local one.
+fn gid(index: usize) -> Gid {
+    static PROCESS: OnceLock<u64> = OnceLock::new();
+    let process = *PROCESS.get_or_init(|| u64::from(std::process::id()));
+    Gid::link_local(GID_MARK | process << 8 | (index as u64 + 1))
+}
+
+fn face(index: usize, config: &AdapterConfig) -> AdapterFace {
+    let (limits, able) = (&config.limits, &config.capabilities);
+    let send_depth = (limits.llq_bytes / 64).min(limits.max_sq_depth) as usize;
+    AdapterFace {
+        device: format!("softefa{index}"),
+        gid: gid(index).0,
+        limits: Limits {
+            send_depth: previous_power_of_two(send_depth),
+            receive_depth: previous_power_of_two(limits.max_rq_depth as usize),
+            send_segments: 2,
+            inline: 32,
+            inline_wide: if able.entries_128 { 80 } else { 32 },
+            message: limits.max_msg_size as usize,
+            rdma: limits.max_rdma_size as usize,
+            completion_queues: limits.max_cq.into(),
+            queue_pairs: limits.max_qp.into(),
+            regions: limits.max_mr as usize,
+        },
+    }
+}
+
+fn previous_power_of_two(number: usize) -> usize {
+    number.checked_ilog2().map_or(0, |log| 1 << log)
+}
+
+/// The adapters that infos show.
+///
+/// # Errors
+/// [`Code::INVALID`] for an environment that is not understood; what is wrong went to stderr.
+pub(crate) fn faces(config: &Config) -> Result<Vec<AdapterFace>, Code> {
+    let template = template()?;
+    Ok((0..config.adapters).map(|index| face(index, template)).collect())
+}
+
+/// The adapter of the domain `name`, made on first use.
+///
+/// # Errors
+/// [`Code::NO_DEVICE`] for another name; what the adapter says when it cannot be made.
+pub(crate) fn find(config: &Config, name: &str) -> Result<(AdapterFace, Arc<Adapter>), Code> {
+    let faces = faces(config)?.into_iter().enumerate();
+    let (index, face) =
+        faces.into_iter().find(|(_, face)| face.domain_name() == name).ok_or(Code::NO_DEVICE)?;
+    let mut adapters = ADAPTERS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, adapter)) = adapters.iter().find(|(found, _)| *found == index) {
+        return Ok((face, Arc::clone(adapter)));
+    }
+    let config = AdapterConfig { gid: gid(index), ..template()?.clone() };
+    let adapter = Adapter::new(&Network::process(), config)?;
+    adapters.push((index, Arc::clone(&adapter)));
+    Ok((face, adapter))
+}
+
+/// The adapters that were made, in that order.
+pub(crate) fn made() -> Vec<Arc<Adapter>> {
+    let adapters = ADAPTERS.lock().unwrap_or_else(PoisonError::into_inner);
+    adapters.iter().map(|(_, adapter)| Arc::clone(adapter)).collect()
+}
+
+/// Whether the domain's adapter can take writes with immediate without a posted receive.
+pub(crate) fn unsolicited(domain: &Shared) -> bool {
+    domain.adapter.config().capabilities.unsolicited_write_receive
+}
+
+static FIRST_COUNTER: AtomicU64 = AtomicU64::new(0);
+
+/// Where the counters of the next queue pairs start.
+pub(crate) fn first_counter() -> u64 {
+    FIRST_COUNTER.load(Ordering::Relaxed)
+}
+
+/// Sets [`first_counter`].
+pub(crate) fn set_first_counter(counter: u64) {
+    FIRST_COUNTER.store(counter, Ordering::Relaxed);
+}

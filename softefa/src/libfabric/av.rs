@@ -1,0 +1,327 @@
+//! Address vectors: a table from `fi_addr_t` to an endpoint's address and the adapter's handle for
+//! its GID.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::net::Ipv6Addr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use efa_gda_sys::fi;
+use efa_gda_wire::{AddressHandle, QueueKey, QueuePairNumber};
+
+use crate::device::Gid;
+
+use super::domain::{Domain, Shared};
+use super::ffi::{self, Code, Object, UNUSED};
+use super::offer::ADDRESS_LENGTH;
+use super::uses::{Use, Uses};
+
+/// An open address vector.
+#[repr(C)]
+pub(crate) struct AddressVector {
+    fid: fi::fid_av,
+    table: Arc<Table>,
+    users: Uses,
+    _use: Use,
+}
+
+/// The addresses, shared with the endpoints that are bound.
+pub(crate) struct Table {
+    pub(crate) domain: Arc<Shared>,
+    /// Each entry holds one use of its handle.
+    entries: Mutex<Vec<Option<Entry>>>,
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    address: EndpointAddress,
+    handle: AddressHandle,
+}
+
+/// An endpoint's address as applications exchange it: 32 bytes (`struct efa_ep_addr`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct EndpointAddress {
+    pub(crate) gid: [u8; 16],
+    pub(crate) queue_pair: QueuePairNumber,
+    pub(crate) queue_key: QueueKey,
+}
+
+impl EndpointAddress {
+    pub(crate) fn to_bytes(self) -> [u8; ADDRESS_LENGTH] {
+        let mut bytes = [0; ADDRESS_LENGTH];
+        bytes[..16].copy_from_slice(&self.gid);
+        bytes[16..18].copy_from_slice(&self.queue_pair.get().to_ne_bytes());
+        bytes[20..24].copy_from_slice(&self.queue_key.get().to_ne_bytes());
+        bytes
+    }
+
+    fn from_bytes(bytes: &[u8; ADDRESS_LENGTH]) -> Self {
+        let (mut gid, mut key) = ([0; 16], [0; 4]);
+        gid.copy_from_slice(&bytes[..16]);
+        key.copy_from_slice(&bytes[20..24]);
+        Self {
+            gid,
+            queue_pair: QueuePairNumber::new(u16::from_ne_bytes([bytes[16], bytes[17]])),
+            queue_key: QueueKey::new(u32::from_ne_bytes(key)),
+        }
+    }
+}
+
+static FID_OPS: fi::fi_ops = fi::fi_ops {
+    size: size_of::<fi::fi_ops>(),
+    close: Some(close),
+    bind: Some(ffi::no_bind),
+    control: Some(ffi::no_control),
+    ops_open: Some(ffi::no_ops_open),
+    tostr: None,
+    ops_set: None,
+};
+
+static OPS: fi::fi_ops_av = fi::fi_ops_av {
+    size: size_of::<fi::fi_ops_av>(),
+    insert: Some(insert),
+    insertsvc: UNUSED,
+    insertsym: UNUSED,
+    remove: Some(remove),
+    lookup: Some(lookup),
+    straddr: Some(straddr),
+    av_set: UNUSED,
+    insert_auth_key: UNUSED,
+    lookup_auth_key: UNUSED,
+    set_user_id: UNUSED,
+};
+
+// SAFETY: repr(C), begins with fid_av, which begins with fid; FID_OPS is used by this type alone.
+unsafe impl Object for AddressVector {
+    const CLASS: u32 = fi::FI_CLASS_AV;
+    fn ops() -> *const fi::fi_ops {
+        &raw const FID_OPS
+    }
+}
+
+impl AddressVector {
+    pub(crate) fn table(&self) -> Arc<Table> {
+        Arc::clone(&self.table)
+    }
+
+    pub(crate) fn begin_use(&self) -> Use {
+        self.users.begin()
+    }
+}
+
+impl Table {
+    /// The handle and address behind `index`.
+    pub(crate) fn get(&self, index: fi::fi_addr_t) -> Result<(AddressHandle, EndpointAddress), Code> {
+        let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let index = usize::try_from(index).map_err(|_| Code::INVALID)?;
+        let entry = entries.get(index).copied().flatten().ok_or(Code::INVALID)?;
+        Ok((entry.handle, entry.address))
+    }
+
+    /// The index of `address`, which is inserted unless it is there.
+    fn insert(&self, address: EndpointAddress) -> Result<fi::fi_addr_t, Code> {
+        if address.gid == [0; 16] {
+            return Err(Code::ADDRESS_NOT_AVAILABLE);
+        }
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = entries.iter().position(|slot| slot.is_some_and(|entry| entry.address == address));
+        if let Some(index) = found {
+            return Ok(index as fi::fi_addr_t);
+        }
+        let handle = self.domain.adapter.create_address_handle(self.domain.pd, Gid(address.gid))?;
+        let entry = Some(Entry { address, handle });
+        let index = entries.iter().position(Option::is_none).unwrap_or(entries.len());
+        match entries.get_mut(index) {
+            Some(slot) => *slot = entry,
+            None => entries.push(entry),
+        }
+        Ok(index as fi::fi_addr_t)
+    }
+
+    fn remove(&self, index: fi::fi_addr_t) -> Result<(), Code> {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let index = usize::try_from(index).map_err(|_| Code::INVALID)?;
+        let entry = entries.get_mut(index).and_then(Option::take).ok_or(Code::INVALID)?;
+        Ok(self.domain.adapter.destroy_address_handle(entry.handle)?)
+    }
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        let entries = self.entries.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for entry in entries.iter().flatten() {
+            if let Err(error) = self.domain.adapter.destroy_address_handle(entry.handle) {
+                tracing::error!(%error, "an address handle was gone before its address vector");
+            }
+        }
+    }
+}
+
+/// `fi_av_open`.
+pub(crate) unsafe extern "C" fn open(
+    domain: *mut fi::fid_domain,
+    attr: *mut fi::fi_av_attr,
+    av: *mut *mut fi::fid_av,
+    context: *mut c_void,
+) -> c_int {
+    ffi::entry(|| {
+        // SAFETY: libfabric's contract: an open domain.
+        let domain = unsafe { ffi::object::<Domain>(domain.cast()) }?;
+        if attr.is_null() {
+            return Err(Code::INVALID);
+        }
+        // SAFETY: not null; the fields are in every release's struct. Names, and the flags for
+        // events and symmetric tables, are not provided, as in the real provider.
+        unsafe {
+            if !(*attr).name.is_null() || (*attr).flags != 0 {
+                return Err(Code::NOT_PROVIDED);
+            }
+            (*attr).type_ = fi::FI_AV_TABLE;
+        }
+        let object = AddressVector {
+            fid: fi::fid_av { fid: ffi::header::<AddressVector>(context), ops: (&raw const OPS).cast_mut() },
+            table: Arc::new(Table { domain: domain.shared(), entries: Mutex::default() }),
+            users: Uses::default(),
+            _use: domain.begin_use(),
+        };
+        // SAFETY: the application gives the place for the address vector.
+        unsafe { ffi::store(av, ffi::expose(Box::new(object))) }
+    })
+}
+
+unsafe extern "C" fn insert(
+    av: *mut fi::fid_av,
+    addr: *const c_void,
+    count: usize,
+    fi_addr: *mut fi::fi_addr_t,
+    flags: u64,
+    _context: *mut c_void,
+) -> c_int {
+    ffi::counted(|| {
+        // SAFETY: libfabric's contract: an open address vector.
+        let av = unsafe { ffi::object::<AddressVector>(av.cast()) }?;
+        if flags & !fi::FI_MORE != 0 {
+            return Err(Code::NOT_PROVIDED);
+        }
+        if addr.is_null() && count != 0 {
+            return Err(Code::INVALID);
+        }
+        let mut inserted = 0;
+        let mut failed = false;
+        for index in 0..count {
+            // SAFETY: the application gives `count` addresses of 32 bytes each, of any alignment.
+            let bytes = unsafe { addr.cast::<[u8; ADDRESS_LENGTH]>().add(index).read_unaligned() };
+            // After the first failure the rest are not tried, and are marked so.
+            let result = if failed {
+                Err(Code::ADDRESS_NOT_AVAILABLE)
+            } else {
+                av.table.insert(EndpointAddress::from_bytes(&bytes))
+            };
+            failed = result.is_err();
+            inserted += usize::from(!failed);
+            if !fi_addr.is_null() {
+                // SAFETY: not null, so room for `count` results.
+                unsafe { fi_addr.add(index).write(result.unwrap_or(fi::FI_ADDR_NOTAVAIL)) };
+            }
+        }
+        Ok(inserted)
+    }) as c_int
+}
+
+unsafe extern "C" fn remove(
+    av: *mut fi::fid_av,
+    fi_addr: *mut fi::fi_addr_t,
+    count: usize,
+    _flags: u64,
+) -> c_int {
+    ffi::entry(|| {
+        // SAFETY: libfabric's contract: an open address vector.
+        let av = unsafe { ffi::object::<AddressVector>(av.cast()) }?;
+        if fi_addr.is_null() {
+            return Err(Code::INVALID);
+        }
+        for index in 0..count {
+            // SAFETY: the application gives `count` indices.
+            av.table.remove(unsafe { fi_addr.add(index).read() })?;
+        }
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn lookup(
+    av: *mut fi::fid_av,
+    fi_addr: fi::fi_addr_t,
+    addr: *mut c_void,
+    addrlen: *mut usize,
+) -> c_int {
+    ffi::entry(|| {
+        // SAFETY: libfabric's contract: an open address vector.
+        let av = unsafe { ffi::object::<AddressVector>(av.cast()) }?;
+        let (_, address) = av.table.get(fi_addr)?;
+        // SAFETY: the application gives a buffer of `addrlen` bytes; it receives what fits, and
+        // `addrlen` becomes at most the address's length.
+        unsafe { give(&address.to_bytes(), addr, addrlen) }
+    })
+}
+
+/// # Safety
+/// `length` is null or says how many bytes `out` has, where that is not null.
+unsafe fn give(bytes: &[u8], out: *mut c_void, length: *mut usize) -> Result<(), Code> {
+    if length.is_null() {
+        return Err(Code::INVALID);
+    }
+    // SAFETY: not null.
+    let room = unsafe { *length }.min(bytes.len());
+    if out.is_null() && room != 0 {
+        return Err(Code::INVALID);
+    }
+    // SAFETY: `out` has at least `room` bytes, and `length` can be written (caller's contract).
+    unsafe {
+        out.cast::<u8>().copy_from_nonoverlapping(bytes.as_ptr(), room);
+        *length = room;
+    }
+    Ok(())
+}
+
+/// Writes the form that libfabric prints: `fi_addr_efa://[gid]:qpn:qkey`.
+unsafe extern "C" fn straddr(
+    _av: *mut fi::fid_av,
+    addr: *const c_void,
+    buf: *mut c_char,
+    len: *mut usize,
+) -> *const c_char {
+    let written = ffi::entry(|| {
+        if addr.is_null() || buf.is_null() || len.is_null() {
+            return Err(Code::INVALID);
+        }
+        // SAFETY: an address of 32 bytes, of any alignment.
+        let address =
+            EndpointAddress::from_bytes(&unsafe { addr.cast::<[u8; ADDRESS_LENGTH]>().read_unaligned() });
+        let text = format!(
+            "fi_addr_efa://[{}]:{}:{}\0",
+            Ipv6Addr::from(address.gid),
+            address.queue_pair.get(),
+            address.queue_key.get()
+        );
+        // SAFETY: `buf` has `len` bytes; a text cut short is ended, and `len` becomes what the
+        // whole text needs (fi_av_straddr's documentation).
+        unsafe {
+            let room = (*len).min(text.len());
+            buf.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), room);
+            if room != 0 {
+                buf.add(room - 1).write(0);
+            }
+            *len = text.len();
+        }
+        Ok(())
+    });
+    if written == 0 { buf } else { std::ptr::null() }
+}
+
+unsafe extern "C" fn close(fid: *mut fi::fid) -> c_int {
+    ffi::entry(|| {
+        // SAFETY: libfabric's contract for close: an open fid, not used again once this succeeds.
+        unsafe { ffi::object::<AddressVector>(fid) }?.users.none()?;
+        // SAFETY: as above, and no endpoint is bound.
+        unsafe { ffi::reclaim::<AddressVector>(fid) }.map(drop)
+    })
+}

@@ -1,0 +1,171 @@
+//! What the environment asks of the provider: which release it claims to be, which fabrics and how
+//! many adapters it offers, and how it is to be broken. The adapter's own switches are not here.
+
+use std::env;
+use std::sync::OnceLock;
+
+use efa_gda_sys::fi;
+
+/// The release of the real provider whose interface this one has.
+pub(crate) const NEWEST: u32 = fi::fi_version(206, 0);
+/// The first release with a table of GDA operations.
+pub(crate) const FIRST_GDA: u32 = fi::fi_version(203, 0);
+/// The first release whose table has `cntr_open_ext`, and with feature operations.
+pub(crate) const FIRST_COUNTERS: u32 = fi::fi_version(206, 0);
+
+/// As many adapters as one process may ask for: the largest machines have 32.
+const MOST_ADAPTERS: usize = 32;
+
+/// The provider's switches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Config {
+    /// `SOFTEFA_PROV_VERSION`: the provider version to report, and whose tables to have.
+    pub(crate) version: u32,
+    /// `SOFTEFA_FABRICS` holds "efa-direct".
+    pub(crate) direct: bool,
+    /// `SOFTEFA_FABRICS` holds "efa".
+    pub(crate) plain: bool,
+    /// `SOFTEFA_ADAPTERS`.
+    pub(crate) adapters: usize,
+    /// `SOFTEFA_HMEM`: behave as if a GPU library were there, and offer FI_HMEM.
+    pub(crate) hmem: bool,
+    /// `SOFTEFA_BREAK`.
+    pub(crate) defect: Option<Defect>,
+}
+
+/// A way to be a bad provider, for programs that must survive one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Defect {
+    /// The send queue's depth is reported as this.
+    Depth(u32),
+    /// The send queue's entries are reported as this many bytes.
+    EntrySize(u32),
+    /// The send queue's doorbell is reported two bytes off.
+    UnalignedDoorbell,
+    /// The send queue's buffer is reported as null.
+    NullBuffer,
+    /// `fi_open_ops` knows no GDA operations.
+    NoGda,
+    /// `fi_getinfo` ends the process with SIGSEGV.
+    CrashInGetinfo,
+    /// `fi_getinfo` does not return.
+    HangInGetinfo,
+}
+
+impl Config {
+    /// The switches of this process, read once. The error says which variable to mend.
+    pub(crate) fn get() -> Result<&'static Self, &'static str> {
+        static CONFIG: OnceLock<Result<Config, String>> = OnceLock::new();
+        CONFIG.get_or_init(|| Self::parse(|name| env::var(name).ok())).as_ref().map_err(String::as_str)
+    }
+
+    fn parse(value: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
+        let mut config =
+            Self { version: NEWEST, direct: true, plain: false, adapters: 1, hmem: false, defect: None };
+        if let Some(text) = value("SOFTEFA_PROV_VERSION") {
+            config.version = parse_version(&text).ok_or_else(|| {
+                format!("SOFTEFA_PROV_VERSION is {text:?}; it takes MAJOR.MINOR, as in 203.0")
+            })?;
+        }
+        if let Some(text) = value("SOFTEFA_FABRICS") {
+            let mut names: Vec<&str> = text.split(',').collect();
+            config.direct = take(&mut names, "efa-direct");
+            config.plain = take(&mut names, "efa");
+            if !names.is_empty() {
+                return Err(format!(
+                    "SOFTEFA_FABRICS is {text:?}; it takes efa-direct, efa, or both with a comma"
+                ));
+            }
+        }
+        if let Some(text) = value("SOFTEFA_ADAPTERS") {
+            config.adapters = text
+                .parse()
+                .ok()
+                .filter(|count| (1..=MOST_ADAPTERS).contains(count))
+                .ok_or_else(|| format!("SOFTEFA_ADAPTERS is {text:?}; it takes 1 to {MOST_ADAPTERS}"))?;
+        }
+        if let Some(text) = value("SOFTEFA_HMEM") {
+            config.hmem = match text.as_str() {
+                "0" => false,
+                "1" => true,
+                _ => return Err(format!("SOFTEFA_HMEM is {text:?}; it takes 0 or 1")),
+            };
+        }
+        if let Some(text) = value("SOFTEFA_BREAK") {
+            config.defect = Some(Defect::named(&text).ok_or_else(|| {
+                format!(
+                    "SOFTEFA_BREAK is {text:?}; it takes depth0, depth3, entry96, unaligned-doorbell, null-buffer, \
+                     no-gda, crash-getinfo or hang-getinfo"
+                )
+            })?);
+        }
+        Ok(config)
+    }
+}
+
+impl Defect {
+    fn named(name: &str) -> Option<Self> {
+        Some(match name {
+            "depth0" => Self::Depth(0),
+            "depth3" => Self::Depth(3),
+            "entry96" => Self::EntrySize(96),
+            "unaligned-doorbell" => Self::UnalignedDoorbell,
+            "null-buffer" => Self::NullBuffer,
+            "no-gda" => Self::NoGda,
+            "crash-getinfo" => Self::CrashInGetinfo,
+            "hang-getinfo" => Self::HangInGetinfo,
+            _ => return None,
+        })
+    }
+}
+
+fn parse_version(text: &str) -> Option<u32> {
+    let (major, minor) = text.split_once('.')?;
+    let (major, minor): (u16, u16) = (major.parse().ok()?, minor.parse().ok()?);
+    Some(fi::fi_version(major.into(), minor.into()))
+}
+
+/// Removes `name` from `names`, and says whether it was there.
+fn take(names: &mut Vec<&str>, name: &str) -> bool {
+    let before = names.len();
+    names.retain(|found| *found != name);
+    names.len() != before
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(set: &[(&str, &str)]) -> Result<Config, String> {
+        Config::parse(|name| set.iter().find(|(found, _)| *found == name).map(|(_, value)| value.to_string()))
+    }
+
+    #[test]
+    fn an_empty_environment_gives_one_adapter_on_efa_direct() {
+        let config = parse(&[]).expect("no variable, no error");
+        assert!(config.direct && !config.plain);
+        assert_eq!((config.version, config.adapters, config.defect), (NEWEST, 1, None));
+    }
+
+    #[test]
+    fn every_fabric_named_is_offered() {
+        let both = parse(&[("SOFTEFA_FABRICS", "efa,efa-direct")]).expect("two known names");
+        assert!(both.direct && both.plain);
+        let plain = parse(&[("SOFTEFA_FABRICS", "efa")]).expect("a known name");
+        assert!(!plain.direct && plain.plain);
+    }
+
+    #[test]
+    fn a_value_that_is_not_understood_is_refused_with_its_variable() {
+        for (name, value) in [
+            ("SOFTEFA_PROV_VERSION", "203"),
+            ("SOFTEFA_FABRICS", "efa-indirect"),
+            ("SOFTEFA_ADAPTERS", "0"),
+            ("SOFTEFA_HMEM", "yes"),
+            ("SOFTEFA_BREAK", "everything"),
+        ] {
+            let error = parse(&[(name, value)]).expect_err("not a value of this variable");
+            assert!(error.starts_with(name), "{error}");
+        }
+    }
+}

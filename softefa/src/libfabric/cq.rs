@@ -1,0 +1,417 @@
+//! Completion queues: in memory of the adapter's, or of the client's (`cq_open_ext`). Whoever drives
+//! the queues polls that memory itself; `fi_cq_read` does the same from here, for clients that do
+//! not. A queue has one consumer: mixing the two loses completions.
+
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::ptr;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use efa_gda_sys::fi;
+use efa_gda_wire::{
+    Completion, CompletionCursor, CompletionKind, CompletionStatus, OperationCode, RequestIdWidth, Ring,
+};
+
+use crate::device::{self, CompletionBacking, CompletionQueueAttr, RingMemory};
+
+use super::domain::{self, Domain};
+use super::ffi::{self, Code, Object, UNUSED};
+use super::mapping::Mapping;
+use super::uses::{Use, Uses};
+
+/// Entries where the application does not say (the real provider's EFA_DEF_CQ_SIZE).
+const DEFAULT_ENTRIES: u32 = 12_288;
+
+/// An open completion queue.
+#[repr(C)]
+pub(crate) struct CompletionQueue {
+    fid: fi::fid_cq,
+    shared: Arc<Shared>,
+    format: fi::fi_cq_format,
+    reader: Mutex<Reader>,
+    users: Uses,
+    _use: Use,
+}
+
+/// The queue itself, which lives until the last endpoint that is bound to it is closed.
+pub(crate) struct Shared {
+    pub(crate) domain: Arc<domain::Shared>,
+    pub(crate) queue: device::CompletionQueue,
+    memory: Option<Arc<RingMemory>>,
+    /// What the client called the buffer of a queue in its own memory.
+    named: Option<Address>,
+}
+
+/// An address that is handed back and never followed.
+#[derive(Clone, Copy)]
+struct Address(*mut u8);
+
+// SAFETY: nothing is read or written through it.
+unsafe impl Send for Address {}
+// SAFETY: as above.
+unsafe impl Sync for Address {}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if let Err(error) = self.domain.adapter.destroy_completion_queue(self.queue.number) {
+            tracing::error!(%error, "a completion queue could not be destroyed");
+        }
+    }
+}
+
+impl Shared {
+    /// The buffer as `query_cq` reports it; null where the client gave memory without an address.
+    pub(crate) fn buffer(&self) -> *mut u8 {
+        match (self.named, &self.memory) {
+            (Some(address), _) => address.0,
+            (None, Some(memory)) => memory.as_ptr(),
+            (None, None) => ptr::null_mut(),
+        }
+    }
+
+    /// Whether `fi_cq_read` works: the client said that the processor reaches the memory.
+    fn readable(&self) -> bool {
+        !self.buffer().is_null()
+    }
+}
+
+/// The consumer's place, and an error that is to be read next.
+struct Reader {
+    cursor: CompletionCursor,
+    consumed: u64,
+    error: Option<Completion>,
+}
+
+static FID_OPS: fi::fi_ops = fi::fi_ops {
+    size: size_of::<fi::fi_ops>(),
+    close: Some(close),
+    bind: Some(ffi::no_bind),
+    control: Some(ffi::no_control),
+    ops_open: Some(ffi::no_ops_open),
+    tostr: None,
+    ops_set: None,
+};
+
+static OPS: fi::fi_ops_cq = fi::fi_ops_cq {
+    size: size_of::<fi::fi_ops_cq>(),
+    read: Some(read),
+    readfrom: Some(readfrom),
+    readerr: Some(readerr),
+    sread: UNUSED,
+    sreadfrom: UNUSED,
+    signal: UNUSED,
+    strerror: Some(strerror),
+};
+
+// SAFETY: repr(C), begins with fid_cq, which begins with fid; FID_OPS is used by this type alone.
+unsafe impl Object for CompletionQueue {
+    const CLASS: u32 = fi::FI_CLASS_CQ;
+    fn ops() -> *const fi::fi_ops {
+        &raw const FID_OPS
+    }
+}
+
+/// `fi_cq_open`.
+pub(crate) unsafe extern "C" fn open(
+    domain: *mut fi::fid_domain,
+    attr: *mut fi::fi_cq_attr,
+    cq: *mut *mut fi::fid_cq,
+    context: *mut c_void,
+) -> c_int {
+    ffi::entry(|| {
+        // SAFETY: libfabric's contract: an open domain, and the application's attributes.
+        unsafe {
+            let domain = ffi::object::<Domain>(domain.cast())?;
+            let queue = create(domain, attr, CompletionBacking::Allocate, None, context)?;
+            ffi::store(cq, ffi::expose(queue))
+        }
+    })
+}
+
+/// `fi_efa_ops_gda::cq_open_ext`: a queue in memory that the client gives as a file descriptor. The
+/// client zeroes it first.
+pub(crate) unsafe extern "C" fn open_ext(
+    domain: *mut fi::fid_domain,
+    attr: *mut fi::fi_cq_attr,
+    efa: *mut fi::fi_efa_cq_init_attr,
+    cq: *mut *mut fi::fid_cq,
+    context: *mut c_void,
+) -> c_int {
+    ffi::entry(|| {
+        // SAFETY: libfabric's contract: an open domain.
+        let domain = unsafe { ffi::object::<Domain>(domain.cast()) }?;
+        if attr.is_null() || efa.is_null() {
+            return Err(Code::INVALID);
+        }
+        // SAFETY: not null, and the application's.
+        let (wait, flags, memory) = unsafe { ((*attr).wait_obj, (*efa).flags, (*efa).ext_mem_dmabuf) };
+        if wait != fi::FI_WAIT_NONE {
+            return Err(Code::NOT_PROVIDED);
+        }
+        if flags & u64::from(fi::FI_EFA_CQ_INIT_FLAGS_EXT_MEM_DMABUF) == 0 || memory.length == 0 {
+            return Err(Code::INVALID);
+        }
+        if !domain.shared().adapter.config().capabilities.external_cq {
+            return Err(Code::NOT_SUPPORTED);
+        }
+        let fd = c_int::try_from(memory.fd).map_err(|_| Code::INVALID)?;
+        let length = usize::try_from(memory.length).map_err(|_| Code::INVALID)?;
+        let ring = Mapping::new(fd, memory.offset, length)?.ring()?;
+        let named = Some(Address(memory.buffer));
+        // SAFETY: not null, and the application's attributes and place for the queue.
+        unsafe {
+            let queue = create(domain, attr, CompletionBacking::Given(ring), named, context)?;
+            ffi::store(cq, ffi::expose(queue))
+        }
+    })
+}
+
+/// # Safety
+/// `attr` is null or the application's attributes.
+unsafe fn create(
+    domain: &Domain,
+    attr: *const fi::fi_cq_attr,
+    backing: CompletionBacking,
+    named: Option<Address>,
+    context: *mut c_void,
+) -> Result<Box<CompletionQueue>, Code> {
+    if attr.is_null() {
+        return Err(Code::INVALID);
+    }
+    // SAFETY: not null; these fields are in every release's struct.
+    let (size, format, wait) = unsafe { ((*attr).size, (*attr).format, (*attr).wait_obj) };
+    if wait != fi::FI_WAIT_NONE || format > fi::FI_CQ_FORMAT_TAGGED {
+        // The adapter raises no events to wait for.
+        return Err(Code::NOT_PROVIDED);
+    }
+    let entries = if size == 0 { DEFAULT_ENTRIES } else { u32::try_from(size).map_err(|_| Code::INVALID)? };
+    let shared = domain.shared();
+    let attr = CompletionQueueAttr { entries, backing, doorbell: false };
+    let queue = shared.adapter.create_completion_queue(attr)?;
+    let memory = queue.memory.clone();
+    let shared = Arc::new(Shared { domain: shared, queue, memory, named });
+    let ring = Ring::new(shared.queue.num_entries).map_err(|_| Code::OTHER)?;
+    Ok(Box::new(CompletionQueue {
+        fid: fi::fid_cq { fid: ffi::header::<CompletionQueue>(context), ops: (&raw const OPS).cast_mut() },
+        shared,
+        format,
+        reader: Mutex::new(Reader { cursor: CompletionCursor::new(ring), consumed: 0, error: None }),
+        users: Uses::default(),
+        _use: domain.begin_use(),
+    }))
+}
+
+impl CompletionQueue {
+    pub(crate) fn shared(&self) -> Arc<Shared> {
+        Arc::clone(&self.shared)
+    }
+
+    pub(crate) fn begin_use(&self) -> Use {
+        self.users.begin()
+    }
+
+    /// Tells the adapter how far a client that polls by itself has come.
+    pub(crate) fn set_consumer_index(&self, consumed: u64) -> Result<(), Code> {
+        Ok(self.shared.domain.adapter.set_consumer_index(self.shared.queue.number, consumed)?)
+    }
+
+    /// Reads up to `count` completions, each through `put`, which gets its index.
+    fn take(&self, count: usize, mut put: impl FnMut(usize, &Completion)) -> Result<usize, Code> {
+        if !self.shared.readable() {
+            return Err(Code::NOT_PROVIDED);
+        }
+        let memory = self.shared.memory.as_ref().ok_or(Code::NOT_PROVIDED)?;
+        let mut reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = 0;
+        while taken < count && reader.error.is_none() {
+            let Some(completion) = reader.next(memory, self.shared.queue.entry_size)? else { break };
+            if completion.status == CompletionStatus::Ok {
+                put(taken, &completion);
+                taken += 1;
+            } else {
+                reader.error = Some(completion);
+            }
+        }
+        if taken != 0 {
+            self.set_consumer_index(reader.consumed)?;
+            Ok(taken)
+        } else if reader.error.is_some() {
+            Err(Code::ERROR_AVAILABLE)
+        } else {
+            Err(Code::AGAIN)
+        }
+    }
+}
+
+impl Reader {
+    /// The next completion, if it is there.
+    fn next(&mut self, memory: &RingMemory, entry_size: u32) -> Result<Option<Completion>, Code> {
+        let at = self.cursor.slot() as usize * entry_size as usize;
+        // Acquire: the rest of the entry was written before the word that holds the phase.
+        let flags = memory.load_word_acquire(at)[Completion::FLAGS_OFFSET];
+        if Completion::phase(flags) != self.cursor.phase() {
+            return Ok(None);
+        }
+        let mut bytes = [0; 32];
+        memory.load(at, &mut bytes);
+        let completion = Completion::decode(&bytes, RequestIdWidth::Bits16).map_err(|_| Code::OTHER)?;
+        self.cursor.advance();
+        self.consumed += 1;
+        Ok(Some(completion))
+    }
+}
+
+unsafe extern "C" fn read(cq: *mut fi::fid_cq, buf: *mut c_void, count: usize) -> isize {
+    // SAFETY: as for readfrom, without source addresses.
+    unsafe { readfrom(cq, buf, count, ptr::null_mut()) }
+}
+
+unsafe extern "C" fn readfrom(
+    cq: *mut fi::fid_cq,
+    buf: *mut c_void,
+    count: usize,
+    src_addr: *mut fi::fi_addr_t,
+) -> isize {
+    ffi::counted(|| {
+        // SAFETY: libfabric's contract: an open completion queue.
+        let queue = unsafe { ffi::object::<CompletionQueue>(cq.cast()) }?;
+        if buf.is_null() || count == 0 {
+            return Err(Code::AGAIN);
+        }
+        let words = entry_words(queue.format);
+        queue.take(count, |index, completion| {
+            let entry = data_entry(completion);
+            let fields = [entry.op_context.addr() as u64, entry.flags, entry.len as u64, 0, entry.data, 0];
+            // SAFETY: the application gives room for `count` entries of the queue's format, each of
+            // so many words, and for `count` addresses where it gives any. An entry of each format
+            // is the beginning of the longest.
+            unsafe {
+                buf.cast::<u64>().add(index * words).copy_from_nonoverlapping(fields.as_ptr(), words);
+                if !src_addr.is_null() {
+                    src_addr.add(index).write(fi::FI_ADDR_NOTAVAIL);
+                }
+            }
+        })
+    })
+}
+
+/// 8-byte words of an entry; queues that name no format have the shortest, as in the real provider.
+fn entry_words(format: fi::fi_cq_format) -> usize {
+    match format {
+        fi::FI_CQ_FORMAT_MSG => 3,
+        fi::FI_CQ_FORMAT_DATA => 5,
+        fi::FI_CQ_FORMAT_TAGGED => 6,
+        _ => 1,
+    }
+}
+
+/// A completion in libfabric's terms. Requests that a client posted itself have no context: the
+/// request id stands there.
+fn data_entry(completion: &Completion) -> fi::fi_cq_data_entry {
+    let code = u32::from(completion.operation_code);
+    let (mut flags, mut len, mut data) = match completion.kind {
+        CompletionKind::Send if code == OperationCode::Write.get() => (fi::FI_RMA | fi::FI_WRITE, 0, None),
+        CompletionKind::Send if code == OperationCode::Read.get() => (fi::FI_RMA | fi::FI_READ, 0, None),
+        CompletionKind::Send => (fi::FI_MSG | fi::FI_SEND, 0, None),
+        CompletionKind::Receive(info) if code == OperationCode::Write.get() => {
+            (fi::FI_RMA | fi::FI_REMOTE_WRITE, info.length, info.immediate)
+        }
+        CompletionKind::Receive(info) => (fi::FI_MSG | fi::FI_RECV, info.length, info.immediate),
+    };
+    if data.is_some() {
+        flags |= fi::FI_REMOTE_CQ_DATA;
+    }
+    if completion.status != CompletionStatus::Ok {
+        (len, data) = (0, None);
+    }
+    fi::fi_cq_data_entry {
+        op_context: ptr::without_provenance_mut(completion.id.get() as usize),
+        flags,
+        len: len as usize,
+        buf: ptr::null_mut(),
+        data: data.unwrap_or(0).into(),
+    }
+}
+
+unsafe extern "C" fn readerr(cq: *mut fi::fid_cq, buf: *mut fi::fi_cq_err_entry, _flags: u64) -> isize {
+    ffi::counted(|| {
+        // SAFETY: libfabric's contract: an open completion queue.
+        let queue = unsafe { ffi::object::<CompletionQueue>(cq.cast()) }?;
+        if buf.is_null() {
+            return Err(Code::INVALID);
+        }
+        let (completion, consumed) = {
+            let mut reader = queue.reader.lock().unwrap_or_else(PoisonError::into_inner);
+            (reader.error.take().ok_or(Code::AGAIN)?, reader.consumed)
+        };
+        queue.set_consumer_index(consumed)?;
+        let entry = data_entry(&completion);
+        // SAFETY: not null. The struct is as long as the API version that the application asked for
+        // makes it: these fields are in all of them from 1.5 on, `src_addr` from 1.20 on.
+        unsafe {
+            (*buf).op_context = entry.op_context;
+            (*buf).flags = entry.flags;
+            (*buf).len = 0;
+            (*buf).buf = ptr::null_mut();
+            (*buf).data = 0;
+            (*buf).tag = 0;
+            (*buf).olen = 0;
+            (*buf).err = errno(completion.status);
+            (*buf).prov_errno = completion.status.code().into();
+            if queue.shared.domain.api >= fi::fi_version(1, 5) {
+                (*buf).err_data_size = 0;
+            }
+            if queue.shared.domain.api >= fi::fi_version(1, 20) {
+                (*buf).src_addr = fi::FI_ADDR_NOTAVAIL;
+            }
+        }
+        Ok(1)
+    })
+}
+
+/// libfabric's error for a status, as the real provider translates it (`efa_errno.h`).
+fn errno(status: CompletionStatus) -> c_int {
+    use CompletionStatus as S;
+    match status {
+        S::Ok => 0,
+        S::Flushed => libc::ECANCELED,
+        S::QueuePairInternal
+        | S::InvalidAddressHandle
+        | S::InvalidLocalKey
+        | S::UnsupportedOperation
+        | S::RemoteBadAddress
+        | S::FeatureMismatch => libc::EINVAL,
+        S::UnreachableRemote => libc::EHOSTUNREACH,
+        S::BadLength | S::RemoteBadLength => libc::EMSGSIZE,
+        S::RemoteAbort | S::UnresponsiveRemote => libc::ECONNABORTED,
+        S::RemoteBadQueuePair | S::UnknownPeer => libc::ENOTCONN,
+        S::ReceiverNotReady => fi::FI_ENORX as c_int,
+        S::RemoteBadStatus => libc::EREMOTEIO,
+        _ => fi::FI_EOTHER as c_int,
+    }
+}
+
+/// The words for a provider's error, which is a completion status. They live as long as the process.
+unsafe extern "C" fn strerror(
+    _cq: *mut fi::fid_cq,
+    prov_errno: c_int,
+    _err_data: *const c_void,
+    _buf: *mut c_char,
+    _len: usize,
+) -> *const c_char {
+    static TEXTS: OnceLock<Vec<CString>> = OnceLock::new();
+    let Ok(code) = u8::try_from(prov_errno) else { return c"not a completion status".as_ptr() };
+    let texts = TEXTS.get_or_init(|| {
+        let text = |code| CString::new(CompletionStatus::from_code(code).to_string()).unwrap_or_default();
+        (0..=u8::MAX).map(text).collect()
+    });
+    texts[usize::from(code)].as_ptr()
+}
+
+unsafe extern "C" fn close(fid: *mut fi::fid) -> c_int {
+    ffi::entry(|| {
+        // SAFETY: libfabric's contract for close: an open fid, not used again once this succeeds.
+        unsafe { ffi::object::<CompletionQueue>(fid) }?.users.none()?;
+        // SAFETY: as above, and no endpoint is bound.
+        unsafe { ffi::reclaim::<CompletionQueue>(fid) }.map(drop)
+    })
+}

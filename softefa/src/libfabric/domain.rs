@@ -1,0 +1,216 @@
+//! `fi_domain` and what is opened through it. A domain is a protection domain of an adapter; all
+//! domains of one name in a process share that adapter.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::Arc;
+
+use efa_gda_sys::fi;
+
+use crate::device::{Adapter, DeviceError, ProtectionDomain};
+
+use super::config::{Config, Defect, FIRST_GDA};
+use super::fabric::{Fabric, is_named};
+use super::ffi::{self, Code, Object, UNUSED, text};
+use super::hints::Hints;
+use super::offer::{self, AdapterFace, OLD_LOCAL_MR};
+use super::uses::{Use, Uses};
+use super::{adapters, av, cq, ep, gda, mr};
+
+/// An open domain.
+#[repr(C)]
+pub(crate) struct Domain {
+    fid: fi::fid_domain,
+    shared: Arc<Shared>,
+    users: Uses,
+    _fabric: Use,
+}
+
+/// What the objects of a domain have in common. The protection domain goes with the last of them.
+pub(crate) struct Shared {
+    pub(crate) adapter: Arc<Adapter>,
+    pub(crate) face: AdapterFace,
+    pub(crate) pd: ProtectionDomain,
+    pub(crate) fabric: offer::Fabric,
+    /// The API version that the application asked for.
+    pub(crate) api: u32,
+    /// The domain was opened for memory of other kinds than the system's.
+    pub(crate) hmem: bool,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // Nothing of this protection domain is left: every object holds this struct.
+        if let Err(error) = self.adapter.free_domain(self.pd) {
+            tracing::error!(%error, "a protection domain outlived its domain");
+        }
+    }
+}
+
+static FID_OPS: fi::fi_ops = fi::fi_ops {
+    size: size_of::<fi::fi_ops>(),
+    close: Some(close),
+    bind: Some(ffi::no_bind),
+    control: Some(ffi::no_control),
+    ops_open: Some(ops_open),
+    tostr: None,
+    ops_set: None,
+};
+
+static OPS: fi::fi_ops_domain = fi::fi_ops_domain {
+    size: size_of::<fi::fi_ops_domain>(),
+    av_open: Some(av::open),
+    cq_open: Some(cq::open),
+    endpoint: Some(ep::open),
+    scalable_ep: UNUSED,
+    cntr_open: Some(cntr_open),
+    poll_open: UNUSED,
+    stx_ctx: UNUSED,
+    srx_ctx: UNUSED,
+    query_atomic: UNUSED,
+    query_collective: UNUSED,
+    endpoint2: UNUSED,
+};
+
+// SAFETY: repr(C), begins with fid_domain, which begins with fid; FID_OPS is used by this type alone.
+unsafe impl Object for Domain {
+    const CLASS: u32 = fi::FI_CLASS_DOMAIN;
+    fn ops() -> *const fi::fi_ops {
+        &raw const FID_OPS
+    }
+}
+
+impl Domain {
+    pub(crate) fn shared(&self) -> Arc<Shared> {
+        Arc::clone(&self.shared)
+    }
+
+    pub(crate) fn begin_use(&self) -> Use {
+        self.users.begin()
+    }
+}
+
+impl Shared {
+    /// Whether two objects belong to one domain.
+    pub(crate) fn same(self: &Arc<Self>, other: &Arc<Self>) -> bool {
+        Arc::ptr_eq(self, other)
+    }
+}
+
+impl From<DeviceError> for Code {
+    fn from(error: DeviceError) -> Self {
+        tracing::debug!(%error, "the adapter refused");
+        match error {
+            DeviceError::Busy { .. } => Self::BUSY,
+            DeviceError::Unsupported(_) => Self::NOT_SUPPORTED,
+            DeviceError::Exhausted { .. } | DeviceError::OutOfMemory(_) => Self::NO_MEMORY,
+            _ => Self::INVALID,
+        }
+    }
+}
+
+/// `fi_domain`.
+pub(crate) unsafe extern "C" fn open(
+    fabric: *mut fi::fid_fabric,
+    info: *mut fi::fi_info,
+    domain: *mut *mut fi::fid_domain,
+    context: *mut c_void,
+) -> c_int {
+    ffi::entry(|| {
+        // SAFETY: libfabric's contract: an open fabric, and an info of the loaded libfabric.
+        let (fabric, info) = unsafe { (ffi::object::<Fabric>(fabric.cast())?, Hints::read(info)) };
+        let info = info.ok_or(Code::INVALID)?;
+        let shared = Arc::new(share(fabric, &info)?);
+        let fid = fi::fid_domain {
+            fid: ffi::header::<Domain>(context),
+            ops: (&raw const OPS).cast_mut(),
+            mr: mr::ops(),
+        };
+        let domain_object = Domain { fid, shared, users: Uses::default(), _fabric: fabric.begin_use() };
+        // SAFETY: the application gives the place for the domain.
+        unsafe { ffi::store(domain, ffi::expose(Box::new(domain_object))) }
+    })
+}
+
+fn share(fabric: &Fabric, info: &Hints) -> Result<Shared, Code> {
+    let config = Config::get().map_err(|_| Code::INVALID)?;
+    let attr = info.domain.as_ref().ok_or(Code::INVALID)?;
+    let name = attr.name.as_deref().ok_or(Code::INVALID)?;
+    if info.ep.as_ref().is_none_or(|ep| ep.type_ != fi::FI_EP_RDM) {
+        return Err(Code::INVALID);
+    }
+    let other_fabric = info.fabric.as_ref().and_then(|fabric| fabric.name.as_deref());
+    if other_fabric.is_some_and(|name| name != fabric.kind().name()) {
+        return Err(Code::INVALID);
+    }
+    let local = attr.mr_mode & fi::FI_MR_LOCAL != 0 || info.mode & OLD_LOCAL_MR != 0;
+    if fabric.kind() == offer::Fabric::Direct && !local {
+        return Err(Code::NO_DATA);
+    }
+    let (face, adapter) = adapters::find(config, name)?;
+    let pd = adapter.allocate_domain()?;
+    Ok(Shared {
+        adapter,
+        face,
+        pd,
+        fabric: fabric.kind(),
+        api: fabric.api_version(),
+        hmem: info.caps & fi::FI_HMEM != 0,
+    })
+}
+
+/// Which fabric and device an application's domain belongs to.
+///
+/// # Safety
+/// As for [`ffi::object`].
+pub(crate) unsafe fn identity(domain: *mut fi::fid_domain) -> Result<(offer::Fabric, String), Code> {
+    // SAFETY: the caller's contract.
+    let domain = unsafe { ffi::object::<Domain>(domain.cast()) }?;
+    Ok((domain.shared.fabric, domain.shared.face.device.clone()))
+}
+
+unsafe extern "C" fn close(fid: *mut fi::fid) -> c_int {
+    ffi::entry(|| {
+        // SAFETY: libfabric's contract for close: an open fid, not used again once this succeeds.
+        unsafe { ffi::object::<Domain>(fid) }?.users.none()?;
+        // SAFETY: as above, and nothing of the domain is open.
+        unsafe { ffi::reclaim::<Domain>(fid) }.map(drop)
+    })
+}
+
+unsafe extern "C" fn cntr_open(
+    _domain: *mut fi::fid_domain,
+    _attr: *mut fi::fi_cntr_attr,
+    _cntr: *mut *mut fi::fid_cntr,
+    _context: *mut c_void,
+) -> c_int {
+    Code::NOT_PROVIDED.returned()
+}
+
+unsafe extern "C" fn ops_open(
+    fid: *mut fi::fid,
+    name: *const c_char,
+    _flags: u64,
+    ops: *mut *mut c_void,
+    _context: *mut c_void,
+) -> c_int {
+    ffi::entry(|| {
+        // SAFETY: libfabric's contract: an open fid and the application's string.
+        let (domain, name) = unsafe { (ffi::object::<Domain>(fid)?, text(name)) };
+        let config = Config::get().map_err(|_| Code::INVALID)?;
+        let table = if is_named(name, fi::FI_EFA_DOMAIN_OPS) {
+            gda::domain_table(config.version)
+        } else if is_named(name, fi::FI_EFA_GDA_OPS)
+            && config.version >= FIRST_GDA
+            && config.defect != Some(Defect::NoGda)
+        {
+            if domain.shared.fabric != offer::Fabric::Direct {
+                return Err(Code::NOT_SUPPORTED);
+            }
+            gda::table(config.version)
+        } else {
+            return Err(Code::INVALID);
+        };
+        // SAFETY: the application gives the place for the table.
+        unsafe { ffi::store(ops, table?) }
+    })
+}

@@ -1,0 +1,433 @@
+//! Endpoints: bound to completion queues and an address vector, then enabled, which makes the queue
+//! pair. The queues are driven through the GDA operations; the endpoint's own sends and writes
+//! answer -ENOSYS.
+
+use std::ffi::{c_int, c_void};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use efa_gda_sys::fi;
+use efa_gda_wire::{EntrySize, QueueKey, QueuePairNumber};
+
+use crate::device::{QueuePair, QueuePairAttr};
+
+use super::av::{AddressVector, EndpointAddress, Table};
+use super::config::Config;
+use super::cq::{CompletionQueue, Shared as SharedCq};
+use super::domain::{Domain, Shared};
+use super::ffi::{self, Code, Object, UNUSED};
+use super::hints::Hints;
+use super::offer::{ADDRESS_LENGTH, Offer};
+use super::uses::Use;
+use super::{adapters, matching};
+
+/// An open endpoint.
+#[repr(C)]
+pub(crate) struct Endpoint {
+    fid: fi::fid_ep,
+    domain: Arc<Shared>,
+    settings: Settings,
+    state: Mutex<State>,
+    _use: Use,
+}
+
+/// What the info that opened it asked for.
+#[derive(Clone, Copy)]
+struct Settings {
+    send_depth: u32,
+    receive_depth: u32,
+    entry_size: EntrySize,
+    transmits: bool,
+    receives: bool,
+    /// FI_RX_CQ_DATA: writes with immediate use posted receives.
+    posted_cq_data: bool,
+}
+
+/// Binds, and the queue pair from enable on. The queue pair is declared first, to go first.
+#[derive(Default)]
+struct State {
+    queue_pair: Option<Enabled>,
+    send_cq: Option<Bound<SharedCq>>,
+    receive_cq: Option<Bound<SharedCq>>,
+    av: Option<Bound<Table>>,
+}
+
+struct Bound<T> {
+    object: Arc<T>,
+    _use: Use,
+}
+
+/// A queue pair, destroyed with this value.
+struct Enabled {
+    pair: QueuePair,
+    domain: Arc<Shared>,
+}
+
+impl Drop for Enabled {
+    fn drop(&mut self) {
+        if let Err(error) = self.domain.adapter.destroy_queue_pair(self.pair.number) {
+            tracing::error!(%error, "a queue pair was gone before its endpoint");
+        }
+    }
+}
+
+static FID_OPS: fi::fi_ops = fi::fi_ops {
+    size: size_of::<fi::fi_ops>(),
+    close: Some(close),
+    bind: Some(bind),
+    control: Some(control),
+    ops_open: Some(ffi::no_ops_open),
+    tostr: None,
+    ops_set: None,
+};
+
+static OPS: fi::fi_ops_ep = fi::fi_ops_ep {
+    size: size_of::<fi::fi_ops_ep>(),
+    cancel: Some(cancel),
+    getopt: Some(getopt),
+    setopt: Some(setopt),
+    tx_ctx: UNUSED,
+    rx_ctx: UNUSED,
+    rx_size_left: UNUSED,
+    tx_size_left: UNUSED,
+};
+
+static CM_OPS: fi::fi_ops_cm = fi::fi_ops_cm {
+    size: size_of::<fi::fi_ops_cm>(),
+    setname: Some(setname),
+    getname: Some(getname),
+    getpeer: UNUSED,
+    connect: UNUSED,
+    listen: UNUSED,
+    accept: UNUSED,
+    reject: UNUSED,
+    shutdown: UNUSED,
+    join: UNUSED,
+};
+
+static MSG_OPS: fi::fi_ops_msg = fi::fi_ops_msg {
+    size: size_of::<fi::fi_ops_msg>(),
+    recv: Some(recv),
+    recvv: UNUSED,
+    recvmsg: UNUSED,
+    send: Some(send),
+    sendv: UNUSED,
+    sendmsg: UNUSED,
+    inject: UNUSED,
+    senddata: UNUSED,
+    injectdata: UNUSED,
+};
+
+static RMA_OPS: fi::fi_ops_rma = fi::fi_ops_rma {
+    size: size_of::<fi::fi_ops_rma>(),
+    read: Some(read),
+    readv: UNUSED,
+    readmsg: UNUSED,
+    write: Some(write),
+    writev: UNUSED,
+    writemsg: UNUSED,
+    inject: UNUSED,
+    writedata: UNUSED,
+    injectdata: UNUSED,
+};
+
+/// Tables of tagged, atomic and collective operations, as far as this project states them: longer
+/// than any release has them, every operation answering -ENOSYS.
+#[repr(C)]
+struct OtherOps {
+    size: usize,
+    operations: [fi::fi_unused_op; 32],
+}
+
+static OTHER_OPS: OtherOps = OtherOps { size: size_of::<OtherOps>(), operations: [UNUSED; 32] };
+
+// SAFETY: repr(C), begins with fid_ep, which begins with fid; FID_OPS is used by this type alone.
+unsafe impl Object for Endpoint {
+    const CLASS: u32 = fi::FI_CLASS_EP;
+    fn ops() -> *const fi::fi_ops {
+        &raw const FID_OPS
+    }
+}
+
+impl Endpoint {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The queue pair.
+    ///
+    /// # Errors
+    /// [`Code::BAD_STATE`] before enable, where the real provider dereferences a null.
+    pub(crate) fn queue_pair(&self) -> Result<QueuePair, Code> {
+        self.state().queue_pair.as_ref().map(|enabled| enabled.pair.clone()).ok_or(Code::BAD_STATE)
+    }
+
+    /// The bound address vector.
+    ///
+    /// # Errors
+    /// [`Code::NO_AV`] when none is bound, where the real provider dereferences a null.
+    pub(crate) fn addresses(&self) -> Result<Arc<Table>, Code> {
+        self.state().av.as_ref().map(|bound| Arc::clone(&bound.object)).ok_or(Code::NO_AV)
+    }
+
+    fn enable(&self) -> Result<(), Code> {
+        let mut state = self.state();
+        if state.queue_pair.is_some() {
+            return Err(Code::BAD_STATE);
+        }
+        let (send, receive) = (state.send_cq.as_ref(), state.receive_cq.as_ref());
+        let missing =
+            (self.settings.transmits && send.is_none()) || (self.settings.receives && receive.is_none());
+        let (Some(send), Some(receive), false) = (send.or(receive), receive.or(send), missing) else {
+            return Err(Code::NO_CQ);
+        };
+        let (domain, settings) = (&self.domain, &self.settings);
+        let mut attr = QueuePairAttr::new(domain.pd, send.object.queue.number);
+        attr.receive_cq = receive.object.queue.number;
+        attr.sq_depth = settings.send_depth;
+        attr.rq_depth = settings.receive_depth;
+        attr.entry_size = settings.entry_size;
+        attr.queue_key = QueueKey::new(random_key()?);
+        attr.unsolicited_write_receive = !settings.posted_cq_data && adapters::unsolicited(domain);
+        attr.first_counter = adapters::first_counter();
+        let pair = domain.adapter.create_queue_pair(attr)?;
+        state.queue_pair = Some(Enabled { pair, domain: Arc::clone(domain) });
+        Ok(())
+    }
+
+    fn bind_cq(&self, cq: &CompletionQueue, flags: u64) -> Result<(), Code> {
+        const SIDES: u64 = fi::FI_TRANSMIT | fi::FI_RECV;
+        if flags & SIDES == 0 || flags & !SIDES != 0 {
+            return Err(Code::BAD_FLAGS);
+        }
+        let shared = cq.shared();
+        if !self.domain.same(&shared.domain) {
+            return Err(Code::INVALID);
+        }
+        let mut state = self.state();
+        let taken = (flags & fi::FI_TRANSMIT != 0 && state.send_cq.is_some())
+            || (flags & fi::FI_RECV != 0 && state.receive_cq.is_some());
+        if taken || state.queue_pair.is_some() {
+            return Err(Code::INVALID);
+        }
+        let bound = || Some(Bound { object: Arc::clone(&shared), _use: cq.begin_use() });
+        if flags & fi::FI_TRANSMIT != 0 {
+            state.send_cq = bound();
+        }
+        if flags & fi::FI_RECV != 0 {
+            state.receive_cq = bound();
+        }
+        Ok(())
+    }
+
+    fn bind_av(&self, av: &AddressVector) -> Result<(), Code> {
+        let table = av.table();
+        let mut state = self.state();
+        if !self.domain.same(&table.domain) || state.av.is_some() {
+            return Err(Code::INVALID);
+        }
+        state.av = Some(Bound { object: table, _use: av.begin_use() });
+        Ok(())
+    }
+
+    fn address(&self) -> EndpointAddress {
+        let pair =
+            self.state().queue_pair.as_ref().map(|enabled| (enabled.pair.number, enabled.pair.queue_key));
+        let (queue_pair, queue_key) = pair.unwrap_or((QueuePairNumber::new(0), QueueKey::new(0)));
+        EndpointAddress { gid: self.domain.face.gid, queue_pair, queue_key }
+    }
+}
+
+/// A queue key outside the privileged range, whose top bit is set.
+fn random_key() -> Result<u32, Code> {
+    let mut key = [0_u8; 4];
+    // SAFETY: the buffer has the length given.
+    let got = unsafe { libc::getrandom(key.as_mut_ptr().cast(), key.len(), 0) };
+    if got != key.len() as isize {
+        return Err(Code::OTHER);
+    }
+    Ok(u32::from_ne_bytes(key) & 0x7fff_ffff)
+}
+
+/// `fi_endpoint`.
+pub(crate) unsafe extern "C" fn open(
+    domain: *mut fi::fid_domain,
+    info: *mut fi::fi_info,
+    ep: *mut *mut fi::fid_ep,
+    context: *mut c_void,
+) -> c_int {
+    ffi::entry(|| {
+        // SAFETY: libfabric's contract: an open domain, and an info of the loaded libfabric.
+        let (domain, info) = unsafe { (ffi::object::<Domain>(domain.cast())?, Hints::read(info)) };
+        let shared = domain.shared();
+        let settings = settings(&shared, &info.ok_or(Code::INVALID)?)?;
+        let other = (&raw const OTHER_OPS).cast_mut();
+        let fid = fi::fid_ep {
+            fid: ffi::header::<Endpoint>(context),
+            ops: (&raw const OPS).cast_mut(),
+            cm: (&raw const CM_OPS).cast_mut(),
+            msg: (&raw const MSG_OPS).cast_mut(),
+            rma: (&raw const RMA_OPS).cast_mut(),
+            tagged: other.cast(),
+            atomic: other.cast(),
+            collective: other.cast(),
+        };
+        let endpoint =
+            Endpoint { fid, domain: shared, settings, state: Mutex::default(), _use: domain.begin_use() };
+        // SAFETY: the application gives the place for the endpoint.
+        unsafe { ffi::store(ep, ffi::expose(Box::new(endpoint))) }
+    })
+}
+
+/// Checks the info again, for the application may have changed it.
+fn settings(domain: &Shared, info: &Hints) -> Result<Settings, Code> {
+    let config = Config::get().map_err(|_| Code::INVALID)?;
+    let (Some(tx), Some(rx), true) = (&info.tx, &info.rx, info.ep.is_some()) else {
+        return Err(Code::INVALID);
+    };
+    let offer = Offer::new(&domain.face, domain.fabric, config);
+    matching::check(&offer, info, domain.api).map_err(|why| {
+        tracing::debug!(why, "the info for an endpoint does not match the provider");
+        Code::NO_DATA
+    })?;
+    let limits = &domain.face.limits;
+    let wide = tx.inject_size > limits.inline;
+    let deepest = if wide { limits.send_depth / 2 } else { limits.send_depth };
+    let size = |asked: usize, most: usize| {
+        let entries = if asked == 0 { most } else { asked.min(most) };
+        u32::try_from(entries).map_err(|_| Code::INVALID)
+    };
+    // Without capabilities of a side in the info, both are there.
+    let caps = info.caps;
+    Ok(Settings {
+        send_depth: size(tx.size, deepest)?,
+        receive_depth: size(rx.size, limits.receive_depth)?,
+        entry_size: if wide { EntrySize::B128 } else { EntrySize::B64 },
+        transmits: caps & (fi::FI_SEND | fi::FI_READ | fi::FI_WRITE) != 0,
+        receives: caps & (fi::FI_RECV | fi::FI_REMOTE_READ | fi::FI_REMOTE_WRITE) != 0,
+        posted_cq_data: info.mode & fi::FI_RX_CQ_DATA != 0,
+    })
+}
+
+unsafe extern "C" fn bind(fid: *mut fi::fid, bfid: *mut fi::fid, flags: u64) -> c_int {
+    ffi::entry(|| {
+        // SAFETY: libfabric's contract: two open fids.
+        let endpoint = unsafe { ffi::object::<Endpoint>(fid) }?;
+        // SAFETY: as above; a fid that is neither is refused.
+        if let Ok(cq) = unsafe { ffi::object::<CompletionQueue>(bfid) } {
+            return endpoint.bind_cq(cq, flags);
+        }
+        // SAFETY: as above.
+        endpoint.bind_av(unsafe { ffi::object::<AddressVector>(bfid) }?)
+    })
+}
+
+unsafe extern "C" fn control(fid: *mut fi::fid, command: c_int, _arg: *mut c_void) -> c_int {
+    ffi::entry(|| {
+        // SAFETY: libfabric's contract: an open fid.
+        let endpoint = unsafe { ffi::object::<Endpoint>(fid) }?;
+        match u32::try_from(command) {
+            Ok(fi::FI_ENABLE) => endpoint.enable(),
+            _ => Err(Code::NOT_PROVIDED),
+        }
+    })
+}
+
+unsafe extern "C" fn close(fid: *mut fi::fid) -> c_int {
+    // SAFETY: libfabric's contract for close: an open fid, not used again.
+    ffi::entry(|| unsafe { ffi::reclaim::<Endpoint>(fid) }.map(drop))
+}
+
+unsafe extern "C" fn getname(fid: fi::fid_t, addr: *mut c_void, addrlen: *mut usize) -> c_int {
+    ffi::entry(|| {
+        // SAFETY: libfabric's contract: an open fid.
+        let endpoint = unsafe { ffi::object::<Endpoint>(fid) }?;
+        if addrlen.is_null() {
+            return Err(Code::INVALID);
+        }
+        // SAFETY: not null. Callers learn the length first, with a length of 0.
+        let room = unsafe { addrlen.replace(ADDRESS_LENGTH) };
+        if room < ADDRESS_LENGTH {
+            return Err(Code::TOO_SMALL);
+        }
+        // SAFETY: null is refused; otherwise the application gave at least 32 bytes.
+        unsafe { ffi::store(addr.cast(), endpoint.address().to_bytes()) }
+    })
+}
+
+unsafe extern "C" fn setname(_fid: fi::fid_t, _addr: *mut c_void, _addrlen: usize) -> c_int {
+    Code::NOT_PROVIDED.returned()
+}
+
+unsafe extern "C" fn getopt(
+    _fid: fi::fid_t,
+    _level: c_int,
+    _optname: c_int,
+    _optval: *mut c_void,
+    _optlen: *mut usize,
+) -> c_int {
+    Code::NO_OPTION.returned()
+}
+
+unsafe extern "C" fn setopt(
+    _fid: fi::fid_t,
+    _level: c_int,
+    _optname: c_int,
+    _optval: *const c_void,
+    _optlen: usize,
+) -> c_int {
+    Code::NO_OPTION.returned()
+}
+
+const REFUSED: isize = Code::NOT_PROVIDED.returned() as isize;
+
+unsafe extern "C" fn cancel(_fid: fi::fid_t, _context: *mut c_void) -> isize {
+    REFUSED
+}
+
+unsafe extern "C" fn recv(
+    _ep: *mut fi::fid_ep,
+    _buf: *mut c_void,
+    _len: usize,
+    _desc: *mut c_void,
+    _src: fi::fi_addr_t,
+    _context: *mut c_void,
+) -> isize {
+    REFUSED
+}
+
+unsafe extern "C" fn send(
+    _ep: *mut fi::fid_ep,
+    _buf: *const c_void,
+    _len: usize,
+    _desc: *mut c_void,
+    _dest: fi::fi_addr_t,
+    _context: *mut c_void,
+) -> isize {
+    REFUSED
+}
+
+unsafe extern "C" fn read(
+    _ep: *mut fi::fid_ep,
+    _buf: *mut c_void,
+    _len: usize,
+    _desc: *mut c_void,
+    _src: fi::fi_addr_t,
+    _addr: u64,
+    _key: u64,
+    _context: *mut c_void,
+) -> isize {
+    REFUSED
+}
+
+unsafe extern "C" fn write(
+    _ep: *mut fi::fid_ep,
+    _buf: *const c_void,
+    _len: usize,
+    _desc: *mut c_void,
+    _dest: fi::fi_addr_t,
+    _addr: u64,
+    _key: u64,
+    _context: *mut c_void,
+) -> isize {
+    REFUSED
+}

@@ -1,0 +1,154 @@
+//! `fi_fabric` and the fabric's operations: opening domains, and the feature operations of 2.6.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+
+use efa_gda_sys::fi;
+
+use super::config::{Config, FIRST_COUNTERS};
+use super::domain;
+use super::ffi::{self, Code, Object, UNUSED, text};
+use super::hints::FabricHints;
+use super::offer;
+use super::uses::{Use, Uses};
+
+/// An open fabric.
+#[repr(C)]
+pub(crate) struct Fabric {
+    fid: fi::fid_fabric,
+    kind: offer::Fabric,
+    domains: Uses,
+}
+
+static FID_OPS: fi::fi_ops = fi::fi_ops {
+    size: size_of::<fi::fi_ops>(),
+    close: Some(close),
+    bind: Some(ffi::no_bind),
+    control: Some(ffi::no_control),
+    ops_open: Some(ops_open),
+    tostr: None,
+    ops_set: None,
+};
+
+static OPS: fi::fi_ops_fabric = fi::fi_ops_fabric {
+    size: size_of::<fi::fi_ops_fabric>(),
+    domain: Some(domain::open),
+    passive_ep: UNUSED,
+    eq_open: UNUSED,
+    wait_open: UNUSED,
+    trywait: UNUSED,
+    domain2: UNUSED,
+};
+
+// SAFETY: repr(C), begins with fid_fabric, which begins with fid; FID_OPS is used by this type alone.
+unsafe impl Object for Fabric {
+    const CLASS: u32 = fi::FI_CLASS_FABRIC;
+    fn ops() -> *const fi::fi_ops {
+        &raw const FID_OPS
+    }
+}
+
+impl Fabric {
+    pub(crate) fn kind(&self) -> offer::Fabric {
+        self.kind
+    }
+
+    /// The API version that the application asked for.
+    pub(crate) fn api_version(&self) -> u32 {
+        self.fid.api_version
+    }
+
+    pub(crate) fn begin_use(&self) -> Use {
+        self.domains.begin()
+    }
+}
+
+/// `fi_fabric`.
+pub(crate) unsafe extern "C" fn open(
+    attr: *mut fi::fi_fabric_attr,
+    fabric: *mut *mut fi::fid_fabric,
+    context: *mut c_void,
+) -> c_int {
+    ffi::entry(|| {
+        let config = Config::get().map_err(|_| Code::INVALID)?;
+        // SAFETY: libfabric passes on the application's attributes, which it has read itself.
+        let wanted = unsafe { FabricHints::read(attr) }.ok_or(Code::INVALID)?;
+        let kind = wanted.name.as_deref().and_then(offer::Fabric::named).ok_or(Code::NO_DATA)?;
+        let offered = match kind {
+            offer::Fabric::Direct => config.direct,
+            offer::Fabric::Plain => config.plain,
+        };
+        if !offered || wanted.prov_version > config.version {
+            return Err(Code::NO_DATA);
+        }
+        let fid = fi::fid_fabric {
+            fid: ffi::header::<Fabric>(context),
+            ops: (&raw const OPS).cast_mut(),
+            // SAFETY: not null, or `wanted` would be an error.
+            api_version: unsafe { (*attr).api_version },
+        };
+        let object = ffi::expose(Box::new(Fabric { fid, kind, domains: Uses::default() }));
+        // SAFETY: the application gives the place for the fabric.
+        unsafe { ffi::store(fabric, object) }
+    })
+}
+
+/// Which fabric an application's fid is.
+///
+/// # Safety
+/// As for [`ffi::object`].
+pub(crate) unsafe fn kind(fabric: *mut fi::fid_fabric) -> Result<offer::Fabric, Code> {
+    // SAFETY: the caller's contract.
+    unsafe { ffi::object::<Fabric>(fabric.cast()) }.map(Fabric::kind)
+}
+
+unsafe extern "C" fn close(fid: *mut fi::fid) -> c_int {
+    ffi::entry(|| {
+        // SAFETY: libfabric's contract for close: an open fid, not used again once this succeeds.
+        unsafe { ffi::object::<Fabric>(fid) }?.domains.none()?;
+        // SAFETY: as above, and no domain is open.
+        unsafe { ffi::reclaim::<Fabric>(fid) }.map(drop)
+    })
+}
+
+unsafe extern "C" fn ops_open(
+    fid: *mut fi::fid,
+    name: *const c_char,
+    _flags: u64,
+    ops: *mut *mut c_void,
+    _context: *mut c_void,
+) -> c_int {
+    ffi::entry(|| {
+        // SAFETY: libfabric's contract: an open fid and the application's string.
+        let (fabric, name) = unsafe { (ffi::object::<Fabric>(fid)?, text(name)) };
+        let config = Config::get().map_err(|_| Code::INVALID)?;
+        if !is_named(name, fi::FI_EFA_FEATURE_OPS) || config.version < FIRST_COUNTERS {
+            return Err(Code::INVALID);
+        }
+        let table = match fabric.kind {
+            offer::Fabric::Direct => &raw const DIRECT_FEATURES,
+            offer::Fabric::Plain => &raw const PLAIN_FEATURES,
+        };
+        // SAFETY: the application gives the place for the table.
+        unsafe { ffi::store(ops, table.cast_mut().cast()) }
+    })
+}
+
+/// Whether the application asked for the operations of that name, a string that ends in zero.
+pub(crate) fn is_named(asked: Option<&str>, name: &[u8]) -> bool {
+    asked.is_some_and(|asked| {
+        CStr::from_bytes_with_nul(name).is_ok_and(|name| name.to_bytes() == asked.as_bytes())
+    })
+}
+
+static DIRECT_FEATURES: fi::fi_efa_feature_ops = fi::fi_efa_feature_ops { query: Some(query_direct) };
+static PLAIN_FEATURES: fi::fi_efa_feature_ops = fi::fi_efa_feature_ops { query: Some(query_plain) };
+
+unsafe extern "C" fn query_direct(feature: *const c_char) -> bool {
+    // SAFETY: null, or the application's string. `mixed_hmem_iov` is what 2.6 knows.
+    let feature = unsafe { text(feature) };
+    feature == Some("mixed_hmem_iov")
+}
+
+unsafe extern "C" fn query_plain(_feature: *const c_char) -> bool {
+    false
+}

@@ -1,0 +1,222 @@
+//! The EFA operations on a domain: what exposes queues, addresses and keys to whoever drives the
+//! queues itself (`fi_efa_ops_gda`), and `fi_efa_ops_domain`.
+//!
+//! A table has as many pointers as the release that is claimed had, and ends where memory ends: the
+//! page after it cannot be read. A client that reads `cntr_open_ext` from a five-pointer table
+//! faults here, where behind the real provider's table something else would follow.
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+use std::sync::OnceLock;
+
+use efa_gda_sys::fi;
+
+use crate::device::PAGE_BYTES;
+
+use super::config::{Config, Defect, FIRST_COUNTERS};
+use super::cq;
+use super::ep::Endpoint;
+use super::ffi::{self, Code};
+use super::mr::Region;
+
+/// The one release whose domain operations held the first four GDA operations too.
+const MERGED: u32 = fi::fi_version(202, 0);
+
+static GDA_OPS: fi::fi_efa_ops_gda = fi::fi_efa_ops_gda {
+    query_addr: Some(query_addr),
+    query_qp_wqs: Some(query_qp_wqs),
+    query_cq: Some(query_cq),
+    cq_open_ext: Some(cq::open_ext),
+    get_mr_lkey: Some(get_mr_lkey),
+    cntr_open_ext: Some(cntr_open_ext),
+};
+
+/// Domain operations as 2.2 had them; other releases have the first pointer alone.
+#[repr(C)]
+struct MergedOps {
+    domain: fi::fi_efa_ops_domain,
+    gda: fi::fi_efa_ops_gda,
+}
+
+static DOMAIN_OPS: MergedOps = MergedOps {
+    domain: fi::fi_efa_ops_domain { query_mr: Some(query_mr) },
+    gda: fi::fi_efa_ops_gda {
+        query_addr: Some(query_addr),
+        query_qp_wqs: Some(query_qp_wqs),
+        query_cq: Some(query_cq),
+        cq_open_ext: Some(cq::open_ext),
+        get_mr_lkey: None,
+        cntr_open_ext: None,
+    },
+};
+
+/// The GDA operations of provider release `version`.
+pub(crate) fn table(version: u32) -> Result<*mut c_void, Code> {
+    static TABLE: OnceLock<Option<FencedTable>> = OnceLock::new();
+    let pointers = if version >= FIRST_COUNTERS { 6 } else { 5 };
+    FencedTable::of(&TABLE, (&raw const GDA_OPS).cast(), pointers)
+}
+
+/// The domain operations of provider release `version`.
+pub(crate) fn domain_table(version: u32) -> Result<*mut c_void, Code> {
+    static TABLE: OnceLock<Option<FencedTable>> = OnceLock::new();
+    let pointers = if version == MERGED { 5 } else { 1 };
+    FencedTable::of(&TABLE, (&raw const DOMAIN_OPS).cast(), pointers)
+}
+
+/// A copy of a table's first pointers that ends at the end of a readable page.
+struct FencedTable(*mut c_void);
+
+// SAFETY: the table is not written after it was made.
+unsafe impl Send for FencedTable {}
+// SAFETY: as above.
+unsafe impl Sync for FencedTable {}
+
+impl FencedTable {
+    /// The table in `place`, made from `source` on first use; it lives as long as the process, for
+    /// clients keep it.
+    fn of(
+        place: &'static OnceLock<Option<Self>>,
+        source: *const *const c_void,
+        pointers: usize,
+    ) -> Result<*mut c_void, Code> {
+        let table = place.get_or_init(|| Self::copy(source, pointers));
+        table.as_ref().map(|table| table.0).ok_or(Code::NO_MEMORY)
+    }
+
+    fn copy(source: *const *const c_void, pointers: usize) -> Option<Self> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping of two pages; the second becomes unreadable, the first receives
+        // `pointers` pointers at its end and is then read-only. `source` is one of the tables above,
+        // which have at least that many.
+        unsafe {
+            let pages = libc::mmap(ptr::null_mut(), 2 * PAGE_BYTES, access, flags, -1, 0);
+            if pages == libc::MAP_FAILED {
+                return None;
+            }
+            let end = pages.cast::<u8>().add(PAGE_BYTES).cast::<*const c_void>();
+            let table = end.sub(pointers);
+            table.copy_from_nonoverlapping(source, pointers);
+            let fenced = libc::mprotect(end.cast(), PAGE_BYTES, libc::PROT_NONE) == 0
+                && libc::mprotect(pages, PAGE_BYTES, libc::PROT_READ) == 0;
+            fenced.then(|| Self(table.cast()))
+        }
+    }
+}
+
+unsafe extern "C" fn query_addr(
+    ep: *mut fi::fid_ep,
+    addr: fi::fi_addr_t,
+    ahn: *mut u16,
+    remote_qpn: *mut u16,
+    remote_qkey: *mut u32,
+) -> c_int {
+    ffi::entry(|| {
+        // SAFETY: libfabric's contract: an open endpoint.
+        let endpoint = unsafe { ffi::object::<Endpoint>(ep.cast()) }?;
+        let (handle, address) = endpoint.addresses()?.get(addr)?;
+        // SAFETY: places that the application gives; null is refused.
+        unsafe {
+            ffi::store(ahn, handle.get())?;
+            ffi::store(remote_qpn, address.queue_pair.get())?;
+            ffi::store(remote_qkey, address.queue_key.get())
+        }
+    })
+}
+
+unsafe extern "C" fn query_qp_wqs(
+    ep: *mut fi::fid_ep,
+    sq_attr: *mut fi::fi_efa_wq_attr,
+    rq_attr: *mut fi::fi_efa_wq_attr,
+) -> c_int {
+    ffi::entry(|| {
+        // SAFETY: libfabric's contract: an open endpoint.
+        let endpoint = unsafe { ffi::object::<Endpoint>(ep.cast()) }?;
+        // SAFETY: places that the application gives; null is refused.
+        unsafe {
+            ffi::store(sq_attr, fi::fi_efa_wq_attr::default())?;
+            ffi::store(rq_attr, fi::fi_efa_wq_attr::default())?;
+        }
+        let pair = endpoint.queue_pair()?;
+        let mut sq = fi::fi_efa_wq_attr {
+            buffer: pair.sq.memory.as_ptr(),
+            entry_size: pair.sq.entry_size.bytes() as u32,
+            num_entries: pair.sq.num_entries,
+            doorbell: pair.sq.doorbell.as_ptr(),
+            max_batch: pair.sq.max_batch,
+            ..Default::default()
+        };
+        if let Some(defect) = Config::get().ok().and_then(|config| config.defect) {
+            spoil(&mut sq, defect);
+        }
+        // SAFETY: as above.
+        unsafe { ffi::store(sq_attr, sq)? };
+        let Some(rq) = pair.rq else { return Ok(()) };
+        let attr = fi::fi_efa_wq_attr {
+            buffer: rq.memory.as_ptr(),
+            entry_size: rq.entry_size,
+            num_entries: rq.num_entries,
+            doorbell: rq.doorbell.as_ptr(),
+            max_batch: rq.max_batch,
+            ..Default::default()
+        };
+        // SAFETY: as above.
+        unsafe { ffi::store(rq_attr, attr) }
+    })
+}
+
+/// Reports the queue as a broken provider would.
+fn spoil(sq: &mut fi::fi_efa_wq_attr, defect: Defect) {
+    match defect {
+        Defect::Depth(depth) => sq.num_entries = depth,
+        Defect::EntrySize(bytes) => sq.entry_size = bytes,
+        Defect::UnalignedDoorbell => sq.doorbell = sq.doorbell.wrapping_byte_add(2),
+        Defect::NullBuffer => sq.buffer = ptr::null_mut(),
+        Defect::NoGda | Defect::CrashInGetinfo | Defect::HangInGetinfo => {}
+    }
+}
+
+unsafe extern "C" fn query_cq(cq: *mut fi::fid_cq, attr: *mut fi::fi_efa_cq_attr) -> c_int {
+    ffi::entry(|| {
+        // SAFETY: libfabric's contract: an open completion queue.
+        let queue = unsafe { ffi::object::<cq::CompletionQueue>(cq.cast()) }?.shared();
+        let found = fi::fi_efa_cq_attr {
+            buffer: queue.buffer(),
+            entry_size: queue.queue.entry_size,
+            num_entries: queue.queue.num_entries,
+        };
+        // SAFETY: a place that the application gives; null is refused.
+        unsafe { ffi::store(attr, found) }
+    })
+}
+
+unsafe extern "C" fn get_mr_lkey(mr: *mut fi::fid_mr) -> u64 {
+    let mut key = fi::FI_KEY_NOTAVAIL;
+    ffi::entry(|| {
+        // SAFETY: libfabric's contract: an open region; null and foreign ones have no key here.
+        key = unsafe { ffi::object::<Region>(mr.cast()) }?.keys().local.get().into();
+        Ok(())
+    });
+    key
+}
+
+unsafe extern "C" fn cntr_open_ext(
+    _domain: *mut fi::fid_domain,
+    _attr: *mut fi::fi_cntr_attr,
+    _cntr: *mut *mut fi::fid_cntr,
+    _context: *mut c_void,
+    _efa_attr: *mut fi::fi_efa_comp_cntr_init_attr,
+) -> c_int {
+    Code::NOT_SUPPORTED.returned()
+}
+
+unsafe extern "C" fn query_mr(mr: *mut fi::fid_mr, attr: *mut fi::fi_efa_mr_attr) -> c_int {
+    ffi::entry(|| {
+        // SAFETY: libfabric's contract: an open region.
+        unsafe { ffi::object::<Region>(mr.cast()) }?;
+        // No id is valid: they name buses of a host that this adapter does not sit on.
+        // SAFETY: a place that the application gives; null is refused.
+        unsafe { ffi::store(attr, fi::fi_efa_mr_attr::default()) }
+    })
+}

@@ -1,0 +1,112 @@
+//! Memory that an application gives as a file descriptor (a dmabuf, a memfd), mapped so that the
+//! engine reaches it. What cannot be mapped, such as a GPU's memory, is refused.
+
+use std::ffi::c_int;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use crate::device::{DeviceError, HostMemory, Memory, MemoryFault, RingMemory};
+
+use super::ffi::Code;
+
+/// A range of a file, mapped for the life of this value.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    /// As mapped: whole pages.
+    pages: NonNull<u8>,
+    mapped: usize,
+    /// The range itself.
+    start: NonNull<u8>,
+    length: usize,
+}
+
+// SAFETY: an address range that this value owns; access to its bytes is others' to justify.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps `length` bytes from `offset` of the file behind `fd`, which may be closed afterwards.
+    ///
+    /// # Errors
+    /// [`Code::INVALID`] for an empty range, a range past the file's end, and no file;
+    /// [`Code::NOT_SUPPORTED`] for a file that the processor cannot map.
+    pub(crate) fn new(fd: c_int, offset: u64, length: usize) -> Result<Self, Code> {
+        let page = crate::device::PAGE_BYTES as u64;
+        let skip = (offset % page) as usize;
+        let aligned = i64::try_from(offset - skip as u64).map_err(|_| Code::INVALID)?;
+        let mapped = length.checked_add(skip).filter(|_| length != 0).ok_or(Code::INVALID)?;
+        // SAFETY: stat is a plain C struct for which all zeroes is a value, and can be written.
+        let (known, size) = unsafe {
+            let mut stat: libc::stat = std::mem::zeroed();
+            (libc::fstat(fd, &mut stat) == 0, stat.st_size)
+        };
+        // A page past a file's end maps and then faults on access. Files without a size, such as
+        // older dmabufs, report 0.
+        if !known || (size > 0 && (size as u64) < offset.saturating_add(length as u64)) {
+            return Err(Code::INVALID);
+        }
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping at a place of the kernel's choice.
+        let pages = unsafe { libc::mmap(ptr::null_mut(), mapped, protection, libc::MAP_SHARED, fd, aligned) };
+        if pages == libc::MAP_FAILED {
+            return Err(Code::NOT_SUPPORTED);
+        }
+        let pages = NonNull::new(pages.cast::<u8>()).ok_or(Code::NOT_SUPPORTED)?;
+        // SAFETY: `skip` is less than what was mapped.
+        let start = unsafe { pages.add(skip) };
+        Ok(Self { pages, mapped, start, length })
+    }
+
+    /// The range as the memory of a ring.
+    pub(crate) fn ring(self) -> Result<Arc<RingMemory>, DeviceError> {
+        let (start, length) = (self.start, self.length);
+        // SAFETY: mapped as long as this value lives, which goes along as what is kept. The
+        // application shares the memory with an adapter, which is what it gave it for.
+        unsafe { RingMemory::given(start, length, Some(Arc::new(self))) }
+    }
+
+    /// The range as memory of a region, where entries call its first byte `address`.
+    pub(crate) fn at(self, address: u64) -> MappedMemory {
+        // SAFETY: mapped, readable and writable as long as this value lives, which goes along; the
+        // application treats it as memory that an adapter may access.
+        let host = unsafe { HostMemory::new(self.start, self.length) };
+        MappedMemory { host, address, mapping: self }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: what `new` mapped, unmapped once.
+        unsafe { libc::munmap(self.pages.as_ptr().cast(), self.mapped) };
+    }
+}
+
+/// A mapped range under addresses of the application's choice.
+#[derive(Debug)]
+pub(crate) struct MappedMemory {
+    host: HostMemory,
+    address: u64,
+    mapping: Mapping,
+}
+
+impl MappedMemory {
+    fn translate(&self, address: u64) -> u64 {
+        let start = self.mapping.start.as_ptr().addr() as u64;
+        start.wrapping_add(address.wrapping_sub(self.address))
+    }
+
+    fn named(&self, fault: MemoryFault, address: u64) -> MemoryFault {
+        MemoryFault { address, length: fault.length }
+    }
+}
+
+impl Memory for MappedMemory {
+    fn read(&self, address: u64, into: &mut [u8]) -> Result<(), MemoryFault> {
+        self.host.read(self.translate(address), into).map_err(|fault| self.named(fault, address))
+    }
+
+    fn write(&self, address: u64, from: &[u8]) -> Result<(), MemoryFault> {
+        self.host.write(self.translate(address), from).map_err(|fault| self.named(fault, address))
+    }
+}

@@ -1,0 +1,259 @@
+//! Memory registration: `fi_mr_reg`, `fi_mr_regv` and `fi_mr_regattr`.
+
+use std::ffi::{c_int, c_void};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use efa_gda_sys::fi;
+
+use crate::device::{Access, HostMemory, Memory, MemoryKeys, MemoryRegionAttr};
+
+use super::domain::{Domain, Shared};
+use super::ffi::{self, Code, Object};
+use super::mapping::Mapping;
+use super::uses::Use;
+
+/// The first API with FI_MR_DMABUF.
+const DMABUF: u32 = fi::fi_version(1, 20);
+
+/// An open memory region.
+#[repr(C)]
+pub(crate) struct Region {
+    fid: fi::fid_mr,
+    keys: MemoryKeys,
+    domain: Arc<Shared>,
+    _use: Use,
+}
+
+static FID_OPS: fi::fi_ops = fi::fi_ops {
+    size: size_of::<fi::fi_ops>(),
+    close: Some(close),
+    bind: Some(ffi::no_bind),
+    control: Some(ffi::no_control),
+    ops_open: Some(ffi::no_ops_open),
+    tostr: None,
+    ops_set: None,
+};
+
+static OPS: fi::fi_ops_mr = fi::fi_ops_mr {
+    size: size_of::<fi::fi_ops_mr>(),
+    reg: Some(reg),
+    regv: Some(regv),
+    regattr: Some(regattr),
+};
+
+/// The operations for `fid_domain::mr`.
+pub(crate) fn ops() -> *mut fi::fi_ops_mr {
+    (&raw const OPS).cast_mut()
+}
+
+// SAFETY: repr(C), begins with fid_mr, which begins with fid; FID_OPS is used by this type alone.
+unsafe impl Object for Region {
+    const CLASS: u32 = fi::FI_CLASS_MR;
+    fn ops() -> *const fi::fi_ops {
+        &raw const FID_OPS
+    }
+}
+
+impl Region {
+    pub(crate) fn keys(&self) -> MemoryKeys {
+        self.keys
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // When this returns, no engine touches the memory any more.
+        if let Err(error) = self.domain.adapter.deregister_memory(self.keys.local) {
+            tracing::error!(%error, "a memory region was gone before it was closed");
+        }
+    }
+}
+
+/// What is to be registered, whichever call asked for it.
+struct Request {
+    address: u64,
+    length: u64,
+    access: u64,
+    memory: Arc<dyn Memory>,
+    context: *mut c_void,
+}
+
+unsafe extern "C" fn reg(
+    fid: *mut fi::fid,
+    buf: *const c_void,
+    len: usize,
+    access: u64,
+    _offset: u64,
+    _requested_key: u64,
+    flags: u64,
+    mr: *mut *mut fi::fid_mr,
+    context: *mut c_void,
+) -> c_int {
+    ffi::entry(|| {
+        refuse_flags(flags)?;
+        // SAFETY: libfabric's contract for registered memory.
+        let request = unsafe { host(buf, len, access, context) }?;
+        // SAFETY: libfabric's contract: an open domain, and a place for the region.
+        unsafe { register(fid, request, mr) }
+    })
+}
+
+unsafe extern "C" fn regv(
+    fid: *mut fi::fid,
+    iov: *const fi::iovec,
+    count: usize,
+    access: u64,
+    _offset: u64,
+    _requested_key: u64,
+    flags: u64,
+    mr: *mut *mut fi::fid_mr,
+    context: *mut c_void,
+) -> c_int {
+    ffi::entry(|| {
+        refuse_flags(flags)?;
+        // SAFETY: the application's vector of `count` parts.
+        let part = unsafe { only_part(iov, count) }?;
+        // SAFETY: libfabric's contract for registered memory.
+        let request = unsafe { host(part.iov_base, part.iov_len, access, context) }?;
+        // SAFETY: libfabric's contract: an open domain, and a place for the region.
+        unsafe { register(fid, request, mr) }
+    })
+}
+
+unsafe extern "C" fn regattr(
+    fid: *mut fi::fid,
+    attr: *const fi::fi_mr_attr,
+    flags: u64,
+    mr: *mut *mut fi::fid_mr,
+) -> c_int {
+    ffi::entry(|| {
+        // SAFETY: libfabric's contract: an open domain.
+        let domain = unsafe { ffi::object::<Domain>(fid) }?.shared();
+        if attr.is_null() {
+            return Err(Code::INVALID);
+        }
+        // SAFETY: not null. The struct grew with the API version that the application asked for:
+        // these fields are in all of them, and each is read by itself.
+        let (access, context) = unsafe { ((*attr).access, (*attr).context) };
+        // SAFETY: `iface` exists in every API that has FI_HMEM, which the domain was opened with.
+        if domain.hmem && unsafe { (*attr).iface } != fi::FI_HMEM_SYSTEM {
+            return Err(Code::NOT_PROVIDED);
+        }
+        let request = if flags == fi::FI_MR_DMABUF && domain.api >= DMABUF {
+            // SAFETY: with this flag the application gives a dmabuf here.
+            unsafe { dmabuf((*attr).__bindgen_anon_1.dmabuf, access, context) }?
+        } else {
+            refuse_flags(flags)?;
+            // SAFETY: without that flag it gives a vector of `iov_count` parts.
+            let part = unsafe { only_part((*attr).__bindgen_anon_1.mr_iov, (*attr).iov_count) }?;
+            // SAFETY: libfabric's contract for registered memory.
+            unsafe { host(part.iov_base, part.iov_len, access, context) }?
+        };
+        // SAFETY: libfabric's contract: an open domain, and a place for the region.
+        unsafe { register(fid, request, mr) }
+    })
+}
+
+fn refuse_flags(flags: u64) -> Result<(), Code> {
+    if flags == 0 { Ok(()) } else { Err(Code::BAD_FLAGS) }
+}
+
+/// # Safety
+/// `iov` is null or a vector of `count` parts.
+unsafe fn only_part(iov: *const fi::iovec, count: usize) -> Result<fi::iovec, Code> {
+    if iov.is_null() || count != 1 {
+        return Err(Code::INVALID);
+    }
+    // SAFETY: not null, and one part long.
+    Ok(unsafe { iov.read() })
+}
+
+/// Memory of this process.
+///
+/// # Safety
+/// The application keeps `len` bytes at `buf` mapped until it closes the region, and accesses them
+/// as memory that an adapter may access at any time.
+unsafe fn host(buf: *const c_void, len: usize, access: u64, context: *mut c_void) -> Result<Request, Code> {
+    let start = NonNull::new(buf.cast::<u8>().cast_mut()).ok_or(Code::INVALID)?;
+    Ok(Request {
+        address: buf.addr() as u64,
+        length: len as u64,
+        access,
+        // SAFETY: the caller's contract; closing the region deregisters before it returns.
+        memory: Arc::new(unsafe { HostMemory::new(start, len) }),
+        context,
+    })
+}
+
+/// # Safety
+/// `dmabuf` is null or readable.
+unsafe fn dmabuf(
+    dmabuf: *const fi::fi_mr_dmabuf,
+    access: u64,
+    context: *mut c_void,
+) -> Result<Request, Code> {
+    if dmabuf.is_null() {
+        return Err(Code::INVALID);
+    }
+    // SAFETY: not null, so readable by the caller's contract.
+    let part = unsafe { dmabuf.read() };
+    let mapping = Mapping::new(part.fd, part.offset, part.len)?;
+    // Entries name the memory by where the application says that it lies.
+    let address = (part.base_addr.addr() as u64).wrapping_add(part.offset);
+    Ok(Request { address, length: part.len as u64, access, memory: Arc::new(mapping.at(address)), context })
+}
+
+/// # Safety
+/// `fid` is an open domain or foreign; `mr` is null or can be written.
+unsafe fn register(fid: *mut fi::fid, request: Request, mr: *mut *mut fi::fid_mr) -> Result<(), Code> {
+    // SAFETY: the caller's contract.
+    let domain = unsafe { ffi::object::<Domain>(fid) }?;
+    let shared = domain.shared();
+    let keys = shared.adapter.register_memory(MemoryRegionAttr {
+        pd: shared.pd,
+        address: request.address,
+        length: request.length,
+        access: adapter_access(request.access),
+        memory: request.memory,
+    })?;
+    let region = ffi::expose::<Region, fi::fid_mr>(Box::new(Region {
+        fid: fi::fid_mr {
+            fid: ffi::header::<Region>(request.context),
+            mem_desc: std::ptr::null_mut(),
+            key: keys.remote.get().into(),
+        },
+        keys,
+        domain: shared,
+        _use: domain.begin_use(),
+    }));
+    // SAFETY: just made, seen by nobody else. The descriptor is the region itself.
+    unsafe { (*region).mem_desc = region.cast() };
+    // SAFETY: the caller's contract.
+    unsafe { ffi::store(mr, region) }
+}
+
+/// The adapter's rights for libfabric's, as the real provider translates them
+/// (`efa_mr_ofi_to_ibv_access`): none at all means send and receive, and the source of a send can
+/// be read by peers.
+fn adapter_access(access: u64) -> Access {
+    const KNOWN: u64 =
+        fi::FI_SEND | fi::FI_RECV | fi::FI_READ | fi::FI_WRITE | fi::FI_REMOTE_READ | fi::FI_REMOTE_WRITE;
+    let access = if access == 0 || access & !KNOWN != 0 { fi::FI_SEND | fi::FI_RECV } else { access };
+    let mut rights = Access::LOCAL_READ;
+    if access & (fi::FI_RECV | fi::FI_READ | fi::FI_REMOTE_WRITE) != 0 {
+        rights = rights | Access::LOCAL_WRITE;
+    }
+    if access & (fi::FI_REMOTE_READ | fi::FI_SEND) != 0 {
+        rights = rights | Access::REMOTE_READ;
+    }
+    if access & fi::FI_REMOTE_WRITE != 0 {
+        rights = rights | Access::REMOTE_WRITE;
+    }
+    rights
+}
+
+unsafe extern "C" fn close(fid: *mut fi::fid) -> c_int {
+    // SAFETY: libfabric's contract for close: an open fid, not used again.
+    ffi::entry(|| unsafe { ffi::reclaim::<Region>(fid) }.map(drop))
+}

@@ -1,0 +1,93 @@
+//! `fid_nic`: what an info says about the device itself. Closed by libfabric with the info.
+
+use std::ffi::{CString, c_char, c_int};
+use std::net::Ipv6Addr;
+use std::ptr;
+
+use efa_gda_sys::fi;
+
+use super::ffi::{self, Code, Object};
+use super::offer::AdapterFace;
+
+/// Bits a second, as the adapters that have GDA report.
+const LINK_SPEED: usize = 200_000_000_000;
+
+#[repr(C)]
+struct Nic {
+    fid: fi::fid_nic,
+    device: fi::fi_device_attr,
+    bus: fi::fi_bus_attr,
+    link: fi::fi_link_attr,
+    /// What the structs above point to.
+    _strings: Vec<CString>,
+}
+
+static OPS: fi::fi_ops = fi::fi_ops {
+    size: size_of::<fi::fi_ops>(),
+    close: Some(close),
+    bind: Some(ffi::no_bind),
+    control: Some(ffi::no_control),
+    ops_open: Some(ffi::no_ops_open),
+    // libfabric prints a nic itself when there is no such operation.
+    tostr: None,
+    ops_set: None,
+};
+
+// SAFETY: repr(C), begins with fid_nic, which begins with fid; OPS is used by this type alone.
+unsafe impl Object for Nic {
+    // libfabric gives nics no class of their own.
+    const CLASS: u32 = fi::FI_CLASS_UNSPEC;
+    fn ops() -> *const fi::fi_ops {
+        &raw const OPS
+    }
+}
+
+/// Makes the nic of `adapter`.
+pub(crate) fn expose(adapter: &AdapterFace) -> Result<*mut fi::fid_nic, Code> {
+    let mut strings = Vec::new();
+    let mut keep = |text: String| -> Result<*mut c_char, Code> {
+        let text = CString::new(text).map_err(|_| Code::INVALID)?;
+        // The bytes do not move when the CString does.
+        let pointer = text.as_ptr().cast_mut();
+        strings.push(text);
+        Ok(pointer)
+    };
+    let device = fi::fi_device_attr {
+        name: keep(adapter.device.clone())?,
+        device_id: keep("0xefa2".into())?,
+        device_version: keep("0x2".into())?,
+        vendor_id: keep("0x1d0f".into())?,
+        driver: keep("softefa".into())?,
+        firmware: keep(env!("CARGO_PKG_VERSION").into())?,
+    };
+    let link = fi::fi_link_attr {
+        address: keep(format!("EFA-{}", Ipv6Addr::from(adapter.gid)))?,
+        mtu: adapter.limits.message,
+        speed: LINK_SPEED,
+        state: fi::FI_LINK_UP,
+        network_type: keep("software".into())?,
+    };
+    // No bus: there is no PCI device behind the adapter, and a made-up one could match a real one.
+    let bus = fi::fi_bus_attr { bus_type: fi::FI_BUS_UNSPEC, ..Default::default() };
+    let fid = fi::fid_nic {
+        fid: ffi::header::<Nic>(ptr::null_mut()),
+        device_attr: ptr::null_mut(),
+        bus_attr: ptr::null_mut(),
+        link_attr: ptr::null_mut(),
+        prov_attr: ptr::null_mut(),
+    };
+    let nic = ffi::expose::<Nic, Nic>(Box::new(Nic { fid, device, bus, link, _strings: strings }));
+    // SAFETY: just made, seen by nobody else; the nic keeps its address until it is closed.
+    unsafe {
+        (*nic).fid.device_attr = &raw mut (*nic).device;
+        (*nic).fid.bus_attr = &raw mut (*nic).bus;
+        (*nic).fid.link_attr = &raw mut (*nic).link;
+    }
+    Ok(nic.cast())
+}
+
+/// `fi_close` on a nic.
+pub(crate) unsafe extern "C" fn close(fid: *mut fi::fid) -> c_int {
+    // SAFETY: libfabric's contract for close: an open fid, not used again.
+    ffi::entry(|| unsafe { ffi::reclaim::<Nic>(fid) }.map(drop))
+}
