@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+# Sets the machine up, builds gda-probe and runs it with the arguments given;
+# adds --soft where there is no EFA adapter. The exit status is gda-probe's, or 1,
+# with a message that begins "probe.sh:", where setting up or building failed.
+set -euo pipefail
+
+# shellcheck source=scripts/lib/setup.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/lib/setup.sh"
+
+# Prints the path of the built program, from what cargo itself reports about it.
+build_probe() {
+  local messages
+  messages=$(cd -- "$ROOT" && cargo build --quiet --release --locked -p gda-probe -p softefa \
+    --message-format=json-render-diagnostics) || return 1
+  sed -n 's/.*"executable":"\(\([^"\\]\|\\.\)*\)".*/\1/p' <<<"$messages" | sed 's/\\\(.\)/\1/g' |
+    grep -E '/gda-probe$' | tail -n 1
+}
+
+main() {
+  local soft=()
+  if ! has_efa_adapter; then
+    soft=(--soft)
+    local argument
+    for argument in "$@"; do
+      [[ $argument == --soft ]] && soft=()
+    done
+    want libfabric1 have_libfabric
+  fi
+  want gcc have_c_compiler
+  want libc6-dev have_c_compiler
+  want g++ have_cxx_compiler
+  want libclang-dev have_libclang
+  install_missing || die "setting up failed; gda-probe did not run"
+  find_rust || die "setting up failed; gda-probe did not run"
+  choose_target_dir
+
+  local probe
+  probe=$(build_probe) || die "building failed; gda-probe did not run"
+  [[ -x $probe ]] || die "the build left no gda-probe; it did not run"
+  exec "$probe" "${soft[@]}" "$@"
+}
+
+main "$@"
