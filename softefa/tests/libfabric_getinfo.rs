@@ -1,0 +1,251 @@
+//! Which hints the provider answers through an installed libfabric, and what it answers.
+
+#![allow(clippy::unwrap_used)]
+
+mod libfabric_common;
+
+use std::ffi::CStr;
+
+use efa_gda_sys::fi;
+use libfabric_common::{Client, Hints, in_child, libc_string};
+
+const NO_DATA: i32 = -libc::ENODATA;
+
+fn text(string: *const std::ffi::c_char) -> String {
+    assert!(!string.is_null());
+    // SAFETY: a string of the info under test.
+    unsafe { CStr::from_ptr(string) }.to_str().unwrap().to_owned()
+}
+
+/// The names of the infos in a list: fabric and domain.
+fn names(client: &Client, list: *mut fi::fi_info) -> Vec<(String, String)> {
+    let mut names = Vec::new();
+    let mut info = list;
+    while !info.is_null() {
+        // SAFETY: an info of the list, with its attributes.
+        unsafe {
+            names.push((text((*(*info).fabric_attr).name), text((*(*info).domain_attr).name)));
+            info = (*info).next;
+        }
+    }
+    // SAFETY: this library's list, not used again.
+    unsafe { client.library.freeinfo(list) };
+    names
+}
+
+fn direct(adapter: usize) -> (String, String) {
+    ("efa-direct".into(), format!("softefa{adapter}-rdm"))
+}
+
+#[test]
+fn the_usual_hints_find_one_adapter_on_efa_direct() {
+    in_child("the_usual_hints_find_one_adapter_on_efa_direct", &[], || {
+        let client = Client::load();
+        assert_eq!(names(&client, client.info()), [direct(0)]);
+    });
+}
+
+#[test]
+fn the_provider_wins_over_the_built_in_one_under_its_name() {
+    in_child("the_provider_wins_over_the_built_in_one_under_its_name", &[], || {
+        let client = Client::load();
+        let info = client.info();
+        // SAFETY: an info with its attributes.
+        let fabric = unsafe { *(*info).fabric_attr };
+        assert_eq!(text(fabric.prov_name), "efa");
+        assert_eq!(fabric.prov_version, fi::fi_version(206, 0));
+        assert_eq!(fabric.api_version, client.library.api_version());
+        // SAFETY: this library's list.
+        unsafe { client.library.freeinfo(info) };
+    });
+}
+
+#[test]
+fn the_answer_describes_the_adapter() {
+    in_child("the_answer_describes_the_adapter", &[], || {
+        let client = Client::load();
+        let list = client.info();
+        // SAFETY: an info with all its attributes.
+        let (info, tx, ep) = unsafe { (*list, *(*list).tx_attr, *(*list).ep_attr) };
+        assert_eq!(info.addr_format, fi::FI_ADDR_EFA);
+        assert_eq!(info.src_addrlen, 32);
+        assert_eq!((tx.inject_size, tx.size, tx.iov_limit, tx.rma_iov_limit), (32, 4096, 2, 1));
+        assert_eq!((ep.type_, ep.protocol, ep.max_msg_size), (fi::FI_EP_RDM, fi::FI_PROTO_EFA, 1 << 30));
+        // SAFETY: as above, and the nic with its attributes.
+        let (mr_mode, device) = unsafe { ((*(*list).domain_attr).mr_mode, *(*info.nic).device_attr) };
+        assert_eq!(mr_mode, fi::FI_MR_LOCAL | fi::FI_MR_ALLOCATED | fi::FI_MR_PROV_KEY | fi::FI_MR_VIRT_ADDR);
+        assert_eq!(text(device.name), "softefa0");
+        assert_eq!(text(device.vendor_id), "0x1d0f");
+        assert_eq!(text(device.device_id), "0xefa2");
+        assert_eq!(text(device.driver), "softefa");
+        // SAFETY: this library's list.
+        unsafe { client.library.freeinfo(list) };
+    });
+}
+
+#[test]
+fn an_answer_can_be_copied_and_asked_for_again() {
+    in_child("an_answer_can_be_copied_and_asked_for_again", &[], || {
+        let client = Client::load();
+        let info = client.info();
+        // SAFETY: an info of this library; the copy is freed below.
+        let copy = unsafe { client.library.dupinfo(info) };
+        assert!(!copy.is_null());
+        // SAFETY: both infos have their names.
+        unsafe {
+            assert_eq!(text((*(*info).domain_attr).name), text((*(*copy).domain_attr).name));
+            assert_eq!(text((*(*(*copy).nic).device_attr).name), "softefa0");
+        }
+        let again = client.getinfo(&Hints(copy)).expect("an answer serves as hints");
+        assert_eq!(names(&client, again), [direct(0)]);
+        // SAFETY: this library's infos, not used again.
+        unsafe {
+            client.library.freeinfo(copy);
+            client.library.freeinfo(info);
+        }
+    });
+}
+
+/// Hints by what was changed in them.
+fn refused() -> Vec<(&'static str, fn(&mut Hints))> {
+    // SAFETY (all): the attributes are there, as fi_dupinfo made them.
+    vec![
+        ("FI_CONTEXT instead of FI_CONTEXT2", |h| h.info().mode = fi::FI_CONTEXT),
+        ("no mode", |h| h.info().mode = 0),
+        ("mr_mode 0", |h| set_mr_mode(h, 0)),
+        ("no FI_MR_LOCAL", |h| drop_mr_mode(h, fi::FI_MR_LOCAL)),
+        ("no FI_MR_PROV_KEY", |h| drop_mr_mode(h, fi::FI_MR_PROV_KEY)),
+        ("no FI_MR_ALLOCATED", |h| drop_mr_mode(h, fi::FI_MR_ALLOCATED)),
+        ("no FI_MR_VIRT_ADDR", |h| drop_mr_mode(h, fi::FI_MR_VIRT_ADDR)),
+        ("FI_TAGGED", |h| h.info().caps |= fi::FI_TAGGED),
+        ("FI_ATOMIC", |h| h.info().caps |= fi::FI_ATOMIC),
+        ("FI_HMEM without a GPU library", |h| h.info().caps |= fi::FI_HMEM),
+        ("message order", |h| unsafe { (*h.info().tx_attr).msg_order = 1 << 9 }),
+        ("another endpoint type", |h| unsafe { (*h.info().ep_attr).type_ = fi::FI_EP_MSG }),
+        ("another address format", |h| h.info().addr_format = 1),
+        ("another fabric", |h| h.fabric("efa")),
+        ("another domain", |h| unsafe { (*h.info().domain_attr).name = libc_string("rdmap0s0-rdm") }),
+        ("more inline bytes than an entry has", |h| unsafe { (*h.info().tx_attr).inject_size = 81 }),
+        ("a deeper send queue", |h| unsafe { (*h.info().tx_attr).size = 8192 }),
+        ("longer messages", |h| unsafe { (*h.info().ep_attr).max_msg_size = (1 << 30) + 1 }),
+    ]
+}
+
+fn set_mr_mode(hints: &mut Hints, mode: i32) {
+    // SAFETY: the attributes are there, as fi_dupinfo made them.
+    unsafe { (*hints.info().domain_attr).mr_mode = mode }
+}
+
+fn drop_mr_mode(hints: &mut Hints, mode: i32) {
+    // SAFETY: the attributes are there, as fi_dupinfo made them.
+    unsafe { (*hints.info().domain_attr).mr_mode &= !mode }
+}
+
+#[test]
+fn hints_that_efa_direct_cannot_serve_find_nothing() {
+    in_child("hints_that_efa_direct_cannot_serve_find_nothing", &[], || {
+        let client = Client::load();
+        for (what, change) in refused() {
+            assert_eq!(client.getinfo_with(change).map(|_| ()), Err(NO_DATA), "{what}");
+        }
+    });
+}
+
+#[test]
+fn hints_that_ask_for_less_are_answered() {
+    in_child("hints_that_ask_for_less_are_answered", &[], || {
+        let client = Client::load();
+        let accepted: [(&str, fn(&mut Hints)); 5] = [
+            ("no capabilities", |h| h.info().caps = 0),
+            ("every capability", |h| {
+                h.info().caps |= fi::FI_SOURCE | fi::FI_LOCAL_COMM | fi::FI_REMOTE_COMM;
+            }),
+            ("both context modes", |h| h.info().mode |= fi::FI_CONTEXT),
+            ("FI_RX_CQ_DATA", |h| h.info().mode |= fi::FI_RX_CQ_DATA),
+            // SAFETY: the attributes are there, as fi_dupinfo made them.
+            ("a small send queue", |h| unsafe { (*h.info().tx_attr).size = 16 }),
+        ];
+        for (what, change) in accepted {
+            let list = client.getinfo_with(change).unwrap_or_else(|error| panic!("{what}: {error}"));
+            assert_eq!(names(&client, list), [direct(0)], "{what}");
+        }
+    });
+}
+
+#[test]
+fn more_inline_bytes_than_32_halve_the_send_queue() {
+    in_child("more_inline_bytes_than_32_halve_the_send_queue", &[], || {
+        let client = Client::load();
+        // SAFETY: the attributes are there, as fi_dupinfo made them.
+        let list = client.getinfo_with(|h| unsafe { (*h.info().tx_attr).inject_size = 80 }).unwrap();
+        // SAFETY: an info with its attributes.
+        let tx = unsafe { *(*list).tx_attr };
+        assert_eq!((tx.inject_size, tx.size), (80, 2048));
+        // SAFETY: this library's list.
+        unsafe { client.library.freeinfo(list) };
+    });
+}
+
+#[test]
+fn without_rma_a_message_is_one_send() {
+    in_child("without_rma_a_message_is_one_send", &[], || {
+        let client = Client::load();
+        let list = client.getinfo_with(|h| h.info().caps = fi::FI_MSG).unwrap();
+        // SAFETY: an info with its attributes.
+        assert_eq!(unsafe { (*(*list).ep_attr).max_msg_size }, 8928);
+        // SAFETY: this library's list.
+        unsafe { client.library.freeinfo(list) };
+    });
+}
+
+#[test]
+fn as_many_adapters_as_asked_for_are_offered() {
+    in_child("as_many_adapters_as_asked_for_are_offered", &[("SOFTEFA_ADAPTERS", "3")], || {
+        let client = Client::load();
+        assert_eq!(names(&client, client.info()), [direct(0), direct(1), direct(2)]);
+    });
+}
+
+#[test]
+fn a_provider_without_efa_direct_offers_plain_efa_alone() {
+    in_child("a_provider_without_efa_direct_offers_plain_efa_alone", &[("SOFTEFA_FABRICS", "efa")], || {
+        let client = Client::load();
+        assert_eq!(client.getinfo_with(|_| {}).map(|_| ()), Err(NO_DATA));
+        let list = client.getinfo_with(|h| h.fabric("efa")).unwrap();
+        assert_eq!(names(&client, list), [("efa".into(), "softefa0-rdm".into())]);
+    });
+}
+
+#[test]
+fn hmem_is_offered_with_fi_mr_hmem_where_a_gpu_library_is_said_to_be() {
+    in_child(
+        "hmem_is_offered_with_fi_mr_hmem_where_a_gpu_library_is_said_to_be",
+        &[("SOFTEFA_HMEM", "1")],
+        || {
+            let client = Client::load();
+            let without = client.getinfo_with(|h| h.info().caps |= fi::FI_HMEM);
+            assert_eq!(without.map(|_| ()), Err(NO_DATA));
+            let list = client
+                .getinfo_with(|h| {
+                    h.info().caps |= fi::FI_HMEM;
+                    // SAFETY: the attributes are there, as fi_dupinfo made them.
+                    unsafe { (*h.info().domain_attr).mr_mode |= fi::FI_MR_HMEM };
+                })
+                .unwrap();
+            // SAFETY: an info with its attributes.
+            let (caps, mode) = unsafe { ((*list).caps, (*(*list).domain_attr).mr_mode) };
+            assert!(caps & fi::FI_HMEM != 0 && mode & fi::FI_MR_HMEM != 0);
+            // SAFETY: this library's list.
+            unsafe { client.library.freeinfo(list) };
+        },
+    );
+}
+
+#[test]
+fn an_environment_that_is_not_understood_ends_in_no_answer() {
+    in_child(
+        "an_environment_that_is_not_understood_ends_in_no_answer",
+        &[("SOFTEFA_ADAPTERS", "many")],
+        || assert_eq!(Client::load().getinfo_with(|_| {}).map(|_| ()), Err(NO_DATA)),
+    );
+}
