@@ -16,6 +16,9 @@ PASSED=0
 FAILED=0
 SKIPPED=0
 
+# What is built into .cache/tools where cargo-deny is not installed.
+DENY_VERSION=0.20.2
+
 # ---- reporting --------------------------------------------------------------------
 
 pass() {
@@ -156,7 +159,7 @@ dependencies() {
   if ! have cargo-deny && [[ ! -x $tools/bin/cargo-deny ]]; then
     local log=$LOGS/cargo-deny-install.log
     run_logged "$log" 900 cargo install --locked --quiet --no-default-features --root "$tools" \
-      --target-dir "$TARGET/tools" cargo-deny || true
+      --target-dir "$TARGET/tools" "cargo-deny@$DENY_VERSION" || true
     rm -rf -- "$TARGET/tools"
     if [[ ! -x $tools/bin/cargo-deny ]]; then
       skip 'licences, bans and sources of dependencies' \
