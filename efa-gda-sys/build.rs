@@ -57,6 +57,14 @@ fn main() {
         &out.join("fi.rs"),
         &[&fi_ext, &third_party.join("libfabric_abi.h")],
     );
+    let efadv = third_party.join("efadv.h");
+    generate(
+        &format!("#include \"{}\"\n", efadv.display()),
+        &[],
+        "(ibv|efadv|IBV|EFADV)_.*|_compat_ibv_.*|efa_gda_(ibverbs|efadv)_calls",
+        &out.join("verbs.rs"),
+        &[&efadv, &third_party.join("verbs_abi.h")],
+    );
     let queue = kernels.join("efa_gda/queue.h");
     generate(
         &format!("#include \"{}\"\n", queue.display()),

@@ -3,6 +3,7 @@
 //! - [`io`]: the descriptors that an adapter reads and writes.
 //! - [`fi`]: the part of libfabric's binary interface that is used, with its EFA extensions.
 //! - [`device`]: the structs that kernels receive.
+//! - [`verbs`]: the part of rdma-core's binary interface that is used, and opening it at run time.
 //! - [`load`]: opening libfabric at run time. Nothing is linked, so that one binary runs in any
 //!   container and a missing library is an error with a name.
 //!
@@ -10,6 +11,7 @@
 //! to use without the rules stated there. The crate `efa-gda` is the safe layer.
 
 pub mod load;
+pub mod verbs;
 
 pub use load::{Libfabric, LoadError};
 
