@@ -1,6 +1,11 @@
-//! The adapter and its control path.
+//! The adapter and its control path: each call takes the network's lock for writing, changes the
+//! tables, and returns when no engine can be in the middle of anything that it changed.
 
-use std::sync::Arc;
+use std::fmt;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use efa_gda_wire::{AddressHandle, LocalKey, QueuePairNumber};
 
@@ -9,18 +14,34 @@ use super::attr::{
     ProtectionDomain, QueuePair, QueuePairAttr, QueuePairState,
 };
 use super::config::{AdapterConfig, Gid};
+use super::create;
+use super::engine;
 use super::error::DeviceError;
 use super::network::Network;
+use super::shared::{Shared, lock};
 use super::statistics::Statistics;
+use super::tables::{Domain, Port};
 use super::violation::{Violation, Warning};
+
+/// How long a dropped adapter waits for its engine. A round is far shorter, unless a
+/// [`super::Memory`] blocks; then the thread and the objects are left behind.
+const STOP_LIMIT: Duration = Duration::from_secs(10);
 
 /// A software adapter: its objects, and the thread that works for it.
 ///
-/// Dropping the last reference stops the thread and takes the adapter off its network.
-#[derive(Debug)]
+/// Dropping the last reference stops the thread and takes the adapter off its network. Queues that
+/// still exist then go without flushing.
 pub struct Adapter {
-    config: AdapterConfig,
     network: Arc<Network>,
+    index: u16,
+    shared: Arc<Shared>,
+    engine: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl fmt::Debug for Adapter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Adapter").field("gid", &self.gid()).finish_non_exhaustive()
+    }
 }
 
 impl Adapter {
@@ -30,17 +51,33 @@ impl Adapter {
     /// [`DeviceError::GidTaken`], [`DeviceError::Thread`], [`DeviceError::OutOfRange`] for limits
     /// that cannot be.
     pub fn new(network: &Arc<Network>, config: AdapterConfig) -> Result<Arc<Self>, DeviceError> {
-        Ok(Arc::new(Self { config, network: network.clone() }))
+        create::check_limits(&config.limits)?;
+        let shared = Arc::new(Shared::new(config));
+        let index = network.join(shared.clone())?;
+        let (theirs, on_network) = (shared.clone(), network.clone());
+        let started = thread::Builder::new()
+            .name(format!("softefa-{index}"))
+            .spawn(move || engine::run(on_network, index, theirs));
+        let engine = match started {
+            Ok(engine) => engine,
+            Err(error) => {
+                network.leave(index);
+                return Err(DeviceError::Thread(error.to_string()));
+            }
+        };
+        // Set once, here.
+        let _ = shared.engine.set(engine.thread().clone());
+        Ok(Arc::new(Self { network: network.clone(), index, shared, engine: Mutex::new(Some(engine)) }))
     }
 
     /// What it was made with: limits, capabilities, faults.
     pub fn config(&self) -> &AdapterConfig {
-        &self.config
+        &self.shared.config
     }
 
     /// Its address.
     pub fn gid(&self) -> Gid {
-        self.config.gid
+        self.shared.config.gid
     }
 
     /// The network that it is on.
@@ -48,12 +85,25 @@ impl Adapter {
         &self.network
     }
 
+    /// Runs `change` on this adapter's tables while no engine works.
+    fn change<T>(&self, change: impl FnOnce(&mut Port) -> Result<T, DeviceError>) -> Result<T, DeviceError> {
+        let mut ports = self.network.write();
+        let Some(port) = ports.port_mut(self.index) else {
+            unreachable!("an adapter is on its network as long as it lives")
+        };
+        change(port)
+    }
+
     /// Makes a protection domain.
     ///
     /// # Errors
     /// [`DeviceError::Exhausted`].
     pub fn allocate_domain(&self) -> Result<ProtectionDomain, DeviceError> {
-        Err(DeviceError::Unsupported("protection domains"))
+        self.change(|port| {
+            let limit = port.domains.limit();
+            let number = port.domains.insert_with(|_, _| Domain::default());
+            number.map(ProtectionDomain).ok_or(DeviceError::Exhausted { what: "protection domains", limit })
+        })
     }
 
     /// Frees a protection domain.
@@ -62,7 +112,14 @@ impl Adapter {
     /// [`DeviceError::NoSuchDomain`]; [`DeviceError::Busy`] while it has regions, address handles or
     /// queue pairs.
     pub fn free_domain(&self, pd: ProtectionDomain) -> Result<(), DeviceError> {
-        Err(DeviceError::NoSuchDomain(pd))
+        self.change(|port| {
+            let users = port.domains.get(pd.0).ok_or(DeviceError::NoSuchDomain(pd))?.users;
+            if users > 0 {
+                return Err(DeviceError::Busy { what: format!("protection domain {}", pd.0), users });
+            }
+            port.domains.remove(pd.0);
+            Ok(())
+        })
     }
 
     /// Registers memory.
@@ -71,7 +128,24 @@ impl Adapter {
     /// [`DeviceError::NoSuchDomain`], [`DeviceError::Exhausted`]; [`DeviceError::OutOfRange`] where
     /// the range wraps.
     pub fn register_memory(&self, region: MemoryRegionAttr) -> Result<MemoryKeys, DeviceError> {
-        Err(DeviceError::NoSuchDomain(region.pd))
+        if region.address.checked_add(region.length).is_none() {
+            let most = u64::MAX - region.address;
+            return Err(DeviceError::OutOfRange {
+                what: "region length",
+                given: region.length,
+                least: 0,
+                most,
+            });
+        }
+        self.change(|port| {
+            let pd = region.pd;
+            port.domains.get(pd.0).ok_or(DeviceError::NoSuchDomain(pd))?;
+            let limit = port.regions.limit();
+            let keys = port.insert_region(region);
+            let keys = keys.ok_or(DeviceError::Exhausted { what: "memory regions", limit })?;
+            port.use_domain(pd);
+            Ok(keys)
+        })
     }
 
     /// Ends a registration. Afterwards no engine touches the memory, and requests that name the keys
@@ -80,7 +154,15 @@ impl Adapter {
     /// # Errors
     /// [`DeviceError::NoSuchMemoryRegion`].
     pub fn deregister_memory(&self, key: LocalKey) -> Result<(), DeviceError> {
-        Err(DeviceError::NoSuchMemoryRegion(key))
+        let region = self.change(|port| {
+            let number = port.region_number(key).ok_or(DeviceError::NoSuchMemoryRegion(key))?;
+            let region = port.regions.remove(number).ok_or(DeviceError::NoSuchMemoryRegion(key))?;
+            port.leave_domain(region.pd());
+            Ok(region)
+        })?;
+        // Outside the lock: what the client gave as memory may do anything when it goes.
+        drop(region);
+        Ok(())
     }
 
     /// A handle for the adapter at `gid`, which need not be there yet. As on hardware, one domain
@@ -94,8 +176,19 @@ impl Adapter {
         pd: ProtectionDomain,
         gid: Gid,
     ) -> Result<AddressHandle, DeviceError> {
-        let _ = gid;
-        Err(DeviceError::NoSuchDomain(pd))
+        let mut ports = self.network.write();
+        let target = ports.find(gid);
+        let Some(port) = ports.port_mut(self.index) else {
+            unreachable!("an adapter is on its network as long as it lives")
+        };
+        port.domains.get(pd.0).ok_or(DeviceError::NoSuchDomain(pd))?;
+        let limit = port.handles.limit();
+        let made = port.insert_handle(pd, gid, target);
+        let (handle, new) = made.ok_or(DeviceError::Exhausted { what: "address handles", limit })?;
+        if new {
+            port.use_domain(pd);
+        }
+        Ok(handle)
     }
 
     /// Gives one use of a handle back; requests that name it fail once none is left.
@@ -103,7 +196,13 @@ impl Adapter {
     /// # Errors
     /// [`DeviceError::NoSuchAddressHandle`].
     pub fn destroy_address_handle(&self, handle: AddressHandle) -> Result<(), DeviceError> {
-        Err(DeviceError::NoSuchAddressHandle(handle))
+        self.change(|port| {
+            let last = port.remove_handle(handle).ok_or(DeviceError::NoSuchAddressHandle(handle))?;
+            if let Some(pd) = last {
+                port.leave_domain(pd);
+            }
+            Ok(())
+        })
     }
 
     /// Makes a completion queue. Its phase starts at 1.
@@ -113,8 +212,7 @@ impl Adapter {
     /// [`DeviceError::OutOfMemory`], [`DeviceError::Unsupported`] for given memory without
     /// [`super::Capabilities::external_cq`].
     pub fn create_completion_queue(&self, attr: CompletionQueueAttr) -> Result<CompletionQueue, DeviceError> {
-        let _ = attr;
-        Err(DeviceError::Unsupported("completion queues"))
+        self.change(|port| create::completion_queue(port, attr))
     }
 
     /// Destroys a completion queue.
@@ -122,7 +220,22 @@ impl Adapter {
     /// # Errors
     /// [`DeviceError::NoSuchCompletionQueue`]; [`DeviceError::Busy`] while queue pairs use it.
     pub fn destroy_completion_queue(&self, queue: CompletionQueueNumber) -> Result<(), DeviceError> {
-        Err(DeviceError::NoSuchCompletionQueue(queue))
+        let ring = self.change(|port| {
+            let missing = DeviceError::NoSuchCompletionQueue(queue);
+            let ring = port.completions.get(queue.0).ok_or(missing.clone())?;
+            let users = ring.users.load(Ordering::Relaxed);
+            if users > 0 {
+                return Err(DeviceError::Busy { what: format!("completion queue {}", queue.0), users });
+            }
+            let ring = port.completions.remove(queue.0).ok_or(missing)?;
+            ring.abandon_backlog();
+            if let Some(doorbell) = &ring.doorbell {
+                port.doorbells.release(doorbell);
+            }
+            Ok(ring)
+        })?;
+        drop(ring);
+        Ok(())
     }
 
     /// Tells the consumer index (a count, not a slot) of a queue whose client does not ring a
@@ -131,8 +244,10 @@ impl Adapter {
     /// # Errors
     /// [`DeviceError::NoSuchCompletionQueue`].
     pub fn set_consumer_index(&self, queue: CompletionQueueNumber, consumed: u64) -> Result<(), DeviceError> {
-        let _ = consumed;
-        Err(DeviceError::NoSuchCompletionQueue(queue))
+        let ports = self.network.read();
+        let ring = ports.port(self.index).and_then(|port| port.completions.get(queue.0));
+        ring.ok_or(DeviceError::NoSuchCompletionQueue(queue))?.set_consumer(consumed);
+        Ok(())
     }
 
     /// Makes an SRD queue pair.
@@ -142,20 +257,42 @@ impl Adapter {
     /// [`DeviceError::OutOfRange`], [`DeviceError::Exhausted`], [`DeviceError::RingMemory`],
     /// [`DeviceError::OutOfMemory`], [`DeviceError::Unsupported`].
     pub fn create_queue_pair(&self, attr: QueuePairAttr) -> Result<QueuePair, DeviceError> {
-        Err(DeviceError::NoSuchDomain(attr.pd))
+        let made = self.change(|port| create::queue_pair(port, attr))?;
+        self.shared.wake();
+        Ok(made)
     }
 
     /// Changes a queue pair's state. [`QueuePairState::Error`] flushes what is posted.
     ///
     /// # Errors
-    /// [`DeviceError::NoSuchQueuePair`].
+    /// [`DeviceError::NoSuchQueuePair`]; [`DeviceError::Unsupported`] for leaving the error state, and
+    /// for going back to idle.
     pub fn set_queue_pair_state(
         &self,
         queue_pair: QueuePairNumber,
         state: QueuePairState,
     ) -> Result<(), DeviceError> {
-        let _ = state;
-        Err(DeviceError::NoSuchQueuePair(queue_pair))
+        self.change(|port| {
+            let missing = DeviceError::NoSuchQueuePair(queue_pair);
+            let queue_pair = port.queue_pairs.get(queue_pair.get()).ok_or(missing)?;
+            match (queue_pair.state(), state) {
+                (QueuePairState::Error, QueuePairState::Idle | QueuePairState::Ready) => {
+                    return Err(DeviceError::Unsupported(
+                        "a way back from the error state; make a new queue pair",
+                    ));
+                }
+                (QueuePairState::Ready, QueuePairState::Idle) => {
+                    return Err(DeviceError::Unsupported("a way back to idle; make a new queue pair"));
+                }
+                _ => queue_pair.set_state(state),
+            }
+            if state == QueuePairState::Error {
+                queue_pair.flush();
+            }
+            Ok(())
+        })?;
+        self.shared.wake();
+        Ok(())
     }
 
     /// A queue pair's state; [`QueuePairState::Error`] also after a violation.
@@ -163,7 +300,9 @@ impl Adapter {
     /// # Errors
     /// [`DeviceError::NoSuchQueuePair`].
     pub fn queue_pair_state(&self, queue_pair: QueuePairNumber) -> Result<QueuePairState, DeviceError> {
-        Err(DeviceError::NoSuchQueuePair(queue_pair))
+        let ports = self.network.read();
+        let found = ports.port(self.index).and_then(|port| port.queue_pairs.get(queue_pair.get()));
+        found.map(|found| found.state()).ok_or(DeviceError::NoSuchQueuePair(queue_pair))
     }
 
     /// Destroys a queue pair. Requests and receives that have not completed complete as flushed
@@ -172,27 +311,61 @@ impl Adapter {
     /// # Errors
     /// [`DeviceError::NoSuchQueuePair`].
     pub fn destroy_queue_pair(&self, queue_pair: QueuePairNumber) -> Result<(), DeviceError> {
-        Err(DeviceError::NoSuchQueuePair(queue_pair))
+        let removed = self.change(|port| {
+            let missing = DeviceError::NoSuchQueuePair(queue_pair);
+            let removed = port.queue_pairs.remove(queue_pair.get()).ok_or(missing)?;
+            port.live.retain(|number| *number != queue_pair.get());
+            removed.set_state(QueuePairState::Error);
+            removed.flush();
+            removed.doorbells().for_each(|doorbell| port.doorbells.release(doorbell));
+            removed.send_cq.users.fetch_sub(1, Ordering::Relaxed);
+            removed.receive_cq.users.fetch_sub(1, Ordering::Relaxed);
+            port.leave_domain(removed.pd);
+            Ok(removed)
+        })?;
+        drop(removed);
+        Ok(())
     }
 
     /// While held, requests are fetched and checked, and wait; releasing executes them. For tests
     /// that need requests in flight.
     pub fn hold(&self, held: bool) {
-        let _ = held;
+        self.shared.held.store(held, Ordering::Release);
+        self.shared.wake();
     }
 
     /// What it did so far.
     pub fn statistics(&self) -> Statistics {
-        Statistics::default()
+        self.shared.statistics()
     }
 
     /// The first 1,024 violations, oldest first; [`Statistics::violations`] counts all.
     pub fn violations(&self) -> Vec<Violation> {
-        Vec::new()
+        self.shared.violations()
     }
 
     /// Warnings, oldest first.
     pub fn warnings(&self) -> Vec<Warning> {
-        Vec::new()
+        self.shared.warnings()
+    }
+}
+
+impl Drop for Adapter {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Release);
+        let engine = lock(&self.engine).take();
+        if let Some(engine) = engine {
+            let limit = Instant::now() + STOP_LIMIT;
+            while !engine.is_finished() {
+                if Instant::now() > limit {
+                    return;
+                }
+                engine.thread().unpark();
+                thread::yield_now();
+            }
+            // A panic of the engine's thread was printed by its own hook; there is no one to tell.
+            let _ = engine.join();
+        }
+        self.network.leave(self.index);
     }
 }

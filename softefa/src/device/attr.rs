@@ -87,7 +87,7 @@ pub struct MemoryRegionAttr {
 }
 
 /// The keys of a registered region. They carry a generation: after deregistration they name
-/// nothing, until about 256 (lkey) or 65,536 (rkey) regions later in the same slot.
+/// nothing, until 256 (lkey) or 32,768 (rkey) regions later in the same slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MemoryKeys {
     /// For the local side of entries; 24 bits.

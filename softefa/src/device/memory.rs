@@ -103,6 +103,10 @@ impl HostRange {
         Some(Self { start, length: length as usize })
     }
 
+    pub(crate) fn length(self) -> u64 {
+        self.length as u64
+    }
+
     /// Copies out of `self`, from `offset` on. Cut short at the end of the range.
     pub(crate) fn read(self, offset: usize, into: &mut [u8]) {
         let length = into.len().min(self.length.saturating_sub(offset));

@@ -15,13 +15,27 @@
 
 mod adapter;
 mod attr;
+mod completion;
 mod config;
+mod create;
+mod doorbells;
+mod engine;
 mod error;
+mod execute;
 mod faults;
 mod memory;
 mod network;
+mod pattern;
+mod queue_pair;
+mod receive_queue;
 mod ring_memory;
+mod run;
+mod send_queue;
+mod shared;
+mod slots;
 mod statistics;
+mod tables;
+mod transfer;
 mod violation;
 
 pub use adapter::Adapter;

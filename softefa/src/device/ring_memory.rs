@@ -156,6 +156,21 @@ impl RingMemory {
         self.word(offset).store(u64::from_ne_bytes(word), Ordering::Release);
     }
 
+    /// Stores `word` over `length` bytes from `offset`, relaxed.
+    #[inline]
+    pub(crate) fn fill(&self, offset: usize, length: usize, word: [u8; 8]) {
+        for at in (offset..offset + length).step_by(8) {
+            self.word(at).store(u64::from_ne_bytes(word), Ordering::Relaxed);
+        }
+    }
+
+    /// Whether all of `length` bytes from `offset` are `word` again and again.
+    #[inline]
+    pub(crate) fn is_filled(&self, offset: usize, length: usize, word: [u8; 8]) -> bool {
+        let word = u64::from_ne_bytes(word);
+        (offset..offset + length).step_by(8).all(|at| self.word(at).load(Ordering::Relaxed) == word)
+    }
+
     #[inline]
     fn word(&self, offset: usize) -> &AtomicU64 {
         assert!(offset.is_multiple_of(8) && offset.checked_add(8).is_some_and(|end| end <= self.length));

@@ -1,0 +1,292 @@
+//! Making queues: checks what is asked against the adapter's limits, rounds it as the driver would,
+//! and lays rings and doorbells.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex};
+
+use efa_gda_wire::{
+    Completion, DEEPEST_WORK_QUEUE, EntrySize, QueuePairNumber, RX_DESCRIPTOR_BYTES, RequestIdWidth, Ring,
+};
+
+use super::attr::{
+    CompletionBacking, CompletionQueue, CompletionQueueAttr, CompletionQueueNumber, QueuePair, QueuePairAttr,
+    ReceiveQueue, SendQueue,
+};
+use super::completion::{COMPLETION_BYTES, CompletionRing, Place};
+use super::config::Limits;
+use super::engine::random;
+use super::error::DeviceError;
+use super::pattern::Unwritten;
+use super::queue_pair::QueuePairCore;
+use super::receive_queue::{MOST_SEGMENTS, ReceiveRing, ReceiveState};
+use super::ring_memory::{Doorbell, RingMemory};
+use super::send_queue::{SendRing, SendState};
+use super::tables::Port;
+use super::violation::Warning;
+
+/// Limits that no adapter of this kind can have.
+pub(crate) fn check_limits(limits: &Limits) -> Result<(), DeviceError> {
+    let deepest = u64::from(DEEPEST_WORK_QUEUE);
+    in_range("max_sq_depth", limits.max_sq_depth.into(), 1, deepest)?;
+    in_range("min_sq_depth", limits.min_sq_depth.into(), 0, limits.max_sq_depth.into())?;
+    in_range("max_rq_depth", limits.max_rq_depth.into(), 1, deepest)?;
+    in_range("max_cq_depth", limits.max_cq_depth.into(), 1, 1 << 16)?;
+    in_range("llq_bytes", limits.llq_bytes.into(), EntrySize::B128.bytes() as u64, u32::MAX.into())?;
+    in_range("max_receive_segments", limits.max_receive_segments.into(), 1, MOST_SEGMENTS as u64)?;
+    in_range("max_mr", limits.max_mr.into(), 0, 1 << 16)
+}
+
+fn in_range(what: &'static str, given: u64, least: u64, most: u64) -> Result<(), DeviceError> {
+    if (least..=most).contains(&given) {
+        Ok(())
+    } else {
+        Err(DeviceError::OutOfRange { what, given, least, most })
+    }
+}
+
+/// The ring of at least `wanted` entries, where that is at most `most`.
+fn ring(what: &'static str, wanted: u32, most: u32) -> Result<Ring, DeviceError> {
+    in_range(what, wanted.into(), 1, most.into())?;
+    let out = |_| DeviceError::OutOfRange { what, given: wanted.into(), least: 1, most: most.into() };
+    // The most may be no power of two itself.
+    let entries = wanted.next_power_of_two();
+    in_range(what, entries.into(), 1, most.into())?;
+    Ring::new(entries).map_err(out)
+}
+
+/// Memory given for a ring of `bytes`, or allocated.
+fn ring_memory(
+    queue: &'static str,
+    given: Option<Arc<RingMemory>>,
+    bytes: usize,
+) -> Result<Arc<RingMemory>, DeviceError> {
+    match given {
+        None => RingMemory::allocate(bytes),
+        Some(memory) if memory.len() >= bytes => Ok(memory),
+        Some(memory) => {
+            let why = format!("it has {} bytes and the ring needs {bytes}", memory.len());
+            Err(DeviceError::RingMemory { queue, why })
+        }
+    }
+}
+
+pub(crate) fn completion_queue(
+    port: &mut Port,
+    attr: CompletionQueueAttr,
+) -> Result<CompletionQueue, DeviceError> {
+    let config = &port.shared.config;
+    let ring = ring("completion-queue depth", attr.entries, config.limits.max_cq_depth)?;
+    let external = !matches!(attr.backing, CompletionBacking::Allocate);
+    if external && !config.capabilities.external_cq {
+        return Err(DeviceError::Unsupported("completion queues in memory that the client gives"));
+    }
+    let bytes = ring.entries() as usize * COMPLETION_BYTES;
+    let place = match attr.backing {
+        CompletionBacking::Allocate => Place::Ring(RingMemory::allocate(bytes)?),
+        CompletionBacking::Given(memory) => {
+            Place::Ring(ring_memory("completion queue", Some(memory), bytes)?)
+        }
+        CompletionBacking::Through { memory, address } => Place::Through { memory, address },
+    };
+    let limit = port.completions.limit();
+    let doorbell = if attr.doorbell { Some(port.doorbells.allocate()?) } else { None };
+    if let Some(doorbell) = &doorbell {
+        doorbell.ring(0);
+    }
+    let memory = match &place {
+        Place::Ring(memory) => Some(memory.clone()),
+        Place::Through { .. } => None,
+    };
+    let (shared, theirs) = (port.shared.clone(), doorbell.clone());
+    let made = port.completions.insert_with(|number, _| {
+        Arc::new(CompletionRing::new(CompletionQueueNumber(number), ring, place, theirs, shared))
+    });
+    let Some(number) = made.map(CompletionQueueNumber) else {
+        doorbell.iter().for_each(|doorbell| port.doorbells.release(doorbell));
+        return Err(DeviceError::Exhausted { what: "completion queues", limit });
+    };
+    if let Some(slot) = memory.as_ref().filter(|_| external).and_then(|memory| first_completed(memory, ring))
+    {
+        port.shared.warn(Warning::CompletionMemoryNotZeroed { queue: number, slot });
+    }
+    let entry_size = COMPLETION_BYTES as u32;
+    Ok(CompletionQueue { number, memory, entry_size, num_entries: ring.entries(), doorbell })
+}
+
+/// The first slot that looks completed before anything was.
+fn first_completed(memory: &RingMemory, ring: Ring) -> Option<u32> {
+    (0..ring.entries()).find(|slot| {
+        let word = memory.load_word_acquire(*slot as usize * COMPLETION_BYTES);
+        Completion::phase(word[Completion::FLAGS_OFFSET])
+    })
+}
+
+pub(crate) fn queue_pair(port: &mut Port, attr: QueuePairAttr) -> Result<QueuePair, DeviceError> {
+    let plan = Plan::new(port, &attr)?;
+    let shared = port.shared.clone();
+    let limit = port.queue_pairs.limit();
+    let made = port.queue_pairs.insert_with(|number, _| {
+        Arc::new(QueuePairCore {
+            number: QueuePairNumber::new(number),
+            pd: attr.pd,
+            queue_key: attr.queue_key,
+            rnr_retry: attr.rnr_retry,
+            unsolicited_write_receive: attr.unsolicited_write_receive,
+            send: plan.send,
+            receive: plan.receive,
+            send_cq: plan.send_cq,
+            receive_cq: plan.receive_cq,
+            shared,
+            state: AtomicU8::new(QueuePairCore::state_number(attr.state)),
+        })
+    });
+    let Some(core) = made.and_then(|number| port.queue_pairs.get(number)).cloned() else {
+        plan.doorbells.iter().for_each(|doorbell| port.doorbells.release(doorbell));
+        return Err(DeviceError::Exhausted { what: "queue pairs", limit });
+    };
+    core.send.prepare(attr.first_counter);
+    if let Some(receive) = &core.receive {
+        receive.prepare(attr.first_counter);
+    }
+    core.send_cq.users.fetch_add(1, Ordering::Relaxed);
+    core.receive_cq.users.fetch_add(1, Ordering::Relaxed);
+    port.use_domain(attr.pd);
+    port.live.push(core.number.get());
+    warn_if_shallow(port, &core.send_cq);
+    if core.receive_cq.number != core.send_cq.number {
+        warn_if_shallow(port, &core.receive_cq);
+    }
+    Ok(describe(&core))
+}
+
+/// Everything about a queue pair that can fail to be made, made.
+struct Plan {
+    send: SendRing,
+    receive: Option<ReceiveRing>,
+    send_cq: Arc<CompletionRing>,
+    receive_cq: Arc<CompletionRing>,
+    /// Those that were allocated.
+    doorbells: Vec<Doorbell>,
+}
+
+impl Plan {
+    fn new(port: &mut Port, attr: &QueuePairAttr) -> Result<Self, DeviceError> {
+        let config = &port.shared.config;
+        let (limits, capabilities) = (config.limits, config.capabilities);
+        port.domains.get(attr.pd.0).ok_or(DeviceError::NoSuchDomain(attr.pd))?;
+        let find = |number: CompletionQueueNumber| {
+            let found = port.completions.get(number.0).cloned();
+            found.ok_or(DeviceError::NoSuchCompletionQueue(number))
+        };
+        let (send_cq, receive_cq) = (find(attr.send_cq)?, find(attr.receive_cq)?);
+        for (wanted, there, what) in [
+            (attr.entry_size == EntrySize::B128, capabilities.entries_128, "128-byte send-queue entries"),
+            (attr.request_ids == RequestIdWidth::Bits64, capabilities.request_ids_64, "64-bit request ids"),
+            (
+                attr.unsolicited_write_receive,
+                capabilities.unsolicited_write_receive,
+                "RDMA writes with immediate that use no receive",
+            ),
+        ] {
+            if wanted && !there {
+                return Err(DeviceError::Unsupported(what));
+            }
+        }
+        // Checked before anything is allocated, so that a failure leaves nothing behind.
+        let send_ring = send_ring(&limits, attr)?;
+        let send_bytes = send_ring.entries() as usize * attr.entry_size.bytes();
+        let send_memory = ring_memory("send queue", attr.sq_memory.clone(), send_bytes)?;
+        let receive_part = match attr.rq_depth {
+            0 => None,
+            depth => {
+                let ring = ring("receive-queue depth", depth, limits.max_rq_depth)?;
+                let bytes = ring.entries() as usize * RX_DESCRIPTOR_BYTES;
+                Some((ring, ring_memory("receive queue", attr.rq_memory.clone(), bytes)?))
+            }
+        };
+        let mut doorbells = Vec::new();
+        let mut seed = config.seed ^ u64::from(port.live.len() as u32) << 32 ^ attr.first_counter;
+        let mut doorbell = |given: &Option<Doorbell>| match given {
+            Some(given) => Ok(given.clone()),
+            None => port.doorbells.allocate().inspect(|made| doorbells.push(made.clone())),
+        };
+        let send = SendRing {
+            memory: send_memory,
+            ring: send_ring,
+            entry: attr.entry_size,
+            max_batch: max_batch(&limits, attr.entry_size, send_ring),
+            doorbell: doorbell(&attr.sq_doorbell)?,
+            ids: attr.request_ids,
+            unwritten: Unwritten::new(random(&mut seed)),
+            state: Mutex::new(SendState::new(attr.first_counter)),
+        };
+        let receive = match receive_part {
+            None => None,
+            Some((ring, memory)) => Some(ReceiveRing {
+                memory,
+                ring,
+                doorbell: doorbell(&attr.rq_doorbell)?,
+                unwritten: Unwritten::new(random(&mut seed)),
+                max_segments: limits.max_receive_segments.into(),
+                state: Mutex::new(ReceiveState::new(attr.first_counter)),
+            }),
+        };
+        Ok(Self { send, receive, send_cq, receive_cq, doorbells })
+    }
+}
+
+fn send_ring(limits: &Limits, attr: &QueuePairAttr) -> Result<Ring, DeviceError> {
+    let fits = limits.llq_bytes / attr.entry_size.bytes() as u32;
+    // The driver's deepest queue is a power of two.
+    let most = 1 << limits.max_sq_depth.min(fits).ilog2();
+    in_range("send-queue depth", attr.sq_depth.into(), 1, most.into())?;
+    ring("send-queue depth", attr.sq_depth.max(limits.min_sq_depth), most)
+}
+
+/// What rdma-core computes from `max_tx_batch` (providers/efa/verbs.c, `efa_sq_initialize`).
+fn max_batch(limits: &Limits, entry: EntrySize, ring: Ring) -> u32 {
+    let batch = match limits.max_tx_batch {
+        0 => u16::MAX.into(),
+        batch => u32::from(batch) * EntrySize::B64.bytes() as u32 / entry.bytes() as u32,
+    };
+    let most = if limits.min_sq_depth > 0 { ring.entries() - 1 } else { batch };
+    batch.min(most).max(1)
+}
+
+fn warn_if_shallow(port: &Port, queue: &CompletionRing) {
+    let mut rings = 0;
+    for (_, other) in port.queue_pairs.iter() {
+        if other.send_cq.number == queue.number {
+            rings += u64::from(other.send.ring.entries());
+        }
+        if let Some(receive) = other.receive.as_ref().filter(|_| other.receive_cq.number == queue.number) {
+            rings += u64::from(receive.ring.entries());
+        }
+    }
+    let entries = queue.ring.entries();
+    if rings > entries.into() && !queue.consumer_known() {
+        port.shared.warn(Warning::ShallowCompletionQueue { queue: queue.number, entries, rings });
+    }
+}
+
+fn describe(core: &QueuePairCore) -> QueuePair {
+    let send = &core.send;
+    QueuePair {
+        number: core.number,
+        queue_key: core.queue_key,
+        sq: SendQueue {
+            memory: send.memory.clone(),
+            entry_size: send.entry,
+            num_entries: send.ring.entries(),
+            max_batch: send.max_batch,
+            doorbell: send.doorbell.clone(),
+        },
+        rq: core.receive.as_ref().map(|receive| ReceiveQueue {
+            memory: receive.memory.clone(),
+            entry_size: RX_DESCRIPTOR_BYTES as u32,
+            num_entries: receive.ring.entries(),
+            max_batch: receive.ring.entries(),
+            doorbell: receive.doorbell.clone(),
+        }),
+    }
+}
