@@ -36,6 +36,8 @@ fn main() {
 fn directory(variable: &str) -> PathBuf {
     println!("cargo::rerun-if-env-changed={variable}");
     PathBuf::from(env::var_os(variable).unwrap_or_else(|| {
-        panic!("{variable} is not set; the build script of efa-gda-sys publishes it, and efa-gda depends on it")
+        panic!(
+            "{variable} is not set; the build script of efa-gda-sys publishes it, and efa-gda depends on it"
+        )
     }))
 }

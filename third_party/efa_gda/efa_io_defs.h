@@ -14,7 +14,9 @@
 #ifndef EFA_GDA_THIRD_PARTY_EFA_IO_DEFS_H
 #define EFA_GDA_THIRD_PARTY_EFA_IO_DEFS_H
 
+#if !defined(__CUDACC_RTC__)
 #include <stdint.h>
+#endif
 
 /* Scatter/gather elements that one SEND, and one RDMA request, may carry. */
 #define EFA_IO_TX_DESC_NUM_BUFS 2

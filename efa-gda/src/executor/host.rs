@@ -128,7 +128,15 @@ pub unsafe fn test_put(
     // SAFETY: as in `put`; the lock keeps the module's variable for this call alone. The two
     // addresses are never dereferenced here, only written into an entry.
     let started = unsafe {
-        efa_gda_host_test_put(&raw const target, raddr as *mut c_void, src as *const c_void, n, lkey, rkey, lanes)
+        efa_gda_host_test_put(
+            &raw const target,
+            raddr as *mut c_void,
+            src as *const c_void,
+            n,
+            lkey,
+            rkey,
+            lanes,
+        )
     };
     launched(started, lanes)?;
     Ok(result.into())

@@ -25,7 +25,9 @@ pub enum DeviceError {
     #[error("a request completed with an error; the completion's status says which")]
     Completion,
     /// An earlier wait on this queue ran out.
-    #[error("the queue is poisoned: an earlier wait on it ran out, and the adapter may still own its buffers")]
+    #[error(
+        "the queue is poisoned: an earlier wait on it ran out, and the adapter may still own its buffers"
+    )]
     Poisoned,
     /// The host raised the queue's abort flag.
     #[error("aborted by the queue's abort flag")]

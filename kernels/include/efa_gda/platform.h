@@ -30,6 +30,10 @@
 
 namespace efa_gda {
 
+/* A compiler that drops the alignment would lay the queue out differently from the host's. */
+static_assert(sizeof(efa_gda_queue) == 7 * EFA_GDA_LINE && alignof(efa_gda_queue) == EFA_GDA_LINE,
+              "one layout for all compilers");
+
 /* Sixteen bytes that travel in one store where the platform can. */
 struct alignas(16) Quad {
   uint32_t x, y, z, w;

@@ -28,7 +28,11 @@ typedef long long int64_t;
 
 /* A cache line of the GPU's L2; words of different writers lie on different lines. */
 #define EFA_GDA_LINE 128
+#ifdef __cplusplus
+#define EFA_GDA_ALIGNED(bytes) alignas(bytes)
+#else
 #define EFA_GDA_ALIGNED(bytes) __attribute__((aligned(bytes)))
+#endif
 
 /* How a wait or a call ended. Values are stable: hosts read them from memory. */
 enum efa_gda_status {
@@ -141,13 +145,13 @@ struct efa_gda_stage {
 
 /* Engine: slots handed out. One 64-bit word, 2^32 times the number of calls plus the
  * number of entries, so that one atomic gives both a ticket and a range of slots. */
-struct efa_gda_reserve_line {
+struct EFA_GDA_ALIGNED(EFA_GDA_LINE) efa_gda_reserve_line {
   uint64_t word;
-} EFA_GDA_ALIGNED(EFA_GDA_LINE);
+};
 
 /* Engine: who may write the ring and ring its doorbell, and what the adapter is known to
  * have. sq.h states the protocol. */
-struct efa_gda_turn_line {
+struct EFA_GDA_ALIGNED(EFA_GDA_LINE) efa_gda_turn_line {
   /* The reserve word whose owner holds the turn, shifted left by one; bit 0 set while it
    * works for others too. */
   uint64_t turn;
@@ -155,10 +159,10 @@ struct efa_gda_turn_line {
   uint32_t rung;
   /* A doorbell that the adapter has for sure: rung before a system fence that completed. */
   uint32_t seen;
-} EFA_GDA_ALIGNED(EFA_GDA_LINE);
+};
 
 /* Engine: the completion queue's consumer. */
-struct efa_gda_completion_line {
+struct EFA_GDA_ALIGNED(EFA_GDA_LINE) efa_gda_completion_line {
   /* 1 while a thread polls. */
   uint32_t lock;
   /* Completions read, modulo 2^32: gives the index and the phase expected. */
@@ -167,10 +171,10 @@ struct efa_gda_completion_line {
   uint32_t completed;
   /* Receive completions read, modulo 2^32. */
   uint32_t received;
-} EFA_GDA_ALIGNED(EFA_GDA_LINE);
+};
 
 /* Engine: the first error, and how many there were. */
-struct efa_gda_error_line {
+struct EFA_GDA_ALIGNED(EFA_GDA_LINE) efa_gda_error_line {
   /* Completions with a status other than 0. */
   uint32_t count;
   /* 1 once the report below is whole. */
@@ -181,17 +185,17 @@ struct efa_gda_error_line {
   uint64_t request_id;
   /* enum efa_gda_status that poisoned the queue; 0: it is in order. */
   uint32_t poison;
-} EFA_GDA_ALIGNED(EFA_GDA_LINE);
+};
 
 /* Engine: the receive queue's producer. */
-struct efa_gda_receive_line {
+struct EFA_GDA_ALIGNED(EFA_GDA_LINE) efa_gda_receive_line {
   uint32_t lock;
   uint32_t posted;
   uint32_t rung;
-} EFA_GDA_ALIGNED(EFA_GDA_LINE);
+};
 
 /* A mapped queue. */
-struct efa_gda_queue {
+struct EFA_GDA_ALIGNED(EFA_GDA_LINE) efa_gda_queue {
   /* Geometry: constant while the queue lives. */
   struct efa_gda_sq sq;
   struct efa_gda_rq rq;
@@ -216,7 +220,7 @@ struct efa_gda_queue {
   struct efa_gda_completion_line completion;
   struct efa_gda_error_line error;
   struct efa_gda_receive_line receive;
-} EFA_GDA_ALIGNED(EFA_GDA_LINE);
+};
 
 /* Where requests go. */
 struct efa_gda_peer {

@@ -80,13 +80,15 @@ class Ring {
         rung_(0),
         seen_(0),
         fenced_(0),
-        limit_(queue->sq.num_entries) {}
+        limit_(0) {}
 
-  /* Takes over from whoever held the turn. */
+  /* Takes over from whoever held the turn. A limit that is no longer within the ring is
+   * forgotten: between two turns the counters may have gone anywhere. */
   EFA_GDA_FN void take(uint32_t next, uint32_t rung, uint32_t seen) {
     next_ = next;
     rung_ = rung;
     seen_ = fenced_ = seen;
+    if (limit_ - next > depth_) limit_ = next;
   }
 
   EFA_GDA_FN uint32_t next() const { return next_; }
@@ -157,11 +159,11 @@ class Ring {
 
   /* Whether `count` entries fit the ring now. */
   EFA_GDA_FN bool has_room(uint32_t count) {
-    if ((int32_t)(next_ + count - limit_) <= 0) return true;
+    if (limit_ - next_ >= count) return true;
     uint32_t limit = limit_;
-    if (leads()) limit = completed_now(queue_, found_) + depth_;
+    if (leads()) limit = limit_now();
     limit_ = group_.from_leader(limit);
-    return (int32_t)(next_ + count - limit_) <= 0;
+    return limit_ - next_ >= count;
   }
 
  private:
@@ -190,8 +192,14 @@ class Ring {
         seen_ = fenced_ = rung_;
       }
     }
-    if ((int32_t)(next_ + n - limit_) <= 0) return EFA_GDA_OK;
+    if (limit_ - next_ >= n) return EFA_GDA_OK;
     return wait_for_room(n, timeout_ns);
+  }
+
+  /* Completions so far plus the depth; never more than the ring past `next_`. */
+  EFA_GDA_FN uint32_t limit_now() {
+    uint32_t limit = completed_now(queue_, found_) + depth_;
+    return limit - next_ > depth_ ? next_ + depth_ : limit;
   }
 
   EFA_GDA_FN efa_gda_status wait_for_room(uint32_t n, uint64_t timeout_ns) {
@@ -200,8 +208,8 @@ class Ring {
     if (leads()) {
       Deadline deadline(queue_, timeout_ns);
       for (;;) {
-        limit = completed_now(queue_, found_) + depth_;
-        if ((int32_t)(next_ + n - limit) <= 0) break;
+        limit = limit_now();
+        if (limit - next_ >= n) break;
         status = deadline.turn(EFA_GDA_TIMEOUT_ROOM);
         if (status != EFA_GDA_OK) break;
       }
@@ -219,7 +227,7 @@ class Ring {
   uint32_t depth_, window_, flags_;
   bool wide_;
   uint32_t next_, rung_, seen_, fenced_;
-  /* `next_` may go up to here: completions known, plus the depth. */
+  /* `next_` may go up to here: completions known, plus the depth. At most depth_ past it. */
   uint32_t limit_;
   Completions found_;
 };

@@ -1,0 +1,219 @@
+//! The kernels compile for the GPUs that adapters are paired with, with nvcc and with NVRTC, and
+//! what comes out is fit for a library: both entry points, no printf, no assert, nothing spilled.
+//!
+//! Needs no GPU. The compilers come from `scripts/cuda_toolchain.sh`; where they cannot be had, the
+//! tests say so and pass.
+
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::ptr::{null, null_mut};
+use std::sync::OnceLock;
+
+const ARCHITECTURES: [&str; 3] = ["sm_80", "sm_90", "sm_100"];
+
+/// Each source and the entry points that it must define.
+const SOURCES: [(&str, &[&str]); 2] = [
+    ("put.cu", &["efa_gda_put_kernel", "__nvshmem_efa_test_put_kernel"]),
+    ("load.cu", &["efa_gda_load_kernel"]),
+];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate lies in the workspace").to_path_buf()
+}
+
+/// The toolkit's folder, or why there is none.
+fn toolkit() -> Option<&'static Path> {
+    static TOOLKIT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let found = TOOLKIT.get_or_init(|| {
+        let output = Command::new(root().join("scripts/cuda_toolchain.sh"))
+            .output()
+            .map_err(|error| format!("scripts/cuda_toolchain.sh: {error}"))?;
+        if output.status.success() {
+            Ok(PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()))
+        } else {
+            Err(String::from_utf8_lossy(&output.stderr).trim().to_owned())
+        }
+    });
+    match found {
+        Ok(path) => Some(path),
+        Err(reason) => {
+            eprintln!("SKIPPED: no CUDA compilers: {reason}");
+            None
+        }
+    }
+}
+
+fn include_options() -> [String; 2] {
+    ["kernels/include", "third_party/efa_gda"].map(|folder| format!("-I{}", root().join(folder).display()))
+}
+
+/// Defined and undefined symbols of a 64-bit little-endian ELF file.
+struct Symbols {
+    defined: Vec<String>,
+    undefined: Vec<String>,
+}
+
+fn symbols(elf: &[u8]) -> Symbols {
+    let number = |at: usize, size: usize| {
+        elf[at..at + size].iter().rev().fold(0_u64, |value, byte| value << 8 | u64::from(*byte)) as usize
+    };
+    assert_eq!(elf[..5], *b"\x7fELF\x02", "a 64-bit ELF file");
+    let (table, entry_size, count) = (number(40, 8), number(58, 2), number(60, 2));
+    let section = |index: usize| table + index * entry_size;
+    let mut found = Symbols { defined: Vec::new(), undefined: Vec::new() };
+    // SHT_SYMTAB is 2; sh_link names its strings.
+    for header in (0..count).map(section).filter(|header| number(header + 4, 4) == 2) {
+        let (offset, size, link) = (number(header + 24, 8), number(header + 32, 8), number(header + 40, 4));
+        let strings = number(section(link) + 24, 8);
+        for symbol in (offset..offset + size).step_by(24).skip(1) {
+            let name = &elf[strings + number(symbol, 4)..];
+            let end = name.iter().position(|byte| *byte == 0).expect("names end with a zero");
+            let name = String::from_utf8_lossy(&name[..end]).into_owned();
+            let undefined = number(symbol + 6, 2) == 0;
+            if undefined { found.undefined.push(name) } else { found.defined.push(name) }
+        }
+    }
+    found
+}
+
+fn check_cubin(cubin: &[u8], entry_points: &[&str], what: &str) {
+    let symbols = symbols(cubin);
+    for name in entry_points {
+        assert!(symbols.defined.iter().any(|defined| defined == name), "{what} does not define {name}");
+    }
+    for name in ["vprintf", "__assertfail", "malloc"] {
+        let used = symbols.undefined.iter().chain(&symbols.defined).any(|symbol| symbol == name);
+        assert!(!used, "{what} uses {name}");
+    }
+}
+
+/// ptxas -v says, for each function, what it keeps in local memory.
+fn check_spills(report: &str, what: &str) {
+    let lines: Vec<_> = report.lines().filter(|line| line.contains("bytes stack frame")).collect();
+    assert!(!lines.is_empty(), "{what}: ptxas said nothing of stack frames:\n{report}");
+    for line in lines {
+        let clean = line.trim() == "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads";
+        assert!(clean, "{what} uses local memory: {line}");
+    }
+}
+
+#[test]
+fn nvcc_compiles_the_kernels() {
+    let Some(toolkit) = toolkit() else { return };
+    let out = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    for (source, entry_points) in SOURCES {
+        for architecture in ARCHITECTURES {
+            let what = format!("{source} for {architecture} by nvcc");
+            let cubin = out.join(format!("{source}.{architecture}.cubin"));
+            let output = Command::new(toolkit.join("bin/nvcc"))
+                .args(["-cubin", "-std=c++17", "-Xptxas", "-v", "-Werror", "all-warnings"])
+                .arg(format!("-arch={architecture}"))
+                .args(include_options())
+                .arg("-o")
+                .arg(&cubin)
+                .arg(root().join("kernels").join(source))
+                .output()
+                .expect("nvcc runs");
+            let report = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{what}:\n{report}");
+            check_spills(&report, &what);
+            check_cubin(&fs::read(&cubin).expect("nvcc wrote the cubin"), entry_points, &what);
+        }
+    }
+}
+
+#[test]
+fn nvrtc_compiles_the_kernels_without_any_header_of_the_toolkit() {
+    let Some(toolkit) = toolkit() else { return };
+    let nvrtc = Nvrtc::load(toolkit);
+    for (source, entry_points) in SOURCES {
+        let text = fs::read_to_string(root().join("kernels").join(source)).expect("the source is there");
+        for architecture in ARCHITECTURES {
+            let what = format!("{source} for {architecture} by NVRTC");
+            let (cubin, log) = nvrtc.compile(&text, source, architecture);
+            let cubin = cubin.unwrap_or_else(|code| panic!("{what}: error {code}\n{log}"));
+            assert!(!log.contains("warning"), "{what}:\n{log}");
+            check_cubin(&cubin, entry_points, &what);
+        }
+    }
+}
+
+type Create = unsafe extern "C" fn(
+    *mut *mut c_void,
+    *const c_char,
+    *const c_char,
+    c_int,
+    *const *const c_char,
+    *const *const c_char,
+) -> c_int;
+type Compile = unsafe extern "C" fn(*mut c_void, c_int, *const *const c_char) -> c_int;
+type GetSize = unsafe extern "C" fn(*mut c_void, *mut usize) -> c_int;
+type GetBytes = unsafe extern "C" fn(*mut c_void, *mut u8) -> c_int;
+type Destroy = unsafe extern "C" fn(*mut *mut c_void) -> c_int;
+
+/// The few functions of NVRTC (nvrtc.h) that these tests call.
+struct Nvrtc {
+    library: libloading::Library,
+}
+
+impl Nvrtc {
+    fn load(toolkit: &Path) -> Self {
+        let path = toolkit.join("lib/libnvrtc.so.13");
+        // SAFETY: NVRTC's initialisers have no preconditions.
+        let library = unsafe { libloading::Library::new(&path) };
+        Self { library: library.unwrap_or_else(|error| panic!("{}: {error}", path.display())) }
+    }
+
+    /// # Safety
+    ///
+    /// `T` must be the function's type in nvrtc.h.
+    unsafe fn function<T: Copy>(&self, name: &str) -> T {
+        // SAFETY: the caller vouches for the type.
+        *unsafe { self.library.get::<T>(name.as_bytes()) }.expect("NVRTC has the function")
+    }
+
+    /// The cubin, or NVRTC's error code, and the log.
+    fn compile(&self, text: &str, name: &str, architecture: &str) -> (Result<Vec<u8>, c_int>, String) {
+        let text = CString::new(text).expect("no zero bytes in a source");
+        let name = CString::new(name).expect("no zero bytes in a name");
+        let options: Vec<CString> = [format!("--gpu-architecture={architecture}"), "-std=c++17".to_owned()]
+            .into_iter()
+            .chain(include_options())
+            .map(|option| CString::new(option).expect("no zero bytes in an option"))
+            .collect();
+        let pointers: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
+        let mut program = null_mut();
+        // SAFETY: types as in nvrtc.h; the strings and the pointer array outlive the calls, and the
+        // program is destroyed once, after its last use.
+        unsafe {
+            let create: Create = self.function("nvrtcCreateProgram");
+            let compile: Compile = self.function("nvrtcCompileProgram");
+            let destroy: Destroy = self.function("nvrtcDestroyProgram");
+            assert_eq!(create(&raw mut program, text.as_ptr(), name.as_ptr(), 0, null(), null()), 0);
+            let code = compile(program, pointers.len() as c_int, pointers.as_ptr());
+            let log = self.bytes(program, "nvrtcGetProgramLogSize", "nvrtcGetProgramLog");
+            let cubin = match code {
+                0 => Ok(self.bytes(program, "nvrtcGetCUBINSize", "nvrtcGetCUBIN")),
+                code => Err(code),
+            };
+            destroy(&raw mut program);
+            (cubin, String::from_utf8_lossy(&log).into_owned())
+        }
+    }
+
+    /// # Safety
+    ///
+    /// `program` must be a live program, and the names a size and a get function of nvrtc.h.
+    unsafe fn bytes(&self, program: *mut c_void, size: &str, get: &str) -> Vec<u8> {
+        let mut length = 0;
+        // SAFETY: the caller vouches for the functions; `bytes` has the length that was asked for.
+        unsafe {
+            assert_eq!(self.function::<GetSize>(size)(program, &raw mut length), 0);
+            let mut bytes = vec![0; length];
+            assert_eq!(self.function::<GetBytes>(get)(program, bytes.as_mut_ptr()), 0);
+            bytes
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! An adapter for tests of the posting engine: a ring in ordinary memory and a thread that reads
+//! it as strictly as the hardware may. It moves no bytes; it records what it was asked.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use std::thread::JoinHandle;
+
+use efa_gda::executor::host;
+use efa_gda::wire::{DecodedRequest, RequestIdWidth, WorkRequest};
+use efa_gda_sys::device::{efa_gda_peer, efa_gda_queue};
+
+pub(crate) const QPN: u32 = 77;
+pub(crate) const PEER: efa_gda_peer = efa_gda_peer { ah: 3, qpn: 9, qkey: 0x1234 };
+pub(crate) const SECOND: u64 = 1_000_000_000;
+
+/// The shape of the queue under test.
+#[derive(Clone, Copy)]
+pub(crate) struct Shape {
+    pub(crate) depth: u32,
+    pub(crate) max_batch: u32,
+    pub(crate) entry_size: u32,
+    pub(crate) wide_ids: bool,
+    /// Slots of the stage; 0: none.
+    pub(crate) stage: u32,
+    /// The counters' value at the start, to reach their wraps.
+    pub(crate) start: u32,
+    /// Status of the request with this number, counted from `start`.
+    pub(crate) fail: Option<(u32, u8)>,
+    /// Completions name this queue pair.
+    pub(crate) qpn: u32,
+}
+
+impl Default for Shape {
+    fn default() -> Self {
+        Self {
+            depth: 64,
+            max_batch: 16,
+            entry_size: 64,
+            wide_ids: false,
+            stage: 64,
+            start: 0,
+            fail: None,
+            qpn: QPN,
+        }
+    }
+}
+
+/// What lies in memory between poster and adapter.
+struct Memory {
+    shape: Shape,
+    sq: Vec<AtomicU64>,
+    doorbell: AtomicU32,
+    cq: Vec<AtomicU64>,
+    stage: Vec<AtomicU64>,
+    ready: Vec<AtomicU64>,
+    abort: AtomicU32,
+    stop: AtomicBool,
+}
+
+/// What the adapter saw.
+#[derive(Default)]
+pub(crate) struct Seen {
+    /// Requests in ring order.
+    pub(crate) requests: Vec<WorkRequest>,
+    /// Doorbells that brought something new.
+    pub(crate) doorbells: u32,
+    /// Rules broken, in words.
+    pub(crate) violations: Vec<String>,
+}
+
+/// A queue, and the adapter behind it.
+pub(crate) struct Bench {
+    pub(crate) queue: Box<efa_gda_queue>,
+    memory: Arc<Memory>,
+    adapter: Option<JoinHandle<Seen>>,
+}
+
+fn words(count: usize) -> Vec<AtomicU64> {
+    (0..count.next_multiple_of(2).max(2)).map(|_| AtomicU64::new(0)).collect()
+}
+
+impl Bench {
+    /// A queue with nobody behind it: doorbells go unheard.
+    pub(crate) fn silent(shape: Shape) -> Self {
+        let memory = Arc::new(Memory {
+            shape,
+            sq: words((shape.depth * shape.entry_size / 8) as usize),
+            doorbell: AtomicU32::new(shape.start & 0xffff),
+            cq: words((shape.depth * 4) as usize),
+            stage: words((shape.stage * shape.entry_size / 8) as usize),
+            ready: words(shape.stage as usize),
+            abort: AtomicU32::new(0),
+            stop: AtomicBool::new(false),
+        });
+        let mut queue = host::zeroed_queue();
+        queue.sq.buffer = memory.sq.as_ptr() as *mut u8;
+        queue.sq.doorbell = memory.doorbell.as_ptr();
+        queue.sq.entry_size = shape.entry_size;
+        queue.sq.num_entries = shape.depth;
+        queue.sq.max_batch = shape.max_batch;
+        queue.sq.flags = u32::from(shape.wide_ids) * efa_gda_sys::device::EFA_GDA_SQ_REQ_ID_64
+            | u32::from(shape.entry_size == 128) * efa_gda_sys::device::EFA_GDA_SQ_INLINE_WRITE;
+        queue.cq.buffer = memory.cq.as_ptr() as *mut u8;
+        queue.cq.entry_size = 32;
+        queue.cq.num_entries = shape.depth;
+        queue.stage.entries = memory.stage.as_ptr() as *mut u8;
+        queue.stage.ready = memory.ready.as_ptr() as *mut u64;
+        queue.stage.num_entries = shape.stage;
+        queue.abort = memory.abort.as_ptr();
+        queue.max_rdma_size = 1 << 30;
+        queue.max_msg_size = 8192;
+        queue.max_inline = if shape.entry_size == 128 { 80 } else { 32 };
+        queue.qpn = QPN;
+        // As after `start` requests that all completed.
+        queue.reserve.word = u64::from(shape.start);
+        queue.turn.turn = u64::from(shape.start) << 1;
+        queue.turn.rung = shape.start;
+        queue.turn.seen = shape.start;
+        queue.completion.completed = shape.start;
+        Self { queue, memory, adapter: None }
+    }
+
+    /// A queue with a working adapter.
+    pub(crate) fn new(shape: Shape) -> Self {
+        let mut bench = Self::silent(shape);
+        let memory = Arc::clone(&bench.memory);
+        bench.adapter = Some(std::thread::spawn(move || run(&memory)));
+        bench
+    }
+
+    pub(crate) fn doorbell(&self) -> u32 {
+        self.memory.doorbell.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn abort(&self) {
+        self.memory.abort.store(1, Ordering::Relaxed);
+    }
+
+    /// Stops the adapter and tells what it saw.
+    pub(crate) fn finish(mut self) -> Seen {
+        self.memory.stop.store(true, Ordering::Release);
+        self.adapter.take().expect("a bench with an adapter").join().expect("the adapter's thread ends")
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        self.memory.stop.store(true, Ordering::Release);
+        if let Some(adapter) = self.adapter.take() {
+            let _ = adapter.join();
+        }
+    }
+}
+
+fn run(memory: &Memory) -> Seen {
+    let shape = memory.shape;
+    let mut seen = Seen::default();
+    let (mut rung, mut completions, mut random) = (shape.start, 0_u32, 0x9e37_79b9_7f4a_7c15_u64);
+    loop {
+        let stopping = memory.stop.load(Ordering::Acquire);
+        let now = advance(memory, rung, &mut seen);
+        look_ahead(memory, now, &mut seen);
+        if now == rung {
+            if stopping {
+                return seen;
+            }
+            std::thread::yield_now();
+            continue;
+        }
+        seen.doorbells += 1;
+        let mut slots: Vec<u32> = (0..now.wrapping_sub(rung)).map(|i| rung.wrapping_add(i)).collect();
+        for slot in &slots {
+            take(memory, *slot, &mut seen);
+        }
+        // Completions in any order, as SRD has them.
+        for i in (1..slots.len()).rev() {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            slots.swap(i, (random >> 33) as usize % (i + 1));
+        }
+        for slot in slots {
+            complete(memory, completions, slot);
+            completions = completions.wrapping_add(1);
+        }
+        rung = now;
+    }
+}
+
+/// The doorbell as a full counter; says when it moved backwards or past what is allowed.
+fn advance(memory: &Memory, rung: u32, seen: &mut Seen) -> u32 {
+    let value = memory.doorbell.load(Ordering::Acquire);
+    if value > 0xffff {
+        seen.violations.push(format!("doorbell {value:#x} is wider than 16 bits"));
+    }
+    let step = value.wrapping_sub(rung) & 0xffff;
+    let most = memory.shape.max_batch.min(memory.shape.depth);
+    // A doorbell that is read late may stand for several, each within the batch; but entries in
+    // flight never exceed the ring.
+    if step > memory.shape.depth {
+        seen.violations.push(format!("doorbell from {rung} by {step}, past the ring (batch {most})"));
+    }
+    rung.wrapping_add(step)
+}
+
+/// Entries further than the batch past the last doorbell must not be there yet.
+fn look_ahead(memory: &Memory, rung: u32, seen: &mut Seen) {
+    let shape = memory.shape;
+    if shape.max_batch >= shape.depth {
+        return;
+    }
+    let mut far = None;
+    for ahead in shape.max_batch..shape.depth {
+        let slot = rung.wrapping_add(ahead);
+        if slot.wrapping_sub(shape.start) >= shape.depth && is_written(memory, slot) {
+            far = Some(slot);
+        }
+    }
+    fence(Ordering::SeqCst);
+    let again = memory.doorbell.load(Ordering::SeqCst);
+    let now = rung.wrapping_add(again.wrapping_sub(rung) & 0xffff);
+    if let Some(far) = far.filter(|far| far.wrapping_sub(now) as i32 >= shape.max_batch as i32) {
+        seen.violations.push(format!("slot {far} written with the doorbell at {now}"));
+    }
+}
+
+/// Whether the entry of this lap lies in `slot` (its id says so).
+fn is_written(memory: &Memory, slot: u32) -> bool {
+    let index = (slot & (memory.shape.depth - 1)) * memory.shape.entry_size / 8;
+    memory.sq[index as usize].load(Ordering::Acquire) & 0xffff == u64::from(slot & 0xffff)
+}
+
+fn take(memory: &Memory, slot: u32, seen: &mut Seen) {
+    let shape = memory.shape;
+    let size = (shape.entry_size / 8) as usize;
+    let from = (slot & (shape.depth - 1)) as usize * size;
+    let bytes: Vec<u8> =
+        memory.sq[from..from + size].iter().flat_map(|w| w.load(Ordering::Relaxed).to_le_bytes()).collect();
+    let ids = if shape.wide_ids { RequestIdWidth::Bits64 } else { RequestIdWidth::Bits16 };
+    let decoded = DecodedRequest::decode(&bytes, ids).expect("an entry of a known size");
+    let phase = bytes[3] & 1 == 1;
+    if phase != (slot & shape.depth != 0) {
+        seen.violations.push(format!("slot {slot}: wrong phase"));
+    }
+    match decoded.request {
+        Some(request) if decoded.broken.is_empty() => {
+            let id = if shape.wide_ids { u64::from(slot) } else { u64::from(slot & 0xffff) };
+            if request.id.get() != id {
+                seen.violations.push(format!("slot {slot}: request id {}", request.id));
+            }
+            seen.requests.push(request);
+        }
+        _ => seen.violations.push(format!("slot {slot}: {:?}", decoded.broken)),
+    }
+}
+
+fn complete(memory: &Memory, index: u32, slot: u32) {
+    let shape = memory.shape;
+    let at = ((index & (shape.depth - 1)) * 4) as usize;
+    let phase = u64::from(index & shape.depth == 0);
+    let status = match shape.fail {
+        Some((number, status)) if shape.start.wrapping_add(number) == slot => u64::from(status),
+        _ => 0,
+    };
+    // A send completion of an RDMA write.
+    let flags = phase | 1 << 1 | 2 << 4;
+    let word = u64::from(slot & 0xffff) | status << 16 | flags << 24 | u64::from(shape.qpn) << 32;
+    let high = if shape.wide_ids { u64::from(slot >> 16) << 48 } else { 0 };
+    memory.cq[at + 1].store(0, Ordering::Relaxed);
+    memory.cq[at].store(word | high, Ordering::Release);
+}
