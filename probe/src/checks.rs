@@ -1,0 +1,44 @@
+//! Every check there is, in the order of a report: from the environment to a verified completion.
+//! Codes are a category and three digits, and never change their meaning; `docs/checks.md` has a
+//! page for each.
+
+pub(crate) mod cuda;
+pub(crate) mod dev;
+pub(crate) mod env;
+pub(crate) mod fabric;
+pub(crate) mod library;
+
+use crate::check::Check;
+use crate::report::Finding;
+
+/// The categories: a code's beginning, and words for it.
+pub(crate) const CATEGORIES: [(&str, &str); 8] = [
+    ("ENV", "Environment"),
+    ("DEV", "Adapters and their kernel driver"),
+    ("LIB", "Libraries"),
+    ("CUDA", "GPU and CUDA"),
+    ("FAB", "libfabric's objects"),
+    ("GDA", "GPU-Direct Async operations"),
+    ("QUE", "Queues"),
+    ("PUT", "Moving bytes"),
+];
+
+/// Every check, in the order of a report.
+pub(crate) fn registry() -> Vec<&'static Check> {
+    let mut all: Vec<&'static Check> = Vec::new();
+    all.extend(env::CHECKS.iter().chain(dev::CHECKS).map(|unit| &unit.check));
+    all.extend(fabric::start::CHECKS.iter().take(2).map(|unit| &unit.check));
+    all.extend(library::CHECKS.iter().map(|unit| &unit.check));
+    all.push(&cuda::CHOICE.check);
+    all.extend(cuda::DRIVER_CHECKS.iter().map(|unit| &unit.check));
+    all.extend(cuda::CHECKS.iter().chain(cuda::GPU_CHECKS).map(|unit| &unit.check));
+    all.extend(fabric::start::CHECKS.iter().skip(2).map(|unit| &unit.check));
+    all.extend(fabric::adapter_checks().map(|unit| &unit.check));
+    all
+}
+
+/// Puts findings into the order of a report; a code's subjects stay as they came.
+pub(crate) fn sort(findings: &mut [Finding]) {
+    let codes: Vec<&str> = registry().iter().map(|check| check.code).collect();
+    findings.sort_by_key(|finding| codes.iter().position(|code| *code == finding.code));
+}

@@ -1,0 +1,197 @@
+//! Adapters on the PCI bus, their kernel driver, and the device nodes that a container sees.
+
+use std::fs::OpenOptions;
+use std::path::Path;
+
+use crate::check::{Answers, Check, Nature, Outcome, Trouble, Unit};
+use crate::report::{Kind, Who};
+use crate::system::adapters::Adapter;
+use crate::system::{System, version_numbers};
+
+/// The first release of the kernel driver that takes completion queues in external memory.
+const EXTERNAL_CQ_DRIVER: [u32; 2] = [2, 17];
+
+/// The checks of this category.
+pub(crate) static CHECKS: &[Unit<System>] = &[
+    unit("DEV-001", "An EFA adapter is on the PCI bus", Kind::Declared, &[], pci),
+    unit("DEV-002", "The efa kernel driver is loaded and new enough", Kind::Declared, &["DEV-001"], driver),
+    unit("DEV-003", "The driver made an RDMA device of the adapter", Kind::Declared, &["DEV-001"], bound),
+    unit("DEV-004", "The adapter's port is active", Kind::Declared, &["DEV-003"], port),
+    unit("DEV-005", "The adapter's node is in /dev/infiniband", Kind::Declared, &["DEV-003"], node),
+    unit("DEV-006", "The adapter's node can be opened", Kind::Proven, &["DEV-005"], opens),
+    unit("DEV-007", "All adapters' nodes are visible", Kind::Declared, &["DEV-003"], partly),
+];
+
+const fn unit(
+    code: &'static str,
+    title: &'static str,
+    kind: Kind,
+    needs: &'static [&'static str],
+    run: fn(&mut System) -> Answers,
+) -> Unit<System> {
+    Unit { check: Check { code, title, kind, nature: Nature::Hardware, needs }, run }
+}
+
+/// One answer for each adapter.
+fn for_each(system: &System, answer: impl Fn(&Adapter) -> Option<Outcome>) -> Answers {
+    let one = |adapter: Adapter| Some((Some(adapter.name().to_owned()), answer(&adapter)?));
+    Answers(system.adapters().into_iter().filter_map(one).collect())
+}
+
+fn pci(system: &mut System) -> Answers {
+    let found = system.adapters();
+    if !found.is_empty() {
+        let words = |adapter: &Adapter| format!("{} (1d0f:{:04x})", adapter.pci, adapter.device);
+        return Outcome::pass(found.iter().map(words).collect::<Vec<_>>().join(", ")).into();
+    }
+    let all = system.all_adapters();
+    let observed = match &system.device {
+        Some(wanted) if !all.is_empty() => {
+            let names: Vec<&str> = all.iter().map(Adapter::name).collect();
+            format!("no adapter named {wanted}; there are {}", names.join(", "))
+        }
+        _ => "no PCI device 1d0f:efa0 to efa3 in /sys/bus/pci/devices".to_owned(),
+    };
+    Outcome::Fail(Trouble {
+        observed,
+        required: "at least one EFA adapter".to_owned(),
+        why: "without an adapter there is no queue to map".to_owned(),
+        fix: "attach an EFA network interface to the instance, or try the software adapter with --soft"
+            .to_owned(),
+        who: Who::Host,
+    })
+    .into()
+}
+
+fn driver(system: &mut System) -> Answers {
+    let required = "the efa module, 2.17 or newer";
+    if !system.exists("/sys/module/efa") {
+        return Outcome::Fail(Trouble {
+            observed: "no /sys/module/efa".to_owned(),
+            required: required.to_owned(),
+            why: "the kernel driver creates the queues and maps them".to_owned(),
+            fix: "install the EFA driver on the host (the EFA installer, or modprobe efa)".to_owned(),
+            who: Who::Host,
+        })
+        .into();
+    }
+    let Some(version) = system.read("/sys/module/efa/version") else {
+        let kernel = system.read("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let observed = format!("the driver in the kernel's own tree, Linux {kernel}");
+        return Outcome::Unknown(Some(observed), "that driver carries no version".to_owned()).into();
+    };
+    if version_numbers(&version).as_slice() >= EXTERNAL_CQ_DRIVER.as_slice() {
+        return Outcome::pass(version).into();
+    }
+    Outcome::Warn(Trouble {
+        observed: version,
+        required: required.to_owned(),
+        why: "older drivers refuse completion queues in memory that the caller gives, such as a GPU's".to_owned(),
+        fix: "update the EFA driver on the host with the current EFA installer".to_owned(),
+        who: Who::Host,
+    })
+    .into()
+}
+
+fn bound(system: &mut System) -> Answers {
+    for_each(system, |adapter| {
+        if let (Some("efa"), Some(rdma)) = (adapter.driver.as_deref(), &adapter.rdma) {
+            return Some(Outcome::pass(rdma));
+        }
+        Some(Outcome::Fail(Trouble {
+            observed: format!(
+                "driver {}, RDMA device {}",
+                adapter.driver.as_deref().unwrap_or("none"),
+                adapter.rdma.as_deref().unwrap_or("none")
+            ),
+            required: "driver efa and an RDMA device".to_owned(),
+            why: "libfabric finds adapters through their RDMA devices".to_owned(),
+            fix: "look for efa and ib_uverbs in dmesg on the host; load both modules".to_owned(),
+            who: Who::Host,
+        }))
+    })
+}
+
+fn port(system: &mut System) -> Answers {
+    for_each(system, |adapter| {
+        let rdma = adapter.rdma.as_deref()?;
+        let Some(state) = system.read(format!("/sys/class/infiniband/{rdma}/ports/1/state")) else {
+            return Some(Outcome::unknown("sysfs shows no port state here"));
+        };
+        if state.contains("ACTIVE") {
+            return Some(Outcome::pass(state));
+        }
+        Some(Outcome::Fail(Trouble {
+            observed: state,
+            required: "4: ACTIVE".to_owned(),
+            why: "a port that is down carries nothing".to_owned(),
+            fix: "bring the interface up; on EC2 check that it is attached and its subnet is right".to_owned(),
+            who: Who::Host,
+        }))
+    })
+}
+
+fn node_path(adapter: &Adapter) -> Option<String> {
+    Some(format!("/dev/infiniband/{}", adapter.uverbs.as_deref()?))
+}
+
+fn node(system: &mut System) -> Answers {
+    for_each(system, |adapter| {
+        adapter.rdma.as_ref()?;
+        let observed = match node_path(adapter) {
+            Some(path) if system.exists(&path) => return Some(Outcome::pass(path)),
+            Some(path) => format!("no {path}"),
+            None => "no user-verbs device in sysfs: ib_uverbs is not loaded".to_owned(),
+        };
+        Some(Outcome::Fail(Trouble {
+            observed,
+            required: "a uverbs node in /dev/infiniband".to_owned(),
+            why: "libibverbs opens it to reach the adapter".to_owned(),
+            fix: "give the container the device (docker --device, the EFA Kubernetes plugin \
+                  vpc.amazonaws.com/efa); on the host load ib_uverbs"
+                .to_owned(),
+            who: Who::Pod,
+        }))
+    })
+}
+
+fn opens(system: &mut System) -> Answers {
+    for_each(system, |adapter| {
+        let path = node_path(adapter)?;
+        if !system.exists(&path) {
+            return None;
+        }
+        let error = match OpenOptions::new().read(true).write(true).open(system.path(&path)) {
+            Ok(_) => return Some(Outcome::pass(format!("{path} opened for reading and writing"))),
+            Err(error) => error,
+        };
+        Some(Outcome::Fail(Trouble {
+            observed: format!("{path}: {error}"),
+            required: "a node that opens for reading and writing".to_owned(),
+            why: "a node that is visible but closed gives \"no adapter\" further up".to_owned(),
+            fix: "allow the device in the container's device cgroup and to its user; do not only bind-mount \
+                  it"
+                .to_owned(),
+            who: Who::Pod,
+        }))
+    })
+}
+
+fn partly(system: &mut System) -> Answers {
+    let nodes: Vec<String> = system.all_adapters().iter().filter_map(node_path).collect();
+    let (seen, missing): (Vec<&String>, Vec<&String>) =
+        nodes.iter().partition(|path| system.exists(Path::new(path)));
+    let observed = format!("{} of {} nodes", seen.len(), nodes.len());
+    if missing.is_empty() {
+        return Outcome::pass(observed).into();
+    }
+    let list: Vec<&str> = missing.iter().map(|path| path.as_str()).collect();
+    Outcome::Warn(Trouble {
+        observed: format!("{observed}; missing {}", list.join(", ")),
+        required: "a node for each adapter on the bus".to_owned(),
+        why: "a transport that counts adapters in sysfs waits for rails that it cannot open".to_owned(),
+        fix: "give the container all EFA devices, or name the ones to use (--device, FI_EFA_IFACE)".to_owned(),
+        who: Who::Pod,
+    })
+    .into()
+}

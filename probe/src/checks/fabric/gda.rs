@@ -1,0 +1,160 @@
+//! The provider's GPU-Direct Async operations on one adapter.
+
+use efa_gda::fabric::{Absence, FIRST_WITH_COUNTERS, FIRST_WITH_GDA_OPS};
+
+use super::{Session, missing, refused};
+use crate::check::{Answers, Check, Nature, Outcome, Trouble, Unit};
+use crate::report::{Kind, Who};
+
+/// The checks of this category.
+pub(crate) static CHECKS: &[Unit<Session>] = &[
+    unit("GDA-001", "The provider is new enough for GDA operations", Kind::Declared, &["FAB-003"], release),
+    unit("GDA-002", "The domain hands out the GDA operations", Kind::Proven, &["FAB-005"], table),
+    unit("GDA-003", "query_qp_wqs answers", Kind::Proven, &["GDA-002", "FAB-009"], work_queues),
+    unit("GDA-004", "query_cq answers", Kind::Proven, &["GDA-002", "FAB-007"], completion_queue),
+    unit("GDA-005", "query_addr answers", Kind::Proven, &["GDA-002", "FAB-010"], address),
+    unit("GDA-006", "get_mr_lkey answers", Kind::Proven, &["GDA-002", "FAB-008"], local_key),
+    unit("GDA-007", "Completion counters are offered", Kind::Declared, &["GDA-002"], counters),
+    unit("GDA-008", "Completion queues in given memory are offered", Kind::Declared, &["GDA-002"], external),
+];
+
+const fn unit(
+    code: &'static str,
+    title: &'static str,
+    kind: Kind,
+    needs: &'static [&'static str],
+    run: fn(&mut Session) -> Answers,
+) -> Unit<Session> {
+    Unit { check: Check { code, title, kind, nature: Nature::Any, needs }, run }
+}
+
+/// libfabric's release in a provider version: 206.0 is 2.6.
+fn words(version: efa_gda::fabric::Version) -> String {
+    format!("efa provider {version} (libfabric {}.{})", version.major() / 100, version.major() % 100)
+}
+
+fn release(session: &mut Session) -> Answers {
+    let Some(info) = &session.rig.info else { return missing("the adapter") };
+    let has = info.provider_version();
+    if has >= FIRST_WITH_GDA_OPS {
+        return Outcome::pass(words(has)).into();
+    }
+    Outcome::Fail(Trouble {
+        observed: words(has),
+        required: format!("{} or newer: GDA operations need libfabric 2.3", words(FIRST_WITH_GDA_OPS)),
+        why: "older providers do not know the operations that expose a queue".to_owned(),
+        fix: "put libfabric 2.3 or newer into the image (the current EFA installer), or name one with \
+              LIBFABRIC_PATH"
+            .to_owned(),
+        who: Who::Image,
+    })
+    .into()
+}
+
+fn table(session: &mut Session) -> Answers {
+    let Some(domain) = &session.rig.domain else { return missing("the domain") };
+    match domain.gda_ops() {
+        Ok(ops) => {
+            let offered = ops.available();
+            let there: Vec<&str> =
+                offered.iter().filter(|(_, answer)| answer.is_ok()).map(|(name, _)| *name).collect();
+            session.rig.ops = Some(ops);
+            Outcome::pass(there.join(", ")).into()
+        }
+        Err(error) => refused(
+            &error,
+            "fi_open_ops(\"efa gda ops\") succeeds",
+            "through these operations a queue's memory and doorbell are found",
+            Who::Image,
+        ),
+    }
+}
+
+const EXPOSES: &str = "it says where the queue lies and how it is laid out";
+
+fn work_queues(session: &mut Session) -> Answers {
+    let (Some(ops), Some(endpoint)) = (&session.rig.ops, &session.rig.endpoint) else {
+        return missing("the endpoint");
+    };
+    match ops.query_qp_wqs(endpoint) {
+        Ok(queues) => {
+            session.rig.send = Some(queues.send);
+            session.rig.receive = Some(queues.receive);
+            Outcome::pass("send and receive queue").into()
+        }
+        Err(error) => refused(&error, "query_qp_wqs succeeds", EXPOSES, Who::Image),
+    }
+}
+
+fn completion_queue(session: &mut Session) -> Answers {
+    let (Some(ops), Some(completions)) = (&session.rig.ops, &session.rig.completions) else {
+        return missing("the completion queue");
+    };
+    match ops.query_cq(completions) {
+        Ok(queue) => {
+            session.rig.completion = Some(queue);
+            Outcome::pass("completion queue").into()
+        }
+        Err(error) => refused(&error, "query_cq succeeds", EXPOSES, Who::Image),
+    }
+}
+
+fn address(session: &mut Session) -> Answers {
+    let rig = &session.rig;
+    let (Some(ops), Some(endpoint), Some(address)) = (&rig.ops, &rig.endpoint, rig.own_address) else {
+        return missing("the endpoint");
+    };
+    match ops.query_addr(endpoint, address) {
+        Ok(peer) => {
+            session.rig.peer = Some(peer);
+            let observed = format!(
+                "address handle {}, queue pair {}, queue key {:#x}",
+                peer.address_handle.get(),
+                peer.queue_pair.get(),
+                peer.queue_key.get()
+            );
+            Outcome::pass(observed).into()
+        }
+        Err(error) => {
+            refused(&error, "query_addr succeeds", "an entry names its target by these three numbers", Who::Image)
+        }
+    }
+}
+
+fn local_key(session: &mut Session) -> Answers {
+    let (Some(ops), Some(region)) = (&session.rig.ops, &session.rig.region) else {
+        return missing("the memory region");
+    };
+    match ops.get_mr_lkey(region) {
+        Ok(key) => Outcome::pass(format!("lkey {:#x}", key.get())).into(),
+        Err(error) => {
+            refused(&error, "get_mr_lkey succeeds", "an entry names its local memory by this key", Who::Image)
+        }
+    }
+}
+
+/// What the table says of an operation that a queue can do without.
+fn optional(session: &Session, operation: &str, without: &str) -> Answers {
+    let Some(ops) = &session.rig.ops else { return missing("the table of operations") };
+    let found = ops.available().into_iter().find(|(name, _)| *name == operation);
+    match found {
+        Some((_, Ok(()))) => Outcome::pass("offered").into(),
+        Some((_, Err(Absence::ProviderTooOld { has, needs }))) => {
+            Outcome::pass(format!("not offered by {has}, came with {needs}; {without}")).into()
+        }
+        Some((_, Err(absence))) => Outcome::pass(format!("not offered: {absence}; {without}")).into(),
+        None => Outcome::unknown(format!("{operation} is not an operation that this version knows")).into(),
+    }
+}
+
+fn counters(session: &mut Session) -> Answers {
+    let without = format!(
+        "completions are read from the queue (counters need provider {FIRST_WITH_COUNTERS} and \
+         FI_EFA_USE_HW_CNTR=1)"
+    );
+    optional(session, "cntr_open_ext", &without)
+}
+
+fn external(session: &mut Session) -> Answers {
+    optional(session, "cq_open_ext", "completions lie in host memory that the driver allocates")
+}

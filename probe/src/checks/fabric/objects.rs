@@ -1,0 +1,148 @@
+//! libfabric's objects on one adapter, each opened for real.
+
+use efa_gda::fabric::{Access, Buffer};
+
+use super::{Session, missing, refused};
+use crate::check::{Answers, Check, Nature, Outcome, Unit};
+use crate::report::{Kind, Who};
+
+/// Room in the address vector: the adapter itself and a few more.
+const PEERS: usize = 16;
+/// Completions asked for; the provider gives at least so many, and at least what its rings need.
+const COMPLETIONS: usize = 4096;
+/// Bytes of the region that the registration check registers.
+const REGION: usize = 64 << 10;
+
+/// The checks of this category.
+pub(crate) static CHECKS: &[Unit<super::Session>] = &[
+    unit("FAB-004", "The fabric opens", &["FAB-003"], fabric),
+    unit("FAB-005", "The domain opens", &["FAB-004"], domain),
+    unit("FAB-006", "An address vector opens", &["FAB-005"], address_vector),
+    unit("FAB-007", "A completion queue opens", &["FAB-005"], completion_queue),
+    unit("FAB-008", "Memory registers", &["FAB-005"], memory),
+    unit("FAB-009", "An endpoint enables", &["FAB-006", "FAB-007"], endpoint),
+    unit("FAB-010", "The address vector takes the endpoint's address", &["FAB-009"], own_address),
+];
+
+const fn unit(
+    code: &'static str,
+    title: &'static str,
+    needs: &'static [&'static str],
+    run: fn(&mut Session) -> Answers,
+) -> Unit<Session> {
+    Unit { check: Check { code, title, kind: Kind::Proven, nature: Nature::Any, needs }, run }
+}
+
+fn fabric(session: &mut Session) -> Answers {
+    let (Some(library), Some(info)) = (&session.library, &session.rig.info) else {
+        return missing("libfabric");
+    };
+    match efa_gda::fabric::Fabric::open(library, info) {
+        Ok(fabric) => {
+            session.rig.fabric = Some(fabric);
+            Outcome::pass(info.fabric_name()).into()
+        }
+        Err(error) => refused(&error, "fi_fabric succeeds", "everything else is opened on it", Who::Image),
+    }
+}
+
+fn domain(session: &mut Session) -> Answers {
+    let (Some(fabric), Some(info)) = (&session.rig.fabric, &session.rig.info) else {
+        return missing("the fabric");
+    };
+    match fabric.domain(info) {
+        Ok(domain) => {
+            session.rig.domain = Some(domain);
+            Outcome::pass(info.domain_name()).into()
+        }
+        Err(error) => refused(
+            &error,
+            "fi_domain succeeds",
+            "it opens the adapter's device and a protection domain",
+            Who::Pod,
+        ),
+    }
+}
+
+fn address_vector(session: &mut Session) -> Answers {
+    let Some(domain) = &session.rig.domain else { return missing("the domain") };
+    match domain.address_vector(PEERS) {
+        Ok(addresses) => {
+            session.rig.addresses = Some(addresses);
+            Outcome::pass(format!("room for {PEERS}")).into()
+        }
+        Err(error) => refused(&error, "fi_av_open succeeds", "it holds the address handles", Who::Image),
+    }
+}
+
+fn completion_queue(session: &mut Session) -> Answers {
+    let Some(domain) = &session.rig.domain else { return missing("the domain") };
+    match domain.completion_queue(COMPLETIONS) {
+        Ok(completions) => {
+            session.rig.completions = Some(completions);
+            Outcome::pass(format!("at least {COMPLETIONS} entries asked for")).into()
+        }
+        Err(error) => refused(&error, "fi_cq_open succeeds", "completions arrive there", Who::Image),
+    }
+}
+
+fn memory(session: &mut Session) -> Answers {
+    let Some(domain) = &session.rig.domain else { return missing("the domain") };
+    let Some(buffer) = Buffer::zeroed(REGION) else {
+        return Outcome::unknown(format!("{REGION} bytes cannot be allocated")).into();
+    };
+    match domain.register(buffer, Access::ALL) {
+        Ok(region) => {
+            let observed = format!("{} bytes, rkey {:#x}", region.len(), region.remote_key().get());
+            session.rig.region = Some(region);
+            Outcome::pass(observed).into()
+        }
+        Err(error) => refused(
+            &error,
+            "fi_mr_reg succeeds",
+            "the adapter reads and writes registered memory only; pages are locked for it",
+            Who::Pod,
+        ),
+    }
+}
+
+fn endpoint(session: &mut Session) -> Answers {
+    let rig = &session.rig;
+    let (Some(domain), Some(info), Some(addresses), Some(completions)) =
+        (&rig.domain, &rig.info, &rig.addresses, &rig.completions)
+    else {
+        return missing("the domain");
+    };
+    let enabled = domain
+        .endpoint(info)
+        .and_then(|endpoint| endpoint.bind(addresses, completions, completions))
+        .and_then(|endpoint| endpoint.enable());
+    match enabled {
+        Ok(endpoint) => {
+            session.rig.endpoint = Some(endpoint);
+            Outcome::pass("bound to address vector and completion queue, enabled").into()
+        }
+        Err(error) => {
+            refused(&error, "fi_endpoint, fi_ep_bind and fi_enable succeed", "enabling creates the queue pair", Who::Host)
+        }
+    }
+}
+
+fn own_address(session: &mut Session) -> Answers {
+    let (Some(endpoint), Some(addresses)) = (&session.rig.endpoint, &session.rig.addresses) else {
+        return missing("the endpoint");
+    };
+    let inserted = endpoint.address().and_then(|raw| Ok((addresses.insert(&raw)?, raw.len())));
+    match inserted {
+        Ok((address, length)) => {
+            session.rig.own_address = Some(address);
+            Outcome::pass(format!("an address of {length} bytes")).into()
+        }
+        Err(error) => refused(
+            &error,
+            "fi_getname and fi_av_insert succeed",
+            "a writer needs an address handle of its target, and the target one of the writer",
+            Who::Image,
+        ),
+    }
+}

@@ -1,0 +1,104 @@
+//! Queue geometry: whether what the provider exposed keeps the rules of the rings.
+
+use efa_gda::exposure::{CompletionRing, ExposureError, RawCompletionQueue, RawWorkQueue, ReceiveQueue, SendQueue};
+
+use super::{Session, missing};
+use crate::check::{Answers, Check, Nature, Outcome, Trouble, Unit};
+use crate::report::{Geometry, Kind, Who};
+
+/// The code of the last check that fills in the geometry.
+pub(crate) const LAST_GEOMETRY: &str = "QUE-003";
+
+/// The checks of this category.
+pub(crate) static CHECKS: &[Unit<Session>] = &[
+    unit("QUE-001", "The send queue's geometry is sound", &["GDA-003"], send),
+    unit("QUE-002", "The receive queue's geometry is sound", &["GDA-003"], receive),
+    unit("QUE-003", "The completion queue's geometry is sound", &["GDA-004"], completion),
+    unit("QUE-004", "The completion queue holds what the send queue can have in flight", &["QUE-001", "QUE-003"], deep_enough),
+];
+
+const fn unit(
+    code: &'static str,
+    title: &'static str,
+    needs: &'static [&'static str],
+    run: fn(&mut Session) -> Answers,
+) -> Unit<Session> {
+    Unit { check: Check { code, title, kind: Kind::Declared, nature: Nature::Any, needs }, run }
+}
+
+fn broken(error: &ExposureError) -> Answers {
+    let text = error.to_string();
+    // The error says what was wrong, what was expected, and after a colon what to do.
+    let (observed, fix) = text.rsplit_once(": ").unwrap_or((&text, "report it with the provider's version"));
+    let (observed, required) = observed.split_once("; ").unwrap_or((observed, "the rules of the rings"));
+    Outcome::Fail(Trouble {
+        observed: observed.to_owned(),
+        required: required.to_owned(),
+        why: "device code that trusted these numbers would write outside the queue or ring in vain".to_owned(),
+        fix: fix.to_owned(),
+        who: Who::Image,
+    })
+    .into()
+}
+
+fn work_geometry(raw: &RawWorkQueue, phase: Option<u8>) -> Geometry {
+    Geometry {
+        entry_size: raw.entry_size,
+        num_entries: raw.num_entries,
+        max_batch: Some(raw.max_batch),
+        phase,
+    }
+}
+
+fn words(entries: u32, size: u32, batch: u32) -> String {
+    format!("{entries} entries of {size} bytes, at most {batch} between two doorbells")
+}
+
+fn send(session: &mut Session) -> Answers {
+    let Some(raw) = session.rig.send else { return missing("the send queue") };
+    session.rig.queues.sq = Some(work_geometry(&raw, Some(0)));
+    match SendQueue::new(raw) {
+        Ok(_) => Outcome::pass(words(raw.num_entries, raw.entry_size, raw.max_batch)).into(),
+        Err(error) => broken(&error),
+    }
+}
+
+fn receive(session: &mut Session) -> Answers {
+    let Some(raw) = session.rig.receive else { return missing("the receive queue") };
+    session.rig.queues.rq = Some(work_geometry(&raw, None));
+    match ReceiveQueue::new(raw) {
+        Ok(_) => Outcome::pass(words(raw.num_entries, raw.entry_size, raw.max_batch)).into(),
+        Err(error) => broken(&error),
+    }
+}
+
+fn completion_geometry(raw: &RawCompletionQueue) -> Geometry {
+    Geometry { entry_size: raw.entry_size, num_entries: raw.num_entries, max_batch: None, phase: Some(1) }
+}
+
+fn completion(session: &mut Session) -> Answers {
+    let Some(raw) = session.rig.completion else { return missing("the completion queue") };
+    session.rig.queues.cq = Some(completion_geometry(&raw));
+    match CompletionRing::new(raw) {
+        Ok(_) => Outcome::pass(format!("{} entries of {} bytes", raw.num_entries, raw.entry_size)).into(),
+        Err(error) => broken(&error),
+    }
+}
+
+fn deep_enough(session: &mut Session) -> Answers {
+    let (Some(send), Some(completion)) = (session.rig.send, session.rig.completion) else {
+        return missing("the queues");
+    };
+    let observed = format!("{} completions for {} entries", completion.num_entries, send.num_entries);
+    if completion.num_entries >= send.num_entries {
+        return Outcome::pass(observed).into();
+    }
+    Outcome::Warn(Trouble {
+        observed,
+        required: format!("at least {}", send.num_entries),
+        why: "a ring that is posted full overruns a completion queue that nobody reads in time".to_owned(),
+        fix: "open the completion queue with as many entries as the send queue has".to_owned(),
+        who: Who::Code,
+    })
+    .into()
+}

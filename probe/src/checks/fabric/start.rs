@@ -1,0 +1,115 @@
+//! Loading libfabric and finding adapters: the checks without a subject.
+
+use std::time::Instant;
+
+use efa_gda::fabric::{EFA_DIRECT, Error, Info, Library, Query};
+
+use super::{Session, missing, refused};
+use crate::check::{Answers, Check, Nature, Outcome, Trouble, Unit};
+use crate::report::{Kind, Who};
+
+/// The checks of this category. The first two are of libraries, the rest of libfabric's objects.
+pub(crate) static CHECKS: &[Unit<Session>] = &[
+    unit("LIB-001", "libfabric loads", Kind::Proven, &["ENV-000", "ENV-005"], loads),
+    unit("LIB-002", "libfabric's version is one that is known", Kind::Declared, &["LIB-001"], version),
+    unit("FAB-001", "libfabric has an efa provider with an adapter", Kind::Proven, &["LIB-001"], provider),
+    unit("FAB-002", "The provider offers the fabric efa-direct", Kind::Proven, &["FAB-001"], direct),
+    unit("FAB-003", "The adapter asked for is there", Kind::Declared, &["FAB-002"], chosen),
+];
+
+const fn unit(
+    code: &'static str,
+    title: &'static str,
+    kind: Kind,
+    needs: &'static [&'static str],
+    run: fn(&mut Session) -> Answers,
+) -> Unit<Session> {
+    Unit { check: Check { code, title, kind, nature: Nature::Any, needs }, run }
+}
+
+fn loads(session: &mut Session) -> Answers {
+    match Library::load() {
+        Ok(library) => {
+            let path = library.path().display().to_string();
+            session.library = Some(library);
+            Outcome::pass(path).into()
+        }
+        Err(error) => refused(
+            &error,
+            "libfabric.so.1 of release 1.17 or newer",
+            "queues of an adapter are exposed through libfabric",
+            Who::Image,
+        ),
+    }
+}
+
+fn version(session: &mut Session) -> Answers {
+    let Some(library) = &session.library else { return missing("libfabric") };
+    let (version, api) = (library.version(), library.api_version());
+    Outcome::pass(format!("libfabric {version}, used at API {api}")).into()
+}
+
+fn provider(session: &mut Session) -> Answers {
+    let Some(library) = &session.library else { return missing("libfabric") };
+    let begin = Instant::now();
+    let found = Query::new().find(library);
+    session.started = Some(begin.elapsed());
+    let answer = match &found {
+        Ok(infos) => {
+            let first = infos.first().map(Info::provider_version);
+            let version = first.map(|version| version.to_string()).unwrap_or_default();
+            Outcome::pass(format!("efa provider {version}")).into()
+        }
+        Err(Error::NoDirectFabric { fabrics, .. }) => {
+            Outcome::pass(format!("efa provider with the fabrics {}", fabrics.join(", "))).into()
+        }
+        Err(error) => refused(
+            error,
+            "a provider named efa that finds an adapter",
+            "without it libfabric reaches no EFA adapter; it is built in by the EFA installer, and finds \
+             adapters through libefa and /dev/infiniband",
+            Who::Image,
+        ),
+    };
+    session.lookup = Some(found);
+    answer
+}
+
+fn direct(session: &mut Session) -> Answers {
+    match session.lookup.take() {
+        Some(Ok(infos)) => {
+            session.infos = infos;
+            Outcome::pass(format!("{EFA_DIRECT} on {}", names(&session.infos).join(", "))).into()
+        }
+        Some(Err(error)) => refused(
+            &error,
+            "the fabric efa-direct (libfabric 2.1)",
+            "on the plain efa fabric libfabric drives the queues itself and hands none out",
+            Who::Image,
+        ),
+        None => missing("the list of adapters"),
+    }
+}
+
+fn names(infos: &[Info]) -> Vec<String> {
+    infos.iter().map(|info| info.domain_name().into_owned()).collect()
+}
+
+fn chosen(session: &mut Session) -> Answers {
+    let found = names(&session.infos);
+    let Some(wanted) = session.request.device.clone() else {
+        return Outcome::pass(format!("all {} of them", found.len())).into();
+    };
+    session.infos.retain(|info| info.is_called(&wanted));
+    if !session.infos.is_empty() {
+        return Outcome::pass(names(&session.infos).join(", ")).into();
+    }
+    Outcome::Fail(Trouble {
+        observed: format!("no adapter is called {wanted}; found: {}", found.join(", ")),
+        required: format!("an adapter called {wanted}"),
+        why: "--device names a domain of libfabric, or its RDMA device".to_owned(),
+        fix: "name one of those found".to_owned(),
+        who: Who::Code,
+    })
+    .into()
+}

@@ -1,0 +1,172 @@
+//! The command line. Commands and options of later versions are accepted here and refused by name,
+//! so that a script learns "not in this version" and not "unexpected argument".
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Says whether a GPU can ring an EFA adapter here, and if not, why and who can change it.
+#[derive(Debug, Parser)]
+#[command(name = "gda-probe", version, about, max_term_width = 100)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+}
+
+/// Options of every command.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Common {
+    /// Use the software adapter in place of hardware
+    #[arg(long, global = true)]
+    pub(crate) soft: bool,
+    /// Look at this adapter only, by its libfabric domain or its RDMA device name
+    #[arg(long, global = true, value_name = "NAME")]
+    pub(crate) device: Option<String>,
+    /// Look at this GPU only; "none" leaves GPUs out
+    #[arg(long, global = true, value_name = "N|none", value_parser = parse_gpu)]
+    pub(crate) gpu: Option<GpuChoice>,
+    /// How queues are found
+    #[arg(long, global = true, value_enum, default_value_t = Via::Libfabric)]
+    pub(crate) via: Via,
+    /// Print one JSON document
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    /// Log to stderr; twice for more
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub(crate) verbose: u8,
+    /// Exit with the statuses of a node-problem-detector plugin: 0 fine, 1 problem, 2 unknown
+    #[arg(long, global = true)]
+    pub(crate) npd: bool,
+    /// Read /sys, /proc, /dev and libraries' places below DIR, where a host's tree is mounted
+    #[arg(long, global = true, value_name = "DIR", default_value = "/")]
+    pub(crate) root: PathBuf,
+    /// Milliseconds that a check in a child process may take
+    #[arg(long, global = true, value_name = "MS", default_value_t = 2000)]
+    pub(crate) time_limit: u64,
+}
+
+/// The GPU to look at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GpuChoice {
+    /// None.
+    None,
+    /// The one that the CUDA driver gives this number.
+    Number(u32),
+}
+
+fn parse_gpu(text: &str) -> Result<GpuChoice, String> {
+    if text == "none" {
+        return Ok(GpuChoice::None);
+    }
+    text.parse().map(GpuChoice::Number).map_err(|_| "expected a GPU's number or \"none\"".to_owned())
+}
+
+/// The library through which queues are found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Via {
+    Libfabric,
+    Verbs,
+}
+
+/// What to do; `check` where nothing is said.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run every check whose prerequisites hold, and give a verdict
+    Check,
+    /// Move bytes through the adapter and compare every one
+    Put(PutArgs),
+    /// Measure latency, message rate and bandwidth (not in this version)
+    Bench(Later),
+    /// Exchange over a ring of ranks (not in this version)
+    Ring(Later),
+    /// Name every field of a queue entry, and every rule that it breaks
+    Decode(DecodeArgs),
+    /// Explain a check's code
+    Explain {
+        /// A code, as `check` prints it
+        code: String,
+    },
+    /// Run checks in this process, for the parent that started it
+    #[command(name = "__part", hide = true)]
+    Part,
+}
+
+/// Arguments of `put`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct PutArgs {
+    /// The operation
+    #[arg(long, value_enum, default_value_t = Op::Write)]
+    pub(crate) op: Op,
+    /// Bytes of each operation
+    #[arg(long, default_value_t = 64)]
+    pub(crate) bytes: u64,
+    /// How many operations
+    #[arg(long, default_value_t = 1)]
+    pub(crate) count: u64,
+    /// Who rings the doorbell
+    #[arg(long, value_enum, default_value_t = Doorbell::Auto)]
+    pub(crate) doorbell: Doorbell,
+    /// What runs the device code
+    #[arg(long, value_enum, default_value_t = Executor::Auto)]
+    pub(crate) executor: Executor,
+    /// The other host (not in this version)
+    #[arg(long, value_name = "HOST")]
+    pub(crate) peer: Option<String>,
+}
+
+/// An operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Op {
+    Write,
+    WriteImm,
+    InlineWrite,
+    Read,
+    Send,
+}
+
+/// Who rings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Doorbell {
+    /// Whoever runs the device code
+    Direct,
+    /// A host thread, from a record (not in this version)
+    Record,
+    /// A host thread that also copies the entries (not in this version)
+    Staged,
+    /// The best that works
+    Auto,
+}
+
+/// What runs the device code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Executor {
+    /// A GPU (not in this version)
+    Cuda,
+    /// This machine's CPU
+    Host,
+    /// The best that works
+    Auto,
+}
+
+/// Arguments of `decode`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct DecodeArgs {
+    /// A send-queue entry of 64 or 128 bytes, in hex
+    #[arg(long, value_name = "HEX", conflicts_with = "cqe", required_unless_present = "cqe")]
+    pub(crate) wqe: Option<String>,
+    /// A completion, in hex
+    #[arg(long, value_name = "HEX")]
+    pub(crate) cqe: Option<String>,
+    /// Width of the queue's request ids
+    #[arg(long, value_name = "BITS", default_value = "16", value_parser = ["16", "64"])]
+    pub(crate) request_id_bits: String,
+}
+
+/// Whatever a command of a later version is given.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Later {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+    pub(crate) rest: Vec<String>,
+}

@@ -1,0 +1,46 @@
+//! The commands.
+
+pub(crate) mod check;
+pub(crate) mod decode;
+pub(crate) mod explain;
+pub(crate) mod put;
+pub(crate) mod run;
+
+/// What ends a command before it can report.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum CommandError {
+    /// This version lacks it.
+    #[error("{what} is not in this version; missing: {missing}")]
+    NotInThisVersion {
+        /// What was asked for.
+        what: &'static str,
+        /// What it needs.
+        missing: &'static str,
+    },
+    /// What was given cannot be used.
+    #[error("{0}")]
+    Input(String),
+    /// A child process could not be started.
+    #[error(transparent)]
+    Start(#[from] crate::part::parent::StartError),
+    /// The software adapter's directory could not be made.
+    #[error("the directory for the software adapter cannot be made: {0}; TMPDIR may name another place")]
+    Directory(std::io::Error),
+    /// The report could not be made or written.
+    #[error("the report cannot be written: {0}")]
+    Output(#[from] std::io::Error),
+    /// The report could not be put into JSON.
+    #[error("the report cannot be put into JSON: {0}")]
+    Json(#[from] serde_json::Error),
+}
+
+impl CommandError {
+    /// The exit that it comes to.
+    pub(crate) fn exit(&self) -> crate::exit::Exit {
+        match self {
+            Self::NotInThisVersion { .. } | Self::Input(_) => crate::exit::Exit::Usage,
+            _ => crate::exit::Exit::Internal,
+        }
+    }
+}

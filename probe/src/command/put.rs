@@ -1,0 +1,59 @@
+//! `gda-probe put`: moves bytes through the adapter and compares every one. The checks on the way
+//! there are part of the report, so that a put that cannot start says why.
+
+use super::CommandError;
+use super::run::Run;
+use crate::checks::{self, env};
+use crate::cli::{Common, Doorbell, Executor, Op, PutArgs};
+use crate::exit::Exit;
+use crate::part::{Part, PutRequest};
+use crate::report::Document;
+
+/// Checks of the environment that a put depends on.
+const ON_THE_WAY: [&str; 2] = ["ENV-000", "ENV-005"];
+
+/// Moves the bytes.
+pub(crate) fn run(common: &Common, args: &PutArgs) -> Result<(Document, Exit), CommandError> {
+    refuse_what_is_missing(args)?;
+    if args.count == 0 {
+        return Err(CommandError::Input("--count 0 moves nothing; give at least 1".to_owned()));
+    }
+    let mut run = Run::new(common)?;
+    for unit in env::CHECKS.iter().filter(|unit| ON_THE_WAY.contains(&unit.check.code)) {
+        run.runner.run(unit, None, &mut run.system);
+    }
+    let request = PutRequest { bytes: args.bytes, count: args.count, one_adapter: true };
+    let gathered = run.part(Part::Fabric, request)?;
+    let mut findings = std::mem::take(&mut run.runner.findings);
+    checks::sort(&mut findings);
+    let verified = gathered.put.as_ref().is_some_and(|put| put.verified);
+    let exit = if verified { Exit::of(&findings) } else { Exit::Failed };
+    let mut document = Document::new("put", common.soft);
+    document.checks = Some(findings);
+    document.queues = gathered.queues;
+    document.put = gathered.put;
+    Ok((document, exit))
+}
+
+fn refuse_what_is_missing(args: &PutArgs) -> Result<(), CommandError> {
+    let missing = |what, missing| Err(CommandError::NotInThisVersion { what, missing });
+    match args.op {
+        Op::Write => {}
+        Op::WriteImm => return missing("put --op write-imm", "RDMA write with immediate data"),
+        Op::InlineWrite => return missing("put --op inline-write", "RDMA write from 128-byte entries"),
+        Op::Read => return missing("put --op read", "RDMA read"),
+        Op::Send => return missing("put --op send", "sends and receives"),
+    }
+    match args.doorbell {
+        Doorbell::Direct | Doorbell::Auto => {}
+        Doorbell::Record => return missing("put --doorbell record", "a host thread that rings from a record"),
+        Doorbell::Staged => return missing("put --doorbell staged", "a host thread that copies entries and rings"),
+    }
+    if args.executor == Executor::Cuda {
+        return missing("put --executor cuda", "mapping queues through CUDA");
+    }
+    if args.peer.is_some() {
+        return missing("put --peer", "the exchange of addresses with another host");
+    }
+    Ok(())
+}

@@ -1,0 +1,77 @@
+//! What `check` and `put` share: the machine, the software adapter, and the parts in children.
+
+use std::time::Duration;
+
+use super::CommandError;
+use crate::check::{Policy, Runner};
+use crate::checks;
+use crate::cli::{Common, GpuChoice, Via};
+use crate::part::parent::{Gathered, Limits};
+use crate::part::{Part, PutRequest, Request, parent};
+use crate::soft::{self, ProviderDirectory};
+use crate::system::System;
+
+/// Added for the start of a foreign library where an NVIDIA GPU is in sight: libfabric starts CUDA,
+/// which takes seconds on a machine with many GPUs.
+const CUDA_START: Duration = Duration::from_secs(8);
+
+/// A run of checks.
+#[derive(Debug)]
+pub(crate) struct Run {
+    /// The machine.
+    pub(crate) system: System,
+    /// What was found.
+    pub(crate) runner: Runner,
+    limits: Limits,
+    directory: Option<ProviderDirectory>,
+}
+
+impl Run {
+    /// Sets the software adapter up where it was asked for. A provider that is not there is a
+    /// finding, not an error.
+    pub(crate) fn new(common: &Common) -> Result<Self, CommandError> {
+        if common.via == Via::Verbs {
+            return Err(CommandError::NotInThisVersion {
+                what: "--via verbs",
+                missing: "finding queues through rdma-core alone",
+            });
+        }
+        let mut system = System::new(common);
+        let mut directory = None;
+        if common.soft {
+            let provider = soft::find();
+            if let Ok(library) = &provider {
+                directory = Some(ProviderDirectory::new(library).map_err(CommandError::Directory)?);
+            }
+            system.provider = Some(provider);
+        }
+        let policy = Policy { soft: common.soft, no_gpu: checks::cuda::none_takes_part(&system) };
+        let start = if system.nvidia_in_sight() { CUDA_START } else { Duration::ZERO };
+        let limits = Limits { each: Duration::from_millis(common.time_limit), start };
+        Ok(Self { system, runner: Runner::new(policy), limits, directory })
+    }
+
+    /// Runs a part in a child.
+    pub(crate) fn part(&mut self, part: Part, put: PutRequest) -> Result<Gathered, CommandError> {
+        let provider = self.system.provider.as_ref().and_then(|found| found.as_ref().ok()).cloned();
+        let gpu = match self.system.gpu {
+            Some(GpuChoice::Number(number)) => Some(number),
+            _ => None,
+        };
+        let request = Request {
+            part,
+            soft: self.system.soft,
+            no_gpu: self.runner.policy.no_gpu,
+            provider,
+            device: self.system.device.clone(),
+            avoid: Vec::new(),
+            gpu,
+            put,
+            // Half of the check's limit: a wait that runs out is then told by the check itself.
+            wait: u64::try_from(self.limits.each.as_millis() / 2).unwrap_or(u64::MAX),
+            findings: Vec::new(),
+        };
+        let path = self.directory.as_ref().map(ProviderDirectory::provider_path);
+        Ok(parent::run(&mut self.runner, request, self.limits, path.as_deref())?)
+    }
+}

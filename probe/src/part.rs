@@ -1,0 +1,122 @@
+//! Checks that load foreign libraries run in a child process, so that a crash or a hang there is a
+//! check's result and not the probe's end. The child is this program again, with a hidden command:
+//! it reads a [`Request`] from stdin and writes one [`Event`] a line to what was its stdout.
+//! Whatever libraries print goes to stderr.
+
+pub(crate) mod child;
+pub(crate) mod parent;
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::report::{Finding, Put, Queues};
+
+/// The hidden command's name.
+pub(crate) const COMMAND: &str = "__part";
+
+/// Which checks the child runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Part {
+    /// libfabric, from loading it to a verified completion.
+    Fabric,
+    /// The CUDA driver.
+    Cuda,
+}
+
+/// What the child is to do.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Request {
+    /// Which checks.
+    pub(crate) part: Part,
+    /// Whether the software adapter stands in.
+    pub(crate) soft: bool,
+    /// Whether GPUs are left out.
+    pub(crate) no_gpu: bool,
+    /// The software adapter's provider.
+    pub(crate) provider: Option<PathBuf>,
+    /// The adapter that was asked for.
+    pub(crate) device: Option<String>,
+    /// Adapters that a child before this one did not survive.
+    pub(crate) avoid: Vec<String>,
+    /// The GPU that was asked for.
+    pub(crate) gpu: Option<u32>,
+    /// What to move.
+    pub(crate) put: PutRequest,
+    /// Milliseconds that a wait for the adapter may take.
+    pub(crate) wait: u64,
+    /// What was found before; checks in it are not reported again.
+    pub(crate) findings: Vec<Finding>,
+}
+
+/// What a put moves.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct PutRequest {
+    /// Bytes of each operation.
+    pub(crate) bytes: u64,
+    /// Operations.
+    pub(crate) count: u64,
+    /// Whether only the first adapter takes part: the put command's way.
+    pub(crate) one_adapter: bool,
+}
+
+/// A GPU that CUDA shows.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Gpu {
+    /// CUDA's number for it.
+    pub(crate) number: u32,
+    /// Its name.
+    pub(crate) name: String,
+}
+
+/// What the child says.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub(crate) enum Event {
+    /// A check begins.
+    Begin {
+        /// Its code.
+        code: String,
+        /// Its subject.
+        subject: Option<String>,
+    },
+    /// A check ended.
+    Found {
+        /// What it found.
+        finding: Finding,
+    },
+    /// libfabric was loaded from this file.
+    Loaded {
+        /// The file.
+        path: String,
+    },
+    /// libfabric's start took so long.
+    Started {
+        /// In milliseconds.
+        milliseconds: u64,
+    },
+    /// The adapters that will be looked at.
+    Adapters {
+        /// Their domains' names.
+        names: Vec<String>,
+    },
+    /// The GPUs that will be looked at.
+    Gpus {
+        /// What CUDA says of them.
+        gpus: Vec<Gpu>,
+    },
+    /// The geometry of an adapter's queues.
+    Queues {
+        /// What was seen.
+        queues: Queues,
+    },
+    /// A long check is still making progress.
+    Progress,
+    /// What a put moved.
+    Moved {
+        /// The put.
+        put: Put,
+    },
+    /// All is done.
+    End,
+}
