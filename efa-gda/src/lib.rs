@@ -7,10 +7,12 @@
 //! - [`wire`]: what lies in the queues, byte for byte.
 //! - [`fabric`]: libfabric objects, owned or borrowed from a transport.
 //! - [`exposure`]: what a provider exposed, checked.
+//! - [`queue`]: the mapped queue that a kernel receives.
 //! - [`executor`]: device code on the CPU, for tests and for machines without a GPU.
 
 pub mod executor;
 pub mod exposure;
 pub mod fabric;
+pub mod queue;
 
 pub use efa_gda_wire as wire;

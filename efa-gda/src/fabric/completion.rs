@@ -3,6 +3,7 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use efa_gda_sys::fi;
 
@@ -15,7 +16,26 @@ use super::object::{Context, InContext, Object, Padded, table_op};
 /// A completion queue. Cheap to clone; closed with its last clone and the last endpoint bound to
 /// it.
 #[derive(Clone, Debug)]
-pub struct CompletionQueue(Arc<Object<fi::fid_cq, Domain>>);
+pub struct CompletionQueue(Arc<Object<fi::fid_cq, CqParents>>);
+
+#[derive(Debug)]
+struct CqParents {
+    /// Whether someone polls its entries in memory.
+    claimed: AtomicBool,
+    domain: Domain,
+}
+
+impl CqParents {
+    fn new(domain: &Domain) -> Self {
+        Self { claimed: AtomicBool::new(false), domain: domain.clone() }
+    }
+}
+
+impl InContext for CqParents {
+    fn context(&self) -> &Context {
+        self.domain.context()
+    }
+}
 
 /// Memory for a completion queue outside the provider's own, given as a dmabuf
 /// (`fi_efa_cq_init_attr::ext_mem_dmabuf`). Zero it first: the phase bit starts at 1.
@@ -60,7 +80,7 @@ impl CompletionQueue {
         let code = unsafe { open(raw, &mut attr.value, &mut cq, std::ptr::null_mut()) };
         drop(turn);
         // SAFETY: the call that returned `code` opened `cq`, and nobody else knows it.
-        Ok(Self(Arc::new(unsafe { Object::adopt(OPERATION, code, cq, domain.clone()) }?)))
+        Ok(Self(Arc::new(unsafe { Object::adopt(OPERATION, code, cq, CqParents::new(domain)) }?)))
     }
 
     /// `cq_open_ext`, which [`super::GdaOps`] has checked for.
@@ -94,7 +114,13 @@ impl CompletionQueue {
             return Err(named(context, code));
         }
         // SAFETY: the call that returned `code` opened `cq`, and nobody else knows it.
-        Ok(Self(Arc::new(unsafe { Object::adopt(OPERATION, code, cq, domain.clone()) }?)))
+        Ok(Self(Arc::new(unsafe { Object::adopt(OPERATION, code, cq, CqParents::new(domain)) }?)))
+    }
+
+    /// Makes the caller the one who polls the entries; false where someone did before. Never given
+    /// back: the position and phase of the next entry are known to that one alone.
+    pub(crate) fn claim(&self) -> bool {
+        !self.0.parents().claimed.swap(true, Ordering::Relaxed)
     }
 
     /// Closes the queue and says how that went.
@@ -116,6 +142,6 @@ impl CompletionQueue {
     }
 
     pub(super) fn domain(&self) -> &Domain {
-        self.0.parents()
+        &self.0.parents().domain
     }
 }

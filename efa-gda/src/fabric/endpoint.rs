@@ -46,6 +46,15 @@ pub struct Endpoint<S: State> {
     state: PhantomData<fn() -> S>,
 }
 
+/// How many bytes one request of an endpoint carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// A SEND.
+    pub message: usize,
+    /// An RDMA read or write; 0 where the adapter has none.
+    pub rdma: usize,
+}
+
 /// Dropped after the endpoint is closed, in this order.
 #[derive(Debug)]
 struct EndpointParents {
@@ -55,8 +64,8 @@ struct EndpointParents {
     receive: Option<CompletionQueue>,
     addresses: Option<AddressVector>,
     domain: Domain,
-    /// The provider may read it until the endpoint is enabled.
-    _info: Info,
+    /// What it was opened with; the provider may read it until the endpoint is enabled.
+    info: Info,
 }
 
 impl InContext for EndpointParents {
@@ -86,7 +95,7 @@ impl Endpoint<Building> {
             receive: None,
             addresses: None,
             domain: domain.clone(),
-            _info: info.clone(),
+            info: info.clone(),
         };
         // SAFETY: the call that returned `code` opened `endpoint`, and nobody else knows it.
         let object = unsafe { Object::adopt(OPERATION, code, endpoint, parents) }?;
@@ -152,7 +161,7 @@ impl Endpoint<Building> {
         let (context, fid) = (self.object.context(), self.object.fid());
         let same = transmit.as_ptr() == receive.as_ptr();
         let first = if same { fi::FI_TRANSMIT | fi::FI_RECV } else { fi::FI_TRANSMIT };
-        // SAFETY (all three): the objects are open, of one domain, and owned by the endpoint.
+        // SAFETY: both objects are open, of one domain, and the second is owned by the endpoint.
         unsafe { bind(context, fid, addresses.fid(), 0, ADDRESSES) }?;
         // SAFETY: as above.
         unsafe { bind(context, fid, transmit.fid(), first, COMPLETIONS) }?;
@@ -197,6 +206,42 @@ impl Endpoint<Enabled> {
         })?;
         address.truncate(length);
         Ok(address)
+    }
+
+    /// How much one request carries. Providers that do not say (before libfabric 1.20, or without
+    /// these options) are taken to mean `max_msg_size` for RDMA, and for messages the least that
+    /// adapters have had.
+    pub fn limits(&self) -> Limits {
+        /// Messages of at most this many bytes fit an MTU on every EFA adapter.
+        const SMALLEST_MESSAGE_LIMIT: usize = 4096;
+        /// `FI_OPT_MAX_MSG_SIZE` and `FI_OPT_MAX_RMA_SIZE` of <rdma/fi_endpoint.h>.
+        const FI_OPT_MAX_MSG_SIZE: i32 = 12;
+        const FI_OPT_MAX_RMA_SIZE: i32 = 14;
+        let most = self.object.parents().info.max_msg_size();
+        Limits {
+            message: self.size_option(FI_OPT_MAX_MSG_SIZE).unwrap_or(most.min(SMALLEST_MESSAGE_LIMIT)),
+            rdma: self.size_option(FI_OPT_MAX_RMA_SIZE).unwrap_or(most),
+        }
+    }
+
+    /// An option that is a number of bytes; None where the provider does not have it.
+    fn size_option(&self, option: i32) -> Option<usize> {
+        let raw = self.object.raw();
+        // SAFETY: an open endpoint points to its table, or to none.
+        let getopt = unsafe { table_op!((*raw).ops, fi_ops_ep.getopt, "fi_getopt") }.ok()?;
+        let (mut value, mut length) = (0_usize, size_of::<usize>());
+        let _turn = self.object.context().turn();
+        // SAFETY: the endpoint is open; `length` bytes can be written to the value.
+        let code = unsafe {
+            getopt(
+                self.object.fid(),
+                fi::FI_OPT_ENDPOINT as i32,
+                option,
+                (&raw mut value).cast(),
+                &mut length,
+            )
+        };
+        (code == 0 && length == size_of::<usize>()).then_some(value)
     }
 
     /// The address vector it is bound to.

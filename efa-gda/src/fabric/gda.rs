@@ -93,9 +93,10 @@ impl GdaOps {
             Some(has) if has < FIRST_WITH_COUNTERS => {
                 Err(Absence::ProviderTooOld { has, needs: FIRST_WITH_COUNTERS })
             }
-            // SAFETY: from this release on the table has a sixth pointer.
             Some(_) => {
-                unsafe { (&raw const (*table).cntr_open_ext).read() }.map(|_| ()).ok_or(Absence::NullPointer)
+                // SAFETY: from this release on the table has a sixth pointer.
+                let sixth = unsafe { (&raw const (*table).cntr_open_ext).read() };
+                sixth.map(|_| ()).ok_or(Absence::NullPointer)
             }
         };
         // SAFETY: every release that gives out this table has these five pointers. The table is

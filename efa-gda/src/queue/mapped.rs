@@ -1,0 +1,233 @@
+//! The queue itself: what it owns, in which order that goes, and when it refuses to.
+
+use std::cell::UnsafeCell;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use efa_gda_sys::device::efa_gda_queue;
+use efa_gda_wire::{LocalKey, Peer, ProcessingHints, QueuePairNumber};
+
+use super::geometry::{Geometry, geometry};
+use crate::executor::{DeviceError, outcome};
+use crate::exposure::{Exposure, ExposureError};
+use crate::fabric::{self, Enabled, Endpoint, FabricAddress, GdaOps, MemoryRegion};
+
+/// Why no queue could be made of an endpoint.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum QueueError {
+    /// A call into libfabric failed.
+    #[error(transparent)]
+    Fabric(#[from] fabric::Error),
+    /// What the endpoint exposes breaks a rule.
+    #[error(transparent)]
+    Exposure(#[from] ExposureError),
+    /// Another queue polls the completion queue.
+    #[error(
+        "the completion queue is polled by another mapped queue; each needs its own: open one more, and bind \
+         the endpoint to that"
+    )]
+    CompletionQueueTaken,
+}
+
+/// Why a queue was not closed, or not in order.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CloseError {
+    /// The adapter has not completed everything that was posted. The queue is handed back.
+    #[error("{in_flight} request(s) are in flight; wait for them, or destroy the queue, which flushes them")]
+    Busy {
+        /// The queue.
+        queue: Box<MappedQueue>,
+        /// Requests rung and not completed.
+        in_flight: u32,
+    },
+    /// The endpoint could not be closed. What it refers to stays allocated.
+    #[error(transparent)]
+    Fabric(#[from] fabric::Error),
+}
+
+/// Stops every wait on a queue, from any thread.
+#[derive(Clone, Debug, Default)]
+pub struct AbortFlag(Arc<AtomicU32>);
+
+impl AbortFlag {
+    /// Ends waits with [`DeviceError::Aborted`], now and until [`Self::lower`].
+    pub fn raise(&self) {
+        self.0.store(1, Ordering::Release);
+    }
+
+    /// Lets waits run again.
+    pub fn lower(&self) {
+        self.0.store(0, Ordering::Release);
+    }
+}
+
+/// A queue that kernels post to. Dropped, it closes its endpoint first and deregisters what was in
+/// flight after that.
+#[derive(Debug)]
+pub struct MappedQueue {
+    /// First, so that it is the first to go: the queue pair is destroyed before the struct that
+    /// describes it, and before memory that the adapter may reach (which it retains).
+    endpoint: Endpoint<Enabled>,
+    ops: GdaOps,
+    exposure: Exposure,
+    number: QueuePairNumber,
+    /// The address that kernels receive. Only the engine writes it once it is made.
+    shared: Box<UnsafeCell<efa_gda_queue>>,
+    /// Read by the engine through the struct's pointer, so it goes after the struct.
+    abort: AbortFlag,
+}
+
+// SAFETY: the struct is plain memory that no thread owns. The engine's code changes it only during
+// a call that borrows the queue exclusively.
+unsafe impl Send for MappedQueue {}
+// SAFETY: through a shared reference the struct is only read, word by word, as a snapshot.
+unsafe impl Sync for MappedQueue {}
+
+impl MappedQueue {
+    /// Makes a queue of an endpoint for code on this host's CPU. `ops` are those of its domain.
+    ///
+    /// # Errors
+    /// [`QueueError`]; the endpoint is then closed.
+    pub fn new(endpoint: Endpoint<Enabled>, ops: &GdaOps) -> Result<Self, QueueError> {
+        let queues = ops.query_qp_wqs(&endpoint)?;
+        let completions = ops.query_cq(endpoint.transmit_queue())?;
+        let exposure = Exposure::new(queues.send, queues.receive, completions)?;
+        if !exposure.completions_cover_rings() {
+            tracing::warn!(
+                completions = exposure.cq.num_entries,
+                send = exposure.sq.num_entries,
+                receive = exposure.rq.num_entries,
+                "the completion queue is shallower than the rings that complete on it"
+            );
+        }
+        // Its own address leads an endpoint to itself; the number is the one peers send to.
+        let own = endpoint.address_vector().insert(&endpoint.address()?)?;
+        let number = ops.query_addr(&endpoint, own)?.queue_pair;
+        if !endpoint.transmit_queue().claim() {
+            return Err(QueueError::CompletionQueueTaken);
+        }
+        let abort = AbortFlag::default();
+        let shared = geometry(&Geometry {
+            exposure,
+            limits: endpoint.limits(),
+            number,
+            hints: ProcessingHints::NONE,
+            receives: endpoint.transmit_queue().as_ptr() == endpoint.receive_queue().as_ptr(),
+            abort: abort.0.as_ptr(),
+        });
+        let shared = Box::new(UnsafeCell::new(shared));
+        Ok(Self { endpoint, ops: ops.clone(), exposure, number, shared, abort })
+    }
+
+    /// The struct that a kernel receives. Its geometry is constant; the rest is the engine's.
+    /// Valid while the queue lives.
+    pub fn as_ptr(&self) -> NonNull<efa_gda_queue> {
+        NonNull::new(self.shared.get()).expect("a box is not null")
+    }
+
+    /// What the endpoint exposes.
+    pub fn exposure(&self) -> &Exposure {
+        &self.exposure
+    }
+
+    /// The endpoint's own queue pair.
+    pub fn number(&self) -> QueuePairNumber {
+        self.number
+    }
+
+    /// The endpoint, for its address and its limits.
+    pub fn endpoint(&self) -> &Endpoint<Enabled> {
+        &self.endpoint
+    }
+
+    /// Stops this queue's waits.
+    pub fn abort_flag(&self) -> AbortFlag {
+        self.abort.clone()
+    }
+
+    /// A peer by the raw address that its endpoint gave, for entries that go to it.
+    ///
+    /// # Errors
+    /// [`fabric::Error::AddressRefused`], or the errors of [`GdaOps::query_addr`].
+    pub fn insert_peer(&self, address: &[u8]) -> fabric::Result<Peer> {
+        self.peer(self.endpoint.address_vector().insert(address)?)
+    }
+
+    /// A peer that is in the endpoint's address vector.
+    ///
+    /// # Errors
+    /// Those of [`GdaOps::query_addr`].
+    pub fn peer(&self, address: FabricAddress) -> fabric::Result<Peer> {
+        self.ops.query_addr(&self.endpoint, address)
+    }
+
+    /// The key of a region, for entries of this queue.
+    ///
+    /// # Errors
+    /// Those of [`GdaOps::get_mr_lkey`].
+    pub fn local_key(&self, region: &MemoryRegion) -> fabric::Result<LocalKey> {
+        self.ops.get_mr_lkey(region)
+    }
+
+    /// Keeps a region until the endpoint is closed, for a kernel that posts entries of its own with
+    /// the key returned.
+    ///
+    /// # Errors
+    /// Those of [`GdaOps::get_mr_lkey`].
+    pub fn keep(&mut self, region: &MemoryRegion) -> fabric::Result<LocalKey> {
+        let key = self.local_key(region)?;
+        self.endpoint.retain(region.clone());
+        Ok(key)
+    }
+
+    /// Requests that were rung and have not completed, modulo 2^32. A snapshot.
+    pub fn in_flight(&self) -> u32 {
+        let queue = self.shared.get();
+        // SAFETY: the struct lives as long as the queue; words are read one by one, volatile,
+        // because device code may be changing them.
+        unsafe {
+            let rung = (&raw const (*queue).turn.rung).read_volatile();
+            rung.wrapping_sub((&raw const (*queue).completion.completed).read_volatile())
+        }
+    }
+
+    /// What poisoned the queue, if anything did.
+    pub fn poison(&self) -> Option<DeviceError> {
+        // SAFETY: as in `in_flight`.
+        let status = unsafe { (&raw const (*self.shared.get()).error.poison).read_volatile() };
+        outcome(status).err()
+    }
+
+    /// Closes the queue in order: nothing may be in flight.
+    ///
+    /// # Errors
+    /// [`CloseError::Busy`], with the queue, while something is; [`CloseError::Fabric`] where the
+    /// endpoint could not be closed.
+    pub fn close(self) -> Result<(), CloseError> {
+        let in_flight = self.in_flight();
+        if in_flight != 0 {
+            return Err(CloseError::Busy { queue: Box::new(self), in_flight });
+        }
+        Ok(self.destroy()?)
+    }
+
+    /// Destroys the endpoint whatever is in flight, and deregisters what the queue kept after that.
+    /// The way out for a poisoned queue.
+    ///
+    /// # Errors
+    /// [`fabric::Error::Call`] where the endpoint could not be closed; what it refers to then stays
+    /// allocated for the life of the process.
+    pub fn destroy(self) -> fabric::Result<()> {
+        self.endpoint.close()
+    }
+
+    /// Keeps `region` for as long as the adapter may reach it, where that is longer than a call.
+    pub(super) fn settle(&mut self, region: &MemoryRegion) {
+        if self.in_flight() != 0 || self.poison().is_some() {
+            self.endpoint.retain(region.clone());
+        }
+    }
+}

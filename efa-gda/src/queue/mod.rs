@@ -1,0 +1,19 @@
+//! The mapped queue: an enabled endpoint, what it exposes, and the struct that a kernel receives.
+//!
+//! A [`MappedQueue`] owns its endpoint, so that nobody else posts to it, and polls its completion
+//! queue alone. The struct's address never changes while the queue lives; its geometry is constant,
+//! everything else belongs to the engine in `kernels/include/efa_gda/`.
+//!
+//! # When a wait runs out
+//! The adapter may still read and write the memory of requests that nobody waits for any more. The
+//! queue is then *poisoned*: it takes no more requests, and it keeps the memory regions of what is
+//! in flight until its endpoint is destroyed. Until then `MemoryRegion::close` answers busy, and a
+//! drop of the region's last handle outside deregisters nothing.
+
+mod geometry;
+mod mapped;
+mod put;
+
+pub use geometry::{Geometry, geometry};
+pub use mapped::{AbortFlag, CloseError, MappedQueue, QueueError};
+pub use put::{Put, PutError, PutReport};

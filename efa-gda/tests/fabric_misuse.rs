@@ -1,0 +1,20 @@
+//! Misuse of the types that must not compile. Each file in `ui/` is one mistake; its `.stderr` is
+//! what the compiler says (`TRYBUILD=overwrite` writes it anew).
+#![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
+
+use std::process::Command;
+
+/// Compilers word their errors anew; the files were written by this one.
+const WRITTEN_BY: &str = "rustc 1.95.";
+
+#[test]
+fn misuse_does_not_compile() {
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let version = Command::new(rustc).arg("--version").output().unwrap().stdout;
+    let version = String::from_utf8(version).unwrap();
+    if !version.starts_with(WRITTEN_BY) && std::env::var_os("TRYBUILD").is_none() {
+        println!("skipped: tests/ui/*.stderr hold the words of {WRITTEN_BY}x, this is {version}");
+        return;
+    }
+    trybuild::TestCases::new().compile_fail("tests/ui/*.rs");
+}

@@ -1,0 +1,341 @@
+//! Order, ownership and errors of libfabric objects, on a provider made by hand.
+#![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
+
+mod fabric_fake;
+
+use efa_gda::fabric::{
+    Absence, Access, Buffer, Domain, Enabled, Endpoint, Error, Failure, GdaOps, MemoryRegion, Version,
+};
+use efa_gda_sys::fi;
+use fabric_fake::{Fake, GuardedTable, gda_table};
+
+fn endpoint(fake: &Fake, domain: &Domain) -> Endpoint<Enabled> {
+    let addresses = domain.address_vector(16).unwrap();
+    let completions = domain.completion_queue(64).unwrap();
+    let endpoint = domain.endpoint(&fake.info()).unwrap();
+    endpoint.bind(&addresses, &completions, &completions).unwrap().enable().unwrap()
+}
+
+fn region(domain: &Domain) -> Result<MemoryRegion, Error> {
+    domain.register(Buffer::zeroed(4096).unwrap(), Access::ALL)
+}
+
+fn ops_error(fake: &Fake) -> Error {
+    fake.domain().gda_ops().unwrap_err()
+}
+
+/// The closes in the log, in order.
+fn closes(fake: &Fake) -> Vec<String> {
+    fake.log().into_iter().filter(|call| call.starts_with("close")).collect()
+}
+
+#[test]
+fn an_endpoint_closes_before_what_it_is_bound_to_whatever_is_dropped_first() {
+    let fake = Fake::new(206);
+    let domain = fake.domain();
+    let addresses = domain.address_vector(16).unwrap();
+    let completions = domain.completion_queue(64).unwrap();
+    let endpoint = domain.endpoint(&fake.info()).unwrap();
+    let endpoint = endpoint.bind(&addresses, &completions, &completions).unwrap();
+    drop(domain);
+    drop(completions);
+    drop(addresses);
+    drop(endpoint);
+    assert_eq!(closes(&fake), ["close endpoint", "close cq", "close av"]);
+}
+
+#[test]
+fn one_queue_for_both_directions_is_bound_once() {
+    let fake = Fake::new(206);
+    drop(endpoint(&fake, &fake.domain()));
+    let log = fake.log();
+    assert_eq!(log[..6], ["open av", "open cq", "open endpoint", "bind av", "bind cq", "enable"]);
+}
+
+#[test]
+fn two_queues_are_bound_to_a_direction_each() {
+    let fake = Fake::new(206);
+    let domain = fake.domain();
+    let addresses = domain.address_vector(16).unwrap();
+    let (transmit, receive) = (domain.completion_queue(64).unwrap(), domain.completion_queue(64).unwrap());
+    let endpoint = domain.endpoint(&fake.info()).unwrap();
+    let _endpoint = endpoint.bind(&addresses, &transmit, &receive).unwrap();
+    let log = fake.log();
+    assert_eq!(log[log.len() - 2..], ["bind cq for transmit", "bind cq for receive"]);
+}
+
+#[test]
+fn a_borrowed_domain_is_never_closed() {
+    let fake = Fake::new(206);
+    let domain = fake.domain();
+    drop(domain.clone());
+    domain.close().unwrap();
+    assert_eq!(closes(&fake), [""; 0]);
+}
+
+#[test]
+fn a_queue_that_an_endpoint_uses_is_busy() {
+    let fake = Fake::new(206);
+    let domain = fake.domain();
+    let endpoint = endpoint(&fake, &domain);
+    let queue = endpoint.transmit_queue().clone();
+    let error = queue.close().unwrap_err();
+    assert!(matches!(error, Error::Busy { what: "completion queue", .. }), "{error}");
+    assert_eq!(closes(&fake), [""; 0]);
+}
+
+#[test]
+fn a_region_with_another_owner_is_busy() {
+    let fake = Fake::new(206);
+    let region = region(&fake.domain()).unwrap();
+    let other = region.clone();
+    let error = region.close().unwrap_err();
+    assert!(matches!(error, Error::Busy { what: "memory region", holders: 1 }), "{error}");
+    other.close().unwrap();
+    assert_eq!(closes(&fake), ["close mr"]);
+}
+
+#[test]
+fn a_retained_region_is_deregistered_after_the_endpoint() {
+    let fake = Fake::new(206);
+    let domain = fake.domain();
+    let mut endpoint = endpoint(&fake, &domain);
+    endpoint.retain(region(&domain).unwrap());
+    assert_eq!(closes(&fake), [""; 0]);
+    endpoint.close().unwrap();
+    assert_eq!(closes(&fake)[..2], ["close endpoint", "close mr"]);
+}
+
+#[test]
+fn a_failed_close_is_reported_and_keeps_what_the_object_refers_to() {
+    let fake = Fake::new(206);
+    fake.answers("close endpoint", -i64::from(libc::EBUSY));
+    let error = endpoint(&fake, &fake.domain()).close().unwrap_err();
+    assert_eq!((error.operation(), error.code()), (Some("fi_close(endpoint)"), Some(-libc::EBUSY)));
+    assert_eq!(closes(&fake), ["close endpoint"], "neither queue nor vector may be closed");
+}
+
+#[test]
+fn a_failed_bind_closes_the_endpoint() {
+    let fake = Fake::new(206);
+    fake.answers("bind cq", -i64::from(libc::EINVAL));
+    let domain = fake.domain();
+    let addresses = domain.address_vector(16).unwrap();
+    let completions = domain.completion_queue(64).unwrap();
+    let error =
+        domain.endpoint(&fake.info()).unwrap().bind(&addresses, &completions, &completions).unwrap_err();
+    assert_eq!(error.operation(), Some("fi_ep_bind(completion queue)"));
+    assert_eq!(closes(&fake), ["close endpoint"]);
+}
+
+#[test]
+fn objects_of_two_domains_are_not_bound_together() {
+    let (fake, other) = (Fake::new(206), Fake::new(206));
+    let (domain, elsewhere) = (fake.domain(), other.domain());
+    let addresses = elsewhere.address_vector(16).unwrap();
+    let completions = domain.completion_queue(64).unwrap();
+    let endpoint = domain.endpoint(&fake.info()).unwrap();
+    let error = endpoint.bind(&addresses, &completions, &completions).unwrap_err();
+    assert!(matches!(error, Error::OtherDomain { .. }), "{error}");
+}
+
+#[test]
+fn an_operation_table_that_ends_early_is_not_read_past_its_end() {
+    let mut fake = Fake::new(206);
+    fake.shorten_domain_table(std::mem::offset_of!(fi::fi_ops_domain, endpoint));
+    let error = fake.domain().endpoint(&fake.info()).unwrap_err();
+    assert!(matches!(error, Error::NoSuchCall { operation: "fi_endpoint", table_bytes: 24 }), "{error}");
+}
+
+#[test]
+fn success_without_an_object_is_an_error() {
+    let fake = Fake::new(206);
+    fake.answers("open endpoint", 1);
+    let error = fake.domain().endpoint(&fake.info()).unwrap_err();
+    assert!(matches!(error, Error::NoObject { operation: "fi_endpoint" }), "{error}");
+}
+
+#[test]
+fn a_failed_open_carries_operation_code_and_text() {
+    let fake = Fake::new(206);
+    fake.answers("open cq", -i64::from(libc::ENOMEM));
+    let error = fake.domain().completion_queue(64).unwrap_err();
+    let Error::Call(Failure { operation: "fi_cq_open", code, text, .. }) = &error else {
+        panic!("{error:?}");
+    };
+    assert_eq!(*code, -libc::ENOMEM);
+    assert!(text.contains("memory"), "{text}");
+}
+
+#[test]
+fn an_address_that_is_not_taken_is_an_error() {
+    let fake = Fake::new(206);
+    fake.answers("insert", 0);
+    let error = fake.domain().address_vector(16).unwrap().insert(&[1; 32]).unwrap_err();
+    assert!(matches!(error, Error::AddressRefused { failure: None, length: 32 }), "{error}");
+}
+
+#[test]
+fn eopnotsupp_from_open_ops_means_the_wrong_fabric() {
+    let fake = Fake::new(206);
+    fake.answers("open ops", -95);
+    let error = ops_error(&fake);
+    assert!(matches!(error, Error::GdaNotOnThisFabric(_)), "{error}");
+    assert!(error.hint().contains("efa-direct"));
+}
+
+#[test]
+fn einval_from_open_ops_means_an_older_libfabric() {
+    let fake = Fake::new(121);
+    fake.answers("open ops", -22);
+    let error = ops_error(&fake);
+    let Error::GdaUnknown { provider: Some(version), .. } = &error else { panic!("{error:?}") };
+    assert_eq!(*version, Version::new(121, 0));
+    assert!(error.hint().contains("2.3"));
+}
+
+#[test]
+fn release_2_2_is_named_for_its_other_table() {
+    let fake = Fake::new(202);
+    fake.answers("open ops", -22);
+    assert!(matches!(ops_error(&fake), Error::GdaInDomainOps(_)));
+}
+
+#[test]
+fn a_table_from_a_provider_older_than_the_table_is_refused() {
+    assert!(matches!(ops_error(&Fake::new(117)), Error::GdaTableUnknown { .. }));
+}
+
+fn counters(ops: &GdaOps) -> Result<(), Absence> {
+    ops.available().into_iter().find(|(name, _)| *name == "cntr_open_ext").unwrap().1
+}
+
+#[test]
+fn a_table_of_five_pointers_is_not_read_past_the_fifth() {
+    let (table, fake) = (GuardedTable::of(5), Fake::new(205));
+    fake.gives_table(table.as_ptr());
+    let ops = fake.domain().gda_ops().unwrap();
+    let (has, needs) = (Version::new(205, 0), Version::new(206, 0));
+    assert_eq!(counters(&ops), Err(Absence::ProviderTooOld { has, needs }));
+}
+
+#[test]
+fn a_domain_without_info_is_taken_to_have_five_pointers() {
+    let (table, fake) = (GuardedTable::of(5), Fake::new(206));
+    fake.gives_table(table.as_ptr());
+    assert_eq!(counters(&fake.bare_domain().gda_ops().unwrap()), Err(Absence::NoInfo));
+}
+
+#[test]
+fn provider_206_has_the_sixth_pointer() {
+    let (table, fake) = (GuardedTable::of(6), Fake::new(206));
+    fake.gives_table(table.as_ptr());
+    assert_eq!(counters(&fake.domain().gda_ops().unwrap()), Ok(()));
+}
+
+#[test]
+fn an_operation_whose_place_is_empty_is_not_called() {
+    let fake = Fake::new(206);
+    let mut table = gda_table();
+    table.query_cq = None;
+    fake.gives_table(&mut table);
+    let domain = fake.domain();
+    let error = domain.gda_ops().unwrap().query_cq(&domain.completion_queue(64).unwrap()).unwrap_err();
+    let absent = Error::OpAbsent { operation: "query_cq", reason: Absence::NullPointer };
+    assert_eq!(error.to_string(), absent.to_string());
+}
+
+#[test]
+fn fields_that_a_provider_does_not_know_read_as_zero() {
+    let fake = Fake::new(203);
+    let domain = fake.domain();
+    let queues = domain.gda_ops().unwrap().query_qp_wqs(&endpoint(&fake, &domain)).unwrap();
+    assert_eq!(queues.send.caps, 0);
+}
+
+#[test]
+fn an_unknown_address_is_named() {
+    let fake = Fake::new(206);
+    fake.answers("query_addr", -22);
+    let domain = fake.domain();
+    let endpoint = endpoint(&fake, &domain);
+    let address = endpoint.address_vector().insert(&endpoint.address().unwrap()).unwrap();
+    let error = domain.gda_ops().unwrap().query_addr(&endpoint, address).unwrap_err();
+    assert!(matches!(error, Error::UnknownAddress(_)), "{error}");
+}
+
+#[test]
+fn enosys_from_a_query_means_not_built_in() {
+    let fake = Fake::new(206);
+    fake.answers("query_qp_wqs", -38);
+    let domain = fake.domain();
+    let error = domain.gda_ops().unwrap().query_qp_wqs(&endpoint(&fake, &domain)).unwrap_err();
+    assert!(matches!(error, Error::NotBuiltIn(_)), "{error}");
+}
+
+#[test]
+fn eopnotsupp_from_a_query_means_that_the_adapter_lacks_it() {
+    let fake = Fake::new(206);
+    fake.answers("query_cq", -95);
+    let domain = fake.domain();
+    let error = domain.gda_ops().unwrap().query_cq(&domain.completion_queue(64).unwrap()).unwrap_err();
+    assert!(matches!(error, Error::AdapterLacks(_)), "{error}");
+}
+
+#[test]
+fn an_object_of_another_domain_is_not_passed_to_the_provider() {
+    let (fake, other) = (Fake::new(206), Fake::new(206));
+    let elsewhere = other.domain();
+    let ops = fake.domain().gda_ops().unwrap();
+    let error = ops.query_cq(&elsewhere.completion_queue(64).unwrap()).unwrap_err();
+    assert!(matches!(error, Error::OtherDomain { operation: "query_cq" }), "{error}");
+}
+
+#[test]
+fn a_region_without_an_rkey_is_an_error_and_is_deregistered() {
+    let fake = Fake::new(206);
+    fake.answers("rkey", -1);
+    let error = region(&fake.domain()).unwrap_err();
+    assert!(matches!(error, Error::KeyNotAvailable { operation: "fi_mr_key" }), "{error}");
+    assert_eq!(closes(&fake), ["close mr"]);
+}
+
+#[test]
+fn a_region_without_an_lkey_is_an_error() {
+    let fake = Fake::new(206);
+    fake.answers("get_mr_lkey", -1);
+    let domain = fake.domain();
+    let error = domain.gda_ops().unwrap().get_mr_lkey(&region(&domain).unwrap()).unwrap_err();
+    assert!(matches!(error, Error::KeyNotAvailable { operation: "get_mr_lkey" }), "{error}");
+}
+
+#[test]
+fn an_lkey_of_more_than_24_bits_is_an_error() {
+    let fake = Fake::new(206);
+    fake.answers("get_mr_lkey", 1 << 24);
+    let domain = fake.domain();
+    let error = domain.gda_ops().unwrap().get_mr_lkey(&region(&domain).unwrap()).unwrap_err();
+    assert!(matches!(error, Error::KeyTooWide { bits: 24, .. }), "{error}");
+}
+
+#[test]
+fn a_remote_region_gives_no_address_outside_itself() {
+    let fake = Fake::new(206);
+    let remote = region(&fake.domain()).unwrap().remote();
+    assert_eq!(remote.at(4095, 1).unwrap().address, remote.address + 4095);
+    for (offset, length) in [(4096, 1), (0, 4097), (u64::MAX, 2)] {
+        let error = remote.at(offset, length).unwrap_err();
+        assert!(matches!(error, Error::OutOfBounds { .. }), "{error}");
+    }
+}
+
+#[test]
+fn a_buffer_refuses_copies_outside_itself() {
+    let buffer = Buffer::zeroed(100).unwrap();
+    buffer.write(97, &[1, 2, 3]).unwrap();
+    let mut end = [9; 4];
+    buffer.read(96, &mut end).unwrap();
+    assert_eq!(end, [0, 1, 2, 3]);
+    assert!(buffer.write(98, &[1, 2, 3]).is_err());
+    assert!(buffer.read(usize::MAX, &mut end).is_err());
+}

@@ -1,0 +1,286 @@
+//! The mapped queue on a provider made by hand: rings in ordinary memory, and no adapter unless a
+//! test plays it.
+#![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
+
+mod fabric_fake;
+
+use std::time::Duration;
+
+use efa_gda::executor::DeviceError;
+use efa_gda::fabric::{Access, Buffer, Domain, Error, MemoryRegion};
+use efa_gda::queue::{CloseError, MappedQueue, Put, PutError, QueueError};
+use efa_gda::wire::{
+    Completion, CompletionKind, CompletionStatus, DecodedRequest, Operation, OperationCode, Peer,
+    QueuePairNumber, RequestId, RequestIdWidth,
+};
+use fabric_fake::{DEPTH, Fake};
+
+const NUMBER: QueuePairNumber = QueuePairNumber::new(101);
+
+fn region(domain: &Domain, access: Access) -> MemoryRegion {
+    domain.register(Buffer::zeroed(4096).unwrap(), access).unwrap()
+}
+
+fn queue(fake: &Fake, domain: &Domain) -> MappedQueue {
+    let addresses = domain.address_vector(16).unwrap();
+    let completions = domain.completion_queue(64).unwrap();
+    let endpoint = domain.endpoint(&fake.info()).unwrap();
+    let endpoint = endpoint.bind(&addresses, &completions, &completions).unwrap().enable().unwrap();
+    MappedQueue::new(endpoint, &domain.gda_ops().unwrap()).unwrap()
+}
+
+fn peer(queue: &MappedQueue) -> Peer {
+    queue.insert_peer(&queue.endpoint().address().unwrap()).unwrap()
+}
+
+/// A put that nobody answers: its wait runs out.
+fn unanswered(queue: &mut MappedQueue, region: &MemoryRegion) -> PutError {
+    let put = Put::write(peer(queue), region, region.remote()).bytes(64);
+    queue.put(&put.timeout(Duration::from_millis(1)).lanes(1)).unwrap_err()
+}
+
+/// Completes the requests `0..count` of the queue beforehand; the last one with `status`.
+fn complete(fake: &Fake, count: usize, status: CompletionStatus) {
+    for id in 0..count {
+        let completion = Completion {
+            id: RequestId::new(id as u64),
+            status: if id + 1 == count { status } else { CompletionStatus::Ok },
+            operation_code: OperationCode::Write as u8,
+            queue_pair: NUMBER,
+            kind: CompletionKind::Send,
+        };
+        let mut entry = [0; 32];
+        completion.encode(&mut entry, true, RequestIdWidth::Bits16);
+        fake.complete(id, &entry);
+    }
+}
+
+fn closes(fake: &Fake) -> Vec<String> {
+    fake.log().into_iter().filter(|call| call.starts_with("close")).collect()
+}
+
+#[test]
+fn the_struct_says_what_the_endpoint_exposes() {
+    let fake = Fake::new(206);
+    let queue = queue(&fake, &fake.domain());
+    // SAFETY: the queue lives, and no kernel runs.
+    let shared = unsafe { queue.as_ptr().as_ref() };
+    assert_eq!((shared.sq.entry_size, shared.sq.num_entries, shared.sq.max_batch), (64, DEPTH, DEPTH));
+    assert_eq!((shared.rq.entry_size, shared.rq.num_entries), (16, DEPTH));
+    assert_eq!((shared.cq.entry_size, shared.cq.num_entries), (32, 2 * DEPTH));
+    assert_eq!((shared.qpn, shared.max_inline, shared.sq.flags), (101, 32, 0));
+    assert!(!shared.abort.is_null());
+}
+
+#[test]
+fn the_struct_stays_where_it_is_when_the_queue_moves() {
+    let fake = Fake::new(206);
+    let queue = queue(&fake, &fake.domain());
+    let before = queue.as_ptr();
+    let moved = Box::new(queue);
+    assert_eq!(moved.as_ptr(), before);
+}
+
+#[test]
+fn two_queues_do_not_poll_one_completion_queue() {
+    let fake = Fake::new(206);
+    let domain = fake.domain();
+    let ops = domain.gda_ops().unwrap();
+    let addresses = domain.address_vector(16).unwrap();
+    let completions = domain.completion_queue(64).unwrap();
+    let make = || {
+        let endpoint = domain.endpoint(&fake.info()).unwrap();
+        MappedQueue::new(endpoint.bind(&addresses, &completions, &completions)?.enable()?, &ops)
+    };
+    let _first = make().unwrap();
+    let error = make().unwrap_err();
+    assert!(matches!(error, QueueError::CompletionQueueTaken), "{error}");
+}
+
+#[test]
+fn receives_that_complete_elsewhere_are_not_given_to_the_kernel() {
+    let fake = Fake::new(206);
+    let domain = fake.domain();
+    let addresses = domain.address_vector(16).unwrap();
+    let (transmit, receive) = (domain.completion_queue(64).unwrap(), domain.completion_queue(64).unwrap());
+    let endpoint = domain.endpoint(&fake.info()).unwrap();
+    let endpoint = endpoint.bind(&addresses, &transmit, &receive).unwrap().enable().unwrap();
+    let queue = MappedQueue::new(endpoint, &domain.gda_ops().unwrap()).unwrap();
+    // SAFETY: the queue lives, and no kernel runs.
+    assert_eq!(unsafe { queue.as_ptr().as_ref() }.rq.num_entries, 0);
+}
+
+#[test]
+fn a_completed_put_is_reported_and_the_queue_closes() {
+    let fake = Fake::new(206);
+    let domain = fake.domain();
+    let mut queue = queue(&fake, &domain);
+    let region = region(&domain, Access::ALL);
+    complete(&fake, 3, CompletionStatus::Ok);
+    let put = Put::write(peer(&queue), &region, region.remote()).bytes(8).count(3).stride(8);
+    let report = queue.put(&put.lanes(1)).unwrap();
+    assert_eq!((report.posted, report.completed), (3, 3));
+    assert_eq!((fake.doorbell(), queue.in_flight()), (3, 0));
+    queue.close().unwrap();
+}
+
+#[test]
+fn an_error_completion_has_its_status_and_request() {
+    let fake = Fake::new(206);
+    let domain = fake.domain();
+    let mut queue = queue(&fake, &domain);
+    let region = region(&domain, Access::ALL);
+    complete(&fake, 3, CompletionStatus::RemoteBadAddress);
+    let put = Put::write(peer(&queue), &region, region.remote()).bytes(8).count(3);
+    let error = queue.put(&put.lanes(1)).unwrap_err();
+    let PutError::Completion { status, request, completed, .. } = error else { panic!("{error:?}") };
+    assert_eq!((status, request.get(), completed), (CompletionStatus::RemoteBadAddress, 2, 3));
+    assert_eq!((queue.in_flight(), queue.poison()), (0, None));
+}
+
+#[test]
+fn a_status_that_nobody_knows_stays_a_number() {
+    let fake = Fake::new(206);
+    let domain = fake.domain();
+    let mut queue = queue(&fake, &domain);
+    let region = region(&domain, Access::ALL);
+    complete(&fake, 1, CompletionStatus::Unknown(200));
+    let put = Put::write(peer(&queue), &region, region.remote()).bytes(8);
+    let error = queue.put(&put.lanes(1)).unwrap_err();
+    assert!(matches!(error, PutError::Completion { status: CompletionStatus::Unknown(200), .. }), "{error}");
+}
+
+#[test]
+fn a_wait_that_runs_out_poisons_the_queue() {
+    let fake = Fake::new(206);
+    let domain = fake.domain();
+    let mut queue = queue(&fake, &domain);
+    let region = region(&domain, Access::ALL);
+    let error = unanswered(&mut queue, &region);
+    let PutError::Device { error: DeviceError::TimeoutCompletion, in_flight: 1, .. } = error else {
+        panic!("{error:?}");
+    };
+    assert!(queue.poison().is_some());
+    let error = unanswered(&mut queue, &region);
+    assert!(matches!(error, PutError::Device { error: DeviceError::Poisoned, .. }), "{error}");
+    assert_eq!(fake.doorbell(), 1, "a poisoned queue takes no more requests");
+}
+
+#[test]
+fn a_poisoned_queue_keeps_its_region_until_its_endpoint_is_destroyed() {
+    let fake = Fake::new(206);
+    let domain = fake.domain();
+    let mut queue = queue(&fake, &domain);
+    let region = region(&domain, Access::ALL);
+    unanswered(&mut queue, &region);
+    let error = region.close().unwrap_err();
+    assert!(matches!(error, Error::Busy { what: "memory region", .. }), "{error}");
+    assert_eq!(closes(&fake), [""; 0]);
+    queue.destroy().unwrap();
+    assert_eq!(closes(&fake)[..2], ["close endpoint", "close mr"]);
+}
+
+#[test]
+fn a_queue_with_requests_in_flight_is_handed_back_by_close() {
+    let fake = Fake::new(206);
+    let domain = fake.domain();
+    let mut queue = queue(&fake, &domain);
+    let region = region(&domain, Access::ALL);
+    unanswered(&mut queue, &region);
+    let CloseError::Busy { queue, in_flight: 1 } = queue.close().unwrap_err() else { panic!() };
+    assert_eq!(closes(&fake), [""; 0]);
+    drop(queue);
+    assert_eq!(closes(&fake)[0], "close endpoint");
+}
+
+#[test]
+fn a_poisoned_region_survives_an_endpoint_that_cannot_be_closed() {
+    let fake = Fake::new(206);
+    fake.answers("close endpoint", -16);
+    let domain = fake.domain();
+    let mut queue = queue(&fake, &domain);
+    let region = region(&domain, Access::ALL);
+    unanswered(&mut queue, &region);
+    drop(region);
+    assert_eq!(queue.destroy().unwrap_err().code(), Some(-16));
+    assert_eq!(closes(&fake), ["close endpoint"]);
+}
+
+#[test]
+fn a_region_kept_for_a_kernel_stays_until_the_queue_goes() {
+    let fake = Fake::new(206);
+    let domain = fake.domain();
+    let mut queue = queue(&fake, &domain);
+    let region = region(&domain, Access::ALL);
+    assert_eq!(queue.keep(&region).unwrap().get(), 0x55);
+    drop(region);
+    assert_eq!(closes(&fake), [""; 0]);
+    queue.close().unwrap();
+    assert_eq!(closes(&fake)[..2], ["close endpoint", "close mr"]);
+}
+
+#[test]
+fn a_raised_abort_flag_ends_a_wait() {
+    let fake = Fake::new(206);
+    let domain = fake.domain();
+    let mut queue = queue(&fake, &domain);
+    let region = region(&domain, Access::ALL);
+    queue.abort_flag().raise();
+    let put = Put::write(peer(&queue), &region, region.remote()).bytes(64);
+    let error = queue.put(&put.timeout(Duration::from_secs(3600)).lanes(1)).unwrap_err();
+    assert!(matches!(error, PutError::Device { error: DeviceError::Aborted, .. }), "{error}");
+    assert!(region.close().is_err(), "what was aborted may still be in flight");
+}
+
+#[test]
+fn a_put_outside_a_region_is_not_posted() {
+    let fake = Fake::new(206);
+    let domain = fake.domain();
+    let mut queue = queue(&fake, &domain);
+    let (local, peer) = (region(&domain, Access::ALL), peer(&queue));
+    let mut short = local.remote();
+    short.length = 100;
+    let put = || Put::write(peer, &local, local.remote());
+    for (side, put) in [
+        ("local", put().bytes(4097)),
+        ("local", put().bytes(64).count(65).stride(64)),
+        ("local", put().bytes(1).offsets(4096, 0)),
+        ("local", put().bytes(1).count(u64::MAX).stride(u64::MAX)),
+        ("remote", Put::write(peer, &local, short).bytes(101)),
+        ("remote", Put::write(peer, &local, short).bytes(50).count(2).stride(51)),
+    ] {
+        let error = queue.put(&put).unwrap_err();
+        assert!(matches!(error, PutError::Region { side: at, .. } if at == side), "{side}: {error}");
+    }
+    assert_eq!(fake.doorbell(), 0);
+}
+
+#[test]
+fn a_region_without_the_access_is_not_put() {
+    let fake = Fake::new(206);
+    let domain = fake.domain();
+    let mut queue = queue(&fake, &domain);
+    let region = region(&domain, Access::REMOTE_WRITE);
+    let error = queue.put(&Put::write(peer(&queue), &region, region.remote())).unwrap_err();
+    assert!(matches!(error, PutError::Access { needs: Access::WRITE, .. }), "{error}");
+}
+
+#[test]
+fn the_entry_that_is_posted_is_the_one_asked_for() {
+    let fake = Fake::new(206);
+    let domain = fake.domain();
+    let mut queue = queue(&fake, &domain);
+    let region = region(&domain, Access::ALL);
+    complete(&fake, 1, CompletionStatus::Ok);
+    let put = Put::write(peer(&queue), &region, region.remote()).bytes(100).offsets(8, 16);
+    queue.put(&put.lanes(1)).unwrap();
+    // SAFETY: the ring is the fake's, 64 bytes in its first slot, and nobody writes it now.
+    let entry = unsafe { std::slice::from_raw_parts(queue.exposure().sq.buffer.as_ptr(), 64) };
+    let decoded = DecodedRequest::decode(entry, RequestIdWidth::Bits16).unwrap();
+    assert!(decoded.broken.is_empty(), "{:?}", decoded.broken);
+    let request = decoded.request.unwrap();
+    assert_eq!(request.peer, peer(&queue));
+    let Operation::Write { remote, local } = request.operation else { panic!("{request:?}") };
+    assert_eq!((local.address, local.length, local.key.get()), (region.address() + 8, 100, 0x55));
+    assert_eq!((remote.address, remote.key), (region.address() + 16, region.remote_key()));
+}
