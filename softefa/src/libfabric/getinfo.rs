@@ -42,8 +42,12 @@ pub(crate) unsafe extern "C" fn getinfo(
 fn misbehave(config: &Config) {
     match config.defect {
         Some(Defect::CrashInGetinfo) => {
-            // SAFETY: raises a signal in this process, which is what was asked for.
-            unsafe { libc::raise(libc::SIGSEGV) };
+            // libpsm, which libfabric 1.17 loads, catches this signal and exits with 1 instead.
+            // SAFETY: ends this process by a signal, which is what was asked for.
+            unsafe {
+                libc::signal(libc::SIGSEGV, libc::SIG_DFL);
+                libc::raise(libc::SIGSEGV);
+            }
         }
         Some(Defect::HangInGetinfo) => loop {
             std::thread::park();

@@ -1,7 +1,7 @@
 //! What the tests of the libfabric face share: a child process for each test, with the provider on
 //! FI_PROVIDER_PATH, and a thin client that calls operations as C would and returns their codes.
 
-#![allow(dead_code, clippy::unwrap_used)]
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::os::unix::fs::symlink;
@@ -296,3 +296,77 @@ pub fn query_queues(
         error => Err(error),
     }
 }
+
+/// The adapter's own C interface, out of the file that libfabric loaded.
+pub struct Softefa(*mut c_void);
+
+impl Softefa {
+    pub fn load() -> Self {
+        let path = CString::new(provider().to_str().unwrap()).unwrap();
+        // SAFETY: a library of this project, which libfabric has loaded already.
+        let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
+        assert!(!handle.is_null());
+        Self(handle)
+    }
+
+    /// # Safety
+    /// `F` is the function pointer type that softefa.h gives `name`.
+    unsafe fn get<F: Copy>(&self, name: &CStr) -> F {
+        // SAFETY: an open handle and a string.
+        let address = unsafe { libc::dlsym(self.0, name.as_ptr()) };
+        assert!(!address.is_null(), "{name:?}");
+        assert_eq!(size_of::<F>(), size_of::<*mut c_void>());
+        // SAFETY: the caller's contract.
+        unsafe { std::mem::transmute_copy(&address) }
+    }
+
+    pub fn adapters(&self) -> usize {
+        // SAFETY: softefa.h: size_t (void).
+        unsafe { self.get::<extern "C" fn() -> usize>(c"softefa_adapter_count")() }
+    }
+
+    pub fn violations(&self) -> usize {
+        // SAFETY: softefa.h: size_t (void).
+        unsafe { self.get::<extern "C" fn() -> usize>(c"softefa_violation_count")() }
+    }
+
+    pub fn violation(&self, index: usize) -> Result<SoftefaViolation, c_int> {
+        let mut violation = SoftefaViolation::default();
+        type Function = unsafe extern "C" fn(usize, *mut SoftefaViolation) -> c_int;
+        // SAFETY: softefa.h: int (size_t, struct softefa_violation *).
+        match unsafe { self.get::<Function>(c"softefa_violation")(index, &mut violation) } {
+            0 => Ok(violation),
+            error => Err(error),
+        }
+    }
+
+    pub fn violation_text(&self, index: usize) -> String {
+        let mut text = vec![0_u8; 1024];
+        type Function = unsafe extern "C" fn(usize, *mut u8, usize) -> usize;
+        // SAFETY: softefa.h: size_t (size_t, char *, size_t).
+        let length =
+            unsafe { self.get::<Function>(c"softefa_violation_text")(index, text.as_mut_ptr(), text.len()) };
+        text.truncate(length);
+        String::from_utf8(text).unwrap()
+    }
+
+    pub fn statistics(&self) -> SoftefaStatistics {
+        let mut statistics = SoftefaStatistics::default();
+        type Function = unsafe extern "C" fn(*mut SoftefaStatistics) -> c_int;
+        // SAFETY: softefa.h: int (struct softefa_statistics *).
+        assert_eq!(unsafe { self.get::<Function>(c"softefa_statistics")(&mut statistics) }, 0);
+        statistics
+    }
+
+    pub fn reset(&self) {
+        // SAFETY: softefa.h: void (void).
+        unsafe { self.get::<extern "C" fn()>(c"softefa_reset")() }
+    }
+
+    pub fn preset_counter(&self, counter: u64) {
+        // SAFETY: softefa.h: void (uint64_t).
+        unsafe { self.get::<extern "C" fn(u64)>(c"softefa_preset_counter")(counter) }
+    }
+}
+
+pub use softefa::libfabric::capi::{SoftefaStatistics, SoftefaViolation};

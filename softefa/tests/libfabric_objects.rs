@@ -1,0 +1,285 @@
+//! Objects of the libfabric face: the order of opening, binding and closing, and what each refuses.
+
+#![allow(clippy::unwrap_used)]
+
+mod libfabric_common;
+
+use std::ffi::c_int;
+use std::ptr;
+
+use efa_gda_sys::fi;
+use libfabric_common::{
+    Client, Opened, Softefa, bind, close, enable, gda_ops, in_child, insert, name_of, open_av, open_cq,
+    open_domain, open_ep, register,
+};
+
+const BUSY: c_int = -libc::EBUSY;
+const INVALID: c_int = -libc::EINVAL;
+const NOT_PROVIDED: c_int = -libc::ENOSYS;
+const BOTH: u64 = fi::FI_TRANSMIT | fi::FI_RECV;
+
+/// A domain with its parents, for tests that need no endpoint.
+fn domain(client: &Client) -> (*mut fi::fi_info, *mut fi::fid_fabric, *mut fi::fid_domain) {
+    let info = client.info();
+    let fabric = client.fabric(info).unwrap();
+    (info, fabric, open_domain(fabric, info).unwrap())
+}
+
+#[test]
+fn opening_and_closing_everything_leaves_nothing_in_the_adapter() {
+    in_child("opening_and_closing_everything_leaves_nothing_in_the_adapter", &[], || {
+        let client = Client::load();
+        // More rounds than the adapter has protection domains, completion queues or queue pairs.
+        for _ in 0..1100 {
+            let opened = Opened::new(&client, |h| {
+                // SAFETY: the attributes are there, as fi_dupinfo made them.
+                unsafe { ((*h.info().tx_attr).size, (*h.info().rx_attr).size) = (16, 16) };
+            });
+            let own = name_of(opened.ep);
+            insert(opened.av, &own);
+            let region = register(opened.domain, &[0; 8], fi::FI_SEND).unwrap();
+            assert_eq!(close(region), 0);
+            opened.close(&client);
+        }
+        assert_eq!(Softefa::load().adapters(), 1);
+    });
+}
+
+#[test]
+fn a_parent_is_busy_while_a_child_is_open() {
+    in_child("a_parent_is_busy_while_a_child_is_open", &[], || {
+        let client = Client::load();
+        let (info, fabric, domain) = domain(&client);
+        assert_eq!(close(fabric), BUSY, "fabric with a domain");
+        let av = open_av(domain).unwrap();
+        assert_eq!(close(domain), BUSY, "domain with an address vector");
+        assert_eq!(close(av), 0);
+        let cq = open_cq(domain, 64).unwrap();
+        assert_eq!(close(domain), BUSY, "domain with a completion queue");
+        assert_eq!(close(cq), 0);
+        let memory = [0_u64; 8];
+        let region = register(domain, &memory, 0).unwrap();
+        assert_eq!(close(domain), BUSY, "domain with a region");
+        assert_eq!(close(region), 0);
+        let ep = open_ep(domain, info).unwrap();
+        assert_eq!(close(domain), BUSY, "domain with an endpoint");
+        assert_eq!(close(ep), 0);
+        assert_eq!(close(domain), 0);
+        assert_eq!(close(fabric), 0);
+    });
+}
+
+#[test]
+fn what_is_bound_is_busy_until_the_endpoint_is_closed() {
+    in_child("what_is_bound_is_busy_until_the_endpoint_is_closed", &[], || {
+        let client = Client::load();
+        let opened = Opened::new(&client, |_| {});
+        assert_eq!(close(opened.cq), BUSY);
+        assert_eq!(close(opened.av), BUSY);
+        opened.close(&client);
+    });
+}
+
+#[test]
+fn an_endpoint_without_a_queue_for_each_side_is_not_enabled() {
+    in_child("an_endpoint_without_a_queue_for_each_side_is_not_enabled", &[], || {
+        let client = Client::load();
+        let (info, _, domain) = domain(&client);
+        let cq = open_cq(domain, 64).unwrap();
+        let none = open_ep(domain, info).unwrap();
+        assert_eq!(enable(none), -(fi::FI_ENOCQ as c_int));
+        let half = open_ep(domain, info).unwrap();
+        assert_eq!(bind(half, cq, fi::FI_TRANSMIT), 0);
+        assert_eq!(enable(half), -(fi::FI_ENOCQ as c_int));
+    });
+}
+
+#[test]
+fn binding_what_does_not_fit_is_refused() {
+    in_child("binding_what_does_not_fit_is_refused", &[], || {
+        let client = Client::load();
+        let (info, fabric, domain) = domain(&client);
+        let (cq, av, ep) =
+            (open_cq(domain, 64).unwrap(), open_av(domain).unwrap(), open_ep(domain, info).unwrap());
+        assert_eq!(bind(ep, cq, 0), -(fi::FI_EBADFLAGS as c_int), "a queue for no side");
+        assert_eq!(bind(ep, domain, 0), INVALID, "a domain");
+        assert_eq!(bind::<fi::fid_cq>(ep, ptr::null_mut(), BOTH), INVALID, "nothing");
+        let other = open_domain(fabric, info).unwrap();
+        assert_eq!(bind(ep, open_cq(other, 64).unwrap(), BOTH), INVALID, "another domain's queue");
+        assert_eq!(bind(ep, open_av(other).unwrap(), 0), INVALID, "another domain's addresses");
+        assert_eq!(bind(ep, cq, BOTH), 0);
+        assert_eq!(bind(ep, cq, fi::FI_RECV), INVALID, "a second queue for a side");
+        assert_eq!(bind(ep, av, 0), 0);
+        assert_eq!(bind(ep, av, 0), INVALID, "a second address vector");
+    });
+}
+
+#[test]
+fn an_endpoint_is_enabled_once() {
+    in_child("an_endpoint_is_enabled_once", &[], || {
+        let opened = Opened::new(&Client::load(), |_| {});
+        assert_eq!(enable(opened.ep), -(fi::FI_EOPBADSTATE as c_int));
+    });
+}
+
+#[test]
+fn an_address_names_the_adapter_and_from_enable_on_the_queue_pair() {
+    in_child("an_address_names_the_adapter_and_from_enable_on_the_queue_pair", &[], || {
+        let client = Client::load();
+        let opened = Opened::new(&client, |_| {});
+        let fresh = name_of(open_ep(opened.domain, opened.info).unwrap());
+        let enabled = name_of(opened.ep);
+        assert_eq!(fresh[..16], enabled[..16]);
+        assert_eq!(fresh[16..], [0; 16]);
+        assert_ne!(enabled[20..24], [0; 4], "a queue key");
+        assert_eq!(enabled[24..], [0; 8]);
+    });
+}
+
+#[test]
+fn getname_tells_the_length_to_who_gives_too_little_room() {
+    in_child("getname_tells_the_length_to_who_gives_too_little_room", &[], || {
+        let opened = Opened::new(&Client::load(), |_| {});
+        let mut length = 0;
+        let code = call!((*opened.ep).cm, getname, opened.ep.cast(), ptr::null_mut(), &mut length);
+        assert_eq!((code, length), (-(fi::FI_ETOOSMALL as c_int), 32));
+    });
+}
+
+#[test]
+fn an_address_vector_is_a_table_of_what_was_inserted() {
+    in_child("an_address_vector_is_a_table_of_what_was_inserted", &[], || {
+        let opened = Opened::new(&Client::load(), |_| {});
+        let (av, own) = (opened.av, name_of(opened.ep));
+        let mut other = own;
+        other[16] ^= 1;
+        assert_eq!((insert(av, &own), insert(av, &other), insert(av, &own)), (0, 1, 0));
+
+        let (mut found, mut length) = ([0_u8; 32], 32);
+        assert_eq!(call!((*av).ops, lookup, av, 1, found.as_mut_ptr().cast(), &mut length), 0);
+        assert_eq!(found, other);
+        assert_eq!(call!((*av).ops, remove, av, &mut 1, 1, 0), 0);
+        assert_eq!(call!((*av).ops, lookup, av, 1, found.as_mut_ptr().cast(), &mut length), INVALID);
+        assert_eq!(call!((*av).ops, remove, av, &mut 1, 1, 0), INVALID);
+        assert_eq!(insert(av, &other), 1, "a free place is used again");
+    });
+}
+
+#[test]
+fn an_address_without_a_gid_is_not_inserted() {
+    in_child("an_address_without_a_gid_is_not_inserted", &[], || {
+        let opened = Opened::new(&Client::load(), |_| {});
+        let addresses = [name_of(opened.ep), [0; 32], name_of(opened.ep)];
+        let mut indices = [0; 3];
+        let inserted = call!(
+            (*opened.av).ops,
+            insert,
+            opened.av,
+            addresses.as_ptr().cast(),
+            3,
+            indices.as_mut_ptr(),
+            0,
+            ptr::null_mut()
+        );
+        assert_eq!(inserted, 1);
+        assert_eq!(indices, [0, fi::FI_ADDR_NOTAVAIL, fi::FI_ADDR_NOTAVAIL]);
+    });
+}
+
+#[test]
+fn an_address_is_written_as_libfabric_writes_it() {
+    in_child("an_address_is_written_as_libfabric_writes_it", &[], || {
+        let opened = Opened::new(&Client::load(), |_| {});
+        let mut address = [0_u8; 32];
+        (address[0], address[1], address[15], address[16], address[20]) = (0xfe, 0x80, 1, 7, 9);
+        let (mut text, mut length) = ([0_u8; 64], 64);
+        let av = opened.av;
+        let written =
+            call!((*av).ops, straddr, av, address.as_ptr().cast(), text.as_mut_ptr().cast(), &mut length);
+        assert_eq!(written.cast(), text.as_ptr());
+        assert_eq!(&text[..length], b"fi_addr_efa://[fe80::1]:7:9\0");
+    });
+}
+
+#[test]
+fn a_region_has_a_key_for_peers_and_one_of_24_bits_for_entries() {
+    in_child("a_region_has_a_key_for_peers_and_one_of_24_bits_for_entries", &[], || {
+        let client = Client::load();
+        let (_, _, domain) = domain(&client);
+        let memory = [0_u64; 8];
+        let (first, second) = (register(domain, &memory, 0).unwrap(), register(domain, &memory, 0).unwrap());
+        // SAFETY: open regions.
+        let keys = unsafe { ((*first).key, (*second).key) };
+        assert!(keys.0 <= u32::MAX.into() && keys.0 != keys.1);
+        // SAFETY: as above.
+        assert!(!unsafe { (*first).mem_desc }.is_null());
+        let ops = gda_ops(domain).unwrap();
+        let lkey = call!(ops, get_mr_lkey, first);
+        assert!(lkey < 1 << 24 && lkey != call!(ops, get_mr_lkey, second));
+        assert_eq!(call!(ops, get_mr_lkey, ptr::null_mut()), fi::FI_KEY_NOTAVAIL);
+    });
+}
+
+#[test]
+fn memory_that_cannot_be_registered_is_refused() {
+    in_child("memory_that_cannot_be_registered_is_refused", &[], || {
+        let client = Client::load();
+        let (_, _, domain) = domain(&client);
+        let (fid, none) = (domain.cast::<fi::fid>(), ptr::null_mut());
+        let memory = [0_u64; 8];
+        let mut region = ptr::null_mut();
+        let reg = |buf: *const u64, flags: u64, out: *mut *mut fi::fid_mr| {
+            call!((*domain).mr, reg, fid, buf.cast(), 64, 0, 0, 0, flags, out, none)
+        };
+        assert_eq!(reg(ptr::null(), 0, &mut region), INVALID, "no memory");
+        assert_eq!(reg(memory.as_ptr(), 1, &mut region), -(fi::FI_EBADFLAGS as c_int), "unknown flags");
+        let part = fi::iovec { iov_base: memory.as_ptr().cast_mut().cast(), iov_len: 32 };
+        let parts = [part, part];
+        let code = call!((*domain).mr, regv, fid, parts.as_ptr(), 2, 0, 0, 0, 0, &mut region, none);
+        assert_eq!(code, INVALID, "two parts");
+        assert_eq!(call!((*domain).mr, regv, fid, parts.as_ptr(), 1, 0, 0, 0, 0, &mut region, none), 0);
+        let mut attr = fi::fi_mr_attr { iov_count: 1, ..Default::default() };
+        attr.__bindgen_anon_1.mr_iov = parts.as_ptr();
+        assert_eq!(call!((*domain).mr, regattr, fid, &attr, 0, &mut region), 0);
+    });
+}
+
+#[test]
+fn what_the_face_lacks_says_so() {
+    in_child("what_the_face_lacks_says_so", &[], || {
+        let opened = Opened::new(&Client::load(), |_| {});
+        let (ep, domain, none) = (opened.ep, opened.domain, ptr::null_mut());
+        let mut byte = 0_u8;
+        let data = (&raw mut byte).cast();
+        assert_eq!(call!((*ep).msg, send, ep, data, 1, none, 0, none), NOT_PROVIDED as isize);
+        assert_eq!(call!((*ep).rma, write, ep, data, 1, none, 0, 0, 0, none), NOT_PROVIDED as isize);
+        let option = -libc::ENOPROTOOPT;
+        assert_eq!(call!((*ep).ops, getopt, ep.cast(), 0, 0, data, &mut 0), option);
+        assert_eq!(call!((*ep).ops, setopt, ep.cast(), 0, 0, data, 1), option);
+        let mut attr = fi::fi_cq_attr { wait_obj: fi::FI_WAIT_FD, ..Default::default() };
+        let mut cq = ptr::null_mut();
+        assert_eq!(call!((*domain).ops, cq_open, domain, &mut attr, &mut cq, none), NOT_PROVIDED);
+        let mut counter = ptr::null_mut();
+        let code = call!((*domain).ops, cntr_open, domain, &mut Default::default(), &mut counter, none);
+        assert_eq!(code, NOT_PROVIDED);
+    });
+}
+
+#[test]
+fn a_domain_needs_a_name_and_local_registration() {
+    in_child("a_domain_needs_a_name_and_local_registration", &[], || {
+        let client = Client::load();
+        let info = client.info();
+        let fabric = client.fabric(info).unwrap();
+        // SAFETY: an info with its attributes; the name is put back for libfabric to free.
+        unsafe {
+            let attr = (*info).domain_attr;
+            let name = std::mem::replace(&mut (*attr).name, libfabric_common::libc_string("softefa7-rdm"));
+            assert_eq!(open_domain(fabric, info), Err(-libc::ENODEV));
+            libc::free((*attr).name.cast());
+            (*attr).name = name;
+            (*attr).mr_mode &= !fi::FI_MR_LOCAL;
+            assert_eq!(open_domain(fabric, info), Err(-libc::ENODATA));
+        }
+    });
+}
