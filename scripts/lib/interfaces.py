@@ -35,6 +35,21 @@ LIBFABRIC_HEADERS = (
 VERSION_NAMES = {"FI_MAJOR_VERSION", "FI_MINOR_VERSION"}
 # In libfabric's main after 2.6, and not in 2.6.
 AFTER_2_6 = {"fi_efa_wq_attr.caps", "FI_EFA_WQ_CAPS_64_BIT_REQ_ID"}
+# Parts of rdma-core that are stated besides the descriptors: our headers, upstream's, and the newest
+# name of ours, by which an upstream that has everything is told from an older one.
+RDMA_CORE_PARTS = {
+    "verbs": (
+        ("verbs_abi.h", "efadv.h"),
+        ("infiniband/verbs.h", "infiniband/efadv.h"),
+        "efadv_comp_cntr_init_attr",
+    ),
+    "kernel interface": (
+        ("uverbs_abi.h", "efa_abi.h"),
+        ("infiniband/verbs.h", "rdma/ib_user_verbs.h", "rdma/ib_user_ioctl_cmds.h",
+         "rdma/ib_user_ioctl_verbs.h", "rdma/rdma_user_ioctl_cmds.h", "rdma/efa-abi.h"),
+        "EFA_QUERY_DEVICE_CAPS_SQ_64_BIT_REQ_ID",
+    ),
+}
 # rdma-core takes these from its own utility headers.
 IO_PRELUDE = """#include <stdint.h>
 #define BIT(n) (1u << (n))
@@ -60,6 +75,11 @@ class Struct:
     def shares_union(self, offset, names):
         """Whether `offset` starts a union of which `names` has an alternative."""
         return any(path in names for path in self.union_members if self.members[path][0] == offset)
+
+    def has_leaf(self, path, member):
+        """Whether a member of the same last name, place and type lies here under another path."""
+        last = path.split(".")[-1]
+        return any(p.split(".")[-1] == last and m == member for p, m in self.members.items())
 
     def at(self, offset):
         """Name of the member whose bytes hold `offset`; None for padding."""
@@ -277,6 +297,8 @@ def compare_struct(name, ours, theirs, age, fixed_size, report):
                 report.differences.append(f"{full}: offset {offset} here, {other_offset} upstream")
             if text != other and not (text == "any function" and other.startswith("function")):
                 report.differences.append(f"{full}: {text} here, {other} upstream")
+        elif theirs.has_leaf(path, (offset, size, text)):
+            pass  # an unnamed structure more, or less: the names and the bytes are the same
         elif theirs.is_free(offset) and (age == "older" or (age == "same" and full in AFTER_2_6)):
             shrunk = True
             report.notes.append(f"{full}: not in this older upstream")
@@ -288,15 +310,17 @@ def compare_struct(name, ours, theirs, age, fixed_size, report):
             report.differences.append(f"{full}: not upstream{holds}")
     # Tables may end where this project stops using them; 2.2 had the GDA ops in the domain's table.
     table = name.startswith(("fi_ops", "fid_")) or (age == "older" and name.startswith("fi_efa_ops"))
-    for path, (offset, _size, _text) in theirs.members.items():
-        if path in ours.members or not path.split(".")[-1].strip("_"):
+    for path, (offset, size, text) in theirs.members.items():
+        # A flexible array at the end has no bytes of its own.
+        if path in ours.members or size == 0 or ours.has_leaf(path, (offset, size, text)):
             continue
         full = f"{name}.{path}"
         if age == "older" and "reserved" in path:
             continue
-        if path in theirs.union_members and theirs.shares_union(offset, ours.union_members):
+        if path in theirs.union_members and theirs.shares_union(offset, ours.members):
             report.notes.append(f"{full}: an alternative of a union, not stated here")
-        elif ours.is_free(offset) and not fixed_size and (age == "newer" or (offset >= ours.size and table)):
+        elif ours.is_free(offset) and not fixed_size and (
+                age == "newer" or ours.at(offset) or (offset >= ours.size and table)):
             grown = True
             report.notes.append(f"{full}: upstream at offset {offset}, not stated here")
         else:
@@ -319,20 +343,24 @@ def compare(ours, theirs, expressions, age, complete, fixed_size, prefixes, labe
             report.notes.append(f"struct {name}: not in this upstream")
         else:
             report.differences.append(f"struct {name}: not upstream")
-    shared = []
+    shared = {}
     for expression in expressions:
         name = expression.split("(")[0]
+        # The kernel's own names of what userspace calls IBV_.
+        alias = re.sub("^IB_", "IBV_", expression)
         if name in theirs.names:
-            shared.append(expression)
+            shared[expression] = expression
+        elif alias in theirs.names:
+            shared[expression] = alias
         elif absent_is_note or (age == "same" and name in AFTER_2_6):
             report.notes.append(f"{name}: not in this upstream")
         else:
             report.differences.append(f"{name}: not upstream")
-    mine, other = ours.values(shared, "third_party/efa_gda"), theirs.values(shared, label)
+    mine, other = ours.values(shared, "third_party/efa_gda"), theirs.values(shared.values(), label)
     report.constants = len(shared)
-    for expression in shared:
-        if mine[expression] != other[expression]:
-            report.differences.append(f"{expression}: {mine[expression]} here, {other[expression]} upstream")
+    for expression, upstream in shared.items():
+        if mine[expression] != other[upstream]:
+            report.differences.append(f"{expression}: {mine[expression]} here, {other[upstream]} upstream")
     return report
 
 
@@ -348,6 +376,46 @@ def io_group(compiler, ours_dir, upstream, scratch):
     whole = "efa_io_req_id_ex" in theirs.structs
     expressions = stated_constants([file], ours, prefixes)
     return compare(ours, theirs, expressions, "same" if whole else "older", True, True, prefixes, upstream)
+
+
+def rdma_core_group(compiler, ours_dir, tree, part, scratch):
+    """One of RDMA_CORE_PARTS, from a source tree of rdma-core; None where we do not state it."""
+    ours_names, upstream_names, newest = RDMA_CORE_PARTS[part]
+    files = [os.path.join(ours_dir, name) for name in ours_names]
+    if not all(map(os.path.isfile, files)):
+        return None
+    include = rdma_core_include(tree, subdir(scratch, "include"))
+    source = "".join(f'#include "{file}"\n' for file in files)
+    ours = Side(compiler, source, [], subdir(scratch, "ours"), files[0])
+    label = f"{tree} ({part})"
+    source = "".join(f"#include <{name}>\n" for name in upstream_names)
+    theirs = Side(compiler, source, [f"-I{include}"], subdir(scratch, "theirs"), label)
+    stated = set()
+    for file in files:
+        with open(file, encoding="utf-8") as text:
+            stated |= set(re.findall(r"^(?:struct|union) (\w+) \{", text.read(), flags=re.M))
+    # Our own additions (tables of calls, names with our prefix) have no counterpart.
+    ours.structs = {n: s for n, s in ours.structs.items() if n in stated and not n.startswith("efa_gda_")}
+    prefixes = ("ib", "IB", "efa", "EFA", "UVERBS", "uverbs", "RDMA", "rdma")
+    expressions = [e for e in stated_constants(files, ours, prefixes) if not e.startswith("EFA_GDA_")]
+    age = "same" if newest in theirs.names or newest in theirs.structs else "older"
+    return compare(ours, theirs, expressions, age, True, False, prefixes, label)
+
+
+def rdma_core_include(tree, place):
+    """The include directory that rdma-core's build would make: links, by installed name."""
+    for folder, sources in {
+        "infiniband": ("libibverbs", "providers/efa", "kernel-headers/rdma"),
+        "rdma": ("kernel-headers/rdma",),
+    }.items():
+        os.makedirs(os.path.join(place, folder), exist_ok=True)
+        for source in sources:
+            path = os.path.join(tree, source)
+            for name in os.listdir(path):
+                taken = os.path.exists(os.path.join(place, folder, name))
+                if name.endswith(".h") and not taken and (source != "providers/efa" or name == "efadv.h"):
+                    os.symlink(os.path.join(path, name), os.path.join(place, folder, name))
+    return place
 
 
 def libfabric_group(compiler, ours_dir, include, ext, scratch):
@@ -418,7 +486,7 @@ def find_libfabric(start):
 
 
 def classify(argument):
-    """Yields ("io", file) and ("libfabric", (include, ext)) for one argument."""
+    """Yields ("io", file), (part of rdma-core, tree) and ("libfabric", (include, ext)) for one argument."""
     path = os.path.abspath(argument)
     if os.path.isdir(path):
         found = False
@@ -427,6 +495,10 @@ def classify(argument):
             if os.path.isfile(file):
                 found = True
                 yield "io", file
+        if os.path.isfile(os.path.join(path, "libibverbs/verbs.h")):
+            found = True
+            for part in RDMA_CORE_PARTS:
+                yield part, path
         include, ext = find_libfabric(path)
         if not include and os.path.isfile(os.path.join(path, "fi_ext_efa.h")):
             ext = os.path.join(path, "fi_ext_efa.h")
@@ -470,6 +542,10 @@ def main():
                 place = subdir(scratch, str(index))
                 if kind == "io":
                     name, report = target, io_group(options.cc, ours_dir, target, place)
+                elif kind in RDMA_CORE_PARTS:
+                    name, report = f"{target} ({kind})", rdma_core_group(options.cc, ours_dir, target, kind, place)
+                    if report is None:
+                        continue
                 else:
                     name = target[0] or target[1]
                     report = libfabric_group(options.cc, ours_dir, *target, place)

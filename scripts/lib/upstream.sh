@@ -17,7 +17,8 @@ debian_mirror() {
     awk -v codename="$codename" '$1 == codename || $2 == codename { print $3; exit }'
 }
 
-# fetch_upstream PACKAGE…: leaves $UPSTREAM/PACKAGE/{source,version}. Where it fails, one line on
+# fetch_upstream PACKAGE…: leaves $UPSTREAM/PACKAGE/{source,version}, the headers of the source alone,
+# and for rdma-core $UPSTREAM/rdma-core/include as its build would make it. Where it fails, one line on
 # stderr says why.
 fetch_upstream() {
   local package stale=()
@@ -80,6 +81,18 @@ update_sid() {
   return 1
 }
 
+# The include directory that rdma-core's build would make, as links: DIRECTORY/include/{infiniband,rdma}.
+link_rdma_core_headers() {
+  local file
+  mkdir -p "$1/include/infiniband" "$1/include/rdma"
+  for file in "$1"/source/kernel-headers/rdma/*.h "$1"/source/libibverbs/*.h "$1"/source/providers/efa/efadv.h; do
+    ln -sf "../../${file#"$1/"}" "$1/include/infiniband/"
+  done
+  for file in "$1"/source/kernel-headers/rdma/*.h; do
+    ln -sf "../../${file#"$1/"}" "$1/include/rdma/"
+  done
+}
+
 fetch_package() {
   local scratch=$1 package=$2 log=$1/$2.log download=$1/download/$2 tarball new
   mkdir -p "$download"
@@ -101,6 +114,7 @@ with tarfile.open(sys.argv[1]) as archive:
 PYTHON
   mv -- "$new"/unpack/* "$new/source"
   rmdir -- "$new/unpack"
+  [[ $package == rdma-core ]] && link_rdma_core_headers "$new"
   basename "$tarball" | sed 's/^[^_]*_\(.*\)\.orig\.tar\..*/\1/' >"$new/version"
   rm -rf -- "${UPSTREAM:?}/$package"
   mv -- "$new" "$UPSTREAM/$package"
