@@ -1,13 +1,13 @@
 //! Which hints the provider answers through an installed libfabric, and what it answers.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::macro_metavars_in_unsafe)]
 
 mod libfabric_common;
 
 use std::ffi::CStr;
 
 use efa_gda_sys::fi;
-use libfabric_common::{Client, Hints, in_child, libc_string};
+use libfabric_common::{Change, Client, Hints, in_child};
 
 const NO_DATA: i32 = -libc::ENODATA;
 
@@ -106,46 +106,42 @@ fn an_answer_can_be_copied_and_asked_for_again() {
     });
 }
 
-/// Hints by what was changed in them.
-fn refused() -> Vec<(&'static str, fn(&mut Hints))> {
-    // SAFETY (all): the attributes are there, as fi_dupinfo made them.
-    vec![
-        ("FI_CONTEXT instead of FI_CONTEXT2", |h| h.info().mode = fi::FI_CONTEXT),
-        ("no mode", |h| h.info().mode = 0),
-        ("mr_mode 0", |h| set_mr_mode(h, 0)),
-        ("no FI_MR_LOCAL", |h| drop_mr_mode(h, fi::FI_MR_LOCAL)),
-        ("no FI_MR_PROV_KEY", |h| drop_mr_mode(h, fi::FI_MR_PROV_KEY)),
-        ("no FI_MR_ALLOCATED", |h| drop_mr_mode(h, fi::FI_MR_ALLOCATED)),
-        ("no FI_MR_VIRT_ADDR", |h| drop_mr_mode(h, fi::FI_MR_VIRT_ADDR)),
-        ("FI_TAGGED", |h| h.info().caps |= fi::FI_TAGGED),
-        ("FI_ATOMIC", |h| h.info().caps |= fi::FI_ATOMIC),
-        ("FI_HMEM without a GPU library", |h| h.info().caps |= fi::FI_HMEM),
-        ("message order", |h| unsafe { (*h.info().tx_attr).msg_order = 1 << 9 }),
-        ("another endpoint type", |h| unsafe { (*h.info().ep_attr).type_ = fi::FI_EP_MSG }),
-        ("another address format", |h| h.info().addr_format = 1),
-        ("another fabric", |h| h.fabric("efa")),
-        ("another domain", |h| unsafe { (*h.info().domain_attr).name = libc_string("rdmap0s0-rdm") }),
-        ("more inline bytes than an entry has", |h| unsafe { (*h.info().tx_attr).inject_size = 81 }),
-        ("a deeper send queue", |h| unsafe { (*h.info().tx_attr).size = 8192 }),
-        ("longer messages", |h| unsafe { (*h.info().ep_attr).max_msg_size = (1 << 30) + 1 }),
-    ]
-}
+/// Hints that find nothing, by what was changed in them.
+const REFUSED: &[(&str, Change)] = &[
+    ("FI_CONTEXT instead of FI_CONTEXT2", |h| h.info().mode = fi::FI_CONTEXT),
+    ("no mode", |h| h.info().mode = 0),
+    ("mr_mode 0", |h| h.change_mr_mode(!0, 0)),
+    ("no FI_MR_LOCAL", |h| h.change_mr_mode(fi::FI_MR_LOCAL, 0)),
+    ("no FI_MR_PROV_KEY", |h| h.change_mr_mode(fi::FI_MR_PROV_KEY, 0)),
+    ("no FI_MR_ALLOCATED", |h| h.change_mr_mode(fi::FI_MR_ALLOCATED, 0)),
+    ("no FI_MR_VIRT_ADDR", |h| h.change_mr_mode(fi::FI_MR_VIRT_ADDR, 0)),
+    ("FI_TAGGED", |h| h.info().caps |= fi::FI_TAGGED),
+    ("FI_ATOMIC", |h| h.info().caps |= fi::FI_ATOMIC),
+    ("FI_HMEM without a GPU library", |h| h.info().caps |= fi::FI_HMEM),
+    ("message order", |h| h.tx().msg_order = 1 << 9),
+    ("another endpoint type", |h| h.ep().type_ = fi::FI_EP_MSG),
+    ("another address format", |h| h.info().addr_format = 1),
+    ("another fabric", |h| h.fabric("efa")),
+    ("another domain", |h| h.domain("rdmap0s0-rdm")),
+    ("more inline bytes than an entry has", |h| h.tx().inject_size = 81),
+    ("a deeper send queue", |h| h.tx().size = 8192),
+    ("longer messages", |h| h.ep().max_msg_size = (1 << 30) + 1),
+];
 
-fn set_mr_mode(hints: &mut Hints, mode: i32) {
-    // SAFETY: the attributes are there, as fi_dupinfo made them.
-    unsafe { (*hints.info().domain_attr).mr_mode = mode }
-}
-
-fn drop_mr_mode(hints: &mut Hints, mode: i32) {
-    // SAFETY: the attributes are there, as fi_dupinfo made them.
-    unsafe { (*hints.info().domain_attr).mr_mode &= !mode }
-}
+/// Hints that ask for less than the usual, or for all there is.
+const ACCEPTED: &[(&str, Change)] = &[
+    ("no capabilities", |h| h.info().caps = 0),
+    ("every capability", |h| h.info().caps |= fi::FI_SOURCE | fi::FI_LOCAL_COMM | fi::FI_REMOTE_COMM),
+    ("both context modes", |h| h.info().mode |= fi::FI_CONTEXT),
+    ("FI_RX_CQ_DATA", |h| h.info().mode |= fi::FI_RX_CQ_DATA),
+    ("a small send queue", |h| h.tx().size = 16),
+];
 
 #[test]
 fn hints_that_efa_direct_cannot_serve_find_nothing() {
     in_child("hints_that_efa_direct_cannot_serve_find_nothing", &[], || {
         let client = Client::load();
-        for (what, change) in refused() {
+        for (what, change) in REFUSED {
             assert_eq!(client.getinfo_with(change).map(|_| ()), Err(NO_DATA), "{what}");
         }
     });
@@ -155,17 +151,7 @@ fn hints_that_efa_direct_cannot_serve_find_nothing() {
 fn hints_that_ask_for_less_are_answered() {
     in_child("hints_that_ask_for_less_are_answered", &[], || {
         let client = Client::load();
-        let accepted: [(&str, fn(&mut Hints)); 5] = [
-            ("no capabilities", |h| h.info().caps = 0),
-            ("every capability", |h| {
-                h.info().caps |= fi::FI_SOURCE | fi::FI_LOCAL_COMM | fi::FI_REMOTE_COMM;
-            }),
-            ("both context modes", |h| h.info().mode |= fi::FI_CONTEXT),
-            ("FI_RX_CQ_DATA", |h| h.info().mode |= fi::FI_RX_CQ_DATA),
-            // SAFETY: the attributes are there, as fi_dupinfo made them.
-            ("a small send queue", |h| unsafe { (*h.info().tx_attr).size = 16 }),
-        ];
-        for (what, change) in accepted {
+        for (what, change) in ACCEPTED {
             let list = client.getinfo_with(change).unwrap_or_else(|error| panic!("{what}: {error}"));
             assert_eq!(names(&client, list), [direct(0)], "{what}");
         }
@@ -176,8 +162,7 @@ fn hints_that_ask_for_less_are_answered() {
 fn more_inline_bytes_than_32_halve_the_send_queue() {
     in_child("more_inline_bytes_than_32_halve_the_send_queue", &[], || {
         let client = Client::load();
-        // SAFETY: the attributes are there, as fi_dupinfo made them.
-        let list = client.getinfo_with(|h| unsafe { (*h.info().tx_attr).inject_size = 80 }).unwrap();
+        let list = client.getinfo_with(|h| h.tx().inject_size = 80).unwrap();
         // SAFETY: an info with its attributes.
         let tx = unsafe { *(*list).tx_attr };
         assert_eq!((tx.inject_size, tx.size), (80, 2048));
@@ -228,8 +213,7 @@ fn hmem_is_offered_with_fi_mr_hmem_where_a_gpu_library_is_said_to_be() {
             let list = client
                 .getinfo_with(|h| {
                     h.info().caps |= fi::FI_HMEM;
-                    // SAFETY: the attributes are there, as fi_dupinfo made them.
-                    unsafe { (*h.info().domain_attr).mr_mode |= fi::FI_MR_HMEM };
+                    h.change_mr_mode(0, fi::FI_MR_HMEM);
                 })
                 .unwrap();
             // SAFETY: an info with its attributes.

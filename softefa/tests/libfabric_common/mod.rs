@@ -1,7 +1,10 @@
 //! What the tests of the libfabric face share: a child process for each test, with the provider on
 //! FI_PROVIDER_PATH, and a thin client that calls operations as C would and returns their codes.
+//! Driving what they expose is in `queues`.
 
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
+
+pub mod queues;
 
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::os::unix::fs::symlink;
@@ -81,6 +84,9 @@ macro_rules! call {
     };
 }
 
+/// A change to hints.
+pub type Change = fn(&mut Hints);
+
 /// Hints of an application that wants GDA; tests change them.
 pub struct Hints(pub *mut fi::fi_info);
 
@@ -105,6 +111,40 @@ impl Hints {
     pub fn info(&mut self) -> &mut fi::fi_info {
         // SAFETY: made by `new`, owned.
         unsafe { &mut *self.0 }
+    }
+
+    pub fn tx(&mut self) -> &mut fi::fi_tx_attr {
+        // SAFETY: fi_dupinfo made the attributes; this one has kept its length in every release.
+        unsafe { &mut *(*self.0).tx_attr }
+    }
+
+    pub fn rx(&mut self) -> &mut fi::fi_rx_attr {
+        // SAFETY: as in `tx`.
+        unsafe { &mut *(*self.0).rx_attr }
+    }
+
+    pub fn ep(&mut self) -> &mut fi::fi_ep_attr {
+        // SAFETY: fi_dupinfo made the attributes; this one is never shorter than declared.
+        unsafe { &mut *(*self.0).ep_attr }
+    }
+
+    /// Changes the registration modes. `fi_domain_attr` may be shorter than declared, so that no
+    /// reference to it is made.
+    pub fn change_mr_mode(&mut self, remove: i32, add: i32) {
+        // SAFETY: the field is in every release's struct.
+        unsafe {
+            let attr = (*self.0).domain_attr;
+            (*attr).mr_mode = (*attr).mr_mode & !remove | add;
+        }
+    }
+
+    pub fn domain(&mut self, name: &str) {
+        // SAFETY: as above; a name that was there is the C allocator's.
+        unsafe {
+            let attr = (*self.0).domain_attr;
+            libc::free((*attr).name.cast());
+            (*attr).name = libc_string(name);
+        }
     }
 
     pub fn fabric(&mut self, name: &str) {

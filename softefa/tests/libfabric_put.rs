@@ -1,0 +1,277 @@
+//! Writes posted by hand into exposed queues, through an installed libfabric: the bytes moved, the
+//! completions read, the mistakes named.
+
+#![allow(clippy::unwrap_used, clippy::macro_metavars_in_unsafe)]
+
+mod libfabric_common;
+
+use std::ffi::{CStr, c_int};
+use std::ptr;
+
+use efa_gda_sys::fi;
+use efa_gda_wire::{AddressHandle, CompletionStatus, Operation, Peer, QueueKey, QueuePairNumber, RemoteKey};
+use libfabric_common::queues::{
+    ALL, Poller, Poster, external, memory, memory_file, open_external, wait, write_to_self,
+};
+use libfabric_common::{
+    Client, Hints, Opened, Softefa, bind, close, enable, gda_ops, in_child, insert, name_of, open_cq,
+    open_ep, register,
+};
+
+const INVALID: c_int = -libc::EINVAL;
+
+#[test]
+fn a_write_posted_by_hand_moves_the_bytes() {
+    in_child("a_write_posted_by_hand_moves_the_bytes", &[], || {
+        let client = Client::load();
+        let opened = Opened::new(&client, |_| {});
+        let (from, to) = (memory(512, 0x5a), memory(512, 0));
+        let request = write_to_self(&opened, &from, &to, 77);
+        Poster::new(&opened, 0).post(&request);
+        let completion = Poller::new(&opened).next();
+        assert_eq!((completion.id.get(), completion.status), (77, CompletionStatus::Ok));
+        assert_eq!(std::hint::black_box(&to), &from);
+        assert_eq!(Softefa::load().violations(), 0);
+    });
+}
+
+#[test]
+fn a_write_from_128_byte_entries_moves_the_bytes() {
+    in_child("a_write_from_128_byte_entries_moves_the_bytes", &[], || {
+        let client = Client::load();
+        let opened = Opened::new(&client, |h| h.tx().inject_size = 80);
+        let (from, to) = (memory(3, 0x5a), memory(3, 0));
+        let request = write_to_self(&opened, &from, &to, 1);
+        Poster::new(&opened, 0).post(&request);
+        assert_eq!(Poller::new(&opened).next().status, CompletionStatus::Ok);
+        assert_eq!(std::hint::black_box(&to), &from);
+    });
+}
+
+#[test]
+fn endpoints_of_two_adapters_reach_each_other() {
+    in_child("endpoints_of_two_adapters_reach_each_other", &[("SOFTEFA_ADAPTERS", "2")], || {
+        let client = Client::load();
+        let named = |name: &'static str| move |h: &mut Hints| h.domain(name);
+        let here = Opened::new(&client, named("softefa0-rdm"));
+        let there = Opened::new(&client, named("softefa1-rdm"));
+        assert_ne!(name_of(here.ep)[..16], name_of(there.ep)[..16]);
+        // The target must hold an address handle for the writer.
+        insert(there.av, &name_of(here.ep));
+        let (from, to) = (memory(8, 0x77), memory(8, 0));
+        let mut request = write_to_self(&here, &from, &from, 3);
+        let ops = gda_ops(here.domain).unwrap();
+        let index = insert(here.av, &name_of(there.ep));
+        let (mut handle, mut number, mut key) = (0, 0, 0);
+        assert_eq!(call!(ops, query_addr, here.ep, index, &mut handle, &mut number, &mut key), 0);
+        request.peer = Peer {
+            address_handle: AddressHandle::new(handle),
+            queue_pair: QueuePairNumber::new(number),
+            queue_key: QueueKey::new(key),
+        };
+        let target = register(there.domain, &to, ALL).unwrap();
+        if let Operation::Write { remote, .. } = &mut request.operation {
+            remote.address = to.as_ptr().addr() as u64;
+            // SAFETY: an open region.
+            remote.key = RemoteKey::new(u32::try_from(unsafe { (*target).key }).unwrap());
+        }
+        Poster::new(&here, 0).post(&request);
+        assert_eq!(Poller::new(&here).next().status, CompletionStatus::Ok);
+        assert_eq!(std::hint::black_box(&to), &from);
+        assert_eq!(Softefa::load().adapters(), 2);
+    });
+}
+
+#[test]
+fn fi_cq_read_gives_a_completion_and_then_nothing() {
+    in_child("fi_cq_read_gives_a_completion_and_then_nothing", &[], || {
+        let client = Client::load();
+        let opened = Opened::new(&client, |_| {});
+        let (from, to) = (memory(1, 1), memory(1, 0));
+        Poster::new(&opened, 0).post(&write_to_self(&opened, &from, &to, 9));
+        let cq = opened.cq;
+        let mut entries = [fi::fi_cq_data_entry::default(); 2];
+        let read = wait("fi_cq_read", || {
+            let read = call!((*cq).ops, read, cq, entries.as_mut_ptr().cast(), 2);
+            (read != -libc::EAGAIN as isize).then_some(read)
+        });
+        assert_eq!(read, 1);
+        assert_eq!((entries[0].op_context.addr(), entries[0].flags), (9, fi::FI_RMA | fi::FI_WRITE));
+        let again = call!((*cq).ops, read, cq, entries.as_mut_ptr().cast(), 2);
+        assert_eq!(again, -libc::EAGAIN as isize);
+    });
+}
+
+#[test]
+fn an_error_completion_is_read_as_an_error_with_its_words() {
+    in_child("an_error_completion_is_read_as_an_error_with_its_words", &[], || {
+        let client = Client::load();
+        let opened = Opened::new(&client, |_| {});
+        let (from, to) = (memory(1, 1), memory(1, 0));
+        let mut request = write_to_self(&opened, &from, &to, 5);
+        if let Operation::Write { remote, .. } = &mut request.operation {
+            remote.key = RemoteKey::new(remote.key.get() ^ 0x55);
+        }
+        Poster::new(&opened, 0).post(&request);
+        let cq = opened.cq;
+        let mut entry = fi::fi_cq_data_entry::default();
+        let read = wait("fi_cq_read", || {
+            let read = call!((*cq).ops, read, cq, (&raw mut entry).cast(), 1);
+            (read != -libc::EAGAIN as isize).then_some(read)
+        });
+        assert_eq!(read, -(fi::FI_EAVAIL as isize));
+        let mut error = fi::fi_cq_err_entry::default();
+        assert_eq!(call!((*cq).ops, readerr, cq, &mut error, 0), 1);
+        assert_eq!((error.op_context.addr(), error.err), (5, libc::EINVAL));
+        let status = CompletionStatus::RemoteBadAddress;
+        assert_eq!(error.prov_errno, c_int::from(status.code()));
+        let words = call!((*cq).ops, strerror, cq, error.prov_errno, ptr::null(), ptr::null_mut(), 0);
+        // SAFETY: the provider's string.
+        let words = unsafe { CStr::from_ptr(words) };
+        assert_eq!(words.to_str().unwrap(), status.to_string());
+        assert_eq!(call!((*cq).ops, readerr, cq, &mut error, 0), -libc::EAGAIN as isize);
+    });
+}
+
+#[test]
+fn a_wrong_phase_bit_is_named_by_the_checker() {
+    in_child("a_wrong_phase_bit_is_named_by_the_checker", &[], || {
+        let client = Client::load();
+        let opened = Opened::new(&client, |_| {});
+        let (from, to) = (memory(1, 1), memory(1, 0));
+        let request = write_to_self(&opened, &from, &to, 5);
+        Poster::new(&opened, 0).post_with_phase(&request, true);
+        let softefa = Softefa::load();
+        wait("a violation", || (softefa.violations() != 0).then_some(()));
+        let violation = softefa.violation(0).unwrap();
+        assert_eq!(&violation.rule[..6], b"phase\0");
+        let number = u16::from_ne_bytes(name_of(opened.ep)[16..18].try_into().unwrap());
+        assert_eq!((violation.queue_kind, violation.queue), (0, number.into()));
+        assert_eq!((violation.adapter, violation.slot, violation.counter), (0, 0, 0));
+        assert!(softefa.violation_text(0).starts_with("phase: "), "{}", softefa.violation_text(0));
+        softefa.reset();
+        assert_eq!(softefa.violations(), 0);
+        assert_eq!(softefa.violation(0).map(|_| ()), Err(INVALID));
+    });
+}
+
+#[test]
+fn a_preset_counter_is_where_the_queue_starts() {
+    in_child("a_preset_counter_is_where_the_queue_starts", &[], || {
+        let client = Client::load();
+        let first = 65_535;
+        Softefa::load().preset_counter(first.into());
+        let opened = Opened::new(&client, |_| {});
+        let (from, to) = (memory(1, 1), memory(1, 0));
+        let request = write_to_self(&opened, &from, &to, 5);
+        let (mut poster, mut poller) = (Poster::new(&opened, first), Poller::new(&opened));
+        for _ in 0..2 {
+            poster.post(&request);
+            assert_eq!(poller.next().status, CompletionStatus::Ok);
+        }
+        assert_eq!(Softefa::load().violations(), 0);
+    });
+}
+
+#[test]
+fn statistics_count_what_was_posted_since_the_reset() {
+    in_child("statistics_count_what_was_posted_since_the_reset", &[], || {
+        let client = Client::load();
+        let opened = Opened::new(&client, |_| {});
+        let (from, to) = (memory(2, 1), memory(2, 0));
+        let request = write_to_self(&opened, &from, &to, 5);
+        let (mut poster, mut poller, softefa) =
+            (Poster::new(&opened, 0), Poller::new(&opened), Softefa::load());
+        poster.post(&request);
+        poller.next();
+        wait("the first write's count", || (softefa.statistics().entries == 1).then_some(()));
+        softefa.reset();
+        poster.post(&request);
+        poller.next();
+        let statistics = wait("the second write's count", || {
+            let statistics = softefa.statistics();
+            (statistics.completions == 1).then_some(statistics)
+        });
+        assert_eq!((statistics.entries, statistics.errors), (1, 0));
+    });
+}
+
+#[test]
+fn completions_land_in_memory_that_the_client_gave() {
+    in_child("completions_land_in_memory_that_the_client_gave", &[], || {
+        let client = Client::load();
+        let mut opened = Opened::new(&client, |_| {});
+        let (fd, place) = memory_file(64 * 32);
+        let attr = fi::fi_cq_attr { size: 64, ..Default::default() };
+        opened.cq = open_external(opened.domain, attr, external(fd, place, 64 * 32)).unwrap();
+        opened.ep = open_ep(opened.domain, opened.info).unwrap();
+        assert_eq!(bind(opened.ep, opened.cq, fi::FI_TRANSMIT | fi::FI_RECV), 0);
+        assert_eq!(bind(opened.ep, opened.av, 0), 0);
+        assert_eq!(enable(opened.ep), 0);
+        let mut poller = Poller::new(&opened);
+        assert_eq!((poller.attr.buffer, poller.attr.num_entries), (place, 64));
+        let (from, to) = (memory(1, 1), memory(1, 0));
+        Poster::new(&opened, 0).post(&write_to_self(&opened, &from, &to, 21));
+        assert_eq!(poller.next().id.get(), 21);
+        assert_eq!((close(opened.ep), close(opened.cq)), (0, 0));
+    });
+}
+
+#[test]
+fn memory_given_as_a_file_is_written_under_the_address_that_the_client_chose() {
+    in_child("memory_given_as_a_file_is_written_under_the_address_that_the_client_chose", &[], || {
+        let client = Client::load();
+        if client.library.version() < fi::fi_version(1, 20) {
+            // This API has no FI_MR_DMABUF: the flag is refused.
+            let opened = Opened::new(&client, |_| {});
+            let mut region = ptr::null_mut();
+            let domain = opened.domain;
+            let attr = fi::fi_mr_attr::default();
+            let code = call!((*domain).mr, regattr, domain.cast(), &attr, fi::FI_MR_DMABUF, &mut region);
+            assert_eq!(code, -(fi::FI_EBADFLAGS as c_int));
+            return;
+        }
+        let opened = Opened::new(&client, |_| {});
+        let (fd, place) = memory_file(4096);
+        let (from, to) = (memory(1, 0x42), memory(1, 0));
+        let mut request = write_to_self(&opened, &from, &to, 2);
+        let chosen = 0x7fff_0000_0000_usize;
+        let dmabuf =
+            fi::fi_mr_dmabuf { fd, offset: 64, len: 64, base_addr: ptr::without_provenance_mut(chosen) };
+        let mut attr = fi::fi_mr_attr { access: ALL, ..Default::default() };
+        attr.__bindgen_anon_1.dmabuf = &dmabuf;
+        let (domain, mut region) = (opened.domain, ptr::null_mut());
+        assert_eq!(call!((*domain).mr, regattr, domain.cast(), &attr, fi::FI_MR_DMABUF, &mut region), 0);
+        if let Operation::Write { remote, .. } = &mut request.operation {
+            remote.address = chosen as u64 + 64;
+            // SAFETY: an open region.
+            remote.key = RemoteKey::new(u32::try_from(unsafe { (*region).key }).unwrap());
+        }
+        Poster::new(&opened, 0).post(&request);
+        assert_eq!(Poller::new(&opened).next().status, CompletionStatus::Ok);
+        // SAFETY: inside the mapping, and the write has completed.
+        assert_eq!(unsafe { place.add(64).cast::<u64>().read_volatile() }, from[0]);
+        assert_eq!(close(region), 0);
+    });
+}
+
+#[test]
+fn two_endpoints_share_a_completion_queue() {
+    in_child("two_endpoints_share_a_completion_queue", &[], || {
+        let client = Client::load();
+        let mut opened = Opened::new(&client, |_| {});
+        let first = opened.ep;
+        opened.ep = open_ep(opened.domain, opened.info).unwrap();
+        assert_eq!(bind(opened.ep, opened.cq, fi::FI_TRANSMIT), 0);
+        let receives = open_cq(opened.domain, 64).unwrap();
+        assert_eq!(bind(opened.ep, receives, fi::FI_RECV), 0);
+        assert_eq!(bind(opened.ep, opened.av, 0), 0);
+        assert_eq!(enable(opened.ep), 0);
+        let second = name_of(opened.ep)[16..18].to_vec();
+        assert_ne!(name_of(first)[16..18], second[..]);
+        let (from, to) = (memory(1, 1), memory(1, 0));
+        Poster::new(&opened, 0).post(&write_to_self(&opened, &from, &to, 30));
+        let completion = Poller::new(&opened).next();
+        assert_eq!(completion.queue_pair.get().to_ne_bytes(), second[..]);
+    });
+}
