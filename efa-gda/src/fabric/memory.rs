@@ -32,13 +32,11 @@ unsafe impl Send for Buffer {}
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
-    /// Alignment, and the unit that lengths are rounded up to: the largest page size in common use
-    /// with EFA hosts without huge pages.
-    pub const PAGE: usize = 65536;
-
-    /// `length` zeroes. None when memory is short or the length cannot be.
+    /// `length` zeroes. Longer buffers begin on a boundary of 64 KiB, the largest page in use on
+    /// hosts with EFA, shorter ones on 4 KiB. None when memory is short or the length cannot be.
     pub fn zeroed(length: usize) -> Option<Self> {
-        let page = if length >= Self::PAGE { Self::PAGE } else { 4096 };
+        const LARGE: usize = 64 << 10;
+        let page = if length >= LARGE { LARGE } else { 4096 };
         let rounded = length.max(1).checked_next_multiple_of(page)?;
         let layout = Layout::from_size_align(rounded, page).ok()?;
         // SAFETY: the layout's size is not zero.

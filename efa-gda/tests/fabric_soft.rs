@@ -1,0 +1,289 @@
+//! The whole path on the software adapter, through the libfabric of this machine: query, objects,
+//! exposure, queue, device code on the CPU, completion, bytes compared.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
+
+mod fabric_soft_support;
+
+use std::time::{Duration, Instant};
+
+use efa_gda::executor::DeviceError;
+use efa_gda::fabric::{
+    Access, Buffer, Domain, EFA_DIRECT, Error, Fabric, Info, Library, MemoryRegion, Query, RemoteRegion,
+};
+use efa_gda::queue::{MappedQueue, Put, PutError};
+use efa_gda::wire::{CompletionStatus, EntrySize, Peer, RemoteKey};
+use fabric_soft_support::{Adapter, with_soft_adapter};
+
+/// One domain and what tests open on it.
+struct Side {
+    info: Info,
+    domain: Domain,
+}
+
+impl Side {
+    fn open(query: &Query) -> Self {
+        let library = Library::load().unwrap();
+        let info = query.first(&library).unwrap();
+        Self::on(&library, info)
+    }
+
+    fn on(library: &Library, info: Info) -> Self {
+        let domain = Fabric::open(library, &info).unwrap().domain(&info).unwrap();
+        Self { info, domain }
+    }
+
+    fn queue(&self) -> MappedQueue {
+        let addresses = self.domain.address_vector(16).unwrap();
+        let completions = self.domain.completion_queue(8192).unwrap();
+        let endpoint = self.domain.endpoint(&self.info).unwrap();
+        let endpoint = endpoint.bind(&addresses, &completions, &completions).unwrap().enable().unwrap();
+        MappedQueue::new(endpoint, &self.domain.gda_ops().unwrap()).unwrap()
+    }
+
+    fn region(&self, bytes: &[u8]) -> MemoryRegion {
+        let buffer = Buffer::zeroed(bytes.len()).unwrap();
+        buffer.write(0, bytes).unwrap();
+        self.domain.register(buffer, Access::ALL).unwrap()
+    }
+}
+
+fn two_adapters() -> (Side, Side) {
+    let library = Library::load().unwrap();
+    let mut infos = Query::new().find(&library).unwrap();
+    let (second, first) = (infos.swap_remove(1), infos.swap_remove(0));
+    (Side::on(&library, first), Side::on(&library, second))
+}
+
+/// `length` bytes of which no two 8-byte words are alike.
+fn pattern(length: usize) -> Vec<u8> {
+    let words = (0..length.div_ceil(8) as u64).map(|i| (i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    words.flat_map(u64::to_le_bytes).take(length).collect()
+}
+
+fn bytes_of(region: &MemoryRegion) -> Vec<u8> {
+    let mut bytes = vec![0; region.len()];
+    region.buffer().unwrap().read(0, &mut bytes).unwrap();
+    bytes
+}
+
+/// Introduces two queues to each other; the second as the first one's peer.
+fn introduce(first: &MappedQueue, second: &MappedQueue) -> Peer {
+    second.insert_peer(&first.endpoint().address().unwrap()).unwrap();
+    first.insert_peer(&second.endpoint().address().unwrap()).unwrap()
+}
+
+fn assert_no_violations(adapter: &Adapter) {
+    assert_eq!(adapter.violations(), [""; 0]);
+}
+
+#[test]
+fn the_query_finds_the_direct_fabric() {
+    with_soft_adapter("the_query_finds_the_direct_fabric", &[], |_| {
+        let info = Query::new().first(&Library::load().unwrap()).unwrap();
+        assert_eq!((&*info.provider_name(), &*info.fabric_name()), ("efa", EFA_DIRECT));
+        assert!(info.is_called(&info.domain_name()));
+    });
+}
+
+#[test]
+fn an_adapter_of_another_name_is_not_found() {
+    with_soft_adapter("an_adapter_of_another_name_is_not_found", &[], |_| {
+        let error = Query::new().adapter("nobody").find(&Library::load().unwrap()).unwrap_err();
+        let Error::NoSuchAdapter { wanted, found } = error else { panic!("{error:?}") };
+        assert_eq!(wanted, "nobody");
+        assert!(!found.is_empty());
+    });
+}
+
+#[test]
+fn one_put_of_a_mebibyte_and_a_byte_arrives_whole() {
+    with_soft_adapter("one_put_of_a_mebibyte_and_a_byte_arrives_whole", &[], |adapter| {
+        let side = Side::open(&Query::new());
+        let (mut first, second) = (side.queue(), side.queue());
+        let peer = introduce(&first, &second);
+        let source = side.region(&pattern((1 << 20) + 1));
+        let target = side.region(&vec![0; source.len()]);
+        let report = first.put(&Put::write(peer, &source, target.remote())).unwrap();
+        assert_eq!((report.posted, report.completed), (1, 1));
+        assert!(bytes_of(&target) == bytes_of(&source));
+        assert_no_violations(adapter);
+    });
+}
+
+#[test]
+fn two_hundred_thousand_puts_arrive_past_every_wrap() {
+    with_soft_adapter("two_hundred_thousand_puts_arrive_past_every_wrap", &[], |adapter| {
+        const COUNT: u64 = 200_000;
+        let side = Side::open(&Query::new());
+        let (mut first, second) = (side.queue(), side.queue());
+        let peer = introduce(&first, &second);
+        let source = side.region(&pattern(64 * COUNT as usize));
+        let target = side.region(&vec![0; source.len()]);
+        let put = Put::write(peer, &source, target.remote()).bytes(64).count(COUNT).stride(64);
+        let report = first.put(&put).unwrap();
+        assert_eq!((report.posted, report.completed), (COUNT, COUNT));
+        assert!(bytes_of(&target) == bytes_of(&source));
+        assert_no_violations(adapter);
+        drop(put);
+        first.close().unwrap();
+    });
+}
+
+#[test]
+fn an_endpoint_reaches_itself() {
+    with_soft_adapter("an_endpoint_reaches_itself", &[], |adapter| {
+        let side = Side::open(&Query::new());
+        let mut queue = side.queue();
+        let itself = queue.insert_peer(&queue.endpoint().address().unwrap()).unwrap();
+        let (source, target) = (side.region(&pattern(4096)), side.region(&[0; 4096]));
+        queue.put(&Put::write(itself, &source, target.remote())).unwrap();
+        assert!(bytes_of(&target) == bytes_of(&source));
+        assert_no_violations(adapter);
+    });
+}
+
+#[test]
+fn a_put_of_no_bytes_completes() {
+    with_soft_adapter("a_put_of_no_bytes_completes", &[], |adapter| {
+        let side = Side::open(&Query::new());
+        let (mut first, second) = (side.queue(), side.queue());
+        let peer = introduce(&first, &second);
+        let (source, target) = (side.region(&pattern(64)), side.region(&[7; 64]));
+        let report = first.put(&Put::write(peer, &source, target.remote()).bytes(0)).unwrap();
+        assert_eq!(report.completed, 1);
+        assert_eq!(bytes_of(&target), [7; 64]);
+        assert_no_violations(adapter);
+    });
+}
+
+#[test]
+fn wide_entries_are_there_when_asked_for() {
+    with_soft_adapter("wide_entries_are_there_when_asked_for", &[], |adapter| {
+        let side = Side::open(&Query::new().wide_entries(true));
+        let (mut first, second) = (side.queue(), side.queue());
+        assert_eq!(first.exposure().sq.entry_size, EntrySize::B128);
+        let peer = introduce(&first, &second);
+        let (source, target) = (side.region(&pattern(64 * 1000)), side.region(&[0; 64 * 1000]));
+        let put = Put::write(peer, &source, target.remote()).bytes(64).count(1000).stride(64);
+        first.put(&put).unwrap();
+        assert!(bytes_of(&target) == bytes_of(&source));
+        assert_no_violations(adapter);
+    });
+}
+
+#[test]
+fn a_wrong_rkey_is_a_named_error_and_the_queue_goes_on() {
+    with_soft_adapter("a_wrong_rkey_is_a_named_error_and_the_queue_goes_on", &[], |_| {
+        let side = Side::open(&Query::new());
+        let (mut first, second) = (side.queue(), side.queue());
+        let peer = introduce(&first, &second);
+        let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
+        let wrong = RemoteRegion { key: RemoteKey::new(!target.remote_key().get()), ..target.remote() };
+        let error = first.put(&Put::write(peer, &source, wrong)).unwrap_err();
+        let PutError::Completion { status, .. } = error else { panic!("{error:?}") };
+        assert_eq!(status, CompletionStatus::RemoteBadAddress);
+        first.put(&Put::write(peer, &source, target.remote())).unwrap();
+        assert_eq!(bytes_of(&target), bytes_of(&source));
+    });
+}
+
+#[test]
+fn a_queue_pair_that_does_not_exist_is_named() {
+    with_soft_adapter("a_queue_pair_that_does_not_exist_is_named", &[], |_| {
+        let side = Side::open(&Query::new());
+        let (mut first, second) = (side.queue(), side.queue());
+        let mut peer = introduce(&first, &second);
+        peer.queue_pair = efa_gda::wire::QueuePairNumber::new(peer.queue_pair.get() ^ 0x4000);
+        let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
+        let error = first.put(&Put::write(peer, &source, target.remote())).unwrap_err();
+        let PutError::Completion { status, .. } = error else { panic!("{error:?}") };
+        assert_eq!(status, CompletionStatus::RemoteBadQueuePair);
+    });
+}
+
+#[test]
+fn a_target_that_does_not_know_the_writer_refuses() {
+    let test = "a_target_that_does_not_know_the_writer_refuses";
+    with_soft_adapter(test, &[("SOFTEFA_ADAPTERS", "2")], |_| {
+        let (here, there) = two_adapters();
+        let (mut first, second) = (here.queue(), there.queue());
+        let peer = first.insert_peer(&second.endpoint().address().unwrap()).unwrap();
+        let (source, target) = (here.region(&pattern(64)), there.region(&[0; 64]));
+        let error = first.put(&Put::write(peer, &source, target.remote())).unwrap_err();
+        let PutError::Completion { status, .. } = error else { panic!("{error:?}") };
+        assert_eq!(status, CompletionStatus::UnknownPeer);
+    });
+}
+
+#[test]
+fn one_adapter_reaches_another() {
+    with_soft_adapter("one_adapter_reaches_another", &[("SOFTEFA_ADAPTERS", "2")], |adapter| {
+        let (here, there) = two_adapters();
+        let (mut first, second) = (here.queue(), there.queue());
+        let peer = introduce(&first, &second);
+        let (source, target) = (here.region(&pattern(100_000)), there.region(&[0; 100_000]));
+        first.put(&Put::write(peer, &source, target.remote())).unwrap();
+        assert!(bytes_of(&target) == bytes_of(&source));
+        assert_no_violations(adapter);
+    });
+}
+
+#[test]
+fn a_doorbell_that_moves_backwards_is_a_violation() {
+    with_soft_adapter("a_doorbell_that_moves_backwards_is_a_violation", &[], |adapter| {
+        let side = Side::open(&Query::new());
+        let queue = side.queue();
+        // SAFETY: the doorbell is mapped while the queue lives, and nobody else rings it.
+        unsafe { queue.exposure().sq.doorbell.as_ptr().write_volatile(0xffff) };
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while adapter.violations().is_empty() {
+            assert!(Instant::now() < deadline, "the checker found nothing");
+            std::thread::yield_now();
+        }
+        let found = adapter.violations();
+        assert!(found[0].contains("backwards"), "{found:?}");
+    });
+}
+
+#[test]
+fn a_stopped_adapter_poisons_the_queue_which_keeps_its_memory() {
+    with_soft_adapter("a_stopped_adapter_poisons_the_queue_which_keeps_its_memory", &[], |adapter| {
+        let side = Side::open(&Query::new());
+        let (mut first, second) = (side.queue(), side.queue());
+        let peer = introduce(&first, &second);
+        let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
+        adapter.hold(true);
+        let put = Put::write(peer, &source, target.remote()).timeout(Duration::from_millis(20));
+        let error = first.put(&put).unwrap_err();
+        let PutError::Device { error: DeviceError::TimeoutCompletion, in_flight: 1, .. } = error else {
+            panic!("{error:?}");
+        };
+        drop(put);
+        assert!(matches!(source.close(), Err(Error::Busy { what: "memory region", .. })));
+        first.destroy().unwrap();
+        adapter.hold(false);
+        assert_no_violations(adapter);
+    });
+}
+
+#[test]
+fn every_object_closes_without_an_error() {
+    with_soft_adapter("every_object_closes_without_an_error", &[], |_| {
+        let library = Library::load().unwrap();
+        let info = Query::new().first(&library).unwrap();
+        let fabric = Fabric::open(&library, &info).unwrap();
+        let domain = fabric.domain(&info).unwrap();
+        let addresses = domain.address_vector(16).unwrap();
+        let completions = domain.completion_queue(64).unwrap();
+        let region = domain.register(Buffer::zeroed(4096).unwrap(), Access::ALL).unwrap();
+        let endpoint = domain.endpoint(&info).unwrap();
+        let endpoint = endpoint.bind(&addresses, &completions, &completions).unwrap().enable().unwrap();
+        endpoint.close().unwrap();
+        region.close().unwrap();
+        completions.close().unwrap();
+        addresses.close().unwrap();
+        domain.close().unwrap();
+        fabric.close().unwrap();
+    });
+}

@@ -1,0 +1,276 @@
+//! A client of the device core in a few lines: it writes entries through `wire`, rings, and polls.
+
+// Each test program uses a part of it.
+#![allow(dead_code)]
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+
+use efa_gda_wire::*;
+use softefa::device::*;
+
+/// Far more than anything takes: it ends a test that would hang.
+pub const LIMIT: Duration = Duration::from_secs(60);
+
+/// Waits until `probe` gives something.
+#[track_caller]
+pub fn until<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + LIMIT;
+    loop {
+        if let Some(found) = probe() {
+            return found;
+        }
+        assert!(Instant::now() < end, "waited in vain for {what}");
+        std::thread::yield_now();
+    }
+}
+
+/// Registered memory.
+pub struct Buffer {
+    bytes: Box<[AtomicU8]>,
+    pub keys: MemoryKeys,
+}
+
+impl Buffer {
+    pub fn new(side: &Side, length: usize, access: Access) -> Self {
+        Self::in_domain(&side.adapter, side.pd, length, access)
+    }
+
+    pub fn in_domain(adapter: &Adapter, pd: ProtectionDomain, length: usize, access: Access) -> Self {
+        let bytes: Box<[AtomicU8]> = (0..length).map(|_| AtomicU8::new(0)).collect();
+        let start = NonNull::new(bytes.as_ptr().cast_mut().cast::<u8>()).expect("a box is not null");
+        let address = start.as_ptr() as u64;
+        // SAFETY: tests keep a buffer until its adapter is gone or has nothing in flight, and reach
+        // its bytes through atomics alone.
+        let memory = Arc::new(unsafe { HostMemory::new(start, length) });
+        let attr = MemoryRegionAttr { pd, address, length: length as u64, access, memory };
+        Self { keys: adapter.register_memory(attr).unwrap(), bytes }
+    }
+
+    pub fn address(&self) -> u64 {
+        self.bytes.as_ptr() as u64
+    }
+
+    pub fn fill(&self, pattern: impl Fn(usize) -> u8) {
+        self.bytes.iter().enumerate().for_each(|(at, byte)| byte.store(pattern(at), Ordering::Relaxed));
+    }
+
+    pub fn bytes(&self) -> Vec<u8> {
+        self.bytes.iter().map(|byte| byte.load(Ordering::Relaxed)).collect()
+    }
+
+    pub fn segment(&self, offset: u64, length: u32) -> Segment {
+        Segment { address: self.address() + offset, length, key: self.keys.local }
+    }
+
+    pub fn remote(&self, offset: u64) -> RemoteMemory {
+        RemoteMemory { address: self.address() + offset, key: self.keys.remote }
+    }
+}
+
+/// One queue pair with its completion queue, and where its client stands.
+pub struct Side {
+    pub adapter: Arc<Adapter>,
+    pub pd: ProtectionDomain,
+    pub cq: CompletionQueue,
+    pub qp: QueuePair,
+    pub produced: u32,
+    pub received: u32,
+    pub cursor: CompletionCursor,
+    ids: RequestIdWidth,
+}
+
+pub fn adapter(network: &Arc<Network>, number: u64) -> Arc<Adapter> {
+    Adapter::new(network, AdapterConfig::new(Gid::link_local(number))).unwrap()
+}
+
+/// Two sides on two adapters of a fresh network, each of which has a handle for the other.
+pub fn pair() -> (Side, Side, Peer, Peer) {
+    pair_with(|_| {}, |_| {})
+}
+
+pub fn pair_with(
+    config: impl Fn(&mut AdapterConfig),
+    change: impl Fn(&mut QueuePairAttr),
+) -> (Side, Side, Peer, Peer) {
+    let network = Network::new();
+    let make = |number| {
+        let mut wanted = AdapterConfig::new(Gid::link_local(number));
+        config(&mut wanted);
+        Side::with(&Adapter::new(&network, wanted).unwrap(), &change)
+    };
+    let (a, b) = (make(1), make(2));
+    let (to_b, to_a) = (a.handle(&b), b.handle(&a));
+    (a, b, to_b, to_a)
+}
+
+impl Side {
+    pub fn new(adapter: &Arc<Adapter>) -> Self {
+        Self::with(adapter, |_| {})
+    }
+
+    pub fn with(adapter: &Arc<Adapter>, change: impl Fn(&mut QueuePairAttr)) -> Self {
+        let pd = adapter.allocate_domain().unwrap();
+        let attr = CompletionQueueAttr { entries: 1024, ..CompletionQueueAttr::default() };
+        let cq = adapter.create_completion_queue(attr).unwrap();
+        Self::on(adapter, pd, cq, change)
+    }
+
+    pub fn on(
+        adapter: &Arc<Adapter>,
+        pd: ProtectionDomain,
+        cq: CompletionQueue,
+        change: impl Fn(&mut QueuePairAttr),
+    ) -> Self {
+        let mut attr = QueuePairAttr::new(pd, cq.number);
+        attr.queue_key = QueueKey::new(0x1111_0000 + cq.number.get() as u32);
+        change(&mut attr);
+        let (ids, first) = (attr.request_ids, attr.first_counter as u32);
+        let qp = adapter.create_queue_pair(attr).unwrap();
+        let cursor = CompletionCursor::new(Ring::new(cq.num_entries).unwrap());
+        Self { adapter: adapter.clone(), pd, cq, qp, produced: first, received: first, cursor, ids }
+    }
+
+    /// A handle for `other`, and the rest of its address.
+    pub fn handle(&self, other: &Self) -> Peer {
+        let address_handle = self.adapter.create_address_handle(self.pd, other.adapter.gid()).unwrap();
+        Peer { address_handle, queue_pair: other.qp.number, queue_key: other.qp.queue_key }
+    }
+
+    pub fn ring(&self) -> Ring {
+        Ring::new(self.qp.sq.num_entries).unwrap()
+    }
+
+    /// The next request as an entry, for tests that spoil it.
+    pub fn encode(&self, request: &WorkRequest) -> Entry {
+        request.encode(self.qp.sq.entry_size, self.ring().phase(self.produced), self.ids).unwrap()
+    }
+
+    /// Writes an entry into the next slot, without a doorbell.
+    pub fn place(&mut self, entry: &[u8]) {
+        let slot = self.ring().slot(self.produced) as usize;
+        self.qp.sq.memory.store(slot * self.qp.sq.entry_size.bytes(), entry);
+        self.produced = self.produced.wrapping_add(1);
+    }
+
+    pub fn ring_doorbell(&self) {
+        self.qp.sq.doorbell.ring(self.ring().doorbell(self.produced));
+    }
+
+    pub fn post(&mut self, request: &WorkRequest) {
+        let entry = self.encode(request);
+        self.place(&entry);
+        self.ring_doorbell();
+    }
+
+    pub fn post_bytes(&mut self, entry: &[u8]) {
+        self.place(entry);
+        self.ring_doorbell();
+    }
+
+    pub fn place_descriptor(&mut self, descriptor: &[u8]) {
+        let rq = self.qp.rq.as_ref().expect("the queue pair has a receive queue");
+        let slot = Ring::new(rq.num_entries).unwrap().slot(self.received) as usize;
+        rq.memory.store(slot * RX_DESCRIPTOR_BYTES, descriptor);
+        self.received = self.received.wrapping_add(1);
+    }
+
+    pub fn ring_receive_doorbell(&self) {
+        let rq = self.qp.rq.as_ref().expect("the queue pair has a receive queue");
+        rq.doorbell.ring(self.received & 0xffff);
+    }
+
+    pub fn post_receive(&mut self, id: u16, segment: Segment) {
+        let Segment { address, length, key } = segment;
+        let receive = Receive { id, address, length: length as u16, key };
+        self.place_descriptor(&receive.encode());
+        self.ring_receive_doorbell();
+    }
+
+    pub fn poll(&mut self) -> Option<Completion> {
+        let memory = self.cq.memory.clone().expect("tests' completion queues lie in memory");
+        let offset = self.cursor.slot() as usize * self.cq.entry_size as usize;
+        let word = memory.load_word_acquire(offset);
+        if Completion::phase(word[Completion::FLAGS_OFFSET]) != self.cursor.phase() {
+            return None;
+        }
+        let mut bytes = [0; 32];
+        memory.load(offset, &mut bytes);
+        self.cursor.advance();
+        Some(Completion::decode(&bytes, self.ids).unwrap())
+    }
+
+    /// The next completion's bytes, not consumed.
+    pub fn peek(&self) -> [u8; 32] {
+        let memory = self.cq.memory.clone().expect("tests' completion queues lie in memory");
+        let mut bytes = [0; 32];
+        memory.load(self.cursor.slot() as usize * 32, &mut bytes);
+        bytes
+    }
+
+    #[track_caller]
+    pub fn completion(&mut self) -> Completion {
+        until("a completion", || self.poll())
+    }
+
+    /// Posts a request and waits for how it ends.
+    #[track_caller]
+    pub fn run(&mut self, request: &WorkRequest) -> CompletionStatus {
+        self.post(request);
+        let completion = self.completion();
+        assert_eq!(completion.id, request.id);
+        completion.status
+    }
+
+    #[track_caller]
+    pub fn run_bytes(&mut self, entry: &[u8]) -> CompletionStatus {
+        self.post_bytes(entry);
+        self.completion().status
+    }
+
+    /// The rules broken so far.
+    pub fn rules(&self) -> Vec<StrictRule> {
+        self.adapter.violations().into_iter().map(|violation| violation.rule).collect()
+    }
+
+    #[track_caller]
+    pub fn violation(&self) -> Violation {
+        until("a violation", || self.adapter.violations().into_iter().next())
+    }
+
+    /// Requests that the adapter fetched.
+    #[track_caller]
+    pub fn await_fetched(&self, entries: u64) {
+        until("entries to be fetched", || (self.adapter.statistics().entries >= entries).then_some(()));
+    }
+}
+
+pub fn request(id: u64, peer: Peer, operation: Operation) -> WorkRequest {
+    WorkRequest { id: RequestId::new(id), peer, immediate: None, hints: ProcessingHints::NONE, operation }
+}
+
+pub fn write(id: u64, peer: Peer, remote: RemoteMemory, local: Segment) -> WorkRequest {
+    request(id, peer, Operation::Write { remote, local })
+}
+
+pub fn read(id: u64, peer: Peer, remote: RemoteMemory, local: Segment) -> WorkRequest {
+    request(id, peer, Operation::Read { remote, local })
+}
+
+pub fn send(id: u64, peer: Peer, segments: &[Segment]) -> WorkRequest {
+    request(id, peer, Operation::Send(Segments::new(segments).unwrap()))
+}
+
+pub fn send_inline(id: u64, peer: Peer, bytes: &[u8]) -> WorkRequest {
+    request(id, peer, Operation::SendInline(InlineData::new(bytes).unwrap()))
+}
+
+/// What a receive completion says.
+pub fn received(completion: &Completion) -> ReceiveInfo {
+    match completion.kind {
+        CompletionKind::Receive(info) => info,
+        CompletionKind::Send => panic!("{completion:?} is no receive"),
+    }
+}
