@@ -18,6 +18,7 @@ mod exit;
 mod part;
 mod report;
 mod soft;
+mod softefa_checker;
 mod system;
 mod verdict;
 

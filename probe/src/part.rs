@@ -110,8 +110,11 @@ pub(crate) enum Event {
         /// What was seen.
         queues: Queues,
     },
-    /// A long check is still making progress.
-    Progress,
+    /// A long check goes on, and may take so much longer than others before it says more.
+    Progress {
+        /// In milliseconds.
+        milliseconds: u64,
+    },
     /// What a put moved.
     Moved {
         /// The put.

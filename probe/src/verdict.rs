@@ -8,7 +8,7 @@ use crate::report::{Finding, Reach, State, Verdict};
 /// The check that says whether queues map into a GPU.
 const MAPS: &str = "CUDA-008";
 /// The check that says whether bytes moved through the queues arrived.
-const MOVED: &str = "PUT-003";
+const MOVED: &str = "PUT-002";
 
 /// A verdict for each pair; for each adapter where no GPU takes part; one with the adapter "none"
 /// where there is none.
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn the_next_step_is_the_first_failure_of_this_adapter() {
-        let findings = [finding("PUT-003", "b", State::Fail), finding("FAB-005", "b", State::Fail)];
+        let findings = [finding("PUT-002", "b", State::Fail), finding("FAB-005", "b", State::Fail)];
         let all = verdicts(&findings, &[], &["a".to_owned(), "b".to_owned()]);
         assert!(!all[0].next.contains("FAB-005") && all[1].next.starts_with("FAB-005"), "{all:?}");
     }

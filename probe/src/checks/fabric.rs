@@ -4,6 +4,7 @@
 pub(crate) mod data;
 pub(crate) mod gda;
 pub(crate) mod objects;
+mod pattern;
 pub(crate) mod queues;
 pub(crate) mod start;
 
@@ -14,10 +15,11 @@ use efa_gda::fabric::{
     AddressVector, CompletionQueue, Domain, Enabled, Endpoint, Error, Fabric, FabricAddress, GdaOps, Info,
     Library, MemoryRegion,
 };
+use efa_gda::queue::MappedQueue;
 use efa_gda::wire::Peer;
 
 use crate::check::{Answers, Outcome, Trouble, Unit};
-use crate::part::child::Stream;
+use crate::part::child::{Progress, Stream};
 use crate::part::{Event, Request};
 use crate::report::{Put, Queues, Who};
 
@@ -26,6 +28,8 @@ use crate::report::{Put, Queues, Who};
 pub(crate) struct Session {
     /// What the parent asked for.
     pub(crate) request: Request,
+    /// Tells the parent that a long check goes on.
+    pub(crate) progress: Progress,
     /// libfabric.
     pub(crate) library: Option<Library>,
     /// How long its first query took.
@@ -56,7 +60,7 @@ pub(crate) struct Rig {
     pub(crate) peer: Option<Peer>,
     pub(crate) queues: Queues,
     pub(crate) put: Option<Put>,
-    pub(crate) data: data::Bench,
+    pub(crate) queue: Option<MappedQueue>,
 }
 
 /// The checks that repeat for each adapter, in their order.
@@ -68,6 +72,7 @@ pub(crate) fn adapter_checks() -> impl Iterator<Item = &'static Unit<Session>> {
 pub(crate) fn run(stream: &mut Stream, request: Request) {
     let mut session = Session {
         request,
+        progress: stream.progress(),
         library: None,
         started: None,
         lookup: None,

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 use nix::sys::signal::{SigSet, Signal};
 
@@ -32,14 +33,36 @@ pub(crate) struct Stream {
     out: File,
 }
 
+/// Tells the parent that a long check goes on.
+#[derive(Debug)]
+pub(crate) struct Progress(Option<File>);
+
+impl Progress {
+    /// The next step may take `time` more than a check usually may.
+    pub(crate) fn needs(&mut self, time: Duration) {
+        let milliseconds = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        if let Some(out) = &mut self.0 {
+            // Without it the parent ends this process sooner; it cannot be told in another way.
+            let _ = write_event(out, &Event::Progress { milliseconds });
+        }
+    }
+}
+
+fn write_event(out: &mut File, event: &Event) -> std::io::Result<()> {
+    let mut line = serde_json::to_vec(event)?;
+    line.push(b'\n');
+    out.write_all(&line)
+}
+
 impl Stream {
+    /// For checks that take long.
+    pub(crate) fn progress(&self) -> Progress {
+        Progress(self.out.try_clone().ok())
+    }
+
     /// Sends an event. A parent that is gone ends this process: there is nobody left to work for.
     pub(crate) fn send(&mut self, event: &Event) {
-        let sent = serde_json::to_vec(event).map_err(std::io::Error::from).and_then(|mut line| {
-            line.push(b'\n');
-            self.out.write_all(&line)
-        });
-        if sent.is_err() {
+        if write_event(&mut self.out, event).is_err() {
             std::process::exit(1);
         }
     }

@@ -167,7 +167,7 @@ fn one_child(
     if let Some(stdout) = child.stdout.take() {
         std::thread::spawn(move || read_events(BufReader::new(stdout), &sender));
     }
-    let mut listening = Listening { runner, gathered, limits, running: None };
+    let mut listening = Listening { runner, gathered, limits, running: None, granted: Duration::ZERO };
     let heard = listening.listen(&events);
     let running = listening.running.take();
     let observed = match heard {
@@ -225,6 +225,8 @@ struct Listening<'a> {
     gathered: &'a mut Gathered,
     limits: Limits,
     running: Option<(String, Option<String>)>,
+    /// Time that the running check asked for.
+    granted: Duration,
 }
 
 impl Listening<'_> {
@@ -232,7 +234,8 @@ impl Listening<'_> {
         loop {
             // The library's start falls into the checks without a subject.
             let starting = self.running.as_ref().is_none_or(|(_, subject)| subject.is_none());
-            let limit = self.limits.each + if starting { self.limits.start } else { Duration::ZERO };
+            let start = if starting { self.limits.start } else { Duration::ZERO };
+            let limit = (self.limits.each + start).saturating_add(std::mem::take(&mut self.granted));
             match events.recv_timeout(limit) {
                 Ok(Event::End) => return Heard::End,
                 Ok(event) => self.take(event),
@@ -260,7 +263,8 @@ impl Listening<'_> {
             Event::Moved { put } => {
                 self.gathered.put.get_or_insert(put);
             }
-            Event::Progress | Event::End => {}
+            Event::Progress { milliseconds } => self.granted = Duration::from_millis(milliseconds),
+            Event::End => {}
         }
     }
 }

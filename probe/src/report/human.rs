@@ -94,8 +94,9 @@ fn render_check(out: &mut String, check: &Finding, style: Style) {
         }
         State::Skip => {
             let blocked = check.blocked_by.as_deref().unwrap_or("?");
-            let why = check.why.as_deref().unwrap_or_default();
-            let _ = writeln!(out, " (blocked by {blocked}: {why})");
+            let why = check.why.as_deref().filter(|why| !why.starts_with(blocked));
+            let why = why.map(|why| format!(": {why}")).unwrap_or_default();
+            let _ = writeln!(out, " (blocked by {blocked}{why})");
         }
         State::Unknown => {
             let observed = check.observed.as_deref().map(|seen| format!("{seen}; ")).unwrap_or_default();

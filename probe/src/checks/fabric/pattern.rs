@@ -1,0 +1,133 @@
+//! Test bytes: random from a seed, so that they need not be kept to be compared; written and
+//! compared in pieces.
+
+use efa_gda::fabric::{Buffer, Error};
+
+/// Bytes handled at once.
+const PIECE: usize = 64 << 10;
+/// What the bytes behind the target hold, before and after.
+const GUARD: u8 = 0xa5;
+
+/// A byte that is not what it should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Difference {
+    /// Where, from the beginning of the buffer.
+    pub(crate) offset: usize,
+    /// What is there.
+    pub(crate) found: u8,
+    /// What should be there.
+    pub(crate) expected: u8,
+}
+
+/// The bytes of one round.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pattern {
+    seed: u64,
+}
+
+impl Pattern {
+    /// The bytes of `seed`.
+    pub(crate) fn new(seed: u64) -> Self {
+        Self { seed }
+    }
+
+    /// The byte at `offset` and those after it, for a whole piece.
+    fn piece(self, offset: usize, out: &mut [u8]) {
+        for (index, word) in out.chunks_mut(8).enumerate() {
+            let at = (offset / 8 + index) as u64;
+            let bytes = mix(self.seed ^ mix(at)).to_le_bytes();
+            word.copy_from_slice(&bytes[..word.len()]);
+        }
+    }
+
+    /// Fills the first `length` bytes of `source` with the pattern, and those of `target` with its
+    /// complement, so that a byte that nobody writes is always wrong; the rest of `target` is guard.
+    pub(crate) fn prepare(self, source: &Buffer, target: &Buffer, length: usize) -> Result<(), Error> {
+        let mut bytes = vec![0; PIECE];
+        for offset in (0..length).step_by(PIECE) {
+            let piece = &mut bytes[..PIECE.min(length - offset)];
+            self.piece(offset, piece);
+            source.write(offset, piece)?;
+            piece.iter_mut().for_each(|byte| *byte = !*byte);
+            target.write(offset, piece)?;
+        }
+        target.write(length, &vec![GUARD; target.len() - length])
+    }
+
+    /// Compares the first `length` bytes of `target` with the pattern, and the rest with the guard.
+    pub(crate) fn compare(self, target: &Buffer, length: usize) -> Result<Option<Difference>, Error> {
+        let (mut expected, mut found) = (vec![0; PIECE], vec![0; PIECE]);
+        for offset in (0..length).step_by(PIECE) {
+            let size = PIECE.min(length - offset);
+            self.piece(offset, &mut expected[..size]);
+            target.read(offset, &mut found[..size])?;
+            if let Some(difference) = first_difference(offset, &found[..size], &expected[..size]) {
+                return Ok(Some(difference));
+            }
+        }
+        let mut behind = vec![0; target.len() - length];
+        target.read(length, &mut behind)?;
+        Ok(first_difference(length, &behind, &vec![GUARD; behind.len()]))
+    }
+}
+
+fn first_difference(start: usize, found: &[u8], expected: &[u8]) -> Option<Difference> {
+    if found == expected {
+        return None;
+    }
+    let at = found.iter().zip(expected).position(|(found, expected)| found != expected)?;
+    Some(Difference { offset: start + at, found: found[at], expected: expected[at] })
+}
+
+/// SplitMix64's finaliser: spreads a counter over all bits.
+fn mix(value: u64) -> u64 {
+    let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let value = (value ^ value >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let value = (value ^ value >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ value >> 31
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LENGTH: usize = 2 * PIECE + 5;
+
+    fn prepared() -> (Pattern, Buffer, Buffer) {
+        let (source, target) = (Buffer::zeroed(LENGTH).unwrap(), Buffer::zeroed(LENGTH + 64).unwrap());
+        let pattern = Pattern::new(7);
+        pattern.prepare(&source, &target, LENGTH).unwrap();
+        (pattern, source, target)
+    }
+
+    fn copy(source: &Buffer, target: &Buffer) {
+        let mut bytes = vec![0; LENGTH];
+        source.read(0, &mut bytes).unwrap();
+        target.write(0, &bytes).unwrap();
+    }
+
+    #[test]
+    fn what_was_copied_compares_equal() {
+        let (pattern, source, target) = prepared();
+        copy(&source, &target);
+        assert_eq!(pattern.compare(&target, LENGTH).unwrap(), None);
+    }
+
+    #[test]
+    fn a_byte_that_nobody_wrote_is_found_at_the_very_end() {
+        let (pattern, source, target) = prepared();
+        copy(&source, &target);
+        let mut last = [0];
+        source.read(LENGTH - 1, &mut last).unwrap();
+        target.write(LENGTH - 1, &[!last[0]]).unwrap();
+        assert_eq!(pattern.compare(&target, LENGTH).unwrap().map(|found| found.offset), Some(LENGTH - 1));
+    }
+
+    #[test]
+    fn a_byte_written_behind_the_target_is_found() {
+        let (pattern, source, target) = prepared();
+        copy(&source, &target);
+        target.write(LENGTH + 3, &[0]).unwrap();
+        assert_eq!(pattern.compare(&target, LENGTH).unwrap().map(|found| found.offset), Some(LENGTH + 3));
+    }
+}

@@ -1,0 +1,115 @@
+//! The command line's contract: statuses, what this version lacks, streams.
+
+mod support;
+
+use std::process::Stdio;
+
+use support::{Machine, document, output, probe, run, state, status};
+
+fn complaint(args: &[&str]) -> (i32, String) {
+    let output = run(args);
+    assert!(output.stdout.is_empty(), "a refusal goes to stderr: {output:?}");
+    (status(&output), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn an_unknown_option_is_a_usage_error() {
+    assert_eq!(complaint(&["--no-such-option"]).0, 2);
+}
+
+#[test]
+fn a_gpu_is_a_number_or_none() {
+    assert_eq!(complaint(&["--gpu", "first"]).0, 2);
+}
+
+#[test]
+fn help_is_fine() {
+    assert_eq!(status(&run(&["--help"])), 0);
+}
+
+#[test]
+fn what_this_version_lacks_is_said_and_is_status_2() {
+    for args in [
+        &["bench"][..],
+        &["bench", "--html", "x.html"],
+        &["ring", "--npes", "4"],
+        &["--via", "verbs"],
+        &["put", "--soft", "--executor", "cuda"],
+        &["put", "--soft", "--doorbell", "record"],
+        &["put", "--soft", "--doorbell", "staged"],
+        &["put", "--soft", "--peer", "host"],
+        &["put", "--soft", "--op", "read"],
+        &["put", "--soft", "--op", "send"],
+        &["put", "--soft", "--op", "write-imm"],
+        &["put", "--soft", "--op", "inline-write"],
+    ] {
+        let (status, text) = complaint(args);
+        assert_eq!(status, 2, "{args:?}");
+        assert!(text.contains("not in this version") && text.contains("missing:"), "{args:?}: {text}");
+    }
+}
+
+#[test]
+fn npd_statuses_replace_the_table() {
+    assert_eq!(complaint(&["bench", "--npd"]).0, 2, "unknown");
+    let machine = Machine::new("npd");
+    let mut command = probe(&["--npd", "--root", machine.arg()]);
+    command.env("LIBFABRIC_PATH", "/nonexistent");
+    assert_eq!(status(&output(&mut command)), 1, "a problem");
+}
+
+#[test]
+fn npd_counts_a_usage_error_as_unknown() {
+    assert_eq!(complaint(&["--npd", "--no-such-option"]).0, 2);
+}
+
+#[test]
+fn explain_prints_the_page_of_a_code_in_any_case() {
+    let output = run(&["explain", "env-005"]);
+    assert_eq!(status(&output), 0);
+    assert!(String::from_utf8_lossy(&output.stdout).starts_with("ENV-005 "));
+}
+
+#[test]
+fn explain_refuses_a_code_that_is_none() {
+    assert_eq!(complaint(&["explain", "ENV-999"]).0, 2);
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_panic() {
+    let machine = Machine::new("pipe");
+    let mut command = probe(&["--root", machine.arg()]);
+    command.env("LIBFABRIC_PATH", "/nonexistent").stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((status(&output), output.stderr.as_slice()), (3, &b""[..]));
+}
+
+#[test]
+fn a_report_into_a_pipe_has_no_colour() {
+    let machine = Machine::new("colour");
+    let mut command = probe(&["--root", machine.arg()]);
+    command.env("LIBFABRIC_PATH", "/nonexistent");
+    assert!(!output(&mut command).stdout.contains(&0x1b));
+}
+
+#[test]
+fn warnings_alone_are_status_4() {
+    let Some(provider) = support::softefa() else { return };
+    let mut command = probe(&["--soft", "--gpu", "none", "--json", "--time-limit", "60000"]);
+    command.env("SOFTEFA_LIBRARY", provider).env("FI_HMEM_P2P_DISABLED", "1");
+    let output = output(&mut command);
+    assert_eq!(state(&document(&output), "ENV-006"), "warn");
+    assert_eq!(status(&output), 4);
+}
+
+#[test]
+fn logs_go_to_stderr_and_leave_the_document_alone() {
+    let machine = Machine::new("logs");
+    let mut command = probe(&["-vv", "--json", "--root", machine.arg()]);
+    command.env("LIBFABRIC_PATH", "/nonexistent");
+    let output = output(&mut command);
+    document(&output);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("check done"));
+}

@@ -1,0 +1,296 @@
+//! Checks of hardware and environment, on made-up machines: /sys, /proc and /dev below a root.
+
+mod support;
+
+use std::os::unix::fs::PermissionsExt;
+
+use support::{Machine, check, document, output, probe, state};
+
+#[test]
+fn an_empty_machine_fails_at_its_missing_adapter_and_skips_what_needs_one() {
+    let document = Machine::new("empty").check(&[]);
+    assert_eq!(state(&document, "DEV-001"), "fail");
+    assert_eq!(check(&document, "DEV-006")["blocked_by"], "DEV-001");
+}
+
+#[test]
+fn every_failure_says_who_can_repair_it() {
+    let document = Machine::new("who").check(&[]);
+    for check in document["checks"].as_array().unwrap() {
+        if check["state"] == "fail" {
+            assert!(check["who"].is_string() && check["fix"].as_str() != Some(""), "{check}");
+        }
+    }
+}
+
+#[test]
+fn at_least_forty_checks_from_environment_to_completion() {
+    let document = Machine::new("count").check(&[]);
+    let mut codes: Vec<&str> =
+        document["checks"].as_array().unwrap().iter().map(|check| check["code"].as_str().unwrap()).collect();
+    codes.dedup();
+    assert!(codes.len() >= 40, "{}", codes.len());
+    for category in ["ENV", "DEV", "LIB", "CUDA", "FAB", "GDA", "QUE", "PUT"] {
+        assert!(codes.iter().any(|code| code.starts_with(category)), "{category}");
+    }
+}
+
+#[test]
+fn code_and_subject_together_are_unique() {
+    let machine = Machine::new("unique");
+    machine.adapter(1).adapter(2);
+    let document = machine.check(&[]);
+    let mut names: Vec<String> = document["checks"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|check| format!("{} {}", check["code"], check["subject"]))
+        .collect();
+    let count = names.len();
+    names.sort();
+    names.dedup();
+    assert_eq!(names.len(), count);
+}
+
+#[test]
+fn a_whole_adapter_passes_every_check_of_its_device() {
+    let machine = Machine::new("whole");
+    machine.adapter(1);
+    let document = machine.check(&[]);
+    for code in ["DEV-001", "DEV-002", "DEV-003", "DEV-004", "DEV-005", "DEV-006", "DEV-007"] {
+        assert_eq!(state(&document, code), "pass", "{code}");
+    }
+    assert_eq!(check(&document, "DEV-005")["subject"], "rdmap1s0");
+}
+
+#[test]
+fn with_no_gpu_there_is_one_verdict_for_each_adapter() {
+    let machine = Machine::new("verdict");
+    machine.adapter(1).adapter(2);
+    let document = machine.check(&["--gpu", "none"]);
+    let verdicts = document["verdict"].as_array().unwrap();
+    let pairs: Vec<_> = verdicts.iter().map(|one| (&one["gpu"], &one["adapter"], &one["result"])).collect();
+    assert_eq!(pairs.len(), 2);
+    assert!(pairs.iter().all(|(gpu, _, result)| *gpu == "none" && *result == "none"), "{pairs:?}");
+}
+
+#[test]
+fn a_device_that_is_not_there_is_named_with_those_that_are() {
+    let machine = Machine::new("device");
+    machine.adapter(1);
+    let document = machine.check(&["--device", "rdmap9s0"]);
+    let observed = check(&document, "DEV-001")["observed"].as_str().unwrap();
+    assert!(observed.contains("rdmap9s0") && observed.contains("rdmap1s0"), "{observed}");
+}
+
+#[test]
+fn a_device_may_be_named_by_its_libfabric_domain() {
+    let machine = Machine::new("domain");
+    machine.adapter(1).adapter(2);
+    let document = machine.check(&["--device", "rdmap2s0-rdm"]);
+    assert_eq!(check(&document, "DEV-003")["subject"], "rdmap2s0");
+}
+
+#[test]
+fn an_adapter_without_driver_says_so() {
+    let machine = Machine::new("unbound");
+    let pci = "/sys/bus/pci/devices/0000:05:00.0";
+    machine.file(&format!("{pci}/vendor"), "0x1d0f").file(&format!("{pci}/device"), "0xefa1");
+    let document = machine.check(&[]);
+    assert_eq!((state(&document, "DEV-003"), state(&document, "DEV-005")), ("fail", "skip"));
+}
+
+#[test]
+fn another_device_of_the_same_vendor_is_no_adapter() {
+    let machine = Machine::new("ena");
+    let pci = "/sys/bus/pci/devices/0000:05:00.0";
+    machine.file(&format!("{pci}/vendor"), "0x1d0f").file(&format!("{pci}/device"), "0xec20");
+    assert_eq!(state(&machine.check(&[]), "DEV-001"), "fail");
+}
+
+#[test]
+fn an_old_kernel_driver_is_a_warning() {
+    let machine = Machine::new("old-driver");
+    machine.adapter(1).file("/sys/module/efa/version", "2.10.0g\n");
+    assert_eq!(state(&machine.check(&[]), "DEV-002"), "warn");
+}
+
+#[test]
+fn a_driver_of_the_kernels_own_tree_is_unknown() {
+    let machine = Machine::new("in-tree");
+    machine.adapter(1);
+    std::fs::remove_file(machine.path().join("sys/module/efa/version")).unwrap();
+    assert_eq!(state(&machine.check(&[]), "DEV-002"), "unknown");
+}
+
+#[test]
+fn a_port_that_is_down_fails() {
+    let machine = Machine::new("down");
+    machine.adapter(1).file("/sys/class/infiniband/rdmap1s0/ports/1/state", "1: DOWN\n");
+    assert_eq!(state(&machine.check(&[]), "DEV-004"), "fail");
+}
+
+#[test]
+fn nodes_that_are_partly_visible_are_a_warning_and_the_missing_one_a_failure() {
+    let machine = Machine::new("partly");
+    machine.adapter(1).adapter(2);
+    std::fs::remove_file(machine.path().join("dev/infiniband/uverbs2")).unwrap();
+    let document = machine.check(&[]);
+    assert_eq!(state(&document, "DEV-007"), "warn");
+    let missing = document["checks"].as_array().unwrap().iter().find(|check| {
+        check["code"] == "DEV-005" && check["subject"] == "rdmap2s0"
+    });
+    assert_eq!(missing.unwrap()["state"], "fail");
+}
+
+#[test]
+fn a_node_that_does_not_open_fails() {
+    let machine = Machine::new("closed");
+    machine.adapter(1);
+    let node = machine.path().join("dev/infiniband/uverbs1");
+    // A directory: it exists, and nobody, root included, opens it for writing.
+    std::fs::remove_file(&node).unwrap();
+    std::fs::create_dir(&node).unwrap();
+    std::fs::set_permissions(&node, std::fs::Permissions::from_mode(0o700)).unwrap();
+    assert_eq!(state(&machine.check(&[]), "DEV-006"), "fail");
+}
+
+#[test]
+fn memlock_is_judged_by_limit_and_capability() {
+    let limits = |bytes: &str| {
+        format!("Limit                     Soft Limit           Hard Limit           Units\nMax locked memory         {bytes}  {bytes}  bytes\n")
+    };
+    for (bytes, capability, expected) in [
+        ("unlimited", "0000000000000000", "pass"),
+        ("65536", "0000000000000000", "fail"),
+        ("8388608", "0000000000000000", "warn"),
+        ("65536", "0000000000004000", "pass"),
+        ("68719476736", "0000000000000000", "pass"),
+    ] {
+        let machine = Machine::new(&format!("memlock-{bytes}-{capability}"));
+        machine
+            .file("/proc/self/limits", &limits(bytes))
+            .file("/proc/self/status", &format!("Name:\tx\nCapEff:\t{capability}\n"));
+        assert_eq!(state(&machine.check(&[]), "ENV-003"), expected, "{bytes} {capability}");
+    }
+}
+
+#[test]
+fn an_instance_is_compared_with_the_types_that_have_gda() {
+    for (product, vendor, expected) in [
+        ("p5en.48xlarge", "Amazon EC2", "pass"),
+        ("p6-b200.48xlarge", "Amazon EC2", "pass"),
+        ("p5.48xlarge", "Amazon EC2", "warn"),
+        ("PowerEdge", "Dell Inc.", "unknown"),
+    ] {
+        let machine = Machine::new(&format!("dmi-{product}"));
+        machine.file("/sys/class/dmi/id/sys_vendor", vendor).file("/sys/class/dmi/id/product_name", product);
+        assert_eq!(state(&machine.check(&[]), "ENV-002"), expected, "{product}");
+    }
+}
+
+#[test]
+fn peer_mapping_must_be_on() {
+    for (words, expected) in [
+        ("PeerMappingOverride=1", "pass"),
+        ("RMNvLinkDisable=1;PeerMappingOverride=1;", "pass"),
+        ("PeerMappingOverride=0", "fail"),
+        ("NotPeerMappingOverride=1", "fail"),
+        ("", "fail"),
+    ] {
+        let machine = Machine::new(&format!("peer-{}", words.len()));
+        machine.nvidia(words);
+        assert_eq!(state(&machine.check(&[]), "CUDA-002"), expected, "{words}");
+    }
+}
+
+#[test]
+fn the_nvidia_driver_is_named_by_its_version() {
+    let machine = Machine::new("nvidia");
+    machine.nvidia("");
+    assert_eq!(check(&machine.check(&[]), "CUDA-001")["observed"], "580.65.06");
+}
+
+#[test]
+fn without_gpu_by_wish_gpu_checks_are_skipped() {
+    let machine = Machine::new("no-gpu");
+    machine.nvidia("");
+    let document = machine.check(&["--gpu", "none"]);
+    assert_eq!(check(&document, "CUDA-002")["blocked_by"], "CUDA-000");
+    assert_eq!(check(&document, "CUDA-008")["blocked_by"], "CUDA-000");
+}
+
+#[test]
+fn under_soft_hardware_is_skipped_by_env_000() {
+    let document = Machine::new("soft").check(&["--soft"]);
+    for code in ["ENV-002", "ENV-003", "DEV-001", "DEV-007", "LIB-005", "CUDA-002"] {
+        assert_eq!((state(&document, code), &check(&document, code)["blocked_by"]), ("skip", &"ENV-000".into()), "{code}");
+    }
+    assert_eq!(check(&document, "DEV-001")["why"], "software adapter");
+}
+
+#[test]
+fn a_variable_that_aborts_libfabric_keeps_it_from_being_loaded() {
+    let machine = Machine::new("aborts");
+    let mut command = probe(&["--json", "--root", machine.arg()]);
+    command.env("FI_EFA_MTU_SIZE", "4096");
+    let document = document(&output(&mut command));
+    assert_eq!(state(&document, "ENV-005"), "fail");
+    for code in ["LIB-001", "FAB-001", "PUT-002"] {
+        assert_eq!(check(&document, code)["blocked_by"], "ENV-005", "{code}");
+    }
+}
+
+#[test]
+fn variables_that_mislead_are_named_one_by_one() {
+    let machine = Machine::new("misleads");
+    let mut command = probe(&["--json", "--root", machine.arg()]);
+    command.env("LIBFABRIC_PATH", "/nonexistent").env("FI_PROVIDER", "^efa").env("FI_EFA_IFACE", "rdmap1s0");
+    let document = document(&output(&mut command));
+    let subjects: Vec<_> = document["checks"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|check| check["code"] == "ENV-006")
+        .map(|check| check["subject"].as_str().unwrap())
+        .collect();
+    assert_eq!(subjects, ["FI_PROVIDER", "FI_EFA_IFACE"]);
+}
+
+#[test]
+fn copies_of_libfabric_that_differ_are_a_warning() {
+    let machine = Machine::new("copies");
+    machine
+        .file("/usr/lib/libfabric.so.1.20.0", "no library")
+        .link("/usr/lib/libfabric.so.1", "libfabric.so.1.20.0")
+        .file("/opt/amazon/efa/lib/libfabric.so.1.31.0", "another")
+        .link("/opt/amazon/efa/lib/libfabric.so.1", "libfabric.so.1.31.0");
+    assert_eq!(state(&machine.check(&[]), "LIB-004"), "warn");
+}
+
+#[test]
+fn one_copy_behind_two_links_is_one() {
+    let machine = Machine::new("one-copy");
+    machine
+        .file("/usr/lib/libfabric.so.1.20.0", "no library")
+        .link("/usr/lib/libfabric.so.1", "libfabric.so.1.20.0")
+        .link("/lib", "usr/lib");
+    assert_eq!(state(&machine.check(&[]), "LIB-004"), "pass");
+}
+
+#[test]
+fn directories_of_ld_so_conf_are_searched() {
+    let machine = Machine::new("ld-conf");
+    machine
+        .file("/etc/ld.so.conf", "# comment\ninclude /etc/ld.so.conf.d/*.conf\n")
+        .file("/etc/ld.so.conf.d/efa.conf", "/opt/mine/lib\n")
+        .file("/opt/mine/lib/libfabric.so.1", "no library");
+    let document = machine.check(&[]);
+    let observed = check(&document, "LIB-004")["observed"].as_str().unwrap();
+    assert!(observed.contains("/opt/mine/lib/libfabric.so.1"), "{observed}");
+}
+
+#[test]
+fn no_libefa_fails() {
+    assert_eq!(state(&Machine::new("no-libefa").check(&[]), "LIB-005"), "fail");
+}

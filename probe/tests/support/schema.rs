@@ -1,0 +1,96 @@
+//! A validator for the part of JSON Schema that `docs/schema/gda-probe-1.json` uses. A keyword that
+//! it does not know is a panic, so that the schema cannot outgrow it unseen.
+
+use serde_json::Value;
+
+const SCHEMA: &str = include_str!("../../../docs/schema/gda-probe-1.json");
+
+/// Panics where `document` does not keep the schema.
+pub fn validate(document: &Value) {
+    let errors = errors(document);
+    assert!(errors.is_empty(), "not what the schema says: {errors:#?}\n{document:#}");
+}
+
+/// Where `document` does not keep the schema.
+pub fn errors(document: &Value) -> Vec<String> {
+    let schema: Value = serde_json::from_str(SCHEMA).expect("the schema is JSON");
+    let mut found = Vec::new();
+    walk(&schema, &schema, document, "$", &mut found);
+    found
+}
+
+fn walk(root: &Value, schema: &Value, value: &Value, at: &str, found: &mut Vec<String>) {
+    for (keyword, argument) in schema.as_object().expect("a schema is an object") {
+        match keyword.as_str() {
+            "$schema" | "$id" | "title" | "description" | "$defs" | "then" => {}
+            "$ref" => {
+                let pointer = argument.as_str().and_then(|text| text.strip_prefix('#')).expect("a local reference");
+                walk(root, root.pointer(pointer).expect("a definition"), value, at, found);
+            }
+            "type" => {
+                if !is_of_type(value, argument.as_str().expect("one type")) {
+                    found.push(format!("{at}: not {argument}"));
+                }
+            }
+            "const" => {
+                if value != argument {
+                    found.push(format!("{at}: not {argument}"));
+                }
+            }
+            "enum" => {
+                if !argument.as_array().expect("values").contains(value) {
+                    found.push(format!("{at}: {value} is none of {argument}"));
+                }
+            }
+            "required" => {
+                for key in argument.as_array().expect("names") {
+                    if value.get(key.as_str().expect("a name")).is_none() {
+                        found.push(format!("{at}: no {key}"));
+                    }
+                }
+            }
+            "properties" => {
+                for (key, inner) in argument.as_object().expect("properties") {
+                    if let Some(inner_value) = value.get(key) {
+                        walk(root, inner, inner_value, &format!("{at}.{key}"), found);
+                    }
+                }
+            }
+            "additionalProperties" => {
+                assert_eq!(argument, &Value::Bool(false), "only false is understood");
+                for key in value.as_object().into_iter().flat_map(|object| object.keys()) {
+                    if schema["properties"].get(key).is_none() {
+                        found.push(format!("{at}: {key} is not in the schema"));
+                    }
+                }
+            }
+            "items" => {
+                for (index, item) in value.as_array().into_iter().flatten().enumerate() {
+                    walk(root, argument, item, &format!("{at}[{index}]"), found);
+                }
+            }
+            "allOf" => {
+                argument.as_array().expect("schemas").iter().for_each(|one| walk(root, one, value, at, found));
+            }
+            "if" => {
+                let mut not = Vec::new();
+                walk(root, argument, value, at, &mut not);
+                if not.is_empty() {
+                    walk(root, &schema["then"], value, at, found);
+                }
+            }
+            other => panic!("the validator does not know {other}"),
+        }
+    }
+}
+
+fn is_of_type(value: &Value, name: &str) -> bool {
+    match name {
+        "object" => value.is_object(),
+        "array" => value.is_array(),
+        "string" => value.is_string(),
+        "boolean" => value.is_boolean(),
+        "integer" => value.is_u64() || value.is_i64(),
+        other => panic!("the validator does not know the type {other}"),
+    }
+}
