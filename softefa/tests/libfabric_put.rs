@@ -9,7 +9,9 @@ use std::ffi::{CStr, c_int};
 use std::ptr;
 
 use efa_gda_sys::fi;
-use efa_gda_wire::{AddressHandle, CompletionStatus, Operation, Peer, QueueKey, QueuePairNumber, RemoteKey};
+use efa_gda_wire::{
+    AddressHandle, CompletionStatus, Operation, Peer, QueueKey, QueuePairNumber, RemoteKey, RequestIdWidth,
+};
 use libfabric_common::queues::{
     ALL, Poller, Poster, external, memory, memory_file, open_external, wait, write_to_self,
 };
@@ -17,8 +19,6 @@ use libfabric_common::{
     Client, Hints, Opened, Softefa, bind, close, enable, gda_ops, in_child, insert, name_of, open_cq,
     open_ep, register,
 };
-
-const INVALID: c_int = -libc::EINVAL;
 
 #[test]
 fn a_write_posted_by_hand_moves_the_bytes() {
@@ -134,69 +134,6 @@ fn an_error_completion_is_read_as_an_error_with_its_words() {
 }
 
 #[test]
-fn a_wrong_phase_bit_is_named_by_the_checker() {
-    in_child("a_wrong_phase_bit_is_named_by_the_checker", &[], || {
-        let client = Client::load();
-        let opened = Opened::new(&client, |_| {});
-        let (from, to) = (memory(1, 1), memory(1, 0));
-        let request = write_to_self(&opened, &from, &to, 5);
-        Poster::new(&opened, 0).post_with_phase(&request, true);
-        let softefa = Softefa::load();
-        wait("a violation", || (softefa.violations() != 0).then_some(()));
-        let violation = softefa.violation(0).unwrap();
-        assert_eq!(&violation.rule[..6], b"phase\0");
-        let number = u16::from_ne_bytes(name_of(opened.ep)[16..18].try_into().unwrap());
-        assert_eq!((violation.queue_kind, violation.queue), (0, number.into()));
-        assert_eq!((violation.adapter, violation.slot, violation.counter), (0, 0, 0));
-        assert!(softefa.violation_text(0).starts_with("phase: "), "{}", softefa.violation_text(0));
-        softefa.reset();
-        assert_eq!(softefa.violations(), 0);
-        assert_eq!(softefa.violation(0).map(|_| ()), Err(INVALID));
-    });
-}
-
-#[test]
-fn a_preset_counter_is_where_the_queue_starts() {
-    in_child("a_preset_counter_is_where_the_queue_starts", &[], || {
-        let client = Client::load();
-        let first = 65_535;
-        Softefa::load().preset_counter(first.into());
-        let opened = Opened::new(&client, |_| {});
-        let (from, to) = (memory(1, 1), memory(1, 0));
-        let request = write_to_self(&opened, &from, &to, 5);
-        let (mut poster, mut poller) = (Poster::new(&opened, first), Poller::new(&opened));
-        for _ in 0..2 {
-            poster.post(&request);
-            assert_eq!(poller.next().status, CompletionStatus::Ok);
-        }
-        assert_eq!(Softefa::load().violations(), 0);
-    });
-}
-
-#[test]
-fn statistics_count_what_was_posted_since_the_reset() {
-    in_child("statistics_count_what_was_posted_since_the_reset", &[], || {
-        let client = Client::load();
-        let opened = Opened::new(&client, |_| {});
-        let (from, to) = (memory(2, 1), memory(2, 0));
-        let request = write_to_self(&opened, &from, &to, 5);
-        let (mut poster, mut poller, softefa) =
-            (Poster::new(&opened, 0), Poller::new(&opened), Softefa::load());
-        poster.post(&request);
-        poller.next();
-        wait("the first write's count", || (softefa.statistics().entries == 1).then_some(()));
-        softefa.reset();
-        poster.post(&request);
-        poller.next();
-        let statistics = wait("the second write's count", || {
-            let statistics = softefa.statistics();
-            (statistics.completions == 1).then_some(statistics)
-        });
-        assert_eq!((statistics.entries, statistics.errors), (1, 0));
-    });
-}
-
-#[test]
 fn completions_land_in_memory_that_the_client_gave() {
     in_child("completions_land_in_memory_that_the_client_gave", &[], || {
         let client = Client::load();
@@ -273,5 +210,20 @@ fn two_endpoints_share_a_completion_queue() {
         Poster::new(&opened, 0).post(&write_to_self(&opened, &from, &to, 30));
         let completion = Poller::new(&opened).next();
         assert_eq!(completion.queue_pair.get().to_ne_bytes(), second[..]);
+    });
+}
+
+#[test]
+fn request_ids_have_64_bits_where_the_release_says_so() {
+    let test = "request_ids_have_64_bits_where_the_release_says_so";
+    in_child(test, &[("SOFTEFA_PROV_VERSION", "207.0")], || {
+        let client = Client::load();
+        let opened = Opened::new(&client, |_| {});
+        let (from, to) = (memory(1, 1), memory(1, 0));
+        let id = 0x1234_5678_9abc_def0;
+        let mut poster = Poster::new(&opened, 0);
+        assert_eq!(poster.ids, RequestIdWidth::Bits64);
+        poster.post(&write_to_self(&opened, &from, &to, id));
+        assert_eq!(Poller::new(&opened).next_with(poster.ids).id.get(), id);
     });
 }

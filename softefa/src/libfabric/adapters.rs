@@ -4,9 +4,11 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use efa_gda_wire::RequestIdWidth;
+
 use crate::device::{Adapter, AdapterConfig, Gid, Network};
 
-use super::config::Config;
+use super::config::{Config, FIRST_WIDE_IDS};
 use super::domain::Shared;
 use super::ffi::Code;
 use super::offer::{AdapterFace, Limits};
@@ -93,6 +95,16 @@ pub(crate) fn find(config: &Config, name: &str) -> Result<(AdapterFace, Arc<Adap
 pub(crate) fn made() -> Vec<Arc<Adapter>> {
     let adapters = ADAPTERS.lock().unwrap_or_else(PoisonError::into_inner);
     adapters.iter().map(|(_, adapter)| Arc::clone(adapter)).collect()
+}
+
+/// The width of request ids in send queues: 64 bits where the adapter has them and the release that
+/// is claimed tells its clients so (`FI_EFA_WQ_CAPS_64_BIT_REQ_ID`).
+pub(crate) fn request_ids(domain: &Shared) -> RequestIdWidth {
+    let told = Config::get().is_ok_and(|config| config.version >= FIRST_WIDE_IDS);
+    match told && domain.adapter.config().capabilities.request_ids_64 {
+        true => RequestIdWidth::Bits64,
+        false => RequestIdWidth::Bits16,
+    }
 }
 
 /// Whether the domain's adapter can take writes with immediate without a posted receive.

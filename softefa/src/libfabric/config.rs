@@ -13,6 +13,9 @@ pub(crate) const FIRST_GDA: u32 = fi::fi_version(203, 0);
 /// The first release whose table has `cntr_open_ext`, and with feature operations.
 pub(crate) const FIRST_COUNTERS: u32 = fi::fi_version(206, 0);
 
+/// The first release, after 2.6, that reports 64-bit request ids.
+pub(crate) const FIRST_WIDE_IDS: u32 = fi::fi_version(207, 0);
+
 /// As many adapters as one process may ask for: the largest machines have 32.
 const MOST_ADAPTERS: usize = 32;
 

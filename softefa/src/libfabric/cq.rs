@@ -13,6 +13,7 @@ use efa_gda_wire::{
 
 use crate::device::{self, CompletionBacking, CompletionQueueAttr, RingMemory};
 
+use super::adapters;
 use super::domain::{self, Domain};
 use super::ffi::{self, Code, Object, UNUSED};
 use super::mapping::Mapping;
@@ -77,6 +78,7 @@ impl Shared {
 /// The consumer's place, and an error that is to be read next.
 struct Reader {
     cursor: CompletionCursor,
+    request_ids: RequestIdWidth,
     consumed: u64,
     error: Option<Completion>,
 }
@@ -190,11 +192,17 @@ unsafe fn create(
     let memory = queue.memory.clone();
     let shared = Arc::new(Shared { domain: shared, queue, memory, named });
     let ring = Ring::new(shared.queue.num_entries).map_err(|_| Code::OTHER)?;
+    let reader = Reader {
+        cursor: CompletionCursor::new(ring),
+        request_ids: adapters::request_ids(&shared.domain),
+        consumed: 0,
+        error: None,
+    };
     Ok(Box::new(CompletionQueue {
         fid: fi::fid_cq { fid: ffi::header::<CompletionQueue>(context), ops: (&raw const OPS).cast_mut() },
         shared,
         format,
-        reader: Mutex::new(Reader { cursor: CompletionCursor::new(ring), consumed: 0, error: None }),
+        reader: Mutex::new(reader),
         users: Uses::default(),
         _use: domain.begin_use(),
     }))
@@ -253,7 +261,7 @@ impl Reader {
         }
         let mut bytes = [0; 32];
         memory.load(at, &mut bytes);
-        let completion = Completion::decode(&bytes, RequestIdWidth::Bits16).map_err(|_| Code::OTHER)?;
+        let completion = Completion::decode(&bytes, self.request_ids).map_err(|_| Code::OTHER)?;
         self.cursor.advance();
         self.consumed += 1;
         Ok(Some(completion))

@@ -6,7 +6,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use efa_gda_sys::fi;
-use efa_gda_wire::{EntrySize, QueueKey, QueuePairNumber};
+use efa_gda_wire::{EntrySize, QueueKey, QueuePairNumber, RequestIdWidth};
 
 use crate::device::{QueuePair, QueuePairAttr};
 
@@ -161,6 +161,11 @@ impl Endpoint {
         self.state().queue_pair.as_ref().map(|enabled| enabled.pair.clone()).ok_or(Code::BAD_STATE)
     }
 
+    /// Whether its request ids have 64 bits.
+    pub(crate) fn has_wide_ids(&self) -> bool {
+        adapters::request_ids(&self.domain) == RequestIdWidth::Bits64
+    }
+
     /// The bound address vector.
     ///
     /// # Errors
@@ -188,6 +193,7 @@ impl Endpoint {
         attr.entry_size = settings.entry_size;
         attr.queue_key = QueueKey::new(random_key()?);
         attr.unsolicited_write_receive = !settings.posted_cq_data && adapters::unsolicited(domain);
+        attr.request_ids = adapters::request_ids(domain);
         attr.first_counter = adapters::first_counter();
         let pair = domain.adapter.create_queue_pair(attr)?;
         state.queue_pair = Some(Enabled { pair, domain: Arc::clone(domain) });

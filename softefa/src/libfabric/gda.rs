@@ -145,7 +145,7 @@ unsafe extern "C" fn query_qp_wqs(
             num_entries: pair.sq.num_entries,
             doorbell: pair.sq.doorbell.as_ptr(),
             max_batch: pair.sq.max_batch,
-            ..Default::default()
+            caps: if endpoint.has_wide_ids() { fi::FI_EFA_WQ_CAPS_64_BIT_REQ_ID as u16 } else { 0 },
         };
         if let Some(defect) = Config::get().ok().and_then(|config| config.defect) {
             spoil(&mut sq, defect);

@@ -403,6 +403,32 @@ impl Softefa {
         unsafe { self.get::<extern "C" fn()>(c"softefa_reset")() }
     }
 
+    pub fn hold(&self, held: bool) {
+        // SAFETY: softefa.h: void (int).
+        unsafe { self.get::<extern "C" fn(c_int)>(c"softefa_hold")(held.into()) }
+    }
+
+    pub fn set_consumer_index(&self, cq: *mut fi::fid_cq, consumed: u64) -> c_int {
+        type Function = unsafe extern "C" fn(*mut fi::fid_cq, u64) -> c_int;
+        // SAFETY: softefa.h: int (struct fid_cq *, uint64_t).
+        unsafe { self.get::<Function>(c"softefa_set_consumer_index")(cq, consumed) }
+    }
+
+    pub fn warnings(&self) -> Vec<String> {
+        type Text = unsafe extern "C" fn(usize, *mut u8, usize) -> usize;
+        // SAFETY: softefa.h: size_t (void), and size_t (size_t, char *, size_t).
+        unsafe {
+            let count = self.get::<extern "C" fn() -> usize>(c"softefa_warning_count")();
+            let text = self.get::<Text>(c"softefa_warning_text");
+            let one = |index| {
+                let mut bytes = vec![0; text(index, ptr::null_mut(), 0) + 1];
+                text(index, bytes.as_mut_ptr(), bytes.len());
+                CString::from_vec_with_nul(bytes).unwrap().into_string().unwrap()
+            };
+            (0..count).map(one).collect()
+        }
+    }
+
     pub fn preset_counter(&self, counter: u64) {
         // SAFETY: softefa.h: void (uint64_t).
         unsafe { self.get::<extern "C" fn(u64)>(c"softefa_preset_counter")(counter) }

@@ -34,6 +34,7 @@ pub fn wait<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
 /// A send queue driven by hand.
 pub struct Poster {
     pub attr: fi::fi_efa_wq_attr,
+    pub ids: RequestIdWidth,
     ring: Ring,
     counter: u32,
 }
@@ -41,13 +42,15 @@ pub struct Poster {
 impl Poster {
     pub fn new(opened: &Opened, counter: u32) -> Self {
         let (attr, _) = opened.queues();
-        Self { attr, ring: Ring::new(attr.num_entries).unwrap(), counter }
+        let wide = attr.caps & fi::FI_EFA_WQ_CAPS_64_BIT_REQ_ID as u16 != 0;
+        let ids = if wide { RequestIdWidth::Bits64 } else { RequestIdWidth::Bits16 };
+        Self { attr, ids, ring: Ring::new(attr.num_entries).unwrap(), counter }
     }
 
     /// Places `request` and rings; `phase` is the lap's unless a test breaks it.
     pub fn post_with_phase(&mut self, request: &WorkRequest, phase: bool) {
         let size = EntrySize::try_from(self.attr.entry_size).unwrap();
-        let entry = request.encode(size, phase, RequestIdWidth::Bits16).unwrap();
+        let entry = request.encode(size, phase, self.ids).unwrap();
         let slot = self.ring.slot(self.counter) as usize * self.attr.entry_size as usize;
         for (index, word) in entry.chunks_exact(8).enumerate() {
             // SAFETY: inside the ring that the provider exposed, aligned to 8.
@@ -77,6 +80,15 @@ impl Poller {
         Self::of(opened.domain, opened.cq)
     }
 
+    /// Whether a completion is there; it is not consumed.
+    pub fn has_next(&self) -> bool {
+        let at = self.cursor.slot() as usize * self.attr.entry_size as usize;
+        // SAFETY: inside the queue that the provider exposed, aligned to 8.
+        let word = unsafe { AtomicU64::from_ptr(self.attr.buffer.add(at).cast()) };
+        let flags = word.load(Ordering::Acquire).to_ne_bytes()[Completion::FLAGS_OFFSET];
+        Completion::phase(flags) == self.cursor.phase()
+    }
+
     pub fn of(domain: *mut fi::fid_domain, cq: *mut fi::fid_cq) -> Self {
         let mut attr = fi::fi_efa_cq_attr::default();
         assert_eq!(call!(gda_ops(domain).unwrap(), query_cq, cq, &mut attr), 0);
@@ -84,6 +96,10 @@ impl Poller {
     }
 
     pub fn next(&mut self) -> Completion {
+        self.next_with(RequestIdWidth::Bits16)
+    }
+
+    pub fn next_with(&mut self, ids: RequestIdWidth) -> Completion {
         let (buffer, size) = (self.attr.buffer, self.attr.entry_size as usize);
         let at = self.cursor.slot() as usize * size;
         let words = wait("a completion", || {
@@ -96,7 +112,7 @@ impl Poller {
         });
         self.cursor.advance();
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-        Completion::decode(&bytes, RequestIdWidth::Bits16).unwrap()
+        Completion::decode(&bytes, ids).unwrap()
     }
 }
 

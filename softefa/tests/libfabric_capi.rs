@@ -1,0 +1,176 @@
+//! The adapter's own C interface, loaded beside libfabric from the file that libfabric loaded.
+
+#![allow(clippy::unwrap_used, clippy::macro_metavars_in_unsafe)]
+
+mod libfabric_common;
+
+use std::ffi::c_int;
+use std::mem::offset_of;
+use std::process::Command;
+use std::ptr;
+
+use efa_gda_sys::fi;
+use efa_gda_wire::CompletionStatus;
+use libfabric_common::queues::{Poller, Poster, memory, wait, write_to_self};
+use libfabric_common::{
+    Client, Opened, Softefa, SoftefaStatistics, SoftefaViolation, bind, enable, in_child, name_of, open_cq,
+    open_ep,
+};
+
+const INVALID: c_int = -libc::EINVAL;
+
+#[test]
+fn a_wrong_phase_bit_is_named_by_the_checker() {
+    in_child("a_wrong_phase_bit_is_named_by_the_checker", &[], || {
+        let client = Client::load();
+        let opened = Opened::new(&client, |_| {});
+        let (from, to) = (memory(1, 1), memory(1, 0));
+        let request = write_to_self(&opened, &from, &to, 5);
+        Poster::new(&opened, 0).post_with_phase(&request, true);
+        let softefa = Softefa::load();
+        wait("a violation", || (softefa.violations() != 0).then_some(()));
+        let violation = softefa.violation(0).unwrap();
+        assert_eq!(&violation.rule[..6], b"phase\0");
+        let number = u16::from_ne_bytes(name_of(opened.ep)[16..18].try_into().unwrap());
+        assert_eq!((violation.queue_kind, violation.queue), (0, number.into()));
+        assert_eq!((violation.adapter, violation.slot, violation.counter), (0, 0, 0));
+        assert!(softefa.violation_text(0).starts_with("phase: "), "{}", softefa.violation_text(0));
+        softefa.reset();
+        assert_eq!(softefa.violations(), 0);
+        assert_eq!(softefa.violation(0).map(|_| ()), Err(INVALID));
+    });
+}
+
+#[test]
+fn a_preset_counter_is_where_the_queue_starts() {
+    in_child("a_preset_counter_is_where_the_queue_starts", &[], || {
+        let client = Client::load();
+        let first = 65_535;
+        Softefa::load().preset_counter(first.into());
+        let opened = Opened::new(&client, |_| {});
+        let (from, to) = (memory(1, 1), memory(1, 0));
+        let request = write_to_self(&opened, &from, &to, 5);
+        let (mut poster, mut poller) = (Poster::new(&opened, first), Poller::new(&opened));
+        for _ in 0..2 {
+            poster.post(&request);
+            assert_eq!(poller.next().status, CompletionStatus::Ok);
+        }
+        assert_eq!(Softefa::load().violations(), 0);
+    });
+}
+
+#[test]
+fn statistics_count_what_was_posted_since_the_reset() {
+    in_child("statistics_count_what_was_posted_since_the_reset", &[], || {
+        let client = Client::load();
+        let opened = Opened::new(&client, |_| {});
+        let (from, to) = (memory(2, 1), memory(2, 0));
+        let request = write_to_self(&opened, &from, &to, 5);
+        let (mut poster, mut poller, softefa) =
+            (Poster::new(&opened, 0), Poller::new(&opened), Softefa::load());
+        poster.post(&request);
+        poller.next();
+        wait("the first write's count", || (softefa.statistics().entries == 1).then_some(()));
+        softefa.reset();
+        poster.post(&request);
+        poller.next();
+        let statistics = wait("the second write's count", || {
+            let statistics = softefa.statistics();
+            (statistics.completions == 1).then_some(statistics)
+        });
+        assert_eq!((statistics.entries, statistics.errors), (1, 0));
+    });
+}
+
+#[test]
+fn requests_wait_while_the_adapters_are_held() {
+    in_child("requests_wait_while_the_adapters_are_held", &[], || {
+        let client = Client::load();
+        let opened = Opened::new(&client, |_| {});
+        let (from, to) = (memory(1, 1), memory(1, 0));
+        let request = write_to_self(&opened, &from, &to, 5);
+        let (softefa, mut poller) = (Softefa::load(), Poller::new(&opened));
+        softefa.hold(true);
+        Poster::new(&opened, 0).post(&request);
+        wait("the entry to be fetched", || (softefa.statistics().entries == 1).then_some(()));
+        assert!(!poller.has_next());
+        softefa.hold(false);
+        assert_eq!(poller.next().id.get(), 5);
+    });
+}
+
+#[test]
+fn an_overrun_is_named_where_the_consumer_index_is_told() {
+    in_child("an_overrun_is_named_where_the_consumer_index_is_told", &[], || {
+        let client = Client::load();
+        let mut opened = Opened::new(&client, |_| {});
+        opened.cq = open_cq(opened.domain, 4).unwrap();
+        opened.ep = open_ep(opened.domain, opened.info).unwrap();
+        assert_eq!(bind(opened.ep, opened.cq, fi::FI_TRANSMIT | fi::FI_RECV), 0);
+        assert_eq!((bind(opened.ep, opened.av, 0), enable(opened.ep)), (0, 0));
+        let softefa = Softefa::load();
+        assert!(softefa.warnings().iter().any(|warning| warning.contains("overrun")));
+        assert_eq!(softefa.set_consumer_index(opened.cq, 0), 0);
+        let (from, to) = (memory(1, 1), memory(1, 0));
+        let (request, mut poster) = (write_to_self(&opened, &from, &to, 5), Poster::new(&opened, 0));
+        for _ in 0..5 {
+            poster.post(&request);
+        }
+        wait("a violation", || (softefa.violations() != 0).then_some(()));
+        assert_eq!(&softefa.violation(0).unwrap().rule[..11], b"cq-overrun\0");
+    });
+}
+
+#[test]
+fn foreign_pointers_are_refused() {
+    in_child("foreign_pointers_are_refused", &[], || {
+        let opened = Opened::new(&Client::load(), |_| {});
+        let softefa = Softefa::load();
+        assert_eq!(softefa.set_consumer_index(ptr::null_mut(), 0), INVALID);
+        assert_eq!(softefa.set_consumer_index(opened.av.cast(), 0), INVALID);
+    });
+}
+
+/// A C program that fails to compile where a struct of the header has another layout.
+const LAYOUTS: &str = r#"
+#include <softefa.h>
+#define SAME(type, field, offset) _Static_assert(offsetof(struct type, field) == offset, #field)
+"#;
+
+#[test]
+fn the_c_header_declares_what_the_library_has() {
+    let mut program = String::from(LAYOUTS);
+    let mut layout = |name: &str, size: usize, fields: &[(&str, usize)]| {
+        program += &format!("_Static_assert(sizeof(struct {name}) == {size}, \"{name}\");\n");
+        for (field, offset) in fields {
+            program += &format!("SAME({name}, {field}, {offset});\n");
+        }
+    };
+    macro_rules! fields {
+        ($type:ty: $($field:ident),*) => { &[$((stringify!($field), offset_of!($type, $field))),*] };
+    }
+    layout(
+        "softefa_violation",
+        size_of::<SoftefaViolation>(),
+        fields!(SoftefaViolation: adapter, queue_kind, queue, slot, counter, rule),
+    );
+    layout(
+        "softefa_statistics",
+        size_of::<SoftefaStatistics>(),
+        fields!(
+            SoftefaStatistics: doorbells, entries, bytes, completions, errors, receives, rnr_retries,
+            violations, overruns
+        ),
+    );
+    program += "int main(void) { return SOFTEFA_VERSION == 1 ? 0 : 1; }\n";
+    let directory = std::env::temp_dir().join(format!("softefa-header-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let source = directory.join("layouts.c");
+    std::fs::write(&source, program).unwrap();
+    let include = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/include");
+    let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".into());
+    let options = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", include];
+    let status = Command::new(compiler).args(options).arg(&source).status().unwrap();
+    std::fs::remove_dir_all(&directory).unwrap();
+    assert!(status.success());
+}
