@@ -14,7 +14,7 @@ use crate::fabric::{self, Access, MemoryRegion, RemoteRegion};
 /// `count` requests of `bytes` bytes; request `i` is at `offset + i * stride` of both regions.
 ///
 /// ```no_run
-/// # use efa_gda::{fabric::*, queue::*, wire::Peer};
+/// # use efa_gda::{fabric::{MemoryRegion, RemoteRegion}, queue::*, wire::Peer};
 /// # fn f(queue: &mut MappedQueue, peer: Peer, local: MemoryRegion, remote: RemoteRegion) -> Result<(), PutError> {
 /// let report = queue.put(&Put::write(peer, &local, remote).bytes(64).count(1000).stride(64))?;
 /// assert_eq!(report.completed, 1000);
