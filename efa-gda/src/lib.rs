@@ -6,6 +6,7 @@
 //!
 //! - [`wire`]: what lies in the queues, byte for byte.
 //! - [`fabric`]: libfabric objects, owned or borrowed from a transport.
+//! - [`verbs`]: the same queues through rdma-core alone.
 //! - [`exposure`]: what a provider exposed, checked.
 //! - [`queue`]: the mapped queue that a kernel receives.
 //! - [`executor`]: device code on the CPU, for tests and for machines without a GPU.
@@ -14,5 +15,6 @@ pub mod executor;
 pub mod exposure;
 pub mod fabric;
 pub mod queue;
+pub mod verbs;
 
 pub use efa_gda_wire as wire;

@@ -1,0 +1,172 @@
+//! Addresses: of an adapter ([`Gid`]), of a queue pair ([`Address`]), and the adapter's handle for
+//! one it sends to ([`AddressHandle`]).
+
+use std::fmt;
+use std::net::Ipv6Addr;
+use std::sync::Arc;
+
+use efa_gda_sys::verbs::{self, efadv_ah_attr, ibv_ah_attr};
+use efa_gda_wire as wire;
+use efa_gda_wire::{Peer, QueueKey, QueuePairNumber};
+
+use super::context::PORT;
+use super::object::{InLibrary, Object, check, function, inlen, pointer};
+use super::{Library, ProtectionDomain, Result};
+
+/// An adapter's address: 16 bytes, in network byte order (`union ibv_gid`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Gid([u8; 16]);
+
+impl Gid {
+    /// An address from its bytes.
+    pub const fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+
+    /// Its bytes.
+    pub const fn to_bytes(self) -> [u8; 16] {
+        self.0
+    }
+}
+
+/// As an IPv6 address, which is how the tools of rdma-core show it.
+impl fmt::Display for Gid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", Ipv6Addr::from(self.0))
+    }
+}
+
+/// What a peer must know of a queue pair to send to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Address {
+    /// The adapter.
+    pub gid: Gid,
+    /// The queue pair.
+    pub queue_pair: QueuePairNumber,
+    /// The key that it expects.
+    pub queue_key: QueueKey,
+}
+
+/// Bytes that are not an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "an address has {} bytes and these are {found}; give what the peer's queue pair reports",
+    Address::BYTES
+)]
+#[non_exhaustive]
+pub struct AddressMalformed {
+    /// How many bytes there were.
+    pub found: usize,
+}
+
+impl Address {
+    /// Length of the raw form.
+    pub const BYTES: usize = 32;
+
+    /// The raw form, in this host's byte order: the one that libfabric's efa provider gives out and
+    /// takes (`struct efa_ep_addr` of `prov/efa`), so that both ways reach each other. GID at 0,
+    /// queue pair at 16, queue key at 20; zeroes elsewhere.
+    pub fn to_bytes(&self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[..16].copy_from_slice(&self.gid.0);
+        bytes[16..18].copy_from_slice(&self.queue_pair.get().to_ne_bytes());
+        bytes[20..24].copy_from_slice(&self.queue_key.get().to_ne_bytes());
+        bytes
+    }
+
+    /// An address from its raw form.
+    ///
+    /// # Errors
+    /// [`AddressMalformed`] for any other length.
+    pub fn from_bytes(bytes: &[u8]) -> std::result::Result<Self, AddressMalformed> {
+        let whole: &[u8; Self::BYTES] =
+            bytes.try_into().map_err(|_| AddressMalformed { found: bytes.len() })?;
+        let (mut gid, mut number, mut key) = ([0; 16], [0; 2], [0; 4]);
+        gid.copy_from_slice(&whole[..16]);
+        number.copy_from_slice(&whole[16..18]);
+        key.copy_from_slice(&whole[20..24]);
+        Ok(Self {
+            gid: Gid(gid),
+            queue_pair: QueuePairNumber::new(u16::from_ne_bytes(number)),
+            queue_key: QueueKey::new(u32::from_ne_bytes(key)),
+        })
+    }
+}
+
+/// An adapter's handle for a remote adapter. Cheap to clone; destroyed with its last clone, which
+/// must not be while requests to it are under way: [`super::QueuePair::peer`] keeps those it makes.
+#[derive(Clone, Debug)]
+pub struct AddressHandle(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    object: Object<verbs::ibv_ah, ProtectionDomain>,
+    gid: Gid,
+    number: wire::AddressHandle,
+}
+
+impl InLibrary for AddressHandle {
+    fn library(&self) -> &Library {
+        self.0.object.parents().library()
+    }
+}
+
+impl AddressHandle {
+    /// Makes one for the adapter with `gid`, for queue pairs of `domain`.
+    ///
+    /// # Errors
+    /// [`super::Error::Call`] with the answer of `ibv_create_ah` or of `efadv_query_ah`.
+    pub fn create(domain: &ProtectionDomain, gid: Gid) -> Result<Self> {
+        let library = domain.library();
+        let create = function!(library, ibv, ibv_create_ah)?;
+        let query = function!(library, efadv, efadv_query_ah)?;
+        // SAFETY: a plain C structure for which all zeroes is a value.
+        let mut attr: ibv_ah_attr = unsafe { std::mem::zeroed() };
+        attr.port_num = PORT;
+        attr.is_global = 1;
+        attr.grh.dgid.raw = gid.0;
+        // SAFETY: the domain is live; the attributes are whole.
+        let raw = pointer("ibv_create_ah", unsafe { create(domain.raw(), &mut attr) })?;
+        // SAFETY: just made, and known to nobody else.
+        let object = unsafe { Object::adopt(raw, domain.clone()) };
+        let mut efa = efadv_ah_attr::default();
+        let size = inlen(&efa);
+        // SAFETY: the handle is live; `size` bytes can be written.
+        check("efadv_query_ah", unsafe { query(object.raw(), &mut efa, size) })?;
+        let number = wire::AddressHandle::new(efa.ahn);
+        Ok(Self(Arc::new(Inner { object, gid, number })))
+    }
+
+    /// The adapter that it leads to.
+    pub fn gid(&self) -> Gid {
+        self.0.gid
+    }
+
+    /// The number that entries carry (`efadv_ah_attr::ahn`).
+    pub fn number(&self) -> wire::AddressHandle {
+        self.0.number
+    }
+
+    /// A queue pair of that adapter, for entries that go to it.
+    pub fn peer(&self, queue_pair: QueuePairNumber, queue_key: QueueKey) -> Peer {
+        Peer { address_handle: self.number(), queue_pair, queue_key }
+    }
+
+    /// The domain that it is in.
+    pub fn domain(&self) -> &ProtectionDomain {
+        self.0.object.parents()
+    }
+
+    /// Destroys it and says how that went.
+    ///
+    /// # Errors
+    /// [`super::Error::Busy`] while a queue pair or another clone uses it; [`super::Error::Call`]
+    /// with the answer of `ibv_destroy_ah`.
+    pub fn close(self) -> Result<()> {
+        let holders = Arc::strong_count(&self.0) - 1;
+        match Arc::try_unwrap(self.0) {
+            Ok(inner) => inner.object.close(),
+            Err(_) => Err(super::Error::Busy { what: "address handle", holders: holders.max(1) }),
+        }
+    }
+}

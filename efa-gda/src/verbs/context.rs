@@ -1,0 +1,320 @@
+//! An open adapter, and what it says about itself.
+
+use std::ffi::{CStr, c_int};
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use efa_gda_sys::verbs::{self, efadv_device_attr, efadv_sq_depth_attr, ibv_device_attr, ibv_port_attr};
+
+use super::address::Gid;
+use super::error::{Error, Failure, Result};
+use super::object::{InLibrary, Object, check, function, inlen};
+use super::{Library, Limits};
+
+/// The one port that an adapter has.
+pub(super) const PORT: u8 = 1;
+
+/// An open adapter. Cheap to clone; closed with its last clone and the last object made on it.
+#[derive(Clone, Debug)]
+pub struct Context(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    object: Object<verbs::ibv_context, Library>,
+    name: String,
+    attributes: Attributes,
+}
+
+impl InLibrary for Context {
+    fn library(&self) -> &Library {
+        self.0.object.parents()
+    }
+}
+
+/// Something that not every adapter, driver and rdma-core has
+/// (`EFADV_DEVICE_ATTR_CAPS_*` of efadv.h).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Capability {
+    /// RDMA read.
+    RdmaRead,
+    /// RDMA write.
+    RdmaWrite,
+    /// A bound for the retries towards a receiver that has posted no receive.
+    RnrRetry,
+    /// RDMA writes with immediate that consume no receive at the target.
+    UnsolicitedWriteReceive,
+    /// Completion queues in memory given as a dmabuf.
+    ExternalCompletionQueue,
+    /// Completion counters.
+    CompletionCounters,
+}
+
+impl Capability {
+    /// Its bit in `efadv_device_attr::device_caps`.
+    const fn bit(self) -> u32 {
+        match self {
+            Self::RdmaRead => verbs::EFADV_DEVICE_ATTR_CAPS_RDMA_READ,
+            Self::RdmaWrite => verbs::EFADV_DEVICE_ATTR_CAPS_RDMA_WRITE,
+            Self::RnrRetry => verbs::EFADV_DEVICE_ATTR_CAPS_RNR_RETRY,
+            Self::UnsolicitedWriteReceive => verbs::EFADV_DEVICE_ATTR_CAPS_UNSOLICITED_WRITE_RECV,
+            Self::ExternalCompletionQueue => verbs::EFADV_DEVICE_ATTR_CAPS_CQ_WITH_EXT_MEM_DMABUF,
+            Self::CompletionCounters => verbs::EFADV_DEVICE_ATTR_CAPS_COMP_CNTR,
+        }
+    }
+
+    /// What one needs for it.
+    pub(super) const fn hint(self) -> &'static str {
+        match self {
+            Self::RdmaRead | Self::RdmaWrite => "use an instance type whose adapter has it",
+            Self::RnrRetry => "leave the retries to the adapter",
+            Self::UnsolicitedWriteReceive => "post receives for RDMA writes with immediate",
+            Self::ExternalCompletionQueue => "it needs rdma-core 59 and kernel driver 2.17; use host memory",
+            Self::CompletionCounters => {
+                "it needs rdma-core 65 and a kernel driver newer than 3.1.0; poll completions"
+            }
+        }
+    }
+}
+
+impl fmt::Display for Capability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::RdmaRead => "RDMA read",
+            Self::RdmaWrite => "RDMA write",
+            Self::RnrRetry => "setting for RNR retries",
+            Self::UnsolicitedWriteReceive => "unsolicited write receive",
+            Self::ExternalCompletionQueue => "completion queues in external memory",
+            Self::CompletionCounters => "completion counters",
+        })
+    }
+}
+
+/// What an adapter can do (`efadv_device_attr`, `ibv_device_attr`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Attributes {
+    /// The firmware's version.
+    pub firmware: String,
+    /// PCI vendor and device.
+    pub pci: (u32, u32),
+    /// Entries of the deepest send queue, with 64-byte entries.
+    pub max_send_entries: u32,
+    /// Entries of the deepest receive queue.
+    pub max_receive_entries: u32,
+    /// Segments of a SEND.
+    pub max_send_segments: u16,
+    /// Segments of a receive.
+    pub max_receive_segments: u16,
+    /// Inline bytes of a 64-byte entry.
+    pub inline_bytes: u16,
+    /// Inline bytes of a 128-byte entry; no more than `inline_bytes` where the adapter, or an
+    /// rdma-core before 63, has none.
+    pub wide_inline_bytes: u16,
+    /// Bytes that one RDMA operation moves.
+    pub max_rdma_bytes: u32,
+    /// Entries of the deepest completion queue.
+    pub max_completions: u32,
+    capabilities: u32,
+}
+
+impl Attributes {
+    /// Whether the adapter has `capability`, as far as this rdma-core can tell.
+    pub fn has(&self, capability: Capability) -> bool {
+        self.capabilities & capability.bit() != 0
+    }
+
+    /// Whether send queues may have 128-byte entries.
+    pub fn has_wide_entries(&self) -> bool {
+        self.wide_inline_bytes > self.inline_bytes
+    }
+
+    fn new(efa: &efadv_device_attr, plain: &ibv_device_attr) -> Self {
+        // The field is an array of c_char that firmware need not end with a zero byte.
+        let firmware: Vec<u8> = plain.fw_ver.iter().map(|byte| byte.to_ne_bytes()[0]).collect();
+        let firmware = match CStr::from_bytes_until_nul(&firmware) {
+            Ok(text) => text.to_string_lossy().into_owned(),
+            Err(_) => String::from_utf8_lossy(&firmware).into_owned(),
+        };
+        Self {
+            firmware,
+            pci: (plain.vendor_id, plain.vendor_part_id),
+            max_send_entries: efa.max_sq_wr,
+            max_receive_entries: efa.max_rq_wr,
+            max_send_segments: efa.max_sq_sge,
+            max_receive_segments: efa.max_rq_sge,
+            inline_bytes: efa.inline_buf_size,
+            wide_inline_bytes: efa.inline_buf_size_ex.max(efa.inline_buf_size),
+            max_rdma_bytes: efa.max_rdma_size,
+            max_completions: u32::try_from(plain.max_cqe).unwrap_or(0),
+            capabilities: efa.device_caps,
+        }
+    }
+}
+
+/// An adapter's port (`ibv_port_attr`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Port {
+    /// Whether the link is up (`IBV_PORT_ACTIVE`).
+    pub active: bool,
+    /// Bytes that one SEND carries.
+    pub max_message: u32,
+    /// Length of the table of GIDs.
+    pub gids: u32,
+}
+
+impl Context {
+    /// Takes over an open device.
+    ///
+    /// # Safety
+    /// `raw` is an open context of `library`'s that nobody else closes.
+    pub(super) unsafe fn adopt(
+        library: &Library,
+        raw: NonNull<verbs::ibv_context>,
+        name: String,
+    ) -> Result<Self> {
+        const QUERY: &str = "efadv_query_device";
+        // SAFETY: passed on to the caller. From here on an error closes it.
+        let object = unsafe { Object::adopt(raw, library.clone()) };
+        let query = function!(library, efadv, efadv_query_device)?;
+        let mut efa = efadv_device_attr::default();
+        let size = inlen(&efa);
+        // SAFETY: the context is open; `size` bytes can be written.
+        let code = unsafe { query(object.raw(), &mut efa, size) };
+        match check(QUERY, code) {
+            Err(Error::Call(failure)) if failure.errno == libc::EOPNOTSUPP => {
+                return Err(Error::NotEfa { device: name, failure });
+            }
+            answer => answer?,
+        }
+        let query = function!(library, ibv, ibv_query_device)?;
+        let mut plain = ibv_device_attr::default();
+        // SAFETY: the context is open; the structure can be written.
+        check("ibv_query_device", unsafe { query(object.raw(), &mut plain) })?;
+        let attributes = Attributes::new(&efa, &plain);
+        Ok(Self(Arc::new(Inner { object, name, attributes })))
+    }
+
+    /// The device's name, as under `/sys/class/infiniband`.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// What the adapter can do.
+    pub fn attributes(&self) -> &Attributes {
+        &self.0.attributes
+    }
+
+    /// The rdma-core that it was opened with.
+    pub fn library(&self) -> &Library {
+        self.0.object.parents()
+    }
+
+    /// The port's state.
+    ///
+    /// # Errors
+    /// [`Error::Call`] with the answer of `ibv_query_port`.
+    pub fn port(&self) -> Result<Port> {
+        let query = function!(self.library(), ibv, ibv_query_port)?;
+        let mut attr = ibv_port_attr::default();
+        // SAFETY: the context is open. The exported function fills in the beginning of the
+        // structure, which is all that is read.
+        check("ibv_query_port", unsafe { query(self.raw(), PORT, (&raw mut attr).cast()) })?;
+        Ok(Port {
+            active: attr.state == verbs::IBV_PORT_ACTIVE,
+            max_message: attr.max_msg_sz,
+            gids: u32::try_from(attr.gid_tbl_len).unwrap_or(0),
+        })
+    }
+
+    /// How many bytes one request carries.
+    ///
+    /// # Errors
+    /// As [`Self::port`].
+    pub fn limits(&self) -> Result<Limits> {
+        let attributes = self.attributes();
+        let rdma = attributes.has(Capability::RdmaRead) || attributes.has(Capability::RdmaWrite);
+        Ok(Limits {
+            message: self.port()?.max_message as usize,
+            rdma: if rdma { attributes.max_rdma_bytes as usize } else { 0 },
+        })
+    }
+
+    /// The adapter's address: its first GID.
+    ///
+    /// # Errors
+    /// [`Error::Call`] with the answer of `ibv_query_gid`; ENODATA for an address of all zeroes,
+    /// which is how libibverbs shows an empty entry.
+    pub fn gid(&self) -> Result<Gid> {
+        const OPERATION: &str = "ibv_query_gid";
+        let query = function!(self.library(), ibv, ibv_query_gid)?;
+        let mut gid = verbs::ibv_gid { raw: [0; 16] };
+        // SAFETY: the context is open; the structure can be written.
+        check(OPERATION, unsafe { query(self.raw(), PORT, 0, &mut gid) })?;
+        // SAFETY: every bit pattern is a GID, and all 16 bytes were written above.
+        let bytes = unsafe { gid.raw };
+        if bytes == [0; 16] {
+            return Err(Error::Call(Failure { operation: OPERATION, errno: libc::ENODATA }));
+        }
+        Ok(Gid::from_bytes(bytes))
+    }
+
+    /// Entries of the deepest send queue for entries of 64 bytes, or of 128.
+    ///
+    /// # Errors
+    /// [`Error::Absent`] before rdma-core 63; [`Error::Call`] with the answer of
+    /// `efadv_get_max_sq_depth`.
+    pub fn max_send_entries(&self, wide: bool) -> Result<u32> {
+        let depth = function!(self.library(), efadv, efadv_get_max_sq_depth)?;
+        let mut attr = efadv_sq_depth_attr::default();
+        if wide {
+            attr.flags = verbs::EFADV_SQ_DEPTH_ATTR_INLINE_WRITE;
+            attr.max_inline_data = self.attributes().wide_inline_bytes.into();
+        }
+        let size = inlen(&attr);
+        // SAFETY: the context is open; the structure is whole.
+        let answer: c_int = unsafe { depth(self.raw(), &mut attr, size) };
+        u32::try_from(answer).map_err(|_| {
+            // This call alone returns a count, so that -1 is an errno like the others.
+            let errno = answer.saturating_abs();
+            Error::Call(Failure { operation: "efadv_get_max_sq_depth", errno })
+        })
+    }
+
+    /// Refuses what the adapter lacks, before a call is made for it.
+    pub(super) fn needs(&self, capability: Capability) -> Result<()> {
+        if self.attributes().has(capability) {
+            return Ok(());
+        }
+        Err(Error::Lacks { capability, device: self.name().to_owned() })
+    }
+
+    /// Closes the device and says how that went.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] while an object on it or another clone lives; [`Error::Call`] with the answer
+    /// of `ibv_close_device`.
+    pub fn close(self) -> Result<()> {
+        let holders = Arc::strong_count(&self.0) - 1;
+        match Arc::try_unwrap(self.0) {
+            Ok(inner) => inner.object.close(),
+            Err(_) => Err(Error::Busy { what: "context", holders: holders.max(1) }),
+        }
+    }
+
+    /// The context itself, for calls that this library does not have.
+    pub fn as_ptr(&self) -> *mut verbs::ibv_context {
+        self.raw()
+    }
+
+    pub(super) fn raw(&self) -> *mut verbs::ibv_context {
+        self.0.object.raw()
+    }
+
+    /// Whether both are one opening of one device.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}

@@ -1,0 +1,190 @@
+//! Loading rdma-core, and finding adapters.
+
+use std::ffi::CStr;
+use std::path::Path;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use efa_gda_sys::verbs::{self, Call, Loaded, RdmaCore};
+
+use super::Context;
+use super::error::{Error, Result};
+use super::object::{InLibrary, function, pointer};
+
+/// rdma-core, loaded at run time. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Library(Arc<RdmaCore>);
+
+impl InLibrary for Library {
+    fn library(&self) -> &Library {
+        self
+    }
+}
+
+impl From<RdmaCore> for Library {
+    fn from(core: RdmaCore) -> Self {
+        Self(Arc::new(core))
+    }
+}
+
+impl Library {
+    /// Loads the libraries in the directory that `RDMA_CORE_LIBDIR` names, else the dynamic
+    /// loader's.
+    ///
+    /// # Errors
+    /// [`Error::Load`] with what was tried or missing.
+    pub fn load() -> Result<Self> {
+        Ok(RdmaCore::load()?.into())
+    }
+
+    /// Loads the libraries in `directory`.
+    ///
+    /// # Errors
+    /// [`Error::Load`] with what was tried or missing.
+    pub fn load_from(directory: &Path) -> Result<Self> {
+        Ok(RdmaCore::load_from(directory)?.into())
+    }
+
+    /// libibverbs and libefa, in this order; None where somebody else loaded them.
+    pub fn libraries(&self) -> Option<(&Loaded, &Loaded)> {
+        self.0.libraries()
+    }
+
+    /// What this release lacks of all that this layer knows to use.
+    pub fn missing(&self) -> Vec<Call> {
+        self.0.missing()
+    }
+
+    /// Whether the release can expose queues: `efadv_query_qp_wqs` and `efadv_query_cq`, of
+    /// rdma-core 59.
+    ///
+    /// # Errors
+    /// [`Error::Absent`] names the first that is missing.
+    pub fn exposes_queues(&self) -> Result<()> {
+        function!(self, efadv, efadv_query_qp_wqs)?;
+        function!(self, efadv, efadv_query_cq)?;
+        Ok(())
+    }
+
+    /// Every device that libibverbs has a provider for, EFA or not; none is an empty list.
+    ///
+    /// # Errors
+    /// [`Error::Call`] with the answer of `ibv_get_device_list`.
+    pub fn devices(&self) -> Result<Vec<Device>> {
+        const OPERATION: &str = "ibv_get_device_list";
+        let list = function!(self, ibv, ibv_get_device_list)?;
+        let free = function!(self, ibv, ibv_free_device_list)?;
+        let name = function!(self, ibv, ibv_get_device_name)?;
+        let guid = function!(self, ibv, ibv_get_device_guid)?;
+        let mut count = 0;
+        // SAFETY: the count can be written.
+        let entries = pointer(OPERATION, unsafe { list(&mut count) })?;
+        let list = Arc::new(DeviceList { entries, free, library: self.clone() });
+        let mut devices = Vec::new();
+        for index in 0..usize::try_from(count).unwrap_or(0) {
+            // SAFETY: the list has `count` entries and lives until `list` is dropped.
+            let Some(raw) = NonNull::new(unsafe { entries.add(index).read() }) else { break };
+            // SAFETY: a device of the list, and its name, live as long as the list.
+            let name = unsafe { CStr::from_ptr(name(raw.as_ptr())) }.to_string_lossy().into_owned();
+            // SAFETY: as above.
+            let guid = u64::from_be(unsafe { guid(raw.as_ptr()) });
+            devices.push(Device { raw, name, guid, list: list.clone() });
+        }
+        Ok(devices)
+    }
+
+    /// Opens the EFA adapter called `name`, or the first that there is.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchDevice`], [`Error::NotEfa`] for a device of that name that is not EFA's,
+    /// [`Error::NoAdapter`] where no name was given and no device is; or the errors of
+    /// [`Device::open`].
+    pub fn adapter(&self, name: Option<&str>) -> Result<Context> {
+        let devices = self.devices()?;
+        let names = || devices.iter().map(|device| device.name.clone()).collect();
+        if let Some(wanted) = name {
+            return match devices.iter().find(|device| device.name == wanted) {
+                Some(device) => device.open(),
+                None => Err(Error::NoSuchDevice { wanted: wanted.to_owned(), found: names() }),
+            };
+        }
+        for device in &devices {
+            match device.open() {
+                Err(Error::NotEfa { .. }) => {}
+                done => return done,
+            }
+        }
+        Err(Error::NoAdapter { devices: names() })
+    }
+
+    pub(super) fn core(&self) -> &RdmaCore {
+        &self.0
+    }
+}
+
+/// The list that one `ibv_get_device_list` returned.
+struct DeviceList {
+    entries: NonNull<*mut verbs::ibv_device>,
+    free: unsafe extern "C" fn(*mut *mut verbs::ibv_device),
+    library: Library,
+}
+
+// SAFETY: the list is only read, and freed by its last owner; libibverbs allows that on any thread.
+unsafe impl Send for DeviceList {}
+// SAFETY: as above.
+unsafe impl Sync for DeviceList {}
+
+impl Drop for DeviceList {
+    fn drop(&mut self) {
+        // SAFETY: the list came from ibv_get_device_list, and no Device refers to it any more. A
+        // context that was opened keeps its device by itself.
+        unsafe { (self.free)(self.entries.as_ptr()) }
+    }
+}
+
+/// A device that libibverbs found. Cheap to clone.
+#[derive(Clone)]
+pub struct Device {
+    raw: NonNull<verbs::ibv_device>,
+    name: String,
+    guid: u64,
+    list: Arc<DeviceList>,
+}
+
+// SAFETY: the device is the list's, which is shared between threads.
+unsafe impl Send for Device {}
+// SAFETY: as above.
+unsafe impl Sync for Device {}
+
+impl std::fmt::Debug for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Device").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl Device {
+    /// Its name, as under `/sys/class/infiniband`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its node GUID, in host byte order.
+    pub fn guid(&self) -> u64 {
+        self.guid
+    }
+
+    /// Opens it, and asks libefa what it is.
+    ///
+    /// # Errors
+    /// [`Error::NotEfa`], or [`Error::Call`] with the answer of `ibv_open_device` or of a query.
+    pub fn open(&self) -> Result<Context> {
+        let library = &self.list.library;
+        let open = function!(library, ibv, ibv_open_device)?;
+        // Looked up before anything is open, so that what is opened can be closed.
+        function!(library, ibv, ibv_close_device)?;
+        // SAFETY: the device lives as long as its list.
+        let raw = pointer("ibv_open_device", unsafe { open(self.raw.as_ptr()) })?;
+        // SAFETY: just opened, and known to nobody else.
+        unsafe { Context::adopt(library, raw, self.name.clone()) }
+    }
+}

@@ -1,0 +1,412 @@
+//! A stand-in for rdma-core: tables of functions over objects that only remember what was asked of
+//! them. Its state belongs to the thread, so that tests do not meet.
+//!
+//! It does what rdma-core 65 does for the calls' results and errors; it moves no bytes. What the
+//! real libraries do is for the tests over them.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ffi::{c_char, c_int, c_ulonglong, c_void};
+use std::ptr::null_mut;
+
+use efa_gda::verbs::{Library, RdmaCore};
+use efa_gda_sys::verbs::*;
+
+/// Depth of the rings that queries report, and their memory.
+pub(crate) const DEPTH: u32 = 256;
+
+/// What a test sets, and what it looks at.
+#[derive(Default)]
+pub(crate) struct State {
+    /// Calls that fail, and what they answer with: an errno.
+    pub fail: HashMap<&'static str, c_int>,
+    /// Calls in the order they came in.
+    pub calls: Vec<&'static str>,
+    /// Objects that exist, by kind.
+    pub live: HashMap<&'static str, usize>,
+    /// Attributes of the last `ibv_modify_qp` for each state.
+    pub modified: Vec<(ibv_qp_state, u32, ibv_qp_attr)>,
+    /// What the last queue pair was made with.
+    pub queue_pair: Option<(ibv_qp_init_attr_ex, efadv_qp_init_attr)>,
+    /// What the last external completion queue was made with.
+    pub external: Option<efadv_cq_init_attr>,
+    /// Access of the last registration.
+    pub access: c_int,
+    /// The last address handle's attributes.
+    pub handle: Option<ibv_ah_attr>,
+    /// Names of the devices.
+    pub devices: Vec<&'static std::ffi::CStr>,
+    /// Answer of `efadv_query_device`.
+    pub attributes: efadv_device_attr,
+    /// Answer of `efadv_query_qp_wqs` for the send queue.
+    pub send: efadv_wq_attr,
+    /// The queue pair number that the next one gets.
+    pub number: u32,
+    /// The keys that the next region gets.
+    pub keys: (u32, u32),
+}
+
+thread_local! {
+    static STATE: RefCell<State> = RefCell::new(State::adapter());
+}
+
+/// Looks at the state, or changes it.
+pub(crate) fn state<T>(with: impl FnOnce(&mut State) -> T) -> T {
+    STATE.with(|state| with(&mut state.borrow_mut()))
+}
+
+/// Memory for rings that are never written: addresses in it are aligned as adapters' are.
+#[repr(C, align(4096))]
+struct Rings([u8; 8192]);
+static RINGS: Rings = Rings([0; 8192]);
+
+fn ring(offset: usize) -> *mut u8 {
+    (&raw const RINGS).cast::<u8>().wrapping_add(offset).cast_mut()
+}
+
+impl State {
+    fn adapter() -> Self {
+        Self {
+            devices: vec![c"efa_0"],
+            attributes: efadv_device_attr {
+                max_sq_wr: 4096,
+                max_rq_wr: 32768,
+                max_sq_sge: 2,
+                max_rq_sge: 3,
+                inline_buf_size: 32,
+                inline_buf_size_ex: 80,
+                device_caps: 0x7f,
+                max_rdma_size: 1 << 30,
+                ..Default::default()
+            },
+            send: efadv_wq_attr {
+                buffer: ring(0),
+                entry_size: 64,
+                num_entries: DEPTH,
+                doorbell: ring(4096).cast(),
+                max_batch: 16,
+                caps: 1,
+                ..Default::default()
+            },
+            number: 7,
+            keys: (0x12_3456, 0xabcd_ef01),
+            ..Default::default()
+        }
+    }
+
+    /// What is left of `live` once nothing lives.
+    pub(crate) fn leaked(&self) -> Vec<&'static str> {
+        self.live.iter().filter(|(_, count)| **count > 0).map(|(kind, _)| *kind).collect()
+    }
+}
+
+/// Notes a call, and gives the errno that it is to fail with.
+fn called(name: &'static str) -> Option<c_int> {
+    state(|state| {
+        state.calls.push(name);
+        state.fail.get(name).copied()
+    })
+}
+
+fn set_errno(errno: c_int) {
+    // SAFETY: the thread's own errno.
+    unsafe { *libc::__errno_location() = errno };
+}
+
+/// A new object, or null with errno.
+fn make<T>(name: &'static str, kind: &'static str, object: impl FnOnce() -> T) -> *mut T {
+    if let Some(errno) = called(name) {
+        set_errno(errno);
+        return null_mut();
+    }
+    state(|state| *state.live.entry(kind).or_default() += 1);
+    Box::into_raw(Box::new(object()))
+}
+
+/// Frees an object, or fails.
+///
+/// # Safety
+/// `raw` came from `make` of the same type.
+unsafe fn unmake<T>(name: &'static str, kind: &'static str, raw: *mut T) -> c_int {
+    if let Some(errno) = called(name) {
+        return errno;
+    }
+    state(|state| *state.live.entry(kind).or_default() -= 1);
+    // SAFETY: passed on to the caller.
+    drop(unsafe { Box::from_raw(raw) });
+    0
+}
+
+fn answer(name: &'static str, fill: impl FnOnce()) -> c_int {
+    match called(name) {
+        Some(errno) => errno,
+        None => {
+            fill();
+            0
+        }
+    }
+}
+
+/// Incomplete types of libibverbs' have no size of their own; this stands for their bytes.
+type Opaque = [u64; 8];
+
+unsafe extern "C" fn get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
+    if let Some(errno) = called("ibv_get_device_list") {
+        set_errno(errno);
+        return null_mut();
+    }
+    let devices = state(|state| state.devices.len());
+    unsafe { *count = devices as c_int };
+    // A device is its index plus one, so that none is null; null ends the list.
+    let list: Vec<*mut ibv_device> = (1..=devices).chain([0]).map(|index| index as *mut ibv_device).collect();
+    state(|state| *state.live.entry("list").or_default() += 1);
+    Box::into_raw(list.into_boxed_slice()).cast()
+}
+
+unsafe extern "C" fn free_device_list(list: *mut *mut ibv_device) {
+    called("ibv_free_device_list");
+    state(|state| *state.live.entry("list").or_default() -= 1);
+    let mut entries = 0;
+    while !unsafe { list.add(entries).read() }.is_null() {
+        entries += 1;
+    }
+    drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(list, entries + 1)) });
+}
+
+unsafe extern "C" fn get_device_name(device: *mut ibv_device) -> *const c_char {
+    state(|state| state.devices[device as usize - 1].as_ptr())
+}
+
+unsafe extern "C" fn get_device_guid(device: *mut ibv_device) -> c_ulonglong {
+    (device as c_ulonglong).to_be()
+}
+
+unsafe extern "C" fn open_device(_: *mut ibv_device) -> *mut ibv_context {
+    make("ibv_open_device", "context", Opaque::default).cast()
+}
+
+unsafe extern "C" fn close_device(raw: *mut ibv_context) -> c_int {
+    unsafe { unmake("ibv_close_device", "context", raw.cast::<Opaque>()) }
+}
+
+unsafe extern "C" fn query_device(_: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int {
+    answer("ibv_query_device", || unsafe {
+        (*attr).max_cqe = 32768;
+        (*attr).vendor_id = 0x1d0f;
+        (*attr).vendor_part_id = 0xefa2;
+        (*attr).fw_ver = [b'1' as c_char; 64];
+    })
+}
+
+unsafe extern "C" fn query_port(_: *mut ibv_context, port: u8, attr: *mut _compat_ibv_port_attr) -> c_int {
+    assert_eq!(port, 1);
+    answer("ibv_query_port", || unsafe {
+        let attr = attr.cast::<ibv_port_attr>();
+        (*attr).state = IBV_PORT_ACTIVE;
+        (*attr).max_msg_sz = 8192;
+        (*attr).gid_tbl_len = 1;
+    })
+}
+
+unsafe extern "C" fn query_gid(_: *mut ibv_context, _: u8, _: c_int, gid: *mut ibv_gid) -> c_int {
+    // Like the real one, -1 with errno.
+    if let Some(errno) = called("ibv_query_gid") {
+        set_errno(errno);
+        return -1;
+    }
+    unsafe { (*gid).raw = [0xfe; 16] };
+    0
+}
+
+unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
+    make("ibv_alloc_pd", "pd", || ibv_pd { context, handle: 0 })
+}
+
+unsafe extern "C" fn dealloc_pd(raw: *mut ibv_pd) -> c_int {
+    unsafe { unmake("ibv_dealloc_pd", "pd", raw) }
+}
+
+unsafe extern "C" fn reg_mr(pd: *mut ibv_pd, addr: *mut c_void, length: usize, access: c_int) -> *mut ibv_mr {
+    let (lkey, rkey) = state(|state| {
+        state.access = access;
+        state.keys
+    });
+    make("ibv_reg_mr", "mr", || ibv_mr { context: null_mut(), pd, addr, length, handle: 0, lkey, rkey })
+}
+
+unsafe extern "C" fn dereg_mr(raw: *mut ibv_mr) -> c_int {
+    unsafe { unmake("ibv_dereg_mr", "mr", raw) }
+}
+
+unsafe extern "C" fn create_cq(
+    _: *mut ibv_context,
+    _entries: c_int,
+    _: *mut c_void,
+    _: *mut ibv_comp_channel,
+    _: c_int,
+) -> *mut ibv_cq {
+    make("ibv_create_cq", "cq", Opaque::default).cast()
+}
+
+unsafe extern "C" fn destroy_cq(raw: *mut ibv_cq) -> c_int {
+    unsafe { unmake("ibv_destroy_cq", "cq", raw.cast::<Opaque>()) }
+}
+
+unsafe extern "C" fn modify_qp(_: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
+    answer("ibv_modify_qp", || unsafe {
+        let attr = *attr;
+        state(|state| state.modified.push((attr.qp_state, mask as u32, attr)));
+    })
+}
+
+unsafe extern "C" fn destroy_qp(raw: *mut ibv_qp) -> c_int {
+    unsafe { unmake("ibv_destroy_qp", "qp", raw) }
+}
+
+unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
+    state(|state| state.handle = Some(unsafe { *attr }));
+    make("ibv_create_ah", "ah", || ibv_ah { context: null_mut(), pd, handle: 0 })
+}
+
+unsafe extern "C" fn destroy_ah(raw: *mut ibv_ah) -> c_int {
+    unsafe { unmake("ibv_destroy_ah", "ah", raw) }
+}
+
+unsafe extern "C" fn destroy_comp_cntr(raw: *mut ibv_comp_cntr) -> c_int {
+    unsafe { unmake("ibv_destroy_comp_cntr", "counter", raw.cast::<Opaque>()) }
+}
+
+unsafe extern "C" fn attach(
+    _: *mut ibv_qp,
+    _: *mut ibv_comp_cntr,
+    _: *mut ibv_qp_attach_comp_cntr_attr,
+) -> c_int {
+    answer("ibv_qp_attach_comp_cntr", || {})
+}
+
+unsafe extern "C" fn efa_query_device(_: *mut ibv_context, attr: *mut efadv_device_attr, size: u32) -> c_int {
+    assert_eq!(size as usize, size_of::<efadv_device_attr>());
+    answer("efadv_query_device", || unsafe { *attr = state(|state| state.attributes) })
+}
+
+unsafe extern "C" fn query_ah(_: *mut ibv_ah, attr: *mut efadv_ah_attr, _: u32) -> c_int {
+    answer("efadv_query_ah", || unsafe { (*attr).ahn = 3 })
+}
+
+unsafe extern "C" fn create_qp(
+    _: *mut ibv_context,
+    attr: *mut ibv_qp_init_attr_ex,
+    efa: *mut efadv_qp_init_attr,
+    _: u32,
+) -> *mut ibv_qp {
+    let number = state(|state| {
+        state.queue_pair = Some(unsafe { (*attr, *efa) });
+        state.number
+    });
+    make("efadv_create_qp_ex", "qp", || {
+        // A plain C structure for which all zeroes is a value.
+        let mut qp: ibv_qp = unsafe { std::mem::zeroed() };
+        qp.qp_num = number;
+        qp
+    })
+}
+
+unsafe extern "C" fn efa_create_cq(
+    _: *mut ibv_context,
+    _: *mut ibv_cq_init_attr_ex,
+    efa: *mut efadv_cq_init_attr,
+    _: u32,
+) -> *mut ibv_cq_ex {
+    state(|state| state.external = Some(unsafe { *efa }));
+    make("efadv_create_cq", "cq", Opaque::default).cast()
+}
+
+unsafe extern "C" fn query_qp_wqs(
+    _: *mut ibv_qp,
+    send: *mut efadv_wq_attr,
+    receive: *mut efadv_wq_attr,
+    _: u32,
+) -> c_int {
+    answer("efadv_query_qp_wqs", || unsafe {
+        *send = state(|state| state.send);
+        *receive = efadv_wq_attr {
+            buffer: ring(0),
+            entry_size: 16,
+            num_entries: DEPTH,
+            doorbell: ring(4100).cast(),
+            max_batch: DEPTH,
+            ..Default::default()
+        };
+    })
+}
+
+unsafe extern "C" fn query_cq(_: *mut ibv_cq, attr: *mut efadv_cq_attr, _: u32) -> c_int {
+    answer("efadv_query_cq", || unsafe {
+        *attr = efadv_cq_attr {
+            buffer: ring(0),
+            entry_size: 32,
+            num_entries: 1024,
+            doorbell: ring(4104).cast(),
+            ..Default::default()
+        };
+    })
+}
+
+/// As `efadv_get_max_sq_depth` computes it: a power of two of what fits 256 KiB.
+unsafe extern "C" fn max_sq_depth(_: *mut ibv_context, attr: *mut efadv_sq_depth_attr, _: u32) -> c_int {
+    match called("efadv_get_max_sq_depth") {
+        Some(errno) => -errno,
+        None => (1 << 18) / if unsafe { (*attr).flags } == 0 { 64 } else { 128 },
+    }
+}
+
+unsafe extern "C" fn create_comp_cntr(
+    _: *mut ibv_context,
+    _: *mut ibv_comp_cntr_init_attr,
+    _: *mut efadv_comp_cntr_init_attr,
+    _: u32,
+) -> *mut ibv_comp_cntr {
+    make("efadv_create_comp_cntr", "counter", Opaque::default).cast()
+}
+
+/// The tables of rdma-core 65, as far as the tests go; `change` may take functions out.
+pub(crate) fn library(change: impl FnOnce(&mut efa_gda_ibverbs_calls, &mut efa_gda_efadv_calls)) -> Library {
+    let mut ibv = efa_gda_ibverbs_calls {
+        ibv_get_device_list: Some(get_device_list),
+        ibv_free_device_list: Some(free_device_list),
+        ibv_get_device_name: Some(get_device_name),
+        ibv_get_device_guid: Some(get_device_guid),
+        ibv_open_device: Some(open_device),
+        ibv_close_device: Some(close_device),
+        ibv_query_device: Some(query_device),
+        ibv_query_port: Some(query_port),
+        ibv_query_gid: Some(query_gid),
+        ibv_alloc_pd: Some(alloc_pd),
+        ibv_dealloc_pd: Some(dealloc_pd),
+        ibv_reg_mr: Some(reg_mr),
+        ibv_dereg_mr: Some(dereg_mr),
+        ibv_create_cq: Some(create_cq),
+        ibv_destroy_cq: Some(destroy_cq),
+        ibv_modify_qp: Some(modify_qp),
+        ibv_destroy_qp: Some(destroy_qp),
+        ibv_create_ah: Some(create_ah),
+        ibv_destroy_ah: Some(destroy_ah),
+        ibv_destroy_comp_cntr: Some(destroy_comp_cntr),
+        ibv_qp_attach_comp_cntr: Some(attach),
+        ..Default::default()
+    };
+    let mut efadv = efa_gda_efadv_calls {
+        efadv_query_device: Some(efa_query_device),
+        efadv_query_ah: Some(query_ah),
+        efadv_create_qp_ex: Some(create_qp),
+        efadv_create_cq: Some(efa_create_cq),
+        efadv_query_qp_wqs: Some(query_qp_wqs),
+        efadv_query_cq: Some(query_cq),
+        efadv_get_max_sq_depth: Some(max_sq_depth),
+        efadv_create_comp_cntr: Some(create_comp_cntr),
+        ..Default::default()
+    };
+    change(&mut ibv, &mut efadv);
+    // SAFETY: the functions above do what rdma-core's of their names do, for one thread.
+    unsafe { RdmaCore::from_tables(ibv, efadv) }.into()
+}

@@ -1,0 +1,389 @@
+//! The verbs layer over a stand-in for rdma-core: what it asks for, in which order it destroys, and
+//! what it says when something fails.
+
+#![allow(clippy::unwrap_used, clippy::undocumented_unsafe_blocks, missing_docs)]
+
+mod verbs_fake;
+
+use std::os::fd::AsFd;
+
+use efa_gda::exposure::ExposureError;
+use efa_gda::verbs::*;
+use efa_gda::wire::{EntrySize, QueueKey, QueuePairNumber, RequestIdWidth};
+use efa_gda_sys::verbs as sys;
+use verbs_fake::{library, state};
+
+const KEY: QueueKey = QueueKey::new(0x1234);
+
+fn context() -> Context {
+    library(|_, _| {}).adapter(None).unwrap()
+}
+
+fn queue_pair(options: &QueuePairOptions) -> Result<QueuePair<Created>> {
+    let context = context();
+    let domain = ProtectionDomain::allocate(&context)?;
+    let completions = CompletionQueue::create(&context, 1024)?;
+    QueuePair::create(&domain, &completions, &completions, options)
+}
+
+fn fail(call: &'static str, errno: i32) {
+    state(|state| state.fail.insert(call, errno));
+}
+
+fn buffer() -> Buffer {
+    Buffer::zeroed(4096).unwrap()
+}
+
+#[test]
+fn everything_is_destroyed_children_first_when_values_are_dropped_parents_first() {
+    let context = context();
+    let domain = ProtectionDomain::allocate(&context).unwrap();
+    let completions = CompletionQueue::create(&context, 16).unwrap();
+    let region = MemoryRegion::register(&domain, buffer(), Access::ALL).unwrap();
+    let created = QueuePair::create(&domain, &completions, &completions, &QueuePairOptions::new()).unwrap();
+    let mut ready = created.activate(KEY).unwrap();
+    let address = ready.address().unwrap();
+    ready.peer(&address).unwrap();
+    ready.retain(region.clone());
+    state(|state| state.calls.clear());
+    drop((context, domain, completions, region));
+    assert_eq!(state(|state| state.calls.clone()), Vec::<&str>::new(), "all of it is still in use");
+    drop(ready);
+    let calls = state(|state| state.calls.clone());
+    assert_eq!(calls.first(), Some(&"ibv_destroy_qp"));
+    assert_eq!(calls.last(), Some(&"ibv_close_device"));
+    assert_eq!(state(|state| state.leaked()), Vec::<&str>::new());
+}
+
+#[test]
+fn what_cannot_be_destroyed_keeps_its_parents() {
+    let ready = queue_pair(&QueuePairOptions::new()).unwrap().activate(KEY).unwrap();
+    fail("ibv_destroy_qp", libc::EBUSY);
+    let error = ready.close().unwrap_err();
+    assert_eq!(error.errno(), Some(libc::EBUSY));
+    let calls = state(|state| state.calls.clone());
+    assert!(!calls.contains(&"ibv_destroy_cq") && !calls.contains(&"ibv_dealloc_pd"), "{calls:?}");
+}
+
+#[test]
+fn a_parent_in_use_is_not_closed() {
+    let context = context();
+    let domain = ProtectionDomain::allocate(&context).unwrap();
+    let region = MemoryRegion::register(&domain, buffer(), Access::LOCAL).unwrap();
+    let error = domain.close().unwrap_err();
+    assert!(matches!(error, Error::Busy { what: "protection domain", holders: 1 }), "{error}");
+    region.close().unwrap();
+}
+
+#[test]
+fn a_queue_pair_goes_through_init_and_rtr_to_rts() {
+    queue_pair(&QueuePairOptions::new()).unwrap().activate(KEY).unwrap();
+    let modified = state(|state| state.modified.clone());
+    let masks: Vec<_> = modified.iter().map(|(to, mask, _)| (*to, *mask)).collect();
+    let init = sys::IBV_QP_STATE | sys::IBV_QP_PKEY_INDEX | sys::IBV_QP_PORT | sys::IBV_QP_QKEY;
+    assert_eq!(
+        masks,
+        [
+            (sys::IBV_QPS_INIT, init),
+            (sys::IBV_QPS_RTR, sys::IBV_QP_STATE),
+            (sys::IBV_QPS_RTS, sys::IBV_QP_STATE | sys::IBV_QP_SQ_PSN),
+        ]
+    );
+    assert_eq!((modified[0].2.qkey, modified[0].2.port_num), (KEY.get(), 1));
+}
+
+#[test]
+fn a_bound_for_rnr_retries_is_set_on_the_way_to_rts() {
+    queue_pair(&QueuePairOptions::new()).unwrap().activate_with_rnr_retry(KEY, 3).unwrap();
+    let (to, mask, attr) = state(|state| state.modified.last().copied().unwrap());
+    assert_eq!((to, attr.rnr_retry), (sys::IBV_QPS_RTS, 3));
+    assert_ne!(mask & sys::IBV_QP_RNR_RETRY, 0);
+}
+
+#[test]
+fn a_queue_pair_that_does_not_become_ready_is_destroyed() {
+    let created = queue_pair(&QueuePairOptions::new()).unwrap();
+    fail("ibv_modify_qp", libc::EINVAL);
+    let error = created.activate(KEY).unwrap_err();
+    assert_eq!(error.operation(), Some("ibv_modify_qp(INIT)"));
+    assert_eq!(state(|state| state.leaked()), Vec::<&str>::new());
+}
+
+#[test]
+fn the_queue_pair_is_srd_with_one_segment_a_receive() {
+    queue_pair(&QueuePairOptions::new().send_entries(512).receive_entries(0)).unwrap();
+    let (attr, efa) = state(|state| state.queue_pair.unwrap());
+    assert_eq!((attr.qp_type, efa.driver_qp_type), (sys::IBV_QPT_DRIVER, sys::EFADV_QP_DRIVER_TYPE_SRD));
+    assert_eq!(attr.comp_mask, sys::IBV_QP_INIT_ATTR_PD);
+    assert_eq!((attr.cap.max_send_wr, attr.cap.max_recv_wr, attr.cap.max_recv_sge), (512, 1, 1));
+    assert_eq!((attr.cap.max_inline_data, efa.flags), (32, 0));
+}
+
+#[test]
+fn wide_entries_ask_for_inline_writes_of_all_that_the_adapter_carries() {
+    queue_pair(&QueuePairOptions::new().entry_size(EntrySize::B128)).unwrap();
+    let (attr, efa) = state(|state| state.queue_pair.unwrap());
+    assert_eq!(attr.cap.max_inline_data, 80);
+    assert_eq!(u32::from(efa.flags), sys::EFADV_QP_FLAGS_INLINE_WRITE);
+}
+
+#[test]
+fn wide_entries_are_refused_where_rdma_core_knows_none() {
+    state(|state| state.attributes.inline_buf_size_ex = 0);
+    let error = queue_pair(&QueuePairOptions::new().entry_size(EntrySize::B128)).unwrap_err();
+    assert!(matches!(error, Error::Exceeds { what: "inline bytes", asked: 80, limit: 32 }), "{error}");
+    assert!(!state(|state| state.calls.contains(&"efadv_create_qp_ex")));
+}
+
+#[test]
+fn a_queue_deeper_than_the_adapter_has_is_refused_with_its_limit() {
+    let error = queue_pair(&QueuePairOptions::new().send_entries(4097)).unwrap_err();
+    let expected = "4097 send queue entries were asked for; the adapter has at most 4096; ask for less";
+    assert_eq!(error.to_string(), expected);
+}
+
+#[test]
+fn what_is_exposed_is_what_the_queries_say() {
+    let ready = queue_pair(&QueuePairOptions::new()).unwrap().activate(KEY).unwrap();
+    let exposure = ready.exposure().unwrap();
+    assert_eq!(
+        (exposure.sq.entry_size, exposure.sq.num_entries, exposure.sq.max_batch),
+        (EntrySize::B64, 256, 16)
+    );
+    assert_eq!(exposure.sq.request_ids, RequestIdWidth::Bits64);
+    assert_eq!((exposure.rq.num_entries, exposure.cq.num_entries), (256, 1024));
+    assert!(exposure.cq.doorbell.is_some());
+}
+
+#[test]
+fn rings_that_break_a_rule_are_not_exposed() {
+    state(|state| state.send.num_entries = 100);
+    let ready = queue_pair(&QueuePairOptions::new()).unwrap().activate(KEY).unwrap();
+    let error = ready.exposure().unwrap_err();
+    assert!(matches!(error, Error::Exposure(ExposureError::DepthNotPowerOfTwo { .. })), "{error}");
+}
+
+#[test]
+fn before_59_a_queue_pair_works_and_is_not_exposed() {
+    let library = library(|_, efadv| efadv.efadv_query_qp_wqs = None);
+    let error = library.exposes_queues().unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the loaded libefa.so.1 has no efadv_query_qp_wqs@EFA_1.4, which came with rdma-core 59; use a newer \
+         rdma-core"
+    );
+    let context = library.adapter(None).unwrap();
+    let domain = ProtectionDomain::allocate(&context).unwrap();
+    let completions = CompletionQueue::create(&context, 16).unwrap();
+    let created = QueuePair::create(&domain, &completions, &completions, &QueuePairOptions::new()).unwrap();
+    let error = created.activate(KEY).unwrap().exposure().unwrap_err();
+    assert!(matches!(error, Error::Absent(call) if call.since == 59), "{error}");
+}
+
+#[test]
+fn another_vendors_device_is_named_and_closed() {
+    state(|state| state.devices = vec![c"mlx5_0"]);
+    fail("efadv_query_device", libc::EOPNOTSUPP);
+    let error = library(|_, _| {}).adapter(Some("mlx5_0")).unwrap_err();
+    assert!(matches!(&error, Error::NotEfa { device, .. } if device == "mlx5_0"), "{error}");
+    assert_eq!(state(|state| state.leaked()), Vec::<&str>::new());
+}
+
+#[test]
+fn where_no_device_is_efas_those_found_are_named() {
+    state(|state| state.devices = vec![c"mlx5_0", c"mlx5_1"]);
+    fail("efadv_query_device", libc::EOPNOTSUPP);
+    let error = library(|_, _| {}).adapter(None).unwrap_err();
+    assert!(error.to_string().starts_with("no EFA adapter; libibverbs found mlx5_0, mlx5_1;"), "{error}");
+}
+
+#[test]
+fn a_name_that_no_device_has_is_answered_with_those_there_are() {
+    let error = library(|_, _| {}).adapter(Some("efa_9")).unwrap_err();
+    assert!(matches!(&error, Error::NoSuchDevice { found, .. } if found == &["efa_0"]), "{error}");
+}
+
+#[test]
+fn an_empty_list_of_devices_is_no_error() {
+    state(|state| state.devices.clear());
+    assert_eq!(library(|_, _| {}).devices().unwrap().len(), 0);
+    assert_eq!(state(|state| state.leaked()), Vec::<&str>::new());
+}
+
+#[test]
+fn a_kernel_without_verbs_is_told_by_errno() {
+    fail("ibv_get_device_list", libc::ENOSYS);
+    let error = library(|_, _| {}).devices().unwrap_err();
+    assert_eq!(error.errno(), Some(libc::ENOSYS));
+    assert_eq!(error.hint(), "load the ib_uverbs kernel module");
+}
+
+#[test]
+fn a_query_that_answers_minus_one_is_read_from_errno() {
+    let context = context();
+    fail("ibv_query_gid", libc::EIO);
+    assert_eq!(context.gid().unwrap_err().errno(), Some(libc::EIO));
+}
+
+#[test]
+fn a_depth_that_is_below_zero_is_an_errno() {
+    let context = context();
+    fail("efadv_get_max_sq_depth", libc::EINVAL);
+    assert_eq!(context.max_send_entries(false).unwrap_err().errno(), Some(libc::EINVAL));
+}
+
+#[test]
+fn wide_entries_halve_the_deepest_send_queue() {
+    let context = context();
+    assert_eq!(context.max_send_entries(false).unwrap(), 4096);
+    assert_eq!(context.max_send_entries(true).unwrap(), 2048);
+}
+
+#[test]
+fn access_becomes_the_kernels_bits() {
+    let domain = ProtectionDomain::allocate(&context()).unwrap();
+    for (access, bits) in [
+        (Access::SEND | Access::WRITE, 0),
+        (Access::RECEIVE, sys::IBV_ACCESS_LOCAL_WRITE),
+        (Access::READ, sys::IBV_ACCESS_LOCAL_WRITE),
+        (Access::REMOTE_WRITE, sys::IBV_ACCESS_REMOTE_WRITE | sys::IBV_ACCESS_LOCAL_WRITE),
+        (Access::REMOTE_READ, sys::IBV_ACCESS_REMOTE_READ),
+    ] {
+        MemoryRegion::register(&domain, buffer(), access).unwrap();
+        assert_eq!(state(|state| state.access), bits as i32, "{access:?}");
+    }
+}
+
+#[test]
+fn remote_access_that_the_adapter_lacks_is_refused_by_name() {
+    state(|state| state.attributes.device_caps = 0);
+    let domain = ProtectionDomain::allocate(&context()).unwrap();
+    let error = MemoryRegion::register(&domain, buffer(), Access::ALL).unwrap_err();
+    assert!(matches!(error, Error::Lacks { capability: Capability::RdmaWrite, .. }), "{error}");
+}
+
+#[test]
+fn a_key_of_more_than_24_bits_is_refused_and_deregistered() {
+    state(|state| state.keys = (1 << 24, 0));
+    let domain = ProtectionDomain::allocate(&context()).unwrap();
+    let error = MemoryRegion::register(&domain, buffer(), Access::LOCAL).unwrap_err();
+    assert!(matches!(error, Error::TooWide { what: "lkey", bits: 24, .. }), "{error}");
+    assert!(state(|state| state.calls.contains(&"ibv_dereg_mr")));
+}
+
+#[test]
+fn a_queue_pair_number_of_more_than_16_bits_is_refused_and_destroyed() {
+    state(|state| state.number = 1 << 16);
+    let error = queue_pair(&QueuePairOptions::new()).unwrap_err();
+    assert!(matches!(error, Error::TooWide { what: "queue pair number", bits: 16, .. }), "{error}");
+    assert_eq!(state(|state| state.leaked()), Vec::<&str>::new());
+}
+
+#[test]
+fn memory_that_cannot_be_pinned_points_at_the_limit() {
+    let domain = ProtectionDomain::allocate(&context()).unwrap();
+    fail("ibv_reg_mr", libc::ENOMEM);
+    let error = MemoryRegion::register(&domain, buffer(), Access::LOCAL).unwrap_err();
+    assert!(error.hint().contains("ulimit -l"), "{error}");
+}
+
+#[test]
+fn one_address_handle_serves_all_queue_pairs_of_an_adapter() {
+    let mut ready = queue_pair(&QueuePairOptions::new()).unwrap().activate(KEY).unwrap();
+    let first = ready.address().unwrap();
+    let second = Address { queue_pair: QueuePairNumber::new(8), ..first };
+    assert_eq!(ready.peer(&first).unwrap().address_handle, ready.peer(&second).unwrap().address_handle);
+    assert_eq!(state(|state| state.live["ah"]), 1);
+    let handle = state(|state| state.handle.unwrap());
+    assert_eq!((handle.is_global, handle.port_num, unsafe { handle.grh.dgid.raw }), (1, 1, [0xfe; 16]));
+}
+
+#[test]
+fn an_address_survives_its_raw_form() {
+    let address =
+        Address { gid: Gid::from_bytes([7; 16]), queue_pair: QueuePairNumber::new(513), queue_key: KEY };
+    assert_eq!(Address::from_bytes(&address.to_bytes()), Ok(address));
+}
+
+#[test]
+fn a_raw_address_is_laid_out_as_libfabrics() {
+    let address =
+        Address { gid: Gid::from_bytes([7; 16]), queue_pair: QueuePairNumber::new(0x0201), queue_key: KEY };
+    let mut expected = [0; 32];
+    expected[..16].fill(7);
+    expected[16..18].copy_from_slice(&0x0201_u16.to_ne_bytes());
+    expected[20..24].copy_from_slice(&0x1234_u32.to_ne_bytes());
+    assert_eq!(address.to_bytes(), expected);
+}
+
+#[test]
+fn a_raw_address_of_another_length_is_refused() {
+    let error = Address::from_bytes(&[0; 31]).unwrap_err();
+    assert_eq!(error.found, 31);
+}
+
+#[test]
+fn external_completions_take_the_dmabuf_as_it_is_given() {
+    let context = context();
+    let file = std::fs::File::open("/dev/null").unwrap();
+    let memory =
+        ExternalMemory { dmabuf: file.as_fd(), offset: 4096, length: 65536, buffer: std::ptr::null_mut() };
+    unsafe { CompletionQueue::create_external(&context, &memory, 1024) }.unwrap();
+    let external = state(|state| state.external.unwrap());
+    assert_eq!(external.flags, u64::from(sys::EFADV_CQ_INIT_FLAGS_EXT_MEM_DMABUF));
+    assert_eq!((external.ext_mem_dmabuf.offset, external.ext_mem_dmabuf.length), (4096, 65536));
+}
+
+#[test]
+fn external_completions_are_not_asked_of_an_adapter_without_them() {
+    state(|state| state.attributes.device_caps &= !sys::EFADV_DEVICE_ATTR_CAPS_CQ_WITH_EXT_MEM_DMABUF);
+    let context = context();
+    let file = std::fs::File::open("/dev/null").unwrap();
+    let memory =
+        ExternalMemory { dmabuf: file.as_fd(), offset: 0, length: 4096, buffer: std::ptr::null_mut() };
+    let error = unsafe { CompletionQueue::create_external(&context, &memory, 16) }.unwrap_err();
+    assert!(matches!(error, Error::Lacks { capability: Capability::ExternalCompletionQueue, .. }), "{error}");
+    assert!(!state(|state| state.calls.contains(&"efadv_create_cq")));
+}
+
+#[test]
+fn a_counter_outlives_the_queue_pair_it_is_attached_to() {
+    let mut created = queue_pair(&QueuePairOptions::new()).unwrap();
+    let counter = CompletionCounter::create(created.context()).unwrap();
+    created.attach(&counter, Counted::WRITE | Counted::SEND).unwrap();
+    drop(counter);
+    assert_eq!(state(|state| state.live["counter"]), 1);
+    drop(created);
+    let calls = state(|state| state.calls.clone());
+    let place = |name| calls.iter().position(|call| *call == name).unwrap();
+    assert!(place("ibv_destroy_qp") < place("ibv_destroy_comp_cntr"), "{calls:?}");
+}
+
+#[test]
+fn before_65_a_counter_names_the_release_it_needs() {
+    let library = library(|_, efadv| efadv.efadv_create_comp_cntr = None);
+    let error = CompletionCounter::create(&library.adapter(None).unwrap()).unwrap_err();
+    assert!(matches!(error, Error::Absent(call) if call.since == 65), "{error}");
+}
+
+#[test]
+fn objects_of_two_openings_do_not_mix() {
+    let library = library(|_, _| {});
+    let (ours, theirs) = (library.adapter(None).unwrap(), library.adapter(None).unwrap());
+    let domain = ProtectionDomain::allocate(&ours).unwrap();
+    let completions = CompletionQueue::create(&theirs, 16).unwrap();
+    let error = QueuePair::create(&domain, &completions, &completions, &QueuePairOptions::new()).unwrap_err();
+    assert!(matches!(error, Error::Foreign { what: "completion queue" }), "{error}");
+}
+
+#[test]
+fn completions_are_polled_by_one() {
+    let completions = CompletionQueue::create(&context(), 16).unwrap();
+    assert!(completions.claim());
+    assert!(!completions.clone().claim());
+}
+
+#[test]
+fn firmware_that_fills_its_field_is_read_to_its_end() {
+    assert_eq!(context().attributes().firmware, "1".repeat(64));
+}
