@@ -155,6 +155,7 @@ fn write_many(a: &mut Side, b: &Side, to_b: Peer, count: u32) {
             for _ in 0..batch.min(count - posted) {
                 let at = u64::from(posted % WINDOW) * 8;
                 if posted % WINDOW == 0 {
+                    a.ring_doorbell();
                     while completed < posted {
                         assert_eq!(a.completion().status, CompletionStatus::Ok);
                         completed += 1;

@@ -208,7 +208,7 @@ impl AdapterConfig {
         }
         if let Some(text) = (lookup.0)("SOFTEFA_INJECT") {
             let injections = Faults::parse_injections(&text);
-            self.faults.injections.extend(injections.ok_or_else(|| ConfigError::Variable {
+            self.faults.injections.extend(injections.ok_or(ConfigError::Variable {
                 name: "SOFTEFA_INJECT",
                 value: text,
                 expected: "N:STATUS pairs with commas between, N from 1, STATUS from 0 to 255",

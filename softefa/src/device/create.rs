@@ -243,7 +243,7 @@ fn send_ring(limits: &Limits, attr: &QueuePairAttr) -> Result<Ring, DeviceError>
     ring("send-queue depth", attr.sq_depth.max(limits.min_sq_depth), most)
 }
 
-/// What rdma-core computes from `max_tx_batch` (providers/efa/verbs.c, `efa_sq_initialize`).
+/// What rdma-core computes from `max_tx_batch` (providers/efa/verbs.c, `max_batch_wr`).
 fn max_batch(limits: &Limits, entry: EntrySize, ring: Ring) -> u32 {
     let batch = match limits.max_tx_batch {
         0 => u16::MAX.into(),

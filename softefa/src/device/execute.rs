@@ -272,7 +272,7 @@ fn take_receive(target: &Target<'_>) -> Result<Posted, Stop> {
         Ok(Some(posted)) => Ok(posted),
         Ok(None) => Err(Stop(Outcome::NotReady)),
         Err(finding) => {
-            target.queue_pair.fail(Queue::Receive(target.queue_pair.number), finding);
+            target.queue_pair.fail(Queue::Receive(target.queue_pair.number), *finding);
             target.port.shared.wake();
             Err(CompletionStatus::RemoteBadQueuePair.into())
         }

@@ -83,15 +83,13 @@ impl QueuePairCore {
             QueuePairState::Error => return self.flush(),
             QueuePairState::Ready => {}
         }
-        if let Some(receive) = &self.receive {
-            if let Err(finding) = receive.watch() {
-                self.fail(Queue::Receive(self.number), finding);
-            }
+        if let Some(Err(finding)) = self.receive.as_ref().map(ReceiveRing::watch) {
+            self.fail(Queue::Receive(self.number), *finding);
         }
         let mut send = lock(&self.send.state);
         if let Err(finding) = self.send.watch(&mut send, &self.shared) {
             send.next_flushed = CompletionStatus::QueuePairInternal;
-            self.fail(Queue::Send(self.number), finding);
+            self.fail(Queue::Send(self.number), *finding);
         }
         let mut progress = self.run_waiting(&mut send, world, engine);
         progress |= self.run_new(&mut send, world, engine);

@@ -84,11 +84,11 @@ impl ReceiveRing {
     }
 
     /// Looks at the doorbell.
-    pub(crate) fn watch(&self) -> Result<(), Finding> {
+    pub(crate) fn watch(&self) -> Result<(), Box<Finding>> {
         self.advance(&mut lock(&self.state))
     }
 
-    fn advance(&self, state: &mut ReceiveState) -> Result<(), Finding> {
+    fn advance(&self, state: &mut ReceiveState) -> Result<(), Box<Finding>> {
         let value = self.doorbell.value();
         let advance = doorbell_advance(state.doorbell_seen, value);
         if advance == 0 {
@@ -107,11 +107,11 @@ impl ReceiveRing {
             StrictRule::DoorbellPastRing { in_flight, entries }
         };
         state.doorbell_seen = value as u16;
-        Err(Finding { slot: None, counter: state.rung, entry: None, raw: Vec::new(), rule })
+        Err(Box::new(Finding { slot: None, counter: state.rung, entry: None, raw: Vec::new(), rule }))
     }
 
     /// The oldest receive, if one is posted.
-    pub(crate) fn take(&self) -> Result<Option<Posted>, Finding> {
+    pub(crate) fn take(&self) -> Result<Option<Posted>, Box<Finding>> {
         let mut state = lock(&self.state);
         if state.taken == state.rung {
             self.advance(&mut state)?;
@@ -119,7 +119,7 @@ impl ReceiveRing {
         if state.taken == state.rung { Ok(None) } else { self.take_posted(&mut state).map(Some) }
     }
 
-    fn take_posted(&self, state: &mut ReceiveState) -> Result<Posted, Finding> {
+    fn take_posted(&self, state: &mut ReceiveState) -> Result<Posted, Box<Finding>> {
         let mut posted = Posted { id: RequestId::new(0), segments: [EMPTY; MOST_SEGMENTS], count: 0 };
         loop {
             let counter = state.taken;
@@ -137,7 +137,7 @@ impl ReceiveRing {
             };
             if let Some(rule) = rule {
                 let slot = Some(self.ring.slot(counter as u32));
-                return Err(Finding { slot, counter, entry: None, raw: raw.to_vec(), rule });
+                return Err(Box::new(Finding { slot, counter, entry: None, raw: raw.to_vec(), rule }));
             }
             self.erase(self.offset(counter));
             state.taken += 1;

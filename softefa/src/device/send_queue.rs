@@ -129,13 +129,16 @@ impl SendRing {
     }
 
     /// Looks at the doorbell, and whether anything is written that it does not allow.
-    pub(crate) fn watch(&self, send: &mut SendState, shared: &Shared) -> Result<(), Finding> {
+    pub(crate) fn watch(&self, send: &mut SendState, shared: &Shared) -> Result<(), Box<Finding>> {
         // First the slot, then the doorbell: the protocol says why.
         let ahead = self.written_past_batch(send);
         let value = self.doorbell.value();
         let advance = doorbell_advance(send.doorbell_seen, value);
         if advance == 0 {
-            return ahead.map_or(Ok(()), |counter| Err(self.batch_exceeded(send, counter)));
+            return match ahead {
+                Some(counter) => Err(Box::new(self.batch_exceeded(send, counter))),
+                None => Ok(()),
+            };
         }
         shared.counts.doorbells.fetch_add(1, Ordering::Relaxed);
         let in_flight = send.rung + u64::from(advance) - send.completed;
@@ -150,7 +153,13 @@ impl SendRing {
             Some(StrictRule::DoorbellPastRing { in_flight, entries })
         };
         if let Some(rule) = rule {
-            return Err(Finding { slot: None, counter: send.rung, entry: None, raw: Vec::new(), rule });
+            return Err(Box::new(Finding {
+                slot: None,
+                counter: send.rung,
+                entry: None,
+                raw: Vec::new(),
+                rule,
+            }));
         }
         send.rung += u64::from(advance);
         send.doorbell_seen = value as u16;

@@ -1,7 +1,7 @@
 //! A client of the device core in a few lines: it writes entries through `wire`, rings, and polls.
 
 // Each test program uses a part of it.
-#![allow(dead_code)]
+#![allow(dead_code, unreachable_pub)]
 
 use std::ptr::NonNull;
 use std::sync::Arc;

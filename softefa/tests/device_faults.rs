@@ -1,0 +1,118 @@
+//! Faults on request, and the environment that asks for them.
+
+mod device_support;
+
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+use device_support::*;
+use efa_gda_wire::*;
+use softefa::device::*;
+
+fn parts(config: impl Fn(&mut AdapterConfig)) -> (Side, Side, WorkRequest, (Buffer, Buffer)) {
+    let (a, b, to_b, _) = pair_with(config, |_| {});
+    let (from, to) = (Buffer::new(&a, 64, Access::ALL), Buffer::new(&b, 64, Access::ALL));
+    from.fill(|_| 1);
+    let put = write(0, to_b, to.remote(0), from.segment(0, 64));
+    (a, b, put, (from, to))
+}
+
+#[test]
+fn reordered_requests_complete_each_once_and_not_in_order() {
+    let (mut a, _b, put, _buffers) = parts(|config| config.faults.reorder_window = 16);
+    let mut order = Vec::new();
+    for first in (0..256).step_by(64) {
+        for id in first..first + 64 {
+            a.post(&WorkRequest { id: RequestId::new(id), ..put });
+        }
+        for _ in 0..64 {
+            let completion = a.completion();
+            assert_eq!(completion.status, CompletionStatus::Ok);
+            order.push(completion.id.get());
+        }
+    }
+    assert_eq!(order.iter().copied().collect::<HashSet<_>>(), (0..256).collect());
+    assert!(!order.is_sorted(), "256 requests in windows of 16 came in order");
+    assert_eq!(a.rules(), []);
+}
+
+#[test]
+fn fewer_requests_than_the_window_complete_too() {
+    let (mut a, _b, put, _buffers) = parts(|config| config.faults.reorder_window = 64);
+    assert_eq!(a.run(&put), CompletionStatus::Ok);
+}
+
+#[test]
+fn a_delayed_request_is_not_executed_before_its_time() {
+    let delay = Duration::from_millis(20);
+    let (mut a, _b, put, _buffers) = parts(|config| config.faults.delay = delay);
+    let posted = Instant::now();
+    assert_eq!(a.run(&put), CompletionStatus::Ok);
+    assert!(posted.elapsed() >= delay);
+}
+
+#[test]
+fn every_status_can_be_injected_and_its_request_moves_nothing() {
+    let statuses: Vec<_> = (1..=255).map(CompletionStatus::from_code).collect();
+    let injected = statuses.clone();
+    let (mut a, _b, put, (_from, to)) = parts(move |config| {
+        let numbered = injected.iter().enumerate();
+        config.faults.injections =
+            numbered.map(|(at, status)| Injection { nth: at as u64 + 1, status: *status }).collect();
+    });
+    for status in statuses {
+        assert_eq!(a.run(&put), status);
+    }
+    assert_eq!(to.bytes(), [0; 64]);
+    assert_eq!(a.run(&put), CompletionStatus::Ok);
+}
+
+fn variables(pairs: &'static [(&str, &str)]) -> Result<AdapterConfig, ConfigError> {
+    AdapterConfig::new(Gid::link_local(1)).with_variables(|wanted| {
+        pairs.iter().find(|(name, _)| *name == wanted).map(|(_, value)| (*value).to_owned())
+    })
+}
+
+#[test]
+fn variables_are_applied() {
+    let config = variables(&[
+        ("SOFTEFA_SEED", "9"),
+        ("SOFTEFA_REORDER", "8"),
+        ("SOFTEFA_DELAY_US", "250"),
+        ("SOFTEFA_INJECT", "3:10, 5:14"),
+        ("SOFTEFA_MAX_BATCH", "4"),
+        ("SOFTEFA_ENTRIES_128", "0"),
+    ])
+    .unwrap();
+    assert_eq!((config.seed, config.limits.max_tx_batch, config.capabilities.entries_128), (9, 4, false));
+    let expected = Faults {
+        reorder_window: 8,
+        delay: Duration::from_micros(250),
+        injections: vec![
+            Injection { nth: 3, status: CompletionStatus::ReceiverNotReady },
+            Injection { nth: 5, status: CompletionStatus::UnknownPeer },
+        ],
+    };
+    assert_eq!(config.faults, expected);
+}
+
+#[test]
+fn no_variables_change_nothing() {
+    assert_eq!(variables(&[]).unwrap(), AdapterConfig::new(Gid::link_local(1)));
+}
+
+#[test]
+fn a_variable_that_means_nothing_is_named() {
+    for pairs in [
+        &[("SOFTEFA_INJECT", "0:10")][..],
+        &[("SOFTEFA_INJECT", "3")],
+        &[("SOFTEFA_INJECT", "3:256")],
+        &[("SOFTEFA_REORDER", "some")],
+        &[("SOFTEFA_ENTRIES_128", "2")],
+        &[("SOFTEFA_MAX_BATCH", "70000")],
+    ] {
+        let name = pairs[0].0;
+        let error = variables(pairs).unwrap_err().to_string();
+        assert!(error.starts_with(name), "{error}");
+    }
+}

@@ -1,0 +1,176 @@
+//! Messages: SEND in all its forms, receives, and waiting for one.
+
+mod device_support;
+
+use device_support::*;
+use efa_gda_wire::*;
+use softefa::device::*;
+
+fn pattern(at: usize) -> u8 {
+    (at * 13 + at / 256) as u8
+}
+
+/// A sender's buffer with a pattern, and a receiver's.
+fn buffers(a: &Side, b: &Side, length: usize) -> (Buffer, Buffer) {
+    let from = Buffer::new(a, length, Access::LOCAL_READ);
+    let to = Buffer::new(b, length, Access::LOCAL_WRITE);
+    from.fill(pattern);
+    (from, to)
+}
+
+#[test]
+fn a_message_arrives_with_its_sender() {
+    let (mut a, mut b, to_b, to_a) = pair();
+    let (from, to) = buffers(&a, &b, 8928);
+    b.post_receive(11, to.segment(0, 8928));
+
+    assert_eq!(a.run(&send(1, to_b, &[from.segment(0, 8928)])), CompletionStatus::Ok);
+
+    let completion = b.completion();
+    assert_eq!((completion.id.get(), completion.status), (11, CompletionStatus::Ok));
+    assert_eq!(completion.queue_pair, b.qp.number);
+    let expected = ReceiveInfo {
+        length: 8928,
+        address_handle: to_a.address_handle,
+        source_queue_pair: a.qp.number,
+        immediate: None,
+        unsolicited: false,
+    };
+    assert_eq!(received(&completion), expected);
+    assert_eq!(to.bytes(), from.bytes());
+}
+
+#[test]
+fn two_segments_are_gathered() {
+    let (mut a, mut b, to_b, _) = pair();
+    let (from, to) = buffers(&a, &b, 300);
+    b.post_receive(1, to.segment(0, 300));
+
+    let segments = [from.segment(200, 100), from.segment(0, 50)];
+    assert_eq!(a.run(&send(1, to_b, &segments)), CompletionStatus::Ok);
+
+    let sent = from.bytes();
+    assert_eq!(to.bytes()[..150], [&sent[200..300], &sent[..50]].concat());
+    assert_eq!(received(&b.completion()).length, 150);
+}
+
+#[test]
+fn a_receive_of_two_descriptors_is_filled_in_order() {
+    let (mut a, mut b, to_b, _) = pair();
+    let (from, to) = buffers(&a, &b, 200);
+    for (part, first) in [(to.segment(100, 60), true), (to.segment(0, 60), false)] {
+        let Segment { address, length, key } = part;
+        let receive = Receive { id: 4, address, length: length as u16, key };
+        let descriptor = ReceiveDescriptor { receive, first, last: !first, reserved_zero: true };
+        b.place_descriptor(&descriptor.encode());
+    }
+    b.ring_receive_doorbell();
+
+    assert_eq!(a.run(&send(1, to_b, &[from.segment(0, 100)])), CompletionStatus::Ok);
+
+    let (sent, got) = (from.bytes(), to.bytes());
+    assert_eq!((&got[100..160], &got[..40]), (&sent[..60], &sent[60..100]));
+    assert_eq!(b.completion().id.get(), 4);
+}
+
+#[test]
+fn an_inline_message_with_immediate_arrives() {
+    for (size, length) in [(EntrySize::B64, 32), (EntrySize::B128, 80)] {
+        let (mut a, mut b, to_b, _) = pair_with(|_| {}, |attr| attr.entry_size = size);
+        let to = Buffer::new(&b, length, Access::LOCAL_WRITE);
+        b.post_receive(1, to.segment(0, length as u32));
+        let data: Vec<u8> = (0..length).map(pattern).collect();
+
+        let mut message = send_inline(1, to_b, &data);
+        message.immediate = Some(42);
+        assert_eq!(a.run(&message), CompletionStatus::Ok);
+
+        assert_eq!(to.bytes(), data);
+        assert_eq!(received(&b.completion()).immediate, Some(42));
+    }
+}
+
+#[test]
+fn a_message_from_a_stranger_carries_its_gid() {
+    let network = Network::new();
+    let (mut a, b) = (Side::new(&adapter(&network, 1)), Side::new(&adapter(&network, 2)));
+    let mut b = b;
+    let to_b = a.handle(&b);
+    b.post_receive(1, Segment::default());
+
+    assert_eq!(a.run(&send_inline(1, to_b, b"")), CompletionStatus::Ok);
+
+    until("the message", || Completion::phase(b.peek()[Completion::FLAGS_OFFSET]).then_some(()));
+    assert_eq!(b.peek()[16..], a.adapter.gid().0);
+    assert_eq!(received(&b.completion()).address_handle, UNKNOWN_ADDRESS_HANDLE);
+}
+
+#[test]
+fn a_message_waits_for_its_receive() {
+    let (mut a, mut b, to_b, _) = pair();
+    let (from, to) = buffers(&a, &b, 64);
+    a.post(&send(1, to_b, &[from.segment(0, 64)]));
+    until("a retry", || (a.adapter.statistics().rnr_retries > 0).then_some(()));
+    assert_eq!(a.poll(), None);
+
+    b.post_receive(1, to.segment(0, 64));
+    assert_eq!(a.completion().status, CompletionStatus::Ok);
+    assert_eq!(to.bytes(), from.bytes());
+}
+
+#[test]
+fn a_message_that_waits_holds_up_no_write() {
+    let (mut a, b, to_b, _) = pair();
+    let from = Buffer::new(&a, 64, Access::LOCAL_READ);
+    let to = Buffer::new(&b, 64, Access::REMOTE_WRITE);
+    a.post(&send_inline(1, to_b, b""));
+    assert_eq!(a.run(&write(2, to_b, to.remote(0), from.segment(0, 64))), CompletionStatus::Ok);
+}
+
+#[test]
+fn receives_past_the_wrap_of_their_doorbell_arrive_in_order() {
+    let (mut a, mut b, to_b, _) = pair_with(|_| {}, |attr| attr.first_counter = 0xffff_fff0);
+    let to = Buffer::new(&b, 8, Access::LOCAL_WRITE);
+    for count in 0..70_000_u64 {
+        b.post_receive(count as u16, to.segment(0, 8));
+        assert_eq!(a.run(&send_inline(count & 0xffff, to_b, &count.to_le_bytes())), CompletionStatus::Ok);
+        assert_eq!(b.completion().id.get(), count & 0xffff);
+        assert_eq!(to.bytes(), count.to_le_bytes());
+    }
+    assert_eq!((a.rules(), b.rules()), (vec![], vec![]));
+}
+
+#[test]
+fn many_messages_both_ways_all_arrive_once() {
+    let (mut a, mut b, to_b, to_a) = pair();
+    let (into_a, into_b) =
+        (Buffer::new(&a, 64 * 8, Access::LOCAL_WRITE), Buffer::new(&b, 64 * 8, Access::LOCAL_WRITE));
+    let mut seen = vec![(0, 0); 64];
+    for round in 0..200_u64 {
+        for slot in 0..64_u16 {
+            a.post_receive(slot, into_a.segment(u64::from(slot) * 8, 8));
+            b.post_receive(slot, into_b.segment(u64::from(slot) * 8, 8));
+        }
+        for id in 0..64_u64 {
+            a.post(&send_inline(id, to_b, &(round << 8 | id).to_le_bytes()));
+            b.post(&send_inline(id, to_a, &(round << 8 | id).to_le_bytes()));
+        }
+        for _ in 0..128 {
+            for side in [&mut a, &mut b] {
+                assert_eq!(side.completion().status, CompletionStatus::Ok);
+            }
+        }
+        for (slot, seen) in seen.iter_mut().enumerate() {
+            let at = slot * 8;
+            let value = |bytes: &[u8]| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+            *seen = (value(&into_a.bytes()), value(&into_b.bytes()));
+        }
+        let sorted = |pick: fn(&(u64, u64)) -> u64| {
+            let mut values: Vec<_> = seen.iter().map(pick).collect();
+            values.sort_unstable();
+            values
+        };
+        let expected: Vec<_> = (0..64).map(|id| round << 8 | id).collect();
+        assert_eq!((sorted(|pair| pair.0), sorted(|pair| pair.1)), (expected.clone(), expected));
+    }
+}
