@@ -3,6 +3,8 @@
 
 use std::path::PathBuf;
 
+use serde::{Deserialize, Serialize};
+
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 /// Says whether a GPU can ring an EFA adapter here, and if not, why and who can change it.
@@ -111,6 +113,9 @@ pub(crate) struct PutArgs {
     /// What runs the device code
     #[arg(long, value_enum, default_value_t = Executor::Auto)]
     pub(crate) executor: Executor,
+    /// Break a rule of the rings after the put, to see it found; with --soft only
+    #[arg(long, value_enum, hide = true, requires = "soft")]
+    pub(crate) plant: Option<Plant>,
     /// The other host (not in this version)
     #[arg(long, value_name = "HOST")]
     pub(crate) peer: Option<String>,
@@ -124,6 +129,17 @@ pub(crate) enum Op {
     InlineWrite,
     Read,
     Send,
+}
+
+/// A rule to break.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+pub(crate) enum Plant {
+    /// An entry with the other lap's phase bit
+    Phase,
+    /// One entry more than the batch between two doorbells
+    Batch,
+    /// A doorbell that moves backwards
+    Backwards,
 }
 
 /// Who rings.

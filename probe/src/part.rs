@@ -10,6 +10,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::cli::Plant;
 use crate::report::{Finding, Put, Queues};
 
 /// The hidden command's name.
@@ -58,6 +59,8 @@ pub(crate) struct PutRequest {
     pub(crate) count: u64,
     /// Whether only the first adapter takes part: the put command's way.
     pub(crate) one_adapter: bool,
+    /// A rule to break after it.
+    pub(crate) plant: Option<Plant>,
 }
 
 /// A GPU that CUDA shows.

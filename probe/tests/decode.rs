@@ -63,7 +63,7 @@ fn nothing_to_decode_is_a_usage_error() {
 #[test]
 fn a_completion_names_its_status() {
     // req_id 7, status 7, flags: phase 1, send queue, RDMA write.
-    let output = run(&["decode", "--json", "--cqe", "0700 07 23 6500 0000"]);
+    let output = run(&["decode", "--json", "--cqe", "0700 07 23 6500 0000 0000000000000000"]);
     let document = document(&output);
     assert_eq!(status(&output), 0, "an error status breaks no rule");
     assert!(field(&document, "status").starts_with("7 ("));
@@ -72,5 +72,5 @@ fn a_completion_names_its_status() {
 
 #[test]
 fn a_completion_of_no_queue_breaks_a_rule() {
-    assert_eq!(status(&run(&["decode", "--cqe", "0700 00 00 6500 0000"])), 3);
+    assert_eq!(status(&run(&["decode", "--cqe", "0700 00 00 6500 0000 0000000000000000"])), 3);
 }

@@ -4,7 +4,7 @@ mod support;
 
 use std::process::Stdio;
 
-use support::{Machine, document, output, probe, run, state, status};
+use support::{Machine, document, output, probe, run, soft, state, status};
 
 fn complaint(args: &[&str]) -> (i32, String) {
     let output = run(args);
@@ -96,9 +96,8 @@ fn a_report_into_a_pipe_has_no_colour() {
 
 #[test]
 fn warnings_alone_are_status_4() {
-    let Some(provider) = support::softefa() else { return };
-    let mut command = probe(&["--soft", "--gpu", "none", "--json", "--time-limit", "60000"]);
-    command.env("SOFTEFA_LIBRARY", provider).env("FI_HMEM_P2P_DISABLED", "1");
+    let mut command = soft(&["--gpu", "none"]);
+    command.env("FI_HMEM_P2P_DISABLED", "1");
     let output = output(&mut command);
     assert_eq!(state(&document(&output), "ENV-006"), "warn");
     assert_eq!(status(&output), 4);

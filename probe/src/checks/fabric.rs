@@ -5,6 +5,7 @@ pub(crate) mod data;
 pub(crate) mod gda;
 pub(crate) mod objects;
 mod pattern;
+mod plant;
 pub(crate) mod queues;
 pub(crate) mod start;
 

@@ -11,7 +11,7 @@ use crate::report::Document;
 use crate::verdict::verdicts;
 
 /// What the check moves through the queues: small, and more than the phase of one entry.
-const PUT: PutRequest = PutRequest { bytes: 64, count: 16, one_adapter: false };
+const PUT: PutRequest = PutRequest { bytes: 64, count: 16, one_adapter: false, plant: None };
 
 /// Runs every check whose prerequisites hold.
 pub(crate) fn run(common: &Common) -> Result<(Document, Exit), CommandError> {

@@ -22,7 +22,8 @@ pub(crate) fn run(common: &Common, args: &PutArgs) -> Result<(Document, Exit), C
     for unit in env::CHECKS.iter().filter(|unit| ON_THE_WAY.contains(&unit.check.code)) {
         run.runner.run(unit, None, &mut run.system);
     }
-    let request = PutRequest { bytes: args.bytes, count: args.count, one_adapter: true };
+    let request =
+        PutRequest { bytes: args.bytes, count: args.count, one_adapter: true, plant: args.plant };
     let gathered = run.part(Part::Fabric, request)?;
     let mut findings = std::mem::take(&mut run.runner.findings);
     checks::sort(&mut findings);

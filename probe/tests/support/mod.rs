@@ -1,7 +1,7 @@
 //! Running the probe, made-up machines, and validating documents. Not every test file uses all of it.
 #![allow(dead_code, missing_docs)]
 
-pub mod schema;
+pub(crate) mod schema;
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -27,7 +27,7 @@ const FOREIGN: [&str; 12] = [
 ];
 
 /// The probe, in a clean environment. Its children get time enough for a busy machine.
-pub fn probe(args: &[&str]) -> Command {
+pub(crate) fn probe(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gda-probe"));
     FOREIGN.iter().for_each(|name| {
         command.env_remove(name);
@@ -37,22 +37,22 @@ pub fn probe(args: &[&str]) -> Command {
 }
 
 /// Arguments that let a busy machine take its time.
-pub const PATIENT: [&str; 2] = ["--time-limit", "60000"];
+pub(crate) const PATIENT: [&str; 2] = ["--time-limit", "60000"];
 
-pub fn run(args: &[&str]) -> Output {
+pub(crate) fn run(args: &[&str]) -> Output {
     output(&mut probe(args))
 }
 
-pub fn output(command: &mut Command) -> Output {
+pub(crate) fn output(command: &mut Command) -> Output {
     command.output().expect("the probe starts")
 }
 
-pub fn status(output: &Output) -> i32 {
+pub(crate) fn status(output: &Output) -> i32 {
     output.status.code().unwrap_or_else(|| panic!("ended by a signal: {output:?}"))
 }
 
 /// The document on stdout, validated against the schema.
-pub fn document(output: &Output) -> Value {
+pub(crate) fn document(output: &Output) -> Value {
     let text = String::from_utf8(output.stdout.clone()).expect("JSON is UTF-8");
     let document = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text:?} {output:?}"));
     schema::validate(&document);
@@ -60,21 +60,21 @@ pub fn document(output: &Output) -> Value {
 }
 
 /// The check with this code and, where given, subject.
-pub fn check<'a>(document: &'a Value, code: &str) -> &'a Value {
+pub(crate) fn check<'a>(document: &'a Value, code: &str) -> &'a Value {
     let checks = document["checks"].as_array().expect("a document of checks");
     let found = checks.iter().find(|check| check["code"] == code);
     found.unwrap_or_else(|| panic!("no {code} in {document:#}"))
 }
 
-pub fn state<'a>(document: &'a Value, code: &str) -> &'a str {
+pub(crate) fn state<'a>(document: &'a Value, code: &str) -> &'a str {
     check(document, code)["state"].as_str().expect("a state")
 }
 
 /// A made-up machine: a directory that goes with the value.
-pub struct Machine(PathBuf);
+pub(crate) struct Machine(PathBuf);
 
 impl Machine {
-    pub fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         let base = Path::new(env!("CARGO_TARGET_TMPDIR"));
         let path = base.join(format!("machine-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&path);
@@ -82,27 +82,27 @@ impl Machine {
         Self(path)
     }
 
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.0
     }
 
-    pub fn arg(&self) -> &str {
+    pub(crate) fn arg(&self) -> &str {
         self.0.to_str().expect("UTF-8")
     }
 
-    pub fn file(&self, path: &str, text: &str) -> &Self {
+    pub(crate) fn file(&self, path: &str, text: &str) -> &Self {
         let path = self.0.join(path.trim_start_matches('/'));
         fs::create_dir_all(path.parent().expect("a parent")).expect("directories");
         fs::write(path, text).expect("a file");
         self
     }
 
-    pub fn directory(&self, path: &str) -> &Self {
+    pub(crate) fn directory(&self, path: &str) -> &Self {
         fs::create_dir_all(self.0.join(path.trim_start_matches('/'))).expect("directories");
         self
     }
 
-    pub fn link(&self, path: &str, target: &str) -> &Self {
+    pub(crate) fn link(&self, path: &str, target: &str) -> &Self {
         let path = self.0.join(path.trim_start_matches('/'));
         fs::create_dir_all(path.parent().expect("a parent")).expect("directories");
         symlink(target, path).expect("a link");
@@ -110,7 +110,7 @@ impl Machine {
     }
 
     /// An EFA adapter as a working host shows it: `number` gives its names.
-    pub fn adapter(&self, number: u32) -> &Self {
+    pub(crate) fn adapter(&self, number: u32) -> &Self {
         let pci = format!("/sys/bus/pci/devices/0000:0{number}:00.0");
         self.file(&format!("{pci}/vendor"), "0x1d0f\n")
             .file(&format!("{pci}/device"), "0xefa3\n")
@@ -123,14 +123,14 @@ impl Machine {
     }
 
     /// An NVIDIA driver with these registry words.
-    pub fn nvidia(&self, words: &str) -> &Self {
+    pub(crate) fn nvidia(&self, words: &str) -> &Self {
         let version = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build\n";
         self.file("/proc/driver/nvidia/version", version)
             .file("/proc/driver/nvidia/params", &format!("EnableMSI: 1\nRegistryDwords: \"{words}\"\n"))
     }
 
     /// The document of a check on this machine, without libfabric and without GPU.
-    pub fn check(&self, more: &[&str]) -> Value {
+    pub(crate) fn check(&self, more: &[&str]) -> Value {
         let mut command = probe(&["--json", "--root", self.arg()]);
         command.args(more).env("LIBFABRIC_PATH", "/nonexistent/libfabric.so.1");
         document(&output(&mut command))
@@ -143,16 +143,18 @@ impl Drop for Machine {
     }
 }
 
-/// The software adapter's provider, where a build left it; `None` says on stderr that the test is
-/// skipped.
-pub fn softefa() -> Option<PathBuf> {
-    if let Some(named) = std::env::var_os("SOFTEFA_LIBRARY") {
-        return Some(PathBuf::from(named));
-    }
-    let beside = Path::new(env!("CARGO_BIN_EXE_gda-probe")).with_file_name("libsoftefa.so");
-    if beside.exists() {
-        return Some(beside);
-    }
-    eprintln!("skipped: no libsoftefa.so beside the probe; cargo build -p softefa makes it");
-    None
+/// The software adapter's provider, which this crate's tests depend on: Cargo leaves it beside the
+/// tests.
+pub(crate) fn softefa() -> PathBuf {
+    let tests = std::env::current_exe().expect("this test's file");
+    let beside = tests.with_file_name("libsoftefa.so");
+    assert!(beside.exists(), "no {}", beside.display());
+    beside
+}
+
+/// The probe on the software adapter, with JSON, patient.
+pub(crate) fn soft(args: &[&str]) -> Command {
+    let mut command = probe(args);
+    command.args(PATIENT).args(["--soft", "--json"]).env("SOFTEFA_LIBRARY", softefa());
+    command
 }

@@ -6,13 +6,13 @@ use serde_json::Value;
 const SCHEMA: &str = include_str!("../../../docs/schema/gda-probe-1.json");
 
 /// Panics where `document` does not keep the schema.
-pub fn validate(document: &Value) {
+pub(crate) fn validate(document: &Value) {
     let errors = errors(document);
     assert!(errors.is_empty(), "not what the schema says: {errors:#?}\n{document:#}");
 }
 
 /// Where `document` does not keep the schema.
-pub fn errors(document: &Value) -> Vec<String> {
+pub(crate) fn errors(document: &Value) -> Vec<String> {
     let schema: Value = serde_json::from_str(SCHEMA).expect("the schema is JSON");
     let mut found = Vec::new();
     walk(&schema, &schema, document, "$", &mut found);

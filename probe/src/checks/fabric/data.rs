@@ -9,7 +9,7 @@ use efa_gda::queue::{CloseError, MappedQueue, Put as QueuePut, PutError};
 use efa_gda::wire::{Peer, RemoteKey};
 
 use super::pattern::Pattern;
-use super::{Session, missing, refused};
+use super::{Session, missing, plant, refused};
 use crate::check::{Answers, Check, Nature, Outcome, SOFTWARE_ADAPTER, Trouble, Unit};
 use crate::part::PutRequest;
 use crate::report::{Kind, Put, Who};
@@ -192,8 +192,12 @@ fn arrives(session: &mut Session) -> Answers {
     let request = session.request.put;
     let Some(peer) = session.rig.peer else { return missing("the peer") };
     let moved = move_bytes(session, request, peer);
-    let checked = checker(session).map(|checker| checker.violations());
-    let violations = checked.unwrap_or_else(|_| Vec::new());
+    let checker = checker(session);
+    if let (Some(plant), Ok(checker), Some(queue)) = (request.plant, &checker, &session.rig.queue) {
+        plant::plant(plant, queue, peer);
+        plant::wait_until(|| checker.count() > 0, Duration::from_millis(session.request.wait));
+    }
+    let violations = checker.map(|checker| checker.violations()).unwrap_or_default();
     let (moved, answers) = match moved {
         Ok(moved) => match &moved.wrong {
             None => {
@@ -340,6 +344,9 @@ fn no_violation(session: &mut Session) -> Answers {
 }
 
 fn wrong_key(session: &mut Session) -> Answers {
+    if session.request.put.plant.is_some() {
+        return Outcome::unknown("the queue was broken on purpose").into();
+    }
     let Some(peer) = session.rig.peer else { return missing("the peer") };
     let memory = match Memory::register(session, 64) {
         Ok(memory) => memory,

@@ -1,0 +1,46 @@
+//! Mistakes made on purpose, to see that the software adapter finds them and that the report names
+//! them. Reached by a hidden option, under `--soft` only.
+
+use std::time::{Duration, Instant};
+
+use efa_gda::executor::host::{self, EntrySpec};
+use efa_gda::queue::MappedQueue;
+use efa_gda::wire::Peer;
+use efa_gda_sys::device::efa_gda_peer;
+
+use crate::cli::Plant;
+
+/// Breaks a rule on a queue with nothing in flight. The queue is of no use after that.
+pub(crate) fn plant(plant: Plant, queue: &MappedQueue, peer: Peer) {
+    let raw = queue.as_ptr().as_ptr();
+    // SAFETY: the struct lives as long as `queue`; nobody posts meanwhile.
+    let rung = unsafe { (&raw const (*raw).turn.rung).read_volatile() };
+    let send = queue.exposure().sq;
+    let (entries, flip) = match plant {
+        Plant::Phase => (1, true),
+        Plant::Batch => (send.max_batch.saturating_add(1).min(send.num_entries), false),
+        Plant::Backwards => (0, false),
+    };
+    for counter in (0..entries).map(|index| rung.wrapping_add(index)) {
+        let lap_is_odd = counter / send.num_entries % 2 == 1;
+        let peer = efa_gda_peer {
+            ah: peer.address_handle.get(),
+            qpn: peer.queue_pair.get(),
+            qkey: peer.queue_key.get(),
+        };
+        let entry = host::encode_entry(&EntrySpec { peer, phase: lap_is_odd != flip, ..EntrySpec::default() });
+        // SAFETY: the rings live as long as `queue`; the slot is masked by the ring's depth.
+        unsafe { host::write_raw(raw, counter & (send.num_entries - 1), &entry) };
+    }
+    let value = if plant == Plant::Backwards { rung.wrapping_sub(1) } else { rung.wrapping_add(entries) };
+    // SAFETY: the doorbell lives as long as `queue`.
+    unsafe { host::ring_raw(raw, value & 0xffff) };
+}
+
+/// Waits until `done`, or for `limit`.
+pub(crate) fn wait_until(done: impl Fn() -> bool, limit: Duration) {
+    let deadline = Instant::now() + limit;
+    while !done() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}

@@ -1,0 +1,117 @@
+//! Libraries and providers that are missing, old, broken or hostile: a failed check with a fix,
+//! status 3, and a probe that goes on.
+
+mod support;
+
+use serde_json::Value;
+use support::{PATIENT, check, document, output, probe, soft, state, status};
+
+/// The document of a check on a software adapter that is asked to be bad.
+fn bad(set: &[(&str, &str)]) -> Value {
+    let output = output(soft(&["--gpu", "none"]).envs(set.iter().copied()));
+    let document = document(&output);
+    assert_eq!(status(&output), 3, "{document:#}");
+    document
+}
+
+fn fails_with_a_fix(document: &Value, code: &str) {
+    let check = check(document, code);
+    assert_eq!(check["state"], "fail", "{check:#}");
+    assert!(check["fix"].as_str().is_some_and(|fix| !fix.is_empty()), "{check:#}");
+}
+
+#[test]
+fn no_libfabric() {
+    let document = bad(&[("LIBFABRIC_PATH", "/nonexistent/libfabric.so.1")]);
+    fails_with_a_fix(&document, "LIB-001");
+    assert_eq!(check(&document, "PUT-002")["blocked_by"], "LIB-001");
+}
+
+#[test]
+fn a_library_that_is_no_libfabric() {
+    let document = bad(&[("LIBFABRIC_PATH", "libc.so.6")]);
+    fails_with_a_fix(&document, "LIB-001");
+}
+
+#[test]
+fn a_file_that_is_no_library() {
+    let document = bad(&[("LIBFABRIC_PATH", "/proc/self/status")]);
+    fails_with_a_fix(&document, "LIB-001");
+}
+
+#[test]
+fn no_efa_provider() {
+    let document = bad(&[("FI_PROVIDER", "^efa")]);
+    fails_with_a_fix(&document, "FAB-001");
+    assert_eq!(check(&document, "GDA-002")["blocked_by"], "FAB-001");
+}
+
+#[test]
+fn no_adapter_for_libfabrics_own_provider() {
+    let output = output(probe(&["--json", "--gpu", "none"]).args(PATIENT).env("FI_PROVIDER", "^efa"));
+    assert_eq!((state(&document(&output), "FAB-001"), status(&output)), ("fail", 3));
+}
+
+#[test]
+fn efa_without_efa_direct() {
+    let document = bad(&[("SOFTEFA_FABRICS", "efa")]);
+    assert_eq!(state(&document, "FAB-001"), "pass");
+    fails_with_a_fix(&document, "FAB-002");
+}
+
+#[test]
+fn a_domain_without_gda_operations() {
+    let document = bad(&[("SOFTEFA_BREAK", "no-gda")]);
+    fails_with_a_fix(&document, "GDA-002");
+    assert_eq!(check(&document, "GDA-003")["blocked_by"], "GDA-002");
+}
+
+#[test]
+fn a_provider_older_than_the_gda_operations() {
+    let document = bad(&[("SOFTEFA_PROV_VERSION", "201.0")]);
+    fails_with_a_fix(&document, "GDA-001");
+    assert!(check(&document, "GDA-001")["required"].as_str().unwrap().contains("2.3"));
+}
+
+#[test]
+fn a_table_of_five_pointers_is_used_as_five() {
+    let output = output(soft(&["--gpu", "none"]).env("SOFTEFA_PROV_VERSION", "205.0"));
+    let document = document(&output);
+    assert_eq!(status(&output), 0, "{document:#}");
+    assert!(check(&document, "GDA-007")["observed"].as_str().unwrap().contains("not offered"));
+}
+
+#[test]
+fn geometry_that_breaks_a_rule() {
+    for defect in ["depth0", "depth3", "entry96", "unaligned-doorbell", "null-buffer"] {
+        let document = bad(&[("SOFTEFA_BREAK", defect)]);
+        fails_with_a_fix(&document, "QUE-001");
+        assert_eq!(check(&document, "PUT-001")["blocked_by"], "QUE-001", "{defect}");
+    }
+}
+
+#[test]
+fn a_provider_that_crashes_in_getinfo() {
+    let document = bad(&[("SOFTEFA_BREAK", "crash-getinfo")]);
+    fails_with_a_fix(&document, "FAB-001");
+    assert!(check(&document, "FAB-001")["observed"].as_str().unwrap().contains("SIGSEGV"));
+    assert_eq!(check(&document, "PUT-002")["blocked_by"], "FAB-001");
+}
+
+#[test]
+fn a_provider_that_never_returns_from_getinfo() {
+    let mut command = probe(&["--soft", "--json", "--gpu", "none", "--time-limit", "2000"]);
+    command.env("SOFTEFA_LIBRARY", support::softefa()).env("SOFTEFA_BREAK", "hang-getinfo");
+    let output = output(&mut command);
+    let document = document(&output);
+    fails_with_a_fix(&document, "FAB-001");
+    assert!(check(&document, "FAB-001")["observed"].as_str().unwrap().contains("no answer within 2000 ms"));
+    assert_eq!(status(&output), 3);
+}
+
+#[test]
+fn the_distributions_libfabric_is_used_at_its_own_api() {
+    let document = document(&output(&mut soft(&["--gpu", "none"])));
+    let observed = check(&document, "LIB-002")["observed"].as_str().unwrap();
+    assert!(observed.contains("used at API"), "{observed}");
+}

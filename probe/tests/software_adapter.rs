@@ -1,0 +1,130 @@
+//! The probe through libfabric and the software adapter: checks, verdicts, puts.
+
+mod support;
+
+use std::os::unix::fs::PermissionsExt;
+
+use serde_json::Value;
+use support::{Machine, check, document, output, soft, state, status};
+
+/// A put's document and status.
+fn put(args: &[&str], set: &[(&str, &str)]) -> (Value, i32) {
+    let mut command = soft(&["put", "--op", "write", "--executor", "host"]);
+    let output = output(command.args(args).envs(set.iter().copied()));
+    (document(&output), status(&output))
+}
+
+#[test]
+fn a_check_passes_from_environment_to_verified_completion() {
+    let output = output(&mut soft(&["check", "--gpu", "none"]));
+    let document = document(&output);
+    assert_eq!(status(&output), 0, "{document:#}");
+    for code in ["LIB-001", "FAB-009", "GDA-003", "QUE-001", "QUE-006", "PUT-001", "PUT-002", "PUT-004", "PUT-005"] {
+        assert_eq!(state(&document, code), "pass", "{code}");
+    }
+    assert_eq!(document["put"]["verified"], true);
+}
+
+#[test]
+fn without_gpu_the_verdict_is_none_and_says_what_works() {
+    let document = document(&output(&mut soft(&["--gpu", "none"])));
+    let verdict = &document["verdict"][0];
+    assert_eq!((&verdict["gpu"], &verdict["result"]), (&"none".into(), &"none".into()));
+    assert!(verdict["next"].as_str().unwrap().contains("work from the host"), "{verdict}");
+}
+
+#[test]
+fn queue_geometry_is_reported() {
+    let document = document(&output(&mut soft(&[])));
+    let queues = &document["queues"];
+    assert!(queues["sq"]["num_entries"].as_u64().unwrap().is_power_of_two());
+    assert_eq!((&queues["rq"]["entry_size"], &queues["cq"]["phase"]), (&16.into(), &1.into()));
+}
+
+#[test]
+fn puts_of_every_size_are_verified() {
+    for bytes in ["0", "1", "31", "32", "33", "63", "64", "80", "81", "4096", "1048577"] {
+        let (document, status) = put(&["--bytes", bytes, "--count", "3"], &[]);
+        assert_eq!((&document["put"]["verified"], status), (&true.into(), 0), "{bytes} bytes: {document:#}");
+    }
+}
+
+#[test]
+fn many_puts_pass_every_ring_wrap_and_the_doorbells() {
+    let (document, status) = put(&["--bytes", "64", "--count", "200000"], &[]);
+    let put = &document["put"];
+    assert_eq!((&put["completed"], &put["verified"], status), (&200_000.into(), &true.into(), 0), "{document:#}");
+}
+
+#[test]
+fn a_put_is_verified_however_its_requests_are_reordered() {
+    let (document, status) = put(&["--bytes", "100", "--count", "5000"], &[("SOFTEFA_REORDER", "16")]);
+    assert_eq!((&document["put"]["verified"], status), (&true.into(), 0), "{document:#}");
+}
+
+#[test]
+fn an_error_completion_fails_the_put_with_its_status() {
+    let (document, status) = put(&["--count", "4"], &[("SOFTEFA_INJECT", "3:13")]);
+    assert_eq!((&document["put"]["verified"], status), (&false.into(), 3));
+    let observed = check(&document, "PUT-002")["observed"].as_str().unwrap();
+    assert!(observed.contains("status 13"), "{observed}");
+}
+
+#[test]
+fn a_broken_rule_is_named_and_fails_the_put() {
+    for (plant, word) in [("phase", "phase"), ("batch", "batch"), ("backwards", "backward")] {
+        // A batch is judged by the doorbell's advance where no doorbell can be missed.
+        let set = [("SOFTEFA_MAX_BATCH", "16"), ("SOFTEFA_EVERY_DOORBELL", "1")];
+        let (document, status) = put(&["--count", "9", "--plant", plant], &set);
+        assert_eq!((&document["put"]["verified"], status), (&false.into(), 3), "{plant}");
+        let observed = check(&document, "PUT-003")["observed"].as_str().unwrap_or_default().to_lowercase();
+        assert!(observed.contains(word), "{plant}: {document:#}");
+    }
+}
+
+#[test]
+fn more_bytes_than_memory_is_a_failure_with_a_reason() {
+    let (document, status) = put(&["--bytes", "4611686018427387904"], &[]);
+    assert_eq!((state(&document, "PUT-002"), status), ("fail", 3));
+}
+
+#[test]
+fn nothing_to_move_is_a_usage_error() {
+    assert_eq!(status(&output(soft(&["put"]).args(["--count", "0"]))), 2);
+}
+
+#[test]
+fn each_adapter_has_its_checks_and_its_verdict() {
+    let document = document(&output(soft(&["--gpu", "none"]).env("SOFTEFA_ADAPTERS", "3")));
+    let moved = document["checks"].as_array().unwrap().iter().filter(|check| check["code"] == "PUT-002");
+    assert_eq!((moved.count(), document["verdict"].as_array().unwrap().len()), (3, 3));
+}
+
+#[test]
+fn one_adapter_of_several_can_be_named() {
+    let document = document(&output(soft(&["--device", "softefa1"]).env("SOFTEFA_ADAPTERS", "3")));
+    let adapters: Vec<_> = document["verdict"].as_array().unwrap().iter().map(|one| &one["adapter"]).collect();
+    assert_eq!(adapters, ["softefa1-rdm"]);
+}
+
+#[test]
+fn an_adapter_that_is_not_there_fails_with_those_that_are() {
+    let document = document(&output(&mut soft(&["--device", "nothing"])));
+    assert!(check(&document, "FAB-003")["observed"].as_str().unwrap().contains("softefa0-rdm"));
+}
+
+#[test]
+fn the_provider_directory_goes_with_the_run() {
+    let machine = Machine::new("tmp");
+    std::fs::set_permissions(machine.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    assert_eq!(status(&output(soft(&["put"]).env("TMPDIR", machine.path()))), 0);
+    assert_eq!(std::fs::read_dir(machine.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_provider_that_is_not_there_fails_env_000_and_blocks_libfabric() {
+    let output = output(soft(&[]).env("SOFTEFA_LIBRARY", "/nonexistent/libsoftefa.so"));
+    let document = document(&output);
+    assert_eq!((state(&document, "ENV-000"), status(&output)), ("fail", 3));
+    assert_eq!(check(&document, "LIB-001")["blocked_by"], "ENV-000");
+}
