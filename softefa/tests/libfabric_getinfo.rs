@@ -95,6 +95,7 @@ fn an_answer_can_be_copied_and_asked_for_again() {
         unsafe {
             assert_eq!(text((*(*info).domain_attr).name), text((*(*copy).domain_attr).name));
             assert_eq!(text((*(*(*copy).nic).device_attr).name), "softefa0");
+            assert_ne!((*copy).nic, (*info).nic, "each info closes its own");
         }
         let again = client.getinfo(&Hints(copy)).expect("an answer serves as hints");
         assert_eq!(names(&client, again), [direct(0)]);

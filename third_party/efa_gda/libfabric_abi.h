@@ -84,6 +84,8 @@ enum { FI_TC_UNSPEC = 0 };
 enum {
   FI_GETWAIT = 5,
   FI_ENABLE = 6,
+  /* On a fid_nic: arg is where the copy goes. */
+  FI_DUP = 15,
 };
 enum { FI_OPT_ENDPOINT = 0 };
 
@@ -153,6 +155,7 @@ enum {
   FI_CLASS_EQ,
   FI_CLASS_CQ,
   FI_CLASS_CNTR,
+  FI_CLASS_NIC = 20,
 };
 
 struct fid;

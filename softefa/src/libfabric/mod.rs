@@ -28,6 +28,7 @@ mod uses;
 
 use std::ffi::{CStr, c_void};
 use std::ptr;
+use std::sync::{Mutex, PoisonError};
 
 use efa_gda_sys::fi;
 
@@ -56,7 +57,7 @@ pub extern "C" fn fi_prov_ini() -> *mut fi::fi_provider {
                 config::NEWEST
             }
         };
-        Box::into_raw(Box::new(fi::fi_provider {
+        keep(Box::new(fi::fi_provider {
             version,
             fi_version: API,
             context: fi::fi_context { internal: [ptr::null_mut(); 4] },
@@ -67,6 +68,15 @@ pub extern "C" fn fi_prov_ini() -> *mut fi::fi_provider {
         }))
     })
     .unwrap_or(ptr::null_mut())
+}
+
+/// Hands out `provider`, and remembers it: libfabric forgets its providers at exit without freeing
+/// them, which leak checkers would report.
+fn keep(provider: Box<fi::fi_provider>) -> *mut fi::fi_provider {
+    static KEPT: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+    let provider = Box::into_raw(provider);
+    KEPT.lock().unwrap_or_else(PoisonError::into_inner).push(provider.addr());
+    provider
 }
 
 /// libfabric's last word to a provider, at exit. The adapters' threads end when their last domain

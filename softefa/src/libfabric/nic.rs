@@ -1,6 +1,7 @@
-//! `fid_nic`: what an info says about the device itself. Closed by libfabric with the info.
+//! `fid_nic`: what an info says about the device itself. Copied and closed by libfabric with the
+//! info; a nic that could not be copied would be shared by both infos and closed twice.
 
-use std::ffi::{CString, c_char, c_int};
+use std::ffi::{CString, c_char, c_int, c_void};
 use std::net::Ipv6Addr;
 use std::ptr;
 
@@ -18,6 +19,8 @@ struct Nic {
     device: fi::fi_device_attr,
     bus: fi::fi_bus_attr,
     link: fi::fi_link_attr,
+    /// What it describes, for copies.
+    adapter: AdapterFace,
     /// What the structs above point to.
     _strings: Vec<CString>,
 }
@@ -26,17 +29,16 @@ static OPS: fi::fi_ops = fi::fi_ops {
     size: size_of::<fi::fi_ops>(),
     close: Some(close),
     bind: Some(ffi::no_bind),
-    control: Some(ffi::no_control),
+    control: Some(control),
     ops_open: Some(ffi::no_ops_open),
-    // libfabric prints a nic itself when there is no such operation.
+    // Where it is missing, libfabric prints the nic's address.
     tostr: None,
     ops_set: None,
 };
 
 // SAFETY: repr(C), begins with fid_nic, which begins with fid; OPS is used by this type alone.
 unsafe impl Object for Nic {
-    // libfabric gives nics no class of their own.
-    const CLASS: u32 = fi::FI_CLASS_UNSPEC;
+    const CLASS: u32 = fi::FI_CLASS_NIC;
     fn ops() -> *const fi::fi_ops {
         &raw const OPS
     }
@@ -76,7 +78,14 @@ pub(crate) fn expose(adapter: &AdapterFace) -> Result<*mut fi::fid_nic, Code> {
         link_attr: ptr::null_mut(),
         prov_attr: ptr::null_mut(),
     };
-    let nic = ffi::expose::<Nic, Nic>(Box::new(Nic { fid, device, bus, link, _strings: strings }));
+    let nic = ffi::expose::<Nic, Nic>(Box::new(Nic {
+        fid,
+        device,
+        bus,
+        link,
+        adapter: adapter.clone(),
+        _strings: strings,
+    }));
     // SAFETY: just made, seen by nobody else; the nic keeps its address until it is closed.
     unsafe {
         (*nic).fid.device_attr = &raw mut (*nic).device;
@@ -84,6 +93,18 @@ pub(crate) fn expose(adapter: &AdapterFace) -> Result<*mut fi::fid_nic, Code> {
         (*nic).fid.link_attr = &raw mut (*nic).link;
     }
     Ok(nic.cast())
+}
+
+unsafe extern "C" fn control(fid: *mut fi::fid, command: c_int, arg: *mut c_void) -> c_int {
+    ffi::entry(|| {
+        // SAFETY: libfabric's contract: an open fid.
+        let nic = unsafe { ffi::object::<Nic>(fid) }?;
+        match u32::try_from(command) {
+            // SAFETY: with this command, libfabric gives the place for the copy.
+            Ok(fi::FI_DUP) => unsafe { ffi::store(arg.cast(), expose(&nic.adapter)?) },
+            _ => Err(Code::NOT_PROVIDED),
+        }
+    })
 }
 
 /// `fi_close` on a nic.
