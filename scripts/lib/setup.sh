@@ -85,18 +85,43 @@ install_missing() {
     return 1
   fi
   say "installing $list"
-  local log
+  local log kept
   log=$(mktemp)
+  kept=$(keep_certificates)
   # shellcheck disable=SC2086 # a list of package names
   if ! { as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300 update &&
     as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=300 \
       install --no-install-recommends $list; } </dev/null >"$log" 2>&1; then
     tail -n 20 "$log" >&2
     rm -f "$log"
+    restore_certificates "$kept"
     say "could not install $list; what apt-get said is above"
     return 1
   fi
   rm -f "$log"
+  restore_certificates "$kept"
+}
+
+CERTIFICATES=/etc/ssl/certs/ca-certificates.crt
+
+# A bundle of certificates that was put there without the package ca-certificates is lost when
+# another package brings that one in, and with it the way to the registries. Prints a copy's name.
+keep_certificates() {
+  local copy
+  [[ -s $CERTIFICATES ]] || return 0
+  dpkg-query -W -f '${Status}' ca-certificates 2>/dev/null | grep -q 'ok installed' && return 0
+  copy=$(mktemp)
+  cp -- "$CERTIFICATES" "$copy"
+  printf '%s\n' "$copy"
+}
+
+restore_certificates() {
+  [[ -n $1 ]] || return 0
+  if ! cmp -s -- "$1" "$CERTIFICATES"; then
+    as_root cp -- "$1" "$CERTIFICATES"
+    say "kept $CERTIFICATES as it was, which a package had replaced"
+  fi
+  rm -f -- "$1"
 }
 
 # ---- Rust -----------------------------------------------------------------------
