@@ -1,0 +1,293 @@
+//! The verbs layer over real libibverbs and libefa, and an adapter: hardware, or a software one that
+//! the process was started under (`softefa run`).
+//!
+//! `EFA_GDA_VERBS_ADAPTER` names the adapter, or is `any`; without it nothing here runs. With it, an
+//! adapter that cannot be opened is a failure. Traffic goes from the adapter to itself.
+
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::ptr::NonNull;
+use std::time::Duration;
+
+use efa_gda::executor::host;
+use efa_gda::queue::{Geometry, geometry};
+use efa_gda::verbs::*;
+use efa_gda::wire::{CompletionStatus, EntrySize, Peer, ProcessingHints, QueueKey};
+use efa_gda_sys::device::{self, efa_gda_peer, efa_gda_put_args, efa_gda_queue};
+
+const KEY: QueueKey = QueueKey::new(0x5eed);
+const LIMIT: Duration = Duration::from_secs(20);
+
+fn adapter() -> Option<Context> {
+    let Ok(name) = std::env::var("EFA_GDA_VERBS_ADAPTER") else {
+        eprintln!("skipped: EFA_GDA_VERBS_ADAPTER names no adapter");
+        return None;
+    };
+    let name = (name != "any").then_some(name);
+    Some(
+        Library::load()
+            .and_then(|library| library.adapter(name.as_deref()))
+            .unwrap_or_else(|e| panic!("{e}")),
+    )
+}
+
+/// A queue pair with a completion queue of its own.
+struct Queue {
+    pair: QueuePair<Ready>,
+    shared: Box<efa_gda_queue>,
+}
+
+impl Queue {
+    fn new(domain: &ProtectionDomain, options: &QueuePairOptions) -> Self {
+        let completions = CompletionQueue::create(domain.context(), 1024).unwrap();
+        Self::on(domain, &completions, options)
+    }
+
+    fn on(domain: &ProtectionDomain, completions: &CompletionQueue, options: &QueuePairOptions) -> Self {
+        let pair = QueuePair::create(domain, completions, completions, options).unwrap();
+        let pair = pair.activate(KEY).unwrap();
+        assert!(completions.claim());
+        let shared = Box::new(geometry(&Geometry {
+            exposure: pair.exposure().unwrap(),
+            limits: domain.context().limits().unwrap(),
+            number: pair.number(),
+            hints: ProcessingHints::NONE,
+            receives: true,
+            abort: std::ptr::null(),
+        }));
+        Self { pair, shared }
+    }
+
+    /// `count` requests of `bytes` bytes, one behind the other.
+    fn put(
+        &mut self,
+        op: u32,
+        peer: Peer,
+        local: &MemoryRegion,
+        remote: RemoteRegion,
+        bytes: u64,
+        count: u64,
+    ) -> host::PutOutcome {
+        let args = efa_gda_put_args {
+            queue: &raw mut *self.shared,
+            peer: efa_gda_peer {
+                ah: peer.address_handle.get(),
+                qpn: peer.queue_pair.get(),
+                qkey: peer.queue_key.get(),
+            },
+            op,
+            local_address: local.address(),
+            remote_address: remote.address,
+            lkey: local.local_key().get(),
+            rkey: remote.key.get(),
+            bytes,
+            count,
+            local_stride: bytes,
+            remote_stride: bytes,
+            timeout_ns: LIMIT.as_nanos() as u64,
+            ..Default::default()
+        };
+        // SAFETY: the struct holds what a live queue pair exposes, and nothing else uses it; local
+        // bytes lie in a region of the caller's.
+        unsafe { host::put(&args, 32) }.unwrap()
+    }
+}
+
+fn region(domain: &ProtectionDomain, bytes: &[u8]) -> MemoryRegion {
+    let buffer = Buffer::zeroed(bytes.len()).unwrap();
+    buffer.write(0, bytes).unwrap();
+    MemoryRegion::register(domain, buffer, Access::ALL).unwrap()
+}
+
+fn content(region: &MemoryRegion) -> Vec<u8> {
+    let mut bytes = vec![0; region.len()];
+    region.buffer().unwrap().read(0, &mut bytes).unwrap();
+    bytes
+}
+
+fn pattern(length: usize) -> Vec<u8> {
+    (0..length).map(|at| (at % 251) as u8 + 1).collect()
+}
+
+#[test]
+fn queues_are_exposed_with_the_depth_asked_for() {
+    let Some(context) = adapter() else { return };
+    let domain = ProtectionDomain::allocate(&context).unwrap();
+    let options = QueuePairOptions::new().send_entries(100).receive_entries(60);
+    let exposure = *Queue::new(&domain, &options).pair.exposure().as_ref().unwrap();
+    assert_eq!((exposure.sq.num_entries, exposure.rq.num_entries), (128, 64));
+    assert_eq!((exposure.sq.entry_size, exposure.cq.num_entries), (EntrySize::B64, 1024));
+}
+
+#[test]
+fn wide_entries_are_exposed_where_the_adapter_has_them() {
+    let Some(context) = adapter() else { return };
+    let domain = ProtectionDomain::allocate(&context).unwrap();
+    let completions = CompletionQueue::create(&context, 1024).unwrap();
+    let options = QueuePairOptions::new().entry_size(EntrySize::B128);
+    let made = QueuePair::create(&domain, &completions, &completions, &options);
+    if context.attributes().has_wide_entries() {
+        let ready = made.unwrap().activate(KEY).unwrap();
+        assert_eq!(ready.exposure().unwrap().sq.entry_size, EntrySize::B128);
+    } else {
+        assert!(matches!(made, Err(Error::Exceeds { what: "inline bytes", .. })));
+    }
+}
+
+#[test]
+fn the_deepest_send_queue_that_is_told_can_be_made() {
+    let Some(context) = adapter() else { return };
+    let domain = ProtectionDomain::allocate(&context).unwrap();
+    let depth = context.max_send_entries(false).unwrap();
+    let queue = Queue::new(&domain, &QueuePairOptions::new().send_entries(depth));
+    assert_eq!(queue.pair.exposure().unwrap().sq.num_entries, depth);
+}
+
+#[test]
+fn an_address_leads_back_to_its_queue_pair() {
+    let Some(context) = adapter() else { return };
+    let domain = ProtectionDomain::allocate(&context).unwrap();
+    let mut queue = Queue::new(&domain, &QueuePairOptions::new());
+    let address = queue.pair.address().unwrap();
+    let peer = queue.pair.peer(&address).unwrap();
+    assert_eq!((peer.queue_pair, peer.queue_key), (queue.pair.number(), KEY));
+}
+
+/// Memory that can be given as a descriptor, as a dmabuf is. A kernel takes only true dmabufs.
+fn shareable(length: usize) -> (OwnedFd, NonNull<u8>) {
+    // SAFETY: a C string, and no flags.
+    let fd = unsafe { libc::memfd_create(c"completions".as_ptr(), 0) };
+    assert!(fd >= 0);
+    // SAFETY: just opened, and ours.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    // SAFETY: the descriptor is open.
+    assert_eq!(unsafe { libc::ftruncate(fd.as_raw_fd(), length as i64) }, 0);
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+    // SAFETY: a new mapping of an open file, wherever the kernel puts it.
+    let address = unsafe { libc::mmap(std::ptr::null_mut(), length, protection, flags, fd.as_raw_fd(), 0) };
+    assert_ne!(address, libc::MAP_FAILED);
+    (fd, NonNull::new(address.cast()).unwrap())
+}
+
+/// A queue that completes in shareable memory, and that memory; None, with a line that says so,
+/// where that cannot be.
+fn external(domain: &ProtectionDomain) -> Option<(Queue, NonNull<u8>)> {
+    let context = domain.context();
+    if !context.attributes().has(Capability::ExternalCompletionQueue) {
+        eprintln!("skipped: {} has no completion queues in external memory", context.name());
+        return None;
+    }
+    let (dmabuf, buffer) = shareable(1 << 16);
+    let memory =
+        ExternalMemory { dmabuf: dmabuf.as_fd(), offset: 0, length: 1 << 16, buffer: buffer.as_ptr() };
+    // SAFETY: the mapping is never undone.
+    match unsafe { CompletionQueue::create_external(context, &memory, 256) } {
+        Ok(completions) => {
+            let options = QueuePairOptions::new().send_entries(64).receive_entries(64);
+            Some((Queue::on(domain, &completions, &options), buffer))
+        }
+        Err(error) if error.errno() == Some(libc::EINVAL) => {
+            eprintln!("skipped: this kernel takes true dmabufs alone: {error}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn a_completion_queue_in_external_memory_is_exposed_where_it_was_given() {
+    let Some(context) = adapter() else { return };
+    let domain = ProtectionDomain::allocate(&context).unwrap();
+    let Some((queue, buffer)) = external(&domain) else { return };
+    let ring = queue.pair.exposure().unwrap().cq;
+    assert_eq!((ring.buffer, ring.num_entries), (buffer, 256));
+}
+
+#[test]
+fn completions_arrive_in_external_memory() {
+    let Some(context) = adapter() else { return };
+    let domain = ProtectionDomain::allocate(&context).unwrap();
+    let Some((mut queue, _)) = external(&domain) else { return };
+    writes(&mut queue, &domain, 64, 1000);
+}
+
+/// Writes `count` times `bytes` bytes from a queue to itself, and compares all of them.
+fn writes(queue: &mut Queue, domain: &ProtectionDomain, bytes: usize, count: usize) {
+    let sent = pattern(bytes * count);
+    let (source, target) = (region(domain, &sent), region(domain, &vec![0; bytes * count]));
+    let address = queue.pair.address().unwrap();
+    let peer = queue.pair.peer(&address).unwrap();
+    let outcome =
+        queue.put(device::EFA_GDA_OP_WRITE, peer, &source, target.remote(), bytes as u64, count as u64);
+    assert_eq!(outcome.status, Ok(()), "{outcome:?}");
+    assert_eq!(content(&target), sent);
+}
+
+#[test]
+fn bytes_that_are_written_arrive_past_every_wrap_of_the_rings() {
+    let Some(context) = adapter() else { return };
+    let domain = ProtectionDomain::allocate(&context).unwrap();
+    let mut queue = Queue::new(&domain, &QueuePairOptions::new().send_entries(128).receive_entries(128));
+    writes(&mut queue, &domain, 64, 5000);
+}
+
+#[test]
+fn eight_mebibytes_arrive_in_one_write() {
+    let Some(context) = adapter() else { return };
+    let domain = ProtectionDomain::allocate(&context).unwrap();
+    writes(&mut Queue::new(&domain, &QueuePairOptions::new()), &domain, 8 << 20, 1);
+}
+
+#[test]
+fn inline_writes_arrive_from_128_byte_entries() {
+    let Some(context) = adapter() else { return };
+    if !context.attributes().has_wide_entries() {
+        eprintln!("skipped: {} has no 128-byte entries", context.name());
+        return;
+    }
+    let domain = ProtectionDomain::allocate(&context).unwrap();
+    let mut queue = Queue::new(&domain, &QueuePairOptions::new().entry_size(EntrySize::B128));
+    let sent = pattern(80 * 50);
+    let (source, target) = (region(&domain, &sent), region(&domain, &vec![0; sent.len()]));
+    let address = queue.pair.address().unwrap();
+    let peer = queue.pair.peer(&address).unwrap();
+    let outcome = queue.put(device::EFA_GDA_OP_INLINE_WRITE, peer, &source, target.remote(), 80, 50);
+    assert_eq!(outcome.status, Ok(()), "{outcome:?}");
+    assert_eq!(content(&target), sent);
+}
+
+#[test]
+fn a_key_that_no_region_has_is_told_by_the_completion() {
+    let Some(context) = adapter() else { return };
+    let domain = ProtectionDomain::allocate(&context).unwrap();
+    let mut queue = Queue::new(&domain, &QueuePairOptions::new());
+    let memory = region(&domain, &[1; 64]);
+    let gone = region(&domain, &[0; 64]);
+    let remote = gone.remote();
+    gone.close().unwrap();
+    let address = queue.pair.address().unwrap();
+    let peer = queue.pair.peer(&address).unwrap();
+    let outcome = queue.put(device::EFA_GDA_OP_WRITE, peer, &memory, remote, 64, 1);
+    let status = CompletionStatus::from_code(outcome.completion_status as u8);
+    assert_eq!(status, CompletionStatus::RemoteBadAddress, "{outcome:?}");
+}
+
+#[test]
+fn a_thousand_of_everything_leave_no_descriptor_behind() {
+    let Some(context) = adapter() else { return };
+    let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let cycle = || {
+        let domain = ProtectionDomain::allocate(&context).unwrap();
+        let mut queue = Queue::new(&domain, &QueuePairOptions::new().send_entries(16).receive_entries(16));
+        let address = queue.pair.address().unwrap();
+        queue.pair.peer(&address).unwrap();
+        queue.pair.retain(region(&domain, &[0; 64]));
+        queue.pair.close().unwrap();
+        domain.close().unwrap();
+    };
+    cycle();
+    let before = open();
+    (0..1000).for_each(|_| cycle());
+    assert_eq!(open(), before);
+}
