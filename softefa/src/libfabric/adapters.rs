@@ -78,9 +78,8 @@ pub(crate) fn faces(config: &Config) -> Result<Vec<AdapterFace>, Code> {
 /// # Errors
 /// [`Code::NO_DEVICE`] for another name; what the adapter says when it cannot be made.
 pub(crate) fn find(config: &Config, name: &str) -> Result<(AdapterFace, Arc<Adapter>), Code> {
-    let faces = faces(config)?.into_iter().enumerate();
-    let (index, face) =
-        faces.into_iter().find(|(_, face)| face.domain_name() == name).ok_or(Code::NO_DEVICE)?;
+    let mut faces = faces(config)?.into_iter().enumerate();
+    let (index, face) = faces.find(|(_, face)| face.domain_name() == name).ok_or(Code::NO_DEVICE)?;
     let mut adapters = ADAPTERS.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((_, adapter)) = adapters.iter().find(|(found, _)| *found == index) {
         return Ok((face, Arc::clone(adapter)));

@@ -150,7 +150,7 @@ impl Drop for Table {
         let entries = self.entries.get_mut().unwrap_or_else(PoisonError::into_inner);
         for entry in entries.iter().flatten() {
             if let Err(error) = self.domain.adapter.destroy_address_handle(entry.handle) {
-                tracing::error!(%error, "an address handle was gone before its address vector");
+                ffi::log(format_args!("an address handle was gone before its address vector: {error}"));
             }
         }
     }

@@ -1,5 +1,15 @@
 //! What the environment asks of the provider: which release it claims to be, which fabrics and how
-//! many adapters it offers, and how it is to be broken. The adapter's own switches are not here.
+//! many adapters it offers, and how it is to be broken. The adapter's own switches are in
+//! [`crate::device::AdapterConfig::with_variables`].
+//!
+//! | variable | meaning |
+//! |---|---|
+//! | `SOFTEFA_PROV_VERSION` | MAJOR.MINOR: the provider version; tables are as long as in that release (206.0) |
+//! | `SOFTEFA_FABRICS` | `efa-direct`, `efa`, or both with a comma (`efa-direct`) |
+//! | `SOFTEFA_ADAPTERS` | how many, 1 to 32 (1) |
+//! | `SOFTEFA_HMEM` | 1: offer FI_HMEM, as with a GPU library (0) |
+//! | `SOFTEFA_BREAK` | a defect: `depth0`, `depth3`, `entry96`, `unaligned-doorbell`, `null-buffer`, `no-gda`, `crash-getinfo`, `hang-getinfo` |
+//! | `SOFTEFA_LOG` | anything: say on stderr why something was refused |
 
 use std::env;
 use std::sync::OnceLock;

@@ -54,7 +54,7 @@ unsafe impl Sync for Address {}
 impl Drop for Shared {
     fn drop(&mut self) {
         if let Err(error) = self.domain.adapter.destroy_completion_queue(self.queue.number) {
-            tracing::error!(%error, "a completion queue could not be destroyed");
+            ffi::log(format_args!("a completion queue could not be destroyed: {error}"));
         }
     }
 }

@@ -41,7 +41,7 @@ impl Drop for Shared {
     fn drop(&mut self) {
         // Nothing of this protection domain is left: every object holds this struct.
         if let Err(error) = self.adapter.free_domain(self.pd) {
-            tracing::error!(%error, "a protection domain outlived its domain");
+            ffi::log(format_args!("a protection domain outlived its domain: {error}"));
         }
     }
 }
@@ -98,7 +98,7 @@ impl Shared {
 
 impl From<DeviceError> for Code {
     fn from(error: DeviceError) -> Self {
-        tracing::debug!(%error, "the adapter refused");
+        ffi::log(format_args!("{error}"));
         match error {
             DeviceError::Busy { .. } => Self::BUSY,
             DeviceError::Unsupported(_) => Self::NOT_SUPPORTED,

@@ -65,7 +65,7 @@ struct Enabled {
 impl Drop for Enabled {
     fn drop(&mut self) {
         if let Err(error) = self.domain.adapter.destroy_queue_pair(self.pair.number) {
-            tracing::error!(%error, "a queue pair was gone before its endpoint");
+            ffi::log(format_args!("a queue pair was gone before its endpoint: {error}"));
         }
     }
 }
@@ -292,7 +292,7 @@ fn settings(domain: &Shared, info: &Hints) -> Result<Settings, Code> {
     };
     let offer = Offer::new(&domain.face, domain.fabric, config);
     matching::check(&offer, info, domain.api).map_err(|why| {
-        tracing::debug!(why, "the info for an endpoint does not match the provider");
+        ffi::log(format_args!("the info for an endpoint does not match: {why}"));
         Code::NO_DATA
     })?;
     let limits = &domain.face.limits;

@@ -167,3 +167,11 @@ pub(crate) unsafe extern "C" fn no_ops_open(
 ) -> c_int {
     Code::NOT_PROVIDED.returned()
 }
+
+/// Says on stderr why something was refused, where `SOFTEFA_LOG` is set: the codes that go back to C
+/// do not tell.
+pub(crate) fn log(words: std::fmt::Arguments<'_>) {
+    if std::env::var_os("SOFTEFA_LOG").is_some() {
+        eprintln!("softefa: {words}");
+    }
+}

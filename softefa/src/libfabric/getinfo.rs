@@ -14,9 +14,6 @@ use super::matching::{self, Mismatch};
 use super::offer::{ADDRESS_LENGTH, Offer, offers};
 use super::{domain, fabric};
 
-/// Prints why each offer does not match, to stderr.
-const LOG: &str = "SOFTEFA_LOG";
-
 pub(crate) unsafe extern "C" fn getinfo(
     version: u32,
     node: *const c_char,
@@ -162,7 +159,6 @@ fn check_objects(offer: &Offer<'_>, hints: &Hints) -> Result<(), Mismatch> {
 }
 
 fn log(offer: &Offer<'_>, why: Mismatch) {
-    if std::env::var_os(LOG).is_some() {
-        eprintln!("softefa: {} on {} not offered: {why}", offer.adapter.domain_name(), offer.fabric.name());
-    }
+    let (domain, fabric) = (offer.adapter.domain_name(), offer.fabric.name());
+    ffi::log(format_args!("{domain} on {fabric} not offered: {why}"));
 }

@@ -79,8 +79,8 @@ fn keep(provider: Box<fi::fi_provider>) -> *mut fi::fi_provider {
     provider
 }
 
-/// libfabric's last word to a provider, at exit. The adapters' threads end when their last domain
-/// is closed; an application that exits without closing takes them with it.
+/// libfabric's last word to a provider, at exit. Adapters stay (see [`adapters`]); the process takes
+/// their threads with it.
 unsafe extern "C" fn cleanup() {}
 
 /// Keeps this library mapped: libfabric unloads its providers at exit, when a thread of an adapter

@@ -65,7 +65,7 @@ impl Drop for Region {
     fn drop(&mut self) {
         // When this returns, no engine touches the memory any more.
         if let Err(error) = self.domain.adapter.deregister_memory(self.keys.local) {
-            tracing::error!(%error, "a memory region was gone before it was closed");
+            ffi::log(format_args!("a memory region was gone before it was closed: {error}"));
         }
     }
 }
