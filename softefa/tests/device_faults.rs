@@ -1,5 +1,7 @@
 //! Faults on request, and the environment that asks for them.
 
+#![allow(clippy::unwrap_used)]
+
 mod device_support;
 
 use std::collections::HashSet;

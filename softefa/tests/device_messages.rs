@@ -1,5 +1,7 @@
 //! Messages: SEND in all its forms, receives, and waiting for one.
 
+#![allow(clippy::unwrap_used)]
+
 mod device_support;
 
 use device_support::*;

@@ -1,5 +1,7 @@
 //! The control path: limits, numbers, what may be destroyed when, and memory of all kinds.
 
+#![allow(clippy::unwrap_used)]
+
 mod device_support;
 
 use std::sync::{Arc, Mutex};
@@ -347,4 +349,52 @@ fn statistics_count_what_was_done() {
     let counted = a.adapter.statistics();
     assert_eq!((counted.bytes, counted.completions, counted.errors, counted.doorbells), (68, 3, 1, 3));
     assert_eq!(b.adapter.statistics().receives, 1);
+}
+
+#[test]
+fn captured_entries_are_those_that_were_posted() {
+    let (mut a, _b, to_b, _) = pair_with(|config| config.capture = 2, |_| {});
+    let requests = [1, 2, 3].map(|id| write(id, to_b, RemoteMemory::default(), Segment::default()));
+    let posted = requests.map(|request| {
+        let entry = a.encode(&request).to_vec();
+        assert_eq!(a.run(&request), CompletionStatus::Ok);
+        entry
+    });
+    let captured = a.adapter.captured();
+    let expected: Vec<_> = (0..2_u64)
+        .map(|counter| Captured { queue_pair: a.qp.number, counter, bytes: posted[counter as usize].clone() })
+        .collect();
+    assert_eq!(captured, expected);
+}
+
+/// Memory of a face with a bug.
+struct Panics;
+
+impl Memory for Panics {
+    fn read(&self, _: u64, _: &mut [u8]) -> Result<(), MemoryFault> {
+        panic!("a planted panic")
+    }
+
+    fn write(&self, _: u64, _: &[u8]) -> Result<(), MemoryFault> {
+        panic!("a planted panic")
+    }
+}
+
+#[test]
+fn memory_that_panics_costs_its_queue_pair_and_nothing_else() {
+    let (mut a, mut b, to_b, to_a) = pair();
+    let attr =
+        MemoryRegionAttr { pd: a.pd, address: 0, length: 64, access: Access::ALL, memory: Arc::new(Panics) };
+    let keys = a.adapter.register_memory(attr).unwrap();
+    let to = Buffer::new(&b, 64, Access::ALL);
+    a.post(&write(1, to_b, to.remote(0), Segment { address: 0, length: 64, key: keys.local }));
+    let warning = until("the warning", || a.adapter.warnings().into_iter().next());
+    assert_eq!(warning, Warning::MemoryPanicked { queue_pair: a.qp.number });
+    assert_eq!(a.completion().status, CompletionStatus::QueuePairInternal);
+
+    assert_eq!(a.run(&write(2, to_b, to.remote(0), Segment::default())), CompletionStatus::Flushed);
+    assert_eq!(b.run(&send_inline(3, to_a, b"")), CompletionStatus::RemoteBadQueuePair);
+    let mut other = Side::new(&a.adapter);
+    let me = other.handle(&other);
+    assert_eq!(other.run(&write(4, me, RemoteMemory::default(), Segment::default())), CompletionStatus::Ok);
 }

@@ -1,5 +1,7 @@
 //! RDMA writes and reads through the rings: bytes, wraps, entry sizes, immediates.
 
+#![allow(clippy::unwrap_used)]
+
 mod device_support;
 
 use device_support::*;

@@ -1,5 +1,7 @@
 //! Every status by its real cause.
 
+#![allow(clippy::unwrap_used)]
+
 mod device_support;
 
 use device_support::*;

@@ -19,7 +19,7 @@ use super::engine;
 use super::error::DeviceError;
 use super::network::Network;
 use super::shared::{Shared, lock};
-use super::statistics::Statistics;
+use super::statistics::{Captured, Statistics};
 use super::tables::{Domain, Port};
 use super::violation::{Violation, Warning};
 
@@ -337,6 +337,11 @@ impl Adapter {
     /// What it did so far.
     pub fn statistics(&self) -> Statistics {
         self.shared.statistics()
+    }
+
+    /// The first entries that it fetched, as many as [`AdapterConfig::capture`] says.
+    pub fn captured(&self) -> Vec<Captured> {
+        self.shared.captured()
     }
 
     /// The first 1,024 violations, oldest first; [`Statistics::violations`] counts all.

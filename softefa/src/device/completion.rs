@@ -15,6 +15,7 @@ use super::violation::{Queue, StrictRule, Violation};
 
 /// Bytes of a completion.
 pub(crate) const COMPLETION_BYTES: usize = 32;
+const CACHE_LINE: usize = 64;
 /// Where the sender's GID lies in the receive completion of an unknown sender
 /// (`efa_io_rx_cdesc_ex::src_addr`).
 const SOURCE_GID: usize = 16;
@@ -86,8 +87,12 @@ impl CompletionRing {
     }
 
     /// Writes completions, in order.
-    pub(crate) fn push(&self, finished: impl IntoIterator<Item = Finished>) {
+    pub(crate) fn push(&self, finished: impl ExactSizeIterator<Item = Finished>) {
         let mut state = self.synchronized();
+        if let Place::Ring(memory) = &self.place {
+            let slots = (0..finished.len() as u64).step_by(CACHE_LINE / COMPLETION_BYTES);
+            slots.for_each(|ahead| memory.prefetch(self.offset(state.produced + ahead)));
+        }
         let (mut count, mut errors) = (0, 0);
         for one in finished {
             count += 1;
@@ -166,6 +171,10 @@ impl CompletionRing {
         state
     }
 
+    fn offset(&self, counter: u64) -> usize {
+        self.ring.slot(counter as u32) as usize * COMPLETION_BYTES
+    }
+
     fn bytes(finished: &Finished) -> [u8; COMPLETION_BYTES] {
         let mut bytes = [0; COMPLETION_BYTES];
         // The phase is set where the slot is known.
@@ -180,7 +189,7 @@ impl CompletionRing {
     fn write(&self, state: &mut State, mut bytes: [u8; COMPLETION_BYTES]) {
         let counter = state.produced as u32;
         bytes[Completion::FLAGS_OFFSET] |= u8::from(!self.ring.phase(counter));
-        let offset = self.ring.slot(counter) as usize * COMPLETION_BYTES;
+        let offset = self.offset(state.produced);
         let (first, body) = bytes.split_at(8);
         let mut word = [0; 8];
         word.copy_from_slice(first);

@@ -148,6 +148,9 @@ pub struct AdapterConfig {
     /// legally have been rung several times since, and a broken batch is found by looking at
     /// entries that are written too far ahead.
     pub every_doorbell_seen: bool,
+    /// How many fetched entries to keep, from the first, for [`super::Adapter::captured`]: the ring
+    /// itself cannot be read back, as on hardware.
+    pub capture: usize,
 }
 
 impl AdapterConfig {
@@ -160,6 +163,7 @@ impl AdapterConfig {
             faults: Faults::default(),
             seed: 1,
             every_doorbell_seen: false,
+            capture: 0,
         }
     }
 

@@ -2,17 +2,20 @@
 //! nothing to do.
 
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
-use efa_gda_wire::CompletionStatus;
+use efa_gda_wire::{CompletionStatus, RequestId};
 
+use super::attr::QueuePairState;
 use super::config::AdapterConfig;
 use super::network::Network;
 use super::shared::{Shared, add};
 use super::tables::{Port, Ports};
+use super::violation::Warning;
 
 /// Rounds under one read lock, while there is work.
 const ROUNDS_PER_LOCK: u32 = 16;
@@ -42,8 +45,12 @@ pub(crate) struct Engine {
     /// Requests are executed as they are fetched: no faults, not held.
     pub(crate) direct: bool,
     pub(crate) held: bool,
+    /// Requests wait, so that the engine must look again soon though nobody rings.
+    pub(crate) waiting: bool,
     pub(crate) reorder_window: usize,
     pub(crate) delay: Option<Duration>,
+    /// The request that is being executed, by id and operation code.
+    pub(crate) current: Option<(RequestId, u8)>,
     /// Counts since the last round ended.
     pub(crate) entries: u64,
     pub(crate) bytes: u64,
@@ -61,8 +68,10 @@ impl Engine {
         Self {
             direct: false,
             held: false,
+            waiting: false,
             reorder_window: faults.reorder_window as usize,
             delay: Some(faults.delay).filter(|delay| !delay.is_zero()),
+            current: None,
             entries: 0,
             bytes: 0,
             rnr_retries: 0,
@@ -89,10 +98,19 @@ impl Engine {
         let shared = &world.me.shared;
         self.held = shared.held.load(Ordering::Acquire);
         self.direct = self.faultless && !self.held;
+        self.waiting = false;
         let mut progress = false;
         for number in &world.me.live {
-            if let Some(queue_pair) = world.me.queue_pairs.get(*number) {
-                progress |= queue_pair.poll(world, self);
+            let Some(queue_pair) = world.me.queue_pairs.get(*number) else { continue };
+            // What may panic is a face's `Memory`. Counters and rings are whole at every call into
+            // it, so the queue pair can be flushed.
+            match catch_unwind(AssertUnwindSafe(|| queue_pair.poll(world, self))) {
+                Ok(moved) => progress |= moved,
+                Err(_) => {
+                    queue_pair.set_state(QueuePairState::Error);
+                    queue_pair.answer_panicked(self.current.take());
+                    shared.warn(Warning::MemoryPanicked { queue_pair: queue_pair.number });
+                }
             }
         }
         if shared.backlogged.load(Ordering::Relaxed) > 0 {
@@ -105,10 +123,11 @@ impl Engine {
     }
 
     fn count(&mut self, shared: &Shared) {
+        // Entries last: who sees them counted finds their bytes counted, as far as people care.
         for (from, to) in [
-            (&mut self.entries, &shared.counts.entries),
             (&mut self.bytes, &shared.counts.bytes),
             (&mut self.rnr_retries, &shared.counts.rnr_retries),
+            (&mut self.entries, &shared.counts.entries),
         ] {
             if *from > 0 {
                 add(to, std::mem::take(from));
@@ -142,11 +161,11 @@ pub(crate) fn run(network: Arc<Network>, index: u16, shared: Arc<Shared>) {
             rounds > 0
         };
         empty = if progress { 0 } else { empty + 1 };
-        rest(&mut empty);
+        rest(&mut empty, engine.waiting);
     }
 }
 
-fn rest(empty: &mut u32) {
+fn rest(empty: &mut u32, waiting: bool) {
     match *empty {
         0 => {}
         1..SPINS => std::hint::spin_loop(),
@@ -154,7 +173,7 @@ fn rest(empty: &mut u32) {
         YIELDS..SHORT_SLEEPS => thread::park_timeout(SHORT_SLEEP),
         _ => {
             *empty = SHORT_SLEEPS;
-            thread::park_timeout(LONG_SLEEP);
+            thread::park_timeout(if waiting { SHORT_SLEEP } else { LONG_SLEEP });
         }
     }
 }

@@ -368,6 +368,6 @@ fn complete_receive(
     // Bytes 16 to 31 hold either the sender's address or the high half of a write's length.
     let source = if handle.is_none() && code == OperationCode::Send { Some(world.me.gid) } else { None };
     let ids = RequestIdWidth::Bits16;
-    target.queue_pair.receive_cq.push([Finished { completion, ids, source }]);
+    target.queue_pair.receive_cq.push(std::iter::once(Finished { completion, ids, source }));
     add(&target.port.shared.counts.receives, 1);
 }

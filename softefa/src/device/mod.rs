@@ -50,5 +50,5 @@ pub use faults::{Faults, Injection};
 pub use memory::{HostMemory, HostRange, Memory, MemoryFault};
 pub use network::Network;
 pub use ring_memory::{Doorbell, PAGE_BYTES, RingMemory};
-pub use statistics::Statistics;
+pub use statistics::{Captured, Statistics};
 pub use violation::{Queue, StrictRule, Violation, Warning};

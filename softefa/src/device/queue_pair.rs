@@ -94,6 +94,7 @@ impl QueuePairCore {
         let mut progress = self.run_waiting(&mut send, world, engine);
         progress |= self.run_new(&mut send, world, engine);
         progress |= self.publish(&mut send);
+        engine.waiting |= !send.waiting.is_empty();
         drop(send);
         if !self.is_ready() {
             progress |= self.flush();
@@ -132,6 +133,14 @@ impl QueuePairCore {
         status: CompletionStatus,
     ) -> Completion {
         Completion { id, status, operation_code, queue_pair: self.number, kind: CompletionKind::Send }
+    }
+
+    /// Stages the completion of the request that was executed when something panicked.
+    pub(crate) fn answer_panicked(&self, current: Option<(RequestId, u8)>) {
+        if let Some((id, code)) = current {
+            let completion = self.send_completion(id, code, CompletionStatus::QueuePairInternal);
+            lock(&self.send.state).staged.push(completion);
+        }
     }
 
     /// Completes everything that is posted as flushed. Whether there was anything.

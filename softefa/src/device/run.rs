@@ -27,6 +27,7 @@ impl QueuePairCore {
     pub(crate) fn run_new(&self, send: &mut SendState, world: &World<'_>, engine: &mut Engine) -> bool {
         let mut entries = 0;
         let bytes = engine.bytes;
+        self.send.prefetch(send);
         while send.fetched < send.rung
             && entries < ROUND_ENTRIES
             && engine.bytes - bytes < ROUND_BYTES
@@ -34,6 +35,7 @@ impl QueuePairCore {
         {
             entries += 1;
             let fetched = self.send.fetch(send);
+            self.shared.capture(self.number, fetched.counter, fetched.bytes());
             let (decoded, broken) = self.send.check(&fetched);
             if !broken.is_empty() {
                 self.refuse(send, fetched.counter, &decoded, fetched.bytes(), &broken);
@@ -86,7 +88,12 @@ impl QueuePairCore {
             if decoded.broken.is_empty() { None } else { decoded.broken.iter().find_map(status_of) };
         match (refused, &decoded.request) {
             (Some(status), _) => Outcome::Done(status),
-            (None, Some(request)) => execute(world, engine, self, request),
+            (None, Some(request)) => {
+                engine.current = Some((decoded.id, decoded.operation_code));
+                let outcome = execute(world, engine, self, request);
+                engine.current = None;
+                outcome
+            }
             // An entry without a request breaks a rule that has a status.
             (None, None) => Outcome::Done(CompletionStatus::UnsupportedOperation),
         }

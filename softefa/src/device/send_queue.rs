@@ -21,6 +21,9 @@ use super::violation::StrictRule;
 const META_BYTES: usize = 32;
 /// Bytes of one segment, and of the remote address of an RDMA request.
 const PART_BYTES: usize = 16;
+/// Entries on their way here while one is executed.
+const PREFETCHED: u64 = 8;
+const CACHE_LINE: usize = 64;
 /// A larger advance means that the doorbell moved backwards.
 pub(crate) const BACKWARDS: u16 = 1 << 15;
 
@@ -190,9 +193,25 @@ impl SendRing {
         fetched
     }
 
+    /// Starts to bring the entries of this round here.
+    pub(crate) fn prefetch(&self, send: &SendState) {
+        let end = send.rung.min(send.fetched + PREFETCHED);
+        (send.fetched..end).for_each(|counter| self.prefetch_one(counter));
+    }
+
+    #[inline]
+    fn prefetch_one(&self, counter: u64) {
+        let offset = self.offset(counter);
+        (offset..offset + self.entry.bytes()).step_by(CACHE_LINE).for_each(|at| self.memory.prefetch(at));
+    }
+
     /// Copies the next entry out of the ring.
     #[inline]
     pub(crate) fn fetch(&self, send: &mut SendState) -> Fetched {
+        let ahead = send.fetched + PREFETCHED;
+        if ahead < send.rung {
+            self.prefetch_one(ahead);
+        }
         let fetched = self.read(send.fetched);
         self.erase(send.fetched + u64::from(self.ring.entries()));
         send.fetched += 1;

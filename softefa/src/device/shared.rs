@@ -5,8 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::Thread;
 
+use efa_gda_wire::QueuePairNumber;
+
 use super::config::AdapterConfig;
-use super::statistics::Statistics;
+use super::statistics::{Captured, Statistics};
 use super::violation::{Violation, Warning};
 
 /// Violations kept; later ones are only counted.
@@ -28,6 +30,7 @@ pub(crate) struct Shared {
     pub(crate) engine: OnceLock<Thread>,
     violations: Mutex<Vec<Violation>>,
     warnings: Mutex<Vec<Warning>>,
+    captured: Mutex<Vec<Captured>>,
 }
 
 /// [`Statistics`], counted by several threads.
@@ -60,6 +63,7 @@ impl Shared {
             engine: OnceLock::new(),
             violations: Mutex::default(),
             warnings: Mutex::default(),
+            captured: Mutex::default(),
         }
     }
 
@@ -85,6 +89,20 @@ impl Shared {
 
     pub(crate) fn warnings(&self) -> Vec<Warning> {
         lock(&self.warnings).clone()
+    }
+
+    #[inline]
+    pub(crate) fn capture(&self, queue_pair: QueuePairNumber, counter: u64, bytes: &[u8]) {
+        if self.config.capture > 0 {
+            let mut kept = lock(&self.captured);
+            if kept.len() < self.config.capture {
+                kept.push(Captured { queue_pair, counter, bytes: bytes.to_vec() });
+            }
+        }
+    }
+
+    pub(crate) fn captured(&self) -> Vec<Captured> {
+        lock(&self.captured).clone()
     }
 
     /// Ends the engine's sleep, if it sleeps.

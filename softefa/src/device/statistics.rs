@@ -1,4 +1,6 @@
-//! Counts of what an adapter did: a snapshot for people, not for deciding.
+//! What an adapter did, for people and tests to look at: counts, and entries as they were fetched.
+
+use efa_gda_wire::QueuePairNumber;
 
 /// What an adapter did since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,4 +24,15 @@ pub struct Statistics {
     pub violations: u64,
     /// Completions that found their queue full ([`super::StrictRule::CompletionQueueOverrun`]).
     pub overruns: u64,
+}
+
+/// A send-queue entry as it was fetched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Captured {
+    /// Whose.
+    pub queue_pair: QueuePairNumber,
+    /// Its count, from 0, never reset.
+    pub counter: u64,
+    /// Its bytes: 64 or 128.
+    pub bytes: Vec<u8>,
 }

@@ -214,6 +214,12 @@ pub enum Warning {
         /// The first slot that looks completed.
         slot: u32,
     },
+    /// A [`super::Memory`] panicked. The request completes as an internal error; the queue pair is in
+    /// the error state.
+    MemoryPanicked {
+        /// The queue pair whose request it was.
+        queue_pair: QueuePairNumber,
+    },
 }
 
 impl fmt::Display for Warning {
@@ -228,6 +234,11 @@ impl fmt::Display for Warning {
                 f,
                 "the memory given for completion queue {} is not zeroed: slot {slot} looks completed",
                 queue.get()
+            ),
+            Self::MemoryPanicked { queue_pair } => write!(
+                f,
+                "access to registered memory panicked for a request of QP {queue_pair}, which is in the error \
+                 state now"
             ),
         }
     }
