@@ -15,6 +15,7 @@ mod checks;
 mod cli;
 mod command;
 mod exit;
+mod own;
 mod part;
 mod report;
 mod soft;
@@ -98,7 +99,9 @@ fn perform(cli: &Cli) -> Result<Exit, CommandError> {
         Command::Check => report(command::check::run(common)?, common),
         Command::Put(args) => report(command::put::run(common, args)?, common),
         Command::Decode(args) => report(command::decode::run(common, args)?, common),
-        Command::Explain { code } => print(&format!("{}\n", command::explain::page(code)?)).map(|()| Exit::Fine),
+        Command::Explain { code } => {
+            print(&format!("{}\n", command::explain::page(code)?)).map(|()| Exit::Fine)
+        }
         Command::Bench(later) => {
             tracing::debug!(?later.rest, "bench was given");
             Err(CommandError::NotInThisVersion { what: "bench", missing: "posting from a GPU" })

@@ -1,9 +1,10 @@
 //! The software adapter: finds softefa's provider library, and makes the directory through which
 //! libfabric loads it (`FI_PROVIDER_PATH`). The directory belongs to this run alone and goes with it.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, symlink};
 use std::path::{Path, PathBuf};
 
@@ -23,7 +24,7 @@ pub(crate) fn find() -> Result<PathBuf, String> {
         let path = PathBuf::from(named);
         return path.canonicalize().map_err(|error| format!("{SOFTEFA_LIBRARY}={}: {error}", path.display()));
     }
-    let own = std::env::current_exe().map_err(|error| format!("this executable's place is not known: {error}"))?;
+    let own = crate::own::file().map_err(|error| format!("this executable's place is not known: {error}"))?;
     let places = ["", "..", "../lib", "../target/release", "../target/debug"];
     let beside = own.parent().unwrap_or(Path::new("/"));
     let found = places.iter().find_map(|place| beside.join(place).join(FILE).canonicalize().ok());
@@ -48,7 +49,9 @@ impl ProviderDirectory {
         let mut value = self.0.clone().into_os_string();
         if let Some(set) = std::env::var_os("FI_PROVIDER_PATH").filter(|set| !set.is_empty()) {
             value.push(":");
-            value.push(set);
+            // An order of providers asked for there would be a part of a directory's name here.
+            let bytes = set.as_bytes();
+            value.push(OsStr::from_bytes(bytes.strip_prefix(b"@").unwrap_or(bytes)));
         }
         value
     }
@@ -83,7 +86,8 @@ fn make_private() -> io::Result<PathBuf> {
     let base = std::env::temp_dir();
     let clock = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     for attempt in 0..16_u32 {
-        let name = format!("gda-probe-{}-{:08x}", std::process::id(), clock.subsec_nanos().wrapping_add(attempt));
+        let name =
+            format!("gda-probe-{}-{:08x}", std::process::id(), clock.subsec_nanos().wrapping_add(attempt));
         let path = base.join(name);
         // Fails where something of that name is already there, whoever put it.
         match DirBuilder::new().mode(0o700).create(&path) {
@@ -99,5 +103,27 @@ fn remove(path: &Path) {
     // What this run made and nothing else: a link and the directory that holds it.
     if let Err(error) = fs::remove_file(path.join(PROVIDER)).and_then(|()| fs::remove_dir(path)) {
         tracing::debug!(path = %path.display(), %error, "the provider directory is not removed");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn the_directory_is_private_and_holds_the_link() {
+        let directory = ProviderDirectory::new(Path::new("/dev/null")).unwrap();
+        assert_eq!(fs::metadata(&directory.0).unwrap().permissions().mode() & 0o777, 0o700);
+        assert_eq!(fs::read_link(directory.0.join(PROVIDER)).unwrap(), Path::new("/dev/null"));
+    }
+
+    #[test]
+    fn the_directory_goes_when_dropped() {
+        let directory = ProviderDirectory::new(Path::new("/dev/null")).unwrap();
+        let path = directory.0.clone();
+        drop(directory);
+        assert!(!path.exists());
     }
 }

@@ -73,7 +73,8 @@ fn pair(findings: &[Finding], gpu: &str, adapter: &str) -> Verdict {
             (Reach::None, next.unwrap_or_else(|| "no put was verified on this adapter".to_owned()))
         }
         (_, true) => {
-            let next = "the adapter's queues work from the host; mapping them into a GPU is not in this version";
+            let next =
+                "the adapter's queues work from the host; mapping them into a GPU is not in this version";
             (Reach::None, next.to_owned())
         }
     };
@@ -126,7 +127,10 @@ mod tests {
     #[test]
     fn without_a_gpu_there_is_one_verdict_for_each_adapter() {
         let all = verdicts(&[], &[], &["a".to_owned(), "b".to_owned()]);
-        assert_eq!(all.iter().map(|v| (v.gpu.as_str(), v.adapter.as_str())).collect::<Vec<_>>(), [("none", "a"), ("none", "b")]);
+        assert_eq!(
+            all.iter().map(|v| (v.gpu.as_str(), v.adapter.as_str())).collect::<Vec<_>>(),
+            [("none", "a"), ("none", "b")]
+        );
     }
 
     #[test]

@@ -10,8 +10,9 @@ const WRITE: &str = "0700 82 1d 6500 0100 00000000 0300 00 00 34120000 000000000
                      40000000 bc0a0000 00000070 00000000 40000000 55000000 00100000 00000000";
 
 fn field<'a>(document: &'a serde_json::Value, name: &str) -> &'a str {
-    let fields = document["decode"]["fields"].as_array().unwrap();
-    fields.iter().find(|field| field["name"] == name).unwrap_or_else(|| panic!("{fields:#?}"))["value"].as_str().unwrap()
+    let fields = document["decode"]["fields"].as_array().expect("fields");
+    let found = fields.iter().find(|field| field["name"] == name);
+    found.and_then(|field| field["value"].as_str()).unwrap_or_else(|| panic!("no {name} in {fields:#?}"))
 }
 
 #[test]

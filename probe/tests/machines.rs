@@ -137,9 +137,11 @@ fn nodes_that_are_partly_visible_are_a_warning_and_the_missing_one_a_failure() {
     std::fs::remove_file(machine.path().join("dev/infiniband/uverbs2")).unwrap();
     let document = machine.check(&[]);
     assert_eq!(state(&document, "DEV-007"), "warn");
-    let missing = document["checks"].as_array().unwrap().iter().find(|check| {
-        check["code"] == "DEV-005" && check["subject"] == "rdmap2s0"
-    });
+    let missing = document["checks"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|check| check["code"] == "DEV-005" && check["subject"] == "rdmap2s0");
     assert_eq!(missing.unwrap()["state"], "fail");
 }
 
@@ -158,7 +160,9 @@ fn a_node_that_does_not_open_fails() {
 #[test]
 fn memlock_is_judged_by_limit_and_capability() {
     let limits = |bytes: &str| {
-        format!("Limit                     Soft Limit           Hard Limit           Units\nMax locked memory         {bytes}  {bytes}  bytes\n")
+        format!(
+            "Limit                     Soft Limit           Hard Limit           Units\nMax locked memory         {bytes}  {bytes}  bytes\n"
+        )
     };
     for (bytes, capability, expected) in [
         ("unlimited", "0000000000000000", "pass"),
@@ -224,7 +228,11 @@ fn without_gpu_by_wish_gpu_checks_are_skipped() {
 fn under_soft_hardware_is_skipped_by_env_000() {
     let document = Machine::new("soft").check(&["--soft"]);
     for code in ["ENV-002", "ENV-003", "DEV-001", "DEV-007", "LIB-005", "CUDA-002"] {
-        assert_eq!((state(&document, code), &check(&document, code)["blocked_by"]), ("skip", &"ENV-000".into()), "{code}");
+        assert_eq!(
+            (state(&document, code), &check(&document, code)["blocked_by"]),
+            ("skip", &"ENV-000".into()),
+            "{code}"
+        );
     }
     assert_eq!(check(&document, "DEV-001")["why"], "software adapter");
 }

@@ -19,7 +19,9 @@ fn a_check_passes_from_environment_to_verified_completion() {
     let output = output(&mut soft(&["check", "--gpu", "none"]));
     let document = document(&output);
     assert_eq!(status(&output), 0, "{document:#}");
-    for code in ["LIB-001", "FAB-009", "GDA-003", "QUE-001", "QUE-006", "PUT-001", "PUT-002", "PUT-004", "PUT-005"] {
+    for code in
+        ["LIB-001", "FAB-009", "GDA-003", "QUE-001", "QUE-006", "PUT-001", "PUT-002", "PUT-004", "PUT-005"]
+    {
         assert_eq!(state(&document, code), "pass", "{code}");
     }
     assert_eq!(document["put"]["verified"], true);
@@ -53,7 +55,11 @@ fn puts_of_every_size_are_verified() {
 fn many_puts_pass_every_ring_wrap_and_the_doorbells() {
     let (document, status) = put(&["--bytes", "64", "--count", "200000"], &[]);
     let put = &document["put"];
-    assert_eq!((&put["completed"], &put["verified"], status), (&200_000.into(), &true.into(), 0), "{document:#}");
+    assert_eq!(
+        (&put["completed"], &put["verified"], status),
+        (&200_000.into(), &true.into(), 0),
+        "{document:#}"
+    );
 }
 
 #[test]
@@ -103,7 +109,8 @@ fn each_adapter_has_its_checks_and_its_verdict() {
 #[test]
 fn one_adapter_of_several_can_be_named() {
     let document = document(&output(soft(&["--device", "softefa1"]).env("SOFTEFA_ADAPTERS", "3")));
-    let adapters: Vec<_> = document["verdict"].as_array().unwrap().iter().map(|one| &one["adapter"]).collect();
+    let adapters: Vec<_> =
+        document["verdict"].as_array().unwrap().iter().map(|one| &one["adapter"]).collect();
     assert_eq!(adapters, ["softefa1-rdm"]);
 }
 

@@ -110,7 +110,8 @@ pub(crate) fn none_takes_part(system: &System) -> bool {
 
 fn kernel_driver(system: &mut System) -> Answers {
     let text = system.read("/proc/driver/nvidia/version").unwrap_or_default();
-    let is_version = |word: &&str| word.contains('.') && word.starts_with(|first: char| first.is_ascii_digit());
+    let is_version =
+        |word: &&str| word.contains('.') && word.starts_with(|first: char| first.is_ascii_digit());
     if let Some(version) = text.split_whitespace().find(is_version) {
         return Outcome::pass(version).into();
     }
@@ -128,9 +129,12 @@ fn peer_mapping(system: &mut System) -> Answers {
     let Some(params) = system.read("/proc/driver/nvidia/params") else {
         return Outcome::unknown("/proc/driver/nvidia/params cannot be read").into();
     };
-    let line = params.lines().find_map(|line| line.strip_prefix("RegistryDwords:")).unwrap_or_default().trim();
+    let line =
+        params.lines().find_map(|line| line.strip_prefix("RegistryDwords:")).unwrap_or_default().trim();
     let on = line.trim_matches('"').split(';').any(|entry| {
-        entry.split_once('=').is_some_and(|(name, value)| name.trim() == "PeerMappingOverride" && value.trim() == "1")
+        entry
+            .split_once('=')
+            .is_some_and(|(name, value)| name.trim() == "PeerMappingOverride" && value.trim() == "1")
     });
     if on {
         return Outcome::pass(format!("RegistryDwords: {line}")).into();

@@ -86,7 +86,8 @@ fn driver(system: &mut System) -> Answers {
     Outcome::Warn(Trouble {
         observed: version,
         required: required.to_owned(),
-        why: "older drivers refuse completion queues in memory that the caller gives, such as a GPU's".to_owned(),
+        why: "older drivers refuse completion queues in memory that the caller gives, such as a GPU's"
+            .to_owned(),
         fix: "update the EFA driver on the host with the current EFA installer".to_owned(),
         who: Who::Host,
     })
@@ -125,7 +126,8 @@ fn port(system: &mut System) -> Answers {
             observed: state,
             required: "4: ACTIVE".to_owned(),
             why: "a port that is down carries nothing".to_owned(),
-            fix: "bring the interface up; on EC2 check that it is attached and its subnet is right".to_owned(),
+            fix: "bring the interface up; on EC2 check that it is attached and its subnet is right"
+                .to_owned(),
             who: Who::Host,
         }))
     })
@@ -171,7 +173,7 @@ fn opens(system: &mut System) -> Answers {
             why: "a node that is visible but closed gives \"no adapter\" further up".to_owned(),
             fix: "allow the device in the container's device cgroup and to its user; do not only bind-mount \
                   it"
-                .to_owned(),
+            .to_owned(),
             who: Who::Pod,
         }))
     })
@@ -190,7 +192,8 @@ fn partly(system: &mut System) -> Answers {
         observed: format!("{observed}; missing {}", list.join(", ")),
         required: "a node for each adapter on the bus".to_owned(),
         why: "a transport that counts adapters in sysfs waits for rails that it cannot open".to_owned(),
-        fix: "give the container all EFA devices, or name the ones to use (--device, FI_EFA_IFACE)".to_owned(),
+        fix: "give the container all EFA devices, or name the ones to use (--device, FI_EFA_IFACE)"
+            .to_owned(),
         who: Who::Pod,
     })
     .into()

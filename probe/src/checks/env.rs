@@ -85,7 +85,8 @@ fn instance(system: &mut System) -> Answers {
         required: format!("one of {}", GDA_INSTANCES.join(", ")),
         why: "AWS names GPU-Direct Async for these types only; elsewhere doorbells may not be reachable"
             .to_owned(),
-        fix: "run on one of these types; if the checks of queues and completions pass here, trust them".to_owned(),
+        fix: "run on one of these types; if the checks of queues and completions pass here, trust them"
+            .to_owned(),
         who: Who::Host,
     })
     .into()
@@ -126,7 +127,8 @@ fn memlock(system: &mut System) -> Answers {
 fn may_lock_all(system: &System) -> bool {
     let status = system.read("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & CAP_IPC_LOCK != 0)
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .is_some_and(|mask| mask & CAP_IPC_LOCK != 0)
 }
 
 fn fork(system: &mut System) -> Answers {

@@ -45,7 +45,9 @@ fn meant(libraries: &mut Libraries) -> Answers {
     let wanted = match &named {
         Some(path) if path.contains('/') => Some(path.clone()),
         Some(_) => None,
-        None => INSTALLER.iter().map(|place| format!("{place}/libfabric.so.1")).find(|path| own(path).is_some()),
+        None => {
+            INSTALLER.iter().map(|place| format!("{place}/libfabric.so.1")).find(|path| own(path).is_some())
+        }
     };
     let Some(wanted) = wanted else {
         return Outcome::pass(format!("{loaded}, as the loader found it")).into();
@@ -70,9 +72,9 @@ fn list(copies: &[Copy]) -> String {
 
 /// Whether copies are of one release, by the versions that they define and by their files' names.
 fn agree(copies: &[Copy]) -> bool {
-    copies.windows(2).all(|two| {
-        two[0].versions == two[1].versions && two[0].file_name() == two[1].file_name()
-    })
+    copies
+        .windows(2)
+        .all(|two| two[0].versions == two[1].versions && two[0].file_name() == two[1].file_name())
 }
 
 fn one_libfabric(libraries: &mut Libraries) -> Answers {
@@ -113,8 +115,10 @@ fn libefa(libraries: &mut Libraries) -> Answers {
         Outcome::Fail(Trouble {
             observed,
             required: "libefa of rdma-core 59 or newer (symbol version EFA_1.4)".to_owned(),
-            why: "efadv_query_qp_wqs and efadv_query_cq, which the GDA operations call, came with it".to_owned(),
-            fix: "install the current EFA installer's rdma-core, or one of 59 or newer, in the image".to_owned(),
+            why: "efadv_query_qp_wqs and efadv_query_cq, which the GDA operations call, came with it"
+                .to_owned(),
+            fix: "install the current EFA installer's rdma-core, or one of 59 or newer, in the image"
+                .to_owned(),
             who: Who::Image,
         })
     };
@@ -138,7 +142,8 @@ fn one_libefa(libraries: &mut Libraries) -> Answers {
     Outcome::Warn(Trouble {
         observed: list(&copies),
         required: "one release of libefa".to_owned(),
-        why: "libfabric loads whichever comes first for its process, not for the file you looked at".to_owned(),
+        why: "libfabric loads whichever comes first for its process, not for the file you looked at"
+            .to_owned(),
         fix: "remove all but one from the image".to_owned(),
         who: Who::Image,
     })

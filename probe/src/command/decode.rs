@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use std::mem::offset_of;
 
 use efa_gda::wire::{
-    Completion, CompletionDecodeError, CompletionKind, DecodedRequest, Operation, OperationCode, RemoteMemory,
-    RequestIdWidth, Segment, WorkRequest,
+    Completion, CompletionDecodeError, CompletionKind, DecodedRequest, Operation, OperationCode,
+    RemoteMemory, RequestIdWidth, Segment, WorkRequest,
 };
 use efa_gda_sys::io::efa_io_tx_meta_desc;
 use serde::Serialize;
@@ -128,7 +128,10 @@ fn work_request(bytes: &[u8], ids: RequestIdWidth) -> Result<Decoded, CommandErr
 fn payload(decoded: &mut Decoded, request: &WorkRequest) {
     match &request.operation {
         Operation::Send(segments) => {
-            segments.iter().enumerate().for_each(|(index, one)| segment(decoded, &format!("sgl[{index}]"), one));
+            segments
+                .iter()
+                .enumerate()
+                .for_each(|(index, one)| segment(decoded, &format!("sgl[{index}]"), one));
         }
         Operation::SendInline(data) => decoded.field("inline_data", hex(data)),
         Operation::Write { remote, local } | Operation::Read { remote, local } => {
@@ -194,7 +197,10 @@ fn completion(bytes: &[u8], ids: RequestIdWidth) -> Result<Decoded, CommandError
         }
     }
     if operation.is_none() {
-        decoded.broken.push(format!("op_type (flags bits 6:4) is {}, which is no operation", completion.operation_code));
+        decoded.broken.push(format!(
+            "op_type (flags bits 6:4) is {}, which is no operation",
+            completion.operation_code
+        ));
     }
     Ok(decoded)
 }

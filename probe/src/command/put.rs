@@ -22,8 +22,7 @@ pub(crate) fn run(common: &Common, args: &PutArgs) -> Result<(Document, Exit), C
     for unit in env::CHECKS.iter().filter(|unit| ON_THE_WAY.contains(&unit.check.code)) {
         run.runner.run(unit, None, &mut run.system);
     }
-    let request =
-        PutRequest { bytes: args.bytes, count: args.count, one_adapter: true, plant: args.plant };
+    let request = PutRequest { bytes: args.bytes, count: args.count, one_adapter: true, plant: args.plant };
     let gathered = run.part(Part::Fabric, request)?;
     let mut findings = std::mem::take(&mut run.runner.findings);
     checks::sort(&mut findings);
@@ -47,8 +46,12 @@ fn refuse_what_is_missing(args: &PutArgs) -> Result<(), CommandError> {
     }
     match args.doorbell {
         Doorbell::Direct | Doorbell::Auto => {}
-        Doorbell::Record => return missing("put --doorbell record", "a host thread that rings from a record"),
-        Doorbell::Staged => return missing("put --doorbell staged", "a host thread that copies entries and rings"),
+        Doorbell::Record => {
+            return missing("put --doorbell record", "a host thread that rings from a record");
+        }
+        Doorbell::Staged => {
+            return missing("put --doorbell staged", "a host thread that copies entries and rings");
+        }
     }
     if args.executor == Executor::Cuda {
         return missing("put --executor cuda", "mapping queues through CUDA");

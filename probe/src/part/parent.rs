@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -50,7 +50,11 @@ pub(crate) struct Gathered {
 enum End {
     Well,
     /// In this check, for this reason.
-    Badly { code: Option<String>, subject: Option<String>, observed: String },
+    Badly {
+        code: Option<String>,
+        subject: Option<String>,
+        observed: String,
+    },
 }
 
 /// Runs the checks of `request` in children, and adds what they find to `runner`. A child that does
@@ -153,7 +157,7 @@ fn one_child(
     provider_path: Option<&OsStr>,
     gathered: &mut Gathered,
 ) -> std::io::Result<End> {
-    let mut command = Command::new(std::env::current_exe()?);
+    let mut command = crate::own::again()?;
     command.args(verbosity()).arg(COMMAND).stdin(Stdio::piped()).stdout(Stdio::piped());
     if let Some(path) = provider_path {
         command.env("FI_PROVIDER_PATH", path);

@@ -69,10 +69,8 @@ pub(crate) fn render(document: &Document, style: Style) -> String {
 
 fn render_checks(out: &mut String, checks: &[Finding], style: Style) {
     for (prefix, title) in CATEGORIES {
-        let of_category: Vec<&Finding> = checks
-            .iter()
-            .filter(|check| check.code.split('-').next() == Some(prefix))
-            .collect();
+        let of_category: Vec<&Finding> =
+            checks.iter().filter(|check| check.code.split('-').next() == Some(prefix)).collect();
         if of_category.is_empty() {
             continue;
         }
@@ -147,7 +145,8 @@ fn geometry(queue: &Geometry) -> String {
 }
 
 fn render_put(out: &mut String, put: &Put, style: Style) {
-    let verified = if put.verified { style.paint("verified", "32") } else { style.paint("NOT verified", "31;1") };
+    let verified =
+        if put.verified { style.paint("verified", "32") } else { style.paint("NOT verified", "31;1") };
     let _ = writeln!(
         out,
         "Put: {} of {} × {} bytes ({}) on {}, executor {}, doorbell {}: {verified}",

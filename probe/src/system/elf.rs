@@ -76,7 +76,9 @@ mod tests {
     #[test]
     fn libc_defines_the_versions_that_it_is_known_for() {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-        let libc = maps.lines().find_map(|line| line.find("/").map(|at| &line[at..]).filter(|p| p.contains("libc.so")));
+        let libc = maps
+            .lines()
+            .find_map(|line| line.find("/").map(|at| &line[at..]).filter(|p| p.contains("libc.so")));
         let versions = defined_versions(&std::fs::read(libc.unwrap()).unwrap()).unwrap();
         assert!(versions.iter().any(|version| version == "GLIBC_2.17"), "{versions:?}");
     }

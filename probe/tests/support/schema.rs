@@ -24,7 +24,8 @@ fn walk(root: &Value, schema: &Value, value: &Value, at: &str, found: &mut Vec<S
         match keyword.as_str() {
             "$schema" | "$id" | "title" | "description" | "$defs" | "then" => {}
             "$ref" => {
-                let pointer = argument.as_str().and_then(|text| text.strip_prefix('#')).expect("a local reference");
+                let pointer =
+                    argument.as_str().and_then(|text| text.strip_prefix('#')).expect("a local reference");
                 walk(root, root.pointer(pointer).expect("a definition"), value, at, found);
             }
             "type" => {
@@ -70,7 +71,11 @@ fn walk(root: &Value, schema: &Value, value: &Value, at: &str, found: &mut Vec<S
                 }
             }
             "allOf" => {
-                argument.as_array().expect("schemas").iter().for_each(|one| walk(root, one, value, at, found));
+                argument
+                    .as_array()
+                    .expect("schemas")
+                    .iter()
+                    .for_each(|one| walk(root, one, value, at, found));
             }
             "if" => {
                 let mut not = Vec::new();

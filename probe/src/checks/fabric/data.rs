@@ -261,7 +261,9 @@ fn move_bytes(session: &mut Session, request: PutRequest, peer: Peer) -> MoveRes
             .bytes(request.bytes)
             .stride(request.bytes)
             .count(operations);
-        if let Err(answers) = one_round(session, &memory, put, Round { number: round, operations }, &mut moved) {
+        if let Err(answers) =
+            one_round(session, &memory, put, Round { number: round, operations }, &mut moved)
+        {
             return Err((moved, answers));
         }
         round += 1;
@@ -289,7 +291,9 @@ fn one_round(
     // Filling, the wait, and comparing: three times the bound covers them.
     session.progress.needs(timeout * 3);
     let Some((source, target)) = memory.buffers() else { return Err(missing("the memory")) };
-    let internal = |error: Error| refused(&error, "memory that is as long as it was", "it is the probe's own", Who::Code);
+    let internal = |error: Error| {
+        refused(&error, "memory that is as long as it was", "it is the probe's own", Who::Code)
+    };
     let pattern = Pattern::new(round.number);
     // `total` is at most the length that was allocated, which is a usize.
     let length = total as usize;
@@ -325,7 +329,8 @@ fn checker(session: &Session) -> Result<Checker, String> {
 
 fn no_violation(session: &mut Session) -> Answers {
     if !session.request.soft {
-        return Outcome::Skip(SOFTWARE_ADAPTER.to_owned(), "only the software adapter tells".to_owned()).into();
+        return Outcome::Skip(SOFTWARE_ADAPTER.to_owned(), "only the software adapter tells".to_owned())
+            .into();
     }
     let violations = match checker(session) {
         Ok(checker) => checker.violations(),

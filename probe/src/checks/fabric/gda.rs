@@ -115,9 +115,12 @@ fn address(session: &mut Session) -> Answers {
             );
             Outcome::pass(observed).into()
         }
-        Err(error) => {
-            refused(&error, "query_addr succeeds", "an entry names its target by these three numbers", Who::Image)
-        }
+        Err(error) => refused(
+            &error,
+            "query_addr succeeds",
+            "an entry names its target by these three numbers",
+            Who::Image,
+        ),
     }
 }
 

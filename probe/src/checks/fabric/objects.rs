@@ -122,9 +122,12 @@ fn endpoint(session: &mut Session) -> Answers {
             session.rig.endpoint = Some(endpoint);
             Outcome::pass("bound to address vector and completion queue, enabled").into()
         }
-        Err(error) => {
-            refused(&error, "fi_endpoint, fi_ep_bind and fi_enable succeed", "enabling creates the queue pair", Who::Host)
-        }
+        Err(error) => refused(
+            &error,
+            "fi_endpoint, fi_ep_bind and fi_enable succeed",
+            "enabling creates the queue pair",
+            Who::Host,
+        ),
     }
 }
 

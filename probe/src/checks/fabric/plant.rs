@@ -28,7 +28,8 @@ pub(crate) fn plant(plant: Plant, queue: &MappedQueue, peer: Peer) {
             qpn: peer.queue_pair.get(),
             qkey: peer.queue_key.get(),
         };
-        let entry = host::encode_entry(&EntrySpec { peer, phase: lap_is_odd != flip, ..EntrySpec::default() });
+        let entry =
+            host::encode_entry(&EntrySpec { peer, phase: lap_is_odd != flip, ..EntrySpec::default() });
         // SAFETY: the rings live as long as `queue`; the slot is masked by the ring's depth.
         unsafe { host::write_raw(raw, counter & (send.num_entries - 1), &entry) };
     }

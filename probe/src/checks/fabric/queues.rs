@@ -1,6 +1,8 @@
 //! Queue geometry: whether what the provider exposed keeps the rules of the rings.
 
-use efa_gda::exposure::{CompletionRing, ExposureError, RawCompletionQueue, RawWorkQueue, ReceiveQueue, SendQueue};
+use efa_gda::exposure::{
+    CompletionRing, ExposureError, RawCompletionQueue, RawWorkQueue, ReceiveQueue, SendQueue,
+};
 
 use super::{Session, missing};
 use crate::check::{Answers, Check, Nature, Outcome, Trouble, Unit};
@@ -14,7 +16,12 @@ pub(crate) static CHECKS: &[Unit<Session>] = &[
     unit("QUE-001", "The send queue's geometry is sound", &["GDA-003"], send),
     unit("QUE-002", "The receive queue's geometry is sound", &["GDA-003"], receive),
     unit("QUE-003", "The completion queue's geometry is sound", &["GDA-004"], completion),
-    unit("QUE-004", "The completion queue holds what the send queue can have in flight", &["QUE-001", "QUE-003"], deep_enough),
+    unit(
+        "QUE-004",
+        "The completion queue holds what the send queue can have in flight",
+        &["QUE-001", "QUE-003"],
+        deep_enough,
+    ),
 ];
 
 const fn unit(
@@ -34,7 +41,8 @@ fn broken(error: &ExposureError) -> Answers {
     Outcome::Fail(Trouble {
         observed: observed.to_owned(),
         required: required.to_owned(),
-        why: "device code that trusted these numbers would write outside the queue or ring in vain".to_owned(),
+        why: "device code that trusted these numbers would write outside the queue or ring in vain"
+            .to_owned(),
         fix: fix.to_owned(),
         who: Who::Image,
     })

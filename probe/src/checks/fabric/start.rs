@@ -2,11 +2,14 @@
 
 use std::time::Instant;
 
-use efa_gda::fabric::{EFA_DIRECT, Error, Info, Library, Query};
+use efa_gda::fabric::{EFA_DIRECT, Error, Info, Library, Query, Version};
 
 use super::{Session, missing, refused};
 use crate::check::{Answers, Check, Nature, Outcome, Trouble, Unit};
 use crate::report::{Kind, Who};
+
+/// The first release that knows an order of providers other than by version.
+const FIRST_WITH_ORDER: Version = Version::new(2, 0);
 
 /// The checks of this category. The first two are of libraries, the rest of libfabric's objects.
 pub(crate) static CHECKS: &[Unit<Session>] = &[
@@ -31,6 +34,9 @@ fn loads(session: &mut Session) -> Answers {
     match Library::load() {
         Ok(library) => {
             let path = library.path().display().to_string();
+            if session.request.soft && library.version() >= FIRST_WITH_ORDER {
+                prefer_software_adapter();
+            }
             session.library = Some(library);
             Outcome::pass(path).into()
         }
@@ -41,6 +47,17 @@ fn loads(session: &mut Session) -> Answers {
             Who::Image,
         ),
     }
+}
+
+/// Puts `@` before the directories of FI_PROVIDER_PATH: providers in them come before built-in ones
+/// of the same name, whatever their versions.
+fn prefer_software_adapter() {
+    let name = "FI_PROVIDER_PATH";
+    let Some(path) = std::env::var_os(name) else { return };
+    let mut preferred = std::ffi::OsString::from("@");
+    preferred.push(path);
+    // SAFETY: this process has one thread: libfabric was loaded and has not been called yet.
+    unsafe { std::env::set_var(name, preferred) };
 }
 
 fn version(session: &mut Session) -> Answers {

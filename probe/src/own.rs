@@ -1,0 +1,62 @@
+//! This program's own file, and how to start it again. Usually that is `/proc/self/exe`; a program
+//! that was started through a dynamic loader (`ld.so --library-path DIR gda-probe …`) is started
+//! again through the same one.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// The arguments with which this process was started, up to the program's own name: one, or a
+/// loader, its options, and the program.
+fn beginning() -> io::Result<Vec<OsString>> {
+    let line = std::fs::read("/proc/self/cmdline")?;
+    Ok(before_arguments(&line, std::env::args_os().count()))
+}
+
+/// Of a command line, as the kernel keeps it, all but the program's arguments; `count` includes the
+/// program's own name.
+fn before_arguments(line: &[u8], count: usize) -> Vec<OsString> {
+    let line = line.strip_suffix(b"\0").unwrap_or(line);
+    let all: Vec<OsString> =
+        line.split(|byte| *byte == 0).map(|one| OsStr::from_bytes(one).to_owned()).collect();
+    let keep = (all.len() + 1).saturating_sub(count).max(1);
+    all.into_iter().take(keep).collect()
+}
+
+/// The program's file.
+pub(crate) fn file() -> io::Result<PathBuf> {
+    match beginning()?.as_slice() {
+        [_loader, .., program] => PathBuf::from(program).canonicalize(),
+        _ => std::env::current_exe(),
+    }
+}
+
+/// A command that starts this program again.
+pub(crate) fn again() -> io::Result<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(beginning()?.into_iter().skip(1));
+    Ok(command)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::before_arguments;
+
+    #[test]
+    fn a_program_started_by_itself_has_only_its_name_before_its_arguments() {
+        assert_eq!(before_arguments(b"gda-probe\0check\0--soft\0", 3), ["gda-probe"]);
+    }
+
+    #[test]
+    fn a_loader_and_its_options_come_before_the_program() {
+        let line = b"/lib/ld.so\0--library-path\0/x\0./gda-probe\0--soft\0";
+        assert_eq!(before_arguments(line, 2), ["/lib/ld.so", "--library-path", "/x", "./gda-probe"]);
+    }
+
+    #[test]
+    fn an_empty_argument_counts() {
+        assert_eq!(before_arguments(b"gda-probe\0\0", 2), ["gda-probe"]);
+    }
+}
