@@ -5,7 +5,7 @@
 //! - [`check`], [`checks`]: what a check is, and every check there is.
 //! - [`system`]: what the machine says about itself.
 //! - [`part`]: checks that load foreign libraries, in child processes.
-//! - [`report`], [`verdict`]: what is said, to people and programs.
+//! - [`mod@report`], [`verdict`]: what is said, to people and programs.
 //!
 //! Reports go to stdout, logs to stderr. It moves bytes only through the library `efa-gda`; nothing
 //! of the data path is here.

@@ -249,6 +249,8 @@ fn move_bytes(session: &mut Session, request: PutRequest, peer: Peer) -> MoveRes
     if length.saturating_mul(2) > free {
         return Err((moved, too_large(length.saturating_mul(2), free)));
     }
+    // Registering touches every page.
+    session.progress.needs(bound(session, length.saturating_mul(2), 0));
     let memory = usize::try_from(length).map_err(|_| too_large(length, free));
     let memory = match memory.and_then(|length| Memory::register(session, length)) {
         Ok(memory) => memory,
