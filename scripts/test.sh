@@ -97,7 +97,7 @@ set_up() {
 }
 
 # Tests load libsoftefa.so from the target directory, so everything is built before they run.
-build_all() { step 'build' 900 cargo build --workspace --all-targets --locked; }
+build_all() { step 'build' 1500 cargo build --workspace --all-targets --locked; }
 
 # Counts each test of cargo test, takes "SKIPPED …" lines of tests for skipped, prints the failures.
 cargo_tests() {
