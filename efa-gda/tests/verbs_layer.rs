@@ -5,7 +5,8 @@
 
 mod verbs_fake;
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
+use std::ptr::NonNull;
 
 use efa_gda::exposure::ExposureError;
 use efa_gda::verbs::*;
@@ -345,6 +346,82 @@ fn external_completions_are_not_asked_of_an_adapter_without_them() {
     assert!(matches!(error, Error::Lacks { capability: Capability::ExternalCompletionQueue, .. }), "{error}");
     assert!(!state(|state| state.calls.contains(&"efadv_create_cq")));
 }
+
+#[test]
+fn a_dmabuf_is_registered_at_the_address_that_entries_will_name() {
+    let domain = ProtectionDomain::allocate(&context()).unwrap();
+    let file = std::fs::File::open("/dev/null").unwrap();
+    let region =
+        MemoryRegion::register_dmabuf(&domain, file.as_fd(), 8192, 4096, 0x7000_0000, Access::LOCAL).unwrap();
+    assert_eq!(state(|state| state.dmabuf), Some((8192, 4096, 0x7000_0000, file.as_raw_fd())));
+    assert_eq!((region.address(), region.at(4095, 1).unwrap()), (0x7000_0000, 0x7000_0fff));
+}
+
+#[test]
+fn bytes_past_the_end_of_a_region_have_no_address() {
+    let domain = ProtectionDomain::allocate(&context()).unwrap();
+    let region = MemoryRegion::register(&domain, buffer(), Access::LOCAL).unwrap();
+    let error = region.at(4096, 1).unwrap_err();
+    assert!(matches!(error, Error::OutOfBounds { offset: 4096, length: 1, region: 4096 }), "{error}");
+}
+
+#[test]
+fn an_adapter_without_an_address_says_so() {
+    state(|state| state.gid = [0; 16]);
+    assert_eq!(context().gid().unwrap_err().errno(), Some(libc::ENODATA));
+}
+
+#[test]
+fn an_adapter_without_rdma_moves_no_bytes_by_it() {
+    let rdma = sys::EFADV_DEVICE_ATTR_CAPS_RDMA_READ | sys::EFADV_DEVICE_ATTR_CAPS_RDMA_WRITE;
+    state(|state| state.attributes.device_caps &= !rdma);
+    assert_eq!(context().limits().unwrap(), Limits { message: 8192, rdma: 0 });
+}
+
+#[test]
+fn a_counter_takes_its_words_from_host_memory_and_from_a_dmabuf() {
+    let context = context();
+    let mut word = 0_u64;
+    let file = std::fs::File::open("/dev/null").unwrap();
+    let completions = CounterMemory::host(NonNull::from(&mut word));
+    let errors = CounterMemory::dmabuf(file.as_fd(), 64, std::ptr::null_mut());
+    unsafe { CompletionCounter::create_external(&context, completions, errors) }.unwrap();
+    let attr = state(|state| state.counter.unwrap());
+    assert_eq!(attr.flags, 3);
+    let (completions, errors) = (attr.comp_cntr_ext_mem, attr.err_cntr_ext_mem);
+    assert_eq!(
+        (u32::from(completions.type_), completions.ptr),
+        (sys::EFADV_MEMORY_LOCATION_VA, (&raw mut word).cast())
+    );
+    assert_eq!((u32::from(errors.type_), errors.dmabuf.offset), (sys::EFADV_MEMORY_LOCATION_DMABUF, 64));
+    assert_eq!(errors.dmabuf.fd, file.as_raw_fd());
+}
+
+#[test]
+fn a_counter_is_read_whole() {
+    let counter = CompletionCounter::create(&context()).unwrap();
+    assert_eq!(counter.completions().unwrap(), 1 << 31);
+}
+
+#[test]
+fn a_counter_in_memory_that_nobody_sees_cannot_be_read() {
+    let counter = CompletionCounter::create(&context()).unwrap();
+    fail("ibv_read_comp_cntr", libc::EOPNOTSUPP);
+    assert_eq!(counter.completions().unwrap_err().errno(), Some(libc::EOPNOTSUPP));
+}
+
+/// Objects go to the threads that use them.
+const _: () = {
+    const fn shared<T: Send + Sync>() {}
+    shared::<Library>();
+    shared::<Device>();
+    shared::<Context>();
+    shared::<MemoryRegion>();
+    shared::<CompletionQueue>();
+    shared::<CompletionCounter>();
+    shared::<QueuePair<Created>>();
+    shared::<QueuePair<Ready>>();
+};
 
 #[test]
 fn a_counter_outlives_the_queue_pair_it_is_attached_to() {

@@ -32,6 +32,12 @@ pub(crate) struct State {
     pub external: Option<efadv_cq_init_attr>,
     /// Access of the last registration.
     pub access: c_int,
+    /// Offset, length, address and descriptor of the last dmabuf registration.
+    pub dmabuf: Option<(u64, usize, u64, c_int)>,
+    /// What the last counter was made with.
+    pub counter: Option<efadv_comp_cntr_init_attr>,
+    /// The adapter's GID.
+    pub gid: [u8; 16],
     /// The last address handle's attributes.
     pub handle: Option<ibv_ah_attr>,
     /// Names of the devices.
@@ -88,6 +94,7 @@ impl State {
                 caps: 1,
                 ..Default::default()
             },
+            gid: [0xfe; 16],
             number: 7,
             keys: (0x12_3456, 0xabcd_ef01),
             ..Default::default()
@@ -214,7 +221,7 @@ unsafe extern "C" fn query_gid(_: *mut ibv_context, _: u8, _: c_int, gid: *mut i
         set_errno(errno);
         return -1;
     }
-    unsafe { (*gid).raw = [0xfe; 16] };
+    unsafe { (*gid).raw = state(|state| state.gid) };
     0
 }
 
@@ -232,6 +239,18 @@ unsafe extern "C" fn reg_mr(pd: *mut ibv_pd, addr: *mut c_void, length: usize, a
         state.keys
     });
     make("ibv_reg_mr", "mr", || ibv_mr { context: null_mut(), pd, addr, length, handle: 0, lkey, rkey })
+}
+
+unsafe extern "C" fn reg_dmabuf_mr(
+    pd: *mut ibv_pd,
+    offset: u64,
+    length: usize,
+    address: u64,
+    fd: c_int,
+    access: c_int,
+) -> *mut ibv_mr {
+    state(|state| state.dmabuf = Some((offset, length, address, fd)));
+    unsafe { reg_mr(pd, address as *mut c_void, length, access) }
 }
 
 unsafe extern "C" fn dereg_mr(raw: *mut ibv_mr) -> c_int {
@@ -282,6 +301,10 @@ unsafe extern "C" fn attach(
     _: *mut ibv_qp_attach_comp_cntr_attr,
 ) -> c_int {
     answer("ibv_qp_attach_comp_cntr", || {})
+}
+
+unsafe extern "C" fn read_comp_cntr(_: *mut ibv_comp_cntr, value: *mut u64) -> c_int {
+    answer("ibv_read_comp_cntr", || unsafe { *value = 1 << 31 })
 }
 
 unsafe extern "C" fn efa_query_device(_: *mut ibv_context, attr: *mut efadv_device_attr, size: u32) -> c_int {
@@ -363,9 +386,10 @@ unsafe extern "C" fn max_sq_depth(_: *mut ibv_context, attr: *mut efadv_sq_depth
 unsafe extern "C" fn create_comp_cntr(
     _: *mut ibv_context,
     _: *mut ibv_comp_cntr_init_attr,
-    _: *mut efadv_comp_cntr_init_attr,
+    efa: *mut efadv_comp_cntr_init_attr,
     _: u32,
 ) -> *mut ibv_comp_cntr {
+    state(|state| state.counter = Some(unsafe { *efa }));
     make("efadv_create_comp_cntr", "counter", Opaque::default).cast()
 }
 
@@ -384,6 +408,7 @@ pub(crate) fn library(change: impl FnOnce(&mut efa_gda_ibverbs_calls, &mut efa_g
         ibv_alloc_pd: Some(alloc_pd),
         ibv_dealloc_pd: Some(dealloc_pd),
         ibv_reg_mr: Some(reg_mr),
+        ibv_reg_dmabuf_mr: Some(reg_dmabuf_mr),
         ibv_dereg_mr: Some(dereg_mr),
         ibv_create_cq: Some(create_cq),
         ibv_destroy_cq: Some(destroy_cq),
@@ -393,6 +418,7 @@ pub(crate) fn library(change: impl FnOnce(&mut efa_gda_ibverbs_calls, &mut efa_g
         ibv_destroy_ah: Some(destroy_ah),
         ibv_destroy_comp_cntr: Some(destroy_comp_cntr),
         ibv_qp_attach_comp_cntr: Some(attach),
+        ibv_read_comp_cntr: Some(read_comp_cntr),
         ..Default::default()
     };
     let mut efadv = efa_gda_efadv_calls {
