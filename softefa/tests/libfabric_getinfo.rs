@@ -234,3 +234,36 @@ fn an_environment_that_is_not_understood_ends_in_no_answer() {
         || assert_eq!(Client::load().getinfo_with(|_| {}).map(|_| ()), Err(NO_DATA)),
     );
 }
+
+#[test]
+fn without_unsolicited_writes_rma_needs_the_mode_that_posts_receives() {
+    let test = "without_unsolicited_writes_rma_needs_the_mode_that_posts_receives";
+    in_child(test, &[("SOFTEFA_UNSOLICITED_WRITE", "0")], || {
+        let client = Client::load();
+        let refused = client.getinfo_with(|hints| hints.info().mode = fi::FI_CONTEXT2);
+        assert_eq!(refused.unwrap_err(), NO_DATA);
+        let answered =
+            client.getinfo_with(|hints| hints.info().mode = fi::FI_CONTEXT2 | fi::FI_RX_CQ_DATA).unwrap();
+        // SAFETY: an info of the answer.
+        assert_ne!(unsafe { (*answered).mode } & fi::FI_RX_CQ_DATA, 0);
+        // SAFETY: this library's list.
+        unsafe { client.library.freeinfo(answered) };
+    });
+}
+
+#[test]
+fn without_unsolicited_writes_and_without_rma_only_messages_are_offered() {
+    let test = "without_unsolicited_writes_and_without_rma_only_messages_are_offered";
+    in_child(test, &[("SOFTEFA_UNSOLICITED_WRITE", "0")], || {
+        let client = Client::load();
+        let answered = client.getinfo_with(|hints| {
+            hints.info().mode = fi::FI_CONTEXT2;
+            hints.info().caps &= !fi::FI_RMA;
+        });
+        let answered = answered.unwrap();
+        // SAFETY: an info of the answer.
+        assert_eq!(unsafe { (*answered).caps } & fi::FI_RMA, 0);
+        // SAFETY: this library's list.
+        unsafe { client.library.freeinfo(answered) };
+    });
+}

@@ -280,3 +280,54 @@ fn a_domain_needs_a_name_and_local_registration() {
         }
     });
 }
+
+/// An option that is a number of bytes or tries.
+fn size_option(ep: *mut fi::fid_ep, option: c_int) -> Result<usize, c_int> {
+    let (mut value, mut length) = (0_usize, size_of::<usize>());
+    // SAFETY: an open endpoint, and places for value and length.
+    let code = unsafe {
+        let getopt = (*(*ep).ops).getopt.unwrap();
+        getopt(ep.cast(), fi::FI_OPT_ENDPOINT as c_int, option, (&raw mut value).cast(), &raw mut length)
+    };
+    if code == 0 { Ok(value) } else { Err(code) }
+}
+
+/// `FI_OPT_EFA_RNR_RETRY`
+const RNR_RETRY: c_int = -(0xefa << 16);
+
+fn set_retries(ep: *mut fi::fid_ep, retries: usize) -> c_int {
+    // SAFETY: an open endpoint, and a value of the length given.
+    unsafe {
+        let setopt = (*(*ep).ops).setopt.unwrap();
+        let value = (&raw const retries).cast();
+        setopt(ep.cast(), fi::FI_OPT_ENDPOINT as c_int, RNR_RETRY, value, size_of::<usize>())
+    }
+}
+
+#[test]
+fn an_endpoint_says_how_much_it_carries() {
+    in_child("an_endpoint_says_how_much_it_carries", &[("SOFTEFA_MAX_MSG_SIZE", "4096")], || {
+        let client = Client::load();
+        let rig = Opened::new(&client, |_| ());
+        assert_eq!(
+            [12, 14, 16, 18].map(|option| size_option(rig.ep, option)),
+            [4096, 1 << 30, 32, 0].map(Ok)
+        );
+        assert_eq!(size_option(rig.ep, 13), Err(-libc::ENOPROTOOPT), "tagged");
+        rig.close(&client);
+    });
+}
+
+#[test]
+fn retries_are_set_before_enable_and_not_after() {
+    in_child("retries_are_set_before_enable_and_not_after", &[], || {
+        let client = Client::load();
+        let rig = Opened::new(&client, |_| ());
+        let second = open_ep(rig.domain, rig.info).unwrap();
+        assert_eq!(size_option(second, RNR_RETRY), Ok(7), "for ever");
+        assert_eq!((set_retries(second, 2), size_option(second, RNR_RETRY)), (0, Ok(2)));
+        assert_eq!(set_retries(rig.ep, 2), -libc::EINVAL, "enabled");
+        assert_eq!(close(second), 0);
+        rig.close(&client);
+    });
+}

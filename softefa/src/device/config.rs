@@ -186,8 +186,11 @@ impl AdapterConfig {
     /// | `SOFTEFA_EVERY_DOORBELL` | 1: the poster waits between doorbells ([`AdapterConfig::every_doorbell_seen`]) |
     /// | `SOFTEFA_MAX_BATCH` | [`Limits::max_tx_batch`] |
     /// | `SOFTEFA_LLQ_BYTES` | [`Limits::llq_bytes`] |
+    /// | `SOFTEFA_MAX_MSG_SIZE` | [`Limits::max_msg_size`] |
+    /// | `SOFTEFA_MAX_RDMA_SIZE` | [`Limits::max_rdma_size`] |
     /// | `SOFTEFA_MIN_SQ_DEPTH` | [`Limits::min_sq_depth`] |
     /// | `SOFTEFA_ENTRIES_128` | 0: no 128-byte entries |
+    /// | `SOFTEFA_RDMA_READ`, `SOFTEFA_RDMA_WRITE` | 0: the adapter has no such operation |
     /// | `SOFTEFA_UNSOLICITED_WRITE` | 0: RDMA writes with immediate use posted receives |
     ///
     /// # Errors
@@ -203,6 +206,10 @@ impl AdapterConfig {
         lookup.number("SOFTEFA_MIN_SQ_DEPTH", &mut self.limits.min_sq_depth)?;
         lookup.switch("SOFTEFA_EVERY_DOORBELL", &mut self.every_doorbell_seen)?;
         lookup.switch("SOFTEFA_ENTRIES_128", &mut self.capabilities.entries_128)?;
+        lookup.switch("SOFTEFA_RDMA_READ", &mut self.capabilities.rdma_read)?;
+        lookup.switch("SOFTEFA_RDMA_WRITE", &mut self.capabilities.rdma_write)?;
+        lookup.number("SOFTEFA_MAX_RDMA_SIZE", &mut self.limits.max_rdma_size)?;
+        lookup.number("SOFTEFA_MAX_MSG_SIZE", &mut self.limits.max_msg_size)?;
         lookup.switch("SOFTEFA_UNSOLICITED_WRITE", &mut self.capabilities.unsolicited_write_receive)?;
         lookup.number("SOFTEFA_REORDER", &mut self.faults.reorder_window)?;
         let mut delay = 0_u64;

@@ -56,6 +56,7 @@ fn face(index: usize, config: &AdapterConfig) -> AdapterFace {
             completion_queues: limits.max_cq.into(),
             queue_pairs: limits.max_qp.into(),
             regions: limits.max_mr as usize,
+            unsolicited_writes: able.unsolicited_write_receive,
         },
     }
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use efa_gda_sys::fi;
 use efa_gda_wire::{EntrySize, QueueKey, QueuePairNumber, RequestIdWidth};
 
-use crate::device::{QueuePair, QueuePairAttr};
+use crate::device::{QueuePair, QueuePairAttr, RnrRetry};
 
 use super::av::{AddressVector, EndpointAddress, Table};
 use super::config::Config;
@@ -17,6 +17,7 @@ use super::domain::{Domain, Shared};
 use super::ffi::{self, Code, Object, UNUSED};
 use super::hints::Hints;
 use super::offer::{ADDRESS_LENGTH, Offer};
+use super::options::{self, Sizes};
 use super::uses::Use;
 use super::{adapters, matching};
 
@@ -40,6 +41,7 @@ struct Settings {
     receives: bool,
     /// FI_RX_CQ_DATA: writes with immediate use posted receives.
     posted_cq_data: bool,
+    sizes: Sizes,
 }
 
 /// Binds, and the queue pair from enable on. The queue pair is declared first, to go first.
@@ -49,6 +51,21 @@ struct State {
     send_cq: Option<Bound<SharedCq>>,
     receive_cq: Option<Bound<SharedCq>>,
     av: Option<Bound<Table>>,
+    rnr_retry: Retries,
+}
+
+/// Tries after the first where a receiver has nothing posted, as `ibv_modify_qp` takes them: up to 6,
+/// and 7 for ever, which is where an efa-direct endpoint starts.
+struct Retries(usize);
+
+impl Retries {
+    const FOREVER: usize = 7;
+}
+
+impl Default for Retries {
+    fn default() -> Self {
+        Self(Self::FOREVER)
+    }
 }
 
 struct Bound<T> {
@@ -195,6 +212,10 @@ impl Endpoint {
         attr.unsolicited_write_receive = !settings.posted_cq_data && adapters::unsolicited(domain);
         attr.request_ids = adapters::request_ids(domain);
         attr.first_counter = adapters::first_counter();
+        attr.rnr_retry = match u8::try_from(state.rnr_retry.0) {
+            Ok(times) if usize::from(times) < Retries::FOREVER => RnrRetry::Times(times),
+            _ => RnrRetry::Forever,
+        };
         let pair = domain.adapter.create_queue_pair(attr)?;
         state.queue_pair = Some(Enabled { pair, domain: Arc::clone(domain) });
         Ok(())
@@ -311,6 +332,7 @@ fn settings(domain: &Shared, info: &Hints) -> Result<Settings, Code> {
         transmits: caps & (fi::FI_SEND | fi::FI_READ | fi::FI_WRITE) != 0,
         receives: caps & (fi::FI_RECV | fi::FI_REMOTE_READ | fi::FI_REMOTE_WRITE) != 0,
         posted_cq_data: info.mode & fi::FI_RX_CQ_DATA != 0,
+        sizes: Sizes { message: limits.message, rdma: limits.rdma, inline: limits.inline },
     })
 }
 
@@ -365,23 +387,46 @@ unsafe extern "C" fn setname(_fid: fi::fid_t, _addr: *mut c_void, _addrlen: usiz
 }
 
 unsafe extern "C" fn getopt(
-    _fid: fi::fid_t,
-    _level: c_int,
-    _optname: c_int,
-    _optval: *mut c_void,
-    _optlen: *mut usize,
+    fid: fi::fid_t,
+    level: c_int,
+    optname: c_int,
+    optval: *mut c_void,
+    optlen: *mut usize,
 ) -> c_int {
-    Code::NO_OPTION.returned()
+    ffi::entry(|| {
+        // SAFETY: libfabric's contract: an open fid.
+        let endpoint = unsafe { ffi::object::<Endpoint>(fid) }?;
+        let retries = endpoint.state().rnr_retry.0;
+        let answer = options::get(level, optname, &endpoint.settings.sizes, retries)?;
+        // SAFETY: libfabric's contract: `optlen` bytes at `optval`; null is refused.
+        unsafe { answer.store(optval, optlen) }
+    })
 }
 
 unsafe extern "C" fn setopt(
-    _fid: fi::fid_t,
-    _level: c_int,
-    _optname: c_int,
-    _optval: *const c_void,
-    _optlen: usize,
+    fid: fi::fid_t,
+    level: c_int,
+    optname: c_int,
+    optval: *const c_void,
+    optlen: usize,
 ) -> c_int {
-    Code::NO_OPTION.returned()
+    ffi::entry(|| {
+        // SAFETY: libfabric's contract: an open fid.
+        let endpoint = unsafe { ffi::object::<Endpoint>(fid) }?;
+        if !options::is_rnr_retry(level, optname) {
+            return Err(Code::NO_OPTION);
+        }
+        if optlen != size_of::<usize>() || optval.is_null() {
+            return Err(Code::INVALID);
+        }
+        let mut state = endpoint.state();
+        if state.queue_pair.is_some() {
+            return Err(Code::INVALID);
+        }
+        // SAFETY: not null, and `optlen` bytes, by libfabric's contract; any alignment.
+        state.rnr_retry = Retries(unsafe { optval.cast::<usize>().read_unaligned() });
+        Ok(())
+    })
 }
 
 const REFUSED: isize = Code::NOT_PROVIDED.returned() as isize;

@@ -25,6 +25,8 @@ const PRIMARY: u64 = fi::FI_MSG
     | fi::FI_DIRECTED_RECV
     | fi::FI_HMEM;
 const SECONDARY: u64 = fi::FI_MULTI_RECV | fi::FI_SOURCE | fi::FI_REMOTE_COMM | fi::FI_LOCAL_COMM;
+/// What an adapter does not offer to applications that would miss receives.
+const RMA: u64 = fi::FI_RMA | fi::FI_READ | fi::FI_WRITE | fi::FI_REMOTE_READ | fi::FI_REMOTE_WRITE;
 /// Receive capabilities that old programs put into `tx_attr`, and the other way round.
 const IGNORED_IN_TX: u64 = fi::FI_REMOTE_READ
     | fi::FI_REMOTE_WRITE
@@ -51,6 +53,10 @@ pub(crate) fn check(offer: &Offer<'_>, hints: &Hints, version: u32) -> Result<()
         mode |= OLD_LOCAL_MR;
     }
     require(within(mode, hints.mode), "mode lacks FI_CONTEXT2, or mr_mode lacks FI_MR_LOCAL")?;
+    require(
+        !needs_receives_for_writes(offer, hints) || hints.caps & fi::FI_RMA == 0,
+        "FI_RMA without FI_RX_CQ_DATA in mode, on an adapter without unsolicited write receives",
+    )?;
     require(
         matches!(hints.addr_format, fi::FI_FORMAT_UNSPEC | fi::FI_ADDR_EFA),
         "an address format other than FI_ADDR_EFA",
@@ -184,6 +190,13 @@ fn check_tx(has: &fi::fi_tx_attr, asked: &fi::fi_tx_attr, mode: u64) -> Result<(
     require(asked.rma_iov_limit <= has.rma_iov_limit, "RMA of more than one remote segment")
 }
 
+/// Whether writes with immediate would need receives that the application does not know of.
+fn needs_receives_for_writes(offer: &Offer<'_>, hints: &Hints) -> bool {
+    offer.fabric == Fabric::Direct
+        && !offer.adapter.limits.unsolicited_writes
+        && hints.mode & fi::FI_RX_CQ_DATA == 0
+}
+
 /// The answer to `hints` from an offer that serves them.
 pub(crate) fn answer<'a>(
     mut offer: Offer<'a>,
@@ -199,6 +212,11 @@ pub(crate) fn answer<'a>(
     if hints.is_none_or(|hints| hints.mode & fi::FI_RX_CQ_DATA != 0) && offer.fabric == Fabric::Direct {
         offer.mode |= fi::FI_RX_CQ_DATA;
         offer.rx.mode |= fi::FI_RX_CQ_DATA;
+    }
+    if hints.is_some_and(|hints| needs_receives_for_writes(&offer, hints)) {
+        offer.caps &= !RMA;
+        offer.tx.caps &= !RMA;
+        offer.rx.caps &= !RMA;
     }
     choose_entry_size(&mut offer, hints)?;
     if offer.fabric == Fabric::Direct && hints.is_some_and(|hints| hints.caps & fi::FI_RMA == 0) {

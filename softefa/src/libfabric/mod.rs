@@ -24,6 +24,7 @@ mod matching;
 mod mr;
 mod nic;
 mod offer;
+mod options;
 mod uses;
 
 use std::ffi::{CStr, c_void};

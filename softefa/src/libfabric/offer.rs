@@ -96,6 +96,8 @@ pub(crate) struct Limits {
     pub(crate) queue_pairs: usize,
     /// Memory regions of the adapter.
     pub(crate) regions: usize,
+    /// RDMA writes with immediate that use no posted receive.
+    pub(crate) unsolicited_writes: bool,
 }
 
 impl AdapterFace {

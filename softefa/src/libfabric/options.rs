@@ -1,0 +1,127 @@
+//! What an endpoint's options answer: what the real provider's efa-direct endpoint answers (libfabric
+//! 2.6, `prov/efa/src/efa_ep.c` and `efa_base_ep.c`).
+
+use std::ffi::{c_int, c_void};
+
+use efa_gda_sys::fi;
+
+use super::ffi::Code;
+
+/// `FI_OPT_*` of `<rdma/fi_endpoint.h>`.
+const FI_HMEM_P2P: c_int = 8;
+const MAX_MSG_SIZE: c_int = 12;
+const MAX_RMA_SIZE: c_int = 14;
+const INJECT_MSG_SIZE: c_int = 16;
+const INJECT_RMA_SIZE: c_int = 18;
+/// `FI_OPT_EFA_*` of `<rdma/fi_ext.h>`, from minus `FI_PROV_SPECIFIC_EFA` on.
+const EFA_RNR_RETRY: c_int = -(0xefa << 16);
+const EFA_EMULATED_READ: c_int = EFA_RNR_RETRY + 1;
+const EFA_EMULATED_WRITE: c_int = EFA_RNR_RETRY + 2;
+/// `FI_HMEM_P2P_REQUIRED`.
+const P2P_REQUIRED: c_int = 1;
+
+/// Bytes that one request carries.
+#[derive(Clone, Copy)]
+pub(crate) struct Sizes {
+    pub(crate) message: usize,
+    pub(crate) rdma: usize,
+    /// Of a 64-byte entry, whichever the queue has.
+    pub(crate) inline: usize,
+}
+
+/// An option's value, in its type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    Size(usize),
+    Int(c_int),
+    Bool(bool),
+}
+
+/// The answer to `fi_getopt`.
+///
+/// # Errors
+/// [`Code::NO_OPTION`] for a level or an option that an efa-direct endpoint does not have.
+pub(crate) fn get(level: c_int, option: c_int, sizes: &Sizes, retries: usize) -> Result<Answer, Code> {
+    if level != fi::FI_OPT_ENDPOINT as c_int {
+        return Err(Code::NO_OPTION);
+    }
+    Ok(match option {
+        EFA_RNR_RETRY => Answer::Size(retries),
+        FI_HMEM_P2P => Answer::Int(P2P_REQUIRED),
+        MAX_MSG_SIZE => Answer::Size(sizes.message),
+        MAX_RMA_SIZE => Answer::Size(sizes.rdma),
+        INJECT_MSG_SIZE => Answer::Size(sizes.inline),
+        INJECT_RMA_SIZE => Answer::Size(0),
+        EFA_EMULATED_READ | EFA_EMULATED_WRITE => Answer::Bool(false),
+        _ => return Err(Code::NO_OPTION),
+    })
+}
+
+/// Whether the option is `FI_OPT_EFA_RNR_RETRY`, the one that can be set here.
+pub(crate) fn is_rnr_retry(level: c_int, option: c_int) -> bool {
+    level == fi::FI_OPT_ENDPOINT as c_int && option == EFA_RNR_RETRY
+}
+
+impl Answer {
+    /// Stores the value and its length.
+    ///
+    /// # Errors
+    /// [`Code::INVALID`] for null; [`Code::TOO_SMALL`] for less room than the value needs.
+    ///
+    /// # Safety
+    /// `length` is null or can be read and written; `value` is null or has `*length` bytes.
+    pub(crate) unsafe fn store(self, value: *mut c_void, length: *mut usize) -> Result<(), Code> {
+        if value.is_null() || length.is_null() {
+            return Err(Code::INVALID);
+        }
+        let needed = match self {
+            Self::Size(_) => size_of::<usize>(),
+            Self::Int(_) => size_of::<c_int>(),
+            Self::Bool(_) => size_of::<bool>(),
+        };
+        // SAFETY: not null; the caller vouches for both.
+        unsafe {
+            if length.read() < needed {
+                return Err(Code::TOO_SMALL);
+            }
+            match self {
+                Self::Size(size) => value.cast::<usize>().write_unaligned(size),
+                Self::Int(number) => value.cast::<c_int>().write_unaligned(number),
+                Self::Bool(set) => value.cast::<bool>().write(set),
+            }
+            length.write(needed);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZES: Sizes = Sizes { message: 8928, rdma: 1 << 30, inline: 32 };
+
+    fn size(option: c_int) -> Result<Answer, Code> {
+        get(fi::FI_OPT_ENDPOINT as c_int, option, &SIZES, 7)
+    }
+
+    #[test]
+    fn sizes_are_the_adapters_and_nothing_is_injected_into_rma() {
+        let sizes = [MAX_MSG_SIZE, MAX_RMA_SIZE, INJECT_MSG_SIZE, INJECT_RMA_SIZE].map(size);
+        assert_eq!(sizes, [8928, 1 << 30, 32, 0].map(|bytes| Ok(Answer::Size(bytes))));
+    }
+
+    #[test]
+    fn another_level_or_option_is_not_there() {
+        assert_eq!(get(1, MAX_MSG_SIZE, &SIZES, 7), Err(Code::NO_OPTION));
+        assert_eq!(size(13), Err(Code::NO_OPTION), "tagged");
+    }
+
+    #[test]
+    fn a_place_that_is_too_small_is_left_alone() {
+        let (mut value, mut length) = (0_usize, 4_usize);
+        // SAFETY: both places are there, and larger than told.
+        let stored = unsafe { Answer::Size(9).store((&raw mut value).cast(), &raw mut length) };
+        assert_eq!((stored, value, length), (Err(Code::TOO_SMALL), 0, 4));
+    }
+}
