@@ -8,74 +8,11 @@ mod fabric_soft_support;
 use std::time::{Duration, Instant};
 
 use efa_gda::executor::DeviceError;
-use efa_gda::fabric::{
-    Access, Buffer, Domain, EFA_DIRECT, Error, Fabric, Info, Library, MemoryRegion, Query, RemoteRegion,
-};
-use efa_gda::queue::{MappedQueue, Put, PutError};
-use efa_gda::wire::{CompletionStatus, EntrySize, Peer, RemoteKey};
-use fabric_soft_support::{Adapter, with_soft_adapter};
-
-/// One domain and what tests open on it.
-struct Side {
-    info: Info,
-    domain: Domain,
-}
-
-impl Side {
-    fn open(query: &Query) -> Self {
-        let library = Library::load().unwrap();
-        let info = query.first(&library).unwrap();
-        Self::on(&library, info)
-    }
-
-    fn on(library: &Library, info: Info) -> Self {
-        let domain = Fabric::open(library, &info).unwrap().domain(&info).unwrap();
-        Self { info, domain }
-    }
-
-    fn queue(&self) -> MappedQueue {
-        let addresses = self.domain.address_vector(16).unwrap();
-        let completions = self.domain.completion_queue(8192).unwrap();
-        let endpoint = self.domain.endpoint(&self.info).unwrap();
-        let endpoint = endpoint.bind(&addresses, &completions, &completions).unwrap().enable().unwrap();
-        MappedQueue::new(endpoint, &self.domain.gda_ops().unwrap()).unwrap()
-    }
-
-    fn region(&self, bytes: &[u8]) -> MemoryRegion {
-        let buffer = Buffer::zeroed(bytes.len()).unwrap();
-        buffer.write(0, bytes).unwrap();
-        self.domain.register(buffer, Access::ALL).unwrap()
-    }
-}
-
-fn two_adapters() -> (Side, Side) {
-    let library = Library::load().unwrap();
-    let mut infos = Query::new().find(&library).unwrap();
-    let (second, first) = (infos.swap_remove(1), infos.swap_remove(0));
-    (Side::on(&library, first), Side::on(&library, second))
-}
-
-/// `length` bytes of which no two 8-byte words are alike.
-fn pattern(length: usize) -> Vec<u8> {
-    let words = (0..length.div_ceil(8) as u64).map(|i| (i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    words.flat_map(u64::to_le_bytes).take(length).collect()
-}
-
-fn bytes_of(region: &MemoryRegion) -> Vec<u8> {
-    let mut bytes = vec![0; region.len()];
-    region.buffer().unwrap().read(0, &mut bytes).unwrap();
-    bytes
-}
-
-/// Introduces two queues to each other; the second as the first one's peer.
-fn introduce(first: &MappedQueue, second: &MappedQueue) -> Peer {
-    second.insert_peer(&first.endpoint().address().unwrap()).unwrap();
-    first.insert_peer(&second.endpoint().address().unwrap()).unwrap()
-}
-
-fn assert_no_violations(adapter: &Adapter) {
-    assert_eq!(adapter.violations(), [""; 0]);
-}
+use efa_gda::fabric::{Access, Buffer, EFA_DIRECT, Error, Fabric, Library, Query, RemoteRegion};
+use efa_gda::queue::{Put, PutError};
+use efa_gda::wire::{CompletionStatus, EntrySize, RemoteKey};
+use fabric_soft_support::side::{Side, bytes_of, introduce, pattern, two_adapters};
+use fabric_soft_support::{assert_no_violations, with_soft_adapter};
 
 #[test]
 fn the_query_finds_the_direct_fabric() {

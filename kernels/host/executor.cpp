@@ -104,21 +104,41 @@ void efa_gda_host_ring_raw(const efa_gda_queue *queue, uint32_t value) {
   efa_gda::store_doorbell(queue->sq.doorbell, value);
 }
 
-uint32_t efa_gda_host_post_receive(efa_gda_queue *queue, uint64_t address, uint32_t lkey, uint32_t length,
-                                   uint64_t timeout_ns, uint32_t *id) {
+uint32_t efa_gda_host_post_receives(efa_gda_queue *queue, const efa_gda_host_receives *receives, uint32_t *first,
+                                    uint32_t *posted) {
   struct Call {
     efa_gda_queue *queue;
-    efa_gda::Memory local;
+    const efa_gda_host_receives *receives;
+    uint32_t *first, *posted, status;
+  } call = {queue, receives, first, posted, EFA_GDA_NOT_RUN};
+  run(
+      0, 1, 1,
+      [](void *p) {
+        Call &c = *static_cast<Call *>(p);
+        const efa_gda_host_receives &r = *c.receives;
+        efa_gda::Completions found;
+        c.status = efa_gda::post_receives(c.queue, {r.address, r.lkey, r.length}, r.stride, r.count, c.first,
+                                          c.posted, found, r.timeout_ns);
+      },
+      &call);
+  return call.status;
+}
+
+uint32_t efa_gda_host_take_received(efa_gda_queue *queue, uint8_t *out, uint32_t most, uint32_t *taken,
+                                    uint64_t timeout_ns) {
+  struct Call {
+    efa_gda_queue *queue;
+    uint8_t *out;
+    uint32_t most, *taken;
     uint64_t timeout_ns;
-    uint32_t *id;
     uint32_t status;
-  } call = {queue, {address, lkey, length}, timeout_ns, id, EFA_GDA_NOT_RUN};
+  } call = {queue, out, most, taken, timeout_ns, EFA_GDA_NOT_RUN};
   run(
       0, 1, 1,
       [](void *p) {
         Call &c = *static_cast<Call *>(p);
         efa_gda::Completions found;
-        c.status = efa_gda::post_receive(c.queue, c.local, c.id, found, c.timeout_ns);
+        c.status = efa_gda::take_received(c.queue, c.out, c.most, c.taken, found, c.timeout_ns);
       },
       &call);
   return call.status;

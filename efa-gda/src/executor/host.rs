@@ -289,27 +289,74 @@ pub fn encode_receive(address: u64, lkey: u32, length: u32, id: u16, first: bool
     out
 }
 
-/// Posts one receive, as device code does; returns its request id.
-///
-/// # Errors
-///
-/// The device's status.
+/// Receives to post: `count` of `length` bytes, the i-th at `address + i * stride`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Receives {
+    /// First byte of the first.
+    pub address: u64,
+    /// From one to the next, in bytes.
+    pub stride: u64,
+    /// Bound of the wait for room, in nanoseconds.
+    pub timeout_ns: u64,
+    /// Key of the memory.
+    pub lkey: u32,
+    /// Bytes of each; at most 65535.
+    pub length: u32,
+    /// How many.
+    pub count: u32,
+    /// Unused.
+    pub reserved: u32,
+}
+
+/// What was posted of [`Receives`].
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct PostedReceives {
+    /// How the post ended.
+    pub status: Result<(), DeviceError>,
+    /// Request id of the first; completions carry the low 16 bits, and the others follow.
+    pub first: u32,
+    /// How many were rung.
+    pub count: u32,
+}
+
+/// Posts receives, as device code does.
 ///
 /// # Safety
 ///
 /// As [`put`], for `queue`.
-pub unsafe fn post_receive(
-    queue: *mut efa_gda_queue,
-    address: u64,
-    lkey: u32,
-    length: u32,
-    timeout_ns: u64,
-) -> Result<u32, DeviceError> {
-    let mut id = 0;
-    // SAFETY: the caller vouches for the queue; `id` outlives the call.
-    outcome(unsafe { efa_gda_host_post_receive(queue, address, lkey, length, timeout_ns, &raw mut id) })?;
-    Ok(id)
+pub unsafe fn post_receives(queue: *mut efa_gda_queue, receives: &Receives) -> PostedReceives {
+    let (mut first, mut count) = (0, 0);
+    // SAFETY: the caller vouches for the queue; the three places outlive the call.
+    let status = unsafe { efa_gda_host_post_receives(queue, receives, &raw mut first, &raw mut count) };
+    PostedReceives { status: outcome(status), first, count }
 }
+
+/// Takes completions of receives from the queue's inbox, polling for them: at most as many as `into`
+/// holds. Waits for the first, up to the bound. Returns how many there were, and how it ended.
+///
+/// # Safety
+///
+/// As [`put`], for `queue`.
+pub unsafe fn take_received(
+    queue: *mut efa_gda_queue,
+    into: &mut [InboxEntry],
+    timeout_ns: u64,
+) -> (usize, Result<(), DeviceError>) {
+    let most = into.len().try_into().unwrap_or(u32::MAX);
+    let mut taken = 0;
+    // SAFETY: the caller vouches for the queue; `into` has room for `most` entries, each aligned for
+    // the device code's words of eight.
+    let status = unsafe {
+        efa_gda_host_take_received(queue, into.as_mut_ptr().cast(), most, &raw mut taken, timeout_ns)
+    };
+    (taken as usize, outcome(status))
+}
+
+/// A completion in a queue's inbox, as the adapter wrote it (`EFA_GDA_INBOX_ENTRY`).
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C, align(16))]
+pub struct InboxEntry(pub [u8; efa_gda_sys::device::EFA_GDA_INBOX_ENTRY as usize]);
 
 /// Stores an entry into a slot as it is, past all rules: for planting mistakes that an adapter's
 /// checker must find. `bytes` holds one entry, 64 or 128 bytes.
@@ -376,12 +423,17 @@ unsafe extern "C" {
     );
     fn efa_gda_host_write_raw(queue: *const efa_gda_queue, slot: u32, bytes: *const u8);
     fn efa_gda_host_ring_raw(queue: *const efa_gda_queue, value: u32);
-    fn efa_gda_host_post_receive(
+    fn efa_gda_host_post_receives(
         queue: *mut efa_gda_queue,
-        address: u64,
-        lkey: u32,
-        length: u32,
+        receives: *const Receives,
+        first: *mut u32,
+        posted: *mut u32,
+    ) -> u32;
+    fn efa_gda_host_take_received(
+        queue: *mut efa_gda_queue,
+        out: *mut u8,
+        most: u32,
+        taken: *mut u32,
         timeout_ns: u64,
-        id: *mut u32,
     ) -> u32;
 }

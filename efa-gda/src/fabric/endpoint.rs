@@ -4,6 +4,7 @@
 //! [`Enabled`] (its queue pair exists; only now may its queues be queried: releases up to 2.6 crash
 //! on an earlier query).
 
+use std::collections::HashMap;
 use std::marker::PhantomData;
 
 use efa_gda_sys::fi;
@@ -55,11 +56,23 @@ pub struct Limits {
     pub rdma: usize,
 }
 
+/// How many bytes libfabric itself puts inside an entry. Device code goes by the entry's size
+/// instead: 32 or 80, in writes too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InjectLimits {
+    /// Of a SEND.
+    pub message: usize,
+    /// Of an RDMA write; 0 where it does not.
+    pub rdma: usize,
+}
+
 /// Dropped after the endpoint is closed, in this order.
 #[derive(Debug)]
 struct EndpointParents {
     /// Memory that the adapter may reach until the queue pair is gone.
     retained: Vec<MemoryRegion>,
+    /// Of receives that are posted, by request id.
+    receives: HashMap<u16, MemoryRegion>,
     transmit: Option<CompletionQueue>,
     receive: Option<CompletionQueue>,
     addresses: Option<AddressVector>,
@@ -91,6 +104,7 @@ impl Endpoint<Building> {
         drop(turn);
         let parents = EndpointParents {
             retained: Vec::new(),
+            receives: HashMap::new(),
             transmit: None,
             receive: None,
             addresses: None,
@@ -224,6 +238,25 @@ impl Endpoint<Enabled> {
         }
     }
 
+    /// How many bytes libfabric itself sends inside an entry: what the info says, for providers
+    /// without these options.
+    pub fn inject_limits(&self) -> InjectLimits {
+        /// `FI_OPT_INJECT_MSG_SIZE` and `FI_OPT_INJECT_RMA_SIZE` of <rdma/fi_endpoint.h>.
+        const FI_OPT_INJECT_MSG_SIZE: i32 = 16;
+        const FI_OPT_INJECT_RMA_SIZE: i32 = 18;
+        let most = self.object.parents().info.inject_size();
+        InjectLimits {
+            message: self.size_option(FI_OPT_INJECT_MSG_SIZE).unwrap_or(most),
+            rdma: self.size_option(FI_OPT_INJECT_RMA_SIZE).unwrap_or(0),
+        }
+    }
+
+    /// Whether RDMA writes with immediate that arrive use up a posted receive each: the endpoint was
+    /// opened in the mode FI_RX_CQ_DATA, which adapters without unsolicited write receives need.
+    pub fn writes_use_receives(&self) -> bool {
+        self.object.parents().info.mode() & fi::FI_RX_CQ_DATA != 0
+    }
+
     /// An option that is a number of bytes; None where the provider does not have it.
     fn size_option(&self, option: i32) -> Option<usize> {
         let raw = self.object.raw();
@@ -263,6 +296,16 @@ impl Endpoint<Enabled> {
     /// may still reach when the caller no longer knows what is in flight.
     pub fn retain(&mut self, region: MemoryRegion) {
         self.object.parents_mut().retained.push(region);
+    }
+
+    /// Keeps the memory of a posted receive until it completed, or the endpoint is closed.
+    pub(crate) fn receive_posted(&mut self, id: u16, region: MemoryRegion) {
+        self.object.parents_mut().receives.insert(id, region);
+    }
+
+    /// Lets the memory of a receive go, for it completed.
+    pub(crate) fn receive_completed(&mut self, id: u16) {
+        self.object.parents_mut().receives.remove(&id);
     }
 
     /// The domain it is on.

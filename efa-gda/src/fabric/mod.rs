@@ -28,7 +28,7 @@ mod query;
 pub use address::{AddressVector, FabricAddress};
 pub use completion::{CompletionQueue, ExternalMemory};
 pub use domain::{Domain, Fabric};
-pub use endpoint::{Bound, Building, Enabled, Endpoint, Limits, State};
+pub use endpoint::{Bound, Building, Enabled, Endpoint, InjectLimits, Limits, State};
 pub use error::{Absence, Error, Failure, QueryOption, Result};
 pub use gda::{FIRST_WITH_COUNTERS, FIRST_WITH_GDA_OPS, GdaOps, WorkQueues};
 pub use info::{Info, Nic, PciAddress, Version};

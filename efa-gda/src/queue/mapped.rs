@@ -5,13 +5,13 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use efa_gda_sys::device::efa_gda_queue;
+use efa_gda_sys::device::{EFA_GDA_INBOX_ENTRY, EFA_GDA_SQ_INLINE_WRITE, efa_gda_inbox, efa_gda_queue};
 use efa_gda_wire::{LocalKey, Peer, ProcessingHints, QueuePairNumber};
 
 use super::geometry::{Geometry, geometry};
 use crate::executor::{DeviceError, outcome};
 use crate::exposure::{Exposure, ExposureError};
-use crate::fabric::{self, Enabled, Endpoint, FabricAddress, GdaOps, MemoryRegion};
+use crate::fabric::{self, Buffer, Enabled, Endpoint, FabricAddress, GdaOps, MemoryRegion};
 
 /// Why no queue could be made of an endpoint.
 #[derive(Debug, thiserror::Error)]
@@ -29,6 +29,12 @@ pub enum QueueError {
          the endpoint to that"
     )]
     CompletionQueueTaken,
+    /// No memory for completions of receives.
+    #[error("{bytes} bytes for completions of receives cannot be allocated; open a smaller completion queue")]
+    NoMemory {
+        /// Bytes needed.
+        bytes: usize,
+    },
 }
 
 /// Why a queue was not closed, or not in order.
@@ -70,7 +76,7 @@ impl AbortFlag {
 pub struct MappedQueue {
     /// First, so that it is the first to go: the queue pair is destroyed before the struct that
     /// describes it, and before memory that the adapter may reach (which it retains).
-    endpoint: Endpoint<Enabled>,
+    pub(super) endpoint: Endpoint<Enabled>,
     ops: GdaOps,
     exposure: Exposure,
     number: QueuePairNumber,
@@ -78,6 +84,29 @@ pub struct MappedQueue {
     shared: Box<UnsafeCell<efa_gda_queue>>,
     /// Read by the engine through the struct's pointer, so it goes after the struct.
     abort: AbortFlag,
+    /// Where the engine leaves completions of receives; likewise.
+    _inbox: Option<Buffer>,
+    /// Completions of receives that were lost and told.
+    pub(super) lost: u32,
+}
+
+/// How much one request of a queue carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct QueueLimits {
+    /// Bytes of a send.
+    pub message: u64,
+    /// Bytes of one entry of an RDMA read or write; 0 where the adapter has none. A longer put takes
+    /// several.
+    pub rdma: u64,
+    /// Bytes of an inline send.
+    pub inline_send: u64,
+    /// Bytes of an inline write; 0 where the queue's entries carry none.
+    pub inline_write: u64,
+    /// Receives that may be posted at once; 0 where the queue takes none.
+    pub receives: u32,
+    /// Completions of receives that are kept until they are taken.
+    pub inbox: u32,
 }
 
 // SAFETY: the struct is plain memory that no thread owns. The engine's code changes it only during
@@ -110,7 +139,7 @@ impl MappedQueue {
             return Err(QueueError::CompletionQueueTaken);
         }
         let abort = AbortFlag::default();
-        let shared = geometry(&Geometry {
+        let mut shared = geometry(&Geometry {
             exposure,
             limits: endpoint.limits(),
             number,
@@ -118,8 +147,44 @@ impl MappedQueue {
             receives: endpoint.transmit_queue().as_ptr() == endpoint.receive_queue().as_ptr(),
             abort: abort.0.as_ptr(),
         });
+        // As many as the completion queue holds: who leaves more untaken loses them there as well.
+        let entries = if shared.rq.num_entries == 0 { 0 } else { exposure.cq.num_entries };
+        let bytes = entries as usize * EFA_GDA_INBOX_ENTRY as usize;
+        let inbox = match entries {
+            0 => None,
+            _ => Some(Buffer::zeroed(bytes).ok_or(QueueError::NoMemory { bytes })?),
+        };
+        if let Some(inbox) = &inbox {
+            shared.inbox = efa_gda_inbox { entries: inbox.as_ptr(), num_entries: entries, reserved: 0 };
+        }
         let shared = Box::new(UnsafeCell::new(shared));
-        Ok(Self { endpoint, ops: ops.clone(), exposure, number, shared, abort })
+        Ok(Self { endpoint, ops: ops.clone(), exposure, number, shared, abort, _inbox: inbox, lost: 0 })
+    }
+
+    /// The queue, with hints for every entry from now on.
+    #[must_use]
+    pub fn with_hints(mut self, hints: ProcessingHints) -> Self {
+        self.shared.get_mut().hints = hints.bits().into();
+        self
+    }
+
+    /// How much one request carries, by the struct that kernels receive.
+    pub fn limits(&self) -> QueueLimits {
+        let queue = self.shared.get();
+        // SAFETY: the struct lives as long as the queue, and its geometry is constant.
+        let (sq, rq, inbox) = unsafe { ((*queue).sq, (*queue).rq, (*queue).inbox) };
+        // SAFETY: as above.
+        let (message, rdma, inline) =
+            unsafe { ((*queue).max_msg_size, (*queue).max_rdma_size, (*queue).max_inline) };
+        let wide = sq.flags & EFA_GDA_SQ_INLINE_WRITE != 0;
+        QueueLimits {
+            message: message.into(),
+            rdma,
+            inline_send: inline.into(),
+            inline_write: if wide { inline.into() } else { 0 },
+            receives: rq.num_entries,
+            inbox: inbox.num_entries,
+        }
     }
 
     /// The struct that a kernel receives. Its geometry is constant; the rest is the engine's.

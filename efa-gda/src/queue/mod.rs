@@ -4,6 +4,13 @@
 //! queue alone. The struct's address never changes while the queue lives; its geometry is constant,
 //! everything else belongs to the engine in `kernels/include/efa_gda/`.
 //!
+//! # What arrives
+//! Receives are posted by device code ([`MappedQueue::post_receives`]). Their completions come on
+//! the queue that sends complete on, so whoever polls it, for whatever reason, leaves them in the
+//! queue's inbox; [`MappedQueue::receive`] takes them from there. RDMA writes with immediate are
+//! taken the same way, and need a posted receive only where
+//! [`Endpoint::writes_use_receives`](crate::fabric::Endpoint::writes_use_receives) says so.
+//!
 //! # When a wait runs out
 //! The adapter may still read and write the memory of requests that nobody waits for any more. The
 //! queue is then *poisoned*: it takes no more requests, and it keeps the memory regions of what is
@@ -13,7 +20,9 @@
 mod geometry;
 mod mapped;
 mod put;
+mod receive;
 
 pub use geometry::{Geometry, geometry};
-pub use mapped::{AbortFlag, CloseError, MappedQueue, QueueError};
-pub use put::{Put, PutError, PutReport};
+pub use mapped::{AbortFlag, CloseError, MappedQueue, QueueError, QueueLimits};
+pub use put::{Limit, Put, PutError, PutReport};
+pub use receive::{Arrival, PostedReceives, ReceiveError, ReceiveId, Received, Receives, Source};

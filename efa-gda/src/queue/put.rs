@@ -1,10 +1,11 @@
 //! Puts: requests against registered memory, checked before anything is posted, executed by the
 //! device library on the host's CPU, with a result that has a name.
 
+use std::fmt;
 use std::time::Duration;
 
 use efa_gda_sys::device::{self, efa_gda_peer, efa_gda_put_args};
-use efa_gda_wire::{CompletionStatus, Peer, RequestId};
+use efa_gda_wire::{CompletionStatus, LocalKey, Peer, RequestId};
 
 use super::MappedQueue;
 use crate::executor::DeviceError;
@@ -33,10 +34,59 @@ pub struct Put {
     count: u64,
     local_stride: u64,
     remote_stride: u64,
-    immediate: u32,
+    second: Option<Second>,
+    key: Option<LocalKey>,
+    immediate: Option<u32>,
+    counting: bool,
+    whole: bool,
     aggregate: bool,
     timeout: Duration,
     lanes: u32,
+}
+
+/// The second piece of a send.
+#[derive(Clone, Debug)]
+struct Second {
+    region: MemoryRegion,
+    offset: u64,
+    bytes: u32,
+}
+
+/// A limit that a request's length has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Limit {
+    /// The port's `max_msg_sz`: a send.
+    Message,
+    /// The device's `max_rdma_size`: one entry of an RDMA read or write.
+    Rdma,
+    /// What an entry carries inline: 32 bytes of a 64-byte one, 80 of a 128-byte one.
+    Inline,
+    /// What a receive descriptor can say: 65535.
+    Receive,
+}
+
+impl Limit {
+    /// What to do about it.
+    pub const fn hint(self) -> &'static str {
+        match self {
+            Self::Message => "send it in parts, or write it",
+            Self::Rdma => "split it, or let the engine",
+            Self::Inline => "give it as registered memory; 128-byte entries carry more than 64-byte ones",
+            Self::Receive => "post several receives",
+        }
+    }
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Message => "max_msg_size",
+            Self::Rdma => "max_rdma_size",
+            Self::Inline => "the inline limit of the queue's entries",
+            Self::Receive => "the length of a receive descriptor",
+        })
+    }
 }
 
 /// What a put that went well did.
@@ -68,6 +118,24 @@ pub enum PutError {
         has: Access,
         /// What the request needs.
         needs: Access,
+    },
+    /// More bytes than one request of this kind carries. Nothing was posted.
+    #[error("{bytes} bytes are more than {limit} allows, which is {most}; {}", .limit.hint())]
+    TooLong {
+        /// The limit.
+        limit: Limit,
+        /// Bytes asked for.
+        bytes: u64,
+        /// Bytes that it allows.
+        most: u64,
+    },
+    /// The queue or the adapter has no such operation. Nothing was posted.
+    #[error("{operation} is not possible on this queue: {why}")]
+    Unsupported {
+        /// The operation.
+        operation: &'static str,
+        /// What is missing.
+        why: &'static str,
     },
     /// The executor did not start. Nothing was posted.
     #[error(transparent)]
@@ -115,7 +183,11 @@ impl Put {
             count: 1,
             local_stride: 0,
             remote_stride: 0,
-            immediate: 0,
+            second: None,
+            key: None,
+            immediate: None,
+            counting: false,
+            whole: false,
             aggregate: false,
             timeout: Self::TIMEOUT,
             lanes: 32,
@@ -125,6 +197,60 @@ impl Put {
     /// An RDMA write of the whole local region to the beginning of the remote one.
     pub fn write(peer: Peer, local: &MemoryRegion, remote: RemoteRegion) -> Self {
         Self::new(device::EFA_GDA_OP_WRITE, peer, local, Some(remote))
+    }
+
+    /// An RDMA write whose bytes travel inside the entry: at most 80, and only where the queue has
+    /// 128-byte entries ([`crate::fabric::Query::wide_entries`]). The device code reads the bytes.
+    pub fn inline_write(peer: Peer, local: &MemoryRegion, remote: RemoteRegion) -> Self {
+        Self::new(device::EFA_GDA_OP_INLINE_WRITE, peer, local, Some(remote))
+    }
+
+    /// An RDMA read of the beginning of the remote region into all of the local one.
+    pub fn read(peer: Peer, local: &MemoryRegion, remote: RemoteRegion) -> Self {
+        Self::new(device::EFA_GDA_OP_READ, peer, local, Some(remote))
+    }
+
+    /// A message of the whole local region, into a receive that the peer posted.
+    pub fn send(peer: Peer, local: &MemoryRegion) -> Self {
+        Self::new(device::EFA_GDA_OP_SEND, peer, local, None)
+    }
+
+    /// A message whose bytes travel inside the entry: at most 32, or 80 of a 128-byte one. The device
+    /// code reads the bytes.
+    pub fn inline_send(peer: Peer, local: &MemoryRegion) -> Self {
+        Self::new(device::EFA_GDA_OP_INLINE_SEND, peer, local, None)
+    }
+
+    /// Goes on with `bytes` bytes at `offset` of another region: sends only, which then gather from
+    /// two segments. The second one moves with the local stride too.
+    pub fn then(mut self, region: &MemoryRegion, offset: u64, bytes: u32) -> Self {
+        self.second = Some(Second { region: region.clone(), offset, bytes });
+        self
+    }
+
+    /// The target's completion carries this number. Not for reads.
+    pub fn immediate(mut self, immediate: u32) -> Self {
+        self.immediate = Some(immediate);
+        self
+    }
+
+    /// Request i carries the immediate plus i.
+    pub fn counting(mut self) -> Self {
+        self.counting = true;
+        self
+    }
+
+    /// A request that does not fit one entry is an error, and not split over several.
+    pub fn whole(mut self) -> Self {
+        self.whole = true;
+        self
+    }
+
+    /// Uses this key for the local memory in place of the region's own, for memory that another
+    /// registration covers too.
+    pub fn with_key(mut self, key: LocalKey) -> Self {
+        self.key = Some(key);
+        self
     }
 
     /// Bytes in each request.
@@ -169,13 +295,77 @@ impl Put {
         self
     }
 
-    /// What the region must have been registered for.
-    fn needs(&self) -> Access {
+    /// What the region must have been registered for; nothing where the device code reads it.
+    fn needs(&self) -> Option<Access> {
         match self.operation {
-            device::EFA_GDA_OP_READ => Access::READ,
-            device::EFA_GDA_OP_SEND | device::EFA_GDA_OP_SEND_IMM => Access::SEND,
-            _ => Access::WRITE,
+            device::EFA_GDA_OP_READ => Some(Access::READ),
+            device::EFA_GDA_OP_SEND => Some(Access::SEND),
+            device::EFA_GDA_OP_WRITE => Some(Access::WRITE),
+            _ => None,
         }
+    }
+
+    fn check_access(&self) -> Result<(), PutError> {
+        let Some(needs) = self.needs() else { return Ok(()) };
+        let second = self.second.as_ref().map(|second| &second.region);
+        for has in std::iter::once(&self.local).chain(second).map(MemoryRegion::access) {
+            if !has.contains(needs) {
+                return Err(PutError::Access { has, needs });
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the queue has the operation, and a request of it room for the bytes.
+    fn check_limits(&self, queue: &MappedQueue) -> Result<(), PutError> {
+        let limits = queue.limits();
+        let unsupported = |operation, why| Err(PutError::Unsupported { operation, why });
+        let too_long = |limit, bytes, most| match bytes > most {
+            true => Err(PutError::TooLong { limit, bytes, most }),
+            false => Ok(()),
+        };
+        if self.second.is_some() && self.operation != device::EFA_GDA_OP_SEND {
+            return unsupported("a second segment", "only sends gather");
+        }
+        match self.operation {
+            device::EFA_GDA_OP_SEND => {
+                let second = self.second.as_ref().map_or(0, |second| second.bytes.into());
+                too_long(Limit::Message, self.bytes.saturating_add(second), limits.message)
+            }
+            device::EFA_GDA_OP_INLINE_SEND => too_long(Limit::Inline, self.bytes, limits.inline_send),
+            device::EFA_GDA_OP_INLINE_WRITE if limits.inline_write == 0 => {
+                unsupported("an inline write", "its entries have 64 bytes; ask for 128-byte entries")
+            }
+            device::EFA_GDA_OP_INLINE_WRITE => too_long(Limit::Inline, self.bytes, limits.inline_write),
+            device::EFA_GDA_OP_READ if self.immediate.is_some() => {
+                unsupported("a read with immediate", "nothing completes at the side that is read")
+            }
+            _ if limits.rdma == 0 => unsupported("RDMA", "the adapter has none"),
+            _ if self.whole => too_long(Limit::Rdma, self.bytes, limits.rdma),
+            _ => Ok(()),
+        }
+    }
+
+    /// Address, key and bytes of the second piece.
+    fn second_piece(&self, queue: &MappedQueue) -> Result<(u64, u32, u32), PutError> {
+        let Some(Second { region, offset, bytes }) = &self.second else { return Ok((0, 0, 0)) };
+        let strides = self.count.saturating_sub(1).checked_mul(self.local_stride);
+        let length = strides.and_then(|begin| begin.checked_add((*bytes).into()));
+        let error = |source| PutError::Region { side: "second local", source };
+        let address = region.at(*offset, length.unwrap_or(u64::MAX)).map_err(error)?;
+        Ok((address, queue.local_key(region).map_err(error)?.get(), *bytes))
+    }
+
+    fn flags(&self) -> u32 {
+        [
+            (self.aggregate, device::EFA_GDA_PUT_AGGREGATE),
+            (self.immediate.is_some(), device::EFA_GDA_PUT_IMMEDIATE),
+            (self.counting, device::EFA_GDA_PUT_COUNT_IMMEDIATE),
+            (self.second.is_some(), device::EFA_GDA_PUT_TWO_PIECES),
+        ]
+        .into_iter()
+        .filter(|(set, _)| *set)
+        .fold(0, |flags, (_, flag)| flags | flag)
     }
 
     /// Bytes from the first request's beginning to the last one's end; None past 2^64.
@@ -206,14 +396,13 @@ impl Put {
     /// # Errors
     /// [`PutError`]: nothing may be posted with them.
     pub fn arguments(&self, queue: &MappedQueue) -> Result<efa_gda_put_args, PutError> {
-        let (has, needs) = (self.local.access(), self.needs());
-        if !has.contains(needs) {
-            return Err(PutError::Access { has, needs });
-        }
+        self.check_access()?;
+        self.check_limits(queue)?;
         let local_address = self.local_address()?;
         let (remote_address, rkey) = self.remote_memory()?;
-        let lkey = queue.local_key(&self.local);
+        let lkey = self.key.map_or_else(|| queue.local_key(&self.local), Ok);
         let lkey = lkey.map_err(|source| PutError::Region { side: "local", source })?;
+        let (second_address, second_lkey, second_bytes) = self.second_piece(queue)?;
         Ok(efa_gda_put_args {
             queue: queue.as_ptr().as_ptr(),
             result: std::ptr::null_mut(),
@@ -223,7 +412,7 @@ impl Put {
                 qkey: self.peer.queue_key.get(),
             },
             op: self.operation,
-            flags: if self.aggregate { device::EFA_GDA_PUT_AGGREGATE } else { 0 },
+            flags: self.flags(),
             local_address,
             remote_address,
             lkey: lkey.get(),
@@ -232,9 +421,12 @@ impl Put {
             count: self.count,
             local_stride: self.local_stride,
             remote_stride: self.remote_stride,
-            immediate: self.immediate,
+            immediate: self.immediate.unwrap_or(0),
             reserved: 0,
             timeout_ns: self.timeout.as_nanos().try_into().unwrap_or(u64::MAX),
+            second_address,
+            second_lkey,
+            second_bytes,
         })
     }
 }
@@ -251,6 +443,9 @@ impl MappedQueue {
         // which this queue owns. Local bytes lie in a region that `put` owns.
         let ran = unsafe { host::put(&args, put.lanes) };
         self.settle(&put.local);
+        if let Some(second) = &put.second {
+            self.settle(&second.region);
+        }
         let outcome = ran?;
         let (posted, completed) = (outcome.posted, outcome.completed);
         match outcome.status {

@@ -3,6 +3,8 @@
 #![allow(dead_code, reason = "each test binary uses its own part")]
 #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
 
+pub(crate) mod side;
+
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
@@ -100,4 +102,8 @@ impl Adapter {
         // SAFETY: may be called at any time.
         unsafe { hold(held.into()) }
     }
+}
+
+pub(crate) fn assert_no_violations(adapter: &Adapter) {
+    assert_eq!(adapter.violations(), [""; 0]);
 }

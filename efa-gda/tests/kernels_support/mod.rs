@@ -98,8 +98,8 @@ impl Bench {
         queue.sq.entry_size = shape.entry_size;
         queue.sq.num_entries = shape.depth;
         queue.sq.max_batch = shape.max_batch;
-        queue.sq.flags = u32::from(shape.wide_ids) * efa_gda_sys::device::EFA_GDA_SQ_REQ_ID_64
-            | u32::from(shape.entry_size == 128) * efa_gda_sys::device::EFA_GDA_SQ_INLINE_WRITE;
+        queue.sq.flags = (u32::from(shape.wide_ids) * efa_gda_sys::device::EFA_GDA_SQ_REQ_ID_64)
+            | (u32::from(shape.entry_size == 128) * efa_gda_sys::device::EFA_GDA_SQ_INLINE_WRITE);
         queue.cq.buffer = memory.cq.as_ptr() as *mut u8;
         queue.cq.entry_size = 32;
         queue.cq.num_entries = shape.depth;

@@ -24,7 +24,9 @@ namespace efa_gda {
 /* What a poll found. The first error of those it read is described. */
 struct Completions {
   uint32_t sends = 0;
+  /* Of these, `unsolicited` used no posted receive. */
   uint32_t receives = 0;
+  uint32_t unsolicited = 0;
   uint32_t errors = 0;
   uint32_t first_error = 0;
   uint64_t first_error_id = 0;
@@ -37,6 +39,7 @@ struct Completions {
     }
     sends += more.sends;
     receives += more.receives;
+    unsolicited += more.unsolicited;
     errors += more.errors;
     foreign = foreign || more.foreign;
   }
@@ -75,6 +78,7 @@ EFA_GDA_FN bool read_completion(const efa_gda_queue *queue, uint32_t index, Comp
   if (head.qpn() != queue->qpn) out.foreign = true;
   if (!head.is_send()) {
     out.receives = 1;
+    out.unsolicited = (head.flags() & EFA_IO_CDESC_COMMON_UNSOLICITED_MASK) != 0;
     return true;
   }
   out.sends = 1;
@@ -90,6 +94,28 @@ EFA_GDA_FN bool read_completion(const efa_gda_queue *queue, uint32_t index, Comp
   return true;
 }
 
+/* Leaves the receive completion at `index` in the inbox; one that finds it full is lost,
+ * and counted. Only by the reader, which has seen the entry's phase. */
+EFA_GDA_FN void keep_receive(efa_gda_queue *queue, uint32_t index) {
+  const efa_gda_inbox &box = queue->inbox;
+  if (box.num_entries == 0) return;
+  uint32_t at = load_relaxed(&queue->completion.inboxed);
+  if (at - load_acquire(&queue->receive.taken) >= box.num_entries) {
+    store_relaxed(&queue->completion.lost, load_relaxed(&queue->completion.lost) + 1);
+    return;
+  }
+  const efa_gda_cq &cq = queue->cq;
+  const uint8_t *entry = cq.buffer + (uint64_t)(index & (cq.num_entries - 1)) * cq.entry_size;
+  uint8_t *to = box.entries + (uint64_t)(at & (box.num_entries - 1)) * EFA_GDA_INBOX_ENTRY;
+  /* The phase was seen before; the rest is read after it. */
+  fence_system();
+  for (uint32_t i = 0; i < EFA_GDA_INBOX_ENTRY; i += 8) {
+    uint64_t word = i < cq.entry_size ? load_system(reinterpret_cast<const volatile uint64_t *>(entry + i)) : 0;
+    store_relaxed(reinterpret_cast<uint64_t *>(to + i), word);
+  }
+  store_release(&queue->completion.inboxed, at + 1);
+}
+
 /* Reads what the completion queue holds now, at most `most` entries, unless another
  * thread is reading. One thread calls; `completed` of the queue grows by the sends. */
 EFA_GDA_FN Completions poll(efa_gda_queue *queue, uint32_t most) {
@@ -101,6 +127,7 @@ EFA_GDA_FN Completions poll(efa_gda_queue *queue, uint32_t most) {
     Completions one;
     if (!read_completion(queue, index, one)) break;
     if (one.errors != 0) report_error(queue, one.first_error, one.first_error_id);
+    if (one.receives != 0) keep_receive(queue, index);
     all.add(one);
     index++;
   }
@@ -108,7 +135,7 @@ EFA_GDA_FN Completions poll(efa_gda_queue *queue, uint32_t most) {
     /* Before anyone reuses what these requests read or wrote. */
     fence_system();
     store_relaxed(&queue->completion.consumed, index);
-    store_relaxed(&queue->completion.received, load_relaxed(&queue->completion.received) + all.receives);
+    store_relaxed(&queue->completion.received, load_relaxed(&queue->completion.received) + all.receives - all.unsolicited);
     store_relaxed(&queue->completion.completed, load_relaxed(&queue->completion.completed) + all.sends);
     if (queue->cq.doorbell != nullptr) store_doorbell(queue->cq.doorbell, index & 0xffff);
   }

@@ -22,9 +22,14 @@ EFA_GDA_FN efa_gda_status check_put(const efa_gda_put_args &a) {
   }
   uint32_t capacity = q.sq.entry_size == 128 ? EFA_IO_TX_DESC_INLINE_MAX_SIZE_128 : EFA_IO_TX_DESC_INLINE_MAX_SIZE;
   if (inlined && (a.bytes > capacity || a.bytes > q.max_inline)) return EFA_GDA_BAD_ARGUMENT;
-  if (message && !inlined && a.bytes > q.max_msg_size) return EFA_GDA_BAD_ARGUMENT;
+  bool two = (a.flags & EFA_GDA_PUT_TWO_PIECES) != 0;
+  if (two && (!message || inlined)) return EFA_GDA_BAD_ARGUMENT;
+  if (message && !inlined && (a.bytes > q.max_msg_size || a.bytes + (two ? a.second_bytes : 0) > q.max_msg_size)) {
+    return EFA_GDA_BAD_ARGUMENT;
+  }
   if (!message && !inlined && q.max_rdma_size == 0) return EFA_GDA_UNSUPPORTED;
-  if (!inlined && (a.lkey & ~(uint32_t)EFA_IO_TX_BUF_DESC_LKEY_MASK) != 0) return EFA_GDA_BAD_ARGUMENT;
+  uint32_t keys = a.lkey | (two ? a.second_lkey : 0);
+  if (!inlined && (keys & ~(uint32_t)EFA_IO_TX_BUF_DESC_LKEY_MASK) != 0) return EFA_GDA_BAD_ARGUMENT;
   return EFA_GDA_OK;
 }
 
@@ -51,13 +56,22 @@ EFA_GDA_FN Entry put_entry(const efa_gda_put_args &a, uint64_t request, uint64_t
       break;
     case EFA_GDA_OP_SEND:
     case EFA_GDA_OP_SEND_IMM:
-      e = send_entry(a.peer, memory);
+      if ((a.flags & EFA_GDA_PUT_TWO_PIECES) != 0) {
+        Memory second = {a.second_address + request * a.local_stride, a.second_lkey, a.second_bytes};
+        e = send_entry(a.peer, memory, second);
+      } else {
+        e = send_entry(a.peer, memory);
+      }
       break;
     default:
       e = rdma_entry(a.op == EFA_GDA_OP_READ ? EFA_IO_RDMA_READ : EFA_IO_RDMA_WRITE, a.peer, memory, remote, a.rkey);
   }
   bool last = piece + 1 == pieces;
-  if (last && (a.op == EFA_GDA_OP_WRITE_IMM || a.op == EFA_GDA_OP_SEND_IMM)) set_immediate(e, a.immediate);
+  bool asked = a.op == EFA_GDA_OP_WRITE_IMM || a.op == EFA_GDA_OP_SEND_IMM || (a.flags & EFA_GDA_PUT_IMMEDIATE) != 0;
+  if (last && asked && a.op != EFA_GDA_OP_READ) {
+    bool counts = (a.flags & EFA_GDA_PUT_COUNT_IMMEDIATE) != 0;
+    set_immediate(e, a.immediate + (counts ? (uint32_t)request : 0));
+  }
   set_hints(e, a.queue->hints);
   return e;
 }

@@ -143,6 +143,19 @@ struct efa_gda_stage {
   uint32_t reserved;
 };
 
+/* Geometry: memory in which whoever reads the completion queue leaves the completions of
+ * receives, as the adapter wrote them, until somebody takes them (rq.h). Optional: without
+ * it they are only counted. */
+struct efa_gda_inbox {
+  /* num_entries * EFA_GDA_INBOX_ENTRY bytes, 16-byte aligned. */
+  uint8_t *entries;
+  /* A power of two; 0: no inbox. */
+  uint32_t num_entries;
+  uint32_t reserved;
+};
+/* Bytes of one: a completion, with zeroes behind it where the queue's are shorter. */
+#define EFA_GDA_INBOX_ENTRY 32
+
 /* Engine: slots handed out. One 64-bit word, 2^32 times the number of calls plus the
  * number of entries, so that one atomic gives both a ticket and a range of slots. */
 struct EFA_GDA_ALIGNED(EFA_GDA_LINE) efa_gda_reserve_line {
@@ -169,8 +182,11 @@ struct EFA_GDA_ALIGNED(EFA_GDA_LINE) efa_gda_completion_line {
   uint32_t consumed;
   /* Send completions read, good and bad, modulo 2^32. */
   uint32_t completed;
-  /* Receive completions read, modulo 2^32. */
+  /* Posted receives whose completions were read, modulo 2^32. */
   uint32_t received;
+  /* Completions left in the inbox, modulo 2^32, and those that found it full. */
+  uint32_t inboxed;
+  uint32_t lost;
 };
 
 /* Engine: the first error, and how many there were. */
@@ -192,6 +208,8 @@ struct EFA_GDA_ALIGNED(EFA_GDA_LINE) efa_gda_receive_line {
   uint32_t lock;
   uint32_t posted;
   uint32_t rung;
+  /* Completions taken from the inbox, modulo 2^32. */
+  uint32_t taken;
 };
 
 /* A mapped queue. */
@@ -213,6 +231,7 @@ struct EFA_GDA_ALIGNED(EFA_GDA_LINE) efa_gda_queue {
   uint32_t qpn;
   /* Geometry: enum efa_io_processing_hint for every entry. */
   uint32_t hints;
+  struct efa_gda_inbox inbox;
 
   /* Engine. */
   struct efa_gda_reserve_line reserve;
@@ -234,7 +253,13 @@ enum efa_gda_put_flags {
   /* Write entries only, and ring once at the end (or where max_batch asks for it). */
   EFA_GDA_PUT_AGGREGATE = 1 << 0,
   /* Return when everything is rung, without waiting for completions. */
-  EFA_GDA_PUT_NO_WAIT = 1 << 1
+  EFA_GDA_PUT_NO_WAIT = 1 << 1,
+  /* Every request carries the immediate, whatever the operation; not reads. */
+  EFA_GDA_PUT_IMMEDIATE = 1 << 2,
+  /* Request i carries immediate + i. */
+  EFA_GDA_PUT_COUNT_IMMEDIATE = 1 << 3,
+  /* Sends go on with second_bytes at second_address (EFA_GDA_OP_SEND, EFA_GDA_OP_SEND_IMM). */
+  EFA_GDA_PUT_TWO_PIECES = 1 << 4
 };
 
 /* What a put did; written by the kernel when it ends. */
@@ -273,6 +298,10 @@ struct efa_gda_put_args {
   uint32_t reserved;
   /* Bound of each wait. */
   uint64_t timeout_ns;
+  /* See EFA_GDA_PUT_TWO_PIECES; request i at second_address + i * local_stride. */
+  uint64_t second_address;
+  uint32_t second_lkey;
+  uint32_t second_bytes;
 };
 
 /* What __nvshmem_efa_test_put_kernel works on: a variable of its module, of this name

@@ -1,0 +1,72 @@
+//! One side of a transfer on the software adapter: a domain, its queues and memory.
+
+use efa_gda::fabric::{
+    Access, Buffer, Building, Domain, Endpoint, Fabric, Info, Library, MemoryRegion, Query,
+};
+use efa_gda::queue::MappedQueue;
+use efa_gda::wire::Peer;
+
+/// One domain and what tests open on it.
+pub(crate) struct Side {
+    pub(crate) info: Info,
+    pub(crate) domain: Domain,
+}
+
+impl Side {
+    pub(crate) fn open(query: &Query) -> Self {
+        let library = Library::load().unwrap();
+        let info = query.first(&library).unwrap();
+        Self::on(&library, info)
+    }
+
+    pub(crate) fn on(library: &Library, info: Info) -> Self {
+        let domain = Fabric::open(library, &info).unwrap().domain(&info).unwrap();
+        Self { info, domain }
+    }
+
+    /// A queue of its own, with the default of retries for ever where the receiver is not ready.
+    pub(crate) fn queue(&self) -> MappedQueue {
+        self.queue_that(|_| ())
+    }
+
+    /// A queue whose endpoint got options.
+    pub(crate) fn queue_that(&self, options: impl FnOnce(&mut Endpoint<Building>)) -> MappedQueue {
+        let addresses = self.domain.address_vector(16).unwrap();
+        let completions = self.domain.completion_queue(8192).unwrap();
+        let mut endpoint = self.domain.endpoint(&self.info).unwrap();
+        options(&mut endpoint);
+        let endpoint = endpoint.bind(&addresses, &completions, &completions).unwrap().enable().unwrap();
+        MappedQueue::new(endpoint, &self.domain.gda_ops().unwrap()).unwrap()
+    }
+
+    pub(crate) fn region(&self, bytes: &[u8]) -> MemoryRegion {
+        let buffer = Buffer::zeroed(bytes.len()).unwrap();
+        buffer.write(0, bytes).unwrap();
+        self.domain.register(buffer, Access::ALL).unwrap()
+    }
+}
+
+pub(crate) fn two_adapters() -> (Side, Side) {
+    let library = Library::load().unwrap();
+    let mut infos = Query::new().find(&library).unwrap();
+    let (second, first) = (infos.swap_remove(1), infos.swap_remove(0));
+    (Side::on(&library, first), Side::on(&library, second))
+}
+
+/// `length` bytes of which no two 8-byte words are alike.
+pub(crate) fn pattern(length: usize) -> Vec<u8> {
+    let words = (0..length.div_ceil(8) as u64).map(|i| (i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    words.flat_map(u64::to_le_bytes).take(length).collect()
+}
+
+pub(crate) fn bytes_of(region: &MemoryRegion) -> Vec<u8> {
+    let mut bytes = vec![0; region.len()];
+    region.buffer().unwrap().read(0, &mut bytes).unwrap();
+    bytes
+}
+
+/// Introduces two queues to each other; the second as the first one's peer.
+pub(crate) fn introduce(first: &MappedQueue, second: &MappedQueue) -> Peer {
+    second.insert_peer(&first.endpoint().address().unwrap()).unwrap();
+    first.insert_peer(&second.endpoint().address().unwrap()).unwrap()
+}

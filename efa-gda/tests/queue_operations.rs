@@ -1,0 +1,413 @@
+//! Every operation of a mapped queue on the software adapter: bytes where they belong, and what the
+//! receiving side learns.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
+
+mod fabric_soft_support;
+
+use std::time::Duration;
+
+use efa_gda::fabric::{Access, Buffer, MemoryRegion, Query};
+use efa_gda::queue::{Arrival, Limit, MappedQueue, Put, PutError, ReceiveError, Receives};
+use efa_gda::wire::{CompletionStatus, EntrySize, Peer, ProcessingHints, RequestIdWidth};
+use fabric_soft_support::side::{Side, bytes_of, introduce, pattern};
+use fabric_soft_support::{assert_no_violations, with_soft_adapter};
+
+const PATIENT: Duration = Duration::from_secs(30);
+
+/// Two queues of one adapter, the second as the first one's peer.
+struct Pair {
+    side: Side,
+    first: MappedQueue,
+    second: MappedQueue,
+    peer: Peer,
+}
+
+impl Pair {
+    fn open(query: &Query) -> Self {
+        let side = Side::open(query);
+        let (first, second) = (side.queue(), side.queue());
+        let peer = introduce(&first, &second);
+        Self { side, first, second, peer }
+    }
+
+    fn wide() -> Self {
+        Self::open(&Query::new().wide_entries(true))
+    }
+
+    fn zeroes(&self, length: usize) -> MemoryRegion {
+        self.side.region(&vec![0; length])
+    }
+}
+
+#[test]
+fn a_read_brings_remote_bytes_here() {
+    with_soft_adapter("a_read_brings_remote_bytes_here", &[], |adapter| {
+        let mut pair = Pair::open(&Query::new());
+        let remote = pair.side.region(&pattern((1 << 20) + 1));
+        let local = pair.zeroes(remote.len());
+        pair.first.put(&Put::read(pair.peer, &local, remote.remote())).unwrap();
+        assert!(bytes_of(&local) == bytes_of(&remote));
+        assert_no_violations(adapter);
+    });
+}
+
+#[test]
+fn an_inline_write_of_80_bytes_travels_in_its_entry() {
+    with_soft_adapter("an_inline_write_of_80_bytes_travels_in_its_entry", &[], |adapter| {
+        let mut pair = Pair::wide();
+        let (source, target) = (pair.side.region(&pattern(80 * 3000)), pair.zeroes(80 * 3000));
+        let put = Put::inline_write(pair.peer, &source, target.remote()).bytes(80).stride(80).count(3000);
+        pair.first.put(&put).unwrap();
+        assert!(bytes_of(&target) == bytes_of(&source));
+        assert_no_violations(adapter);
+    });
+}
+
+#[test]
+fn an_inline_write_needs_no_access_of_its_source() {
+    with_soft_adapter("an_inline_write_needs_no_access_of_its_source", &[], |_| {
+        let mut pair = Pair::wide();
+        let source = pair.side.domain.register(Buffer::zeroed(8).unwrap(), Access::RECEIVE).unwrap();
+        let target = pair.side.region(&[7; 8]);
+        pair.first.put(&Put::inline_write(pair.peer, &source, target.remote())).unwrap();
+        assert_eq!(bytes_of(&target), [0; 8]);
+    });
+}
+
+#[test]
+fn narrow_entries_have_no_inline_write() {
+    with_soft_adapter("narrow_entries_have_no_inline_write", &[], |_| {
+        let mut pair = Pair::open(&Query::new());
+        let region = pair.zeroes(8);
+        let error = pair.first.put(&Put::inline_write(pair.peer, &region, region.remote())).unwrap_err();
+        assert!(matches!(error, PutError::Unsupported { .. }), "{error}");
+        assert_eq!(pair.first.limits().inline_write, 0);
+    });
+}
+
+#[test]
+fn a_send_lands_in_the_posted_receive_and_says_who_sent_it() {
+    with_soft_adapter("a_send_lands_in_the_posted_receive_and_says_who_sent_it", &[], |adapter| {
+        let mut pair = Pair::open(&Query::new());
+        let (source, target) = (pair.side.region(&pattern(8928)), pair.zeroes(8928));
+        let posted = pair.second.post_receives(&Receives::new(&target)).unwrap();
+        pair.first.put(&Put::send(pair.peer, &source)).unwrap();
+        let got = pair.second.receive(PATIENT).unwrap();
+        assert_eq!((got.receive, got.length, got.immediate), (Some(posted.first), 8928, None));
+        assert_eq!((got.arrival, got.source.queue_pair), (Arrival::Message, pair.first.number()));
+        assert!(got.source.address_handle.is_some());
+        assert!(bytes_of(&target) == bytes_of(&source));
+        assert_no_violations(adapter);
+    });
+}
+
+#[test]
+fn a_send_gathers_two_segments() {
+    with_soft_adapter("a_send_gathers_two_segments", &[], |adapter| {
+        let mut pair = Pair::open(&Query::new());
+        let (head, body, target) =
+            (pair.side.region(&[1; 20]), pair.side.region(&[2; 100]), pair.zeroes(110));
+        pair.second.post_receives(&Receives::new(&target)).unwrap();
+        pair.first.put(&Put::send(pair.peer, &head).bytes(10).then(&body, 0, 100)).unwrap();
+        assert_eq!(pair.second.receive(PATIENT).unwrap().length, 110);
+        assert_eq!(bytes_of(&target), [[1; 10].as_slice(), &[2; 100]].concat());
+        assert_no_violations(adapter);
+    });
+}
+
+#[test]
+fn an_inline_send_carries_its_immediate() {
+    with_soft_adapter("an_inline_send_carries_its_immediate", &[], |adapter| {
+        let mut pair = Pair::open(&Query::new());
+        let (source, target) = (pair.side.region(&pattern(32)), pair.zeroes(32));
+        pair.second.post_receives(&Receives::new(&target)).unwrap();
+        pair.first.put(&Put::inline_send(pair.peer, &source).immediate(0xfeed_beef)).unwrap();
+        let got = pair.second.receive(PATIENT).unwrap();
+        assert_eq!((got.length, got.immediate), (32, Some(0xfeed_beef)));
+        assert_eq!(bytes_of(&target), pattern(32));
+        assert_no_violations(adapter);
+    });
+}
+
+#[test]
+fn messages_out_of_order_are_told_apart_by_their_immediates() {
+    let test = "messages_out_of_order_are_told_apart_by_their_immediates";
+    with_soft_adapter(test, &[("SOFTEFA_REORDER", "16")], |adapter| {
+        const COUNT: usize = 1000;
+        let mut pair = Pair::open(&Query::new());
+        let (source, target) = (pair.side.region(&pattern(64 * COUNT)), pair.zeroes(64 * COUNT));
+        let receives = Receives::new(&target).bytes(64).stride(64).count(COUNT as u32);
+        let posted = pair.second.post_receives(&receives).unwrap();
+        let put = Put::send(pair.peer, &source).bytes(64).stride(64).count(COUNT as u64);
+        pair.first.put(&put.immediate(0).counting()).unwrap();
+        let (sent, arrived) = (bytes_of(&source), bytes_of(&target));
+        let mut seen = [false; COUNT];
+        while seen.contains(&false) {
+            for got in pair.second.receive_many(usize::MAX, PATIENT).unwrap() {
+                let message = got.immediate.unwrap() as usize;
+                let place = got.receive.unwrap().after(posted.first) as usize;
+                assert!(!std::mem::replace(&mut seen[message], true), "message {message} came twice");
+                assert_eq!(arrived[place * 64..][..64], sent[message * 64..][..64]);
+            }
+        }
+        assert_no_violations(adapter);
+    });
+}
+
+#[test]
+fn receives_go_round_their_ring_many_times() {
+    with_soft_adapter("receives_go_round_their_ring_many_times", &[], |adapter| {
+        let mut pair = Pair::open(&Query::new());
+        let (source, target) = (pair.zeroes(8), pair.zeroes(8));
+        let rounds = 3 * pair.second.limits().receives / 4096 + 1;
+        for _ in 0..rounds {
+            pair.second.post_receives(&Receives::new(&target).count(4096)).unwrap();
+            pair.first.put(&Put::send(pair.peer, &source).count(4096)).unwrap();
+            let mut left = 4096;
+            while left > 0 {
+                left -= pair.second.receive_many(usize::MAX, PATIENT).unwrap().len();
+            }
+        }
+        assert_no_violations(adapter);
+    });
+}
+
+#[test]
+fn a_write_with_immediate_needs_no_receive_where_the_adapter_can_do_without() {
+    let test = "a_write_with_immediate_needs_no_receive_where_the_adapter_can_do_without";
+    with_soft_adapter(test, &[], |adapter| {
+        let mut pair = Pair::open(&Query::new());
+        assert!(!pair.second.endpoint().writes_use_receives());
+        let (source, target) = (pair.side.region(&pattern(100_000)), pair.zeroes(100_000));
+        pair.first.put(&Put::write(pair.peer, &source, target.remote()).immediate(42)).unwrap();
+        let got = pair.second.receive(PATIENT).unwrap();
+        assert_eq!((got.receive, got.arrival), (None, Arrival::Write));
+        assert_eq!((got.length, got.immediate), (100_000, Some(42)));
+        assert_eq!(got.source.queue_pair, pair.first.number());
+        assert!(bytes_of(&target) == bytes_of(&source));
+        assert_no_violations(adapter);
+    });
+}
+
+#[test]
+fn unsolicited_writes_leave_posted_receives_alone() {
+    with_soft_adapter("unsolicited_writes_leave_posted_receives_alone", &[], |_| {
+        let mut pair = Pair::open(&Query::new());
+        let (source, target) = (pair.side.region(&[3; 8]), pair.zeroes(8));
+        let posted = pair.second.post_receives(&Receives::new(&target)).unwrap();
+        pair.first.put(&Put::write(pair.peer, &source, target.remote()).bytes(0).immediate(1)).unwrap();
+        pair.first.put(&Put::send(pair.peer, &source)).unwrap();
+        assert_eq!(pair.second.receive(PATIENT).unwrap().receive, None);
+        assert_eq!(pair.second.receive(PATIENT).unwrap().receive, Some(posted.first));
+    });
+}
+
+#[test]
+fn a_write_with_immediate_uses_a_receive_where_the_adapter_needs_one() {
+    let test = "a_write_with_immediate_uses_a_receive_where_the_adapter_needs_one";
+    with_soft_adapter(test, &[("SOFTEFA_UNSOLICITED_WRITE", "0")], |_| {
+        let mut pair = Pair::open(&Query::new());
+        assert!(pair.second.endpoint().writes_use_receives());
+        let (source, target, unused) = (pair.side.region(&[3; 8]), pair.zeroes(8), pair.zeroes(8));
+        let posted = pair.second.post_receives(&Receives::new(&unused)).unwrap();
+        pair.first.put(&Put::write(pair.peer, &source, target.remote()).immediate(9)).unwrap();
+        let got = pair.second.receive(PATIENT).unwrap();
+        assert_eq!((got.receive, got.immediate, got.arrival), (Some(posted.first), Some(9), Arrival::Write));
+        assert_eq!((bytes_of(&target), bytes_of(&unused)), (vec![3; 8], vec![0; 8]));
+    });
+}
+
+#[test]
+fn request_ids_have_64_bits_from_the_release_that_says_so() {
+    let set = [("SOFTEFA_PROV_VERSION", "207.0"), ("SOFTEFA_INJECT", "70000:13")];
+    with_soft_adapter("request_ids_have_64_bits_from_the_release_that_says_so", &set, |adapter| {
+        let mut pair = Pair::open(&Query::new());
+        assert_eq!(pair.first.exposure().sq.request_ids, RequestIdWidth::Bits64);
+        let (source, target) = (pair.zeroes(8), pair.zeroes(8));
+        let error =
+            pair.first.put(&Put::write(pair.peer, &source, target.remote()).count(70_000)).unwrap_err();
+        let PutError::Completion { request, .. } = error else { panic!("{error}") };
+        assert_eq!(request.get(), 69_999, "more than 16 bits hold");
+        assert_no_violations(adapter);
+    });
+}
+
+#[test]
+fn hints_travel_in_every_entry_and_change_nothing() {
+    with_soft_adapter("hints_travel_in_every_entry_and_change_nothing", &[], |adapter| {
+        let side = Side::open(&Query::new());
+        let mut first = side.queue().with_hints(ProcessingHints::BURST_PPS_SENSITIVE);
+        let second = side.queue();
+        let peer = introduce(&first, &second);
+        let (source, target) = (side.region(&pattern(4096)), side.region(&[0; 4096]));
+        first.put(&Put::write(peer, &source, target.remote())).unwrap();
+        assert_eq!(bytes_of(&target), bytes_of(&source));
+        assert_no_violations(adapter);
+    });
+}
+
+#[test]
+fn endpoints_say_what_the_adapter_carries() {
+    with_soft_adapter("endpoints_say_what_the_adapter_carries", &[], |_| {
+        let pair = Pair::open(&Query::new());
+        let (limits, inject) = (pair.first.endpoint().limits(), pair.first.endpoint().inject_limits());
+        assert_eq!((limits.message, limits.rdma), (8928, 1 << 30));
+        assert_eq!((inject.message, inject.rdma), (32, 0));
+    });
+}
+
+/// The limit that an error names.
+fn too_long(error: PutError) -> (Limit, u64, u64) {
+    let PutError::TooLong { limit, bytes, most } = error else { panic!("{error}") };
+    (limit, bytes, most)
+}
+
+#[test]
+fn one_byte_past_a_limit_is_refused_by_name_and_nothing_is_posted() {
+    let test = "one_byte_past_a_limit_is_refused_by_name_and_nothing_is_posted";
+    with_soft_adapter(test, &[("SOFTEFA_MAX_RDMA_SIZE", "10000")], |_| {
+        let mut pair = Pair::wide();
+        let region = pair.zeroes(10_001);
+        let (peer, remote) = (pair.peer, region.remote());
+        let send = pair.first.put(&Put::send(peer, &region).bytes(8929)).unwrap_err();
+        let gathered = pair.first.put(&Put::send(peer, &region).bytes(8928).then(&region, 0, 1)).unwrap_err();
+        let inline = pair.first.put(&Put::inline_send(peer, &region).bytes(81)).unwrap_err();
+        let write = pair.first.put(&Put::inline_write(peer, &region, remote).bytes(81)).unwrap_err();
+        let rdma = pair.first.put(&Put::write(peer, &region, remote).whole()).unwrap_err();
+        assert_eq!(too_long(send), (Limit::Message, 8929, 8928));
+        assert_eq!(too_long(gathered), (Limit::Message, 8929, 8928));
+        assert_eq!(too_long(inline), (Limit::Inline, 81, 80));
+        assert_eq!(too_long(write), (Limit::Inline, 81, 80));
+        assert_eq!(too_long(rdma), (Limit::Rdma, 10_001, 10_000));
+        assert_eq!(pair.first.in_flight(), 0);
+    });
+}
+
+#[test]
+fn a_write_past_max_rdma_size_is_split_and_its_immediate_comes_once() {
+    let test = "a_write_past_max_rdma_size_is_split_and_its_immediate_comes_once";
+    with_soft_adapter(test, &[("SOFTEFA_MAX_RDMA_SIZE", "4096")], |adapter| {
+        let mut pair = Pair::open(&Query::new());
+        let (source, target) = (pair.side.region(&pattern(10_000)), pair.zeroes(10_000));
+        let report = pair.first.put(&Put::write(pair.peer, &source, target.remote()).immediate(5)).unwrap();
+        assert_eq!(report.posted, 3);
+        assert_eq!(pair.second.receive(PATIENT).unwrap().immediate, Some(5));
+        assert!(matches!(pair.second.receive(Duration::ZERO), Err(ReceiveError::Timeout)));
+        assert!(bytes_of(&target) == bytes_of(&source));
+        assert_no_violations(adapter);
+    });
+}
+
+#[test]
+fn a_read_with_immediate_is_refused() {
+    with_soft_adapter("a_read_with_immediate_is_refused", &[], |_| {
+        let mut pair = Pair::open(&Query::new());
+        let region = pair.zeroes(8);
+        let error = pair.first.put(&Put::read(pair.peer, &region, region.remote()).immediate(1)).unwrap_err();
+        assert!(matches!(error, PutError::Unsupported { .. }), "{error}");
+    });
+}
+
+#[test]
+fn a_receive_of_more_than_a_descriptor_can_say_is_refused() {
+    with_soft_adapter("a_receive_of_more_than_a_descriptor_can_say_is_refused", &[], |_| {
+        let mut pair = Pair::open(&Query::new());
+        let region = pair.zeroes(65_536);
+        let error = pair.second.post_receives(&Receives::new(&region).bytes(65_536)).unwrap_err();
+        let ReceiveError::TooLong { limit, most, .. } = error else { panic!("{error}") };
+        assert_eq!((limit, most), (Limit::Receive, 65_535));
+    });
+}
+
+#[test]
+fn a_receive_into_memory_that_was_not_registered_for_it_is_refused() {
+    with_soft_adapter("a_receive_into_memory_that_was_not_registered_for_it_is_refused", &[], |_| {
+        let mut pair = Pair::open(&Query::new());
+        let region = pair.side.domain.register(Buffer::zeroed(8).unwrap(), Access::SEND).unwrap();
+        let error = pair.second.post_receives(&Receives::new(&region)).unwrap_err();
+        assert!(matches!(error, ReceiveError::Access { .. }), "{error}");
+    });
+}
+
+#[test]
+fn a_posted_receive_keeps_its_memory_until_it_completed() {
+    with_soft_adapter("a_posted_receive_keeps_its_memory_until_it_completed", &[], |_| {
+        let mut pair = Pair::open(&Query::new());
+        let (source, target) = (pair.zeroes(8), pair.zeroes(8));
+        pair.second.post_receives(&Receives::new(&target)).unwrap();
+        assert!(target.clone().close().is_err(), "the adapter may write to it");
+        pair.first.put(&Put::send(pair.peer, &source)).unwrap();
+        pair.second.receive(PATIENT).unwrap();
+        target.close().unwrap();
+    });
+}
+
+#[test]
+fn receives_past_the_ring_are_refused_with_how_many_were_posted() {
+    with_soft_adapter("receives_past_the_ring_are_refused_with_how_many_were_posted", &[], |adapter| {
+        let mut pair = Pair::open(&Query::new());
+        let (region, ring) = (pair.zeroes(8), pair.second.limits().receives);
+        let receives = Receives::new(&region).count(ring + 1).timeout(Duration::ZERO);
+        let error = pair.second.post_receives(&receives).unwrap_err();
+        let ReceiveError::Full { posted, count } = error else { panic!("{error}") };
+        assert_eq!((posted, count), (ring, ring + 1));
+        assert_no_violations(adapter);
+    });
+}
+
+#[test]
+fn completions_that_nobody_takes_are_counted_as_lost() {
+    with_soft_adapter("completions_that_nobody_takes_are_counted_as_lost", &[], |_| {
+        let side = Side::open(&Query::new());
+        let mut queue = side.queue();
+        let itself = queue.insert_peer(&queue.endpoint().address().unwrap()).unwrap();
+        let region = side.region(&[0; 8]);
+        let many = u64::from(queue.limits().inbox) + 7;
+        queue.put(&Put::write(itself, &region, region.remote()).bytes(0).count(many).immediate(0)).unwrap();
+        let error = queue.receive(PATIENT).unwrap_err();
+        assert!(matches!(error, ReceiveError::Lost { count: 7 }), "{error}");
+        assert_eq!(queue.receive(PATIENT).unwrap().status, CompletionStatus::Ok);
+    });
+}
+
+#[test]
+fn a_queue_whose_receives_complete_elsewhere_takes_none() {
+    with_soft_adapter("a_queue_whose_receives_complete_elsewhere_takes_none", &[], |_| {
+        let side = Side::open(&Query::new());
+        let addresses = side.domain.address_vector(16).unwrap();
+        let completions = || side.domain.completion_queue(64).unwrap();
+        let endpoint = side.domain.endpoint(&side.info).unwrap();
+        let endpoint = endpoint.bind(&addresses, &completions(), &completions()).unwrap().enable().unwrap();
+        let mut queue = MappedQueue::new(endpoint, &side.domain.gda_ops().unwrap()).unwrap();
+        let error = queue.post_receives(&Receives::new(&side.region(&[0; 8]))).unwrap_err();
+        assert!(matches!(error, ReceiveError::NoReceiveQueue), "{error}");
+    });
+}
+
+#[test]
+fn every_operation_verifies_at_the_sizes_around_entry_and_inline_limits() {
+    let test = "every_operation_verifies_at_the_sizes_around_entry_and_inline_limits";
+    with_soft_adapter(test, &[("SOFTEFA_REORDER", "8")], |adapter| {
+        let mut pair = Pair::wide();
+        assert_eq!(pair.first.exposure().sq.entry_size, EntrySize::B128);
+        for size in [0, 1, 31, 32, 33, 63, 64, 80, 81, 4096] {
+            let (source, target) = (pair.side.region(&pattern(size)), pair.zeroes(size));
+            let (peer, remote) = (pair.peer, target.remote());
+            let mut puts =
+                vec![Put::write(peer, &source, remote), Put::write(peer, &source, remote).immediate(1)];
+            if size <= 80 {
+                puts.push(Put::inline_write(peer, &source, remote));
+            }
+            for put in puts {
+                target.buffer().unwrap().write(0, &vec![0; size]).unwrap();
+                pair.first.put(&put).unwrap();
+                assert_eq!(bytes_of(&target), bytes_of(&source), "{put:?}");
+            }
+            target.buffer().unwrap().write(0, &vec![0; size]).unwrap();
+            pair.first.put(&Put::read(peer, &target, source.remote())).unwrap();
+            assert_eq!(bytes_of(&target), bytes_of(&source), "read of {size}");
+        }
+        assert_no_violations(adapter);
+    });
+}
