@@ -1,0 +1,58 @@
+//! Ten thousand of every object of the verbs layer, over real libibverbs and libefa. Alone in its
+//! process, because what it counts is the process's.
+//!
+//! Runs as `verbs_adapter.rs` does: where `EFA_GDA_VERBS_ADAPTER` names an adapter, or is `any`.
+
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use efa_gda::verbs::*;
+use efa_gda::wire::QueueKey;
+
+const CYCLES: usize = 10_000;
+
+/// One of every object that the adapter has, closed by name where it can be.
+fn cycle(context: &Context) {
+    let domain = ProtectionDomain::allocate(context).unwrap();
+    let completions = CompletionQueue::create(context, 64).unwrap();
+    let options = QueuePairOptions::new().send_entries(16).receive_entries(16);
+    let mut created = QueuePair::create(&domain, &completions, &completions, &options).unwrap();
+    if context.attributes().has(Capability::CompletionCounters) {
+        let counter = CompletionCounter::create(context).unwrap();
+        created.attach(&counter, Counted::WRITE).unwrap();
+    }
+    let mut ready = created.activate(QueueKey::new(1)).unwrap();
+    let address = ready.address().unwrap();
+    ready.peer(&address).unwrap();
+    ready.exposure().unwrap();
+    let buffer = Buffer::zeroed(4096).unwrap();
+    ready.retain(MemoryRegion::register(&domain, buffer, Access::ALL).unwrap());
+    ready.close().unwrap();
+    completions.close().unwrap();
+    domain.close().unwrap();
+}
+
+/// Descriptors and mappings of this process.
+fn held() -> (usize, usize) {
+    let descriptors = std::fs::read_dir("/proc/self/fd").unwrap().count();
+    (descriptors, std::fs::read_to_string("/proc/self/maps").unwrap().lines().count())
+}
+
+#[test]
+fn ten_thousand_of_everything_leave_nothing_behind() {
+    let Ok(name) = std::env::var("EFA_GDA_VERBS_ADAPTER") else {
+        eprintln!("skipped: EFA_GDA_VERBS_ADAPTER names no adapter");
+        return;
+    };
+    let name = (name != "any").then_some(name);
+    let opened = Library::load().and_then(|library| library.adapter(name.as_deref()));
+    let context = opened.unwrap_or_else(|error| panic!("{error}"));
+    // The first ones allocate what later ones use again.
+    (0..10).for_each(|_| cycle(&context));
+    let (descriptors, mappings) = held();
+    (0..CYCLES).for_each(|_| cycle(&context));
+    let (descriptors_after, mappings_after) = held();
+    assert_eq!(descriptors_after, descriptors);
+    // The heap may take or return a mapping; a leak would show by the thousand.
+    assert!(mappings_after < mappings + CYCLES / 100, "{mappings} mappings before, {mappings_after} after");
+    context.close().unwrap();
+}
