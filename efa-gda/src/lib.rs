@@ -7,6 +7,7 @@
 //! - [`wire`]: what lies in the queues, byte for byte.
 //! - [`fabric`]: libfabric objects, owned or borrowed from a transport.
 //! - [`verbs`]: the same queues through rdma-core alone.
+//! - [`gpu`]: opening a GPU, and making queue memory reachable from it.
 //! - [`exposure`]: what a provider exposed, checked.
 //! - [`queue`]: the mapped queue that a kernel receives.
 //! - [`executor`]: device code on the CPU, for tests and for machines without a GPU.
@@ -14,6 +15,7 @@
 pub mod executor;
 pub mod exposure;
 pub mod fabric;
+pub mod gpu;
 pub mod queue;
 pub mod verbs;
 

@@ -5,7 +5,9 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use efa_gda_sys::device::{EFA_GDA_INBOX_ENTRY, EFA_GDA_SQ_INLINE_WRITE, efa_gda_inbox, efa_gda_queue};
+use efa_gda_sys::device::{
+    EFA_GDA_INBOX_ENTRY, EFA_GDA_NOT_RUN, EFA_GDA_SQ_INLINE_WRITE, efa_gda_inbox, efa_gda_queue,
+};
 use efa_gda_wire::{LocalKey, Peer, ProcessingHints, QueuePairNumber};
 
 use super::geometry::{Geometry, geometry};
@@ -287,6 +289,27 @@ impl MappedQueue {
     /// allocated for the life of the process.
     pub fn destroy(self) -> fabric::Result<()> {
         self.endpoint.close()
+    }
+
+    /// A copy of the struct: its geometry, and the engine's words one by one as they are.
+    pub(super) fn snapshot(&self) -> efa_gda_queue {
+        // SAFETY: as in `in_flight`; the copy may mix moments while device code runs.
+        unsafe { self.shared.get().read_volatile() }
+    }
+
+    /// Takes over the engine's words from a copy of the struct that a GPU worked on.
+    pub(super) fn adopt(&mut self, state: &efa_gda_queue) {
+        let mine = self.shared.get_mut();
+        mine.reserve = state.reserve;
+        mine.turn = state.turn;
+        mine.completion = state.completion;
+        mine.error = state.error;
+        mine.receive = state.receive;
+    }
+
+    /// Takes the queue out of service where the engine's words are lost.
+    pub(super) fn poison_lost(&mut self) {
+        self.shared.get_mut().error.poison = EFA_GDA_NOT_RUN;
     }
 
     /// Keeps `region` for as long as the adapter may reach it, where that is longer than a call.

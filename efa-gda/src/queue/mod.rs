@@ -19,10 +19,12 @@
 
 mod geometry;
 mod mapped;
+mod on_gpu;
 mod put;
 mod receive;
 
 pub use geometry::{Geometry, geometry};
 pub use mapped::{AbortFlag, CloseError, MappedQueue, QueueError, QueueLimits};
+pub use on_gpu::{GpuAbortFlag, GpuQueue, MapError, Registered};
 pub use put::{Limit, Put, PutError, PutReport};
 pub use receive::{Arrival, PostedReceives, ReceiveError, ReceiveId, Received, Receives, Source};

@@ -9,7 +9,7 @@ use efa_gda_wire::{CompletionStatus, LocalKey, Peer, RequestId};
 
 use super::MappedQueue;
 use crate::executor::DeviceError;
-use crate::executor::host::{self, LaunchError};
+use crate::executor::host::{self, LaunchError, PutOutcome};
 use crate::fabric::{self, Access, MemoryRegion, RemoteRegion};
 
 /// `count` requests of `bytes` bytes; request `i` is at `offset + i * stride` of both regions.
@@ -137,6 +137,9 @@ pub enum PutError {
         /// What is missing.
         why: &'static str,
     },
+    /// The GPU failed, or could not start the kernel.
+    #[error(transparent)]
+    Gpu(#[from] crate::gpu::Error),
     /// The executor did not start. Nothing was posted.
     #[error(transparent)]
     Launch(#[from] LaunchError),
@@ -442,22 +445,32 @@ impl MappedQueue {
         // exclusively; its rings stay mapped while the endpoint and the completion queue are open,
         // which this queue owns. Local bytes lie in a region that `put` owns.
         let ran = unsafe { host::put(&args, put.lanes) };
+        self.settle_put(put);
+        report(ran?, self.in_flight())
+    }
+
+    /// Keeps a put's memory for as long as the adapter may reach it, where that is longer than the
+    /// call.
+    pub(super) fn settle_put(&mut self, put: &Put) {
         self.settle(&put.local);
         if let Some(second) = &put.second {
             self.settle(&second.region);
         }
-        let outcome = ran?;
-        let (posted, completed) = (outcome.posted, outcome.completed);
-        match outcome.status {
-            Ok(()) => Ok(PutReport { posted, completed }),
-            Err(DeviceError::Completion) => Err(PutError::Completion {
-                // The status is one byte of the completion, widened for the report.
-                status: CompletionStatus::from_code(outcome.completion_status as u8),
-                request: RequestId::new(outcome.request_id),
-                posted,
-                completed,
-            }),
-            Err(error) => Err(PutError::Device { error, posted, completed, in_flight: self.in_flight() }),
-        }
+    }
+}
+
+/// What a put's outcome means; `in_flight` requests are left on the queue.
+pub(super) fn report(outcome: PutOutcome, in_flight: u32) -> Result<PutReport, PutError> {
+    let (posted, completed) = (outcome.posted, outcome.completed);
+    match outcome.status {
+        Ok(()) => Ok(PutReport { posted, completed }),
+        Err(DeviceError::Completion) => Err(PutError::Completion {
+            // The status is one byte of the completion, widened for the report.
+            status: CompletionStatus::from_code(outcome.completion_status as u8),
+            request: RequestId::new(outcome.request_id),
+            posted,
+            completed,
+        }),
+        Err(error) => Err(PutError::Device { error, posted, completed, in_flight }),
     }
 }

@@ -1,0 +1,222 @@
+//! The kernels, compiled by NVRTC for the GPU that is there.
+//!
+//! Sources are part of this library, so a program needs no checkout at run time. The binary code is
+//! kept on disk under the user's cache directory, keyed by source, compiler and architecture, in a
+//! folder of mode 0700 that the user owns; where there is no such folder, nothing is kept.
+
+use std::ffi::{CString, c_char};
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::PathBuf;
+use std::ptr;
+
+use cudarc::nvrtc::sys as nvrtc;
+
+use super::error::{Error, Result};
+
+/// A header of the device library, by the name that sources include it with. Headers beside each
+/// other include each other without the folder.
+macro_rules! header {
+    ($name:literal) => {
+        ($name, include_str!(concat!("../../../kernels/include/efa_gda/", $name)))
+    };
+}
+
+/// Every header, by the name that sources include it with.
+const HEADERS: &[(&str, &str)] = &[
+    ("efa_io_defs.h", include_str!("../../../third_party/efa_gda/efa_io_defs.h")),
+    header!("cq.h"),
+    header!("group.h"),
+    header!("platform.h"),
+    header!("post.h"),
+    header!("put.h"),
+    header!("queue.h"),
+    header!("rq.h"),
+    header!("sq.h"),
+    header!("turn.h"),
+    header!("wqe.h"),
+    ("efa_gda/put.h", include_str!("../../../kernels/include/efa_gda/put.h")),
+];
+
+const SOURCE: &str = include_str!("../../../kernels/put.cu");
+
+/// Binary code of the kernels, and where it came from.
+#[derive(Debug)]
+pub struct Kernels {
+    /// An image that the driver loads.
+    pub cubin: Vec<u8>,
+    /// The target, `sm_90` for instance.
+    pub architecture: String,
+    /// Whether the image was found on disk.
+    pub cached: bool,
+}
+
+/// Compiles the kernels for compute capability `major.minor`, or finds them compiled.
+///
+/// # Errors
+/// [`Error::NoCompiler`] without libnvrtc, [`Error::Compile`] with the compiler's words.
+pub fn kernels(major: i32, minor: i32) -> Result<Kernels> {
+    // SAFETY: looks for the library; its initialisers are NVIDIA's.
+    if !unsafe { nvrtc::is_culib_present() } {
+        return Err(Error::NoCompiler);
+    }
+    let architecture = format!("sm_{major}{minor}");
+    let kept = cache_directory().map(|folder| folder.join(file_name(&architecture)));
+    if let Some(cubin) =
+        kept.as_ref().and_then(|file| fs::read(file).ok()).filter(|image| image.starts_with(b"\x7fELF"))
+    {
+        return Ok(Kernels { cubin, architecture, cached: true });
+    }
+    let cubin = compile(&architecture)?;
+    if let Some(file) = kept {
+        keep(&file, &cubin);
+    }
+    Ok(Kernels { cubin, architecture, cached: false })
+}
+
+/// One name for each source, compiler and target.
+fn file_name(architecture: &str) -> String {
+    let (mut major, mut minor) = (0, 0);
+    // SAFETY: writes two numbers into locals.
+    unsafe { nvrtc::nvrtcVersion(&mut major, &mut minor) };
+    let mut key = DefaultHasher::new();
+    (SOURCE, HEADERS, major, minor).hash(&mut key);
+    format!("{architecture}-nvrtc{major}.{minor}-{:016x}.cubin", key.finish())
+}
+
+/// `$XDG_CACHE_HOME/efa-gda` or `~/.cache/efa-gda`, where it is the user's alone.
+fn cache_directory() -> Option<PathBuf> {
+    let base = std::env::var_os("XDG_CACHE_HOME")
+        .map(PathBuf::from)
+        .or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")))
+        .filter(|base| base.is_absolute())?;
+    let folder = base.join("efa-gda");
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).ok()?;
+    let metadata = fs::symlink_metadata(&folder).ok()?;
+    // SAFETY: takes nothing and cannot fail.
+    let user = unsafe { libc::geteuid() };
+    (metadata.is_dir() && metadata.uid() == user && metadata.mode() & 0o077 == 0).then_some(folder)
+}
+
+/// Puts an image in place whole; a cache that cannot be written is no error.
+fn keep(file: &std::path::Path, image: &[u8]) {
+    let partial = file.with_extension(format!("{}.partial", std::process::id()));
+    let written =
+        fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&partial).and_then(|mut to| {
+            to.write_all(image)?;
+            fs::rename(&partial, file)
+        });
+    if let Err(error) = written {
+        let _ = fs::remove_file(&partial);
+        tracing::debug!(file = %file.display(), %error, "the kernels were not kept on disk");
+    }
+}
+
+/// A program of NVRTC's, destroyed when dropped.
+struct Program(nvrtc::nvrtcProgram);
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // SAFETY: the program was created and is destroyed once.
+        unsafe { nvrtc::nvrtcDestroyProgram(&mut self.0) };
+    }
+}
+
+fn compile(architecture: &str) -> Result<Vec<u8>> {
+    let failed = |log: String| Error::Compile { architecture: architecture.to_owned(), log };
+    let text = |text: &str| CString::new(text).map_err(|_| failed("a source holds a zero byte".into()));
+    let (source, name) = (text(SOURCE)?, text("put.cu")?);
+    let mut names = Vec::new();
+    let mut bodies = Vec::new();
+    for (name, body) in HEADERS {
+        names.push(text(name)?);
+        bodies.push(text(body)?);
+    }
+    let pointers = |strings: &[CString]| strings.iter().map(|string| string.as_ptr()).collect::<Vec<_>>();
+    let (header_names, header_bodies) = (pointers(&names), pointers(&bodies));
+    let mut program = Program(ptr::null_mut());
+    // SAFETY: every string ends in a zero byte and lives past the call; both arrays have as many
+    // elements as is said.
+    let created = unsafe {
+        nvrtc::nvrtcCreateProgram(
+            &mut program.0,
+            source.as_ptr(),
+            name.as_ptr(),
+            HEADERS.len() as i32,
+            header_bodies.as_ptr(),
+            header_names.as_ptr(),
+        )
+    };
+    if created != nvrtc::nvrtcResult::NVRTC_SUCCESS {
+        // Not created, so not to be destroyed.
+        std::mem::forget(program);
+        return Err(failed(format!("nvrtcCreateProgram: {created:?}")));
+    }
+    let options = [text(&format!("--gpu-architecture={architecture}"))?, text("--std=c++17")?];
+    let options = pointers(&options);
+    // SAFETY: the program is live; options end in zero bytes and live past the call.
+    let compiled = unsafe { nvrtc::nvrtcCompileProgram(program.0, options.len() as i32, options.as_ptr()) };
+    if compiled != nvrtc::nvrtcResult::NVRTC_SUCCESS {
+        // SAFETY: both calls take the live program, as `fetch` asks.
+        let log = unsafe { fetch(program.0, nvrtc::nvrtcGetProgramLogSize, nvrtc::nvrtcGetProgramLog) };
+        let log = log.map(|log| String::from_utf8_lossy(&log).trim_end_matches('\0').to_owned());
+        return Err(failed(log.unwrap_or_else(|| format!("{compiled:?}"))));
+    }
+    // SAFETY: as above.
+    let cubin = unsafe { fetch(program.0, nvrtc::nvrtcGetCUBINSize, nvrtc::nvrtcGetCUBIN) };
+    cubin.filter(|cubin| !cubin.is_empty()).ok_or_else(|| failed("NVRTC gave no binary code".into()))
+}
+
+/// What `get` writes, `size` bytes long.
+///
+/// # Safety
+/// `program` is live, and `get` writes as many bytes as `size` says.
+unsafe fn fetch(
+    program: nvrtc::nvrtcProgram,
+    size: unsafe fn(nvrtc::nvrtcProgram, *mut usize) -> nvrtc::nvrtcResult,
+    get: unsafe fn(nvrtc::nvrtcProgram, *mut c_char) -> nvrtc::nvrtcResult,
+) -> Option<Vec<u8>> {
+    let mut length = 0;
+    // SAFETY: the caller vouches for the program.
+    if unsafe { size(program, &mut length) } != nvrtc::nvrtcResult::NVRTC_SUCCESS {
+        return None;
+    }
+    let mut bytes = vec![0u8; length];
+    // SAFETY: the buffer has the length that was asked for.
+    let got = unsafe { get(program, bytes.as_mut_ptr().cast()) };
+    (got == nvrtc::nvrtcResult::NVRTC_SUCCESS).then_some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_embedded_sources_compile_without_a_checkout_or_a_gpu() {
+        // SAFETY: as in `kernels`.
+        if !unsafe { nvrtc::is_culib_present() } {
+            println!("SKIPPED: no libnvrtc on the loader's path (scripts/cuda_toolchain.sh installs one)");
+            return;
+        }
+        for architecture in ["sm_80", "sm_90", "sm_100"] {
+            let cubin = compile(architecture).unwrap();
+            let has = |name: &str| cubin.windows(name.len()).any(|bytes| bytes == name.as_bytes());
+            assert!(has("efa_gda_put_kernel") && has("__nvshmem_efa_test_put_kernel"), "{architecture}");
+        }
+    }
+
+    #[test]
+    fn every_header_that_a_source_includes_is_embedded() {
+        let sources = HEADERS.iter().map(|(_, text)| *text).chain([SOURCE]);
+        for line in sources.flat_map(str::lines) {
+            let Some(name) = line.strip_prefix("#include \"").and_then(|rest| rest.split('"').next()) else {
+                continue;
+            };
+            // Host builds alone include the lanes of the host executor.
+            let known = name.ends_with("lanes.h") || HEADERS.iter().any(|(known, _)| *known == name);
+            assert!(known, "{name} is included and not embedded");
+        }
+    }
+}

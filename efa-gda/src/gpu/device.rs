@@ -1,0 +1,214 @@
+//! A GPU of this process: its context, the kernels loaded into it, and the pages of the host that it
+//! reaches.
+
+use std::ops::Range;
+use std::sync::{Arc, OnceLock};
+
+use cudarc::driver::{CudaContext, CudaFunction, DriverError, sys};
+use cudarc::nvrtc::Ptx;
+
+use super::compile::{self, Kernels};
+use super::error::{Error, Result};
+use super::pages::{PageRegistry, Pin, Pinned};
+use super::smaps::{self, Mapping, MemoryKind};
+
+/// The oldest compute capability that the kernels are compiled for; `fence.acq_rel.sys` and
+/// scoped accesses came with it.
+const OLDEST_CAPABILITY: (i32, i32) = (7, 0);
+
+/// A GPU. Clones are handles to the same one.
+#[derive(Clone, Debug)]
+pub struct Gpu {
+    context: Arc<CudaContext>,
+    pages: Arc<PageRegistry<Registrar>>,
+    loaded: Arc<OnceLock<Loaded>>,
+}
+
+#[derive(Debug)]
+struct Loaded {
+    put: CudaFunction,
+    architecture: String,
+    cached: bool,
+}
+
+/// Pages of this process as the GPU reaches them. Unregistered when the last range on a page goes.
+#[derive(Debug)]
+pub struct HostRange {
+    device: u64,
+    mapping: Mapping,
+    flags: u32,
+    _pinned: Pinned<Registrar>,
+}
+
+impl Gpu {
+    /// Opens GPU `ordinal`, as CUDA counts them in this process.
+    ///
+    /// # Errors
+    /// [`Error::NoDriver`], [`Error::TooOld`], or the driver's.
+    pub fn open(ordinal: usize) -> Result<Self> {
+        // SAFETY: looks for the library; its initialisers are NVIDIA's.
+        if !unsafe { sys::is_culib_present() } {
+            return Err(Error::NoDriver);
+        }
+        let context = CudaContext::new(ordinal).map_err(in_call("cuDevicePrimaryCtxRetain"))?;
+        let (major, minor) = context.compute_capability().map_err(in_call("cuDeviceGetAttribute"))?;
+        if (major, minor) < OLDEST_CAPABILITY {
+            return Err(Error::TooOld { ordinal, major, minor });
+        }
+        // SAFETY: takes a number and answers one.
+        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+        let page = usize::try_from(page).unwrap_or(4096);
+        let pages = PageRegistry::new(Registrar { context: context.clone() }, page);
+        Ok(Self { context, pages, loaded: Arc::default() })
+    }
+
+    /// How many GPUs CUDA shows this process.
+    ///
+    /// # Errors
+    /// [`Error::NoDriver`], or the driver's.
+    pub fn count() -> Result<usize> {
+        // SAFETY: as in `open`.
+        if !unsafe { sys::is_culib_present() } {
+            return Err(Error::NoDriver);
+        }
+        let count = CudaContext::device_count().map_err(in_call("cuDeviceGetCount"))?;
+        Ok(usize::try_from(count).unwrap_or(0))
+    }
+
+    /// The GPU's name.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn name(&self) -> Result<String> {
+        self.context.name().map_err(in_call("cuDeviceGetName"))
+    }
+
+    pub(crate) fn context(&self) -> &Arc<CudaContext> {
+        &self.context
+    }
+
+    /// Makes `range` of this process reachable from the GPU, registering what is not registered yet.
+    /// Whether that is I/O memory is read from the mapping's own flags ([`smaps`]).
+    ///
+    /// # Errors
+    /// [`Error::Mapping`] where the kind of memory is not known, [`Error::Register`] where CUDA
+    /// refuses, [`Error::Scattered`] where the GPU does not see the range in one piece.
+    ///
+    /// # Safety
+    /// The range stays mapped, as what it is, until the value returned is dropped.
+    pub unsafe fn reach(&self, range: Range<usize>) -> Result<HostRange> {
+        let mapping = smaps::mapping_of(range.clone())?;
+        let pinned = self.pages.acquire(range.clone())?;
+        let device = self.device_address(range.start)?;
+        let last = self.device_address(range.end - 1)?;
+        if last.wrapping_sub(device) != (range.end - 1 - range.start) as u64 {
+            return Err(Error::Scattered(range));
+        }
+        Ok(HostRange { device, mapping, flags: registration_flags(mapping), _pinned: pinned })
+    }
+
+    fn device_address(&self, host: usize) -> Result<u64> {
+        self.context.bind_to_thread().map_err(in_call("cuCtxSetCurrent"))?;
+        let mut device = 0;
+        // SAFETY: the page is registered with this context; the call writes one address.
+        unsafe { sys::cuMemHostGetDevicePointer_v2(&mut device, host as *mut _, 0) }
+            .result()
+            .map_err(in_call("cuMemHostGetDevicePointer"))?;
+        Ok(device)
+    }
+
+    /// The put kernel, compiled and loaded on first use.
+    pub(crate) fn put_kernel(&self) -> Result<&CudaFunction> {
+        if let Some(loaded) = self.loaded.get() {
+            return Ok(&loaded.put);
+        }
+        let (major, minor) = self.context.compute_capability().map_err(in_call("cuDeviceGetAttribute"))?;
+        let Kernels { cubin, architecture, cached } = compile::kernels(major, minor)?;
+        let module =
+            self.context.load_module(Ptx::from_binary(cubin)).map_err(in_call("cuModuleLoadData"))?;
+        let put = module.load_function("efa_gda_put_kernel").map_err(in_call("cuModuleGetFunction"))?;
+        Ok(&self.loaded.get_or_init(|| Loaded { put, architecture, cached }).put)
+    }
+
+    /// What the kernels were compiled for, and whether they were found on disk; none before their
+    /// first use.
+    pub fn kernels(&self) -> Option<(&str, bool)> {
+        self.loaded.get().map(|loaded| (loaded.architecture.as_str(), loaded.cached))
+    }
+}
+
+impl HostRange {
+    /// The first byte as the GPU addresses it.
+    pub fn device_address(&self) -> u64 {
+        self.device
+    }
+
+    /// What the pages are.
+    pub fn mapping(&self) -> Mapping {
+        self.mapping
+    }
+
+    /// The registration's flags, in words.
+    pub fn flags(&self) -> String {
+        describe(self.flags)
+    }
+}
+
+/// Registers pages with one context.
+#[derive(Debug)]
+struct Registrar {
+    context: Arc<CudaContext>,
+}
+
+impl Pin for Registrar {
+    type Error = Error;
+
+    fn pin(&self, pages: Range<usize>) -> Result<()> {
+        let flags = registration_flags(smaps::mapping_of(pages.clone())?);
+        self.context.bind_to_thread().map_err(in_call("cuCtxSetCurrent"))?;
+        // SAFETY: the pages are mapped, as smaps says, and stay so: `Gpu::reach` asks its caller.
+        unsafe { sys::cuMemHostRegister_v2(pages.start as *mut _, pages.len(), flags) }
+            .result()
+            .map_err(|source| Error::Register { pages, flags: describe(flags), source })
+    }
+
+    fn unpin(&self, pages: Range<usize>) {
+        // SAFETY: exactly these pages were registered with this context, and nobody uses them.
+        let done = self
+            .context
+            .bind_to_thread()
+            .and_then(|()| unsafe { sys::cuMemHostUnregister(pages.start as *mut _) }.result());
+        if let Err(error) = done {
+            tracing::warn!(start = pages.start, %error, "pages could not be unregistered from CUDA");
+        }
+    }
+}
+
+/// I/O memory is registered as such, ordinary memory without the flag (with it, CUDA answers
+/// "invalid argument"); what may not be written is registered for reading.
+fn registration_flags(mapping: Mapping) -> u32 {
+    let mut flags = sys::CU_MEMHOSTREGISTER_DEVICEMAP;
+    if mapping.kind == MemoryKind::Device {
+        flags |= sys::CU_MEMHOSTREGISTER_IOMEMORY;
+    }
+    if !mapping.writable {
+        flags |= sys::CU_MEMHOSTREGISTER_READ_ONLY;
+    }
+    flags
+}
+
+fn describe(flags: u32) -> String {
+    let mut words = vec!["device map"];
+    if flags & sys::CU_MEMHOSTREGISTER_IOMEMORY != 0 {
+        words.push("I/O memory");
+    }
+    if flags & sys::CU_MEMHOSTREGISTER_READ_ONLY != 0 {
+        words.push("read only");
+    }
+    words.join(", ")
+}
+
+/// Names the call that failed.
+pub(crate) fn in_call(operation: &'static str) -> impl Fn(DriverError) -> Error {
+    move |source| Error::Driver { operation, source }
+}

@@ -1,0 +1,105 @@
+//! What can go wrong between this process and a GPU.
+
+use std::ops::Range;
+
+use cudarc::driver::DriverError;
+
+use super::smaps::MappingError;
+
+/// Result of this module's calls.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a GPU cannot be used, or a queue not be mapped into it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// libcuda is not there.
+    #[error(
+        "libcuda.so.1 cannot be loaded; run where the NVIDIA driver is (in a container: with the NVIDIA runtime)"
+    )]
+    NoDriver,
+    /// libnvrtc is not there.
+    #[error(
+        "libnvrtc cannot be loaded, so kernels cannot be compiled; install it (nvidia-cuda-nvrtc) or set LD_LIBRARY_PATH"
+    )]
+    NoCompiler,
+    /// A driver call failed.
+    #[error("{operation} failed: {source}{}", hint(.source))]
+    Driver {
+        /// The call.
+        operation: &'static str,
+        /// CUDA's result.
+        source: DriverError,
+    },
+    /// The pages of a queue could not be registered.
+    #[error(
+        "cuMemHostRegister of {start:#x} to {end:#x} ({flags}) failed: {source}{hint}",
+        start = .pages.start, end = .pages.end, hint = registration_hint(.flags, .source)
+    )]
+    Register {
+        /// The pages.
+        pages: Range<usize>,
+        /// The flags used, in words.
+        flags: String,
+        /// CUDA's result.
+        source: DriverError,
+    },
+    /// It is not known what the pages are.
+    #[error(transparent)]
+    Mapping(#[from] MappingError),
+    /// The GPU sees parts of a ring at places that do not follow each other.
+    #[error("the GPU maps {start:#x} to {end:#x} in pieces; a ring must be one range for it", start = .0.start, end = .0.end)]
+    Scattered(Range<usize>),
+    /// The GPU is too old for the kernels.
+    #[error("GPU {ordinal} has compute capability {major}.{minor}; 7.0 or newer is needed")]
+    TooOld {
+        /// The GPU.
+        ordinal: usize,
+        /// Its major capability.
+        major: i32,
+        /// Its minor capability.
+        minor: i32,
+    },
+    /// NVRTC refused the kernels.
+    #[error("the kernels do not compile for {architecture}: {log}")]
+    Compile {
+        /// The target.
+        architecture: String,
+        /// The compiler's words.
+        log: String,
+    },
+}
+
+/// What to do about a result that has a usual cause.
+fn hint(error: &DriverError) -> &'static str {
+    use cudarc::driver::sys::CUresult::*;
+    match error.0 {
+        CUDA_ERROR_NO_DEVICE => "; no GPU is visible: check CUDA_VISIBLE_DEVICES and the container's GPUs",
+        CUDA_ERROR_INVALID_DEVICE => "; there is no GPU of that number: see nvidia-smi -L",
+        CUDA_ERROR_DEVICE_UNAVAILABLE => "; another process has the GPU in exclusive compute mode",
+        CUDA_ERROR_OUT_OF_MEMORY => "; free memory of the GPU, or pick another",
+        CUDA_ERROR_SYSTEM_DRIVER_MISMATCH => {
+            "; kernel driver and libcuda differ: reinstall the driver, or restart"
+        }
+        CUDA_ERROR_ILLEGAL_ADDRESS | CUDA_ERROR_LAUNCH_FAILED | CUDA_ERROR_CONTEXT_IS_DESTROYED => {
+            "; the context is lost: destroy its queues and start again in a new process"
+        }
+        _ => "",
+    }
+}
+
+/// What to do about a refused registration.
+fn registration_hint(flags: &str, error: &DriverError) -> &'static str {
+    use cudarc::driver::sys::CUresult::*;
+    match error.0 {
+        CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED => {
+            "; other code of this process registered these pages: share its mapping, or leave them to this library"
+        }
+        CUDA_ERROR_INVALID_VALUE | CUDA_ERROR_NOT_SUPPORTED | CUDA_ERROR_NOT_PERMITTED
+            if flags.contains("I/O") =>
+        {
+            "; load the NVIDIA kernel module with NVreg_RegistryDwords=\"PeerMappingOverride=1\", or let the host ring"
+        }
+        _ => "",
+    }
+}

@@ -1,0 +1,16 @@
+//! Queues that a GPU drives: opening a GPU, registering a queue's pages with CUDA, compiling and
+//! launching kernels. Nothing here knows libfabric; [`crate::queue`] joins the two.
+//!
+//! libcuda and NVRTC are opened at run time, so a program with this module starts anywhere.
+
+mod compile;
+mod device;
+mod error;
+pub(crate) mod memory;
+mod pages;
+pub mod smaps;
+
+pub use compile::{Kernels, kernels};
+pub(crate) use device::in_call;
+pub use device::{Gpu, HostRange};
+pub use error::{Error, Result};

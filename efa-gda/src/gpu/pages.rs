@@ -1,0 +1,180 @@
+//! Which pages of this process are registered with CUDA, and for how many users.
+//!
+//! Doorbells of several queues lie on one page, and a page registers once: a second registration is
+//! "already registered". The registry counts users page by page, registers the pages that are new,
+//! and unregisters a block of pages when its last user is gone.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Registers and unregisters whole pages; CUDA outside tests.
+pub(crate) trait Pin: Send + Sync + 'static {
+    /// Why it did not go well.
+    type Error;
+
+    /// Makes `pages` reachable from the GPU.
+    fn pin(&self, pages: Range<usize>) -> Result<(), Self::Error>;
+
+    /// Undoes [`Pin::pin`] of exactly these pages.
+    fn unpin(&self, pages: Range<usize>);
+}
+
+/// Blocks of pages that are registered, by their first byte: their end, and their users.
+#[derive(Debug)]
+pub(crate) struct PageRegistry<P: Pin> {
+    pin: P,
+    page: usize,
+    blocks: Mutex<BTreeMap<usize, Block>>,
+}
+
+#[derive(Debug)]
+struct Block {
+    end: usize,
+    users: usize,
+}
+
+/// Keeps the pages of a range registered while it lives.
+#[derive(Debug)]
+pub(crate) struct Pinned<P: Pin> {
+    registry: Arc<PageRegistry<P>>,
+    /// First bytes of the blocks that hold the range.
+    blocks: Vec<usize>,
+}
+
+impl<P: Pin> PageRegistry<P> {
+    pub(crate) fn new(pin: P, page: usize) -> Arc<Self> {
+        debug_assert!(page.is_power_of_two());
+        Arc::new(Self { pin, page, blocks: Mutex::default() })
+    }
+
+    /// Registers what of `range` is not registered yet, and counts one more user of the rest.
+    pub(crate) fn acquire(self: &Arc<Self>, range: Range<usize>) -> Result<Pinned<P>, P::Error> {
+        let wanted = range.start & !(self.page - 1)..range.end.next_multiple_of(self.page);
+        let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
+        // On a refusal half way, dropping this gives back what came before it.
+        let mut held = Pinned { registry: self.clone(), blocks: Vec::new() };
+        let mut at = wanted.start;
+        while at < wanted.end {
+            let before = blocks.range_mut(..=at).next_back().filter(|(_, block)| at < block.end);
+            if let Some((start, block)) = before {
+                block.users += 1;
+                held.blocks.push(*start);
+                at = block.end;
+                continue;
+            }
+            let next = blocks.range(at..).next().map_or(wanted.end, |(start, _)| *start);
+            let end = next.min(wanted.end);
+            if let Err(error) = self.pin.pin(at..end) {
+                // `held` takes the lock when it is dropped.
+                drop(blocks);
+                return Err(error);
+            }
+            blocks.insert(at, Block { end, users: 1 });
+            held.blocks.push(at);
+            at = end;
+        }
+        Ok(held)
+    }
+}
+
+impl<P: Pin> Drop for Pinned<P> {
+    fn drop(&mut self) {
+        let mut blocks = self.registry.blocks.lock().unwrap_or_else(PoisonError::into_inner);
+        for start in &self.blocks {
+            let Some(block) = blocks.get_mut(start) else { continue };
+            block.users -= 1;
+            if block.users == 0 {
+                self.registry.pin.unpin(*start..block.end);
+                blocks.remove(start);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Refuses what CUDA refuses: pages that are registered already, and a chosen address.
+    #[derive(Debug, Default)]
+    struct Strict {
+        pinned: Mutex<Vec<Range<usize>>>,
+        refuses: Option<usize>,
+    }
+
+    impl Pin for Strict {
+        type Error = String;
+
+        fn pin(&self, pages: Range<usize>) -> Result<(), String> {
+            let mut pinned = self.pinned.lock().unwrap();
+            if pinned.iter().any(|other| other.start < pages.end && pages.start < other.end) {
+                return Err(format!("{pages:x?} is already registered"));
+            }
+            if self.refuses.is_some_and(|address| pages.contains(&address)) {
+                return Err("refused".into());
+            }
+            pinned.push(pages);
+            Ok(())
+        }
+
+        fn unpin(&self, pages: Range<usize>) {
+            let mut pinned = self.pinned.lock().unwrap();
+            let place = pinned.iter().position(|other| *other == pages).expect("registered as a whole");
+            pinned.remove(place);
+        }
+    }
+
+    fn registry(strict: Strict) -> Arc<PageRegistry<Strict>> {
+        PageRegistry::new(strict, 0x1000)
+    }
+
+    fn pinned(registry: &PageRegistry<Strict>) -> Vec<(usize, usize)> {
+        registry.pin.pinned.lock().unwrap().iter().map(|pages| (pages.start, pages.end)).collect()
+    }
+
+    #[test]
+    fn doorbells_on_one_page_register_it_once_and_the_last_user_unregisters_it() {
+        let registry = registry(Strict::default());
+        let first = registry.acquire(0x5010..0x5014).unwrap();
+        let second = registry.acquire(0x5020..0x5024).unwrap();
+        assert_eq!(pinned(&registry), [(0x5000, 0x6000)]);
+        drop(first);
+        assert_eq!(pinned(&registry), [(0x5000, 0x6000)]);
+        drop(second);
+        assert!(pinned(&registry).is_empty());
+    }
+
+    #[test]
+    fn a_range_around_registered_pages_registers_only_the_rest() {
+        let registry = registry(Strict::default());
+        let middle = registry.acquire(0x3000..0x4000).unwrap();
+        let around = registry.acquire(0x2800..0x5800).unwrap();
+        assert_eq!(pinned(&registry), [(0x3000, 0x4000), (0x2000, 0x3000), (0x4000, 0x6000)]);
+        drop(middle);
+        assert_eq!(pinned(&registry).len(), 3, "the wider range still uses the middle");
+        drop(around);
+        assert!(pinned(&registry).is_empty());
+    }
+
+    #[test]
+    fn a_range_inside_registered_pages_registers_nothing() {
+        let registry = registry(Strict::default());
+        let wide = registry.acquire(0x1000..0x9000).unwrap();
+        let inside = registry.acquire(0x4004..0x4008).unwrap();
+        drop(wide);
+        assert_eq!(pinned(&registry), [(0x1000, 0x9000)]);
+        drop(inside);
+        assert!(pinned(&registry).is_empty());
+    }
+
+    #[test]
+    fn a_refusal_half_way_gives_back_what_came_before() {
+        let registry = registry(Strict { refuses: Some(0x7000), ..Strict::default() });
+        let middle = registry.acquire(0x3000..0x4000).unwrap();
+        assert_eq!(registry.acquire(0x2000..0x8000).err().as_deref(), Some("refused"));
+        assert_eq!(pinned(&registry), [(0x3000, 0x4000)]);
+        drop(middle);
+        assert!(pinned(&registry).is_empty());
+    }
+}

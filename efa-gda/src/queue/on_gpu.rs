@@ -1,0 +1,303 @@
+//! A queue that kernels on a GPU post to.
+//!
+//! The rings and doorbells stay where the adapter exposes them; their pages are registered with
+//! CUDA, and the struct that kernels receive lies in the GPU's memory with the GPU's addresses in it.
+//! In this version such a queue posts and completes sends and RDMA; it takes no receives.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg};
+use efa_gda_sys::device::{
+    EFA_GDA_NOT_RUN, EFA_GDA_OP_INLINE_SEND, EFA_GDA_OP_INLINE_WRITE, efa_gda_put_args, efa_gda_put_result,
+    efa_gda_queue, efa_gda_rq, efa_gda_stage,
+};
+
+use super::put::report;
+use super::{CloseError, MappedQueue, Put, PutError, PutReport};
+use crate::fabric;
+use crate::gpu::memory::{InGpu, SharedWord};
+use crate::gpu::{self, Gpu, HostRange, in_call};
+
+/// Warps of the block that a put runs as.
+const PUT_THREADS: u32 = 128;
+
+/// A [`MappedQueue`] that one GPU drives. Dropped, it waits for its kernels, whose waits are bounded,
+/// then unregisters its pages, and only then closes the endpoint.
+#[derive(Debug)]
+pub struct GpuQueue {
+    // In the order in which they must go.
+    device: OnDevice,
+    ranges: Ranges,
+    mapped: MappedQueue,
+    gpu: Gpu,
+}
+
+/// What of the queue lies in the GPU's memory.
+#[derive(Debug)]
+struct OnDevice {
+    stream: Arc<CudaStream>,
+    queue: InGpu<efa_gda_queue>,
+    result: InGpu<efa_gda_put_result>,
+    abort: Arc<SharedWord>,
+    /// Referred to by the struct.
+    _stage: (CudaSlice<u8>, CudaSlice<u64>),
+}
+
+/// The adapter's memory as the GPU reaches it.
+#[derive(Debug)]
+struct Ranges {
+    sq: HostRange,
+    sq_doorbell: HostRange,
+    cq: HostRange,
+    cq_doorbell: Option<HostRange>,
+}
+
+/// One part of a queue, as it was registered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Registered {
+    /// `send queue`, `doorbell`, …
+    pub part: &'static str,
+    /// What its pages are.
+    pub kind: gpu::smaps::MemoryKind,
+    /// The flags they were registered with, in words.
+    pub flags: String,
+}
+
+/// Stops every wait of a queue's kernels, from any thread.
+#[derive(Clone, Debug)]
+pub struct GpuAbortFlag(Arc<SharedWord>);
+
+impl GpuAbortFlag {
+    /// Ends waits with [`crate::executor::DeviceError::Aborted`], now and until [`Self::lower`].
+    pub fn raise(&self) {
+        self.0.get().store(1, Ordering::Release);
+    }
+
+    /// Lets waits run again.
+    pub fn lower(&self) {
+        self.0.get().store(0, Ordering::Release);
+    }
+}
+
+/// A queue that could not be mapped, with what it was made of.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct MapError {
+    /// Why.
+    #[source]
+    pub error: gpu::Error,
+    /// The queue, which the host can still drive.
+    pub queue: Box<MappedQueue>,
+}
+
+impl GpuQueue {
+    /// Maps `queue` into `gpu`.
+    ///
+    /// # Errors
+    /// [`MapError`], with the queue.
+    pub fn new(queue: MappedQueue, gpu: &Gpu) -> Result<Self, MapError> {
+        let made = Ranges::reach(&queue, gpu).and_then(|ranges| {
+            let device = OnDevice::new(&queue, &ranges, gpu)?;
+            Ok((ranges, device))
+        });
+        match made {
+            Ok((ranges, device)) => Ok(Self { device, ranges, mapped: queue, gpu: gpu.clone() }),
+            Err(error) => Err(MapError { error, queue: Box::new(queue) }),
+        }
+    }
+
+    /// The struct in the GPU's memory, for kernels of the caller's own. Valid while the queue lives.
+    pub fn device_address(&self) -> *mut efa_gda_queue {
+        self.device.queue.address()
+    }
+
+    /// How each part was registered.
+    pub fn registered(&self) -> Vec<Registered> {
+        let ranges = &self.ranges;
+        let all = [
+            ("send queue", Some(&ranges.sq)),
+            ("doorbell", Some(&ranges.sq_doorbell)),
+            ("completion queue", Some(&ranges.cq)),
+            ("completion doorbell", ranges.cq_doorbell.as_ref()),
+        ];
+        all.into_iter()
+            .filter_map(|(part, range)| {
+                let range = range?;
+                Some(Registered { part, kind: range.mapping().kind, flags: range.flags() })
+            })
+            .collect()
+    }
+
+    /// The queue as the host knows it: its endpoint, its peers, its state after the last put.
+    pub fn mapped(&self) -> &MappedQueue {
+        &self.mapped
+    }
+
+    /// The GPU.
+    pub fn gpu(&self) -> &Gpu {
+        &self.gpu
+    }
+
+    /// Stops the waits of this queue's kernels.
+    pub fn abort_flag(&self) -> GpuAbortFlag {
+        GpuAbortFlag(self.device.abort.clone())
+    }
+
+    /// Posts a put from the GPU and waits for all of its completions.
+    ///
+    /// # Errors
+    /// [`PutError`]. Where a wait ran out, the queue is poisoned and keeps the local regions.
+    pub fn put(&mut self, put: &Put) -> Result<PutReport, PutError> {
+        let mut args = put.arguments(&self.mapped)?;
+        // Inline bytes are read by the kernel itself, not by the adapter.
+        let inline = inline_bytes(&args)
+            .map(|range| {
+                // SAFETY: the bytes lie in a region that `put` owns, as `arguments` checked.
+                unsafe { self.gpu.reach(range) }
+            })
+            .transpose()?;
+        if let Some(inline) = &inline {
+            args.local_address = inline.device_address();
+        }
+        let ran = self.device.run(&self.gpu, &args);
+        drop(inline);
+        // Whatever happened, the host must know what is in flight before it lets go of memory.
+        let state = self.device.queue.load(&self.device.stream);
+        match &state {
+            Ok(state) => self.mapped.adopt(state),
+            Err(error) => {
+                tracing::error!(%error, "the queue's state is lost with its context; its memory stays owned");
+                self.mapped.poison_lost();
+            }
+        }
+        self.mapped.settle_put(put);
+        state?;
+        report(ran?.into(), self.mapped.in_flight())
+    }
+
+    /// Closes the queue in order: nothing may be in flight.
+    ///
+    /// # Errors
+    /// [`CloseError`]. The queue is then no longer mapped into the GPU.
+    pub fn close(self) -> Result<(), CloseError> {
+        self.unmap().close()
+    }
+
+    /// Destroys the endpoint whatever is in flight.
+    ///
+    /// # Errors
+    /// As [`MappedQueue::destroy`].
+    pub fn destroy(self) -> fabric::Result<()> {
+        self.unmap().destroy()
+    }
+
+    /// Takes the queue from the GPU: waits for its kernels and unregisters its pages.
+    pub fn unmap(self) -> MappedQueue {
+        let Self { device, ranges, mapped, gpu: _ } = self;
+        drop(device);
+        drop(ranges);
+        mapped
+    }
+}
+
+/// The memory that an inline put takes its bytes from.
+fn inline_bytes(args: &efa_gda_put_args) -> Option<Range<usize>> {
+    let inline = matches!(args.op, EFA_GDA_OP_INLINE_WRITE | EFA_GDA_OP_INLINE_SEND);
+    if !inline || args.bytes == 0 || args.count == 0 {
+        return None;
+    }
+    let start = args.local_address as usize;
+    Some(start..start + ((args.count - 1) * args.local_stride + args.bytes) as usize)
+}
+
+impl Ranges {
+    fn reach(queue: &MappedQueue, gpu: &Gpu) -> gpu::Result<Self> {
+        let exposure = queue.exposure();
+        let ring = |start: usize, entries: u32, size: usize| start..start + entries as usize * size;
+        let word = |start: usize| start..start + size_of::<u32>();
+        let (sq, cq) = (&exposure.sq, &exposure.cq);
+        let reach = |range: Range<usize>| {
+            // SAFETY: the provider keeps rings and doorbells mapped while the endpoint and the
+            // completion queue are open; `GpuQueue` drops its ranges before the `MappedQueue`, which
+            // owns both.
+            unsafe { gpu.reach(range) }
+        };
+        Ok(Self {
+            sq: reach(ring(sq.buffer.as_ptr() as usize, sq.num_entries, sq.entry_size.bytes()))?,
+            sq_doorbell: reach(word(sq.doorbell.as_ptr() as usize))?,
+            cq: reach(ring(cq.buffer.as_ptr() as usize, cq.num_entries, cq.entry_size as usize))?,
+            cq_doorbell: cq.doorbell.map(|doorbell| reach(word(doorbell.as_ptr() as usize))).transpose()?,
+        })
+    }
+}
+
+/// The put kernel's argument, passed by value.
+#[repr(transparent)]
+struct Argument(efa_gda_put_args);
+
+// SAFETY: a plain struct of C, the same for the host's and the device's compiler (`queue.h`).
+unsafe impl DeviceRepr for Argument {}
+
+impl OnDevice {
+    fn new(queue: &MappedQueue, ranges: &Ranges, gpu: &Gpu) -> gpu::Result<Self> {
+        let stream = gpu.context().new_stream().map_err(in_call("cuStreamCreate"))?;
+        let abort = SharedWord::new(gpu.context())?;
+        let mut state = queue.snapshot();
+        state.sq.buffer = ranges.sq.device_address() as *mut u8;
+        state.sq.doorbell = ranges.sq_doorbell.device_address() as *mut u32;
+        state.cq.buffer = ranges.cq.device_address() as *mut u8;
+        if let Some(doorbell) = &ranges.cq_doorbell {
+            state.cq.doorbell = doorbell.device_address() as *mut u32;
+        }
+        state.rq = efa_gda_rq::default();
+        state.inbox = Default::default();
+        state.abort = abort.get().as_ptr();
+        let slots = state.sq.num_entries.max(64);
+        let failed = in_call("cuMemAllocAsync");
+        let bytes = slots as usize * state.sq.entry_size as usize;
+        let entries = stream.alloc_zeros::<u8>(bytes).map_err(&failed)?;
+        let ready = stream.alloc_zeros::<u64>(slots as usize).map_err(&failed)?;
+        state.stage = efa_gda_stage {
+            entries: entries.device_ptr(&stream).0 as *mut u8,
+            ready: ready.device_ptr(&stream).0 as *mut u64,
+            num_entries: slots,
+            reserved: 0,
+        };
+        let queue = InGpu::new(&stream, &state)?;
+        let result = InGpu::new(&stream, &efa_gda_put_result::default())?;
+        stream.synchronize().map_err(in_call("cuStreamSynchronize"))?;
+        Ok(Self { stream, queue, result, abort, _stage: (entries, ready) })
+    }
+
+    /// Launches the put kernel and waits for its end, which its bounds bring.
+    fn run(&mut self, gpu: &Gpu, args: &efa_gda_put_args) -> gpu::Result<efa_gda_put_result> {
+        let not_run = efa_gda_put_result { status: EFA_GDA_NOT_RUN, ..Default::default() };
+        self.result.store(&self.stream, &not_run)?;
+        let argument = Argument(efa_gda_put_args {
+            queue: self.queue.address(),
+            result: self.result.address(),
+            ..*args
+        });
+        let config =
+            LaunchConfig { grid_dim: (1, 1, 1), block_dim: (PUT_THREADS, 1, 1), shared_mem_bytes: 0 };
+        let mut launch = self.stream.launch_builder(gpu.put_kernel()?);
+        launch.arg(&argument);
+        // SAFETY: the kernel takes one `efa_gda_put_args` by value. Its queue lies in this GPU's
+        // memory and refers to pages that `GpuQueue` keeps registered; this borrow is exclusive, so
+        // nobody else posts.
+        unsafe { launch.launch(config) }.map_err(in_call("cuLaunchKernel"))?;
+        self.result.load(&self.stream)
+    }
+}
+
+impl Drop for OnDevice {
+    fn drop(&mut self) {
+        // Kernels of the caller's may still run; the abort flag ends their waits.
+        self.abort.get().store(1, Ordering::Release);
+        if let Err(error) = self.stream.context().synchronize() {
+            tracing::warn!(%error, "the GPU's context is lost; its kernels are gone with it");
+        }
+    }
+}

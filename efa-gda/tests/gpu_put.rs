@@ -1,0 +1,126 @@
+//! Queues that a GPU drives: the software adapter carries what kernels post. Each test says why it
+//! is skipped where there is no GPU.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
+
+mod fabric_soft_support;
+
+use std::time::Duration;
+
+use efa_gda::executor::DeviceError;
+use efa_gda::fabric::{Buffer, Query, RemoteRegion};
+use efa_gda::gpu::Gpu;
+use efa_gda::gpu::smaps::MemoryKind;
+use efa_gda::queue::{GpuQueue, Put, PutError};
+use efa_gda::wire::{CompletionStatus, RemoteKey};
+use fabric_soft_support::side::{Side, bytes_of, introduce, pattern};
+use fabric_soft_support::{Adapter, assert_no_violations, with_soft_adapter};
+
+/// Runs `body` with the first GPU, in a process with a software adapter.
+fn with_gpu(test: &str, body: impl FnOnce(&Adapter, &Gpu)) {
+    match Gpu::open(0) {
+        Ok(_) => with_soft_adapter(test, &[], |adapter| body(adapter, &Gpu::open(0).unwrap())),
+        Err(error) => println!("SKIPPED: no GPU: {error}"),
+    }
+}
+
+#[test]
+fn pages_of_the_host_are_reached_as_ordinary_memory() {
+    with_gpu("pages_of_the_host_are_reached_as_ordinary_memory", |_, gpu| {
+        let memory = Buffer::zeroed(1 << 16).unwrap();
+        let start = memory.as_ptr() as usize;
+        // SAFETY: the buffer outlives both ranges.
+        let (whole, part) = unsafe {
+            (gpu.reach(start..start + memory.len()).unwrap(), gpu.reach(start + 64..start + 68).unwrap())
+        };
+        assert_eq!(whole.mapping().kind, MemoryKind::Ordinary);
+        assert_eq!(whole.flags(), "device map");
+        assert_eq!(part.device_address(), whole.device_address() + 64);
+    });
+}
+
+#[test]
+fn a_put_from_the_gpu_arrives_whole() {
+    with_gpu("a_put_from_the_gpu_arrives_whole", |adapter, gpu| {
+        let side = Side::open(&Query::new());
+        let (first, second) = (side.queue(), side.queue());
+        let peer = introduce(&first, &second);
+        let mut first = GpuQueue::new(first, gpu).unwrap();
+        assert!(first.registered().iter().all(|part| part.kind == MemoryKind::Ordinary));
+        for length in [0, 1, 63, 64, 4096, (1 << 20) + 1] {
+            let (source, target) = (side.region(&pattern(length)), side.region(&vec![0; length]));
+            let report = first.put(&Put::write(peer, &source, target.remote())).unwrap();
+            assert_eq!((report.posted, report.completed), (1, 1));
+            assert!(bytes_of(&target) == bytes_of(&source), "{length} bytes");
+        }
+        assert_no_violations(adapter);
+        first.close().unwrap();
+    });
+}
+
+#[test]
+fn two_hundred_thousand_puts_from_the_gpu_arrive_past_every_wrap() {
+    with_gpu("two_hundred_thousand_puts_from_the_gpu_arrive_past_every_wrap", |adapter, gpu| {
+        const COUNT: u64 = 200_000;
+        let side = Side::open(&Query::new());
+        let (first, second) = (side.queue(), side.queue());
+        let peer = introduce(&first, &second);
+        let mut first = GpuQueue::new(first, gpu).unwrap();
+        let source = side.region(&pattern(64 * COUNT as usize));
+        let target = side.region(&vec![0; source.len()]);
+        let put = Put::write(peer, &source, target.remote()).bytes(64).count(COUNT).stride(64);
+        let report = first.put(&put.timeout(Duration::from_secs(30))).unwrap();
+        assert_eq!((report.posted, report.completed), (COUNT, COUNT));
+        assert!(bytes_of(&target) == bytes_of(&source));
+        assert_no_violations(adapter);
+    });
+}
+
+#[test]
+fn inline_bytes_are_read_by_the_kernel() {
+    with_gpu("inline_bytes_are_read_by_the_kernel", |adapter, gpu| {
+        let side = Side::open(&Query::new().wide_entries(true));
+        let (first, second) = (side.queue(), side.queue());
+        let peer = introduce(&first, &second);
+        let mut first = GpuQueue::new(first, gpu).unwrap();
+        let (source, target) = (side.region(&pattern(80)), side.region(&[0; 80]));
+        first.put(&Put::inline_write(peer, &source, target.remote())).unwrap();
+        assert!(bytes_of(&target) == bytes_of(&source));
+        assert_no_violations(adapter);
+    });
+}
+
+#[test]
+fn an_error_completion_reaches_the_poster_with_its_status() {
+    with_gpu("an_error_completion_reaches_the_poster_with_its_status", |_, gpu| {
+        let side = Side::open(&Query::new());
+        let (first, second) = (side.queue(), side.queue());
+        let peer = introduce(&first, &second);
+        let mut first = GpuQueue::new(first, gpu).unwrap();
+        let (source, target) = (side.region(&[1; 64]), side.region(&[0; 64]));
+        let remote = target.remote();
+        let wrong = RemoteRegion { key: RemoteKey::new(remote.key.get() ^ 0x5555), ..remote };
+        let error = first.put(&Put::write(peer, &source, wrong)).unwrap_err();
+        let PutError::Completion { status, .. } = error else { panic!("{error:?}") };
+        assert_eq!(status, CompletionStatus::RemoteBadAddress);
+    });
+}
+
+#[test]
+fn an_adapter_that_stands_still_ends_a_wait_and_poisons_the_queue() {
+    with_gpu("an_adapter_that_stands_still_ends_a_wait_and_poisons_the_queue", |adapter, gpu| {
+        let side = Side::open(&Query::new());
+        let (first, second) = (side.queue(), side.queue());
+        let peer = introduce(&first, &second);
+        let mut first = GpuQueue::new(first, gpu).unwrap();
+        let (source, target) = (side.region(&[1; 64]), side.region(&[0; 64]));
+        adapter.hold(true);
+        let put = Put::write(peer, &source, target.remote()).timeout(Duration::from_millis(50));
+        let error = first.put(&put).unwrap_err();
+        let PutError::Device { error, in_flight, .. } = error else { panic!("{error:?}") };
+        assert_eq!((error, in_flight), (DeviceError::TimeoutCompletion, 1));
+        assert_eq!(first.mapped().poison(), Some(DeviceError::TimeoutCompletion));
+        adapter.hold(false);
+        first.destroy().unwrap();
+    });
+}
