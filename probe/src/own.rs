@@ -33,6 +33,17 @@ pub(crate) fn file() -> io::Result<PathBuf> {
     }
 }
 
+/// The directories that a loader was told to look in (`ld.so --library-path DIR:DIR gda-probe …`).
+pub(crate) fn library_path() -> Vec<PathBuf> {
+    beginning().map(|line| library_path_of(&line)).unwrap_or_default()
+}
+
+fn library_path_of(beginning: &[OsString]) -> Vec<PathBuf> {
+    let option = beginning.iter().position(|argument| argument == "--library-path");
+    let list = option.and_then(|at| beginning.get(at + 1));
+    list.map(|list| std::env::split_paths(list).collect()).unwrap_or_default()
+}
+
 /// A command that starts this program again.
 pub(crate) fn again() -> io::Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
@@ -42,7 +53,9 @@ pub(crate) fn again() -> io::Result<Command> {
 
 #[cfg(test)]
 mod tests {
-    use super::before_arguments;
+    use std::path::Path;
+
+    use super::{before_arguments, library_path_of};
 
     #[test]
     fn a_program_started_by_itself_has_only_its_name_before_its_arguments() {
@@ -53,6 +66,13 @@ mod tests {
     fn a_loader_and_its_options_come_before_the_program() {
         let line = b"/lib/ld.so\0--library-path\0/x\0./gda-probe\0--soft\0";
         assert_eq!(before_arguments(line, 2), ["/lib/ld.so", "--library-path", "/x", "./gda-probe"]);
+    }
+
+    #[test]
+    fn the_loaders_directories_are_those_of_its_option() {
+        let line = before_arguments(b"/lib/ld.so\0--library-path\0/x:/y\0./gda-probe\0check\0", 2);
+        assert_eq!(library_path_of(&line), [Path::new("/x"), Path::new("/y")]);
+        assert!(library_path_of(&before_arguments(b"gda-probe\0check\0", 2)).is_empty());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Fetches source packages of Debian sid, by name, through the mirror that this machine's apt
-# already uses. A private apt state is used: neither the machine's sources nor its package
+# Fetches packages of other Debian suites, by name, through the mirror that this machine's apt
+# already uses: sources of sid, and libfabric 2.1 of trixie. A private apt state is used: neither the machine's sources nor its package
 # lists change, and root is not needed. Sourced after setup.sh.
 
 UPSTREAM=$ROOT/.cache/upstream
@@ -40,19 +40,30 @@ fetch_upstream() {
 }
 
 fetch_into() {
-  local scratch=$1 mirror
+  local scratch=$1
   shift
-  have apt-get || { echo "no apt-get; give upstream's headers as arguments" >&2; return 1; }
-  grep -q '^ID=debian$' /etc/os-release || { echo "not a Debian system; give upstream's headers as arguments" >&2; return 1; }
+  private_apt "$scratch" deb-src sid || return 1
+  local package
+  for package in "$@"; do
+    fetch_package "$scratch" "$package" || return 1
+  done
+}
+
+# private_apt SCRATCH deb|deb-src SUITE: sets APT to an apt-get whose state is SCRATCH and whose only source is
+# that suite of the machine's own mirror, its index read and its signature verified. Says on stderr why it cannot.
+private_apt() {
+  local scratch=$1 type=$2 suite=$3 mirror
+  have apt-get || { echo "no apt-get on this system" >&2; return 1; }
+  grep -q '^ID=debian$' /etc/os-release || { echo "not a Debian system" >&2; return 1; }
   [[ -r $UPSTREAM_KEYRING ]] || { echo "no $UPSTREAM_KEYRING (package debian-archive-keyring)" >&2; return 1; }
   mirror=$(debian_mirror)
   [[ -n $mirror ]] || { echo "apt knows no mirror of this Debian release" >&2; return 1; }
 
   mkdir -p "$scratch"/{etc/sources,state/lists/partial,cache/archives/partial,download}
-  cat >"$scratch/etc/sources/sid.sources" <<SOURCES
-Types: deb-src
+  cat >"$scratch/etc/sources/$suite.sources" <<SOURCES
+Types: $type
 URIs: $mirror
-Suites: sid
+Suites: $suite
 Components: main
 Signed-By: $UPSTREAM_KEYRING
 SOURCES
@@ -61,15 +72,11 @@ SOURCES
     -o "APT::Sandbox::User=$(id -un)" -o "APT::Update::Post-Invoke=" -o "APT::Update::Post-Invoke-Success="
     -o "Acquire::Languages=none" -o "Acquire::Retries=2" -o "Acquire::http::Timeout=60"
     -o "Acquire::https::Timeout=60")
-  update_sid "$scratch" || return 1
-  local package
-  for package in "$@"; do
-    fetch_package "$scratch" "$package" || return 1
-  done
+  update_suite "$scratch" "$suite"
 }
 
-# Reads sid's index of sources. A mirror that stands still is told from one that is broken.
-update_sid() {
+# Reads the suite's index. A mirror that stands still is told from one that is broken.
+update_suite() {
   local log=$1/update.log
   "${APT[@]}" -o APT::Update::Error-Mode=any update >"$log" 2>&1 </dev/null && return 0
   if grep -q 'is expired' "$log"; then
@@ -77,7 +84,7 @@ update_sid() {
     APT+=(-o "Acquire::Check-Valid-Until=false")
     "${APT[@]}" -o APT::Update::Error-Mode=any update >"$log" 2>&1 </dev/null && return 0
   fi
-  echo "sid's index could not be read: $(grep -m 1 '^[EW]:' "$log" || tail -n 1 "$log")" >&2
+  echo "$2's index could not be read: $(grep -m 1 '^[EW]:' "$log" || tail -n 1 "$log")" >&2
   return 1
 }
 
@@ -118,4 +125,44 @@ PYTHON
   basename "$tarball" | sed 's/^[^_]*_\(.*\)\.orig\.tar\..*/\1/' >"$new/version"
   rm -rf -- "${UPSTREAM:?}/$package"
   mv -- "$new" "$UPSTREAM/$package"
+}
+
+# ---- libfabric 2.1, to run ----------------------------------------------------------
+
+TRIXIE=$ROOT/.cache/trixie
+
+# fetch_trixie_libfabric: leaves $TRIXIE/root with trixie's libfabric1, everything that it needs, and trixie's
+# own dynamic loader, unpacked and not installed. Where it fails, one line on stderr says why.
+fetch_trixie_libfabric() {
+  [[ -e $TRIXIE/complete ]] && return 0
+  local scratch status=0
+  scratch=$(mktemp -d)
+  (fetch_trixie_into "$scratch") || status=$?
+  rm -rf -- "$scratch"
+  return "$status"
+}
+
+fetch_trixie_into() {
+  local scratch=$1 log=$1/install.log package
+  have dpkg-deb || { echo "no dpkg-deb on this system" >&2; return 1; }
+  private_apt "$scratch" deb trixie || return 1
+  # Nothing counts as installed, so that everything libfabric needs comes along, down to the C library.
+  : >"$scratch/status"
+  if ! "${APT[@]}" -o "Dir::State::status=$scratch/status" -o Debug::NoLocking=1 -y --download-only \
+    --no-install-recommends install libfabric1 >"$log" 2>&1 </dev/null; then
+    echo "trixie's libfabric1 could not be fetched: $(grep -m 1 '^E:' "$log" || tail -n 1 "$log")" >&2
+    return 1
+  fi
+  mkdir -p "$scratch/root"
+  for package in "$scratch"/cache/archives/*.deb; do
+    if ! dpkg-deb --extract "$package" "$scratch/root" >"$log" 2>&1; then
+      echo "$(basename "$package") does not unpack: $(tail -n 1 "$log")" >&2
+      return 1
+    fi
+  done
+  have_glob "$scratch/root/usr/lib/*/libfabric.so.1" || { echo "trixie's libfabric1 has no libfabric.so.1" >&2; return 1; }
+  rm -rf -- "${TRIXIE:?}"
+  mkdir -p "$TRIXIE"
+  mv -- "$scratch/root" "$TRIXIE/root"
+  : >"$TRIXIE/complete"
 }

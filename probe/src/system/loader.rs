@@ -1,5 +1,5 @@
-//! The copies of a library that the dynamic loader could find: LD_LIBRARY_PATH, the directories of
-//! `ld.so.conf`, the usual places, and where the EFA installer puts its own.
+//! The copies of a library that the dynamic loader could find: what the loader was told when it started
+//! this program, LD_LIBRARY_PATH, the directories of `ld.so.conf`, the usual places, and where the EFA installer puts its own.
 
 use std::path::{Path, PathBuf};
 
@@ -54,7 +54,11 @@ impl System {
 
     /// Where the loader looks, in its order, and then the EFA installer's places.
     fn loader_directories(&self) -> Vec<PathBuf> {
-        let mut directories: Vec<PathBuf> = Vec::new();
+        let mut directories = crate::own::library_path();
+        if !directories.is_empty() {
+            // Whoever calls a loader with a path of its own brings all libraries; the machine's are for others.
+            return directories;
+        }
         if let Some(list) = self.env("LD_LIBRARY_PATH") {
             directories.extend(std::env::split_paths(&list).filter(|path| path.is_absolute()));
         }

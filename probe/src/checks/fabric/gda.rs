@@ -1,14 +1,17 @@
 //! The provider's GPU-Direct Async operations on one adapter.
 
-use efa_gda::fabric::{Absence, FIRST_WITH_COUNTERS, FIRST_WITH_GDA_OPS};
+use efa_gda::fabric::{Absence, FIRST_WITH_COUNTERS, FIRST_WITH_GDA_OPS, Version};
 
 use super::{Session, missing, refused};
 use crate::check::{Answers, Check, Nature, Outcome, Trouble, Unit};
 use crate::report::{Kind, Who};
 
+/// The first libfabric whose own provider has the operations.
+const FIRST_LIBRARY_WITH_GDA_OPS: Version = Version::new(2, 3);
+
 /// The checks of this category.
 pub(crate) static CHECKS: &[Unit<Session>] = &[
-    unit("GDA-001", "The provider is new enough for GDA operations", Kind::Declared, &["FAB-003"], release),
+    unit("GDA-001", "The provider is new enough for GDA operations", Kind::Declared, &["LIB-001"], release),
     unit("GDA-002", "The domain hands out the GDA operations", Kind::Proven, &["FAB-005"], table),
     unit("GDA-003", "query_qp_wqs answers", Kind::Proven, &["GDA-002", "FAB-009"], work_queues),
     unit("GDA-004", "query_cq answers", Kind::Proven, &["GDA-002", "FAB-007"], completion_queue),
@@ -29,18 +32,33 @@ const fn unit(
 }
 
 /// libfabric's release in a provider version: 206.0 is 2.6.
-fn words(version: efa_gda::fabric::Version) -> String {
+fn words(version: Version) -> String {
     format!("efa provider {version} (libfabric {}.{})", version.major() / 100, version.major() % 100)
 }
 
 fn release(session: &mut Session) -> Answers {
-    let Some(info) = &session.rig.info else { return missing("the adapter") };
+    let Some(info) = &session.rig.info else { return release_of_library(session) };
     let has = info.provider_version();
     if has >= FIRST_WITH_GDA_OPS {
         return Outcome::pass(words(has)).into();
     }
+    too_old(words(has))
+}
+
+/// What the library's release says of the provider that is built into it, where none answers.
+fn release_of_library(session: &Session) -> Answers {
+    let Some(library) = &session.library else { return missing("libfabric") };
+    let version = library.version();
+    if session.request.soft || version >= FIRST_LIBRARY_WITH_GDA_OPS {
+        return Outcome::unknown(format!("no efa provider with efa-direct answers (libfabric {version})"))
+            .into();
+    }
+    too_old(format!("libfabric {version}, whose own efa provider is as old"))
+}
+
+fn too_old(observed: String) -> Answers {
     Outcome::Fail(Trouble {
-        observed: words(has),
+        observed,
         required: format!("{} or newer: GDA operations need libfabric 2.3", words(FIRST_WITH_GDA_OPS)),
         why: "older providers do not know the operations that expose a queue".to_owned(),
         fix: "put libfabric 2.3 or newer into the image (the current EFA installer), or name one with \
