@@ -85,9 +85,9 @@ pub(crate) enum Command {
     Ring(Later),
     /// Name every field of a queue entry, and every rule that it breaks
     Decode(DecodeArgs),
-    /// Explain a check's code
+    /// Explain a check's code, or the status of a completion
     Explain {
-        /// A code, as `check` prints it
+        /// A code, as `check` prints it, or STATUS-N
         code: String,
     },
     /// Run checks in this process, for the parent that started it
@@ -122,13 +122,25 @@ pub(crate) struct PutArgs {
 }
 
 /// An operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub(crate) enum Op {
+    /// RDMA write
     Write,
+    /// RDMA write with immediate, which the receiver learns of
     WriteImm,
+    /// RDMA write whose bytes travel in a 128-byte entry
     InlineWrite,
+    /// RDMA read
     Read,
+    /// A message into a posted receive
     Send,
+}
+
+impl Op {
+    /// As the command line has it.
+    pub(crate) fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
 }
 
 /// A rule to break.

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::cli::Plant;
+use crate::cli::{Op, Plant};
 use crate::report::{Finding, Put, Queues};
 
 /// The hidden command's name.
@@ -53,6 +53,8 @@ pub(crate) struct Request {
 /// What a put moves.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct PutRequest {
+    /// The operation.
+    pub(crate) op: Op,
     /// Bytes of each operation.
     pub(crate) bytes: u64,
     /// Operations.

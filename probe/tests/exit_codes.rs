@@ -38,10 +38,6 @@ fn what_this_version_lacks_is_said_and_is_status_2() {
         &["put", "--soft", "--doorbell", "record"],
         &["put", "--soft", "--doorbell", "staged"],
         &["put", "--soft", "--peer", "host"],
-        &["put", "--soft", "--op", "read"],
-        &["put", "--soft", "--op", "send"],
-        &["put", "--soft", "--op", "write-imm"],
-        &["put", "--soft", "--op", "inline-write"],
     ] {
         let (status, text) = complaint(args);
         assert_eq!(status, 2, "{args:?}");

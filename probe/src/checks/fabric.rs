@@ -3,6 +3,7 @@
 
 pub(crate) mod data;
 pub(crate) mod gda;
+mod moving;
 pub(crate) mod objects;
 mod pattern;
 mod plant;
@@ -129,6 +130,18 @@ pub(crate) fn refused(error: &Error, required: &str, why: &str, who: Who) -> Ans
         required: required.to_owned(),
         why: why.to_owned(),
         fix: error.hint().to_owned(),
+        who,
+    })
+    .into()
+}
+
+/// A failure that the probe itself explains.
+pub(crate) fn failed(observed: String, required: &str, why: &str, fix: &str, who: Who) -> Answers {
+    Outcome::Fail(Trouble {
+        observed,
+        required: required.to_owned(),
+        why: why.to_owned(),
+        fix: fix.to_owned(),
         who,
     })
     .into()

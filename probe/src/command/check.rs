@@ -4,14 +4,14 @@ use super::CommandError;
 use super::run::Run;
 use crate::checks::library::Libraries;
 use crate::checks::{self, cuda, dev, env, library};
-use crate::cli::Common;
+use crate::cli::{Common, Op};
 use crate::exit::Exit;
 use crate::part::{Part, PutRequest};
 use crate::report::Document;
 use crate::verdict::verdicts;
 
 /// What the check moves through the queues: small, and more than the phase of one entry.
-const PUT: PutRequest = PutRequest { bytes: 64, count: 16, one_adapter: false, plant: None };
+const PUT: PutRequest = PutRequest { op: Op::Write, bytes: 64, count: 16, one_adapter: false, plant: None };
 
 /// Runs every check whose prerequisites hold.
 pub(crate) fn run(common: &Common) -> Result<(Document, Exit), CommandError> {

@@ -1,26 +1,35 @@
-//! `gda-probe explain CODE`: the page of a check, from `docs/checks.md`.
+//! `gda-probe explain CODE`: the page of a check, from `docs/checks.md`, or of a completion's status,
+//! from `docs/statuses.md`.
 
 use super::CommandError;
 
 /// The pages, each under a heading of the form `### CODE title`.
-const PAGES: &str = include_str!("../../../docs/checks.md");
+const CHECKS: &str = include_str!("../../../docs/checks.md");
+/// The same for `STATUS-N NAME`.
+const STATUSES: &str = include_str!("../../../docs/statuses.md");
 
-/// The page of `code`, whatever its case.
+/// The page of `code`, whatever its case; a status also by its name.
 pub(crate) fn page(code: &str) -> Result<&'static str, CommandError> {
     let wanted = code.trim().to_ascii_uppercase();
-    pages().find(|(known, _)| *known == wanted).map(|(_, page)| page).ok_or_else(|| {
-        CommandError::Input(format!("there is no check {code:?}; gda-probe check prints the codes there are"))
+    let named = |page: &str| page.lines().next().is_some_and(|title| title.ends_with(&format!(" {wanted}")));
+    let check = pages(CHECKS).find(|(known, _)| *known == wanted);
+    let status = || pages(STATUSES).find(|(known, page)| *known == wanted || named(page));
+    check.or_else(status).map(|(_, page)| page).ok_or_else(|| {
+        CommandError::Input(format!(
+            "there is no check or status {code:?}; gda-probe check prints the codes there are, and \
+             completions have statuses from STATUS-0 to STATUS-18"
+        ))
     })
 }
 
-/// Every page: its code and its text, heading included.
-fn pages() -> impl Iterator<Item = (&'static str, &'static str)> {
-    let starts: Vec<usize> = PAGES.match_indices("\n### ").map(|(at, _)| at + 1).collect();
+/// Every page of a document: its code and its text, heading included.
+fn pages(document: &'static str) -> impl Iterator<Item = (&'static str, &'static str)> {
+    let starts: Vec<usize> = document.match_indices("\n### ").map(|(at, _)| at + 1).collect();
     let mut ends = starts.clone();
-    ends.push(PAGES.len());
-    starts.into_iter().zip(ends.into_iter().skip(1)).map(|(start, end)| {
+    ends.push(document.len());
+    starts.into_iter().zip(ends.into_iter().skip(1)).map(move |(start, end)| {
         // A page ends where the next category begins.
-        let text = &PAGES[start..end];
+        let text = &document[start..end];
         let text = text.find("\n## ").map_or(text, |at| &text[..at]).trim_end();
         let code = text.trim_start_matches("### ").split_whitespace().next().unwrap_or_default();
         (code, text.trim_start_matches("### "))
@@ -29,8 +38,24 @@ fn pages() -> impl Iterator<Item = (&'static str, &'static str)> {
 
 #[cfg(test)]
 mod tests {
+    use efa_gda::wire::CompletionStatus;
+
     use super::*;
     use crate::checks::registry;
+
+    #[test]
+    fn every_status_has_a_page_by_number_and_by_name() {
+        for status in CompletionStatus::ALL {
+            let by_number = page(&format!("status-{}", status.code())).unwrap();
+            assert!(by_number.lines().next().unwrap().ends_with(status.name()), "{status}");
+            assert_eq!(page(status.name()).unwrap(), by_number);
+        }
+    }
+
+    #[test]
+    fn every_page_of_a_status_has_one() {
+        assert_eq!(pages(STATUSES).count(), CompletionStatus::ALL.len());
+    }
 
     #[test]
     fn every_check_has_a_page() {
@@ -42,7 +67,7 @@ mod tests {
 
     #[test]
     fn every_page_has_a_check() {
-        for (code, _) in pages() {
+        for (code, _) in pages(CHECKS) {
             assert!(registry().iter().any(|check| check.code == code), "no check {code}");
         }
     }

@@ -4,7 +4,7 @@
 use super::CommandError;
 use super::run::Run;
 use crate::checks::{self, env};
-use crate::cli::{Common, Doorbell, Executor, Op, PutArgs};
+use crate::cli::{Common, Doorbell, Executor, PutArgs};
 use crate::exit::Exit;
 use crate::part::{Part, PutRequest};
 use crate::report::Document;
@@ -22,7 +22,13 @@ pub(crate) fn run(common: &Common, args: &PutArgs) -> Result<(Document, Exit), C
     for unit in env::CHECKS.iter().filter(|unit| ON_THE_WAY.contains(&unit.check.code)) {
         run.runner.run(unit, None, &mut run.system);
     }
-    let request = PutRequest { bytes: args.bytes, count: args.count, one_adapter: true, plant: args.plant };
+    let request = PutRequest {
+        op: args.op,
+        bytes: args.bytes,
+        count: args.count,
+        one_adapter: true,
+        plant: args.plant,
+    };
     let gathered = run.part(Part::Fabric, request)?;
     let mut findings = std::mem::take(&mut run.runner.findings);
     checks::sort(&mut findings);
@@ -37,13 +43,6 @@ pub(crate) fn run(common: &Common, args: &PutArgs) -> Result<(Document, Exit), C
 
 fn refuse_what_is_missing(args: &PutArgs) -> Result<(), CommandError> {
     let missing = |what, missing| Err(CommandError::NotInThisVersion { what, missing });
-    match args.op {
-        Op::Write => {}
-        Op::WriteImm => return missing("put --op write-imm", "RDMA write with immediate data"),
-        Op::InlineWrite => return missing("put --op inline-write", "RDMA write from 128-byte entries"),
-        Op::Read => return missing("put --op read", "RDMA read"),
-        Op::Send => return missing("put --op send", "sends and receives"),
-    }
     match args.doorbell {
         Doorbell::Direct | Doorbell::Auto => {}
         Doorbell::Record => {

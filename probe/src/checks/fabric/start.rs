@@ -6,6 +6,7 @@ use efa_gda::fabric::{EFA_DIRECT, Error, Info, Library, Query, Version};
 
 use super::{Session, missing, refused};
 use crate::check::{Answers, Check, Nature, Outcome, Trouble, Unit};
+use crate::cli::Op;
 use crate::report::{Kind, Who};
 
 /// The first release that knows an order of providers other than by version.
@@ -69,7 +70,8 @@ fn version(session: &mut Session) -> Answers {
 fn provider(session: &mut Session) -> Answers {
     let Some(library) = &session.library else { return missing("libfabric") };
     let begin = Instant::now();
-    let found = Query::new().find(library);
+    // Bytes inside RDMA writes need 128-byte entries; everything else goes by the default.
+    let found = Query::new().wide_entries(session.request.put.op == Op::InlineWrite).find(library);
     session.started = Some(begin.elapsed());
     let answer = match &found {
         Ok(infos) => {

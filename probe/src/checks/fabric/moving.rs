@@ -1,0 +1,384 @@
+//! Moving bytes, operation by operation, in rounds: the memory for it, the requests, what the receiving
+//! side has to learn, and the comparison of every byte. What the answers mean for a check is in
+//! `data`.
+
+use std::time::{Duration, Instant};
+
+use efa_gda::fabric::{Access, Buffer, Error, MemoryRegion};
+use efa_gda::queue::{
+    Arrival, Limit, MappedQueue, Put as QueuePut, PutError, QueueLimits, ReceiveError, ReceiveId, Received,
+    Receives,
+};
+use efa_gda::wire::{CompletionStatus, Peer};
+
+use super::pattern::Pattern;
+use super::{Session, failed, missing, refused};
+use crate::check::Answers;
+use crate::cli::Op;
+use crate::part::PutRequest;
+use crate::report::Who;
+
+/// Bytes moved between two comparisons.
+const ROUND_BYTES: u64 = 64 << 20;
+/// Operations between two comparisons: past this the parent hears nothing for too long.
+const ROUND_OPERATIONS: u64 = 1 << 16;
+/// Bytes behind the target that must stay as they are.
+const GUARD: usize = 64;
+/// The slowest rate at which bytes are taken to move, for the bound of a wait.
+const SLOWEST_BYTES_PER_MS: u64 = 100_000;
+/// The slowest rate at which operations are taken to complete.
+const SLOWEST_OPERATIONS_PER_MS: u64 = 20;
+/// Bytes that a receive descriptor can say.
+const LONGEST_RECEIVE: u64 = u16::MAX as u64;
+
+/// Two regions, a source and a target, of one length.
+#[derive(Debug)]
+pub(super) struct Memory {
+    pub(super) source: MemoryRegion,
+    pub(super) target: MemoryRegion,
+}
+
+impl Memory {
+    /// Registers both for what `op` does with them, and no more.
+    pub(super) fn register(session: &Session, op: Op, length: usize) -> Result<Self, Answers> {
+        let domain = session.rig.domain.as_ref().ok_or_else(|| missing("the domain"))?;
+        let buffer = |length: usize| Buffer::zeroed(length).ok_or_else(|| too_large(length as u64, 0));
+        let register = |length: usize, access: Access| {
+            domain.register(buffer(length)?, access).map_err(|error| {
+                refused(&error, "memory that registers", "the bytes lie in registered memory", Who::Pod)
+            })
+        };
+        let (source, target) = match op {
+            Op::Write | Op::InlineWrite => (Access::WRITE, Access::REMOTE_WRITE),
+            // Where the adapter needs receives for immediates, they are posted there too.
+            Op::WriteImm => (Access::WRITE, Access::REMOTE_WRITE | Access::RECEIVE),
+            Op::Read => (Access::REMOTE_READ, Access::READ),
+            Op::Send => (Access::SEND, Access::RECEIVE),
+        };
+        Ok(Self { source: register(length, source)?, target: register(length + GUARD, target)? })
+    }
+
+    fn buffers(&self) -> Option<(&Buffer, &Buffer)> {
+        Some((self.source.buffer()?, self.target.buffer()?))
+    }
+}
+
+fn too_large(bytes: u64, available: u64) -> Answers {
+    failed(
+        format!("{bytes} bytes are needed, {available} are free"),
+        "memory for the source and the target of one operation",
+        "every byte is written from one buffer and compared in another",
+        "give fewer --bytes, or run where more memory is free",
+        Who::Code,
+    )
+}
+
+/// Free memory, in bytes; None where the kernel does not say.
+fn available() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// A bound for waits on `operations` of `bytes` in all, above the one for anything.
+pub(super) fn bound(session: &Session, bytes: u64, operations: u64) -> Duration {
+    let size = bytes / SLOWEST_BYTES_PER_MS + operations / SLOWEST_OPERATIONS_PER_MS;
+    Duration::from_millis(session.request.wait.saturating_add(size))
+}
+
+/// How a put ended, apart from errors.
+pub(super) struct Moved {
+    pub(super) completed: u64,
+    pub(super) took: Duration,
+    pub(super) wrong: Option<String>,
+}
+
+pub(super) fn corrupted(observed: String) -> Answers {
+    failed(
+        observed,
+        "every byte of the source, in its place, and nothing else changed",
+        "a completion came with status 0 before the bytes were there, or they went elsewhere",
+        "run again with -v; report it with the adapter's and the driver's version",
+        Who::Host,
+    )
+}
+
+/// What a put's error means to whoever runs the probe.
+pub(super) fn put_failed(error: &PutError) -> Answers {
+    let (why, fix, who) = match error {
+        PutError::Completion { status, .. } => {
+            let fix = format!(
+                "gda-probe explain STATUS-{} says what brings it about; on EC2, check that the security \
+                 group lets all traffic within itself pass, outbound too",
+                status.code()
+            );
+            ("the adapter refused the request, or its target did", fix, Who::Host)
+        }
+        PutError::Device { .. } => (
+            "the adapter did not answer in time: a doorbell that does not arrive, a port that is down, or \
+             traffic that is dropped",
+            "check the port's state and the security group (all traffic within itself, both ways); a slow \
+             machine may want --time-limit"
+                .to_owned(),
+            Who::Host,
+        ),
+        PutError::TooLong { limit, most, .. } => (
+            "an adapter refuses what is longer, or moves a part of it; nothing was posted",
+            format!("give at most {most} --bytes, or {}", limit.hint()),
+            Who::Code,
+        ),
+        PutError::Unsupported { .. } => {
+            ("nothing was posted", "choose another --op, or another adapter".to_owned(), Who::Code)
+        }
+        _ => ("nothing was posted", "report it with the provider's version".to_owned(), Who::Host),
+    };
+    let required = match error {
+        PutError::TooLong { limit, most, .. } => format!("at most {most} bytes: {limit}"),
+        _ => "a completion with status 0".to_owned(),
+    };
+    failed(error.to_string(), &required, why, &fix, who)
+}
+
+pub(super) type MoveResult = Result<Moved, (Moved, Answers)>;
+
+/// The limit that requests of `bytes` are past, as the library would name it.
+fn past_limit(op: Op, bytes: u64, limits: QueueLimits) -> Option<PutError> {
+    let (limit, most) = match op {
+        Op::Send if limits.message > LONGEST_RECEIVE => (Limit::Receive, LONGEST_RECEIVE),
+        Op::Send => (Limit::Message, limits.message),
+        Op::InlineWrite => (Limit::Inline, limits.inline_write),
+        Op::Write | Op::WriteImm | Op::Read => (Limit::Rdma, limits.rdma),
+    };
+    (bytes > most).then_some(PutError::TooLong { limit, bytes, most })
+}
+
+/// Operations between two comparisons.
+fn per_round(request: PutRequest, queue: &MappedQueue) -> u64 {
+    let limits = queue.limits();
+    let by_bytes = ROUND_BYTES.checked_div(request.bytes).unwrap_or(u64::MAX).max(1);
+    let most = match request.op {
+        // Two completions each, on one queue that is read only now and then.
+        Op::WriteImm | Op::Send => {
+            let half = u64::from(queue.exposure().cq.num_entries / 2);
+            half.min(limits.receives.into()).min(limits.inbox.into()).max(1)
+        }
+        _ => ROUND_OPERATIONS,
+    };
+    by_bytes.min(most).min(request.count)
+}
+
+/// Moves everything in rounds, and compares after each.
+pub(super) fn move_bytes(session: &mut Session, request: PutRequest, peer: Peer) -> MoveResult {
+    let moved = Moved { completed: 0, took: Duration::ZERO, wrong: None };
+    let Some(queue) = &session.rig.queue else { return Err((moved, missing("the queue"))) };
+    if let Some(error) = past_limit(request.op, request.bytes, queue.limits()) {
+        return Err((moved, put_failed(&error)));
+    }
+    let per_round = per_round(request, queue);
+    let length = per_round.saturating_mul(request.bytes);
+    let free = available().unwrap_or(u64::MAX);
+    if length.saturating_mul(2) > free {
+        return Err((moved, too_large(length.saturating_mul(2), free)));
+    }
+    // Registering touches every page.
+    session.progress.needs(bound(session, length.saturating_mul(2), 0));
+    let memory = usize::try_from(length).map_err(|_| too_large(length, free));
+    let memory = match memory.and_then(|length| Memory::register(session, request.op, length)) {
+        Ok(memory) => memory,
+        Err(answers) => return Err((moved, answers)),
+    };
+    let mut moving = Moving { request, peer, memory, moved };
+    let mut round = 0;
+    while moving.moved.completed < request.count && moving.moved.wrong.is_none() {
+        let operations = per_round.min(request.count - moving.moved.completed);
+        if let Err(answers) = moving.round(session, Round { number: round, operations }) {
+            return Err((moving.moved, answers));
+        }
+        round += 1;
+    }
+    Ok(moving.moved)
+}
+
+/// One round: its number, which seeds its bytes, and its operations.
+#[derive(Clone, Copy)]
+struct Round {
+    number: u64,
+    operations: u64,
+}
+
+/// What all rounds share.
+struct Moving {
+    request: PutRequest,
+    peer: Peer,
+    memory: Memory,
+    moved: Moved,
+}
+
+impl Moving {
+    fn round(&mut self, session: &mut Session, round: Round) -> Result<(), Answers> {
+        let total = round.operations * self.request.bytes;
+        let timeout = bound(session, total, round.operations);
+        // Filling, the wait, and comparing: three times the bound covers them.
+        session.progress.needs(timeout * 3);
+        let Some((source, target)) = self.memory.buffers() else { return Err(missing("the memory")) };
+        let pattern = Pattern::new(round.number);
+        // `total` is at most the length that was allocated, which is a usize.
+        let length = total as usize;
+        pattern.prepare(source, target, length).map_err(internal)?;
+        let Some(queue) = &mut session.rig.queue else { return Err(missing("the queue")) };
+        let receives = match self.request.op {
+            Op::Send => true,
+            Op::WriteImm => queue.endpoint().writes_use_receives(),
+            _ => false,
+        };
+        let first = if receives { Some(self.post_receives(queue, round, timeout)?) } else { None };
+        let begin = Instant::now();
+        let result = queue.put(&self.put(round).timeout(timeout));
+        self.moved.took += begin.elapsed();
+        result.map_err(|error| put_failed(&error))?;
+        let sorted = match self.request.op {
+            Op::Write | Op::InlineWrite | Op::Read => None,
+            Op::WriteImm => {
+                self.arrivals(queue, round, timeout)?;
+                None
+            }
+            Op::Send => {
+                let arrivals = self.arrivals(queue, round, timeout)?;
+                Some(self.sorted(&arrivals, first, round)?)
+            }
+        };
+        let difference = pattern.compare(sorted.as_ref().unwrap_or(target), length).map_err(internal)?;
+        if let Some(difference) = difference {
+            let place = (difference.offset as u64).checked_div(self.request.bytes);
+            let place = place.filter(|operation| *operation < round.operations).map_or_else(
+                || format!("byte {} behind the target", difference.offset - length),
+                |operation| {
+                    let operation = self.moved.completed + operation;
+                    format!("byte {} of operation {operation}", difference.offset as u64 % self.request.bytes)
+                },
+            );
+            self.moved.wrong =
+                Some(format!("{place} is {:#04x}, not {:#04x}", difference.found, difference.expected));
+        }
+        self.moved.completed += round.operations;
+        Ok(())
+    }
+
+    /// The requests of a round. Immediates count over all rounds.
+    fn put(&self, round: Round) -> QueuePut {
+        let (source, target) = (&self.memory.source, &self.memory.target);
+        let put = match self.request.op {
+            Op::Write => QueuePut::write(self.peer, source, target.remote()),
+            Op::InlineWrite => QueuePut::inline_write(self.peer, source, target.remote()),
+            Op::Read => QueuePut::read(self.peer, target, source.remote()),
+            Op::WriteImm => QueuePut::write(self.peer, source, target.remote())
+                .immediate(self.first_immediate())
+                .counting(),
+            Op::Send => QueuePut::send(self.peer, source).immediate(self.first_immediate()).counting(),
+        };
+        put.bytes(self.request.bytes).stride(self.request.bytes).count(round.operations).whole()
+    }
+
+    /// The low 32 bits of the number of the round's first operation.
+    fn first_immediate(&self) -> u32 {
+        self.moved.completed as u32
+    }
+
+    /// A receive for each operation: of its length for sends, of nothing for writes.
+    fn post_receives(
+        &self,
+        queue: &mut MappedQueue,
+        round: Round,
+        timeout: Duration,
+    ) -> Result<ReceiveId, Answers> {
+        let bytes = if self.request.op == Op::Send { self.request.bytes } else { 0 };
+        // A round has at most as many operations as the receive queue has entries.
+        let count = round.operations as u32;
+        let receives = Receives::new(&self.memory.target).bytes(bytes).stride(bytes).count(count);
+        let posted = queue.post_receives(&receives.timeout(timeout));
+        posted.map(|posted| posted.first).map_err(|error| receive_failed(&error))
+    }
+
+    /// What arrived, by operation: each once, whole, from this queue pair itself.
+    fn arrivals(
+        &self,
+        queue: &mut MappedQueue,
+        round: Round,
+        timeout: Duration,
+    ) -> Result<Vec<Received>, Answers> {
+        let mut arrivals: Vec<Option<Received>> = vec![None; round.operations as usize];
+        let mut missing = arrivals.len();
+        while missing > 0 {
+            for received in queue.receive_many(missing, timeout).map_err(|error| receive_failed(&error))? {
+                let operation = self.operation_of(&received).map_err(corrupted)?;
+                let place = arrivals.get_mut(operation).ok_or_else(|| {
+                    corrupted(format!("immediate {:?} is none of this round's", received.immediate))
+                })?;
+                if place.replace(received).is_some() {
+                    let operation = self.moved.completed + operation as u64;
+                    return Err(corrupted(format!("operation {operation} arrived twice")));
+                }
+                missing -= 1;
+            }
+        }
+        Ok(arrivals.into_iter().flatten().collect())
+    }
+
+    /// The operation of the round that an arrival is, or what is wrong with it.
+    fn operation_of(&self, received: &Received) -> Result<usize, String> {
+        let expected = if self.request.op == Op::Send { Arrival::Message } else { Arrival::Write };
+        if received.status != CompletionStatus::Ok {
+            let (code, status) = (received.status.code(), received.status);
+            return Err(format!("a receive completed with status {code}: {status}"));
+        }
+        if received.arrival != expected || u64::from(received.length) != self.request.bytes {
+            return Err(format!("{:?} of {} bytes arrived", received.arrival, received.length));
+        }
+        if received.source.queue_pair != self.peer.queue_pair {
+            return Err(format!("something of queue pair {} arrived", received.source.queue_pair));
+        }
+        let immediate = received.immediate.ok_or("an arrival without its immediate")?;
+        Ok(immediate.wrapping_sub(self.first_immediate()) as usize)
+    }
+
+    /// The target's bytes in the order of the operations, for messages take receives in any order.
+    fn sorted(
+        &self,
+        arrivals: &[Received],
+        first: Option<ReceiveId>,
+        round: Round,
+    ) -> Result<Buffer, Answers> {
+        let Some((_, target)) = self.memory.buffers() else { return Err(missing("the memory")) };
+        let size = self.request.bytes as usize;
+        let length = size * round.operations as usize;
+        let sorted = Buffer::zeroed(target.len()).ok_or_else(|| too_large(target.len() as u64, 0))?;
+        let mut message = vec![0; size.max(target.len() - length)];
+        for (operation, received) in arrivals.iter().enumerate() {
+            let place = received.receive.zip(first).map(|(receive, first)| usize::from(receive.after(first)));
+            let place = place.filter(|place| *place < arrivals.len());
+            let place =
+                place.ok_or_else(|| corrupted("a message in a receive of another round".to_owned()))?;
+            target.read(place * size, &mut message[..size]).map_err(internal)?;
+            sorted.write(operation * size, &message[..size]).map_err(internal)?;
+        }
+        let guard = target.len() - length;
+        target.read(length, &mut message[..guard]).map_err(internal)?;
+        sorted.write(length, &message[..guard]).map_err(internal)?;
+        Ok(sorted)
+    }
+}
+
+fn internal(error: Error) -> Answers {
+    refused(&error, "memory that is as long as it was", "it is the probe's own", Who::Code)
+}
+
+/// What a receive's error means to whoever runs the probe.
+fn receive_failed(error: &ReceiveError) -> Answers {
+    failed(
+        error.to_string(),
+        "a completion at the receiver for every operation",
+        "the sender's completions came with status 0, and the receiver has to learn of each",
+        "run again with -v; report it with the adapter's and the driver's version",
+        Who::Host,
+    )
+}
