@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use efa_gda_wire::{AddressHandle, LocalKey, QueuePairNumber};
+use efa_gda_wire::{AddressHandle, LocalKey, QueueKey, QueuePairNumber};
 
 use super::attr::{
     CompletionQueue, CompletionQueueAttr, CompletionQueueNumber, MemoryKeys, MemoryRegionAttr,
-    ProtectionDomain, QueuePair, QueuePairAttr, QueuePairState,
+    ProtectionDomain, QueuePair, QueuePairAttr, QueuePairState, RnrRetry,
 };
 use super::config::{AdapterConfig, Gid};
 use super::create;
@@ -293,6 +293,30 @@ impl Adapter {
         })?;
         self.shared.wake();
         Ok(())
+    }
+
+    /// Changes what senders must give to reach a queue pair.
+    ///
+    /// # Errors
+    /// [`DeviceError::NoSuchQueuePair`].
+    pub fn set_queue_key(&self, queue_pair: QueuePairNumber, key: QueueKey) -> Result<(), DeviceError> {
+        self.change(|port| {
+            let found = port.queue_pairs.get(queue_pair.get());
+            found.ok_or(DeviceError::NoSuchQueuePair(queue_pair))?.set_queue_key(key);
+            Ok(())
+        })
+    }
+
+    /// Changes how often requests of a queue pair are tried again where the receiver is not ready.
+    ///
+    /// # Errors
+    /// [`DeviceError::NoSuchQueuePair`].
+    pub fn set_rnr_retry(&self, queue_pair: QueuePairNumber, retry: RnrRetry) -> Result<(), DeviceError> {
+        self.change(|port| {
+            let found = port.queue_pairs.get(queue_pair.get());
+            found.ok_or(DeviceError::NoSuchQueuePair(queue_pair))?.set_rnr_retry(retry);
+            Ok(())
+        })
     }
 
     /// A queue pair's state; [`QueuePairState::Error`] also after a violation.

@@ -123,6 +123,9 @@ pub struct CompletionQueueAttr {
     /// Whether it has a doorbell for the consumer index. Once that was rung (or
     /// [`super::Adapter::set_consumer_index`] was called) overruns are detected.
     pub doorbell: bool,
+    /// Where its doorbell lies, which then it has; allocated, on a page with others, where none is
+    /// given.
+    pub doorbell_at: Option<Doorbell>,
 }
 
 /// A completion queue, as a client sees it.

@@ -1,7 +1,7 @@
 //! Making queues: checks what is asked against the adapter's limits, rounds it as the driver would,
 //! and lays rings and doorbells.
 
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use efa_gda_wire::{
@@ -89,7 +89,10 @@ pub(crate) fn completion_queue(
         CompletionBacking::Through { memory, address } => Place::Through { memory, address },
     };
     let limit = port.completions.limit();
-    let doorbell = if attr.doorbell { Some(port.doorbells.allocate()?) } else { None };
+    let doorbell = match attr.doorbell_at {
+        None if attr.doorbell => Some(port.doorbells.allocate()?),
+        given => given,
+    };
     if let Some(doorbell) = &doorbell {
         doorbell.ring(0);
     }
@@ -129,8 +132,8 @@ pub(crate) fn queue_pair(port: &mut Port, attr: QueuePairAttr) -> Result<QueuePa
         Arc::new(QueuePairCore {
             number: QueuePairNumber::new(number),
             pd: attr.pd,
-            queue_key: attr.queue_key,
-            rnr_retry: attr.rnr_retry,
+            queue_key: AtomicU32::new(attr.queue_key.get()),
+            rnr_retry: AtomicU32::new(QueuePairCore::retry_number(attr.rnr_retry)),
             unsolicited_write_receive: attr.unsolicited_write_receive,
             send: plan.send,
             receive: plan.receive,
@@ -273,7 +276,7 @@ fn describe(core: &QueuePairCore) -> QueuePair {
     let send = &core.send;
     QueuePair {
         number: core.number,
-        queue_key: core.queue_key,
+        queue_key: core.queue_key(),
         sq: SendQueue {
             memory: send.memory.clone(),
             entry_size: send.entry,

@@ -259,7 +259,7 @@ fn find_target<'a>(
         return Err(CompletionStatus::UnknownPeer.into());
     }
     match port.queue_pairs.get(peer.queue_pair.get()) {
-        Some(queue_pair) if queue_pair.is_ready() && queue_pair.queue_key == peer.queue_key => {
+        Some(queue_pair) if queue_pair.is_ready() && queue_pair.queue_key() == peer.queue_key => {
             Ok(Target { port, queue_pair })
         }
         _ => Err(CompletionStatus::RemoteBadQueuePair.into()),

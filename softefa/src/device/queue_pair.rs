@@ -2,7 +2,7 @@
 //! rings have their own files.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 use efa_gda_wire::{
     Completion, CompletionKind, CompletionStatus, DecodedRequest, QueueKey, QueuePairNumber, ReceiveInfo,
@@ -26,8 +26,9 @@ use super::violation::{Queue, StrictRule, Violation};
 pub(crate) struct QueuePairCore {
     pub(crate) number: QueuePairNumber,
     pub(crate) pd: ProtectionDomain,
-    pub(crate) queue_key: QueueKey,
-    pub(crate) rnr_retry: RnrRetry,
+    pub(crate) queue_key: AtomicU32,
+    /// [`RnrRetry`] as a number; changed by control calls, while no engine runs.
+    pub(crate) rnr_retry: AtomicU32,
     pub(crate) unsolicited_write_receive: bool,
     pub(crate) send: SendRing,
     pub(crate) receive: Option<ReceiveRing>,
@@ -46,7 +47,36 @@ pub(crate) struct Finding {
     pub(crate) rule: StrictRule,
 }
 
+/// How [`RnrRetry::Forever`] is kept.
+const FOREVER: u32 = u32::MAX;
+
 impl QueuePairCore {
+    pub(crate) fn queue_key(&self) -> QueueKey {
+        QueueKey::new(self.queue_key.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn set_queue_key(&self, key: QueueKey) {
+        self.queue_key.store(key.get(), Ordering::Relaxed);
+    }
+
+    pub(crate) fn rnr_retry(&self) -> RnrRetry {
+        match self.rnr_retry.load(Ordering::Relaxed) {
+            FOREVER => RnrRetry::Forever,
+            times => RnrRetry::Times(times as u8),
+        }
+    }
+
+    pub(crate) fn set_rnr_retry(&self, retry: RnrRetry) {
+        self.rnr_retry.store(Self::retry_number(retry), Ordering::Relaxed);
+    }
+
+    pub(crate) const fn retry_number(retry: RnrRetry) -> u32 {
+        match retry {
+            RnrRetry::Forever => FOREVER,
+            RnrRetry::Times(times) => times as u32,
+        }
+    }
+
     pub(crate) fn state(&self) -> QueuePairState {
         match self.state.load(Ordering::Acquire) {
             0 => QueuePairState::Idle,

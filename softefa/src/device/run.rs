@@ -102,7 +102,7 @@ impl QueuePairCore {
     /// The receiver had nothing posted: try again later, or give up.
     fn wait_for_receive(&self, send: &mut SendState, engine: &mut Engine, mut waiting: Waiting) {
         engine.rnr_retries += 1;
-        if let RnrRetry::Times(times) = self.rnr_retry {
+        if let RnrRetry::Times(times) = self.rnr_retry() {
             if waiting.tries >= times {
                 self.finish(send, waiting.counter, &waiting.decoded, CompletionStatus::ReceiverNotReady);
                 return;

@@ -187,7 +187,7 @@ unsafe fn create(
     }
     let entries = if size == 0 { DEFAULT_ENTRIES } else { u32::try_from(size).map_err(|_| Code::INVALID)? };
     let shared = domain.shared();
-    let attr = CompletionQueueAttr { entries, backing, doorbell: false };
+    let attr = CompletionQueueAttr { entries, backing, ..CompletionQueueAttr::default() };
     let queue = shared.adapter.create_completion_queue(attr)?;
     let memory = queue.memory.clone();
     let shared = Arc::new(Shared { domain: shared, queue, memory, named });
