@@ -10,11 +10,9 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::time::Duration;
 
-use efa_gda::executor::host;
-use efa_gda::queue::{Geometry, geometry};
+use efa_gda::queue::{MappedQueue, Put, PutError, Receives};
 use efa_gda::verbs::*;
-use efa_gda::wire::{CompletionStatus, EntrySize, Peer, ProcessingHints, QueueKey};
-use efa_gda_sys::device::{self, efa_gda_peer, efa_gda_put_args, efa_gda_queue};
+use efa_gda::wire::{CompletionStatus, EntrySize, Peer, QueueKey};
 
 const KEY: QueueKey = QueueKey::new(0x5eed);
 const LIMIT: Duration = Duration::from_secs(20);
@@ -32,66 +30,23 @@ fn adapter() -> Option<Context> {
     )
 }
 
-/// A queue pair with a completion queue of its own.
-struct Queue {
-    pair: QueuePair<Ready>,
-    shared: Box<efa_gda_queue>,
+type Queue = MappedQueue<QueuePair<Ready>>;
+
+/// A queue with a completion queue of its own.
+fn queue(domain: &ProtectionDomain, options: &QueuePairOptions) -> Queue {
+    let completions = CompletionQueue::create(domain.context(), 1024).unwrap();
+    queue_on(domain, &completions, options)
 }
 
-impl Queue {
-    fn new(domain: &ProtectionDomain, options: &QueuePairOptions) -> Self {
-        let completions = CompletionQueue::create(domain.context(), 1024).unwrap();
-        Self::on(domain, &completions, options)
-    }
+fn queue_on(domain: &ProtectionDomain, completions: &CompletionQueue, options: &QueuePairOptions) -> Queue {
+    let pair = QueuePair::create(domain, completions, completions, options).unwrap();
+    MappedQueue::over_verbs(pair.activate(KEY).unwrap()).unwrap()
+}
 
-    fn on(domain: &ProtectionDomain, completions: &CompletionQueue, options: &QueuePairOptions) -> Self {
-        let pair = QueuePair::create(domain, completions, completions, options).unwrap();
-        let pair = pair.activate(KEY).unwrap();
-        assert!(completions.claim());
-        let shared = Box::new(geometry(&Geometry {
-            exposure: pair.exposure().unwrap(),
-            limits: domain.context().limits().unwrap(),
-            number: pair.number(),
-            hints: ProcessingHints::NONE,
-            receives: true,
-            abort: std::ptr::null(),
-        }));
-        Self { pair, shared }
-    }
-
-    /// `count` requests of `bytes` bytes, one behind the other.
-    fn put(
-        &mut self,
-        op: u32,
-        peer: Peer,
-        local: &MemoryRegion,
-        remote: RemoteRegion,
-        bytes: u64,
-        count: u64,
-    ) -> host::PutOutcome {
-        let args = efa_gda_put_args {
-            queue: &raw mut *self.shared,
-            peer: efa_gda_peer {
-                ah: peer.address_handle.get(),
-                qpn: peer.queue_pair.get(),
-                qkey: peer.queue_key.get(),
-            },
-            op,
-            local_address: local.address(),
-            remote_address: remote.address,
-            lkey: local.local_key().get(),
-            rkey: remote.key.get(),
-            bytes,
-            count,
-            local_stride: bytes,
-            remote_stride: bytes,
-            timeout_ns: LIMIT.as_nanos() as u64,
-            ..Default::default()
-        };
-        // SAFETY: the struct holds what a live queue pair exposes, and nothing else uses it; local
-        // bytes lie in a region of the caller's.
-        unsafe { host::put(&args, 32) }.unwrap()
-    }
+/// The queue's own peer.
+fn itself(queue: &mut Queue) -> Peer {
+    let address = queue.queue_pair().address().unwrap();
+    queue.peer(&address).unwrap()
 }
 
 fn region(domain: &ProtectionDomain, bytes: &[u8]) -> MemoryRegion {
@@ -115,7 +70,7 @@ fn queues_are_exposed_with_the_depth_asked_for() {
     let Some(context) = adapter() else { return };
     let domain = ProtectionDomain::allocate(&context).unwrap();
     let options = QueuePairOptions::new().send_entries(100).receive_entries(60);
-    let exposure = *Queue::new(&domain, &options).pair.exposure().as_ref().unwrap();
+    let exposure = *queue(&domain, &options).exposure();
     assert_eq!((exposure.sq.num_entries, exposure.rq.num_entries), (128, 64));
     assert_eq!((exposure.sq.entry_size, exposure.cq.num_entries), (EntrySize::B64, 1024));
 }
@@ -140,18 +95,17 @@ fn the_deepest_send_queue_that_is_told_can_be_made() {
     let Some(context) = adapter() else { return };
     let domain = ProtectionDomain::allocate(&context).unwrap();
     let depth = context.max_send_entries(false).unwrap();
-    let queue = Queue::new(&domain, &QueuePairOptions::new().send_entries(depth));
-    assert_eq!(queue.pair.exposure().unwrap().sq.num_entries, depth);
+    let queue = queue(&domain, &QueuePairOptions::new().send_entries(depth));
+    assert_eq!(queue.exposure().sq.num_entries, depth);
 }
 
 #[test]
 fn an_address_leads_back_to_its_queue_pair() {
     let Some(context) = adapter() else { return };
     let domain = ProtectionDomain::allocate(&context).unwrap();
-    let mut queue = Queue::new(&domain, &QueuePairOptions::new());
-    let address = queue.pair.address().unwrap();
-    let peer = queue.pair.peer(&address).unwrap();
-    assert_eq!((peer.queue_pair, peer.queue_key), (queue.pair.number(), KEY));
+    let mut queue = queue(&domain, &QueuePairOptions::new());
+    let peer = itself(&mut queue);
+    assert_eq!((peer.queue_pair, peer.queue_key), (queue.number(), KEY));
 }
 
 /// Memory that can be given as a descriptor, as a dmabuf is. A kernel takes only true dmabufs.
@@ -185,7 +139,7 @@ fn external(domain: &ProtectionDomain) -> Option<(Queue, NonNull<u8>)> {
     match unsafe { CompletionQueue::create_external(context, &memory, 256) } {
         Ok(completions) => {
             let options = QueuePairOptions::new().send_entries(64).receive_entries(64);
-            Some((Queue::on(domain, &completions, &options), buffer))
+            Some((queue_on(domain, &completions, &options), buffer))
         }
         Err(error) if error.errno() == Some(libc::EINVAL) => {
             eprintln!("skipped: this kernel takes true dmabufs alone: {error}");
@@ -200,7 +154,7 @@ fn a_completion_queue_in_external_memory_is_exposed_where_it_was_given() {
     let Some(context) = adapter() else { return };
     let domain = ProtectionDomain::allocate(&context).unwrap();
     let Some((queue, buffer)) = external(&domain) else { return };
-    let ring = queue.pair.exposure().unwrap().cq;
+    let ring = queue.exposure().cq;
     assert_eq!((ring.buffer, ring.num_entries), (buffer, 256));
 }
 
@@ -216,11 +170,11 @@ fn completions_arrive_in_external_memory() {
 fn writes(queue: &mut Queue, domain: &ProtectionDomain, bytes: usize, count: usize) {
     let sent = pattern(bytes * count);
     let (source, target) = (region(domain, &sent), region(domain, &vec![0; bytes * count]));
-    let address = queue.pair.address().unwrap();
-    let peer = queue.pair.peer(&address).unwrap();
-    let outcome =
-        queue.put(device::EFA_GDA_OP_WRITE, peer, &source, target.remote(), bytes as u64, count as u64);
-    assert_eq!(outcome.status, Ok(()), "{outcome:?}");
+    let peer = itself(queue);
+    let put = Put::write(peer, &source, target.remote());
+    let put = put.bytes(bytes as u64).count(count as u64).stride(bytes as u64);
+    let report = queue.put(&put.timeout(LIMIT)).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(report.completed, report.posted);
     assert_eq!(content(&target), sent);
 }
 
@@ -228,7 +182,7 @@ fn writes(queue: &mut Queue, domain: &ProtectionDomain, bytes: usize, count: usi
 fn bytes_that_are_written_arrive_past_every_wrap_of_the_rings() {
     let Some(context) = adapter() else { return };
     let domain = ProtectionDomain::allocate(&context).unwrap();
-    let mut queue = Queue::new(&domain, &QueuePairOptions::new().send_entries(128).receive_entries(128));
+    let mut queue = queue(&domain, &QueuePairOptions::new().send_entries(128).receive_entries(128));
     writes(&mut queue, &domain, 64, 5000);
 }
 
@@ -236,7 +190,7 @@ fn bytes_that_are_written_arrive_past_every_wrap_of_the_rings() {
 fn eight_mebibytes_arrive_in_one_write() {
     let Some(context) = adapter() else { return };
     let domain = ProtectionDomain::allocate(&context).unwrap();
-    writes(&mut Queue::new(&domain, &QueuePairOptions::new()), &domain, 8 << 20, 1);
+    writes(&mut queue(&domain, &QueuePairOptions::new()), &domain, 8 << 20, 1);
 }
 
 #[test]
@@ -247,13 +201,12 @@ fn inline_writes_arrive_from_128_byte_entries() {
         return;
     }
     let domain = ProtectionDomain::allocate(&context).unwrap();
-    let mut queue = Queue::new(&domain, &QueuePairOptions::new().entry_size(EntrySize::B128));
+    let mut queue = queue(&domain, &QueuePairOptions::new().entry_size(EntrySize::B128));
     let sent = pattern(80 * 50);
     let (source, target) = (region(&domain, &sent), region(&domain, &vec![0; sent.len()]));
-    let address = queue.pair.address().unwrap();
-    let peer = queue.pair.peer(&address).unwrap();
-    let outcome = queue.put(device::EFA_GDA_OP_INLINE_WRITE, peer, &source, target.remote(), 80, 50);
-    assert_eq!(outcome.status, Ok(()), "{outcome:?}");
+    let peer = itself(&mut queue);
+    let put = Put::inline_write(peer, &source, target.remote()).bytes(80).count(50).stride(80);
+    queue.put(&put).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(content(&target), sent);
 }
 
@@ -261,14 +214,47 @@ fn inline_writes_arrive_from_128_byte_entries() {
 fn a_key_that_no_region_has_is_told_by_the_completion() {
     let Some(context) = adapter() else { return };
     let domain = ProtectionDomain::allocate(&context).unwrap();
-    let mut queue = Queue::new(&domain, &QueuePairOptions::new());
+    let mut queue = queue(&domain, &QueuePairOptions::new());
     let memory = region(&domain, &[1; 64]);
     let gone = region(&domain, &[0; 64]);
     let remote = gone.remote();
     gone.close().unwrap();
-    let address = queue.pair.address().unwrap();
-    let peer = queue.pair.peer(&address).unwrap();
-    let outcome = queue.put(device::EFA_GDA_OP_WRITE, peer, &memory, remote, 64, 1);
-    let status = CompletionStatus::from_code(outcome.completion_status as u8);
-    assert_eq!(status, CompletionStatus::RemoteBadAddress, "{outcome:?}");
+    let peer = itself(&mut queue);
+    let error = queue.put(&Put::write(peer, &memory, remote)).unwrap_err();
+    let PutError::Completion { status, .. } = error else { panic!("{error}") };
+    assert_eq!(status, CompletionStatus::RemoteBadAddress);
+}
+
+#[test]
+fn a_message_arrives_in_a_posted_receive_with_its_immediate() {
+    let Some(context) = adapter() else { return };
+    let domain = ProtectionDomain::allocate(&context).unwrap();
+    let mut queue = queue(&domain, &QueuePairOptions::new());
+    let sent = pattern(1000);
+    let (source, target) = (region(&domain, &sent), region(&domain, &vec![0; sent.len()]));
+    let posted = queue.post_receives(&Receives::new(&target)).unwrap();
+    let peer = itself(&mut queue);
+    queue.put(&Put::send(peer, &source).immediate(0xfeed)).unwrap_or_else(|error| panic!("{error}"));
+    let received = queue.receive(LIMIT).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(
+        (received.receive, received.length, received.immediate),
+        (Some(posted.first), 1000, Some(0xfeed))
+    );
+    assert_eq!(content(&target), sent);
+}
+
+#[test]
+fn bytes_that_are_read_come_back() {
+    let Some(context) = adapter() else { return };
+    if !context.attributes().has(Capability::RdmaRead) {
+        eprintln!("skipped: {} has no RDMA read", context.name());
+        return;
+    }
+    let domain = ProtectionDomain::allocate(&context).unwrap();
+    let mut queue = queue(&domain, &QueuePairOptions::new());
+    let sent = pattern(4096);
+    let (source, target) = (region(&domain, &sent), region(&domain, &vec![0; sent.len()]));
+    let peer = itself(&mut queue);
+    queue.put(&Put::read(peer, &target, source.remote())).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(content(&target), sent);
 }

@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::NonNull;
 
 use efa_gda::exposure::ExposureError;
+use efa_gda::queue::{CloseError, MappedQueue, QueueError};
 use efa_gda::verbs::*;
 use efa_gda::wire::{EntrySize, QueueKey, QueuePairNumber, RequestIdWidth};
 use efa_gda_sys::verbs as sys;
@@ -451,6 +452,39 @@ fn objects_of_two_openings_do_not_mix() {
     let completions = CompletionQueue::create(&theirs, 16).unwrap();
     let error = QueuePair::create(&domain, &completions, &completions, &QueuePairOptions::new()).unwrap_err();
     assert!(matches!(error, Error::Foreign { what: "completion queue" }), "{error}");
+}
+
+#[test]
+fn a_mapped_queue_over_verbs_describes_what_is_exposed() {
+    let ready = queue_pair(&QueuePairOptions::new()).unwrap().activate(KEY).unwrap();
+    let exposure = ready.exposure().unwrap();
+    let queue = MappedQueue::over_verbs(ready).unwrap();
+    assert_eq!((*queue.exposure(), queue.number().get()), (exposure, 7));
+    assert_eq!((queue.limits().message, queue.limits().rdma), (8192, 1 << 30));
+}
+
+#[test]
+fn two_mapped_queues_do_not_share_a_completion_queue() {
+    let context = context();
+    let domain = ProtectionDomain::allocate(&context).unwrap();
+    let completions = CompletionQueue::create(&context, 1024).unwrap();
+    let make = || {
+        let created =
+            QueuePair::create(&domain, &completions, &completions, &QueuePairOptions::new()).unwrap();
+        MappedQueue::over_verbs(created.activate(KEY).unwrap())
+    };
+    let _first = make().unwrap();
+    let error = make().unwrap_err();
+    assert!(matches!(error, QueueError::CompletionQueueTaken), "{error}");
+}
+
+#[test]
+fn a_queue_pair_that_is_not_destroyed_is_told_by_its_mapped_queue() {
+    let ready = queue_pair(&QueuePairOptions::new()).unwrap().activate(KEY).unwrap();
+    let queue = MappedQueue::over_verbs(ready).unwrap();
+    fail("ibv_destroy_qp", libc::EBUSY);
+    let CloseError::Destroy(error) = queue.close().unwrap_err() else { panic!() };
+    assert_eq!(error.errno(), Some(libc::EBUSY));
 }
 
 #[test]

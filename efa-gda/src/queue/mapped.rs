@@ -10,10 +10,12 @@ use efa_gda_sys::device::{
 };
 use efa_gda_wire::{LocalKey, Peer, ProcessingHints, QueuePairNumber};
 
+use super::backing::{Backing, Libfabric};
 use super::geometry::{Geometry, geometry};
 use crate::executor::{DeviceError, outcome};
 use crate::exposure::{Exposure, ExposureError};
-use crate::fabric::{self, Buffer, Enabled, Endpoint, FabricAddress, GdaOps, MemoryRegion};
+use crate::fabric::{self, Buffer, Enabled, Endpoint, FabricAddress, GdaOps, Limits};
+use crate::verbs;
 
 /// Why no queue could be made of an endpoint.
 #[derive(Debug, thiserror::Error)]
@@ -22,6 +24,9 @@ pub enum QueueError {
     /// A call into libfabric failed.
     #[error(transparent)]
     Fabric(#[from] fabric::Error),
+    /// A call into rdma-core failed, or what it exposes breaks a rule.
+    #[error(transparent)]
+    Verbs(#[from] verbs::Error),
     /// What the endpoint exposes breaks a rule.
     #[error(transparent)]
     Exposure(#[from] ExposureError),
@@ -42,18 +47,18 @@ pub enum QueueError {
 /// Why a queue was not closed, or not in order.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum CloseError {
+pub enum CloseError<B: Backing = Libfabric> {
     /// The adapter has not completed everything that was posted. The queue is handed back.
     #[error("{in_flight} request(s) are in flight; wait for them, or destroy the queue, which flushes them")]
     Busy {
         /// The queue.
-        queue: Box<MappedQueue>,
+        queue: Box<MappedQueue<B>>,
         /// Requests rung and not completed.
         in_flight: u32,
     },
     /// The endpoint could not be closed. What it refers to stays allocated.
     #[error(transparent)]
-    Fabric(#[from] fabric::Error),
+    Destroy(B::Error),
 }
 
 /// Stops every wait on a queue, from any thread.
@@ -72,14 +77,14 @@ impl AbortFlag {
     }
 }
 
-/// A queue that kernels post to. Dropped, it closes its endpoint first and deregisters what was in
+/// A queue that kernels post to: through libfabric, or through rdma-core alone
+/// ([`MappedQueue::over_verbs`]). Dropped, it closes its endpoint first and deregisters what was in
 /// flight after that.
 #[derive(Debug)]
-pub struct MappedQueue {
+pub struct MappedQueue<B: Backing = Libfabric> {
     /// First, so that it is the first to go: the queue pair is destroyed before the struct that
     /// describes it, and before memory that the adapter may reach (which it retains).
-    pub(super) endpoint: Endpoint<Enabled>,
-    ops: GdaOps,
+    pub(super) backing: B,
     exposure: Exposure,
     number: QueuePairNumber,
     /// The address that kernels receive. Only the engine writes it once it is made.
@@ -113,9 +118,9 @@ pub struct QueueLimits {
 
 // SAFETY: the struct is plain memory that no thread owns. The engine's code changes it only during
 // a call that borrows the queue exclusively.
-unsafe impl Send for MappedQueue {}
+unsafe impl<B: Backing + Send> Send for MappedQueue<B> {}
 // SAFETY: through a shared reference the struct is only read, word by word, as a snapshot.
-unsafe impl Sync for MappedQueue {}
+unsafe impl<B: Backing + Sync> Sync for MappedQueue<B> {}
 
 impl MappedQueue {
     /// Makes a queue of an endpoint for code on this host's CPU. `ops` are those of its domain.
@@ -126,6 +131,50 @@ impl MappedQueue {
         let queues = ops.query_qp_wqs(&endpoint)?;
         let completions = ops.query_cq(endpoint.transmit_queue())?;
         let exposure = Exposure::new(queues.send, queues.receive, completions)?;
+        // Its own address leads an endpoint to itself; the number is the one peers send to.
+        let own = endpoint.address_vector().insert(&endpoint.address()?)?;
+        let number = ops.query_addr(&endpoint, own)?.queue_pair;
+        if !endpoint.transmit_queue().claim() {
+            return Err(QueueError::CompletionQueueTaken);
+        }
+        let limits = endpoint.limits();
+        let receives = endpoint.transmit_queue().as_ptr() == endpoint.receive_queue().as_ptr();
+        let backing = Libfabric { endpoint, ops: ops.clone() };
+        Self::over(backing, exposure, limits, number, receives)
+    }
+
+    /// The endpoint, for its address and its limits.
+    pub fn endpoint(&self) -> &Endpoint<Enabled> {
+        &self.backing.endpoint
+    }
+
+    /// A peer by the raw address that its endpoint gave, for entries that go to it.
+    ///
+    /// # Errors
+    /// [`fabric::Error::AddressRefused`], or the errors of [`GdaOps::query_addr`].
+    pub fn insert_peer(&self, address: &[u8]) -> fabric::Result<Peer> {
+        self.peer(self.endpoint().address_vector().insert(address)?)
+    }
+
+    /// A peer that is in the endpoint's address vector.
+    ///
+    /// # Errors
+    /// Those of [`GdaOps::query_addr`].
+    pub fn peer(&self, address: FabricAddress) -> fabric::Result<Peer> {
+        self.backing.ops.query_addr(&self.backing.endpoint, address)
+    }
+}
+
+impl<B: Backing> MappedQueue<B> {
+    /// Makes a queue of something whose completion queue was claimed for it. `receives`: whether
+    /// receives complete there too.
+    pub(super) fn over(
+        backing: B,
+        exposure: Exposure,
+        limits: Limits,
+        number: QueuePairNumber,
+        receives: bool,
+    ) -> Result<Self, QueueError> {
         if !exposure.completions_cover_rings() {
             tracing::warn!(
                 completions = exposure.cq.num_entries,
@@ -134,21 +183,10 @@ impl MappedQueue {
                 "the completion queue is shallower than the rings that complete on it"
             );
         }
-        // Its own address leads an endpoint to itself; the number is the one peers send to.
-        let own = endpoint.address_vector().insert(&endpoint.address()?)?;
-        let number = ops.query_addr(&endpoint, own)?.queue_pair;
-        if !endpoint.transmit_queue().claim() {
-            return Err(QueueError::CompletionQueueTaken);
-        }
         let abort = AbortFlag::default();
-        let mut shared = geometry(&Geometry {
-            exposure,
-            limits: endpoint.limits(),
-            number,
-            hints: ProcessingHints::NONE,
-            receives: endpoint.transmit_queue().as_ptr() == endpoint.receive_queue().as_ptr(),
-            abort: abort.0.as_ptr(),
-        });
+        let word = abort.0.as_ptr();
+        let hints = ProcessingHints::NONE;
+        let mut shared = geometry(&Geometry { exposure, limits, number, hints, receives, abort: word });
         // As many as the completion queue holds: who leaves more untaken loses them there as well.
         let entries = if shared.rq.num_entries == 0 { 0 } else { exposure.cq.num_entries };
         let bytes = entries as usize * EFA_GDA_INBOX_ENTRY as usize;
@@ -160,7 +198,7 @@ impl MappedQueue {
             shared.inbox = efa_gda_inbox { entries: inbox.as_ptr(), num_entries: entries, reserved: 0 };
         }
         let shared = Box::new(UnsafeCell::new(shared));
-        Ok(Self { endpoint, ops: ops.clone(), exposure, number, shared, abort, _inbox: inbox, lost: 0 })
+        Ok(Self { backing, exposure, number, shared, abort, _inbox: inbox, lost: 0 })
     }
 
     /// The queue, with hints for every entry from now on.
@@ -205,38 +243,17 @@ impl MappedQueue {
         self.number
     }
 
-    /// The endpoint, for its address and its limits.
-    pub fn endpoint(&self) -> &Endpoint<Enabled> {
-        &self.endpoint
-    }
-
     /// Stops this queue's waits.
     pub fn abort_flag(&self) -> AbortFlag {
         self.abort.clone()
-    }
-
-    /// A peer by the raw address that its endpoint gave, for entries that go to it.
-    ///
-    /// # Errors
-    /// [`fabric::Error::AddressRefused`], or the errors of [`GdaOps::query_addr`].
-    pub fn insert_peer(&self, address: &[u8]) -> fabric::Result<Peer> {
-        self.peer(self.endpoint.address_vector().insert(address)?)
-    }
-
-    /// A peer that is in the endpoint's address vector.
-    ///
-    /// # Errors
-    /// Those of [`GdaOps::query_addr`].
-    pub fn peer(&self, address: FabricAddress) -> fabric::Result<Peer> {
-        self.ops.query_addr(&self.endpoint, address)
     }
 
     /// The key of a region, for entries of this queue.
     ///
     /// # Errors
     /// Those of [`GdaOps::get_mr_lkey`].
-    pub fn local_key(&self, region: &MemoryRegion) -> fabric::Result<LocalKey> {
-        self.ops.get_mr_lkey(region)
+    pub fn local_key(&self, region: &B::Region) -> fabric::Result<LocalKey> {
+        self.backing.local_key(region)
     }
 
     /// Keeps a region until the endpoint is closed, for a kernel that posts entries of its own with
@@ -244,9 +261,9 @@ impl MappedQueue {
     ///
     /// # Errors
     /// Those of [`GdaOps::get_mr_lkey`].
-    pub fn keep(&mut self, region: &MemoryRegion) -> fabric::Result<LocalKey> {
+    pub fn keep(&mut self, region: &B::Region) -> fabric::Result<LocalKey> {
         let key = self.local_key(region)?;
-        self.endpoint.retain(region.clone());
+        self.backing.retain(region.clone());
         Ok(key)
     }
 
@@ -271,24 +288,24 @@ impl MappedQueue {
     /// Closes the queue in order: nothing may be in flight.
     ///
     /// # Errors
-    /// [`CloseError::Busy`], with the queue, while something is; [`CloseError::Fabric`] where the
+    /// [`CloseError::Busy`], with the queue, while something is; [`CloseError::Destroy`] where the
     /// endpoint could not be closed.
-    pub fn close(self) -> Result<(), CloseError> {
+    pub fn close(self) -> Result<(), CloseError<B>> {
         let in_flight = self.in_flight();
         if in_flight != 0 {
             return Err(CloseError::Busy { queue: Box::new(self), in_flight });
         }
-        Ok(self.destroy()?)
+        self.destroy().map_err(CloseError::Destroy)
     }
 
     /// Destroys the endpoint whatever is in flight, and deregisters what the queue kept after that.
     /// The way out for a poisoned queue.
     ///
     /// # Errors
-    /// [`fabric::Error::Call`] where the endpoint could not be closed; what it refers to then stays
-    /// allocated for the life of the process.
-    pub fn destroy(self) -> fabric::Result<()> {
-        self.endpoint.close()
+    /// The answer of the layer below where the endpoint could not be closed; what it refers to then
+    /// stays allocated for the life of the process.
+    pub fn destroy(self) -> Result<(), B::Error> {
+        self.backing.close()
     }
 
     /// A copy of the struct: its geometry, and the engine's words one by one as they are.
@@ -313,9 +330,9 @@ impl MappedQueue {
     }
 
     /// Keeps `region` for as long as the adapter may reach it, where that is longer than a call.
-    pub(super) fn settle(&mut self, region: &MemoryRegion) {
+    pub(super) fn settle(&mut self, region: &B::Region) {
         if self.in_flight() != 0 || self.poison().is_some() {
-            self.endpoint.retain(region.clone());
+            self.backing.retain(region.clone());
         }
     }
 }

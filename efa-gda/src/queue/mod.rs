@@ -17,12 +17,15 @@
 //! in flight until its endpoint is destroyed. Until then `MemoryRegion::close` answers busy, and a
 //! drop of the region's last handle outside deregisters nothing.
 
+mod backing;
 mod geometry;
 mod mapped;
 mod on_gpu;
+mod over_verbs;
 mod put;
 mod receive;
 
+pub use backing::{Backing, Libfabric, Region};
 pub use geometry::{Geometry, geometry};
 pub use mapped::{AbortFlag, CloseError, MappedQueue, QueueError, QueueLimits};
 pub use on_gpu::{GpuAbortFlag, GpuQueue, MapError, Registered};

@@ -8,6 +8,7 @@ use efa_gda_sys::device::{self, efa_gda_peer, efa_gda_put_args};
 use efa_gda_wire::{CompletionStatus, LocalKey, Peer, RequestId};
 
 use super::MappedQueue;
+use super::backing::{Backing, Region};
 use crate::executor::DeviceError;
 use crate::executor::host::{self, LaunchError, PutOutcome};
 use crate::fabric::{self, Access, MemoryRegion, RemoteRegion};
@@ -23,10 +24,10 @@ use crate::fabric::{self, Access, MemoryRegion, RemoteRegion};
 /// ```
 #[derive(Clone, Debug)]
 #[must_use = "does nothing before MappedQueue::put"]
-pub struct Put {
+pub struct Put<R: Region = MemoryRegion> {
     operation: u32,
     peer: Peer,
-    local: MemoryRegion,
+    local: R,
     remote: Option<RemoteRegion>,
     local_offset: u64,
     remote_offset: u64,
@@ -34,7 +35,7 @@ pub struct Put {
     count: u64,
     local_stride: u64,
     remote_stride: u64,
-    second: Option<Second>,
+    second: Option<Second<R>>,
     key: Option<LocalKey>,
     immediate: Option<u32>,
     counting: bool,
@@ -46,8 +47,8 @@ pub struct Put {
 
 /// The second piece of a send.
 #[derive(Clone, Debug)]
-struct Second {
-    region: MemoryRegion,
+struct Second<R> {
+    region: R,
     offset: u64,
     bytes: u32,
 }
@@ -173,8 +174,10 @@ pub enum PutError {
 impl Put {
     /// A wait of this length ends a put that asks for nothing else.
     pub const TIMEOUT: Duration = Duration::from_secs(10);
+}
 
-    fn new(operation: u32, peer: Peer, local: &MemoryRegion, remote: Option<RemoteRegion>) -> Self {
+impl<R: Region> Put<R> {
+    fn new(operation: u32, peer: Peer, local: &R, remote: Option<RemoteRegion>) -> Self {
         Self {
             operation,
             peer,
@@ -182,7 +185,7 @@ impl Put {
             remote,
             local_offset: 0,
             remote_offset: 0,
-            bytes: local.len() as u64,
+            bytes: local.length() as u64,
             count: 1,
             local_stride: 0,
             remote_stride: 0,
@@ -192,41 +195,41 @@ impl Put {
             counting: false,
             whole: false,
             aggregate: false,
-            timeout: Self::TIMEOUT,
+            timeout: Put::TIMEOUT,
             lanes: 32,
         }
     }
 
     /// An RDMA write of the whole local region to the beginning of the remote one.
-    pub fn write(peer: Peer, local: &MemoryRegion, remote: RemoteRegion) -> Self {
+    pub fn write(peer: Peer, local: &R, remote: RemoteRegion) -> Self {
         Self::new(device::EFA_GDA_OP_WRITE, peer, local, Some(remote))
     }
 
     /// An RDMA write whose bytes travel inside the entry: at most 80, and only where the queue has
     /// 128-byte entries ([`crate::fabric::Query::wide_entries`]). The device code reads the bytes.
-    pub fn inline_write(peer: Peer, local: &MemoryRegion, remote: RemoteRegion) -> Self {
+    pub fn inline_write(peer: Peer, local: &R, remote: RemoteRegion) -> Self {
         Self::new(device::EFA_GDA_OP_INLINE_WRITE, peer, local, Some(remote))
     }
 
     /// An RDMA read of the beginning of the remote region into all of the local one.
-    pub fn read(peer: Peer, local: &MemoryRegion, remote: RemoteRegion) -> Self {
+    pub fn read(peer: Peer, local: &R, remote: RemoteRegion) -> Self {
         Self::new(device::EFA_GDA_OP_READ, peer, local, Some(remote))
     }
 
     /// A message of the whole local region, into a receive that the peer posted.
-    pub fn send(peer: Peer, local: &MemoryRegion) -> Self {
+    pub fn send(peer: Peer, local: &R) -> Self {
         Self::new(device::EFA_GDA_OP_SEND, peer, local, None)
     }
 
     /// A message whose bytes travel inside the entry: at most 32, or 80 of a 128-byte one. The device
     /// code reads the bytes.
-    pub fn inline_send(peer: Peer, local: &MemoryRegion) -> Self {
+    pub fn inline_send(peer: Peer, local: &R) -> Self {
         Self::new(device::EFA_GDA_OP_INLINE_SEND, peer, local, None)
     }
 
     /// Goes on with `bytes` bytes at `offset` of another region: sends only, which then gather from
     /// two segments. The second one moves with the local stride too.
-    pub fn then(mut self, region: &MemoryRegion, offset: u64, bytes: u32) -> Self {
+    pub fn then(mut self, region: &R, offset: u64, bytes: u32) -> Self {
         self.second = Some(Second { region: region.clone(), offset, bytes });
         self
     }
@@ -311,7 +314,7 @@ impl Put {
     fn check_access(&self) -> Result<(), PutError> {
         let Some(needs) = self.needs() else { return Ok(()) };
         let second = self.second.as_ref().map(|second| &second.region);
-        for has in std::iter::once(&self.local).chain(second).map(MemoryRegion::access) {
+        for has in std::iter::once(&self.local).chain(second).map(Region::access) {
             if !has.contains(needs) {
                 return Err(PutError::Access { has, needs });
             }
@@ -320,7 +323,7 @@ impl Put {
     }
 
     /// Whether the queue has the operation, and a request of it room for the bytes.
-    fn check_limits(&self, queue: &MappedQueue) -> Result<(), PutError> {
+    fn check_limits<B: Backing<Region = R>>(&self, queue: &MappedQueue<B>) -> Result<(), PutError> {
         let limits = queue.limits();
         let unsupported = |operation, why| Err(PutError::Unsupported { operation, why });
         let too_long = |limit, bytes, most| match bytes > most {
@@ -350,7 +353,10 @@ impl Put {
     }
 
     /// Address, key and bytes of the second piece.
-    fn second_piece(&self, queue: &MappedQueue) -> Result<(u64, u32, u32), PutError> {
+    fn second_piece<B: Backing<Region = R>>(
+        &self,
+        queue: &MappedQueue<B>,
+    ) -> Result<(u64, u32, u32), PutError> {
         let Some(Second { region, offset, bytes }) = &self.second else { return Ok((0, 0, 0)) };
         let strides = self.count.saturating_sub(1).checked_mul(self.local_stride);
         let length = strides.and_then(|begin| begin.checked_add((*bytes).into()));
@@ -398,7 +404,10 @@ impl Put {
     ///
     /// # Errors
     /// [`PutError`]: nothing may be posted with them.
-    pub fn arguments(&self, queue: &MappedQueue) -> Result<efa_gda_put_args, PutError> {
+    pub fn arguments<B: Backing<Region = R>>(
+        &self,
+        queue: &MappedQueue<B>,
+    ) -> Result<efa_gda_put_args, PutError> {
         self.check_access()?;
         self.check_limits(queue)?;
         let local_address = self.local_address()?;
@@ -434,12 +443,12 @@ impl Put {
     }
 }
 
-impl MappedQueue {
+impl<B: Backing> MappedQueue<B> {
     /// Posts a put from this thread, with the host executor, and waits for all of its completions.
     ///
     /// # Errors
     /// [`PutError`]. Where a wait ran out, the queue is poisoned and keeps the local region.
-    pub fn put(&mut self, put: &Put) -> Result<PutReport, PutError> {
+    pub fn put(&mut self, put: &Put<B::Region>) -> Result<PutReport, PutError> {
         let args = put.arguments(self)?;
         // SAFETY: the struct was filled in from an exposure that keeps the rules, and is borrowed
         // exclusively; its rings stay mapped while the endpoint and the completion queue are open,
@@ -451,7 +460,7 @@ impl MappedQueue {
 
     /// Keeps a put's memory for as long as the adapter may reach it, where that is longer than the
     /// call.
-    pub(super) fn settle_put(&mut self, put: &Put) {
+    pub(super) fn settle_put(&mut self, put: &Put<B::Region>) {
         self.settle(&put.local);
         if let Some(second) = &put.second {
             self.settle(&second.region);

@@ -8,6 +8,7 @@ use efa_gda_wire::{
     RequestIdWidth, UNKNOWN_ADDRESS_HANDLE,
 };
 
+use super::backing::{Backing, Region};
 use super::{Limit, MappedQueue, Put};
 use crate::executor::DeviceError;
 use crate::executor::host::{self, InboxEntry};
@@ -48,8 +49,8 @@ impl ReceiveId {
 /// ```
 #[derive(Clone, Debug)]
 #[must_use = "does nothing before MappedQueue::post_receives"]
-pub struct Receives {
-    region: MemoryRegion,
+pub struct Receives<R: Region = MemoryRegion> {
+    region: R,
     offset: u64,
     bytes: u64,
     count: u32,
@@ -169,13 +170,13 @@ pub enum ReceiveError {
     Device(DeviceError),
 }
 
-impl Receives {
+impl<R: Region> Receives<R> {
     /// One receive of the whole region, or of as much of it as one receive can take.
-    pub fn new(region: &MemoryRegion) -> Self {
+    pub fn new(region: &R) -> Self {
         Self {
             region: region.clone(),
             offset: 0,
-            bytes: (region.len() as u64).min(LONGEST),
+            bytes: (region.length() as u64).min(LONGEST),
             count: 1,
             stride: 0,
             timeout: Put::TIMEOUT,
@@ -213,7 +214,10 @@ impl Receives {
     }
 
     /// The receives as device code takes them, checked against the region.
-    fn arguments(&self, queue: &MappedQueue) -> Result<host::Receives, ReceiveError> {
+    fn arguments<B: Backing<Region = R>>(
+        &self,
+        queue: &MappedQueue<B>,
+    ) -> Result<host::Receives, ReceiveError> {
         let (has, needs) = (self.region.access(), Access::RECEIVE);
         if !has.contains(needs) {
             return Err(ReceiveError::Access { has, needs });
@@ -242,12 +246,12 @@ fn nanoseconds(timeout: Duration) -> u64 {
     timeout.as_nanos().try_into().unwrap_or(u64::MAX)
 }
 
-impl MappedQueue {
+impl<B: Backing> MappedQueue<B> {
     /// Posts receives, and keeps their region until each completed or the endpoint is closed.
     ///
     /// # Errors
     /// [`ReceiveError`]. What was posted before the queue stayed full stays posted.
-    pub fn post_receives(&mut self, receives: &Receives) -> Result<PostedReceives, ReceiveError> {
+    pub fn post_receives(&mut self, receives: &Receives<B::Region>) -> Result<PostedReceives, ReceiveError> {
         if self.limits().receives == 0 {
             return Err(ReceiveError::NoReceiveQueue);
         }
@@ -257,7 +261,7 @@ impl MappedQueue {
         let posted = unsafe { host::post_receives(self.as_ptr().as_ptr(), &args) };
         for index in 0..posted.count {
             // The low 16 bits are what the descriptor carries.
-            self.endpoint.receive_posted(posted.first.wrapping_add(index) as u16, receives.region.clone());
+            self.backing.receive_posted(posted.first.wrapping_add(index) as u16, receives.region.clone());
         }
         match posted.status {
             Ok(()) => Ok(PostedReceives { first: ReceiveId(posted.first as u16), count: posted.count }),
@@ -318,7 +322,7 @@ impl MappedQueue {
         };
         let id = ReceiveId(completion.id.get() as u16);
         if !info.unsolicited {
-            self.endpoint.receive_completed(id.0);
+            self.backing.receive_completed(id.0);
         }
         if completion.queue_pair != self.number() {
             return Err(ReceiveError::Device(DeviceError::BadCompletion));

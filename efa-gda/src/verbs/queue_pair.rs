@@ -4,6 +4,7 @@
 //! [`Created`] (counters may be attached) → [`Ready`] (the adapter serves it; only now is it
 //! exposed). Nobody posts to it through libibverbs, which keeps counters of its own.
 
+use std::collections::HashMap;
 use std::marker::PhantomData;
 
 use efa_gda_sys::verbs::{
@@ -131,6 +132,8 @@ pub struct QueuePair<S: State> {
 struct Parents {
     /// Memory that the adapter may reach until the queue pair is gone.
     retained: Vec<MemoryRegion>,
+    /// Memory of receives that have not completed, by their ids.
+    receives: HashMap<u16, MemoryRegion>,
     /// Handles in the entries of requests that may be under way.
     handles: Vec<AddressHandle>,
     counters: Vec<CompletionCounter>,
@@ -170,6 +173,7 @@ impl QueuePair<Created> {
         let raw = pointer("efadv_create_qp_ex", unsafe { create(context.raw(), &mut attr, &mut efa, size) })?;
         let parents = Parents {
             retained: Vec::new(),
+            receives: HashMap::new(),
             handles: Vec::new(),
             counters: Vec::new(),
             send: send.clone(),
@@ -360,6 +364,16 @@ impl QueuePair<Ready> {
     /// adapter may still reach when the caller no longer knows what is in flight.
     pub fn retain(&mut self, region: MemoryRegion) {
         self.object.parents_mut().retained.push(region);
+    }
+
+    /// Keeps the memory of a posted receive until it completed, or the queue pair is destroyed.
+    pub(crate) fn receive_posted(&mut self, id: u16, region: MemoryRegion) {
+        self.object.parents_mut().receives.insert(id, region);
+    }
+
+    /// Lets the memory of a receive go, for it completed.
+    pub(crate) fn receive_completed(&mut self, id: u16) {
+        self.object.parents_mut().receives.remove(&id);
     }
 }
 

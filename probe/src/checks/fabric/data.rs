@@ -196,7 +196,7 @@ fn closes(session: &mut Session) -> Answers {
     };
     let queue = rig.queue.take().map(|queue| match queue.close() {
         Ok(()) => Ok(()),
-        Err(CloseError::Fabric(error)) => Err(error),
+        Err(CloseError::Destroy(error)) => Err(error),
         // What is in flight is flushed with the endpoint.
         Err(CloseError::Busy { queue, .. }) => queue.destroy(),
         Err(_) => Ok(()),
