@@ -1,27 +1,33 @@
 //! Little-endian fields at an offset. Every offset used comes from the interface header, inside a
 //! buffer whose length was checked where it entered this crate.
 
+#[inline]
 pub(crate) fn get_u16(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([bytes[at], bytes[at + 1]])
 }
 
+#[inline]
 pub(crate) fn get_u32(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
 /// An address in two halves, as every descriptor has it: low at `lo`, high at `hi`.
+#[inline]
 pub(crate) fn get_address(bytes: &[u8], lo: usize, hi: usize) -> u64 {
     u64::from(get_u32(bytes, lo)) | u64::from(get_u32(bytes, hi)) << 32
 }
 
+#[inline]
 pub(crate) fn put_u16(bytes: &mut [u8], at: usize, value: u16) {
     bytes[at..at + 2].copy_from_slice(&value.to_le_bytes());
 }
 
+#[inline]
 pub(crate) fn put_u32(bytes: &mut [u8], at: usize, value: u32) {
     bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
 }
 
+#[inline]
 pub(crate) fn put_address(bytes: &mut [u8], lo: usize, hi: usize, value: u64) {
     put_u32(bytes, lo, value as u32);
     put_u32(bytes, hi, (value >> 32) as u32);

@@ -77,6 +77,7 @@ impl Completion {
     ///
     /// # Panics
     /// When `bytes` is shorter than 16, the smallest completion.
+    #[inline]
     pub fn encode(&self, bytes: &mut [u8], phase: bool, ids: RequestIdWidth) {
         bytes.fill(0);
         let (queue, has_imm, unsolicited) = match &self.kind {
@@ -118,6 +119,7 @@ impl Completion {
     ///
     /// # Errors
     /// [`CompletionDecodeError`] for too few bytes or an unknown queue.
+    #[inline]
     pub fn decode(bytes: &[u8], ids: RequestIdWidth) -> Result<Self, CompletionDecodeError> {
         if bytes.len() < SHORTEST {
             return Err(CompletionDecodeError::TooShort(bytes.len()));
@@ -169,6 +171,7 @@ impl Completion {
         flags as u32 & io::EFA_IO_CDESC_COMMON_PHASE_MASK != 0
     }
 
+    #[inline]
     fn is_write(&self) -> bool {
         u32::from(self.operation_code) == OperationCode::Write.get()
     }

@@ -73,6 +73,7 @@ impl Operation {
     }
 
     /// Bytes that the operation moves.
+    #[inline]
     pub fn length(&self) -> u64 {
         match self {
             Self::Send(segments) => segments.iter().map(|segment| u64::from(segment.length)).sum(),
@@ -161,6 +162,7 @@ impl Segments {
     ///
     /// # Errors
     /// [`TooManySegments`] from the third on.
+    #[inline]
     pub fn new(segments: &[Segment]) -> Result<Self, TooManySegments> {
         let mut all = Self::default();
         all.segments
@@ -175,6 +177,7 @@ impl Segments {
 impl std::ops::Deref for Segments {
     type Target = [Segment];
 
+    #[inline]
     fn deref(&self) -> &[Segment] {
         &self.segments[..usize::from(self.count)]
     }
@@ -212,6 +215,7 @@ impl InlineData {
     ///
     /// # Errors
     /// [`InlineTooLong`] above 80 bytes (`EFA_IO_TX_DESC_INLINE_MAX_SIZE_128`).
+    #[inline]
     pub fn new(bytes: &[u8]) -> Result<Self, InlineTooLong> {
         let mut data = Self { bytes: [0; io::EFA_IO_TX_DESC_INLINE_MAX_SIZE_128 as usize], length: 0 };
         let limit = data.bytes.len();
@@ -227,6 +231,7 @@ impl InlineData {
 impl std::ops::Deref for InlineData {
     type Target = [u8];
 
+    #[inline]
     fn deref(&self) -> &[u8] {
         &self.bytes[..usize::from(self.length)]
     }
@@ -283,6 +288,7 @@ pub struct UnsupportedEntrySize(pub u32);
 
 impl EntrySize {
     /// Bytes of an entry.
+    #[inline]
     pub const fn bytes(self) -> usize {
         match self {
             Self::B64 => size_of::<io::efa_io_tx_wqe>(),
@@ -302,6 +308,7 @@ impl EntrySize {
 impl TryFrom<u32> for EntrySize {
     type Error = UnsupportedEntrySize;
 
+    #[inline]
     fn try_from(bytes: u32) -> Result<Self, UnsupportedEntrySize> {
         match bytes {
             64 => Ok(Self::B64),

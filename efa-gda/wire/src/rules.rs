@@ -80,6 +80,7 @@ impl Rules {
     }
 
     /// Adds `rule` unless `holds`.
+    #[inline]
     pub(crate) fn require(&mut self, holds: bool, rule: Rule) {
         self.0 |= u32::from(!holds) << rule as u32;
     }

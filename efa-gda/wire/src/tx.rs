@@ -39,6 +39,7 @@ pub struct Entry {
 }
 
 impl Entry {
+    #[inline]
     fn zeroed(size: EntrySize) -> Self {
         Self { bytes: [0; 128], size }
     }
@@ -52,12 +53,14 @@ impl Entry {
 impl std::ops::Deref for Entry {
     type Target = [u8];
 
+    #[inline]
     fn deref(&self) -> &[u8] {
         &self.bytes[..self.size.bytes()]
     }
 }
 
 impl std::ops::DerefMut for Entry {
+    #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
         &mut self.bytes[..self.size.bytes()]
     }
@@ -115,6 +118,7 @@ impl WorkRequest {
     ///
     /// # Errors
     /// [`EncodeError`] where the request has no form in entries of this size and id width.
+    #[inline]
     pub fn encode(&self, size: EntrySize, phase: bool, ids: RequestIdWidth) -> Result<Entry, EncodeError> {
         if self.id > ids.largest() {
             return Err(EncodeError::RequestIdTooWide { id: self.id });
@@ -150,6 +154,7 @@ impl WorkRequest {
 }
 
 /// Writes what stands behind the meta descriptor; gives the inline bit and the `length` field.
+#[inline]
 fn encode_data(entry: &mut Entry, operation: &Operation) -> Result<(bool, u16), EncodeError> {
     match operation {
         Operation::Send(segments) => {
@@ -174,6 +179,7 @@ fn encode_data(entry: &mut Entry, operation: &Operation) -> Result<(bool, u16), 
     }
 }
 
+#[inline]
 fn put_inline(entry: &mut Entry, at: usize, data: &InlineData) -> Result<(bool, u16), EncodeError> {
     let limit = entry.size.inline_limit();
     if data.len() > limit {
@@ -183,6 +189,7 @@ fn put_inline(entry: &mut Entry, at: usize, data: &InlineData) -> Result<(bool, 
     Ok((true, data.len() as u16))
 }
 
+#[inline]
 fn put_segment(bytes: &mut [u8], at: usize, segment: &Segment) {
     put_u32(bytes, at + offset_of!(efa_io_tx_buf_desc, length), segment.length);
     put_u32(bytes, at + offset_of!(efa_io_tx_buf_desc, lkey), segment.key.get());
@@ -190,6 +197,7 @@ fn put_segment(bytes: &mut [u8], at: usize, segment: &Segment) {
     put_address(bytes, lo, at + offset_of!(efa_io_tx_buf_desc, buf_addr_hi), segment.address);
 }
 
+#[inline]
 fn put_remote(bytes: &mut [u8], remote: &RemoteMemory, length: u32) {
     put_u32(bytes, DATA + offset_of!(efa_io_remote_mem_addr, length), length);
     put_u32(bytes, DATA + offset_of!(efa_io_remote_mem_addr, rkey), remote.key.get());
@@ -220,6 +228,7 @@ impl DecodedRequest {
     /// # Errors
     /// [`DecodeError`] for any other length. Broken rules are no error: see
     /// [`DecodedRequest::broken`].
+    #[inline]
     pub fn decode(bytes: &[u8], ids: RequestIdWidth) -> Result<Self, DecodeError> {
         let size = EntrySize::try_from(u32::try_from(bytes.len()).unwrap_or(u32::MAX))?;
         let meta = Meta::read(bytes);
@@ -261,6 +270,7 @@ struct Meta {
 }
 
 impl Meta {
+    #[inline]
     fn read(bytes: &[u8]) -> Self {
         Self {
             ctrl1: bytes[offset_of!(efa_io_tx_meta_desc, ctrl1)].into(),
@@ -270,11 +280,13 @@ impl Meta {
         }
     }
 
+    #[inline]
     fn extended_id(bytes: &[u8]) -> u64 {
         let at = offset_of!(efa_io_tx_meta_desc, req_id_ex);
         (0..3).fold(0, |id, word| id | u64::from(get_u16(bytes, at + 2 * word)) << (16 * word))
     }
 
+    #[inline]
     fn id(&self, bytes: &[u8], ids: RequestIdWidth) -> RequestId {
         let low = u64::from(get_u16(bytes, offset_of!(efa_io_tx_meta_desc, req_id)));
         match ids {
@@ -284,6 +296,7 @@ impl Meta {
     }
 
     /// The rules of the meta descriptor alone.
+    #[inline]
     fn check(&self, bytes: &[u8], ids: RequestIdWidth) -> Rules {
         let reserved = offset_of!(efa_io_tx_meta_desc, reserved);
         let reserved2 =
@@ -306,6 +319,7 @@ impl Meta {
 }
 
 /// The operation and its parts, or none where they cannot be told.
+#[inline]
 fn decode_operation(bytes: &[u8], size: EntrySize, meta: &Meta, broken: &mut Rules) -> Option<Operation> {
     let code = OperationCode::from_number(extract(OP_TYPE, meta.ctrl1));
     broken.require(code.is_some(), Rule::KnownOperation);
@@ -353,6 +367,7 @@ fn decode_operation(bytes: &[u8], size: EntrySize, meta: &Meta, broken: &mut Rul
     })
 }
 
+#[inline]
 fn get_segment(bytes: &[u8], at: usize, broken: &mut Rules) -> Segment {
     let lkey = get_u32(bytes, at + offset_of!(efa_io_tx_buf_desc, lkey));
     broken.require(LocalKey::new(lkey).is_ok(), Rule::LocalKeyWidth);
@@ -364,6 +379,7 @@ fn get_segment(bytes: &[u8], at: usize, broken: &mut Rules) -> Segment {
     }
 }
 
+#[inline]
 fn get_remote(bytes: &[u8]) -> (RemoteMemory, u32) {
     let lo = DATA + offset_of!(efa_io_remote_mem_addr, buf_addr_lo);
     let remote = RemoteMemory {

@@ -1,0 +1,121 @@
+//! softefa beside its peers, in turns in one run: 64-byte RDMA writes beside those of libfabric's shm
+//! provider, and 64 KiB writes beside `memcpy` of the same buffers. Prints medians, spread and
+//! ratios; judges nothing.
+//!
+//! Criterion measures one thing after the other. On a machine with other work, a ratio needs pairs:
+//! each round here measures every contestant once, and the ratio is the median of the rounds'.
+
+use std::time::Duration;
+
+use efa_gda_wire::EntrySize;
+
+#[path = "../client/mod.rs"]
+mod client;
+mod report;
+mod shm;
+
+use client::Client;
+use report::Series;
+
+/// Cores of the posting thread and of the adapter's; the shm processes get the same two.
+const POSTER: usize = 0;
+const ADAPTER: usize = 1;
+
+const SMALL: usize = 64;
+const SMALL_WINDOW: u32 = 1024;
+const SMALL_BATCH: u32 = 64;
+const LARGE: usize = 64 << 10;
+
+const LARGE_WINDOW: u32 = 64;
+const LARGE_BATCH: u32 = 16;
+/// Time for an idle adapter's thread to go to sleep.
+const SETTLE: Duration = Duration::from_millis(3);
+
+/// Buffer sizes of the 64 KiB writes: each has a source and a destination of that size.
+const LARGE_SETS: [(&str, usize); 3] = [
+    ("256 KiB to 256 KiB, in a second-level cache", 256 << 10),
+    ("4 MiB to 4 MiB, in the last-level cache", 4 << 20),
+    ("128 MiB to 128 MiB, in no cache", 128 << 20),
+];
+
+/// How much each round measures: little, so that most rounds are over before the machine's other work
+/// takes a core away.
+struct Effort {
+    rounds: usize,
+    small_writes: u64,
+    shm_writes: u64,
+    large_bytes: usize,
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().collect();
+    if shm::serve(&arguments) {
+        return;
+    }
+    // Without --bench, cargo only wants to know that it runs.
+    let effort = match arguments.iter().any(|argument| argument == "--bench") {
+        true => Effort { rounds: 301, small_writes: 1 << 14, shm_writes: 1 << 10, large_bytes: 16 << 20 },
+        false => Effort { rounds: 1, small_writes: 1 << 10, shm_writes: 1 << 8, large_bytes: 1 << 20 },
+    };
+    small(&effort);
+    LARGE_SETS.iter().for_each(|(name, bytes)| large(&effort, name, *bytes));
+}
+
+fn small(effort: &Effort) {
+    let mut peer = match shm::Pair::start() {
+        Ok(peer) => Some(peer),
+        Err(why) => {
+            println!("libfabric's shm provider: skipped, {why}");
+            None
+        }
+    };
+    let (mut softefa, mut shm) = (Series::new("softefa"), Series::new("libfabric shm"));
+    let mut client = Client::new(SMALL << 10, EntrySize::B64, POSTER, ADAPTER);
+    let mut carry = |count| {
+        client.carry(count, SMALL_BATCH, SMALL_WINDOW, |client, number| {
+            client.write(SMALL * (number as usize % 1024), SMALL)
+        })
+    };
+    for _ in 0..effort.rounds {
+        // The first writes wake who sleeps.
+        carry(effort.small_writes / 8);
+        softefa.push(rate(effort.small_writes, carry(effort.small_writes)));
+        std::thread::sleep(SETTLE);
+        let Some(shm_pair) = &mut peer else { continue };
+        let taken = shm_pair.run(effort.shm_writes / 8).and_then(|_| shm_pair.run(effort.shm_writes));
+        match taken {
+            Ok(taken) => shm.push(rate(effort.shm_writes, taken)),
+            Err(why) => {
+                println!("libfabric's shm provider: skipped from here on, {why}");
+                peer = None;
+            }
+        }
+    }
+    let about = peer.map(|peer| format!("; libfabric {}", peer.version())).unwrap_or_default();
+    report::compare(&format!("64-byte RDMA writes, million a second{about}"), 1e-6, &softefa, &shm);
+}
+
+fn large(effort: &Effort, name: &str, bytes: usize) {
+    let (mut softefa, mut memcpy) = (Series::new("softefa"), Series::new("memcpy"));
+    let places = bytes / LARGE;
+    let count = (effort.large_bytes.min(4 * bytes) / LARGE).max(1) as u64;
+    let mut client = Client::new(bytes, EntrySize::B64, POSTER, ADAPTER);
+    let carry = |client: &mut Client, count| {
+        client.carry(count, LARGE_BATCH, LARGE_WINDOW, |client, number| {
+            client.write(number as usize % places * LARGE, LARGE)
+        })
+    };
+    for _ in 0..effort.rounds {
+        // Each first brings the buffers to its own core, as far as they fit its cache.
+        carry(&mut client, count);
+        softefa.push(rate(count * LARGE as u64, carry(&mut client, count)));
+        std::thread::sleep(SETTLE);
+        client.copy(count, LARGE);
+        memcpy.push(rate(count * LARGE as u64, client.copy(count, LARGE)));
+    }
+    report::compare(&format!("64 KiB writes, GB/s; {name}"), 1e-9, &softefa, &memcpy);
+}
+
+fn rate(count: u64, taken: Duration) -> f64 {
+    count as f64 / taken.as_secs_f64()
+}
