@@ -8,9 +8,9 @@ mod fabric_soft_support;
 use std::time::{Duration, Instant};
 
 use efa_gda::executor::DeviceError;
-use efa_gda::fabric::{Access, Buffer, EFA_DIRECT, Error, Fabric, Library, Query, RemoteRegion};
+use efa_gda::fabric::{Access, Buffer, EFA_DIRECT, Error, Fabric, Library, Query};
 use efa_gda::queue::{Put, PutError};
-use efa_gda::wire::{CompletionStatus, EntrySize, RemoteKey};
+use efa_gda::wire::EntrySize;
 use fabric_soft_support::side::{Side, bytes_of, introduce, pattern, two_adapters};
 use fabric_soft_support::{assert_no_violations, with_soft_adapter};
 
@@ -106,50 +106,6 @@ fn wide_entries_are_there_when_asked_for() {
         first.put(&put).unwrap();
         assert!(bytes_of(&target) == bytes_of(&source));
         assert_no_violations(adapter);
-    });
-}
-
-#[test]
-fn a_wrong_rkey_is_a_named_error_and_the_queue_goes_on() {
-    with_soft_adapter("a_wrong_rkey_is_a_named_error_and_the_queue_goes_on", &[], |_| {
-        let side = Side::open(&Query::new());
-        let (mut first, second) = (side.queue(), side.queue());
-        let peer = introduce(&first, &second);
-        let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
-        let wrong = RemoteRegion { key: RemoteKey::new(!target.remote_key().get()), ..target.remote() };
-        let error = first.put(&Put::write(peer, &source, wrong)).unwrap_err();
-        let PutError::Completion { status, .. } = error else { panic!("{error:?}") };
-        assert_eq!(status, CompletionStatus::RemoteBadAddress);
-        first.put(&Put::write(peer, &source, target.remote())).unwrap();
-        assert_eq!(bytes_of(&target), bytes_of(&source));
-    });
-}
-
-#[test]
-fn a_queue_pair_that_does_not_exist_is_named() {
-    with_soft_adapter("a_queue_pair_that_does_not_exist_is_named", &[], |_| {
-        let side = Side::open(&Query::new());
-        let (mut first, second) = (side.queue(), side.queue());
-        let mut peer = introduce(&first, &second);
-        peer.queue_pair = efa_gda::wire::QueuePairNumber::new(peer.queue_pair.get() ^ 0x4000);
-        let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
-        let error = first.put(&Put::write(peer, &source, target.remote())).unwrap_err();
-        let PutError::Completion { status, .. } = error else { panic!("{error:?}") };
-        assert_eq!(status, CompletionStatus::RemoteBadQueuePair);
-    });
-}
-
-#[test]
-fn a_target_that_does_not_know_the_writer_refuses() {
-    let test = "a_target_that_does_not_know_the_writer_refuses";
-    with_soft_adapter(test, &[("SOFTEFA_ADAPTERS", "2")], |_| {
-        let (here, there) = two_adapters();
-        let (mut first, second) = (here.queue(), there.queue());
-        let peer = first.insert_peer(&second.endpoint().address().unwrap()).unwrap();
-        let (source, target) = (here.region(&pattern(64)), there.region(&[0; 64]));
-        let error = first.put(&Put::write(peer, &source, target.remote())).unwrap_err();
-        let PutError::Completion { status, .. } = error else { panic!("{error:?}") };
-        assert_eq!(status, CompletionStatus::UnknownPeer);
     });
 }
 

@@ -1,0 +1,260 @@
+//! Each status of a completion reaches the caller as a value of its own: by its real cause where the
+//! software adapter has one, by injection where a cause would need another host or another firmware.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
+
+mod fabric_soft_support;
+
+use std::time::Duration;
+
+use efa_gda::fabric::{MemoryRegion, Query, RemoteRegion};
+use efa_gda::queue::{MappedQueue, Put, PutError, ReceiveError, Receives};
+use efa_gda::wire::{AddressHandle, CompletionStatus, Peer, QueueKey, QueuePairNumber, RemoteKey};
+use fabric_soft_support::side::{Side, bytes_of, introduce, pattern, two_adapters};
+use fabric_soft_support::{Adapter, with_soft_adapter};
+
+const PATIENT: Duration = Duration::from_secs(30);
+
+/// Two queues of one adapter, and 64 bytes on either side.
+struct Scene {
+    side: Side,
+    first: MappedQueue,
+    second: MappedQueue,
+    peer: Peer,
+    source: MemoryRegion,
+    target: MemoryRegion,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let side = Side::open(&Query::new());
+        let (first, second) = (side.queue(), side.queue());
+        let peer = introduce(&first, &second);
+        let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
+        Self { side, first, second, peer, source, target }
+    }
+
+    fn write(&self) -> Put {
+        Put::write(self.peer, &self.source, self.target.remote())
+    }
+
+    /// The status of a put that fails.
+    fn status(&mut self, put: &Put) -> CompletionStatus {
+        status_of(&mut self.first, put)
+    }
+}
+
+fn status_of(queue: &mut MappedQueue, put: &Put) -> CompletionStatus {
+    let error = queue.put(put).unwrap_err();
+    let PutError::Completion { status, .. } = error else { panic!("{error}") };
+    status
+}
+
+/// A scene in a process of its own.
+fn scene(test: &str, variables: &[(&str, &str)], body: impl FnOnce(Scene, &Adapter)) {
+    with_soft_adapter(test, variables, |adapter| body(Scene::new(), adapter));
+}
+
+#[test]
+fn a_wrong_rkey_is_a_bad_remote_address_and_the_queue_goes_on() {
+    scene("a_wrong_rkey_is_a_bad_remote_address_and_the_queue_goes_on", &[], |mut scene, _| {
+        let right = scene.target.remote();
+        let wrong = RemoteRegion { key: RemoteKey::new(!right.key.get()), ..right };
+        let put = Put::write(scene.peer, &scene.source, wrong);
+        assert_eq!(scene.status(&put), CompletionStatus::RemoteBadAddress);
+        scene.first.put(&scene.write()).unwrap();
+        assert_eq!(bytes_of(&scene.target), bytes_of(&scene.source));
+    });
+}
+
+#[test]
+fn bytes_past_the_remote_region_are_a_bad_remote_address() {
+    scene("bytes_past_the_remote_region_are_a_bad_remote_address", &[], |mut scene, _| {
+        let right = scene.target.remote();
+        let past = RemoteRegion { address: right.address + 1, ..right };
+        let put = Put::write(scene.peer, &scene.source, past);
+        assert_eq!(scene.status(&put), CompletionStatus::RemoteBadAddress);
+    });
+}
+
+#[test]
+fn an_address_handle_that_nobody_made_is_invalid() {
+    scene("an_address_handle_that_nobody_made_is_invalid", &[], |mut scene, _| {
+        scene.peer.address_handle = AddressHandle::new(scene.peer.address_handle.get() ^ 0x800);
+        let put = scene.write();
+        assert_eq!(scene.status(&put), CompletionStatus::InvalidAddressHandle);
+    });
+}
+
+#[test]
+fn the_key_of_another_region_is_an_invalid_lkey() {
+    scene("the_key_of_another_region_is_an_invalid_lkey", &[], |mut scene, _| {
+        let other = scene.first.local_key(&scene.target).unwrap();
+        let put = scene.write().with_key(other);
+        assert_eq!(scene.status(&put), CompletionStatus::InvalidLocalKey);
+    });
+}
+
+#[test]
+fn a_message_longer_than_the_adapter_takes_is_a_bad_length() {
+    scene("a_message_longer_than_the_adapter_takes_is_a_bad_length", &[], |mut scene, _| {
+        // The library refuses such a message; a queue that claims more lets it through.
+        // SAFETY: the struct lives as long as the queue, and nobody else uses it now.
+        unsafe { (*scene.first.as_ptr().as_ptr()).max_msg_size = 1 << 20 };
+        let put = Put::send(scene.peer, &scene.side.region(&pattern(8929)));
+        assert_eq!(scene.status(&put), CompletionStatus::BadLength);
+    });
+}
+
+#[test]
+fn a_queue_pair_that_does_not_exist_is_a_bad_destination() {
+    scene("a_queue_pair_that_does_not_exist_is_a_bad_destination", &[], |mut scene, _| {
+        scene.peer.queue_pair = QueuePairNumber::new(scene.peer.queue_pair.get() ^ 0x4000);
+        let put = scene.write();
+        assert_eq!(scene.status(&put), CompletionStatus::RemoteBadQueuePair);
+    });
+}
+
+#[test]
+fn another_queue_key_is_a_bad_destination() {
+    scene("another_queue_key_is_a_bad_destination", &[], |mut scene, _| {
+        scene.peer.queue_key = QueueKey::new(!scene.peer.queue_key.get());
+        let put = scene.write();
+        assert_eq!(scene.status(&put), CompletionStatus::RemoteBadQueuePair);
+    });
+}
+
+#[test]
+fn a_send_without_a_receive_is_receiver_not_ready_once_its_retries_are_used_up() {
+    let test = "a_send_without_a_receive_is_receiver_not_ready_once_its_retries_are_used_up";
+    scene(test, &[], |scene, _| {
+        let mut queue = scene.side.queue_that(|endpoint| endpoint.set_rnr_retry(2).unwrap());
+        let peer = introduce(&queue, &scene.second);
+        let put = Put::send(peer, &scene.source);
+        assert_eq!(status_of(&mut queue, &put), CompletionStatus::ReceiverNotReady);
+    });
+}
+
+#[test]
+fn a_receive_that_is_too_short_is_an_error_on_both_sides() {
+    scene("a_receive_that_is_too_short_is_an_error_on_both_sides", &[], |mut scene, _| {
+        let posted = scene.second.post_receives(&Receives::new(&scene.target).bytes(63)).unwrap();
+        let put = Put::send(scene.peer, &scene.source);
+        assert_eq!(scene.status(&put), CompletionStatus::RemoteBadLength);
+        let error = scene.second.receive(PATIENT).unwrap_err();
+        let ReceiveError::Completion { status, receive } = error else { panic!("{error}") };
+        assert_eq!((status, receive), (CompletionStatus::BadLength, Some(posted.first)));
+    });
+}
+
+#[test]
+fn a_read_on_an_adapter_without_it_is_an_unsupported_operation() {
+    let test = "a_read_on_an_adapter_without_it_is_an_unsupported_operation";
+    scene(test, &[("SOFTEFA_RDMA_READ", "0")], |mut scene, _| {
+        let put = Put::read(scene.peer, &scene.source, scene.target.remote());
+        assert_eq!(scene.status(&put), CompletionStatus::UnsupportedOperation);
+    });
+}
+
+#[test]
+fn a_target_that_never_inserted_the_writer_does_not_know_it() {
+    let test = "a_target_that_never_inserted_the_writer_does_not_know_it";
+    with_soft_adapter(test, &[("SOFTEFA_ADAPTERS", "2")], |_| {
+        let (here, there) = two_adapters();
+        let (mut first, second) = (here.queue(), there.queue());
+        let peer = first.insert_peer(&second.endpoint().address().unwrap()).unwrap();
+        let (source, target) = (here.region(&pattern(64)), there.region(&[0; 64]));
+        let put = Put::write(peer, &source, target.remote());
+        assert_eq!(status_of(&mut first, &put), CompletionStatus::UnknownPeer);
+    });
+}
+
+#[test]
+fn an_address_where_no_adapter_is_cannot_be_reached() {
+    scene("an_address_where_no_adapter_is_cannot_be_reached", &[], |mut scene, _| {
+        let mut address = scene.second.endpoint().address().unwrap();
+        // The last byte of the GID.
+        address[15] ^= 0x40;
+        scene.peer = scene.first.insert_peer(&address).unwrap();
+        let put = scene.write();
+        assert_eq!(scene.status(&put), CompletionStatus::UnreachableRemote);
+    });
+}
+
+#[test]
+fn a_queue_pair_that_broke_a_rule_flushes_both_of_its_queues() {
+    let test = "a_queue_pair_that_broke_a_rule_flushes_both_of_its_queues";
+    scene(test, &[], |mut scene, adapter| {
+        scene.first.post_receives(&Receives::new(&scene.target).count(2)).unwrap();
+        // A message that uses the first shows that the adapter has seen the doorbell for both.
+        let back = introduce(&scene.second, &scene.first);
+        scene.second.put(&Put::send(back, &scene.source)).unwrap();
+        scene.first.receive(PATIENT).unwrap();
+        let doorbell = scene.first.exposure().rq.doorbell;
+        // SAFETY: the doorbell is mapped while the queue lives: it moves backwards.
+        unsafe { doorbell.as_ptr().write_volatile(0xfff0) };
+        while adapter.violations().is_empty() {
+            std::thread::yield_now();
+        }
+        let put = scene.write();
+        assert_eq!(scene.status(&put), CompletionStatus::Flushed);
+        let error = scene.first.receive(PATIENT).unwrap_err();
+        let ReceiveError::Completion { status, .. } = error else { panic!("{error}") };
+        assert_eq!(status, CompletionStatus::Flushed);
+    });
+}
+
+/// Injects `status` into the second of three requests.
+fn injected(test: &str, status: CompletionStatus) {
+    let inject = format!("2:{}", status.code());
+    scene(test, &[("SOFTEFA_INJECT", &inject)], |mut scene, _| {
+        let error = scene.first.put(&scene.write().count(3)).unwrap_err();
+        let PutError::Completion { status: found, request, completed, .. } = error else { panic!("{error}") };
+        assert_eq!((found, request.get(), completed), (status, 1, 3));
+    });
+}
+
+#[test]
+fn a_queue_pair_that_failed_inside_the_adapter_is_named() {
+    injected("a_queue_pair_that_failed_inside_the_adapter_is_named", CompletionStatus::QueuePairInternal);
+}
+
+#[test]
+fn an_abort_by_the_remote_side_is_named() {
+    injected("an_abort_by_the_remote_side_is_named", CompletionStatus::RemoteAbort);
+}
+
+#[test]
+fn an_answer_that_makes_no_sense_is_named() {
+    injected("an_answer_that_makes_no_sense_is_named", CompletionStatus::RemoteBadStatus);
+}
+
+#[test]
+fn a_remote_that_stopped_answering_is_named() {
+    injected("a_remote_that_stopped_answering_is_named", CompletionStatus::UnresponsiveRemote);
+}
+
+#[test]
+fn a_remote_that_lacks_a_feature_is_named() {
+    injected("a_remote_that_lacks_a_feature_is_named", CompletionStatus::FeatureMismatch);
+}
+
+#[test]
+fn a_status_that_nobody_knows_stays_a_number() {
+    injected("a_status_that_nobody_knows_stays_a_number", CompletionStatus::Unknown(77));
+}
+
+#[test]
+fn every_status_that_is_injected_is_told_from_every_other() {
+    // One request each, so that no error hides another.
+    let all = || CompletionStatus::ALL.iter().filter(|status| **status != CompletionStatus::Ok);
+    let pairs: Vec<String> = (1..).zip(all()).map(|(nth, one)| format!("{nth}:{}", one.code())).collect();
+    let test = "every_status_that_is_injected_is_told_from_every_other";
+    scene(test, &[("SOFTEFA_INJECT", &pairs.join(","))], |mut scene, _| {
+        let put = scene.write();
+        for status in all() {
+            assert_eq!(scene.status(&put), *status);
+        }
+        scene.first.put(&put).unwrap();
+    });
+}
