@@ -5,9 +5,10 @@
 
 mod fabric_soft_support;
 
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
-use efa_gda::fabric::{Access, Buffer, MemoryRegion, Query};
+use efa_gda::fabric::{Access, Buffer, ExternalMemory, MemoryRegion, Query};
 use efa_gda::queue::{Arrival, Limit, MappedQueue, Put, PutError, ReceiveError, Receives};
 use efa_gda::wire::{CompletionStatus, EntrySize, Peer, ProcessingHints, RequestIdWidth};
 use fabric_soft_support::side::{Side, bytes_of, introduce, pattern};
@@ -408,6 +409,46 @@ fn every_operation_verifies_at_the_sizes_around_entry_and_inline_limits() {
             pair.first.put(&Put::read(peer, &target, source.remote())).unwrap();
             assert_eq!(bytes_of(&target), bytes_of(&source), "read of {size}");
         }
+        assert_no_violations(adapter);
+    });
+}
+
+/// Zeroed memory that has a file descriptor, as memory of a GPU has a dmabuf; mapped for good.
+fn shared_memory(length: usize) -> (OwnedFd, *mut u8) {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new descriptor, owned here alone, and a new mapping of the file behind it.
+    unsafe {
+        let fd = OwnedFd::from_raw_fd(libc::memfd_create(c"completions".as_ptr(), libc::MFD_CLOEXEC));
+        let raw = std::os::fd::AsRawFd::as_raw_fd(&fd);
+        assert_eq!(libc::ftruncate(raw, length as libc::off_t), 0);
+        let start = libc::mmap(std::ptr::null_mut(), length, protection, libc::MAP_SHARED, raw, 0);
+        assert_ne!(start, libc::MAP_FAILED);
+        (fd, start.cast())
+    }
+}
+
+#[test]
+fn completions_come_in_memory_that_the_caller_gave() {
+    with_soft_adapter("completions_come_in_memory_that_the_caller_gave", &[], |adapter| {
+        let side = Side::open(&Query::new());
+        let (fd, start) = shared_memory(8192 * 32 + 4096);
+        let memory = ExternalMemory {
+            dmabuf: fd.as_fd(),
+            offset: 4096,
+            length: 8192 * 32,
+            buffer: start.wrapping_add(4096),
+        };
+        // SAFETY: the memory stays mapped for the life of this process.
+        let completions = unsafe { side.domain.gda_ops().unwrap().cq_open_ext(&memory, 8192) }.unwrap();
+        drop(fd);
+        let mut first = side.queue_on(completions, |_| ());
+        let second = side.queue();
+        assert_eq!(first.exposure().cq.buffer.as_ptr(), start.wrapping_add(4096));
+        let peer = introduce(&first, &second);
+        let (source, target) = (side.region(&pattern(64 * 20_000)), side.region(&[0; 64 * 20_000]));
+        let put = Put::write(peer, &source, target.remote()).bytes(64).stride(64).count(20_000);
+        assert_eq!(first.put(&put).unwrap().completed, 20_000, "past the queue's end twice");
+        assert!(bytes_of(&target) == bytes_of(&source));
         assert_no_violations(adapter);
     });
 }

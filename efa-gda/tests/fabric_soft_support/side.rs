@@ -1,7 +1,7 @@
 //! One side of a transfer on the software adapter: a domain, its queues and memory.
 
 use efa_gda::fabric::{
-    Access, Buffer, Building, Domain, Endpoint, Fabric, Info, Library, MemoryRegion, Query,
+    Access, Buffer, Building, CompletionQueue, Domain, Endpoint, Fabric, Info, Library, MemoryRegion, Query,
 };
 use efa_gda::queue::MappedQueue;
 use efa_gda::wire::Peer;
@@ -31,8 +31,16 @@ impl Side {
 
     /// A queue whose endpoint got options.
     pub(crate) fn queue_that(&self, options: impl FnOnce(&mut Endpoint<Building>)) -> MappedQueue {
+        self.queue_on(self.domain.completion_queue(8192).unwrap(), options)
+    }
+
+    /// A queue whose requests and receives complete on `completions`.
+    pub(crate) fn queue_on(
+        &self,
+        completions: CompletionQueue,
+        options: impl FnOnce(&mut Endpoint<Building>),
+    ) -> MappedQueue {
         let addresses = self.domain.address_vector(16).unwrap();
-        let completions = self.domain.completion_queue(8192).unwrap();
         let mut endpoint = self.domain.endpoint(&self.info).unwrap();
         options(&mut endpoint);
         let endpoint = endpoint.bind(&addresses, &completions, &completions).unwrap().enable().unwrap();
