@@ -178,15 +178,21 @@ pub(crate) enum Executor {
     Auto,
 }
 
-/// Arguments of `decode`.
+/// Arguments of `decode`. Without hex, the entry is read from `--file`, or else from stdin.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct DecodeArgs {
-    /// A send-queue entry of 64 or 128 bytes, in hex
-    #[arg(long, value_name = "HEX", conflicts_with = "cqe", required_unless_present = "cqe")]
-    pub(crate) wqe: Option<String>,
-    /// A completion, in hex
-    #[arg(long, value_name = "HEX")]
-    pub(crate) cqe: Option<String>,
+    /// A send-queue entry of 64 or 128 bytes, or a receive descriptor of 16, in hex
+    #[arg(long, value_name = "HEX", num_args = 0..=1, conflicts_with = "cqe", required_unless_present = "cqe")]
+    pub(crate) wqe: Option<Option<String>>,
+    /// A completion, of 16 bytes or more, in hex
+    #[arg(long, value_name = "HEX", num_args = 0..=1)]
+    pub(crate) cqe: Option<Option<String>>,
+    /// Read the entry from FILE, "-" for stdin: its bytes, or hex where it holds nothing else
+    #[arg(long, value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
+    /// Take the file for bytes, whatever it holds
+    #[arg(long)]
+    pub(crate) binary: bool,
     /// Width of the queue's request ids
     #[arg(long, value_name = "BITS", default_value = "16", value_parser = ["16", "64"])]
     pub(crate) request_id_bits: String,

@@ -2,7 +2,10 @@
 
 mod support;
 
-use support::{document, run, status};
+use std::io::Write;
+use std::process::{Output, Stdio};
+
+use support::{Machine, document, probe, run, status};
 
 /// An RDMA write of 64 bytes: req_id 7, queue pair 101, address handle 3, phase 1. The bytes were
 /// laid out by hand from the descriptor's table.
@@ -74,4 +77,129 @@ fn a_completion_names_its_status() {
 #[test]
 fn a_completion_of_no_queue_breaks_a_rule() {
     assert_eq!(status(&run(&["decode", "--cqe", "0700 00 00 6500 0000 0000000000000000"])), 3);
+}
+
+/// The bytes of an entry written as above.
+fn bytes(hex: &str) -> Vec<u8> {
+    let digits: Vec<u8> = hex.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
+    digits.chunks(2).map(|two| u8::from_str_radix(str::from_utf8(two).unwrap(), 16).unwrap()).collect()
+}
+
+fn with_stdin(args: &[&str], input: &[u8]) -> Output {
+    let mut child = probe(args).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(input).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+#[test]
+fn each_field_says_where_it_lies_and_what_it_means() {
+    let document = document(&run(&["decode", "--json", "--wqe", WRITE]));
+    let fields = document["decode"]["fields"].as_array().unwrap();
+    let place = |name: &str| {
+        let field = fields.iter().find(|field| field["name"] == name).unwrap();
+        (field["offset"].as_u64().unwrap(), field["bits"].as_str().map(str::to_owned))
+    };
+    for (name, offset, bits) in [
+        ("op_type", 2, Some("3:0")),
+        ("phase", 3, Some("0")),
+        ("qkey", 16, None),
+        ("remote_mem.rkey", 36, None),
+        ("local_mem.buf_addr", 56, None),
+    ] {
+        assert_eq!(place(name), (offset, bits.map(str::to_owned)), "{name}");
+    }
+    assert!(fields.iter().all(|field| !field["meaning"].as_str().unwrap().is_empty()));
+}
+
+#[test]
+fn an_entry_comes_as_bytes_or_hex_from_a_file_or_stdin() {
+    let machine = Machine::new("decode");
+    machine.file("entry.hex", WRITE);
+    std::fs::write(machine.path().join("entry.bin"), bytes(WRITE)).unwrap();
+    let expected = document(&run(&["decode", "--json", "--wqe", WRITE]));
+    for name in ["entry.hex", "entry.bin"] {
+        let file = machine.path().join(name);
+        let output = run(&["decode", "--json", "--wqe", "--file", file.to_str().unwrap()]);
+        assert_eq!(document(&output), expected, "{name}");
+    }
+    for (args, input) in [
+        (["decode", "--json", "--wqe"].as_slice(), bytes(WRITE)),
+        (&["decode", "--json", "--wqe", "-"], WRITE.as_bytes().to_vec()),
+        (&["decode", "--json", "--binary", "--file", "-", "--wqe"], bytes(WRITE)),
+    ] {
+        assert_eq!(document(&with_stdin(args, &input)), expected, "{args:?}");
+    }
+}
+
+#[test]
+fn hex_and_a_file_at_once_are_a_usage_error() {
+    assert_eq!(status(&run(&["decode", "--wqe", WRITE, "--file", "/dev/null"])), 2);
+}
+
+#[test]
+fn what_is_too_long_for_a_dump_is_refused() {
+    assert_eq!(status(&run(&["decode", "--wqe", "--file", "/dev/zero"])), 2);
+}
+
+#[test]
+fn a_wide_entry_shows_its_inline_bytes() {
+    // SEND, inline, 40 bytes of 0xab in a 128-byte entry.
+    let entry = format!(
+        "0100 a0 1c 0200 2800 00000000 0000 00 00 00000000 000000000000 000000000000 {}{}",
+        "ab".repeat(40),
+        "00".repeat(56)
+    );
+    let output = run(&["decode", "--json", "--wqe", &entry]);
+    assert_eq!(status(&output), 0);
+    assert_eq!(field(&document(&output), "inline_data"), "ab".repeat(40));
+}
+
+#[test]
+fn an_operation_that_nobody_knows_is_a_broken_rule_and_its_bytes_are_shown() {
+    let output = run(&["decode", "--json", "--wqe", &WRITE.replacen("82", "8f", 1)]);
+    let document = document(&output);
+    assert_eq!(status(&output), 3, "{document:#}");
+    assert_eq!(field(&document, "op_type"), "15 (unknown)");
+    assert!(field(&document, "data").starts_with("40000000bc0a0000"));
+}
+
+#[test]
+fn every_rule_that_an_entry_breaks_is_named() {
+    // meta_desc and comp_req taken out, a reserved byte set.
+    let entry = WRITE.replacen("82 1d", "02 0d", 1).replacen("0300 00 00", "0300 00 01", 1);
+    let document = document(&run(&["decode", "--json", "--wqe", &entry]));
+    let broken: Vec<&str> =
+        document["decode"]["broken"].as_array().unwrap().iter().map(|rule| rule.as_str().unwrap()).collect();
+    assert_eq!(broken.len(), 3, "{broken:?}");
+    for (name, rule) in ["meta_desc", "comp_req", "reserved"].iter().zip(&broken) {
+        assert!(rule.starts_with(name), "{name}: {rule}");
+    }
+}
+
+#[test]
+fn a_receive_descriptor_is_an_entry_of_16_bytes() {
+    let output = run(&["decode", "--json", "--wqe", "00100000 00000000 0500 0020 550000c0"]);
+    let document = document(&output);
+    assert_eq!((status(&output), &document["decode"]["kind"]), (0, &"rx".into()));
+    for (name, value) in
+        [("buf_addr", "0x1000"), ("req_id", "5"), ("length", "8192"), ("lkey", "0x55"), ("first", "1")]
+    {
+        assert_eq!(field(&document, name), value, "{name}");
+    }
+    assert_eq!(status(&run(&["decode", "--wqe", "00100000 00000000 0500 0020 550000c1"])), 3);
+}
+
+#[test]
+fn a_completion_of_32_bytes_has_the_length_of_a_write_in_two_halves() {
+    // A receive of an RDMA write with immediate: 0x20010 bytes.
+    let entry = format!("0000 00 ad 0100 1000 0300 0900 efbeadde 0200 {}", "00".repeat(14));
+    let output = run(&["decode", "--json", "--cqe", &entry]);
+    let document = document(&output);
+    assert_eq!(status(&output), 0, "{document:#}");
+    assert_eq!((field(&document, "length"), field(&document, "imm")), ("131088", "0xdeadbeef"));
+}
+
+#[test]
+fn a_completion_cut_short_is_malformed() {
+    assert_eq!(status(&run(&["decode", "--cqe", "0700 07 23 6500"])), 2);
 }
