@@ -1,0 +1,235 @@
+//! Pages that a program maps: rings and doorbells, in sealed memory files that nobody can cut short
+//! under the engine. And memory that a program gives as a descriptor.
+
+use std::any::Any;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::ptr::{NonNull, null_mut};
+use std::sync::Arc;
+
+use softefa::device::{Doorbell, HostMemory, HostRange, Memory, MemoryFault, PAGE_BYTES, RingMemory};
+use softefa_abi::Errno;
+
+/// A shared map of a file, removed when it goes.
+struct Mapping {
+    start: NonNull<u8>,
+    length: usize,
+}
+
+// SAFETY: an address range of this process; access to it is the holder's matter.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    fn new(file: BorrowedFd<'_>, offset: u64, length: usize, writable: bool) -> Result<Self, Errno> {
+        let protection = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
+        let offset = libc::off_t::try_from(offset).map_err(|_| Errno::EINVAL)?;
+        // SAFETY: a new map at an address of the kernel's choice.
+        let start =
+            unsafe { libc::mmap(null_mut(), length, protection, libc::MAP_SHARED, file.as_raw_fd(), offset) };
+        match NonNull::new(start.cast::<u8>()) {
+            Some(start) if start.as_ptr().cast() != libc::MAP_FAILED => Ok(Self { start, length }),
+            _ => Err(Errno::of(&io::Error::last_os_error())),
+        }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `new`, unmapped once; who used it held this value.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.length) };
+    }
+}
+
+/// Zeroed pages that this process and a program share.
+pub(crate) struct Pages {
+    writable: OwnedFd,
+    readable: OwnedFd,
+    mapping: Arc<Mapping>,
+}
+
+impl Pages {
+    pub(crate) fn new(bytes: usize) -> Result<Self, Errno> {
+        let length = bytes.max(1).next_multiple_of(PAGE_BYTES);
+        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+        // SAFETY: a C string.
+        let descriptor = unsafe { libc::memfd_create(c"softefa".as_ptr(), flags) };
+        if descriptor < 0 {
+            return Err(Errno::of(&io::Error::last_os_error()));
+        }
+        // SAFETY: just made, and nobody else's.
+        let file = unsafe { File::from_raw_fd(descriptor) };
+        file.set_len(length as u64).map_err(|error| Errno::of(&error))?;
+        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+        // SAFETY: integers only.
+        if unsafe { libc::fcntl(descriptor, libc::F_ADD_SEALS, seals) } != 0 {
+            return Err(Errno::of(&io::Error::last_os_error()));
+        }
+        // What may be mapped for reading alone is given through a description that allows no more.
+        let path = format!("/proc/self/fd/{descriptor}");
+        let readable = OpenOptions::new().read(true).open(path).map_err(|error| Errno::of(&error))?;
+        let mapping = Arc::new(Mapping::new(file.as_fd(), 0, length, true)?);
+        Ok(Self { writable: file.into(), readable: readable.into(), mapping })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.mapping.length
+    }
+
+    /// A descriptor for the program.
+    pub(crate) fn descriptor(&self, writable: bool) -> Result<OwnedFd, Errno> {
+        let file = if writable { &self.writable } else { &self.readable };
+        file.try_clone().map_err(|error| Errno::of(&error))
+    }
+
+    /// `length` bytes from `offset` as a ring.
+    pub(crate) fn ring(&self, offset: usize, length: usize) -> Result<Arc<RingMemory>, Errno> {
+        if offset.checked_add(length).is_none_or(|end| end > self.len()) {
+            return Err(Errno::EINVAL);
+        }
+        let keep: Arc<dyn Any + Send + Sync> = self.mapping.clone();
+        // SAFETY: inside the map, which `keep` holds; the file is sealed, so that its pages stay;
+        // the other side is another process.
+        unsafe { RingMemory::given(self.mapping.start.add(offset), length, Some(keep)) }
+            .map_err(|_| Errno::EINVAL)
+    }
+}
+
+/// Bytes between doorbells of a page: a cache line each.
+const STRIDE: usize = 64;
+
+/// Pages of doorbells of one open device.
+#[derive(Default)]
+pub(crate) struct DoorbellPages {
+    pages: Vec<DoorbellPage>,
+}
+
+struct DoorbellPage {
+    pages: Arc<Pages>,
+    ring: Arc<RingMemory>,
+    used: u64,
+}
+
+/// A doorbell, and where it lies.
+pub(crate) struct PlacedDoorbell {
+    pub(crate) pages: Arc<Pages>,
+    pub(crate) doorbell: Doorbell,
+}
+
+impl DoorbellPages {
+    pub(crate) fn allocate(&mut self) -> Result<PlacedDoorbell, Errno> {
+        if self.pages.iter().all(|page| page.used == u64::MAX) {
+            let pages = Arc::new(Pages::new(PAGE_BYTES)?);
+            let ring = pages.ring(0, PAGE_BYTES)?;
+            self.pages.push(DoorbellPage { pages, ring, used: 0 });
+        }
+        let page = self.pages.iter_mut().find(|page| page.used != u64::MAX).ok_or(Errno::ENOMEM)?;
+        let slot = page.used.trailing_ones() as usize;
+        page.used |= 1 << slot;
+        let doorbell = Doorbell::new(page.ring.clone(), slot * STRIDE).map_err(|_| Errno::EINVAL)?;
+        doorbell.ring(0);
+        Ok(PlacedDoorbell { pages: page.pages.clone(), doorbell })
+    }
+
+    pub(crate) fn release(&mut self, placed: &PlacedDoorbell) {
+        for page in self.pages.iter_mut().filter(|page| Arc::ptr_eq(&page.pages, &placed.pages)) {
+            page.used &= !(1 << (placed.doorbell.offset() / STRIDE));
+        }
+    }
+}
+
+/// Memory that a program gave as a descriptor: a dma-buf, or a memory file in its place.
+pub(crate) enum Given {
+    /// Mapped: its pages cannot be taken away.
+    Mapped { memory: HostMemory, start: u64, writable: bool, _keep: Arc<dyn Any + Send + Sync> },
+    /// Reached by reads and writes, because whoever has the file could cut it short.
+    File { file: File },
+}
+
+impl Given {
+    /// Takes `length` bytes from `offset` of what `descriptor` is.
+    pub(crate) fn new(descriptor: OwnedFd, offset: u64, length: u64, writable: bool) -> Result<Self, Errno> {
+        let file = File::from(descriptor);
+        let end = offset.checked_add(length).ok_or(Errno::EINVAL)?;
+        // SAFETY: integers only.
+        let size = unsafe { libc::lseek(file.as_raw_fd(), 0, libc::SEEK_END) };
+        let size = u64::try_from(size).map_err(|_| Errno::EBADF)?;
+        if end > size || length == 0 {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: integers only.
+        let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
+        let is_file = file.metadata().is_ok_and(|metadata| metadata.is_file());
+        // A dma-buf has no seals and never changes its size.
+        let fixed = if seals >= 0 { seals & libc::F_SEAL_SHRINK != 0 } else { !is_file };
+        if !fixed {
+            let mut byte = [0];
+            file.read_exact_at(&mut byte, offset).map_err(|error| Errno::of(&error))?;
+            return Ok(Self::File { file });
+        }
+        let page = offset / PAGE_BYTES as u64 * PAGE_BYTES as u64;
+        let bytes = usize::try_from(end - page).map_err(|_| Errno::EINVAL)?;
+        let mapping = Arc::new(Mapping::new(file.as_fd(), page, bytes, writable)?);
+        // SAFETY: offset - page is less than the map's length.
+        let start = unsafe { mapping.start.add((offset - page) as usize) };
+        // SAFETY: mapped as long as `_keep` lives, which is held beside it; writable unless the
+        // region does not allow writing; nobody makes references to it.
+        let memory = unsafe { HostMemory::new(start, length as usize) };
+        Ok(Self::Mapped { memory, start: start.as_ptr() as u64, writable, _keep: mapping })
+    }
+}
+
+/// [`Given`] memory, which entries name from `address` on.
+pub(crate) struct GivenRegion {
+    pub(crate) given: Given,
+    pub(crate) address: u64,
+    /// Offset of the region's first byte in a file.
+    pub(crate) offset: u64,
+}
+
+impl GivenRegion {
+    fn file_offset(&self, address: u64) -> u64 {
+        address.wrapping_sub(self.address).wrapping_add(self.offset)
+    }
+
+    fn pointer(&self, start: u64, address: u64) -> u64 {
+        address.wrapping_sub(self.address).wrapping_add(start)
+    }
+}
+
+impl Memory for GivenRegion {
+    fn read(&self, address: u64, into: &mut [u8]) -> Result<(), MemoryFault> {
+        let fault = MemoryFault { address, length: into.len() as u64 };
+        match &self.given {
+            Given::Mapped { memory, start, .. } => memory.read(self.pointer(*start, address), into),
+            Given::File { file } => file.read_exact_at(into, self.file_offset(address)).map_err(|_| fault),
+        }
+    }
+
+    fn write(&self, address: u64, from: &[u8]) -> Result<(), MemoryFault> {
+        let fault = MemoryFault { address, length: from.len() as u64 };
+        match &self.given {
+            Given::Mapped { writable: false, .. } => Err(fault),
+            Given::Mapped { memory, start, .. } => memory.write(self.pointer(*start, address), from),
+            Given::File { file } => {
+                // Writing past the end would make the file longer, which memory does not do.
+                let at = self.file_offset(address);
+                let size = file.metadata().map_or(0, |metadata| metadata.len());
+                if at.checked_add(from.len() as u64).is_none_or(|end| end > size) {
+                    return Err(fault);
+                }
+                file.write_all_at(from, at).map_err(|_| fault)
+            }
+        }
+    }
+
+    fn host(&self, address: u64, length: u64) -> Option<HostRange> {
+        match &self.given {
+            Given::Mapped { memory, start, .. } => memory.host(self.pointer(*start, address), length),
+            Given::File { .. } => None,
+        }
+    }
+}

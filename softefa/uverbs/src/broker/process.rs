@@ -1,0 +1,149 @@
+//! A program's memory, read and written from outside by `process_vm_readv` and its sibling, as a
+//! kernel reads and writes it and an adapter reaches it.
+
+use std::fs;
+use std::io;
+
+use softefa::device::{Memory, MemoryFault};
+use softefa_abi::{Errno, UserMemory};
+
+/// A process whose memory this one may reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Process {
+    pid: libc::pid_t,
+}
+
+impl Process {
+    pub(crate) fn new(pid: libc::pid_t) -> Self {
+        Self { pid }
+    }
+
+    /// Copies `into.len()` bytes from the process's `address`.
+    pub(crate) fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Errno> {
+        if into.is_empty() {
+            return Ok(());
+        }
+        let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
+        let remote = libc::iovec { iov_base: address as *mut _, iov_len: into.len() };
+        // SAFETY: the local part is the slice; the kernel checks the remote part.
+        let moved = unsafe { libc::process_vm_readv(self.pid, &local, 1, &remote, 1, 0) };
+        whole(moved, into.len())
+    }
+
+    /// Copies `from` to the process's `address`.
+    pub(crate) fn write(&self, address: u64, from: &[u8]) -> Result<(), Errno> {
+        if from.is_empty() {
+            return Ok(());
+        }
+        let local = libc::iovec { iov_base: from.as_ptr().cast_mut().cast(), iov_len: from.len() };
+        let remote = libc::iovec { iov_base: address as *mut _, iov_len: from.len() };
+        // SAFETY: the local part is the slice, which is only read; the kernel checks the remote part.
+        let moved = unsafe { libc::process_vm_writev(self.pid, &local, 1, &remote, 1, 0) };
+        whole(moved, from.len())
+    }
+
+    /// Whether the range is mapped readable, and writable where that is asked.
+    pub(crate) fn maps(&self, start: u64, length: u64, writable: bool) -> Result<bool, Errno> {
+        let text =
+            fs::read_to_string(format!("/proc/{}/maps", self.pid)).map_err(|error| Errno::of(&error))?;
+        let Some(end) = start.checked_add(length) else { return Ok(false) };
+        Ok(covers(&text, start, end, writable))
+    }
+}
+
+fn whole(moved: isize, wanted: usize) -> Result<(), Errno> {
+    match usize::try_from(moved) {
+        Ok(moved) if moved == wanted => Ok(()),
+        // The kernel stops where the memory ends.
+        Ok(_) => Err(Errno::EFAULT),
+        Err(_) => Err(Errno::of(&io::Error::last_os_error())),
+    }
+}
+
+/// Whether the maps in `text` (as `/proc/PID/maps` lists them, in ascending order) cover the range.
+fn covers(text: &str, start: u64, end: u64, writable: bool) -> bool {
+    let mut reached = start;
+    for line in text.lines() {
+        if reached >= end {
+            break;
+        }
+        let Some((range, rest)) = line.split_once(' ') else { continue };
+        let Some((from, to)) = range.split_once('-') else { continue };
+        let (Ok(from), Ok(to)) = (u64::from_str_radix(from, 16), u64::from_str_radix(to, 16)) else {
+            continue;
+        };
+        if to <= reached {
+            continue;
+        }
+        let rights = rest.as_bytes();
+        let allowed = rights.first() == Some(&b'r') && (!writable || rights.get(1) == Some(&b'w'));
+        if from > reached || !allowed {
+            return false;
+        }
+        reached = to;
+    }
+    reached >= end
+}
+
+impl UserMemory for Process {
+    fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Errno> {
+        Process::read(self, address, into)
+    }
+}
+
+/// A registered part of a process's memory, which entries name by other addresses.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ProcessMemory {
+    pub(crate) process: Process,
+    /// The process's address less the entries' address, modulo 2^64.
+    pub(crate) shift: u64,
+}
+
+impl Memory for ProcessMemory {
+    fn read(&self, address: u64, into: &mut [u8]) -> Result<(), MemoryFault> {
+        let length = into.len() as u64;
+        let there = address.wrapping_add(self.shift);
+        self.process.read(there, into).map_err(|_| MemoryFault { address, length })
+    }
+
+    fn write(&self, address: u64, from: &[u8]) -> Result<(), MemoryFault> {
+        let length = from.len() as u64;
+        let there = address.wrapping_add(self.shift);
+        self.process.write(there, from).map_err(|_| MemoryFault { address, length })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAPS: &str = "1000-3000 rw-p 00000000 00:00 0\n3000-4000 r--p 00000000 00:00 0 [x]\n6000-7000 rw-p";
+
+    #[test]
+    fn adjacent_maps_cover_a_range_together() {
+        assert!(covers(MAPS, 0x1800, 0x3800, false));
+    }
+
+    #[test]
+    fn a_map_that_cannot_be_written_does_not_serve_writing() {
+        assert!(!covers(MAPS, 0x1800, 0x3800, true));
+        assert!(covers(MAPS, 0x1000, 0x3000, true));
+    }
+
+    #[test]
+    fn a_hole_is_not_covered() {
+        assert!(!covers(MAPS, 0x3000, 0x6800, false));
+        assert!(!covers(MAPS, 0x7000, 0x7001, false));
+    }
+
+    #[test]
+    fn bytes_of_a_process_are_read_and_written() {
+        let own = Process::new(std::process::id() as libc::pid_t);
+        let mut place = *b"before";
+        own.write(place.as_mut_ptr() as u64, b"after!").unwrap();
+        let mut copy = [0; 6];
+        own.read(place.as_ptr() as u64, &mut copy).unwrap();
+        assert_eq!(&copy, b"after!");
+        assert_eq!(own.read(8, &mut copy), Err(Errno::EFAULT));
+    }
+}

@@ -1,0 +1,380 @@
+//! Completion queues and queue pairs of an open device: their pages, doorbells and states.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use efa_gda_wire::{EntrySize, QueueKey, QueuePairNumber, RX_DESCRIPTOR_BYTES, RequestIdWidth};
+use softefa::device::{
+    CompletionBacking, CompletionQueueAttr, CompletionQueueNumber, Memory, PAGE_BYTES, QueuePairAttr,
+    QueuePairState, RnrRetry,
+};
+use softefa_abi::sys::*;
+use softefa_abi::{
+    Answer, CreateCompletionQueue, CreateQueuePair, Errno, GivenMemory, ModifyQueuePair,
+    QueuePairCapabilities, encode,
+};
+
+use super::context::{Context, Descriptors, Map, Object, errno};
+use super::pages::{DoorbellPages, Given, GivenRegion, Pages, PlacedDoorbell};
+use super::process::ProcessMemory;
+
+/// Bytes of a completion, the only size that the adapter writes.
+const COMPLETION_BYTES: u32 = 32;
+/// Retries that mean for ever.
+const RNR_FOREVER: u8 = 7;
+
+/// A completion queue of an open device.
+pub(super) struct CompletionObject {
+    pub(super) number: CompletionQueueNumber,
+    maps: Vec<u64>,
+    doorbell: Option<PlacedDoorbell>,
+}
+
+/// A queue pair of an open device.
+pub(super) struct QueuePairObject {
+    pub(super) number: QueuePairNumber,
+    capabilities: QueuePairCapabilities,
+    /// `IB_QPS_*`, as the program set it.
+    state: u8,
+    queue_key: u32,
+    rnr_retry: u8,
+    maps: Vec<u64>,
+    doorbells: Vec<PlacedDoorbell>,
+}
+
+impl CompletionObject {
+    pub(super) fn release(self, maps: &mut BTreeMap<u64, Map>, doorbells: &mut DoorbellPages) {
+        self.maps.iter().for_each(|key| drop(maps.remove(key)));
+        self.doorbell.iter().for_each(|doorbell| doorbells.release(doorbell));
+    }
+}
+
+impl QueuePairObject {
+    pub(super) fn release(self, maps: &mut BTreeMap<u64, Map>, doorbells: &mut DoorbellPages) {
+        self.maps.iter().for_each(|key| drop(maps.remove(key)));
+        self.doorbells.iter().for_each(|doorbell| doorbells.release(doorbell));
+    }
+}
+
+impl Context {
+    pub(super) fn create_completion_queue(
+        &mut self,
+        wanted: &CreateCompletionQueue,
+        given: &mut Descriptors,
+        answer: &mut Answer<'_>,
+    ) -> Result<(), Errno> {
+        let limits = self.adapter.config().limits;
+        if wanted.entry_size != COMPLETION_BYTES || wanted.sub_queues != 1 {
+            return Err(Errno::EINVAL);
+        }
+        if wanted.entries == 0 || wanted.entries > limits.max_cq_depth {
+            return Err(Errno::EINVAL);
+        }
+        let notify = u32::from(wanted.flags) & EFA_CREATE_CQ_WITH_COMPLETION_CHANNEL != 0;
+        if wanted.channel || notify {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let entries = wanted.entries.next_power_of_two();
+        let bytes = u64::from(entries) * u64::from(COMPLETION_BYTES);
+        let (backing, pages) = match wanted.memory {
+            None => {
+                let pages = Arc::new(Pages::new(bytes as usize)?);
+                (CompletionBacking::Given(pages.ring(0, bytes as usize)?), Some(pages))
+            }
+            Some((_, length)) if length < bytes => return Err(Errno::EINVAL),
+            Some((memory, length)) => (self.external(memory, length, given)?, None),
+        };
+        let doorbell = if self.shared.completion_doorbells { Some(self.doorbells.allocate()?) } else { None };
+        let attr = CompletionQueueAttr {
+            entries,
+            backing,
+            doorbell: false,
+            doorbell_at: doorbell.as_ref().map(|placed| placed.doorbell.clone()),
+        };
+        let made = match self.adapter.create_completion_queue(attr) {
+            Ok(made) => made,
+            Err(error) => {
+                doorbell.iter().for_each(|doorbell| self.doorbells.release(doorbell));
+                return Err(errno(error));
+            }
+        };
+        let mut maps = Vec::new();
+        let mut driver = efa_ibv_create_cq_resp { cq_idx: made.number.get(), ..Default::default() };
+        if let Some(pages) = &pages {
+            driver.q_mmap_size = pages.len() as u64;
+            driver.q_mmap_key = self.insert_map(pages, 0, pages.len() as u64, false);
+            maps.push(driver.q_mmap_key);
+        }
+        if let Some(placed) = &doorbell {
+            driver.comp_mask |= EFA_CREATE_CQ_RESP_DB_OFF;
+            driver.db_off = placed.doorbell.offset() as u32;
+            driver.db_mmap_key = self.insert_map(&placed.pages, 0, PAGE_BYTES as u64, true);
+            maps.push(driver.db_mmap_key);
+        }
+        let handle =
+            self.insert(Object::Completion(CompletionObject { number: made.number, maps, doorbell }))?;
+        answer.put_handle(UVERBS_ATTR_CREATE_CQ_HANDLE, handle);
+        answer.put(UVERBS_ATTR_CREATE_CQ_RESP_CQE, &made.num_entries.to_ne_bytes());
+        let driver = encode!(efa_ibv_create_cq_resp {
+            comp_mask: driver.comp_mask,
+            q_mmap_key: driver.q_mmap_key,
+            q_mmap_size: driver.q_mmap_size,
+            cq_idx: driver.cq_idx,
+            db_off: driver.db_off,
+            db_mmap_key: driver.db_mmap_key,
+        });
+        answer.put(UVERBS_ATTR_UHW_OUT, &driver);
+        Ok(())
+    }
+
+    /// Memory that the program gives for completions.
+    fn external(
+        &self,
+        memory: GivenMemory,
+        length: u64,
+        given: &mut Descriptors,
+    ) -> Result<CompletionBacking, Errno> {
+        let (memory, address): (Arc<dyn Memory>, u64) = match memory {
+            GivenMemory::Process(start) => {
+                if !self.process.maps(start, length, true)? {
+                    return Err(Errno::EFAULT);
+                }
+                (Arc::new(ProcessMemory { process: self.process, shift: 0 }), start)
+            }
+            GivenMemory::Descriptor(index, offset) => {
+                let given = Given::new(given.take(index)?, offset, length, true)?;
+                (Arc::new(GivenRegion { given, address: 0, offset }), 0)
+            }
+        };
+        Ok(CompletionBacking::Through { memory, address })
+    }
+
+    fn completion(&self, handle: u32) -> Result<CompletionQueueNumber, Errno> {
+        match self.objects.get(&handle) {
+            Some(Object::Completion(queue)) => Ok(queue.number),
+            _ => Err(Errno::ENOENT),
+        }
+    }
+
+    pub(super) fn create_queue_pair(
+        &mut self,
+        wanted: &CreateQueuePair,
+        answer: &mut Answer<'_>,
+    ) -> Result<(), Errno> {
+        let pd = self.domain(wanted.domain)?;
+        let (send_cq, receive_cq) = (self.completion(wanted.send_cq)?, self.completion(wanted.receive_cq)?);
+        let shape = Shape::new(wanted)?;
+        let mut sq = None;
+        let mut doorbells = vec![self.doorbells.allocate()?];
+        let made = self.rings(&shape, &mut doorbells).and_then(|(pages, rq_pages)| {
+            let attr = QueuePairAttr {
+                send_cq,
+                receive_cq,
+                sq_depth: shape.sq_depth,
+                entry_size: shape.entry_size,
+                rq_depth: shape.rq_depth,
+                request_ids: shape.request_ids,
+                rnr_retry: RnrRetry::Forever,
+                unsolicited_write_receive: shape.unsolicited,
+                state: QueuePairState::Idle,
+                first_counter: self.shared.first_counter,
+                sq_memory: Some(pages.ring(0, shape.sq_bytes())?),
+                rq_memory: rq_pages.as_ref().map(|pages| pages.ring(0, shape.rq_bytes())).transpose()?,
+                sq_doorbell: Some(doorbells[0].doorbell.clone()),
+                rq_doorbell: doorbells.get(1).map(|placed| placed.doorbell.clone()),
+                ..QueuePairAttr::new(pd, send_cq)
+            };
+            let made = self.adapter.create_queue_pair(attr).map_err(errno)?;
+            sq = Some((pages, rq_pages));
+            Ok(made)
+        });
+        let (made, (pages, rq_pages)) = match (made, sq) {
+            (Ok(made), Some(pages)) => (made, pages),
+            (made, _) => {
+                doorbells.iter().for_each(|doorbell| self.doorbells.release(doorbell));
+                return Err(made.err().unwrap_or(Errno::ENOMEM));
+            }
+        };
+        let page = PAGE_BYTES as u64;
+        let llq = self.insert_map(&pages, 0, pages.len() as u64, true);
+        let sq_doorbell = self.insert_map(&doorbells[0].pages, 0, page, true);
+        let mut maps = vec![llq, sq_doorbell];
+        let mut rq = (0, 0, 0, 0);
+        if let (Some(pages), Some(placed)) = (&rq_pages, doorbells.get(1)) {
+            let ring = self.insert_map(pages, 0, pages.len() as u64, true);
+            let doorbell = self.insert_map(&placed.pages, 0, page, true);
+            rq = (ring, pages.len() as u64, doorbell, placed.doorbell.offset() as u32);
+            maps.extend([ring, doorbell]);
+        }
+        let driver = encode!(efa_ibv_create_qp_resp {
+            rq_db_offset: rq.3,
+            sq_db_offset: doorbells[0].doorbell.offset() as u32,
+            rq_mmap_key: rq.0,
+            rq_mmap_size: rq.1,
+            rq_db_mmap_key: rq.2,
+            sq_db_mmap_key: sq_doorbell,
+            llq_desc_mmap_key: llq,
+        });
+        let handle = self.insert(Object::QueuePair(QueuePairObject {
+            number: made.number,
+            capabilities: wanted.capabilities,
+            state: IB_QPS_RESET as u8,
+            queue_key: 0,
+            rnr_retry: 0,
+            maps,
+            doorbells,
+        }))?;
+        answer.put_handle(UVERBS_ATTR_CREATE_QP_HANDLE, handle);
+        answer.put(UVERBS_ATTR_CREATE_QP_RESP_CAP, &capabilities(&wanted.capabilities));
+        answer.put(UVERBS_ATTR_CREATE_QP_RESP_QP_NUM, &u32::from(made.number.get()).to_ne_bytes());
+        answer.put(UVERBS_ATTR_UHW_OUT, &driver);
+        Ok(())
+    }
+
+    /// Pages of the rings, and the doorbell of the second where there is one.
+    fn rings(
+        &mut self,
+        shape: &Shape,
+        doorbells: &mut Vec<PlacedDoorbell>,
+    ) -> Result<(Arc<Pages>, Option<Arc<Pages>>), Errno> {
+        let limits = self.adapter.config().limits;
+        if shape.sq_bytes() > limits.llq_bytes as usize || shape.rq_depth > limits.max_rq_depth {
+            return Err(Errno::EINVAL);
+        }
+        let pages = Arc::new(Pages::new(shape.sq_bytes())?);
+        let mut rq_pages = None;
+        if shape.rq_depth > 0 {
+            rq_pages = Some(Arc::new(Pages::new(shape.rq_bytes())?));
+            doorbells.push(self.doorbells.allocate()?);
+        }
+        Ok((pages, rq_pages))
+    }
+
+    pub(super) fn modify_queue_pair(&mut self, wanted: &ModifyQueuePair) -> Result<(), Errno> {
+        let Some(Object::QueuePair(queue_pair)) = self.objects.get_mut(&wanted.handle) else {
+            return Err(Errno::ENOENT);
+        };
+        let number = queue_pair.number;
+        let next = wanted.state.unwrap_or(queue_pair.state);
+        let (from, to) = (u32::from(queue_pair.state), u32::from(next));
+        let allowed = matches!(
+            (from, to),
+            (_, IB_QPS_ERR)
+                | (IB_QPS_RESET, IB_QPS_INIT)
+                | (IB_QPS_INIT, IB_QPS_INIT | IB_QPS_RTR)
+                | (IB_QPS_RTR, IB_QPS_RTS)
+                | (IB_QPS_RTS, IB_QPS_RTS | IB_QPS_SQD)
+                | (IB_QPS_SQD, IB_QPS_SQD | IB_QPS_RTS)
+                | (IB_QPS_SQE, IB_QPS_RTS)
+                | (IB_QPS_RESET, IB_QPS_RESET)
+        );
+        if !allowed {
+            return Err(Errno::EINVAL);
+        }
+        if let Some(key) = wanted.queue_key {
+            self.adapter.set_queue_key(number, QueueKey::new(key)).map_err(errno)?;
+            queue_pair.queue_key = key;
+        }
+        if let Some(times) = wanted.rnr_retry {
+            let retry = match times {
+                RNR_FOREVER => RnrRetry::Forever,
+                0..RNR_FOREVER => RnrRetry::Times(times),
+                _ => return Err(Errno::EINVAL),
+            };
+            self.adapter.set_rnr_retry(number, retry).map_err(errno)?;
+            queue_pair.rnr_retry = times;
+        }
+        let state = match to {
+            IB_QPS_RTR | IB_QPS_RTS => Some(QueuePairState::Ready),
+            IB_QPS_ERR => Some(QueuePairState::Error),
+            _ => None,
+        };
+        if let Some(state) = state {
+            self.adapter.set_queue_pair_state(number, state).map_err(errno)?;
+        }
+        queue_pair.state = next;
+        Ok(())
+    }
+
+    pub(super) fn query_queue_pair(&self, handle: u32, answer: &mut Answer<'_>) -> Result<(), Errno> {
+        let Some(Object::QueuePair(queue_pair)) = self.objects.get(&handle) else {
+            return Err(Errno::ENOENT);
+        };
+        let failed = self.adapter.queue_pair_state(queue_pair.number) == Ok(QueuePairState::Error);
+        let state = if failed { IB_QPS_ERR as u8 } else { queue_pair.state };
+        let caps = &queue_pair.capabilities;
+        let bytes = encode!(ib_uverbs_query_qp_resp {
+            max_send_wr: caps.max_send_wr,
+            max_recv_wr: caps.max_recv_wr,
+            max_send_sge: caps.max_send_sge,
+            max_recv_sge: caps.max_recv_sge,
+            max_inline_data: caps.max_inline_data,
+            qkey: queue_pair.queue_key,
+            qp_state: state,
+            cur_qp_state: state,
+            port_num: 1,
+            rnr_retry: queue_pair.rnr_retry,
+        });
+        answer.put(UVERBS_ATTR_CORE_OUT, &bytes);
+        Ok(())
+    }
+}
+
+fn capabilities(given: &QueuePairCapabilities) -> Vec<u8> {
+    encode!(ib_uverbs_qp_cap {
+        max_send_wr: given.max_send_wr,
+        max_recv_wr: given.max_recv_wr,
+        max_send_sge: given.max_send_sge,
+        max_recv_sge: given.max_recv_sge,
+        max_inline_data: given.max_inline_data,
+    })
+}
+
+/// A queue pair's rings, from the sizes that a program states twice.
+struct Shape {
+    sq_depth: u32,
+    entry_size: EntrySize,
+    rq_depth: u32,
+    request_ids: RequestIdWidth,
+    unsolicited: bool,
+}
+
+impl Shape {
+    fn new(wanted: &CreateQueuePair) -> Result<Self, Errno> {
+        let reliable =
+            wanted.kind == u64::from(IB_UVERBS_QPT_DRIVER) && wanted.driver_kind == EFA_QP_DRIVER_TYPE_SRD;
+        // Datagrams go over the same reliable wire: a lossless network is one that UD may have.
+        let datagram = wanted.kind == u64::from(IB_UVERBS_QPT_UD);
+        let flags = u32::from(wanted.flags);
+        let known = EFA_CREATE_QP_WITH_UNSOLICITED_WRITE_RECV | EFA_CREATE_QP_WITH_SQ_64_BIT_REQ_ID;
+        if !(reliable || datagram) || flags & !known != 0 {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let sq_depth = wanted.capabilities.max_send_wr;
+        if sq_depth == 0 || !sq_depth.is_power_of_two() || !wanted.sq_bytes.is_multiple_of(sq_depth) {
+            return Err(Errno::EINVAL);
+        }
+        let entry_size = EntrySize::try_from(wanted.sq_bytes / sq_depth).map_err(|_| Errno::EINVAL)?;
+        let descriptor = RX_DESCRIPTOR_BYTES as u32;
+        let rq_depth = wanted.rq_bytes / descriptor;
+        if !wanted.rq_bytes.is_multiple_of(descriptor) || !(rq_depth == 0 || rq_depth.is_power_of_two()) {
+            return Err(Errno::EINVAL);
+        }
+        let wide = flags & EFA_CREATE_QP_WITH_SQ_64_BIT_REQ_ID != 0;
+        Ok(Self {
+            sq_depth,
+            entry_size,
+            rq_depth,
+            request_ids: if wide { RequestIdWidth::Bits64 } else { RequestIdWidth::Bits16 },
+            unsolicited: flags & EFA_CREATE_QP_WITH_UNSOLICITED_WRITE_RECV != 0,
+        })
+    }
+
+    fn sq_bytes(&self) -> usize {
+        self.sq_depth as usize * self.entry_size.bytes()
+    }
+
+    fn rq_bytes(&self) -> usize {
+        self.rq_depth as usize * RX_DESCRIPTOR_BYTES
+    }
+}

@@ -1,0 +1,328 @@
+//! The command: `softefa run` and `softefa serve`.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io::{self, Write as _};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use softefa::device::Adapter;
+use softefa_abi::protocol::SOCKET_VARIABLE;
+
+use crate::broker::Broker;
+use crate::{compare, sysfs};
+
+/// What a broken rule makes of an exit status that would be 0.
+const VIOLATIONS: u8 = 3;
+const USAGE: u8 = 2;
+const PRELOAD: &str = "libsoftefa_preload.so";
+/// How long devices may stay open after the program ended.
+const LAST_CLOSE: Duration = Duration::from_secs(2);
+
+const HELP: &str = "\
+softefa run [--adapters N] [--quiet] -- PROGRAM [ARGUMENT…]
+    Runs PROGRAM, and what it starts, on N software EFA adapters (1 unless said).
+    With SOFTEFA_SOCKET set, on those of the broker there.
+    Exit status: the program's; 3 where it was 0 and a rule was broken.
+softefa serve --socket PATH [--adapters N]
+    A broker for several runs; ends at SIGINT or SIGTERM with the report.
+softefa compare CAPTURE REQUESTS
+    Compares entries captured with SOFTEFA_CAPTURE with what the requests encode to.
+
+docs/softefa.md says what is modelled and which SOFTEFA_* variables there are.
+";
+
+/// The command line.
+struct Options {
+    adapters: usize,
+    quiet: bool,
+    socket: Option<PathBuf>,
+    rest: Vec<OsString>,
+}
+
+/// Does what the arguments say.
+pub fn main(arguments: Vec<OsString>) -> ExitCode {
+    let mut arguments = arguments.into_iter();
+    let result = match arguments.next().as_deref().and_then(OsStr::to_str) {
+        Some("run") => options(arguments).and_then(|options| run(&options)),
+        Some("serve") => options(arguments).and_then(|options| serve(&options)),
+        Some("compare") => compare::main(arguments.collect()),
+        Some("-h" | "--help" | "help") => {
+            print!("{HELP}");
+            Ok(0)
+        }
+        _ => Err(Failure::Usage("run, serve or compare is expected".into())),
+    };
+    match result {
+        Ok(status) => ExitCode::from(status),
+        Err(Failure::Usage(text)) => {
+            eprintln!("softefa: {text}\n\n{HELP}");
+            ExitCode::from(USAGE)
+        }
+        Err(Failure::Other(text)) => {
+            eprintln!("softefa: {text}");
+            ExitCode::from(1)
+        }
+    }
+}
+
+/// Why the command failed.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The command line is wrong.
+    Usage(String),
+    /// Anything else, in words.
+    Other(String),
+}
+
+impl Failure {
+    pub(crate) fn io(what: &str, path: &Path, error: &io::Error) -> Self {
+        Self::Other(format!("{what} {}: {error}", path.display()))
+    }
+}
+
+fn options(mut arguments: impl Iterator<Item = OsString>) -> Result<Options, Failure> {
+    let mut options = Options { adapters: 1, quiet: false, socket: None, rest: Vec::new() };
+    while let Some(argument) = arguments.next() {
+        let mut value =
+            |name: &str| arguments.next().ok_or_else(|| Failure::Usage(format!("{name} needs a value")));
+        match argument.to_str() {
+            Some("--adapters") => {
+                let given = value("--adapters")?;
+                let number = given.to_str().and_then(|text| text.parse().ok());
+                options.adapters = number.filter(|number| (1..=16).contains(number)).ok_or_else(|| {
+                    Failure::Usage(format!(
+                        "--adapters {}: a number from 1 to 16 is expected",
+                        given.display()
+                    ))
+                })?;
+            }
+            Some("--socket") => options.socket = Some(value("--socket")?.into()),
+            Some("--quiet") => options.quiet = true,
+            Some("--") => {
+                options.rest.extend(arguments);
+                break;
+            }
+            Some(text) if text.starts_with('-') => {
+                return Err(Failure::Usage(format!("{text} is not an option")));
+            }
+            _ => {
+                options.rest.push(argument);
+                options.rest.extend(arguments);
+                break;
+            }
+        }
+    }
+    Ok(options)
+}
+
+/// A private directory that goes with this value.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Result<Self, Failure> {
+        let base = std::env::temp_dir();
+        for attempt in 0..100_u32 {
+            let path = base.join(format!("softefa.{}.{attempt}", std::process::id()));
+            let made =
+                std::os::unix::fs::DirBuilderExt::mode(&mut fs::DirBuilder::new(), 0o700).create(&path);
+            match made {
+                Ok(()) => return Ok(Self(path)),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(Failure::io("cannot make", &path, &error)),
+            }
+        }
+        Err(Failure::Other(format!("{} is full of softefa.* directories; remove them", base.display())))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // What cannot be removed is left in the temporary directory.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The library to preload: beside this program, or where `SOFTEFA_PRELOAD` says.
+fn preload() -> Result<PathBuf, Failure> {
+    let path = match std::env::var_os("SOFTEFA_PRELOAD") {
+        Some(path) => PathBuf::from(path),
+        None => {
+            let own =
+                std::env::current_exe().map_err(|error| Failure::Other(format!("where am I? {error}")))?;
+            own.with_file_name(PRELOAD)
+        }
+    };
+    if path.is_file() {
+        return Ok(path);
+    }
+    Err(Failure::Other(format!(
+        "{} is missing; build it (cargo build -p softefa-preload) or name it in SOFTEFA_PRELOAD",
+        path.display()
+    )))
+}
+
+fn run(options: &Options) -> Result<u8, Failure> {
+    let Some((program, arguments)) = options.rest.split_first() else {
+        return Err(Failure::Usage("a program to run is expected after --".into()));
+    };
+    let preload = preload()?;
+    let scratch = Scratch::new()?;
+    let foreign = options.socket.clone().or_else(|| std::env::var_os(SOCKET_VARIABLE).map(PathBuf::from));
+    let (socket, broker) = match foreign {
+        Some(socket) => (socket, None),
+        None => {
+            let socket = scratch.0.join("socket");
+            let broker =
+                Broker::start(&socket, options.adapters).map_err(|e| Failure::Other(e.to_string()))?;
+            (socket, Some(broker))
+        }
+    };
+    let sys = scratch.0.join("sys");
+    sysfs::make(&sys, options.adapters).map_err(|error| Failure::io("cannot make", &sys, &error))?;
+    let mut libraries = preload.into_os_string();
+    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+        libraries.push(":");
+        libraries.push(others);
+    }
+    let signals = Signals::watch();
+    let mut child = Command::new(program)
+        .args(arguments)
+        .env("LD_PRELOAD", libraries)
+        .env("SYSFS_PATH", &sys)
+        .env(SOCKET_VARIABLE, &socket)
+        .spawn()
+        .map_err(|error| Failure::io("cannot run", Path::new(program), &error))?;
+    signals.pass_to(child.id() as i32);
+    let status = child.wait().map_err(|error| Failure::Other(format!("waiting for the program: {error}")))?;
+    signals.pass_to(0);
+    let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)) as u8;
+    let Some(broker) = broker else { return Ok(code) };
+    // Closing is noticed by the broker's threads; bounded, as programs may leave others behind.
+    let limit = Instant::now() + LAST_CLOSE;
+    while broker.open_devices() > 0 && Instant::now() < limit {
+        thread::sleep(Duration::from_millis(1));
+    }
+    let violations = finish(&broker, options.quiet)?;
+    Ok(if code == 0 && violations { VIOLATIONS } else { code })
+}
+
+fn serve(options: &Options) -> Result<u8, Failure> {
+    let socket = options.socket.clone().or_else(|| std::env::var_os(SOCKET_VARIABLE).map(PathBuf::from));
+    let socket = socket.ok_or_else(|| Failure::Usage("--socket PATH is expected".into()))?;
+    if !options.rest.is_empty() {
+        return Err(Failure::Usage("serve takes no program".into()));
+    }
+    let signals = Signals::watch();
+    let broker =
+        Broker::start(&socket, options.adapters).map_err(|error| Failure::Other(error.to_string()))?;
+    eprintln!("softefa: {} adapters at {}", options.adapters, socket.display());
+    signals.wait();
+    Ok(if finish(&broker, options.quiet)? { VIOLATIONS } else { 0 })
+}
+
+/// Report and capture at the end. Whether a rule was broken.
+fn finish(broker: &Broker, quiet: bool) -> Result<bool, Failure> {
+    let mut violations = false;
+    for (index, adapter) in broker.adapters().iter().enumerate() {
+        violations |= report(index, adapter, quiet);
+    }
+    if let Some(path) = std::env::var_os("SOFTEFA_CAPTURE").map(PathBuf::from) {
+        capture(broker.adapters(), &path).map_err(|error| Failure::io("cannot write", &path, &error))?;
+    }
+    Ok(violations)
+}
+
+fn report(index: usize, adapter: &Adapter, quiet: bool) -> bool {
+    let name = sysfs::device_name(index);
+    let counts = adapter.statistics();
+    if !quiet {
+        eprintln!(
+            "softefa: {name}: {} doorbells, {} entries, {} bytes, {} receives, {} completions ({} errors), {} violations",
+            counts.doorbells,
+            counts.entries,
+            counts.bytes,
+            counts.receives,
+            counts.completions,
+            counts.errors,
+            counts.violations
+        );
+        for warning in adapter.warnings() {
+            eprintln!("softefa: {name}: warning: {warning}");
+        }
+    }
+    for violation in adapter.violations() {
+        eprintln!("softefa: {name}: VIOLATION: {violation}");
+    }
+    counts.violations > 0
+}
+
+/// One line an entry: adapter, queue pair, count, bytes.
+fn capture(adapters: &[Arc<Adapter>], path: &Path) -> io::Result<()> {
+    let mut file = io::BufWriter::new(fs::File::create(path)?);
+    for (index, adapter) in adapters.iter().enumerate() {
+        for entry in adapter.captured() {
+            write!(file, "{index} {} {} ", entry.queue_pair.get(), entry.counter)?;
+            for byte in entry.bytes {
+                write!(file, "{byte:02x}")?;
+            }
+            writeln!(file)?;
+        }
+    }
+    file.flush()
+}
+
+/// SIGINT, SIGTERM and SIGHUP, taken by a thread of their own, so that the report is made whatever
+/// ends the program.
+struct Signals {
+    set: libc::sigset_t,
+    child: Arc<AtomicI32>,
+}
+
+impl Signals {
+    /// Blocks them in this thread and those that it starts; programs that are started get them back.
+    fn watch() -> Self {
+        // SAFETY: all zeros is a valid set, and the calls only fill and read it.
+        let set = unsafe {
+            let mut set: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&raw mut set);
+            for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+                libc::sigaddset(&raw mut set, signal);
+            }
+            libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+            set
+        };
+        Self { set, child: Arc::new(AtomicI32::new(0)) }
+    }
+
+    fn wait(&self) -> i32 {
+        let mut signal = 0;
+        // SAFETY: a set and a place for the number.
+        unsafe { libc::sigwait(&self.set, &raw mut signal) };
+        signal
+    }
+
+    /// From now on the process gets them; 0 for none.
+    fn pass_to(&self, child: i32) {
+        if self.child.swap(child, Ordering::AcqRel) != 0 || child == 0 {
+            return;
+        }
+        let watcher = Self { set: self.set, child: self.child.clone() };
+        // Without the thread they stay blocked, and the program is ended by its own means.
+        let _ = thread::Builder::new().name("softefa-signals".into()).spawn(move || {
+            loop {
+                let signal = watcher.wait();
+                let child = watcher.child.load(Ordering::Acquire);
+                if child > 0 {
+                    // SAFETY: integers only; the process is a child that was not waited for.
+                    unsafe { libc::kill(child, signal) };
+                }
+            }
+        });
+    }
+}
