@@ -9,9 +9,11 @@
 //! - [`verbs`]: the same queues through rdma-core alone.
 //! - [`gpu`]: opening a GPU, and making queue memory reachable from it.
 //! - [`exposure`]: what a provider exposed, checked.
+//! - [`doorbell`]: rung by the device, or by a host thread from a record.
 //! - [`queue`]: the mapped queue that a kernel receives.
 //! - [`executor`]: device code on the CPU, for tests and for machines without a GPU.
 
+pub mod doorbell;
 pub mod executor;
 pub mod exposure;
 pub mod fabric;

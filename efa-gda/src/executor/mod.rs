@@ -41,6 +41,17 @@ pub enum DeviceError {
     /// A completion of another queue pair, or of a kind not expected.
     #[error("a completion that does not belong to this queue pair")]
     BadCompletion,
+    /// The host rang nothing for a doorbell record that no device code leaves.
+    #[error(
+        "the doorbell record ran backwards, past the ring, or over an entry that was not written; the host rang \
+         nothing for it, and the queue is poisoned"
+    )]
+    BadRecord,
+    /// Nobody rings for the queue.
+    #[error(
+        "the host thread that rings for this queue has stopped; destroy the queue, and start another ringer"
+    )]
+    NotRung,
     /// The kernel never wrote a result.
     #[error("the kernel did not run to its end")]
     NotRun,
@@ -66,6 +77,8 @@ pub fn outcome(status: u32) -> Result<(), DeviceError> {
         device::EFA_GDA_BAD_ARGUMENT => DeviceError::BadArgument,
         device::EFA_GDA_UNSUPPORTED => DeviceError::Unsupported,
         device::EFA_GDA_BAD_COMPLETION => DeviceError::BadCompletion,
+        device::EFA_GDA_BAD_RECORD => DeviceError::BadRecord,
+        device::EFA_GDA_NOT_RUNG => DeviceError::NotRung,
         device::EFA_GDA_NOT_RUN => DeviceError::NotRun,
         other => DeviceError::Unknown(other),
     })

@@ -60,6 +60,9 @@ pub enum Error {
         /// Its minor capability.
         minor: i32,
     },
+    /// The queue cannot be rung so.
+    #[error(transparent)]
+    Doorbell(Box<dyn std::error::Error + Send + Sync>),
     /// NVRTC refused the kernels.
     #[error("the kernels do not compile for {architecture}: {log}")]
     Compile {

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use efa_gda_sys::device::{
-    EFA_GDA_INBOX_ENTRY, EFA_GDA_NOT_RUN, EFA_GDA_SQ_INLINE_WRITE, efa_gda_inbox, efa_gda_queue,
+    EFA_GDA_INBOX_ENTRY, EFA_GDA_NOT_RUN, EFA_GDA_SQ_INLINE_WRITE, efa_gda_inbox, efa_gda_queue, efa_gda_sq,
 };
 use efa_gda_wire::{LocalKey, Peer, ProcessingHints, QueuePairNumber};
 
 use super::backing::{Backing, Libfabric};
 use super::geometry::{Geometry, geometry};
+use crate::doorbell::{Alarm, Served};
 use crate::executor::{DeviceError, outcome};
 use crate::exposure::{Exposure, ExposureError};
 use crate::fabric::{self, Buffer, Enabled, Endpoint, FabricAddress, GdaOps, Limits};
@@ -68,13 +69,25 @@ pub struct AbortFlag(Arc<AtomicU32>);
 impl AbortFlag {
     /// Ends waits with [`DeviceError::Aborted`], now and until [`Self::lower`].
     pub fn raise(&self) {
-        self.0.store(1, Ordering::Release);
+        swap_word(&self.0, 0, 1);
     }
 
-    /// Lets waits run again.
+    /// Lets waits run again; not those of a queue that nobody rings for.
     pub fn lower(&self) {
-        self.0.store(0, Ordering::Release);
+        swap_word(&self.0, 1, 0);
     }
+}
+
+impl Alarm for AbortFlag {
+    fn raise(&self, status: u32) {
+        self.0.store(status, Ordering::Release);
+    }
+}
+
+/// Raises or lowers an abort word, where it does not hold an alarm.
+pub(super) fn swap_word(word: &AtomicU32, from: u32, to: u32) {
+    // Whatever else it holds stays.
+    let _ = word.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
 }
 
 /// A queue that kernels post to: through libfabric, or through rdma-core alone
@@ -82,7 +95,9 @@ impl AbortFlag {
 /// flight after that.
 #[derive(Debug)]
 pub struct MappedQueue<B: Backing = Libfabric> {
-    /// First, so that it is the first to go: the queue pair is destroyed before the struct that
+    /// Before the endpoint: the ringer touches its doorbell and its ring. None: the device rings.
+    pub(super) served: Option<Served>,
+    /// First of the rest, so that it is the first to go: the queue pair is destroyed before the struct that
     /// describes it, and before memory that the adapter may reach (which it retains).
     pub(super) backing: B,
     exposure: Exposure,
@@ -198,7 +213,7 @@ impl<B: Backing> MappedQueue<B> {
             shared.inbox = efa_gda_inbox { entries: inbox.as_ptr(), num_entries: entries, reserved: 0 };
         }
         let shared = Box::new(UnsafeCell::new(shared));
-        Ok(Self { backing, exposure, number, shared, abort, _inbox: inbox, lost: 0 })
+        Ok(Self { served: None, backing, exposure, number, shared, abort, _inbox: inbox, lost: 0 })
     }
 
     /// The queue, with hints for every entry from now on.
@@ -282,7 +297,7 @@ impl<B: Backing> MappedQueue<B> {
     pub fn poison(&self) -> Option<DeviceError> {
         // SAFETY: as in `in_flight`.
         let status = unsafe { (&raw const (*self.shared.get()).error.poison).read_volatile() };
-        outcome(status).err()
+        outcome(status).err().or_else(|| Some(self.served.as_ref()?.ended()?.error()))
     }
 
     /// Closes the queue in order: nothing may be in flight.
@@ -304,7 +319,9 @@ impl<B: Backing> MappedQueue<B> {
     /// # Errors
     /// The answer of the layer below where the endpoint could not be closed; what it refers to then
     /// stays allocated for the life of the process.
-    pub fn destroy(self) -> Result<(), B::Error> {
+    pub fn destroy(mut self) -> Result<(), B::Error> {
+        // Rings what was posted, and lets go of the endpoint's memory.
+        self.served = None;
         self.backing.close()
     }
 
@@ -322,6 +339,21 @@ impl<B: Backing> MappedQueue<B> {
         mine.completion = state.completion;
         mine.error = state.error;
         mine.receive = state.receive;
+    }
+
+    /// Lets go of a ringer in order, so that the queue can be rung otherwise.
+    pub(super) fn let_go(&mut self) {
+        if let Some(served) = self.served.take() {
+            let raised = self.abort.0.load(Ordering::Acquire);
+            served.detach();
+            // That it rings no more is no alarm here: somebody else does.
+            self.abort.0.store(raised, Ordering::Release);
+        }
+    }
+
+    /// Changes where device code writes entries and rings.
+    pub(super) fn set_send_queue(&mut self, sq: efa_gda_sq) {
+        self.shared.get_mut().sq = sq;
     }
 
     /// Takes the queue out of service where the engine's words are lost.

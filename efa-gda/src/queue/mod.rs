@@ -19,6 +19,7 @@
 
 mod backing;
 mod geometry;
+mod ladder;
 mod mapped;
 mod on_gpu;
 mod over_verbs;
@@ -27,6 +28,7 @@ mod receive;
 
 pub use backing::{Backing, Libfabric, Region};
 pub use geometry::{Geometry, geometry};
+pub use ladder::{DoorbellError, Refused};
 pub use mapped::{AbortFlag, CloseError, MappedQueue, QueueError, QueueLimits};
 pub use on_gpu::{GpuAbortFlag, GpuQueue, MapError, Registered};
 pub use put::{Limit, Put, PutError, PutReport};

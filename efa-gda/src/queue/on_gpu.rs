@@ -14,8 +14,10 @@ use efa_gda_sys::device::{
     efa_gda_queue, efa_gda_rq, efa_gda_stage,
 };
 
+use super::mapped::swap_word;
 use super::put::report;
-use super::{CloseError, MappedQueue, Put, PutError, PutReport};
+use super::{CloseError, MappedQueue, Put, PutError, PutReport, Refused};
+use crate::doorbell::{Alarm, Ringer, Rung, RungChoice};
 use crate::fabric;
 use crate::gpu::memory::{InGpu, SharedWord};
 use crate::gpu::{self, Gpu, HostRange, in_call};
@@ -72,12 +74,18 @@ pub struct GpuAbortFlag(Arc<SharedWord>);
 impl GpuAbortFlag {
     /// Ends waits with [`crate::executor::DeviceError::Aborted`], now and until [`Self::lower`].
     pub fn raise(&self) {
-        self.0.get().store(1, Ordering::Release);
+        swap_word(self.0.get(), 0, 1);
     }
 
-    /// Lets waits run again.
+    /// Lets waits run again; not those of a queue that nobody rings for.
     pub fn lower(&self) {
-        self.0.get().store(0, Ordering::Release);
+        swap_word(self.0.get(), 1, 0);
+    }
+}
+
+impl Alarm for GpuAbortFlag {
+    fn raise(&self, status: u32) {
+        self.0.get().store(status, Ordering::Release);
     }
 }
 
@@ -93,13 +101,53 @@ pub struct MapError {
 }
 
 impl GpuQueue {
-    /// Maps `queue` into `gpu`.
+    /// Maps `queue` into `gpu` on the best rung that `choice` allows and the machine has, and says
+    /// what kept it from better ones.
+    ///
+    /// # Errors
+    /// [`MapError`], with the queue, of the last rung that was tried; the others' are logged.
+    pub fn on_rung(
+        queue: MappedQueue,
+        gpu: &Gpu,
+        choice: RungChoice,
+        ringer: &Ringer,
+    ) -> Result<(Self, Vec<Refused>), MapError> {
+        let mut queue = Box::new(queue);
+        let (mut refused, mut last) = (Vec::new(), None);
+        for rung in choice.candidates() {
+            let error = match queue.set_doorbell(rung, ringer) {
+                Err(error) => gpu::Error::Doorbell(Box::new(error)),
+                Ok(()) => match Self::new(*queue, gpu) {
+                    Ok(mapped) => return Ok((mapped, refused)),
+                    Err(MapError { error, queue: back }) => {
+                        queue = back;
+                        error
+                    }
+                },
+            };
+            tracing::info!(%rung, %error, "the queue cannot be rung so");
+            refused.push(Refused { rung, why: error.to_string() });
+            last = Some(error);
+        }
+        let error = last.expect("every choice has a candidate");
+        Err(MapError { error, queue })
+    }
+
+    /// Who writes entries, and who rings.
+    pub fn rung(&self) -> Rung {
+        self.mapped.rung()
+    }
+
+    /// Maps `queue` into `gpu`, on the rung that it is on.
     ///
     /// # Errors
     /// [`MapError`], with the queue.
     pub fn new(queue: MappedQueue, gpu: &Gpu) -> Result<Self, MapError> {
         let made = Ranges::reach(&queue, gpu).and_then(|ranges| {
             let device = OnDevice::new(&queue, &ranges, gpu)?;
+            if let Some(served) = &queue.served {
+                served.alarm(Arc::new(GpuAbortFlag(device.abort.clone())));
+            }
             Ok((ranges, device))
         });
         match made {
@@ -217,16 +265,17 @@ impl Ranges {
         let exposure = queue.exposure();
         let ring = |start: usize, entries: u32, size: usize| start..start + entries as usize * size;
         let word = |start: usize| start..start + size_of::<u32>();
-        let (sq, cq) = (&exposure.sq, &exposure.cq);
+        // The adapter's, or what the ringer reads.
+        let (sq, cq) = (queue.snapshot().sq, &exposure.cq);
         let reach = |range: Range<usize>| {
             // SAFETY: the provider keeps rings and doorbells mapped while the endpoint and the
-            // completion queue are open; `GpuQueue` drops its ranges before the `MappedQueue`, which
-            // owns both.
+            // completion queue are open, and a `Served` its record and staging ring; `GpuQueue` drops
+            // its ranges before the `MappedQueue`, which owns all of them.
             unsafe { gpu.reach(range) }
         };
         Ok(Self {
-            sq: reach(ring(sq.buffer.as_ptr() as usize, sq.num_entries, sq.entry_size.bytes()))?,
-            sq_doorbell: reach(word(sq.doorbell.as_ptr() as usize))?,
+            sq: reach(ring(sq.buffer as usize, sq.num_entries, sq.entry_size as usize))?,
+            sq_doorbell: reach(word(sq.doorbell as usize))?,
             cq: reach(ring(cq.buffer.as_ptr() as usize, cq.num_entries, cq.entry_size as usize))?,
             cq_doorbell: cq.doorbell.map(|doorbell| reach(word(doorbell.as_ptr() as usize))).transpose()?,
         })

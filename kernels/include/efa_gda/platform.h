@@ -205,7 +205,8 @@ class Deadline {
     pause();
     if (turns_++ % 32 != 0) return EFA_GDA_OK;
     if (load_relaxed(&queue_->error.poison) != EFA_GDA_OK) return EFA_GDA_POISONED;
-    if (queue_->abort != nullptr && load_system(queue_->abort) != 0) return EFA_GDA_ABORTED;
+    uint32_t stop = queue_->abort != nullptr ? load_system(queue_->abort) : 0;
+    if (stop != 0) return stop == 1 ? EFA_GDA_ABORTED : (efa_gda_status)stop;
     uint64_t now = clock_ns();
     if (start_ == 0) start_ = now;
     return now - start_ >= bound_ns_ ? when_late : EFA_GDA_OK;

@@ -54,6 +54,11 @@ enum efa_gda_status {
   EFA_GDA_UNSUPPORTED = 8,
   /* A completion that breaks the rules: another queue pair's, or a kind not expected. */
   EFA_GDA_BAD_COMPLETION = 9,
+  /* The host found the doorbell record to run backwards or past the ring, or to cover an
+   * entry that was not written. It rang for none of that, and rings no more. */
+  EFA_GDA_BAD_RECORD = 10,
+  /* The host thread that rings for this queue has stopped, or let go of the queue. */
+  EFA_GDA_NOT_RUNG = 11,
   /* The kernel never ran, or never wrote its result: the host stores this beforehand. */
   EFA_GDA_NOT_RUN = 255
 };
@@ -220,7 +225,8 @@ struct EFA_GDA_ALIGNED(EFA_GDA_LINE) efa_gda_queue {
   struct efa_gda_cq cq;
   struct efa_gda_counters counters;
   struct efa_gda_stage stage;
-  /* Geometry: a word that the host sets to stop every wait; may be null. */
+  /* Geometry: a word that the host sets to stop every wait; may be null. 1 ends waits with
+   * EFA_GDA_ABORTED, another enum efa_gda_status with that. */
   const volatile uint32_t *abort;
   /* Geometry: bytes that one RDMA request, one SEND, may carry. */
   uint64_t max_rdma_size;

@@ -1,0 +1,82 @@
+//! Who rings the doorbell of a queue that kernels post to: the device, or a host thread from a
+//! record that the device leaves.
+//!
+//! Three rungs, one kernel: the queue struct says where the device writes.
+//!
+//! | rung | entries go to | the device's doorbell is | the host |
+//! |---|---|---|---|
+//! | [`Rung::Direct`] | the send queue | the adapter's | does nothing |
+//! | [`Rung::Record`] | the send queue | a record in host memory | rings |
+//! | [`Rung::Staged`] | a ring in host memory | a record in host memory | copies entries, rings |
+//!
+//! A [`Ringer`] is that host thread; one serves many queues. This module knows rings, records and
+//! doorbells, and neither libfabric nor CUDA; [`crate::queue`] attaches queues to it.
+//!
+//! # The hand-off
+//!
+//! Words, each with one writer (32-bit counters, compared modulo 2^32):
+//!
+//! - *entries*: the device writes slots `[rung, posted)` of the ring that its struct names. Under
+//!   `staged` that is the staging ring; only the ringer writes the send queue then.
+//! - *record*: the device stores `posted`, the whole producer counter, after its fence.
+//! - *rung*: the ringer's own; the last value that it put into the doorbell.
+//! - *doorbell*: only the ringer stores it, always `rung`, 16 bits of it.
+//! - *alarm*: the word at which a queue's waits look (`efa_gda_queue::abort`). The ringer stores a
+//!   status there when it will not ring any more; nothing clears it.
+//!
+//! **Entries before the record.** The device stores entries, synchronises its group, executes
+//! `fence.acq_rel.sys` and stores the record (`sq.h`, steps 1 to 4; the fence is cumulative, so it
+//! covers every lane, every earlier holder of the turn, and the record before). The ringer loads the
+//! record with acquire. Fence, store and acquire load synchronise at system scope, so everything
+//! before the fence happens before everything after the load: a ringer that sees `posted` sees all
+//! entries below it, and rings for no more than what it saw. Records reach it in their order, for
+//! they are stores of one turn after another to one word.
+//!
+//! **The record before the doorbell.** Under `record` the ringer only stores the doorbell, with
+//! release. The entries went to the adapter by the GPU's own writes, on another path than the
+//! doorbell; that they are there first rests on the fence alone, which completes when what was stored
+//! before it is performed for the whole system, a peer's BAR included. Under `staged` entries and
+//! doorbell are stores of one CPU to one device: entries go by write-combining stores, a store fence
+//! flushes these, then comes the doorbell. So `staged` is also the rung for a machine on which the
+//! first argument should turn out not to hold.
+//!
+//! **The batch.** The adapter takes at most `max_batch` entries past the last doorbell that it has.
+//! - `staged`: the ringer copies at most that many, rings, and executes a store fence before it copies
+//!   on; one CPU's stores to one device stay in order. The device writes ordinary memory, and its
+//!   struct names no batch.
+//! - `record`: the device writes into the adapter, and its fence proves only that the *host* has the
+//!   record. So at most `max_batch` requests may be in flight, for a completion proves that the
+//!   adapter had its doorbell. This version's device code bounds requests in flight by the ring
+//!   alone; queues whose batch is less than the ring are therefore refused ([`ServeError::Batch`]),
+//!   and `auto` takes `staged`.
+//!
+//! **Slots again.** The device writes a slot again when fewer than `num_entries` requests are in
+//! flight. A request completes after the adapter fetched its entry, hence after its doorbell, hence
+//! after the ringer copied the staged entry.
+//!
+//! **What is refused.** `posted - rung` is at most the ring, for at least what was not rung is in
+//! flight. A record outside of that ran backwards or past the ring; a staged entry whose phase bit is
+//! the last lap's was never written. The ringer then stores no doorbell, lets go of the queue for
+//! good, and raises the alarm: whoever waits ends with [`DeviceError::BadRecord`].
+//!
+//! **The end.** All of the ringer's work on queues happens under one lock. Detaching a queue takes
+//! it, serves the queue a last time, and removes it. What the device posted before that (the record's
+//! store happens before the detaching call) is visible to the last visit, so it is rung; what it
+//! posts later meets an alarm. After the call nothing of the ringer refers to the queue's memory.
+//! Stopping does the same for all queues, and raises their alarms: [`DeviceError::NotRung`].
+//!
+//! [`DeviceError::BadRecord`]: crate::executor::DeviceError::BadRecord
+//! [`DeviceError::NotRung`]: crate::executor::DeviceError::NotRung
+
+mod handoff;
+mod memory;
+mod port;
+mod ringer;
+mod rung;
+mod served;
+mod store;
+
+pub use handoff::Fault;
+pub use ringer::{Counts, Ringer, RingerError, RingerOptions, StopError};
+pub use rung::{ParseRungError, Rung, RungChoice};
+pub use served::{Alarm, End, SendQueue, ServeError, Served};

@@ -1,0 +1,107 @@
+//! A queue's words in this process's memory, as the ringer reaches them.
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::handoff::{Fault, Port};
+use super::store::{BLOCK, BlockCopy, order_stores};
+
+/// Bit 0 of an entry's byte 3, ctrl2 (`EFA_IO_TX_META_DESC_PHASE`), in the entry's first word.
+const PHASE: u32 = 1 << 24;
+
+/// Pointers to a record and a doorbell, and to a ring to copy from. The memory is kept by whoever
+/// attached the queue, until it detaches it.
+pub(super) struct HostPort {
+    pub(super) record: NonNull<AtomicU32>,
+    pub(super) doorbell: NonNull<AtomicU32>,
+    pub(super) staging: Option<Box<Staging>>,
+}
+
+// SAFETY: `Ringer::serve`'s caller vouches for the memory for every thread; the lock of the ringer
+// gives the port to one at a time.
+unsafe impl Send for HostPort {}
+
+/// From where to where entries are copied.
+pub(super) struct Staging {
+    pub(super) from: NonNull<u8>,
+    pub(super) to: NonNull<u8>,
+    /// A power of two.
+    pub(super) num_entries: u32,
+    pub(super) entry_size: usize,
+    pub(super) copy: BlockCopy,
+}
+
+impl Port for HostPort {
+    #[inline]
+    fn record(&self) -> u32 {
+        // SAFETY: a record that the queue's `Served` keeps. Acquire: entries below it are visible.
+        unsafe { self.record.as_ref() }.load(Ordering::Acquire)
+    }
+
+    #[inline]
+    fn place(&self, first: u32, count: u32) -> Result<(), Fault> {
+        match &self.staging {
+            Some(staging) => staging.place(first, count),
+            None => Ok(()),
+        }
+    }
+
+    #[inline]
+    fn ring(&self, counter: u32) {
+        // SAFETY: the adapter's doorbell, mapped until the queue is detached; only the ringer stores
+        // to it. Release, so that an adapter that is another thread sees the entries; towards a
+        // device `place` has fenced. One instruction of 4 bytes on every platform.
+        unsafe { self.doorbell.as_ref() }.store((counter & 0xffff).to_le(), Ordering::Release);
+        if self.staging.is_some() {
+            // The next entries are written after this doorbell: it is what opens the batch.
+            order_stores();
+        }
+    }
+}
+
+impl Staging {
+    /// Marks every slot of a staging ring as not written, for counters from `counter` on.
+    pub(super) fn prepare(&self, counter: u32) {
+        for next in (0..self.num_entries).map(|ahead| counter.wrapping_add(ahead)) {
+            let unwritten = if self.phase(next) { 0 } else { PHASE };
+            self.head(next).store(unwritten.to_le(), Ordering::Relaxed);
+        }
+    }
+
+    fn phase(&self, counter: u32) -> bool {
+        counter & self.num_entries != 0
+    }
+
+    fn offset(&self, counter: u32) -> usize {
+        (counter & (self.num_entries - 1)) as usize * self.entry_size
+    }
+
+    fn head(&self, counter: u32) -> &AtomicU32 {
+        // SAFETY: inside the staging ring, which lives as long as the port, at a multiple of 64.
+        // Device code stores these bytes as parts of wider words, before the record that covers them
+        // or after the completion that frees them.
+        unsafe { self.from.add(self.offset(counter)).cast().as_ref() }
+    }
+
+    fn place(&self, first: u32, count: u32) -> Result<(), Fault> {
+        for counter in (0..count).map(|index| first.wrapping_add(index)) {
+            let head = u32::from_le(self.head(counter).load(Ordering::Relaxed));
+            if (head & PHASE != 0) != self.phase(counter) {
+                return Err(Fault::Unwritten { counter });
+            }
+        }
+        let blocks = |entries: u32| entries as usize * self.entry_size / BLOCK;
+        let before_wrap = count.min(self.num_entries - (first & (self.num_entries - 1)));
+        let (at, again) = (self.offset(first), blocks(count - before_wrap));
+        // SAFETY: both ranges lie in both rings, which the caller of `Ringer::serve` vouches for; only
+        // the ringer writes the send queue, and the device leaves staged entries alone until they
+        // completed, after the doorbell that follows.
+        unsafe {
+            self.copy.run(self.from.as_ptr().add(at), self.to.as_ptr().add(at), blocks(before_wrap));
+            self.copy.run(self.from.as_ptr(), self.to.as_ptr(), again);
+        }
+        // Before the doorbell that covers them.
+        order_stores();
+        Ok(())
+    }
+}

@@ -1,0 +1,171 @@
+//! How entries travel from ordinary memory into an adapter's: blocks of 64 bytes, by stores that a
+//! write-combining mapping takes whole, and the fence that orders such stores. Not for reading.
+
+use std::fmt;
+
+/// Bytes of a block.
+pub(super) const BLOCK: usize = 64;
+
+/// A way to copy blocks.
+#[derive(Clone, Copy)]
+pub(super) struct BlockCopy {
+    name: &'static str,
+    copy: unsafe fn(*const u8, *mut u8, usize),
+}
+
+impl fmt::Debug for BlockCopy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+impl BlockCopy {
+    /// The widest stores that this CPU has.
+    pub(super) fn widest() -> Self {
+        *Self::all().last().expect("every platform has one")
+    }
+
+    /// Every way that works here, the widest last.
+    pub(super) fn all() -> Vec<Self> {
+        let mut all = vec![Self { name: "words of 8 bytes", copy: words }];
+        #[cfg(target_arch = "x86_64")]
+        {
+            all.push(Self { name: "movntdq", copy: x86::sixteen });
+            if std::is_x86_feature_detected!("avx512f") {
+                all.push(Self { name: "vmovntdq zmm", copy: x86::sixty_four });
+            }
+        }
+        all
+    }
+
+    /// Copies `blocks` blocks, in order; [`order_stores`] makes them precede later stores.
+    ///
+    /// # Safety
+    /// `from` is readable, `to` writable, for that many blocks; both are multiples of 64. Nobody
+    /// else writes either meanwhile.
+    #[inline]
+    pub(super) unsafe fn run(self, from: *const u8, to: *mut u8, blocks: usize) {
+        if blocks > 0 {
+            // SAFETY: the caller vouches for both ranges; `all` offers only what the CPU executes.
+            unsafe { (self.copy)(from, to, blocks) }
+        }
+    }
+}
+
+/// Everything that this thread stored before, in whatever way and to whatever memory, reaches a
+/// device before everything that it stores after.
+#[inline]
+pub(super) fn order_stores() {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: an instruction that every x86-64 has; it flushes write-combining buffers.
+    unsafe {
+        std::arch::x86_64::_mm_sfence();
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: an instruction that every AArch64 has.
+    unsafe {
+        std::arch::asm!("dsb st", options(nostack, preserves_flags));
+    }
+    std::sync::atomic::fence(std::sync::atomic::Ordering::Release);
+}
+
+/// # Safety
+/// As [`BlockCopy::run`].
+unsafe fn words(from: *const u8, to: *mut u8, blocks: usize) {
+    for offset in (0..blocks * BLOCK).step_by(8) {
+        // SAFETY: inside both ranges, which the caller vouches for, and aligned. Volatile, so that
+        // each word is one store, as rdma-core's copy does it.
+        unsafe { to.add(offset).cast::<u64>().write_volatile(from.add(offset).cast::<u64>().read_volatile()) }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use std::arch::asm;
+
+    /// Four stores for a block, which fill one write-combining buffer.
+    ///
+    /// # Safety
+    /// As [`super::BlockCopy::run`].
+    pub(super) unsafe fn sixteen(from: *const u8, to: *mut u8, blocks: usize) {
+        // SAFETY: reads and writes exactly the ranges that the caller vouches for, aligned as the
+        // instructions need; SSE2 is part of x86-64.
+        unsafe {
+            asm!(
+                "2:",
+                "movdqa xmm0, [rsi]",
+                "movdqa xmm1, [rsi + 16]",
+                "movdqa xmm2, [rsi + 32]",
+                "movdqa xmm3, [rsi + 48]",
+                "movntdq [rdi], xmm0",
+                "movntdq [rdi + 16], xmm1",
+                "movntdq [rdi + 32], xmm2",
+                "movntdq [rdi + 48], xmm3",
+                "add rsi, 64",
+                "add rdi, 64",
+                "dec rcx",
+                "jnz 2b",
+                inout("rsi") from => _,
+                inout("rdi") to => _,
+                inout("rcx") blocks => _,
+                out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _,
+                options(nostack),
+            );
+        }
+    }
+
+    /// One store for a block.
+    ///
+    /// # Safety
+    /// As [`super::BlockCopy::run`], and the CPU has AVX-512F.
+    pub(super) unsafe fn sixty_four(from: *const u8, to: *mut u8, blocks: usize) {
+        // SAFETY: as in `sixteen`; the caller vouches for AVX-512F. `vzeroupper` and the loads change
+        // vector registers, all of which the ABI's clobbers name.
+        unsafe {
+            asm!(
+                "2:",
+                "vmovdqa64 zmm0, [rsi]",
+                "vmovntdq [rdi], zmm0",
+                "add rsi, 64",
+                "add rdi, 64",
+                "dec rcx",
+                "jnz 2b",
+                "vzeroupper",
+                inout("rsi") from => _,
+                inout("rdi") to => _,
+                inout("rcx") blocks => _,
+                clobber_abi("sysv64"),
+                options(nostack),
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[repr(align(64))]
+    struct Blocks([u8; 4 * BLOCK]);
+
+    #[test]
+    fn every_way_copies_the_blocks_asked_for_and_no_more() {
+        for way in BlockCopy::all() {
+            let from = Blocks(std::array::from_fn(|i| i as u8 ^ 0x5a));
+            let mut to = Blocks([0xee; 4 * BLOCK]);
+            // SAFETY: two blocks from the second on lie in both arrays.
+            unsafe { way.run(from.0[BLOCK..].as_ptr(), to.0[BLOCK..].as_mut_ptr(), 2) };
+            order_stores();
+            assert_eq!(to.0[BLOCK..3 * BLOCK], from.0[BLOCK..3 * BLOCK], "{way:?}");
+            assert!(to.0[..BLOCK].iter().chain(&to.0[3 * BLOCK..]).all(|byte| *byte == 0xee), "{way:?}");
+        }
+    }
+
+    #[test]
+    fn no_blocks_are_no_store() {
+        let mut to = Blocks([7; 4 * BLOCK]);
+        // SAFETY: nothing is copied.
+        unsafe { BlockCopy::widest().run(std::ptr::null(), to.0.as_mut_ptr(), 0) };
+        assert_eq!(to.0[0], 7);
+    }
+}

@@ -1,0 +1,84 @@
+//! Which rung a mapped queue is on: who writes its entries, and who rings. What happens on each is
+//! [`crate::doorbell`]'s.
+
+use std::sync::Arc;
+
+use efa_gda_sys::device::EFA_GDA_SQ_RECORD;
+
+use super::{Backing, MappedQueue};
+use crate::doorbell::{Ringer, Rung, SendQueue, ServeError};
+use crate::executor::DeviceError;
+
+/// Why a queue does not change its rung. It stays as it is.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DoorbellError {
+    /// Requests are in flight.
+    #[error("{0} request(s) are in flight; wait for them, and then change who rings")]
+    InUse(u32),
+    /// The queue is poisoned.
+    #[error("the queue is out of service: {0}")]
+    Poisoned(#[source] DeviceError),
+    /// The ringer does not take it.
+    #[error(transparent)]
+    Ringer(#[from] ServeError),
+}
+
+/// A rung that was not taken, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// The rung.
+    pub rung: Rung,
+    /// What kept the queue from it.
+    pub why: String,
+}
+
+impl<B: Backing> MappedQueue<B> {
+    /// Who writes entries, and who rings.
+    pub fn rung(&self) -> Rung {
+        self.served.as_ref().map_or(Rung::Direct, |served| served.rung())
+    }
+
+    /// Changes who rings: the device ([`Rung::Direct`], as queues begin), or `ringer`. The struct
+    /// that kernels receive changes with it, and no kernel may use it meanwhile.
+    ///
+    /// # Errors
+    /// [`DoorbellError`]; the queue is then as it was.
+    pub fn set_doorbell(&mut self, rung: Rung, ringer: &Ringer) -> Result<(), DoorbellError> {
+        if let Some(error) = self.poison() {
+            return Err(DoorbellError::Poisoned(error));
+        }
+        match self.in_flight() {
+            0 => {}
+            in_flight => return Err(DoorbellError::InUse(in_flight)),
+        }
+        let before = self.snapshot();
+        let sq = &self.exposure().sq;
+        let queue = SendQueue {
+            buffer: sq.buffer,
+            doorbell: sq.doorbell,
+            entry_size: before.sq.entry_size,
+            num_entries: sq.num_entries,
+            max_batch: sq.max_batch,
+        };
+        let mut device = before.sq;
+        device.buffer = queue.buffer.as_ptr();
+        device.doorbell = queue.doorbell.as_ptr();
+        device.max_batch = queue.max_batch;
+        device.flags &= !EFA_GDA_SQ_RECORD;
+        if rung == Rung::Direct {
+            self.let_go();
+        } else {
+            let alarm = Arc::new(self.abort_flag());
+            // SAFETY: the endpoint, which this queue owns and closes after it drops what is served,
+            // keeps ring and doorbell mapped. The device code of this queue stores to neither where
+            // its struct, set below, says otherwise; on a GPU, `GpuQueue` waits for its kernels first.
+            let served = unsafe { ringer.serve(rung, queue, before.turn.rung, alarm) }?;
+            served.point(&mut device);
+            self.let_go();
+            self.served = Some(served);
+        }
+        self.set_send_queue(device);
+        Ok(())
+    }
+}

@@ -1,0 +1,267 @@
+//! The three rungs on the software adapter: the same put, the same device code, and a host thread
+//! that rings where the device does not. `EFA_GDA_SOAK=1` makes the counts those of a night.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
+
+mod fabric_soft_support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use efa_gda::doorbell::{Ringer, RingerOptions, Rung, ServeError};
+use efa_gda::executor::DeviceError;
+use efa_gda::fabric::Query;
+use efa_gda::queue::{DoorbellError, MappedQueue, Put, PutError};
+use efa_gda_sys::device::efa_gda_queue;
+use fabric_soft_support::side::{Side, bytes_of, introduce, pattern};
+use fabric_soft_support::{assert_no_violations, with_soft_adapter};
+
+/// Entries through each rung.
+fn entries() -> u64 {
+    match std::env::var("EFA_GDA_SOAK").as_deref() {
+        Ok("1") => 100_000_000,
+        _ => 150_000,
+    }
+}
+
+/// Puts `count` different blocks of 64 bytes, `lap` after `lap`, and compares what arrived.
+fn move_blocks(queue: &mut MappedQueue, side: &Side, peer: &MappedQueue, count: u64) {
+    const LAP: u64 = 50_000;
+    let peer = introduce(queue, peer);
+    let source = side.region(&vec![0; 64 * LAP as usize]);
+    let target = side.region(&vec![0; source.len()]);
+    let mut bytes = pattern(source.len());
+    for lap in 0..count.div_ceil(LAP) {
+        // Other bytes each lap, so that nothing of the last one passes for this one's.
+        bytes.rotate_left(8 * 7919 % (lap as usize * 64 + 64));
+        bytes[..8].copy_from_slice(&lap.to_le_bytes());
+        source.buffer().unwrap().write(0, &bytes).unwrap();
+        let put = Put::write(peer, &source, target.remote()).bytes(64).count(LAP).stride(64);
+        let report = queue.put(&put.timeout(Duration::from_secs(60))).unwrap();
+        assert_eq!((report.posted, report.completed), (LAP, LAP));
+        assert!(bytes_of(&target) == bytes, "lap {lap}");
+    }
+}
+
+/// The whole count over one rung, on an adapter with these variables.
+fn through(test: &str, rung: Rung, wide: bool, variables: &[(&str, &str)]) {
+    with_soft_adapter(test, variables, |adapter| {
+        let ringer = Ringer::start(&RingerOptions::new()).unwrap();
+        let side = Side::open(&Query::new().wide_entries(wide));
+        let (mut first, second) = (side.queue(), side.queue());
+        first.set_doorbell(rung, &ringer).unwrap();
+        assert_eq!(first.rung(), rung);
+        move_blocks(&mut first, &side, &second, entries());
+        assert_no_violations(adapter);
+        let rung_for = if rung == Rung::Direct { 0 } else { entries() };
+        assert_eq!(ringer.counts().entries, rung_for);
+        first.close().unwrap();
+    });
+}
+
+/// The adapter takes any number of entries between two doorbells.
+const NO_BATCH: &[(&str, &str)] = &[("SOFTEFA_MAX_BATCH", "0")];
+
+#[test]
+fn direct_moves_every_entry_once() {
+    through("direct_moves_every_entry_once", Rung::Direct, false, &[]);
+}
+
+#[test]
+fn record_moves_every_entry_once() {
+    through("record_moves_every_entry_once", Rung::Record, false, NO_BATCH);
+}
+
+#[test]
+fn staged_moves_every_entry_once() {
+    through("staged_moves_every_entry_once", Rung::Staged, false, &[]);
+}
+
+#[test]
+fn staged_keeps_an_odd_batch() {
+    through("staged_keeps_an_odd_batch", Rung::Staged, false, &[("SOFTEFA_MAX_BATCH", "11")]);
+}
+
+#[test]
+fn staged_keeps_a_batch_of_one() {
+    through("staged_keeps_a_batch_of_one", Rung::Staged, false, &[("SOFTEFA_MAX_BATCH", "1")]);
+}
+
+#[test]
+fn staged_copies_entries_of_128_bytes() {
+    through("staged_copies_entries_of_128_bytes", Rung::Staged, true, &[]);
+}
+
+#[test]
+fn record_rings_for_entries_of_128_bytes() {
+    through("record_rings_for_entries_of_128_bytes", Rung::Record, true, NO_BATCH);
+}
+
+#[test]
+fn record_is_refused_where_the_batch_is_less_than_the_ring() {
+    with_soft_adapter("record_is_refused_where_the_batch_is_less_than_the_ring", &[], |_| {
+        let ringer = Ringer::without_thread();
+        let mut queue = Side::open(&Query::new()).queue();
+        let error = queue.set_doorbell(Rung::Record, &ringer).unwrap_err();
+        assert!(
+            matches!(error, DoorbellError::Ringer(ServeError::Batch { max_batch: 64, num_entries: 4096 })),
+            "{error:?}"
+        );
+        assert_eq!(queue.rung(), Rung::Direct);
+    });
+}
+
+#[test]
+fn a_queue_climbs_and_descends_between_puts() {
+    with_soft_adapter("a_queue_climbs_and_descends_between_puts", NO_BATCH, |adapter| {
+        let ringer = Ringer::start(&RingerOptions::new()).unwrap();
+        let side = Side::open(&Query::new());
+        let (mut first, second) = (side.queue(), side.queue());
+        let peer = introduce(&first, &second);
+        let source = side.region(&pattern(64 * 5000));
+        let target = side.region(&vec![0; source.len()]);
+        let put = Put::write(peer, &source, target.remote()).bytes(64).count(5000).stride(64);
+        for rung in [Rung::Staged, Rung::Direct, Rung::Record, Rung::Staged, Rung::Record, Rung::Direct] {
+            first.set_doorbell(rung, &ringer).unwrap();
+            first.put(&put).unwrap();
+        }
+        assert!(bytes_of(&target) == bytes_of(&source));
+        assert_no_violations(adapter);
+    });
+}
+
+#[test]
+fn one_ringer_serves_queues_on_both_rungs_at_once() {
+    with_soft_adapter("one_ringer_serves_queues_on_both_rungs_at_once", NO_BATCH, |adapter| {
+        let ringer = Ringer::start(&RingerOptions::new()).unwrap();
+        let side = Side::open(&Query::new());
+        std::thread::scope(|scope| {
+            for index in 0..8 {
+                let (ringer, side) = (&ringer, &side);
+                scope.spawn(move || {
+                    let (mut first, second) = (side.queue(), side.queue());
+                    first.set_doorbell([Rung::Record, Rung::Staged][index % 2], ringer).unwrap();
+                    move_blocks(&mut first, side, &second, 50_000);
+                });
+            }
+        });
+        assert_eq!(ringer.counts().entries, 8 * 50_000);
+        assert_no_violations(adapter);
+    });
+}
+
+/// What a put on a queue ends with whose record was changed by `spoil`, by hand of the ringer.
+fn spoiled(test: &str, spoil: fn(&efa_gda_queue)) {
+    with_soft_adapter(test, NO_BATCH, |adapter| {
+        for rung in [Rung::Record, Rung::Staged] {
+            let ringer = Ringer::start(&RingerOptions::new()).unwrap();
+            let side = Side::open(&Query::new());
+            let (mut first, second) = (side.queue(), side.queue());
+            let peer = introduce(&first, &second);
+            let (source, target) = (side.region(&pattern(6400)), side.region(&[0; 6400]));
+            first.set_doorbell(rung, &ringer).unwrap();
+            let put = Put::write(peer, &source, target.remote()).bytes(64).count(100).stride(64);
+            first.put(&put).unwrap();
+            // SAFETY: the queue lives, and no kernel runs.
+            spoil(unsafe { first.as_ptr().as_ref() });
+            while first.poison().is_none() {
+                std::thread::yield_now();
+            }
+            let error = first.put(&put.clone().timeout(Duration::from_secs(60))).unwrap_err();
+            assert!(
+                matches!(error, PutError::Device { error: DeviceError::BadRecord, .. }),
+                "{rung}: {error:?}"
+            );
+            assert_eq!(first.poison(), Some(DeviceError::BadRecord));
+            assert!(matches!(first.set_doorbell(Rung::Direct, &ringer), Err(DoorbellError::Poisoned(_))));
+            assert_eq!(ringer.counts().entries, 100, "no doorbell for what was refused");
+            first.destroy().unwrap();
+        }
+        assert_no_violations(adapter);
+    });
+}
+
+fn store_record(queue: &efa_gda_queue, change: fn(u32) -> u32) {
+    // SAFETY: the record is a word that `Served` keeps, which only atomics reach.
+    let record = unsafe { std::sync::atomic::AtomicU32::from_ptr(queue.sq.doorbell) };
+    record.store(change(queue.turn.rung), std::sync::atomic::Ordering::Release);
+}
+
+#[test]
+fn a_record_that_runs_backwards_ends_the_put_by_name() {
+    spoiled("a_record_that_runs_backwards_ends_the_put_by_name", |queue| {
+        store_record(queue, |rung| rung.wrapping_sub(1));
+    });
+}
+
+#[test]
+fn a_record_past_the_ring_ends_the_put_by_name() {
+    spoiled("a_record_past_the_ring_ends_the_put_by_name", |queue| {
+        store_record(queue, |rung| rung.wrapping_add(4097));
+    });
+}
+
+#[test]
+fn a_record_over_an_entry_that_was_not_written_rings_nothing_under_staged() {
+    let test = "a_record_over_an_entry_that_was_not_written_rings_nothing_under_staged";
+    with_soft_adapter(test, &[], |adapter| {
+        let ringer = Ringer::without_thread();
+        let mut queue = Side::open(&Query::new()).queue();
+        queue.set_doorbell(Rung::Staged, &ringer).unwrap();
+        // SAFETY: the queue lives, and no kernel runs.
+        store_record(unsafe { queue.as_ptr().as_ref() }, |rung| rung + 1);
+        ringer.round();
+        assert_eq!(queue.poison(), Some(DeviceError::BadRecord));
+        assert_eq!(ringer.counts().doorbells, 0);
+        assert_no_violations(adapter);
+    });
+}
+
+#[test]
+fn a_ringer_stopped_in_mid_traffic_ends_the_put_by_name() {
+    with_soft_adapter("a_ringer_stopped_in_mid_traffic_ends_the_put_by_name", NO_BATCH, |adapter| {
+        for rung in [Rung::Record, Rung::Staged] {
+            let ringer = Arc::new(Ringer::start(&RingerOptions::new()).unwrap());
+            let side = Side::open(&Query::new());
+            let (mut first, second) = (side.queue(), side.queue());
+            let peer = introduce(&first, &second);
+            let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
+            first.set_doorbell(rung, &ringer).unwrap();
+            let stopper = ringer.clone();
+            let stopper = std::thread::spawn(move || {
+                while stopper.counts().entries < 10_000 {
+                    std::thread::yield_now();
+                }
+                stopper.stop().unwrap();
+            });
+            // More than can pass before the ringer is stopped, were it not.
+            let put = Put::write(peer, &source, target.remote()).bytes(64).count(u64::from(u32::MAX));
+            let error = first.put(&put.timeout(Duration::from_secs(60))).unwrap_err();
+            assert!(
+                matches!(error, PutError::Device { error: DeviceError::NotRung, .. }),
+                "{rung}: {error:?}"
+            );
+            stopper.join().unwrap();
+            first.destroy().unwrap();
+        }
+        assert_no_violations(adapter);
+    });
+}
+
+#[test]
+fn a_put_on_a_stopped_ringer_ends_at_once_and_by_name() {
+    with_soft_adapter("a_put_on_a_stopped_ringer_ends_at_once_and_by_name", &[], |adapter| {
+        let ringer = Ringer::start(&RingerOptions::new()).unwrap();
+        let side = Side::open(&Query::new());
+        let (mut first, second) = (side.queue(), side.queue());
+        let peer = introduce(&first, &second);
+        let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
+        first.set_doorbell(Rung::Staged, &ringer).unwrap();
+        ringer.stop().unwrap();
+        let put = Put::write(peer, &source, target.remote()).timeout(Duration::from_secs(3600));
+        let error = first.put(&put).unwrap_err();
+        assert!(matches!(error, PutError::Device { error: DeviceError::NotRung, .. }), "{error:?}");
+        assert_eq!(bytes_of(&target), [0; 64]);
+        assert_no_violations(adapter);
+    });
+}
