@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use efa_gda_wire::{EntrySize, LocalKey, QueueKey, QueuePairNumber, RemoteKey, RequestIdWidth};
 
+use super::counter::{CompletionCounter, Counted};
 use super::memory::Memory;
 use super::ring_memory::{Doorbell, RingMemory};
 
@@ -201,6 +202,8 @@ pub struct QueuePairAttr {
     pub sq_doorbell: Option<Doorbell>,
     /// The receive queue's doorbell; likewise.
     pub rq_doorbell: Option<Doorbell>,
+    /// What counts its completions, and which of them.
+    pub counters: Vec<(Counted, Arc<CompletionCounter>)>,
 }
 
 impl QueuePairAttr {
@@ -224,6 +227,7 @@ impl QueuePairAttr {
             rq_memory: None,
             sq_doorbell: None,
             rq_doorbell: None,
+            counters: Vec::new(),
         }
     }
 }

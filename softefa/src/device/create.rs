@@ -139,6 +139,7 @@ pub(crate) fn queue_pair(port: &mut Port, attr: QueuePairAttr) -> Result<QueuePa
             receive: plan.receive,
             send_cq: plan.send_cq,
             receive_cq: plan.receive_cq,
+            counters: attr.counters,
             shared,
             state: AtomicU8::new(QueuePairCore::state_number(attr.state)),
         })

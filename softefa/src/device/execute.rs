@@ -10,6 +10,7 @@ use efa_gda_wire::{
 
 use super::attr::Access;
 use super::completion::Finished;
+use super::counter::Counted;
 use super::engine::{Engine, World};
 use super::queue_pair::QueuePairCore;
 use super::receive_queue::Posted;
@@ -368,6 +369,9 @@ fn complete_receive(
     // Bytes 16 to 31 hold either the sender's address or the high half of a write's length.
     let source = if handle.is_none() && code == OperationCode::Send { Some(world.me.gid) } else { None };
     let ids = RequestIdWidth::Bits16;
+    if code == OperationCode::Send {
+        target.queue_pair.count(Counted::RECEIVE, status);
+    }
     target.queue_pair.receive_cq.push(std::iter::once(Finished { completion, ids, source }));
     add(&target.port.shared.counts.receives, 1);
 }

@@ -17,6 +17,7 @@ mod adapter;
 mod attr;
 mod completion;
 mod config;
+mod counter;
 mod create;
 mod doorbells;
 mod engine;
@@ -44,6 +45,7 @@ pub use attr::{
     MemoryRegionAttr, ProtectionDomain, QueuePair, QueuePairAttr, QueuePairState, ReceiveQueue, RnrRetry,
     SendQueue,
 };
+pub use counter::{CompletionCounter, Counted};
 pub use config::{AdapterConfig, Capabilities, Gid, Limits};
 pub use error::{ConfigError, DeviceError};
 pub use faults::{Faults, Injection};

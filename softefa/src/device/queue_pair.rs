@@ -11,6 +11,7 @@ use efa_gda_wire::{
 
 use super::attr::{ProtectionDomain, QueuePairState, RnrRetry};
 use super::completion::{CompletionRing, Finished};
+use super::counter::{CompletionCounter, Counted};
 use super::engine::{Engine, World};
 use super::receive_queue::ReceiveRing;
 use super::ring_memory::Doorbell;
@@ -34,6 +35,7 @@ pub(crate) struct QueuePairCore {
     pub(crate) receive: Option<ReceiveRing>,
     pub(crate) send_cq: Arc<CompletionRing>,
     pub(crate) receive_cq: Arc<CompletionRing>,
+    pub(crate) counters: Vec<(Counted, Arc<CompletionCounter>)>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) state: AtomicU8,
 }
@@ -144,6 +146,14 @@ impl QueuePairCore {
         if send.staged.is_empty() {
             return false;
         }
+        // Before the completions: who read one finds it counted.
+        if !self.counters.is_empty() {
+            for completion in &send.staged {
+                if let Some(what) = Counted::of_code(completion.operation_code) {
+                    self.count(what, completion.status);
+                }
+            }
+        }
         let ids = self.send.ids;
         self.send_cq.push(send.staged.iter().map(|completion| Finished {
             completion: *completion,
@@ -153,6 +163,15 @@ impl QueuePairCore {
         send.completed += send.staged.len() as u64;
         send.staged.clear();
         true
+    }
+
+    /// Counts a completion where something counts its kind.
+    pub(crate) fn count(&self, what: Counted, status: CompletionStatus) {
+        for (counted, counter) in &self.counters {
+            if counted.contains(what) {
+                counter.count(status);
+            }
+        }
     }
 
     /// A request's completion.
@@ -189,6 +208,7 @@ impl QueuePairCore {
         let Some(receive) = &self.receive else { return false };
         let ids = receive.drain();
         let any = !ids.is_empty();
+        ids.iter().for_each(|_| self.count(Counted::RECEIVE, CompletionStatus::Flushed));
         self.receive_cq.push(ids.into_iter().map(|id| {
             let info = ReceiveInfo {
                 length: 0,

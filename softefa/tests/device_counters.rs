@@ -1,0 +1,80 @@
+//! Completion counters: successes and errors of what they were attached for, in either memory.
+
+#![allow(clippy::unwrap_used)]
+
+mod device_support;
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use device_support::*;
+use efa_gda_wire::*;
+use softefa::device::*;
+
+fn values(counter: &CompletionCounter) -> (u64, u64) {
+    (counter.success().load(Ordering::Acquire), counter.error().load(Ordering::Acquire))
+}
+
+/// Two sides whose queue pairs count `what`, with 64 bytes on each.
+fn counting(what: Counted, counter: &Arc<CompletionCounter>) -> (Side, Side, Peer, Buffer, Buffer) {
+    let (a, b, to_b, _) = pair_with(|_| {}, |attr| attr.counters.push((what, counter.clone())));
+    let (from, to) = (Buffer::new(&a, 64, Access::ALL), Buffer::new(&b, 64, Access::ALL));
+    (a, b, to_b, from, to)
+}
+
+#[test]
+fn successes_and_errors_are_counted_apart() {
+    let counter = Arc::new(CompletionCounter::new());
+    let (mut a, _b, to_b, from, to) = counting(Counted::TRANSMIT, &counter);
+    let good = write(1, to_b, to.remote(0), from.segment(0, 64));
+    let bad = write(1, to_b, to.remote(1), from.segment(0, 64));
+    assert_eq!(a.run(&good), CompletionStatus::Ok);
+    assert_eq!(a.run(&bad), CompletionStatus::RemoteBadAddress);
+    assert_eq!(a.run(&good), CompletionStatus::Ok);
+    assert_eq!(values(&counter), (2, 1));
+}
+
+#[test]
+fn only_what_it_was_attached_for_is_counted() {
+    let counter = Arc::new(CompletionCounter::new());
+    let (mut a, _b, to_b, from, to) = counting(Counted::READ, &counter);
+    assert_eq!(a.run(&write(1, to_b, to.remote(0), from.segment(0, 64))), CompletionStatus::Ok);
+    assert_eq!(values(&counter), (0, 0));
+    assert_eq!(a.run(&read(2, to_b, to.remote(0), from.segment(0, 64))), CompletionStatus::Ok);
+    assert_eq!(values(&counter), (1, 0));
+}
+
+#[test]
+fn messages_are_counted_where_they_are_received() {
+    let counter = Arc::new(CompletionCounter::new());
+    let (mut a, mut b, to_b, from, to) = counting(Counted::RECEIVE, &counter);
+    b.post_receive(1, to.segment(0, 64));
+    assert_eq!(a.run(&send(1, to_b, &[from.segment(0, 64)])), CompletionStatus::Ok);
+    b.completion();
+    assert_eq!(values(&counter), (1, 0));
+}
+
+#[test]
+fn a_counter_in_given_memory_goes_on_from_what_stands_there() {
+    let words = Arc::new([AtomicU64::new(100), AtomicU64::new(7)]);
+    let [success, error] = [0, 1].map(|index| NonNull::from(&words[index]).cast::<u64>());
+    // SAFETY: two atomic words that live as long as the array, which goes along.
+    let counter = Arc::new(unsafe { CompletionCounter::given(success, error, words.clone()) });
+    let (mut a, _b, to_b, from, to) = counting(Counted::TRANSMIT, &counter);
+    assert_eq!(a.run(&write(1, to_b, to.remote(0), from.segment(0, 64))), CompletionStatus::Ok);
+    assert_eq!(a.run(&write(2, to_b, to.remote(1), from.segment(0, 64))), CompletionStatus::RemoteBadAddress);
+    assert_eq!((words[0].load(Ordering::Acquire), words[1].load(Ordering::Acquire)), (101, 8));
+}
+
+#[test]
+fn what_is_flushed_counts_as_an_error() {
+    let counter = Arc::new(CompletionCounter::new());
+    let (mut a, _b, to_b, from, to) = counting(Counted::TRANSMIT, &counter);
+    a.adapter.hold(true);
+    a.post(&write(1, to_b, to.remote(0), from.segment(0, 64)));
+    a.await_fetched(1);
+    a.adapter.set_queue_pair_state(a.qp.number, QueuePairState::Error).unwrap();
+    assert_eq!(a.completion().status, CompletionStatus::Flushed);
+    assert_eq!(values(&counter), (0, 1));
+}
