@@ -16,6 +16,7 @@ mod shm;
 
 use client::Client;
 use report::Series;
+use shm::Way;
 
 /// Cores of the posting thread and of the adapter's; the shm processes get the same two.
 const POSTER: usize = 0;
@@ -57,19 +58,19 @@ fn main() {
         true => Effort { rounds: 301, small_writes: 1 << 14, shm_writes: 1 << 10, large_bytes: 16 << 20 },
         false => Effort { rounds: 1, small_writes: 1 << 10, shm_writes: 1 << 8, large_bytes: 1 << 20 },
     };
-    small(&effort);
+    Way::ALL.iter().for_each(|way| small(&effort, *way));
     LARGE_SETS.iter().for_each(|(name, bytes)| large(&effort, name, *bytes));
 }
 
-fn small(effort: &Effort) {
-    let mut peer = match shm::Pair::start() {
-        Ok(peer) => Some(peer),
+fn small(effort: &Effort, way: Way) {
+    let mut pair = match shm::Pair::start(way) {
+        Ok(pair) => Some(pair),
         Err(why) => {
-            println!("libfabric's shm provider: skipped, {why}");
+            println!("{}: skipped, {why}", way.name());
             None
         }
     };
-    let (mut softefa, mut shm) = (Series::new("softefa"), Series::new("libfabric shm"));
+    let (mut softefa, mut shm) = (Series::new("softefa"), Series::new(way.name()));
     let mut client = Client::new(SMALL << 10, EntrySize::B64, POSTER, ADAPTER);
     let mut carry = |count| {
         client.carry(count, SMALL_BATCH, SMALL_WINDOW, |client, number| {
@@ -81,17 +82,16 @@ fn small(effort: &Effort) {
         carry(effort.small_writes / 8);
         softefa.push(rate(effort.small_writes, carry(effort.small_writes)));
         std::thread::sleep(SETTLE);
-        let Some(shm_pair) = &mut peer else { continue };
-        let taken = shm_pair.run(effort.shm_writes / 8).and_then(|_| shm_pair.run(effort.shm_writes));
-        match taken {
+        let Some(peer) = &mut pair else { continue };
+        match peer.run(effort.shm_writes / 8).and_then(|_| peer.run(effort.shm_writes)) {
             Ok(taken) => shm.push(rate(effort.shm_writes, taken)),
             Err(why) => {
-                println!("libfabric's shm provider: skipped from here on, {why}");
-                peer = None;
+                println!("{}: skipped from here on, {why}", way.name());
+                pair = None;
             }
         }
     }
-    let about = peer.map(|peer| format!("; libfabric {}", peer.version())).unwrap_or_default();
+    let about = pair.map(|pair| format!("; libfabric {}", pair.version())).unwrap_or_default();
     report::compare(&format!("64-byte RDMA writes, million a second{about}"), 1e-6, &softefa, &shm);
 }
 

@@ -30,19 +30,51 @@ const EAGAIN: isize = libc::EAGAIN as isize;
 /// Longest wait for anything of the other process.
 const LIMIT: Duration = Duration::from_secs(20);
 
+/// How the provider is asked to carry the writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// As it comes: one system call copies into the owner's memory, and the write is complete then.
+    Default,
+    /// Through the queue that both processes map; complete once the owner has copied the data.
+    Delivered,
+    /// Likewise; complete once the data is in the queue, which says nothing of the owner's memory.
+    HandedOver,
+}
+
+impl Way {
+    pub(crate) const ALL: [Self; 3] = [Self::Default, Self::Delivered, Self::HandedOver];
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Default => "shm as it comes",
+            Self::Delivered => "shm, delivered",
+            Self::HandedOver => "shm, handed over",
+        }
+    }
+
+    fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|way| way.name() == name)
+    }
+}
+
 type Result<T> = std::result::Result<T, String>;
 
 /// Runs one of the two processes, where the arguments ask for one.
 pub(crate) fn serve(arguments: &[String]) -> bool {
     let ended = match arguments.get(1).map(String::as_str) {
-        Some(OWNER) => own(),
-        Some(WRITER) => write(),
+        Some(OWNER) => way(arguments).and_then(own),
+        Some(WRITER) => way(arguments).and_then(write),
         _ => return false,
     };
     if let Err(why) = ended {
         println!("error {why}");
     }
     true
+}
+
+fn way(arguments: &[String]) -> Result<Way> {
+    let name = arguments.get(2).map(String::as_str).unwrap_or_default();
+    Way::named(name).ok_or_else(|| format!("no such way: {name}"))
 }
 
 /// The two processes, as the benchmark sees them.
@@ -53,10 +85,10 @@ pub(crate) struct Pair {
 }
 
 impl Pair {
-    pub(crate) fn start() -> Result<Self> {
-        let mut owner = Process::start(OWNER)?;
+    pub(crate) fn start(way: Way) -> Result<Self> {
+        let mut owner = Process::start(OWNER, way)?;
         let place = owner.line()?;
-        let mut writer = Process::start(WRITER)?;
+        let mut writer = Process::start(WRITER, way)?;
         writer.say(&place)?;
         let version = writer.line()?;
         Ok(Self { owner, writer, version })
@@ -95,10 +127,14 @@ struct Process {
 }
 
 impl Process {
-    fn start(role: &str) -> Result<Self> {
+    fn start(role: &str, way: Way) -> Result<Self> {
         let program = std::env::current_exe().map_err(|error| error.to_string())?;
         let mut command = Command::new(program);
-        command.arg(role).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.args([role, way.name()]);
+        if way != Way::Default {
+            command.env("FI_SHM_DISABLE_CMA", "1");
+        }
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().map_err(|error| error.to_string())?;
         let input = child.stdin.take();
         let output = child.stdout.take().ok_or("a child without output")?;
@@ -146,9 +182,9 @@ struct Endpoint {
 }
 
 impl Endpoint {
-    fn open() -> Result<Self> {
+    fn open(way: Way) -> Result<Self> {
         let library = Libfabric::load().map_err(|error| error.to_string())?;
-        let info = shm_info(&library)?;
+        let info = shm_info(&library, way)?;
         let check = |what: &str, code: c_int| match code {
             0 => Ok(()),
             code => Err(format!("{what}: {} ({code})", library.strerror(code))),
@@ -200,7 +236,7 @@ impl Endpoint {
     }
 }
 
-fn shm_info(library: &Libfabric) -> Result<*mut fi::fi_info> {
+fn shm_info(library: &Libfabric, way: Way) -> Result<*mut fi::fi_info> {
     // SAFETY: null asks for an empty info, which libfabric makes whole and frees with its strings.
     // Fields written are in every release's structs.
     unsafe {
@@ -210,6 +246,9 @@ fn shm_info(library: &Libfabric) -> Result<*mut fi::fi_info> {
         (*(*hints).ep_attr).type_ = fi::FI_EP_RDM;
         (*(*hints).domain_attr).mr_mode =
             (fi::FI_MR_VIRT_ADDR | fi::FI_MR_ALLOCATED | fi::FI_MR_PROV_KEY | fi::FI_MR_LOCAL) as c_int;
+        if way == Way::Delivered {
+            (*(*hints).tx_attr).op_flags = fi::FI_DELIVERY_COMPLETE;
+        }
         let name = CString::new("shm").expect("a literal without zero bytes");
         (*(*hints).fabric_attr).prov_name = libc::strdup(name.as_ptr());
         let mut info = ptr::null_mut();
@@ -223,9 +262,9 @@ fn shm_info(library: &Libfabric) -> Result<*mut fi::fi_info> {
 }
 
 /// The process that owns the memory: says where it is and drives progress until its input ends.
-fn own() -> Result<()> {
+fn own(way: Way) -> Result<()> {
     pin(ADAPTER);
-    let endpoint = Endpoint::open()?;
+    let endpoint = Endpoint::open(way)?;
     let mut name = [0_u8; 256];
     let mut length = name.len();
     // SAFETY: as in `call`.
@@ -259,9 +298,9 @@ fn own() -> Result<()> {
 }
 
 /// The process that writes: takes the owner's place, then counts, and says how long each took.
-fn write() -> Result<()> {
+fn write(way: Way) -> Result<()> {
     pin(POSTER);
-    let endpoint = Endpoint::open()?;
+    let endpoint = Endpoint::open(way)?;
     let mut lines = std::io::stdin().lines();
     let place = lines.next().and_then(std::result::Result::ok).ok_or("no place was said")?;
     let words: Vec<&str> = place.split_whitespace().collect();
