@@ -1,0 +1,436 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+// An EFA program on libibverbs and libefa alone, for scripts/realstack.sh: posts requests of every
+// kind, verifies what arrived, and writes down what it posted, so that the entries that libefa wrote
+// can be compared with this project's own. Knows nothing of softefa.
+//
+//   verbs_requests random SEED COUNT ENTRY_BYTES REQUESTS_FILE [external]
+//   verbs_requests many COUNT          one small write after another, in batches
+//   verbs_requests large               8 MiB written and read
+//   verbs_requests errors              statuses with a real cause
+//   verbs_requests cycles COUNT        every object made and destroyed
+//   verbs_requests target              prints where it is, and waits to be written to
+//   verbs_requests writer GID QPN ADDRESS RKEY   writes there until it fails
+#define _GNU_SOURCE
+#include <errno.h>
+#include <infiniband/efadv.h>
+#include <infiniband/verbs.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { QKEY = 0x11223344, SLOT = 4096, SLOTS = 16, DEPTH = 64, RX = 64 };
+enum { SEND_OPS = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM | IBV_QP_EX_WITH_RDMA_READ |
+                  IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM };
+
+static struct ibv_context *ctx;
+static struct ibv_pd *pd;
+static uint64_t seed = 1;
+static FILE *requests;
+
+static void die(const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  vfprintf(stderr, format, arguments);
+  va_end(arguments);
+  fprintf(stderr, " (errno %d: %s)\n", errno, strerror(errno));
+  exit(1);
+}
+
+static uint64_t draw(uint64_t bound) {
+  seed = seed * 6364136223846793005u + 1442695040888963407u;
+  return (seed >> 33) % bound;
+}
+
+static double now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+struct queue {
+  struct ibv_cq *cq;
+  struct ibv_qp *qp;
+  struct ibv_qp_ex *ex;
+  void *external;
+  uint32_t entry;
+};
+
+static struct ibv_cq *make_cq(int entries, struct queue *queue, int external) {
+  struct ibv_cq_init_attr_ex attr = {.cqe = (uint32_t)entries, .wc_flags = IBV_WC_STANDARD_FLAGS};
+  struct efadv_cq_init_attr efa = {0};
+  if (external) {
+    size_t length = (size_t)entries * 32;
+    int fd = memfd_create("cq", MFD_CLOEXEC);
+    if (fd < 0 || ftruncate(fd, (off_t)length)) die("memory for an external CQ");
+    queue->external = mmap(0, length, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    efa.flags = EFADV_CQ_INIT_FLAGS_EXT_MEM_DMABUF;
+    efa.ext_mem_dmabuf.buffer = queue->external;
+    efa.ext_mem_dmabuf.length = length;
+    efa.ext_mem_dmabuf.fd = fd;
+  }
+  struct ibv_cq_ex *cq = efadv_create_cq(ctx, &attr, &efa, sizeof efa);
+  if (!cq) die("efadv_create_cq");
+  return ibv_cq_ex_to_cq(cq);
+}
+
+static struct queue make_queue(uint32_t entry_bytes, int external) {
+  struct queue queue = {0};
+  queue.cq = make_cq(1024, &queue, external);
+  struct ibv_qp_init_attr_ex attr = {
+      .send_cq = queue.cq, .recv_cq = queue.cq, .qp_type = IBV_QPT_DRIVER, .pd = pd, .send_ops_flags = SEND_OPS,
+      .comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+      .cap = {.max_send_wr = DEPTH, .max_recv_wr = RX, .max_send_sge = 2, .max_recv_sge = 1,
+              .max_inline_data = entry_bytes == 128 ? 80 : 32}};
+  struct efadv_qp_init_attr efa = {.driver_qp_type = EFADV_QP_DRIVER_TYPE_SRD};
+  if (entry_bytes == 128) efa.flags |= EFADV_QP_FLAGS_INLINE_WRITE;
+  queue.qp = efadv_create_qp_ex(ctx, &attr, &efa, sizeof efa);
+  if (!queue.qp) die("efadv_create_qp_ex");
+  queue.ex = ibv_qp_to_qp_ex(queue.qp);
+  struct ibv_qp_attr to = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = QKEY};
+  if (ibv_modify_qp(queue.qp, &to, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY)) die("to INIT");
+  to.qp_state = IBV_QPS_RTR;
+  if (ibv_modify_qp(queue.qp, &to, IBV_QP_STATE)) die("to RTR");
+  to.qp_state = IBV_QPS_RTS;
+  to.rnr_retry = 3;
+  if (ibv_modify_qp(queue.qp, &to, IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_RNR_RETRY)) die("to RTS");
+  struct efadv_wq_attr sq = {0}, rq = {0};
+  if (efadv_query_qp_wqs(queue.qp, &sq, &rq, sizeof sq)) die("efadv_query_qp_wqs");
+  if (sq.entry_size != entry_bytes) die("entries of %u bytes, wanted %u", sq.entry_size, entry_bytes);
+  queue.entry = sq.entry_size;
+  if (requests) fprintf(requests, "Q %u %u %u\n", queue.qp->qp_num, sq.entry_size, sq.num_entries);
+  return queue;
+}
+
+static void end_queue(struct queue *queue) {
+  if (ibv_destroy_qp(queue->qp) || ibv_destroy_cq(queue->cq)) die("destroying a queue");
+}
+
+static struct ibv_ah *make_ah(const union ibv_gid *gid, uint16_t *number) {
+  struct ibv_ah_attr attr = {.is_global = 1, .port_num = 1, .grh = {.dgid = *gid}};
+  struct ibv_ah *ah = ibv_create_ah(pd, &attr);
+  struct efadv_ah_attr efa = {0};
+  if (!ah || efadv_query_ah(ah, &efa, sizeof efa)) die("address handle");
+  *number = efa.ahn;
+  return ah;
+}
+
+// One completion, within ten seconds.
+static struct ibv_wc await(struct ibv_cq *cq) {
+  struct ibv_wc wc;
+  for (double limit = now() + 10; now() < limit;) {
+    int got = ibv_poll_cq(cq, 1, &wc);
+    if (got < 0) die("ibv_poll_cq");
+    if (got) return wc;
+    usleep(20);
+  }
+  die("no completion within ten seconds");
+  return wc;
+}
+
+struct region {
+  uint8_t *bytes;
+  struct ibv_mr *mr;
+};
+
+static struct region make_region(size_t length, int access) {
+  struct region region = {.bytes = mmap(0, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)};
+  region.mr = ibv_reg_mr(pd, region.bytes, length, access);
+  if (!region.mr) die("ibv_reg_mr");
+  return region;
+}
+
+enum { ALL = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ };
+
+static uint64_t address(const void *pointer) { return (uint64_t)(uintptr_t)pointer; }
+
+struct request {
+  const char *kind;
+  int immediate, read, send, rdma, inlined, segments;
+  uint32_t length, first, imm;
+  uint64_t id;
+};
+
+static struct request draw_request(uint32_t entry_bytes) {
+  struct request r = {.id = ((uint64_t)draw(1u << 31) << 32) | draw(1u << 31), .segments = 1};
+  r.kind = (const char *[]){"send", "write", "read"}[draw(3)];
+  r.send = r.kind[0] == 's';
+  r.read = r.kind[0] == 'r';
+  r.rdma = !r.send;
+  r.immediate = !r.read && draw(2);
+  r.imm = (uint32_t)draw(1u << 31);
+  r.inlined = draw(3) == 0 && (r.send || (!r.read && entry_bytes == 128));
+  uint32_t most = r.inlined ? (entry_bytes == 128 ? 80 : 32) : SLOT;
+  r.length = (uint32_t)draw(most) + 1;
+  r.first = r.length;
+  if (r.send && !r.inlined && r.length > 1 && draw(2)) {
+    r.segments = 2;
+    r.first = (uint32_t)draw(r.length - 1) + 1;
+  }
+  return r;
+}
+
+static void post(struct queue *queue, struct request *r, struct ibv_ah *ah, uint16_t ahn, uint32_t dest,
+                 struct region *local, struct region *remote, int slot) {
+  struct ibv_qp_ex *ex = queue->ex;
+  uint8_t *here = local->bytes + slot * SLOT, *there = remote->bytes + slot * SLOT;
+  uint32_t lkey = local->mr->lkey, rkey = remote->mr->rkey;
+  ex->wr_id = r->id;
+  ex->wr_flags = IBV_SEND_SIGNALED;
+  if (r->send && r->immediate) ibv_wr_send_imm(ex, htobe32(r->imm));
+  else if (r->send) ibv_wr_send(ex);
+  else if (r->read) ibv_wr_rdma_read(ex, rkey, address(there));
+  else if (r->immediate) ibv_wr_rdma_write_imm(ex, rkey, address(there), htobe32(r->imm));
+  else ibv_wr_rdma_write(ex, rkey, address(there));
+  struct ibv_sge sge[2] = {{address(here), r->first, lkey}, {address(here + r->first), r->length - r->first, lkey}};
+  if (r->inlined) ibv_wr_set_inline_data(ex, here, r->length);
+  else if (r->segments == 2) ibv_wr_set_sge_list(ex, 2, sge);
+  else ibv_wr_set_sge(ex, lkey, address(here), r->length);
+  ibv_wr_set_ud_addr(ex, ah, dest, QKEY);
+  if (!requests) return;
+  fprintf(requests, "R %u %s %" PRIu64 " %u %u %u ", queue->qp->qp_num, r->kind, r->id, ahn, dest, QKEY);
+  if (r->immediate) fprintf(requests, "%u ", r->imm);
+  else fprintf(requests, "- ");
+  if (r->rdma) fprintf(requests, "%" PRIu64 " %u ", address(there), rkey);
+  else fprintf(requests, "- - ");
+  if (r->inlined) {
+    fprintf(requests, "inline ");
+    for (uint32_t i = 0; i < r->length; i++) fprintf(requests, "%02x", here[i]);
+  } else {
+    for (int i = 0; i < r->segments; i++)
+      fprintf(requests, "%s%" PRIu64 ":%u:%u", i ? " " : "", sge[i].addr, sge[i].length, lkey);
+  }
+  fputc('\n', requests);
+}
+
+static union ibv_gid own_gid(void) {
+  union ibv_gid gid;
+  if (ibv_query_gid(ctx, 1, 0, &gid)) die("ibv_query_gid");
+  return gid;
+}
+
+static void random_requests(long count, uint32_t entry_bytes, int external) {
+  struct queue sender = make_queue(entry_bytes, external), receiver = make_queue(64, 0);
+  struct region local = make_region(SLOT * SLOTS, ALL), remote = make_region(SLOT * SLOTS, ALL);
+  struct region inbox = make_region(SLOT * SLOTS, IBV_ACCESS_LOCAL_WRITE);
+  union ibv_gid gid = own_gid();
+  uint16_t ahn;
+  struct ibv_ah *ah = make_ah(&gid, &ahn);
+  for (long done = 0; done < count;) {
+    struct request r[SLOTS];
+    int batch = (int)draw(SLOTS) + 1, receives = 0, order[SLOTS];
+    uint8_t before[SLOTS][SLOT];
+    for (int i = 0; i < SLOT * SLOTS; i++) local.bytes[i] = (uint8_t)draw(256), remote.bytes[i] = (uint8_t)draw(256);
+    for (int i = 0; i < batch; i++) {
+      r[i] = draw_request(entry_bytes);
+      memcpy(before[i], r[i].read ? remote.bytes + i * SLOT : local.bytes + i * SLOT, SLOT);
+      if (!r[i].send && !r[i].immediate) continue;
+      struct ibv_sge sge = {address(inbox.bytes + receives * SLOT), SLOT, inbox.mr->lkey};
+      struct ibv_recv_wr wr = {.wr_id = (uint64_t)receives, .sg_list = &sge, .num_sge = 1}, *bad;
+      if (ibv_post_recv(receiver.qp, &wr, &bad)) die("ibv_post_recv");
+      order[receives++] = i;
+    }
+    ibv_wr_start(sender.ex);
+    for (int i = 0; i < batch; i++)
+      post(&sender, &r[i], ah, ahn, receiver.qp->qp_num, &local, &remote, i);
+    if (ibv_wr_complete(sender.ex)) die("ibv_wr_complete");
+    for (int i = 0; i < batch; i++) {
+      struct ibv_wc wc = await(sender.cq);
+      if (wc.status || wc.wr_id != r[i].id) die("request %d: status %d, id %" PRIx64, i, wc.status, wc.wr_id);
+    }
+    for (int k = 0; k < receives; k++) {
+      struct ibv_wc wc = await(receiver.cq);
+      struct request *from = &r[order[k]];
+      if (wc.status || wc.byte_len != from->length || wc.src_qp != sender.qp->qp_num) die("receive %d", k);
+      if (!!(wc.wc_flags & IBV_WC_WITH_IMM) != from->immediate) die("immediate flag of receive %d", k);
+      if (from->immediate && be32toh(wc.imm_data) != from->imm) die("immediate of receive %d", k);
+      if (from->send && memcmp(inbox.bytes + wc.wr_id * SLOT, before[order[k]], from->length)) die("sent bytes");
+    }
+    for (int i = 0; i < batch; i++) {
+      uint8_t *now_there = r[i].read ? local.bytes + i * SLOT : remote.bytes + i * SLOT;
+      if (r[i].rdma && memcmp(now_there, before[i], r[i].length)) die("%s: %u bytes differ", r[i].kind, r[i].length);
+    }
+    done += batch;
+  }
+  end_queue(&sender);
+  end_queue(&receiver);
+  if (ibv_destroy_ah(ah) || ibv_dereg_mr(local.mr) || ibv_dereg_mr(remote.mr) || ibv_dereg_mr(inbox.mr)) die("end");
+  printf("random: %ld requests in entries of %u bytes, verified\n", count, entry_bytes);
+}
+
+static void many(long count) {
+  struct queue sender = make_queue(64, 0), receiver = make_queue(64, 0);
+  struct region local = make_region(SLOT, ALL), remote = make_region(SLOT, ALL);
+  union ibv_gid gid = own_gid();
+  uint16_t ahn;
+  struct ibv_ah *ah = make_ah(&gid, &ahn);
+  for (long posted = 0, done = 0; done < count;) {
+    if (posted < count && posted - done <= DEPTH - 16) {
+      ibv_wr_start(sender.ex);
+      for (int i = 0; i < 16 && posted < count; i++, posted++) {
+        sender.ex->wr_id = (uint64_t)posted;
+        sender.ex->wr_flags = IBV_SEND_SIGNALED;
+        ibv_wr_rdma_write(sender.ex, remote.mr->rkey, address(remote.bytes));
+        ibv_wr_set_sge(sender.ex, local.mr->lkey, address(local.bytes), 8);
+        ibv_wr_set_ud_addr(sender.ex, ah, receiver.qp->qp_num, QKEY);
+      }
+      if (ibv_wr_complete(sender.ex)) die("ibv_wr_complete");
+    }
+    struct ibv_wc wc[16];
+    int got = ibv_poll_cq(sender.cq, 16, wc);
+    if (got < 0) die("ibv_poll_cq");
+    for (int i = 0; i < got; i++, done++)
+      if (wc[i].status || wc[i].wr_id != (uint64_t)done) die("write %ld: status %d", done, wc[i].status);
+  }
+  printf("many: %ld writes\n", count);
+  end_queue(&sender);
+  end_queue(&receiver);
+}
+
+static struct ibv_wc one(struct queue *queue, struct ibv_ah *ah, uint32_t dest, uint32_t qkey, int op, uint64_t remote,
+                         uint32_t rkey, uint64_t local, uint32_t length, uint32_t lkey) {
+  ibv_wr_start(queue->ex);
+  queue->ex->wr_id = 7;
+  queue->ex->wr_flags = IBV_SEND_SIGNALED;
+  if (op == 's') ibv_wr_send(queue->ex);
+  else if (op == 'w') ibv_wr_rdma_write(queue->ex, rkey, remote);
+  else ibv_wr_rdma_read(queue->ex, rkey, remote);
+  ibv_wr_set_sge(queue->ex, lkey, local, length);
+  ibv_wr_set_ud_addr(queue->ex, ah, dest, qkey);
+  if (ibv_wr_complete(queue->ex)) die("ibv_wr_complete");
+  return await(queue->cq);
+}
+
+static void large(void) {
+  const uint32_t length = 8u << 20;
+  struct queue sender = make_queue(64, 0), receiver = make_queue(64, 0);
+  struct region local = make_region(length, ALL), remote = make_region(length, ALL);
+  union ibv_gid gid = own_gid();
+  uint16_t ahn;
+  struct ibv_ah *ah = make_ah(&gid, &ahn);
+  for (uint32_t i = 0; i < length; i++) local.bytes[i] = (uint8_t)draw(256);
+  struct ibv_wc wc = one(&sender, ah, receiver.qp->qp_num, QKEY, 'w', address(remote.bytes), remote.mr->rkey,
+                         address(local.bytes), length, local.mr->lkey);
+  if (wc.status || memcmp(local.bytes, remote.bytes, length)) die("write of 8 MiB: status %d", wc.status);
+  memset(local.bytes, 0, length);
+  wc = one(&sender, ah, receiver.qp->qp_num, QKEY, 'r', address(remote.bytes), remote.mr->rkey, address(local.bytes),
+           length, local.mr->lkey);
+  if (wc.status || memcmp(local.bytes, remote.bytes, length)) die("read of 8 MiB: status %d", wc.status);
+  puts("large: 8 MiB written and read");
+}
+
+static void expect(const char *what, struct ibv_wc wc, uint32_t vendor) {
+  if (wc.vendor_err != vendor) die("%s: device status %u, expected %u", what, wc.vendor_err, vendor);
+  printf("errors: %s: %s (device status %u)\n", what, ibv_wc_status_str(wc.status), wc.vendor_err);
+}
+
+static void errors(void) {
+  struct queue sender = make_queue(64, 0), receiver = make_queue(64, 0);
+  struct region local = make_region(SLOT, ALL), remote = make_region(SLOT, ALL);
+  struct region guarded = make_region(SLOT, IBV_ACCESS_LOCAL_WRITE);
+  union ibv_gid gid = own_gid(), nobody = gid;
+  nobody.raw[15] ^= 0x77;
+  uint16_t ahn;
+  struct ibv_ah *ah = make_ah(&gid, &ahn), *none = make_ah(&nobody, &ahn);
+  uint32_t to = receiver.qp->qp_num, rkey = remote.mr->rkey, lkey = local.mr->lkey;
+  uint64_t there = address(remote.bytes), here = address(local.bytes);
+  expect("nothing wrong", one(&sender, ah, to, QKEY, 'w', there, rkey, here, 64, lkey), 0);
+  expect("an rkey that does not exist", one(&sender, ah, to, QKEY, 'w', there, rkey ^ 0x5a0000, here, 64, lkey), 7);
+  expect("a region that does not allow it", one(&sender, ah, to, QKEY, 'w', address(guarded.bytes), guarded.mr->rkey, here, 64, lkey), 7);
+  expect("past a region's end", one(&sender, ah, to, QKEY, 'w', there + SLOT - 32, rkey, here, 64, lkey), 7);
+  expect("an lkey that does not exist", one(&sender, ah, to, QKEY, 'w', there, rkey, here, 64, lkey ^ 0x5a0000), 5);
+  expect("a queue pair that does not exist", one(&sender, ah, to + 500, QKEY, 's', 0, 0, here, 64, lkey), 9);
+  expect("a wrong queue key", one(&sender, ah, to, QKEY + 1, 's', 0, 0, here, 64, lkey), 9);
+  expect("nothing posted to receive", one(&sender, ah, to, QKEY, 's', 0, 0, here, 64, lkey), 10);
+  struct ibv_sge sge = {address(guarded.bytes), 16, guarded.mr->lkey};
+  struct ibv_recv_wr wr = {.wr_id = 1, .sg_list = &sge, .num_sge = 1}, *bad;
+  if (ibv_post_recv(receiver.qp, &wr, &bad)) die("ibv_post_recv");
+  expect("a receive that is too short", one(&sender, ah, to, QKEY, 's', 0, 0, here, 64, lkey), 11);
+  struct ibv_wc wc = one(&sender, none, to, QKEY, 's', 0, 0, here, 64, lkey);
+  if (wc.vendor_err != 13 && wc.vendor_err != 15) die("nobody there: device status %u", wc.vendor_err);
+  printf("errors: nobody at that GID: %s (device status %u)\n", ibv_wc_status_str(wc.status), wc.vendor_err);
+  ibv_dereg_mr(remote.mr);
+  expect("a region that is gone", one(&sender, ah, to, QKEY, 'w', there, rkey, here, 64, lkey), 7);
+  struct ibv_qp_attr error = {.qp_state = IBV_QPS_ERR};
+  if (ibv_post_recv(receiver.qp, &wr, &bad) || ibv_modify_qp(receiver.qp, &error, IBV_QP_STATE)) die("to ERR");
+  for (wc = await(receiver.cq); wc.vendor_err != 1;) wc = await(receiver.cq);
+  expect("a receive that is flushed", wc, 1);
+  // What the kernel refuses.
+  if (ibv_reg_mr(pd, (void *)8, 64, ALL) || errno != EFAULT) die("memory that is not there was registered");
+  if (ibv_reg_mr(pd, local.bytes, SLOT, IBV_ACCESS_REMOTE_WRITE) || errno != EINVAL) die("remote without local write");
+  if (ibv_dealloc_pd(pd) != EBUSY) die("a domain in use was freed");
+  puts("errors: refused as the kernel refuses");
+}
+
+static void cycles(long count) {
+  static uint8_t bytes[SLOT];
+  union ibv_gid gid = own_gid();
+  for (long i = 0; i < count; i++) {
+    if (!(pd = ibv_alloc_pd(ctx))) die("PD %ld", i);
+    struct ibv_mr *mr = ibv_reg_mr(pd, bytes, sizeof bytes, ALL);
+    uint16_t ahn;
+    struct ibv_ah *ah = make_ah(&gid, &ahn);
+    struct queue queue = make_queue(i % 2 ? 128 : 64, 0);
+    end_queue(&queue);
+    if (!mr || ibv_destroy_ah(ah) || ibv_dereg_mr(mr) || ibv_dealloc_pd(pd)) die("cycle %ld", i);
+  }
+  printf("cycles: %ld of every object\n", count);
+}
+
+static void target(void) {
+  struct queue queue = make_queue(64, 0);
+  struct region region = make_region(1 << 20, ALL);
+  union ibv_gid gid = own_gid();
+  uint16_t ahn;
+  make_ah(&gid, &ahn);
+  for (int i = 0; i < 16; i++) printf("%02x", gid.raw[i]);
+  printf(" %u %" PRIu64 " %u\n", queue.qp->qp_num, address(region.bytes), region.mr->rkey);
+  fflush(stdout);
+  sleep(60);
+}
+
+static void writer(char **argument) {
+  union ibv_gid gid;
+  for (int i = 0; i < 16; i++) sscanf(argument[0] + 2 * i, "%2hhx", &gid.raw[i]);
+  struct queue queue = make_queue(64, 0);
+  struct region local = make_region(1 << 20, ALL);
+  uint16_t ahn;
+  struct ibv_ah *ah = make_ah(&gid, &ahn);
+  uint32_t qpn = (uint32_t)strtoul(argument[1], 0, 10), rkey = (uint32_t)strtoul(argument[3], 0, 10);
+  uint64_t there = strtoull(argument[2], 0, 10);
+  long written = 0;
+  for (double limit = now() + 20; now() < limit; written++) {
+    struct ibv_wc wc =
+        one(&queue, ah, qpn, QKEY, 'w', there, rkey, address(local.bytes), 1 << 20, local.mr->lkey);
+    if (written == 0) puts("writing"), fflush(stdout);
+    if (!wc.status) continue;
+    printf("writer: after %ld writes: %s (device status %u)\n", written, ibv_wc_status_str(wc.status), wc.vendor_err);
+    return;
+  }
+  die("the writes never failed");
+}
+
+int main(int count, char **argument) {
+  struct ibv_device **devices = ibv_get_device_list(0);
+  if (count < 2 || !devices || !devices[0] || !(ctx = ibv_open_device(devices[0]))) die("no device");
+  const char *what = argument[1];
+  if (!strcmp(what, "cycles")) return cycles(atol(argument[2])), ibv_close_device(ctx);
+  if (!(pd = ibv_alloc_pd(ctx))) die("ibv_alloc_pd");
+  if (!strcmp(what, "random") && count >= 6) {
+    seed = strtoull(argument[2], 0, 10);
+    if (!(requests = fopen(argument[5], "a"))) die("%s", argument[5]);
+    random_requests(atol(argument[3]), (uint32_t)atol(argument[4]), count > 6);
+    return fclose(requests);
+  }
+  if (!strcmp(what, "many")) many(atol(argument[2]));
+  else if (!strcmp(what, "large")) large();
+  else if (!strcmp(what, "errors")) errors();
+  else if (!strcmp(what, "target")) target();
+  else if (!strcmp(what, "writer") && count == 6) writer(argument + 2);
+  else die("%s is no command", what);
+  return 0;
+}
