@@ -259,7 +259,7 @@ fn completions_go_into_memory_that_the_client_gives() {
     let pd = adapter.allocate_domain().unwrap();
     let memory = RingMemory::allocate(1024 * 32).unwrap();
     let backing = CompletionBacking::Given(memory.clone());
-    let attr = CompletionQueueAttr { entries: 1024, backing, doorbell: false };
+    let attr = CompletionQueueAttr { entries: 1024, backing, ..Default::default() };
     let cq = adapter.create_completion_queue(attr).unwrap();
     assert_eq!(cq.memory.as_ref().unwrap().as_ptr(), memory.as_ptr());
     let mut side = Side::on(&adapter, pd, cq, |_| {});
@@ -279,7 +279,7 @@ fn completions_go_into_memory_that_is_reached_by_calls() {
     let memory = Far::new(0x1000, 4 * 32);
     let backing = CompletionBacking::Through { memory: memory.clone(), address: 0x1000 };
     let cq = adapter
-        .create_completion_queue(CompletionQueueAttr { entries: 4, backing, doorbell: false })
+        .create_completion_queue(CompletionQueueAttr { entries: 4, backing, ..Default::default() })
         .unwrap();
     let mut side = Side::on(&adapter, pd, cq, |_| {});
     let me = side.handle(&side);
@@ -302,7 +302,7 @@ fn given_completion_memory_that_is_not_zeroed_is_a_warning() {
     memory.store(64, &[0xff; 8]);
     let backing = CompletionBacking::Given(memory);
     let cq = adapter
-        .create_completion_queue(CompletionQueueAttr { entries: 4, backing, doorbell: false })
+        .create_completion_queue(CompletionQueueAttr { entries: 4, backing, ..Default::default() })
         .unwrap();
     assert_eq!(adapter.warnings(), [Warning::CompletionMemoryNotZeroed { queue: cq.number, slot: 2 }]);
 }

@@ -45,8 +45,8 @@ pub use attr::{
     MemoryRegionAttr, ProtectionDomain, QueuePair, QueuePairAttr, QueuePairState, ReceiveQueue, RnrRetry,
     SendQueue,
 };
-pub use counter::{CompletionCounter, Counted};
 pub use config::{AdapterConfig, Capabilities, Gid, Limits};
+pub use counter::{CompletionCounter, Counted};
 pub use error::{ConfigError, DeviceError};
 pub use faults::{Faults, Injection};
 pub use memory::{HostMemory, HostRange, Memory, MemoryFault};
