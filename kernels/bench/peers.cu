@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * The peers of the benchmark, driven over the same ring and doorbells. Their code is not
+ * part of this project: it comes from the headers of the PyPI package nvidia-nccl-cu13,
+ * given at build time (EFA_GDA_BENCH_PEERS), and lies in a source file of its own because
+ * it defines the adapter's descriptors under the same names.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <vector>
+
+#include "rig.h"
+
+#ifdef EFA_GDA_BENCH_PEERS
+
+#include <nccl_device.h>
+#include <nccl_device/gin/efa_gda/gin_efa_gda.h>
+
+namespace {
+
+using Endpoint = nccl_ofi_gin_gdaki_dev_endpoint_handle;
+
+efa_cuda_qp *g_qps;
+Endpoint *g_endpoints;
+
+__global__ void post_nccl(Endpoint *endpoints, int queues, int iterations) {
+  Endpoint *endpoint = &endpoints[blockIdx.x % queues];
+  for (int i = 0; i < iterations; i++) {
+    nccl::gin::efa_gda::postRdmaWrite<NCCL_GIN_RESOURCE_SHARING_GPU>(
+        endpoint, 3, 9, 0x1234, 0x7000000000ull + i * 64, 5, 64, 0x6000000000ull + i * 64, 0xabc);
+  }
+}
+
+/* One thread, `batch` entries to a doorbell; the queue's state in shared memory. */
+__global__ void post_dp_direct(Endpoint *endpoints, int queues, int iterations, int batch) {
+  efa_cuda_qp *home = static_cast<efa_cuda_qp *>(endpoints[blockIdx.x % queues].qp);
+  __shared__ efa_cuda_qp qp;
+  if (threadIdx.x != 0) return;
+  qp = *home;
+  efa_io_tx_wqe entry;
+  for (int i = 0; i < iterations; i += batch) {
+    efa_cuda_start_sq_batch(&qp, batch);
+    for (int j = 0; j < batch; j++) {
+      efa_cuda_init_rdma_write_wr(&entry, i + j, 0xabc, 0x6000000000ull + (i + j) * 64);
+      efa_cuda_wr_set_sge(&entry, 5, 0x7000000000ull + (i + j) * 64, 64);
+      efa_cuda_wr_set_remote(&entry, 3, 9, 0x1234);
+      efa_cuda_sq_batch_place_wr(&qp, j, &entry);
+    }
+    efa_cuda_flush_sq_wrs(&qp);
+  }
+  *home = qp;
+}
+
+}  // namespace
+
+bool peers_available() { return true; }
+
+void peers_reset(const Rig &rig, uint32_t max_batch) {
+  if (g_qps == nullptr) {
+    CHECK_CUDA(cudaMalloc(&g_qps, sizeof(efa_cuda_qp) * kQueues));
+    CHECK_CUDA(cudaMalloc(&g_endpoints, sizeof(Endpoint) * kQueues));
+  }
+  std::vector<efa_cuda_qp> qps(kQueues);
+  std::vector<Endpoint> endpoints(kQueues);
+  memset(qps.data(), 0, sizeof(efa_cuda_qp) * kQueues);
+  memset(endpoints.data(), 0, sizeof(Endpoint) * kQueues);
+  for (int i = 0; i < kQueues; i++) {
+    auto &wq = qps[i].sq.wq;
+    wq.max_wqes = kDepth;
+    wq.queue_mask = kDepth - 1;
+    wq.queue_size_shift = 12;
+    wq.max_batch = max_batch;
+    wq.buf = rig.ring_gpu + static_cast<size_t>(i) * kDepth * kEntry;
+    wq.db = reinterpret_cast<uint32_t *>(rig.doorbells_gpu + i * kDoorbellStride);
+    endpoints[i].qp = g_qps + i;
+    endpoints[i].local_cntr_value = rig.completed + i;
+    /* No backpressure: room for everything a run posts. */
+    endpoints[i].sq_size = 0x7ffffff0u;
+  }
+  CHECK_CUDA(cudaMemcpy(g_qps, qps.data(), sizeof(efa_cuda_qp) * kQueues, cudaMemcpyHostToDevice));
+  CHECK_CUDA(cudaMemcpy(g_endpoints, endpoints.data(), sizeof(Endpoint) * kQueues, cudaMemcpyHostToDevice));
+}
+
+void peers_launch(Peer peer, int blocks, int threads, int queues, int iterations, int batch) {
+  if (peer == Peer::Nccl) {
+    post_nccl<<<blocks, threads>>>(g_endpoints, queues, iterations);
+  } else {
+    post_dp_direct<<<blocks, threads>>>(g_endpoints, queues, iterations, batch);
+  }
+}
+
+#else
+
+bool peers_available() { return false; }
+void peers_reset(const Rig &, uint32_t) {}
+void peers_launch(Peer, int, int, int, int, int) {}
+
+#endif

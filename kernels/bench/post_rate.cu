@@ -1,0 +1,381 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * How fast the posting engine puts 64-byte entries into send queues across PCIe and rings,
+ * beside its peers, in one process and over the same ring: pinned host memory stands in
+ * for the adapter's BAR. scripts/bench_gpu.sh builds and runs it.
+ *
+ *   post_rate bench    the table: medians, spread, peers, store widths, backpressure
+ *   post_rate check    every entry and doorbell of every case read by a host thread while
+ *                      they change (checker.h); exit status 1 on a broken rule
+ *   post_rate floor    what one fence, one store, bare coalesced stores cost
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "checker.h"
+#include "efa_gda/post.h"
+#include "rig.h"
+
+namespace {
+
+using efa_gda::BlockGroup;
+using efa_gda::Sharing;
+using efa_gda::ThreadGroup;
+using efa_gda::WarpGroup;
+
+struct Load {
+  efa_gda_queue *queues;
+  uint32_t *status;
+  int queue_count;
+  int calls;
+};
+
+/* Each group posts `calls` times, one entry for each of its threads, a doorbell each. */
+template <Sharing S, class Group, int StoreBytes>
+__global__ void post_kernel(Load load) {
+  Group group;
+  uint32_t index = (blockIdx.x * blockDim.x + threadIdx.x) / group.size();
+  efa_gda::Sender<S, Group, StoreBytes> sender(load.queues + blockIdx.x % load.queue_count);
+  efa_gda_status status = sender.status();
+  efa_gda_peer peer = {3, 9, 0x1234};
+  uint64_t base = (uint64_t)index << 48;
+  for (int call = 0; call < load.calls && status == EFA_GDA_OK; call++) {
+    uint64_t tag = base | (uint64_t)(uint32_t)call << 16;
+    status = sender.post(group.size(), [&](uint32_t i) {
+      return efa_gda::write_entry(peer, efa_gda::Memory{tag + i, 5, 64}, tag + i, 0xabc);
+    });
+  }
+  efa_gda_status closed = sender.close();
+  if (status == EFA_GDA_OK) status = closed;
+  if (group.rank() == 0 && status != EFA_GDA_OK) efa_gda::store_relaxed(load.status, (uint32_t)status);
+}
+
+/* Plays the adapter: each thread follows a doorbell and completes what it rang for. */
+__global__ void adapter_kernel(uint8_t *doorbells, uint64_t *completed, int queues, volatile uint32_t *stop) {
+  int queue = threadIdx.x;
+  if (queue >= queues) return;
+  const volatile uint32_t *doorbell = (const volatile uint32_t *)(doorbells + queue * kDoorbellStride);
+  uint64_t done = 0;
+  for (;;) {
+    bool last = efa_gda::load_system((const volatile uint32_t *)stop) != 0;
+    uint32_t step = (efa_gda::load_system(doorbell) - (uint32_t)done) & 0xffff;
+    if (step != 0) efa_gda::store_relaxed(completed + queue, done += step);
+    if (last && step == 0) return;
+  }
+}
+
+/* Bare coalesced 16-byte stores over the rings of `gridDim.x` queues. */
+__global__ void floor_kernel(uint8_t *ring, size_t bytes, int laps) {
+  for (int lap = 0; lap < laps; lap++) {
+    for (size_t o = (blockIdx.x * blockDim.x + threadIdx.x) * 16ull; o < bytes; o += gridDim.x * blockDim.x * 16ull) {
+      efa_gda::store_quad(ring + o, efa_gda::Quad{(uint32_t)lap, 2, 3, 4});
+    }
+  }
+}
+
+/* What one thread pays for the pieces of a post; ns each. */
+__global__ void piece_kernel(uint8_t *ring, volatile uint32_t *doorbell, uint64_t *word, int turns, int piece) {
+  uint64_t sum = 0;
+  for (int i = 0; i < turns; i++) {
+    uint8_t *slot = ring + (i & 4095) * 64;
+    if (piece <= 3) {
+      for (int k = 0; k < 4; k++) efa_gda::store_quad(slot + 16 * k, efa_gda::Quad{(uint32_t)i, 1, 2, 3});
+    }
+    if (piece >= 1 && piece <= 3) efa_gda::fence_system();
+    if (piece <= 3) efa_gda::store_doorbell(doorbell, (uint32_t)(i + 1) & 0xffff);
+    if (piece == 2) efa_gda::fence_system();
+    if (piece == 3) efa_gda::store_release(word, (uint64_t)i);
+    if (piece == 4) sum += efa_gda::fetch_add_relaxed(word, (uint64_t)1 + (sum & 1));
+    if (piece == 5) sum += efa_gda::load_acquire(word + (sum & 1));
+  }
+  if (sum == 1) *word = sum;
+}
+
+Rig g_rig;
+efa_gda_queue *g_queues;
+uint32_t *g_status;
+uint8_t *g_stage;
+uint64_t *g_ready;
+uint32_t *g_stop, *g_stop_gpu;
+uint64_t *g_host_completed, *g_host_completed_gpu;
+cudaStream_t g_adapter_stream;
+
+void *pinned(size_t bytes, void **gpu) {
+  void *p = nullptr;
+  if (posix_memalign(&p, 4096, bytes) != 0) exit(1);
+  memset(p, 0, bytes);
+  CHECK_CUDA(cudaHostRegister(p, bytes, cudaHostRegisterMapped));
+  CHECK_CUDA(cudaHostGetDevicePointer(gpu, p, 0));
+  return p;
+}
+
+void make_rig() {
+  g_rig.ring = (uint8_t *)pinned((size_t)kQueues * kDepth * kEntry, (void **)&g_rig.ring_gpu);
+  g_rig.doorbells = (uint8_t *)pinned(kQueues * kDoorbellStride, (void **)&g_rig.doorbells_gpu);
+  g_stop = (uint32_t *)pinned(4096, (void **)&g_stop_gpu);
+  g_host_completed = (uint64_t *)pinned(4096 * 2, (void **)&g_host_completed_gpu);
+  CHECK_CUDA(cudaMalloc(&g_rig.completed, 8 * kQueues));
+  CHECK_CUDA(cudaMalloc(&g_queues, sizeof(efa_gda_queue) * kQueues));
+  CHECK_CUDA(cudaMalloc(&g_status, 4));
+  CHECK_CUDA(cudaMalloc(&g_stage, (size_t)kQueues * kDepth * kEntry));
+  CHECK_CUDA(cudaMalloc(&g_ready, (size_t)kQueues * kDepth * 8));
+  CHECK_CUDA(cudaStreamCreateWithFlags(&g_adapter_stream, cudaStreamNonBlocking));
+}
+
+enum class Room { Unlimited, GpuAdapter, HostAdapter };
+
+/* Fresh queues whose counters stand at `start`. */
+void reset(uint32_t max_batch, Room room, uint32_t start = 0) {
+  std::vector<efa_gda_queue> queues(kQueues);
+  std::vector<uint64_t> completed(kQueues, start);
+  for (int i = 0; i < kQueues; i++) {
+    efa_gda_queue &q = queues[i];
+    memset(&q, 0, sizeof q);
+    q.sq.buffer = g_rig.ring_gpu + (size_t)i * kDepth * kEntry;
+    q.sq.doorbell = (volatile uint32_t *)(g_rig.doorbells_gpu + i * kDoorbellStride);
+    q.sq.entry_size = kEntry;
+    q.sq.num_entries = kDepth;
+    q.sq.max_batch = max_batch;
+    q.stage.entries = g_stage + (size_t)i * kDepth * kEntry;
+    q.stage.ready = g_ready + (size_t)i * kDepth;
+    q.stage.num_entries = kDepth;
+    q.counters.success = room == Room::HostAdapter ? g_host_completed_gpu + i : g_rig.completed + i;
+    q.max_rdma_size = 1 << 30;
+    q.reserve.word = start;
+    q.turn.turn = (uint64_t)start << 1;
+    q.turn.rung = q.turn.seen = start;
+    *g_rig.doorbell(i) = start & 0xffff;
+    g_host_completed[i] = start;
+    /* Completions far ahead: the ring always has room. */
+    if (room == Room::Unlimited) completed[i] = (uint64_t)1 << 30;
+  }
+  memset(g_rig.ring, 0xff, (size_t)kQueues * kDepth * kEntry);
+  *g_stop = 0;
+  CHECK_CUDA(cudaMemcpy(g_queues, queues.data(), sizeof(efa_gda_queue) * kQueues, cudaMemcpyHostToDevice));
+  CHECK_CUDA(cudaMemcpy(g_rig.completed, completed.data(), 8 * kQueues, cudaMemcpyHostToDevice));
+  CHECK_CUDA(cudaMemset(g_status, 0, 4));
+  CHECK_CUDA(cudaMemset(g_ready, 0, (size_t)kQueues * kDepth * 8));
+}
+
+/* Who posts to what. */
+struct Case {
+  const char *name;
+  int blocks, threads, queues;
+  void (*kernel)(Load);
+  void (*kernel8)(Load);
+};
+
+#define CASE(name, sharing, group, blocks, threads, queues) \
+  {name, blocks, threads, queues, post_kernel<sharing, group, 16>, post_kernel<sharing, group, 8>}
+const Case kThreadOwned = CASE("1 thread owns its queue", Sharing::Thread, ThreadGroup, 1, 1, 1);
+const Case kThreadShared = CASE("1 thread, shared queue", Sharing::Device, ThreadGroup, 1, 1, 1);
+const Case kThreads16 = CASE("16 blocks x 1 thread, 1 shared queue", Sharing::Device, ThreadGroup, 16, 1, 1);
+const Case kWarpOwned = CASE("1 warp owns its queue", Sharing::Warp, WarpGroup, 1, 32, 1);
+const Case kWarpShared = CASE("1 warp, shared queue", Sharing::Device, WarpGroup, 1, 32, 1);
+const Case kWarps8 = CASE("8 warps of 1 block, 1 shared queue", Sharing::Device, WarpGroup, 1, 256, 1);
+const Case kWarps16 = CASE("16 blocks x 1 warp, 1 shared queue", Sharing::Device, WarpGroup, 16, 32, 1);
+const Case kBlockOwned = CASE("block of 8 warps owns its queue", Sharing::Block, BlockGroup, 1, 256, 1);
+const Case kWarp16Q = CASE("16 x 1 warp, 16 queues", Sharing::Warp, WarpGroup, 16, 32, 16);
+const Case kWarp132Q = CASE("132 x 1 warp, 132 queues", Sharing::Warp, WarpGroup, 132, 32, 132);
+const Case kBlock132Q = CASE("132 blocks x 8 warps, 132 queues", Sharing::Block, BlockGroup, 132, 256, 132);
+
+struct Times {
+  double median, low, high;
+};
+
+Times summary(std::vector<double> ms, double entries) {
+  std::sort(ms.begin(), ms.end());
+  return {entries / ms[ms.size() / 2] / 1e3, entries / ms.back() / 1e3, entries / ms[0] / 1e3};
+}
+
+/* Runs `launch` seven times on fresh queues; million entries a second. */
+template <class Reset, class Launch>
+Times measure(double entries, Reset fresh, Launch launch) {
+  static cudaEvent_t begin = nullptr, end = nullptr;
+  if (begin == nullptr) {
+    CHECK_CUDA(cudaEventCreate(&begin));
+    CHECK_CUDA(cudaEventCreate(&end));
+  }
+  std::vector<double> ms;
+  for (int run = 0; run < 8; run++) {
+    fresh();
+    CHECK_CUDA(cudaEventRecord(begin));
+    launch();
+    CHECK_CUDA(cudaEventRecord(end));
+    CHECK_CUDA(cudaEventSynchronize(end));
+    float t = 0;
+    CHECK_CUDA(cudaEventElapsedTime(&t, begin, end));
+    *g_stop = 1;
+    CHECK_CUDA(cudaDeviceSynchronize());
+    if (run != 0) ms.push_back(t);
+  }
+  return summary(ms, entries);
+}
+
+/* The last lap of each ring, and the doorbells, as `calls` posts must leave them. */
+bool ring_is_right(const Case &c, int calls) {
+  uint64_t total = (uint64_t)calls * c.blocks * c.threads / c.queues;
+  for (int q = 0; q < c.queues; q++) {
+    if (*g_rig.doorbell(q) != (total & 0xffff)) {
+      printf("  queue %d: doorbell %u, wanted %u\n", q, *g_rig.doorbell(q), (unsigned)(total & 0xffff));
+      return false;
+    }
+    for (uint64_t slot = total > kDepth ? total - kDepth : 0; slot < total; slot++) {
+      std::string why = entry_fault(g_rig.ring + ((size_t)q * kDepth + slot % kDepth) * kEntry, (uint32_t)slot);
+      if (!why.empty()) {
+        printf("  queue %d slot %llu: %s\n", q, (unsigned long long)slot, why.c_str());
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+bool g_failed = false;
+
+Times run_case(const Case &c, uint32_t max_batch, int calls, bool by_eight, Room room) {
+  Load load = {g_queues, g_status, c.queues, calls};
+  double entries = (double)calls * c.blocks * c.threads;
+  Times times = measure(
+      entries,
+      [&] {
+        reset(max_batch, room);
+        if (room == Room::GpuAdapter) {
+          adapter_kernel<<<1, 160, 0, g_adapter_stream>>>(g_rig.doorbells_gpu, g_rig.completed, c.queues, g_stop_gpu);
+        }
+      },
+      [&] { (by_eight ? c.kernel8 : c.kernel)<<<c.blocks, c.threads>>>(load); });
+  uint32_t status = 0;
+  CHECK_CUDA(cudaMemcpy(&status, g_status, 4, cudaMemcpyDeviceToHost));
+  if (status != 0 || !ring_is_right(c, calls)) {
+    printf("  %s, M %u: status %u\n", c.name, max_batch, status);
+    g_failed = true;
+  }
+  return times;
+}
+
+Times run_peer(Peer peer, const Case &c, uint32_t max_batch, int calls, int batch) {
+  return measure((double)calls * c.blocks * (peer == Peer::Nccl ? c.threads : 1),
+                 [&] {
+                   reset(max_batch, Room::Unlimited);
+                   peers_reset(g_rig, max_batch);
+                   CHECK_CUDA(cudaMemset(g_rig.completed, 0, 8 * kQueues));
+                 },
+                 [&] { peers_launch(peer, c.blocks, c.threads, c.queues, calls, batch); });
+}
+
+double run_floor() {
+  size_t bytes = (size_t)kQueues * kDepth * kEntry;
+  return measure((double)bytes / kEntry * 20, [] { reset(64, Room::Unlimited); },
+                 [&] { floor_kernel<<<132, 256>>>(g_rig.ring_gpu, bytes, 20); })
+      .median;
+}
+
+void row(const Case &c, uint32_t m, int calls, bool with_peer) {
+  Times full = run_case(c, m, calls, false, Room::Unlimited);
+  Times by8 = run_case(c, m, calls, true, Room::Unlimited);
+  Times back = run_case(c, m, calls, false, Room::GpuAdapter);
+  double peer = with_peer && peers_available() ? run_peer(Peer::Nccl, c, m, std::min(calls, 1000), 1).median : 0;
+  std::string batch = m == 65535 ? "unlimited" : std::to_string(m);
+  printf("| %s | %s | %.2f | %.2f to %.2f | %.0f | %.2f | %.2f (%.0f %%) | ", c.name, batch.c_str(), full.median,
+         full.low, full.high, 1e3 / full.median, by8.median, back.median, 100 * back.median / full.median);
+  if (peer != 0) printf("%.2f |\n", peer);
+  else printf("- |\n");
+  fflush(stdout);
+}
+
+int bench(const char *only) {
+  struct Row {
+    const Case &c;
+    std::vector<uint32_t> batches;
+    int calls;
+  };
+  const std::vector<Row> rows = {
+      {kThreadOwned, {64}, 4000},     {kThreadShared, {64}, 4000},
+      {kThreads16, {64}, 2000},       {kWarpOwned, {1, 16, 64, 65535}, 2000},
+      {kWarpShared, {1, 16, 64, 65535}, 2000}, {kWarps8, {16, 64, 65535}, 1000},
+      {kWarps16, {16, 64, 65535}, 1000},       {kBlockOwned, {1, 16, 64, 65535}, 1000},
+      {kWarp16Q, {16, 64, 65535}, 2000},       {kWarp132Q, {16, 64, 65535}, 2000},
+      {kBlock132Q, {16, 64, 65535}, 1000},
+  };
+  printf("| case | max_batch | M/s | range | ns/entry | 8-byte stores M/s | backpressure M/s | NCCL M/s |\n");
+  printf("|---|---|---|---|---|---|---|---|\n");
+  for (const Row &r : rows) {
+    if (only != nullptr && strstr(r.c.name, only) == nullptr) continue;
+    for (uint32_t m : r.batches) row(r.c, m, m == 1 ? r.calls / 10 : r.calls, true);
+  }
+  if (only == nullptr) {
+    for (int batch : {1, 16}) {
+      if (!peers_available()) break;
+      Times t = run_peer(Peer::DpDirect, kThreadOwned, 64, 4000, batch);
+      printf("efa-dp-direct, 1 thread, %d entries a doorbell: %.2f M/s (%.2f to %.2f)\n", batch, t.median, t.low, t.high);
+    }
+  }
+  printf("store floor (coalesced 16-byte stores, 132 x 256 threads): %.1f M entries/s\n", run_floor());
+  return g_failed ? 1 : 0;
+}
+
+int floors() {
+  const char *names[] = {"entry and doorbell, no order", "entry, fence, doorbell", "entry, fence, doorbell, fence",
+                         "entry, fence, doorbell, release", "atomic add, relaxed, used", "load, acquire, used"};
+  for (int piece = 0; piece < 6; piece++) {
+    Times t = measure(4000, [] { reset(64, Room::Unlimited); }, [&] {
+      piece_kernel<<<1, 1>>>(g_rig.ring_gpu, (volatile uint32_t *)g_rig.doorbells_gpu, g_rig.completed, 4000, piece);
+    });
+    printf("one thread, %s: %.0f ns\n", names[piece], 1e3 / t.median);
+  }
+  return 0;
+}
+
+/* Every case with a host thread for each queue that reads what changes. */
+int check(uint64_t entries_each) {
+  const Case *cases[] = {&kThreadOwned, &kThreadShared, &kThreads16, &kWarpOwned, &kWarpShared, &kWarps8, &kWarps16, &kBlockOwned};
+  bool right = true;
+  for (const Case *c : cases) {
+    for (uint32_t m : {1u, 11u, 16u, 64u, 4095u, 65535u}) {
+      uint64_t want = m == 1 ? entries_each / 20 : c->threads == 1 ? entries_each / 10 : entries_each;
+      int calls = (int)std::min<uint64_t>(want / ((uint64_t)c->blocks * c->threads) + 1, 0xffffffff);
+      /* Past both wraps of the counters. */
+      uint32_t start = (uint32_t)0 - (uint32_t)std::min<uint64_t>(want / 2, 1u << 20);
+      reset(m, Room::HostAdapter, start);
+      int groups = c->blocks * c->threads / (c->kernel == kBlockOwned.kernel ? 256 : c->threads == 1 ? 1 : 32);
+      Checker checker(g_rig, 0, m, start, groups, c->blocks * c->threads / groups, g_host_completed);
+      c->kernel<<<c->blocks, c->threads>>>(Load{g_queues, g_status, 1, calls});
+      cudaError_t error = cudaDeviceSynchronize();
+      checker.finish();
+      uint32_t status = 0;
+      if (error == cudaSuccess) CHECK_CUDA(cudaMemcpy(&status, g_status, 4, cudaMemcpyDeviceToHost));
+      uint64_t posted = (uint64_t)calls * c->blocks * c->threads;
+      bool good = error == cudaSuccess && status == 0 && checker.clean() && checker.entries() == posted;
+      printf("%s M %-5u %-38s %llu entries, %llu doorbells, %llu looks ahead, status %u, %s%s\n", good ? "ok    " : "FAILED",
+             m, c->name, (unsigned long long)checker.entries(), (unsigned long long)checker.doorbells(),
+             (unsigned long long)checker.looks(), status, cudaGetErrorString(error), checker.report().c_str());
+      fflush(stdout);
+      right = right && good;
+      if (error != cudaSuccess) return 1;
+    }
+  }
+  return right ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char **argv) {
+  std::string what = argc > 1 ? argv[1] : "bench";
+  cudaDeviceProp properties;
+  CHECK_CUDA(cudaGetDeviceProperties(&properties, 0));
+  int driver = 0, runtime = 0;
+  CHECK_CUDA(cudaDriverGetVersion(&driver));
+  CHECK_CUDA(cudaRuntimeGetVersion(&runtime));
+  printf("%s, %d multiprocessors, driver API %d, runtime %d, peers %s\n", properties.name,
+         properties.multiProcessorCount, driver, runtime, peers_available() ? "built in" : "absent");
+  make_rig();
+  if (what == "check") return check(argc > 2 ? strtoull(argv[2], nullptr, 10) : 2000000);
+  if (what == "floor") return floors();
+  return bench(argc > 2 ? argv[2] : nullptr);
+}
