@@ -21,4 +21,6 @@ pub mod gpu;
 pub mod queue;
 pub mod verbs;
 
+mod kept;
+
 pub use efa_gda_wire as wire;

@@ -161,7 +161,7 @@ impl<T: Fid, P: InContext> Object<T, P> {
         let closed = unsafe { close(context, self.fid(), T::CLOSE) };
         drop(turn);
         if closed.is_err() {
-            std::mem::forget(parents);
+            crate::kept::keep(parents);
         }
         closed
     }

@@ -41,6 +41,14 @@ impl State {
     }
 }
 
+/// An object that stays until the process ends, where a leak checker sees that somebody holds it.
+fn keep<T>(object: T) -> *mut T {
+    static KEPT: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+    let raw = Box::into_raw(Box::new(object));
+    KEPT.lock().unwrap().push(raw.expose_provenance());
+    raw
+}
+
 /// # Safety
 /// `fid` belongs to an object of a [`Fake`] that lives.
 unsafe fn state<'a>(fid: *mut fi::fid) -> &'a State {
@@ -154,7 +162,7 @@ impl Fake {
             ..Default::default()
         });
         let fake = Self { state, domain, ops, domain_ops, mr_ops, fabric_attr, ep_attr, info, _names: names };
-        fake.gives_table(Box::leak(Box::new(gda_table())));
+        fake.gives_table(keep(gda_table()));
         fake
     }
 
@@ -316,10 +324,7 @@ unsafe extern "C" fn av_open(
     };
     // SAFETY: called on the fake's domain; `av` can be written.
     unsafe {
-        *av = Box::into_raw(Box::new(fi::fid_av {
-            fid: new_fid(fi::FI_CLASS_AV, domain.cast()),
-            ops: &raw mut OPS,
-        }));
+        *av = keep(fi::fid_av { fid: new_fid(fi::FI_CLASS_AV, domain.cast()), ops: &raw mut OPS });
         state(domain.cast()).call("open av", 0) as c_int
     }
 }
@@ -348,10 +353,7 @@ unsafe extern "C" fn cq_open(
 ) -> c_int {
     // SAFETY: called on the fake's domain; `cq` can be written.
     unsafe {
-        *cq = Box::into_raw(Box::new(fi::fid_cq {
-            fid: new_fid(fi::FI_CLASS_CQ, domain.cast()),
-            ops: null_mut(),
-        }));
+        *cq = keep(fi::fid_cq { fid: new_fid(fi::FI_CLASS_CQ, domain.cast()), ops: null_mut() });
         state(domain.cast()).call("open cq", 0) as c_int
     }
 }
@@ -379,7 +381,7 @@ unsafe extern "C" fn endpoint_open(
         let mut object = fi::fid_ep { fid: new_fid(fi::FI_CLASS_EP, domain.cast()), ..Default::default() };
         object.cm = &raw mut CM;
         let answer = state(domain.cast()).call("open endpoint", 0);
-        *endpoint = if answer == 0 { Box::into_raw(Box::new(object)) } else { null_mut() };
+        *endpoint = if answer == 0 { keep(object) } else { null_mut() };
         // "no object": success that leaves nothing behind.
         if answer == 1 { 0 } else { answer as c_int }
     }
@@ -410,11 +412,7 @@ unsafe extern "C" fn mr_reg(
     unsafe {
         let state = state(domain);
         let key = state.answers.lock().unwrap().get("rkey").copied().unwrap_or(0x77) as u64;
-        *mr = Box::into_raw(Box::new(fi::fid_mr {
-            fid: new_fid(fi::FI_CLASS_MR, domain),
-            mem_desc: null_mut(),
-            key,
-        }));
+        *mr = keep(fi::fid_mr { fid: new_fid(fi::FI_CLASS_MR, domain), mem_desc: null_mut(), key });
         state.call("register", 0) as c_int
     }
 }
