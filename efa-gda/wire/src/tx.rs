@@ -367,7 +367,8 @@ fn decode_operation(bytes: &[u8], size: EntrySize, meta: &Meta, broken: &mut Rul
     })
 }
 
-#[inline]
+// Always inline: its result, written to memory in fields and read back whole, stalls the reader.
+#[inline(always)]
 fn get_segment(bytes: &[u8], at: usize, broken: &mut Rules) -> Segment {
     let lkey = get_u32(bytes, at + offset_of!(efa_io_tx_buf_desc, lkey));
     broken.require(LocalKey::new(lkey).is_ok(), Rule::LocalKeyWidth);
@@ -379,7 +380,7 @@ fn get_segment(bytes: &[u8], at: usize, broken: &mut Rules) -> Segment {
     }
 }
 
-#[inline]
+#[inline(always)]
 fn get_remote(bytes: &[u8]) -> (RemoteMemory, u32) {
     let lo = DATA + offset_of!(efa_io_remote_mem_addr, buf_addr_lo);
     let remote = RemoteMemory {

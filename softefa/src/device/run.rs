@@ -36,7 +36,8 @@ impl QueuePairCore {
             entries += 1;
             let fetched = self.send.fetch(send);
             self.shared.capture(self.number, fetched.counter, fetched.bytes());
-            let (decoded, broken) = self.send.check(&fetched);
+            let decoded = self.send.decode(&fetched);
+            let broken = self.send.check(&fetched, &decoded);
             if !broken.is_empty() {
                 self.refuse(send, fetched.counter, &decoded, fetched.bytes(), &broken);
                 break;

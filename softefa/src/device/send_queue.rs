@@ -218,17 +218,24 @@ impl SendRing {
         fetched
     }
 
-    /// What an entry says and which strict rules it breaks.
+    /// What an entry says.
     #[inline]
-    pub(crate) fn check(&self, fetched: &Fetched) -> (DecodedRequest, Vec<StrictRule>) {
-        // Entries have one of the two sizes that decode takes.
-        let Ok(decoded) = DecodedRequest::decode(fetched.bytes(), self.ids) else {
-            unreachable!("a ring's entries are 64 or 128 bytes")
-        };
+    pub(crate) fn decode(&self, fetched: &Fetched) -> DecodedRequest {
+        match DecodedRequest::decode(fetched.bytes(), self.ids) {
+            Ok(decoded) => decoded,
+            // Entries have one of the two sizes that decode takes.
+            Err(_) => unreachable!("a ring's entries are 64 or 128 bytes"),
+        }
+    }
+
+    /// Which strict rules an entry breaks. The request is borrowed: moving it costs the engine more
+    /// than reading it.
+    #[inline]
+    pub(crate) fn check(&self, fetched: &Fetched, decoded: &DecodedRequest) -> Vec<StrictRule> {
         let expected = self.phase(fetched.counter);
-        let used = |offset| offset < used_bytes(&decoded);
+        let used = |offset| offset < used_bytes(decoded);
         if let Some(offset) = self.unwritten.first_in(fetched.bytes(), expected, used) {
-            return (decoded, vec![StrictRule::HalfWritten { offset: offset as u8 }]);
+            return vec![StrictRule::HalfWritten { offset: offset as u8 }];
         }
         let mut broken = Vec::new();
         if decoded.phase != expected {
@@ -238,7 +245,7 @@ impl SendRing {
             let strict = decoded.broken.iter().filter(|rule| status_of(*rule).is_none());
             broken.extend(strict.map(StrictRule::Descriptor));
         }
-        (decoded, broken)
+        broken
     }
 
     pub(crate) fn finding(
@@ -291,7 +298,7 @@ impl SendRing {
 /// Bytes of an entry that its operation uses; the others may hold anything.
 fn used_bytes(decoded: &DecodedRequest) -> usize {
     META_BYTES
-        + match decoded.request.map(|request| request.operation) {
+        + match decoded.request.as_ref().map(|request| &request.operation) {
             Some(Operation::Send(segments)) => PART_BYTES * segments.len(),
             Some(Operation::SendInline(data)) => data.len(),
             Some(Operation::Write { .. } | Operation::Read { .. }) => 2 * PART_BYTES,
