@@ -46,8 +46,7 @@ impl Drop for Mapping {
 
 /// Zeroed pages that this process and a program share.
 pub(crate) struct Pages {
-    writable: OwnedFd,
-    readable: OwnedFd,
+    file: OwnedFd,
     mapping: Arc<Mapping>,
 }
 
@@ -68,21 +67,24 @@ impl Pages {
         if unsafe { libc::fcntl(descriptor, libc::F_ADD_SEALS, seals) } != 0 {
             return Err(Errno::of(&io::Error::last_os_error()));
         }
-        // What may be mapped for reading alone is given through a description that allows no more.
-        let path = format!("/proc/self/fd/{descriptor}");
-        let readable = OpenOptions::new().read(true).open(path).map_err(|error| Errno::of(&error))?;
         let mapping = Arc::new(Mapping::new(file.as_fd(), 0, length, true)?);
-        Ok(Self { writable: file.into(), readable: readable.into(), mapping })
+        Ok(Self { file: file.into(), mapping })
     }
 
     pub(crate) fn len(&self) -> usize {
         self.mapping.length
     }
 
-    /// A descriptor for the program.
+    /// A descriptor for the program: what it may map for reading alone, it gets through a description
+    /// that allows no more.
     pub(crate) fn descriptor(&self, writable: bool) -> Result<OwnedFd, Errno> {
-        let file = if writable { &self.writable } else { &self.readable };
-        file.try_clone().map_err(|error| Errno::of(&error))
+        let made = if writable {
+            self.file.try_clone()
+        } else {
+            let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+            OpenOptions::new().read(true).open(path).map(OwnedFd::from)
+        };
+        made.map_err(|error| Errno::of(&error))
     }
 
     /// `length` bytes from `offset` as a ring.

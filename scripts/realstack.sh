@@ -1,0 +1,183 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+# Runs unmodified rdma-core and libfabric of Debian sid over the software adapter's uverbs face:
+#
+#   scripts/realstack.sh
+#
+# The packages are fetched from sid through this machine's own apt configuration, signatures
+# verified, unpacked without root into .cache/sid, and kept for a week. Programs run through sid's
+# own loader. LIBFABRIC_DIR=DIR, where DIR holds lib/libfabric.so.1 of 2.3 or newer, also runs that
+# libfabric's fi_info. Every program has a time limit; the log of one that fails is shown.
+#
+# Exit status: 0 all passed, 1 something failed, 77 SKIPPED, because nothing could be fetched.
+set -euo pipefail
+
+# shellcheck source=scripts/lib/setup.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/lib/setup.sh"
+# shellcheck source=scripts/lib/upstream.sh
+source "$ROOT/scripts/lib/upstream.sh"
+# shellcheck source=scripts/lib/sid.sh
+source "$ROOT/scripts/lib/sid.sh"
+
+PACKAGES=(libc6 libgcc-s1 libibverbs1 ibverbs-providers ibverbs-utils libibverbs-dev libfabric1 libfabric-bin)
+
+# run NAME SECONDS COMMAND…: under a limit, with a log that is shown where it fails.
+run() {
+  local name=$1 limit=$2 status=0 log
+  shift 2
+  log=$SCRATCH/$name.log
+  timeout --kill-after=5 "$limit" "$@" >"$log" 2>&1 </dev/null || status=$?
+  if [[ $status -ne 0 ]]; then
+    if [[ $status -eq 124 || $status -eq 137 ]]; then
+      echo "FAILED: $name did not end within $limit seconds; its log:"
+    else
+      echo "FAILED: $name ended with status $status; its log:"
+    fi
+    sed 's/^/    /' "$log"
+    exit 1
+  fi
+  printf 'passed: %-28s %s\n' "$name" "$(grep -m 1 'rdmap0s6: ' "$log" | sed 's/^softefa: //' || true)"
+}
+
+# softefa NAME SECONDS COMMAND…: the same, on software adapters.
+softefa() {
+  local name=$1 limit=$2
+  shift 2
+  run "$name" "$limit" "$SOFTEFA" run --adapters "${ADAPTERS:-1}" -- "$@"
+}
+
+# wants NAME PATTERN: the log must have such a line.
+wants() {
+  grep -q -- "$2" "$SCRATCH/$1.log" && return 0
+  echo "FAILED: $1 printed no line like \"$2\"; its log:"
+  sed 's/^/    /' "$SCRATCH/$1.log"
+  exit 1
+}
+
+build() {
+  say "building"
+  (cd "$ROOT" && cargo build -q -p softefa-uverbs -p softefa-preload) || die "the build failed"
+  SOFTEFA=${CARGO_TARGET_DIR:-$ROOT/target}/debug/softefa
+  # Against sid's headers and libraries; the program runs with sid's C library, which is newer.
+  cc -O1 -Wall -I"$SID/root/usr/include" "$ROOT/softefa/uverbs/tests/verbs_requests.c" \
+    -o "$SCRATCH/verbs_requests" -L"$(sid_lib)" -Wl,--unresolved-symbols=ignore-in-shared-libs \
+    -l:libefa.so.1 -l:libibverbs.so.1 || die "verbs_requests.c does not compile against sid's rdma-core"
+  # Programs of sid, through its loader; libibverbs finds its drivers by name on the library path.
+  cat >"$SCRATCH/sid" <<PROGRAM
+#!/bin/sh
+program=\$1
+shift
+case \$program in */*) ;; *) program=$SID/root/usr/bin/\$program ;; esac
+exec $(sid_loader) --library-path \${LIBFABRIC_DIR:+\$LIBFABRIC_DIR/lib:}$(sid_lib):$(sid_lib)/libibverbs "\$program" "\$@"
+PROGRAM
+  chmod +x "$SCRATCH/sid"
+}
+
+# Two processes, a server and a client.
+pingpong() {
+  cat >"$SCRATCH/pingpong" <<'PROGRAM'
+#!/bin/bash
+# Both through the adapter: libfabric would take shared memory between processes of one host.
+export FI_EFA_ENABLE_SHM_TRANSFER=0
+"$@" & server=$!
+for _ in $(seq 100); do
+  # Its port, 47592.
+  grep -q ':B9E8 ' /proc/net/tcp && break
+  sleep 0.1
+done
+"$@" 127.0.0.1 || exit
+wait "$server"
+PROGRAM
+  chmod +x "$SCRATCH/pingpong"
+  softefa "fi_pingpong-$1" 60 "$SCRATCH/pingpong" "$SCRATCH/sid" fi_pingpong -p efa "${@:2}"
+  wants "fi_pingpong-$1" 'rdmap0s6: [1-9][0-9]* doorbells'
+}
+
+# A process that dies in mid-traffic: its peer gets an error, and the adapter goes on.
+killed() {
+  cat >"$SCRATCH/killed" <<'PROGRAM'
+#!/bin/bash
+out=$(mktemp -d)
+trap 'rm -rf "$out"' EXIT
+await() { for _ in $(seq 100); do grep -q . "$1" 2>/dev/null && return; sleep 0.1; done; echo "$1 stayed empty"; exit 1; }
+"$@" target >"$out/target" & target=$!
+await "$out/target"
+# shellcheck disable=SC2046 # words
+"$@" writer $(cat "$out/target") >"$out/writer" & writer=$!
+await "$out/writer"
+kill -9 "$target"
+wait "$writer" || exit
+cat "$out/writer"
+"$@" random 5 500 64 /dev/null
+PROGRAM
+  chmod +x "$SCRATCH/killed"
+  softefa killed 40 "$SCRATCH/killed" "$SCRATCH/sid" "$SCRATCH/verbs_requests"
+  wants killed 'writer: after .*: .* (device status [1-9]'
+}
+
+compared() {
+  local entry=$1
+  SOFTEFA_CAPTURE=$SCRATCH/capture.$entry softefa "requests-$entry" 60 \
+    "$SCRATCH/sid" "$SCRATCH/verbs_requests" random "$entry" 5000 "$entry" "$SCRATCH/requests.$entry"
+  run "compare-$entry" 30 "$SOFTEFA" compare "$SCRATCH/capture.$entry" "$SCRATCH/requests.$entry"
+  sed 's/^/        /' "$SCRATCH/compare-$entry.log"
+}
+
+main() {
+  case ${1:-} in
+  -h | --help)
+    sed -n '3,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"
+    exit 0
+    ;;
+  esac
+  want gcc have_c_compiler
+  want libc6-dev have_c_compiler
+  want libclang-14-dev have_libclang
+  install_missing || exit 1
+  find_rust
+  choose_target_dir
+  local reason
+  if ! reason=$(fetch_sid "${PACKAGES[@]}" 2>&1); then
+    echo "SKIPPED: $reason"
+    exit 77
+  fi
+  [[ -z $reason ]] || say "$reason"
+  echo "rdma-core $(sid_version libibverbs1), libfabric $(sid_version libfabric1), glibc $(sid_version libc6), from Debian sid"
+  SCRATCH=$(mktemp -d)
+  trap 'rm -rf -- "$SCRATCH"' EXIT
+  # Only efa's driver is there to be loaded; the machine's own list names others.
+  export IBV_DRIVERS=efa RDMAV_DRIVERS=efa
+  build
+
+  ADAPTERS=2 softefa ibv_devinfo 20 "$SCRATCH/sid" ibv_devinfo -v
+  wants ibv_devinfo 'hca_id:.*rdmap0s7'
+  ADAPTERS=2 softefa fi_info 20 "$SCRATCH/sid" fi_info -p efa
+  wants fi_info 'fabric: efa-direct'
+  pingpong small -e rdm -I 50
+  # With its bytes checked; and tagged, up to 6 MiB.
+  pingpong checked -e rdm -S all -I 5 -c
+  pingpong tagged -e rdm -m tagged -S all -I 5
+  pingpong datagram -e dgram -I 20
+  compared 64
+  compared 128
+  softefa external-cq 30 "$SCRATCH/sid" "$SCRATCH/verbs_requests" random 9 3000 64 /dev/null external
+  softefa large 30 "$SCRATCH/sid" "$SCRATCH/verbs_requests" large
+  softefa errors 30 "$SCRATCH/sid" "$SCRATCH/verbs_requests" errors
+  softefa wrap-16 60 "$SCRATCH/sid" "$SCRATCH/verbs_requests" many 70000
+  # The counter starts 65,536 before 2^32.
+  SOFTEFA_FIRST_COUNTER=4294901760 softefa wrap-32 60 "$SCRATCH/sid" "$SCRATCH/verbs_requests" many 70000
+  SOFTEFA_REORDER=8 softefa delayed 60 env SOFTEFA_DELAY_US=10 "$SCRATCH/sid" "$SCRATCH/verbs_requests" large
+  killed
+  # With so few descriptors and so little memory, one that leaks ends it.
+  (
+    ulimit -n 64
+    ulimit -v 900000
+    softefa cycles 120 "$SCRATCH/sid" "$SCRATCH/verbs_requests" cycles 10000
+  )
+  if [[ -n ${LIBFABRIC_DIR:-} ]]; then
+    softefa libfabric-given 20 "$SCRATCH/sid" "$LIBFABRIC_DIR/bin/fi_info" -p efa -f efa-direct
+  fi
+  echo "all passed"
+}
+
+main "$@"
