@@ -91,6 +91,19 @@ fn geometry_that_breaks_a_rule() {
 }
 
 #[test]
+fn a_dead_endpoint_is_a_put_that_never_completes() {
+    // Half of the limit is what the wait for a completion gets.
+    let mut command = probe(&["--soft", "--json", "--gpu", "none", "--time-limit", "10000"]);
+    command.env("SOFTEFA_LIBRARY", support::softefa()).env("SOFTEFA_BREAK", "dead-endpoint");
+    let output = output(&mut command);
+    let document = document(&output);
+    assert_eq!(status(&output), 3, "{document:#}");
+    fails_with_a_fix(&document, "PUT-001");
+    assert_eq!(check(&document, "PUT-002")["blocked_by"], "PUT-001");
+    assert_eq!(state(&document, "PUT-005"), "pass", "what is in flight goes with the endpoint");
+}
+
+#[test]
 fn a_provider_that_crashes_in_getinfo() {
     let document = bad(&[("SOFTEFA_BREAK", "crash-getinfo")]);
     fails_with_a_fix(&document, "FAB-001");

@@ -135,3 +135,11 @@ fn a_provider_that_is_not_there_fails_env_000_and_blocks_libfabric() {
     assert_eq!((state(&document, "ENV-000"), status(&output)), ("fail", 3));
     assert_eq!(check(&document, "LIB-001")["blocked_by"], "ENV-000");
 }
+
+#[test]
+fn a_completion_queue_opens_in_memory_that_the_probe_gives() {
+    let document = document(&output(&mut soft(&["check", "--gpu", "none"])));
+    let check = check(&document, "GDA-009");
+    assert_eq!((&check["state"], &check["kind"]), (&"pass".into(), &"proven".into()), "{check:#}");
+    assert!(check["observed"].as_str().unwrap().starts_with("1024 entries"), "{check:#}");
+}

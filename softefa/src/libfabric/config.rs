@@ -8,7 +8,7 @@
 //! | `SOFTEFA_FABRICS` | `efa-direct`, `efa`, or both with a comma (`efa-direct`) |
 //! | `SOFTEFA_ADAPTERS` | how many, 1 to 32 (1) |
 //! | `SOFTEFA_HMEM` | 1: offer FI_HMEM, as with a GPU library (0) |
-//! | `SOFTEFA_BREAK` | a defect: `depth0`, `depth3`, `entry96`, `unaligned-doorbell`, `null-buffer`, `no-gda`, `crash-getinfo`, `hang-getinfo` |
+//! | `SOFTEFA_BREAK` | a defect: `depth0`, `depth3`, `entry96`, `unaligned-doorbell`, `null-buffer`, `no-gda`, `dead-endpoint`, `crash-getinfo`, `hang-getinfo` |
 //! | `SOFTEFA_LOG` | anything: say on stderr why something was refused |
 
 use std::env;
@@ -59,6 +59,8 @@ pub(crate) enum Defect {
     NullBuffer,
     /// `fi_open_ops` knows no GDA operations.
     NoGda,
+    /// Endpoints enable, and their queue pairs look at no doorbell.
+    DeadEndpoint,
     /// `fi_getinfo` ends the process with SIGSEGV.
     CrashInGetinfo,
     /// `fi_getinfo` does not return.
@@ -108,7 +110,7 @@ impl Config {
             config.defect = Some(Defect::named(&text).ok_or_else(|| {
                 format!(
                     "SOFTEFA_BREAK is {text:?}; it takes depth0, depth3, entry96, unaligned-doorbell, null-buffer, \
-                     no-gda, crash-getinfo or hang-getinfo"
+                     no-gda, dead-endpoint, crash-getinfo or hang-getinfo"
                 )
             })?);
         }
@@ -125,6 +127,7 @@ impl Defect {
             "unaligned-doorbell" => Self::UnalignedDoorbell,
             "null-buffer" => Self::NullBuffer,
             "no-gda" => Self::NoGda,
+            "dead-endpoint" => Self::DeadEndpoint,
             "crash-getinfo" => Self::CrashInGetinfo,
             "hang-getinfo" => Self::HangInGetinfo,
             _ => return None,

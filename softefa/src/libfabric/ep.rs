@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use efa_gda_sys::fi;
 use efa_gda_wire::{EntrySize, QueueKey, QueuePairNumber, RequestIdWidth};
 
-use crate::device::{QueuePair, QueuePairAttr, RnrRetry};
+use crate::device::{QueuePair, QueuePairAttr, QueuePairState, RnrRetry};
 
 use super::av::{AddressVector, EndpointAddress, Table};
-use super::config::Config;
+use super::config::{Config, Defect};
 use super::cq::{CompletionQueue, Shared as SharedCq};
 use super::domain::{Domain, Shared};
 use super::ffi::{self, Code, Object, UNUSED};
@@ -216,6 +216,9 @@ impl Endpoint {
             Ok(times) if usize::from(times) < Retries::FOREVER => RnrRetry::Times(times),
             _ => RnrRetry::Forever,
         };
+        if Config::get().is_ok_and(|config| config.defect == Some(Defect::DeadEndpoint)) {
+            attr.state = QueuePairState::Idle;
+        }
         let pair = domain.adapter.create_queue_pair(attr)?;
         state.queue_pair = Some(Enabled { pair, domain: Arc::clone(domain) });
         Ok(())

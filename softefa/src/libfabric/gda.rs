@@ -173,7 +173,7 @@ fn spoil(sq: &mut fi::fi_efa_wq_attr, defect: Defect) {
         Defect::EntrySize(bytes) => sq.entry_size = bytes,
         Defect::UnalignedDoorbell => sq.doorbell = sq.doorbell.wrapping_byte_add(2),
         Defect::NullBuffer => sq.buffer = ptr::null_mut(),
-        Defect::NoGda | Defect::CrashInGetinfo | Defect::HangInGetinfo => {}
+        Defect::NoGda | Defect::DeadEndpoint | Defect::CrashInGetinfo | Defect::HangInGetinfo => {}
     }
 }
 

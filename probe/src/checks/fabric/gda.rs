@@ -1,6 +1,9 @@
 //! The provider's GPU-Direct Async operations on one adapter.
 
-use efa_gda::fabric::{Absence, FIRST_WITH_COUNTERS, FIRST_WITH_GDA_OPS, Version};
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+
+use efa_gda::fabric::{Absence, Error, ExternalMemory, FIRST_WITH_COUNTERS, FIRST_WITH_GDA_OPS, Version};
 
 use super::{Session, missing, refused};
 use crate::check::{Answers, Check, Nature, Outcome, Trouble, Unit};
@@ -19,6 +22,7 @@ pub(crate) static CHECKS: &[Unit<Session>] = &[
     unit("GDA-006", "get_mr_lkey answers", Kind::Proven, &["GDA-002", "FAB-008"], local_key),
     unit("GDA-007", "Completion counters are offered", Kind::Declared, &["GDA-002"], counters),
     unit("GDA-008", "Completion queues in given memory are offered", Kind::Declared, &["GDA-002"], external),
+    unit("GDA-009", "A completion queue opens in given memory", Kind::Proven, &["GDA-002"], external_opens),
 ];
 
 const fn unit(
@@ -178,4 +182,112 @@ fn counters(session: &mut Session) -> Answers {
 
 fn external(session: &mut Session) -> Answers {
     optional(session, "cq_open_ext", "completions lie in host memory that the driver allocates")
+}
+
+/// Entries of the completion queue that is opened in given memory, and the bytes that they take at most.
+const EXTERNAL_ENTRIES: u32 = 1024;
+const EXTERNAL_BYTES: u64 = 64 << 10;
+
+fn external_opens(session: &mut Session) -> Answers {
+    let Some(ops) = &session.rig.ops else { return missing("the table of operations") };
+    if ops.available().iter().any(|(name, offered)| *name == "cq_open_ext" && offered.is_err()) {
+        return Outcome::unknown("not offered: GDA-008").into();
+    }
+    // The driver takes a dmabuf; the software adapter takes any memory that has a descriptor.
+    let memory = if session.request.soft { memory_file() } else { dmabuf() };
+    let memory = match memory {
+        Ok(memory) => memory,
+        Err(why) => return Outcome::unknown(format!("no memory to give: {why}")).into(),
+    };
+    let given = ExternalMemory {
+        dmabuf: memory.as_fd(),
+        offset: 0,
+        length: EXTERNAL_BYTES,
+        buffer: std::ptr::null_mut(),
+    };
+    // SAFETY: the descriptor holds the memory, and the queue is closed before it goes, or the process is.
+    let queue = match unsafe { ops.cq_open_ext(&given, EXTERNAL_ENTRIES as usize) } {
+        Ok(queue) => queue,
+        Err(error) => return not_opened(&error),
+    };
+    let answer = match ops.query_cq(&queue) {
+        Ok(raw) if raw.num_entries >= EXTERNAL_ENTRIES => {
+            Outcome::pass(format!("{} entries of {} bytes", raw.num_entries, raw.entry_size)).into()
+        }
+        Ok(raw) => Outcome::Warn(Trouble {
+            observed: format!("{} entries", raw.num_entries),
+            required: format!("the {EXTERNAL_ENTRIES} asked for"),
+            why: "a queue that is shallower than its user believes overruns".to_owned(),
+            fix: "ask query_cq for the depth after opening, and report it with the provider's version"
+                .to_owned(),
+            who: Who::Image,
+        })
+        .into(),
+        Err(error) => not_opened(&error),
+    };
+    if let Err(error) = queue.close() {
+        // Its memory may still be written to: it stays.
+        std::mem::forget(memory);
+        return not_opened(&error);
+    }
+    answer
+}
+
+/// Queues work without it, at a cost.
+fn not_opened(error: &Error) -> Answers {
+    Outcome::Warn(Trouble {
+        observed: error.to_string(),
+        required: "cq_open_ext, query_cq and fi_close succeed".to_owned(),
+        why: "completions in the GPU's own memory are read faster than across PCIe".to_owned(),
+        fix: error.hint().to_owned(),
+        who: Who::Host,
+    })
+    .into()
+}
+
+/// Zeroed memory with a descriptor, sealed against shrinking, which udmabuf asks for.
+fn memory_file() -> std::io::Result<OwnedFd> {
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    // SAFETY: the name is a string; the answer is checked.
+    let fd = unsafe { libc::memfd_create(c"gda-probe".as_ptr(), flags) };
+    if fd < 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: a descriptor that was just made, and that nobody else has.
+    let file = unsafe { File::from_raw_fd(fd) };
+    file.set_len(EXTERNAL_BYTES)?;
+    // SAFETY: the file's own descriptor; the command takes a number.
+    if unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) } < 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    Ok(file.into())
+}
+
+/// `struct udmabuf_create` of `linux/udmabuf.h`.
+#[repr(C)]
+struct UdmabufCreate {
+    memfd: u32,
+    flags: u32,
+    offset: u64,
+    size: u64,
+}
+
+/// `UDMABUF_CREATE`: _IOW('u', 0x42, struct udmabuf_create).
+const UDMABUF_CREATE: u64 = 1 << 30 | (size_of::<UdmabufCreate>() as u64) << 16 | (b'u' as u64) << 8 | 0x42;
+/// `UDMABUF_FLAGS_CLOEXEC`.
+const UDMABUF_FLAGS_CLOEXEC: u32 = 1;
+
+/// Host memory as a dmabuf, where the kernel makes one of it (`/dev/udmabuf`).
+fn dmabuf() -> std::io::Result<OwnedFd> {
+    let device = File::options().read(true).write(true).open("/dev/udmabuf")?;
+    let memory = memory_file()?;
+    let memfd = u32::try_from(memory.as_raw_fd()).unwrap_or(u32::MAX);
+    let create = UdmabufCreate { memfd, flags: UDMABUF_FLAGS_CLOEXEC, offset: 0, size: EXTERNAL_BYTES };
+    // SAFETY: the device's own command, with the struct that it reads.
+    let fd = unsafe { libc::ioctl(device.as_raw_fd(), UDMABUF_CREATE as _, &raw const create) };
+    if fd < 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: a descriptor that was just made, and that nobody else has; it holds the memory by itself.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
