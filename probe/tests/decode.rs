@@ -82,13 +82,15 @@ fn a_completion_of_no_queue_breaks_a_rule() {
 /// The bytes of an entry written as above.
 fn bytes(hex: &str) -> Vec<u8> {
     let digits: Vec<u8> = hex.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
-    digits.chunks(2).map(|two| u8::from_str_radix(str::from_utf8(two).unwrap(), 16).unwrap()).collect()
+    let byte = |two| u8::from_str_radix(str::from_utf8(two).expect("ASCII"), 16).expect("two hex digits");
+    digits.chunks(2).map(byte).collect()
 }
 
 fn with_stdin(args: &[&str], input: &[u8]) -> Output {
-    let mut child = probe(args).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    child.stdin.take().unwrap().write_all(input).unwrap();
-    child.wait_with_output().unwrap()
+    let mut command = probe(args);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the probe starts");
+    child.stdin.take().expect("it was piped").write_all(input).expect("the probe reads it");
+    child.wait_with_output().expect("the probe ends")
 }
 
 #[test]
