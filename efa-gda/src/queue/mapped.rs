@@ -282,15 +282,18 @@ impl<B: Backing> MappedQueue<B> {
         Ok(key)
     }
 
-    /// Requests that were rung and have not completed, modulo 2^32. A snapshot.
+    /// Requests that were rung and have not completed; none where more completed than were rung,
+    /// which only a device that completes what nobody asked for brings about. A snapshot.
     pub fn in_flight(&self) -> u32 {
         let queue = self.shared.get();
         // SAFETY: the struct lives as long as the queue; words are read one by one, volatile,
-        // because device code may be changing them.
-        unsafe {
-            let rung = (&raw const (*queue).turn.rung).read_volatile();
-            rung.wrapping_sub((&raw const (*queue).completion.completed).read_volatile())
-        }
+        // because device code may be changing them. Completed first: what is rung and completed
+        // between the two reads then counts as in flight, not as completed before it was rung.
+        let (completed, rung) = unsafe {
+            let completed = (&raw const (*queue).completion.completed).read_volatile();
+            (completed, (&raw const (*queue).turn.rung).read_volatile())
+        };
+        outstanding(rung, completed)
     }
 
     /// What poisoned the queue, if anything did.
@@ -366,5 +369,28 @@ impl<B: Backing> MappedQueue<B> {
         if self.in_flight() != 0 || self.poison().is_some() {
             self.backing.retain(region.clone());
         }
+    }
+}
+
+/// How far `rung` is ahead of `completed`, counters modulo 2^32; 0 where it is behind.
+fn outstanding(rung: u32, completed: u32) -> u32 {
+    match rung.wrapping_sub(completed) {
+        ahead if ahead < 1 << 31 => ahead,
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::outstanding;
+
+    #[test]
+    fn what_is_in_flight_is_counted_across_the_wrap() {
+        assert_eq!((outstanding(3, u32::MAX), outstanding(7, 7), outstanding(9, 7)), (4, 0, 2));
+    }
+
+    #[test]
+    fn nothing_is_in_flight_where_more_completed_than_was_rung() {
+        assert_eq!((outstanding(7, 8), outstanding(u32::MAX, 2)), (0, 0));
     }
 }
