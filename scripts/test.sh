@@ -181,6 +181,8 @@ dependencies() {
   fi
   PATH=$tools/bin:$PATH step 'licences, bans and sources of dependencies' 120 \
     cargo deny --locked check licenses bans sources || true
+  PATH=$tools/bin:$PATH step 'licences, bans and sources of the fuzz targets' 120 cargo deny \
+    --manifest-path fuzz/Cargo.toml --config "$ROOT/deny.toml" --locked check licenses bans sources || true
 }
 
 gpu() {
@@ -211,6 +213,8 @@ main() {
   interfaces
   shell_scripts
   dependencies
+  sanitizers
+  fuzzing
   gpu
   finish
 }

@@ -53,6 +53,20 @@ fn no_adapter_for_libfabrics_own_provider() {
 }
 
 #[test]
+fn a_libfabric_older_than_the_operations_fails_even_where_no_adapter_answers() {
+    let output = output(probe(&["--json", "--gpu", "none"]).args(PATIENT).env("FI_PROVIDER", "^efa"));
+    let document = document(&output);
+    let release = check(&document, "LIB-002")["observed"].as_str().unwrap();
+    let numbers = release.strip_prefix("libfabric ").unwrap().split(',').next().unwrap();
+    let (major, minor) = numbers.split_once('.').unwrap();
+    let old = (major.parse::<u32>().unwrap(), minor.parse::<u32>().unwrap()) < (2, 3);
+    assert_eq!(state(&document, "GDA-001"), if old { "fail" } else { "unknown" }, "{release}");
+    if old {
+        fails_with_a_fix(&document, "GDA-001");
+    }
+}
+
+#[test]
 fn efa_without_efa_direct() {
     let document = bad(&[("SOFTEFA_FABRICS", "efa")]);
     assert_eq!(state(&document, "FAB-001"), "pass");

@@ -1,0 +1,33 @@
+//! `gda-probe decode`: whatever a file holds, it is refused or named field by field, every field inside the entry.
+#![no_main]
+
+use efa_gda_wire::RequestIdWidth;
+use libfuzzer_sys::fuzz_target;
+
+#[path = "../../probe/src/command/decode/fields.rs"]
+mod fields;
+#[path = "../../probe/src/command/decode/input.rs"]
+mod input;
+
+fuzz_target!(|file: &[u8]| {
+    let Ok(bytes) = input::from_file(file) else { return };
+    for ids in [RequestIdWidth::Bits16, RequestIdWidth::Bits64] {
+        for decoded in
+            [fields::work_entry(&bytes, ids), fields::completion(&bytes, ids)].into_iter().flatten()
+        {
+            assert_eq!(decoded.bytes, bytes.len());
+            assert!(!decoded.kind.is_empty() && !decoded.fields.is_empty());
+            for field in &decoded.fields {
+                assert!(field.offset < bytes.len(), "{} lies at {}", field.name, field.offset);
+                assert!(
+                    !field.name.is_empty() && !field.meaning.is_empty() && field.bits.as_deref() != Some("")
+                );
+            }
+            let mut text = String::new();
+            decoded.render(&mut text);
+            assert!(text.lines().count() > decoded.fields.len());
+        }
+    }
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(input::from_hex(&hex), Ok(bytes));
+});
