@@ -56,8 +56,9 @@ wants() {
 
 build() {
   say "building"
-  (cd "$ROOT" && cargo build -q -p softefa-uverbs -p softefa-preload) || die "the build failed"
+  (cd "$ROOT" && cargo build -q -p softefa-uverbs -p softefa-preload -p gda-probe) || die "the build failed"
   SOFTEFA=${CARGO_TARGET_DIR:-$ROOT/target}/debug/softefa
+  PROBE=${SOFTEFA%/*}/gda-probe
   # Against sid's headers and libraries; the program runs with sid's C library, which is newer.
   cc -O1 -Wall -I"$SID/root/usr/include" "$ROOT/softefa/uverbs/tests/verbs_requests.c" \
     -o "$SCRATCH/verbs_requests" -L"$(sid_lib)" -Wl,--unresolved-symbols=ignore-in-shared-libs \
@@ -115,6 +116,15 @@ PROGRAM
   wants killed 'writer: after .*: .* (device status [1-9]'
 }
 
+# The probe's own view of these releases: their true versions, and what this libfabric lacks, with the fix.
+probe() {
+  # shellcheck disable=SC2016 # the inner shell's
+  softefa gda-probe-check 60 sh -c '"$@" check --gpu none; test $? -eq 3' - "$SCRATCH/sid" "$PROBE"
+  wants gda-probe-check "libfabric $(sid_version libfabric1 | grep -o '^[0-9]*\.[0-9]*')"
+  wants gda-probe-check 'FAIL  GDA-001 '
+  wants gda-probe-check 'pass  FAB-010 '
+}
+
 compared() {
   local entry=$1
   SOFTEFA_CAPTURE=$SCRATCH/capture.$entry softefa "requests-$entry" 60 \
@@ -158,6 +168,7 @@ main() {
   pingpong checked -e rdm -S all -I 5 -c
   pingpong tagged -e rdm -m tagged -S all -I 5
   pingpong datagram -e dgram -I 20
+  probe
   compared 64
   compared 128
   softefa external-cq 30 "$SCRATCH/sid" "$SCRATCH/verbs_requests" random 9 3000 64 /dev/null external

@@ -1,6 +1,6 @@
 //! The broker: hosts the adapters, and answers programs as the kernel and the EFA driver would.
 //!
-//! One thread a connection; a connection is one open of a device ([`context`]), and everything that
+//! One thread a connection; a connection is one open of a device, and everything that
 //! was made through it goes when it ends, however the program ended. No call of a program can end
 //! the broker: what is malformed gets an error number.
 
