@@ -185,6 +185,20 @@ dependencies() {
     --manifest-path fuzz/Cargo.toml --config "$ROOT/deny.toml" --locked check licenses bans sources || true
 }
 
+# rdma-core and libfabric of sid over the uverbs face.
+real_stack() {
+  local log=$LOGS/realstack.log status=0 start=$SECONDS
+  run_logged "$log" 480 scripts/realstack.sh || status=$?
+  case $status in
+  0) pass 'the real stack over softefa' "$((SECONDS - start))" ;;
+  77) skip 'the real stack over softefa' "$(sed -n 's/^SKIPPED: //p' "$log")" ;;
+  *)
+    sed -n '/^FAILED:/,$p' "$log"
+    fail 'the real stack over softefa' "exit status $status; the whole log is $log"
+    ;;
+  esac
+}
+
 gpu() {
   if have nvidia-smi && nvidia-smi -L >/dev/null 2>&1; then
     return
@@ -211,6 +225,7 @@ main() {
   step 'probe.sh' 900 scripts/lib/probe_test.sh || true
   libfabric_2_1
   interfaces
+  real_stack
   shell_scripts
   dependencies
   sanitizers
