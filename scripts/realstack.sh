@@ -178,6 +178,10 @@ main() {
   # The counter starts 65,536 before 2^32.
   SOFTEFA_FIRST_COUNTER=4294901760 softefa wrap-32 60 "$SCRATCH/sid" "$SCRATCH/verbs_requests" many 70000
   SOFTEFA_REORDER=8 softefa delayed 60 env SOFTEFA_DELAY_US=10 "$SCRATCH/sid" "$SCRATCH/verbs_requests" large
+  # A rule that is broken is named, and makes a good status a bad one.
+  # shellcheck disable=SC2016 # the inner shell's
+  run violation 30 sh -c '"$@"; test $? -eq 3' - "$SOFTEFA" run -- "$SCRATCH/sid" "$SCRATCH/verbs_requests" broken
+  wants violation 'VIOLATION: doorbell-past-ring'
   killed
   # With so few descriptors and so little memory, one that leaks ends it.
   (

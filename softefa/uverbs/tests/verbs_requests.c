@@ -7,6 +7,7 @@
 //   verbs_requests many COUNT          one small write after another, in batches
 //   verbs_requests large               8 MiB written and read
 //   verbs_requests errors              statuses with a real cause
+//   verbs_requests broken              a doorbell past the ring
 //   verbs_requests cycles COUNT        every object made and destroyed
 //   verbs_requests target              prints where it is, and waits to be written to
 //   verbs_requests writer GID QPN ADDRESS RKEY   writes there until it fails
@@ -366,6 +367,20 @@ static void errors(void) {
   puts("errors: refused as the kernel refuses");
 }
 
+static void broken(void) {
+  struct queue queue = make_queue(64, 0);
+  struct efadv_wq_attr sq = {0}, rq = {0};
+  if (efadv_query_qp_wqs(queue.qp, &sq, &rq, sizeof sq)) die("efadv_query_qp_wqs");
+  *(volatile uint32_t *)sq.doorbell = sq.num_entries + 1;
+  struct ibv_qp_attr attr = {0};
+  struct ibv_qp_init_attr init;
+  for (double limit = now() + 10; now() < limit; usleep(1000)) {
+    if (ibv_query_qp(queue.qp, &attr, IBV_QP_STATE, &init)) die("ibv_query_qp");
+    if (attr.qp_state == IBV_QPS_ERR) return (void)puts("broken: the queue pair is in error");
+  }
+  die("the queue pair stayed in state %d", attr.qp_state);
+}
+
 static void cycles(long count) {
   static uint8_t bytes[SLOT];
   union ibv_gid gid = own_gid();
@@ -429,6 +444,7 @@ int main(int count, char **argument) {
   if (!strcmp(what, "many")) many(atol(argument[2]));
   else if (!strcmp(what, "large")) large();
   else if (!strcmp(what, "errors")) errors();
+  else if (!strcmp(what, "broken")) broken();
   else if (!strcmp(what, "target")) target();
   else if (!strcmp(what, "writer") && count == 6) writer(argument + 2);
   else die("%s is no command", what);
