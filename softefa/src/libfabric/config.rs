@@ -9,6 +9,8 @@
 //! | `SOFTEFA_ADAPTERS` | how many, 1 to 32 (1) |
 //! | `SOFTEFA_HMEM` | 1: offer FI_HMEM, as with a GPU library (0) |
 //! | `SOFTEFA_BREAK` | a defect: `depth0`, `depth3`, `entry96`, `unaligned-doorbell`, `null-buffer`, `no-gda`, `dead-endpoint`, `crash-getinfo`, `hang-getinfo` |
+//! | `FI_EFA_USE_HW_CNTR` | 1: the process wants completion counters, as the real provider reads it (0) |
+//! | `SOFTEFA_HW_CNTR` | 1: with `FI_EFA_USE_HW_CNTR`, counters also for domains of an API below 2.5, where the real provider has none (0) |
 //! | `SOFTEFA_LOG` | anything: say on stderr why something was refused |
 
 use std::env;
@@ -42,6 +44,10 @@ pub(crate) struct Config {
     pub(crate) adapters: usize,
     /// `SOFTEFA_HMEM`: behave as if a GPU library were there, and offer FI_HMEM.
     pub(crate) hmem: bool,
+    /// `FI_EFA_USE_HW_CNTR`: completion counters are asked for.
+    pub(crate) counters: bool,
+    /// `SOFTEFA_HW_CNTR`: they are there for domains of an API below 2.5 too.
+    pub(crate) counters_for_old_api: bool,
     /// `SOFTEFA_BREAK`.
     pub(crate) defect: Option<Defect>,
 }
@@ -75,8 +81,16 @@ impl Config {
     }
 
     fn parse(value: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
-        let mut config =
-            Self { version: NEWEST, direct: true, plain: false, adapters: 1, hmem: false, defect: None };
+        let mut config = Self {
+            version: NEWEST,
+            direct: true,
+            plain: false,
+            adapters: 1,
+            hmem: switch(&value, "SOFTEFA_HMEM")?,
+            counters: value("FI_EFA_USE_HW_CNTR").is_some_and(|text| is_true(&text)),
+            counters_for_old_api: switch(&value, "SOFTEFA_HW_CNTR")?,
+            defect: None,
+        };
         if let Some(text) = value("SOFTEFA_PROV_VERSION") {
             config.version = parse_version(&text).ok_or_else(|| {
                 format!("SOFTEFA_PROV_VERSION is {text:?}; it takes MAJOR.MINOR, as in 203.0")
@@ -98,13 +112,6 @@ impl Config {
                 .ok()
                 .filter(|count| (1..=MOST_ADAPTERS).contains(count))
                 .ok_or_else(|| format!("SOFTEFA_ADAPTERS is {text:?}; it takes 1 to {MOST_ADAPTERS}"))?;
-        }
-        if let Some(text) = value("SOFTEFA_HMEM") {
-            config.hmem = match text.as_str() {
-                "0" => false,
-                "1" => true,
-                _ => return Err(format!("SOFTEFA_HMEM is {text:?}; it takes 0 or 1")),
-            };
         }
         if let Some(text) = value("SOFTEFA_BREAK") {
             config.defect = Some(Defect::named(&text).ok_or_else(|| {
@@ -133,6 +140,20 @@ impl Defect {
             _ => return None,
         })
     }
+}
+
+/// A variable that takes 0 or 1, and is 0 where it is not set.
+fn switch(value: impl Fn(&str) -> Option<String>, name: &str) -> Result<bool, String> {
+    match value(name).as_deref() {
+        None | Some("0") => Ok(false),
+        Some("1") => Ok(true),
+        Some(text) => Err(format!("{name} is {text:?}; it takes 0 or 1")),
+    }
+}
+
+/// What libfabric takes for true in its own variables (`fi_param_get_bool`).
+fn is_true(text: &str) -> bool {
+    ["1", "yes", "true", "on"].iter().any(|word| text.eq_ignore_ascii_case(word))
 }
 
 fn parse_version(text: &str) -> Option<u32> {
@@ -178,6 +199,7 @@ mod tests {
             ("SOFTEFA_FABRICS", "efa-indirect"),
             ("SOFTEFA_ADAPTERS", "0"),
             ("SOFTEFA_HMEM", "yes"),
+            ("SOFTEFA_HW_CNTR", "yes"),
             ("SOFTEFA_BREAK", "everything"),
         ] {
             let error = parse(&[(name, value)]).expect_err("not a value of this variable");

@@ -14,7 +14,7 @@ use super::ffi::{self, Code, Object, UNUSED, text};
 use super::hints::Hints;
 use super::offer::{self, AdapterFace, OLD_LOCAL_MR};
 use super::uses::{Use, Uses};
-use super::{adapters, av, cq, ep, gda, mr};
+use super::{adapters, av, cntr, cq, ep, gda, mr};
 
 /// An open domain.
 #[repr(C)]
@@ -62,7 +62,7 @@ static OPS: fi::fi_ops_domain = fi::fi_ops_domain {
     cq_open: Some(cq::open),
     endpoint: Some(ep::open),
     scalable_ep: UNUSED,
-    cntr_open: Some(cntr_open),
+    cntr_open: Some(cntr::open),
     poll_open: UNUSED,
     stx_ctx: UNUSED,
     srx_ctx: UNUSED,
@@ -175,15 +175,6 @@ unsafe extern "C" fn close(fid: *mut fi::fid) -> c_int {
         // SAFETY: as above, and nothing of the domain is open.
         unsafe { ffi::reclaim::<Domain>(fid) }.map(drop)
     })
-}
-
-unsafe extern "C" fn cntr_open(
-    _domain: *mut fi::fid_domain,
-    _attr: *mut fi::fi_cntr_attr,
-    _cntr: *mut *mut fi::fid_cntr,
-    _context: *mut c_void,
-) -> c_int {
-    Code::NOT_PROVIDED.returned()
 }
 
 unsafe extern "C" fn ops_open(

@@ -11,6 +11,7 @@ use efa_gda_wire::{EntrySize, QueueKey, QueuePairNumber, RequestIdWidth};
 use crate::device::{QueuePair, QueuePairAttr, QueuePairState, RnrRetry};
 
 use super::av::{AddressVector, EndpointAddress, Table};
+use super::cntr::{Attached, Counter};
 use super::config::{Config, Defect};
 use super::cq::{CompletionQueue, Shared as SharedCq};
 use super::domain::{Domain, Shared};
@@ -51,6 +52,7 @@ struct State {
     send_cq: Option<Bound<SharedCq>>,
     receive_cq: Option<Bound<SharedCq>>,
     av: Option<Bound<Table>>,
+    counters: Attached,
     rnr_retry: Retries,
 }
 
@@ -211,6 +213,7 @@ impl Endpoint {
         attr.queue_key = QueueKey::new(random_key()?);
         attr.unsolicited_write_receive = !settings.posted_cq_data && adapters::unsolicited(domain);
         attr.request_ids = adapters::request_ids(domain);
+        attr.counters = state.counters.counters();
         attr.first_counter = adapters::first_counter();
         attr.rnr_retry = match u8::try_from(state.rnr_retry.0) {
             Ok(times) if usize::from(times) < Retries::FOREVER => RnrRetry::Times(times),
@@ -257,6 +260,16 @@ impl Endpoint {
         }
         state.av = Some(Bound { object: table, _use: av.begin_use() });
         Ok(())
+    }
+
+    /// Binds a counter. After enable, where the real provider takes it and counts nothing, it is
+    /// refused.
+    fn bind_counter(&self, counter: &Counter, flags: u64) -> Result<(), Code> {
+        let mut state = self.state();
+        if state.queue_pair.is_some() {
+            return Err(Code::INVALID);
+        }
+        state.counters.bind(&self.domain, counter, flags)
     }
 
     fn address(&self) -> EndpointAddress {
@@ -346,6 +359,10 @@ unsafe extern "C" fn bind(fid: *mut fi::fid, bfid: *mut fi::fid, flags: u64) -> 
         // SAFETY: as above; a fid that is neither is refused.
         if let Ok(cq) = unsafe { ffi::object::<CompletionQueue>(bfid) } {
             return endpoint.bind_cq(cq, flags);
+        }
+        // SAFETY: as above.
+        if let Ok(counter) = unsafe { ffi::object::<Counter>(bfid) } {
+            return endpoint.bind_counter(counter, flags);
         }
         // SAFETY: as above.
         endpoint.bind_av(unsafe { ffi::object::<AddressVector>(bfid) }?)

@@ -28,6 +28,7 @@ impl Code {
     pub(crate) const NOT_PROVIDED: Self = Self(libc::ENOSYS);
     pub(crate) const NOT_SUPPORTED: Self = Self(libc::EOPNOTSUPP);
     pub(crate) const OTHER: Self = Self(fi::FI_EOTHER as c_int);
+    pub(crate) const TIMED_OUT: Self = Self(libc::ETIMEDOUT);
     pub(crate) const TOO_SMALL: Self = Self(fi::FI_ETOOSMALL as c_int);
 
     /// What an entry returns for this error.

@@ -13,6 +13,7 @@ use efa_gda_sys::fi;
 
 use crate::device::PAGE_BYTES;
 
+use super::cntr;
 use super::config::{Config, Defect, FIRST_COUNTERS};
 use super::cq;
 use super::ep::Endpoint;
@@ -28,7 +29,7 @@ static GDA_OPS: fi::fi_efa_ops_gda = fi::fi_efa_ops_gda {
     query_cq: Some(query_cq),
     cq_open_ext: Some(cq::open_ext),
     get_mr_lkey: Some(get_mr_lkey),
-    cntr_open_ext: Some(cntr_open_ext),
+    cntr_open_ext: Some(cntr::open_ext),
 };
 
 /// Domain operations as 2.2 had them; other releases have the first pointer alone.
@@ -199,16 +200,6 @@ unsafe extern "C" fn get_mr_lkey(mr: *mut fi::fid_mr) -> u64 {
         Ok(())
     });
     key
-}
-
-unsafe extern "C" fn cntr_open_ext(
-    _domain: *mut fi::fid_domain,
-    _attr: *mut fi::fi_cntr_attr,
-    _cntr: *mut *mut fi::fid_cntr,
-    _context: *mut c_void,
-    _efa_attr: *mut fi::fi_efa_comp_cntr_init_attr,
-) -> c_int {
-    Code::NOT_SUPPORTED.returned()
 }
 
 unsafe extern "C" fn query_mr(mr: *mut fi::fid_mr, attr: *mut fi::fi_efa_mr_attr) -> c_int {

@@ -58,6 +58,11 @@ impl Mapping {
         Ok(Self { pages, mapped, start, length })
     }
 
+    /// The range's first byte.
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
     /// The range as the memory of a ring.
     pub(crate) fn ring(self) -> Result<Arc<RingMemory>, DeviceError> {
         let (start, length) = (self.start, self.length);

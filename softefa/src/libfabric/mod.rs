@@ -9,6 +9,7 @@
 mod adapters;
 mod av;
 pub mod capi;
+mod cntr;
 mod config;
 mod cq;
 mod domain;

@@ -148,6 +148,10 @@ impl<'a> Offer<'a> {
         if fabric == Fabric::Plain {
             offer.become_plain();
         }
+        if config.counters {
+            // As many as anybody can bind; the adapter itself has no bound.
+            offer.domain.cntr_cnt = limits.queue_pairs;
+        }
         if config.hmem {
             offer.caps |= fi::FI_HMEM;
             offer.tx.caps |= fi::FI_HMEM;

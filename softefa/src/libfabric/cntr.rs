@@ -1,0 +1,384 @@
+//! Completion counters: opened in memory of the adapter's (`fi_cntr_open`) or of the client's
+//! (`cntr_open_ext`), bound to endpoints before they are enabled. The adapter counts whether or not
+//! anybody reads the completion queue. What counts is [`crate::device::CompletionCounter`].
+
+use std::ffi::{c_int, c_void};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use efa_gda_sys::fi;
+
+use crate::device::{CompletionCounter, Counted};
+
+use super::config::{Config, FIRST_COUNTERS};
+use super::domain::{Domain, Shared};
+use super::ffi::{self, Code, Object};
+use super::mapping::Mapping;
+use super::uses::{Use, Uses};
+
+/// The first API whose domains say how far counters count, without which the real provider has none.
+const FIRST_API: u32 = fi::fi_version(2, 5);
+
+/// How long a wait "for ever" lasts.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+
+/// An open counter.
+#[repr(C)]
+pub(crate) struct Counter {
+    fid: fi::fid_cntr,
+    domain: Arc<Shared>,
+    counter: Arc<CompletionCounter>,
+    access: Access,
+    users: Uses,
+    _use: Use,
+}
+
+/// What the application may call on a counter.
+#[derive(Clone, Copy)]
+struct Access {
+    /// The word of successes has an address for the processor.
+    success: bool,
+    /// The word of errors has one.
+    error: bool,
+    /// It was not opened with FI_WAIT_NONE.
+    waits: bool,
+}
+
+static FID_OPS: fi::fi_ops = fi::fi_ops {
+    size: size_of::<fi::fi_ops>(),
+    close: Some(close),
+    bind: Some(ffi::no_bind),
+    control: Some(ffi::no_control),
+    ops_open: Some(ffi::no_ops_open),
+    tostr: None,
+    ops_set: None,
+};
+
+static OPS: fi::fi_ops_cntr = fi::fi_ops_cntr {
+    size: size_of::<fi::fi_ops_cntr>(),
+    read: Some(read),
+    readerr: Some(readerr),
+    add: Some(add),
+    set: Some(set),
+    wait: Some(wait),
+    adderr: Some(adderr),
+    seterr: Some(seterr),
+};
+
+// SAFETY: repr(C), begins with fid_cntr, which begins with fid; FID_OPS is used by this type alone.
+unsafe impl Object for Counter {
+    const CLASS: u32 = fi::FI_CLASS_CNTR;
+    fn ops() -> *const fi::fi_ops {
+        &raw const FID_OPS
+    }
+}
+
+/// What an endpoint's binds attach to its queue pair.
+#[derive(Default)]
+pub(crate) struct Attached(Vec<(Counted, Arc<CompletionCounter>, Use)>);
+
+impl Attached {
+    /// Binds `counter` for what `flags` name.
+    ///
+    /// # Errors
+    /// [`Code::BAD_FLAGS`] for flags that name nothing to count; [`Code::NOT_SUPPORTED`] for what
+    /// peers start, which this adapter does not count; [`Code::INVALID`] for a counter of another
+    /// domain, and for a kind that has one.
+    pub(crate) fn bind(&mut self, domain: &Arc<Shared>, counter: &Counter, flags: u64) -> Result<(), Code> {
+        const KINDS: [(u64, Counted); 4] = [
+            (fi::FI_SEND, Counted::SEND),
+            (fi::FI_RECV, Counted::RECEIVE),
+            (fi::FI_READ, Counted::READ),
+            (fi::FI_WRITE, Counted::WRITE),
+        ];
+        const REMOTE: u64 = fi::FI_REMOTE_READ | fi::FI_REMOTE_WRITE;
+        let known = KINDS.iter().fold(REMOTE, |known, (flag, _)| known | flag);
+        if flags == 0 || flags & !known != 0 {
+            return Err(Code::BAD_FLAGS);
+        }
+        if flags & REMOTE != 0 {
+            return Err(Code::NOT_SUPPORTED);
+        }
+        let wanted = || KINDS.iter().filter(|(flag, _)| flags & flag != 0).map(|(_, kind)| *kind);
+        let taken = wanted().any(|kind| self.0.iter().any(|(counted, ..)| counted.contains(kind)));
+        if taken || !domain.same(&counter.domain) {
+            return Err(Code::INVALID);
+        }
+        let bound = |kind| (kind, Arc::clone(&counter.counter), counter.users.begin());
+        self.0.extend(wanted().map(bound));
+        Ok(())
+    }
+
+    /// As a queue pair takes them.
+    pub(crate) fn counters(&self) -> Vec<(Counted, Arc<CompletionCounter>)> {
+        self.0.iter().map(|(counted, counter, _)| (*counted, Arc::clone(counter))).collect()
+    }
+}
+
+/// `fi_cntr_open`. Where the real provider would count completions as they are read, this one has
+/// nothing: its clients read the completion queue themselves.
+pub(crate) unsafe extern "C" fn open(
+    domain: *mut fi::fid_domain,
+    attr: *mut fi::fi_cntr_attr,
+    cntr: *mut *mut fi::fid_cntr,
+    context: *mut c_void,
+) -> c_int {
+    ffi::entry(|| {
+        // SAFETY: libfabric's contract: an open domain.
+        let domain = unsafe { ffi::object::<Domain>(domain.cast()) }?;
+        switched_on()?;
+        // SAFETY: null or the application's attributes, and its place for the counter.
+        unsafe {
+            create(domain, attr, Word::Own(AtomicU64::new(0)), Word::Own(AtomicU64::new(0)), cntr, context)
+        }
+    })
+}
+
+/// `fi_efa_ops_gda::cntr_open_ext`: either word, or both, in memory that the client gives. It goes on
+/// from the value that stands there.
+pub(crate) unsafe extern "C" fn open_ext(
+    domain: *mut fi::fid_domain,
+    attr: *mut fi::fi_cntr_attr,
+    cntr: *mut *mut fi::fid_cntr,
+    context: *mut c_void,
+    efa: *mut fi::fi_efa_comp_cntr_init_attr,
+) -> c_int {
+    const SUCCESS: u32 = fi::FI_EFA_COMP_CNTR_INIT_WITH_COMP_EXTERNAL_MEM;
+    const ERROR: u32 = fi::FI_EFA_COMP_CNTR_INIT_WITH_ERR_EXTERNAL_MEM;
+    ffi::entry(|| {
+        // SAFETY: libfabric's contract: an open domain.
+        let domain = unsafe { ffi::object::<Domain>(domain.cast()) }?;
+        switched_on()?;
+        if efa.is_null() {
+            return Err(Code::INVALID);
+        }
+        // SAFETY: not null, and the application's.
+        let efa = unsafe { &*efa };
+        if efa.comp_mask != 0 || efa.flags & !(SUCCESS | ERROR) != 0 {
+            return Err(Code::INVALID);
+        }
+        let success = Word::of(efa.flags & SUCCESS != 0, &efa.comp_cntr_ext_mem)?;
+        let error = Word::of(efa.flags & ERROR != 0, &efa.err_cntr_ext_mem)?;
+        // SAFETY: null or the application's attributes, and its place for the counter.
+        unsafe { create(domain, attr, success, error, cntr, context) }
+    })
+}
+
+/// Whether the process asked for counters (FI_EFA_USE_HW_CNTR), which the real provider looks at
+/// before anything else, and the release that is claimed has them.
+fn switched_on() -> Result<(), Code> {
+    let config = Config::get().map_err(|_| Code::INVALID)?;
+    if config.counters && config.version >= FIRST_COUNTERS { Ok(()) } else { Err(Code::NOT_SUPPORTED) }
+}
+
+/// # Safety
+/// `attr` is null or the application's attributes; `cntr` is null or can be written.
+unsafe fn create(
+    domain: &Domain,
+    attr: *const fi::fi_cntr_attr,
+    success: Word,
+    error: Word,
+    cntr: *mut *mut fi::fid_cntr,
+    context: *mut c_void,
+) -> Result<(), Code> {
+    if cntr.is_null() {
+        return Err(Code::INVALID);
+    }
+    let shared = domain.shared();
+    let config = Config::get().map_err(|_| Code::INVALID)?;
+    if shared.api < FIRST_API && !config.counters_for_old_api {
+        ffi::log(format_args!("counters take a domain of API 2.5 or newer, or SOFTEFA_HW_CNTR=1"));
+        return Err(Code::NOT_SUPPORTED);
+    }
+    // SAFETY: not null, and the application's; these fields are in every release's struct.
+    let asked = (!attr.is_null()).then(|| unsafe { ((*attr).events, (*attr).wait_obj, (*attr).flags) });
+    // Without attributes as with zeroes, except that one may wait.
+    let (events, wait, flags) = asked.unwrap_or((fi::FI_CNTR_EVENTS_COMP, fi::FI_WAIT_UNSPEC, 0));
+    let waits = wait == fi::FI_WAIT_UNSPEC;
+    if events != fi::FI_CNTR_EVENTS_COMP || !(waits || wait == fi::FI_WAIT_NONE) || flags != 0 {
+        // The adapter counts requests, not bytes, and raises no events to wait for.
+        return Err(Code::NOT_SUPPORTED);
+    }
+    let access = Access { success: success.has_address(), error: error.has_address(), waits };
+    let words = Arc::new([success, error]);
+    let [success, error] = [words[0].place()?, words[1].place()?];
+    // SAFETY: `place` gives aligned words, mapped as long as `words`, which goes along; those that
+    // the client gave by address it keeps until it has closed the counter, and reaches atomically,
+    // by the contract of cntr_open_ext.
+    let counter = Arc::new(unsafe { CompletionCounter::given(success, error, words) });
+    let object = Counter {
+        fid: fi::fid_cntr { fid: ffi::header::<Counter>(context), ops: (&raw const OPS).cast_mut() },
+        domain: shared,
+        counter,
+        access,
+        users: Uses::default(),
+        _use: domain.begin_use(),
+    };
+    // SAFETY: the application gives the place for the counter.
+    unsafe { ffi::store(cntr, ffi::expose(Box::new(object))) }
+}
+
+/// Where a word lies.
+enum Word {
+    Own(AtomicU64),
+    /// An address of the client's.
+    Given(NonNull<u64>),
+    /// A file of the client's, and whether the client gave an address for it too.
+    Mapped(Mapping, bool),
+}
+
+// SAFETY: `Given` is an address; access to it is for CompletionCounter::given to justify.
+unsafe impl Send for Word {}
+// SAFETY: as above.
+unsafe impl Sync for Word {}
+
+impl Word {
+    /// The word at `location` where it is `given`, otherwise one of the adapter's.
+    fn of(given: bool, location: &fi::fi_efa_memory_location) -> Result<Self, Code> {
+        if !given {
+            return Ok(Self::Own(AtomicU64::new(0)));
+        }
+        match u32::from(location.type_) {
+            fi::FI_EFA_MEMORY_LOCATION_VA => {
+                NonNull::new(location.ptr.cast()).map(Self::Given).ok_or(Code::INVALID)
+            }
+            fi::FI_EFA_MEMORY_LOCATION_DMABUF => {
+                let file = Mapping::new(location.dmabuf.fd, location.dmabuf.offset, size_of::<u64>())?;
+                Ok(Self::Mapped(file, !location.ptr.is_null()))
+            }
+            _ => Err(Code::INVALID),
+        }
+    }
+
+    /// Whether the client said how the processor reaches it; the real provider does not read others.
+    fn has_address(&self) -> bool {
+        !matches!(self, Self::Mapped(_, false))
+    }
+
+    /// The word itself.
+    ///
+    /// # Errors
+    /// [`Code::INVALID`] where it is not aligned to its 8 bytes.
+    fn place(&self) -> Result<NonNull<u64>, Code> {
+        let place = match self {
+            Self::Own(word) => NonNull::from(word).cast(),
+            Self::Given(place) => *place,
+            Self::Mapped(file, _) => file.start().cast(),
+        };
+        if place.is_aligned() { Ok(place) } else { Err(Code::INVALID) }
+    }
+}
+
+/// Runs `body` on an open counter; a null or a foreign one is an error.
+///
+/// # Safety
+/// As for [`ffi::object`].
+unsafe fn with(cntr: *mut fi::fid_cntr, body: impl FnOnce(&Counter) -> Result<(), Code>) -> c_int {
+    // SAFETY: the caller's contract.
+    ffi::entry(|| body(unsafe { ffi::object::<Counter>(cntr.cast()) }?))
+}
+
+unsafe extern "C" fn read(cntr: *mut fi::fid_cntr) -> u64 {
+    let mut value = 0;
+    let counted = |counter: &Counter| {
+        // What has no address reads as 0, as in the real provider.
+        if counter.access.success {
+            value = counter.counter.success().load(Ordering::Acquire);
+        }
+        Ok(())
+    };
+    // SAFETY: libfabric's contract: an open counter.
+    unsafe { with(cntr, counted) };
+    value
+}
+
+unsafe extern "C" fn readerr(cntr: *mut fi::fid_cntr) -> u64 {
+    let mut value = 0;
+    let counted = |counter: &Counter| {
+        if counter.access.error {
+            value = counter.counter.error().load(Ordering::Acquire);
+        }
+        Ok(())
+    };
+    // SAFETY: libfabric's contract: an open counter.
+    unsafe { with(cntr, counted) };
+    value
+}
+
+unsafe extern "C" fn add(cntr: *mut fi::fid_cntr, value: u64) -> c_int {
+    let change = |counter: &Counter| {
+        counter.counter.success().fetch_add(value, Ordering::Release);
+        Ok(())
+    };
+    // SAFETY: libfabric's contract: an open counter.
+    unsafe { with(cntr, change) }
+}
+
+unsafe extern "C" fn adderr(cntr: *mut fi::fid_cntr, value: u64) -> c_int {
+    let change = |counter: &Counter| {
+        counter.counter.error().fetch_add(value, Ordering::Release);
+        Ok(())
+    };
+    // SAFETY: libfabric's contract: an open counter.
+    unsafe { with(cntr, change) }
+}
+
+unsafe extern "C" fn set(cntr: *mut fi::fid_cntr, value: u64) -> c_int {
+    let change = |counter: &Counter| {
+        counter.counter.success().store(value, Ordering::Release);
+        Ok(())
+    };
+    // SAFETY: libfabric's contract: an open counter.
+    unsafe { with(cntr, change) }
+}
+
+unsafe extern "C" fn seterr(cntr: *mut fi::fid_cntr, value: u64) -> c_int {
+    let change = |counter: &Counter| {
+        counter.counter.error().store(value, Ordering::Release);
+        Ok(())
+    };
+    // SAFETY: libfabric's contract: an open counter.
+    unsafe { with(cntr, change) }
+}
+
+/// `fi_cntr_wait`; a negative timeout, for ever in libfabric, ends after a minute.
+unsafe extern "C" fn wait(cntr: *mut fi::fid_cntr, threshold: u64, timeout: c_int) -> c_int {
+    // SAFETY: libfabric's contract: an open counter.
+    unsafe { with(cntr, |counter| counter.wait(threshold, timeout)) }
+}
+
+impl Counter {
+    fn wait(&self, threshold: u64, timeout: c_int) -> Result<(), Code> {
+        if !(self.access.success && self.access.error) {
+            return Err(Code::NOT_SUPPORTED);
+        }
+        if !self.access.waits {
+            return Err(Code::INVALID);
+        }
+        let limit = u64::try_from(timeout).map_or(LONGEST_WAIT, Duration::from_millis);
+        let (begun, errors) = (Instant::now(), self.counter.error().load(Ordering::Acquire));
+        loop {
+            if self.counter.success().load(Ordering::Acquire) >= threshold {
+                return Ok(());
+            }
+            if self.counter.error().load(Ordering::Acquire) != errors {
+                return Err(Code::ERROR_AVAILABLE);
+            }
+            if begun.elapsed() >= limit {
+                return Err(Code::TIMED_OUT);
+            }
+            std::thread::sleep(Duration::from_micros(20));
+        }
+    }
+}
+
+unsafe extern "C" fn close(fid: *mut fi::fid) -> c_int {
+    ffi::entry(|| {
+        // SAFETY: libfabric's contract for close: an open fid, not used again once this succeeds.
+        unsafe { ffi::object::<Counter>(fid) }?.users.none()?;
+        // SAFETY: as above, and no endpoint is bound.
+        unsafe { ffi::reclaim::<Counter>(fid) }.map(drop)
+    })
+}
