@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use efa_gda::executor::DeviceError;
 use efa_gda::fabric::{Access, Buffer, EFA_DIRECT, Error, Fabric, Library, Query};
-use efa_gda::queue::{Put, PutError};
+use efa_gda::queue::{MappedQueue, Put, PutError, QueueError};
 use efa_gda::wire::EntrySize;
 use fabric_soft_support::side::{Side, bytes_of, introduce, pattern, two_adapters};
 use fabric_soft_support::{assert_no_violations, with_soft_adapter};
@@ -178,5 +178,47 @@ fn every_object_closes_without_an_error() {
         addresses.close().unwrap();
         domain.close().unwrap();
         fabric.close().unwrap();
+    });
+}
+
+#[test]
+fn an_address_of_another_vector_is_refused_before_libfabric_sees_it() {
+    with_soft_adapter("an_address_of_another_vector_is_refused_before_libfabric_sees_it", &[], |_| {
+        let side = Side::open(&Query::new());
+        let (first, second) = (side.queue(), side.queue());
+        let address = second.endpoint().address().unwrap();
+        let foreign = second.endpoint().address_vector().insert(&address).unwrap();
+        let error = first.peer(foreign).unwrap_err();
+        assert!(matches!(error, Error::OtherAddressVector { .. }), "{error}");
+        let error = first.endpoint().address_vector().remove(foreign).unwrap_err();
+        assert!(matches!(error, Error::OtherAddressVector { .. }), "{error}");
+    });
+}
+
+#[test]
+fn a_completion_queue_that_would_overrun_is_refused() {
+    with_soft_adapter("a_completion_queue_that_would_overrun_is_refused", &[], |_| {
+        let side = Side::open(&Query::new());
+        let (addresses, completions) =
+            (side.domain.address_vector(16).unwrap(), side.domain.completion_queue(1).unwrap());
+        let endpoint = side.domain.endpoint(&side.info).unwrap();
+        let endpoint = endpoint.bind(&addresses, &completions, &completions).unwrap().enable().unwrap();
+        let error = MappedQueue::new(endpoint, &side.domain.gda_ops().unwrap()).unwrap_err();
+        let QueueError::ShallowCompletionQueue { completions, requests } = error else { panic!("{error}") };
+        assert!(completions < requests);
+    });
+}
+
+#[test]
+fn more_entries_than_can_be_counted_are_refused_and_nothing_is_posted() {
+    const SMALL: &[(&str, &str)] = &[("SOFTEFA_MAX_RDMA_SIZE", "65536")];
+    with_soft_adapter("more_entries_than_can_be_counted_are_refused_and_nothing_is_posted", SMALL, |_| {
+        let side = Side::open(&Query::new());
+        let (mut first, second) = (side.queue(), side.queue());
+        let peer = introduce(&first, &second);
+        let (source, target) = (side.region(&[1; 65537]), side.region(&[0; 65537]));
+        let error = first.put(&Put::write(peer, &source, target.remote()).count(1 << 63)).unwrap_err();
+        assert!(matches!(error, PutError::TooMany { each: 2, .. }), "{error}");
+        assert_eq!(first.in_flight(), 0);
     });
 }

@@ -377,7 +377,7 @@ fn a_queue_whose_receives_complete_elsewhere_takes_none() {
     with_soft_adapter("a_queue_whose_receives_complete_elsewhere_takes_none", &[], |_| {
         let side = Side::open(&Query::new());
         let addresses = side.domain.address_vector(16).unwrap();
-        let completions = || side.domain.completion_queue(64).unwrap();
+        let completions = || side.domain.completion_queue(8192).unwrap();
         let endpoint = side.domain.endpoint(&side.info).unwrap();
         let endpoint = endpoint.bind(&addresses, &completions(), &completions()).unwrap().enable().unwrap();
         let mut queue = MappedQueue::new(endpoint, &side.domain.gda_ops().unwrap()).unwrap();

@@ -26,7 +26,7 @@ pub enum DeviceError {
     Completion,
     /// An earlier wait on this queue ran out.
     #[error(
-        "the queue is poisoned: an earlier wait on it ran out, and the adapter may still own its buffers"
+        "the queue is poisoned: an earlier wait on it ran out or was aborted, and the adapter may still own its buffers"
     )]
     Poisoned,
     /// The host raised the queue's abort flag.

@@ -1,28 +1,46 @@
 //! Address vectors: from a peer's raw address to a number that other calls take.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use efa_gda_sys::fi;
 
 use super::Domain;
 use super::domain::close_shared;
 use super::error::{Error, Result};
-use super::object::{InContext, Object, Padded, table_op};
+use super::object::{Context, InContext, Object, Padded, table_op};
 
-/// A peer in an [`AddressVector`] (`fi_addr_t`). Means nothing in another one.
+/// A peer in an [`AddressVector`] (`fi_addr_t`). Means nothing in another one, which refuses it:
+/// releases before 2.5 read past their tables for a number that they did not give out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct FabricAddress(pub(super) fi::fi_addr_t);
+pub struct FabricAddress {
+    number: fi::fi_addr_t,
+    vector: u64,
+}
 
 impl FabricAddress {
     /// libfabric's number.
     pub const fn get(self) -> u64 {
-        self.0
+        self.number
     }
 }
 
 /// An address vector. Cheap to clone; closed with its last clone and the last endpoint bound to it.
 #[derive(Clone, Debug)]
-pub struct AddressVector(Arc<Object<fi::fid_av, Domain>>);
+pub struct AddressVector(Arc<Object<fi::fid_av, AvParents>>);
+
+#[derive(Debug)]
+struct AvParents {
+    /// Tells vectors apart, also after one is closed and its memory used again.
+    identity: u64,
+    domain: Domain,
+}
+
+impl InContext for AvParents {
+    fn context(&self) -> &Context {
+        self.domain.context()
+    }
+}
 
 impl AddressVector {
     /// Opens one for about `count` addresses.
@@ -41,8 +59,10 @@ impl AddressVector {
         // be written.
         let code = unsafe { open(raw, &mut attr.value, &mut av, std::ptr::null_mut()) };
         drop(turn);
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let parents = AvParents { identity: NEXT.fetch_add(1, Ordering::Relaxed), domain: domain.clone() };
         // SAFETY: the call that returned `code` opened `av`, and nobody else knows it.
-        Ok(Self(Arc::new(unsafe { Object::adopt(OPERATION, code, av, domain.clone()) }?)))
+        Ok(Self(Arc::new(unsafe { Object::adopt(OPERATION, code, av, parents) }?)))
     }
 
     /// Inserts the raw address that a peer's [`super::Endpoint::address`] gave.
@@ -79,19 +99,20 @@ impl AddressVector {
         if count != 1 || inserted == fi::FI_ADDR_NOTAVAIL {
             return Err(refused(None));
         }
-        Ok(FabricAddress(inserted))
+        Ok(FabricAddress { number: inserted, vector: self.0.parents().identity })
     }
 
     /// Removes a peer. Its address handle may serve others, so nothing may be under way to it.
     ///
     /// # Errors
-    /// [`Error::Call`] with the answer of `fi_av_remove`.
+    /// [`Error::OtherAddressVector`] for an address of another vector; [`Error::Call`] with the
+    /// answer of `fi_av_remove`.
     pub fn remove(&self, address: FabricAddress) -> Result<()> {
         const OPERATION: &str = "fi_av_remove";
+        let mut number = self.number(address, OPERATION)?;
         let raw = self.0.raw();
         // SAFETY: an open address vector points to its table, or to none.
         let remove = unsafe { table_op!((*raw).ops, fi_ops_av.remove, OPERATION) }?;
-        let mut number = address.0;
         let context = self.0.context();
         let _turn = context.turn();
         // SAFETY: the vector is open; one fi_addr_t is read.
@@ -107,11 +128,19 @@ impl AddressVector {
         close_shared(self.0, "address vector")
     }
 
+    /// The number of an address that this vector gave out, for `operation`.
+    pub(super) fn number(&self, address: FabricAddress, operation: &'static str) -> Result<fi::fi_addr_t> {
+        if address.vector != self.0.parents().identity {
+            return Err(Error::OtherAddressVector { operation });
+        }
+        Ok(address.number)
+    }
+
     pub(super) fn fid(&self) -> *mut fi::fid {
         self.0.fid()
     }
 
     pub(super) fn domain(&self) -> &Domain {
-        self.0.parents()
+        &self.0.parents().domain
     }
 }

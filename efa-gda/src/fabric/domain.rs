@@ -32,10 +32,13 @@ impl Fabric {
     /// Opens the fabric of `info`, which came from `library`.
     ///
     /// # Errors
-    /// [`Error::Call`] with the answer of `fi_fabric`; [`Error::NoObject`] for an info without
+    /// [`Error::OtherLibrary`] where it came from another one; [`Error::Call`] with the answer of `fi_fabric`; [`Error::NoObject`] for an info without
     /// fabric attributes.
     pub fn open(library: &Library, info: &Info) -> Result<Self> {
         const OPERATION: &str = "fi_fabric";
+        if !info.is_of(library) {
+            return Err(Error::OtherLibrary { operation: OPERATION });
+        }
         let context = Arc::new(Context::new(Some(library.clone())));
         // SAFETY: the info is valid while `info` lives.
         let attr = unsafe { (*info.as_ptr()).fabric_attr };
@@ -125,9 +128,10 @@ impl Domain {
     /// Opens the domain of `info` on `fabric`.
     ///
     /// # Errors
-    /// [`Error::Call`] with the answer of `fi_domain`.
+    /// [`Error::OtherLibrary`] for an info of another library; [`Error::Call`] with the answer of `fi_domain`.
     pub fn open(fabric: &Fabric, info: &Info) -> Result<Self> {
         const OPERATION: &str = "fi_domain";
+        fabric.context().owns(info, OPERATION)?;
         let raw = fabric.0.raw();
         // SAFETY: an open fabric points to its table, or to none.
         let open = unsafe { table_op!((*raw).ops, fi_ops_fabric.domain, OPERATION) }?;

@@ -91,9 +91,11 @@ impl Endpoint<Building> {
     /// Opens an endpoint with the attributes of `info`, which is of this domain.
     ///
     /// # Errors
-    /// [`Error::Call`] with the answer of `fi_endpoint`.
+    /// [`Error::OtherLibrary`] for an info of another library; [`Error::Call`] with the answer of
+    /// `fi_endpoint`.
     pub fn open(domain: &Domain, info: &Info) -> Result<Self> {
         const OPERATION: &str = "fi_endpoint";
+        domain.context().owns(info, OPERATION)?;
         let raw = domain.as_ptr();
         // SAFETY: an open domain points to its table, or to none.
         let open = unsafe { table_op!((*raw).ops, fi_ops_domain.endpoint, OPERATION) }?;

@@ -150,6 +150,16 @@ pub enum Error {
         /// The call.
         operation: &'static str,
     },
+    /// An address of one address vector was given to another.
+    OtherAddressVector {
+        /// The call, which was not made.
+        operation: &'static str,
+    },
+    /// An info of one libfabric was given to another, whose structures may be longer.
+    OtherLibrary {
+        /// The call, which was not made.
+        operation: &'static str,
+    },
     /// Two objects that a call needs are of different domains.
     OtherDomain {
         /// The call, which was not made.
@@ -203,6 +213,8 @@ impl Error {
             | Self::KeyTooWide { operation, .. }
             | Self::NoSuchCall { operation, .. }
             | Self::OtherDomain { operation }
+            | Self::OtherAddressVector { operation }
+            | Self::OtherLibrary { operation }
             | Self::NoObject { operation } => Some(operation),
             Self::GdaTableUnknown { .. } => Some("fi_open_ops(efa gda ops)"),
             _ => self.failure().map(|failure| failure.operation),
@@ -277,6 +289,8 @@ impl Error {
             Self::NoSuchCall { .. } => "use a libfabric of release 1.17 or newer and its own efa provider",
             Self::NoObject { .. } => "the provider is broken; use libfabric's own efa provider",
             Self::OtherDomain { .. } => "open both on one domain",
+            Self::OtherAddressVector { .. } => "insert the peer's address into this vector too",
+            Self::OtherLibrary { .. } => "query the library that the fabric was opened with",
             Self::Busy { .. } => "drop or close what still uses it, then close it again",
             Self::OutOfBounds { .. } => "stay inside the region",
             Self::Call(failure) => hint_for(failure),
@@ -335,6 +349,12 @@ impl fmt::Display for Error {
             }
             Self::NoObject { operation } => write!(f, "{operation} succeeded, and gave no object")?,
             Self::OtherDomain { operation } => write!(f, "{operation} needs objects of one domain")?,
+            Self::OtherAddressVector { operation } => {
+                write!(f, "{operation} was given an address of another address vector")?;
+            }
+            Self::OtherLibrary { operation } => {
+                write!(f, "{operation} was given an info of another libfabric")?;
+            }
             Self::Busy { what, holders } => write!(f, "the {what} is in use by {holders} other(s)")?,
             Self::OutOfBounds { offset, length, region } => {
                 write!(f, "{length} bytes at offset {offset} do not lie in a region of {region} bytes")?;

@@ -136,18 +136,19 @@ impl GdaOps {
     /// go to it. `address` is of the endpoint's address vector.
     ///
     /// # Errors
-    /// [`Error::UnknownAddress`] for an address that is not there, or the errors of any operation
+    /// [`Error::OtherAddressVector`] for an address of another vector, [`Error::UnknownAddress`] for
+    /// one that is not there, or the errors of any operation
     /// of the table: [`Error::OpAbsent`], [`Error::NotBuiltIn`], [`Error::AdapterLacks`].
     pub fn query_addr(&self, endpoint: &Endpoint<Enabled>, address: FabricAddress) -> Result<Peer> {
         let query = present(QUERY_ADDR, self.query_addr)?;
         self.owns(QUERY_ADDR, endpoint.domain())?;
+        let number = endpoint.address_vector().number(address, QUERY_ADDR)?;
         let (mut handle, mut queue_pair, mut queue_key) = (0, 0, 0);
         let context = endpoint.context();
         let turn = context.turn();
         // SAFETY: the endpoint is open and, being enabled, bound to an address vector, which the
         // provider dereferences; the three results can be written.
-        let code =
-            unsafe { query(endpoint.as_ptr(), address.0, &mut handle, &mut queue_pair, &mut queue_key) };
+        let code = unsafe { query(endpoint.as_ptr(), number, &mut handle, &mut queue_pair, &mut queue_key) };
         drop(turn);
         if code == -libc::EINVAL {
             return Err(Error::UnknownAddress(context.failure(QUERY_ADDR, code)));

@@ -163,6 +163,11 @@ impl Info {
         self.list.as_ref().map(|list| &list.library)
     }
 
+    /// Whether it came from `library`. A borrowed one is whoever lent it's to answer for.
+    pub(super) fn is_of(&self, library: &Library) -> bool {
+        self.library().is_none_or(|mine| mine.path() == library.path())
+    }
+
     fn get(&self) -> &fi::fi_info {
         // SAFETY: valid and unchanged while this value lives: by the list that it keeps, or by the
         // promise of whoever lent it.

@@ -4,6 +4,7 @@ use std::alloc::Layout;
 use std::ops::{BitOr, Range};
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use efa_gda_sys::fi;
 use efa_gda_wire::{RemoteKey, RemoteMemory};
@@ -28,8 +29,12 @@ pub struct Buffer {
 
 // SAFETY: the memory is owned, and reached through raw pointers only.
 unsafe impl Send for Buffer {}
-// SAFETY: as above; copies that race with each other or with the adapter yield unspecified bytes.
+// SAFETY: as above, and by relaxed atomic accesses alone, so that copies which race with each other
+// or with an adapter that is a thread of this process are mixed and no data race.
 unsafe impl Sync for Buffer {}
+
+/// Bytes of the words that a buffer is copied in.
+const WORD: usize = size_of::<u64>();
 
 impl Buffer {
     /// `length` zeroes. Longer buffers begin on a boundary of 64 KiB, the largest page in use on
@@ -65,8 +70,15 @@ impl Buffer {
     /// [`Error::OutOfBounds`].
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<()> {
         let range = in_bounds(offset as u64, bytes.len() as u64, self.length as u64)?;
-        // SAFETY: the range lies in the allocation, and `bytes`, being borrowed, lies outside it.
-        unsafe { self.start.as_ptr().add(range.start).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) }
+        let (head, words, tail) = self.parts(range);
+        let (first, rest) = bytes.split_at(head.len());
+        let (middle, last) = rest.split_at(words.len() * WORD);
+        for (to, from) in head.iter().zip(first).chain(tail.iter().zip(last)) {
+            to.store(*from, Ordering::Relaxed);
+        }
+        for (to, from) in words.iter().zip(middle.as_chunks::<WORD>().0) {
+            to.store(u64::from_ne_bytes(*from), Ordering::Relaxed);
+        }
         Ok(())
     }
 
@@ -77,11 +89,34 @@ impl Buffer {
     /// [`Error::OutOfBounds`].
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<()> {
         let range = in_bounds(offset as u64, bytes.len() as u64, self.length as u64)?;
-        // SAFETY: as in `write`.
-        unsafe {
-            self.start.as_ptr().add(range.start).copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len());
+        let (head, words, tail) = self.parts(range);
+        let (first, rest) = bytes.split_at_mut(head.len());
+        let (middle, last) = rest.split_at_mut(words.len() * WORD);
+        for (from, to) in head.iter().zip(first).chain(tail.iter().zip(last)) {
+            *to = from.load(Ordering::Relaxed);
+        }
+        for (from, to) in words.iter().zip(middle.as_chunks_mut::<WORD>().0) {
+            *to = from.load(Ordering::Relaxed).to_ne_bytes();
         }
         Ok(())
+    }
+
+    /// A range that lies in the buffer, as atomics: bytes up to a word's boundary, words, bytes.
+    fn parts(&self, range: Range<usize>) -> (&[AtomicU8], &[AtomicU64], &[AtomicU8]) {
+        let head = range.start.next_multiple_of(WORD).min(range.end) - range.start;
+        let words = (range.len() - head) / WORD;
+        let tail = range.len() - head - words * WORD;
+        // SAFETY: the three lie one after the other in the allocation, which lives as long as the
+        // borrow; words, where there are any, are aligned, because the buffer begins on a page and the
+        // bytes before them end on a word's boundary; atomics may be shared.
+        unsafe {
+            let start = self.start.as_ptr().add(range.start);
+            (
+                std::slice::from_raw_parts(start.cast(), head),
+                if words == 0 { &[] } else { std::slice::from_raw_parts(start.add(head).cast(), words) },
+                std::slice::from_raw_parts(start.add(head + words * WORD).cast(), tail),
+            )
+        }
     }
 }
 

@@ -7,8 +7,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use efa_gda_sys::fi;
 
-use super::Library;
 use super::error::{Error, Failure, Result};
+use super::{Info, Library};
 
 /// A function of an operation table, or [`Error::NoSuchCall`]: tables begin with their size in
 /// bytes, and an older library's may end before the function.
@@ -73,6 +73,14 @@ impl Context {
     pub(super) fn turn(&self) -> MutexGuard<'_, ()> {
         // The mutex guards no data that a panic could leave half done.
         self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether an info may be given to calls in this context.
+    pub(super) fn owns(&self, info: &Info, operation: &'static str) -> Result<()> {
+        match &self.library {
+            Some(library) if !info.is_of(library) => Err(Error::OtherLibrary { operation }),
+            _ => Ok(()),
+        }
     }
 
     /// What `code` means.

@@ -1,8 +1,9 @@
 //! A GPU of this process: its context, the kernels loaded into it, and the pages of the host that it
 //! reaches.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use cudarc::driver::{CudaContext, CudaFunction, DriverError, sys};
 use cudarc::nvrtc::Ptx;
@@ -58,8 +59,7 @@ impl Gpu {
         // SAFETY: takes a number and answers one.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
         let page = usize::try_from(page).unwrap_or(4096);
-        let pages = PageRegistry::new(Registrar { context: context.clone() }, page);
-        Ok(Self { context, pages, loaded: Arc::default() })
+        Ok(Self { pages: registry_of(&context, page), context, loaded: Arc::default() })
     }
 
     /// How many GPUs CUDA shows this process.
@@ -152,6 +152,19 @@ impl HostRange {
     pub fn flags(&self) -> String {
         describe(self.flags)
     }
+}
+
+/// The registry of a GPU's primary context, of which a process has one: however often the GPU is
+/// opened, a page is registered once.
+fn registry_of(context: &Arc<CudaContext>, page: usize) -> Arc<PageRegistry<Registrar>> {
+    static OPEN: Mutex<BTreeMap<usize, Weak<PageRegistry<Registrar>>>> = Mutex::new(BTreeMap::new());
+    let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(registry) = open.get(&context.ordinal()).and_then(Weak::upgrade) {
+        return registry;
+    }
+    let registry = PageRegistry::new(Registrar { context: context.clone() }, page);
+    open.insert(context.ordinal(), Arc::downgrade(&registry));
+    registry
 }
 
 /// Registers pages with one context.

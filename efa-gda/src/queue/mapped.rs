@@ -37,6 +37,17 @@ pub enum QueueError {
          the endpoint to that"
     )]
     CompletionQueueTaken,
+    /// The completion queue would overrun: requests in flight may complete before anyone polls.
+    #[error(
+        "the completion queue holds {completions} completions and the send queue {requests} requests; open a \
+         completion queue of at least {requests}"
+    )]
+    ShallowCompletionQueue {
+        /// Completions that it holds.
+        completions: u32,
+        /// Requests that may be in flight.
+        requests: u32,
+    },
     /// No memory for completions of receives.
     #[error("{bytes} bytes for completions of receives cannot be allocated; open a smaller completion queue")]
     NoMemory {
@@ -67,7 +78,8 @@ pub enum CloseError<B: Backing = Libfabric> {
 pub struct AbortFlag(Arc<AtomicU32>);
 
 impl AbortFlag {
-    /// Ends waits with [`DeviceError::Aborted`], now and until [`Self::lower`].
+    /// Ends waits with [`DeviceError::Aborted`], now and until [`Self::lower`], which
+    /// poisons the queue: what it waited for may still come.
     pub fn raise(&self) {
         swap_word(&self.0, 0, 1);
     }
@@ -190,6 +202,10 @@ impl<B: Backing> MappedQueue<B> {
         number: QueuePairNumber,
         receives: bool,
     ) -> Result<Self, QueueError> {
+        let (completions, requests) = (exposure.cq.num_entries, exposure.sq.num_entries);
+        if completions < requests {
+            return Err(QueueError::ShallowCompletionQueue { completions, requests });
+        }
         if !exposure.completions_cover_rings() {
             tracing::warn!(
                 completions = exposure.cq.num_entries,

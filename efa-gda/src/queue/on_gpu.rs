@@ -72,7 +72,8 @@ pub struct Registered {
 pub struct GpuAbortFlag(Arc<SharedWord>);
 
 impl GpuAbortFlag {
-    /// Ends waits with [`crate::executor::DeviceError::Aborted`], now and until [`Self::lower`].
+    /// Ends waits with [`crate::executor::DeviceError::Aborted`], now and until [`Self::lower`], which
+    /// poisons the queue: what it waited for may still come.
     pub fn raise(&self) {
         swap_word(self.0.get(), 0, 1);
     }

@@ -138,6 +138,14 @@ pub enum PutError {
         /// What is missing.
         why: &'static str,
     },
+    /// More entries than can be counted. Nothing was posted.
+    #[error("{count} requests of {each} entries each are more than can be counted; put fewer at once")]
+    TooMany {
+        /// Requests.
+        count: u64,
+        /// Entries that each takes.
+        each: u64,
+    },
     /// The GPU failed, or could not start the kernel.
     #[error(transparent)]
     Gpu(#[from] crate::gpu::Error),
@@ -348,7 +356,13 @@ impl<R: Region> Put<R> {
             }
             _ if limits.rdma == 0 => unsupported("RDMA", "the adapter has none"),
             _ if self.whole => too_long(Limit::Rdma, self.bytes, limits.rdma),
-            _ => Ok(()),
+            _ => {
+                let each = self.bytes.div_ceil(limits.rdma.min(u32::MAX.into())).max(1);
+                match self.count.checked_mul(each) {
+                    Some(_) => Ok(()),
+                    None => Err(PutError::TooMany { count: self.count, each }),
+                }
+            }
         }
     }
 

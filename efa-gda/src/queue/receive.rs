@@ -321,11 +321,11 @@ impl<B: Backing> MappedQueue<B> {
             return Err(ReceiveError::Device(DeviceError::BadCompletion));
         };
         let id = ReceiveId(completion.id.get() as u16);
-        if !info.unsolicited {
-            self.backing.receive_completed(id.0);
-        }
         if completion.queue_pair != self.number() {
             return Err(ReceiveError::Device(DeviceError::BadCompletion));
+        }
+        if !info.unsolicited {
+            self.backing.receive_completed(id.0);
         }
         let handle = Some(info.address_handle).filter(|handle| *handle != UNKNOWN_ADDRESS_HANDLE);
         Ok(Received {

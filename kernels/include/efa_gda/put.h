@@ -10,6 +10,16 @@
 
 namespace efa_gda {
 
+/* Pieces of `most` bytes that a request of `bytes` takes; one for an empty one. */
+EFA_GDA_FN uint64_t pieces_of(uint64_t bytes, uint64_t most) {
+  return bytes <= most ? 1 : (bytes - 1) / most + 1;
+}
+
+/* The most bytes of one entry of an RDMA request: its length field has 32 bits. */
+EFA_GDA_FN uint64_t most_of(const efa_gda_queue &q, bool rdma) {
+  return rdma && q.max_rdma_size < 0xffffffffu ? q.max_rdma_size : 0xffffffffu;
+}
+
 /* What the arguments ask for that the queue or an entry cannot do. */
 EFA_GDA_FN efa_gda_status check_put(const efa_gda_put_args &a) {
   const efa_gda_queue &q = *a.queue;
@@ -28,14 +38,10 @@ EFA_GDA_FN efa_gda_status check_put(const efa_gda_put_args &a) {
     return EFA_GDA_BAD_ARGUMENT;
   }
   if (!message && !inlined && q.max_rdma_size == 0) return EFA_GDA_UNSUPPORTED;
+  if (a.count > ~(uint64_t)0 / pieces_of(a.bytes, most_of(q, !message && !inlined))) return EFA_GDA_BAD_ARGUMENT;
   uint32_t keys = a.lkey | (two ? a.second_lkey : 0);
   if (!inlined && (keys & ~(uint32_t)EFA_IO_TX_BUF_DESC_LKEY_MASK) != 0) return EFA_GDA_BAD_ARGUMENT;
   return EFA_GDA_OK;
-}
-
-/* Pieces of `most` bytes that a request of `bytes` takes; one for an empty one. */
-EFA_GDA_FN uint64_t pieces_of(uint64_t bytes, uint64_t most) {
-  return bytes <= most ? 1 : (bytes + most - 1) / most;
 }
 
 /* Entry `piece` of request `request`. The immediate travels with the last piece. */
@@ -88,7 +94,7 @@ EFA_GDA_FN void put_block(const efa_gda_put_args &a) {
   if (status == EFA_GDA_OK) {
     Sender<Sharing::Block> sender(a.queue, a.timeout_ns);
     bool rdma = a.op == EFA_GDA_OP_WRITE || a.op == EFA_GDA_OP_WRITE_IMM || a.op == EFA_GDA_OP_READ;
-    uint64_t most = rdma && a.queue->max_rdma_size < 0xffffffffu ? a.queue->max_rdma_size : 0xffffffffu;
+    uint64_t most = most_of(*a.queue, rdma);
     uint64_t pieces = pieces_of(a.bytes, most), total = a.count * pieces;
     bool defer = (a.flags & EFA_GDA_PUT_AGGREGATE) != 0, failed = false;
     status = sender.status();
