@@ -17,6 +17,9 @@ pub(crate) struct Cli {
     pub(crate) command: Option<Command>,
 }
 
+/// Milliseconds that a check may take where nothing is said.
+pub(crate) const TIME_LIMIT: u64 = 2000;
+
 /// Options of every command.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Common {
@@ -45,7 +48,8 @@ pub(crate) struct Common {
     #[arg(long, global = true, value_name = "DIR", default_value = "/")]
     pub(crate) root: PathBuf,
     /// Milliseconds that a check in a child process may take
-    #[arg(long, global = true, value_name = "MS", default_value_t = 2000)]
+    #[arg(long, global = true, value_name = "MS", default_value_t = TIME_LIMIT,
+          value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) time_limit: u64,
 }
 
@@ -87,12 +91,30 @@ pub(crate) enum Command {
     Decode(DecodeArgs),
     /// Explain a check's code, or the status of a completion
     Explain {
-        /// A code, as `check` prints it, or STATUS-N
+        /// A code, as `check` prints it, or STATUS-N, or N alone
         code: String,
     },
     /// Run checks in this process, for the parent that started it
     #[command(name = "__part", hide = true)]
     Part,
+}
+
+/// Every command's name, but for the hidden one.
+pub(crate) const COMMANDS: [&str; 6] = ["check", "put", "bench", "ring", "decode", "explain"];
+
+impl Command {
+    /// As the command line has it.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Check => "check",
+            Self::Put(_) => "put",
+            Self::Bench(_) => "bench",
+            Self::Ring(_) => "ring",
+            Self::Decode(_) => "decode",
+            Self::Explain { .. } => "explain",
+            Self::Part => crate::part::COMMAND,
+        }
+    }
 }
 
 /// Arguments of `put`.

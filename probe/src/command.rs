@@ -24,9 +24,6 @@ pub(crate) enum CommandError {
     /// A child process could not be started.
     #[error(transparent)]
     Start(#[from] crate::part::parent::StartError),
-    /// The software adapter's directory could not be made.
-    #[error("the directory for the software adapter cannot be made: {0}; TMPDIR may name another place")]
-    Directory(std::io::Error),
     /// The report could not be made or written.
     #[error("the report cannot be written: {0}")]
     Output(#[from] std::io::Error),

@@ -32,8 +32,8 @@ use tracing_subscriber::filter::LevelFilter;
 use crate::cli::{Cli, Command, Common};
 use crate::command::CommandError;
 use crate::exit::Exit;
-use crate::report::Document;
 use crate::report::human::{Style, render};
+use crate::report::{Document, Explanation, Refusal};
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
@@ -52,7 +52,10 @@ fn main() -> ExitCode {
         };
     }
     // The panic's message is on stderr by then; unwinding has cleaned up.
-    let exit = std::panic::catch_unwind(|| obey(&cli)).unwrap_or(Exit::Internal);
+    let exit = std::panic::catch_unwind(|| obey(&cli)).unwrap_or_else(|_| {
+        refuse(command_of(&cli).name(), "the probe itself went wrong; its last words are on stderr");
+        Exit::Internal
+    });
     exit.code(npd)
 }
 
@@ -60,7 +63,31 @@ fn main() -> ExitCode {
 fn unparsed(error: &clap::Error) -> ExitCode {
     // Nothing is left to do where even this cannot be written.
     let _ = error.print();
-    if error.use_stderr() { Exit::Usage.code(false) } else { Exit::Fine.code(false) }
+    if !error.use_stderr() {
+        return Exit::Fine.code(false);
+    }
+    let named = |argument: String| cli::COMMANDS.into_iter().find(|name| *name == argument);
+    let command = std::env::args_os().skip(1).find_map(|argument| named(argument.into_string().ok()?));
+    let text = error.to_string();
+    // Behind the first empty line come the usage and a pointer to --help.
+    let text = text.split("\n\n").next().unwrap_or_default();
+    refuse(command.unwrap_or("check"), text.trim_start_matches("error: "));
+    Exit::Usage.code(false)
+}
+
+fn command_of(cli: &Cli) -> &Command {
+    cli.command.as_ref().unwrap_or(&Command::Check)
+}
+
+/// Whoever asked for JSON gets a document even where there is nothing to report but why. The
+/// arguments themselves are asked, because some of them may not have been understood.
+fn refuse(command: &'static str, error: &str) {
+    if !std::env::args_os().any(|argument| argument == "--json") {
+        return;
+    }
+    let refusal = Refusal { schema: report::SCHEMA, command, error };
+    // The same words are on stderr; nothing is left to do where they cannot be written here.
+    let _ = print_json(&refusal);
 }
 
 fn log_to_stderr(verbose: u8) {
@@ -83,6 +110,10 @@ fn obey(cli: &Cli) -> Exit {
         Err(error) => {
             // A reader that went away is no fault of this program; its status stands as it was.
             eprintln_quietly(&format!("gda-probe: {error}"));
+            // Where stdout itself fails, a document there may be half written.
+            if !matches!(error, CommandError::Output(_)) {
+                refuse(command_of(cli).name(), &error.to_string());
+            }
             error.exit()
         }
     }
@@ -95,12 +126,17 @@ fn eprintln_quietly(text: &str) {
 
 fn perform(cli: &Cli) -> Result<Exit, CommandError> {
     let common = &cli.common;
-    match cli.command.as_ref().unwrap_or(&Command::Check) {
+    match command_of(cli) {
         Command::Check => report(command::check::run(common)?, common),
         Command::Put(args) => report(command::put::run(common, args)?, common),
         Command::Decode(args) => report(command::decode::run(common, args)?, common),
         Command::Explain { code } => {
-            print(&format!("{}\n", command::explain::page(code)?)).map(|()| Exit::Fine)
+            let page = command::explain::page(code)?;
+            let printed = match common.json {
+                true => print_json(&Explanation::of(page)),
+                false => print(&format!("{page}\n")),
+            };
+            printed.map(|()| Exit::Fine)
         }
         Command::Bench(later) => {
             tracing::debug!(?later.rest, "bench was given");
@@ -115,15 +151,15 @@ fn perform(cli: &Cli) -> Result<Exit, CommandError> {
 }
 
 fn report((document, exit): (Document, Exit), common: &Common) -> Result<Exit, CommandError> {
-    let text = if common.json {
-        let mut text = serde_json::to_string_pretty(&document)?;
-        text.push('\n');
-        text
-    } else {
-        render(&document, Style::of_stdout(common.verbose > 0))
-    };
-    print(&text)?;
+    match common.json {
+        true => print_json(&document)?,
+        false => print(&render(&document, Style::of_stdout(common.verbose > 0)))?,
+    }
     Ok(exit)
+}
+
+fn print_json(document: &impl serde::Serialize) -> Result<(), CommandError> {
+    print(&format!("{}\n", serde_json::to_string_pretty(document)?))
 }
 
 /// Writes to stdout. A reader that went away (a broken pipe) is no error.

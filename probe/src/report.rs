@@ -171,6 +171,34 @@ pub(crate) struct Put {
     pub(crate) violations: Vec<String>,
 }
 
+/// The document in place of a run's, where there is none.
+#[derive(Debug, Serialize)]
+pub(crate) struct Refusal<'a> {
+    pub(crate) schema: &'static str,
+    pub(crate) command: &'static str,
+    /// Why there is none.
+    pub(crate) error: &'a str,
+}
+
+/// The document of a page.
+#[derive(Debug, Serialize)]
+pub(crate) struct Explanation {
+    schema: &'static str,
+    command: &'static str,
+    code: &'static str,
+    title: &'static str,
+    text: &'static str,
+}
+
+impl Explanation {
+    /// Of a page: its first line is code and title.
+    pub(crate) fn of(page: &'static str) -> Self {
+        let (heading, text) = page.split_once('\n').unwrap_or((page, ""));
+        let (code, title) = heading.split_once(' ').unwrap_or((heading, ""));
+        Self { schema: SCHEMA, command: "explain", code, title, text: text.trim() }
+    }
+}
+
 /// The document of a run.
 #[derive(Debug, Serialize)]
 pub(crate) struct Document {

@@ -17,6 +17,22 @@ const FILE: &str = "libsoftefa.so";
 /// The name that libfabric looks for: `*-fi.so`.
 const PROVIDER: &str = "softefa-fi.so";
 
+/// Why the software adapter cannot stand in.
+#[derive(Clone, Debug)]
+pub(crate) enum Unready {
+    /// Its provider is not there.
+    Provider(String),
+    /// The directory from which libfabric would load it cannot be made.
+    Directory(String),
+}
+
+impl Unready {
+    /// The directory cannot be made.
+    pub(crate) fn directory(error: io::Error) -> Self {
+        Self::Directory(format!("a directory in {}: {error}", std::env::temp_dir().display()))
+    }
+}
+
 /// Finds the provider: where SOFTEFA_LIBRARY says, beside this executable, in `../lib`, or one or
 /// two directories up (a test's executable lies in `target/*/deps`).
 pub(crate) fn find() -> Result<PathBuf, String> {
@@ -63,7 +79,7 @@ impl ProviderDirectory {
         [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().for_each(|one| ending.add(one));
         ending.thread_block()?;
         let path = self.0.clone();
-        std::thread::spawn(move || {
+        let watch = move || {
             let Ok(which) = ending.wait() else { return };
             remove(&path);
             // SAFETY: sets the default action; no handler of ours runs.
@@ -71,8 +87,8 @@ impl ProviderDirectory {
                 let _ = ending.thread_unblock();
                 let _ = raise(which);
             }
-        });
-        Ok(())
+        };
+        std::thread::Builder::new().spawn(watch).map(drop)
     }
 }
 

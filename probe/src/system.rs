@@ -9,6 +9,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use crate::cli::{Common, GpuChoice};
+use crate::soft::Unready;
 
 /// The machine, as far as this run may look.
 #[derive(Clone, Debug)]
@@ -21,7 +22,7 @@ pub(crate) struct System {
     /// The GPU that was asked for.
     pub(crate) gpu: Option<GpuChoice>,
     /// The software adapter's provider, once it was found, or why not.
-    pub(crate) provider: Option<Result<PathBuf, String>>,
+    pub(crate) provider: Option<Result<PathBuf, Unready>>,
 }
 
 impl System {

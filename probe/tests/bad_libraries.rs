@@ -137,6 +137,15 @@ fn a_provider_that_never_returns_from_getinfo() {
 }
 
 #[test]
+fn whoever_gave_little_time_is_told_to_give_more() {
+    let mut command = probe(&["--soft", "--json", "--gpu", "none", "--time-limit", "1000"]);
+    command.env("SOFTEFA_LIBRARY", support::softefa()).env("SOFTEFA_BREAK", "hang-getinfo");
+    let document = document(&output(&mut command));
+    let fix = check(&document, "FAB-001")["fix"].as_str().unwrap();
+    assert!(fix.starts_with("raise --time-limit"), "{fix}");
+}
+
+#[test]
 fn the_distributions_libfabric_is_used_at_its_own_api() {
     let document = document(&output(&mut soft(&["--gpu", "none"])));
     let observed = check(&document, "LIB-002")["observed"].as_str().unwrap();

@@ -66,6 +66,59 @@ fn explain_prints_the_page_of_a_code_in_any_case() {
     assert!(String::from_utf8_lossy(&output.stdout).starts_with("ENV-005 "));
 }
 
+/// The document that stands in for a report, and its status.
+fn refusal(command: &mut std::process::Command) -> (serde_json::Value, i32) {
+    let output = output(command);
+    let document = document(&output);
+    let error = document["error"].as_str().unwrap_or_else(|| panic!("no error: {document:#}"));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.contains(error), "{error:?} is not on stderr: {stderr}");
+    (document, status(&output))
+}
+
+#[test]
+fn a_usage_error_is_a_document_where_json_was_asked_for() {
+    for (args, command) in [
+        (&["bench", "--json"][..], "bench"),
+        (&["--json", "ring", "--npes", "4"], "ring"),
+        (&["put", "--json", "--count", "0"], "put"),
+        (&["put", "--json", "--no-such-option"], "put"),
+        (&["decode", "--json", "--wqe", "zz"], "decode"),
+        (&["explain", "ENV-999", "--json"], "explain"),
+        (&["--json", "--time-limit", "0"], "check"),
+    ] {
+        let (document, status) = refusal(&mut probe(args));
+        assert_eq!((&document["command"], status), (&command.into(), 2), "{args:?}");
+    }
+}
+
+#[test]
+fn an_internal_error_is_a_document_where_json_was_asked_for() {
+    let machine = Machine::new("files");
+    // Too few open files for the pipes to a child.
+    let script =
+        format!("ulimit -n 5; exec {} --json --root {}", env!("CARGO_BIN_EXE_gda-probe"), machine.arg());
+    let (document, status) = refusal(std::process::Command::new("sh").args(["-c", &script]));
+    assert_eq!((&document["command"], status), (&"check".into(), 1));
+}
+
+#[test]
+fn explain_gives_the_page_as_a_document() {
+    let document = document(&run(&["explain", "fab-004", "--json"]));
+    assert_eq!((&document["code"], &document["title"]), (&"FAB-004".into(), &"The fabric opens".into()));
+    assert!(document["text"].as_str().unwrap().starts_with("`fi_fabric`"), "{document:#}");
+}
+
+#[test]
+fn explain_takes_a_bare_number_for_a_status() {
+    assert_eq!(run(&["explain", "7"]).stdout, run(&["explain", "STATUS-7"]).stdout);
+}
+
+#[test]
+fn no_time_at_all_is_a_usage_error() {
+    assert_eq!(complaint(&["--time-limit", "0"]).0, 2);
+}
+
 #[test]
 fn explain_refuses_a_code_that_is_none() {
     assert_eq!(complaint(&["explain", "ENV-999"]).0, 2);

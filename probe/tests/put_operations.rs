@@ -33,6 +33,9 @@ fn refused_past(op: &str, bytes: &str, limit: &str, most: &str) {
     let observed = check(&document, "PUT-002")["observed"].as_str().unwrap();
     assert!(observed.contains(limit) && observed.contains(most), "{observed}");
     assert_eq!(document["put"]["completed"], 0, "nothing was posted");
+    assert!(document["put"].get("microseconds").is_none(), "nothing took time");
+    let fix = check(&document, "PUT-002")["fix"].as_str().unwrap();
+    assert!(fix.contains("--bytes") && (fix.contains("--count") || fix.contains("--op")), "{fix}");
 }
 
 #[test]

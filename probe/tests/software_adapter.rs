@@ -137,6 +137,24 @@ fn a_provider_that_is_not_there_fails_env_000_and_blocks_libfabric() {
 }
 
 #[test]
+fn no_place_for_the_providers_directory_fails_env_000() {
+    let output = output(soft(&[]).env("TMPDIR", "/nonexistent"));
+    let document = document(&output);
+    assert_eq!((state(&document, "ENV-000"), status(&output)), ("fail", 3));
+    assert!(check(&document, "ENV-000")["fix"].as_str().unwrap().contains("TMPDIR"), "{document:#}");
+}
+
+#[test]
+fn a_software_adapter_that_refuses_is_told_from_missing_hardware() {
+    let document = document(&output(soft(&[]).env("SOFTEFA_SEED", "x")));
+    let check = check(&document, "FAB-001");
+    assert_eq!(check["state"], "fail");
+    assert!(check["observed"].as_str().unwrap().contains("SOFTEFA_SEED=x"), "{check:#}");
+    let fix = check["fix"].as_str().unwrap();
+    assert!(fix.contains("SOFTEFA_") && !fix.contains("/dev/infiniband"), "{fix}");
+}
+
+#[test]
 fn a_completion_queue_opens_in_memory_that_the_probe_gives() {
     let document = document(&output(&mut soft(&["check", "--gpu", "none"])));
     let check = check(&document, "GDA-009");

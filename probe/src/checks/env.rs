@@ -2,6 +2,7 @@
 
 use crate::check::{Answers, Check, Nature, Outcome, Trouble, Unit};
 use crate::report::{Kind, Who};
+use crate::soft::Unready;
 use crate::system::{System, version_numbers};
 
 /// Instance families that AWS gives GPU-Direct Async to, as the name before the dot starts.
@@ -41,12 +42,24 @@ fn adapter_kind(system: &mut System) -> Answers {
         (Some(Ok(provider)), true) => {
             Outcome::pass(format!("software adapter, provider {}", provider.display())).into()
         }
-        (Some(Err(reason)), true) => Outcome::Fail(Trouble {
+        (Some(Err(Unready::Provider(reason))), true) => Outcome::Fail(Trouble {
             observed: reason.clone(),
             required: "softefa's provider library".to_owned(),
             why: "--soft loads the software adapter into libfabric from that file".to_owned(),
             fix: "build it (cargo build -p softefa) or name it with SOFTEFA_LIBRARY=FILE".to_owned(),
             who: Who::Image,
+        })
+        .into(),
+        (Some(Err(Unready::Directory(reason))), true) => Outcome::Fail(Trouble {
+            observed: reason.clone(),
+            required:
+                "a directory of this run's own, and a thread that removes it when a signal ends the run"
+                    .to_owned(),
+            why: "libfabric loads the software adapter from a directory that holds nothing else".to_owned(),
+            fix: "set TMPDIR to a directory that exists and may be written to; raise the limit on processes \
+                  (ulimit -u) where that is what ran out"
+                .to_owned(),
+            who: Who::Pod,
         })
         .into(),
         (None, true) => Outcome::unknown("the provider was not looked for").into(),

@@ -123,16 +123,20 @@ fn one_adapter(stream: &mut Stream, session: &mut Session, info: Info, name: &st
 
 /// A failure that libfabric's answer explains: observed and fix come from it.
 pub(crate) fn refused(error: &Error, required: &str, why: &str, who: Who) -> Answers {
-    let text = error.to_string();
-    let observed = text.strip_suffix(&format!("; {}", error.hint())).unwrap_or(&text).to_owned();
     Outcome::Fail(Trouble {
-        observed,
+        observed: seen(error, error.hint()),
         required: required.to_owned(),
         why: why.to_owned(),
         fix: error.hint().to_owned(),
         who,
     })
     .into()
+}
+
+/// An error's words without the hint at their end.
+pub(crate) fn seen(error: &impl std::fmt::Display, hint: &str) -> String {
+    let text = error.to_string();
+    text.strip_suffix(&format!("; {hint}")).unwrap_or(&text).to_owned()
 }
 
 /// A failure that the probe itself explains.

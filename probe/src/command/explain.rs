@@ -8,9 +8,10 @@ const CHECKS: &str = include_str!("../../../docs/checks.md");
 /// The same for `STATUS-N NAME`.
 const STATUSES: &str = include_str!("../../../docs/statuses.md");
 
-/// The page of `code`, whatever its case; a status also by its name.
+/// The page of `code`, whatever its case; a status also by its name, or by its number alone.
 pub(crate) fn page(code: &str) -> Result<&'static str, CommandError> {
     let wanted = code.trim().to_ascii_uppercase();
+    let wanted = wanted.parse::<u8>().map_or(wanted, |number| format!("STATUS-{number}"));
     let named = |page: &str| page.lines().next().is_some_and(|title| title.ends_with(&format!(" {wanted}")));
     let check = pages(CHECKS).find(|(known, _)| *known == wanted);
     let status = || pages(STATUSES).find(|(known, page)| *known == wanted || named(page));

@@ -8,7 +8,7 @@ use crate::checks;
 use crate::cli::{Common, GpuChoice, Via};
 use crate::part::parent::{Gathered, Limits};
 use crate::part::{Part, PutRequest, Request, parent};
-use crate::soft::{self, ProviderDirectory};
+use crate::soft::{self, ProviderDirectory, Unready};
 use crate::system::System;
 
 /// Added for the start of a foreign library where an NVIDIA GPU is in sight: libfabric starts CUDA,
@@ -27,8 +27,8 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// Sets the software adapter up where it was asked for. A provider that is not there is a
-    /// finding, not an error.
+    /// Sets the software adapter up where it was asked for. A provider that is not there, or no place
+    /// to load it from, is a finding and not an error.
     pub(crate) fn new(common: &Common) -> Result<Self, CommandError> {
         if common.via == Via::Verbs {
             return Err(CommandError::NotInThisVersion {
@@ -39,10 +39,10 @@ impl Run {
         let mut system = System::new(common);
         let mut directory = None;
         if common.soft {
-            let provider = soft::find();
-            if let Ok(library) = &provider {
-                directory = Some(ProviderDirectory::new(library).map_err(CommandError::Directory)?);
-            }
+            let provider = soft::find().map_err(Unready::Provider).and_then(|library| {
+                directory = Some(ProviderDirectory::new(&library).map_err(Unready::directory)?);
+                Ok(library)
+            });
             system.provider = Some(provider);
         }
         let policy = Policy { soft: common.soft, no_gpu: checks::cuda::none_takes_part(&system) };

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use super::{COMMAND, Event, Gpu, Part, Request};
 use crate::check::{Check, Outcome, Runner, Trouble};
 use crate::checks;
+use crate::cli::TIME_LIMIT;
 use crate::report::{Put, Queues, Who};
 
 /// How long a killed child may take to go.
@@ -54,6 +55,8 @@ enum End {
         code: Option<String>,
         subject: Option<String>,
         observed: String,
+        /// Whether it ran out of time.
+        late: bool,
     },
 }
 
@@ -70,11 +73,15 @@ pub(crate) fn run(
         request.findings.clone_from(&runner.findings);
         let ended = one_child(runner, &request, limits, provider_path, &mut gathered)
             .map_err(|source| StartError { part: request.part, source })?;
-        let End::Badly { code, subject, observed } = ended else { break };
+        let End::Badly { code, subject, observed, late } = ended else { break };
         let code = code.unwrap_or_else(|| first_code(request.part).to_owned());
         tracing::warn!(code, ?subject, observed, "a child process did not end well");
         if let Some(check) = checks::registry().into_iter().find(|check| check.code == code) {
-            runner.record(check, subject.clone(), Outcome::Fail(did_not_survive(observed)));
+            runner.record(
+                check,
+                subject.clone(),
+                Outcome::Fail(did_not_survive(observed, late.then_some(limits))),
+            );
         }
         skip_rest(runner, request.part, &code, subject.as_deref(), &gathered);
         let Some(adapter) = subject.filter(|name| gathered.adapters.contains(name)) else { break };
@@ -86,17 +93,25 @@ pub(crate) fn run(
     Ok(gathered)
 }
 
-fn did_not_survive(observed: String) -> Trouble {
+/// `late` holds the limits where time ran out.
+fn did_not_survive(observed: String, late: Option<Limits>) -> Trouble {
+    let fix = "set FI_LOG_LEVEL=warn and run again with -v to see its last words; compare its version with \
+               the adapter's driver, and report it to whoever made it; a slow machine may want --time-limit";
+    let short = late.and_then(|limits| short_limit(limits.each));
     Trouble {
         observed,
         required: "an answer, from a process that goes on".to_owned(),
         why: "the library or its provider crashed or hung in this step; it would take a program with it"
             .to_owned(),
-        fix: "set FI_LOG_LEVEL=warn and run again with -v to see its last words; compare its version with \
-              the adapter's driver, and report it to whoever made it; a slow machine may want --time-limit"
-            .to_owned(),
+        fix: format!("{}{fix}", short.unwrap_or_default()),
         who: Who::Image,
     }
+}
+
+/// How a fix begins where time ran out and the limit is shorter than usual.
+pub(crate) fn short_limit(each: Duration) -> Option<String> {
+    let short = each < Duration::from_millis(TIME_LIMIT);
+    short.then(|| format!("raise --time-limit ({TIME_LIMIT} where nothing is said); otherwise "))
 }
 
 fn first_code(part: Part) -> &'static str {
@@ -169,11 +184,16 @@ fn one_child(
     }
     let (sender, events) = channel();
     if let Some(stdout) = child.stdout.take() {
-        std::thread::spawn(move || read_events(BufReader::new(stdout), &sender));
+        let read = move || read_events(BufReader::new(stdout), &sender);
+        if let Err(error) = std::thread::Builder::new().spawn(read) {
+            bury(&mut child, Duration::ZERO);
+            return Err(error);
+        }
     }
     let mut listening = Listening { runner, gathered, limits, running: None, granted: Duration::ZERO };
     let heard = listening.listen(&events);
     let running = listening.running.take();
+    let late = matches!(heard, Heard::Silence(_));
     let observed = match heard {
         Heard::End => {
             bury(&mut child, BURIAL);
@@ -189,7 +209,7 @@ fn one_child(
         },
     };
     let (code, subject) = running.unzip();
-    Ok(End::Badly { code, subject: subject.flatten(), observed })
+    Ok(End::Badly { code, subject: subject.flatten(), observed, late })
 }
 
 /// Passes the child's verbosity on.

@@ -77,6 +77,16 @@ fn walk(root: &Value, schema: &Value, value: &Value, at: &str, found: &mut Vec<S
                     .iter()
                     .for_each(|one| walk(root, one, value, at, found));
             }
+            "anyOf" => {
+                let keeps = |one: &Value| {
+                    let mut not = Vec::new();
+                    walk(root, one, value, at, &mut not);
+                    not.is_empty()
+                };
+                if !argument.as_array().expect("schemas").iter().any(keeps) {
+                    found.push(format!("{at}: none of {argument}"));
+                }
+            }
             "if" => {
                 let mut not = Vec::new();
                 walk(root, argument, value, at, &mut not);

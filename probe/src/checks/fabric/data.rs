@@ -87,7 +87,7 @@ fn completes(session: &mut Session) -> Answers {
     let put = QueuePut::write(peer, &memory.source, memory.target.remote()).bytes(64).timeout(timeout);
     match queue.put(&put) {
         Ok(report) => Outcome::pass(format!("{} rung, {} completed", report.posted, report.completed)).into(),
-        Err(error) => put_failed(&error),
+        Err(error) => put_failed(&error, session.request.wait),
     }
 }
 
@@ -124,7 +124,8 @@ fn arrives(session: &mut Session) -> Answers {
         doorbell: "direct".to_owned(),
         executor: "host".to_owned(),
         adapter: session.rig.info.as_ref().map(|info| info.domain_name().into_owned()).unwrap_or_default(),
-        microseconds: u64::try_from(moved.took.as_micros()).ok(),
+        // Nothing took any time where nothing was posted.
+        microseconds: u64::try_from(moved.took.as_micros()).ok().filter(|_| !moved.took.is_zero()),
         violations,
     });
     answers
@@ -174,7 +175,7 @@ fn wrong_key(session: &mut Session) -> Answers {
         Err(PutError::Completion { status, .. }) => {
             Outcome::pass(format!("status {}: {status}", status.code())).into()
         }
-        Err(error) => put_failed(&error),
+        Err(error) => put_failed(&error, session.request.wait),
         Ok(_) => failed(
             format!("a write with rkey {:#x} completed with status 0", wrong.key.get()),
             "an error completion",

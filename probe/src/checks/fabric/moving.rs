@@ -12,10 +12,11 @@ use efa_gda::queue::{
 use efa_gda::wire::{CompletionStatus, Peer};
 
 use super::pattern::Pattern;
-use super::{Session, failed, missing, refused};
+use super::{Session, failed, missing, refused, seen};
 use crate::check::Answers;
 use crate::cli::Op;
 use crate::part::PutRequest;
+use crate::part::parent::short_limit;
 use crate::report::Who;
 
 /// Bytes moved between two comparisons.
@@ -103,8 +104,8 @@ pub(super) fn corrupted(observed: String) -> Answers {
     )
 }
 
-/// What a put's error means to whoever runs the probe.
-pub(super) fn put_failed(error: &PutError) -> Answers {
+/// What a put's error means to whoever runs the probe; `wait` is the bound of the waits, in milliseconds.
+pub(super) fn put_failed(error: &PutError, wait: u64) -> Answers {
     let (why, fix, who) = match error {
         PutError::Completion { status, .. } => {
             let fix = format!(
@@ -117,14 +118,18 @@ pub(super) fn put_failed(error: &PutError) -> Answers {
         PutError::Device { .. } => (
             "the adapter did not answer in time: a doorbell that does not arrive, a port that is down, or \
              traffic that is dropped",
-            "check the port's state and the security group (all traffic within itself, both ways); a slow \
-             machine may want --time-limit"
-                .to_owned(),
+            // The wait is half of the limit.
+            short_limit(Duration::from_millis(wait.saturating_mul(2))).unwrap_or_default()
+                + "check the port's state and the security group (all traffic within itself, both ways); a \
+                   slow machine may want --time-limit",
             Who::Host,
         ),
         PutError::TooLong { limit, most, .. } => (
             "an adapter refuses what is longer, or moves a part of it; nothing was posted",
-            format!("give at most {most} --bytes, or {}", limit.hint()),
+            match limit {
+                Limit::Rdma => format!("give at most {most} --bytes; for more in all, use --count"),
+                _ => format!("give at most {most} --bytes, or use --op write, which carries more"),
+            },
             Who::Code,
         ),
         PutError::Unsupported { .. } => {
@@ -136,7 +141,12 @@ pub(super) fn put_failed(error: &PutError) -> Answers {
         PutError::TooLong { limit, most, .. } => format!("at most {most} bytes: {limit}"),
         _ => "a completion with status 0".to_owned(),
     };
-    failed(error.to_string(), &required, why, &fix, who)
+    let observed = match error {
+        // The library's hint is for who calls it.
+        PutError::TooLong { limit, .. } => seen(error, limit.hint()),
+        _ => error.to_string(),
+    };
+    failed(observed, &required, why, &fix, who)
 }
 
 pub(super) type MoveResult = Result<Moved, (Moved, Answers)>;
@@ -172,7 +182,7 @@ pub(super) fn move_bytes(session: &mut Session, request: PutRequest, peer: Peer)
     let moved = Moved { completed: 0, took: Duration::ZERO, wrong: None };
     let Some(queue) = &session.rig.queue else { return Err((moved, missing("the queue"))) };
     if let Some(error) = past_limit(request.op, request.bytes, queue.limits()) {
-        return Err((moved, put_failed(&error)));
+        return Err((moved, put_failed(&error, session.request.wait)));
     }
     let per_round = per_round(request, queue);
     let length = per_round.saturating_mul(request.bytes);
@@ -225,6 +235,7 @@ impl Moving {
         // `total` is at most the length that was allocated, which is a usize.
         let length = total as usize;
         pattern.prepare(source, target, length).map_err(internal)?;
+        let wait = session.request.wait;
         let Some(queue) = &mut session.rig.queue else { return Err(missing("the queue")) };
         let receives = match self.request.op {
             Op::Send => true,
@@ -235,7 +246,7 @@ impl Moving {
         let begin = Instant::now();
         let result = queue.put(&self.put(round).timeout(timeout));
         self.moved.took += begin.elapsed();
-        result.map_err(|error| put_failed(&error))?;
+        result.map_err(|error| put_failed(&error, wait))?;
         let sorted = match self.request.op {
             Op::Write | Op::InlineWrite | Op::Read => None,
             Op::WriteImm => {

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use efa_gda::fabric::{EFA_DIRECT, Error, Info, Library, Query, Version};
 
-use super::{Session, missing, refused};
+use super::{Session, failed, missing, refused, seen};
 use crate::check::{Answers, Check, Nature, Outcome, Trouble, Unit};
 use crate::cli::Op;
 use crate::report::{Kind, Who};
@@ -82,6 +82,7 @@ fn provider(session: &mut Session) -> Answers {
         Err(Error::NoDirectFabric { fabrics, .. }) => {
             Outcome::pass(format!("efa provider with the fabrics {}", fabrics.join(", "))).into()
         }
+        Err(error) if session.request.soft => no_software_adapter(error),
         Err(error) => refused(
             error,
             "a provider named efa that finds an adapter",
@@ -92,6 +93,24 @@ fn provider(session: &mut Session) -> Answers {
     };
     session.lookup = Some(found);
     answer
+}
+
+/// Hardware has no part in it: the software adapter was loaded, or should have been.
+fn no_software_adapter(error: &Error) -> Answers {
+    let mut set: Vec<String> = std::env::vars_os()
+        .map(|(name, value)| format!("{}={}", name.to_string_lossy(), value.to_string_lossy()))
+        .filter(|one| one.starts_with("SOFTEFA_") && !one.starts_with(crate::soft::SOFTEFA_LIBRARY))
+        .collect();
+    set.sort();
+    let set = if set.is_empty() { String::new() } else { format!("; set: {}", set.join(", ")) };
+    failed(
+        format!("{}{set}", seen(error, error.hint())),
+        "the software adapter, as a provider named efa",
+        "softefa's provider refused to start, or this libfabric did not take it",
+        "read what softefa says on stderr (SOFTEFA_LOG=1 for more); check the SOFTEFA_* values that are set \
+         (docs/softefa.md lists them), and that FI_PROVIDER does not leave efa out",
+        Who::Pod,
+    )
 }
 
 fn direct(session: &mut Session) -> Answers {
