@@ -12,6 +12,9 @@
 //!   release reaches so far. Control calls on one fabric, or one borrowed domain, are made one at a
 //!   time.
 //!
+//! A [`MemoryRegion`] owns the [`Buffer`] it was made of, and is shared: `close` refuses while a
+//! [`Put`](crate::queue::Put), a queue or another clone holds a handle of it.
+//!
 //! It knows nothing of GPUs, and does not move bytes: see [`crate::queue`].
 
 mod address;

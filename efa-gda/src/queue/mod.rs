@@ -4,6 +4,17 @@
 //! queue alone. The struct's address never changes while the queue lives; its geometry is constant,
 //! everything else belongs to the engine in `kernels/include/efa_gda/`.
 //!
+//! # Before the first put
+//! - One completion queue, bound to both sides of the endpoint, is needed for receives; with two the
+//!   queue takes none. It is at least as deep as the send queue, and where receives are posted as
+//!   both rings together: a shallower one can overrun, and the queue warns when it is made.
+//! - [`MappedQueue::insert_peer`] on both sides, each with the other's address: a side refuses what
+//!   comes from a sender that it does not know
+//!   ([`UnknownPeer`](crate::wire::CompletionStatus::UnknownPeer) at the sender).
+//! - [`Buffer`](crate::fabric::Buffer) → [`Domain::register`](crate::fabric::Domain::register) →
+//!   [`Put`]. A live [`Put`] holds a handle of its local regions, so `MemoryRegion::close` answers
+//!   busy until it is dropped.
+//!
 //! # What arrives
 //! Receives are posted by device code ([`MappedQueue::post_receives`]). Their completions come on
 //! the queue that sends complete on, so whoever polls it, for whatever reason, leaves them in the
@@ -15,7 +26,8 @@
 //! The adapter may still read and write the memory of requests that nobody waits for any more. The
 //! queue is then *poisoned*: it takes no more requests, and it keeps the memory regions of what is
 //! in flight until its endpoint is destroyed. Until then `MemoryRegion::close` answers busy, and a
-//! drop of the region's last handle outside deregisters nothing.
+//! drop of the region's last handle outside deregisters nothing. [`MappedQueue::destroy`] is the way
+//! out: it destroys the endpoint first and deregisters after that.
 
 mod backing;
 mod geometry;

@@ -1,0 +1,69 @@
+//! An RDMA write from one registered buffer to another, through an endpoint's own mapped queue.
+//!
+//! On a machine with an EFA adapter, with libfabric's efa provider: `cargo run -p efa-gda --example put`.
+//! Anywhere else, on the software adapter, which libfabric finds by the name of the link:
+//!
+//! ```sh
+//! cargo build -p softefa && mkdir -p target/soft && ln -sf "$PWD/target/debug/libsoftefa.so" target/soft/softefa-fi.so
+//! FI_PROVIDER_PATH="$PWD/target/soft" cargo run -p efa-gda --example put
+//! ```
+
+use std::error::Error;
+use std::process::ExitCode;
+
+use efa_gda::fabric::{Access, Buffer, Fabric, Library, Query};
+use efa_gda::queue::{MappedQueue, Put};
+
+const BYTES: usize = 64 << 10;
+
+fn main() -> ExitCode {
+    match put() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("put: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn put() -> Result<(), Box<dyn Error>> {
+    let library = Library::load()?;
+    let info = Query::new().first(&library)?;
+    let fabric = Fabric::open(&library, &info)?;
+    let domain = fabric.domain(&info)?;
+    let addresses = domain.address_vector(16)?;
+    // One for both sides, or the queue takes no receives; and deep enough for all that is in flight.
+    let completions = domain.completion_queue(8192)?;
+
+    let endpoint = domain.endpoint(&info)?.bind(&addresses, &completions, &completions)?.enable()?;
+    let mut queue = MappedQueue::new(endpoint, &domain.gda_ops()?)?;
+    // The peer is this endpoint itself. Two processes exchange addresses, and each inserts the other's.
+    let peer = queue.insert_peer(&queue.endpoint().address()?)?;
+
+    let bytes: Vec<u8> = (0..BYTES).map(|index| (index % 251) as u8).collect();
+    let source = Buffer::zeroed(BYTES).ok_or("no memory for the source")?;
+    source.write(0, &bytes)?;
+    let target = Buffer::zeroed(BYTES).ok_or("no memory for the target")?;
+    let source = domain.register(source, Access::WRITE)?;
+    let target = domain.register(target, Access::REMOTE_WRITE)?;
+
+    let put = Put::write(peer, &source, target.remote());
+    let report = queue.put(&put)?;
+    let mut arrived = vec![0; BYTES];
+    target.buffer().ok_or("the target owns no buffer")?.read(0, &mut arrived)?;
+    if arrived != bytes {
+        return Err("the put completed, and the target's bytes are not the source's".into());
+    }
+
+    // Children before parents. The put holds its source: until it is dropped, that cannot be closed.
+    drop(put);
+    queue.close()?;
+    source.close()?;
+    target.close()?;
+    completions.close()?;
+    addresses.close()?;
+    domain.close()?;
+    fabric.close()?;
+    println!("{BYTES} bytes arrived in {} completion(s)", report.completed);
+    Ok(())
+}
