@@ -11,6 +11,8 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/lib/setup.sh"
 # Prints the path of the built program, from what cargo itself reports about it.
 build_probe() {
   local messages
+  [[ -x ${CARGO_TARGET_DIR:-$ROOT/target}/release/gda-probe ]] ||
+    say "building gda-probe (a few minutes the first time)"
   messages=$(cd -- "$ROOT" && cargo build --quiet --release --locked -p gda-probe -p softefa \
     --message-format=json-render-diagnostics) || return 1
   sed -n 's/.*"executable":"\(\([^"\\]\|\\.\)*\)".*/\1/p' <<<"$messages" | sed 's/\\\(.\)/\1/g' |
