@@ -88,11 +88,21 @@ fn a_provider_older_than_the_gda_operations() {
 }
 
 #[test]
-fn a_table_of_five_pointers_is_used_as_five() {
+fn a_table_of_five_pointers_is_used_as_five_and_what_it_lacks_is_named() {
     let output = output(soft(&["--gpu", "none"]).env("SOFTEFA_PROV_VERSION", "205.0"));
     let document = document(&output);
-    assert_eq!(status(&output), 0, "{document:#}");
-    assert!(check(&document, "GDA-007")["observed"].as_str().unwrap().contains("not offered"));
+    assert_eq!(status(&output), 4, "{document:#}");
+    let counters = check(&document, "GDA-007");
+    assert_eq!(counters["state"], "warn");
+    assert!(
+        counters["observed"].as_str().unwrap().contains("not offered by efa provider 205.0"),
+        "{counters}"
+    );
+    assert!(
+        counters["required"].as_str().unwrap().contains("206.0") && counters["fix"].is_string(),
+        "{counters}"
+    );
+    assert_eq!(document["put"]["verified"], true, "the five that are there do");
 }
 
 #[test]

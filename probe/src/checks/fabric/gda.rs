@@ -158,23 +158,35 @@ fn local_key(session: &mut Session) -> Answers {
     }
 }
 
-/// What the table says of an operation that a queue can do without.
+/// What the table says of an operation that a queue can do without, at a cost.
 fn optional(session: &Session, operation: &str, without: &str) -> Answers {
     let Some(ops) = &session.rig.ops else { return missing("the table of operations") };
     let found = ops.available().into_iter().find(|(name, _)| *name == operation);
     match found {
         Some((_, Ok(()))) => Outcome::pass("offered").into(),
-        Some((_, Err(Absence::ProviderTooOld { has, needs }))) => {
-            Outcome::pass(format!("not offered by {has}, came with {needs}; {without}")).into()
+        Some((_, Err(absence))) => {
+            let (observed, required) = match absence {
+                Absence::ProviderTooOld { has, needs } => {
+                    (format!("not offered by efa provider {has}"), format!("efa provider {needs} or newer"))
+                }
+                other => (format!("not offered: {other}"), format!("{operation} in the provider's table")),
+            };
+            Outcome::Warn(Trouble {
+                observed,
+                required,
+                why: format!("queues work without it: {without}"),
+                fix: "use the EFA installer's current libfabric, where this is wanted".to_owned(),
+                who: Who::Image,
+            })
+            .into()
         }
-        Some((_, Err(absence))) => Outcome::pass(format!("not offered: {absence}; {without}")).into(),
         None => Outcome::unknown(format!("{operation} is not an operation that this version knows")).into(),
     }
 }
 
 fn counters(session: &mut Session) -> Answers {
     let without = format!(
-        "completions are read from the queue (counters need provider {FIRST_WITH_COUNTERS} and \
+        "completions are read from the queue alone (counters need provider {FIRST_WITH_COUNTERS} and \
          FI_EFA_USE_HW_CNTR=1)"
     );
     optional(session, "cntr_open_ext", &without)
