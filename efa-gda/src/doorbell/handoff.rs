@@ -34,11 +34,14 @@ pub enum Fault {
 
 /// The words of one queue, as the ringer reaches them.
 pub(super) trait Port {
+    /// Whether entries have to be placed, batch by batch.
+    const PLACES: bool;
+
     /// Loads the record. Entries below it are visible afterwards.
     fn record(&self) -> u32;
 
     /// Puts entries `[first, first + count)` where the adapter fetches them, so that they are there
-    /// before a later [`Port::ring`]; nothing to do where the device did.
+    /// before a later [`Port::ring`].
     fn place(&self, first: u32, count: u32) -> Result<(), Fault>;
 
     /// Stores the doorbell, after all entries below `counter`.
@@ -76,8 +79,11 @@ impl<P: Port> Handoff<P> {
         if ahead > self.most {
             return Err(self.refused(record));
         }
-        let count = ahead.min(self.batch);
-        self.port.place(self.rung, count)?;
+        let mut count = ahead;
+        if P::PLACES {
+            count = ahead.min(self.batch);
+            self.port.place(self.rung, count)?;
+        }
         self.rung = self.rung.wrapping_add(count);
         self.port.ring(self.rung);
         Ok(count)
@@ -86,7 +92,8 @@ impl<P: Port> Handoff<P> {
     /// Follows the record to its end: at most as many visits as its greatest distance has batches,
     /// and one that finds nothing. What a device posts meanwhile may be left.
     pub(super) fn last_visit(&mut self) -> Result<(), Fault> {
-        for _ in 0..=self.most.div_ceil(self.batch) {
+        let batch = if P::PLACES { self.batch } else { self.most };
+        for _ in 0..=self.most.div_ceil(batch) {
             if self.visit()? == 0 {
                 break;
             }

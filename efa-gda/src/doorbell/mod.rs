@@ -69,7 +69,10 @@
 //! [`DeviceError::NotRung`]: crate::executor::DeviceError::NotRung
 
 mod handoff;
+mod lanes;
 mod memory;
+#[cfg(test)]
+mod model;
 mod port;
 mod ringer;
 mod rung;
@@ -77,6 +80,7 @@ mod served;
 mod store;
 
 pub use handoff::Fault;
-pub use ringer::{Counts, Ringer, RingerError, RingerOptions, StopError};
+pub use lanes::Counts;
+pub use ringer::{Ringer, RingerError, RingerOptions, StopError};
 pub use rung::{ParseRungError, Rung, RungChoice};
 pub use served::{Alarm, End, SendQueue, ServeError, Served};

@@ -9,20 +9,43 @@ use super::store::{BLOCK, BlockCopy, order_stores};
 /// Bit 0 of an entry's byte 3, ctrl2 (`EFA_IO_TX_META_DESC_PHASE`), in the entry's first word.
 const PHASE: u32 = 1 << 24;
 
-/// Pointers to a record and a doorbell, and to a ring to copy from. The memory is kept by whoever
-/// attached the queue, until it detaches it.
-pub(super) struct HostPort {
+/// Pointers to a record and a doorbell. The memory is kept by whoever attached the queue, until it
+/// detaches it.
+#[derive(Clone, Copy)]
+pub(super) struct Words {
     pub(super) record: NonNull<AtomicU32>,
     pub(super) doorbell: NonNull<AtomicU32>,
-    pub(super) staging: Option<Box<Staging>>,
 }
 
 // SAFETY: `Ringer::serve`'s caller vouches for the memory for every thread; the lock of the ringer
-// gives the port to one at a time.
-unsafe impl Send for HostPort {}
+// gives the words to one at a time.
+unsafe impl Send for Words {}
 
-/// From where to where entries are copied.
+impl Port for Words {
+    const PLACES: bool = false;
+
+    #[inline]
+    fn record(&self) -> u32 {
+        // SAFETY: a record that the queue's `Served` keeps. Acquire: entries below it are visible.
+        unsafe { self.record.as_ref() }.load(Ordering::Acquire)
+    }
+
+    fn place(&self, _: u32, _: u32) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    #[inline]
+    fn ring(&self, counter: u32) {
+        // SAFETY: the adapter's doorbell, mapped until the queue is detached; only the ringer stores
+        // to it. Release, so that an adapter that is another thread sees the entries. One instruction
+        // of 4 bytes on every platform.
+        unsafe { self.doorbell.as_ref() }.store((counter & 0xffff).to_le(), Ordering::Release);
+    }
+}
+
+/// The words of a queue, and from where to where its entries are copied.
 pub(super) struct Staging {
+    pub(super) words: Words,
     pub(super) from: NonNull<u8>,
     pub(super) to: NonNull<u8>,
     /// A power of two.
@@ -31,31 +54,39 @@ pub(super) struct Staging {
     pub(super) copy: BlockCopy,
 }
 
-impl Port for HostPort {
-    #[inline]
-    fn record(&self) -> u32 {
-        // SAFETY: a record that the queue's `Served` keeps. Acquire: entries below it are visible.
-        unsafe { self.record.as_ref() }.load(Ordering::Acquire)
-    }
+// SAFETY: as for `Words`.
+unsafe impl Send for Staging {}
+
+impl Port for Staging {
+    const PLACES: bool = true;
 
     #[inline]
+    fn record(&self) -> u32 {
+        self.words.record()
+    }
+
     fn place(&self, first: u32, count: u32) -> Result<(), Fault> {
-        match &self.staging {
-            Some(staging) => staging.place(first, count),
-            None => Ok(()),
+        self.check_written(first, count)?;
+        let blocks = |entries: u32| entries as usize * self.entry_size / BLOCK;
+        let before_wrap = count.min(self.num_entries - (first & (self.num_entries - 1)));
+        let (at, again) = (self.offset(first), blocks(count - before_wrap));
+        // SAFETY: both ranges lie in both rings, which the caller of `Ringer::serve` vouches for; only
+        // the ringer writes the send queue, and the device leaves staged entries alone until they
+        // completed, after the doorbell that follows.
+        unsafe {
+            self.copy.run(self.from.as_ptr().add(at), self.to.as_ptr().add(at), blocks(before_wrap));
+            self.copy.run(self.from.as_ptr(), self.to.as_ptr(), again);
         }
+        // Before the doorbell that covers them.
+        order_stores();
+        Ok(())
     }
 
     #[inline]
     fn ring(&self, counter: u32) {
-        // SAFETY: the adapter's doorbell, mapped until the queue is detached; only the ringer stores
-        // to it. Release, so that an adapter that is another thread sees the entries; towards a
-        // device `place` has fenced. One instruction of 4 bytes on every platform.
-        unsafe { self.doorbell.as_ref() }.store((counter & 0xffff).to_le(), Ordering::Release);
-        if self.staging.is_some() {
-            // The next entries are written after this doorbell: it is what opens the batch.
-            order_stores();
-        }
+        self.words.ring(counter);
+        // The next entries are written after this doorbell: it is what opens the batch.
+        order_stores();
     }
 }
 
@@ -83,25 +114,13 @@ impl Staging {
         unsafe { self.from.add(self.offset(counter)).cast().as_ref() }
     }
 
-    fn place(&self, first: u32, count: u32) -> Result<(), Fault> {
+    fn check_written(&self, first: u32, count: u32) -> Result<(), Fault> {
         for counter in (0..count).map(|index| first.wrapping_add(index)) {
             let head = u32::from_le(self.head(counter).load(Ordering::Relaxed));
             if (head & PHASE != 0) != self.phase(counter) {
                 return Err(Fault::Unwritten { counter });
             }
         }
-        let blocks = |entries: u32| entries as usize * self.entry_size / BLOCK;
-        let before_wrap = count.min(self.num_entries - (first & (self.num_entries - 1)));
-        let (at, again) = (self.offset(first), blocks(count - before_wrap));
-        // SAFETY: both ranges lie in both rings, which the caller of `Ringer::serve` vouches for; only
-        // the ringer writes the send queue, and the device leaves staged entries alone until they
-        // completed, after the doorbell that follows.
-        unsafe {
-            self.copy.run(self.from.as_ptr().add(at), self.to.as_ptr().add(at), blocks(before_wrap));
-            self.copy.run(self.from.as_ptr(), self.to.as_ptr(), again);
-        }
-        // Before the doorbell that covers them.
-        order_stores();
         Ok(())
     }
 }

@@ -2,16 +2,17 @@
 //! `handoff`'s.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::handoff::Handoff;
-use super::memory::{Pages, Record, Records};
-use super::port::{HostPort, Staging};
+use super::lanes::{Counts, Lanes};
+use super::memory::{Pages, Records};
+use super::port::{Staging, Words};
 use super::rung::Rung;
-use super::served::{Alarm, End, SendQueue, ServeError, Served, Shared};
+use super::served::{Alarm, SendQueue, ServeError, Served, Shared};
 use super::store::BlockCopy;
 
 /// Entries that one visit copies at most, so that a busy queue does not keep the others waiting.
@@ -100,18 +101,6 @@ pub enum RingerError {
 #[error("the ringer's thread did not end within {0:?}; its queues are let go all the same")]
 pub struct StopError(pub Duration);
 
-/// What a ringer did so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Counts {
-    /// Rounds over all queues.
-    pub rounds: u64,
-    /// Doorbells stored.
-    pub doorbells: u64,
-    /// Entries that they covered.
-    pub entries: u64,
-}
-
 /// Rings for queues whose devices leave records. Clones are handles to the same one; it stops when
 /// the last handle and the last [`Served`] are gone.
 #[derive(Clone, Debug)]
@@ -135,83 +124,29 @@ struct Core {
     ended: Mutex<bool>,
     end: Condvar,
     records: Records,
-    /// Queues, for debug output.
-    queues: AtomicU32,
 }
 
 impl std::fmt::Debug for Core {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Core").field("stop", &self.stop).field("queues", &self.queues).finish_non_exhaustive()
-    }
-}
-
-#[derive(Default)]
-struct Lanes {
-    all: Vec<Lane>,
-    stopped: bool,
-    counts: Counts,
-}
-
-/// One queue. Dropped before it ended, it ends as stopped.
-struct Lane {
-    handoff: Handoff<HostPort>,
-    shared: Arc<Shared>,
-}
-
-impl Drop for Lane {
-    fn drop(&mut self) {
-        self.shared.end(End::Stopped, self.handoff.rung());
-    }
-}
-
-impl Lane {
-    /// Serves the queue a last time, and lets go of it.
-    fn finish(mut self, end: End) {
-        let end = match self.handoff.last_visit() {
-            Ok(()) => end,
-            Err(fault) => End::Fault(fault),
-        };
-        self.shared.end(end, self.handoff.rung());
-    }
-}
-
-impl Lanes {
-    /// Visits every queue once. Returns how many doorbells that took.
-    #[inline]
-    fn round(&mut self) -> u64 {
-        let (mut doorbells, mut entries, mut faulty) = (0, 0, None);
-        for (index, lane) in self.all.iter_mut().enumerate() {
-            match lane.handoff.visit() {
-                Ok(0) => {}
-                Ok(count) => {
-                    doorbells += 1;
-                    entries += u64::from(count);
-                }
-                Err(fault) => faulty = Some((index, fault)),
-            }
-        }
-        // One a round; another is found in the next.
-        if let Some((index, fault)) = faulty {
-            let lane = self.all.swap_remove(index);
-            tracing::error!(%fault, "a queue is not rung any more");
-            lane.shared.end(End::Fault(fault), lane.handoff.rung());
-        }
-        self.counts.rounds += 1;
-        self.counts.doorbells += doorbells;
-        self.counts.entries += entries;
-        doorbells
+        let queues = self.lanes.try_lock().map(|lanes| lanes.len()).ok();
+        f.debug_struct("Core").field("stop", &self.stop).field("queues", &queues).finish_non_exhaustive()
     }
 }
 
 impl Core {
     fn lock(&self) -> MutexGuard<'_, Lanes> {
+        match self.lanes.try_lock() {
+            Ok(lanes) => return lanes,
+            Err(TryLockError::Poisoned(lanes)) => return lanes.into_inner(),
+            Err(TryLockError::WouldBlock) => {}
+        }
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
         self.waiting.fetch_sub(1, Ordering::Relaxed);
         lanes
     }
 
-    /// A few rounds; whether the last one rang.
+    /// A few rounds; whether any rang.
     fn rounds(&self) -> bool {
         // Locks are not fair, and this thread takes this one again and again.
         let mut yields = 0;
@@ -220,22 +155,17 @@ impl Core {
             yields += 1;
         }
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
-        for _ in 0..ROUNDS_PER_LOCK {
-            if lanes.round() == 0 {
-                return false;
-            }
-            if self.waiting.load(Ordering::Relaxed) > 0 {
-                break;
+        for done in 0..ROUNDS_PER_LOCK {
+            let rang = lanes.round() > 0;
+            if !rang || self.waiting.load(Ordering::Relaxed) > 0 {
+                return rang || done > 0;
             }
         }
         true
     }
 
     fn stop(&self) {
-        let mut lanes = self.lock();
-        lanes.stopped = true;
-        std::mem::take(&mut lanes.all).into_iter().for_each(|lane| lane.finish(End::Stopped));
-        drop(lanes);
+        self.lock().stop();
         self.stop.store(true, Ordering::Release);
     }
 
@@ -252,10 +182,7 @@ struct Ending(Arc<Core>);
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        let mut lanes = self.0.lock();
-        lanes.stopped = true;
-        lanes.all.clear();
-        drop(lanes);
+        self.0.lock().abandon();
         *self.0.ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.0.end.notify_all();
     }
@@ -333,14 +260,14 @@ impl Ringer {
         Self(Arc::new(Owner { core: Arc::default(), thread: Mutex::new(None), stop_bound }))
     }
 
-    /// Visits every queue once, on this thread. Returns how many doorbells that took.
+    /// Visits every queue once, on this thread. Returns how many entries were rung for.
     pub fn round(&self) -> u64 {
         self.0.core.lock().round()
     }
 
     /// What it did so far.
     pub fn counts(&self) -> Counts {
-        self.0.core.lock().counts
+        self.0.core.lock().counts()
     }
 
     /// Takes a queue into care. Nothing may be in flight on it; `counter` is its producer counter.
@@ -368,15 +295,27 @@ impl Ringer {
             Rung::Staged => Some(Pages::zeroed(bytes).ok_or(ServeError::NoMemory { bytes })?),
             _ => None,
         };
-        let handoff = handoff(&queue, &record, staging.as_ref(), counter);
+        let words = Words { record: record.as_ptr(), doorbell: queue.doorbell.cast() };
+        let staged = staging.as_ref().map(|pages| {
+            let (num_entries, entry_size) = (queue.num_entries, queue.entry_size as usize);
+            let (from, copy) = (pages.start(), BlockCopy::widest());
+            let staging = Staging { words, from, to: queue.buffer, num_entries, entry_size, copy };
+            staging.prepare(counter);
+            staging
+        });
         let shared = Arc::new(Shared::new(record, staging, alarm));
-        let lane = Lane { handoff, shared: shared.clone() };
+        let most = queue.num_entries;
         let mut lanes = self.0.core.lock();
-        if lanes.stopped {
+        if lanes.stopped() {
             return Err(ServeError::Stopped);
         }
-        lanes.all.push(lane);
-        self.0.core.queues.store(lanes.all.len() as u32, Ordering::Relaxed);
+        match staged {
+            None => lanes.record.add(Handoff::new(words, counter, most, most), shared.clone()),
+            Some(staging) => {
+                let batch = queue.max_batch.min(COPIED_AT_ONCE);
+                lanes.staged.add(Handoff::new(staging, counter, most, batch), shared.clone());
+            }
+        }
         drop(lanes);
         self.0.wake();
         Ok(Served::new(shared, self.clone(), rung, queue))
@@ -384,13 +323,7 @@ impl Ringer {
 
     /// Lets go of a queue; one that ended already is let go already.
     pub(super) fn release(&self, shared: &Arc<Shared>) {
-        let mut lanes = self.0.core.lock();
-        if let Some(index) = lanes.all.iter().position(|lane| Arc::ptr_eq(&lane.shared, shared)) {
-            let lane = lanes.all.swap_remove(index);
-            self.0.core.queues.store(lanes.all.len() as u32, Ordering::Relaxed);
-            // Under the lock, so that a caller who sees the queue gone sees it served.
-            lane.finish(End::Detached);
-        }
+        self.0.core.lock().release(shared);
     }
 
     /// Stops now: serves each queue a last time, lets go of all, raises their alarms, and waits for
@@ -451,26 +384,6 @@ fn check(rung: Rung, queue: &SendQueue) -> Result<(), ServeError> {
     }
 }
 
-fn handoff(queue: &SendQueue, record: &Record, pages: Option<&Pages>, counter: u32) -> Handoff<HostPort> {
-    let staging = pages.map(|pages| {
-        let staging = Staging {
-            from: pages.start(),
-            to: queue.buffer,
-            num_entries: queue.num_entries,
-            entry_size: queue.entry_size as usize,
-            copy: BlockCopy::widest(),
-        };
-        staging.prepare(counter);
-        Box::new(staging)
-    });
-    let batch = match staging {
-        Some(_) => queue.max_batch.min(COPIED_AT_ONCE),
-        None => queue.num_entries,
-    };
-    let port = HostPort { record: record.as_ptr(), doorbell: queue.doorbell.cast(), staging };
-    Handoff::new(port, counter, queue.num_entries, batch)
-}
-
 fn pin(cpu: usize) -> io::Result<()> {
     if cpu >= libc::CPU_SETSIZE as usize {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
@@ -485,5 +398,35 @@ fn pin(cpu: usize) -> io::Result<()> {
     match unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ptr::NonNull;
+
+    use super::*;
+
+    struct NoAlarm;
+
+    impl Alarm for NoAlarm {
+        fn raise(&self, _: u32) {}
+    }
+
+    #[test]
+    fn a_look_that_rang_is_busy_though_its_last_round_found_nothing() {
+        let (ring, doorbell) = (Pages::zeroed(4096).unwrap(), Pages::zeroed(4).unwrap());
+        let ringer = Ringer::without_thread();
+        let queue = SendQueue {
+            buffer: ring.start(),
+            doorbell: NonNull::new(doorbell.start().as_ptr().cast()).unwrap(),
+            entry_size: 64,
+            num_entries: 64,
+            max_batch: 64,
+        };
+        // SAFETY: the pages are dropped after what is served, and nobody else stores there.
+        let served = unsafe { ringer.serve(Rung::Record, queue, 0, Arc::new(NoAlarm)) }.unwrap();
+        served.record().store(1, Ordering::Release);
+        assert_eq!((ringer.0.core.rounds(), ringer.0.core.rounds()), (true, false));
     }
 }

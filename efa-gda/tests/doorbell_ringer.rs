@@ -1,0 +1,348 @@
+//! The ringer over plain memory, round by round: what it rings, what it refuses, and what is left
+//! when it lets go.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use efa_gda::doorbell::{
+    Alarm, End, Fault, Ringer, RingerError, RingerOptions, Rung, SendQueue, ServeError, Served,
+};
+use efa_gda::executor::DeviceError;
+use efa_gda_sys::device::{EFA_GDA_BAD_RECORD, EFA_GDA_NOT_RUNG};
+
+const DEPTH: u32 = 64;
+const ENTRY: usize = 64;
+
+#[repr(align(64))]
+struct Ring([AtomicU32; DEPTH as usize * ENTRY / 4]);
+
+/// An adapter's memory. Dropped after what refers to it.
+struct Memory {
+    ring: Ring,
+    doorbell: AtomicU32,
+}
+
+#[derive(Default)]
+struct Word(AtomicU32);
+
+impl Alarm for Word {
+    fn raise(&self, status: u32) {
+        self.0.store(status, Ordering::Release);
+    }
+}
+
+/// A queue in a ringer's care, and the device's part.
+struct Bench {
+    served: Served,
+    alarm: Arc<Word>,
+    memory: Box<Memory>,
+}
+
+impl Bench {
+    fn new(ringer: &Ringer, rung: Rung, max_batch: u32, counter: u32) -> Self {
+        Self::try_new(ringer, rung, max_batch, counter).unwrap()
+    }
+
+    fn try_new(ringer: &Ringer, rung: Rung, max_batch: u32, counter: u32) -> Result<Self, ServeError> {
+        let words = || std::array::from_fn(|_| AtomicU32::new(0xeeee_eeee));
+        let memory = Box::new(Memory { ring: Ring(words()), doorbell: AtomicU32::new(counter & 0xffff) });
+        let queue = SendQueue {
+            buffer: NonNull::from(&memory.ring).cast(),
+            doorbell: NonNull::new(memory.doorbell.as_ptr()).unwrap(),
+            entry_size: ENTRY as u32,
+            num_entries: DEPTH,
+            max_batch,
+        };
+        let alarm = Arc::new(Word::default());
+        // SAFETY: the memory is dropped after `served`, which is declared first, and nobody else
+        // stores to it.
+        let served = unsafe { ringer.serve(rung, queue, counter, alarm.clone()) }?;
+        Ok(Self { served, alarm, memory })
+    }
+
+    /// As device code: an entry whose first word holds the phase and the counter's low bits.
+    fn write(&self, counter: u32) {
+        let phase = u32::from(counter & DEPTH != 0) << 24;
+        let at = (counter & (DEPTH - 1)) as usize * ENTRY;
+        // SAFETY: inside the ring that was given to the device; words of it are only reached as
+        // atomics, or under the rules of the hand-off.
+        let word = unsafe { AtomicU32::from_ptr(self.served.buffer().as_ptr().add(at).cast()) };
+        word.store(phase | counter & 0xffff, Ordering::Relaxed);
+    }
+
+    fn post(&self, from: u32, to: u32) {
+        (0..to.wrapping_sub(from)).for_each(|index| self.write(from.wrapping_add(index)));
+        self.record(to);
+    }
+
+    fn record(&self, counter: u32) {
+        self.served.record().store(counter, Ordering::Release);
+    }
+
+    fn doorbell(&self) -> u32 {
+        self.memory.doorbell.load(Ordering::Acquire)
+    }
+
+    fn alarm(&self) -> u32 {
+        self.alarm.0.load(Ordering::Acquire)
+    }
+
+    /// The first word of a slot, as the adapter fetches it.
+    fn fetched(&self, counter: u32) -> u32 {
+        self.memory.ring.0[(counter & (DEPTH - 1)) as usize * ENTRY / 4].load(Ordering::Acquire)
+    }
+}
+
+#[test]
+fn a_round_rings_for_what_was_posted_and_once() {
+    let ringer = Ringer::without_thread();
+    let bench = Bench::new(&ringer, Rung::Record, DEPTH, 0);
+    bench.post(0, 5);
+    assert_eq!((ringer.round(), bench.doorbell()), (5, 5));
+    assert_eq!(ringer.round(), 0);
+}
+
+#[test]
+fn doorbells_have_16_bits_and_records_32() {
+    let ringer = Ringer::without_thread();
+    let bench = Bench::new(&ringer, Rung::Record, DEPTH, 0xffff_fffe);
+    bench.post(0xffff_fffe, 3);
+    ringer.round();
+    assert_eq!((bench.doorbell(), bench.alarm()), (3, 0));
+    let bench = Bench::new(&ringer, Rung::Record, DEPTH, 0x1_fffe);
+    bench.post(0x1_fffe, 0x2_0007);
+    ringer.round();
+    assert_eq!((bench.doorbell(), bench.alarm()), (7, 0));
+}
+
+#[test]
+fn staged_entries_are_copied_across_the_end_of_the_ring() {
+    let ringer = Ringer::without_thread();
+    let bench = Bench::new(&ringer, Rung::Staged, DEPTH, 60);
+    bench.post(60, 70);
+    ringer.round();
+    assert_eq!(bench.doorbell(), 70);
+    let all: Vec<u32> = (60..70).map(|counter| bench.fetched(counter) & 0xffff).collect();
+    assert_eq!(all, (60..70).collect::<Vec<_>>());
+    assert_eq!(bench.fetched(10), 0xeeee_eeee, "what was not posted is not copied");
+}
+
+#[test]
+fn staged_entries_go_in_batches_with_a_doorbell_each() {
+    let ringer = Ringer::without_thread();
+    let bench = Bench::new(&ringer, Rung::Staged, 4, 0);
+    bench.post(0, 10);
+    let doorbells: Vec<u32> = (0..3)
+        .map(|_| {
+            ringer.round();
+            let rung = bench.doorbell();
+            assert!(rung == 10 || bench.fetched(rung) == 0xeeee_eeee, "written past the doorbell");
+            rung
+        })
+        .collect();
+    assert_eq!(doorbells, [4, 8, 10]);
+}
+
+#[test]
+fn the_whole_ring_is_rung_and_one_entry_more_is_refused() {
+    for rung in [Rung::Record, Rung::Staged] {
+        let ringer = Ringer::without_thread();
+        let (whole, more) = (Bench::new(&ringer, rung, DEPTH, 7), Bench::new(&ringer, rung, DEPTH, 7));
+        whole.post(7, 7 + DEPTH);
+        more.post(7, 8 + DEPTH);
+        ringer.round();
+        assert_eq!((whole.doorbell(), whole.alarm()), (7 + DEPTH, 0));
+        assert_eq!((more.doorbell(), more.alarm()), (7, EFA_GDA_BAD_RECORD));
+        let fault = Fault::PastRing { rung: 7, record: 8 + DEPTH, most: DEPTH };
+        assert_eq!(more.served.ended(), Some(End::Fault(fault)));
+    }
+}
+
+#[test]
+fn a_record_that_runs_backwards_is_refused_for_good() {
+    let ringer = Ringer::without_thread();
+    let bench = Bench::new(&ringer, Rung::Record, DEPTH, 0);
+    bench.post(0, 5);
+    ringer.round();
+    bench.record(4);
+    ringer.round();
+    assert_eq!((bench.doorbell(), bench.alarm()), (5, EFA_GDA_BAD_RECORD));
+    assert_eq!(bench.served.ended(), Some(End::Fault(Fault::Backwards { rung: 5, record: 4 })));
+    bench.record(6);
+    ringer.round();
+    assert_eq!(bench.doorbell(), 5, "it does not come back");
+}
+
+#[test]
+fn a_staged_entry_of_the_last_lap_is_refused() {
+    let ringer = Ringer::without_thread();
+    let bench = Bench::new(&ringer, Rung::Staged, DEPTH, 0);
+    bench.post(0, 3);
+    bench.record(4);
+    ringer.round();
+    assert_eq!((bench.doorbell(), bench.alarm()), (0, EFA_GDA_BAD_RECORD));
+    assert_eq!(bench.served.ended(), Some(End::Fault(Fault::Unwritten { counter: 3 })));
+}
+
+#[test]
+fn one_faulty_queue_leaves_the_others_served() {
+    let ringer = Ringer::without_thread();
+    let all: Vec<Bench> = (0..128).map(|_| Bench::new(&ringer, Rung::Record, DEPTH, 0)).collect();
+    for (index, bench) in all.iter().enumerate() {
+        bench.post(0, if index % 50 == 7 { DEPTH + 1 } else { 1 });
+    }
+    // One is let go of each round.
+    for _ in 0..3 {
+        ringer.round();
+    }
+    for (index, bench) in all.iter().enumerate() {
+        let expected = if index % 50 == 7 { (0, EFA_GDA_BAD_RECORD) } else { (1, 0) };
+        assert_eq!((bench.doorbell(), bench.alarm()), expected, "queue {index}");
+    }
+}
+
+#[test]
+fn what_was_posted_before_a_detach_is_rung_and_what_comes_later_is_told() {
+    for rung in [Rung::Record, Rung::Staged] {
+        let ringer = Ringer::without_thread();
+        let bench = Bench::new(&ringer, rung, DEPTH, 0);
+        bench.post(0, 40);
+        assert_eq!(bench.served.detach(), End::Detached);
+        assert_eq!((bench.doorbell(), bench.served.left()), (40, 0));
+        bench.post(40, 43);
+        ringer.round();
+        assert_eq!((bench.doorbell(), bench.served.left(), bench.alarm()), (40, 3, EFA_GDA_NOT_RUNG));
+    }
+}
+
+#[test]
+fn a_detach_serves_a_queue_to_its_end_though_batches_are_small() {
+    let ringer = Ringer::without_thread();
+    let bench = Bench::new(&ringer, Rung::Staged, 1, 0);
+    bench.post(0, DEPTH);
+    bench.served.detach();
+    assert_eq!(bench.doorbell(), DEPTH);
+}
+
+#[test]
+fn a_bad_record_found_at_a_detach_rings_nothing() {
+    let ringer = Ringer::without_thread();
+    let bench = Bench::new(&ringer, Rung::Record, DEPTH, 9);
+    bench.record(8);
+    let fault = End::Fault(Fault::Backwards { rung: 9, record: 8 });
+    assert_eq!((bench.served.detach(), bench.doorbell()), (fault, 9));
+}
+
+#[test]
+fn a_queue_dropped_while_its_device_posts_is_rung_no_further() {
+    for rung in [Rung::Record, Rung::Staged] {
+        let ringer = Ringer::start(&RingerOptions::new()).unwrap();
+        let bench = Bench::new(&ringer, rung, DEPTH, 0);
+        let (stop, posted) = (AtomicBool::new(false), AtomicU32::new(0));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // A kernel that hears no alarm; completions keep up with doorbells.
+                let mut counter = 0_u32;
+                while !stop.load(Ordering::Acquire) {
+                    let rung = bench.doorbell();
+                    if (counter as u16).wrapping_sub(rung as u16) < 8 {
+                        bench.post(counter, counter + 1);
+                        counter += 1;
+                        posted.store(counter, Ordering::Release);
+                    }
+                    std::thread::yield_now();
+                }
+            });
+            while posted.load(Ordering::Acquire) < 1000 {
+                std::thread::yield_now();
+            }
+            let before = posted.load(Ordering::Acquire);
+            bench.served.detach();
+            let rung = bench.doorbell();
+            assert!((rung as u16).wrapping_sub(before as u16) <= 8, "posted before, and not rung");
+            while posted.load(Ordering::Acquire) as u16 != (rung as u16).wrapping_add(8) {
+                std::thread::yield_now();
+            }
+            assert_eq!((bench.doorbell(), bench.served.left()), (rung, 8));
+            assert_eq!(bench.alarm(), EFA_GDA_NOT_RUNG);
+            stop.store(true, Ordering::Release);
+        });
+    }
+}
+
+#[test]
+fn stopping_rings_what_was_posted_and_tells_every_queue() {
+    let ringer = Ringer::start(&RingerOptions::new()).unwrap();
+    let all: Vec<Bench> = (0..5).map(|_| Bench::new(&ringer, Rung::Staged, 2, 0)).collect();
+    all.iter().for_each(|bench| bench.post(0, 11));
+    ringer.stop().unwrap();
+    for bench in &all {
+        assert_eq!((bench.doorbell(), bench.alarm()), (11, EFA_GDA_NOT_RUNG));
+        assert_eq!(bench.served.ended().unwrap().error(), DeviceError::NotRung);
+    }
+    let error = Bench::try_new(&ringer, Rung::Staged, 2, 0).err();
+    assert_eq!(error, Some(ServeError::Stopped));
+    ringer.stop().unwrap();
+}
+
+#[test]
+fn an_alarm_that_comes_too_late_is_raised_at_once() {
+    let ringer = Ringer::without_thread();
+    let bench = Bench::new(&ringer, Rung::Record, DEPTH, 0);
+    bench.served.detach();
+    let late = Arc::new(Word::default());
+    bench.served.alarm(late.clone());
+    assert_eq!(late.0.load(Ordering::Acquire), EFA_GDA_NOT_RUNG);
+}
+
+#[test]
+fn a_sleeping_ringer_takes_a_new_queue_and_lets_an_old_one_go_at_once() {
+    let period = std::time::Duration::from_secs(3600);
+    let ringer = Ringer::start(&RingerOptions::new().period(period)).unwrap();
+    let bench = Bench::new(&ringer, Rung::Record, DEPTH, 0);
+    bench.post(0, 1);
+    bench.served.detach();
+    assert_eq!(bench.doorbell(), 1);
+    ringer.stop().unwrap();
+}
+
+#[test]
+fn a_ringer_is_pinned_where_it_may_run_and_refused_elsewhere() {
+    // SAFETY: takes nothing and answers a number.
+    let here = usize::try_from(unsafe { libc::sched_getcpu() }).unwrap();
+    Ringer::start(&RingerOptions::new().cpu(here)).unwrap().stop().unwrap();
+    let error = Ringer::start(&RingerOptions::new().cpu(100_000)).unwrap_err();
+    assert!(matches!(error, RingerError::Pin { cpu: 100_000, .. }), "{error:?}");
+}
+
+#[test]
+fn geometries_that_no_queue_has_are_refused() {
+    let ringer = Ringer::without_thread();
+    let memory = Ring(std::array::from_fn(|_| AtomicU32::new(0)));
+    let doorbell = AtomicU32::new(0);
+    let right = SendQueue {
+        buffer: NonNull::from(&memory).cast(),
+        doorbell: NonNull::new(doorbell.as_ptr()).unwrap(),
+        entry_size: 64,
+        num_entries: DEPTH,
+        max_batch: DEPTH,
+    };
+    // SAFETY: the pointer stays in the array.
+    let skewed = unsafe { right.buffer.add(16) };
+    for (rung, queue) in [
+        (Rung::Staged, SendQueue { num_entries: 48, ..right }),
+        (Rung::Staged, SendQueue { num_entries: 0, ..right }),
+        (Rung::Record, SendQueue { entry_size: 96, ..right }),
+        (Rung::Staged, SendQueue { buffer: skewed, ..right }),
+    ] {
+        // SAFETY: it is refused.
+        let error = unsafe { ringer.serve(rung, queue, 0, Arc::new(Word::default())) }.unwrap_err();
+        assert!(matches!(error, ServeError::Geometry { .. }), "{queue:?}: {error:?}");
+    }
+    // SAFETY: it is refused.
+    let error = unsafe { ringer.serve(Rung::Direct, right, 0, Arc::new(Word::default())) }.unwrap_err();
+    assert_eq!(error, ServeError::Direct);
+}
