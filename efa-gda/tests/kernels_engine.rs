@@ -214,6 +214,15 @@ fn room_that_never_comes_ends_the_wait() {
 }
 
 #[test]
+fn a_record_keeps_requests_in_flight_within_the_batch() {
+    let mut bench = Bench::silent(Shape { max_batch: 16, ..Shape::default() });
+    bench.queue.sq.flags |= EFA_GDA_SQ_RECORD;
+    let args = efa_gda_put_args { timeout_ns: 1_000_000, ..writes(64) };
+    assert_eq!(put(&mut bench, args, 32).status, Err(DeviceError::TimeoutRoom));
+    assert_eq!(bench.doorbell(), 16, "no request completed, so no more than a batch is written");
+}
+
+#[test]
 fn a_poisoned_queue_refuses() {
     let mut bench = Bench::new(Shape::default());
     bench.queue.error.poison = EFA_GDA_TIMEOUT_ROOM;

@@ -47,6 +47,12 @@
  * end - completed <= num_entries, counting completions in any order, as rdma-core does
  * (wqe_posted - wqe_completed). A holder that waits for room has rung everything first.
  *
+ * A doorbell record (EFA_GDA_SQ_RECORD). A host thread rings some time after the record is
+ * stored, so a completed fence says nothing of what the adapter has, and no `seen` can be
+ * known. A completion can: its request was covered by a doorbell, so the adapter has one of
+ * at least `completed`. There the room is therefore min(num_entries, max_batch), which
+ * keeps end - completed <= max_batch, and no window is kept.
+ *
  * Waits are bounded; one that runs out poisons the queue, for a ticket is then missing
  * from the order, and the adapter may still write.
  */
@@ -73,22 +79,32 @@ class Ring {
         buffer_(queue->sq.buffer),
         doorbell_(queue->sq.doorbell),
         depth_(queue->sq.num_entries),
-        window_(queue->sq.max_batch >= queue->sq.num_entries ? kNoWindow : queue->sq.max_batch),
+        room_(depth_),
+        window_(kNoWindow),
         flags_(queue->sq.flags),
         wide_(queue->sq.entry_size == 128),
         next_(0),
         rung_(0),
         seen_(0),
         fenced_(0),
-        limit_(0) {}
+        limit_(0) {
+    uint32_t batch = queue->sq.max_batch;
+    if (batch < depth_) {
+      if ((flags_ & EFA_GDA_SQ_RECORD) != 0) {
+        room_ = batch;
+      } else {
+        window_ = batch;
+      }
+    }
+  }
 
-  /* Takes over from whoever held the turn. A limit that is no longer within the ring is
+  /* Takes over from whoever held the turn. A limit that is no longer within the room is
    * forgotten: between two turns the counters may have gone anywhere. */
   EFA_GDA_FN void take(uint32_t next, uint32_t rung, uint32_t seen) {
     next_ = next;
     rung_ = rung;
     seen_ = fenced_ = seen;
-    if (limit_ - next > depth_) limit_ = next;
+    if (limit_ - next > room_) limit_ = next;
   }
 
   EFA_GDA_FN uint32_t next() const { return next_; }
@@ -127,7 +143,7 @@ class Ring {
    * thread whose rank is i modulo the group's size. */
   template <class Put>
   EFA_GDA_FN efa_gda_status place(uint32_t count, Put put, bool ring, uint64_t timeout_ns) {
-    uint32_t most = window_ < depth_ ? window_ : depth_, chunk = count;
+    uint32_t most = window_ < room_ ? window_ : room_, chunk = count;
     if (count > most) {
       uint32_t parts = (count + most - 1) / most;
       chunk = (count + parts - 1) / parts;
@@ -178,7 +194,7 @@ class Ring {
     }
   }
 
-  /* Waits until `n` more entries may be written; n is at most the window and the depth. */
+  /* Waits until `n` more entries may be written; n is at most the window and the room. */
   EFA_GDA_FN efa_gda_status admit(uint32_t n, uint64_t timeout_ns) {
     while (window_ != kNoWindow && next_ + n - seen_ > window_) {
       if (fenced_ != seen_) {
@@ -196,10 +212,10 @@ class Ring {
     return wait_for_room(n, timeout_ns);
   }
 
-  /* Completions so far plus the depth; never more than the ring past `next_`. */
+  /* Completions so far plus the room; never more than that past `next_`. */
   EFA_GDA_FN uint32_t limit_now() {
-    uint32_t limit = completed_now(queue_, found_) + depth_;
-    return limit - next_ > depth_ ? next_ + depth_ : limit;
+    uint32_t limit = completed_now(queue_, found_) + room_;
+    return limit - next_ > room_ ? next_ + room_ : limit;
   }
 
   EFA_GDA_FN efa_gda_status wait_for_room(uint32_t n, uint64_t timeout_ns) {
@@ -224,10 +240,11 @@ class Ring {
   efa_gda_queue *queue_;
   uint8_t *buffer_;
   volatile uint32_t *doorbell_;
-  uint32_t depth_, window_, flags_;
+  /* `room_`: requests in flight at most. */
+  uint32_t depth_, room_, window_, flags_;
   bool wide_;
   uint32_t next_, rung_, seen_, fenced_;
-  /* `next_` may go up to here: completions known, plus the depth. At most depth_ past it. */
+  /* `next_` may go up to here: completions known, plus the room. At most room_ past it. */
   uint32_t limit_;
   Completions found_;
 };
