@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use efa_gda::doorbell::{Rung, RungChoice};
 
 /// Says whether a GPU can ring an EFA adapter here, and if not, why and who can change it.
 #[derive(Debug, Parser)]
@@ -35,6 +36,9 @@ pub(crate) struct Common {
     /// How queues are found
     #[arg(long, global = true, value_enum, default_value_t = Via::Libfabric)]
     pub(crate) via: Via,
+    /// Who rings the doorbell
+    #[arg(long, global = true, value_enum, default_value_t = Doorbell::Auto)]
+    pub(crate) doorbell: Doorbell,
     /// Print one JSON document
     #[arg(long, global = true)]
     pub(crate) json: bool,
@@ -129,9 +133,6 @@ pub(crate) struct PutArgs {
     /// How many operations
     #[arg(long, default_value_t = 1)]
     pub(crate) count: u64,
-    /// Who rings the doorbell
-    #[arg(long, value_enum, default_value_t = Doorbell::Auto)]
-    pub(crate) doorbell: Doorbell,
     /// What runs the device code
     #[arg(long, value_enum, default_value_t = Executor::Auto)]
     pub(crate) executor: Executor,
@@ -177,16 +178,27 @@ pub(crate) enum Plant {
 }
 
 /// Who rings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub(crate) enum Doorbell {
     /// Whoever runs the device code
     Direct,
-    /// A host thread, from a record (not in this version)
+    /// A host thread, from a record that the device code leaves
     Record,
-    /// A host thread that also copies the entries (not in this version)
+    /// A host thread that also copies the entries
     Staged,
-    /// The best that works
+    /// The first of these that works
     Auto,
+}
+
+impl From<Doorbell> for RungChoice {
+    fn from(doorbell: Doorbell) -> Self {
+        match doorbell {
+            Doorbell::Direct => Rung::Direct.into(),
+            Doorbell::Record => Rung::Record.into(),
+            Doorbell::Staged => Rung::Staged.into(),
+            Doorbell::Auto => Self::Auto,
+        }
+    }
 }
 
 /// What runs the device code.

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::cli::{Op, Plant};
+use crate::cli::{Doorbell, Op, Plant};
 use crate::report::{Finding, Put, Queues};
 
 /// The hidden command's name.
@@ -42,6 +42,8 @@ pub(crate) struct Request {
     pub(crate) avoid: Vec<String>,
     /// The GPU that was asked for.
     pub(crate) gpu: Option<u32>,
+    /// Who rings.
+    pub(crate) doorbell: Doorbell,
     /// What to move.
     pub(crate) put: PutRequest,
     /// Milliseconds that a wait for the adapter may take.

@@ -157,8 +157,11 @@ pub(crate) struct Put {
     pub(crate) completed: u64,
     /// Whether every byte of every operation arrived, and nothing else changed.
     pub(crate) verified: bool,
-    /// Who rang: `direct`.
+    /// Who rang: `direct`, `record` or `staged`.
     pub(crate) doorbell: String,
+    /// What is lost against `direct`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) lost: Option<String>,
     /// What ran the device code: `host`.
     pub(crate) executor: String,
     /// The adapter.

@@ -35,8 +35,6 @@ fn what_this_version_lacks_is_said_and_is_status_2() {
         &["ring", "--npes", "4"],
         &["--via", "verbs"],
         &["put", "--soft", "--executor", "cuda"],
-        &["put", "--soft", "--doorbell", "record"],
-        &["put", "--soft", "--doorbell", "staged"],
         &["put", "--soft", "--peer", "host"],
     ] {
         let (status, text) = complaint(args);

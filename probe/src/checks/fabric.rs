@@ -12,6 +12,7 @@ pub(crate) mod start;
 
 use std::time::Duration;
 
+use efa_gda::doorbell::Ringer;
 use efa_gda::exposure::{RawCompletionQueue, RawWorkQueue};
 use efa_gda::fabric::{
     AddressVector, CompletionQueue, Domain, Enabled, Endpoint, Error, Fabric, FabricAddress, GdaOps, Info,
@@ -63,6 +64,8 @@ pub(crate) struct Rig {
     pub(crate) queues: Queues,
     pub(crate) put: Option<Put>,
     pub(crate) queue: Option<MappedQueue>,
+    /// Rings for the queue where its device code does not.
+    pub(crate) ringer: Option<Ringer>,
 }
 
 /// The checks that repeat for each adapter, in their order.

@@ -15,6 +15,11 @@ const ON_THE_WAY: [&str; 2] = ["ENV-000", "ENV-005"];
 /// Moves the bytes.
 pub(crate) fn run(common: &Common, args: &PutArgs) -> Result<(Document, Exit), CommandError> {
     refuse_what_is_missing(args)?;
+    if args.plant.is_some() && !matches!(common.doorbell, Doorbell::Direct | Doorbell::Auto) {
+        return Err(CommandError::Input(
+            "--plant breaks a rule at the adapter's own doorbell; leave --doorbell out".to_owned(),
+        ));
+    }
     if args.count == 0 {
         return Err(CommandError::Input("--count 0 moves nothing; give at least 1".to_owned()));
     }
@@ -43,15 +48,6 @@ pub(crate) fn run(common: &Common, args: &PutArgs) -> Result<(Document, Exit), C
 
 fn refuse_what_is_missing(args: &PutArgs) -> Result<(), CommandError> {
     let missing = |what, missing| Err(CommandError::NotInThisVersion { what, missing });
-    match args.doorbell {
-        Doorbell::Direct | Doorbell::Auto => {}
-        Doorbell::Record => {
-            return missing("put --doorbell record", "a host thread that rings from a record");
-        }
-        Doorbell::Staged => {
-            return missing("put --doorbell staged", "a host thread that copies entries and rings");
-        }
-    }
     if args.executor == Executor::Cuda {
         return missing("put --executor cuda", "mapping queues through CUDA");
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::CommandError;
 use crate::check::{Policy, Runner};
 use crate::checks;
-use crate::cli::{Common, GpuChoice, Via};
+use crate::cli::{Common, Doorbell, GpuChoice, Via};
 use crate::part::parent::{Gathered, Limits};
 use crate::part::{Part, PutRequest, Request, parent};
 use crate::soft::{self, ProviderDirectory, Unready};
@@ -23,6 +23,7 @@ pub(crate) struct Run {
     /// What was found.
     pub(crate) runner: Runner,
     limits: Limits,
+    doorbell: Doorbell,
     directory: Option<ProviderDirectory>,
 }
 
@@ -48,7 +49,7 @@ impl Run {
         let policy = Policy { soft: common.soft, no_gpu: checks::cuda::none_takes_part(&system) };
         let start = if system.nvidia_in_sight() { CUDA_START } else { Duration::ZERO };
         let limits = Limits { each: Duration::from_millis(common.time_limit), start };
-        Ok(Self { system, runner: Runner::new(policy), limits, directory })
+        Ok(Self { system, runner: Runner::new(policy), limits, doorbell: common.doorbell, directory })
     }
 
     /// Runs a part in a child.
@@ -66,6 +67,7 @@ impl Run {
             device: self.system.device.clone(),
             avoid: Vec::new(),
             gpu,
+            doorbell: self.doorbell,
             put,
             // Half of the check's limit: a wait that runs out is then told by the check itself.
             wait: u64::try_from(self.limits.each.as_millis() / 2).unwrap_or(u64::MAX),

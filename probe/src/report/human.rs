@@ -152,6 +152,9 @@ fn render_put(out: &mut String, put: &Put, style: Style) {
         "Put: {} of {} × {} bytes ({}) on {}, executor {}, doorbell {}: {verified}",
         put.completed, put.count, put.bytes, put.op, put.adapter, put.executor, put.doorbell
     );
+    if let Some(lost) = &put.lost {
+        let _ = writeln!(out, "     lost against a doorbell rung directly: {lost}");
+    }
     if let Some(microseconds) = put.microseconds {
         let _ = writeln!(out, "     posted and completed in {microseconds} µs");
     }

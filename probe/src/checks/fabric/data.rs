@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use efa_gda::doorbell::{Ringer, RingerOptions, Rung, RungChoice};
 use efa_gda::executor::host;
 use efa_gda::fabric::{Error, MemoryRegion, RemoteRegion};
 use efa_gda::queue::{CloseError, MappedQueue, Put as QueuePut, PutError};
@@ -23,7 +24,8 @@ pub(crate) static CHECKS: &[Unit<Session>] = &[
     unit("QUE-005", "The queues map for the host", &["QUE-001", "QUE-002", "QUE-003", "GDA-005"], maps),
     unit("QUE-006", "The host can write to the send queue", &["QUE-005"], writes),
     unit("QUE-007", "The host can write to the doorbell", &["QUE-005"], rings),
-    unit("PUT-001", "A doorbell brings a completion", &["QUE-006", "QUE-007", "GDA-006"], completes),
+    unit("QUE-008", "Somebody rings for the queue", &["QUE-006", "QUE-007"], takes_rung),
+    unit("PUT-001", "A doorbell brings a completion", &["QUE-008", "GDA-006"], completes),
     unit("PUT-002", "Every byte of the put arrives", &["PUT-001"], arrives),
     unit("PUT-003", "The adapter saw no rule broken", &["QUE-005"], no_violation),
     unit("PUT-004", "A wrong rkey comes back as an error completion", &["PUT-001"], wrong_key),
@@ -76,6 +78,33 @@ fn rings(session: &mut Session) -> Answers {
     Outcome::pass("the doorbell took the value 0").into()
 }
 
+fn takes_rung(session: &mut Session) -> Answers {
+    let choice = RungChoice::from(session.request.doorbell);
+    let Some(queue) = &mut session.rig.queue else { return missing("the queue") };
+    // The host reaches everything that it mapped, so the first candidate is the one.
+    let rung = choice.candidates().next().unwrap_or(Rung::Direct);
+    if rung == Rung::Direct {
+        return Outcome::pass("direct: the device code itself").into();
+    }
+    let taken = Ringer::start(&RingerOptions::new()).map_err(|error| error.to_string()).and_then(|ringer| {
+        queue.set_doorbell(rung, &ringer).map_err(|error| error.to_string())?;
+        Ok(ringer)
+    });
+    match taken {
+        Ok(ringer) => {
+            session.rig.ringer = Some(ringer);
+            Outcome::pass(format!("{rung}: {}", rung.lost().unwrap_or_default())).into()
+        }
+        Err(observed) => failed(
+            observed,
+            "a host thread that takes the queue into its care",
+            "nobody would ring for what the device code posts",
+            "use --doorbell staged, which asks least of the adapter, or --doorbell direct",
+            Who::Code,
+        ),
+    }
+}
+
 fn completes(session: &mut Session) -> Answers {
     let Some(peer) = session.rig.peer else { return missing("the peer") };
     let memory = match Memory::register(session, Op::Write, 64) {
@@ -114,6 +143,7 @@ fn arrives(session: &mut Session) -> Answers {
         },
         Err((moved, answers)) => (moved, answers),
     };
+    let rung = session.rig.queue.as_ref().map_or(Rung::Direct, MappedQueue::rung);
     let verified = moved.wrong.is_none() && moved.completed == request.count && violations.is_empty();
     session.rig.put = Some(Put {
         op: request.op.name(),
@@ -121,7 +151,8 @@ fn arrives(session: &mut Session) -> Answers {
         count: request.count,
         completed: moved.completed,
         verified,
-        doorbell: "direct".to_owned(),
+        doorbell: rung.name().to_owned(),
+        lost: rung.lost().map(str::to_owned),
         executor: "host".to_owned(),
         adapter: session.rig.info.as_ref().map(|info| info.domain_name().into_owned()).unwrap_or_default(),
         // Nothing took any time where nothing was posted.
@@ -203,6 +234,7 @@ fn closes(session: &mut Session) -> Answers {
         Err(_) => Ok(()),
     });
     note("queue", queue);
+    rig.ringer = None;
     note("endpoint", rig.endpoint.take().map(|endpoint| endpoint.close()));
     note("memory region", rig.region.take().map(MemoryRegion::close));
     note("completion queue", rig.completions.take().map(|one| one.close()));
