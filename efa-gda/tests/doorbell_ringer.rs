@@ -162,6 +162,17 @@ fn the_whole_ring_is_rung_and_one_entry_more_is_refused() {
 }
 
 #[test]
+fn under_record_more_than_the_batch_is_refused() {
+    let ringer = Ringer::without_thread();
+    let (whole, more) = (Bench::new(&ringer, Rung::Record, 5, 0), Bench::new(&ringer, Rung::Record, 5, 0));
+    whole.post(0, 5);
+    more.post(0, 6);
+    ringer.round();
+    assert_eq!((whole.doorbell(), whole.alarm()), (5, 0));
+    assert_eq!((more.doorbell(), more.alarm()), (0, EFA_GDA_BAD_RECORD));
+}
+
+#[test]
 fn a_record_that_runs_backwards_is_refused_for_good() {
     let ringer = Ringer::without_thread();
     let bench = Bench::new(&ringer, Rung::Record, DEPTH, 0);
@@ -337,6 +348,7 @@ fn geometries_that_no_queue_has_are_refused() {
         (Rung::Staged, SendQueue { num_entries: 0, ..right }),
         (Rung::Record, SendQueue { entry_size: 96, ..right }),
         (Rung::Staged, SendQueue { buffer: skewed, ..right }),
+        (Rung::Record, SendQueue { max_batch: 0, ..right }),
     ] {
         // SAFETY: it is refused.
         let error = unsafe { ringer.serve(rung, queue, 0, Arc::new(Word::default())) }.unwrap_err();

@@ -8,7 +8,7 @@ mod fabric_soft_support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use efa_gda::doorbell::{Ringer, RingerOptions, Rung, ServeError};
+use efa_gda::doorbell::{Ringer, RingerOptions, Rung};
 use efa_gda::executor::DeviceError;
 use efa_gda::fabric::Query;
 use efa_gda::queue::{DoorbellError, MappedQueue, Put, PutError};
@@ -69,7 +69,7 @@ fn direct_moves_every_entry_once() {
 
 #[test]
 fn record_moves_every_entry_once() {
-    through("record_moves_every_entry_once", Rung::Record, false, NO_BATCH);
+    through("record_moves_every_entry_once", Rung::Record, false, &[]);
 }
 
 #[test]
@@ -94,26 +94,38 @@ fn staged_copies_entries_of_128_bytes() {
 
 #[test]
 fn record_rings_for_entries_of_128_bytes() {
-    through("record_rings_for_entries_of_128_bytes", Rung::Record, true, NO_BATCH);
+    through("record_rings_for_entries_of_128_bytes", Rung::Record, true, &[]);
 }
 
 #[test]
-fn record_is_refused_where_the_batch_is_less_than_the_ring() {
-    with_soft_adapter("record_is_refused_where_the_batch_is_less_than_the_ring", &[], |_| {
-        let ringer = Ringer::without_thread();
-        let mut queue = Side::open(&Query::new()).queue();
-        let error = queue.set_doorbell(Rung::Record, &ringer).unwrap_err();
-        assert!(
-            matches!(error, DoorbellError::Ringer(ServeError::Batch { max_batch: 64, num_entries: 4096 })),
-            "{error:?}"
-        );
-        assert_eq!(queue.rung(), Rung::Direct);
-    });
+fn record_keeps_a_batch_of_sixteen() {
+    through("record_keeps_a_batch_of_sixteen", Rung::Record, false, &[("SOFTEFA_MAX_BATCH", "16")]);
+}
+
+#[test]
+fn record_keeps_an_odd_batch() {
+    through("record_keeps_an_odd_batch", Rung::Record, false, &[("SOFTEFA_MAX_BATCH", "11")]);
+}
+
+#[test]
+fn record_keeps_a_batch_of_one() {
+    through("record_keeps_a_batch_of_one", Rung::Record, false, &[("SOFTEFA_MAX_BATCH", "1")]);
+}
+
+#[test]
+fn record_keeps_its_batch_though_completions_come_in_any_order() {
+    let set = [("SOFTEFA_MAX_BATCH", "16"), ("SOFTEFA_REORDER", "8")];
+    through("record_keeps_its_batch_though_completions_come_in_any_order", Rung::Record, false, &set);
+}
+
+#[test]
+fn no_batch_at_all_leaves_the_ring_alone_as_the_bound() {
+    through("no_batch_at_all_leaves_the_ring_alone_as_the_bound", Rung::Record, false, NO_BATCH);
 }
 
 #[test]
 fn a_queue_climbs_and_descends_between_puts() {
-    with_soft_adapter("a_queue_climbs_and_descends_between_puts", NO_BATCH, |adapter| {
+    with_soft_adapter("a_queue_climbs_and_descends_between_puts", &[], |adapter| {
         let ringer = Ringer::start(&RingerOptions::new()).unwrap();
         let side = Side::open(&Query::new());
         let (mut first, second) = (side.queue(), side.queue());
@@ -132,7 +144,7 @@ fn a_queue_climbs_and_descends_between_puts() {
 
 #[test]
 fn one_ringer_serves_queues_on_both_rungs_at_once() {
-    with_soft_adapter("one_ringer_serves_queues_on_both_rungs_at_once", NO_BATCH, |adapter| {
+    with_soft_adapter("one_ringer_serves_queues_on_both_rungs_at_once", &[], |adapter| {
         let ringer = Ringer::start(&RingerOptions::new()).unwrap();
         let side = Side::open(&Query::new());
         std::thread::scope(|scope| {
@@ -152,7 +164,7 @@ fn one_ringer_serves_queues_on_both_rungs_at_once() {
 
 /// What a put on a queue ends with whose record was changed by `spoil`, by hand of the ringer.
 fn spoiled(test: &str, spoil: fn(&efa_gda_queue)) {
-    with_soft_adapter(test, NO_BATCH, |adapter| {
+    with_soft_adapter(test, &[], |adapter| {
         for rung in [Rung::Record, Rung::Staged] {
             let ringer = Ringer::start(&RingerOptions::new()).unwrap();
             let side = Side::open(&Query::new());
@@ -219,7 +231,7 @@ fn a_record_over_an_entry_that_was_not_written_rings_nothing_under_staged() {
 
 #[test]
 fn a_ringer_stopped_in_mid_traffic_ends_the_put_by_name() {
-    with_soft_adapter("a_ringer_stopped_in_mid_traffic_ends_the_put_by_name", NO_BATCH, |adapter| {
+    with_soft_adapter("a_ringer_stopped_in_mid_traffic_ends_the_put_by_name", &[], |adapter| {
         for rung in [Rung::Record, Rung::Staged] {
             let ringer = Arc::new(Ringer::start(&RingerOptions::new()).unwrap());
             let side = Side::open(&Query::new());

@@ -7,11 +7,8 @@ mod support;
 use serde_json::Value;
 use support::{check, document, output, soft, state, status};
 
-/// The adapter takes any number of entries between two doorbells.
-const NO_BATCH: (&str, &str) = ("SOFTEFA_MAX_BATCH", "0");
-
 fn run(args: &[&str]) -> (Value, i32) {
-    let output = output(soft(args).env(NO_BATCH.0, NO_BATCH.1));
+    let output = output(&mut soft(args));
     (document(&output), status(&output))
 }
 

@@ -45,17 +45,18 @@
 //!   on; one CPU's stores to one device stay in order. The device writes ordinary memory, and its
 //!   struct names no batch.
 //! - `record`: the device writes into the adapter, and its fence proves only that the *host* has the
-//!   record. So at most `max_batch` requests may be in flight, for a completion proves that the
-//!   adapter had its doorbell. This version's device code bounds requests in flight by the ring
-//!   alone; queues whose batch is less than the ring are therefore refused ([`ServeError::Batch`]),
-//!   and `auto` takes `staged`.
+//!   record. A completion proves more: its request was covered by a doorbell, so where `n` requests
+//!   completed, in whatever order, the adapter has a doorbell of at least `n`. Device code that leaves
+//!   records (`EFA_GDA_SQ_RECORD`) therefore has at most `min(num_entries, max_batch)` requests in
+//!   flight (`sq.h`, "A doorbell record"), and writes nothing past `completed + max_batch`, which is
+//!   at most the adapter's doorbell plus `max_batch`. A small batch costs rate here, not under `staged`.
 //!
 //! **Slots again.** The device writes a slot again when fewer than `num_entries` requests are in
 //! flight. A request completes after the adapter fetched its entry, hence after its doorbell, hence
 //! after the ringer copied the staged entry.
 //!
-//! **What is refused.** `posted - rung` is at most the ring, for at least what was not rung is in
-//! flight. A record outside of that ran backwards or past the ring; a staged entry whose phase bit is
+//! **What is refused.** `posted - rung` is at most the ring, and under `record` at most `max_batch`, for
+//! at least what was not rung is in flight. A record outside of that ran backwards or past the ring; a staged entry whose phase bit is
 //! the last lap's was never written. The ringer then stores no doorbell, lets go of the queue for
 //! good, and raises the alarm: whoever waits ends with [`DeviceError::BadRecord`].
 //!

@@ -18,10 +18,18 @@ struct Words {
     record: AtomicU32,
     doorbell: AtomicU32,
     completed: AtomicU32,
+    /// Requests that the device has in flight at most.
+    room: u32,
+    /// Entries that the adapter takes past the last doorbell that it has.
+    batch: u32,
 }
 
 impl Words {
     fn new() -> Arc<Self> {
+        Self::with(DEPTH, DEPTH)
+    }
+
+    fn with(room: u32, batch: u32) -> Arc<Self> {
         let words = || std::array::from_fn(|_| AtomicU32::new(0));
         let word = || AtomicU32::new(0);
         Arc::new(Self {
@@ -30,6 +38,8 @@ impl Words {
             record: word(),
             doorbell: word(),
             completed: word(),
+            room,
+            batch,
         })
     }
 
@@ -40,7 +50,7 @@ impl Words {
 
     /// As device code: if there is room, writes an entry, fences, stores the record.
     fn post(&self, counter: u32) -> bool {
-        if counter + 1 - self.completed.load(Ordering::Acquire) > DEPTH {
+        if counter + 1 - self.completed.load(Ordering::Acquire) > self.room {
             return false;
         }
         self.entries[(counter % DEPTH) as usize].store(counter + 1, Ordering::Relaxed);
@@ -49,10 +59,13 @@ impl Words {
         true
     }
 
-    /// As an adapter that fetched `fetched` entries: takes what the doorbell covers from `ring`, which
-    /// must hold it, and completes.
+    /// As an adapter that fetched `fetched` entries: what is in `ring` must be within the batch of the
+    /// doorbell that it has then. Takes what the doorbell covers, which must be there, and completes.
     fn fetch(&self, ring: &[AtomicU32; DEPTH as usize], mut fetched: u32) -> u32 {
+        let entries = ring.iter().map(|entry| entry.load(Ordering::Relaxed)).max().unwrap_or(0);
+        fence(Ordering::Acquire);
         let rung = self.doorbell.load(Ordering::Acquire);
+        assert!(entries <= rung + self.batch, "an entry past the batch of the last doorbell");
         assert!(rung >= fetched && rung - fetched <= DEPTH, "a stray doorbell");
         while fetched < rung {
             let entry = ring[(fetched % DEPTH) as usize].load(Ordering::Relaxed);
@@ -86,6 +99,10 @@ impl<const STAGED: bool> Port for Model<STAGED> {
 
     fn ring(&self, counter: u32) {
         self.words.doorbell.store(counter, Ordering::Release);
+        if STAGED {
+            // As `order_stores`: entries placed later follow the doorbell.
+            fence(Ordering::Release);
+        }
     }
 }
 
@@ -102,9 +119,9 @@ fn check(body: impl Fn() + Sync + Send + 'static) {
 
 /// A device, an adapter and the ringer between them take a few steps each, without waiting for
 /// each other, and then what is left.
-fn every_entry_is_there_at_its_doorbell<const STAGED: bool>(batch: u32) {
+fn every_entry_is_there_at_its_doorbell<const STAGED: bool>(room: u32, batch: u32) {
     check(move || {
-        let words = Words::new();
+        let words = Words::with(room, batch);
         let device = thread::spawn({
             let words = words.clone();
             move || (0..3).take_while(|counter| words.post(*counter)).count() as u32
@@ -126,17 +143,28 @@ fn every_entry_is_there_at_its_doorbell<const STAGED: bool>(batch: u32) {
 
 #[test]
 fn under_record_every_entry_is_there_at_its_doorbell() {
-    every_entry_is_there_at_its_doorbell::<false>(DEPTH);
+    every_entry_is_there_at_its_doorbell::<false>(DEPTH, DEPTH);
+}
+
+#[test]
+fn under_record_no_entry_is_past_the_batch_where_requests_in_flight_are_bounded_by_it() {
+    every_entry_is_there_at_its_doorbell::<false>(1, 1);
+}
+
+#[test]
+#[should_panic(expected = "past the batch")]
+fn under_record_a_device_that_fills_the_ring_is_past_a_smaller_batch() {
+    every_entry_is_there_at_its_doorbell::<false>(DEPTH, 1);
 }
 
 #[test]
 fn under_staged_every_entry_is_there_at_its_doorbell() {
-    every_entry_is_there_at_its_doorbell::<true>(DEPTH);
+    every_entry_is_there_at_its_doorbell::<true>(DEPTH, DEPTH);
 }
 
 #[test]
-fn under_staged_every_entry_is_there_with_a_batch_of_one() {
-    every_entry_is_there_at_its_doorbell::<true>(1);
+fn under_staged_no_entry_is_past_the_batch_though_the_device_fills_the_ring() {
+    every_entry_is_there_at_its_doorbell::<true>(DEPTH, 1);
 }
 
 #[test]

@@ -304,16 +304,18 @@ impl Ringer {
             staging
         });
         let shared = Arc::new(Shared::new(record, staging, alarm));
-        let most = queue.num_entries;
         let mut lanes = self.0.core.lock();
         if lanes.stopped() {
             return Err(ServeError::Stopped);
         }
         match staged {
-            None => lanes.record.add(Handoff::new(words, counter, most, most), shared.clone()),
+            None => {
+                let most = queue.num_entries.min(queue.max_batch);
+                lanes.record.add(Handoff::new(words, counter, most, most), shared.clone());
+            }
             Some(staging) => {
                 let batch = queue.max_batch.min(COPIED_AT_ONCE);
-                lanes.staged.add(Handoff::new(staging, counter, most, batch), shared.clone());
+                lanes.staged.add(Handoff::new(staging, counter, queue.num_entries, batch), shared.clone());
             }
         }
         drop(lanes);
@@ -374,12 +376,12 @@ fn check(rung: Rung, queue: &SendQueue) -> Result<(), ServeError> {
     let shape = num_entries.is_power_of_two()
         && num_entries <= efa_gda_wire::DEEPEST_WORK_QUEUE
         && matches!(entry_size, 64 | 128)
+        && max_batch > 0
         && buffer.as_ptr().addr().is_multiple_of(64)
         && doorbell.is_aligned();
     match rung {
-        _ if !shape => Err(ServeError::Geometry { num_entries, entry_size }),
+        _ if !shape => Err(ServeError::Geometry { num_entries, entry_size, max_batch }),
         Rung::Direct => Err(ServeError::Direct),
-        Rung::Record if max_batch < num_entries => Err(ServeError::Batch { max_batch, num_entries }),
         Rung::Record | Rung::Staged => Ok(()),
     }
 }
@@ -413,10 +415,8 @@ mod tests {
         fn raise(&self, _: u32) {}
     }
 
-    #[test]
-    fn a_look_that_rang_is_busy_though_its_last_round_found_nothing() {
-        let (ring, doorbell) = (Pages::zeroed(4096).unwrap(), Pages::zeroed(4).unwrap());
-        let ringer = Ringer::without_thread();
+    /// A queue of an adapter's that is pages of memory: ring and doorbell.
+    fn serve(ringer: &Ringer, ring: &Pages, doorbell: &Pages) -> Served {
         let queue = SendQueue {
             buffer: ring.start(),
             doorbell: NonNull::new(doorbell.start().as_ptr().cast()).unwrap(),
@@ -424,9 +424,31 @@ mod tests {
             num_entries: 64,
             max_batch: 64,
         };
-        // SAFETY: the pages are dropped after what is served, and nobody else stores there.
-        let served = unsafe { ringer.serve(Rung::Record, queue, 0, Arc::new(NoAlarm)) }.unwrap();
+        // SAFETY: callers drop the pages after what is served, and nobody else stores there.
+        unsafe { ringer.serve(Rung::Record, queue, 0, Arc::new(NoAlarm)) }.unwrap()
+    }
+
+    #[test]
+    fn a_look_that_rang_is_busy_though_its_last_round_found_nothing() {
+        let (ring, doorbell) = (Pages::zeroed(4096).unwrap(), Pages::zeroed(4).unwrap());
+        let ringer = Ringer::without_thread();
+        let served = serve(&ringer, &ring, &doorbell);
         served.record().store(1, Ordering::Release);
         assert_eq!((ringer.0.core.rounds(), ringer.0.core.rounds()), (true, false));
+    }
+
+    #[test]
+    fn the_thread_ends_with_the_last_queue_after_ringing_for_it() {
+        let (ring, doorbell) = (Pages::zeroed(4096).unwrap(), Pages::zeroed(4).unwrap());
+        // It sleeps through the post.
+        let ringer = Ringer::start(&RingerOptions::new().period(Duration::from_secs(3600))).unwrap();
+        let served = serve(&ringer, &ring, &doorbell);
+        let core = Arc::downgrade(&ringer.0.core);
+        drop(ringer);
+        served.record().store(7, Ordering::Release);
+        drop(served);
+        // SAFETY: the page lives; the doorbell is a word at its start.
+        let rung = unsafe { doorbell.start().cast::<u32>().read_volatile() };
+        assert_eq!((rung, core.strong_count()), (7, 0), "the thread holds it while it runs");
     }
 }

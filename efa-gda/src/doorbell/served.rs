@@ -24,7 +24,7 @@ pub struct SendQueue {
     pub entry_size: u32,
     /// A power of two, at most 32768.
     pub num_entries: u32,
-    /// Entries that may be written between two doorbells.
+    /// Entries that may be written between two doorbells; at least 1.
     pub max_batch: u32,
 }
 
@@ -35,27 +35,19 @@ pub enum ServeError {
     /// Under `direct` nobody rings but the device.
     #[error("a queue that rings directly needs no ringer; serve it as record or staged")]
     Direct,
-    /// The device writes into the adapter and is not told of doorbells.
-    #[error(
-        "the adapter takes {max_batch} of {num_entries} entries between two doorbells, and a device that leaves \
-         a record does not know which doorbell the adapter has; use staged"
-    )]
-    Batch {
-        /// Entries between two doorbells.
-        max_batch: u32,
-        /// Entries of the ring.
-        num_entries: u32,
-    },
     /// A geometry that no send queue has.
     #[error(
-        "a send queue of {num_entries} entries of {entry_size} bytes; a power of two up to 32768, of 64 or 128 \
-         bytes, aligned to its entries, was expected"
+        "a send queue of {num_entries} entries of {entry_size} bytes, {max_batch} between two doorbells; a power \
+         of two up to 32768, of 64 or 128 bytes, aligned to its entries, at least one between two doorbells, was \
+         expected"
     )]
     Geometry {
         /// Entries.
         num_entries: u32,
         /// Bytes of one.
         entry_size: u32,
+        /// Entries between two doorbells.
+        max_batch: u32,
     },
     /// The ringer was stopped.
     #[error("the ringer was stopped; start another")]
