@@ -3,22 +3,28 @@
 //! page for each.
 
 pub(crate) mod cuda;
+pub(crate) mod data;
 pub(crate) mod dev;
 pub(crate) mod env;
 pub(crate) mod fabric;
+pub(crate) mod given;
 pub(crate) mod library;
+pub(crate) mod queues;
+pub(crate) mod session;
+pub(crate) mod verbs;
 
 use crate::check::Check;
 use crate::report::Finding;
 
 /// The categories: a code's beginning, and words for it.
-pub(crate) const CATEGORIES: [(&str, &str); 8] = [
+pub(crate) const CATEGORIES: [(&str, &str); 9] = [
     ("ENV", "Environment"),
     ("DEV", "Adapters and their kernel driver"),
     ("LIB", "Libraries"),
     ("CUDA", "GPU and CUDA"),
     ("FAB", "libfabric's objects"),
     ("GDA", "GPU-Direct Async operations"),
+    ("VRB", "rdma-core alone"),
     ("QUE", "Queues"),
     ("PUT", "Moving bytes"),
 ];
@@ -28,12 +34,16 @@ pub(crate) fn registry() -> Vec<&'static Check> {
     let mut all: Vec<&'static Check> = Vec::new();
     all.extend(env::CHECKS.iter().chain(dev::CHECKS).map(|unit| &unit.check));
     all.extend(fabric::start::CHECKS.iter().take(2).map(|unit| &unit.check));
-    all.extend(library::CHECKS.iter().map(|unit| &unit.check));
+    all.extend(library::OF_LIBFABRIC.iter().chain(library::OF_LIBEFA).map(|unit| &unit.check));
     all.push(&cuda::CHOICE.check);
     all.extend(cuda::DRIVER_CHECKS.iter().map(|unit| &unit.check));
     all.extend(cuda::CHECKS.iter().chain(cuda::GPU_CHECKS).map(|unit| &unit.check));
     all.extend(fabric::start::CHECKS.iter().skip(2).map(|unit| &unit.check));
-    all.extend(fabric::adapter_checks().map(|unit| &unit.check));
+    all.extend(fabric::objects::CHECKS.iter().chain(fabric::gda::CHECKS).map(|unit| &unit.check));
+    all.extend(verbs::start::CHECKS.iter().chain(verbs::objects::CHECKS).map(|unit| &unit.check));
+    // The same through either layer.
+    let moving = queues::checks::<fabric::Libfabric>().iter().chain(data::checks());
+    all.extend(moving.map(|unit| &unit.check));
     all
 }
 

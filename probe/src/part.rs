@@ -21,6 +21,8 @@ pub(crate) const COMMAND: &str = "__part";
 pub(crate) enum Part {
     /// libfabric, from loading it to a verified completion.
     Fabric,
+    /// The same through rdma-core alone.
+    Verbs,
     /// The CUDA driver.
     Cuda,
 }
@@ -46,6 +48,8 @@ pub(crate) struct Request {
     pub(crate) doorbell: Doorbell,
     /// What to move.
     pub(crate) put: PutRequest,
+    /// Whether nothing is looked at past what rdma-core exposes.
+    pub(crate) exposure_alone: bool,
     /// Milliseconds that a wait for the adapter may take.
     pub(crate) wait: u64,
     /// What was found before; checks in it are not reported again.

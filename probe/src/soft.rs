@@ -1,6 +1,8 @@
 //! The software adapter: finds softefa's provider library, and makes the directory through which
 //! libfabric loads it (`FI_PROVIDER_PATH`). The directory belongs to this run alone and goes with it.
 
+pub(crate) mod under_verbs;
+
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder};
 use std::io;

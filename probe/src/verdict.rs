@@ -48,9 +48,24 @@ fn fix(failure: &Finding) -> String {
     format!("{}: {fix}", failure.code)
 }
 
+/// Where libfabric exposes no queue of the adapter and rdma-core does, that a transport without
+/// libfabric has one.
+fn without_libfabric(findings: &[Finding], adapter: &str) -> &'static str {
+    let passed = |code: &str| {
+        let of = |subject: &str| adapter == subject || adapter.starts_with(&format!("{subject}-"));
+        findings.iter().any(|finding| {
+            finding.code == code && finding.state == State::Pass && finding.subject.as_deref().is_some_and(of)
+        })
+    };
+    match passed("VRB-011") && passed("VRB-012") && !passed("PUT-002") && !passed("GDA-003") {
+        true => "; rdma-core exposes the queues, this libfabric does not: see --via verbs",
+        false => "",
+    }
+}
+
 fn without_gpu(findings: &[Finding], adapter: &str) -> Verdict {
     let next = match first_failure(findings, &[adapter]) {
-        Some(failure) => fix(failure),
+        Some(failure) => fix(failure) + without_libfabric(findings, adapter),
         None if state(findings, MOVED, adapter) == Some(State::Pass) => {
             "the adapter's queues work from the host; run where a GPU takes part".to_owned()
         }
@@ -69,7 +84,8 @@ fn pair(findings: &[Finding], gpu: &str, adapter: &str) -> Verdict {
             (Reach::HostRung, format!("use --doorbell record; for gda: {why}"))
         }
         (_, false) => {
-            let next = first_failure(findings, &[gpu, adapter]).map(fix);
+            let next = first_failure(findings, &[gpu, adapter])
+                .map(|failure| fix(failure) + without_libfabric(findings, adapter));
             (Reach::None, next.unwrap_or_else(|| "no put was verified on this adapter".to_owned()))
         }
         (_, true) => {
@@ -131,6 +147,19 @@ mod tests {
             all.iter().map(|v| (v.gpu.as_str(), v.adapter.as_str())).collect::<Vec<_>>(),
             [("none", "a"), ("none", "b")]
         );
+    }
+
+    #[test]
+    fn the_next_step_says_where_rdma_core_exposes_what_libfabric_does_not() {
+        let mut findings = vec![
+            finding("GDA-001", "a-rdm", State::Fail),
+            finding("VRB-011", "a", State::Pass),
+            finding("VRB-012", "a", State::Pass),
+        ];
+        let next = |findings: &[Finding]| verdicts(findings, &[], &["a-rdm".to_owned()])[0].next.clone();
+        assert!(next(&findings).contains("see --via verbs"));
+        findings.push(finding("GDA-003", "a-rdm", State::Pass));
+        assert!(!next(&findings).contains("see --via verbs"));
     }
 
     #[test]

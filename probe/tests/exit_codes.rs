@@ -33,7 +33,6 @@ fn what_this_version_lacks_is_said_and_is_status_2() {
         &["bench"][..],
         &["bench", "--html", "x.html"],
         &["ring", "--npes", "4"],
-        &["--via", "verbs"],
         &["put", "--soft", "--executor", "cuda"],
         &["put", "--soft", "--peer", "host"],
     ] {

@@ -5,7 +5,7 @@ use std::fmt;
 
 use efa_gda_wire::LocalKey;
 
-use crate::fabric::{self, Access, Enabled, Endpoint, GdaOps};
+use crate::fabric::{self, Access, Buffer, Enabled, Endpoint, GdaOps, RemoteRegion};
 use crate::verbs::{self, QueuePair, Ready};
 
 mod sealed {
@@ -25,6 +25,12 @@ pub trait Region: sealed::Sealed + Clone + fmt::Debug {
 
     /// What may be done with it.
     fn access(&self) -> Access;
+
+    /// All of it, as a peer needs to know it.
+    fn remote(&self) -> RemoteRegion;
+
+    /// The memory, where the region owns it.
+    fn buffer(&self) -> Option<&Buffer>;
 }
 
 /// What a [`super::MappedQueue`] owns, so that nobody else posts to it.
@@ -104,6 +110,14 @@ impl Region for fabric::MemoryRegion {
     fn access(&self) -> Access {
         self.access()
     }
+
+    fn remote(&self) -> RemoteRegion {
+        self.remote()
+    }
+
+    fn buffer(&self) -> Option<&Buffer> {
+        self.buffer()
+    }
 }
 
 impl sealed::Sealed for QueuePair<Ready> {}
@@ -147,5 +161,13 @@ impl Region for verbs::MemoryRegion {
 
     fn access(&self) -> Access {
         self.access()
+    }
+
+    fn remote(&self) -> RemoteRegion {
+        self.remote()
+    }
+
+    fn buffer(&self) -> Option<&Buffer> {
+        self.buffer()
     }
 }

@@ -1,53 +1,45 @@
 //! libfabric, from loading it to a verified completion. These checks run in a child process, on one
 //! [`Session`]: each opens what the next one needs.
 
-pub(crate) mod data;
 pub(crate) mod gda;
-mod moving;
 pub(crate) mod objects;
-mod pattern;
-mod plant;
-pub(crate) mod queues;
 pub(crate) mod start;
 
 use std::time::Duration;
 
-use efa_gda::doorbell::Ringer;
-use efa_gda::exposure::{RawCompletionQueue, RawWorkQueue};
 use efa_gda::fabric::{
-    AddressVector, CompletionQueue, Domain, Enabled, Endpoint, Error, Fabric, FabricAddress, GdaOps, Info,
-    Library, MemoryRegion,
+    Access, AddressVector, Buffer, CompletionQueue, Domain, Enabled, Endpoint, Error, Fabric, FabricAddress,
+    GdaOps, Info, Library, MemoryRegion,
 };
-use efa_gda::queue::MappedQueue;
-use efa_gda::wire::Peer;
+use efa_gda::queue::{Libfabric as Backing, MappedQueue};
 
-use crate::check::{Answers, Outcome, Trouble, Unit};
-use crate::part::child::{Progress, Stream};
+use super::session::{self, Layer, failed, missing, seen};
+use super::{data, queues};
+use crate::check::{Answers, Unit};
+use crate::part::child::Stream;
 use crate::part::{Event, Request};
-use crate::report::{Put, Queues, Who};
+use crate::report::Who;
 
-/// What the checks of one process share.
-#[derive(Debug)]
-pub(crate) struct Session {
-    /// What the parent asked for.
-    pub(crate) request: Request,
-    /// Tells the parent that a long check goes on.
-    pub(crate) progress: Progress,
+/// What the checks of libfabric share.
+pub(crate) type Session = session::Session<Libfabric>;
+type Rig = session::Rig<Libfabric>;
+
+/// libfabric, and what it found.
+#[derive(Debug, Default)]
+pub(crate) struct Start {
     /// libfabric.
     pub(crate) library: Option<Library>,
     /// How long its first query took.
-    pub(crate) started: Option<Duration>,
+    pub(crate) took: Option<Duration>,
     /// What the query for adapters came to.
     pub(crate) lookup: Option<Result<Vec<Info>, Error>>,
     /// The adapters that will be looked at.
     pub(crate) infos: Vec<Info>,
-    /// What is open on the adapter that is being looked at.
-    pub(crate) rig: Rig,
 }
 
-/// Objects open on one adapter.
+/// Objects of libfabric's, open on one adapter.
 #[derive(Debug, Default)]
-pub(crate) struct Rig {
+pub(crate) struct Libfabric {
     pub(crate) info: Option<Info>,
     pub(crate) fabric: Option<Fabric>,
     pub(crate) domain: Option<Domain>,
@@ -57,104 +49,93 @@ pub(crate) struct Rig {
     pub(crate) endpoint: Option<Endpoint<Enabled>>,
     pub(crate) own_address: Option<FabricAddress>,
     pub(crate) ops: Option<GdaOps>,
-    pub(crate) send: Option<RawWorkQueue>,
-    pub(crate) receive: Option<RawWorkQueue>,
-    pub(crate) completion: Option<RawCompletionQueue>,
-    pub(crate) peer: Option<Peer>,
-    pub(crate) queues: Queues,
-    pub(crate) put: Option<Put>,
-    pub(crate) queue: Option<MappedQueue>,
-    /// Rings for the queue where its device code does not.
-    pub(crate) ringer: Option<Ringer>,
+}
+
+impl Layer for Libfabric {
+    type Start = Start;
+    type Backing = Backing;
+    const CLOSES: &'static str = "queue, memory, domain and fabric";
+
+    fn adapter(&self) -> String {
+        self.info.as_ref().map(|info| info.domain_name().into_owned()).unwrap_or_default()
+    }
+
+    fn map(rig: &mut Rig) -> Result<MappedQueue, Answers> {
+        let objects = &mut rig.objects;
+        let (Some(endpoint), Some(ops)) = (objects.endpoint.take(), &objects.ops) else {
+            return Err(missing("the endpoint"));
+        };
+        MappedQueue::new(endpoint, ops).map_err(|error| {
+            failed(
+                error.to_string(),
+                "a queue that the host's device code can use",
+                "what libfabric mapped for itself is what the host's device code works on",
+                "report it with the provider's version",
+                Who::Image,
+            )
+        })
+    }
+
+    fn register(&self, buffer: Buffer, access: Access) -> Result<MemoryRegion, Answers> {
+        let domain = self.domain.as_ref().ok_or_else(|| missing("the domain"))?;
+        domain.register(buffer, access).map_err(|error| {
+            refused(&error, "memory that registers", "the bytes lie in registered memory", Who::Pod)
+        })
+    }
+
+    fn writes_use_receives(queue: &MappedQueue) -> bool {
+        queue.endpoint().writes_use_receives()
+    }
+
+    fn close(&mut self) -> Vec<String> {
+        self.ops = None;
+        let mut failures: Vec<String> = Vec::new();
+        let mut note = |what: &str, result: Option<Result<(), Error>>| {
+            if let Some(Err(error)) = result {
+                failures.push(format!("{what}: {error}"));
+            }
+        };
+        note("endpoint", self.endpoint.take().map(|endpoint| endpoint.close()));
+        note("memory region", self.region.take().map(MemoryRegion::close));
+        note("completion queue", self.completions.take().map(|one| one.close()));
+        note("address vector", self.addresses.take().map(|one| one.close()));
+        note("domain", self.domain.take().map(|one| one.close()));
+        note("fabric", self.fabric.take().map(|one| one.close()));
+        failures
+    }
 }
 
 /// The checks that repeat for each adapter, in their order.
 pub(crate) fn adapter_checks() -> impl Iterator<Item = &'static Unit<Session>> {
-    objects::CHECKS.iter().chain(gda::CHECKS).chain(queues::CHECKS).chain(data::CHECKS)
+    objects::CHECKS.iter().chain(gda::CHECKS).chain(queues::checks()).chain(data::checks())
 }
 
 /// Runs all of it.
 pub(crate) fn run(stream: &mut Stream, request: Request) {
-    let mut session = Session {
-        request,
-        progress: stream.progress(),
-        library: None,
-        started: None,
-        lookup: None,
-        infos: Vec::new(),
-        rig: Rig::default(),
-    };
+    let mut session = Session::new(stream, request);
     for unit in start::CHECKS {
         stream.run(unit, None, &mut session);
-        if let (Some(library), "LIB-001") = (&session.library, unit.check.code) {
+        if let (Some(library), "LIB-001") = (&session.start.library, unit.check.code) {
             stream.send(&Event::Loaded { path: library.path().display().to_string() });
         }
-        if let (Some(took), "FAB-001") = (session.started, unit.check.code) {
+        if let (Some(took), "FAB-001") = (session.start.took, unit.check.code) {
             let milliseconds = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
             stream.send(&Event::Started { milliseconds });
         }
     }
-    let mut infos = session.infos.clone();
     if session.request.put.one_adapter {
-        infos.truncate(1);
+        session.start.infos.truncate(1);
     }
-    let names: Vec<String> = infos.iter().map(|info| info.domain_name().into_owned()).collect();
-    stream.send(&Event::Adapters { names: names.clone() });
-    if infos.is_empty() {
-        adapter_checks().for_each(|unit| stream.run(unit, None, &mut session));
-    }
-    for (info, name) in infos.into_iter().zip(names) {
-        if session.request.avoid.contains(&name) {
-            continue;
-        }
-        one_adapter(stream, &mut session, info, &name);
-    }
-}
-
-fn one_adapter(stream: &mut Stream, session: &mut Session, info: Info, name: &str) {
-    session.rig = Rig { info: Some(info), ..Rig::default() };
-    for unit in adapter_checks() {
-        stream.run(unit, Some(name), session);
-        if unit.check.code == queues::LAST_GEOMETRY && !session.rig.queues.is_empty() {
-            stream.send(&Event::Queues { queues: session.rig.queues.clone() });
-        }
-        if let Some(put) = session.rig.put.take() {
-            stream.send(&Event::Moved { put });
-        }
-    }
+    let names: Vec<String> = session.start.infos.iter().map(|info| info.domain_name().into_owned()).collect();
+    let checks: Vec<_> = adapter_checks().collect();
+    let objects = |session: &Session, index: usize| Libfabric {
+        info: session.start.infos.get(index).cloned(),
+        ..Libfabric::default()
+    };
+    session.adapters(stream, &names, objects, &checks);
 }
 
 /// A failure that libfabric's answer explains: observed and fix come from it.
 pub(crate) fn refused(error: &Error, required: &str, why: &str, who: Who) -> Answers {
-    Outcome::Fail(Trouble {
-        observed: seen(error, error.hint()),
-        required: required.to_owned(),
-        why: why.to_owned(),
-        fix: error.hint().to_owned(),
-        who,
-    })
-    .into()
-}
-
-/// An error's words without the hint at their end.
-pub(crate) fn seen(error: &impl std::fmt::Display, hint: &str) -> String {
-    let text = error.to_string();
-    text.strip_suffix(&format!("; {hint}")).unwrap_or(&text).to_owned()
-}
-
-/// A failure that the probe itself explains.
-pub(crate) fn failed(observed: String, required: &str, why: &str, fix: &str, who: Who) -> Answers {
-    Outcome::Fail(Trouble {
-        observed,
-        required: required.to_owned(),
-        why: why.to_owned(),
-        fix: fix.to_owned(),
-        who,
-    })
-    .into()
-}
-
-/// For a check whose need was not met by this process, which the needs it declares rule out.
-pub(crate) fn missing(what: &str) -> Answers {
-    Outcome::unknown(format!("{what} is not open in this process")).into()
+    failed(seen(error, error.hint()), required, why, error.hint(), who)
 }

@@ -18,10 +18,14 @@ pub(crate) struct Libraries {
     pub(crate) loaded: Option<String>,
 }
 
-/// The checks of this category, after loading.
-pub(crate) static CHECKS: &[Unit<Libraries>] = &[
+/// The checks of libfabric's copies, after loading.
+pub(crate) static OF_LIBFABRIC: &[Unit<Libraries>] = &[
     unit("LIB-003", "The libfabric loaded is the one meant", Nature::Any, &["LIB-001"], meant),
     unit("LIB-004", "One libfabric is on the loader's path", Nature::Any, &[], one_libfabric),
+];
+
+/// The checks of libefa's copies.
+pub(crate) static OF_LIBEFA: &[Unit<Libraries>] = &[
     unit("LIB-005", "libefa can hand out queues", Nature::Hardware, &[], libefa),
     unit("LIB-006", "One libefa is on the loader's path", Nature::Hardware, &["LIB-005"], one_libefa),
 ];

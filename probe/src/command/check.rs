@@ -4,14 +4,19 @@ use super::CommandError;
 use super::run::Run;
 use crate::checks::library::Libraries;
 use crate::checks::{self, cuda, dev, env, library};
-use crate::cli::{Common, Op};
+use crate::cli::{Common, Op, Via};
 use crate::exit::Exit;
 use crate::part::{Part, PutRequest};
-use crate::report::Document;
+use crate::report::{Document, Finding, State};
 use crate::verdict::verdicts;
 
 /// What the check moves through the queues: small, and more than the phase of one entry.
 const PUT: PutRequest = PutRequest { op: Op::Write, bytes: 64, count: 16, one_adapter: false, plant: None };
+
+/// Whether this check, which asks for queues, passed on any adapter.
+fn exposed(findings: &[Finding], code: &str) -> bool {
+    findings.iter().any(|finding| finding.code == code && finding.state == State::Pass)
+}
 
 /// Runs every check whose prerequisites hold.
 pub(crate) fn run(common: &Common) -> Result<(Document, Exit), CommandError> {
@@ -23,7 +28,10 @@ pub(crate) fn run(common: &Common) -> Result<(Document, Exit), CommandError> {
     for unit in cuda::DRIVER_CHECKS {
         run.runner.run(unit, None, &mut run.system);
     }
-    let fabric = run.part(Part::Fabric, PUT)?;
+    let through = run.queues(PUT)?;
+    if common.via == Via::Libfabric && !common.soft && !exposed(&run.runner.findings, "GDA-003") {
+        run.exposure(PUT)?;
+    }
     let gpus = if run.runner.blocked(&cuda::CHECKS[0].check, None).is_some() {
         let mut none = cuda::Cuda::default();
         for unit in cuda::CHECKS.iter().chain(cuda::GPU_CHECKS) {
@@ -33,13 +41,17 @@ pub(crate) fn run(common: &Common) -> Result<(Document, Exit), CommandError> {
     } else {
         run.part(Part::Cuda, PUT)?.gpus
     };
-    let mut libraries = Libraries { system: run.system.clone(), loaded: fabric.loaded };
-    for unit in library::CHECKS {
+    let mut libraries = Libraries { system: run.system.clone(), loaded: through.loaded };
+    let of_libfabric = match common.via {
+        Via::Libfabric => library::OF_LIBFABRIC,
+        Via::Verbs => &[],
+    };
+    for unit in of_libfabric.iter().chain(library::OF_LIBEFA) {
         run.runner.run(unit, None, &mut libraries);
     }
     let mut findings = std::mem::take(&mut run.runner.findings);
     checks::sort(&mut findings);
-    let mut adapters = fabric.adapters;
+    let mut adapters = through.adapters;
     if adapters.is_empty() && !common.soft {
         adapters = run.system.adapters().iter().map(|adapter| adapter.name().to_owned()).collect();
     }
@@ -47,7 +59,7 @@ pub(crate) fn run(common: &Common) -> Result<(Document, Exit), CommandError> {
     let mut document = Document::new("check", common.soft);
     document.verdict = Some(verdicts(&findings, &gpus, &adapters));
     document.checks = Some(findings);
-    document.queues = fabric.queues;
-    document.put = fabric.put;
+    document.queues = through.queues;
+    document.put = through.put;
     Ok((document, exit))
 }

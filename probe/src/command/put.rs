@@ -6,7 +6,7 @@ use super::run::Run;
 use crate::checks::{self, env};
 use crate::cli::{Common, Doorbell, Executor, PutArgs};
 use crate::exit::Exit;
-use crate::part::{Part, PutRequest};
+use crate::part::PutRequest;
 use crate::report::Document;
 
 /// Checks of the environment that a put depends on.
@@ -34,7 +34,7 @@ pub(crate) fn run(common: &Common, args: &PutArgs) -> Result<(Document, Exit), C
         one_adapter: true,
         plant: args.plant,
     };
-    let gathered = run.part(Part::Fabric, request)?;
+    let gathered = run.queues(request)?;
     let mut findings = std::mem::take(&mut run.runner.findings);
     checks::sort(&mut findings);
     let verified = gathered.put.as_ref().is_some_and(|put| put.verified);

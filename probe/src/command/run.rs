@@ -8,7 +8,7 @@ use crate::checks;
 use crate::cli::{Common, Doorbell, GpuChoice, Via};
 use crate::part::parent::{Gathered, Limits};
 use crate::part::{Part, PutRequest, Request, parent};
-use crate::soft::{self, ProviderDirectory, Unready};
+use crate::soft::{self, ProviderDirectory, Unready, under_verbs};
 use crate::system::System;
 
 /// Added for the start of a foreign library where an NVIDIA GPU is in sight: libfabric starts CUDA,
@@ -24,6 +24,8 @@ pub(crate) struct Run {
     pub(crate) runner: Runner,
     limits: Limits,
     doorbell: Doorbell,
+    via: Via,
+    exposure_alone: bool,
     directory: Option<ProviderDirectory>,
 }
 
@@ -31,15 +33,12 @@ impl Run {
     /// Sets the software adapter up where it was asked for. A provider that is not there, or no place
     /// to load it from, is a finding and not an error.
     pub(crate) fn new(common: &Common) -> Result<Self, CommandError> {
-        if common.via == Via::Verbs {
-            return Err(CommandError::NotInThisVersion {
-                what: "--via verbs",
-                missing: "finding queues through rdma-core alone",
-            });
+        if common.soft && common.via == Via::Verbs && !under_verbs::is_there() {
+            return Err(CommandError::Input(under_verbs::start()));
         }
         let mut system = System::new(common);
         let mut directory = None;
-        if common.soft {
+        if common.soft && common.via == Via::Libfabric {
             let provider = soft::find().map_err(Unready::Provider).and_then(|library| {
                 directory = Some(ProviderDirectory::new(&library).map_err(Unready::directory)?);
                 Ok(library)
@@ -49,7 +48,32 @@ impl Run {
         let policy = Policy { soft: common.soft, no_gpu: checks::cuda::none_takes_part(&system) };
         let start = if system.nvidia_in_sight() { CUDA_START } else { Duration::ZERO };
         let limits = Limits { each: Duration::from_millis(common.time_limit), start };
-        Ok(Self { system, runner: Runner::new(policy), limits, doorbell: common.doorbell, directory })
+        Ok(Self {
+            system,
+            runner: Runner::new(policy),
+            limits,
+            doorbell: common.doorbell,
+            via: common.via,
+            exposure_alone: false,
+            directory,
+        })
+    }
+
+    /// Runs the part that finds queues, as `--via` says.
+    pub(crate) fn queues(&mut self, put: PutRequest) -> Result<Gathered, CommandError> {
+        let part = match self.via {
+            Via::Libfabric => Part::Fabric,
+            Via::Verbs => Part::Verbs,
+        };
+        self.part(part, put)
+    }
+
+    /// What rdma-core exposes, where libfabric exposes nothing. Nothing is moved.
+    pub(crate) fn exposure(&mut self, put: PutRequest) -> Result<Gathered, CommandError> {
+        self.exposure_alone = true;
+        let gathered = self.part(Part::Verbs, put);
+        self.exposure_alone = false;
+        gathered
     }
 
     /// Runs a part in a child.
@@ -69,6 +93,7 @@ impl Run {
             gpu,
             doorbell: self.doorbell,
             put,
+            exposure_alone: self.exposure_alone,
             // Half of the check's limit: a wait that runs out is then told by the check itself.
             wait: u64::try_from(self.limits.each.as_millis() / 2).unwrap_or(u64::MAX),
             findings: Vec::new(),

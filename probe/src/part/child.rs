@@ -10,7 +10,7 @@ use nix::sys::signal::{SigSet, Signal};
 use super::{Event, Part, Request};
 use crate::check::{Policy, Runner, Unit};
 use crate::checks::cuda::{self, Cuda};
-use crate::checks::fabric;
+use crate::checks::{fabric, verbs};
 
 /// Why a child could not do its work.
 #[derive(Debug, thiserror::Error)]
@@ -105,6 +105,7 @@ pub(crate) fn run() -> Result<(), ChildError> {
     let mut stream = Stream { known: runner.findings.len(), runner, out };
     match request.part {
         Part::Fabric => fabric::run(&mut stream, request),
+        Part::Verbs => verbs::run(&mut stream, request),
         Part::Cuda => run_cuda(&mut stream, &request),
     }
     stream.send(&Event::End);

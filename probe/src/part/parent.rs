@@ -83,7 +83,7 @@ pub(crate) fn run(
                 Outcome::Fail(did_not_survive(observed, late.then_some(limits))),
             );
         }
-        skip_rest(runner, request.part, &code, subject.as_deref(), &gathered);
+        skip_rest(runner, &request, &code, subject.as_deref(), &gathered);
         let Some(adapter) = subject.filter(|name| gathered.adapters.contains(name)) else { break };
         request.avoid.push(adapter);
         if request.put.one_adapter || request.avoid.len() >= gathered.adapters.len() {
@@ -117,16 +117,24 @@ pub(crate) fn short_limit(each: Duration) -> Option<String> {
 fn first_code(part: Part) -> &'static str {
     match part {
         Part::Fabric => checks::fabric::start::CHECKS[0].check.code,
+        Part::Verbs => checks::verbs::start::CHECKS[0].check.code,
         Part::Cuda => checks::cuda::CHECKS[0].check.code,
     }
 }
 
 /// The checks of a part: those without a subject, and those with one.
-fn plan(part: Part) -> (Vec<&'static Check>, Vec<&'static Check>) {
+fn plan(part: Part, exposure_alone: bool) -> (Vec<&'static Check>, Vec<&'static Check>) {
     match part {
         Part::Fabric => (
             checks::fabric::start::CHECKS.iter().map(|unit| &unit.check).collect(),
             checks::fabric::adapter_checks().map(|unit| &unit.check).collect(),
+        ),
+        Part::Verbs => (
+            checks::verbs::start::CHECKS.iter().map(|unit| &unit.check).collect(),
+            match exposure_alone {
+                true => checks::verbs::objects::CHECKS.iter().map(|unit| &unit.check).collect(),
+                false => checks::verbs::adapter_checks().map(|unit| &unit.check).collect(),
+            },
         ),
         Part::Cuda => (
             checks::cuda::CHECKS.iter().map(|unit| &unit.check).collect(),
@@ -136,8 +144,8 @@ fn plan(part: Part) -> (Vec<&'static Check>, Vec<&'static Check>) {
 }
 
 /// Skips what a child that ended in `code` did not come to.
-fn skip_rest(runner: &mut Runner, part: Part, code: &str, subject: Option<&str>, gathered: &Gathered) {
-    let (once, each) = plan(part);
+fn skip_rest(runner: &mut Runner, request: &Request, code: &str, subject: Option<&str>, gathered: &Gathered) {
+    let (once, each) = plan(request.part, request.exposure_alone);
     for check in once {
         skip(runner, check, None, code);
     }

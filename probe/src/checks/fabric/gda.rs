@@ -1,12 +1,13 @@
 //! The provider's GPU-Direct Async operations on one adapter.
 
-use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsFd;
 
 use efa_gda::fabric::{Absence, Error, ExternalMemory, FIRST_WITH_COUNTERS, FIRST_WITH_GDA_OPS, Version};
 
-use super::{Session, missing, refused};
+use super::{Session, refused};
 use crate::check::{Answers, Check, Nature, Outcome, Trouble, Unit};
+use crate::checks::given;
+use crate::checks::session::missing;
 use crate::report::{Kind, Who};
 
 /// The first libfabric whose own provider has the operations.
@@ -41,7 +42,7 @@ fn words(version: Version) -> String {
 }
 
 fn release(session: &mut Session) -> Answers {
-    let Some(info) = &session.rig.info else { return release_of_library(session) };
+    let Some(info) = &session.rig.objects.info else { return release_of_library(session) };
     let has = info.provider_version();
     if has >= FIRST_WITH_GDA_OPS {
         return Outcome::pass(words(has)).into();
@@ -51,7 +52,7 @@ fn release(session: &mut Session) -> Answers {
 
 /// What the library's release says of the provider that is built into it, where none answers.
 fn release_of_library(session: &Session) -> Answers {
-    let Some(library) = &session.library else { return missing("libfabric") };
+    let Some(library) = &session.start.library else { return missing("libfabric") };
     let version = library.version();
     if session.request.soft || version >= FIRST_LIBRARY_WITH_GDA_OPS {
         return Outcome::unknown(format!("no efa provider with efa-direct answers (libfabric {version})"))
@@ -74,13 +75,13 @@ fn too_old(observed: String) -> Answers {
 }
 
 fn table(session: &mut Session) -> Answers {
-    let Some(domain) = &session.rig.domain else { return missing("the domain") };
+    let Some(domain) = &session.rig.objects.domain else { return missing("the domain") };
     match domain.gda_ops() {
         Ok(ops) => {
             let offered = ops.available();
             let there: Vec<&str> =
                 offered.iter().filter(|(_, answer)| answer.is_ok()).map(|(name, _)| *name).collect();
-            session.rig.ops = Some(ops);
+            session.rig.objects.ops = Some(ops);
             Outcome::pass(there.join(", ")).into()
         }
         Err(error) => refused(
@@ -95,7 +96,7 @@ fn table(session: &mut Session) -> Answers {
 const EXPOSES: &str = "it says where the queue lies and how it is laid out";
 
 fn work_queues(session: &mut Session) -> Answers {
-    let (Some(ops), Some(endpoint)) = (&session.rig.ops, &session.rig.endpoint) else {
+    let (Some(ops), Some(endpoint)) = (&session.rig.objects.ops, &session.rig.objects.endpoint) else {
         return missing("the endpoint");
     };
     match ops.query_qp_wqs(endpoint) {
@@ -109,7 +110,7 @@ fn work_queues(session: &mut Session) -> Answers {
 }
 
 fn completion_queue(session: &mut Session) -> Answers {
-    let (Some(ops), Some(completions)) = (&session.rig.ops, &session.rig.completions) else {
+    let (Some(ops), Some(completions)) = (&session.rig.objects.ops, &session.rig.objects.completions) else {
         return missing("the completion queue");
     };
     match ops.query_cq(completions) {
@@ -122,7 +123,7 @@ fn completion_queue(session: &mut Session) -> Answers {
 }
 
 fn address(session: &mut Session) -> Answers {
-    let rig = &session.rig;
+    let rig = &session.rig.objects;
     let (Some(ops), Some(endpoint), Some(address)) = (&rig.ops, &rig.endpoint, rig.own_address) else {
         return missing("the endpoint");
     };
@@ -147,7 +148,7 @@ fn address(session: &mut Session) -> Answers {
 }
 
 fn local_key(session: &mut Session) -> Answers {
-    let (Some(ops), Some(region)) = (&session.rig.ops, &session.rig.region) else {
+    let (Some(ops), Some(region)) = (&session.rig.objects.ops, &session.rig.objects.region) else {
         return missing("the memory region");
     };
     match ops.get_mr_lkey(region) {
@@ -160,7 +161,7 @@ fn local_key(session: &mut Session) -> Answers {
 
 /// What the table says of an operation that a queue can do without, at a cost.
 fn optional(session: &Session, operation: &str, without: &str) -> Answers {
-    let Some(ops) = &session.rig.ops else { return missing("the table of operations") };
+    let Some(ops) = &session.rig.objects.ops else { return missing("the table of operations") };
     let found = ops.available().into_iter().find(|(name, _)| *name == operation);
     match found {
         Some((_, Ok(()))) => Outcome::pass("offered").into(),
@@ -196,39 +197,33 @@ fn external(session: &mut Session) -> Answers {
     optional(session, "cq_open_ext", "completions lie in host memory that the driver allocates")
 }
 
-/// Entries of the completion queue that is opened in given memory, and the bytes that they take at most.
-const EXTERNAL_ENTRIES: u32 = 1024;
-const EXTERNAL_BYTES: u64 = 64 << 10;
-
 fn external_opens(session: &mut Session) -> Answers {
-    let Some(ops) = &session.rig.ops else { return missing("the table of operations") };
+    let Some(ops) = &session.rig.objects.ops else { return missing("the table of operations") };
     if ops.available().iter().any(|(name, offered)| *name == "cq_open_ext" && offered.is_err()) {
         return Outcome::unknown("not offered: GDA-008").into();
     }
-    // The driver takes a dmabuf; the software adapter takes any memory that has a descriptor.
-    let memory = if session.request.soft { memory_file() } else { dmabuf() };
-    let memory = match memory {
+    let memory = match given::memory(session.request.soft) {
         Ok(memory) => memory,
         Err(why) => return Outcome::unknown(format!("no memory to give: {why}")).into(),
     };
     let given = ExternalMemory {
         dmabuf: memory.as_fd(),
         offset: 0,
-        length: EXTERNAL_BYTES,
+        length: given::BYTES,
         buffer: std::ptr::null_mut(),
     };
     // SAFETY: the descriptor holds the memory, and the queue is closed before it goes, or the process is.
-    let queue = match unsafe { ops.cq_open_ext(&given, EXTERNAL_ENTRIES as usize) } {
+    let queue = match unsafe { ops.cq_open_ext(&given, given::ENTRIES as usize) } {
         Ok(queue) => queue,
         Err(error) => return not_opened(&error),
     };
     let answer = match ops.query_cq(&queue) {
-        Ok(raw) if raw.num_entries >= EXTERNAL_ENTRIES => {
+        Ok(raw) if raw.num_entries >= given::ENTRIES => {
             Outcome::pass(format!("{} entries of {} bytes", raw.num_entries, raw.entry_size)).into()
         }
         Ok(raw) => Outcome::Warn(Trouble {
             observed: format!("{} entries", raw.num_entries),
-            required: format!("the {EXTERNAL_ENTRIES} asked for"),
+            required: format!("the {} asked for", given::ENTRIES),
             why: "a queue that is shallower than its user believes overruns".to_owned(),
             fix: "ask query_cq for the depth after opening, and report it with the provider's version"
                 .to_owned(),
@@ -255,51 +250,4 @@ fn not_opened(error: &Error) -> Answers {
         who: Who::Host,
     })
     .into()
-}
-
-/// Zeroed memory with a descriptor, sealed against shrinking, which udmabuf asks for.
-fn memory_file() -> std::io::Result<OwnedFd> {
-    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-    // SAFETY: the name is a string; the answer is checked.
-    let fd = unsafe { libc::memfd_create(c"gda-probe".as_ptr(), flags) };
-    if fd < 0 {
-        return Err(std::io::Error::last_os_error());
-    }
-    // SAFETY: a descriptor that was just made, and that nobody else has.
-    let file = unsafe { File::from_raw_fd(fd) };
-    file.set_len(EXTERNAL_BYTES)?;
-    // SAFETY: the file's own descriptor; the command takes a number.
-    if unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) } < 0 {
-        return Err(std::io::Error::last_os_error());
-    }
-    Ok(file.into())
-}
-
-/// `struct udmabuf_create` of `linux/udmabuf.h`.
-#[repr(C)]
-struct UdmabufCreate {
-    memfd: u32,
-    flags: u32,
-    offset: u64,
-    size: u64,
-}
-
-/// `UDMABUF_CREATE`: _IOW('u', 0x42, struct udmabuf_create).
-const UDMABUF_CREATE: u64 = 1 << 30 | (size_of::<UdmabufCreate>() as u64) << 16 | (b'u' as u64) << 8 | 0x42;
-/// `UDMABUF_FLAGS_CLOEXEC`.
-const UDMABUF_FLAGS_CLOEXEC: u32 = 1;
-
-/// Host memory as a dmabuf, where the kernel makes one of it (`/dev/udmabuf`).
-fn dmabuf() -> std::io::Result<OwnedFd> {
-    let device = File::options().read(true).write(true).open("/dev/udmabuf")?;
-    let memory = memory_file()?;
-    let memfd = u32::try_from(memory.as_raw_fd()).unwrap_or(u32::MAX);
-    let create = UdmabufCreate { memfd, flags: UDMABUF_FLAGS_CLOEXEC, offset: 0, size: EXTERNAL_BYTES };
-    // SAFETY: the device's own command, with the struct that it reads.
-    let fd = unsafe { libc::ioctl(device.as_raw_fd(), UDMABUF_CREATE as _, &raw const create) };
-    if fd < 0 {
-        return Err(std::io::Error::last_os_error());
-    }
-    // SAFETY: a descriptor that was just made, and that nobody else has; it holds the memory by itself.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }

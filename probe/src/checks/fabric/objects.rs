@@ -2,8 +2,9 @@
 
 use efa_gda::fabric::{Access, Buffer};
 
-use super::{Session, missing, refused};
+use super::{Session, refused};
 use crate::check::{Answers, Check, Nature, Outcome, Unit};
+use crate::checks::session::missing;
 use crate::report::{Kind, Who};
 
 /// Room in the address vector: the adapter itself and a few more.
@@ -34,12 +35,12 @@ const fn unit(
 }
 
 fn fabric(session: &mut Session) -> Answers {
-    let (Some(library), Some(info)) = (&session.library, &session.rig.info) else {
+    let (Some(library), Some(info)) = (&session.start.library, &session.rig.objects.info) else {
         return missing("libfabric");
     };
     match efa_gda::fabric::Fabric::open(library, info) {
         Ok(fabric) => {
-            session.rig.fabric = Some(fabric);
+            session.rig.objects.fabric = Some(fabric);
             Outcome::pass(info.fabric_name()).into()
         }
         Err(error) => refused(&error, "fi_fabric succeeds", "everything else is opened on it", Who::Image),
@@ -47,12 +48,12 @@ fn fabric(session: &mut Session) -> Answers {
 }
 
 fn domain(session: &mut Session) -> Answers {
-    let (Some(fabric), Some(info)) = (&session.rig.fabric, &session.rig.info) else {
+    let (Some(fabric), Some(info)) = (&session.rig.objects.fabric, &session.rig.objects.info) else {
         return missing("the fabric");
     };
     match fabric.domain(info) {
         Ok(domain) => {
-            session.rig.domain = Some(domain);
+            session.rig.objects.domain = Some(domain);
             Outcome::pass(info.domain_name()).into()
         }
         Err(error) => refused(
@@ -65,10 +66,10 @@ fn domain(session: &mut Session) -> Answers {
 }
 
 fn address_vector(session: &mut Session) -> Answers {
-    let Some(domain) = &session.rig.domain else { return missing("the domain") };
+    let Some(domain) = &session.rig.objects.domain else { return missing("the domain") };
     match domain.address_vector(PEERS) {
         Ok(addresses) => {
-            session.rig.addresses = Some(addresses);
+            session.rig.objects.addresses = Some(addresses);
             Outcome::pass(format!("room for {PEERS}")).into()
         }
         Err(error) => refused(&error, "fi_av_open succeeds", "it holds the address handles", Who::Image),
@@ -76,10 +77,10 @@ fn address_vector(session: &mut Session) -> Answers {
 }
 
 fn completion_queue(session: &mut Session) -> Answers {
-    let Some(domain) = &session.rig.domain else { return missing("the domain") };
+    let Some(domain) = &session.rig.objects.domain else { return missing("the domain") };
     match domain.completion_queue(COMPLETIONS) {
         Ok(completions) => {
-            session.rig.completions = Some(completions);
+            session.rig.objects.completions = Some(completions);
             Outcome::pass(format!("at least {COMPLETIONS} entries asked for")).into()
         }
         Err(error) => refused(&error, "fi_cq_open succeeds", "completions arrive there", Who::Image),
@@ -87,14 +88,14 @@ fn completion_queue(session: &mut Session) -> Answers {
 }
 
 fn memory(session: &mut Session) -> Answers {
-    let Some(domain) = &session.rig.domain else { return missing("the domain") };
+    let Some(domain) = &session.rig.objects.domain else { return missing("the domain") };
     let Some(buffer) = Buffer::zeroed(REGION) else {
         return Outcome::unknown(format!("{REGION} bytes cannot be allocated")).into();
     };
     match domain.register(buffer, Access::ALL) {
         Ok(region) => {
             let observed = format!("{} bytes, rkey {:#x}", region.len(), region.remote_key().get());
-            session.rig.region = Some(region);
+            session.rig.objects.region = Some(region);
             Outcome::pass(observed).into()
         }
         Err(error) => refused(
@@ -107,7 +108,7 @@ fn memory(session: &mut Session) -> Answers {
 }
 
 fn endpoint(session: &mut Session) -> Answers {
-    let rig = &session.rig;
+    let rig = &session.rig.objects;
     let (Some(domain), Some(info), Some(addresses), Some(completions)) =
         (&rig.domain, &rig.info, &rig.addresses, &rig.completions)
     else {
@@ -119,7 +120,7 @@ fn endpoint(session: &mut Session) -> Answers {
         .and_then(|endpoint| endpoint.enable());
     match enabled {
         Ok(endpoint) => {
-            session.rig.endpoint = Some(endpoint);
+            session.rig.objects.endpoint = Some(endpoint);
             Outcome::pass("bound to address vector and completion queue, enabled").into()
         }
         Err(error) => refused(
@@ -132,13 +133,14 @@ fn endpoint(session: &mut Session) -> Answers {
 }
 
 fn own_address(session: &mut Session) -> Answers {
-    let (Some(endpoint), Some(addresses)) = (&session.rig.endpoint, &session.rig.addresses) else {
+    let (Some(endpoint), Some(addresses)) = (&session.rig.objects.endpoint, &session.rig.objects.addresses)
+    else {
         return missing("the endpoint");
     };
     let inserted = endpoint.address().and_then(|raw| Ok((addresses.insert(&raw)?, raw.len())));
     match inserted {
         Ok((address, length)) => {
-            session.rig.own_address = Some(address);
+            session.rig.objects.own_address = Some(address);
             Outcome::pass(format!("an address of {length} bytes")).into()
         }
         Err(error) => refused(

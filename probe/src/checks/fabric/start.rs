@@ -4,8 +4,9 @@ use std::time::Instant;
 
 use efa_gda::fabric::{EFA_DIRECT, Error, Info, Library, Query, Version};
 
-use super::{Session, failed, missing, refused, seen};
+use super::{Session, refused};
 use crate::check::{Answers, Check, Nature, Outcome, Trouble, Unit};
+use crate::checks::session::{failed, missing, seen};
 use crate::cli::Op;
 use crate::report::{Kind, Who};
 
@@ -38,7 +39,7 @@ fn loads(session: &mut Session) -> Answers {
             if session.request.soft && library.version() >= FIRST_WITH_ORDER {
                 prefer_software_adapter();
             }
-            session.library = Some(library);
+            session.start.library = Some(library);
             Outcome::pass(path).into()
         }
         Err(error) => refused(
@@ -62,17 +63,17 @@ fn prefer_software_adapter() {
 }
 
 fn version(session: &mut Session) -> Answers {
-    let Some(library) = &session.library else { return missing("libfabric") };
+    let Some(library) = &session.start.library else { return missing("libfabric") };
     let (version, api) = (library.version(), library.api_version());
     Outcome::pass(format!("libfabric {version}, used at API {api}")).into()
 }
 
 fn provider(session: &mut Session) -> Answers {
-    let Some(library) = &session.library else { return missing("libfabric") };
+    let Some(library) = &session.start.library else { return missing("libfabric") };
     let begin = Instant::now();
     // Bytes inside RDMA writes need 128-byte entries; everything else goes by the default.
     let found = Query::new().wide_entries(session.request.put.op == Op::InlineWrite).find(library);
-    session.started = Some(begin.elapsed());
+    session.start.took = Some(begin.elapsed());
     let answer = match &found {
         Ok(infos) => {
             let first = infos.first().map(Info::provider_version);
@@ -91,7 +92,7 @@ fn provider(session: &mut Session) -> Answers {
             Who::Image,
         ),
     };
-    session.lookup = Some(found);
+    session.start.lookup = Some(found);
     answer
 }
 
@@ -114,10 +115,10 @@ fn no_software_adapter(error: &Error) -> Answers {
 }
 
 fn direct(session: &mut Session) -> Answers {
-    match session.lookup.take() {
+    match session.start.lookup.take() {
         Some(Ok(infos)) => {
-            session.infos = infos;
-            Outcome::pass(format!("{EFA_DIRECT} on {}", names(&session.infos).join(", "))).into()
+            session.start.infos = infos;
+            Outcome::pass(format!("{EFA_DIRECT} on {}", names(&session.start.infos).join(", "))).into()
         }
         Some(Err(error)) => refused(
             &error,
@@ -134,13 +135,13 @@ fn names(infos: &[Info]) -> Vec<String> {
 }
 
 fn chosen(session: &mut Session) -> Answers {
-    let found = names(&session.infos);
+    let found = names(&session.start.infos);
     let Some(wanted) = session.request.device.clone() else {
         return Outcome::pass(format!("all {} of them", found.len())).into();
     };
-    session.infos.retain(|info| info.is_called(&wanted));
-    if !session.infos.is_empty() {
-        return Outcome::pass(names(&session.infos).join(", ")).into();
+    session.start.infos.retain(|info| info.is_called(&wanted));
+    if !session.start.infos.is_empty() {
+        return Outcome::pass(names(&session.start.infos).join(", ")).into();
     }
     Outcome::Fail(Trouble {
         observed: format!("no adapter is called {wanted}; found: {}", found.join(", ")),

@@ -1,16 +1,21 @@
 //! Bytes moved through the queues by the device code, in the host executor: from the first store to
 //! the send queue to every byte compared.
 
+mod moving;
+mod pattern;
+mod plant;
+
+use std::marker::PhantomData;
 use std::time::Duration;
 
 use efa_gda::doorbell::{Ringer, RingerOptions, Rung, RungChoice};
 use efa_gda::executor::host;
-use efa_gda::fabric::{Error, MemoryRegion, RemoteRegion};
-use efa_gda::queue::{CloseError, MappedQueue, Put as QueuePut, PutError};
+use efa_gda::fabric::RemoteRegion;
+use efa_gda::queue::{CloseError, MappedQueue, Put as QueuePut, PutError, Region as _};
 use efa_gda::wire::RemoteKey;
 
-use super::moving::{Memory, bound, corrupted, move_bytes, put_failed};
-use super::{Session, failed, missing, plant};
+use self::moving::{Memory, bound, corrupted, move_bytes, put_failed};
+use super::session::{Layer, Session, failed, missing};
 use crate::check::{Answers, Check, Nature, Outcome, SOFTWARE_ADAPTER, Unit};
 use crate::cli::Op;
 use crate::report::{Kind, Put, Who};
@@ -20,47 +25,53 @@ use crate::softefa_checker::Checker;
 const WRONG: u32 = 0x00ff_0000;
 
 /// The checks of this category.
-pub(crate) static CHECKS: &[Unit<Session>] = &[
-    unit("QUE-005", "The queues map for the host", &["QUE-001", "QUE-002", "QUE-003", "GDA-005"], maps),
-    unit("QUE-006", "The host can write to the send queue", &["QUE-005"], writes),
-    unit("QUE-007", "The host can write to the doorbell", &["QUE-005"], rings),
-    unit("QUE-008", "Somebody rings for the queue", &["QUE-006", "QUE-007"], takes_rung),
-    unit("PUT-001", "A doorbell brings a completion", &["QUE-008", "GDA-006"], completes),
-    unit("PUT-002", "Every byte of the put arrives", &["PUT-001"], arrives),
-    unit("PUT-003", "The adapter saw no rule broken", &["QUE-005"], no_violation),
-    unit("PUT-004", "A wrong rkey comes back as an error completion", &["PUT-001"], wrong_key),
-    unit("PUT-005", "Everything closes", &["FAB-004"], closes),
-];
+pub(crate) fn checks<L: Layer>() -> &'static [Unit<Session<L>>] {
+    Of::<L>::CHECKS
+}
 
-const fn unit(
+/// Carries the checks over a layer.
+struct Of<L>(PhantomData<L>);
+
+impl<L: Layer> Of<L> {
+    const CHECKS: &'static [Unit<Session<L>>] = &[
+        unit(
+            "QUE-005",
+            "The queues map for the host",
+            &["QUE-001", "QUE-002", "QUE-003", "GDA-005", "VRB-013"],
+            maps,
+        ),
+        unit("QUE-006", "The host can write to the send queue", &["QUE-005"], writes),
+        unit("QUE-007", "The host can write to the doorbell", &["QUE-005"], rings),
+        unit("QUE-008", "Somebody rings for the queue", &["QUE-006", "QUE-007"], takes_rung),
+        unit("PUT-001", "A doorbell brings a completion", &["QUE-008", "GDA-006"], completes),
+        unit("PUT-002", "Every byte of the put arrives", &["PUT-001"], arrives),
+        unit("PUT-003", "The adapter saw no rule broken", &["QUE-005"], no_violation),
+        unit("PUT-004", "A wrong rkey comes back as an error completion", &["PUT-001"], wrong_key),
+        unit("PUT-005", "Everything closes", &["FAB-004", "VRB-005"], closes),
+    ];
+}
+
+const fn unit<L: Layer>(
     code: &'static str,
     title: &'static str,
     needs: &'static [&'static str],
-    run: fn(&mut Session) -> Answers,
-) -> Unit<Session> {
+    run: fn(&mut Session<L>) -> Answers,
+) -> Unit<Session<L>> {
     Unit { check: Check { code, title, kind: Kind::Proven, nature: Nature::Any, needs }, run }
 }
 
-fn maps(session: &mut Session) -> Answers {
-    let rig = &mut session.rig;
-    let (Some(endpoint), Some(ops)) = (rig.endpoint.take(), &rig.ops) else { return missing("the endpoint") };
-    match MappedQueue::new(endpoint, ops) {
+fn maps<L: Layer>(session: &mut Session<L>) -> Answers {
+    match L::map(&mut session.rig) {
         Ok(queue) => {
             let observed = format!("queue pair {}", queue.number().get());
-            rig.queue = Some(queue);
+            session.rig.queue = Some(queue);
             Outcome::pass(observed).into()
         }
-        Err(error) => failed(
-            error.to_string(),
-            "a queue that the host's device code can use",
-            "what libfabric mapped for itself is what the host's device code works on",
-            "report it with the provider's version",
-            Who::Image,
-        ),
+        Err(answers) => answers,
     }
 }
 
-fn writes(session: &mut Session) -> Answers {
+fn writes<L: Layer>(session: &mut Session<L>) -> Answers {
     let Some(queue) = &session.rig.queue else { return missing("the queue") };
     // Of the second lap's phase, so that no adapter takes it for an entry of this lap; no doorbell
     // follows, and the first request writes all of the slot again.
@@ -70,7 +81,7 @@ fn writes(session: &mut Session) -> Answers {
     Outcome::pass("slot 0 took an entry").into()
 }
 
-fn rings(session: &mut Session) -> Answers {
+fn rings<L: Layer>(session: &mut Session<L>) -> Answers {
     let Some(queue) = &session.rig.queue else { return missing("the queue") };
     // The producer counter of a queue that has posted nothing: moves nothing.
     // SAFETY: the queue's doorbell lives as long as `queue`, which nobody else uses.
@@ -78,7 +89,7 @@ fn rings(session: &mut Session) -> Answers {
     Outcome::pass("the doorbell took the value 0").into()
 }
 
-fn takes_rung(session: &mut Session) -> Answers {
+fn takes_rung<L: Layer>(session: &mut Session<L>) -> Answers {
     let choice = RungChoice::from(session.request.doorbell);
     let Some(queue) = &mut session.rig.queue else { return missing("the queue") };
     // The host reaches everything that it mapped, so the first candidate is the one.
@@ -105,7 +116,7 @@ fn takes_rung(session: &mut Session) -> Answers {
     }
 }
 
-fn completes(session: &mut Session) -> Answers {
+fn completes<L: Layer>(session: &mut Session<L>) -> Answers {
     let Some(peer) = session.rig.peer else { return missing("the peer") };
     let memory = match Memory::register(session, Op::Write, 64) {
         Ok(memory) => memory,
@@ -120,7 +131,7 @@ fn completes(session: &mut Session) -> Answers {
     }
 }
 
-fn arrives(session: &mut Session) -> Answers {
+fn arrives<L: Layer>(session: &mut Session<L>) -> Answers {
     let request = session.request.put;
     let Some(peer) = session.rig.peer else { return missing("the peer") };
     let moved = move_bytes(session, request, peer);
@@ -154,7 +165,7 @@ fn arrives(session: &mut Session) -> Answers {
         doorbell: rung.name().to_owned(),
         lost: rung.lost().map(str::to_owned),
         executor: "host".to_owned(),
-        adapter: session.rig.info.as_ref().map(|info| info.domain_name().into_owned()).unwrap_or_default(),
+        adapter: session.rig.objects.adapter(),
         // Nothing took any time where nothing was posted.
         microseconds: u64::try_from(moved.took.as_micros()).ok().filter(|_| !moved.took.is_zero()),
         violations,
@@ -163,12 +174,16 @@ fn arrives(session: &mut Session) -> Answers {
 }
 
 /// The software adapter's checker; the reason where there is none.
-fn checker(session: &Session) -> Result<Checker, String> {
-    let provider = session.request.provider.as_ref().ok_or("only the software adapter tells")?;
+fn checker<L: Layer>(session: &Session<L>) -> Result<Checker, String> {
+    let provider = session
+        .request
+        .provider
+        .as_ref()
+        .ok_or("softefa run tells it at its end, on stderr and by its exit status")?;
     Checker::of(provider)
 }
 
-fn no_violation(session: &mut Session) -> Answers {
+fn no_violation<L: Layer>(session: &mut Session<L>) -> Answers {
     if !session.request.soft {
         return Outcome::Skip(SOFTWARE_ADAPTER.to_owned(), "only the software adapter tells".to_owned())
             .into();
@@ -189,7 +204,7 @@ fn no_violation(session: &mut Session) -> Answers {
     )
 }
 
-fn wrong_key(session: &mut Session) -> Answers {
+fn wrong_key<L: Layer>(session: &mut Session<L>) -> Answers {
     if session.request.put.plant.is_some() {
         return Outcome::unknown("the queue was broken on purpose").into();
     }
@@ -217,38 +232,29 @@ fn wrong_key(session: &mut Session) -> Answers {
     }
 }
 
-fn closes(session: &mut Session) -> Answers {
+fn closes<L: Layer>(session: &mut Session<L>) -> Answers {
     let rig = &mut session.rig;
-    rig.ops = None;
     let mut answers: Vec<String> = Vec::new();
-    let mut note = |what: &str, result: Option<Result<(), Error>>| {
-        if let Some(Err(error)) = result {
-            answers.push(format!("{what}: {error}"));
-        }
-    };
-    let queue = rig.queue.take().map(|queue| match queue.close() {
+    let closed = rig.queue.take().map(|queue| match queue.close() {
         Ok(()) => Ok(()),
         Err(CloseError::Destroy(error)) => Err(error),
-        // What is in flight is flushed with the endpoint.
+        // What is in flight is flushed with the queue pair.
         Err(CloseError::Busy { queue, .. }) => queue.destroy(),
         Err(_) => Ok(()),
     });
-    note("queue", queue);
+    if let Some(Err(error)) = closed {
+        answers.push(format!("queue: {error}"));
+    }
     rig.ringer = None;
-    note("endpoint", rig.endpoint.take().map(|endpoint| endpoint.close()));
-    note("memory region", rig.region.take().map(MemoryRegion::close));
-    note("completion queue", rig.completions.take().map(|one| one.close()));
-    note("address vector", rig.addresses.take().map(|one| one.close()));
-    note("domain", rig.domain.take().map(|one| one.close()));
-    note("fabric", rig.fabric.take().map(|one| one.close()));
+    answers.extend(rig.objects.close());
     if answers.is_empty() {
-        return Outcome::pass("queue, memory, domain and fabric").into();
+        return Outcome::pass(L::CLOSES).into();
     }
     failed(
         answers.join("; "),
-        "fi_close succeeds on everything, children first",
+        "everything closes, children first",
         "what does not close leaks queues and locked memory in a program that runs long",
-        "report it with the provider's version",
+        "report it with the library's version",
         Who::Image,
     )
 }

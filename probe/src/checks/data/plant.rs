@@ -4,14 +4,14 @@
 use std::time::{Duration, Instant};
 
 use efa_gda::executor::host::{self, EntrySpec};
-use efa_gda::queue::MappedQueue;
+use efa_gda::queue::{Backing, MappedQueue};
 use efa_gda::wire::Peer;
 use efa_gda_sys::device::efa_gda_peer;
 
 use crate::cli::Plant;
 
 /// Breaks a rule on a queue with nothing in flight. The queue is of no use after that.
-pub(crate) fn plant(plant: Plant, queue: &MappedQueue, peer: Peer) {
+pub(crate) fn plant<B: Backing>(plant: Plant, queue: &MappedQueue<B>, peer: Peer) {
     let raw = queue.as_ptr().as_ptr();
     // SAFETY: the struct lives as long as `queue`; nobody posts meanwhile.
     let rung = unsafe { (&raw const (*raw).turn.rung).read_volatile() };

@@ -1,10 +1,12 @@
-//! Queue geometry: whether what the provider exposed keeps the rules of the rings.
+//! Queue geometry: whether what was exposed keeps the rules of the rings.
+
+use std::marker::PhantomData;
 
 use efa_gda::exposure::{
     CompletionRing, ExposureError, RawCompletionQueue, RawWorkQueue, ReceiveQueue, SendQueue,
 };
 
-use super::{Session, missing};
+use super::session::{Layer, Session, missing};
 use crate::check::{Answers, Check, Nature, Outcome, Trouble, Unit};
 use crate::report::{Geometry, Kind, Who};
 
@@ -12,24 +14,33 @@ use crate::report::{Geometry, Kind, Who};
 pub(crate) const LAST_GEOMETRY: &str = "QUE-003";
 
 /// The checks of this category.
-pub(crate) static CHECKS: &[Unit<Session>] = &[
-    unit("QUE-001", "The send queue's geometry is sound", &["GDA-003"], send),
-    unit("QUE-002", "The receive queue's geometry is sound", &["GDA-003"], receive),
-    unit("QUE-003", "The completion queue's geometry is sound", &["GDA-004"], completion),
-    unit(
-        "QUE-004",
-        "The completion queue holds what the send queue can have in flight",
-        &["QUE-001", "QUE-003"],
-        deep_enough,
-    ),
-];
+pub(crate) fn checks<L: Layer>() -> &'static [Unit<Session<L>>] {
+    Of::<L>::CHECKS
+}
 
-const fn unit(
+/// Carries the checks over a layer.
+struct Of<L>(PhantomData<L>);
+
+impl<L: Layer> Of<L> {
+    const CHECKS: &'static [Unit<Session<L>>] = &[
+        unit("QUE-001", "The send queue's geometry is sound", &["GDA-003", "VRB-011"], send),
+        unit("QUE-002", "The receive queue's geometry is sound", &["GDA-003", "VRB-011"], receive),
+        unit("QUE-003", "The completion queue's geometry is sound", &["GDA-004", "VRB-012"], completion),
+        unit(
+            "QUE-004",
+            "The completion queue holds what the send queue can have in flight",
+            &["QUE-001", "QUE-003"],
+            deep_enough,
+        ),
+    ];
+}
+
+const fn unit<L: Layer>(
     code: &'static str,
     title: &'static str,
     needs: &'static [&'static str],
-    run: fn(&mut Session) -> Answers,
-) -> Unit<Session> {
+    run: fn(&mut Session<L>) -> Answers,
+) -> Unit<Session<L>> {
     Unit { check: Check { code, title, kind: Kind::Declared, nature: Nature::Any, needs }, run }
 }
 
@@ -62,7 +73,7 @@ fn words(entries: u32, size: u32, batch: u32) -> String {
     format!("{entries} entries of {size} bytes, at most {batch} between two doorbells")
 }
 
-fn send(session: &mut Session) -> Answers {
+fn send<L: Layer>(session: &mut Session<L>) -> Answers {
     let Some(raw) = session.rig.send else { return missing("the send queue") };
     session.rig.queues.sq = Some(work_geometry(&raw, Some(0)));
     match SendQueue::new(raw) {
@@ -71,7 +82,7 @@ fn send(session: &mut Session) -> Answers {
     }
 }
 
-fn receive(session: &mut Session) -> Answers {
+fn receive<L: Layer>(session: &mut Session<L>) -> Answers {
     let Some(raw) = session.rig.receive else { return missing("the receive queue") };
     session.rig.queues.rq = Some(work_geometry(&raw, None));
     match ReceiveQueue::new(raw) {
@@ -84,7 +95,7 @@ fn completion_geometry(raw: &RawCompletionQueue) -> Geometry {
     Geometry { entry_size: raw.entry_size, num_entries: raw.num_entries, max_batch: None, phase: Some(1) }
 }
 
-fn completion(session: &mut Session) -> Answers {
+fn completion<L: Layer>(session: &mut Session<L>) -> Answers {
     let Some(raw) = session.rig.completion else { return missing("the completion queue") };
     session.rig.queues.cq = Some(completion_geometry(&raw));
     match CompletionRing::new(raw) {
@@ -93,7 +104,7 @@ fn completion(session: &mut Session) -> Answers {
     }
 }
 
-fn deep_enough(session: &mut Session) -> Answers {
+fn deep_enough<L: Layer>(session: &mut Session<L>) -> Answers {
     let (Some(send), Some(completion)) = (session.rig.send, session.rig.completion) else {
         return missing("the queues");
     };

@@ -4,15 +4,15 @@
 
 use std::time::{Duration, Instant};
 
-use efa_gda::fabric::{Access, Buffer, Error, MemoryRegion};
+use efa_gda::fabric::{Access, Buffer, Error};
 use efa_gda::queue::{
-    Arrival, Limit, MappedQueue, Put as QueuePut, PutError, QueueLimits, ReceiveError, ReceiveId, Received,
-    Receives,
+    Arrival, Backing, Limit, MappedQueue, Put as QueuePut, PutError, QueueLimits, ReceiveError, ReceiveId,
+    Received, Receives, Region as _,
 };
 use efa_gda::wire::{CompletionStatus, Peer};
 
+use super::super::session::{Layer, Region, Session, failed, missing, seen};
 use super::pattern::Pattern;
-use super::{Session, failed, missing, refused, seen};
 use crate::check::Answers;
 use crate::cli::Op;
 use crate::part::PutRequest;
@@ -34,20 +34,17 @@ const LONGEST_RECEIVE: u64 = u16::MAX as u64;
 
 /// Two regions, a source and a target, of one length.
 #[derive(Debug)]
-pub(super) struct Memory {
-    pub(super) source: MemoryRegion,
-    pub(super) target: MemoryRegion,
+pub(super) struct Memory<L: Layer> {
+    pub(super) source: Region<L>,
+    pub(super) target: Region<L>,
 }
 
-impl Memory {
+impl<L: Layer> Memory<L> {
     /// Registers both for what `op` does with them, and no more.
-    pub(super) fn register(session: &Session, op: Op, length: usize) -> Result<Self, Answers> {
-        let domain = session.rig.domain.as_ref().ok_or_else(|| missing("the domain"))?;
-        let buffer = |length: usize| Buffer::zeroed(length).ok_or_else(|| too_large(length as u64, 0));
+    pub(super) fn register(session: &Session<L>, op: Op, length: usize) -> Result<Self, Answers> {
         let register = |length: usize, access: Access| {
-            domain.register(buffer(length)?, access).map_err(|error| {
-                refused(&error, "memory that registers", "the bytes lie in registered memory", Who::Pod)
-            })
+            let buffer = Buffer::zeroed(length).ok_or_else(|| too_large(length as u64, 0))?;
+            session.rig.objects.register(buffer, access)
         };
         let (source, target) = match op {
             Op::Write | Op::InlineWrite => (Access::WRITE, Access::REMOTE_WRITE),
@@ -82,7 +79,7 @@ fn available() -> Option<u64> {
 }
 
 /// A bound for waits on `operations` of `bytes` in all, above the one for anything.
-pub(super) fn bound(session: &Session, bytes: u64, operations: u64) -> Duration {
+pub(super) fn bound<L: Layer>(session: &Session<L>, bytes: u64, operations: u64) -> Duration {
     let size = bytes / SLOWEST_BYTES_PER_MS + operations / SLOWEST_OPERATIONS_PER_MS;
     Duration::from_millis(session.request.wait.saturating_add(size))
 }
@@ -163,7 +160,7 @@ fn past_limit(op: Op, bytes: u64, limits: QueueLimits) -> Option<PutError> {
 }
 
 /// Operations between two comparisons.
-fn per_round(request: PutRequest, queue: &MappedQueue) -> u64 {
+fn per_round<B: Backing>(request: PutRequest, queue: &MappedQueue<B>) -> u64 {
     let limits = queue.limits();
     let by_bytes = ROUND_BYTES.checked_div(request.bytes).unwrap_or(u64::MAX).max(1);
     let most = match request.op {
@@ -178,7 +175,7 @@ fn per_round(request: PutRequest, queue: &MappedQueue) -> u64 {
 }
 
 /// Moves everything in rounds, and compares after each.
-pub(super) fn move_bytes(session: &mut Session, request: PutRequest, peer: Peer) -> MoveResult {
+pub(super) fn move_bytes<L: Layer>(session: &mut Session<L>, request: PutRequest, peer: Peer) -> MoveResult {
     let moved = Moved { completed: 0, took: Duration::ZERO, wrong: None };
     let Some(queue) = &session.rig.queue else { return Err((moved, missing("the queue"))) };
     if let Some(error) = past_limit(request.op, request.bytes, queue.limits()) {
@@ -217,15 +214,15 @@ struct Round {
 }
 
 /// What all rounds share.
-struct Moving {
+struct Moving<L: Layer> {
     request: PutRequest,
     peer: Peer,
-    memory: Memory,
+    memory: Memory<L>,
     moved: Moved,
 }
 
-impl Moving {
-    fn round(&mut self, session: &mut Session, round: Round) -> Result<(), Answers> {
+impl<L: Layer> Moving<L> {
+    fn round(&mut self, session: &mut Session<L>, round: Round) -> Result<(), Answers> {
         let total = round.operations * self.request.bytes;
         let timeout = bound(session, total, round.operations);
         // Filling, the wait, and comparing: three times the bound covers them.
@@ -239,7 +236,7 @@ impl Moving {
         let Some(queue) = &mut session.rig.queue else { return Err(missing("the queue")) };
         let receives = match self.request.op {
             Op::Send => true,
-            Op::WriteImm => queue.endpoint().writes_use_receives(),
+            Op::WriteImm => L::writes_use_receives(queue),
             _ => false,
         };
         let first = if receives { Some(self.post_receives(queue, round, timeout)?) } else { None };
@@ -276,7 +273,7 @@ impl Moving {
     }
 
     /// The requests of a round. Immediates count over all rounds.
-    fn put(&self, round: Round) -> QueuePut {
+    fn put(&self, round: Round) -> QueuePut<Region<L>> {
         let (source, target) = (&self.memory.source, &self.memory.target);
         let put = match self.request.op {
             Op::Write => QueuePut::write(self.peer, source, target.remote()),
@@ -298,7 +295,7 @@ impl Moving {
     /// A receive for each operation: of its length for sends, of nothing for writes.
     fn post_receives(
         &self,
-        queue: &mut MappedQueue,
+        queue: &mut MappedQueue<L::Backing>,
         round: Round,
         timeout: Duration,
     ) -> Result<ReceiveId, Answers> {
@@ -313,7 +310,7 @@ impl Moving {
     /// What arrived, by operation: each once, whole, from this queue pair itself.
     fn arrivals(
         &self,
-        queue: &mut MappedQueue,
+        queue: &mut MappedQueue<L::Backing>,
         round: Round,
         timeout: Duration,
     ) -> Result<Vec<Received>, Answers> {
@@ -380,7 +377,13 @@ impl Moving {
 }
 
 fn internal(error: Error) -> Answers {
-    refused(&error, "memory that is as long as it was", "it is the probe's own", Who::Code)
+    failed(
+        seen(&error, error.hint()),
+        "memory that is as long as it was",
+        "it is the probe's own",
+        error.hint(),
+        Who::Code,
+    )
 }
 
 /// What a receive's error means to whoever runs the probe.

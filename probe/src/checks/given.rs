@@ -1,0 +1,62 @@
+//! Memory that is given to the adapter by its descriptor, for completions to arrive in.
+
+use std::fs::File;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+/// Entries of the completion queue that is opened in given memory.
+pub(crate) const ENTRIES: u32 = 1024;
+/// The bytes that they take at most.
+pub(crate) const BYTES: u64 = 64 << 10;
+
+/// [`BYTES`] of it. The driver takes a dmabuf; the software adapter takes any memory that has a
+/// descriptor.
+pub(crate) fn memory(soft: bool) -> std::io::Result<OwnedFd> {
+    if soft { memory_file() } else { dmabuf() }
+}
+
+/// Zeroed memory with a descriptor, sealed against shrinking, which udmabuf asks for.
+fn memory_file() -> std::io::Result<OwnedFd> {
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    // SAFETY: the name is a string; the answer is checked.
+    let fd = unsafe { libc::memfd_create(c"gda-probe".as_ptr(), flags) };
+    if fd < 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: a descriptor that was just made, and that nobody else has.
+    let file = unsafe { File::from_raw_fd(fd) };
+    file.set_len(BYTES)?;
+    // SAFETY: the file's own descriptor; the command takes a number.
+    if unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) } < 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    Ok(file.into())
+}
+
+/// `struct udmabuf_create` of `linux/udmabuf.h`.
+#[repr(C)]
+struct UdmabufCreate {
+    memfd: u32,
+    flags: u32,
+    offset: u64,
+    size: u64,
+}
+
+/// `UDMABUF_CREATE`: _IOW('u', 0x42, struct udmabuf_create).
+const UDMABUF_CREATE: u64 = 1 << 30 | (size_of::<UdmabufCreate>() as u64) << 16 | (b'u' as u64) << 8 | 0x42;
+/// `UDMABUF_FLAGS_CLOEXEC`.
+const UDMABUF_FLAGS_CLOEXEC: u32 = 1;
+
+/// Host memory as a dmabuf, where the kernel makes one of it (`/dev/udmabuf`).
+fn dmabuf() -> std::io::Result<OwnedFd> {
+    let device = File::options().read(true).write(true).open("/dev/udmabuf")?;
+    let memory = memory_file()?;
+    let memfd = u32::try_from(memory.as_raw_fd()).unwrap_or(u32::MAX);
+    let create = UdmabufCreate { memfd, flags: UDMABUF_FLAGS_CLOEXEC, offset: 0, size: BYTES };
+    // SAFETY: the device's own command, with the struct that it reads.
+    let fd = unsafe { libc::ioctl(device.as_raw_fd(), UDMABUF_CREATE as _, &raw const create) };
+    if fd < 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: a descriptor that was just made, and that nobody else has; it holds the memory by itself.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}

@@ -1,0 +1,301 @@
+//! rdma-core's objects on one adapter, each made for real, and what it exposes of the queues.
+
+use std::os::fd::AsFd;
+
+use efa_gda::verbs::{
+    Access, Buffer, Capability, CompletionCounter, CompletionQueue, Counted, ExternalMemory, MemoryRegion,
+    ProtectionDomain, QueuePair, QueuePairOptions,
+};
+use efa_gda::wire::{EntrySize, QueueKey};
+
+use super::{Session, refused, unsolicited};
+use crate::check::{Answers, Check, Nature, Outcome, Trouble, Unit};
+use crate::checks::given;
+use crate::checks::session::{failed, missing};
+use crate::cli::Op;
+use crate::report::{Kind, Who};
+
+/// Completions asked for, and entries of each ring; fewer where the adapter has fewer.
+const COMPLETIONS: u32 = 4096;
+const ENTRIES: u32 = 1024;
+/// Bytes of the region that the registration check registers.
+const REGION: usize = 64 << 10;
+/// Any number will do: peers are told.
+const KEY: QueueKey = QueueKey::new(0x6da0);
+
+/// The checks of this category.
+pub(crate) static CHECKS: &[Unit<Session>] = &[
+    unit("VRB-005", "The device opens", Kind::Proven, &["VRB-004"], opens),
+    unit("VRB-006", "The adapter has an active port and an address", Kind::Declared, &["VRB-005"], port),
+    unit("VRB-007", "A protection domain is allocated", Kind::Proven, &["VRB-005"], domain),
+    unit("VRB-008", "A completion queue is created", Kind::Proven, &["VRB-005"], completion_queue),
+    unit("VRB-009", "Memory registers through rdma-core", Kind::Proven, &["VRB-007"], memory),
+    unit("VRB-010", "A queue pair becomes ready", Kind::Proven, &["VRB-007", "VRB-008"], queue_pair),
+    unit("VRB-011", "efadv_query_qp_wqs answers", Kind::Proven, &["VRB-002", "VRB-010"], work_queues),
+    unit("VRB-012", "efadv_query_cq answers", Kind::Proven, &["VRB-002", "VRB-008"], completion_ring),
+    unit("VRB-013", "An address handle leads to the adapter", Kind::Proven, &["VRB-006", "VRB-010"], peer),
+    unit("VRB-014", "Completion counters attach", Kind::Proven, &["VRB-007", "VRB-008"], counter),
+    unit("VRB-015", "A completion queue is created in given memory", Kind::Proven, &["VRB-005"], external),
+];
+
+const fn unit(
+    code: &'static str,
+    title: &'static str,
+    kind: Kind,
+    needs: &'static [&'static str],
+    run: fn(&mut Session) -> Answers,
+) -> Unit<Session> {
+    Unit { check: Check { code, title, kind, nature: Nature::Any, needs }, run }
+}
+
+fn opens(session: &mut Session) -> Answers {
+    let Some(device) = &session.rig.objects.device else { return missing("the device") };
+    match device.open() {
+        Ok(context) => {
+            let (vendor, part) = context.attributes().pci;
+            session.rig.objects.context = Some(context);
+            Outcome::pass(format!("PCI {vendor:04x}:{part:04x}")).into()
+        }
+        Err(error) => refused(
+            &error,
+            "ibv_open_device and efadv_query_device succeed",
+            "it opens the adapter's node in /dev/infiniband",
+            Who::Pod,
+        ),
+    }
+}
+
+fn port(session: &mut Session) -> Answers {
+    let Some(context) = &session.rig.objects.context else { return missing("the device") };
+    match context.port().and_then(|port| Ok((port, context.gid()?))) {
+        Ok((port, gid)) if port.active => {
+            Outcome::pass(format!("{gid}, messages of at most {} bytes", port.max_message)).into()
+        }
+        Ok((_, gid)) => failed(
+            format!("{gid}, and a port that is not active"),
+            "an active port",
+            "a port that is down carries nothing",
+            "look at the network interface of the adapter, and at dmesg on the host",
+            Who::Host,
+        ),
+        Err(error) => refused(
+            &error,
+            "ibv_query_port and ibv_query_gid succeed",
+            "peers reach an adapter by its GID",
+            Who::Host,
+        ),
+    }
+}
+
+fn domain(session: &mut Session) -> Answers {
+    let Some(context) = &session.rig.objects.context else { return missing("the device") };
+    match ProtectionDomain::allocate(context) {
+        Ok(domain) => {
+            session.rig.objects.domain = Some(domain);
+            Outcome::pass("allocated").into()
+        }
+        Err(error) => {
+            refused(&error, "ibv_alloc_pd succeeds", "everything else belongs to a domain", Who::Host)
+        }
+    }
+}
+
+fn completion_queue(session: &mut Session) -> Answers {
+    let Some(context) = &session.rig.objects.context else { return missing("the device") };
+    let entries = COMPLETIONS.min(context.attributes().max_completions);
+    match CompletionQueue::create(context, entries) {
+        Ok(completions) => {
+            session.rig.objects.completions = Some(completions);
+            Outcome::pass(format!("at least {entries} entries")).into()
+        }
+        Err(error) => refused(&error, "ibv_create_cq succeeds", "completions arrive there", Who::Host),
+    }
+}
+
+fn memory(session: &mut Session) -> Answers {
+    let Some(domain) = &session.rig.objects.domain else { return missing("the domain") };
+    let Some(buffer) = Buffer::zeroed(REGION) else {
+        return Outcome::unknown(format!("{REGION} bytes cannot be allocated")).into();
+    };
+    match MemoryRegion::register(domain, buffer, Access::ALL) {
+        Ok(region) => {
+            let (local, remote) = (region.local_key().get(), region.remote_key().get());
+            session.rig.objects.region = Some(region);
+            Outcome::pass(format!("{REGION} bytes, lkey {local:#x}, rkey {remote:#x}")).into()
+        }
+        Err(error) => refused(
+            &error,
+            "ibv_reg_mr succeeds",
+            "the adapter reads and writes registered memory only; pages are locked for it",
+            Who::Pod,
+        ),
+    }
+}
+
+fn queue_pair(session: &mut Session) -> Answers {
+    let objects = &session.rig.objects;
+    let (Some(context), Some(domain), Some(completions)) =
+        (&objects.context, &objects.domain, &objects.completions)
+    else {
+        return missing("the domain");
+    };
+    let wide = session.request.put.op == Op::InlineWrite;
+    let has = context.attributes();
+    let options = QueuePairOptions::new()
+        .send_entries(ENTRIES.min(has.max_send_entries))
+        .receive_entries(ENTRIES.min(has.max_receive_entries))
+        // Bytes inside RDMA writes need 128-byte entries; everything else does without.
+        .entry_size(if wide { EntrySize::B128 } else { EntrySize::B64 })
+        .unsolicited_writes(unsolicited(context));
+    let made =
+        QueuePair::create(domain, completions, completions, &options).and_then(|pair| pair.activate(KEY));
+    match made {
+        Ok(pair) => {
+            let observed = format!("queue pair {}", pair.number().get());
+            session.rig.objects.pair = Some(pair);
+            Outcome::pass(observed).into()
+        }
+        Err(error) => refused(
+            &error,
+            "efadv_create_qp_ex and ibv_modify_qp succeed",
+            "its rings and its doorbell are what a GPU is to reach",
+            Who::Host,
+        ),
+    }
+}
+
+const EXPOSES: &str = "it says where the queue lies and how it is laid out";
+
+fn work_queues(session: &mut Session) -> Answers {
+    let Some(pair) = &session.rig.objects.pair else { return missing("the queue pair") };
+    match pair.query() {
+        Ok((send, receive)) => {
+            session.rig.send = Some(send);
+            session.rig.receive = Some(receive);
+            Outcome::pass("rdma-core exposes the send and the receive queue").into()
+        }
+        Err(error) => refused(&error, "efadv_query_qp_wqs succeeds", EXPOSES, Who::Host),
+    }
+}
+
+fn completion_ring(session: &mut Session) -> Answers {
+    let Some(completions) = &session.rig.objects.completions else { return missing("the completion queue") };
+    match completions.query() {
+        Ok(queue) => {
+            session.rig.completion = Some(queue);
+            Outcome::pass("rdma-core exposes the completion queue").into()
+        }
+        Err(error) => refused(&error, "efadv_query_cq succeeds", EXPOSES, Who::Host),
+    }
+}
+
+fn peer(session: &mut Session) -> Answers {
+    let Some(pair) = &mut session.rig.objects.pair else { return missing("the queue pair") };
+    match pair.address().and_then(|address| pair.peer(&address)) {
+        Ok(peer) => {
+            session.rig.peer = Some(peer);
+            let observed = format!(
+                "address handle {}, queue pair {}, queue key {:#x}",
+                peer.address_handle.get(),
+                peer.queue_pair.get(),
+                peer.queue_key.get()
+            );
+            Outcome::pass(observed).into()
+        }
+        Err(error) => refused(
+            &error,
+            "ibv_create_ah and efadv_query_ah succeed",
+            "an entry names its target by this handle",
+            Who::Host,
+        ),
+    }
+}
+
+/// Something that a queue can do without, at a cost.
+fn optional(error: &efa_gda::verbs::Error, required: &str, why: &str) -> Answers {
+    Outcome::Warn(Trouble {
+        observed: crate::checks::session::seen(error, error.hint()),
+        required: required.to_owned(),
+        why: why.to_owned(),
+        fix: error.hint().to_owned(),
+        who: Who::Host,
+    })
+    .into()
+}
+
+/// A counter on a queue pair of its own, which goes with the check.
+fn counter(session: &mut Session) -> Answers {
+    let objects = &session.rig.objects;
+    let (Some(context), Some(domain), Some(completions)) =
+        (&objects.context, &objects.domain, &objects.completions)
+    else {
+        return missing("the domain");
+    };
+    let attached = CompletionCounter::limits(context).and_then(|limits| {
+        let counter = CompletionCounter::create(context)?;
+        let options = QueuePairOptions::new().send_entries(16).receive_entries(16);
+        let mut pair = QueuePair::create(domain, completions, completions, &options)?;
+        pair.attach(&counter, Counted::WRITE)?;
+        pair.close()?;
+        counter.completions()?;
+        counter.close()?;
+        Ok(limits)
+    });
+    match attached {
+        Ok(limits) => {
+            let (most, value) = (limits.max_counters, limits.max_value);
+            Outcome::pass(format!("{most} counters, each up to {value}")).into()
+        }
+        Err(error) => optional(
+            &error,
+            "efadv_create_comp_cntr and ibv_qp_attach_comp_cntr succeed",
+            "queues work without it: completions are read from the queue alone",
+        ),
+    }
+}
+
+fn external(session: &mut Session) -> Answers {
+    let Some(context) = &session.rig.objects.context else { return missing("the device") };
+    let memory = match given::memory(session.request.soft) {
+        Ok(memory) if context.attributes().has(Capability::ExternalCompletionQueue) => memory,
+        Err(why) if context.attributes().has(Capability::ExternalCompletionQueue) => {
+            return Outcome::unknown(format!("no memory to give: {why}")).into();
+        }
+        _ => {
+            return Outcome::Warn(Trouble {
+                observed: "not offered".to_owned(),
+                required: Capability::ExternalCompletionQueue.to_string(),
+                why: "queues work without it: completions lie in host memory that the driver allocates"
+                    .to_owned(),
+                fix: "use rdma-core 59 and kernel driver 2.17 or newer, where this is wanted".to_owned(),
+                who: Who::Host,
+            })
+            .into();
+        }
+    };
+    let given = ExternalMemory {
+        dmabuf: memory.as_fd(),
+        offset: 0,
+        length: given::BYTES,
+        buffer: std::ptr::null_mut(),
+    };
+    // SAFETY: the descriptor holds the memory, and the queue is closed before it goes, or the process is.
+    let made = unsafe { CompletionQueue::create_external(context, &given, given::ENTRIES) };
+    let closed = made.and_then(|queue| {
+        let raw = queue.query()?;
+        queue.close()?;
+        Ok(raw)
+    });
+    match closed {
+        Ok(raw) => Outcome::pass(format!("{} entries of {} bytes", raw.num_entries, raw.entry_size)).into(),
+        Err(error) => {
+            // Its memory may still be written to: it stays.
+            std::mem::forget(memory);
+            optional(
+                &error,
+                "efadv_create_cq, efadv_query_cq and ibv_destroy_cq succeed",
+                "completions in the GPU's own memory are read faster than across PCIe",
+            )
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! `--via verbs` on machines without an adapter. With one, it runs over the uverbs face
+//! (`scripts/realstack.sh`).
+
+mod support;
+
+use std::process::Command;
+
+use support::{Machine, check, document, output, probe, state, status};
+
+fn codes(document: &serde_json::Value) -> Vec<&str> {
+    let checks = document["checks"].as_array().expect("checks");
+    checks.iter().filter_map(|check| check["code"].as_str()).collect()
+}
+
+#[test]
+fn queues_are_looked_for_through_rdma_core_and_nothing_of_libfabric_is() {
+    let machine = Machine::new("verbs");
+    let mut command = probe(&["--json", "--via", "verbs", "--gpu", "none", "--root", machine.arg()]);
+    command.env("RDMA_CORE_LIBDIR", "/nonexistent");
+    let document = document(&output(&mut command));
+    assert_eq!(state(&document, "VRB-001"), "fail");
+    assert_eq!(check(&document, "PUT-002")["blocked_by"], "VRB-001");
+    assert!(!codes(&document).iter().any(|code| code.starts_with("FAB-") || code.starts_with("GDA-")));
+}
+
+#[test]
+fn where_libfabric_exposes_nothing_rdma_core_is_asked_and_nothing_is_moved_through_it() {
+    let machine = Machine::new("layers");
+    let mut command = probe(&["--json", "--gpu", "none", "--root", machine.arg()]);
+    command.env("LIBFABRIC_PATH", "/nonexistent").env("RDMA_CORE_LIBDIR", "/nonexistent");
+    let document = document(&output(&mut command));
+    assert_eq!(state(&document, "VRB-001"), "fail");
+    assert_eq!(check(&document, "VRB-011")["blocked_by"], "VRB-001");
+    assert_eq!(check(&document, "PUT-002")["blocked_by"], "LIB-001");
+}
+
+#[test]
+fn a_put_over_verbs_says_why_it_cannot_start() {
+    let mut command = probe(&["put", "--json", "--via", "verbs"]);
+    let output = output(command.env("RDMA_CORE_LIBDIR", "/nonexistent"));
+    assert_eq!((status(&output), state(&document(&output), "VRB-001")), (3, "fail"));
+}
+
+#[test]
+fn without_softefa_beside_it_the_probe_refuses_the_software_adapter_and_says_what_to_build() {
+    let machine = Machine::new("alone");
+    let alone = machine.path().join("a/b/gda-probe");
+    std::fs::create_dir_all(alone.parent().expect("a parent")).expect("directories");
+    std::fs::copy(env!("CARGO_BIN_EXE_gda-probe"), &alone).expect("a copy of the probe");
+    let mut command = Command::new(alone);
+    command.args(["check", "--soft", "--via", "verbs"]).env_remove("SOFTEFA_SOCKET");
+    let output = output(&mut command);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(status(&output), 2, "{text}");
+    assert!(text.contains("cargo build -p softefa-uverbs"), "{text}");
+}
