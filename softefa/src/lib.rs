@@ -4,5 +4,6 @@
 //! engine that executes what is posted, and the checker that names what hardware would hide. The
 //! other modules are *faces*, each thin over it, through which unmodified programs reach it.
 
+mod cuda;
 pub mod device;
 pub mod libfabric;

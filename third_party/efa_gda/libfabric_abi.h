@@ -54,6 +54,7 @@ static const uint64_t FI_INJECT = 1ULL << 25;
 static const uint64_t FI_TRANSMIT_COMPLETE = 1ULL << 27;
 static const uint64_t FI_DELIVERY_COMPLETE = 1ULL << 28;
 static const uint64_t FI_MR_DMABUF = 1ULL << 40;
+static const uint64_t FI_HMEM_DEVICE_ONLY = 1ULL << 46;
 static const uint64_t FI_HMEM = 1ULL << 47;
 static const uint64_t FI_LOCAL_COMM = 1ULL << 51;
 static const uint64_t FI_REMOTE_COMM = 1ULL << 52;

@@ -373,6 +373,11 @@ impl Adapter {
         self.shared.violations()
     }
 
+    /// Keeps a warning of a face's, beside the adapter's own.
+    pub fn warn(&self, warning: Warning) {
+        self.shared.warn(warning);
+    }
+
     /// Warnings, oldest first.
     pub fn warnings(&self) -> Vec<Warning> {
         self.shared.warnings()

@@ -220,6 +220,12 @@ pub enum Warning {
         /// The queue pair whose request it was.
         queue_pair: QueuePairNumber,
     },
+    /// Registered memory cannot be reached any more. Requests that touch it complete with the status
+    /// of a bad key.
+    MemoryUnreachable(
+        /// Where, and why.
+        String,
+    ),
 }
 
 impl fmt::Display for Warning {
@@ -240,6 +246,7 @@ impl fmt::Display for Warning {
                 "access to registered memory panicked for a request of QP {queue_pair}, which is in the error \
                  state now"
             ),
+            Self::MemoryUnreachable(why) => f.write_str(why),
         }
     }
 }

@@ -11,6 +11,7 @@
 //! | `SOFTEFA_BREAK` | a defect: `depth0`, `depth3`, `entry96`, `unaligned-doorbell`, `null-buffer`, `no-gda`, `dead-endpoint`, `crash-getinfo`, `hang-getinfo` |
 //! | `FI_EFA_USE_HW_CNTR` | 1: the process wants completion counters, as the real provider reads it (0) |
 //! | `SOFTEFA_HW_CNTR` | 1: with `FI_EFA_USE_HW_CNTR`, counters also for domains of an API below 2.5, where the real provider has none (0) |
+//! | `SOFTEFA_MR_DMABUF` | 1: dmabufs can be registered in domains of an API below 1.20 too (0) |
 //! | `SOFTEFA_LOG` | anything: say on stderr why something was refused |
 
 use std::env;
@@ -48,6 +49,8 @@ pub(crate) struct Config {
     pub(crate) counters: bool,
     /// `SOFTEFA_HW_CNTR`: they are there for domains of an API below 2.5 too.
     pub(crate) counters_for_old_api: bool,
+    /// `SOFTEFA_MR_DMABUF`: dmabufs can be registered whatever the API.
+    pub(crate) dmabuf_for_old_api: bool,
     /// `SOFTEFA_BREAK`.
     pub(crate) defect: Option<Defect>,
 }
@@ -89,6 +92,7 @@ impl Config {
             hmem: switch(&value, "SOFTEFA_HMEM")?,
             counters: value("FI_EFA_USE_HW_CNTR").is_some_and(|text| is_true(&text)),
             counters_for_old_api: switch(&value, "SOFTEFA_HW_CNTR")?,
+            dmabuf_for_old_api: switch(&value, "SOFTEFA_MR_DMABUF")?,
             defect: None,
         };
         if let Some(text) = value("SOFTEFA_PROV_VERSION") {

@@ -17,6 +17,7 @@ use super::adapters;
 use super::domain::{self, Domain};
 use super::ffi::{self, Code, Object, UNUSED};
 use super::mapping::Mapping;
+use super::mr;
 use super::uses::{Use, Uses};
 
 /// Entries where the application does not say (the real provider's EFA_DEF_CQ_SIZE).
@@ -157,11 +158,23 @@ pub(crate) unsafe extern "C" fn open_ext(
         }
         let fd = c_int::try_from(memory.fd).map_err(|_| Code::INVALID)?;
         let length = usize::try_from(memory.length).map_err(|_| Code::INVALID)?;
-        let ring = Mapping::new(fd, memory.offset, length)?.ring()?;
         let named = Some(Address(memory.buffer));
+        let backing = match Mapping::new(fd, memory.offset, length) {
+            Ok(mapping) => CompletionBacking::Given(mapping.ring()?),
+            // A GPU's, which is reached where the application says that it lies.
+            Err(Code::NOT_SUPPORTED) => {
+                let address = memory.buffer.addr() as u64;
+                let gpu = mr::gpu_memory(&domain.shared(), address, memory.length);
+                CompletionBacking::Through {
+                    memory: Arc::new(gpu.map_err(|_| Code::NOT_SUPPORTED)?),
+                    address,
+                }
+            }
+            Err(code) => return Err(code),
+        };
         // SAFETY: not null, and the application's attributes and place for the queue.
         unsafe {
-            let queue = create(domain, attr, CompletionBacking::Given(ring), named, context)?;
+            let queue = create(domain, attr, backing, named, context)?;
             ffi::store(cq, ffi::expose(queue))
         }
     })

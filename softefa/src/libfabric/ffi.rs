@@ -14,6 +14,7 @@ pub(crate) struct Code(c_int);
 impl Code {
     pub(crate) const AGAIN: Self = Self(libc::EAGAIN);
     pub(crate) const ADDRESS_NOT_AVAILABLE: Self = Self(libc::EADDRNOTAVAIL);
+    pub(crate) const BAD_ADDRESS: Self = Self(libc::EFAULT);
     pub(crate) const BAD_FLAGS: Self = Self(fi::FI_EBADFLAGS as c_int);
     pub(crate) const BAD_STATE: Self = Self(fi::FI_EOPBADSTATE as c_int);
     pub(crate) const BUSY: Self = Self(libc::EBUSY);

@@ -6,8 +6,10 @@ use std::sync::Arc;
 
 use efa_gda_sys::fi;
 
-use crate::device::{Access, HostMemory, Memory, MemoryKeys, MemoryRegionAttr};
+use crate::cuda::GpuMemory;
+use crate::device::{Access, HostMemory, Memory, MemoryKeys, MemoryRegionAttr, Warning};
 
+use super::config::Config;
 use super::domain::{Domain, Shared};
 use super::ffi::{self, Code, Object};
 use super::mapping::Mapping;
@@ -136,19 +138,30 @@ unsafe extern "C" fn regattr(
         // SAFETY: not null. The struct grew with the API version that the application asked for:
         // these fields are in all of them, and each is read by itself.
         let (access, context) = unsafe { ((*attr).access, (*attr).context) };
-        // SAFETY: `iface` exists in every API that has FI_HMEM, which the domain was opened with.
-        if domain.hmem && unsafe { (*attr).iface } != fi::FI_HMEM_SYSTEM {
+        // SAFETY: `iface` exists in every API that has FI_HMEM, which the domain was opened with;
+        // without, everything is the system's, as in the real provider.
+        let kind = if domain.hmem { unsafe { (*attr).iface } } else { fi::FI_HMEM_SYSTEM };
+        if kind != fi::FI_HMEM_SYSTEM && kind != fi::FI_HMEM_CUDA {
             return Err(Code::NOT_PROVIDED);
         }
-        let request = if flags == fi::FI_MR_DMABUF && domain.api >= DMABUF {
+        // Every GPU's memory is the device's alone to the real provider too, so this says nothing.
+        let flags = flags & !fi::FI_HMEM_DEVICE_ONLY;
+        let lifted = Config::get().is_ok_and(|config| config.dmabuf_for_old_api);
+        let request = if flags == fi::FI_MR_DMABUF && (domain.api >= DMABUF || lifted) {
             // SAFETY: with this flag the application gives a dmabuf here.
-            unsafe { dmabuf((*attr).__bindgen_anon_1.dmabuf, access, context) }?
+            unsafe { dmabuf(&domain, (*attr).__bindgen_anon_1.dmabuf, access, context) }?
         } else {
             refuse_flags(flags)?;
             // SAFETY: without that flag it gives a vector of `iov_count` parts.
             let part = unsafe { only_part((*attr).__bindgen_anon_1.mr_iov, (*attr).iov_count) }?;
-            // SAFETY: libfabric's contract for registered memory.
-            unsafe { host(part.iov_base, part.iov_len, access, context) }?
+            if kind == fi::FI_HMEM_CUDA {
+                let (address, length) = (part.iov_base.addr() as u64, part.iov_len as u64);
+                let memory = Arc::new(gpu_memory(&domain, address, length)?);
+                Request { address, length, access, memory, context }
+            } else {
+                // SAFETY: libfabric's contract for registered memory.
+                unsafe { host(part.iov_base, part.iov_len, access, context) }?
+            }
         };
         // SAFETY: libfabric's contract: an open domain, and a place for the region.
         unsafe { register(fid, request, mr) }
@@ -176,6 +189,12 @@ unsafe fn only_part(iov: *const fi::iovec, count: usize) -> Result<fi::iovec, Co
 /// as memory that an adapter may access at any time.
 unsafe fn host(buf: *const c_void, len: usize, access: u64, context: *mut c_void) -> Result<Request, Code> {
     let start = NonNull::new(buf.cast::<u8>().cast_mut()).ok_or(Code::INVALID)?;
+    if !is_readable(buf, len) {
+        ffi::log(format_args!(
+            "{len} bytes at {buf:p} cannot be read by the processor; memory of a GPU is registered with fi_mr_regattr"
+        ));
+        return Err(Code::BAD_ADDRESS);
+    }
     Ok(Request {
         address: buf.addr() as u64,
         length: len as u64,
@@ -186,9 +205,46 @@ unsafe fn host(buf: *const c_void, len: usize, access: u64, context: *mut c_void
     })
 }
 
+/// Whether the first and the last byte are there: a GPU's address here would end the process later,
+/// in the adapter's thread, where hardware's driver refuses to pin it.
+fn is_readable(buf: *const c_void, len: usize) -> bool {
+    let Some(last) = len.checked_sub(1) else { return true };
+    [buf, buf.wrapping_byte_add(last)].into_iter().all(|place| {
+        let mut byte = 0_u8;
+        let to = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+        let from = libc::iovec { iov_base: place.cast_mut(), iov_len: 1 };
+        // SAFETY: reads at most one byte into `byte`; an address that is not there is an error. Where
+        // the call itself is forbidden, nothing is known.
+        let read = unsafe { libc::process_vm_readv(libc::getpid(), &to, 1, &from, 1, 0) };
+        read >= 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::EFAULT)
+    })
+}
+
+/// A range of a GPU's memory, where it is one.
+///
+/// # Errors
+/// [`Code::NOT_PROVIDED`] where it is none, or CUDA cannot be asked; the words go to the log.
+pub(crate) fn gpu_memory(domain: &Shared, address: u64, length: u64) -> Result<GpuMemory, Code> {
+    let adapter = Arc::downgrade(&domain.adapter);
+    let report = move |why: String| {
+        ffi::log(format_args!("{why}"));
+        if let Some(adapter) = adapter.upgrade() {
+            adapter.warn(Warning::MemoryUnreachable(why));
+        }
+    };
+    GpuMemory::new(address, length, Box::new(report)).map_err(|why| {
+        ffi::log(format_args!("{why}"));
+        Code::NOT_PROVIDED
+    })
+}
+
+/// A file that the processor can map, or one of a GPU's, which is then reached at the address that
+/// the application gives it: what its descriptor leads to cannot be seen from here.
+///
 /// # Safety
 /// `dmabuf` is null or readable.
 unsafe fn dmabuf(
+    domain: &Shared,
     dmabuf: *const fi::fi_mr_dmabuf,
     access: u64,
     context: *mut c_void,
@@ -198,10 +254,17 @@ unsafe fn dmabuf(
     }
     // SAFETY: not null, so readable by the caller's contract.
     let part = unsafe { dmabuf.read() };
-    let mapping = Mapping::new(part.fd, part.offset, part.len)?;
     // Entries name the memory by where the application says that it lies.
     let address = (part.base_addr.addr() as u64).wrapping_add(part.offset);
-    Ok(Request { address, length: part.len as u64, access, memory: Arc::new(mapping.at(address)), context })
+    let length = part.len as u64;
+    let memory: Arc<dyn Memory> = match Mapping::new(part.fd, part.offset, part.len) {
+        Ok(mapping) => Arc::new(mapping.at(address)),
+        Err(Code::NOT_SUPPORTED) => {
+            Arc::new(gpu_memory(domain, address, length).map_err(|_| Code::NOT_SUPPORTED)?)
+        }
+        Err(code) => return Err(code),
+    };
+    Ok(Request { address, length, access, memory, context })
 }
 
 /// # Safety

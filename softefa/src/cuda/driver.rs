@@ -1,0 +1,268 @@
+//! CUDA's driver, opened at run time: the few calls that copies need. No rule of the adapter's.
+
+use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
+use std::fmt;
+use std::ptr;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+/// `CUresult` 0 and the one of a stream that is not done.
+const SUCCESS: c_int = 0;
+const NOT_READY: c_int = 600;
+/// `CU_STREAM_NON_BLOCKING`: no order with the stream that applications use by default.
+const NON_BLOCKING: c_uint = 1;
+/// `CU_MEMHOSTALLOC_PORTABLE`.
+const PORTABLE: c_uint = 1;
+/// `CUpointer_attribute` and `CUmemorytype`.
+const MEMORY_TYPE: c_int = 2;
+const DEVICE_ORDINAL: c_int = 9;
+const RANGE_START: c_int = 11;
+const RANGE_SIZE: c_int = 12;
+const TYPE_DEVICE: c_uint = 2;
+
+type Handle = *mut c_void;
+
+/// A call of the driver's that failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Failure {
+    pub(super) call: &'static str,
+    pub(super) code: c_int,
+    pub(super) name: String,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} answered {} ({})", self.call, self.name, self.code)
+    }
+}
+
+/// libcuda, open for the life of the process.
+pub(super) struct Driver {
+    init: unsafe extern "C" fn(c_uint) -> c_int,
+    device_get: unsafe extern "C" fn(*mut c_int, c_int) -> c_int,
+    primary_retain: unsafe extern "C" fn(*mut Handle, c_int) -> c_int,
+    push_current: unsafe extern "C" fn(Handle) -> c_int,
+    pop_current: unsafe extern "C" fn(*mut Handle) -> c_int,
+    stream_create: unsafe extern "C" fn(*mut Handle, c_uint) -> c_int,
+    stream_query: unsafe extern "C" fn(Handle) -> c_int,
+    host_alloc: unsafe extern "C" fn(*mut *mut c_void, usize, c_uint) -> c_int,
+    to_device: unsafe extern "C" fn(u64, *const c_void, usize, Handle) -> c_int,
+    to_host: unsafe extern "C" fn(*mut c_void, u64, usize, Handle) -> c_int,
+    pointer_attribute: unsafe extern "C" fn(*mut c_void, c_int, u64) -> c_int,
+    error_name: unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int,
+}
+
+/// Where a GPU's allocation lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Allocation {
+    pub(super) ordinal: c_int,
+    pub(super) start: u64,
+    pub(super) length: u64,
+}
+
+impl Driver {
+    /// The driver of this process, opened on first use, or why there is none. `SOFTEFA_LIBCUDA` names
+    /// another file than the loader's `libcuda.so.1`.
+    pub(super) fn get() -> Result<&'static Self, &'static str> {
+        static DRIVER: OnceLock<Result<Driver, String>> = OnceLock::new();
+        let open = || {
+            let file = std::env::var("SOFTEFA_LIBCUDA").unwrap_or_else(|_| "libcuda.so.1".into());
+            let driver = Self::open(&file)?;
+            // SAFETY: no flags are defined; may be called again after others did.
+            driver.check("cuInit", unsafe { (driver.init)(0) }).map_err(|failure| failure.to_string())?;
+            Ok(driver)
+        };
+        DRIVER.get_or_init(open).as_ref().map_err(String::as_str)
+    }
+
+    fn open(file: &str) -> Result<Self, String> {
+        let name = CString::new(file).map_err(|_| "the name of libcuda holds a zero byte".to_string())?;
+        // SAFETY: a string; the library's initialisers are the driver's own. It is never closed.
+        let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        if library.is_null() {
+            return Err(format!("{file} cannot be opened"));
+        }
+        let missing = |name: &CStr| format!("{file} has no {}", name.to_string_lossy());
+        macro_rules! symbol {
+            ($name:literal) => {{
+                // SAFETY: an open library and a string.
+                let address = unsafe { libc::dlsym(library, $name.as_ptr()) };
+                if address.is_null() {
+                    return Err(missing($name));
+                }
+                // SAFETY: the driver API's function of that name, whose type cuda.h has kept since
+                // the version in its name; a function pointer is as large as an address.
+                unsafe { std::mem::transmute(address) }
+            }};
+        }
+        Ok(Self {
+            init: symbol!(c"cuInit"),
+            device_get: symbol!(c"cuDeviceGet"),
+            primary_retain: symbol!(c"cuDevicePrimaryCtxRetain"),
+            push_current: symbol!(c"cuCtxPushCurrent_v2"),
+            pop_current: symbol!(c"cuCtxPopCurrent_v2"),
+            stream_create: symbol!(c"cuStreamCreate"),
+            stream_query: symbol!(c"cuStreamQuery"),
+            host_alloc: symbol!(c"cuMemHostAlloc"),
+            to_device: symbol!(c"cuMemcpyHtoDAsync_v2"),
+            to_host: symbol!(c"cuMemcpyDtoHAsync_v2"),
+            pointer_attribute: symbol!(c"cuPointerGetAttribute"),
+            error_name: symbol!(c"cuGetErrorName"),
+        })
+    }
+
+    fn check(&self, call: &'static str, code: c_int) -> Result<(), Failure> {
+        if code == SUCCESS {
+            return Ok(());
+        }
+        let mut name = ptr::null();
+        // SAFETY: writes the address of a string that lives as long as the library.
+        let known = unsafe { (self.error_name)(code, &mut name) } == SUCCESS && !name.is_null();
+        // SAFETY: just written by the driver, and not null.
+        let text = known.then(|| unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned());
+        Err(Failure { call, code, name: text.unwrap_or_else(|| "an unknown error".into()) })
+    }
+
+    /// The GPU's allocation at `address`; none where that is not a GPU's.
+    pub(super) fn allocation(&self, address: u64) -> Option<Allocation> {
+        let (mut kind, mut ordinal, mut start, mut length) = (0_u32, 0, 0, 0);
+        let kind: *mut c_uint = &mut kind;
+        let questions: [(*mut c_void, c_int); 4] = [
+            (kind.cast(), MEMORY_TYPE),
+            ((&raw mut ordinal).cast(), DEVICE_ORDINAL),
+            ((&raw mut start).cast(), RANGE_START),
+            ((&raw mut length).cast(), RANGE_SIZE),
+        ];
+        for (answer, question) in questions {
+            // SAFETY: each answer has the size that cuda.h gives the attribute; the address is only
+            // looked up.
+            if unsafe { (self.pointer_attribute)(answer, question, address) } != SUCCESS {
+                return None;
+            }
+        }
+        // SAFETY: a local that was written above.
+        (unsafe { kind.read() } == TYPE_DEVICE).then_some(Allocation { ordinal, start, length })
+    }
+
+    /// The primary context of a GPU, one more user of it.
+    pub(super) fn primary_context(&self, ordinal: c_int) -> Result<Context<'_>, Failure> {
+        let (mut device, mut context) = (0, ptr::null_mut());
+        // SAFETY: both calls write their first argument.
+        unsafe {
+            self.check("cuDeviceGet", (self.device_get)(&mut device, ordinal))?;
+            self.check("cuDevicePrimaryCtxRetain", (self.primary_retain)(&mut context, device))?;
+        }
+        Ok(Context { driver: self, context })
+    }
+}
+
+/// A context that is retained and never released.
+#[derive(Clone, Copy)]
+pub(super) struct Context<'a> {
+    driver: &'a Driver,
+    context: Handle,
+}
+
+// SAFETY: contexts and streams may be used from any thread (CUDA's threading rules).
+unsafe impl Send for Context<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for Context<'_> {}
+
+/// A stream, and memory of the host that the GPU reaches by itself.
+pub(super) struct Lane {
+    stream: Handle,
+    bounce: *mut u8,
+    length: usize,
+}
+
+// SAFETY: as for contexts; the memory is this value's alone.
+unsafe impl Send for Lane {}
+
+impl Context<'_> {
+    /// Runs `body` with this context current, and the thread's own one afterwards.
+    fn current<T>(&self, body: impl FnOnce(&Driver) -> Result<T, Failure>) -> Result<T, Failure> {
+        // SAFETY: a retained context.
+        self.driver.check("cuCtxPushCurrent", unsafe { (self.driver.push_current)(self.context) })?;
+        let result = body(self.driver);
+        let mut popped = ptr::null_mut();
+        // SAFETY: writes the context that was pushed above.
+        let pop = unsafe { (self.driver.pop_current)(&mut popped) };
+        result.and_then(|value| self.driver.check("cuCtxPopCurrent", pop).map(|()| value))
+    }
+
+    /// A stream and `length` bytes for copies.
+    pub(super) fn lane(&self, length: usize) -> Result<Lane, Failure> {
+        self.current(|driver| {
+            let (mut stream, mut bounce) = (ptr::null_mut(), ptr::null_mut());
+            // SAFETY: a context is current; both calls write their first argument.
+            unsafe {
+                driver.check("cuStreamCreate", (driver.stream_create)(&mut stream, NON_BLOCKING))?;
+                driver.check("cuMemHostAlloc", (driver.host_alloc)(&mut bounce, length, PORTABLE))?;
+            }
+            Ok(Lane { stream, bounce: bounce.cast(), length })
+        })
+    }
+
+    /// Copies from the GPU, at most as many bytes as the lane holds.
+    pub(super) fn read(
+        &self,
+        lane: &mut Lane,
+        address: u64,
+        into: &mut [u8],
+        limit: Duration,
+    ) -> Result<(), Failure> {
+        assert!(into.len() <= lane.length);
+        self.current(|driver| {
+            let bounce = lane.bounce.cast();
+            // SAFETY: the lane's memory holds that many bytes; the GPU's address is the driver's to
+            // check.
+            let code = unsafe { (driver.to_host)(bounce, address, into.len(), lane.stream) };
+            driver.check("cuMemcpyDtoHAsync", code)?;
+            driver.done(lane.stream, limit)
+        })?;
+        // SAFETY: the copy is complete, so that nobody else writes these bytes of the lane's.
+        unsafe { lane.bounce.copy_to_nonoverlapping(into.as_mut_ptr(), into.len()) };
+        Ok(())
+    }
+
+    /// Copies to the GPU, at most as many bytes as the lane holds.
+    pub(super) fn write(
+        &self,
+        lane: &mut Lane,
+        address: u64,
+        from: &[u8],
+        limit: Duration,
+    ) -> Result<(), Failure> {
+        assert!(from.len() <= lane.length);
+        // SAFETY: no copy is under way on the lane: each waits for its end, or ends the lane's use.
+        unsafe { lane.bounce.copy_from_nonoverlapping(from.as_ptr(), from.len()) };
+        self.current(|driver| {
+            let bounce = lane.bounce.cast_const().cast();
+            // SAFETY: as in `read`.
+            let code = unsafe { (driver.to_device)(address, bounce, from.len(), lane.stream) };
+            driver.check("cuMemcpyHtoDAsync", code)?;
+            driver.done(lane.stream, limit)
+        })
+    }
+}
+
+impl Driver {
+    /// Waits for a stream, no longer than `limit`; then the answer is CUDA's "not ready".
+    fn done(&self, stream: Handle, limit: Duration) -> Result<(), Failure> {
+        let begun = Instant::now();
+        loop {
+            // SAFETY: an open stream.
+            match unsafe { (self.stream_query)(stream) } {
+                NOT_READY if begun.elapsed() < limit => std::thread::yield_now(),
+                code => return self.check("cuStreamQuery", code),
+            }
+        }
+    }
+}
+
+impl Failure {
+    /// Whether a copy may still be under way, so that its memory must not be touched.
+    pub(super) fn leaves_copy(&self) -> bool {
+        self.code == NOT_READY
+    }
+}

@@ -1,0 +1,247 @@
+//! Memory of a GPU registered through libfabric, over a libcuda that needs no GPU: the bytes move,
+//! and what cannot be reached says why. With a real GPU the same is tested in efa-gda's
+//! `tests/gpu_memory.rs`.
+
+#![allow(clippy::unwrap_used, clippy::macro_metavars_in_unsafe)]
+
+mod fake_cuda;
+mod libfabric_common;
+
+use std::ffi::c_int;
+use std::ptr;
+
+use efa_gda_sys::fi;
+use efa_gda_wire::{
+    Completion, CompletionStatus, LocalKey, Operation, RemoteKey, RequestIdWidth, WorkRequest,
+};
+use fake_cuda::{FakeCuda, library, unmappable};
+use libfabric_common::queues::{ALL, Poller, Poster, external, memory, open_external, wait, write_to_self};
+use libfabric_common::{Client, Hints, Opened, Softefa, bind, close, enable, gda_ops, in_child, open_ep};
+
+/// More than one copy of the adapter's.
+const BYTES: usize = (512 << 10) + 24;
+
+fn with_gpu(test: &str, body: impl FnOnce(&FakeCuda)) {
+    let file = library();
+    let variables = [
+        ("SOFTEFA_HMEM", "1"),
+        ("SOFTEFA_LIBCUDA", file.as_str()),
+        ("SOFTEFA_CUDA_TIMEOUT_MS", "200"),
+        // Whatever libfabric is installed.
+        ("SOFTEFA_MR_DMABUF", "1"),
+    ];
+    in_child(test, &variables, || body(&FakeCuda::load()));
+}
+
+fn gpu_hints(hints: &mut Hints) {
+    hints.info().caps |= fi::FI_HMEM;
+    hints.change_mr_mode(0, fi::FI_MR_HMEM);
+}
+
+fn pattern(length: usize) -> Vec<u8> {
+    (0..length).map(|index| (index * 131 + index / 251) as u8).collect()
+}
+
+/// Registers memory as the interface and the flags say.
+fn register(
+    domain: *mut fi::fid_domain,
+    address: u64,
+    length: usize,
+    iface: fi::fi_hmem_iface,
+    flags: u64,
+) -> Result<*mut fi::fid_mr, c_int> {
+    let part = fi::iovec { iov_base: address as *mut _, iov_len: length };
+    let attr = fi::fi_mr_attr {
+        __bindgen_anon_1: fi::fi_mr_attr__bindgen_ty_1 { mr_iov: &part },
+        iov_count: 1,
+        access: ALL,
+        iface,
+        ..Default::default()
+    };
+    register_attr(domain, &attr, flags)
+}
+
+fn register_dmabuf(
+    domain: *mut fi::fid_domain,
+    fd: c_int,
+    address: u64,
+    length: usize,
+) -> Result<*mut fi::fid_mr, c_int> {
+    let part = fi::fi_mr_dmabuf { fd, offset: 0, len: length, base_addr: address as *mut _ };
+    let attr = fi::fi_mr_attr {
+        __bindgen_anon_1: fi::fi_mr_attr__bindgen_ty_1 { dmabuf: &part },
+        iov_count: 1,
+        access: ALL,
+        iface: fi::FI_HMEM_CUDA,
+        ..Default::default()
+    };
+    register_attr(domain, &attr, fi::FI_MR_DMABUF)
+}
+
+fn register_attr(
+    domain: *mut fi::fid_domain,
+    attr: &fi::fi_mr_attr,
+    flags: u64,
+) -> Result<*mut fi::fid_mr, c_int> {
+    let mut mr = ptr::null_mut();
+    match call!((*domain).mr, regattr, domain.cast(), attr, flags, &mut mr) {
+        0 => Ok(mr),
+        error => Err(error),
+    }
+}
+
+/// A write between two registered places of the endpoint's own.
+fn write(
+    opened: &Opened,
+    from: (u64, *mut fi::fid_mr),
+    to: (u64, *mut fi::fid_mr),
+    length: usize,
+) -> WorkRequest {
+    let host = memory(1, 0);
+    let mut request = write_to_self(opened, &host, &host, 7);
+    let lkey = u32::try_from(call!(gda_ops(opened.domain).unwrap(), get_mr_lkey, from.1)).unwrap();
+    let Operation::Write { remote, local } = &mut request.operation else { unreachable!() };
+    (local.address, local.length, local.key) = (from.0, length as u32, LocalKey::new(lkey).unwrap());
+    // SAFETY: an open region.
+    let rkey = unsafe { (*to.1).key };
+    (remote.address, remote.key) = (to.0, RemoteKey::new(u32::try_from(rkey).unwrap()));
+    request
+}
+
+fn status_of(poster: &mut Poster, poller: &mut Poller, request: &WorkRequest) -> CompletionStatus {
+    poster.post(request);
+    poller.next().status
+}
+
+#[test]
+fn a_write_between_gpu_memories_moves_the_bytes() {
+    with_gpu("a_write_between_gpu_memories_moves_the_bytes", |gpu| {
+        let client = Client::load();
+        let opened = Opened::new(&client, gpu_hints);
+        let (from, to) = (gpu.memory(&pattern(BYTES)), gpu.memory(&vec![0; BYTES]));
+        let source = register(opened.domain, from, BYTES, fi::FI_HMEM_CUDA, 0).unwrap();
+        let target = register(opened.domain, to, BYTES, fi::FI_HMEM_CUDA, fi::FI_HMEM_DEVICE_ONLY).unwrap();
+        let request = write(&opened, (from, source), (to, target), BYTES);
+        let (mut poster, mut poller) = (Poster::new(&opened, 0), Poller::new(&opened));
+        assert_eq!(status_of(&mut poster, &mut poller, &request), CompletionStatus::Ok);
+        assert!(gpu.read(to, BYTES) == pattern(BYTES));
+        assert_eq!(Softefa::load().violations(), 0);
+    });
+}
+
+#[test]
+fn a_dmabuf_that_cannot_be_mapped_is_reached_where_its_owner_says() {
+    with_gpu("a_dmabuf_that_cannot_be_mapped_is_reached_where_its_owner_says", |gpu| {
+        let client = Client::load();
+        let opened = Opened::new(&client, |_| {});
+        let (from, to) = (gpu.memory(&pattern(4096)), gpu.memory(&[0; 4096]));
+        let source = register_dmabuf(opened.domain, unmappable(), from, 4096).unwrap();
+        let target = register_dmabuf(opened.domain, unmappable(), to, 4096).unwrap();
+        let request = write(&opened, (from, source), (to, target), 4096);
+        let (mut poster, mut poller) = (Poster::new(&opened, 0), Poller::new(&opened));
+        assert_eq!(status_of(&mut poster, &mut poller, &request), CompletionStatus::Ok);
+        assert!(gpu.read(to, 4096) == pattern(4096));
+    });
+}
+
+#[test]
+fn what_is_no_gpu_memory_is_refused() {
+    with_gpu("what_is_no_gpu_memory_is_refused", |gpu| {
+        let client = Client::load();
+        let opened = Opened::new(&client, gpu_hints);
+        let host = memory(8, 0);
+        let domain = opened.domain;
+        let on_host = register(domain, host.as_ptr().addr() as u64, 64, fi::FI_HMEM_CUDA, 0);
+        assert_eq!(on_host.unwrap_err(), -libc::ENOSYS, "the host's");
+        let place = gpu.memory(&[0; 4096]);
+        let past = register(domain, place + 8, 4096, fi::FI_HMEM_CUDA, 0);
+        assert_eq!(past.unwrap_err(), -libc::ENOSYS, "past the allocation's end");
+        assert_eq!(register(domain, place, 64, 2, 0).unwrap_err(), -libc::ENOSYS, "another maker's");
+        let as_host = register(domain, place, 64, fi::FI_HMEM_SYSTEM, 0);
+        assert_eq!(as_host.unwrap_err(), -libc::EFAULT, "a GPU's as the host's");
+        let nowhere = register_dmabuf(domain, unmappable(), 0x1000, 64);
+        assert_eq!(nowhere.unwrap_err(), -libc::EOPNOTSUPP, "a dmabuf of nobody's");
+    });
+}
+
+#[test]
+fn a_lost_context_fails_the_request_and_is_named() {
+    with_gpu("a_lost_context_fails_the_request_and_is_named", |gpu| {
+        let client = Client::load();
+        let opened = Opened::new(&client, gpu_hints);
+        let place = gpu.memory(&[0; 4096]);
+        let region = register(opened.domain, place, 4096, fi::FI_HMEM_CUDA, 0).unwrap();
+        let request = write(&opened, (place, region), (place + 2048, region), 64);
+        gpu.fail(700);
+        let (mut poster, mut poller) = (Poster::new(&opened, 0), Poller::new(&opened));
+        let status = status_of(&mut poster, &mut poller, &request);
+        assert_eq!(status, CompletionStatus::InvalidLocalKey);
+        let warnings = Softefa::load().warnings();
+        assert!(
+            warnings.iter().any(|words| words.contains("CUDA_ERROR_ILLEGAL_ADDRESS (700)")),
+            "{warnings:?}"
+        );
+    });
+}
+
+#[test]
+fn a_copy_that_never_ends_is_given_up() {
+    with_gpu("a_copy_that_never_ends_is_given_up", |gpu| {
+        let client = Client::load();
+        let opened = Opened::new(&client, gpu_hints);
+        let place = gpu.memory(&[0; 4096]);
+        let region = register(opened.domain, place, 4096, fi::FI_HMEM_CUDA, 0).unwrap();
+        let request = write(&opened, (place, region), (place + 2048, region), 64);
+        let (mut poster, mut poller) = (Poster::new(&opened, 0), Poller::new(&opened));
+        gpu.hang(true);
+        let status = status_of(&mut poster, &mut poller, &request);
+        assert_eq!(status, CompletionStatus::InvalidLocalKey);
+        // The copy may still be under way, so nothing else may use its stream.
+        gpu.hang(false);
+        let status = status_of(&mut poster, &mut poller, &request);
+        assert_eq!(status, CompletionStatus::InvalidLocalKey);
+        let warnings = Softefa::load().warnings();
+        assert!(warnings.iter().any(|words| words.contains("did not end within 200ms")), "{warnings:?}");
+    });
+}
+
+#[test]
+fn completions_go_to_a_queue_in_gpu_memory() {
+    with_gpu("completions_go_to_a_queue_in_gpu_memory", |gpu| {
+        let client = Client::load();
+        let opened = Opened::new(&client, gpu_hints);
+        let place = gpu.memory(&[0; 64 * 32]);
+        let attr = fi::fi_cq_attr { size: 64, format: fi::FI_CQ_FORMAT_DATA, ..Default::default() };
+        let attr_of = external(unmappable(), place as *mut u8, 64 * 32);
+        let cq = open_external(opened.domain, attr, attr_of).unwrap();
+        let ep = open_ep(opened.domain, opened.info).unwrap();
+        assert_eq!(bind(ep, cq, fi::FI_TRANSMIT | fi::FI_RECV), 0);
+        assert_eq!(bind(ep, opened.av, 0), 0);
+        assert_eq!(enable(ep), 0);
+        let second = Opened { ep, cq, ..opened };
+        let (from, to) = (memory(4, 0x5a), memory(4, 0));
+        Poster::new(&second, 0).post(&write_to_self(&second, &from, &to, 5));
+        let bytes = wait("a completion in the GPU's memory", || {
+            let bytes = gpu.read(place, 32);
+            Completion::phase(bytes[Completion::FLAGS_OFFSET]).then_some(bytes)
+        });
+        let completion = Completion::decode(&bytes, RequestIdWidth::Bits16).unwrap();
+        assert_eq!((completion.id.get(), completion.status), (5, CompletionStatus::Ok));
+        assert_eq!(std::hint::black_box(&to), &from);
+        let mut entry = [0_u64; 8];
+        let read = call!((*cq).ops, read, cq, entry.as_mut_ptr().cast(), 1);
+        assert_eq!(read, -(libc::ENOSYS as isize), "the processor cannot read it");
+        assert_eq!((close(ep), close(cq)), (0, 0));
+    });
+}
+
+#[test]
+fn without_a_driver_gpu_memory_is_refused() {
+    let variables = [("SOFTEFA_HMEM", "1"), ("SOFTEFA_LIBCUDA", "/nonexistent/libcuda.so")];
+    in_child("without_a_driver_gpu_memory_is_refused", &variables, || {
+        let client = Client::load();
+        let opened = Opened::new(&client, gpu_hints);
+        let refused = register(opened.domain, 0x7000_0000_0000, 64, fi::FI_HMEM_CUDA, 0);
+        assert_eq!(refused.unwrap_err(), -libc::ENOSYS);
+    });
+}
