@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use efa_gda_sys::fi;
 
 use super::Domain;
+use super::device_memory::Owner;
 use super::domain::close_shared;
 use super::error::{Error, Result};
 use super::gda::CqOpenExt;
@@ -22,12 +23,30 @@ pub struct CompletionQueue(Arc<Object<fi::fid_cq, CqParents>>);
 struct CqParents {
     /// Whether someone polls its entries in memory.
     claimed: AtomicBool,
+    memory: Memory,
     domain: Domain,
 }
 
+/// Where the entries lie.
+enum Memory {
+    /// In the provider's memory, or the caller's, which the processor reads.
+    Host,
+    /// In a GPU's, with what keeps it allocated.
+    Device { ordinal: i32, _owner: Owner },
+}
+
+impl std::fmt::Debug for Memory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Host => f.write_str("Host"),
+            Self::Device { ordinal, .. } => write!(f, "Gpu({ordinal})"),
+        }
+    }
+}
+
 impl CqParents {
-    fn new(domain: &Domain) -> Self {
-        Self { claimed: AtomicBool::new(false), domain: domain.clone() }
+    fn new(domain: &Domain, memory: Memory) -> Self {
+        Self { claimed: AtomicBool::new(false), memory, domain: domain.clone() }
     }
 }
 
@@ -47,8 +66,8 @@ pub struct ExternalMemory<'a> {
     pub offset: u64,
     /// Bytes for the entries.
     pub length: u64,
-    /// Where the CPU, or the GPU, sees the first entry; null where nobody needs to. `query_cq`
-    /// answers with this address.
+    /// Where the processor sees the first entry. `query_cq` answers with this address, and a mapped
+    /// queue that the host drives reads there.
     pub buffer: *mut u8,
 }
 
@@ -80,7 +99,9 @@ impl CompletionQueue {
         let code = unsafe { open(raw, &mut attr.value, &mut cq, std::ptr::null_mut()) };
         drop(turn);
         // SAFETY: the call that returned `code` opened `cq`, and nobody else knows it.
-        Ok(Self(Arc::new(unsafe { Object::adopt(OPERATION, code, cq, CqParents::new(domain)) }?)))
+        Ok(Self(Arc::new(unsafe {
+            Object::adopt(OPERATION, code, cq, CqParents::new(domain, Memory::Host))
+        }?)))
     }
 
     /// `cq_open_ext`, which [`super::GdaOps`] has checked for.
@@ -89,6 +110,7 @@ impl CompletionQueue {
         open: CqOpenExt,
         memory: &ExternalMemory<'_>,
         entries: usize,
+        device: Option<(i32, Owner)>,
         named: impl FnOnce(&Context, i32) -> Error,
     ) -> Result<Self> {
         const OPERATION: &str = super::gda::CQ_OPEN_EXT;
@@ -113,8 +135,20 @@ impl CompletionQueue {
         if code < 0 {
             return Err(named(context, code));
         }
+        let memory = match device {
+            Some((ordinal, owner)) => Memory::Device { ordinal, _owner: owner },
+            None => Memory::Host,
+        };
         // SAFETY: the call that returned `code` opened `cq`, and nobody else knows it.
-        Ok(Self(Arc::new(unsafe { Object::adopt(OPERATION, code, cq, CqParents::new(domain)) }?)))
+        Ok(Self(Arc::new(unsafe { Object::adopt(OPERATION, code, cq, CqParents::new(domain, memory)) }?)))
+    }
+
+    /// The GPU in whose memory the entries lie, as CUDA counts; None where the processor reads them.
+    pub fn device(&self) -> Option<i32> {
+        match self.0.parents().memory {
+            Memory::Device { ordinal, .. } => Some(ordinal),
+            Memory::Host => None,
+        }
     }
 
     /// Makes the caller the one who polls the entries; false where someone did before. Never given

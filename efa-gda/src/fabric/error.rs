@@ -181,6 +181,20 @@ pub enum Error {
         /// Length of the region, in bytes.
         region: u64,
     },
+    /// The operation takes memory of a GPU as a dmabuf alone, and there is none.
+    NoDmabuf {
+        /// The call, which was not made.
+        operation: &'static str,
+        /// Why there is none.
+        why: String,
+    },
+    /// Memory of a GPU could not be registered in either way.
+    DeviceMemory {
+        /// Why not as a dmabuf.
+        dmabuf: String,
+        /// Why not by its address.
+        address: String,
+    },
     /// Any other call that failed.
     Call(Failure),
 }
@@ -215,6 +229,7 @@ impl Error {
             | Self::OtherDomain { operation }
             | Self::OtherAddressVector { operation }
             | Self::OtherLibrary { operation }
+            | Self::NoDmabuf { operation, .. }
             | Self::NoObject { operation } => Some(operation),
             Self::GdaTableUnknown { .. } => Some("fi_open_ops(efa gda ops)"),
             _ => self.failure().map(|failure| failure.operation),
@@ -293,6 +308,13 @@ impl Error {
             Self::OtherLibrary { .. } => "query the library that the fabric was opened with",
             Self::Busy { .. } => "drop or close what still uses it, then close it again",
             Self::OutOfBounds { .. } => "stay inside the region",
+            Self::NoDmabuf { .. } => {
+                "use a GPU and a driver that export dmabufs (CUDA 11.7, open kernel modules)"
+            }
+            Self::DeviceMemory { .. } => {
+                "load the kernel driver of the adapter with dmabuf support (efa 2.x, Linux 5.12) or nvidia-peermem, \
+                 and open the domain with FI_HMEM at API 1.20 or newer"
+            }
             Self::Call(failure) => hint_for(failure),
         }
     }
@@ -358,6 +380,13 @@ impl fmt::Display for Error {
             Self::Busy { what, holders } => write!(f, "the {what} is in use by {holders} other(s)")?,
             Self::OutOfBounds { offset, length, region } => {
                 write!(f, "{length} bytes at offset {offset} do not lie in a region of {region} bytes")?;
+            }
+            Self::NoDmabuf { operation, why } => write!(f, "{operation} needs a dmabuf: {why}")?,
+            Self::DeviceMemory { dmabuf, address } => {
+                write!(
+                    f,
+                    "the GPU's memory cannot be registered: as a dmabuf: {dmabuf}; by address: {address}"
+                )?;
             }
             Self::GdaNotOnThisFabric(failure)
             | Self::GdaUnknown { failure, .. }

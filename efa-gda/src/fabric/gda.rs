@@ -4,6 +4,7 @@
 //! pointer is read that this release does not have, and each operation that is missing says why.
 
 use std::ffi::{CStr, c_int, c_void};
+use std::os::fd::AsFd;
 
 use efa_gda_sys::fi;
 use efa_gda_wire::{AddressHandle, LocalKey, Peer, QueueKey, QueuePairNumber};
@@ -11,7 +12,8 @@ use efa_gda_wire::{AddressHandle, LocalKey, Peer, QueueKey, QueuePairNumber};
 use super::error::{Absence, Error, Result};
 use super::object::{Context, InContext, Padded, open_ops};
 use super::{
-    CompletionQueue, Domain, Enabled, Endpoint, ExternalMemory, FabricAddress, MemoryRegion, Version,
+    CompletionQueue, DeviceMemory, Domain, Enabled, Endpoint, ExternalMemory, FabricAddress, MemoryRegion,
+    Version,
 };
 use crate::exposure::{RawCompletionQueue, RawWorkQueue};
 
@@ -201,20 +203,50 @@ impl GdaOps {
         Ok(attr.value.into())
     }
 
-    /// Opens a completion queue of at least `entries` entries in memory of the caller's, such as a
-    /// GPU's.
+    /// Opens a completion queue of at least `entries` entries in memory of the caller's that the
+    /// processor reaches; for a GPU's, see [`Self::cq_open_device`].
     ///
     /// # Safety
-    /// The memory stays allocated until the queue is closed: the adapter writes to it.
+    /// The memory stays allocated until the queue is closed: the adapter writes to it. The buffer is
+    /// null, or where the processor can read all of it.
     ///
     /// # Errors
     /// [`Error::OpAbsent`]; [`Error::NotBuiltIn`]; [`Error::AdapterLacks`] without the device
     /// capability; [`Error::Call`] with EINVAL for a length of 0.
     pub unsafe fn cq_open_ext(&self, memory: &ExternalMemory<'_>, entries: usize) -> Result<CompletionQueue> {
         let open = present(CQ_OPEN_EXT, self.cq_open_ext)?;
-        CompletionQueue::open_external(&self.domain, open, memory, entries, |context, code| {
+        CompletionQueue::open_external(&self.domain, open, memory, entries, None, |context, code| {
             named(context, CQ_OPEN_EXT, code)
         })
+    }
+
+    /// Opens a completion queue of at least `entries` entries in memory of a GPU, which is zeroed and
+    /// which the queue keeps allocated. Only that GPU polls it.
+    ///
+    /// # Errors
+    /// As [`Self::cq_open_ext`]; [`Error::NoDmabuf`] for memory without one; [`Error::OutOfBounds`]
+    /// where the provider's entries do not fit the memory.
+    pub fn cq_open_device(&self, memory: DeviceMemory, entries: usize) -> Result<CompletionQueue> {
+        let open = present(CQ_OPEN_EXT, self.cq_open_ext)?;
+        let DeviceMemory { address, length, ordinal, dmabuf, owner } = memory;
+        let dmabuf = dmabuf.map_err(|why| Error::NoDmabuf { operation: CQ_OPEN_EXT, why })?;
+        let place = ExternalMemory {
+            dmabuf: dmabuf.file.as_fd(),
+            offset: dmabuf.offset,
+            length: length as u64,
+            buffer: address.as_ptr(),
+        };
+        let device = Some((ordinal, owner));
+        let queue =
+            CompletionQueue::open_external(&self.domain, open, &place, entries, device, |context, code| {
+                named(context, CQ_OPEN_EXT, code)
+            })?;
+        let has = self.query_cq(&queue)?;
+        let bytes = u64::from(has.num_entries) * u64::from(has.entry_size);
+        match bytes <= length as u64 {
+            true => Ok(queue),
+            false => Err(Error::OutOfBounds { offset: 0, length: bytes, region: length as u64 }),
+        }
     }
 
     /// The key that entries use for the region as local memory.

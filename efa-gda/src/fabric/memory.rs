@@ -1,6 +1,7 @@
 //! Memory that the adapter may reach: buffers, regions, and what a peer needs to reach one.
 
 use std::alloc::Layout;
+use std::fmt;
 use std::ops::{BitOr, Range};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use efa_gda_sys::fi;
 use efa_gda_wire::{RemoteKey, RemoteMemory};
 
 use super::Domain;
+use super::device_memory::{DeviceMemory, Owner};
 use super::error::{Error, Result};
 use super::object::{Context, InContext, Object, table_op};
 
@@ -197,9 +199,28 @@ unsafe impl Sync for RegionInner {}
 
 #[derive(Debug)]
 struct RegionParents {
-    /// The memory, where the region owns it.
-    buffer: Option<Buffer>,
+    memory: Held,
     domain: Domain,
+}
+
+/// Whose memory a region is of.
+enum Held {
+    /// The region's own.
+    Buffer(Buffer),
+    /// A GPU's, with what keeps it allocated.
+    Device { ordinal: i32, owner: Owner },
+    /// The caller's.
+    Foreign,
+}
+
+impl fmt::Debug for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Buffer(buffer) => buffer.fmt(f),
+            Self::Device { ordinal, .. } => write!(f, "of GPU {ordinal}"),
+            Self::Foreign => f.write_str("the caller's"),
+        }
+    }
 }
 
 impl InContext for RegionParents {
@@ -217,7 +238,7 @@ impl MemoryRegion {
     pub fn register(domain: &Domain, buffer: Buffer, access: Access) -> Result<Self> {
         let (start, length) = (buffer.start, buffer.length);
         // SAFETY: the memory is the buffer's, which the region keeps until it is deregistered.
-        unsafe { Self::open(domain, start, length, access, Some(buffer)) }
+        unsafe { Self::open(domain, start, length, access, Held::Buffer(buffer)) }
     }
 
     /// Registers memory of the caller's.
@@ -236,17 +257,17 @@ impl MemoryRegion {
         access: Access,
     ) -> Result<Self> {
         // SAFETY: passed on to the caller.
-        unsafe { Self::open(domain, start, length, access, None) }
+        unsafe { Self::open(domain, start, length, access, Held::Foreign) }
     }
 
     /// # Safety
-    /// As [`Self::register_foreign`], where `buffer` is not what holds the memory.
+    /// As [`Self::register_foreign`], where `memory` is not what holds it.
     unsafe fn open(
         domain: &Domain,
         start: NonNull<u8>,
         length: usize,
         access: Access,
-        buffer: Option<Buffer>,
+        memory: Held,
     ) -> Result<Self> {
         let raw = domain.as_ptr();
         // SAFETY: an open domain points to its table, or to none.
@@ -269,8 +290,38 @@ impl MemoryRegion {
             )
         };
         drop(turn);
-        let parents = RegionParents { buffer, domain: domain.clone() };
         // SAFETY: the call that returned `code` opened `region`, and nobody else knows it.
+        unsafe { Self::adopt(domain, code, region, memory, (start, length), access) }
+    }
+
+    /// Takes over a region of device memory that [`super::device_memory`] registered.
+    ///
+    /// # Safety
+    /// `raw` is an open region of the domain and of `memory`, and nobody else closes it.
+    pub(super) unsafe fn adopt_device(
+        domain: &Domain,
+        raw: *mut fi::fid_mr,
+        memory: DeviceMemory,
+        access: Access,
+    ) -> Result<Self> {
+        let place = (memory.address, memory.length);
+        let held = Held::Device { ordinal: memory.ordinal, owner: memory.owner };
+        // SAFETY: passed on to the caller.
+        unsafe { Self::adopt(domain, 0, raw, held, place, access) }
+    }
+
+    /// # Safety
+    /// As for [`Object::adopt`], and the region is of the place given.
+    unsafe fn adopt(
+        domain: &Domain,
+        code: i32,
+        region: *mut fi::fid_mr,
+        memory: Held,
+        (start, length): (NonNull<u8>, usize),
+        access: Access,
+    ) -> Result<Self> {
+        let parents = RegionParents { memory, domain: domain.clone() };
+        // SAFETY: passed on to the caller.
         let object = unsafe { Object::adopt(REGISTER, code, region, parents) }?;
         // SAFETY: the region is open; its key is set by its registration (fi_mr_key).
         let remote_key = key(unsafe { (&raw const (*object.raw()).key).read() })?;
@@ -291,7 +342,7 @@ impl MemoryRegion {
         }
     }
 
-    /// Its first byte.
+    /// Its first byte; an address of a GPU's where [`Self::device`] says so.
     pub fn start(&self) -> *mut u8 {
         self.0.start.as_ptr()
     }
@@ -318,7 +369,26 @@ impl MemoryRegion {
 
     /// The memory, where the region owns it.
     pub fn buffer(&self) -> Option<&Buffer> {
-        self.0.object.parents().buffer.as_ref()
+        match &self.0.object.parents().memory {
+            Held::Buffer(buffer) => Some(buffer),
+            _ => None,
+        }
+    }
+
+    /// The GPU whose memory it is, as CUDA counts; None where it is the host's.
+    pub fn device(&self) -> Option<i32> {
+        match &self.0.object.parents().memory {
+            Held::Device { ordinal, .. } => Some(*ordinal),
+            _ => None,
+        }
+    }
+
+    /// What keeps the memory of a GPU allocated, where that is a `T`.
+    pub(crate) fn owner<T: std::any::Any>(&self) -> Option<&T> {
+        match &self.0.object.parents().memory {
+            Held::Device { owner, .. } => owner.downcast_ref(),
+            _ => None,
+        }
     }
 
     /// The key that peers use for it (`fi_mr_key`).

@@ -15,10 +15,11 @@
 //! A [`MemoryRegion`] owns the [`Buffer`] it was made of, and is shared: `close` refuses while a
 //! [`Put`](crate::queue::Put), a queue or another clone holds a handle of it.
 //!
-//! It knows nothing of GPUs, and does not move bytes: see [`crate::queue`].
+//! It knows of GPUs only that memory can be theirs ([`DeviceMemory`]), and does not move bytes: see [`crate::queue`].
 
 mod address;
 mod completion;
+mod device_memory;
 mod domain;
 mod endpoint;
 mod error;
@@ -30,6 +31,7 @@ mod query;
 
 pub use address::{AddressVector, FabricAddress};
 pub use completion::{CompletionQueue, ExternalMemory};
+pub use device_memory::{DeviceMemory, Dmabuf, Registration};
 pub use domain::{Domain, Fabric};
 pub use endpoint::{Bound, Building, Enabled, Endpoint, InjectLimits, Limits, State};
 pub use error::{Absence, Error, Failure, QueryOption, Result};

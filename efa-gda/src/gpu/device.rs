@@ -83,6 +83,11 @@ impl Gpu {
         self.context.name().map_err(in_call("cuDeviceGetName"))
     }
 
+    /// Which one it is, as CUDA counts in this process.
+    pub fn ordinal(&self) -> usize {
+        self.context.ordinal()
+    }
+
     pub(crate) fn context(&self) -> &Arc<CudaContext> {
         &self.context
     }

@@ -24,7 +24,7 @@ pub enum Error {
     )]
     NoCompiler,
     /// A driver call failed.
-    #[error("{operation} failed: {source}{}", hint(.source))]
+    #[error("{operation} failed: {}{}", words(.source), hint(.source))]
     Driver {
         /// The call.
         operation: &'static str,
@@ -33,8 +33,8 @@ pub enum Error {
     },
     /// The pages of a queue could not be registered.
     #[error(
-        "cuMemHostRegister of {start:#x} to {end:#x} ({flags}) failed: {source}{hint}",
-        start = .pages.start, end = .pages.end, hint = registration_hint(.flags, .source)
+        "cuMemHostRegister of {start:#x} to {end:#x} ({flags}) failed: {why}{hint}",
+        start = .pages.start, end = .pages.end, why = words(.source), hint = registration_hint(.flags, .source)
     )]
     Register {
         /// The pages.
@@ -50,6 +50,28 @@ pub enum Error {
     /// The GPU sees parts of a ring at places that do not follow each other.
     #[error("the GPU maps {start:#x} to {end:#x} in pieces; a ring must be one range for it", start = .0.start, end = .0.end)]
     Scattered(Range<usize>),
+    /// A byte range does not lie in memory of the GPU.
+    #[error("{length} bytes at offset {offset} do not lie in GPU memory of {memory} bytes")]
+    OutOfBounds {
+        /// Offset of the first byte.
+        offset: usize,
+        /// Length of the range.
+        length: usize,
+        /// Length of the memory.
+        memory: usize,
+    },
+    /// Memory of one GPU was to be used by another.
+    #[error(
+        "{what} lies in the memory of GPU {has}, and the queue is driven by GPU {needs}; use one GPU for both"
+    )]
+    OtherGpu {
+        /// What.
+        what: &'static str,
+        /// Its GPU.
+        has: i32,
+        /// The queue's.
+        needs: usize,
+    },
     /// The GPU is too old for the kernels.
     #[error("GPU {ordinal} has compute capability {major}.{minor}; 7.0 or newer is needed")]
     TooOld {
@@ -73,6 +95,11 @@ pub enum Error {
     },
 }
 
+/// CUDA's name and number for a result. The driver's own text needs a driver that still answers.
+fn words(error: &DriverError) -> String {
+    format!("{:?} ({})", error.0, error.0 as u32)
+}
+
 /// What to do about a result that has a usual cause.
 fn hint(error: &DriverError) -> &'static str {
     use cudarc::driver::sys::CUresult::*;
@@ -84,10 +111,43 @@ fn hint(error: &DriverError) -> &'static str {
         CUDA_ERROR_SYSTEM_DRIVER_MISMATCH => {
             "; kernel driver and libcuda differ: reinstall the driver, or restart"
         }
-        CUDA_ERROR_ILLEGAL_ADDRESS | CUDA_ERROR_LAUNCH_FAILED | CUDA_ERROR_CONTEXT_IS_DESTROYED => {
-            "; the context is lost: destroy its queues and start again in a new process"
+        _ if is_lost(error) => {
+            "; the context is lost with everything in it: destroy its queues and start again in a new process"
         }
         _ => "",
+    }
+}
+
+/// Whether every later call on the context fails too: results that cuda.h documents to leave the
+/// process in an inconsistent state, and a context that is gone.
+fn is_lost(error: &DriverError) -> bool {
+    use cudarc::driver::sys::CUresult::*;
+    matches!(
+        error.0,
+        CUDA_ERROR_ILLEGAL_ADDRESS
+            | CUDA_ERROR_LAUNCH_TIMEOUT
+            | CUDA_ERROR_ASSERT
+            | CUDA_ERROR_HARDWARE_STACK_ERROR
+            | CUDA_ERROR_ILLEGAL_INSTRUCTION
+            | CUDA_ERROR_MISALIGNED_ADDRESS
+            | CUDA_ERROR_INVALID_ADDRESS_SPACE
+            | CUDA_ERROR_INVALID_PC
+            | CUDA_ERROR_LAUNCH_FAILED
+            | CUDA_ERROR_ECC_UNCORRECTABLE
+            | CUDA_ERROR_NVLINK_UNCORRECTABLE
+            | CUDA_ERROR_EXTERNAL_DEVICE
+            | CUDA_ERROR_CONTEXT_IS_DESTROYED
+            | CUDA_ERROR_DEINITIALIZED
+    )
+}
+
+impl Error {
+    /// Whether the GPU's context is lost: kernels, memory and queues in it are of no use any more.
+    pub fn context_lost(&self) -> bool {
+        match self {
+            Self::Driver { source, .. } | Self::Register { source, .. } => is_lost(source),
+            _ => false,
+        }
     }
 }
 
@@ -104,5 +164,35 @@ fn registration_hint(flags: &str, error: &DriverError) -> &'static str {
             "; load the NVIDIA kernel module with NVreg_RegistryDwords=\"PeerMappingOverride=1\", or let the host ring"
         }
         _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cudarc::driver::sys::CUresult::{self, *};
+
+    fn failed(result: CUresult) -> Error {
+        Error::Driver { operation: "cuStreamSynchronize", source: DriverError(result) }
+    }
+
+    #[test]
+    fn a_lost_context_is_named_with_its_cause() {
+        for (result, name) in [
+            (CUDA_ERROR_ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS"),
+            (CUDA_ERROR_LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED"),
+            (CUDA_ERROR_ECC_UNCORRECTABLE, "CUDA_ERROR_ECC_UNCORRECTABLE"),
+        ] {
+            let error = failed(result);
+            let words = error.to_string();
+            assert!(error.context_lost() && words.contains(name), "{words}");
+            assert!(words.contains("the context is lost"), "{words}");
+        }
+    }
+
+    #[test]
+    fn an_error_that_leaves_the_context_usable_is_not_a_lost_one() {
+        assert!(!failed(CUDA_ERROR_OUT_OF_MEMORY).context_lost());
+        assert!(!failed(CUDA_ERROR_INVALID_VALUE).context_lost());
     }
 }

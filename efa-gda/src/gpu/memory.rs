@@ -1,14 +1,15 @@
-//! Memory that kernels use beside a queue's rings: structs in the GPU's memory, and words that host
-//! and GPU share.
+//! Memory that kernels use beside a queue's rings: structs and buffers in the GPU's memory, and words
+//! that host and GPU share.
 
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
-use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, result, sys};
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, DriverError, result, sys};
 
-use super::device::in_call;
-use super::error::Result;
+use super::device::{Gpu, in_call};
+use super::error::{Error, Result};
 
 /// A plain struct in the GPU's memory. `T` must be valid for any bytes: the structs of `queue.h` are.
 #[derive(Debug)]
@@ -95,6 +96,136 @@ impl Drop for SharedWord {
         });
         if let Err(error) = done {
             tracing::warn!(%error, "a word shared with the GPU could not be freed");
+        }
+    }
+}
+
+/// Zeroed memory of a GPU, on pages of its own. The adapter and kernels read and write it at any
+/// time, so bytes go in and out by copies.
+///
+/// Registered with [`GpuMemory::register`], it belongs to the region, which lends it back
+/// ([`MemoryRegion::gpu_memory`](crate::fabric::MemoryRegion::gpu_memory)).
+#[derive(Debug)]
+pub struct GpuMemory {
+    stream: Arc<CudaStream>,
+    allocation: u64,
+    start: u64,
+    length: usize,
+}
+
+impl GpuMemory {
+    /// Its pages: what exporting a GPU's memory asks for, and the largest of the hosts with EFA.
+    const PAGE: u64 = 64 << 10;
+
+    /// `length` zeroes in the memory of `gpu`.
+    ///
+    /// # Errors
+    /// The driver's; CUDA_ERROR_OUT_OF_MEMORY where there is not so much.
+    pub fn zeroed(gpu: &Gpu, length: usize) -> Result<Self> {
+        let stream = gpu.context().new_stream().map_err(in_call("cuStreamCreate"))?;
+        let short = || in_call("cuMemAlloc")(DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY));
+        let rounded = length.max(1).checked_next_multiple_of(Self::PAGE as usize).ok_or_else(short)?;
+        let bytes = rounded.checked_add(Self::PAGE as usize).ok_or_else(short)?;
+        // SAFETY: `new_stream` left the context current; the memory is freed once, by the drop.
+        let allocation = unsafe { result::malloc_sync(bytes) }.map_err(in_call("cuMemAlloc"))?;
+        let memory = Self { stream, allocation, start: allocation.next_multiple_of(Self::PAGE), length };
+        // SAFETY: `rounded` bytes from `start` on are inside the allocation, which is just this value's.
+        unsafe { result::memset_d8_async(memory.start, 0, rounded, memory.stream.cu_stream()) }
+            .map_err(in_call("cuMemsetD8Async"))?;
+        memory.finish()?;
+        Ok(memory)
+    }
+
+    /// Its first byte, as the GPU and the adapter address it.
+    pub fn device_address(&self) -> u64 {
+        self.start
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// The GPU, as CUDA counts.
+    pub fn ordinal(&self) -> usize {
+        self.stream.context().ordinal()
+    }
+
+    /// Copies `bytes` to `offset`, and waits for that alone, not for kernels.
+    ///
+    /// # Errors
+    /// [`Error::OutOfBounds`], or the driver's.
+    pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<()> {
+        let address = self.at(offset, bytes.len())?;
+        self.bind()?;
+        // SAFETY: a context is current; the range is this value's memory; `bytes` outlives the copy,
+        // whose end is awaited.
+        unsafe { result::memcpy_htod_async(address, bytes, self.stream.cu_stream()) }
+            .map_err(in_call("cuMemcpyHtoDAsync"))?;
+        self.finish()
+    }
+
+    /// Copies from `offset` to all of `bytes`. What the adapter or a kernel is writing meanwhile may
+    /// be old, new or mixed.
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<()> {
+        let address = self.at(offset, bytes.len())?;
+        self.bind()?;
+        // SAFETY: as in `write`, with the sides exchanged.
+        unsafe { result::memcpy_dtoh_async(bytes, address, self.stream.cu_stream()) }
+            .map_err(in_call("cuMemcpyDtoHAsync"))?;
+        self.finish()
+    }
+
+    /// A file that stands for the memory from its first byte on, for an adapter's driver.
+    ///
+    /// # Errors
+    /// The driver's: not every GPU and kernel module exports its memory.
+    pub fn dmabuf(&self) -> Result<OwnedFd> {
+        self.bind()?;
+        let length = self.length.max(1).next_multiple_of(Self::PAGE as usize);
+        let kind = sys::CUmemRangeHandleType::CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD;
+        let mut file = -1;
+        // SAFETY: the range is this value's memory, whole pages; a descriptor is written.
+        unsafe { sys::cuMemGetHandleForAddressRange((&raw mut file).cast(), self.start, length, kind, 0) }
+            .result()
+            .map_err(in_call("cuMemGetHandleForAddressRange"))?;
+        // SAFETY: a descriptor that the driver just opened for us.
+        Ok(unsafe { OwnedFd::from_raw_fd(file) })
+    }
+
+    fn at(&self, offset: usize, length: usize) -> Result<u64> {
+        match offset.checked_add(length) {
+            Some(end) if end <= self.length => Ok(self.start + offset as u64),
+            _ => Err(Error::OutOfBounds { offset, length, memory: self.length }),
+        }
+    }
+
+    fn bind(&self) -> Result<()> {
+        self.stream.context().bind_to_thread().map_err(in_call("cuCtxSetCurrent"))
+    }
+
+    fn finish(&self) -> Result<()> {
+        self.stream.synchronize().map_err(in_call("cuStreamSynchronize"))
+    }
+}
+
+impl Drop for GpuMemory {
+    fn drop(&mut self) {
+        let done = self.stream.context().bind_to_thread().and_then(|()| {
+            // SAFETY: allocated in `zeroed`; regions and queues that refer to it own it, so that they
+            // are closed before.
+            unsafe { result::free_sync(self.allocation) }
+        });
+        if let Err(error) = done {
+            tracing::warn!(%error, "memory of the GPU could not be freed");
         }
     }
 }

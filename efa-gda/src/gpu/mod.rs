@@ -14,3 +14,4 @@ pub use compile::{Kernels, kernels};
 pub(crate) use device::in_call;
 pub use device::{Gpu, HostRange};
 pub use error::{Error, Result};
+pub use memory::GpuMemory;

@@ -31,6 +31,9 @@ pub trait Region: sealed::Sealed + Clone + fmt::Debug {
 
     /// The memory, where the region owns it.
     fn buffer(&self) -> Option<&Buffer>;
+
+    /// Whether the host's processor reaches its bytes at its address.
+    fn on_host(&self) -> bool;
 }
 
 /// What a [`super::MappedQueue`] owns, so that nobody else posts to it.
@@ -45,6 +48,11 @@ pub trait Backing: sealed::Sealed + fmt::Debug {
     /// # Errors
     /// [`fabric::Error::KeyNotAvailable`] and its kin.
     fn local_key(&self, region: &Self::Region) -> fabric::Result<LocalKey>;
+
+    /// The GPU in whose memory completions lie, as CUDA counts; None where the host polls them.
+    fn completions_on(&self) -> Option<i32> {
+        None
+    }
 
     /// Keeps a region until this is closed.
     fn retain(&mut self, region: Self::Region);
@@ -77,6 +85,10 @@ impl Backing for Libfabric {
 
     fn local_key(&self, region: &Self::Region) -> fabric::Result<LocalKey> {
         self.ops.get_mr_lkey(region)
+    }
+
+    fn completions_on(&self) -> Option<i32> {
+        self.endpoint.transmit_queue().device()
     }
 
     fn retain(&mut self, region: Self::Region) {
@@ -117,6 +129,10 @@ impl Region for fabric::MemoryRegion {
 
     fn buffer(&self) -> Option<&Buffer> {
         self.buffer()
+    }
+
+    fn on_host(&self) -> bool {
+        self.device().is_none()
     }
 }
 
@@ -169,5 +185,9 @@ impl Region for verbs::MemoryRegion {
 
     fn buffer(&self) -> Option<&Buffer> {
         self.buffer()
+    }
+
+    fn on_host(&self) -> bool {
+        self.on_host()
     }
 }

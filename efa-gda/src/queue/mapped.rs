@@ -165,7 +165,9 @@ impl MappedQueue {
             return Err(QueueError::CompletionQueueTaken);
         }
         let limits = endpoint.limits();
-        let receives = endpoint.transmit_queue().as_ptr() == endpoint.receive_queue().as_ptr();
+        let same = endpoint.transmit_queue().as_ptr() == endpoint.receive_queue().as_ptr();
+        // Who takes receives polls the completion queue from the host.
+        let receives = same && endpoint.transmit_queue().device().is_none();
         let backing = Libfabric { endpoint, ops: ops.clone() };
         Self::over(backing, exposure, limits, number, receives)
     }

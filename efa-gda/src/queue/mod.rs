@@ -31,6 +31,7 @@
 
 mod backing;
 mod geometry;
+mod gpu_memory;
 mod ladder;
 mod mapped;
 mod on_gpu;
@@ -40,6 +41,7 @@ mod receive;
 
 pub use backing::{Backing, Libfabric, Region};
 pub use geometry::{Geometry, geometry};
+pub use gpu_memory::Placement;
 pub use ladder::{DoorbellError, Refused};
 pub use mapped::{AbortFlag, CloseError, MappedQueue, QueueError, QueueLimits};
 pub use on_gpu::{GpuAbortFlag, GpuQueue, MapError, Registered};

@@ -14,11 +14,13 @@ use efa_gda_sys::device::{
     efa_gda_queue, efa_gda_rq, efa_gda_stage,
 };
 
+use super::backing::{Backing, Region};
+use super::gpu_memory::on_same;
 use super::mapped::swap_word;
 use super::put::report;
 use super::{CloseError, MappedQueue, Put, PutError, PutReport, Refused};
 use crate::doorbell::{Alarm, Ringer, Rung, RungChoice};
-use crate::fabric;
+use crate::fabric::{self, MemoryRegion};
 use crate::gpu::memory::{InGpu, SharedWord};
 use crate::gpu::{self, Gpu, HostRange, in_call};
 
@@ -52,7 +54,8 @@ struct OnDevice {
 struct Ranges {
     sq: HostRange,
     sq_doorbell: HostRange,
-    cq: HostRange,
+    /// None where it lies in the GPU's own memory.
+    cq: Option<HostRange>,
     cq_doorbell: Option<HostRange>,
 }
 
@@ -168,7 +171,7 @@ impl GpuQueue {
         let all = [
             ("send queue", Some(&ranges.sq)),
             ("doorbell", Some(&ranges.sq_doorbell)),
-            ("completion queue", Some(&ranges.cq)),
+            ("completion queue", ranges.cq.as_ref()),
             ("completion doorbell", ranges.cq_doorbell.as_ref()),
         ];
         all.into_iter()
@@ -201,7 +204,10 @@ impl GpuQueue {
     pub fn put(&mut self, put: &Put) -> Result<PutReport, PutError> {
         let mut args = put.arguments(&self.mapped)?;
         // Inline bytes are read by the kernel itself, not by the adapter.
+        on_same(&self.gpu, "the local memory", put.inline_region().and_then(MemoryRegion::device))?;
+        let on_host = put.inline_region().is_some_and(Region::on_host);
         let inline = inline_bytes(&args)
+            .filter(|_| on_host)
             .map(|range| {
                 // SAFETY: the bytes lie in a region that `put` owns, as `arguments` checked.
                 unsafe { self.gpu.reach(range) }
@@ -263,6 +269,7 @@ fn inline_bytes(args: &efa_gda_put_args) -> Option<Range<usize>> {
 
 impl Ranges {
     fn reach(queue: &MappedQueue, gpu: &Gpu) -> gpu::Result<Self> {
+        on_same(gpu, "the completion queue", queue.backing.completions_on())?;
         let exposure = queue.exposure();
         let ring = |start: usize, entries: u32, size: usize| start..start + entries as usize * size;
         let word = |start: usize| start..start + size_of::<u32>();
@@ -277,7 +284,12 @@ impl Ranges {
         Ok(Self {
             sq: reach(ring(sq.buffer as usize, sq.num_entries, sq.entry_size as usize))?,
             sq_doorbell: reach(word(sq.doorbell as usize))?,
-            cq: reach(ring(cq.buffer.as_ptr() as usize, cq.num_entries, cq.entry_size as usize))?,
+            cq: match queue.backing.completions_on() {
+                Some(_) => None,
+                None => {
+                    Some(reach(ring(cq.buffer.as_ptr() as usize, cq.num_entries, cq.entry_size as usize))?)
+                }
+            },
             cq_doorbell: cq.doorbell.map(|doorbell| reach(word(doorbell.as_ptr() as usize))).transpose()?,
         })
     }
@@ -297,7 +309,9 @@ impl OnDevice {
         let mut state = queue.snapshot();
         state.sq.buffer = ranges.sq.device_address() as *mut u8;
         state.sq.doorbell = ranges.sq_doorbell.device_address() as *mut u32;
-        state.cq.buffer = ranges.cq.device_address() as *mut u8;
+        if let Some(cq) = &ranges.cq {
+            state.cq.buffer = cq.device_address() as *mut u8;
+        }
         if let Some(doorbell) = &ranges.cq_doorbell {
             state.cq.doorbell = doorbell.device_address() as *mut u32;
         }

@@ -330,6 +330,12 @@ impl<R: Region> Put<R> {
         Ok(())
     }
 
+    /// The region whose bytes device code reads itself.
+    pub(super) fn inline_region(&self) -> Option<&R> {
+        let inline = [device::EFA_GDA_OP_INLINE_WRITE, device::EFA_GDA_OP_INLINE_SEND];
+        inline.contains(&self.operation).then_some(&self.local)
+    }
+
     /// Whether the queue has the operation, and a request of it room for the bytes.
     fn check_limits<B: Backing<Region = R>>(&self, queue: &MappedQueue<B>) -> Result<(), PutError> {
         let limits = queue.limits();
@@ -464,9 +470,11 @@ impl<B: Backing> MappedQueue<B> {
     /// [`PutError`]. Where a wait ran out, the queue is poisoned and keeps the local region.
     pub fn put(&mut self, put: &Put<B::Region>) -> Result<PutReport, PutError> {
         let args = put.arguments(self)?;
+        self.host_reaches(put)?;
         // SAFETY: the struct was filled in from an exposure that keeps the rules, and is borrowed
         // exclusively; its rings stay mapped while the endpoint and the completion queue are open,
-        // which this queue owns. Local bytes lie in a region that `put` owns.
+        // which this queue owns, and the host reaches them. Local bytes lie in a region that `put`
+        // owns; where device code reads them itself, the host reaches them too.
         let ran = unsafe { host::put(&args, put.lanes) };
         self.settle_put(put);
         report(ran?, self.in_flight())

@@ -25,6 +25,7 @@ struct Inner {
     access: Access,
     local_key: LocalKey,
     remote_key: RemoteKey,
+    on_host: bool,
 }
 
 #[derive(Debug)]
@@ -104,7 +105,7 @@ impl MemoryRegion {
         let raw = unsafe { register(domain.raw(), start.cast(), length, bits(access) as i32) };
         let raw = pointer("ibv_reg_mr", raw)?;
         // SAFETY: just registered, and known to nobody else.
-        unsafe { Self::adopt(raw, domain, start as u64, length, access, buffer) }
+        unsafe { Self::adopt(raw, domain, start as u64, length, access, Some(buffer)) }
     }
 
     /// Registers `length` bytes of a dmabuf, from `offset` on. Entries name its bytes from
@@ -131,6 +132,8 @@ impl MemoryRegion {
         unsafe { Self::adopt(raw, domain, address, length, access, None) }
     }
 
+    /// `host`: where it is the host's memory, with the buffer that the region owns.
+    ///
     /// # Safety
     /// `raw` is a live region of the domain that nobody else deregisters.
     unsafe fn adopt(
@@ -139,9 +142,10 @@ impl MemoryRegion {
         address: u64,
         length: usize,
         access: Access,
-        buffer: Option<Buffer>,
+        host: Option<Option<Buffer>>,
     ) -> Result<Self> {
-        let parents = Parents { buffer, domain: domain.clone() };
+        let on_host = host.is_some();
+        let parents = Parents { buffer: host.flatten(), domain: domain.clone() };
         // SAFETY: passed on to the caller. From here on an error deregisters it.
         let object = unsafe { Object::adopt(raw, parents) };
         // SAFETY: libibverbs fills in the keys before it gives a region out.
@@ -152,7 +156,7 @@ impl MemoryRegion {
             bits: 24,
         })?;
         let remote_key = RemoteKey::new(rkey);
-        Ok(Self(Arc::new(Inner { object, address, length, access, local_key, remote_key })))
+        Ok(Self(Arc::new(Inner { object, address, length, access, local_key, remote_key, on_host })))
     }
 
     /// Deregisters the memory and says how that went. Where it fails, a buffer that the region owns
@@ -192,6 +196,11 @@ impl MemoryRegion {
     /// The memory, where the region owns it.
     pub fn buffer(&self) -> Option<&Buffer> {
         self.0.object.parents().buffer.as_ref()
+    }
+
+    /// Whether the host's processor reaches its bytes at its address; not known of a dmabuf.
+    pub(crate) fn on_host(&self) -> bool {
+        self.0.on_host
     }
 
     /// The key that entries use for it as local memory (`ibv_mr::lkey`).

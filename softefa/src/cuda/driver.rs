@@ -92,7 +92,7 @@ impl Driver {
                 }
                 // SAFETY: the driver API's function of that name, whose type cuda.h has kept since
                 // the version in its name; a function pointer is as large as an address.
-                unsafe { std::mem::transmute(address) }
+                unsafe { std::mem::transmute_copy(&address) }
             }};
         }
         Ok(Self {

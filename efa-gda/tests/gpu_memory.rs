@@ -1,0 +1,277 @@
+//! Memory of a GPU as source and target of puts, reads, sends and completions. Over a libcuda that
+//! needs no GPU (softefa's `fake_cuda`), the host executor drives the queue; with a GPU, the GPU
+//! does, and those tests say why they are skipped where there is none.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
+
+mod fabric_soft_support;
+#[path = "../../softefa/tests/fake_cuda/mod.rs"]
+mod fake_cuda;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use efa_gda::fabric::{Access, DeviceMemory, Dmabuf, Error, MemoryRegion, Query, Registration, RemoteRegion};
+use efa_gda::gpu::{Gpu, GpuMemory};
+use efa_gda::queue::{GpuQueue, MappedQueue, Placement, Put, PutError, Receives};
+use efa_gda::wire::{CompletionStatus, Peer, RemoteKey};
+use fabric_soft_support::side::{Side, bytes_of, introduce, pattern};
+use fabric_soft_support::{Adapter, assert_no_violations, with_soft_adapter};
+use fake_cuda::FakeCuda;
+
+/// More than one copy of the adapter's.
+const BYTES: usize = (512 << 10) + 24;
+const WAIT: Duration = Duration::from_secs(20);
+
+/// Runs `body` with a libcuda that needs no GPU behind the software adapter.
+fn with_fake(test: &str, body: impl FnOnce(&Adapter, &FakeCuda)) {
+    let file = fake_cuda::library();
+    let variables = [("SOFTEFA_HMEM", "1"), ("SOFTEFA_LIBCUDA", file.as_str())];
+    with_soft_adapter(test, &variables, |adapter| body(adapter, &FakeCuda::load()));
+}
+
+fn side() -> Side {
+    Side::open(&Query::new().gpu_memory(true))
+}
+
+/// Says when it goes.
+struct Told(Arc<AtomicBool>);
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+fn no_dmabuf() -> Result<Dmabuf, String> {
+    Err("a fake".into())
+}
+
+fn fake_memory(gpu: &FakeCuda, bytes: &[u8]) -> DeviceMemory {
+    // SAFETY: the fake keeps its memory for the life of the process.
+    unsafe { DeviceMemory::new(gpu.memory(bytes), bytes.len(), 0, no_dmabuf(), Arc::new(())) }.unwrap()
+}
+
+fn fake_region(side: &Side, gpu: &FakeCuda, bytes: &[u8]) -> MemoryRegion {
+    MemoryRegion::register_device(&side.domain, fake_memory(gpu, bytes), Access::ALL).unwrap().0
+}
+
+fn two_queues(side: &Side) -> (MappedQueue, MappedQueue, Peer) {
+    let (first, second) = (side.queue(), side.queue());
+    let peer = introduce(&first, &second);
+    (first, second, peer)
+}
+
+#[test]
+fn writes_reads_and_sends_between_gpu_memories_move_the_bytes() {
+    with_fake("writes_reads_and_sends_between_gpu_memories_move_the_bytes", |adapter, gpu| {
+        let side = side();
+        let (mut first, mut second, peer) = two_queues(&side);
+        let source = fake_region(&side, gpu, &pattern(BYTES));
+        let (written, read) = (fake_region(&side, gpu, &[0; BYTES]), fake_region(&side, gpu, &[0; BYTES]));
+        first.put(&Put::write(peer, &source, written.remote())).unwrap();
+        assert!(gpu.read(written.address(), BYTES) == pattern(BYTES), "written");
+        first.put(&Put::read(peer, &read, source.remote())).unwrap();
+        assert!(gpu.read(read.address(), BYTES) == pattern(BYTES), "read");
+        let inbox = fake_region(&side, gpu, &[0; 8192]);
+        second.post_receives(&Receives::new(&inbox).bytes(8192)).unwrap();
+        first.put(&Put::send(peer, &source).bytes(8000)).unwrap();
+        assert_eq!(second.receive(WAIT).unwrap().length, 8000);
+        assert!(gpu.read(inbox.address(), 8000) == pattern(8000), "sent");
+        assert_no_violations(adapter);
+    });
+}
+
+#[test]
+fn a_write_between_host_and_gpu_memory_moves_the_bytes() {
+    with_fake("a_write_between_host_and_gpu_memory_moves_the_bytes", |_, gpu| {
+        let side = side();
+        let (mut first, _second, peer) = two_queues(&side);
+        let (host, back) = (side.region(&pattern(5000)), side.region(&[0; 5000]));
+        let on_gpu = fake_region(&side, gpu, &[0; 5000]);
+        first.put(&Put::write(peer, &host, on_gpu.remote())).unwrap();
+        assert!(gpu.read(on_gpu.address(), 5000) == pattern(5000), "to the GPU");
+        first.put(&Put::write(peer, &on_gpu, back.remote())).unwrap();
+        assert!(bytes_of(&back) == pattern(5000), "from the GPU");
+    });
+}
+
+#[test]
+fn an_inline_put_from_the_host_does_not_read_gpu_memory() {
+    with_fake("an_inline_put_from_the_host_does_not_read_gpu_memory", |_, gpu| {
+        let side = Side::open(&Query::new().gpu_memory(true).wide_entries(true));
+        let (mut first, _second, peer) = two_queues(&side);
+        let (source, target) = (fake_region(&side, gpu, &[1; 64]), side.region(&[0; 64]));
+        let error = first.put(&Put::inline_write(peer, &source, target.remote())).unwrap_err();
+        assert!(matches!(error, PutError::Unsupported { .. }), "{error:?}");
+    });
+}
+
+#[test]
+fn a_region_keeps_gpu_memory_until_nothing_uses_it() {
+    with_fake("a_region_keeps_gpu_memory_until_nothing_uses_it", |_, gpu| {
+        let side = side();
+        let (_first, _second, peer) = two_queues(&side);
+        let freed = Arc::new(AtomicBool::new(false));
+        let owner = Arc::new(Told(freed.clone()));
+        // SAFETY: as in `fake_memory`.
+        let memory = unsafe { DeviceMemory::new(gpu.memory(&[0; 64]), 64, 0, no_dmabuf(), owner) }.unwrap();
+        let (region, _) = MemoryRegion::register_device(&side.domain, memory, Access::ALL).unwrap();
+        let put = Put::write(peer, &region, region.remote());
+        assert!(matches!(region.clone().close().unwrap_err(), Error::Busy { .. }));
+        drop(region);
+        assert!(!freed.load(Ordering::Relaxed), "a put still names it");
+        drop(put);
+        assert!(freed.load(Ordering::Relaxed));
+    });
+}
+
+#[test]
+fn memory_that_cannot_be_registered_says_why_in_both_ways() {
+    with_soft_adapter("memory_that_cannot_be_registered_says_why_in_both_ways", &[], |_| {
+        let side = Side::open(&Query::new());
+        let owner = Arc::new(());
+        // SAFETY: the domain refuses it, so that nobody reaches it.
+        let memory = unsafe { DeviceMemory::new(0x7000_0000, 64, 0, no_dmabuf(), owner) }.unwrap();
+        let error = MemoryRegion::register_device(&side.domain, memory, Access::ALL).unwrap_err();
+        let Error::DeviceMemory { dmabuf, address } = &error else { panic!("{error}") };
+        assert_eq!(dmabuf, "a fake");
+        assert!(address.contains("without FI_HMEM"), "{address}");
+    });
+}
+
+/// Runs `body` with the first GPU, in a process with a software adapter that takes GPU memory.
+fn with_gpu(test: &str, body: impl FnOnce(&Adapter, &Gpu)) {
+    match Gpu::open(0) {
+        Ok(_) => with_soft_adapter(test, &[("SOFTEFA_HMEM", "1"), ("SOFTEFA_MR_DMABUF", "1")], |adapter| {
+            body(adapter, &Gpu::open(0).unwrap());
+        }),
+        Err(error) => println!("SKIPPED: no GPU: {error}"),
+    }
+}
+
+fn gpu_region(side: &Side, gpu: &Gpu, bytes: &[u8]) -> (MemoryRegion, Registration) {
+    let memory = GpuMemory::zeroed(gpu, bytes.len()).unwrap();
+    memory.write(0, bytes).unwrap();
+    memory.register(&side.domain, Access::ALL).unwrap()
+}
+
+fn gpu_bytes(region: &MemoryRegion) -> Vec<u8> {
+    let mut bytes = vec![0; region.len()];
+    region.gpu_memory().unwrap().read(0, &mut bytes).unwrap();
+    bytes
+}
+
+#[test]
+fn memory_of_a_gpu_is_zeroed_and_copies_stay_inside_it() {
+    with_gpu("memory_of_a_gpu_is_zeroed_and_copies_stay_inside_it", |_, gpu| {
+        let memory = GpuMemory::zeroed(gpu, 1000).unwrap();
+        let mut bytes = [1; 1000];
+        memory.read(0, &mut bytes).unwrap();
+        assert_eq!(bytes, [0; 1000]);
+        memory.write(990, &[7; 10]).unwrap();
+        assert!(memory.write(991, &[7; 10]).is_err() && memory.read(usize::MAX, &mut [0]).is_err());
+        memory.read(985, &mut bytes[..15]).unwrap();
+        assert_eq!(bytes[..15], [0, 0, 0, 0, 0, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7]);
+    });
+}
+
+#[test]
+fn the_gpu_puts_from_and_to_its_own_memory() {
+    with_gpu("the_gpu_puts_from_and_to_its_own_memory", |adapter, gpu| {
+        let side = side();
+        let (first, mut second, peer) = two_queues(&side);
+        let mut first = GpuQueue::new(first, gpu).unwrap();
+        for length in [1, 64, 4096, BYTES] {
+            let (source, how) = gpu_region(&side, gpu, &pattern(length));
+            println!("{length} bytes: {how}");
+            let (target, _) = gpu_region(&side, gpu, &vec![0; length]);
+            first.put(&Put::write(peer, &source, target.remote())).unwrap();
+            assert!(gpu_bytes(&target) == pattern(length), "{length} bytes written");
+            let (read, _) = gpu_region(&side, gpu, &vec![0; length]);
+            first.put(&Put::read(peer, &read, source.remote())).unwrap();
+            assert!(gpu_bytes(&read) == pattern(length), "{length} bytes read");
+        }
+        let (source, _) = gpu_region(&side, gpu, &pattern(8000));
+        let (inbox, _) = gpu_region(&side, gpu, &[0; 8000]);
+        second.post_receives(&Receives::new(&inbox).bytes(8000)).unwrap();
+        first.put(&Put::send(peer, &source)).unwrap();
+        assert_eq!(second.receive(WAIT).unwrap().length, 8000);
+        assert!(gpu_bytes(&inbox) == pattern(8000), "sent");
+        assert_no_violations(adapter);
+        first.close().unwrap();
+    });
+}
+
+#[test]
+fn many_puts_from_gpu_memory_arrive_whole() {
+    with_gpu("many_puts_from_gpu_memory_arrive_whole", |adapter, gpu| {
+        const COUNT: u64 = 20_000;
+        let side = side();
+        let (first, _second, peer) = two_queues(&side);
+        let mut first = GpuQueue::new(first, gpu).unwrap();
+        let (source, _) = gpu_region(&side, gpu, &pattern(64 * COUNT as usize));
+        let (target, _) = gpu_region(&side, gpu, &vec![0; source.len()]);
+        let put = Put::write(peer, &source, target.remote()).bytes(64).count(COUNT).stride(64);
+        let report = first.put(&put.timeout(WAIT)).unwrap();
+        assert_eq!(report.completed, COUNT);
+        assert!(gpu_bytes(&target) == gpu_bytes(&source));
+        assert_no_violations(adapter);
+    });
+}
+
+#[test]
+fn inline_bytes_come_out_of_gpu_memory() {
+    with_gpu("inline_bytes_come_out_of_gpu_memory", |adapter, gpu| {
+        let side = Side::open(&Query::new().gpu_memory(true).wide_entries(true));
+        let (first, _second, peer) = two_queues(&side);
+        let mut first = GpuQueue::new(first, gpu).unwrap();
+        let (source, _) = gpu_region(&side, gpu, &pattern(80));
+        let target = side.region(&[0; 80]);
+        first.put(&Put::inline_write(peer, &source, target.remote())).unwrap();
+        assert!(bytes_of(&target) == pattern(80));
+        assert_no_violations(adapter);
+    });
+}
+
+#[test]
+fn completions_in_gpu_memory_are_polled_there() {
+    with_gpu("completions_in_gpu_memory_are_polled_there", |adapter, gpu| {
+        let side = side();
+        let ops = side.domain.gda_ops().unwrap();
+        let (completions, placement) = gpu.completion_queue(&ops, 8192).unwrap();
+        if let Placement::Host { why } = &placement {
+            println!("SKIPPED: this machine's GPU memory takes no completions: {why}");
+            return;
+        }
+        let (first, second) = (side.queue_on(completions, |_| ()), side.queue());
+        let peer = introduce(&first, &second);
+        let mut first = first;
+        let (source, target) = (side.region(&pattern(64 * 500)), side.region(&[0; 64 * 500]));
+        let put = Put::write(peer, &source, target.remote()).bytes(64).count(500).stride(64);
+        let error = first.put(&put).unwrap_err();
+        assert!(matches!(error, PutError::Unsupported { .. }), "the host cannot poll: {error:?}");
+        let mut first = GpuQueue::new(first, gpu).unwrap();
+        assert!(first.registered().iter().all(|part| part.part != "completion queue"));
+        let report = first.put(&put.timeout(WAIT)).unwrap();
+        assert_eq!(report.completed, 500);
+        assert!(bytes_of(&target) == bytes_of(&source));
+        assert_no_violations(adapter);
+    });
+}
+
+#[test]
+fn an_error_with_gpu_memory_reaches_the_poster() {
+    with_gpu("an_error_with_gpu_memory_reaches_the_poster", |_, gpu| {
+        let side = side();
+        let (first, _second, peer) = two_queues(&side);
+        let mut first = GpuQueue::new(first, gpu).unwrap();
+        let (source, _) = gpu_region(&side, gpu, &[1; 64]);
+        let remote = source.remote();
+        let wrong = RemoteRegion { key: RemoteKey::new(remote.key.get() ^ 0x5555), ..remote };
+        let error = first.put(&Put::write(peer, &source, wrong)).unwrap_err();
+        let PutError::Completion { status, .. } = error else { panic!("{error:?}") };
+        assert_eq!(status, CompletionStatus::RemoteBadAddress);
+    });
+}
