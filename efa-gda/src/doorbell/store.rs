@@ -1,5 +1,8 @@
 //! How entries travel from ordinary memory into an adapter's: blocks of 64 bytes, by stores that a
 //! write-combining mapping takes whole, and the fence that orders such stores. Not for reading.
+//!
+//! The stores are ordinary ones, not `movnt`: to write-combining memory both are the same, and where a
+//! software adapter's queue lies in ordinary memory, `movnt` would send every entry through DRAM.
 
 use std::fmt;
 
@@ -30,9 +33,9 @@ impl BlockCopy {
         let mut all = vec![Self { name: "words of 8 bytes", copy: words }];
         #[cfg(target_arch = "x86_64")]
         {
-            all.push(Self { name: "movntdq", copy: x86::sixteen });
+            all.push(Self { name: "movdqa", copy: x86::sixteen });
             if std::is_x86_feature_detected!("avx512f") {
-                all.push(Self { name: "vmovntdq zmm", copy: x86::sixty_four });
+                all.push(Self { name: "vmovdqa64 zmm", copy: x86::sixty_four });
             }
         }
         all
@@ -97,10 +100,10 @@ mod x86 {
                 "movdqa xmm1, [rsi + 16]",
                 "movdqa xmm2, [rsi + 32]",
                 "movdqa xmm3, [rsi + 48]",
-                "movntdq [rdi], xmm0",
-                "movntdq [rdi + 16], xmm1",
-                "movntdq [rdi + 32], xmm2",
-                "movntdq [rdi + 48], xmm3",
+                "movdqa [rdi], xmm0",
+                "movdqa [rdi + 16], xmm1",
+                "movdqa [rdi + 32], xmm2",
+                "movdqa [rdi + 48], xmm3",
                 "add rsi, 64",
                 "add rdi, 64",
                 "dec rcx",
@@ -125,7 +128,7 @@ mod x86 {
             asm!(
                 "2:",
                 "vmovdqa64 zmm0, [rsi]",
-                "vmovntdq [rdi], zmm0",
+                "vmovdqa64 [rdi], zmm0",
                 "add rsi, 64",
                 "add rdi, 64",
                 "dec rcx",

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use efa_gda_sys::device::EFA_GDA_SQ_RECORD;
+use efa_gda_sys::device::{EFA_GDA_SQ_RECORD, efa_gda_sq};
 
 use super::{Backing, MappedQueue};
 use crate::doorbell::{Ringer, Rung, SendQueue, ServeError};
@@ -53,22 +53,18 @@ impl<B: Backing> MappedQueue<B> {
             in_flight => return Err(DoorbellError::InUse(in_flight)),
         }
         let before = self.snapshot();
-        let sq = &self.exposure().sq;
-        let queue = SendQueue {
-            buffer: sq.buffer,
-            doorbell: sq.doorbell,
-            entry_size: before.sq.entry_size,
-            num_entries: sq.num_entries,
-            max_batch: sq.max_batch,
-        };
-        let mut device = before.sq;
-        device.buffer = queue.buffer.as_ptr();
-        device.doorbell = queue.doorbell.as_ptr();
-        device.max_batch = queue.max_batch;
-        device.flags &= !EFA_GDA_SQ_RECORD;
+        let mut device = self.direct();
         if rung == Rung::Direct {
-            self.let_go();
+            self.ring_directly();
         } else {
+            let sq = &self.exposure().sq;
+            let queue = SendQueue {
+                buffer: sq.buffer,
+                doorbell: sq.doorbell,
+                entry_size: device.entry_size,
+                num_entries: sq.num_entries,
+                max_batch: sq.max_batch,
+            };
             let alarm = Arc::new(self.abort_flag());
             // SAFETY: the endpoint, which this queue owns and closes after it drops what is served,
             // keeps ring and doorbell mapped. The device code of this queue stores to neither where
@@ -76,9 +72,28 @@ impl<B: Backing> MappedQueue<B> {
             let served = unsafe { ringer.serve(rung, queue, before.turn.rung, alarm) }?;
             served.point(&mut device);
             self.let_go();
-            self.served = Some(served);
+            self.served = Some(Arc::new(served));
+            self.set_send_queue(device);
         }
-        self.set_send_queue(device);
         Ok(())
+    }
+
+    /// Lets the device ring again. A ringer rings for what was posted, and lets go.
+    pub(super) fn ring_directly(&mut self) {
+        let device = self.direct();
+        self.let_go();
+        self.set_send_queue(device);
+    }
+
+    /// Where device code writes and rings on [`Rung::Direct`].
+    fn direct(&self) -> efa_gda_sq {
+        let (sq, now) = (&self.exposure().sq, self.snapshot().sq);
+        efa_gda_sq {
+            buffer: sq.buffer.as_ptr(),
+            doorbell: sq.doorbell.as_ptr(),
+            max_batch: sq.max_batch,
+            flags: now.flags & !EFA_GDA_SQ_RECORD,
+            ..now
+        }
     }
 }

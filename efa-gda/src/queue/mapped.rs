@@ -108,7 +108,7 @@ pub(super) fn swap_word(word: &AtomicU32, from: u32, to: u32) {
 #[derive(Debug)]
 pub struct MappedQueue<B: Backing = Libfabric> {
     /// Before the endpoint: the ringer touches its doorbell and its ring. None: the device rings.
-    pub(super) served: Option<Served>,
+    pub(super) served: Option<Arc<Served>>,
     /// First of the rest, so that it is the first to go: the queue pair is destroyed before the struct that
     /// describes it, and before memory that the adapter may reach (which it retains).
     pub(super) backing: B,
@@ -342,7 +342,7 @@ impl<B: Backing> MappedQueue<B> {
     /// stays allocated for the life of the process.
     pub fn destroy(mut self) -> Result<(), B::Error> {
         // Rings what was posted, and lets go of the endpoint's memory.
-        self.served = None;
+        self.let_go();
         self.backing.close()
     }
 

@@ -19,7 +19,7 @@ use super::gpu_memory::on_same;
 use super::mapped::swap_word;
 use super::put::report;
 use super::{CloseError, MappedQueue, Put, PutError, PutReport, Refused};
-use crate::doorbell::{Alarm, Ringer, Rung, RungChoice};
+use crate::doorbell::{Alarm, Ringer, Rung, RungChoice, Served};
 use crate::fabric::{self, MemoryRegion};
 use crate::gpu::memory::{InGpu, SharedWord};
 use crate::gpu::{self, Gpu, HostRange, in_call};
@@ -41,6 +41,8 @@ pub struct GpuQueue {
 /// What of the queue lies in the GPU's memory.
 #[derive(Debug)]
 struct OnDevice {
+    /// Lets go before kernels are waited for; its memory outlives them.
+    served: Option<Arc<Served>>,
     stream: Arc<CudaStream>,
     queue: InGpu<efa_gda_queue>,
     result: InGpu<efa_gda_put_result>,
@@ -248,11 +250,16 @@ impl GpuQueue {
         self.unmap().destroy()
     }
 
-    /// Takes the queue from the GPU: waits for its kernels and unregisters its pages.
+    /// Takes the queue from the GPU: waits for its kernels and unregisters its pages. A ringer lets go
+    /// of it; [`Rung::Direct`] is its rung then, unless it is out of service.
     pub fn unmap(self) -> MappedQueue {
-        let Self { device, ranges, mapped, gpu: _ } = self;
+        let Self { device, ranges, mut mapped, gpu: _ } = self;
+        let in_order = mapped.poison().is_none();
         drop(device);
         drop(ranges);
+        if in_order {
+            mapped.ring_directly();
+        }
         mapped
     }
 }
@@ -306,6 +313,7 @@ impl OnDevice {
     fn new(queue: &MappedQueue, ranges: &Ranges, gpu: &Gpu) -> gpu::Result<Self> {
         let stream = gpu.context().new_stream().map_err(in_call("cuStreamCreate"))?;
         let abort = SharedWord::new(gpu.context())?;
+        let served = queue.served.clone();
         let mut state = queue.snapshot();
         state.sq.buffer = ranges.sq.device_address() as *mut u8;
         state.sq.doorbell = ranges.sq_doorbell.device_address() as *mut u32;
@@ -332,7 +340,7 @@ impl OnDevice {
         let queue = InGpu::new(&stream, &state)?;
         let result = InGpu::new(&stream, &efa_gda_put_result::default())?;
         stream.synchronize().map_err(in_call("cuStreamSynchronize"))?;
-        Ok(Self { stream, queue, result, abort, _stage: (entries, ready) })
+        Ok(Self { served, stream, queue, result, abort, _stage: (entries, ready) })
     }
 
     /// Launches the put kernel and waits for its end, which its bounds bring.
@@ -358,8 +366,12 @@ impl OnDevice {
 
 impl Drop for OnDevice {
     fn drop(&mut self) {
-        // Kernels of the caller's may still run; the abort flag ends their waits.
-        self.abort.get().store(1, Ordering::Release);
+        // Kernels of the caller's may still run, and post as long as somebody rings. Without a ringer
+        // they come to a wait, which its alarm ends; the abort flag ends those that wait already.
+        if let Some(served) = &self.served {
+            served.detach();
+        }
+        swap_word(self.abort.get(), 0, 1);
         if let Err(error) = self.stream.context().synchronize() {
             tracing::warn!(%error, "the GPU's context is lost; its kernels are gone with it");
         }

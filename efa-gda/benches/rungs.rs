@@ -1,0 +1,187 @@
+//! From a doorbell to its completion, as a kernel sees it, on each of the three rungs: one warp of the
+//! first GPU posts, the software adapter executes. Prints; judges nothing.
+//!
+//! `cargo bench -p efa-gda --bench rungs`. `EFA_GDA_CPU=N` pins the ringer to a CPU.
+
+#![allow(clippy::unwrap_used, reason = "a benchmark ends where something is missing")]
+#![allow(missing_docs, reason = "a program")]
+
+#[path = "../tests/fabric_soft_support/side.rs"]
+#[allow(dead_code, reason = "tests use the rest")]
+mod side;
+
+#[path = "../tests/gpu_support/mod.rs"]
+mod gpu_support;
+
+use std::os::unix::fs::symlink;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use cudarc::driver::{DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg};
+use efa_gda::doorbell::{Ringer, RingerOptions, Rung};
+use efa_gda::fabric::Query;
+use efa_gda::gpu::Gpu;
+use efa_gda::queue::GpuQueue;
+use efa_gda_sys::device::{efa_gda_peer, efa_gda_queue};
+use gpu_support::Kernel;
+use side::{Side, introduce};
+
+/// Rounds over the rungs, and posts in each.
+const ROUNDS: usize = 9;
+const POSTS: u32 = 20_000;
+/// Posts before that, which are not counted.
+const WARM_UP: u32 = 2_000;
+
+/// One warp posts; of the others one thread each watches for the completion.
+const THREADS: u32 = 512;
+
+/// `struct rungs_args` of the kernel's source.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Args {
+    queue: *mut efa_gda_queue,
+    peer: efa_gda_peer,
+    lkey: u32,
+    rkey: u32,
+    local: u64,
+    remote: u64,
+    posts: u32,
+    per_post: u32,
+    samples: u64,
+    whole: u64,
+}
+
+// SAFETY: a plain struct of C, as the kernel has it.
+unsafe impl DeviceRepr for Args {}
+
+/// Nanoseconds of one run's posts.
+struct Run {
+    samples: Vec<f64>,
+    /// What one watcher's look at the completion queue takes.
+    look: f64,
+}
+
+fn main() {
+    let gpu = match Gpu::open(0) {
+        Ok(gpu) => gpu,
+        Err(error) => return println!("SKIPPED: no GPU: {error}"),
+    };
+    if std::env::var_os("EFA_GDA_BENCH_CHILD").is_none() {
+        drop(gpu);
+        return again_with_soft_adapter();
+    }
+    let kernel = Kernel::compile(include_str!("../../kernels/bench/rungs.cu"), "rungs_kernel");
+    println!("{}, CPUs: {}", gpu.name().unwrap(), std::thread::available_parallelism().unwrap());
+    for per_post in [1, 32] {
+        measure(&gpu, &kernel, per_post);
+    }
+}
+
+/// libfabric looks for providers where its process's environment says.
+fn again_with_soft_adapter() {
+    let own = std::env::current_exe().unwrap();
+    let library = own.parent().unwrap().join("libsoftefa.so");
+    assert!(library.is_file(), "{} is missing: cargo builds it with this", library.display());
+    let folder = std::env::temp_dir().join(format!("efa-gda-rungs-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    symlink(library, folder.join("softefa-fi.so")).unwrap();
+    let error = Command::new(own).env("EFA_GDA_BENCH_CHILD", "1").env("FI_PROVIDER_PATH", folder).exec();
+    panic!("{error}");
+}
+
+fn measure(gpu: &Gpu, kernel: &Kernel, per_post: u32) {
+    let mut medians = Rung::ALL.map(|_| Vec::new());
+    let mut all = Rung::ALL.map(|_| Vec::new());
+    let mut looks = Vec::new();
+    for _ in 0..ROUNDS {
+        for (index, rung) in Rung::ALL.into_iter().enumerate() {
+            let run = one(gpu, kernel, rung, per_post);
+            medians[index].push(quantile(&run.samples, 0.5));
+            all[index].extend(run.samples);
+            looks.push(run.look);
+        }
+    }
+    println!(
+        "\n{per_post} entries a doorbell, {ROUNDS} rounds of {POSTS} posts; ns from doorbell to completion"
+    );
+    println!("{} watchers, each looks once in {:.0} ns", THREADS / 32 - 1, quantile(&looks, 0.5));
+    println!("rung    median  quartiles     99 %   over direct, median of rounds (range)");
+    for (index, rung) in Rung::ALL.into_iter().enumerate() {
+        let over: Vec<f64> =
+            medians[index].iter().zip(&medians[0]).map(|(ours, direct)| ours - direct).collect();
+        let at = |part| quantile(&all[index], part);
+        println!(
+            "{:<7} {:>6.0}  {:>5.0}-{:<5.0} {:>6.0}   {:>+6.0} ({:+.0} to {:+.0})",
+            rung.name(),
+            at(0.5),
+            at(0.25),
+            at(0.75),
+            at(0.99),
+            quantile(&over, 0.5),
+            quantile(&over, 0.0),
+            quantile(&over, 1.0),
+        );
+    }
+}
+
+/// One rung, on a queue of its own: a warm-up, then the posts.
+fn one(gpu: &Gpu, kernel: &Kernel, rung: Rung, per_post: u32) -> Run {
+    let side = Side::open(&Query::new());
+    let (first, second) = (side.queue(), side.queue());
+    let peer = introduce(&first, &second);
+    let (source, target) = (side.region(&[7; 64 * 32]), side.region(&[0; 64 * 32]));
+    let mut options = RingerOptions::new();
+    if let Ok(cpu) = std::env::var("EFA_GDA_CPU") {
+        options = options.cpu(cpu.parse().unwrap());
+    }
+    let ringer = Ringer::start(&options).unwrap();
+    let mut first = first;
+    let lkey = first.keep(&source).unwrap().get();
+    let (queue, _) = GpuQueue::on_rung(first, gpu, rung.into(), &ringer).unwrap();
+    let stream = &kernel.stream;
+    let samples = stream.alloc_zeros::<u64>(POSTS as usize).unwrap();
+    let whole = stream.alloc_zeros::<u64>(4).unwrap();
+    let remote = target.remote();
+    let mut args = Args {
+        queue: queue.device_address(),
+        peer: efa_gda_peer {
+            ah: peer.address_handle.get(),
+            qpn: peer.queue_pair.get(),
+            qkey: peer.queue_key.get(),
+        },
+        lkey,
+        rkey: remote.key.get(),
+        local: source.buffer().unwrap().as_ptr() as u64,
+        remote: remote.address,
+        posts: WARM_UP,
+        per_post,
+        samples: samples.device_ptr(stream).0,
+        whole: whole.device_ptr(stream).0,
+    };
+    let launch = |args: &Args| {
+        let config = LaunchConfig { grid_dim: (1, 1, 1), block_dim: (THREADS, 1, 1), shared_mem_bytes: 0 };
+        // SAFETY: the kernel takes one such struct; what it points to lives until it ended, below.
+        unsafe { stream.launch_builder(&kernel.function).arg(args).launch(config) }.unwrap();
+        let whole = stream.clone_dtoh(&whole).unwrap();
+        stream.synchronize().unwrap();
+        assert_eq!(whole[3], 0, "{rung}: the kernel ended with enum efa_gda_status {}", whole[3]);
+        whole
+    };
+    launch(&args);
+    args.posts = POSTS;
+    let ran = launch(&args);
+    let ns_per_cycle = ran[1] as f64 / ran[0] as f64;
+    let samples = stream.clone_dtoh(&samples).unwrap();
+    stream.synchronize().unwrap();
+    Run {
+        samples: samples.iter().map(|cycles| *cycles as f64 * ns_per_cycle).collect(),
+        look: ran[2] as f64 * ns_per_cycle,
+    }
+}
+
+/// The value below which this part of them lies.
+fn quantile(values: &[f64], part: f64) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted[((sorted.len() - 1) as f64 * part) as usize]
+}

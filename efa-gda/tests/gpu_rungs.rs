@@ -1,0 +1,177 @@
+//! The three rungs under kernels on a GPU; the software adapter carries what they post. Each test says
+//! why it is skipped where there is no GPU.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
+
+mod fabric_soft_support;
+mod gpu_support;
+
+use std::time::{Duration, Instant};
+
+use cudarc::driver::{DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg};
+use efa_gda::doorbell::{Ringer, RingerOptions, Rung, RungChoice};
+use efa_gda::executor::DeviceError;
+use efa_gda::fabric::Query;
+use efa_gda::gpu::Gpu;
+use efa_gda::queue::{GpuQueue, Put, PutError};
+use efa_gda_sys::device::{
+    EFA_GDA_LOAD_OWNED, EFA_GDA_NOT_RUNG, EFA_GDA_OK, efa_gda_load_args, efa_gda_peer,
+};
+use fabric_soft_support::side::{Side, bytes_of, introduce, pattern};
+use fabric_soft_support::{Adapter, assert_no_violations, with_soft_adapter};
+use gpu_support::Kernel;
+
+const HOST_RUNG: [Rung; 2] = [Rung::Record, Rung::Staged];
+
+/// Runs `body` with the first GPU, in a process with a software adapter that has these variables.
+fn with_gpu(test: &str, variables: &[(&str, &str)], body: impl FnOnce(&Adapter, &Gpu)) {
+    match Gpu::open(0) {
+        Ok(_) => with_soft_adapter(test, variables, |adapter| body(adapter, &Gpu::open(0).unwrap())),
+        Err(error) => println!("SKIPPED: no GPU: {error}"),
+    }
+}
+
+/// Waits until a kernel's entries go through the ringer.
+fn until_traffic(ringer: &Ringer) {
+    let begin = Instant::now();
+    while ringer.counts().entries < 10_000 {
+        assert!(begin.elapsed() < Duration::from_secs(20), "no traffic: {:?}", ringer.counts());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Puts `count` different blocks of 64 bytes from the GPU on this rung, and compares what arrived.
+fn blocks_arrive(gpu: &Gpu, rung: Rung, wide: bool, count: u64) {
+    let ringer = Ringer::start(&RingerOptions::new()).unwrap();
+    let side = Side::open(&Query::new().wide_entries(wide));
+    let (first, second) = (side.queue(), side.queue());
+    let peer = introduce(&first, &second);
+    let (mut first, refused) = GpuQueue::on_rung(first, gpu, rung.into(), &ringer).unwrap();
+    assert_eq!((first.rung(), refused.len()), (rung, 0));
+    let source = side.region(&pattern(64 * count as usize));
+    let target = side.region(&vec![0; source.len()]);
+    let put = Put::write(peer, &source, target.remote()).bytes(64).count(count).stride(64);
+    let report = first.put(&put.timeout(Duration::from_secs(30))).unwrap();
+    assert_eq!((report.posted, report.completed), (count, count));
+    assert!(bytes_of(&target) == bytes_of(&source), "{rung}");
+    assert_eq!(ringer.counts().entries, if rung == Rung::Direct { 0 } else { count });
+    first.close().unwrap();
+}
+
+#[test]
+fn two_hundred_thousand_puts_arrive_past_every_wrap_on_every_rung() {
+    with_gpu("two_hundred_thousand_puts_arrive_past_every_wrap_on_every_rung", &[], |adapter, gpu| {
+        for rung in Rung::ALL {
+            blocks_arrive(gpu, rung, false, 200_000);
+        }
+        assert_no_violations(adapter);
+    });
+}
+
+#[test]
+fn wide_entries_arrive_on_every_rung() {
+    with_gpu("wide_entries_arrive_on_every_rung", &[], |adapter, gpu| {
+        for rung in Rung::ALL {
+            blocks_arrive(gpu, rung, true, 50_000);
+        }
+        assert_no_violations(adapter);
+    });
+}
+
+#[test]
+fn an_odd_batch_is_kept_on_every_rung() {
+    let odd = [("SOFTEFA_MAX_BATCH", "11")];
+    with_gpu("an_odd_batch_is_kept_on_every_rung", &odd, |adapter, gpu| {
+        for rung in Rung::ALL {
+            blocks_arrive(gpu, rung, false, 50_000);
+        }
+        assert_no_violations(adapter);
+    });
+}
+
+#[test]
+fn auto_takes_direct_where_everything_maps() {
+    with_gpu("auto_takes_direct_where_everything_maps", &[], |_, gpu| {
+        let ringer = Ringer::without_thread();
+        let queue = Side::open(&Query::new()).queue();
+        let (queue, refused) = GpuQueue::on_rung(queue, gpu, RungChoice::Auto, &ringer).unwrap();
+        assert_eq!((queue.rung(), refused), (Rung::Direct, vec![]));
+    });
+}
+
+#[test]
+fn a_ringer_stopped_in_mid_traffic_ends_a_kernels_wait_by_name() {
+    with_gpu("a_ringer_stopped_in_mid_traffic_ends_a_kernels_wait_by_name", &[], |adapter, gpu| {
+        for rung in HOST_RUNG {
+            let ringer = Ringer::start(&RingerOptions::new()).unwrap();
+            let side = Side::open(&Query::new());
+            let (first, second) = (side.queue(), side.queue());
+            let peer = introduce(&first, &second);
+            let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
+            let (mut first, _) = GpuQueue::on_rung(first, gpu, rung.into(), &ringer).unwrap();
+            let put = Put::write(peer, &source, target.remote()).bytes(64).count(u64::from(u32::MAX));
+            let error = std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    until_traffic(&ringer);
+                    ringer.stop().unwrap();
+                });
+                first.put(&put.timeout(Duration::from_secs(60))).unwrap_err()
+            });
+            assert!(
+                matches!(error, PutError::Device { error: DeviceError::NotRung, .. }),
+                "{rung}: {error:?}"
+            );
+            first.destroy().unwrap();
+        }
+        assert_no_violations(adapter);
+    });
+}
+
+/// `efa_gda_load_kernel`'s argument, by value.
+#[repr(transparent)]
+struct Load(efa_gda_load_args);
+
+// SAFETY: a plain struct of C, the same for the host's and the device's compiler (`queue.h`).
+unsafe impl DeviceRepr for Load {}
+
+#[test]
+fn a_queue_dropped_while_a_kernel_posts_ends_the_kernel_and_rings_nothing_stray() {
+    let test = "a_queue_dropped_while_a_kernel_posts_ends_the_kernel_and_rings_nothing_stray";
+    with_gpu(test, &[], |adapter, gpu| {
+        let kernel = Kernel::compile(include_str!("../../kernels/load.cu"), "efa_gda_load_kernel");
+        for rung in HOST_RUNG {
+            let ringer = Ringer::start(&RingerOptions::new()).unwrap();
+            let side = Side::open(&Query::new());
+            let (first, second) = (side.queue(), side.queue());
+            let peer = introduce(&first, &second);
+            let (first, _) = GpuQueue::on_rung(first, gpu, rung.into(), &ringer).unwrap();
+            let status = kernel.stream.clone_htod(&[EFA_GDA_OK]).unwrap();
+            let load = Load(efa_gda_load_args {
+                queues: first.device_address(),
+                status: status.device_ptr(&kernel.stream).0 as *mut u32,
+                peer: efa_gda_peer {
+                    ah: peer.address_handle.get(),
+                    qpn: peer.queue_pair.get(),
+                    qkey: peer.queue_key.get(),
+                },
+                queue_count: 1,
+                sharing: EFA_GDA_LOAD_OWNED,
+                group: 32,
+                calls: u32::MAX,
+                per_call: 32,
+                timeout_ns: 60_000_000_000,
+                ..Default::default()
+            });
+            let config = LaunchConfig { grid_dim: (1, 1, 1), block_dim: (32, 1, 1), shared_mem_bytes: 0 };
+            // SAFETY: one struct by value; the queue waits for the kernel before it goes, and the
+            // status outlives both.
+            unsafe { kernel.stream.launch_builder(&kernel.function).arg(&load).launch(config) }.unwrap();
+            until_traffic(&ringer);
+            drop(first);
+            let ended = kernel.stream.clone_dtoh(&status).unwrap();
+            kernel.stream.synchronize().unwrap();
+            assert_eq!(ended[0], EFA_GDA_NOT_RUNG, "{rung}");
+        }
+        assert_no_violations(adapter);
+    });
+}
