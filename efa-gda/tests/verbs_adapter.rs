@@ -34,8 +34,7 @@ type Queue = MappedQueue<QueuePair<Ready>>;
 
 /// A queue with a completion queue of its own.
 fn queue(domain: &ProtectionDomain, options: &QueuePairOptions) -> Queue {
-    let completions = CompletionQueue::create(domain.context(), 1024).unwrap();
-    queue_on(domain, &completions, options)
+    queue_on(domain, &CompletionQueue::create(domain.context(), 1024).unwrap(), options)
 }
 
 fn queue_on(domain: &ProtectionDomain, completions: &CompletionQueue, options: &QueuePairOptions) -> Queue {
@@ -95,7 +94,8 @@ fn the_deepest_send_queue_that_is_told_can_be_made() {
     let Some(context) = adapter() else { return };
     let domain = ProtectionDomain::allocate(&context).unwrap();
     let depth = context.max_send_entries(false).unwrap();
-    let queue = queue(&domain, &QueuePairOptions::new().send_entries(depth));
+    let completions = CompletionQueue::create(&context, depth).unwrap();
+    let queue = queue_on(&domain, &completions, &QueuePairOptions::new().send_entries(depth));
     assert_eq!(queue.exposure().sq.num_entries, depth);
 }
 
@@ -257,4 +257,80 @@ fn bytes_that_are_read_come_back() {
     let peer = itself(&mut queue);
     queue.put(&Put::read(peer, &target, source.remote())).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(content(&target), sent);
+}
+
+/// A queue with counters attached.
+fn counted(domain: &ProtectionDomain, counters: &[(&CompletionCounter, Counted)]) -> Queue {
+    let completions = CompletionQueue::create(domain.context(), 1024).unwrap();
+    let options = QueuePairOptions::new();
+    let mut pair = QueuePair::create(domain, &completions, &completions, &options).unwrap();
+    for (counter, counted) in counters {
+        pair.attach(counter, *counted).unwrap();
+    }
+    MappedQueue::over_verbs(pair.activate(KEY).unwrap()).unwrap()
+}
+
+fn has_counters(context: &Context) -> bool {
+    let has = context.attributes().has(Capability::CompletionCounters);
+    if !has {
+        eprintln!("skipped: {} has no completion counters", context.name());
+    }
+    has
+}
+
+#[test]
+fn counters_count_what_is_written_and_what_arrives_and_errors_apart() {
+    let Some(context) = adapter().filter(has_counters) else { return };
+    let domain = ProtectionDomain::allocate(&context).unwrap();
+    let make = || CompletionCounter::create(&context).unwrap();
+    let (out, arrived) = (make(), make());
+    let mut queue = counted(&domain, &[(&out, Counted::WRITE), (&arrived, Counted::REMOTE_WRITE)]);
+    writes(&mut queue, &domain, 64, 100);
+    let read = |counter: &CompletionCounter| (counter.completions().unwrap(), counter.errors().unwrap());
+    assert_eq!((read(&out), read(&arrived)), ((100, 0), (100, 0)));
+    let (memory, gone) = (region(&domain, &[1; 64]), region(&domain, &[0; 64]));
+    let remote = gone.remote();
+    gone.close().unwrap();
+    let peer = itself(&mut queue);
+    queue.put(&Put::write(peer, &memory, remote)).unwrap_err();
+    assert_eq!((read(&out), read(&arrived)), ((100, 1), (100, 0)));
+}
+
+#[test]
+fn a_counter_in_memory_of_the_callers_is_seen_there() {
+    let Some(context) = adapter().filter(has_counters) else { return };
+    let domain = ProtectionDomain::allocate(&context).unwrap();
+    let words = [const { std::sync::atomic::AtomicU64::new(0) }; 2];
+    let word = |index: usize| CounterMemory::host(NonNull::new(words[index].as_ptr()).unwrap());
+    // SAFETY: the words outlive the counter, which goes with the queue below.
+    let counter = unsafe { CompletionCounter::create_external(&context, word(0), word(1)) }.unwrap();
+    let mut queue = counted(&domain, &[(&counter, Counted::WRITE)]);
+    counter.set(1000, 5).unwrap();
+    writes(&mut queue, &domain, 64, 300);
+    queue.close().unwrap();
+    counter.close().unwrap();
+    let values = words.map(|word| word.into_inner());
+    assert_eq!(values, [1300, 5]);
+}
+
+#[test]
+fn a_counter_in_a_descriptors_memory_is_seen_there() {
+    let Some(context) = adapter().filter(has_counters) else { return };
+    let domain = ProtectionDomain::allocate(&context).unwrap();
+    let (dmabuf, start) = shareable(4096);
+    let word = |offset: u64| CounterMemory::dmabuf(dmabuf.as_fd(), offset, std::ptr::null_mut());
+    // SAFETY: the mapping is never undone, and the descriptor's memory stays with it.
+    let counter = match unsafe { CompletionCounter::create_external(&context, word(64), word(128)) } {
+        Ok(counter) => counter,
+        Err(error) if error.errno() == Some(libc::EINVAL) => {
+            eprintln!("skipped: this kernel takes true dmabufs alone: {error}");
+            return;
+        }
+        Err(error) => panic!("{error}"),
+    };
+    let mut queue = counted(&domain, &[(&counter, Counted::WRITE)]);
+    writes(&mut queue, &domain, 64, 10);
+    // SAFETY: inside the mapping, and aligned; the adapter is done with it.
+    let value = unsafe { start.add(64).cast::<u64>().read_volatile() };
+    assert_eq!(value, 10);
 }

@@ -78,3 +78,51 @@ fn what_is_flushed_counts_as_an_error() {
     assert_eq!(a.completion().status, CompletionStatus::Flushed);
     assert_eq!(values(&counter), (0, 1));
 }
+
+#[test]
+fn what_a_peer_writes_and_reads_is_counted_at_its_target() {
+    let counter = Arc::new(CompletionCounter::new());
+    let (mut a, b, to_b, _) = pair();
+    b.adapter.attach_counter(b.qp.number, Counted::REMOTE_WRITE, counter.clone()).unwrap();
+    let (from, to) = (Buffer::new(&a, 64, Access::ALL), Buffer::new(&b, 64, Access::ALL));
+    assert_eq!(a.run(&write(1, to_b, to.remote(0), from.segment(0, 64))), CompletionStatus::Ok);
+    assert_eq!(a.run(&write(2, to_b, to.remote(1), from.segment(0, 64))), CompletionStatus::RemoteBadAddress);
+    assert_eq!(a.run(&read(3, to_b, to.remote(0), from.segment(0, 64))), CompletionStatus::Ok);
+    assert_eq!(values(&counter), (1, 0));
+}
+
+#[test]
+fn a_kind_of_completion_goes_to_one_counter() {
+    let (_, b, _, _) = pair();
+    let attach = |what| b.adapter.attach_counter(b.qp.number, what, Arc::new(CompletionCounter::new()));
+    attach(Counted::READ).unwrap();
+    attach(Counted::WRITE).unwrap();
+    assert!(matches!(attach(Counted::TRANSMIT), Err(DeviceError::Busy { .. })));
+}
+
+/// Memory that is written as it is told.
+#[derive(Default)]
+struct Written(std::sync::Mutex<Vec<(u64, Vec<u8>)>>);
+
+impl Memory for Written {
+    fn read(&self, address: u64, into: &mut [u8]) -> Result<(), MemoryFault> {
+        Err(MemoryFault { address, length: into.len() as u64 })
+    }
+
+    fn write(&self, address: u64, from: &[u8]) -> Result<(), MemoryFault> {
+        self.0.lock().unwrap().push((address, from.to_vec()));
+        Ok(())
+    }
+}
+
+#[test]
+fn each_value_is_written_through_in_the_order_in_which_it_was_reached() {
+    let memory = Arc::new(Written::default());
+    let counter = Arc::new(CompletionCounter::through((memory.clone(), 8), (memory.clone(), 16)));
+    counter.set(false, 6);
+    let (mut a, _b, to_b, from, to) = counting(Counted::WRITE, &counter);
+    assert_eq!(a.run(&write(1, to_b, to.remote(0), from.segment(0, 64))), CompletionStatus::Ok);
+    assert_eq!(a.run(&write(2, to_b, to.remote(1), from.segment(0, 64))), CompletionStatus::RemoteBadAddress);
+    let word = |value: u64| value.to_le_bytes().to_vec();
+    assert_eq!(*memory.0.lock().unwrap(), [(8, word(6)), (8, word(7)), (16, word(1))]);
+}

@@ -14,6 +14,7 @@ use super::attr::{
     ProtectionDomain, QueuePair, QueuePairAttr, QueuePairState, RnrRetry,
 };
 use super::config::{AdapterConfig, Gid};
+use super::counter::{CompletionCounter, Counted};
 use super::create;
 use super::engine;
 use super::error::DeviceError;
@@ -316,6 +317,28 @@ impl Adapter {
             let found = port.queue_pairs.get(queue_pair.get());
             found.ok_or(DeviceError::NoSuchQueuePair(queue_pair))?.set_rnr_retry(retry);
             Ok(())
+        })
+    }
+
+    /// Has `counter` count what `counted` says of a queue pair, from now on. Each kind of completion
+    /// goes to one counter at most.
+    ///
+    /// # Errors
+    /// [`DeviceError::NoSuchQueuePair`]; [`DeviceError::Busy`] where something of it is counted.
+    pub fn attach_counter(
+        &self,
+        queue_pair: QueuePairNumber,
+        counted: Counted,
+        counter: Arc<CompletionCounter>,
+    ) -> Result<(), DeviceError> {
+        self.change(|port| {
+            let found = port.queue_pairs.get(queue_pair.get());
+            let core = found.ok_or(DeviceError::NoSuchQueuePair(queue_pair))?;
+            if core.counters.attach(counted, counter) {
+                return Ok(());
+            }
+            let what = format!("a kind of completion of queue pair {queue_pair}");
+            Err(DeviceError::Busy { what, users: 1 })
         })
     }
 

@@ -53,6 +53,8 @@ pub struct Capabilities {
     pub unsolicited_write_receive: bool,
     /// Completion queues in memory that the client gives.
     pub external_cq: bool,
+    /// Completion counters.
+    pub completion_counters: bool,
 }
 
 impl Capabilities {
@@ -64,6 +66,7 @@ impl Capabilities {
         request_ids_64: true,
         unsolicited_write_receive: true,
         external_cq: true,
+        completion_counters: true,
     };
 }
 
@@ -211,6 +214,7 @@ impl AdapterConfig {
         lookup.number("SOFTEFA_MAX_RDMA_SIZE", &mut self.limits.max_rdma_size)?;
         lookup.number("SOFTEFA_MAX_MSG_SIZE", &mut self.limits.max_msg_size)?;
         lookup.switch("SOFTEFA_UNSOLICITED_WRITE", &mut self.capabilities.unsolicited_write_receive)?;
+        lookup.switch("SOFTEFA_COUNTERS", &mut self.capabilities.completion_counters)?;
         lookup.number("SOFTEFA_REORDER", &mut self.faults.reorder_window)?;
         let mut delay = 0_u64;
         lookup.number("SOFTEFA_DELAY_US", &mut delay)?;

@@ -14,6 +14,7 @@ use super::attr::{
 };
 use super::completion::{COMPLETION_BYTES, CompletionRing, Place};
 use super::config::Limits;
+use super::counter::Attached;
 use super::engine::random;
 use super::error::DeviceError;
 use super::pattern::Unwritten;
@@ -139,7 +140,7 @@ pub(crate) fn queue_pair(port: &mut Port, attr: QueuePairAttr) -> Result<QueuePa
             receive: plan.receive,
             send_cq: plan.send_cq,
             receive_cq: plan.receive_cq,
-            counters: attr.counters,
+            counters: Attached::new(attr.counters),
             shared,
             state: AtomicU8::new(QueuePairCore::state_number(attr.state)),
         })

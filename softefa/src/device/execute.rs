@@ -84,6 +84,7 @@ fn write(
         _ => Ok(()),
     };
     deliver_immediate(world, sender, &target, request, posted, local.length, copied.is_ok());
+    count_remote(&target, Counted::REMOTE_WRITE, copied.is_ok());
     copied.map(|()| local.length.into()).map_err(fault)
 }
 
@@ -103,6 +104,7 @@ fn write_inline(
     let _ = engine;
     let copied = to.map_or(Ok(()), |to| transfer::write(to, 0, data));
     deliver_immediate(world, sender, &target, request, posted, length, copied.is_ok());
+    count_remote(&target, Counted::REMOTE_WRITE, copied.is_ok());
     copied.map(|()| length.into()).map_err(fault)
 }
 
@@ -125,7 +127,15 @@ fn read(
             Side::To => fault(Side::From),
         })?;
     }
+    count_remote(&target, Counted::REMOTE_READ, true);
     Ok(local.length.into())
+}
+
+/// What a peer did here, where something counts that: it has no completion of its own.
+fn count_remote(target: &Target<'_>, what: Counted, done: bool) {
+    if done {
+        target.queue_pair.count(what, CompletionStatus::Ok);
+    }
 }
 
 fn send(

@@ -11,7 +11,7 @@ use efa_gda_wire::{
 
 use super::attr::{ProtectionDomain, QueuePairState, RnrRetry};
 use super::completion::{CompletionRing, Finished};
-use super::counter::{CompletionCounter, Counted};
+use super::counter::{Attached, Counted};
 use super::engine::{Engine, World};
 use super::receive_queue::ReceiveRing;
 use super::ring_memory::Doorbell;
@@ -35,7 +35,7 @@ pub(crate) struct QueuePairCore {
     pub(crate) receive: Option<ReceiveRing>,
     pub(crate) send_cq: Arc<CompletionRing>,
     pub(crate) receive_cq: Arc<CompletionRing>,
-    pub(crate) counters: Vec<(Counted, Arc<CompletionCounter>)>,
+    pub(crate) counters: Attached,
     pub(crate) shared: Arc<Shared>,
     pub(crate) state: AtomicU8,
 }
@@ -147,7 +147,7 @@ impl QueuePairCore {
             return false;
         }
         // Before the completions: who read one finds it counted.
-        if !self.counters.is_empty() {
+        if self.counters.any() {
             for completion in &send.staged {
                 if let Some(what) = Counted::of_code(completion.operation_code) {
                     self.count(what, completion.status);
@@ -167,11 +167,7 @@ impl QueuePairCore {
 
     /// Counts a completion where something counts its kind.
     pub(crate) fn count(&self, what: Counted, status: CompletionStatus) {
-        for (counted, counter) in &self.counters {
-            if counted.contains(what) {
-                counter.count(status);
-            }
-        }
+        self.counters.count(what, status);
     }
 
     /// A request's completion.

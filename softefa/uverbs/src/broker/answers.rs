@@ -154,6 +154,7 @@ fn device(context: &Context, extended: bool, answer: &mut Answer<'_>) {
         (capabilities.unsolicited_write_receive, EFA_QUERY_DEVICE_CAPS_UNSOLICITED_WRITE_RECV),
         (capabilities.external_cq, EFA_QUERY_DEVICE_CAPS_CQ_WITH_EXT_MEM),
         (capabilities.request_ids_64, EFA_QUERY_DEVICE_CAPS_SQ_64_BIT_REQ_ID),
+        (capabilities.completion_counters, EFA_QUERY_DEVICE_CAPS_COMP_CNTR),
     ] {
         if has {
             caps |= flag;

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use efa_gda_wire::AddressHandle;
 use softefa::device::{
-    Access, Adapter, DeviceError, Gid, Memory, MemoryKeys, MemoryRegionAttr, PAGE_BYTES, ProtectionDomain,
+    Access, Adapter, CompletionCounter, DeviceError, Gid, Memory, MemoryKeys, MemoryRegionAttr, PAGE_BYTES,
+    ProtectionDomain,
 };
 use softefa_abi::protocol::Reply;
 use softefa_abi::sys::*;
@@ -28,6 +29,7 @@ pub(super) enum Object {
     Handle(AddressHandle),
     Completion(CompletionObject),
     QueuePair(QueuePairObject),
+    Counter(Arc<CompletionCounter>),
 }
 
 /// Pages behind a key.
@@ -123,8 +125,8 @@ impl Context {
             | Command::QueryPortSpeed { .. }
             | Command::QueryContext
             | Command::QueryGidTable { .. }
-            | Command::QueryGidEntry { .. }
-            | Command::QueryCounterLimits => answers::query(self, command, answer)?,
+            | Command::QueryGidEntry { .. } => answers::query(self, command, answer)?,
+            Command::QueryCounterLimits => self.query_counters(answer)?,
             _ if !self.ready => return Err(Errno::EINVAL),
             Command::AllocateDomain => self.allocate_domain(answer)?,
             Command::DestroyDomain { handle } => {
@@ -171,7 +173,20 @@ impl Context {
                 let zeros = encode!(ib_uverbs_destroy_qp_resp { events_reported: 0 });
                 answer.put(UVERBS_ATTR_DESTROY_QP_RESP, &zeros);
             }
-            // The adapter has no completion counters, and says so.
+            Command::CreateCounter { completions, errors } => {
+                self.create_counter(completions, errors, given, answer)?;
+            }
+            Command::ModifyCounter { handle, entry, operation, value } => {
+                self.modify_counter(*handle, *entry, *operation, *value)?;
+            }
+            Command::ReadCounter { handle, entry } => self.read_counter(*handle, *entry, answer)?,
+            Command::AttachCounter { queue_pair, counter, operations } => {
+                self.attach_counter(*queue_pair, *counter, *operations)?;
+            }
+            Command::DestroyCounter { handle } => {
+                self.destroy(*handle, |object| matches!(object, Object::Counter(_)))?;
+            }
+            // Of a later version of the interface than this was written for.
             _ => return Err(Errno::EOPNOTSUPP),
         }
         Ok((Reply::default(), None))
@@ -218,6 +233,8 @@ impl Context {
             Object::Completion(queue) => {
                 self.adapter.destroy_completion_queue(queue.number).map_err(errno)?;
             }
+            // The queue pairs that it is attached to hold it.
+            Object::Counter(counter) if Arc::strong_count(counter) > 1 => return Err(Errno::EBUSY),
             _ => {}
         }
         if let Some(object) = self.objects.remove(&handle) {
@@ -247,6 +264,7 @@ impl Context {
                 let _ = self.adapter.destroy_queue_pair(queue_pair.number);
                 queue_pair.release(&mut self.maps, &mut self.doorbells);
             }
+            Object::Counter(_) => {}
         }
     }
 
@@ -345,7 +363,7 @@ impl Drop for Context {
         let rank = |object: &Object| match object {
             Object::QueuePair(_) => 0,
             Object::Completion(_) => 1,
-            Object::Handle(_) | Object::Region { .. } => 2,
+            Object::Handle(_) | Object::Region { .. } | Object::Counter(_) => 2,
             Object::Domain(_) => 3,
         };
         let mut objects: Vec<_> = std::mem::take(&mut self.objects).into_values().collect();

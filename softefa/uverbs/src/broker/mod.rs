@@ -6,6 +6,7 @@
 
 mod answers;
 mod context;
+mod counters;
 mod pages;
 mod process;
 mod queues;

@@ -35,7 +35,7 @@ pub(super) struct QueuePairObject {
     pub(super) number: QueuePairNumber,
     capabilities: QueuePairCapabilities,
     /// `IB_QPS_*`, as the program set it.
-    state: u8,
+    pub(super) state: u8,
     queue_key: u32,
     rnr_retry: u8,
     maps: Vec<u64>,

@@ -1,0 +1,170 @@
+//! Completion counters of an open device: words of the program's that the adapter writes.
+
+use std::sync::Arc;
+
+use softefa::device::{CompletionCounter, Counted, Memory};
+use softefa_abi::sys::*;
+use softefa_abi::{Answer, BufferDescription, CounterEntry, CounterOperation, Errno, GivenMemory};
+
+use super::context::{Context, Descriptors, Object, errno};
+use super::pages::{Given, GivenRegion};
+use super::process::ProcessMemory;
+
+/// Counters of one open device.
+const MAX_COUNTERS: u32 = 4096;
+/// Bytes of a counter's word, and what its address is a multiple of.
+const WORD: u64 = 8;
+
+/// What can be counted: the interface's bits, and the adapter's.
+const OPERATIONS: [(u32, Counted); 6] = [
+    (IB_UVERBS_QP_ATTACH_COMP_CNTR_OP_SEND, Counted::SEND),
+    (IB_UVERBS_QP_ATTACH_COMP_CNTR_OP_RECV, Counted::RECEIVE),
+    (IB_UVERBS_QP_ATTACH_COMP_CNTR_OP_RDMA_READ, Counted::READ),
+    (IB_UVERBS_QP_ATTACH_COMP_CNTR_OP_REMOTE_RDMA_READ, Counted::REMOTE_READ),
+    (IB_UVERBS_QP_ATTACH_COMP_CNTR_OP_RDMA_WRITE, Counted::WRITE),
+    (IB_UVERBS_QP_ATTACH_COMP_CNTR_OP_REMOTE_RDMA_WRITE, Counted::REMOTE_WRITE),
+];
+
+/// What the interface's bits count; none for a bit that it does not have.
+fn counted(operations: u32) -> Option<Counted> {
+    let mut rest = operations;
+    let mut all: Option<Counted> = None;
+    for (bit, one) in OPERATIONS.iter().filter(|(bit, _)| operations & bit != 0) {
+        rest &= !bit;
+        all = Some(all.map_or(*one, |all| all | *one));
+    }
+    all.filter(|_| rest == 0)
+}
+
+impl Context {
+    pub(super) fn query_counters(&self, answer: &mut Answer<'_>) -> Result<(), Errno> {
+        self.has_counters()?;
+        let operations = OPERATIONS.iter().fold(0, |all, (bit, _)| all | bit);
+        answer.put(UVERBS_ATTR_QUERY_COMP_CNTR_CAPS_MAX_COUNTERS, &MAX_COUNTERS.to_ne_bytes());
+        answer.put(UVERBS_ATTR_QUERY_COMP_CNTR_CAPS_MAX_VALUE, &u64::MAX.to_ne_bytes());
+        answer.put(UVERBS_ATTR_QUERY_COMP_CNTR_CAPS_SUPPORTED_QP_ATTACH_OPS, &operations.to_ne_bytes());
+        Ok(())
+    }
+
+    fn has_counters(&self) -> Result<(), Errno> {
+        match self.adapter.config().capabilities.completion_counters {
+            true => Ok(()),
+            false => Err(Errno::EOPNOTSUPP),
+        }
+    }
+
+    pub(super) fn create_counter(
+        &mut self,
+        completions: &BufferDescription,
+        errors: &BufferDescription,
+        given: &mut Descriptors,
+        answer: &mut Answer<'_>,
+    ) -> Result<(), Errno> {
+        self.has_counters()?;
+        let there = self.objects.values().filter(|object| matches!(object, Object::Counter(_))).count();
+        if there >= MAX_COUNTERS as usize {
+            return Err(Errno::ENOMEM);
+        }
+        let success = self.word(completions, given)?;
+        let counter = CompletionCounter::through(success, self.word(errors, given)?);
+        let handle = self.insert(Object::Counter(Arc::new(counter)))?;
+        answer.put_handle(UVERBS_ATTR_CREATE_COMP_CNTR_HANDLE, handle);
+        Ok(())
+    }
+
+    /// The memory of a word, and its address there.
+    fn word(
+        &self,
+        wanted: &BufferDescription,
+        given: &mut Descriptors,
+    ) -> Result<(Arc<dyn Memory>, u64), Errno> {
+        let (GivenMemory::Process(start) | GivenMemory::Descriptor(_, start)) = wanted.memory;
+        if wanted.length < WORD || !start.is_multiple_of(WORD) {
+            return Err(Errno::EINVAL);
+        }
+        Ok(match wanted.memory {
+            GivenMemory::Process(start) => {
+                if !self.process.maps(start, WORD, true)? {
+                    return Err(Errno::EFAULT);
+                }
+                (Arc::new(ProcessMemory { process: self.process, shift: 0 }), start)
+            }
+            GivenMemory::Descriptor(index, offset) => {
+                let given = Given::new(given.take(index)?, offset, WORD, true)?;
+                (Arc::new(GivenRegion { given, address: 0, offset }), 0)
+            }
+        })
+    }
+
+    fn counter(&self, handle: u32) -> Result<&Arc<CompletionCounter>, Errno> {
+        match self.objects.get(&handle) {
+            Some(Object::Counter(counter)) => Ok(counter),
+            _ => Err(Errno::ENOENT),
+        }
+    }
+
+    pub(super) fn modify_counter(
+        &self,
+        handle: u32,
+        entry: CounterEntry,
+        operation: CounterOperation,
+        value: u64,
+    ) -> Result<(), Errno> {
+        let counter = self.counter(handle)?;
+        match operation {
+            CounterOperation::Set => counter.set(entry == CounterEntry::Errors, value),
+            CounterOperation::Add => counter.add(entry == CounterEntry::Errors, value),
+        }
+        Ok(())
+    }
+
+    pub(super) fn read_counter(
+        &self,
+        handle: u32,
+        entry: CounterEntry,
+        answer: &mut Answer<'_>,
+    ) -> Result<(), Errno> {
+        let counter = self.counter(handle)?;
+        let word = if entry == CounterEntry::Errors { counter.error() } else { counter.success() };
+        let value = word.load(std::sync::atomic::Ordering::Acquire);
+        answer.put(UVERBS_ATTR_READ_COMP_CNTR_RESP_VALUE, &value.to_ne_bytes());
+        Ok(())
+    }
+
+    /// Only before the queue pair is ready; each operation once (`ibv_qp_attach_comp_cntr`).
+    pub(super) fn attach_counter(
+        &mut self,
+        queue_pair: u32,
+        counter: u32,
+        operations: u32,
+    ) -> Result<(), Errno> {
+        let counter = self.counter(counter)?.clone();
+        let Some(Object::QueuePair(queue_pair)) = self.objects.get(&queue_pair) else {
+            return Err(Errno::ENOENT);
+        };
+        if !matches!(u32::from(queue_pair.state), IB_QPS_RESET | IB_QPS_INIT) || operations == 0 {
+            return Err(Errno::EINVAL);
+        }
+        let counted = counted(operations).ok_or(Errno::EOPNOTSUPP)?;
+        self.adapter.attach_counter(queue_pair.number, counted, counter).map_err(errno)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bits_are_counted_as_the_interface_names_them() {
+        assert_eq!(counted(IB_UVERBS_QP_ATTACH_COMP_CNTR_OP_RDMA_WRITE), Some(Counted::WRITE));
+        assert_eq!(
+            counted(IB_UVERBS_QP_ATTACH_COMP_CNTR_OP_SEND | IB_UVERBS_QP_ATTACH_COMP_CNTR_OP_RDMA_READ),
+            Some(Counted::SEND | Counted::READ)
+        );
+    }
+
+    #[test]
+    fn a_bit_that_the_interface_does_not_have_is_refused_with_all_others() {
+        assert_eq!(counted(1 << 6 | IB_UVERBS_QP_ATTACH_COMP_CNTR_OP_SEND), None);
+    }
+}
