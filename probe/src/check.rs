@@ -162,8 +162,11 @@ impl Runner {
     fn unmet(&self, need: &str, subject: Option<&str>) -> Option<(String, String)> {
         let relevant = || {
             self.findings.iter().filter(|finding| {
-                let same = finding.subject.is_none() || subject.is_none();
-                finding.code == need && (same || finding.subject.as_deref() == subject)
+                let of = match (finding.subject.as_deref(), subject) {
+                    (Some(found), Some(subject)) => concerns(found, subject),
+                    _ => true,
+                };
+                finding.code == need && of
             })
         };
         let holds = |state| matches!(state, State::Pass | State::Warn | State::Unknown);
@@ -178,6 +181,12 @@ impl Runner {
         };
         Some((root, words))
     }
+}
+
+/// Whether what was found of `found` counts for `subject`: the same, or one side of the pair that it is.
+pub(crate) fn concerns(found: &str, subject: &str) -> bool {
+    let pair = subject.split_once('/');
+    found == subject || pair.is_some_and(|(gpu, adapter)| found == gpu || found == adapter)
 }
 
 fn into_finding(check: &Check, subject: Option<String>, outcome: Outcome) -> Finding {
@@ -264,6 +273,17 @@ mod tests {
         let second = Unit { check: check("B-1", Nature::Any, &["A-1"]), run: passes };
         runner.run(&second, Some("right"), &mut ());
         assert_eq!(runner.findings[2].state, State::Pass);
+    }
+
+    #[test]
+    fn a_pair_is_blocked_by_either_of_its_sides_and_by_no_other() {
+        let mut runner = Runner::default();
+        runner.run(&Unit { check: check("A-1", Nature::Any, &[]), run: fails }, Some("0"), &mut ());
+        runner.run(&Unit { check: check("A-1", Nature::Any, &[]), run: passes }, Some("1"), &mut ());
+        let unit = Unit { check: check("B-1", Nature::Any, &["A-1"]), run: passes };
+        runner.run(&unit, Some("0/left"), &mut ());
+        runner.run(&unit, Some("1/left"), &mut ());
+        assert_eq!((runner.findings[2].state, runner.findings[3].state), (State::Skip, State::Pass));
     }
 
     #[test]

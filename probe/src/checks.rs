@@ -38,6 +38,8 @@ pub(crate) fn registry() -> Vec<&'static Check> {
     all.push(&cuda::CHOICE.check);
     all.extend(cuda::DRIVER_CHECKS.iter().map(|unit| &unit.check));
     all.extend(cuda::CHECKS.iter().chain(cuda::GPU_CHECKS).map(|unit| &unit.check));
+    all.push(&cuda::NEAR);
+    all.extend(fabric::on_gpu::MAPPING.map(|unit| &unit.check));
     all.extend(fabric::start::CHECKS.iter().skip(2).map(|unit| &unit.check));
     all.extend(fabric::objects::CHECKS.iter().chain(fabric::gda::CHECKS).map(|unit| &unit.check));
     all.extend(verbs::start::CHECKS.iter().chain(verbs::objects::CHECKS).map(|unit| &unit.check));

@@ -39,6 +39,9 @@ pub(crate) struct Common {
     /// Who rings the doorbell
     #[arg(long, global = true, value_enum, default_value_t = Doorbell::Auto)]
     pub(crate) doorbell: Doorbell,
+    /// Which adapters a GPU is tried with
+    #[arg(long, global = true, value_enum, default_value_t = Pairs::Near)]
+    pub(crate) pairs: Pairs,
     /// Print one JSON document
     #[arg(long, global = true)]
     pub(crate) json: bool,
@@ -71,6 +74,15 @@ fn parse_gpu(text: &str) -> Result<GpuChoice, String> {
         return Ok(GpuChoice::None);
     }
     text.parse().map(GpuChoice::Number).map_err(|_| "expected a GPU's number or \"none\"".to_owned())
+}
+
+/// Which pairs of GPU and adapter take part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Pairs {
+    /// The adapters nearest to each GPU, by PCI bridges and then by NUMA node
+    Near,
+    /// Every GPU with every adapter
+    All,
 }
 
 /// The library through which queues are found.
@@ -204,11 +216,11 @@ impl From<Doorbell> for RungChoice {
 /// What runs the device code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Executor {
-    /// A GPU (not in this version)
+    /// A GPU
     Cuda,
     /// This machine's CPU
     Host,
-    /// The best that works
+    /// A GPU where one is usable, the CPU otherwise
     Auto,
 }
 

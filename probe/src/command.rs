@@ -2,6 +2,7 @@
 
 pub(crate) mod check;
 pub(crate) mod decode;
+pub(crate) mod driver;
 pub(crate) mod explain;
 pub(crate) mod put;
 pub(crate) mod run;

@@ -44,6 +44,8 @@ pub(crate) struct Request {
     pub(crate) avoid: Vec<String>,
     /// The GPU that was asked for.
     pub(crate) gpu: Option<u32>,
+    /// What runs the device code.
+    pub(crate) driver: Driver,
     /// Who rings.
     pub(crate) doorbell: Doorbell,
     /// What to move.
@@ -71,6 +73,34 @@ pub(crate) struct PutRequest {
     pub(crate) plant: Option<Plant>,
 }
 
+/// What runs the device code.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) enum Driver {
+    /// The host executor, on every adapter.
+    #[default]
+    Host,
+    /// This GPU, on the first adapter.
+    Gpu(u32),
+    /// GPUs, each on adapters of its own. The adapters were looked at before.
+    Pairs(Vec<Pair>),
+}
+
+/// A GPU and an adapter.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Pair {
+    /// CUDA's number of the GPU.
+    pub(crate) gpu: u32,
+    /// The adapter's domain.
+    pub(crate) adapter: String,
+}
+
+impl Pair {
+    /// Names the pair as a check's subject.
+    pub(crate) fn subject(&self) -> String {
+        format!("{}/{}", self.gpu, self.adapter)
+    }
+}
+
 /// A GPU that CUDA shows.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Gpu {
@@ -78,6 +108,8 @@ pub(crate) struct Gpu {
     pub(crate) number: u32,
     /// Its name.
     pub(crate) name: String,
+    /// Its PCI address, as sysfs has it.
+    pub(crate) pci: Option<String>,
 }
 
 /// What the child says.
@@ -96,6 +128,8 @@ pub(crate) enum Event {
         /// What it found.
         finding: Finding,
     },
+    /// A check that was reported before was run once more, for what it opens.
+    Again,
     /// libfabric was loaded from this file.
     Loaded {
         /// The file.

@@ -162,8 +162,11 @@ pub(crate) struct Put {
     /// What is lost against `direct`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(crate) lost: Option<String>,
-    /// What ran the device code: `host`.
+    /// What ran the device code: `host` or `cuda`.
     pub(crate) executor: String,
+    /// The GPU's number, where one did.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) gpu: Option<String>,
     /// The adapter.
     pub(crate) adapter: String,
     /// From the first entry to the last completion, without filling and comparing.

@@ -4,6 +4,7 @@
 pub(crate) mod adapters;
 pub(crate) mod elf;
 pub(crate) mod loader;
+pub(crate) mod topology;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -35,6 +36,12 @@ impl System {
             gpu: common.gpu,
             provider: None,
         }
+    }
+
+    /// The machine below `root`, for tests.
+    #[cfg(test)]
+    pub(crate) fn below(root: &Path, soft: bool) -> Self {
+        Self { root: root.to_owned(), soft, device: None, gpu: None, provider: None }
     }
 
     /// Where `path`, an absolute one, lies below the root.

@@ -1,9 +1,9 @@
 //! The verdict: what each pair of GPU and adapter can do, and the next step. It reads findings and
-//! nothing else.
+//! puts, and nothing else.
 
 use crate::checks::registry;
-use crate::part::Gpu;
-use crate::report::{Finding, Reach, State, Verdict};
+use crate::part::{Gpu, Pair};
+use crate::report::{Finding, Put, Reach, State, Verdict};
 
 /// The check that says whether queues map into a GPU.
 const MAPS: &str = "CUDA-008";
@@ -12,18 +12,23 @@ const MOVED: &str = "PUT-002";
 
 /// A verdict for each pair; for each adapter where no GPU takes part; one with the adapter "none"
 /// where there is none.
-pub(crate) fn verdicts(findings: &[Finding], gpus: &[Gpu], adapters: &[String]) -> Vec<Verdict> {
+pub(crate) fn verdicts(
+    findings: &[Finding],
+    puts: &[Put],
+    pairs: &[Pair],
+    gpus: &[Gpu],
+    adapters: &[String],
+) -> Vec<Verdict> {
     let none = ["none".to_owned()];
     let adapters = if adapters.is_empty() { &none[..] } else { adapters };
-    let numbers: Vec<String> = gpus.iter().map(|gpu| gpu.number.to_string()).collect();
-    let mut all = Vec::new();
-    for adapter in adapters {
-        if numbers.is_empty() {
-            all.push(without_gpu(findings, adapter));
-        }
-        all.extend(numbers.iter().map(|gpu| pair(findings, gpu, adapter)));
+    if pairs.is_empty() && !gpus.is_empty() {
+        let alone = |gpu: &Gpu| Pair { gpu: gpu.number, adapter: none[0].clone() };
+        return gpus.iter().map(|gpu| pair(findings, puts, &alone(gpu))).collect();
     }
-    all
+    if pairs.is_empty() {
+        return adapters.iter().map(|adapter| without_gpu(findings, adapter)).collect();
+    }
+    pairs.iter().map(|one| pair(findings, puts, one)).collect()
 }
 
 fn state(findings: &[Finding], code: &str, subject: &str) -> Option<State> {
@@ -74,27 +79,34 @@ fn without_gpu(findings: &[Finding], adapter: &str) -> Verdict {
     Verdict { gpu: "none".to_owned(), adapter: adapter.to_owned(), result: Reach::None, next }
 }
 
-fn pair(findings: &[Finding], gpu: &str, adapter: &str) -> Verdict {
-    let maps = state(findings, MAPS, gpu);
-    let moved = state(findings, MOVED, adapter) == Some(State::Pass);
-    let (result, next) = match (maps, moved) {
-        (Some(State::Pass), true) => (Reach::Gda, "nothing is missing".to_owned()),
-        (Some(State::Fail), true) => {
-            let why = first_failure(findings, &[gpu]).map(fix).unwrap_or_default();
-            (Reach::HostRung, format!("use --doorbell record; for gda: {why}"))
+fn pair(findings: &[Finding], puts: &[Put], pair: &Pair) -> Verdict {
+    let (gpu, adapter, subject) = (pair.gpu.to_string(), pair.adapter.as_str(), pair.subject());
+    let maps = state(findings, MAPS, &subject) == Some(State::Pass);
+    let own = |put: &&Put| put.adapter == adapter && put.gpu.as_deref() == Some(&*gpu) && put.verified;
+    let put = puts.iter().find(own);
+    let host = state(findings, MOVED, adapter) == Some(State::Pass);
+    let failure = || {
+        let first = first_failure(findings, &[&gpu, adapter, &subject])?;
+        Some(fix(first) + without_libfabric(findings, adapter))
+    };
+    let (result, next) = match put {
+        Some(put) if put.doorbell == "direct" && maps => (Reach::Gda, "nothing is missing".to_owned()),
+        Some(put) => {
+            let next = match failure() {
+                Some(fix) if !maps => format!("--doorbell {} works; for gda: {fix}", put.doorbell),
+                _ => format!("--doorbell {} was asked for and works; leave it out for gda", put.doorbell),
+            };
+            (Reach::HostRung, next)
         }
-        (_, false) => {
-            let next = first_failure(findings, &[gpu, adapter])
-                .map(|failure| fix(failure) + without_libfabric(findings, adapter));
-            (Reach::None, next.unwrap_or_else(|| "no put was verified on this adapter".to_owned()))
-        }
-        (_, true) => {
-            let next =
-                "the adapter's queues work from the host; mapping them into a GPU is not in this version";
-            (Reach::None, next.to_owned())
+        None => {
+            let nothing = match host {
+                true => "the adapter's queues work from the host; no put of this GPU was verified",
+                false => "no put was verified on this adapter",
+            };
+            (Reach::None, failure().unwrap_or_else(|| nothing.to_owned()))
         }
     };
-    Verdict { gpu: gpu.to_owned(), adapter: adapter.to_owned(), result, next }
+    Verdict { gpu, adapter: adapter.to_owned(), result, next }
 }
 
 #[cfg(test)]
@@ -118,31 +130,71 @@ mod tests {
         }
     }
 
-    fn gpu() -> Vec<Gpu> {
-        vec![Gpu { number: 0, name: String::new() }]
+    fn put(gpu: Option<&str>, doorbell: &str, verified: bool) -> Put {
+        Put {
+            op: "write".to_owned(),
+            bytes: 64,
+            count: 16,
+            completed: 16,
+            verified,
+            doorbell: doorbell.to_owned(),
+            lost: None,
+            executor: "cuda".to_owned(),
+            gpu: gpu.map(str::to_owned),
+            adapter: "a-rdm".to_owned(),
+            microseconds: None,
+            violations: Vec::new(),
+        }
+    }
+
+    /// The verdict on GPU 0 with adapter a-rdm.
+    fn of(findings: &[Finding], puts: &[Put]) -> Verdict {
+        let pairs = [Pair { gpu: 0, adapter: "a-rdm".to_owned() }];
+        verdicts(findings, puts, &pairs, &[], &["a-rdm".to_owned()]).remove(0)
     }
 
     #[test]
-    fn a_pair_that_maps_and_moves_is_gda() {
-        let findings = [finding(MAPS, "0", State::Pass), finding(MOVED, "a-rdm", State::Pass)];
-        assert_eq!(verdicts(&findings, &gpu(), &["a-rdm".to_owned()])[0].result, Reach::Gda);
+    fn a_pair_that_maps_and_whose_own_put_arrives_is_gda() {
+        let findings = [finding(MAPS, "0/a-rdm", State::Pass)];
+        assert_eq!(of(&findings, &[put(Some("0"), "direct", true)]).result, Reach::Gda);
     }
 
     #[test]
-    fn a_pair_that_moves_but_does_not_map_is_host_rung() {
-        let findings = [finding(MAPS, "0", State::Fail), finding(MOVED, "a-rdm", State::Pass)];
-        assert_eq!(verdicts(&findings, &gpu(), &["a-rdm".to_owned()])[0].result, Reach::HostRung);
+    fn what_the_host_or_another_gpu_puts_is_no_proof_for_a_pair() {
+        let findings = [finding(MAPS, "0/a-rdm", State::Pass), finding(MOVED, "a-rdm", State::Pass)];
+        for other in [None, Some("1")] {
+            assert_eq!(of(&findings, &[put(other, "direct", true)]).result, Reach::None);
+        }
+        assert_eq!(of(&findings, &[put(Some("0"), "direct", false)]).result, Reach::None);
     }
 
     #[test]
-    fn an_adapter_that_moves_nothing_is_none_whatever_maps() {
-        let findings = [finding(MAPS, "0", State::Pass), finding(MOVED, "a-rdm", State::Fail)];
-        assert_eq!(verdicts(&findings, &gpu(), &["a-rdm".to_owned()])[0].result, Reach::None);
+    fn a_pair_that_a_host_thread_rings_for_is_host_rung_and_says_what_it_lacks() {
+        let findings = [finding(MAPS, "0/a-rdm", State::Fail)];
+        let verdict = of(&findings, &[put(Some("0"), "staged", true)]);
+        assert_eq!(verdict.result, Reach::HostRung);
+        assert!(verdict.next.contains("staged") && verdict.next.contains(MAPS), "{}", verdict.next);
+    }
+
+    #[test]
+    fn a_failure_of_the_pair_the_gpu_or_the_adapter_is_the_next_step() {
+        for subject in ["0/a-rdm", "0", "a-rdm"] {
+            let verdict = of(&[finding("CUDA-009", subject, State::Fail)], &[]);
+            assert!(verdict.next.starts_with("CUDA-009"), "{subject}: {}", verdict.next);
+        }
+        assert!(!of(&[finding("CUDA-009", "1", State::Fail)], &[]).next.contains("CUDA-009"));
+    }
+
+    #[test]
+    fn a_gpu_without_any_adapter_has_a_verdict_of_its_own() {
+        let gpus = [Gpu { number: 0, name: String::new(), pci: None }];
+        let all = verdicts(&[], &[], &[], &gpus, &[]);
+        assert_eq!((all[0].gpu.as_str(), all[0].adapter.as_str()), ("0", "none"));
     }
 
     #[test]
     fn without_a_gpu_there_is_one_verdict_for_each_adapter() {
-        let all = verdicts(&[], &[], &["a".to_owned(), "b".to_owned()]);
+        let all = verdicts(&[], &[], &[], &[], &["a".to_owned(), "b".to_owned()]);
         assert_eq!(
             all.iter().map(|v| (v.gpu.as_str(), v.adapter.as_str())).collect::<Vec<_>>(),
             [("none", "a"), ("none", "b")]
@@ -156,7 +208,8 @@ mod tests {
             finding("VRB-011", "a", State::Pass),
             finding("VRB-012", "a", State::Pass),
         ];
-        let next = |findings: &[Finding]| verdicts(findings, &[], &["a-rdm".to_owned()])[0].next.clone();
+        let next =
+            |findings: &[Finding]| verdicts(findings, &[], &[], &[], &["a-rdm".to_owned()])[0].next.clone();
         assert!(next(&findings).contains("see --via verbs"));
         findings.push(finding("GDA-003", "a-rdm", State::Pass));
         assert!(!next(&findings).contains("see --via verbs"));
@@ -165,7 +218,7 @@ mod tests {
     #[test]
     fn the_next_step_is_the_first_failure_of_this_adapter() {
         let findings = [finding("PUT-002", "b", State::Fail), finding("FAB-005", "b", State::Fail)];
-        let all = verdicts(&findings, &[], &["a".to_owned(), "b".to_owned()]);
+        let all = verdicts(&findings, &[], &[], &[], &["a".to_owned(), "b".to_owned()]);
         assert!(!all[0].next.contains("FAB-005") && all[1].next.starts_with("FAB-005"), "{all:?}");
     }
 }

@@ -33,7 +33,7 @@ fn what_this_version_lacks_is_said_and_is_status_2() {
         &["bench"][..],
         &["bench", "--html", "x.html"],
         &["ring", "--npes", "4"],
-        &["put", "--soft", "--executor", "cuda"],
+        &["put", "--executor", "cuda", "--via", "verbs"],
         &["put", "--soft", "--peer", "host"],
     ] {
         let (status, text) = complaint(args);

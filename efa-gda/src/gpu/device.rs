@@ -135,6 +135,14 @@ impl Gpu {
         Ok(&self.loaded.get_or_init(|| Loaded { put, architecture, cached }).put)
     }
 
+    /// Compiles and loads the kernels now, which otherwise happens at the first launch.
+    ///
+    /// # Errors
+    /// [`Error::NoCompiler`], [`Error::Compile`], or the driver's.
+    pub fn prepare(&self) -> Result<()> {
+        self.put_kernel().map(|_| ())
+    }
+
     /// What the kernels were compiled for, and whether they were found on disk; none before their
     /// first use.
     pub fn kernels(&self) -> Option<(&str, bool)> {

@@ -142,6 +142,14 @@ fn is_lost(error: &DriverError) -> bool {
 }
 
 impl Error {
+    /// CUDA's result (`CUresult` of `cuda.h`), where one is at the root of it.
+    pub fn cuda_result(&self) -> Option<u32> {
+        match self {
+            Self::Driver { source, .. } | Self::Register { source, .. } => Some(source.0 as u32),
+            _ => None,
+        }
+    }
+
     /// Whether the GPU's context is lost: kernels, memory and queues in it are of no use any more.
     pub fn context_lost(&self) -> bool {
         match self {

@@ -72,6 +72,12 @@ pub struct Registered {
     pub flags: String,
 }
 
+impl Registered {
+    fn of(part: &'static str, range: &HostRange) -> Self {
+        Self { part, kind: range.mapping().kind, flags: range.flags() }
+    }
+}
+
 /// Stops every wait of a queue's kernels, from any thread.
 #[derive(Clone, Debug)]
 pub struct GpuAbortFlag(Arc<SharedWord>);
@@ -176,12 +182,29 @@ impl GpuQueue {
             ("completion queue", ranges.cq.as_ref()),
             ("completion doorbell", ranges.cq_doorbell.as_ref()),
         ];
-        all.into_iter()
-            .filter_map(|(part, range)| {
-                let range = range?;
-                Some(Registered { part, kind: range.mapping().kind, flags: range.flags() })
-            })
-            .collect()
+        all.into_iter().filter_map(|(part, range)| Some(Registered::of(part, range?))).collect()
+    }
+
+    /// Registers each part of `queue` alone and lets go of it again: what maps, how, and why the rest does
+    /// not. The receive queue is among them, although kernels of this version post no receives; a part
+    /// in the GPU's own memory is not.
+    pub fn try_parts(queue: &MappedQueue, gpu: &Gpu) -> Vec<(&'static str, gpu::Result<Registered>)> {
+        let rq = queue.snapshot().rq;
+        let places = Places::of(queue);
+        let mut parts = vec![("send queue", places.sq), ("doorbell", places.sq_doorbell)];
+        parts.extend(places.cq.map(|range| ("completion queue", range)));
+        parts.extend(places.cq_doorbell.map(|range| ("completion doorbell", range)));
+        if rq.num_entries != 0 {
+            parts.push(("receive queue", ring(rq.buffer as usize, rq.num_entries, rq.entry_size)));
+            parts.push(("receive doorbell", word(rq.doorbell as usize)));
+        }
+        let attempt = |(part, range)| {
+            // SAFETY: the endpoint and completion queue that `queue` owns keep it mapped, and the range is
+            // dropped before this returns.
+            let reached = unsafe { gpu.reach(range) };
+            (part, reached.map(|range| Registered::of(part, &range)))
+        };
+        parts.into_iter().map(attempt).collect()
     }
 
     /// The queue as the host knows it: its endpoint, its peers, its state after the last put.
@@ -274,30 +297,52 @@ fn inline_bytes(args: &efa_gda_put_args) -> Option<Range<usize>> {
     Some(start..start + ((args.count - 1) * args.local_stride + args.bytes) as usize)
 }
 
+fn ring(start: usize, entries: u32, size: u32) -> Range<usize> {
+    start..start + entries as usize * size as usize
+}
+
+fn word(start: usize) -> Range<usize> {
+    start..start + size_of::<u32>()
+}
+
+/// Where in this process the parts lie that kernels post through: the adapter's memory, or what the
+/// ringer reads.
+struct Places {
+    sq: Range<usize>,
+    sq_doorbell: Range<usize>,
+    /// None where it lies in the GPU's own memory.
+    cq: Option<Range<usize>>,
+    cq_doorbell: Option<Range<usize>>,
+}
+
+impl Places {
+    fn of(queue: &MappedQueue) -> Self {
+        let (sq, cq) = (queue.snapshot().sq, &queue.exposure().cq);
+        let completions = || ring(cq.buffer.as_ptr() as usize, cq.num_entries, cq.entry_size);
+        Self {
+            sq: ring(sq.buffer as usize, sq.num_entries, sq.entry_size),
+            sq_doorbell: word(sq.doorbell as usize),
+            cq: queue.backing.completions_on().is_none().then(completions),
+            cq_doorbell: cq.doorbell.map(|doorbell| word(doorbell.as_ptr() as usize)),
+        }
+    }
+}
+
 impl Ranges {
     fn reach(queue: &MappedQueue, gpu: &Gpu) -> gpu::Result<Self> {
         on_same(gpu, "the completion queue", queue.backing.completions_on())?;
-        let exposure = queue.exposure();
-        let ring = |start: usize, entries: u32, size: usize| start..start + entries as usize * size;
-        let word = |start: usize| start..start + size_of::<u32>();
-        // The adapter's, or what the ringer reads.
-        let (sq, cq) = (queue.snapshot().sq, &exposure.cq);
         let reach = |range: Range<usize>| {
             // SAFETY: the provider keeps rings and doorbells mapped while the endpoint and the
             // completion queue are open, and a `Served` its record and staging ring; `GpuQueue` drops
             // its ranges before the `MappedQueue`, which owns all of them.
             unsafe { gpu.reach(range) }
         };
+        let places = Places::of(queue);
         Ok(Self {
-            sq: reach(ring(sq.buffer as usize, sq.num_entries, sq.entry_size as usize))?,
-            sq_doorbell: reach(word(sq.doorbell as usize))?,
-            cq: match queue.backing.completions_on() {
-                Some(_) => None,
-                None => {
-                    Some(reach(ring(cq.buffer.as_ptr() as usize, cq.num_entries, cq.entry_size as usize))?)
-                }
-            },
-            cq_doorbell: cq.doorbell.map(|doorbell| reach(word(doorbell.as_ptr() as usize))).transpose()?,
+            sq: reach(places.sq)?,
+            sq_doorbell: reach(places.sq_doorbell)?,
+            cq: places.cq.map(reach).transpose()?,
+            cq_doorbell: places.cq_doorbell.map(reach).transpose()?,
         })
     }
 }

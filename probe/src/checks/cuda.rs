@@ -1,13 +1,18 @@
 //! GPUs: the NVIDIA kernel driver's settings, and what the CUDA driver says. The CUDA part runs in
-//! a child process. Mapping queues into a GPU is not in this version; its check says so.
+//! a child process. Mapping queues into a GPU is `fabric::on_gpu`'s.
+
+pub(crate) mod usable;
 
 use std::ffi::{CStr, c_char, c_int, c_uint};
+use std::time::Duration;
 
 use crate::check::{Answers, Check, NO_GPU, Nature, Outcome, Trouble, Unit};
 use crate::cli::GpuChoice;
-use crate::part::Gpu;
+use crate::part::child::Progress;
+use crate::part::{Gpu, Pair};
 use crate::report::{Kind, Who};
 use crate::system::System;
+use crate::system::topology::Nearness;
 
 /// The oldest CUDA that is supported, as cuDriverGetVersion packs it: 12.0.
 const OLDEST_CUDA: i32 = 12_000;
@@ -59,11 +64,21 @@ pub(crate) static CHECKS: &[Unit<Cuda>] = &[
     unit("CUDA-005", "The GPU is there", Kind::Proven, &["CUDA-004"], gpus),
 ];
 
+/// Which adapters are near a GPU; recorded by the parent, which knows both.
+pub(crate) static NEAR: Check = Check {
+    code: "CUDA-011",
+    title: "The adapters near the GPU are known",
+    kind: Kind::Declared,
+    nature: Nature::Gpu,
+    needs: &["CUDA-005"],
+};
+
 /// What it says of each GPU; run in a child, with the GPU's number as subject.
 pub(crate) static GPU_CHECKS: &[Unit<Cuda>] = &[
     unit("CUDA-006", "GPU memory exports as dmabuf", Kind::Declared, &["CUDA-005"], dmabuf),
     unit("CUDA-007", "The adapter's writes are ordered for the GPU", Kind::Declared, &["CUDA-005"], ordering),
-    unit("CUDA-008", "The send queue and doorbell map into the GPU", Kind::Proven, &["CUDA-005"], maps),
+    unit("CUDA-009", "The GPU lets this process in", Kind::Proven, &["CUDA-005"], usable::opens),
+    unit("CUDA-010", "Kernels compile for the GPU and load", Kind::Proven, &["CUDA-009"], usable::compiles),
 ];
 
 const fn unit(
@@ -105,6 +120,23 @@ pub(crate) fn none_takes_part(system: &System) -> bool {
     match system.gpu {
         Some(choice) => choice == GpuChoice::None,
         None => system.soft && !system.nvidia_in_sight(),
+    }
+}
+
+/// The answer of [`NEAR`] for `gpu`, whose `pairs` take part.
+pub(crate) fn near(system: &System, gpu: &Gpu, pairs: &[Pair]) -> Outcome {
+    if system.soft {
+        return Outcome::pass("a software adapter has no place; it pairs with every GPU");
+    }
+    let words = |pair: &Pair| {
+        let near = system.nearness(gpu, &pair.adapter).map(Nearness::words);
+        format!("{}: {}", pair.adapter, near.unwrap_or_else(|| "its place is not known".to_owned()))
+    };
+    let of_gpu = pairs.iter().filter(|pair| pair.gpu == gpu.number);
+    let observed: Vec<String> = of_gpu.map(words).collect();
+    match observed.is_empty() {
+        true => Outcome::unknown("no adapter was found to pair it with"),
+        false => Outcome::pass(observed.join("; ")),
     }
 }
 
@@ -162,13 +194,29 @@ pub(crate) struct Cuda {
     /// Those found.
     pub(crate) gpus: Vec<Gpu>,
     /// The one that the per-GPU checks look at.
-    pub(crate) current: u32,
+    current: u32,
+    /// Its context, once it is open.
+    opened: Option<efa_gda::gpu::Gpu>,
+    /// Tells the parent that a long check goes on.
+    progress: Option<Progress>,
 }
 
 impl Cuda {
     /// Nothing is loaded yet; `wanted` is the GPU that was asked for.
-    pub(crate) fn of(wanted: Option<u32>) -> Self {
-        Self { wanted, ..Self::default() }
+    pub(crate) fn of(wanted: Option<u32>, progress: Progress) -> Self {
+        Self { wanted, progress: Some(progress), ..Self::default() }
+    }
+
+    /// The per-GPU checks look at this one from now on.
+    pub(crate) fn look_at(&mut self, number: u32) {
+        (self.current, self.opened) = (number, None);
+    }
+
+    /// The next step may take so much longer than a check usually may.
+    fn needs(&mut self, time: Duration) {
+        if let Some(progress) = &mut self.progress {
+            progress.needs(time);
+        }
     }
 
     /// The function `name` of libcuda.
@@ -205,16 +253,34 @@ impl Cuda {
     }
 
     fn name(&self, number: u32) -> Result<String, String> {
-        type GetName = unsafe extern "C" fn(*mut c_char, c_int, c_int) -> c_int;
-        let device = self.device(number)?;
         // SAFETY: cuDeviceGetName(char*, int, CUdevice) in cuda.h.
-        let get: GetName = unsafe { self.get(c"cuDeviceGetName")? };
-        let mut name = [0_u8; 256];
-        // SAFETY: the buffer has 256 bytes, of which the last stays zero.
-        checked("cuDeviceGetName", unsafe { get(name.as_mut_ptr().cast(), 255, device) })?;
-        let text = CStr::from_bytes_until_nul(&name).map_err(|error| error.to_string())?;
-        Ok(text.to_string_lossy().into_owned())
+        let get: GetText = unsafe { self.get(c"cuDeviceGetName")? };
+        let device = self.device(number)?;
+        // SAFETY: the device came from cuDeviceGet.
+        text("cuDeviceGetName", |to, size| unsafe { get(to, size, device) })
     }
+
+    /// The PCI address, as sysfs has it.
+    fn pci(&self, number: u32) -> Result<String, String> {
+        // SAFETY: cuDeviceGetPCIBusId(char*, int, CUdevice) in cuda.h.
+        let get: GetText = unsafe { self.get(c"cuDeviceGetPCIBusId")? };
+        let device = self.device(number)?;
+        // SAFETY: the device came from cuDeviceGet.
+        let address = text("cuDeviceGetPCIBusId", |to, size| unsafe { get(to, size, device) })?;
+        Ok(address.to_lowercase())
+    }
+}
+
+/// Writes a text of at most so many bytes, with a zero byte behind it, for a device.
+type GetText = unsafe extern "C" fn(*mut c_char, c_int, c_int) -> c_int;
+
+/// What `write` writes into a buffer of the length given.
+fn text(call: &str, write: impl FnOnce(*mut c_char, c_int) -> c_int) -> Result<String, String> {
+    // The last byte stays zero.
+    let mut bytes = [0_u8; 256];
+    checked(call, write(bytes.as_mut_ptr().cast(), 255))?;
+    let text = CStr::from_bytes_until_nul(&bytes).map_err(|error| error.to_string())?;
+    Ok(text.to_string_lossy().into_owned())
 }
 
 fn checked(call: &str, code: c_int) -> Result<(), String> {
@@ -291,7 +357,8 @@ fn gpus(cuda: &mut Cuda) -> Answers {
     };
     for number in (0..found).filter(|number| cuda.wanted.is_none_or(|wanted| wanted == *number)) {
         let name = cuda.name(number).unwrap_or_else(|error| format!("unnamed ({error})"));
-        cuda.gpus.push(Gpu { number, name });
+        let pci = cuda.pci(number).ok();
+        cuda.gpus.push(Gpu { number, name, pci });
     }
     if cuda.gpus.is_empty() {
         let wanted = cuda.wanted.map(|wanted| format!(", not GPU {wanted}")).unwrap_or_default();
@@ -350,8 +417,4 @@ fn ordering(cuda: &mut Cuda) -> Answers {
         }
         Err(error) => Outcome::unknown(error).into(),
     }
-}
-
-fn maps(_: &mut Cuda) -> Answers {
-    Outcome::unknown("not in this version: mapping queues through CUDA").into()
 }

@@ -1,4 +1,4 @@
-//! Bytes moved through the queues by the device code, in the host executor: from the first store to
+//! Bytes moved through the queues by the device code, in the host executor or on a GPU: from the first store to
 //! the send queue to every byte compared.
 
 mod moving;
@@ -23,6 +23,9 @@ use crate::softefa_checker::Checker;
 
 /// Bits of an rkey that are turned over to get one that names no region.
 const WRONG: u32 = 0x00ff_0000;
+
+/// From this check on, it matters what runs the device code.
+pub(super) const FIRST_OF_DRIVER: &str = "QUE-008";
 
 /// The checks of this category.
 pub(crate) fn checks<L: Layer>() -> &'static [Unit<Session<L>>] {
@@ -123,9 +126,8 @@ fn completes<L: Layer>(session: &mut Session<L>) -> Answers {
         Err(answers) => return answers,
     };
     let timeout = bound(session, 64, 1);
-    let Some(queue) = &mut session.rig.queue else { return missing("the queue") };
     let put = QueuePut::write(peer, &memory.source, memory.target.remote()).bytes(64).timeout(timeout);
-    match queue.put(&put) {
+    match session.rig.put(&put) {
         Ok(report) => Outcome::pass(format!("{} rung, {} completed", report.posted, report.completed)).into(),
         Err(error) => put_failed(&error, session.request.wait),
     }
@@ -154,7 +156,7 @@ fn arrives<L: Layer>(session: &mut Session<L>) -> Answers {
         },
         Err((moved, answers)) => (moved, answers),
     };
-    let rung = session.rig.queue.as_ref().map_or(Rung::Direct, MappedQueue::rung);
+    let rung = session.rig.sender().map_or(Rung::Direct, MappedQueue::rung);
     let verified = moved.wrong.is_none() && moved.completed == request.count && violations.is_empty();
     session.rig.put = Some(Put {
         op: request.op.name(),
@@ -164,7 +166,8 @@ fn arrives<L: Layer>(session: &mut Session<L>) -> Answers {
         verified,
         doorbell: rung.name().to_owned(),
         lost: rung.lost().map(str::to_owned),
-        executor: "host".to_owned(),
+        executor: if session.rig.on_gpu.is_some() { "cuda" } else { "host" }.to_owned(),
+        gpu: session.gpu.map(|number| number.to_string()),
         adapter: session.rig.objects.adapter(),
         // Nothing took any time where nothing was posted.
         microseconds: u64::try_from(moved.took.as_micros()).ok().filter(|_| !moved.took.is_zero()),
@@ -216,8 +219,7 @@ fn wrong_key<L: Layer>(session: &mut Session<L>) -> Answers {
     let right = memory.target.remote();
     let wrong = RemoteRegion { key: RemoteKey::new(right.key.get() ^ WRONG), ..right };
     let timeout = bound(session, 64, 1);
-    let Some(queue) = &mut session.rig.queue else { return missing("the queue") };
-    match queue.put(&QueuePut::write(peer, &memory.source, wrong).bytes(64).timeout(timeout)) {
+    match session.rig.put(&QueuePut::write(peer, &memory.source, wrong).bytes(64).timeout(timeout)) {
         Err(PutError::Completion { status, .. }) => {
             Outcome::pass(format!("status {}: {status}", status.code())).into()
         }
@@ -235,6 +237,9 @@ fn wrong_key<L: Layer>(session: &mut Session<L>) -> Answers {
 fn closes<L: Layer>(session: &mut Session<L>) -> Answers {
     let rig = &mut session.rig;
     let mut answers: Vec<String> = Vec::new();
+    if let Some(why) = rig.on_gpu.take().and_then(|queue| queue.close()) {
+        answers.push(format!("the GPU's queue: {why}"));
+    }
     let closed = rig.queue.take().map(|queue| match queue.close() {
         Ok(()) => Ok(()),
         Err(CloseError::Destroy(error)) => Err(error),

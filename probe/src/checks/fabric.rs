@@ -3,6 +3,7 @@
 
 pub(crate) mod gda;
 pub(crate) mod objects;
+pub(crate) mod on_gpu;
 pub(crate) mod start;
 
 use std::time::Duration;
@@ -11,13 +12,14 @@ use efa_gda::fabric::{
     Access, AddressVector, Buffer, CompletionQueue, Domain, Enabled, Endpoint, Error, Fabric, FabricAddress,
     GdaOps, Info, Library, MemoryRegion,
 };
+use efa_gda::gpu::Gpu;
 use efa_gda::queue::{Libfabric as Backing, MappedQueue};
 
 use super::session::{self, Layer, failed, missing, seen};
 use super::{data, queues};
 use crate::check::{Answers, Unit};
 use crate::part::child::Stream;
-use crate::part::{Event, Request};
+use crate::part::{Driver, Event, Request};
 use crate::report::Who;
 
 /// What the checks of libfabric share.
@@ -49,6 +51,10 @@ pub(crate) struct Libfabric {
     pub(crate) endpoint: Option<Endpoint<Enabled>>,
     pub(crate) own_address: Option<FabricAddress>,
     pub(crate) ops: Option<GdaOps>,
+    /// The GPU that the queue is tried with, open.
+    pub(crate) gpu: Option<Gpu>,
+    /// Of the queue that receives what the GPU sends.
+    pub(crate) receiver_completions: Option<CompletionQueue>,
 }
 
 impl Layer for Libfabric {
@@ -97,6 +103,7 @@ impl Layer for Libfabric {
         };
         note("endpoint", self.endpoint.take().map(|endpoint| endpoint.close()));
         note("memory region", self.region.take().map(MemoryRegion::close));
+        note("receiver's completion queue", self.receiver_completions.take().map(|one| one.close()));
         note("completion queue", self.completions.take().map(|one| one.close()));
         note("address vector", self.addresses.take().map(|one| one.close()));
         note("domain", self.domain.take().map(|one| one.close()));
@@ -132,7 +139,11 @@ pub(crate) fn run(stream: &mut Stream, request: Request) {
         info: session.start.infos.get(index).cloned(),
         ..Libfabric::default()
     };
-    session.adapters(stream, &names, objects, &checks);
+    if matches!(session.request.driver, Driver::Host) {
+        session.adapters(stream, &names, objects, &checks);
+    } else {
+        on_gpu::run(stream, &mut session, names);
+    }
 }
 
 /// A failure that libfabric's answer explains: observed and fix come from it.

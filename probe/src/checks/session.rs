@@ -7,7 +7,7 @@ use std::fmt;
 use efa_gda::doorbell::Ringer;
 use efa_gda::exposure::{RawCompletionQueue, RawWorkQueue};
 use efa_gda::fabric::{Access, Buffer};
-use efa_gda::queue::{Backing, MappedQueue};
+use efa_gda::queue::{Backing, MappedQueue, Put as QueuePut, PutError, PutReport};
 use efa_gda::wire::Peer;
 
 use crate::check::{Answers, Outcome, Trouble, Unit};
@@ -43,6 +43,18 @@ pub(crate) trait Layer: fmt::Debug + Default + 'static {
     fn close(&mut self) -> Vec<String>;
 }
 
+/// A queue that a GPU posts to.
+pub(crate) trait OnGpu<L: Layer>: fmt::Debug {
+    /// Posts from the GPU and waits.
+    fn put(&mut self, put: &QueuePut<Region<L>>) -> Result<PutReport, PutError>;
+
+    /// The queue as the host knows it.
+    fn mapped(&self) -> &MappedQueue<L::Backing>;
+
+    /// Takes the queue from the GPU and closes it; why it did not close.
+    fn close(self: Box<Self>) -> Option<String>;
+}
+
 /// What the checks of one process share.
 #[derive(Debug)]
 pub(crate) struct Session<L: Layer> {
@@ -52,6 +64,8 @@ pub(crate) struct Session<L: Layer> {
     pub(crate) progress: Progress,
     /// What was found before any adapter.
     pub(crate) start: L::Start,
+    /// The GPU that runs the device code; the host executor does where there is none.
+    pub(crate) gpu: Option<u32>,
     /// What is open on the adapter that is being looked at.
     pub(crate) rig: Rig<L>,
 }
@@ -67,6 +81,9 @@ pub(crate) struct Rig<L: Layer> {
     pub(crate) peer: Option<Peer>,
     pub(crate) queues: Queues,
     pub(crate) put: Option<Put>,
+    /// The queue that a GPU posts to.
+    pub(crate) on_gpu: Option<Box<dyn OnGpu<L>>>,
+    /// The host's queue. It posts, or receives what a GPU posts.
     pub(crate) queue: Option<MappedQueue<L::Backing>>,
     /// Rings for the queue where its device code does not.
     pub(crate) ringer: Option<Ringer>,
@@ -83,9 +100,24 @@ impl<L: Layer> Rig<L> {
             peer: None,
             queues: Queues::default(),
             put: None,
+            on_gpu: None,
             queue: None,
             ringer: None,
         }
+    }
+
+    /// Posts from the GPU where one has a queue, and from the host otherwise.
+    pub(crate) fn put(&mut self, put: &QueuePut<Region<L>>) -> Result<PutReport, PutError> {
+        match (&mut self.on_gpu, &mut self.queue) {
+            (Some(queue), _) => queue.put(put),
+            (None, Some(queue)) => queue.put(put),
+            (None, None) => Err(PutError::Unsupported { operation: "a put", why: "no queue is open" }),
+        }
+    }
+
+    /// The queue that puts are posted to.
+    pub(crate) fn sender(&self) -> Option<&MappedQueue<L::Backing>> {
+        self.on_gpu.as_ref().map(|queue| queue.mapped()).or(self.queue.as_ref())
     }
 }
 
@@ -93,7 +125,7 @@ impl<L: Layer> Session<L> {
     /// With nothing open.
     pub(crate) fn new(stream: &Stream, request: Request) -> Self {
         let progress = stream.progress();
-        Self { request, progress, start: L::Start::default(), rig: Rig::new(L::default()) }
+        Self { request, progress, start: L::Start::default(), gpu: None, rig: Rig::new(L::default()) }
     }
 
     /// Runs `checks` on the adapters called `names`, which `objects` begins with; once and without a
@@ -112,14 +144,15 @@ impl<L: Layer> Session<L> {
         for (index, name) in names.iter().enumerate() {
             if !self.request.avoid.contains(name) {
                 self.rig = Rig::new(objects(self, index));
-                self.one_adapter(stream, name, checks);
+                self.one(stream, name, checks);
             }
         }
     }
 
-    fn one_adapter(&mut self, stream: &mut Stream, name: &str, checks: &[&'static Unit<Self>]) {
+    /// Runs `checks` on what is called `subject`.
+    pub(crate) fn one(&mut self, stream: &mut Stream, subject: &str, checks: &[&'static Unit<Self>]) {
         for unit in checks {
-            stream.run(unit, Some(name), self);
+            stream.run(unit, Some(subject), self);
             if unit.check.code == super::queues::LAST_GEOMETRY && !self.rig.queues.is_empty() {
                 stream.send(&Event::Queues { queues: self.rig.queues.clone() });
             }

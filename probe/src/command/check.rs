@@ -2,12 +2,13 @@
 
 use super::CommandError;
 use super::run::Run;
+use crate::check::Outcome;
 use crate::checks::library::Libraries;
-use crate::checks::{self, cuda, dev, env, library};
+use crate::checks::{self, cuda, dev, env, fabric, library};
 use crate::cli::{Common, Op, Via};
 use crate::exit::Exit;
-use crate::part::{Part, PutRequest};
-use crate::report::{Document, Finding, State};
+use crate::part::{Driver, Gpu, Pair, Part, PutRequest};
+use crate::report::{Document, Finding, Put, State};
 use crate::verdict::verdicts;
 
 /// What the check moves through the queues: small, and more than the phase of one entry.
@@ -28,15 +29,12 @@ pub(crate) fn run(common: &Common) -> Result<(Document, Exit), CommandError> {
     for unit in cuda::DRIVER_CHECKS {
         run.runner.run(unit, None, &mut run.system);
     }
-    let through = run.queues(PUT)?;
+    let through = run.queues(PUT, Driver::Host)?;
     if common.via == Via::Libfabric && !common.soft && !exposed(&run.runner.findings, "GDA-003") {
         run.exposure(PUT)?;
     }
     let gpus = if run.runner.blocked(&cuda::CHECKS[0].check, None).is_some() {
-        let mut none = cuda::Cuda::default();
-        for unit in cuda::CHECKS.iter().chain(cuda::GPU_CHECKS) {
-            run.runner.run(unit, None, &mut none);
-        }
+        skip_gpus(&mut run);
         Vec::new()
     } else {
         run.part(Part::Cuda, PUT)?.gpus
@@ -49,17 +47,55 @@ pub(crate) fn run(common: &Common) -> Result<(Document, Exit), CommandError> {
     for unit in of_libfabric.iter().chain(library::OF_LIBEFA) {
         run.runner.run(unit, None, &mut libraries);
     }
-    let mut findings = std::mem::take(&mut run.runner.findings);
-    checks::sort(&mut findings);
     let mut adapters = through.adapters;
     if adapters.is_empty() && !common.soft {
         adapters = run.system.adapters().iter().map(|adapter| adapter.name().to_owned()).collect();
     }
+    let pairs = match common.via {
+        Via::Libfabric => run.system.pairs(&gpus, &adapters, common.pairs),
+        // In this version a GPU drives queues of libfabric's alone.
+        Via::Verbs => Vec::new(),
+    };
+    let mut puts = on_gpus(&mut run, &gpus, &pairs)?;
+    puts.extend(through.puts);
+    let mut findings = std::mem::take(&mut run.runner.findings);
+    checks::sort(&mut findings);
     let exit = Exit::of(&findings);
     let mut document = Document::new("check", common.soft);
-    document.verdict = Some(verdicts(&findings, &gpus, &adapters));
+    document.verdict = Some(verdicts(&findings, &puts, &pairs, &gpus, &adapters));
     document.checks = Some(findings);
     document.queues = through.queues;
-    document.put = through.put;
+    // A GPU's, where one put anything.
+    document.put = puts.into_iter().next();
     Ok((document, exit))
+}
+
+fn skip_gpus(run: &mut Run) {
+    let mut none = cuda::Cuda::default();
+    for unit in cuda::CHECKS.iter().chain(cuda::GPU_CHECKS) {
+        run.runner.run(unit, None, &mut none);
+    }
+}
+
+/// What needs a pair of GPU and adapter, where there is none.
+fn skip_pairs(run: &mut Run) {
+    for check in std::iter::once(&cuda::NEAR).chain(fabric::on_gpu::MAPPING.map(|unit| &unit.check)) {
+        let answered = run.runner.findings.iter().any(|finding| finding.code == check.code);
+        if let Some((code, why)) = run.runner.blocked(check, None).filter(|_| !answered) {
+            run.runner.record(check, None, Outcome::Skip(code, why));
+        }
+    }
+}
+
+/// What the GPUs put on the adapters that they are paired with.
+fn on_gpus(run: &mut Run, gpus: &[Gpu], pairs: &[Pair]) -> Result<Vec<Put>, CommandError> {
+    for gpu in gpus {
+        let outcome = cuda::near(&run.system, gpu, pairs);
+        run.runner.record(&cuda::NEAR, Some(gpu.number.to_string()), outcome);
+    }
+    if pairs.is_empty() {
+        skip_pairs(run);
+        return Ok(Vec::new());
+    }
+    Ok(run.queues(PUT, Driver::Pairs(pairs.to_vec()))?.puts)
 }

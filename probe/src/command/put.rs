@@ -2,9 +2,10 @@
 //! there are part of the report, so that a put that cannot start says why.
 
 use super::CommandError;
+use super::driver::driver;
 use super::run::Run;
 use crate::checks::{self, env};
-use crate::cli::{Common, Doorbell, Executor, PutArgs};
+use crate::cli::{Common, Doorbell, PutArgs};
 use crate::exit::Exit;
 use crate::part::PutRequest;
 use crate::report::Document;
@@ -34,23 +35,22 @@ pub(crate) fn run(common: &Common, args: &PutArgs) -> Result<(Document, Exit), C
         one_adapter: true,
         plant: args.plant,
     };
-    let gathered = run.queues(request)?;
+    let driver = driver(&mut run, common, args.executor, request)?;
+    let gathered = run.queues(request, driver)?;
     let mut findings = std::mem::take(&mut run.runner.findings);
     checks::sort(&mut findings);
-    let verified = gathered.put.as_ref().is_some_and(|put| put.verified);
+    let put = gathered.puts.into_iter().next();
+    let verified = put.as_ref().is_some_and(|put| put.verified);
     let exit = if verified { Exit::of(&findings) } else { Exit::Failed };
     let mut document = Document::new("put", common.soft);
     document.checks = Some(findings);
     document.queues = gathered.queues;
-    document.put = gathered.put;
+    document.put = put;
     Ok((document, exit))
 }
 
 fn refuse_what_is_missing(args: &PutArgs) -> Result<(), CommandError> {
     let missing = |what, missing| Err(CommandError::NotInThisVersion { what, missing });
-    if args.executor == Executor::Cuda {
-        return missing("put --executor cuda", "mapping queues through CUDA");
-    }
     if args.peer.is_some() {
         return missing("put --peer", "the exchange of addresses with another host");
     }

@@ -7,7 +7,7 @@ use crate::check::{Policy, Runner};
 use crate::checks;
 use crate::cli::{Common, Doorbell, GpuChoice, Via};
 use crate::part::parent::{Gathered, Limits};
-use crate::part::{Part, PutRequest, Request, parent};
+use crate::part::{Driver, Part, PutRequest, Request, parent};
 use crate::soft::{self, ProviderDirectory, Unready, under_verbs};
 use crate::system::System;
 
@@ -60,12 +60,12 @@ impl Run {
     }
 
     /// Runs the part that finds queues, as `--via` says.
-    pub(crate) fn queues(&mut self, put: PutRequest) -> Result<Gathered, CommandError> {
+    pub(crate) fn queues(&mut self, put: PutRequest, driver: Driver) -> Result<Gathered, CommandError> {
         let part = match self.via {
             Via::Libfabric => Part::Fabric,
             Via::Verbs => Part::Verbs,
         };
-        self.part(part, put)
+        self.drive(part, put, driver)
     }
 
     /// What rdma-core exposes, where libfabric exposes nothing. Nothing is moved.
@@ -76,8 +76,13 @@ impl Run {
         gathered
     }
 
-    /// Runs a part in a child.
+    /// Runs a part in a child, with the host executor.
     pub(crate) fn part(&mut self, part: Part, put: PutRequest) -> Result<Gathered, CommandError> {
+        self.drive(part, put, Driver::Host)
+    }
+
+    /// Runs a part in a child.
+    fn drive(&mut self, part: Part, put: PutRequest, driver: Driver) -> Result<Gathered, CommandError> {
         let provider = self.system.provider.as_ref().and_then(|found| found.as_ref().ok()).cloned();
         let gpu = match self.system.gpu {
             Some(GpuChoice::Number(number)) => Some(number),
@@ -91,6 +96,7 @@ impl Run {
             device: self.system.device.clone(),
             avoid: Vec::new(),
             gpu,
+            driver,
             doorbell: self.doorbell,
             put,
             exposure_alone: self.exposure_alone,

@@ -74,9 +74,11 @@ impl Stream {
             .iter()
             .any(|finding| finding.code == code && finding.subject.as_deref() == subject);
         if known {
-            // A child before this one reported it; what it opens is needed again.
+            // A child before this one reported it; what it opens is needed again, and may go wrong now.
             if self.runner.blocked(&unit.check, subject).is_none() {
+                self.send(&Event::Begin { code: code.to_owned(), subject: subject.map(str::to_owned) });
                 (unit.run)(state);
+                self.send(&Event::Again);
             }
             return;
         }
@@ -114,14 +116,14 @@ pub(crate) fn run() -> Result<(), ChildError> {
 }
 
 fn run_cuda(stream: &mut Stream, request: &Request) {
-    let mut cuda = Cuda::of(request.gpu);
+    let mut cuda = Cuda::of(request.gpu, stream.progress());
     for unit in cuda::CHECKS {
         stream.run(unit, None, &mut cuda);
     }
     let gpus = cuda.gpus.clone();
     stream.send(&Event::Gpus { gpus: gpus.clone() });
     for gpu in &gpus {
-        cuda.current = gpu.number;
+        cuda.look_at(gpu.number);
         for unit in cuda::GPU_CHECKS {
             stream.run(unit, Some(&gpu.number.to_string()), &mut cuda);
         }

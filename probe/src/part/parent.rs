@@ -6,8 +6,8 @@ use std::process::{Child, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use super::{COMMAND, Event, Gpu, Part, Request};
-use crate::check::{Check, Outcome, Runner, Trouble};
+use super::{COMMAND, Driver, Event, Gpu, Pair, Part, Request};
+use crate::check::{Check, Outcome, Runner, Trouble, concerns};
 use crate::checks;
 use crate::cli::TIME_LIMIT;
 use crate::report::{Put, Queues, Who};
@@ -43,8 +43,8 @@ pub(crate) struct Gathered {
     pub(crate) gpus: Vec<Gpu>,
     /// The first adapter's queues.
     pub(crate) queues: Option<Queues>,
-    /// The first adapter's put.
-    pub(crate) put: Option<Put>,
+    /// What was put, on each adapter or pair.
+    pub(crate) puts: Vec<Put>,
 }
 
 /// How a child ended.
@@ -84,13 +84,23 @@ pub(crate) fn run(
             );
         }
         skip_rest(runner, &request, &code, subject.as_deref(), &gathered);
-        let Some(adapter) = subject.filter(|name| gathered.adapters.contains(name)) else { break };
-        request.avoid.push(adapter);
-        if request.put.one_adapter || request.avoid.len() >= gathered.adapters.len() {
+        let subjects = subjects(&request, &gathered);
+        let Some(lost) = subject.filter(|name| subjects.contains(name)) else { break };
+        request.avoid.push(lost);
+        if request.put.one_adapter || request.avoid.len() >= subjects.len() {
             break;
         }
     }
     Ok(gathered)
+}
+
+/// What a child of this request goes through, one after the other.
+fn subjects(request: &Request, gathered: &Gathered) -> Vec<String> {
+    match (request.part, &request.driver) {
+        (Part::Cuda, _) => gathered.gpus.iter().map(|gpu| gpu.number.to_string()).collect(),
+        (_, Driver::Pairs(pairs)) => pairs.iter().map(Pair::subject).collect(),
+        _ => gathered.adapters.clone(),
+    }
 }
 
 /// `late` holds the limits where time ran out.
@@ -123,15 +133,18 @@ fn first_code(part: Part) -> &'static str {
 }
 
 /// The checks of a part: those without a subject, and those with one.
-fn plan(part: Part, exposure_alone: bool) -> (Vec<&'static Check>, Vec<&'static Check>) {
-    match part {
+fn plan(request: &Request) -> (Vec<&'static Check>, Vec<&'static Check>) {
+    match request.part {
         Part::Fabric => (
             checks::fabric::start::CHECKS.iter().map(|unit| &unit.check).collect(),
-            checks::fabric::adapter_checks().map(|unit| &unit.check).collect(),
+            match request.driver {
+                Driver::Pairs(_) => checks::fabric::on_gpu::pair_checks().map(|unit| &unit.check).collect(),
+                _ => checks::fabric::adapter_checks().map(|unit| &unit.check).collect(),
+            },
         ),
         Part::Verbs => (
             checks::verbs::start::CHECKS.iter().map(|unit| &unit.check).collect(),
-            match exposure_alone {
+            match request.exposure_alone {
                 true => checks::verbs::objects::CHECKS.iter().map(|unit| &unit.check).collect(),
                 false => checks::verbs::adapter_checks().map(|unit| &unit.check).collect(),
             },
@@ -145,18 +158,19 @@ fn plan(part: Part, exposure_alone: bool) -> (Vec<&'static Check>, Vec<&'static 
 
 /// Skips what a child that ended in `code` did not come to.
 fn skip_rest(runner: &mut Runner, request: &Request, code: &str, subject: Option<&str>, gathered: &Gathered) {
-    let (once, each) = plan(request.part, request.exposure_alone);
+    let (once, each) = plan(request);
     for check in once {
         skip(runner, check, None, code);
     }
-    let known = !gathered.adapters.is_empty() || !gathered.gpus.is_empty();
-    if subject.is_some() || !known {
-        each.into_iter().for_each(|check| skip(runner, check, subject, code));
-        return;
+    // Of a pair, the adapter's checks are run again: all of its pairs are lost with one of those.
+    let known = subjects(request, gathered);
+    let concerned = |name: &&String| subject.is_none_or(|subject| concerns(subject, name));
+    let lost: Vec<&str> = known.iter().filter(concerned).map(String::as_str).collect();
+    if lost.is_empty() {
+        each.iter().for_each(|check| skip(runner, check, subject, code));
     }
-    let gpus = gathered.gpus.iter().map(|gpu| gpu.number.to_string());
-    for name in gathered.adapters.iter().cloned().chain(gpus) {
-        each.iter().for_each(|check| skip(runner, check, Some(&name), code));
+    for name in lost {
+        each.iter().for_each(|check| skip(runner, check, Some(name), code));
     }
 }
 
@@ -292,9 +306,8 @@ impl Listening<'_> {
             Event::Queues { queues } => {
                 self.gathered.queues.get_or_insert(queues);
             }
-            Event::Moved { put } => {
-                self.gathered.put.get_or_insert(put);
-            }
+            Event::Moved { put } => self.gathered.puts.push(put),
+            Event::Again => self.running = None,
             Event::Progress { milliseconds } => self.granted = Duration::from_millis(milliseconds),
             Event::End => {}
         }

@@ -32,7 +32,7 @@ impl Adapter {
 
     /// Whether `wanted` names this adapter: its RDMA device, a libfabric domain made from that (the
     /// efa provider appends `-rdm` or `-dgrm`), or its PCI address.
-    fn is_named(&self, wanted: &str) -> bool {
+    pub(crate) fn is_named(&self, wanted: &str) -> bool {
         let rdma = self.rdma.as_deref();
         let domain_of = wanted.rsplit_once('-').map(|(device, _)| device);
         wanted == self.pci || rdma == Some(wanted) || (rdma.is_some() && rdma == domain_of)

@@ -9,7 +9,7 @@ use efa_gda::queue::{
     Arrival, Backing, Limit, MappedQueue, Put as QueuePut, PutError, QueueLimits, ReceiveError, ReceiveId,
     Received, Receives, Region as _,
 };
-use efa_gda::wire::{CompletionStatus, Peer};
+use efa_gda::wire::{CompletionStatus, Peer, QueuePairNumber};
 
 use super::super::session::{Layer, Region, Session, failed, missing, seen};
 use super::pattern::Pattern;
@@ -132,6 +132,12 @@ pub(super) fn put_failed(error: &PutError, wait: u64) -> Answers {
         PutError::Unsupported { .. } => {
             ("nothing was posted", "choose another --op, or another adapter".to_owned(), Who::Code)
         }
+        PutError::Gpu(_) => (
+            "CUDA failed before or while the kernel ran: its result is in the observation",
+            "look at nvidia-smi and dmesg (Xid) on the host; a context that is lost stays so in its process"
+                .to_owned(),
+            Who::Host,
+        ),
         _ => ("nothing was posted", "report it with the provider's version".to_owned(), Who::Host),
     };
     let required = match error {
@@ -194,7 +200,8 @@ pub(super) fn move_bytes<L: Layer>(session: &mut Session<L>, request: PutRequest
         Ok(memory) => memory,
         Err(answers) => return Err((moved, answers)),
     };
-    let mut moving = Moving { request, peer, memory, moved };
+    let sender = session.rig.sender().map_or(peer.queue_pair, MappedQueue::number);
+    let mut moving = Moving { request, peer, sender, memory, moved };
     let mut round = 0;
     while moving.moved.completed < request.count && moving.moved.wrong.is_none() {
         let operations = per_round.min(request.count - moving.moved.completed);
@@ -217,6 +224,7 @@ struct Round {
 struct Moving<L: Layer> {
     request: PutRequest,
     peer: Peer,
+    sender: QueuePairNumber,
     memory: Memory<L>,
     moved: Moved,
 }
@@ -241,9 +249,10 @@ impl<L: Layer> Moving<L> {
         };
         let first = if receives { Some(self.post_receives(queue, round, timeout)?) } else { None };
         let begin = Instant::now();
-        let result = queue.put(&self.put(round).timeout(timeout));
+        let result = session.rig.put(&self.put(round).timeout(timeout));
         self.moved.took += begin.elapsed();
         result.map_err(|error| put_failed(&error, wait))?;
+        let Some(queue) = &mut session.rig.queue else { return Err(missing("the queue")) };
         let sorted = match self.request.op {
             Op::Write | Op::InlineWrite | Op::Read => None,
             Op::WriteImm => {
@@ -307,7 +316,7 @@ impl<L: Layer> Moving<L> {
         posted.map(|posted| posted.first).map_err(|error| receive_failed(&error))
     }
 
-    /// What arrived, by operation: each once, whole, from this queue pair itself.
+    /// What arrived, by operation: each once, whole, from the queue pair that sends.
     fn arrivals(
         &self,
         queue: &mut MappedQueue<L::Backing>,
@@ -342,7 +351,7 @@ impl<L: Layer> Moving<L> {
         if received.arrival != expected || u64::from(received.length) != self.request.bytes {
             return Err(format!("{:?} of {} bytes arrived", received.arrival, received.length));
         }
-        if received.source.queue_pair != self.peer.queue_pair {
+        if received.source.queue_pair != self.sender {
             return Err(format!("something of queue pair {} arrived", received.source.queue_pair));
         }
         let immediate = received.immediate.ok_or("an arrival without its immediate")?;

@@ -10,7 +10,7 @@ use crate::report::{Kind, Who};
 /// Room in the address vector: the adapter itself and a few more.
 const PEERS: usize = 16;
 /// Completions asked for; the provider gives at least so many, and at least what its rings need.
-const COMPLETIONS: usize = 4096;
+pub(super) const COMPLETIONS: usize = 4096;
 /// Bytes of the region that the registration check registers.
 const REGION: usize = 64 << 10;
 

@@ -1,0 +1,284 @@
+//! A GPU at an adapter's queue: which parts map into it, who then rings, and a queue beside it that
+//! receives what the GPU sends.
+
+use std::time::Duration;
+
+use efa_gda::doorbell::{Ringer, RingerOptions, Rung, RungChoice};
+use efa_gda::gpu::Gpu;
+use efa_gda::gpu::smaps::MemoryKind;
+use efa_gda::queue::{CloseError, GpuQueue, MapError, MappedQueue, Put, PutError, PutReport, Registered};
+
+use super::objects::COMPLETIONS;
+use super::{Libfabric, Session, adapter_checks};
+use crate::check::{Answers, Check, Nature, Outcome, Trouble, Unit};
+use crate::checks::data;
+use crate::checks::session::{OnGpu, Rig, failed, missing};
+use crate::part::child::Stream;
+use crate::part::{Driver, Event, Pair};
+use crate::report::{Kind, Who};
+
+/// Opening a context takes seconds on a machine with many GPUs; compiling kernels a second or two.
+const STARTING: Duration = Duration::from_secs(20);
+
+/// The checks of a pair, which is their subject, in their order. `data`'s follow.
+pub(crate) static CHECKS: &[Unit<Session>] = &[
+    unit(
+        "CUDA-008",
+        "The send queue and doorbell map into the GPU",
+        &["CUDA-005", "CUDA-009", "QUE-005"],
+        sends,
+    ),
+    unit(
+        "CUDA-012",
+        "The completion queue maps into the GPU",
+        &["CUDA-005", "CUDA-009", "QUE-005"],
+        completions,
+    ),
+    unit("CUDA-013", "The receive queue maps into the GPU", &["CUDA-005", "CUDA-009", "QUE-005"], receives),
+    unit(
+        "QUE-008",
+        "Somebody rings for the queue",
+        &["CUDA-005", "CUDA-010", "CUDA-012", "QUE-006", "QUE-007"],
+        takes_rung,
+    ),
+];
+
+/// Those that map, and nothing else.
+pub(crate) static MAPPING: [&Unit<Session>; 3] = [&CHECKS[0], &CHECKS[1], &CHECKS[2]];
+
+const fn unit(
+    code: &'static str,
+    title: &'static str,
+    needs: &'static [&'static str],
+    run: fn(&mut Session) -> Answers,
+) -> Unit<Session> {
+    Unit { check: Check { code, title, kind: Kind::Proven, nature: Nature::Gpu, needs }, run }
+}
+
+/// The checks that repeat for each pair of GPU and adapter, after those of its adapter that open its
+/// queue.
+pub(crate) fn pair_checks() -> impl Iterator<Item = &'static Unit<Session>> {
+    CHECKS.iter().chain(data::checks().iter().filter(|unit| unit.check.code.starts_with("PUT")))
+}
+
+/// Runs the checks of every pair that the parent asked for, on a queue of its own.
+pub(super) fn run(stream: &mut Stream, session: &mut Session, names: Vec<String>) {
+    let pairs = match &session.request.driver {
+        Driver::Host => Vec::new(),
+        Driver::Gpu(gpu) => {
+            names.iter().map(|adapter| Pair { gpu: *gpu, adapter: adapter.clone() }).collect()
+        }
+        Driver::Pairs(pairs) => pairs.clone(),
+    };
+    stream.send(&Event::Adapters { names: names.clone() });
+    let opening: Vec<_> =
+        adapter_checks().take_while(|unit| unit.check.code != data::FIRST_OF_DRIVER).collect();
+    let posting: Vec<_> = pair_checks().collect();
+    if names.is_empty() {
+        opening.iter().chain(&posting).for_each(|unit| stream.run(unit, None, session));
+    }
+    for pair in pairs {
+        let index = names.iter().position(|name| *name == pair.adapter);
+        let info = index.and_then(|index| session.start.infos.get(index)).cloned();
+        if info.is_none() || session.request.avoid.contains(&pair.subject()) {
+            continue;
+        }
+        session.rig = Rig::new(Libfabric { info, ..Libfabric::default() });
+        session.gpu = Some(pair.gpu);
+        session.one(stream, &pair.adapter, &opening);
+        session.one(stream, &pair.subject(), &posting);
+    }
+}
+
+impl OnGpu<Libfabric> for GpuQueue {
+    fn put(&mut self, put: &Put) -> Result<PutReport, PutError> {
+        Self::put(self, put)
+    }
+
+    fn mapped(&self) -> &MappedQueue {
+        Self::mapped(self)
+    }
+
+    fn close(self: Box<Self>) -> Option<String> {
+        match Self::close(*self) {
+            // What is in flight is flushed with the endpoint.
+            Err(CloseError::Busy { queue, .. }) => queue.destroy().err().map(|error| error.to_string()),
+            Err(error) => Some(error.to_string()),
+            Ok(()) => None,
+        }
+    }
+}
+
+/// The GPU of this session, open.
+fn gpu(session: &mut Session) -> Result<Gpu, Answers> {
+    let number = session.gpu.ok_or_else(|| missing("the GPU"))?;
+    if let Some(gpu) = &session.rig.objects.gpu {
+        return Ok(gpu.clone());
+    }
+    session.progress.needs(STARTING);
+    let gpu = Gpu::open(number as usize).map_err(|error| gpu_failed(&error))?;
+    session.rig.objects.gpu = Some(gpu.clone());
+    Ok(gpu)
+}
+
+fn gpu_failed(error: &efa_gda::gpu::Error) -> Answers {
+    failed(
+        error.to_string(),
+        "a GPU that works on the adapter's queue",
+        "CUDA refused, or lost the context; nothing was posted after that",
+        "look at what CUDA says in the observation; at nvidia-smi and dmesg (Xid) on the host",
+        Who::Host,
+    )
+}
+
+/// What was registered, and what CUDA made of the rest.
+fn parts(session: &mut Session, wanted: [&str; 2]) -> Result<(Vec<Registered>, Vec<String>), Answers> {
+    let gpu = gpu(session)?;
+    let Some(queue) = &session.rig.queue else { return Err(missing("the queue")) };
+    let (mut mapped, mut refused) = (Vec::new(), Vec::new());
+    for (part, result) in GpuQueue::try_parts(queue, &gpu) {
+        match result {
+            _ if !wanted.contains(&part) => {}
+            Ok(registered) => mapped.push(registered),
+            Err(error) => refused.push(format!("{part}: {error}")),
+        }
+    }
+    Ok((mapped, refused))
+}
+
+/// How it was registered, and why so.
+fn words(registered: &Registered) -> String {
+    let memory = match registered.kind {
+        MemoryKind::Device => "device memory by its VmFlags",
+        MemoryKind::Ordinary => "ordinary memory by its VmFlags",
+    };
+    format!("{}: {memory}, registered as {}", registered.part, registered.flags)
+}
+
+fn all_mapped(mapped: &[Registered]) -> Answers {
+    Outcome::pass(mapped.iter().map(words).collect::<Vec<_>>().join("; ")).into()
+}
+
+fn sends(session: &mut Session) -> Answers {
+    match parts(session, ["send queue", "doorbell"]) {
+        Err(answers) => answers,
+        Ok((mapped, refused)) if refused.is_empty() => all_mapped(&mapped),
+        Ok((_, refused)) => failed(
+            refused.join("; "),
+            "cuMemHostRegister takes the send queue's memory and the doorbell",
+            "the GPU cannot write entries and ring what it does not reach",
+            "set NVreg_RegistryDwords=\"PeerMappingOverride=1\" on the host (CUDA-002); until then a host \
+             thread can ring: --doorbell record or staged",
+            Who::Host,
+        ),
+    }
+}
+
+fn completions(session: &mut Session) -> Answers {
+    match parts(session, ["completion queue", "completion doorbell"]) {
+        Err(answers) => answers,
+        Ok((mapped, refused)) if refused.is_empty() => all_mapped(&mapped),
+        Ok((_, refused)) => failed(
+            refused.join("; "),
+            "cuMemHostRegister takes the completion queue, for reading",
+            "kernels read completions themselves, to know what is done and how much room there is",
+            "compare with CUDA-002; where CUDA takes no read-only memory, a newer NVIDIA driver may",
+            Who::Host,
+        ),
+    }
+}
+
+fn receives(session: &mut Session) -> Answers {
+    match parts(session, ["receive queue", "receive doorbell"]) {
+        Err(answers) => answers,
+        Ok((mapped, refused)) if refused.is_empty() && mapped.is_empty() => {
+            Outcome::pass("the queue takes no receives").into()
+        }
+        Ok((mapped, refused)) if refused.is_empty() => all_mapped(&mapped),
+        Ok((_, refused)) => Outcome::Warn(Trouble {
+            observed: refused.join("; "),
+            required: "cuMemHostRegister takes the receive queue and its doorbell".to_owned(),
+            why: "receives must then be posted by the host".to_owned(),
+            fix: "compare with CUDA-002; writes and reads need no receives".to_owned(),
+            who: Who::Host,
+        })
+        .into(),
+    }
+}
+
+fn takes_rung(session: &mut Session) -> Answers {
+    match take(session) {
+        Ok(observed) => Outcome::pass(observed).into(),
+        Err(answers) => answers,
+    }
+}
+
+/// Gives the queue to the GPU, on the best rung that is allowed, and leaves a queue in its place that
+/// receives.
+fn take(session: &mut Session) -> Result<String, Answers> {
+    let gpu = gpu(session)?;
+    session.progress.needs(STARTING);
+    gpu.prepare().map_err(|error| gpu_failed(&error))?;
+    let receiver = receiver(session)?;
+    let ringer = Ringer::start(&RingerOptions::new()).map_err(|error| no_rung(error.to_string()))?;
+    let Some(queue) = session.rig.queue.take() else { return Err(missing("the queue")) };
+    let choice = RungChoice::from(session.request.doorbell);
+    let (queue, refused) = match GpuQueue::on_rung(queue, &gpu, choice, &ringer) {
+        Ok(taken) => taken,
+        Err(MapError { error, queue }) => {
+            session.rig.queue = Some(*queue);
+            return Err(no_rung(error.to_string()));
+        }
+    };
+    let rung = queue.rung();
+    session.rig.peer =
+        Some(introduce(queue.mapped(), &receiver).map_err(|error| no_rung(error.to_string()))?);
+    session.rig.on_gpu = Some(Box::new(queue));
+    session.rig.queue = Some(receiver);
+    // Nobody needs the thread where the GPU itself rings.
+    session.rig.ringer = (rung != Rung::Direct).then_some(ringer);
+    let mut words = match rung.lost() {
+        None => format!("{rung}: the GPU itself"),
+        Some(lost) => format!("{rung}: {lost}"),
+    };
+    for refused in refused {
+        words.push_str(&format!("; not {}: {}", refused.rung, refused.why));
+    }
+    Ok(words)
+}
+
+fn introduce(
+    sender: &MappedQueue,
+    receiver: &MappedQueue,
+) -> Result<efa_gda::wire::Peer, efa_gda::fabric::Error> {
+    receiver.insert_peer(&sender.endpoint().address()?)?;
+    sender.insert_peer(&receiver.endpoint().address()?)
+}
+
+/// A second queue on the same domain, which the host drives.
+fn receiver(session: &mut Session) -> Result<MappedQueue, Answers> {
+    let rig = &mut session.rig.objects;
+    let (Some(domain), Some(info), Some(addresses), Some(ops)) =
+        (&rig.domain, &rig.info, &rig.addresses, &rig.ops)
+    else {
+        return Err(missing("the domain"));
+    };
+    let opened = domain.completion_queue(COMPLETIONS).and_then(|completions| {
+        let endpoint = domain.endpoint(info)?.bind(addresses, &completions, &completions)?.enable()?;
+        Ok((completions, endpoint))
+    });
+    let (completions, endpoint) = opened.map_err(|error| no_rung(format!("a second endpoint: {error}")))?;
+    let queue = MappedQueue::new(endpoint, ops).map_err(|error| no_rung(error.to_string()))?;
+    rig.receiver_completions = Some(completions);
+    Ok(queue)
+}
+
+fn no_rung(observed: String) -> Answers {
+    failed(
+        observed,
+        "the GPU writes entries that it, or a host thread, rings for",
+        "nobody would ring for what the GPU posts",
+        "see CUDA-008 and CUDA-012 for what CUDA refused; try --doorbell staged, which asks least of the adapter",
+        Who::Host,
+    )
+}

@@ -1,0 +1,102 @@
+//! GPUs. Where there is none, what the probe says of that; where there is one, what it does on the
+//! software adapter.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
+
+mod support;
+
+use serde_json::Value;
+use support::{check, document, output, soft, state, status};
+
+fn run(args: &[&str]) -> (Value, i32) {
+    let output = output(&mut soft(args));
+    (document(&output), status(&output))
+}
+
+/// Whether the machine has an NVIDIA GPU; says so where it has none.
+fn has_gpu() -> bool {
+    let there = std::path::Path::new("/proc/driver/nvidia/version").exists();
+    if !there {
+        println!("SKIPPED: no NVIDIA GPU");
+    }
+    there
+}
+
+#[test]
+fn a_put_that_asks_for_a_gpu_where_there_is_none_fails_by_the_missing_driver() {
+    if std::path::Path::new("/proc/driver/nvidia/version").exists() {
+        println!("SKIPPED: there is an NVIDIA GPU");
+        return;
+    }
+    let (document, status) = run(&["put", "--executor", "cuda"]);
+    assert_eq!((state(&document, "CUDA-003"), status), ("fail", 3), "{document:#}");
+    assert!(document.get("put").is_none(), "nothing was put in its place");
+}
+
+#[test]
+fn a_put_that_asks_for_a_gpu_and_for_none_is_a_usage_error() {
+    assert_eq!(run(&["put", "--executor", "cuda", "--gpu", "none"]).1, 2);
+}
+
+#[test]
+fn the_best_executor_without_a_gpu_is_the_host() {
+    let (document, status) = run(&["put", "--executor", "auto", "--gpu", "none"]);
+    let put = &document["put"];
+    assert_eq!((&put["executor"], &put["verified"], status), (&"host".into(), &true.into(), 0));
+    assert!(put.get("gpu").is_none());
+}
+
+#[test]
+fn a_gpu_maps_the_queue_and_says_as_what() {
+    if !has_gpu() {
+        return;
+    }
+    let (document, _) = run(&["check"]);
+    let observed = check(&document, "CUDA-008")["observed"].as_str().unwrap();
+    assert!(observed.contains("ordinary memory") && observed.contains("device map"), "{observed}");
+    assert_eq!((state(&document, "CUDA-012"), state(&document, "CUDA-013")), ("pass", "pass"));
+}
+
+#[test]
+fn a_gpu_that_maps_the_queue_and_puts_is_gda() {
+    if !has_gpu() {
+        return;
+    }
+    let (document, status) = run(&["check"]);
+    assert_eq!((&document["verdict"][0]["result"], status), (&"gda".into(), 0), "{document:#}");
+    assert_eq!((&document["put"]["executor"], &document["put"]["gpu"]), (&"cuda".into(), &"0".into()));
+}
+
+#[test]
+fn a_gpu_that_a_host_thread_rings_for_is_host_rung() {
+    if !has_gpu() {
+        return;
+    }
+    let (document, _) = run(&["check", "--doorbell", "staged"]);
+    assert_eq!(document["verdict"][0]["result"], "host-rung", "{document:#}");
+}
+
+#[test]
+fn every_operation_of_a_gpu_is_verified_on_every_way_to_ring() {
+    if !has_gpu() {
+        return;
+    }
+    for op in ["write", "write-imm", "inline-write", "read", "send"] {
+        for doorbell in ["direct", "staged"] {
+            let (document, status) =
+                run(&["put", "--executor", "cuda", "--op", op, "--count", "5000", "--doorbell", doorbell]);
+            assert_eq!((&document["put"]["verified"], status), (&true.into(), 0), "{op}: {document:#}");
+            assert_eq!(state(&document, "PUT-003"), "pass", "{op}: a rule was broken");
+        }
+    }
+}
+
+#[test]
+fn a_gpu_that_there_is_not_is_named() {
+    if !has_gpu() {
+        return;
+    }
+    let (document, status) = run(&["put", "--executor", "cuda", "--gpu", "4096"]);
+    assert_eq!((state(&document, "CUDA-005"), status), ("fail", 3));
+    assert!(check(&document, "CUDA-005")["observed"].as_str().unwrap().contains("not GPU 4096"));
+}
