@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * A libcuda and libnvrtc that pretend: one "GPU" whose memory is this process's and whose
+ * kernels the host executor runs. For tests of what happens around a GPU on machines
+ * without one; it says nothing about a GPU's speed, ordering or caches.
+ *
+ * PRETEND_GPU_REFUSES=N,...: of the distinct places whose registration is asked for, the
+ * Nth (from 1) is refused, each time, as a driver refuses a BAR that it may not map.
+ *
+ * Only what this project and cudarc call is here; results and constants are cuda.h's.
+ */
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <mutex>
+#include <set>
+#include <vector>
+
+#include "efa_gda/queue.h"
+
+extern "C" bool efa_gda_host_put(const efa_gda_put_args *args, uint32_t lanes);
+
+namespace {
+
+constexpr int kSuccess = 0, kInvalidValue = 1, kNotFound = 500, kNotSupported = 801, kAlreadyRegistered = 712;
+constexpr int kCapabilityMajor = 75, kCapabilityMinor = 76;
+constexpr char kImage[] = "\x7f" "ELF of a pretended GPU";
+const char kPutKernel[] = "efa_gda_put_kernel";
+
+int token;
+
+struct Registrations {
+  std::mutex lock;
+  std::vector<uintptr_t> places;
+  std::set<uintptr_t> registered;
+
+  bool refused(uintptr_t place) {
+    size_t number = 0;
+    while (number < places.size() && places[number] != place) number++;
+    if (number == places.size()) places.push_back(place);
+    const char *numbers = getenv("PRETEND_GPU_REFUSES");
+    for (char *next; numbers != nullptr && *numbers != 0; numbers = *next == ',' ? next + 1 : next) {
+      if (strtoul(numbers, &next, 10) == number + 1) return true;
+      if (next == numbers) break;
+    }
+    return false;
+  }
+} registrations;
+
+template <class T>
+int give(T *to, T value) {
+  *to = value;
+  return kSuccess;
+}
+
+int allocate(uint64_t *to, size_t bytes) {
+  return give(to, (uint64_t)aligned_alloc(256, (bytes + 255) & ~(size_t)255));
+}
+
+}  // namespace
+
+extern "C" {
+
+int cuInit(unsigned) { return kSuccess; }
+int cuDriverGetVersion(int *version) { return give(version, 13000); }
+int cuGetErrorName(int, const char **name) { return give<const char *>(name, "PRETENDED_ERROR"); }
+int cuGetErrorString(int code, const char **text) {
+  return give<const char *>(text, code == kInvalidValue ? "invalid argument" : "pretended");
+}
+
+int cuDeviceGetCount(int *count) { return give(count, 1); }
+int cuDeviceGet(int *device, int number) { return number == 0 ? give(device, 0) : 101; }
+int cuDeviceGetName(char *name, int length, int) {
+  strncpy(name, "pretended GPU", (size_t)length);
+  return kSuccess;
+}
+int cuDeviceGetPCIBusId(char *address, int length, int) {
+  strncpy(address, "0000:00:00.0", (size_t)length);
+  return kSuccess;
+}
+int cuDeviceGetAttribute(int *value, int attribute, int) {
+  return give(value, attribute == kCapabilityMajor ? 9 : attribute == kCapabilityMinor ? 0 : 0);
+}
+
+int cuDevicePrimaryCtxRetain(void **context, int) { return give<void *>(context, &token); }
+int cuDevicePrimaryCtxRelease_v2(int) { return kSuccess; }
+int cuCtxSetCurrent(void *) { return kSuccess; }
+int cuCtxGetCurrent(void **context) { return give<void *>(context, &token); }
+int cuCtxSynchronize() { return kSuccess; }
+int cuStreamCreate(void **stream, unsigned) { return give<void *>(stream, &token); }
+int cuStreamDestroy_v2(void *) { return kSuccess; }
+int cuStreamSynchronize(void *) { return kSuccess; }
+int cuStreamWaitEvent(void *, void *, unsigned) { return kSuccess; }
+int cuEventCreate(void **event, unsigned) { return give<void *>(event, &token); }
+int cuEventRecord(void *, void *) { return kSuccess; }
+int cuEventSynchronize(void *) { return kSuccess; }
+int cuEventDestroy_v2(void *) { return kSuccess; }
+
+int cuMemAlloc_v2(uint64_t *to, size_t bytes) { return allocate(to, bytes); }
+int cuMemAllocAsync(uint64_t *to, size_t bytes, void *) { return allocate(to, bytes); }
+int cuMemFree_v2(uint64_t at) { return free((void *)at), kSuccess; }
+int cuMemFreeAsync(uint64_t at, void *) { return free((void *)at), kSuccess; }
+int cuMemsetD8_v2(uint64_t at, unsigned char value, size_t bytes) {
+  return memset((void *)at, value, bytes), kSuccess;
+}
+int cuMemsetD8Async(uint64_t at, unsigned char value, size_t bytes, void *) {
+  return cuMemsetD8_v2(at, value, bytes);
+}
+int cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t bytes) { return memcpy((void *)to, from, bytes), kSuccess; }
+int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t bytes, void *) {
+  return cuMemcpyHtoD_v2(to, from, bytes);
+}
+int cuMemcpyDtoH_v2(void *to, uint64_t from, size_t bytes) { return memcpy(to, (void *)from, bytes), kSuccess; }
+int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, void *) { return cuMemcpyDtoH_v2(to, from, bytes); }
+int cuMemHostAlloc(void **to, size_t bytes, unsigned) { return allocate((uint64_t *)to, bytes); }
+int cuMemFreeHost(void *at) { return free(at), kSuccess; }
+
+int cuMemHostRegister_v2(void *start, size_t, unsigned) {
+  std::lock_guard<std::mutex> locked(registrations.lock);
+  if (registrations.refused((uintptr_t)start)) return kInvalidValue;
+  return registrations.registered.insert((uintptr_t)start).second ? kSuccess : kAlreadyRegistered;
+}
+int cuMemHostUnregister(void *start) {
+  std::lock_guard<std::mutex> locked(registrations.lock);
+  return registrations.registered.erase((uintptr_t)start) == 1 ? kSuccess : kInvalidValue;
+}
+int cuMemHostGetDevicePointer_v2(uint64_t *to, void *at, unsigned) { return give(to, (uint64_t)at); }
+int cuPointerGetAttribute(void *, int, uint64_t) { return kInvalidValue; }
+
+int cuModuleLoadData(void **module, const void *image) {
+  return strcmp((const char *)image, kImage) == 0 ? give<void *>(module, &token) : kNotSupported;
+}
+int cuModuleUnload(void *) { return kSuccess; }
+int cuModuleGetFunction(void **function, void *, const char *name) {
+  return strcmp(name, kPutKernel) == 0 ? give(function, (void *)kPutKernel) : kNotFound;
+}
+int cuLaunchKernel(void *function, unsigned, unsigned, unsigned, unsigned lanes, unsigned, unsigned, unsigned, void *,
+                   void **arguments, void **) {
+  if (function != kPutKernel) return kNotFound;
+  return efa_gda_host_put((const efa_gda_put_args *)arguments[0], lanes) ? kSuccess : kNotSupported;
+}
+
+/* No compiler has version 0.0, so that nothing kept on disk is taken for a GPU's. */
+int nvrtcVersion(int *major, int *minor) { return *major = *minor = 0; }
+int nvrtcCreateProgram(void **program, const char *, const char *, int, const char *const *, const char *const *) {
+  return give<void *>(program, &token);
+}
+int nvrtcDestroyProgram(void **) { return kSuccess; }
+int nvrtcCompileProgram(void *, int, const char *const *) { return kSuccess; }
+int nvrtcGetProgramLogSize(void *, size_t *size) { return give<size_t>(size, 1); }
+int nvrtcGetProgramLog(void *, char *log) { return *log = 0; }
+int nvrtcGetCUBINSize(void *, size_t *size) { return give(size, sizeof kImage); }
+int nvrtcGetCUBIN(void *, char *to) { return memcpy(to, kImage, sizeof kImage), kSuccess; }
+
+}  // extern "C"
