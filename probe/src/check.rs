@@ -158,11 +158,14 @@ impl Runner {
         check.needs.iter().find_map(|need| self.unmet(need, subject))
     }
 
-    /// The root of `need` not holding. A need that was never run (a command may leave it out) holds.
+    /// The root of `need` not holding. A need that was never run (a command may leave it out) holds. What
+    /// was found of a pair itself counts, and not what was found of its sides.
     fn unmet(&self, need: &str, subject: Option<&str>) -> Option<(String, String)> {
+        let of_itself = self.findings.iter().any(|one| one.code == need && one.subject.as_deref() == subject);
         let relevant = || {
             self.findings.iter().filter(|finding| {
                 let of = match (finding.subject.as_deref(), subject) {
+                    (Some(found), Some(subject)) if of_itself => found == subject,
                     (Some(found), Some(subject)) => concerns(found, subject),
                     _ => true,
                 };
@@ -283,6 +286,17 @@ mod tests {
         let unit = Unit { check: check("B-1", Nature::Any, &["A-1"]), run: passes };
         runner.run(&unit, Some("0/left"), &mut ());
         runner.run(&unit, Some("1/left"), &mut ());
+        assert_eq!((runner.findings[2].state, runner.findings[3].state), (State::Skip, State::Pass));
+    }
+
+    #[test]
+    fn what_holds_for_an_adapter_alone_does_not_stand_in_for_a_pair() {
+        let mut runner = Runner::default();
+        runner.run(&Unit { check: check("A-1", Nature::Any, &[]), run: passes }, Some("left"), &mut ());
+        runner.run(&Unit { check: check("A-1", Nature::Any, &[]), run: fails }, Some("0/left"), &mut ());
+        let unit = Unit { check: check("B-1", Nature::Any, &["A-1"]), run: passes };
+        runner.run(&unit, Some("0/left"), &mut ());
+        runner.run(&unit, Some("left"), &mut ());
         assert_eq!((runner.findings[2].state, runner.findings[3].state), (State::Skip, State::Pass));
     }
 

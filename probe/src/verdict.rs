@@ -6,7 +6,7 @@ use crate::part::{Gpu, Pair};
 use crate::report::{Finding, Put, Reach, State, Verdict};
 
 /// The check that says whether queues map into a GPU.
-const MAPS: &str = "CUDA-008";
+pub(crate) const MAPS: &str = "CUDA-008";
 /// The check that says whether bytes moved through the queues arrived.
 const MOVED: &str = "PUT-002";
 
@@ -82,7 +82,9 @@ fn without_gpu(findings: &[Finding], adapter: &str) -> Verdict {
 fn pair(findings: &[Finding], puts: &[Put], pair: &Pair) -> Verdict {
     let (gpu, adapter, subject) = (pair.gpu.to_string(), pair.adapter.as_str(), pair.subject());
     let maps = state(findings, MAPS, &subject) == Some(State::Pass);
-    let own = |put: &&Put| put.adapter == adapter && put.gpu.as_deref() == Some(&*gpu) && put.verified;
+    let own = |put: &&Put| {
+        put.adapter == adapter && put.gpu.as_deref() == Some(&*gpu) && put.executor == "cuda" && put.verified
+    };
     let put = puts.iter().find(own);
     let host = state(findings, MOVED, adapter) == Some(State::Pass);
     let failure = || {

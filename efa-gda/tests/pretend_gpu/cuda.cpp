@@ -24,7 +24,8 @@ extern "C" bool efa_gda_host_put(const efa_gda_put_args *args, uint32_t lanes);
 namespace {
 
 constexpr int kSuccess = 0, kInvalidValue = 1, kNotFound = 500, kNotSupported = 801, kAlreadyRegistered = 712;
-constexpr int kCapabilityMajor = 75, kCapabilityMinor = 76;
+/* Attributes, and what this GPU answers: compute capability 9.0, dmabuf, writes in order for all. */
+constexpr int kAttributes[][2] = {{75, 9}, {76, 0}, {124, 1}, {118, 200}};
 constexpr char kImage[] = "\x7f" "ELF of a pretended GPU";
 const char kPutKernel[] = "efa_gda_put_kernel";
 
@@ -80,7 +81,11 @@ int cuDeviceGetPCIBusId(char *address, int length, int) {
   return kSuccess;
 }
 int cuDeviceGetAttribute(int *value, int attribute, int) {
-  return give(value, attribute == kCapabilityMajor ? 9 : attribute == kCapabilityMinor ? 0 : 0);
+  *value = 0;
+  for (auto &known : kAttributes) {
+    if (known[0] == attribute) *value = known[1];
+  }
+  return kSuccess;
 }
 
 int cuDevicePrimaryCtxRetain(void **context, int) { return give<void *>(context, &token); }

@@ -1,0 +1,115 @@
+//! The verdict where a GPU's driver refuses to map some of the adapter: a CUDA driver that pretends
+//! (`efa-gda/tests/pretend_gpu`) refuses on purpose, and everything else is as on a GPU. The verdict rests on
+//! bytes that were put on the rung which was left.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
+
+#[path = "../../efa-gda/tests/pretend_gpu/mod.rs"]
+mod pretend_gpu;
+mod support;
+
+use serde_json::Value;
+use support::{check, document, output, soft, status};
+
+/// The places of a queue in the order in which they are mapped.
+const NONE: &str = "";
+const SEND_QUEUE: &str = "1";
+const DOORBELL: &str = "2";
+const COMPLETION_QUEUE: &str = "3";
+
+/// The document and status of the probe with GPU 0, whose driver refuses a place. None where there is no
+/// compiler for that driver.
+fn refusing(place: &str, args: &[&str]) -> Option<(Value, i32)> {
+    let folder = pretend_gpu::folder()?;
+    let mut command = soft(args);
+    command.args(["--gpu", "0"]).env("LD_LIBRARY_PATH", folder).env("XDG_CACHE_HOME", folder);
+    let output = output(command.env("PRETEND_GPU_REFUSES", place));
+    Some((document(&output), status(&output)))
+}
+
+/// What the verdict says, and on which rung the pair's bytes were put.
+fn verdict(place: &str, args: &[&str]) -> Option<(String, String)> {
+    let (document, _) = refusing(place, args)?;
+    let put = &document["put"];
+    assert_eq!(
+        (&put["executor"], &put["gpu"], &put["verified"]),
+        (&"cuda".into(), &"0".into(), &true.into())
+    );
+    let word = |value: &Value| value.as_str().unwrap().to_owned();
+    Some((word(&document["verdict"][0]["result"]), word(&put["doorbell"])))
+}
+
+/// Compares where the machine could say anything.
+fn assert_is(found: Option<(String, String)>, result: &str, rung: &str) {
+    if let Some(found) = found {
+        assert_eq!(found, (result.to_owned(), rung.to_owned()));
+    }
+}
+
+#[test]
+fn where_everything_maps_the_pair_is_gda() {
+    assert_is(verdict(NONE, &["check"]), "gda", "direct");
+}
+
+#[test]
+fn without_the_doorbell_the_pair_is_host_rung_from_a_record() {
+    assert_is(verdict(DOORBELL, &["check"]), "host-rung", "record");
+}
+
+#[test]
+fn without_the_send_queue_the_pair_is_host_rung_and_staged() {
+    assert_is(verdict(SEND_QUEUE, &["check"]), "host-rung", "staged");
+}
+
+#[test]
+fn a_rung_asked_for_is_the_one_that_the_verdict_rests_on() {
+    assert_is(verdict(NONE, &["check", "--doorbell", "staged"]), "host-rung", "staged");
+}
+
+#[test]
+fn the_report_says_what_was_refused_and_what_the_rung_loses() {
+    let Some((document, status)) = refusing(SEND_QUEUE, &["check"]) else { return };
+    let of_pair =
+        |one: &&Value| one["code"] == "QUE-008" && one["subject"].as_str().unwrap().starts_with("0/");
+    let rung = document["checks"].as_array().unwrap().iter().find(of_pair).unwrap();
+    let observed = rung["observed"].as_str().unwrap();
+    for words in ["staged: a host thread copies", "not direct:", "not record:", "cuMemHostRegister"] {
+        assert!(observed.contains(words), "{observed}");
+    }
+    assert!(document["put"]["lost"].as_str().unwrap().contains("host thread"));
+    let next = document["verdict"][0]["next"].as_str().unwrap();
+    assert!(next.contains("--doorbell staged works") && next.contains("CUDA-008"), "{next}");
+    assert_eq!(status, 3, "that the GPU does not map the queue is a failed check");
+}
+
+#[test]
+fn without_the_completion_queue_no_rung_is_left() {
+    let Some((document, status)) = refusing(COMPLETION_QUEUE, &["check"]) else { return };
+    assert_eq!((&document["verdict"][0]["result"], status), (&"none".into(), 3), "{document:#}");
+    assert_eq!(check(&document, "CUDA-012")["state"], "fail");
+}
+
+#[test]
+fn a_put_that_may_only_ring_directly_does_not_fall_back() {
+    let put = ["put", "--executor", "cuda", "--doorbell", "direct"];
+    let Some((document, status)) = refusing(DOORBELL, &put) else { return };
+    assert_eq!(status, 3, "{document:#}");
+    assert!(document.get("put").is_none(), "nothing was put in its place");
+}
+
+#[test]
+fn every_operation_is_verified_on_the_rung_that_is_left() {
+    for (place, rung) in [(DOORBELL, "record"), (SEND_QUEUE, "staged")] {
+        for op in ["write", "write-imm", "inline-write", "read", "send"] {
+            let put = ["put", "--executor", "cuda", "--op", op, "--count", "3000"];
+            let Some((document, status)) = refusing(place, &put) else { return };
+            let put = &document["put"];
+            assert_eq!(
+                (&put["verified"], &put["doorbell"]),
+                (&true.into(), &rung.into()),
+                "{op}: {document:#}"
+            );
+            assert_eq!(status, 4, "{op}: that less maps is a warning where bytes arrive without");
+        }
+    }
+}
