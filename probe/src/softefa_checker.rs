@@ -6,7 +6,7 @@ use std::ffi::{CStr, c_char};
 use std::path::Path;
 
 /// What `softefa_version()` returns for the interface used here.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Longest text of a violation that is shown.
 const LONGEST: usize = 512;
 /// More violations than this are counted, not shown.

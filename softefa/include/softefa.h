@@ -23,7 +23,7 @@ extern "C" {
 #endif
 
 /* What softefa_version() returns for this header. */
-#define SOFTEFA_VERSION 1
+#define SOFTEFA_VERSION 2
 
 struct fid_cq;
 
@@ -85,9 +85,10 @@ void softefa_reset(void);
 /*
  * Queue pairs enabled from now on count as if this many requests had been posted
  * and completed before: the first entry belongs in slot counter % depth, with
- * that lap's phase, and the doorbell starts at the counter's low 16 bits.
+ * that lap's phase, and the doorbell starts at the counter's low 16 bits. 0, or
+ * -EINVAL, with nothing changed, past 2^63.
  */
-void softefa_preset_counter(uint64_t counter);
+int softefa_preset_counter(uint64_t counter);
 /* While held (not 0), requests are fetched and checked, and wait. */
 void softefa_hold(int held);
 /*

@@ -46,6 +46,26 @@ fn only_what_it_was_attached_for_is_counted() {
 }
 
 #[test]
+fn what_peers_write_and_read_is_counted_where_it_arrives() {
+    for (what, good) in [(Counted::REMOTE_WRITE, (2, 0)), (Counted::REMOTE_READ, (1, 0))] {
+        let counter = Arc::new(CompletionCounter::new());
+        let (mut a, _b, to_b, from, to) = counting(what, &counter);
+        for request in [
+            write(1, to_b, to.remote(0), from.segment(0, 64)),
+            write(2, to_b, to.remote(0), from.segment(0, 0)),
+            read(3, to_b, to.remote(0), from.segment(0, 64)),
+        ] {
+            assert_eq!(a.run(&request), CompletionStatus::Ok);
+        }
+        assert_eq!(
+            a.run(&write(4, to_b, to.remote(1), from.segment(0, 64))),
+            CompletionStatus::RemoteBadAddress
+        );
+        assert_eq!(values(&counter), good);
+    }
+}
+
+#[test]
 fn messages_are_counted_where_they_are_received() {
     let counter = Arc::new(CompletionCounter::new());
     let (mut a, mut b, to_b, from, to) = counting(Counted::RECEIVE, &counter);

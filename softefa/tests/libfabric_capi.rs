@@ -42,11 +42,39 @@ fn a_wrong_phase_bit_is_named_by_the_checker() {
 }
 
 #[test]
+fn a_preset_counter_past_the_furthest_is_refused_and_changes_nothing() {
+    in_child("a_preset_counter_past_the_furthest_is_refused_and_changes_nothing", &[], || {
+        let client = Client::load();
+        for counter in [u64::MAX, (1 << 63) + 1] {
+            assert_eq!(Softefa::load().preset_counter(counter), INVALID);
+        }
+        let opened = Opened::new(&client, |_| {});
+        let (from, to) = (memory(1, 1), memory(1, 0));
+        let request = write_to_self(&opened, &from, &to, 5);
+        Poster::new(&opened, 0).post(&request);
+        assert_eq!(Poller::new(&opened).next().status, CompletionStatus::Ok);
+    });
+}
+
+#[test]
+fn a_queue_may_start_as_far_along_as_a_preset_allows() {
+    in_child("a_queue_may_start_as_far_along_as_a_preset_allows", &[], || {
+        let client = Client::load();
+        assert_eq!(Softefa::load().preset_counter(1 << 63), 0);
+        let opened = Opened::new(&client, |_| {});
+        let (from, to) = (memory(1, 1), memory(1, 0));
+        let request = write_to_self(&opened, &from, &to, 5);
+        Poster::new(&opened, 0).post(&request);
+        assert_eq!(Poller::new(&opened).next().status, CompletionStatus::Ok);
+    });
+}
+
+#[test]
 fn a_preset_counter_is_where_the_queue_starts() {
     in_child("a_preset_counter_is_where_the_queue_starts", &[], || {
         let client = Client::load();
         let first = 65_535;
-        Softefa::load().preset_counter(first.into());
+        assert_eq!(Softefa::load().preset_counter(first.into()), 0);
         let opened = Opened::new(&client, |_| {});
         let (from, to) = (memory(1, 1), memory(1, 0));
         let request = write_to_self(&opened, &from, &to, 5);
@@ -162,7 +190,7 @@ fn the_c_header_declares_what_the_library_has() {
             violations, overruns
         ),
     );
-    program += "int main(void) { return SOFTEFA_VERSION == 1 ? 0 : 1; }\n";
+    program += "int main(void) { return SOFTEFA_VERSION == 2 ? 0 : 1; }\n";
     let directory = std::env::temp_dir().join(format!("softefa-header-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
     let source = directory.join("layouts.c");

@@ -166,6 +166,9 @@ pub enum QueuePairState {
     Error,
 }
 
+/// The furthest along that a queue may start ([`QueuePairAttr::first_counter`]).
+pub const MOST_FIRST_COUNTER: u64 = 1 << 63;
+
 /// An SRD queue pair to create.
 #[derive(Clone)]
 pub struct QueuePairAttr {
@@ -192,7 +195,8 @@ pub struct QueuePairAttr {
     /// Where it starts.
     pub state: QueuePairState,
     /// Entries that count as posted and completed before the first, so that tests reach counter
-    /// wraps. 0 is what hardware does; the doorbell starts at its low 16 bits.
+    /// wraps. 0 is what hardware does; the doorbell starts at its low 16 bits. At most
+    /// [`MOST_FIRST_COUNTER`], so that counters of 64 bits never wrap.
     pub first_counter: u64,
     /// The send queue's ring, at least depth × entry size; allocated where none is given.
     pub sq_memory: Option<Arc<RingMemory>>,

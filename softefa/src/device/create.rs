@@ -9,8 +9,8 @@ use efa_gda_wire::{
 };
 
 use super::attr::{
-    CompletionBacking, CompletionQueue, CompletionQueueAttr, CompletionQueueNumber, QueuePair, QueuePairAttr,
-    ReceiveQueue, SendQueue,
+    CompletionBacking, CompletionQueue, CompletionQueueAttr, CompletionQueueNumber, MOST_FIRST_COUNTER,
+    QueuePair, QueuePairAttr, ReceiveQueue, SendQueue,
 };
 use super::completion::{COMPLETION_BYTES, CompletionRing, Place};
 use super::config::Limits;
@@ -196,6 +196,14 @@ impl Plan {
             if wanted && !there {
                 return Err(DeviceError::Unsupported(what));
             }
+        }
+        if attr.first_counter > MOST_FIRST_COUNTER {
+            return Err(DeviceError::OutOfRange {
+                what: "first counter",
+                given: attr.first_counter,
+                least: 0,
+                most: MOST_FIRST_COUNTER,
+            });
         }
         // Checked before anything is allocated, so that a failure leaves nothing behind.
         let send_ring = send_ring(&limits, attr)?;

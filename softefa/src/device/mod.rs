@@ -41,9 +41,9 @@ mod violation;
 
 pub use adapter::Adapter;
 pub use attr::{
-    Access, CompletionBacking, CompletionQueue, CompletionQueueAttr, CompletionQueueNumber, MemoryKeys,
-    MemoryRegionAttr, ProtectionDomain, QueuePair, QueuePairAttr, QueuePairState, ReceiveQueue, RnrRetry,
-    SendQueue,
+    Access, CompletionBacking, CompletionQueue, CompletionQueueAttr, CompletionQueueNumber,
+    MOST_FIRST_COUNTER, MemoryKeys, MemoryRegionAttr, ProtectionDomain, QueuePair, QueuePairAttr,
+    QueuePairState, ReceiveQueue, RnrRetry, SendQueue,
 };
 pub use config::{AdapterConfig, Capabilities, Gid, Limits};
 pub use counter::{CompletionCounter, Counted};

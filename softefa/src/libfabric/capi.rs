@@ -9,14 +9,14 @@ use std::sync::{Mutex, PoisonError};
 
 use efa_gda_sys::fi;
 
-use crate::device::{Queue, Statistics, Violation};
+use crate::device::{MOST_FIRST_COUNTER, Queue, Statistics, Violation};
 
 use super::adapters;
 use super::cq::CompletionQueue;
 use super::ffi;
 
 /// The version of this interface; it grows with every change.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// One violation, without its words (`struct softefa_violation`).
 #[repr(C)]
@@ -261,10 +261,17 @@ pub extern "C" fn softefa_reset() {
 }
 
 /// Queue pairs enabled from now on count as if `counter` requests had been posted and completed
-/// before, so that a test reaches the wraps of counters and doorbells. 0 is what hardware does.
+/// before, so that a test reaches the wraps of counters and doorbells. 0 is what hardware does. 0, or
+/// -EINVAL, with nothing changed, past 2^63.
 #[unsafe(no_mangle)]
-pub extern "C" fn softefa_preset_counter(counter: u64) {
-    adapters::set_first_counter(counter);
+pub extern "C" fn softefa_preset_counter(counter: u64) -> c_int {
+    ffi::entry(|| {
+        if counter > MOST_FIRST_COUNTER {
+            return Err(ffi::Code::INVALID);
+        }
+        adapters::set_first_counter(counter);
+        Ok(())
+    })
 }
 
 /// While held (not 0), requests are fetched and checked, and wait.

@@ -83,23 +83,20 @@ impl Attached {
     /// Binds `counter` for what `flags` name.
     ///
     /// # Errors
-    /// [`Code::BAD_FLAGS`] for flags that name nothing to count; [`Code::NOT_SUPPORTED`] for what
-    /// peers start, which this adapter does not count; [`Code::INVALID`] for a counter of another
-    /// domain, and for a kind that has one.
+    /// [`Code::BAD_FLAGS`] for flags that name nothing to count; [`Code::INVALID`] for a counter of
+    /// another domain, and for a kind that has one.
     pub(crate) fn bind(&mut self, domain: &Arc<Shared>, counter: &Counter, flags: u64) -> Result<(), Code> {
-        const KINDS: [(u64, Counted); 4] = [
+        const KINDS: [(u64, Counted); 6] = [
             (fi::FI_SEND, Counted::SEND),
             (fi::FI_RECV, Counted::RECEIVE),
             (fi::FI_READ, Counted::READ),
             (fi::FI_WRITE, Counted::WRITE),
+            (fi::FI_REMOTE_READ, Counted::REMOTE_READ),
+            (fi::FI_REMOTE_WRITE, Counted::REMOTE_WRITE),
         ];
-        const REMOTE: u64 = fi::FI_REMOTE_READ | fi::FI_REMOTE_WRITE;
-        let known = KINDS.iter().fold(REMOTE, |known, (flag, _)| known | flag);
+        let known = KINDS.iter().fold(0, |known, (flag, _)| known | flag);
         if flags == 0 || flags & !known != 0 {
             return Err(Code::BAD_FLAGS);
-        }
-        if flags & REMOTE != 0 {
-            return Err(Code::NOT_SUPPORTED);
         }
         let wanted = || KINDS.iter().filter(|(flag, _)| flags & flag != 0).map(|(_, kind)| *kind);
         let taken = wanted().any(|kind| self.0.iter().any(|(counted, ..)| counted.contains(kind)));

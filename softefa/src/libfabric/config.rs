@@ -8,7 +8,7 @@
 //! | `SOFTEFA_FABRICS` | `efa-direct`, `efa`, or both with a comma (`efa-direct`) |
 //! | `SOFTEFA_ADAPTERS` | how many, 1 to 32 (1) |
 //! | `SOFTEFA_HMEM` | 1: offer FI_HMEM, as with a GPU library (0) |
-//! | `SOFTEFA_BREAK` | a defect: `depth0`, `depth3`, `entry96`, `unaligned-doorbell`, `null-buffer`, `no-gda`, `dead-endpoint`, `crash-getinfo`, `hang-getinfo` |
+//! | `SOFTEFA_BREAK` | a defect: `depth0`, `depth3`, `entry96`, `unaligned-doorbell`, `null-buffer`, `no-gda`, `five-operations`, `null-counters`, `dead-endpoint`, `crash-getinfo`, `hang-getinfo` |
 //! | `FI_EFA_USE_HW_CNTR` | 1: the process wants completion counters, as the real provider reads it (0) |
 //! | `SOFTEFA_HW_CNTR` | 1: with `FI_EFA_USE_HW_CNTR`, counters also for domains of an API below 2.5, where the real provider has none (0) |
 //! | `SOFTEFA_MR_DMABUF` | 1: dmabufs can be registered in domains of an API below 1.20 too (0) |
@@ -68,6 +68,10 @@ pub(crate) enum Defect {
     NullBuffer,
     /// `fi_open_ops` knows no GDA operations.
     NoGda,
+    /// The table of GDA operations ends after five, whatever release is claimed.
+    FiveOperations,
+    /// The place of `cntr_open_ext` in the table is empty.
+    NullCounters,
     /// Endpoints enable, and their queue pairs look at no doorbell.
     DeadEndpoint,
     /// `fi_getinfo` ends the process with SIGSEGV.
@@ -121,7 +125,7 @@ impl Config {
             config.defect = Some(Defect::named(&text).ok_or_else(|| {
                 format!(
                     "SOFTEFA_BREAK is {text:?}; it takes depth0, depth3, entry96, unaligned-doorbell, null-buffer, \
-                     no-gda, dead-endpoint, crash-getinfo or hang-getinfo"
+                     no-gda, five-operations, null-counters, dead-endpoint, crash-getinfo or hang-getinfo"
                 )
             })?);
         }
@@ -138,6 +142,8 @@ impl Defect {
             "unaligned-doorbell" => Self::UnalignedDoorbell,
             "null-buffer" => Self::NullBuffer,
             "no-gda" => Self::NoGda,
+            "five-operations" => Self::FiveOperations,
+            "null-counters" => Self::NullCounters,
             "dead-endpoint" => Self::DeadEndpoint,
             "crash-getinfo" => Self::CrashInGetinfo,
             "hang-getinfo" => Self::HangInGetinfo,

@@ -197,7 +197,7 @@ unsafe extern "C" fn ops_open(
             if domain.shared.fabric != offer::Fabric::Direct {
                 return Err(Code::NOT_SUPPORTED);
             }
-            gda::table(config.version)
+            gda::table(config)
         } else {
             return Err(Code::INVALID);
         };

@@ -23,7 +23,7 @@ use super::mr::Region;
 /// The one release whose domain operations held the first four GDA operations too.
 const MERGED: u32 = fi::fi_version(202, 0);
 
-static GDA_OPS: fi::fi_efa_ops_gda = fi::fi_efa_ops_gda {
+const GDA_OPS: fi::fi_efa_ops_gda = fi::fi_efa_ops_gda {
     query_addr: Some(query_addr),
     query_qp_wqs: Some(query_qp_wqs),
     query_cq: Some(query_cq),
@@ -51,11 +51,14 @@ static DOMAIN_OPS: MergedOps = MergedOps {
     },
 };
 
-/// The GDA operations of provider release `version`.
-pub(crate) fn table(version: u32) -> Result<*mut c_void, Code> {
+/// The GDA operations of the release that is claimed, or as a defect has them.
+pub(crate) fn table(config: &Config) -> Result<*mut c_void, Code> {
     static TABLE: OnceLock<Option<FencedTable>> = OnceLock::new();
-    let pointers = if version >= FIRST_COUNTERS { 6 } else { 5 };
-    FencedTable::of(&TABLE, (&raw const GDA_OPS).cast(), pointers)
+    static WHOLE: fi::fi_efa_ops_gda = GDA_OPS;
+    static NULL_COUNTERS: fi::fi_efa_ops_gda = fi::fi_efa_ops_gda { cntr_open_ext: None, ..GDA_OPS };
+    let whole = config.version >= FIRST_COUNTERS && config.defect != Some(Defect::FiveOperations);
+    let source = if config.defect == Some(Defect::NullCounters) { &NULL_COUNTERS } else { &WHOLE };
+    FencedTable::of(&TABLE, (&raw const *source).cast(), if whole { 6 } else { 5 })
 }
 
 /// The domain operations of provider release `version`.
@@ -174,7 +177,12 @@ fn spoil(sq: &mut fi::fi_efa_wq_attr, defect: Defect) {
         Defect::EntrySize(bytes) => sq.entry_size = bytes,
         Defect::UnalignedDoorbell => sq.doorbell = sq.doorbell.wrapping_byte_add(2),
         Defect::NullBuffer => sq.buffer = ptr::null_mut(),
-        Defect::NoGda | Defect::DeadEndpoint | Defect::CrashInGetinfo | Defect::HangInGetinfo => {}
+        Defect::NoGda
+        | Defect::FiveOperations
+        | Defect::NullCounters
+        | Defect::DeadEndpoint
+        | Defect::CrashInGetinfo
+        | Defect::HangInGetinfo => {}
     }
 }
 

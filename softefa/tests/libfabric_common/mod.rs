@@ -429,9 +429,9 @@ impl Softefa {
         }
     }
 
-    pub fn preset_counter(&self, counter: u64) {
-        // SAFETY: softefa.h: void (uint64_t).
-        unsafe { self.get::<extern "C" fn(u64)>(c"softefa_preset_counter")(counter) }
+    pub fn preset_counter(&self, counter: u64) -> c_int {
+        // SAFETY: softefa.h: int (uint64_t).
+        unsafe { self.get::<extern "C" fn(u64) -> c_int>(c"softefa_preset_counter")(counter) }
     }
 }
 
