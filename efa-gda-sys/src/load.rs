@@ -86,11 +86,14 @@ impl Libfabric {
     /// [`LoadError`] says what was tried and what was missing.
     pub fn load() -> Result<Self, LoadError> {
         if let Some(path) = std::env::var_os(LIBFABRIC_PATH) {
-            return Self::load_from(Path::new(&path));
+            // SAFETY: whoever sets the environment answers for what is loaded, as with LD_PRELOAD.
+            return unsafe { Self::load_from(Path::new(&path)) };
         }
         let mut attempts = Vec::new();
         for candidate in std::iter::once(SONAME).chain(INSTALLER_PLACES.iter().copied()) {
-            match Self::load_from(Path::new(candidate)) {
+            // SAFETY: whoever set up this machine answers for the libfabric on the loader's path and for the
+            // installer's.
+            match unsafe { Self::load_from(Path::new(candidate)) } {
                 Err(LoadError::NotFound { attempts: failed }) => attempts.extend(failed),
                 done => return done,
             }
@@ -100,13 +103,16 @@ impl Libfabric {
 
     /// Loads the libfabric in the file `path`; a name without a slash is searched by the loader.
     ///
+    /// # Safety
+    /// Loading runs the file's initialisers, and what it exports under libfabric's names is called: it
+    /// is a libfabric, with sound ones.
+    ///
     /// # Errors
     /// [`LoadError`] says what was missing.
-    pub fn load_from(path: &Path) -> Result<Self, LoadError> {
+    pub unsafe fn load_from(path: &Path) -> Result<Self, LoadError> {
         // RTLD_LOCAL: a second libfabric in the process keeps its own symbols.
         let flags = libc::RTLD_NOW | libc::RTLD_LOCAL;
-        // SAFETY: loading runs the library's initialisers. That they are sound is the promise of
-        // whoever put this libfabric on the loader's path or named it.
+        // SAFETY: the caller vouches for the library's initialisers.
         let library = unsafe { libloading::os::unix::Library::open(Some(path), flags) }
             .map_err(|error| LoadError::NotFound { attempts: vec![error.to_string()] })?;
         // Never closed: libfabric starts threads and registers exit handlers that point into itself.

@@ -223,7 +223,8 @@ impl RdmaCore {
     /// [`LoadError`] says what was tried and what was missing.
     pub fn load() -> Result<Self, LoadError> {
         if let Some(directory) = std::env::var_os(RDMA_CORE_LIBDIR) {
-            return Self::load_from(Path::new(&directory));
+            // SAFETY: whoever sets the environment answers for what is loaded, as with LD_PRELOAD.
+            return unsafe { Self::load_from(Path::new(&directory)) };
         }
         let ibverbs = Symbols::open(Library::Ibverbs, &[PathBuf::from(Library::Ibverbs.soname())])?;
         // A libibverbs that lies outside the loader's path has its libefa beside it.
@@ -235,9 +236,13 @@ impl RdmaCore {
     /// Loads the libraries in `directory`. A libibverbs that is already in the process is used in
     /// place of that directory's, as the dynamic loader has it.
     ///
+    /// # Safety
+    /// Loading runs the files' initialisers, and what they export under rdma-core's names is called:
+    /// they are rdma-core's, with sound ones.
+    ///
     /// # Errors
     /// [`LoadError`] says what was missing.
-    pub fn load_from(directory: &Path) -> Result<Self, LoadError> {
+    pub unsafe fn load_from(directory: &Path) -> Result<Self, LoadError> {
         let open = |library: Library| Symbols::open(library, &[directory.join(library.soname())]);
         // libibverbs first, so that libefa finds it loaded. libefa before any list of devices, so
         // that it is the copy that drives them: its verbs answer EOPNOTSUPP for another's devices.

@@ -66,6 +66,11 @@ impl Drop for Libdir {
     }
 }
 
+fn load_from(directory: &Path) -> Result<RdmaCore, LoadError> {
+    // SAFETY: the libraries are made here, and have no initialisers; nothing in them is called.
+    unsafe { RdmaCore::load_from(directory) }
+}
+
 fn names(calls: &[Call]) -> Vec<&'static str> {
     calls.iter().map(|call| call.name).collect()
 }
@@ -73,14 +78,14 @@ fn names(calls: &[Call]) -> Vec<&'static str> {
 #[test]
 fn rdma_core_65_lacks_nothing() {
     let directory = Libdir::with_release("r65", 65);
-    let loaded = RdmaCore::load_from(&directory.0).unwrap();
+    let loaded = load_from(&directory.0).unwrap();
     assert_eq!(names(&loaded.missing()), Vec::<&str>::new());
 }
 
 #[test]
 fn what_a_release_lacks_is_named_with_the_release_that_brought_it() {
     let directory = Libdir::with_release("r62", 62);
-    let missing = RdmaCore::load_from(&directory.0).unwrap().missing();
+    let missing = load_from(&directory.0).unwrap().missing();
     let depth = missing.iter().find(|call| call.name == "efadv_get_max_sq_depth").unwrap();
     assert_eq!((depth.version, depth.since), ("EFA_1.5", 63));
     assert!(!names(&missing).contains(&"efadv_query_qp_wqs"), "59 brought it: {missing:?}");
@@ -89,7 +94,7 @@ fn what_a_release_lacks_is_named_with_the_release_that_brought_it() {
 #[test]
 fn before_59_the_queues_cannot_be_queried() {
     let directory = Libdir::with_release("r58", 58);
-    let loaded = RdmaCore::load_from(&directory.0).unwrap();
+    let loaded = load_from(&directory.0).unwrap();
     assert!(loaded.efadv().efadv_query_qp_wqs.is_none());
     assert!(loaded.efadv().efadv_create_cq.is_some());
 }
@@ -97,7 +102,7 @@ fn before_59_the_queues_cannot_be_queried() {
 #[test]
 fn the_release_is_told_from_the_file_behind_the_link() {
     let directory = Libdir::with_release("r59", 59);
-    let loaded = RdmaCore::load_from(&directory.0).unwrap();
+    let loaded = load_from(&directory.0).unwrap();
     let (ibverbs, efa) = loaded.libraries().unwrap();
     assert_eq!(efa.release, Release { named: Some((59, 0)), at_least: 59 });
     assert_eq!(ibverbs.release, Release { named: Some((59, 0)), at_least: 34 });
@@ -110,7 +115,7 @@ fn a_file_that_does_not_name_its_release_is_dated_by_its_newest_function() {
     for library in [Library::Ibverbs, Library::Efa] {
         directory.add(library, library.soname(), |call| (call.since <= 63).then_some(call.version));
     }
-    let loaded = RdmaCore::load_from(&directory.0).unwrap();
+    let loaded = load_from(&directory.0).unwrap();
     let (_, efa) = loaded.libraries().unwrap();
     assert_eq!(efa.release.to_string(), "63 or newer");
 }
@@ -123,14 +128,14 @@ fn a_function_under_another_version_is_not_taken() {
             Some(if call.name == "efadv_query_cq" { "EFA_9.9" } else { call.version })
         });
     }
-    let loaded = RdmaCore::load_from(&directory.0).unwrap();
+    let loaded = load_from(&directory.0).unwrap();
     assert_eq!(names(&loaded.missing()), ["efadv_query_cq"]);
 }
 
 #[test]
 fn rdma_core_before_26_is_refused_by_what_it_lacks() {
     let directory = Libdir::with_release("r25", 25);
-    let error = RdmaCore::load_from(&directory.0).unwrap_err();
+    let error = load_from(&directory.0).unwrap_err();
     let LoadError::MissingSymbol { call, .. } = &error else { panic!("{error}") };
     assert_eq!(call.name, "efadv_query_device");
     assert!(error.to_string().contains("rdma-core 26 or newer"), "{error}");
@@ -140,14 +145,14 @@ fn rdma_core_before_26_is_refused_by_what_it_lacks() {
 fn a_missing_libefa_is_named() {
     let directory = Libdir::with_release("noefa", 65);
     fs::remove_file(directory.0.join("libefa.so.1")).unwrap();
-    let error = RdmaCore::load_from(&directory.0).unwrap_err();
+    let error = load_from(&directory.0).unwrap_err();
     assert!(matches!(error, LoadError::NotFound { library: Library::Efa, .. }), "{error}");
     assert!(error.to_string().contains("ibverbs-providers"), "{error}");
 }
 
 #[test]
 fn a_missing_libibverbs_is_named_with_what_was_tried() {
-    let error = RdmaCore::load_from(Path::new("/nonexistent")).unwrap_err();
+    let error = load_from(Path::new("/nonexistent")).unwrap_err();
     let LoadError::NotFound { library: Library::Ibverbs, attempts } = &error else { panic!("{error}") };
     assert!(attempts[0].contains("/nonexistent/libibverbs.so.1"), "{attempts:?}");
 }

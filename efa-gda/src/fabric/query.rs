@@ -42,10 +42,14 @@ impl Library {
 
     /// Loads the libfabric in the file `path`.
     ///
+    /// # Safety
+    /// As [`Libfabric::load_from`]: the file is a libfabric, and its initialisers are sound.
+    ///
     /// # Errors
     /// [`Error::Load`] with what was missing.
-    pub fn load_from(path: &Path) -> Result<Self> {
-        Ok(Self(Arc::new(Libfabric::load_from(path)?)))
+    pub unsafe fn load_from(path: &Path) -> Result<Self> {
+        // SAFETY: passed on to the caller.
+        Ok(Self(Arc::new(unsafe { Libfabric::load_from(path) }?)))
     }
 
     /// libfabric's release.

@@ -39,10 +39,14 @@ impl Library {
 
     /// Loads the libraries in `directory`.
     ///
+    /// # Safety
+    /// As [`RdmaCore::load_from`]: the files are rdma-core's, and their initialisers are sound.
+    ///
     /// # Errors
     /// [`Error::Load`] with what was tried or missing.
-    pub fn load_from(directory: &Path) -> Result<Self> {
-        Ok(RdmaCore::load_from(directory)?.into())
+    pub unsafe fn load_from(directory: &Path) -> Result<Self> {
+        // SAFETY: passed on to the caller.
+        Ok(unsafe { RdmaCore::load_from(directory) }?.into())
     }
 
     /// libibverbs and libefa, in this order; None where somebody else loaded them.
