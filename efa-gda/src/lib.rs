@@ -45,5 +45,7 @@ pub mod queue;
 pub mod verbs;
 
 mod kept;
+mod polling;
+mod readable;
 
 pub use efa_gda_wire as wire;

@@ -234,6 +234,28 @@ fn provider_206_has_the_sixth_pointer() {
 }
 
 #[test]
+fn a_table_that_ends_before_its_release_says_is_found_out() {
+    let (table, fake) = (GuardedTable::of(5), Fake::new(206));
+    fake.gives_table(table.as_ptr());
+    let has = Version::new(206, 0);
+    assert_eq!(counters(&fake.domain().gda_ops().unwrap()), Err(Absence::TableEndsEarly { has }));
+}
+
+#[test]
+fn what_lies_behind_a_table_of_five_and_is_no_code_is_not_called() {
+    let fake = Fake::new(206);
+    let not_code = 7_u64;
+    let mut table = gda_table();
+    // SAFETY: the place holds a pointer; the function that it seems to lead to is never called.
+    unsafe { (&raw mut table.cntr_open_ext).cast::<*const u64>().write(&not_code) };
+    fake.gives_table(&mut table);
+    let ops = fake.domain().gda_ops().unwrap();
+    let has = Version::new(206, 0);
+    assert_eq!(counters(&ops), Err(Absence::TableEndsEarly { has }));
+    assert!(matches!(ops.cntr_open(), Err(Error::OpAbsent { operation: "cntr_open_ext", .. })));
+}
+
+#[test]
 fn an_operation_whose_place_is_empty_is_not_called() {
     let fake = Fake::new(206);
     let mut table = gda_table();

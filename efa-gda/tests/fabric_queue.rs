@@ -4,6 +4,7 @@
 
 mod fabric_fake;
 
+use std::ptr::{NonNull, null_mut};
 use std::time::Duration;
 
 use efa_gda::executor::DeviceError;
@@ -88,13 +89,13 @@ fn two_queues_do_not_poll_one_completion_queue() {
     let ops = domain.gda_ops().unwrap();
     let addresses = domain.address_vector(16).unwrap();
     let completions = domain.completion_queue(64).unwrap();
-    let make = || {
-        let endpoint = domain.endpoint(&fake.info()).unwrap();
-        MappedQueue::new(endpoint.bind(&addresses, &completions, &completions)?.enable()?, &ops)
-    };
-    let _first = make().unwrap();
-    let error = make().unwrap_err();
-    assert!(matches!(error, QueueError::CompletionQueueTaken), "{error}");
+    let bound = || domain.endpoint(&fake.info()).unwrap().bind(&addresses, &completions, &completions);
+    let (first, second) = (bound().unwrap().enable().unwrap(), bound().unwrap().enable().unwrap());
+    let error = MappedQueue::new(first, &ops).unwrap_err();
+    assert!(matches!(error, QueueError::CompletionQueueShared { endpoints: 2 }), "{error}");
+    // The first endpoint was closed with its queue.
+    let _mapped = MappedQueue::new(second, &ops).unwrap();
+    assert!(matches!(bound().unwrap_err(), Error::CompletionQueuePolled));
 }
 
 #[test]
@@ -283,4 +284,21 @@ fn the_entry_that_is_posted_is_the_one_asked_for() {
     let Operation::Write { remote, local } = request.operation else { panic!("{request:?}") };
     assert_eq!((local.address, local.length, local.key.get()), (region.address() + 8, 100, 0x55));
     assert_eq!((remote.address, remote.key), (region.address() + 16, region.remote_key()));
+}
+
+#[test]
+fn inline_bytes_that_this_cpu_cannot_read_are_an_error_and_nothing_is_posted() {
+    let fake = Fake::new(206);
+    let domain = fake.domain();
+    let mut queue = queue(&fake, &domain);
+    // SAFETY: a new mapping at a place of the kernel's choice, which may not be read, as a GPU's memory.
+    let start = unsafe {
+        libc::mmap(null_mut(), 4096, libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
+    };
+    let start = NonNull::new(start.cast()).unwrap();
+    // SAFETY: mapped until the process ends.
+    let region = unsafe { MemoryRegion::register_foreign(&domain, start, 4096, Access::ALL) }.unwrap();
+    let put = Put::inline_send(peer(&queue), &region).bytes(32).stride(64).count(3);
+    assert!(matches!(queue.put(&put).unwrap_err(), PutError::Unreadable));
+    assert_eq!(queue.in_flight(), 0);
 }

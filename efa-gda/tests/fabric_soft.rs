@@ -7,10 +7,11 @@ mod fabric_soft_support;
 
 use std::time::{Duration, Instant};
 
-use efa_gda::executor::DeviceError;
-use efa_gda::fabric::{Access, Buffer, EFA_DIRECT, Error, Fabric, Library, Query};
-use efa_gda::queue::{MappedQueue, Put, PutError, QueueError};
-use efa_gda::wire::EntrySize;
+use efa_gda::executor::{DeviceError, host};
+use efa_gda::fabric::{Access, Buffer, EFA_DIRECT, Error, Fabric, Library, Query, RemoteRegion};
+use efa_gda::queue::{CloseError, MappedQueue, Put, PutError, QueueError};
+use efa_gda::wire::{CompletionStatus, EntrySize, RemoteKey};
+use efa_gda_sys::device::{EFA_GDA_PUT_NO_WAIT, efa_gda_put_args};
 use fabric_soft_support::side::{Side, bytes_of, introduce, pattern, two_adapters};
 use fabric_soft_support::{assert_no_violations, with_soft_adapter};
 
@@ -220,5 +221,66 @@ fn more_entries_than_can_be_counted_are_refused_and_nothing_is_posted() {
         let error = first.put(&Put::write(peer, &source, target.remote()).count(1 << 63)).unwrap_err();
         assert!(matches!(error, PutError::TooMany { each: 2, .. }), "{error}");
         assert_eq!(first.in_flight(), 0);
+    });
+}
+
+/// Posts one write that nobody waits for, as a kernel of the caller's would.
+fn post_and_leave(queue: &mut MappedQueue, put: &Put) {
+    let args = put.arguments(queue).unwrap();
+    let args = efa_gda_put_args { flags: args.flags | EFA_GDA_PUT_NO_WAIT, ..args };
+    // SAFETY: checked arguments of a queue that is borrowed exclusively; the region outlives the test.
+    unsafe { host::put(&args, 1) }.unwrap().status.unwrap();
+}
+
+#[test]
+fn a_queue_that_is_quiet_closes_and_one_that_is_not_says_who_holds_it() {
+    let name = "a_queue_that_is_quiet_closes_and_one_that_is_not_says_who_holds_it";
+    with_soft_adapter(name, &[], |adapter| {
+        let side = Side::open(&Query::new());
+        let mut queue = side.queue();
+        let (peer, region) = (introduce(&queue, &queue), side.region(&[7; 64]));
+        adapter.hold(true);
+        post_and_leave(&mut queue, &Put::write(peer, &region, region.remote()));
+        let error = queue.close().unwrap_err();
+        assert!(error.to_string().contains("the adapter holds 1 request(s)"), "{error}");
+        let CloseError::Busy { mut queue, in_flight: 1 } = error else { panic!("{error:?}") };
+        adapter.hold(false);
+        let report = queue.quiet(Duration::from_secs(30)).unwrap();
+        assert_eq!((report.posted, report.completed, queue.in_flight()), (0, 1, 0));
+        queue.close().unwrap();
+        region.close().unwrap();
+    });
+}
+
+#[test]
+fn a_queue_that_does_not_become_quiet_is_poisoned_by_the_bound() {
+    with_soft_adapter("a_queue_that_does_not_become_quiet_is_poisoned_by_the_bound", &[], |adapter| {
+        let side = Side::open(&Query::new());
+        let mut queue = side.queue();
+        let (peer, region) = (introduce(&queue, &queue), side.region(&[7; 64]));
+        adapter.hold(true);
+        post_and_leave(&mut queue, &Put::write(peer, &region, region.remote()));
+        let PutError::Device { error, in_flight: 1, .. } = queue.quiet(Duration::from_millis(1)).unwrap_err()
+        else {
+            panic!("another error");
+        };
+        assert_eq!((error, queue.poison()), (DeviceError::TimeoutCompletion, Some(error)));
+        adapter.hold(false);
+        queue.destroy().unwrap();
+    });
+}
+
+#[test]
+fn an_error_that_nobody_waited_for_comes_with_quiet() {
+    with_soft_adapter("an_error_that_nobody_waited_for_comes_with_quiet", &[], |_| {
+        let side = Side::open(&Query::new());
+        let mut queue = side.queue();
+        let (peer, region) = (introduce(&queue, &queue), side.region(&[7; 64]));
+        let wrong = RemoteRegion { key: RemoteKey::new(!region.remote_key().get()), ..region.remote() };
+        post_and_leave(&mut queue, &Put::write(peer, &region, wrong));
+        let error = queue.quiet(Duration::from_secs(30)).unwrap_err();
+        let PutError::Completion { status, .. } = error else { panic!("{error}") };
+        assert_eq!(status, CompletionStatus::RemoteBadAddress);
+        queue.quiet(Duration::from_secs(30)).unwrap();
     });
 }

@@ -192,7 +192,8 @@ fn a_put_stops_early_when_requests_fail() {
 #[test]
 fn a_completion_of_another_queue_pair_is_refused() {
     let mut bench = Bench::new(Shape { qpn: 78, ..Shape::default() });
-    assert_eq!(put(&mut bench, writes(1), 1).status, Err(DeviceError::BadCompletion));
+    let outcome = put(&mut bench, writes(1), 1);
+    assert_eq!((outcome.status, outcome.completed), (Err(DeviceError::BadCompletion), 0));
 }
 
 #[test]

@@ -471,11 +471,15 @@ fn two_mapped_queues_do_not_share_a_completion_queue() {
     let make = || {
         let created =
             QueuePair::create(&domain, &completions, &completions, &QueuePairOptions::new()).unwrap();
-        MappedQueue::over_verbs(created.activate(KEY).unwrap())
+        created.activate(KEY).unwrap()
     };
-    let _first = make().unwrap();
-    let error = make().unwrap_err();
-    assert!(matches!(error, QueueError::CompletionQueueTaken), "{error}");
+    let (first, second) = (make(), make());
+    let error = MappedQueue::over_verbs(first).unwrap_err();
+    assert!(matches!(error, QueueError::CompletionQueueShared { endpoints: 2 }), "{error}");
+    // The first went with its queue.
+    let _mapped = MappedQueue::over_verbs(second).unwrap();
+    let error = QueuePair::create(&domain, &completions, &completions, &QueuePairOptions::new()).unwrap_err();
+    assert!(matches!(error, Error::CompletionQueuePolled), "{error}");
 }
 
 #[test]

@@ -3,7 +3,6 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use efa_gda_sys::fi;
 
@@ -13,6 +12,7 @@ use super::domain::close_shared;
 use super::error::{Error, Result};
 use super::gda::CqOpenExt;
 use super::object::{Context, InContext, Object, Padded, table_op};
+use crate::polling::{Completing, Polling, Unclaimable};
 
 /// A completion queue. Cheap to clone; closed with its last clone and the last endpoint bound to
 /// it.
@@ -21,8 +21,8 @@ pub struct CompletionQueue(Arc<Object<fi::fid_cq, CqParents>>);
 
 #[derive(Debug)]
 struct CqParents {
-    /// Whether someone polls its entries in memory.
-    claimed: AtomicBool,
+    /// Who completes on it, and who reads its entries in memory.
+    polling: Polling,
     memory: Memory,
     domain: Domain,
 }
@@ -46,7 +46,7 @@ impl std::fmt::Debug for Memory {
 
 impl CqParents {
     fn new(domain: &Domain, memory: Memory) -> Self {
-        Self { claimed: AtomicBool::new(false), memory, domain: domain.clone() }
+        Self { polling: Polling::default(), memory, domain: domain.clone() }
     }
 }
 
@@ -151,10 +151,17 @@ impl CompletionQueue {
         }
     }
 
-    /// Makes the caller the one who polls the entries; false where someone did before. Never given
-    /// back: the position and phase of the next entry are known to that one alone.
-    pub(crate) fn claim(&self) -> bool {
-        !self.0.parents().claimed.swap(true, Ordering::Relaxed)
+    /// Makes the caller the one who polls the entries, for the one endpoint that completes here.
+    pub(crate) fn claim(&self) -> std::result::Result<(), Unclaimable> {
+        self.0.parents().polling.claim()
+    }
+
+    /// Another endpoint completes here.
+    ///
+    /// # Errors
+    /// [`Error::CompletionQueuePolled`].
+    pub(super) fn complete_here(&self) -> Result<Completing> {
+        self.0.parents().polling.begin().ok_or(Error::CompletionQueuePolled)
     }
 
     /// Closes the queue and says how that went.

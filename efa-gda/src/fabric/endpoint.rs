@@ -13,7 +13,8 @@ use super::domain::Domain;
 use super::error::{Error, Result};
 use super::memory::MemoryRegion;
 use super::object::{Context, InContext, Object, bind, control, table_op};
-use super::{AddressVector, CompletionQueue, Info};
+use super::{AddressVector, CompletionCounter, CompletionQueue, Counted, Info};
+use crate::polling::Completing;
 
 mod sealed {
     pub trait Sealed {}
@@ -76,6 +77,8 @@ struct EndpointParents {
     transmit: Option<CompletionQueue>,
     receive: Option<CompletionQueue>,
     addresses: Option<AddressVector>,
+    counters: Vec<CompletionCounter>,
+    completing: Vec<Completing>,
     domain: Domain,
     /// What it was opened with; the provider may read it until the endpoint is enabled.
     info: Info,
@@ -110,6 +113,8 @@ impl Endpoint<Building> {
             transmit: None,
             receive: None,
             addresses: None,
+            counters: Vec::new(),
+            completing: Vec::new(),
             domain: domain.clone(),
             info: info.clone(),
         };
@@ -150,7 +155,8 @@ impl Endpoint<Building> {
     /// the same. All are of the endpoint's domain.
     ///
     /// # Errors
-    /// [`Error::Call`] with the answer of `fi_ep_bind`; the endpoint is then closed.
+    /// [`Error::CompletionQueuePolled`]; [`Error::Call`] with the answer of `fi_ep_bind`. The endpoint is
+    /// then closed.
     pub fn bind(
         mut self,
         addresses: &AddressVector,
@@ -170,12 +176,15 @@ impl Endpoint<Building> {
                 return Err(Error::OtherDomain { operation });
             }
         }
+        let same = transmit.as_ptr() == receive.as_ptr();
+        for queue in std::iter::once(transmit).chain((!same).then_some(receive)) {
+            parents.completing.push(queue.complete_here()?);
+        }
         // Owned before the provider knows them, so that the endpoint never outlives them.
         parents.addresses = Some(addresses.clone());
         parents.transmit = Some(transmit.clone());
         parents.receive = Some(receive.clone());
         let (context, fid) = (self.object.context(), self.object.fid());
-        let same = transmit.as_ptr() == receive.as_ptr();
         let first = if same { fi::FI_TRANSMIT | fi::FI_RECV } else { fi::FI_TRANSMIT };
         // SAFETY: both objects are open, of one domain, and the second is owned by the endpoint.
         unsafe { bind(context, fid, addresses.fid(), 0, ADDRESSES) }?;
@@ -190,6 +199,25 @@ impl Endpoint<Building> {
 }
 
 impl Endpoint<Bound> {
+    /// Lets `counter` count what `counted` names of this endpoint. Each kind has one counter at most;
+    /// one counter may serve several kinds and several endpoints.
+    ///
+    /// # Errors
+    /// [`Error::OtherDomain`]; [`Error::Call`] with the answer of `fi_ep_bind`: EINVAL for a kind that
+    /// has a counter.
+    pub fn count(&mut self, counter: &CompletionCounter, counted: Counted) -> Result<()> {
+        const OPERATION: &str = "fi_ep_bind(completion counter)";
+        let parents = self.object.parents_mut();
+        if !parents.domain.is(counter.domain()) {
+            return Err(Error::OtherDomain { operation: OPERATION });
+        }
+        // Owned before the provider knows it, so that the endpoint never outlives it.
+        parents.counters.push(counter.clone());
+        let (context, fid) = (self.object.context(), self.object.fid());
+        // SAFETY: both objects are open, of one domain, and the second is owned by the endpoint.
+        unsafe { bind(context, fid, counter.fid(), counted.bits(), OPERATION) }
+    }
+
     /// Creates the queue pair.
     ///
     /// # Errors

@@ -5,6 +5,7 @@ use std::fmt;
 use efa_gda_sys::LoadError;
 
 use super::Version;
+use super::gda::CNTR_OPEN_EXT;
 
 /// Says that an operation of the fabric layer has a result or an [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
@@ -40,6 +41,12 @@ pub enum Absence {
         /// The first release that has the operation.
         needs: Version,
     },
+    /// The table ends before the operation, although its provider's release has it: behind the table
+    /// lies what cannot be read, or what is no code.
+    TableEndsEarly {
+        /// The provider's release.
+        has: Version,
+    },
     /// The domain was borrowed without its `fi_info`, so that the table's length is not known.
     NoInfo,
 }
@@ -50,6 +57,9 @@ impl fmt::Display for Absence {
             Self::NullPointer => f.write_str("its place in the provider's table is empty"),
             Self::ProviderTooOld { has, needs } => {
                 write!(f, "it came with efa provider {needs}, this one is {has}")
+            }
+            Self::TableEndsEarly { has } => {
+                write!(f, "the table ends before it, although efa provider {has} has it")
             }
             Self::NoInfo => {
                 f.write_str("the domain was borrowed without its fi_info, which says how long the table is")
@@ -160,6 +170,9 @@ pub enum Error {
         /// The call, which was not made.
         operation: &'static str,
     },
+    /// A mapped queue reads the completion queue in memory, and would take the completions of another
+    /// endpoint for its own.
+    CompletionQueuePolled,
     /// Two objects that a call needs are of different domains.
     OtherDomain {
         /// The call, which was not made.
@@ -285,7 +298,17 @@ impl Error {
                 "libfabric 2.2 has these operations in a table that no other release has; use 2.3 or newer"
             }
             Self::OpAbsent { reason: Absence::NoInfo, .. } => "lend the domain together with its fi_info",
+            Self::OpAbsent { reason: Absence::TableEndsEarly { .. }, .. } => {
+                "the provider is broken: use libfabric's own efa provider"
+            }
             Self::OpAbsent { .. } => "use a newer libfabric",
+            Self::NotBuiltIn(failure) if failure.operation == CNTR_OPEN_EXT => {
+                "use a libfabric after 2.6.0 built with rdma-core 65 or newer"
+            }
+            Self::AdapterLacks(failure) if failure.operation == CNTR_OPEN_EXT => {
+                "counters need FI_EFA_USE_HW_CNTR=1 in the environment before libfabric is loaded, a domain of \
+                 API 2.5 or newer, and an adapter and kernel driver (after 3.1.0) that have them"
+            }
             Self::NotBuiltIn(_) => {
                 "use a libfabric built with efadv of rdma-core 59 or newer (for queries) or 60 (external CQ); \
                  an external CQ takes FI_WAIT_NONE only"
@@ -306,7 +329,8 @@ impl Error {
             Self::OtherDomain { .. } => "open both on one domain",
             Self::OtherAddressVector { .. } => "insert the peer's address into this vector too",
             Self::OtherLibrary { .. } => "query the library that the fabric was opened with",
-            Self::Busy { .. } => "drop or close what still uses it, then close it again",
+            Self::CompletionQueuePolled => "open another completion queue for this endpoint",
+            Self::Busy { what, .. } => who_holds(what),
             Self::OutOfBounds { .. } => "stay inside the region",
             Self::NoDmabuf { .. } => {
                 "use a GPU and a driver that export dmabufs (CUDA 11.7, open kernel modules)"
@@ -317,6 +341,25 @@ impl Error {
             }
             Self::Call(failure) => hint_for(failure),
         }
+    }
+}
+
+/// What can hold an object of this kind, and how to make it let go.
+fn who_holds(what: &str) -> &'static str {
+    match what {
+        "memory region" => {
+            "clones, puts, receives that have not completed, and queues with requests in flight or poisoned hold \
+             it: drop clones and puts, wait with MappedQueue::quiet or destroy the queue, then close it again"
+        }
+        "completion queue" | "address vector" | "completion counter" => {
+            "clones, endpoints that are bound to it and mapped queues made of them hold it: close those first"
+        }
+        "domain" => {
+            "clones, and everything opened on it (operations, vectors, queues, counters, regions, endpoints), hold \
+             it: close those first"
+        }
+        "fabric" => "clones and domains on it hold it: close those first",
+        _ => "drop or close what still uses it, then close it again",
     }
 }
 
@@ -370,6 +413,7 @@ impl fmt::Display for Error {
                 write!(f, "{operation} is not in the object's operation table of {table_bytes} bytes")?;
             }
             Self::NoObject { operation } => write!(f, "{operation} succeeded, and gave no object")?,
+            Self::CompletionQueuePolled => f.write_str("the completion queue is polled by a mapped queue")?,
             Self::OtherDomain { operation } => write!(f, "{operation} needs objects of one domain")?,
             Self::OtherAddressVector { operation } => {
                 write!(f, "{operation} was given an address of another address vector")?;

@@ -9,11 +9,13 @@ use std::os::fd::AsFd;
 use efa_gda_sys::fi;
 use efa_gda_wire::{AddressHandle, LocalKey, Peer, QueueKey, QueuePairNumber};
 
+use super::counter::CntrOpenExt;
 use super::error::{Absence, Error, Result};
 use super::object::{Context, InContext, Padded, open_ops};
+use super::table::pointer_at;
 use super::{
-    CompletionQueue, DeviceMemory, Domain, Enabled, Endpoint, ExternalMemory, FabricAddress, MemoryRegion,
-    Version,
+    CompletionCounter, CompletionQueue, CounterMemory, DeviceMemory, Domain, Enabled, Endpoint,
+    ExternalMemory, FabricAddress, MemoryRegion, Version,
 };
 use crate::exposure::{RawCompletionQueue, RawWorkQueue};
 
@@ -30,7 +32,7 @@ const QUERY_QP_WQS: &str = "query_qp_wqs";
 const QUERY_CQ: &str = "query_cq";
 pub(super) const CQ_OPEN_EXT: &str = "cq_open_ext";
 const GET_MR_LKEY: &str = "get_mr_lkey";
-const CNTR_OPEN_EXT: &str = "cntr_open_ext";
+pub(super) const CNTR_OPEN_EXT: &str = "cntr_open_ext";
 
 type QueryAddr = unsafe extern "C" fn(*mut fi::fid_ep, u64, *mut u16, *mut u16, *mut u32) -> c_int;
 type QueryQpWqs =
@@ -57,7 +59,7 @@ pub struct GdaOps {
     query_cq: Op<QueryCq>,
     cq_open_ext: Op<CqOpenExt>,
     get_mr_lkey: Op<GetMrLkey>,
-    cntr_open_ext: Op<()>,
+    cntr_open_ext: Op<CntrOpenExt>,
 }
 
 /// The work queues of an endpoint, as the provider exposes them: unchecked.
@@ -95,10 +97,13 @@ impl GdaOps {
             Some(has) if has < FIRST_WITH_COUNTERS => {
                 Err(Absence::ProviderTooOld { has, needs: FIRST_WITH_COUNTERS })
             }
-            Some(_) => {
-                // SAFETY: from this release on the table has a sixth pointer.
-                let sixth = unsafe { (&raw const (*table).cntr_open_ext).read() };
-                sixth.map(|_| ()).ok_or(Absence::NullPointer)
+            Some(has) => {
+                // SAFETY: from this release on the table has a sixth pointer; `pointer_at` finds out
+                // where a provider says so and is wrong.
+                match unsafe { pointer_at(&raw const (*table).cntr_open_ext) } {
+                    Some(sixth) => sixth.ok_or(Absence::NullPointer),
+                    None => Err(Absence::TableEndsEarly { has }),
+                }
             }
         };
         // SAFETY: every release that gives out this table has these five pointers. The table is
@@ -130,7 +135,7 @@ impl GdaOps {
             (QUERY_CQ, self.query_cq.map(|_| ())),
             (CQ_OPEN_EXT, self.cq_open_ext.map(|_| ())),
             (GET_MR_LKEY, self.get_mr_lkey.map(|_| ())),
-            (CNTR_OPEN_EXT, self.cntr_open_ext),
+            (CNTR_OPEN_EXT, self.cntr_open_ext.map(|_| ())),
         ]
     }
 
@@ -247,6 +252,39 @@ impl GdaOps {
             true => Ok(queue),
             false => Err(Error::OutOfBounds { offset: 0, length: bytes, region: length as u64 }),
         }
+    }
+
+    /// Opens a completion counter whose words are the provider's own, read with
+    /// [`CompletionCounter::successes`] and [`CompletionCounter::errors`]. It counts for endpoints that
+    /// [`Endpoint::count`](super::Endpoint::count) binds it to.
+    ///
+    /// # Errors
+    /// [`Error::OpAbsent`]; [`Error::NotBuiltIn`]; [`Error::AdapterLacks`] without
+    /// `FI_EFA_USE_HW_CNTR=1` in the environment, on domains of an API below 2.5, and on adapters
+    /// without counters; [`Error::Call`].
+    pub fn cntr_open(&self) -> Result<CompletionCounter> {
+        // SAFETY: no memory of the caller's.
+        unsafe { self.cntr_open_ext(None, None) }
+    }
+
+    /// Opens a completion counter whose words, or one of them, are the caller's: host memory, or a
+    /// GPU's. A word that is not given is the provider's own.
+    ///
+    /// # Safety
+    /// The words stay allocated until the counter is closed, and are reached by atomic accesses of 64
+    /// bits alone: the adapter adds to them at any time.
+    ///
+    /// # Errors
+    /// As [`Self::cntr_open`]; [`Error::Call`] with EINVAL for a word that is null or not aligned.
+    pub unsafe fn cntr_open_ext(
+        &self,
+        success: Option<CounterMemory<'_>>,
+        error: Option<CounterMemory<'_>>,
+    ) -> Result<CompletionCounter> {
+        let open = present(CNTR_OPEN_EXT, self.cntr_open_ext)?;
+        let named = |context: &Context, code| named(context, CNTR_OPEN_EXT, code);
+        // SAFETY: passed on to the caller.
+        unsafe { CompletionCounter::open(&self.domain, open, success, error, named) }
     }
 
     /// The key that entries use for the region as local memory.

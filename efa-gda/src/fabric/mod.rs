@@ -19,6 +19,7 @@
 
 mod address;
 mod completion;
+mod counter;
 mod device_memory;
 mod domain;
 mod endpoint;
@@ -28,9 +29,11 @@ mod info;
 mod memory;
 mod object;
 mod query;
+mod table;
 
 pub use address::{AddressVector, FabricAddress};
 pub use completion::{CompletionQueue, ExternalMemory};
+pub use counter::{CompletionCounter, Counted, CounterMemory};
 pub use device_memory::{DeviceMemory, Dmabuf, Registration};
 pub use domain::{Domain, Fabric};
 pub use endpoint::{Bound, Building, Enabled, Endpoint, InjectLimits, Limits, State};

@@ -52,6 +52,7 @@ fids! {
     fid_domain = "fi_close(domain)";
     fid_av = "fi_close(address vector)";
     fid_cq = "fi_close(completion queue)";
+    fid_cntr = "fi_close(completion counter)";
     fid_mr = "fi_close(memory region)";
     fid_ep = "fi_close(endpoint)";
 }

@@ -16,6 +16,7 @@ use crate::doorbell::{Alarm, Served};
 use crate::executor::{DeviceError, outcome};
 use crate::exposure::{Exposure, ExposureError};
 use crate::fabric::{self, Buffer, Enabled, Endpoint, FabricAddress, GdaOps, Limits};
+use crate::polling::Unclaimable;
 use crate::verbs;
 
 /// Why no queue could be made of an endpoint.
@@ -37,6 +38,15 @@ pub enum QueueError {
          the endpoint to that"
     )]
     CompletionQueueTaken,
+    /// Other endpoints complete on the completion queue.
+    #[error(
+        "{endpoints} endpoints complete on the completion queue, and a mapped queue would take the completions of all: \
+         open one for this endpoint alone"
+    )]
+    CompletionQueueShared {
+        /// Endpoints, or queue pairs, that complete on it.
+        endpoints: usize,
+    },
     /// The completion queue would overrun: requests in flight may complete before anyone polls.
     #[error(
         "the completion queue holds {completions} completions and the send queue {requests} requests; open a \
@@ -56,12 +66,24 @@ pub enum QueueError {
     },
 }
 
+impl From<Unclaimable> for QueueError {
+    fn from(why: Unclaimable) -> Self {
+        match why {
+            Unclaimable::Taken => Self::CompletionQueueTaken,
+            Unclaimable::Shared(endpoints) => Self::CompletionQueueShared { endpoints },
+        }
+    }
+}
+
 /// Why a queue was not closed, or not in order.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CloseError<B: Backing = Libfabric> {
     /// The adapter has not completed everything that was posted. The queue is handed back.
-    #[error("{in_flight} request(s) are in flight; wait for them, or destroy the queue, which flushes them")]
+    #[error(
+        "the adapter holds {in_flight} request(s) of this queue that were rung and have not completed: wait for them \
+         with MappedQueue::quiet, or destroy the queue, which flushes them"
+    )]
     Busy {
         /// The queue.
         queue: Box<MappedQueue<B>>,
@@ -161,9 +183,7 @@ impl MappedQueue {
         // Its own address leads an endpoint to itself; the number is the one peers send to.
         let own = endpoint.address_vector().insert(&endpoint.address()?)?;
         let number = ops.query_addr(&endpoint, own)?.queue_pair;
-        if !endpoint.transmit_queue().claim() {
-            return Err(QueueError::CompletionQueueTaken);
-        }
+        endpoint.transmit_queue().claim()?;
         let limits = endpoint.limits();
         let same = endpoint.transmit_queue().as_ptr() == endpoint.receive_queue().as_ptr();
         // Who takes receives polls the completion queue from the host.

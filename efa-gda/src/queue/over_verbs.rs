@@ -15,9 +15,7 @@ impl MappedQueue<QueuePair<Ready>> {
         let exposure = pair.exposure()?;
         let limits = pair.context().limits()?;
         let receives = pair.send_queue().is(pair.receive_queue());
-        if !pair.send_queue().claim() {
-            return Err(QueueError::CompletionQueueTaken);
-        }
+        pair.send_queue().claimed()?;
         let number = pair.number();
         Self::over(pair, exposure, limits, number, receives)
     }

@@ -12,6 +12,7 @@ use super::backing::{Backing, Region};
 use crate::executor::DeviceError;
 use crate::executor::host::{self, LaunchError, PutOutcome};
 use crate::fabric::{self, Access, MemoryRegion, RemoteRegion};
+use crate::readable::readable_range;
 
 /// `count` requests of `bytes` bytes; request `i` is at `offset + i * stride` of both regions.
 ///
@@ -138,6 +139,12 @@ pub enum PutError {
         /// What is missing.
         why: &'static str,
     },
+    /// The bytes of an inline request lie where this CPU cannot read them. Nothing was posted.
+    #[error(
+        "the local region is not memory that this CPU can read, and an inline request carries its bytes: name the \
+         memory with a put that is not inline, or post from the GPU that has it"
+    )]
+    Unreadable,
     /// More entries than can be counted. Nothing was posted.
     #[error("{count} requests of {each} entries each are more than can be counted; put fewer at once")]
     TooMany {
@@ -372,6 +379,22 @@ impl<R: Region> Put<R> {
         }
     }
 
+    /// Whether the host executor can read the bytes of inline requests, whose region others may have
+    /// vouched for: a GPU's memory registers as well.
+    fn check_readable(&self, args: &efa_gda_put_args) -> Result<(), PutError> {
+        let inlined =
+            matches!(self.operation, device::EFA_GDA_OP_INLINE_WRITE | device::EFA_GDA_OP_INLINE_SEND);
+        if !inlined || self.local.buffer().is_some() {
+            return Ok(());
+        }
+        let length = usize::try_from(self.extent(self.local_stride).unwrap_or(0)).unwrap_or(usize::MAX);
+        // Without a pipe to find out with there is no answer, and no descriptor for anything else.
+        match readable_range(args.local_address as usize, length) {
+            Ok(true) => Ok(()),
+            _ => Err(PutError::Unreadable),
+        }
+    }
+
     /// Address, key and bytes of the second piece.
     fn second_piece<B: Backing<Region = R>>(
         &self,
@@ -471,12 +494,32 @@ impl<B: Backing> MappedQueue<B> {
     pub fn put(&mut self, put: &Put<B::Region>) -> Result<PutReport, PutError> {
         let args = put.arguments(self)?;
         self.host_reaches(put)?;
+        put.check_readable(&args)?;
         // SAFETY: the struct was filled in from an exposure that keeps the rules, and is borrowed
         // exclusively; its rings stay mapped while the endpoint and the completion queue are open,
         // which this queue owns, and the host reaches them. Local bytes lie in a region that `put`
         // owns; where device code reads them itself, the host reaches them too.
         let ran = unsafe { host::put(&args, put.lanes) };
         self.settle_put(put);
+        report(ran?, self.in_flight())
+    }
+
+    /// Waits until no request of this queue is in flight, such as those of a kernel of the caller's, and
+    /// reads their completions, from this thread.
+    ///
+    /// # Errors
+    /// [`PutError::Completion`] with the first error among the completions that this call read;
+    /// [`PutError::Device`] where the bound ran out, which poisons the queue, or it is poisoned.
+    pub fn quiet(&mut self, timeout: Duration) -> Result<PutReport, PutError> {
+        let args = efa_gda_put_args {
+            queue: self.as_ptr().as_ptr(),
+            // A put of nothing: rings what was left, and waits.
+            op: device::EFA_GDA_OP_SEND,
+            timeout_ns: timeout.as_nanos().try_into().unwrap_or(u64::MAX),
+            ..Default::default()
+        };
+        // SAFETY: as in `put`, but for the bytes: there are none.
+        let ran = unsafe { host::put(&args, 1) };
         report(ran?, self.in_flight())
     }
 

@@ -4,7 +4,6 @@
 use std::os::fd::AsRawFd;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use efa_gda_sys::verbs::{self, efadv_cq_attr, efadv_cq_init_attr, ibv_cq_init_attr_ex};
 
@@ -13,6 +12,7 @@ use super::error::{Error, Result};
 use super::object::{InLibrary, Object, check, function, inlen, pointer};
 use super::{Context, ExternalMemory, Library};
 use crate::exposure::RawCompletionQueue;
+use crate::polling::{Completing, Polling, Unclaimable};
 
 /// A completion queue. Cheap to clone; destroyed with its last clone and the last queue pair that
 /// completes on it.
@@ -21,8 +21,8 @@ pub struct CompletionQueue(Arc<Object<verbs::ibv_cq, Parents>>);
 
 #[derive(Debug)]
 struct Parents {
-    /// Whether someone polls its entries in memory.
-    claimed: AtomicBool,
+    /// Who completes on it, and who reads its entries in memory.
+    polling: Polling,
     context: Context,
 }
 
@@ -84,7 +84,7 @@ impl CompletionQueue {
     /// # Safety
     /// `raw` is a live queue of the context's that nobody else destroys.
     unsafe fn adopt(raw: NonNull<verbs::ibv_cq>, context: &Context) -> Self {
-        let parents = Parents { claimed: AtomicBool::new(false), context: context.clone() };
+        let parents = Parents { polling: Polling::default(), context: context.clone() };
         // SAFETY: passed on to the caller.
         Self(Arc::new(unsafe { Object::adopt(raw, parents) }))
     }
@@ -109,11 +109,21 @@ impl CompletionQueue {
         })
     }
 
-    /// Makes the caller the one who polls the entries; false where someone did before. Never given
-    /// back: the position and phase of the next entry are known to that one alone.
+    /// Makes the caller the one who polls the entries; false where someone did before, or where several
+    /// queue pairs complete here. Never given back: the position and phase of the next entry are known
+    /// to that one alone.
     pub fn claim(&self) -> bool {
-        // No memory is handed over by it, so that no order is needed.
-        !self.0.parents().claimed.swap(true, Ordering::Relaxed)
+        self.claimed().is_ok()
+    }
+
+    /// [`Self::claim`], with the reason.
+    pub(crate) fn claimed(&self) -> std::result::Result<(), Unclaimable> {
+        self.0.parents().polling.claim()
+    }
+
+    /// Another queue pair completes here.
+    pub(super) fn complete_here(&self) -> Result<Completing> {
+        self.0.parents().polling.begin().ok_or(Error::CompletionQueuePolled)
     }
 
     /// The adapter that it is of.

@@ -86,6 +86,9 @@ pub enum Error {
         /// The object of the other context.
         what: &'static str,
     },
+    /// Somebody reads the completion queue in memory, and would take the completions of another queue
+    /// pair for its own.
+    CompletionQueuePolled,
     /// Others still use the object.
     Busy {
         /// What was to be closed.
@@ -144,7 +147,14 @@ impl Error {
             Self::Exceeds { .. } => "ask for less",
             Self::TooWide { .. } => "report it with the versions of rdma-core and of the kernel driver",
             Self::Foreign { .. } => "make all of a queue pair's objects on one context",
-            Self::Busy { .. } => "drop or close what still uses it, then close it again",
+            Self::CompletionQueuePolled => "create another completion queue for this queue pair",
+            Self::Busy { what: "memory region", .. } => {
+                "clones, puts, receives that have not completed, and queues with requests in flight or poisoned hold \
+                 it: drop clones and puts, wait with MappedQueue::quiet or destroy the queue, then close it again"
+            }
+            Self::Busy { .. } => {
+                "clones, and what was made of it (queue pairs, and mapped queues of them), hold it: close those first"
+            }
             Self::OutOfBounds { .. } => "stay inside the region",
             Self::Call(failure) => hint_for(failure),
         }
@@ -212,6 +222,7 @@ impl fmt::Display for Error {
                 write!(f, "{what} {number:#x} was given out; an entry has {bits} bits for it")?;
             }
             Self::Foreign { what } => write!(f, "the {what} belongs to another context")?,
+            Self::CompletionQueuePolled => f.write_str("the completion queue is polled by somebody else")?,
             Self::Busy { what, holders } => write!(f, "the {what} is in use by {holders} other(s)")?,
             Self::OutOfBounds { offset, length, region } => {
                 write!(f, "{length} bytes at offset {offset} do not lie in a region of {region} bytes")?;

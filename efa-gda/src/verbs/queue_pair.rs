@@ -20,6 +20,7 @@ use super::{
     ProtectionDomain,
 };
 use crate::exposure::{Exposure, RawWorkQueue};
+use crate::polling::Completing;
 
 mod sealed {
     pub trait Sealed {}
@@ -137,6 +138,7 @@ struct Parents {
     /// Handles in the entries of requests that may be under way.
     handles: Vec<AddressHandle>,
     counters: Vec<CompletionCounter>,
+    _completing: Vec<Completing>,
     send: CompletionQueue,
     receive: CompletionQueue,
     domain: ProtectionDomain,
@@ -153,8 +155,8 @@ impl QueuePair<Created> {
     /// be the same.
     ///
     /// # Errors
-    /// [`Error::Foreign`], [`Error::Exceeds`], [`Error::Lacks`], or [`Error::Call`] with the answer
-    /// of `efadv_create_qp_ex`; [`Error::TooWide`] for a number that no entry can carry.
+    /// [`Error::Foreign`], [`Error::CompletionQueuePolled`], [`Error::Exceeds`], [`Error::Lacks`], or
+    /// [`Error::Call`] with the answer of `efadv_create_qp_ex`; [`Error::TooWide`] for a number that no entry can carry.
     pub fn create(
         domain: &ProtectionDomain,
         send: &CompletionQueue,
@@ -166,6 +168,8 @@ impl QueuePair<Created> {
             return Err(Error::Foreign { what: "completion queue" });
         }
         options.check(context)?;
+        let queues = std::iter::once(send).chain((!send.is(receive)).then_some(receive));
+        let completing = queues.map(CompletionQueue::complete_here).collect::<Result<_>>()?;
         let create = function!(domain.library(), efadv, efadv_create_qp_ex)?;
         let (mut attr, mut efa) = attributes(domain, send, receive, options);
         let size = inlen(&efa);
@@ -176,6 +180,7 @@ impl QueuePair<Created> {
             receives: HashMap::new(),
             handles: Vec::new(),
             counters: Vec::new(),
+            _completing: completing,
             send: send.clone(),
             receive: receive.clone(),
             domain: domain.clone(),

@@ -21,7 +21,8 @@
 
 namespace efa_gda {
 
-/* What a poll found. The first error of those it read is described. */
+/* What a poll found. The first error of those it read is described. A completion of another
+ * queue pair is taken off the queue and not counted: it says that the queue is shared. */
 struct Completions {
   uint32_t sends = 0;
   /* Of these, `unsolicited` used no posted receive. */
@@ -75,7 +76,10 @@ EFA_GDA_FN bool read_completion(const efa_gda_queue *queue, uint32_t index, Comp
   CompletionHead head = {load_system(reinterpret_cast<const volatile uint64_t *>(entry))};
   bool expected = (index & cq.num_entries) == 0;
   if (head.phase() != expected) return false;
-  if (head.qpn() != queue->qpn) out.foreign = true;
+  if (head.qpn() != queue->qpn) {
+    out.foreign = true;
+    return true;
+  }
   if (!head.is_send()) {
     out.receives = 1;
     out.unsolicited = (head.flags() & EFA_IO_CDESC_COMMON_UNSOLICITED_MASK) != 0;

@@ -98,7 +98,8 @@ class Sender {
     if (ring_.leads()) {
       Deadline deadline(queue_, timeout_ns_);
       while (!all_done()) {
-        status = deadline.turn(EFA_GDA_TIMEOUT_COMPLETION);
+        /* Somebody else's completions come here, and so may ours go elsewhere. */
+        status = ring_.found().foreign ? EFA_GDA_BAD_COMPLETION : deadline.turn(EFA_GDA_TIMEOUT_COMPLETION);
         if (status != EFA_GDA_OK) {
           poison(queue_, (efa_gda_status)status);
           break;

@@ -1,0 +1,232 @@
+//! Completion counters: two words, of successes and of errors, that the adapter adds to as requests
+//! complete (`cntr_open_ext`, efa provider 206.0). What is in flight is what was posted less both. They
+//! say how many, not which, and change whether or not anybody reads the completion queue, which fills
+//! all the same.
+
+use std::ffi::{c_int, c_void};
+use std::marker::PhantomData;
+use std::ops::BitOr;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use efa_gda_sys::fi;
+
+use super::Domain;
+use super::domain::close_shared;
+use super::error::{Error, Result};
+use super::object::{Context, InContext, Object, Padded, table_op};
+
+pub(super) type CntrOpenExt = unsafe extern "C" fn(
+    *mut fi::fid_domain,
+    *mut fi::fi_cntr_attr,
+    *mut *mut fi::fid_cntr,
+    *mut c_void,
+    *mut fi::fi_efa_comp_cntr_init_attr,
+) -> c_int;
+
+/// What a counter counts of an endpoint (the flags of `fi_ep_bind`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Counted(u64);
+
+impl Counted {
+    /// Sends of the endpoint.
+    pub const SEND: Self = Self(fi::FI_SEND);
+    /// Messages that it receives.
+    pub const RECEIVE: Self = Self(fi::FI_RECV);
+    /// RDMA reads that it starts.
+    pub const READ: Self = Self(fi::FI_READ);
+    /// RDMA writes that it starts.
+    pub const WRITE: Self = Self(fi::FI_WRITE);
+    /// RDMA reads by peers.
+    pub const REMOTE_READ: Self = Self(fi::FI_REMOTE_READ);
+    /// RDMA writes by peers.
+    pub const REMOTE_WRITE: Self = Self(fi::FI_REMOTE_WRITE);
+
+    /// Whether all of `other` is counted.
+    pub const fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// libfabric's bits.
+    pub const fn bits(self) -> u64 {
+        self.0
+    }
+}
+
+impl BitOr for Counted {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+/// A word of the caller's for a counter: 8 bytes, aligned to 8 (`fi_efa_memory_location`). The counter
+/// goes on from the value that stands there.
+#[derive(Clone, Copy, Debug)]
+pub struct CounterMemory<'a> {
+    location: fi::fi_efa_memory_location,
+    /// Whether libfabric reads it for its callers.
+    seen: bool,
+    dmabuf: PhantomData<BorrowedFd<'a>>,
+}
+
+impl<'a> CounterMemory<'a> {
+    /// Host memory.
+    pub fn host(word: NonNull<u64>) -> Self {
+        let location = fi::fi_efa_memory_location {
+            ptr: word.as_ptr().cast(),
+            type_: fi::FI_EFA_MEMORY_LOCATION_VA as u8,
+            ..Default::default()
+        };
+        Self { location, seen: true, dmabuf: PhantomData }
+    }
+
+    /// A word of a dmabuf, such as a GPU's memory, at `offset`. `mapped` is where this process sees it,
+    /// or null; only where it does can the counter be read through libfabric.
+    pub fn dmabuf(dmabuf: BorrowedFd<'a>, offset: u64, mapped: *mut u64) -> Self {
+        let mut location = fi::fi_efa_memory_location {
+            ptr: mapped.cast(),
+            type_: fi::FI_EFA_MEMORY_LOCATION_DMABUF as u8,
+            ..Default::default()
+        };
+        location.dmabuf.offset = offset;
+        location.dmabuf.fd = dmabuf.as_raw_fd();
+        Self { location, seen: !mapped.is_null(), dmabuf: PhantomData }
+    }
+}
+
+/// A completion counter. Cheap to clone; closed with its last clone and the last endpoint that it
+/// counts for.
+#[derive(Clone, Debug)]
+pub struct CompletionCounter(Arc<Object<fi::fid_cntr, CounterParents>>);
+
+#[derive(Debug)]
+struct CounterParents {
+    /// Whether libfabric reads the word of successes, and that of errors.
+    seen: [bool; 2],
+    domain: Domain,
+}
+
+impl InContext for CounterParents {
+    fn context(&self) -> &Context {
+        self.domain.context()
+    }
+}
+
+impl CompletionCounter {
+    /// `cntr_open_ext`, which [`super::GdaOps`] has checked for. A word that is not given is the
+    /// provider's own.
+    ///
+    /// # Safety
+    /// Words that are given stay allocated until the counter is closed.
+    pub(super) unsafe fn open(
+        domain: &Domain,
+        open: CntrOpenExt,
+        success: Option<CounterMemory<'_>>,
+        error: Option<CounterMemory<'_>>,
+        named: impl FnOnce(&Context, i32) -> Error,
+    ) -> Result<Self> {
+        const OPERATION: &str = super::gda::CNTR_OPEN_EXT;
+        let mut attr = Padded::new(fi::fi_cntr_attr {
+            events: fi::FI_CNTR_EVENTS_COMP,
+            wait_obj: fi::FI_WAIT_NONE,
+            ..Default::default()
+        });
+        let mut efa = Padded::new(fi::fi_efa_comp_cntr_init_attr::default());
+        if let Some(word) = success {
+            efa.value.flags |= fi::FI_EFA_COMP_CNTR_INIT_WITH_COMP_EXTERNAL_MEM;
+            efa.value.comp_cntr_ext_mem = word.location;
+        }
+        if let Some(word) = error {
+            efa.value.flags |= fi::FI_EFA_COMP_CNTR_INIT_WITH_ERR_EXTERNAL_MEM;
+            efa.value.err_cntr_ext_mem = word.location;
+        }
+        let mut counter = std::ptr::null_mut();
+        let context = domain.context();
+        let turn = context.turn();
+        // SAFETY: the domain is open; both attribute structures are whole, with zeroes behind them;
+        // `counter` can be written; the caller vouches for words that are given.
+        let code = unsafe {
+            open(domain.as_ptr(), &mut attr.value, &mut counter, std::ptr::null_mut(), &mut efa.value)
+        };
+        drop(turn);
+        if code < 0 {
+            return Err(named(context, code));
+        }
+        let seen = [success, error].map(|word| word.is_none_or(|word| word.seen));
+        let parents = CounterParents { seen, domain: domain.clone() };
+        // SAFETY: the call that returned `code` opened `counter`, and nobody else knows it.
+        Ok(Self(Arc::new(unsafe { Object::adopt(OPERATION, code, counter, parents) }?)))
+    }
+
+    /// Requests that completed well. None where the word lies in memory that this process does not
+    /// see: whoever does reads it there.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchCall`] where the provider's table has no `fi_cntr_read`.
+    pub fn successes(&self) -> Result<Option<u64>> {
+        let raw = self.0.raw();
+        // SAFETY: an open counter points to its table, or to none.
+        let read = unsafe { table_op!((*raw).ops, fi_ops_cntr.read, "fi_cntr_read") }?;
+        let _turn = self.0.context().turn();
+        // SAFETY: the counter is open.
+        Ok(self.0.parents().seen[0].then(|| unsafe { read(raw) }))
+    }
+
+    /// Requests that completed with an error; None as in [`Self::successes`].
+    ///
+    /// # Errors
+    /// [`Error::NoSuchCall`] where the provider's table has no `fi_cntr_readerr`.
+    pub fn errors(&self) -> Result<Option<u64>> {
+        let raw = self.0.raw();
+        // SAFETY: an open counter points to its table, or to none.
+        let read = unsafe { table_op!((*raw).ops, fi_ops_cntr.readerr, "fi_cntr_readerr") }?;
+        let _turn = self.0.context().turn();
+        // SAFETY: the counter is open.
+        Ok(self.0.parents().seen[1].then(|| unsafe { read(raw) }))
+    }
+
+    /// Sets both words.
+    ///
+    /// # Errors
+    /// [`Error::Call`] with the answer of `fi_cntr_set` or `fi_cntr_seterr`.
+    pub fn set(&self, successes: u64, errors: u64) -> Result<()> {
+        const SET: &str = "fi_cntr_set";
+        const SET_ERRORS: &str = "fi_cntr_seterr";
+        let raw = self.0.raw();
+        // SAFETY: an open counter points to its table, or to none.
+        let set = unsafe { table_op!((*raw).ops, fi_ops_cntr.set, SET) }?;
+        // SAFETY: as above.
+        let set_errors = unsafe { table_op!((*raw).ops, fi_ops_cntr.seterr, SET_ERRORS) }?;
+        let context = self.0.context();
+        let _turn = context.turn();
+        // SAFETY: the counter is open.
+        context.check(SET, unsafe { set(raw, successes) })?;
+        // SAFETY: as above.
+        context.check(SET_ERRORS, unsafe { set_errors(raw, errors) })
+    }
+
+    /// Closes the counter and says how that went.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] while an endpoint or another clone uses it; [`Error::Call`] with the answer of
+    /// `fi_close`.
+    pub fn close(self) -> Result<()> {
+        close_shared(self.0, "completion counter")
+    }
+
+    /// The counter itself, for calls that this library does not have.
+    pub fn as_ptr(&self) -> *mut fi::fid_cntr {
+        self.0.raw()
+    }
+
+    pub(super) fn fid(&self) -> *mut fi::fid {
+        self.0.fid()
+    }
+
+    pub(super) fn domain(&self) -> &Domain {
+        &self.0.parents().domain
+    }
+}

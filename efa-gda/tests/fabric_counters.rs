@@ -1,0 +1,162 @@
+//! Completion counters on the software adapter: what they count, in whose memory, and when they are
+//! refused.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
+
+mod fabric_soft_support;
+
+use std::os::fd::AsFd;
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use efa_gda::fabric::{
+    CompletionCounter, Counted, CounterMemory, Error, GdaOps, MemoryRegion, Query, RemoteRegion, Result,
+};
+use efa_gda::queue::{MappedQueue, Put, PutError};
+use efa_gda::wire::{Peer, RemoteKey};
+use fabric_soft_support::side::{Side, introduce};
+use fabric_soft_support::with_soft_adapter;
+
+/// Counters asked for, and offered to the API that this test's libfabric has.
+const ON: &[(&str, &str)] = &[("FI_EFA_USE_HW_CNTR", "1"), ("SOFTEFA_HW_CNTR", "1")];
+
+fn ops(side: &Side) -> GdaOps {
+    side.domain.gda_ops().unwrap()
+}
+
+/// A queue whose endpoint `counter` counts `counted` for.
+fn counting(side: &Side, counter: &CompletionCounter, counted: Counted) -> MappedQueue {
+    let addresses = side.domain.address_vector(16).unwrap();
+    let completions = side.domain.completion_queue(4096).unwrap();
+    let endpoint = side.domain.endpoint(&side.info).unwrap();
+    let mut endpoint = endpoint.bind(&addresses, &completions, &completions).unwrap();
+    endpoint.count(counter, counted).unwrap();
+    MappedQueue::new(endpoint.enable().unwrap(), &ops(side)).unwrap()
+}
+
+/// Three writes to `peer` that arrive and one with a key that names no region.
+fn three_good_and_one_bad(queue: &mut MappedQueue, peer: Peer, region: &MemoryRegion) {
+    queue.put(&Put::write(peer, region, region.remote()).bytes(8).count(3)).unwrap();
+    let wrong = RemoteRegion { key: RemoteKey::new(!region.remote_key().get()), ..region.remote() };
+    let error = queue.put(&Put::write(peer, region, wrong).bytes(8)).unwrap_err();
+    assert!(matches!(error, PutError::Completion { .. }), "{error}");
+}
+
+fn values(counter: &CompletionCounter) -> (Option<u64>, Option<u64>) {
+    (counter.successes().unwrap(), counter.errors().unwrap())
+}
+
+#[test]
+fn successes_and_errors_are_counted_apart() {
+    with_soft_adapter("successes_and_errors_are_counted_apart", ON, |_| {
+        let side = Side::open(&Query::new());
+        let counter = ops(&side).cntr_open().unwrap();
+        let mut queue = counting(&side, &counter, Counted::WRITE | Counted::SEND);
+        let (peer, region) = (introduce(&queue, &queue), side.region(&[7; 64]));
+        three_good_and_one_bad(&mut queue, peer, &region);
+        assert_eq!(values(&counter), (Some(3), Some(1)));
+    });
+}
+
+#[test]
+fn what_peers_write_is_counted_at_the_target() {
+    with_soft_adapter("what_peers_write_is_counted_at_the_target", ON, |_| {
+        let side = Side::open(&Query::new());
+        let counter = ops(&side).cntr_open().unwrap();
+        let (mut from, to) = (side.queue(), counting(&side, &counter, Counted::REMOTE_WRITE));
+        let (peer, region) = (introduce(&from, &to), side.region(&[7; 64]));
+        three_good_and_one_bad(&mut from, peer, &region);
+        assert_eq!(values(&counter), (Some(3), Some(0)));
+    });
+}
+
+#[test]
+fn words_of_the_callers_go_on_from_what_stands_there() {
+    with_soft_adapter("words_of_the_callers_go_on_from_what_stands_there", ON, |_| {
+        let side = Side::open(&Query::new());
+        let words = [AtomicU64::new(100), AtomicU64::new(7)];
+        let [success, error] = [0, 1]
+            .map(|index: usize| Some(CounterMemory::host(NonNull::new(words[index].as_ptr()).unwrap())));
+        // SAFETY: the counter is closed before the words go.
+        let counter = unsafe { ops(&side).cntr_open_ext(success, error) }.unwrap();
+        let mut queue = counting(&side, &counter, Counted::WRITE);
+        let (peer, region) = (introduce(&queue, &queue), side.region(&[7; 64]));
+        three_good_and_one_bad(&mut queue, peer, &region);
+        assert_eq!([0, 1].map(|index: usize| words[index].load(Ordering::Acquire)), [103, 8]);
+        assert_eq!(values(&counter), (Some(103), Some(8)));
+        counter.set(1, 2).unwrap();
+        assert_eq!(values(&counter), (Some(1), Some(2)));
+        queue.close().unwrap();
+        counter.close().unwrap();
+    });
+}
+
+#[test]
+fn a_word_that_this_process_does_not_see_is_not_read() {
+    with_soft_adapter("a_word_that_this_process_does_not_see_is_not_read", ON, |_| {
+        let side = Side::open(&Query::new());
+        let path = std::env::temp_dir().join(format!("efa-gda-counter-{}", std::process::id()));
+        let file = std::fs::File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        file.set_len(4096).unwrap();
+        let word = CounterMemory::dmabuf(file.as_fd(), 64, null_mut());
+        // SAFETY: the provider maps the file, which lives as long as that mapping.
+        let counter = unsafe { ops(&side).cntr_open_ext(Some(word), None) }.unwrap();
+        let mut queue = counting(&side, &counter, Counted::WRITE);
+        let (peer, region) = (introduce(&queue, &queue), side.region(&[7; 64]));
+        three_good_and_one_bad(&mut queue, peer, &region);
+        assert_eq!(values(&counter), (None, Some(1)));
+        let mut seen = [0; 8];
+        std::os::unix::fs::FileExt::read_exact_at(&file, &mut seen, 64).unwrap();
+        assert_eq!(u64::from_ne_bytes(seen), 3);
+    });
+}
+
+#[test]
+fn a_counter_that_counts_is_busy_until_its_endpoint_is_closed() {
+    with_soft_adapter("a_counter_that_counts_is_busy_until_its_endpoint_is_closed", ON, |_| {
+        let side = Side::open(&Query::new());
+        let counter = ops(&side).cntr_open().unwrap();
+        let queue = counting(&side, &counter, Counted::WRITE);
+        assert!(matches!(counter.clone().close(), Err(Error::Busy { .. })));
+        queue.close().unwrap();
+        counter.close().unwrap();
+    });
+}
+
+#[test]
+fn a_kind_has_one_counter_and_it_is_of_the_endpoints_domain() {
+    with_soft_adapter("a_kind_has_one_counter_and_it_is_of_the_endpoints_domain", ON, |_| {
+        let (side, other) = (Side::open(&Query::new()), Side::open(&Query::new()));
+        let addresses = side.domain.address_vector(16).unwrap();
+        let completions = side.domain.completion_queue(64).unwrap();
+        let endpoint = side.domain.endpoint(&side.info).unwrap();
+        let mut endpoint = endpoint.bind(&addresses, &completions, &completions).unwrap();
+        let foreign = ops(&other).cntr_open().unwrap();
+        assert!(matches!(endpoint.count(&foreign, Counted::WRITE), Err(Error::OtherDomain { .. })));
+        let counter = ops(&side).cntr_open().unwrap();
+        endpoint.count(&counter, Counted::WRITE).unwrap();
+        let error = endpoint.count(&counter, Counted::WRITE).unwrap_err();
+        assert_eq!(error.code(), Some(-libc::EINVAL), "{error}");
+    });
+}
+
+#[test]
+fn counters_that_nobody_asked_for_are_refused_with_what_to_set() {
+    with_soft_adapter("counters_that_nobody_asked_for_are_refused_with_what_to_set", &[], |_| {
+        let refused: Result<CompletionCounter> = ops(&Side::open(&Query::new())).cntr_open();
+        let error = refused.unwrap_err();
+        assert!(matches!(error, Error::AdapterLacks(_)), "{error}");
+        assert!(error.to_string().contains("FI_EFA_USE_HW_CNTR=1"), "{error}");
+    });
+}
+
+#[test]
+fn a_provider_before_206_has_no_counters_and_says_which_has() {
+    let old = [ON, &[("SOFTEFA_PROV_VERSION", "205.0")]].concat();
+    with_soft_adapter("a_provider_before_206_has_no_counters_and_says_which_has", &old, |_| {
+        let error = ops(&Side::open(&Query::new())).cntr_open().unwrap_err();
+        assert!(matches!(error, Error::OpAbsent { operation: "cntr_open_ext", .. }), "{error}");
+        assert!(error.to_string().contains("206.0"), "{error}");
+    });
+}
