@@ -20,6 +20,8 @@ pub(crate) struct Cli {
 
 /// Milliseconds that a check may take where nothing is said.
 pub(crate) const TIME_LIMIT: u64 = 2000;
+/// Seconds that a put may take where nothing is said.
+pub(crate) const MOST_SECONDS: u64 = 600;
 
 /// Options of every command.
 #[derive(Clone, Debug, Args)]
@@ -145,6 +147,10 @@ pub(crate) struct PutArgs {
     /// How many operations
     #[arg(long, default_value_t = 1)]
     pub(crate) count: u64,
+    /// Seconds after which it stops, with what was moved by then
+    #[arg(long, value_name = "SECONDS", default_value_t = MOST_SECONDS,
+          value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) max_seconds: u64,
     /// What runs the device code
     #[arg(long, value_enum, default_value_t = Executor::Auto)]
     pub(crate) executor: Executor,

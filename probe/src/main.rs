@@ -61,10 +61,10 @@ fn main() -> ExitCode {
 
 /// Help and version are fine; anything else is a usage error.
 fn unparsed(error: &clap::Error) -> ExitCode {
-    // Nothing is left to do where even this cannot be written.
-    let _ = error.print();
+    let printed = error.print();
     if !error.use_stderr() {
-        return Exit::Fine.code(false);
+        let written = read_or_not(printed.and_then(|()| std::io::stdout().flush()));
+        return if written.is_ok() { Exit::Fine } else { Exit::Internal }.code(false);
     }
     let named = |argument: String| cli::COMMANDS.into_iter().find(|name| *name == argument);
     let command = std::env::args_os().skip(1).find_map(|argument| named(argument.into_string().ok()?));
@@ -100,6 +100,8 @@ fn log_to_stderr(verbose: u8) {
     tracing_subscriber::fmt()
         .with_max_level(level)
         .with_writer(std::io::stderr)
+        // Where stderr is gone there is nobody to tell, and telling would panic.
+        .log_internal_errors(false)
         .with_ansi(std::io::stderr().is_terminal() && !forbidden)
         .init();
 }
@@ -162,11 +164,16 @@ fn print_json(document: &impl serde::Serialize) -> Result<(), CommandError> {
     print(&format!("{}\n", serde_json::to_string_pretty(document)?))
 }
 
-/// Writes to stdout. A reader that went away (a broken pipe) is no error.
+/// Writes to stdout.
 fn print(text: &str) -> Result<(), CommandError> {
     let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(()),
+    Ok(read_or_not(out.write_all(text.as_bytes()).and_then(|()| out.flush()))?)
+}
+
+/// A reader that went away (a broken pipe) is no error.
+fn read_or_not(written: std::io::Result<()>) -> std::io::Result<()> {
+    match written {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        other => other,
     }
 }

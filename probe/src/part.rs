@@ -67,6 +67,8 @@ pub(crate) struct PutRequest {
     pub(crate) bytes: u64,
     /// Operations.
     pub(crate) count: u64,
+    /// Seconds after which no further round begins.
+    pub(crate) max_seconds: u64,
     /// Whether only the first adapter takes part: the put command's way.
     pub(crate) one_adapter: bool,
     /// A rule to break after it.

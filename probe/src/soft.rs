@@ -1,15 +1,18 @@
 //! The software adapter: finds softefa's provider library, and makes the directory through which
-//! libfabric loads it (`FI_PROVIDER_PATH`). The directory belongs to this run alone and goes with it.
+//! libfabric loads it (`FI_PROVIDER_PATH`). The directory belongs to this run alone and goes with it;
+//! what a run that was killed left behind, the next one removes.
 
 pub(crate) mod under_verbs;
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, DirBuilder};
+use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, symlink};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::{SigHandler, SigSet, Signal, raise, signal};
 
 /// Names the provider library.
@@ -18,6 +21,10 @@ pub(crate) const SOFTEFA_LIBRARY: &str = "SOFTEFA_LIBRARY";
 const FILE: &str = "libsoftefa.so";
 /// The name that libfabric looks for: `*-fi.so`.
 const PROVIDER: &str = "softefa-fi.so";
+/// How the private directories' names begin.
+const PREFIX: &str = "gda-probe-";
+/// A directory younger than this may belong to a run that has not locked it yet.
+const SETTLED: Duration = Duration::from_secs(60);
 
 /// Why the software adapter cannot stand in.
 #[derive(Clone, Debug)]
@@ -51,20 +58,28 @@ pub(crate) fn find() -> Result<PathBuf, String> {
 
 /// The private directory; removed when dropped, and when a signal ends the process.
 #[derive(Debug)]
-pub(crate) struct ProviderDirectory(PathBuf);
+pub(crate) struct ProviderDirectory {
+    path: PathBuf,
+    /// Held as long as the run lives, however it ends: what is not locked belongs to nobody.
+    _lock: Flock<File>,
+}
 
 impl ProviderDirectory {
     /// Makes the directory, mode 0700, with a link to `library` in it.
     pub(crate) fn new(library: &Path) -> io::Result<Self> {
-        let directory = Self(make_private()?);
-        symlink(library, directory.0.join(PROVIDER))?;
+        let base = std::env::temp_dir();
+        remove_stale(&base);
+        let path = make_private(&base)?;
+        // From here on an error leaves an empty directory, which a later run removes.
+        let directory = Self { _lock: lock(&path)?, path };
+        symlink(library, directory.path.join(PROVIDER))?;
         directory.remove_on_signals()?;
         Ok(directory)
     }
 
     /// The value of FI_PROVIDER_PATH: this directory, before any that is set.
     pub(crate) fn provider_path(&self) -> OsString {
-        let mut value = self.0.clone().into_os_string();
+        let mut value = self.path.clone().into_os_string();
         if let Some(set) = std::env::var_os("FI_PROVIDER_PATH").filter(|set| !set.is_empty()) {
             value.push(":");
             // An order of providers asked for there would be a part of a directory's name here.
@@ -80,7 +95,7 @@ impl ProviderDirectory {
         let mut ending = SigSet::empty();
         [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().for_each(|one| ending.add(one));
         ending.thread_block()?;
-        let path = self.0.clone();
+        let path = self.path.clone();
         let watch = move || {
             let Ok(which) = ending.wait() else { return };
             remove(&path);
@@ -96,16 +111,36 @@ impl ProviderDirectory {
 
 impl Drop for ProviderDirectory {
     fn drop(&mut self) {
-        remove(&self.0);
+        remove(&self.path);
     }
 }
 
-fn make_private() -> io::Result<PathBuf> {
-    let base = std::env::temp_dir();
+fn lock(path: &Path) -> io::Result<Flock<File>> {
+    Flock::lock(File::open(path)?, FlockArg::LockExclusiveNonblock).map_err(|(_, error)| error.into())
+}
+
+/// Removes directories of this user's runs that no longer live: what SIGKILL leaves.
+fn remove_stale(base: &Path) {
+    let Ok(entries) = fs::read_dir(base) else { return };
+    let ours = nix::unistd::geteuid().as_raw();
+    for path in entries.flatten().map(|entry| entry.path()) {
+        let named = path.file_name().is_some_and(|name| name.as_bytes().starts_with(PREFIX.as_bytes()));
+        let stale = |found: &fs::Metadata| {
+            let age = found.modified().ok().and_then(|modified| modified.elapsed().ok());
+            found.is_dir() && found.uid() == ours && age.is_some_and(|age| age > SETTLED)
+        };
+        // Of the name itself, not of what a link of that name leads to.
+        if named && fs::symlink_metadata(&path).is_ok_and(|found| stale(&found)) && lock(&path).is_ok() {
+            remove(&path);
+        }
+    }
+}
+
+fn make_private(base: &Path) -> io::Result<PathBuf> {
     let clock = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     for attempt in 0..16_u32 {
         let name =
-            format!("gda-probe-{}-{:08x}", std::process::id(), clock.subsec_nanos().wrapping_add(attempt));
+            format!("{PREFIX}{}-{:08x}", std::process::id(), clock.subsec_nanos().wrapping_add(attempt));
         let path = base.join(name);
         // Fails where something of that name is already there, whoever put it.
         match DirBuilder::new().mode(0o700).create(&path) {
@@ -118,8 +153,9 @@ fn make_private() -> io::Result<PathBuf> {
 }
 
 fn remove(path: &Path) {
-    // What this run made and nothing else: a link and the directory that holds it.
-    if let Err(error) = fs::remove_file(path.join(PROVIDER)).and_then(|()| fs::remove_dir(path)) {
+    // What a run makes and nothing else: a link, which may not be there yet, and the directory.
+    let _ = fs::remove_file(path.join(PROVIDER));
+    if let Err(error) = fs::remove_dir(path) {
         tracing::debug!(path = %path.display(), %error, "the provider directory is not removed");
     }
 }
@@ -133,14 +169,47 @@ mod tests {
     #[test]
     fn the_directory_is_private_and_holds_the_link() {
         let directory = ProviderDirectory::new(Path::new("/dev/null")).unwrap();
-        assert_eq!(fs::metadata(&directory.0).unwrap().permissions().mode() & 0o777, 0o700);
-        assert_eq!(fs::read_link(directory.0.join(PROVIDER)).unwrap(), Path::new("/dev/null"));
+        assert_eq!(fs::metadata(&directory.path).unwrap().permissions().mode() & 0o777, 0o700);
+        assert_eq!(fs::read_link(directory.path.join(PROVIDER)).unwrap(), Path::new("/dev/null"));
+    }
+
+    /// A directory as a run leaves it that is killed, `age` ago.
+    fn left_behind(base: &Path, name: &str, age: Duration) -> PathBuf {
+        let path = base.join(name);
+        fs::create_dir(&path).unwrap();
+        symlink("/dev/null", path.join(PROVIDER)).unwrap();
+        let then = std::time::SystemTime::now() - age;
+        File::open(&path).unwrap().set_modified(then).unwrap();
+        path
+    }
+
+    #[test]
+    fn what_killed_runs_left_goes_and_what_lives_stays() {
+        const OLD: Duration = Duration::from_secs(3600);
+        let base = std::env::temp_dir().join(format!("stale-{}", std::process::id()));
+        fs::create_dir(&base).unwrap();
+        let killed = left_behind(&base, "gda-probe-1-00000000", OLD);
+        let empty = base.join("gda-probe-2-00000000");
+        fs::create_dir(&empty).unwrap();
+        File::open(&empty).unwrap().set_modified(std::time::SystemTime::now() - OLD).unwrap();
+        let young = left_behind(&base, "gda-probe-3-00000000", Duration::ZERO);
+        let living = left_behind(&base, "gda-probe-4-00000000", OLD);
+        let other = left_behind(&base, "another-program", OLD);
+        let held = lock(&living).unwrap();
+        symlink(&other, base.join("gda-probe-5-00000000")).unwrap();
+        remove_stale(&base);
+        drop(held);
+        assert_eq!(
+            [killed, empty, young, living, other].map(|path| path.exists()),
+            [false, false, true, true, true]
+        );
+        fs::remove_dir_all(&base).unwrap();
     }
 
     #[test]
     fn the_directory_goes_when_dropped() {
         let directory = ProviderDirectory::new(Path::new("/dev/null")).unwrap();
-        let path = directory.0.clone();
+        let path = directory.path.clone();
         drop(directory);
         assert!(!path.exists());
     }

@@ -87,22 +87,33 @@ fn a_provider_older_than_the_gda_operations() {
     assert!(check(&document, "GDA-001")["required"].as_str().unwrap().contains("2.3"));
 }
 
+/// GDA-007 fails with words, nothing but GDA-010 is blocked by it, and the five that are there do.
+fn five_operations_do(document: &Value, words: &str) {
+    fails_with_a_fix(document, "GDA-007");
+    let observed = check(document, "GDA-007")["observed"].as_str().expect("words");
+    assert!(observed.contains(words), "{observed}");
+    assert_eq!(check(document, "GDA-010")["blocked_by"], "GDA-007");
+    assert_eq!(document["put"]["verified"], true, "{document:#}");
+}
+
 #[test]
-fn a_table_of_five_pointers_is_used_as_five_and_what_it_lacks_is_named() {
-    let output = output(soft(&["--gpu", "none"]).env("SOFTEFA_PROV_VERSION", "205.0"));
-    let document = document(&output);
-    assert_eq!(status(&output), 4, "{document:#}");
-    let counters = check(&document, "GDA-007");
-    assert_eq!(counters["state"], "warn");
-    assert!(
-        counters["observed"].as_str().unwrap().contains("not offered by efa provider 205.0"),
-        "{counters}"
-    );
-    assert!(
-        counters["required"].as_str().unwrap().contains("206.0") && counters["fix"].is_string(),
-        "{counters}"
-    );
-    assert_eq!(document["put"]["verified"], true, "the five that are there do");
+fn a_table_of_five_pointers_by_its_release_is_used_as_five_and_fails_for_those_who_need_six() {
+    for version in ["203.0", "205.0"] {
+        let document = bad(&[("SOFTEFA_PROV_VERSION", version)]);
+        five_operations_do(&document, &format!("not offered by efa provider {version}"));
+        assert!(check(&document, "GDA-007")["required"].as_str().unwrap().contains("206.0"));
+    }
+}
+
+#[test]
+fn a_table_of_five_pointers_where_the_release_has_six_is_a_broken_provider() {
+    let document = bad(&[("SOFTEFA_BREAK", "five-operations")]);
+    five_operations_do(&document, "although efa provider 206.0 (libfabric 2.6) has six");
+}
+
+#[test]
+fn a_table_whose_sixth_pointer_is_null_is_a_broken_provider() {
+    five_operations_do(&bad(&[("SOFTEFA_BREAK", "null-counters")]), "empty");
 }
 
 #[test]

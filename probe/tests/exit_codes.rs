@@ -133,6 +133,37 @@ fn a_reader_that_goes_away_is_no_panic() {
 }
 
 #[test]
+fn logs_that_nobody_reads_are_no_panic() {
+    let machine = Machine::new("logs-pipe");
+    let mut command = probe(&["-vv", "--json", "--root", machine.arg()]);
+    command.env("LIBFABRIC_PATH", "/nonexistent").stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    drop(child.stderr.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((status(&output), state(&document(&output), "LIB-001")), (3, "fail"));
+}
+
+#[test]
+fn closed_streams_change_no_status() {
+    let machine = Machine::new("closed");
+    for closed in [">&-", "2>&-", "<&-", "<&- >&- 2>&-"] {
+        let probe = env!("CARGO_BIN_EXE_gda-probe");
+        let script = format!("exec {probe} --root {} {closed}", machine.arg());
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", &script]).env("LIBFABRIC_PATH", "/nonexistent");
+        assert_eq!(status(&output(&mut shell)), 3, "{closed}");
+    }
+}
+
+#[test]
+fn a_report_that_cannot_be_written_is_an_error() {
+    for args in ["--help", "--version", "explain 7", "decode --wqe 00100000000000000500002055000000"] {
+        let script = format!("exec {} {args} >/dev/full", env!("CARGO_BIN_EXE_gda-probe"));
+        assert_eq!(status(&output(std::process::Command::new("sh").args(["-c", &script]))), 1, "{args}");
+    }
+}
+
+#[test]
 fn a_report_into_a_pipe_has_no_colour() {
     let machine = Machine::new("colour");
     let mut command = probe(&["--root", machine.arg()]);

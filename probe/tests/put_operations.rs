@@ -139,3 +139,18 @@ fn a_read_that_the_adapter_lacks_fails_with_its_status_and_where_to_look() {
     assert!(check["observed"].as_str().unwrap().contains("status 3"), "{check}");
     assert!(check["fix"].as_str().unwrap().contains("explain STATUS-3"), "{check}");
 }
+
+#[test]
+fn a_put_that_would_go_on_for_ever_stops_and_says_how_far_it_got() {
+    let (document, status) = put("write", &["--count", "18446744073709551615", "--max-seconds", "1"], &[]);
+    assert_eq!((state(&document, "PUT-002"), status), ("fail", 3));
+    let observed = check(&document, "PUT-002")["observed"].as_str().unwrap();
+    assert!(
+        observed.starts_with("stopped after 1 s: ") && observed.contains("of 18446744073709551615"),
+        "{observed}"
+    );
+    let done = document["put"]["completed"].as_u64().unwrap();
+    assert!(observed.contains(&format!(": {done} of")), "{observed}: {done}");
+    assert_eq!((&document["put"]["verified"], done > 0), (&false.into(), true));
+    assert_eq!(state(&document, "PUT-005"), "pass");
+}

@@ -161,3 +161,24 @@ fn a_completion_queue_opens_in_memory_that_the_probe_gives() {
     assert_eq!((&check["state"], &check["kind"]), (&"pass".into(), &"proven".into()), "{check:#}");
     assert!(check["observed"].as_str().unwrap().starts_with("1024 entries"), "{check:#}");
 }
+
+#[test]
+fn a_completion_counter_counts_where_it_is_switched_on() {
+    let mut command = soft(&["check", "--gpu", "none"]);
+    let output = output(command.env("FI_EFA_USE_HW_CNTR", "1").env("SOFTEFA_HW_CNTR", "1"));
+    let document = document(&output);
+    let check = check(&document, "GDA-010");
+    assert_eq!((&check["state"], &check["kind"]), (&"pass".into(), &"proven".into()), "{check:#}");
+    assert_eq!(check["observed"], "one success and one error");
+    assert_eq!(status(&output), 0);
+}
+
+#[test]
+fn completion_counters_that_are_switched_off_are_unknown_with_what_to_set() {
+    let output = output(&mut soft(&["check", "--gpu", "none"]));
+    let document = document(&output);
+    let check = check(&document, "GDA-010");
+    assert_eq!(check["state"], "unknown");
+    assert!(check["why"].as_str().unwrap().contains("FI_EFA_USE_HW_CNTR=1"), "{check:#}");
+    assert_eq!(status(&output), 0);
+}

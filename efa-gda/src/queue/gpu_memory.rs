@@ -98,12 +98,18 @@ impl Gpu {
 }
 
 impl<B: Backing> MappedQueue<B> {
+    /// Refuses what the host cannot do where completions lie in a GPU's memory.
+    pub(super) fn host_polls(&self, operation: &'static str) -> Result<(), PutError> {
+        let why = "its completions lie in a GPU's memory; map it into that GPU";
+        match self.backing.completions_on() {
+            Some(_) => Err(PutError::Unsupported { operation, why }),
+            None => Ok(()),
+        }
+    }
+
     /// Refuses a put from the host that would read a GPU's memory.
     pub(super) fn host_reaches(&self, put: &Put<B::Region>) -> Result<(), PutError> {
-        if self.backing.completions_on().is_some() {
-            let why = "its completions lie in a GPU's memory; map it into that GPU";
-            return Err(PutError::Unsupported { operation: "a put from the host", why });
-        }
+        self.host_polls("a put from the host")?;
         if put.inline_region().is_some_and(|region| !region.on_host()) {
             let why = "its bytes lie in a GPU's memory, which the host cannot read; put from that GPU";
             return Err(PutError::Unsupported { operation: "an inline put from the host", why });

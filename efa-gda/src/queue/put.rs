@@ -509,8 +509,10 @@ impl<B: Backing> MappedQueue<B> {
     ///
     /// # Errors
     /// [`PutError::Completion`] with the first error among the completions that this call read;
-    /// [`PutError::Device`] where the bound ran out, which poisons the queue, or it is poisoned.
+    /// [`PutError::Device`] where the bound ran out, which poisons the queue, or it is poisoned;
+    /// [`PutError::Unsupported`] where its completions lie in a GPU's memory.
     pub fn quiet(&mut self, timeout: Duration) -> Result<PutReport, PutError> {
+        self.host_polls("waiting on the host")?;
         let args = efa_gda_put_args {
             queue: self.as_ptr().as_ptr(),
             // A put of nothing: rings what was left, and waits.

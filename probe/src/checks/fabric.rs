@@ -1,6 +1,7 @@
 //! libfabric, from loading it to a verified completion. These checks run in a child process, on one
 //! [`Session`]: each opens what the next one needs.
 
+mod counters;
 pub(crate) mod gda;
 pub(crate) mod objects;
 pub(crate) mod on_gpu;

@@ -5,14 +5,21 @@ use super::run::Run;
 use crate::check::Outcome;
 use crate::checks::library::Libraries;
 use crate::checks::{self, cuda, dev, env, fabric, library};
-use crate::cli::{Common, Op, Via};
+use crate::cli::{Common, MOST_SECONDS, Op, Via};
 use crate::exit::Exit;
 use crate::part::{Driver, Gpu, Pair, Part, PutRequest};
 use crate::report::{Document, Finding, Put, State};
 use crate::verdict::verdicts;
 
 /// What the check moves through the queues: small, and more than the phase of one entry.
-const PUT: PutRequest = PutRequest { op: Op::Write, bytes: 64, count: 16, one_adapter: false, plant: None };
+const PUT: PutRequest = PutRequest {
+    op: Op::Write,
+    bytes: 64,
+    count: 16,
+    max_seconds: MOST_SECONDS,
+    one_adapter: false,
+    plant: None,
+};
 
 /// Whether this check, which asks for queues, passed on any adapter.
 fn exposed(findings: &[Finding], code: &str) -> bool {

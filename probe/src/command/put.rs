@@ -33,6 +33,7 @@ pub(crate) fn run(common: &Common, args: &PutArgs) -> Result<(Document, Exit), C
         op: args.op,
         bytes: args.bytes,
         count: args.count,
+        max_seconds: args.max_seconds,
         one_adapter: true,
         plant: args.plant,
     };

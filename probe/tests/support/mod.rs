@@ -11,7 +11,7 @@ use std::process::{Command, Output};
 use serde_json::Value;
 
 /// Variables that would change what the probe finds.
-const FOREIGN: [&str; 12] = [
+const FOREIGN: [&str; 13] = [
     "LIBFABRIC_PATH",
     "FI_PROVIDER",
     "FI_PROVIDER_PATH",
@@ -21,6 +21,7 @@ const FOREIGN: [&str; 12] = [
     "FI_EFA_RX_IOV_LIMIT",
     "FI_HMEM_P2P_DISABLED",
     "FI_EFA_USE_DEVICE_RDMA",
+    "FI_EFA_USE_HW_CNTR",
     "RDMAV_FORK_SAFE",
     "LD_LIBRARY_PATH",
     "NO_COLOR",

@@ -202,8 +202,16 @@ pub(super) fn move_bytes<L: Layer>(session: &mut Session<L>, request: PutRequest
     };
     let sender = session.rig.sender().map_or(peer.queue_pair, MappedQueue::number);
     let mut moving = Moving { request, peer, sender, memory, moved };
-    let mut round = 0;
+    let (mut round, begin, mut told) = (0, Instant::now(), Instant::now());
     while moving.moved.completed < request.count && moving.moved.wrong.is_none() {
+        let completed = moving.moved.completed;
+        if begin.elapsed() >= Duration::from_secs(request.max_seconds) {
+            return Err((moving.moved, stopped(request, completed, begin.elapsed())));
+        }
+        if told.elapsed() >= Duration::from_secs(1) {
+            told = Instant::now();
+            tracing::info!(completed, count = request.count, "operations moved and compared");
+        }
         let operations = per_round.min(request.count - moving.moved.completed);
         if let Err(answers) = moving.round(session, Round { number: round, operations }) {
             return Err((moving.moved, answers));
@@ -211,6 +219,22 @@ pub(super) fn move_bytes<L: Layer>(session: &mut Session<L>, request: PutRequest
         round += 1;
     }
     Ok(moving.moved)
+}
+
+/// A put that its time did not suffice for. What was moved was compared.
+fn stopped(request: PutRequest, completed: u64, took: Duration) -> Answers {
+    let whole = took.as_secs_f64() * request.count as f64 / completed.max(1) as f64;
+    failed(
+        format!(
+            "stopped after {} s: {completed} of {} operations are done, and every byte of those is right",
+            took.as_secs(),
+            request.count
+        ),
+        "all operations within --max-seconds",
+        "a put of so many operations would go on for longer than it was given",
+        &format!("give at most {} --count, or {whole:.0} --max-seconds", completed.max(1)),
+        Who::Code,
+    )
 }
 
 /// One round: its number, which seeds its bytes, and its operations.

@@ -24,6 +24,13 @@ pub(crate) static CHECKS: &[Unit<Session>] = &[
     unit("GDA-007", "Completion counters are offered", Kind::Declared, &["GDA-002"], counters),
     unit("GDA-008", "Completion queues in given memory are offered", Kind::Declared, &["GDA-002"], external),
     unit("GDA-009", "A completion queue opens in given memory", Kind::Proven, &["GDA-002"], external_opens),
+    unit(
+        "GDA-010",
+        "A completion counter counts",
+        Kind::Proven,
+        &["GDA-007", "GDA-003", "GDA-006", "FAB-010"],
+        super::counters::count,
+    ),
 ];
 
 const fn unit(
@@ -159,42 +166,53 @@ fn local_key(session: &mut Session) -> Answers {
     }
 }
 
-/// What the table says of an operation that a queue can do without, at a cost.
-fn optional(session: &Session, operation: &str, without: &str) -> Answers {
-    let Some(ops) = &session.rig.objects.ops else { return missing("the table of operations") };
-    let found = ops.available().into_iter().find(|(name, _)| *name == operation);
-    match found {
-        Some((_, Ok(()))) => Outcome::pass("offered").into(),
-        Some((_, Err(absence))) => {
-            let (observed, required) = match absence {
-                Absence::ProviderTooOld { has, needs } => {
-                    (format!("not offered by efa provider {has}"), format!("efa provider {needs} or newer"))
-                }
-                other => (format!("not offered: {other}"), format!("{operation} in the provider's table")),
-            };
-            Outcome::Warn(Trouble {
-                observed,
-                required,
-                why: format!("queues work without it: {without}"),
-                fix: "use the EFA installer's current libfabric, where this is wanted".to_owned(),
-                who: Who::Image,
-            })
-            .into()
-        }
-        None => Outcome::unknown(format!("{operation} is not an operation that this version knows")).into(),
-    }
+/// What the table says of an operation; None without a table.
+fn offered(session: &Session, operation: &str) -> Option<Result<(), Absence>> {
+    let ops = session.rig.objects.ops.as_ref()?;
+    ops.available().into_iter().find(|(name, _)| *name == operation).map(|(_, answer)| answer)
 }
 
+/// A table of five operations is a failure even where its release has no more: nothing in the table
+/// says where it ends.
 fn counters(session: &mut Session) -> Answers {
-    let without = format!(
-        "completions are read from the queue alone (counters need provider {FIRST_WITH_COUNTERS} and \
-         FI_EFA_USE_HW_CNTR=1)"
-    );
-    optional(session, "cntr_open_ext", &without)
+    let Some(answer) = offered(session, "cntr_open_ext") else { return missing("the table of operations") };
+    let Err(absence) = answer else { return Outcome::pass("offered").into() };
+    let broken = "use libfabric's own efa provider; report this one to whoever made it";
+    let (observed, fix) = match absence {
+        Absence::ProviderTooOld { has, .. } => (
+            format!("a table of five operations: cntr_open_ext is not offered by {}", words(has)),
+            "put libfabric 2.6 or newer into the image (the current EFA installer); until then call nothing \
+             past the fifth operation",
+        ),
+        Absence::TableEndsEarly { has } => {
+            (format!("a table of five operations, although {} has six", words(has)), broken)
+        }
+        other => (format!("not offered: {other}"), broken),
+    };
+    Outcome::Fail(Trouble {
+        observed,
+        required: format!("a table of six operations, as {} has it", words(FIRST_WITH_COUNTERS)),
+        why:
+            "a program built for libfabric 2.6, or by the manual page of 2.5, calls whatever lies where the \
+              sixth operation should be; queues work without it, with completions read from the queue alone"
+                .to_owned(),
+        fix: fix.to_owned(),
+        who: Who::Image,
+    })
+    .into()
 }
 
 fn external(session: &mut Session) -> Answers {
-    optional(session, "cq_open_ext", "completions lie in host memory that the driver allocates")
+    let Some(answer) = offered(session, "cq_open_ext") else { return missing("the table of operations") };
+    let Err(absence) = answer else { return Outcome::pass("offered").into() };
+    Outcome::Warn(Trouble {
+        observed: format!("not offered: {absence}"),
+        required: "cq_open_ext in the provider's table".to_owned(),
+        why: "queues work without it: completions lie in host memory that the driver allocates".to_owned(),
+        fix: "use the EFA installer's current libfabric, where this is wanted".to_owned(),
+        who: Who::Image,
+    })
+    .into()
 }
 
 fn external_opens(session: &mut Session) -> Answers {

@@ -1,0 +1,119 @@
+//! Completion counters: opened, bound to an endpoint of their own, and compared with what that endpoint
+//! did.
+
+use std::time::{Duration, Instant};
+
+use efa_gda::fabric::{Access, Buffer, CompletionCounter, Counted, Error, MemoryRegion, RemoteRegion};
+use efa_gda::queue::{MappedQueue, Put, PutError};
+use efa_gda::wire::RemoteKey;
+
+use super::Session;
+use crate::check::{Answers, Outcome, Trouble};
+use crate::checks::session::{Layer, missing, seen};
+use crate::report::Who;
+
+/// Without which the real provider has no counters (`efa_env.c` of libfabric 2.6).
+const SWITCH: &str = "FI_EFA_USE_HW_CNTR";
+/// Completions that the queue holds; the provider makes it as deep as its rings need.
+const COMPLETIONS: usize = 4096;
+/// Bytes of each write.
+const BYTES: usize = 64;
+/// Bits of an rkey that are turned over to get one that names no region.
+const WRONG: u32 = 0x00ff_0000;
+
+/// GDA-010.
+pub(super) fn count(session: &mut Session) -> Answers {
+    match try_count(session) {
+        Ok(answers) => answers,
+        Err(error) => uncounted(seen(&error, error.hint()), error.hint().to_owned()),
+    }
+}
+
+fn try_count(session: &Session) -> Result<Answers, Error> {
+    let objects = &session.rig.objects;
+    let (Some(ops), Some(domain), Some(info), Some(addresses)) =
+        (&objects.ops, &objects.domain, &objects.info, &objects.addresses)
+    else {
+        return Ok(missing("the domain"));
+    };
+    let counter = match ops.cntr_open() {
+        Err(error) if !switched_on() => {
+            let why = format!("counters are switched off: set {SWITCH}=1 and run again");
+            return Ok(Outcome::Unknown(Some(seen(&error, error.hint())), why).into());
+        }
+        opened => opened?,
+    };
+    let completions = domain.completion_queue(COMPLETIONS)?;
+    let mut endpoint = domain.endpoint(info)?.bind(addresses, &completions, &completions)?;
+    endpoint.count(&counter, Counted::WRITE)?;
+    let queue = MappedQueue::new(endpoint.enable()?, ops).map_err(|error| error.to_string());
+    let Some(buffer) = Buffer::zeroed(BYTES) else { return Ok(missing("memory")) };
+    let region = match objects.register(buffer, Access::ALL) {
+        Ok(region) => region,
+        Err(answers) => return Ok(answers),
+    };
+    let wait = Duration::from_millis(session.request.wait);
+    if let Err(why) = queue.and_then(|queue| one_good_and_one_bad(queue, &region, wait)) {
+        let why =
+            format!("what it should count did not happen, which the checks of queues and puts tell: {why}");
+        return Ok(Outcome::unknown(why).into());
+    }
+    let values = counted_within(&counter, wait)?;
+    if values == (Some(1), Some(1)) {
+        return Ok(Outcome::pass("one success and one error").into());
+    }
+    let said = |value: Option<u64>| value.map_or("an unknown number".to_owned(), |value| value.to_string());
+    let observed = format!(
+        "of one write that arrives and one that does not: successes {}, errors {}",
+        said(values.0),
+        said(values.1)
+    );
+    let fix =
+        "report it with the adapter's and the driver's version; read completions from the queue meanwhile";
+    Ok(uncounted(observed, fix.to_owned()))
+}
+
+/// Whether the process asked for counters, as the provider reads it.
+fn switched_on() -> bool {
+    let value = std::env::var(SWITCH).unwrap_or_default().to_ascii_lowercase();
+    matches!(value.as_str(), "1" | "yes" | "true" | "on")
+}
+
+/// A write that arrives, one whose key names no region, and the queue closed.
+fn one_good_and_one_bad(mut queue: MappedQueue, region: &MemoryRegion, wait: Duration) -> Result<(), String> {
+    let address = queue.endpoint().address().map_err(|error| error.to_string())?;
+    let peer = queue.insert_peer(&address).map_err(|error| error.to_string())?;
+    let right = region.remote();
+    let wrong = RemoteRegion { key: RemoteKey::new(right.key.get() ^ WRONG), ..right };
+    queue.put(&Put::write(peer, region, right).timeout(wait)).map_err(|error| error.to_string())?;
+    match queue.put(&Put::write(peer, region, wrong).timeout(wait)) {
+        Err(PutError::Completion { .. }) => {}
+        Err(error) => return Err(error.to_string()),
+        Ok(_) => return Err("a write with a wrong rkey completed with status 0".to_owned()),
+    }
+    queue.close().map_err(|error| error.to_string())
+}
+
+/// What the counter says in the end: the adapter may count after it has completed.
+fn counted_within(counter: &CompletionCounter, limit: Duration) -> Result<(Option<u64>, Option<u64>), Error> {
+    let deadline = Instant::now() + limit;
+    loop {
+        let values = (counter.successes()?, counter.errors()?);
+        if values == (Some(1), Some(1)) || Instant::now() >= deadline {
+            return Ok(values);
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Queues work without counters, at a cost.
+fn uncounted(observed: String, fix: String) -> Answers {
+    Outcome::Warn(Trouble {
+        observed,
+        required: "a counter that opens, binds, and counts successes and errors apart".to_owned(),
+        why: "without counters a GPU reads completions one by one from the queue".to_owned(),
+        fix,
+        who: Who::Host,
+    })
+    .into()
+}
