@@ -11,7 +11,9 @@ fn main() {
     let root = kernels.parent().expect("the headers lie in kernels/include").to_path_buf();
     let host = root.join("host");
 
-    for place in [&kernels.join("efa_gda"), &host, &root.join("put.cu"), &root.join("load.cu")] {
+    for place in
+        [&kernels.join("efa_gda"), &host, &root.join("put.cu"), &root.join("load.cu"), &root.join("bench.cu")]
+    {
         println!("cargo::rerun-if-changed={}", place.display());
     }
     println!("cargo::rerun-if-changed={}", third_party.join("efa_io_defs.h").display());

@@ -8,6 +8,7 @@
 
 #include "efa_gda/rq.h"
 
+#include "../bench.cu"
 #include "../load.cu"
 #include "../put.cu"
 
@@ -74,6 +75,13 @@ bool efa_gda_host_load(const efa_gda_load_args *args, uint32_t block, uint32_t b
   return run(
       block, blocks, lanes, [](void *a) { efa_gda_load_kernel(*static_cast<const efa_gda_load_args *>(a)); },
       args);
+}
+
+bool efa_gda_host_bench(const efa_gda_bench_args *args, bool latency, uint32_t block, uint32_t blocks,
+                        uint32_t lanes) {
+  void (*rate)(void *) = [](void *a) { efa_gda_bench_rate_kernel(*static_cast<const efa_gda_bench_args *>(a)); };
+  void (*each)(void *) = [](void *a) { efa_gda_bench_latency_kernel(*static_cast<const efa_gda_bench_args *>(a)); };
+  return run(block, blocks, lanes, latency ? each : rate, args);
 }
 
 void efa_gda_host_encode(const efa_gda_host_entry *spec, uint8_t out[128]) {

@@ -181,6 +181,60 @@ pub unsafe fn load(
     Ok(status.into_iter().map(outcome).collect())
 }
 
+/// Arguments of the kernels in `kernels/bench.cu`, which says what each is.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct BenchArgs {
+    pub(crate) puts: *const efa_gda_put_args,
+    pub(crate) spans: *mut u64,
+    pub(crate) samples: *mut u64,
+    pub(crate) status: *mut u32,
+    pub(crate) queue_count: u32,
+    pub(crate) sharing: u32,
+    pub(crate) group: u32,
+    pub(crate) calls: u32,
+    pub(crate) per_call: u32,
+    pub(crate) reserved: u32,
+}
+
+const _: () = assert!(size_of::<BenchArgs>() == 56, "as kernels/bench.cu has it");
+
+/// Runs a kernel of `kernels/bench.cu` with `blocks` blocks, a thread each, of `lanes` lanes.
+///
+/// # Errors
+///
+/// [`LaunchError`]; blocks that did start have ended.
+///
+/// # Safety
+///
+/// As [`put`], for each of `args.puts`, whose memory may be written to and read by the adapter;
+/// the other pointers lead to as many words as `bench.cu` says.
+pub(crate) unsafe fn bench(
+    args: &BenchArgs,
+    latency: bool,
+    blocks: u32,
+    lanes: u32,
+) -> Result<(), LaunchError> {
+    /// Blocks read their arguments, and write words of their own.
+    struct Shared(BenchArgs);
+    // SAFETY: each group writes its own words; queues are shared under the engine's own rules.
+    unsafe impl Sync for Shared {}
+
+    let shared = Shared(*args);
+    let run = |block| {
+        let shared = &shared;
+        // SAFETY: the caller vouches for what the arguments lead to, which outlives the scope below.
+        launched(unsafe { efa_gda_host_bench(&raw const shared.0, latency, block, blocks, lanes) }, lanes)
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..blocks).map(|block| scope.spawn(move || run(block))).collect();
+        threads.into_iter().try_for_each(|thread| match thread.join() {
+            Ok(started) => started,
+            Err(panic) => std::panic::resume_unwind(panic),
+        })
+    })
+}
+
 /// One entry to format with the device code, for comparison with other encoders. Fields that the
 /// operation does not use are ignored.
 #[derive(Clone, Debug)]
@@ -411,6 +465,8 @@ unsafe extern "C" {
         lanes: u32,
     ) -> bool;
     fn efa_gda_host_load(args: *const efa_gda_load_args, block: u32, blocks: u32, lanes: u32) -> bool;
+    fn efa_gda_host_bench(args: *const BenchArgs, latency: bool, block: u32, blocks: u32, lanes: u32)
+    -> bool;
     fn efa_gda_host_encode(spec: *const EntrySpec, out: *mut u8);
     fn efa_gda_host_encode_receive(
         address: u64,

@@ -40,7 +40,14 @@ const HEADERS: &[(&str, &str)] = &[
     ("efa_gda/put.h", include_str!("../../../kernels/include/efa_gda/put.h")),
 ];
 
-const SOURCE: &str = include_str!("../../../kernels/put.cu");
+/// A file of kernels: its name, and its text.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Source(&'static str, &'static str);
+
+/// The puts.
+pub(crate) const PUT: Source = Source("put.cu", include_str!("../../../kernels/put.cu"));
+/// What benches time.
+pub(crate) const BENCH: Source = Source("bench.cu", include_str!("../../../kernels/bench.cu"));
 
 /// Binary code of the kernels, and where it came from.
 #[derive(Debug)]
@@ -58,18 +65,23 @@ pub struct Kernels {
 /// # Errors
 /// [`Error::NoCompiler`] without libnvrtc, [`Error::Compile`] with the compiler's words.
 pub fn kernels(major: i32, minor: i32) -> Result<Kernels> {
+    kernels_of(PUT, major, minor)
+}
+
+/// [`kernels`] for a file of them.
+pub(crate) fn kernels_of(source: Source, major: i32, minor: i32) -> Result<Kernels> {
     // SAFETY: looks for the library; its initialisers are NVIDIA's.
     if !unsafe { nvrtc::is_culib_present() } {
         return Err(Error::NoCompiler);
     }
     let architecture = format!("sm_{major}{minor}");
-    let kept = cache_directory().map(|folder| folder.join(file_name(&architecture)));
+    let kept = cache_directory().map(|folder| folder.join(file_name(source, &architecture)));
     if let Some(cubin) =
         kept.as_ref().and_then(|file| fs::read(file).ok()).filter(|image| image.starts_with(b"\x7fELF"))
     {
         return Ok(Kernels { cubin, architecture, cached: true });
     }
-    let cubin = compile(&architecture)?;
+    let cubin = compile(source, &architecture)?;
     if let Some(file) = kept {
         keep(&file, &cubin);
     }
@@ -77,13 +89,13 @@ pub fn kernels(major: i32, minor: i32) -> Result<Kernels> {
 }
 
 /// One name for each source, compiler and target.
-fn file_name(architecture: &str) -> String {
+fn file_name(Source(name, text): Source, architecture: &str) -> String {
     let (mut major, mut minor) = (0, 0);
     // SAFETY: writes two numbers into locals.
     unsafe { nvrtc::nvrtcVersion(&mut major, &mut minor) };
     let mut key = DefaultHasher::new();
-    (SOURCE, HEADERS, major, minor).hash(&mut key);
-    format!("{architecture}-nvrtc{major}.{minor}-{:016x}.cubin", key.finish())
+    (text, HEADERS, major, minor).hash(&mut key);
+    format!("{name}-{architecture}-nvrtc{major}.{minor}-{:016x}.cubin", key.finish())
 }
 
 /// `$XDG_CACHE_HOME/efa-gda` or `~/.cache/efa-gda`, where it is the user's alone.
@@ -124,10 +136,10 @@ impl Drop for Program {
     }
 }
 
-fn compile(architecture: &str) -> Result<Vec<u8>> {
+fn compile(Source(name, source): Source, architecture: &str) -> Result<Vec<u8>> {
     let failed = |log: String| Error::Compile { architecture: architecture.to_owned(), log };
     let text = |text: &str| CString::new(text).map_err(|_| failed("a source holds a zero byte".into()));
-    let (source, name) = (text(SOURCE)?, text("put.cu")?);
+    let (source, name) = (text(source)?, text(name)?);
     let mut names = Vec::new();
     let mut bodies = Vec::new();
     for (name, body) in HEADERS {
@@ -201,15 +213,20 @@ mod tests {
             return;
         }
         for architecture in ["sm_80", "sm_90", "sm_100"] {
-            let cubin = compile(architecture).unwrap();
-            let has = |name: &str| cubin.windows(name.len()).any(|bytes| bytes == name.as_bytes());
-            assert!(has("efa_gda_put_kernel") && has("__nvshmem_efa_test_put_kernel"), "{architecture}");
+            for (source, kernels) in [
+                (PUT, ["efa_gda_put_kernel", "__nvshmem_efa_test_put_kernel"]),
+                (BENCH, ["efa_gda_bench_rate_kernel", "efa_gda_bench_latency_kernel"]),
+            ] {
+                let cubin = compile(source, architecture).unwrap();
+                let has = |name: &str| cubin.windows(name.len()).any(|bytes| bytes == name.as_bytes());
+                assert!(kernels.into_iter().all(has), "{architecture}: {kernels:?}");
+            }
         }
     }
 
     #[test]
     fn every_header_that_a_source_includes_is_embedded() {
-        let sources = HEADERS.iter().map(|(_, text)| *text).chain([SOURCE]);
+        let sources = HEADERS.iter().map(|(_, text)| *text).chain([PUT.1, BENCH.1]);
         for line in sources.flat_map(str::lines) {
             let Some(name) = line.strip_prefix("#include \"").and_then(|rest| rest.split('"').next()) else {
                 continue;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
-use cudarc::driver::{CudaContext, CudaFunction, DriverError, sys};
+use cudarc::driver::{CudaContext, CudaFunction, CudaModule, DriverError, sys};
 use cudarc::nvrtc::Ptx;
 
 use super::compile::{self, Kernels};
@@ -23,6 +23,7 @@ pub struct Gpu {
     context: Arc<CudaContext>,
     pages: Arc<PageRegistry<Registrar>>,
     loaded: Arc<OnceLock<Loaded>>,
+    bench: Arc<OnceLock<Bench>>,
 }
 
 #[derive(Debug)]
@@ -30,6 +31,13 @@ struct Loaded {
     put: CudaFunction,
     architecture: String,
     cached: bool,
+}
+
+/// The kernels of `kernels/bench.cu`.
+#[derive(Debug)]
+pub(crate) struct Bench {
+    pub(crate) rate: CudaFunction,
+    pub(crate) latency: CudaFunction,
 }
 
 /// Pages of this process as the GPU reaches them. Unregistered when the last range on a page goes.
@@ -59,7 +67,12 @@ impl Gpu {
         // SAFETY: takes a number and answers one.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
         let page = usize::try_from(page).unwrap_or(4096);
-        Ok(Self { pages: registry_of(&context, page), context, loaded: Arc::default() })
+        Ok(Self {
+            pages: registry_of(&context, page),
+            context,
+            loaded: Arc::default(),
+            bench: Arc::default(),
+        })
     }
 
     /// How many GPUs CUDA shows this process.
@@ -127,12 +140,33 @@ impl Gpu {
         if let Some(loaded) = self.loaded.get() {
             return Ok(&loaded.put);
         }
-        let (major, minor) = self.context.compute_capability().map_err(in_call("cuDeviceGetAttribute"))?;
-        let Kernels { cubin, architecture, cached } = compile::kernels(major, minor)?;
-        let module =
-            self.context.load_module(Ptx::from_binary(cubin)).map_err(in_call("cuModuleLoadData"))?;
+        let (module, kernels) = self.load(compile::PUT)?;
         let put = module.load_function("efa_gda_put_kernel").map_err(in_call("cuModuleGetFunction"))?;
+        let Kernels { architecture, cached, .. } = kernels;
         Ok(&self.loaded.get_or_init(|| Loaded { put, architecture, cached }).put)
+    }
+
+    /// The kernels that benches time, likewise.
+    pub(crate) fn bench_kernels(&self) -> Result<&Bench> {
+        if let Some(bench) = self.bench.get() {
+            return Ok(bench);
+        }
+        let (module, _) = self.load(compile::BENCH)?;
+        let function = |name| module.load_function(name).map_err(in_call("cuModuleGetFunction"));
+        let bench = Bench {
+            rate: function("efa_gda_bench_rate_kernel")?,
+            latency: function("efa_gda_bench_latency_kernel")?,
+        };
+        Ok(self.bench.get_or_init(|| bench))
+    }
+
+    /// Compiles a source for this GPU and loads it.
+    fn load(&self, source: compile::Source) -> Result<(Arc<CudaModule>, Kernels)> {
+        let (major, minor) = self.context.compute_capability().map_err(in_call("cuDeviceGetAttribute"))?;
+        let mut kernels = compile::kernels_of(source, major, minor)?;
+        let image = Ptx::from_binary(std::mem::take(&mut kernels.cubin));
+        let module = self.context.load_module(image).map_err(in_call("cuModuleLoadData"))?;
+        Ok((module, kernels))
     }
 
     /// Compiles and loads the kernels now, which otherwise happens at the first launch.

@@ -34,6 +34,7 @@ mod geometry;
 mod gpu_memory;
 mod ladder;
 mod mapped;
+pub mod measure;
 mod on_gpu;
 mod over_verbs;
 mod put;

@@ -32,18 +32,18 @@ const PUT_THREADS: u32 = 128;
 #[derive(Debug)]
 pub struct GpuQueue {
     // In the order in which they must go.
-    device: OnDevice,
+    pub(super) device: OnDevice,
     ranges: Ranges,
-    mapped: MappedQueue,
-    gpu: Gpu,
+    pub(super) mapped: MappedQueue,
+    pub(super) gpu: Gpu,
 }
 
 /// What of the queue lies in the GPU's memory.
 #[derive(Debug)]
-struct OnDevice {
+pub(super) struct OnDevice {
     /// Lets go before kernels are waited for; its memory outlives them.
     served: Option<Arc<Served>>,
-    stream: Arc<CudaStream>,
+    pub(super) stream: Arc<CudaStream>,
     queue: InGpu<efa_gda_queue>,
     result: InGpu<efa_gda_put_result>,
     abort: Arc<SharedWord>,
@@ -243,18 +243,26 @@ impl GpuQueue {
         }
         let ran = self.device.run(&self.gpu, &args);
         drop(inline);
-        // Whatever happened, the host must know what is in flight before it lets go of memory.
-        let state = self.device.queue.load(&self.device.stream);
-        match &state {
-            Ok(state) => self.mapped.adopt(state),
-            Err(error) => {
-                tracing::error!(%error, "the queue's state is lost with its context; its memory stays owned");
-                self.mapped.poison_lost();
-            }
-        }
+        let state = self.look();
         self.mapped.settle_put(put);
         state?;
         report(ran?.into(), self.mapped.in_flight())
+    }
+
+    /// Takes the queue's state from the GPU, whatever happened there: the host must know what is in flight
+    /// before it lets go of memory.
+    pub(super) fn look(&mut self) -> gpu::Result<()> {
+        match self.device.queue.load(&self.device.stream) {
+            Ok(state) => {
+                self.mapped.adopt(&state);
+                Ok(())
+            }
+            Err(error) => {
+                tracing::error!(%error, "the queue's state is lost with its context; its memory stays owned");
+                self.mapped.poison_lost();
+                Err(error)
+            }
+        }
     }
 
     /// Closes the queue in order: nothing may be in flight.
