@@ -46,6 +46,7 @@ pub(crate) fn registry() -> Vec<&'static Check> {
     // The same through either layer.
     let moving = queues::checks::<fabric::Libfabric>().iter().chain(data::checks());
     all.extend(moving.map(|unit| &unit.check));
+    all.push(&fabric::bench::CHECK.check);
     all
 }
 

@@ -18,6 +18,9 @@ pub(crate) struct Cli {
     pub(crate) command: Option<Command>,
 }
 
+/// Milliseconds of a bench where nothing is said.
+pub(crate) const BENCH_TIME: u64 = 20_000;
+
 /// Milliseconds that a check may take where nothing is said.
 pub(crate) const TIME_LIMIT: u64 = 2000;
 /// Seconds that a put may take where nothing is said.
@@ -56,10 +59,17 @@ pub(crate) struct Common {
     /// Read /sys, /proc, /dev and libraries' places below DIR, where a host's tree is mounted
     #[arg(long, global = true, value_name = "DIR", default_value = "/")]
     pub(crate) root: PathBuf,
-    /// Milliseconds that a check in a child process may take
-    #[arg(long, global = true, value_name = "MS", default_value_t = TIME_LIMIT,
-          value_parser = clap::value_parser!(u64).range(1..))]
-    pub(crate) time_limit: u64,
+    /// Milliseconds that a check in a child process may take [default: 2000]; of bench: all measuring
+    /// together [default: 20000]
+    #[arg(long, global = true, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) time_limit: Option<u64>,
+}
+
+impl Common {
+    /// Milliseconds that a check in a child process may take.
+    pub(crate) fn each_check(&self) -> u64 {
+        self.time_limit.unwrap_or(TIME_LIMIT)
+    }
 }
 
 /// The GPU to look at.
@@ -101,8 +111,8 @@ pub(crate) enum Command {
     Check,
     /// Move bytes through the adapter and compare every one
     Put(PutArgs),
-    /// Measure latency, message rate and bandwidth (not in this version)
-    Bench(Later),
+    /// Measure latency, message rate and bandwidth
+    Bench(BenchArgs),
     /// Exchange over a ring of ranks (not in this version)
     Ring(Later),
     /// Name every field of a queue entry, and every rule that it breaks
@@ -160,6 +170,20 @@ pub(crate) struct PutArgs {
     /// The other host (not in this version)
     #[arg(long, value_name = "HOST")]
     pub(crate) peer: Option<String>,
+}
+
+/// Arguments of `bench`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct BenchArgs {
+    /// What runs the device code
+    #[arg(long, value_enum, default_value_t = Executor::Auto)]
+    pub(crate) executor: Executor,
+    /// Queues of the cases with several
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=128))]
+    pub(crate) queues: u32,
+    /// Write the figures and plots into one HTML file that needs nothing else
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
 }
 
 /// An operation.

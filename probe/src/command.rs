@@ -1,5 +1,6 @@
 //! The commands.
 
+pub(crate) mod bench;
 pub(crate) mod check;
 pub(crate) mod decode;
 pub(crate) mod driver;
@@ -25,6 +26,14 @@ pub(crate) enum CommandError {
     /// A child process could not be started.
     #[error(transparent)]
     Start(#[from] crate::part::parent::StartError),
+    /// A file that was asked for could not be written.
+    #[error("{} cannot be written: {source}", file.display())]
+    File {
+        /// The file.
+        file: std::path::PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
     /// The report could not be made or written.
     #[error("the report cannot be written: {0}")]
     Output(#[from] std::io::Error),

@@ -140,10 +140,7 @@ fn perform(cli: &Cli) -> Result<Exit, CommandError> {
             };
             printed.map(|()| Exit::Fine)
         }
-        Command::Bench(later) => {
-            tracing::debug!(?later.rest, "bench was given");
-            Err(CommandError::NotInThisVersion { what: "bench", missing: "posting from a GPU" })
-        }
+        Command::Bench(args) => report(command::bench::run(common, args)?, common),
         Command::Ring(later) => {
             tracing::debug!(?later.rest, "ring was given");
             Err(CommandError::NotInThisVersion { what: "ring", missing: "the exchange between ranks" })

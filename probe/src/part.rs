@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::cli::{Doorbell, Op, Plant};
+use crate::report::bench::Figure;
 use crate::report::{Finding, Put, Queues};
 
 /// The hidden command's name.
@@ -50,6 +51,8 @@ pub(crate) struct Request {
     pub(crate) doorbell: Doorbell,
     /// What to move.
     pub(crate) put: PutRequest,
+    /// What to measure; nothing but in a bench.
+    pub(crate) bench: Option<BenchRequest>,
     /// Whether nothing is looked at past what rdma-core exposes.
     pub(crate) exposure_alone: bool,
     /// Milliseconds that a wait for the adapter may take.
@@ -73,6 +76,15 @@ pub(crate) struct PutRequest {
     pub(crate) one_adapter: bool,
     /// A rule to break after it.
     pub(crate) plant: Option<Plant>,
+}
+
+/// What a bench may use.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct BenchRequest {
+    /// Queues of the cases with several.
+    pub(crate) queues: u32,
+    /// Milliseconds for all measuring together.
+    pub(crate) time_limit: u64,
 }
 
 /// What runs the device code.
@@ -161,6 +173,20 @@ pub(crate) enum Event {
     Progress {
         /// In milliseconds.
         milliseconds: u64,
+    },
+    /// What a bench measured.
+    Figure {
+        /// The figure.
+        figure: Box<Figure>,
+    },
+    /// How far a bench has come.
+    Step {
+        /// Figures that are done.
+        done: usize,
+        /// Of so many.
+        total: usize,
+        /// What is measured now; empty at the end.
+        now: String,
     },
     /// What a put moved.
     Moved {

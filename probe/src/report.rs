@@ -1,6 +1,8 @@
 //! What a run reports: findings, verdicts, queue geometry and puts, in the shape that `--json` prints
 //! (`docs/schema/gda-probe-1.json`). Keys that do not apply are absent.
 
+pub(crate) mod bench;
+pub(crate) mod html;
 pub(crate) mod human;
 
 use serde::{Deserialize, Serialize};
@@ -220,6 +222,8 @@ pub(crate) struct Document {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) put: Option<Put>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) bench: Option<bench::Bench>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) decode: Option<crate::command::decode::Decoded>,
 }
 
@@ -234,6 +238,7 @@ impl Document {
             checks: None,
             queues: None,
             put: None,
+            bench: None,
             decode: None,
         }
     }

@@ -27,6 +27,9 @@ const WRONG: u32 = 0x00ff_0000;
 /// From this check on, it matters what runs the device code.
 pub(super) const FIRST_OF_DRIVER: &str = "QUE-008";
 
+/// The check that closes everything.
+pub(super) const LAST: &str = "PUT-005";
+
 /// The checks of this category.
 pub(crate) fn checks<L: Layer>() -> &'static [Unit<Session<L>>] {
     Of::<L>::CHECKS

@@ -1,6 +1,7 @@
 //! libfabric, from loading it to a verified completion. These checks run in a child process, on one
 //! [`Session`]: each opens what the next one needs.
 
+pub(crate) mod bench;
 mod counters;
 pub(crate) mod gda;
 pub(crate) mod objects;
@@ -118,6 +119,15 @@ pub(crate) fn adapter_checks() -> impl Iterator<Item = &'static Unit<Session>> {
     objects::CHECKS.iter().chain(gda::CHECKS).chain(queues::checks()).chain(data::checks())
 }
 
+/// The checks, and before everything closes the bench, where one is asked for.
+fn with_bench(mut checks: Vec<&'static Unit<Session>>, request: &Request) -> Vec<&'static Unit<Session>> {
+    if request.bench.is_some() {
+        let place = checks.iter().position(|unit| unit.check.code == data::LAST).unwrap_or(checks.len());
+        checks.insert(place, &bench::CHECK);
+    }
+    checks
+}
+
 /// Runs all of it.
 pub(crate) fn run(stream: &mut Stream, request: Request) {
     let mut session = Session::new(stream, request);
@@ -135,7 +145,7 @@ pub(crate) fn run(stream: &mut Stream, request: Request) {
         session.start.infos.truncate(1);
     }
     let names: Vec<String> = session.start.infos.iter().map(|info| info.domain_name().into_owned()).collect();
-    let checks: Vec<_> = adapter_checks().collect();
+    let checks = with_bench(adapter_checks().collect(), &session.request);
     let objects = |session: &Session, index: usize| Libfabric {
         info: session.start.infos.get(index).cloned(),
         ..Libfabric::default()

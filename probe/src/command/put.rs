@@ -26,9 +26,7 @@ pub(crate) fn run(common: &Common, args: &PutArgs) -> Result<(Document, Exit), C
         return Err(CommandError::Input("--count 0 moves nothing; give at least 1".to_owned()));
     }
     let mut run = Run::new(common)?;
-    for unit in env::CHECKS.iter().filter(|unit| ON_THE_WAY.contains(&unit.check.code)) {
-        run.runner.run(unit, None, &mut run.system);
-    }
+    on_the_way(&mut run);
     let request = PutRequest {
         op: args.op,
         bytes: args.bytes,
@@ -58,6 +56,13 @@ pub(crate) fn run(common: &Common, args: &PutArgs) -> Result<(Document, Exit), C
 fn allow_what_the_rung_does_without(findings: &mut [Finding]) {
     let rest = findings.iter_mut().filter(|found| found.code == MAPS && found.state == State::Fail);
     rest.for_each(|found| found.state = State::Warn);
+}
+
+/// Runs what a put depends on.
+pub(crate) fn on_the_way(run: &mut Run) {
+    for unit in env::CHECKS.iter().filter(|unit| ON_THE_WAY.contains(&unit.check.code)) {
+        run.runner.run(unit, None, &mut run.system);
+    }
 }
 
 fn refuse_what_is_missing(args: &PutArgs) -> Result<(), CommandError> {

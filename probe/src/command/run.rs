@@ -7,7 +7,7 @@ use crate::check::{Policy, Runner};
 use crate::checks;
 use crate::cli::{Common, Doorbell, GpuChoice, Via};
 use crate::part::parent::{Gathered, Limits};
-use crate::part::{Driver, Part, PutRequest, Request, parent};
+use crate::part::{BenchRequest, Driver, Part, PutRequest, Request, parent};
 use crate::soft::{self, ProviderDirectory, Unready, under_verbs};
 use crate::system::System;
 
@@ -26,6 +26,8 @@ pub(crate) struct Run {
     doorbell: Doorbell,
     via: Via,
     exposure_alone: bool,
+    /// What the part that finds queues is to measure.
+    pub(crate) bench: Option<BenchRequest>,
     directory: Option<ProviderDirectory>,
 }
 
@@ -47,7 +49,7 @@ impl Run {
         }
         let policy = Policy { soft: common.soft, no_gpu: checks::cuda::none_takes_part(&system) };
         let start = if system.nvidia_in_sight() { CUDA_START } else { Duration::ZERO };
-        let limits = Limits { each: Duration::from_millis(common.time_limit), start };
+        let limits = Limits { each: Duration::from_millis(common.each_check()), start };
         Ok(Self {
             system,
             runner: Runner::new(policy),
@@ -55,6 +57,7 @@ impl Run {
             doorbell: common.doorbell,
             via: common.via,
             exposure_alone: false,
+            bench: None,
             directory,
         })
     }
@@ -100,6 +103,7 @@ impl Run {
             doorbell: self.doorbell,
             put,
             exposure_alone: self.exposure_alone,
+            bench: self.bench,
             // Half of the check's limit: a wait that runs out is then told by the check itself.
             wait: u64::try_from(self.limits.each.as_millis() / 2).unwrap_or(u64::MAX),
             findings: Vec::new(),

@@ -11,6 +11,7 @@ use super::{Event, Part, Request};
 use crate::check::{Policy, Runner, Unit};
 use crate::checks::cuda::{self, Cuda};
 use crate::checks::{fabric, verbs};
+use crate::report::bench::Figure;
 
 /// Why a child could not do its work.
 #[derive(Debug, thiserror::Error)]
@@ -41,9 +42,23 @@ impl Progress {
     /// The next step may take `time` more than a check usually may.
     pub(crate) fn needs(&mut self, time: Duration) {
         let milliseconds = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        self.tell(&Event::Progress { milliseconds });
+    }
+
+    /// A bench measured this.
+    pub(crate) fn figure(&mut self, figure: Figure) {
+        self.tell(&Event::Figure { figure: Box::new(figure) });
+    }
+
+    /// A bench comes to this.
+    pub(crate) fn step(&mut self, done: usize, total: usize, now: String) {
+        self.tell(&Event::Step { done, total, now });
+    }
+
+    fn tell(&mut self, event: &Event) {
         if let Some(out) = &mut self.0 {
-            // Without it the parent ends this process sooner; it cannot be told in another way.
-            let _ = write_event(out, &Event::Progress { milliseconds });
+            // A parent that does not hear it ends this process sooner; it cannot be told in another way.
+            let _ = write_event(out, event);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The parent's side: starts a child, watches the clock, and turns its end into findings.
 
 use std::ffi::OsStr;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, IsTerminal, Write};
 use std::process::{Child, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
@@ -10,6 +10,7 @@ use super::{COMMAND, Driver, Event, Gpu, Pair, Part, Request};
 use crate::check::{Check, Outcome, Runner, Trouble, concerns};
 use crate::checks;
 use crate::cli::TIME_LIMIT;
+use crate::report::bench::Bench;
 use crate::report::{Put, Queues, Who};
 
 /// How long a killed child may take to go.
@@ -45,6 +46,8 @@ pub(crate) struct Gathered {
     pub(crate) queues: Option<Queues>,
     /// What was put, on each adapter or pair.
     pub(crate) puts: Vec<Put>,
+    /// What a bench measured.
+    pub(crate) bench: Option<Bench>,
 }
 
 /// How a child ended.
@@ -307,10 +310,22 @@ impl Listening<'_> {
                 self.gathered.queues.get_or_insert(queues);
             }
             Event::Moved { put } => self.gathered.puts.push(put),
+            Event::Figure { figure } => self.gathered.bench.get_or_insert_default().take(*figure),
+            Event::Step { done, total, now } => show_step(done, total, &now),
             Event::Again => self.running = None,
             Event::Progress { milliseconds } => self.granted = Duration::from_millis(milliseconds),
             Event::End => {}
         }
+    }
+}
+
+/// One line of progress, on a terminal alone; the next one takes its place.
+fn show_step(done: usize, total: usize, now: &str) {
+    let mut stderr = std::io::stderr();
+    if stderr.is_terminal() {
+        let line = if now.is_empty() { String::new() } else { format!("[{done}/{total}] {now}") };
+        // Nothing is left to do where it cannot be shown.
+        let _ = write!(stderr, "\r\x1b[K{line}").and_then(|()| stderr.flush());
     }
 }
 

@@ -55,6 +55,9 @@ pub(crate) fn render(document: &Document, style: Style) -> String {
     if let Some(put) = &document.put {
         render_put(&mut out, put, style);
     }
+    if let Some(bench) = &document.bench {
+        bench.render(&mut out);
+    }
     if let Some(verdicts) = &document.verdict {
         let _ = writeln!(out, "{}", style.paint("Verdict", "1"));
         for verdict in verdicts {

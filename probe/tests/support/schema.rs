@@ -105,6 +105,7 @@ fn is_of_type(value: &Value, name: &str) -> bool {
         "array" => value.is_array(),
         "string" => value.is_string(),
         "boolean" => value.is_boolean(),
+        "number" => value.is_number(),
         "integer" => value.is_u64() || value.is_i64(),
         other => panic!("the validator does not know the type {other}"),
     }

@@ -4,12 +4,13 @@
 use std::time::Duration;
 
 use efa_gda::doorbell::{Ringer, RingerOptions, Rung, RungChoice};
+use efa_gda::fabric::CompletionQueue;
 use efa_gda::gpu::Gpu;
 use efa_gda::gpu::smaps::MemoryKind;
 use efa_gda::queue::{CloseError, GpuQueue, MapError, MappedQueue, Put, PutError, PutReport, Registered};
 
 use super::objects::COMPLETIONS;
-use super::{Libfabric, Session, adapter_checks};
+use super::{Libfabric, Session, adapter_checks, with_bench};
 use crate::check::{Answers, Check, Nature, Outcome, Trouble, Unit};
 use crate::checks::data;
 use crate::checks::session::{OnGpu, Rig, failed, missing};
@@ -73,7 +74,7 @@ pub(super) fn run(stream: &mut Stream, session: &mut Session, names: Vec<String>
     stream.send(&Event::Adapters { names: names.clone() });
     let opening: Vec<_> =
         adapter_checks().take_while(|unit| unit.check.code != data::FIRST_OF_DRIVER).collect();
-    let posting: Vec<_> = pair_checks().collect();
+    let posting = with_bench(pair_checks().collect(), &session.request);
     if names.is_empty() {
         opening.iter().chain(&posting).for_each(|unit| stream.run(unit, None, session));
     }
@@ -257,20 +258,25 @@ fn introduce(
 
 /// A second queue on the same domain, which the host drives.
 fn receiver(session: &mut Session) -> Result<MappedQueue, Answers> {
-    let rig = &mut session.rig.objects;
+    let (completions, queue) = another_queue(&session.rig.objects).map_err(no_rung)?;
+    session.rig.objects.receiver_completions = Some(completions);
+    Ok(queue)
+}
+
+/// One more queue on the adapter that is open, with a completion queue of its own.
+pub(super) fn another_queue(objects: &Libfabric) -> Result<(CompletionQueue, MappedQueue), String> {
     let (Some(domain), Some(info), Some(addresses), Some(ops)) =
-        (&rig.domain, &rig.info, &rig.addresses, &rig.ops)
+        (&objects.domain, &objects.info, &objects.addresses, &objects.ops)
     else {
-        return Err(missing("the domain"));
+        return Err("the domain is not open in this process".to_owned());
     };
     let opened = domain.completion_queue(COMPLETIONS).and_then(|completions| {
         let endpoint = domain.endpoint(info)?.bind(addresses, &completions, &completions)?.enable()?;
         Ok((completions, endpoint))
     });
-    let (completions, endpoint) = opened.map_err(|error| no_rung(format!("a second endpoint: {error}")))?;
-    let queue = MappedQueue::new(endpoint, ops).map_err(|error| no_rung(error.to_string()))?;
-    rig.receiver_completions = Some(completions);
-    Ok(queue)
+    let (completions, endpoint) = opened.map_err(|error| format!("another endpoint: {error}"))?;
+    let queue = MappedQueue::new(endpoint, ops).map_err(|error| error.to_string())?;
+    Ok((completions, queue))
 }
 
 fn no_rung(observed: String) -> Answers {

@@ -1,0 +1,281 @@
+//! A bench as one HTML file: figures and plots as inline SVG, no script, nothing from elsewhere.
+
+use std::fmt::Write as _;
+
+use super::bench::{Bandwidth, Bench, Latency, Quantiles, Rate, Spread};
+use super::{Geometry, Queues};
+
+/// Colours of the ways to ring, told apart without seeing colours by their order and legend.
+const COLOURS: [(&str, &str); 3] = [("direct", "#1f6feb"), ("record", "#bf8700"), ("staged", "#8250df")];
+const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:60em;margin:2em auto;padding:0 1em;\
+color:#1f2328;background:#fff}table{border-collapse:collapse;margin:1em 0}td,th{padding:.2em .8em;\
+border-bottom:1px solid #d0d7de;text-align:right}td:first-child,th:first-child,td.t,th.t{text-align:left}\
+svg{max-width:100%;height:auto}svg text{font:12px system-ui,sans-serif;fill:#1f2328}.n{color:#59636e}";
+
+/// Plot area of a line plot, and the room around it.
+const WIDTH: f64 = 620.0;
+const HEIGHT: f64 = 240.0;
+const LEFT: f64 = 60.0;
+const TOP: f64 = 20.0;
+
+/// The whole file.
+pub(crate) fn page(bench: &Bench, queues: Option<&Queues>) -> String {
+    let heading = escaped(&bench.heading());
+    let mut out = format!(
+        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>gda-probe bench: {heading}</title>\
+         <style>{STYLE}</style></head><body>\n<h1>gda-probe bench</h1>\n<p>{heading}.</p>\n"
+    );
+    if let Some(geometry) = queues.and_then(|queues| queues.sq.as_ref()) {
+        let _ = writeln!(out, "<p class=\"n\">{}</p>", send_queue(geometry));
+    }
+    legend(&mut out, bench);
+    latency(&mut out, &bench.latency);
+    rate(&mut out, &bench.rate);
+    bandwidth(&mut out, &bench.bandwidth);
+    for what in &bench.left_out {
+        let _ = writeln!(out, "<p class=\"n\">Not measured: {}.</p>", escaped(what));
+    }
+    out.push_str("</body></html>\n");
+    out
+}
+
+fn send_queue(queue: &Geometry) -> String {
+    let batch = queue.max_batch.map(|batch| format!(", at most {batch} between two doorbells"));
+    format!(
+        "Send queue: {} entries of {} bytes{}. Writes of 64 bytes where no size is given.",
+        queue.num_entries,
+        queue.entry_size,
+        batch.unwrap_or_default()
+    )
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+fn colour(doorbell: &str) -> &'static str {
+    COLOURS.iter().find(|(name, _)| *name == doorbell).map_or("#59636e", |(_, colour)| colour)
+}
+
+fn legend(out: &mut String, bench: &Bench) {
+    out.push_str("<p>");
+    for (name, colour) in COLOURS {
+        let there = bench.latency.iter().any(|row| row.doorbell == name)
+            || bench.rate.iter().any(|row| row.doorbell == name);
+        if there {
+            let _ = write!(out, "<b style=\"color:{colour}\">&#9632;</b> doorbell {name} &nbsp; ");
+        }
+    }
+    out.push_str("</p>\n");
+}
+
+/// The smallest of 1, 2 and 5 times a power of ten that is not below `value`.
+fn ceiling(value: f64) -> f64 {
+    let power = 10_f64.powf(value.max(1e-9).log10().floor());
+    [1.0, 2.0, 5.0, 10.0].map(|step| step * power).into_iter().find(|step| *step >= value).unwrap_or(value)
+}
+
+/// A number as it is read on an axis.
+fn number(value: f64) -> String {
+    match value {
+        value if value >= 100.0 || value.fract() == 0.0 => format!("{value:.0}"),
+        value if value >= 1.0 => format!("{value:.2}"),
+        value => format!("{value:.3}"),
+    }
+}
+
+fn frame(out: &mut String, height: f64) {
+    let _ = write!(out, "<svg viewBox=\"0 0 {} {}\" role=\"img\">", LEFT + WIDTH + 40.0, height);
+}
+
+/// Horizontal lines with their values.
+fn grid(out: &mut String, top: f64) {
+    for step in 0..=4 {
+        let y = TOP + HEIGHT * (1.0 - f64::from(step) / 4.0);
+        let _ = write!(
+            out,
+            "<line x1=\"{LEFT}\" x2=\"{}\" y1=\"{y}\" y2=\"{y}\" stroke=\"#d0d7de\"/>\
+             <text x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>",
+            LEFT + WIDTH,
+            LEFT - 6.0,
+            y + 4.0,
+            number(top * f64::from(step) / 4.0)
+        );
+    }
+}
+
+fn line(out: &mut String, points: &[(f64, f64)], colour: &str, dashed: bool) {
+    let path: String = points.iter().map(|(x, y)| format!("{x:.1},{y:.1} ")).collect();
+    let dashes = if dashed { " stroke-dasharray=\"5 4\"" } else { "" };
+    let _ = write!(
+        out,
+        "<polyline fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"{dashes} points=\"{}\"/>",
+        path.trim_end()
+    );
+}
+
+/// Percent, and the value below which so many lie.
+fn steps(of: &Quantiles) -> [(f64, f64); 6] {
+    [(1.0, of.p1), (25.0, of.p25), (50.0, of.median), (75.0, of.p75), (90.0, of.p90), (99.0, of.p99)]
+}
+
+fn latency(out: &mut String, rows: &[Latency]) {
+    if rows.is_empty() {
+        return;
+    }
+    out.push_str("<h2>Latency of one write at a time</h2>\n<p>From the doorbell to the completion, in ns: how many percent of all writes took at most so long. A line for each producer; dashed: a warp.</p>\n");
+    let highest = rows.iter().map(|row| row.completion_ns.p99).fold(1.0, f64::max);
+    let top = ceiling(highest);
+    frame(out, TOP + HEIGHT + 40.0);
+    grid(out, top);
+    for (percent, _) in steps(&rows[0].completion_ns) {
+        let x = LEFT + WIDTH * percent / 100.0;
+        let _ = write!(
+            out,
+            "<text x=\"{x}\" y=\"{}\" text-anchor=\"middle\">{percent}%</text>",
+            TOP + HEIGHT + 20.0
+        );
+    }
+    for row in rows {
+        let place = |(percent, value): (f64, f64)| {
+            (LEFT + WIDTH * percent / 100.0, TOP + HEIGHT * (1.0 - (value / top).min(1.0)))
+        };
+        line(out, &steps(&row.completion_ns).map(place), colour(&row.doorbell), row.producer != "1 thread");
+    }
+    out.push_str("</svg>\n<table><tr><th>doorbell</th><th class=\"t\">producer</th><th>samples</th><th>post, median</th><th>25 to 75 %</th><th>99 %</th><th>completion, median</th><th>25 to 75 %</th><th>99 %</th></tr>\n");
+    let cells = |of: &Quantiles| {
+        format!("<td>{:.0}</td><td>{:.0} to {:.0}</td><td>{:.0}</td>", of.median, of.p25, of.p75, of.p99)
+    };
+    for row in rows {
+        let _ = writeln!(
+            out,
+            "<tr><td>{}</td><td class=\"t\">{}</td><td>{}</td>{}{}</tr>",
+            escaped(&row.doorbell),
+            escaped(&row.producer),
+            row.samples,
+            cells(&row.post_ns),
+            cells(&row.completion_ns)
+        );
+    }
+    out.push_str("</table>\n");
+}
+
+fn rate(out: &mut String, rows: &[Rate]) {
+    if rows.is_empty() {
+        return;
+    }
+    out.push_str("<h2>Message rate</h2>\n<p>Million writes a second: the median of the runs, and their range as a thin line.</p>\n");
+    let top = ceiling(rows.iter().map(|row| row.million_per_s.max).fold(0.001, f64::max));
+    let names = 250.0;
+    let (width, each) = (LEFT + WIDTH - names, 22.0);
+    frame(out, each * rows.len() as f64 + 10.0);
+    for (index, row) in rows.iter().enumerate() {
+        let y = each * index as f64 + 4.0;
+        let long = |value: f64| width * (value / top).min(1.0);
+        let Spread { median, min, max } = row.million_per_s;
+        let _ = write!(
+            out,
+            "<text x=\"0\" y=\"{}\">{}, {}</text>\
+             <rect x=\"{names}\" y=\"{y}\" width=\"{:.1}\" height=\"14\" fill=\"{}\"/>\
+             <line x1=\"{:.1}\" x2=\"{:.1}\" y1=\"{}\" y2=\"{}\" stroke=\"#1f2328\"/>\
+             <text x=\"{:.1}\" y=\"{}\">{}</text>",
+            y + 12.0,
+            escaped(&row.producer),
+            queues(row.queues),
+            long(median),
+            colour(&row.doorbell),
+            names + long(min),
+            names + long(max),
+            y + 7.0,
+            y + 7.0,
+            names + long(max) + 6.0,
+            y + 12.0,
+            number(median)
+        );
+    }
+    out.push_str("</svg>\n<table><tr><th>doorbell</th><th class=\"t\">producer</th><th>queues</th><th>a call</th><th>runs</th><th>M/s, median</th><th>range</th></tr>\n");
+    for row in rows {
+        let _ = writeln!(
+            out,
+            "<tr><td>{}</td><td class=\"t\">{}</td><td>{}</td><td>{}</td><td>{}</td>{}</tr>",
+            escaped(&row.doorbell),
+            escaped(&row.producer),
+            row.queues,
+            row.per_call,
+            row.runs,
+            spread(row.million_per_s)
+        );
+    }
+    out.push_str("</table>\n");
+}
+
+fn queues(count: u32) -> String {
+    if count == 1 { "1 queue".to_owned() } else { format!("{count} queues") }
+}
+
+fn spread(of: Spread) -> String {
+    format!("<td>{:.3}</td><td>{:.3} to {:.3}</td>", of.median, of.min, of.max)
+}
+
+fn bandwidth(out: &mut String, rows: &[Bandwidth]) {
+    let Some(first) = rows.first() else { return };
+    out.push_str("<h2>Bandwidth by size</h2>\n<p>10<sup>9</sup> bytes a second, by bytes of a write.</p>\n");
+    let top = ceiling(rows.iter().map(|row| row.gigabytes_per_s.max).fold(0.001, f64::max));
+    frame(out, TOP + HEIGHT + 40.0);
+    grid(out, top);
+    let log = |bytes: u64| (bytes.max(1) as f64).log2();
+    let (low, high) = (log(first.bytes), rows.iter().map(|row| log(row.bytes)).fold(0.0, f64::max));
+    let x = |bytes: u64| LEFT + WIDTH * (log(bytes) - low) / (high - low).max(1.0);
+    let y = |value: f64| TOP + HEIGHT * (1.0 - (value / top).min(1.0));
+    let points: Vec<_> = rows.iter().map(|row| (x(row.bytes), y(row.gigabytes_per_s.median))).collect();
+    line(out, &points, colour(&first.doorbell), false);
+    for row in rows {
+        let (x, Spread { min, max, .. }) = (x(row.bytes), row.gigabytes_per_s);
+        let _ = write!(
+            out,
+            "<line x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{:.1}\" y2=\"{:.1}\" stroke=\"#1f2328\"/>\
+             <text x=\"{x:.1}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
+            y(min),
+            y(max),
+            TOP + HEIGHT + 20.0,
+            size(row.bytes)
+        );
+    }
+    out.push_str("</svg>\n<table><tr><th>bytes</th><th>runs</th><th>GB/s, median</th><th>range</th></tr>\n");
+    for row in rows {
+        let _ = writeln!(
+            out,
+            "<tr><td>{}</td><td>{}</td>{}</tr>",
+            row.bytes,
+            row.runs,
+            spread(row.gigabytes_per_s)
+        );
+    }
+    out.push_str("</table>\n");
+}
+
+/// A size as powers of two have it.
+fn size(bytes: u64) -> String {
+    match bytes {
+        bytes if bytes >= 1 << 20 => format!("{} MiB", bytes >> 20),
+        bytes if bytes >= 1 << 10 => format!("{} KiB", bytes >> 10),
+        bytes => bytes.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_axis_ends_at_a_round_number_above_all_values() {
+        assert_eq!([0.7, 1.0, 3.2, 612.0, 2001.0].map(ceiling), [1.0, 1.0, 5.0, 1000.0, 5000.0]);
+    }
+
+    #[test]
+    fn names_cannot_break_out_of_the_page() {
+        let bench = Bench { adapter: "<script>\"&".to_owned(), ..Bench::default() };
+        let page = page(&bench, None);
+        assert!(!page.contains("<script") && page.contains("&lt;script&gt;&quot;&amp;"), "{page}");
+    }
+}
