@@ -6,8 +6,9 @@
 #
 # The packages are fetched from sid through this machine's own apt configuration, signatures
 # verified, unpacked without root into .cache/sid, and kept for a week. Programs run through sid's
-# own loader. LIBFABRIC_DIR=DIR, where DIR holds lib/libfabric.so.1 of 2.3 or newer, also runs that
-# libfabric's fi_info. Every program has a time limit; the log of one that fails is shown.
+# own loader. LIBFABRIC_DIR=DIR, where DIR holds lib/libfabric.so.1 of 2.3 or newer, built against
+# rdma-core 59 or newer, also runs the probe through that libfabric's own efa provider. Every program
+# has a time limit; the log of one that fails is shown.
 #
 # Exit status: 0 all passed, 1 something failed, 77 SKIPPED, because nothing could be fetched.
 set -euo pipefail
@@ -57,6 +58,9 @@ wants() {
 build() {
   say "building"
   (cd "$ROOT" && cargo build -q -p softefa-uverbs -p softefa-preload -p gda-probe) || die "the build failed"
+  # The library's own tests of its verbs layer; cargo names their files.
+  (cd "$ROOT" && cargo test --no-run -p efa-gda --test verbs_adapter --test verbs_cycles) \
+    >"$SCRATCH/tests" 2>&1 || { cat "$SCRATCH/tests" >&2; die "the tests of the verbs layer do not build"; }
   SOFTEFA=${CARGO_TARGET_DIR:-$ROOT/target}/debug/softefa
   PROBE=${SOFTEFA%/*}/gda-probe
   # Against sid's headers and libraries; the program runs with sid's C library, which is newer.
@@ -69,7 +73,7 @@ build() {
 program=\$1
 shift
 case \$program in */*) ;; *) program=$SID/root/usr/bin/\$program ;; esac
-exec $(sid_loader) --library-path \${LIBFABRIC_DIR:+\$LIBFABRIC_DIR/lib:}$(sid_lib):$(sid_lib)/libibverbs "\$program" "\$@"
+exec $(sid_loader) --library-path \${GIVEN:+\$GIVEN/lib:}$(sid_lib):$(sid_lib)/libibverbs "\$program" "\$@"
 PROGRAM
   chmod +x "$SCRATCH/sid"
 }
@@ -80,13 +84,15 @@ pingpong() {
 #!/bin/bash
 # Both through the adapter: libfabric would take shared memory between processes of one host.
 export FI_EFA_ENABLE_SHM_TRANSFER=0
-"$@" & server=$!
+# A port of this run's own, as others may run beside it.
+port=$((20000 + $$ % 20000))
+"$@" -B "$port" & server=$!
 for _ in $(seq 100); do
-  # Its port, 47592.
-  grep -q ':B9E8 ' /proc/net/tcp && break
+  # Listening.
+  grep -q "$(printf ':%04X [0-9A-F]*:0000 0A ' "$port")" /proc/net/tcp && break
   sleep 0.1
 done
-"$@" 127.0.0.1 || exit
+"$@" -P "$port" 127.0.0.1 || exit
 wait "$server"
 PROGRAM
   chmod +x "$SCRATCH/pingpong"
@@ -116,6 +122,54 @@ PROGRAM
   wants killed 'writer: after .*: .* (device status [1-9]'
 }
 
+# library_test NAME SECONDS: a test file of efa-gda, over rdma-core.
+library_test() {
+  local file
+  file=$(sed -n "s|.*Executable tests/$1\.rs (\(.*\))\$|\1|p" "$SCRATCH/tests")
+  [[ $file == /* ]] || file=$ROOT/$file
+  EFA_GDA_VERBS_ADAPTER=any softefa "$1" "$2" "$SCRATCH/sid" "$file"
+  wants "$1" '^test result: ok. [1-9]'
+  if grep -q '^skipped' "$SCRATCH/$1.log"; then
+    grep '^skipped' "$SCRATCH/$1.log"
+    exit 1
+  fi
+}
+
+# moves NAME ARGUMENT…: every operation of gda-probe put, each byte compared.
+moves() {
+  local name=$1 op
+  shift
+  for op in write write-imm inline-write read send; do
+    softefa "$name-$op" 60 "$SCRATCH/sid" "$PROBE" put --executor host --op "$op" --bytes 80 --count 20000 "$@"
+    wants "$name-$op" '^Put: 20000 of 20000 .*: verified'
+  done
+}
+
+# What rdma-core alone exposes. Status 3 is DEV-001: the PCI bus has no adapter, and the probe is not told.
+probe_verbs() {
+  # shellcheck disable=SC2016 # the inner shell's
+  softefa gda-probe-verbs 60 sh -c '"$@" check --via verbs --gpu none; test $? -eq 3' - "$SCRATCH/sid" "$PROBE"
+  wants gda-probe-verbs "pass  VRB-002 .*: rdma-core $(sid_version libibverbs1 | grep -o '^[0-9]*')"
+  local code
+  for code in VRB-011 VRB-012 VRB-013 VRB-014 VRB-015 QUE-005 PUT-001 PUT-002 PUT-004 PUT-005; do
+    wants gda-probe-verbs "pass  $code "
+  done
+  moves put-verbs --via verbs
+}
+
+# The probe through a libfabric that has the operations.
+probe_given() {
+  local -x GIVEN
+  # shellcheck disable=SC2016 # the inner shell's
+  softefa gda-probe-given 60 sh -c '"$@" check --gpu none; test $? -eq 3' - "$SCRATCH/sid" "$PROBE"
+  local code
+  for code in GDA-001 GDA-002 GDA-003 GDA-004 GDA-005 GDA-006 GDA-008 GDA-009 QUE-005 PUT-001 PUT-002 PUT-004 PUT-005; do
+    wants gda-probe-given "pass  $code "
+  done
+  sed -n 's/.*\(libfabric [0-9.]*, used at API.*\)/        \1/p' "$SCRATCH/gda-probe-given.log"
+  moves put-given --via libfabric
+}
+
 # The probe's own view of these releases: their true versions, and what this libfabric lacks, with the fix.
 probe() {
   # shellcheck disable=SC2016 # the inner shell's
@@ -123,6 +177,8 @@ probe() {
   wants gda-probe-check "libfabric $(sid_version libfabric1 | grep -o '^[0-9]*\.[0-9]*')"
   wants gda-probe-check 'FAIL  GDA-001 '
   wants gda-probe-check 'pass  FAB-010 '
+  wants gda-probe-check 'pass  VRB-011 '
+  wants gda-probe-check 'rdma-core exposes the queues, this libfabric does not'
 }
 
 compared() {
@@ -169,6 +225,8 @@ main() {
   pingpong tagged -e rdm -m tagged -S all -I 5
   pingpong datagram -e dgram -I 20
   probe
+  probe_verbs
+  library_test verbs_adapter 60
   compared 64
   compared 128
   softefa external-cq 30 "$SCRATCH/sid" "$SCRATCH/verbs_requests" random 9 3000 64 /dev/null external
@@ -189,8 +247,9 @@ main() {
     ulimit -v 900000
     softefa cycles 120 "$SCRATCH/sid" "$SCRATCH/verbs_requests" cycles 10000
   )
+  library_test verbs_cycles 180
   if [[ -n ${LIBFABRIC_DIR:-} ]]; then
-    softefa libfabric-given 20 "$SCRATCH/sid" "$LIBFABRIC_DIR/bin/fi_info" -p efa -f efa-direct
+    GIVEN=$LIBFABRIC_DIR probe_given
   fi
   echo "all passed"
 }
