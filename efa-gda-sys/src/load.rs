@@ -85,7 +85,8 @@ impl Libfabric {
     /// # Errors
     /// [`LoadError`] says what was tried and what was missing.
     pub fn load() -> Result<Self, LoadError> {
-        if let Some(path) = std::env::var_os(LIBFABRIC_PATH) {
+        // Set and empty is not set: an empty name would be this program itself.
+        if let Some(path) = std::env::var_os(LIBFABRIC_PATH).filter(|path| !path.is_empty()) {
             // SAFETY: whoever sets the environment answers for what is loaded, as with LD_PRELOAD.
             return unsafe { Self::load_from(Path::new(&path)) };
         }

@@ -222,7 +222,7 @@ impl RdmaCore {
     /// # Errors
     /// [`LoadError`] says what was tried and what was missing.
     pub fn load() -> Result<Self, LoadError> {
-        if let Some(directory) = std::env::var_os(RDMA_CORE_LIBDIR) {
+        if let Some(directory) = std::env::var_os(RDMA_CORE_LIBDIR).filter(|path| !path.is_empty()) {
             // SAFETY: whoever sets the environment answers for what is loaded, as with LD_PRELOAD.
             return unsafe { Self::load_from(Path::new(&directory)) };
         }

@@ -33,7 +33,7 @@ pub(crate) struct Common {
     #[arg(long, global = true)]
     pub(crate) soft: bool,
     /// Look at this adapter only, by its libfabric domain or its RDMA device name
-    #[arg(long, global = true, value_name = "NAME")]
+    #[arg(long, global = true, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub(crate) device: Option<String>,
     /// Look at this GPU only; "none" leaves GPUs out
     #[arg(long, global = true, value_name = "N|none", value_parser = parse_gpu)]

@@ -6,7 +6,7 @@ pub(crate) mod under_verbs;
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, File};
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
@@ -47,13 +47,27 @@ impl Unready {
 pub(crate) fn find() -> Result<PathBuf, String> {
     if let Some(named) = std::env::var_os(SOFTEFA_LIBRARY) {
         let path = PathBuf::from(named);
-        return path.canonicalize().map_err(|error| format!("{SOFTEFA_LIBRARY}={}: {error}", path.display()));
+        let said = |error: io::Error| format!("{SOFTEFA_LIBRARY}={}: {error}", path.display());
+        let file = path.canonicalize().map_err(said)?;
+        // libfabric passes over what is no library without a word, and waits for ever on a pipe.
+        return if is_library(&file).map_err(said)? {
+            Ok(file)
+        } else {
+            Err(said(io::ErrorKind::InvalidData.into()))
+        };
     }
     let own = crate::own::file().map_err(|error| format!("this executable's place is not known: {error}"))?;
     let places = ["", "..", "../lib", "../target/release", "../target/debug"];
     let beside = own.parent().unwrap_or(Path::new("/"));
     let found = places.iter().find_map(|place| beside.join(place).join(FILE).canonicalize().ok());
     found.ok_or_else(|| format!("no {FILE} beside {} or near it", own.display()))
+}
+
+/// Whether a file may be a shared library.
+fn is_library(path: &Path) -> io::Result<bool> {
+    const ELF: [u8; 4] = *b"\x7fELF";
+    let mut magic = [0; ELF.len()];
+    Ok(fs::metadata(path)?.is_file() && File::open(path)?.read(&mut magic)? == ELF.len() && magic == ELF)
 }
 
 /// The private directory; removed when dropped, and when a signal ends the process.
@@ -68,6 +82,9 @@ impl ProviderDirectory {
     /// Makes the directory, mode 0700, with a link to `library` in it.
     pub(crate) fn new(library: &Path) -> io::Result<Self> {
         let base = std::env::temp_dir();
+        if base.as_os_str().as_bytes().contains(&b':') {
+            return Err(io::Error::other("a colon in its name would end the directory in FI_PROVIDER_PATH"));
+        }
         remove_stale(&base);
         let path = make_private(&base)?;
         // From here on an error leaves an empty directory, which a later run removes.
@@ -93,7 +110,9 @@ impl ProviderDirectory {
     /// made later inherit the mask; a child takes it off itself.
     fn remove_on_signals(&self) -> io::Result<()> {
         let mut ending = SigSet::empty();
-        [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().for_each(|one| ending.add(one));
+        let watched = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
+        // What this process was started to ignore (nohup, a shell's background) it goes on to ignore.
+        watched.into_iter().filter(|one| !is_ignored(*one)).for_each(|one| ending.add(one));
         ending.thread_block()?;
         let path = self.path.clone();
         let watch = move || {
@@ -112,6 +131,16 @@ impl ProviderDirectory {
 impl Drop for ProviderDirectory {
     fn drop(&mut self) {
         remove(&self.path);
+    }
+}
+
+fn is_ignored(which: Signal) -> bool {
+    // SAFETY: sigaction is a plain C struct for which all zeroes is a value; nothing is set, and what
+    // is in force can be written.
+    unsafe {
+        let mut in_force: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(which as libc::c_int, std::ptr::null(), &mut in_force) == 0
+            && in_force.sa_sigaction == libc::SIG_IGN
     }
 }
 

@@ -28,6 +28,12 @@ fn no_libfabric() {
 }
 
 #[test]
+fn an_empty_name_of_libfabric_is_none() {
+    let output = output(soft(&["--gpu", "none"]).env("LIBFABRIC_PATH", ""));
+    assert_eq!((state(&document(&output), "LIB-001"), status(&output)), ("pass", 0));
+}
+
+#[test]
 fn a_library_that_is_no_libfabric() {
     let document = bad(&[("LIBFABRIC_PATH", "libc.so.6")]);
     fails_with_a_fix(&document, "LIB-001");

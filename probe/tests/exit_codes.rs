@@ -23,6 +23,11 @@ fn a_gpu_is_a_number_or_none() {
 }
 
 #[test]
+fn an_adapter_without_a_name_is_a_usage_error() {
+    assert_eq!(complaint(&["--device", ""]).0, 2);
+}
+
+#[test]
 fn help_is_fine() {
     assert_eq!(status(&run(&["--help"])), 0);
 }

@@ -68,6 +68,19 @@ fn every_operation_is_verified_however_requests_are_reordered() {
 }
 
 #[test]
+fn every_size_of_every_operation_is_verified_with_reordering() {
+    for (op, most) in [
+        ("write", u64::MAX),
+        ("write-imm", u64::MAX),
+        ("read", u64::MAX),
+        ("inline-write", 80),
+        ("send", 8928),
+    ] {
+        verified_up_to(op, most, &[("SOFTEFA_REORDER", "16")]);
+    }
+}
+
+#[test]
 fn sends_go_round_every_ring() {
     let (document, status) = put("send", &["--bytes", "64", "--count", "100000"], &[]);
     assert_eq!((&document["put"]["completed"], status), (&100_000.into(), 0), "{document:#}");
@@ -100,8 +113,8 @@ fn a_gibibyte_is_verified_where_there_is_memory_for_it() {
         eprintln!("skipped: {free} KiB of memory are free, and this needs 4 GiB");
         return;
     }
-    for op in ["write", "read"] {
-        let (document, status) = put(op, &["--bytes", "1073741824"], &[]);
+    for (op, set) in [("write", &[("SOFTEFA_REORDER", "16")][..]), ("write-imm", &[]), ("read", &[])] {
+        let (document, status) = put(op, &["--bytes", "1073741824"], set);
         assert_eq!((&document["put"]["verified"], status), (&true.into(), 0), "{op}: {document:#}");
     }
 }

@@ -77,6 +77,32 @@ fn an_error_completion_fails_the_put_with_its_status() {
 }
 
 #[test]
+fn every_error_status_comes_back_by_its_number_and_the_page_that_explains_it() {
+    for code in (1..=15).chain([18]) {
+        let (document, status) = put(&["--count", "4"], &[("SOFTEFA_INJECT", &format!("3:{code}"))]);
+        let check = check(&document, "PUT-002");
+        assert_eq!((&check["state"], status), (&"fail".into(), 3), "{code}");
+        assert!(check["observed"].as_str().unwrap().contains(&format!("status {code}: ")), "{check:#}");
+        let page = format!("STATUS-{code}");
+        assert!(check["fix"].as_str().unwrap().contains(&format!("explain {page} ")), "{check:#}");
+        assert_eq!(status_of_explain(&page), 0);
+    }
+}
+
+fn status_of_explain(page: &str) -> i32 {
+    status(&support::run(&["explain", page]))
+}
+
+#[test]
+fn a_status_that_nobody_knows_stays_a_number_and_no_page_is_promised() {
+    let (document, _) = put(&["--count", "4"], &[("SOFTEFA_INJECT", "3:77")]);
+    let check = check(&document, "PUT-002");
+    assert!(check["observed"].as_str().unwrap().contains("status 77"), "{check:#}");
+    let fix = check["fix"].as_str().unwrap();
+    assert!(!fix.contains("STATUS-77") && fix.contains("efa_io_defs.h"), "{fix}");
+}
+
+#[test]
 fn a_broken_rule_is_named_and_fails_the_put() {
     for (plant, word) in [("phase", "phase"), ("batch", "batch"), ("backwards", "backward")] {
         // A batch is judged by the doorbell's advance where no doorbell can be missed.
@@ -181,4 +207,33 @@ fn completion_counters_that_are_switched_off_are_unknown_with_what_to_set() {
     assert_eq!(check["state"], "unknown");
     assert!(check["why"].as_str().unwrap().contains("FI_EFA_USE_HW_CNTR=1"), "{check:#}");
     assert_eq!(status(&output), 0);
+}
+
+#[test]
+fn a_colon_in_the_providers_directory_fails_env_000() {
+    let machine = Machine::new("colon:tmp");
+    let output = output(soft(&[]).env("TMPDIR", machine.path()));
+    let document = document(&output);
+    assert_eq!((state(&document, "ENV-000"), status(&output)), ("fail", 3));
+    assert!(check(&document, "ENV-000")["observed"].as_str().unwrap().contains("colon"), "{document:#}");
+}
+
+#[test]
+fn a_provider_that_is_no_library_fails_env_000() {
+    for file in ["/etc/passwd", "/dev/zero", "/"] {
+        let document = document(&output(soft(&[]).env("SOFTEFA_LIBRARY", file)));
+        assert_eq!(state(&document, "ENV-000"), "fail", "{file}");
+    }
+}
+
+#[test]
+fn a_signal_that_was_to_be_ignored_is_ignored() {
+    let (probe, provider) = (env!("CARGO_BIN_EXE_gda-probe"), support::softefa());
+    // The child of a hanging libfabric gives the time in which the signal comes.
+    let script = format!(
+        "trap \"\" HUP; {probe} --soft --gpu none --time-limit 1000 & sleep 0.3; kill -HUP $!; wait $!"
+    );
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", &script]).env("SOFTEFA_LIBRARY", provider).env("SOFTEFA_BREAK", "hang-getinfo");
+    assert_eq!(status(&output(&mut shell)), 3, "it ran to its end");
 }

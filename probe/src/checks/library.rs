@@ -45,7 +45,7 @@ fn meant(libraries: &mut Libraries) -> Answers {
         return Outcome::unknown("which file was loaded is not known").into();
     };
     let own = |path: &str| Path::new(path).canonicalize().ok();
-    let named = std::env::var("LIBFABRIC_PATH").ok();
+    let named = std::env::var("LIBFABRIC_PATH").ok().filter(|path| !path.is_empty());
     let wanted = match &named {
         Some(path) if path.contains('/') => Some(path.clone()),
         Some(_) => None,

@@ -111,12 +111,16 @@ fn did_not_survive(observed: String, late: Option<Limits>) -> Trouble {
     let fix = "set FI_LOG_LEVEL=warn and run again with -v to see its last words; compare its version with \
                the adapter's driver, and report it to whoever made it; a slow machine may want --time-limit";
     let short = late.and_then(|limits| short_limit(limits.each));
+    // No library sends it: the kernel does, where memory or CPU time has run out, or somebody else.
+    let killed = observed.contains("(SIGKILL)").then_some(
+        "look for the limit that was reached (memory of the container, ulimit -t) in dmesg on the host; otherwise ",
+    );
     Trouble {
         observed,
         required: "an answer, from a process that goes on".to_owned(),
         why: "the library or its provider crashed or hung in this step; it would take a program with it"
             .to_owned(),
-        fix: format!("{}{fix}", short.unwrap_or_default()),
+        fix: format!("{}{}{fix}", short.unwrap_or_default(), killed.unwrap_or_default()),
         who: Who::Image,
     }
 }

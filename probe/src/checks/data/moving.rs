@@ -105,10 +105,14 @@ pub(super) fn corrupted(observed: String) -> Answers {
 pub(super) fn put_failed(error: &PutError, wait: u64) -> Answers {
     let (why, fix, who) = match error {
         PutError::Completion { status, .. } => {
+            let page = match status {
+                CompletionStatus::Unknown(code) => {
+                    format!("look for {code} in a newer efa_io_defs.h (enum efa_io_comp_status)")
+                }
+                known => format!("gda-probe explain STATUS-{} says what brings it about", known.code()),
+            };
             let fix = format!(
-                "gda-probe explain STATUS-{} says what brings it about; on EC2, check that the security \
-                 group lets all traffic within itself pass, outbound too",
-                status.code()
+                "{page}; on EC2, check that the security group lets all traffic within itself pass, outbound too"
             );
             ("the adapter refused the request, or its target did", fix, Who::Host)
         }
