@@ -164,6 +164,18 @@ probe_verbs() {
   moves put-verbs --via verbs
 }
 
+# Without any privilege, where this is run as root and the files can be reached without it.
+unprivileged() {
+  local nobody=(setpriv --reuid=65534 --regid=65534 --clear-groups --inh-caps=-all --bounding-set=-all)
+  chmod 755 "$SCRATCH"
+  if [[ $(id -u) -ne 0 ]] || ! have setpriv || ! "${nobody[@]}" test -x "$PROBE" -a -x "$SID/root" 2>/dev/null; then
+    return
+  fi
+  TMPDIR=/tmp run unprivileged 60 "${nobody[@]}" "$SOFTEFA" run -- \
+    "$SCRATCH/sid" "$PROBE" put --via verbs --executor host --count 1000
+  wants unprivileged '^Put: 1000 of 1000 .*: verified'
+}
+
 # The probe through a libfabric that has the operations.
 probe_given() {
   local -x GIVEN
@@ -237,6 +249,7 @@ main() {
   pingpong datagram -e dgram -I 20
   probe
   probe_verbs
+  unprivileged
   library_test verbs_adapter 60
   compared 64
   compared 128
