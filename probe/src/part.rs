@@ -26,6 +26,8 @@ pub(crate) enum Part {
     Verbs,
     /// The CUDA driver.
     Cuda,
+    /// Opening the adapters' nodes.
+    Nodes,
 }
 
 /// What the child is to do.
@@ -33,6 +35,8 @@ pub(crate) enum Part {
 pub(crate) struct Request {
     /// Which checks.
     pub(crate) part: Part,
+    /// Where the machine's files lie.
+    pub(crate) root: PathBuf,
     /// Whether the software adapter stands in.
     pub(crate) soft: bool,
     /// Whether GPUs are left out.

@@ -7,6 +7,9 @@ pub(crate) mod loader;
 pub(crate) mod topology;
 
 use std::ffi::OsString;
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use crate::cli::{Common, GpuChoice};
@@ -38,6 +41,16 @@ impl System {
         }
     }
 
+    /// The machine below `root`, for the part that opens its adapters' nodes.
+    pub(crate) fn of(root: PathBuf, device: Option<String>) -> Self {
+        Self { root, soft: false, device, gpu: None, provider: None }
+    }
+
+    /// Where the machine lies.
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
     /// The machine below `root`, for tests.
     #[cfg(test)]
     pub(crate) fn below(root: &Path, soft: bool) -> Self {
@@ -52,7 +65,7 @@ impl System {
 
     /// The text of a file, without white space around it. None where it cannot be read.
     pub(crate) fn read(&self, path: impl AsRef<Path>) -> Option<String> {
-        let bytes = std::fs::read(self.path(path)).ok()?;
+        let bytes = read_file(&self.path(path), MOST_TEXT)?;
         Some(String::from_utf8_lossy(&bytes).trim().to_owned())
     }
 
@@ -97,6 +110,19 @@ impl System {
         };
         self.list(base).into_iter().filter(is_gpu).collect()
     }
+}
+
+/// More than any file of sysfs, procfs or a loader's configuration holds.
+const MOST_TEXT: u64 = 1 << 20;
+
+/// The first `most` bytes of a file; None where it is none, or a pipe or a device, which may never end.
+fn read_file(path: &Path, most: u64) -> Option<Vec<u8>> {
+    // A pipe without a writer opens at once.
+    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
+    let mut bytes = Vec::new();
+    let read =
+        file.metadata().is_ok_and(|found| found.is_file()) && file.take(most).read_to_end(&mut bytes).is_ok();
+    read.then_some(bytes)
 }
 
 /// A dotted version's leading numbers: "2.13.0g" is [2, 13, 0]; empty where there is none.

@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 
 use support::{Machine, check, document, output, probe, state};
@@ -301,4 +302,51 @@ fn directories_of_ld_so_conf_are_searched() {
 #[test]
 fn no_libefa_fails() {
     assert_eq!(state(&Machine::new("no-libefa").check(&[]), "LIB-005"), "fail");
+}
+
+#[test]
+fn a_libfabrics_release_is_read_from_its_file() {
+    let machine = Machine::new("release");
+    machine.file("/usr/lib/libfabric.so.1", "x\0FABRIC_1.6\x002.1.0\0y");
+    let document = machine.check(&[]);
+    let observed = check(&document, "LIB-004")["observed"].as_str().unwrap();
+    assert!(observed.contains("libfabric 2.1.0"), "{observed}");
+}
+
+#[test]
+fn files_that_never_end_are_passed_over() {
+    let machine = Machine::new("endless");
+    machine.adapter(4).directory("/usr/lib").link("/usr/lib/libfabric.so.1", "/dev/zero");
+    let pipe = machine.path().join("etc");
+    std::fs::create_dir(&pipe).unwrap();
+    let made = std::process::Command::new("mkfifo").arg(pipe.join("ld.so.conf")).status().unwrap();
+    assert!(made.success());
+    assert_eq!(state(&machine.check(&[]), "LIB-004"), "pass");
+}
+
+/// `F_SETSIG` of `asm-generic/fcntl.h`: which signal tells of a broken lease.
+const F_SETSIG: libc::c_int = 10;
+
+#[test]
+fn a_node_that_keeps_whoever_opens_it_is_a_failure_and_the_rest_goes_on() {
+    let machine = Machine::new("stuck");
+    machine.adapter(4);
+    let node =
+        std::fs::File::options().read(true).write(true).open(machine.path().join("dev/infiniband/uverbs4"));
+    let node = node.unwrap();
+    // A lease keeps others' open waiting, for 45 s where nothing is set; the holder is told by a signal.
+    // SAFETY: commands of a descriptor that is open; SIGURG is ignored unless somebody asks for it.
+    let leased = unsafe {
+        libc::fcntl(node.as_raw_fd(), F_SETSIG, libc::SIGURG);
+        libc::fcntl(node.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK)
+    };
+    if leased != 0 {
+        println!("SKIPPED a_node_that_keeps_whoever_opens_it: this file system gives no leases");
+        return;
+    }
+    let document = machine.check(&["--time-limit", "1000"]);
+    let opens = check(&document, "DEV-006");
+    assert_eq!(opens["state"], "fail", "{opens:#}");
+    assert!(opens["observed"].as_str().unwrap().contains("no answer within 1000 ms"), "{opens:#}");
+    assert_eq!((&opens["who"], state(&document, "DEV-007")), (&"host".into(), "pass"));
 }

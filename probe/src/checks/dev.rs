@@ -11,6 +11,9 @@ use crate::system::{System, version_numbers};
 /// The first release of the kernel driver that takes completion queues in external memory.
 const EXTERNAL_CQ_DRIVER: [u32; 2] = [2, 17];
 
+/// The check that opens device files, in a child: a driver that is stuck keeps whoever opens one.
+pub(crate) const OPENS: &str = "DEV-006";
+
 /// The checks of this category.
 pub(crate) static CHECKS: &[Unit<System>] = &[
     unit("DEV-001", "An EFA adapter is on the PCI bus", Kind::Declared, &[], pci),
@@ -18,9 +21,14 @@ pub(crate) static CHECKS: &[Unit<System>] = &[
     unit("DEV-003", "The driver made an RDMA device of the adapter", Kind::Declared, &["DEV-001"], bound),
     unit("DEV-004", "The adapter's port is active", Kind::Declared, &["DEV-003"], port),
     unit("DEV-005", "The adapter's node is in /dev/infiniband", Kind::Declared, &["DEV-003"], node),
-    unit("DEV-006", "The adapter's node can be opened", Kind::Proven, &["DEV-005"], opens),
+    unit(OPENS, "The adapter's node can be opened", Kind::Proven, &["DEV-005"], opens),
     unit("DEV-007", "All adapters' nodes are visible", Kind::Declared, &["DEV-003"], partly),
 ];
+
+/// What a child does of them.
+pub(crate) fn opening() -> impl Iterator<Item = &'static Unit<System>> {
+    CHECKS.iter().filter(|unit| unit.check.code == OPENS)
+}
 
 const fn unit(
     code: &'static str,

@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::check::{Answers, Check, Nature, Outcome, Trouble, Unit};
 use crate::report::{Kind, Who};
 use crate::system::System;
-use crate::system::loader::{Copy, INSTALLER};
+use crate::system::loader::{Copy, INSTALLER, LIBFABRIC};
 
 /// What the checks of this category look at.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub(crate) static OF_LIBFABRIC: &[Unit<Libraries>] = &[
 /// The checks of libefa's copies.
 pub(crate) static OF_LIBEFA: &[Unit<Libraries>] = &[
     unit("LIB-005", "libefa can hand out queues", Nature::Hardware, &[], libefa),
-    unit("LIB-006", "One libefa is on the loader's path", Nature::Hardware, &["LIB-005"], one_libefa),
+    unit("LIB-006", "One libefa is on the loader's path", Nature::Hardware, &[], one_libefa),
 ];
 
 const fn unit(
@@ -70,19 +70,22 @@ fn meant(libraries: &mut Libraries) -> Answers {
 }
 
 fn list(copies: &[Copy]) -> String {
-    let words = |copy: &Copy| format!("{} ({})", copy.path, copy.file_name());
+    let words = |copy: &Copy| {
+        let release = copy.release.as_deref().map(|release| format!("libfabric {release}, "));
+        format!("{} ({}{})", copy.path, release.unwrap_or_default(), copy.file_name())
+    };
     copies.iter().map(words).collect::<Vec<_>>().join(", ")
 }
 
-/// Whether copies are of one release, by the versions that they define and by their files' names.
+/// Whether copies are of one release, by the versions that they define, by their files' names, and by
+/// what they name themselves.
 fn agree(copies: &[Copy]) -> bool {
-    copies
-        .windows(2)
-        .all(|two| two[0].versions == two[1].versions && two[0].file_name() == two[1].file_name())
+    let said = |copy: &Copy| (copy.versions.clone(), copy.file_name(), copy.release.clone());
+    copies.windows(2).all(|two| said(&two[0]) == said(&two[1]))
 }
 
 fn one_libfabric(libraries: &mut Libraries) -> Answers {
-    let copies = libraries.system.copies("libfabric.so.1");
+    let copies = libraries.system.copies(LIBFABRIC);
     if copies.is_empty() {
         return Outcome::unknown("no libfabric.so.1 in the places where a loader looks").into();
     }
@@ -140,6 +143,9 @@ fn libefa(libraries: &mut Libraries) -> Answers {
 
 fn one_libefa(libraries: &mut Libraries) -> Answers {
     let copies = libraries.system.copies("libefa.so.1");
+    if copies.is_empty() {
+        return Outcome::unknown("no libefa.so.1 in the places where a loader looks").into();
+    }
     if agree(&copies) {
         return Outcome::pass(list(&copies)).into();
     }

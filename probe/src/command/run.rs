@@ -93,6 +93,7 @@ impl Run {
         };
         let request = Request {
             part,
+            root: self.system.root().to_owned(),
             soft: self.system.soft,
             no_gpu: self.runner.policy.no_gpu,
             provider,

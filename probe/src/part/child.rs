@@ -10,8 +10,9 @@ use nix::sys::signal::{SigSet, Signal};
 use super::{Event, Part, Request};
 use crate::check::{Policy, Runner, Unit};
 use crate::checks::cuda::{self, Cuda};
-use crate::checks::{fabric, verbs};
+use crate::checks::{dev, fabric, verbs};
 use crate::report::bench::Figure;
+use crate::system::System;
 
 /// Why a child could not do its work.
 #[derive(Debug, thiserror::Error)]
@@ -124,6 +125,10 @@ pub(crate) fn run() -> Result<(), ChildError> {
         Part::Fabric => fabric::run(&mut stream, request),
         Part::Verbs => verbs::run(&mut stream, request),
         Part::Cuda => run_cuda(&mut stream, &request),
+        Part::Nodes => {
+            let mut system = System::of(request.root, request.device);
+            dev::opening().for_each(|unit| stream.run(unit, None, &mut system));
+        }
     }
     stream.send(&Event::End);
     // SAFETY: ends the process at once; no state of it is needed any more.

@@ -83,7 +83,7 @@ pub(crate) fn run(
             runner.record(
                 check,
                 subject.clone(),
-                Outcome::Fail(did_not_survive(observed, late.then_some(limits))),
+                Outcome::Fail(did_not_survive(request.part, observed, late.then_some(limits))),
             );
         }
         skip_rest(runner, &request, &code, subject.as_deref(), &gathered);
@@ -107,7 +107,17 @@ fn subjects(request: &Request, gathered: &Gathered) -> Vec<String> {
 }
 
 /// `late` holds the limits where time ran out.
-fn did_not_survive(observed: String, late: Option<Limits>) -> Trouble {
+fn did_not_survive(part: Part, observed: String, late: Option<Limits>) -> Trouble {
+    if part == Part::Nodes {
+        return Trouble {
+            observed,
+            required: "a node that opens, or says why not".to_owned(),
+            why: "whatever opens this device hangs with it, libfabric too".to_owned(),
+            fix: "look for efa in dmesg on the host; load the driver again, or start the host again"
+                .to_owned(),
+            who: Who::Host,
+        };
+    }
     let fix = "set FI_LOG_LEVEL=warn and run again with -v to see its last words; compare its version with \
                the adapter's driver, and report it to whoever made it; a slow machine may want --time-limit";
     let short = late.and_then(|limits| short_limit(limits.each));
@@ -136,6 +146,7 @@ fn first_code(part: Part) -> &'static str {
         Part::Fabric => checks::fabric::start::CHECKS[0].check.code,
         Part::Verbs => checks::verbs::start::CHECKS[0].check.code,
         Part::Cuda => checks::cuda::CHECKS[0].check.code,
+        Part::Nodes => checks::dev::OPENS,
     }
 }
 
@@ -160,6 +171,7 @@ fn plan(request: &Request) -> (Vec<&'static Check>, Vec<&'static Check>) {
             checks::cuda::CHECKS.iter().map(|unit| &unit.check).collect(),
             checks::cuda::GPU_CHECKS.iter().map(|unit| &unit.check).collect(),
         ),
+        Part::Nodes => (checks::dev::opening().map(|unit| &unit.check).collect(), Vec::new()),
     }
 }
 

@@ -8,6 +8,28 @@ const SECTION_HEADER: usize = 64;
 /// More version definitions than any library has; bounds a walk over a damaged file.
 const MOST_DEFINITIONS: usize = 4096;
 
+/// The release that a libfabric names itself by (PACKAGE_VERSION, as `fi_tostr` prints it): the one
+/// string of its file that is a version and nothing else. None where there is none, or several.
+pub(crate) fn package_version(file: &[u8]) -> Option<String> {
+    let is_version = |text: &&[u8]| {
+        let mut parts = text.split(|byte| *byte == b'.');
+        let major = parts.next().is_some_and(|part| matches!(part, b"1" | b"2" | b"3"));
+        let digit = |part: &&[u8]| part.first().is_some_and(u8::is_ascii_digit);
+        let (minor, patch) = (parts.next(), parts.next());
+        let whole = text.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'.');
+        major
+            && minor.is_some_and(|part| digit(&part))
+            && patch.is_some_and(|part| digit(&part))
+            && parts.next().is_none()
+            && whole
+    };
+    // Nothing longer is a version, and most of a file is one string.
+    let strings = file.split(|byte| *byte == 0).filter(|text| (5..16).contains(&text.len()));
+    let mut found = strings.filter(is_version);
+    let first = found.next()?;
+    found.all(|other| other == first).then(|| String::from_utf8_lossy(first).into_owned())
+}
+
 /// The names of the versions that `file` defines, such as `EFA_1.4`; None where it is not a
 /// 64-bit little-endian ELF file or is damaged.
 pub(crate) fn defined_versions(file: &[u8]) -> Option<Vec<String>> {
@@ -71,7 +93,7 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::defined_versions;
+    use super::{defined_versions, package_version};
 
     #[test]
     fn libc_defines_the_versions_that_it_is_known_for() {
@@ -81,6 +103,15 @@ mod tests {
             .find_map(|line| line.find("/").map(|at| &line[at..]).filter(|p| p.contains("libc.so")));
         let versions = defined_versions(&std::fs::read(libc.unwrap()).unwrap()).unwrap();
         assert!(versions.iter().any(|version| version == "GLIBC_2.17"), "{versions:?}");
+    }
+
+    #[test]
+    fn a_release_is_the_one_version_among_a_files_strings() {
+        let named = |file: &[u8]| package_version(file);
+        assert_eq!(named(b"\x7fELF\0FABRIC_1.6\x001.17.0\0fi_tostr\0").as_deref(), Some("1.17.0"));
+        assert_eq!(named(b"\x002.7.0a1\0x\x002.7.0a1\0").as_deref(), Some("2.7.0a1"));
+        assert_eq!(named(b"\x001.17.0\x002.1.0\0"), None, "two");
+        assert_eq!(named(b"\x001.17\x001.2.3.4\x009.0.1\x001..2\0"), None, "none is of that shape");
     }
 
     #[test]

@@ -8,6 +8,11 @@ use super::{System, elf};
 /// Where the EFA installer puts libfabric and rdma-core.
 pub(crate) const INSTALLER: [&str; 2] = ["/opt/amazon/efa/lib", "/opt/amazon/efa/lib64"];
 
+/// libfabric's name on the loader's path.
+pub(crate) const LIBFABRIC: &str = "libfabric.so.1";
+
+/// More than a library of either name has.
+const MOST_BYTES: u64 = 256 << 20;
 /// Includes of `ld.so.conf` nest no deeper than this.
 const DEEPEST_INCLUDE: usize = 8;
 
@@ -20,6 +25,8 @@ pub(crate) struct Copy {
     pub(crate) file: PathBuf,
     /// The versions that it defines; empty where it cannot be read.
     pub(crate) versions: Vec<String>,
+    /// The release that it names itself by; a libfabric does.
+    pub(crate) release: Option<String>,
 }
 
 impl Copy {
@@ -45,9 +52,10 @@ impl System {
             if found.iter().any(|copy| copy.file == file) {
                 continue;
             }
-            let versions = std::fs::read(&file).ok().and_then(|bytes| elf::defined_versions(&bytes));
-            let path = path.display().to_string();
-            found.push(Copy { path, file, versions: versions.unwrap_or_default() });
+            let bytes = super::read_file(&file, MOST_BYTES).unwrap_or_default();
+            let versions = elf::defined_versions(&bytes).unwrap_or_default();
+            let release = if soname == LIBFABRIC { elf::package_version(&bytes) } else { None };
+            found.push(Copy { path: path.display().to_string(), file, versions, release });
         }
         found
     }
