@@ -59,7 +59,7 @@ build() {
   say "building"
   (cd "$ROOT" && cargo build -q -p softefa-uverbs -p softefa-preload -p gda-probe) || die "the build failed"
   # The library's own tests of its verbs layer; cargo names their files.
-  (cd "$ROOT" && cargo test --no-run -p efa-gda --test verbs_adapter --test verbs_cycles) \
+  (cd "$ROOT" && cargo test --no-run -p efa-gda --test verbs_adapter --test verbs_cycles --test verbs_captured) \
     >"$SCRATCH/tests" 2>&1 || { cat "$SCRATCH/tests" >&2; die "the tests of the verbs layer do not build"; }
   SOFTEFA=${CARGO_TARGET_DIR:-$ROOT/target}/debug/softefa
   PROBE=${SOFTEFA%/*}/gda-probe
@@ -122,11 +122,18 @@ PROGRAM
   wants killed 'writer: after .*: .* (device status [1-9]'
 }
 
-# library_test NAME SECONDS: a test file of efa-gda, over rdma-core.
-library_test() {
+# test_file NAME: of efa-gda, as it was built.
+test_file() {
   local file
   file=$(sed -n "s|.*Executable tests/$1\.rs (\(.*\))\$|\1|p" "$SCRATCH/tests")
   [[ $file == /* ]] || file=$ROOT/$file
+  echo "$file"
+}
+
+# library_test NAME SECONDS: a test file of efa-gda, over rdma-core.
+library_test() {
+  local file
+  file=$(test_file "$1")
   EFA_GDA_VERBS_ADAPTER=any softefa "$1" "$2" "$SCRATCH/sid" "$file"
   wants "$1" '^test result: ok. [1-9]'
   if grep -q '^skipped' "$SCRATCH/$1.log"; then
@@ -155,6 +162,18 @@ probe_verbs() {
     wants gda-probe-verbs "pass  $code "
   done
   moves put-verbs --via verbs
+}
+
+# Without any privilege, where this is run as root and the files can be reached without it.
+unprivileged() {
+  local nobody=(setpriv --reuid=65534 --regid=65534 --clear-groups --inh-caps=-all --bounding-set=-all)
+  chmod 755 "$SCRATCH"
+  if [[ $(id -u) -ne 0 ]] || ! have setpriv || ! "${nobody[@]}" test -x "$PROBE" -a -x "$SID/root" 2>/dev/null; then
+    return
+  fi
+  TMPDIR=/tmp run unprivileged 60 "${nobody[@]}" "$SOFTEFA" run -- \
+    "$SCRATCH/sid" "$PROBE" put --via verbs --executor host --count 1000
+  wants unprivileged '^Put: 1000 of 1000 .*: verified'
 }
 
 # The probe through a libfabric that has the operations.
@@ -187,6 +206,10 @@ compared() {
     "$SCRATCH/sid" "$SCRATCH/verbs_requests" random "$entry" 5000 "$entry" "$SCRATCH/requests.$entry"
   run "compare-$entry" 30 "$SOFTEFA" compare "$SCRATCH/capture.$entry" "$SCRATCH/requests.$entry"
   sed 's/^/        /' "$SCRATCH/compare-$entry.log"
+  # The same with what the device library writes.
+  EFA_GDA_CAPTURE=$SCRATCH/capture.$entry EFA_GDA_REQUESTS=$SCRATCH/requests.$entry \
+    run "compare-device-code-$entry" 30 "$(test_file verbs_captured)" --nocapture
+  wants "compare-device-code-$entry" '^test result: ok. 1 passed'
 }
 
 main() {
@@ -226,6 +249,7 @@ main() {
   pingpong datagram -e dgram -I 20
   probe
   probe_verbs
+  unprivileged
   library_test verbs_adapter 60
   compared 64
   compared 128
