@@ -3,10 +3,12 @@
  * How long from a doorbell to its completion, as a GPU sees it: one warp posts and rings.
  * For efa-gda/benches/rungs.rs; not for applications.
  *
- * A look at the completion queue crosses PCIe and takes longer than the ways to ring
- * differ, so one looker would tell multiples of a look. The block's other warps therefore
- * watch the last completion too, one thread of each, as fast as they can and out of step;
- * the first that sees it stops the clock, which all warps of a block share.
+ * Looks at the completion queue cross PCIe one after another, about one in half a
+ * microsecond however many threads look, which is more than the ways to ring differ. So
+ * another warp looks all the time, from before the doorbell on, and the doorbell comes
+ * after a delay that is spread, post by post, over several looks: what a sample is late
+ * by the time to the next look is then spread evenly, on every rung alike, and shifts
+ * medians alike. The clock is one that all warps of a block share.
  */
 #include "efa_gda/post.h"
 
@@ -20,25 +22,26 @@ struct rungs_args {
   uint32_t posts, per_post;
   /* `posts` words: cycles from doorbell to completion. */
   uint64_t *samples;
-  /* Of the whole run: cycles, nanoseconds, cycles of one watcher's look, a status. */
+  /* Of the whole run: cycles, nanoseconds, cycles of a look, a status. */
   uint64_t *whole;
 };
 
-/* Launch one block of two warps or more; the block owns the queue. */
+/* Launch one block of two warps, of which the first posts; the block owns the queue. */
 EFA_GDA_KERNEL rungs_kernel(rungs_args a) {
   using namespace efa_gda;
   constexpr uint64_t kBoundCycles = 4ull * 1000 * 1000 * 1000;
+  /* 256 delays of up to 4 us: more than a look, and no multiple of it. */
+  constexpr uint32_t kStep = 31;
   __shared__ unsigned long long seen_at;
-  __shared__ uint32_t status, looks;
-  bool posts = threadIdx.x < 32, watches = !posts && threadIdx.x % 32 == 0;
+  __shared__ uint32_t status;
+  bool posts = threadIdx.x < 32, watches = threadIdx.x == 32;
   bool leads = threadIdx.x == 0;
   Sender<Sharing::Warp> sender(a.queue);
   if (leads) {
     status = sender.status();
-    looks = 0;
   }
   uint32_t index = load_relaxed(&a.queue->completion.consumed);
-  uint64_t cycles = clock64(), ns = clock_ns(), watched = 0, rung = 0;
+  uint64_t cycles = clock64(), ns = clock_ns(), watched = 0, looks = 0, rung = 0;
   efa_gda_status posted = EFA_GDA_OK;
   for (uint32_t post = 0; post < a.posts; post++) {
     index += a.per_post;
@@ -46,6 +49,10 @@ EFA_GDA_KERNEL rungs_kernel(rungs_args a) {
     __syncthreads();
     if (status != EFA_GDA_OK) break;
     if (posts) {
+      /* An odd multiplier visits every delay. */
+      uint64_t begin = clock64(), delay = (uint64_t)kStep * (post * 167 % 256);
+      while (clock64() - begin < delay) {
+      }
       posted = sender.post(a.per_post, [&](uint32_t i) {
         return write_entry(a.peer, Memory{a.local + 64 * i, a.lkey, 64}, a.remote + 64 * i, a.rkey);
       });
@@ -58,11 +65,9 @@ EFA_GDA_KERNEL rungs_kernel(rungs_args a) {
         now = clock64();
         n++;
       }
-      atomicMin(&seen_at, (unsigned long long)clock64());
-      if (post == a.posts - 1 && threadIdx.x == 32) {
-        watched = now - begin;
-        looks = n;
-      }
+      seen_at = (unsigned long long)clock64();
+      watched += now - begin;
+      looks += n;
     }
     __syncthreads();
     if (posts) {
@@ -77,7 +82,7 @@ EFA_GDA_KERNEL rungs_kernel(rungs_args a) {
   ns = clock_ns() - ns;
   if (posts) sender.close();
   __syncthreads();
-  if (threadIdx.x == 32) a.whole[2] = looks == 0 ? 0 : watched / looks;
+  if (watches) a.whole[2] = looks == 0 ? 0 : watched / looks;
   if (!leads) return;
   a.whole[0] = cycles;
   a.whole[1] = ns;
