@@ -92,6 +92,11 @@ int softefa_preset_counter(uint64_t counter);
 /* While held (not 0), requests are fetched and checked, and wait. */
 void softefa_hold(int held);
 /*
+ * Ends the threads of all adapters made so far: what is posted stays unanswered, as
+ * on an adapter that died. Objects are closed as usual.
+ */
+void softefa_stop(void);
+/*
  * How many completions a client that polls the memory itself has consumed of an
  * open completion queue; from the first call on its overruns are found.
  */

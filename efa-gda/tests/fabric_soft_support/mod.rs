@@ -95,12 +95,29 @@ impl Adapter {
         }
     }
 
+    /// What all adapters did.
+    pub(crate) fn statistics(&self) -> softefa::libfabric::capi::SoftefaStatistics {
+        type Read = unsafe extern "C" fn(*mut softefa::libfabric::capi::SoftefaStatistics) -> c_int;
+        let mut statistics = Default::default();
+        // SAFETY: signature of softefa.h, and a place for the answer.
+        assert_eq!(unsafe { self.function::<Read>(c"softefa_statistics")(&mut statistics) }, 0);
+        statistics
+    }
+
     /// While held, requests are fetched and checked, and wait.
     pub(crate) fn hold(&self, held: bool) {
         // SAFETY: signature of softefa.h.
         let hold: unsafe extern "C" fn(c_int) = unsafe { self.function(c"softefa_hold") };
         // SAFETY: may be called at any time.
         unsafe { hold(held.into()) }
+    }
+
+    /// Ends the adapters' threads for good.
+    pub(crate) fn stop(&self) {
+        // SAFETY: signature of softefa.h.
+        let stop: unsafe extern "C" fn() = unsafe { self.function(c"softefa_stop") };
+        // SAFETY: may be called at any time.
+        unsafe { stop() }
     }
 }
 

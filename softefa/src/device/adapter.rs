@@ -381,6 +381,13 @@ impl Adapter {
         self.shared.wake();
     }
 
+    /// Ends the engine's thread for good, as an adapter that died: what is posted stays unanswered, and
+    /// objects can still be destroyed. For tests of those who wait.
+    pub fn stop(&self) {
+        self.shared.stop.store(true, Ordering::Release);
+        self.shared.wake();
+    }
+
     /// What it did so far.
     pub fn statistics(&self) -> Statistics {
         self.shared.statistics()

@@ -283,6 +283,16 @@ pub extern "C" fn softefa_hold(held: c_int) {
     });
 }
 
+/// Ends the engines of all adapters made so far: they answer nothing any more, and are destroyed as
+/// usual.
+#[unsafe(no_mangle)]
+pub extern "C" fn softefa_stop() {
+    ffi::entry(|| {
+        adapters::made().iter().for_each(|adapter| adapter.stop());
+        Ok(())
+    });
+}
+
 /// Tells how many completions a client that polls memory itself has consumed, so that overruns of
 /// that queue are found. 0, or a negative error.
 ///
