@@ -170,6 +170,13 @@ impl Access {
     }
 }
 
+impl Access {
+    /// libfabric's bits; none where one of them is not a right to memory, or there are none.
+    pub const fn from_bits(bits: u64) -> Option<Self> {
+        if bits == 0 || bits & !Self::ALL.0 != 0 { None } else { Some(Self(bits)) }
+    }
+}
+
 impl BitOr for Access {
     type Output = Self;
 
@@ -340,6 +347,11 @@ impl MemoryRegion {
             Ok(inner) => inner.object.close(),
             Err(_) => Err(Error::Busy { what: "memory region", holders: holders.max(1) }),
         }
+    }
+
+    /// Whether others hold a handle of it.
+    pub(crate) fn is_shared(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
     }
 
     /// Its first byte; an address of a GPU's where [`Self::device`] says so.

@@ -37,6 +37,7 @@ const HEADERS: &[(&str, &str)] = &[
     header!("sq.h"),
     header!("turn.h"),
     header!("wqe.h"),
+    ("efa_gda/post.h", include_str!("../../../kernels/include/efa_gda/post.h")),
     ("efa_gda/put.h", include_str!("../../../kernels/include/efa_gda/put.h")),
 ];
 
@@ -81,7 +82,7 @@ pub(crate) fn kernels_of(source: Source, major: i32, minor: i32) -> Result<Kerne
     {
         return Ok(Kernels { cubin, architecture, cached: true });
     }
-    let cubin = compile(source, &architecture)?;
+    let cubin = compile_source(source.0, source.1, &architecture)?;
     if let Some(file) = kept {
         keep(&file, &cubin);
     }
@@ -136,7 +137,17 @@ impl Drop for Program {
     }
 }
 
-fn compile(Source(name, source): Source, architecture: &str) -> Result<Vec<u8>> {
+/// Compiles a kernel of the caller's for `architecture` (`sm_90`): CUDA C++17 that includes the device
+/// library as `"efa_gda/post.h"` and its kin, without a checkout. `name` stands in the compiler's
+/// messages.
+///
+/// # Errors
+/// As [`kernels`].
+pub fn compile_source(name: &str, source: &str, architecture: &str) -> Result<Vec<u8>> {
+    // SAFETY: as in `kernels`.
+    if !unsafe { nvrtc::is_culib_present() } {
+        return Err(Error::NoCompiler);
+    }
     let failed = |log: String| Error::Compile { architecture: architecture.to_owned(), log };
     let text = |text: &str| CString::new(text).map_err(|_| failed("a source holds a zero byte".into()));
     let (source, name) = (text(source)?, text(name)?);
@@ -217,7 +228,7 @@ mod tests {
                 (PUT, ["efa_gda_put_kernel", "__nvshmem_efa_test_put_kernel"]),
                 (BENCH, ["efa_gda_bench_rate_kernel", "efa_gda_bench_latency_kernel"]),
             ] {
-                let cubin = compile(source, architecture).unwrap();
+                let cubin = compile_source(source.0, source.1, architecture).unwrap();
                 let has = |name: &str| cubin.windows(name.len()).any(|bytes| bytes == name.as_bytes());
                 assert!(kernels.into_iter().all(has), "{architecture}: {kernels:?}");
             }

@@ -50,6 +50,14 @@ pub enum Error {
     /// The GPU sees parts of a ring at places that do not follow each other.
     #[error("the GPU maps {start:#x} to {end:#x} in pieces; a ring must be one range for it", start = .0.start, end = .0.end)]
     Scattered(Range<usize>),
+    /// The GPU did not answer in time.
+    #[error("{operation} did not end within {limit:?}; see dmesg for the GPU's driver, and nvidia-smi")]
+    Unanswered {
+        /// The call.
+        operation: &'static str,
+        /// The bound.
+        limit: std::time::Duration,
+    },
     /// A byte range does not lie in memory of the GPU.
     #[error("{length} bytes at offset {offset} do not lie in GPU memory of {memory} bytes")]
     OutOfBounds {

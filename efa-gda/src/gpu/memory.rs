@@ -3,8 +3,9 @@
 
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, DriverError, result, sys};
 
@@ -16,7 +17,8 @@ use super::error::{Error, Result};
 pub(crate) struct InGpu<T> {
     bytes: CudaSlice<u8>,
     address: u64,
-    _of: std::marker::PhantomData<T>,
+    /// The bytes are the GPU's, so that no thread owns the `T`.
+    _of: std::marker::PhantomData<fn() -> T>,
 }
 
 impl<T: Copy> InGpu<T> {
@@ -96,6 +98,84 @@ impl Drop for SharedWord {
         });
         if let Err(error) = done {
             tracing::warn!(%error, "a word shared with the GPU could not be freed");
+        }
+    }
+}
+
+/// Copies out of a GPU's memory beside kernels that run: on a stream of its own, into memory that was
+/// pinned before, with a bound. Making either may wait for kernels, so they are made early.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    stream: Arc<CudaStream>,
+    length: usize,
+    /// None once a copy did not end: it may still write there.
+    pinned: Mutex<Option<Pinned>>,
+}
+
+#[derive(Debug)]
+struct Pinned(NonNull<u8>);
+
+// SAFETY: memory that the watch alone uses, under its lock.
+unsafe impl Send for Pinned {}
+
+impl Watch {
+    const LIMIT: Duration = Duration::from_secs(1);
+
+    /// For copies of at most `length` bytes.
+    pub(crate) fn new(context: &Arc<CudaContext>, length: usize) -> Result<Self> {
+        let stream = context.new_stream().map_err(in_call("cuStreamCreate"))?;
+        // SAFETY: `new_stream` left a context current; freed once, by the drop.
+        let memory = unsafe { result::malloc_host(length, sys::CU_MEMHOSTALLOC_PORTABLE) };
+        let memory = memory.map_err(in_call("cuMemHostAlloc"))?.cast::<u8>();
+        let pinned = Pinned(NonNull::new(memory).expect("cuMemHostAlloc succeeded"));
+        Ok(Self { stream, length, pinned: Mutex::new(Some(pinned)) })
+    }
+
+    /// The `length` bytes at `address`.
+    ///
+    /// # Safety
+    /// They are memory of this context's GPU.
+    pub(crate) unsafe fn look(&self, address: u64, length: usize) -> Result<Vec<u8>> {
+        assert!(length <= self.length);
+        let late = Error::Unanswered { operation: "a copy out of the GPU", limit: Self::LIMIT };
+        let mut held = self.pinned.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(Pinned(place)) = held.as_ref().map(|pinned| Pinned(pinned.0)) else { return Err(late) };
+        self.stream.context().bind_to_thread().map_err(in_call("cuCtxSetCurrent"))?;
+        let stream = self.stream.cu_stream();
+        // SAFETY: the place holds as many bytes, and nobody else uses it while the lock is held; the
+        // caller vouches for the GPU's side.
+        unsafe { sys::cuMemcpyDtoHAsync_v2(place.as_ptr().cast(), address, length, stream) }
+            .result()
+            .map_err(in_call("cuMemcpyDtoHAsync"))?;
+        let begun = Instant::now();
+        loop {
+            // SAFETY: an open stream.
+            match unsafe { sys::cuStreamQuery(stream) } {
+                sys::CUresult::CUDA_ERROR_NOT_READY if begun.elapsed() < Self::LIMIT => {
+                    std::thread::yield_now()
+                }
+                sys::CUresult::CUDA_ERROR_NOT_READY => {
+                    *held = None;
+                    return Err(late);
+                }
+                answer => break answer.result().map_err(in_call("cuStreamQuery"))?,
+            }
+        }
+        // SAFETY: the copy has ended, and wrote all of these bytes.
+        Ok(unsafe { std::slice::from_raw_parts(place.as_ptr(), length) }.to_vec())
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let held = self.pinned.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(Pinned(place)) = held else { return };
+        let done = self.stream.context().bind_to_thread().and_then(|()| {
+            // SAFETY: it came from cuMemHostAlloc, and every copy into it has ended.
+            unsafe { result::free_host(place.as_ptr().cast()) }
+        });
+        if let Err(error) = done {
+            tracing::warn!(%error, "pinned memory could not be freed");
         }
     }
 }

@@ -10,7 +10,7 @@ pub(crate) mod memory;
 mod pages;
 pub mod smaps;
 
-pub use compile::{Kernels, kernels};
+pub use compile::{Kernels, compile_source, kernels};
 pub(crate) use device::in_call;
 pub use device::{Gpu, HostRange};
 pub use error::{Error, Result};

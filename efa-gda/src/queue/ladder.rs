@@ -52,7 +52,7 @@ impl<B: Backing> MappedQueue<B> {
             0 => {}
             in_flight => return Err(DoorbellError::InUse(in_flight)),
         }
-        let before = self.snapshot();
+        let before = self.state();
         let mut device = self.direct();
         if rung == Rung::Direct {
             self.ring_directly();
@@ -87,7 +87,7 @@ impl<B: Backing> MappedQueue<B> {
 
     /// Where device code writes and rings on [`Rung::Direct`].
     fn direct(&self) -> efa_gda_sq {
-        let (sq, now) = (&self.exposure().sq, self.snapshot().sq);
+        let (sq, now) = (&self.exposure().sq, self.state().sq);
         efa_gda_sq {
             buffer: sq.buffer.as_ptr(),
             doorbell: sq.doorbell.as_ptr(),

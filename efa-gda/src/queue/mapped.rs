@@ -10,6 +10,7 @@ use efa_gda_sys::device::{
 };
 use efa_gda_wire::{LocalKey, Peer, ProcessingHints, QueuePairNumber};
 
+use super::GpuQueue;
 use super::backing::{Backing, Libfabric};
 use super::geometry::{Geometry, geometry};
 use crate::doorbell::{Alarm, Served};
@@ -89,6 +90,14 @@ pub enum CloseError<B: Backing = Libfabric> {
         queue: Box<MappedQueue<B>>,
         /// Requests rung and not completed.
         in_flight: u32,
+    },
+    /// Kernels may still use a queue that a GPU drives. The queue is handed back.
+    #[error("the queue is lent to {launches} launch(es); wait for them and drop what was lent")]
+    Lent {
+        /// The queue.
+        queue: Box<GpuQueue>,
+        /// Values of [`super::Lent`] that live.
+        launches: usize,
     },
     /// The endpoint could not be closed. What it refers to stays allocated.
     #[error(transparent)]
@@ -367,7 +376,7 @@ impl<B: Backing> MappedQueue<B> {
     }
 
     /// A copy of the struct: its geometry, and the engine's words one by one as they are.
-    pub(super) fn snapshot(&self) -> efa_gda_queue {
+    pub(crate) fn state(&self) -> efa_gda_queue {
         // SAFETY: as in `in_flight`; the copy may mix moments while device code runs.
         unsafe { self.shared.get().read_volatile() }
     }

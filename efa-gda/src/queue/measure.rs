@@ -298,7 +298,7 @@ fn checked<'a, B: Backing + 'a>(
     queues: impl ExactSizeIterator<Item = &'a MappedQueue<B>>,
 ) -> Result<(), PutError> {
     let Some(error) = words.status.iter().find_map(|status| outcome(*status).err()) else { return Ok(()) };
-    let states: Vec<_> = queues.map(|queue| (queue.snapshot(), queue.in_flight())).collect();
+    let states: Vec<_> = queues.map(|queue| (queue.state(), queue.in_flight())).collect();
     let told = states.iter().find(|(state, _)| state.error.reported != 0).or(states.first());
     let Some((state, in_flight)) = told else { return Ok(()) };
     let (posted, completed) = (state.turn.rung.into(), state.completion.completed.into());

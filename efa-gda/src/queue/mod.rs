@@ -22,6 +22,10 @@
 //! taken the same way, and need a posted receive only where
 //! [`Endpoint::writes_use_receives`](crate::fabric::Endpoint::writes_use_receives) says so.
 //!
+//! # When a job hangs
+//! [`MappedQueue::snapshot`] and [`GpuQueue::snapshot`] say where a queue stands, also while a kernel
+//! runs: cursors, who holds the turn, requests that nobody rang for, the last completions, errors.
+//!
 //! # When a wait runs out
 //! The adapter may still read and write the memory of requests that nobody waits for any more. The
 //! queue is then *poisoned*: it takes no more requests, and it keeps the memory regions of what is
@@ -38,13 +42,16 @@ pub mod measure;
 mod on_gpu;
 mod over_verbs;
 mod put;
+mod quiet;
 mod receive;
+mod snapshot;
 
 pub use backing::{Backing, Libfabric, Region};
 pub use geometry::{Geometry, geometry};
 pub use gpu_memory::Placement;
 pub use ladder::{DoorbellError, Refused};
 pub use mapped::{AbortFlag, CloseError, MappedQueue, QueueError, QueueLimits};
-pub use on_gpu::{GpuAbortFlag, GpuQueue, MapError, Registered};
+pub use on_gpu::{GpuAbortFlag, GpuQueue, Lent, MapError, Registered};
 pub use put::{Limit, Put, PutError, PutReport};
 pub use receive::{Arrival, PostedReceives, ReceiveError, ReceiveId, Received, Receives, Source};
+pub use snapshot::{Pending, Seen, SeenCompletion, Snapshot};

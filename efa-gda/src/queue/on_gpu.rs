@@ -10,18 +10,20 @@ use std::sync::atomic::Ordering;
 
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg};
 use efa_gda_sys::device::{
-    EFA_GDA_NOT_RUN, EFA_GDA_OP_INLINE_SEND, EFA_GDA_OP_INLINE_WRITE, efa_gda_put_args, efa_gda_put_result,
-    efa_gda_queue, efa_gda_rq, efa_gda_stage,
+    EFA_GDA_NOT_RUN, EFA_GDA_OK, EFA_GDA_OP_INLINE_SEND, EFA_GDA_OP_INLINE_WRITE, efa_gda_put_args,
+    efa_gda_put_result, efa_gda_queue, efa_gda_rq, efa_gda_stage,
 };
+use efa_gda_wire::LocalKey;
 
 use super::backing::{Backing, Region};
 use super::gpu_memory::on_same;
 use super::mapped::swap_word;
 use super::put::report;
+use super::snapshot::{Bytes, RingBytes};
 use super::{CloseError, MappedQueue, Put, PutError, PutReport, Refused};
 use crate::doorbell::{Alarm, Ringer, Rung, RungChoice, Served};
 use crate::fabric::{self, MemoryRegion};
-use crate::gpu::memory::{InGpu, SharedWord};
+use crate::gpu::memory::{InGpu, SharedWord, Watch};
 use crate::gpu::{self, Gpu, HostRange, in_call};
 
 /// Warps of the block that a put runs as.
@@ -36,6 +38,29 @@ pub struct GpuQueue {
     ranges: Ranges,
     pub(super) mapped: MappedQueue,
     pub(super) gpu: Gpu,
+    /// As many more holders as there are values of [`Lent`].
+    lent: Arc<()>,
+}
+
+/// A queue lent to a launch of the caller's own kernels. While it lives, the queue is neither unmapped
+/// nor closed.
+#[derive(Debug)]
+#[must_use = "the queue may be unmapped once this is dropped"]
+pub struct Lent {
+    address: *mut efa_gda_queue,
+    _lent: Arc<()>,
+}
+
+// SAFETY: the address is the GPU's, and never followed here.
+unsafe impl Send for Lent {}
+// SAFETY: as above.
+unsafe impl Sync for Lent {}
+
+impl Lent {
+    /// The struct in the GPU's memory, for kernels.
+    pub fn device_address(&self) -> *mut efa_gda_queue {
+        self.address
+    }
 }
 
 /// What of the queue lies in the GPU's memory.
@@ -46,6 +71,7 @@ pub(super) struct OnDevice {
     pub(super) stream: Arc<CudaStream>,
     queue: InGpu<efa_gda_queue>,
     result: InGpu<efa_gda_put_result>,
+    watch: Watch,
     abort: Arc<SharedWord>,
     /// Referred to by the struct.
     _stage: (CudaSlice<u8>, CudaSlice<u64>),
@@ -163,12 +189,20 @@ impl GpuQueue {
             Ok((ranges, device))
         });
         match made {
-            Ok((ranges, device)) => Ok(Self { device, ranges, mapped: queue, gpu: gpu.clone() }),
+            Ok((ranges, device)) => {
+                Ok(Self { device, ranges, mapped: queue, gpu: gpu.clone(), lent: Arc::default() })
+            }
             Err(error) => Err(MapError { error, queue: Box::new(queue) }),
         }
     }
 
-    /// The struct in the GPU's memory, for kernels of the caller's own. Valid while the queue lives.
+    /// Lends the queue to a launch of the caller's own kernels. Drop what is returned when they ended.
+    pub fn lend(&self) -> Lent {
+        Lent { address: self.device_address(), _lent: self.lent.clone() }
+    }
+
+    /// The struct in the GPU's memory, for kernels of the caller's own. Valid while the queue lives, for
+    /// which [`Self::lend`] can be held to account.
     pub fn device_address(&self) -> *mut efa_gda_queue {
         self.device.queue.address()
     }
@@ -189,7 +223,7 @@ impl GpuQueue {
     /// not. The receive queue is among them, although kernels of this version post no receives; a part
     /// in the GPU's own memory is not.
     pub fn try_parts(queue: &MappedQueue, gpu: &Gpu) -> Vec<(&'static str, gpu::Result<Registered>)> {
-        let rq = queue.snapshot().rq;
+        let rq = queue.state().rq;
         let places = Places::of(queue);
         let mut parts = vec![("send queue", places.sq), ("doorbell", places.sq_doorbell)];
         parts.extend(places.cq.map(|range| ("completion queue", range)));
@@ -222,6 +256,29 @@ impl GpuQueue {
         GpuAbortFlag(self.device.abort.clone())
     }
 
+    /// The struct as the GPU has it, copied beside its kernels.
+    pub(crate) fn state(&self) -> gpu::Result<efa_gda_queue> {
+        let place = self.device.queue.address() as u64;
+        // SAFETY: the struct lies in this GPU's memory; it is plain C, valid for any bytes.
+        unsafe {
+            let bytes = self.device.watch.look(place, size_of::<efa_gda_queue>())?;
+            Ok(bytes.as_ptr().cast::<efa_gda_queue>().read_unaligned())
+        }
+    }
+
+    /// [`Self::state`], and the completions where they lie in the GPU's memory.
+    pub(super) fn watch(&self) -> gpu::Result<(efa_gda_queue, Option<Bytes>)> {
+        let (device, cq) = (&self.device, &self.mapped.exposure().cq);
+        let state = self.state()?;
+        let bytes = cq.num_entries as usize * cq.entry_size as usize;
+        let completions = self.mapped.backing.completions_on().map(|_| {
+            // SAFETY: completions lie in this GPU's memory (`on_same`), which their queue keeps.
+            let copy = unsafe { device.watch.look(cq.buffer.as_ptr() as u64, bytes) };
+            copy.map(RingBytes::Copied).map_err(|error| error.to_string())
+        });
+        Ok((state, completions))
+    }
+
     /// Posts a put from the GPU and waits for all of its completions.
     ///
     /// # Errors
@@ -241,12 +298,32 @@ impl GpuQueue {
         if let Some(inline) = &inline {
             args.local_address = inline.device_address();
         }
-        let ran = self.device.run(&self.gpu, &args);
-        drop(inline);
+        self.execute(&args, |mapped| {
+            mapped.settle_put(put);
+            drop(inline);
+        })
+    }
+
+    /// Runs the put kernel; `settle` follows when the host knows what is in flight.
+    pub(super) fn execute(
+        &mut self,
+        args: &efa_gda_put_args,
+        settle: impl FnOnce(&mut MappedQueue),
+    ) -> Result<PutReport, PutError> {
+        let ran = self.device.run(&self.gpu, args);
         let state = self.look();
-        self.mapped.settle_put(put);
+        settle(&mut self.mapped);
         state?;
         report(ran?.into(), self.mapped.in_flight())
+    }
+
+    /// Keeps a region until the endpoint is closed, for a kernel that posts entries of its own with
+    /// the key returned.
+    ///
+    /// # Errors
+    /// Those of [`fabric::GdaOps::get_mr_lkey`].
+    pub fn keep(&mut self, region: &MemoryRegion) -> fabric::Result<LocalKey> {
+        self.mapped.keep(region)
     }
 
     /// Takes the queue's state from the GPU, whatever happened there: the host must know what is in flight
@@ -268,24 +345,38 @@ impl GpuQueue {
     /// Closes the queue in order: nothing may be in flight.
     ///
     /// # Errors
-    /// [`CloseError`]. The queue is then no longer mapped into the GPU.
+    /// [`CloseError`]. The queue is then no longer mapped into the GPU, unless it is lent.
     pub fn close(self) -> Result<(), CloseError> {
-        self.unmap().close()
+        self.unmap()?.close()
     }
 
-    /// Destroys the endpoint whatever is in flight.
+    /// Stops the waits of kernels that the queue is lent to, waits for those, and destroys the endpoint
+    /// whatever is in flight.
     ///
     /// # Errors
     /// As [`MappedQueue::destroy`].
     pub fn destroy(self) -> fabric::Result<()> {
-        self.unmap().destroy()
+        self.take_from_gpu().destroy()
     }
 
-    /// Takes the queue from the GPU: waits for its kernels and unregisters its pages. A ringer lets go
-    /// of it; [`Rung::Direct`] is its rung then, unless it is out of service.
-    pub fn unmap(self) -> MappedQueue {
-        let Self { device, ranges, mut mapped, gpu: _ } = self;
-        let in_order = mapped.poison().is_none();
+    /// Takes the queue from the GPU and unregisters its pages. A ringer lets go of it; [`Rung::Direct`]
+    /// is its rung then, unless it is out of service.
+    ///
+    /// # Errors
+    /// [`CloseError::Lent`], with the queue, while it is lent to a launch.
+    pub fn unmap(self) -> Result<MappedQueue, CloseError> {
+        match Arc::strong_count(&self.lent) - 1 {
+            0 => Ok(self.take_from_gpu()),
+            launches => Err(CloseError::Lent { queue: Box::new(self), launches }),
+        }
+    }
+
+    fn take_from_gpu(mut self) -> MappedQueue {
+        // Asked before the ringer lets go, which counts as an end.
+        let mut in_order = self.mapped.poison().is_none();
+        self.device.stop();
+        in_order &= self.look().is_ok() && self.mapped.state().error.poison == EFA_GDA_OK;
+        let Self { device, ranges, mut mapped, gpu: _, lent: _ } = self;
         drop(device);
         drop(ranges);
         if in_order {
@@ -325,7 +416,7 @@ struct Places {
 
 impl Places {
     fn of(queue: &MappedQueue) -> Self {
-        let (sq, cq) = (queue.snapshot().sq, &queue.exposure().cq);
+        let (sq, cq) = (queue.state().sq, &queue.exposure().cq);
         let completions = || ring(cq.buffer.as_ptr() as usize, cq.num_entries, cq.entry_size);
         Self {
             sq: ring(sq.buffer as usize, sq.num_entries, sq.entry_size),
@@ -367,7 +458,7 @@ impl OnDevice {
         let stream = gpu.context().new_stream().map_err(in_call("cuStreamCreate"))?;
         let abort = SharedWord::new(gpu.context())?;
         let served = queue.served.clone();
-        let mut state = queue.snapshot();
+        let mut state = queue.state();
         state.sq.buffer = ranges.sq.device_address() as *mut u8;
         state.sq.doorbell = ranges.sq_doorbell.device_address() as *mut u32;
         if let Some(cq) = &ranges.cq {
@@ -392,8 +483,10 @@ impl OnDevice {
         };
         let queue = InGpu::new(&stream, &state)?;
         let result = InGpu::new(&stream, &efa_gda_put_result::default())?;
+        let cq = state.cq.num_entries as usize * state.cq.entry_size as usize;
+        let watch = Watch::new(gpu.context(), cq.max(size_of::<efa_gda_queue>()))?;
         stream.synchronize().map_err(in_call("cuStreamSynchronize"))?;
-        Ok(Self { served, stream, queue, result, abort, _stage: (entries, ready) })
+        Ok(Self { served, stream, queue, result, watch, abort, _stage: (entries, ready) })
     }
 
     /// Launches the put kernel and waits for its end, which its bounds bring.
@@ -419,8 +512,14 @@ impl OnDevice {
 
 impl Drop for OnDevice {
     fn drop(&mut self) {
-        // Kernels of the caller's may still run, and post as long as somebody rings. Without a ringer
-        // they come to a wait, which its alarm ends; the abort flag ends those that wait already.
+        self.stop();
+    }
+}
+
+impl OnDevice {
+    /// Waits for kernels of the caller's, which may still run, and post as long as somebody rings. Without
+    /// a ringer they come to a wait, which its alarm ends; the abort flag ends those that wait already.
+    fn stop(&self) {
         if let Some(served) = &self.served {
             served.detach();
         }

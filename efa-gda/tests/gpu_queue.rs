@@ -1,0 +1,194 @@
+//! A queue under kernels of the caller's own: what it shows while they run, what it refuses
+//! meanwhile, and what a lost context leaves. Skipped, with the reason, where there is no GPU.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
+
+mod fabric_soft_support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use cudarc::driver::{
+    CudaContext, CudaFunction, CudaSlice, CudaStream, DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg,
+};
+use cudarc::nvrtc::Ptx;
+use efa_gda::fabric::{Buffer, MemoryRegion, Query};
+use efa_gda::gpu::{self, Gpu, HostRange};
+use efa_gda::queue::{CloseError, GpuQueue, MappedQueue, Put, PutError, Seen};
+use efa_gda::wire::Peer;
+use efa_gda_sys::device::efa_gda_peer;
+use fabric_soft_support::side::{Side, bytes_of, introduce, pattern};
+use fabric_soft_support::{Adapter, assert_no_violations, with_soft_adapter};
+
+/// `HangArgs` of hang.cu.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Args {
+    queue: u64,
+    peer: efa_gda_peer,
+    lkey: u32,
+    rkey: u32,
+    local: u64,
+    remote: u64,
+    word: u64,
+    status: u64,
+}
+
+// SAFETY: a plain C struct, the same for the device's compiler.
+unsafe impl DeviceRepr for Args {}
+
+fn with_gpu(test: &str, body: impl FnOnce(&Adapter, &Gpu)) {
+    match Gpu::open(0) {
+        Ok(_) => with_soft_adapter(test, &[], |adapter| body(adapter, &Gpu::open(0).unwrap())),
+        Err(error) => println!("SKIPPED: no GPU: {error}"),
+    }
+}
+
+/// A queue in a GPU, two regions, and what a launch on it needs.
+struct Scene {
+    queue: GpuQueue,
+    _second: MappedQueue,
+    peer: Peer,
+    source: MemoryRegion,
+    target: MemoryRegion,
+    context: Arc<CudaContext>,
+    stream: Arc<CudaStream>,
+    word: Buffer,
+    seen_word: HostRange,
+    status: CudaSlice<u32>,
+    lkey: u32,
+    _side: Side,
+}
+
+impl Scene {
+    fn new(gpu: &Gpu) -> Self {
+        let side = Side::open(&Query::new());
+        let (mut first, second) = (side.queue(), side.queue());
+        let peer = introduce(&first, &second);
+        let (source, target) = (side.region(&pattern(40)), side.region(&[0; 40]));
+        let lkey = first.keep(&source).unwrap().get();
+        let context = CudaContext::new(0).unwrap();
+        let stream = context.new_stream().unwrap();
+        let word = Buffer::zeroed(4).unwrap();
+        let start = word.as_ptr() as usize;
+        // SAFETY: the buffer goes after its range.
+        let seen_word = unsafe { gpu.reach(start..start + 4) }.unwrap();
+        let status = stream.clone_htod(&[99_u32]).unwrap();
+        let queue = GpuQueue::new(first, gpu).unwrap();
+        Self {
+            queue,
+            _second: second,
+            peer,
+            source,
+            target,
+            context,
+            stream,
+            word,
+            seen_word,
+            status,
+            lkey,
+            _side: side,
+        }
+    }
+
+    fn kernel(&self, name: &str) -> CudaFunction {
+        let (major, minor) = self.context.compute_capability().unwrap();
+        let source = include_str!("gpu_queue/hang.cu");
+        let cubin = gpu::compile_source("hang.cu", source, &format!("sm_{major}{minor}")).unwrap();
+        self.context.load_module(Ptx::from_binary(cubin)).unwrap().load_function(name).unwrap()
+    }
+
+    fn launch(&self, kernel: &CudaFunction, queue: u64) {
+        let args = Args {
+            queue,
+            peer: efa_gda_peer {
+                ah: self.peer.address_handle.get(),
+                qpn: self.peer.queue_pair.get(),
+                qkey: self.peer.queue_key.get(),
+            },
+            lkey: self.lkey,
+            rkey: self.target.remote_key().get(),
+            local: self.source.address(),
+            remote: self.target.address(),
+            word: self.seen_word.device_address(),
+            status: self.status.device_ptr(&self.stream).0,
+        };
+        let mut launch = self.stream.launch_builder(kernel);
+        launch.arg(&args);
+        let one = LaunchConfig { grid_dim: (1, 1, 1), block_dim: (1, 1, 1), shared_mem_bytes: 0 };
+        // SAFETY: the kernel takes one `Args` by value; everything in it outlives the kernel.
+        unsafe { launch.launch(one) }.unwrap();
+    }
+
+    /// The word that kernel and host share.
+    fn word(&self) -> &AtomicU32 {
+        // SAFETY: a page of the scene's buffer, reached atomically alone.
+        unsafe { AtomicU32::from_ptr(self.word.as_ptr().cast()) }
+    }
+}
+
+#[test]
+fn a_snapshot_of_a_queue_whose_kernel_runs_shows_what_is_not_rung() {
+    with_gpu("a_snapshot_of_a_queue_whose_kernel_runs_shows_what_is_not_rung", |adapter, gpu| {
+        let scene = Scene::new(gpu);
+        let kernel = scene.kernel("hang_kernel");
+        let lent = scene.queue.lend();
+        scene.launch(&kernel, lent.device_address() as u64);
+        let begun = Instant::now();
+        while scene.word().load(Ordering::Acquire) != 1 {
+            assert!(begun.elapsed() < Duration::from_secs(20), "the kernel did not start");
+        }
+        let seen = scene.queue.snapshot().unwrap();
+        println!("{seen}");
+        assert_eq!((seen.reserved(), seen.rung(), seen.in_flight()), (5, 0, 0));
+        let Seen::All(pending) = &seen.pending else { panic!("{seen}") };
+        let ids: Vec<u64> = pending.iter().map(|one| one.entry.unwrap().id.get()).collect();
+        assert_eq!(ids, [0, 1, 2, 3, 4]);
+        // The launch is outstanding, so nothing is taken from under it.
+        let Scene { queue, .. } = scene;
+        let CloseError::Lent { queue, launches: 1 } = queue.unmap().unwrap_err() else {
+            panic!("not refused")
+        };
+        let CloseError::Lent { queue, .. } = queue.close().unwrap_err() else { panic!("not refused") };
+        let scene = Scene { queue: *queue, ..scene };
+        scene.word().store(2, Ordering::Release);
+        assert_eq!(scene.stream.clone_dtoh(&scene.status).unwrap(), [0]);
+        drop(lent);
+        assert!(bytes_of(&scene.target) == pattern(40));
+        assert_eq!(scene.queue.snapshot().unwrap().completed(), 5);
+        assert_no_violations(adapter);
+        scene.queue.unmap().unwrap().destroy().unwrap();
+    });
+}
+
+#[test]
+fn an_adapter_that_died_ends_a_kernels_wait() {
+    with_gpu("an_adapter_that_died_ends_a_kernels_wait", |adapter, gpu| {
+        let mut scene = Scene::new(gpu);
+        adapter.stop();
+        let put = Put::write(scene.peer, &scene.source, scene.target.remote());
+        let error = scene.queue.put(&put.timeout(Duration::from_millis(50))).unwrap_err();
+        let PutError::Device { in_flight: 1, .. } = error else { panic!("{error:?}") };
+        assert_eq!(scene.queue.snapshot().unwrap().in_flight(), 1);
+        scene.queue.destroy().unwrap();
+    });
+}
+
+#[test]
+fn a_lost_context_is_an_error_that_names_it() {
+    with_gpu("a_lost_context_is_an_error_that_names_it", |_, gpu| {
+        let mut scene = Scene::new(gpu);
+        let kernel = scene.kernel("trap_kernel");
+        scene.launch(&kernel, 0);
+        let put = Put::write(scene.peer, &scene.source, scene.target.remote());
+        let error = scene.queue.put(&put).unwrap_err();
+        let PutError::Gpu(error) = &error else { panic!("{error:?}") };
+        let words = error.to_string();
+        assert!(error.context_lost() && words.contains("the context is lost"), "{words}");
+        println!("{words}");
+        assert!(scene.queue.snapshot().unwrap_err().context_lost());
+        // Nothing of it hangs or crashes, and the adapter's side is still destroyed in order.
+        scene.queue.destroy().unwrap();
+    });
+}

@@ -1,0 +1,214 @@
+//! Every SM of a GPU posts to shared queues of strict software adapters: each entry is executed once,
+//! none is torn, early or past the batch. `EFA_GDA_SOAK_SECONDS` makes it longer.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
+
+mod fabric_soft_support;
+
+use std::time::{Duration, Instant};
+
+use cudarc::driver::{CudaContext, CudaFunction, DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg, sys};
+use cudarc::nvrtc::Ptx;
+use efa_gda::fabric::{Library, MemoryRegion, Query};
+use efa_gda::gpu::{self, Gpu};
+use efa_gda::queue::GpuQueue;
+use efa_gda_sys::device::{efa_gda_peer, efa_gda_queue};
+use fabric_soft_support::side::{Side, bytes_of, introduce};
+use fabric_soft_support::{Adapter, assert_no_violations, with_soft_adapter};
+
+const LANES: usize = 4;
+const THREADS: u32 = 128;
+
+/// How much each block posts in a round, and by how many threads of a warp where single threads post.
+#[derive(Clone, Copy)]
+struct Load {
+    /// A multiple of the block's threads.
+    entries: u32,
+    posters: u32,
+}
+
+/// One thread of a warp, as applications do.
+const USUAL: Load = Load { entries: 16384, posters: 1 };
+/// Every thread of a warp by itself, which takes turns with the rest of its warp.
+const DIVERGENT: Load = Load { entries: 1024, posters: 32 };
+
+/// `soak::Lane` of soak.cu.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Lane {
+    queue: u64,
+    peer: efa_gda_peer,
+    lkey: u32,
+    rkey: u32,
+    local: u64,
+    remote: u64,
+}
+
+/// `soak::Args` of soak.cu.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Args {
+    lanes: [Lane; LANES],
+    status: u64,
+    timeout_ns: u64,
+    entries: u32,
+    posters: u32,
+}
+
+// SAFETY: plain C structs, the same for the device's compiler.
+unsafe impl DeviceRepr for Args {}
+
+/// A queue of an adapter of its own, and the memory that its entries copy.
+struct Shared {
+    queue: GpuQueue,
+    lane: Lane,
+    source: MemoryRegion,
+    target: MemoryRegion,
+    _side: Side,
+    _peer: efa_gda::queue::MappedQueue,
+}
+
+impl Shared {
+    fn open(library: &Library, info: efa_gda::fabric::Info, gpu: &Gpu, words: usize) -> Self {
+        let side = Side::on(library, info);
+        let (mut queue, other) = (side.queue(), side.queue());
+        let peer = introduce(&queue, &other);
+        let (source, target) = (side.region(&vec![0; words * 8]), side.region(&vec![0; words * 8]));
+        let lkey = queue.keep(&source).unwrap().get();
+        let queue = GpuQueue::new(queue, gpu).unwrap();
+        let lane = Lane {
+            queue: queue.device_address().cast::<efa_gda_queue>() as u64,
+            peer: efa_gda_peer {
+                ah: peer.address_handle.get(),
+                qpn: peer.queue_pair.get(),
+                qkey: peer.queue_key.get(),
+            },
+            lkey,
+            rkey: target.remote_key().get(),
+            local: source.address(),
+            remote: target.address(),
+        };
+        Self { queue, lane, source, target, _side: side, _peer: other }
+    }
+
+    /// Fills the source with words that no other round, lane or place has.
+    fn fill(&self, round: u64, lane: u64, words: usize) {
+        let bytes: Vec<u8> = (0..words as u64)
+            .flat_map(|word| {
+                ((round << 34 | lane << 32 | word) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()
+            })
+            .collect();
+        self.source.buffer().unwrap().write(0, &bytes).unwrap();
+    }
+
+    /// Words of the target that are not the source's.
+    fn missing(&self) -> usize {
+        let (source, target) = (bytes_of(&self.source), bytes_of(&self.target));
+        source.chunks(8).zip(target.chunks(8)).filter(|(from, to)| from != to).count()
+    }
+}
+
+fn kernel(context: &std::sync::Arc<CudaContext>) -> CudaFunction {
+    let (major, minor) = context.compute_capability().unwrap();
+    let source = include_str!("gpu_soak/soak.cu");
+    let cubin = gpu::compile_source("soak.cu", source, &format!("sm_{major}{minor}")).unwrap();
+    let module = context.load_module(Ptx::from_binary(cubin)).unwrap();
+    module.load_function("soak_kernel").unwrap()
+}
+
+/// Rounds until the time is over; what the adapters fetched, and how many of that they failed on
+/// purpose, must be what was posted and what is missing at the targets.
+fn soak(adapter: &Adapter, gpu: &Gpu, load: Load) {
+    let context = CudaContext::new(0).unwrap();
+    let stream = context.new_stream().unwrap();
+    let processors = context.attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+    let blocks = (processors.unwrap() as usize / LANES).max(1) * LANES;
+    let words = blocks / LANES * load.entries as usize;
+    let library = Library::load().unwrap();
+    let infos = Query::new().find(&library).unwrap();
+    let shared: Vec<_> = infos.into_iter().map(|info| Shared::open(&library, info, gpu, words)).collect();
+    let kernel = kernel(&context);
+    let mut lanes = [Lane::default(); LANES];
+    lanes.iter_mut().zip(&shared).for_each(|(lane, shared)| *lane = shared.lane);
+
+    let seconds = std::env::var("EFA_GDA_SOAK_SECONDS").ok().and_then(|text| text.parse().ok());
+    let end = Instant::now() + Duration::from_secs(seconds.unwrap_or(0));
+    let (mut posted, mut missing, mut round) = (0_u64, 0_u64, 0);
+    loop {
+        shared.iter().zip(0..).for_each(|(shared, lane)| shared.fill(round, lane, words));
+        let status = stream.alloc_zeros::<u32>(1).unwrap();
+        let args = Args {
+            lanes,
+            status: status.device_ptr(&stream).0,
+            timeout_ns: 60_000_000_000,
+            entries: load.entries,
+            posters: load.posters,
+        };
+        let grid =
+            LaunchConfig { grid_dim: (blocks as u32, 1, 1), block_dim: (THREADS, 1, 1), shared_mem_bytes: 0 };
+        let mut launch = stream.launch_builder(&kernel);
+        launch.arg(&args);
+        // SAFETY: the kernel takes one `Args` by value; queues and memory outlive it.
+        unsafe { launch.launch(grid) }.unwrap();
+        assert_eq!(stream.clone_dtoh(&status).unwrap(), [0], "the worst status of round {round}");
+        stream.synchronize().unwrap();
+        posted += (blocks * load.entries as usize) as u64;
+        missing += shared.iter().map(|shared| shared.missing() as u64).sum::<u64>();
+        round += 1;
+        if Instant::now() >= end {
+            break;
+        }
+    }
+    let counted = adapter.statistics();
+    println!(
+        "{posted} entries by {blocks} blocks to {LANES} shared queues in {round} rounds: {} doorbells, {} errors",
+        counted.doorbells, counted.errors
+    );
+    assert_no_violations(adapter);
+    assert_eq!((counted.entries, counted.completions), (posted, posted), "fetched and completed once each");
+    assert_eq!(counted.errors, missing, "what is missing is what failed");
+    shared.into_iter().for_each(|shared| shared.queue.destroy().unwrap());
+}
+
+fn with_gpu(test: &str, variables: &[(&str, &str)], body: impl FnOnce(&Adapter, &Gpu)) {
+    match Gpu::open(0) {
+        Ok(_) => {
+            let mut all = vec![("SOFTEFA_ADAPTERS", "4")];
+            all.extend_from_slice(variables);
+            with_soft_adapter(test, &all, |adapter| body(adapter, &Gpu::open(0).unwrap()));
+        }
+        Err(error) => println!("SKIPPED: no GPU: {error}"),
+    }
+}
+
+#[test]
+fn every_entry_of_many_blocks_is_executed_once() {
+    let test = "every_entry_of_many_blocks_is_executed_once";
+    with_gpu(test, &[], |adapter, gpu| soak(adapter, gpu, USUAL));
+}
+
+#[test]
+fn every_entry_of_threads_that_post_alone_is_executed_once() {
+    let test = "every_entry_of_threads_that_post_alone_is_executed_once";
+    with_gpu(test, &[], |adapter, gpu| soak(adapter, gpu, DIVERGENT));
+}
+
+#[test]
+fn a_batch_of_eleven_is_kept_by_many_blocks() {
+    // A ring of 256 entries, which the doorbell's 16 bits pass often.
+    let small = [("SOFTEFA_MAX_BATCH", "11"), ("SOFTEFA_LLQ_BYTES", "16384")];
+    with_gpu("a_batch_of_eleven_is_kept_by_many_blocks", &small, |adapter, gpu| soak(adapter, gpu, USUAL));
+}
+
+#[test]
+fn every_entry_is_executed_once_out_of_order_and_among_errors() {
+    // Statuses that a request of its own cannot cause here, spread over the first rounds.
+    let injected: Vec<String> =
+        (1..500_u64).map(|index| format!("{}:{}", index * 997, [7, 8, 13, 15][index as usize % 4])).collect();
+    let injected = injected.join(",");
+    let faults = [("SOFTEFA_REORDER", "48"), ("SOFTEFA_INJECT", injected.as_str())];
+    with_gpu("every_entry_is_executed_once_out_of_order_and_among_errors", &faults, |adapter, gpu| {
+        soak(adapter, gpu, USUAL);
+        assert_ne!(adapter.statistics().errors, 0, "none was injected");
+    });
+}

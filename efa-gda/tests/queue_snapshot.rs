@@ -1,0 +1,124 @@
+//! Where a queue stands, in values and in words; and what becomes of those who wait for an adapter
+//! that died.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
+
+mod fabric_soft_support;
+
+use std::time::Duration;
+
+use efa_gda::executor::{DeviceError, host};
+use efa_gda::fabric::{Error, Query};
+use efa_gda::queue::{CloseError, Put, PutError, Seen};
+use efa_gda::wire::{
+    CompletionStatus, EntrySize, LocalKey, Operation, ProcessingHints, RemoteKey, RemoteMemory, RequestId,
+    RequestIdWidth, Segment, WorkRequest,
+};
+use fabric_soft_support::side::{Side, introduce, pattern};
+use fabric_soft_support::{assert_no_violations, with_soft_adapter};
+
+#[test]
+fn a_fresh_queue_stands_at_zero() {
+    with_soft_adapter("a_fresh_queue_stands_at_zero", &[], |_| {
+        let queue = Side::open(&Query::new()).queue();
+        let seen = queue.snapshot();
+        assert_eq!((seen.reserved(), seen.rung(), seen.completed(), seen.in_flight()), (0, 0, 0, 0));
+        assert!(!seen.is_held() && seen.poison().is_none() && seen.first_error().is_none());
+        let (Seen::All(pending), Seen::All(completions)) = (&seen.pending, &seen.completions) else {
+            panic!("the software adapter's rings can be read: {seen:?}");
+        };
+        assert!(pending.is_empty() && completions.is_empty());
+    });
+}
+
+#[test]
+fn the_last_completions_are_those_of_the_last_requests() {
+    with_soft_adapter("the_last_completions_are_those_of_the_last_requests", &[], |adapter| {
+        let side = Side::open(&Query::new());
+        let (mut first, second) = (side.queue(), side.queue());
+        let peer = introduce(&first, &second);
+        let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
+        first.put(&Put::write(peer, &source, target.remote()).count(20)).unwrap();
+        let seen = first.snapshot();
+        assert_eq!((seen.reserved(), seen.rung(), seen.completed()), (20, 20, 20));
+        let Seen::All(completions) = &seen.completions else { panic!("{seen:?}") };
+        let ids: Vec<u64> = completions.iter().map(|one| one.completion.as_ref().unwrap().id.get()).collect();
+        assert_eq!(ids, [12, 13, 14, 15, 16, 17, 18, 19]);
+        assert!(completions.iter().all(|one| one.read));
+        assert_no_violations(adapter);
+    });
+}
+
+#[test]
+fn a_request_that_nobody_rang_for_is_decoded() {
+    with_soft_adapter("a_request_that_nobody_rang_for_is_decoded", &[], |_| {
+        let side = Side::open(&Query::new());
+        let (first, second) = (side.queue(), side.queue());
+        let peer = introduce(&first, &second);
+        let request = WorkRequest {
+            id: RequestId::new(0),
+            peer,
+            immediate: None,
+            hints: ProcessingHints::NONE,
+            operation: Operation::Write {
+                remote: RemoteMemory { address: 0xabcd_0000, key: RemoteKey::new(77) },
+                local: Segment { address: 0x1000, length: 48, key: LocalKey::new(5).unwrap() },
+            },
+        };
+        let entry = request.encode(EntrySize::B64, false, RequestIdWidth::Bits16).unwrap();
+        let queue = first.as_ptr().as_ptr();
+        // SAFETY: what a kernel does that reserves two slots, writes the first, and hangs; nobody else
+        // uses the queue.
+        unsafe {
+            host::write_raw(queue, 0, &entry);
+            (*queue).reserve.word = (1 << 32) | 2;
+        }
+        let seen = first.snapshot();
+        assert!(seen.is_held());
+        let Seen::All(pending) = &seen.pending else { panic!("{seen:?}") };
+        assert_eq!((pending.len(), pending[0].entry.unwrap().request), (2, Some(request)));
+        assert!(pending[1].entry.is_none(), "reserved, not written");
+        let words = seen.to_string();
+        assert!(words.contains("slot 0 (request 0): RDMA WRITE of 48 bytes to queue pair"), "{words}");
+        assert!(words.contains("at 0xabcd0000, key 0x4d"), "{words}");
+        assert!(words.contains("slot 1 (request 1): not written yet"), "{words}");
+    });
+}
+
+#[test]
+fn an_error_is_in_the_snapshot() {
+    with_soft_adapter("an_error_is_in_the_snapshot", &[("SOFTEFA_INJECT", "3:8")], |_| {
+        let side = Side::open(&Query::new());
+        let (mut first, second) = (side.queue(), side.queue());
+        let peer = introduce(&first, &second);
+        let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
+        first.put(&Put::write(peer, &source, target.remote()).count(5)).unwrap_err();
+        let seen = first.snapshot();
+        assert_eq!(seen.first_error(), Some((RequestId::new(2), CompletionStatus::RemoteAbort)));
+        assert!(seen.to_string().contains("errors: 1, the first of request 2"), "{seen}");
+    });
+}
+
+#[test]
+fn an_adapter_that_died_ends_waits_within_their_bound_and_is_closed_in_order() {
+    const TEST: &str = "an_adapter_that_died_ends_waits_within_their_bound_and_is_closed_in_order";
+    with_soft_adapter(TEST, &[], |adapter| {
+        let side = Side::open(&Query::new());
+        let (mut first, second) = (side.queue(), side.queue());
+        let peer = introduce(&first, &second);
+        let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
+        first.put(&Put::write(peer, &source, target.remote())).unwrap();
+        adapter.stop();
+        let put = Put::write(peer, &source, target.remote()).count(3).timeout(Duration::from_millis(50));
+        let error = first.put(&put).unwrap_err();
+        let PutError::Device { error, in_flight, .. } = error else { panic!("{error:?}") };
+        assert_eq!((error, in_flight), (DeviceError::TimeoutCompletion, 3));
+        drop(put);
+        let seen = first.snapshot();
+        assert_eq!((seen.in_flight(), seen.poison()), (3, Some(DeviceError::TimeoutCompletion)));
+        // Early deregistration and closing are refused, and the way out is open.
+        assert!(matches!(source.close().unwrap_err(), Error::Busy { .. }));
+        let CloseError::Busy { queue, in_flight: 3 } = first.close().unwrap_err() else { panic!("not busy") };
+        queue.destroy().unwrap();
+    });
+}
