@@ -11,6 +11,7 @@
 //! - [`exposure`]: what a provider exposed, checked.
 //! - [`doorbell`]: rung by the device, or by a host thread from a record.
 //! - [`queue`]: the mapped queue that a kernel receives.
+//! - [`capi`]: the same for C (`include/efa_gda.h`, `libefa_gda.so`).
 //! - [`executor`]: device code on the CPU, for tests and for machines without a GPU.
 //!
 //! # A put, from beginning to end
@@ -36,6 +37,7 @@
 //! FI_PROVIDER_PATH="$PWD/target/soft" cargo run -p efa-gda --example put
 //! ```
 
+pub mod capi;
 pub mod doorbell;
 pub mod executor;
 pub mod exposure;

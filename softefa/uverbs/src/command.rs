@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::{self, Write as _};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
@@ -191,13 +191,14 @@ fn run(options: &Options) -> Result<u8, Failure> {
         libraries.push(others);
     }
     let signals = Signals::watch();
-    let mut child = Command::new(program)
+    let mut command = Command::new(program);
+    command
         .args(arguments)
         .env("LD_PRELOAD", libraries)
         .env("SYSFS_PATH", &sys)
-        .env(SOCKET_VARIABLE, &socket)
-        .spawn()
-        .map_err(|error| Failure::io("cannot run", Path::new(program), &error))?;
+        .env(SOCKET_VARIABLE, &socket);
+    signals.give_back(&mut command);
+    let mut child = command.spawn().map_err(|error| Failure::io("cannot run", Path::new(program), &error))?;
     signals.pass_to(child.id() as i32);
     let status = child.wait().map_err(|error| Failure::Other(format!("waiting for the program: {error}")))?;
     signals.pass_to(0);
@@ -285,7 +286,8 @@ struct Signals {
 }
 
 impl Signals {
-    /// Blocks them in this thread and those that it starts; programs that are started get them back.
+    /// Blocks them in this thread and those that it starts; programs get them back by
+    /// [`Self::give_back`].
     fn watch() -> Self {
         // SAFETY: all zeros is a valid set, and the calls only fill and read it.
         let set = unsafe {
@@ -298,6 +300,18 @@ impl Signals {
             set
         };
         Self { set, child: Arc::new(AtomicI32::new(0)) }
+    }
+
+    /// Has the program take them again, which would inherit that they are blocked.
+    fn give_back(&self, command: &mut Command) {
+        let set = self.set;
+        // SAFETY: between fork and exec, one call that is safe there, on memory of the closure's.
+        unsafe {
+            command.pre_exec(move || {
+                libc::pthread_sigmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut());
+                Ok(())
+            })
+        };
     }
 
     fn wait(&self) -> i32 {

@@ -1,4 +1,5 @@
-//! Preloaded into a program, this makes `/dev/infiniband/uverbsN` exist.
+//! Preloaded into a program, this makes `/dev/infiniband/uverbsN` exist, and `/dev/udmabuf` where there
+//! is none ([`udmabuf`]).
 //!
 //! It interposes the calls by which libibverbs reaches a device and passes those that are about one
 //! on to the broker ([`connection`]); everything else goes to the C library as it came. It knows
@@ -11,6 +12,7 @@
 mod connection;
 mod real;
 mod table;
+mod udmabuf;
 
 use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_ulong, c_void};
 
@@ -71,7 +73,7 @@ macro_rules! interpose_open {
             match unsafe { adapter(path) } {
                 Some(adapter) => open_adapter(adapter, flags),
                 // SAFETY: the caller's promise.
-                None => unsafe { real::$name(path, flags, mode) },
+                None => unsafe { udmabuf::opened(path, flags, real::$name(path, flags, mode)) },
             }
         }
     )*};
@@ -91,7 +93,7 @@ macro_rules! interpose_openat {
             match unsafe { adapter(path) } {
                 Some(adapter) => open_adapter(adapter, flags),
                 // SAFETY: the caller's promise.
-                None => unsafe { real::$name(at, path, flags, mode) },
+                None => unsafe { udmabuf::opened(path, flags, real::$name(at, path, flags, mode)) },
             }
         }
     )*};
@@ -155,7 +157,7 @@ interpose_xstat!(__xstat, __xstat64);
 pub unsafe extern "C" fn ioctl(descriptor: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
     let Some(entry) = table::find(descriptor) else {
         // SAFETY: the caller's promise.
-        return unsafe { real::ioctl(descriptor, request, argument) };
+        return unsafe { udmabuf::answered(request, argument, real::ioctl(descriptor, request, argument)) };
     };
     if request != VERBS_IOCTL as c_ulong {
         return fail(Errno::ENOTTY);

@@ -1,0 +1,143 @@
+//! Errors as C sees them: a number, and words that are kept for the thread.
+
+use std::cell::RefCell;
+use std::ffi::{CString, c_char, c_int};
+use std::fmt::Display;
+
+use crate::queue::{CloseError, MapError, PutError, QueueError};
+use crate::{fabric, gpu};
+
+/// `enum efa_gda_error`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i32)]
+pub(super) enum Code {
+    Argument = -1,
+    NoAdapter = -2,
+    Fabric = -3,
+    Unsupported = -4,
+    Exposure = -5,
+    Gpu = -6,
+    GpuLost = -7,
+    Busy = -8,
+    Device = -9,
+    Completion = -10,
+    Internal = -11,
+}
+
+/// Why a call fails.
+#[derive(Debug)]
+pub(super) struct Fault {
+    code: Code,
+    words: String,
+}
+
+impl Fault {
+    pub(super) fn new(code: Code, words: impl Display) -> Self {
+        Self { code, words: words.to_string() }
+    }
+
+    pub(super) fn argument(words: impl Display) -> Self {
+        Self::new(Code::Argument, words)
+    }
+
+    pub(super) fn null(what: &str) -> Self {
+        Self::argument(format_args!("{what} is null"))
+    }
+
+    pub(super) fn short(what: &str, size: usize, needed: usize) -> Self {
+        Self::argument(format_args!(
+            "{what}: its size field says {size} and this library's struct has {needed} bytes; set it to sizeof"
+        ))
+    }
+
+    /// Keeps the words for [`efa_gda_last_error`] and gives the number.
+    pub(super) fn keep(self) -> c_int {
+        LAST.with(|last| {
+            // Words that hold a zero byte end there.
+            let words = self.words.split('\0').next().unwrap_or_default();
+            *last.borrow_mut() = CString::new(words).unwrap_or_default();
+        });
+        self.code as c_int
+    }
+}
+
+thread_local! {
+    static LAST: RefCell<CString> = RefCell::default();
+}
+
+/// Words for the last call of this thread that failed; empty before. Valid until its next call.
+#[unsafe(no_mangle)]
+pub extern "C" fn efa_gda_last_error() -> *const c_char {
+    // A thread that is ending has no words left.
+    LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
+}
+
+impl From<fabric::Error> for Fault {
+    fn from(error: fabric::Error) -> Self {
+        use fabric::Error::*;
+        let code = match &error {
+            Load(_) | NoAdapter(_) | NoDirectFabric { .. } | NoSuchAdapter { .. } => Code::NoAdapter,
+            OptionNotAvailable { .. } | GdaNotOnThisFabric(_) | GdaUnknown { .. } | GdaInDomainOps(_) => {
+                Code::Unsupported
+            }
+            GdaTableUnknown { .. }
+            | OpAbsent { .. }
+            | NotBuiltIn(_)
+            | AdapterLacks(_)
+            | DeviceMemory { .. } => Code::Unsupported,
+            Busy { .. } => Code::Busy,
+            OutOfBounds { .. } | AddressRefused { .. } | OtherDomain { .. } => Code::Argument,
+            _ => Code::Fabric,
+        };
+        Self::new(code, error)
+    }
+}
+
+impl From<gpu::Error> for Fault {
+    fn from(error: gpu::Error) -> Self {
+        Self::new(if error.context_lost() { Code::GpuLost } else { Code::Gpu }, error)
+    }
+}
+
+impl From<MapError> for Fault {
+    fn from(MapError { error, .. }: MapError) -> Self {
+        error.into()
+    }
+}
+
+impl From<QueueError> for Fault {
+    fn from(error: QueueError) -> Self {
+        match error {
+            QueueError::Fabric(error) => error.into(),
+            QueueError::Exposure(error) => Self::new(Code::Exposure, error),
+            QueueError::ShallowCompletionQueue { .. } => Self::argument(error),
+            error => Self::new(Code::Fabric, error),
+        }
+    }
+}
+
+impl From<PutError> for Fault {
+    fn from(error: PutError) -> Self {
+        match error {
+            PutError::Gpu(error) => error.into(),
+            PutError::Completion { .. } => Self::new(Code::Completion, error),
+            PutError::Device { .. } => Self::new(Code::Device, error),
+            PutError::Unsupported { .. } => Self::new(Code::Unsupported, error),
+            PutError::Launch(_) => Self::new(Code::Internal, error),
+            error => Self::argument(error),
+        }
+    }
+}
+
+impl CloseError {
+    /// The fault, and what was handed back.
+    pub(super) fn split(self) -> (Fault, Option<super::queue::Driven>) {
+        use super::queue::Driven;
+        let words = self.to_string();
+        match self {
+            Self::Busy { queue, .. } => (Fault::new(Code::Busy, words), Some(Driven::Host(queue))),
+            Self::Lent { queue, .. } => (Fault::new(Code::Busy, words), Some(Driven::Gpu(queue))),
+            Self::Destroy(error) => (error.into(), None),
+        }
+    }
+}

@@ -1,0 +1,553 @@
+//! Mapped queues: opened, lent to launches, watched, closed.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use efa_gda_sys::device::{efa_gda_peer, efa_gda_queue};
+use efa_gda_wire::{AddressHandle, Peer, QueueKey, QueuePairNumber, RemoteKey};
+
+use super::domain::{OpenDomain, Parts};
+use super::error::{Code, Fault};
+use super::handles::Table;
+use super::region;
+use super::{Handle, entry, fill, given, sized, store};
+use crate::doorbell::{Ringer, RingerOptions, Rung, RungChoice};
+use crate::fabric::RemoteRegion;
+use crate::gpu::Gpu;
+use crate::queue::{AbortFlag, GpuAbortFlag, GpuQueue, Lent, MappedQueue, Placement, Put, Snapshot};
+
+static QUEUES: Table<OpenQueue> = Table::new("mapped queue", 3 << 32);
+
+const DEFAULT_COMPLETIONS: u32 = 8192;
+const DEFAULT_PEERS: u32 = 64;
+
+/// A queue, and who drives it.
+#[derive(Debug)]
+pub(super) enum Driven {
+    Host(Box<MappedQueue>),
+    Gpu(Box<GpuQueue>),
+}
+
+struct OpenQueue {
+    /// None once it is closed.
+    driven: Mutex<Option<Driven>>,
+    abort: Abort,
+    lent: Mutex<Vec<Option<Lent>>>,
+    completions_in_gpu: bool,
+    /// Rings where the GPU does not.
+    _ringer: Option<Ringer>,
+    _parts: Parts,
+}
+
+enum Abort {
+    Host(AbortFlag),
+    Gpu(GpuAbortFlag),
+}
+
+/// `struct efa_gda_mapped_attr`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct MappedAttr {
+    size: usize,
+    completions: u32,
+    peers: u32,
+    gpu: i32,
+    rung: u32,
+}
+
+/// `struct efa_gda_mapped_info`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct MappedInfo {
+    size: usize,
+    entry_size: u32,
+    num_entries: u32,
+    max_batch: u32,
+    completion_size: u32,
+    completions: u32,
+    receives: u32,
+    qpn: u32,
+    rung: u32,
+    completions_in_gpu: u32,
+    max_inline: u32,
+    max_rdma_size: u64,
+    max_msg_size: u64,
+}
+
+/// `struct efa_gda_write`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Write {
+    size: usize,
+    peer: efa_gda_peer,
+    local: Handle,
+    local_offset: u64,
+    remote_address: u64,
+    rkey: u32,
+    reserved: u32,
+    bytes: u64,
+    count: u64,
+    timeout_ns: u64,
+}
+
+/// `struct efa_gda_progress`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Progress {
+    size: usize,
+    reserved: u32,
+    rung: u32,
+    completed: u32,
+    in_flight: u32,
+    errors: u32,
+    first_status: u32,
+    first_request: u64,
+    poison: u32,
+    lent: u32,
+}
+
+impl Driven {
+    fn mapped(&self) -> &MappedQueue {
+        match self {
+            Self::Host(queue) => queue,
+            Self::Gpu(queue) => queue.mapped(),
+        }
+    }
+
+    fn snapshot(&self) -> Result<Snapshot, Fault> {
+        Ok(match self {
+            Self::Host(queue) => queue.snapshot(),
+            Self::Gpu(queue) => queue.snapshot()?,
+        })
+    }
+}
+
+impl OpenQueue {
+    fn lock(&self) -> MutexGuard<'_, Option<Driven>> {
+        self.driven.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lent(&self) -> MutexGuard<'_, Vec<Option<Lent>>> {
+        self.lent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn refuse_lent(&self) -> Result<(), Fault> {
+        match self.lent().len() {
+            0 => Ok(()),
+            launches => {
+                let words =
+                    format!("the queue is lent to {launches} launch(es); return it when they have ended");
+                Err(Fault::new(Code::Busy, words))
+            }
+        }
+    }
+}
+
+/// Runs `body` on an open queue.
+fn with<T>(
+    handle: Handle,
+    body: impl FnOnce(&OpenQueue, &mut Driven) -> Result<T, Fault>,
+) -> Result<T, Fault> {
+    let open = QUEUES.get(handle)?;
+    let mut driven = open.lock();
+    body(&open, driven.as_mut().ok_or_else(closed)?)
+}
+
+fn closed() -> Fault {
+    Fault::argument("the mapped queue is closed")
+}
+
+fn rung_choice(rung: u32) -> Result<RungChoice, Fault> {
+    Ok(match rung {
+        0 => RungChoice::Auto,
+        1 => Rung::Direct.into(),
+        2 => Rung::Record.into(),
+        3 => Rung::Staged.into(),
+        other => return Err(Fault::argument(format_args!("rung {other} is not known; 0 to 3 are"))),
+    })
+}
+
+fn number_of(rung: Rung) -> u32 {
+    match rung {
+        Rung::Direct => 1,
+        Rung::Record => 2,
+        Rung::Staged => 3,
+    }
+}
+
+/// See `efa_gda.h`.
+///
+/// # Safety
+/// `attr` is null or a struct of the header's with its size set; `queue` is null or can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn efa_gda_mapped_open(
+    domain: Handle,
+    attr: *const MappedAttr,
+    queue: *mut Handle,
+) -> c_int {
+    entry(|| {
+        given(queue, "the place for the queue")?;
+        // SAFETY: the caller's struct.
+        let attr = unsafe { sized(attr, "the queue's attributes") }?;
+        let open = open(OpenDomain::parts(domain)?, &attr)?;
+        // SAFETY: the caller's place.
+        unsafe { store(queue, QUEUES.insert(open), "the place for the queue") }
+    })
+}
+
+fn open(parts: Parts, attr: &MappedAttr) -> Result<OpenQueue, Fault> {
+    let or = |number: u32, default: u32| (if number == 0 { default } else { number }) as usize;
+    let (completions, peers) = (or(attr.completions, DEFAULT_COMPLETIONS), or(attr.peers, DEFAULT_PEERS));
+    let choice = rung_choice(attr.rung)?;
+    let gpu = match attr.gpu {
+        -1 if attr.rung > 1 => return Err(Fault::argument("the host's processor rings by itself")),
+        -1 => None,
+        ordinal => {
+            let ordinal = usize::try_from(ordinal);
+            Some(Gpu::open(ordinal.map_err(|_| Fault::argument("a GPU is -1 for none, or 0 and up"))?)?)
+        }
+    };
+    let addresses = parts.domain.address_vector(peers)?;
+    let (completions, placement) = match &gpu {
+        Some(gpu) => gpu.completion_queue(&parts.ops, completions)?,
+        None => (parts.domain.completion_queue(completions)?, Placement::Host { why: String::new() }),
+    };
+    let endpoint = parts.domain.endpoint(&parts.info)?;
+    let endpoint = endpoint.bind(&addresses, &completions, &completions)?.enable()?;
+    let mapped = MappedQueue::new(endpoint, &parts.ops)?;
+    let (driven, abort, ringer) = match gpu {
+        None => {
+            let abort = Abort::Host(mapped.abort_flag());
+            (Driven::Host(Box::new(mapped)), abort, None)
+        }
+        Some(gpu) => {
+            let ringer =
+                Ringer::start(&RingerOptions::new()).map_err(|error| Fault::new(Code::Internal, error))?;
+            let (queue, _) = GpuQueue::on_rung(mapped, &gpu, choice, &ringer)?;
+            let abort = Abort::Gpu(queue.abort_flag());
+            (Driven::Gpu(Box::new(queue)), abort, Some(ringer))
+        }
+    };
+    Ok(OpenQueue {
+        driven: Mutex::new(Some(driven)),
+        abort,
+        lent: Mutex::default(),
+        completions_in_gpu: placement == Placement::Gpu,
+        _ringer: ringer,
+        _parts: parts,
+    })
+}
+
+/// See `efa_gda.h`.
+///
+/// # Safety
+/// `info` is null or a struct of the header's, with its size set.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn efa_gda_mapped_describe(queue: Handle, info: *mut MappedInfo) -> c_int {
+    entry(|| {
+        let value = with(queue, |open, driven| {
+            let mapped = driven.mapped();
+            let (exposure, limits) = (mapped.exposure(), mapped.limits());
+            Ok(MappedInfo {
+                size: 0,
+                entry_size: exposure.sq.entry_size.bytes() as u32,
+                num_entries: exposure.sq.num_entries,
+                max_batch: exposure.sq.max_batch,
+                completion_size: exposure.cq.entry_size,
+                completions: exposure.cq.num_entries,
+                receives: limits.receives,
+                qpn: mapped.number().get().into(),
+                rung: number_of(mapped.rung()),
+                completions_in_gpu: open.completions_in_gpu.into(),
+                max_inline: limits.inline_send as u32,
+                max_rdma_size: limits.rdma,
+                max_msg_size: limits.message,
+            })
+        })?;
+        // SAFETY: the caller's struct.
+        unsafe { fill(info, "the queue's info", value) }
+    })
+}
+
+/// See `efa_gda.h`.
+///
+/// # Safety
+/// `length` is null or can be read and written; `address` is null or has as many bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn efa_gda_mapped_address(
+    queue: Handle,
+    address: *mut c_void,
+    length: *mut usize,
+) -> c_int {
+    entry(|| {
+        given(length, "the length")?;
+        let own = with(queue, |_, driven| Ok(driven.mapped().endpoint().address()?))?;
+        // SAFETY: not null, and the caller's.
+        let room = unsafe { length.replace(own.len()) };
+        if address.is_null() || room < own.len() {
+            return Err(Fault::argument(format_args!(
+                "the address has {} bytes, the room {room}",
+                own.len()
+            )));
+        }
+        // SAFETY: the caller's room, which is enough.
+        unsafe { address.cast::<u8>().copy_from_nonoverlapping(own.as_ptr(), own.len()) };
+        Ok(())
+    })
+}
+
+/// See `efa_gda.h`.
+///
+/// # Safety
+/// `address` is null or has `length` bytes; `peer` is null or can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn efa_gda_mapped_insert_peer(
+    queue: Handle,
+    address: *const c_void,
+    length: usize,
+    peer: *mut efa_gda_peer,
+) -> c_int {
+    entry(|| {
+        given(peer, "the place for the peer")?;
+        if address.is_null() || length == 0 || length > 4096 {
+            return Err(Fault::argument("an address is what efa_gda_mapped_address gave at the peer"));
+        }
+        // SAFETY: the caller's bytes, copied at once.
+        let bytes = unsafe { std::slice::from_raw_parts(address.cast::<u8>(), length) }.to_vec();
+        let found = with(queue, |_, driven| Ok(driven.mapped().insert_peer(&bytes)?))?;
+        let value = efa_gda_peer {
+            ah: found.address_handle.get(),
+            qpn: found.queue_pair.get(),
+            qkey: found.queue_key.get(),
+        };
+        // SAFETY: the caller's place.
+        unsafe { store(peer, value, "the place for the peer") }
+    })
+}
+
+/// See `efa_gda.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn efa_gda_mapped_keep(queue: Handle, kept: Handle) -> c_int {
+    entry(|| {
+        let region = region::region(kept)?;
+        with(queue, |_, driven| {
+            match driven {
+                Driven::Host(queue) => queue.keep(&region)?,
+                Driven::Gpu(queue) => queue.keep(&region)?,
+            };
+            Ok(())
+        })
+    })
+}
+
+/// See `efa_gda.h`.
+///
+/// # Safety
+/// `device` is null or can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn efa_gda_mapped_lend(queue: Handle, device: *mut *mut efa_gda_queue) -> c_int {
+    entry(|| {
+        given(device, "the place for the queue's address")?;
+        let address = with(queue, |open, driven| {
+            let (address, lent) = match driven {
+                Driven::Host(queue) => (queue.as_ptr().as_ptr(), None),
+                Driven::Gpu(queue) => (queue.device_address(), Some(queue.lend())),
+            };
+            open.lent().push(lent);
+            Ok(address)
+        })?;
+        // SAFETY: the caller's place.
+        unsafe { store(device, address, "the place for the queue's address") }
+    })
+}
+
+/// See `efa_gda.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn efa_gda_mapped_return(queue: Handle) -> c_int {
+    entry(|| {
+        let open = QUEUES.get(queue)?;
+        let returned = open.lent().pop();
+        returned.map(drop).ok_or_else(|| Fault::argument("the queue is not lent"))
+    })
+}
+
+/// See `efa_gda.h`.
+///
+/// # Safety
+/// `write` is null or a struct of the header's, with its size set.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn efa_gda_mapped_write(queue: Handle, write: *const Write) -> c_int {
+    entry(|| {
+        // SAFETY: the caller's struct.
+        let write = unsafe { sized(write, "the write") }?;
+        let local = region::region(write.local)?;
+        let extent = write.count.checked_mul(write.bytes);
+        let length = extent.ok_or_else(|| Fault::argument("count times bytes is past 2^64"))?;
+        let peer = Peer {
+            address_handle: AddressHandle::new(write.peer.ah),
+            queue_pair: QueuePairNumber::new(write.peer.qpn),
+            queue_key: QueueKey::new(write.peer.qkey),
+        };
+        let remote = RemoteRegion { address: write.remote_address, length, key: RemoteKey::new(write.rkey) };
+        let put = Put::write(peer, &local, remote).offsets(write.local_offset, 0);
+        let put = put.bytes(write.bytes).count(write.count).stride(write.bytes);
+        let put = put.timeout(Duration::from_nanos(write.timeout_ns));
+        with(queue, |open, driven| {
+            open.refuse_lent()?;
+            match driven {
+                Driven::Host(queue) => queue.put(&put)?,
+                Driven::Gpu(queue) => queue.put(&put)?,
+            };
+            Ok(())
+        })
+    })
+}
+
+/// See `efa_gda.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn efa_gda_mapped_wait(queue: Handle, timeout_ns: u64) -> c_int {
+    let timeout = Duration::from_nanos(timeout_ns);
+    entry(|| {
+        with(queue, |open, driven| {
+            open.refuse_lent()?;
+            match driven {
+                Driven::Host(queue) => queue.quiet(timeout)?,
+                Driven::Gpu(queue) => queue.quiet(timeout)?,
+            };
+            Ok(())
+        })
+    })
+}
+
+/// See `efa_gda.h`.
+///
+/// # Safety
+/// `progress` is null or a struct of the header's, with its size set.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn efa_gda_mapped_poll(queue: Handle, progress: *mut Progress) -> c_int {
+    entry(|| {
+        let value = with(queue, |open, driven| {
+            let state = match driven {
+                Driven::Host(queue) => queue.state(),
+                Driven::Gpu(queue) => queue.state()?,
+            };
+            let completed = state.completion.completed;
+            Ok(Progress {
+                size: 0,
+                reserved: state.reserve.word as u32,
+                rung: state.turn.rung,
+                completed,
+                in_flight: state.turn.rung.wrapping_sub(completed),
+                errors: state.error.count,
+                first_status: state.error.completion_status,
+                first_request: state.error.request_id,
+                poison: state.error.poison,
+                lent: open.lent().len() as u32,
+            })
+        })?;
+        // SAFETY: the caller's struct.
+        unsafe { fill(progress, "the progress", value) }
+    })
+}
+
+/// See `efa_gda.h`.
+///
+/// # Safety
+/// `text` is null or has `size` bytes; `length` and `state` are null or can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn efa_gda_mapped_snapshot(
+    queue: Handle,
+    text: *mut c_char,
+    size: usize,
+    length: *mut usize,
+    state: *mut efa_gda_queue,
+) -> c_int {
+    entry(|| {
+        let seen = with(queue, |_, driven| driven.snapshot())?;
+        let words = seen.to_string();
+        if !text.is_null() && size != 0 {
+            let fits = words.len().min(size - 1);
+            // SAFETY: `fits` bytes and the zero have room in the caller's.
+            unsafe {
+                text.cast::<u8>().copy_from_nonoverlapping(words.as_ptr(), fits);
+                text.add(fits).write(0);
+            }
+        }
+        // SAFETY: null or the caller's places; C's copy may be aligned as it likes.
+        unsafe {
+            if !length.is_null() {
+                length.write(words.len());
+            }
+            if !state.is_null() {
+                state.write_unaligned(seen.state);
+            }
+        }
+        Ok(())
+    })
+}
+
+/// See `efa_gda.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn efa_gda_mapped_abort(queue: Handle, raise: c_int) -> c_int {
+    // Not behind the queue's lock: a wait holds that.
+    entry(|| {
+        match (&QUEUES.get(queue)?.abort, raise != 0) {
+            (Abort::Host(flag), true) => flag.raise(),
+            (Abort::Host(flag), false) => flag.lower(),
+            (Abort::Gpu(flag), true) => flag.raise(),
+            (Abort::Gpu(flag), false) => flag.lower(),
+        }
+        Ok(())
+    })
+}
+
+/// See `efa_gda.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn efa_gda_mapped_close(queue: Handle) -> c_int {
+    entry(|| {
+        let open = QUEUES.get(queue)?;
+        let mut slot = open.lock();
+        open.refuse_lent()?;
+        let closed = match slot.take().ok_or_else(closed)? {
+            Driven::Host(queue) => queue.close(),
+            // Refused before it is unmapped.
+            Driven::Gpu(back) => match back.snapshot().map(|seen| seen.in_flight()) {
+                Ok(0) => back.close(),
+                seen => {
+                    *slot = Some(Driven::Gpu(back));
+                    let words = format!("{} request(s) are in flight; wait for them", seen?);
+                    return Err(Fault::new(Code::Busy, words));
+                }
+            },
+        };
+        match closed {
+            Ok(()) => QUEUES.remove(queue).map(drop),
+            Err(error) => {
+                let (fault, back) = error.split();
+                *slot = back;
+                if slot.is_none() {
+                    QUEUES.remove(queue)?;
+                }
+                Err(fault)
+            }
+        }
+    })
+}
+
+/// See `efa_gda.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn efa_gda_mapped_destroy(queue: Handle) -> c_int {
+    entry(|| {
+        let open = QUEUES.get(queue)?;
+        let mut slot = open.lock();
+        open.refuse_lent()?;
+        let driven = slot.take().ok_or_else(closed)?;
+        QUEUES.remove(queue)?;
+        match driven {
+            Driven::Host(queue) => queue.destroy()?,
+            Driven::Gpu(queue) => queue.destroy()?,
+        }
+        Ok(())
+    })
+}

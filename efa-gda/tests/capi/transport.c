@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * What a transport in C does with libefa_gda, over whatever adapter libfabric finds: one
+ * program, and the name of a test as its argument.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "efa_gda.h"
+
+#define CHECK(condition)                                                                   \
+  do {                                                                                     \
+    if (!(condition)) {                                                                    \
+      fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #condition, efa_gda_last_error()); \
+      exit(1);                                                                             \
+    }                                                                                      \
+  } while (0)
+
+enum { BYTES = 64, COUNT = 1000 };
+
+static const uint64_t ALL = EFA_GDA_ACCESS_READ | EFA_GDA_ACCESS_WRITE | EFA_GDA_ACCESS_SEND |
+                            EFA_GDA_ACCESS_RECEIVE | EFA_GDA_ACCESS_REMOTE_READ | EFA_GDA_ACCESS_REMOTE_WRITE;
+
+static efa_gda_domain *domain;
+static efa_gda_mapped *first, *second;
+static efa_gda_region *source, *target;
+static struct efa_gda_peer peer;
+static unsigned char from[BYTES * COUNT], to[BYTES * COUNT];
+
+static void introduce(efa_gda_mapped *to_queue, efa_gda_mapped *of, struct efa_gda_peer *out) {
+  unsigned char address[64];
+  size_t length = 1;
+  CHECK(efa_gda_mapped_address(of, address, &length) == EFA_GDA_ERROR_ARGUMENT);
+  CHECK(length > 1 && length <= sizeof address);
+  CHECK(efa_gda_mapped_address(of, address, &length) == 0);
+  CHECK(efa_gda_mapped_insert_peer(to_queue, address, length, out) == 0);
+}
+
+static void open_all(void) {
+  struct efa_gda_mapped_attr attr = {sizeof attr, 0, 0, -1, EFA_GDA_RUNG_AUTO};
+  struct efa_gda_peer back;
+  CHECK(efa_gda_domain_open(NULL, 0, &domain) == 0);
+  CHECK(efa_gda_mapped_open(domain, &attr, &first) == 0);
+  CHECK(efa_gda_mapped_open(domain, &attr, &second) == 0);
+  introduce(second, first, &back);
+  introduce(first, second, &peer);
+  for (size_t i = 0; i < sizeof from; i++) from[i] = (unsigned char)(i * 131 + i / 251);
+  CHECK(efa_gda_region_register(domain, from, sizeof from, ALL, &source) == 0);
+  CHECK(efa_gda_region_register(domain, to, sizeof to, ALL, &target) == 0);
+}
+
+static struct efa_gda_write write_all(void) {
+  struct efa_gda_region_info info = {sizeof info};
+  CHECK(efa_gda_region_describe(target, &info) == 0);
+  CHECK(info.address == (uint64_t)(uintptr_t)to && info.length == sizeof to && info.is_dmabuf == 0);
+  struct efa_gda_write write = {sizeof write, peer, source, 0, info.address, info.rkey, 0, BYTES, COUNT, 0};
+  write.timeout_ns = 20000000000u;
+  return write;
+}
+
+static void close_all(void) {
+  CHECK(efa_gda_mapped_close(first) == 0);
+  CHECK(efa_gda_mapped_close(second) == 0);
+  CHECK(efa_gda_region_close(source) == 0);
+  CHECK(efa_gda_region_close(target) == 0);
+  CHECK(efa_gda_domain_close(domain) == 0);
+}
+
+static void put(void) {
+  struct efa_gda_mapped_info info = {sizeof info};
+  struct efa_gda_progress progress = {sizeof progress};
+  open_all();
+  CHECK(efa_gda_mapped_describe(first, &info) == 0);
+  CHECK(info.entry_size == 64 && info.num_entries > 0 && info.max_batch > 0 && info.completions >= info.num_entries);
+  CHECK(info.rung == EFA_GDA_RUNG_DIRECT && info.completions_in_gpu == 0 && info.qpn != peer.qpn);
+  struct efa_gda_write write = write_all();
+  CHECK(efa_gda_mapped_write(first, &write) == 0);
+  CHECK(memcmp(from, to, sizeof to) == 0);
+  CHECK(efa_gda_mapped_wait(first, 1000000000) == 0);
+  CHECK(efa_gda_mapped_poll(first, &progress) == 0);
+  CHECK(progress.reserved == COUNT && progress.rung == COUNT && progress.completed == COUNT);
+  CHECK(progress.in_flight == 0 && progress.errors == 0 && progress.poison == EFA_GDA_OK);
+  close_all();
+}
+
+static void errors(void) {
+  struct efa_gda_progress progress = {sizeof progress};
+  open_all();
+  struct efa_gda_write write = write_all();
+  write.rkey ^= 0x5555;
+  write.count = 1;
+  CHECK(efa_gda_mapped_write(first, &write) == EFA_GDA_ERROR_COMPLETION);
+  CHECK(strstr(efa_gda_last_error(), "remote") != NULL);
+  CHECK(efa_gda_mapped_poll(first, &progress) == 0);
+  CHECK(progress.errors == 1 && progress.first_status == 7 && progress.first_request == 0);
+  write.count = COUNT + 1;
+  CHECK(efa_gda_mapped_write(first, &write) == EFA_GDA_ERROR_ARGUMENT);
+  close_all();
+}
+
+static void busy(void) {
+  struct efa_gda_queue *device = NULL;
+  open_all();
+  CHECK(efa_gda_mapped_keep(first, source) == 0);
+  CHECK(efa_gda_region_close(source) == EFA_GDA_ERROR_BUSY);
+  CHECK(efa_gda_domain_close(domain) == EFA_GDA_ERROR_BUSY);
+  CHECK(efa_gda_mapped_lend(first, &device) == 0);
+  CHECK(device != NULL && device->sq.entry_size == 64 && device->sq.num_entries > 0);
+  CHECK(efa_gda_mapped_close(first) == EFA_GDA_ERROR_BUSY);
+  CHECK(efa_gda_mapped_destroy(first) == EFA_GDA_ERROR_BUSY);
+  CHECK(efa_gda_mapped_wait(first, 1000) == EFA_GDA_ERROR_BUSY);
+  CHECK(efa_gda_mapped_return(first) == 0);
+  CHECK(efa_gda_mapped_return(first) == EFA_GDA_ERROR_ARGUMENT);
+  close_all();
+}
+
+static void snapshot(void) {
+  char text[4096], small[8];
+  size_t length = 0;
+  struct efa_gda_queue state;
+  open_all();
+  struct efa_gda_write write = write_all();
+  CHECK(efa_gda_mapped_write(first, &write) == 0);
+  CHECK(efa_gda_mapped_snapshot(first, text, sizeof text, &length, &state) == 0);
+  CHECK(length == strlen(text) && strstr(text, "1000 reserved, 1000 rung") != NULL);
+  CHECK(state.turn.rung == COUNT && state.completion.completed == COUNT);
+  CHECK(efa_gda_mapped_snapshot(first, small, sizeof small, &length, NULL) == 0);
+  CHECK(strlen(small) == sizeof small - 1 && length > sizeof small && memcmp(small, text, 7) == 0);
+  CHECK(efa_gda_mapped_snapshot(first, NULL, 0, NULL, NULL) == 0);
+  close_all();
+}
+
+/* The adapter is held: SOFTEFA_DELAY_US is longer than the bound. */
+static void timeout(void) {
+  struct efa_gda_progress progress = {sizeof progress};
+  open_all();
+  struct efa_gda_write write = write_all();
+  write.count = 3;
+  write.timeout_ns = 50000000;
+  CHECK(efa_gda_mapped_write(first, &write) == EFA_GDA_ERROR_DEVICE);
+  CHECK(efa_gda_mapped_poll(first, &progress) == 0);
+  CHECK(progress.in_flight == 3 && progress.poison == EFA_GDA_TIMEOUT_COMPLETION);
+  CHECK(efa_gda_region_close(source) == EFA_GDA_ERROR_BUSY);
+  CHECK(efa_gda_mapped_close(first) == EFA_GDA_ERROR_BUSY);
+  CHECK(efa_gda_mapped_destroy(first) == 0);
+  CHECK(efa_gda_mapped_close(second) == 0);
+  CHECK(efa_gda_region_close(source) == 0);
+  CHECK(efa_gda_region_close(target) == 0);
+  CHECK(efa_gda_domain_close(domain) == 0);
+}
+
+static void misuse(void) {
+  struct efa_gda_mapped_attr attr = {sizeof attr, 0, 0, -1, EFA_GDA_RUNG_AUTO};
+  struct efa_gda_mapped_info info = {sizeof info};
+  struct efa_gda_queue *device;
+  efa_gda_mapped *queue;
+  efa_gda_domain *none;
+  efa_gda_region *region;
+  size_t length = 0;
+  CHECK(efa_gda_api_version() == EFA_GDA_API_VERSION);
+  CHECK(efa_gda_domain_open(NULL, 0, NULL) == EFA_GDA_ERROR_ARGUMENT);
+  CHECK(efa_gda_domain_open(NULL, 1u << 31, &none) == EFA_GDA_ERROR_ARGUMENT);
+  CHECK(efa_gda_domain_open("\xff", 0, &none) == EFA_GDA_ERROR_ARGUMENT);
+  CHECK(efa_gda_domain_open("nobody", 0, &none) == EFA_GDA_ERROR_NO_ADAPTER);
+  CHECK(strstr(efa_gda_last_error(), "nobody") != NULL);
+  CHECK(efa_gda_domain_borrow(NULL, NULL, &none) == EFA_GDA_ERROR_ARGUMENT);
+  CHECK(efa_gda_domain_close(NULL) == EFA_GDA_ERROR_ARGUMENT);
+  CHECK(efa_gda_mapped_open(NULL, &attr, &queue) == EFA_GDA_ERROR_ARGUMENT);
+  open_all();
+  CHECK(efa_gda_mapped_open(domain, NULL, &queue) == EFA_GDA_ERROR_ARGUMENT);
+  CHECK(efa_gda_mapped_open(domain, &attr, NULL) == EFA_GDA_ERROR_ARGUMENT);
+  attr.size = 8;
+  CHECK(efa_gda_mapped_open(domain, &attr, &queue) == EFA_GDA_ERROR_ARGUMENT);
+  attr.size = sizeof attr;
+  attr.rung = 9;
+  CHECK(efa_gda_mapped_open(domain, &attr, &queue) == EFA_GDA_ERROR_ARGUMENT);
+  attr.rung = 0;
+  attr.gpu = -2;
+  CHECK(efa_gda_mapped_open(domain, &attr, &queue) == EFA_GDA_ERROR_ARGUMENT);
+  attr.gpu = -1;
+  attr.completions = 16;
+  CHECK(efa_gda_mapped_open(domain, &attr, &queue) == EFA_GDA_ERROR_ARGUMENT);
+  /* A handle of another kind. */
+  CHECK(efa_gda_mapped_describe((efa_gda_mapped *)domain, &info) == EFA_GDA_ERROR_ARGUMENT);
+  CHECK(efa_gda_mapped_describe(first, NULL) == EFA_GDA_ERROR_ARGUMENT);
+  CHECK(efa_gda_mapped_lend(first, NULL) == EFA_GDA_ERROR_ARGUMENT);
+  CHECK(efa_gda_mapped_address(first, NULL, NULL) == EFA_GDA_ERROR_ARGUMENT);
+  CHECK(efa_gda_mapped_address(first, NULL, &length) == EFA_GDA_ERROR_ARGUMENT);
+  CHECK(efa_gda_mapped_insert_peer(first, "x", 0, &peer) == EFA_GDA_ERROR_ARGUMENT);
+  CHECK(efa_gda_mapped_write(first, NULL) == EFA_GDA_ERROR_ARGUMENT);
+  CHECK(efa_gda_mapped_keep(first, NULL) == EFA_GDA_ERROR_ARGUMENT);
+  CHECK(efa_gda_region_register(domain, NULL, 8, ALL, &region) == EFA_GDA_ERROR_ARGUMENT);
+  CHECK(efa_gda_region_register(domain, to, 8, 0, &region) == EFA_GDA_ERROR_ARGUMENT);
+  CHECK(efa_gda_region_register_gpu(domain, 0, 8, 0, -1, 0, ALL, &region) == EFA_GDA_ERROR_ARGUMENT);
+  CHECK(efa_gda_region_register_gpu(domain, 4096, 8, 0, -1, 0, ALL, &region) == EFA_GDA_ERROR_UNSUPPORTED);
+  CHECK(efa_gda_mapped_abort(first, 1) == 0 && efa_gda_mapped_abort(first, 0) == 0);
+  efa_gda_mapped *closed = first;
+  close_all();
+  /* Closed handles. */
+  CHECK(efa_gda_mapped_close(closed) == EFA_GDA_ERROR_ARGUMENT);
+  CHECK(efa_gda_mapped_lend(closed, &device) == EFA_GDA_ERROR_ARGUMENT);
+  CHECK(efa_gda_mapped_abort(closed, 1) == EFA_GDA_ERROR_ARGUMENT);
+  CHECK(efa_gda_domain_close(domain) == EFA_GDA_ERROR_ARGUMENT);
+}
+
+static void sizes(void) {
+  printf("%zu %zu %zu %zu %zu\n", sizeof(struct efa_gda_region_info), sizeof(struct efa_gda_mapped_attr),
+         sizeof(struct efa_gda_mapped_info), sizeof(struct efa_gda_write), sizeof(struct efa_gda_progress));
+}
+
+int main(int argc, char **argv) {
+  static const struct {
+    const char *name;
+    void (*run)(void);
+  } tests[] = {{"put", put},           {"errors", errors},   {"busy", busy},   {"snapshot", snapshot},
+               {"timeout", timeout}, {"misuse", misuse}, {"sizes", sizes}};
+  for (size_t i = 0; i < sizeof tests / sizeof tests[0]; i++) {
+    if (argc == 2 && strcmp(argv[1], tests[i].name) == 0) {
+      tests[i].run();
+      return 0;
+    }
+  }
+  return 2;
+}

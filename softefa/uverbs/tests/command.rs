@@ -1,0 +1,36 @@
+//! `softefa run` as a person calls it: what the program that it starts inherits.
+
+#![allow(clippy::unwrap_used)] // a test says so by failing
+
+use std::process::Command;
+
+/// `softefa run -- program`, with an empty file to preload: the loader says so, and goes on.
+fn run(name: &str, program: &[&str]) -> (Option<i32>, String) {
+    let nothing = std::env::temp_dir().join(format!("softefa-nothing-{name}-{}", std::process::id()));
+    std::fs::write(&nothing, b"").unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_softefa"))
+        .args(["run", "--quiet", "--"])
+        .args(program)
+        .env("SOFTEFA_PRELOAD", &nothing)
+        .env_remove("SOFTEFA_SOCKET")
+        .output()
+        .unwrap();
+    std::fs::remove_file(&nothing).unwrap();
+    (output.status.code(), String::from_utf8(output.stdout).unwrap())
+}
+
+#[test]
+fn no_signal_is_blocked_in_the_program() {
+    let (_, text) = run("signals", &["grep", "SigBlk", "/proc/self/status"]);
+    assert_eq!(text.split_whitespace().last(), Some("0000000000000000"), "{text}");
+}
+
+#[test]
+fn the_status_is_the_programs() {
+    assert_eq!(run("status", &["sh", "-c", "exit 7"]).0, Some(7));
+}
+
+#[test]
+fn a_program_that_a_signal_ends_has_the_shells_status_for_it() {
+    assert_eq!(run("killed", &["sh", "-c", "kill -TERM $$"]).0, Some(128 + 15));
+}
