@@ -7,8 +7,8 @@
 # The packages are fetched from sid through this machine's own apt configuration, signatures
 # verified, unpacked without root into .cache/sid, and kept for a week. Programs run through sid's
 # own loader. LIBFABRIC_DIR=DIR, where DIR holds lib/libfabric.so.1 of 2.3 or newer, built against
-# rdma-core 59 or newer, also runs the probe through that libfabric's own efa provider. Every program
-# has a time limit; the log of one that fails is shown.
+# rdma-core 59 or newer, also runs the probe and the library's tests through that libfabric's own efa
+# provider. Every program has a time limit; the log of one that fails is shown.
 #
 # Exit status: 0 all passed, 1 something failed, 77 SKIPPED, because nothing could be fetched.
 set -euo pipefail
@@ -164,6 +164,41 @@ probe_verbs() {
   moves put-verbs --via verbs
 }
 
+# fabric_tests FILE TEST…: tests of efa-gda that were written for softefa's own libfabric provider, on the
+# one of the libfabric that is given. Both are called efa; the higher version wins, so that softefa's,
+# which the tests look for, says that it is old.
+fabric_tests() {
+  local file=$1 name
+  shift
+  mkdir -p "$SCRATCH/providers"
+  ln -sf "${SOFTEFA%/*}/deps/libsoftefa.so" "$SCRATCH/providers/softefa-fi.so"
+  for name in "$@"; do
+    EFA_GDA_TEST_CHILD=$name FI_EFA_USE_HW_CNTR=1 FI_PROVIDER_PATH=$SCRATCH/providers SOFTEFA_PROV_VERSION=1.0 \
+      softefa "$name" 60 "$SCRATCH/sid" "$(test_file "$file")" "$name" --exact --nocapture
+    wants "$name" '^test result: ok. 1 passed'
+    wants "$name" 'rdmap0s6: '
+  done
+}
+
+# The library's own tests through the libfabric that is given.
+library_given() {
+  local -x GIVEN
+  (cd "$ROOT" && cargo test --no-run -p efa-gda --test fabric_counters --test queue_operations --test fabric_soft \
+    --test doorbell_soft) >"$SCRATCH/tests" 2>&1 || { cat "$SCRATCH/tests" >&2; die "the library's tests do not build"; }
+  fabric_tests queue_operations a_read_brings_remote_bytes_here an_inline_write_of_80_bytes_travels_in_its_entry \
+    a_send_gathers_two_segments an_inline_send_carries_its_immediate receives_go_round_their_ring_many_times \
+    unsolicited_writes_leave_posted_receives_alone completions_come_in_memory_that_the_caller_gave
+  fabric_tests fabric_soft two_hundred_thousand_puts_arrive_past_every_wrap \
+    one_put_of_a_mebibyte_and_a_byte_arrives_whole every_object_closes_without_an_error
+  fabric_tests doorbell_soft a_queue_climbs_and_descends_between_puts
+  if grep -q efadv_create_comp_cntr "$LIBFABRIC_DIR/lib/libfabric.so.1"; then
+    fabric_tests fabric_counters successes_and_errors_are_counted_apart what_peers_write_is_counted_at_the_target \
+      a_word_that_this_process_does_not_see_is_not_read a_counter_that_counts_is_busy_until_its_endpoint_is_closed
+  else
+    echo "not run: completion counters, which this libfabric was built without"
+  fi
+}
+
 # Without any privilege, where this is run as root and the files can be reached without it.
 unprivileged() {
   local nobody=(setpriv --reuid=65534 --regid=65534 --clear-groups --inh-caps=-all --bounding-set=-all)
@@ -274,6 +309,7 @@ main() {
   library_test verbs_cycles 180
   if [[ -n ${LIBFABRIC_DIR:-} ]]; then
     GIVEN=$LIBFABRIC_DIR probe_given
+    GIVEN=$LIBFABRIC_DIR library_given
   fi
   echo "all passed"
 }
