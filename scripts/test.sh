@@ -212,11 +212,16 @@ main() {
     fail 'setting up' 'see above'
     finish
   fi
+  # CUDA's compilers need no GPU; tests say why themselves where these cannot be had. They come over the network while the
+  # build keeps the processor busy.
+  local toolkit='' coming
+  timeout 600 scripts/cuda_toolchain.sh >"$LOGS/cuda-toolchain" 2>"$LOGS/cuda-toolchain.log" </dev/null &
+  coming=$!
   step 'rustfmt' 120 cargo fmt --all --check || true
   if build_all; then
-    # CUDA's compilers need no GPU; tests say why themselves where these cannot be had.
-    local toolkit
-    toolkit=$(timeout 600 scripts/cuda_toolchain.sh 2>"$LOGS/cuda-toolchain.log" </dev/null) || toolkit=
+    if wait "$coming"; then
+      toolkit=$(<"$LOGS/cuda-toolchain")
+    fi
     LD_LIBRARY_PATH=${toolkit:+$toolkit/lib}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} cargo_tests 'tests' 1200 --workspace
   else
     skip 'tests' 'the build failed'
