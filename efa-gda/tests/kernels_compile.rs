@@ -89,13 +89,17 @@ fn check_cubin(cubin: &[u8], entry_points: &[&str], what: &str) {
     }
 }
 
-/// ptxas -v says, for each function, what it keeps in local memory.
+/// ptxas -v says, for each function, what it keeps in local memory. A frame is what cold functions
+/// are handed, and a few registers are saved around calling them; arrays that should stay in
+/// registers would be far more.
 fn check_spills(report: &str, what: &str) {
+    const AROUND_CALLS: u32 = 128;
     let lines: Vec<_> = report.lines().filter(|line| line.contains("bytes stack frame")).collect();
     assert!(!lines.is_empty(), "{what}: ptxas said nothing of stack frames:\n{report}");
     for line in lines {
-        let clean = line.trim() == "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads";
-        assert!(clean, "{what} uses local memory: {line}");
+        let stores = line.split(',').nth(1).and_then(|part| part.split_whitespace().next());
+        let stores: u32 = stores.and_then(|count| count.parse().ok()).expect("bytes of spill stores");
+        assert!(stores <= AROUND_CALLS, "{what} spills: {line}");
     }
 }
 

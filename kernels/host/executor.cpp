@@ -88,8 +88,11 @@ void efa_gda_host_encode(const efa_gda_host_entry *spec, uint8_t out[128]) {
   efa_gda::Entry e = entry_of(*spec);
   if (spec->has_immediate) efa_gda::set_immediate(e, spec->immediate);
   efa_gda::set_hints(e, spec->hints);
-  efa_gda::finish(e, spec->phase, spec->request_id, spec->wide_id);
-  memcpy(out, e.word, 128);
+  for (int i = 0; i < 8; i++) {
+    efa_gda::Quad quad = efa_gda::quad_of(e, i);
+    efa_gda::finish(quad, i, spec->phase, spec->request_id, spec->wide_id);
+    memcpy(out + 16 * i, &quad, 16);
+  }
 }
 
 void efa_gda_host_encode_receive(uint64_t address, uint32_t lkey, uint32_t length, uint16_t id, bool first,

@@ -133,6 +133,14 @@ uint64_t exchange_warp(uint64_t value, uint32_t from) {
   return b->values[turn][me / 32 * 32 + from];
 }
 
+void show_warp(const void *mine, const void *(&all)[32]) {
+  Block *b = current_block;
+  uint32_t me = b->current, turn = b->warp_turn[me]++ % 2;
+  b->values[turn][me] = reinterpret_cast<uint64_t>(mine);
+  sync_warp();
+  for (uint32_t i = 0; i < warp_size(); i++) all[i] = reinterpret_cast<const void *>(b->values[turn][me / 32 * 32 + i]);
+}
+
 uint64_t exchange_block(uint64_t value, uint32_t from) {
   Block *b = current_block;
   sync_block();

@@ -34,6 +34,8 @@ void sync_block();
 /* The value that lane `from` of the warp (of the block) passed in the same call. */
 uint64_t exchange_warp(uint64_t value, uint32_t from);
 uint64_t exchange_block(uint64_t value, uint32_t from);
+/* What each lane of the warp passed in the same call; of a warp of fewer than 32, the first. */
+void show_warp(const void *mine, const void *(&all)[32]);
 /* Bit i: what lane i of the warp passed. */
 uint32_t vote_warp(bool value);
 

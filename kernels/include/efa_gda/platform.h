@@ -15,18 +15,25 @@
 #if defined(__CUDA_ARCH__) || defined(__CUDACC__)
 #define EFA_GDA_ON_GPU 1
 #define EFA_GDA_FN __device__ __forceinline__
+#define EFA_GDA_COLD __device__ __noinline__
 #define EFA_GDA_KERNEL extern "C" __global__ void
 #define EFA_GDA_GLOBAL __device__
 #define EFA_GDA_UNROLL _Pragma("unroll")
 #else
 #define EFA_GDA_ON_GPU 0
 #define EFA_GDA_FN inline
+#define EFA_GDA_COLD inline
 #define EFA_GDA_KERNEL extern "C" void
 #define EFA_GDA_GLOBAL
 #define EFA_GDA_UNROLL
 #include <time.h>
 #include "../../host/lanes.h"
 #endif
+
+/* Keep what seldom happens out of the way of what always does: a post is bound by one
+ * warp's instructions as much as by its fence. A function that is EFA_GDA_COLD works on
+ * copies, or what it is given could not stay in registers. */
+#define EFA_GDA_LIKELY(x) __builtin_expect(!!(x), 1)
 
 namespace efa_gda {
 
@@ -112,6 +119,8 @@ EFA_GDA_FN void store_system(volatile uint32_t *p, uint32_t v) {
 /* Orders everything this thread did or has acquired before everything it does after,
  * for every observer, the adapter included. */
 EFA_GDA_FN void fence_system() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
+/* The same among the threads of this GPU. */
+EFA_GDA_FN void fence_device() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 /* A register of the adapter: never split, merged or repeated. */
 EFA_GDA_FN void store_doorbell(volatile uint32_t *p, uint32_t v) {
   asm volatile("st.mmio.relaxed.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
@@ -139,6 +148,11 @@ EFA_GDA_FN Quad load_quad_local(const uint8_t *p) {
                : "memory");
   return v;
 }
+EFA_GDA_FN uint32_t bits_in(uint32_t v) { return (uint32_t)__popc((int)v); }
+/* Bits below the lowest that is 0; 32 where none is. */
+EFA_GDA_FN uint32_t low_ones(uint32_t v) { return ~v == 0 ? 32 : (uint32_t)__ffs((int)~v) - 1; }
+/* One more than the place of the highest bit; 0 for none. */
+EFA_GDA_FN uint32_t bit_width(uint32_t v) { return 32 - (uint32_t)__clz((int)v); }
 EFA_GDA_FN uint64_t clock_ns() {
   uint64_t v;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(v));
@@ -169,6 +183,7 @@ inline uint32_t load_system(const volatile uint32_t *p) { return __atomic_load_n
 inline uint64_t load_system(const volatile uint64_t *p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
 inline void store_system(volatile uint32_t *p, uint32_t v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }
 inline void fence_system() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+inline void fence_device() { __atomic_thread_fence(__ATOMIC_ACQ_REL); }
 /* Release, although a fence comes before it: an emulated adapter is another thread of
  * this program, and this is what lets a race detector see the order. */
 inline void store_doorbell(volatile uint32_t *p, uint32_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
@@ -184,6 +199,9 @@ inline Quad load_quad_local(const uint8_t *p) {
   uint64_t lo = __atomic_load_n(w, __ATOMIC_RELAXED), hi = __atomic_load_n(w + 1, __ATOMIC_RELAXED);
   return Quad{(uint32_t)lo, (uint32_t)(lo >> 32), (uint32_t)hi, (uint32_t)(hi >> 32)};
 }
+inline uint32_t bits_in(uint32_t v) { return (uint32_t)__builtin_popcount(v); }
+inline uint32_t low_ones(uint32_t v) { return ~v == 0 ? 32 : (uint32_t)__builtin_ctz(~v); }
+inline uint32_t bit_width(uint32_t v) { return v == 0 ? 0 : 32 - (uint32_t)__builtin_clz(v); }
 inline uint64_t clock_ns() {
   struct timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);

@@ -55,7 +55,11 @@ class Sender {
   /* Opens `queue`; an owner takes it over, and must find nobody posting. */
   EFA_GDA_FN explicit Sender(efa_gda_queue *queue, uint64_t timeout_ns = kDefaultTimeoutNs, Group group = Group())
       : queue_(queue), timeout_ns_(timeout_ns), ring_(queue, group), posted_(0), status_(EFA_GDA_OK) {
-    if constexpr (S != Sharing::Device) open_owned();
+    if constexpr (S == Sharing::Device) {
+      stage_ = Stage(queue);
+    } else {
+      open_owned();
+    }
   }
 
   EFA_GDA_FN efa_gda_status status() const { return status_; }
@@ -67,12 +71,15 @@ class Sender {
   template <class Make>
   EFA_GDA_FN efa_gda_status post(uint32_t count, Make make, uint32_t flags = kPostDefault,
                                  uint32_t *first = nullptr) {
-    if (status_ != EFA_GDA_OK) return status_;
+    if (status_ != EFA_GDA_OK || count == 0) return status_;
     if constexpr (S == Sharing::Device) {
       status_ = post_shared(count, make, (flags & kPostDefer) == 0, first);
     } else {
       if (first != nullptr) *first = ring_.next();
-      status_ = place(count, make, (flags & kPostDefer) == 0);
+      Made made;
+      ring_.make(made, 0, count, make);
+      status_ = ring_.place_made(made, count, make, timeout_ns_);
+      if (EFA_GDA_LIKELY(status_ == EFA_GDA_OK && (flags & kPostDefer) == 0)) ring_.ring();
       posted_ += count;
     }
     return status_;
@@ -145,37 +152,34 @@ class Sender {
   }
 
   template <class Make>
-  EFA_GDA_FN efa_gda_status place(uint32_t count, Make make, bool ring) {
-    auto put = [&](uint32_t i, uint32_t slot) {
-      Entry entry = make(i);
-      ring_.finish_for(slot, entry);
-      ring_.write(slot, entry);
-    };
-    return ring_.place(count, put, ring, timeout_ns_);
-  }
-
-  template <class Make>
   EFA_GDA_FN efa_gda_status post_shared(uint32_t count, Make make, bool ring, uint32_t *first) {
-    if (count == 0) return EFA_GDA_OK;
-    Ticket<Group, StoreBytes> ticket(queue_, ring_, count);
+    Ticket<Group, StoreBytes> ticket(queue_, ring_, stage_, count);
+    Made made;
+    ring_.make(made, 0, count, make);
+    ticket.settle();
     if (first != nullptr) *first = ticket.first_slot();
-    Turn turn = ticket.wait(make, timeout_ns_);
-    if (turn != Turn::Mine) return turn == Turn::Served ? EFA_GDA_OK : ticket.status();
-    /* Read now, looked at after the fence: whether anyone has come since. */
-    uint64_t latest = ring_.leads() ? load_relaxed(&queue_->reserve.word) : 0;
-    efa_gda_status status = place(count, make, ring);
-    if (status != EFA_GDA_OK) return status;
-    bool others = (uint32_t)ring_.group().from_leader(latest) != ring_.next();
-    return ticket.pass(others && ring, timeout_ns_);
+    if (!EFA_GDA_LIKELY(ticket.mine())) {
+      Turn turn = ticket.wait(made, make, timeout_ns_);
+      if (turn != Turn::Mine) return turn == Turn::Served ? EFA_GDA_OK : ticket.status();
+      if (made.done != 0) ring_.make(made, 0, count, make);
+    }
+    efa_gda_status status = ring_.place_made(made, count, make, timeout_ns_);
+    if (status == EFA_GDA_OK && ring) status = ticket.ring(timeout_ns_);
+    if (status == EFA_GDA_OK) ticket.pass();
+    return status;
   }
 
   EFA_GDA_FN efa_gda_status flush_shared() {
-    Ticket<Group, StoreBytes> ticket(queue_, ring_, 0);
-    auto none = [](uint32_t) { return Entry(); };
-    Turn turn = ticket.wait(none, timeout_ns_);
-    if (turn != Turn::Mine) return ticket.status();
+    Ticket<Group, StoreBytes> ticket(queue_, ring_, stage_, 0);
+    ticket.settle();
+    if (!ticket.mine()) {
+      Made made;
+      auto none = [](uint32_t) { return Entry(); };
+      if (ticket.wait(made, none, timeout_ns_) != Turn::Mine) return ticket.status();
+    }
     if (ring_.next() != ring_.rung()) ring_.ring();
-    return ticket.pass(false, timeout_ns_);
+    ticket.pass();
+    return EFA_GDA_OK;
   }
 
   EFA_GDA_FN bool all_done() {
@@ -187,6 +191,7 @@ class Sender {
   efa_gda_queue *queue_;
   uint64_t timeout_ns_;
   Ring<Group, StoreBytes> ring_;
+  Stage stage_;
   uint64_t posted_;
   efa_gda_status status_;
 };

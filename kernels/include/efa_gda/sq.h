@@ -19,9 +19,9 @@
  * time, and the order of two writers is the order of turns.
  *
  * One fence a doorbell. To place and ring, the holder
- *   1. writes entries [rung, next) with plain stores (each lane of the group its own),
- *   2. synchronises the group: the lanes' stores happen before what the leader does next,
- *   3. fence.acq_rel.sys (leader),
+ *   1. writes entries [rung, next) with plain stores (each lane of the group its share),
+ *   2. synchronises the group: the lanes' stores happen before what anyone does next,
+ *   3. fence.acq_rel.sys (the leader; in a warp every lane, which costs the same),
  *   4. stores the doorbell (leader).
  * The fence is cumulative. Before it, in causality order, lie the entries of every lane
  * (2), everything earlier holders did (the turn is passed with a release and taken with
@@ -38,9 +38,10 @@
  * fence of step 3 makes the previous doorbell `seen`. Where that is not enough, the holder
  * rings what is written, and where all is rung it fences once more, which makes `rung`
  * `seen`; then at most max_batch entries fit, so every chunk of at most max_batch entries
- * goes in sooner or later, max_batch 1 included. Lanes other than the leader know of a
- * completed fence only after the next sync: `fenced_` is what the leader knows, `seen_`
- * what all may use. When max_batch is at least the ring's size, the room below is the
+ * goes in sooner or later, max_batch 1 included. So a window of M costs two fences for M
+ * entries, whether as one chunk with two or as two halves with one each. Who did not fence
+ * itself knows of a completed fence only after the next sync: `fenced_` is what the leader
+ * knows, `seen_` what all may use. When max_batch is at least the ring's size, the room below is the
  * tighter bound and no window is kept.
  *
  * The room. An entry's slot is free when fewer than num_entries requests are in flight:
@@ -68,6 +69,17 @@ namespace efa_gda {
 #define EFA_GDA_STORE_BYTES 16
 #endif
 
+/* One thread's share of as many entries as the group has threads. */
+struct Made {
+  Quad quads[4];
+  /* Of entries of 128 bytes. */
+  Quad more[4];
+  /* Where the quads go, in bytes from the entry of slot 0 on. */
+  uint32_t at[4];
+  /* Numbers of the group's entries: from `done` on, `left` of them. */
+  uint32_t done, left;
+};
+
 /* The ring as one writer sees it; a copy in the registers of each thread of the group,
  * the same in all of them. */
 template <class Group, int StoreBytes = EFA_GDA_STORE_BYTES>
@@ -81,8 +93,9 @@ class Ring {
         depth_(queue->sq.num_entries),
         room_(depth_),
         window_(kNoWindow),
-        flags_(queue->sq.flags),
-        wide_(queue->sq.entry_size == 128),
+        shift_(queue->sq.entry_size == 128 ? 7 : 6),
+        doorbell_bits_((queue->sq.flags & EFA_GDA_SQ_RECORD) != 0 ? ~0u : 0xffffu),
+        wide_ids_((queue->sq.flags & EFA_GDA_SQ_REQ_ID_64) != 0),
         next_(0),
         rung_(0),
         seen_(0),
@@ -90,7 +103,7 @@ class Ring {
         limit_(0) {
     uint32_t batch = queue->sq.max_batch;
     if (batch < depth_) {
-      if ((flags_ & EFA_GDA_SQ_RECORD) != 0) {
+      if ((queue->sq.flags & EFA_GDA_SQ_RECORD) != 0) {
         room_ = batch;
       } else {
         window_ = batch;
@@ -112,126 +125,184 @@ class Ring {
   /* What the leader knows the adapter to have. */
   EFA_GDA_FN uint32_t fenced() const { return fenced_; }
   EFA_GDA_FN uint32_t depth() const { return depth_; }
-  EFA_GDA_FN uint32_t flags() const { return flags_; }
-  EFA_GDA_FN bool wide_entries() const { return wide_; }
+  EFA_GDA_FN bool wide_entries() const { return shift_ == 7; }
   EFA_GDA_FN Group group() const { return group_; }
   EFA_GDA_FN bool leads() const { return group_.rank() == 0; }
   /* Completions that the leader read while it waited for room. */
   EFA_GDA_FN Completions &found() { return found_; }
 
-  EFA_GDA_FN void write(uint32_t slot, int i, const Quad &quad) {
-    uint8_t *to = buffer_ + ((uint64_t)(slot & (depth_ - 1)) << (wide_ ? 7 : 6)) + 16 * i;
+  EFA_GDA_FN uint8_t *at(uint32_t slot) const { return buffer_ + ((slot & (depth_ - 1)) << shift_); }
+  EFA_GDA_FN static void write(uint8_t *to, const Quad &quad) {
     if (StoreBytes == 16) {
       store_quad(to, quad);
     } else {
       store_quad_by_eight(to, quad);
     }
   }
-  EFA_GDA_FN void write(uint32_t slot, const Entry &entry) {
-    EFA_GDA_UNROLL for (int i = 0; i < 4; i++) write(slot, i, quad_of(entry, i));
-    if (wide_) {
-      EFA_GDA_UNROLL for (int i = 4; i < 8; i++) write(slot, i, quad_of(entry, i));
+
+  /* Makes this thread's share of the entries [done, done + size) of a call of `count`:
+   * `make(i)` gives entry i, on the thread whose rank is i modulo the group's size. A whole
+   * warp trades quads, so that its stores cover whole lines: entries that several warps
+   * store quad by quad reach PCIe in pieces. `finish` adds the rest. */
+  template <class Make>
+  EFA_GDA_FN void make(Made &made, uint32_t done, uint32_t count, Make make) {
+    uint32_t i = done + group_.rank();
+    Entry entry = Entry();
+    if (i < count) entry = make(i);
+    EFA_GDA_UNROLL for (int k = 0; k < 4; k++) made.quads[k] = quad_of(entry, k);
+    if (group_.trades()) group_.trade(made.quads);
+    if (wide_entries()) {
+      EFA_GDA_UNROLL for (int k = 0; k < 4; k++) made.more[k] = quad_of(entry, 4 + k);
+      if (group_.trades()) group_.trade(made.more);
     }
-  }
-  /* Phase and request id of the entry for `slot`. The id is the slot's number. */
-  EFA_GDA_FN void finish_for(uint32_t slot, Entry &entry) const {
-    finish(entry, (slot & depth_) != 0, slot, (flags_ & EFA_GDA_SQ_REQ_ID_64) != 0);
+    made.done = done;
+    made.left = count - done < group_.size() ? count - done : group_.size();
   }
 
-  /* Places `count` entries and, with `ring`, rings for them; more than fit the window or
-   * the ring go in chunks with a doorbell each. `put(i, slot)` writes entry i, on the
-   * thread whose rank is i modulo the group's size. */
-  template <class Put>
-  EFA_GDA_FN efa_gda_status place(uint32_t count, Put put, bool ring, uint64_t timeout_ns) {
-    uint32_t most = window_ < room_ ? window_ : room_, chunk = count;
-    if (count > most) {
-      uint32_t parts = (count + most - 1) / most;
-      chunk = (count + parts - 1) / parts;
+  /* Adds what the ring decides, the entries' slots being those from `slot` on: phase and
+   * request id, which is the slot's number, and places as `mask` wraps them. */
+  EFA_GDA_FN void finish(Made &made, uint32_t slot, uint32_t mask) const {
+    EFA_GDA_UNROLL for (uint32_t k = 0; k < 4; k++) {
+      uint32_t s = slot + number(k), quad = quad_number(k);
+      efa_gda::finish(made.quads[k], quad, (s & depth_) != 0, s, wide_ids_);
+      made.at[k] = ((s & mask) << shift_) + 16 * quad;
     }
-    uint32_t mine = group_.rank();
-    for (uint32_t done = 0; done < count;) {
+  }
+
+  /* Calls `put(at, quad)` for each quad that this thread made of the group's entries
+   * [lo, lo + n), counted from made.done. */
+  template <class Put>
+  EFA_GDA_FN void each(const Made &made, uint32_t lo, uint32_t n, Put put) const {
+    EFA_GDA_UNROLL for (uint32_t k = 0; k < 4; k++) {
+      if (number(k) - lo < n) put(made.at[k], made.quads[k]);
+    }
+    if (wide_entries()) {
+      EFA_GDA_UNROLL for (uint32_t k = 0; k < 4; k++) {
+        if (number(k) - lo < n) put(made.at[k] + 64, made.more[k]);
+      }
+    }
+  }
+
+  /* Places `count` entries; more than fit the window or the ring go in chunks, with a
+   * doorbell each but for the last. `write(done, n, slot)` writes n of them, from number
+   * `done` on, to the slots from `slot` on; all threads call it. */
+  template <class Write>
+  EFA_GDA_FN efa_gda_status place(uint32_t count, Write write, uint64_t timeout_ns) {
+    if (EFA_GDA_LIKELY(next_ + count - seen_ <= window_ && limit_ - next_ >= count)) {
+      write(0u, count, next_);
+      next_ += count;
+      return EFA_GDA_OK;
+    }
+    uint32_t chunk = window_ < room_ ? window_ : room_;
+    for (uint32_t done = 0; done < count; done += chunk) {
+      if (done != 0) ring();
       uint32_t n = count - done < chunk ? count - done : chunk;
       efa_gda_status status = admit(n, timeout_ns);
       if (status != EFA_GDA_OK) return status;
-      for (; mine < done + n; mine += group_.size()) put(mine, next_ + (mine - done));
-      done += n;
+      write(done, n, next_);
       next_ += n;
-      if (ring) this->ring();
     }
     return EFA_GDA_OK;
+  }
+
+  /* Places a call's entries; `made` holds its first share. */
+  template <class Make>
+  EFA_GDA_FN efa_gda_status place_made(Made &made, uint32_t count, Make make, uint64_t timeout_ns) {
+    for (;;) {
+      finish(made, next_, depth_ - 1);
+      auto write = [&](uint32_t lo, uint32_t n, uint32_t) {
+        each(made, lo, n, [&](uint32_t at, const Quad &quad) { Ring::write(buffer_ + at, quad); });
+      };
+      efa_gda_status status = place(made.left, write, timeout_ns);
+      uint32_t next = made.done + group_.size();
+      if (status != EFA_GDA_OK || EFA_GDA_LIKELY(next >= count)) return status;
+      this->make(made, next, count, make);
+    }
   }
 
   /* Rings for everything placed. */
   EFA_GDA_FN void ring() {
     group_.sync();
     seen_ = fenced_;
-    if (leads()) {
-      fence_system();
-      store_rung(next_);
-    }
+    if (fences()) fence_system();
+    if (leads()) store_rung(next_);
     fenced_ = rung_;
+    if (Group::kAllFence) seen_ = fenced_;
     rung_ = next_;
   }
 
   /* Whether `count` entries fit the ring now. */
   EFA_GDA_FN bool has_room(uint32_t count) {
-    if (limit_ - next_ >= count) return true;
-    uint32_t limit = limit_;
-    if (leads()) limit = limit_now();
-    limit_ = group_.from_leader(limit);
+    if (EFA_GDA_LIKELY(limit_ - next_ >= count)) return true;
+    wait_for_room(0, 0);
     return limit_ - next_ >= count;
   }
 
  private:
+  /* Which entry of the group, and which of its quads, this thread holds in place k. */
+  EFA_GDA_FN uint32_t number(uint32_t k) const {
+    return group_.trades() ? group_.rank() - group_.lane() + Trade::from(group_.lane(), k) : group_.rank();
+  }
+  EFA_GDA_FN uint32_t quad_number(uint32_t k) const { return group_.trades() ? Trade::quad(group_.lane()) : k; }
+
   static constexpr uint32_t kNoWindow = 0x80000000u;
 
+  EFA_GDA_FN bool fences() const { return Group::kAllFence || leads(); }
+
   /* Step 4. A record takes the whole counter: a host thread rings from it. */
-  EFA_GDA_FN void store_rung(uint32_t value) {
-    if ((flags_ & EFA_GDA_SQ_RECORD) != 0) {
-      store_system(doorbell_, value);
-    } else {
-      store_doorbell(doorbell_, value & 0xffff);
-    }
-  }
+  EFA_GDA_FN void store_rung(uint32_t value) { store_doorbell(doorbell_, value & doorbell_bits_); }
 
   /* Waits until `n` more entries may be written; n is at most the window and the room. */
   EFA_GDA_FN efa_gda_status admit(uint32_t n, uint64_t timeout_ns) {
     while (window_ != kNoWindow && next_ + n - seen_ > window_) {
-      if (fenced_ != seen_) {
+      if (next_ + n - fenced_ <= window_) {
         group_.sync();
         seen_ = fenced_;
       } else if (next_ != rung_) {
         ring();
       } else {
-        if (leads()) fence_system();
-        group_.sync();
+        if (Group::kAllFence) group_.sync();
+        if (fences()) fence_system();
+        if (!Group::kAllFence) group_.sync();
         seen_ = fenced_ = rung_;
       }
     }
-    if (limit_ - next_ >= n) return EFA_GDA_OK;
+    if (EFA_GDA_LIKELY(limit_ - next_ >= n)) return EFA_GDA_OK;
+    if (next_ != rung_) ring();
     return wait_for_room(n, timeout_ns);
   }
 
-  /* Completions so far plus the room; never more than that past `next_`. */
-  EFA_GDA_FN uint32_t limit_now() {
-    uint32_t limit = completed_now(queue_, found_) + room_;
-    return limit - next_ > room_ ? next_ + room_ : limit;
+  /* Completions so far plus the room; never more than that past `next`. */
+  EFA_GDA_FN static uint32_t limit_now(efa_gda_queue *queue, uint32_t next, uint32_t room, Completions &found) {
+    uint32_t limit = completed_now(queue, found) + room;
+    return limit - next > room ? next + room : limit;
+  }
+
+  /* The limit in the low half, how the wait for `n` entries' room ended in the high one.
+   * With n 0 it only looks. */
+  EFA_GDA_COLD static uint64_t find_room(efa_gda_queue *queue, uint32_t next, uint32_t room, uint32_t n,
+                                         uint64_t timeout_ns, Completions *all) {
+    Completions found = *all;
+    Deadline deadline(queue, timeout_ns);
+    uint32_t status = EFA_GDA_OK, limit = limit_now(queue, next, room, found);
+    while (limit - next < n) {
+      status = deadline.turn(EFA_GDA_TIMEOUT_ROOM);
+      if (status != EFA_GDA_OK) break;
+      limit = limit_now(queue, next, room, found);
+    }
+    if (status != EFA_GDA_OK) poison(queue, (efa_gda_status)status);
+    *all = found;
+    return (uint64_t)status << 32 | limit;
   }
 
   EFA_GDA_FN efa_gda_status wait_for_room(uint32_t n, uint64_t timeout_ns) {
-    if (next_ != rung_) ring();
-    uint32_t limit = limit_, status = EFA_GDA_OK;
+    uint64_t both = limit_;
     if (leads()) {
-      Deadline deadline(queue_, timeout_ns);
-      for (;;) {
-        limit = limit_now();
-        if (limit - next_ >= n) break;
-        status = deadline.turn(EFA_GDA_TIMEOUT_ROOM);
-        if (status != EFA_GDA_OK) break;
-      }
-      if (status != EFA_GDA_OK) poison(queue_, (efa_gda_status)status);
+      Completions found = found_;
+      both = find_room(queue_, next_, room_, n, timeout_ns, &found);
+      found_ = found;
     }
-    uint64_t both = group_.from_leader((uint64_t)status << 32 | limit);
+    both = group_.from_leader(both);
     limit_ = (uint32_t)both;
     return (efa_gda_status)(both >> 32);
   }
@@ -241,8 +312,11 @@ class Ring {
   uint8_t *buffer_;
   volatile uint32_t *doorbell_;
   /* `room_`: requests in flight at most. */
-  uint32_t depth_, room_, window_, flags_;
-  bool wide_;
+  uint32_t depth_, room_, window_;
+  /* Of an entry's size. */
+  uint32_t shift_;
+  uint32_t doorbell_bits_;
+  bool wide_ids_;
   uint32_t next_, rung_, seen_, fenced_;
   /* `next_` may go up to here: completions known, plus the room. At most room_ past it. */
   uint32_t limit_;

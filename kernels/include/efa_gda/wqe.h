@@ -136,14 +136,20 @@ EFA_GDA_FN void set_hints(Entry &e, uint32_t hints) {
   e.word[kWordHandle] |= (hints & EFA_IO_TX_META_DESC_PROCESSING_HINTS_MASK) << 16;
 }
 
-/* What the ring decides. `phase` is 0 on the first lap and flips on each; `wide` where the
- * queue has 64-bit request ids (EFA_GDA_SQ_REQ_ID_64), otherwise 16 bits of `id` count. */
-EFA_GDA_FN void finish(Entry &e, bool phase, uint64_t id, bool wide) {
-  e.word[kWordControl] |= ((uint32_t)id & 0xffff) | (phase ? (uint32_t)EFA_IO_TX_META_DESC_PHASE_MASK : 0)
-                                                        << kControl2Shift;
-  if (wide) {
-    e.word[kWordIdMiddle] = (uint32_t)(id >> 16) << 16;
-    e.word[kWordIdHigh] = (uint32_t)(id >> 32);
+EFA_GDA_FN Quad quad_of(const Entry &e, int i) {
+  return Quad{e.word[4 * i], e.word[4 * i + 1], e.word[4 * i + 2], e.word[4 * i + 3]};
+}
+
+/* What the ring decides, in `quad`, which is number `i` of an entry. `phase` is 0 on the
+ * first lap and flips on each; `wide` where the queue has 64-bit request ids
+ * (EFA_GDA_SQ_REQ_ID_64), otherwise 16 bits of `id` count. */
+EFA_GDA_FN void finish(Quad &quad, uint32_t i, bool phase, uint64_t id, bool wide) {
+  static_assert(kWordControl == 0 && kWordIdMiddle == 6 && kWordIdHigh == 7, "in quads 0 and 1");
+  uint32_t phase_bit = phase ? (uint32_t)EFA_IO_TX_META_DESC_PHASE_MASK << kControl2Shift : 0;
+  if (i == 0) quad.x |= ((uint32_t)id & 0xffff) | phase_bit;
+  if (wide && i == 1) {
+    quad.z = (uint32_t)(id >> 16) << 16;
+    quad.w = (uint32_t)(id >> 32);
   }
 }
 
@@ -158,10 +164,6 @@ EFA_GDA_FN Quad receive_descriptor(const Memory &local, uint16_t id, bool first,
   return d;
 }
 static_assert(sizeof(efa_io_rx_desc) == sizeof(Quad), "a receive descriptor is one store");
-
-EFA_GDA_FN Quad quad_of(const Entry &e, int i) {
-  return Quad{e.word[4 * i], e.word[4 * i + 1], e.word[4 * i + 2], e.word[4 * i + 3]};
-}
 
 }  // namespace efa_gda
 
