@@ -110,7 +110,9 @@ class Checker {
     uint32_t span = kDepth - max_batch_ < 192 ? kDepth - max_batch_ : 192;
     for (uint32_t k = 0; k < span; k++) {
       uint32_t slot = rung + max_batch_ + k;
-      if (*(const volatile uint16_t *)(ring_ + (size_t)(slot % kDepth) * kEntry) == (slot & 0xffff)) {
+      /* Its request id and the operation, which a slot that nobody wrote yet lacks. */
+      uint32_t head = *(const volatile uint32_t *)(ring_ + (size_t)(slot % kDepth) * kEntry);
+      if ((head & 0xffffff) == ((slot & 0xffff) | 0x820000)) {
         far = slot;
         found = true;
       }

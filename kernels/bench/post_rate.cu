@@ -7,6 +7,7 @@
  *   post_rate bench    the table: medians, spread, peers, store widths, backpressure
  *   post_rate check    every entry and doorbell of every case read by a host thread while
  *                      they change (checker.h); exit status 1 on a broken rule
+ *   post_rate soak     the same for a billion entries that all multiprocessors post to shared queues
  *   post_rate floor    what one fence, one store, bare coalesced stores cost
  */
 #include <stdio.h>
@@ -14,7 +15,9 @@
 #include <string.h>
 
 #include <algorithm>
+#include <memory>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "checker.h"
@@ -42,6 +45,8 @@ __global__ void post_kernel(Load load) {
   uint32_t index = (blockIdx.x * blockDim.x + threadIdx.x) / group.size();
   efa_gda::Sender<S, Group, StoreBytes> sender(load.queues + blockIdx.x % load.queue_count);
   efa_gda_status status = sender.status();
+  /* Kept, or the compiler computes it anew for each entry. */
+  asm volatile("" : "+r"(index));
   efa_gda_peer peer = {3, 9, 0x1234};
   uint64_t base = (uint64_t)index << 48;
   for (int call = 0; call < load.calls && status == EFA_GDA_OK; call++) {
@@ -56,7 +61,8 @@ __global__ void post_kernel(Load load) {
 }
 
 /* Plays the adapter: each thread follows a doorbell and completes what it rang for. */
-__global__ void adapter_kernel(uint8_t *doorbells, uint64_t *completed, int queues, volatile uint32_t *stop) {
+__global__ void adapter_kernel(uint8_t *doorbells, uint64_t *completed, int queues, volatile uint32_t *stop,
+                               uint32_t pause_ns) {
   int queue = threadIdx.x;
   if (queue >= queues) return;
   const volatile uint32_t *doorbell = (const volatile uint32_t *)(doorbells + queue * kDoorbellStride);
@@ -66,6 +72,7 @@ __global__ void adapter_kernel(uint8_t *doorbells, uint64_t *completed, int queu
     uint32_t step = (efa_gda::load_system(doorbell) - (uint32_t)done) & 0xffff;
     if (step != 0) efa_gda::store_relaxed(completed + queue, done += step);
     if (last && step == 0) return;
+    __nanosleep(pause_ns);
   }
 }
 
@@ -165,13 +172,19 @@ void reset(uint32_t max_batch, Room room, uint32_t start = 0) {
 /* Who posts to what. */
 struct Case {
   const char *name;
-  int blocks, threads, queues;
+  int blocks, threads, group, queues;
   void (*kernel)(Load);
   void (*kernel8)(Load);
 };
 
-#define CASE(name, sharing, group, blocks, threads, queues) \
-  {name, blocks, threads, queues, post_kernel<sharing, group, 16>, post_kernel<sharing, group, 8>}
+#define CASE(name, sharing, group, blocks, threads, queues)                                     \
+  {name,                                                                                       \
+   blocks,                                                                                     \
+   threads,                                                                                    \
+   std::is_same_v<group, ThreadGroup> ? 1 : std::is_same_v<group, WarpGroup> ? 32 : threads,   \
+   queues,                                                                                     \
+   post_kernel<sharing, group, 16>,                                                            \
+   post_kernel<sharing, group, 8>}
 const Case kThreadOwned = CASE("1 thread owns its queue", Sharing::Thread, ThreadGroup, 1, 1, 1);
 const Case kThreadShared = CASE("1 thread, shared queue", Sharing::Device, ThreadGroup, 1, 1, 1);
 const Case kThreads16 = CASE("16 blocks x 1 thread, 1 shared queue", Sharing::Device, ThreadGroup, 16, 1, 1);
@@ -183,6 +196,26 @@ const Case kBlockOwned = CASE("block of 8 warps owns its queue", Sharing::Block,
 const Case kWarp16Q = CASE("16 x 1 warp, 16 queues", Sharing::Warp, WarpGroup, 16, 32, 16);
 const Case kWarp132Q = CASE("132 x 1 warp, 132 queues", Sharing::Warp, WarpGroup, 132, 32, 132);
 const Case kBlock132Q = CASE("132 blocks x 8 warps, 132 queues", Sharing::Block, BlockGroup, 132, 256, 132);
+
+const Case kBlocksOwned = CASE("8 blocks x 8 warps, 8 queues", Sharing::Block, BlockGroup, 8, 256, 8);
+const Case kAllShare = CASE("132 blocks x 2 warps, 8 shared queues", Sharing::Device, WarpGroup, 132, 64, 8);
+
+void launch(const Case &c, const Load &load, bool captured) {
+  if (!captured) {
+    c.kernel<<<c.blocks, c.threads>>>(load);
+    return;
+  }
+  cudaStream_t stream;
+  cudaGraph_t graph;
+  cudaGraphExec_t executable;
+  CHECK_CUDA(cudaStreamCreate(&stream));
+  CHECK_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+  c.kernel<<<c.blocks, c.threads, 0, stream>>>(load);
+  CHECK_CUDA(cudaStreamEndCapture(stream, &graph));
+  CHECK_CUDA(cudaGraphInstantiate(&executable, graph, 0));
+  CHECK_CUDA(cudaGraphLaunch(executable, stream));
+  CHECK_CUDA(cudaStreamSynchronize(stream));
+}
 
 struct Times {
   double median, low, high;
@@ -238,6 +271,11 @@ bool ring_is_right(const Case &c, int calls) {
 
 bool g_failed = false;
 
+/* How long the adapter on the GPU rests between two looks: it reads doorbells across PCIe,
+ * which an adapter does not, and each read delays the posters' fences. */
+uint32_t adapter_pause(int queues) { return 3000 + 170 * (uint32_t)queues; }
+
+
 Times run_case(const Case &c, uint32_t max_batch, int calls, bool by_eight, Room room) {
   Load load = {g_queues, g_status, c.queues, calls};
   double entries = (double)calls * c.blocks * c.threads;
@@ -246,7 +284,8 @@ Times run_case(const Case &c, uint32_t max_batch, int calls, bool by_eight, Room
       [&] {
         reset(max_batch, room);
         if (room == Room::GpuAdapter) {
-          adapter_kernel<<<1, 160, 0, g_adapter_stream>>>(g_rig.doorbells_gpu, g_rig.completed, c.queues, g_stop_gpu);
+          adapter_kernel<<<1, 160, 0, g_adapter_stream>>>(g_rig.doorbells_gpu, g_rig.completed, c.queues, g_stop_gpu,
+                                                       adapter_pause(c.queues));
         }
       },
       [&] { (by_eight ? c.kernel8 : c.kernel)<<<c.blocks, c.threads>>>(load); });
@@ -332,34 +371,51 @@ int floors() {
   return 0;
 }
 
-/* Every case with a host thread for each queue that reads what changes. */
+/* A case with a host thread for each queue, which reads what changes and completes what was
+ * rung; the queues' counters wrap on the way. `captured`: launched from a CUDA graph. */
+bool check_case(const Case &c, uint32_t m, uint64_t want, bool captured = false) {
+  int groups = c.blocks * c.threads / c.group;
+  uint64_t a_call = (uint64_t)c.blocks * c.threads;
+  int calls = (int)(want / a_call + 1);
+  uint32_t start = (uint32_t)0 - (uint32_t)std::min<uint64_t>(want / c.queues / 2, 1u << 20);
+  reset(m, Room::HostAdapter, start);
+  std::vector<std::unique_ptr<Checker>> checkers;
+  for (int q = 0; q < c.queues; q++) {
+    checkers.push_back(std::make_unique<Checker>(g_rig, q, m, start, groups, c.group, g_host_completed));
+  }
+  launch(c, Load{g_queues, g_status, c.queues, calls}, captured);
+  cudaError_t error = cudaDeviceSynchronize();
+  uint32_t status = 0;
+  if (error == cudaSuccess) CHECK_CUDA(cudaMemcpy(&status, g_status, 4, cudaMemcpyDeviceToHost));
+  uint64_t entries = 0, doorbells = 0, looks = 0;
+  bool good = error == cudaSuccess && status == 0;
+  std::string report;
+  for (auto &checker : checkers) {
+    checker->finish();
+    entries += checker->entries();
+    doorbells += checker->doorbells();
+    looks += checker->looks();
+    report += checker->report();
+    good = good && checker->clean();
+  }
+  good = good && entries == a_call * calls;
+  printf("%s M %-5u %-38s %llu entries, %llu doorbells, %llu looks ahead, status %u, %s%s%s\n", good ? "ok    " : "FAILED",
+         m, c.name, (unsigned long long)entries, (unsigned long long)doorbells, (unsigned long long)looks, status,
+         cudaGetErrorString(error), captured ? ", from a graph" : "", report.c_str());
+  fflush(stdout);
+  return good;
+}
+
 int check(uint64_t entries_each) {
-  const Case *cases[] = {&kThreadOwned, &kThreadShared, &kThreads16, &kWarpOwned, &kWarpShared, &kWarps8, &kWarps16, &kBlockOwned};
+  const Case *cases[] = {&kThreadOwned, &kThreadShared, &kThreads16, &kWarpOwned, &kWarpShared,
+                         &kWarps8, &kWarps16, &kBlockOwned, &kBlocksOwned, &kAllShare};
   bool right = true;
   for (const Case *c : cases) {
     for (uint32_t m : {1u, 11u, 16u, 64u, 4095u, 65535u}) {
-      uint64_t want = m == 1 ? entries_each / 20 : c->threads == 1 ? entries_each / 10 : entries_each;
-      int calls = (int)std::min<uint64_t>(want / ((uint64_t)c->blocks * c->threads) + 1, 0xffffffff);
-      /* Past both wraps of the counters. */
-      uint32_t start = (uint32_t)0 - (uint32_t)std::min<uint64_t>(want / 2, 1u << 20);
-      reset(m, Room::HostAdapter, start);
-      int groups = c->blocks * c->threads / (c->kernel == kBlockOwned.kernel ? 256 : c->threads == 1 ? 1 : 32);
-      Checker checker(g_rig, 0, m, start, groups, c->blocks * c->threads / groups, g_host_completed);
-      c->kernel<<<c->blocks, c->threads>>>(Load{g_queues, g_status, 1, calls});
-      cudaError_t error = cudaDeviceSynchronize();
-      checker.finish();
-      uint32_t status = 0;
-      if (error == cudaSuccess) CHECK_CUDA(cudaMemcpy(&status, g_status, 4, cudaMemcpyDeviceToHost));
-      uint64_t posted = (uint64_t)calls * c->blocks * c->threads;
-      bool good = error == cudaSuccess && status == 0 && checker.clean() && checker.entries() == posted;
-      printf("%s M %-5u %-38s %llu entries, %llu doorbells, %llu looks ahead, status %u, %s%s\n", good ? "ok    " : "FAILED",
-             m, c->name, (unsigned long long)checker.entries(), (unsigned long long)checker.doorbells(),
-             (unsigned long long)checker.looks(), status, cudaGetErrorString(error), checker.report().c_str());
-      fflush(stdout);
-      right = right && good;
-      if (error != cudaSuccess) return 1;
+      right = check_case(*c, m, m == 1 ? entries_each / 20 : c->threads == 1 ? entries_each / 10 : entries_each) && right;
     }
   }
+  right = check_case(kAllShare, 64, entries_each / 10, true) && right;
   return right ? 0 : 1;
 }
 
@@ -376,6 +432,7 @@ int main(int argc, char **argv) {
          properties.multiProcessorCount, driver, runtime, peers_available() ? "built in" : "absent");
   make_rig();
   if (what == "check") return check(argc > 2 ? strtoull(argv[2], nullptr, 10) : 2000000);
+  if (what == "soak") return check_case(kAllShare, 64, argc > 2 ? strtoull(argv[2], nullptr, 10) : 1000000000) ? 0 : 1;
   if (what == "floor") return floors();
   return bench(argc > 2 ? argv[2] : nullptr);
 }
