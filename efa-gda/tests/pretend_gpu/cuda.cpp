@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * A libcuda and libnvrtc that pretend: one "GPU" whose memory is this process's and whose
- * kernels the host executor runs. For tests of what happens around a GPU on machines
- * without one; it says nothing about a GPU's speed, ordering or caches.
+ * kernels the host executor runs, each on threads of its own until something waits for
+ * it. For tests of what happens around a GPU on machines without one; it says nothing
+ * about a GPU's speed, ordering or caches.
  *
  * PRETEND_GPU_REFUSES=N,...: of the distinct places whose registration is asked for, the
  * Nth (from 1) is refused, each time, as a driver refuses a BAR that it may not map.
@@ -13,13 +14,22 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <memory>
 #include <mutex>
 #include <set>
+#include <thread>
 #include <vector>
 
 #include "efa_gda/queue.h"
 
-extern "C" bool efa_gda_host_put(const efa_gda_put_args *args, uint32_t lanes);
+struct efa_gda_bench_args;
+
+/* The host executor's (kernels/host/executor.cpp). */
+extern "C" {
+bool efa_gda_host_put(const efa_gda_put_args *args, uint32_t lanes);
+bool efa_gda_host_load(const efa_gda_load_args *args, uint32_t block, uint32_t blocks, uint32_t lanes);
+bool efa_gda_host_bench(const efa_gda_bench_args *args, bool latency, uint32_t block, uint32_t blocks, uint32_t lanes);
+}
 
 namespace {
 
@@ -27,9 +37,49 @@ constexpr int kSuccess = 0, kInvalidValue = 1, kNotFound = 500, kNotSupported = 
 /* Attributes, and what this GPU answers: compute capability 9.0, dmabuf, writes in order for all. */
 constexpr int kAttributes[][2] = {{75, 9}, {76, 0}, {124, 1}, {118, 200}};
 constexpr char kImage[] = "\x7f" "ELF of a pretended GPU";
-const char kPutKernel[] = "efa_gda_put_kernel";
+/* Bytes of `struct efa_gda_bench_args` (kernels/bench.cu). */
+constexpr size_t kBenchArgs = 56;
+
+/* One block of a kernel, with its copy of the argument. */
+using Body = void (*)(const void *argument, uint32_t block, uint32_t blocks, uint32_t lanes);
+struct Kernel {
+  const char *name;
+  size_t argument;
+  Body body;
+};
+const Kernel kKernels[] = {
+    {"efa_gda_put_kernel", sizeof(efa_gda_put_args),
+     [](const void *a, uint32_t, uint32_t, uint32_t lanes) { efa_gda_host_put((const efa_gda_put_args *)a, lanes); }},
+    {"efa_gda_load_kernel", sizeof(efa_gda_load_args),
+     [](const void *a, uint32_t block, uint32_t blocks, uint32_t lanes) {
+       efa_gda_host_load((const efa_gda_load_args *)a, block, blocks, lanes);
+     }},
+    {"efa_gda_bench_rate_kernel", kBenchArgs,
+     [](const void *a, uint32_t block, uint32_t blocks, uint32_t lanes) {
+       efa_gda_host_bench((const efa_gda_bench_args *)a, false, block, blocks, lanes);
+     }},
+    {"efa_gda_bench_latency_kernel", kBenchArgs,
+     [](const void *a, uint32_t block, uint32_t blocks, uint32_t lanes) {
+       efa_gda_host_bench((const efa_gda_bench_args *)a, true, block, blocks, lanes);
+     }},
+};
 
 int token;
+
+/* Kernels that run. One order for all streams: whatever waits, waits for all. */
+struct Running {
+  std::mutex lock;
+  std::vector<std::thread> threads;
+
+  void wait() {
+    std::vector<std::thread> all;
+    {
+      std::lock_guard<std::mutex> locked(lock);
+      all.swap(threads);
+    }
+    for (auto &one : all) one.join();
+  }
+} running;
 
 struct Registrations {
   std::mutex lock;
@@ -92,10 +142,10 @@ int cuDevicePrimaryCtxRetain(void **context, int) { return give<void *>(context,
 int cuDevicePrimaryCtxRelease_v2(int) { return kSuccess; }
 int cuCtxSetCurrent(void *) { return kSuccess; }
 int cuCtxGetCurrent(void **context) { return give<void *>(context, &token); }
-int cuCtxSynchronize() { return kSuccess; }
+int cuCtxSynchronize() { return running.wait(), kSuccess; }
 int cuStreamCreate(void **stream, unsigned) { return give<void *>(stream, &token); }
 int cuStreamDestroy_v2(void *) { return kSuccess; }
-int cuStreamSynchronize(void *) { return kSuccess; }
+int cuStreamSynchronize(void *) { return running.wait(), kSuccess; }
 int cuStreamWaitEvent(void *, void *, unsigned) { return kSuccess; }
 int cuEventCreate(void **event, unsigned) { return give<void *>(event, &token); }
 int cuEventRecord(void *, void *) { return kSuccess; }
@@ -104,19 +154,25 @@ int cuEventDestroy_v2(void *) { return kSuccess; }
 
 int cuMemAlloc_v2(uint64_t *to, size_t bytes) { return allocate(to, bytes); }
 int cuMemAllocAsync(uint64_t *to, size_t bytes, void *) { return allocate(to, bytes); }
-int cuMemFree_v2(uint64_t at) { return free((void *)at), kSuccess; }
-int cuMemFreeAsync(uint64_t at, void *) { return free((void *)at), kSuccess; }
+int cuMemFree_v2(uint64_t at) { return running.wait(), free((void *)at), kSuccess; }
+int cuMemFreeAsync(uint64_t at, void *) { return cuMemFree_v2(at); }
 int cuMemsetD8_v2(uint64_t at, unsigned char value, size_t bytes) {
   return memset((void *)at, value, bytes), kSuccess;
 }
 int cuMemsetD8Async(uint64_t at, unsigned char value, size_t bytes, void *) {
   return cuMemsetD8_v2(at, value, bytes);
 }
-int cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t bytes) { return memcpy((void *)to, from, bytes), kSuccess; }
+int cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t bytes) {
+  running.wait();
+  return memcpy((void *)to, from, bytes), kSuccess;
+}
 int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t bytes, void *) {
   return cuMemcpyHtoD_v2(to, from, bytes);
 }
-int cuMemcpyDtoH_v2(void *to, uint64_t from, size_t bytes) { return memcpy(to, (void *)from, bytes), kSuccess; }
+int cuMemcpyDtoH_v2(void *to, uint64_t from, size_t bytes) {
+  running.wait();
+  return memcpy(to, (void *)from, bytes), kSuccess;
+}
 int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, void *) { return cuMemcpyDtoH_v2(to, from, bytes); }
 int cuMemHostAlloc(void **to, size_t bytes, unsigned) { return allocate((uint64_t *)to, bytes); }
 int cuMemFreeHost(void *at) { return free(at), kSuccess; }
@@ -138,12 +194,22 @@ int cuModuleLoadData(void **module, const void *image) {
 }
 int cuModuleUnload(void *) { return kSuccess; }
 int cuModuleGetFunction(void **function, void *, const char *name) {
-  return strcmp(name, kPutKernel) == 0 ? give(function, (void *)kPutKernel) : kNotFound;
+  for (auto &kernel : kKernels) {
+    if (strcmp(name, kernel.name) == 0) return give(function, (void *)&kernel);
+  }
+  return kNotFound;
 }
-int cuLaunchKernel(void *function, unsigned, unsigned, unsigned, unsigned lanes, unsigned, unsigned, unsigned, void *,
-                   void **arguments, void **) {
-  if (function != kPutKernel) return kNotFound;
-  return efa_gda_host_put((const efa_gda_put_args *)arguments[0], lanes) ? kSuccess : kNotSupported;
+int cuLaunchKernel(void *function, unsigned blocks, unsigned, unsigned, unsigned lanes, unsigned, unsigned, unsigned,
+                   void *, void **arguments, void **) {
+  const Kernel &kernel = *(const Kernel *)function;
+  std::shared_ptr<void> argument(aligned_alloc(16, (kernel.argument + 15) & ~(size_t)15), free);
+  memcpy(argument.get(), arguments[0], kernel.argument);
+  running.wait();
+  std::lock_guard<std::mutex> locked(running.lock);
+  for (unsigned block = 0; block < blocks; block++) {
+    running.threads.emplace_back([=, &kernel] { kernel.body(argument.get(), block, blocks, lanes); });
+  }
+  return kSuccess;
 }
 
 /* No compiler has version 0.0, so that nothing kept on disk is taken for a GPU's. */

@@ -7,6 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+/// What the pretended driver takes for the image of its kernels.
+pub(crate) const IMAGE: &[u8] = b"\x7fELF of a pretended GPU\0";
+
 /// A directory for LD_LIBRARY_PATH, compiled once a process. None, and why on stdout, where no C++ compiler
 /// is.
 pub(crate) fn folder() -> Option<&'static str> {

@@ -1,15 +1,21 @@
-//! Which rung a queue takes where a GPU's driver refuses to map some of it: the library's whole way to a
-//! GPU, over a CUDA driver that pretends and refuses on purpose. What real GPUs do is `gpu_rungs.rs`'s.
+//! The library's whole way to a GPU, over a CUDA driver that pretends: which rung a queue takes where the
+//! driver refuses to map some of it, and what a queue that is dropped does to a kernel that posts. What real
+//! GPUs do is `gpu_rungs.rs`'s.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
 
 mod fabric_soft_support;
 mod pretend_gpu;
 
+use cudarc::driver::{CudaContext, DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg};
+use cudarc::nvrtc::Ptx;
 use efa_gda::doorbell::{Ringer, RingerOptions, Rung, RungChoice};
 use efa_gda::fabric::Query;
 use efa_gda::gpu::Gpu;
 use efa_gda::queue::{GpuQueue, Put};
+use efa_gda_sys::device::{
+    EFA_GDA_LOAD_OWNED, EFA_GDA_NOT_RUNG, EFA_GDA_OK, efa_gda_load_args, efa_gda_peer,
+};
 use fabric_soft_support::side::{Side, bytes_of, introduce, pattern};
 use fabric_soft_support::{assert_no_violations, with_soft_adapter};
 
@@ -86,5 +92,57 @@ fn a_rung_that_was_forced_is_taken_or_refused_and_no_other() {
         assert!(GpuQueue::on_rung(side.queue(), gpu, Rung::Direct.into(), ringer).is_err());
         let (queue, refused) = GpuQueue::on_rung(side.queue(), gpu, Rung::Staged.into(), ringer).unwrap();
         assert_eq!((queue.rung(), refused), (Rung::Staged, vec![]));
+    });
+}
+
+/// `efa_gda_load_kernel`'s argument, by value.
+#[repr(transparent)]
+struct Load(efa_gda_load_args);
+
+// SAFETY: a plain struct of C, the same for the host's and the device's compiler (`queue.h`).
+unsafe impl DeviceRepr for Load {}
+
+#[test]
+fn a_queue_dropped_while_a_kernel_posts_ends_the_kernel_and_rings_nothing_stray() {
+    let test = "a_queue_dropped_while_a_kernel_posts_ends_the_kernel_and_rings_nothing_stray";
+    refusing(test, "", |gpu, side, ringer| {
+        let context = CudaContext::new(0).unwrap();
+        let module = context.load_module(Ptx::from_binary(pretend_gpu::IMAGE.to_vec())).unwrap();
+        let (kernel, stream) =
+            (module.load_function("efa_gda_load_kernel").unwrap(), context.new_stream().unwrap());
+        for rung in [Rung::Record, Rung::Staged] {
+            let (first, second) = (side.queue(), side.queue());
+            let peer = introduce(&first, &second);
+            let (first, _) = GpuQueue::on_rung(first, gpu, rung.into(), ringer).unwrap();
+            let status = stream.clone_htod(&[EFA_GDA_OK]).unwrap();
+            let load = Load(efa_gda_load_args {
+                queues: first.device_address(),
+                status: status.device_ptr(&stream).0 as *mut u32,
+                peer: efa_gda_peer {
+                    ah: peer.address_handle.get(),
+                    qpn: peer.queue_pair.get(),
+                    qkey: peer.queue_key.get(),
+                },
+                queue_count: 1,
+                sharing: EFA_GDA_LOAD_OWNED,
+                group: 32,
+                calls: u32::MAX,
+                per_call: 32,
+                timeout_ns: 60_000_000_000,
+                ..Default::default()
+            });
+            let before = ringer.counts().entries;
+            let config = LaunchConfig { grid_dim: (1, 1, 1), block_dim: (32, 1, 1), shared_mem_bytes: 0 };
+            // SAFETY: one struct by value; the queue waits for the kernel before it goes, and the
+            // status outlives both.
+            unsafe { stream.launch_builder(&kernel).arg(&load).launch(config) }.unwrap();
+            while ringer.counts().entries < before + 5_000 {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            drop(first);
+            let ended = stream.clone_dtoh(&status).unwrap();
+            stream.synchronize().unwrap();
+            assert_eq!(ended[0], EFA_GDA_NOT_RUNG, "{rung}");
+        }
     });
 }
