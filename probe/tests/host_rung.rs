@@ -8,8 +8,10 @@
 mod pretend_gpu;
 mod support;
 
+use std::process::Command;
+
 use serde_json::Value;
-use support::{check, document, output, soft, status};
+use support::{check, document, output, probe, soft, softefa, status};
 
 /// The places of a queue in the order in which they are mapped.
 const NONE: &str = "";
@@ -20,8 +22,11 @@ const COMPLETION_QUEUE: &str = "3";
 /// The document and status of the probe with GPU 0, whose driver refuses a place. None where there is no
 /// compiler for that driver.
 fn refusing(place: &str, args: &[&str]) -> Option<(Value, i32)> {
+    run(place, soft(args))
+}
+
+fn run(place: &str, mut command: Command) -> Option<(Value, i32)> {
     let folder = pretend_gpu::folder()?;
-    let mut command = soft(args);
     command.args(["--gpu", "0"]).env("LD_LIBRARY_PATH", folder).env("XDG_CACHE_HOME", folder);
     let output = output(command.env("PRETEND_GPU_REFUSES", place));
     Some((document(&output), status(&output)))
@@ -112,4 +117,26 @@ fn every_operation_is_verified_on_the_rung_that_is_left() {
             assert_eq!(status, 4, "{op}: that less maps is a warning where bytes arrive without");
         }
     }
+}
+
+#[test]
+fn the_bench_measures_what_is_left_and_names_what_is_not() {
+    let mut command = probe(&["bench", "--soft", "--json", "--executor", "cuda", "--time-limit", "15000"]);
+    command.env("SOFTEFA_LIBRARY", softefa());
+    let Some((document, status)) = run(DOORBELL, command) else { return };
+    let bench = &document["bench"];
+    for name in ["latency", "rate"] {
+        let rows = bench[name].as_array().unwrap();
+        for (doorbell, there) in [("direct", false), ("record", true), ("staged", true)] {
+            assert_eq!(
+                rows.iter().any(|row| row["doorbell"] == doorbell),
+                there,
+                "{name}, {doorbell}: {bench:#}"
+            );
+        }
+    }
+    assert_eq!(bench["bandwidth"][0]["doorbell"], "record", "the best that there is");
+    let left_out = bench["left_out"].as_array().unwrap();
+    assert!(left_out.iter().any(|what| what.as_str().unwrap().contains("--doorbell direct")), "{left_out:?}");
+    assert_eq!(status, 4, "that less maps is a warning where bytes arrive without");
 }

@@ -289,10 +289,10 @@ fn run(session: &mut Session) -> Answers {
     let rungs: Vec<Rung> = RungChoice::from(session.request.doorbell).candidates().collect();
     let deadline = Instant::now() + Duration::from_millis(request.time_limit);
     session.progress.figure(Figure::Begun(begun(session, request.time_limit)));
-    let total = rungs.iter().enumerate().map(|(index, _)| cases(index == 0).len()).sum();
+    let mut total = rungs.len() * cases(false).len() + cases(true).len() - cases(false).len();
     let (mut done, mut measured) = (0, 0);
-    for (index, rung) in rungs.iter().enumerate() {
-        let cases = cases(index == 0);
+    for rung in &rungs {
+        let cases = cases(measured == 0);
         session.progress.needs(GRACE);
         let mut rig = match Rig::open(session, request.queues, *rung) {
             Ok(rig) => rig,
@@ -301,7 +301,7 @@ fn run(session: &mut Session) -> Answers {
                 session
                     .progress
                     .figure(Figure::LeftOut(format!("--doorbell {rung}: this queue is not rung so")));
-                done += cases.len();
+                total -= self::cases(false).len();
                 continue;
             }
             Err(answers) => return answers,
