@@ -40,6 +40,29 @@ fn pages_of_the_host_are_reached_as_ordinary_memory() {
 }
 
 #[test]
+fn memory_that_may_only_be_read_is_reached_for_reading() {
+    with_gpu("memory_that_may_only_be_read_is_reached_for_reading", |_, gpu| {
+        const LENGTH: usize = 1 << 16;
+        // SAFETY: a fresh mapping of no file, which nobody else knows.
+        let memory = unsafe {
+            let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
+            let memory =
+                libc::mmap(std::ptr::null_mut(), LENGTH, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
+            assert_ne!(memory, libc::MAP_FAILED);
+            // Its pages are there before writing is taken away.
+            memory.cast::<u8>().write_bytes(7, LENGTH);
+            assert_eq!(libc::mprotect(memory, LENGTH, libc::PROT_READ), 0);
+            memory
+        };
+        let start = memory as usize;
+        // SAFETY: mapped until the end of the process.
+        let reached = unsafe { gpu.reach(start..start + LENGTH) }.unwrap();
+        assert!(reached.flags().contains("read only"), "{}", reached.flags());
+        assert_ne!(reached.device_address(), 0);
+    });
+}
+
+#[test]
 fn a_put_from_the_gpu_arrives_whole() {
     with_gpu("a_put_from_the_gpu_arrives_whole", |adapter, gpu| {
         let side = Side::open(&Query::new());

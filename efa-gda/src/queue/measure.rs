@@ -111,7 +111,7 @@ impl Load {
 
 impl<B: Backing> MappedQueue<B> {
     /// Runs `load` over `queues` with the host executor; queue `i` gets the requests of put `i`, over and
-    /// over: its count is that of their places. RDMA writes of one entry each alone.
+    /// over: its count is that of their places, a power of two. RDMA writes of one entry each alone.
     ///
     /// # Errors
     /// [`PutError`], of the first queue that failed.
@@ -286,8 +286,8 @@ where
     if requests.is_empty() || (!load.shared && requests.len() != load.blocks as usize) {
         return Err(nothing("each block that owns its queue needs one, with a put"));
     }
-    if requests.iter().any(|request| request.op != EFA_GDA_OP_WRITE || request.count == 0) {
-        return Err(nothing("it is made of RDMA writes, of at least one"));
+    if requests.iter().any(|request| request.op != EFA_GDA_OP_WRITE || !request.count.is_power_of_two()) {
+        return Err(nothing("it is made of RDMA writes to a power of two of places"));
     }
     Ok(requests)
 }

@@ -75,6 +75,14 @@ fn ceiling(value: f64) -> f64 {
     [1.0, 2.0, 5.0, 10.0].map(|step| step * power).into_iter().find(|step| *step >= value).unwrap_or(value)
 }
 
+/// The powers of ten around all of `values`.
+fn decades(values: impl Iterator<Item = f64> + Clone) -> (f64, f64) {
+    let log = |value: f64| value.max(1.0).log10();
+    let low = values.clone().map(log).fold(f64::INFINITY, f64::min).floor();
+    let low = if low.is_finite() { low } else { 0.0 };
+    (low, values.map(log).fold(0.0, f64::max).ceil().max(low + 1.0))
+}
+
 /// A number as it is read on an axis.
 fn number(value: f64) -> String {
     match value {
@@ -88,20 +96,25 @@ fn frame(out: &mut String, height: f64) {
     let _ = write!(out, "<svg viewBox=\"0 0 {} {}\" role=\"img\">", LEFT + WIDTH + 40.0, height);
 }
 
-/// Horizontal lines with their values.
-fn grid(out: &mut String, top: f64) {
-    for step in 0..=4 {
-        let y = TOP + HEIGHT * (1.0 - f64::from(step) / 4.0);
+/// Horizontal lines at these parts of the height, with their values.
+fn grid(out: &mut String, lines: impl Iterator<Item = (f64, f64)>) {
+    for (part, value) in lines {
+        let y = TOP + HEIGHT * (1.0 - part);
         let _ = write!(
             out,
-            "<line x1=\"{LEFT}\" x2=\"{}\" y1=\"{y}\" y2=\"{y}\" stroke=\"#d0d7de\"/>\
-             <text x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>",
+            "<line x1=\"{LEFT}\" x2=\"{}\" y1=\"{y:.1}\" y2=\"{y:.1}\" stroke=\"#d0d7de\"/>\
+             <text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
             LEFT + WIDTH,
             LEFT - 6.0,
             y + 4.0,
-            number(top * f64::from(step) / 4.0)
+            number(value)
         );
     }
+}
+
+/// Lines at quarters, up to `top`.
+fn quarters(top: f64) -> impl Iterator<Item = (f64, f64)> {
+    (0..=4).map(move |step| (f64::from(step) / 4.0, top * f64::from(step) / 4.0))
 }
 
 fn line(out: &mut String, points: &[(f64, f64)], colour: &str, dashed: bool) {
@@ -123,11 +136,11 @@ fn latency(out: &mut String, rows: &[Latency]) {
     if rows.is_empty() {
         return;
     }
-    out.push_str("<h2>Latency of one write at a time</h2>\n<p>From the doorbell to the completion, in ns: how many percent of all writes took at most so long. A line for each producer; dashed: a warp.</p>\n");
-    let highest = rows.iter().map(|row| row.completion_ns.p99).fold(1.0, f64::max);
-    let top = ceiling(highest);
+    out.push_str("<h2>Latency of one write at a time</h2>\n<p>From the doorbell to the completion, in ns: how many percent of all writes took at most so long, on a scale of powers of ten. A line for each producer; dashed: a warp.</p>\n");
+    let (low, high) = decades(rows.iter().flat_map(|row| steps(&row.completion_ns)).map(|(_, value)| value));
     frame(out, TOP + HEIGHT + 40.0);
-    grid(out, top);
+    let powers = (0..=(high - low) as i32).map(f64::from);
+    grid(out, powers.map(|power| (power / (high - low), 10_f64.powf(low + power))));
     for (percent, _) in steps(&rows[0].completion_ns) {
         let x = LEFT + WIDTH * percent / 100.0;
         let _ = write!(
@@ -138,7 +151,8 @@ fn latency(out: &mut String, rows: &[Latency]) {
     }
     for row in rows {
         let place = |(percent, value): (f64, f64)| {
-            (LEFT + WIDTH * percent / 100.0, TOP + HEIGHT * (1.0 - (value / top).min(1.0)))
+            let part = (value.max(1.0).log10() - low) / (high - low);
+            (LEFT + WIDTH * percent / 100.0, TOP + HEIGHT * (1.0 - part))
         };
         line(out, &steps(&row.completion_ns).map(place), colour(&row.doorbell), row.producer != "1 thread");
     }
@@ -166,16 +180,16 @@ fn rate(out: &mut String, rows: &[Rate]) {
     }
     out.push_str("<h2>Message rate</h2>\n<p>Million writes a second: the median of the runs, and their range as a thin line.</p>\n");
     let top = ceiling(rows.iter().map(|row| row.million_per_s.max).fold(0.001, f64::max));
-    let names = 250.0;
+    let names = 290.0;
     let (width, each) = (LEFT + WIDTH - names, 22.0);
     frame(out, each * rows.len() as f64 + 10.0);
-    for (index, row) in rows.iter().enumerate() {
+    for (index, row) in side_by_side(rows).into_iter().enumerate() {
         let y = each * index as f64 + 4.0;
         let long = |value: f64| width * (value / top).min(1.0);
         let Spread { median, min, max } = row.million_per_s;
         let _ = write!(
             out,
-            "<text x=\"0\" y=\"{}\">{}, {}</text>\
+            "<text x=\"0\" y=\"{}\">{}{}</text>\
              <rect x=\"{names}\" y=\"{y}\" width=\"{:.1}\" height=\"14\" fill=\"{}\"/>\
              <line x1=\"{:.1}\" x2=\"{:.1}\" y1=\"{}\" y2=\"{}\" stroke=\"#1f2328\"/>\
              <text x=\"{:.1}\" y=\"{}\">{}</text>",
@@ -194,7 +208,7 @@ fn rate(out: &mut String, rows: &[Rate]) {
         );
     }
     out.push_str("</svg>\n<table><tr><th>doorbell</th><th class=\"t\">producer</th><th>queues</th><th>a call</th><th>runs</th><th>M/s, median</th><th>range</th></tr>\n");
-    for row in rows {
+    for row in side_by_side(rows) {
         let _ = writeln!(
             out,
             "<tr><td>{}</td><td class=\"t\">{}</td><td>{}</td><td>{}</td><td>{}</td>{}</tr>",
@@ -209,8 +223,16 @@ fn rate(out: &mut String, rows: &[Rate]) {
     out.push_str("</table>\n");
 }
 
+/// What the ways to ring come to with one producer, next to each other.
+fn side_by_side(rows: &[Rate]) -> Vec<&Rate> {
+    let first = |row: &Rate| rows.iter().position(|other| other.producer == row.producer);
+    let mut sorted: Vec<&Rate> = rows.iter().collect();
+    sorted.sort_by_key(|row| first(row));
+    sorted
+}
+
 fn queues(count: u32) -> String {
-    if count == 1 { "1 queue".to_owned() } else { format!("{count} queues") }
+    if count == 1 { String::new() } else { format!(", {count} queues") }
 }
 
 fn spread(of: Spread) -> String {
@@ -222,7 +244,7 @@ fn bandwidth(out: &mut String, rows: &[Bandwidth]) {
     out.push_str("<h2>Bandwidth by size</h2>\n<p>10<sup>9</sup> bytes a second, by bytes of a write.</p>\n");
     let top = ceiling(rows.iter().map(|row| row.gigabytes_per_s.max).fold(0.001, f64::max));
     frame(out, TOP + HEIGHT + 40.0);
-    grid(out, top);
+    grid(out, quarters(top));
     let log = |bytes: u64| (bytes.max(1) as f64).log2();
     let (low, high) = (log(first.bytes), rows.iter().map(|row| log(row.bytes)).fold(0.0, f64::max));
     let x = |bytes: u64| LEFT + WIDTH * (log(bytes) - low) / (high - low).max(1.0);
@@ -270,6 +292,13 @@ mod tests {
     #[test]
     fn an_axis_ends_at_a_round_number_above_all_values() {
         assert_eq!([0.7, 1.0, 3.2, 612.0, 2001.0].map(ceiling), [1.0, 1.0, 5.0, 1000.0, 5000.0]);
+    }
+
+    #[test]
+    fn a_scale_of_powers_of_ten_holds_all_values_and_is_never_empty() {
+        assert_eq!(decades([40.0, 3_500_000.0].into_iter()), (1.0, 7.0));
+        assert_eq!(decades([100.0].into_iter()), (2.0, 3.0));
+        assert_eq!(decades(std::iter::empty()), (0.0, 1.0));
     }
 
     #[test]

@@ -212,6 +212,8 @@ impl Rig {
 
     fn latency(&mut self, producer: Producer, words: &str, share: Duration) -> Result<Figure, PutError> {
         let put = self.puts(SMALL, 1).remove(0);
+        // Once for what happens the first time, which may be compiling.
+        self.queues.latency(&put, producer, 1)?;
         let begin = Instant::now();
         self.queues.latency(&put, producer, TRIAL)?;
         let calls = affordable(begin.elapsed() / TRIAL, share, SAMPLES);
@@ -234,13 +236,14 @@ impl Rig {
         mut load: Load,
         share: Duration,
     ) -> Result<Vec<f64>, PutError> {
-        let begin = Instant::now();
         let puts = self.puts(bytes, queues);
+        self.queues.rate(&puts, &Load { calls: 1, ..load })?;
+        let begin = Instant::now();
         self.queues.rate(&puts, &load)?;
         let call = begin.elapsed() / TRIAL;
         load.calls = affordable(call, share / (RUNS + 1), 1 << 20);
         let mut rates = Vec::new();
-        // At least one, and three where a run is as long as was thought.
+        // At least one; the others where a run is as long as was thought.
         while rates.is_empty() || (rates.len() < RUNS as usize && begin.elapsed() < share) {
             let (requests, nanoseconds) = self.queues.rate(&puts, &load)?;
             rates.push(requests as f64 / nanoseconds as f64);

@@ -1,0 +1,146 @@
+//! Loads that benches time, on the software adapter: what they come to is whole, and what cannot be
+//! measured is refused. No test looks at how long anything took.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
+
+mod fabric_soft_support;
+
+use efa_gda::fabric::{MemoryRegion, Query, RemoteRegion};
+use efa_gda::gpu::Gpu;
+use efa_gda::queue::measure::{Load, Producer};
+use efa_gda::queue::{GpuQueue, MappedQueue, Put, PutError};
+use efa_gda::wire::{CompletionStatus, Peer, RemoteKey};
+use fabric_soft_support::side::{Side, bytes_of, pattern};
+use fabric_soft_support::{assert_no_violations, with_soft_adapter};
+
+/// Queues that write to themselves.
+fn queues(side: &Side, count: usize) -> (Vec<MappedQueue>, Vec<Peer>) {
+    let queues: Vec<MappedQueue> = (0..count).map(|_| side.queue()).collect();
+    let itself = |queue: &MappedQueue| queue.insert_peer(&queue.endpoint().address().unwrap()).unwrap();
+    let peers = queues.iter().map(itself).collect();
+    (queues, peers)
+}
+
+/// 128 places of 64 bytes, of which each is written once a lap.
+fn memory(side: &Side) -> (MemoryRegion, MemoryRegion) {
+    (side.region(&pattern(64 * 128)), side.region(&[0; 64 * 128]))
+}
+
+fn puts(peers: &[Peer], source: &MemoryRegion, target: RemoteRegion) -> Vec<Put> {
+    let put = |peer: &Peer| Put::write(*peer, source, target).bytes(64).stride(64).count(128);
+    peers.iter().map(put).collect()
+}
+
+const OWNED: Load =
+    Load { producer: Producer::Warp, shared: false, blocks: 3, threads: 32, calls: 40, per_call: 32 };
+const SHARED: Load = Load { shared: true, ..OWNED };
+
+#[test]
+fn producers_that_own_their_queues_write_every_place_and_all_completes() {
+    with_soft_adapter(
+        "producers_that_own_their_queues_write_every_place_and_all_completes",
+        &[],
+        |adapter| {
+            let side = Side::open(&Query::new());
+            let (mut queues, peers) = queues(&side, 3);
+            let (source, target) = memory(&side);
+            let puts = puts(&peers, &source, target.remote());
+            let rate = MappedQueue::measure_rate(&mut queues, &puts, &OWNED).unwrap();
+            assert_eq!(rate.requests, 3 * 40 * 32);
+            assert!(bytes_of(&target) == bytes_of(&source));
+            assert!(queues.iter().all(|queue| queue.in_flight() == 0));
+            assert_no_violations(adapter);
+        },
+    );
+}
+
+#[test]
+fn producers_that_share_a_queue_write_every_place_and_all_completes() {
+    with_soft_adapter("producers_that_share_a_queue_write_every_place_and_all_completes", &[], |adapter| {
+        let side = Side::open(&Query::new());
+        let (mut queues, peers) = queues(&side, 1);
+        let (source, target) = memory(&side);
+        let puts = puts(&peers, &source, target.remote());
+        let rate = MappedQueue::measure_rate(&mut queues, &puts, &SHARED).unwrap();
+        assert_eq!(rate.requests, 3 * 40 * 32);
+        assert!(bytes_of(&target) == bytes_of(&source));
+        assert_no_violations(adapter);
+    });
+}
+
+#[test]
+fn every_call_of_a_producer_has_its_latency() {
+    with_soft_adapter("every_call_of_a_producer_has_its_latency", &[], |adapter| {
+        let side = Side::open(&Query::new());
+        let (mut queues, peers) = queues(&side, 1);
+        let (source, target) = memory(&side);
+        let put = puts(&peers, &source, target.remote()).remove(0);
+        for producer in [Producer::Thread, Producer::Warp, Producer::Block] {
+            let samples = queues[0].measure_latency(&put, producer, 200).unwrap();
+            assert_eq!(samples.len(), 200);
+            assert!(
+                samples.iter().all(|sample| sample.post > 0.0 && sample.completion > 0.0),
+                "{producer:?}"
+            );
+        }
+        assert!(bytes_of(&target) == bytes_of(&source));
+        assert_no_violations(adapter);
+    });
+}
+
+#[test]
+fn a_load_whose_writes_are_refused_ends_with_the_status() {
+    with_soft_adapter("a_load_whose_writes_are_refused_ends_with_the_status", &[], |_| {
+        let side = Side::open(&Query::new());
+        let (mut queues, peers) = queues(&side, 1);
+        let (source, target) = memory(&side);
+        let right = target.remote();
+        let wrong = RemoteRegion { key: RemoteKey::new(right.key.get() ^ 0x5555), ..right };
+        let error =
+            MappedQueue::measure_rate(&mut queues, &puts(&peers, &source, wrong), &SHARED).unwrap_err();
+        let PutError::Completion { status, .. } = error else { panic!("{error:?}") };
+        assert_eq!(status, CompletionStatus::RemoteBadAddress);
+    });
+}
+
+#[test]
+fn what_is_no_rdma_write_or_has_no_queue_of_its_own_is_refused() {
+    with_soft_adapter("what_is_no_rdma_write_or_has_no_queue_of_its_own_is_refused", &[], |_| {
+        let side = Side::open(&Query::new());
+        let (mut queues, peers) = queues(&side, 1);
+        let (source, target) = memory(&side);
+        let read = [Put::read(peers[0], &target, source.remote())];
+        let refused = |result: Result<_, PutError>| matches!(result, Err(PutError::Unsupported { .. }));
+        assert!(refused(MappedQueue::measure_rate(&mut queues, &read, &SHARED)));
+        let puts = puts(&peers, &source, target.remote());
+        let odd = [puts[0].clone().count(3)];
+        assert!(refused(MappedQueue::measure_rate(&mut queues, &odd, &SHARED)), "three places");
+        assert!(refused(MappedQueue::measure_rate(&mut queues, &puts, &OWNED)), "three blocks, one queue");
+    });
+}
+
+#[test]
+fn a_gpus_producers_write_every_place_and_all_completes() {
+    if let Err(error) = Gpu::open(0) {
+        println!("SKIPPED: no NVIDIA GPU: {error}");
+        return;
+    }
+    with_soft_adapter("a_gpus_producers_write_every_place_and_all_completes", &[], |adapter| {
+        let gpu = Gpu::open(0).unwrap();
+        let side = Side::open(&Query::new());
+        for load in [OWNED, SHARED, Load { producer: Producer::Block, threads: 128, ..OWNED }] {
+            let (queues, peers) = queues(&side, if load.shared { 1 } else { 3 });
+            let (source, target) = memory(&side);
+            let mut queues: Vec<GpuQueue> =
+                queues.into_iter().map(|queue| GpuQueue::new(queue, &gpu).unwrap()).collect();
+            let puts = puts(&peers, &source, target.remote());
+            let rate = GpuQueue::measure_rate(&mut queues, &puts, &load).unwrap();
+            assert_eq!(rate.requests, 3 * 40 * 32);
+            assert!(bytes_of(&target) == bytes_of(&source), "{load:?}");
+            let samples = queues[0].measure_latency(&puts[0], Producer::Warp, 100).unwrap();
+            assert!(samples.iter().all(|sample| sample.post > 0.0 && sample.completion > 0.0));
+            queues.into_iter().for_each(|queue| queue.close().unwrap());
+        }
+        assert_no_violations(adapter);
+    });
+}
