@@ -12,6 +12,7 @@ use std::sync::OnceLock;
 
 use efa_gda::capi::*;
 use efa_gda::fabric::Query;
+use efa_gda::gpu::Gpu;
 use fabric_soft_support::side::Side;
 use fabric_soft_support::with_soft_adapter;
 
@@ -57,6 +58,14 @@ fn in_c(test: &str, name: &str, variables: &[(&str, &str)]) {
 #[test]
 fn a_put_from_c_arrives_and_everything_closes() {
     in_c("a_put_from_c_arrives_and_everything_closes", "put", &[]);
+}
+
+#[test]
+fn a_put_from_c_through_a_gpu_arrives() {
+    match Gpu::open(0) {
+        Ok(_) => in_c("a_put_from_c_through_a_gpu_arrives", "put", &[("EFA_GDA_TEST_GPU", "0")]),
+        Err(error) => println!("SKIPPED: no GPU: {error}"),
+    }
 }
 
 #[test]
