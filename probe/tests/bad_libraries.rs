@@ -142,6 +142,8 @@ fn a_dead_endpoint_is_a_put_that_never_completes() {
     fails_with_a_fix(&document, "PUT-001");
     assert_eq!(check(&document, "PUT-002")["blocked_by"], "PUT-001");
     assert_eq!(state(&document, "PUT-005"), "pass", "what is in flight goes with the endpoint");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("where the queue stands") && said.contains("1 in flight"), "{said}");
 }
 
 #[test]

@@ -108,11 +108,15 @@ impl<L: Layer> Rig<L> {
 
     /// Posts from the GPU where one has a queue, and from the host otherwise.
     pub(crate) fn put(&mut self, put: &QueuePut<Region<L>>) -> Result<PutReport, PutError> {
-        match (&mut self.on_gpu, &mut self.queue) {
+        let result = match (&mut self.on_gpu, &mut self.queue) {
             (Some(queue), _) => queue.put(put),
             (None, Some(queue)) => queue.put(put),
             (None, None) => Err(PutError::Unsupported { operation: "a put", why: "no queue is open" }),
+        };
+        if let (Err(PutError::Device { .. }), Some(queue)) = (&result, self.sender()) {
+            tracing::error!("where the queue stands:\n{}", queue.snapshot());
         }
+        result
     }
 
     /// The queue that puts are posted to.
