@@ -49,7 +49,7 @@ sanitizers() {
   # Not among them: tests that compile only (fabric_misuse), or run other compilers (kernels_compile), and the models that
   # loom runs, whose fibres never return and so leak what is on them.
   LEAVE_OUT=doorbell::model cargo_tests 'AddressSanitizer' 1500 "${common[@]}" -p efa-gda-sys -p efa-gda -p softefa --lib --test 'fabric_[!m]*' \
-    --test 'queue_*' --test 'kernels_e*' --test 'verbs_*' --test 'device_*'
+    --test 'queue_*' --test doorbell_ringer --test 'kernels_e*' --test 'verbs_*' --test 'device_*'
   # Clients in C's manner, that leave infos and objects to the end of their process; what the library's own tests
   # close, above, shows the provider's leaks.
   ASAN_OPTIONS=detect_leaks=0 cargo_tests 'AddressSanitizer on the provider' 900 "${common[@]}" -p softefa \
