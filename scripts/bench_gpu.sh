@@ -3,7 +3,7 @@
 # Measures the posting engine beside its peers on the GPU of this machine, in one process
 # over the same ring (kernels/bench/post_rate.cu says what each mode does):
 #
-#   scripts/bench_gpu.sh [bench|check [ENTRIES]|floor]     bench without an argument
+#   scripts/bench_gpu.sh [bench|check [ENTRIES]|soak [ENTRIES]|floor]   bench without an argument
 #   scripts/bench_gpu.sh --build-only DIR                  leaves DIR/post_rate for another machine
 #
 # The peers' headers come from the PyPI package nvidia-nccl-cu13, unpacked below .cache;

@@ -103,6 +103,24 @@ __global__ void piece_kernel(uint8_t *ring, volatile uint32_t *doorbell, uint64_
   if (sum == 1) *word = sum;
 }
 
+/* Fences without a protocol: a warp for each queue stores `entries` entries as whole lines,
+ * fences, rings and, where the window asks for it, fences again. No entry is made. */
+__global__ void bare_kernel(uint8_t *rings, uint8_t *doorbells, int turns, int entries, bool fence_again) {
+  uint8_t *ring = rings + (size_t)blockIdx.x * kDepth * kEntry;
+  volatile uint32_t *doorbell = (volatile uint32_t *)(doorbells + blockIdx.x * kDoorbellStride);
+  for (uint32_t next = 0; next != (uint32_t)(turns * entries); next += entries) {
+    for (uint32_t at = threadIdx.x * 16; at < entries * kEntry; at += 32 * 16) {
+      efa_gda::store_quad(ring + (next * kEntry + at) % (kDepth * kEntry), efa_gda::Quad{next, 1, 2, 3});
+    }
+    __syncwarp();
+    efa_gda::fence_system();
+    if (threadIdx.x == 0) efa_gda::store_doorbell(doorbell, (next + entries) & 0xffff);
+    if (!fence_again) continue;
+    __syncwarp();
+    efa_gda::fence_system();
+  }
+}
+
 Rig g_rig;
 efa_gda_queue *g_queues;
 uint32_t *g_status;
@@ -367,6 +385,17 @@ int floors() {
       piece_kernel<<<1, 1>>>(g_rig.ring_gpu, (volatile uint32_t *)g_rig.doorbells_gpu, g_rig.completed, 4000, piece);
     });
     printf("one thread, %s: %.0f ns\n", names[piece], 1e3 / t.median);
+  }
+  struct Bare {
+    int warps, entries;
+    bool fence_again;
+  };
+  for (Bare b : {Bare{1, 8, false}, {1, 16, true}, {1, 32, false}, {1, 64, true}, {16, 32, false}}) {
+    Times t = measure(2000.0 * b.warps * b.entries, [] { reset(64, Room::Unlimited); }, [&] {
+      bare_kernel<<<b.warps, 32>>>(g_rig.ring_gpu, g_rig.doorbells_gpu, 2000, b.entries, b.fence_again);
+    });
+    printf("bare, %d warps, %d entries and %s: %.1f M entries/s\n", b.warps, b.entries,
+           b.fence_again ? "two fences" : "one fence", t.median);
   }
   return 0;
 }
