@@ -259,6 +259,23 @@ fn bytes_that_are_read_come_back() {
     assert_eq!(content(&target), sent);
 }
 
+#[test]
+fn a_read_that_the_adapter_lacks_is_an_unsupported_operation() {
+    let Some(context) = adapter() else { return };
+    if context.attributes().has(Capability::RdmaRead) {
+        eprintln!("skipped: {} has RDMA read", context.name());
+        return;
+    }
+    let domain = ProtectionDomain::allocate(&context).unwrap();
+    let mut queue = queue(&domain, &QueuePairOptions::new());
+    let register = |access| MemoryRegion::register(&domain, Buffer::zeroed(64).unwrap(), access).unwrap();
+    let (target, source) = (register(Access::READ), register(Access::REMOTE_WRITE));
+    let peer = itself(&mut queue);
+    let error = queue.put(&Put::read(peer, &target, source.remote())).unwrap_err();
+    let PutError::Completion { status, .. } = error else { panic!("{error}") };
+    assert_eq!(status, CompletionStatus::UnsupportedOperation);
+}
+
 /// A queue with counters attached.
 fn counted(domain: &ProtectionDomain, counters: &[(&CompletionCounter, Counted)]) -> Queue {
     let completions = CompletionQueue::create(domain.context(), 1024).unwrap();

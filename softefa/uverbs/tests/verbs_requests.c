@@ -7,6 +7,7 @@
 //   verbs_requests many COUNT          one small write after another, in batches
 //   verbs_requests large               8 MiB written and read
 //   verbs_requests errors              statuses with a real cause
+//   verbs_requests stranger            a write to an adapter that has no address handle for the writer's
 //   verbs_requests broken              a doorbell past the ring
 //   verbs_requests cycles COUNT        every object made and destroyed
 //   verbs_requests target              prints where it is, and waits to be written to
@@ -351,14 +352,30 @@ static void errors(void) {
   struct ibv_recv_wr wr = {.wr_id = 1, .sg_list = &sge, .num_sge = 1}, *bad;
   if (ibv_post_recv(receiver.qp, &wr, &bad)) die("ibv_post_recv");
   expect("a receive that is too short", one(&sender, ah, to, QKEY, 's', 0, 0, here, 64, lkey), 11);
-  struct ibv_wc wc = one(&sender, none, to, QKEY, 's', 0, 0, here, 64, lkey);
-  if (wc.vendor_err != 13 && wc.vendor_err != 15) die("nobody there: device status %u", wc.vendor_err);
-  printf("errors: nobody at that GID: %s (device status %u)\n", ibv_wc_status_str(wc.status), wc.vendor_err);
+  // A receive whose own memory is not registered: an error on both sides.
+  sge.lkey ^= 0x5a0000;
+  if (ibv_post_recv(receiver.qp, &wr, &bad)) die("ibv_post_recv");
+  expect("a receive that cannot be written", one(&sender, ah, to, QKEY, 's', 0, 0, here, 16, lkey), 8);
+  sge.lkey = guarded.mr->lkey;
+  expect("nobody at that GID", one(&sender, none, to, QKEY, 's', 0, 0, here, 64, lkey), 15);
+  struct ibv_port_attr port;
+  if (ibv_query_port(ctx, 1, &port)) die("ibv_query_port");
+  struct region longer = make_region((size_t)port.max_msg_sz + 1, ALL);
+  expect("a message one byte too long", one(&sender, ah, to, QKEY, 's', 0, 0, address(longer.bytes), port.max_msg_sz + 1, longer.mr->lkey), 6);
+  // Destroyed after its number stands in the request, and before that is posted.
+  ibv_wr_start(sender.ex);
+  sender.ex->wr_flags = IBV_SEND_SIGNALED;
+  ibv_wr_rdma_write(sender.ex, rkey, there);
+  ibv_wr_set_sge(sender.ex, lkey, here, 64);
+  ibv_wr_set_ud_addr(sender.ex, none, to, QKEY);
+  if (ibv_destroy_ah(none) || ibv_wr_complete(sender.ex)) die("destroying an address handle that a request names");
+  expect("an address handle that was destroyed", await(sender.cq), 4);
   ibv_dereg_mr(remote.mr);
   expect("a region that is gone", one(&sender, ah, to, QKEY, 'w', there, rkey, here, 64, lkey), 7);
   struct ibv_qp_attr error = {.qp_state = IBV_QPS_ERR};
   if (ibv_post_recv(receiver.qp, &wr, &bad) || ibv_modify_qp(receiver.qp, &error, IBV_QP_STATE)) die("to ERR");
-  for (wc = await(receiver.cq); wc.vendor_err != 1;) wc = await(receiver.cq);
+  struct ibv_wc wc = await(receiver.cq);
+  while (wc.vendor_err != 1) wc = await(receiver.cq);
   expect("a receive that is flushed", wc, 1);
   // What the kernel refuses.
   if (ibv_reg_mr(pd, (void *)8, 64, ALL) || errno != EFAULT) die("memory that is not there was registered");
@@ -367,8 +384,36 @@ static void errors(void) {
   puts("errors: refused as the kernel refuses");
 }
 
+// Two adapters; the calls of each between the assignments of `ctx` and `pd`.
+static void stranger(struct ibv_device *other) {
+  struct queue sender = make_queue(64, 0);
+  struct region local = make_region(SLOT, ALL);
+  union ibv_gid own = own_gid();
+  struct ibv_context *own_ctx = ctx;
+  struct ibv_pd *own_pd = pd, *their_pd;
+  if (!other || !(ctx = ibv_open_device(other)) || !(pd = their_pd = ibv_alloc_pd(ctx))) die("no second device");
+  struct queue receiver = make_queue(64, 0);
+  struct region remote = make_region(SLOT, ALL);
+  union ibv_gid theirs = own_gid();
+  ctx = own_ctx, pd = own_pd;
+  uint16_t ahn;
+  struct ibv_ah *ah = make_ah(&theirs, &ahn);
+  uint32_t to = receiver.qp->qp_num, rkey = remote.mr->rkey, lkey = local.mr->lkey;
+  uint64_t there = address(remote.bytes), here = address(local.bytes);
+  local.bytes[0] = 1;
+  expect("a writer that the target does not know", one(&sender, ah, to, QKEY, 'w', there, rkey, here, 64, lkey), 14);
+  expect("a reader that the target does not know", one(&sender, ah, to, QKEY, 'r', there, rkey, here, 64, lkey), 14);
+  if (remote.bytes[0] || !local.bytes[0]) die("bytes moved between strangers");
+  pd = their_pd;
+  make_ah(&own, &ahn);
+  expect("one that it knows", one(&sender, ah, to, QKEY, 'w', there, rkey, here, 64, lkey), 0);
+  if (!remote.bytes[0]) die("a write that completed left nothing");
+}
+
 static void broken(void) {
   struct queue queue = make_queue(64, 0);
+  struct efadv_cq_attr cq = {0};
+  if (efadv_query_cq(queue.cq, &cq, sizeof cq)) die("efadv_query_cq");
   struct efadv_wq_attr sq = {0}, rq = {0};
   if (efadv_query_qp_wqs(queue.qp, &sq, &rq, sizeof sq)) die("efadv_query_qp_wqs");
   *(volatile uint32_t *)sq.doorbell = sq.num_entries + 1;
@@ -376,7 +421,11 @@ static void broken(void) {
   struct ibv_qp_init_attr init;
   for (double limit = now() + 10; now() < limit; usleep(1000)) {
     if (ibv_query_qp(queue.qp, &attr, IBV_QP_STATE, &init)) die("ibv_query_qp");
-    if (attr.qp_state == IBV_QPS_ERR) return (void)puts("broken: the queue pair is in error");
+    // libefa cannot take back requests that it never posted: the status is the third byte of a completion.
+    uint8_t status = ((volatile uint8_t *)cq.buffer)[2];
+    if (attr.qp_state != IBV_QPS_ERR || !status) continue;
+    if (status != 2) die("a doorbell past the ring: device status %u, expected 2", status);
+    return (void)puts("broken: the queue pair is in error (device status 2)");
   }
   die("the queue pair stayed in state %d", attr.qp_state);
 }
@@ -444,6 +493,7 @@ int main(int count, char **argument) {
   if (!strcmp(what, "many")) many(atol(argument[2]));
   else if (!strcmp(what, "large")) large();
   else if (!strcmp(what, "errors")) errors();
+  else if (!strcmp(what, "stranger")) stranger(devices[1]);
   else if (!strcmp(what, "broken")) broken();
   else if (!strcmp(what, "target")) target();
   else if (!strcmp(what, "writer") && count == 6) writer(argument + 2);
