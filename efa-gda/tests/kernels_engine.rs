@@ -214,6 +214,22 @@ fn room_that_never_comes_ends_the_wait() {
     assert_eq!(bench.doorbell(), 64, "what was written before the wait is rung");
 }
 
+/// A sender knows of no room before it has looked, whatever the counters' value is.
+#[test]
+fn a_full_ring_next_to_the_32_bit_wrap_is_full() {
+    for lanes in [1, 32] {
+        let mut bench = Bench::silent(Shape { start: u32::MAX - 15, ..Shape::default() });
+        bench.queue.completion.completed = bench.queue.completion.completed.wrapping_sub(64);
+        let args = efa_gda_put_args { timeout_ns: 1_000_000, ..writes(8) };
+        assert_eq!(put(&mut bench, args, lanes).status, Err(DeviceError::TimeoutRoom), "{lanes} lanes own it");
+
+        let mut bench = Bench::silent(Shape { start: u32::MAX - 15, ..Shape::default() });
+        bench.queue.completion.completed = bench.queue.completion.completed.wrapping_sub(64);
+        let args = efa_gda_load_args { timeout_ns: 1_000_000, ..shared(lanes, 1, 8) };
+        assert_eq!(load(&mut bench, args, 1, lanes), [Err(DeviceError::TimeoutRoom)], "{lanes} lanes share it");
+    }
+}
+
 #[test]
 fn a_record_keeps_requests_in_flight_within_the_batch() {
     let mut bench = Bench::silent(Shape { max_batch: 16, ..Shape::default() });

@@ -58,10 +58,10 @@ EFA_GDA_KERNEL rungs_kernel(rungs_args a) {
       });
       rung = clock64();
     } else if (watches) {
-      Completions one;
+      const efa_gda_cq &cq = a.queue->cq;
       uint64_t begin = clock64(), now = begin;
       uint32_t n = 0;
-      while (!read_completion(a.queue, index - 1, one) && now - begin < kBoundCycles) {
+      while (!is_there(cq, index - 1, head_at(cq, index - 1)) && now - begin < kBoundCycles) {
         now = clock64();
         n++;
       }

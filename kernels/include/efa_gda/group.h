@@ -94,12 +94,12 @@ EFA_GDA_FN void trade_full_warp(uint32_t lane, Quad (&q)[4]) {
   swap(q[2], q[3], two, 2);
 }
 
-/* All masks are constants: for a mask that it does not know, the compiler makes the warp
+/* A whole warp, of which every lane takes part. All masks are constants: for a mask that it does not know, the compiler makes the warp
  * match masks at each step, which takes longer than the step. */
 struct WarpGroup {
   static constexpr bool kAlone = false;
   static constexpr bool kServes = true;
-    static constexpr bool kAllFence = true;
+  static constexpr bool kAllFence = true;
   EFA_GDA_FN uint32_t rank() const { return threadIdx.x & 31; }
   EFA_GDA_FN uint32_t size() const { return 32; }
   EFA_GDA_FN uint32_t lane() const { return rank(); }
@@ -110,9 +110,6 @@ struct WarpGroup {
   EFA_GDA_FN uint32_t from_leader(uint32_t value) const { return __shfl_sync(~0u, value, 0); }
   EFA_GDA_FN uint64_t from_leader(uint64_t value) const { return __shfl_sync(~0u, (unsigned long long)value, 0); }
   EFA_GDA_FN uint32_t vote(bool holds) const { return __ballot_sync(~0u, holds); }
-
- private:
-  uint32_t rank_;
 };
 
 struct BlockGroup {

@@ -68,7 +68,7 @@ EFA_GDA_FN uint32_t load_acquire(const uint32_t *p) {
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
   return v;
 }
-/* Two neighbouring words; each is whole, the pair need not be of one moment. */
+/* Two neighbouring words; each is whole, but `b` may be older than `a`. */
 EFA_GDA_FN void load_acquire_pair(const uint64_t *p, uint64_t &a, uint64_t &b) {
   asm volatile("ld.acquire.gpu.global.v2.u64 {%0, %1}, [%2];" : "=l"(a), "=l"(b) : "l"(p) : "memory");
 }

@@ -103,17 +103,12 @@ class Sender {
     if (flush() != EFA_GDA_OK) return status_;
     uint32_t status = EFA_GDA_OK;
     if (ring_.leads()) {
-      Deadline deadline(queue_, timeout_ns_);
-      while (!all_done()) {
-        /* Somebody else's completions come here, and so may ours go elsewhere. */
-        status = ring_.found().foreign ? EFA_GDA_BAD_COMPLETION : deadline.turn(EFA_GDA_TIMEOUT_COMPLETION);
-        if (status != EFA_GDA_OK) {
-          poison(queue_, (efa_gda_status)status);
-          break;
-        }
-      }
+      Completions found = ring_.found();
+      status = wait_until_done(queue_, ring_.next(), timeout_ns_, &found);
+      ring_.found() = found;
     }
     status_ = (efa_gda_status)ring_.group().from_leader(status);
+    ring_.group().sync();
     return status_;
   }
 
@@ -139,16 +134,25 @@ class Sender {
   }
 
  private:
+  /* One thread looks, so that all of the group agree. */
   EFA_GDA_FN void open_owned() {
-    uint64_t turn = load_acquire(&queue_->turn.turn);
-    uint32_t rung = load_relaxed(&queue_->turn.rung), seen = load_relaxed(&queue_->turn.seen);
-    if (load_relaxed(&queue_->error.poison) != EFA_GDA_OK) {
-      status_ = EFA_GDA_POISONED;
-    } else if (load_relaxed(&queue_->reserve.word) << 1 != turn) {
-      status_ = EFA_GDA_BAD_ARGUMENT;
+    uint64_t turn = 0, cursors = 0;
+    uint32_t status = EFA_GDA_OK;
+    if (ring_.leads()) {
+      turn = load_acquire(&queue_->turn.turn);
+      cursors = (uint64_t)load_relaxed(&queue_->turn.seen) << 32 | load_relaxed(&queue_->turn.rung);
+      if (load_relaxed(&queue_->error.poison) != EFA_GDA_OK) {
+        status = EFA_GDA_POISONED;
+      } else if (load_relaxed(&queue_->reserve.word) << 1 != turn) {
+        status = EFA_GDA_BAD_ARGUMENT;
+      }
     }
-    ring_.take((uint32_t)(turn >> 1), rung, seen);
-    ring_.group().sync();
+    Group group = ring_.group();
+    turn = group.from_leader(turn);
+    cursors = group.from_leader(cursors);
+    status_ = (efa_gda_status)group.from_leader(status);
+    group.sync();
+    ring_.take((uint32_t)(turn >> 1), (uint32_t)(turn >> 33), (uint32_t)cursors, (uint32_t)(cursors >> 32));
   }
 
   template <class Make>
@@ -182,10 +186,23 @@ class Sender {
     return EFA_GDA_OK;
   }
 
-  EFA_GDA_FN bool all_done() {
-    uint32_t completed = completed_now(queue_, ring_.found());
-    uint32_t posted = S == Sharing::Device ? (uint32_t)load_relaxed(&queue_->reserve.word) : ring_.next();
-    return completed == posted;
+  /* `next` is the owner's; of a shared queue all that was handed out counts. */
+  EFA_GDA_COLD static uint32_t wait_until_done(efa_gda_queue *queue, uint32_t next, uint64_t timeout_ns,
+                                               Completions *all) {
+    Completions found = *all;
+    Deadline deadline(queue, timeout_ns);
+    uint32_t status = EFA_GDA_OK;
+    while (status == EFA_GDA_OK) {
+      uint32_t completed = completed_now(queue, found);
+      if (completed == (S == Sharing::Device ? (uint32_t)load_relaxed(&queue->reserve.word) : next)) break;
+      /* Somebody else's completions come here, and so may ours go elsewhere. */
+      status = found.foreign ? EFA_GDA_BAD_COMPLETION : deadline.turn(EFA_GDA_TIMEOUT_COMPLETION);
+    }
+    if (status != EFA_GDA_OK) poison(queue, (efa_gda_status)status);
+    /* Before anyone uses what these requests read or wrote; poll() has done so itself. */
+    if (queue->counters.success != nullptr) fence_system();
+    *all = found;
+    return status;
   }
 
   efa_gda_queue *queue_;

@@ -100,7 +100,8 @@ class Ring {
         rung_(0),
         seen_(0),
         fenced_(0),
-        limit_(0) {
+        left_(0),
+        calls_(0) {
     uint32_t batch = queue->sq.max_batch;
     if (batch < depth_) {
       if ((queue->sq.flags & EFA_GDA_SQ_RECORD) != 0) {
@@ -111,13 +112,16 @@ class Ring {
     }
   }
 
-  /* Takes over from whoever held the turn. A limit that is no longer within the room is
-   * forgotten: between two turns the counters may have gone anywhere. */
-  EFA_GDA_FN void take(uint32_t next, uint32_t rung, uint32_t seen) {
+  /* Takes over from whoever held the turn, `next` being the first slot and `calls` the
+   * number of the call that has it. What others placed since is no longer left; where so
+   * many calls came between that slots may have gone around, nothing is. */
+  EFA_GDA_FN void take(uint32_t next, uint32_t calls, uint32_t rung, uint32_t seen) {
+    uint32_t others = next - next_;
+    left_ = others <= left_ && calls - calls_ < kFewCalls ? left_ - others : 0;
     next_ = next;
+    calls_ = calls;
     rung_ = rung;
     seen_ = fenced_ = seen;
-    if (limit_ - next > room_) limit_ = next;
   }
 
   EFA_GDA_FN uint32_t next() const { return next_; }
@@ -188,9 +192,9 @@ class Ring {
    * `done` on, to the slots from `slot` on; all threads call it. */
   template <class Write>
   EFA_GDA_FN efa_gda_status place(uint32_t count, Write write, uint64_t timeout_ns) {
-    if (EFA_GDA_LIKELY(next_ + count - seen_ <= window_ && limit_ - next_ >= count)) {
+    if (EFA_GDA_LIKELY(next_ + count - seen_ <= window_ && left_ >= count)) {
       write(0u, count, next_);
-      next_ += count;
+      advance(count);
       return EFA_GDA_OK;
     }
     uint32_t chunk = window_ < room_ ? window_ : room_;
@@ -200,7 +204,7 @@ class Ring {
       efa_gda_status status = admit(n, timeout_ns);
       if (status != EFA_GDA_OK) return status;
       write(done, n, next_);
-      next_ += n;
+      advance(n);
     }
     return EFA_GDA_OK;
   }
@@ -233,9 +237,9 @@ class Ring {
 
   /* Whether `count` entries fit the ring now. */
   EFA_GDA_FN bool has_room(uint32_t count) {
-    if (EFA_GDA_LIKELY(limit_ - next_ >= count)) return true;
+    if (EFA_GDA_LIKELY(left_ >= count)) return true;
     wait_for_room(0, 0);
-    return limit_ - next_ >= count;
+    return left_ >= count;
   }
 
  private:
@@ -246,6 +250,12 @@ class Ring {
   EFA_GDA_FN uint32_t quad_number(uint32_t k) const { return group_.trades() ? Trade::quad(group_.lane()) : k; }
 
   static constexpr uint32_t kNoWindow = 0x80000000u;
+  static constexpr uint32_t kFewCalls = 1 << 16;
+
+  EFA_GDA_FN void advance(uint32_t count) {
+    next_ += count;
+    left_ -= count;
+  }
 
   EFA_GDA_FN bool fences() const { return Group::kAllFence || leads(); }
 
@@ -267,43 +277,45 @@ class Ring {
         seen_ = fenced_ = rung_;
       }
     }
-    if (EFA_GDA_LIKELY(limit_ - next_ >= n)) return EFA_GDA_OK;
+    if (EFA_GDA_LIKELY(left_ >= n)) return EFA_GDA_OK;
     if (next_ != rung_) ring();
     return wait_for_room(n, timeout_ns);
   }
 
-  /* Completions so far plus the room; never more than that past `next`. */
-  EFA_GDA_FN static uint32_t limit_now(efa_gda_queue *queue, uint32_t next, uint32_t room, Completions &found) {
-    uint32_t limit = completed_now(queue, found) + room;
-    return limit - next > room ? next + room : limit;
+  /* Entries that the room has left from `next` on, by the completions so far. */
+  EFA_GDA_FN static uint32_t left_now(efa_gda_queue *queue, uint32_t next, uint32_t room, Completions &found) {
+    uint32_t left = completed_now(queue, found) + room - next;
+    return left > room ? room : left;
   }
 
-  /* The limit in the low half, how the wait for `n` entries' room ended in the high one.
+  /* What is left in the low half, how the wait for `n` entries' room ended in the high one.
    * With n 0 it only looks. */
   EFA_GDA_COLD static uint64_t find_room(efa_gda_queue *queue, uint32_t next, uint32_t room, uint32_t n,
                                          uint64_t timeout_ns, Completions *all) {
     Completions found = *all;
     Deadline deadline(queue, timeout_ns);
-    uint32_t status = EFA_GDA_OK, limit = limit_now(queue, next, room, found);
-    while (limit - next < n) {
+    uint32_t status = EFA_GDA_OK, left = left_now(queue, next, room, found);
+    while (left < n) {
       status = deadline.turn(EFA_GDA_TIMEOUT_ROOM);
       if (status != EFA_GDA_OK) break;
-      limit = limit_now(queue, next, room, found);
+      left = left_now(queue, next, room, found);
     }
     if (status != EFA_GDA_OK) poison(queue, (efa_gda_status)status);
     *all = found;
-    return (uint64_t)status << 32 | limit;
+    return (uint64_t)status << 32 | left;
   }
 
   EFA_GDA_FN efa_gda_status wait_for_room(uint32_t n, uint64_t timeout_ns) {
-    uint64_t both = limit_;
+    uint64_t both = 0;
     if (leads()) {
       Completions found = found_;
       both = find_room(queue_, next_, room_, n, timeout_ns, &found);
       found_ = found;
     }
     both = group_.from_leader(both);
-    limit_ = (uint32_t)both;
+    /* All lanes write slots after what the leader read of them. */
+    group_.sync();
+    left_ = (uint32_t)both;
     return (efa_gda_status)(both >> 32);
   }
 
@@ -318,8 +330,9 @@ class Ring {
   uint32_t doorbell_bits_;
   bool wide_ids_;
   uint32_t next_, rung_, seen_, fenced_;
-  /* `next_` may go up to here: completions known, plus the room. At most room_ past it. */
-  uint32_t limit_;
+  /* Entries from `next_` on for which there is room, by the completions known: at most
+   * room_. And the call that had the turn when it was. */
+  uint32_t left_, calls_;
   Completions found_;
 };
 

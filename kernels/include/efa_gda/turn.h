@@ -93,6 +93,7 @@ class Ticket {
     ticket_ = group.from_leader(ticket_) << 1;
     turn_ = group.from_leader(turn_);
     cursors_ = group.from_leader(cursors_);
+    group.sync();
     if (group.from_leader((uint32_t)status_) != EFA_GDA_OK) {
       status_ = EFA_GDA_POISONED;
     } else if (turn_ == ticket_) {
@@ -128,6 +129,7 @@ class Ticket {
       Group group = ring_.group();
       turn_ = group.from_leader(turn);
       cursors_ = group.from_leader(cursors);
+      group.sync();
       if (turn_ == ticket_) {
         take();
         return Turn::Mine;
@@ -173,7 +175,7 @@ class Ticket {
   /* From here on `turn_` is the ticket that follows those served. */
   EFA_GDA_FN void take() {
     taken_ = true;
-    ring_.take(first_slot(), (uint32_t)cursors_, (uint32_t)(cursors_ >> 32));
+    ring_.take(first_slot(), (uint32_t)(ticket_ >> 33), (uint32_t)cursors_, (uint32_t)(cursors_ >> 32));
     turn_ = ticket_ + ((kOneCall + count_) << 1);
   }
 
@@ -237,8 +239,11 @@ class Ticket {
       if (coming && behind < kFlags * group.size() && looks < kLooks) continue;
       uint32_t count = staged(group, flags, after);
       if (count == behind || count > kFlags * group.size() * 3 / 4 || looks >= kLooks) {
-        /* Acquires the flags. */
-        if (count != 0) fence_device();
+        /* Acquires the flags: each thread those it read, and after the sync all of them. */
+        if (count != 0) {
+          fence_device();
+          group.sync();
+        }
         turn = after;
         return count;
       }
