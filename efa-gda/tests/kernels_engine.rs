@@ -221,12 +221,20 @@ fn a_full_ring_next_to_the_32_bit_wrap_is_full() {
         let mut bench = Bench::silent(Shape { start: u32::MAX - 15, ..Shape::default() });
         bench.queue.completion.completed = bench.queue.completion.completed.wrapping_sub(64);
         let args = efa_gda_put_args { timeout_ns: 1_000_000, ..writes(8) };
-        assert_eq!(put(&mut bench, args, lanes).status, Err(DeviceError::TimeoutRoom), "{lanes} lanes own it");
+        assert_eq!(
+            put(&mut bench, args, lanes).status,
+            Err(DeviceError::TimeoutRoom),
+            "{lanes} lanes own it"
+        );
 
         let mut bench = Bench::silent(Shape { start: u32::MAX - 15, ..Shape::default() });
         bench.queue.completion.completed = bench.queue.completion.completed.wrapping_sub(64);
         let args = efa_gda_load_args { timeout_ns: 1_000_000, ..shared(lanes, 1, 8) };
-        assert_eq!(load(&mut bench, args, 1, lanes), [Err(DeviceError::TimeoutRoom)], "{lanes} lanes share it");
+        assert_eq!(
+            load(&mut bench, args, 1, lanes),
+            [Err(DeviceError::TimeoutRoom)],
+            "{lanes} lanes share it"
+        );
     }
 }
 
