@@ -201,7 +201,45 @@ fn a_copy_that_never_ends_is_given_up() {
         let status = status_of(&mut poster, &mut poller, &request);
         assert_eq!(status, CompletionStatus::InvalidLocalKey);
         let warnings = Softefa::load().warnings();
-        assert!(warnings.iter().any(|words| words.contains("did not end within 200ms")), "{warnings:?}");
+        assert!(warnings.iter().any(|words| words.contains("not seen to end within 200ms")), "{warnings:?}");
+    });
+}
+
+#[test]
+fn a_copy_whose_end_cuda_does_not_tell_is_given_up() {
+    with_gpu("a_copy_whose_end_cuda_does_not_tell_is_given_up", |gpu| {
+        let client = Client::load();
+        let opened = Opened::new(&client, gpu_hints);
+        let place = gpu.memory(&[0; 4096]);
+        let region = register(opened.domain, place, 4096, fi::FI_HMEM_CUDA, 0).unwrap();
+        let request = write(&opened, (place, region), (place + 2048, region), 64);
+        let (mut poster, mut poller) = (Poster::new(&opened, 0), Poller::new(&opened));
+        gpu.answer(900);
+        let status = status_of(&mut poster, &mut poller, &request);
+        assert_eq!(status, CompletionStatus::InvalidLocalKey);
+        // The copy may still be under way, so nothing else may use its stream and its memory.
+        gpu.answer(0);
+        let status = status_of(&mut poster, &mut poller, &request);
+        assert_eq!(status, CompletionStatus::InvalidLocalKey);
+        let warnings = Softefa::load().warnings();
+        assert!(warnings.iter().any(|words| words.contains("cuStreamQuery answered")), "{warnings:?}");
+    });
+}
+
+#[test]
+fn a_graph_captured_elsewhere_does_not_stop_the_adapter() {
+    with_gpu("a_graph_captured_elsewhere_does_not_stop_the_adapter", |gpu| {
+        let client = Client::load();
+        let opened = Opened::new(&client, gpu_hints);
+        gpu.capture(true);
+        let (from, to) = (gpu.memory(&pattern(4096)), gpu.memory(&[0; 4096]));
+        let source = register(opened.domain, from, 4096, fi::FI_HMEM_CUDA, 0).unwrap();
+        let target = register(opened.domain, to, 4096, fi::FI_HMEM_CUDA, 0).unwrap();
+        assert_eq!(gpu.mode(), 0, "the registering thread has its own mode back");
+        let request = write(&opened, (from, source), (to, target), 4096);
+        let (mut poster, mut poller) = (Poster::new(&opened, 0), Poller::new(&opened));
+        assert_eq!(status_of(&mut poster, &mut poller, &request), CompletionStatus::Ok);
+        assert!(gpu.read(to, 4096) == pattern(4096));
     });
 }
 

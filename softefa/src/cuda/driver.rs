@@ -13,6 +13,8 @@ const NOT_READY: c_int = 600;
 const NON_BLOCKING: c_uint = 1;
 /// `CU_MEMHOSTALLOC_PORTABLE`.
 const PORTABLE: c_uint = 1;
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`: no call of this thread is refused for a capture elsewhere.
+const RELAXED: c_int = 2;
 /// `CUpointer_attribute` and `CUmemorytype`.
 const MEMORY_TYPE: c_int = 2;
 const DEVICE_ORDINAL: c_int = 9;
@@ -28,6 +30,8 @@ pub(super) struct Failure {
     pub(super) call: &'static str,
     pub(super) code: c_int,
     pub(super) name: String,
+    /// Whether a copy may still be under way, so that its memory must not be touched.
+    pub(super) leaves_copy: bool,
 }
 
 impl fmt::Display for Failure {
@@ -50,6 +54,8 @@ pub(super) struct Driver {
     to_host: unsafe extern "C" fn(*mut c_void, u64, usize, Handle) -> c_int,
     pointer_attribute: unsafe extern "C" fn(*mut c_void, c_int, u64) -> c_int,
     error_name: unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int,
+    /// Since CUDA 10.1.
+    exchange_capture_mode: Option<unsafe extern "C" fn(*mut c_int) -> c_int>,
 }
 
 /// Where a GPU's allocation lies.
@@ -82,11 +88,12 @@ impl Driver {
         if library.is_null() {
             return Err(format!("{file} cannot be opened"));
         }
+        // SAFETY: an open library and a string.
+        let find = |name: &CStr| unsafe { libc::dlsym(library, name.as_ptr()) };
         let missing = |name: &CStr| format!("{file} has no {}", name.to_string_lossy());
         macro_rules! symbol {
             ($name:literal) => {{
-                // SAFETY: an open library and a string.
-                let address = unsafe { libc::dlsym(library, $name.as_ptr()) };
+                let address = find($name);
                 if address.is_null() {
                     return Err(missing($name));
                 }
@@ -108,6 +115,12 @@ impl Driver {
             to_host: symbol!(c"cuMemcpyDtoHAsync_v2"),
             pointer_attribute: symbol!(c"cuPointerGetAttribute"),
             error_name: symbol!(c"cuGetErrorName"),
+            // SAFETY: as above; null is none.
+            exchange_capture_mode: unsafe {
+                std::mem::transmute::<*mut c_void, Option<unsafe extern "C" fn(*mut c_int) -> c_int>>(find(
+                    c"cuThreadExchangeStreamCaptureMode",
+                ))
+            },
         })
     }
 
@@ -120,7 +133,8 @@ impl Driver {
         let known = unsafe { (self.error_name)(code, &mut name) } == SUCCESS && !name.is_null();
         // SAFETY: just written by the driver, and not null.
         let text = known.then(|| unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned());
-        Err(Failure { call, code, name: text.unwrap_or_else(|| "an unknown error".into()) })
+        let name = text.unwrap_or_else(|| "an unknown error".into());
+        Err(Failure { call, code, name, leaves_copy: false })
     }
 
     /// The GPU's allocation at `address`; none where that is not a GPU's.
@@ -179,11 +193,23 @@ pub(super) struct Lane {
 unsafe impl Send for Lane {}
 
 impl Context<'_> {
-    /// Runs `body` with this context current, and the thread's own one afterwards.
+    /// Runs `body` with this context current, and the thread's own one afterwards. A graph that the
+    /// application captures meanwhile neither refuses calls of `body` nor is spoilt by them.
     fn current<T>(&self, body: impl FnOnce(&Driver) -> Result<T, Failure>) -> Result<T, Failure> {
         // SAFETY: a retained context.
         self.driver.check("cuCtxPushCurrent", unsafe { (self.driver.push_current)(self.context) })?;
+        let mut mode = RELAXED;
+        let exchange = |mode: &mut c_int| match self.driver.exchange_capture_mode {
+            // SAFETY: takes the thread's mode and leaves the one before it.
+            Some(exchange) => unsafe { exchange(mode) },
+            None => SUCCESS,
+        };
+        let exchanged = exchange(&mut mode) == SUCCESS;
         let result = body(self.driver);
+        if exchanged {
+            // Its failure would only leave the thread relaxed.
+            exchange(&mut mode);
+        }
         let mut popped = ptr::null_mut();
         // SAFETY: writes the context that was pushed above.
         let pop = unsafe { (self.driver.pop_current)(&mut popped) };
@@ -234,7 +260,7 @@ impl Context<'_> {
         limit: Duration,
     ) -> Result<(), Failure> {
         assert!(from.len() <= lane.length);
-        // SAFETY: no copy is under way on the lane: each waits for its end, or ends the lane's use.
+        // SAFETY: no copy is under way on the lane: each was seen to end, or ended the lane's use.
         unsafe { lane.bounce.copy_from_nonoverlapping(from.as_ptr(), from.len()) };
         self.current(|driver| {
             let bounce = lane.bounce.cast_const().cast();
@@ -247,22 +273,19 @@ impl Context<'_> {
 }
 
 impl Driver {
-    /// Waits for a stream, no longer than `limit`; then the answer is CUDA's "not ready".
+    /// Waits for the copy on a stream, no longer than `limit`; then the answer is CUDA's "not ready".
+    /// Whatever else is answered says nothing of the copy, which may go on.
     fn done(&self, stream: Handle, limit: Duration) -> Result<(), Failure> {
         let begun = Instant::now();
         loop {
             // SAFETY: an open stream.
             match unsafe { (self.stream_query)(stream) } {
                 NOT_READY if begun.elapsed() < limit => std::thread::yield_now(),
-                code => return self.check("cuStreamQuery", code),
+                code => {
+                    let answer = self.check("cuStreamQuery", code);
+                    return answer.map_err(|failure| Failure { leaves_copy: true, ..failure });
+                }
             }
         }
-    }
-}
-
-impl Failure {
-    /// Whether a copy may still be under way, so that its memory must not be touched.
-    pub(super) fn leaves_copy(&self) -> bool {
-        self.code == NOT_READY
     }
 }

@@ -5,8 +5,9 @@
 //! a piece of pinned memory. Nothing here runs, and libcuda is not opened, before such memory is
 //! registered. The adapter's core knows none of it: it sees a [`Memory`].
 //!
-//! - A copy waits for its end for at most [`LIMIT`] (`SOFTEFA_CUDA_TIMEOUT_MS`). Where that runs out
-//!   the GPU is given up: its memory can no longer be reached, and the reason is kept as a warning.
+//! - A copy waits for its end for at most [`LIMIT`] (`SOFTEFA_CUDA_TIMEOUT_MS`). Where that runs out,
+//!   or CUDA does not say that the copy ended, the GPU is given up: its memory can no longer be reached,
+//!   and the reason is kept as a warning.
 //! - A copy from one GPU's memory to another's goes through the host. A copy inside a GPU can be a
 //!   kernel, which would wait for ever behind a kernel that itself waits for this adapter.
 //! - The device's primary context is retained on first use and stays: releasing it may wait for
@@ -35,7 +36,7 @@ pub(crate) type Report = Box<dyn Fn(String) + Send + Sync>;
 struct Gpu {
     context: Context<'static>,
     limit: Duration,
-    /// The lane, until a copy did not end in time.
+    /// The lane, until a copy was not seen to end.
     lane: Mutex<Result<Lane, String>>,
 }
 
@@ -64,10 +65,10 @@ impl Gpu {
                 Err(failure) => failure,
             },
         };
-        if !failure.leaves_copy() {
+        if !failure.leaves_copy {
             return Err(failure.to_string());
         }
-        let why = format!("a copy did not end within {:?}; {failure}", self.limit);
+        let why = format!("a copy was not seen to end within {:?}; {failure}", self.limit);
         // The lane's memory is left to the copy for ever.
         *lane = Err(why.clone());
         Err(why)

@@ -12,7 +12,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum { SUCCESS = 0, INVALID_VALUE = 1, INVALID_CONTEXT = 201, NOT_READY = 600 };
+enum { SUCCESS = 0, INVALID_VALUE = 1, INVALID_CONTEXT = 201, NOT_READY = 600, CAPTURE_UNSUPPORTED = 900 };
+enum { GLOBAL = 0, RELAXED = 2 };
 enum { BLOCKS = 64 };
 
 struct block {
@@ -29,8 +30,8 @@ struct stream {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct block blocks[BLOCKS];
-static int failure, hangs;
-static __thread int current;
+static int failure, hangs, answer, captures;
+static __thread int current, mode = GLOBAL;
 
 /* Memory of the fake GPU: an address that faults, and bytes elsewhere. */
 uint64_t fake_alloc(size_t length) {
@@ -73,6 +74,13 @@ int fake_poke(uint64_t address, const void *from, size_t length) {
 /* Every copy from now on answers this; no copy from now on ends. */
 void fake_fail(int code) { failure = code; }
 void fake_hang(int yes) { hangs = yes; }
+/* Who asks whether a stream is done is answered this, and nothing about the copy, which goes on. */
+void fake_answer(int code) { answer = code; }
+/* Some other thread captures a graph in the global mode. */
+void fake_capture(int yes) { captures = yes; }
+int fake_mode(void) { return mode; }
+
+static int refused(void) { return captures && mode != RELAXED; }
 
 int cuInit(unsigned flags) { return flags == 0 ? SUCCESS : INVALID_VALUE; }
 int cuDeviceGet(int *device, int ordinal) {
@@ -92,11 +100,14 @@ int cuCtxPopCurrent_v2(void **context) {
   return current-- > 0 ? SUCCESS : INVALID_CONTEXT;
 }
 int cuStreamCreate(void **stream, unsigned flags) {
+  if (refused()) return CAPTURE_UNSUPPORTED;
   *stream = calloc(1, sizeof(struct stream));
   return current > 0 && flags == 1 ? SUCCESS : INVALID_CONTEXT;
 }
 int cuStreamQuery(void *handle) {
   struct stream *stream = handle;
+  if (refused()) return CAPTURE_UNSUPPORTED;
+  if (answer) return answer;
   if (hangs || stream->asked++ == 0) return NOT_READY;
   memcpy(stream->to, stream->from, stream->length);
   stream->length = 0;
@@ -104,6 +115,7 @@ int cuStreamQuery(void *handle) {
 }
 int cuMemHostAlloc(void **memory, size_t length, unsigned flags) {
   (void)flags;
+  if (refused()) return CAPTURE_UNSUPPORTED;
   *memory = malloc(length);
   return current > 0 ? SUCCESS : INVALID_CONTEXT;
 }
@@ -119,6 +131,12 @@ int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t length, void *str
 }
 int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t length, void *stream) {
   return copy(stream, to, find(from, length, NULL), length);
+}
+int cuThreadExchangeStreamCaptureMode(int *exchanged) {
+  int before = mode;
+  mode = *exchanged;
+  *exchanged = before;
+  return SUCCESS;
 }
 int cuPointerGetAttribute(void *answer, int attribute, uint64_t address) {
   struct block block;

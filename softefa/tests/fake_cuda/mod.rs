@@ -86,6 +86,24 @@ impl FakeCuda {
         // SAFETY: the function's type.
         unsafe { self.get::<extern "C" fn(c_int)>(c"fake_hang")(yes.into()) }
     }
+
+    /// Who asks whether a copy has ended is answered `code`, which says nothing of the copy; 0 ends that.
+    pub fn answer(&self, code: c_int) {
+        // SAFETY: the function's type.
+        unsafe { self.get::<extern "C" fn(c_int)>(c"fake_answer")(code) }
+    }
+
+    /// Some thread captures a graph in the global mode while this is set.
+    pub fn capture(&self, yes: bool) {
+        // SAFETY: the function's type.
+        unsafe { self.get::<extern "C" fn(c_int)>(c"fake_capture")(yes.into()) }
+    }
+
+    /// This thread's mode of capture: 0, the global one, where nobody changed it.
+    pub fn mode(&self) -> c_int {
+        // SAFETY: the function's type.
+        unsafe { self.get::<extern "C" fn() -> c_int>(c"fake_mode")() }
+    }
 }
 
 /// A file that the processor cannot map, as a GPU's dmabuf.
