@@ -26,9 +26,14 @@ const COMPLETION_QUEUE: &str = "3";
 
 /// Runs `body` where the driver refuses one place.
 fn refusing(test: &str, place: &str, body: impl FnOnce(&Gpu, &Side, &Ringer)) {
+    pretending(test, ("PRETEND_GPU_REFUSES", place), body);
+}
+
+/// Runs `body` where the driver pretends what a variable of its says.
+fn pretending(test: &str, variable: (&str, &str), body: impl FnOnce(&Gpu, &Side, &Ringer)) {
     let child = std::env::var_os("EFA_GDA_TEST_CHILD").is_some();
     let Some(folder) = (if child { Some("") } else { pretend_gpu::folder() }) else { return };
-    let variables = [("LD_LIBRARY_PATH", folder), ("PRETEND_GPU_REFUSES", place), ("XDG_CACHE_HOME", folder)];
+    let variables = [("LD_LIBRARY_PATH", folder), variable, ("XDG_CACHE_HOME", folder)];
     with_soft_adapter(test, &variables, |adapter| {
         let gpu = Gpu::open(0).unwrap();
         assert_eq!(gpu.name().unwrap(), "pretended GPU");
@@ -92,6 +97,29 @@ fn a_rung_that_was_forced_is_taken_or_refused_and_no_other() {
         assert!(GpuQueue::on_rung(side.queue(), gpu, Rung::Direct.into(), ringer).is_err());
         let (queue, refused) = GpuQueue::on_rung(side.queue(), gpu, Rung::Staged.into(), ringer).unwrap();
         assert_eq!((queue.rung(), refused), (Rung::Staged, vec![]));
+    });
+}
+
+#[test]
+fn after_a_copy_whose_end_was_not_told_no_other_writes_to_its_memory() {
+    let test = "after_a_copy_whose_end_was_not_told_no_other_writes_to_its_memory";
+    // CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, once.
+    pretending(test, ("PRETEND_GPU_QUERY", "900"), |gpu, side, ringer| {
+        let (queue, _) = GpuQueue::on_rung(side.queue(), gpu, RungChoice::Auto, ringer).unwrap();
+        for look in ["the copy's own", "the next"] {
+            assert_eq!(queue.snapshot().unwrap_err().cuda_result(), Some(900), "{look}");
+        }
+        queue.destroy().unwrap();
+    });
+}
+
+#[test]
+fn a_snapshot_beside_a_captured_graph_is_taken() {
+    let test = "a_snapshot_beside_a_captured_graph_is_taken";
+    pretending(test, ("PRETEND_GPU_CAPTURES", "1"), |gpu, side, ringer| {
+        let (queue, _) = GpuQueue::on_rung(side.queue(), gpu, RungChoice::Auto, ringer).unwrap();
+        assert_eq!(queue.snapshot().unwrap().in_flight(), 0);
+        queue.close().unwrap();
     });
 }
 

@@ -108,8 +108,8 @@ impl Drop for SharedWord {
 pub(crate) struct Watch {
     stream: Arc<CudaStream>,
     length: usize,
-    /// None once a copy did not end: it may still write there.
-    pinned: Mutex<Option<Pinned>>,
+    /// What was answered instead, once a copy was not seen to end: it may still write there.
+    pinned: Mutex<Result<Pinned, DriverError>>,
 }
 
 #[derive(Debug)]
@@ -128,7 +128,7 @@ impl Watch {
         let memory = unsafe { result::malloc_host(length, sys::CU_MEMHOSTALLOC_PORTABLE) };
         let memory = memory.map_err(in_call("cuMemHostAlloc"))?.cast::<u8>();
         let pinned = Pinned(NonNull::new(memory).expect("cuMemHostAlloc succeeded"));
-        Ok(Self { stream, length, pinned: Mutex::new(Some(pinned)) })
+        Ok(Self { stream, length, pinned: Mutex::new(Ok(pinned)) })
     }
 
     /// The `length` bytes at `address`.
@@ -137,11 +137,14 @@ impl Watch {
     /// They are memory of this context's GPU.
     pub(crate) unsafe fn look(&self, address: u64, length: usize) -> Result<Vec<u8>> {
         assert!(length <= self.length);
-        let late = Error::Unanswered { operation: "a copy out of the GPU", limit: Self::LIMIT };
         let mut held = self.pinned.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(Pinned(place)) = held.as_ref().map(|pinned| Pinned(pinned.0)) else { return Err(late) };
+        let place = match &*held {
+            Ok(pinned) => pinned.0,
+            Err(answer) => return Err(Self::unseen(*answer)),
+        };
         self.stream.context().bind_to_thread().map_err(in_call("cuCtxSetCurrent"))?;
         let stream = self.stream.cu_stream();
+        let _relaxed = Relaxed::enter();
         // SAFETY: the place holds as many bytes, and nobody else uses it while the lock is held; the
         // caller vouches for the GPU's side.
         unsafe { sys::cuMemcpyDtoHAsync_v2(place.as_ptr().cast(), address, length, stream) }
@@ -151,27 +154,58 @@ impl Watch {
         loop {
             // SAFETY: an open stream.
             match unsafe { sys::cuStreamQuery(stream) } {
+                sys::CUresult::CUDA_SUCCESS => break,
                 sys::CUresult::CUDA_ERROR_NOT_READY if begun.elapsed() < Self::LIMIT => {
                     std::thread::yield_now()
                 }
-                sys::CUresult::CUDA_ERROR_NOT_READY => {
-                    *held = None;
-                    return Err(late);
+                // Whatever else is answered says nothing of the copy, which may go on.
+                answer => {
+                    *held = Err(DriverError(answer));
+                    return Err(Self::unseen(DriverError(answer)));
                 }
-                answer => break answer.result().map_err(in_call("cuStreamQuery"))?,
             }
         }
         // SAFETY: the copy has ended, and wrote all of these bytes.
         Ok(unsafe { std::slice::from_raw_parts(place.as_ptr(), length) }.to_vec())
     }
+
+    /// A copy's end was asked for, and this was the answer.
+    fn unseen(answer: DriverError) -> Error {
+        match answer.0 {
+            sys::CUresult::CUDA_ERROR_NOT_READY => {
+                Error::Unanswered { operation: "a copy out of the GPU", limit: Self::LIMIT }
+            }
+            _ => in_call("cuStreamQuery")(answer),
+        }
+    }
+}
+
+/// While it lives, a graph that another thread captures neither refuses this thread's calls nor is spoilt by
+/// them, as asking whether a stream is done would.
+struct Relaxed(sys::CUstreamCaptureMode);
+
+impl Relaxed {
+    fn enter() -> Option<Self> {
+        let mut mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        // SAFETY: takes this thread's mode and leaves the one before it.
+        let entered = unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) }.result();
+        entered.is_ok().then_some(Self(mode))
+    }
+}
+
+impl Drop for Relaxed {
+    fn drop(&mut self) {
+        // SAFETY: as in `enter`. A failure leaves the thread relaxed, which refuses nothing.
+        let _ = unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut self.0) };
+    }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        let held = self.pinned.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(Pinned(place)) = held else { return };
+        let held = self.pinned.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let Ok(Pinned(place)) = held else { return };
         let done = self.stream.context().bind_to_thread().and_then(|()| {
-            // SAFETY: it came from cuMemHostAlloc, and every copy into it has ended.
+            // SAFETY: it came from cuMemHostAlloc, and every copy into it was seen to end.
             unsafe { result::free_host(place.as_ptr().cast()) }
         });
         if let Err(error) = done {

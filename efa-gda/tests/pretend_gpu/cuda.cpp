@@ -8,16 +8,22 @@
  * PRETEND_GPU_REFUSES=N,...: of the distinct places whose registration is asked for, the
  * Nth (from 1) is refused, each time, as a driver refuses a BAR that it may not map.
  *
+ * PRETEND_GPU_QUERY=CODE: who asks for the first time whether a stream is done is answered that.
+ * PRETEND_GPU_CAPTURES=1: some thread captures a graph in the global mode, so that only threads in the relaxed
+ * mode may ask.
+ *
  * Only what this project and cudarc call is here; results and constants are cuda.h's.
  */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <set>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "efa_gda/queue.h"
@@ -34,6 +40,10 @@ bool efa_gda_host_bench(const efa_gda_bench_args *args, bool latency, uint32_t b
 namespace {
 
 constexpr int kSuccess = 0, kInvalidValue = 1, kNotFound = 500, kNotSupported = 801, kAlreadyRegistered = 712;
+constexpr int kCaptureUnsupported = 900;
+/* CUstreamCaptureMode: global is 0. */
+constexpr int kRelaxed = 2;
+thread_local int capture_mode;
 /* Attributes, and what this GPU answers: compute capability 9.0, dmabuf, writes in order for all. */
 constexpr int kAttributes[][2] = {{75, 9}, {76, 0}, {124, 1}, {118, 200}};
 constexpr char kImage[] = "\x7f" "ELF of a pretended GPU";
@@ -146,6 +156,16 @@ int cuCtxSynchronize() { return running.wait(), kSuccess; }
 int cuStreamCreate(void **stream, unsigned) { return give<void *>(stream, &token); }
 int cuStreamDestroy_v2(void *) { return kSuccess; }
 int cuStreamSynchronize(void *) { return running.wait(), kSuccess; }
+int cuThreadExchangeStreamCaptureMode(int *mode) {
+  std::swap(*mode, capture_mode);
+  return kSuccess;
+}
+int cuStreamQuery(void *) {
+  static std::atomic_flag asked;
+  if (getenv("PRETEND_GPU_CAPTURES") != nullptr && capture_mode != kRelaxed) return kCaptureUnsupported;
+  const char *code = getenv("PRETEND_GPU_QUERY");
+  return code != nullptr && !asked.test_and_set() ? atoi(code) : kSuccess;
+}
 int cuStreamWaitEvent(void *, void *, unsigned) { return kSuccess; }
 int cuEventCreate(void **event, unsigned) { return give<void *>(event, &token); }
 int cuEventRecord(void *, void *) { return kSuccess; }
