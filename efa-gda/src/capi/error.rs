@@ -52,7 +52,8 @@ impl Fault {
 
     /// Keeps the words for [`efa_gda_last_error`] and gives the number.
     pub(super) fn keep(self) -> c_int {
-        LAST.with(|last| {
+        // A thread that is ending has no place for words; the number still says what went wrong.
+        let _ = LAST.try_with(|last| {
             // Words that hold a zero byte end there.
             let words = self.words.split('\0').next().unwrap_or_default();
             *last.borrow_mut() = CString::new(words).unwrap_or_default();
@@ -139,5 +140,42 @@ impl CloseError {
             Self::Lent { queue, .. } => (Fault::new(Code::Busy, words), Some(Driven::Gpu(queue))),
             Self::Destroy(error) => (error.into(), None),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Sender, channel};
+
+    use super::*;
+
+    /// Makes a call that fails when the thread's locals go: its number, and whether words were kept.
+    struct AtTheEnd(Sender<(c_int, bool)>);
+
+    impl Drop for AtTheEnd {
+        fn drop(&mut self) {
+            let code = Fault::argument("a call of an ending thread").keep();
+            self.0.send((code, LAST.try_with(|_| ()).is_ok())).unwrap();
+        }
+    }
+
+    thread_local! {
+        static BEFORE: RefCell<Option<AtTheEnd>> = const { RefCell::new(None) };
+        static AFTER: RefCell<Option<AtTheEnd>> = const { RefCell::new(None) };
+    }
+
+    #[test]
+    fn a_call_that_fails_while_its_thread_ends_still_gives_its_number() {
+        let (sender, told) = channel();
+        let body = move || {
+            // One on either side of the words: whichever way locals go, one goes after them.
+            BEFORE.set(Some(AtTheEnd(sender.clone())));
+            Fault::argument("a call of the thread").keep();
+            AFTER.set(Some(AtTheEnd(sender)));
+        };
+        std::thread::spawn(body).join().unwrap();
+        let told: Vec<_> = told.iter().collect();
+        assert!(told.iter().all(|(code, _)| *code == Code::Argument as c_int), "{told:?}");
+        assert!(told.iter().any(|(_, kept)| !kept), "no call came after the words: {told:?}");
     }
 }
