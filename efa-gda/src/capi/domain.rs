@@ -37,7 +37,7 @@ impl OpenDomain {
     pub(super) fn parts(handle: Handle) -> Result<Parts, Fault> {
         let open = DOMAINS.get(handle)?;
         let inner = open.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        inner.clone().ok_or_else(|| Fault::argument("the domain is being closed"))
+        inner.clone().ok_or_else(being_closed)
     }
 
     fn insert(domain: Domain, info: Info) -> Result<Handle, Fault> {
@@ -46,6 +46,10 @@ impl OpenDomain {
         let parts = Parts { domain, info, ops, _user: users.clone() };
         Ok(DOMAINS.insert(Self { inner: Mutex::new(Some(parts)), users }))
     }
+}
+
+fn being_closed() -> Fault {
+    Fault::argument("the domain is being closed")
 }
 
 /// See `efa_gda.h`.
@@ -109,8 +113,12 @@ pub extern "C" fn efa_gda_domain_close(domain: Handle) -> c_int {
     entry(|| {
         let open = DOMAINS.get(domain)?;
         let mut inner = open.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        // Another thread's close came between the look-up and the lock.
+        if inner.is_none() {
+            return Err(being_closed());
+        }
         // One is the table's own, one the parts'.
-        let users = Arc::strong_count(&open.users) - 2;
+        let users = Arc::strong_count(&open.users).saturating_sub(2);
         if users != 0 {
             let words = format!("the domain is in use by {users} region(s) and queue(s); close those first");
             return Err(Fault::new(Code::Busy, words));
@@ -123,4 +131,20 @@ pub extern "C" fn efa_gda_domain_close(domain: Handle) -> c_int {
         }
         Ok(())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::error::efa_gda_last_error;
+    use super::*;
+
+    #[test]
+    fn a_close_that_another_close_overtook_is_refused() {
+        // What it finds: the domain taken out, under the handle that it looked up before.
+        let handle = DOMAINS.insert(OpenDomain { inner: Mutex::new(None), users: Arc::new(()) });
+        assert_eq!(efa_gda_domain_close(handle), Code::Argument as c_int);
+        // SAFETY: words of this thread's last call.
+        let words = unsafe { CStr::from_ptr(efa_gda_last_error()) };
+        assert_eq!(words, c"the domain is being closed");
+    }
 }
