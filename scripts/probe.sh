@@ -8,22 +8,25 @@ set -euo pipefail
 # shellcheck source=scripts/lib/setup.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/lib/setup.sh"
 
-# Prints the path of the built program, from what cargo itself reports about it.
+# build_probe [-p CRATE…]: prints the path of the built program, from what cargo itself reports about it.
 build_probe() {
   local messages
   [[ -x ${CARGO_TARGET_DIR:-$ROOT/target}/release/gda-probe ]] ||
     say "building gda-probe (a few minutes the first time)"
-  messages=$(cd -- "$ROOT" && cargo build --quiet --release --locked -p gda-probe -p softefa \
+  messages=$(cd -- "$ROOT" && cargo build --quiet --release --locked -p gda-probe -p softefa "$@" \
     --message-format=json-render-diagnostics) || return 1
   sed -n 's/.*"executable":"\(\([^"\\]\|\\.\)*\)".*/\1/p' <<<"$messages" | sed 's/\\\(.\)/\1/g' |
     grep -E '/gda-probe$' | tail -n 1
 }
 
 main() {
-  local soft=()
+  local soft=() more=() argument
+  for argument in "$@"; do
+    # Under rdma-core the software adapter is a program and a library beside gda-probe.
+    [[ $argument != verbs && $argument != --via=verbs ]] || more=(-p softefa-uverbs -p softefa-preload)
+  done
   if ! has_efa_adapter; then
     soft=(--soft)
-    local argument
     for argument in "$@"; do
       [[ $argument == --soft ]] && soft=()
     done
@@ -38,7 +41,7 @@ main() {
   choose_target_dir
 
   local probe
-  probe=$(build_probe) || die "building failed; gda-probe did not run"
+  probe=$(build_probe "${more[@]}") || die "building failed; gda-probe did not run"
   [[ -x $probe ]] || die "the build left no gda-probe; it did not run"
   exec "$probe" "${soft[@]}" "$@"
 }
