@@ -120,6 +120,35 @@ fn what_is_no_rdma_write_or_has_no_queue_of_its_own_is_refused() {
 }
 
 #[test]
+fn queues_without_puts_and_puts_without_queues_are_refused() {
+    with_soft_adapter("queues_without_puts_and_puts_without_queues_are_refused", &[], |_| {
+        let side = Side::open(&Query::new());
+        let (mut queues, peers) = queues(&side, 2);
+        let (source, target) = memory(&side);
+        let puts = puts(&peers, &source, target.remote());
+        let refused = |result: Result<_, PutError>| matches!(result, Err(PutError::Unsupported { .. }));
+        assert!(refused(MappedQueue::measure_rate(&mut queues, &puts[..1], &SHARED)), "two queues, one put");
+        assert!(refused(MappedQueue::measure_rate(&mut queues[..1], &puts, &SHARED)), "one queue, two puts");
+    });
+}
+
+#[test]
+fn loads_of_no_producers_or_of_more_than_can_be_counted_are_refused() {
+    with_soft_adapter("loads_of_no_producers_or_of_more_than_can_be_counted_are_refused", &[], |_| {
+        let side = Side::open(&Query::new());
+        let (mut queues, peers) = queues(&side, 1);
+        let (source, target) = memory(&side);
+        let puts = puts(&peers, &source, target.remote());
+        // As many as wrap to 0.
+        let many = Load { producer: Producer::Thread, blocks: 1 << 31, threads: 2, ..SHARED };
+        for load in [many, Load { blocks: 0, ..SHARED }, Load { threads: 0, ..SHARED }] {
+            let measured = MappedQueue::measure_rate(&mut queues, &puts, &load);
+            assert!(matches!(measured, Err(PutError::Unsupported { .. })), "{load:?}");
+        }
+    });
+}
+
+#[test]
 fn a_gpus_producers_write_every_place_and_all_completes() {
     if let Err(error) = Gpu::open(0) {
         println!("SKIPPED: no NVIDIA GPU: {error}");

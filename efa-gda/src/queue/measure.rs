@@ -89,8 +89,28 @@ impl Load {
 
     /// Producers, as the kernels count them.
     fn groups(&self) -> u32 {
-        let of_block = if self.group() == 0 { 1 } else { self.threads.div_ceil(self.group()) };
-        self.blocks * of_block
+        self.blocks * self.groups_of_block()
+    }
+
+    fn groups_of_block(&self) -> u32 {
+        if self.group() == 0 { 1 } else { self.threads.div_ceil(self.group()) }
+    }
+
+    /// Refuses what cannot run, or be counted.
+    fn check(&self) -> Result<(), PutError> {
+        match self.blocks.checked_mul(self.groups_of_block()) {
+            None => Err(nothing("more producers than can be counted; take fewer blocks")),
+            Some(0) => Err(nothing("a load has at least one block of one thread")),
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// A GPU's warps are whole where a warp calls together.
+    fn check_warps(&self) -> Result<(), PutError> {
+        match self.producer == Producer::Warp && !self.threads.is_multiple_of(32) {
+            true => Err(nothing("warps of a GPU have 32 threads each; take a multiple of that")),
+            false => Ok(()),
+        }
     }
 
     fn arguments(&self, queues: u32) -> BenchArgs {
@@ -140,14 +160,14 @@ impl<B: Backing> MappedQueue<B> {
         load: &Load,
         latency: bool,
     ) -> Result<Words, PutError> {
-        let requests: Vec<efa_gda_put_args> = arguments(queues.iter().zip(puts), load)?;
+        let requests = arguments(queues.iter(), puts, load)?;
         let mut words = Words::of(load, latency);
         let args = BenchArgs {
             puts: requests.as_ptr(),
             spans: words.spans.as_mut_ptr(),
             samples: words.samples.as_mut_ptr(),
             status: words.status.as_mut_ptr(),
-            ..load.arguments(queues.len() as u32)
+            ..load.arguments(requests.len() as u32)
         };
         // SAFETY: the structs are borrowed exclusively, and their rings mapped, as in `put`; the words are
         // as many as the kernels write, and everything outlives the call.
@@ -197,8 +217,8 @@ impl GpuQueue {
         if queues.iter().any(|queue| queue.gpu.ordinal() != first.gpu.ordinal()) {
             return Err(nothing("its queues belong to several GPUs"));
         }
-        let mut requests: Vec<efa_gda_put_args> =
-            arguments(queues.iter().map(GpuQueue::mapped).zip(puts), load)?;
+        load.check_warps()?;
+        let mut requests = arguments(queues.iter().map(GpuQueue::mapped), puts, load)?;
         for (request, queue) in requests.iter_mut().zip(queues.iter()) {
             request.queue = queue.device_address();
         }
@@ -273,16 +293,20 @@ fn nothing(why: &'static str) -> PutError {
     PutError::Unsupported { operation: "a bench", why }
 }
 
-/// The requests of each queue, checked as puts are.
+/// The requests of each queue, checked as puts are: as many as there are queues.
 fn arguments<'a, B: Backing + 'a>(
-    queues: impl Iterator<Item = (&'a MappedQueue<B>, &'a Put<B::Region>)>,
+    queues: impl ExactSizeIterator<Item = &'a MappedQueue<B>>,
+    puts: &[Put<B::Region>],
     load: &Load,
-) -> Result<Vec<efa_gda_put_args>, PutError>
-where
-    B::Region: 'a,
-{
-    let requests: Vec<_> =
-        queues.map(|(queue, put)| put.clone().whole().arguments(queue)).collect::<Result<_, _>>()?;
+) -> Result<Vec<efa_gda_put_args>, PutError> {
+    load.check()?;
+    if queues.len() != puts.len() {
+        return Err(nothing("each queue needs a put, and each put a queue"));
+    }
+    let requests: Vec<_> = queues
+        .zip(puts)
+        .map(|(queue, put)| put.clone().whole().arguments(queue))
+        .collect::<Result<_, _>>()?;
     if requests.is_empty() || (!load.shared && requests.len() != load.blocks as usize) {
         return Err(nothing("each block that owns its queue needs one, with a put"));
     }
