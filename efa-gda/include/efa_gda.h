@@ -239,9 +239,12 @@ int efa_gda_mapped_snapshot(efa_gda_mapped *queue, char *text, size_t size, size
 /* Ends the waits of the queue's kernels (not 0), or lets waits run again (0). */
 int efa_gda_mapped_abort(efa_gda_mapped *queue, int raise);
 
-/* Closes the queue; busy while it is lent or requests are in flight. */
+/* Closes the queue; busy while it is lent, requests are in flight or kernels do not end. */
 int efa_gda_mapped_close(efa_gda_mapped *queue);
-/* Destroys the queue whatever is in flight, and lets go of what it kept; busy while it is lent. */
+/*
+ * Destroys the queue whatever is in flight, and lets go of what it kept; busy while it is lent or
+ * kernels do not end.
+ */
 int efa_gda_mapped_destroy(efa_gda_mapped *queue);
 
 #ifdef __cplusplus

@@ -123,6 +123,7 @@ impl From<PutError> for Fault {
             PutError::Gpu(error) => error.into(),
             PutError::Completion { .. } => Self::new(Code::Completion, error),
             PutError::Device { .. } => Self::new(Code::Device, error),
+            PutError::Lent { .. } => Self::new(Code::Busy, error),
             PutError::Unsupported { .. } => Self::new(Code::Unsupported, error),
             PutError::Launch(_) => Self::new(Code::Internal, error),
             error => Self::argument(error),
@@ -137,7 +138,9 @@ impl CloseError {
         let words = self.to_string();
         match self {
             Self::Busy { queue, .. } => (Fault::new(Code::Busy, words), Some(Driven::Host(queue))),
-            Self::Lent { queue, .. } => (Fault::new(Code::Busy, words), Some(Driven::Gpu(queue))),
+            Self::Lent { queue, .. } | Self::Running { queue, .. } => {
+                (Fault::new(Code::Busy, words), Some(Driven::Gpu(queue)))
+            }
             Self::Destroy(error) => (error.into(), None),
         }
     }

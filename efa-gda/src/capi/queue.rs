@@ -15,7 +15,9 @@ use super::{Handle, entry, fill, given, sized, store};
 use crate::doorbell::{Ringer, RingerOptions, Rung, RungChoice};
 use crate::fabric::RemoteRegion;
 use crate::gpu::Gpu;
-use crate::queue::{AbortFlag, GpuAbortFlag, GpuQueue, Lent, MappedQueue, Placement, Put, Snapshot};
+use crate::queue::{
+    AbortFlag, CloseError, GpuAbortFlag, GpuQueue, Lent, MappedQueue, Placement, Put, Snapshot,
+};
 
 static QUEUES: Table<OpenQueue> = Table::new("mapped queue", 3 << 32);
 
@@ -521,18 +523,19 @@ pub extern "C" fn efa_gda_mapped_close(queue: Handle) -> c_int {
                 }
             },
         };
-        match closed {
-            Ok(()) => QUEUES.remove(queue).map(drop),
-            Err(error) => {
-                let (fault, back) = error.split();
-                *slot = back;
-                if slot.is_none() {
-                    QUEUES.remove(queue)?;
-                }
-                Err(fault)
-            }
-        }
+        gone(queue, &mut slot, closed)
     })
+}
+
+/// Forgets the handle of a queue that was closed, unless the queue was handed back.
+fn gone(queue: Handle, slot: &mut Option<Driven>, closed: Result<(), CloseError>) -> Result<(), Fault> {
+    let Err(error) = closed else { return QUEUES.remove(queue).map(drop) };
+    let (fault, back) = error.split();
+    *slot = back;
+    if slot.is_none() {
+        QUEUES.remove(queue)?;
+    }
+    Err(fault)
 }
 
 /// See `efa_gda.h`.
@@ -542,12 +545,10 @@ pub extern "C" fn efa_gda_mapped_destroy(queue: Handle) -> c_int {
         let open = QUEUES.get(queue)?;
         let mut slot = open.lock();
         open.refuse_lent()?;
-        let driven = slot.take().ok_or_else(closed)?;
-        QUEUES.remove(queue)?;
-        match driven {
-            Driven::Host(queue) => queue.destroy()?,
-            Driven::Gpu(queue) => queue.destroy()?,
-        }
-        Ok(())
+        let destroyed = match slot.take().ok_or_else(closed)? {
+            Driven::Host(queue) => queue.destroy().map_err(CloseError::Destroy),
+            Driven::Gpu(queue) => queue.destroy(),
+        };
+        gone(queue, &mut slot, destroyed)
     })
 }

@@ -3,13 +3,15 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak, mpsc};
+use std::time::Duration;
 
-use cudarc::driver::{CudaContext, CudaFunction, CudaModule, DriverError, sys};
+use cudarc::driver::{CudaContext, CudaFunction, CudaModule, DriverError, result, sys};
 use cudarc::nvrtc::Ptx;
 
 use super::compile::{self, Kernels};
-use super::error::{Error, Result};
+use super::error::{Error, Result, is_lost};
+use super::memory::Relaxed;
 use super::pages::{PageRegistry, Pin, Pinned};
 use super::smaps::{self, Mapping, MemoryKind};
 
@@ -233,15 +235,52 @@ impl Pin for Registrar {
     }
 
     fn unpin(&self, pages: Range<usize>) {
-        // SAFETY: exactly these pages were registered with this context, and nobody uses them.
-        let done = self
-            .context
-            .bind_to_thread()
-            .and_then(|()| unsafe { sys::cuMemHostUnregister(pages.start as *mut _) }.result());
+        let done = in_context(&self.context, || {
+            // SAFETY: exactly these pages were registered with this context, and nobody uses them.
+            unsafe { sys::cuMemHostUnregister(pages.start as *mut _) }.result()
+        });
         if let Err(error) = done {
             tracing::warn!(start = pages.start, %error, "pages could not be unregistered from CUDA");
         }
     }
+}
+
+/// Runs `call` with the context current, for what must happen whatever happened before: cudarc's own
+/// `bind_to_thread` answers with an error that some drop recorded, and CUDA refuses a thread much of what
+/// it may do otherwise while another one captures a graph.
+fn in_context<T>(
+    context: &CudaContext,
+    call: impl FnOnce() -> std::result::Result<T, DriverError>,
+) -> std::result::Result<T, DriverError> {
+    // SAFETY: the context is retained as long as `context` lives.
+    unsafe { result::ctx::set_current(context.cu_ctx()) }?;
+    // A thread that cannot be relaxed is refused only where a graph is captured, and says so.
+    let _relaxed = Relaxed::enter();
+    call()
+}
+
+/// Waits until no kernel of the context runs, or the context is lost and they are gone with it. After an
+/// error they may still run.
+pub(crate) fn kernels_end(context: &Arc<CudaContext>, limit: Duration) -> Result<()> {
+    const OPERATION: &str = "cuCtxSynchronize";
+    let context = context.clone();
+    match in_time(limit, move || in_context(&context, result::ctx::synchronize)) {
+        None => Err(Error::Unanswered { operation: OPERATION, limit }),
+        Some(Err(error)) if is_lost(&error) => {
+            tracing::warn!(%error, "the GPU's context is lost; its kernels are gone with it");
+            Ok(())
+        }
+        Some(done) => done.map_err(in_call(OPERATION)),
+    }
+}
+
+/// What `call` answers within `limit`, on a thread of its own, which outlives the limit with it.
+fn in_time<T: Send + 'static>(limit: Duration, call: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    let (answer, answered) = mpsc::channel();
+    // Nobody listens to an answer that is late.
+    let run = move || drop(answer.send(call()));
+    std::thread::Builder::new().name("efa-gda-wait".into()).spawn(run).ok()?;
+    answered.recv_timeout(limit).ok()
 }
 
 /// I/O memory is registered as such, ordinary memory without the flag (with it, CUDA answers
@@ -271,4 +310,21 @@ fn describe(flags: u32) -> String {
 /// Names the call that failed.
 pub(crate) fn in_call(operation: &'static str) -> impl Fn(DriverError) -> Error {
     move |source| Error::Driver { operation, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_that_never_ends_is_not_waited_for() {
+        let (release, held) = mpsc::channel::<()>();
+        assert_eq!(in_time(Duration::ZERO, move || held.recv()), None);
+        drop(release);
+    }
+
+    #[test]
+    fn a_call_that_ends_is_answered() {
+        assert_eq!(in_time(Duration::from_secs(60), || 7), Some(7));
+    }
 }

@@ -128,7 +128,7 @@ fn hint(error: &DriverError) -> &'static str {
 
 /// Whether every later call on the context fails too: results that cuda.h documents to leave the
 /// process in an inconsistent state, and a context that is gone.
-fn is_lost(error: &DriverError) -> bool {
+pub(super) fn is_lost(error: &DriverError) -> bool {
     use cudarc::driver::sys::CUresult::*;
     matches!(
         error.0,

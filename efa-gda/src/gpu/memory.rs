@@ -182,10 +182,10 @@ impl Watch {
 
 /// While it lives, a graph that another thread captures neither refuses this thread's calls nor is spoilt by
 /// them, as asking whether a stream is done would.
-struct Relaxed(sys::CUstreamCaptureMode);
+pub(super) struct Relaxed(sys::CUstreamCaptureMode);
 
 impl Relaxed {
-    fn enter() -> Option<Self> {
+    pub(super) fn enter() -> Option<Self> {
         let mut mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         // SAFETY: takes this thread's mode and leaves the one before it.
         let entered = unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) }.result();

@@ -11,7 +11,7 @@ mod pages;
 pub mod smaps;
 
 pub use compile::{Kernels, compile_source, kernels};
-pub(crate) use device::in_call;
 pub use device::{Gpu, HostRange};
+pub(crate) use device::{in_call, kernels_end};
 pub use error::{Error, Result};
 pub use memory::GpuMemory;

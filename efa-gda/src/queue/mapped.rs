@@ -17,6 +17,7 @@ use crate::doorbell::{Alarm, Served};
 use crate::executor::{DeviceError, outcome};
 use crate::exposure::{Exposure, ExposureError};
 use crate::fabric::{self, Buffer, Enabled, Endpoint, FabricAddress, GdaOps, Limits};
+use crate::gpu;
 use crate::polling::Unclaimable;
 use crate::verbs;
 
@@ -98,6 +99,15 @@ pub enum CloseError<B: Backing = Libfabric> {
         queue: Box<GpuQueue>,
         /// Values of [`super::Lent`] that live.
         launches: usize,
+    },
+    /// Kernels may still run and post: they did not end, or the driver did not say. The queue is handed back.
+    #[error("kernels may still use the queue: {error}")]
+    Running {
+        /// The queue.
+        queue: Box<GpuQueue>,
+        /// Why that is not known, or that it took too long.
+        #[source]
+        error: gpu::Error,
     },
     /// The endpoint could not be closed. What it refers to stays allocated.
     #[error(transparent)]

@@ -218,6 +218,7 @@ impl GpuQueue {
             return Err(nothing("its queues belong to several GPUs"));
         }
         load.check_warps()?;
+        queues.iter().try_for_each(GpuQueue::refuse_lent)?;
         let mut requests = arguments(queues.iter().map(GpuQueue::mapped), puts, load)?;
         for (request, queue) in requests.iter_mut().zip(queues.iter()) {
             request.queue = queue.device_address();
@@ -225,10 +226,14 @@ impl GpuQueue {
         let mut words = Words::of(load, latency);
         let (gpu, stream) = (first.gpu.clone(), first.device.stream.clone());
         let ran = launch(&gpu, &stream, &requests, &mut words, load, latency);
+        let ended = ran.is_ok() || first.ends();
         let mut looked = Ok(());
         for (queue, put) in queues.iter_mut().zip(puts) {
             // Whatever happened, the host must know what is in flight before it lets go of memory.
             looked = queue.look().and(looked);
+            if !ended {
+                queue.mapped.poison_lost();
+            }
             queue.mapped.settle_put(put);
         }
         ran?;

@@ -4,9 +4,11 @@
 //! CUDA, and the struct that kernels receive lies in the GPU's memory with the GPU's addresses in it.
 //! In this version such a queue posts and completes sends and RDMA; it takes no receives.
 
+use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg};
 use efa_gda_sys::device::{
@@ -25,25 +27,32 @@ use crate::doorbell::{Alarm, Ringer, Rung, RungChoice, Served};
 use crate::fabric::{self, MemoryRegion};
 use crate::gpu::memory::{InGpu, SharedWord, Watch};
 use crate::gpu::{self, Gpu, HostRange, in_call};
+use crate::kept;
 
 /// Warps of the block that a put runs as.
 const PUT_THREADS: u32 = 128;
+/// How long kernels are waited for whose waits on the queue were ended.
+const STOP_LIMIT: Duration = Duration::from_secs(60);
 
-/// A [`MappedQueue`] that one GPU drives. Dropped, it waits for its kernels, whose waits are bounded,
-/// then unregisters its pages, and only then closes the endpoint.
+/// A [`MappedQueue`] that one GPU drives. Dropped, it ends the waits of its kernels and waits for them,
+/// then unregisters its pages, and only then closes the endpoint. Where kernels may use it after that
+/// (they do not end within a minute, the driver does not say that they did, or it is lent), all of it
+/// stays as it is for the life of the process.
 #[derive(Debug)]
 pub struct GpuQueue {
-    // In the order in which they must go.
-    pub(super) device: OnDevice,
-    ranges: Ranges,
-    pub(super) mapped: MappedQueue,
+    // Let go, or kept, by `Drop` or by `take_from_gpu`.
+    pub(super) device: ManuallyDrop<OnDevice>,
+    ranges: ManuallyDrop<Ranges>,
+    pub(super) mapped: ManuallyDrop<MappedQueue>,
+    /// Whether the three were taken.
+    taken: bool,
     pub(super) gpu: Gpu,
     /// As many more holders as there are values of [`Lent`].
     lent: Arc<()>,
 }
 
 /// A queue lent to a launch of the caller's own kernels. While it lives, the queue is neither unmapped
-/// nor closed.
+/// nor closed, nor does it put: a [`GpuQueue`] that is dropped meanwhile keeps everything.
 #[derive(Debug)]
 #[must_use = "the queue may be unmapped once this is dropped"]
 pub struct Lent {
@@ -189,9 +198,14 @@ impl GpuQueue {
             Ok((ranges, device))
         });
         match made {
-            Ok((ranges, device)) => {
-                Ok(Self { device, ranges, mapped: queue, gpu: gpu.clone(), lent: Arc::default() })
-            }
+            Ok((ranges, device)) => Ok(Self {
+                device: ManuallyDrop::new(device),
+                ranges: ManuallyDrop::new(ranges),
+                mapped: ManuallyDrop::new(queue),
+                taken: false,
+                gpu: gpu.clone(),
+                lent: Arc::default(),
+            }),
             Err(error) => Err(MapError { error, queue: Box::new(queue) }),
         }
     }
@@ -201,8 +215,20 @@ impl GpuQueue {
         Lent { address: self.device_address(), _lent: self.lent.clone() }
     }
 
-    /// The struct in the GPU's memory, for kernels of the caller's own. Valid while the queue lives, for
-    /// which [`Self::lend`] can be held to account.
+    fn launches(&self) -> usize {
+        Arc::strong_count(&self.lent) - 1
+    }
+
+    /// Refuses to post beside those whom the queue is lent to.
+    pub(super) fn refuse_lent(&self) -> Result<(), PutError> {
+        match self.launches() {
+            0 => Ok(()),
+            launches => Err(PutError::Lent { launches }),
+        }
+    }
+
+    /// The struct in the GPU's memory, for kernels of the caller's own, which must have ended before this
+    /// library posts to the queue again. Valid while the queue lives; [`Self::lend`] sees to both.
     pub fn device_address(&self) -> *mut efa_gda_queue {
         self.device.queue.address()
     }
@@ -284,6 +310,7 @@ impl GpuQueue {
     /// # Errors
     /// [`PutError`]. Where a wait ran out, the queue is poisoned and keeps the local regions.
     pub fn put(&mut self, put: &Put) -> Result<PutReport, PutError> {
+        self.refuse_lent()?;
         let mut args = put.arguments(&self.mapped)?;
         // Inline bytes are read by the kernel itself, not by the adapter.
         on_same(&self.gpu, "the local memory", put.inline_region().and_then(MemoryRegion::device))?;
@@ -298,23 +325,37 @@ impl GpuQueue {
         if let Some(inline) = &inline {
             args.local_address = inline.device_address();
         }
-        self.execute(&args, |mapped| {
+        self.execute(&args, |mapped, ended| {
             mapped.settle_put(put);
-            drop(inline);
+            if !ended {
+                kept::keep((inline, put.clone()));
+            }
         })
     }
 
-    /// Runs the put kernel; `settle` follows when the host knows what is in flight.
+    /// Runs the put kernel; `settle` follows when the host knows what is in flight, and whether the kernel
+    /// ended.
     pub(super) fn execute(
         &mut self,
         args: &efa_gda_put_args,
-        settle: impl FnOnce(&mut MappedQueue),
+        settle: impl FnOnce(&mut MappedQueue, bool),
     ) -> Result<PutReport, PutError> {
         let ran = self.device.run(&self.gpu, args);
         let state = self.look();
-        settle(&mut self.mapped);
+        // Both answer after all that was launched on the stream.
+        let ended = ran.is_ok() || state.is_ok() || self.ends();
+        settle(&mut self.mapped, ended);
         state?;
         report(ran?.into(), self.mapped.in_flight())
+    }
+
+    /// Whether no kernel of this library's runs on the GPU, after an error that does not say.
+    pub(super) fn ends(&self) -> bool {
+        let ended = gpu::kernels_end(self.device.stream.context(), STOP_LIMIT);
+        if let Err(error) = &ended {
+            tracing::warn!(%error, "a kernel may still run; what it uses stays allocated");
+        }
+        ended.is_ok()
     }
 
     /// Keeps a region until the endpoint is closed, for a kernel that posts entries of its own with
@@ -354,35 +395,77 @@ impl GpuQueue {
     /// whatever is in flight.
     ///
     /// # Errors
-    /// As [`MappedQueue::destroy`].
-    pub fn destroy(self) -> fabric::Result<()> {
-        self.take_from_gpu().destroy()
+    /// [`CloseError::Lent`] and [`CloseError::Running`], with the queue, whose waits are stopped then;
+    /// [`CloseError::Destroy`] as [`MappedQueue::destroy`].
+    pub fn destroy(self) -> Result<(), CloseError> {
+        let launches = self.launches();
+        if launches != 0 {
+            return Err(match self.device.stop() {
+                Ok(()) => CloseError::Lent { queue: Box::new(self), launches },
+                Err(error) => CloseError::Running { queue: Box::new(self), error },
+            });
+        }
+        self.take_from_gpu()?.destroy().map_err(CloseError::Destroy)
     }
 
     /// Takes the queue from the GPU and unregisters its pages. A ringer lets go of it; [`Rung::Direct`]
     /// is its rung then, unless it is out of service.
     ///
     /// # Errors
-    /// [`CloseError::Lent`], with the queue, while it is lent to a launch.
+    /// With the queue: [`CloseError::Lent`] while it is lent to a launch, [`CloseError::Running`] where
+    /// kernels may still use it, whose waits are stopped then.
     pub fn unmap(self) -> Result<MappedQueue, CloseError> {
-        match Arc::strong_count(&self.lent) - 1 {
-            0 => Ok(self.take_from_gpu()),
+        match self.launches() {
+            0 => self.take_from_gpu(),
             launches => Err(CloseError::Lent { queue: Box::new(self), launches }),
         }
     }
 
-    fn take_from_gpu(mut self) -> MappedQueue {
+    fn take_from_gpu(mut self) -> Result<MappedQueue, CloseError> {
         // Asked before the ringer lets go, which counts as an end.
         let mut in_order = self.mapped.poison().is_none();
-        self.device.stop();
+        if let Err(error) = self.device.stop() {
+            return Err(CloseError::Running { queue: Box::new(self), error });
+        }
         in_order &= self.look().is_ok() && self.mapped.state().error.poison == EFA_GDA_OK;
-        let Self { device, ranges, mut mapped, gpu: _, lent: _ } = self;
+        let (device, ranges, mut mapped) = self.take();
         drop(device);
         drop(ranges);
         if in_order {
             mapped.ring_directly();
         }
-        mapped
+        Ok(mapped)
+    }
+
+    /// The parts, in the order in which they must go. The queue is for nothing but its drop then.
+    fn take(&mut self) -> (OnDevice, Ranges, MappedQueue) {
+        self.taken = true;
+        // SAFETY: taken once: callers are `take_from_gpu`, which drops the queue right after, and `Drop`,
+        // which takes nothing after that.
+        unsafe {
+            (
+                ManuallyDrop::take(&mut self.device),
+                ManuallyDrop::take(&mut self.ranges),
+                ManuallyDrop::take(&mut self.mapped),
+            )
+        }
+    }
+}
+
+impl Drop for GpuQueue {
+    fn drop(&mut self) {
+        if self.taken {
+            return;
+        }
+        let stopped = self.device.stop();
+        let (launches, parts) = (self.launches(), self.take());
+        match stopped {
+            // A tuple's fields go in their order.
+            Ok(()) if launches == 0 => return drop(parts),
+            Ok(()) => tracing::warn!(launches, "a queue was dropped that is lent; it stays allocated"),
+            Err(error) => tracing::warn!(%error, "kernels may still use a queue; it stays allocated"),
+        }
+        kept::keep(parts);
     }
 }
 
@@ -510,22 +593,15 @@ impl OnDevice {
     }
 }
 
-impl Drop for OnDevice {
-    fn drop(&mut self) {
-        self.stop();
-    }
-}
-
 impl OnDevice {
     /// Waits for kernels of the caller's, which may still run, and post as long as somebody rings. Without
     /// a ringer they come to a wait, which its alarm ends; the abort flag ends those that wait already.
-    fn stop(&self) {
+    /// After an error they may still run.
+    fn stop(&self) -> gpu::Result<()> {
         if let Some(served) = &self.served {
             served.detach();
         }
         swap_word(self.abort.get(), 0, 1);
-        if let Err(error) = self.stream.context().synchronize() {
-            tracing::warn!(%error, "the GPU's context is lost; its kernels are gone with it");
-        }
+        gpu::kernels_end(self.stream.context(), STOP_LIMIT)
     }
 }

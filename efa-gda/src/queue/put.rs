@@ -145,6 +145,12 @@ pub enum PutError {
          memory with a put that is not inline, or post from the GPU that has it"
     )]
     Unreadable,
+    /// The queue is lent, and those whom it is lent to post to it. Nothing was posted.
+    #[error("the queue is lent to {launches} launch(es); wait for them and drop what was lent")]
+    Lent {
+        /// Values of [`super::Lent`] that live.
+        launches: usize,
+    },
     /// More entries than can be counted. Nothing was posted.
     #[error("{count} requests of {each} entries each are more than can be counted; put fewer at once")]
     TooMany {

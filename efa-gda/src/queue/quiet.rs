@@ -21,6 +21,7 @@ impl GpuQueue {
     /// # Errors
     /// Those of [`super::MappedQueue::quiet`], and [`PutError::Gpu`].
     pub fn quiet(&mut self, timeout: Duration) -> Result<PutReport, PutError> {
-        self.execute(&nothing(timeout), |_| ())
+        self.refuse_lent()?;
+        self.execute(&nothing(timeout), |_, _| ())
     }
 }

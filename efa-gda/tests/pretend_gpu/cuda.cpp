@@ -12,6 +12,8 @@
  * PRETEND_GPU_CAPTURES=1: some thread captures a graph in the global mode, so that only threads in the relaxed
  * mode may ask.
  *
+ * A test has it answer otherwise, and asks what was done, by pretend_gpu_* at the end.
+ *
  * Only what this project and cudarc call is here; results and constants are cuda.h's.
  */
 #include <stdint.h>
@@ -19,9 +21,11 @@
 #include <string.h>
 
 #include <atomic>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -43,7 +47,6 @@ constexpr int kSuccess = 0, kInvalidValue = 1, kNotFound = 500, kNotSupported = 
 constexpr int kCaptureUnsupported = 900;
 /* CUstreamCaptureMode: global is 0. */
 constexpr int kRelaxed = 2;
-thread_local int capture_mode;
 /* Attributes, and what this GPU answers: compute capability 9.0, dmabuf, writes in order for all. */
 constexpr int kAttributes[][2] = {{75, 9}, {76, 0}, {124, 1}, {118, 200}};
 constexpr char kImage[] = "\x7f" "ELF of a pretended GPU";
@@ -58,6 +61,12 @@ struct Kernel {
   Body body;
 };
 const Kernel kKernels[] = {
+    /* Runs, and waits for no queue, until the word is not 0. */
+    {"pretend_gpu_hold_kernel", sizeof(std::atomic<uint32_t> *),
+     [](const void *a, uint32_t, uint32_t, uint32_t) {
+       auto *word = *(std::atomic<uint32_t> *const *)a;
+       while (word->load() == 0) std::this_thread::yield();
+     }},
     {"efa_gda_put_kernel", sizeof(efa_gda_put_args),
      [](const void *a, uint32_t, uint32_t, uint32_t lanes) { efa_gda_host_put((const efa_gda_put_args *)a, lanes); }},
     {"efa_gda_load_kernel", sizeof(efa_gda_load_args),
@@ -109,6 +118,27 @@ struct Registrations {
   }
 } registrations;
 
+/* What calls answer in place of what they do. */
+struct Answers {
+  std::mutex lock;
+  std::map<std::string, int> refused;
+
+  int of(const char *call) {
+    std::lock_guard<std::mutex> locked(lock);
+    auto found = refused.find(call);
+    return found == refused.end() ? kSuccess : found->second;
+  }
+} answers;
+
+/* Whether some thread captures a graph, and how this thread takes that. */
+std::atomic<bool> capturing;
+thread_local int capture_mode;
+std::atomic<uint32_t> synchronizations;
+
+bool captured_from() {
+  return (capturing || getenv("PRETEND_GPU_CAPTURES") != nullptr) && capture_mode != kRelaxed;
+}
+
 template <class T>
 int give(T *to, T value) {
   *to = value;
@@ -152,9 +182,14 @@ int cuDevicePrimaryCtxRetain(void **context, int) { return give<void *>(context,
 int cuDevicePrimaryCtxRelease_v2(int) { return kSuccess; }
 int cuCtxSetCurrent(void *) { return kSuccess; }
 int cuCtxGetCurrent(void **context) { return give<void *>(context, &token); }
-int cuCtxSynchronize() { return running.wait(), kSuccess; }
+int cuCtxSynchronize() {
+  if (captured_from()) return kCaptureUnsupported;
+  if (int refused = answers.of("cuCtxSynchronize")) return refused;
+  synchronizations++;
+  return running.wait(), kSuccess;
+}
 int cuStreamCreate(void **stream, unsigned) { return give<void *>(stream, &token); }
-int cuStreamDestroy_v2(void *) { return kSuccess; }
+int cuStreamDestroy_v2(void *) { return answers.of("cuStreamDestroy"); }
 int cuStreamSynchronize(void *) { return running.wait(), kSuccess; }
 int cuThreadExchangeStreamCaptureMode(int *mode) {
   std::swap(*mode, capture_mode);
@@ -162,7 +197,7 @@ int cuThreadExchangeStreamCaptureMode(int *mode) {
 }
 int cuStreamQuery(void *) {
   static std::atomic_flag asked;
-  if (getenv("PRETEND_GPU_CAPTURES") != nullptr && capture_mode != kRelaxed) return kCaptureUnsupported;
+  if (captured_from()) return kCaptureUnsupported;
   const char *code = getenv("PRETEND_GPU_QUERY");
   return code != nullptr && !asked.test_and_set() ? atoi(code) : kSuccess;
 }
@@ -203,6 +238,7 @@ int cuMemHostRegister_v2(void *start, size_t, unsigned) {
   return registrations.registered.insert((uintptr_t)start).second ? kSuccess : kAlreadyRegistered;
 }
 int cuMemHostUnregister(void *start) {
+  if (captured_from()) return kCaptureUnsupported;
   std::lock_guard<std::mutex> locked(registrations.lock);
   return registrations.registered.erase((uintptr_t)start) == 1 ? kSuccess : kInvalidValue;
 }
@@ -230,6 +266,20 @@ int cuLaunchKernel(void *function, unsigned blocks, unsigned, unsigned, unsigned
     running.threads.emplace_back([=, &kernel] { kernel.body(argument.get(), block, blocks, lanes); });
   }
   return kSuccess;
+}
+
+/* Has `call` answer `code`; does what it should again for 0. */
+void pretend_gpu_answer(const char *call, int code) {
+  std::lock_guard<std::mutex> locked(answers.lock);
+  answers.refused[call] = code;
+}
+void pretend_gpu_capture(bool begun) { capturing = begun; }
+/* Calls of cuCtxSynchronize that began to wait. */
+uint32_t pretend_gpu_synchronizations() { return synchronizations; }
+/* Places that are registered. */
+uint32_t pretend_gpu_registered() {
+  std::lock_guard<std::mutex> locked(registrations.lock);
+  return (uint32_t)registrations.registered.size();
 }
 
 /* No compiler has version 0.0, so that nothing kept on disk is taken for a GPU's. */

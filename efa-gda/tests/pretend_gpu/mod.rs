@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test binary uses its own part")]
 #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
 
+use std::ffi::{CStr, c_char};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -39,4 +40,44 @@ fn build() -> Option<PathBuf> {
         symlink(&library, folder.join(name)).unwrap();
     }
     Some(folder)
+}
+
+/// What tests alone ask of the driver that pretends, in a process that has loaded it.
+pub(crate) struct Driver(libloading::Library);
+
+impl Driver {
+    pub(crate) fn loaded() -> Self {
+        // SAFETY: it is loaded already, and has no initialisers.
+        Self(unsafe { libloading::Library::new("libcuda.so.1") }.unwrap())
+    }
+
+    /// Has `call` answer `code`; 0 ends that.
+    pub(crate) fn answer(&self, call: &CStr, code: i32) {
+        // SAFETY: the function in `cuda.cpp` has this type.
+        unsafe { self.0.get::<extern "C" fn(*const c_char, i32)>(b"pretend_gpu_answer") }.unwrap()(
+            call.as_ptr(),
+            code,
+        );
+    }
+
+    /// Some other thread captures a graph, in the mode that all threads notice.
+    pub(crate) fn capture(&self, begun: bool) {
+        // SAFETY: as above.
+        unsafe { self.0.get::<extern "C" fn(bool)>(b"pretend_gpu_capture") }.unwrap()(begun);
+    }
+
+    /// How often somebody began to wait for the context.
+    pub(crate) fn synchronizations(&self) -> u32 {
+        self.count(b"pretend_gpu_synchronizations")
+    }
+
+    /// Blocks of pages that are registered.
+    pub(crate) fn registered(&self) -> u32 {
+        self.count(b"pretend_gpu_registered")
+    }
+
+    fn count(&self, name: &[u8]) -> u32 {
+        // SAFETY: as above.
+        unsafe { self.0.get::<extern "C" fn() -> u32>(name) }.unwrap()()
+    }
 }

@@ -1,0 +1,174 @@
+//! When a queue that a GPU drives lets go of what its kernels use, over a CUDA driver that pretends: after
+//! they ended, and otherwise never.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
+
+mod fabric_soft_support;
+mod pretend_gpu;
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use cudarc::driver::{CudaContext, LaunchConfig, PushKernelArg};
+use cudarc::nvrtc::Ptx;
+use efa_gda::fabric::Query;
+use efa_gda::gpu::Gpu;
+use efa_gda::queue::measure::{Load, Producer};
+use efa_gda::queue::{CloseError, GpuQueue, Put, PutError};
+use fabric_soft_support::side::{Side, introduce, pattern};
+use fabric_soft_support::{assert_no_violations, with_soft_adapter};
+use pretend_gpu::Driver;
+
+/// `CUDA_ERROR_UNKNOWN`.
+const UNKNOWN: i32 = 999;
+
+fn pretended(test: &str, body: impl FnOnce(&Gpu, &Side, &Driver)) {
+    let child = std::env::var_os("EFA_GDA_TEST_CHILD").is_some();
+    let Some(folder) = (if child { Some("") } else { pretend_gpu::folder() }) else { return };
+    let variables = [("LD_LIBRARY_PATH", folder), ("XDG_CACHE_HOME", folder)];
+    with_soft_adapter(test, &variables, |adapter| {
+        let gpu = Gpu::open(0).unwrap();
+        body(&gpu, &Side::open(&Query::new()), &Driver::loaded());
+        assert_no_violations(adapter);
+    });
+}
+
+fn queue(gpu: &Gpu, side: &Side) -> GpuQueue {
+    GpuQueue::new(side.queue(), gpu).unwrap()
+}
+
+/// Runs a kernel that ends when `body` returns, or fails.
+fn under_a_kernel(body: impl FnOnce(&AtomicU32)) {
+    let context = CudaContext::new(0).unwrap();
+    let module = context.load_module(Ptx::from_binary(pretend_gpu::IMAGE.to_vec())).unwrap();
+    let kernel = module.load_function("pretend_gpu_hold_kernel").unwrap();
+    let stream = context.new_stream().unwrap();
+    let word: &'static AtomicU32 = Box::leak(Box::default());
+    let place = word.as_ptr() as u64;
+    let config = LaunchConfig { grid_dim: (1, 1, 1), block_dim: (1, 1, 1), shared_mem_bytes: 0 };
+    // SAFETY: the kernel takes one address of a word, which lives for ever.
+    unsafe { stream.launch_builder(&kernel).arg(&place).launch(config) }.unwrap();
+    struct End(&'static AtomicU32);
+    impl Drop for End {
+        fn drop(&mut self) {
+            self.0.store(1, Ordering::Release);
+        }
+    }
+    let end = End(word);
+    body(end.0);
+}
+
+/// Drops `queue` under a kernel: its pages stay registered until the kernel has ended.
+fn dropped_after_the_kernel(queue: GpuQueue, driver: &Driver) {
+    let before = driver.synchronizations();
+    under_a_kernel(|word| {
+        std::thread::scope(|scope| {
+            scope.spawn(|| drop(queue));
+            let begun = Instant::now();
+            while driver.synchronizations() == before {
+                if begun.elapsed() > Duration::from_secs(20) {
+                    word.store(1, Ordering::Release);
+                    panic!("the drop does not wait for the kernel");
+                }
+                std::thread::yield_now();
+            }
+            assert_ne!(driver.registered(), 0, "let go under the kernel");
+            word.store(1, Ordering::Release);
+        });
+    });
+    assert_eq!(driver.registered(), 0);
+}
+
+#[test]
+fn an_error_of_long_ago_neither_leaves_pages_registered_nor_frees_under_a_kernel() {
+    let test = "an_error_of_long_ago_neither_leaves_pages_registered_nor_frees_under_a_kernel";
+    pretended(test, |gpu, side, driver| {
+        let (first, second) = (queue(gpu, side), queue(gpu, side));
+        let both = driver.registered();
+        driver.answer(c"cuStreamDestroy", UNKNOWN);
+        // Its streams go before its pages do, and leave the error in the context.
+        drop(first);
+        driver.answer(c"cuStreamDestroy", 0);
+        assert!(driver.registered() < both);
+        dropped_after_the_kernel(second, driver);
+    });
+}
+
+#[test]
+fn a_graph_that_another_thread_captures_does_not_keep_a_queue() {
+    pretended("a_graph_that_another_thread_captures_does_not_keep_a_queue", |gpu, side, driver| {
+        let queue = queue(gpu, side);
+        driver.capture(true);
+        queue.unmap().unwrap();
+        assert_eq!(driver.registered(), 0);
+    });
+}
+
+#[test]
+fn a_lost_context_has_no_kernels() {
+    pretended("a_lost_context_has_no_kernels", |gpu, side, driver| {
+        let queue = queue(gpu, side);
+        // CUDA_ERROR_LAUNCH_FAILED
+        driver.answer(c"cuCtxSynchronize", 719);
+        queue.unmap().unwrap();
+        assert_eq!(driver.registered(), 0);
+    });
+}
+
+#[test]
+fn a_queue_whose_kernels_may_run_comes_back_and_is_kept_when_dropped() {
+    pretended("a_queue_whose_kernels_may_run_comes_back_and_is_kept_when_dropped", |gpu, side, driver| {
+        let queue = queue(gpu, side);
+        driver.answer(c"cuCtxSynchronize", UNKNOWN);
+        let registered = driver.registered();
+        let CloseError::Running { queue, .. } = queue.unmap().unwrap_err() else { panic!("unmapped") };
+        let CloseError::Running { queue, .. } = queue.destroy().unwrap_err() else { panic!("destroyed") };
+        drop(queue);
+        assert_eq!(driver.registered(), registered);
+    });
+}
+
+#[test]
+fn a_lent_queue_posts_nothing_of_its_own() {
+    pretended("a_lent_queue_posts_nothing_of_its_own", |gpu, side, _| {
+        let (mut first, second) = (queue(gpu, side), side.queue());
+        let peer = introduce(first.mapped(), &second);
+        let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
+        let put = Put::write(peer, &source, target.remote());
+        let lent = first.lend();
+        assert!(matches!(first.put(&put), Err(PutError::Lent { launches: 1 })));
+        assert!(matches!(first.quiet(Duration::from_secs(1)), Err(PutError::Lent { launches: 1 })));
+        let measured = first.measure_latency(&put, Producer::Warp, 1);
+        assert!(matches!(measured, Err(PutError::Lent { launches: 1 })));
+        drop(lent);
+        assert_eq!(first.put(&put).unwrap().completed, 1);
+    });
+}
+
+#[test]
+fn a_lent_queue_is_not_destroyed_and_is_kept_when_dropped() {
+    pretended("a_lent_queue_is_not_destroyed_and_is_kept_when_dropped", |gpu, side, driver| {
+        let queue = queue(gpu, side);
+        let (lent, registered) = (queue.lend(), driver.registered());
+        let CloseError::Lent { queue, launches: 1 } = queue.destroy().unwrap_err() else {
+            panic!("destroyed")
+        };
+        drop(queue);
+        drop(lent);
+        assert_eq!(driver.registered(), registered);
+    });
+}
+
+#[test]
+fn part_of_a_warp_is_no_producer_on_a_gpu() {
+    pretended("part_of_a_warp_is_no_producer_on_a_gpu", |gpu, side, _| {
+        let (first, second) = (queue(gpu, side), side.queue());
+        let peer = introduce(first.mapped(), &second);
+        let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
+        let put = Put::write(peer, &source, target.remote());
+        let load =
+            Load { producer: Producer::Warp, shared: true, blocks: 1, threads: 33, calls: 1, per_call: 1 };
+        let measured = GpuQueue::measure_rate(&mut [first], &[put], &load);
+        assert!(matches!(measured, Err(PutError::Unsupported { .. })), "{measured:?}");
+    });
+}
