@@ -14,6 +14,7 @@ use efa_gda::wire::{
     CompletionStatus, EntrySize, LocalKey, Operation, ProcessingHints, RemoteKey, RemoteMemory, RequestId,
     RequestIdWidth, Segment, WorkRequest,
 };
+use efa_gda_sys::device::efa_gda_queue;
 use fabric_soft_support::side::{Side, introduce, pattern};
 use fabric_soft_support::{assert_no_violations, with_soft_adapter};
 
@@ -82,6 +83,35 @@ fn a_request_that_nobody_rang_for_is_decoded() {
         assert!(words.contains("slot 0 (request 0): RDMA WRITE of 48 bytes to queue pair"), "{words}");
         assert!(words.contains("at 0xabcd0000, key 0x4d"), "{words}");
         assert!(words.contains("slot 1 (request 1): not written yet"), "{words}");
+    });
+}
+
+#[test]
+fn a_struct_whose_geometry_was_written_over_is_told_and_not_followed() {
+    with_soft_adapter("a_struct_whose_geometry_was_written_over_is_told_and_not_followed", &[], |_| {
+        type Damage = fn(&mut efa_gda_queue);
+        let damages: [(&str, Damage); 5] = [
+            ("entries", |queue| queue.sq.num_entries = 1 << 31),
+            ("size of an entry", |queue| queue.sq.entry_size = 1 << 20),
+            ("request ids", |queue| queue.sq.flags = !queue.sq.flags),
+            ("completions", |queue| queue.cq.num_entries = 1 << 31),
+            ("size of a completion", |queue| queue.cq.entry_size = 0),
+        ];
+        let side = Side::open(&Query::new());
+        for (what, damage) in damages {
+            let queue = side.queue();
+            // SAFETY: the queue's own struct, which nobody uses, as a stray store of a kernel leaves it.
+            unsafe {
+                (*queue.as_ptr().as_ptr()).reserve.word = 3;
+                damage(&mut *queue.as_ptr().as_ptr());
+            }
+            let seen = queue.snapshot();
+            let (Seen::Unreadable(sends), Seen::Unreadable(completions)) = (&seen.pending, &seen.completions)
+            else {
+                panic!("{what}: {seen}");
+            };
+            assert!(sends.contains("damaged") && completions.contains("damaged"), "{what}: {seen}");
+        }
     });
 }
 

@@ -15,6 +15,7 @@ use efa_gda_wire::{
 
 use super::{Backing, GpuQueue, MappedQueue};
 use crate::executor::{DeviceError, outcome};
+use crate::exposure::Exposure;
 use crate::gpu::{self, smaps};
 
 /// Completions that are shown of those that were read.
@@ -107,13 +108,15 @@ impl Snapshot {
         })
     }
 
-    fn of(state: efa_gda_queue, sends: Bytes, completions: Bytes) -> Self {
-        let pending = match sends {
-            Ok(ring) => pending(&state, &ring),
+    /// Of a copy of the struct, whose cursors alone are believed: kernels may have written over all of it.
+    fn of(state: efa_gda_queue, exposure: &Exposure, sends: Bytes, completions: Bytes) -> Self {
+        let whole = whole(&state, exposure);
+        let pending = match whole.clone().and(sends) {
+            Ok(ring) => pending(&state, exposure, &ring),
             Err(why) => Seen::Unreadable(why),
         };
-        let completions = match completions {
-            Ok(ring) => seen_completions(&state, &ring),
+        let completions = match whole.and(completions) {
+            Ok(ring) => seen_completions(&state, exposure, &ring),
             Err(why) => Seen::Unreadable(why),
         };
         Self { state, pending, completions }
@@ -161,15 +164,21 @@ impl RingBytes {
     }
 }
 
-fn widths(state: &efa_gda_queue) -> RequestIdWidth {
-    match state.sq.flags & EFA_GDA_SQ_REQ_ID_64 {
-        0 => RequestIdWidth::Bits16,
-        _ => RequestIdWidth::Bits64,
+/// Whether the geometry in the struct is the queue's, which nobody changes.
+fn whole(state: &efa_gda_queue, exposure: &Exposure) -> Result<(), String> {
+    let Exposure { sq, cq, .. } = exposure;
+    let wide = sq.request_ids == RequestIdWidth::Bits64;
+    let says = (state.sq.num_entries, state.sq.entry_size, state.cq.num_entries, state.cq.entry_size);
+    let is = (sq.num_entries, sq.entry_size.bytes() as u32, cq.num_entries, cq.entry_size);
+    if says == is && (state.sq.flags & EFA_GDA_SQ_REQ_ID_64 != 0) == wide {
+        return Ok(());
     }
+    Err("the struct is damaged, its geometry is not the queue's: something wrote over it".into())
 }
 
-fn pending(state: &efa_gda_queue, sends: &RingBytes) -> Seen<Pending> {
-    let (sq, ids) = (&state.sq, widths(state));
+fn pending(state: &efa_gda_queue, exposure: &Exposure, sends: &RingBytes) -> Seen<Pending> {
+    let (sq, ids) = (&exposure.sq, exposure.sq.request_ids);
+    let entry_size = sq.entry_size.bytes() as u32;
     let Ok(ring) = Ring::new(sq.num_entries) else {
         return Seen::Unreadable("the struct is not whole".into());
     };
@@ -179,7 +188,7 @@ fn pending(state: &efa_gda_queue, sends: &RingBytes) -> Seen<Pending> {
     let one = |index| {
         let counter = rung.wrapping_add(index);
         let slot = ring.slot(counter);
-        let entry = DecodedRequest::decode(&sends.entry(slot, sq.entry_size), ids).ok();
+        let entry = DecodedRequest::decode(&sends.entry(slot, entry_size), ids).ok();
         // Request ids are counts, so that what an earlier lap or the adapter left shows.
         let entry = entry
             .filter(|entry| entry.phase == ring.phase(counter) && entry.id.get() as u16 == counter as u16);
@@ -188,8 +197,12 @@ fn pending(state: &efa_gda_queue, sends: &RingBytes) -> Seen<Pending> {
     Seen::All((0..count).map(one).collect())
 }
 
-fn seen_completions(state: &efa_gda_queue, completions: &RingBytes) -> Seen<SeenCompletion> {
-    let (cq, ids) = (&state.cq, widths(state));
+fn seen_completions(
+    state: &efa_gda_queue,
+    exposure: &Exposure,
+    completions: &RingBytes,
+) -> Seen<SeenCompletion> {
+    let (cq, ids) = (&exposure.cq, exposure.sq.request_ids);
     let Ok(ring) = Ring::new(cq.num_entries) else {
         return Seen::Unreadable("the struct is not whole".into());
     };
@@ -223,13 +236,15 @@ impl<B: Backing> MappedQueue<B> {
 
     /// The same, of a copy of the struct that a GPU works on; `completions`, where they lie there.
     fn snapshot_with(&self, state: efa_gda_queue, completions: Option<Bytes>) -> Snapshot {
-        let (mine, cq) = (self.state().sq, self.exposure().cq);
-        let sends = RingBytes::here(mine.buffer, mine.num_entries as usize * mine.entry_size as usize);
+        let (sq, cq) = (self.exposure().sq, self.exposure().cq);
+        // A staging ring has the entries of the send queue.
+        let buffer = self.served.as_ref().map_or(sq.buffer, |served| served.buffer());
+        let sends = RingBytes::here(buffer.as_ptr(), sq.bytes());
         let completions = completions.unwrap_or_else(|| match self.backing.completions_on() {
             Some(_) => Err("they lie in a GPU's memory".into()),
-            None => RingBytes::here(cq.buffer.as_ptr(), cq.num_entries as usize * cq.entry_size as usize),
+            None => RingBytes::here(cq.buffer.as_ptr(), cq.bytes()),
         });
-        Snapshot::of(state, sends, completions)
+        Snapshot::of(state, self.exposure(), sends, completions)
     }
 }
 
