@@ -57,6 +57,7 @@ class Sender {
       : queue_(queue), timeout_ns_(timeout_ns), ring_(queue, group), posted_(0), status_(EFA_GDA_OK) {
     if constexpr (S == Sharing::Device) {
       stage_ = Stage(queue);
+      ring_.open(load_relaxed(&queue->turn.turn) >> 1);
     } else {
       open_owned();
     }
@@ -152,7 +153,8 @@ class Sender {
     cursors = group.from_leader(cursors);
     status_ = (efa_gda_status)group.from_leader(status);
     group.sync();
-    ring_.take((uint32_t)(turn >> 1), (uint32_t)(turn >> 33), (uint32_t)cursors, (uint32_t)(cursors >> 32));
+    ring_.open(turn >> 1);
+    ring_.take(turn >> 1, (uint32_t)cursors, (uint32_t)(cursors >> 32));
   }
 
   template <class Make>

@@ -100,7 +100,7 @@ class Ring {
         rung_(0),
         seen_(0),
         fenced_(0),
-        left_(0),
+        limit_(0),
         calls_(0) {
     uint32_t batch = queue->sq.max_batch;
     if (batch < depth_) {
@@ -112,16 +112,23 @@ class Ring {
     }
   }
 
-  /* Takes over from whoever held the turn, `next` being the first slot and `calls` the
-   * number of the call that has it. What others placed since is no longer left; where so
-   * many calls came between that slots may have gone around, nothing is. */
-  EFA_GDA_FN void take(uint32_t next, uint32_t calls, uint32_t rung, uint32_t seen) {
-    uint32_t others = next - next_;
-    left_ = others <= left_ && calls - calls_ < kFewCalls ? left_ - others : 0;
-    next_ = next;
-    calls_ = calls;
+  /* Opens the ring at `word`, the call that has the turn now or had it last: nothing is
+   * known of the room from there on. */
+  EFA_GDA_FN void open(uint64_t word) {
+    next_ = limit_ = (uint32_t)word;
+    calls_ = (uint32_t)(word >> 32);
+  }
+
+  /* Takes over from whoever held the turn, as the call `word`. A limit that is no longer
+   * within the room is forgotten, and one from so many calls ago that slots may have gone
+   * around since. */
+  EFA_GDA_FN void take(uint64_t word, uint32_t rung, uint32_t seen) {
+    next_ = (uint32_t)word;
     rung_ = rung;
     seen_ = fenced_ = seen;
+    uint32_t calls = (uint32_t)(word >> 32);
+    if (limit_ - next_ > room_ || calls - calls_ >= kFewCalls) limit_ = next_;
+    calls_ = calls;
   }
 
   EFA_GDA_FN uint32_t next() const { return next_; }
@@ -192,9 +199,9 @@ class Ring {
    * `done` on, to the slots from `slot` on; all threads call it. */
   template <class Write>
   EFA_GDA_FN efa_gda_status place(uint32_t count, Write write, uint64_t timeout_ns) {
-    if (EFA_GDA_LIKELY(next_ + count - seen_ <= window_ && left_ >= count)) {
+    if (EFA_GDA_LIKELY(next_ + count - seen_ <= window_ && limit_ - next_ >= count)) {
       write(0u, count, next_);
-      advance(count);
+      next_ += count;
       return EFA_GDA_OK;
     }
     uint32_t chunk = window_ < room_ ? window_ : room_;
@@ -204,7 +211,7 @@ class Ring {
       efa_gda_status status = admit(n, timeout_ns);
       if (status != EFA_GDA_OK) return status;
       write(done, n, next_);
-      advance(n);
+      next_ += n;
     }
     return EFA_GDA_OK;
   }
@@ -237,9 +244,9 @@ class Ring {
 
   /* Whether `count` entries fit the ring now. */
   EFA_GDA_FN bool has_room(uint32_t count) {
-    if (EFA_GDA_LIKELY(left_ >= count)) return true;
+    if (EFA_GDA_LIKELY(limit_ - next_ >= count)) return true;
     wait_for_room(0, 0);
-    return left_ >= count;
+    return limit_ - next_ >= count;
   }
 
  private:
@@ -251,11 +258,6 @@ class Ring {
 
   static constexpr uint32_t kNoWindow = 0x80000000u;
   static constexpr uint32_t kFewCalls = 1 << 16;
-
-  EFA_GDA_FN void advance(uint32_t count) {
-    next_ += count;
-    left_ -= count;
-  }
 
   EFA_GDA_FN bool fences() const { return Group::kAllFence || leads(); }
 
@@ -277,7 +279,7 @@ class Ring {
         seen_ = fenced_ = rung_;
       }
     }
-    if (EFA_GDA_LIKELY(left_ >= n)) return EFA_GDA_OK;
+    if (EFA_GDA_LIKELY(limit_ - next_ >= n)) return EFA_GDA_OK;
     if (next_ != rung_) ring();
     return wait_for_room(n, timeout_ns);
   }
@@ -306,7 +308,7 @@ class Ring {
   }
 
   EFA_GDA_FN efa_gda_status wait_for_room(uint32_t n, uint64_t timeout_ns) {
-    uint64_t both = 0;
+    uint64_t both = limit_ - next_;
     if (leads()) {
       Completions found = found_;
       both = find_room(queue_, next_, room_, n, timeout_ns, &found);
@@ -315,7 +317,7 @@ class Ring {
     both = group_.from_leader(both);
     /* All lanes write slots after what the leader read of them. */
     group_.sync();
-    left_ = (uint32_t)both;
+    limit_ = next_ + (uint32_t)both;
     return (efa_gda_status)(both >> 32);
   }
 
@@ -330,9 +332,9 @@ class Ring {
   uint32_t doorbell_bits_;
   bool wide_ids_;
   uint32_t next_, rung_, seen_, fenced_;
-  /* Entries from `next_` on for which there is room, by the completions known: at most
-   * room_. And the call that had the turn when it was. */
-  uint32_t left_, calls_;
+  /* `next_` may go up to `limit_`: completions known, plus the room, at most room_ past it.
+   * And the number of the call that last had the turn here. */
+  uint32_t limit_, calls_;
   Completions found_;
 };
 

@@ -175,7 +175,7 @@ class Ticket {
   /* From here on `turn_` is the ticket that follows those served. */
   EFA_GDA_FN void take() {
     taken_ = true;
-    ring_.take(first_slot(), (uint32_t)(ticket_ >> 33), (uint32_t)cursors_, (uint32_t)(cursors_ >> 32));
+    ring_.take(ticket_ >> 1, (uint32_t)cursors_, (uint32_t)(cursors_ >> 32));
     turn_ = ticket_ + ((kOneCall + count_) << 1);
   }
 
