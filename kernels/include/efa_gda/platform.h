@@ -211,28 +211,39 @@ inline void pause() { host::yield(); }
 
 #endif
 
-/* The bound of one wait. Also ends it when the host raises the abort flag, or another
- * thread poisons the queue; the clock and both words are looked at every 32 turns. */
+/* The bound of one wait. Also ends it when another thread poisons the queue, or the host
+ * raises the abort flag. Poison and clock are looked at every 32 turns. The flag lies in
+ * the host's memory, and reads of that delay everybody's fences: it is looked at every
+ * 100 us, at once only by those who wait for the adapter. Those who wait for their turn
+ * are many, and see the poison that the one before them leaves. */
 class Deadline {
  public:
-  EFA_GDA_FN Deadline(const efa_gda_queue *queue, uint64_t bound_ns)
-      : queue_(queue), bound_ns_(bound_ns), start_(0), turns_(0) {}
+  static constexpr uint64_t kLookNs = 100 * 1000;
+
+  EFA_GDA_FN Deadline(const efa_gda_queue *queue, uint64_t bound_ns, uint64_t first_look_ns = 0)
+      : queue_(queue), bound_ns_(bound_ns), first_look_ns_(first_look_ns), start_(0), look_(0), turns_(0) {}
 
   /* One turn of a waiting loop. EFA_GDA_OK: go on waiting. */
   EFA_GDA_FN efa_gda_status turn(efa_gda_status when_late) {
     pause();
     if (turns_++ % 32 != 0) return EFA_GDA_OK;
     if (load_relaxed(&queue_->error.poison) != EFA_GDA_OK) return EFA_GDA_POISONED;
-    uint32_t stop = queue_->abort != nullptr ? load_system(queue_->abort) : 0;
-    if (stop != 0) return stop == 1 ? EFA_GDA_ABORTED : (efa_gda_status)stop;
     uint64_t now = clock_ns();
-    if (start_ == 0) start_ = now;
+    if (start_ == 0) {
+      start_ = now;
+      look_ = now + first_look_ns_;
+    }
+    if (now >= look_ && queue_->abort != nullptr) {
+      look_ = now + kLookNs;
+      uint32_t stop = load_system(queue_->abort);
+      if (stop != 0) return stop == 1 ? EFA_GDA_ABORTED : (efa_gda_status)stop;
+    }
     return now - start_ >= bound_ns_ ? when_late : EFA_GDA_OK;
   }
 
  private:
   const efa_gda_queue *queue_;
-  uint64_t bound_ns_, start_;
+  uint64_t bound_ns_, first_look_ns_, start_, look_;
   uint32_t turns_;
 };
 

@@ -110,7 +110,7 @@ class Ticket {
   template <class Make>
   EFA_GDA_FN Turn wait(Made &made, Make make, uint64_t timeout_ns) {
     if (status_ != EFA_GDA_OK) return Turn::Failed;
-    Deadline deadline(queue_, timeout_ns);
+    Deadline deadline(queue_, timeout_ns, Deadline::kLookNs);
     bool staged = count_ == 0 || !stage_.there;
     for (;;) {
       if ((int64_t)(turn_ - (ticket_ | 1)) > 0) return Turn::Served;
