@@ -28,6 +28,7 @@ pub(crate) const MOST_SECONDS: u64 = 600;
 
 /// Options of every command.
 #[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Options of every command")]
 pub(crate) struct Common {
     /// Use the software adapter in place of hardware
     #[arg(long, global = true)]

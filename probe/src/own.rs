@@ -8,6 +8,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::process::Command;
 
+/// What cargo needs to be told to build something beside this program.
+pub(crate) const RELEASE: &str = if cfg!(debug_assertions) { "" } else { " --release" };
+
 /// The arguments with which this process was started, up to the program's own name: one, or a
 /// loader, its options, and the program.
 fn beginning() -> io::Result<Vec<OsString>> {

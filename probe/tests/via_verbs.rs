@@ -52,5 +52,5 @@ fn without_softefa_beside_it_the_probe_refuses_the_software_adapter_and_says_wha
     let output = output(&mut command);
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!(status(&output), 2, "{text}");
-    assert!(text.contains("cargo build -p softefa-uverbs"), "{text}");
+    assert!(text.contains(" -p softefa-uverbs -p softefa-preload"), "{text}");
 }

@@ -46,7 +46,10 @@ fn adapter_kind(system: &mut System) -> Answers {
             observed: reason.clone(),
             required: "softefa's provider library".to_owned(),
             why: "--soft loads the software adapter into libfabric from that file".to_owned(),
-            fix: "build it (cargo build -p softefa) or name it with SOFTEFA_LIBRARY=FILE".to_owned(),
+            fix: format!(
+                "build it (cargo build{} -p softefa) or name it with SOFTEFA_LIBRARY=FILE",
+                crate::own::RELEASE
+            ),
             who: Who::Image,
         })
         .into(),

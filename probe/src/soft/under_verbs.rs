@@ -28,10 +28,11 @@ pub(crate) fn start() -> String {
             .exec(),
         Err(error) => error,
     };
+    let release = crate::own::RELEASE;
     format!(
         "--soft --via verbs needs the program softefa beside this one, which puts a software adapter under \
-         rdma-core: {error}; build it (cargo build -p softefa-uverbs -p softefa-preload), or start softefa run \
-         -- gda-probe with the same arguments"
+         rdma-core: {error}; build it (cargo build{release} -p softefa-uverbs -p softefa-preload), or start \
+         softefa run -- gda-probe with the same arguments"
     )
 }
 

@@ -37,6 +37,9 @@ softefa compare CAPTURE REQUESTS
 docs/softefa.md says what is modelled and which SOFTEFA_* variables there are.
 ";
 
+/// What cargo needs to build beside this program.
+const RELEASE: &str = if cfg!(debug_assertions) { "" } else { " --release" };
+
 /// The command line.
 struct Options {
     adapters: usize,
@@ -49,13 +52,10 @@ struct Options {
 pub fn main(arguments: Vec<OsString>) -> ExitCode {
     let mut arguments = arguments.into_iter();
     let result = match arguments.next().as_deref().and_then(OsStr::to_str) {
-        Some("run") => options(arguments).and_then(|options| run(&options)),
-        Some("serve") => options(arguments).and_then(|options| serve(&options)),
+        Some("run") => with_options(arguments, run),
+        Some("serve") => with_options(arguments, serve),
         Some("compare") => compare::main(arguments.collect()),
-        Some("-h" | "--help" | "help") => {
-            print!("{HELP}");
-            Ok(0)
-        }
+        Some("-h" | "--help" | "help") => help(),
         _ => Err(Failure::Usage("run, serve or compare is expected".into())),
     };
     match result {
@@ -86,7 +86,23 @@ impl Failure {
     }
 }
 
-fn options(mut arguments: impl Iterator<Item = OsString>) -> Result<Options, Failure> {
+fn help() -> Result<u8, Failure> {
+    print!("{HELP}");
+    Ok(0)
+}
+
+fn with_options(
+    arguments: impl Iterator<Item = OsString>,
+    command: fn(&Options) -> Result<u8, Failure>,
+) -> Result<u8, Failure> {
+    match options(arguments)? {
+        Some(options) => command(&options),
+        None => help(),
+    }
+}
+
+/// None where help is asked for.
+fn options(mut arguments: impl Iterator<Item = OsString>) -> Result<Option<Options>, Failure> {
     let mut options = Options { adapters: 1, quiet: false, socket: None, rest: Vec::new() };
     while let Some(argument) = arguments.next() {
         let mut value =
@@ -104,6 +120,7 @@ fn options(mut arguments: impl Iterator<Item = OsString>) -> Result<Options, Fai
             }
             Some("--socket") => options.socket = Some(value("--socket")?.into()),
             Some("--quiet") => options.quiet = true,
+            Some("-h" | "--help") => return Ok(None),
             Some("--") => {
                 options.rest.extend(arguments);
                 break;
@@ -118,7 +135,7 @@ fn options(mut arguments: impl Iterator<Item = OsString>) -> Result<Options, Fai
             }
         }
     }
-    Ok(options)
+    Ok(Some(options))
 }
 
 /// A private directory that goes with this value.
@@ -162,7 +179,7 @@ fn preload() -> Result<PathBuf, Failure> {
         return Ok(path);
     }
     Err(Failure::Other(format!(
-        "{} is missing; build it (cargo build -p softefa-preload) or name it in SOFTEFA_PRELOAD",
+        "{} is missing; build it (cargo build{RELEASE} -p softefa-preload) or name it in SOFTEFA_PRELOAD",
         path.display()
     )))
 }

@@ -34,3 +34,13 @@ fn the_status_is_the_programs() {
 fn a_program_that_a_signal_ends_has_the_shells_status_for_it() {
     assert_eq!(run("killed", &["sh", "-c", "kill -TERM $$"]).0, Some(128 + 15));
 }
+
+#[test]
+fn help_is_told_for_each_command_and_a_programs_own_is_the_programs() {
+    for arguments in [&["--help"][..], &["run", "--help"], &["serve", "--adapters", "2", "-h"]] {
+        let output = Command::new(env!("CARGO_BIN_EXE_softefa")).args(arguments).output().unwrap();
+        assert!(output.status.success(), "{arguments:?}");
+        assert!(output.stdout.starts_with(b"softefa run "), "{arguments:?}");
+    }
+    assert_eq!(run("help", &["printf", "%s\\n", "--help"]).1, "--help\n");
+}
