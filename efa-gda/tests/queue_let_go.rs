@@ -43,19 +43,21 @@ fn under_a_kernel(body: impl FnOnce(&AtomicU32)) {
     let module = context.load_module(Ptx::from_binary(pretend_gpu::IMAGE.to_vec())).unwrap();
     let kernel = module.load_function("pretend_gpu_hold_kernel").unwrap();
     let stream = context.new_stream().unwrap();
-    let word: &'static AtomicU32 = Box::leak(Box::default());
-    let place = word.as_ptr() as u64;
+    // A kernel that is not seen to end may read it as long as the process lives: one for each test, each
+    // of which is a process.
+    static ENDED: AtomicU32 = AtomicU32::new(0);
+    let place = ENDED.as_ptr() as u64;
     let config = LaunchConfig { grid_dim: (1, 1, 1), block_dim: (1, 1, 1), shared_mem_bytes: 0 };
-    // SAFETY: the kernel takes one address of a word, which lives for ever.
+    // SAFETY: the kernel takes one address of a word, which is the program's.
     unsafe { stream.launch_builder(&kernel).arg(&place).launch(config) }.unwrap();
-    struct End(&'static AtomicU32);
+    struct End;
     impl Drop for End {
         fn drop(&mut self) {
-            self.0.store(1, Ordering::Release);
+            ENDED.store(1, Ordering::Release);
         }
     }
-    let end = End(word);
-    body(end.0);
+    let _end = End;
+    body(&ENDED);
 }
 
 /// Drops `queue` under a kernel: its pages stay registered until the kernel has ended.

@@ -248,7 +248,7 @@ impl Pin for Registrar {
 /// Runs `call` with the context current, for what must happen whatever happened before: cudarc's own
 /// `bind_to_thread` answers with an error that some drop recorded, and CUDA refuses a thread much of what
 /// it may do otherwise while another one captures a graph.
-fn in_context<T>(
+pub(super) fn in_context<T>(
     context: &CudaContext,
     call: impl FnOnce() -> std::result::Result<T, DriverError>,
 ) -> std::result::Result<T, DriverError> {

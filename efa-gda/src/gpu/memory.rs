@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, DriverError, result, sys};
 
-use super::device::{Gpu, in_call};
+use super::device::{Gpu, in_call, in_context};
 use super::error::{Error, Result};
 
 /// A plain struct in the GPU's memory. `T` must be valid for any bytes: the structs of `queue.h` are.
@@ -91,7 +91,7 @@ impl SharedWord {
 
 impl Drop for SharedWord {
     fn drop(&mut self) {
-        let done = self.context.bind_to_thread().and_then(|()| {
+        let done = in_context(&self.context, || {
             // SAFETY: it came from cuMemHostAlloc; kernels that read it hold a handle through their
             // queue, which waits for them.
             unsafe { result::free_host(self.word.as_ptr().cast()) }
@@ -204,7 +204,7 @@ impl Drop for Watch {
     fn drop(&mut self) {
         let held = self.pinned.get_mut().unwrap_or_else(PoisonError::into_inner);
         let Ok(Pinned(place)) = held else { return };
-        let done = self.stream.context().bind_to_thread().and_then(|()| {
+        let done = in_context(self.stream.context(), || {
             // SAFETY: it came from cuMemHostAlloc, and every copy into it was seen to end.
             unsafe { result::free_host(place.as_ptr().cast()) }
         });
@@ -333,7 +333,7 @@ impl GpuMemory {
 
 impl Drop for GpuMemory {
     fn drop(&mut self) {
-        let done = self.stream.context().bind_to_thread().and_then(|()| {
+        let done = in_context(self.stream.context(), || {
             // SAFETY: allocated in `zeroed`; regions and queues that refer to it own it, so that they
             // are closed before.
             unsafe { result::free_sync(self.allocation) }
