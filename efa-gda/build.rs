@@ -1,8 +1,19 @@
 //! Compiles the device library and its kernels for the host, so that tests and tools run every
 //! line of device code on a CPU. Needs a C++17 compiler, and neither CUDA nor libfabric.
+//!
+//! With EFA_GDA_NVCC=FILE, that nvcc compiles them for GPUs too, and the library then carries what came
+//! out, for programs that run without NVRTC.
 
 use std::env;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Files of kernels that the library launches itself.
+const KERNELS: [&str; 2] = ["put.cu", "bench.cu"];
+/// GPUs that adapters are paired with; newer ones of the same generation run the same code.
+const TARGETS: [&str; 4] = ["80", "90", "100", "120"];
+/// The driver compiles this for GPUs that are newer than all of those.
+const PTX: &str = "80";
 
 fn main() {
     // Published by the build script of efa-gda-sys (`links = "efa_gda_headers"`).
@@ -33,6 +44,47 @@ fn main() {
         // Hot even in tests, as the workspace's profiles say.
         .opt_level(2)
         .compile("efa_gda_host_executor");
+
+    println!("cargo::rustc-check-cfg=cfg(efa_gda_fatbin)");
+    println!("cargo::rerun-if-env-changed=EFA_GDA_NVCC");
+    if let Some(nvcc) = env::var_os("EFA_GDA_NVCC").filter(|file| !file.is_empty()) {
+        fatbins(Path::new(&nvcc), &root, &[&kernels, &third_party]);
+        println!("cargo::rustc-cfg=efa_gda_fatbin");
+    }
+}
+
+/// Leaves NAME.fatbin for each file of kernels where the library includes it from.
+fn fatbins(nvcc: &Path, root: &Path, headers: &[&Path]) {
+    println!("cargo::rerun-if-changed={}", nvcc.display());
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    let known = run(Command::new(nvcc).arg("--list-gpu-code"));
+    let (targets, missing): (Vec<&str>, Vec<&str>) = TARGETS
+        .into_iter()
+        .partition(|target| known.lines().any(|line| line.trim() == format!("sm_{target}")));
+    if !missing.is_empty() {
+        let missing = missing.join(" or sm_");
+        println!("cargo::warning={} knows no sm_{missing}; such GPUs get code of PTX", nvcc.display());
+    }
+    for name in KERNELS {
+        let mut command = Command::new(nvcc);
+        command.args(["-fatbin", "-std=c++17", "--threads", "0"]);
+        for target in &targets {
+            command.arg(format!("-gencode=arch=compute_{target},code=sm_{target}"));
+        }
+        command.arg(format!("-gencode=arch=compute_{PTX},code=compute_{PTX}"));
+        command.args(headers.iter().flat_map(|folder| ["-I".as_ref(), folder.as_os_str()]));
+        run(command.arg("-o").arg(out.join(format!("{name}.fatbin"))).arg(root.join(name)));
+    }
+}
+
+/// What a command that must succeed prints.
+fn run(command: &mut Command) -> String {
+    let output = command.output().unwrap_or_else(|error| {
+        panic!("EFA_GDA_NVCC must name nvcc: {} does not start: {error}", command.get_program().display())
+    });
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?} failed ({}):\n{words}", output.status);
+    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 fn directory(variable: &str) -> PathBuf {

@@ -236,6 +236,7 @@ main() {
   dependencies
   sanitizers
   fuzzing
+  built_in "$toolkit"
   gpu
   finish
 }

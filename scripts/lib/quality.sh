@@ -56,6 +56,15 @@ sanitizers() {
     --test 'libfabric_*'
 }
 
+# built_in TOOLKIT: the library with kernels that nvcc compiled into it, which a driver that pretends then refuses.
+built_in() {
+  if [[ -z $1 ]]; then
+    skip 'kernels built in' "no CUDA compilers: $(tail -n 1 "$LOGS/cuda-toolchain.log")"
+    return
+  fi
+  EFA_GDA_NVCC=$1/bin/nvcc cargo_tests 'kernels built in' 900 -p efa-gda --lib --test rungs_pretended
+}
+
 # As cargo-fuzz would pass them.
 FUZZ_FLAGS=(-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4
   -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table

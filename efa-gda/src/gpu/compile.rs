@@ -1,10 +1,14 @@
-//! The kernels, compiled by NVRTC for the GPU that is there.
+//! The kernels: code that the build left in this library, or compiled by NVRTC for the GPU that is there.
+//!
+//! A build with `EFA_GDA_NVCC=FILE` carries code for GPUs from compute capability 8.0 on, and needs no
+//! NVRTC. Any other compiles when a program first needs kernels.
 //!
 //! Sources are part of this library, so a program needs no checkout at run time. The binary code is
 //! kept on disk under the user's cache directory, keyed by source, compiler and architecture, in a
 //! folder of mode 0700 that the user owns; where there is no such folder, nothing is kept.
 
 use std::ffi::{CString, c_char};
+use std::fmt;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Write;
@@ -41,56 +45,113 @@ const HEADERS: &[(&str, &str)] = &[
     ("efa_gda/put.h", include_str!("../../../kernels/include/efa_gda/put.h")),
 ];
 
-/// A file of kernels: its name, and its text.
+/// A file of kernels.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Source(&'static str, &'static str);
-
-/// The puts.
-pub(crate) const PUT: Source = Source("put.cu", include_str!("../../../kernels/put.cu"));
-/// What benches time.
-pub(crate) const BENCH: Source = Source("bench.cu", include_str!("../../../kernels/bench.cu"));
-
-/// Binary code of the kernels, and where it came from.
-#[derive(Debug)]
-pub struct Kernels {
-    /// An image that the driver loads.
-    pub cubin: Vec<u8>,
-    /// The target, `sm_90` for instance.
-    pub architecture: String,
-    /// Whether the image was found on disk.
-    pub cached: bool,
+pub(crate) struct Source {
+    name: &'static str,
+    text: &'static str,
+    /// A fatbin, where the build made one.
+    built: Option<&'static [u8]>,
 }
 
-/// Compiles the kernels for compute capability `major.minor`, or finds them compiled.
+/// What the build script made of a file.
+#[cfg(efa_gda_fatbin)]
+macro_rules! built {
+    ($name:literal) => {
+        Some(include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".fatbin")))
+    };
+}
+#[cfg(not(efa_gda_fatbin))]
+macro_rules! built {
+    ($name:literal) => {
+        None
+    };
+}
+
+macro_rules! source {
+    ($name:literal) => {
+        Source { name: $name, text: include_str!(concat!("../../../kernels/", $name)), built: built!($name) }
+    };
+}
+
+/// The puts.
+pub(crate) const PUT: Source = source!("put.cu");
+/// What benches time.
+pub(crate) const BENCH: Source = source!("bench.cu");
+
+/// Code of the kernels, and where it came from.
+#[derive(Debug)]
+pub struct Kernels {
+    /// An image that the driver loads: a cubin, or a fatbin.
+    pub image: Vec<u8>,
+    /// The GPU's target, `sm_90` for instance.
+    pub architecture: String,
+    /// Where the image came from.
+    pub origin: Origin,
+}
+
+/// Where code of the kernels came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Origin {
+    /// The build of this library left it there, for several GPUs.
+    BuiltIn,
+    /// An earlier program left it in the cache.
+    Disk,
+    /// NVRTC compiled it now.
+    Compiled,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::BuiltIn => "built in",
+            Self::Disk => "found on disk",
+            Self::Compiled => "compiled by NVRTC",
+        })
+    }
+}
+
+/// The kernels for compute capability `major.minor`: built in, or compiled now or earlier.
 ///
 /// # Errors
 /// [`Error::NoCompiler`] without libnvrtc, [`Error::Compile`] with the compiler's words.
 pub fn kernels(major: i32, minor: i32) -> Result<Kernels> {
-    kernels_of(PUT, major, minor)
+    built_in(PUT, major, minor).map_or_else(|| compiled(PUT, major, minor), Ok)
 }
 
-/// [`kernels`] for a file of them.
-pub(crate) fn kernels_of(source: Source, major: i32, minor: i32) -> Result<Kernels> {
+/// What the build left of a file.
+pub(crate) fn built_in(source: Source, major: i32, minor: i32) -> Option<Kernels> {
+    let image = source.built?.to_vec();
+    Some(Kernels { image, architecture: architecture(major, minor), origin: Origin::BuiltIn })
+}
+
+fn architecture(major: i32, minor: i32) -> String {
+    format!("sm_{major}{minor}")
+}
+
+/// A file of kernels compiled by NVRTC, now or earlier.
+pub(crate) fn compiled(source: Source, major: i32, minor: i32) -> Result<Kernels> {
     // SAFETY: looks for the library; its initialisers are NVIDIA's.
     if !unsafe { nvrtc::is_culib_present() } {
         return Err(Error::NoCompiler);
     }
-    let architecture = format!("sm_{major}{minor}");
+    let architecture = architecture(major, minor);
     let kept = cache_directory().map(|folder| folder.join(file_name(source, &architecture)));
-    if let Some(cubin) =
+    if let Some(image) =
         kept.as_ref().and_then(|file| fs::read(file).ok()).filter(|image| image.starts_with(b"\x7fELF"))
     {
-        return Ok(Kernels { cubin, architecture, cached: true });
+        return Ok(Kernels { image, architecture, origin: Origin::Disk });
     }
-    let cubin = compile_source(source.0, source.1, &architecture)?;
+    let image = compile_source(source.name, source.text, &architecture)?;
     if let Some(file) = kept {
-        keep(&file, &cubin);
+        keep(&file, &image);
     }
-    Ok(Kernels { cubin, architecture, cached: false })
+    Ok(Kernels { image, architecture, origin: Origin::Compiled })
 }
 
 /// One name for each source, compiler and target.
-fn file_name(Source(name, text): Source, architecture: &str) -> String {
+fn file_name(Source { name, text, .. }: Source, architecture: &str) -> String {
     let (mut major, mut minor) = (0, 0);
     // SAFETY: writes two numbers into locals.
     unsafe { nvrtc::nvrtcVersion(&mut major, &mut minor) };
@@ -144,7 +205,7 @@ impl Drop for Program {
 /// # Errors
 /// As [`kernels`].
 pub fn compile_source(name: &str, source: &str, architecture: &str) -> Result<Vec<u8>> {
-    // SAFETY: as in `kernels`.
+    // SAFETY: as in `compiled`.
     if !unsafe { nvrtc::is_culib_present() } {
         return Err(Error::NoCompiler);
     }
@@ -218,7 +279,7 @@ mod tests {
 
     #[test]
     fn the_embedded_sources_compile_without_a_checkout_or_a_gpu() {
-        // SAFETY: as in `kernels`.
+        // SAFETY: as in `compiled`.
         if !unsafe { nvrtc::is_culib_present() } {
             println!("SKIPPED: no libnvrtc on the loader's path (scripts/cuda_toolchain.sh installs one)");
             return;
@@ -228,16 +289,40 @@ mod tests {
                 (PUT, ["efa_gda_put_kernel", "__nvshmem_efa_test_put_kernel"]),
                 (BENCH, ["efa_gda_bench_rate_kernel", "efa_gda_bench_latency_kernel"]),
             ] {
-                let cubin = compile_source(source.0, source.1, architecture).unwrap();
+                let cubin = compile_source(source.name, source.text, architecture).unwrap();
                 let has = |name: &str| cubin.windows(name.len()).any(|bytes| bytes == name.as_bytes());
                 assert!(kernels.into_iter().all(has), "{architecture}: {kernels:?}");
             }
         }
     }
 
+    #[cfg(efa_gda_fatbin)]
+    #[test]
+    fn what_is_built_in_is_for_every_gpu_that_it_should_be_for() {
+        const PTX: u64 = 1;
+        const ELF: u64 = 2;
+        let number = |bytes: &[u8], at: usize, size: usize| {
+            bytes[at..at + size].iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte))
+        };
+        for (source, kernel) in [(PUT, "efa_gda_put_kernel"), (BENCH, "efa_gda_bench_rate_kernel")] {
+            let image = source.built.unwrap();
+            // A header, and parts, each with one of its own: what it is, how long both are, for which GPU.
+            assert_eq!(number(image, 0, 4), 0xba55_ed50, "{}", source.name);
+            let (mut at, mut parts) = (number(image, 6, 2) as usize, Vec::new());
+            while at < image.len() {
+                parts.push((number(image, at, 2), number(image, at + 28, 4)));
+                at += (number(image, at + 4, 4) + number(image, at + 8, 8)) as usize;
+            }
+            parts.sort_unstable();
+            assert_eq!(parts, [(PTX, 80), (ELF, 80), (ELF, 90), (ELF, 100), (ELF, 120)], "{}", source.name);
+            assert!(image.windows(kernel.len()).any(|bytes| bytes == kernel.as_bytes()), "{kernel}");
+        }
+        assert_eq!(kernels(9, 0).unwrap().origin, Origin::BuiltIn);
+    }
+
     #[test]
     fn every_header_that_a_source_includes_is_embedded() {
-        let sources = HEADERS.iter().map(|(_, text)| *text).chain([PUT.1, BENCH.1]);
+        let sources = HEADERS.iter().map(|(_, text)| *text).chain([PUT.text, BENCH.text]);
         for line in sources.flat_map(str::lines) {
             let Some(name) = line.strip_prefix("#include \"").and_then(|rest| rest.split('"').next()) else {
                 continue;

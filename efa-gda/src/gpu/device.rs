@@ -9,7 +9,7 @@ use std::time::Duration;
 use cudarc::driver::{CudaContext, CudaFunction, CudaModule, DriverError, result, sys};
 use cudarc::nvrtc::Ptx;
 
-use super::compile::{self, Kernels};
+use super::compile::{self, Kernels, Origin};
 use super::error::{Error, Result, is_lost};
 use super::memory::Relaxed;
 use super::pages::{PageRegistry, Pin, Pinned};
@@ -32,7 +32,7 @@ pub struct Gpu {
 struct Loaded {
     put: CudaFunction,
     architecture: String,
-    cached: bool,
+    origin: Origin,
 }
 
 /// The kernels of `kernels/bench.cu`.
@@ -144,8 +144,8 @@ impl Gpu {
         }
         let (module, kernels) = self.load(compile::PUT)?;
         let put = module.load_function("efa_gda_put_kernel").map_err(in_call("cuModuleGetFunction"))?;
-        let Kernels { architecture, cached, .. } = kernels;
-        Ok(&self.loaded.get_or_init(|| Loaded { put, architecture, cached }).put)
+        let Kernels { architecture, origin, .. } = kernels;
+        Ok(&self.loaded.get_or_init(|| Loaded { put, architecture, origin }).put)
     }
 
     /// The kernels that benches time, likewise.
@@ -162,16 +162,24 @@ impl Gpu {
         Ok(self.bench.get_or_init(|| bench))
     }
 
-    /// Compiles a source for this GPU and loads it.
+    /// Loads a file of kernels, built in or compiled for this GPU.
     fn load(&self, source: compile::Source) -> Result<(Arc<CudaModule>, Kernels)> {
         let (major, minor) = self.context.compute_capability().map_err(in_call("cuDeviceGetAttribute"))?;
-        let mut kernels = compile::kernels_of(source, major, minor)?;
-        let image = Ptx::from_binary(std::mem::take(&mut kernels.cubin));
-        let module = self.context.load_module(image).map_err(in_call("cuModuleLoadData"))?;
-        Ok((module, kernels))
+        let load = |mut kernels: Kernels| {
+            let image = Ptx::from_binary(std::mem::take(&mut kernels.image));
+            let module = self.context.load_module(image).map_err(in_call("cuModuleLoadData"))?;
+            Ok((module, kernels))
+        };
+        if let Some(kernels) = compile::built_in(source, major, minor) {
+            match load(kernels) {
+                Ok(loaded) => return Ok(loaded),
+                Err(error) => tracing::info!(%error, "the kernels built in do not load; NVRTC compiles them"),
+            }
+        }
+        load(compile::compiled(source, major, minor)?)
     }
 
-    /// Compiles and loads the kernels now, which otherwise happens at the first launch.
+    /// Loads the kernels now, compiled if need be, which otherwise happens at the first launch.
     ///
     /// # Errors
     /// [`Error::NoCompiler`], [`Error::Compile`], or the driver's.
@@ -179,10 +187,9 @@ impl Gpu {
         self.put_kernel().map(|_| ())
     }
 
-    /// What the kernels were compiled for, and whether they were found on disk; none before their
-    /// first use.
-    pub fn kernels(&self) -> Option<(&str, bool)> {
-        self.loaded.get().map(|loaded| (loaded.architecture.as_str(), loaded.cached))
+    /// The target of the kernels, and where they came from; none before their first use.
+    pub fn kernels(&self) -> Option<(&str, Origin)> {
+        self.loaded.get().map(|loaded| (loaded.architecture.as_str(), loaded.origin))
     }
 }
 

@@ -141,16 +141,15 @@ pub(super) fn compiles(cuda: &mut Cuda) -> Answers {
     };
     match gpu.prepare() {
         Ok(()) => {
-            let (architecture, kept) = gpu.kernels().unwrap_or(("?", false));
-            let from = if kept { "found on disk" } else { "compiled by NVRTC" };
-            Outcome::pass(format!("{architecture}, {from}")).into()
+            let (architecture, origin) = gpu.kernels().expect("they were loaded");
+            Outcome::pass(format!("{architecture}, {origin}")).into()
         }
         Err(error) => Outcome::Fail(Trouble {
             observed: error.to_string(),
             required: "libnvrtc 12 or newer, and a GPU of compute capability 7.0 or newer".to_owned(),
             why: "kernels are compiled for the GPU that is there".to_owned(),
             fix: "put libnvrtc into the image (package cuda-nvrtc, or pip install nvidia-cuda-nvrtc) and on \
-                  LD_LIBRARY_PATH"
+                  LD_LIBRARY_PATH; or use a gda-probe that was built with EFA_GDA_NVCC"
                 .to_owned(),
             who: Who::Image,
         })
