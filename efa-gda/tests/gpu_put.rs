@@ -34,7 +34,7 @@ fn pages_of_the_host_are_reached_as_ordinary_memory() {
             (gpu.reach(start..start + memory.len()).unwrap(), gpu.reach(start + 64..start + 68).unwrap())
         };
         assert_eq!(whole.mapping().kind, MemoryKind::Ordinary);
-        assert_eq!(whole.flags(), "device map");
+        assert_eq!(whole.how(), "registered as device map");
         assert_eq!(part.device_address(), whole.device_address() + 64);
     });
 }
@@ -57,7 +57,7 @@ fn memory_that_may_only_be_read_is_reached_for_reading() {
         let start = memory as usize;
         // SAFETY: mapped until the end of the process.
         let reached = unsafe { gpu.reach(start..start + LENGTH) }.unwrap();
-        assert!(reached.flags().contains("read only"), "{}", reached.flags());
+        assert!(reached.how().contains("read only"), "{}", reached.how());
         assert_ne!(reached.device_address(), 0);
     });
 }

@@ -12,7 +12,7 @@ use cudarc::nvrtc::Ptx;
 use efa_gda::doorbell::{Ringer, RingerOptions, Rung, RungChoice};
 use efa_gda::fabric::Query;
 use efa_gda::gpu::Gpu;
-use efa_gda::queue::{GpuQueue, Put};
+use efa_gda::queue::{GpuQueue, Put, Refused};
 use efa_gda_sys::device::{
     EFA_GDA_LOAD_OWNED, EFA_GDA_NOT_RUNG, EFA_GDA_OK, efa_gda_load_args, efa_gda_peer,
 };
@@ -24,16 +24,21 @@ const SEND_QUEUE: &str = "1";
 const DOORBELL: &str = "2";
 const COMPLETION_QUEUE: &str = "3";
 
+/// `CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS` of cuda.h, and its
+/// `…_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES`.
+const FAULTS: &str = "88";
+const SAME_TABLES: &str = "100";
+
 /// Runs `body` where the driver refuses one place.
 fn refusing(test: &str, place: &str, body: impl FnOnce(&Gpu, &Side, &Ringer)) {
-    pretending(test, ("PRETEND_GPU_REFUSES", place), body);
+    pretending(test, &[("PRETEND_GPU_REFUSES", place)], body);
 }
 
-/// Runs `body` where the driver pretends what a variable of its says.
-fn pretending(test: &str, variable: (&str, &str), body: impl FnOnce(&Gpu, &Side, &Ringer)) {
+/// Runs `body` where the driver pretends what variables of its say.
+fn pretending(test: &str, variables: &[(&str, &str)], body: impl FnOnce(&Gpu, &Side, &Ringer)) {
     let child = std::env::var_os("EFA_GDA_TEST_CHILD").is_some();
     let Some(folder) = (if child { Some("") } else { pretend_gpu::folder() }) else { return };
-    let variables = [("LD_LIBRARY_PATH", folder), variable, ("XDG_CACHE_HOME", folder)];
+    let variables = [&[("LD_LIBRARY_PATH", folder), ("XDG_CACHE_HOME", folder)], variables].concat();
     with_soft_adapter(test, &variables, |adapter| {
         let gpu = Gpu::open(0).unwrap();
         assert_eq!(gpu.name().unwrap(), "pretended GPU");
@@ -43,8 +48,16 @@ fn pretending(test: &str, variable: (&str, &str), body: impl FnOnce(&Gpu, &Side,
     });
 }
 
-/// What `auto` takes, after it moved bytes, and what was refused before.
+/// What `auto` takes, and what was refused before.
 fn taken(gpu: &Gpu, side: &Side, ringer: &Ringer) -> (Rung, Vec<Rung>) {
+    let (queue, refused) = moving(gpu, side, ringer);
+    let rung = queue.rung();
+    queue.close().unwrap();
+    (rung, refused.into_iter().map(|refused| refused.rung).collect())
+}
+
+/// A queue on the rung that `auto` takes, after it moved bytes.
+fn moving(gpu: &Gpu, side: &Side, ringer: &Ringer) -> (GpuQueue, Vec<Refused>) {
     let (first, second) = (side.queue(), side.queue());
     let peer = introduce(&first, &second);
     let (mut first, refused) = GpuQueue::on_rung(first, gpu, RungChoice::Auto, ringer).unwrap();
@@ -52,9 +65,7 @@ fn taken(gpu: &Gpu, side: &Side, ringer: &Ringer) -> (Rung, Vec<Rung>) {
     let put = Put::write(peer, &source, target.remote()).bytes(64).count(10_000).stride(64);
     first.put(&put).unwrap();
     assert!(bytes_of(&target) == bytes_of(&source));
-    let rung = first.rung();
-    first.close().unwrap();
-    (rung, refused.into_iter().map(|refused| refused.rung).collect())
+    (first, refused)
 }
 
 #[test]
@@ -91,6 +102,30 @@ fn without_the_completion_queue_there_is_no_rung_and_the_queue_comes_back() {
 }
 
 #[test]
+fn a_completion_queue_that_is_not_registered_is_read_where_the_gpu_can() {
+    let test = "a_completion_queue_that_is_not_registered_is_read_where_the_gpu_can";
+    let variables = [("PRETEND_GPU_REFUSES", COMPLETION_QUEUE), ("PRETEND_GPU_ATTRIBUTES", FAULTS)];
+    pretending(test, &variables, |gpu, side, ringer| {
+        let (queue, _) = moving(gpu, side, ringer);
+        let how = |name| queue.registered().into_iter().find(|part| part.part == name).unwrap().how;
+        assert_eq!(how("send queue"), "registered as device map");
+        assert!(how("completion queue").starts_with("not registered"), "{:?}", queue.registered());
+        assert_eq!(queue.rung(), Rung::Direct);
+        queue.close().unwrap();
+    });
+}
+
+#[test]
+fn what_kernels_write_is_registered_or_does_not_map() {
+    let test = "what_kernels_write_is_registered_or_does_not_map";
+    let attributes = format!("{FAULTS},{SAME_TABLES}");
+    let variables = [("PRETEND_GPU_REFUSES", DOORBELL), ("PRETEND_GPU_ATTRIBUTES", &attributes)];
+    pretending(test, &variables, |gpu, side, ringer| {
+        assert_eq!(taken(gpu, side, ringer), (Rung::Record, vec![Rung::Direct]));
+    });
+}
+
+#[test]
 fn a_rung_that_was_forced_is_taken_or_refused_and_no_other() {
     let test = "a_rung_that_was_forced_is_taken_or_refused_and_no_other";
     refusing(test, DOORBELL, |gpu, side, ringer| {
@@ -104,7 +139,7 @@ fn a_rung_that_was_forced_is_taken_or_refused_and_no_other() {
 fn after_a_copy_whose_end_was_not_told_no_other_writes_to_its_memory() {
     let test = "after_a_copy_whose_end_was_not_told_no_other_writes_to_its_memory";
     // CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, once.
-    pretending(test, ("PRETEND_GPU_QUERY", "900"), |gpu, side, ringer| {
+    pretending(test, &[("PRETEND_GPU_QUERY", "900")], |gpu, side, ringer| {
         let (queue, _) = GpuQueue::on_rung(side.queue(), gpu, RungChoice::Auto, ringer).unwrap();
         for look in ["the copy's own", "the next"] {
             assert_eq!(queue.snapshot().unwrap_err().cuda_result(), Some(900), "{look}");
@@ -116,7 +151,7 @@ fn after_a_copy_whose_end_was_not_told_no_other_writes_to_its_memory() {
 #[test]
 fn a_snapshot_beside_a_captured_graph_is_taken() {
     let test = "a_snapshot_beside_a_captured_graph_is_taken";
-    pretending(test, ("PRETEND_GPU_CAPTURES", "1"), |gpu, side, ringer| {
+    pretending(test, &[("PRETEND_GPU_CAPTURES", "1")], |gpu, side, ringer| {
         let (queue, _) = GpuQueue::on_rung(side.queue(), gpu, RungChoice::Auto, ringer).unwrap();
         assert_eq!(queue.snapshot().unwrap().in_flight(), 0);
         queue.close().unwrap();

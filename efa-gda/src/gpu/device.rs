@@ -42,13 +42,14 @@ pub(crate) struct Bench {
     pub(crate) latency: CudaFunction,
 }
 
-/// Pages of this process as the GPU reaches them. Unregistered when the last range on a page goes.
+/// Pages of this process as the GPU reaches them. What was registered is unregistered when the last range on
+/// a page goes.
 #[derive(Debug)]
 pub struct HostRange {
     device: u64,
     mapping: Mapping,
-    flags: u32,
-    _pinned: Pinned<Registrar>,
+    /// None where nothing is registered.
+    registered: Option<(u32, Pinned<Registrar>)>,
 }
 
 impl Gpu {
@@ -124,7 +125,37 @@ impl Gpu {
         if last.wrapping_sub(device) != (range.end - 1 - range.start) as u64 {
             return Err(Error::Scattered(range));
         }
-        Ok(HostRange { device, mapping, flags: registration_flags(mapping), _pinned: pinned })
+        Ok(HostRange { device, mapping, registered: Some((registration_flags(mapping), pinned)) })
+    }
+
+    /// [`Self::reach`] for what kernels only read. Where CUDA refuses to register it, its address here
+    /// serves, if the GPU reads memory that nobody registered: by page faults, which a mapping without
+    /// struct pages cannot answer, or through this processor's own page tables.
+    ///
+    /// # Errors
+    /// As [`Self::reach`].
+    ///
+    /// # Safety
+    /// As [`Self::reach`].
+    pub unsafe fn reach_to_read(&self, range: Range<usize>) -> Result<HostRange> {
+        use sys::CUdevice_attribute::{
+            CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS as FAULTS,
+            CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES as SAME_TABLES,
+        };
+        // SAFETY: the caller keeps to the same conditions.
+        let refused = match unsafe { self.reach(range.clone()) } {
+            Err(error @ Error::Register { .. }) => error,
+            answered => return answered,
+        };
+        let mapping = smaps::mapping_of(range.clone())?;
+        let by = if mapping.kind == MemoryKind::Ordinary { FAULTS } else { SAME_TABLES };
+        match self.context.attribute(by) {
+            Ok(1) => {
+                tracing::info!(%refused, "the GPU reads it at the host's address");
+                Ok(HostRange { device: range.start as u64, mapping, registered: None })
+            }
+            _ => Err(refused),
+        }
     }
 
     fn device_address(&self, host: usize) -> Result<u64> {
@@ -204,9 +235,12 @@ impl HostRange {
         self.mapping
     }
 
-    /// The registration's flags, in words.
-    pub fn flags(&self) -> String {
-        describe(self.flags)
+    /// How the GPU reaches it, in words.
+    pub fn how(&self) -> String {
+        match &self.registered {
+            Some((flags, _)) => format!("registered as {}", describe(*flags)),
+            None => "not registered, read at the host's address, as this GPU can".to_owned(),
+        }
     }
 }
 

@@ -31,6 +31,8 @@ use crate::kept;
 
 /// Warps of the block that a put runs as.
 const PUT_THREADS: u32 = 128;
+/// The part that kernels only read.
+const COMPLETION_QUEUE: &str = "completion queue";
 /// How long kernels are waited for whose waits on the queue were ended.
 const STOP_LIMIT: Duration = Duration::from_secs(60);
 
@@ -96,20 +98,20 @@ struct Ranges {
     cq_doorbell: Option<HostRange>,
 }
 
-/// One part of a queue, as it was registered.
+/// One part of a queue, as a GPU reaches it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Registered {
     /// `send queue`, `doorbell`, …
     pub part: &'static str,
     /// What its pages are.
     pub kind: gpu::smaps::MemoryKind,
-    /// The flags they were registered with, in words.
-    pub flags: String,
+    /// `registered as …` with the flags in words, or how else the GPU reaches them.
+    pub how: String,
 }
 
 impl Registered {
     fn of(part: &'static str, range: &HostRange) -> Self {
-        Self { part, kind: range.mapping().kind, flags: range.flags() }
+        Self { part, kind: range.mapping().kind, how: range.how() }
     }
 }
 
@@ -239,7 +241,7 @@ impl GpuQueue {
         let all = [
             ("send queue", Some(&ranges.sq)),
             ("doorbell", Some(&ranges.sq_doorbell)),
-            ("completion queue", ranges.cq.as_ref()),
+            (COMPLETION_QUEUE, ranges.cq.as_ref()),
             ("completion doorbell", ranges.cq_doorbell.as_ref()),
         ];
         all.into_iter().filter_map(|(part, range)| Some(Registered::of(part, range?))).collect()
@@ -252,7 +254,7 @@ impl GpuQueue {
         let rq = queue.state().rq;
         let places = Places::of(queue);
         let mut parts = vec![("send queue", places.sq), ("doorbell", places.sq_doorbell)];
-        parts.extend(places.cq.map(|range| ("completion queue", range)));
+        parts.extend(places.cq.map(|range| (COMPLETION_QUEUE, range)));
         parts.extend(places.cq_doorbell.map(|range| ("completion doorbell", range)));
         if rq.num_entries != 0 {
             parts.push(("receive queue", ring(rq.buffer as usize, rq.num_entries, rq.entry_size)));
@@ -261,7 +263,12 @@ impl GpuQueue {
         let attempt = |(part, range)| {
             // SAFETY: the endpoint and completion queue that `queue` owns keep it mapped, and the range is
             // dropped before this returns.
-            let reached = unsafe { gpu.reach(range) };
+            let reached = unsafe {
+                match part {
+                    COMPLETION_QUEUE => gpu.reach_to_read(range),
+                    _ => gpu.reach(range),
+                }
+            };
             (part, reached.map(|range| Registered::of(part, &range)))
         };
         parts.into_iter().map(attempt).collect()
@@ -519,11 +526,13 @@ impl Ranges {
             // its ranges before the `MappedQueue`, which owns all of them.
             unsafe { gpu.reach(range) }
         };
+        // SAFETY: as above.
+        let reach_to_read = |range: Range<usize>| unsafe { gpu.reach_to_read(range) };
         let places = Places::of(queue);
         Ok(Self {
             sq: reach(places.sq)?,
             sq_doorbell: reach(places.sq_doorbell)?,
-            cq: places.cq.map(reach).transpose()?,
+            cq: places.cq.map(reach_to_read).transpose()?,
             cq_doorbell: places.cq_doorbell.map(reach).transpose()?,
         })
     }

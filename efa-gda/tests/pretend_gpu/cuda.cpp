@@ -8,6 +8,8 @@
  * PRETEND_GPU_REFUSES=N,...: of the distinct places whose registration is asked for, the
  * Nth (from 1) is refused, each time, as a driver refuses a BAR that it may not map.
  *
+ * PRETEND_GPU_ATTRIBUTES=N,...: these attributes of the device are 1.
+ *
  * PRETEND_GPU_QUERY=CODE: who asks for the first time whether a stream is done is answered that.
  * PRETEND_GPU_CAPTURES=1: some thread captures a graph in the global mode, so that only threads in the relaxed
  * mode may ask.
@@ -100,6 +102,16 @@ struct Running {
   }
 } running;
 
+/* Whether a variable, numbers with commas between them, names this one. */
+bool listed(const char *variable, unsigned long number) {
+  const char *numbers = getenv(variable);
+  for (char *next; numbers != nullptr && *numbers != 0; numbers = *next == ',' ? next + 1 : next) {
+    if (strtoul(numbers, &next, 10) == number) return true;
+    if (next == numbers) break;
+  }
+  return false;
+}
+
 struct Registrations {
   std::mutex lock;
   std::vector<uintptr_t> places;
@@ -109,12 +121,7 @@ struct Registrations {
     size_t number = 0;
     while (number < places.size() && places[number] != place) number++;
     if (number == places.size()) places.push_back(place);
-    const char *numbers = getenv("PRETEND_GPU_REFUSES");
-    for (char *next; numbers != nullptr && *numbers != 0; numbers = *next == ',' ? next + 1 : next) {
-      if (strtoul(numbers, &next, 10) == number + 1) return true;
-      if (next == numbers) break;
-    }
-    return false;
+    return listed("PRETEND_GPU_REFUSES", number + 1);
   }
 } registrations;
 
@@ -171,7 +178,7 @@ int cuDeviceGetPCIBusId(char *address, int length, int) {
   return kSuccess;
 }
 int cuDeviceGetAttribute(int *value, int attribute, int) {
-  *value = 0;
+  *value = listed("PRETEND_GPU_ATTRIBUTES", (unsigned long)attribute);
   for (auto &known : kAttributes) {
     if (known[0] == attribute) *value = known[1];
   }

@@ -153,7 +153,7 @@ fn words(registered: &Registered) -> String {
         MemoryKind::Device => "device memory by its VmFlags",
         MemoryKind::Ordinary => "ordinary memory by its VmFlags",
     };
-    format!("{}: {memory}, registered as {}", registered.part, registered.flags)
+    format!("{}: {memory}, {}", registered.part, registered.how)
 }
 
 fn all_mapped(mapped: &[Registered]) -> Answers {
@@ -183,7 +183,8 @@ fn completions(session: &mut Session) -> Answers {
             refused.join("; "),
             "cuMemHostRegister takes the completion queue, for reading",
             "kernels read completions themselves, to know what is done and how much room there is",
-            "compare with CUDA-002; where CUDA takes no read-only memory, a newer NVIDIA driver may",
+            "compare with CUDA-002; where CUDA takes no read-only memory, a newer NVIDIA driver may, and a GPU that \
+             reads memory that is not registered (nvidia-smi -q: Addressing Mode HMM or ATS) needs none of it",
             Who::Host,
         ),
     }
