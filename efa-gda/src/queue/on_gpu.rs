@@ -8,33 +8,25 @@ use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
-use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg};
 use efa_gda_sys::device::{
-    EFA_GDA_NOT_RUN, EFA_GDA_OK, EFA_GDA_OP_INLINE_SEND, EFA_GDA_OP_INLINE_WRITE, efa_gda_put_args,
-    efa_gda_put_result, efa_gda_queue, efa_gda_rq, efa_gda_stage,
+    EFA_GDA_OK, EFA_GDA_OP_INLINE_SEND, EFA_GDA_OP_INLINE_WRITE, efa_gda_put_args, efa_gda_queue,
 };
 use efa_gda_wire::LocalKey;
 
 use super::backing::{Backing, Region};
 use super::gpu_memory::on_same;
 use super::mapped::swap_word;
+use super::on_device::{OnDevice, STOP_LIMIT};
+use super::parts::{self, Ranges, Registered};
 use super::put::report;
 use super::snapshot::{Bytes, RingBytes};
 use super::{CloseError, MappedQueue, Put, PutError, PutReport, Refused};
-use crate::doorbell::{Alarm, Ringer, Rung, RungChoice, Served};
+use crate::doorbell::{Alarm, Ringer, Rung, RungChoice};
 use crate::fabric::{self, MemoryRegion};
-use crate::gpu::memory::{InGpu, SharedWord, Watch};
-use crate::gpu::{self, Gpu, HostRange, in_call};
+use crate::gpu::memory::SharedWord;
+use crate::gpu::{self, Gpu};
 use crate::kept;
-
-/// Warps of the block that a put runs as.
-const PUT_THREADS: u32 = 128;
-/// The part that kernels only read.
-const COMPLETION_QUEUE: &str = "completion queue";
-/// How long kernels are waited for whose waits on the queue were ended.
-const STOP_LIMIT: Duration = Duration::from_secs(60);
 
 /// A [`MappedQueue`] that one GPU drives. Dropped, it ends the waits of its kernels and waits for them,
 /// then unregisters its pages, and only then closes the endpoint. Where kernels may use it after that
@@ -71,47 +63,6 @@ impl Lent {
     /// The struct in the GPU's memory, for kernels.
     pub fn device_address(&self) -> *mut efa_gda_queue {
         self.address
-    }
-}
-
-/// What of the queue lies in the GPU's memory.
-#[derive(Debug)]
-pub(super) struct OnDevice {
-    /// Lets go before kernels are waited for; its memory outlives them.
-    served: Option<Arc<Served>>,
-    pub(super) stream: Arc<CudaStream>,
-    queue: InGpu<efa_gda_queue>,
-    result: InGpu<efa_gda_put_result>,
-    watch: Watch,
-    abort: Arc<SharedWord>,
-    /// Referred to by the struct.
-    _stage: (CudaSlice<u8>, CudaSlice<u64>),
-}
-
-/// The adapter's memory as the GPU reaches it.
-#[derive(Debug)]
-struct Ranges {
-    sq: HostRange,
-    sq_doorbell: HostRange,
-    /// None where it lies in the GPU's own memory.
-    cq: Option<HostRange>,
-    cq_doorbell: Option<HostRange>,
-}
-
-/// One part of a queue, as a GPU reaches it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Registered {
-    /// `send queue`, `doorbell`, …
-    pub part: &'static str,
-    /// What its pages are.
-    pub kind: gpu::smaps::MemoryKind,
-    /// `registered as …` with the flags in words, or how else the GPU reaches them.
-    pub how: String,
-}
-
-impl Registered {
-    fn of(part: &'static str, range: &HostRange) -> Self {
-        Self { part, kind: range.mapping().kind, how: range.how() }
     }
 }
 
@@ -237,41 +188,14 @@ impl GpuQueue {
 
     /// How each part was registered.
     pub fn registered(&self) -> Vec<Registered> {
-        let ranges = &self.ranges;
-        let all = [
-            ("send queue", Some(&ranges.sq)),
-            ("doorbell", Some(&ranges.sq_doorbell)),
-            (COMPLETION_QUEUE, ranges.cq.as_ref()),
-            ("completion doorbell", ranges.cq_doorbell.as_ref()),
-        ];
-        all.into_iter().filter_map(|(part, range)| Some(Registered::of(part, range?))).collect()
+        self.ranges.registered()
     }
 
     /// Registers each part of `queue` alone and lets go of it again: what maps, how, and why the rest does
     /// not. The receive queue is among them, although kernels of this version post no receives; a part
     /// in the GPU's own memory is not.
     pub fn try_parts(queue: &MappedQueue, gpu: &Gpu) -> Vec<(&'static str, gpu::Result<Registered>)> {
-        let rq = queue.state().rq;
-        let places = Places::of(queue);
-        let mut parts = vec![("send queue", places.sq), ("doorbell", places.sq_doorbell)];
-        parts.extend(places.cq.map(|range| (COMPLETION_QUEUE, range)));
-        parts.extend(places.cq_doorbell.map(|range| ("completion doorbell", range)));
-        if rq.num_entries != 0 {
-            parts.push(("receive queue", ring(rq.buffer as usize, rq.num_entries, rq.entry_size)));
-            parts.push(("receive doorbell", word(rq.doorbell as usize)));
-        }
-        let attempt = |(part, range)| {
-            // SAFETY: the endpoint and completion queue that `queue` owns keep it mapped, and the range is
-            // dropped before this returns.
-            let reached = unsafe {
-                match part {
-                    COMPLETION_QUEUE => gpu.reach_to_read(range),
-                    _ => gpu.reach(range),
-                }
-            };
-            (part, reached.map(|range| Registered::of(part, &range)))
-        };
-        parts.into_iter().map(attempt).collect()
+        parts::try_each(queue, gpu)
     }
 
     /// The queue as the host knows it: its endpoint, its peers, its state after the last put.
@@ -484,133 +408,4 @@ fn inline_bytes(args: &efa_gda_put_args) -> Option<Range<usize>> {
     }
     let start = args.local_address as usize;
     Some(start..start + ((args.count - 1) * args.local_stride + args.bytes) as usize)
-}
-
-fn ring(start: usize, entries: u32, size: u32) -> Range<usize> {
-    start..start + entries as usize * size as usize
-}
-
-fn word(start: usize) -> Range<usize> {
-    start..start + size_of::<u32>()
-}
-
-/// Where in this process the parts lie that kernels post through: the adapter's memory, or what the
-/// ringer reads.
-struct Places {
-    sq: Range<usize>,
-    sq_doorbell: Range<usize>,
-    /// None where it lies in the GPU's own memory.
-    cq: Option<Range<usize>>,
-    cq_doorbell: Option<Range<usize>>,
-}
-
-impl Places {
-    fn of(queue: &MappedQueue) -> Self {
-        let (sq, cq) = (queue.state().sq, &queue.exposure().cq);
-        let completions = || ring(cq.buffer.as_ptr() as usize, cq.num_entries, cq.entry_size);
-        Self {
-            sq: ring(sq.buffer as usize, sq.num_entries, sq.entry_size),
-            sq_doorbell: word(sq.doorbell as usize),
-            cq: queue.backing.completions_on().is_none().then(completions),
-            cq_doorbell: cq.doorbell.map(|doorbell| word(doorbell.as_ptr() as usize)),
-        }
-    }
-}
-
-impl Ranges {
-    fn reach(queue: &MappedQueue, gpu: &Gpu) -> gpu::Result<Self> {
-        on_same(gpu, "the completion queue", queue.backing.completions_on())?;
-        let reach = |range: Range<usize>| {
-            // SAFETY: the provider keeps rings and doorbells mapped while the endpoint and the
-            // completion queue are open, and a `Served` its record and staging ring; `GpuQueue` drops
-            // its ranges before the `MappedQueue`, which owns all of them.
-            unsafe { gpu.reach(range) }
-        };
-        // SAFETY: as above.
-        let reach_to_read = |range: Range<usize>| unsafe { gpu.reach_to_read(range) };
-        let places = Places::of(queue);
-        Ok(Self {
-            sq: reach(places.sq)?,
-            sq_doorbell: reach(places.sq_doorbell)?,
-            cq: places.cq.map(reach_to_read).transpose()?,
-            cq_doorbell: places.cq_doorbell.map(reach).transpose()?,
-        })
-    }
-}
-
-/// The put kernel's argument, passed by value.
-#[repr(transparent)]
-struct Argument(efa_gda_put_args);
-
-// SAFETY: a plain struct of C, the same for the host's and the device's compiler (`queue.h`).
-unsafe impl DeviceRepr for Argument {}
-
-impl OnDevice {
-    fn new(queue: &MappedQueue, ranges: &Ranges, gpu: &Gpu) -> gpu::Result<Self> {
-        let stream = gpu.context().new_stream().map_err(in_call("cuStreamCreate"))?;
-        let abort = SharedWord::new(gpu.context())?;
-        let served = queue.served.clone();
-        let mut state = queue.state();
-        state.sq.buffer = ranges.sq.device_address() as *mut u8;
-        state.sq.doorbell = ranges.sq_doorbell.device_address() as *mut u32;
-        if let Some(cq) = &ranges.cq {
-            state.cq.buffer = cq.device_address() as *mut u8;
-        }
-        if let Some(doorbell) = &ranges.cq_doorbell {
-            state.cq.doorbell = doorbell.device_address() as *mut u32;
-        }
-        state.rq = efa_gda_rq::default();
-        state.inbox = Default::default();
-        state.abort = abort.get().as_ptr();
-        let slots = state.sq.num_entries.max(64);
-        let failed = in_call("cuMemAllocAsync");
-        let bytes = slots as usize * state.sq.entry_size as usize;
-        let entries = stream.alloc_zeros::<u8>(bytes).map_err(&failed)?;
-        let ready = stream.alloc_zeros::<u64>(slots as usize).map_err(&failed)?;
-        state.stage = efa_gda_stage {
-            entries: entries.device_ptr(&stream).0 as *mut u8,
-            ready: ready.device_ptr(&stream).0 as *mut u64,
-            num_entries: slots,
-            reserved: 0,
-        };
-        let queue = InGpu::new(&stream, &state)?;
-        let result = InGpu::new(&stream, &efa_gda_put_result::default())?;
-        let cq = state.cq.num_entries as usize * state.cq.entry_size as usize;
-        let watch = Watch::new(gpu.context(), cq.max(size_of::<efa_gda_queue>()))?;
-        stream.synchronize().map_err(in_call("cuStreamSynchronize"))?;
-        Ok(Self { served, stream, queue, result, watch, abort, _stage: (entries, ready) })
-    }
-
-    /// Launches the put kernel and waits for its end, which its bounds bring.
-    fn run(&mut self, gpu: &Gpu, args: &efa_gda_put_args) -> gpu::Result<efa_gda_put_result> {
-        let not_run = efa_gda_put_result { status: EFA_GDA_NOT_RUN, ..Default::default() };
-        self.result.store(&self.stream, &not_run)?;
-        let argument = Argument(efa_gda_put_args {
-            queue: self.queue.address(),
-            result: self.result.address(),
-            ..*args
-        });
-        let config =
-            LaunchConfig { grid_dim: (1, 1, 1), block_dim: (PUT_THREADS, 1, 1), shared_mem_bytes: 0 };
-        let mut launch = self.stream.launch_builder(gpu.put_kernel()?);
-        launch.arg(&argument);
-        // SAFETY: the kernel takes one `efa_gda_put_args` by value. Its queue lies in this GPU's
-        // memory and refers to pages that `GpuQueue` keeps registered; this borrow is exclusive, so
-        // nobody else posts.
-        unsafe { launch.launch(config) }.map_err(in_call("cuLaunchKernel"))?;
-        self.result.load(&self.stream)
-    }
-}
-
-impl OnDevice {
-    /// Waits for kernels of the caller's, which may still run, and post as long as somebody rings. Without
-    /// a ringer they come to a wait, which its alarm ends; the abort flag ends those that wait already.
-    /// After an error they may still run.
-    fn stop(&self) -> gpu::Result<()> {
-        if let Some(served) = &self.served {
-            served.detach();
-        }
-        swap_word(self.abort.get(), 0, 1);
-        gpu::kernels_end(self.stream.context(), STOP_LIMIT)
-    }
 }

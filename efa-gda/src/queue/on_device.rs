@@ -1,0 +1,110 @@
+//! What of a queue that a GPU drives lies in the GPU's memory, and how its kernels start and end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg};
+use efa_gda_sys::device::{
+    EFA_GDA_NOT_RUN, efa_gda_put_args, efa_gda_put_result, efa_gda_queue, efa_gda_rq, efa_gda_stage,
+};
+
+use super::MappedQueue;
+use super::mapped::swap_word;
+use super::parts::Ranges;
+use crate::doorbell::Served;
+use crate::gpu::memory::{InGpu, SharedWord, Watch};
+use crate::gpu::{self, Gpu, in_call};
+
+/// Warps of the block that a put runs as.
+const PUT_THREADS: u32 = 128;
+/// How long kernels are waited for whose waits on the queue were ended.
+pub(super) const STOP_LIMIT: Duration = Duration::from_secs(60);
+
+/// What of the queue lies in the GPU's memory.
+#[derive(Debug)]
+pub(super) struct OnDevice {
+    /// Lets go before kernels are waited for; its memory outlives them.
+    served: Option<Arc<Served>>,
+    pub(super) stream: Arc<CudaStream>,
+    pub(super) queue: InGpu<efa_gda_queue>,
+    result: InGpu<efa_gda_put_result>,
+    pub(super) watch: Watch,
+    pub(super) abort: Arc<SharedWord>,
+    /// Referred to by the struct.
+    _stage: (CudaSlice<u8>, CudaSlice<u64>),
+}
+
+/// The put kernel's argument, passed by value.
+#[repr(transparent)]
+struct Argument(efa_gda_put_args);
+
+// SAFETY: a plain struct of C, the same for the host's and the device's compiler (`queue.h`).
+unsafe impl DeviceRepr for Argument {}
+
+impl OnDevice {
+    pub(super) fn new(queue: &MappedQueue, ranges: &Ranges, gpu: &Gpu) -> gpu::Result<Self> {
+        let stream = gpu.context().new_stream().map_err(in_call("cuStreamCreate"))?;
+        let abort = SharedWord::new(gpu.context())?;
+        let served = queue.served.clone();
+        let mut state = queue.state();
+        state.sq.buffer = ranges.sq.device_address() as *mut u8;
+        state.sq.doorbell = ranges.sq_doorbell.device_address() as *mut u32;
+        if let Some(cq) = &ranges.cq {
+            state.cq.buffer = cq.device_address() as *mut u8;
+        }
+        if let Some(doorbell) = &ranges.cq_doorbell {
+            state.cq.doorbell = doorbell.device_address() as *mut u32;
+        }
+        state.rq = efa_gda_rq::default();
+        state.inbox = Default::default();
+        state.abort = abort.get().as_ptr();
+        let slots = state.sq.num_entries.max(64);
+        let failed = in_call("cuMemAllocAsync");
+        let bytes = slots as usize * state.sq.entry_size as usize;
+        let entries = stream.alloc_zeros::<u8>(bytes).map_err(&failed)?;
+        let ready = stream.alloc_zeros::<u64>(slots as usize).map_err(&failed)?;
+        state.stage = efa_gda_stage {
+            entries: entries.device_ptr(&stream).0 as *mut u8,
+            ready: ready.device_ptr(&stream).0 as *mut u64,
+            num_entries: slots,
+            reserved: 0,
+        };
+        let queue = InGpu::new(&stream, &state)?;
+        let result = InGpu::new(&stream, &efa_gda_put_result::default())?;
+        let cq = state.cq.num_entries as usize * state.cq.entry_size as usize;
+        let watch = Watch::new(gpu.context(), cq.max(size_of::<efa_gda_queue>()))?;
+        stream.synchronize().map_err(in_call("cuStreamSynchronize"))?;
+        Ok(Self { served, stream, queue, result, watch, abort, _stage: (entries, ready) })
+    }
+
+    /// Launches the put kernel and waits for its end, which its bounds bring.
+    pub(super) fn run(&mut self, gpu: &Gpu, args: &efa_gda_put_args) -> gpu::Result<efa_gda_put_result> {
+        let not_run = efa_gda_put_result { status: EFA_GDA_NOT_RUN, ..Default::default() };
+        self.result.store(&self.stream, &not_run)?;
+        let argument = Argument(efa_gda_put_args {
+            queue: self.queue.address(),
+            result: self.result.address(),
+            ..*args
+        });
+        let config =
+            LaunchConfig { grid_dim: (1, 1, 1), block_dim: (PUT_THREADS, 1, 1), shared_mem_bytes: 0 };
+        let mut launch = self.stream.launch_builder(gpu.put_kernel()?);
+        launch.arg(&argument);
+        // SAFETY: the kernel takes one `efa_gda_put_args` by value. Its queue lies in this GPU's
+        // memory and refers to pages that `GpuQueue` keeps registered; this borrow is exclusive, so
+        // nobody else posts.
+        unsafe { launch.launch(config) }.map_err(in_call("cuLaunchKernel"))?;
+        self.result.load(&self.stream)
+    }
+
+    /// Waits for kernels of the caller's, which may still run, and post as long as somebody rings. Without
+    /// a ringer they come to a wait, which its alarm ends; the abort flag ends those that wait already.
+    /// After an error they may still run.
+    pub(super) fn stop(&self) -> gpu::Result<()> {
+        if let Some(served) = &self.served {
+            served.detach();
+        }
+        swap_word(self.abort.get(), 0, 1);
+        gpu::kernels_end(self.stream.context(), STOP_LIMIT)
+    }
+}

@@ -1,0 +1,126 @@
+//! The parts of a queue that kernels post through, as a GPU reaches them.
+
+use std::ops::Range;
+
+use super::MappedQueue;
+use super::backing::Backing;
+use super::gpu_memory::on_same;
+use crate::gpu::{self, Gpu, HostRange};
+
+/// The part that kernels only read.
+const COMPLETION_QUEUE: &str = "completion queue";
+
+/// One part of a queue, as a GPU reaches it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Registered {
+    /// `send queue`, `doorbell`, …
+    pub part: &'static str,
+    /// What its pages are.
+    pub kind: gpu::smaps::MemoryKind,
+    /// `registered as …` with the flags in words, or how else the GPU reaches them.
+    pub how: String,
+}
+
+impl Registered {
+    fn of(part: &'static str, range: &HostRange) -> Self {
+        Self { part, kind: range.mapping().kind, how: range.how() }
+    }
+}
+
+/// The adapter's memory as the GPU reaches it.
+#[derive(Debug)]
+pub(super) struct Ranges {
+    pub(super) sq: HostRange,
+    pub(super) sq_doorbell: HostRange,
+    /// None where it lies in the GPU's own memory.
+    pub(super) cq: Option<HostRange>,
+    pub(super) cq_doorbell: Option<HostRange>,
+}
+
+impl Ranges {
+    pub(super) fn reach(queue: &MappedQueue, gpu: &Gpu) -> gpu::Result<Self> {
+        on_same(gpu, "the completion queue", queue.backing.completions_on())?;
+        let reach = |range: Range<usize>| {
+            // SAFETY: the provider keeps rings and doorbells mapped while the endpoint and the
+            // completion queue are open, and a `Served` its record and staging ring; `GpuQueue` drops
+            // its ranges before the `MappedQueue`, which owns all of them.
+            unsafe { gpu.reach(range) }
+        };
+        // SAFETY: as above.
+        let reach_to_read = |range: Range<usize>| unsafe { gpu.reach_to_read(range) };
+        let places = Places::of(queue);
+        Ok(Self {
+            sq: reach(places.sq)?,
+            sq_doorbell: reach(places.sq_doorbell)?,
+            cq: places.cq.map(reach_to_read).transpose()?,
+            cq_doorbell: places.cq_doorbell.map(reach).transpose()?,
+        })
+    }
+
+    /// How each was reached.
+    pub(super) fn registered(&self) -> Vec<Registered> {
+        let all = [
+            ("send queue", Some(&self.sq)),
+            ("doorbell", Some(&self.sq_doorbell)),
+            (COMPLETION_QUEUE, self.cq.as_ref()),
+            ("completion doorbell", self.cq_doorbell.as_ref()),
+        ];
+        all.into_iter().filter_map(|(part, range)| Some(Registered::of(part, range?))).collect()
+    }
+}
+
+/// Reaches each part of `queue` alone, and lets go of it again.
+pub(super) fn try_each(queue: &MappedQueue, gpu: &Gpu) -> Vec<(&'static str, gpu::Result<Registered>)> {
+    let rq = queue.state().rq;
+    let places = Places::of(queue);
+    let mut parts = vec![("send queue", places.sq), ("doorbell", places.sq_doorbell)];
+    parts.extend(places.cq.map(|range| (COMPLETION_QUEUE, range)));
+    parts.extend(places.cq_doorbell.map(|range| ("completion doorbell", range)));
+    if rq.num_entries != 0 {
+        parts.push(("receive queue", ring(rq.buffer as usize, rq.num_entries, rq.entry_size)));
+        parts.push(("receive doorbell", word(rq.doorbell as usize)));
+    }
+    let attempt = |(part, range)| {
+        // SAFETY: the endpoint and completion queue that `queue` owns keep it mapped, and the range is
+        // dropped before this returns.
+        let reached = unsafe {
+            match part {
+                COMPLETION_QUEUE => gpu.reach_to_read(range),
+                _ => gpu.reach(range),
+            }
+        };
+        (part, reached.map(|range| Registered::of(part, &range)))
+    };
+    parts.into_iter().map(attempt).collect()
+}
+
+/// Where in this process the parts lie that kernels post through: the adapter's memory, or what the
+/// ringer reads.
+struct Places {
+    sq: Range<usize>,
+    sq_doorbell: Range<usize>,
+    /// None where it lies in the GPU's own memory.
+    cq: Option<Range<usize>>,
+    cq_doorbell: Option<Range<usize>>,
+}
+
+impl Places {
+    fn of(queue: &MappedQueue) -> Self {
+        let (sq, cq) = (queue.state().sq, &queue.exposure().cq);
+        let completions = || ring(cq.buffer.as_ptr() as usize, cq.num_entries, cq.entry_size);
+        Self {
+            sq: ring(sq.buffer as usize, sq.num_entries, sq.entry_size),
+            sq_doorbell: word(sq.doorbell as usize),
+            cq: queue.backing.completions_on().is_none().then(completions),
+            cq_doorbell: cq.doorbell.map(|doorbell| word(doorbell.as_ptr() as usize)),
+        }
+    }
+}
+
+fn ring(start: usize, entries: u32, size: u32) -> Range<usize> {
+    start..start + entries as usize * size as usize
+}
+
+fn word(start: usize) -> Range<usize> {
+    start..start + size_of::<u32>()
+}
