@@ -1,7 +1,7 @@
 //! Compiles the device library and its kernels for the host, so that tests and tools run every
 //! line of device code on a CPU. Needs a C++17 compiler, and neither CUDA nor libfabric.
 //!
-//! With EFA_GDA_NVCC=FILE, that nvcc compiles them for GPUs too, and the library then carries what came
+//! With EFA_GDA_NVCC=FILE, an absolute path, that nvcc compiles them for GPUs too, and the library then carries what came
 //! out, for programs that run without NVRTC.
 
 use std::env;
@@ -47,8 +47,10 @@ fn main() {
 
     println!("cargo::rustc-check-cfg=cfg(efa_gda_fatbin)");
     println!("cargo::rerun-if-env-changed=EFA_GDA_NVCC");
-    if let Some(nvcc) = env::var_os("EFA_GDA_NVCC").filter(|file| !file.is_empty()) {
-        fatbins(Path::new(&nvcc), &root, &[&kernels, &third_party]);
+    if let Some(nvcc) = env::var_os("EFA_GDA_NVCC").filter(|file| !file.is_empty()).map(PathBuf::from) {
+        // Build scripts run in a folder of their own.
+        assert!(nvcc.is_absolute(), "EFA_GDA_NVCC={} must be an absolute path, of nvcc", nvcc.display());
+        fatbins(&nvcc, &root, &[&kernels, &third_party]);
         println!("cargo::rustc-cfg=efa_gda_fatbin");
     }
 }

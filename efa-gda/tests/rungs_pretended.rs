@@ -24,10 +24,8 @@ const SEND_QUEUE: &str = "1";
 const DOORBELL: &str = "2";
 const COMPLETION_QUEUE: &str = "3";
 
-/// `CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS` of cuda.h, and its
-/// `…_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES`.
-const FAULTS: &str = "88";
-const SAME_TABLES: &str = "100";
+/// `CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS` of cuda.h.
+const UNREGISTERED: &str = "88";
 
 /// Runs `body` where the driver refuses one place.
 fn refusing(test: &str, place: &str, body: impl FnOnce(&Gpu, &Side, &Ringer)) {
@@ -104,7 +102,7 @@ fn without_the_completion_queue_there_is_no_rung_and_the_queue_comes_back() {
 #[test]
 fn a_completion_queue_that_is_not_registered_is_read_where_the_gpu_can() {
     let test = "a_completion_queue_that_is_not_registered_is_read_where_the_gpu_can";
-    let variables = [("PRETEND_GPU_REFUSES", COMPLETION_QUEUE), ("PRETEND_GPU_ATTRIBUTES", FAULTS)];
+    let variables = [("PRETEND_GPU_REFUSES", COMPLETION_QUEUE), ("PRETEND_GPU_ATTRIBUTES", UNREGISTERED)];
     pretending(test, &variables, |gpu, side, ringer| {
         let (queue, _) = moving(gpu, side, ringer);
         let how = |name| queue.registered().into_iter().find(|part| part.part == name).unwrap().how;
@@ -118,8 +116,7 @@ fn a_completion_queue_that_is_not_registered_is_read_where_the_gpu_can() {
 #[test]
 fn what_kernels_write_is_registered_or_does_not_map() {
     let test = "what_kernels_write_is_registered_or_does_not_map";
-    let attributes = format!("{FAULTS},{SAME_TABLES}");
-    let variables = [("PRETEND_GPU_REFUSES", DOORBELL), ("PRETEND_GPU_ATTRIBUTES", &attributes)];
+    let variables = [("PRETEND_GPU_REFUSES", DOORBELL), ("PRETEND_GPU_ATTRIBUTES", UNREGISTERED)];
     pretending(test, &variables, |gpu, side, ringer| {
         assert_eq!(taken(gpu, side, ringer), (Rung::Record, vec![Rung::Direct]));
     });

@@ -56,13 +56,15 @@ sanitizers() {
     --test 'libfabric_*'
 }
 
-# built_in TOOLKIT: the library with kernels that nvcc compiled into it, which a driver that pretends then refuses.
+# built_in TOOLKIT: the library with kernels that nvcc compiled into it, which a driver that pretends then refuses. In a
+# target directory of its own, since what it builds is not what the other steps build.
 built_in() {
   if [[ -z $1 ]]; then
     skip 'kernels built in' "no CUDA compilers: $(tail -n 1 "$LOGS/cuda-toolchain.log")"
     return
   fi
-  EFA_GDA_NVCC=$1/bin/nvcc cargo_tests 'kernels built in' 900 -p efa-gda --lib --test rungs_pretended
+  EFA_GDA_NVCC=$1/bin/nvcc LD_LIBRARY_PATH=$1/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} LEAVE_OUT=doorbell:: \
+    cargo_tests 'kernels built in' 900 --target-dir "$TARGET/built-in" -p efa-gda --lib --test rungs_pretended
 }
 
 # As cargo-fuzz would pass them.

@@ -120,9 +120,9 @@ pub fn kernels(major: i32, minor: i32) -> Result<Kernels> {
     built_in(PUT, major, minor).map_or_else(|| compiled(PUT, major, minor), Ok)
 }
 
-/// What the build left of a file.
+/// What the build left of a file, where it is for such a GPU (`build.rs`).
 pub(crate) fn built_in(source: Source, major: i32, minor: i32) -> Option<Kernels> {
-    let image = source.built?.to_vec();
+    let image = source.built.filter(|_| major >= 8)?.to_vec();
     Some(Kernels { image, architecture: architecture(major, minor), origin: Origin::BuiltIn })
 }
 
@@ -318,6 +318,7 @@ mod tests {
             assert!(image.windows(kernel.len()).any(|bytes| bytes == kernel.as_bytes()), "{kernel}");
         }
         assert_eq!(kernels(9, 0).unwrap().origin, Origin::BuiltIn);
+        assert!(built_in(PUT, 7, 5).is_none(), "older than all of them");
     }
 
     #[test]

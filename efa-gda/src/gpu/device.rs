@@ -128,9 +128,8 @@ impl Gpu {
         Ok(HostRange { device, mapping, registered: Some((registration_flags(mapping), pinned)) })
     }
 
-    /// [`Self::reach`] for what kernels only read. Where CUDA refuses to register it, its address here
-    /// serves, if the GPU reads memory that nobody registered: by page faults, which a mapping without
-    /// struct pages cannot answer, or through this processor's own page tables.
+    /// [`Self::reach`] for what kernels only read. Ordinary memory that CUDA refuses to register is read at
+    /// its address here, where the GPU reaches what nobody registered (HMM, ATS).
     ///
     /// # Errors
     /// As [`Self::reach`].
@@ -138,24 +137,20 @@ impl Gpu {
     /// # Safety
     /// As [`Self::reach`].
     pub unsafe fn reach_to_read(&self, range: Range<usize>) -> Result<HostRange> {
-        use sys::CUdevice_attribute::{
-            CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS as FAULTS,
-            CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES as SAME_TABLES,
-        };
+        const UNREGISTERED: sys::CUdevice_attribute =
+            sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS;
         // SAFETY: the caller keeps to the same conditions.
         let refused = match unsafe { self.reach(range.clone()) } {
             Err(error @ Error::Register { .. }) => error,
             answered => return answered,
         };
         let mapping = smaps::mapping_of(range.clone())?;
-        let by = if mapping.kind == MemoryKind::Ordinary { FAULTS } else { SAME_TABLES };
-        match self.context.attribute(by) {
-            Ok(1) => {
-                tracing::info!(%refused, "the GPU reads it at the host's address");
-                Ok(HostRange { device: range.start as u64, mapping, registered: None })
-            }
-            _ => Err(refused),
+        // The GPU's page faults find no struct page behind device memory.
+        if mapping.kind == MemoryKind::Ordinary && matches!(self.context.attribute(UNREGISTERED), Ok(1)) {
+            tracing::info!(%refused, "the GPU reads it at the host's address");
+            return Ok(HostRange { device: range.start as u64, mapping, registered: None });
         }
+        Err(refused)
     }
 
     fn device_address(&self, host: usize) -> Result<u64> {
@@ -201,13 +196,14 @@ impl Gpu {
             let module = self.context.load_module(image).map_err(in_call("cuModuleLoadData"))?;
             Ok((module, kernels))
         };
-        if let Some(kernels) = compile::built_in(source, major, minor) {
-            match load(kernels) {
-                Ok(loaded) => return Ok(loaded),
-                Err(error) => tracing::info!(%error, "the kernels built in do not load; NVRTC compiles them"),
-            }
-        }
-        load(compile::compiled(source, major, minor)?)
+        let Some(kernels) = compile::built_in(source, major, minor) else {
+            return load(compile::compiled(source, major, minor)?);
+        };
+        load(kernels).or_else(|refused| match compile::compiled(source, major, minor) {
+            // What the driver says of its own matters more than what could have replaced it.
+            Err(Error::NoCompiler) => Err(refused),
+            compiled => load(compiled?),
+        })
     }
 
     /// Loads the kernels now, compiled if need be, which otherwise happens at the first launch.
