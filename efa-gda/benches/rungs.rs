@@ -21,7 +21,7 @@ use cudarc::driver::{DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg};
 use efa_gda::doorbell::{Ringer, RingerOptions, Rung};
 use efa_gda::fabric::Query;
 use efa_gda::gpu::Gpu;
-use efa_gda::queue::GpuQueue;
+use efa_gda::queue::{GpuQueue, device_peer};
 use efa_gda_sys::device::{efa_gda_peer, efa_gda_queue};
 use gpu_support::Kernel;
 use side::{Side, introduce};
@@ -143,11 +143,7 @@ fn one(gpu: &Gpu, kernel: &Kernel, rung: Rung, per_post: u32, posts: u32) -> Run
     let remote = target.remote();
     let mut args = Args {
         queue: queue.device_address(),
-        peer: efa_gda_peer {
-            ah: peer.address_handle.get(),
-            qpn: peer.queue_pair.get(),
-            qkey: peer.queue_key.get(),
-        },
+        peer: device_peer(peer),
         lkey,
         rkey: remote.key.get(),
         local: source.buffer().unwrap().as_ptr() as u64,

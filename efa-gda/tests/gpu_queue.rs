@@ -15,7 +15,7 @@ use cudarc::driver::{
 use cudarc::nvrtc::Ptx;
 use efa_gda::fabric::{Buffer, MemoryRegion, Query};
 use efa_gda::gpu::{self, Gpu, HostRange};
-use efa_gda::queue::{CloseError, GpuQueue, MappedQueue, Put, PutError, Seen};
+use efa_gda::queue::{CloseError, GpuQueue, MappedQueue, Put, PutError, Seen, device_peer};
 use efa_gda::wire::Peer;
 use efa_gda_sys::device::efa_gda_peer;
 use fabric_soft_support::side::{Side, bytes_of, introduce, pattern};
@@ -102,11 +102,7 @@ impl Scene {
     fn launch(&self, kernel: &CudaFunction, queue: u64) {
         let args = Args {
             queue,
-            peer: efa_gda_peer {
-                ah: self.peer.address_handle.get(),
-                qpn: self.peer.queue_pair.get(),
-                qkey: self.peer.queue_key.get(),
-            },
+            peer: device_peer(self.peer),
             lkey: self.lkey,
             rkey: self.target.remote_key().get(),
             local: self.source.address(),

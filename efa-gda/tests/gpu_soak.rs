@@ -11,7 +11,7 @@ use cudarc::driver::{CudaContext, CudaFunction, DevicePtr, DeviceRepr, LaunchCon
 use cudarc::nvrtc::Ptx;
 use efa_gda::fabric::{Library, MemoryRegion, Query};
 use efa_gda::gpu::{self, Gpu};
-use efa_gda::queue::GpuQueue;
+use efa_gda::queue::{GpuQueue, device_peer};
 use efa_gda_sys::device::{efa_gda_peer, efa_gda_queue};
 use fabric_soft_support::side::{Side, bytes_of, introduce};
 use fabric_soft_support::{Adapter, assert_no_violations, with_soft_adapter};
@@ -78,11 +78,7 @@ impl Shared {
         let queue = GpuQueue::new(queue, gpu).unwrap();
         let lane = Lane {
             queue: queue.device_address().cast::<efa_gda_queue>() as u64,
-            peer: efa_gda_peer {
-                ah: peer.address_handle.get(),
-                qpn: peer.queue_pair.get(),
-                qkey: peer.queue_key.get(),
-            },
+            peer: device_peer(peer),
             lkey,
             rkey: target.remote_key().get(),
             local: source.address(),

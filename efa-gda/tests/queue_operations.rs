@@ -6,9 +6,11 @@
 mod fabric_soft_support;
 
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
-use efa_gda::fabric::{Access, Buffer, ExternalMemory, MemoryRegion, Query};
+use efa_gda::fabric::{Access, Buffer, DeviceMemory, Dmabuf, ExternalMemory, MemoryRegion, Query};
+use efa_gda::queue::measure::{Load, Producer};
 use efa_gda::queue::{Arrival, Limit, MappedQueue, Put, PutError, ReceiveError, Receives};
 use efa_gda::wire::{CompletionStatus, EntrySize, Peer, ProcessingHints, RequestIdWidth};
 use fabric_soft_support::side::{Side, bytes_of, introduce, pattern};
@@ -450,5 +452,32 @@ fn completions_come_in_memory_that_the_caller_gave() {
         assert_eq!(first.put(&put).unwrap().completed, 20_000, "past the queue's end twice");
         assert!(bytes_of(&target) == bytes_of(&source));
         assert_no_violations(adapter);
+    });
+}
+
+#[test]
+fn completions_in_a_gpus_memory_are_not_looked_for_from_the_host() {
+    with_soft_adapter("completions_in_a_gpus_memory_are_not_looked_for_from_the_host", &[], |adapter| {
+        let side = Side::open(&Query::new());
+        let (file, start) = shared_memory(8192 * 32);
+        let dmabuf = Ok(Dmabuf { file, offset: 0 });
+        // SAFETY: the memory stays mapped for the life of this process; no GPU is asked to reach it.
+        let memory = unsafe { DeviceMemory::new(start as u64, 8192 * 32, 0, dmabuf, Arc::new(())) };
+        let completions = side.domain.gda_ops().unwrap().cq_open_device(memory.unwrap(), 8192).unwrap();
+        let (mut first, second) = (side.queue_on(completions, |_| ()), side.queue());
+        let put =
+            Put::write(introduce(&first, &second), &side.region(&[1; 64]), side.region(&[0; 64]).remote());
+        let load =
+            Load { producer: Producer::Thread, shared: false, blocks: 1, threads: 1, calls: 1, per_call: 1 };
+        let (queues, puts) = (std::slice::from_mut(&mut first), std::slice::from_ref(&put));
+        for refused in [
+            MappedQueue::measure_rate(queues, puts, &load).map(drop),
+            queues[0].measure_latency(&put, Producer::Thread, 1).map(drop),
+            queues[0].put(&put).map(drop),
+            queues[0].quiet(Duration::from_secs(1)).map(drop),
+        ] {
+            assert!(matches!(refused, Err(PutError::Unsupported { .. })), "{refused:?}");
+        }
+        assert_eq!(adapter.statistics().doorbells, 0);
     });
 }

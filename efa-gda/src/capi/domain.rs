@@ -8,7 +8,7 @@ use efa_gda_sys::fi;
 
 use super::error::{Code, Fault};
 use super::handles::Table;
-use super::{Handle, entry, given, store};
+use super::{Handle, entry, given};
 use crate::fabric::{Domain, Fabric, GdaOps, Info, Library, Query};
 
 const WIDE_ENTRIES: u32 = 1 << 0;
@@ -77,8 +77,9 @@ pub unsafe extern "C" fn efa_gda_domain_open(
         let library = Library::load()?;
         let info = query.first(&library)?;
         let opened = Fabric::open(&library, &info)?.domain(&info)?;
-        // SAFETY: the caller's place.
-        unsafe { store(domain, OpenDomain::insert(opened, info)?, "the place for the domain") }
+        // SAFETY: not null, and the caller's place.
+        unsafe { domain.write(OpenDomain::insert(opened, info)?) };
+        Ok(())
     })
 }
 
@@ -102,8 +103,9 @@ pub unsafe extern "C" fn efa_gda_domain_borrow(
             let info = Info::borrow(info);
             (Domain::borrow(fid, Some(info.clone())), info)
         };
-        // SAFETY: the caller's place.
-        unsafe { store(domain, OpenDomain::insert(opened, info)?, "the place for the domain") }
+        // SAFETY: not null, and the caller's place.
+        unsafe { domain.write(OpenDomain::insert(opened, info)?) };
+        Ok(())
     })
 }
 

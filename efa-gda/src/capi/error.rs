@@ -78,10 +78,11 @@ impl From<fabric::Error> for Fault {
         use fabric::Error::*;
         let code = match &error {
             Load(_) | NoAdapter(_) | NoDirectFabric { .. } | NoSuchAdapter { .. } => Code::NoAdapter,
-            OptionNotAvailable { .. } | GdaNotOnThisFabric(_) | GdaUnknown { .. } | GdaInDomainOps(_) => {
-                Code::Unsupported
-            }
-            GdaTableUnknown { .. }
+            OptionNotAvailable { .. }
+            | GdaNotOnThisFabric(_)
+            | GdaUnknown { .. }
+            | GdaInDomainOps(_)
+            | GdaTableUnknown { .. }
             | OpAbsent { .. }
             | NotBuiltIn(_)
             | AdapterLacks(_)

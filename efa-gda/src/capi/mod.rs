@@ -6,16 +6,19 @@
 mod domain;
 mod error;
 mod handles;
+mod launch;
 mod queue;
 mod region;
 
 pub use domain::{efa_gda_domain_borrow, efa_gda_domain_close, efa_gda_domain_open};
 pub use error::efa_gda_last_error;
+pub use launch::{
+    Progress, Write, efa_gda_mapped_abort, efa_gda_mapped_lend, efa_gda_mapped_poll, efa_gda_mapped_return,
+    efa_gda_mapped_snapshot, efa_gda_mapped_wait, efa_gda_mapped_write,
+};
 pub use queue::{
-    MappedAttr, MappedInfo, Progress, Write, efa_gda_mapped_abort, efa_gda_mapped_address,
-    efa_gda_mapped_close, efa_gda_mapped_describe, efa_gda_mapped_destroy, efa_gda_mapped_insert_peer,
-    efa_gda_mapped_keep, efa_gda_mapped_lend, efa_gda_mapped_open, efa_gda_mapped_poll,
-    efa_gda_mapped_return, efa_gda_mapped_snapshot, efa_gda_mapped_wait, efa_gda_mapped_write,
+    MappedAttr, MappedInfo, efa_gda_mapped_address, efa_gda_mapped_close, efa_gda_mapped_describe,
+    efa_gda_mapped_destroy, efa_gda_mapped_insert_peer, efa_gda_mapped_keep, efa_gda_mapped_open,
 };
 pub use region::{
     RegionInfo, efa_gda_region_close, efa_gda_region_describe, efa_gda_region_register,
@@ -49,19 +52,6 @@ fn entry(body: impl FnOnce() -> Result<(), Fault>) -> c_int {
         Err(_) => Fault::new(Code::Internal, "a defect of libefa_gda: the call panicked, see stderr"),
     };
     fault.keep()
-}
-
-/// Writes `value` where C wants it.
-///
-/// # Safety
-/// `place` is null or can be written.
-unsafe fn store<T>(place: *mut T, value: T, what: &str) -> Result<(), Fault> {
-    if place.is_null() {
-        return Err(Fault::null(what));
-    }
-    // SAFETY: not null, and the caller's promise.
-    unsafe { place.write(value) };
-    Ok(())
 }
 
 /// Refuses null before anything is made that would be lost.

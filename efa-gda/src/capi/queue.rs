@@ -1,25 +1,20 @@
-//! Mapped queues: opened, lent to launches, watched, closed.
+//! Mapped queues: opened, given peers and memory, closed.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_int, c_void};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
-use efa_gda_sys::device::{efa_gda_peer, efa_gda_queue};
-use efa_gda_wire::{AddressHandle, Peer, QueueKey, QueuePairNumber, RemoteKey};
+use efa_gda_sys::device::efa_gda_peer;
 
 use super::domain::{OpenDomain, Parts};
 use super::error::{Code, Fault};
 use super::handles::Table;
 use super::region;
-use super::{Handle, entry, fill, given, sized, store};
+use super::{Handle, entry, fill, given, sized};
 use crate::doorbell::{Ringer, RingerOptions, Rung, RungChoice};
-use crate::fabric::RemoteRegion;
 use crate::gpu::Gpu;
-use crate::queue::{
-    AbortFlag, CloseError, GpuAbortFlag, GpuQueue, Lent, MappedQueue, Placement, Put, Snapshot,
-};
+use crate::queue::{AbortFlag, CloseError, GpuAbortFlag, GpuQueue, Lent, MappedQueue, device_peer};
 
-static QUEUES: Table<OpenQueue> = Table::new("mapped queue", 3 << 32);
+pub(super) static QUEUES: Table<OpenQueue> = Table::new("mapped queue", 3 << 32);
 
 const DEFAULT_COMPLETIONS: u32 = 8192;
 const DEFAULT_PEERS: u32 = 64;
@@ -31,18 +26,15 @@ pub(super) enum Driven {
     Gpu(Box<GpuQueue>),
 }
 
-struct OpenQueue {
+pub(super) struct OpenQueue {
     /// None once it is closed.
     driven: Mutex<Option<Driven>>,
-    abort: Abort,
+    pub(super) abort: Abort,
     lent: Mutex<Vec<Option<Lent>>>,
-    completions_in_gpu: bool,
-    /// Rings where the GPU does not.
-    _ringer: Option<Ringer>,
     _parts: Parts,
 }
 
-enum Abort {
+pub(super) enum Abort {
     Host(AbortFlag),
     Gpu(GpuAbortFlag),
 }
@@ -77,51 +69,12 @@ pub struct MappedInfo {
     max_msg_size: u64,
 }
 
-/// `struct efa_gda_write`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct Write {
-    size: usize,
-    peer: efa_gda_peer,
-    local: Handle,
-    local_offset: u64,
-    remote_address: u64,
-    rkey: u32,
-    reserved: u32,
-    bytes: u64,
-    count: u64,
-    timeout_ns: u64,
-}
-
-/// `struct efa_gda_progress`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct Progress {
-    size: usize,
-    reserved: u32,
-    rung: u32,
-    completed: u32,
-    in_flight: u32,
-    errors: u32,
-    first_status: u32,
-    first_request: u64,
-    poison: u32,
-    lent: u32,
-}
-
 impl Driven {
     fn mapped(&self) -> &MappedQueue {
         match self {
             Self::Host(queue) => queue,
             Self::Gpu(queue) => queue.mapped(),
         }
-    }
-
-    fn snapshot(&self) -> Result<Snapshot, Fault> {
-        Ok(match self {
-            Self::Host(queue) => queue.snapshot(),
-            Self::Gpu(queue) => queue.snapshot()?,
-        })
     }
 }
 
@@ -130,11 +83,11 @@ impl OpenQueue {
         self.driven.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lent(&self) -> MutexGuard<'_, Vec<Option<Lent>>> {
+    pub(super) fn lent(&self) -> MutexGuard<'_, Vec<Option<Lent>>> {
         self.lent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn refuse_lent(&self) -> Result<(), Fault> {
+    pub(super) fn refuse_lent(&self) -> Result<(), Fault> {
         match self.lent().len() {
             0 => Ok(()),
             launches => {
@@ -147,7 +100,7 @@ impl OpenQueue {
 }
 
 /// Runs `body` on an open queue.
-fn with<T>(
+pub(super) fn with<T>(
     handle: Handle,
     body: impl FnOnce(&OpenQueue, &mut Driven) -> Result<T, Fault>,
 ) -> Result<T, Fault> {
@@ -193,8 +146,9 @@ pub unsafe extern "C" fn efa_gda_mapped_open(
         // SAFETY: the caller's struct.
         let attr = unsafe { sized(attr, "the queue's attributes") }?;
         let open = open(OpenDomain::parts(domain)?, &attr)?;
-        // SAFETY: the caller's place.
-        unsafe { store(queue, QUEUES.insert(open), "the place for the queue") }
+        // SAFETY: not null, and the caller's place.
+        unsafe { queue.write(QUEUES.insert(open)) };
+        Ok(())
     })
 }
 
@@ -211,34 +165,28 @@ fn open(parts: Parts, attr: &MappedAttr) -> Result<OpenQueue, Fault> {
         }
     };
     let addresses = parts.domain.address_vector(peers)?;
-    let (completions, placement) = match &gpu {
-        Some(gpu) => gpu.completion_queue(&parts.ops, completions)?,
-        None => (parts.domain.completion_queue(completions)?, Placement::Host { why: String::new() }),
+    let completions = match &gpu {
+        Some(gpu) => gpu.completion_queue(&parts.ops, completions)?.0,
+        None => parts.domain.completion_queue(completions)?,
     };
     let endpoint = parts.domain.endpoint(&parts.info)?;
     let endpoint = endpoint.bind(&addresses, &completions, &completions)?.enable()?;
     let mapped = MappedQueue::new(endpoint, &parts.ops)?;
-    let (driven, abort, ringer) = match gpu {
+    let (driven, abort) = match gpu {
         None => {
             let abort = Abort::Host(mapped.abort_flag());
-            (Driven::Host(Box::new(mapped)), abort, None)
+            (Driven::Host(Box::new(mapped)), abort)
         }
         Some(gpu) => {
+            // Kept by a queue that it rings for, and gone otherwise.
             let ringer =
                 Ringer::start(&RingerOptions::new()).map_err(|error| Fault::new(Code::Internal, error))?;
             let (queue, _) = GpuQueue::on_rung(mapped, &gpu, choice, &ringer)?;
             let abort = Abort::Gpu(queue.abort_flag());
-            (Driven::Gpu(Box::new(queue)), abort, Some(ringer))
+            (Driven::Gpu(Box::new(queue)), abort)
         }
     };
-    Ok(OpenQueue {
-        driven: Mutex::new(Some(driven)),
-        abort,
-        lent: Mutex::default(),
-        completions_in_gpu: placement == Placement::Gpu,
-        _ringer: ringer,
-        _parts: parts,
-    })
+    Ok(OpenQueue { driven: Mutex::new(Some(driven)), abort, lent: Mutex::default(), _parts: parts })
 }
 
 /// See `efa_gda.h`.
@@ -248,7 +196,7 @@ fn open(parts: Parts, attr: &MappedAttr) -> Result<OpenQueue, Fault> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn efa_gda_mapped_describe(queue: Handle, info: *mut MappedInfo) -> c_int {
     entry(|| {
-        let value = with(queue, |open, driven| {
+        let value = with(queue, |_, driven| {
             let mapped = driven.mapped();
             let (exposure, limits) = (mapped.exposure(), mapped.limits());
             Ok(MappedInfo {
@@ -261,7 +209,7 @@ pub unsafe extern "C" fn efa_gda_mapped_describe(queue: Handle, info: *mut Mappe
                 receives: limits.receives,
                 qpn: mapped.number().get().into(),
                 rung: number_of(mapped.rung()),
-                completions_in_gpu: open.completions_in_gpu.into(),
+                completions_in_gpu: mapped.endpoint().transmit_queue().device().is_some().into(),
                 max_inline: limits.inline_send as u32,
                 max_rdma_size: limits.rdma,
                 max_msg_size: limits.message,
@@ -318,13 +266,9 @@ pub unsafe extern "C" fn efa_gda_mapped_insert_peer(
         // SAFETY: the caller's bytes, copied at once.
         let bytes = unsafe { std::slice::from_raw_parts(address.cast::<u8>(), length) }.to_vec();
         let found = with(queue, |_, driven| Ok(driven.mapped().insert_peer(&bytes)?))?;
-        let value = efa_gda_peer {
-            ah: found.address_handle.get(),
-            qpn: found.queue_pair.get(),
-            qkey: found.queue_key.get(),
-        };
-        // SAFETY: the caller's place.
-        unsafe { store(peer, value, "the place for the peer") }
+        // SAFETY: not null, and the caller's place.
+        unsafe { peer.write(device_peer(found)) };
+        Ok(())
     })
 }
 
@@ -340,167 +284,6 @@ pub extern "C" fn efa_gda_mapped_keep(queue: Handle, kept: Handle) -> c_int {
             };
             Ok(())
         })
-    })
-}
-
-/// See `efa_gda.h`.
-///
-/// # Safety
-/// `device` is null or can be written.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn efa_gda_mapped_lend(queue: Handle, device: *mut *mut efa_gda_queue) -> c_int {
-    entry(|| {
-        given(device, "the place for the queue's address")?;
-        let address = with(queue, |open, driven| {
-            let (address, lent) = match driven {
-                Driven::Host(queue) => (queue.as_ptr().as_ptr(), None),
-                Driven::Gpu(queue) => (queue.device_address(), Some(queue.lend())),
-            };
-            open.lent().push(lent);
-            Ok(address)
-        })?;
-        // SAFETY: the caller's place.
-        unsafe { store(device, address, "the place for the queue's address") }
-    })
-}
-
-/// See `efa_gda.h`.
-#[unsafe(no_mangle)]
-pub extern "C" fn efa_gda_mapped_return(queue: Handle) -> c_int {
-    entry(|| {
-        let open = QUEUES.get(queue)?;
-        let returned = open.lent().pop();
-        returned.map(drop).ok_or_else(|| Fault::argument("the queue is not lent"))
-    })
-}
-
-/// See `efa_gda.h`.
-///
-/// # Safety
-/// `write` is null or a struct of the header's, with its size set.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn efa_gda_mapped_write(queue: Handle, write: *const Write) -> c_int {
-    entry(|| {
-        // SAFETY: the caller's struct.
-        let write = unsafe { sized(write, "the write") }?;
-        let local = region::region(write.local)?;
-        let extent = write.count.checked_mul(write.bytes);
-        let length = extent.ok_or_else(|| Fault::argument("count times bytes is past 2^64"))?;
-        let peer = Peer {
-            address_handle: AddressHandle::new(write.peer.ah),
-            queue_pair: QueuePairNumber::new(write.peer.qpn),
-            queue_key: QueueKey::new(write.peer.qkey),
-        };
-        let remote = RemoteRegion { address: write.remote_address, length, key: RemoteKey::new(write.rkey) };
-        let put = Put::write(peer, &local, remote).offsets(write.local_offset, 0);
-        let put = put.bytes(write.bytes).count(write.count).stride(write.bytes);
-        let put = put.timeout(Duration::from_nanos(write.timeout_ns));
-        with(queue, |open, driven| {
-            open.refuse_lent()?;
-            match driven {
-                Driven::Host(queue) => queue.put(&put)?,
-                Driven::Gpu(queue) => queue.put(&put)?,
-            };
-            Ok(())
-        })
-    })
-}
-
-/// See `efa_gda.h`.
-#[unsafe(no_mangle)]
-pub extern "C" fn efa_gda_mapped_wait(queue: Handle, timeout_ns: u64) -> c_int {
-    let timeout = Duration::from_nanos(timeout_ns);
-    entry(|| {
-        with(queue, |open, driven| {
-            open.refuse_lent()?;
-            match driven {
-                Driven::Host(queue) => queue.quiet(timeout)?,
-                Driven::Gpu(queue) => queue.quiet(timeout)?,
-            };
-            Ok(())
-        })
-    })
-}
-
-/// See `efa_gda.h`.
-///
-/// # Safety
-/// `progress` is null or a struct of the header's, with its size set.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn efa_gda_mapped_poll(queue: Handle, progress: *mut Progress) -> c_int {
-    entry(|| {
-        let value = with(queue, |open, driven| {
-            let state = match driven {
-                Driven::Host(queue) => queue.state(),
-                Driven::Gpu(queue) => queue.state()?,
-            };
-            let completed = state.completion.completed;
-            Ok(Progress {
-                size: 0,
-                reserved: state.reserve.word as u32,
-                rung: state.turn.rung,
-                completed,
-                in_flight: state.turn.rung.wrapping_sub(completed),
-                errors: state.error.count,
-                first_status: state.error.completion_status,
-                first_request: state.error.request_id,
-                poison: state.error.poison,
-                lent: open.lent().len() as u32,
-            })
-        })?;
-        // SAFETY: the caller's struct.
-        unsafe { fill(progress, "the progress", value) }
-    })
-}
-
-/// See `efa_gda.h`.
-///
-/// # Safety
-/// `text` is null or has `size` bytes; `length` and `state` are null or can be written.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn efa_gda_mapped_snapshot(
-    queue: Handle,
-    text: *mut c_char,
-    size: usize,
-    length: *mut usize,
-    state: *mut efa_gda_queue,
-) -> c_int {
-    entry(|| {
-        let seen = with(queue, |_, driven| driven.snapshot())?;
-        let words = seen.to_string();
-        if !text.is_null() && size != 0 {
-            let fits = words.len().min(size - 1);
-            // SAFETY: `fits` bytes and the zero have room in the caller's.
-            unsafe {
-                text.cast::<u8>().copy_from_nonoverlapping(words.as_ptr(), fits);
-                text.add(fits).write(0);
-            }
-        }
-        // SAFETY: null or the caller's places; C's copy may be aligned as it likes.
-        unsafe {
-            if !length.is_null() {
-                length.write(words.len());
-            }
-            if !state.is_null() {
-                state.write_unaligned(seen.state);
-            }
-        }
-        Ok(())
-    })
-}
-
-/// See `efa_gda.h`.
-#[unsafe(no_mangle)]
-pub extern "C" fn efa_gda_mapped_abort(queue: Handle, raise: c_int) -> c_int {
-    // Not behind the queue's lock: a wait holds that.
-    entry(|| {
-        match (&QUEUES.get(queue)?.abort, raise != 0) {
-            (Abort::Host(flag), true) => flag.raise(),
-            (Abort::Host(flag), false) => flag.lower(),
-            (Abort::Gpu(flag), true) => flag.raise(),
-            (Abort::Gpu(flag), false) => flag.lower(),
-        }
-        Ok(())
     })
 }
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::domain::{OpenDomain, Parts};
 use super::error::{Code, Fault};
 use super::handles::Table;
-use super::{Handle, entry, fill, given, store};
+use super::{Handle, entry, fill, given};
 use crate::fabric::{Access, DeviceMemory, Dmabuf, Error, MemoryRegion, Registration};
 
 static REGIONS: Table<OpenRegion> = Table::new("region", 2 << 32);
@@ -65,8 +65,9 @@ pub unsafe extern "C" fn efa_gda_region_register(
         // SAFETY: the caller keeps the memory until the region is closed.
         let made = unsafe { MemoryRegion::register_foreign(&parts.domain, start, length, access) }?;
         let open = OpenRegion { region: Mutex::new(Some(made)), is_dmabuf: false, parts };
-        // SAFETY: the caller's place.
-        unsafe { store(region, REGIONS.insert(open), "the place for the region") }
+        // SAFETY: not null, and the caller's place.
+        unsafe { region.write(REGIONS.insert(open)) };
+        Ok(())
     })
 }
 
@@ -105,8 +106,9 @@ pub unsafe extern "C" fn efa_gda_region_register_gpu(
         let (made, how) = MemoryRegion::register_device(&parts.domain, memory, access)?;
         let is_dmabuf = how == Registration::Dmabuf;
         let open = OpenRegion { region: Mutex::new(Some(made)), is_dmabuf, parts };
-        // SAFETY: the caller's place.
-        unsafe { store(region, REGIONS.insert(open), "the place for the region") }
+        // SAFETY: not null, and the caller's place.
+        unsafe { region.write(REGIONS.insert(open)) };
+        Ok(())
     })
 }
 

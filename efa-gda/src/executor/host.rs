@@ -171,14 +171,20 @@ pub unsafe fn load(
         // status words alive until every block has ended, and each group writes its own word.
         launched(unsafe { efa_gda_host_load(&raw const shared.0, block, blocks, lanes) }, lanes)
     };
+    on_blocks(blocks, run)?;
+    Ok(status.into_iter().map(outcome).collect())
+}
+
+/// Runs every block on a thread of its own, to its end.
+fn on_blocks(blocks: u32, run: impl Fn(u32) -> Result<(), LaunchError> + Sync) -> Result<(), LaunchError> {
+    let run = &run;
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..blocks).map(|block| scope.spawn(move || run(block))).collect();
         threads.into_iter().try_for_each(|thread| match thread.join() {
             Ok(started) => started,
             Err(panic) => std::panic::resume_unwind(panic),
         })
-    })?;
-    Ok(status.into_iter().map(outcome).collect())
+    })
 }
 
 /// Arguments of the kernels in `kernels/bench.cu`, which says what each is.
@@ -226,13 +232,7 @@ pub(crate) unsafe fn bench(
         // SAFETY: the caller vouches for what the arguments lead to, which outlives the scope below.
         launched(unsafe { efa_gda_host_bench(&raw const shared.0, latency, block, blocks, lanes) }, lanes)
     };
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..blocks).map(|block| scope.spawn(move || run(block))).collect();
-        threads.into_iter().try_for_each(|thread| match thread.join() {
-            Ok(started) => started,
-            Err(panic) => std::panic::resume_unwind(panic),
-        })
-    })
+    on_blocks(blocks, run)
 }
 
 /// One entry to format with the device code, for comparison with other encoders. Fields that the

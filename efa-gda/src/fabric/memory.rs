@@ -168,9 +168,7 @@ impl Access {
     pub const fn bits(self) -> u64 {
         self.0
     }
-}
 
-impl Access {
     /// libfabric's bits; none where one of them is not a right to memory, or there are none.
     pub const fn from_bits(bits: u64) -> Option<Self> {
         if bits == 0 || bits & !Self::ALL.0 != 0 { None } else { Some(Self(bits)) }

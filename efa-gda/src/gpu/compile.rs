@@ -81,13 +81,13 @@ pub(crate) const BENCH: Source = source!("bench.cu");
 
 /// Code of the kernels, and where it came from.
 #[derive(Debug)]
-pub struct Kernels {
+pub(crate) struct Kernels {
     /// An image that the driver loads: a cubin, or a fatbin.
-    pub image: Vec<u8>,
+    pub(crate) image: Vec<u8>,
     /// The GPU's target, `sm_90` for instance.
-    pub architecture: String,
+    pub(crate) architecture: String,
     /// Where the image came from.
-    pub origin: Origin,
+    pub(crate) origin: Origin,
 }
 
 /// Where code of the kernels came from.
@@ -112,14 +112,6 @@ impl fmt::Display for Origin {
     }
 }
 
-/// The kernels for compute capability `major.minor`: built in, or compiled now or earlier.
-///
-/// # Errors
-/// [`Error::NoCompiler`] without libnvrtc, [`Error::Compile`] with the compiler's words.
-pub fn kernels(major: i32, minor: i32) -> Result<Kernels> {
-    built_in(PUT, major, minor).map_or_else(|| compiled(PUT, major, minor), Ok)
-}
-
 /// What the build left of a file, where it is for such a GPU (`build.rs`).
 pub(crate) fn built_in(source: Source, major: i32, minor: i32) -> Option<Kernels> {
     let image = source.built.filter(|_| major >= 8)?.to_vec();
@@ -131,6 +123,9 @@ fn architecture(major: i32, minor: i32) -> String {
 }
 
 /// A file of kernels compiled by NVRTC, now or earlier.
+///
+/// # Errors
+/// [`Error::NoCompiler`] without libnvrtc, [`Error::Compile`] with the compiler's words.
 pub(crate) fn compiled(source: Source, major: i32, minor: i32) -> Result<Kernels> {
     // SAFETY: looks for the library; its initialisers are NVIDIA's.
     if !unsafe { nvrtc::is_culib_present() } {
@@ -203,7 +198,7 @@ impl Drop for Program {
 /// messages.
 ///
 /// # Errors
-/// As [`kernels`].
+/// [`Error::NoCompiler`] without libnvrtc, [`Error::Compile`] with the compiler's words.
 pub fn compile_source(name: &str, source: &str, architecture: &str) -> Result<Vec<u8>> {
     // SAFETY: as in `compiled`.
     if !unsafe { nvrtc::is_culib_present() } {
@@ -317,7 +312,7 @@ mod tests {
             assert_eq!(parts, [(PTX, 80), (ELF, 80), (ELF, 90), (ELF, 100), (ELF, 120)], "{}", source.name);
             assert!(image.windows(kernel.len()).any(|bytes| bytes == kernel.as_bytes()), "{kernel}");
         }
-        assert_eq!(kernels(9, 0).unwrap().origin, Origin::BuiltIn);
+        assert_eq!(built_in(PUT, 9, 0).unwrap().origin, Origin::BuiltIn);
         assert!(built_in(PUT, 7, 5).is_none(), "older than all of them");
     }
 

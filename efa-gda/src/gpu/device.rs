@@ -316,7 +316,10 @@ fn in_time<T: Send + 'static>(limit: Duration, call: impl FnOnce() -> T + Send +
     let (answer, answered) = mpsc::channel();
     // Nobody listens to an answer that is late.
     let run = move || drop(answer.send(call()));
-    std::thread::Builder::new().name("efa-gda-wait".into()).spawn(run).ok()?;
+    if let Err(error) = std::thread::Builder::new().name("efa-gda-wait".into()).spawn(run) {
+        tracing::warn!(%error, "no thread to wait on; raise the limit on processes (ulimit -u)");
+        return None;
+    }
     answered.recv_timeout(limit).ok()
 }
 

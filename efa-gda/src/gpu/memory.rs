@@ -25,7 +25,8 @@ impl<T: Copy> InGpu<T> {
     /// Copies `value` to the GPU. Allocations begin on 256 bytes, which is enough for any `T`.
     pub(crate) fn new(stream: &Arc<CudaStream>, value: &T) -> Result<Self> {
         const { assert!(align_of::<T>() <= 256) };
-        let bytes = stream.clone_htod(as_bytes(value)).map_err(in_call("cuMemcpyHtoDAsync"))?;
+        let bytes =
+            stream.clone_htod(as_bytes(std::slice::from_ref(value))).map_err(in_call("cuMemcpyHtoDAsync"))?;
         let address = bytes.device_ptr(stream).0;
         Ok(Self { bytes, address, _of: std::marker::PhantomData })
     }
@@ -37,7 +38,9 @@ impl<T: Copy> InGpu<T> {
 
     /// Overwrites it.
     pub(crate) fn store(&mut self, stream: &Arc<CudaStream>, value: &T) -> Result<()> {
-        stream.memcpy_htod(as_bytes(value), &mut self.bytes).map_err(in_call("cuMemcpyHtoDAsync"))
+        stream
+            .memcpy_htod(as_bytes(std::slice::from_ref(value)), &mut self.bytes)
+            .map_err(in_call("cuMemcpyHtoDAsync"))
     }
 
     /// Copies it back; waits for what was launched on `stream` before.
@@ -50,10 +53,11 @@ impl<T: Copy> InGpu<T> {
     }
 }
 
-fn as_bytes<T: Copy>(value: &T) -> &[u8] {
-    // SAFETY: a plain struct of C, read as the bytes it has; bindgen's structs have no padding that
+/// The bytes of `queue.h`'s structs.
+pub(crate) fn as_bytes<T: Copy>(values: &[T]) -> &[u8] {
+    // SAFETY: plain structs of C, read as the bytes they have; bindgen's structs have no padding that
     // was never written, for they are made with `Default`, which zeroes them.
-    unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
+    unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
 }
 
 /// A word of the host that kernels read while they run.

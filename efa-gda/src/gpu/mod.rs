@@ -10,7 +10,7 @@ pub(crate) mod memory;
 mod pages;
 pub mod smaps;
 
-pub use compile::{Kernels, Origin, compile_source, kernels};
+pub use compile::{Origin, compile_source};
 pub use device::{Gpu, HostRange};
 pub(crate) use device::{in_call, kernels_end};
 pub use error::{Error, Result};

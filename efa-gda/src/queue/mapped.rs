@@ -430,7 +430,7 @@ impl<B: Backing> MappedQueue<B> {
 }
 
 /// How far `rung` is ahead of `completed`, counters modulo 2^32; 0 where it is behind.
-fn outstanding(rung: u32, completed: u32) -> u32 {
+pub(crate) fn outstanding(rung: u32, completed: u32) -> u32 {
     match rung.wrapping_sub(completed) {
         ahead if ahead < 1 << 31 => ahead,
         _ => 0,

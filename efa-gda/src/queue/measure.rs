@@ -7,12 +7,13 @@ use cudarc::driver::{CudaStream, DevicePtr, DeviceRepr, LaunchConfig, PushKernel
 use efa_gda_sys::device::{
     EFA_GDA_LOAD_OWNED, EFA_GDA_LOAD_SHARED, EFA_GDA_NOT_RUN, EFA_GDA_OP_WRITE, efa_gda_put_args,
 };
-use efa_gda_wire::{CompletionStatus, RequestId};
 
 use super::backing::Backing;
+use super::put_error::report;
 use super::{GpuQueue, MappedQueue, Put, PutError};
-use crate::executor::host::{self, BenchArgs};
-use crate::executor::{DeviceError, outcome};
+use crate::executor::host::{self, BenchArgs, PutOutcome};
+use crate::executor::outcome;
+use crate::gpu::memory::as_bytes;
 use crate::gpu::{self, in_call};
 
 /// Who calls together.
@@ -149,9 +150,8 @@ impl<B: Backing> MappedQueue<B> {
         producer: Producer,
         calls: u32,
     ) -> Result<Vec<Sample>, PutError> {
-        let load = one_call_at_a_time(producer, calls);
         let (queues, puts) = (std::slice::from_mut(self), std::slice::from_ref(put));
-        Ok(samples_of(&Self::measure(queues, puts, &load, true)?, calls))
+        latency_of(producer, calls, |load| Self::measure(queues, puts, load, true))
     }
 
     fn measure(
@@ -160,6 +160,7 @@ impl<B: Backing> MappedQueue<B> {
         load: &Load,
         latency: bool,
     ) -> Result<Words, PutError> {
+        queues.iter().try_for_each(|queue| queue.host_polls("a bench on the host"))?;
         let requests = arguments(queues.iter(), puts, load)?;
         let mut words = Words::of(load, latency);
         let args = BenchArgs {
@@ -169,8 +170,8 @@ impl<B: Backing> MappedQueue<B> {
             status: words.status.as_mut_ptr(),
             ..load.arguments(requests.len() as u32)
         };
-        // SAFETY: the structs are borrowed exclusively, and their rings mapped, as in `put`; the words are
-        // as many as the kernels write, and everything outlives the call.
+        // SAFETY: the structs are borrowed exclusively, and their rings mapped and within the host's reach,
+        // as in `put`; the words are as many as the kernels write, and everything outlives the call.
         let ran = unsafe { host::bench(&args, latency, load.blocks, load.threads) };
         for (queue, put) in queues.iter_mut().zip(puts) {
             queue.settle_put(put);
@@ -207,9 +208,8 @@ impl GpuQueue {
         producer: Producer,
         calls: u32,
     ) -> Result<Vec<Sample>, PutError> {
-        let load = one_call_at_a_time(producer, calls);
         let (queues, puts) = (std::slice::from_mut(self), std::slice::from_ref(put));
-        Ok(samples_of(&Self::measure(queues, puts, &load, true)?, calls))
+        latency_of(producer, calls, |load| Self::measure(queues, puts, load, true))
     }
 
     fn measure(queues: &mut [Self], puts: &[Put], load: &Load, latency: bool) -> Result<Words, PutError> {
@@ -284,14 +284,15 @@ fn launch(
     stream.synchronize().map_err(in_call("cuStreamSynchronize"))
 }
 
-fn as_bytes(requests: &[efa_gda_put_args]) -> &[u8] {
-    // SAFETY: plain structs of C, made with all of their bytes, read as those.
-    unsafe { std::slice::from_raw_parts(requests.as_ptr().cast(), size_of_val(requests)) }
-}
-
-fn one_call_at_a_time(producer: Producer, calls: u32) -> Load {
+/// What `measure` says of one producer's calls, one after the other.
+fn latency_of(
+    producer: Producer,
+    calls: u32,
+    measure: impl FnOnce(&Load) -> Result<Words, PutError>,
+) -> Result<Vec<Sample>, PutError> {
     let threads = if producer == Producer::Thread { 1 } else { 32 };
-    Load { producer, shared: false, blocks: 1, threads, calls, per_call: 1 }
+    let load = Load { producer, shared: false, blocks: 1, threads, calls, per_call: 1 };
+    Ok(samples_of(&measure(&load)?, calls))
 }
 
 fn nothing(why: &'static str) -> PutError {
@@ -330,17 +331,14 @@ fn checked<'a, B: Backing + 'a>(
     let states: Vec<_> = queues.map(|queue| (queue.state(), queue.in_flight())).collect();
     let told = states.iter().find(|(state, _)| state.error.reported != 0).or(states.first());
     let Some((state, in_flight)) = told else { return Ok(()) };
-    let (posted, completed) = (state.turn.rung.into(), state.completion.completed.into());
-    Err(match error {
-        DeviceError::Completion => PutError::Completion {
-            // The status is one byte of the completion, widened for the report.
-            status: CompletionStatus::from_code(state.error.completion_status as u8),
-            request: RequestId::new(state.error.request_id),
-            posted,
-            completed,
-        },
-        error => PutError::Device { error, posted, completed, in_flight: *in_flight },
-    })
+    let outcome = PutOutcome {
+        status: Err(error),
+        completion_status: state.error.completion_status,
+        request_id: state.error.request_id,
+        posted: state.turn.rung.into(),
+        completed: state.completion.completed.into(),
+    };
+    report(outcome, *in_flight).map(drop)
 }
 
 fn rate_of(words: &Words, load: &Load) -> Rate {

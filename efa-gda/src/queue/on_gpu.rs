@@ -5,13 +5,10 @@
 //! In this version such a queue posts and completes sends and RDMA; it takes no receives.
 
 use std::mem::ManuallyDrop;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use efa_gda_sys::device::{
-    EFA_GDA_OK, EFA_GDA_OP_INLINE_SEND, EFA_GDA_OP_INLINE_WRITE, efa_gda_put_args, efa_gda_queue,
-};
+use efa_gda_sys::device::{EFA_GDA_OK, efa_gda_put_args, efa_gda_queue};
 use efa_gda_wire::LocalKey;
 
 use super::backing::{Backing, Region};
@@ -19,7 +16,8 @@ use super::gpu_memory::on_same;
 use super::mapped::swap_word;
 use super::on_device::{OnDevice, STOP_LIMIT};
 use super::parts::{self, Ranges, Registered};
-use super::put::report;
+use super::put::inline_bytes;
+use super::put_error::report;
 use super::snapshot::{Bytes, RingBytes};
 use super::{CloseError, MappedQueue, Put, PutError, PutReport, Refused};
 use crate::doorbell::{Alarm, Ringer, Rung, RungChoice};
@@ -398,14 +396,4 @@ impl Drop for GpuQueue {
         }
         kept::keep(parts);
     }
-}
-
-/// The memory that an inline put takes its bytes from.
-fn inline_bytes(args: &efa_gda_put_args) -> Option<Range<usize>> {
-    let inline = matches!(args.op, EFA_GDA_OP_INLINE_WRITE | EFA_GDA_OP_INLINE_SEND);
-    if !inline || args.bytes == 0 || args.count == 0 {
-        return None;
-    }
-    let start = args.local_address as usize;
-    Some(start..start + ((args.count - 1) * args.local_stride + args.bytes) as usize)
 }

@@ -1,17 +1,17 @@
 //! Puts: requests against registered memory, checked before anything is posted, executed by the
 //! device library on the host's CPU, with a result that has a name.
 
-use std::fmt;
+use std::ops::Range;
 use std::time::Duration;
 
 use efa_gda_sys::device::{self, efa_gda_peer, efa_gda_put_args};
-use efa_gda_wire::{CompletionStatus, LocalKey, Peer, RequestId};
+use efa_gda_wire::{LocalKey, Peer};
 
 use super::MappedQueue;
 use super::backing::{Backing, Region};
-use crate::executor::DeviceError;
-use crate::executor::host::{self, LaunchError, PutOutcome};
-use crate::fabric::{self, Access, MemoryRegion, RemoteRegion};
+use super::put_error::{Limit, PutError, PutReport, report};
+use crate::executor::host;
+use crate::fabric::{Access, MemoryRegion, RemoteRegion};
 use crate::readable::readable_range;
 
 /// `count` requests of `bytes` bytes; request `i` is at `offset + i * stride` of both regions.
@@ -52,144 +52,6 @@ struct Second<R> {
     region: R,
     offset: u64,
     bytes: u32,
-}
-
-/// A limit that a request's length has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Limit {
-    /// The port's `max_msg_sz`: a send.
-    Message,
-    /// The device's `max_rdma_size`: one entry of an RDMA read or write.
-    Rdma,
-    /// What an entry carries inline: 32 bytes of a 64-byte one, 80 of a 128-byte one.
-    Inline,
-    /// What a receive descriptor can say: 65535.
-    Receive,
-}
-
-impl Limit {
-    /// What to do about it.
-    pub const fn hint(self) -> &'static str {
-        match self {
-            Self::Message => "send it in parts, or write it",
-            Self::Rdma => "split it, or let the engine",
-            Self::Inline => "give it as registered memory; 128-byte entries carry more than 64-byte ones",
-            Self::Receive => "post several receives",
-        }
-    }
-}
-
-impl fmt::Display for Limit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Message => "max_msg_size",
-            Self::Rdma => "max_rdma_size",
-            Self::Inline => "the inline limit of the queue's entries",
-            Self::Receive => "the length of a receive descriptor",
-        })
-    }
-}
-
-/// What a put that went well did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct PutReport {
-    /// Entries rung; more than requests where one is longer than the adapter moves at once.
-    pub posted: u64,
-    /// Completions read.
-    pub completed: u64,
-}
-
-/// Why a put was not posted, or did not end well.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum PutError {
-    /// The bytes do not lie in the region, or its key could not be had. Nothing was posted.
-    #[error("{side} memory: {source}")]
-    Region {
-        /// `local` or `remote`.
-        side: &'static str,
-        /// What is wrong.
-        source: fabric::Error,
-    },
-    /// The region was not registered for this. Nothing was posted.
-    #[error("the local region was registered for {:#x}, and this needs {:#x}: register it with that access", .has.bits(), .needs.bits())]
-    Access {
-        /// What the region allows.
-        has: Access,
-        /// What the request needs.
-        needs: Access,
-    },
-    /// More bytes than one request of this kind carries. Nothing was posted.
-    #[error("{bytes} bytes are more than {limit} allows, which is {most}; {}", .limit.hint())]
-    TooLong {
-        /// The limit.
-        limit: Limit,
-        /// Bytes asked for.
-        bytes: u64,
-        /// Bytes that it allows.
-        most: u64,
-    },
-    /// The queue or the adapter has no such operation. Nothing was posted.
-    #[error("{operation} is not possible on this queue: {why}")]
-    Unsupported {
-        /// The operation.
-        operation: &'static str,
-        /// What is missing.
-        why: &'static str,
-    },
-    /// The bytes of an inline request lie where this CPU cannot read them. Nothing was posted.
-    #[error(
-        "the local region is not memory that this CPU can read, and an inline request carries its bytes: name the \
-         memory with a put that is not inline, or post from the GPU that has it"
-    )]
-    Unreadable,
-    /// The queue is lent, and those whom it is lent to post to it. Nothing was posted.
-    #[error("the queue is lent to {launches} launch(es); wait for them and drop what was lent")]
-    Lent {
-        /// Values of [`super::Lent`] that live.
-        launches: usize,
-    },
-    /// More entries than can be counted. Nothing was posted.
-    #[error("{count} requests of {each} entries each are more than can be counted; put fewer at once")]
-    TooMany {
-        /// Requests.
-        count: u64,
-        /// Entries that each takes.
-        each: u64,
-    },
-    /// The GPU failed, or could not start the kernel.
-    #[error(transparent)]
-    Gpu(#[from] crate::gpu::Error),
-    /// The executor did not start. Nothing was posted.
-    #[error(transparent)]
-    Launch(#[from] LaunchError),
-    /// A request completed with an error. The queue can be used on.
-    #[error("request {request} completed with status {}: {status} (after {completed} of {posted} completions)", .status.code())]
-    Completion {
-        /// How it ended.
-        status: CompletionStatus,
-        /// The first request that failed.
-        request: RequestId,
-        /// Entries rung.
-        posted: u64,
-        /// Completions read.
-        completed: u64,
-    },
-    /// The device library stopped for another reason. After a wait that ran out the queue is
-    /// poisoned and keeps the region until its endpoint is destroyed.
-    #[error("{error} ({completed} of {posted} entries completed, {in_flight} in flight)")]
-    Device {
-        /// What it said.
-        error: DeviceError,
-        /// Entries rung.
-        posted: u64,
-        /// Completions read.
-        completed: u64,
-        /// Requests of the queue that the adapter has not completed.
-        in_flight: u32,
-    },
 }
 
 impl Put {
@@ -385,22 +247,6 @@ impl<R: Region> Put<R> {
         }
     }
 
-    /// Whether the host executor can read the bytes of inline requests, whose region others may have
-    /// vouched for: a GPU's memory registers as well.
-    fn check_readable(&self, args: &efa_gda_put_args) -> Result<(), PutError> {
-        let inlined =
-            matches!(self.operation, device::EFA_GDA_OP_INLINE_WRITE | device::EFA_GDA_OP_INLINE_SEND);
-        if !inlined || self.local.buffer().is_some() {
-            return Ok(());
-        }
-        let length = usize::try_from(self.extent(self.local_stride).unwrap_or(0)).unwrap_or(usize::MAX);
-        // Without a pipe to find out with there is no answer, and no descriptor for anything else.
-        match readable_range(args.local_address as usize, length) {
-            Ok(true) => Ok(()),
-            _ => Err(PutError::Unreadable),
-        }
-    }
-
     /// Address, key and bytes of the second piece.
     fn second_piece<B: Backing<Region = R>>(
         &self,
@@ -467,11 +313,7 @@ impl<R: Region> Put<R> {
         Ok(efa_gda_put_args {
             queue: queue.as_ptr().as_ptr(),
             result: std::ptr::null_mut(),
-            peer: efa_gda_peer {
-                ah: self.peer.address_handle.get(),
-                qpn: self.peer.queue_pair.get(),
-                qkey: self.peer.queue_key.get(),
-            },
+            peer: device_peer(self.peer),
             op: self.operation,
             flags: self.flags(),
             local_address,
@@ -500,34 +342,20 @@ impl<B: Backing> MappedQueue<B> {
     pub fn put(&mut self, put: &Put<B::Region>) -> Result<PutReport, PutError> {
         let args = put.arguments(self)?;
         self.host_reaches(put)?;
-        put.check_readable(&args)?;
+        if let Some(range) = inline_bytes(&args).filter(|_| put.local.buffer().is_none()) {
+            // Others may have vouched for the region: a GPU's memory registers as well. Without a pipe to
+            // find out with there is no answer, and no descriptor for anything else.
+            match readable_range(range.start, range.len()) {
+                Ok(true) => {}
+                _ => return Err(PutError::Unreadable),
+            }
+        }
         // SAFETY: the struct was filled in from an exposure that keeps the rules, and is borrowed
         // exclusively; its rings stay mapped while the endpoint and the completion queue are open,
         // which this queue owns, and the host reaches them. Local bytes lie in a region that `put`
         // owns; where device code reads them itself, the host reaches them too.
         let ran = unsafe { host::put(&args, put.lanes) };
         self.settle_put(put);
-        report(ran?, self.in_flight())
-    }
-
-    /// Waits until no request of this queue is in flight, such as those of a kernel of the caller's, and
-    /// reads their completions, from this thread.
-    ///
-    /// # Errors
-    /// [`PutError::Completion`] with the first error among the completions that this call read;
-    /// [`PutError::Device`] where the bound ran out, which poisons the queue, or it is poisoned;
-    /// [`PutError::Unsupported`] where its completions lie in a GPU's memory.
-    pub fn quiet(&mut self, timeout: Duration) -> Result<PutReport, PutError> {
-        self.host_polls("waiting on the host")?;
-        let args = efa_gda_put_args {
-            queue: self.as_ptr().as_ptr(),
-            // A put of nothing: rings what was left, and waits.
-            op: device::EFA_GDA_OP_SEND,
-            timeout_ns: timeout.as_nanos().try_into().unwrap_or(u64::MAX),
-            ..Default::default()
-        };
-        // SAFETY: as in `put`, but for the bytes: there are none.
-        let ran = unsafe { host::put(&args, 1) };
         report(ran?, self.in_flight())
     }
 
@@ -541,18 +369,17 @@ impl<B: Backing> MappedQueue<B> {
     }
 }
 
-/// What a put's outcome means; `in_flight` requests are left on the queue.
-pub(super) fn report(outcome: PutOutcome, in_flight: u32) -> Result<PutReport, PutError> {
-    let (posted, completed) = (outcome.posted, outcome.completed);
-    match outcome.status {
-        Ok(()) => Ok(PutReport { posted, completed }),
-        Err(DeviceError::Completion) => Err(PutError::Completion {
-            // The status is one byte of the completion, widened for the report.
-            status: CompletionStatus::from_code(outcome.completion_status as u8),
-            request: RequestId::new(outcome.request_id),
-            posted,
-            completed,
-        }),
-        Err(error) => Err(PutError::Device { error, posted, completed, in_flight }),
+/// A peer as device code names it, for kernels of the caller's.
+pub fn device_peer(peer: Peer) -> efa_gda_peer {
+    efa_gda_peer { ah: peer.address_handle.get(), qpn: peer.queue_pair.get(), qkey: peer.queue_key.get() }
+}
+
+/// The memory that an inline put takes its bytes from.
+pub(super) fn inline_bytes(args: &efa_gda_put_args) -> Option<Range<usize>> {
+    let inline = matches!(args.op, device::EFA_GDA_OP_INLINE_WRITE | device::EFA_GDA_OP_INLINE_SEND);
+    if !inline || args.bytes == 0 || args.count == 0 {
+        return None;
     }
+    let start = args.local_address as usize;
+    Some(start..start + ((args.count - 1) * args.local_stride + args.bytes) as usize)
 }

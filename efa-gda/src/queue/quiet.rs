@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use efa_gda_sys::device::{EFA_GDA_OP_SEND, efa_gda_put_args};
 
-use super::{GpuQueue, PutError, PutReport};
+use super::backing::Backing;
+use super::put_error::report;
+use super::{GpuQueue, MappedQueue, PutError, PutReport};
+use crate::executor::host;
 
 /// A put of nothing: it takes the queue, rings for what was left unrung, and waits.
 fn nothing(timeout: Duration) -> efa_gda_put_args {
@@ -15,11 +18,28 @@ fn nothing(timeout: Duration) -> efa_gda_put_args {
     }
 }
 
-impl GpuQueue {
-    /// As [`super::MappedQueue::quiet`], with a kernel that waits. No other kernel uses the queue meanwhile.
+impl<B: Backing> MappedQueue<B> {
+    /// Waits until no request of this queue is in flight, such as those of a kernel of the caller's, and
+    /// reads their completions, from this thread.
     ///
     /// # Errors
-    /// Those of [`super::MappedQueue::quiet`], and [`PutError::Gpu`].
+    /// [`PutError::Completion`] with the first error among the completions that this call read;
+    /// [`PutError::Device`] where the bound ran out, which poisons the queue, or it is poisoned;
+    /// [`PutError::Unsupported`] where its completions lie in a GPU's memory.
+    pub fn quiet(&mut self, timeout: Duration) -> Result<PutReport, PutError> {
+        self.host_polls("waiting on the host")?;
+        let args = efa_gda_put_args { queue: self.as_ptr().as_ptr(), ..nothing(timeout) };
+        // SAFETY: as in `MappedQueue::put`, but for the bytes: there are none.
+        let ran = unsafe { host::put(&args, 1) };
+        report(ran?, self.in_flight())
+    }
+}
+
+impl GpuQueue {
+    /// As [`MappedQueue::quiet`], with a kernel that waits. No other kernel uses the queue meanwhile.
+    ///
+    /// # Errors
+    /// Those of [`MappedQueue::quiet`], and [`PutError::Gpu`].
     pub fn quiet(&mut self, timeout: Duration) -> Result<PutReport, PutError> {
         self.refuse_lent()?;
         self.execute(&nothing(timeout), |_, _| ())

@@ -13,7 +13,7 @@ use efa_gda_wire::{
     Completion, CompletionKind, CompletionStatus, DecodedRequest, Operation, RequestId, RequestIdWidth, Ring,
 };
 
-use super::{Backing, GpuQueue, MappedQueue};
+use super::{Backing, GpuQueue, MappedQueue, outstanding};
 use crate::executor::{DeviceError, outcome};
 use crate::exposure::Exposure;
 use crate::gpu::{self, smaps};
@@ -84,9 +84,9 @@ impl Snapshot {
         self.state.completion.completed
     }
 
-    /// Requests that were rung and are not completed.
+    /// Requests that were rung and are not completed; none where the completions were seen later.
     pub fn in_flight(&self) -> u32 {
-        self.rung().wrapping_sub(self.completed())
+        outstanding(self.rung(), self.completed())
     }
 
     /// Whether somebody posts: a call has a ticket that is not passed on yet.
@@ -180,7 +180,7 @@ fn pending(state: &efa_gda_queue, exposure: &Exposure, sends: &RingBytes) -> See
     let (sq, ids) = (&exposure.sq, exposure.sq.request_ids);
     let entry_size = sq.entry_size.bytes() as u32;
     let Ok(ring) = Ring::new(sq.num_entries) else {
-        return Seen::Unreadable("the struct is not whole".into());
+        return Seen::Unreadable("the ring is not one: its entries are no power of two".into());
     };
     let (rung, reserved) = (state.turn.rung, state.reserve.word as u32);
     // More than a ring of calls may wait for room.
@@ -204,7 +204,7 @@ fn seen_completions(
 ) -> Seen<SeenCompletion> {
     let (cq, ids) = (&exposure.cq, exposure.sq.request_ids);
     let Ok(ring) = Ring::new(cq.num_entries) else {
-        return Seen::Unreadable("the struct is not whole".into());
+        return Seen::Unreadable("the ring is not one: its entries are no power of two".into());
     };
     let consumed = state.completion.consumed;
     let before = LAST_COMPLETIONS.min(cq.num_entries);
