@@ -94,8 +94,9 @@ EFA_GDA_FN void trade_full_warp(uint32_t lane, Quad (&q)[4]) {
   swap(q[2], q[3], two, 2);
 }
 
-/* A whole warp, of which every lane takes part. All masks are constants: for a mask that it does not know, the compiler makes the warp
- * match masks at each step, which takes longer than the step. */
+/* A whole warp, of which every lane takes part. All masks are constants: for a mask that it
+ * does not know, the compiler makes the warp match masks at each step, which takes longer
+ * than the step. */
 struct WarpGroup {
   static constexpr bool kAlone = false;
   static constexpr bool kServes = true;

@@ -41,8 +41,8 @@
  * goes in sooner or later, max_batch 1 included. So a window of M costs two fences for M
  * entries, whether as one chunk with two or as two halves with one each. Who did not fence
  * itself knows of a completed fence only after the next sync: `fenced_` is what the leader
- * knows, `seen_` what all may use. When max_batch is at least the ring's size, the room below is the
- * tighter bound and no window is kept.
+ * knows, `seen_` what all may use. When max_batch is at least the ring's size, the room
+ * below is the tighter bound and no window is kept.
  *
  * The room. An entry's slot is free when fewer than num_entries requests are in flight:
  * end - completed <= num_entries, counting completions in any order, as rdma-core does
@@ -81,7 +81,7 @@ struct Made {
 };
 
 /* The ring as one writer sees it; a copy in the registers of each thread of the group,
- * the same in all of them. */
+ * the same in all of them from `take` on. */
 template <class Group, int StoreBytes = EFA_GDA_STORE_BYTES>
 class Ring {
  public:
