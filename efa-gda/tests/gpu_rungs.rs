@@ -5,21 +5,20 @@
 
 mod fabric_soft_support;
 mod gpu_support;
+#[path = "gpu_support/load.rs"]
+mod load;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use cudarc::driver::{DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg};
 use efa_gda::doorbell::{Ringer, RingerOptions, Rung, RungChoice};
 use efa_gda::executor::DeviceError;
 use efa_gda::fabric::Query;
 use efa_gda::gpu::Gpu;
 use efa_gda::queue::{GpuQueue, Put, PutError};
-use efa_gda_sys::device::{
-    EFA_GDA_LOAD_OWNED, EFA_GDA_NOT_RUNG, EFA_GDA_OK, efa_gda_load_args, efa_gda_peer,
-};
 use fabric_soft_support::side::{Side, bytes_of, introduce, pattern};
 use fabric_soft_support::{Adapter, assert_no_violations, with_soft_adapter};
 use gpu_support::Kernel;
+use load::{drop_under_a_load, until_traffic};
 
 const HOST_RUNG: [Rung; 2] = [Rung::Record, Rung::Staged];
 
@@ -28,15 +27,6 @@ fn with_gpu(test: &str, variables: &[(&str, &str)], body: impl FnOnce(&Adapter, 
     match Gpu::open(0) {
         Ok(_) => with_soft_adapter(test, variables, |adapter| body(adapter, &Gpu::open(0).unwrap())),
         Err(error) => println!("SKIPPED: no GPU: {error}"),
-    }
-}
-
-/// Waits until a kernel's entries go through the ringer.
-fn until_traffic(ringer: &Ringer) {
-    let begin = Instant::now();
-    while ringer.counts().entries < 10_000 {
-        assert!(begin.elapsed() < Duration::from_secs(20), "no traffic: {:?}", ringer.counts());
-        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
@@ -127,13 +117,6 @@ fn a_ringer_stopped_in_mid_traffic_ends_a_kernels_wait_by_name() {
     });
 }
 
-/// `efa_gda_load_kernel`'s argument, by value.
-#[repr(transparent)]
-struct Load(efa_gda_load_args);
-
-// SAFETY: a plain struct of C, the same for the host's and the device's compiler (`queue.h`).
-unsafe impl DeviceRepr for Load {}
-
 #[test]
 fn a_queue_dropped_while_a_kernel_posts_ends_the_kernel_and_rings_nothing_stray() {
     let test = "a_queue_dropped_while_a_kernel_posts_ends_the_kernel_and_rings_nothing_stray";
@@ -142,35 +125,7 @@ fn a_queue_dropped_while_a_kernel_posts_ends_the_kernel_and_rings_nothing_stray(
         for rung in HOST_RUNG {
             let ringer = Ringer::start(&RingerOptions::new()).unwrap();
             let side = Side::open(&Query::new());
-            let (first, second) = (side.queue(), side.queue());
-            let peer = introduce(&first, &second);
-            let (first, _) = GpuQueue::on_rung(first, gpu, rung.into(), &ringer).unwrap();
-            let status = kernel.stream.clone_htod(&[EFA_GDA_OK]).unwrap();
-            let load = Load(efa_gda_load_args {
-                queues: first.device_address(),
-                status: status.device_ptr(&kernel.stream).0 as *mut u32,
-                peer: efa_gda_peer {
-                    ah: peer.address_handle.get(),
-                    qpn: peer.queue_pair.get(),
-                    qkey: peer.queue_key.get(),
-                },
-                queue_count: 1,
-                sharing: EFA_GDA_LOAD_OWNED,
-                group: 32,
-                calls: u32::MAX,
-                per_call: 32,
-                timeout_ns: 60_000_000_000,
-                ..Default::default()
-            });
-            let config = LaunchConfig { grid_dim: (1, 1, 1), block_dim: (32, 1, 1), shared_mem_bytes: 0 };
-            // SAFETY: one struct by value; the queue waits for the kernel before it goes, and the
-            // status outlives both.
-            unsafe { kernel.stream.launch_builder(&kernel.function).arg(&load).launch(config) }.unwrap();
-            until_traffic(&ringer);
-            drop(first);
-            let ended = kernel.stream.clone_dtoh(&status).unwrap();
-            kernel.stream.synchronize().unwrap();
-            assert_eq!(ended[0], EFA_GDA_NOT_RUNG, "{rung}");
+            drop_under_a_load(&kernel.function, &kernel.stream, (gpu, &side, &ringer), rung);
         }
         assert_no_violations(adapter);
     });

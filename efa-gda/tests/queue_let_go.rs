@@ -74,8 +74,10 @@ fn dropped_after_the_kernel(queue: GpuQueue, driver: &Driver) {
                 }
                 std::thread::yield_now();
             }
-            assert_ne!(driver.registered(), 0, "let go under the kernel");
+            let registered = driver.registered();
+            // Before anything fails: the scope waits for the drop, which waits for the kernel.
             word.store(1, Ordering::Release);
+            assert_ne!(registered, 0, "let go under the kernel");
         });
     });
     assert_eq!(driver.registered(), 0);

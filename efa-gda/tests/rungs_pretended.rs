@@ -5,19 +5,20 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
 
 mod fabric_soft_support;
+#[path = "gpu_support/load.rs"]
+mod load;
 mod pretend_gpu;
 
-use cudarc::driver::{CudaContext, DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg};
+use cudarc::driver::CudaContext;
 use cudarc::nvrtc::Ptx;
 use efa_gda::doorbell::{Ringer, RingerOptions, Rung, RungChoice};
 use efa_gda::fabric::Query;
 use efa_gda::gpu::Gpu;
 use efa_gda::queue::{GpuQueue, Put, Refused};
-use efa_gda_sys::device::{
-    EFA_GDA_LOAD_OWNED, EFA_GDA_NOT_RUNG, EFA_GDA_OK, efa_gda_load_args, efa_gda_peer,
-};
 use fabric_soft_support::side::{Side, bytes_of, introduce, pattern};
 use fabric_soft_support::{assert_no_violations, with_soft_adapter};
+use load::drop_under_a_load;
+use pretend_gpu::Driver;
 
 /// The places of a queue in the order in which they are mapped.
 const SEND_QUEUE: &str = "1";
@@ -135,10 +136,11 @@ fn a_rung_that_was_forced_is_taken_or_refused_and_no_other() {
 #[test]
 fn after_a_copy_whose_end_was_not_told_no_other_writes_to_its_memory() {
     let test = "after_a_copy_whose_end_was_not_told_no_other_writes_to_its_memory";
-    // CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, once.
-    pretending(test, &[("PRETEND_GPU_QUERY", "900")], |gpu, side, ringer| {
+    refusing(test, "", |gpu, side, ringer| {
         let (queue, _) = GpuQueue::on_rung(side.queue(), gpu, RungChoice::Auto, ringer).unwrap();
-        for look in ["the copy's own", "the next"] {
+        // CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, and then no longer.
+        for (look, answer) in [("the copy's own", 900), ("the next", 0)] {
+            Driver::loaded().answer(c"cuStreamQuery", answer);
             assert_eq!(queue.snapshot().unwrap_err().cuda_result(), Some(900), "{look}");
         }
         queue.destroy().unwrap();
@@ -148,19 +150,13 @@ fn after_a_copy_whose_end_was_not_told_no_other_writes_to_its_memory() {
 #[test]
 fn a_snapshot_beside_a_captured_graph_is_taken() {
     let test = "a_snapshot_beside_a_captured_graph_is_taken";
-    pretending(test, &[("PRETEND_GPU_CAPTURES", "1")], |gpu, side, ringer| {
+    refusing(test, "", |gpu, side, ringer| {
+        Driver::loaded().capture(true);
         let (queue, _) = GpuQueue::on_rung(side.queue(), gpu, RungChoice::Auto, ringer).unwrap();
         assert_eq!(queue.snapshot().unwrap().in_flight(), 0);
         queue.close().unwrap();
     });
 }
-
-/// `efa_gda_load_kernel`'s argument, by value.
-#[repr(transparent)]
-struct Load(efa_gda_load_args);
-
-// SAFETY: a plain struct of C, the same for the host's and the device's compiler (`queue.h`).
-unsafe impl DeviceRepr for Load {}
 
 #[test]
 fn a_queue_dropped_while_a_kernel_posts_ends_the_kernel_and_rings_nothing_stray() {
@@ -171,38 +167,7 @@ fn a_queue_dropped_while_a_kernel_posts_ends_the_kernel_and_rings_nothing_stray(
         let (kernel, stream) =
             (module.load_function("efa_gda_load_kernel").unwrap(), context.new_stream().unwrap());
         for rung in [Rung::Record, Rung::Staged] {
-            let (first, second) = (side.queue(), side.queue());
-            let peer = introduce(&first, &second);
-            let (first, _) = GpuQueue::on_rung(first, gpu, rung.into(), ringer).unwrap();
-            let status = stream.clone_htod(&[EFA_GDA_OK]).unwrap();
-            let load = Load(efa_gda_load_args {
-                queues: first.device_address(),
-                status: status.device_ptr(&stream).0 as *mut u32,
-                peer: efa_gda_peer {
-                    ah: peer.address_handle.get(),
-                    qpn: peer.queue_pair.get(),
-                    qkey: peer.queue_key.get(),
-                },
-                queue_count: 1,
-                sharing: EFA_GDA_LOAD_OWNED,
-                group: 32,
-                calls: u32::MAX,
-                per_call: 32,
-                timeout_ns: 60_000_000_000,
-                ..Default::default()
-            });
-            let before = ringer.counts().entries;
-            let config = LaunchConfig { grid_dim: (1, 1, 1), block_dim: (32, 1, 1), shared_mem_bytes: 0 };
-            // SAFETY: one struct by value; the queue waits for the kernel before it goes, and the
-            // status outlives both.
-            unsafe { stream.launch_builder(&kernel).arg(&load).launch(config) }.unwrap();
-            while ringer.counts().entries < before + 5_000 {
-                std::thread::sleep(std::time::Duration::from_millis(1));
-            }
-            drop(first);
-            let ended = stream.clone_dtoh(&status).unwrap();
-            stream.synchronize().unwrap();
-            assert_eq!(ended[0], EFA_GDA_NOT_RUNG, "{rung}");
+            drop_under_a_load(&kernel, &stream, (gpu, side, ringer), rung);
         }
     });
 }

@@ -10,10 +10,6 @@
  *
  * PRETEND_GPU_ATTRIBUTES=N,...: these attributes of the device are 1.
  *
- * PRETEND_GPU_QUERY=CODE: who asks for the first time whether a stream is done is answered that.
- * PRETEND_GPU_CAPTURES=1: some thread captures a graph in the global mode, so that only threads in the relaxed
- * mode may ask.
- *
  * A test has it answer otherwise, and asks what was done, by pretend_gpu_* at the end.
  *
  * Only what this project and cudarc call is here; results and constants are cuda.h's.
@@ -142,9 +138,7 @@ std::atomic<bool> capturing;
 thread_local int capture_mode;
 std::atomic<uint32_t> synchronizations;
 
-bool captured_from() {
-  return (capturing || getenv("PRETEND_GPU_CAPTURES") != nullptr) && capture_mode != kRelaxed;
-}
+bool captured_from() { return capturing && capture_mode != kRelaxed; }
 
 template <class T>
 int give(T *to, T value) {
@@ -203,10 +197,8 @@ int cuThreadExchangeStreamCaptureMode(int *mode) {
   return kSuccess;
 }
 int cuStreamQuery(void *) {
-  static std::atomic_flag asked;
   if (captured_from()) return kCaptureUnsupported;
-  const char *code = getenv("PRETEND_GPU_QUERY");
-  return code != nullptr && !asked.test_and_set() ? atoi(code) : kSuccess;
+  return answers.of("cuStreamQuery");
 }
 int cuStreamWaitEvent(void *, void *, unsigned) { return kSuccess; }
 int cuEventCreate(void **event, unsigned) { return give<void *>(event, &token); }
@@ -280,6 +272,7 @@ void pretend_gpu_answer(const char *call, int code) {
   std::lock_guard<std::mutex> locked(answers.lock);
   answers.refused[call] = code;
 }
+/* Some thread captures a graph in the global mode, so that only threads in the relaxed mode may ask. */
 void pretend_gpu_capture(bool begun) { capturing = begun; }
 /* Calls of cuCtxSynchronize that began to wait. */
 uint32_t pretend_gpu_synchronizations() { return synchronizations; }

@@ -177,7 +177,7 @@ impl CompletionCounter {
     }
 }
 
-/// The counters of one queue pair. None may be attached later, which costs a queue pair without any
+/// The counters of one queue pair. One may be attached later, which costs a queue pair without any
 /// one load.
 #[derive(Debug, Default)]
 pub(crate) struct Attached {

@@ -1,0 +1,64 @@
+//! A kernel that posts until it is stopped, on a GPU or on one that pretends.
+#![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cudarc::driver::{CudaFunction, CudaStream, DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg};
+use efa_gda::doorbell::{Ringer, Rung};
+use efa_gda::gpu::Gpu;
+use efa_gda::queue::{GpuQueue, device_peer};
+use efa_gda_sys::device::{EFA_GDA_LOAD_OWNED, EFA_GDA_NOT_RUNG, EFA_GDA_OK, efa_gda_load_args};
+
+use crate::fabric_soft_support::side::{Side, introduce};
+
+/// `efa_gda_load_kernel`'s argument, by value.
+#[repr(transparent)]
+struct Load(efa_gda_load_args);
+
+// SAFETY: a plain struct of C, the same for the host's and the device's compiler (`queue.h`).
+unsafe impl DeviceRepr for Load {}
+
+/// Waits until entries of a kernel's that runs go through the ringer.
+pub(crate) fn until_traffic(ringer: &Ringer) {
+    let (begin, before) = (Instant::now(), ringer.counts().entries);
+    while ringer.counts().entries < before + 10_000 {
+        assert!(begin.elapsed() < Duration::from_secs(20), "no traffic: {:?}", ringer.counts());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Drops a queue on this rung while `kernel`, `efa_gda_load_kernel`, posts on it: the kernel ends by name.
+pub(crate) fn drop_under_a_load(
+    kernel: &CudaFunction,
+    stream: &Arc<CudaStream>,
+    (gpu, side, ringer): (&Gpu, &Side, &Ringer),
+    rung: Rung,
+) {
+    let (first, second) = (side.queue(), side.queue());
+    let peer = introduce(&first, &second);
+    // Goes after the queue where something fails: freeing it may wait for the kernel, which the queue ends.
+    let status = stream.clone_htod(&[EFA_GDA_OK]).unwrap();
+    let (first, _) = GpuQueue::on_rung(first, gpu, rung.into(), ringer).unwrap();
+    let load = Load(efa_gda_load_args {
+        queues: first.device_address(),
+        status: status.device_ptr(stream).0 as *mut u32,
+        peer: device_peer(peer),
+        queue_count: 1,
+        sharing: EFA_GDA_LOAD_OWNED,
+        group: 32,
+        calls: u32::MAX,
+        per_call: 32,
+        timeout_ns: 60_000_000_000,
+        ..Default::default()
+    });
+    let config = LaunchConfig { grid_dim: (1, 1, 1), block_dim: (32, 1, 1), shared_mem_bytes: 0 };
+    // SAFETY: one struct by value; the queue waits for the kernel before it goes, and the status outlives
+    // both.
+    unsafe { stream.launch_builder(kernel).arg(&load).launch(config) }.unwrap();
+    until_traffic(ringer);
+    drop(first);
+    let ended = stream.clone_dtoh(&status).unwrap();
+    stream.synchronize().unwrap();
+    assert_eq!(ended[0], EFA_GDA_NOT_RUNG, "{rung}");
+}
