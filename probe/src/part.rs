@@ -45,7 +45,7 @@ pub(crate) struct Request {
     pub(crate) provider: Option<PathBuf>,
     /// The adapter that was asked for.
     pub(crate) device: Option<String>,
-    /// Adapters that a child before this one did not survive.
+    /// Subjects (adapters, GPUs or pairs) that a child before this one did not survive.
     pub(crate) avoid: Vec<String>,
     /// The GPU that was asked for.
     pub(crate) gpu: Option<u32>,

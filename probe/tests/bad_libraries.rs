@@ -3,6 +3,9 @@
 
 mod support;
 
+use std::path::Path;
+use std::process::Command;
+
 use serde_json::Value;
 use support::{PATIENT, check, document, output, probe, soft, state, status};
 
@@ -179,4 +182,27 @@ fn the_distributions_libfabric_is_used_at_its_own_api() {
     let document = document(&output(&mut soft(&["--gpu", "none"])));
     let observed = check(&document, "LIB-002")["observed"].as_str().unwrap();
     assert!(observed.contains("used at API"), "{observed}");
+}
+
+#[test]
+fn a_gpu_that_no_process_survives_is_told_once_and_the_next_one_is_looked_at() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("ending-cuda-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/ending_cuda.c");
+    let mut compiler = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
+    compiler.args(["-shared", "-fPIC", "-o"]).arg(folder.join("libcuda.so.1")).arg(source);
+    let Ok(compiled) = compiler.status() else {
+        println!("SKIPPED: no C compiler");
+        return;
+    };
+    assert!(compiled.success(), "the CUDA driver that ends its process does not compile");
+    let output = output(soft(&["put", "--executor", "cuda"]).env("LD_LIBRARY_PATH", &folder));
+    std::fs::remove_dir_all(&folder).unwrap();
+    let document = document(&output);
+    let checks = document["checks"].as_array().unwrap().iter();
+    let found: Vec<_> = checks
+        .filter(|check| check["code"] == "CUDA-006")
+        .map(|check| (check["subject"].as_str().unwrap(), check["state"].as_str().unwrap()))
+        .collect();
+    assert_eq!((found, status(&output)), (vec![("0", "fail"), ("1", "fail")], 3), "{document:#}");
 }

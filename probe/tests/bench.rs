@@ -53,14 +53,17 @@ fn figures_of_the_host_executor_say_that_they_are() {
 
 #[test]
 fn the_doorbell_asked_for_is_the_only_one() {
-    let (document, _) = bench("1000", &["--doorbell", "staged"]);
-    let all = ["latency", "rate", "bandwidth"].into_iter().flat_map(|name| rows(&document, name));
-    assert!(all.map(|row| &row["doorbell"]).all(|doorbell| doorbell == "staged"));
+    let (document, _) = bench("3000", &["--doorbell", "staged"]);
+    // Slow machines leave the last ones out.
+    let all: Vec<_> =
+        ["latency", "rate", "bandwidth"].into_iter().flat_map(|name| rows(&document, name)).collect();
+    assert!(!all.is_empty() && all.iter().all(|row| row["doorbell"] == "staged"), "{document:#}");
 }
 
 #[test]
 fn a_median_lies_in_its_spread() {
-    let (document, _) = bench("1000", &["--doorbell", "direct"]);
+    let (document, _) = bench("3000", &["--doorbell", "direct"]);
+    assert!(!rows(&document, "rate").is_empty(), "{document:#}");
     for spread in rows(&document, "rate").iter().map(|row| &row["million_per_s"]) {
         let at = |name: &str| spread[name].as_f64().unwrap();
         assert!(0.0 < at("min") && at("min") <= at("median") && at("median") <= at("max"), "{spread}");

@@ -82,7 +82,7 @@ fn every_operation_of_a_gpu_is_verified_on_every_way_to_ring() {
         return;
     }
     for op in ["write", "write-imm", "inline-write", "read", "send"] {
-        for doorbell in ["direct", "staged"] {
+        for doorbell in ["direct", "record", "staged"] {
             let (document, status) =
                 run(&["put", "--executor", "cuda", "--op", op, "--count", "5000", "--doorbell", doorbell]);
             assert_eq!((&document["put"]["verified"], status), (&true.into(), 0), "{op}: {document:#}");

@@ -140,3 +140,18 @@ fn the_bench_measures_what_is_left_and_names_what_is_not() {
     assert!(left_out.iter().any(|what| what.as_str().unwrap().contains("--doorbell direct")), "{left_out:?}");
     assert_eq!(status, 4, "that less maps is a warning where bytes arrive without");
 }
+
+#[test]
+fn a_bench_whose_queues_nobody_rings_for_fails_with_the_drivers_words() {
+    // The first three are those of the queue that is put from; of the bench's own, none maps.
+    let places = (4..1000).map(|place| place.to_string()).collect::<Vec<_>>().join(",");
+    let mut command = probe(&["bench", "--soft", "--json", "--executor", "cuda", "--time-limit", "15000"]);
+    command.env("SOFTEFA_LIBRARY", softefa());
+    let Some((document, status)) = run(&places, command) else { return };
+    let bench = check(&document, "PUT-006");
+    assert_eq!((&bench["state"], status), (&"fail".into(), 3), "{document:#}");
+    assert!(bench["observed"].as_str().unwrap().contains("cuMemHostRegister"), "{bench:#}");
+    let left_out = document["bench"]["left_out"].as_array().unwrap();
+    assert_eq!(left_out.len(), 3, "{left_out:?}");
+    assert!(left_out.iter().all(|what| what.as_str().unwrap().contains("cuMemHostRegister")), "{left_out:?}");
+}

@@ -22,7 +22,7 @@ use crate::report::{Kind, Put, Who};
 use crate::softefa_checker::Checker;
 
 /// Bits of an rkey that are turned over to get one that names no region.
-const WRONG: u32 = 0x00ff_0000;
+pub(super) const WRONG: u32 = 0x00ff_0000;
 
 /// From this check on, it matters what runs the device code.
 pub(super) const FIRST_OF_DRIVER: &str = "QUE-008";

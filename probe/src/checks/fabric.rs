@@ -120,7 +120,10 @@ pub(crate) fn adapter_checks() -> impl Iterator<Item = &'static Unit<Session>> {
 }
 
 /// The checks, and before everything closes the bench, where one is asked for.
-fn with_bench(mut checks: Vec<&'static Unit<Session>>, request: &Request) -> Vec<&'static Unit<Session>> {
+pub(crate) fn with_bench(
+    mut checks: Vec<&'static Unit<Session>>,
+    request: &Request,
+) -> Vec<&'static Unit<Session>> {
     if request.bench.is_some() {
         let place = checks.iter().position(|unit| unit.check.code == data::LAST).unwrap_or(checks.len());
         checks.insert(place, &bench::CHECK);

@@ -12,6 +12,7 @@ use crate::check::{Policy, Runner, Unit};
 use crate::checks::cuda::{self, Cuda};
 use crate::checks::{dev, fabric, verbs};
 use crate::report::bench::Figure;
+use crate::report::{Finding, State};
 use crate::system::System;
 
 /// Why a child could not do its work.
@@ -71,6 +72,12 @@ fn write_event(out: &mut File, event: &Event) -> std::io::Result<()> {
 }
 
 impl Stream {
+    /// Whether a check failed for `subject`, in this child or one before it.
+    pub(crate) fn failed(&self, subject: &str) -> bool {
+        let of = |finding: &Finding| finding.subject.as_deref() == Some(subject);
+        self.runner.findings.iter().any(|finding| of(finding) && finding.state == State::Fail)
+    }
+
     /// For checks that take long.
     pub(crate) fn progress(&self) -> Progress {
         Progress(self.out.try_clone().ok())
@@ -143,9 +150,14 @@ fn run_cuda(stream: &mut Stream, request: &Request) {
     let gpus = cuda.gpus.clone();
     stream.send(&Event::Gpus { gpus: gpus.clone() });
     for gpu in &gpus {
+        let subject = gpu.number.to_string();
+        // What a child did not survive, this one would not either.
+        if request.avoid.contains(&subject) {
+            continue;
+        }
         cuda.look_at(gpu.number);
         for unit in cuda::GPU_CHECKS {
-            stream.run(unit, Some(&gpu.number.to_string()), &mut cuda);
+            stream.run(unit, Some(&subject), &mut cuda);
         }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use super::{COMMAND, Driver, Event, Gpu, Pair, Part, Request};
-use crate::check::{Check, Outcome, Runner, Trouble, concerns};
+use crate::check::{Check, Outcome, Runner, Trouble, Unit, concerns};
 use crate::checks;
 use crate::cli::TIME_LIMIT;
 use crate::report::bench::Bench;
@@ -64,7 +64,7 @@ enum End {
 }
 
 /// Runs the checks of `request` in children, and adds what they find to `runner`. A child that does
-/// not survive one adapter is followed by another for the rest.
+/// not survive one adapter, GPU or pair is followed by another for the rest.
 pub(crate) fn run(
     runner: &mut Runner,
     mut request: Request,
@@ -88,13 +88,22 @@ pub(crate) fn run(
         }
         skip_rest(runner, &request, &code, subject.as_deref(), &gathered);
         let subjects = subjects(&request, &gathered);
-        let Some(lost) = subject.filter(|name| subjects.contains(name)) else { break };
-        request.avoid.push(lost);
-        if request.put.one_adapter || request.avoid.len() >= subjects.len() {
+        let lost = lost(&subjects, &request.avoid, subject.as_deref());
+        request.avoid.extend(lost.iter().cloned());
+        // Where nothing new is avoided, the next child would end as this one did.
+        if lost.is_empty() || subjects.iter().all(|name| request.avoid.contains(name)) {
             break;
         }
     }
     Ok(gathered)
+}
+
+/// Those of `subjects` that are lost with a child that ended in `subject`, and were not lost before: of
+/// pairs, all of an adapter's where the checks that open its queue end the child.
+fn lost(subjects: &[String], avoid: &[String], subject: Option<&str>) -> Vec<String> {
+    let Some(subject) = subject else { return Vec::new() };
+    let new = |name: &&String| concerns(subject, name) && !avoid.contains(name);
+    subjects.iter().filter(new).cloned().collect()
 }
 
 /// What a child of this request goes through, one after the other.
@@ -102,6 +111,10 @@ fn subjects(request: &Request, gathered: &Gathered) -> Vec<String> {
     match (request.part, &request.driver) {
         (Part::Cuda, _) => gathered.gpus.iter().map(|gpu| gpu.number.to_string()).collect(),
         (_, Driver::Pairs(pairs)) => pairs.iter().map(Pair::subject).collect(),
+        (_, Driver::Gpu(gpu)) => {
+            let pair = |adapter: &String| Pair { gpu: *gpu, adapter: adapter.clone() };
+            gathered.adapters.iter().map(|adapter| pair(adapter).subject()).collect()
+        }
         _ => gathered.adapters.clone(),
     }
 }
@@ -150,45 +163,65 @@ fn first_code(part: Part) -> &'static str {
     }
 }
 
-/// The checks of a part: those without a subject, and those with one.
-fn plan(request: &Request) -> (Vec<&'static Check>, Vec<&'static Check>) {
+/// The checks of a part.
+#[derive(Default)]
+struct Plan {
+    /// Those without a subject.
+    once: Vec<&'static Check>,
+    /// Those of a pair's adapter, where they were not run before the pairs.
+    opening: Vec<&'static Check>,
+    /// Those of each subject.
+    each: Vec<&'static Check>,
+}
+
+fn plan(request: &Request) -> Plan {
     match request.part {
-        Part::Fabric => (
-            checks::fabric::start::CHECKS.iter().map(|unit| &unit.check).collect(),
-            match request.driver {
-                Driver::Pairs(_) => checks::fabric::on_gpu::pair_checks().map(|unit| &unit.check).collect(),
-                _ => checks::fabric::adapter_checks().map(|unit| &unit.check).collect(),
-            },
-        ),
-        Part::Verbs => (
-            checks::verbs::start::CHECKS.iter().map(|unit| &unit.check).collect(),
-            match request.exposure_alone {
-                true => checks::verbs::objects::CHECKS.iter().map(|unit| &unit.check).collect(),
-                false => checks::verbs::adapter_checks().map(|unit| &unit.check).collect(),
-            },
-        ),
-        Part::Cuda => (
-            checks::cuda::CHECKS.iter().map(|unit| &unit.check).collect(),
-            checks::cuda::GPU_CHECKS.iter().map(|unit| &unit.check).collect(),
-        ),
-        Part::Nodes => (checks::dev::opening().map(|unit| &unit.check).collect(), Vec::new()),
+        Part::Fabric => {
+            let (opening, each) = match request.driver {
+                Driver::Host => (Vec::new(), checks::fabric::adapter_checks().collect()),
+                Driver::Gpu(_) => {
+                    (of(checks::fabric::on_gpu::opening()), checks::fabric::on_gpu::pair_checks().collect())
+                }
+                Driver::Pairs(_) => (Vec::new(), checks::fabric::on_gpu::pair_checks().collect()),
+            };
+            let each = of(checks::fabric::with_bench(each, request));
+            Plan { once: of(checks::fabric::start::CHECKS), opening, each }
+        }
+        Part::Verbs => {
+            let each = match request.exposure_alone {
+                true => of(checks::verbs::objects::CHECKS),
+                false => of(checks::verbs::adapter_checks()),
+            };
+            Plan { once: of(checks::verbs::start::CHECKS), each, ..Plan::default() }
+        }
+        Part::Cuda => {
+            Plan { once: of(checks::cuda::CHECKS), each: of(checks::cuda::GPU_CHECKS), ..Plan::default() }
+        }
+        Part::Nodes => Plan { once: of(checks::dev::opening()), ..Plan::default() },
     }
+}
+
+/// What these are, without what does them.
+fn of<S: 'static>(units: impl IntoIterator<Item = &'static Unit<S>>) -> Vec<&'static Check> {
+    units.into_iter().map(|unit| &unit.check).collect()
 }
 
 /// Skips what a child that ended in `code` did not come to.
 fn skip_rest(runner: &mut Runner, request: &Request, code: &str, subject: Option<&str>, gathered: &Gathered) {
-    let (once, each) = plan(request);
+    let Plan { once, opening, each } = plan(request);
     for check in once {
         skip(runner, check, None, code);
     }
-    // Of a pair, the adapter's checks are run again: all of its pairs are lost with one of those.
+    // Of a pair, the adapter's checks come first: all of its pairs are lost with one of those.
     let known = subjects(request, gathered);
     let concerned = |name: &&String| subject.is_none_or(|subject| concerns(subject, name));
     let lost: Vec<&str> = known.iter().filter(concerned).map(String::as_str).collect();
     if lost.is_empty() {
-        each.iter().for_each(|check| skip(runner, check, subject, code));
+        opening.iter().chain(&each).for_each(|check| skip(runner, check, subject, code));
     }
     for name in lost {
+        let adapter = name.split_once('/').map(|(_, adapter)| adapter);
+        opening.iter().for_each(|check| skip(runner, check, adapter, code));
         each.iter().for_each(|check| skip(runner, check, Some(name), code));
     }
 }
@@ -374,5 +407,99 @@ fn ended(status: ExitStatus) -> String {
         }
         (None, Some(code)) => format!("the process exited with status {code} before it was done"),
         (None, None) => "the process ended before it was done".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::check::Policy;
+    use crate::cli::{Doorbell, Op};
+    use crate::part::{BenchRequest, PutRequest};
+    use crate::report::{Finding, State};
+
+    fn request(driver: Driver) -> Request {
+        let put =
+            PutRequest { op: Op::Write, bytes: 64, count: 1, max_seconds: 1, one_adapter: true, plant: None };
+        Request {
+            part: Part::Fabric,
+            root: PathBuf::new(),
+            soft: false,
+            no_gpu: false,
+            provider: None,
+            device: None,
+            avoid: Vec::new(),
+            gpu: None,
+            driver,
+            doorbell: Doorbell::Auto,
+            put,
+            bench: Some(BenchRequest { queues: 1, time_limit: 1 }),
+            exposure_alone: false,
+            wait: 1,
+            findings: Vec::new(),
+        }
+    }
+
+    /// What is found where a child of GPU 0 at adapter `a` passes everything before `code` of `subject`, and
+    /// ends there.
+    fn ended_in(code: &str, subject: &str) -> Vec<Finding> {
+        let (request, gathered) =
+            (request(Driver::Gpu(0)), Gathered { adapters: vec!["a".to_owned()], ..Gathered::default() });
+        let mut runner = Runner::new(Policy::default());
+        let Plan { once, opening, each } = plan(&request);
+        let all = once.iter().map(|check| (check, None));
+        let all = all.chain(opening.iter().map(|check| (check, Some("a"))));
+        for (check, of) in all.chain(each.iter().map(|check| (check, Some("0/a")))) {
+            if (check.code, of) == (code, Some(subject)) {
+                break;
+            }
+            runner.record(check, of.map(str::to_owned), Outcome::pass(""));
+        }
+        let check = checks::registry().into_iter().find(|check| check.code == code).unwrap();
+        let trouble = did_not_survive(Part::Fabric, String::new(), None);
+        runner.record(check, Some(subject.to_owned()), Outcome::Fail(trouble));
+        skip_rest(&mut runner, &request, code, Some(subject), &gathered);
+        runner.findings
+    }
+
+    fn skipped<'a>(findings: &'a [Finding], subject: &str) -> Vec<&'a str> {
+        let of = |one: &&Finding| one.state == State::Skip && one.subject.as_deref() == Some(subject);
+        findings.iter().filter(of).map(|one| one.code.as_str()).collect()
+    }
+
+    #[test]
+    fn a_child_that_ends_in_a_pairs_check_loses_the_rest_of_the_pairs_and_nothing_of_its_adapters() {
+        let findings = ended_in("CUDA-008", "0/a");
+        assert_eq!(
+            skipped(&findings, "0/a"),
+            [
+                "CUDA-012", "CUDA-013", "QUE-008", "PUT-001", "PUT-002", "PUT-003", "PUT-004", "PUT-006",
+                "PUT-005"
+            ]
+        );
+        assert!(skipped(&findings, "a").is_empty(), "{findings:?}");
+    }
+
+    #[test]
+    fn a_child_that_ends_at_a_pairs_adapter_loses_the_rest_of_both() {
+        let findings = ended_in("QUE-005", "a");
+        assert_eq!(skipped(&findings, "a"), ["QUE-006", "QUE-007"]);
+        assert_eq!(skipped(&findings, "0/a").len(), plan(&request(Driver::Gpu(0))).each.len());
+    }
+
+    #[test]
+    fn with_an_adapter_all_of_its_pairs_are_lost_and_no_others() {
+        let subjects = ["0/a", "0/b", "1/a"].map(str::to_owned);
+        assert_eq!(lost(&subjects, &[], Some("a")), ["0/a", "1/a"]);
+        assert_eq!(lost(&subjects, &[], Some("0/b")), ["0/b"]);
+        assert!(lost(&subjects, &[], None).is_empty());
+    }
+
+    #[test]
+    fn what_was_lost_before_is_not_lost_again() {
+        let subjects = ["0", "1"].map(str::to_owned);
+        assert!(lost(&subjects, &subjects[..1], Some("0")).is_empty());
     }
 }

@@ -4,9 +4,8 @@
 use std::time::{Duration, Instant};
 
 use efa_gda::executor::host::{self, EntrySpec};
-use efa_gda::queue::{Backing, MappedQueue};
+use efa_gda::queue::{Backing, MappedQueue, device_peer};
 use efa_gda::wire::Peer;
-use efa_gda_sys::device::efa_gda_peer;
 
 use crate::cli::Plant;
 
@@ -23,11 +22,7 @@ pub(crate) fn plant<B: Backing>(plant: Plant, queue: &MappedQueue<B>, peer: Peer
     };
     for counter in (0..entries).map(|index| rung.wrapping_add(index)) {
         let lap_is_odd = counter / send.num_entries % 2 == 1;
-        let peer = efa_gda_peer {
-            ah: peer.address_handle.get(),
-            qpn: peer.queue_pair.get(),
-            qkey: peer.queue_key.get(),
-        };
+        let peer = device_peer(peer);
         let entry =
             host::encode_entry(&EntrySpec { peer, phase: lap_is_odd != flip, ..EntrySpec::default() });
         // SAFETY: the rings live as long as `queue`; the slot is masked by the ring's depth.

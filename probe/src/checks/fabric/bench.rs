@@ -277,6 +277,16 @@ fn unusable(observed: String) -> Answers {
     )
 }
 
+/// What was seen, and where nothing was, why there is no answer.
+fn words(answers: &Answers) -> String {
+    let of = |(_, outcome): &(Option<String>, Outcome)| match outcome {
+        Outcome::Warn(trouble) | Outcome::Fail(trouble) => trouble.observed.clone(),
+        Outcome::Unknown(Some(words), _) | Outcome::Unknown(None, words) => words.clone(),
+        Outcome::Pass(words) | Outcome::Skip(_, words) => words.clone(),
+    };
+    answers.0.iter().map(of).collect::<Vec<_>>().join("; ")
+}
+
 fn bench_failed(case: Case, error: &PutError) -> Answers {
     failed(
         format!("{}: {error}", case.words()),
@@ -294,21 +304,22 @@ fn run(session: &mut Session) -> Answers {
     session.progress.figure(Figure::Begun(begun(session, request.time_limit)));
     let mut total = rungs.len() * cases(false).len() + cases(true).len() - cases(false).len();
     let (mut done, mut measured) = (0, 0);
+    let (mut opened, mut refusal) = (false, None);
     for rung in &rungs {
         let cases = cases(measured == 0);
         session.progress.needs(GRACE);
         let mut rig = match Rig::open(session, request.queues, *rung) {
             Ok(rig) => rig,
-            // The next way to ring may do; that the only one does not is what was asked.
-            Err(_) if rungs.len() > 1 => {
-                session
-                    .progress
-                    .figure(Figure::LeftOut(format!("--doorbell {rung}: this queue is not rung so")));
+            // Another way to ring may do.
+            Err(answers) => {
+                let what = format!("--doorbell {rung}: {}", words(&answers));
+                session.progress.figure(Figure::LeftOut(what));
                 total -= self::cases(false).len();
+                refusal = Some(answers);
                 continue;
             }
-            Err(answers) => return answers,
         };
+        opened = true;
         for case in cases {
             let left = deadline.saturating_duration_since(Instant::now());
             session.progress.step(done, total, format!("{rung}: {}", case.words()));
@@ -328,6 +339,9 @@ fn run(session: &mut Session) -> Answers {
         }
     }
     session.progress.step(total, total, String::new());
+    if let Some(answers) = refusal.filter(|_| !opened) {
+        return answers;
+    }
     Outcome::pass(format!("{measured} of {total} figures")).into()
 }
 

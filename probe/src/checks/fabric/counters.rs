@@ -8,18 +8,16 @@ use efa_gda::queue::{MappedQueue, Put, PutError};
 use efa_gda::wire::RemoteKey;
 
 use super::Session;
+use super::objects::COMPLETIONS;
 use crate::check::{Answers, Outcome, Trouble};
+use crate::checks::data::WRONG;
 use crate::checks::session::{Layer, missing, seen};
 use crate::report::Who;
 
 /// Without which the real provider has no counters (`efa_env.c` of libfabric 2.6).
 const SWITCH: &str = "FI_EFA_USE_HW_CNTR";
-/// Completions that the queue holds; the provider makes it as deep as its rings need.
-const COMPLETIONS: usize = 4096;
 /// Bytes of each write.
 const BYTES: usize = 64;
-/// Bits of an rkey that are turned over to get one that names no region.
-const WRONG: u32 = 0x00ff_0000;
 
 /// GDA-010.
 pub(super) fn count(session: &mut Session) -> Answers {

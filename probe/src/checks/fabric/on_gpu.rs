@@ -62,6 +62,11 @@ pub(crate) fn pair_checks() -> impl Iterator<Item = &'static Unit<Session>> {
     CHECKS.iter().chain(data::checks().iter().filter(|unit| unit.check.code.starts_with("PUT")))
 }
 
+/// The checks of a pair's adapter that open its queue.
+pub(crate) fn opening() -> impl Iterator<Item = &'static Unit<Session>> {
+    adapter_checks().take_while(|unit| unit.check.code != data::FIRST_OF_DRIVER)
+}
+
 /// Runs the checks of every pair that the parent asked for, on a queue of its own.
 pub(super) fn run(stream: &mut Stream, session: &mut Session, names: Vec<String>) {
     let pairs = match &session.request.driver {
@@ -72,22 +77,26 @@ pub(super) fn run(stream: &mut Stream, session: &mut Session, names: Vec<String>
         Driver::Pairs(pairs) => pairs.clone(),
     };
     stream.send(&Event::Adapters { names: names.clone() });
-    let opening: Vec<_> =
-        adapter_checks().take_while(|unit| unit.check.code != data::FIRST_OF_DRIVER).collect();
+    let opening: Vec<_> = opening().collect();
     let posting = with_bench(pair_checks().collect(), &session.request);
     if names.is_empty() {
         opening.iter().chain(&posting).for_each(|unit| stream.run(unit, None, session));
     }
+    // The GPU that is open, where its context is not in doubt: what failed may have spoilt it.
+    let mut sound: Option<u32> = None;
     for pair in pairs {
         let index = names.iter().position(|name| *name == pair.adapter);
         let info = index.and_then(|index| session.start.infos.get(index)).cloned();
         if info.is_none() || session.request.avoid.contains(&pair.subject()) {
             continue;
         }
-        session.rig = Rig::new(Libfabric { info, ..Libfabric::default() });
+        // Opening it again would take seconds for each of its adapters.
+        let gpu = session.rig.objects.gpu.take().filter(|_| sound == Some(pair.gpu));
+        session.rig = Rig::new(Libfabric { info, gpu, ..Libfabric::default() });
         session.gpu = Some(pair.gpu);
         session.one(stream, &pair.adapter, &opening);
         session.one(stream, &pair.subject(), &posting);
+        sound = (!stream.failed(&pair.subject())).then_some(pair.gpu);
     }
 }
 
