@@ -56,3 +56,19 @@ EFA_GDA_KERNEL efa_gda_load_kernel(struct efa_gda_load_args a) {
       }
   }
 }
+
+/* The same for groups of all kinds that share: the blocks post in turn as a block, by warps, by
+ * threads. Reads neither `sharing` nor `group`; there is a status word for each thread, of which
+ * each group uses its first's. */
+EFA_GDA_KERNEL efa_gda_load_mixed_kernel(struct efa_gda_load_args a) {
+  using namespace efa_gda;
+  uint32_t index = block_index() * block_threads();
+  switch (block_index() % 3) {
+    case 0:
+      return load<Sharing::Device>(a, BlockGroup(), index);
+    case 1:
+      return load<Sharing::Device>(a, WarpGroup(), index + thread_index() / 32 * 32);
+    default:
+      return load<Sharing::Device>(a, ThreadGroup(), index + thread_index());
+  }
+}

@@ -4,6 +4,7 @@
 
 mod kernels_support;
 
+use efa_gda::executor::host::LoadOptions;
 use efa_gda::executor::{DeviceError, host};
 use efa_gda::wire::Operation;
 use efa_gda_sys::device::*;
@@ -320,7 +321,7 @@ fn shared(group: u32, calls: u32, per_call: u32) -> efa_gda_load_args {
 fn load(bench: &mut Bench, args: efa_gda_load_args, blocks: u32, lanes: u32) -> Vec<Result<(), DeviceError>> {
     let args = efa_gda_load_args { queues: &mut *bench.queue, ..args };
     // SAFETY: the bench keeps the queue's memory alive; the blocks share the queue as it allows.
-    unsafe { host::load(&args, blocks, lanes) }.expect("the blocks start")
+    unsafe { host::load(&args, blocks, lanes, LoadOptions::new()) }.expect("the blocks start")
 }
 
 /// Loads a queue and checks that each request arrived exactly once, each call's in order.
@@ -369,6 +370,84 @@ fn calls_of_odd_size_share_a_queue() {
 #[test]
 fn blocks_share_a_queue() {
     load_and_check(Shape::default(), shared(0, 40, 50), 3, 64);
+}
+
+/// [`load_and_check`] for one block, under another order of its lanes' accesses for each seed.
+fn interleave_and_check(shape: Shape, args: efa_gda_load_args, lanes: u32, seeds: std::ops::Range<u64>) {
+    for seed in seeds {
+        let mut bench = Bench::new(shape);
+        let args = efa_gda_load_args { queues: &mut *bench.queue, ..args };
+        // SAFETY: as in `load`.
+        let status =
+            unsafe { host::load(&args, 1, lanes, LoadOptions::new().seed(seed)) }.expect("the block starts");
+        assert!(status.iter().all(Result::is_ok), "seed {seed}: {status:?}");
+        let queue = &*bench.queue;
+        assert_eq!(
+            queue.turn.turn,
+            queue.reserve.word << EFA_GDA_TURN_BITS,
+            "seed {seed}: nobody has the turn"
+        );
+        let seen = bench.finish();
+        assert_eq!(seen.violations.first(), None, "seed {seed}, of {}", seen.violations.len());
+        let mut got = remotes(&seen);
+        for pair in got.windows(2).filter(|pair| pair[0] >> 16 == pair[1] >> 16) {
+            assert_eq!(pair[1], pair[0] + 1, "seed {seed}: one call's entries follow each other");
+        }
+        let all = got.len();
+        got.sort_unstable();
+        got.dedup();
+        let expected = status.len() as u64 * u64::from(args.calls * args.per_call);
+        assert_eq!((got.len() as u64, all as u64), (expected, expected), "seed {seed}: each once");
+    }
+}
+
+#[test]
+fn threads_share_a_queue_in_many_orders() {
+    let tight = Shape { depth: 64, max_batch: 5, ..Shape::default() };
+    interleave_and_check(tight, shared(1, 12, 1), 4, 1..1500);
+    interleave_and_check(tight, shared(1, 6, 3), 7, 1..700);
+    interleave_and_check(Shape::default(), shared(1, 60, 2), 5, 1..300);
+}
+
+#[test]
+fn warps_share_a_queue_in_many_orders() {
+    interleave_and_check(Shape::default(), shared(32, 6, 13), 96, 1..8);
+    interleave_and_check(
+        Shape { depth: 64, max_batch: 20, ..Shape::default() },
+        shared(32, 5, 40),
+        64,
+        1..12,
+    );
+}
+
+#[test]
+fn deferred_calls_are_rung_in_many_orders() {
+    let args = efa_gda_load_args { ring_every: 3, ..shared(1, 10, 2) };
+    interleave_and_check(Shape { depth: 64, max_batch: 9, ..Shape::default() }, args, 5, 1..700);
+}
+
+#[test]
+fn blocks_warps_and_threads_share_a_queue() {
+    for seed in 1..6 {
+        let mut bench = Bench::new(Shape { depth: 128, max_batch: 30, ..Shape::default() });
+        let args = efa_gda_load_args { queues: &mut *bench.queue, ..shared(1, 8, 7) };
+        // SAFETY: as in `load`.
+        let status = unsafe { host::load(&args, 4, 33, LoadOptions::new().mixed().seed(seed)) }
+            .expect("the blocks start");
+        let groups = status.iter().filter(|status| **status != Err(DeviceError::NotRun)).count() as u64;
+        assert!(
+            status.iter().all(|status| matches!(status, Ok(()) | Err(DeviceError::NotRun))),
+            "{status:?}"
+        );
+        assert_eq!(groups, 1 + 2 + 33 + 1, "a block, two warps, threads, a block");
+        let seen = bench.finish();
+        assert_eq!(seen.violations, Vec::<String>::new(), "seed {seed}");
+        let mut got = remotes(&seen);
+        let all = got.len() as u64;
+        got.sort_unstable();
+        got.dedup();
+        assert_eq!((got.len() as u64, all), (groups * 56, groups * 56), "seed {seed}: each once");
+    }
 }
 
 #[test]

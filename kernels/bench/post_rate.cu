@@ -172,7 +172,7 @@ void reset(uint32_t max_batch, Room room, uint32_t start = 0) {
     q.counters.success = room == Room::HostAdapter ? g_host_completed_gpu + i : g_rig.completed + i;
     q.max_rdma_size = 1 << 30;
     q.reserve.word = start;
-    q.turn.turn = (uint64_t)start << 1;
+    q.turn.turn = (uint64_t)start << EFA_GDA_TURN_BITS;
     q.turn.rung = q.turn.seen = start;
     *g_rig.doorbell(i) = start & 0xffff;
     g_host_completed[i] = start;

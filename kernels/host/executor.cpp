@@ -71,10 +71,12 @@ bool efa_gda_host_test_put(const efa_gda_test_put *target, void *raddr, const vo
       &put);
 }
 
-bool efa_gda_host_load(const efa_gda_load_args *args, uint32_t block, uint32_t blocks, uint32_t lanes) {
-  return run(
-      block, blocks, lanes, [](void *a) { efa_gda_load_kernel(*static_cast<const efa_gda_load_args *>(a)); },
-      args);
+void efa_gda_host_interleave(uint64_t seed) { efa_gda::host::interleave(seed); }
+
+bool efa_gda_host_load(const efa_gda_load_args *args, bool mixed, uint32_t block, uint32_t blocks, uint32_t lanes) {
+  void (*alike)(void *) = [](void *a) { efa_gda_load_kernel(*static_cast<const efa_gda_load_args *>(a)); };
+  void (*all)(void *) = [](void *a) { efa_gda_load_mixed_kernel(*static_cast<const efa_gda_load_args *>(a)); };
+  return run(block, blocks, lanes, mixed ? all : alike, args);
 }
 
 bool efa_gda_host_bench(const efa_gda_bench_args *args, bool latency, uint32_t block, uint32_t blocks,

@@ -28,11 +28,43 @@ struct Block {
   uint64_t values[2][kMaxLanes];
   uint8_t warp_turn[kMaxLanes];
   bool done[kMaxLanes];
+  /* Steps that a lane is left out of. */
+  uint32_t asleep[kMaxLanes];
   ucontext_t back;
   ucontext_t context_of[kMaxLanes];
 };
 
 thread_local Block *current_block = nullptr;
+thread_local uint64_t random_state = 0;
+
+uint64_t random_number() {
+  random_state ^= random_state << 13;
+  random_state ^= random_state >> 7;
+  random_state ^= random_state << 17;
+  return random_state;
+}
+
+/* The next lane after `from` that has not ended, and is not asleep where any is awake. */
+uint32_t next_lane(Block *b, uint32_t from) {
+  for (uint32_t i = 0, to = from; random_state != 0 && i < b->lanes; i++) {
+    to = to + 1 == b->lanes ? 0 : to + 1;
+    if (b->done[to]) continue;
+    if (b->asleep[to] == 0) return to;
+    b->asleep[to]--;
+  }
+  uint32_t to = from;
+  do {
+    to = to + 1 == b->lanes ? 0 : to + 1;
+  } while (b->done[to]);
+  return to;
+}
+
+void switch_to(Block *b, uint32_t to) {
+  uint32_t from = b->current;
+  if (to == from) return;
+  b->current = to;
+  swapcontext(&b->context_of[from], &b->context_of[to]);
+}
 
 void switch_to_next() {
   Block *b = current_block;
@@ -40,14 +72,9 @@ void switch_to_next() {
     sched_yield();
     return;
   }
-  uint32_t from = b->current, to = from;
-  do {
-    to = to + 1 == b->lanes ? 0 : to + 1;
-  } while (b->done[to]);
-  if (to < from) sched_yield();
-  if (to == from) return;
-  b->current = to;
-  swapcontext(&b->context_of[from], &b->context_of[to]);
+  uint32_t to = next_lane(b, b->current);
+  if (to <= b->current) sched_yield();
+  switch_to(b, to);
 }
 
 void lane_main() {
@@ -58,10 +85,7 @@ void lane_main() {
   if (b->live == 0) {
     setcontext(&b->back);
   }
-  uint32_t to = b->current;
-  do {
-    to = to + 1 == b->lanes ? 0 : to + 1;
-  } while (b->done[to]);
+  uint32_t to = next_lane(b, b->current);
   b->current = to;
   setcontext(&b->context_of[to]);
 }
@@ -107,6 +131,17 @@ bool run_block(uint32_t block, uint32_t blocks, uint32_t lanes, void (*body)(voi
   munmap(stacks, kStackBytes * lanes);
   free(b);
   return true;
+}
+
+void interleave(uint64_t seed) { random_state = seed; }
+
+void step() {
+  Block *b = current_block;
+  if (random_state == 0 || b == nullptr || b->live <= 1) return;
+  uint64_t number = random_number();
+  if (number % 4 != 0) return;
+  if (number / 4 % 16 == 0) b->asleep[b->current] = number / 64 % 256;
+  switch_to(b, next_lane(b, (uint32_t)(number / 16384 % b->lanes)));
 }
 
 uint32_t lane() { return current_block->current; }

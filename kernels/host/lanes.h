@@ -21,6 +21,13 @@ constexpr uint32_t kMaxLanes = 1024;
  * no memory for the lanes' stacks, or a lane count out of range; nothing ran. */
 bool run_block(uint32_t block, uint32_t blocks, uint32_t lanes, void (*body)(void *), void *context);
 
+/* For tests: from now on run_block on this thread switches lanes, by numbers that follow from
+ * `seed`, wherever device code accesses what threads share, and lets some lanes stand still for
+ * a while. The same seed gives the same order. 0: only where lanes synchronise or wait. */
+void interleave(uint64_t seed);
+/* Comes before each access to what threads share. */
+void step();
+
 /* Below: only from inside run_block's body. */
 uint32_t lane();
 uint32_t lanes();

@@ -142,8 +142,40 @@ pub unsafe fn test_put(
     Ok(result.into())
 }
 
+/// How `load` runs.
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct LoadOptions {
+    /// `efa_gda_load_mixed_kernel`: the blocks post in turn as a block, by warps and by threads.
+    pub mixed: bool,
+    /// Where not 0, the lanes of each block are switched, by numbers that follow from it, wherever they
+    /// access what threads share. A block alone runs the same for the same seed.
+    pub seed: u64,
+}
+
+impl LoadOptions {
+    /// `efa_gda_load_kernel`, its lanes switched where they wait.
+    pub const fn new() -> Self {
+        Self { mixed: false, seed: 0 }
+    }
+
+    /// See [`Self::mixed`].
+    #[must_use]
+    pub const fn mixed(mut self) -> Self {
+        self.mixed = true;
+        self
+    }
+
+    /// See [`Self::seed`].
+    #[must_use]
+    pub const fn seed(mut self, seed: u64) -> Self {
+        self.seed = seed;
+        self
+    }
+}
+
 /// Runs `efa_gda_load_kernel` with `blocks` blocks, a thread each, of `lanes` lanes. Returns the
-/// status of each group.
+/// status of each group; where they are mixed, of each thread, of which groups use their first's.
 ///
 /// # Errors
 ///
@@ -156,20 +188,32 @@ pub unsafe fn load(
     args: &efa_gda_load_args,
     blocks: u32,
     lanes: u32,
+    options: LoadOptions,
 ) -> Result<Vec<Result<(), DeviceError>>, LaunchError> {
     /// Blocks read their arguments and share what these point to.
     struct Shared(efa_gda_load_args);
     // SAFETY: the device code reaches the pointers only with atomics, or under the queue's turn.
     unsafe impl Sync for Shared {}
 
-    let groups = if args.group == 0 { 1 } else { lanes.div_ceil(args.group) };
+    let groups = match args.group {
+        _ if options.mixed => lanes,
+        0 => 1,
+        group => lanes.div_ceil(group),
+    };
     let mut status = vec![efa_gda_sys::device::EFA_GDA_NOT_RUN; (groups * blocks) as usize];
     let shared = Shared(efa_gda_load_args { status: status.as_mut_ptr(), ..*args });
-    let run = |block| {
+    let run = |block: u32| {
         let shared = &shared;
+        if options.seed != 0 {
+            // Far apart, and never 0.
+            let seed = options.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(block) << 1 | 1;
+            // SAFETY: it is a number of this thread's, which runs this block and ends.
+            unsafe { efa_gda_host_interleave(seed) };
+        }
         // SAFETY: the caller vouches for the queues; the scope below keeps `shared` and the
         // status words alive until every block has ended, and each group writes its own word.
-        launched(unsafe { efa_gda_host_load(&raw const shared.0, block, blocks, lanes) }, lanes)
+        let started = unsafe { efa_gda_host_load(&raw const shared.0, options.mixed, block, blocks, lanes) };
+        launched(started, lanes)
     };
     on_blocks(blocks, run)?;
     Ok(status.into_iter().map(outcome).collect())
@@ -464,7 +508,14 @@ unsafe extern "C" {
         rkey: u32,
         lanes: u32,
     ) -> bool;
-    fn efa_gda_host_load(args: *const efa_gda_load_args, block: u32, blocks: u32, lanes: u32) -> bool;
+    fn efa_gda_host_interleave(seed: u64);
+    fn efa_gda_host_load(
+        args: *const efa_gda_load_args,
+        mixed: bool,
+        block: u32,
+        blocks: u32,
+        lanes: u32,
+    ) -> bool;
     fn efa_gda_host_bench(args: *const BenchArgs, latency: bool, block: u32, blocks: u32, lanes: u32)
     -> bool;
     fn efa_gda_host_encode(spec: *const EntrySpec, out: *mut u8);

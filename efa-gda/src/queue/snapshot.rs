@@ -8,7 +8,7 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use efa_gda_sys::device::{EFA_GDA_SQ_RECORD, EFA_GDA_SQ_REQ_ID_64, efa_gda_queue};
+use efa_gda_sys::device::{EFA_GDA_SQ_RECORD, EFA_GDA_SQ_REQ_ID_64, EFA_GDA_TURN_BITS, efa_gda_queue};
 use efa_gda_wire::{
     Completion, CompletionKind, CompletionStatus, DecodedRequest, Operation, RequestId, RequestIdWidth, Ring,
 };
@@ -91,7 +91,7 @@ impl Snapshot {
 
     /// Whether somebody posts: a call has a ticket that is not passed on yet.
     pub fn is_held(&self) -> bool {
-        self.state.reserve.word << 1 != self.state.turn.turn
+        self.state.reserve.word << EFA_GDA_TURN_BITS != self.state.turn.turn
     }
 
     /// What poisoned the queue.

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 
 use efa_gda::executor::host;
 use efa_gda::wire::{DecodedRequest, RequestIdWidth, WorkRequest};
-use efa_gda_sys::device::{efa_gda_peer, efa_gda_queue};
+use efa_gda_sys::device::{EFA_GDA_TURN_BITS, efa_gda_peer, efa_gda_queue};
 
 pub(crate) const QPN: u32 = 77;
 pub(crate) const PEER: efa_gda_peer = efa_gda_peer { ah: 3, qpn: 9, qkey: 0x1234 };
@@ -113,7 +113,7 @@ impl Bench {
         queue.qpn = QPN;
         // As after `start` requests that all completed.
         queue.reserve.word = u64::from(shape.start);
-        queue.turn.turn = u64::from(shape.start) << 1;
+        queue.turn.turn = u64::from(shape.start) << EFA_GDA_TURN_BITS;
         queue.turn.rung = shape.start;
         queue.turn.seen = shape.start;
         queue.completion.completed = shape.start;

@@ -72,6 +72,9 @@ EFA_GDA_FN uint32_t load_acquire(const uint32_t *p) {
 EFA_GDA_FN void load_acquire_pair(const uint64_t *p, uint64_t &a, uint64_t &b) {
   asm volatile("ld.acquire.gpu.global.v2.u64 {%0, %1}, [%2];" : "=l"(a), "=l"(b) : "l"(p) : "memory");
 }
+EFA_GDA_FN void load_relaxed_pair(const uint64_t *p, uint64_t &a, uint64_t &b) {
+  asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];" : "=l"(a), "=l"(b) : "l"(p) : "memory");
+}
 EFA_GDA_FN void store_relaxed(uint32_t *p, uint32_t v) {
   asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
 }
@@ -102,6 +105,22 @@ EFA_GDA_FN uint32_t compare_swap_acquire(uint32_t *p, uint32_t expected, uint32_
                : "memory");
   return old;
 }
+/* Zero, which the compiler takes for another number in each thread. What it adds to the
+ * same number in all of them, it adds up over the warp first, and waits for the answer at
+ * once to hand it out. Blocks are one-dimensional. */
+EFA_GDA_FN uint32_t zero_by_thread() {
+  uint32_t v;
+  asm volatile("mov.u32 %0, %%tid.y;" : "=r"(v));
+  return v;
+}
+EFA_GDA_FN uint64_t compare_swap(uint64_t *p, uint64_t expected, uint64_t v) {
+  uint64_t old;
+  asm volatile("atom.cas.acq_rel.gpu.global.b64 %0, [%1], %2, %3;"
+               : "=l"(old)
+               : "l"(p), "l"(expected), "l"(v)
+               : "memory");
+  return old;
+}
 /* Words that the adapter or the host writes. */
 EFA_GDA_FN uint32_t load_system(const volatile uint32_t *p) {
   uint32_t v;
@@ -121,6 +140,9 @@ EFA_GDA_FN void store_system(volatile uint32_t *p, uint32_t v) {
 EFA_GDA_FN void fence_system() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 /* The same among the threads of this GPU. */
 EFA_GDA_FN void fence_device() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
+/* Likewise, and one order of all such fences: of two threads that each write, fence and
+ * read what the other wrote, one sees it. */
+EFA_GDA_FN void fence_device_ordered() { asm volatile("fence.sc.gpu;" ::: "memory"); }
 /* A register of the adapter: never split, merged or repeated. */
 EFA_GDA_FN void store_doorbell(volatile uint32_t *p, uint32_t v) {
   asm volatile("st.mmio.relaxed.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
@@ -162,32 +184,44 @@ EFA_GDA_FN void pause() {}
 
 #else
 
-#define EFA_GDA_HOST_ACCESS(T)                                                                       \
-  inline T load_relaxed(const T *p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }                 \
-  inline T load_acquire(const T *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }                 \
-  inline void store_relaxed(T *p, T v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }                 \
-  inline void store_release(T *p, T v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }                 \
-  inline T fetch_add_relaxed(T *p, T v) { return __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }
+/* Each lets a test change lanes first: lanes.h. */
+#define EFA_GDA_HOST_ACCESS(T)                                                                        \
+  inline T load_relaxed(const T *p) { return host::step(), __atomic_load_n(p, __ATOMIC_RELAXED); }    \
+  inline T load_acquire(const T *p) { return host::step(), __atomic_load_n(p, __ATOMIC_ACQUIRE); }    \
+  inline void store_relaxed(T *p, T v) { host::step(), __atomic_store_n(p, v, __ATOMIC_RELAXED); }    \
+  inline void store_release(T *p, T v) { host::step(), __atomic_store_n(p, v, __ATOMIC_RELEASE); }    \
+  inline T fetch_add_relaxed(T *p, T v) { return host::step(), __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }
 EFA_GDA_HOST_ACCESS(uint32_t)
 EFA_GDA_HOST_ACCESS(uint64_t)
 #undef EFA_GDA_HOST_ACCESS
 inline void load_acquire_pair(const uint64_t *p, uint64_t &a, uint64_t &b) {
+  host::step();
   a = __atomic_load_n(p, __ATOMIC_ACQUIRE);
   b = __atomic_load_n(p + 1, __ATOMIC_ACQUIRE);
 }
+inline void load_relaxed_pair(const uint64_t *p, uint64_t &a, uint64_t &b) { load_acquire_pair(p, a, b); }
+inline uint32_t zero_by_thread() { return 0; }
+inline uint64_t compare_swap(uint64_t *p, uint64_t expected, uint64_t v) {
+  host::step();
+  __atomic_compare_exchange_n(p, &expected, v, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+  return expected;
+}
 inline uint32_t compare_swap_acquire(uint32_t *p, uint32_t expected, uint32_t v) {
+  host::step();
   __atomic_compare_exchange_n(p, &expected, v, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
   return expected;
 }
-inline uint32_t load_system(const volatile uint32_t *p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
-inline uint64_t load_system(const volatile uint64_t *p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
-inline void store_system(volatile uint32_t *p, uint32_t v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }
+inline uint32_t load_system(const volatile uint32_t *p) { return host::step(), __atomic_load_n(p, __ATOMIC_RELAXED); }
+inline uint64_t load_system(const volatile uint64_t *p) { return host::step(), __atomic_load_n(p, __ATOMIC_RELAXED); }
+inline void store_system(volatile uint32_t *p, uint32_t v) { host::step(), __atomic_store_n(p, v, __ATOMIC_RELAXED); }
 inline void fence_system() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 inline void fence_device() { __atomic_thread_fence(__ATOMIC_ACQ_REL); }
+inline void fence_device_ordered() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 /* Release, although a fence comes before it: an emulated adapter is another thread of
  * this program, and this is what lets a race detector see the order. */
-inline void store_doorbell(volatile uint32_t *p, uint32_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
+inline void store_doorbell(volatile uint32_t *p, uint32_t v) { host::step(), __atomic_store_n(p, v, __ATOMIC_RELEASE); }
 inline void store_quad(uint8_t *p, const Quad &v) {
+  host::step();
   uint64_t *w = reinterpret_cast<uint64_t *>(p);
   __atomic_store_n(w, v.x | (uint64_t)v.y << 32, __ATOMIC_RELAXED);
   __atomic_store_n(w + 1, v.z | (uint64_t)v.w << 32, __ATOMIC_RELAXED);
@@ -195,6 +229,7 @@ inline void store_quad(uint8_t *p, const Quad &v) {
 inline void store_quad_by_eight(uint8_t *p, const Quad &v) { store_quad(p, v); }
 inline void store_quad_local(uint8_t *p, const Quad &v) { store_quad(p, v); }
 inline Quad load_quad_local(const uint8_t *p) {
+  host::step();
   const uint64_t *w = reinterpret_cast<const uint64_t *>(p);
   uint64_t lo = __atomic_load_n(w, __ATOMIC_RELAXED), hi = __atomic_load_n(w + 1, __ATOMIC_RELAXED);
   return Quad{(uint32_t)lo, (uint32_t)(lo >> 32), (uint32_t)hi, (uint32_t)(hi >> 32)};

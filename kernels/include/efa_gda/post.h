@@ -57,7 +57,7 @@ class Sender {
       : queue_(queue), timeout_ns_(timeout_ns), ring_(queue, group), posted_(0), status_(EFA_GDA_OK) {
     if constexpr (S == Sharing::Device) {
       stage_ = Stage(queue);
-      ring_.open(load_relaxed(&queue->turn.turn) >> 1);
+      ring_.open(load_relaxed(&queue->turn.turn) >> EFA_GDA_TURN_BITS);
     } else {
       open_owned();
     }
@@ -68,7 +68,9 @@ class Sender {
   EFA_GDA_FN Completions &found() { return ring_.found(); }
 
   /* Posts `count` entries and rings (see PostFlags). `first`, where given, receives the
-   * slot of the first: its request id, and the others follow. */
+   * slot of the first: its request id, and the others follow. On a queue that is shared
+   * across the device it may return when another group has taken over the entries and is
+   * about to ring; should that fail, the queue is poisoned. */
   template <class Make>
   EFA_GDA_FN efa_gda_status post(uint32_t count, Make make, uint32_t flags = kPostDefault,
                                  uint32_t *first = nullptr) {
@@ -124,7 +126,7 @@ class Sender {
         store_relaxed(&queue_->turn.rung, ring_.rung());
         store_relaxed(&queue_->turn.seen, ring_.fenced());
         store_relaxed(&queue_->reserve.word, word);
-        store_release(&queue_->turn.turn, word << 1);
+        store_release(&queue_->turn.turn, word << EFA_GDA_TURN_BITS);
       }
       ring_.group().sync();
       uint32_t was = status_;
@@ -144,7 +146,7 @@ class Sender {
       cursors = (uint64_t)load_relaxed(&queue_->turn.seen) << 32 | load_relaxed(&queue_->turn.rung);
       if (load_relaxed(&queue_->error.poison) != EFA_GDA_OK) {
         status = EFA_GDA_POISONED;
-      } else if (load_relaxed(&queue_->reserve.word) << 1 != turn) {
+      } else if (load_relaxed(&queue_->reserve.word) << EFA_GDA_TURN_BITS != turn) {
         status = EFA_GDA_BAD_ARGUMENT;
       }
     }
@@ -153,8 +155,8 @@ class Sender {
     cursors = group.from_leader(cursors);
     status_ = (efa_gda_status)group.from_leader(status);
     group.sync();
-    ring_.open(turn >> 1);
-    ring_.take(turn >> 1, (uint32_t)cursors, (uint32_t)(cursors >> 32));
+    ring_.open(turn >> EFA_GDA_TURN_BITS);
+    ring_.take(turn >> EFA_GDA_TURN_BITS, (uint32_t)cursors, (uint32_t)(cursors >> 32));
   }
 
   template <class Make>
@@ -170,9 +172,7 @@ class Sender {
       if (made.done != 0) ring_.make(made, 0, count, make);
     }
     efa_gda_status status = ring_.place_made(made, count, make, timeout_ns_);
-    if (status == EFA_GDA_OK && ring) status = ticket.ring(timeout_ns_);
-    if (status == EFA_GDA_OK) ticket.pass();
-    return status;
+    return EFA_GDA_LIKELY(status == EFA_GDA_OK) ? ticket.finish(ring, timeout_ns_) : status;
   }
 
   EFA_GDA_FN efa_gda_status flush_shared() {
@@ -183,9 +183,7 @@ class Sender {
       auto none = [](uint32_t) { return Entry(); };
       if (ticket.wait(made, none, timeout_ns_) != Turn::Mine) return ticket.status();
     }
-    if (ring_.next() != ring_.rung()) ring_.ring();
-    ticket.pass();
-    return EFA_GDA_OK;
+    return ticket.finish(true, timeout_ns_);
   }
 
   /* `next` is the owner's; of a shared queue all that was handed out counts. */

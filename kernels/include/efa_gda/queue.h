@@ -167,11 +167,13 @@ struct EFA_GDA_ALIGNED(EFA_GDA_LINE) efa_gda_reserve_line {
   uint64_t word;
 };
 
+#define EFA_GDA_TURN_BITS 2
+
 /* Engine: who may write the ring and ring its doorbell, and what the adapter is known to
  * have. sq.h states the protocol. */
 struct EFA_GDA_ALIGNED(EFA_GDA_LINE) efa_gda_turn_line {
-  /* The reserve word whose owner holds the turn, shifted left by one; bit 0 set while it
-   * works for others too. */
+  /* A reserve word, shifted left by EFA_GDA_TURN_BITS: all before it are served. The low
+   * bits say who has the turn (turn.h); 0: the owner of that word. */
   uint64_t turn;
   /* Producer counter of the last doorbell. */
   uint32_t rung;

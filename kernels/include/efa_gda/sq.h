@@ -8,7 +8,7 @@
  *
  * Words, in struct efa_gda_queue (32-bit counters, compared modulo 2^32):
  *   reserve.word  slots handed out, and calls; anyone adds to it (turn.h).
- *   turn.turn     whose turn it is. Only the holder of the turn writes it.
+ *   turn.turn     whose turn it is. Only the holder of the turn writes it (turn.h).
  *   turn.rung     value of the last doorbell.        Only the holder touches it.
  *   turn.seen     a doorbell the adapter surely has. Only the holder touches it.
  *   completion.completed  send completions so far. Only cq.h's reader writes it.
@@ -131,6 +131,15 @@ class Ring {
     calls_ = calls;
   }
 
+  /* Takes over what another handle of the same queue knows, whose leader calls. */
+  template <class Other>
+  EFA_GDA_FN void take_over(Ring<Other, StoreBytes> &other) {
+    next_ = limit_ = other.next();
+    rung_ = other.rung();
+    seen_ = fenced_ = other.fenced();
+    found_ = other.found();
+  }
+
   EFA_GDA_FN uint32_t next() const { return next_; }
   EFA_GDA_FN uint32_t rung() const { return rung_; }
   /* What the leader knows the adapter to have. */
@@ -242,13 +251,6 @@ class Ring {
     rung_ = next_;
   }
 
-  /* Whether `count` entries fit the ring now. */
-  EFA_GDA_FN bool has_room(uint32_t count) {
-    if (EFA_GDA_LIKELY(limit_ - next_ >= count)) return true;
-    wait_for_room(0, 0);
-    return limit_ - next_ >= count;
-  }
-
  private:
   /* Which entry of the group, and which of its quads, this thread holds in place k. */
   EFA_GDA_FN uint32_t number(uint32_t k) const {
@@ -290,8 +292,7 @@ class Ring {
     return left > room ? room : left;
   }
 
-  /* What is left in the low half, how the wait for `n` entries' room ended in the high one.
-   * With n 0 it only looks. */
+  /* What is left in the low half, how the wait for `n` entries' room ended in the high one. */
   EFA_GDA_COLD static uint64_t find_room(efa_gda_queue *queue, uint32_t next, uint32_t room, uint32_t n,
                                          uint64_t timeout_ns, Completions *all) {
     Completions found = *all;

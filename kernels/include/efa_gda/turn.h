@@ -1,33 +1,48 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * How any number of groups share one send queue: tickets, the turn, and the stage in
- * which those who wait leave their entries for the one who writes. sq.h says what the
- * holder of the turn does with it.
+ * which others leave their entries for the one who writes. sq.h says what the holder of
+ * the turn does with it.
  *
  * Tickets. reserve.word grows by 2^32 + n for a call with n entries. Its value before is
- * the call's ticket: unique, in order, and its low half is the first slot. turn.turn holds
- * the ticket whose owner has the turn, shifted left by one. A ticket with no entries
- * (flush) is as good as any.
+ * the call's ticket: unique, in order, and its low half is the first slot. A ticket with
+ * no entries (flush) is as good as any.
  *
- * Passing on. The holder writes turn.rung and turn.seen, then releases turn.turn with the
- * ticket after the last one it served. A waiter acquires turn.turn and finds one of three:
- * it is mine (and rung and seen are then the last holder's, for nobody else may write
- * them); it is past mine (my entries were taken from the stage and rung); neither, yet.
+ * The turn. turn.turn holds a ticket T, and in its low bits what its holder does (TurnState).
+ * All tickets before T are served: their entries are rung.
+ *   Passed      T has the turn. Nobody beyond T has left (see below).
+ *   PassedLeft  T has the turn, and must serve: some beyond T may have left.
+ *   Open        somebody else holds the turn, works at T and beyond, and will look at the
+ *               stage again. Who has staged its entries may leave.
+ *   Closing     as Open, but nobody may leave any more.
+ * The holder writes turn.rung and turn.seen before it passes the turn with a release; who
+ * takes it has loaded the three together, and its own fence in sq.h's step 3 makes that an
+ * acquire. Of a queue that one group uses at a time only Passed is ever seen.
  *
- * The stage lies in the GPU's memory, a slot for each of the last num_entries slots. A
- * waiter writes its entries, whole with phase and request id, and releases a flag for each
- * slot: its ticket plus one and plus the slot's place in the call, shifted left, bit 0 set
- * on its last slot. The holder, after its own entries, reads the flags from `next` on,
- * takes whole calls only, as long as each flag is the one that follows, and acquires them
- * with a fence; a flag left from an earlier lap, or a call that has not published all its
- * slots, ends it there. So a slow waiter is never waited for beyond a few looks: it gets
- * the turn instead. A stage slot is written again only when turn.turn, acquired, has passed
- * the slot's last user, whose entries the holder read before its fence.
+ * The stage lies in the GPU's memory, a slot for each of the last num_entries slots. Who
+ * has a ticket and not the turn writes its entries there, whole with phase and request id,
+ * and releases a flag for each slot: its ticket plus one and plus the slot's place in the
+ * call, shifted as the turn is, bit 0 set on the last. The holder reads the flags from T's
+ * slot on, takes whole calls only, as long as each flag is the one that follows, and
+ * acquires them with a fence; a flag left from an earlier lap, or a call that has not
+ * published all its slots, ends it there. A stage slot is written again only when the turn,
+ * acquired, has passed the slot's last user, whose entries the holder read before its fence.
  *
- * While it serves others, the holder stores the turn with bit 0 set after each doorbell,
- * so that those served may go; what they do next it learns from the stage again. A fence
- * serves as many entries as wait for it, so before a round it looks until all who hold
- * tickets have staged. It serves a bounded number of rounds and then passes on.
+ * Leaving. A holder that finds others waiting opens the turn, at once, and serves: places and
+ * rings for all that is staged, round after round. Who staged while it is open need not
+ * wait for its doorbell: it publishes its flags, passes a sequentially consistent fence and
+ * looks at the turn; where that is Open, its post has succeeded, for the holder
+ *   1. writes Closing, 2. passes such a fence, 3. reads reserve.word, as `end`,
+ * before it stops. Of the two fences one is first. If it is the leaver's, its ticket is
+ * before `end`; if it is the holder's, it sees Closing and waits. So every ticket at or past
+ * `end` belongs to somebody who waits, and the holder is done when T has come to `end`.
+ * Before that it may come to a ticket T that is not staged, whose owner is therefore still
+ * there, while some beyond it have left. It then writes PassedLeft, passes a sequentially
+ * consistent fence and looks at T's flag again. Either T's owner, which publishes, fences
+ * and looks at the turn, sees that it has the turn, or this look sees the flag, or both;
+ * then both want it, and one compare-and-swap of the turn decides. Who takes a turn in
+ * PassedLeft serves until `end` in turn, so nobody who left is forgotten. A holder stays
+ * open for a bounded number of rounds, so that it comes back to its own work.
  */
 #ifndef EFA_GDA_TURN_H
 #define EFA_GDA_TURN_H
@@ -39,23 +54,30 @@ namespace efa_gda {
 /* What a call adds to reserve.word beside its entries. */
 constexpr uint64_t kOneCall = (uint64_t)1 << 32;
 
-/* What became of a ticket. */
+/* Low bits of turn.turn. */
+enum TurnState : uint64_t { kPassed = 0, kClosing = 1, kPassedLeft = 2, kOpen = 3 };
+constexpr uint64_t kTurnStates = 3;
+static_assert(kTurnStates == ((uint64_t)1 << EFA_GDA_TURN_BITS) - 1, "the bits that the states take");
+
+/* What became of a ticket. Served: its entries are rung, or in the hands of a group that
+ * rings for them. */
 enum class Turn { Mine, Served, Failed };
 
 /* The stage's geometry, in registers: the queue's struct would be read again after each
- * fence. */
+ * fence. `zero` is zero_by_thread's. */
 struct Stage {
   uint8_t *entries;
   uint64_t *ready;
-  uint32_t mask, shift;
+  uint32_t mask, shift, zero;
   bool there;
 
-  EFA_GDA_FN Stage() : entries(nullptr), ready(nullptr), mask(0), shift(0), there(false) {}
+  EFA_GDA_FN Stage() : entries(nullptr), ready(nullptr), mask(0), shift(0), zero(0), there(false) {}
   EFA_GDA_FN explicit Stage(const efa_gda_queue *queue)
       : entries(queue->stage.entries),
         ready(queue->stage.ready),
         mask(queue->stage.num_entries - 1),
         shift(queue->sq.entry_size == 128 ? 7 : 6),
+        zero(zero_by_thread()),
         there(queue->stage.num_entries != 0) {}
 
   EFA_GDA_FN const uint8_t *entry(uint32_t slot) const { return entries + ((slot & mask) << shift); }
@@ -67,74 +89,81 @@ class Ticket {
  public:
   using RingOf = Ring<Group, StoreBytes>;
 
-  /* Rounds of serving others before the turn is passed on. */
-  static constexpr int kRounds = 16;
-  /* Looks for those who were just served, or have a ticket, before it is passed on: about
-   * as long as passing it on takes. */
-  static constexpr int kLooks = 6;
   /* Flags that each thread of the holder reads at once. */
-  static constexpr int kFlags = Group::kAlone ? 16 : 8;
+  static constexpr int kFlags = Group::kAlone ? 32 : 16;
   /* Quads of staged entries that each thread has under way at once. */
   static constexpr int kQuads = 16;
+  /* Rounds of serving others before the turn is closed. */
+  static constexpr int kRounds = 16;
+  /* Looks for those who have a ticket and have not staged. */
+  static constexpr int kLooks = 2;
+  /* Who is further behind, in entries for each of its threads, does not leave: whoever holds
+   * the turn has to serve all that left. Two rounds of a holder of its kind. */
+  static constexpr uint32_t kAhead = 2 * kFlags;
 
   /* Takes a ticket for `count` entries and looks at the turn, in one round trip that
    * `settle` waits for. */
   EFA_GDA_FN Ticket(efa_gda_queue *queue, RingOf &ring, const Stage &stage, uint32_t count)
       : queue_(queue), ring_(ring), stage_(stage), count_(count), ticket_(0), turn_(0), cursors_(0), status_(EFA_GDA_OK) {
     if (ring.leads()) {
-      ticket_ = fetch_add_relaxed(&queue->reserve.word, kOneCall + count);
+      ticket_ = fetch_add_relaxed(&queue->reserve.word, kOneCall + count + stage.zero);
       status_ = (efa_gda_status)load_relaxed(&queue->error.poison);
       latest_ = (uint32_t)load_relaxed(&queue->reserve.word);
-      load_acquire_pair(&queue->turn.turn, turn_, cursors_);
+      load_relaxed_pair(&queue->turn.turn, turn_, cursors_);
     }
   }
   EFA_GDA_FN void settle() {
     Group group = ring_.group();
-    ticket_ = group.from_leader(ticket_) << 1;
+    ticket_ = group.from_leader(ticket_) << EFA_GDA_TURN_BITS;
     turn_ = group.from_leader(turn_);
     cursors_ = group.from_leader(cursors_);
+    if constexpr (Group::kServes) latest_ = group.from_leader(latest_);
     group.sync();
     if (group.from_leader((uint32_t)status_) != EFA_GDA_OK) {
       status_ = EFA_GDA_POISONED;
-    } else if (turn_ == ticket_) {
+    } else if (passed_to_me()) {
       take();
     }
   }
 
   /* Whether the turn came with the ticket. */
   EFA_GDA_FN bool mine() const { return taken_; }
-  EFA_GDA_FN uint32_t first_slot() const { return (uint32_t)(ticket_ >> 1); }
+  EFA_GDA_FN uint32_t first_slot() const { return (uint32_t)(ticket_ >> EFA_GDA_TURN_BITS); }
   EFA_GDA_FN efa_gda_status status() const { return status_; }
 
-  /* Waits for the turn, or for being served; entries as in Ring::place_made. */
+  /* Waits for the turn, or until somebody else sees to the entries, which are as in
+   * Ring::place_made. */
   template <class Make>
   EFA_GDA_FN Turn wait(Made &made, Make make, uint64_t timeout_ns) {
     if (status_ != EFA_GDA_OK) return Turn::Failed;
     Deadline deadline(queue_, timeout_ns, Deadline::kLookNs);
-    bool staged = count_ == 0 || !stage_.there;
+    bool stages = count_ != 0 && stage_.there, staged = false;
+    /* What came with the ticket was not acquired. */
+    look();
     for (;;) {
-      if ((int64_t)(turn_ - (ticket_ | 1)) > 0) return Turn::Served;
-      if (!staged && first_slot() + count_ - (uint32_t)(turn_ >> 1) <= stage_.mask + 1) {
-        stage(made, make);
-        staged = true;
-      }
-      uint64_t turn = turn_, cursors = 0;
-      uint32_t status = EFA_GDA_OK;
-      if (ring_.leads()) {
-        do {
-          latest_ = (uint32_t)load_relaxed(&queue_->reserve.word);
-          load_acquire_pair(&queue_->turn.turn, turn, cursors);
-        } while (turn == turn_ && (status = deadline.turn(EFA_GDA_TIMEOUT_TURN)) == EFA_GDA_OK);
-      }
-      Group group = ring_.group();
-      turn_ = group.from_leader(turn);
-      cursors_ = group.from_leader(cursors);
-      group.sync();
-      if (turn_ == ticket_) {
+      if ((int64_t)((turn_ | kTurnStates) - (ticket_ | kTurnStates)) > 0) return Turn::Served;
+      if (passed_to_me() && (!staged || claim(queue_, ring_, turn_))) {
         take();
         return Turn::Mine;
       }
-      status = group.from_leader(status);
+      if (staged && (turn_ & kTurnStates) == kOpen && behind() <= kAhead * ring_.group().size()) return Turn::Served;
+      if (stages && !staged && behind() <= stage_.mask + 1) {
+        stage(made, make);
+        staged = true;
+        ring_.group().sync();
+        if (ring_.leads()) fence_device_ordered();
+        look();
+        continue;
+      }
+      uint64_t before = turn_;
+      uint32_t status = EFA_GDA_OK;
+      if (ring_.leads()) {
+        do {
+          look_alone();
+        } while (turn_ == before && (status = deadline.turn(EFA_GDA_TIMEOUT_TURN)) == EFA_GDA_OK);
+      }
+      share();
+      status = ring_.group().from_leader(status);
       if (status != EFA_GDA_OK) {
         status_ = (efa_gda_status)status;
         if (ring_.leads()) poison(queue_, status_);
@@ -143,41 +172,163 @@ class Ticket {
     }
   }
 
-  /* Rings for what the holder of the turn has placed, then places and rings for those who
-   * wait. */
-  EFA_GDA_FN efa_gda_status ring(uint64_t timeout_ns) {
-    ring_.ring();
-    if constexpr (Group::kServes) {
-      if (!EFA_GDA_LIKELY(ring_.group().from_leader(latest_) == ring_.next()) && stage_.there) {
-        RingOf ring = ring_;
-        uint64_t turn = turn_;
-        efa_gda_status status = serve(queue_, &ring, stage_, &turn, timeout_ns);
-        ring_ = ring;
-        turn_ = turn;
-        return status;
-      }
+  /* Rings for what the holder of the turn has placed, where `rings` or others wait, then
+   * places and rings for those, and passes the turn on. */
+  EFA_GDA_FN efa_gda_status finish(bool rings, uint64_t timeout_ns) {
+    bool serves = left_ || opened();
+    if ((rings || serves) && ring_.next() != ring_.rung()) ring_.ring();
+    if (EFA_GDA_LIKELY(!serves)) {
+      pass(queue_, ring_, turn_ | kPassed, rings);
+      return EFA_GDA_OK;
     }
-    return EFA_GDA_OK;
+    efa_gda_status status = EFA_GDA_OK;
+    if constexpr (Group::kServes) {
+      RingOf ring = ring_;
+      status = serve(queue_, &ring, stage_, turn_, timeout_ns);
+      ring_ = ring;
+    } else {
+      Group group = ring_.group();
+      uint32_t served = EFA_GDA_OK;
+      group.sync();
+      if (ring_.leads()) {
+        using Alone = Ticket<ThreadGroup, StoreBytes>;
+        typename Alone::RingOf alone(queue_, ThreadGroup());
+        alone.take_over(ring_);
+        served = Alone::serve(queue_, &alone, stage_, turn_, timeout_ns);
+        ring_.found() = alone.found();
+      }
+      status = (efa_gda_status)group.from_leader(served);
+    }
+    return status;
   }
 
-  /* Passes the turn on. */
-  EFA_GDA_FN void pass() {
-    ring_.group().sync();
-    if (ring_.leads()) {
-      store_relaxed(cursor_word(), (uint64_t)ring_.fenced() << 32 | ring_.rung());
-      store_release(&queue_->turn.turn, turn_);
+  /* Places and rings for those who wait or have left, from ticket `turn` on, and passes the
+   * turn on. All that the ring was given before is rung. */
+  EFA_GDA_COLD static efa_gda_status serve(efa_gda_queue *queue, RingOf *held, Stage stage, uint64_t turn,
+                                           uint64_t timeout_ns) {
+    RingOf ring = *held;
+    efa_gda_status status = EFA_GDA_OK;
+    uint64_t end = 0;
+    TurnState state = kOpen;
+    if (ring.leads()) store_relaxed(&queue->turn.turn, turn | state);
+    for (int round = 0;; round++) {
+      uint64_t after = turn;
+      uint32_t count = choose(queue, ring, stage, round != 0 && state == kOpen, after);
+      if (count != 0) {
+        auto copy = [&](uint32_t, uint32_t n, uint32_t slot) { write_staged(ring, stage, slot, n); };
+        status = ring.place(count, copy, timeout_ns);
+        if (status != EFA_GDA_OK) break;
+        ring.ring();
+        turn = after;
+        if (ring.leads()) store_relaxed(&queue->turn.turn, turn | state);
+      }
+      if (state == kOpen && (count == 0 || round + 1 == kRounds)) {
+        state = kClosing;
+        end = close(queue, ring, turn);
+      }
+      if (state == kClosing) {
+        if ((int64_t)(end - turn) <= 0) {
+          pass(queue, ring, turn | kPassed);
+          break;
+        }
+        if (count == 0 && !pass_left(queue, ring, stage, turn)) break;
+      }
     }
+    *held = ring;
+    return status;
   }
 
  private:
-  EFA_GDA_FN uint64_t *cursor_word() { return reinterpret_cast<uint64_t *>(&queue_->turn.rung); }
+  template <class, int>
+  friend class Ticket;
 
-  /* From here on `turn_` is the ticket that follows those served. */
+  /* The turn as the leader sees it now, for all. */
+  EFA_GDA_FN void look() {
+    if (ring_.leads()) look_alone();
+    share();
+  }
+  EFA_GDA_FN void look_alone() {
+    latest_ = (uint32_t)load_relaxed(&queue_->reserve.word);
+    load_acquire_pair(&queue_->turn.turn, turn_, cursors_);
+  }
+  EFA_GDA_FN void share() {
+    Group group = ring_.group();
+    turn_ = group.from_leader(turn_);
+    cursors_ = group.from_leader(cursors_);
+    if constexpr (Group::kServes) latest_ = group.from_leader(latest_);
+    group.sync();
+  }
+
+  /* Slots from the turn's ticket to the end of this one. */
+  EFA_GDA_FN uint32_t behind() const { return first_slot() + count_ - (uint32_t)(turn_ >> EFA_GDA_TURN_BITS); }
+
+  EFA_GDA_FN bool passed_to_me() const { return (turn_ & ~(uint64_t)kPassedLeft) == ticket_; }
+
+  /* Whether a turn that was passed to whoever has staged is had: in PassedLeft, who passed
+   * it on may want it back. */
+  EFA_GDA_FN static bool claim(efa_gda_queue *queue, const RingOf &ring, uint64_t &turn) {
+    if ((turn & kTurnStates) == kPassed) return true;
+    uint64_t had = turn;
+    if (ring.leads()) had = compare_swap(&queue->turn.turn, turn, (turn & ~kTurnStates) | kClosing);
+    had = ring.group().from_leader(had);
+    bool won = had == turn;
+    if (!won) turn = had;
+    return won;
+  }
+
+  /* Whether others waited when the turn came: then it is open. */
+  EFA_GDA_FN bool opened() const { return Group::kServes && stage_.there && latest_ != first_slot() + count_; }
+
+  /* From here on `turn_` is the ticket that follows this one. */
   EFA_GDA_FN void take() {
     taken_ = true;
-    ring_.take(ticket_ >> 1, (uint32_t)cursors_, (uint32_t)(cursors_ >> 32));
-    turn_ = ticket_ + ((kOneCall + count_) << 1);
+    left_ = (turn_ & kPassedLeft) != 0;
+    ring_.take(ticket_ >> EFA_GDA_TURN_BITS, (uint32_t)cursors_, (uint32_t)(cursors_ >> 32));
+    if (!EFA_GDA_LIKELY(!opened()) && ring_.leads()) {
+      fence_device();
+      store_relaxed(&queue_->turn.turn, ticket_ | kOpen);
+    }
+    turn_ = ticket_ + ((kOneCall + count_) << EFA_GDA_TURN_BITS);
   }
+
+  /* Passes the turn on to `turn`. Who did not ring has not acquired yet what the look saw that
+   * came with the ticket. */
+  EFA_GDA_FN static void pass(efa_gda_queue *queue, const RingOf &ring, uint64_t turn, bool rang = true) {
+    ring.group().sync();
+    if (ring.leads()) {
+      if (!rang) fence_device();
+      store_relaxed(reinterpret_cast<uint64_t *>(&queue->turn.rung), (uint64_t)ring.fenced() << 32 | ring.rung());
+      store_release(&queue->turn.turn, turn);
+    }
+  }
+
+  /* Lets nobody leave any more; tickets from the one returned on belong to those who wait. */
+  EFA_GDA_FN static uint64_t close(efa_gda_queue *queue, const RingOf &ring, uint64_t turn) {
+    uint64_t end = 0;
+    if (ring.leads()) {
+      store_relaxed(&queue->turn.turn, turn | kClosing);
+      fence_device_ordered();
+      end = load_relaxed(&queue->reserve.word) << EFA_GDA_TURN_BITS;
+    }
+    return ring.group().from_leader(end);
+  }
+
+  /* Passes the turn on to `turn`, beyond which some may have left. True: its owner has staged,
+   * may have left as well, and the turn is here again. */
+  EFA_GDA_FN static bool pass_left(efa_gda_queue *queue, const RingOf &ring, const Stage &stage, uint64_t turn) {
+    uint64_t passed = turn | kPassedLeft;
+    pass(queue, ring, passed);
+    bool staged = false;
+    if (ring.leads()) {
+      fence_device_ordered();
+      uint64_t flag = load_relaxed(stage.flag((uint32_t)(turn >> EFA_GDA_TURN_BITS)));
+      staged = (flag & ~(uint64_t)1) == flag_of(turn, 0);
+    }
+    return ring.group().from_leader((uint32_t)staged) != 0 && claim(queue, ring, passed);
+  }
+
+  /* The flag of the call `ticket`'s i-th slot, but for bit 0. */
+  EFA_GDA_FN static uint64_t flag_of(uint64_t ticket, uint64_t i) { return ticket + ((i + 1) << EFA_GDA_TURN_BITS); }
 
   template <class Make>
   EFA_GDA_FN void stage(Made &made, Make make) {
@@ -190,34 +341,12 @@ class Ticket {
       group.sync();
       if (group.rank() < made.left) {
         uint32_t i = made.done + group.rank();
-        store_release(stage_.flag(first_slot() + i), ticket_ + 2 + ((uint64_t)i << 1) + (i + 1 == count_ ? 1 : 0));
+        store_release(stage_.flag(first_slot() + i), flag_of(ticket_, i) + (i + 1 == count_ ? 1 : 0));
       }
       uint32_t next = made.done + group.size();
       if (next >= count_) return;
       ring_.make(made, next, count_, make);
     }
-  }
-
-  /* Places and rings for those who wait; `turn` moves past them. */
-  EFA_GDA_COLD static efa_gda_status serve(efa_gda_queue *queue, RingOf *held, Stage stage, uint64_t *held_turn,
-                                           uint64_t timeout_ns) {
-    RingOf ring = *held;
-    uint64_t turn = *held_turn;
-    efa_gda_status status = EFA_GDA_OK;
-    for (int round = 0; round < kRounds; round++) {
-      uint64_t after = turn;
-      uint32_t count = choose(queue, ring, stage, round != 0, after);
-      if (count == 0 || !ring.has_room(count)) break;
-      auto copy = [&](uint32_t, uint32_t n, uint32_t slot) { write_staged(ring, stage, slot, n); };
-      status = ring.place(count, copy, timeout_ns);
-      if (status != EFA_GDA_OK) break;
-      ring.ring();
-      turn = after;
-      if (ring.leads()) store_relaxed(&queue->turn.turn, turn | 1);
-    }
-    *held = ring;
-    *held_turn = turn;
-    return status;
   }
 
   /* The slots of whole calls that are staged from `next` on; `turn` moves past them. Waits
@@ -250,25 +379,31 @@ class Ticket {
     }
   }
 
-  /* A flag is in its place when it follows from `turn`: one more for each slot before it,
+  /* A flag is in its place when it follows from `turn`: one slot more for each before it,
    * and kOneCall more for each call that ended before it. */
   EFA_GDA_FN static uint32_t staged(Group group, const uint64_t (&flags)[kFlags], uint64_t &turn) {
     uint32_t rank = group.rank(), size = group.size(), whole = 0, calls = 0, ended = 0;
+    uint32_t last[kFlags], fit[kFlags];
+    /* All votes first: each takes a while, and none needs another's outcome. */
+    EFA_GDA_UNROLL for (uint32_t k = 0; k < kFlags; k++) last[k] = group.vote((flags[k] & 1) != 0);
     EFA_GDA_UNROLL for (uint32_t k = 0; k < kFlags; k++) {
-      uint64_t flag = flags[k];
-      uint32_t last = group.vote((flag & 1) != 0);
-      uint64_t before = ended + bits_in(last & ((1u << rank) - 1));
-      bool fits = (flag & ~(uint64_t)1) == turn + ((1 + k * size + rank + before * kOneCall) << 1);
-      uint32_t ready = low_ones(group.vote(fits));
-      if (ready < size) last &= (1u << ready) - 1;
-      if (last != 0) {
-        whole = k * size + bit_width(last);
-        calls = ended + bits_in(last);
-      }
-      if (ready < size) break;
-      ended += bits_in(last);
+      uint64_t before = ended + bits_in(last[k] & ((1u << rank) - 1));
+      fit[k] = group.vote((flags[k] & ~(uint64_t)1) == flag_of(turn, k * size + rank + before * kOneCall));
+      ended += bits_in(last[k]);
     }
-    turn += (whole + calls * kOneCall) << 1;
+    bool follows = true;
+    ended = 0;
+    EFA_GDA_UNROLL for (uint32_t k = 0; k < kFlags; k++) {
+      uint32_t ready = low_ones(fit[k]);
+      uint32_t ends = ready < size ? last[k] & ((1u << ready) - 1) : last[k];
+      if (follows && ends != 0) {
+        whole = k * size + bit_width(ends);
+        calls = ended + bits_in(ends);
+      }
+      follows = follows && ready >= size;
+      ended += bits_in(last[k]);
+    }
+    turn += (whole + calls * kOneCall) << EFA_GDA_TURN_BITS;
     return whole;
   }
 
@@ -301,12 +436,13 @@ class Ticket {
   RingOf &ring_;
   const Stage &stage_;
   uint32_t count_;
-  /* Both shifted left by one, as turn.turn. */
+  /* Both shifted as turn.turn is. */
   uint64_t ticket_, turn_;
   uint64_t cursors_;
-  /* Slots handed out when the leader last looked at the turn; the leader's alone. */
+  /* Slots handed out when the turn was last looked at. */
   uint32_t latest_ = 0;
-  bool taken_ = false;
+  /* Whether the turn was had, and whether some beyond may have left. */
+  bool taken_ = false, left_ = false;
   efa_gda_status status_;
 };
 

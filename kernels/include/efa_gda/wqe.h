@@ -146,10 +146,12 @@ EFA_GDA_FN Quad quad_of(const Entry &e, int i) {
 EFA_GDA_FN void finish(Quad &quad, uint32_t i, bool phase, uint64_t id, bool wide) {
   static_assert(kWordControl == 0 && kWordIdMiddle == 6 && kWordIdHigh == 7, "in quads 0 and 1");
   uint32_t phase_bit = phase ? (uint32_t)EFA_IO_TX_META_DESC_PHASE_MASK << kControl2Shift : 0;
-  if (i == 0) quad.x |= ((uint32_t)id & 0xffff) | phase_bit;
-  if (wide && i == 1) {
-    quad.z = (uint32_t)(id >> 16) << 16;
-    quad.w = (uint32_t)(id >> 32);
+  uint32_t bits = ((uint32_t)id & 0xffff) | phase_bit;
+  /* Without a branch, for `i` may be a number that only the thread knows. */
+  quad.x |= i == 0 ? bits : 0;
+  if (wide) {
+    quad.z = i == 1 ? (uint32_t)(id >> 16) << 16 : quad.z;
+    quad.w = i == 1 ? (uint32_t)(id >> 32) : quad.w;
   }
 }
 
