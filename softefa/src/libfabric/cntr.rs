@@ -10,12 +10,13 @@ use std::time::{Duration, Instant};
 
 use efa_gda_sys::fi;
 
-use crate::device::{CompletionCounter, Counted};
+use crate::device::{CompletionCounter, Counted, Memory};
 
 use super::config::{Config, FIRST_COUNTERS};
 use super::domain::{Domain, Shared};
 use super::ffi::{self, Code, Object};
 use super::mapping::Mapping;
+use super::mr;
 use super::uses::{Use, Uses};
 
 /// The first API whose domains say how far counters count, without which the real provider has none.
@@ -156,8 +157,8 @@ pub(crate) unsafe extern "C" fn open_ext(
         if efa.comp_mask != 0 || efa.flags & !(SUCCESS | ERROR) != 0 {
             return Err(Code::INVALID);
         }
-        let success = Word::of(efa.flags & SUCCESS != 0, &efa.comp_cntr_ext_mem)?;
-        let error = Word::of(efa.flags & ERROR != 0, &efa.err_cntr_ext_mem)?;
+        let success = Word::of(domain, efa.flags & SUCCESS != 0, &efa.comp_cntr_ext_mem)?;
+        let error = Word::of(domain, efa.flags & ERROR != 0, &efa.err_cntr_ext_mem)?;
         // SAFETY: null or the application's attributes, and its place for the counter.
         unsafe { create(domain, attr, success, error, cntr, context) }
     })
@@ -199,12 +200,21 @@ unsafe fn create(
         return Err(Code::NOT_SUPPORTED);
     }
     let access = Access { success: success.has_address(), error: error.has_address(), waits };
-    let words = Arc::new([success, error]);
-    let [success, error] = [words[0].place()?, words[1].place()?];
-    // SAFETY: `place` gives aligned words, mapped as long as `words`, which goes along; those that
-    // the client gave by address it keeps until it has closed the counter, and reaches atomically,
-    // by the contract of cntr_open_ext.
-    let counter = Arc::new(unsafe { CompletionCounter::given(success, error, words) });
+    let counter = Arc::new(match (success, error) {
+        (Word::Gpu(success, at), Word::Gpu(error, errors_at)) => {
+            CompletionCounter::through((success, at), (error, errors_at))
+        }
+        // One copies values out, the other has them where they are.
+        (Word::Gpu(..), _) | (_, Word::Gpu(..)) => return Err(Code::NOT_SUPPORTED),
+        (success, error) => {
+            let words = Arc::new([success, error]);
+            let [success, error] = [words[0].place()?, words[1].place()?];
+            // SAFETY: `place` gives aligned words, mapped as long as `words`, which goes along; those that
+            // the client gave by address it keeps until it has closed the counter, and reaches
+            // atomically, by the contract of cntr_open_ext.
+            unsafe { CompletionCounter::given(success, error, words) }
+        }
+    });
     let object = Counter {
         fid: fi::fid_cntr { fid: ffi::header::<Counter>(context), ops: (&raw const OPS).cast_mut() },
         domain: shared,
@@ -224,6 +234,8 @@ enum Word {
     Given(NonNull<u64>),
     /// A file of the client's, and whether the client gave an address for it too.
     Mapped(Mapping, bool),
+    /// A GPU's memory, and the address there.
+    Gpu(Arc<dyn Memory>, u64),
 }
 
 // SAFETY: `Given` is an address; access to it is for CompletionCounter::given to justify.
@@ -233,7 +245,7 @@ unsafe impl Sync for Word {}
 
 impl Word {
     /// The word at `location` where it is `given`, otherwise one of the adapter's.
-    fn of(given: bool, location: &fi::fi_efa_memory_location) -> Result<Self, Code> {
+    fn of(domain: &Domain, given: bool, location: &fi::fi_efa_memory_location) -> Result<Self, Code> {
         if !given {
             return Ok(Self::Own(AtomicU64::new(0)));
         }
@@ -242,8 +254,16 @@ impl Word {
                 NonNull::new(location.ptr.cast()).map(Self::Given).ok_or(Code::INVALID)
             }
             fi::FI_EFA_MEMORY_LOCATION_DMABUF => {
-                let file = Mapping::new(location.dmabuf.fd, location.dmabuf.offset, size_of::<u64>())?;
-                Ok(Self::Mapped(file, !location.ptr.is_null()))
+                match Mapping::new(location.dmabuf.fd, location.dmabuf.offset, size_of::<u64>()) {
+                    Ok(file) => Ok(Self::Mapped(file, !location.ptr.is_null())),
+                    // A GPU's, which is reached where the client says that it lies.
+                    Err(Code::NOT_SUPPORTED) if location.ptr.cast::<u64>().is_aligned() => {
+                        let address = location.ptr.addr() as u64;
+                        let gpu = mr::gpu_memory(&domain.shared(), address, size_of::<u64>() as u64);
+                        Ok(Self::Gpu(Arc::new(gpu.map_err(|_| Code::NOT_SUPPORTED)?), address))
+                    }
+                    Err(code) => Err(code),
+                }
             }
             _ => Err(Code::INVALID),
         }
@@ -251,7 +271,7 @@ impl Word {
 
     /// Whether the client said how the processor reaches it; the real provider does not read others.
     fn has_address(&self) -> bool {
-        !matches!(self, Self::Mapped(_, false))
+        !matches!(self, Self::Mapped(_, false) | Self::Gpu(..))
     }
 
     /// The word itself.
@@ -263,6 +283,7 @@ impl Word {
             Self::Own(word) => NonNull::from(word).cast(),
             Self::Given(place) => *place,
             Self::Mapped(file, _) => file.start().cast(),
+            Self::Gpu(..) => return Err(Code::INVALID),
         };
         if place.is_aligned() { Ok(place) } else { Err(Code::INVALID) }
     }
@@ -306,7 +327,7 @@ unsafe extern "C" fn readerr(cntr: *mut fi::fid_cntr) -> u64 {
 
 unsafe extern "C" fn add(cntr: *mut fi::fid_cntr, value: u64) -> c_int {
     let change = |counter: &Counter| {
-        counter.counter.success().fetch_add(value, Ordering::Release);
+        counter.counter.add(false, value);
         Ok(())
     };
     // SAFETY: libfabric's contract: an open counter.
@@ -315,7 +336,7 @@ unsafe extern "C" fn add(cntr: *mut fi::fid_cntr, value: u64) -> c_int {
 
 unsafe extern "C" fn adderr(cntr: *mut fi::fid_cntr, value: u64) -> c_int {
     let change = |counter: &Counter| {
-        counter.counter.error().fetch_add(value, Ordering::Release);
+        counter.counter.add(true, value);
         Ok(())
     };
     // SAFETY: libfabric's contract: an open counter.
@@ -324,7 +345,7 @@ unsafe extern "C" fn adderr(cntr: *mut fi::fid_cntr, value: u64) -> c_int {
 
 unsafe extern "C" fn set(cntr: *mut fi::fid_cntr, value: u64) -> c_int {
     let change = |counter: &Counter| {
-        counter.counter.success().store(value, Ordering::Release);
+        counter.counter.set(false, value);
         Ok(())
     };
     // SAFETY: libfabric's contract: an open counter.
@@ -333,7 +354,7 @@ unsafe extern "C" fn set(cntr: *mut fi::fid_cntr, value: u64) -> c_int {
 
 unsafe extern "C" fn seterr(cntr: *mut fi::fid_cntr, value: u64) -> c_int {
     let change = |counter: &Counter| {
-        counter.counter.error().store(value, Ordering::Release);
+        counter.counter.set(true, value);
         Ok(())
     };
     // SAFETY: libfabric's contract: an open counter.
