@@ -3,19 +3,22 @@
 //! say how many, not which, and change whether or not anybody reads the completion queue, which fills
 //! all the same.
 
+use std::any::Any;
 use std::ffi::{c_int, c_void};
 use std::marker::PhantomData;
 use std::ops::BitOr;
-use std::os::fd::{AsRawFd, BorrowedFd};
-use std::ptr::NonNull;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
 use efa_gda_sys::fi;
 
-use super::Domain;
+use super::device_memory::Owner;
 use super::domain::close_shared;
 use super::error::{Error, Result};
 use super::object::{Context, InContext, Object, Padded, table_op};
+use super::{Buffer, DeviceMemory, Dmabuf, Domain};
+use crate::polling::{Completing, Polling, Unclaimable};
 
 pub(super) type CntrOpenExt = unsafe extern "C" fn(
     *mut fi::fid_domain,
@@ -42,6 +45,10 @@ impl Counted {
     pub const REMOTE_READ: Self = Self(fi::FI_REMOTE_READ);
     /// RDMA writes by peers.
     pub const REMOTE_WRITE: Self = Self(fi::FI_REMOTE_WRITE);
+    /// Everything that the endpoint starts, which is what a mapped queue counts by.
+    pub const TRANSMIT: Self = Self(fi::FI_SEND | fi::FI_READ | fi::FI_WRITE);
+
+    pub(super) const NOTHING: Self = Self(0);
 
     /// Whether all of `other` is counted.
     pub const fn contains(self, other: Self) -> bool {
@@ -97,16 +104,91 @@ impl<'a> CounterMemory<'a> {
     }
 }
 
+/// Both words in one piece of memory, which goes with the counter.
+pub(super) struct OwnWords {
+    success: u64,
+    /// The GPU whose memory it is, as CUDA counts.
+    device: Option<i32>,
+    owner: Owner,
+}
+
+impl OwnWords {
+    /// From the first word to the second; they are not to share a line of a GPU's cache.
+    const STRIDE: u64 = 128;
+    /// From the first byte of the first to the last of the second.
+    pub(crate) const BYTES: usize = Self::STRIDE as usize + size_of::<u64>();
+
+    /// Zeroes of the host's; None where memory is short.
+    pub(super) fn host() -> Option<Self> {
+        let words = Buffer::zeroed(Self::BYTES)?;
+        Some(Self { success: words.as_ptr() as u64, device: None, owner: Arc::new(words) })
+    }
+
+    /// In a GPU's memory, with the dmabuf of it, or why there is none.
+    ///
+    /// # Errors
+    /// [`Error::OutOfBounds`] where they do not fit, [`Error::NoDmabuf`].
+    pub(super) fn device(memory: DeviceMemory) -> Result<(Self, Dmabuf)> {
+        let DeviceMemory { address, length, ordinal, dmabuf, owner } = memory;
+        if length < Self::BYTES {
+            let (needs, region) = (Self::BYTES as u64, length as u64);
+            return Err(Error::OutOfBounds { offset: 0, length: needs, region });
+        }
+        let dmabuf = dmabuf.map_err(|why| Error::NoDmabuf { operation: super::gda::CNTR_OPEN_EXT, why })?;
+        Ok((Self { success: address.as_ptr() as u64, device: Some(ordinal), owner }, dmabuf))
+    }
+
+    fn error(&self) -> u64 {
+        self.success + Self::STRIDE
+    }
+
+    /// Where the processor reaches the words.
+    pub(super) fn on_host(&self) -> [Option<CounterMemory<'static>>; 2] {
+        [self.success, self.error()].map(|word| {
+            NonNull::new(std::ptr::with_exposed_provenance_mut(word as usize)).map(CounterMemory::host)
+        })
+    }
+
+    /// Where they lie in their dmabuf. `told`: with the GPU's addresses, which libfabric is not asked to read.
+    pub(super) fn in_dmabuf<'a>(&self, dmabuf: &'a Dmabuf, told: bool) -> [Option<CounterMemory<'a>>; 2] {
+        [self.success, self.error()].map(|word| {
+            let offset = dmabuf.offset + (word - self.success);
+            let address =
+                if told { std::ptr::with_exposed_provenance_mut(word as usize) } else { null_mut() };
+            Some(CounterMemory { seen: false, ..CounterMemory::dmabuf(dmabuf.file.as_fd(), offset, address) })
+        })
+    }
+}
+
+/// Where the words of a counter lie whose memory is the counter's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CounterWords {
+    /// Address of the word of successes, for who reads it.
+    pub success: u64,
+    /// Of the word of errors.
+    pub error: u64,
+    /// The GPU in whose memory they lie, as CUDA counts; None where the processor reads them.
+    pub device: Option<i32>,
+}
+
 /// A completion counter. Cheap to clone; closed with its last clone and the last endpoint that it
 /// counts for.
 #[derive(Clone, Debug)]
 pub struct CompletionCounter(Arc<Object<fi::fid_cntr, CounterParents>>);
 
-#[derive(Debug)]
 struct CounterParents {
     /// Whether libfabric reads the word of successes, and that of errors.
     seen: [bool; 2],
+    words: Option<Arc<OwnWords>>,
+    /// Which endpoints it counts for, and whether a mapped queue goes by it.
+    counting: Polling,
     domain: Domain,
+}
+
+impl std::fmt::Debug for CounterParents {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CounterParents").field("seen", &self.seen).finish_non_exhaustive()
+    }
 }
 
 impl InContext for CounterParents {
@@ -120,12 +202,13 @@ impl CompletionCounter {
     /// provider's own.
     ///
     /// # Safety
-    /// Words that are given stay allocated until the counter is closed.
+    /// Words that are given stay allocated until the counter is closed; `words` does that, where the counter
+    /// owns them.
     pub(super) unsafe fn open(
         domain: &Domain,
         open: CntrOpenExt,
-        success: Option<CounterMemory<'_>>,
-        error: Option<CounterMemory<'_>>,
+        [success, error]: [Option<CounterMemory<'_>>; 2],
+        words: Option<Arc<OwnWords>>,
         named: impl FnOnce(&Context, i32) -> Error,
     ) -> Result<Self> {
         const OPERATION: &str = super::gda::CNTR_OPEN_EXT;
@@ -156,7 +239,7 @@ impl CompletionCounter {
             return Err(named(context, code));
         }
         let seen = [success, error].map(|word| word.is_none_or(|word| word.seen));
-        let parents = CounterParents { seen, domain: domain.clone() };
+        let parents = CounterParents { seen, words, counting: Polling::default(), domain: domain.clone() };
         // SAFETY: the call that returned `code` opened `counter`, and nobody else knows it.
         Ok(Self(Arc::new(unsafe { Object::adopt(OPERATION, code, counter, parents) }?)))
     }
@@ -191,9 +274,12 @@ impl CompletionCounter {
     /// Sets both words.
     ///
     /// # Errors
-    /// [`Error::Call`] with the answer of `fi_cntr_set` or `fi_cntr_seterr`.
+    /// [`Error::CounterTaken`] where a mapped queue goes by it; [`Error::Call`] with the answer of
+    /// `fi_cntr_set` or `fi_cntr_seterr`.
     pub fn set(&self, successes: u64, errors: u64) -> Result<()> {
         const SET: &str = "fi_cntr_set";
+        // Nobody takes it while it is set.
+        let _counting = self.counts_here()?;
         const SET_ERRORS: &str = "fi_cntr_seterr";
         let raw = self.0.raw();
         // SAFETY: an open counter points to its table, or to none.
@@ -220,6 +306,30 @@ impl CompletionCounter {
     /// The counter itself, for calls that this library does not have.
     pub fn as_ptr(&self) -> *mut fi::fid_cntr {
         self.0.raw()
+    }
+
+    /// Where its words lie; None where the counter does not own them.
+    pub fn words(&self) -> Option<CounterWords> {
+        let words = self.0.parents().words.as_ref()?;
+        Some(CounterWords { success: words.success, error: words.error(), device: words.device })
+    }
+
+    /// What keeps its words allocated, where that is a `T`.
+    pub(crate) fn owner<T: Any>(&self) -> Option<&T> {
+        self.0.parents().words.as_ref()?.owner.downcast_ref()
+    }
+
+    /// Makes the caller the one who goes by it, for the one endpoint that it counts for.
+    pub(crate) fn claim(&self) -> std::result::Result<(), Unclaimable> {
+        self.0.parents().counting.claim()
+    }
+
+    /// Another endpoint is counted, or somebody sets it.
+    ///
+    /// # Errors
+    /// [`Error::CounterTaken`].
+    pub(super) fn counts_here(&self) -> Result<Completing> {
+        self.0.parents().counting.begin().ok_or(Error::CounterTaken)
     }
 
     pub(super) fn fid(&self) -> *mut fi::fid {

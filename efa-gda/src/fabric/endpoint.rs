@@ -77,7 +77,7 @@ struct EndpointParents {
     transmit: Option<CompletionQueue>,
     receive: Option<CompletionQueue>,
     addresses: Option<AddressVector>,
-    counters: Vec<CompletionCounter>,
+    counters: Vec<(CompletionCounter, Counted)>,
     completing: Vec<Completing>,
     domain: Domain,
     /// What it was opened with; the provider may read it until the endpoint is enabled.
@@ -203,19 +203,26 @@ impl Endpoint<Bound> {
     /// one counter may serve several kinds and several endpoints.
     ///
     /// # Errors
-    /// [`Error::OtherDomain`]; [`Error::Call`] with the answer of `fi_ep_bind`: EINVAL for a kind that
-    /// has a counter.
+    /// [`Error::OtherDomain`]; [`Error::CounterTaken`] where a mapped queue goes by the counter;
+    /// [`Error::Call`] with the answer of `fi_ep_bind`: EINVAL for a kind that has a counter.
     pub fn count(&mut self, counter: &CompletionCounter, counted: Counted) -> Result<()> {
         const OPERATION: &str = "fi_ep_bind(completion counter)";
         let parents = self.object.parents_mut();
         if !parents.domain.is(counter.domain()) {
             return Err(Error::OtherDomain { operation: OPERATION });
         }
+        if !parents.counters.iter().any(|(other, _)| other.as_ptr() == counter.as_ptr()) {
+            parents.completing.push(counter.counts_here()?);
+        }
         // Owned before the provider knows it, so that the endpoint never outlives it.
-        parents.counters.push(counter.clone());
+        parents.counters.push((counter.clone(), Counted::NOTHING));
         let (context, fid) = (self.object.context(), self.object.fid());
         // SAFETY: both objects are open, of one domain, and the second is owned by the endpoint.
-        unsafe { bind(context, fid, counter.fid(), counted.bits(), OPERATION) }
+        unsafe { bind(context, fid, counter.fid(), counted.bits(), OPERATION) }?;
+        if let Some((_, counts)) = self.object.parents_mut().counters.last_mut() {
+            *counts = counted;
+        }
+        Ok(())
     }
 
     /// Creates the queue pair.
@@ -336,6 +343,18 @@ impl Endpoint<Enabled> {
     /// Lets the memory of a receive go, for it completed.
     pub(crate) fn receive_completed(&mut self, id: u16) {
         self.object.parents_mut().receives.remove(&id);
+    }
+
+    /// Its counters, each with all that it counts of the endpoint.
+    pub(crate) fn counters(&self) -> Vec<(&CompletionCounter, Counted)> {
+        let mut all: Vec<(&CompletionCounter, Counted)> = Vec::new();
+        for (counter, counted) in &self.object.parents().counters {
+            match all.iter_mut().find(|(other, _)| other.as_ptr() == counter.as_ptr()) {
+                Some((_, known)) => *known = *known | *counted,
+                None => all.push((counter, *counted)),
+            }
+        }
+        all
     }
 
     /// The domain it is on.

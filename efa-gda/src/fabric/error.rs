@@ -173,6 +173,13 @@ pub enum Error {
     /// A mapped queue reads the completion queue in memory, and would take the completions of another
     /// endpoint for its own.
     CompletionQueuePolled,
+    /// A mapped queue goes by the completion counter, which may then count for nothing else and not be set.
+    CounterTaken,
+    /// No memory of the host's.
+    OutOfMemory {
+        /// Bytes needed.
+        bytes: usize,
+    },
     /// Two objects that a call needs are of different domains.
     OtherDomain {
         /// The call, which was not made.
@@ -330,6 +337,8 @@ impl Error {
             Self::OtherAddressVector { .. } => "insert the peer's address into this vector too",
             Self::OtherLibrary { .. } => "query the library that the fabric was opened with",
             Self::CompletionQueuePolled => "open another completion queue for this endpoint",
+            Self::CounterTaken => "open another counter",
+            Self::OutOfMemory { .. } => "free memory, or raise the process's limit",
             Self::Busy { what, .. } => who_holds(what),
             Self::OutOfBounds { .. } => "stay inside the region",
             Self::NoDmabuf { .. } => {
@@ -414,6 +423,8 @@ impl fmt::Display for Error {
             }
             Self::NoObject { operation } => write!(f, "{operation} succeeded, and gave no object")?,
             Self::CompletionQueuePolled => f.write_str("the completion queue is polled by a mapped queue")?,
+            Self::CounterTaken => f.write_str("a mapped queue goes by the completion counter")?,
+            Self::OutOfMemory { bytes } => write!(f, "{bytes} bytes cannot be allocated")?,
             Self::OtherDomain { operation } => write!(f, "{operation} needs objects of one domain")?,
             Self::OtherAddressVector { operation } => {
                 write!(f, "{operation} was given an address of another address vector")?;

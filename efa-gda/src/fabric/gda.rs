@@ -5,11 +5,12 @@
 
 use std::ffi::{CStr, c_int, c_void};
 use std::os::fd::AsFd;
+use std::sync::Arc;
 
 use efa_gda_sys::fi;
 use efa_gda_wire::{AddressHandle, LocalKey, Peer, QueueKey, QueuePairNumber};
 
-use super::counter::CntrOpenExt;
+use super::counter::{CntrOpenExt, OwnWords};
 use super::error::{Absence, Error, Result};
 use super::object::{Context, InContext, Padded, open_ops};
 use super::table::pointer_at;
@@ -284,7 +285,44 @@ impl GdaOps {
         let open = present(CNTR_OPEN_EXT, self.cntr_open_ext)?;
         let named = |context: &Context, code| named(context, CNTR_OPEN_EXT, code);
         // SAFETY: passed on to the caller.
-        unsafe { CompletionCounter::open(&self.domain, open, success, error, named) }
+        unsafe { CompletionCounter::open(&self.domain, open, [success, error], None, named) }
+    }
+
+    /// Opens a completion counter with words of its own in host memory, which devices may read
+    /// ([`CompletionCounter::words`]): for
+    /// [`MappedQueue::with_counters`](crate::queue::MappedQueue::with_counters).
+    ///
+    /// # Errors
+    /// As [`Self::cntr_open`]; [`Error::OutOfMemory`].
+    pub fn cntr_open_host(&self) -> Result<CompletionCounter> {
+        let open = present(CNTR_OPEN_EXT, self.cntr_open_ext)?;
+        let words = Arc::new(OwnWords::host().ok_or(Error::OutOfMemory { bytes: OwnWords::BYTES })?);
+        let named = |context: &Context, code| named(context, CNTR_OPEN_EXT, code);
+        // SAFETY: the words go with the counter, which frees them after it is closed.
+        unsafe { CompletionCounter::open(&self.domain, open, words.on_host(), Some(words), named) }
+    }
+
+    /// The same with words in memory of a GPU, of at least 136 bytes, which is zeroed and which the
+    /// counter keeps allocated. Only that GPU reads them.
+    ///
+    /// # Errors
+    /// As [`Self::cntr_open`]; [`Error::OutOfBounds`] for less memory, [`Error::NoDmabuf`] for memory
+    /// without one.
+    pub fn cntr_open_device(&self, memory: DeviceMemory) -> Result<CompletionCounter> {
+        let open = present(CNTR_OPEN_EXT, self.cntr_open_ext)?;
+        let (words, dmabuf) = OwnWords::device(memory)?;
+        let words = Arc::new(words);
+        let attempt = |told| {
+            let named = |context: &Context, code| named(context, CNTR_OPEN_EXT, code);
+            let places = words.in_dmabuf(&dmabuf, told);
+            // SAFETY: as in `cntr_open_host`.
+            unsafe { CompletionCounter::open(&self.domain, open, places, Some(words.clone()), named) }
+        };
+        match attempt(false) {
+            // Without hardware that follows the descriptor, the address is the one way to it.
+            Err(Error::AdapterLacks(_)) => attempt(true),
+            answered => answered,
+        }
     }
 
     /// The key that entries use for the region as local memory.

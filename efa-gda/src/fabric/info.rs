@@ -222,6 +222,21 @@ impl Info {
         unsafe { self.get().tx_attr.as_ref() }.map_or(0, |attr| attr.inject_size)
     }
 
+    /// The largest values of the adapter's completion counters, of successes and of errors. None where the
+    /// info's API is older than 2.5, which does not say.
+    pub fn max_counter_values(&self) -> Option<[u64; 2]> {
+        const FIRST_WITH_COUNTER_VALUES: Version = Version::new(2, 5);
+        let attr = self.get().domain_attr.cast_const();
+        if attr.is_null() || self.api_version() < FIRST_WITH_COUNTER_VALUES {
+            return None;
+        }
+        // SAFETY: not null, and lives as long as the info; a library that answers for this API has both
+        // fields, which are read one by one, for it may have less behind them than the bindings.
+        unsafe {
+            Some([(&raw const (*attr).max_cntr_value).read(), (&raw const (*attr).max_err_cntr_value).read()])
+        }
+    }
+
     /// Capabilities (`fi_info::caps`).
     pub fn caps(&self) -> u64 {
         self.get().caps

@@ -33,7 +33,7 @@ mod table;
 
 pub use address::{AddressVector, FabricAddress};
 pub use completion::{CompletionQueue, ExternalMemory};
-pub use counter::{CompletionCounter, Counted, CounterMemory};
+pub use counter::{CompletionCounter, Counted, CounterMemory, CounterWords};
 pub use device_memory::{DeviceMemory, Dmabuf, Registration};
 pub use domain::{Domain, Fabric};
 pub use endpoint::{Bound, Building, Enabled, Endpoint, InjectLimits, Limits, State};

@@ -4,7 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::fabric::{
-    self, Access, CompletionQueue, DeviceMemory, Dmabuf, Domain, GdaOps, MemoryRegion, Registration,
+    self, Access, CompletionCounter, CompletionQueue, DeviceMemory, Dmabuf, Domain, GdaOps, MemoryRegion,
+    Registration,
 };
 use crate::gpu::{self, Gpu, GpuMemory};
 
@@ -14,13 +15,16 @@ use super::{Backing, MappedQueue, Put, PutError};
 /// Bytes of a completion, where the provider does not say otherwise (`efa_io_rx_cdesc_ex`).
 const COMPLETION_BYTES: usize = 32;
 
-/// Where the entries of a completion queue lie.
+/// Bytes for the words of a counter; a page of its own is taken anyway.
+const COUNTER_BYTES: usize = 4096;
+
+/// Where the entries of a completion queue, or the words of a counter, lie.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Placement {
-    /// In the GPU's memory: its polls stay on the GPU.
+    /// In the GPU's memory: who looks at them stays on the GPU.
     Gpu,
-    /// In the host's: polls cross PCIe.
+    /// In the host's: each look crosses PCIe.
     Host {
         /// What kept them from the GPU's.
         why: String,
@@ -89,6 +93,28 @@ impl Gpu {
         }
     }
 
+    /// Opens a completion counter for a queue that this GPU will drive
+    /// ([`MappedQueue::with_counters`]): with its words in the GPU's memory where the provider and the
+    /// adapter can, in the host's otherwise. Says which, and why.
+    ///
+    /// # Errors
+    /// Those of [`GdaOps::cntr_open_host`].
+    pub fn completion_counter(&self, ops: &GdaOps) -> fabric::Result<(CompletionCounter, Placement)> {
+        match self.own_completion_counter(ops) {
+            Ok(counter) => Ok((counter, Placement::Gpu)),
+            Err(why) => {
+                let counter = ops.cntr_open_host()?;
+                tracing::info!(%why, "the completion counter lies in the host's memory");
+                Ok((counter, Placement::Host { why }))
+            }
+        }
+    }
+
+    fn own_completion_counter(&self, ops: &GdaOps) -> Result<CompletionCounter, String> {
+        let memory = GpuMemory::zeroed(self, COUNTER_BYTES).map_err(|error| error.to_string())?;
+        ops.cntr_open_device(memory.into()).map_err(|error| error.to_string())
+    }
+
     fn own_completion_queue(&self, ops: &GdaOps, entries: usize) -> Result<CompletionQueue, String> {
         let rounded = entries.checked_next_power_of_two().ok_or("too many entries")?;
         let bytes = rounded.checked_mul(COMPLETION_BYTES).ok_or("too many entries")?;
@@ -98,12 +124,13 @@ impl Gpu {
 }
 
 impl<B: Backing> MappedQueue<B> {
-    /// Refuses what the host cannot do where completions lie in a GPU's memory.
+    /// Refuses what the host cannot do where completions, or counters, lie in a GPU's memory.
     pub(super) fn host_polls(&self, operation: &'static str) -> Result<(), PutError> {
-        let why = "its completions lie in a GPU's memory; map it into that GPU";
-        match self.backing.completions_on() {
-            Some(_) => Err(PutError::Unsupported { operation, why }),
-            None => Ok(()),
+        let refused = |why| Err(PutError::Unsupported { operation, why });
+        match (self.backing.completions_on(), self.counters_on()) {
+            (None, None) => Ok(()),
+            (Some(_), _) => refused("its completions lie in a GPU's memory; map it into that GPU"),
+            (None, Some(_)) => refused("its counters lie in a GPU's memory; map it into that GPU"),
         }
     }
 

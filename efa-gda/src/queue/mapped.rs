@@ -12,6 +12,7 @@ use efa_gda_wire::{LocalKey, Peer, ProcessingHints, QueuePairNumber};
 
 use super::GpuQueue;
 use super::backing::{Backing, Libfabric};
+use super::counters::{Counters, CountersError, device_counters};
 use super::geometry::{Geometry, geometry};
 use crate::doorbell::{Alarm, Served};
 use crate::executor::{DeviceError, outcome};
@@ -60,6 +61,9 @@ pub enum QueueError {
         /// Requests that may be in flight.
         requests: u32,
     },
+    /// The queue cannot go by its endpoint's counters.
+    #[error(transparent)]
+    Counters(#[from] CountersError),
     /// No memory for completions of receives.
     #[error("{bytes} bytes for completions of receives cannot be allocated; open a smaller completion queue")]
     NoMemory {
@@ -153,6 +157,8 @@ pub struct MappedQueue<B: Backing = Libfabric> {
     /// First of the rest, so that it is the first to go: the queue pair is destroyed before the struct that
     /// describes it, and before memory that the adapter may reach (which it retains).
     pub(super) backing: B,
+    /// What it goes by in place of the completion queue.
+    pub(super) counters: Option<Counters>,
     exposure: Exposure,
     number: QueuePairNumber,
     /// The address that kernels receive. Only the engine writes it once it is made.
@@ -270,7 +276,17 @@ impl<B: Backing> MappedQueue<B> {
             shared.inbox = efa_gda_inbox { entries: inbox.as_ptr(), num_entries: entries, reserved: 0 };
         }
         let shared = Box::new(UnsafeCell::new(shared));
-        Ok(Self { served: None, backing, exposure, number, shared, abort, _inbox: inbox, lost: 0 })
+        Ok(Self {
+            served: None,
+            backing,
+            counters: None,
+            exposure,
+            number,
+            shared,
+            abort,
+            _inbox: inbox,
+            lost: 0,
+        })
     }
 
     /// The queue, with hints for every entry from now on.
@@ -414,6 +430,12 @@ impl<B: Backing> MappedQueue<B> {
     /// Changes where device code writes entries and rings.
     pub(super) fn set_send_queue(&mut self, sq: efa_gda_sq) {
         self.shared.get_mut().sq = sq;
+    }
+
+    /// Lets device code go by counters.
+    pub(super) fn set_counters(&mut self, counters: Counters, wrap: u64) {
+        self.shared.get_mut().counters = device_counters(counters.words, wrap);
+        self.counters = Some(counters);
     }
 
     /// Takes the queue out of service where the engine's words are lost.

@@ -22,6 +22,10 @@
 //! taken the same way, and need a posted receive only where
 //! [`Endpoint::writes_use_receives`](crate::fabric::Endpoint::writes_use_receives) says so.
 //!
+//! # Completion counters
+//! [`MappedQueue::with_counters`] has device code take room and quiet from an adapter's counters. It then leaves
+//! the completion queue alone, which the adapter overwrites, until an error is counted.
+//!
 //! # When a job hangs
 //! [`MappedQueue::snapshot`] and [`GpuQueue::snapshot`] say where a queue stands, also while a kernel
 //! runs: cursors, who holds the turn, requests that nobody rang for, the last completions, errors.
@@ -34,6 +38,7 @@
 //! out: it destroys the endpoint first and deregisters after that.
 
 mod backing;
+mod counters;
 mod geometry;
 mod gpu_memory;
 mod ladder;
@@ -50,6 +55,7 @@ mod receive;
 mod snapshot;
 
 pub use backing::{Backing, Libfabric, Region};
+pub use counters::CountersError;
 pub use geometry::{Geometry, geometry};
 pub use gpu_memory::Placement;
 pub use ladder::{DoorbellError, Refused};
@@ -60,4 +66,4 @@ pub use parts::Registered;
 pub use put::{Put, device_peer};
 pub use put_error::{Limit, PutError, PutReport};
 pub use receive::{Arrival, PostedReceives, ReceiveError, ReceiveId, Received, Receives, Source};
-pub use snapshot::{Pending, Seen, SeenCompletion, Snapshot};
+pub use snapshot::{Counts, Pending, Seen, SeenCompletion, Snapshot};

@@ -55,6 +55,13 @@ impl OnDevice {
         if let Some(doorbell) = &ranges.cq_doorbell {
             state.cq.doorbell = doorbell.device_address() as *mut u32;
         }
+        if let Some(counters) = &ranges.counters {
+            // The words keep their distance.
+            let apart = state.counters.error as u64 - state.counters.success as u64;
+            let success = counters.device_address();
+            state.counters.success = success as *const u64;
+            state.counters.error = (success + apart) as *const u64;
+        }
         state.rq = efa_gda_rq::default();
         state.inbox = Default::default();
         state.abort = abort.get().as_ptr();

@@ -12,13 +12,14 @@ use efa_gda_sys::device::{EFA_GDA_OK, efa_gda_put_args, efa_gda_queue};
 use efa_gda_wire::LocalKey;
 
 use super::backing::{Backing, Region};
+use super::counters::Counters;
 use super::gpu_memory::on_same;
 use super::mapped::swap_word;
 use super::on_device::{OnDevice, STOP_LIMIT};
 use super::parts::{self, Ranges, Registered};
 use super::put::inline_bytes;
 use super::put_error::report;
-use super::snapshot::{Bytes, RingBytes};
+use super::snapshot::{Bytes, Counts, RingBytes};
 use super::{CloseError, MappedQueue, Put, PutError, PutReport, Refused};
 use crate::doorbell::{Alarm, Ringer, Rung, RungChoice};
 use crate::fabric::{self, MemoryRegion};
@@ -221,8 +222,8 @@ impl GpuQueue {
         }
     }
 
-    /// [`Self::state`], and the completions where they lie in the GPU's memory.
-    pub(super) fn watch(&self) -> gpu::Result<(efa_gda_queue, Option<Bytes>)> {
+    /// [`Self::state`], and the completions and counters where they lie in the GPU's memory.
+    pub(super) fn watch(&self) -> gpu::Result<(efa_gda_queue, Option<Bytes>, Option<Counts>)> {
         let (device, cq) = (&self.device, &self.mapped.exposure().cq);
         let state = self.state()?;
         let bytes = cq.num_entries as usize * cq.entry_size as usize;
@@ -231,7 +232,17 @@ impl GpuQueue {
             let copy = unsafe { device.watch.look(cq.buffer.as_ptr() as u64, bytes) };
             copy.map(RingBytes::Copied).map_err(|error| error.to_string())
         });
-        Ok((state, completions))
+        let counters = self.mapped.counters.as_ref().filter(|counters| counters.words.device.is_some());
+        let counters = counters.map(|Counters { words, .. }| {
+            let look = |word| -> Result<u64, String> {
+                // SAFETY: the words lie in this GPU's memory (`on_same`), which their counter keeps.
+                let copy = unsafe { device.watch.look(word, size_of::<u64>()) }
+                    .map_err(|error| error.to_string())?;
+                Ok(u64::from_ne_bytes(copy.try_into().expect("as many bytes as were asked for")))
+            };
+            Ok([look(words.success)?, look(words.error)?])
+        });
+        Ok((state, completions, counters))
     }
 
     /// Posts a put from the GPU and waits for all of its completions.

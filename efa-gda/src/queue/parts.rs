@@ -7,8 +7,9 @@ use super::backing::Backing;
 use super::gpu_memory::on_same;
 use crate::gpu::{self, Gpu, HostRange};
 
-/// The part that kernels only read.
+/// The parts that kernels only read.
 const COMPLETION_QUEUE: &str = "completion queue";
+const COUNTER: &str = "completion counter";
 
 /// One part of a queue, as a GPU reaches it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,15 +36,18 @@ pub(super) struct Ranges {
     /// None where it lies in the GPU's own memory.
     pub(super) cq: Option<HostRange>,
     pub(super) cq_doorbell: Option<HostRange>,
+    /// From the word of successes to that of errors; likewise.
+    pub(super) counters: Option<HostRange>,
 }
 
 impl Ranges {
     pub(super) fn reach(queue: &MappedQueue, gpu: &Gpu) -> gpu::Result<Self> {
         on_same(gpu, "the completion queue", queue.backing.completions_on())?;
+        on_same(gpu, "the completion counter", queue.counters_on())?;
         let reach = |range: Range<usize>| {
             // SAFETY: the provider keeps rings and doorbells mapped while the endpoint and the
-            // completion queue are open, and a `Served` its record and staging ring; `GpuQueue` drops
-            // its ranges before the `MappedQueue`, which owns all of them.
+            // completion queue are open, a `Served` its record and staging ring, a counter its words;
+            // `GpuQueue` drops its ranges before the `MappedQueue`, which owns all of them.
             unsafe { gpu.reach(range) }
         };
         // SAFETY: as above.
@@ -54,6 +58,7 @@ impl Ranges {
             sq_doorbell: reach(places.sq_doorbell)?,
             cq: places.cq.map(reach_to_read).transpose()?,
             cq_doorbell: places.cq_doorbell.map(reach).transpose()?,
+            counters: places.counters.map(reach_to_read).transpose()?,
         })
     }
 
@@ -64,6 +69,7 @@ impl Ranges {
             ("doorbell", Some(&self.sq_doorbell)),
             (COMPLETION_QUEUE, self.cq.as_ref()),
             ("completion doorbell", self.cq_doorbell.as_ref()),
+            (COUNTER, self.counters.as_ref()),
         ];
         all.into_iter().filter_map(|(part, range)| Some(Registered::of(part, range?))).collect()
     }
@@ -76,6 +82,7 @@ pub(super) fn try_each(queue: &MappedQueue, gpu: &Gpu) -> Vec<(&'static str, gpu
     let mut parts = vec![("send queue", places.sq), ("doorbell", places.sq_doorbell)];
     parts.extend(places.cq.map(|range| (COMPLETION_QUEUE, range)));
     parts.extend(places.cq_doorbell.map(|range| ("completion doorbell", range)));
+    parts.extend(places.counters.map(|range| (COUNTER, range)));
     if rq.num_entries != 0 {
         parts.push(("receive queue", ring(rq.buffer as usize, rq.num_entries, rq.entry_size)));
         parts.push(("receive doorbell", word(rq.doorbell as usize)));
@@ -85,7 +92,7 @@ pub(super) fn try_each(queue: &MappedQueue, gpu: &Gpu) -> Vec<(&'static str, gpu
         // dropped before this returns.
         let reached = unsafe {
             match part {
-                COMPLETION_QUEUE => gpu.reach_to_read(range),
+                COMPLETION_QUEUE | COUNTER => gpu.reach_to_read(range),
                 _ => gpu.reach(range),
             }
         };
@@ -102,6 +109,8 @@ struct Places {
     /// None where it lies in the GPU's own memory.
     cq: Option<Range<usize>>,
     cq_doorbell: Option<Range<usize>>,
+    /// None where they lie in the GPU's own memory, or there are none.
+    counters: Option<Range<usize>>,
 }
 
 impl Places {
@@ -113,6 +122,7 @@ impl Places {
             sq_doorbell: word(sq.doorbell as usize),
             cq: queue.backing.completions_on().is_none().then(completions),
             cq_doorbell: cq.doorbell.map(|doorbell| word(doorbell.as_ptr() as usize)),
+            counters: queue.counters.as_ref().and_then(|counters| counters.on_host()),
         }
     }
 }

@@ -33,7 +33,13 @@ pub struct Snapshot {
     pub pending: Seen<Pending>,
     /// The last completions that were read, and those that wait to be.
     pub completions: Seen<SeenCompletion>,
+    /// What the counters hold that the queue goes by, successes and errors; none where it goes by its
+    /// completion queue.
+    pub counters: Option<Counts>,
 }
+
+/// Successes and errors, or why they cannot be had.
+pub type Counts = Result<[u64; 2], String>;
 
 /// What was seen of a ring, or why nothing was.
 #[derive(Clone, Debug)]
@@ -62,7 +68,7 @@ pub struct Pending {
 pub struct SeenCompletion {
     /// Its slot.
     pub slot: u32,
-    /// Whether the queue's poller has read it.
+    /// Whether the queue's poller has read it, or the queue's counters have counted it.
     pub read: bool,
     /// What it says; none where that is no completion.
     pub completion: Option<Completion>,
@@ -109,17 +115,23 @@ impl Snapshot {
     }
 
     /// Of a copy of the struct, whose cursors alone are believed: kernels may have written over all of it.
-    fn of(state: efa_gda_queue, exposure: &Exposure, sends: Bytes, completions: Bytes) -> Self {
+    fn of(
+        state: efa_gda_queue,
+        exposure: &Exposure,
+        sends: Bytes,
+        completions: Bytes,
+        counters: Option<Counts>,
+    ) -> Self {
         let whole = whole(&state, exposure);
         let pending = match whole.clone().and(sends) {
             Ok(ring) => pending(&state, exposure, &ring),
             Err(why) => Seen::Unreadable(why),
         };
         let completions = match whole.and(completions) {
-            Ok(ring) => seen_completions(&state, exposure, &ring),
+            Ok(ring) => seen_completions(&state, exposure, &ring, counters.is_some()),
             Err(why) => Seen::Unreadable(why),
         };
-        Self { state, pending, completions }
+        Self { state, pending, completions, counters }
     }
 }
 
@@ -201,12 +213,14 @@ fn seen_completions(
     state: &efa_gda_queue,
     exposure: &Exposure,
     completions: &RingBytes,
+    counted: bool,
 ) -> Seen<SeenCompletion> {
     let (cq, ids) = (&exposure.cq, exposure.sq.request_ids);
     let Ok(ring) = Ring::new(cq.num_entries) else {
         return Seen::Unreadable("the ring is not one: its entries are no power of two".into());
     };
-    let consumed = state.completion.consumed;
+    // Beside counters nobody reads what went well; the completions have the numbers of what completed.
+    let consumed = if counted { state.completion.completed } else { state.completion.consumed };
     let before = LAST_COMPLETIONS.min(cq.num_entries);
     let mut seen = Vec::new();
     for index in 0..before + cq.num_entries {
@@ -231,11 +245,17 @@ fn seen_completions(
 impl<B: Backing> MappedQueue<B> {
     /// Where the queue stands, as far as the host's processor can see.
     pub fn snapshot(&self) -> Snapshot {
-        self.snapshot_with(self.state(), None)
+        self.snapshot_with(self.state(), None, None)
     }
 
-    /// The same, of a copy of the struct that a GPU works on; `completions`, where they lie there.
-    fn snapshot_with(&self, state: efa_gda_queue, completions: Option<Bytes>) -> Snapshot {
+    /// The same, of a copy of the struct that a GPU works on; `completions` and `counters`, where they lie
+    /// there.
+    fn snapshot_with(
+        &self,
+        state: efa_gda_queue,
+        completions: Option<Bytes>,
+        counters: Option<Counts>,
+    ) -> Snapshot {
         let (sq, cq) = (self.exposure().sq, self.exposure().cq);
         // A staging ring has the entries of the send queue.
         let buffer = self.served.as_ref().map_or(sq.buffer, |served| served.buffer());
@@ -244,7 +264,10 @@ impl<B: Backing> MappedQueue<B> {
             Some(_) => Err("they lie in a GPU's memory".into()),
             None => RingBytes::here(cq.buffer.as_ptr(), cq.bytes()),
         });
-        Snapshot::of(state, self.exposure(), sends, completions)
+        let counters = self.counters.as_ref().map(|counted| {
+            counters.unwrap_or_else(|| counted.seen().ok_or_else(|| "they lie in a GPU's memory".into()))
+        });
+        Snapshot::of(state, self.exposure(), sends, completions, counters)
     }
 }
 
@@ -255,8 +278,8 @@ impl GpuQueue {
     /// # Errors
     /// The driver's, and [`gpu::Error::Unanswered`] where the copy does not end within a second.
     pub fn snapshot(&self) -> gpu::Result<Snapshot> {
-        let (state, completions) = self.watch()?;
-        Ok(self.mapped().snapshot_with(state, completions))
+        let (state, completions, counters) = self.watch()?;
+        Ok(self.mapped().snapshot_with(state, completions, counters))
     }
 }
 
@@ -286,6 +309,11 @@ impl fmt::Display for Snapshot {
         let holder = if self.is_held() { "a post is under way" } else { "nobody posts" };
         let polled = if completion.lock != 0 { "a thread polls" } else { "nobody polls" };
         writeln!(f, "turn: {holder}; completions: {} read, {polled}", completion.consumed)?;
+        match &self.counters {
+            Some(Ok([successes, errors])) => writeln!(f, "counters: {successes} successes, {errors} errors")?,
+            Some(Err(why)) => writeln!(f, "counters: not readable: {why}")?,
+            None => {}
+        }
         if state.rq.num_entries != 0 {
             let receive = &state.receive;
             writeln!(

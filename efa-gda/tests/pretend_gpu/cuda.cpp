@@ -228,6 +228,8 @@ int cuMemcpyDtoH_v2(void *to, uint64_t from, size_t bytes) {
   return memcpy(to, (void *)from, bytes), kSuccess;
 }
 int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, void *) { return cuMemcpyDtoH_v2(to, from, bytes); }
+/* Exports none of its memory. */
+int cuMemGetHandleForAddressRange(void *, uint64_t, size_t, int, uint64_t) { return kNotSupported; }
 int cuMemHostAlloc(void **to, size_t bytes, unsigned) { return allocate((uint64_t *)to, bytes); }
 int cuMemFreeHost(void *at) { return free(at), kSuccess; }
 

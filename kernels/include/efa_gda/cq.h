@@ -12,6 +12,16 @@
  * failed has left the ring as well.
  *
  * Requests complete in any order (SRD), so a count says how many are done, not which.
+ *
+ * With counters, `completed` is what they say, and the completion queue is read only when
+ * the word of errors has moved: what nobody reads is overwritten. Nothing else completes
+ * there, so the completion at index i is that of the i-th request that ended. `completed`
+ * stands still until the errors that were counted are read, so posters are at most a ring
+ * past it, and what may be an error lies at most a ring before it (an adapter that has
+ * counted a ring of later requests has counted, and completed, this one). A completion
+ * queue of two rings holds all of that: a reader begins a ring before `completed`, or
+ * where the last one ended, and finds nothing overwritten. An error that is counted and
+ * never found ends waits by their bound.
  */
 #ifndef EFA_GDA_CQ_H
 #define EFA_GDA_CQ_H
@@ -135,13 +145,21 @@ EFA_GDA_FN void keep_receive(efa_gda_queue *queue, uint32_t index) {
  * wait look often, and all of them share PCIe. */
 constexpr uint32_t kHeads = 8;
 
+/* Where a reader begins that found the queue read up to `consumed`; see above. */
+EFA_GDA_FN uint32_t oldest_unread(const efa_gda_queue *queue, uint32_t consumed) {
+  if (queue->counters.success == nullptr) return consumed;
+  uint32_t depth = queue->sq.num_entries, oldest = load_acquire(&queue->completion.completed) - depth;
+  return consumed - oldest > 2 * depth ? oldest : consumed;
+}
+
 /* Reads what the completion queue holds now, at most `most` entries, unless another
- * thread is reading. One thread calls; `completed` of the queue grows by the sends. */
+ * thread is reading. One thread calls; `completed` of the queue grows by the sends, where
+ * no counters say what it is. */
 EFA_GDA_COLD Completions poll(efa_gda_queue *queue, uint32_t most) {
   Completions all;
   if (queue->cq.buffer == nullptr) return all;
   if (compare_swap_acquire(&queue->completion.lock, 0, 1) != 0) return all;
-  uint32_t begin = load_relaxed(&queue->completion.consumed), index = begin;
+  uint32_t begin = oldest_unread(queue, load_relaxed(&queue->completion.consumed)), index = begin;
   for (uint32_t want = 1; index - begin < most; want = kHeads) {
     if (want > most - (index - begin)) want = most - (index - begin);
     CompletionHead heads[kHeads], odd = {0};
@@ -173,34 +191,58 @@ EFA_GDA_COLD Completions poll(efa_gda_queue *queue, uint32_t most) {
     fence_system();
     store_relaxed(&queue->completion.consumed, index);
     store_relaxed(&queue->completion.received, load_relaxed(&queue->completion.received) + all.receives - all.unsolicited);
-    store_relaxed(&queue->completion.completed, load_relaxed(&queue->completion.completed) + all.sends);
+    if (queue->counters.success == nullptr) {
+      store_relaxed(&queue->completion.completed, load_relaxed(&queue->completion.completed) + all.sends);
+    }
     if (queue->cq.doorbell != nullptr) store_doorbell(queue->cq.doorbell, index & 0xffff);
   }
   store_release(&queue->completion.lock, 0u);
   return all;
 }
 
-/* Send completions by the hardware counters, modulo 2^32. `known` is a count that they
- * gave before, acquired, so they are not older. */
-EFA_GDA_FN uint32_t counters_completed(const efa_gda_queue *queue, uint32_t known) {
+/* Errors that are counted and whose completions nobody has read. */
+EFA_GDA_FN uint32_t errors_unread(const efa_gda_queue *queue, uint64_t counted) {
+  uint32_t unread = ((uint32_t)counted - load_relaxed(&queue->error.count)) & (uint32_t)(queue->counters.wrap - 1);
+  /* More than a ring of them: a completion was read before it was counted. */
+  return unread > queue->sq.num_entries ? 0 : unread;
+}
+
+/* Reads the errors that came in; what went well is in the counters. */
+EFA_GDA_FN void read_errors(efa_gda_queue *queue, Completions &found) {
+  Completions read = poll(queue, 2 * queue->sq.num_entries);
+  read.sends = 0;
+  found.add(read);
+}
+
+/* `completed_now` by the counters. */
+EFA_GDA_FN uint32_t counters_completed(efa_gda_queue *queue, Completions &found) {
   const efa_gda_counters &c = queue->counters;
-  uint64_t sum = load_system(c.success) + (c.error != nullptr ? load_system(c.error) : 0);
-  if (c.wrap == 0) return (uint32_t)sum;
+  /* Acquired, so the counters are not older than what they gave then. */
+  uint32_t known = load_acquire(&queue->completion.completed);
+  uint64_t good = load_system(c.success), bad = c.error != nullptr ? load_system(c.error) : 0;
+  uint32_t now = (uint32_t)(good + bad);
+  if (c.wrap == 0 && queue->cq.buffer == nullptr) return now;
   /* A power-of-two wrap leaves the difference. No more than the ring can have completed
    * since; anything else is another thread's older sight of the counters. */
-  uint32_t more = ((uint32_t)sum - known) & (uint32_t)(c.wrap - 1);
-  return more > queue->sq.num_entries ? known : known + more;
+  uint32_t more = (now - known) & (uint32_t)(c.wrap - 1);
+  if (more > queue->sq.num_entries) return known;
+  if (queue->cq.buffer != nullptr) {
+    /* Once in a while also without an error, so that `consumed` is not taken for a later one. */
+    if (errors_unread(queue, bad) != 0 || ((known ^ (known + more)) >> 30) != 0) read_errors(queue, found);
+    if (errors_unread(queue, bad) != 0) return known;
+  }
+  if (more == 0) return known;
+  /* Nobody goes on a count that is not published. */
+  uint32_t before = compare_swap_acquire(&queue->completion.completed, known, known + more);
+  if (before != known) return before;
+  found.sends += more;
+  return known + more;
 }
 
 /* Send completions of this queue so far, modulo 2^32, after reading what has come in.
  * What this call itself read is added to `found`. One thread calls. */
 EFA_GDA_FN uint32_t completed_now(efa_gda_queue *queue, Completions &found) {
-  if (queue->counters.success != nullptr) {
-    uint32_t known = load_acquire(&queue->completion.completed);
-    uint32_t now = counters_completed(queue, known);
-    if (queue->counters.wrap != 0 && now != known) compare_swap_acquire(&queue->completion.completed, known, now);
-    return now;
-  }
+  if (queue->counters.success != nullptr) return counters_completed(queue, found);
   found.add(poll(queue, 64));
   return load_acquire(&queue->completion.completed);
 }

@@ -129,7 +129,10 @@ struct efa_gda_cq {
 };
 
 /* Geometry: hardware completion counters of the send queue; null pointers where there
- * are none. In flight = posted - success - error; both wrap at `wrap` (0: at 2^64). */
+ * are none. In flight = posted - success - error, so both are 0 when the queue is made and
+ * count all that it sends, reads and writes. Both wrap at `wrap`, or at a multiple of it: a
+ * power of two of at least four rings (0: at 2^64). With them the completion queue is read
+ * for errors alone: nothing else completes there, and it holds at least two rings. */
 struct efa_gda_counters {
   const volatile uint64_t *success;
   const volatile uint64_t *error;

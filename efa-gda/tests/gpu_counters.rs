@@ -1,0 +1,184 @@
+//! Completion counters whose words a GPU reads: in the host's memory, and in the GPU's own. Over a libcuda that
+//! needs no GPU (softefa's `fake_cuda`), the words are looked at; with a GPU, queues go by them, and those tests
+//! say why they are skipped where there is none.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
+
+mod fabric_soft_support;
+#[path = "../../softefa/tests/fake_cuda/mod.rs"]
+mod fake_cuda;
+
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use efa_gda::fabric::{
+    Access, CompletionCounter, Counted, DeviceMemory, Dmabuf, GdaOps, MemoryRegion, Query, RemoteRegion,
+};
+use efa_gda::gpu::{Gpu, GpuMemory};
+use efa_gda::queue::{CountersError, GpuQueue, MappedQueue, Placement, Put, PutError, QueueError};
+use efa_gda::wire::{CompletionStatus, Peer, RemoteKey};
+use fabric_soft_support::side::{Side, bytes_of, introduce, pattern};
+use fabric_soft_support::{Adapter, assert_no_violations, with_soft_adapter};
+use fake_cuda::FakeCuda;
+
+const ON: [(&str, &str); 4] = [
+    ("FI_EFA_USE_HW_CNTR", "1"),
+    ("SOFTEFA_HW_CNTR", "1"),
+    ("SOFTEFA_HMEM", "1"),
+    ("SOFTEFA_MR_DMABUF", "1"),
+];
+const WAIT: Duration = Duration::from_secs(60);
+
+fn side() -> Side {
+    Side::open(&Query::new().gpu_memory(true))
+}
+
+fn ops(side: &Side) -> GdaOps {
+    side.domain.gda_ops().unwrap()
+}
+
+/// A queue whose endpoint `counter` counts for, and which does not go by it yet.
+fn counted(side: &Side, counter: &CompletionCounter) -> MappedQueue {
+    let [requests, receives] = [8192, 64].map(|entries| side.domain.completion_queue(entries).unwrap());
+    let addresses = side.domain.address_vector(16).unwrap();
+    let endpoint = side.domain.endpoint(&side.info).unwrap();
+    let mut endpoint = endpoint.bind(&addresses, &requests, &receives).unwrap();
+    endpoint.count(counter, Counted::TRANSMIT).unwrap();
+    MappedQueue::new(endpoint.enable().unwrap(), &ops(side)).unwrap()
+}
+
+fn astray(remote: RemoteRegion) -> RemoteRegion {
+    RemoteRegion { key: RemoteKey::new(!remote.key.get()), ..remote }
+}
+
+fn refused_for_its_key(put: Result<impl std::fmt::Debug, PutError>) {
+    let PutError::Completion { status, .. } = put.unwrap_err() else { panic!("not a completion") };
+    assert_eq!(status, CompletionStatus::RemoteBadAddress);
+}
+
+#[test]
+fn the_adapter_writes_counters_into_a_gpus_memory() {
+    let file = fake_cuda::library();
+    let variables = [&ON[..], &[("SOFTEFA_LIBCUDA", file.as_str())]].concat();
+    with_soft_adapter("the_adapter_writes_counters_into_a_gpus_memory", &variables, |_| {
+        let (gpu, side) = (FakeCuda::load(), side());
+        let address = gpu.memory(&[0; 4096]);
+        // SAFETY: a descriptor of this test's own.
+        let file = unsafe { OwnedFd::from_raw_fd(fake_cuda::unmappable()) };
+        let dmabuf = Ok(Dmabuf { file, offset: 0 });
+        // SAFETY: the fake keeps its memory for the life of the process.
+        let memory = unsafe { DeviceMemory::new(address, 4096, 0, dmabuf, Arc::new(())) }.unwrap();
+        let counter = ops(&side).cntr_open_device(memory).unwrap();
+        let words = counter.words().unwrap();
+        assert_eq!((words.success, words.error, words.device), (address, address + 128, Some(0)));
+        let (mut first, second) = (counted(&side, &counter), side.queue());
+        let (peer, region) = (introduce(&first, &second), side.region(&[7; 64]));
+        first.put(&Put::write(peer, &region, region.remote()).count(3)).unwrap();
+        refused_for_its_key(first.put(&Put::write(peer, &region, astray(region.remote()))));
+        let word = |at| u64::from_ne_bytes(gpu.read(at, 8).try_into().unwrap());
+        assert_eq!((word(words.success), word(words.error)), (3, 1));
+        // What this process does not see is not read, by libfabric as little as for a queue.
+        assert_eq!((counter.successes().unwrap(), counter.errors().unwrap()), (None, None));
+        let error = first.with_counters().unwrap_err();
+        assert!(matches!(error, QueueError::Counters(CountersError::Unseen(_))), "{error}");
+        let short = gpu.memory(&[0; 64]);
+        // SAFETY: as above.
+        let memory = unsafe { DeviceMemory::new(short, 64, 0, Err("short".into()), Arc::new(())) }.unwrap();
+        assert!(ops(&side).cntr_open_device(memory).unwrap_err().to_string().contains("136 bytes"));
+    });
+}
+
+/// Runs `body` with the first GPU, in a process with a software adapter that counts.
+fn with_gpu(test: &str, body: impl FnOnce(&Adapter, &Gpu)) {
+    match Gpu::open(0) {
+        Ok(_) => with_soft_adapter(test, &ON, |adapter| body(adapter, &Gpu::open(0).unwrap())),
+        Err(error) => println!("SKIPPED: no GPU: {error}"),
+    }
+}
+
+fn gpu_region(side: &Side, gpu: &Gpu, bytes: &[u8]) -> MemoryRegion {
+    let memory = GpuMemory::zeroed(gpu, bytes.len()).unwrap();
+    memory.write(0, bytes).unwrap();
+    memory.register(&side.domain, Access::ALL).unwrap().0
+}
+
+/// `count` writes of 64 bytes, more than the ring holds, then one with a wrong key, then the same again.
+fn puts_by_counters(queue: &mut GpuQueue, side: &Side, peer: Peer, count: usize) {
+    assert!((queue.mapped().exposure().sq.num_entries as usize) < count, "the ring must not hold all");
+    let source = side.region(&pattern(64 * count));
+    for round in 1..=2 {
+        let target = side.region(&vec![0; 64 * count]);
+        let put = Put::write(peer, &source, target.remote()).bytes(64).count(count as u64).stride(64);
+        assert_eq!(queue.put(&put.timeout(WAIT)).unwrap().completed, count as u64);
+        assert!(bytes_of(&target) == bytes_of(&source), "round {round}");
+        refused_for_its_key(queue.put(&Put::write(peer, &source, astray(target.remote())).bytes(64)));
+        assert_eq!(queue.quiet(WAIT).unwrap().posted, 0);
+        let seen = queue.snapshot().unwrap();
+        println!("{seen}");
+        assert_eq!(seen.counters, Some(Ok([(round * count) as u64, round as u64])));
+        assert_eq!((seen.in_flight(), seen.state.error.count), (0, round as u32));
+    }
+}
+
+#[test]
+fn a_gpu_goes_by_counters_in_host_memory() {
+    with_gpu("a_gpu_goes_by_counters_in_host_memory", |adapter, gpu| {
+        let side = side();
+        let counter = ops(&side).cntr_open_host().unwrap();
+        let (first, second) = (counted(&side, &counter).with_counters().unwrap(), side.queue());
+        let peer = introduce(&first, &second);
+        let mut first = GpuQueue::new(first, gpu).unwrap();
+        println!("{:?}", first.registered());
+        assert!(first.registered().iter().any(|part| part.part == "completion counter"));
+        puts_by_counters(&mut first, &side, peer, 50_000);
+        assert_no_violations(adapter);
+        first.close().unwrap();
+        counter.close().unwrap();
+    });
+}
+
+#[test]
+fn a_gpu_goes_by_counters_in_its_own_memory() {
+    with_gpu("a_gpu_goes_by_counters_in_its_own_memory", |adapter, gpu| {
+        let side = side();
+        let (counter, placement) = gpu.completion_counter(&ops(&side)).unwrap();
+        println!("counters in {placement}");
+        if let Placement::Host { why } = &placement {
+            println!("SKIPPED: this machine's GPU memory takes no counters: {why}");
+            return;
+        }
+        let (first, second) = (counted(&side, &counter).with_counters().unwrap(), side.queue());
+        let (peer, mut first) = (introduce(&first, &second), first);
+        let (source, target) = (side.region(&[1; 64]), side.region(&[0; 64]));
+        let error = first.put(&Put::write(peer, &source, target.remote())).unwrap_err();
+        assert!(error.to_string().contains("its counters lie in a GPU's memory"), "{error}");
+        let mut first = GpuQueue::new(first, gpu).unwrap();
+        assert!(first.registered().iter().all(|part| part.part != "completion counter"));
+        puts_by_counters(&mut first, &side, peer, 6_000);
+        let (source, target) = (gpu_region(&side, gpu, &pattern(5000)), side.region(&[0; 5000]));
+        first.put(&Put::write(peer, &source, target.remote())).unwrap();
+        assert!(bytes_of(&target) == pattern(5000), "bytes out of the GPU's memory");
+        assert_no_violations(adapter);
+        first.close().unwrap();
+        counter.close().unwrap();
+    });
+}
+
+#[test]
+fn an_adapter_that_counts_nothing_ends_a_gpus_wait() {
+    with_gpu("an_adapter_that_counts_nothing_ends_a_gpus_wait", |adapter, gpu| {
+        let side = side();
+        let (counter, _) = gpu.completion_counter(&ops(&side)).unwrap();
+        let (first, second) = (counted(&side, &counter).with_counters().unwrap(), side.queue());
+        let (peer, region) = (introduce(&first, &second), side.region(&[1; 64]));
+        let mut first = GpuQueue::new(first, gpu).unwrap();
+        adapter.hold(true);
+        let put = Put::write(peer, &region, region.remote()).count(10_000);
+        let error = first.put(&put.timeout(Duration::from_millis(200))).unwrap_err();
+        let PutError::Device { in_flight, completed: 0, .. } = error else { panic!("{error:?}") };
+        assert!(in_flight > 0 && in_flight <= first.mapped().exposure().sq.num_entries, "{in_flight}");
+        adapter.hold(false);
+        first.destroy().unwrap();
+    });
+}

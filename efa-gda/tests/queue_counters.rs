@@ -1,0 +1,312 @@
+//! Queues that go by completion counters in place of the completion queue: room and quiet on a ring that is
+//! smaller than what is posted, errors with their status, and counters that a queue cannot go by. On the
+//! software adapter, driven by the host executor, and by a GPU that pretends.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
+
+mod fabric_soft_support;
+mod pretend_gpu;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use efa_gda::fabric::{
+    CompletionCounter, CompletionQueue, Counted, Enabled, Endpoint, Error, GdaOps, Query, RemoteRegion,
+};
+use efa_gda::gpu::Gpu;
+use efa_gda::queue::{CountersError, GpuQueue, MappedQueue, Placement, Put, PutError, QueueError, Receives};
+use efa_gda::wire::{CompletionStatus, RemoteKey};
+use efa_gda_sys::device::efa_gda_counters;
+use fabric_soft_support::side::{Side, bytes_of, introduce, pattern};
+use fabric_soft_support::{Adapter, assert_no_violations, with_soft_adapter};
+
+/// Counters asked for, and offered to the API that this test's libfabric has.
+const ON: [(&str, &str); 2] = [("FI_EFA_USE_HW_CNTR", "1"), ("SOFTEFA_HW_CNTR", "1")];
+const COUNT: usize = 20_000;
+
+fn with_counters(test: &str, more: &[(&str, &str)], body: impl FnOnce(&Adapter)) {
+    with_soft_adapter(test, &[&ON, more].concat(), body);
+}
+
+fn ops(side: &Side) -> GdaOps {
+    side.domain.gda_ops().unwrap()
+}
+
+/// An endpoint that `counter` counts `counted` for, with a completion queue for each side.
+fn endpoint(side: &Side, requests: usize, counts: &[(&CompletionCounter, Counted)]) -> Endpoint<Enabled> {
+    let [requests, receives] = [requests, 64].map(|entries| side.domain.completion_queue(entries).unwrap());
+    bound(side, &requests, &receives, counts)
+}
+
+fn bound(
+    side: &Side,
+    requests: &CompletionQueue,
+    receives: &CompletionQueue,
+    counts: &[(&CompletionCounter, Counted)],
+) -> Endpoint<Enabled> {
+    let addresses = side.domain.address_vector(16).unwrap();
+    let endpoint = side.domain.endpoint(&side.info).unwrap();
+    let mut endpoint = endpoint.bind(&addresses, requests, receives).unwrap();
+    for (counter, counted) in counts {
+        endpoint.count(counter, *counted).unwrap();
+    }
+    endpoint.enable().unwrap()
+}
+
+/// A queue that goes by a counter in host memory.
+fn counting(side: &Side) -> (MappedQueue, CompletionCounter) {
+    let counter = ops(side).cntr_open_host().unwrap();
+    let endpoint = endpoint(side, 8192, &[(&counter, Counted::TRANSMIT)]);
+    (MappedQueue::new(endpoint, &ops(side)).unwrap().with_counters().unwrap(), counter)
+}
+
+fn refused(side: &Side, endpoint: Endpoint<Enabled>) -> CountersError {
+    match MappedQueue::new(endpoint, &ops(side)).unwrap().with_counters() {
+        Err(QueueError::Counters(error)) => error,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The remote memory under a key that names none.
+fn astray(remote: RemoteRegion) -> RemoteRegion {
+    RemoteRegion { key: RemoteKey::new(!remote.key.get()), ..remote }
+}
+
+fn consumed(queue: &MappedQueue) -> u32 {
+    queue.snapshot().state.completion.consumed
+}
+
+#[test]
+fn a_queue_goes_by_its_counters_and_reads_no_completion() {
+    with_counters("a_queue_goes_by_its_counters_and_reads_no_completion", &[], |adapter| {
+        let side = Side::open(&Query::new());
+        let ((mut first, counter), second) = (counting(&side), side.queue());
+        let peer = introduce(&first, &second);
+        let (source, target) = (side.region(&pattern(64 * COUNT)), side.region(&vec![0; 64 * COUNT]));
+        assert!((first.exposure().sq.num_entries as usize) < COUNT, "the ring must not hold all");
+        let put = Put::write(peer, &source, target.remote()).bytes(64).count(COUNT as u64).stride(64);
+        let report = first.put(&put).unwrap();
+        assert_eq!((report.posted, report.completed), (COUNT as u64, COUNT as u64));
+        assert!(bytes_of(&target) == bytes_of(&source));
+        assert_eq!((first.in_flight(), consumed(&first)), (0, 0));
+        assert_eq!((counter.successes().unwrap(), counter.errors().unwrap()), (Some(COUNT as u64), Some(0)));
+        let seen = first.snapshot();
+        assert_eq!(seen.counters, Some(Ok([COUNT as u64, 0])));
+        assert!(seen.to_string().contains("counters: 20000 successes, 0 errors"), "{seen}");
+        assert_no_violations(adapter);
+        first.close().unwrap();
+        counter.close().unwrap();
+    });
+}
+
+#[test]
+fn a_full_ring_waits_for_the_counters_and_quiet_for_the_last() {
+    with_counters("a_full_ring_waits_for_the_counters_and_quiet_for_the_last", &[], |adapter| {
+        let side = Side::open(&Query::new());
+        let ((mut first, _), second) = (counting(&side), side.queue());
+        let peer = introduce(&first, &second);
+        let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
+        let depth = first.exposure().sq.num_entries;
+        adapter.hold(true);
+        let put = Put::write(peer, &source, target.remote()).count(u64::from(depth) + 1);
+        let error = first.put(&put.timeout(Duration::from_millis(50))).unwrap_err();
+        let PutError::Device { in_flight, completed, .. } = error else { panic!("{error:?}") };
+        assert!(in_flight > 0 && in_flight <= depth && completed == 0, "{error:?}");
+        adapter.hold(false);
+        first.destroy().unwrap();
+        let ((mut first, _), second) = (counting(&side), side.queue());
+        let put = Put::write(introduce(&first, &second), &source, target.remote());
+        first.put(&put).unwrap();
+        let quiet = first.quiet(Duration::from_secs(5)).unwrap();
+        assert_eq!((quiet.posted, quiet.completed, first.in_flight()), (0, 0, 0));
+    });
+}
+
+#[test]
+fn errors_reach_the_poster_with_their_status_also_when_completions_were_overwritten() {
+    let test = "errors_reach_the_poster_with_their_status_also_when_completions_were_overwritten";
+    with_counters(test, &[], |adapter| {
+        let side = Side::open(&Query::new());
+        let ((mut first, counter), second) = (counting(&side), side.queue());
+        let peer = introduce(&first, &second);
+        let (source, target) = (side.region(&pattern(64 * COUNT)), side.region(&vec![0; 64 * COUNT]));
+        let good = |count| Put::write(peer, &source, target.remote()).bytes(64).count(count);
+        let bad = Put::write(peer, &source, astray(target.remote())).bytes(64);
+        let mut posted = 0;
+        // Past no lap of the completion queue, one and a half, two and many.
+        for (errors, count) in [10, 12_288, 4_086, COUNT as u64, 3 * COUNT as u64].into_iter().enumerate() {
+            assert_eq!(first.put(&good(count)).unwrap().completed, count);
+            posted += count;
+            let error = first.put(&bad).unwrap_err();
+            let PutError::Completion { status, request, completed, .. } = error else { panic!("{error:?}") };
+            assert_eq!((status, completed), (CompletionStatus::RemoteBadAddress, 1), "after {posted}");
+            assert_eq!(request.get() & 0xffff, posted & 0xffff);
+            posted += 1;
+            let counts = (counter.successes().unwrap(), counter.errors().unwrap());
+            assert_eq!(counts, (Some(posted - 1 - errors as u64), Some(errors as u64 + 1)));
+            assert_eq!(first.snapshot().state.error.count, errors as u32 + 1);
+            assert_eq!(first.in_flight(), 0);
+        }
+        assert_no_violations(adapter);
+    });
+}
+
+#[test]
+fn many_errors_among_what_went_well_are_all_counted() {
+    let inject: String = (0..200).map(|i| format!("{}:7,", 50 * i + 1)).collect();
+    let inject = [("SOFTEFA_INJECT", inject.trim_end_matches(','))];
+    with_counters("many_errors_among_what_went_well_are_all_counted", &inject, |adapter| {
+        let side = Side::open(&Query::new());
+        let ((mut first, counter), second) = (counting(&side), side.queue());
+        let peer = introduce(&first, &second);
+        let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
+        let mut told = 0;
+        // A put ends early where it finds an error.
+        for _ in 0..100 {
+            match first.put(&Put::write(peer, &source, target.remote()).count(100)) {
+                Ok(_) => {}
+                Err(PutError::Completion { status: CompletionStatus::RemoteBadAddress, .. }) => told += 1,
+                Err(error) => panic!("{error:?}"),
+            }
+        }
+        let errors = counter.errors().unwrap().unwrap();
+        assert!(told > 0 && errors >= told, "{told} of {errors}");
+        assert_eq!(u64::from(first.snapshot().state.error.count), errors);
+        assert_eq!(first.in_flight(), 0);
+        assert_no_violations(adapter);
+    });
+}
+
+/// The words modulo a wrap, as an adapter with narrower counters would have them.
+#[test]
+fn counters_that_begin_again_are_followed() {
+    with_counters("counters_that_begin_again_are_followed", &[("SOFTEFA_INJECT", "150000:7")], |adapter| {
+        let side = Side::open(&Query::new());
+        let ((mut first, counter), second) = (counting(&side), side.queue());
+        let peer = introduce(&first, &second);
+        let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
+        let wrap = 4 * u64::from(first.exposure().sq.num_entries);
+        let narrow = [AtomicU64::new(0), AtomicU64::new(0)];
+        // SAFETY: nothing runs on the queue; the words outlive all puts on it.
+        unsafe {
+            let counters = &raw mut (*first.as_ptr().as_ptr()).counters;
+            *counters = efa_gda_counters { success: narrow[0].as_ptr(), error: narrow[1].as_ptr(), wrap };
+        }
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Acquire) {
+                    let both = [counter.successes(), counter.errors()].map(|count| count.unwrap().unwrap());
+                    std::iter::zip(&narrow, both)
+                        .for_each(|(word, count)| word.store(count % wrap, Ordering::Release));
+                    std::thread::yield_now();
+                }
+            });
+            let put = Put::write(peer, &source, target.remote());
+            let whole = first.put(&put.clone().count(149_999));
+            let error = first.put(&put);
+            let after = first.put(&put.count(50_000));
+            done.store(true, Ordering::Release);
+            assert_eq!(whole.unwrap().completed, 149_999);
+            let PutError::Completion { request, .. } = error.unwrap_err() else { panic!("not told") };
+            assert_eq!(request.get() & 0xffff, 149_999 & 0xffff);
+            assert_eq!(after.unwrap().completed, 50_000);
+        });
+        assert!(narrow[0].load(Ordering::Relaxed) < wrap && first.in_flight() == 0);
+        assert_no_violations(adapter);
+        first.destroy().unwrap();
+    });
+}
+
+#[test]
+fn counters_that_a_queue_cannot_go_by_are_refused_with_the_reason() {
+    with_counters("counters_that_a_queue_cannot_go_by_are_refused_with_the_reason", &[], |_| {
+        let side = Side::open(&Query::new());
+        let open = || ops(&side).cntr_open_host().unwrap();
+        let counter = open();
+        let none = refused(&side, endpoint(&side, 8192, &[]));
+        assert!(matches!(none, CountersError::None), "{none}");
+        let partly = refused(&side, endpoint(&side, 8192, &[(&counter, Counted::WRITE | Counted::READ)]));
+        assert!(matches!(partly, CountersError::None), "{partly}");
+        let receives = (&counter, Counted::TRANSMIT | Counted::RECEIVE);
+        assert!(matches!(refused(&side, endpoint(&side, 8192, &[receives])), CountersError::None));
+        let theirs = ops(&side).cntr_open().unwrap();
+        let unplaced = refused(&side, endpoint(&side, 8192, &[(&theirs, Counted::TRANSMIT)]));
+        assert!(matches!(unplaced, CountersError::NotItsWords), "{unplaced}");
+        let other = endpoint(&side, 8192, &[(&counter, Counted::SEND)]);
+        let shared = refused(&side, endpoint(&side, 8192, &[(&counter, Counted::TRANSMIT)]));
+        assert!(matches!(shared, CountersError::Shared { endpoints: 2 }), "{shared}");
+        drop(other);
+        let shallow = refused(&side, endpoint(&side, 4096, &[(&counter, Counted::TRANSMIT)]));
+        assert!(
+            matches!(shallow, CountersError::ShallowCompletionQueue { completions: 4096, .. }),
+            "{shallow}"
+        );
+        let one = side.domain.completion_queue(8192).unwrap();
+        let same = refused(&side, bound(&side, &one, &one, &[(&counter, Counted::TRANSMIT)]));
+        assert!(matches!(same, CountersError::Receives), "{same}");
+        for (successes, errors) in [(1, 0), (0, 1)] {
+            counter.set(successes, errors).unwrap();
+            let based = refused(&side, endpoint(&side, 8192, &[(&counter, Counted::TRANSMIT)]));
+            let CountersError::NotZero { .. } = based else { panic!("{based}") };
+            assert!(
+                based.to_string().contains(&format!("{successes} successes and {errors} errors")),
+                "{based}"
+            );
+        }
+        counter.set(0, 0).unwrap();
+        // Bound for one kind after the other, it counts them all.
+        let kinds = [(&counter, Counted::SEND), (&counter, Counted::READ | Counted::WRITE)];
+        let queue = MappedQueue::new(endpoint(&side, 8192, &kinds), &ops(&side)).unwrap();
+        let queue = queue.with_counters().unwrap();
+        assert!(matches!(counter.set(0, 0), Err(Error::CounterTaken)));
+        let unbound = side.domain.endpoint(&side.info).unwrap();
+        let (av, cq) = (side.domain.address_vector(16).unwrap(), side.domain.completion_queue(64).unwrap());
+        let mut unbound = unbound.bind(&av, &cq, &cq).unwrap();
+        assert!(matches!(unbound.count(&counter, Counted::RECEIVE), Err(Error::CounterTaken)));
+        assert!(matches!(counter.clone().close(), Err(Error::Busy { .. })));
+        drop(queue);
+        counter.close().unwrap();
+    });
+}
+
+#[test]
+fn a_queue_beside_counters_takes_no_receives() {
+    with_counters("a_queue_beside_counters_takes_no_receives", &[], |_| {
+        let side = Side::open(&Query::new());
+        let (mut queue, _) = counting(&side);
+        let region = side.region(&[0; 64]);
+        let error = queue.post_receives(&Receives::new(&region)).unwrap_err();
+        assert!(error.to_string().contains("takes no receives"), "{error}");
+    });
+}
+
+#[test]
+fn a_gpu_that_pretends_goes_by_counters_in_host_memory() {
+    let child = std::env::var_os("EFA_GDA_TEST_CHILD").is_some();
+    let Some(folder) = (if child { Some("") } else { pretend_gpu::folder() }) else { return };
+    let variables = [("LD_LIBRARY_PATH", folder), ("XDG_CACHE_HOME", folder)];
+    with_counters("a_gpu_that_pretends_goes_by_counters_in_host_memory", &variables, |adapter| {
+        let (gpu, side) = (Gpu::open(0).unwrap(), Side::open(&Query::new()));
+        let (counter, placement) = gpu.completion_counter(&ops(&side)).unwrap();
+        let Placement::Host { why } = placement else { panic!("this one exports no memory") };
+        assert!(why.contains("dmabuf"), "{why}");
+        let endpoint = endpoint(&side, 8192, &[(&counter, Counted::TRANSMIT)]);
+        let first = MappedQueue::new(endpoint, &ops(&side)).unwrap().with_counters().unwrap();
+        let second = side.queue();
+        let peer = introduce(&first, &second);
+        let mut first = GpuQueue::new(first, &gpu).unwrap();
+        assert!(first.registered().iter().any(|part| part.part == "completion counter"));
+        let (source, target) = (side.region(&pattern(64 * COUNT)), side.region(&vec![0; 64 * COUNT]));
+        let put = Put::write(peer, &source, target.remote()).bytes(64).count(COUNT as u64).stride(64);
+        assert_eq!(first.put(&put).unwrap().completed, COUNT as u64);
+        assert!(bytes_of(&target) == bytes_of(&source));
+        assert_eq!(first.snapshot().unwrap().counters, Some(Ok([COUNT as u64, 0])));
+        let error = first.put(&Put::write(peer, &source, astray(target.remote())).bytes(64)).unwrap_err();
+        let PutError::Completion { status, .. } = error else { panic!("{error:?}") };
+        assert_eq!(status, CompletionStatus::RemoteBadAddress);
+        assert_no_violations(adapter);
+        first.close().unwrap();
+        assert_eq!(pretend_gpu::Driver::loaded().registered(), 0);
+    });
+}
