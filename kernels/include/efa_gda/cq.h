@@ -153,9 +153,9 @@ EFA_GDA_FN uint32_t oldest_unread(const efa_gda_queue *queue, uint32_t consumed)
 }
 
 /* Reads what the completion queue holds now, at most `most` entries, unless another
- * thread is reading. One thread calls; `completed` of the queue grows by the sends, where
- * no counters say what it is. */
-EFA_GDA_COLD Completions poll(efa_gda_queue *queue, uint32_t most) {
+ * thread is reading. `completed` of the queue grows by the sends, where no counters say
+ * what it is. */
+EFA_GDA_FN Completions poll_queue(efa_gda_queue *queue, uint32_t most) {
   Completions all;
   if (queue->cq.buffer == nullptr) return all;
   if (compare_swap_acquire(&queue->completion.lock, 0, 1) != 0) return all;
@@ -207,42 +207,48 @@ EFA_GDA_FN uint32_t errors_unread(const efa_gda_queue *queue, uint64_t counted) 
   return unread > queue->sq.num_entries ? 0 : unread;
 }
 
-/* Reads the errors that came in; what went well is in the counters. */
-EFA_GDA_FN void read_errors(efa_gda_queue *queue, Completions &found) {
-  Completions read = poll(queue, 2 * queue->sq.num_entries);
-  read.sends = 0;
-  found.add(read);
+/* Publishes that `more` completed after `known`; what is returned is this call's. */
+EFA_GDA_FN uint32_t publish_completed(efa_gda_queue *queue, uint32_t known, uint32_t more) {
+  if (more == 0 || compare_swap_acquire(&queue->completion.completed, known, known + more) != known) return 0;
+  /* Once in a while, so that where the last reader ended is not taken for a later lap. */
+  if (((known ^ (known + more)) >> 30) != 0 && compare_swap_acquire(&queue->completion.lock, 0, 1) == 0) {
+    store_relaxed(&queue->completion.consumed, oldest_unread(queue, load_relaxed(&queue->completion.consumed)));
+    store_release(&queue->completion.lock, 0u);
+  }
+  return more;
 }
 
-/* `completed_now` by the counters. */
-EFA_GDA_FN uint32_t counters_completed(efa_gda_queue *queue, Completions &found) {
+/* Takes in what completed: at most `most` entries of the completion queue, or all that the
+ * counters say; after an error those entries that may tell of it. One thread calls. */
+EFA_GDA_COLD Completions poll(efa_gda_queue *queue, uint32_t most) {
+  Completions all;
   const efa_gda_counters &c = queue->counters;
-  /* Acquired, so the counters are not older than what they gave then. */
-  uint32_t known = load_acquire(&queue->completion.completed);
-  uint64_t good = load_system(c.success), bad = c.error != nullptr ? load_system(c.error) : 0;
-  uint32_t now = (uint32_t)(good + bad);
-  if (c.wrap == 0 && queue->cq.buffer == nullptr) return now;
-  /* A power-of-two wrap leaves the difference. No more than the ring can have completed
-   * since; anything else is another thread's older sight of the counters. */
-  uint32_t more = (now - known) & (uint32_t)(c.wrap - 1);
-  if (more > queue->sq.num_entries) return known;
-  if (queue->cq.buffer != nullptr) {
-    /* Once in a while also without an error, so that `consumed` is not taken for a later one. */
-    if (errors_unread(queue, bad) != 0 || ((known ^ (known + more)) >> 30) != 0) read_errors(queue, found);
-    if (errors_unread(queue, bad) != 0) return known;
+  if (c.success != nullptr) {
+    /* Acquired, so the counters are not older than what they gave then. */
+    uint32_t known = load_acquire(&queue->completion.completed);
+    uint64_t good = load_system(c.success), bad = c.error != nullptr ? load_system(c.error) : 0;
+    if (errors_unread(queue, bad) == 0) {
+      /* A power-of-two wrap leaves the difference. No more than the ring can have completed
+       * since; anything else is another thread's older sight of the counters. */
+      uint32_t more = ((uint32_t)(good + bad) - known) & (uint32_t)(c.wrap - 1);
+      if (more <= queue->sq.num_entries) all.sends = publish_completed(queue, known, more);
+      return all;
+    }
+    most = 2 * queue->sq.num_entries;
   }
-  if (more == 0) return known;
-  /* Nobody goes on a count that is not published. */
-  uint32_t before = compare_swap_acquire(&queue->completion.completed, known, known + more);
-  if (before != known) return before;
-  found.sends += more;
-  return known + more;
+  all = poll_queue(queue, most);
+  /* What went well is in the counters, for the next look. */
+  if (c.success != nullptr) all.sends = 0;
+  return all;
 }
 
 /* Send completions of this queue so far, modulo 2^32, after reading what has come in.
  * What this call itself read is added to `found`. One thread calls. */
 EFA_GDA_FN uint32_t completed_now(efa_gda_queue *queue, Completions &found) {
-  if (queue->counters.success != nullptr) return counters_completed(queue, found);
+  const efa_gda_counters &c = queue->counters;
+  if (c.success != nullptr && c.wrap == 0) {
+    return (uint32_t)(load_system(c.success) + (c.error != nullptr ? load_system(c.error) : 0));
+  }
   found.add(poll(queue, 64));
   return load_acquire(&queue->completion.completed);
 }
