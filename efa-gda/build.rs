@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Files of kernels that the library launches itself.
-const KERNELS: [&str; 2] = ["put.cu", "bench.cu"];
+const KERNELS: [&str; 3] = ["put.cu", "receive.cu", "bench.cu"];
 /// GPUs that adapters are paired with; newer ones of the same generation run the same code.
 const TARGETS: [&str; 4] = ["80", "90", "100", "120"];
 /// The driver compiles this for GPUs that are newer than all of those.
@@ -22,10 +22,11 @@ fn main() {
     let root = kernels.parent().expect("the headers lie in kernels/include").to_path_buf();
     let host = root.join("host");
 
-    for place in
-        [&kernels.join("efa_gda"), &host, &root.join("put.cu"), &root.join("load.cu"), &root.join("bench.cu")]
-    {
+    for place in [&kernels.join("efa_gda"), &host, &root.join("load.cu")] {
         println!("cargo::rerun-if-changed={}", place.display());
+    }
+    for name in KERNELS {
+        println!("cargo::rerun-if-changed={}", root.join(name).display());
     }
     println!("cargo::rerun-if-changed={}", third_party.join("efa_io_defs.h").display());
 

@@ -6,11 +6,10 @@
  */
 #include "executor.h"
 
-#include "efa_gda/rq.h"
-
 #include "../bench.cu"
 #include "../load.cu"
 #include "../put.cu"
+#include "../receive.cu"
 
 #include <string.h>
 
@@ -77,6 +76,11 @@ bool efa_gda_host_load(const efa_gda_load_args *args, bool mixed, uint32_t block
   void (*alike)(void *) = [](void *a) { efa_gda_load_kernel(*static_cast<const efa_gda_load_args *>(a)); };
   void (*all)(void *) = [](void *a) { efa_gda_load_mixed_kernel(*static_cast<const efa_gda_load_args *>(a)); };
   return run(block, blocks, lanes, mixed ? all : alike, args);
+}
+
+bool efa_gda_host_receive(const efa_gda_receive_args *args) {
+  return run(
+      0, 1, 1, [](void *a) { efa_gda_receive_kernel(*static_cast<const efa_gda_receive_args *>(a)); }, args);
 }
 
 bool efa_gda_host_bench(const efa_gda_bench_args *args, bool latency, uint32_t block, uint32_t blocks,

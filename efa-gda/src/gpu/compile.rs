@@ -43,6 +43,7 @@ const HEADERS: &[(&str, &str)] = &[
     header!("wqe.h"),
     ("efa_gda/post.h", include_str!("../../../kernels/include/efa_gda/post.h")),
     ("efa_gda/put.h", include_str!("../../../kernels/include/efa_gda/put.h")),
+    ("efa_gda/rq.h", include_str!("../../../kernels/include/efa_gda/rq.h")),
 ];
 
 /// A file of kernels.
@@ -76,6 +77,8 @@ macro_rules! source {
 
 /// The puts.
 pub(crate) const PUT: Source = source!("put.cu");
+/// Receives.
+pub(crate) const RECEIVE: Source = source!("receive.cu");
 /// What benches time.
 pub(crate) const BENCH: Source = source!("bench.cu");
 
@@ -281,12 +284,13 @@ mod tests {
         }
         for architecture in ["sm_80", "sm_90", "sm_100"] {
             for (source, kernels) in [
-                (PUT, ["efa_gda_put_kernel", "__nvshmem_efa_test_put_kernel"]),
-                (BENCH, ["efa_gda_bench_rate_kernel", "efa_gda_bench_latency_kernel"]),
+                (PUT, &["efa_gda_put_kernel", "__nvshmem_efa_test_put_kernel"][..]),
+                (RECEIVE, &["efa_gda_receive_kernel"]),
+                (BENCH, &["efa_gda_bench_rate_kernel", "efa_gda_bench_latency_kernel"]),
             ] {
                 let cubin = compile_source(source.name, source.text, architecture).unwrap();
                 let has = |name: &str| cubin.windows(name.len()).any(|bytes| bytes == name.as_bytes());
-                assert!(kernels.into_iter().all(has), "{architecture}: {kernels:?}");
+                assert!(kernels.iter().copied().all(has), "{architecture}: {kernels:?}");
             }
         }
     }
@@ -299,7 +303,8 @@ mod tests {
         let number = |bytes: &[u8], at: usize, size: usize| {
             bytes[at..at + size].iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte))
         };
-        for (source, kernel) in [(PUT, "efa_gda_put_kernel"), (BENCH, "efa_gda_bench_rate_kernel")] {
+        let kernels = ["efa_gda_put_kernel", "efa_gda_receive_kernel", "efa_gda_bench_rate_kernel"];
+        for (source, kernel) in std::iter::zip([PUT, RECEIVE, BENCH], kernels) {
             let image = source.built.unwrap();
             // A header, and parts, each with one of its own: what it is, how long both are, for which GPU.
             assert_eq!(number(image, 0, 4), 0xba55_ed50, "{}", source.name);
@@ -318,7 +323,7 @@ mod tests {
 
     #[test]
     fn every_header_that_a_source_includes_is_embedded() {
-        let sources = HEADERS.iter().map(|(_, text)| *text).chain([PUT.text, BENCH.text]);
+        let sources = HEADERS.iter().map(|(_, text)| *text).chain([PUT.text, RECEIVE.text, BENCH.text]);
         for line in sources.flat_map(str::lines) {
             let Some(name) = line.strip_prefix("#include \"").and_then(|rest| rest.split('"').next()) else {
                 continue;

@@ -25,6 +25,7 @@ pub struct Gpu {
     context: Arc<CudaContext>,
     pages: Arc<PageRegistry<Registrar>>,
     loaded: Arc<OnceLock<Loaded>>,
+    receive: Arc<OnceLock<CudaFunction>>,
     bench: Arc<OnceLock<Bench>>,
 }
 
@@ -74,6 +75,7 @@ impl Gpu {
             pages: registry_of(&context, page),
             context,
             loaded: Arc::default(),
+            receive: Arc::default(),
             bench: Arc::default(),
         })
     }
@@ -172,6 +174,17 @@ impl Gpu {
         let put = module.load_function("efa_gda_put_kernel").map_err(in_call("cuModuleGetFunction"))?;
         let Kernels { architecture, origin, .. } = kernels;
         Ok(&self.loaded.get_or_init(|| Loaded { put, architecture, origin }).put)
+    }
+
+    /// The kernel that posts and takes receives, likewise.
+    pub(crate) fn receive_kernel(&self) -> Result<&CudaFunction> {
+        if let Some(kernel) = self.receive.get() {
+            return Ok(kernel);
+        }
+        let (module, _) = self.load(compile::RECEIVE)?;
+        let kernel =
+            module.load_function("efa_gda_receive_kernel").map_err(in_call("cuModuleGetFunction"))?;
+        Ok(self.receive.get_or_init(|| kernel))
     }
 
     /// The kernels that benches time, likewise.

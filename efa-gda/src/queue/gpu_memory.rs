@@ -124,14 +124,18 @@ impl Gpu {
 }
 
 impl<B: Backing> MappedQueue<B> {
-    /// Refuses what the host cannot do where completions, or counters, lie in a GPU's memory.
-    pub(super) fn host_polls(&self, operation: &'static str) -> Result<(), PutError> {
-        let refused = |why| Err(PutError::Unsupported { operation, why });
+    /// Why the host cannot wait on the queue: completions, or counters, lie in a GPU's memory.
+    pub(super) fn host_is_blind(&self) -> Option<&'static str> {
         match (self.backing.completions_on(), self.counters_on()) {
-            (None, None) => Ok(()),
-            (Some(_), _) => refused("its completions lie in a GPU's memory; map it into that GPU"),
-            (None, Some(_)) => refused("its counters lie in a GPU's memory; map it into that GPU"),
+            (None, None) => None,
+            (Some(_), _) => Some("its completions lie in a GPU's memory; map it into that GPU"),
+            (None, Some(_)) => Some("its counters lie in a GPU's memory; map it into that GPU"),
         }
+    }
+
+    /// Refuses what needs the host to wait.
+    pub(super) fn host_polls(&self, operation: &'static str) -> Result<(), PutError> {
+        self.host_is_blind().map_or(Ok(()), |why| Err(PutError::Unsupported { operation, why }))
     }
 
     /// Refuses a put from the host that would read a GPU's memory.

@@ -166,7 +166,7 @@ pub struct MappedQueue<B: Backing = Libfabric> {
     /// Read by the engine through the struct's pointer, so it goes after the struct.
     abort: AbortFlag,
     /// Where the engine leaves completions of receives; likewise.
-    _inbox: Option<Buffer>,
+    pub(super) inbox: Option<Buffer>,
     /// Completions of receives that were lost and told.
     pub(super) lost: u32,
 }
@@ -211,10 +211,8 @@ impl MappedQueue {
         endpoint.transmit_queue().claim()?;
         let limits = endpoint.limits();
         let same = endpoint.transmit_queue().as_ptr() == endpoint.receive_queue().as_ptr();
-        // Who takes receives polls the completion queue from the host.
-        let receives = same && endpoint.transmit_queue().device().is_none();
         let backing = Libfabric { endpoint, ops: ops.clone() };
-        Self::over(backing, exposure, limits, number, receives)
+        Self::over(backing, exposure, limits, number, same)
     }
 
     /// The endpoint, for its address and its limits.
@@ -276,17 +274,7 @@ impl<B: Backing> MappedQueue<B> {
             shared.inbox = efa_gda_inbox { entries: inbox.as_ptr(), num_entries: entries, reserved: 0 };
         }
         let shared = Box::new(UnsafeCell::new(shared));
-        Ok(Self {
-            served: None,
-            backing,
-            counters: None,
-            exposure,
-            number,
-            shared,
-            abort,
-            _inbox: inbox,
-            lost: 0,
-        })
+        Ok(Self { served: None, backing, counters: None, exposure, number, shared, abort, inbox, lost: 0 })
     }
 
     /// The queue, with hints for every entry from now on.

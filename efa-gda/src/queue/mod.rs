@@ -18,7 +18,8 @@
 //! # What arrives
 //! Receives are posted by device code ([`MappedQueue::post_receives`]). Their completions come on
 //! the queue that sends complete on, so whoever polls it, for whatever reason, leaves them in the
-//! queue's inbox; [`MappedQueue::receive`] takes them from there. RDMA writes with immediate are
+//! queue's inbox; [`MappedQueue::receive`] takes them from there. A GPU posts and takes them in the same
+//! way ([`GpuQueue::post_receives`], [`GpuQueue::receive`]), and its kernels with `rq.h`. RDMA writes with immediate are
 //! taken the same way, and need a posted receive only where
 //! [`Endpoint::writes_use_receives`](crate::fabric::Endpoint::writes_use_receives) says so.
 //!
@@ -52,6 +53,7 @@ mod put;
 mod put_error;
 mod quiet;
 mod receive;
+mod receive_on_gpu;
 mod snapshot;
 
 pub use backing::{Backing, Libfabric, Region};

@@ -2,7 +2,7 @@
 //!
 //! The rings and doorbells stay where the adapter exposes them; their pages are registered with
 //! CUDA, and the struct that kernels receive lies in the GPU's memory with the GPU's addresses in it.
-//! In this version such a queue posts and completes sends and RDMA; it takes no receives.
+//! Completions of receives wait in an inbox in that memory, with what waited in the host's before.
 
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ use crate::kept;
 pub struct GpuQueue {
     // Let go, or kept, by `Drop` or by `take_from_gpu`.
     pub(super) device: ManuallyDrop<OnDevice>,
-    ranges: ManuallyDrop<Ranges>,
+    pub(super) ranges: ManuallyDrop<Ranges>,
     pub(super) mapped: ManuallyDrop<MappedQueue>,
     /// Whether the three were taken.
     taken: bool,
@@ -191,8 +191,7 @@ impl GpuQueue {
     }
 
     /// Registers each part of `queue` alone and lets go of it again: what maps, how, and why the rest does
-    /// not. The receive queue is among them, although kernels of this version post no receives; a part
-    /// in the GPU's own memory is not.
+    /// not. A part in the GPU's own memory is not among them.
     pub fn try_parts(queue: &MappedQueue, gpu: &Gpu) -> Vec<(&'static str, gpu::Result<Registered>)> {
         parts::try_each(queue, gpu)
     }
@@ -368,6 +367,11 @@ impl GpuQueue {
             return Err(CloseError::Running { queue: Box::new(self), error });
         }
         in_order &= self.look().is_ok() && self.mapped.state().error.poison == EFA_GDA_OK;
+        if let (Some(inbox), Some(host)) = (&self.device.inbox, &self.mapped.inbox)
+            && let Err(error) = inbox.give_back(&self.device.stream, host)
+        {
+            tracing::warn!(%error, "completions of receives that nobody took are lost");
+        }
         let (device, ranges, mut mapped) = self.take();
         drop(device);
         drop(ranges);

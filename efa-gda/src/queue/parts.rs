@@ -10,6 +10,8 @@ use crate::gpu::{self, Gpu, HostRange};
 /// The parts that kernels only read.
 const COMPLETION_QUEUE: &str = "completion queue";
 const COUNTER: &str = "completion counter";
+const RECEIVE_QUEUE: &str = "receive queue";
+const RECEIVE_DOORBELL: &str = "receive doorbell";
 
 /// One part of a queue, as a GPU reaches it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,6 +40,8 @@ pub(super) struct Ranges {
     pub(super) cq_doorbell: Option<HostRange>,
     /// From the word of successes to that of errors; likewise.
     pub(super) counters: Option<HostRange>,
+    /// None where the queue takes no receives, or why the GPU does not reach what it posts them through.
+    pub(super) receives: Option<Result<(HostRange, HostRange), String>>,
 }
 
 impl Ranges {
@@ -59,17 +63,25 @@ impl Ranges {
             cq: places.cq.map(reach_to_read).transpose()?,
             cq_doorbell: places.cq_doorbell.map(reach).transpose()?,
             counters: places.counters.map(reach_to_read).transpose()?,
+            receives: places.receives.map(|(ring, doorbell)| {
+                let both = reach(ring).and_then(|ring| Ok((ring, reach(doorbell)?)));
+                // What is sent needs none of it.
+                both.map_err(|error| error.to_string())
+            }),
         })
     }
 
     /// How each was reached.
     pub(super) fn registered(&self) -> Vec<Registered> {
+        let receives = self.receives.as_ref().and_then(|both| both.as_ref().ok());
         let all = [
             ("send queue", Some(&self.sq)),
             ("doorbell", Some(&self.sq_doorbell)),
             (COMPLETION_QUEUE, self.cq.as_ref()),
             ("completion doorbell", self.cq_doorbell.as_ref()),
             (COUNTER, self.counters.as_ref()),
+            (RECEIVE_QUEUE, receives.map(|(ring, _)| ring)),
+            (RECEIVE_DOORBELL, receives.map(|(_, doorbell)| doorbell)),
         ];
         all.into_iter().filter_map(|(part, range)| Some(Registered::of(part, range?))).collect()
     }
@@ -77,15 +89,13 @@ impl Ranges {
 
 /// Reaches each part of `queue` alone, and lets go of it again.
 pub(super) fn try_each(queue: &MappedQueue, gpu: &Gpu) -> Vec<(&'static str, gpu::Result<Registered>)> {
-    let rq = queue.state().rq;
     let places = Places::of(queue);
     let mut parts = vec![("send queue", places.sq), ("doorbell", places.sq_doorbell)];
     parts.extend(places.cq.map(|range| (COMPLETION_QUEUE, range)));
     parts.extend(places.cq_doorbell.map(|range| ("completion doorbell", range)));
     parts.extend(places.counters.map(|range| (COUNTER, range)));
-    if rq.num_entries != 0 {
-        parts.push(("receive queue", ring(rq.buffer as usize, rq.num_entries, rq.entry_size)));
-        parts.push(("receive doorbell", word(rq.doorbell as usize)));
+    if let Some((ring, doorbell)) = places.receives {
+        parts.extend([(RECEIVE_QUEUE, ring), (RECEIVE_DOORBELL, doorbell)]);
     }
     let attempt = |(part, range)| {
         // SAFETY: the endpoint and completion queue that `queue` owns keep it mapped, and the range is
@@ -111,11 +121,14 @@ struct Places {
     cq_doorbell: Option<Range<usize>>,
     /// None where they lie in the GPU's own memory, or there are none.
     counters: Option<Range<usize>>,
+    /// Ring and doorbell; None where the queue takes no receives.
+    receives: Option<(Range<usize>, Range<usize>)>,
 }
 
 impl Places {
     fn of(queue: &MappedQueue) -> Self {
-        let (sq, cq) = (queue.state().sq, &queue.exposure().cq);
+        let (sq, rq, cq) = (queue.state().sq, queue.state().rq, &queue.exposure().cq);
+        let posted = || (ring(rq.buffer as usize, rq.num_entries, rq.entry_size), word(rq.doorbell as usize));
         let completions = || ring(cq.buffer.as_ptr() as usize, cq.num_entries, cq.entry_size);
         Self {
             sq: ring(sq.buffer as usize, sq.num_entries, sq.entry_size),
@@ -123,6 +136,7 @@ impl Places {
             cq: queue.backing.completions_on().is_none().then(completions),
             cq_doorbell: cq.doorbell.map(|doorbell| word(doorbell.as_ptr() as usize)),
             counters: queue.counters.as_ref().and_then(|counters| counters.on_host()),
+            receives: (rq.num_entries != 0).then(posted),
         }
     }
 }

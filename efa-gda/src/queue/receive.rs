@@ -18,7 +18,7 @@ use crate::fabric::{self, Access, MemoryRegion};
 /// (`efa_io_rx_desc::length`).
 const LONGEST: u64 = u16::MAX as u64;
 /// Completions taken at once.
-const AT_ONCE: usize = 256;
+pub(super) const AT_ONCE: usize = 256;
 
 /// A posted receive, as its completion names it (`efa_io_rx_desc::req_id`). Used again after 2^16.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -137,6 +137,29 @@ pub enum ReceiveError {
         /// Bytes that it allows.
         most: u64,
     },
+    /// The host cannot look at the completion queue. Nothing was posted or taken.
+    #[error("receiving on the host is not possible on this queue: {why}")]
+    NotOnHost {
+        /// What is missing.
+        why: &'static str,
+    },
+    /// The GPU does not reach what it would post receives through. Nothing was posted.
+    #[error(
+        "the GPU posts no receives on this queue: {why}; post them from the host before the queue is mapped"
+    )]
+    NotMapped {
+        /// What CUDA refused.
+        why: String,
+    },
+    /// The queue is lent, and those whom it is lent to use it. Nothing was posted or taken.
+    #[error("the queue is lent to {launches} launch(es); wait for them and drop what was lent")]
+    Lent {
+        /// Values of [`super::Lent`] that live.
+        launches: usize,
+    },
+    /// The GPU failed, or could not start the kernel. What was posted stays posted.
+    #[error(transparent)]
+    Gpu(#[from] crate::gpu::Error),
     /// No room came within the bound.
     #[error("the receive queue stayed full past the bound: {posted} of {count} receives were posted")]
     Full {
@@ -214,10 +237,13 @@ impl<R: Region> Receives<R> {
     }
 
     /// The receives as device code takes them, checked against the region.
-    fn arguments<B: Backing<Region = R>>(
+    pub(super) fn arguments<B: Backing<Region = R>>(
         &self,
         queue: &MappedQueue<B>,
     ) -> Result<host::Receives, ReceiveError> {
+        if queue.limits().receives == 0 {
+            return Err(ReceiveError::NoReceiveQueue);
+        }
         let (has, needs) = (self.region.access(), Access::RECEIVE);
         if !has.contains(needs) {
             return Err(ReceiveError::Access { has, needs });
@@ -242,7 +268,17 @@ impl<R: Region> Receives<R> {
     }
 }
 
-fn nanoseconds(timeout: Duration) -> u64 {
+/// The one that was asked for.
+pub(super) fn only(received: &[Received]) -> Result<Received, ReceiveError> {
+    // Without an error there is at least one.
+    let received = received.first().copied().ok_or(ReceiveError::Timeout)?;
+    match received.status {
+        CompletionStatus::Ok => Ok(received),
+        status => Err(ReceiveError::Completion { status, receive: received.receive }),
+    }
+}
+
+pub(super) fn nanoseconds(timeout: Duration) -> u64 {
     timeout.as_nanos().try_into().unwrap_or(u64::MAX)
 }
 
@@ -252,13 +288,20 @@ impl<B: Backing> MappedQueue<B> {
     /// # Errors
     /// [`ReceiveError`]. What was posted before the queue stayed full stays posted.
     pub fn post_receives(&mut self, receives: &Receives<B::Region>) -> Result<PostedReceives, ReceiveError> {
-        if self.limits().receives == 0 {
-            return Err(ReceiveError::NoReceiveQueue);
-        }
         let args = receives.arguments(self)?;
+        self.host_receives()?;
         // SAFETY: the struct was filled in from an exposure that keeps the rules, and is borrowed
         // exclusively; its rings stay mapped while the endpoint, which this queue owns, is open.
         let posted = unsafe { host::post_receives(self.as_ptr().as_ptr(), &args) };
+        self.posted(receives, posted)
+    }
+
+    /// Keeps the region of what was posted, and says how that went.
+    pub(super) fn posted(
+        &mut self,
+        receives: &Receives<B::Region>,
+        posted: host::PostedReceives,
+    ) -> Result<PostedReceives, ReceiveError> {
         for index in 0..posted.count {
             // The low 16 bits are what the descriptor carries.
             self.backing.receive_posted(posted.first.wrapping_add(index) as u16, receives.region.clone());
@@ -272,18 +315,21 @@ impl<B: Backing> MappedQueue<B> {
         }
     }
 
+    /// Keeps the region of receives of which nobody knows whether they were posted.
+    pub(super) fn maybe_posted(&mut self, receives: &Receives<B::Region>) {
+        self.backing.retain(receives.region.clone());
+    }
+
+    fn host_receives(&self) -> Result<(), ReceiveError> {
+        self.host_is_blind().map_or(Ok(()), |why| Err(ReceiveError::NotOnHost { why }))
+    }
+
     /// Waits for one message, or one RDMA write with immediate.
     ///
     /// # Errors
     /// [`ReceiveError`]; one that completed with an error is [`ReceiveError::Completion`].
     pub fn receive(&mut self, timeout: Duration) -> Result<Received, ReceiveError> {
-        let received = self.receive_many(1, timeout)?;
-        // Without an error there is at least one.
-        let received = received.first().copied().ok_or(ReceiveError::Timeout)?;
-        match received.status {
-            CompletionStatus::Ok => Ok(received),
-            status => Err(ReceiveError::Completion { status, receive: received.receive }),
-        }
+        only(&self.receive_many(1, timeout)?)
     }
 
     /// Waits for the first of at most `most` arrivals and returns those that are there, in the order
@@ -293,6 +339,18 @@ impl<B: Backing> MappedQueue<B> {
     /// [`ReceiveError::Timeout`] where none came, [`ReceiveError::Lost`] before anything else where
     /// completions were lost, [`ReceiveError::NoReceiveQueue`], [`ReceiveError::Device`].
     pub fn receive_many(&mut self, most: usize, timeout: Duration) -> Result<Vec<Received>, ReceiveError> {
+        self.tell_lost()?;
+        self.host_receives()?;
+        let mut entries = [InboxEntry::default(); AT_ONCE];
+        let entries = &mut entries[..most.min(AT_ONCE)];
+        // SAFETY: as in `post_receives`.
+        let (count, status) =
+            unsafe { host::take_received(self.as_ptr().as_ptr(), entries, nanoseconds(timeout)) };
+        self.taken(&entries[..count], status)
+    }
+
+    /// Refuses a queue without receives, and says what was lost since this was said last.
+    pub(super) fn tell_lost(&mut self) -> Result<(), ReceiveError> {
         if self.limits().inbox == 0 {
             return Err(ReceiveError::NoReceiveQueue);
         }
@@ -301,13 +359,17 @@ impl<B: Backing> MappedQueue<B> {
             let count = lost.wrapping_sub(std::mem::replace(&mut self.lost, lost));
             return Err(ReceiveError::Lost { count });
         }
-        let mut entries = [InboxEntry::default(); AT_ONCE];
-        let entries = &mut entries[..most.min(AT_ONCE)];
-        // SAFETY: as in `post_receives`.
-        let (count, status) =
-            unsafe { host::take_received(self.as_ptr().as_ptr(), entries, nanoseconds(timeout)) };
+        Ok(())
+    }
+
+    /// What completions that were taken say, and lets go of their receives' memory.
+    pub(super) fn taken(
+        &mut self,
+        entries: &[InboxEntry],
+        status: Result<(), DeviceError>,
+    ) -> Result<Vec<Received>, ReceiveError> {
         match status {
-            Ok(()) => entries[..count].iter().map(|entry| self.received(entry)).collect(),
+            Ok(()) => entries.iter().map(|entry| self.received(entry)).collect(),
             Err(DeviceError::TimeoutCompletion) => Err(ReceiveError::Timeout),
             Err(error) => Err(ReceiveError::Device(error)),
         }

@@ -36,6 +36,7 @@ struct efa_gda_bench_args;
 extern "C" {
 bool efa_gda_host_put(const efa_gda_put_args *args, uint32_t lanes);
 bool efa_gda_host_load(const efa_gda_load_args *args, uint32_t block, uint32_t blocks, uint32_t lanes);
+bool efa_gda_host_receive(const efa_gda_receive_args *args);
 bool efa_gda_host_bench(const efa_gda_bench_args *args, bool latency, uint32_t block, uint32_t blocks, uint32_t lanes);
 }
 
@@ -71,6 +72,8 @@ const Kernel kKernels[] = {
      [](const void *a, uint32_t block, uint32_t blocks, uint32_t lanes) {
        efa_gda_host_load((const efa_gda_load_args *)a, block, blocks, lanes);
      }},
+    {"efa_gda_receive_kernel", sizeof(efa_gda_receive_args),
+     [](const void *a, uint32_t, uint32_t, uint32_t) { efa_gda_host_receive((const efa_gda_receive_args *)a); }},
     {"efa_gda_bench_rate_kernel", kBenchArgs,
      [](const void *a, uint32_t block, uint32_t blocks, uint32_t lanes) {
        efa_gda_host_bench((const efa_gda_bench_args *)a, false, block, blocks, lanes);

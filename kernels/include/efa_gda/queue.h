@@ -117,7 +117,8 @@ struct efa_gda_rq {
 
 /* Geometry: the completion queue. */
 struct efa_gda_cq {
-  /* Null where nobody may read it (completion counters then say what completed). */
+  /* Null where nobody may read it: completion counters then say what completed, and an
+   * error that they count ends waits by their bound. */
   uint8_t *buffer;
   /* Takes the consumer index after entries were read; null where the adapter has none,
    * or does not need it. */
@@ -131,8 +132,10 @@ struct efa_gda_cq {
 /* Geometry: hardware completion counters of the send queue; null pointers where there
  * are none. In flight = posted - success - error, so both are 0 when the queue is made and
  * count all that it sends, reads and writes. Both wrap at `wrap`, or at a multiple of it: a
- * power of two of at least four rings (0: at 2^64). With them the completion queue is read
- * for errors alone: nothing else completes there, and it holds at least two rings. */
+ * power of two of at least four rings. With them the completion queue is read for errors
+ * alone: nothing else completes there, and it holds at least two rings. Where `wrap` is 0
+ * they never wrap, and are believed as they are: from any count on, and no error is looked
+ * for. */
 struct efa_gda_counters {
   const volatile uint64_t *success;
   const volatile uint64_t *error;
@@ -313,6 +316,35 @@ struct efa_gda_put_args {
   uint64_t second_address;
   uint32_t second_lkey;
   uint32_t second_bytes;
+};
+
+/* What a call of the receive kernel did; written by the kernel when it ends. */
+struct efa_gda_receive_result {
+  /* enum efa_gda_status */
+  uint32_t status;
+  /* Of receives posted, the request id of the first; completions carry its low 16 bits. */
+  uint32_t first;
+  /* Receives rung, or completions taken. */
+  uint32_t count;
+  uint32_t reserved;
+};
+
+/* Arguments of efa_gda_receive_kernel (kernels/receive.cu). */
+struct efa_gda_receive_args {
+  struct efa_gda_queue *queue;
+  struct efa_gda_receive_result *result;
+  /* Null: posts `count` receives of `length` bytes, the i-th at address + i * stride.
+   * Otherwise takes up to `count` completions of receives, EFA_GDA_INBOX_ENTRY bytes each,
+   * into memory of as much, 16-byte aligned. */
+  uint8_t *into;
+  uint64_t address;
+  uint64_t stride;
+  /* Bound of the wait for room, or for the first completion. */
+  uint64_t timeout_ns;
+  uint32_t lkey;
+  uint32_t length;
+  uint32_t count;
+  uint32_t reserved;
 };
 
 /* What __nvshmem_efa_test_put_kernel works on: a variable of its module, of this name

@@ -1,0 +1,386 @@
+//! Receives that a GPU posts and takes, of messages that the host sends: on the first GPU, and on one that
+//! pretends, where the host executor runs the same kernels.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
+
+mod fabric_soft_support;
+mod pretend_gpu;
+
+use std::time::Duration;
+
+use cudarc::driver::{CudaContext, DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg};
+use cudarc::nvrtc::Ptx;
+use efa_gda::fabric::{Access, Error, MemoryRegion, Query};
+use efa_gda::gpu::{self, Gpu, GpuMemory};
+use efa_gda::queue::{
+    Arrival, GpuQueue, MappedQueue, Placement, Put, ReceiveError, ReceiveId, Received, Receives,
+};
+use efa_gda::wire::{CompletionStatus, Peer};
+use fabric_soft_support::side::{Side, bytes_of, introduce, pattern};
+use fabric_soft_support::{Adapter, assert_no_violations, with_soft_adapter};
+
+const WAIT: Duration = Duration::from_secs(20);
+/// Bytes of a message.
+const SIZE: usize = 64;
+/// Messages that are under way at once.
+const CHUNK: usize = 256;
+/// The place of a receive queue among those that are registered.
+const RECEIVE_QUEUE: &str = "4";
+
+/// Runs `body` with the first GPU.
+fn with_gpu(test: &str, body: impl FnOnce(&Adapter, &Gpu)) {
+    match Gpu::open(0) {
+        Ok(_) => with_soft_adapter(test, &[("SOFTEFA_HMEM", "1"), ("SOFTEFA_MR_DMABUF", "1")], |adapter| {
+            body(adapter, &Gpu::open(0).unwrap());
+        }),
+        Err(error) => println!("SKIPPED: no GPU: {error}"),
+    }
+}
+
+/// Runs `body` with one that pretends.
+fn pretending(test: &str, variables: &[(&str, &str)], body: impl FnOnce(&Adapter, &Gpu)) {
+    let child = std::env::var_os("EFA_GDA_TEST_CHILD").is_some();
+    let Some(folder) = (if child { Some("") } else { pretend_gpu::folder() }) else { return };
+    let variables = [&[("LD_LIBRARY_PATH", folder), ("XDG_CACHE_HOME", folder)], variables].concat();
+    with_soft_adapter(test, &variables, |adapter| {
+        let gpu = Gpu::open(0).unwrap();
+        assert_eq!(gpu.name().unwrap(), "pretended GPU");
+        body(adapter, &gpu);
+    });
+}
+
+/// A queue that receives, one that sends to it, and the first as the second one's peer.
+fn two_queues(side: &Side) -> (MappedQueue, MappedQueue, Peer) {
+    let (receiver, sender) = (side.queue(), side.queue());
+    let peer = introduce(&sender, &receiver);
+    (receiver, sender, peer)
+}
+
+/// Messages `from..from + count` of `source`, each with its number as immediate.
+fn send(sender: &mut MappedQueue, peer: Peer, source: &MemoryRegion, from: usize, count: usize) {
+    let put = Put::send(peer, source).bytes(SIZE as u64).count(count as u64).stride(SIZE as u64);
+    let put = put.offsets((from * SIZE) as u64, 0).immediate(from as u32).counting();
+    sender.put(&put.timeout(WAIT)).unwrap();
+}
+
+/// What one message says beside its bytes, checked; and where its bytes are, counted from `first`.
+fn place(one: &Received, first: ReceiveId, sender: &MappedQueue) -> (usize, usize) {
+    assert_eq!((one.status, one.length, one.arrival), (CompletionStatus::Ok, SIZE as u32, Arrival::Message));
+    assert_eq!(one.source.queue_pair, sender.number());
+    (one.immediate.unwrap() as usize, one.receive.unwrap().after(first) as usize * SIZE)
+}
+
+fn all_at_once(queue: &mut GpuQueue, count: usize) -> Vec<Received> {
+    let mut all = Vec::new();
+    while all.len() < count {
+        all.extend(queue.receive_many(count - all.len(), WAIT).unwrap());
+    }
+    all
+}
+
+/// Half a ring more messages than the ring of receives has entries, chunk by chunk, into `region`.
+fn round_the_ring(
+    adapter: &Adapter,
+    side: &Side,
+    (receiver, sender, peer): (&mut GpuQueue, &mut MappedQueue, Peer),
+    region: &MemoryRegion,
+    bytes_now: impl Fn(&MemoryRegion) -> Vec<u8>,
+) {
+    let ring = receiver.mapped().limits().receives as usize;
+    let total = (ring + ring / 2).next_multiple_of(CHUNK);
+    let (bytes, source) = (pattern(SIZE * total), side.region(&pattern(SIZE * total)));
+    let mut seen = vec![false; total];
+    for begin in (0..total).step_by(CHUNK) {
+        let receives = Receives::new(region).bytes(SIZE as u64).count(CHUNK as u32).stride(SIZE as u64);
+        let posted = receiver.post_receives(&receives).unwrap();
+        assert_eq!((usize::from(posted.first.get()), posted.count as usize), (begin & 0xffff, CHUNK));
+        send(sender, peer, &source, begin, CHUNK);
+        let arrived = all_at_once(receiver, CHUNK);
+        let now = bytes_now(region);
+        for one in arrived {
+            let (number, at) = place(&one, posted.first, sender);
+            assert!(!std::mem::replace(&mut seen[number], true), "message {number} came twice");
+            assert!(now[at..at + SIZE] == bytes[number * SIZE..][..SIZE], "message {number}");
+        }
+    }
+    assert!(seen.into_iter().all(|came| came));
+    let snapshot = receiver.snapshot().unwrap();
+    println!("{snapshot}");
+    assert!(snapshot.to_string().contains(&format!("{total} kept, {total} taken, 0 lost")), "{snapshot}");
+    assert_no_violations(adapter);
+}
+
+fn messages_into_host_memory(adapter: &Adapter, gpu: &Gpu) {
+    let side = Side::open(&Query::new());
+    let (receiver, mut sender, peer) = two_queues(&side);
+    let mut receiver = GpuQueue::new(receiver, gpu).unwrap();
+    receiver.posts_receives().unwrap();
+    let parts: Vec<_> = receiver.registered().into_iter().map(|part| part.part).collect();
+    assert!(parts.contains(&"receive queue") && parts.contains(&"receive doorbell"), "{parts:?}");
+    let region = side.region(&[0; SIZE * CHUNK]);
+    round_the_ring(adapter, &side, (&mut receiver, &mut sender, peer), &region, bytes_of);
+    receiver.close().unwrap();
+}
+
+#[test]
+fn a_gpu_posts_and_takes_more_receives_than_the_ring_holds() {
+    with_gpu("a_gpu_posts_and_takes_more_receives_than_the_ring_holds", messages_into_host_memory);
+}
+
+#[test]
+fn one_that_pretends_posts_and_takes_more_receives_than_the_ring_holds() {
+    let test = "one_that_pretends_posts_and_takes_more_receives_than_the_ring_holds";
+    pretending(test, &[], messages_into_host_memory);
+}
+
+/// Posts fill the ring and no more; what completes makes room without being taken, and waits in the inbox.
+fn a_full_ring(adapter: &Adapter, gpu: &Gpu) {
+    const MORE: usize = 100;
+    let side = Side::open(&Query::new());
+    let (receiver, mut sender, peer) = two_queues(&side);
+    let mut receiver = GpuQueue::new(receiver, gpu).unwrap();
+    let ring = receiver.mapped().limits().receives as usize;
+    let (region, source) = (side.region(&vec![0; SIZE * (ring + MORE)]), side.region(&pattern(SIZE * MORE)));
+    let receives = |from: usize, count: usize| {
+        let receives = Receives::new(&region).bytes(SIZE as u64).count(count as u32).stride(SIZE as u64);
+        receives.offset((from * SIZE) as u64).timeout(Duration::from_millis(100))
+    };
+    let error = receiver.post_receives(&receives(0, ring + MORE)).unwrap_err();
+    let ReceiveError::Full { posted, count } = error else { panic!("{error:?}") };
+    assert_eq!((posted as usize, count as usize), (ring, ring + MORE));
+    assert!(matches!(receiver.receive(Duration::from_millis(20)), Err(ReceiveError::Timeout)));
+    send(&mut sender, peer, &source, 0, MORE);
+    let posted = receiver.post_receives(&receives(ring, MORE)).unwrap();
+    assert_eq!((usize::from(posted.first.get()), posted.count as usize), (ring & 0xffff, MORE));
+    let bytes = bytes_of(&source);
+    for one in all_at_once(&mut receiver, MORE) {
+        // Receives complete in their order here, as the adapter has it; ids say where the bytes are.
+        let (number, now) = (one.immediate.unwrap() as usize, bytes_of(&region));
+        let at = usize::from(one.receive.unwrap().get()) * SIZE;
+        assert!(now[at..at + SIZE] == bytes[number * SIZE..][..SIZE], "message {number}");
+    }
+    assert!(matches!(receiver.receive(Duration::from_millis(20)), Err(ReceiveError::Timeout)));
+    assert_eq!(receiver.mapped().poison(), None, "a bound that ran out harms nothing");
+    // The adapter may still write to it.
+    assert!(matches!(region.close(), Err(Error::Busy { .. })));
+    assert_no_violations(adapter);
+    receiver.close().unwrap();
+}
+
+#[test]
+fn a_gpu_fills_the_ring_of_receives_and_no_more() {
+    with_gpu("a_gpu_fills_the_ring_of_receives_and_no_more", a_full_ring);
+}
+
+#[test]
+fn one_that_pretends_fills_the_ring_of_receives_and_no_more() {
+    pretending("one_that_pretends_fills_the_ring_of_receives_and_no_more", &[], a_full_ring);
+}
+
+/// What host and GPU posted and did not take goes with the queue from one to the other.
+fn from_host_to_gpu_and_back(adapter: &Adapter, gpu: &Gpu) {
+    let side = Side::open(&Query::new());
+    let (mut receiver, mut sender, peer) = two_queues(&side);
+    let (region, source) = (side.region(&[0; SIZE * 32]), side.region(&pattern(SIZE * 64)));
+    let receives = |count| Receives::new(&region).bytes(SIZE as u64).count(count).stride(SIZE as u64);
+    let first = receiver.post_receives(&receives(32)).unwrap().first;
+    send(&mut sender, peer, &source, 0, 12);
+    // The host's inbox holds eleven then, and the completion queue nothing more.
+    let mut arrived = vec![receiver.receive(WAIT).unwrap()];
+    let mut on_gpu = GpuQueue::new(receiver, gpu).unwrap();
+    arrived.extend(on_gpu.receive_many(5, WAIT).unwrap());
+    send(&mut sender, peer, &source, 12, 12);
+    // RDMA writes with immediate come the same way, and need no receive.
+    let target = side.region(&[0; SIZE]);
+    let write = Put::write(peer, &source, target.remote()).bytes(SIZE as u64).immediate(99);
+    sender.put(&write).unwrap();
+    while arrived.len() < 20 {
+        arrived.push(on_gpu.receive(WAIT).unwrap());
+    }
+    let mut receiver = on_gpu.unmap().unwrap();
+    send(&mut sender, peer, &source, 24, 8);
+    while arrived.len() < 33 {
+        arrived.extend(receiver.receive_many(33 - arrived.len(), WAIT).unwrap());
+    }
+    let writes: Vec<_> = arrived.extract_if(.., |one| one.arrival == Arrival::Write).collect();
+    let [write] = writes[..] else { panic!("{writes:?}") };
+    assert_eq!((write.receive, write.immediate, write.length), (None, Some(99), SIZE as u32));
+    assert!(bytes_of(&target) == pattern(SIZE));
+    let (now, bytes, mut numbers) = (bytes_of(&region), pattern(SIZE * 64), Vec::new());
+    for one in &arrived {
+        let (number, at) = place(one, first, &sender);
+        assert!(now[at..at + SIZE] == bytes[number * SIZE..][..SIZE], "message {number}");
+        numbers.push(number);
+    }
+    numbers.sort_unstable();
+    assert_eq!(numbers, (0..32).collect::<Vec<_>>());
+    // All of them completed, so that nobody holds the memory.
+    region.close().unwrap();
+    assert_no_violations(adapter);
+    receiver.close().unwrap();
+}
+
+#[test]
+fn receives_go_with_the_queue_to_a_gpu_and_back() {
+    with_gpu("receives_go_with_the_queue_to_a_gpu_and_back", from_host_to_gpu_and_back);
+}
+
+#[test]
+fn receives_go_with_the_queue_to_one_that_pretends_and_back() {
+    pretending("receives_go_with_the_queue_to_one_that_pretends_and_back", &[], from_host_to_gpu_and_back);
+}
+
+#[test]
+fn receives_that_cannot_be_are_refused_with_the_reason() {
+    pretending("receives_that_cannot_be_are_refused_with_the_reason", &[], |_, gpu| {
+        let side = Side::open(&Query::new());
+        let region = side.region(&[0; SIZE]);
+        let mut queue = GpuQueue::new(side.queue(), gpu).unwrap();
+        let lent = queue.lend();
+        let error = queue.post_receives(&Receives::new(&region)).unwrap_err();
+        assert!(matches!(error, ReceiveError::Lent { launches: 1 }), "{error}");
+        let error = queue.receive(Duration::ZERO).unwrap_err();
+        assert!(matches!(error, ReceiveError::Lent { launches: 1 }), "{error}");
+        drop(lent);
+        let error = queue.post_receives(&Receives::new(&region).bytes(65_536)).unwrap_err();
+        assert!(matches!(error, ReceiveError::TooLong { .. }), "{error}");
+        let error = queue.post_receives(&Receives::new(&region).count(2).stride(SIZE as u64)).unwrap_err();
+        assert!(matches!(error, ReceiveError::Region(Error::OutOfBounds { .. })), "{error}");
+        assert_eq!(queue.snapshot().unwrap().state.receive.posted, 0);
+        queue.close().unwrap();
+    });
+}
+
+#[test]
+fn a_receive_queue_that_does_not_map_is_told_and_sends_go_on() {
+    let test = "a_receive_queue_that_does_not_map_is_told_and_sends_go_on";
+    pretending(test, &[("PRETEND_GPU_REFUSES", RECEIVE_QUEUE)], |adapter, gpu| {
+        let side = Side::open(&Query::new());
+        let (mut receiver, mut sender, peer) = two_queues(&side);
+        let back = introduce(&receiver, &sender);
+        let (region, source) = (side.region(&[0; SIZE]), side.region(&pattern(SIZE)));
+        receiver.post_receives(&Receives::new(&region)).unwrap();
+        let mut receiver = GpuQueue::new(receiver, gpu).unwrap();
+        let error = receiver.post_receives(&Receives::new(&region)).unwrap_err();
+        assert!(matches!(error, ReceiveError::NotMapped { .. }), "{error}");
+        assert!(error.to_string().contains("cuMemHostRegister"), "{error}");
+        assert!(receiver.registered().iter().all(|part| !part.part.starts_with("receive")));
+        // What the host posted before arrives all the same.
+        send(&mut sender, peer, &source, 0, 1);
+        assert_eq!(receiver.receive(WAIT).unwrap().immediate, Some(0));
+        assert!(bytes_of(&region) == pattern(SIZE));
+        let target = side.region(&[0; SIZE]);
+        receiver.put(&Put::write(back, &source, target.remote())).unwrap();
+        assert!(bytes_of(&target) == pattern(SIZE));
+        assert_no_violations(adapter);
+        receiver.close().unwrap();
+    });
+}
+
+fn gpu_region(side: &Side, gpu: &Gpu, length: usize) -> MemoryRegion {
+    GpuMemory::zeroed(gpu, length).unwrap().register(&side.domain, Access::ALL).unwrap().0
+}
+
+fn gpu_bytes(region: &MemoryRegion) -> Vec<u8> {
+    let mut bytes = vec![0; region.len()];
+    region.gpu_memory().unwrap().read(0, &mut bytes).unwrap();
+    bytes
+}
+
+#[test]
+fn messages_arrive_in_gpu_memory_with_completions_there() {
+    with_gpu("messages_arrive_in_gpu_memory_with_completions_there", |adapter, gpu| {
+        let side = Side::open(&Query::new().gpu_memory(true));
+        let (completions, placement) = gpu.completion_queue(&side.domain.gda_ops().unwrap(), 16_384).unwrap();
+        println!("completions in {placement}");
+        let (mut receiver, mut sender) = (side.queue_on(completions, |_| ()), side.queue());
+        let peer = introduce(&sender, &receiver);
+        let region = gpu_region(&side, gpu, SIZE * CHUNK);
+        if placement == Placement::Gpu {
+            let error = receiver.post_receives(&Receives::new(&region)).unwrap_err();
+            assert!(matches!(error, ReceiveError::NotOnHost { .. }), "{error}");
+            let error = receiver.receive(Duration::ZERO).unwrap_err();
+            assert!(matches!(error, ReceiveError::NotOnHost { .. }), "{error}");
+        }
+        let mut receiver = GpuQueue::new(receiver, gpu).unwrap();
+        round_the_ring(adapter, &side, (&mut receiver, &mut sender, peer), &region, gpu_bytes);
+        receiver.close().unwrap();
+    });
+}
+
+/// `ServeArgs` of serve.cu.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Serve {
+    queue: u64,
+    memory: u64,
+    taken: u64,
+    out: u64,
+    came: u64,
+    pieces: u64,
+    status: u64,
+    timeout_ns: u64,
+    lkey: u32,
+    bytes: u32,
+    window: u32,
+    total: u32,
+}
+
+// SAFETY: a plain C struct, the same for the device's compiler.
+unsafe impl DeviceRepr for Serve {}
+
+#[test]
+fn a_kernel_of_the_callers_takes_messages_while_they_come() {
+    with_gpu("a_kernel_of_the_callers_takes_messages_while_they_come", |adapter, gpu| {
+        const WINDOW: usize = 64;
+        let side = Side::open(&Query::new().gpu_memory(true));
+        let (mut receiver, mut sender, peer) = two_queues(&side);
+        let total = receiver.limits().receives as usize * 3 / 2;
+        let source = side.region(&pattern(SIZE * total));
+        let memory = gpu_region(&side, gpu, SIZE * WINDOW);
+        let lkey = receiver.keep(&memory).unwrap().get();
+        let receiver = GpuQueue::new(receiver, gpu).unwrap();
+        let context = CudaContext::new(0).unwrap();
+        let stream = context.new_stream().unwrap();
+        let (major, minor) = context.compute_capability().unwrap();
+        let source_text = include_str!("gpu_receive/serve.cu");
+        let cubin = gpu::compile_source("serve.cu", source_text, &format!("sm_{major}{minor}")).unwrap();
+        let module = context.load_module(Ptx::from_binary(cubin)).unwrap();
+        let kernel = module.load_function("serve_kernel").unwrap();
+        let taken = stream.alloc_zeros::<u64>(16 * 4).unwrap();
+        let out = stream.alloc_zeros::<u8>(SIZE * total).unwrap();
+        let came = stream.alloc_zeros::<u32>(total).unwrap();
+        let pieces = stream.alloc_zeros::<u32>(1 << 16).unwrap();
+        let status = stream.clone_htod(&[99_u32]).unwrap();
+        let lent = receiver.lend();
+        let serve = Serve {
+            queue: lent.device_address() as u64,
+            memory: memory.address(),
+            taken: taken.device_ptr(&stream).0,
+            out: out.device_ptr(&stream).0,
+            came: came.device_ptr(&stream).0,
+            pieces: pieces.device_ptr(&stream).0,
+            status: status.device_ptr(&stream).0,
+            timeout_ns: WAIT.as_nanos() as u64,
+            lkey,
+            bytes: SIZE as u32,
+            window: WINDOW as u32,
+            total: total as u32,
+        };
+        let one = LaunchConfig { grid_dim: (1, 1, 1), block_dim: (1, 1, 1), shared_mem_bytes: 0 };
+        stream.synchronize().unwrap();
+        // SAFETY: one struct by value; everything in it outlives the kernel, which is waited for below.
+        unsafe { stream.launch_builder(&kernel).arg(&serve).launch(one) }.unwrap();
+        // Where no receive is posted, the adapter sends again.
+        send(&mut sender, peer, &source, 0, total);
+        assert_eq!(stream.clone_dtoh(&status).unwrap(), [0]);
+        drop(lent);
+        assert!(stream.clone_dtoh(&came).unwrap().iter().all(|came| *came == 1));
+        assert!(stream.clone_dtoh(&out).unwrap() == pattern(SIZE * total));
+        let snapshot = receiver.snapshot().unwrap();
+        println!("{snapshot}");
+        assert_eq!(snapshot.state.receive.taken as usize, total);
+        assert_no_violations(adapter);
+        receiver.close().unwrap();
+    });
+}
