@@ -10,6 +10,7 @@ mod pretend_gpu;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use efa_gda::executor::DeviceError;
 use efa_gda::fabric::{
     CompletionCounter, CompletionQueue, Counted, Enabled, Endpoint, Error, GdaOps, Query, RemoteRegion,
 };
@@ -281,12 +282,40 @@ fn a_queue_beside_counters_takes_no_receives() {
     });
 }
 
-#[test]
-fn a_gpu_that_pretends_goes_by_counters_in_host_memory() {
+fn pretending(test: &str, variables: &[(&str, &str)], body: impl FnOnce(&Adapter)) {
     let child = std::env::var_os("EFA_GDA_TEST_CHILD").is_some();
     let Some(folder) = (if child { Some("") } else { pretend_gpu::folder() }) else { return };
-    let variables = [("LD_LIBRARY_PATH", folder), ("XDG_CACHE_HOME", folder)];
-    with_counters("a_gpu_that_pretends_goes_by_counters_in_host_memory", &variables, |adapter| {
+    let variables = [&[("LD_LIBRARY_PATH", folder), ("XDG_CACHE_HOME", folder)], variables].concat();
+    with_counters(test, &variables, body);
+}
+
+#[test]
+fn a_gpu_that_maps_no_completion_queue_goes_by_counters_and_an_error_ends_its_wait() {
+    let test = "a_gpu_that_maps_no_completion_queue_goes_by_counters_and_an_error_ends_its_wait";
+    // The third place is the completion queue's.
+    pretending(test, &[("PRETEND_GPU_REFUSES", "3")], |adapter| {
+        let (gpu, side) = (Gpu::open(0).unwrap(), Side::open(&Query::new()));
+        let ((first, _), second) = (counting(&side), side.queue());
+        let peer = introduce(&first, &second);
+        let mut first = GpuQueue::new(first, &gpu).unwrap();
+        assert!(first.registered().iter().all(|part| part.part != "completion queue"));
+        let (source, target) = (side.region(&pattern(64 * COUNT)), side.region(&vec![0; 64 * COUNT]));
+        let put = Put::write(peer, &source, target.remote()).bytes(64).count(COUNT as u64).stride(64);
+        assert_eq!(first.put(&put).unwrap().completed, COUNT as u64);
+        assert!(bytes_of(&target) == bytes_of(&source));
+        let bad = Put::write(peer, &source, astray(target.remote())).bytes(64);
+        let error = first.put(&bad.timeout(Duration::from_millis(100))).unwrap_err();
+        let PutError::Device { error, in_flight: 1, .. } = error else { panic!("{error:?}") };
+        assert_eq!(error, DeviceError::TimeoutCompletion);
+        assert_eq!(first.snapshot().unwrap().counters, Some(Ok([COUNT as u64, 1])));
+        assert_no_violations(adapter);
+        first.destroy().unwrap();
+    });
+}
+
+#[test]
+fn a_gpu_that_pretends_goes_by_counters_in_host_memory() {
+    pretending("a_gpu_that_pretends_goes_by_counters_in_host_memory", &[], |adapter| {
         let (gpu, side) = (Gpu::open(0).unwrap(), Side::open(&Query::new()));
         let (counter, placement) = gpu.completion_counter(&ops(&side)).unwrap();
         let Placement::Host { why } = placement else { panic!("this one exports no memory") };

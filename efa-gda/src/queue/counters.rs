@@ -164,7 +164,10 @@ fn wrap(most: Option<[u64; 2]>, requests: u32) -> Result<u64, CountersError> {
 impl MappedQueue {
     /// The queue, whose kernels take room and quiet from the completion counter that its endpoint has for
     /// [`Counted::TRANSMIT`], instead of polling its completion queue. They look at the completion queue when an
-    /// error was counted, for its status; until then nobody does, and the adapter overwrites what it holds.
+    /// error was counted, for its status; until then nobody does, and the adapter overwrites what it holds. A GPU
+    /// that cannot map the completion queue goes by the counters all the same
+    /// ([`GpuQueue::registered`](super::GpuQueue::registered) shows which); a counted error then ends its
+    /// waits by their bound, without a status.
     ///
     /// ```no_run
     /// # use efa_gda::{fabric::*, gpu::Gpu, queue::*};

@@ -10,6 +10,7 @@ use efa_gda_sys::device::{
 };
 
 use super::MappedQueue;
+use super::backing::Backing;
 use super::mapped::swap_word;
 use super::parts::Ranges;
 use super::receive::AT_ONCE;
@@ -106,8 +107,10 @@ impl OnDevice {
         let mut state = queue.state();
         state.sq.buffer = ranges.sq.device_address() as *mut u8;
         state.sq.doorbell = ranges.sq_doorbell.device_address() as *mut u32;
-        if let Some(cq) = &ranges.cq {
-            state.cq.buffer = cq.device_address() as *mut u8;
+        match &ranges.cq {
+            Some(cq) => state.cq.buffer = cq.device_address() as *mut u8,
+            None if queue.backing.completions_on().is_none() => state.cq.buffer = std::ptr::null_mut(),
+            None => {}
         }
         if let Some(doorbell) = &ranges.cq_doorbell {
             state.cq.doorbell = doorbell.device_address() as *mut u32;

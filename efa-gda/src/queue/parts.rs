@@ -35,7 +35,7 @@ impl Registered {
 pub(super) struct Ranges {
     pub(super) sq: HostRange,
     pub(super) sq_doorbell: HostRange,
-    /// None where it lies in the GPU's own memory.
+    /// None where it lies in the GPU's own memory, or does not map beside counters.
     pub(super) cq: Option<HostRange>,
     pub(super) cq_doorbell: Option<HostRange>,
     /// From the word of successes to that of errors; likewise.
@@ -57,10 +57,19 @@ impl Ranges {
         // SAFETY: as above.
         let reach_to_read = |range: Range<usize>| unsafe { gpu.reach_to_read(range) };
         let places = Places::of(queue);
+        let (sq, sq_doorbell) = (reach(places.sq)?, reach(places.sq_doorbell)?);
+        let cq = match places.cq.map(reach_to_read).transpose() {
+            // Counters say what completed; an error that they count then ends waits by their bound.
+            Err(error @ gpu::Error::Register { .. }) if queue.counters.is_some() => {
+                tracing::warn!(%error, "the GPU goes by counters alone, and no status of an error reaches it");
+                None
+            }
+            reached => reached?,
+        };
         Ok(Self {
-            sq: reach(places.sq)?,
-            sq_doorbell: reach(places.sq_doorbell)?,
-            cq: places.cq.map(reach_to_read).transpose()?,
+            sq,
+            sq_doorbell,
+            cq,
             cq_doorbell: places.cq_doorbell.map(reach).transpose()?,
             counters: places.counters.map(reach_to_read).transpose()?,
             receives: places.receives.map(|(ring, doorbell)| {
