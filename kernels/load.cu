@@ -59,7 +59,7 @@ EFA_GDA_KERNEL efa_gda_load_kernel(struct efa_gda_load_args a) {
 
 /* The same for groups of all kinds that share: the blocks post in turn as a block, by warps, by
  * threads. Reads neither `sharing` nor `group`; there is a status word for each thread, of which
- * each group uses its first's. */
+ * each group uses its first's. Blocks are of whole warps; on the host executor of any size. */
 EFA_GDA_KERNEL efa_gda_load_mixed_kernel(struct efa_gda_load_args a) {
   using namespace efa_gda;
   uint32_t index = block_index() * block_threads();

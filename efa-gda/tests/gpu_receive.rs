@@ -384,3 +384,30 @@ fn a_kernel_of_the_callers_takes_messages_while_they_come() {
         receiver.close().unwrap();
     });
 }
+
+#[test]
+fn messages_that_cannot_be_copied_back_are_told_as_lost() {
+    // An inbox of as many entries as the completion queue: 8192 of 32 bytes.
+    let fails = [("PRETEND_GPU_FAILS_COPY", "262144")];
+    pretending("messages_that_cannot_be_copied_back_are_told_as_lost", &fails, |_, gpu| {
+        let side = Side::open(&Query::new());
+        let (mut receiver, mut sender, peer) = two_queues(&side);
+        let (region, source) = (side.region(&[0; SIZE]), side.region(&pattern(SIZE)));
+        // A whole lap, so that old messages lie in the host's inbox.
+        for _ in 0..8 {
+            receiver.post_receives(&Receives::new(&region).count(1024)).unwrap();
+            sender.put(&Put::send(peer, &source).count(1024)).unwrap();
+            let mut left = 1024;
+            while left > 0 {
+                left -= receiver.receive_many(left, WAIT).unwrap().len();
+            }
+        }
+        receiver.post_receives(&Receives::new(&region).count(4)).unwrap();
+        let mut on_gpu = GpuQueue::new(receiver, gpu).unwrap();
+        sender.put(&Put::send(peer, &source).count(4)).unwrap();
+        on_gpu.receive(WAIT).unwrap();
+        let mut receiver = on_gpu.unmap().unwrap();
+        let lost = receiver.receive_many(8, WAIT);
+        assert!(matches!(lost, Err(ReceiveError::Lost { count: 3 })), "{lost:?}");
+    });
+}

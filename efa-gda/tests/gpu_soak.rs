@@ -1,5 +1,6 @@
 //! Every SM of a GPU posts to shared queues of strict software adapters: each entry is executed once,
-//! none is torn, early or past the batch. `EFA_GDA_SOAK_SECONDS` makes it longer.
+//! none is torn, early or past the batch. `EFA_GDA_SOAK_SECONDS` makes it longer, `EFA_GDA_SOAK_ENTRIES`
+//! ends it earlier.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
 
@@ -11,12 +12,15 @@ use cudarc::driver::{CudaContext, CudaFunction, DevicePtr, DeviceRepr, LaunchCon
 use cudarc::nvrtc::Ptx;
 use efa_gda::fabric::{Library, MemoryRegion, Query};
 use efa_gda::gpu::{self, Gpu};
-use efa_gda::queue::{GpuQueue, device_peer};
+use efa_gda::queue::{GpuQueue, MappedQueue, device_peer};
 use efa_gda_sys::device::{efa_gda_peer, efa_gda_queue};
 use fabric_soft_support::side::{Side, bytes_of, introduce};
 use fabric_soft_support::{Adapter, assert_no_violations, with_soft_adapter};
 
-const LANES: usize = 4;
+const ADAPTERS: usize = 8;
+/// Queues, shared by as many blocks as there are for each. One queue's completions are read one poll after
+/// the other, so a few queues would be the bound of all.
+const LANES: usize = 32;
 const THREADS: u32 = 128;
 
 /// How much each block posts in a round, and by how many threads of a warp where single threads post.
@@ -58,19 +62,17 @@ struct Args {
 // SAFETY: plain C structs, the same for the device's compiler.
 unsafe impl DeviceRepr for Args {}
 
-/// A queue of an adapter of its own, and the memory that its entries copy.
+/// A queue, and the memory that its entries copy.
 struct Shared {
     queue: GpuQueue,
     lane: Lane,
     source: MemoryRegion,
     target: MemoryRegion,
-    _side: Side,
-    _peer: efa_gda::queue::MappedQueue,
+    _peer: MappedQueue,
 }
 
 impl Shared {
-    fn open(library: &Library, info: efa_gda::fabric::Info, gpu: &Gpu, words: usize) -> Self {
-        let side = Side::on(library, info);
+    fn open(side: &Side, gpu: &Gpu, words: usize) -> Self {
         let (mut queue, other) = (side.queue(), side.queue());
         let peer = introduce(&queue, &other);
         let (source, target) = (side.region(&vec![0; words * 8]), side.region(&vec![0; words * 8]));
@@ -84,15 +86,14 @@ impl Shared {
             local: source.address(),
             remote: target.address(),
         };
-        Self { queue, lane, source, target, _side: side, _peer: other }
+        Self { queue, lane, source, target, _peer: other }
     }
 
     /// Fills the source with words that no other round, lane or place has.
     fn fill(&self, round: u64, lane: u64, words: usize) {
+        let number = |word| (round << 37 | lane << 32 | word) + 1;
         let bytes: Vec<u8> = (0..words as u64)
-            .flat_map(|word| {
-                ((round << 34 | lane << 32 | word) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()
-            })
+            .flat_map(|word| number(word).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes())
             .collect();
         self.source.buffer().unwrap().write(0, &bytes).unwrap();
     }
@@ -118,20 +119,28 @@ fn soak(adapter: &Adapter, gpu: &Gpu, load: Load) {
     let context = CudaContext::new(0).unwrap();
     let stream = context.new_stream().unwrap();
     let processors = context.attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
-    let blocks = (processors.unwrap() as usize / LANES).max(1) * LANES;
+    let blocks = (processors.unwrap() as usize).next_multiple_of(LANES);
     let words = blocks / LANES * load.entries as usize;
     let library = Library::load().unwrap();
     let infos = Query::new().find(&library).unwrap();
-    let shared: Vec<_> = infos.into_iter().map(|info| Shared::open(&library, info, gpu, words)).collect();
+    assert_eq!(infos.len(), ADAPTERS);
+    let sides: Vec<_> = infos.into_iter().map(|info| Side::on(&library, info)).collect();
+    let shared: Vec<_> = (0..LANES).map(|lane| Shared::open(&sides[lane % ADAPTERS], gpu, words)).collect();
     let kernel = kernel(&context);
     let mut lanes = [Lane::default(); LANES];
     lanes.iter_mut().zip(&shared).for_each(|(lane, shared)| *lane = shared.lane);
 
-    let seconds = std::env::var("EFA_GDA_SOAK_SECONDS").ok().and_then(|text| text.parse().ok());
-    let end = Instant::now() + Duration::from_secs(seconds.unwrap_or(0));
+    let asked = |name| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
+    let end = Instant::now() + Duration::from_secs(asked("EFA_GDA_SOAK_SECONDS").unwrap_or(0));
+    let enough = asked("EFA_GDA_SOAK_ENTRIES").unwrap_or(u64::MAX);
     let (mut posted, mut missing, mut round) = (0_u64, 0_u64, 0);
     loop {
-        shared.iter().zip(0..).for_each(|(shared, lane)| shared.fill(round, lane, words));
+        std::thread::scope(|scope| {
+            shared
+                .iter()
+                .zip(0..)
+                .for_each(|(shared, lane)| drop(scope.spawn(move || shared.fill(round, lane, words))));
+        });
         let status = stream.alloc_zeros::<u32>(1).unwrap();
         let args = Args {
             lanes,
@@ -149,9 +158,13 @@ fn soak(adapter: &Adapter, gpu: &Gpu, load: Load) {
         assert_eq!(stream.clone_dtoh(&status).unwrap(), [0], "the worst status of round {round}");
         stream.synchronize().unwrap();
         posted += (blocks * load.entries as usize) as u64;
-        missing += shared.iter().map(|shared| shared.missing() as u64).sum::<u64>();
+        missing += std::thread::scope(|scope| {
+            let counts: Vec<_> =
+                shared.iter().map(|shared| scope.spawn(|| shared.missing() as u64)).collect();
+            counts.into_iter().map(|count| count.join().unwrap()).sum::<u64>()
+        });
         round += 1;
-        if Instant::now() >= end {
+        if Instant::now() >= end || posted >= enough {
             break;
         }
     }
@@ -169,7 +182,8 @@ fn soak(adapter: &Adapter, gpu: &Gpu, load: Load) {
 fn with_gpu(test: &str, variables: &[(&str, &str)], body: impl FnOnce(&Adapter, &Gpu)) {
     match Gpu::open(0) {
         Ok(_) => {
-            let mut all = vec![("SOFTEFA_ADAPTERS", "4")];
+            let adapters = ADAPTERS.to_string();
+            let mut all = vec![("SOFTEFA_ADAPTERS", adapters.as_str())];
             all.extend_from_slice(variables);
             with_soft_adapter(test, &all, |adapter| body(adapter, &Gpu::open(0).unwrap()));
         }

@@ -4,11 +4,10 @@
 
 mod kernels_support;
 
-use efa_gda::executor::host::LoadOptions;
 use efa_gda::executor::{DeviceError, host};
 use efa_gda::wire::Operation;
 use efa_gda_sys::device::*;
-use kernels_support::{Bench, PEER, SECOND, Seen, Shape};
+use kernels_support::{Bench, PEER, SECOND, Seen, Shape, load, remotes, shared};
 
 fn writes(count: u64) -> efa_gda_put_args {
     efa_gda_put_args {
@@ -44,14 +43,6 @@ fn put_and_check(shape: Shape, count: u64, lanes: u32) -> Seen {
     let expected: Vec<u64> = (0..count).map(|i| 0x7000_0000 + i * 64).collect();
     assert_eq!(remotes(&seen), expected);
     seen
-}
-
-fn remotes(seen: &Seen) -> Vec<u64> {
-    let remote = |operation: &Operation| match operation {
-        Operation::Write { remote, .. } => remote.address,
-        other => panic!("not a write: {other:?}"),
-    };
-    seen.requests.iter().map(|request| remote(&request.operation)).collect()
 }
 
 #[test]
@@ -301,188 +292,4 @@ fn no_lanes_are_no_launch() {
     let args = efa_gda_put_args { queue: &mut *queue, ..writes(1) };
     // SAFETY: nothing runs.
     assert_eq!(unsafe { host::put(&args, 0) }, Err(host::LaunchError::Lanes(0)));
-}
-
-fn shared(group: u32, calls: u32, per_call: u32) -> efa_gda_load_args {
-    efa_gda_load_args {
-        peer: PEER,
-        queue_count: 1,
-        sharing: EFA_GDA_LOAD_SHARED,
-        group,
-        calls,
-        per_call,
-        lkey: 5,
-        rkey: 6,
-        timeout_ns: 60 * SECOND,
-        ..Default::default()
-    }
-}
-
-fn load(bench: &mut Bench, args: efa_gda_load_args, blocks: u32, lanes: u32) -> Vec<Result<(), DeviceError>> {
-    let args = efa_gda_load_args { queues: &mut *bench.queue, ..args };
-    // SAFETY: the bench keeps the queue's memory alive; the blocks share the queue as it allows.
-    unsafe { host::load(&args, blocks, lanes, LoadOptions::new()) }.expect("the blocks start")
-}
-
-/// Loads a queue and checks that each request arrived exactly once, each call's in order.
-fn load_and_check(shape: Shape, args: efa_gda_load_args, blocks: u32, lanes: u32) -> Seen {
-    let mut bench = Bench::new(shape);
-    let status = load(&mut bench, args, blocks, lanes);
-    let groups = status.len() as u64;
-    assert!(status.iter().all(Result::is_ok), "{status:?}");
-    let seen = bench.finish();
-    assert_eq!(seen.violations, Vec::<String>::new());
-    let got = remotes(&seen);
-    for pair in got.windows(2).filter(|pair| pair[0] >> 16 == pair[1] >> 16) {
-        assert_eq!(pair[1], pair[0] + 1, "one call's entries follow each other");
-    }
-    let mut sorted = got;
-    sorted.sort_unstable();
-    let call = |group: u64, call: u64| group << 48 | call << 16;
-    let expected: Vec<u64> = (0..groups)
-        .flat_map(|g| (0..u64::from(args.calls)).map(move |c| call(g, c)))
-        .flat_map(|base| (0..u64::from(args.per_call)).map(move |i| base | i))
-        .collect();
-    assert_eq!(sorted, expected);
-    seen
-}
-
-#[test]
-fn threads_of_several_blocks_share_a_queue() {
-    load_and_check(Shape::default(), shared(1, 300, 1), 4, 1);
-}
-
-#[test]
-fn diverged_threads_of_one_block_share_a_queue() {
-    load_and_check(Shape::default(), shared(1, 50, 1), 2, 32);
-}
-
-#[test]
-fn warps_of_several_blocks_share_a_queue() {
-    load_and_check(Shape::default(), shared(32, 40, 32), 3, 64);
-}
-
-#[test]
-fn calls_of_odd_size_share_a_queue() {
-    load_and_check(Shape { max_batch: 7, ..Shape::default() }, shared(32, 60, 13), 3, 64);
-}
-
-#[test]
-fn blocks_share_a_queue() {
-    load_and_check(Shape::default(), shared(0, 40, 50), 3, 64);
-}
-
-/// [`load_and_check`] for one block, under another order of its lanes' accesses for each seed.
-fn interleave_and_check(shape: Shape, args: efa_gda_load_args, lanes: u32, seeds: std::ops::Range<u64>) {
-    for seed in seeds {
-        let mut bench = Bench::new(shape);
-        let args = efa_gda_load_args { queues: &mut *bench.queue, ..args };
-        // SAFETY: as in `load`.
-        let status =
-            unsafe { host::load(&args, 1, lanes, LoadOptions::new().seed(seed)) }.expect("the block starts");
-        assert!(status.iter().all(Result::is_ok), "seed {seed}: {status:?}");
-        let queue = &*bench.queue;
-        assert_eq!(
-            queue.turn.turn,
-            queue.reserve.word << EFA_GDA_TURN_BITS,
-            "seed {seed}: nobody has the turn"
-        );
-        let seen = bench.finish();
-        assert_eq!(seen.violations.first(), None, "seed {seed}, of {}", seen.violations.len());
-        let mut got = remotes(&seen);
-        for pair in got.windows(2).filter(|pair| pair[0] >> 16 == pair[1] >> 16) {
-            assert_eq!(pair[1], pair[0] + 1, "seed {seed}: one call's entries follow each other");
-        }
-        let all = got.len();
-        got.sort_unstable();
-        got.dedup();
-        let expected = status.len() as u64 * u64::from(args.calls * args.per_call);
-        assert_eq!((got.len() as u64, all as u64), (expected, expected), "seed {seed}: each once");
-    }
-}
-
-#[test]
-fn threads_share_a_queue_in_many_orders() {
-    let tight = Shape { depth: 64, max_batch: 5, ..Shape::default() };
-    interleave_and_check(tight, shared(1, 12, 1), 4, 1..1500);
-    interleave_and_check(tight, shared(1, 6, 3), 7, 1..700);
-    interleave_and_check(Shape::default(), shared(1, 60, 2), 5, 1..300);
-}
-
-#[test]
-fn warps_share_a_queue_in_many_orders() {
-    interleave_and_check(Shape::default(), shared(32, 6, 13), 96, 1..8);
-    interleave_and_check(
-        Shape { depth: 64, max_batch: 20, ..Shape::default() },
-        shared(32, 5, 40),
-        64,
-        1..12,
-    );
-}
-
-#[test]
-fn deferred_calls_are_rung_in_many_orders() {
-    let args = efa_gda_load_args { ring_every: 3, ..shared(1, 10, 2) };
-    interleave_and_check(Shape { depth: 64, max_batch: 9, ..Shape::default() }, args, 5, 1..700);
-}
-
-#[test]
-fn blocks_warps_and_threads_share_a_queue() {
-    for seed in 1..6 {
-        let mut bench = Bench::new(Shape { depth: 128, max_batch: 30, ..Shape::default() });
-        let args = efa_gda_load_args { queues: &mut *bench.queue, ..shared(1, 8, 7) };
-        // SAFETY: as in `load`.
-        let status = unsafe { host::load(&args, 4, 33, LoadOptions::new().mixed().seed(seed)) }
-            .expect("the blocks start");
-        let groups = status.iter().filter(|status| **status != Err(DeviceError::NotRun)).count() as u64;
-        assert!(
-            status.iter().all(|status| matches!(status, Ok(()) | Err(DeviceError::NotRun))),
-            "{status:?}"
-        );
-        assert_eq!(groups, 1 + 2 + 33 + 1, "a block, two warps, threads, a block");
-        let seen = bench.finish();
-        assert_eq!(seen.violations, Vec::<String>::new(), "seed {seed}");
-        let mut got = remotes(&seen);
-        let all = got.len() as u64;
-        got.sort_unstable();
-        got.dedup();
-        assert_eq!((got.len() as u64, all), (groups * 56, groups * 56), "seed {seed}: each once");
-    }
-}
-
-#[test]
-fn sharing_needs_no_stage() {
-    load_and_check(Shape { stage: 0, ..Shape::default() }, shared(32, 40, 32), 3, 32);
-}
-
-#[test]
-fn a_stage_smaller_than_the_ring_is_enough() {
-    load_and_check(Shape { depth: 512, max_batch: 512, ..Shape::default() }, shared(32, 60, 32), 3, 64);
-}
-
-#[test]
-fn sharing_passes_the_32_bit_wrap() {
-    load_and_check(Shape { start: u32::MAX - 500, ..Shape::default() }, shared(32, 40, 13), 3, 32);
-}
-
-#[test]
-fn wide_entries_are_shared() {
-    load_and_check(Shape { entry_size: 128, wide_ids: true, ..Shape::default() }, shared(32, 20, 32), 3, 64);
-}
-
-#[test]
-fn deferred_calls_of_many_are_rung_in_the_end() {
-    load_and_check(Shape::default(), efa_gda_load_args { ring_every: 5, ..shared(32, 43, 8) }, 3, 32);
-}
-
-#[test]
-fn an_owner_defers_until_it_rings() {
-    let args = efa_gda_load_args { sharing: EFA_GDA_LOAD_OWNED, ring_every: 4, ..shared(32, 16, 4) };
-    load_and_check(Shape { depth: 64, max_batch: 64, ..Shape::default() }, args, 1, 32);
-}
-
-#[test]
-fn a_thread_owns_a_queue() {
-    let args = efa_gda_load_args { sharing: EFA_GDA_LOAD_OWNED, ..shared(1, 200, 1) };
-    load_and_check(Shape::default(), args, 1, 1);
 }

@@ -339,3 +339,20 @@ fn a_gpu_that_pretends_goes_by_counters_in_host_memory() {
         assert_eq!(pretend_gpu::Driver::loaded().registered(), 0);
     });
 }
+
+#[test]
+fn a_queue_that_has_posted_goes_by_no_counter_afterwards() {
+    with_counters("a_queue_that_has_posted_goes_by_no_counter_afterwards", &[], |_| {
+        let side = Side::open(&Query::new());
+        let counter = ops(&side).cntr_open_host().unwrap();
+        let endpoint = endpoint(&side, 8192, &[(&counter, Counted::TRANSMIT)]);
+        let (mut first, second) = (MappedQueue::new(endpoint, &ops(&side)).unwrap(), side.queue());
+        let peer = introduce(&first, &second);
+        let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
+        first.put(&Put::write(peer, &source, target.remote()).count(10)).unwrap();
+        // The counter begins at 0 again, the queue does not.
+        counter.set(0, 0).unwrap();
+        let refused = first.with_counters();
+        assert!(matches!(refused, Err(QueueError::Counters(CountersError::Posted))), "{refused:?}");
+    });
+}

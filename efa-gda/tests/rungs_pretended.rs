@@ -9,12 +9,14 @@ mod fabric_soft_support;
 mod load;
 mod pretend_gpu;
 
+use std::time::Duration;
+
 use cudarc::driver::CudaContext;
 use cudarc::nvrtc::Ptx;
 use efa_gda::doorbell::{Ringer, RingerOptions, Rung, RungChoice};
 use efa_gda::fabric::Query;
 use efa_gda::gpu::Gpu;
-use efa_gda::queue::{GpuQueue, Put, Refused};
+use efa_gda::queue::{GpuQueue, Put, ReceiveError, Refused};
 use fabric_soft_support::side::{Side, bytes_of, introduce, pattern};
 use fabric_soft_support::{assert_no_violations, with_soft_adapter};
 use load::drop_under_a_load;
@@ -168,6 +170,31 @@ fn a_queue_dropped_while_a_kernel_posts_ends_the_kernel_and_rings_nothing_stray(
             (module.load_function("efa_gda_load_kernel").unwrap(), context.new_stream().unwrap());
         for rung in [Rung::Record, Rung::Staged] {
             drop_under_a_load(&kernel, &stream, (gpu, side, ringer), rung);
+        }
+    });
+}
+
+#[test]
+fn a_queue_that_comes_back_from_a_gpu_waits_as_before() {
+    pretending("a_queue_that_comes_back_from_a_gpu_waits_as_before", &[], |gpu, side, ringer| {
+        for rung in [Rung::Direct, Rung::Record, Rung::Staged] {
+            let (mut first, second) = (side.queue(), side.queue());
+            let peer = introduce(&first, &second);
+            let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
+            // More than the ring holds, so that there is something to wait for.
+            let put = Put::write(peer, &source, target.remote()).count(9000);
+            for _ in 0..3 {
+                first.set_doorbell(rung, ringer).unwrap();
+                let mut on_gpu = GpuQueue::new(first, gpu).unwrap();
+                assert_eq!(on_gpu.put(&put).unwrap().completed, 9000, "{rung}");
+                first = on_gpu.unmap().unwrap();
+                assert_eq!(first.put(&put).unwrap().completed, 9000, "{rung}");
+                assert!(
+                    matches!(first.receive(Duration::from_millis(1)), Err(ReceiveError::Timeout)),
+                    "{rung}"
+                );
+            }
+            first.close().unwrap();
         }
     });
 }

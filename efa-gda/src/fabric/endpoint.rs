@@ -4,7 +4,8 @@
 //! [`Enabled`] (its queue pair exists; only now may its queues be queried: releases up to 2.6 crash
 //! on an earlier query).
 
-use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, VecDeque};
 use std::marker::PhantomData;
 
 use efa_gda_sys::fi;
@@ -73,7 +74,7 @@ struct EndpointParents {
     /// Memory that the adapter may reach until the queue pair is gone.
     retained: Vec<MemoryRegion>,
     /// Of receives that are posted, by request id.
-    receives: HashMap<u16, MemoryRegion>,
+    receives: HashMap<u16, VecDeque<MemoryRegion>>,
     transmit: Option<CompletionQueue>,
     receive: Option<CompletionQueue>,
     addresses: Option<AddressVector>,
@@ -337,12 +338,18 @@ impl Endpoint<Enabled> {
 
     /// Keeps the memory of a posted receive until it completed, or the endpoint is closed.
     pub(crate) fn receive_posted(&mut self, id: u16, region: MemoryRegion) {
-        self.object.parents_mut().receives.insert(id, region);
+        self.object.parents_mut().receives.entry(id).or_default().push_back(region);
     }
 
     /// Lets the memory of a receive go, for it completed.
     pub(crate) fn receive_completed(&mut self, id: u16) {
-        self.object.parents_mut().receives.remove(&id);
+        // Ids come again after 2^16, maybe before the first one's completion is taken: the oldest goes.
+        if let Entry::Occupied(mut regions) = self.object.parents_mut().receives.entry(id) {
+            regions.get_mut().pop_front();
+            if regions.get().is_empty() {
+                regions.remove();
+            }
+        }
     }
 
     /// Its counters, each with all that it counts of the endpoint.

@@ -55,6 +55,9 @@ pub enum CountersError {
         /// The word of errors.
         errors: u64,
     },
+    /// The queue counted otherwise before.
+    #[error("the queue has posted already: let it go by its counter before its first request")]
+    Posted,
     /// What the words hold in the GPU's memory could not be seen.
     #[error("what the counter holds cannot be seen: {0}; open it with Gpu::completion_counter")]
     Unseen(String),
@@ -145,6 +148,13 @@ fn begins_at(counter: &CompletionCounter, words: CounterWords) -> Result<[u64; 2
     both.map_err(|error: gpu::Error| CountersError::Unseen(error.to_string()))
 }
 
+fn at_zero(counter: &CompletionCounter, words: CounterWords) -> Result<(), CountersError> {
+    match begins_at(counter, words)? {
+        [0, 0] => Ok(()),
+        [successes, errors] => Err(CountersError::NotZero { successes, errors }),
+    }
+}
+
 /// The count at which device code begins again, for counters whose largest values are `most`, or unknown.
 fn wrap(most: Option<[u64; 2]>, requests: u32) -> Result<u64, CountersError> {
     most.into_iter().flatten().try_fold(WRAP, |wrap, most| {
@@ -200,11 +210,13 @@ impl MappedQueue {
         let words = counter.words().ok_or(CountersError::NotItsWords)?;
         let most = endpoint.domain().info().and_then(|info| info.max_counter_values());
         let wrap = wrap(most, requests)?;
-        let [successes, errors] = begins_at(counter, words)?;
-        if (successes, errors) != (0, 0) {
-            return Err(CountersError::NotZero { successes, errors }.into());
+        at_zero(counter, words)?;
+        if self.state().reserve.word != 0 {
+            return Err(CountersError::Posted.into());
         }
         counter.claim().map_err(CountersError::from)?;
+        // Until it was claimed, another thread could set it.
+        at_zero(counter, words)?;
         let counters = Counters { _counter: (*counter).clone(), words };
         self.set_counters(counters, wrap);
         Ok(self)

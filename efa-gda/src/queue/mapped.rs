@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use efa_gda_sys::device::{
-    EFA_GDA_INBOX_ENTRY, EFA_GDA_NOT_RUN, EFA_GDA_SQ_INLINE_WRITE, efa_gda_inbox, efa_gda_queue, efa_gda_sq,
+    EFA_GDA_INBOX_ENTRY, EFA_GDA_NOT_RUN, EFA_GDA_NOT_RUNG, EFA_GDA_SQ_INLINE_WRITE, efa_gda_inbox,
+    efa_gda_queue, efa_gda_sq,
 };
 use efa_gda_wire::{LocalKey, Peer, ProcessingHints, QueuePairNumber};
 
@@ -405,14 +406,32 @@ impl<B: Backing> MappedQueue<B> {
         mine.receive = state.receive;
     }
 
+    /// Counts what waits in the inbox as lost.
+    pub(super) fn lose_inbox(&mut self) {
+        let mine = self.shared.get_mut();
+        let waiting = mine.completion.inboxed.wrapping_sub(mine.receive.taken);
+        mine.receive.taken = mine.completion.inboxed;
+        mine.completion.lost = mine.completion.lost.wrapping_add(waiting);
+    }
+
     /// Lets go of a ringer in order, so that the queue can be rung otherwise.
     pub(super) fn let_go(&mut self) {
         if let Some(served) = self.served.take() {
-            let raised = self.abort.0.load(Ordering::Acquire);
+            let raised = self.raised();
             served.detach();
-            // That it rings no more is no alarm here: somebody else does.
-            self.abort.0.store(raised, Ordering::Release);
+            self.lower_alarm(raised);
         }
+    }
+
+    /// What the abort word holds.
+    pub(super) fn raised(&self) -> u32 {
+        self.abort.0.load(Ordering::Acquire)
+    }
+
+    /// Has it hold again what it held before a ringer let go in order, which is no alarm where somebody
+    /// else rings.
+    pub(super) fn lower_alarm(&self, before: u32) {
+        swap_word(&self.abort.0, EFA_GDA_NOT_RUNG, before);
     }
 
     /// Changes where device code writes entries and rings.

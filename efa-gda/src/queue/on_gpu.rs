@@ -363,6 +363,7 @@ impl GpuQueue {
     fn take_from_gpu(mut self) -> Result<MappedQueue, CloseError> {
         // Asked before the ringer lets go, which counts as an end.
         let mut in_order = self.mapped.poison().is_none();
+        let raised = self.mapped.raised();
         if let Err(error) = self.device.stop() {
             return Err(CloseError::Running { queue: Box::new(self), error });
         }
@@ -371,12 +372,14 @@ impl GpuQueue {
             && let Err(error) = inbox.give_back(&self.device.stream, host)
         {
             tracing::warn!(%error, "completions of receives that nobody took are lost");
+            self.mapped.lose_inbox();
         }
         let (device, ranges, mut mapped) = self.take();
         drop(device);
         drop(ranges);
         if in_order {
             mapped.ring_directly();
+            mapped.lower_alarm(raised);
         }
         Ok(mapped)
     }

@@ -10,6 +10,7 @@ use crate::gpu::{self, Gpu, HostRange};
 /// The parts that kernels only read.
 const COMPLETION_QUEUE: &str = "completion queue";
 const COUNTER: &str = "completion counter";
+/// Those that they post receives through.
 const RECEIVE_QUEUE: &str = "receive queue";
 const RECEIVE_DOORBELL: &str = "receive doorbell";
 
@@ -58,6 +59,7 @@ impl Ranges {
         let reach_to_read = |range: Range<usize>| unsafe { gpu.reach_to_read(range) };
         let places = Places::of(queue);
         let (sq, sq_doorbell) = (reach(places.sq)?, reach(places.sq_doorbell)?);
+        let on_host = places.cq.is_some();
         let cq = match places.cq.map(reach_to_read).transpose() {
             // Counters say what completed; an error that they count then ends waits by their bound.
             Err(error @ gpu::Error::Register { .. }) if queue.counters.is_some() => {
@@ -66,11 +68,13 @@ impl Ranges {
             }
             reached => reached?,
         };
+        // Rung after completions were read, which nobody does where the queue was refused.
+        let cq_doorbell = places.cq_doorbell.filter(|_| cq.is_some() || !on_host);
         Ok(Self {
             sq,
             sq_doorbell,
             cq,
-            cq_doorbell: places.cq_doorbell.map(reach).transpose()?,
+            cq_doorbell: cq_doorbell.map(reach).transpose()?,
             counters: places.counters.map(reach_to_read).transpose()?,
             receives: places.receives.map(|(ring, doorbell)| {
                 let both = reach(ring).and_then(|ring| Ok((ring, reach(doorbell)?)));

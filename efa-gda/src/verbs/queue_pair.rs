@@ -4,7 +4,8 @@
 //! [`Created`] (counters may be attached) → [`Ready`] (the adapter serves it; only now is it
 //! exposed). Nobody posts to it through libibverbs, which keeps counters of its own.
 
-use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, VecDeque};
 use std::marker::PhantomData;
 
 use efa_gda_sys::verbs::{
@@ -134,7 +135,7 @@ struct Parents {
     /// Memory that the adapter may reach until the queue pair is gone.
     retained: Vec<MemoryRegion>,
     /// Memory of receives that have not completed, by their ids.
-    receives: HashMap<u16, MemoryRegion>,
+    receives: HashMap<u16, VecDeque<MemoryRegion>>,
     /// Handles in the entries of requests that may be under way.
     handles: Vec<AddressHandle>,
     counters: Vec<CompletionCounter>,
@@ -373,12 +374,18 @@ impl QueuePair<Ready> {
 
     /// Keeps the memory of a posted receive until it completed, or the queue pair is destroyed.
     pub(crate) fn receive_posted(&mut self, id: u16, region: MemoryRegion) {
-        self.object.parents_mut().receives.insert(id, region);
+        self.object.parents_mut().receives.entry(id).or_default().push_back(region);
     }
 
     /// Lets the memory of a receive go, for it completed.
     pub(crate) fn receive_completed(&mut self, id: u16) {
-        self.object.parents_mut().receives.remove(&id);
+        // Ids come again after 2^16, maybe before the first one's completion is taken: the oldest goes.
+        if let Entry::Occupied(mut regions) = self.object.parents_mut().receives.entry(id) {
+            regions.get_mut().pop_front();
+            if regions.get().is_empty() {
+                regions.remove();
+            }
+        }
     }
 }
 

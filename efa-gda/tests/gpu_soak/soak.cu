@@ -16,7 +16,7 @@ struct Lane {
   uint64_t remote;
 };
 
-constexpr uint32_t kLanes = 4;
+constexpr uint32_t kLanes = 32;
 
 struct Args {
   Lane lanes[kLanes];

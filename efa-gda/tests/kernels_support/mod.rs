@@ -1,13 +1,17 @@
 //! An adapter for tests of the posting engine: a ring in ordinary memory and a thread that reads
 //! it as strictly as the hardware may. It moves no bytes; it records what it was asked.
 
+#![allow(dead_code, reason = "each test binary uses its own part")]
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::thread::JoinHandle;
 
-use efa_gda::executor::host;
-use efa_gda::wire::{DecodedRequest, RequestIdWidth, WorkRequest};
-use efa_gda_sys::device::{EFA_GDA_TURN_BITS, efa_gda_peer, efa_gda_queue};
+use efa_gda::executor::{DeviceError, host};
+use efa_gda::wire::{DecodedRequest, Operation, RequestIdWidth, WorkRequest};
+use efa_gda_sys::device::{
+    EFA_GDA_LOAD_SHARED, EFA_GDA_TURN_BITS, efa_gda_load_args, efa_gda_peer, efa_gda_queue,
+};
 
 pub(crate) const QPN: u32 = 77;
 pub(crate) const PEER: efa_gda_peer = efa_gda_peer { ah: 3, qpn: 9, qkey: 0x1234 };
@@ -141,6 +145,43 @@ impl Bench {
         self.memory.stop.store(true, Ordering::Release);
         self.adapter.take().expect("a bench with an adapter").join().expect("the adapter's thread ends")
     }
+}
+
+/// A load of groups that share a queue.
+pub(crate) fn shared(group: u32, calls: u32, per_call: u32) -> efa_gda_load_args {
+    efa_gda_load_args {
+        peer: PEER,
+        queue_count: 1,
+        sharing: EFA_GDA_LOAD_SHARED,
+        group,
+        calls,
+        per_call,
+        lkey: 5,
+        rkey: 6,
+        timeout_ns: 60 * SECOND,
+        ..Default::default()
+    }
+}
+
+/// Runs it on the bench's queue.
+pub(crate) fn load(
+    bench: &mut Bench,
+    args: efa_gda_load_args,
+    blocks: u32,
+    lanes: u32,
+) -> Vec<Result<(), DeviceError>> {
+    let args = efa_gda_load_args { queues: &mut *bench.queue, ..args };
+    // SAFETY: the bench keeps the queue's memory alive; the blocks share the queue as it allows.
+    unsafe { host::load(&args, blocks, lanes, host::LoadOptions::new()) }.expect("the blocks start")
+}
+
+/// Where the writes went, in ring order.
+pub(crate) fn remotes(seen: &Seen) -> Vec<u64> {
+    let remote = |operation: &Operation| match operation {
+        Operation::Write { remote, .. } => remote.address,
+        other => panic!("not a write: {other:?}"),
+    };
+    seen.requests.iter().map(|request| remote(&request.operation)).collect()
 }
 
 impl Drop for Bench {

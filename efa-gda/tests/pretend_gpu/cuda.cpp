@@ -35,7 +35,7 @@ struct efa_gda_bench_args;
 /* The host executor's (kernels/host/executor.cpp). */
 extern "C" {
 bool efa_gda_host_put(const efa_gda_put_args *args, uint32_t lanes);
-bool efa_gda_host_load(const efa_gda_load_args *args, uint32_t block, uint32_t blocks, uint32_t lanes);
+bool efa_gda_host_load(const efa_gda_load_args *args, bool mixed, uint32_t block, uint32_t blocks, uint32_t lanes);
 bool efa_gda_host_receive(const efa_gda_receive_args *args);
 bool efa_gda_host_bench(const efa_gda_bench_args *args, bool latency, uint32_t block, uint32_t blocks, uint32_t lanes);
 }
@@ -70,7 +70,7 @@ const Kernel kKernels[] = {
      [](const void *a, uint32_t, uint32_t, uint32_t lanes) { efa_gda_host_put((const efa_gda_put_args *)a, lanes); }},
     {"efa_gda_load_kernel", sizeof(efa_gda_load_args),
      [](const void *a, uint32_t block, uint32_t blocks, uint32_t lanes) {
-       efa_gda_host_load((const efa_gda_load_args *)a, block, blocks, lanes);
+       efa_gda_host_load((const efa_gda_load_args *)a, false, block, blocks, lanes);
      }},
     {"efa_gda_receive_kernel", sizeof(efa_gda_receive_args),
      [](const void *a, uint32_t, uint32_t, uint32_t) { efa_gda_host_receive((const efa_gda_receive_args *)a); }},
@@ -230,7 +230,11 @@ int cuMemcpyDtoH_v2(void *to, uint64_t from, size_t bytes) {
   running.wait();
   return memcpy(to, (void *)from, bytes), kSuccess;
 }
-int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, void *) { return cuMemcpyDtoH_v2(to, from, bytes); }
+int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, void *) {
+  const char *size = getenv("PRETEND_GPU_FAILS_COPY");
+  if (size != nullptr && strtoul(size, nullptr, 10) == bytes) return 700;
+  return cuMemcpyDtoH_v2(to, from, bytes);
+}
 /* Exports none of its memory. */
 int cuMemGetHandleForAddressRange(void *, uint64_t, size_t, int, uint64_t) { return kNotSupported; }
 int cuMemHostAlloc(void **to, size_t bytes, unsigned) { return allocate((uint64_t *)to, bytes); }

@@ -74,12 +74,14 @@ struct CompletionHead {
 
 /* Keeps the first error of the queue where a host can read it. */
 EFA_GDA_FN void report_error(efa_gda_queue *queue, uint32_t status, uint64_t id) {
-  fetch_add_relaxed(&queue->error.count, 1u);
   if (compare_swap_acquire(&queue->error.reported, 0, 2) == 0) {
     store_relaxed(&queue->error.completion_status, status);
     store_relaxed(&queue->error.request_id, id);
     store_release(&queue->error.reported, 1u);
   }
+  /* Last: whoever goes by counters publishes what completed once this says that the error was read. */
+  fence_device();
+  fetch_add_relaxed(&queue->error.count, 1u);
 }
 
 EFA_GDA_FN const uint8_t *completion_at(const efa_gda_cq &cq, uint32_t index) {
@@ -202,14 +204,17 @@ EFA_GDA_FN Completions poll_queue(efa_gda_queue *queue, uint32_t most) {
 
 /* Errors that are counted and whose completions nobody has read. */
 EFA_GDA_FN uint32_t errors_unread(const efa_gda_queue *queue, uint64_t counted) {
-  uint32_t unread = ((uint32_t)counted - load_relaxed(&queue->error.count)) & (uint32_t)(queue->counters.wrap - 1);
+  uint32_t unread = ((uint32_t)counted - load_acquire(&queue->error.count)) & (uint32_t)(queue->counters.wrap - 1);
   /* More than a ring of them: a completion was read before it was counted. */
   return unread > queue->sq.num_entries ? 0 : unread;
 }
 
 /* Publishes that `more` completed after `known`; what is returned is this call's. */
 EFA_GDA_FN uint32_t publish_completed(efa_gda_queue *queue, uint32_t known, uint32_t more) {
-  if (more == 0 || compare_swap_acquire(&queue->completion.completed, known, known + more) != known) return 0;
+  if (more == 0) return 0;
+  /* Before anyone reuses what these requests read or wrote. */
+  fence_system();
+  if (compare_swap_acquire(&queue->completion.completed, known, known + more) != known) return 0;
   /* Once in a while, so that where the last reader ended is not taken for a later lap. */
   if (((known ^ (known + more)) >> 30) != 0 && compare_swap_acquire(&queue->completion.lock, 0, 1) == 0) {
     store_relaxed(&queue->completion.consumed, oldest_unread(queue, load_relaxed(&queue->completion.consumed)));
@@ -224,7 +229,7 @@ EFA_GDA_COLD Completions poll(efa_gda_queue *queue, uint32_t most) {
   Completions all;
   const efa_gda_counters &c = queue->counters;
   if (c.success != nullptr) {
-    /* Acquired, so the counters are not older than what they gave then. */
+    /* Acquired; a look that is older all the same counts for nothing below. */
     uint32_t known = load_acquire(&queue->completion.completed);
     uint64_t good = load_system(c.success), bad = c.error != nullptr ? load_system(c.error) : 0;
     if (errors_unread(queue, bad) == 0) {

@@ -8,6 +8,9 @@
  * whoever polls that leaves them in the queue's inbox (cq.h): `completion.inboxed` is
  * written by the reader alone, with a release; `receive.taken` by the taker alone, with a
  * release, which gives the inbox's slot back.
+ *
+ * A kernel that reads a message out of the GPU's memory needs the completion there as well:
+ * one in the host's memory may overtake the bytes (the probe's CUDA-007).
  */
 #ifndef EFA_GDA_RQ_H
 #define EFA_GDA_RQ_H

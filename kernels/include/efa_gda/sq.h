@@ -8,10 +8,12 @@
  *
  * Words, in struct efa_gda_queue (32-bit counters, compared modulo 2^32):
  *   reserve.word  slots handed out, and calls; anyone adds to it (turn.h).
- *   turn.turn     whose turn it is. Only the holder of the turn writes it (turn.h).
+ *   turn.turn     whose turn it is. The holder of the turn writes it; where two want it, one
+ *                 compare-and-swap does (turn.h).
  *   turn.rung     value of the last doorbell.        Only the holder touches it.
  *   turn.seen     a doorbell the adapter surely has. Only the holder touches it.
- *   completion.completed  send completions so far. Only cq.h's reader writes it.
+ *   completion.completed  send completions so far. Only cq.h's reader writes it; by counters,
+ *                 whoever looks moves it on.
  * A group that owns the queue (Sharing::Thread, Warp, Block) holds the turn for as long as
  * its Sender is open and keeps the holder's words in registers.
  *
@@ -68,6 +70,9 @@ namespace efa_gda {
 #ifndef EFA_GDA_STORE_BYTES
 #define EFA_GDA_STORE_BYTES 16
 #endif
+
+/* Entries of one call at most. */
+constexpr uint32_t kMostEntries = 1 << 16;
 
 /* One thread's share of as many entries as the group has threads. */
 struct Made {
@@ -260,6 +265,7 @@ class Ring {
 
   static constexpr uint32_t kNoWindow = 0x80000000u;
   static constexpr uint32_t kFewCalls = 1 << 16;
+  static_assert((uint64_t)kFewCalls * kMostEntries <= (uint64_t)1 << 32, "slots cannot have gone around");
 
   EFA_GDA_FN bool fences() const { return Group::kAllFence || leads(); }
 

@@ -14,23 +14,27 @@
  *   PassedLeft  T has the turn, and must serve: some beyond T may have left.
  *   Open        somebody else holds the turn, works at T and beyond, and will look at the
  *               stage again. Who has staged its entries may leave.
- *   Closing     as Open, but nobody may leave any more.
- * The holder writes turn.rung and turn.seen before it passes the turn with a release; who
- * takes it has loaded the three together, and its own fence in sq.h's step 3 makes that an
- * acquire. Of a queue that one group uses at a time only Passed is ever seen.
+ *   Closing     as Open, but nobody may leave any more. Also what a turn that two wanted is
+ *               first, whoever of them has it.
+ * The holder writes turn.rung and turn.seen before it passes the turn with a release. Who takes
+ * it has loaded the three with one load, and its own fence in sq.h's step 3 makes that an
+ * acquire for its doorbell and what follows; the entries before it depend on the turn, and on
+ * completions that were acquired for the room. Should the load bring older cursors than the
+ * turn, nothing breaks: an older `rung` rings once more for what was rung, an older `seen`
+ * earlier than needed. Of a queue that one group uses at a time only Passed is ever seen.
  *
  * The stage lies in the GPU's memory, a slot for each of the last num_entries slots. Who
  * has a ticket and not the turn writes its entries there, whole with phase and request id,
  * and releases a flag for each slot: its ticket plus one and plus the slot's place in the
- * call, shifted as the turn is, bit 0 set on the last. The holder reads the flags from T's
- * slot on, takes whole calls only, as long as each flag is the one that follows, and
- * acquires them with a fence; a flag left from an earlier lap, or a call that has not
- * published all its slots, ends it there. A stage slot is written again only when the turn,
+ * call, shifted as the turn is, and in the low bits whether it is the call's last and whether
+ * its owner may leave. The holder reads the flags from T's slot on, takes whole calls only,
+ * as long as each flag is the one that follows, and acquires them with a fence; a flag left
+ * from an earlier lap, or a call that has not published all its slots, ends it there. A stage slot is written again only when the turn,
  * acquired, has passed the slot's last user, whose entries the holder read before its fence.
  *
  * Leaving. A holder that finds others waiting opens the turn, at once, and serves: places and
- * rings for all that is staged, round after round. Who staged while it is open need not
- * wait for its doorbell: it publishes its flags, passes a sequentially consistent fence and
+ * rings for all that is staged, round after round. Who staged while it is open, and no more
+ * entries than any holder looks at, need not wait for its doorbell: it publishes its flags, passes a sequentially consistent fence and
  * looks at the turn; where that is Open, its post has succeeded, for the holder
  *   1. writes Closing, 2. passes such a fence, 3. reads reserve.word, as `end`,
  * before it stops. Of the two fences one is first. If it is the leaver's, its ticket is
@@ -57,7 +61,12 @@ constexpr uint64_t kOneCall = (uint64_t)1 << 32;
 /* Low bits of turn.turn. */
 enum TurnState : uint64_t { kPassed = 0, kClosing = 1, kPassedLeft = 2, kOpen = 3 };
 constexpr uint64_t kTurnStates = 3;
-static_assert(kTurnStates == ((uint64_t)1 << EFA_GDA_TURN_BITS) - 1, "the bits that the states take");
+/* Low bits of a flag. */
+enum StageFlag : uint64_t { kLastSlot = 1, kMayLeave = 2 };
+constexpr uint64_t kStageFlags = 3;
+static_assert(kTurnStates == ((uint64_t)1 << EFA_GDA_TURN_BITS) - 1 && kStageFlags == kTurnStates, "the bits shifted by");
+/* Entries of a call that every holder sees whole. */
+constexpr uint32_t kSeenByAll = 32;
 
 /* What became of a ticket. Served: its entries are rung, or in the hands of a group that
  * rings for them. */
@@ -90,7 +99,7 @@ class Ticket {
   using RingOf = Ring<Group, StoreBytes>;
 
   /* Flags that each thread of the holder reads at once. */
-  static constexpr int kFlags = Group::kAlone ? 32 : 16;
+  static constexpr int kFlags = Group::kAlone ? kSeenByAll : 16;
   /* Quads of staged entries that each thread has under way at once. */
   static constexpr int kQuads = 16;
   /* Rounds of serving others before the turn is closed. */
@@ -137,7 +146,7 @@ class Ticket {
   EFA_GDA_FN Turn wait(Made &made, Make make, uint64_t timeout_ns) {
     if (status_ != EFA_GDA_OK) return Turn::Failed;
     Deadline deadline(queue_, timeout_ns, Deadline::kLookNs);
-    bool stages = count_ != 0 && stage_.there, staged = false;
+    bool stages = count_ != 0 && stage_.there, staged = false, leaves = count_ <= kSeenByAll;
     /* What came with the ticket was not acquired. */
     look();
     for (;;) {
@@ -146,9 +155,11 @@ class Ticket {
         take();
         return Turn::Mine;
       }
-      if (staged && (turn_ & kTurnStates) == kOpen && behind() <= kAhead * ring_.group().size()) return Turn::Served;
+      if (staged && leaves && (turn_ & kTurnStates) == kOpen && behind() <= kAhead * ring_.group().size()) {
+        return Turn::Served;
+      }
       if (stages && !staged && behind() <= stage_.mask + 1) {
-        stage(made, make);
+        stage(made, make, leaves ? (uint64_t)kMayLeave : 0);
         staged = true;
         ring_.group().sync();
         if (ring_.leads()) fence_device_ordered();
@@ -175,10 +186,12 @@ class Ticket {
   /* Rings for what the holder of the turn has placed, where `rings` or others wait, then
    * places and rings for those, and passes the turn on. */
   EFA_GDA_FN efa_gda_status finish(bool rings, uint64_t timeout_ns) {
-    bool serves = left_ || opened();
-    if ((rings || serves) && ring_.next() != ring_.rung()) ring_.ring();
+    bool serves = left_ || opened(), rang = (rings || serves) && ring_.next() != ring_.rung();
+    if (EFA_GDA_LIKELY(rang)) ring_.ring();
+    /* Who did not ring has not acquired yet what the look saw that came with the ticket. */
+    if (!rang && ring_.leads()) fence_device();
     if (EFA_GDA_LIKELY(!serves)) {
-      pass(queue_, ring_, turn_ | kPassed, rings);
+      pass(queue_, ring_, turn_ | kPassed);
       return EFA_GDA_OK;
     }
     efa_gda_status status = EFA_GDA_OK;
@@ -231,7 +244,13 @@ class Ticket {
           pass(queue, ring, turn | kPassed);
           break;
         }
-        if (count == 0 && !pass_left(queue, ring, stage, turn)) break;
+        if (count == 0) {
+          if (!pass_left(queue, ring, stage, turn)) break;
+          /* Whoever did not finish staging has met its end. */
+          uint32_t poisoned = ring.leads() ? load_relaxed(&queue->error.poison) : 0;
+          status = ring.group().from_leader(poisoned) != EFA_GDA_OK ? EFA_GDA_POISONED : EFA_GDA_OK;
+          if (status != EFA_GDA_OK) break;
+        }
       }
     }
     *held = ring;
@@ -291,12 +310,10 @@ class Ticket {
     turn_ = ticket_ + ((kOneCall + count_) << EFA_GDA_TURN_BITS);
   }
 
-  /* Passes the turn on to `turn`. Who did not ring has not acquired yet what the look saw that
-   * came with the ticket. */
-  EFA_GDA_FN static void pass(efa_gda_queue *queue, const RingOf &ring, uint64_t turn, bool rang = true) {
+  /* Passes the turn on to `turn`. */
+  EFA_GDA_FN static void pass(efa_gda_queue *queue, const RingOf &ring, uint64_t turn) {
     ring.group().sync();
     if (ring.leads()) {
-      if (!rang) fence_device();
       store_relaxed(reinterpret_cast<uint64_t *>(&queue->turn.rung), (uint64_t)ring.fenced() << 32 | ring.rung());
       store_release(&queue->turn.turn, turn);
     }
@@ -313,25 +330,25 @@ class Ticket {
     return ring.group().from_leader(end);
   }
 
-  /* Passes the turn on to `turn`, beyond which some may have left. True: its owner has staged,
-   * may have left as well, and the turn is here again. */
+  /* Passes the turn on to `turn`, beyond which some may have left. True: its owner may have left
+   * as well, and the turn is here again. */
   EFA_GDA_FN static bool pass_left(efa_gda_queue *queue, const RingOf &ring, const Stage &stage, uint64_t turn) {
     uint64_t passed = turn | kPassedLeft;
     pass(queue, ring, passed);
-    bool staged = false;
+    bool left = false;
     if (ring.leads()) {
       fence_device_ordered();
       uint64_t flag = load_relaxed(stage.flag((uint32_t)(turn >> EFA_GDA_TURN_BITS)));
-      staged = (flag & ~(uint64_t)1) == flag_of(turn, 0);
+      left = (flag & ~(uint64_t)kLastSlot) == (flag_of(turn, 0) | kMayLeave);
     }
-    return ring.group().from_leader((uint32_t)staged) != 0 && claim(queue, ring, passed);
+    return ring.group().from_leader((uint32_t)left) != 0 && claim(queue, ring, passed);
   }
 
-  /* The flag of the call `ticket`'s i-th slot, but for bit 0. */
+  /* The flag of the call `ticket`'s i-th slot, but for its low bits. */
   EFA_GDA_FN static uint64_t flag_of(uint64_t ticket, uint64_t i) { return ticket + ((i + 1) << EFA_GDA_TURN_BITS); }
 
   template <class Make>
-  EFA_GDA_FN void stage(Made &made, Make make) {
+  EFA_GDA_FN void stage(Made &made, Make make, uint64_t flags) {
     Group group = ring_.group();
     for (;;) {
       ring_.finish(made, first_slot() + made.done, stage_.mask);
@@ -341,7 +358,8 @@ class Ticket {
       group.sync();
       if (group.rank() < made.left) {
         uint32_t i = made.done + group.rank();
-        store_release(stage_.flag(first_slot() + i), flag_of(ticket_, i) + (i + 1 == count_ ? 1 : 0));
+        uint64_t last = i + 1 == count_ ? (uint64_t)kLastSlot : 0;
+        store_release(stage_.flag(first_slot() + i), flag_of(ticket_, i) | flags | last);
       }
       uint32_t next = made.done + group.size();
       if (next >= count_) return;
@@ -385,10 +403,10 @@ class Ticket {
     uint32_t rank = group.rank(), size = group.size(), whole = 0, calls = 0, ended = 0;
     uint32_t last[kFlags], fit[kFlags];
     /* All votes first: each takes a while, and none needs another's outcome. */
-    EFA_GDA_UNROLL for (uint32_t k = 0; k < kFlags; k++) last[k] = group.vote((flags[k] & 1) != 0);
+    EFA_GDA_UNROLL for (uint32_t k = 0; k < kFlags; k++) last[k] = group.vote((flags[k] & kLastSlot) != 0);
     EFA_GDA_UNROLL for (uint32_t k = 0; k < kFlags; k++) {
       uint64_t before = ended + bits_in(last[k] & ((1u << rank) - 1));
-      fit[k] = group.vote((flags[k] & ~(uint64_t)1) == flag_of(turn, k * size + rank + before * kOneCall));
+      fit[k] = group.vote((flags[k] & ~kStageFlags) == flag_of(turn, k * size + rank + before * kOneCall));
       ended += bits_in(last[k]);
     }
     bool follows = true;

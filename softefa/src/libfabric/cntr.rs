@@ -135,7 +135,7 @@ pub(crate) unsafe extern "C" fn open(
 }
 
 /// `fi_efa_ops_gda::cntr_open_ext`: either word, or both, in memory that the client gives. It goes on
-/// from the value that stands there.
+/// from the value that stands there; in a GPU's memory from 0.
 pub(crate) unsafe extern "C" fn open_ext(
     domain: *mut fi::fid_domain,
     attr: *mut fi::fi_cntr_attr,

@@ -1,0 +1,41 @@
+//! The memory of receives whose ids come again: an id has 16 bits, and completions may wait longer than that.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
+
+mod fabric_soft_support;
+
+use std::time::Duration;
+
+use efa_gda::fabric::{Error, Query};
+use efa_gda::queue::{Put, ReceiveError, Receives};
+use fabric_soft_support::side::{Side, introduce, pattern};
+use fabric_soft_support::{assert_no_violations, with_soft_adapter};
+
+const WAIT: Duration = Duration::from_secs(20);
+
+#[test]
+fn an_old_completion_does_not_let_go_of_a_later_receives_memory() {
+    with_soft_adapter("an_old_completion_does_not_let_go_of_a_later_receives_memory", &[], |adapter| {
+        let side = Side::open(&Query::new());
+        let (mut receiver, mut sender) = (side.queue(), side.queue());
+        let peer = introduce(&sender, &receiver);
+        let [old, new] = [(); 2].map(|()| side.region(&[0; 64]));
+        let source = side.region(&pattern(64));
+        // Every id once, with nobody who takes the messages: the inbox is full of the first ones.
+        for _ in 0..32 {
+            receiver.post_receives(&Receives::new(&old).count(2048)).unwrap();
+            sender.put(&Put::send(peer, &source).count(2048)).unwrap();
+            for _ in 0..40 {
+                receiver.quiet(WAIT).unwrap();
+            }
+        }
+        assert_eq!(receiver.post_receives(&Receives::new(&new)).unwrap().first.get(), 0);
+        assert!(matches!(receiver.receive(WAIT), Err(ReceiveError::Lost { .. })));
+        let first = receiver.receive(WAIT).unwrap();
+        assert_eq!(first.receive.unwrap().get(), 0, "the first of all");
+        // The adapter may still write to it.
+        let closed = new.close();
+        assert!(matches!(closed, Err(Error::Busy { .. })), "{closed:?}");
+        assert_no_violations(adapter);
+    });
+}
