@@ -10,7 +10,9 @@ namespace {
 template <efa_gda::Sharing S, class Group>
 EFA_GDA_FN void load(const efa_gda_load_args &a, Group group, uint32_t index) {
   using namespace efa_gda;
-  Sender<S, Group> sender(a.queues + block_index() % a.queue_count, a.timeout_ns, group);
+  efa_gda_queue *queue = a.queues + block_index() % a.queue_count;
+  Sender<S, Group> sender(queue, a.timeout_ns, group);
+  efa_gda_status early = EFA_GDA_OK;
   efa_gda_status status = sender.status();
   for (uint32_t call = 0; call < a.calls && status == EFA_GDA_OK; call++) {
     uint64_t remote = (uint64_t)index << 48 | (uint64_t)call << 16;
@@ -19,10 +21,16 @@ EFA_GDA_FN void load(const efa_gda_load_args &a, Group group, uint32_t index) {
         a.per_call,
         [&](uint32_t i) { return write_entry(a.peer, Memory{remote + i, a.lkey, 64}, remote + i, a.rkey); },
         defer ? kPostDefer : kPostDefault);
+    if (a.quiet_every == 0 || (call + 1) % a.quiet_every != 0 || status != EFA_GDA_OK) continue;
+    uint32_t before = (uint32_t)load_relaxed(&queue->reserve.word);
+    status = sender.quiet(a.peer);
+    if (status != EFA_GDA_OK || group.rank() != 0) continue;
+    if ((int32_t)(load_acquire(&queue->completion.completed) - before) < 0) early = EFA_GDA_BAD_COMPLETION;
   }
   if (status == EFA_GDA_OK) status = sender.flush();
   efa_gda_status closed = sender.close();
   if (status == EFA_GDA_OK) status = closed;
+  if (status == EFA_GDA_OK) status = early;
   if (group.rank() == 0) store_relaxed(a.status + index, (uint32_t)status);
 }
 

@@ -117,6 +117,38 @@ fn long_calls_share_a_queue_in_many_orders() {
 }
 
 #[test]
+fn quiet_waits_for_what_was_posted_before_in_many_orders() {
+    let shape = Shape { depth: 64, max_batch: 9, ..Shape::default() };
+    let args = efa_gda_load_args { ring_every: 2, quiet_every: 3, ..shared(1, 9, 2) };
+    interleave_and_check(shape, args, 5, 1..150);
+    interleave_and_check(
+        Shape::default(),
+        efa_gda_load_args { quiet_every: 2, ..shared(32, 4, 13) },
+        64,
+        1..6,
+    );
+}
+
+#[test]
+fn quiet_comes_while_others_post_on() {
+    // So many calls that nobody's quiet can be the moment at which all have ended.
+    load_and_check(Shape::default(), efa_gda_load_args { quiet_every: 7, ..shared(1, 400, 3) }, 4, 1);
+    load_and_check(Shape::default(), efa_gda_load_args { quiet_every: 5, ..shared(32, 60, 32) }, 3, 64);
+    mix_and_check(
+        Shape { depth: 128, ..Shape::default() },
+        efa_gda_load_args { quiet_every: 2, ..shared(0, 6, 7) },
+        0..2,
+    );
+}
+
+#[test]
+fn quiet_on_a_shared_queue_that_completes_nothing_ends_by_its_bound() {
+    let mut bench = Bench::silent(Shape::default());
+    let args = efa_gda_load_args { quiet_every: 1, timeout_ns: 1_000_000, ..shared(1, 1, 1) };
+    assert_eq!(load(&mut bench, args, 1, 1), [Err(DeviceError::TimeoutCompletion)]);
+}
+
+#[test]
 fn deferred_calls_are_rung_in_many_orders() {
     let args = efa_gda_load_args { ring_every: 3, ..shared(1, 10, 2) };
     interleave_and_check(Shape { depth: 64, max_batch: 9, ..Shape::default() }, args, 5, 1..700);

@@ -50,6 +50,10 @@ pub(crate) fn with_soft_adapter(test: &str, variables: &[(&str, &str)], body: im
         said,
         String::from_utf8_lossy(&output.stderr)
     );
+    // What the process left out is left out here.
+    said.lines()
+        .filter_map(|line| line.find("SKIPPED").map(|at| &line[at..]))
+        .for_each(|line| println!("{line}"));
 }
 
 /// The adapter's own interface (softefa/include/softefa.h), of the file that libfabric loads.

@@ -101,21 +101,25 @@ class Sender {
     return status_;
   }
 
-  /* Rings, then waits until no request of the queue is in flight. On a shared queue that
-   * is a moment at which everyone's requests are done. Errors among the completions that
-   * this handle read are in `found`; the queue's first error is in its error report. */
+  /* Rings, then waits until every request that was posted to the queue before is done. Where
+   * others share it, that is first a moment at which nothing at all is in flight; should none
+   * come because they post on, the handle takes the turn and keeps them from it until what is
+   * in flight has come in. Errors among the completions that this handle read are in `found`;
+   * the queue's first error is in its error report. */
   EFA_GDA_FN efa_gda_status quiet() {
     if (flush() != EFA_GDA_OK) return status_;
-    uint32_t status = EFA_GDA_OK;
-    if (ring_.leads()) {
-      Completions found = ring_.found();
-      status = wait_until_done(queue_, ring_.next(), timeout_ns_, &found);
-      ring_.found() = found;
+    if constexpr (S == Sharing::Device) {
+      status_ = wait_until_done(false, kPatienceNs);
+      if (status_ == kNotYet) status_ = quiet_in_turn();
+    } else {
+      status_ = wait_until_done(true, timeout_ns_);
     }
-    status_ = (efa_gda_status)ring_.group().from_leader(status);
-    ring_.group().sync();
     return status_;
   }
+
+  /* The same for what was posted to one peer. Requests of a queue complete in any order, and are
+   * counted, not told apart: it waits for those of all peers. */
+  EFA_GDA_FN efa_gda_status quiet(const efa_gda_peer &) { return quiet(); }
 
   /* Ends the handle's use. An owner gives the queue back with what it knows of it; what
    * was deferred is rung. */
@@ -179,28 +183,57 @@ class Sender {
 
   EFA_GDA_FN efa_gda_status flush_shared() {
     Ticket<Group, StoreBytes> ticket(queue_, ring_, stage_, 0);
-    ticket.settle();
-    if (!ticket.mine()) {
-      Made made;
-      auto none = [](uint32_t) { return Entry(); };
-      if (ticket.wait(made, none, timeout_ns_) != Turn::Mine) return ticket.status();
-    }
-    return ticket.finish(true, timeout_ns_);
+    efa_gda_status status = have_turn(ticket);
+    return status == EFA_GDA_OK ? ticket.finish(true, timeout_ns_) : status;
   }
 
-  /* `next` is the owner's; of a shared queue all that was handed out counts. */
-  EFA_GDA_COLD static uint32_t wait_until_done(efa_gda_queue *queue, uint32_t next, uint64_t timeout_ns,
-                                               Completions *all) {
+  /* Waits until a ticket without entries has the turn: nobody can serve it. */
+  EFA_GDA_FN efa_gda_status have_turn(Ticket<Group, StoreBytes> &ticket) {
+    ticket.settle();
+    if (ticket.mine()) return EFA_GDA_OK;
+    Made made;
+    auto none = [](uint32_t) { return Entry(); };
+    return ticket.wait(made, none, timeout_ns_) == Turn::Mine ? EFA_GDA_OK : ticket.status();
+  }
+
+  EFA_GDA_FN efa_gda_status quiet_in_turn() {
+    Ticket<Group, StoreBytes> ticket(queue_, ring_, stage_, 0);
+    efa_gda_status status = have_turn(ticket);
+    if (status != EFA_GDA_OK) return status;
+    if (ring_.next() != ring_.rung()) ring_.ring();
+    status = wait_until_done(true, timeout_ns_);
+    return status == EFA_GDA_OK ? ticket.finish(false, timeout_ns_) : status;
+  }
+
+  /* How long a shared queue is given to come to rest by itself. */
+  static constexpr uint64_t kPatienceNs = 100 * 1000;
+  static constexpr efa_gda_status kNotYet = EFA_GDA_NOT_RUN;
+
+  /* Waits until all is done that this handle, which has the turn (`mine`), or anybody has posted. */
+  EFA_GDA_FN efa_gda_status wait_until_done(bool mine, uint64_t bound_ns) {
+    uint32_t status = EFA_GDA_OK;
+    if (ring_.leads()) {
+      Completions found = ring_.found();
+      status = wait_alone(queue_, mine, ring_.next(), bound_ns, &found);
+      ring_.found() = found;
+    }
+    status = ring_.group().from_leader(status);
+    ring_.group().sync();
+    return (efa_gda_status)status;
+  }
+
+  EFA_GDA_COLD static uint32_t wait_alone(efa_gda_queue *queue, bool mine, uint32_t next, uint64_t bound_ns,
+                                          Completions *all) {
     Completions found = *all;
-    Deadline deadline(queue, timeout_ns);
+    Deadline deadline(queue, bound_ns);
     uint32_t status = EFA_GDA_OK;
     while (status == EFA_GDA_OK) {
       uint32_t completed = completed_now(queue, found);
-      if (completed == (S == Sharing::Device ? (uint32_t)load_relaxed(&queue->reserve.word) : next)) break;
+      if (completed == (mine ? next : (uint32_t)load_relaxed(&queue->reserve.word))) break;
       /* Somebody else's completions come here, and so may ours go elsewhere. */
-      status = found.foreign ? EFA_GDA_BAD_COMPLETION : deadline.turn(EFA_GDA_TIMEOUT_COMPLETION);
+      status = found.foreign ? EFA_GDA_BAD_COMPLETION : deadline.turn(mine ? EFA_GDA_TIMEOUT_COMPLETION : kNotYet);
     }
-    if (status != EFA_GDA_OK) poison(queue, (efa_gda_status)status);
+    if (status != EFA_GDA_OK && status != kNotYet) poison(queue, (efa_gda_status)status);
     /* Before anyone uses what these requests read or wrote; poll() has done so itself. */
     if (queue->counters.success != nullptr) fence_system();
     *all = found;

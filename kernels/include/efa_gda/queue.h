@@ -373,6 +373,10 @@ struct efa_gda_load_args {
   uint32_t per_call;
   /* Every how many calls one rings; the others leave the doorbell to it. 0 and 1: each. */
   uint32_t ring_every;
+  /* Every how many calls a group waits for quiet, and EFA_GDA_BAD_COMPLETION is how it ends where
+   * something that was posted before is not done then. 0: never. */
+  uint32_t quiet_every;
+  uint32_t reserved;
   uint32_t lkey;
   uint32_t rkey;
   uint64_t timeout_ns;
