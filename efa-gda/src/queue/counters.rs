@@ -182,7 +182,7 @@ impl MappedQueue {
     /// ```no_run
     /// # use efa_gda::{fabric::*, gpu::Gpu, queue::*};
     /// # fn f(gpu: &Gpu, ops: &GdaOps, endpoint: Endpoint<Building>, addresses: &AddressVector)
-    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// # -> std::result::Result<(), Box<dyn std::error::Error>> {
     /// let (counter, placement) = gpu.completion_counter(ops)?;
     /// let (requests, _) = gpu.completion_queue(ops, 8192)?;
     /// let receives = ops.domain().completion_queue(64)?;
