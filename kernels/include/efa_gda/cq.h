@@ -247,14 +247,20 @@ EFA_GDA_COLD Completions poll(efa_gda_queue *queue, uint32_t most) {
   return all;
 }
 
+/* Completions that are read in one go at most. */
+constexpr uint32_t kPoll = 64;
+
 /* Send completions of this queue so far, modulo 2^32, after reading what has come in.
- * What this call itself read is added to `found`. One thread calls. */
-EFA_GDA_FN uint32_t completed_now(efa_gda_queue *queue, Completions &found) {
+ * What this call itself read is added to `found`. No more are read than are under way of
+ * `posted`, the requests so far: a look at what cannot be there takes a round trip over PCIe,
+ * which who waits for the last one would pay. One thread calls. */
+EFA_GDA_FN uint32_t completed_now(efa_gda_queue *queue, uint32_t posted, Completions &found) {
   const efa_gda_counters &c = queue->counters;
   if (c.success != nullptr && c.wrap == 0) {
     return (uint32_t)(load_system(c.success) + (c.error != nullptr ? load_system(c.error) : 0));
   }
-  found.add(poll(queue, 64));
+  uint32_t under_way = posted - load_relaxed(&queue->completion.completed);
+  found.add(poll(queue, under_way - 1 < kPoll ? under_way : kPoll));
   return load_acquire(&queue->completion.completed);
 }
 

@@ -228,7 +228,8 @@ class Sender {
     Deadline deadline(queue, bound_ns);
     uint32_t status = EFA_GDA_OK;
     while (status == EFA_GDA_OK) {
-      uint32_t completed = completed_now(queue, found);
+      uint32_t posted = mine ? next : (uint32_t)load_relaxed(&queue->reserve.word);
+      uint32_t completed = completed_now(queue, posted, found);
       if (completed == (mine ? next : (uint32_t)load_relaxed(&queue->reserve.word))) break;
       /* Somebody else's completions come here, and so may ours go elsewhere. */
       status = found.foreign ? EFA_GDA_BAD_COMPLETION : deadline.turn(mine ? EFA_GDA_TIMEOUT_COMPLETION : kNotYet);

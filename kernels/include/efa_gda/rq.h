@@ -46,7 +46,7 @@ EFA_GDA_FN efa_gda_status post_receives(efa_gda_queue *queue, const Memory &loca
   while (*posted < count) {
     uint32_t room;
     while ((room = rq.num_entries - (slot - load_acquire(&queue->completion.received))) == 0) {
-      found.add(poll(queue, 64));
+      found.add(poll(queue, kPoll));
       status = deadline.turn(EFA_GDA_TIMEOUT_ROOM);
       if (status != EFA_GDA_OK) break;
     }
@@ -88,7 +88,7 @@ EFA_GDA_FN efa_gda_status take_received(efa_gda_queue *queue, uint8_t *out, uint
   uint32_t next = load_relaxed(&queue->receive.taken);
   while (*taken < most) {
     if (load_acquire(&queue->completion.inboxed) == next) {
-      Completions more = poll(queue, 64);
+      Completions more = poll(queue, kPoll);
       found.add(more);
       if (more.receives != 0) continue;
       if (*taken != 0) break;

@@ -294,7 +294,7 @@ class Ring {
 
   /* Entries that the room has left from `next` on, by the completions so far. */
   EFA_GDA_FN static uint32_t left_now(efa_gda_queue *queue, uint32_t next, uint32_t room, Completions &found) {
-    uint32_t left = completed_now(queue, found) + room - next;
+    uint32_t left = completed_now(queue, next, found) + room - next;
     return left > room ? room : left;
   }
 
