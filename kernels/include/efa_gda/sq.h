@@ -209,8 +209,10 @@ class Ring {
   }
 
   /* Places `count` entries; more than fit the window or the ring go in chunks, with a
-   * doorbell each but for the last. `write(done, n, slot)` writes n of them, from number
-   * `done` on, to the slots from `slot` on; all threads call it. */
+   * doorbell each but for the last, and each written when the adapter has the doorbell
+   * before it. `write(done, n, slot)` writes n of them, from number `done` on, to the slots
+   * from `slot` on; all threads call it. What fits at once has code of its own: in one loop
+   * with the rest it is a tenth slower. */
   template <class Write>
   EFA_GDA_FN efa_gda_status place(uint32_t count, Write write, uint64_t timeout_ns) {
     if (EFA_GDA_LIKELY(next_ + count - seen_ <= window_ && limit_ - next_ >= count)) {
@@ -218,16 +220,19 @@ class Ring {
       next_ += count;
       return EFA_GDA_OK;
     }
-    uint32_t chunk = window_ < room_ ? window_ : room_;
-    for (uint32_t done = 0; done < count; done += chunk) {
-      if (done != 0) ring();
-      uint32_t n = count - done < chunk ? count - done : chunk;
-      efa_gda_status status = admit(n, timeout_ns);
-      if (status != EFA_GDA_OK) return status;
+    uint32_t chunk = window_ < room_ ? window_ : room_, n = count < chunk ? count : chunk, done = 0;
+    efa_gda_status status = admit(n, timeout_ns);
+    while (EFA_GDA_LIKELY(status == EFA_GDA_OK)) {
       write(done, n, next_);
       next_ += n;
+      done += n;
+      if (done == count) break;
+      ring();
+      if (window_ != kNoWindow) confirm();
+      n = count - done < chunk ? count - done : chunk;
+      if (!EFA_GDA_LIKELY(limit_ - next_ >= n)) status = wait_for_room(n, timeout_ns);
     }
-    return EFA_GDA_OK;
+    return status;
   }
 
   /* Places a call's entries; `made` holds its first share. */
@@ -272,6 +277,14 @@ class Ring {
   /* Step 4. A record takes the whole counter: a host thread rings from it. */
   EFA_GDA_FN void store_rung(uint32_t value) { store_doorbell(doorbell_, value & doorbell_bits_); }
 
+  /* Makes sure that the adapter has the last doorbell. */
+  EFA_GDA_FN void confirm() {
+    if (Group::kAllFence) group_.sync();
+    if (fences()) fence_system();
+    if (!Group::kAllFence) group_.sync();
+    seen_ = fenced_ = rung_;
+  }
+
   /* Waits until `n` more entries may be written; n is at most the window and the room. */
   EFA_GDA_FN efa_gda_status admit(uint32_t n, uint64_t timeout_ns) {
     while (window_ != kNoWindow && next_ + n - seen_ > window_) {
@@ -281,10 +294,7 @@ class Ring {
       } else if (next_ != rung_) {
         ring();
       } else {
-        if (Group::kAllFence) group_.sync();
-        if (fences()) fence_system();
-        if (!Group::kAllFence) group_.sync();
-        seen_ = fenced_ = rung_;
+        confirm();
       }
     }
     if (EFA_GDA_LIKELY(limit_ - next_ >= n)) return EFA_GDA_OK;
