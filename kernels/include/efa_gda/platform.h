@@ -38,7 +38,7 @@
 namespace efa_gda {
 
 /* A compiler that drops the alignment would lay the queue out differently from the host's. */
-static_assert(sizeof(efa_gda_queue) == 7 * EFA_GDA_LINE && alignof(efa_gda_queue) == EFA_GDA_LINE,
+static_assert(sizeof(efa_gda_queue) == 5 * EFA_GDA_LINE && alignof(efa_gda_queue) == EFA_GDA_LINE,
               "one layout for all compilers");
 
 /* Sixteen bytes that travel in one store where the platform can. */

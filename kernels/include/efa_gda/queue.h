@@ -26,7 +26,7 @@ typedef long long int64_t;
 #include <stdint.h>
 #endif
 
-/* A cache line of the GPU's L2; words of different writers lie on different lines. */
+/* A cache line of the GPU's L2. */
 #define EFA_GDA_LINE 128
 #ifdef __cplusplus
 #define EFA_GDA_ALIGNED(bytes) alignas(bytes)
@@ -169,7 +169,7 @@ struct efa_gda_inbox {
 
 /* Engine: slots handed out. One 64-bit word, 2^32 times the number of calls plus the
  * number of entries, so that one atomic gives both a ticket and a range of slots. */
-struct EFA_GDA_ALIGNED(EFA_GDA_LINE) efa_gda_reserve_line {
+struct efa_gda_reserve_words {
   uint64_t word;
 };
 
@@ -177,7 +177,7 @@ struct EFA_GDA_ALIGNED(EFA_GDA_LINE) efa_gda_reserve_line {
 
 /* Engine: who may write the ring and ring its doorbell, and what the adapter is known to
  * have. sq.h states the protocol. */
-struct EFA_GDA_ALIGNED(EFA_GDA_LINE) efa_gda_turn_line {
+struct EFA_GDA_ALIGNED(16) efa_gda_turn_words {
   /* A reserve word, shifted left by EFA_GDA_TURN_BITS: all before it are served. The low
    * bits say who has the turn (turn.h); 0: the owner of that word. */
   uint64_t turn;
@@ -187,8 +187,22 @@ struct EFA_GDA_ALIGNED(EFA_GDA_LINE) efa_gda_turn_line {
   uint32_t seen;
 };
 
+/* Engine: the first error, and how many there were. */
+struct efa_gda_error_words {
+  /* Completions with a status other than 0. */
+  uint32_t count;
+  /* 1 once the report below is whole. */
+  uint32_t reported;
+  /* enum efa_io_comp_status of the first one; unknown codes as they came. */
+  uint32_t completion_status;
+  uint32_t reserved;
+  uint64_t request_id;
+  /* enum efa_gda_status that poisoned the queue; 0: it is in order. */
+  uint32_t poison;
+};
+
 /* Engine: the completion queue's consumer. */
-struct EFA_GDA_ALIGNED(EFA_GDA_LINE) efa_gda_completion_line {
+struct efa_gda_completion_words {
   /* 1 while a thread polls. */
   uint32_t lock;
   /* Completions read, modulo 2^32: gives the index and the phase expected. */
@@ -202,22 +216,8 @@ struct EFA_GDA_ALIGNED(EFA_GDA_LINE) efa_gda_completion_line {
   uint32_t lost;
 };
 
-/* Engine: the first error, and how many there were. */
-struct EFA_GDA_ALIGNED(EFA_GDA_LINE) efa_gda_error_line {
-  /* Completions with a status other than 0. */
-  uint32_t count;
-  /* 1 once the report below is whole. */
-  uint32_t reported;
-  /* enum efa_io_comp_status of the first one; unknown codes as they came. */
-  uint32_t completion_status;
-  uint32_t reserved;
-  uint64_t request_id;
-  /* enum efa_gda_status that poisoned the queue; 0: it is in order. */
-  uint32_t poison;
-};
-
 /* Engine: the receive queue's producer. */
-struct EFA_GDA_ALIGNED(EFA_GDA_LINE) efa_gda_receive_line {
+struct efa_gda_receive_words {
   uint32_t lock;
   uint32_t posted;
   uint32_t rung;
@@ -247,12 +247,13 @@ struct EFA_GDA_ALIGNED(EFA_GDA_LINE) efa_gda_queue {
   uint32_t hints;
   struct efa_gda_inbox inbox;
 
-  /* Engine. */
-  struct efa_gda_reserve_line reserve;
-  struct efa_gda_turn_line turn;
-  struct efa_gda_completion_line completion;
-  struct efa_gda_error_line error;
-  struct efa_gda_receive_line receive;
+  /* Engine. What everyone who posts looks at lies on one line, for one round trip; what
+   * readers of completions, and who posts receives, write lies on others. */
+  EFA_GDA_ALIGNED(EFA_GDA_LINE) struct efa_gda_reserve_words reserve;
+  struct efa_gda_turn_words turn;
+  struct efa_gda_error_words error;
+  EFA_GDA_ALIGNED(EFA_GDA_LINE) struct efa_gda_completion_words completion;
+  EFA_GDA_ALIGNED(EFA_GDA_LINE) struct efa_gda_receive_words receive;
 };
 
 /* Where requests go. */
