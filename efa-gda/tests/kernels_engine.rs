@@ -269,7 +269,7 @@ fn a_ticket_that_nobody_serves_ends_the_wait_for_the_turn() {
 fn an_owner_is_refused_a_queue_in_use() {
     let mut bench = Bench::silent(Shape::default());
     bench.queue.reserve.word += 1 << 32 | 1;
-    assert_eq!(put(&mut bench, writes(1), 1).status, Err(DeviceError::BadArgument));
+    assert_eq!(put(&mut bench, writes(1), 1).status, Err(DeviceError::InUse));
 }
 
 #[test]

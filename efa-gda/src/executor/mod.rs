@@ -32,8 +32,8 @@ pub enum DeviceError {
     /// The host raised the queue's abort flag.
     #[error("aborted by the queue's abort flag")]
     Aborted,
-    /// An argument that no entry can express, or a queue in use by others.
-    #[error("an argument that the queue cannot take, or an owned queue that others still use")]
+    /// An argument that no entry can express, or that the queue's geometry rules out.
+    #[error("an argument that the queue cannot take")]
     BadArgument,
     /// The queue lacks what was asked for.
     #[error("the queue does not support this request")]
@@ -52,6 +52,12 @@ pub enum DeviceError {
         "the host thread that rings for this queue has stopped; destroy the queue, and start another ringer"
     )]
     NotRung,
+    /// A kernel posts to the queue, or one that owned it did not close it.
+    #[error(
+        "the queue is in use: a kernel posts to it, or one returned without closing the Sender that owned it; wait \
+         for the one, destroy the queue after the other"
+    )]
+    InUse,
     /// The kernel never wrote a result.
     #[error("the kernel did not run to its end")]
     NotRun,
@@ -79,6 +85,7 @@ pub fn outcome(status: u32) -> Result<(), DeviceError> {
         device::EFA_GDA_BAD_COMPLETION => DeviceError::BadCompletion,
         device::EFA_GDA_BAD_RECORD => DeviceError::BadRecord,
         device::EFA_GDA_NOT_RUNG => DeviceError::NotRung,
+        device::EFA_GDA_IN_USE => DeviceError::InUse,
         device::EFA_GDA_NOT_RUN => DeviceError::NotRun,
         other => DeviceError::Unknown(other),
     })

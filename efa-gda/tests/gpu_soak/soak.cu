@@ -47,6 +47,7 @@ EFA_GDA_FN void post(const Args &a, const Lane &lane, Group group, uint32_t from
     done += n;
   }
   if (status == EFA_GDA_OK) status = sender.quiet();
+  sender.close();
   if (group.rank() == 0) atomicMax(a.status, (uint32_t)status);
 }
 

@@ -10,9 +10,13 @@
  *   sender.close();
  *
  * All threads of the group construct the handle and make every call together, with the
- * same arguments. Entry i is made by the thread whose rank is i modulo the group's size,
- * so a thread may also post what it holds in registers. A status other than EFA_GDA_OK
- * stays: the handle refuses everything after it.
+ * same arguments, and all get the same status. Entry i is made by the thread whose rank is i
+ * modulo the group's size, so a thread may also post what it holds in registers. Every path
+ * out of the kernel closes the handle. docs/kernels.md has a whole kernel.
+ *
+ * A status other than EFA_GDA_OK stays: the handle refuses everything after it. Two do not
+ * stay: EFA_GDA_COMPLETION_ERROR (quiet), and EFA_GDA_BAD_ARGUMENT for a call of more entries
+ * than kMostEntries, which posts none.
  */
 #ifndef EFA_GDA_POST_H
 #define EFA_GDA_POST_H
@@ -52,9 +56,11 @@ constexpr uint64_t kDefaultTimeoutNs = (uint64_t)10 * 1000 * 1000 * 1000;
 template <Sharing S, class Group = typename GroupOf<S>::Type, int StoreBytes = EFA_GDA_STORE_BYTES>
 class Sender {
  public:
-  /* Opens `queue`; an owner takes it over, and must find nobody posting. */
+  /* Opens `queue`. An owner takes it over: EFA_GDA_IN_USE where somebody posts, where another
+   * owner has it open, or one did not close it. */
   EFA_GDA_FN explicit Sender(efa_gda_queue *queue, uint64_t timeout_ns = kDefaultTimeoutNs, Group group = Group())
       : queue_(queue), timeout_ns_(timeout_ns), ring_(queue, group), posted_(0), status_(EFA_GDA_OK) {
+    errors_ = load_relaxed(&queue->error.count);
     if constexpr (S == Sharing::Device) {
       stage_ = Stage(queue);
       ring_.open(load_relaxed(&queue->turn.turn) >> EFA_GDA_TURN_BITS);
@@ -78,7 +84,8 @@ class Sender {
       return status_ == EFA_GDA_OK && count != 0 ? EFA_GDA_BAD_ARGUMENT : status_;
     }
     if constexpr (S == Sharing::Device) {
-      status_ = post_shared(count, make, (flags & kPostDefer) == 0, first);
+      deferred_ = (flags & kPostDefer) != 0;
+      status_ = post_shared(count, make, !deferred_, first);
     } else {
       if (first != nullptr) *first = ring_.next();
       Made made;
@@ -94,6 +101,7 @@ class Sender {
   EFA_GDA_FN efa_gda_status flush() {
     if (status_ != EFA_GDA_OK) return status_;
     if constexpr (S == Sharing::Device) {
+      deferred_ = false;
       status_ = flush_shared();
     } else if (ring_.next() != ring_.rung()) {
       ring_.ring();
@@ -104,8 +112,11 @@ class Sender {
   /* Rings, then waits until every request that was posted to the queue before is done. Where
    * others share it, that is first a moment at which nothing at all is in flight; should none
    * come because they post on, the handle takes the turn and keeps them from it until what is
-   * in flight has come in. Errors among the completions that this handle read are in `found`;
-   * the queue's first error is in its error report. */
+   * in flight has come in.
+   * EFA_GDA_COMPLETION_ERROR: all are done, and some request of the queue, whoever posted it,
+   * has failed since the handle was opened or last said so. The handle can be used on. Which
+   * one it was: `found` on rank 0 has the first among the completions that this handle read,
+   * efa_gda_queue::error the first of all. */
   EFA_GDA_FN efa_gda_status quiet() {
     if (flush() != EFA_GDA_OK) return status_;
     if constexpr (S == Sharing::Device) {
@@ -114,36 +125,31 @@ class Sender {
     } else {
       status_ = wait_until_done(true, timeout_ns_);
     }
-    return status_;
+    return status_ == EFA_GDA_OK && failed() ? EFA_GDA_COMPLETION_ERROR : status_;
   }
 
   /* The same for what was posted to one peer. Requests of a queue complete in any order, and are
    * counted, not told apart: it waits for those of all peers. */
   EFA_GDA_FN efa_gda_status quiet(const efa_gda_peer &) { return quiet(); }
 
-  /* Ends the handle's use. An owner gives the queue back with what it knows of it; what
-   * was deferred is rung. */
+  /* Ends the handle's use: rings what was deferred; an owner gives the queue back with what
+   * it knows of it. EFA_GDA_IN_USE: others posted while it was owned; the queue is poisoned. */
   EFA_GDA_FN efa_gda_status close() {
-    if constexpr (S != Sharing::Device) {
+    if constexpr (S == Sharing::Device) {
+      return deferred_ ? flush() : status_;
+    } else {
       flush();
-      ring_.group().sync();
-      if (ring_.leads() && status_ != EFA_GDA_BAD_ARGUMENT) {
-        uint64_t word = load_relaxed(&queue_->reserve.word) + kOneCall + posted_;
-        store_relaxed(&queue_->turn.rung, ring_.rung());
-        store_relaxed(&queue_->turn.seen, ring_.fenced());
-        store_relaxed(&queue_->reserve.word, word);
-        store_release(&queue_->turn.turn, word << EFA_GDA_TURN_BITS);
-      }
-      ring_.group().sync();
       uint32_t was = status_;
+      if (owns_) was = give_back();
+      owns_ = false;
       if (status_ == EFA_GDA_OK) status_ = EFA_GDA_BAD_ARGUMENT;
       return (efa_gda_status)was;
     }
-    return status_;
   }
 
  private:
-  /* One thread looks, so that all of the group agree. */
+  /* One thread looks, so that all of the group agree. The mark it leaves on the turn keeps
+   * everybody else from it. */
   EFA_GDA_FN void open_owned() {
     uint64_t turn = 0, cursors = 0;
     uint32_t status = EFA_GDA_OK;
@@ -152,17 +158,47 @@ class Sender {
       cursors = (uint64_t)load_relaxed(&queue_->turn.seen) << 32 | load_relaxed(&queue_->turn.rung);
       if (load_relaxed(&queue_->error.poison) != EFA_GDA_OK) {
         status = EFA_GDA_POISONED;
-      } else if (load_relaxed(&queue_->reserve.word) << EFA_GDA_TURN_BITS != turn) {
-        status = EFA_GDA_BAD_ARGUMENT;
+      } else if (load_relaxed(&queue_->reserve.word) << EFA_GDA_TURN_BITS != turn ||
+                 compare_swap(&queue_->turn.turn, turn, turn | kClosing) != turn) {
+        status = EFA_GDA_IN_USE;
       }
     }
     Group group = ring_.group();
     turn = group.from_leader(turn);
     cursors = group.from_leader(cursors);
     status_ = (efa_gda_status)group.from_leader(status);
+    owns_ = status_ == EFA_GDA_OK;
     group.sync();
     ring_.open(turn >> EFA_GDA_TURN_BITS);
     ring_.take(turn >> EFA_GDA_TURN_BITS, (uint32_t)cursors, (uint32_t)(cursors >> 32));
+  }
+
+  /* Nobody may have taken a ticket meanwhile: its slots are this owner's. */
+  EFA_GDA_FN uint32_t give_back() {
+    ring_.group().sync();
+    uint32_t status = status_;
+    if (ring_.leads()) {
+      uint64_t word = load_relaxed(&queue_->reserve.word), after = word + kOneCall + posted_;
+      if (load_relaxed(&queue_->turn.turn) == (word << EFA_GDA_TURN_BITS | kClosing) &&
+          compare_swap(&queue_->reserve.word, word, after) == word) {
+        store_relaxed(&queue_->turn.rung, ring_.rung());
+        store_relaxed(&queue_->turn.seen, ring_.fenced());
+        store_release(&queue_->turn.turn, after << EFA_GDA_TURN_BITS);
+      } else {
+        status = EFA_GDA_IN_USE;
+        poison(queue_, EFA_GDA_IN_USE);
+      }
+    }
+    return ring_.group().from_leader(status);
+  }
+
+  /* Whether requests of the queue failed that this handle has not told of. The leader's
+   * `errors_` counts. */
+  EFA_GDA_FN bool failed() {
+    uint32_t errors = ring_.leads() ? load_relaxed(&queue_->error.count) : 0;
+    uint32_t more = ring_.group().from_leader(errors - errors_);
+    errors_ = errors;
+    return more != 0;
   }
 
   template <class Make>
@@ -246,6 +282,10 @@ class Sender {
   Ring<Group, StoreBytes> ring_;
   Stage stage_;
   uint64_t posted_;
+  /* Errors of the queue that this handle has told of. */
+  uint32_t errors_;
+  /* Whether an owner has the queue; whether this one left a doorbell to a later call. */
+  bool owns_ = false, deferred_ = false;
   efa_gda_status status_;
 };
 

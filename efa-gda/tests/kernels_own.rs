@@ -1,0 +1,226 @@
+//! Kernels that are not the library's own, compiled for the host as docs/kernels.md says: the example of
+//! that page, and what a `Sender` answers when it is used well and badly.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
+
+mod kernels_support;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use efa_gda::wire::Operation;
+use efa_gda_sys::device::{
+    EFA_GDA_BAD_ARGUMENT, EFA_GDA_COMPLETION_ERROR, EFA_GDA_IN_USE, EFA_GDA_NOT_RUN, EFA_GDA_OK,
+    EFA_GDA_POISONED, efa_gda_peer, efa_gda_queue,
+};
+use kernels_support::{Bench, PEER, SECOND, Shape};
+use libloading::Library;
+
+/// Both files of kernels in one library, loaded once.
+fn library() -> &'static Library {
+    static LIBRARY: OnceLock<Library> = OnceLock::new();
+    LIBRARY.get_or_init(|| {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let kernels = root.join("../kernels");
+        let file: PathBuf =
+            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("kernels-own-{}.so", std::process::id()));
+        let mut command = Command::new(std::env::var_os("CXX").unwrap_or_else(|| "c++".into()));
+        command.args(["-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-x", "c++"]);
+        command.arg("-I").arg(kernels.join("include"));
+        command.arg("-I").arg(root.join("../third_party/efa_gda"));
+        command.arg(kernels.join("examples/put_signal.cu")).arg(root.join("tests/kernels_own/handles.cu"));
+        command.arg(kernels.join("host/lanes.cpp")).arg("-lpthread").arg("-o").arg(&file);
+        assert!(command.status().unwrap().success(), "the kernels do not compile for the host");
+        // SAFETY: the kernels have no initialisers.
+        let library = unsafe { Library::new(&file) }.unwrap();
+        std::fs::remove_file(file).unwrap();
+        library
+    })
+}
+
+/// `struct put_signal_args` (kernels/examples/put_signal.cu).
+#[repr(C)]
+struct PutSignal {
+    queue: *mut efa_gda_queue,
+    peer: efa_gda_peer,
+    local: u64,
+    remote: u64,
+    local_signals: u64,
+    remote_signals: u64,
+    lkey: u32,
+    rkey: u32,
+    pieces: u32,
+    piece_bytes: u32,
+    timeout_ns: u64,
+    status: *mut u32,
+}
+
+// SAFETY: blocks share the queue as device code does, and write status words of their own.
+unsafe impl Sync for PutSignal {}
+
+const BLOCKS: u32 = 3;
+const THREADS: u32 = 64;
+const WARPS: usize = (BLOCKS * THREADS / 32) as usize;
+const PIECES: u32 = 40;
+const SIGNALS: u64 = 1 << 40;
+
+/// What each warp ended with.
+fn put_signal(bench: &mut Bench) -> [u32; WARPS] {
+    let mut status = [EFA_GDA_NOT_RUN; WARPS];
+    let args = PutSignal {
+        queue: &raw mut *bench.queue,
+        peer: PEER,
+        local: 0,
+        remote: 0,
+        local_signals: SIGNALS,
+        remote_signals: SIGNALS,
+        lkey: 5,
+        rkey: 6,
+        pieces: PIECES,
+        piece_bytes: 256,
+        timeout_ns: 20 * SECOND,
+        status: status.as_mut_ptr(),
+    };
+    type Run = unsafe extern "C" fn(*const PutSignal, u32, u32, u32) -> bool;
+    // SAFETY: the function's type in put_signal.cu.
+    let run = unsafe { library().get::<Run>(b"put_signal_on_host") }.unwrap();
+    std::thread::scope(|scope| {
+        for block in 0..BLOCKS {
+            let (run, args) = (*run, &args);
+            // SAFETY: queue and statuses outlive the scope.
+            scope.spawn(move || assert!(unsafe { run(args, block, BLOCKS, THREADS) }));
+        }
+    });
+    status
+}
+
+fn remote((number, request): (usize, &efa_gda::wire::WorkRequest)) -> (u64, usize) {
+    match request.operation {
+        Operation::Write { remote, .. } => (remote.address, number),
+        ref other => panic!("not a write: {other:?}"),
+    }
+}
+
+#[test]
+fn the_example_signals_after_its_data() {
+    let mut bench = Bench::new(Shape::default());
+    assert_eq!(put_signal(&mut bench), [EFA_GDA_OK; WARPS]);
+    let seen = bench.finish();
+    assert_eq!(seen.violations, [""; 0]);
+    let mut posted: Vec<_> = seen.requests.iter().enumerate().map(remote).collect();
+    posted.sort_unstable();
+    let parts = (0..WARPS as u64 * u64::from(PIECES)).map(|piece| piece * 256);
+    let signals = (0..WARPS as u64).map(|warp| SIGNALS + warp * 8);
+    let all: Vec<u64> = parts.chain(signals).collect();
+    assert_eq!(posted.iter().map(|(address, _)| *address).collect::<Vec<_>>(), all, "each once");
+    let (parts, signals) = posted.split_at(WARPS * PIECES as usize);
+    for (part, (_, signal)) in parts.chunks(PIECES as usize).zip(signals) {
+        assert!(part.iter().all(|(_, number)| number < signal), "a signal overtook its data");
+    }
+}
+
+#[test]
+fn the_example_signals_nothing_where_its_data_failed() {
+    let mut bench = Bench::new(Shape { fail: Some((7, 15)), ..Shape::default() });
+    let statuses = put_signal(&mut bench);
+    let seen = bench.finish();
+    let signals = seen.requests.iter().enumerate().map(remote).filter(|(address, _)| *address >= SIGNALS);
+    let good = statuses.iter().filter(|status| **status == EFA_GDA_OK).count();
+    assert!(
+        statuses.iter().all(|status| [EFA_GDA_OK, EFA_GDA_COMPLETION_ERROR].contains(status)),
+        "{statuses:?}"
+    );
+    assert_eq!(signals.count(), good);
+    // Whoever posted the eighth request was told; warps that were done before it were not.
+    assert!(good < WARPS, "{statuses:?}");
+}
+
+/// `struct handles_args` (kernels_own/handles.cu).
+#[repr(C)]
+struct Handles {
+    queue: *mut efa_gda_queue,
+    peer: efa_gda_peer,
+    scenario: u32,
+    timeout_ns: u64,
+    status: *mut u32,
+}
+
+const CALLS: usize = 8;
+
+/// What the calls of each warp said.
+fn handles(bench: &mut Bench, scenario: u32, warps: usize) -> Vec<Vec<u32>> {
+    let status: Vec<AtomicU32> = (0..warps * CALLS).map(|_| AtomicU32::new(EFA_GDA_NOT_RUN)).collect();
+    let args = Handles {
+        queue: &raw mut *bench.queue,
+        peer: PEER,
+        scenario,
+        timeout_ns: 20 * SECOND,
+        status: status.as_ptr().cast_mut().cast(),
+    };
+    // SAFETY: the function's type in handles.cu; queue and statuses live.
+    unsafe {
+        let run =
+            library().get::<unsafe extern "C" fn(*const Handles, u32) -> bool>(b"handles_on_host").unwrap();
+        assert!(run(&args, warps as u32 * 32));
+    }
+    let said = |warp: &[AtomicU32]| {
+        warp.iter()
+            .map(|word| word.load(Ordering::Relaxed))
+            .filter(|status| *status != EFA_GDA_NOT_RUN)
+            .collect()
+    };
+    status.chunks(CALLS).map(said).collect()
+}
+
+fn requests(bench: Bench) -> usize {
+    let seen = bench.finish();
+    assert_eq!(seen.violations, [""; 0]);
+    seen.requests.len()
+}
+
+#[test]
+fn close_rings_for_what_was_deferred() {
+    let mut bench = Bench::new(Shape::default());
+    assert_eq!(handles(&mut bench, 0, 3), [[EFA_GDA_OK; 4]; 3]);
+    assert_eq!(bench.queue.turn.rung, 24);
+    assert_eq!(requests(bench), 24);
+}
+
+#[test]
+fn a_queue_that_its_owner_did_not_close_is_refused() {
+    let mut bench = Bench::new(Shape::default());
+    assert_eq!(handles(&mut bench, 1, 1), [[EFA_GDA_OK; 2]]);
+    assert_eq!(handles(&mut bench, 1, 1), [[EFA_GDA_IN_USE; 2]]);
+    assert_eq!(requests(bench), 4);
+}
+
+#[test]
+fn of_two_owners_one_is_refused() {
+    let mut bench = Bench::new(Shape::default());
+    let mut said = handles(&mut bench, 2, 2);
+    said.sort();
+    assert_eq!(said[0], [EFA_GDA_OK, EFA_GDA_OK, EFA_GDA_OK, EFA_GDA_BAD_ARGUMENT]);
+    assert_eq!(said[1], [EFA_GDA_IN_USE; 4]);
+    assert_eq!(requests(bench), 4);
+}
+
+#[test]
+fn an_owner_finds_that_others_posted_meanwhile() {
+    let mut bench = Bench::new(Shape::default());
+    let said = handles(&mut bench, 3, 2);
+    assert_eq!(said, [vec![EFA_GDA_OK, EFA_GDA_OK, EFA_GDA_IN_USE], vec![EFA_GDA_POISONED]]);
+    assert_eq!(bench.queue.error.poison, EFA_GDA_IN_USE);
+    assert_eq!(requests(bench), 4);
+}
+
+#[test]
+fn everyone_who_shares_a_queue_hears_of_an_error_once() {
+    let mut bench = Bench::new(Shape { fail: Some((2, 7)), ..Shape::default() });
+    let (good, failed) = (EFA_GDA_OK, EFA_GDA_COMPLETION_ERROR);
+    let said = handles(&mut bench, 4, 2);
+    assert_eq!(said, [vec![good, failed, good, good, good, good], vec![failed, good, good, good, good]]);
+    assert_eq!((bench.queue.error.completion_status, bench.queue.error.request_id), (7, 2));
+    assert_eq!(requests(bench), 12);
+}

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* What a Sender says when it is used well and badly. Warps of one block; each leaves the
+ * statuses of its calls, in order. */
+#include "efa_gda/post.h"
+
+struct handles_args {
+  struct efa_gda_queue *queue;
+  struct efa_gda_peer peer;
+  uint32_t scenario;
+  uint64_t timeout_ns;
+  /* kMostCalls for each warp. */
+  uint32_t *status;
+};
+
+namespace {
+
+using efa_gda::kPostDefault;
+using efa_gda::kPostDefer;
+using efa_gda::Sender;
+using efa_gda::Sharing;
+using efa_gda::WarpGroup;
+
+constexpr uint32_t kMostCalls = 8;
+
+struct Log {
+  uint32_t *next;
+  EFA_GDA_FN void add(efa_gda_status status) {
+    if (WarpGroup().rank() == 0) efa_gda::store_relaxed(next, (uint32_t)status);
+    next++;
+  }
+};
+
+template <class AnySender>
+EFA_GDA_FN efa_gda_status post(const handles_args &a, AnySender &sender, uint32_t count, uint32_t flags = kPostDefault) {
+  return sender.post(
+      count, [&](uint32_t i) { return efa_gda::write_entry(a.peer, efa_gda::Memory{i, 1, 8}, i, 1); }, flags);
+}
+
+}  // namespace
+
+EFA_GDA_KERNEL handles(struct handles_args a) {
+  uint32_t warp = efa_gda::thread_index() / 32;
+  efa_gda::BlockGroup block;
+  Log log = {a.status + warp * kMostCalls};
+  switch (a.scenario) {
+    case 0: {
+      /* What was deferred is rung by close, of whoever shares the queue. */
+      Sender<Sharing::Device, WarpGroup> sender(a.queue, a.timeout_ns);
+      log.add(post(a, sender, 3, kPostDefer));
+      log.add(post(a, sender, 2));
+      log.add(post(a, sender, 3, kPostDefer));
+      log.add(sender.close());
+      return;
+    }
+    case 1: {
+      /* An owner that forgets to close. */
+      Sender<Sharing::Warp> sender(a.queue, a.timeout_ns);
+      log.add(post(a, sender, 4));
+      log.add(sender.quiet());
+      return;
+    }
+    case 2: {
+      /* Two owners. */
+      Sender<Sharing::Warp> sender(a.queue, a.timeout_ns);
+      block.sync();
+      log.add(post(a, sender, 4));
+      log.add(sender.quiet());
+      log.add(sender.close());
+      log.add(sender.close());
+      return;
+    }
+    case 3: {
+      /* One that owns the queue, and one that shares it meanwhile. */
+      if (warp == 0) {
+        Sender<Sharing::Warp> sender(a.queue, a.timeout_ns);
+        block.sync();
+        while (efa_gda::load_relaxed(&a.queue->reserve.word) == 0) efa_gda::pause();
+        log.add(post(a, sender, 4));
+        log.add(sender.quiet());
+        log.add(sender.close());
+      } else {
+        block.sync();
+        Sender<Sharing::Device, WarpGroup> sender(a.queue, a.timeout_ns);
+        log.add(post(a, sender, 4));
+      }
+      return;
+    }
+    default: {
+      /* The first request fails. Each of those who share the queue hears of it once, also who
+       * did not post it. */
+      Sender<Sharing::Device, WarpGroup> sender(a.queue, a.timeout_ns);
+      block.sync();
+      if (warp == 0) {
+        log.add(post(a, sender, 4));
+        log.add(sender.quiet());
+      }
+      block.sync();
+      if (warp == 1) log.add(sender.quiet());
+      log.add(sender.quiet());
+      log.add(post(a, sender, 4));
+      log.add(sender.quiet());
+      log.add(sender.close());
+    }
+  }
+}
+
+#if !EFA_GDA_ON_GPU
+extern "C" bool handles_on_host(const struct handles_args *args, uint32_t threads) {
+  auto body = [](void *context) { handles(*static_cast<handles_args *>(context)); };
+  return efa_gda::host::run_block(0, 1, threads, body, const_cast<handles_args *>(args));
+}
+#endif
