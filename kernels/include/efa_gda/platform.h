@@ -15,7 +15,7 @@
 #if defined(__CUDA_ARCH__) || defined(__CUDACC__)
 #define EFA_GDA_ON_GPU 1
 #define EFA_GDA_FN __device__ __forceinline__
-#define EFA_GDA_COLD __device__ __noinline__
+#define EFA_GDA_COLD inline __device__ __noinline__
 #define EFA_GDA_KERNEL extern "C" __global__ void
 #define EFA_GDA_GLOBAL __device__
 #define EFA_GDA_UNROLL _Pragma("unroll")
