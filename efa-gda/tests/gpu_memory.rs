@@ -275,3 +275,39 @@ fn an_error_with_gpu_memory_reaches_the_poster() {
         assert_eq!(status, CompletionStatus::RemoteBadAddress);
     });
 }
+
+/// Their queues' doorbells lie on one page, which a process registers with CUDA once.
+#[test]
+fn two_gpus_post_to_one_adapter() {
+    with_gpu("two_gpus_post_to_one_adapter", |adapter, first| {
+        const COUNT: u64 = 20_000;
+        let second = match Gpu::open(1) {
+            Ok(second) => second,
+            Err(error) => return println!("SKIPPED: no second GPU: {error}"),
+        };
+        let side = side();
+        let (one, two) = (side.queue(), side.queue());
+        let (to_two, to_one) = (introduce(&one, &two), introduce(&two, &one));
+        let queues = [(one, first, to_two), (two, &second, to_one)]
+            .map(|(queue, gpu, peer)| (GpuQueue::new(queue, gpu).unwrap(), gpu, peer));
+        // Each GPU writes out of its own memory into the other's.
+        let memory = |gpu: &Gpu, bytes: &[u8]| gpu_region(&side, gpu, bytes).0;
+        let sources = [first, &second].map(|gpu| memory(gpu, &pattern(64 * COUNT as usize)));
+        let targets = [&second, first].map(|gpu| memory(gpu, &vec![0; 64 * COUNT as usize]));
+        std::thread::scope(|scope| {
+            for ((mut queue, _, peer), (source, target)) in
+                queues.into_iter().zip(sources.iter().zip(&targets))
+            {
+                scope.spawn(move || {
+                    let put = Put::write(peer, source, target.remote()).bytes(64).count(COUNT).stride(64);
+                    assert_eq!(queue.put(&put.timeout(WAIT)).unwrap().completed, COUNT);
+                    queue.close().unwrap();
+                });
+            }
+        });
+        for target in &targets {
+            assert!(gpu_bytes(target) == pattern(64 * COUNT as usize));
+        }
+        assert_no_violations(adapter);
+    });
+}

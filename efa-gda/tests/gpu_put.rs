@@ -34,7 +34,7 @@ fn pages_of_the_host_are_reached_as_ordinary_memory() {
             (gpu.reach(start..start + memory.len()).unwrap(), gpu.reach(start + 64..start + 68).unwrap())
         };
         assert_eq!(whole.mapping().kind, MemoryKind::Ordinary);
-        assert_eq!(whole.how(), "registered as device map");
+        assert_eq!(whole.how(), "registered as device map, portable");
         assert_eq!(part.device_address(), whole.device_address() + 64);
     });
 }

@@ -109,7 +109,7 @@ fn a_completion_queue_that_is_not_registered_is_read_where_the_gpu_can() {
     pretending(test, &variables, |gpu, side, ringer| {
         let (queue, _) = moving(gpu, side, ringer);
         let how = |name| queue.registered().into_iter().find(|part| part.part == name).unwrap().how;
-        assert_eq!(how("send queue"), "registered as device map");
+        assert_eq!(how("send queue"), "registered as device map, portable");
         assert!(how("completion queue").starts_with("not registered"), "{:?}", queue.registered());
         assert_eq!(queue.rung(), Rung::Direct);
         queue.close().unwrap();
@@ -197,4 +197,22 @@ fn a_queue_that_comes_back_from_a_gpu_waits_as_before() {
             first.close().unwrap();
         }
     });
+}
+
+#[test]
+fn queues_of_one_adapter_map_into_two_gpus() {
+    pretending(
+        "queues_of_one_adapter_map_into_two_gpus",
+        &[("PRETEND_GPU_TWO", "1")],
+        |gpu, side, ringer| {
+            let other = Gpu::open(1).unwrap();
+            let (queue, _) = moving(gpu, side, ringer);
+            let (second, refused) = moving(&other, side, ringer);
+            assert!(refused.is_empty(), "their doorbells lie on one page: {refused:?}");
+            queue.close().unwrap();
+            assert_ne!(Driver::loaded().registered(), 0, "the second GPU's queue is there");
+            second.close().unwrap();
+            assert_eq!(Driver::loaded().registered(), 0);
+        },
+    );
 }

@@ -1,9 +1,8 @@
 //! A GPU of this process: its context, the kernels loaded into it, and the pages of the host that it
 //! reaches.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak, mpsc};
+use std::sync::{Arc, LazyLock, OnceLock, mpsc};
 use std::time::Duration;
 
 use cudarc::driver::{CudaContext, CudaFunction, CudaModule, DriverError, result, sys};
@@ -23,7 +22,6 @@ const OLDEST_CAPABILITY: (i32, i32) = (7, 0);
 #[derive(Clone, Debug)]
 pub struct Gpu {
     context: Arc<CudaContext>,
-    pages: Arc<PageRegistry<Registrar>>,
     loaded: Arc<OnceLock<Loaded>>,
     receive: Arc<OnceLock<CudaFunction>>,
     bench: Arc<OnceLock<Bench>>,
@@ -68,16 +66,7 @@ impl Gpu {
         if (major, minor) < OLDEST_CAPABILITY {
             return Err(Error::TooOld { ordinal, major, minor });
         }
-        // SAFETY: takes a number and answers one.
-        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-        let page = usize::try_from(page).unwrap_or(4096);
-        Ok(Self {
-            pages: registry_of(&context, page),
-            context,
-            loaded: Arc::default(),
-            receive: Arc::default(),
-            bench: Arc::default(),
-        })
+        Ok(Self { context, loaded: Arc::default(), receive: Arc::default(), bench: Arc::default() })
     }
 
     /// How many GPUs CUDA shows this process.
@@ -121,7 +110,7 @@ impl Gpu {
     /// The range stays mapped, as what it is, until the value returned is dropped.
     pub unsafe fn reach(&self, range: Range<usize>) -> Result<HostRange> {
         let mapping = smaps::mapping_of(range.clone())?;
-        let pinned = self.pages.acquire(range.clone())?;
+        let pinned = PAGES.acquire(&Registrar { context: self.context.clone() }, range.clone())?;
         let device = self.device_address(range.start)?;
         let last = self.device_address(range.end - 1)?;
         if last.wrapping_sub(device) != (range.end - 1 - range.start) as u64 {
@@ -253,21 +242,15 @@ impl HostRange {
     }
 }
 
-/// The registry of a GPU's primary context, of which a process has one: however often the GPU is
-/// opened, a page is registered once.
-fn registry_of(context: &Arc<CudaContext>, page: usize) -> Arc<PageRegistry<Registrar>> {
-    static OPEN: Mutex<BTreeMap<usize, Weak<PageRegistry<Registrar>>>> = Mutex::new(BTreeMap::new());
-    let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(registry) = open.get(&context.ordinal()).and_then(Weak::upgrade) {
-        return registry;
-    }
-    let registry = PageRegistry::new(Registrar { context: context.clone() }, page);
-    open.insert(context.ordinal(), Arc::downgrade(&registry));
-    registry
-}
+/// What this process has registered: however many GPUs are opened, and how often, a page is registered once.
+static PAGES: LazyLock<Arc<PageRegistry<Registrar>>> = LazyLock::new(|| {
+    // SAFETY: takes a number and answers one.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    PageRegistry::new(usize::try_from(page).unwrap_or(4096))
+});
 
-/// Registers pages with one context.
-#[derive(Debug)]
+/// Registers pages with one context, for all.
+#[derive(Clone, Debug)]
 struct Registrar {
     context: Arc<CudaContext>,
 }
@@ -337,9 +320,10 @@ fn in_time<T: Send + 'static>(limit: Duration, call: impl FnOnce() -> T + Send +
 }
 
 /// I/O memory is registered as such, ordinary memory without the flag (with it, CUDA answers
-/// "invalid argument"); what may not be written is registered for reading.
+/// "invalid argument"); what may not be written is registered for reading. Always for all contexts, of
+/// which others may have doorbells on the same page.
 fn registration_flags(mapping: Mapping) -> u32 {
-    let mut flags = sys::CU_MEMHOSTREGISTER_DEVICEMAP;
+    let mut flags = sys::CU_MEMHOSTREGISTER_DEVICEMAP | sys::CU_MEMHOSTREGISTER_PORTABLE;
     if mapping.kind == MemoryKind::Device {
         flags |= sys::CU_MEMHOSTREGISTER_IOMEMORY;
     }
@@ -350,7 +334,7 @@ fn registration_flags(mapping: Mapping) -> u32 {
 }
 
 fn describe(flags: u32) -> String {
-    let mut words = vec!["device map"];
+    let mut words = vec!["device map", "portable"];
     if flags & sys::CU_MEMHOSTREGISTER_IOMEMORY != 0 {
         words.push("I/O memory");
     }

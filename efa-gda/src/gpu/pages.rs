@@ -1,19 +1,20 @@
 //! Which pages of this process are registered with CUDA, and for how many users.
 //!
-//! Doorbells of several queues lie on one page, and a page registers once: a second registration is
-//! "already registered". The registry counts users page by page, registers the pages that are new,
-//! and unregisters a block of pages when its last user is gone.
+//! Doorbells of several queues lie on one page, and a page registers once in a process, whichever GPUs
+//! the queues are for: a second registration is "already registered", and the first serves all contexts.
+//! The registry counts users page by page, registers the pages that are new, and unregisters a block of
+//! pages when its last user is gone.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Registers and unregisters whole pages; CUDA outside tests.
-pub(crate) trait Pin: Send + Sync + 'static {
+/// Registers and unregisters whole pages; a context of CUDA's outside tests.
+pub(crate) trait Pin: Clone + Send + Sync + 'static {
     /// Why it did not go well.
     type Error;
 
-    /// Makes `pages` reachable from the GPU.
+    /// Makes `pages` reachable from GPUs.
     fn pin(&self, pages: Range<usize>) -> Result<(), Self::Error>;
 
     /// Undoes [`Pin::pin`] of exactly these pages.
@@ -23,15 +24,16 @@ pub(crate) trait Pin: Send + Sync + 'static {
 /// Blocks of pages that are registered, by their first byte: their end, and their users.
 #[derive(Debug)]
 pub(crate) struct PageRegistry<P: Pin> {
-    pin: P,
     page: usize,
-    blocks: Mutex<BTreeMap<usize, Block>>,
+    blocks: Mutex<BTreeMap<usize, Block<P>>>,
 }
 
 #[derive(Debug)]
-struct Block {
+struct Block<P> {
     end: usize,
     users: usize,
+    /// Who registered it; it stays for as long as anybody uses the block.
+    pin: P,
 }
 
 /// Keeps the pages of a range registered while it lives.
@@ -43,13 +45,13 @@ pub(crate) struct Pinned<P: Pin> {
 }
 
 impl<P: Pin> PageRegistry<P> {
-    pub(crate) fn new(pin: P, page: usize) -> Arc<Self> {
+    pub(crate) fn new(page: usize) -> Arc<Self> {
         debug_assert!(page.is_power_of_two());
-        Arc::new(Self { pin, page, blocks: Mutex::default() })
+        Arc::new(Self { page, blocks: Mutex::default() })
     }
 
-    /// Registers what of `range` is not registered yet, and counts one more user of the rest.
-    pub(crate) fn acquire(self: &Arc<Self>, range: Range<usize>) -> Result<Pinned<P>, P::Error> {
+    /// Registers with `pin` what of `range` is not registered yet, and counts one more user of the rest.
+    pub(crate) fn acquire(self: &Arc<Self>, pin: &P, range: Range<usize>) -> Result<Pinned<P>, P::Error> {
         let wanted = range.start & !(self.page - 1)..range.end.next_multiple_of(self.page);
         let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
         // On a refusal half way, dropping this gives back what came before it.
@@ -65,12 +67,12 @@ impl<P: Pin> PageRegistry<P> {
             }
             let next = blocks.range(at..).next().map_or(wanted.end, |(start, _)| *start);
             let end = next.min(wanted.end);
-            if let Err(error) = self.pin.pin(at..end) {
+            if let Err(error) = pin.pin(at..end) {
                 // `held` takes the lock when it is dropped.
                 drop(blocks);
                 return Err(error);
             }
-            blocks.insert(at, Block { end, users: 1 });
+            blocks.insert(at, Block { end, users: 1, pin: pin.clone() });
             held.blocks.push(at);
             at = end;
         }
@@ -85,7 +87,7 @@ impl<P: Pin> Drop for Pinned<P> {
             let Some(block) = blocks.get_mut(start) else { continue };
             block.users -= 1;
             if block.users == 0 {
-                self.registry.pin.unpin(*start..block.end);
+                block.pin.unpin(*start..block.end);
                 blocks.remove(start);
             }
         }
@@ -96,10 +98,11 @@ impl<P: Pin> Drop for Pinned<P> {
 mod tests {
     use super::*;
 
-    /// Refuses what CUDA refuses: pages that are registered already, and a chosen address.
-    #[derive(Debug, Default)]
+    /// Refuses what CUDA refuses: pages that are registered already, and a chosen address. Clones are
+    /// contexts of one process.
+    #[derive(Clone, Debug, Default)]
     struct Strict {
-        pinned: Mutex<Vec<Range<usize>>>,
+        pinned: Arc<Mutex<Vec<Range<usize>>>>,
         refuses: Option<usize>,
     }
 
@@ -125,56 +128,69 @@ mod tests {
         }
     }
 
-    fn registry(strict: Strict) -> Arc<PageRegistry<Strict>> {
-        PageRegistry::new(strict, 0x1000)
+    /// A process, and its first context.
+    fn process(refuses: Option<usize>) -> (Arc<PageRegistry<Strict>>, Strict) {
+        (PageRegistry::new(0x1000), Strict { refuses, ..Strict::default() })
     }
 
-    fn pinned(registry: &PageRegistry<Strict>) -> Vec<(usize, usize)> {
-        registry.pin.pinned.lock().unwrap().iter().map(|pages| (pages.start, pages.end)).collect()
+    fn pinned(context: &Strict) -> Vec<(usize, usize)> {
+        context.pinned.lock().unwrap().iter().map(|pages| (pages.start, pages.end)).collect()
+    }
+
+    #[test]
+    fn doorbells_for_two_gpus_on_one_page_register_it_once() {
+        let (registry, one) = process(None);
+        let two = one.clone();
+        let first = registry.acquire(&one, 0x5010..0x5014).unwrap();
+        let second = registry.acquire(&two, 0x5020..0x5024).unwrap();
+        drop(first);
+        assert_eq!(pinned(&two), [(0x5000, 0x6000)], "the second GPU still rings there");
+        drop(second);
+        assert!(pinned(&two).is_empty());
     }
 
     #[test]
     fn doorbells_on_one_page_register_it_once_and_the_last_user_unregisters_it() {
-        let registry = registry(Strict::default());
-        let first = registry.acquire(0x5010..0x5014).unwrap();
-        let second = registry.acquire(0x5020..0x5024).unwrap();
-        assert_eq!(pinned(&registry), [(0x5000, 0x6000)]);
+        let (registry, context) = process(None);
+        let first = registry.acquire(&context, 0x5010..0x5014).unwrap();
+        let second = registry.acquire(&context, 0x5020..0x5024).unwrap();
+        assert_eq!(pinned(&context), [(0x5000, 0x6000)]);
         drop(first);
-        assert_eq!(pinned(&registry), [(0x5000, 0x6000)]);
+        assert_eq!(pinned(&context), [(0x5000, 0x6000)]);
         drop(second);
-        assert!(pinned(&registry).is_empty());
+        assert!(pinned(&context).is_empty());
     }
 
     #[test]
     fn a_range_around_registered_pages_registers_only_the_rest() {
-        let registry = registry(Strict::default());
-        let middle = registry.acquire(0x3000..0x4000).unwrap();
-        let around = registry.acquire(0x2800..0x5800).unwrap();
-        assert_eq!(pinned(&registry), [(0x3000, 0x4000), (0x2000, 0x3000), (0x4000, 0x6000)]);
+        let (registry, context) = process(None);
+        let middle = registry.acquire(&context, 0x3000..0x4000).unwrap();
+        let around = registry.acquire(&context, 0x2800..0x5800).unwrap();
+        assert_eq!(pinned(&context), [(0x3000, 0x4000), (0x2000, 0x3000), (0x4000, 0x6000)]);
         drop(middle);
-        assert_eq!(pinned(&registry).len(), 3, "the wider range still uses the middle");
+        assert_eq!(pinned(&context).len(), 3, "the wider range still uses the middle");
         drop(around);
-        assert!(pinned(&registry).is_empty());
+        assert!(pinned(&context).is_empty());
     }
 
     #[test]
     fn a_range_inside_registered_pages_registers_nothing() {
-        let registry = registry(Strict::default());
-        let wide = registry.acquire(0x1000..0x9000).unwrap();
-        let inside = registry.acquire(0x4004..0x4008).unwrap();
+        let (registry, context) = process(None);
+        let wide = registry.acquire(&context, 0x1000..0x9000).unwrap();
+        let inside = registry.acquire(&context, 0x4004..0x4008).unwrap();
         drop(wide);
-        assert_eq!(pinned(&registry), [(0x1000, 0x9000)]);
+        assert_eq!(pinned(&context), [(0x1000, 0x9000)]);
         drop(inside);
-        assert!(pinned(&registry).is_empty());
+        assert!(pinned(&context).is_empty());
     }
 
     #[test]
     fn a_refusal_half_way_gives_back_what_came_before() {
-        let registry = registry(Strict { refuses: Some(0x7000), ..Strict::default() });
-        let middle = registry.acquire(0x3000..0x4000).unwrap();
-        assert_eq!(registry.acquire(0x2000..0x8000).err().as_deref(), Some("refused"));
-        assert_eq!(pinned(&registry), [(0x3000, 0x4000)]);
+        let (registry, context) = process(Some(0x7000));
+        let middle = registry.acquire(&context, 0x3000..0x4000).unwrap();
+        assert_eq!(registry.acquire(&context, 0x2000..0x8000).err().as_deref(), Some("refused"));
+        assert_eq!(pinned(&context), [(0x3000, 0x4000)]);
         drop(middle);
-        assert!(pinned(&registry).is_empty());
+        assert!(pinned(&context).is_empty());
     }
 }

@@ -10,6 +10,8 @@
  *
  * PRETEND_GPU_ATTRIBUTES=N,...: these attributes of the device are 1.
  *
+ * PRETEND_GPU_TWO=1: there are two of them.
+ *
  * A test has it answer otherwise, and asks what was done, by pretend_gpu_* at the end.
  *
  * Only what this project and cudarc call is here; results and constants are cuda.h's.
@@ -164,8 +166,12 @@ int cuGetErrorString(int code, const char **text) {
   return give<const char *>(text, code == kInvalidValue ? "invalid argument" : "pretended");
 }
 
-int cuDeviceGetCount(int *count) { return give(count, 1); }
-int cuDeviceGet(int *device, int number) { return number == 0 ? give(device, 0) : 101; }
+int cuDeviceGetCount(int *count) { return give(count, listed("PRETEND_GPU_TWO", 1) ? 2 : 1); }
+int cuDeviceGet(int *device, int number) {
+  int count;
+  cuDeviceGetCount(&count);
+  return number >= 0 && number < count ? give(device, number) : 101;
+}
 int cuDeviceGetName(char *name, int length, int) {
   strncpy(name, "pretended GPU", (size_t)length);
   return kSuccess;
