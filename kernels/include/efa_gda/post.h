@@ -73,10 +73,10 @@ class Sender {
   /* Completions that this handle read while it waited (valid on rank 0). */
   EFA_GDA_FN Completions &found() { return ring_.found(); }
 
-  /* Posts `count` entries and rings (see PostFlags); none of more than kMostEntries. `first`, where given, receives the
-   * slot of the first: its request id, and the others follow. On a queue that is shared
-   * across the device it may return when another group has taken over the entries and is
-   * about to ring; should that fail, the queue is poisoned. */
+  /* Posts `count` entries and rings (see PostFlags); none of more than kMostEntries. `first`,
+   * where given, receives the slot of the first: its request id, and the others follow. On a
+   * queue that is shared across the device it may return when another group has taken over
+   * the entries and is about to ring; should that fail, the queue is poisoned. */
   template <class Make>
   EFA_GDA_FN efa_gda_status post(uint32_t count, Make make, uint32_t flags = kPostDefault,
                                  uint32_t *first = nullptr) {

@@ -15,7 +15,8 @@
  *   completion.completed  send completions so far. Only cq.h's reader writes it; by counters,
  *                 whoever looks moves it on.
  * A group that owns the queue (Sharing::Thread, Warp, Block) holds the turn for as long as
- * its Sender is open and keeps the holder's words in registers.
+ * its Sender is open, which a mark on the turn says, and keeps the holder's words in
+ * registers.
  *
  * Only the holder of the turn writes ring slots and rings. So there is one writer at a
  * time, and the order of two writers is the order of turns.

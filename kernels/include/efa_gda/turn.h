@@ -15,13 +15,14 @@
  *   Open        somebody else holds the turn, works at T and beyond, and will look at the
  *               stage again. Who has staged its entries may leave.
  *   Closing     as Open, but nobody may leave any more. Also what a turn that two wanted is
- *               first, whoever of them has it.
+ *               first, whoever of them has it; and what the turn of a queue is that a group
+ *               owns, for as long as it does.
  * The holder writes turn.rung and turn.seen before it passes the turn with a release. Who takes
  * it has loaded the three with one load, and its own fence in sq.h's step 3 makes that an
  * acquire for its doorbell and what follows; the entries before it depend on the turn, and on
  * completions that were acquired for the room. Should the load bring older cursors than the
  * turn, nothing breaks: an older `rung` rings once more for what was rung, an older `seen`
- * earlier than needed. Of a queue that one group uses at a time only Passed is ever seen.
+ * earlier than needed.
  *
  * The stage lies in the GPU's memory, a slot for each of the last num_entries slots. Who
  * has a ticket and not the turn writes its entries there, whole with phase and request id,
@@ -29,13 +30,15 @@
  * call, shifted as the turn is, and in the low bits whether it is the call's last and whether
  * its owner may leave. The holder reads the flags from T's slot on, takes whole calls only,
  * as long as each flag is the one that follows, and acquires them with a fence; a flag left
- * from an earlier lap, or a call that has not published all its slots, ends it there. A stage slot is written again only when the turn,
- * acquired, has passed the slot's last user, whose entries the holder read before its fence.
+ * from an earlier lap, or a call that has not published all its slots, ends it there. A
+ * stage slot is written again only when the turn, acquired, has passed the slot's last user,
+ * whose entries the holder read before its fence.
  *
  * Leaving. A holder that finds others waiting opens the turn, at once, and serves: places and
  * rings for all that is staged, round after round. Who staged while it is open, and no more
- * entries than any holder looks at, need not wait for its doorbell: it publishes its flags, passes a sequentially consistent fence and
- * looks at the turn; where that is Open, its post has succeeded, for the holder
+ * entries than any holder looks at, need not wait for its doorbell: it publishes its flags,
+ * passes a sequentially consistent fence and looks at the turn; where that is Open, its post
+ * has succeeded, for the holder
  *   1. writes Closing, 2. passes such a fence, 3. reads reserve.word, as `end`,
  * before it stops. Of the two fences one is first. If it is the leaver's, its ticket is
  * before `end`; if it is the holder's, it sees Closing and waits. So every ticket at or past
