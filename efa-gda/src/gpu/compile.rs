@@ -45,8 +45,7 @@ const HEADERS: [([&str; 2], &str); 10] = [
 ];
 
 /// What the device library includes beside itself.
-const ENTRIES: (&str, &str) =
-    ("efa_io_defs.h", include_str!("../../../third_party/efa_gda/efa_io_defs.h"));
+const ENTRIES: (&str, &str) = ("efa_io_defs.h", include_str!("../../../third_party/efa_gda/efa_io_defs.h"));
 
 /// Every name that a source may include, with the text behind it.
 fn headers() -> impl Iterator<Item = (&'static str, &'static str)> {
@@ -332,8 +331,10 @@ mod tests {
     #[test]
     fn every_header_of_the_device_library_compiles_under_both_its_names() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kernels/include/efa_gda");
-        let mut there: Vec<_> =
-            fs::read_dir(folder).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
+        let mut there: Vec<_> = fs::read_dir(folder)
+            .unwrap()
+            .map(|file| file.unwrap().file_name().into_string().unwrap())
+            .collect();
         there.sort();
         assert_eq!(there, HEADERS.map(|(names, _)| names[0]), "all of them are embedded, in order");
         // SAFETY: as in `compiled`.
