@@ -176,6 +176,21 @@ fn an_address_that_is_not_taken_is_an_error() {
 }
 
 #[test]
+fn an_address_of_another_length_is_not_read() {
+    let fake = Fake::new(206);
+    let addresses = fake.domain().address_vector(16).unwrap();
+    for length in [0, 3, 5, 31, 33, 64] {
+        let error = addresses.insert(&vec![1; length]).unwrap_err();
+        assert!(
+            matches!(error, Error::AddressLength { length: given, expected: 32 } if given == length),
+            "{error}"
+        );
+        assert!(error.to_string().starts_with(&format!("an address of {length} bytes was given")), "{error}");
+    }
+    assert!(!fake.log().iter().any(|call| call == "insert"), "{:?}", fake.log());
+}
+
+#[test]
 fn eopnotsupp_from_open_ops_means_the_wrong_fabric() {
     let fake = Fake::new(206);
     fake.answers("open ops", -95);

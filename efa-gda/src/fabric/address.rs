@@ -68,17 +68,17 @@ impl AddressVector {
     /// Inserts the raw address that a peer's [`super::Endpoint::address`] gave.
     ///
     /// # Errors
-    /// [`Error::AddressRefused`] where the provider takes no such address.
+    /// [`Error::AddressLength`] for an address that is cut off or is none; [`Error::AddressRefused`] where
+    /// the provider takes no such address.
     pub fn insert(&self, address: &[u8]) -> Result<FabricAddress> {
-        /// Longer than any address that a provider reads (an efa address has 32 bytes), so that one
-        /// that is too short is not read past its end.
-        const ROOM: usize = 256;
+        /// Of an address of the format FI_ADDR_EFA. The call takes no length, and reads as many bytes.
+        const LENGTH: usize = 32;
         const OPERATION: &str = "fi_av_insert";
         let refused = |failure| Error::AddressRefused { failure, length: address.len() };
-        if address.is_empty() || address.len() > ROOM {
-            return Err(refused(None));
+        if address.len() != LENGTH {
+            return Err(Error::AddressLength { length: address.len(), expected: LENGTH });
         }
-        let mut whole = [0_u64; ROOM / 8];
+        let mut whole = [0_u64; LENGTH / 8];
         for (word, chunk) in whole.iter_mut().zip(address.chunks(8)) {
             let mut bytes = [0; 8];
             bytes[..chunk.len()].copy_from_slice(chunk);
@@ -89,7 +89,7 @@ impl AddressVector {
         let insert = unsafe { table_op!((*raw).ops, fi_ops_av.insert, OPERATION) }?;
         let mut inserted = fi::FI_ADDR_NOTAVAIL;
         let turn = self.0.context().turn();
-        // SAFETY: the vector is open; one address of at most ROOM bytes is read, aligned as
+        // SAFETY: the vector is open; one address of LENGTH bytes is read, aligned as
         // providers' structures need it, and one fi_addr_t is written.
         let count = unsafe { insert(raw, whole.as_ptr().cast(), 1, &mut inserted, 0, std::ptr::null_mut()) };
         drop(turn);

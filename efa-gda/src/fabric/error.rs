@@ -127,6 +127,13 @@ pub enum Error {
     AdapterLacks(Failure),
     /// The address is not in the endpoint's address vector (EINVAL from `query_addr`).
     UnknownAddress(Failure),
+    /// The address has another length than those of the efa provider's endpoints.
+    AddressLength {
+        /// Bytes given.
+        length: usize,
+        /// Bytes of an address.
+        expected: usize,
+    },
     /// The address vector took none of the address given.
     AddressRefused {
         /// What `fi_av_insert` returned, as a failure where it was negative.
@@ -284,7 +291,8 @@ impl Error {
             Self::Load(_) => "install libfabric, or name one in LIBFABRIC_PATH",
             Self::NoAdapter(_) => {
                 "check that /dev/infiniband is visible to this process, that the efa driver is loaded, and \
-                 that FI_PROVIDER and FI_EFA_IFACE do not exclude the adapter"
+                 that FI_PROVIDER and FI_EFA_IFACE do not exclude the adapter; softefa is found by \
+                 FI_PROVIDER_PATH, the folder of softefa-fi.so"
             }
             Self::NoDirectFabric { .. } => {
                 "the fabric efa-direct needs libfabric 2.1 or newer, and its queues for a GPU 2.3 or newer"
@@ -324,7 +332,7 @@ impl Error {
                 "this adapter or its kernel driver lacks the capability; external CQ memory needs driver 2.17"
             }
             Self::UnknownAddress(_) => "insert the address into the endpoint's address vector first",
-            Self::AddressRefused { .. } => {
+            Self::AddressLength { .. } | Self::AddressRefused { .. } => {
                 "give the whole address that the peer's endpoint reports, of an adapter of the same network"
             }
             Self::KeyNotAvailable { .. } => {
@@ -358,7 +366,8 @@ fn who_holds(what: &str) -> &'static str {
     match what {
         "memory region" => {
             "clones, puts, receives that have not completed, and queues with requests in flight or poisoned hold \
-             it: drop clones and puts, wait with MappedQueue::quiet or destroy the queue, then close it again"
+             it: drop clones and puts, wait until queues in flight are quiet, destroy those that are poisoned, then \
+             close it again"
         }
         "completion queue" | "address vector" | "completion counter" => {
             "clones, endpoints that are bound to it and mapped queues made of them hold it: close those first"
@@ -411,6 +420,9 @@ impl fmt::Display for Error {
                 write!(f, "efa provider {provider} gave out a GDA table, which came with 203.0")?;
             }
             Self::OpAbsent { operation, reason } => write!(f, "{operation} cannot be called: {reason}")?,
+            Self::AddressLength { length, expected } => {
+                write!(f, "an address of {length} bytes was given; those of efa endpoints have {expected}")?;
+            }
             Self::AddressRefused { failure: None, length } => {
                 write!(f, "fi_av_insert took none of an address of {length} bytes")?;
             }

@@ -150,7 +150,8 @@ impl Error {
             Self::CompletionQueuePolled => "create another completion queue for this queue pair",
             Self::Busy { what: "memory region", .. } => {
                 "clones, puts, receives that have not completed, and queues with requests in flight or poisoned hold \
-                 it: drop clones and puts, wait with MappedQueue::quiet or destroy the queue, then close it again"
+                 it: drop clones and puts, wait until queues in flight are quiet, destroy those that are poisoned, then \
+                 close it again"
             }
             Self::Busy { .. } => {
                 "clones, and what was made of it (queue pairs, and mapped queues of them), hold it: close those first"
