@@ -12,7 +12,7 @@ use efa_gda::fabric::{Access, Buffer, EFA_DIRECT, Error, Fabric, Library, Query,
 use efa_gda::queue::{CloseError, MappedQueue, Put, PutError, QueueError};
 use efa_gda::wire::{CompletionStatus, EntrySize, RemoteKey};
 use efa_gda_sys::device::{EFA_GDA_PUT_NO_WAIT, efa_gda_put_args};
-use fabric_soft_support::side::{Side, bytes_of, introduce, pattern, two_adapters};
+use fabric_soft_support::side::{Side, bytes_of, introduce, pattern, post_unrung, two_adapters};
 use fabric_soft_support::{assert_no_violations, with_soft_adapter};
 
 #[test]
@@ -249,6 +249,28 @@ fn a_queue_that_is_quiet_closes_and_one_that_is_not_says_who_holds_it() {
         assert_eq!((report.posted, report.completed, queue.in_flight()), (0, 1, 0));
         queue.close().unwrap();
         region.close().unwrap();
+    });
+}
+
+#[test]
+fn a_queue_with_entries_never_rung_for_does_not_close() {
+    with_soft_adapter("a_queue_with_entries_never_rung_for_does_not_close", &[], |adapter| {
+        let side = Side::open(&Query::new());
+        let mut queue = side.queue();
+        let peer = introduce(&queue, &queue);
+        let (source, target) = (side.region(&pattern(192)), side.region(&[0; 192]));
+        let put = Put::write(peer, &source, target.remote()).bytes(64).count(3).stride(64);
+        let args = put.arguments(&queue).unwrap();
+        // SAFETY: arguments of this queue, which no kernel uses.
+        unsafe { post_unrung(queue.as_ptr().as_ptr(), &args) };
+        assert_eq!(queue.in_flight(), 0);
+        let error = queue.close().unwrap_err();
+        assert!(error.to_string().contains("3 of this queue's entries"), "{error}");
+        let CloseError::Unrung { mut queue, entries: 3 } = error else { panic!("{error:?}") };
+        assert_eq!(queue.quiet(Duration::from_secs(30)).unwrap().completed, 3);
+        assert_eq!(bytes_of(&target), bytes_of(&source));
+        queue.close().unwrap();
+        assert_no_violations(adapter);
     });
 }
 

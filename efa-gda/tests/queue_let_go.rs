@@ -15,7 +15,7 @@ use efa_gda::fabric::Query;
 use efa_gda::gpu::Gpu;
 use efa_gda::queue::measure::{Load, Producer};
 use efa_gda::queue::{CloseError, GpuQueue, Put, PutError};
-use fabric_soft_support::side::{Side, introduce, pattern};
+use fabric_soft_support::side::{Side, bytes_of, introduce, pattern, post_unrung};
 use fabric_soft_support::{assert_no_violations, with_soft_adapter};
 use pretend_gpu::Driver;
 
@@ -146,6 +146,26 @@ fn a_lent_queue_posts_nothing_of_its_own() {
         assert!(matches!(measured, Err(PutError::Lent { launches: 1 })));
         drop(lent);
         assert_eq!(first.put(&put).unwrap().completed, 1);
+    });
+}
+
+#[test]
+fn a_queue_with_entries_never_rung_for_stays_mapped() {
+    pretended("a_queue_with_entries_never_rung_for_stays_mapped", |gpu, side, driver| {
+        let (first, second) = (queue(gpu, side), side.queue());
+        let peer = introduce(first.mapped(), &second);
+        let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
+        let args = Put::write(peer, &source, target.remote()).arguments(first.mapped()).unwrap();
+        // SAFETY: arguments of this queue, which no kernel uses; the pretended GPU's memory is the host's.
+        unsafe { post_unrung(first.device_address(), &args) };
+        let registered = driver.registered();
+        let CloseError::UnrungOnGpu { mut queue, entries: 1 } = first.close().unwrap_err() else {
+            panic!("closed")
+        };
+        assert_eq!(driver.registered(), registered);
+        assert_eq!(queue.quiet(Duration::from_secs(30)).unwrap().completed, 1);
+        queue.close().unwrap();
+        assert_eq!((driver.registered(), bytes_of(&target)), (0, pattern(64)));
     });
 }
 

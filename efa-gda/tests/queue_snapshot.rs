@@ -148,7 +148,12 @@ fn an_adapter_that_died_ends_waits_within_their_bound_and_is_closed_in_order() {
         assert_eq!((seen.in_flight(), seen.poison()), (3, Some(DeviceError::TimeoutCompletion)));
         // Early deregistration and closing are refused, and the way out is open.
         assert!(matches!(source.close().unwrap_err(), Error::Busy { .. }));
-        let CloseError::Busy { queue, in_flight: 3 } = first.close().unwrap_err() else { panic!("not busy") };
+        let error = first.close().unwrap_err();
+        assert!(
+            error.to_string().ends_with("the queue is poisoned; destroy it, which flushes them"),
+            "{error}"
+        );
+        let CloseError::Busy { queue, in_flight: 3 } = error else { panic!("not busy") };
         queue.destroy().unwrap();
     });
 }

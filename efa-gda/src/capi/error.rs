@@ -50,6 +50,34 @@ impl Fault {
         ))
     }
 
+    /// The fault, with what to do about it.
+    pub(super) fn and(mut self, hint: &str) -> Self {
+        self.words = format!("{}; {hint}", self.words);
+        self
+    }
+
+    /// Why a queue is not closed that has requests in flight.
+    pub(super) fn in_flight(requests: u32, poisoned: bool) -> Self {
+        let way_out = match poisoned {
+            false => {
+                "wait for them with efa_gda_mapped_wait, or destroy the queue with efa_gda_mapped_destroy"
+            }
+            true => "the queue is poisoned; destroy it with efa_gda_mapped_destroy",
+        };
+        let words =
+            format_args!("{requests} request(s) of the queue were rung and have not completed: {way_out}");
+        Self::new(Code::Busy, words)
+    }
+
+    /// Why a queue is not closed with entries that would be lost.
+    fn unrung(entries: u32) -> Self {
+        let words = format_args!(
+            "{entries} of the queue's entries were posted and never rung for: efa_gda_mapped_wait rings for them and \
+             waits; efa_gda_mapped_destroy drops them"
+        );
+        Self::new(Code::Busy, words)
+    }
+
     /// Keeps the words for [`efa_gda_last_error`] and gives the number.
     pub(super) fn keep(self) -> c_int {
         // A thread that is ending has no place for words; the number still says what went wrong.
@@ -88,7 +116,9 @@ impl From<fabric::Error> for Fault {
             | AdapterLacks(_)
             | DeviceMemory { .. } => Code::Unsupported,
             Busy { .. } => Code::Busy,
-            OutOfBounds { .. } | AddressRefused { .. } | OtherDomain { .. } => Code::Argument,
+            OutOfBounds { .. } | AddressLength { .. } | AddressRefused { .. } | OtherDomain { .. } => {
+                Code::Argument
+            }
             _ => Code::Fabric,
         };
         Self::new(code, error)
@@ -133,12 +163,16 @@ impl From<PutError> for Fault {
 }
 
 impl CloseError {
-    /// The fault, and what was handed back.
+    /// The fault, in words that name functions of C's, and what was handed back.
     pub(super) fn split(self) -> (Fault, Option<super::queue::Driven>) {
         use super::queue::Driven;
         let words = self.to_string();
         match self {
-            Self::Busy { queue, .. } => (Fault::new(Code::Busy, words), Some(Driven::Host(queue))),
+            Self::Busy { queue, in_flight } => {
+                (Fault::in_flight(in_flight, queue.poison().is_some()), Some(Driven::Host(queue)))
+            }
+            Self::Unrung { queue, entries } => (Fault::unrung(entries), Some(Driven::Host(queue))),
+            Self::UnrungOnGpu { queue, entries } => (Fault::unrung(entries), Some(Driven::Gpu(queue))),
             Self::Lent { queue, .. } | Self::Running { queue, .. } => {
                 (Fault::new(Code::Busy, words), Some(Driven::Gpu(queue)))
             }

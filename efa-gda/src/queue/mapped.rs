@@ -88,14 +88,36 @@ impl From<Unclaimable> for QueueError {
 pub enum CloseError<B: Backing = Libfabric> {
     /// The adapter has not completed everything that was posted. The queue is handed back.
     #[error(
-        "the adapter holds {in_flight} request(s) of this queue that were rung and have not completed: wait for them \
-         with MappedQueue::quiet, or destroy the queue, which flushes them"
+        "the adapter holds {in_flight} request(s) of this queue that were rung and have not completed: {}",
+        way_out(.queue)
     )]
     Busy {
         /// The queue.
         queue: Box<MappedQueue<B>>,
         /// Requests rung and not completed.
         in_flight: u32,
+    },
+    /// Entries were posted, and nobody rang for them. The queue is handed back.
+    #[error(
+        "{entries} of this queue's entries were posted and never rung for: MappedQueue::quiet rings for them and \
+         waits; destroying the queue drops them"
+    )]
+    Unrung {
+        /// The queue.
+        queue: Box<MappedQueue<B>>,
+        /// Entries never rung for.
+        entries: u32,
+    },
+    /// The same of a queue that a GPU drives, which is handed back as it was.
+    #[error(
+        "{entries} of this queue's entries were posted and never rung for: GpuQueue::quiet rings for them and \
+         waits; destroying the queue drops them"
+    )]
+    UnrungOnGpu {
+        /// The queue.
+        queue: Box<GpuQueue>,
+        /// Entries never rung for.
+        entries: u32,
     },
     /// Kernels may still use a queue that a GPU drives. The queue is handed back.
     #[error("the queue is lent to {launches} launch(es); wait for them and drop what was lent")]
@@ -117,6 +139,14 @@ pub enum CloseError<B: Backing = Libfabric> {
     /// The endpoint could not be closed. What it refers to stays allocated.
     #[error(transparent)]
     Destroy(B::Error),
+}
+
+/// What to do about requests in flight: nobody waits on a queue that is out of service.
+fn way_out<B: Backing>(queue: &MappedQueue<B>) -> &'static str {
+    match queue.poison() {
+        None => "wait for them with MappedQueue::quiet, or destroy the queue, which flushes them",
+        Some(_) => "the queue is poisoned; destroy it, which flushes them",
+    }
 }
 
 /// Stops every wait on a queue, from any thread.
@@ -224,7 +254,7 @@ impl MappedQueue {
     /// A peer by the raw address that its endpoint gave, for entries that go to it.
     ///
     /// # Errors
-    /// [`fabric::Error::AddressRefused`], or the errors of [`GdaOps::query_addr`].
+    /// [`fabric::Error::AddressLength`], [`fabric::Error::AddressRefused`], or the errors of [`GdaOps::query_addr`].
     pub fn insert_peer(&self, address: &[u8]) -> fabric::Result<Peer> {
         self.peer(self.endpoint().address_vector().insert(address)?)
     }
@@ -365,15 +395,19 @@ impl<B: Backing> MappedQueue<B> {
         outcome(status).err().or_else(|| Some(self.served.as_ref()?.ended()?.error()))
     }
 
-    /// Closes the queue in order: nothing may be in flight.
+    /// Closes the queue in order: nothing may be in flight, or posted and not rung for.
     ///
     /// # Errors
-    /// [`CloseError::Busy`], with the queue, while something is; [`CloseError::Destroy`] where the
-    /// endpoint could not be closed.
+    /// [`CloseError::Busy`] and [`CloseError::Unrung`], with the queue, while something is;
+    /// [`CloseError::Destroy`] where the endpoint could not be closed.
     pub fn close(self) -> Result<(), CloseError<B>> {
         let in_flight = self.in_flight();
         if in_flight != 0 {
             return Err(CloseError::Busy { queue: Box::new(self), in_flight });
+        }
+        let entries = unrung(&self.state());
+        if entries != 0 && self.poison().is_none() {
+            return Err(CloseError::Unrung { queue: Box::new(self), entries });
         }
         self.destroy().map_err(CloseError::Destroy)
     }
@@ -464,6 +498,11 @@ pub(crate) fn outstanding(rung: u32, completed: u32) -> u32 {
         ahead if ahead < 1 << 31 => ahead,
         _ => 0,
     }
+}
+
+/// Entries that have slots and that nobody rang for.
+pub(super) fn unrung(state: &efa_gda_queue) -> u32 {
+    outstanding(state.reserve.word as u32, state.turn.rung)
 }
 
 #[cfg(test)]

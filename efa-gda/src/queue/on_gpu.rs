@@ -14,7 +14,7 @@ use efa_gda_wire::LocalKey;
 use super::backing::{Backing, Region};
 use super::counters::Counters;
 use super::gpu_memory::on_same;
-use super::mapped::swap_word;
+use super::mapped::{swap_word, unrung};
 use super::on_device::{OnDevice, STOP_LIMIT};
 use super::parts::{self, Ranges, Registered};
 use super::put::inline_bytes;
@@ -322,11 +322,20 @@ impl GpuQueue {
         }
     }
 
-    /// Closes the queue in order: nothing may be in flight.
+    /// Closes the queue in order: nothing may be in flight, or posted and not rung for.
     ///
     /// # Errors
-    /// [`CloseError`]. The queue is then no longer mapped into the GPU, unless it is lent.
+    /// [`CloseError`]. The queue is then no longer mapped into the GPU, unless a [`GpuQueue`] is handed back.
     pub fn close(self) -> Result<(), CloseError> {
+        // Before it is unmapped: the entries may lie in a staging ring, which goes then.
+        if let Ok(state) = self.state()
+            && self.launches() == 0
+            && self.mapped.poison().is_none()
+            && state.error.poison == EFA_GDA_OK
+            && let entries @ 1.. = unrung(&state)
+        {
+            return Err(CloseError::UnrungOnGpu { queue: Box::new(self), entries });
+        }
         self.unmap()?.close()
     }
 

@@ -1,10 +1,12 @@
 //! One side of a transfer on the software adapter: a domain, its queues and memory.
 
+use efa_gda::executor::host;
 use efa_gda::fabric::{
     Access, Buffer, Building, CompletionQueue, Domain, Endpoint, Fabric, Info, Library, MemoryRegion, Query,
 };
 use efa_gda::queue::MappedQueue;
 use efa_gda::wire::Peer;
+use efa_gda_sys::device::{EFA_GDA_PUT_NO_WAIT, efa_gda_put_args, efa_gda_queue};
 
 /// One domain and what tests open on it.
 pub(crate) struct Side {
@@ -77,4 +79,22 @@ pub(crate) fn bytes_of(region: &MemoryRegion) -> Vec<u8> {
 pub(crate) fn introduce(first: &MappedQueue, second: &MappedQueue) -> Peer {
     second.insert_peer(&first.endpoint().address().unwrap()).unwrap();
     first.insert_peer(&second.endpoint().address().unwrap()).unwrap()
+}
+
+/// Leaves a put's entries in the slots of `queue` and rings for none, as a kernel does that defers its doorbell.
+///
+/// # Safety
+/// `queue` is open and nobody else uses it; the arguments were made for it.
+pub(crate) unsafe fn post_unrung(queue: *mut efa_gda_queue, args: &efa_gda_put_args) {
+    let mut unheard = 0;
+    let mut copy = host::zeroed_queue();
+    // SAFETY: the caller's queue. The copy writes into the same ring, and rings into a word that nobody reads.
+    unsafe {
+        *copy = queue.read();
+        copy.sq.doorbell = &raw mut unheard;
+        let args = efa_gda_put_args { queue: &mut *copy, flags: args.flags | EFA_GDA_PUT_NO_WAIT, ..*args };
+        host::put(&args, 1).unwrap().status.unwrap();
+        (*queue).reserve = copy.reserve;
+        (*queue).turn.turn = copy.turn.turn;
+    }
 }
