@@ -253,6 +253,26 @@ fn a_queue_that_is_quiet_closes_and_one_that_is_not_says_who_holds_it() {
 }
 
 #[test]
+fn a_put_that_an_error_ends_says_how_much_was_not_posted() {
+    let limits = [("SOFTEFA_MAX_RDMA_SIZE", "64")];
+    with_soft_adapter("a_put_that_an_error_ends_says_how_much_was_not_posted", &limits, |_| {
+        let side = Side::open(&Query::new());
+        let mut queue = side.queue();
+        let (peer, region) = (introduce(&queue, &queue), side.region(&[7; 96]));
+        queue.put(&Put::write(peer, &region, region.remote()).bytes(64)).unwrap();
+        let wrong = RemoteRegion { key: RemoteKey::new(!region.remote_key().get()), ..region.remote() };
+        // Two entries each.
+        let error = queue.put(&Put::write(peer, &region, wrong).count(100_000)).unwrap_err();
+        let words = error.to_string();
+        let PutError::Completion { request, posted, unposted, count, .. } = error else { panic!("{words}") };
+        assert!(words.starts_with("request id 1 completed with status 7"), "{words}");
+        assert!(words.ends_with(&format!(", {unposted} of 100000 requests not posted)")), "{words}");
+        assert_eq!((request.get(), count), (1, 100_000));
+        assert!(unposted > 0 && unposted == 100_000 - posted / 2, "{words}");
+    });
+}
+
+#[test]
 fn a_queue_with_entries_never_rung_for_does_not_close() {
     with_soft_adapter("a_queue_with_entries_never_rung_for_does_not_close", &[], |adapter| {
         let side = Side::open(&Query::new());
@@ -301,6 +321,7 @@ fn an_error_that_nobody_waited_for_comes_with_quiet() {
         let wrong = RemoteRegion { key: RemoteKey::new(!region.remote_key().get()), ..region.remote() };
         post_and_leave(&mut queue, &Put::write(peer, &region, wrong));
         let error = queue.quiet(Duration::from_secs(30)).unwrap_err();
+        assert!(error.to_string().ends_with("(1 completions read)"), "{error}");
         let PutError::Completion { status, .. } = error else { panic!("{error}") };
         assert_eq!(status, CompletionStatus::RemoteBadAddress);
         queue.quiet(Duration::from_secs(30)).unwrap();

@@ -9,7 +9,7 @@ use efa_gda_sys::device::{
 };
 
 use super::backing::Backing;
-use super::put_error::report;
+use super::put_error::{Asked, report};
 use super::{GpuQueue, MappedQueue, Put, PutError};
 use crate::executor::host::{self, BenchArgs, PutOutcome};
 use crate::executor::outcome;
@@ -338,7 +338,7 @@ fn checked<'a, B: Backing + 'a>(
         posted: state.turn.rung.into(),
         completed: state.completion.completed.into(),
     };
-    report(outcome, *in_flight).map(drop)
+    report(outcome, *in_flight, Asked::default()).map(drop)
 }
 
 fn rate_of(words: &Words, load: &Load) -> Rate {

@@ -17,7 +17,7 @@ use super::gpu_memory::on_same;
 use super::mapped::{swap_word, unrung};
 use super::on_device::{OnDevice, STOP_LIMIT};
 use super::parts::{self, Ranges, Registered};
-use super::put::inline_bytes;
+use super::put::{asked, inline_bytes};
 use super::put_error::report;
 use super::snapshot::{Bytes, Counts, RingBytes};
 use super::{CloseError, MappedQueue, Put, PutError, PutReport, Refused};
@@ -285,7 +285,8 @@ impl GpuQueue {
         let ended = ran.is_ok() || state.is_ok() || self.ends();
         settle(&mut self.mapped, ended);
         state?;
-        report(ran?.into(), self.mapped.in_flight())
+        let asked = asked(args.op, args.bytes, args.count, self.mapped.limits().rdma);
+        report(ran?.into(), self.mapped.in_flight(), asked)
     }
 
     /// Whether no kernel of this library's runs on the GPU, after an error that does not say.

@@ -9,12 +9,15 @@ use efa_gda_wire::{LocalKey, Peer};
 
 use super::MappedQueue;
 use super::backing::{Backing, Region};
-use super::put_error::{Limit, PutError, PutReport, report};
+use super::put_error::{Asked, Limit, PutError, PutReport, report};
 use crate::executor::host;
 use crate::fabric::{Access, MemoryRegion, RemoteRegion};
 use crate::readable::readable_range;
 
 /// `count` requests of `bytes` bytes; request `i` is at `offset + i * stride` of both regions.
+///
+/// The first completion with an error ends it: what was posted completes, and the rest is not posted
+/// ([`PutError::Completion`] says how many of them, and names what failed by its request id, not by `i`).
 ///
 /// ```no_run
 /// # use efa_gda::{fabric::{MemoryRegion, RemoteRegion}, queue::*, wire::Peer};
@@ -238,10 +241,10 @@ impl<R: Region> Put<R> {
             _ if limits.rdma == 0 => unsupported("RDMA", "the adapter has none"),
             _ if self.whole => too_long(Limit::Rdma, self.bytes, limits.rdma),
             _ => {
-                let each = self.bytes.div_ceil(limits.rdma.min(u32::MAX.into())).max(1);
-                match self.count.checked_mul(each) {
+                let Asked { count, each } = asked(self.operation, self.bytes, self.count, limits.rdma);
+                match count.checked_mul(each) {
                     Some(_) => Ok(()),
-                    None => Err(PutError::TooMany { count: self.count, each }),
+                    None => Err(PutError::TooMany { count, each }),
                 }
             }
         }
@@ -356,7 +359,7 @@ impl<B: Backing> MappedQueue<B> {
         // owns; where device code reads them itself, the host reaches them too.
         let ran = unsafe { host::put(&args, put.lanes) };
         self.settle_put(put);
-        report(ran?, self.in_flight())
+        report(ran?, self.in_flight(), asked(args.op, args.bytes, args.count, self.limits().rdma))
     }
 
     /// Keeps a put's memory for as long as the adapter may reach it, where that is longer than the
@@ -367,6 +370,17 @@ impl<B: Backing> MappedQueue<B> {
             self.settle(&second.region);
         }
     }
+}
+
+/// Requests, and entries of each, where one entry carries `rdma` bytes of a read or write (put.h, `pieces_of`).
+pub(super) fn asked(op: u32, bytes: u64, count: u64, rdma: u64) -> Asked {
+    let each = match op {
+        device::EFA_GDA_OP_WRITE | device::EFA_GDA_OP_READ => {
+            bytes.div_ceil(rdma.clamp(1, u32::MAX.into())).max(1)
+        }
+        _ => 1,
+    };
+    Asked { count, each }
 }
 
 /// A peer as device code names it, for kernels of the caller's.

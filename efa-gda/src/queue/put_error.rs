@@ -119,17 +119,22 @@ pub enum PutError {
     /// The executor did not start. Nothing was posted.
     #[error(transparent)]
     Launch(#[from] LaunchError),
-    /// A request completed with an error. The queue can be used on.
-    #[error("request {request} completed with status {}: {status} (after {completed} of {posted} completions)", .status.code())]
+    /// A request completed with an error, which ends a put that is not all posted. The queue can be used on.
+    #[error("request id {request} completed with status {}: {status} ({})", .status.code(), got(*posted, *completed, *unposted, *count))]
     Completion {
         /// How it ended.
         status: CompletionStatus,
-        /// The first request that failed.
+        /// The first one's request id: the count of its entry on the queue, from 0 when that was made and in as
+        /// many bits as the queue's ids have. Not the number of the put's request.
         request: RequestId,
         /// Entries rung.
         posted: u64,
-        /// Completions read.
+        /// Completions read, those of earlier requests among them.
         completed: u64,
+        /// Requests of the put that were not posted, or not all of their entries.
+        unposted: u64,
+        /// Requests of the put.
+        count: u64,
     },
     /// The device library stopped for another reason. After a wait that ran out the queue is
     /// poisoned and keeps the region until its endpoint is destroyed.
@@ -146,9 +151,31 @@ pub enum PutError {
     },
 }
 
+/// How far a put got whose request failed; one of nothing posts nothing.
+fn got(posted: u64, completed: u64, unposted: u64, count: u64) -> String {
+    let mut words = format!("{completed} completions read");
+    if posted != 0 {
+        words += &format!(", {posted} entries posted");
+    }
+    if unposted != 0 {
+        words += &format!(", {unposted} of {count} requests not posted");
+    }
+    words
+}
+
+/// What a put asked for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Asked {
+    /// Requests.
+    pub(super) count: u64,
+    /// Entries of each.
+    pub(super) each: u64,
+}
+
 /// What a put's outcome means; `in_flight` requests are left on the queue.
-pub(super) fn report(outcome: PutOutcome, in_flight: u32) -> Result<PutReport, PutError> {
+pub(super) fn report(outcome: PutOutcome, in_flight: u32, asked: Asked) -> Result<PutReport, PutError> {
     let (posted, completed) = (outcome.posted, outcome.completed);
+    let whole = posted.checked_div(asked.each).unwrap_or(0);
     match outcome.status {
         Ok(()) => Ok(PutReport { posted, completed }),
         Err(DeviceError::Completion) => Err(PutError::Completion {
@@ -157,6 +184,8 @@ pub(super) fn report(outcome: PutOutcome, in_flight: u32) -> Result<PutReport, P
             request: RequestId::new(outcome.request_id),
             posted,
             completed,
+            unposted: asked.count.saturating_sub(whole),
+            count: asked.count,
         }),
         Err(error) => Err(PutError::Device { error, posted, completed, in_flight }),
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use efa_gda_sys::device::{EFA_GDA_OP_SEND, efa_gda_put_args};
 
 use super::backing::Backing;
-use super::put_error::report;
+use super::put_error::{Asked, report};
 use super::{GpuQueue, MappedQueue, PutError, PutReport};
 use crate::executor::host;
 
@@ -31,7 +31,7 @@ impl<B: Backing> MappedQueue<B> {
         let args = efa_gda_put_args { queue: self.as_ptr().as_ptr(), ..nothing(timeout) };
         // SAFETY: as in `MappedQueue::put`, but for the bytes: there are none.
         let ran = unsafe { host::put(&args, 1) };
-        report(ran?, self.in_flight())
+        report(ran?, self.in_flight(), Asked::default())
     }
 }
 
