@@ -14,11 +14,14 @@
  * - Every function but the first two returns 0 or a negative enum efa_gda_error. Words for the last
  *   error of this thread: efa_gda_last_error. Nothing is changed by a call that fails, unless it says
  *   otherwise. No exception or panic leaves the library.
+ * - A wait that runs out or is aborted poisons its queue for good: the adapter may still reach memory.
+ *   Every later post and wait answers EFA_GDA_ERROR_DEVICE, and efa_gda_mapped_destroy is the way out.
  * - Handles are checked: null, one of another kind and one that was closed give
  *   EFA_GDA_ERROR_ARGUMENT. Calls may be made from any thread; calls on one queue take turns, except
  *   efa_gda_mapped_abort.
  * - What is in use is not taken away: a region that a queue keeps, a queue that is lent or has
- *   requests in flight, a domain with anything open on it answer EFA_GDA_ERROR_BUSY.
+ *   requests in flight or entries that nobody rang for, a domain with anything open on it answer
+ *   EFA_GDA_ERROR_BUSY.
  * - Structs that grow begin with `size`: set it to sizeof the struct.
  * - libfabric, CUDA's driver and NVRTC are opened at run time, when they are needed.
  *
@@ -40,7 +43,9 @@ extern "C" {
 #endif
 
 /* What efa_gda_api_version returns for this header. */
-#define EFA_GDA_API_VERSION 1
+#define EFA_GDA_API_VERSION 2
+/* Bound of a wait whose timeout_ns is 0: ten seconds. */
+#define EFA_GDA_DEFAULT_TIMEOUT_NS 10000000000ull
 
 struct fid_domain;
 struct fi_info;
@@ -192,8 +197,12 @@ int efa_gda_mapped_keep(efa_gda_mapped *queue, efa_gda_region *region);
 int efa_gda_mapped_lend(efa_gda_mapped *queue, struct efa_gda_queue **device);
 int efa_gda_mapped_return(efa_gda_mapped *queue);
 
-/* A put to see that all is well: `count` RDMA writes of `bytes` bytes, from a region to a peer's memory,
- * request i at offset + i * bytes of both, posted and awaited by whoever drives the queue. */
+/*
+ * A put to see that all is well: `count` RDMA writes of `bytes` bytes, from a region to a peer's memory,
+ * request i at offset + i * bytes of both, posted and awaited by whoever drives the queue. A completion
+ * with an error ends it early, and the words say how many of `count` were not posted. They, and
+ * first_request below, name a request by its id, which counts the queue's entries from 0: not by i.
+ */
 struct efa_gda_write {
   size_t size;
   struct efa_gda_peer peer;
@@ -204,12 +213,16 @@ struct efa_gda_write {
   uint32_t reserved;
   uint64_t bytes;
   uint64_t count;
-  /* Bound of each wait. */
+  /* Bound of each wait; 0: EFA_GDA_DEFAULT_TIMEOUT_NS. One that runs out poisons the queue. */
   uint64_t timeout_ns;
 };
 int efa_gda_mapped_write(efa_gda_mapped *queue, const struct efa_gda_write *write);
 
-/* Waits, for at most that long, until nothing is in flight; not while the queue is lent. */
+/*
+ * Rings for what nobody rang for and waits until nothing is in flight; not while the queue is lent.
+ * timeout_ns 0: EFA_GDA_DEFAULT_TIMEOUT_NS. A wait that runs out poisons the queue. 0 is also the answer where
+ * a kernel read a completion with an error itself: efa_gda_progress::errors counts all of them.
+ */
 int efa_gda_mapped_wait(efa_gda_mapped *queue, uint64_t timeout_ns);
 
 struct efa_gda_progress {
@@ -219,7 +232,7 @@ struct efa_gda_progress {
   uint32_t rung;
   uint32_t completed;
   uint32_t in_flight;
-  /* Completions with an error; the first one's status (enum efa_io_comp_status) and request. */
+  /* Completions with an error; the first one's status (enum efa_io_comp_status) and request id. */
   uint32_t errors;
   uint32_t first_status;
   uint64_t first_request;
@@ -236,10 +249,12 @@ int efa_gda_mapped_poll(efa_gda_mapped *queue, struct efa_gda_progress *progress
  */
 int efa_gda_mapped_snapshot(efa_gda_mapped *queue, char *text, size_t size, size_t *length,
                             struct efa_gda_queue *state);
-/* Ends the waits of the queue's kernels (not 0), or lets waits run again (0). */
+/* Ends the waits of the queue's kernels (not 0), or lets waits run again (0). A wait that was ended poisoned
+ * the queue, and 0 does not revive it. */
 int efa_gda_mapped_abort(efa_gda_mapped *queue, int raise);
 
-/* Closes the queue; busy while it is lent, requests are in flight or kernels do not end. */
+/* Closes the queue; busy while it is lent, requests are in flight, entries were posted that nobody rang for
+ * (efa_gda_mapped_wait rings), or kernels do not end. */
 int efa_gda_mapped_close(efa_gda_mapped *queue);
 /*
  * Destroys the queue whatever is in flight, and lets go of what it kept; busy while it is lent or

@@ -29,6 +29,14 @@ pub struct Write {
     timeout_ns: u64,
 }
 
+/// A bound of C's: 0 is the default.
+fn bound(timeout_ns: u64) -> Duration {
+    match timeout_ns {
+        0 => Put::TIMEOUT,
+        some => Duration::from_nanos(some),
+    }
+}
+
 /// `struct efa_gda_progress`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -97,7 +105,7 @@ pub unsafe extern "C" fn efa_gda_mapped_write(queue: Handle, write: *const Write
         let remote = RemoteRegion { address: write.remote_address, length, key: RemoteKey::new(write.rkey) };
         let put = Put::write(peer, &local, remote).offsets(write.local_offset, 0);
         let put = put.bytes(write.bytes).count(write.count).stride(write.bytes);
-        let put = put.timeout(Duration::from_nanos(write.timeout_ns));
+        let put = put.timeout(bound(write.timeout_ns));
         with(queue, |open, driven| {
             open.refuse_lent()?;
             match driven {
@@ -112,7 +120,7 @@ pub unsafe extern "C" fn efa_gda_mapped_write(queue: Handle, write: *const Write
 /// See `efa_gda.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn efa_gda_mapped_wait(queue: Handle, timeout_ns: u64) -> c_int {
-    let timeout = Duration::from_nanos(timeout_ns);
+    let timeout = bound(timeout_ns);
     entry(|| {
         with(queue, |open, driven| {
             open.refuse_lent()?;

@@ -31,7 +31,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use error::{Code, Fault};
 
 /// The version of this interface (`EFA_GDA_API_VERSION`); it grows with every change.
-const API_VERSION: u32 = 1;
+const API_VERSION: u32 = 2;
 
 /// A handle of C's.
 pub type Handle = *mut c_void;

@@ -161,7 +161,9 @@ fn open(parts: Parts, attr: &MappedAttr) -> Result<OpenQueue, Fault> {
         -1 => None,
         ordinal => {
             let ordinal = usize::try_from(ordinal);
-            Some(Gpu::open(ordinal.map_err(|_| Fault::argument("a GPU is -1 for none, or 0 and up"))?)?)
+            let ordinal = ordinal.map_err(|_| Fault::argument("a GPU is -1 for none, or 0 and up"))?;
+            let opened = Gpu::open(ordinal).map_err(Fault::from);
+            Some(opened.map_err(|fault| fault.and("gpu = -1 is for the host's processor"))?)
         }
     };
     let addresses = parts.domain.address_vector(peers)?;
@@ -260,10 +262,14 @@ pub unsafe extern "C" fn efa_gda_mapped_insert_peer(
 ) -> c_int {
     entry(|| {
         given(peer, "the place for the peer")?;
-        if address.is_null() || length == 0 || length > 4096 {
-            return Err(Fault::argument("an address is what efa_gda_mapped_address gave at the peer"));
+        given(address.cast_mut(), "the peer's address")?;
+        if length > 4096 {
+            let words = format_args!(
+                "{length} bytes are no address; it is what efa_gda_mapped_address gave at the peer"
+            );
+            return Err(Fault::argument(words));
         }
-        // SAFETY: the caller's bytes, copied at once.
+        // SAFETY: not null, and the caller's bytes, copied at once.
         let bytes = unsafe { std::slice::from_raw_parts(address.cast::<u8>(), length) }.to_vec();
         let found = with(queue, |_, driven| Ok(driven.mapped().insert_peer(&bytes)?))?;
         // SAFETY: not null, and the caller's place.
@@ -297,12 +303,13 @@ pub extern "C" fn efa_gda_mapped_close(queue: Handle) -> c_int {
         let closed = match slot.take().ok_or_else(closed)? {
             Driven::Host(queue) => queue.close(),
             // Refused before it is unmapped.
-            Driven::Gpu(back) => match back.snapshot().map(|seen| seen.in_flight()) {
-                Ok(0) => back.close(),
+            Driven::Gpu(back) => match back.snapshot() {
+                Ok(seen) if seen.in_flight() == 0 => back.close(),
                 seen => {
+                    let out = back.mapped().poison().is_some();
                     *slot = Some(Driven::Gpu(back));
-                    let words = format!("{} request(s) are in flight; wait for them", seen?);
-                    return Err(Fault::new(Code::Busy, words));
+                    let seen = seen?;
+                    return Err(Fault::in_flight(seen.in_flight(), out || seen.poison().is_some()));
                 }
             },
         };

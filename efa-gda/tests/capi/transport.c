@@ -59,7 +59,7 @@ static struct efa_gda_write write_all(void) {
   CHECK(efa_gda_region_describe(target, &info) == 0);
   CHECK(info.address == (uint64_t)(uintptr_t)to && info.length == sizeof to && info.is_dmabuf == 0);
   struct efa_gda_write write = {sizeof write, peer, source, 0, info.address, info.rkey, 0, BYTES, COUNT, 0};
-  write.timeout_ns = 20000000000u;
+  /* timeout_ns stays 0: the default. */
   return write;
 }
 
@@ -81,7 +81,7 @@ static void put(void) {
   struct efa_gda_write write = write_all();
   CHECK(efa_gda_mapped_write(first, &write) == 0);
   CHECK(memcmp(from, to, sizeof to) == 0);
-  CHECK(efa_gda_mapped_wait(first, 1000000000) == 0);
+  CHECK(efa_gda_mapped_wait(first, 1000000000) == 0 && efa_gda_mapped_wait(first, 0) == 0);
   CHECK(efa_gda_mapped_poll(first, &progress) == 0);
   CHECK(progress.reserved == COUNT && progress.rung == COUNT && progress.completed == COUNT);
   CHECK(progress.in_flight == 0 && progress.errors == 0 && progress.poison == EFA_GDA_OK);
@@ -116,6 +116,15 @@ static void busy(void) {
   CHECK(efa_gda_mapped_wait(first, 1000) == EFA_GDA_ERROR_BUSY);
   CHECK(efa_gda_mapped_return(first) == 0);
   CHECK(efa_gda_mapped_return(first) == EFA_GDA_ERROR_ARGUMENT);
+  /* As a kernel leaves it that posted one entry and deferred its doorbell. */
+  uint64_t before = device->reserve.word;
+  device->reserve.word += ((uint64_t)1 << 32) + 1;
+  device->turn.turn = device->reserve.word << EFA_GDA_TURN_BITS;
+  CHECK(efa_gda_mapped_close(first) == EFA_GDA_ERROR_BUSY);
+  CHECK(strstr(efa_gda_last_error(), "1 of the queue's entries") != NULL);
+  CHECK(strstr(efa_gda_last_error(), "efa_gda_mapped_wait") != NULL);
+  device->reserve.word = before;
+  device->turn.turn = before << EFA_GDA_TURN_BITS;
   close_all();
 }
 
@@ -147,6 +156,12 @@ static void timeout(void) {
   CHECK(progress.in_flight == 3 && progress.poison == EFA_GDA_TIMEOUT_COMPLETION);
   CHECK(efa_gda_region_close(source) == EFA_GDA_ERROR_BUSY);
   CHECK(efa_gda_mapped_close(first) == EFA_GDA_ERROR_BUSY);
+  CHECK(strstr(efa_gda_last_error(), "destroy it with efa_gda_mapped_destroy") != NULL);
+  CHECK(strstr(efa_gda_last_error(), "wait") == NULL && strstr(efa_gda_last_error(), "::") == NULL);
+  /* Out of service for good. */
+  CHECK(efa_gda_mapped_abort(first, 1) == 0 && efa_gda_mapped_abort(first, 0) == 0);
+  CHECK(efa_gda_mapped_wait(first, 0) == EFA_GDA_ERROR_DEVICE);
+  CHECK(efa_gda_mapped_write(first, &write) == EFA_GDA_ERROR_DEVICE);
   CHECK(efa_gda_mapped_destroy(first) == 0);
   CHECK(efa_gda_mapped_close(second) == 0);
   CHECK(efa_gda_region_close(source) == 0);
@@ -182,6 +197,9 @@ static void misuse(void) {
   attr.rung = 0;
   attr.gpu = -2;
   CHECK(efa_gda_mapped_open(domain, &attr, &queue) == EFA_GDA_ERROR_ARGUMENT);
+  attr.gpu = 4096;
+  CHECK(efa_gda_mapped_open(domain, &attr, &queue) == EFA_GDA_ERROR_GPU);
+  CHECK(strstr(efa_gda_last_error(), "gpu = -1 is for the host's processor") != NULL);
   attr.gpu = -1;
   attr.completions = 16;
   CHECK(efa_gda_mapped_open(domain, &attr, &queue) == EFA_GDA_ERROR_ARGUMENT);
@@ -192,6 +210,9 @@ static void misuse(void) {
   CHECK(efa_gda_mapped_address(first, NULL, NULL) == EFA_GDA_ERROR_ARGUMENT);
   CHECK(efa_gda_mapped_address(first, NULL, &length) == EFA_GDA_ERROR_ARGUMENT);
   CHECK(efa_gda_mapped_insert_peer(first, "x", 0, &peer) == EFA_GDA_ERROR_ARGUMENT);
+  CHECK(efa_gda_mapped_insert_peer(first, "xyz", 3, &peer) == EFA_GDA_ERROR_ARGUMENT);
+  CHECK(strstr(efa_gda_last_error(), "3 bytes") != NULL && strstr(efa_gda_last_error(), "32") != NULL);
+  CHECK(efa_gda_mapped_insert_peer(first, NULL, 32, &peer) == EFA_GDA_ERROR_ARGUMENT);
   CHECK(efa_gda_mapped_write(first, NULL) == EFA_GDA_ERROR_ARGUMENT);
   CHECK(efa_gda_mapped_keep(first, NULL) == EFA_GDA_ERROR_ARGUMENT);
   CHECK(efa_gda_region_register(domain, NULL, 8, ALL, &region) == EFA_GDA_ERROR_ARGUMENT);
