@@ -6,6 +6,7 @@ mod libfabric_common;
 
 use std::ffi::c_int;
 use std::mem::offset_of;
+use std::path::Path;
 use std::process::Command;
 use std::ptr;
 
@@ -38,6 +39,34 @@ fn a_wrong_phase_bit_is_named_by_the_checker() {
         softefa.reset();
         assert_eq!(softefa.violations(), 0);
         assert_eq!(softefa.violation(0).map(|_| ()), Err(INVALID));
+    });
+}
+
+/// Breaks a rule, and gives what this process has said since, where `child` has it write.
+fn said_of_a_violation() -> String {
+    let client = Client::load();
+    let opened = Opened::new(&client, |_| {});
+    let (from, to) = (memory(1, 1), memory(1, 0));
+    Poster::new(&opened, 0).post_with_phase(&write_to_self(&opened, &from, &to, 5), true);
+    wait("a violation", || (Softefa::load().violations() != 0).then_some(()));
+    let folder = std::env::var_os("FI_PROVIDER_PATH").unwrap();
+    std::fs::read_to_string(Path::new(&folder).join("output")).unwrap()
+}
+
+#[test]
+fn a_violation_is_said_where_the_log_is_asked_for() {
+    in_child("a_violation_is_said_where_the_log_is_asked_for", &[("SOFTEFA_LOG", "1")], || {
+        let said = said_of_a_violation();
+        let text = Softefa::load().violation_text(0);
+        assert!(said.lines().any(|line| line.ends_with(&format!("softefa: VIOLATION: {text}"))), "{said}");
+    });
+}
+
+#[test]
+fn a_violation_is_kept_in_silence_otherwise() {
+    in_child("a_violation_is_kept_in_silence_otherwise", &[], || {
+        let said = said_of_a_violation();
+        assert!(!said.contains("VIOLATION"), "{said}");
     });
 }
 

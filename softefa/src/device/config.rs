@@ -154,6 +154,8 @@ pub struct AdapterConfig {
     /// How many fetched entries to keep, from the first, for [`super::Adapter::captured`]: the ring
     /// itself cannot be read back, as on hardware.
     pub capture: usize,
+    /// Write a line to stderr for each violation that is kept, when it is found.
+    pub log_violations: bool,
 }
 
 impl AdapterConfig {
@@ -167,6 +169,7 @@ impl AdapterConfig {
             seed: 1,
             every_doorbell_seen: false,
             capture: 0,
+            log_violations: false,
         }
     }
 

@@ -1,6 +1,7 @@
 //! What an adapter's control path and its engine share beside the tables: findings, counts, and the
 //! flags that stop or hold the engine.
 
+use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::Thread;
@@ -70,6 +71,10 @@ impl Shared {
     pub(crate) fn report(&self, violation: Violation) {
         let mut kept = lock(&self.violations);
         if kept.len() < KEPT_VIOLATIONS {
+            if self.config.log_violations {
+                // The engine goes on where nobody listens.
+                let _ = writeln!(std::io::stderr(), "softefa: VIOLATION: {violation}");
+            }
             kept.push(violation);
         }
         drop(kept);

@@ -10,7 +10,7 @@ use crate::device::{Adapter, AdapterConfig, Gid, Network};
 
 use super::config::{Config, FIRST_WIDE_IDS};
 use super::domain::Shared;
-use super::ffi::Code;
+use super::ffi::{self, Code};
 use super::offer::{AdapterFace, Limits};
 
 /// Marks the GIDs of software adapters; the process and the adapter's index follow.
@@ -85,7 +85,7 @@ pub(crate) fn find(config: &Config, name: &str) -> Result<(AdapterFace, Arc<Adap
     if let Some((_, adapter)) = adapters.iter().find(|(found, _)| *found == index) {
         return Ok((face, Arc::clone(adapter)));
     }
-    let config = AdapterConfig { gid: gid(index), ..template()?.clone() };
+    let config = AdapterConfig { gid: gid(index), log_violations: ffi::logs(), ..template()?.clone() };
     let adapter = Adapter::new(&Network::process(), config)?;
     adapters.push((index, Arc::clone(&adapter)));
     Ok((face, adapter))

@@ -12,7 +12,7 @@
 //! | `FI_EFA_USE_HW_CNTR` | 1: the process wants completion counters, as the real provider reads it (0) |
 //! | `SOFTEFA_HW_CNTR` | 1: with `FI_EFA_USE_HW_CNTR`, counters also for domains of an API below 2.5, where the real provider has none (0) |
 //! | `SOFTEFA_MR_DMABUF` | 1: dmabufs can be registered in domains of an API below 1.20 too (0) |
-//! | `SOFTEFA_LOG` | anything: say on stderr why something was refused |
+//! | `SOFTEFA_LOG` | anything: say on stderr why something was refused, and which rule was broken |
 
 use std::env;
 use std::sync::OnceLock;

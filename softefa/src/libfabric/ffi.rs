@@ -170,10 +170,15 @@ pub(crate) unsafe extern "C" fn no_ops_open(
     Code::NOT_PROVIDED.returned()
 }
 
+/// Whether `SOFTEFA_LOG` is set.
+pub(crate) fn logs() -> bool {
+    std::env::var_os("SOFTEFA_LOG").is_some()
+}
+
 /// Says on stderr why something was refused, where `SOFTEFA_LOG` is set: the codes that go back to C
 /// do not tell.
 pub(crate) fn log(words: std::fmt::Arguments<'_>) {
-    if std::env::var_os("SOFTEFA_LOG").is_some() {
+    if logs() {
         eprintln!("softefa: {words}");
     }
 }
