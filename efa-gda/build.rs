@@ -46,6 +46,10 @@ fn main() {
         .opt_level(2)
         .compile("efa_gda_host_executor");
 
+    // Otherwise a program that was linked by path looks for the library at that path alone. No number: cargo makes no
+    // links, and efa_gda_api_version says what a library has.
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libefa_gda.so");
+
     println!("cargo::rustc-check-cfg=cfg(efa_gda_fatbin)");
     println!("cargo::rerun-if-env-changed=EFA_GDA_NVCC");
     if let Some(nvcc) = env::var_os("EFA_GDA_NVCC").filter(|file| !file.is_empty()).map(PathBuf::from) {
