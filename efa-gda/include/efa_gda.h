@@ -201,7 +201,8 @@ int efa_gda_mapped_return(efa_gda_mapped *queue);
  * A put to see that all is well: `count` RDMA writes of `bytes` bytes, from a region to a peer's memory,
  * request i at offset + i * bytes of both, posted and awaited by whoever drives the queue. A completion
  * with an error ends it early, and the words say how many of `count` were not posted. They, and
- * first_request below, name a request by its id, which counts the queue's entries from 0: not by i.
+ * first_request below, name a request by its id, not by i: it counts the queue's entries from 0, in 16
+ * bits where the adapter's ids have no more.
  */
 struct efa_gda_write {
   size_t size;

@@ -276,7 +276,7 @@ fn a_put_that_an_error_ends_says_how_much_was_not_posted() {
 fn a_queue_with_entries_never_rung_for_does_not_close() {
     with_soft_adapter("a_queue_with_entries_never_rung_for_does_not_close", &[], |adapter| {
         let side = Side::open(&Query::new());
-        let mut queue = side.queue();
+        let queue = side.queue();
         let peer = introduce(&queue, &queue);
         let (source, target) = (side.region(&pattern(192)), side.region(&[0; 192]));
         let put = Put::write(peer, &source, target.remote()).bytes(64).count(3).stride(64);

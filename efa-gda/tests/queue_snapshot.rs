@@ -125,7 +125,7 @@ fn an_error_is_in_the_snapshot() {
         first.put(&Put::write(peer, &source, target.remote()).count(5)).unwrap_err();
         let seen = first.snapshot();
         assert_eq!(seen.first_error(), Some((RequestId::new(2), CompletionStatus::RemoteAbort)));
-        assert!(seen.to_string().contains("errors: 1, the first of request 2"), "{seen}");
+        assert!(seen.to_string().contains("errors: 1, the first of request id 2"), "{seen}");
     });
 }
 

@@ -328,7 +328,7 @@ impl fmt::Display for Snapshot {
             )?;
         }
         if let Some((request, status)) = self.first_error() {
-            writeln!(f, "errors: {}, the first of request {request}: {status}", state.error.count)?;
+            writeln!(f, "errors: {}, the first of request id {request}: {status}", state.error.count)?;
         }
         if let Some(poison) = self.poison() {
             writeln!(f, "out of service: {poison}")?;
