@@ -7,9 +7,10 @@ mod fabric_soft_support;
 
 use std::time::{Duration, Instant};
 
+use efa_gda::doorbell::{Ringer, RingerOptions, Rung};
 use efa_gda::executor::{DeviceError, host};
 use efa_gda::fabric::{Access, Buffer, EFA_DIRECT, Error, Fabric, Library, Query, RemoteRegion};
-use efa_gda::queue::{CloseError, MappedQueue, Put, PutError, QueueError};
+use efa_gda::queue::{CloseError, DoorbellError, MappedQueue, Put, PutError, QueueError};
 use efa_gda::wire::{CompletionStatus, EntrySize, RemoteKey};
 use efa_gda_sys::device::{EFA_GDA_PUT_NO_WAIT, efa_gda_put_args};
 use fabric_soft_support::side::{Side, bytes_of, introduce, pattern, post_unrung, two_adapters};
@@ -287,6 +288,9 @@ fn a_queue_with_entries_never_rung_for_does_not_close() {
         let error = queue.close().unwrap_err();
         assert!(error.to_string().contains("3 of this queue's entries"), "{error}");
         let CloseError::Unrung { mut queue, entries: 3 } = error else { panic!("{error:?}") };
+        let ringer = Ringer::start(&RingerOptions::new()).unwrap();
+        let error = queue.set_doorbell(Rung::Record, &ringer).unwrap_err();
+        assert!(matches!(error, DoorbellError::Unrung(3)), "{error:?}");
         assert_eq!(queue.quiet(Duration::from_secs(30)).unwrap().completed, 3);
         assert_eq!(bytes_of(&target), bytes_of(&source));
         queue.close().unwrap();

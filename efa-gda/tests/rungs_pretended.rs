@@ -16,8 +16,8 @@ use cudarc::nvrtc::Ptx;
 use efa_gda::doorbell::{Ringer, RingerOptions, Rung, RungChoice};
 use efa_gda::fabric::Query;
 use efa_gda::gpu::Gpu;
-use efa_gda::queue::{GpuQueue, Put, ReceiveError, Refused};
-use fabric_soft_support::side::{Side, bytes_of, introduce, pattern};
+use efa_gda::queue::{CloseError, GpuQueue, Put, ReceiveError, Refused};
+use fabric_soft_support::side::{Side, bytes_of, introduce, pattern, post_unrung};
 use fabric_soft_support::{assert_no_violations, with_soft_adapter};
 use load::drop_under_a_load;
 use pretend_gpu::Driver;
@@ -215,4 +215,24 @@ fn queues_of_one_adapter_map_into_two_gpus() {
             assert_eq!(Driver::loaded().registered(), 0);
         },
     );
+}
+
+#[test]
+fn a_staging_ring_with_entries_never_rung_for_is_not_unmapped() {
+    let test = "a_staging_ring_with_entries_never_rung_for_is_not_unmapped";
+    pretending(test, &[], |gpu, side, ringer| {
+        let (first, second) = (side.queue(), side.queue());
+        let peer = introduce(&first, &second);
+        let (queue, _) = GpuQueue::on_rung(first, gpu, RungChoice::Only(Rung::Staged), ringer).unwrap();
+        let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
+        let args = Put::write(peer, &source, target.remote()).arguments(queue.mapped()).unwrap();
+        // SAFETY: arguments of this queue, which no kernel uses; the pretended GPU's memory is the host's.
+        unsafe { post_unrung(queue.device_address(), &args) };
+        let CloseError::UnrungOnGpu { mut queue, entries: 1 } = queue.unmap().unwrap_err() else {
+            panic!("unmapped")
+        };
+        assert_eq!(queue.quiet(Duration::from_secs(30)).unwrap().completed, 1);
+        queue.unmap().unwrap().close().unwrap();
+        assert_eq!(bytes_of(&target), pattern(64));
+    });
 }

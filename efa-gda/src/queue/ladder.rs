@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use efa_gda_sys::device::{EFA_GDA_SQ_RECORD, efa_gda_sq};
 
+use super::mapped::unrung;
 use super::{Backing, MappedQueue};
 use crate::doorbell::{Ringer, Rung, SendQueue, ServeError};
 use crate::executor::DeviceError;
@@ -16,6 +17,11 @@ pub enum DoorbellError {
     /// Requests are in flight.
     #[error("{0} request(s) are in flight; wait for them, and then change who rings")]
     InUse(u32),
+    /// Entries were posted, and nobody rang for them.
+    #[error(
+        "{0} of the queue's entries were posted and never rung for; ring for them with quiet, and then change who rings"
+    )]
+    Unrung(u32),
     /// The queue is poisoned.
     #[error("the queue is out of service: {0}")]
     Poisoned(#[source] DeviceError),
@@ -53,6 +59,10 @@ impl<B: Backing> MappedQueue<B> {
             in_flight => return Err(DoorbellError::InUse(in_flight)),
         }
         let before = self.state();
+        match unrung(&before) {
+            0 => {}
+            entries => return Err(DoorbellError::Unrung(entries)),
+        }
         let mut device = self.direct();
         if rung == Rung::Direct {
             self.ring_directly();

@@ -328,7 +328,11 @@ impl GpuQueue {
     /// # Errors
     /// [`CloseError`]. The queue is then no longer mapped into the GPU, unless a [`GpuQueue`] is handed back.
     pub fn close(self) -> Result<(), CloseError> {
-        // Before it is unmapped: the entries may lie in a staging ring, which goes then.
+        self.rung_for()?.unmap()?.close()
+    }
+
+    /// The queue, where nothing was posted and not rung for, or nobody will.
+    fn rung_for(self) -> Result<Self, CloseError> {
         if let Ok(state) = self.state()
             && self.launches() == 0
             && self.mapped.poison().is_none()
@@ -337,7 +341,7 @@ impl GpuQueue {
         {
             return Err(CloseError::UnrungOnGpu { queue: Box::new(self), entries });
         }
-        self.unmap()?.close()
+        Ok(self)
     }
 
     /// Stops the waits of kernels that the queue is lent to, waits for those, and destroys the endpoint
@@ -362,9 +366,11 @@ impl GpuQueue {
     ///
     /// # Errors
     /// With the queue: [`CloseError::Lent`] while it is lent to a launch, [`CloseError::Running`] where
-    /// kernels may still use it, whose waits are stopped then.
+    /// kernels may still use it, whose waits are stopped then, [`CloseError::UnrungOnGpu`] where entries that
+    /// nobody rang for lie in a staging ring, which goes.
     pub fn unmap(self) -> Result<MappedQueue, CloseError> {
         match self.launches() {
+            0 if self.rung() == Rung::Staged => self.rung_for()?.take_from_gpu(),
             0 => self.take_from_gpu(),
             launches => Err(CloseError::Lent { queue: Box::new(self), launches }),
         }
