@@ -149,8 +149,8 @@ struct Handles {
 
 const CALLS: usize = 8;
 
-/// What the calls of each warp said.
-fn handles(bench: &mut Bench, scenario: u32, warps: usize) -> Vec<Vec<u32>> {
+/// What the calls of each warp said; `seed` as in lanes.h.
+fn handles(bench: &mut Bench, scenario: u32, warps: usize, seed: u64) -> Vec<Vec<u32>> {
     let status: Vec<AtomicU32> = (0..warps * CALLS).map(|_| AtomicU32::new(EFA_GDA_NOT_RUN)).collect();
     let args = Handles {
         queue: &raw mut *bench.queue,
@@ -161,9 +161,10 @@ fn handles(bench: &mut Bench, scenario: u32, warps: usize) -> Vec<Vec<u32>> {
     };
     // SAFETY: the function's type in handles.cu; queue and statuses live.
     unsafe {
-        let run =
-            library().get::<unsafe extern "C" fn(*const Handles, u32) -> bool>(b"handles_on_host").unwrap();
-        assert!(run(&args, warps as u32 * 32));
+        let run = library()
+            .get::<unsafe extern "C" fn(*const Handles, u32, u64) -> bool>(b"handles_on_host")
+            .unwrap();
+        assert!(run(&args, warps as u32 * 32, seed));
     }
     let said = |warp: &[AtomicU32]| {
         warp.iter()
@@ -183,7 +184,7 @@ fn requests(bench: Bench) -> usize {
 #[test]
 fn close_rings_for_what_was_deferred() {
     let mut bench = Bench::new(Shape::default());
-    assert_eq!(handles(&mut bench, 0, 3), [[EFA_GDA_OK; 4]; 3]);
+    assert_eq!(handles(&mut bench, 0, 3, 0), [[EFA_GDA_OK; 4]; 3]);
     assert_eq!(bench.queue.turn.rung, 24);
     assert_eq!(requests(bench), 24);
 }
@@ -191,15 +192,15 @@ fn close_rings_for_what_was_deferred() {
 #[test]
 fn a_queue_that_its_owner_did_not_close_is_refused() {
     let mut bench = Bench::new(Shape::default());
-    assert_eq!(handles(&mut bench, 1, 1), [[EFA_GDA_OK; 2]]);
-    assert_eq!(handles(&mut bench, 1, 1), [[EFA_GDA_IN_USE; 2]]);
+    assert_eq!(handles(&mut bench, 1, 1, 0), [[EFA_GDA_OK; 2]]);
+    assert_eq!(handles(&mut bench, 1, 1, 0), [[EFA_GDA_IN_USE; 2]]);
     assert_eq!(requests(bench), 4);
 }
 
 #[test]
 fn of_two_owners_one_is_refused() {
     let mut bench = Bench::new(Shape::default());
-    let mut said = handles(&mut bench, 2, 2);
+    let mut said = handles(&mut bench, 2, 2, 0);
     said.sort();
     assert_eq!(said[0], [EFA_GDA_OK, EFA_GDA_OK, EFA_GDA_OK, EFA_GDA_BAD_ARGUMENT]);
     assert_eq!(said[1], [EFA_GDA_IN_USE; 4]);
@@ -209,17 +210,37 @@ fn of_two_owners_one_is_refused() {
 #[test]
 fn an_owner_finds_that_others_posted_meanwhile() {
     let mut bench = Bench::new(Shape::default());
-    let said = handles(&mut bench, 3, 2);
+    let said = handles(&mut bench, 3, 2, 0);
     assert_eq!(said, [vec![EFA_GDA_OK, EFA_GDA_OK, EFA_GDA_IN_USE], vec![EFA_GDA_POISONED]]);
     assert_eq!(bench.queue.error.poison, EFA_GDA_IN_USE);
     assert_eq!(requests(bench), 4);
 }
 
 #[test]
+fn an_owner_and_one_who_shares_never_write_together() {
+    let (mut refused, mut found) = (0, 0);
+    for seed in 1..400 {
+        let mut bench = Bench::new(Shape { max_batch: 4, ..Shape::default() });
+        let said = handles(&mut bench, 4, 2, seed);
+        let (owner, sharer) = (&said[0], &said[1]);
+        let poisoned = owner[0] == EFA_GDA_OK && owner[2] == EFA_GDA_IN_USE;
+        refused += u32::from(owner[0] == EFA_GDA_IN_USE);
+        found += u32::from(poisoned);
+        assert_eq!(owner[0], owner[1], "seed {seed}: {said:?}");
+        assert!(owner[2] == owner[0] || poisoned, "seed {seed}: {said:?}");
+        let sharers = if poisoned { EFA_GDA_POISONED } else { EFA_GDA_OK };
+        assert_eq!(sharer[..], [sharers; 3], "seed {seed}: {said:?}");
+        let both = owner[2] == EFA_GDA_OK;
+        assert_eq!(requests(bench), if both { 8 } else { 4 }, "seed {seed}: {said:?}");
+    }
+    assert!(refused > 10 && found > 10, "{refused} refused, {found} found out");
+}
+
+#[test]
 fn everyone_who_shares_a_queue_hears_of_an_error_once() {
     let mut bench = Bench::new(Shape { fail: Some((2, 7)), ..Shape::default() });
     let (good, failed) = (EFA_GDA_OK, EFA_GDA_COMPLETION_ERROR);
-    let said = handles(&mut bench, 4, 2);
+    let said = handles(&mut bench, 5, 2, 0);
     assert_eq!(said, [vec![good, failed, good, good, good, good], vec![failed, good, good, good, good]]);
     assert_eq!((bench.queue.error.completion_status, bench.queue.error.request_id), (7, 2));
     assert_eq!(requests(bench), 12);

@@ -52,10 +52,11 @@ pub enum DeviceError {
         "the host thread that rings for this queue has stopped; destroy the queue, and start another ringer"
     )]
     NotRung,
-    /// A kernel posts to the queue, or one that owned it did not close it.
+    /// A kernel posts to the queue, or one that owned it did not close it; as a poison, others posted while one
+    /// group owned it.
     #[error(
-        "the queue is in use: a kernel posts to it, or one returned without closing the Sender that owned it; wait \
-         for the one, destroy the queue after the other"
+        "the queue is in use: a kernel posts to it, which ends, or one that owned it returned without closing its \
+         Sender, or others posted while one group owned it; after these, destroy the queue"
     )]
     InUse,
     /// The kernel never wrote a result.

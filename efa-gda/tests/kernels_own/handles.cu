@@ -73,8 +73,9 @@ EFA_GDA_KERNEL handles(struct handles_args a) {
       /* One that owns the queue, and one that shares it meanwhile. */
       if (warp == 0) {
         Sender<Sharing::Warp> sender(a.queue, a.timeout_ns);
+        uint64_t own = efa_gda::load_relaxed(&a.queue->reserve.word);
         block.sync();
-        while (efa_gda::load_relaxed(&a.queue->reserve.word) == 0) efa_gda::pause();
+        while (efa_gda::load_relaxed(&a.queue->reserve.word) == own) efa_gda::pause();
         log.add(post(a, sender, 4));
         log.add(sender.quiet());
         log.add(sender.close());
@@ -82,6 +83,21 @@ EFA_GDA_KERNEL handles(struct handles_args a) {
         block.sync();
         Sender<Sharing::Device, WarpGroup> sender(a.queue, a.timeout_ns);
         log.add(post(a, sender, 4));
+      }
+      return;
+    }
+    case 4: {
+      /* One that wants to own the queue, and one that shares it, whoever comes first. */
+      if (warp == 0) {
+        Sender<Sharing::Warp> sender(a.queue, a.timeout_ns);
+        log.add(post(a, sender, 4));
+        log.add(sender.quiet());
+        log.add(sender.close());
+      } else {
+        Sender<Sharing::Device, WarpGroup> sender(a.queue, a.timeout_ns);
+        log.add(post(a, sender, 4));
+        log.add(sender.quiet());
+        log.add(sender.close());
       }
       return;
     }
@@ -105,7 +121,8 @@ EFA_GDA_KERNEL handles(struct handles_args a) {
 }
 
 #if !EFA_GDA_ON_GPU
-extern "C" bool handles_on_host(const struct handles_args *args, uint32_t threads) {
+extern "C" bool handles_on_host(const struct handles_args *args, uint32_t threads, uint64_t seed) {
+  efa_gda::host::interleave(seed);
   auto body = [](void *context) { handles(*static_cast<handles_args *>(context)); };
   return efa_gda::host::run_block(0, 1, threads, body, const_cast<handles_args *>(args));
 }

@@ -26,6 +26,14 @@ inline uint32_t block_threads() { return host::lanes(); }
 inline uint32_t block_index() { return host::block(); }
 inline uint32_t block_count() { return host::blocks(); }
 #endif
+/* Whether thread_index() tells a block's threads apart. */
+EFA_GDA_FN bool one_dimensional() {
+#if EFA_GDA_ON_GPU
+  return blockDim.y == 1 && blockDim.z == 1;
+#else
+  return true;
+#endif
+}
 
 /* Where `trade` moves things: each lane of a warp comes with four quads of its own, 0 to 3,
  * and leaves with quad `quad(lane)` of four lanes, `from(lane, k)` in place k. Eight lanes

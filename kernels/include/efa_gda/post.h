@@ -57,10 +57,15 @@ template <Sharing S, class Group = typename GroupOf<S>::Type, int StoreBytes = E
 class Sender {
  public:
   /* Opens `queue`. An owner takes it over: EFA_GDA_IN_USE where somebody posts, where another
-   * owner has it open, or one did not close it. */
+   * owner has it open, or one did not close it. EFA_GDA_BAD_ARGUMENT: the block is not
+   * one-dimensional, and threads would take each other's places. */
   EFA_GDA_FN explicit Sender(efa_gda_queue *queue, uint64_t timeout_ns = kDefaultTimeoutNs, Group group = Group())
       : queue_(queue), timeout_ns_(timeout_ns), ring_(queue, group), posted_(0), status_(EFA_GDA_OK) {
-    errors_ = load_relaxed(&queue->error.count);
+    if (!one_dimensional()) {
+      status_ = EFA_GDA_BAD_ARGUMENT;
+      return;
+    }
+    if (ring_.leads()) errors_ = load_relaxed(&queue->error.count);
     if constexpr (S == Sharing::Device) {
       stage_ = Stage(queue);
       ring_.open(load_relaxed(&queue->turn.turn) >> EFA_GDA_TURN_BITS);
@@ -135,21 +140,17 @@ class Sender {
   /* Ends the handle's use: rings what was deferred; an owner gives the queue back with what
    * it knows of it. EFA_GDA_IN_USE: others posted while it was owned; the queue is poisoned. */
   EFA_GDA_FN efa_gda_status close() {
-    if constexpr (S == Sharing::Device) {
-      return deferred_ ? flush() : status_;
-    } else {
-      flush();
-      uint32_t was = status_;
-      if (owns_) was = give_back();
-      owns_ = false;
-      if (status_ == EFA_GDA_OK) status_ = EFA_GDA_BAD_ARGUMENT;
-      return (efa_gda_status)was;
-    }
+    if (S != Sharing::Device || deferred_) flush();
+    uint32_t was = status_;
+    if (owns_) was = give_back();
+    owns_ = false;
+    if (status_ == EFA_GDA_OK) status_ = EFA_GDA_BAD_ARGUMENT;
+    return (efa_gda_status)was;
   }
 
  private:
-  /* One thread looks, so that all of the group agree. The mark it leaves on the turn keeps
-   * everybody else from it. */
+  /* Takes an empty ticket, only where it has the turn; all others then wait, or find that it is
+   * not theirs. One thread looks, so that all of the group agree. */
   EFA_GDA_FN void open_owned() {
     uint64_t turn = 0, cursors = 0;
     uint32_t status = EFA_GDA_OK;
@@ -158,9 +159,10 @@ class Sender {
       cursors = (uint64_t)load_relaxed(&queue_->turn.seen) << 32 | load_relaxed(&queue_->turn.rung);
       if (load_relaxed(&queue_->error.poison) != EFA_GDA_OK) {
         status = EFA_GDA_POISONED;
-      } else if (load_relaxed(&queue_->reserve.word) << EFA_GDA_TURN_BITS != turn ||
-                 compare_swap(&queue_->turn.turn, turn, turn | kClosing) != turn) {
-        status = EFA_GDA_IN_USE;
+      } else {
+        uint64_t word = load_relaxed(&queue_->reserve.word);
+        bool free = word << EFA_GDA_TURN_BITS == turn;
+        if (!free || compare_swap(&queue_->reserve.word, word, word + kOneCall) != word) status = EFA_GDA_IN_USE;
       }
     }
     Group group = ring_.group();
@@ -178,9 +180,9 @@ class Sender {
     ring_.group().sync();
     uint32_t status = status_;
     if (ring_.leads()) {
-      uint64_t word = load_relaxed(&queue_->reserve.word), after = word + kOneCall + posted_;
-      if (load_relaxed(&queue_->turn.turn) == (word << EFA_GDA_TURN_BITS | kClosing) &&
-          compare_swap(&queue_->reserve.word, word, after) == word) {
+      uint64_t word = load_relaxed(&queue_->reserve.word), after = word + posted_;
+      bool alone = (word - kOneCall) << EFA_GDA_TURN_BITS == load_relaxed(&queue_->turn.turn);
+      if (alone && compare_swap(&queue_->reserve.word, word, after) == word) {
         store_relaxed(&queue_->turn.rung, ring_.rung());
         store_relaxed(&queue_->turn.seen, ring_.fenced());
         store_release(&queue_->turn.turn, after << EFA_GDA_TURN_BITS);
@@ -192,8 +194,7 @@ class Sender {
     return ring_.group().from_leader(status);
   }
 
-  /* Whether requests of the queue failed that this handle has not told of. The leader's
-   * `errors_` counts. */
+  /* Whether requests of the queue failed that this handle has not told of. */
   EFA_GDA_FN bool failed() {
     uint32_t errors = ring_.leads() ? load_relaxed(&queue_->error.count) : 0;
     uint32_t more = ring_.group().from_leader(errors - errors_);
@@ -282,8 +283,8 @@ class Sender {
   Ring<Group, StoreBytes> ring_;
   Stage stage_;
   uint64_t posted_;
-  /* Errors of the queue that this handle has told of. */
-  uint32_t errors_;
+  /* Errors of the queue that this handle has told of; the leader's. */
+  uint32_t errors_ = 0;
   /* Whether an owner has the queue; whether this one left a doorbell to a later call. */
   bool owns_ = false, deferred_ = false;
   efa_gda_status status_;

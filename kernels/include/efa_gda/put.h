@@ -115,11 +115,6 @@ EFA_GDA_FN void put_block(const efa_gda_put_args &a) {
   if (block.rank() != 0) return;
   if (status == EFA_GDA_OK && found.foreign) status = EFA_GDA_BAD_COMPLETION;
   if (status == EFA_GDA_OK && found.errors != 0) status = EFA_GDA_COMPLETION_ERROR;
-  if (status == EFA_GDA_COMPLETION_ERROR && found.errors == 0) {
-    /* Another thread read it: a receiver of the same completion queue. */
-    found.first_error = load_relaxed(&a.queue->error.completion_status);
-    found.first_error_id = load_relaxed(&a.queue->error.request_id);
-  }
   efa_gda_put_result *result = a.result;
   result->completion_status = found.first_error;
   result->request_id = found.first_error_id;

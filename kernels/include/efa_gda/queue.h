@@ -59,7 +59,8 @@ enum efa_gda_status {
   EFA_GDA_BAD_RECORD = 10,
   /* The host thread that rings for this queue has stopped, or let go of the queue. */
   EFA_GDA_NOT_RUNG = 11,
-  /* An owned queue that is open elsewhere, or was never closed (post.h). */
+  /* An owned queue that is open elsewhere, or was never closed; as a poison: others posted
+   * to it while a group owned it (post.h). */
   EFA_GDA_IN_USE = 12,
   /* The kernel never ran, or never wrote its result: the host stores this beforehand. */
   EFA_GDA_NOT_RUN = 255

@@ -15,14 +15,13 @@
  *   Open        somebody else holds the turn, works at T and beyond, and will look at the
  *               stage again. Who has staged its entries may leave.
  *   Closing     as Open, but nobody may leave any more. Also what a turn that two wanted is
- *               first, whoever of them has it; and what the turn of a queue is that a group
- *               owns, for as long as it does.
+ *               first, whoever of them has it.
  * The holder writes turn.rung and turn.seen before it passes the turn with a release. Who takes
  * it has loaded the three with one load, and its own fence in sq.h's step 3 makes that an
  * acquire for its doorbell and what follows; the entries before it depend on the turn, and on
  * completions that were acquired for the room. Should the load bring older cursors than the
  * turn, nothing breaks: an older `rung` rings once more for what was rung, an older `seen`
- * earlier than needed.
+ * earlier than needed. Who owns the queue holds an empty ticket in Passed.
  *
  * The stage lies in the GPU's memory, a slot for each of the last num_entries slots. Who
  * has a ticket and not the turn writes its entries there, whole with phase and request id,
