@@ -15,8 +15,7 @@
  *   completion.completed  send completions so far. Only cq.h's reader writes it; by counters,
  *                 whoever looks moves it on.
  * A group that owns the queue (Sharing::Thread, Warp, Block) holds the turn for as long as
- * its Sender is open, which a mark on the turn says, and keeps the holder's words in
- * registers.
+ * its Sender is open, by a ticket of its own, and keeps the holder's words in registers.
  *
  * Only the holder of the turn writes ring slots and rings. So there is one writer at a
  * time, and the order of two writers is the order of turns.
@@ -210,10 +209,10 @@ class Ring {
   }
 
   /* Places `count` entries; more than fit the window or the ring go in chunks, with a
-   * doorbell each but for the last, and each written when the adapter has the doorbell
-   * before it. `write(done, n, slot)` writes n of them, from number `done` on, to the slots
-   * from `slot` on; all threads call it. What fits at once has code of its own: in one loop
-   * with the rest it is a tenth slower. */
+   * doorbell each but for the last, and under a window each when the adapter has the
+   * doorbell before it. `write(done, n, slot)` writes n of them, from number `done` on, to
+   * the slots from `slot` on; all threads call it. What fits at once has code of its own: in
+   * one loop with the rest it is a tenth slower. */
   template <class Write>
   EFA_GDA_FN efa_gda_status place(uint32_t count, Write write, uint64_t timeout_ns) {
     if (EFA_GDA_LIKELY(next_ + count - seen_ <= window_ && limit_ - next_ >= count)) {
@@ -222,18 +221,21 @@ class Ring {
       return EFA_GDA_OK;
     }
     uint32_t chunk = window_ < room_ ? window_ : room_, n = count < chunk ? count : chunk, done = 0;
-    efa_gda_status status = admit(n, timeout_ns);
-    while (EFA_GDA_LIKELY(status == EFA_GDA_OK)) {
+    open_window(n);
+    for (;;) {
+      if (!EFA_GDA_LIKELY(limit_ - next_ >= n)) {
+        if (next_ != rung_) ring();
+        efa_gda_status status = wait_for_room(n, timeout_ns);
+        if (status != EFA_GDA_OK) return status;
+      }
       write(done, n, next_);
       next_ += n;
       done += n;
-      if (done == count) break;
+      if (done == count) return EFA_GDA_OK;
       ring();
       if (window_ != kNoWindow) confirm();
       n = count - done < chunk ? count - done : chunk;
-      if (!EFA_GDA_LIKELY(limit_ - next_ >= n)) status = wait_for_room(n, timeout_ns);
     }
-    return status;
   }
 
   /* Places a call's entries; `made` holds its first share. */
@@ -286,8 +288,8 @@ class Ring {
     seen_ = fenced_ = rung_;
   }
 
-  /* Waits until `n` more entries may be written; n is at most the window and the room. */
-  EFA_GDA_FN efa_gda_status admit(uint32_t n, uint64_t timeout_ns) {
+  /* Rings and fences until the window takes `n` more entries, which is no more than a whole one. */
+  EFA_GDA_FN void open_window(uint32_t n) {
     while (window_ != kNoWindow && next_ + n - seen_ > window_) {
       if (next_ + n - fenced_ <= window_) {
         group_.sync();
@@ -298,9 +300,6 @@ class Ring {
         confirm();
       }
     }
-    if (EFA_GDA_LIKELY(limit_ - next_ >= n)) return EFA_GDA_OK;
-    if (next_ != rung_) ring();
-    return wait_for_room(n, timeout_ns);
   }
 
   /* Entries that the room has left from `next` on, by the completions so far. */
