@@ -154,16 +154,21 @@ EFA_GDA_FN uint32_t oldest_unread(const efa_gda_queue *queue, uint32_t consumed)
   return consumed - oldest > 2 * depth ? oldest : consumed;
 }
 
-/* Reads what the completion queue holds now, at most `most` entries, unless another
- * thread is reading. `completed` of the queue grows by the sends, where no counters say
+/* Completions that are read in one go at most, where not more are asked for. */
+constexpr uint32_t kPoll = 64;
+
+/* Reads what the completion queue holds now, up to `sends` completions of sends, unless
+ * another thread is reading. `completed` of the queue grows by them, where no counters say
  * what it is. */
-EFA_GDA_FN Completions poll_queue(efa_gda_queue *queue, uint32_t most) {
+EFA_GDA_FN Completions poll_queue(efa_gda_queue *queue, uint32_t sends) {
   Completions all;
   if (queue->cq.buffer == nullptr) return all;
+  uint32_t most = sends > kPoll ? sends : kPoll;
   if (compare_swap_acquire(&queue->completion.lock, 0, 1) != 0) return all;
   uint32_t begin = oldest_unread(queue, load_relaxed(&queue->completion.consumed)), index = begin;
-  for (uint32_t want = 1; index - begin < most; want = kHeads) {
+  for (uint32_t want = 1; index - begin < most && all.sends < sends; want = kHeads) {
     if (want > most - (index - begin)) want = most - (index - begin);
+    if (want > sends - all.sends) want = sends - all.sends;
     CompletionHead heads[kHeads], odd = {0};
     EFA_GDA_UNROLL for (uint32_t k = 0; k < kHeads; k++) {
       if (k < want) heads[k] = head_at(queue->cq, index + k);
@@ -223,9 +228,9 @@ EFA_GDA_FN uint32_t publish_completed(efa_gda_queue *queue, uint32_t known, uint
   return more;
 }
 
-/* Takes in what completed: at most `most` entries of the completion queue, or all that the
- * counters say; after an error those entries that may tell of it. One thread calls. */
-EFA_GDA_COLD Completions poll(efa_gda_queue *queue, uint32_t most) {
+/* Takes in what completed: up to `sends` sends, with the receives among them, or all that the
+ * counters say; after an error the completions that may tell of it. One thread calls. */
+EFA_GDA_COLD Completions poll(efa_gda_queue *queue, uint32_t sends) {
   Completions all;
   const efa_gda_counters &c = queue->counters;
   if (c.success != nullptr) {
@@ -239,21 +244,19 @@ EFA_GDA_COLD Completions poll(efa_gda_queue *queue, uint32_t most) {
       if (more <= queue->sq.num_entries) all.sends = publish_completed(queue, known, more);
       return all;
     }
-    most = 2 * queue->sq.num_entries;
+    sends = 2 * queue->sq.num_entries;
   }
-  all = poll_queue(queue, most);
+  all = poll_queue(queue, sends);
   /* What went well is in the counters, for the next look. */
   if (c.success != nullptr) all.sends = 0;
   return all;
 }
 
-/* Completions that are read in one go at most. */
-constexpr uint32_t kPoll = 64;
-
 /* Send completions of this queue so far, modulo 2^32, after reading what has come in.
- * What this call itself read is added to `found`. No more are read than are under way of
- * `posted`, the requests so far: a look at what cannot be there takes a round trip over PCIe,
- * which who waits for the last one would pay. One thread calls. */
+ * What this call itself read is added to `found`. Of sends no more are read than are under
+ * way of `posted`, the requests so far: a look past the last one takes a round trip over
+ * PCIe, which who waits for it would pay. Where none is under way receives may have come in.
+ * One thread calls. */
 EFA_GDA_FN uint32_t completed_now(efa_gda_queue *queue, uint32_t posted, Completions &found) {
   const efa_gda_counters &c = queue->counters;
   if (c.success != nullptr && c.wrap == 0) {
