@@ -26,65 +26,83 @@ struct rungs_args {
   uint64_t *whole;
 };
 
-/* Launch one block of two warps, of which the first posts; the block owns the queue. */
-EFA_GDA_KERNEL rungs_kernel(rungs_args a) {
+namespace {
+
+/* What the two warps share. */
+struct Shared {
+  unsigned long long seen_at;
+  uint32_t status;
+};
+
+/* The first warp, which owns the queue. */
+__device__ void post_and_time(const rungs_args &a, Shared &shared) {
   using namespace efa_gda;
-  constexpr uint64_t kBoundCycles = 4ull * 1000 * 1000 * 1000;
   /* 256 delays of up to 4 us: more than a look, and no multiple of it. */
   constexpr uint32_t kStep = 31;
-  __shared__ unsigned long long seen_at;
-  __shared__ uint32_t status;
-  bool posts = threadIdx.x < 32, watches = threadIdx.x == 32;
   bool leads = threadIdx.x == 0;
   Sender<Sharing::Warp> sender(a.queue);
-  if (leads) {
-    status = sender.status();
-  }
-  uint32_t index = load_relaxed(&a.queue->completion.consumed);
-  uint64_t cycles = clock64(), ns = clock_ns(), watched = 0, looks = 0, rung = 0;
-  efa_gda_status posted = EFA_GDA_OK;
+  if (leads) shared.status = sender.status();
+  uint64_t cycles = clock64(), ns = clock_ns();
   for (uint32_t post = 0; post < a.posts; post++) {
-    index += a.per_post;
-    if (leads) seen_at = ~0ull;
+    if (leads) shared.seen_at = ~0ull;
     __syncthreads();
-    if (status != EFA_GDA_OK) break;
-    if (posts) {
-      /* An odd multiplier visits every delay. */
-      uint64_t begin = clock64(), delay = (uint64_t)kStep * (post * 167 % 256);
-      while (clock64() - begin < delay) {
-      }
-      posted = sender.post(a.per_post, [&](uint32_t i) {
-        return write_entry(a.peer, Memory{a.local + 64 * i, a.lkey, 64}, a.remote + 64 * i, a.rkey);
-      });
-      rung = clock64();
-    } else if (watches) {
-      const efa_gda_cq &cq = a.queue->cq;
-      uint64_t begin = clock64(), now = begin;
-      uint32_t n = 0;
-      while (!is_there(cq, index - 1, head_at(cq, index - 1)) && now - begin < kBoundCycles) {
-        now = clock64();
-        n++;
-      }
-      seen_at = (unsigned long long)clock64();
-      watched += now - begin;
-      looks += n;
+    if (shared.status != EFA_GDA_OK) break;
+    /* An odd multiplier visits every delay. */
+    uint64_t begin = clock64(), delay = (uint64_t)kStep * (post * 167 % 256);
+    while (clock64() - begin < delay) {
     }
+    sender.post(a.per_post, [&](uint32_t i) {
+      return write_entry(a.peer, Memory{a.local + 64 * i, a.lkey, 64}, a.remote + 64 * i, a.rkey);
+    });
+    uint64_t rung = clock64();
     __syncthreads();
-    if (posts) {
-      if (leads) a.samples[post] = seen_at - rung;
-      /* Reads the completions, as a kernel does; a post that failed fails this too. */
-      posted = sender.quiet();
-      if (posted == EFA_GDA_OK && sender.found().errors != 0) posted = EFA_GDA_COMPLETION_ERROR;
-      if (leads) status = posted;
-    }
+    if (leads) a.samples[post] = shared.seen_at - rung;
+    /* Reads the completions, as a kernel does; a post that failed fails this too. */
+    efa_gda_status status = sender.quiet();
+    if (leads) shared.status = status;
   }
   cycles = clock64() - cycles;
   ns = clock_ns() - ns;
-  if (posts) sender.close();
-  __syncthreads();
-  if (watches) a.whole[2] = looks == 0 ? 0 : watched / looks;
+  efa_gda_status closed = sender.close();
   if (!leads) return;
   a.whole[0] = cycles;
   a.whole[1] = ns;
-  a.whole[3] = status;
+  a.whole[3] = shared.status == EFA_GDA_OK ? closed : shared.status;
+}
+
+/* The second warp, whose first thread waits for the last completion of each post. */
+__device__ void watch(const rungs_args &a, Shared &shared, bool watches) {
+  using namespace efa_gda;
+  constexpr uint64_t kBoundCycles = 4ull * 1000 * 1000 * 1000;
+  const efa_gda_cq &cq = a.queue->cq;
+  uint32_t index = load_relaxed(&a.queue->completion.consumed);
+  uint64_t watched = 0, looks = 0;
+  for (uint32_t post = 0; post < a.posts; post++) {
+    index += a.per_post;
+    __syncthreads();
+    if (shared.status != EFA_GDA_OK) break;
+    if (watches) {
+      uint64_t begin = clock64(), now = begin;
+      while (!is_there(cq, index - 1, head_at(cq, index - 1)) && now - begin < kBoundCycles) {
+        now = clock64();
+        looks++;
+      }
+      shared.seen_at = (unsigned long long)clock64();
+      watched += now - begin;
+    }
+    __syncthreads();
+  }
+  if (watches) a.whole[2] = looks == 0 ? 0 : watched / looks;
+}
+
+}  // namespace
+
+/* Launch one block of two warps. */
+EFA_GDA_KERNEL rungs_kernel(rungs_args a) {
+  __shared__ Shared shared;
+  if (threadIdx.x < 32) {
+    post_and_time(a, shared);
+  } else {
+    watch(a, shared, threadIdx.x == 32);
+  }
 }
