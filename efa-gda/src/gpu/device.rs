@@ -2,6 +2,7 @@
 //! reaches.
 
 use std::ops::Range;
+use std::ptr::null_mut;
 use std::sync::{Arc, LazyLock, OnceLock, mpsc};
 use std::time::Duration;
 
@@ -280,16 +281,23 @@ impl Pin for Registrar {
 
 /// Runs `call` with the context current, for what must happen whatever happened before: cudarc's own
 /// `bind_to_thread` answers with an error that some drop recorded, and CUDA refuses a thread much of what
-/// it may do otherwise while another one captures a graph.
+/// it may do otherwise while another one captures a graph. Then the thread has the context again that it had,
+/// which may be another GPU's.
 pub(super) fn in_context<T>(
     context: &CudaContext,
     call: impl FnOnce() -> std::result::Result<T, DriverError>,
 ) -> std::result::Result<T, DriverError> {
+    let before = result::ctx::get_current()?.unwrap_or(null_mut());
     // SAFETY: the context is retained as long as `context` lives.
     unsafe { result::ctx::set_current(context.cu_ctx()) }?;
-    // A thread that cannot be relaxed is refused only where a graph is captured, and says so.
-    let _relaxed = Relaxed::enter();
-    call()
+    let done = {
+        // A thread that cannot be relaxed is refused only where a graph is captured, and says so.
+        let _relaxed = Relaxed::enter();
+        call()
+    };
+    // SAFETY: the context, or none, that was current; a failure leaves this one.
+    let _ = unsafe { result::ctx::set_current(before) };
+    done
 }
 
 /// Waits until no kernel of the context runs, or the context is lost and they are gone with it. After an

@@ -82,15 +82,18 @@ impl<P: Pin> PageRegistry<P> {
 
 impl<P: Pin> Drop for Pinned<P> {
     fn drop(&mut self) {
+        // Who registered may go with its last block, which takes a while: after the lock.
+        let mut gone = Vec::new();
         let mut blocks = self.registry.blocks.lock().unwrap_or_else(PoisonError::into_inner);
         for start in &self.blocks {
             let Some(block) = blocks.get_mut(start) else { continue };
             block.users -= 1;
             if block.users == 0 {
                 block.pin.unpin(*start..block.end);
-                blocks.remove(start);
+                gone.extend(blocks.remove(start));
             }
         }
+        drop(blocks);
     }
 }
 
