@@ -289,12 +289,27 @@ fn a_queue_with_entries_never_rung_for_does_not_close() {
         assert!(error.to_string().contains("3 of this queue's entries"), "{error}");
         let CloseError::Unrung { mut queue, entries: 3 } = error else { panic!("{error:?}") };
         let ringer = Ringer::start(&RingerOptions::new()).unwrap();
-        let error = queue.set_doorbell(Rung::Record, &ringer).unwrap_err();
+        let error = queue.set_doorbell(Rung::Staged, &ringer).unwrap_err();
         assert!(matches!(error, DoorbellError::Unrung(3)), "{error:?}");
         assert_eq!(queue.quiet(Duration::from_secs(30)).unwrap().completed, 3);
         assert_eq!(bytes_of(&target), bytes_of(&source));
         queue.close().unwrap();
         assert_no_violations(adapter);
+    });
+}
+
+#[test]
+fn a_queue_that_its_kernel_did_not_close_is_for_destroying() {
+    with_soft_adapter("a_queue_that_its_kernel_did_not_close_is_for_destroying", &[], |_| {
+        let side = Side::open(&Query::new());
+        let mut queue = side.queue();
+        // The ticket of a Sender that was not closed.
+        // SAFETY: the queue is open, and nothing runs.
+        unsafe { (*queue.as_ptr().as_ptr()).reserve.word += 1 << 32 };
+        let error = queue.quiet(Duration::from_secs(1)).unwrap_err();
+        assert!(matches!(error, PutError::Device { error: DeviceError::InUse, .. }), "{error:?}");
+        let CloseError::Abandoned { queue } = queue.close().unwrap_err() else { panic!("closed") };
+        queue.destroy().unwrap();
     });
 }
 

@@ -171,6 +171,11 @@ impl CloseError {
             Self::Busy { queue, in_flight } => {
                 (Fault::in_flight(in_flight, queue.poison().is_some()), Some(Driven::Host(queue)))
             }
+            Self::Abandoned { queue } => {
+                let words = "a kernel that owned the queue returned without closing its Sender, so that what it posted \
+                             is not known: destroy the queue with efa_gda_mapped_destroy";
+                (Fault::new(Code::Busy, words), Some(Driven::Host(queue)))
+            }
             Self::Unrung { queue, entries } => (Fault::unrung(entries), Some(Driven::Host(queue))),
             Self::UnrungOnGpu { queue, entries } => (Fault::unrung(entries), Some(Driven::Gpu(queue))),
             Self::Lent { queue, .. } | Self::Running { queue, .. } => {

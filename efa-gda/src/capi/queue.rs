@@ -269,9 +269,9 @@ pub unsafe extern "C" fn efa_gda_mapped_insert_peer(
             );
             return Err(Fault::argument(words));
         }
-        // SAFETY: not null, and the caller's bytes, copied at once.
-        let bytes = unsafe { std::slice::from_raw_parts(address.cast::<u8>(), length) }.to_vec();
-        let found = with(queue, |_, driven| Ok(driven.mapped().insert_peer(&bytes)?))?;
+        // SAFETY: not null, and the caller's bytes.
+        let bytes = unsafe { std::slice::from_raw_parts(address.cast::<u8>(), length) };
+        let found = with(queue, |_, driven| Ok(driven.mapped().insert_peer(bytes)?))?;
         // SAFETY: not null, and the caller's place.
         unsafe { peer.write(device_peer(found)) };
         Ok(())

@@ -17,7 +17,7 @@ pub enum DoorbellError {
     /// Requests are in flight.
     #[error("{0} request(s) are in flight; wait for them, and then change who rings")]
     InUse(u32),
-    /// Entries were posted, and nobody rang for them.
+    /// Entries that nobody rang for lie in a staging ring, which would go, or would have to be in one.
     #[error(
         "{0} of the queue's entries were posted and never rung for; ring for them with quiet, and then change who rings"
     )]
@@ -59,9 +59,10 @@ impl<B: Backing> MappedQueue<B> {
             in_flight => return Err(DoorbellError::InUse(in_flight)),
         }
         let before = self.state();
-        match unrung(&before) {
-            0 => {}
-            entries => return Err(DoorbellError::Unrung(entries)),
+        if (rung == Rung::Staged || self.rung() == Rung::Staged)
+            && let entries @ 1.. = unrung(&before)
+        {
+            return Err(DoorbellError::Unrung(entries));
         }
         let mut device = self.direct();
         if rung == Rung::Direct {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use efa_gda_sys::device::{
-    EFA_GDA_INBOX_ENTRY, EFA_GDA_NOT_RUN, EFA_GDA_NOT_RUNG, EFA_GDA_SQ_INLINE_WRITE, efa_gda_inbox,
-    efa_gda_queue, efa_gda_sq,
+    EFA_GDA_INBOX_ENTRY, EFA_GDA_NOT_RUN, EFA_GDA_NOT_RUNG, EFA_GDA_SQ_INLINE_WRITE, EFA_GDA_TURN_BITS,
+    efa_gda_inbox, efa_gda_queue, efa_gda_sq,
 };
 use efa_gda_wire::{LocalKey, Peer, ProcessingHints, QueuePairNumber};
 
@@ -97,10 +97,20 @@ pub enum CloseError<B: Backing = Libfabric> {
         /// Requests rung and not completed.
         in_flight: u32,
     },
+    /// A kernel that owned the queue returned without closing its `Sender`. The queue is handed back.
+    #[error(
+        "a kernel that owned this queue returned without closing its Sender, so that what it posted is not known: \
+         destroy the queue, which flushes it"
+    )]
+    Abandoned {
+        /// The queue.
+        queue: Box<MappedQueue<B>>,
+    },
     /// Entries were posted, and nobody rang for them. The queue is handed back.
     #[error(
-        "{entries} of this queue's entries were posted and never rung for: MappedQueue::quiet rings for them and \
-         waits; destroying the queue drops them"
+        "{entries} of this queue's entries were posted and never rung for: {} rings for them and waits; destroying \
+         the queue drops them",
+        who_rings(.queue)
     )]
     Unrung {
         /// The queue.
@@ -146,6 +156,14 @@ fn way_out<B: Backing>(queue: &MappedQueue<B>) -> &'static str {
     match queue.poison() {
         None => "wait for them with MappedQueue::quiet, or destroy the queue, which flushes them",
         Some(_) => "the queue is poisoned; destroy it, which flushes them",
+    }
+}
+
+/// Who can ring for entries that nobody rang for, and see them complete.
+fn who_rings<B: Backing>(queue: &MappedQueue<B>) -> &'static str {
+    match queue.host_is_blind() {
+        None => "MappedQueue::quiet",
+        Some(_) => "GpuQueue::quiet, once it is mapped into its GPU again with GpuQueue::new,",
     }
 }
 
@@ -399,8 +417,12 @@ impl<B: Backing> MappedQueue<B> {
     ///
     /// # Errors
     /// [`CloseError::Busy`] and [`CloseError::Unrung`], with the queue, while something is;
-    /// [`CloseError::Destroy`] where the endpoint could not be closed.
+    /// [`CloseError::Abandoned`] where that is not known; [`CloseError::Destroy`] where the endpoint could not
+    /// be closed.
     pub fn close(self) -> Result<(), CloseError<B>> {
+        if abandoned(&self.state()) && self.poison().is_none() {
+            return Err(CloseError::Abandoned { queue: Box::new(self) });
+        }
         let in_flight = self.in_flight();
         if in_flight != 0 {
             return Err(CloseError::Busy { queue: Box::new(self), in_flight });
@@ -498,6 +520,12 @@ pub(crate) fn outstanding(rung: u32, completed: u32) -> u32 {
         ahead if ahead < 1 << 31 => ahead,
         _ => 0,
     }
+}
+
+/// Whether somebody has the turn. Where no kernel runs and nothing is poisoned, that is one that owned the
+/// queue and did not give it back.
+fn abandoned(state: &efa_gda_queue) -> bool {
+    state.reserve.word << EFA_GDA_TURN_BITS != state.turn.turn
 }
 
 /// Entries that have slots and that nobody rang for.

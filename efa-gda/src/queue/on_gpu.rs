@@ -180,7 +180,8 @@ impl GpuQueue {
     }
 
     /// The struct in the GPU's memory, for kernels of the caller's own, which must have ended before this
-    /// library posts to the queue again. Valid while the queue lives; [`Self::lend`] sees to both.
+    /// library posts to the queue again, and before it is closed or unmapped. Valid while the queue lives;
+    /// [`Self::lend`] sees to all that.
     pub fn device_address(&self) -> *mut efa_gda_queue {
         self.device.queue.address()
     }
@@ -328,6 +329,7 @@ impl GpuQueue {
     /// # Errors
     /// [`CloseError`]. The queue is then no longer mapped into the GPU, unless a [`GpuQueue`] is handed back.
     pub fn close(self) -> Result<(), CloseError> {
+        // Before it is unmapped: the entries may lie in a staging ring, which goes then.
         self.rung_for()?.unmap()?.close()
     }
 

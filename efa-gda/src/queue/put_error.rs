@@ -124,8 +124,8 @@ pub enum PutError {
     Completion {
         /// How it ended.
         status: CompletionStatus,
-        /// The first one's request id: the count of its entry on the queue, from 0 when that was made and in as
-        /// many bits as the queue's ids have. Not the number of the put's request.
+        /// The first one's request id: a queue numbers its entries from 0 on, and the id is that number, cut to
+        /// as many bits as the queue's ids have. Not the number of the put's request.
         request: RequestId,
         /// Entries rung.
         posted: u64,
