@@ -390,7 +390,7 @@ int floors() {
     int warps, entries;
     bool fence_again;
   };
-  for (Bare b : {Bare{1, 8, false}, {1, 16, true}, {1, 32, false}, {1, 64, true}, {16, 32, false}}) {
+  for (Bare b : {Bare{1, 8, false}, {1, 16, true}, {1, 32, false}, {1, 64, true}, {16, 32, false}, {16, 64, true}}) {
     Times t = measure(2000.0 * b.warps * b.entries, [] { reset(64, Room::Unlimited); }, [&] {
       bare_kernel<<<b.warps, 32>>>(g_rig.ring_gpu, g_rig.doorbells_gpu, 2000, b.entries, b.fence_again);
     });
