@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use softefa::device::Adapter;
 use softefa_abi::protocol::SOCKET_VARIABLE;
 
-use crate::broker::Broker;
+use crate::broker::{self, Broker};
 use crate::{compare, sysfs};
 
 /// What a broken rule makes of an exit status that would be 0.
@@ -192,7 +192,16 @@ fn run(options: &Options) -> Result<u8, Failure> {
     let scratch = Scratch::new()?;
     let foreign = options.socket.clone().or_else(|| std::env::var_os(SOCKET_VARIABLE).map(PathBuf::from));
     let (socket, broker) = match foreign {
-        Some(socket) => (socket, None),
+        Some(socket) => {
+            if let Err(error) = broker::answers(&socket) {
+                let socket = socket.display();
+                return Err(Failure::Other(format!(
+                    "no broker answers at {socket} ({error}); start one (softefa serve --socket {socket}), or unset \
+                     {SOCKET_VARIABLE}"
+                )));
+            }
+            (socket, None)
+        }
         None => {
             let socket = scratch.0.join("socket");
             let broker =

@@ -31,6 +31,19 @@ fn the_status_is_the_programs() {
 }
 
 #[test]
+fn a_broker_that_is_not_there_is_told_before_anything_runs() {
+    let output = Command::new(env!("CARGO_BIN_EXE_softefa"))
+        .args(["run", "--", "printf", "ran"])
+        .env("SOFTEFA_PRELOAD", env!("CARGO_BIN_EXE_softefa"))
+        .env("SOFTEFA_SOCKET", "/nobody/here")
+        .output()
+        .unwrap();
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert!(words.contains("no broker answers at /nobody/here"), "{words}");
+    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(1), &b""[..]), "{words}");
+}
+
+#[test]
 fn a_program_that_a_signal_ends_has_the_shells_status_for_it() {
     assert_eq!(run("killed", &["sh", "-c", "kill -TERM $$"]).0, Some(128 + 15));
 }

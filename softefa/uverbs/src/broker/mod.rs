@@ -25,6 +25,7 @@ use softefa_abi::protocol::{Reply, Request};
 use context::Context;
 use process::Process;
 use socket::Connection;
+pub(crate) use socket::answers;
 
 /// Why the broker could not start.
 #[derive(Debug, thiserror::Error)]

@@ -18,6 +18,27 @@ struct Control([u8; 64]);
 /// # Errors
 /// Those of the system; [`io::ErrorKind::InvalidInput`] for a path that is too long for a socket.
 pub(crate) fn listen(path: &Path) -> io::Result<OwnedFd> {
+    let socket = at(path, libc::bind)?;
+    // SAFETY: integers only.
+    if unsafe { libc::listen(socket.as_raw_fd(), 128) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(socket)
+}
+
+/// Whether a broker listens at `path`.
+///
+/// # Errors
+/// As [`listen`]; the system's where nobody does.
+pub(crate) fn answers(path: &Path) -> io::Result<()> {
+    at(path, libc::connect).map(drop)
+}
+
+/// A socket that is bound, or connected, to `path`.
+fn at(
+    path: &Path,
+    join: unsafe extern "C" fn(c_int, *const libc::sockaddr, libc::socklen_t) -> c_int,
+) -> io::Result<OwnedFd> {
     // SAFETY: integers only.
     let socket = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0) };
     if socket < 0 {
@@ -37,12 +58,8 @@ pub(crate) fn listen(path: &Path) -> io::Result<OwnedFd> {
         *place = *byte as _;
     }
     let length = size_of::<libc::sockaddr_un>() as libc::socklen_t;
-    // SAFETY: an initialised address of this length.
-    if unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: integers only.
-    if unsafe { libc::listen(socket.as_raw_fd(), 128) } != 0 {
+    // SAFETY: bind or connect, with an initialised address of this length.
+    if unsafe { join(socket.as_raw_fd(), (&raw const address).cast(), length) } != 0 {
         return Err(io::Error::last_os_error());
     }
     Ok(socket)
