@@ -246,5 +246,6 @@ int main(int argc, char **argv) {
       return 0;
     }
   }
+  fprintf(stderr, "usage: %s put|errors|busy|snapshot|timeout|misuse|sizes\n", argv[0]);
   return 2;
 }

@@ -36,7 +36,8 @@ fn try_count(session: &Session) -> Result<Answers, Error> {
     };
     let counter = match ops.cntr_open() {
         Err(error) if !switched_on() => {
-            let why = format!("counters are switched off: set {SWITCH}=1 and run again");
+            let soft = if session.request.soft { " and SOFTEFA_HW_CNTR=1" } else { "" };
+            let why = format!("counters are switched off: set {SWITCH}=1{soft} and run again");
             return Ok(Outcome::Unknown(Some(seen(&error, error.hint())), why).into());
         }
         opened => opened?,
