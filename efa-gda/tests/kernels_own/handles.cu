@@ -101,6 +101,28 @@ EFA_GDA_KERNEL handles(struct handles_args a) {
       }
       return;
     }
+    case 6: {
+      /* The second of two requests, an owner's, completes first; nobody but this test completes
+       * any. Who waits for the first does not take the one for the other. */
+      if (warp == 0) {
+        Sender<Sharing::Device, WarpGroup> sender(a.queue, a.timeout_ns);
+        log.add(post(a, sender, 1));
+        log.add(sender.quiet());
+        return;
+      }
+      efa_gda_queue *q = a.queue;
+      /* Served: the post, and the ticket of quiet. */
+      while (efa_gda::load_acquire(&q->turn.turn) >> (32 + EFA_GDA_TURN_BITS) != 2) efa_gda::pause();
+      Sender<Sharing::Warp> sender(q, a.timeout_ns);
+      log.add(post(a, sender, 1));
+      if (WarpGroup().rank() == 0) {
+        uint64_t flags = EFA_IO_CDESC_COMMON_PHASE_MASK | (uint64_t)EFA_IO_SEND_QUEUE << 1;
+        efa_gda::store_release(reinterpret_cast<uint64_t *>(q->cq.buffer), 1 | flags << 24 | (uint64_t)q->qpn << 32);
+      }
+      while (efa_gda::load_relaxed(a.status + 1) == EFA_GDA_NOT_RUN) efa_gda::pause();
+      log.add(sender.close());
+      return;
+    }
     default: {
       /* The first request fails. Each of those who share the queue hears of it once, also who
        * did not post it. */

@@ -259,6 +259,13 @@ class Sender {
     return (efa_gda_status)status;
   }
 
+  /* Whether all that was posted is among the `completed`. An owner's requests complete before
+   * their slots are in the word, so that they are not while somebody has the turn. */
+  EFA_GDA_FN static bool at_rest(const efa_gda_queue *queue, uint32_t completed) {
+    uint64_t word = load_relaxed(&queue->reserve.word);
+    return completed == (uint32_t)word && load_acquire(&queue->turn.turn) == word << EFA_GDA_TURN_BITS;
+  }
+
   EFA_GDA_COLD static uint32_t wait_alone(efa_gda_queue *queue, bool mine, uint32_t next, uint64_t bound_ns,
                                           Completions *all) {
     Completions found = *all;
@@ -267,7 +274,7 @@ class Sender {
     while (status == EFA_GDA_OK) {
       uint32_t posted = mine ? next : (uint32_t)load_relaxed(&queue->reserve.word);
       uint32_t completed = completed_now(queue, posted, found);
-      if (completed == (mine ? next : (uint32_t)load_relaxed(&queue->reserve.word))) break;
+      if (mine ? completed == next : at_rest(queue, completed)) break;
       /* Somebody else's completions come here, and so may ours go elsewhere. */
       status = found.foreign ? EFA_GDA_BAD_COMPLETION : deadline.turn(mine ? EFA_GDA_TIMEOUT_COMPLETION : kNotYet);
     }
