@@ -524,7 +524,7 @@ pub(crate) fn outstanding(rung: u32, completed: u32) -> u32 {
 
 /// Whether somebody has the turn. Where no kernel runs and nothing is poisoned, that is one that owned the
 /// queue and did not give it back.
-fn abandoned(state: &efa_gda_queue) -> bool {
+pub(super) fn abandoned(state: &efa_gda_queue) -> bool {
     state.reserve.word << EFA_GDA_TURN_BITS != state.turn.turn
 }
 
