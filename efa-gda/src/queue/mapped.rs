@@ -11,7 +11,7 @@ use efa_gda_sys::device::{
 };
 use efa_gda_wire::{LocalKey, Peer, ProcessingHints, QueuePairNumber};
 
-use super::GpuQueue;
+use super::CloseError;
 use super::backing::{Backing, Libfabric};
 use super::counters::{Counters, CountersError, device_counters};
 use super::geometry::{Geometry, geometry};
@@ -19,7 +19,6 @@ use crate::doorbell::{Alarm, Served};
 use crate::executor::{DeviceError, outcome};
 use crate::exposure::{Exposure, ExposureError};
 use crate::fabric::{self, Buffer, Enabled, Endpoint, FabricAddress, GdaOps, Limits};
-use crate::gpu;
 use crate::polling::Unclaimable;
 use crate::verbs;
 
@@ -79,91 +78,6 @@ impl From<Unclaimable> for QueueError {
             Unclaimable::Taken => Self::CompletionQueueTaken,
             Unclaimable::Shared(endpoints) => Self::CompletionQueueShared { endpoints },
         }
-    }
-}
-
-/// Why a queue was not closed, or not in order.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum CloseError<B: Backing = Libfabric> {
-    /// The adapter has not completed everything that was posted. The queue is handed back.
-    #[error(
-        "the adapter holds {in_flight} request(s) of this queue that were rung and have not completed: {}",
-        way_out(.queue)
-    )]
-    Busy {
-        /// The queue.
-        queue: Box<MappedQueue<B>>,
-        /// Requests rung and not completed.
-        in_flight: u32,
-    },
-    /// A kernel that owned the queue returned without closing its `Sender`. The queue is handed back.
-    #[error(
-        "a kernel that owned this queue returned without closing its Sender, so that what it posted is not known: \
-         destroy the queue, which flushes it"
-    )]
-    Abandoned {
-        /// The queue.
-        queue: Box<MappedQueue<B>>,
-    },
-    /// Entries were posted, and nobody rang for them. The queue is handed back.
-    #[error(
-        "{entries} of this queue's entries were posted and never rung for: {} rings for them and waits; destroying \
-         the queue drops them",
-        who_rings(.queue)
-    )]
-    Unrung {
-        /// The queue.
-        queue: Box<MappedQueue<B>>,
-        /// Entries never rung for.
-        entries: u32,
-    },
-    /// The same of a queue that a GPU drives, which is handed back as it was.
-    #[error(
-        "{entries} of this queue's entries were posted and never rung for: GpuQueue::quiet rings for them and \
-         waits; destroying the queue drops them"
-    )]
-    UnrungOnGpu {
-        /// The queue.
-        queue: Box<GpuQueue>,
-        /// Entries never rung for.
-        entries: u32,
-    },
-    /// Kernels may still use a queue that a GPU drives. The queue is handed back.
-    #[error("the queue is lent to {launches} launch(es); wait for them and drop what was lent")]
-    Lent {
-        /// The queue.
-        queue: Box<GpuQueue>,
-        /// Values of [`super::Lent`] that live.
-        launches: usize,
-    },
-    /// Kernels may still run and post: they did not end, or the driver did not say. The queue is handed back.
-    #[error("kernels may still use the queue: {error}")]
-    Running {
-        /// The queue.
-        queue: Box<GpuQueue>,
-        /// Why that is not known, or that it took too long.
-        #[source]
-        error: gpu::Error,
-    },
-    /// The endpoint could not be closed. What it refers to stays allocated.
-    #[error(transparent)]
-    Destroy(B::Error),
-}
-
-/// What to do about requests in flight: nobody waits on a queue that is out of service.
-fn way_out<B: Backing>(queue: &MappedQueue<B>) -> &'static str {
-    match queue.poison() {
-        None => "wait for them with MappedQueue::quiet, or destroy the queue, which flushes them",
-        Some(_) => "the queue is poisoned; destroy it, which flushes them",
-    }
-}
-
-/// Who can ring for entries that nobody rang for, and see them complete.
-fn who_rings<B: Backing>(queue: &MappedQueue<B>) -> &'static str {
-    match queue.host_is_blind() {
-        None => "MappedQueue::quiet",
-        Some(_) => "GpuQueue::quiet, once it is mapped into its GPU again with GpuQueue::new,",
     }
 }
 
@@ -420,7 +334,7 @@ impl<B: Backing> MappedQueue<B> {
     /// [`CloseError::Abandoned`] where that is not known; [`CloseError::Destroy`] where the endpoint could not
     /// be closed.
     pub fn close(self) -> Result<(), CloseError<B>> {
-        if abandoned(&self.state()) && self.poison().is_none() {
+        if held(&self.state()) && self.poison().is_none() {
             return Err(CloseError::Abandoned { queue: Box::new(self) });
         }
         let in_flight = self.in_flight();
@@ -524,7 +438,7 @@ pub(crate) fn outstanding(rung: u32, completed: u32) -> u32 {
 
 /// Whether somebody has the turn. Where no kernel runs and nothing is poisoned, that is one that owned the
 /// queue and did not give it back.
-pub(super) fn abandoned(state: &efa_gda_queue) -> bool {
+pub(super) fn held(state: &efa_gda_queue) -> bool {
     state.reserve.word << EFA_GDA_TURN_BITS != state.turn.turn
 }
 

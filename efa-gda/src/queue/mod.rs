@@ -39,6 +39,7 @@
 //! out: it destroys the endpoint first and deregisters after that.
 
 mod backing;
+mod close_error;
 mod counters;
 mod geometry;
 mod gpu_memory;
@@ -57,12 +58,13 @@ mod receive_on_gpu;
 mod snapshot;
 
 pub use backing::{Backing, Libfabric, Region};
+pub use close_error::CloseError;
 pub use counters::CountersError;
 pub use geometry::{Geometry, geometry};
 pub use gpu_memory::Placement;
 pub use ladder::{DoorbellError, Refused};
 pub(crate) use mapped::outstanding;
-pub use mapped::{AbortFlag, CloseError, MappedQueue, QueueError, QueueLimits};
+pub use mapped::{AbortFlag, MappedQueue, QueueError, QueueLimits};
 pub use on_gpu::{GpuAbortFlag, GpuQueue, Lent, MapError};
 pub use parts::Registered;
 pub use put::{Put, device_peer};

@@ -14,7 +14,7 @@ use efa_gda_wire::LocalKey;
 use super::backing::{Backing, Region};
 use super::counters::Counters;
 use super::gpu_memory::on_same;
-use super::mapped::{abandoned, swap_word, unrung};
+use super::mapped::{held, swap_word, unrung};
 use super::on_device::{OnDevice, STOP_LIMIT};
 use super::parts::{self, Ranges, Registered};
 use super::put::{asked, inline_bytes};
@@ -339,7 +339,7 @@ impl GpuQueue {
             && self.launches() == 0
             && self.mapped.poison().is_none()
             && state.error.poison == EFA_GDA_OK
-            && !abandoned(&state)
+            && !held(&state)
             && let entries @ 1.. = unrung(&state)
         {
             return Err(CloseError::UnrungOnGpu { queue: Box::new(self), entries });

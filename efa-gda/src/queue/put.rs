@@ -375,7 +375,7 @@ impl<B: Backing> MappedQueue<B> {
 /// Requests, and entries of each, where one entry carries `rdma` bytes of a read or write (put.h, `pieces_of`).
 pub(super) fn asked(op: u32, bytes: u64, count: u64, rdma: u64) -> Asked {
     let each = match op {
-        device::EFA_GDA_OP_WRITE | device::EFA_GDA_OP_READ => {
+        device::EFA_GDA_OP_WRITE | device::EFA_GDA_OP_WRITE_IMM | device::EFA_GDA_OP_READ => {
             bytes.div_ceil(rdma.clamp(1, u32::MAX.into())).max(1)
         }
         _ => 1,

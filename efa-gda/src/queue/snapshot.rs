@@ -8,11 +8,12 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use efa_gda_sys::device::{EFA_GDA_SQ_RECORD, EFA_GDA_SQ_REQ_ID_64, EFA_GDA_TURN_BITS, efa_gda_queue};
+use efa_gda_sys::device::{EFA_GDA_SQ_RECORD, EFA_GDA_SQ_REQ_ID_64, efa_gda_queue};
 use efa_gda_wire::{
     Completion, CompletionKind, CompletionStatus, DecodedRequest, Operation, RequestId, RequestIdWidth, Ring,
 };
 
+use super::mapped::held;
 use super::{Backing, GpuQueue, MappedQueue, outstanding};
 use crate::executor::{DeviceError, outcome};
 use crate::exposure::Exposure;
@@ -97,7 +98,7 @@ impl Snapshot {
 
     /// Whether somebody posts: a call has a ticket that is not passed on yet.
     pub fn is_held(&self) -> bool {
-        self.state.reserve.word << EFA_GDA_TURN_BITS != self.state.turn.turn
+        held(&self.state)
     }
 
     /// What poisoned the queue.

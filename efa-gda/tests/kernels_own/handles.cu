@@ -36,6 +36,14 @@ EFA_GDA_FN efa_gda_status post(const handles_args &a, AnySender &sender, uint32_
       count, [&](uint32_t i) { return efa_gda::write_entry(a.peer, efa_gda::Memory{i, 1, 8}, i, 1); }, flags);
 }
 
+/* Waits, within the default bound, for what another warp does. */
+template <class Holds>
+EFA_GDA_FN void await(const handles_args &a, Holds holds) {
+  efa_gda::Deadline deadline(a.queue, efa_gda::kDefaultTimeoutNs);
+  while (!holds() && deadline.turn(EFA_GDA_TIMEOUT_TURN) == EFA_GDA_OK) {
+  }
+}
+
 }  // namespace
 
 EFA_GDA_KERNEL handles(struct handles_args a) {
@@ -75,7 +83,7 @@ EFA_GDA_KERNEL handles(struct handles_args a) {
         Sender<Sharing::Warp> sender(a.queue, a.timeout_ns);
         uint64_t own = efa_gda::load_relaxed(&a.queue->reserve.word);
         block.sync();
-        while (efa_gda::load_relaxed(&a.queue->reserve.word) == own) efa_gda::pause();
+        await(a, [&] { return efa_gda::load_relaxed(&a.queue->reserve.word) != own; });
         log.add(post(a, sender, 4));
         log.add(sender.quiet());
         log.add(sender.close());
@@ -112,14 +120,14 @@ EFA_GDA_KERNEL handles(struct handles_args a) {
       }
       efa_gda_queue *q = a.queue;
       /* Served: the post, and the ticket of quiet. */
-      while (efa_gda::load_acquire(&q->turn.turn) >> (32 + EFA_GDA_TURN_BITS) != 2) efa_gda::pause();
+      await(a, [&] { return efa_gda::load_acquire(&q->turn.turn) >> (32 + EFA_GDA_TURN_BITS) == 2; });
       Sender<Sharing::Warp> sender(q, a.timeout_ns);
       log.add(post(a, sender, 1));
       if (WarpGroup().rank() == 0) {
         uint64_t flags = EFA_IO_CDESC_COMMON_PHASE_MASK | (uint64_t)EFA_IO_SEND_QUEUE << 1;
         efa_gda::store_release(reinterpret_cast<uint64_t *>(q->cq.buffer), 1 | flags << 24 | (uint64_t)q->qpn << 32);
       }
-      while (efa_gda::load_relaxed(a.status + 1) == EFA_GDA_NOT_RUN) efa_gda::pause();
+      await(a, [&] { return efa_gda::load_relaxed(a.status + 1) != EFA_GDA_NOT_RUN; });
       log.add(sender.close());
       return;
     }

@@ -247,7 +247,11 @@ fn closes<L: Layer>(session: &mut Session<L>) -> Answers {
         Ok(()) => Ok(()),
         Err(CloseError::Destroy(error)) => Err(error),
         // What is in flight is flushed with the queue pair.
-        Err(CloseError::Busy { queue, .. } | CloseError::Unrung { queue, .. }) => queue.destroy(),
+        Err(
+            CloseError::Busy { queue, .. }
+            | CloseError::Unrung { queue, .. }
+            | CloseError::Abandoned { queue, .. },
+        ) => queue.destroy(),
         Err(_) => Ok(()),
     });
     if let Some(Err(error)) = closed {
