@@ -49,7 +49,7 @@ fn write(directory: &Path) -> io::Result<()> {
     put("probe_decode", "hex".to_owned(), b"0x07:00 82 1d")
 }
 
-fn requests() -> Vec<WorkRequest> {
+fn requests() -> Vec<Request> {
     let local = Segment { address: 0x1000, length: 64, key: LocalKey::new(0xab_cdef).expect("24 bits") };
     let remote = RemoteMemory { address: 0x7f00_0000_0000, key: RemoteKey::new(0xdead_beef) };
     let inline = |length: usize| InlineData::new(&vec![0x5a; length]).expect("at most 80");
@@ -74,7 +74,7 @@ fn requests() -> Vec<WorkRequest> {
     for (id, operation) in operations.into_iter().enumerate() {
         for immediate in [None, Some(0xfeed)] {
             let (id, hints) = (RequestId::new(id as u64), ProcessingHints::BURST_PPS_SENSITIVE);
-            requests.push(WorkRequest { id, peer, immediate, hints, operation });
+            requests.push(Request { id, peer, immediate, hints, operation });
         }
     }
     requests

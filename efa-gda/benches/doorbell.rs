@@ -1,5 +1,5 @@
-//! What a ringer costs beside the least that could do its work: 128 queues a round against a bare
-//! loop over 128 records and doorbells, a device's store to its doorbell, and an idle ringer's time
+//! What a proxy costs beside the least that could do its work: 128 queues a round against a bare
+//! loop over 128 records and doorbells, a device's store to its doorbell, and an idle proxy's time
 //! on the CPU against a bare loop of sleeps.
 
 #![allow(missing_docs, reason = "Criterion's macros write a public function")]
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use efa_gda::doorbell::{Alarm, Ringer, RingerOptions, Rung, SendQueue, Served};
+use efa_gda::doorbell::{Alarm, DoorbellMode, DoorbellProxy, ProxyOptions, Registration, SendQueue};
 
 const QUEUES: usize = 128;
 const DEPTH: u32 = 4096;
@@ -24,10 +24,10 @@ impl Alarm for NoAlarm {
     fn raise(&self, _: u32) {}
 }
 
-/// Queues of one ringer, with doorbells side by side as on an adapter's page. Declared so that what
+/// Queues of one proxy, with doorbells side by side as on an adapter's page. Declared so that what
 /// refers to memory goes first.
 struct Queues {
-    served: Vec<Served>,
+    served: Vec<Registration>,
     doorbells: Vec<AtomicU32>,
     _rings: Vec<Box<Ring>>,
 }
@@ -38,7 +38,7 @@ struct Ring {
 }
 
 impl Queues {
-    fn new(ringer: &Ringer, rung: Rung, count: usize) -> Self {
+    fn new(proxy: &DoorbellProxy, rung: DoorbellMode, count: usize) -> Self {
         let doorbells: Vec<_> = (0..count * STEP / 4).map(|_| AtomicU32::new(0)).collect();
         let mut rings = Vec::new();
         let serve = |index: usize| {
@@ -52,14 +52,14 @@ impl Queues {
             };
             rings.push(ring);
             // SAFETY: rings and doorbells are dropped after what is served, and only it stores there.
-            unsafe { ringer.serve(rung, queue, 0, Arc::new(NoAlarm)) }.expect("a queue that is taken")
+            unsafe { proxy.serve(rung, queue, 0, Arc::new(NoAlarm)) }.expect("a queue that is taken")
         };
         let served = (0..count).map(serve).collect();
         Self { served, doorbells, _rings: rings }
     }
 
     fn records(&self) -> Vec<&AtomicU32> {
-        self.served.iter().map(Served::record).collect()
+        self.served.iter().map(Registration::record).collect()
     }
 }
 
@@ -85,8 +85,8 @@ fn rounds(count: u64, records: &[&AtomicU32], mut round: impl FnMut()) -> Durati
 }
 
 fn one_round_of_128_queues(c: &mut Criterion) {
-    let ringer = Ringer::without_thread();
-    let queues = Queues::new(&ringer, Rung::Record, QUEUES);
+    let proxy = DoorbellProxy::without_thread();
+    let queues = Queues::new(&proxy, DoorbellMode::Record, QUEUES);
     let records = queues.records();
     let doorbells: Vec<_> = queues.doorbells.iter().step_by(STEP / 4).collect();
     let mut group = c.benchmark_group("128 doorbells");
@@ -95,12 +95,12 @@ fn one_round_of_128_queues(c: &mut Criterion) {
         b.iter_custom(|count| rounds(count, &records, || bare_round(black_box(&records), &doorbells)));
     });
     // What the bare loop left.
-    while ringer.round() > 0 {}
-    let queues = Queues::new(&ringer, Rung::Record, QUEUES);
+    while proxy.round() > 0 {}
+    let queues = Queues::new(&proxy, DoorbellMode::Record, QUEUES);
     let records = queues.records();
-    group.bench_function("ringer", |b| {
+    group.bench_function("proxy", |b| {
         b.iter_custom(|count| {
-            rounds(count, &records, || assert_eq!(black_box(&ringer).round(), QUEUES as u64))
+            rounds(count, &records, || assert_eq!(black_box(&proxy).round(), QUEUES as u64))
         });
     });
     group.finish();
@@ -111,18 +111,18 @@ fn one_round_of_128_queues(c: &mut Criterion) {
 fn against_the_bare_loop(_: &mut Criterion) {
     const SAMPLES: u32 = 2000;
     const ROUNDS: u64 = 100;
-    let (bare_ringer, ringer) = (Ringer::without_thread(), Ringer::without_thread());
-    let bare = Queues::new(&bare_ringer, Rung::Record, QUEUES);
+    let (bare_proxy, proxy) = (DoorbellProxy::without_thread(), DoorbellProxy::without_thread());
+    let bare = Queues::new(&bare_proxy, DoorbellMode::Record, QUEUES);
     let bare_records = bare.records();
     let bare_doorbells: Vec<_> = bare.doorbells.iter().step_by(STEP / 4).collect();
-    let queues = Queues::new(&ringer, Rung::Record, QUEUES);
+    let queues = Queues::new(&proxy, DoorbellMode::Record, QUEUES);
     let records = queues.records();
     let mut least = [Duration::MAX; 3];
     for _ in 0..SAMPLES {
         let spent = [
             rounds(ROUNDS, &records[..0], || ()),
             rounds(ROUNDS, &bare_records, || bare_round(black_box(&bare_records), &bare_doorbells)),
-            rounds(ROUNDS, &records, || assert_eq!(black_box(&ringer).round(), QUEUES as u64)),
+            rounds(ROUNDS, &records, || assert_eq!(black_box(&proxy).round(), QUEUES as u64)),
         ];
         least = std::array::from_fn(|index| least[index].min(spent[index]));
         // Before the untouched records are past their rings.
@@ -132,28 +132,28 @@ fn against_the_bare_loop(_: &mut Criterion) {
     }
     let [bare, ours] = [1, 2].map(|index| (least[index] - least[0]).as_nanos() as f64 / ROUNDS as f64);
     println!(
-        "{QUEUES} doorbells: bare loop {bare:.1} ns, ringer {ours:.1} ns; the ringer's rate is {:.2} of the bare loop's",
+        "{QUEUES} doorbells: bare loop {bare:.1} ns, proxy {ours:.1} ns; the proxy's rate is {:.2} of the bare loop's",
         bare / ours
     );
 }
 
 fn one_round_of_128_idle_queues(c: &mut Criterion) {
-    let ringer = Ringer::without_thread();
-    let queues = Queues::new(&ringer, Rung::Record, QUEUES);
+    let proxy = DoorbellProxy::without_thread();
+    let queues = Queues::new(&proxy, DoorbellMode::Record, QUEUES);
     let mut group = c.benchmark_group("128 records without news");
     group.throughput(Throughput::Elements(QUEUES as u64));
-    group.bench_function("ringer", |b| b.iter(|| black_box(&ringer).round()));
+    group.bench_function("proxy", |b| b.iter(|| black_box(&proxy).round()));
     drop(queues);
     group.finish();
 }
 
 fn staged_entries(c: &mut Criterion) {
-    let ringer = Ringer::without_thread();
-    let queues = Queues::new(&ringer, Rung::Staged, 1);
+    let proxy = DoorbellProxy::without_thread();
+    let queues = Queues::new(&proxy, DoorbellMode::Staged, 1);
     let (served, mut posted) = (&queues.served[0], 0_u32);
     let mut group = c.benchmark_group("64 staged entries, one doorbell");
     group.throughput(Throughput::Elements(64));
-    group.bench_function("ringer", |b| {
+    group.bench_function("proxy", |b| {
         b.iter_custom(|count| {
             let mut spent = Duration::ZERO;
             for _ in 0..count {
@@ -167,7 +167,7 @@ fn staged_entries(c: &mut Criterion) {
                 }
                 served.record().store(posted, Ordering::Release);
                 let begin = Instant::now();
-                assert_eq!(ringer.round(), 64);
+                assert_eq!(proxy.round(), 64);
                 spent += begin.elapsed();
             }
             spent
@@ -192,7 +192,7 @@ fn laps(count: u32, records: &[&AtomicU32], doorbells: &[&AtomicU32]) -> Duratio
     begin.elapsed()
 }
 
-/// A device on this thread, and on another one first a bare loop and then a ringer, in turns; the
+/// A device on this thread, and on another one first a bare loop and then a proxy, in turns; the
 /// fastest of many short samples of each. Lines travel between two cores, as from a device.
 fn from_thread_to_thread(_: &mut Criterion) {
     const SAMPLES: u32 = 300;
@@ -203,8 +203,8 @@ fn from_thread_to_thread(_: &mut Criterion) {
         if sample > 10 && begin.elapsed() > Duration::from_secs(10) {
             break;
         }
-        let aside = Ringer::without_thread();
-        let queues = Queues::new(&aside, Rung::Record, QUEUES);
+        let aside = DoorbellProxy::without_thread();
+        let queues = Queues::new(&aside, DoorbellMode::Record, QUEUES);
         let (records, stop) = (queues.records(), AtomicU32::new(0));
         let doorbells: Vec<_> = queues.doorbells.iter().step_by(STEP / 4).collect();
         std::thread::scope(|scope| {
@@ -217,8 +217,8 @@ fn from_thread_to_thread(_: &mut Criterion) {
             least[0] = least[0].min(laps(LAPS, &records, &doorbells));
             stop.store(1, Ordering::Relaxed);
         });
-        let ringer = Ringer::start(&RingerOptions::new()).expect("a thread");
-        let queues = Queues::new(&ringer, Rung::Record, QUEUES);
+        let proxy = DoorbellProxy::start(&ProxyOptions::new()).expect("a thread");
+        let queues = Queues::new(&proxy, DoorbellMode::Record, QUEUES);
         let records = queues.records();
         let doorbells: Vec<_> = queues.doorbells.iter().step_by(STEP / 4).collect();
         laps(10, &records, &doorbells);
@@ -226,7 +226,7 @@ fn from_thread_to_thread(_: &mut Criterion) {
     }
     let [bare, ours] = least.map(|least| f64::from(LAPS) * QUEUES as f64 / least.as_secs_f64() / 1e6);
     println!(
-        "a thread that serves {QUEUES} queues of another thread: bare loop {bare:.1} M doorbells/s, ringer \
+        "a thread that serves {QUEUES} queues of another thread: bare loop {bare:.1} M doorbells/s, proxy \
          {ours:.1} M; {:.2} of the bare loop's rate",
         ours / bare
     );
@@ -243,14 +243,14 @@ fn cpu_time_of(name: &str) -> u64 {
     tasks.filter_map(|task| time(task.ok()?.path())).sum()
 }
 
-/// CPU time over the same stretch of a ringer with 128 idle queues, and of a loop of sleeps. No
+/// CPU time over the same stretch of a proxy with 128 idle queues, and of a loop of sleeps. No
 /// matter for Criterion, which scales by the clock.
 fn idle(_: &mut Criterion) {
     const PERIODS: u32 = 3000;
     let period = Duration::from_millis(1);
     let sleeper = std::thread::Builder::new().name("sleeper".into());
-    let ringer = Ringer::start(&RingerOptions::new().period(period)).expect("a thread");
-    let queues = Queues::new(&ringer, Rung::Record, QUEUES);
+    let proxy = DoorbellProxy::start(&ProxyOptions::new().period(period)).expect("a thread");
+    let queues = Queues::new(&proxy, DoorbellMode::Record, QUEUES);
     let stop = Arc::new(AtomicU32::new(0));
     let sleeper = sleeper.spawn({
         let stop = stop.clone();
@@ -261,15 +261,15 @@ fn idle(_: &mut Criterion) {
         }
     });
     std::thread::sleep(period * 100);
-    let before = (cpu_time_of("sleeper"), cpu_time_of("efa-gda-ringer"), ringer.counts().rounds);
+    let before = (cpu_time_of("sleeper"), cpu_time_of("efa-gda-proxy"), proxy.counts().rounds);
     std::thread::sleep(period * PERIODS);
-    let after = (cpu_time_of("sleeper"), cpu_time_of("efa-gda-ringer"), ringer.counts().rounds);
+    let after = (cpu_time_of("sleeper"), cpu_time_of("efa-gda-proxy"), proxy.counts().rounds);
     stop.store(1, Ordering::Release);
     sleeper.expect("a thread").join().expect("it sleeps");
     drop(queues);
     let (bare, ours) = (after.0 - before.0, after.1 - before.1);
     println!(
-        "idle for {:?}: bare loop of sleeps {:.2} ms of CPU, ringer with {QUEUES} queues {:.2} ms in {} rounds; ratio {:.2}",
+        "idle for {:?}: bare loop of sleeps {:.2} ms of CPU, proxy with {QUEUES} queues {:.2} ms in {} rounds; ratio {:.2}",
         period * PERIODS,
         bare as f64 / 1e6,
         ours as f64 / 1e6,

@@ -12,7 +12,7 @@ use std::error::Error;
 use std::process::ExitCode;
 
 use efa_gda::fabric::{Access, Buffer, Fabric, Library, Query};
-use efa_gda::queue::{MappedQueue, Put};
+use efa_gda::queue::{MappedQueue, WorkRequest};
 
 const BYTES: usize = 64 << 10;
 
@@ -47,8 +47,8 @@ fn put() -> Result<(), Box<dyn Error>> {
     let source = domain.register(source, Access::WRITE)?;
     let target = domain.register(target, Access::REMOTE_WRITE)?;
 
-    let put = Put::write(peer, &source, target.remote());
-    let report = queue.put(&put)?;
+    let put = WorkRequest::write(peer, &source, target.remote());
+    let report = queue.execute(&put)?;
     let mut arrived = vec![0; BYTES];
     target.buffer().ok_or("the target owns no buffer")?.read(0, &mut arrived)?;
     if arrived != bytes {

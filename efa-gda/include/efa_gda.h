@@ -6,8 +6,8 @@
  *   efa_gda_mapped_open     a dedicated endpoint, exposed, checked, mapped (into a GPU)
  *   efa_gda_mapped_address  to the peers, by any means;  efa_gda_mapped_insert_peer  theirs
  *   efa_gda_region_register memory, and its keys (efa_gda_region_describe)
- *   efa_gda_mapped_lend     the struct efa_gda_queue that kernels receive, until
- *   efa_gda_mapped_return   the launch has ended
+ *   efa_gda_mapped_begin_launch     the struct efa_gda_queue that kernels receive, until
+ *   efa_gda_mapped_end_launch   the launch has ended
  *   efa_gda_mapped_close, efa_gda_region_close, efa_gda_domain_close
  *
  * Rules
@@ -135,15 +135,15 @@ int efa_gda_region_describe(efa_gda_region *region, struct efa_gda_region_info *
 int efa_gda_region_close(efa_gda_region *region);
 
 /* Who rings. */
-enum efa_gda_rung {
+enum efa_gda_doorbell_mode {
   /* The best that the machine has. */
-  EFA_GDA_RUNG_AUTO = 0,
+  EFA_GDA_DOORBELL_AUTO = 0,
   /* The GPU. */
-  EFA_GDA_RUNG_DIRECT = 1,
+  EFA_GDA_DOORBELL_DIRECT = 1,
   /* A host thread, from a record that kernels leave. */
-  EFA_GDA_RUNG_RECORD = 2,
+  EFA_GDA_DOORBELL_RECORD = 2,
   /* A host thread, which also copies the entries. */
-  EFA_GDA_RUNG_STAGED = 3
+  EFA_GDA_DOORBELL_STAGED = 3
 };
 struct efa_gda_mapped_attr {
   size_t size;
@@ -153,7 +153,7 @@ struct efa_gda_mapped_attr {
   uint32_t peers;
   /* The GPU that drives the queue, as CUDA counts; -1: this host's processor. */
   int32_t gpu;
-  /* enum efa_gda_rung; the host's processor takes AUTO and DIRECT. */
+  /* enum efa_gda_doorbell_mode; the host's processor takes AUTO and DIRECT. */
   uint32_t rung;
 };
 /* Opens an endpoint with a completion queue of its own (in the GPU's memory where that can be) and
@@ -171,7 +171,7 @@ struct efa_gda_mapped_info {
   uint32_t receives;
   /* This queue pair. */
   uint32_t qpn;
-  /* enum efa_gda_rung that was taken. */
+  /* enum efa_gda_doorbell_mode that was taken. */
   uint32_t rung;
   /* 1: completions lie in the GPU's memory. */
   uint32_t completions_in_gpu;
@@ -188,14 +188,14 @@ int efa_gda_mapped_address(efa_gda_mapped *queue, void *address, size_t *length)
 int efa_gda_mapped_insert_peer(efa_gda_mapped *queue, const void *address, size_t length,
                                struct efa_gda_peer *peer);
 /* Keeps a region, of which kernels will post entries, until the queue is closed or destroyed. */
-int efa_gda_mapped_keep(efa_gda_mapped *queue, efa_gda_region *region);
+int efa_gda_mapped_retain(efa_gda_mapped *queue, efa_gda_region *region);
 
 /*
  * Lends the queue to a launch: the struct that kernels receive, at an address of the GPU's where a GPU
  * drives the queue. As often as it is lent it must be returned, each time once the launch has ended.
  */
-int efa_gda_mapped_lend(efa_gda_mapped *queue, struct efa_gda_queue **device);
-int efa_gda_mapped_return(efa_gda_mapped *queue);
+int efa_gda_mapped_begin_launch(efa_gda_mapped *queue, struct efa_gda_queue **device);
+int efa_gda_mapped_end_launch(efa_gda_mapped *queue);
 
 /*
  * A put to see that all is well: `count` RDMA writes of `bytes` bytes, from a region to a peer's memory,

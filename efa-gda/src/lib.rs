@@ -24,9 +24,9 @@
 //! 3. [`queue::MappedQueue::new`], which takes the enabled endpoint.
 //! 4. [`queue::MappedQueue::insert_peer`] on both sides, each with the other's address. A side that
 //!    does not know the sender refuses what comes from it (status: unknown peer).
-//! 5. [`fabric::Buffer`] → [`fabric::Domain::register`] → [`queue::Put`] →
-//!    [`queue::MappedQueue::put`].
-//! 6. The [`queue::Put`] is dropped, and then everything is closed, children first.
+//! 5. [`fabric::Buffer`] → [`fabric::Domain::register`] → [`queue::WorkRequest`] →
+//!    [`queue::MappedQueue::execute`].
+//! 6. The [`queue::WorkRequest`] is dropped, and then everything is closed, children first.
 //!
 //! # On the software adapter
 //! Where there is no EFA adapter, the same program runs on softefa, which libfabric finds by the
@@ -46,7 +46,7 @@ pub mod gpu;
 pub mod queue;
 pub mod verbs;
 
-mod kept;
+mod leak;
 mod polling;
 mod readable;
 

@@ -8,10 +8,10 @@ mod fabric_soft_support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use efa_gda::doorbell::{Ringer, RingerOptions, Rung};
+use efa_gda::doorbell::{DoorbellMode, DoorbellProxy, ProxyOptions};
 use efa_gda::executor::DeviceError;
 use efa_gda::fabric::Query;
-use efa_gda::queue::{DoorbellError, MappedQueue, Put, PutError};
+use efa_gda::queue::{DoorbellError, MappedQueue, WorkError, WorkRequest};
 use efa_gda_sys::device::efa_gda_queue;
 use fabric_soft_support::side::{Side, bytes_of, introduce, pattern};
 use fabric_soft_support::{assert_no_violations, with_soft_adapter};
@@ -36,29 +36,29 @@ fn move_blocks(queue: &mut MappedQueue, side: &Side, peer: &MappedQueue, count: 
         bytes.rotate_left(8 * 7919 % (lap as usize * 64 + 64));
         bytes[..8].copy_from_slice(&lap.to_le_bytes());
         source.buffer().unwrap().write(0, &bytes).unwrap();
-        let put = Put::write(peer, &source, target.remote()).bytes(64).count(per_lap).stride(64);
-        let report = queue.put(&put.timeout(Duration::from_secs(60))).unwrap();
+        let put = WorkRequest::write(peer, &source, target.remote()).bytes(64).count(per_lap).stride(64);
+        let report = queue.execute(&put.timeout(Duration::from_secs(60))).unwrap();
         assert_eq!((report.posted, report.completed), (per_lap, per_lap));
         assert!(bytes_of(&target) == bytes, "lap {lap}");
     }
 }
 
 /// The whole count over one rung, on an adapter with these variables.
-fn through(test: &str, rung: Rung, wide: bool, variables: &[(&str, &str)]) {
+fn through(test: &str, rung: DoorbellMode, wide: bool, variables: &[(&str, &str)]) {
     some_through(entries(), test, rung, wide, variables);
 }
 
-fn some_through(count: u64, test: &str, rung: Rung, wide: bool, variables: &[(&str, &str)]) {
+fn some_through(count: u64, test: &str, rung: DoorbellMode, wide: bool, variables: &[(&str, &str)]) {
     with_soft_adapter(test, variables, |adapter| {
-        let ringer = Ringer::start(&RingerOptions::new()).unwrap();
+        let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
         let side = Side::open(&Query::new().wide_entries(wide));
         let (mut first, second) = (side.queue(), side.queue());
-        first.set_doorbell(rung, &ringer).unwrap();
+        first.set_doorbell(rung, &proxy).unwrap();
         assert_eq!(first.rung(), rung);
         move_blocks(&mut first, &side, &second, count);
         assert_no_violations(adapter);
-        let rung_for = if rung == Rung::Direct { 0 } else { count };
-        assert_eq!(ringer.counts().entries, rung_for);
+        let ring_for_rest = if rung == DoorbellMode::Direct { 0 } else { count };
+        assert_eq!(proxy.counts().entries, ring_for_rest);
         first.close().unwrap();
     });
 }
@@ -68,80 +68,87 @@ const NO_BATCH: &[(&str, &str)] = &[("SOFTEFA_MAX_BATCH", "0")];
 
 #[test]
 fn direct_moves_every_entry_once() {
-    through("direct_moves_every_entry_once", Rung::Direct, false, &[]);
+    through("direct_moves_every_entry_once", DoorbellMode::Direct, false, &[]);
 }
 
 #[test]
 fn record_moves_every_entry_once() {
-    through("record_moves_every_entry_once", Rung::Record, false, &[]);
+    through("record_moves_every_entry_once", DoorbellMode::Record, false, &[]);
 }
 
 #[test]
 fn staged_moves_every_entry_once() {
-    through("staged_moves_every_entry_once", Rung::Staged, false, &[]);
+    through("staged_moves_every_entry_once", DoorbellMode::Staged, false, &[]);
 }
 
 #[test]
 fn staged_keeps_an_odd_batch() {
-    through("staged_keeps_an_odd_batch", Rung::Staged, false, &[("SOFTEFA_MAX_BATCH", "11")]);
+    through("staged_keeps_an_odd_batch", DoorbellMode::Staged, false, &[("SOFTEFA_MAX_BATCH", "11")]);
 }
 
 #[test]
 fn staged_keeps_a_batch_of_one() {
-    through("staged_keeps_a_batch_of_one", Rung::Staged, false, &[("SOFTEFA_MAX_BATCH", "1")]);
+    through("staged_keeps_a_batch_of_one", DoorbellMode::Staged, false, &[("SOFTEFA_MAX_BATCH", "1")]);
 }
 
 #[test]
 fn staged_copies_entries_of_128_bytes() {
-    through("staged_copies_entries_of_128_bytes", Rung::Staged, true, &[]);
+    through("staged_copies_entries_of_128_bytes", DoorbellMode::Staged, true, &[]);
 }
 
 #[test]
 fn record_rings_for_entries_of_128_bytes() {
-    through("record_rings_for_entries_of_128_bytes", Rung::Record, true, &[]);
+    through("record_rings_for_entries_of_128_bytes", DoorbellMode::Record, true, &[]);
 }
 
 #[test]
 fn record_keeps_a_batch_of_sixteen() {
-    through("record_keeps_a_batch_of_sixteen", Rung::Record, false, &[("SOFTEFA_MAX_BATCH", "16")]);
+    through("record_keeps_a_batch_of_sixteen", DoorbellMode::Record, false, &[("SOFTEFA_MAX_BATCH", "16")]);
 }
 
 #[test]
 fn record_keeps_an_odd_batch() {
-    through("record_keeps_an_odd_batch", Rung::Record, false, &[("SOFTEFA_MAX_BATCH", "11")]);
+    through("record_keeps_an_odd_batch", DoorbellMode::Record, false, &[("SOFTEFA_MAX_BATCH", "11")]);
 }
 
 #[test]
 fn record_keeps_a_batch_of_one() {
     // Each entry waits for the completion of the one before.
     let set = [("SOFTEFA_MAX_BATCH", "1")];
-    some_through(entries() / 10, "record_keeps_a_batch_of_one", Rung::Record, false, &set);
+    some_through(entries() / 10, "record_keeps_a_batch_of_one", DoorbellMode::Record, false, &set);
 }
 
 #[test]
 fn record_keeps_its_batch_though_completions_come_in_any_order() {
     let set = [("SOFTEFA_MAX_BATCH", "16"), ("SOFTEFA_REORDER", "8")];
-    through("record_keeps_its_batch_though_completions_come_in_any_order", Rung::Record, false, &set);
+    through("record_keeps_its_batch_though_completions_come_in_any_order", DoorbellMode::Record, false, &set);
 }
 
 #[test]
 fn no_batch_at_all_leaves_the_ring_alone_as_the_bound() {
-    through("no_batch_at_all_leaves_the_ring_alone_as_the_bound", Rung::Record, false, NO_BATCH);
+    through("no_batch_at_all_leaves_the_ring_alone_as_the_bound", DoorbellMode::Record, false, NO_BATCH);
 }
 
 #[test]
 fn a_queue_climbs_and_descends_between_puts() {
     with_soft_adapter("a_queue_climbs_and_descends_between_puts", &[], |adapter| {
-        let ringer = Ringer::start(&RingerOptions::new()).unwrap();
+        let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
         let side = Side::open(&Query::new());
         let (mut first, second) = (side.queue(), side.queue());
         let peer = introduce(&first, &second);
         let source = side.region(&pattern(64 * 5000));
         let target = side.region(&vec![0; source.len()]);
-        let put = Put::write(peer, &source, target.remote()).bytes(64).count(5000).stride(64);
-        for rung in [Rung::Staged, Rung::Direct, Rung::Record, Rung::Staged, Rung::Record, Rung::Direct] {
-            first.set_doorbell(rung, &ringer).unwrap();
-            first.put(&put).unwrap();
+        let put = WorkRequest::write(peer, &source, target.remote()).bytes(64).count(5000).stride(64);
+        for rung in [
+            DoorbellMode::Staged,
+            DoorbellMode::Direct,
+            DoorbellMode::Record,
+            DoorbellMode::Staged,
+            DoorbellMode::Record,
+            DoorbellMode::Direct,
+        ] {
+            first.set_doorbell(rung, &proxy).unwrap();
+            first.execute(&put).unwrap();
         }
         assert!(bytes_of(&target) == bytes_of(&source));
         assert_no_violations(adapter);
@@ -151,48 +158,53 @@ fn a_queue_climbs_and_descends_between_puts() {
 #[test]
 fn one_ringer_serves_queues_on_both_rungs_at_once() {
     with_soft_adapter("one_ringer_serves_queues_on_both_rungs_at_once", &[], |adapter| {
-        let ringer = Ringer::start(&RingerOptions::new()).unwrap();
+        let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
         let side = Side::open(&Query::new());
         std::thread::scope(|scope| {
             for index in 0..8 {
-                let (ringer, side) = (&ringer, &side);
+                let (proxy, side) = (&proxy, &side);
                 scope.spawn(move || {
                     let (mut first, second) = (side.queue(), side.queue());
-                    first.set_doorbell([Rung::Record, Rung::Staged][index % 2], ringer).unwrap();
+                    first
+                        .set_doorbell([DoorbellMode::Record, DoorbellMode::Staged][index % 2], proxy)
+                        .unwrap();
                     move_blocks(&mut first, side, &second, 50_000);
                 });
             }
         });
-        assert_eq!(ringer.counts().entries, 8 * 50_000);
+        assert_eq!(proxy.counts().entries, 8 * 50_000);
         assert_no_violations(adapter);
     });
 }
 
-/// What a put on a queue ends with whose record was changed by `spoil`, by hand of the ringer.
+/// What a put on a queue ends with whose record was changed by `spoil`, by hand of the proxy.
 fn spoiled(test: &str, spoil: fn(&efa_gda_queue)) {
     with_soft_adapter(test, &[], |adapter| {
-        for rung in [Rung::Record, Rung::Staged] {
-            let ringer = Ringer::start(&RingerOptions::new()).unwrap();
+        for rung in [DoorbellMode::Record, DoorbellMode::Staged] {
+            let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
             let side = Side::open(&Query::new());
             let (mut first, second) = (side.queue(), side.queue());
             let peer = introduce(&first, &second);
             let (source, target) = (side.region(&pattern(6400)), side.region(&[0; 6400]));
-            first.set_doorbell(rung, &ringer).unwrap();
-            let put = Put::write(peer, &source, target.remote()).bytes(64).count(100).stride(64);
-            first.put(&put).unwrap();
+            first.set_doorbell(rung, &proxy).unwrap();
+            let put = WorkRequest::write(peer, &source, target.remote()).bytes(64).count(100).stride(64);
+            first.execute(&put).unwrap();
             // SAFETY: the queue lives, and no kernel runs.
             spoil(unsafe { first.as_ptr().as_ref() });
             while first.poison().is_none() {
                 std::thread::yield_now();
             }
-            let error = first.put(&put.clone().timeout(Duration::from_secs(60))).unwrap_err();
+            let error = first.execute(&put.clone().timeout(Duration::from_secs(60))).unwrap_err();
             assert!(
-                matches!(error, PutError::Device { error: DeviceError::BadRecord, .. }),
+                matches!(error, WorkError::Device { error: DeviceError::BadRecord, .. }),
                 "{rung}: {error:?}"
             );
             assert_eq!(first.poison(), Some(DeviceError::BadRecord));
-            assert!(matches!(first.set_doorbell(Rung::Direct, &ringer), Err(DoorbellError::Poisoned(_))));
-            assert_eq!(ringer.counts().entries, 100, "no doorbell for what was refused");
+            assert!(matches!(
+                first.set_doorbell(DoorbellMode::Direct, &proxy),
+                Err(DoorbellError::Poisoned(_))
+            ));
+            assert_eq!(proxy.counts().entries, 100, "no doorbell for what was refused");
             first.destroy().unwrap();
         }
         assert_no_violations(adapter);
@@ -200,9 +212,9 @@ fn spoiled(test: &str, spoil: fn(&efa_gda_queue)) {
 }
 
 fn store_record(queue: &efa_gda_queue, change: fn(u32) -> u32) {
-    // SAFETY: the record is a word that `Served` keeps, which only atomics reach.
+    // SAFETY: the record is a word that `Registration` keeps, which only atomics reach.
     let record = unsafe { std::sync::atomic::AtomicU32::from_ptr(queue.sq.doorbell) };
-    record.store(change(queue.turn.rung), std::sync::atomic::Ordering::Release);
+    record.store(change(queue.lock.doorbell_index), std::sync::atomic::Ordering::Release);
 }
 
 #[test]
@@ -223,14 +235,14 @@ fn a_record_past_the_ring_ends_the_put_by_name() {
 fn a_record_over_an_entry_that_was_not_written_rings_nothing_under_staged() {
     let test = "a_record_over_an_entry_that_was_not_written_rings_nothing_under_staged";
     with_soft_adapter(test, &[], |adapter| {
-        let ringer = Ringer::without_thread();
+        let proxy = DoorbellProxy::without_thread();
         let mut queue = Side::open(&Query::new()).queue();
-        queue.set_doorbell(Rung::Staged, &ringer).unwrap();
+        queue.set_doorbell(DoorbellMode::Staged, &proxy).unwrap();
         // SAFETY: the queue lives, and no kernel runs.
         store_record(unsafe { queue.as_ptr().as_ref() }, |rung| rung + 1);
-        ringer.round();
+        proxy.round();
         assert_eq!(queue.poison(), Some(DeviceError::BadRecord));
-        assert_eq!(ringer.counts().entries, 0);
+        assert_eq!(proxy.counts().entries, 0);
         assert_no_violations(adapter);
     });
 }
@@ -238,25 +250,25 @@ fn a_record_over_an_entry_that_was_not_written_rings_nothing_under_staged() {
 #[test]
 fn a_ringer_stopped_in_mid_traffic_ends_the_put_by_name() {
     with_soft_adapter("a_ringer_stopped_in_mid_traffic_ends_the_put_by_name", &[], |adapter| {
-        for rung in [Rung::Record, Rung::Staged] {
-            let ringer = Arc::new(Ringer::start(&RingerOptions::new()).unwrap());
+        for rung in [DoorbellMode::Record, DoorbellMode::Staged] {
+            let proxy = Arc::new(DoorbellProxy::start(&ProxyOptions::new()).unwrap());
             let side = Side::open(&Query::new());
             let (mut first, second) = (side.queue(), side.queue());
             let peer = introduce(&first, &second);
             let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
-            first.set_doorbell(rung, &ringer).unwrap();
-            let stopper = ringer.clone();
+            first.set_doorbell(rung, &proxy).unwrap();
+            let stopper = proxy.clone();
             let stopper = std::thread::spawn(move || {
                 while stopper.counts().entries < 10_000 {
                     std::thread::yield_now();
                 }
                 stopper.stop().unwrap();
             });
-            // More than can pass before the ringer is stopped, were it not.
-            let put = Put::write(peer, &source, target.remote()).bytes(64).count(u64::from(u32::MAX));
-            let error = first.put(&put.timeout(Duration::from_secs(60))).unwrap_err();
+            // More than can pass before the proxy is stopped, were it not.
+            let put = WorkRequest::write(peer, &source, target.remote()).bytes(64).count(u64::from(u32::MAX));
+            let error = first.execute(&put.timeout(Duration::from_secs(60))).unwrap_err();
             assert!(
-                matches!(error, PutError::Device { error: DeviceError::NotRung, .. }),
+                matches!(error, WorkError::Device { error: DeviceError::ProxyStopped, .. }),
                 "{rung}: {error:?}"
             );
             stopper.join().unwrap();
@@ -269,16 +281,16 @@ fn a_ringer_stopped_in_mid_traffic_ends_the_put_by_name() {
 #[test]
 fn a_put_on_a_stopped_ringer_ends_at_once_and_by_name() {
     with_soft_adapter("a_put_on_a_stopped_ringer_ends_at_once_and_by_name", &[], |adapter| {
-        let ringer = Ringer::start(&RingerOptions::new()).unwrap();
+        let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
         let side = Side::open(&Query::new());
         let (mut first, second) = (side.queue(), side.queue());
         let peer = introduce(&first, &second);
         let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
-        first.set_doorbell(Rung::Staged, &ringer).unwrap();
-        ringer.stop().unwrap();
-        let put = Put::write(peer, &source, target.remote()).timeout(Duration::from_secs(3600));
-        let error = first.put(&put).unwrap_err();
-        assert!(matches!(error, PutError::Device { error: DeviceError::NotRung, .. }), "{error:?}");
+        first.set_doorbell(DoorbellMode::Staged, &proxy).unwrap();
+        proxy.stop().unwrap();
+        let put = WorkRequest::write(peer, &source, target.remote()).timeout(Duration::from_secs(3600));
+        let error = first.execute(&put).unwrap_err();
+        assert!(matches!(error, WorkError::Device { error: DeviceError::ProxyStopped, .. }), "{error:?}");
         assert_eq!(bytes_of(&target), [0; 64]);
         assert_no_violations(adapter);
     });

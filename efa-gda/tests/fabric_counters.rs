@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use efa_gda::fabric::{
     CompletionCounter, Counted, CounterMemory, Error, GdaOps, MemoryRegion, Query, RemoteRegion, Result,
 };
-use efa_gda::queue::{MappedQueue, Put, PutError};
+use efa_gda::queue::{MappedQueue, WorkError, WorkRequest};
 use efa_gda::wire::{Peer, RemoteKey};
 use fabric_soft_support::side::{Side, introduce};
 use fabric_soft_support::with_soft_adapter;
@@ -36,10 +36,10 @@ fn counting(side: &Side, counter: &CompletionCounter, counted: Counted) -> Mappe
 
 /// Three writes to `peer` that arrive and one with a key that names no region.
 fn three_good_and_one_bad(queue: &mut MappedQueue, peer: Peer, region: &MemoryRegion) {
-    queue.put(&Put::write(peer, region, region.remote()).bytes(8).count(3)).unwrap();
+    queue.execute(&WorkRequest::write(peer, region, region.remote()).bytes(8).count(3)).unwrap();
     let wrong = RemoteRegion { key: RemoteKey::new(!region.remote_key().get()), ..region.remote() };
-    let error = queue.put(&Put::write(peer, region, wrong).bytes(8)).unwrap_err();
-    assert!(matches!(error, PutError::Completion { .. }), "{error}");
+    let error = queue.execute(&WorkRequest::write(peer, region, wrong).bytes(8)).unwrap_err();
+    assert!(matches!(error, WorkError::Completion { .. }), "{error}");
 }
 
 fn values(counter: &CompletionCounter) -> (Option<u64>, Option<u64>) {

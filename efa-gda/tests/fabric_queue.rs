@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use efa_gda::executor::DeviceError;
 use efa_gda::fabric::{Access, Buffer, Domain, Error, MemoryRegion};
-use efa_gda::queue::{CloseError, MappedQueue, Put, PutError, QueueError};
+use efa_gda::queue::{CloseError, MappedQueue, QueueError, WorkError, WorkRequest};
 use efa_gda::wire::{
     Completion, CompletionKind, CompletionStatus, DecodedRequest, Operation, OperationCode, Peer,
     QueuePairNumber, RequestId, RequestIdWidth,
@@ -35,9 +35,9 @@ fn peer(queue: &MappedQueue) -> Peer {
 }
 
 /// A put that nobody answers: its wait runs out.
-fn unanswered(queue: &mut MappedQueue, region: &MemoryRegion) -> PutError {
-    let put = Put::write(peer(queue), region, region.remote()).bytes(64);
-    queue.put(&put.timeout(Duration::from_millis(1)).lanes(1)).unwrap_err()
+fn unanswered(queue: &mut MappedQueue, region: &MemoryRegion) -> WorkError {
+    let put = WorkRequest::write(peer(queue), region, region.remote()).bytes(64);
+    queue.execute(&put.timeout(Duration::from_millis(1)).lanes(1)).unwrap_err()
 }
 
 /// Completes the requests `0..count` of the queue beforehand; the last one with `status`.
@@ -118,8 +118,8 @@ fn a_completed_put_is_reported_and_the_queue_closes() {
     let mut queue = queue(&fake, &domain);
     let region = region(&domain, Access::ALL);
     complete(&fake, 3, CompletionStatus::Ok);
-    let put = Put::write(peer(&queue), &region, region.remote()).bytes(8).count(3).stride(8);
-    let report = queue.put(&put.lanes(1)).unwrap();
+    let put = WorkRequest::write(peer(&queue), &region, region.remote()).bytes(8).count(3).stride(8);
+    let report = queue.execute(&put.lanes(1)).unwrap();
     assert_eq!((report.posted, report.completed), (3, 3));
     assert_eq!((fake.doorbell(), queue.in_flight()), (3, 0));
     queue.close().unwrap();
@@ -132,9 +132,9 @@ fn an_error_completion_has_its_status_and_request() {
     let mut queue = queue(&fake, &domain);
     let region = region(&domain, Access::ALL);
     complete(&fake, 3, CompletionStatus::RemoteBadAddress);
-    let put = Put::write(peer(&queue), &region, region.remote()).bytes(8).count(3);
-    let error = queue.put(&put.lanes(1)).unwrap_err();
-    let PutError::Completion { status, request, completed, .. } = error else { panic!("{error:?}") };
+    let put = WorkRequest::write(peer(&queue), &region, region.remote()).bytes(8).count(3);
+    let error = queue.execute(&put.lanes(1)).unwrap_err();
+    let WorkError::Completion { status, request, completed, .. } = error else { panic!("{error:?}") };
     assert_eq!((status, request.get(), completed), (CompletionStatus::RemoteBadAddress, 2, 3));
     assert_eq!((queue.in_flight(), queue.poison()), (0, None));
 }
@@ -146,9 +146,9 @@ fn a_status_that_nobody_knows_stays_a_number() {
     let mut queue = queue(&fake, &domain);
     let region = region(&domain, Access::ALL);
     complete(&fake, 1, CompletionStatus::Unknown(200));
-    let put = Put::write(peer(&queue), &region, region.remote()).bytes(8);
-    let error = queue.put(&put.lanes(1)).unwrap_err();
-    assert!(matches!(error, PutError::Completion { status: CompletionStatus::Unknown(200), .. }), "{error}");
+    let put = WorkRequest::write(peer(&queue), &region, region.remote()).bytes(8);
+    let error = queue.execute(&put.lanes(1)).unwrap_err();
+    assert!(matches!(error, WorkError::Completion { status: CompletionStatus::Unknown(200), .. }), "{error}");
 }
 
 #[test]
@@ -158,12 +158,12 @@ fn a_wait_that_runs_out_poisons_the_queue() {
     let mut queue = queue(&fake, &domain);
     let region = region(&domain, Access::ALL);
     let error = unanswered(&mut queue, &region);
-    let PutError::Device { error: DeviceError::TimeoutCompletion, in_flight: 1, .. } = error else {
+    let WorkError::Device { error: DeviceError::TimeoutCompletion, in_flight: 1, .. } = error else {
         panic!("{error:?}");
     };
     assert!(queue.poison().is_some());
     let error = unanswered(&mut queue, &region);
-    assert!(matches!(error, PutError::Device { error: DeviceError::Poisoned, .. }), "{error}");
+    assert!(matches!(error, WorkError::Device { error: DeviceError::Poisoned, .. }), "{error}");
     assert_eq!(fake.doorbell(), 1, "a poisoned queue takes no more requests");
 }
 
@@ -227,9 +227,9 @@ fn a_raised_abort_flag_ends_a_wait() {
     let mut queue = queue(&fake, &domain);
     let region = region(&domain, Access::ALL);
     queue.abort_flag().raise();
-    let put = Put::write(peer(&queue), &region, region.remote()).bytes(64);
-    let error = queue.put(&put.timeout(Duration::from_secs(3600)).lanes(1)).unwrap_err();
-    assert!(matches!(error, PutError::Device { error: DeviceError::Aborted, .. }), "{error}");
+    let put = WorkRequest::write(peer(&queue), &region, region.remote()).bytes(64);
+    let error = queue.execute(&put.timeout(Duration::from_secs(3600)).lanes(1)).unwrap_err();
+    assert!(matches!(error, WorkError::Device { error: DeviceError::Aborted, .. }), "{error}");
     assert!(region.close().is_err(), "what was aborted may still be in flight");
 }
 
@@ -241,17 +241,17 @@ fn a_put_outside_a_region_is_not_posted() {
     let (local, peer) = (region(&domain, Access::ALL), peer(&queue));
     let mut short = local.remote();
     short.length = 100;
-    let put = || Put::write(peer, &local, local.remote());
+    let put = || WorkRequest::write(peer, &local, local.remote());
     for (side, put) in [
         ("local", put().bytes(4097)),
         ("local", put().bytes(64).count(65).stride(64)),
         ("local", put().bytes(1).offsets(4096, 0)),
         ("local", put().bytes(1).count(u64::MAX).stride(u64::MAX)),
-        ("remote", Put::write(peer, &local, short).bytes(101)),
-        ("remote", Put::write(peer, &local, short).bytes(50).count(2).stride(51)),
+        ("remote", WorkRequest::write(peer, &local, short).bytes(101)),
+        ("remote", WorkRequest::write(peer, &local, short).bytes(50).count(2).stride(51)),
     ] {
-        let error = queue.put(&put).unwrap_err();
-        assert!(matches!(error, PutError::Region { side: at, .. } if at == side), "{side}: {error}");
+        let error = queue.execute(&put).unwrap_err();
+        assert!(matches!(error, WorkError::Region { side: at, .. } if at == side), "{side}: {error}");
     }
     assert_eq!(fake.doorbell(), 0);
 }
@@ -262,8 +262,8 @@ fn a_region_without_the_access_is_not_put() {
     let domain = fake.domain();
     let mut queue = queue(&fake, &domain);
     let region = region(&domain, Access::REMOTE_WRITE);
-    let error = queue.put(&Put::write(peer(&queue), &region, region.remote())).unwrap_err();
-    assert!(matches!(error, PutError::Access { needs: Access::WRITE, .. }), "{error}");
+    let error = queue.execute(&WorkRequest::write(peer(&queue), &region, region.remote())).unwrap_err();
+    assert!(matches!(error, WorkError::Access { needs: Access::WRITE, .. }), "{error}");
 }
 
 #[test]
@@ -273,8 +273,8 @@ fn the_entry_that_is_posted_is_the_one_asked_for() {
     let mut queue = queue(&fake, &domain);
     let region = region(&domain, Access::ALL);
     complete(&fake, 1, CompletionStatus::Ok);
-    let put = Put::write(peer(&queue), &region, region.remote()).bytes(100).offsets(8, 16);
-    queue.put(&put.lanes(1)).unwrap();
+    let put = WorkRequest::write(peer(&queue), &region, region.remote()).bytes(100).offsets(8, 16);
+    queue.execute(&put.lanes(1)).unwrap();
     // SAFETY: the ring is the fake's, 64 bytes in its first slot, and nobody writes it now.
     let entry = unsafe { std::slice::from_raw_parts(queue.exposure().sq.buffer.as_ptr(), 64) };
     let decoded = DecodedRequest::decode(entry, RequestIdWidth::Bits16).unwrap();
@@ -298,7 +298,7 @@ fn inline_bytes_that_this_cpu_cannot_read_are_an_error_and_nothing_is_posted() {
     let start = NonNull::new(start.cast()).unwrap();
     // SAFETY: mapped until the process ends.
     let region = unsafe { MemoryRegion::register_foreign(&domain, start, 4096, Access::ALL) }.unwrap();
-    let put = Put::inline_send(peer(&queue), &region).bytes(32).stride(64).count(3);
-    assert!(matches!(queue.put(&put).unwrap_err(), PutError::Unreadable));
+    let put = WorkRequest::inline_send(peer(&queue), &region).bytes(32).stride(64).count(3);
+    assert!(matches!(queue.execute(&put).unwrap_err(), WorkError::Unreadable));
     assert_eq!(queue.in_flight(), 0);
 }

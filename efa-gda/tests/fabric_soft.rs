@@ -7,13 +7,13 @@ mod fabric_soft_support;
 
 use std::time::{Duration, Instant};
 
-use efa_gda::doorbell::{Ringer, RingerOptions, Rung};
+use efa_gda::doorbell::{DoorbellMode, DoorbellProxy, ProxyOptions};
 use efa_gda::executor::{DeviceError, host};
 use efa_gda::fabric::{Access, Buffer, EFA_DIRECT, Error, Fabric, Library, Query, RemoteRegion};
-use efa_gda::queue::{CloseError, DoorbellError, MappedQueue, Put, PutError, QueueError};
+use efa_gda::queue::{CloseError, DoorbellError, MappedQueue, QueueError, WorkError, WorkRequest};
 use efa_gda::wire::{CompletionStatus, EntrySize, RemoteKey};
 use efa_gda_sys::device::{EFA_GDA_PUT_NO_WAIT, efa_gda_put_args};
-use fabric_soft_support::side::{Side, bytes_of, introduce, pattern, post_unrung, two_adapters};
+use fabric_soft_support::side::{Side, bytes_of, introduce, pattern, post_without_doorbell, two_adapters};
 use fabric_soft_support::{assert_no_violations, with_soft_adapter};
 
 #[test]
@@ -43,7 +43,7 @@ fn one_put_of_a_mebibyte_and_a_byte_arrives_whole() {
         let peer = introduce(&first, &second);
         let source = side.region(&pattern((1 << 20) + 1));
         let target = side.region(&vec![0; source.len()]);
-        let report = first.put(&Put::write(peer, &source, target.remote())).unwrap();
+        let report = first.execute(&WorkRequest::write(peer, &source, target.remote())).unwrap();
         assert_eq!((report.posted, report.completed), (1, 1));
         assert!(bytes_of(&target) == bytes_of(&source));
         assert_no_violations(adapter);
@@ -59,8 +59,8 @@ fn two_hundred_thousand_puts_arrive_past_every_wrap() {
         let peer = introduce(&first, &second);
         let source = side.region(&pattern(64 * COUNT as usize));
         let target = side.region(&vec![0; source.len()]);
-        let put = Put::write(peer, &source, target.remote()).bytes(64).count(COUNT).stride(64);
-        let report = first.put(&put).unwrap();
+        let put = WorkRequest::write(peer, &source, target.remote()).bytes(64).count(COUNT).stride(64);
+        let report = first.execute(&put).unwrap();
         assert_eq!((report.posted, report.completed), (COUNT, COUNT));
         assert!(bytes_of(&target) == bytes_of(&source));
         assert_no_violations(adapter);
@@ -76,7 +76,7 @@ fn an_endpoint_reaches_itself() {
         let mut queue = side.queue();
         let itself = queue.insert_peer(&queue.endpoint().address().unwrap()).unwrap();
         let (source, target) = (side.region(&pattern(4096)), side.region(&[0; 4096]));
-        queue.put(&Put::write(itself, &source, target.remote())).unwrap();
+        queue.execute(&WorkRequest::write(itself, &source, target.remote())).unwrap();
         assert!(bytes_of(&target) == bytes_of(&source));
         assert_no_violations(adapter);
     });
@@ -89,7 +89,7 @@ fn a_put_of_no_bytes_completes() {
         let (mut first, second) = (side.queue(), side.queue());
         let peer = introduce(&first, &second);
         let (source, target) = (side.region(&pattern(64)), side.region(&[7; 64]));
-        let report = first.put(&Put::write(peer, &source, target.remote()).bytes(0)).unwrap();
+        let report = first.execute(&WorkRequest::write(peer, &source, target.remote()).bytes(0)).unwrap();
         assert_eq!(report.completed, 1);
         assert_eq!(bytes_of(&target), [7; 64]);
         assert_no_violations(adapter);
@@ -104,8 +104,8 @@ fn wide_entries_are_there_when_asked_for() {
         assert_eq!(first.exposure().sq.entry_size, EntrySize::B128);
         let peer = introduce(&first, &second);
         let (source, target) = (side.region(&pattern(64 * 1000)), side.region(&[0; 64 * 1000]));
-        let put = Put::write(peer, &source, target.remote()).bytes(64).count(1000).stride(64);
-        first.put(&put).unwrap();
+        let put = WorkRequest::write(peer, &source, target.remote()).bytes(64).count(1000).stride(64);
+        first.execute(&put).unwrap();
         assert!(bytes_of(&target) == bytes_of(&source));
         assert_no_violations(adapter);
     });
@@ -118,7 +118,7 @@ fn one_adapter_reaches_another() {
         let (mut first, second) = (here.queue(), there.queue());
         let peer = introduce(&first, &second);
         let (source, target) = (here.region(&pattern(100_000)), there.region(&[0; 100_000]));
-        first.put(&Put::write(peer, &source, target.remote())).unwrap();
+        first.execute(&WorkRequest::write(peer, &source, target.remote())).unwrap();
         assert!(bytes_of(&target) == bytes_of(&source));
         assert_no_violations(adapter);
     });
@@ -149,9 +149,9 @@ fn a_stopped_adapter_poisons_the_queue_which_keeps_its_memory() {
         let peer = introduce(&first, &second);
         let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
         adapter.hold(true);
-        let put = Put::write(peer, &source, target.remote()).timeout(Duration::from_millis(20));
-        let error = first.put(&put).unwrap_err();
-        let PutError::Device { error: DeviceError::TimeoutCompletion, in_flight: 1, .. } = error else {
+        let put = WorkRequest::write(peer, &source, target.remote()).timeout(Duration::from_millis(20));
+        let error = first.execute(&put).unwrap_err();
+        let WorkError::Device { error: DeviceError::TimeoutCompletion, in_flight: 1, .. } = error else {
             panic!("{error:?}");
         };
         drop(put);
@@ -219,14 +219,15 @@ fn more_entries_than_can_be_counted_are_refused_and_nothing_is_posted() {
         let (mut first, second) = (side.queue(), side.queue());
         let peer = introduce(&first, &second);
         let (source, target) = (side.region(&[1; 65537]), side.region(&[0; 65537]));
-        let error = first.put(&Put::write(peer, &source, target.remote()).count(1 << 63)).unwrap_err();
-        assert!(matches!(error, PutError::TooMany { each: 2, .. }), "{error}");
+        let error =
+            first.execute(&WorkRequest::write(peer, &source, target.remote()).count(1 << 63)).unwrap_err();
+        assert!(matches!(error, WorkError::TooMany { each: 2, .. }), "{error}");
         assert_eq!(first.in_flight(), 0);
     });
 }
 
 /// Posts one write that nobody waits for, as a kernel of the caller's would.
-fn post_and_leave(queue: &mut MappedQueue, put: &Put) {
+fn post_and_leave(queue: &mut MappedQueue, put: &WorkRequest) {
     let args = put.arguments(queue).unwrap();
     let args = efa_gda_put_args { flags: args.flags | EFA_GDA_PUT_NO_WAIT, ..args };
     // SAFETY: checked arguments of a queue that is borrowed exclusively; the region outlives the test.
@@ -241,7 +242,7 @@ fn a_queue_that_is_quiet_closes_and_one_that_is_not_says_who_holds_it() {
         let mut queue = side.queue();
         let (peer, region) = (introduce(&queue, &queue), side.region(&[7; 64]));
         adapter.hold(true);
-        post_and_leave(&mut queue, &Put::write(peer, &region, region.remote()));
+        post_and_leave(&mut queue, &WorkRequest::write(peer, &region, region.remote()));
         let error = queue.close().unwrap_err();
         assert!(error.to_string().contains("the adapter holds 1 request(s)"), "{error}");
         let CloseError::Busy { mut queue, in_flight: 1 } = error else { panic!("{error:?}") };
@@ -260,12 +261,12 @@ fn a_put_that_an_error_ends_says_how_much_was_not_posted() {
         let side = Side::open(&Query::new());
         let mut queue = side.queue();
         let (peer, region) = (introduce(&queue, &queue), side.region(&[7; 96]));
-        queue.put(&Put::write(peer, &region, region.remote()).bytes(64)).unwrap();
+        queue.execute(&WorkRequest::write(peer, &region, region.remote()).bytes(64)).unwrap();
         let wrong = RemoteRegion { key: RemoteKey::new(!region.remote_key().get()), ..region.remote() };
         // Two entries each.
-        let error = queue.put(&Put::write(peer, &region, wrong).count(100_000)).unwrap_err();
+        let error = queue.execute(&WorkRequest::write(peer, &region, wrong).count(100_000)).unwrap_err();
         let words = error.to_string();
-        let PutError::Completion { request, posted, unposted, count, .. } = error else { panic!("{words}") };
+        let WorkError::Completion { request, posted, unposted, count, .. } = error else { panic!("{words}") };
         assert!(words.starts_with("request id 1 completed with status 7"), "{words}");
         assert!(words.ends_with(&format!(", {unposted} of 100000 requests not posted)")), "{words}");
         assert_eq!((request.get(), count), (1, 100_000));
@@ -280,16 +281,16 @@ fn a_queue_with_entries_never_rung_for_does_not_close() {
         let queue = side.queue();
         let peer = introduce(&queue, &queue);
         let (source, target) = (side.region(&pattern(192)), side.region(&[0; 192]));
-        let put = Put::write(peer, &source, target.remote()).bytes(64).count(3).stride(64);
+        let put = WorkRequest::write(peer, &source, target.remote()).bytes(64).count(3).stride(64);
         let args = put.arguments(&queue).unwrap();
         // SAFETY: arguments of this queue, which no kernel uses.
-        unsafe { post_unrung(queue.as_ptr().as_ptr(), &args) };
+        unsafe { post_without_doorbell(queue.as_ptr().as_ptr(), &args) };
         assert_eq!(queue.in_flight(), 0);
         let error = queue.close().unwrap_err();
         assert!(error.to_string().contains("3 of this queue's entries"), "{error}");
         let CloseError::Unrung { mut queue, entries: 3 } = error else { panic!("{error:?}") };
-        let ringer = Ringer::start(&RingerOptions::new()).unwrap();
-        let error = queue.set_doorbell(Rung::Staged, &ringer).unwrap_err();
+        let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
+        let error = queue.set_doorbell(DoorbellMode::Staged, &proxy).unwrap_err();
         assert!(matches!(error, DoorbellError::Unrung(3)), "{error:?}");
         assert_eq!(queue.quiet(Duration::from_secs(30)).unwrap().completed, 3);
         assert_eq!(bytes_of(&target), bytes_of(&source));
@@ -307,7 +308,7 @@ fn a_queue_that_its_kernel_did_not_close_is_for_destroying() {
         // SAFETY: the queue is open, and nothing runs.
         unsafe { (*queue.as_ptr().as_ptr()).reserve.word += 1 << 32 };
         let error = queue.quiet(Duration::from_secs(1)).unwrap_err();
-        assert!(matches!(error, PutError::Device { error: DeviceError::InUse, .. }), "{error:?}");
+        assert!(matches!(error, WorkError::Device { error: DeviceError::InUse, .. }), "{error:?}");
         let CloseError::Abandoned { queue } = queue.close().unwrap_err() else { panic!("closed") };
         queue.destroy().unwrap();
     });
@@ -320,8 +321,9 @@ fn a_queue_that_does_not_become_quiet_is_poisoned_by_the_bound() {
         let mut queue = side.queue();
         let (peer, region) = (introduce(&queue, &queue), side.region(&[7; 64]));
         adapter.hold(true);
-        post_and_leave(&mut queue, &Put::write(peer, &region, region.remote()));
-        let PutError::Device { error, in_flight: 1, .. } = queue.quiet(Duration::from_millis(1)).unwrap_err()
+        post_and_leave(&mut queue, &WorkRequest::write(peer, &region, region.remote()));
+        let WorkError::Device { error, in_flight: 1, .. } =
+            queue.quiet(Duration::from_millis(1)).unwrap_err()
         else {
             panic!("another error");
         };
@@ -338,10 +340,10 @@ fn an_error_that_nobody_waited_for_comes_with_quiet() {
         let mut queue = side.queue();
         let (peer, region) = (introduce(&queue, &queue), side.region(&[7; 64]));
         let wrong = RemoteRegion { key: RemoteKey::new(!region.remote_key().get()), ..region.remote() };
-        post_and_leave(&mut queue, &Put::write(peer, &region, wrong));
+        post_and_leave(&mut queue, &WorkRequest::write(peer, &region, wrong));
         let error = queue.quiet(Duration::from_secs(30)).unwrap_err();
         assert!(error.to_string().ends_with("(1 completions read)"), "{error}");
-        let PutError::Completion { status, .. } = error else { panic!("{error}") };
+        let WorkError::Completion { status, .. } = error else { panic!("{error}") };
         assert_eq!(status, CompletionStatus::RemoteBadAddress);
         queue.quiet(Duration::from_secs(30)).unwrap();
     });

@@ -16,7 +16,7 @@ use efa_gda::fabric::{
     Access, CompletionCounter, Counted, DeviceMemory, Dmabuf, GdaOps, MemoryRegion, Query, RemoteRegion,
 };
 use efa_gda::gpu::{Gpu, GpuMemory};
-use efa_gda::queue::{CountersError, GpuQueue, MappedQueue, Placement, Put, PutError, QueueError};
+use efa_gda::queue::{CountersError, GpuQueue, MappedQueue, Placement, QueueError, WorkError, WorkRequest};
 use efa_gda::wire::{CompletionStatus, Peer, RemoteKey};
 use fabric_soft_support::side::{Side, bytes_of, introduce, pattern};
 use fabric_soft_support::{Adapter, assert_no_violations, with_soft_adapter};
@@ -52,8 +52,8 @@ fn astray(remote: RemoteRegion) -> RemoteRegion {
     RemoteRegion { key: RemoteKey::new(!remote.key.get()), ..remote }
 }
 
-fn refused_for_its_key(put: Result<impl std::fmt::Debug, PutError>) {
-    let PutError::Completion { status, .. } = put.unwrap_err() else { panic!("not a completion") };
+fn refused_for_its_key(put: Result<impl std::fmt::Debug, WorkError>) {
+    let WorkError::Completion { status, .. } = put.unwrap_err() else { panic!("not a completion") };
     assert_eq!(status, CompletionStatus::RemoteBadAddress);
 }
 
@@ -74,8 +74,8 @@ fn the_adapter_writes_counters_into_a_gpus_memory() {
         assert_eq!((words.success, words.error, words.device), (address, address + 128, Some(0)));
         let (mut first, second) = (counted(&side, &counter), side.queue());
         let (peer, region) = (introduce(&first, &second), side.region(&[7; 64]));
-        first.put(&Put::write(peer, &region, region.remote()).count(3)).unwrap();
-        refused_for_its_key(first.put(&Put::write(peer, &region, astray(region.remote()))));
+        first.execute(&WorkRequest::write(peer, &region, region.remote()).count(3)).unwrap();
+        refused_for_its_key(first.execute(&WorkRequest::write(peer, &region, astray(region.remote()))));
         let word = |at| u64::from_ne_bytes(gpu.read(at, 8).try_into().unwrap());
         assert_eq!((word(words.success), word(words.error)), (3, 1));
         // What this process does not see is not read, by libfabric as little as for a queue.
@@ -109,10 +109,12 @@ fn puts_by_counters(queue: &mut GpuQueue, side: &Side, peer: Peer, count: usize)
     let source = side.region(&pattern(64 * count));
     for round in 1..=2 {
         let target = side.region(&vec![0; 64 * count]);
-        let put = Put::write(peer, &source, target.remote()).bytes(64).count(count as u64).stride(64);
-        assert_eq!(queue.put(&put.timeout(WAIT)).unwrap().completed, count as u64);
+        let put = WorkRequest::write(peer, &source, target.remote()).bytes(64).count(count as u64).stride(64);
+        assert_eq!(queue.execute(&put.timeout(WAIT)).unwrap().completed, count as u64);
         assert!(bytes_of(&target) == bytes_of(&source), "round {round}");
-        refused_for_its_key(queue.put(&Put::write(peer, &source, astray(target.remote())).bytes(64)));
+        refused_for_its_key(
+            queue.execute(&WorkRequest::write(peer, &source, astray(target.remote())).bytes(64)),
+        );
         assert_eq!(queue.quiet(WAIT).unwrap().posted, 0);
         let seen = queue.snapshot().unwrap();
         println!("{seen}");
@@ -151,13 +153,13 @@ fn a_gpu_goes_by_counters_in_its_own_memory() {
         let (first, second) = (counted(&side, &counter).with_counters().unwrap(), side.queue());
         let (peer, mut first) = (introduce(&first, &second), first);
         let (source, target) = (side.region(&[1; 64]), side.region(&[0; 64]));
-        let error = first.put(&Put::write(peer, &source, target.remote())).unwrap_err();
+        let error = first.execute(&WorkRequest::write(peer, &source, target.remote())).unwrap_err();
         assert!(error.to_string().contains("its counters lie in a GPU's memory"), "{error}");
         let mut first = GpuQueue::new(first, gpu).unwrap();
         assert!(first.registered().iter().all(|part| part.part != "completion counter"));
         puts_by_counters(&mut first, &side, peer, 6_000);
         let (source, target) = (gpu_region(&side, gpu, &pattern(5000)), side.region(&[0; 5000]));
-        first.put(&Put::write(peer, &source, target.remote())).unwrap();
+        first.execute(&WorkRequest::write(peer, &source, target.remote())).unwrap();
         assert!(bytes_of(&target) == pattern(5000), "bytes out of the GPU's memory");
         assert_no_violations(adapter);
         first.close().unwrap();
@@ -174,9 +176,9 @@ fn an_adapter_that_counts_nothing_ends_a_gpus_wait() {
         let (peer, region) = (introduce(&first, &second), side.region(&[1; 64]));
         let mut first = GpuQueue::new(first, gpu).unwrap();
         adapter.hold(true);
-        let put = Put::write(peer, &region, region.remote()).count(10_000);
-        let error = first.put(&put.timeout(Duration::from_millis(200))).unwrap_err();
-        let PutError::Device { in_flight, completed: 0, .. } = error else { panic!("{error:?}") };
+        let put = WorkRequest::write(peer, &region, region.remote()).count(10_000);
+        let error = first.execute(&put.timeout(Duration::from_millis(200))).unwrap_err();
+        let WorkError::Device { in_flight, completed: 0, .. } = error else { panic!("{error:?}") };
         assert!(in_flight > 0 && in_flight <= first.mapped().exposure().sq.num_entries, "{in_flight}");
         adapter.hold(false);
         first.destroy().unwrap();

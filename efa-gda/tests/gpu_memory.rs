@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use efa_gda::fabric::{Access, DeviceMemory, Dmabuf, Error, MemoryRegion, Query, Registration, RemoteRegion};
 use efa_gda::gpu::{Gpu, GpuMemory};
-use efa_gda::queue::{GpuQueue, MappedQueue, Placement, Put, PutError, Receives};
+use efa_gda::queue::{GpuQueue, MappedQueue, Placement, Receives, WorkError, WorkRequest};
 use efa_gda::wire::{CompletionStatus, Peer, RemoteKey};
 use fabric_soft_support::side::{Side, bytes_of, introduce, pattern};
 use fabric_soft_support::{Adapter, assert_no_violations, with_soft_adapter};
@@ -70,13 +70,13 @@ fn writes_reads_and_sends_between_gpu_memories_move_the_bytes() {
         let (mut first, mut second, peer) = two_queues(&side);
         let source = fake_region(&side, gpu, &pattern(BYTES));
         let (written, read) = (fake_region(&side, gpu, &[0; BYTES]), fake_region(&side, gpu, &[0; BYTES]));
-        first.put(&Put::write(peer, &source, written.remote())).unwrap();
+        first.execute(&WorkRequest::write(peer, &source, written.remote())).unwrap();
         assert!(gpu.read(written.address(), BYTES) == pattern(BYTES), "written");
-        first.put(&Put::read(peer, &read, source.remote())).unwrap();
+        first.execute(&WorkRequest::read(peer, &read, source.remote())).unwrap();
         assert!(gpu.read(read.address(), BYTES) == pattern(BYTES), "read");
         let inbox = fake_region(&side, gpu, &[0; 8192]);
         second.post_receives(&Receives::new(&inbox).bytes(8192)).unwrap();
-        first.put(&Put::send(peer, &source).bytes(8000)).unwrap();
+        first.execute(&WorkRequest::send(peer, &source).bytes(8000)).unwrap();
         assert_eq!(second.receive(WAIT).unwrap().length, 8000);
         assert!(gpu.read(inbox.address(), 8000) == pattern(8000), "sent");
         assert_no_violations(adapter);
@@ -90,9 +90,9 @@ fn a_write_between_host_and_gpu_memory_moves_the_bytes() {
         let (mut first, _second, peer) = two_queues(&side);
         let (host, back) = (side.region(&pattern(5000)), side.region(&[0; 5000]));
         let on_gpu = fake_region(&side, gpu, &[0; 5000]);
-        first.put(&Put::write(peer, &host, on_gpu.remote())).unwrap();
+        first.execute(&WorkRequest::write(peer, &host, on_gpu.remote())).unwrap();
         assert!(gpu.read(on_gpu.address(), 5000) == pattern(5000), "to the GPU");
-        first.put(&Put::write(peer, &on_gpu, back.remote())).unwrap();
+        first.execute(&WorkRequest::write(peer, &on_gpu, back.remote())).unwrap();
         assert!(bytes_of(&back) == pattern(5000), "from the GPU");
     });
 }
@@ -103,8 +103,8 @@ fn an_inline_put_from_the_host_does_not_read_gpu_memory() {
         let side = Side::open(&Query::new().gpu_memory(true).wide_entries(true));
         let (mut first, _second, peer) = two_queues(&side);
         let (source, target) = (fake_region(&side, gpu, &[1; 64]), side.region(&[0; 64]));
-        let error = first.put(&Put::inline_write(peer, &source, target.remote())).unwrap_err();
-        assert!(matches!(error, PutError::Unsupported { .. }), "{error:?}");
+        let error = first.execute(&WorkRequest::inline_write(peer, &source, target.remote())).unwrap_err();
+        assert!(matches!(error, WorkError::Unsupported { .. }), "{error:?}");
     });
 }
 
@@ -118,7 +118,7 @@ fn a_region_keeps_gpu_memory_until_nothing_uses_it() {
         // SAFETY: as in `fake_memory`.
         let memory = unsafe { DeviceMemory::new(gpu.memory(&[0; 64]), 64, 0, no_dmabuf(), owner) }.unwrap();
         let (region, _) = MemoryRegion::register_device(&side.domain, memory, Access::ALL).unwrap();
-        let put = Put::write(peer, &region, region.remote());
+        let put = WorkRequest::write(peer, &region, region.remote());
         assert!(matches!(region.clone().close().unwrap_err(), Error::Busy { .. }));
         drop(region);
         assert!(!freed.load(Ordering::Relaxed), "a put still names it");
@@ -187,16 +187,16 @@ fn the_gpu_puts_from_and_to_its_own_memory() {
             let (source, how) = gpu_region(&side, gpu, &pattern(length));
             println!("{length} bytes: {how}");
             let (target, _) = gpu_region(&side, gpu, &vec![0; length]);
-            first.put(&Put::write(peer, &source, target.remote())).unwrap();
+            first.execute(&WorkRequest::write(peer, &source, target.remote())).unwrap();
             assert!(gpu_bytes(&target) == pattern(length), "{length} bytes written");
             let (read, _) = gpu_region(&side, gpu, &vec![0; length]);
-            first.put(&Put::read(peer, &read, source.remote())).unwrap();
+            first.execute(&WorkRequest::read(peer, &read, source.remote())).unwrap();
             assert!(gpu_bytes(&read) == pattern(length), "{length} bytes read");
         }
         let (source, _) = gpu_region(&side, gpu, &pattern(8000));
         let (inbox, _) = gpu_region(&side, gpu, &[0; 8000]);
         second.post_receives(&Receives::new(&inbox).bytes(8000)).unwrap();
-        first.put(&Put::send(peer, &source)).unwrap();
+        first.execute(&WorkRequest::send(peer, &source)).unwrap();
         assert_eq!(second.receive(WAIT).unwrap().length, 8000);
         assert!(gpu_bytes(&inbox) == pattern(8000), "sent");
         assert_no_violations(adapter);
@@ -213,8 +213,8 @@ fn many_puts_from_gpu_memory_arrive_whole() {
         let mut first = GpuQueue::new(first, gpu).unwrap();
         let (source, _) = gpu_region(&side, gpu, &pattern(64 * COUNT as usize));
         let (target, _) = gpu_region(&side, gpu, &vec![0; source.len()]);
-        let put = Put::write(peer, &source, target.remote()).bytes(64).count(COUNT).stride(64);
-        let report = first.put(&put.timeout(WAIT)).unwrap();
+        let put = WorkRequest::write(peer, &source, target.remote()).bytes(64).count(COUNT).stride(64);
+        let report = first.execute(&put.timeout(WAIT)).unwrap();
         assert_eq!(report.completed, COUNT);
         assert!(gpu_bytes(&target) == gpu_bytes(&source));
         assert_no_violations(adapter);
@@ -229,7 +229,7 @@ fn inline_bytes_come_out_of_gpu_memory() {
         let mut first = GpuQueue::new(first, gpu).unwrap();
         let (source, _) = gpu_region(&side, gpu, &pattern(80));
         let target = side.region(&[0; 80]);
-        first.put(&Put::inline_write(peer, &source, target.remote())).unwrap();
+        first.execute(&WorkRequest::inline_write(peer, &source, target.remote())).unwrap();
         assert!(bytes_of(&target) == pattern(80));
         assert_no_violations(adapter);
     });
@@ -249,12 +249,12 @@ fn completions_in_gpu_memory_are_polled_there() {
         let peer = introduce(&first, &second);
         let mut first = first;
         let (source, target) = (side.region(&pattern(64 * 500)), side.region(&[0; 64 * 500]));
-        let put = Put::write(peer, &source, target.remote()).bytes(64).count(500).stride(64);
-        let error = first.put(&put).unwrap_err();
-        assert!(matches!(error, PutError::Unsupported { .. }), "the host cannot poll: {error:?}");
+        let put = WorkRequest::write(peer, &source, target.remote()).bytes(64).count(500).stride(64);
+        let error = first.execute(&put).unwrap_err();
+        assert!(matches!(error, WorkError::Unsupported { .. }), "the host cannot poll: {error:?}");
         let mut first = GpuQueue::new(first, gpu).unwrap();
         assert!(first.registered().iter().all(|part| part.part != "completion queue"));
-        let report = first.put(&put.timeout(WAIT)).unwrap();
+        let report = first.execute(&put.timeout(WAIT)).unwrap();
         assert_eq!(report.completed, 500);
         assert!(bytes_of(&target) == bytes_of(&source));
         assert_no_violations(adapter);
@@ -270,8 +270,8 @@ fn an_error_with_gpu_memory_reaches_the_poster() {
         let (source, _) = gpu_region(&side, gpu, &[1; 64]);
         let remote = source.remote();
         let wrong = RemoteRegion { key: RemoteKey::new(remote.key.get() ^ 0x5555), ..remote };
-        let error = first.put(&Put::write(peer, &source, wrong)).unwrap_err();
-        let PutError::Completion { status, .. } = error else { panic!("{error:?}") };
+        let error = first.execute(&WorkRequest::write(peer, &source, wrong)).unwrap_err();
+        let WorkError::Completion { status, .. } = error else { panic!("{error:?}") };
         assert_eq!(status, CompletionStatus::RemoteBadAddress);
     });
 }
@@ -299,8 +299,9 @@ fn two_gpus_post_to_one_adapter() {
                 queues.into_iter().zip(sources.iter().zip(&targets))
             {
                 scope.spawn(move || {
-                    let put = Put::write(peer, source, target.remote()).bytes(64).count(COUNT).stride(64);
-                    assert_eq!(queue.put(&put.timeout(WAIT)).unwrap().completed, COUNT);
+                    let put =
+                        WorkRequest::write(peer, source, target.remote()).bytes(64).count(COUNT).stride(64);
+                    assert_eq!(queue.execute(&put.timeout(WAIT)).unwrap().completed, COUNT);
                     queue.close().unwrap();
                 });
             }

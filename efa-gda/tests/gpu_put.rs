@@ -11,7 +11,7 @@ use efa_gda::executor::DeviceError;
 use efa_gda::fabric::{Buffer, Query, RemoteRegion};
 use efa_gda::gpu::Gpu;
 use efa_gda::gpu::smaps::MemoryKind;
-use efa_gda::queue::{GpuQueue, Put, PutError};
+use efa_gda::queue::{GpuQueue, WorkError, WorkRequest};
 use efa_gda::wire::{CompletionStatus, RemoteKey};
 use fabric_soft_support::side::{Side, bytes_of, introduce, pattern};
 use fabric_soft_support::{Adapter, assert_no_violations, with_soft_adapter};
@@ -72,7 +72,7 @@ fn a_put_from_the_gpu_arrives_whole() {
         assert!(first.registered().iter().all(|part| part.kind == MemoryKind::Ordinary));
         for length in [0, 1, 63, 64, 4096, (1 << 20) + 1] {
             let (source, target) = (side.region(&pattern(length)), side.region(&vec![0; length]));
-            let report = first.put(&Put::write(peer, &source, target.remote())).unwrap();
+            let report = first.execute(&WorkRequest::write(peer, &source, target.remote())).unwrap();
             assert_eq!((report.posted, report.completed), (1, 1));
             assert!(bytes_of(&target) == bytes_of(&source), "{length} bytes");
         }
@@ -91,8 +91,8 @@ fn two_hundred_thousand_puts_from_the_gpu_arrive_past_every_wrap() {
         let mut first = GpuQueue::new(first, gpu).unwrap();
         let source = side.region(&pattern(64 * COUNT as usize));
         let target = side.region(&vec![0; source.len()]);
-        let put = Put::write(peer, &source, target.remote()).bytes(64).count(COUNT).stride(64);
-        let report = first.put(&put.timeout(Duration::from_secs(30))).unwrap();
+        let put = WorkRequest::write(peer, &source, target.remote()).bytes(64).count(COUNT).stride(64);
+        let report = first.execute(&put.timeout(Duration::from_secs(30))).unwrap();
         assert_eq!((report.posted, report.completed), (COUNT, COUNT));
         assert!(bytes_of(&target) == bytes_of(&source));
         assert_no_violations(adapter);
@@ -107,7 +107,7 @@ fn inline_bytes_are_read_by_the_kernel() {
         let peer = introduce(&first, &second);
         let mut first = GpuQueue::new(first, gpu).unwrap();
         let (source, target) = (side.region(&pattern(80)), side.region(&[0; 80]));
-        first.put(&Put::inline_write(peer, &source, target.remote())).unwrap();
+        first.execute(&WorkRequest::inline_write(peer, &source, target.remote())).unwrap();
         assert!(bytes_of(&target) == bytes_of(&source));
         assert_no_violations(adapter);
     });
@@ -123,8 +123,8 @@ fn an_error_completion_reaches_the_poster_with_its_status() {
         let (source, target) = (side.region(&[1; 64]), side.region(&[0; 64]));
         let remote = target.remote();
         let wrong = RemoteRegion { key: RemoteKey::new(remote.key.get() ^ 0x5555), ..remote };
-        let error = first.put(&Put::write(peer, &source, wrong)).unwrap_err();
-        let PutError::Completion { status, .. } = error else { panic!("{error:?}") };
+        let error = first.execute(&WorkRequest::write(peer, &source, wrong)).unwrap_err();
+        let WorkError::Completion { status, .. } = error else { panic!("{error:?}") };
         assert_eq!(status, CompletionStatus::RemoteBadAddress);
     });
 }
@@ -138,9 +138,9 @@ fn an_adapter_that_stands_still_ends_a_wait_and_poisons_the_queue() {
         let mut first = GpuQueue::new(first, gpu).unwrap();
         let (source, target) = (side.region(&[1; 64]), side.region(&[0; 64]));
         adapter.hold(true);
-        let put = Put::write(peer, &source, target.remote()).timeout(Duration::from_millis(50));
-        let error = first.put(&put).unwrap_err();
-        let PutError::Device { error, in_flight, .. } = error else { panic!("{error:?}") };
+        let put = WorkRequest::write(peer, &source, target.remote()).timeout(Duration::from_millis(50));
+        let error = first.execute(&put).unwrap_err();
+        let WorkError::Device { error, in_flight, .. } = error else { panic!("{error:?}") };
         assert_eq!((error, in_flight), (DeviceError::TimeoutCompletion, 1));
         assert_eq!(first.mapped().poison(), Some(DeviceError::TimeoutCompletion));
         adapter.hold(false);

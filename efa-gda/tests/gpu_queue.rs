@@ -15,7 +15,7 @@ use cudarc::driver::{
 use cudarc::nvrtc::Ptx;
 use efa_gda::fabric::{Buffer, MemoryRegion, Query};
 use efa_gda::gpu::{self, Gpu, HostRange};
-use efa_gda::queue::{CloseError, GpuQueue, MappedQueue, Put, PutError, Seen, device_peer};
+use efa_gda::queue::{CloseError, GpuQueue, MappedQueue, Seen, WorkError, WorkRequest, device_peer};
 use efa_gda::wire::Peer;
 use efa_gda_sys::device::efa_gda_peer;
 use fabric_soft_support::side::{Side, bytes_of, introduce, pattern};
@@ -129,7 +129,7 @@ fn a_snapshot_of_a_queue_whose_kernel_runs_shows_what_is_not_rung() {
     with_gpu("a_snapshot_of_a_queue_whose_kernel_runs_shows_what_is_not_rung", |adapter, gpu| {
         let scene = Scene::new(gpu);
         let kernel = scene.kernel("hang_kernel");
-        let lent = scene.queue.lend();
+        let lent = scene.queue.begin_launch();
         scene.launch(&kernel, lent.device_address() as u64);
         let begun = Instant::now();
         while scene.word().load(Ordering::Acquire) != 1 {
@@ -143,10 +143,10 @@ fn a_snapshot_of_a_queue_whose_kernel_runs_shows_what_is_not_rung() {
         assert_eq!(ids, [0, 1, 2, 3, 4]);
         // The launch is outstanding, so nothing is taken from under it.
         let Scene { queue, .. } = scene;
-        let CloseError::Lent { queue, launches: 1 } = queue.unmap().unwrap_err() else {
+        let CloseError::LaunchGuard { queue, launches: 1 } = queue.unmap().unwrap_err() else {
             panic!("not refused")
         };
-        let CloseError::Lent { queue, .. } = queue.close().unwrap_err() else { panic!("not refused") };
+        let CloseError::LaunchGuard { queue, .. } = queue.close().unwrap_err() else { panic!("not refused") };
         let scene = Scene { queue: *queue, ..scene };
         scene.word().store(2, Ordering::Release);
         assert_eq!(scene.stream.clone_dtoh(&scene.status).unwrap(), [0]);
@@ -163,9 +163,9 @@ fn an_adapter_that_died_ends_a_kernels_wait() {
     with_gpu("an_adapter_that_died_ends_a_kernels_wait", |adapter, gpu| {
         let mut scene = Scene::new(gpu);
         adapter.stop();
-        let put = Put::write(scene.peer, &scene.source, scene.target.remote());
-        let error = scene.queue.put(&put.timeout(Duration::from_millis(50))).unwrap_err();
-        let PutError::Device { in_flight: 1, .. } = error else { panic!("{error:?}") };
+        let put = WorkRequest::write(scene.peer, &scene.source, scene.target.remote());
+        let error = scene.queue.execute(&put.timeout(Duration::from_millis(50))).unwrap_err();
+        let WorkError::Device { in_flight: 1, .. } = error else { panic!("{error:?}") };
         assert_eq!(scene.queue.snapshot().unwrap().in_flight(), 1);
         scene.queue.destroy().unwrap();
     });
@@ -177,9 +177,9 @@ fn a_lost_context_is_an_error_that_names_it() {
         let mut scene = Scene::new(gpu);
         let kernel = scene.kernel("trap_kernel");
         scene.launch(&kernel, 0);
-        let put = Put::write(scene.peer, &scene.source, scene.target.remote());
-        let error = scene.queue.put(&put).unwrap_err();
-        let PutError::Gpu(error) = &error else { panic!("{error:?}") };
+        let put = WorkRequest::write(scene.peer, &scene.source, scene.target.remote());
+        let error = scene.queue.execute(&put).unwrap_err();
+        let WorkError::Gpu(error) = &error else { panic!("{error:?}") };
         let words = error.to_string();
         assert!(error.context_lost() && words.contains("the context is lost"), "{words}");
         println!("{words}");

@@ -13,7 +13,7 @@ use cudarc::nvrtc::Ptx;
 use efa_gda::fabric::{Access, Error, MemoryRegion, Query};
 use efa_gda::gpu::{self, Gpu, GpuMemory};
 use efa_gda::queue::{
-    Arrival, GpuQueue, MappedQueue, Placement, Put, ReceiveError, ReceiveId, Received, Receives,
+    Arrival, GpuQueue, MappedQueue, Placement, ReceiveError, ReceiveId, Received, Receives, WorkRequest,
 };
 use efa_gda::wire::{CompletionStatus, Peer};
 use fabric_soft_support::side::{Side, bytes_of, introduce, pattern};
@@ -58,9 +58,9 @@ fn two_queues(side: &Side) -> (MappedQueue, MappedQueue, Peer) {
 
 /// Messages `from..from + count` of `source`, each with its number as immediate.
 fn send(sender: &mut MappedQueue, peer: Peer, source: &MemoryRegion, from: usize, count: usize) {
-    let put = Put::send(peer, source).bytes(SIZE as u64).count(count as u64).stride(SIZE as u64);
+    let put = WorkRequest::send(peer, source).bytes(SIZE as u64).count(count as u64).stride(SIZE as u64);
     let put = put.offsets((from * SIZE) as u64, 0).immediate(from as u32).counting();
-    sender.put(&put.timeout(WAIT)).unwrap();
+    sender.execute(&put.timeout(WAIT)).unwrap();
 }
 
 /// What one message says beside its bytes, checked; and where its bytes are, counted from `first`.
@@ -192,8 +192,8 @@ fn from_host_to_gpu_and_back(adapter: &Adapter, gpu: &Gpu) {
     send(&mut sender, peer, &source, 12, 12);
     // RDMA writes with immediate come the same way, and need no receive.
     let target = side.region(&[0; SIZE]);
-    let write = Put::write(peer, &source, target.remote()).bytes(SIZE as u64).immediate(99);
-    sender.put(&write).unwrap();
+    let write = WorkRequest::write(peer, &source, target.remote()).bytes(SIZE as u64).immediate(99);
+    sender.execute(&write).unwrap();
     while arrived.len() < 20 {
         arrived.push(on_gpu.receive(WAIT).unwrap());
     }
@@ -236,11 +236,11 @@ fn receives_that_cannot_be_are_refused_with_the_reason() {
         let side = Side::open(&Query::new());
         let region = side.region(&[0; SIZE]);
         let mut queue = GpuQueue::new(side.queue(), gpu).unwrap();
-        let lent = queue.lend();
+        let lent = queue.begin_launch();
         let error = queue.post_receives(&Receives::new(&region)).unwrap_err();
-        assert!(matches!(error, ReceiveError::Lent { launches: 1 }), "{error}");
+        assert!(matches!(error, ReceiveError::LaunchGuard { launches: 1 }), "{error}");
         let error = queue.receive(Duration::ZERO).unwrap_err();
-        assert!(matches!(error, ReceiveError::Lent { launches: 1 }), "{error}");
+        assert!(matches!(error, ReceiveError::LaunchGuard { launches: 1 }), "{error}");
         drop(lent);
         let error = queue.post_receives(&Receives::new(&region).bytes(65_536)).unwrap_err();
         assert!(matches!(error, ReceiveError::TooLong { .. }), "{error}");
@@ -270,7 +270,7 @@ fn a_receive_queue_that_does_not_map_is_told_and_sends_go_on() {
         assert_eq!(receiver.receive(WAIT).unwrap().immediate, Some(0));
         assert!(bytes_of(&region) == pattern(SIZE));
         let target = side.region(&[0; SIZE]);
-        receiver.put(&Put::write(back, &source, target.remote())).unwrap();
+        receiver.execute(&WorkRequest::write(back, &source, target.remote())).unwrap();
         assert!(bytes_of(&target) == pattern(SIZE));
         assert_no_violations(adapter);
         receiver.close().unwrap();
@@ -352,7 +352,7 @@ fn a_kernel_of_the_callers_takes_messages_while_they_come() {
         let came = stream.alloc_zeros::<u32>(total).unwrap();
         let pieces = stream.alloc_zeros::<u32>(1 << 16).unwrap();
         let status = stream.clone_htod(&[99_u32]).unwrap();
-        let lent = receiver.lend();
+        let lent = receiver.begin_launch();
         let serve = Serve {
             queue: lent.device_address() as u64,
             memory: memory.address(),
@@ -396,7 +396,7 @@ fn messages_that_cannot_be_copied_back_are_told_as_lost() {
         // A whole lap, so that old messages lie in the host's inbox.
         for _ in 0..8 {
             receiver.post_receives(&Receives::new(&region).count(1024)).unwrap();
-            sender.put(&Put::send(peer, &source).count(1024)).unwrap();
+            sender.execute(&WorkRequest::send(peer, &source).count(1024)).unwrap();
             let mut left = 1024;
             while left > 0 {
                 left -= receiver.receive_many(left, WAIT).unwrap().len();
@@ -404,7 +404,7 @@ fn messages_that_cannot_be_copied_back_are_told_as_lost() {
         }
         receiver.post_receives(&Receives::new(&region).count(4)).unwrap();
         let mut on_gpu = GpuQueue::new(receiver, gpu).unwrap();
-        sender.put(&Put::send(peer, &source).count(4)).unwrap();
+        sender.execute(&WorkRequest::send(peer, &source).count(4)).unwrap();
         on_gpu.receive(WAIT).unwrap();
         let mut receiver = on_gpu.unmap().unwrap();
         let lost = receiver.receive_many(8, WAIT);

@@ -26,7 +26,7 @@ fn writes(count: u64) -> efa_gda_put_args {
     }
 }
 
-fn put(bench: &mut Bench, args: efa_gda_put_args, lanes: u32) -> host::PutOutcome {
+fn put(bench: &mut Bench, args: efa_gda_put_args, lanes: u32) -> host::KernelOutcome {
     let args = efa_gda_put_args { queue: &mut *bench.queue, ..args };
     // SAFETY: the bench keeps the queue's memory alive, and nothing else posts.
     unsafe { host::put(&args, lanes) }.expect("the block starts")
@@ -202,7 +202,7 @@ fn a_completion_that_never_comes_ends_the_wait_and_poisons_the_queue() {
 fn room_that_never_comes_ends_the_wait() {
     let mut bench = Bench::silent(Shape::default());
     let args = efa_gda_put_args { timeout_ns: 1_000_000, ..writes(128) };
-    assert_eq!(put(&mut bench, args, 32).status, Err(DeviceError::TimeoutRoom));
+    assert_eq!(put(&mut bench, args, 32).status, Err(DeviceError::TimeoutSlots));
     assert_eq!(bench.doorbell(), 64, "what was written before the wait is rung");
 }
 
@@ -215,7 +215,7 @@ fn a_full_ring_next_to_the_32_bit_wrap_is_full() {
         let args = efa_gda_put_args { timeout_ns: 1_000_000, ..writes(8) };
         assert_eq!(
             put(&mut bench, args, lanes).status,
-            Err(DeviceError::TimeoutRoom),
+            Err(DeviceError::TimeoutSlots),
             "{lanes} lanes own it"
         );
 
@@ -224,7 +224,7 @@ fn a_full_ring_next_to_the_32_bit_wrap_is_full() {
         let args = efa_gda_load_args { timeout_ns: 1_000_000, ..shared(lanes, 1, 8) };
         assert_eq!(
             load(&mut bench, args, 1, lanes),
-            [Err(DeviceError::TimeoutRoom)],
+            [Err(DeviceError::TimeoutSlots)],
             "{lanes} lanes share it"
         );
     }
@@ -235,14 +235,14 @@ fn a_record_keeps_requests_in_flight_within_the_batch() {
     let mut bench = Bench::silent(Shape { max_batch: 16, ..Shape::default() });
     bench.queue.sq.flags |= EFA_GDA_SQ_RECORD;
     let args = efa_gda_put_args { timeout_ns: 1_000_000, ..writes(64) };
-    assert_eq!(put(&mut bench, args, 32).status, Err(DeviceError::TimeoutRoom));
+    assert_eq!(put(&mut bench, args, 32).status, Err(DeviceError::TimeoutSlots));
     assert_eq!(bench.doorbell(), 16, "no request completed, so no more than a batch is written");
 }
 
 #[test]
 fn a_poisoned_queue_refuses() {
     let mut bench = Bench::new(Shape::default());
-    bench.queue.error.poison = EFA_GDA_TIMEOUT_ROOM;
+    bench.queue.error.poison = EFA_GDA_TIMEOUT_SLOTS;
     let outcome = put(&mut bench, writes(1), 1);
     assert_eq!((outcome.status, outcome.posted), (Err(DeviceError::Poisoned), 0));
     assert_eq!(bench.finish().requests.len(), 0);
@@ -261,8 +261,8 @@ fn a_ticket_that_nobody_serves_ends_the_wait_for_the_turn() {
     // A call that took a ticket and died.
     bench.queue.reserve.word += 1 << 32;
     let status = load(&mut bench, efa_gda_load_args { timeout_ns: 1_000_000, ..shared(1, 1, 1) }, 1, 1);
-    assert_eq!(status, [Err(DeviceError::TimeoutTurn)]);
-    assert_eq!(bench.queue.error.poison, EFA_GDA_TIMEOUT_TURN);
+    assert_eq!(status, [Err(DeviceError::TimeoutLock)]);
+    assert_eq!(bench.queue.error.poison, EFA_GDA_TIMEOUT_LOCK);
 }
 
 #[test]

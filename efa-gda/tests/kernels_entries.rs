@@ -64,7 +64,7 @@ fn remote(spec: &EntrySpec) -> RemoteMemory {
 
 fn expected(spec: &EntrySpec, operation: Operation, size: EntrySize) -> Vec<u8> {
     let ids = if spec.wide_id { RequestIdWidth::Bits64 } else { RequestIdWidth::Bits16 };
-    let request = WorkRequest {
+    let request = Request {
         id: RequestId::new(spec.request_id & ids.largest().get()),
         peer: Peer {
             address_handle: AddressHandle::new(spec.peer.ah),

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use efa_gda::wire::Operation;
 use efa_gda_sys::device::{
     EFA_GDA_BAD_ARGUMENT, EFA_GDA_COMPLETION_ERROR, EFA_GDA_IN_USE, EFA_GDA_NOT_RUN, EFA_GDA_OK,
-    EFA_GDA_POISONED, EFA_GDA_TIMEOUT_TURN, efa_gda_peer, efa_gda_queue,
+    EFA_GDA_POISONED, EFA_GDA_TIMEOUT_LOCK, efa_gda_peer, efa_gda_queue,
 };
 use kernels_support::{Bench, PEER, SECOND, Shape};
 use libloading::Library;
@@ -96,7 +96,7 @@ fn put_signal(bench: &mut Bench) -> [u32; WARPS] {
     status
 }
 
-fn remote((number, request): (usize, &efa_gda::wire::WorkRequest)) -> (u64, usize) {
+fn remote((number, request): (usize, &efa_gda::wire::Request)) -> (u64, usize) {
     match request.operation {
         Operation::Write { remote, .. } => (remote.address, number),
         ref other => panic!("not a write: {other:?}"),
@@ -195,7 +195,7 @@ fn requests(bench: Bench) -> usize {
 fn close_rings_for_what_was_deferred() {
     let mut bench = Bench::new(Shape::default());
     assert_eq!(handles(&mut bench, 0, 3, 0), [[EFA_GDA_OK; 4]; 3]);
-    assert_eq!(bench.queue.turn.rung, 24);
+    assert_eq!(bench.queue.lock.doorbell_index, 24);
     assert_eq!(requests(bench), 24);
 }
 
@@ -253,8 +253,8 @@ fn an_owners_request_is_not_taken_for_that_of_one_who_shares() {
     let mut bench = Bench::silent(Shape::default());
     // Nobody completes the first request: the wait for it ends by its bound.
     let said = handles_within(&mut bench, 6, 2, 0, SECOND / 50);
-    assert_eq!(said, [[EFA_GDA_OK, EFA_GDA_TIMEOUT_TURN], [EFA_GDA_OK, EFA_GDA_IN_USE]]);
-    assert_eq!((bench.queue.completion.completed, bench.queue.error.poison), (1, EFA_GDA_TIMEOUT_TURN));
+    assert_eq!(said, [[EFA_GDA_OK, EFA_GDA_TIMEOUT_LOCK], [EFA_GDA_OK, EFA_GDA_IN_USE]]);
+    assert_eq!((bench.queue.completion.completed, bench.queue.error.poison), (1, EFA_GDA_TIMEOUT_LOCK));
 }
 
 #[test]

@@ -67,8 +67,8 @@ fn interleave_and_check(shape: Shape, args: efa_gda_load_args, lanes: u32, seeds
         assert!(status.iter().all(Result::is_ok), "seed {seed}: {status:?}");
         let queue = &*bench.queue;
         assert_eq!(
-            queue.turn.turn,
-            queue.reserve.word << EFA_GDA_TURN_BITS,
+            queue.lock.serving,
+            queue.reserve.word << EFA_GDA_LOCK_STATE_BITS,
             "seed {seed}: nobody has the turn"
         );
         let seen = bench.finish();

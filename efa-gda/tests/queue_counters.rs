@@ -15,7 +15,9 @@ use efa_gda::fabric::{
     CompletionCounter, CompletionQueue, Counted, Enabled, Endpoint, Error, GdaOps, Query, RemoteRegion,
 };
 use efa_gda::gpu::Gpu;
-use efa_gda::queue::{CountersError, GpuQueue, MappedQueue, Placement, Put, PutError, QueueError, Receives};
+use efa_gda::queue::{
+    CountersError, GpuQueue, MappedQueue, Placement, QueueError, Receives, WorkError, WorkRequest,
+};
 use efa_gda::wire::{CompletionStatus, RemoteKey};
 use efa_gda_sys::device::efa_gda_counters;
 use fabric_soft_support::side::{Side, bytes_of, introduce, pattern};
@@ -85,8 +87,8 @@ fn a_queue_goes_by_its_counters_and_reads_no_completion() {
         let peer = introduce(&first, &second);
         let (source, target) = (side.region(&pattern(64 * COUNT)), side.region(&vec![0; 64 * COUNT]));
         assert!((first.exposure().sq.num_entries as usize) < COUNT, "the ring must not hold all");
-        let put = Put::write(peer, &source, target.remote()).bytes(64).count(COUNT as u64).stride(64);
-        let report = first.put(&put).unwrap();
+        let put = WorkRequest::write(peer, &source, target.remote()).bytes(64).count(COUNT as u64).stride(64);
+        let report = first.execute(&put).unwrap();
         assert_eq!((report.posted, report.completed), (COUNT as u64, COUNT as u64));
         assert!(bytes_of(&target) == bytes_of(&source));
         assert_eq!((first.in_flight(), consumed(&first)), (0, 0));
@@ -109,15 +111,15 @@ fn a_full_ring_waits_for_the_counters_and_quiet_for_the_last() {
         let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
         let depth = first.exposure().sq.num_entries;
         adapter.hold(true);
-        let put = Put::write(peer, &source, target.remote()).count(u64::from(depth) + 1);
-        let error = first.put(&put.timeout(Duration::from_millis(50))).unwrap_err();
-        let PutError::Device { in_flight, completed, .. } = error else { panic!("{error:?}") };
+        let put = WorkRequest::write(peer, &source, target.remote()).count(u64::from(depth) + 1);
+        let error = first.execute(&put.timeout(Duration::from_millis(50))).unwrap_err();
+        let WorkError::Device { in_flight, completed, .. } = error else { panic!("{error:?}") };
         assert!(in_flight > 0 && in_flight <= depth && completed == 0, "{error:?}");
         adapter.hold(false);
         first.destroy().unwrap();
         let ((mut first, _), second) = (counting(&side), side.queue());
-        let put = Put::write(introduce(&first, &second), &source, target.remote());
-        first.put(&put).unwrap();
+        let put = WorkRequest::write(introduce(&first, &second), &source, target.remote());
+        first.execute(&put).unwrap();
         let quiet = first.quiet(Duration::from_secs(5)).unwrap();
         assert_eq!((quiet.posted, quiet.completed, first.in_flight()), (0, 0, 0));
     });
@@ -131,15 +133,15 @@ fn errors_reach_the_poster_with_their_status_also_when_completions_were_overwrit
         let ((mut first, counter), second) = (counting(&side), side.queue());
         let peer = introduce(&first, &second);
         let (source, target) = (side.region(&pattern(64 * COUNT)), side.region(&vec![0; 64 * COUNT]));
-        let good = |count| Put::write(peer, &source, target.remote()).bytes(64).count(count);
-        let bad = Put::write(peer, &source, astray(target.remote())).bytes(64);
+        let good = |count| WorkRequest::write(peer, &source, target.remote()).bytes(64).count(count);
+        let bad = WorkRequest::write(peer, &source, astray(target.remote())).bytes(64);
         let mut posted = 0;
         // Past no lap of the completion queue, one and a half, two and many.
         for (errors, count) in [10, 12_288, 4_086, COUNT as u64, 3 * COUNT as u64].into_iter().enumerate() {
-            assert_eq!(first.put(&good(count)).unwrap().completed, count);
+            assert_eq!(first.execute(&good(count)).unwrap().completed, count);
             posted += count;
-            let error = first.put(&bad).unwrap_err();
-            let PutError::Completion { status, request, completed, .. } = error else { panic!("{error:?}") };
+            let error = first.execute(&bad).unwrap_err();
+            let WorkError::Completion { status, request, completed, .. } = error else { panic!("{error:?}") };
             assert_eq!((status, completed), (CompletionStatus::RemoteBadAddress, 1), "after {posted}");
             assert_eq!(request.get() & 0xffff, posted & 0xffff);
             posted += 1;
@@ -164,9 +166,9 @@ fn many_errors_among_what_went_well_are_all_counted() {
         let mut told = 0;
         // A put ends early where it finds an error.
         for _ in 0..100 {
-            match first.put(&Put::write(peer, &source, target.remote()).count(100)) {
+            match first.execute(&WorkRequest::write(peer, &source, target.remote()).count(100)) {
                 Ok(_) => {}
-                Err(PutError::Completion { status: CompletionStatus::RemoteBadAddress, .. }) => told += 1,
+                Err(WorkError::Completion { status: CompletionStatus::RemoteBadAddress, .. }) => told += 1,
                 Err(error) => panic!("{error:?}"),
             }
         }
@@ -203,13 +205,13 @@ fn counters_that_begin_again_are_followed() {
                     std::thread::yield_now();
                 }
             });
-            let put = Put::write(peer, &source, target.remote());
-            let whole = first.put(&put.clone().count(149_999));
-            let error = first.put(&put);
-            let after = first.put(&put.count(50_000));
+            let put = WorkRequest::write(peer, &source, target.remote());
+            let whole = first.execute(&put.clone().count(149_999));
+            let error = first.execute(&put);
+            let after = first.execute(&put.count(50_000));
             done.store(true, Ordering::Release);
             assert_eq!(whole.unwrap().completed, 149_999);
-            let PutError::Completion { request, .. } = error.unwrap_err() else { panic!("not told") };
+            let WorkError::Completion { request, .. } = error.unwrap_err() else { panic!("not told") };
             assert_eq!(request.get() & 0xffff, 149_999 & 0xffff);
             assert_eq!(after.unwrap().completed, 50_000);
         });
@@ -300,12 +302,12 @@ fn a_gpu_that_maps_no_completion_queue_goes_by_counters_and_an_error_ends_its_wa
         let mut first = GpuQueue::new(first, &gpu).unwrap();
         assert!(first.registered().iter().all(|part| part.part != "completion queue"));
         let (source, target) = (side.region(&pattern(64 * COUNT)), side.region(&vec![0; 64 * COUNT]));
-        let put = Put::write(peer, &source, target.remote()).bytes(64).count(COUNT as u64).stride(64);
-        assert_eq!(first.put(&put).unwrap().completed, COUNT as u64);
+        let put = WorkRequest::write(peer, &source, target.remote()).bytes(64).count(COUNT as u64).stride(64);
+        assert_eq!(first.execute(&put).unwrap().completed, COUNT as u64);
         assert!(bytes_of(&target) == bytes_of(&source));
-        let bad = Put::write(peer, &source, astray(target.remote())).bytes(64);
-        let error = first.put(&bad.timeout(Duration::from_millis(100))).unwrap_err();
-        let PutError::Device { error, in_flight: 1, .. } = error else { panic!("{error:?}") };
+        let bad = WorkRequest::write(peer, &source, astray(target.remote())).bytes(64);
+        let error = first.execute(&bad.timeout(Duration::from_millis(100))).unwrap_err();
+        let WorkError::Device { error, in_flight: 1, .. } = error else { panic!("{error:?}") };
         assert_eq!(error, DeviceError::TimeoutCompletion);
         assert_eq!(first.snapshot().unwrap().counters, Some(Ok([COUNT as u64, 1])));
         assert_no_violations(adapter);
@@ -327,12 +329,13 @@ fn a_gpu_that_pretends_goes_by_counters_in_host_memory() {
         let mut first = GpuQueue::new(first, &gpu).unwrap();
         assert!(first.registered().iter().any(|part| part.part == "completion counter"));
         let (source, target) = (side.region(&pattern(64 * COUNT)), side.region(&vec![0; 64 * COUNT]));
-        let put = Put::write(peer, &source, target.remote()).bytes(64).count(COUNT as u64).stride(64);
-        assert_eq!(first.put(&put).unwrap().completed, COUNT as u64);
+        let put = WorkRequest::write(peer, &source, target.remote()).bytes(64).count(COUNT as u64).stride(64);
+        assert_eq!(first.execute(&put).unwrap().completed, COUNT as u64);
         assert!(bytes_of(&target) == bytes_of(&source));
         assert_eq!(first.snapshot().unwrap().counters, Some(Ok([COUNT as u64, 0])));
-        let error = first.put(&Put::write(peer, &source, astray(target.remote())).bytes(64)).unwrap_err();
-        let PutError::Completion { status, .. } = error else { panic!("{error:?}") };
+        let error =
+            first.execute(&WorkRequest::write(peer, &source, astray(target.remote())).bytes(64)).unwrap_err();
+        let WorkError::Completion { status, .. } = error else { panic!("{error:?}") };
         assert_eq!(status, CompletionStatus::RemoteBadAddress);
         assert_no_violations(adapter);
         first.close().unwrap();
@@ -349,7 +352,7 @@ fn a_queue_that_has_posted_goes_by_no_counter_afterwards() {
         let (mut first, second) = (MappedQueue::new(endpoint, &ops(&side)).unwrap(), side.queue());
         let peer = introduce(&first, &second);
         let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
-        first.put(&Put::write(peer, &source, target.remote()).count(10)).unwrap();
+        first.execute(&WorkRequest::write(peer, &source, target.remote()).count(10)).unwrap();
         // The counter begins at 0 again, the queue does not.
         counter.set(0, 0).unwrap();
         let refused = first.with_counters();

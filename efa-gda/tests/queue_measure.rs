@@ -8,7 +8,7 @@ mod fabric_soft_support;
 use efa_gda::fabric::{MemoryRegion, Query, RemoteRegion};
 use efa_gda::gpu::Gpu;
 use efa_gda::queue::measure::{Load, Producer};
-use efa_gda::queue::{GpuQueue, MappedQueue, Put, PutError};
+use efa_gda::queue::{GpuQueue, MappedQueue, WorkError, WorkRequest};
 use efa_gda::wire::{CompletionStatus, Peer, RemoteKey};
 use fabric_soft_support::side::{Side, bytes_of, pattern};
 use fabric_soft_support::{assert_no_violations, with_soft_adapter};
@@ -26,8 +26,8 @@ fn memory(side: &Side) -> (MemoryRegion, MemoryRegion) {
     (side.region(&pattern(64 * 128)), side.region(&[0; 64 * 128]))
 }
 
-fn puts(peers: &[Peer], source: &MemoryRegion, target: RemoteRegion) -> Vec<Put> {
-    let put = |peer: &Peer| Put::write(*peer, source, target).bytes(64).stride(64).count(128);
+fn puts(peers: &[Peer], source: &MemoryRegion, target: RemoteRegion) -> Vec<WorkRequest> {
+    let put = |peer: &Peer| WorkRequest::write(*peer, source, target).bytes(64).stride(64).count(128);
     peers.iter().map(put).collect()
 }
 
@@ -98,7 +98,7 @@ fn a_load_whose_writes_are_refused_ends_with_the_status() {
         let wrong = RemoteRegion { key: RemoteKey::new(right.key.get() ^ 0x5555), ..right };
         let error =
             MappedQueue::measure_rate(&mut queues, &puts(&peers, &source, wrong), &SHARED).unwrap_err();
-        let PutError::Completion { status, .. } = error else { panic!("{error:?}") };
+        let WorkError::Completion { status, .. } = error else { panic!("{error:?}") };
         assert_eq!(status, CompletionStatus::RemoteBadAddress);
     });
 }
@@ -109,8 +109,8 @@ fn what_is_no_rdma_write_or_has_no_queue_of_its_own_is_refused() {
         let side = Side::open(&Query::new());
         let (mut queues, peers) = queues(&side, 1);
         let (source, target) = memory(&side);
-        let read = [Put::read(peers[0], &target, source.remote())];
-        let refused = |result: Result<_, PutError>| matches!(result, Err(PutError::Unsupported { .. }));
+        let read = [WorkRequest::read(peers[0], &target, source.remote())];
+        let refused = |result: Result<_, WorkError>| matches!(result, Err(WorkError::Unsupported { .. }));
         assert!(refused(MappedQueue::measure_rate(&mut queues, &read, &SHARED)));
         let puts = puts(&peers, &source, target.remote());
         let odd = [puts[0].clone().count(3)];
@@ -126,7 +126,7 @@ fn queues_without_puts_and_puts_without_queues_are_refused() {
         let (mut queues, peers) = queues(&side, 2);
         let (source, target) = memory(&side);
         let puts = puts(&peers, &source, target.remote());
-        let refused = |result: Result<_, PutError>| matches!(result, Err(PutError::Unsupported { .. }));
+        let refused = |result: Result<_, WorkError>| matches!(result, Err(WorkError::Unsupported { .. }));
         assert!(refused(MappedQueue::measure_rate(&mut queues, &puts[..1], &SHARED)), "two queues, one put");
         assert!(refused(MappedQueue::measure_rate(&mut queues[..1], &puts, &SHARED)), "one queue, two puts");
     });
@@ -143,7 +143,7 @@ fn loads_of_no_producers_or_of_more_than_can_be_counted_are_refused() {
         let many = Load { producer: Producer::Thread, blocks: 1 << 31, threads: 2, ..SHARED };
         for load in [many, Load { blocks: 0, ..SHARED }, Load { threads: 0, ..SHARED }] {
             let measured = MappedQueue::measure_rate(&mut queues, &puts, &load);
-            assert!(matches!(measured, Err(PutError::Unsupported { .. })), "{load:?}");
+            assert!(matches!(measured, Err(WorkError::Unsupported { .. })), "{load:?}");
         }
     });
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use efa_gda::fabric::{Access, Buffer, DeviceMemory, Dmabuf, ExternalMemory, MemoryRegion, Query};
 use efa_gda::queue::measure::{Load, Producer};
-use efa_gda::queue::{Arrival, Limit, MappedQueue, Put, PutError, ReceiveError, Receives};
+use efa_gda::queue::{Arrival, Limit, MappedQueue, ReceiveError, Receives, WorkError, WorkRequest};
 use efa_gda::wire::{CompletionStatus, EntrySize, Peer, ProcessingHints, RequestIdWidth};
 use fabric_soft_support::side::{Side, bytes_of, introduce, pattern};
 use fabric_soft_support::{assert_no_violations, with_soft_adapter};
@@ -49,7 +49,7 @@ fn a_read_brings_remote_bytes_here() {
         let mut pair = Pair::open(&Query::new());
         let remote = pair.side.region(&pattern((1 << 20) + 1));
         let local = pair.zeroes(remote.len());
-        pair.first.put(&Put::read(pair.peer, &local, remote.remote())).unwrap();
+        pair.first.execute(&WorkRequest::read(pair.peer, &local, remote.remote())).unwrap();
         assert!(bytes_of(&local) == bytes_of(&remote));
         assert_no_violations(adapter);
     });
@@ -60,8 +60,9 @@ fn an_inline_write_of_80_bytes_travels_in_its_entry() {
     with_soft_adapter("an_inline_write_of_80_bytes_travels_in_its_entry", &[], |adapter| {
         let mut pair = Pair::wide();
         let (source, target) = (pair.side.region(&pattern(80 * 3000)), pair.zeroes(80 * 3000));
-        let put = Put::inline_write(pair.peer, &source, target.remote()).bytes(80).stride(80).count(3000);
-        pair.first.put(&put).unwrap();
+        let put =
+            WorkRequest::inline_write(pair.peer, &source, target.remote()).bytes(80).stride(80).count(3000);
+        pair.first.execute(&put).unwrap();
         assert!(bytes_of(&target) == bytes_of(&source));
         assert_no_violations(adapter);
     });
@@ -73,7 +74,7 @@ fn an_inline_write_needs_no_access_of_its_source() {
         let mut pair = Pair::wide();
         let source = pair.side.domain.register(Buffer::zeroed(8).unwrap(), Access::RECEIVE).unwrap();
         let target = pair.side.region(&[7; 8]);
-        pair.first.put(&Put::inline_write(pair.peer, &source, target.remote())).unwrap();
+        pair.first.execute(&WorkRequest::inline_write(pair.peer, &source, target.remote())).unwrap();
         assert_eq!(bytes_of(&target), [0; 8]);
     });
 }
@@ -83,8 +84,9 @@ fn narrow_entries_have_no_inline_write() {
     with_soft_adapter("narrow_entries_have_no_inline_write", &[], |_| {
         let mut pair = Pair::open(&Query::new());
         let region = pair.zeroes(8);
-        let error = pair.first.put(&Put::inline_write(pair.peer, &region, region.remote())).unwrap_err();
-        assert!(matches!(error, PutError::Unsupported { .. }), "{error}");
+        let error =
+            pair.first.execute(&WorkRequest::inline_write(pair.peer, &region, region.remote())).unwrap_err();
+        assert!(matches!(error, WorkError::Unsupported { .. }), "{error}");
         assert_eq!(pair.first.limits().inline_write, 0);
     });
 }
@@ -95,7 +97,7 @@ fn a_send_lands_in_the_posted_receive_and_says_who_sent_it() {
         let mut pair = Pair::open(&Query::new());
         let (source, target) = (pair.side.region(&pattern(8928)), pair.zeroes(8928));
         let posted = pair.second.post_receives(&Receives::new(&target)).unwrap();
-        pair.first.put(&Put::send(pair.peer, &source)).unwrap();
+        pair.first.execute(&WorkRequest::send(pair.peer, &source)).unwrap();
         let got = pair.second.receive(PATIENT).unwrap();
         assert_eq!((got.receive, got.length, got.immediate), (Some(posted.first), 8928, None));
         assert_eq!((got.arrival, got.source.queue_pair), (Arrival::Message, pair.first.number()));
@@ -112,7 +114,7 @@ fn a_send_gathers_two_segments() {
         let (head, body, target) =
             (pair.side.region(&[1; 20]), pair.side.region(&[2; 100]), pair.zeroes(110));
         pair.second.post_receives(&Receives::new(&target)).unwrap();
-        pair.first.put(&Put::send(pair.peer, &head).bytes(10).then(&body, 0, 100)).unwrap();
+        pair.first.execute(&WorkRequest::send(pair.peer, &head).bytes(10).then(&body, 0, 100)).unwrap();
         assert_eq!(pair.second.receive(PATIENT).unwrap().length, 110);
         assert_eq!(bytes_of(&target), [[1; 10].as_slice(), &[2; 100]].concat());
         assert_no_violations(adapter);
@@ -125,7 +127,7 @@ fn an_inline_send_carries_its_immediate() {
         let mut pair = Pair::open(&Query::new());
         let (source, target) = (pair.side.region(&pattern(32)), pair.zeroes(32));
         pair.second.post_receives(&Receives::new(&target)).unwrap();
-        pair.first.put(&Put::inline_send(pair.peer, &source).immediate(0xfeed_beef)).unwrap();
+        pair.first.execute(&WorkRequest::inline_send(pair.peer, &source).immediate(0xfeed_beef)).unwrap();
         let got = pair.second.receive(PATIENT).unwrap();
         assert_eq!((got.length, got.immediate), (32, Some(0xfeed_beef)));
         assert_eq!(bytes_of(&target), pattern(32));
@@ -142,8 +144,8 @@ fn messages_out_of_order_are_told_apart_by_their_immediates() {
         let (source, target) = (pair.side.region(&pattern(64 * COUNT)), pair.zeroes(64 * COUNT));
         let receives = Receives::new(&target).bytes(64).stride(64).count(COUNT as u32);
         let posted = pair.second.post_receives(&receives).unwrap();
-        let put = Put::send(pair.peer, &source).bytes(64).stride(64).count(COUNT as u64);
-        pair.first.put(&put.immediate(0).counting()).unwrap();
+        let put = WorkRequest::send(pair.peer, &source).bytes(64).stride(64).count(COUNT as u64);
+        pair.first.execute(&put.immediate(0).counting()).unwrap();
         let (sent, arrived) = (bytes_of(&source), bytes_of(&target));
         let mut seen = [false; COUNT];
         while seen.contains(&false) {
@@ -166,7 +168,7 @@ fn receives_go_round_their_ring_many_times() {
         let rounds = 3 * pair.second.limits().receives / 4096 + 1;
         for _ in 0..rounds {
             pair.second.post_receives(&Receives::new(&target).count(4096)).unwrap();
-            pair.first.put(&Put::send(pair.peer, &source).count(4096)).unwrap();
+            pair.first.execute(&WorkRequest::send(pair.peer, &source).count(4096)).unwrap();
             let mut left = 4096;
             while left > 0 {
                 left -= pair.second.receive_many(usize::MAX, PATIENT).unwrap().len();
@@ -183,7 +185,7 @@ fn a_write_with_immediate_needs_no_receive_where_the_adapter_can_do_without() {
         let mut pair = Pair::open(&Query::new());
         assert!(!pair.second.endpoint().writes_use_receives());
         let (source, target) = (pair.side.region(&pattern(100_000)), pair.zeroes(100_000));
-        pair.first.put(&Put::write(pair.peer, &source, target.remote()).immediate(42)).unwrap();
+        pair.first.execute(&WorkRequest::write(pair.peer, &source, target.remote()).immediate(42)).unwrap();
         let got = pair.second.receive(PATIENT).unwrap();
         assert_eq!((got.receive, got.arrival), (None, Arrival::Write));
         assert_eq!((got.length, got.immediate), (100_000, Some(42)));
@@ -199,8 +201,10 @@ fn unsolicited_writes_leave_posted_receives_alone() {
         let mut pair = Pair::open(&Query::new());
         let (source, target) = (pair.side.region(&[3; 8]), pair.zeroes(8));
         let posted = pair.second.post_receives(&Receives::new(&target)).unwrap();
-        pair.first.put(&Put::write(pair.peer, &source, target.remote()).bytes(0).immediate(1)).unwrap();
-        pair.first.put(&Put::send(pair.peer, &source)).unwrap();
+        pair.first
+            .execute(&WorkRequest::write(pair.peer, &source, target.remote()).bytes(0).immediate(1))
+            .unwrap();
+        pair.first.execute(&WorkRequest::send(pair.peer, &source)).unwrap();
         assert_eq!(pair.second.receive(PATIENT).unwrap().receive, None);
         assert_eq!(pair.second.receive(PATIENT).unwrap().receive, Some(posted.first));
     });
@@ -214,7 +218,7 @@ fn a_write_with_immediate_uses_a_receive_where_the_adapter_needs_one() {
         assert!(pair.second.endpoint().writes_use_receives());
         let (source, target, unused) = (pair.side.region(&[3; 8]), pair.zeroes(8), pair.zeroes(8));
         let posted = pair.second.post_receives(&Receives::new(&unused)).unwrap();
-        pair.first.put(&Put::write(pair.peer, &source, target.remote()).immediate(9)).unwrap();
+        pair.first.execute(&WorkRequest::write(pair.peer, &source, target.remote()).immediate(9)).unwrap();
         let got = pair.second.receive(PATIENT).unwrap();
         assert_eq!((got.receive, got.immediate, got.arrival), (Some(posted.first), Some(9), Arrival::Write));
         assert_eq!((bytes_of(&target), bytes_of(&unused)), (vec![3; 8], vec![0; 8]));
@@ -228,9 +232,11 @@ fn request_ids_have_64_bits_from_the_release_that_says_so() {
         let mut pair = Pair::open(&Query::new());
         assert_eq!(pair.first.exposure().sq.request_ids, RequestIdWidth::Bits64);
         let (source, target) = (pair.zeroes(8), pair.zeroes(8));
-        let error =
-            pair.first.put(&Put::write(pair.peer, &source, target.remote()).count(70_000)).unwrap_err();
-        let PutError::Completion { request, .. } = error else { panic!("{error}") };
+        let error = pair
+            .first
+            .execute(&WorkRequest::write(pair.peer, &source, target.remote()).count(70_000))
+            .unwrap_err();
+        let WorkError::Completion { request, .. } = error else { panic!("{error}") };
         assert_eq!(request.get(), 69_999, "more than 16 bits hold");
         assert_no_violations(adapter);
     });
@@ -244,7 +250,7 @@ fn hints_travel_in_every_entry_and_change_nothing() {
         let second = side.queue();
         let peer = introduce(&first, &second);
         let (source, target) = (side.region(&pattern(4096)), side.region(&[0; 4096]));
-        first.put(&Put::write(peer, &source, target.remote())).unwrap();
+        first.execute(&WorkRequest::write(peer, &source, target.remote())).unwrap();
         assert_eq!(bytes_of(&target), bytes_of(&source));
         assert_no_violations(adapter);
     });
@@ -261,8 +267,8 @@ fn endpoints_say_what_the_adapter_carries() {
 }
 
 /// The limit that an error names.
-fn too_long(error: PutError) -> (Limit, u64, u64) {
-    let PutError::TooLong { limit, bytes, most } = error else { panic!("{error}") };
+fn too_long(error: WorkError) -> (Limit, u64, u64) {
+    let WorkError::TooLong { limit, bytes, most } = error else { panic!("{error}") };
     (limit, bytes, most)
 }
 
@@ -273,11 +279,15 @@ fn one_byte_past_a_limit_is_refused_by_name_and_nothing_is_posted() {
         let mut pair = Pair::wide();
         let region = pair.zeroes(10_001);
         let (peer, remote) = (pair.peer, region.remote());
-        let send = pair.first.put(&Put::send(peer, &region).bytes(8929)).unwrap_err();
-        let gathered = pair.first.put(&Put::send(peer, &region).bytes(8928).then(&region, 0, 1)).unwrap_err();
-        let inline = pair.first.put(&Put::inline_send(peer, &region).bytes(81)).unwrap_err();
-        let write = pair.first.put(&Put::inline_write(peer, &region, remote).bytes(81)).unwrap_err();
-        let rdma = pair.first.put(&Put::write(peer, &region, remote).whole()).unwrap_err();
+        let send = pair.first.execute(&WorkRequest::send(peer, &region).bytes(8929)).unwrap_err();
+        let gathered = pair
+            .first
+            .execute(&WorkRequest::send(peer, &region).bytes(8928).then(&region, 0, 1))
+            .unwrap_err();
+        let inline = pair.first.execute(&WorkRequest::inline_send(peer, &region).bytes(81)).unwrap_err();
+        let write =
+            pair.first.execute(&WorkRequest::inline_write(peer, &region, remote).bytes(81)).unwrap_err();
+        let rdma = pair.first.execute(&WorkRequest::write(peer, &region, remote).whole()).unwrap_err();
         assert_eq!(too_long(send), (Limit::Message, 8929, 8928));
         assert_eq!(too_long(gathered), (Limit::Message, 8929, 8928));
         assert_eq!(too_long(inline), (Limit::Inline, 81, 80));
@@ -293,7 +303,10 @@ fn a_write_past_max_rdma_size_is_split_and_its_immediate_comes_once() {
     with_soft_adapter(test, &[("SOFTEFA_MAX_RDMA_SIZE", "4096")], |adapter| {
         let mut pair = Pair::open(&Query::new());
         let (source, target) = (pair.side.region(&pattern(10_000)), pair.zeroes(10_000));
-        let report = pair.first.put(&Put::write(pair.peer, &source, target.remote()).immediate(5)).unwrap();
+        let report = pair
+            .first
+            .execute(&WorkRequest::write(pair.peer, &source, target.remote()).immediate(5))
+            .unwrap();
         assert_eq!(report.posted, 3);
         assert_eq!(pair.second.receive(PATIENT).unwrap().immediate, Some(5));
         assert!(matches!(pair.second.receive(Duration::ZERO), Err(ReceiveError::Timeout)));
@@ -307,8 +320,11 @@ fn a_read_with_immediate_is_refused() {
     with_soft_adapter("a_read_with_immediate_is_refused", &[], |_| {
         let mut pair = Pair::open(&Query::new());
         let region = pair.zeroes(8);
-        let error = pair.first.put(&Put::read(pair.peer, &region, region.remote()).immediate(1)).unwrap_err();
-        assert!(matches!(error, PutError::Unsupported { .. }), "{error}");
+        let error = pair
+            .first
+            .execute(&WorkRequest::read(pair.peer, &region, region.remote()).immediate(1))
+            .unwrap_err();
+        assert!(matches!(error, WorkError::Unsupported { .. }), "{error}");
     });
 }
 
@@ -340,7 +356,7 @@ fn a_posted_receive_keeps_its_memory_until_it_completed() {
         let (source, target) = (pair.zeroes(8), pair.zeroes(8));
         pair.second.post_receives(&Receives::new(&target)).unwrap();
         assert!(target.clone().close().is_err(), "the adapter may write to it");
-        pair.first.put(&Put::send(pair.peer, &source)).unwrap();
+        pair.first.execute(&WorkRequest::send(pair.peer, &source)).unwrap();
         pair.second.receive(PATIENT).unwrap();
         target.close().unwrap();
     });
@@ -367,7 +383,9 @@ fn completions_that_nobody_takes_are_counted_as_lost() {
         let itself = queue.insert_peer(&queue.endpoint().address().unwrap()).unwrap();
         let region = side.region(&[0; 8]);
         let many = u64::from(queue.limits().inbox) + 7;
-        queue.put(&Put::write(itself, &region, region.remote()).bytes(0).count(many).immediate(0)).unwrap();
+        queue
+            .execute(&WorkRequest::write(itself, &region, region.remote()).bytes(0).count(many).immediate(0))
+            .unwrap();
         let error = queue.receive(PATIENT).unwrap_err();
         assert!(matches!(error, ReceiveError::Lost { count: 7 }), "{error}");
         assert_eq!(queue.receive(PATIENT).unwrap().status, CompletionStatus::Ok);
@@ -397,18 +415,20 @@ fn every_operation_verifies_at_the_sizes_around_entry_and_inline_limits() {
         for size in [0, 1, 31, 32, 33, 63, 64, 80, 81, 4096] {
             let (source, target) = (pair.side.region(&pattern(size)), pair.zeroes(size));
             let (peer, remote) = (pair.peer, target.remote());
-            let mut puts =
-                vec![Put::write(peer, &source, remote), Put::write(peer, &source, remote).immediate(1)];
+            let mut puts = vec![
+                WorkRequest::write(peer, &source, remote),
+                WorkRequest::write(peer, &source, remote).immediate(1),
+            ];
             if size <= 80 {
-                puts.push(Put::inline_write(peer, &source, remote));
+                puts.push(WorkRequest::inline_write(peer, &source, remote));
             }
             for put in puts {
                 target.buffer().unwrap().write(0, &vec![0; size]).unwrap();
-                pair.first.put(&put).unwrap();
+                pair.first.execute(&put).unwrap();
                 assert_eq!(bytes_of(&target), bytes_of(&source), "{put:?}");
             }
             target.buffer().unwrap().write(0, &vec![0; size]).unwrap();
-            pair.first.put(&Put::read(peer, &target, source.remote())).unwrap();
+            pair.first.execute(&WorkRequest::read(peer, &target, source.remote())).unwrap();
             assert_eq!(bytes_of(&target), bytes_of(&source), "read of {size}");
         }
         assert_no_violations(adapter);
@@ -448,8 +468,8 @@ fn completions_come_in_memory_that_the_caller_gave() {
         assert_eq!(first.exposure().cq.buffer.as_ptr(), start.wrapping_add(4096));
         let peer = introduce(&first, &second);
         let (source, target) = (side.region(&pattern(64 * 20_000)), side.region(&[0; 64 * 20_000]));
-        let put = Put::write(peer, &source, target.remote()).bytes(64).stride(64).count(20_000);
-        assert_eq!(first.put(&put).unwrap().completed, 20_000, "past the queue's end twice");
+        let put = WorkRequest::write(peer, &source, target.remote()).bytes(64).stride(64).count(20_000);
+        assert_eq!(first.execute(&put).unwrap().completed, 20_000, "past the queue's end twice");
         assert!(bytes_of(&target) == bytes_of(&source));
         assert_no_violations(adapter);
     });
@@ -465,18 +485,21 @@ fn completions_in_a_gpus_memory_are_not_looked_for_from_the_host() {
         let memory = unsafe { DeviceMemory::new(start as u64, 8192 * 32, 0, dmabuf, Arc::new(())) };
         let completions = side.domain.gda_ops().unwrap().cq_open_device(memory.unwrap(), 8192).unwrap();
         let (mut first, second) = (side.queue_on(completions, |_| ()), side.queue());
-        let put =
-            Put::write(introduce(&first, &second), &side.region(&[1; 64]), side.region(&[0; 64]).remote());
+        let put = WorkRequest::write(
+            introduce(&first, &second),
+            &side.region(&[1; 64]),
+            side.region(&[0; 64]).remote(),
+        );
         let load =
             Load { producer: Producer::Thread, shared: false, blocks: 1, threads: 1, calls: 1, per_call: 1 };
         let (queues, puts) = (std::slice::from_mut(&mut first), std::slice::from_ref(&put));
         for refused in [
             MappedQueue::measure_rate(queues, puts, &load).map(drop),
             queues[0].measure_latency(&put, Producer::Thread, 1).map(drop),
-            queues[0].put(&put).map(drop),
+            queues[0].execute(&put).map(drop),
             queues[0].quiet(Duration::from_secs(1)).map(drop),
         ] {
-            assert!(matches!(refused, Err(PutError::Unsupported { .. })), "{refused:?}");
+            assert!(matches!(refused, Err(WorkError::Unsupported { .. })), "{refused:?}");
         }
         assert_eq!(adapter.statistics().doorbells, 0);
     });

@@ -7,7 +7,7 @@ mod fabric_soft_support;
 use std::time::Duration;
 
 use efa_gda::fabric::{Error, Query};
-use efa_gda::queue::{Put, ReceiveError, Receives};
+use efa_gda::queue::{ReceiveError, Receives, WorkRequest};
 use fabric_soft_support::side::{Side, introduce, pattern};
 use fabric_soft_support::{assert_no_violations, with_soft_adapter};
 
@@ -24,7 +24,7 @@ fn an_old_completion_does_not_let_go_of_a_later_receives_memory() {
         // Every id once, with nobody who takes the messages: the inbox is full of the first ones.
         for _ in 0..32 {
             receiver.post_receives(&Receives::new(&old).count(2048)).unwrap();
-            sender.put(&Put::send(peer, &source).count(2048)).unwrap();
+            sender.execute(&WorkRequest::send(peer, &source).count(2048)).unwrap();
             for _ in 0..40 {
                 receiver.quiet(WAIT).unwrap();
             }

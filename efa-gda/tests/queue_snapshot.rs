@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use efa_gda::executor::{DeviceError, host};
 use efa_gda::fabric::{Error, Query};
-use efa_gda::queue::{CloseError, Put, PutError, Seen};
+use efa_gda::queue::{CloseError, Seen, WorkError, WorkRequest};
 use efa_gda::wire::{
-    CompletionStatus, EntrySize, LocalKey, Operation, ProcessingHints, RemoteKey, RemoteMemory, RequestId,
-    RequestIdWidth, Segment, WorkRequest,
+    CompletionStatus, EntrySize, LocalKey, Operation, ProcessingHints, RemoteKey, RemoteMemory, Request,
+    RequestId, RequestIdWidth, Segment,
 };
 use efa_gda_sys::device::efa_gda_queue;
 use fabric_soft_support::side::{Side, introduce, pattern};
@@ -39,7 +39,7 @@ fn the_last_completions_are_those_of_the_last_requests() {
         let (mut first, second) = (side.queue(), side.queue());
         let peer = introduce(&first, &second);
         let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
-        first.put(&Put::write(peer, &source, target.remote()).count(20)).unwrap();
+        first.execute(&WorkRequest::write(peer, &source, target.remote()).count(20)).unwrap();
         let seen = first.snapshot();
         assert_eq!((seen.reserved(), seen.rung(), seen.completed()), (20, 20, 20));
         let Seen::All(completions) = &seen.completions else { panic!("{seen:?}") };
@@ -56,7 +56,7 @@ fn a_request_that_nobody_rang_for_is_decoded() {
         let side = Side::open(&Query::new());
         let (first, second) = (side.queue(), side.queue());
         let peer = introduce(&first, &second);
-        let request = WorkRequest {
+        let request = Request {
             id: RequestId::new(0),
             peer,
             immediate: None,
@@ -122,7 +122,7 @@ fn an_error_is_in_the_snapshot() {
         let (mut first, second) = (side.queue(), side.queue());
         let peer = introduce(&first, &second);
         let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
-        first.put(&Put::write(peer, &source, target.remote()).count(5)).unwrap_err();
+        first.execute(&WorkRequest::write(peer, &source, target.remote()).count(5)).unwrap_err();
         let seen = first.snapshot();
         assert_eq!(seen.first_error(), Some((RequestId::new(2), CompletionStatus::RemoteAbort)));
         assert!(seen.to_string().contains("errors: 1, the first of request id 2"), "{seen}");
@@ -137,11 +137,12 @@ fn an_adapter_that_died_ends_waits_within_their_bound_and_is_closed_in_order() {
         let (mut first, second) = (side.queue(), side.queue());
         let peer = introduce(&first, &second);
         let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
-        first.put(&Put::write(peer, &source, target.remote())).unwrap();
+        first.execute(&WorkRequest::write(peer, &source, target.remote())).unwrap();
         adapter.stop();
-        let put = Put::write(peer, &source, target.remote()).count(3).timeout(Duration::from_millis(50));
-        let error = first.put(&put).unwrap_err();
-        let PutError::Device { error, in_flight, .. } = error else { panic!("{error:?}") };
+        let put =
+            WorkRequest::write(peer, &source, target.remote()).count(3).timeout(Duration::from_millis(50));
+        let error = first.execute(&put).unwrap_err();
+        let WorkError::Device { error, in_flight, .. } = error else { panic!("{error:?}") };
         assert_eq!((error, in_flight), (DeviceError::TimeoutCompletion, 3));
         drop(put);
         let seen = first.snapshot();

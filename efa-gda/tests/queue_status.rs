@@ -8,7 +8,7 @@ mod fabric_soft_support;
 use std::time::Duration;
 
 use efa_gda::fabric::{MemoryRegion, Query, RemoteRegion};
-use efa_gda::queue::{MappedQueue, Put, PutError, ReceiveError, Receives};
+use efa_gda::queue::{MappedQueue, ReceiveError, Receives, WorkError, WorkRequest};
 use efa_gda::wire::{AddressHandle, CompletionStatus, Peer, QueueKey, QueuePairNumber, RemoteKey};
 use fabric_soft_support::side::{Side, bytes_of, introduce, pattern, two_adapters};
 use fabric_soft_support::{Adapter, with_soft_adapter};
@@ -34,19 +34,19 @@ impl Scene {
         Self { side, first, second, peer, source, target }
     }
 
-    fn write(&self) -> Put {
-        Put::write(self.peer, &self.source, self.target.remote())
+    fn write(&self) -> WorkRequest {
+        WorkRequest::write(self.peer, &self.source, self.target.remote())
     }
 
     /// The status of a put that fails.
-    fn status(&mut self, put: &Put) -> CompletionStatus {
+    fn status(&mut self, put: &WorkRequest) -> CompletionStatus {
         status_of(&mut self.first, put)
     }
 }
 
-fn status_of(queue: &mut MappedQueue, put: &Put) -> CompletionStatus {
-    let error = queue.put(put).unwrap_err();
-    let PutError::Completion { status, .. } = error else { panic!("{error}") };
+fn status_of(queue: &mut MappedQueue, put: &WorkRequest) -> CompletionStatus {
+    let error = queue.execute(put).unwrap_err();
+    let WorkError::Completion { status, .. } = error else { panic!("{error}") };
     status
 }
 
@@ -60,9 +60,9 @@ fn a_wrong_rkey_is_a_bad_remote_address_and_the_queue_goes_on() {
     scene("a_wrong_rkey_is_a_bad_remote_address_and_the_queue_goes_on", &[], |mut scene, _| {
         let right = scene.target.remote();
         let wrong = RemoteRegion { key: RemoteKey::new(!right.key.get()), ..right };
-        let put = Put::write(scene.peer, &scene.source, wrong);
+        let put = WorkRequest::write(scene.peer, &scene.source, wrong);
         assert_eq!(scene.status(&put), CompletionStatus::RemoteBadAddress);
-        scene.first.put(&scene.write()).unwrap();
+        scene.first.execute(&scene.write()).unwrap();
         assert_eq!(bytes_of(&scene.target), bytes_of(&scene.source));
     });
 }
@@ -72,7 +72,7 @@ fn bytes_past_the_remote_region_are_a_bad_remote_address() {
     scene("bytes_past_the_remote_region_are_a_bad_remote_address", &[], |mut scene, _| {
         let right = scene.target.remote();
         let past = RemoteRegion { address: right.address + 1, ..right };
-        let put = Put::write(scene.peer, &scene.source, past);
+        let put = WorkRequest::write(scene.peer, &scene.source, past);
         assert_eq!(scene.status(&put), CompletionStatus::RemoteBadAddress);
     });
 }
@@ -101,7 +101,7 @@ fn a_message_longer_than_the_adapter_takes_is_a_bad_length() {
         // The library refuses such a message; a queue that claims more lets it through.
         // SAFETY: the struct lives as long as the queue, and nobody else uses it now.
         unsafe { (*scene.first.as_ptr().as_ptr()).max_msg_size = 1 << 20 };
-        let put = Put::send(scene.peer, &scene.side.region(&pattern(8929)));
+        let put = WorkRequest::send(scene.peer, &scene.side.region(&pattern(8929)));
         assert_eq!(scene.status(&put), CompletionStatus::BadLength);
     });
 }
@@ -130,7 +130,7 @@ fn a_send_without_a_receive_is_receiver_not_ready_once_its_retries_are_used_up()
     scene(test, &[], |scene, _| {
         let mut queue = scene.side.queue_that(|endpoint| endpoint.set_rnr_retry(2).unwrap());
         let peer = introduce(&queue, &scene.second);
-        let put = Put::send(peer, &scene.source);
+        let put = WorkRequest::send(peer, &scene.source);
         assert_eq!(status_of(&mut queue, &put), CompletionStatus::ReceiverNotReady);
     });
 }
@@ -139,7 +139,7 @@ fn a_send_without_a_receive_is_receiver_not_ready_once_its_retries_are_used_up()
 fn a_receive_that_is_too_short_is_an_error_on_both_sides() {
     scene("a_receive_that_is_too_short_is_an_error_on_both_sides", &[], |mut scene, _| {
         let posted = scene.second.post_receives(&Receives::new(&scene.target).bytes(63)).unwrap();
-        let put = Put::send(scene.peer, &scene.source);
+        let put = WorkRequest::send(scene.peer, &scene.source);
         assert_eq!(scene.status(&put), CompletionStatus::RemoteBadLength);
         let error = scene.second.receive(PATIENT).unwrap_err();
         let ReceiveError::Completion { status, receive } = error else { panic!("{error}") };
@@ -151,7 +151,7 @@ fn a_receive_that_is_too_short_is_an_error_on_both_sides() {
 fn a_read_on_an_adapter_without_it_is_an_unsupported_operation() {
     let test = "a_read_on_an_adapter_without_it_is_an_unsupported_operation";
     scene(test, &[("SOFTEFA_RDMA_READ", "0")], |mut scene, _| {
-        let put = Put::read(scene.peer, &scene.source, scene.target.remote());
+        let put = WorkRequest::read(scene.peer, &scene.source, scene.target.remote());
         assert_eq!(scene.status(&put), CompletionStatus::UnsupportedOperation);
     });
 }
@@ -164,7 +164,7 @@ fn a_target_that_never_inserted_the_writer_does_not_know_it() {
         let (mut first, second) = (here.queue(), there.queue());
         let peer = first.insert_peer(&second.endpoint().address().unwrap()).unwrap();
         let (source, target) = (here.region(&pattern(64)), there.region(&[0; 64]));
-        let put = Put::write(peer, &source, target.remote());
+        let put = WorkRequest::write(peer, &source, target.remote());
         assert_eq!(status_of(&mut first, &put), CompletionStatus::UnknownPeer);
     });
 }
@@ -188,7 +188,7 @@ fn a_queue_pair_that_broke_a_rule_flushes_both_of_its_queues() {
         scene.first.post_receives(&Receives::new(&scene.target).count(2)).unwrap();
         // A message that uses the first shows that the adapter has seen the doorbell for both.
         let back = introduce(&scene.second, &scene.first);
-        scene.second.put(&Put::send(back, &scene.source)).unwrap();
+        scene.second.execute(&WorkRequest::send(back, &scene.source)).unwrap();
         scene.first.receive(PATIENT).unwrap();
         let doorbell = scene.first.exposure().rq.doorbell;
         // SAFETY: the doorbell is mapped while the queue lives: it moves backwards.
@@ -208,8 +208,10 @@ fn a_queue_pair_that_broke_a_rule_flushes_both_of_its_queues() {
 fn injected(test: &str, status: CompletionStatus) {
     let inject = format!("2:{}", status.code());
     scene(test, &[("SOFTEFA_INJECT", &inject)], |mut scene, _| {
-        let error = scene.first.put(&scene.write().count(3)).unwrap_err();
-        let PutError::Completion { status: found, request, completed, .. } = error else { panic!("{error}") };
+        let error = scene.first.execute(&scene.write().count(3)).unwrap_err();
+        let WorkError::Completion { status: found, request, completed, .. } = error else {
+            panic!("{error}")
+        };
         assert_eq!((found, request.get(), completed), (status, 1, 3));
     });
 }
@@ -255,6 +257,6 @@ fn every_status_that_is_injected_is_told_from_every_other() {
         for status in all() {
             assert_eq!(scene.status(&put), *status);
         }
-        scene.first.put(&put).unwrap();
+        scene.first.execute(&put).unwrap();
     });
 }

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::time::Duration;
 
-use efa_gda::queue::{MappedQueue, Put, PutError, Receives};
+use efa_gda::queue::{MappedQueue, Receives, WorkError, WorkRequest};
 use efa_gda::verbs::*;
 use efa_gda::wire::{CompletionStatus, EntrySize, Peer, QueueKey};
 
@@ -171,9 +171,9 @@ fn writes(queue: &mut Queue, domain: &ProtectionDomain, bytes: usize, count: usi
     let sent = pattern(bytes * count);
     let (source, target) = (region(domain, &sent), region(domain, &vec![0; bytes * count]));
     let peer = itself(queue);
-    let put = Put::write(peer, &source, target.remote());
+    let put = WorkRequest::write(peer, &source, target.remote());
     let put = put.bytes(bytes as u64).count(count as u64).stride(bytes as u64);
-    let report = queue.put(&put.timeout(LIMIT)).unwrap_or_else(|error| panic!("{error}"));
+    let report = queue.execute(&put.timeout(LIMIT)).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(report.completed, report.posted);
     assert_eq!(content(&target), sent);
 }
@@ -205,8 +205,8 @@ fn inline_writes_arrive_from_128_byte_entries() {
     let sent = pattern(80 * 50);
     let (source, target) = (region(&domain, &sent), region(&domain, &vec![0; sent.len()]));
     let peer = itself(&mut queue);
-    let put = Put::inline_write(peer, &source, target.remote()).bytes(80).count(50).stride(80);
-    queue.put(&put).unwrap_or_else(|error| panic!("{error}"));
+    let put = WorkRequest::inline_write(peer, &source, target.remote()).bytes(80).count(50).stride(80);
+    queue.execute(&put).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(content(&target), sent);
 }
 
@@ -220,8 +220,8 @@ fn a_key_that_no_region_has_is_told_by_the_completion() {
     let remote = gone.remote();
     gone.close().unwrap();
     let peer = itself(&mut queue);
-    let error = queue.put(&Put::write(peer, &memory, remote)).unwrap_err();
-    let PutError::Completion { status, .. } = error else { panic!("{error}") };
+    let error = queue.execute(&WorkRequest::write(peer, &memory, remote)).unwrap_err();
+    let WorkError::Completion { status, .. } = error else { panic!("{error}") };
     assert_eq!(status, CompletionStatus::RemoteBadAddress);
 }
 
@@ -234,7 +234,9 @@ fn a_message_arrives_in_a_posted_receive_with_its_immediate() {
     let (source, target) = (region(&domain, &sent), region(&domain, &vec![0; sent.len()]));
     let posted = queue.post_receives(&Receives::new(&target)).unwrap();
     let peer = itself(&mut queue);
-    queue.put(&Put::send(peer, &source).immediate(0xfeed)).unwrap_or_else(|error| panic!("{error}"));
+    queue
+        .execute(&WorkRequest::send(peer, &source).immediate(0xfeed))
+        .unwrap_or_else(|error| panic!("{error}"));
     let received = queue.receive(LIMIT).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(
         (received.receive, received.length, received.immediate),
@@ -255,7 +257,9 @@ fn bytes_that_are_read_come_back() {
     let sent = pattern(4096);
     let (source, target) = (region(&domain, &sent), region(&domain, &vec![0; sent.len()]));
     let peer = itself(&mut queue);
-    queue.put(&Put::read(peer, &target, source.remote())).unwrap_or_else(|error| panic!("{error}"));
+    queue
+        .execute(&WorkRequest::read(peer, &target, source.remote()))
+        .unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(content(&target), sent);
 }
 
@@ -271,8 +275,8 @@ fn a_read_that_the_adapter_lacks_is_an_unsupported_operation() {
     let register = |access| MemoryRegion::register(&domain, Buffer::zeroed(64).unwrap(), access).unwrap();
     let (target, source) = (register(Access::READ), register(Access::REMOTE_WRITE));
     let peer = itself(&mut queue);
-    let error = queue.put(&Put::read(peer, &target, source.remote())).unwrap_err();
-    let PutError::Completion { status, .. } = error else { panic!("{error}") };
+    let error = queue.execute(&WorkRequest::read(peer, &target, source.remote())).unwrap_err();
+    let WorkError::Completion { status, .. } = error else { panic!("{error}") };
     assert_eq!(status, CompletionStatus::UnsupportedOperation);
 }
 
@@ -309,7 +313,7 @@ fn counters_count_what_is_written_and_what_arrives_and_errors_apart() {
     let remote = gone.remote();
     gone.close().unwrap();
     let peer = itself(&mut queue);
-    queue.put(&Put::write(peer, &memory, remote)).unwrap_err();
+    queue.execute(&WorkRequest::write(peer, &memory, remote)).unwrap_err();
     assert_eq!((read(&out), read(&arrived)), ((100, 1), (100, 0)));
 }
 

@@ -220,7 +220,7 @@ impl<'a> Client<'a> {
         };
         let (rung, request) = (
             request.odd & 0x80 == 0,
-            WorkRequest {
+            efa_gda_wire::Request {
                 id: RequestId::new(if self.ids == RequestIdWidth::Bits16 {
                     request.id & 0xffff
                 } else {

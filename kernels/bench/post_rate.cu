@@ -166,14 +166,14 @@ void reset(uint32_t max_batch, Room room, uint32_t start = 0) {
     q.sq.entry_size = kEntry;
     q.sq.num_entries = kDepth;
     q.sq.max_batch = max_batch;
-    q.stage.entries = g_stage + (size_t)i * kDepth * kEntry;
-    q.stage.ready = g_ready + (size_t)i * kDepth;
-    q.stage.num_entries = kDepth;
+    q.publication.entries = g_stage + (size_t)i * kDepth * kEntry;
+    q.publication.flags = g_ready + (size_t)i * kDepth;
+    q.publication.num_entries = kDepth;
     q.counters.success = room == Room::HostAdapter ? g_host_completed_gpu + i : g_rig.completed + i;
     q.max_rdma_size = 1 << 30;
     q.reserve.word = start;
-    q.turn.turn = (uint64_t)start << EFA_GDA_TURN_BITS;
-    q.turn.rung = q.turn.seen = start;
+    q.lock.serving = (uint64_t)start << EFA_GDA_LOCK_STATE_BITS;
+    q.lock.doorbell_index = q.lock.confirmed_index = start;
     *g_rig.doorbell(i) = start & 0xffff;
     g_host_completed[i] = start;
     /* Completions far ahead: the ring always has room. */

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use efa_gda::doorbell::{Rung, RungChoice};
+use efa_gda::doorbell::{DoorbellChoice, DoorbellMode};
 
 /// Says whether a GPU can ring an EFA adapter here, and if not, why and who can change it.
 #[derive(Debug, Parser)]
@@ -233,12 +233,12 @@ pub(crate) enum Doorbell {
     Auto,
 }
 
-impl From<Doorbell> for RungChoice {
+impl From<Doorbell> for DoorbellChoice {
     fn from(doorbell: Doorbell) -> Self {
         match doorbell {
-            Doorbell::Direct => Rung::Direct.into(),
-            Doorbell::Record => Rung::Record.into(),
-            Doorbell::Staged => Rung::Staged.into(),
+            Doorbell::Direct => DoorbellMode::Direct.into(),
+            Doorbell::Record => DoorbellMode::Record.into(),
+            Doorbell::Staged => DoorbellMode::Staged.into(),
             Doorbell::Auto => Self::Auto,
         }
     }

@@ -14,7 +14,7 @@ const CTRL2: usize = 3;
 const LKEY_TOP: usize = 32 + 16 + 7;
 
 /// A pair and a write that would succeed.
-fn good_write() -> (Side, Side, WorkRequest, Buffers) {
+fn good_write() -> (Side, Side, Request, Buffers) {
     good_write_with(|_| {}, |_| {})
 }
 
@@ -26,7 +26,7 @@ struct Buffers {
 fn good_write_with(
     config: impl Fn(&mut AdapterConfig),
     change: impl Fn(&mut QueuePairAttr),
-) -> (Side, Side, WorkRequest, Buffers) {
+) -> (Side, Side, Request, Buffers) {
     let (a, b, to_b, _) = pair_with(config, change);
     let from = Buffer::new(&a, 64, Access::LOCAL_READ);
     let to = Buffer::new(&b, 64, Access::REMOTE_WRITE);
@@ -418,7 +418,7 @@ fn a_receive_that_was_not_written_is_named() {
 // Completion queues.
 
 /// A side whose completion queue has `entries`, and a write to itself.
-fn narrow(entries: u32, doorbell: bool) -> (Side, WorkRequest, Buffer) {
+fn narrow(entries: u32, doorbell: bool) -> (Side, Request, Buffer) {
     let network = Network::new();
     let adapter = adapter(&network, 1);
     let pd = adapter.allocate_domain().unwrap();

@@ -11,7 +11,7 @@ use device_support::*;
 use efa_gda_wire::*;
 use softefa::device::*;
 
-fn parts(config: impl Fn(&mut AdapterConfig)) -> (Side, Side, WorkRequest, (Buffer, Buffer)) {
+fn parts(config: impl Fn(&mut AdapterConfig)) -> (Side, Side, Request, (Buffer, Buffer)) {
     let (a, b, to_b, _) = pair_with(config, |_| {});
     let (from, to) = (Buffer::new(&a, 64, Access::ALL), Buffer::new(&b, 64, Access::ALL));
     from.fill(|_| 1);
@@ -25,7 +25,7 @@ fn reordered_requests_complete_each_once_and_not_in_order() {
     let mut order = Vec::new();
     for first in (0..256).step_by(64) {
         for id in first..first + 64 {
-            a.post(&WorkRequest { id: RequestId::new(id), ..put });
+            a.post(&Request { id: RequestId::new(id), ..put });
         }
         for _ in 0..64 {
             let completion = a.completion();

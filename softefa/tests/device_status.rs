@@ -29,7 +29,7 @@ fn scene_with(config: impl Fn(&mut AdapterConfig), change: impl Fn(&mut QueuePai
 }
 
 impl Scene {
-    fn put(&self) -> WorkRequest {
+    fn put(&self) -> Request {
         write(1, self.to_b, self.to.remote(0), self.from.segment(0, 64))
     }
 

@@ -10,7 +10,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use efa_gda_sys::fi;
-use efa_gda_wire::{CompletionStatus, Operation, RemoteKey, WorkRequest};
+use efa_gda_wire::{CompletionStatus, Operation, RemoteKey, Request};
 use libfabric_common::queues::{Poller, Poster, memory, memory_file, write_to_self};
 use libfabric_common::{
     Client, Hints, Opened, bind, close, enable, gda_ops, in_child, open_av, open_cq, open_domain, open_ep,
@@ -87,7 +87,7 @@ fn before_enable(client: &Client) -> Opened {
 }
 
 /// The request with a key that names no region.
-fn broken(mut request: WorkRequest) -> WorkRequest {
+fn broken(mut request: Request) -> Request {
     if let Operation::Write { remote, .. } = &mut request.operation {
         remote.key = RemoteKey::new(remote.key.get() ^ 0x55);
     }

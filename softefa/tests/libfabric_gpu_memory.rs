@@ -11,9 +11,7 @@ use std::ffi::c_int;
 use std::ptr;
 
 use efa_gda_sys::fi;
-use efa_gda_wire::{
-    Completion, CompletionStatus, LocalKey, Operation, RemoteKey, RequestIdWidth, WorkRequest,
-};
+use efa_gda_wire::{Completion, CompletionStatus, LocalKey, Operation, RemoteKey, Request, RequestIdWidth};
 use fake_cuda::{FakeCuda, library, unmappable};
 use libfabric_common::queues::{ALL, Poller, Poster, external, memory, open_external, wait, write_to_self};
 use libfabric_common::{Client, Hints, Opened, Softefa, bind, close, enable, gda_ops, in_child, open_ep};
@@ -96,7 +94,7 @@ fn write(
     from: (u64, *mut fi::fid_mr),
     to: (u64, *mut fi::fid_mr),
     length: usize,
-) -> WorkRequest {
+) -> Request {
     let host = memory(1, 0);
     let mut request = write_to_self(opened, &host, &host, 7);
     let lkey = u32::try_from(call!(gda_ops(opened.domain).unwrap(), get_mr_lkey, from.1)).unwrap();
@@ -108,7 +106,7 @@ fn write(
     request
 }
 
-fn status_of(poster: &mut Poster, poller: &mut Poller, request: &WorkRequest) -> CompletionStatus {
+fn status_of(poster: &mut Poster, poller: &mut Poller, request: &Request) -> CompletionStatus {
     poster.post(request);
     poller.next().status
 }

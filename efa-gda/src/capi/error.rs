@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int};
 use std::fmt::Display;
 
-use crate::queue::{CloseError, MapError, PutError, QueueError};
+use crate::queue::{CloseError, MapError, QueueError, WorkError};
 use crate::{fabric, gpu};
 
 /// `enum efa_gda_error`.
@@ -148,15 +148,15 @@ impl From<QueueError> for Fault {
     }
 }
 
-impl From<PutError> for Fault {
-    fn from(error: PutError) -> Self {
+impl From<WorkError> for Fault {
+    fn from(error: WorkError) -> Self {
         match error {
-            PutError::Gpu(error) => error.into(),
-            PutError::Completion { .. } => Self::new(Code::Completion, error),
-            PutError::Device { .. } => Self::new(Code::Device, error),
-            PutError::Lent { .. } => Self::new(Code::Busy, error),
-            PutError::Unsupported { .. } => Self::new(Code::Unsupported, error),
-            PutError::Launch(_) => Self::new(Code::Internal, error),
+            WorkError::Gpu(error) => error.into(),
+            WorkError::Completion { .. } => Self::new(Code::Completion, error),
+            WorkError::Device { .. } => Self::new(Code::Device, error),
+            WorkError::LaunchGuard { .. } => Self::new(Code::Busy, error),
+            WorkError::Unsupported { .. } => Self::new(Code::Unsupported, error),
+            WorkError::Launch(_) => Self::new(Code::Internal, error),
             error => Self::argument(error),
         }
     }
@@ -178,7 +178,7 @@ impl CloseError {
             }
             Self::Unrung { queue, entries } => (Fault::unrung(entries), Some(Driven::Host(queue))),
             Self::UnrungOnGpu { queue, entries } => (Fault::unrung(entries), Some(Driven::Gpu(queue))),
-            Self::Lent { queue, .. } | Self::Running { queue, .. } => {
+            Self::LaunchGuard { queue, .. } | Self::Running { queue, .. } => {
                 (Fault::new(Code::Busy, words), Some(Driven::Gpu(queue)))
             }
             Self::Destroy(error) => (error.into(), None),

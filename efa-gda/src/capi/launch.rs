@@ -11,7 +11,7 @@ use super::queue::{Abort, Driven, QUEUES, with};
 use super::region;
 use super::{Handle, entry, fill, given, sized};
 use crate::fabric::RemoteRegion;
-use crate::queue::{Put, outstanding};
+use crate::queue::{WorkRequest, outstanding};
 
 /// `struct efa_gda_write`.
 #[repr(C)]
@@ -32,7 +32,7 @@ pub struct Write {
 /// A bound of C's: 0 is the default.
 fn bound(timeout_ns: u64) -> Duration {
     match timeout_ns {
-        0 => Put::TIMEOUT,
+        0 => WorkRequest::TIMEOUT,
         some => Duration::from_nanos(some),
     }
 }
@@ -58,13 +58,16 @@ pub struct Progress {
 /// # Safety
 /// `device` is null or can be written.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn efa_gda_mapped_lend(queue: Handle, device: *mut *mut efa_gda_queue) -> c_int {
+pub unsafe extern "C" fn efa_gda_mapped_begin_launch(
+    queue: Handle,
+    device: *mut *mut efa_gda_queue,
+) -> c_int {
     entry(|| {
         given(device, "the place for the queue's address")?;
         let address = with(queue, |open, driven| {
             let (address, lent) = match driven {
                 Driven::Host(queue) => (queue.as_ptr().as_ptr(), None),
-                Driven::Gpu(queue) => (queue.device_address(), Some(queue.lend())),
+                Driven::Gpu(queue) => (queue.device_address(), Some(queue.begin_launch())),
             };
             open.lent().push(lent);
             Ok(address)
@@ -77,7 +80,7 @@ pub unsafe extern "C" fn efa_gda_mapped_lend(queue: Handle, device: *mut *mut ef
 
 /// See `efa_gda.h`.
 #[unsafe(no_mangle)]
-pub extern "C" fn efa_gda_mapped_return(queue: Handle) -> c_int {
+pub extern "C" fn efa_gda_mapped_end_launch(queue: Handle) -> c_int {
     entry(|| {
         let open = QUEUES.get(queue)?;
         let returned = open.lent().pop();
@@ -103,14 +106,14 @@ pub unsafe extern "C" fn efa_gda_mapped_write(queue: Handle, write: *const Write
             queue_key: QueueKey::new(write.peer.qkey),
         };
         let remote = RemoteRegion { address: write.remote_address, length, key: RemoteKey::new(write.rkey) };
-        let put = Put::write(peer, &local, remote).offsets(write.local_offset, 0);
+        let put = WorkRequest::write(peer, &local, remote).offsets(write.local_offset, 0);
         let put = put.bytes(write.bytes).count(write.count).stride(write.bytes);
         let put = put.timeout(bound(write.timeout_ns));
         with(queue, |open, driven| {
-            open.refuse_lent()?;
+            open.refuse_in_launch()?;
             match driven {
-                Driven::Host(queue) => queue.put(&put)?,
-                Driven::Gpu(queue) => queue.put(&put)?,
+                Driven::Host(queue) => queue.execute(&put)?,
+                Driven::Gpu(queue) => queue.execute(&put)?,
             };
             Ok(())
         })
@@ -123,7 +126,7 @@ pub extern "C" fn efa_gda_mapped_wait(queue: Handle, timeout_ns: u64) -> c_int {
     let timeout = bound(timeout_ns);
     entry(|| {
         with(queue, |open, driven| {
-            open.refuse_lent()?;
+            open.refuse_in_launch()?;
             match driven {
                 Driven::Host(queue) => queue.quiet(timeout)?,
                 Driven::Gpu(queue) => queue.quiet(timeout)?,
@@ -149,9 +152,9 @@ pub unsafe extern "C" fn efa_gda_mapped_poll(queue: Handle, progress: *mut Progr
             Ok(Progress {
                 size: 0,
                 reserved: state.reserve.word as u32,
-                rung: state.turn.rung,
+                rung: state.lock.doorbell_index,
                 completed,
-                in_flight: outstanding(state.turn.rung, completed),
+                in_flight: outstanding(state.lock.doorbell_index, completed),
                 errors: state.error.count,
                 first_status: state.error.completion_status,
                 first_request: state.error.request_id,

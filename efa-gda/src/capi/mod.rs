@@ -13,12 +13,12 @@ mod region;
 pub use domain::{efa_gda_domain_borrow, efa_gda_domain_close, efa_gda_domain_open};
 pub use error::efa_gda_last_error;
 pub use launch::{
-    Progress, Write, efa_gda_mapped_abort, efa_gda_mapped_lend, efa_gda_mapped_poll, efa_gda_mapped_return,
-    efa_gda_mapped_snapshot, efa_gda_mapped_wait, efa_gda_mapped_write,
+    Progress, Write, efa_gda_mapped_abort, efa_gda_mapped_begin_launch, efa_gda_mapped_end_launch,
+    efa_gda_mapped_poll, efa_gda_mapped_snapshot, efa_gda_mapped_wait, efa_gda_mapped_write,
 };
 pub use queue::{
     MappedAttr, MappedInfo, efa_gda_mapped_address, efa_gda_mapped_close, efa_gda_mapped_describe,
-    efa_gda_mapped_destroy, efa_gda_mapped_insert_peer, efa_gda_mapped_keep, efa_gda_mapped_open,
+    efa_gda_mapped_destroy, efa_gda_mapped_insert_peer, efa_gda_mapped_open, efa_gda_mapped_retain,
 };
 pub use region::{
     RegionInfo, efa_gda_region_close, efa_gda_region_describe, efa_gda_region_register,

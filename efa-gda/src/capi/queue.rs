@@ -10,9 +10,9 @@ use super::error::{Code, Fault};
 use super::handles::Table;
 use super::region;
 use super::{Handle, entry, fill, given, sized};
-use crate::doorbell::{Ringer, RingerOptions, Rung, RungChoice};
+use crate::doorbell::{DoorbellChoice, DoorbellMode, DoorbellProxy, ProxyOptions};
 use crate::gpu::Gpu;
-use crate::queue::{AbortFlag, CloseError, GpuAbortFlag, GpuQueue, Lent, MappedQueue, device_peer};
+use crate::queue::{AbortFlag, CloseError, GpuAbortFlag, GpuQueue, LaunchGuard, MappedQueue, device_peer};
 
 pub(super) static QUEUES: Table<OpenQueue> = Table::new("mapped queue", 3 << 32);
 
@@ -30,7 +30,7 @@ pub(super) struct OpenQueue {
     /// None once it is closed.
     driven: Mutex<Option<Driven>>,
     pub(super) abort: Abort,
-    lent: Mutex<Vec<Option<Lent>>>,
+    lent: Mutex<Vec<Option<LaunchGuard>>>,
     _parts: Parts,
 }
 
@@ -83,11 +83,11 @@ impl OpenQueue {
         self.driven.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn lent(&self) -> MutexGuard<'_, Vec<Option<Lent>>> {
+    pub(super) fn lent(&self) -> MutexGuard<'_, Vec<Option<LaunchGuard>>> {
         self.lent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn refuse_lent(&self) -> Result<(), Fault> {
+    pub(super) fn refuse_in_launch(&self) -> Result<(), Fault> {
         match self.lent().len() {
             0 => Ok(()),
             launches => {
@@ -113,21 +113,21 @@ fn closed() -> Fault {
     Fault::argument("the mapped queue is closed")
 }
 
-fn rung_choice(rung: u32) -> Result<RungChoice, Fault> {
+fn doorbell_choice(rung: u32) -> Result<DoorbellChoice, Fault> {
     Ok(match rung {
-        0 => RungChoice::Auto,
-        1 => Rung::Direct.into(),
-        2 => Rung::Record.into(),
-        3 => Rung::Staged.into(),
+        0 => DoorbellChoice::Auto,
+        1 => DoorbellMode::Direct.into(),
+        2 => DoorbellMode::Record.into(),
+        3 => DoorbellMode::Staged.into(),
         other => return Err(Fault::argument(format_args!("rung {other} is not known; 0 to 3 are"))),
     })
 }
 
-fn number_of(rung: Rung) -> u32 {
+fn number_of(rung: DoorbellMode) -> u32 {
     match rung {
-        Rung::Direct => 1,
-        Rung::Record => 2,
-        Rung::Staged => 3,
+        DoorbellMode::Direct => 1,
+        DoorbellMode::Record => 2,
+        DoorbellMode::Staged => 3,
     }
 }
 
@@ -155,7 +155,7 @@ pub unsafe extern "C" fn efa_gda_mapped_open(
 fn open(parts: Parts, attr: &MappedAttr) -> Result<OpenQueue, Fault> {
     let or = |number: u32, default: u32| (if number == 0 { default } else { number }) as usize;
     let (completions, peers) = (or(attr.completions, DEFAULT_COMPLETIONS), or(attr.peers, DEFAULT_PEERS));
-    let choice = rung_choice(attr.rung)?;
+    let choice = doorbell_choice(attr.rung)?;
     let gpu = match attr.gpu {
         -1 if attr.rung > 1 => return Err(Fault::argument("the host's processor rings by itself")),
         -1 => None,
@@ -181,9 +181,9 @@ fn open(parts: Parts, attr: &MappedAttr) -> Result<OpenQueue, Fault> {
         }
         Some(gpu) => {
             // Kept by a queue that it rings for, and gone otherwise.
-            let ringer =
-                Ringer::start(&RingerOptions::new()).map_err(|error| Fault::new(Code::Internal, error))?;
-            let (queue, _) = GpuQueue::on_rung(mapped, &gpu, choice, &ringer)?;
+            let proxy = DoorbellProxy::start(&ProxyOptions::new())
+                .map_err(|error| Fault::new(Code::Internal, error))?;
+            let (queue, _) = GpuQueue::with_doorbell(mapped, &gpu, choice, &proxy)?;
             let abort = Abort::Gpu(queue.abort_flag());
             (Driven::Gpu(Box::new(queue)), abort)
         }
@@ -280,7 +280,7 @@ pub unsafe extern "C" fn efa_gda_mapped_insert_peer(
 
 /// See `efa_gda.h`.
 #[unsafe(no_mangle)]
-pub extern "C" fn efa_gda_mapped_keep(queue: Handle, kept: Handle) -> c_int {
+pub extern "C" fn efa_gda_mapped_retain(queue: Handle, kept: Handle) -> c_int {
     entry(|| {
         let region = region::region(kept)?;
         with(queue, |_, driven| {
@@ -299,7 +299,7 @@ pub extern "C" fn efa_gda_mapped_close(queue: Handle) -> c_int {
     entry(|| {
         let open = QUEUES.get(queue)?;
         let mut slot = open.lock();
-        open.refuse_lent()?;
+        open.refuse_in_launch()?;
         let closed = match slot.take().ok_or_else(closed)? {
             Driven::Host(queue) => queue.close(),
             // Refused before it is unmapped.
@@ -334,7 +334,7 @@ pub extern "C" fn efa_gda_mapped_destroy(queue: Handle) -> c_int {
     entry(|| {
         let open = QUEUES.get(queue)?;
         let mut slot = open.lock();
-        open.refuse_lent()?;
+        open.refuse_in_launch()?;
         let destroyed = match slot.take().ok_or_else(closed)? {
             Driven::Host(queue) => queue.destroy().map_err(CloseError::Destroy),
             Driven::Gpu(queue) => queue.destroy(),

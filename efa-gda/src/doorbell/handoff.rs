@@ -1,4 +1,4 @@
-//! One visit of the ringer to one queue, without memory: what the record asks for, what of it is
+//! One visit of the proxy to one queue, without memory: what the record asks for, what of it is
 //! done, and what is refused. The words behind it are a [`Port`]'s, so that a model checker can give
 //! its own.
 
@@ -32,7 +32,7 @@ pub enum Fault {
     },
 }
 
-/// The words of one queue, as the ringer reaches them.
+/// The words of one queue, as the proxy reaches them.
 pub(super) trait Port {
     /// Whether entries have to be placed, batch by batch.
     const PLACES: bool;

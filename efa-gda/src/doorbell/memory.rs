@@ -1,4 +1,4 @@
-//! Memory between a device and the ringer: doorbell records and staging rings. Whole pages, which
+//! Memory between a device and the proxy: doorbell records and staging rings. Whole pages, which
 //! belong to nobody else, so that they can be registered with a GPU.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};

@@ -1,4 +1,4 @@
-//! The hand-off under every order that the memory model allows: the ringer's own code on a model
+//! The hand-off under every order that the memory model allows: the proxy's own code on a model
 //! checker's words. Entries are words whose value says which request they hold.
 
 use loom::sync::atomic::{AtomicU32, Ordering, fence};
@@ -9,11 +9,11 @@ use super::handoff::{Fault, Handoff, Port};
 
 const DEPTH: u32 = 2;
 
-/// What device, ringer and adapter share.
+/// What device, proxy and adapter share.
 struct Words {
     /// What the device writes: the send queue, or the staging ring.
     entries: [AtomicU32; DEPTH as usize],
-    /// What the ringer copies to.
+    /// What the proxy copies to.
     queue: [AtomicU32; DEPTH as usize],
     record: AtomicU32,
     doorbell: AtomicU32,
@@ -77,7 +77,7 @@ impl Words {
     }
 }
 
-/// The ringer's words; `STAGED`: it copies.
+/// The proxy's words; `STAGED`: it copies.
 struct Model<const STAGED: bool> {
     words: Arc<Words>,
 }
@@ -117,7 +117,7 @@ fn check(body: impl Fn() + Sync + Send + 'static) {
     builder.check(body);
 }
 
-/// A device, an adapter and the ringer between them take a few steps each, without waiting for
+/// A device, an adapter and the proxy between them take a few steps each, without waiting for
 /// each other, and then what is left.
 fn every_entry_is_there_at_its_doorbell<const STAGED: bool>(room: u32, batch: u32) {
     check(move || {
@@ -171,9 +171,9 @@ fn under_staged_no_entry_is_past_the_batch_though_the_device_fills_the_ring() {
 fn what_was_posted_before_a_detach_is_rung() {
     check(|| {
         let words = Words::new();
-        // As the ringer's lock, with its queues.
+        // As the proxy's lock, with its queues.
         let lanes = Arc::new(Mutex::new(Some(handoff::<true>(&words, 1))));
-        let ringer = thread::spawn({
+        let proxy = thread::spawn({
             let lanes = lanes.clone();
             move || {
                 for _ in 0..2 {
@@ -191,6 +191,6 @@ fn what_was_posted_before_a_detach_is_rung() {
         let mut lane = lanes.lock().unwrap().take().unwrap();
         lane.last_visit().unwrap();
         assert_eq!((lane.rung(), words.doorbell.load(Ordering::Relaxed)), (2, 2));
-        ringer.join().unwrap();
+        proxy.join().unwrap();
     });
 }

@@ -1,4 +1,4 @@
-//! A queue's words in this process's memory, as the ringer reaches them.
+//! A queue's words in this process's memory, as the proxy reaches them.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -17,7 +17,7 @@ pub(super) struct Words {
     pub(super) doorbell: NonNull<AtomicU32>,
 }
 
-// SAFETY: `Ringer::serve`'s caller vouches for the memory for every thread; the lock of the ringer
+// SAFETY: `DoorbellProxy::serve`'s caller vouches for the memory for every thread; the lock of the proxy
 // gives the words to one at a time.
 unsafe impl Send for Words {}
 
@@ -26,7 +26,7 @@ impl Port for Words {
 
     #[inline]
     fn record(&self) -> u32 {
-        // SAFETY: a record that the queue's `Served` keeps. Acquire: entries below it are visible.
+        // SAFETY: a record that the queue's `Registration` keeps. Acquire: entries below it are visible.
         unsafe { self.record.as_ref() }.load(Ordering::Acquire)
     }
 
@@ -36,7 +36,7 @@ impl Port for Words {
 
     #[inline]
     fn ring(&self, counter: u32) {
-        // SAFETY: the adapter's doorbell, mapped until the queue is detached; only the ringer stores
+        // SAFETY: the adapter's doorbell, mapped until the queue is detached; only the proxy stores
         // to it. Release, so that an adapter that is another thread sees the entries. One instruction
         // of 4 bytes on every platform.
         unsafe { self.doorbell.as_ref() }.store((counter & 0xffff).to_le(), Ordering::Release);
@@ -70,8 +70,8 @@ impl Port for Staging {
         let blocks = |entries: u32| entries as usize * self.entry_size / BLOCK;
         let before_wrap = count.min(self.num_entries - (first & (self.num_entries - 1)));
         let (at, again) = (self.offset(first), blocks(count - before_wrap));
-        // SAFETY: both ranges lie in both rings, which the caller of `Ringer::serve` vouches for; only
-        // the ringer writes the send queue, and the device leaves staged entries alone until they
+        // SAFETY: both ranges lie in both rings, which the caller of `DoorbellProxy::serve` vouches for; only
+        // the proxy writes the send queue, and the device leaves staged entries alone until they
         // completed, after the doorbell that follows.
         unsafe {
             self.copy.run(self.from.as_ptr().add(at), self.to.as_ptr().add(at), blocks(before_wrap));

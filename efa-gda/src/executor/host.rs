@@ -34,7 +34,7 @@ pub enum LaunchError {
 
 /// What a put did, whether or not it went well.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct PutOutcome {
+pub struct KernelOutcome {
     /// How it ended.
     pub status: Result<(), DeviceError>,
     /// Status byte of the first error completion (`enum efa_io_comp_status`), 0 without one.
@@ -47,7 +47,7 @@ pub struct PutOutcome {
     pub completed: u64,
 }
 
-impl From<efa_gda_put_result> for PutOutcome {
+impl From<efa_gda_put_result> for KernelOutcome {
     fn from(result: efa_gda_put_result) -> Self {
         Self {
             status: outcome(result.status),
@@ -77,7 +77,7 @@ pub fn zeroed_queue() -> Box<efa_gda_queue> {
 /// doorbells and counters must stay mapped during the call, and the queue must not be used by
 /// anything else. The addresses and keys in `args` are the adapter's to check, except for inline
 /// requests, whose bytes this reads.
-pub unsafe fn put(args: &efa_gda_put_args, lanes: u32) -> Result<PutOutcome, LaunchError> {
+pub unsafe fn put(args: &efa_gda_put_args, lanes: u32) -> Result<KernelOutcome, LaunchError> {
     let mut result = not_run();
     let args = efa_gda_put_args { result: &raw mut result, ..*args };
     // SAFETY: the caller vouches for the queue and the inline bytes; `result` outlives the call,
@@ -115,7 +115,7 @@ pub unsafe fn test_put(
     lkey: u32,
     rkey: u32,
     lanes: u32,
-) -> Result<PutOutcome, LaunchError> {
+) -> Result<KernelOutcome, LaunchError> {
     static MODULE_VARIABLE: Mutex<()> = Mutex::new(());
     let _turn = MODULE_VARIABLE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let mut result = not_run();

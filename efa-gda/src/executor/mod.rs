@@ -17,10 +17,10 @@ pub enum DeviceError {
     TimeoutCompletion,
     /// The send queue stayed full for longer than the bound.
     #[error("the send queue stayed full past the bound: no completions; the queue is poisoned")]
-    TimeoutRoom,
+    TimeoutSlots,
     /// Another producer held the turn for longer than the bound.
     #[error("the turn to ring did not come within the bound; the queue is poisoned")]
-    TimeoutTurn,
+    TimeoutLock,
     /// A request failed; the result has the completion's status byte and the request id.
     #[error("a request completed with an error; the completion's status says which")]
     Completion,
@@ -49,9 +49,9 @@ pub enum DeviceError {
     BadRecord,
     /// Nobody rings for the queue.
     #[error(
-        "the host thread that rings for this queue has stopped; destroy the queue, and start another ringer"
+        "the host thread that rings for this queue has stopped; destroy the queue, and start another proxy"
     )]
-    NotRung,
+    ProxyStopped,
     /// A kernel posts to the queue, or one that owned it did not close it; as a poison, others posted while one
     /// group owned it.
     #[error(
@@ -76,8 +76,8 @@ pub fn outcome(status: u32) -> Result<(), DeviceError> {
     Err(match status {
         device::EFA_GDA_OK => return Ok(()),
         device::EFA_GDA_TIMEOUT_COMPLETION => DeviceError::TimeoutCompletion,
-        device::EFA_GDA_TIMEOUT_ROOM => DeviceError::TimeoutRoom,
-        device::EFA_GDA_TIMEOUT_TURN => DeviceError::TimeoutTurn,
+        device::EFA_GDA_TIMEOUT_SLOTS => DeviceError::TimeoutSlots,
+        device::EFA_GDA_TIMEOUT_LOCK => DeviceError::TimeoutLock,
         device::EFA_GDA_COMPLETION_ERROR => DeviceError::Completion,
         device::EFA_GDA_POISONED => DeviceError::Poisoned,
         device::EFA_GDA_ABORTED => DeviceError::Aborted,
@@ -85,7 +85,7 @@ pub fn outcome(status: u32) -> Result<(), DeviceError> {
         device::EFA_GDA_UNSUPPORTED => DeviceError::Unsupported,
         device::EFA_GDA_BAD_COMPLETION => DeviceError::BadCompletion,
         device::EFA_GDA_BAD_RECORD => DeviceError::BadRecord,
-        device::EFA_GDA_NOT_RUNG => DeviceError::NotRung,
+        device::EFA_GDA_PROXY_STOPPED => DeviceError::ProxyStopped,
         device::EFA_GDA_IN_USE => DeviceError::InUse,
         device::EFA_GDA_NOT_RUN => DeviceError::NotRun,
         other => DeviceError::Unknown(other),

@@ -13,7 +13,7 @@
 //!   time.
 //!
 //! A [`MemoryRegion`] owns the [`Buffer`] it was made of, and is shared: `close` refuses while a
-//! [`Put`](crate::queue::Put), a queue or another clone holds a handle of it.
+//! [`WorkRequest`](crate::queue::WorkRequest), a queue or another clone holds a handle of it.
 //!
 //! It knows of GPUs only that memory can be theirs ([`DeviceMemory`]), and does not move bytes: see [`crate::queue`].
 

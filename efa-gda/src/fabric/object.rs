@@ -170,7 +170,7 @@ impl<T: Fid, P: InContext> Object<T, P> {
         let closed = unsafe { close(context, self.fid(), T::CLOSE) };
         drop(turn);
         if closed.is_err() {
-            crate::kept::keep(parents);
+            crate::leak::leak(parents);
         }
         closed
     }

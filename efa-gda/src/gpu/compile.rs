@@ -40,7 +40,7 @@ const HEADERS: [([&str; 2], &str); 10] = [
     header!("queue.h"),
     header!("rq.h"),
     header!("sq.h"),
-    header!("turn.h"),
+    header!("ticket_lock.h"),
     header!("wqe.h"),
 ];
 

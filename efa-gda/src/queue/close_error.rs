@@ -53,10 +53,10 @@ pub enum CloseError<B: Backing = Libfabric> {
     },
     /// Kernels may still use a queue that a GPU drives. The queue is handed back.
     #[error("the queue is lent to {launches} launch(es); wait for them and drop what was lent")]
-    Lent {
+    LaunchGuard {
         /// The queue.
         queue: Box<GpuQueue>,
-        /// Values of [`super::Lent`] that live.
+        /// Values of [`super::LaunchGuard`] that live.
         launches: usize,
     },
     /// Kernels may still run and post: they did not end, or the driver did not say. The queue is handed back.

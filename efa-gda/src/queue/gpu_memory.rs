@@ -10,7 +10,7 @@ use crate::fabric::{
 use crate::gpu::{self, Gpu, GpuMemory};
 
 use super::backing::Region;
-use super::{Backing, MappedQueue, Put, PutError};
+use super::{Backing, MappedQueue, WorkError, WorkRequest};
 
 /// Bytes of a completion, where the provider does not say otherwise (`efa_io_rx_cdesc_ex`).
 const COMPLETION_BYTES: usize = 32;
@@ -134,16 +134,16 @@ impl<B: Backing> MappedQueue<B> {
     }
 
     /// Refuses what needs the host to wait.
-    pub(super) fn host_polls(&self, operation: &'static str) -> Result<(), PutError> {
-        self.host_is_blind().map_or(Ok(()), |why| Err(PutError::Unsupported { operation, why }))
+    pub(super) fn host_polls(&self, operation: &'static str) -> Result<(), WorkError> {
+        self.host_is_blind().map_or(Ok(()), |why| Err(WorkError::Unsupported { operation, why }))
     }
 
     /// Refuses a put from the host that would read a GPU's memory.
-    pub(super) fn host_reaches(&self, put: &Put<B::Region>) -> Result<(), PutError> {
+    pub(super) fn host_reaches(&self, put: &WorkRequest<B::Region>) -> Result<(), WorkError> {
         self.host_polls("a put from the host")?;
         if put.inline_region().is_some_and(|region| !region.on_host()) {
             let why = "its bytes lie in a GPU's memory, which the host cannot read; put from that GPU";
-            return Err(PutError::Unsupported { operation: "an inline put from the host", why });
+            return Err(WorkError::Unsupported { operation: "an inline put from the host", why });
         }
         Ok(())
     }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use efa_gda_sys::device::{
-    EFA_GDA_INBOX_ENTRY, EFA_GDA_NOT_RUN, EFA_GDA_NOT_RUNG, EFA_GDA_SQ_INLINE_WRITE, EFA_GDA_TURN_BITS,
-    efa_gda_inbox, efa_gda_queue, efa_gda_sq,
+    EFA_GDA_INBOX_ENTRY, EFA_GDA_LOCK_STATE_BITS, EFA_GDA_NOT_RUN, EFA_GDA_PROXY_STOPPED,
+    EFA_GDA_SQ_INLINE_WRITE, efa_gda_inbox, efa_gda_queue, efa_gda_sq,
 };
 use efa_gda_wire::{LocalKey, Peer, ProcessingHints, QueuePairNumber};
 
@@ -15,7 +15,7 @@ use super::CloseError;
 use super::backing::{Backing, Libfabric};
 use super::counters::{Counters, CountersError, device_counters};
 use super::geometry::{Geometry, geometry};
-use crate::doorbell::{Alarm, Served};
+use crate::doorbell::{Alarm, Registration};
 use crate::executor::{DeviceError, outcome};
 use crate::exposure::{Exposure, ExposureError};
 use crate::fabric::{self, Buffer, Enabled, Endpoint, FabricAddress, GdaOps, Limits};
@@ -115,8 +115,8 @@ pub(super) fn swap_word(word: &AtomicU32, from: u32, to: u32) {
 /// flight after that.
 #[derive(Debug)]
 pub struct MappedQueue<B: Backing = Libfabric> {
-    /// Before the endpoint: the ringer touches its doorbell and its ring. None: the device rings.
-    pub(super) served: Option<Arc<Served>>,
+    /// Before the endpoint: the proxy touches its doorbell and its ring. None: the device rings.
+    pub(super) served: Option<Arc<Registration>>,
     /// First of the rest, so that it is the first to go: the queue pair is destroyed before the struct that
     /// describes it, and before memory that the adapter may reach (which it retains).
     pub(super) backing: B,
@@ -315,7 +315,7 @@ impl<B: Backing> MappedQueue<B> {
         // between the two reads then counts as in flight, not as completed before it was rung.
         let (completed, rung) = unsafe {
             let completed = (&raw const (*queue).completion.completed).read_volatile();
-            (completed, (&raw const (*queue).turn.rung).read_volatile())
+            (completed, (&raw const (*queue).lock.doorbell_index).read_volatile())
         };
         outstanding(rung, completed)
     }
@@ -370,7 +370,7 @@ impl<B: Backing> MappedQueue<B> {
     pub(super) fn adopt(&mut self, state: &efa_gda_queue) {
         let mine = self.shared.get_mut();
         mine.reserve = state.reserve;
-        mine.turn = state.turn;
+        mine.lock = state.lock;
         mine.completion = state.completion;
         mine.error = state.error;
         mine.receive = state.receive;
@@ -384,7 +384,7 @@ impl<B: Backing> MappedQueue<B> {
         mine.completion.lost = mine.completion.lost.wrapping_add(waiting);
     }
 
-    /// Lets go of a ringer in order, so that the queue can be rung otherwise.
+    /// Lets go of a proxy in order, so that the queue can be rung otherwise.
     pub(super) fn let_go(&mut self) {
         if let Some(served) = self.served.take() {
             let raised = self.raised();
@@ -398,10 +398,10 @@ impl<B: Backing> MappedQueue<B> {
         self.abort.0.load(Ordering::Acquire)
     }
 
-    /// Has it hold again what it held before a ringer let go in order, which is no alarm where somebody
+    /// Has it hold again what it held before a proxy let go in order, which is no alarm where somebody
     /// else rings.
     pub(super) fn lower_alarm(&self, before: u32) {
-        swap_word(&self.abort.0, EFA_GDA_NOT_RUNG, before);
+        swap_word(&self.abort.0, EFA_GDA_PROXY_STOPPED, before);
     }
 
     /// Changes where device code writes entries and rings.
@@ -439,12 +439,12 @@ pub(crate) fn outstanding(rung: u32, completed: u32) -> u32 {
 /// Whether somebody has the turn. Where no kernel runs and nothing is poisoned, that is one that owned the
 /// queue and did not give it back.
 pub(super) fn held(state: &efa_gda_queue) -> bool {
-    state.reserve.word << EFA_GDA_TURN_BITS != state.turn.turn
+    state.reserve.word << EFA_GDA_LOCK_STATE_BITS != state.lock.serving
 }
 
 /// Entries that have slots and that nobody rang for.
 pub(super) fn unrung(state: &efa_gda_queue) -> u32 {
-    outstanding(state.reserve.word as u32, state.turn.rung)
+    outstanding(state.reserve.word as u32, state.lock.doorbell_index)
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
 //! How fast queues post and complete: RDMA writes by any number of producers, timed where they are
-//! posted, on the host's CPU or on a GPU. For benches; a program puts with [`super::Put`].
+//! posted, on the host's CPU or on a GPU. For benches; a program puts with [`super::WorkRequest`].
 
 use std::sync::Arc;
 
@@ -9,9 +9,9 @@ use efa_gda_sys::device::{
 };
 
 use super::backing::Backing;
-use super::put_error::{Asked, report};
-use super::{GpuQueue, MappedQueue, Put, PutError};
-use crate::executor::host::{self, BenchArgs, PutOutcome};
+use super::work_error::{Asked, report};
+use super::{GpuQueue, MappedQueue, WorkError, WorkRequest};
+use crate::executor::host::{self, BenchArgs, KernelOutcome};
 use crate::executor::outcome;
 use crate::gpu::memory::as_bytes;
 use crate::gpu::{self, in_call};
@@ -98,7 +98,7 @@ impl Load {
     }
 
     /// Refuses what cannot run, or be counted.
-    fn check(&self) -> Result<(), PutError> {
+    fn check(&self) -> Result<(), WorkError> {
         match self.blocks.checked_mul(self.groups_of_block()) {
             None => Err(nothing("more producers than can be counted; take fewer blocks")),
             Some(0) => Err(nothing("a load has at least one block of one thread")),
@@ -107,7 +107,7 @@ impl Load {
     }
 
     /// A GPU's warps are whole where a warp calls together.
-    fn check_warps(&self) -> Result<(), PutError> {
+    fn check_warps(&self) -> Result<(), WorkError> {
         match self.producer == Producer::Warp && !self.threads.is_multiple_of(32) {
             true => Err(nothing("warps of a GPU have 32 threads each; take a multiple of that")),
             false => Ok(()),
@@ -135,8 +135,12 @@ impl<B: Backing> MappedQueue<B> {
     /// over: its count is that of their places, a power of two. RDMA writes of one entry each alone.
     ///
     /// # Errors
-    /// [`PutError`], of the first queue that failed.
-    pub fn measure_rate(queues: &mut [Self], puts: &[Put<B::Region>], load: &Load) -> Result<Rate, PutError> {
+    /// [`WorkError`], of the first queue that failed.
+    pub fn measure_rate(
+        queues: &mut [Self],
+        puts: &[WorkRequest<B::Region>],
+        load: &Load,
+    ) -> Result<Rate, WorkError> {
         Ok(rate_of(&Self::measure(queues, puts, load, false)?, load))
     }
 
@@ -146,20 +150,20 @@ impl<B: Backing> MappedQueue<B> {
     /// As [`Self::measure_rate`].
     pub fn measure_latency(
         &mut self,
-        put: &Put<B::Region>,
+        put: &WorkRequest<B::Region>,
         producer: Producer,
         calls: u32,
-    ) -> Result<Vec<Sample>, PutError> {
+    ) -> Result<Vec<Sample>, WorkError> {
         let (queues, puts) = (std::slice::from_mut(self), std::slice::from_ref(put));
         latency_of(producer, calls, |load| Self::measure(queues, puts, load, true))
     }
 
     fn measure(
         queues: &mut [Self],
-        puts: &[Put<B::Region>],
+        puts: &[WorkRequest<B::Region>],
         load: &Load,
         latency: bool,
-    ) -> Result<Words, PutError> {
+    ) -> Result<Words, WorkError> {
         queues.iter().try_for_each(|queue| queue.host_polls("a bench on the host"))?;
         let requests = arguments(queues.iter(), puts, load)?;
         let mut words = Words::of(load, latency);
@@ -193,8 +197,8 @@ impl GpuQueue {
     /// As [`MappedQueue::measure_rate`], on the GPU, which is the same for all of the queues.
     ///
     /// # Errors
-    /// [`PutError`], of the first queue that failed.
-    pub fn measure_rate(queues: &mut [Self], puts: &[Put], load: &Load) -> Result<Rate, PutError> {
+    /// [`WorkError`], of the first queue that failed.
+    pub fn measure_rate(queues: &mut [Self], puts: &[WorkRequest], load: &Load) -> Result<Rate, WorkError> {
         Ok(rate_of(&Self::measure(queues, puts, load, false)?, load))
     }
 
@@ -204,21 +208,26 @@ impl GpuQueue {
     /// As [`Self::measure_rate`].
     pub fn measure_latency(
         &mut self,
-        put: &Put,
+        put: &WorkRequest,
         producer: Producer,
         calls: u32,
-    ) -> Result<Vec<Sample>, PutError> {
+    ) -> Result<Vec<Sample>, WorkError> {
         let (queues, puts) = (std::slice::from_mut(self), std::slice::from_ref(put));
         latency_of(producer, calls, |load| Self::measure(queues, puts, load, true))
     }
 
-    fn measure(queues: &mut [Self], puts: &[Put], load: &Load, latency: bool) -> Result<Words, PutError> {
+    fn measure(
+        queues: &mut [Self],
+        puts: &[WorkRequest],
+        load: &Load,
+        latency: bool,
+    ) -> Result<Words, WorkError> {
         let Some(first) = queues.first() else { return Err(nothing("no queue is given")) };
         if queues.iter().any(|queue| queue.gpu.ordinal() != first.gpu.ordinal()) {
             return Err(nothing("its queues belong to several GPUs"));
         }
         load.check_warps()?;
-        queues.iter().try_for_each(GpuQueue::refuse_lent)?;
+        queues.iter().try_for_each(GpuQueue::refuse_in_launch)?;
         let mut requests = arguments(queues.iter().map(GpuQueue::mapped), puts, load)?;
         for (request, queue) in requests.iter_mut().zip(queues.iter()) {
             request.queue = queue.device_address();
@@ -288,23 +297,23 @@ fn launch(
 fn latency_of(
     producer: Producer,
     calls: u32,
-    measure: impl FnOnce(&Load) -> Result<Words, PutError>,
-) -> Result<Vec<Sample>, PutError> {
+    measure: impl FnOnce(&Load) -> Result<Words, WorkError>,
+) -> Result<Vec<Sample>, WorkError> {
     let threads = if producer == Producer::Thread { 1 } else { 32 };
     let load = Load { producer, shared: false, blocks: 1, threads, calls, per_call: 1 };
     Ok(samples_of(&measure(&load)?, calls))
 }
 
-fn nothing(why: &'static str) -> PutError {
-    PutError::Unsupported { operation: "a bench", why }
+fn nothing(why: &'static str) -> WorkError {
+    WorkError::Unsupported { operation: "a bench", why }
 }
 
 /// The requests of each queue, checked as puts are: as many as there are queues.
 fn arguments<'a, B: Backing + 'a>(
     queues: impl ExactSizeIterator<Item = &'a MappedQueue<B>>,
-    puts: &[Put<B::Region>],
+    puts: &[WorkRequest<B::Region>],
     load: &Load,
-) -> Result<Vec<efa_gda_put_args>, PutError> {
+) -> Result<Vec<efa_gda_put_args>, WorkError> {
     load.check()?;
     if queues.len() != puts.len() {
         return Err(nothing("each queue needs a put, and each put a queue"));
@@ -326,16 +335,16 @@ fn arguments<'a, B: Backing + 'a>(
 fn checked<'a, B: Backing + 'a>(
     words: &Words,
     queues: impl ExactSizeIterator<Item = &'a MappedQueue<B>>,
-) -> Result<(), PutError> {
+) -> Result<(), WorkError> {
     let Some(error) = words.status.iter().find_map(|status| outcome(*status).err()) else { return Ok(()) };
     let states: Vec<_> = queues.map(|queue| (queue.state(), queue.in_flight())).collect();
     let told = states.iter().find(|(state, _)| state.error.reported != 0).or(states.first());
     let Some((state, in_flight)) = told else { return Ok(()) };
-    let outcome = PutOutcome {
+    let outcome = KernelOutcome {
         status: Err(error),
         completion_status: state.error.completion_status,
         request_id: state.error.request_id,
-        posted: state.turn.rung.into(),
+        posted: state.lock.doorbell_index.into(),
         completed: state.completion.completed.into(),
     };
     report(outcome, *in_flight, Asked::default()).map(drop)

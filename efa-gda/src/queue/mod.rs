@@ -12,7 +12,7 @@
 //!   comes from a sender that it does not know
 //!   ([`UnknownPeer`](crate::wire::CompletionStatus::UnknownPeer) at the sender).
 //! - [`Buffer`](crate::fabric::Buffer) → [`Domain::register`](crate::fabric::Domain::register) →
-//!   [`Put`]. A live [`Put`] holds a handle of its local regions, so `MemoryRegion::close` answers
+//!   [`WorkRequest`]. A live [`WorkRequest`] holds a handle of its local regions, so `MemoryRegion::close` answers
 //!   busy until it is dropped.
 //!
 //! # What arrives
@@ -41,33 +41,33 @@
 mod backing;
 mod close_error;
 mod counters;
+mod doorbell_mode;
 mod geometry;
 mod gpu_memory;
-mod ladder;
 mod mapped;
 pub mod measure;
 mod on_device;
 mod on_gpu;
 mod over_verbs;
 mod parts;
-mod put;
-mod put_error;
 mod quiet;
 mod receive;
 mod receive_on_gpu;
 mod snapshot;
+mod work_error;
+mod work_request;
 
 pub use backing::{Backing, Libfabric, Region};
 pub use close_error::CloseError;
 pub use counters::CountersError;
+pub use doorbell_mode::{DoorbellError, Refused};
 pub use geometry::{Geometry, geometry};
 pub use gpu_memory::Placement;
-pub use ladder::{DoorbellError, Refused};
 pub(crate) use mapped::outstanding;
 pub use mapped::{AbortFlag, MappedQueue, QueueError, QueueLimits};
-pub use on_gpu::{GpuAbortFlag, GpuQueue, Lent, MapError};
+pub use on_gpu::{GpuAbortFlag, GpuQueue, LaunchGuard, MapError};
 pub use parts::Registered;
-pub use put::{Put, device_peer};
-pub use put_error::{Limit, PutError, PutReport};
 pub use receive::{Arrival, PostedReceives, ReceiveError, ReceiveId, Received, Receives, Source};
 pub use snapshot::{Counts, Pending, Seen, SeenCompletion, Snapshot};
+pub use work_error::{Limit, WorkError, WorkReport};
+pub use work_request::{WorkRequest, device_peer};

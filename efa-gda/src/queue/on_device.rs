@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg};
 use efa_gda_sys::device::{
-    EFA_GDA_NOT_RUN, efa_gda_put_args, efa_gda_put_result, efa_gda_queue, efa_gda_receive_args,
-    efa_gda_receive_result, efa_gda_rq, efa_gda_stage,
+    EFA_GDA_NOT_RUN, efa_gda_publication, efa_gda_put_args, efa_gda_put_result, efa_gda_queue,
+    efa_gda_receive_args, efa_gda_receive_result, efa_gda_rq,
 };
 
 use super::MappedQueue;
@@ -14,7 +14,7 @@ use super::backing::Backing;
 use super::mapped::swap_word;
 use super::parts::Ranges;
 use super::receive::AT_ONCE;
-use crate::doorbell::Served;
+use crate::doorbell::Registration;
 use crate::executor::host::InboxEntry;
 use crate::executor::{DeviceError, outcome};
 use crate::fabric::Buffer;
@@ -30,7 +30,7 @@ pub(super) const STOP_LIMIT: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(super) struct OnDevice {
     /// Lets go before kernels are waited for; its memory outlives them.
-    served: Option<Arc<Served>>,
+    served: Option<Arc<Registration>>,
     pub(super) stream: Arc<CudaStream>,
     pub(super) queue: InGpu<efa_gda_queue>,
     result: InGpu<efa_gda_put_result>,
@@ -39,7 +39,7 @@ pub(super) struct OnDevice {
     pub(super) watch: Watch,
     pub(super) abort: Arc<SharedWord>,
     /// Referred to by the struct.
-    _stage: (CudaSlice<u8>, CudaSlice<u64>),
+    _publication: (CudaSlice<u8>, CudaSlice<u64>),
 }
 
 /// Where kernels leave completions of receives, and how they are had from there.
@@ -137,10 +137,10 @@ impl OnDevice {
         let failed = in_call("cuMemAllocAsync");
         let bytes = slots as usize * state.sq.entry_size as usize;
         let entries = stream.alloc_zeros::<u8>(bytes).map_err(&failed)?;
-        let ready = stream.alloc_zeros::<u64>(slots as usize).map_err(&failed)?;
-        state.stage = efa_gda_stage {
+        let flags = stream.alloc_zeros::<u64>(slots as usize).map_err(&failed)?;
+        state.publication = efa_gda_publication {
             entries: entries.device_ptr(&stream).0 as *mut u8,
-            ready: ready.device_ptr(&stream).0 as *mut u64,
+            flags: flags.device_ptr(&stream).0 as *mut u64,
             num_entries: slots,
             reserved: 0,
         };
@@ -149,7 +149,7 @@ impl OnDevice {
         let cq = state.cq.num_entries as usize * state.cq.entry_size as usize;
         let watch = Watch::new(gpu.context(), cq.max(size_of::<efa_gda_queue>()))?;
         stream.synchronize().map_err(in_call("cuStreamSynchronize"))?;
-        Ok(Self { served, stream, queue, result, inbox, watch, abort, _stage: (entries, ready) })
+        Ok(Self { served, stream, queue, result, inbox, watch, abort, _publication: (entries, flags) })
     }
 
     /// Launches the put kernel and waits for its end, which its bounds bring.
@@ -203,7 +203,7 @@ impl OnDevice {
     }
 
     /// Waits for kernels of the caller's, which may still run, and post as long as somebody rings. Without
-    /// a ringer they come to a wait, which its alarm ends; the abort flag ends those that wait already.
+    /// a proxy they come to a wait, which its alarm ends; the abort flag ends those that wait already.
     /// After an error they may still run.
     pub(super) fn stop(&self) -> gpu::Result<()> {
         if let Some(served) = &self.served {

@@ -17,15 +17,15 @@ use super::gpu_memory::on_same;
 use super::mapped::{held, swap_word, unrung};
 use super::on_device::{OnDevice, STOP_LIMIT};
 use super::parts::{self, Ranges, Registered};
-use super::put::{asked, inline_bytes};
-use super::put_error::report;
 use super::snapshot::{Bytes, Counts, RingBytes};
-use super::{CloseError, MappedQueue, Put, PutError, PutReport, Refused};
-use crate::doorbell::{Alarm, Ringer, Rung, RungChoice};
+use super::work_error::report;
+use super::work_request::{asked, inline_bytes};
+use super::{CloseError, MappedQueue, Refused, WorkError, WorkReport, WorkRequest};
+use crate::doorbell::{Alarm, DoorbellChoice, DoorbellMode, DoorbellProxy};
 use crate::fabric::{self, MemoryRegion};
 use crate::gpu::memory::SharedWord;
 use crate::gpu::{self, Gpu};
-use crate::kept;
+use crate::leak;
 
 /// A [`MappedQueue`] that one GPU drives. Dropped, it ends the waits of its kernels and waits for them,
 /// then unregisters its pages, and only then closes the endpoint. Where kernels may use it after that
@@ -40,7 +40,7 @@ pub struct GpuQueue {
     /// Whether the three were taken.
     taken: bool,
     pub(super) gpu: Gpu,
-    /// As many more holders as there are values of [`Lent`].
+    /// As many more holders as there are values of [`LaunchGuard`].
     lent: Arc<()>,
 }
 
@@ -48,17 +48,17 @@ pub struct GpuQueue {
 /// nor closed, nor does it put: a [`GpuQueue`] that is dropped meanwhile keeps everything.
 #[derive(Debug)]
 #[must_use = "the queue may be unmapped once this is dropped"]
-pub struct Lent {
+pub struct LaunchGuard {
     address: *mut efa_gda_queue,
     _lent: Arc<()>,
 }
 
 // SAFETY: the address is the GPU's, and never followed here.
-unsafe impl Send for Lent {}
+unsafe impl Send for LaunchGuard {}
 // SAFETY: as above.
-unsafe impl Sync for Lent {}
+unsafe impl Sync for LaunchGuard {}
 
-impl Lent {
+impl LaunchGuard {
     /// The struct in the GPU's memory, for kernels.
     pub fn device_address(&self) -> *mut efa_gda_queue {
         self.address
@@ -105,16 +105,16 @@ impl GpuQueue {
     ///
     /// # Errors
     /// [`MapError`], with the queue, of the last rung that was tried; the others' are logged.
-    pub fn on_rung(
+    pub fn with_doorbell(
         queue: MappedQueue,
         gpu: &Gpu,
-        choice: RungChoice,
-        ringer: &Ringer,
+        choice: DoorbellChoice,
+        proxy: &DoorbellProxy,
     ) -> Result<(Self, Vec<Refused>), MapError> {
         let mut queue = Box::new(queue);
         let (mut refused, mut last) = (Vec::new(), None);
         for rung in choice.candidates() {
-            let error = match queue.set_doorbell(rung, ringer) {
+            let error = match queue.set_doorbell(rung, proxy) {
                 Err(error) => gpu::Error::Doorbell(Box::new(error)),
                 Ok(()) => match Self::new(*queue, gpu) {
                     Ok(mapped) => return Ok((mapped, refused)),
@@ -133,7 +133,7 @@ impl GpuQueue {
     }
 
     /// Who writes entries, and who rings.
-    pub fn rung(&self) -> Rung {
+    pub fn rung(&self) -> DoorbellMode {
         self.mapped.rung()
     }
 
@@ -163,8 +163,8 @@ impl GpuQueue {
     }
 
     /// Lends the queue to a launch of the caller's own kernels. Drop what is returned when they ended.
-    pub fn lend(&self) -> Lent {
-        Lent { address: self.device_address(), _lent: self.lent.clone() }
+    pub fn begin_launch(&self) -> LaunchGuard {
+        LaunchGuard { address: self.device_address(), _lent: self.lent.clone() }
     }
 
     fn launches(&self) -> usize {
@@ -172,10 +172,10 @@ impl GpuQueue {
     }
 
     /// Refuses to post beside those whom the queue is lent to.
-    pub(super) fn refuse_lent(&self) -> Result<(), PutError> {
+    pub(super) fn refuse_in_launch(&self) -> Result<(), WorkError> {
         match self.launches() {
             0 => Ok(()),
-            launches => Err(PutError::Lent { launches }),
+            launches => Err(WorkError::LaunchGuard { launches }),
         }
     }
 
@@ -248,9 +248,9 @@ impl GpuQueue {
     /// Posts a put from the GPU and waits for all of its completions.
     ///
     /// # Errors
-    /// [`PutError`]. Where a wait ran out, the queue is poisoned and keeps the local regions.
-    pub fn put(&mut self, put: &Put) -> Result<PutReport, PutError> {
-        self.refuse_lent()?;
+    /// [`WorkError`]. Where a wait ran out, the queue is poisoned and keeps the local regions.
+    pub fn execute(&mut self, put: &WorkRequest) -> Result<WorkReport, WorkError> {
+        self.refuse_in_launch()?;
         let mut args = put.arguments(&self.mapped)?;
         // Inline bytes are read by the kernel itself, not by the adapter.
         on_same(&self.gpu, "the local memory", put.inline_region().and_then(MemoryRegion::device))?;
@@ -265,21 +265,21 @@ impl GpuQueue {
         if let Some(inline) = &inline {
             args.local_address = inline.device_address();
         }
-        self.execute(&args, |mapped, ended| {
+        self.launch_put(&args, |mapped, ended| {
             mapped.settle_put(put);
             if !ended {
-                kept::keep((inline, put.clone()));
+                leak::leak((inline, put.clone()));
             }
         })
     }
 
     /// Runs the put kernel; `settle` follows when the host knows what is in flight, and whether the kernel
     /// ended.
-    pub(super) fn execute(
+    pub(super) fn launch_put(
         &mut self,
         args: &efa_gda_put_args,
         settle: impl FnOnce(&mut MappedQueue, bool),
-    ) -> Result<PutReport, PutError> {
+    ) -> Result<WorkReport, WorkError> {
         let ran = self.device.run(&self.gpu, args);
         let state = self.look();
         // Both answer after all that was launched on the stream.
@@ -330,11 +330,11 @@ impl GpuQueue {
     /// [`CloseError`]. The queue is then no longer mapped into the GPU, unless a [`GpuQueue`] is handed back.
     pub fn close(self) -> Result<(), CloseError> {
         // Before it is unmapped: the entries may lie in a staging ring, which goes then.
-        self.rung_for()?.unmap()?.close()
+        self.ring_for_rest()?.unmap()?.close()
     }
 
     /// The queue, where nothing was posted and not rung for, or nobody will.
-    fn rung_for(self) -> Result<Self, CloseError> {
+    fn ring_for_rest(self) -> Result<Self, CloseError> {
         if let Ok(state) = self.state()
             && self.launches() == 0
             && self.mapped.poison().is_none()
@@ -351,36 +351,36 @@ impl GpuQueue {
     /// whatever is in flight.
     ///
     /// # Errors
-    /// [`CloseError::Lent`] and [`CloseError::Running`], with the queue, whose waits are stopped then;
+    /// [`CloseError::LaunchGuard`] and [`CloseError::Running`], with the queue, whose waits are stopped then;
     /// [`CloseError::Destroy`] as [`MappedQueue::destroy`].
     pub fn destroy(self) -> Result<(), CloseError> {
         let launches = self.launches();
         if launches != 0 {
             return Err(match self.device.stop() {
-                Ok(()) => CloseError::Lent { queue: Box::new(self), launches },
+                Ok(()) => CloseError::LaunchGuard { queue: Box::new(self), launches },
                 Err(error) => CloseError::Running { queue: Box::new(self), error },
             });
         }
         self.take_from_gpu()?.destroy().map_err(CloseError::Destroy)
     }
 
-    /// Takes the queue from the GPU and unregisters its pages. A ringer lets go of it; [`Rung::Direct`]
+    /// Takes the queue from the GPU and unregisters its pages. A proxy lets go of it; [`DoorbellMode::Direct`]
     /// is its rung then, unless it is out of service.
     ///
     /// # Errors
-    /// With the queue: [`CloseError::Lent`] while it is lent to a launch, [`CloseError::Running`] where
+    /// With the queue: [`CloseError::LaunchGuard`] while it is lent to a launch, [`CloseError::Running`] where
     /// kernels may still use it, whose waits are stopped then, [`CloseError::UnrungOnGpu`] where entries that
     /// nobody rang for lie in a staging ring, which goes.
     pub fn unmap(self) -> Result<MappedQueue, CloseError> {
         match self.launches() {
-            0 if self.rung() == Rung::Staged => self.rung_for()?.take_from_gpu(),
+            0 if self.rung() == DoorbellMode::Staged => self.ring_for_rest()?.take_from_gpu(),
             0 => self.take_from_gpu(),
-            launches => Err(CloseError::Lent { queue: Box::new(self), launches }),
+            launches => Err(CloseError::LaunchGuard { queue: Box::new(self), launches }),
         }
     }
 
     fn take_from_gpu(mut self) -> Result<MappedQueue, CloseError> {
-        // Asked before the ringer lets go, which counts as an end.
+        // Asked before the proxy lets go, which counts as an end.
         let mut in_order = self.mapped.poison().is_none();
         let raised = self.mapped.raised();
         if let Err(error) = self.device.stop() {
@@ -431,6 +431,6 @@ impl Drop for GpuQueue {
             Ok(()) => tracing::warn!(launches, "a queue was dropped that is lent; it stays allocated"),
             Err(error) => tracing::warn!(%error, "kernels may still use a queue; it stays allocated"),
         }
-        kept::keep(parts);
+        leak::leak(parts);
     }
 }

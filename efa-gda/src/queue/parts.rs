@@ -51,7 +51,7 @@ impl Ranges {
         on_same(gpu, "the completion counter", queue.counters_on())?;
         let reach = |range: Range<usize>| {
             // SAFETY: the provider keeps rings and doorbells mapped while the endpoint and the
-            // completion queue are open, a `Served` its record and staging ring, a counter its words;
+            // completion queue are open, a `Registration` its record and staging ring, a counter its words;
             // `GpuQueue` drops its ranges before the `MappedQueue`, which owns all of them.
             unsafe { gpu.reach(range) }
         };
@@ -68,7 +68,7 @@ impl Ranges {
             }
             reached => reached?,
         };
-        // Rung after completions were read, which nobody does where the queue was refused.
+        // DoorbellMode after completions were read, which nobody does where the queue was refused.
         let cq_doorbell = places.cq_doorbell.filter(|_| cq.is_some() || !on_host);
         Ok(Self {
             sq,
@@ -125,7 +125,7 @@ pub(super) fn try_each(queue: &MappedQueue, gpu: &Gpu) -> Vec<(&'static str, gpu
 }
 
 /// Where in this process the parts lie that kernels post through: the adapter's memory, or what the
-/// ringer reads.
+/// proxy reads.
 struct Places {
     sq: Range<usize>,
     sq_doorbell: Range<usize>,

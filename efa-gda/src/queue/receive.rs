@@ -9,7 +9,7 @@ use efa_gda_wire::{
 };
 
 use super::backing::{Backing, Region};
-use super::{Limit, MappedQueue, Put};
+use super::{Limit, MappedQueue, WorkRequest};
 use crate::executor::DeviceError;
 use crate::executor::host::{self, InboxEntry};
 use crate::fabric::{self, Access, MemoryRegion};
@@ -153,8 +153,8 @@ pub enum ReceiveError {
     },
     /// The queue is lent, and those whom it is lent to use it. Nothing was posted or taken.
     #[error("the queue is lent to {launches} launch(es); wait for them and drop what was lent")]
-    Lent {
-        /// Values of [`super::Lent`] that live.
+    LaunchGuard {
+        /// Values of [`super::LaunchGuard`] that live.
         launches: usize,
     },
     /// The GPU failed, or could not start the kernel. What was posted stays posted.
@@ -202,7 +202,7 @@ impl<R: Region> Receives<R> {
             bytes: (region.length() as u64).min(LONGEST),
             count: 1,
             stride: 0,
-            timeout: Put::TIMEOUT,
+            timeout: WorkRequest::TIMEOUT,
         }
     }
 
@@ -308,7 +308,7 @@ impl<B: Backing> MappedQueue<B> {
         }
         match posted.status {
             Ok(()) => Ok(PostedReceives { first: ReceiveId(posted.first as u16), count: posted.count }),
-            Err(DeviceError::TimeoutRoom) => {
+            Err(DeviceError::TimeoutSlots) => {
                 Err(ReceiveError::Full { posted: posted.count, count: receives.count })
             }
             Err(error) => Err(ReceiveError::Device(error)),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use efa_gda_sys::device::efa_gda_receive_args;
 
 use super::receive::{AT_ONCE, nanoseconds, only};
-use super::{GpuQueue, PostedReceives, PutError, ReceiveError, Received, Receives};
+use super::{GpuQueue, PostedReceives, ReceiveError, Received, Receives, WorkError};
 use crate::executor::host;
 
 impl GpuQueue {
@@ -24,8 +24,8 @@ impl GpuQueue {
     }
 
     fn refuse_lent_to_receive(&self) -> Result<(), ReceiveError> {
-        match self.refuse_lent() {
-            Err(PutError::Lent { launches }) => Err(ReceiveError::Lent { launches }),
+        match self.refuse_in_launch() {
+            Err(WorkError::LaunchGuard { launches }) => Err(ReceiveError::LaunchGuard { launches }),
             _ => Ok(()),
         }
     }
@@ -69,7 +69,7 @@ impl GpuQueue {
     /// As [`MappedQueue::receive_many`](super::MappedQueue::receive_many), with a kernel that waits.
     ///
     /// # Errors
-    /// Those of [`MappedQueue::receive_many`](super::MappedQueue::receive_many), [`ReceiveError::Lent`] and
+    /// Those of [`MappedQueue::receive_many`](super::MappedQueue::receive_many), [`ReceiveError::LaunchGuard`] and
     /// [`ReceiveError::Gpu`].
     pub fn receive_many(&mut self, most: usize, timeout: Duration) -> Result<Vec<Received>, ReceiveError> {
         self.refuse_lent_to_receive()?;

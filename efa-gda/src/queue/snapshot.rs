@@ -83,7 +83,7 @@ impl Snapshot {
 
     /// The last doorbell, before its bits were cut to 16.
     pub fn rung(&self) -> u32 {
-        self.state.turn.rung
+        self.state.lock.doorbell_index
     }
 
     /// Completions of requests that were read, modulo 2^32.
@@ -195,7 +195,7 @@ fn pending(state: &efa_gda_queue, exposure: &Exposure, sends: &RingBytes) -> See
     let Ok(ring) = Ring::new(sq.num_entries) else {
         return Seen::Unreadable("the ring is not one: its entries are no power of two".into());
     };
-    let (rung, reserved) = (state.turn.rung, state.reserve.word as u32);
+    let (rung, reserved) = (state.lock.doorbell_index, state.reserve.word as u32);
     // More than a ring of calls may wait for room.
     let count = reserved.wrapping_sub(rung).min(sq.num_entries);
     let one = |index| {
@@ -303,7 +303,7 @@ impl fmt::Display for Snapshot {
             self.reserved(),
             self.rung(),
             self.rung() & 0xffff,
-            state.turn.seen,
+            state.lock.confirmed_index,
             self.completed(),
             self.in_flight()
         )?;
@@ -321,7 +321,7 @@ impl fmt::Display for Snapshot {
                 f,
                 "receives: {} posted, {} rung, {} completed, {} kept, {} taken, {} lost",
                 receive.posted,
-                receive.rung,
+                receive.doorbell_index,
                 completion.received,
                 completion.inboxed,
                 receive.taken,

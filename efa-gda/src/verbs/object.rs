@@ -145,7 +145,7 @@ impl<T: Resource, P: InLibrary> Object<T, P> {
         let answer = unsafe { T::destroy(parents.library().core(), self.pointer.as_ptr()) };
         let done = answer.ok_or_else(|| absent(T::DESTROY)).and_then(|code| check(T::DESTROY, code));
         if done.is_err() {
-            crate::kept::keep(parents);
+            crate::leak::leak(parents);
         }
         done
     }

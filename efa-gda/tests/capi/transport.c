@@ -40,7 +40,7 @@ static void introduce(efa_gda_mapped *to_queue, efa_gda_mapped *of, struct efa_g
 /* The first queue is driven by the GPU that EFA_GDA_TEST_GPU names, where it does. */
 static void open_all(void) {
   const char *gpu = getenv("EFA_GDA_TEST_GPU");
-  struct efa_gda_mapped_attr attr = {sizeof attr, 0, 0, -1, EFA_GDA_RUNG_AUTO};
+  struct efa_gda_mapped_attr attr = {sizeof attr, 0, 0, -1, EFA_GDA_DOORBELL_AUTO};
   struct efa_gda_peer back;
   CHECK(efa_gda_domain_open(NULL, 0, &domain) == 0);
   if (gpu != NULL) attr.gpu = atoi(gpu);
@@ -77,7 +77,7 @@ static void put(void) {
   open_all();
   CHECK(efa_gda_mapped_describe(first, &info) == 0);
   CHECK(info.entry_size == 64 && info.num_entries > 0 && info.max_batch > 0 && info.completions >= info.num_entries);
-  CHECK(info.rung == EFA_GDA_RUNG_DIRECT && info.completions_in_gpu <= 1 && info.qpn != peer.qpn);
+  CHECK(info.rung == EFA_GDA_DOORBELL_DIRECT && info.completions_in_gpu <= 1 && info.qpn != peer.qpn);
   struct efa_gda_write write = write_all();
   CHECK(efa_gda_mapped_write(first, &write) == 0);
   CHECK(memcmp(from, to, sizeof to) == 0);
@@ -106,25 +106,25 @@ static void errors(void) {
 static void busy(void) {
   struct efa_gda_queue *device = NULL;
   open_all();
-  CHECK(efa_gda_mapped_keep(first, source) == 0);
+  CHECK(efa_gda_mapped_retain(first, source) == 0);
   CHECK(efa_gda_region_close(source) == EFA_GDA_ERROR_BUSY);
   CHECK(efa_gda_domain_close(domain) == EFA_GDA_ERROR_BUSY);
-  CHECK(efa_gda_mapped_lend(first, &device) == 0);
+  CHECK(efa_gda_mapped_begin_launch(first, &device) == 0);
   CHECK(device != NULL && device->sq.entry_size == 64 && device->sq.num_entries > 0);
   CHECK(efa_gda_mapped_close(first) == EFA_GDA_ERROR_BUSY);
   CHECK(efa_gda_mapped_destroy(first) == EFA_GDA_ERROR_BUSY);
   CHECK(efa_gda_mapped_wait(first, 1000) == EFA_GDA_ERROR_BUSY);
-  CHECK(efa_gda_mapped_return(first) == 0);
-  CHECK(efa_gda_mapped_return(first) == EFA_GDA_ERROR_ARGUMENT);
+  CHECK(efa_gda_mapped_end_launch(first) == 0);
+  CHECK(efa_gda_mapped_end_launch(first) == EFA_GDA_ERROR_ARGUMENT);
   /* As a kernel leaves it that posted one entry and deferred its doorbell. */
   uint64_t before = device->reserve.word;
   device->reserve.word += ((uint64_t)1 << 32) + 1;
-  device->turn.turn = device->reserve.word << EFA_GDA_TURN_BITS;
+  device->lock.serving = device->reserve.word << EFA_GDA_LOCK_STATE_BITS;
   CHECK(efa_gda_mapped_close(first) == EFA_GDA_ERROR_BUSY);
   CHECK(strstr(efa_gda_last_error(), "1 of the queue's entries") != NULL);
   CHECK(strstr(efa_gda_last_error(), "efa_gda_mapped_wait") != NULL);
   device->reserve.word = before;
-  device->turn.turn = before << EFA_GDA_TURN_BITS;
+  device->lock.serving = before << EFA_GDA_LOCK_STATE_BITS;
   close_all();
 }
 
@@ -137,7 +137,7 @@ static void snapshot(void) {
   CHECK(efa_gda_mapped_write(first, &write) == 0);
   CHECK(efa_gda_mapped_snapshot(first, text, sizeof text, &length, &state) == 0);
   CHECK(length == strlen(text) && strstr(text, "1000 reserved, 1000 rung") != NULL);
-  CHECK(state.turn.rung == COUNT && state.completion.completed == COUNT);
+  CHECK(state.lock.doorbell_index == COUNT && state.completion.completed == COUNT);
   CHECK(efa_gda_mapped_snapshot(first, small, sizeof small, &length, NULL) == 0);
   CHECK(strlen(small) == sizeof small - 1 && length > sizeof small && memcmp(small, text, 7) == 0);
   CHECK(efa_gda_mapped_snapshot(first, NULL, 0, NULL, NULL) == 0);
@@ -170,7 +170,7 @@ static void timeout(void) {
 }
 
 static void misuse(void) {
-  struct efa_gda_mapped_attr attr = {sizeof attr, 0, 0, -1, EFA_GDA_RUNG_AUTO};
+  struct efa_gda_mapped_attr attr = {sizeof attr, 0, 0, -1, EFA_GDA_DOORBELL_AUTO};
   struct efa_gda_mapped_info info = {sizeof info};
   struct efa_gda_queue *device;
   efa_gda_mapped *queue;
@@ -206,7 +206,7 @@ static void misuse(void) {
   /* A handle of another kind. */
   CHECK(efa_gda_mapped_describe((efa_gda_mapped *)domain, &info) == EFA_GDA_ERROR_ARGUMENT);
   CHECK(efa_gda_mapped_describe(first, NULL) == EFA_GDA_ERROR_ARGUMENT);
-  CHECK(efa_gda_mapped_lend(first, NULL) == EFA_GDA_ERROR_ARGUMENT);
+  CHECK(efa_gda_mapped_begin_launch(first, NULL) == EFA_GDA_ERROR_ARGUMENT);
   CHECK(efa_gda_mapped_address(first, NULL, NULL) == EFA_GDA_ERROR_ARGUMENT);
   CHECK(efa_gda_mapped_address(first, NULL, &length) == EFA_GDA_ERROR_ARGUMENT);
   CHECK(efa_gda_mapped_insert_peer(first, "x", 0, &peer) == EFA_GDA_ERROR_ARGUMENT);
@@ -214,7 +214,7 @@ static void misuse(void) {
   CHECK(strstr(efa_gda_last_error(), "3 bytes") != NULL && strstr(efa_gda_last_error(), "32") != NULL);
   CHECK(efa_gda_mapped_insert_peer(first, NULL, 32, &peer) == EFA_GDA_ERROR_ARGUMENT);
   CHECK(efa_gda_mapped_write(first, NULL) == EFA_GDA_ERROR_ARGUMENT);
-  CHECK(efa_gda_mapped_keep(first, NULL) == EFA_GDA_ERROR_ARGUMENT);
+  CHECK(efa_gda_mapped_retain(first, NULL) == EFA_GDA_ERROR_ARGUMENT);
   CHECK(efa_gda_region_register(domain, NULL, 8, ALL, &region) == EFA_GDA_ERROR_ARGUMENT);
   CHECK(efa_gda_region_register(domain, to, 8, 0, &region) == EFA_GDA_ERROR_ARGUMENT);
   CHECK(efa_gda_region_register_gpu(domain, 0, 8, 0, -1, 0, ALL, &region) == EFA_GDA_ERROR_ARGUMENT);
@@ -224,7 +224,7 @@ static void misuse(void) {
   close_all();
   /* Closed handles. */
   CHECK(efa_gda_mapped_close(closed) == EFA_GDA_ERROR_ARGUMENT);
-  CHECK(efa_gda_mapped_lend(closed, &device) == EFA_GDA_ERROR_ARGUMENT);
+  CHECK(efa_gda_mapped_begin_launch(closed, &device) == EFA_GDA_ERROR_ARGUMENT);
   CHECK(efa_gda_mapped_abort(closed, 1) == EFA_GDA_ERROR_ARGUMENT);
   CHECK(efa_gda_domain_close(domain) == EFA_GDA_ERROR_ARGUMENT);
 }

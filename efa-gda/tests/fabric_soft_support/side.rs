@@ -85,7 +85,7 @@ pub(crate) fn introduce(first: &MappedQueue, second: &MappedQueue) -> Peer {
 ///
 /// # Safety
 /// `queue` is open and nobody else uses it; the arguments were made for it.
-pub(crate) unsafe fn post_unrung(queue: *mut efa_gda_queue, args: &efa_gda_put_args) {
+pub(crate) unsafe fn post_without_doorbell(queue: *mut efa_gda_queue, args: &efa_gda_put_args) {
     let mut unheard = 0;
     let mut copy = host::zeroed_queue();
     // SAFETY: the caller's queue. The copy writes into the same ring, and rings into a word that nobody reads.
@@ -95,6 +95,6 @@ pub(crate) unsafe fn post_unrung(queue: *mut efa_gda_queue, args: &efa_gda_put_a
         let args = efa_gda_put_args { queue: &mut *copy, flags: args.flags | EFA_GDA_PUT_NO_WAIT, ..*args };
         host::put(&args, 1).unwrap().status.unwrap();
         (*queue).reserve = copy.reserve;
-        (*queue).turn.turn = copy.turn.turn;
+        (*queue).lock.serving = copy.lock.serving;
     }
 }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cudarc::driver::{CudaFunction, CudaStream, DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg};
-use efa_gda::doorbell::{Ringer, Rung};
+use efa_gda::doorbell::{DoorbellMode, DoorbellProxy};
 use efa_gda::gpu::Gpu;
 use efa_gda::queue::{GpuQueue, device_peer};
-use efa_gda_sys::device::{EFA_GDA_LOAD_OWNED, EFA_GDA_NOT_RUNG, EFA_GDA_OK, efa_gda_load_args};
+use efa_gda_sys::device::{EFA_GDA_LOAD_OWNED, EFA_GDA_OK, EFA_GDA_PROXY_STOPPED, efa_gda_load_args};
 
 use crate::fabric_soft_support::side::{Side, introduce};
 
@@ -19,11 +19,11 @@ struct Load(efa_gda_load_args);
 // SAFETY: a plain struct of C, the same for the host's and the device's compiler (`queue.h`).
 unsafe impl DeviceRepr for Load {}
 
-/// Waits until entries of a kernel's that runs go through the ringer.
-pub(crate) fn until_traffic(ringer: &Ringer) {
-    let (begin, before) = (Instant::now(), ringer.counts().entries);
-    while ringer.counts().entries < before + 10_000 {
-        assert!(begin.elapsed() < Duration::from_secs(20), "no traffic: {:?}", ringer.counts());
+/// Waits until entries of a kernel's that runs go through the proxy.
+pub(crate) fn until_traffic(proxy: &DoorbellProxy) {
+    let (begin, before) = (Instant::now(), proxy.counts().entries);
+    while proxy.counts().entries < before + 10_000 {
+        assert!(begin.elapsed() < Duration::from_secs(20), "no traffic: {:?}", proxy.counts());
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -32,14 +32,14 @@ pub(crate) fn until_traffic(ringer: &Ringer) {
 pub(crate) fn drop_under_a_load(
     kernel: &CudaFunction,
     stream: &Arc<CudaStream>,
-    (gpu, side, ringer): (&Gpu, &Side, &Ringer),
-    rung: Rung,
+    (gpu, side, proxy): (&Gpu, &Side, &DoorbellProxy),
+    rung: DoorbellMode,
 ) {
     let (first, second) = (side.queue(), side.queue());
     let peer = introduce(&first, &second);
     // Goes after the queue where something fails: freeing it may wait for the kernel, which the queue ends.
     let status = stream.clone_htod(&[EFA_GDA_OK]).unwrap();
-    let (first, _) = GpuQueue::on_rung(first, gpu, rung.into(), ringer).unwrap();
+    let (first, _) = GpuQueue::with_doorbell(first, gpu, rung.into(), proxy).unwrap();
     let load = Load(efa_gda_load_args {
         queues: first.device_address(),
         status: status.device_ptr(stream).0 as *mut u32,
@@ -56,9 +56,9 @@ pub(crate) fn drop_under_a_load(
     // SAFETY: one struct by value; the queue waits for the kernel before it goes, and the status outlives
     // both.
     unsafe { stream.launch_builder(kernel).arg(&load).launch(config) }.unwrap();
-    until_traffic(ringer);
+    until_traffic(proxy);
     drop(first);
     let ended = stream.clone_dtoh(&status).unwrap();
     stream.synchronize().unwrap();
-    assert_eq!(ended[0], EFA_GDA_NOT_RUNG, "{rung}");
+    assert_eq!(ended[0], EFA_GDA_PROXY_STOPPED, "{rung}");
 }

@@ -23,7 +23,7 @@ const HEADERS: &[(&str, &str)] = headers![
     "queue.h",
     "rq.h",
     "sq.h",
-    "turn.h",
+    "ticket_lock.h",
     "wqe.h"
 ];
 const INTERFACE: (&str, &str) = ("efa_io_defs.h", include_str!("../../../third_party/efa_gda/efa_io_defs.h"));

@@ -40,7 +40,7 @@ EFA_GDA_FN efa_gda_status post(const handles_args &a, AnySender &sender, uint32_
 template <class Holds>
 EFA_GDA_FN void await(const handles_args &a, Holds holds) {
   efa_gda::Deadline deadline(a.queue, efa_gda::kDefaultTimeoutNs);
-  while (!holds() && deadline.turn(EFA_GDA_TIMEOUT_TURN) == EFA_GDA_OK) {
+  while (!holds() && deadline.expired(EFA_GDA_TIMEOUT_LOCK) == EFA_GDA_OK) {
   }
 }
 
@@ -119,8 +119,8 @@ EFA_GDA_KERNEL handles(struct handles_args a) {
         return;
       }
       efa_gda_queue *q = a.queue;
-      /* Served: the post, and the ticket of quiet. */
-      await(a, [&] { return efa_gda::load_acquire(&q->turn.turn) >> (32 + EFA_GDA_TURN_BITS) == 2; });
+      /* Registration: the post, and the ticket of quiet. */
+      await(a, [&] { return efa_gda::load_acquire(&q->lock.serving) >> (32 + EFA_GDA_LOCK_STATE_BITS) == 2; });
       Sender<Sharing::Warp> sender(q, a.timeout_ns);
       log.add(post(a, sender, 1));
       if (WarpGroup().rank() == 0) {

@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::thread::JoinHandle;
 
 use efa_gda::executor::{DeviceError, host};
-use efa_gda::wire::{DecodedRequest, Operation, RequestIdWidth, WorkRequest};
+use efa_gda::wire::{DecodedRequest, Operation, Request, RequestIdWidth};
 use efa_gda_sys::device::{
-    EFA_GDA_LOAD_SHARED, EFA_GDA_TURN_BITS, efa_gda_load_args, efa_gda_peer, efa_gda_queue,
+    EFA_GDA_LOAD_SHARED, EFA_GDA_LOCK_STATE_BITS, efa_gda_load_args, efa_gda_peer, efa_gda_queue,
 };
 
 pub(crate) const QPN: u32 = 77;
@@ -65,7 +65,7 @@ struct Memory {
 #[derive(Default)]
 pub(crate) struct Seen {
     /// Requests in ring order.
-    pub(crate) requests: Vec<WorkRequest>,
+    pub(crate) requests: Vec<Request>,
     /// Doorbells that brought something new.
     pub(crate) doorbells: u32,
     /// Rules broken, in words.
@@ -107,9 +107,9 @@ impl Bench {
         queue.cq.buffer = memory.cq.as_ptr() as *mut u8;
         queue.cq.entry_size = 32;
         queue.cq.num_entries = shape.depth;
-        queue.stage.entries = memory.stage.as_ptr() as *mut u8;
-        queue.stage.ready = memory.ready.as_ptr() as *mut u64;
-        queue.stage.num_entries = shape.stage;
+        queue.publication.entries = memory.stage.as_ptr() as *mut u8;
+        queue.publication.flags = memory.ready.as_ptr() as *mut u64;
+        queue.publication.num_entries = shape.stage;
         queue.abort = memory.abort.as_ptr();
         queue.max_rdma_size = 1 << 30;
         queue.max_msg_size = 8192;
@@ -117,9 +117,9 @@ impl Bench {
         queue.qpn = QPN;
         // As after `start` requests that all completed.
         queue.reserve.word = u64::from(shape.start);
-        queue.turn.turn = u64::from(shape.start) << EFA_GDA_TURN_BITS;
-        queue.turn.rung = shape.start;
-        queue.turn.seen = shape.start;
+        queue.lock.serving = u64::from(shape.start) << EFA_GDA_LOCK_STATE_BITS;
+        queue.lock.doorbell_index = shape.start;
+        queue.lock.confirmed_index = shape.start;
         queue.completion.completed = shape.start;
         Self { queue, memory, adapter: None }
     }

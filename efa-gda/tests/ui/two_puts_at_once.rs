@@ -1,9 +1,9 @@
 //! One thread at a time posts to a queue from the host.
 
-use efa_gda::queue::{MappedQueue, Put};
+use efa_gda::queue::{MappedQueue, WorkRequest};
 
-fn post(queue: &MappedQueue, put: &Put) {
-    let _ = queue.put(put);
+fn post(queue: &MappedQueue, put: &WorkRequest) {
+    let _ = queue.execute(put);
 }
 
 fn main() {}

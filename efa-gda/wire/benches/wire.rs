@@ -5,19 +5,19 @@ use std::hint::black_box;
 use criterion::{BenchmarkId, Criterion, Throughput};
 use efa_gda_wire::{
     AddressHandle, Completion, CompletionKind, CompletionStatus, DecodedRequest, EntrySize, InlineData,
-    LocalKey, Operation, Peer, ProcessingHints, QueueKey, QueuePairNumber, RemoteKey, RemoteMemory,
-    RequestId, RequestIdWidth, Segment, Segments, WorkRequest,
+    LocalKey, Operation, Peer, ProcessingHints, QueueKey, QueuePairNumber, RemoteKey, RemoteMemory, Request,
+    RequestId, RequestIdWidth, Segment, Segments,
 };
 
 const IDS: RequestIdWidth = RequestIdWidth::Bits16;
 
 /// A request of each shape, with the size of entry that it needs.
-fn requests() -> Vec<(&'static str, EntrySize, WorkRequest)> {
+fn requests() -> Vec<(&'static str, EntrySize, Request)> {
     let key = LocalKey::new(0x12_3456).expect("24 bits");
     let local = Segment { address: 0x7f00_1234_5000, length: 64, key };
     let remote = RemoteMemory { address: 0x7f00_4321_5000, key: RemoteKey::new(0x8765_4321) };
     let data = |length| InlineData::new(&[0x5a; 80][..length]).expect("at most 80 bytes");
-    let request = |operation| WorkRequest {
+    let request = |operation| Request {
         id: RequestId::new(0x1234),
         peer: Peer {
             address_handle: AddressHandle::new(3),

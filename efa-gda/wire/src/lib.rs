@@ -4,7 +4,7 @@
 //! and doorbell values. It does no I/O, holds no pointers and has no unsafe code; offsets, masks
 //! and codes come from `third_party/efa_gda/efa_io_defs.h` through `efa-gda-sys`.
 //!
-//! - [`WorkRequest`] ⇄ send-queue entry of 64 or 128 bytes ([`Entry`], [`DecodedRequest`]).
+//! - [`Request`] ⇄ send-queue entry of 64 or 128 bytes ([`Entry`], [`DecodedRequest`]).
 //! - [`Receive`] ⇄ receive-queue entry.
 //! - [`Completion`] ⇄ completion-queue entry.
 //! - [`Ring`], [`CompletionCursor`], [`doorbell_advance`]: counters that wrap.
@@ -12,7 +12,7 @@
 //! ```
 //! use efa_gda_wire::*;
 //!
-//! let request = WorkRequest {
+//! let request = Request {
 //!     id: RequestId::new(7),
 //!     peer: Peer {
 //!         address_handle: AddressHandle::new(3),
@@ -57,7 +57,7 @@ pub use ids::{
 pub use receive::{RX_DESCRIPTOR_BYTES, Receive, ReceiveDescriptor};
 pub use request::{
     EntrySize, InlineData, InlineTooLong, Operation, OperationCode, Peer, ProcessingHints, RemoteMemory,
-    Segment, Segments, TooManySegments, UnsupportedEntrySize, WorkRequest,
+    Request, Segment, Segments, TooManySegments, UnsupportedEntrySize,
 };
 pub use ring::{CompletionCursor, DEEPEST_WORK_QUEUE, Ring, RingError, doorbell_advance};
 pub use rules::{Rule, Rules};

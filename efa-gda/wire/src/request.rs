@@ -8,7 +8,7 @@ use crate::ids::{AddressHandle, LocalKey, QueueKey, QueuePairNumber, RemoteKey, 
 
 /// A request for the adapter: what one send-queue entry says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WorkRequest {
+pub struct Request {
     /// Returned in the completion.
     pub id: RequestId,
     /// Whom it is for.

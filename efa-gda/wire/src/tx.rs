@@ -1,4 +1,4 @@
-//! Send-queue entries: [`WorkRequest`] to bytes and back.
+//! Send-queue entries: [`Request`] to bytes and back.
 
 use std::mem::offset_of;
 
@@ -7,8 +7,8 @@ use efa_gda_sys::io::{self, efa_io_remote_mem_addr, efa_io_tx_buf_desc, efa_io_t
 use crate::bytes::{extract, field, get_address, get_u16, get_u32, put_address, put_u16, put_u32};
 use crate::ids::{AddressHandle, LocalKey, QueueKey, QueuePairNumber, RemoteKey, RequestId, RequestIdWidth};
 use crate::request::{
-    EntrySize, InlineData, Operation, OperationCode, Peer, ProcessingHints, RemoteMemory, Segment, Segments,
-    UnsupportedEntrySize, WorkRequest,
+    EntrySize, InlineData, Operation, OperationCode, Peer, ProcessingHints, RemoteMemory, Request, Segment,
+    Segments, UnsupportedEntrySize,
 };
 use crate::rules::{Rule, Rules};
 
@@ -112,7 +112,7 @@ pub enum DecodeError {
     Size(#[from] UnsupportedEntrySize),
 }
 
-impl WorkRequest {
+impl Request {
     /// The entry for this request. `phase` is the send queue's for the slot it will lie in
     /// ([`crate::Ring::phase`]). Bytes that the request does not use are zero.
     ///
@@ -209,7 +209,7 @@ fn put_remote(bytes: &mut [u8], remote: &RemoteMemory, length: u32) {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DecodedRequest {
     /// The request; none where the operation is unknown or its parts do not fit the entry.
-    pub request: Option<WorkRequest>,
+    pub request: Option<Request>,
     /// The id, readable in any entry.
     pub id: RequestId,
     /// `op_type` as it stands.
@@ -235,7 +235,7 @@ impl DecodedRequest {
         let mut broken = meta.check(bytes, ids);
         let operation = decode_operation(bytes, size, &meta, &mut broken);
         let id = meta.id(bytes, ids);
-        let request = operation.map(|operation| WorkRequest {
+        let request = operation.map(|operation| Request {
             id,
             peer: Peer {
                 address_handle: AddressHandle::new(get_u16(bytes, offset_of!(efa_io_tx_meta_desc, ah))),

@@ -39,9 +39,9 @@ fn operation(size: EntrySize) -> BoxedStrategy<Operation> {
     }
 }
 
-fn request(size: EntrySize, ids: RequestIdWidth) -> impl Strategy<Value = WorkRequest> {
+fn request(size: EntrySize, ids: RequestIdWidth) -> impl Strategy<Value = Request> {
     (0..=ids.largest().get(), any::<(u16, u16, u32)>(), any::<Option<u32>>(), 0u8..4, operation(size))
-        .prop_map(|(id, (ah, qpn, qkey), immediate, hints, operation)| WorkRequest {
+        .prop_map(|(id, (ah, qpn, qkey), immediate, hints, operation)| Request {
             id: RequestId::new(id),
             peer: Peer {
                 address_handle: AddressHandle::new(ah),
@@ -54,7 +54,7 @@ fn request(size: EntrySize, ids: RequestIdWidth) -> impl Strategy<Value = WorkRe
         })
 }
 
-fn case() -> impl Strategy<Value = (EntrySize, RequestIdWidth, WorkRequest)> {
+fn case() -> impl Strategy<Value = (EntrySize, RequestIdWidth, Request)> {
     let sizes = prop_oneof![Just(EntrySize::B64), Just(EntrySize::B128)];
     let ids = prop_oneof![Just(RequestIdWidth::Bits16), Just(RequestIdWidth::Bits64)];
     (sizes, ids).prop_flat_map(|(size, ids)| (Just(size), Just(ids), request(size, ids)))
@@ -135,7 +135,7 @@ proptest! {
 
 #[test]
 fn each_broken_bit_is_named_by_its_rule() {
-    let request = WorkRequest {
+    let request = Request {
         id: RequestId::new(0x1234),
         peer: Peer::default(),
         immediate: None,
@@ -176,7 +176,7 @@ fn each_broken_bit_is_named_by_its_rule() {
 
 #[test]
 fn what_has_no_encoding_is_refused_by_name() {
-    let base = WorkRequest {
+    let base = Request {
         id: RequestId::new(1),
         peer: Peer::default(),
         immediate: None,
@@ -189,18 +189,16 @@ fn what_has_no_encoding_is_refused_by_name() {
         Err(EncodeError::InlineTooLong { length: 33, limit: 32 })
     );
     assert!(base.encode(EntrySize::B128, false, ids).is_ok());
-    let wide = WorkRequest { id: RequestId::new(65_536), ..base };
+    let wide = Request { id: RequestId::new(65_536), ..base };
     assert_eq!(
         wide.encode(EntrySize::B128, false, ids),
         Err(EncodeError::RequestIdTooWide { id: RequestId::new(65_536) })
     );
     let remote = RemoteMemory::default();
-    let write = WorkRequest {
-        operation: Operation::WriteInline { remote, data: InlineData::new(&[]).unwrap() },
-        ..base
-    };
+    let write =
+        Request { operation: Operation::WriteInline { remote, data: InlineData::new(&[]).unwrap() }, ..base };
     assert_eq!(write.encode(EntrySize::B64, false, ids), Err(EncodeError::InlineWriteNeeds128));
-    let read = WorkRequest {
+    let read = Request {
         immediate: Some(1),
         operation: Operation::Read { remote, local: Segment::default() },
         ..base

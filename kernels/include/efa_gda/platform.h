@@ -259,7 +259,7 @@ class Deadline {
       : queue_(queue), bound_ns_(bound_ns), first_look_ns_(first_look_ns), start_(0), look_(0), turns_(0) {}
 
   /* One turn of a waiting loop. EFA_GDA_OK: go on waiting. */
-  EFA_GDA_FN efa_gda_status turn(efa_gda_status when_late) {
+  EFA_GDA_FN efa_gda_status expired(efa_gda_status when_late) {
     pause();
     if (turns_++ % 32 != 0) return EFA_GDA_OK;
     if (load_relaxed(&queue_->error.poison) != EFA_GDA_OK) return EFA_GDA_POISONED;

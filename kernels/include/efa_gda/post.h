@@ -21,7 +21,7 @@
 #ifndef EFA_GDA_POST_H
 #define EFA_GDA_POST_H
 
-#include "turn.h"
+#include "ticket_lock.h"
 
 namespace efa_gda {
 
@@ -67,8 +67,8 @@ class Sender {
     }
     if (ring_.leads()) errors_ = load_relaxed(&queue->error.count);
     if constexpr (S == Sharing::Device) {
-      stage_ = Stage(queue);
-      ring_.open(load_relaxed(&queue->turn.turn) >> EFA_GDA_TURN_BITS);
+      stage_ = PublicationSlots(queue);
+      ring_.open(load_relaxed(&queue->lock.serving) >> EFA_GDA_LOCK_STATE_BITS);
     } else {
       open_owned();
     }
@@ -155,13 +155,13 @@ class Sender {
     uint64_t turn = 0, cursors = 0;
     uint32_t status = EFA_GDA_OK;
     if (ring_.leads()) {
-      turn = load_acquire(&queue_->turn.turn);
-      cursors = (uint64_t)load_relaxed(&queue_->turn.seen) << 32 | load_relaxed(&queue_->turn.rung);
+      turn = load_acquire(&queue_->lock.serving);
+      cursors = (uint64_t)load_relaxed(&queue_->lock.confirmed_index) << 32 | load_relaxed(&queue_->lock.doorbell_index);
       if (load_relaxed(&queue_->error.poison) != EFA_GDA_OK) {
         status = EFA_GDA_POISONED;
       } else {
         uint64_t word = load_relaxed(&queue_->reserve.word);
-        bool free = word << EFA_GDA_TURN_BITS == turn;
+        bool free = word << EFA_GDA_LOCK_STATE_BITS == turn;
         if (!free || compare_swap(&queue_->reserve.word, word, word + kOneCall) != word) status = EFA_GDA_IN_USE;
       }
     }
@@ -171,8 +171,8 @@ class Sender {
     status_ = (efa_gda_status)group.from_leader(status);
     owns_ = status_ == EFA_GDA_OK;
     group.sync();
-    ring_.open(turn >> EFA_GDA_TURN_BITS);
-    ring_.take(turn >> EFA_GDA_TURN_BITS, (uint32_t)cursors, (uint32_t)(cursors >> 32));
+    ring_.open(turn >> EFA_GDA_LOCK_STATE_BITS);
+    ring_.take(turn >> EFA_GDA_LOCK_STATE_BITS, (uint32_t)cursors, (uint32_t)(cursors >> 32));
   }
 
   /* Nobody may have taken a ticket meanwhile: its slots are this owner's. */
@@ -181,11 +181,11 @@ class Sender {
     uint32_t status = status_;
     if (ring_.leads()) {
       uint64_t word = load_relaxed(&queue_->reserve.word), after = word + posted_;
-      bool alone = (word - kOneCall) << EFA_GDA_TURN_BITS == load_relaxed(&queue_->turn.turn);
+      bool alone = (word - kOneCall) << EFA_GDA_LOCK_STATE_BITS == load_relaxed(&queue_->lock.serving);
       if (alone && compare_swap(&queue_->reserve.word, word, after) == word) {
-        store_relaxed(&queue_->turn.rung, ring_.rung());
-        store_relaxed(&queue_->turn.seen, ring_.fenced());
-        store_release(&queue_->turn.turn, after << EFA_GDA_TURN_BITS);
+        store_relaxed(&queue_->lock.doorbell_index, ring_.rung());
+        store_relaxed(&queue_->lock.confirmed_index, ring_.fenced());
+        store_release(&queue_->lock.serving, after << EFA_GDA_LOCK_STATE_BITS);
       } else {
         status = EFA_GDA_IN_USE;
         poison(queue_, EFA_GDA_IN_USE);
@@ -210,8 +210,8 @@ class Sender {
     ticket.settle();
     if (first != nullptr) *first = ticket.first_slot();
     if (!EFA_GDA_LIKELY(ticket.mine())) {
-      Turn turn = ticket.wait(made, make, timeout_ns_);
-      if (turn != Turn::Mine) return turn == Turn::Served ? EFA_GDA_OK : ticket.status();
+      TicketOutcome outcome = ticket.wait(made, make, timeout_ns_);
+      if (outcome != TicketOutcome::Owner) return outcome == TicketOutcome::Served ? EFA_GDA_OK : ticket.status();
       if (made.done != 0) ring_.make(made, 0, count, make);
     }
     efa_gda_status status = ring_.place_made(made, count, make, timeout_ns_);
@@ -230,7 +230,7 @@ class Sender {
     if (ticket.mine()) return EFA_GDA_OK;
     Made made;
     auto none = [](uint32_t) { return Entry(); };
-    return ticket.wait(made, none, timeout_ns_) == Turn::Mine ? EFA_GDA_OK : ticket.status();
+    return ticket.wait(made, none, timeout_ns_) == TicketOutcome::Owner ? EFA_GDA_OK : ticket.status();
   }
 
   EFA_GDA_FN efa_gda_status quiet_in_turn() {
@@ -263,7 +263,7 @@ class Sender {
    * their slots are in the word, so that they are not while somebody has the turn. */
   EFA_GDA_FN static bool at_rest(const efa_gda_queue *queue, uint32_t completed) {
     uint64_t word = load_relaxed(&queue->reserve.word);
-    return completed == (uint32_t)word && load_acquire(&queue->turn.turn) == word << EFA_GDA_TURN_BITS;
+    return completed == (uint32_t)word && load_acquire(&queue->lock.serving) == word << EFA_GDA_LOCK_STATE_BITS;
   }
 
   EFA_GDA_COLD static uint32_t wait_alone(efa_gda_queue *queue, bool mine, uint32_t next, uint64_t bound_ns,
@@ -276,7 +276,7 @@ class Sender {
       uint32_t completed = completed_now(queue, posted, found);
       if (mine ? completed == next : at_rest(queue, completed)) break;
       /* Somebody else's completions come here, and so may ours go elsewhere. */
-      status = found.foreign ? EFA_GDA_BAD_COMPLETION : deadline.turn(mine ? EFA_GDA_TIMEOUT_COMPLETION : kNotYet);
+      status = found.foreign ? EFA_GDA_BAD_COMPLETION : deadline.expired(mine ? EFA_GDA_TIMEOUT_COMPLETION : kNotYet);
     }
     if (status != EFA_GDA_OK && status != kNotYet) poison(queue, (efa_gda_status)status);
     /* Before anyone uses what these requests read or wrote; poll() has done so itself. */
@@ -288,7 +288,7 @@ class Sender {
   efa_gda_queue *queue_;
   uint64_t timeout_ns_;
   Ring<Group, StoreBytes> ring_;
-  Stage stage_;
+  PublicationSlots stage_;
   uint64_t posted_;
   /* Errors of the queue that this handle has told of; the leader's. */
   uint32_t errors_ = 0;

@@ -40,8 +40,8 @@ enum efa_gda_status {
   /* The bound ran out while waiting for a completion, for room in the send queue, or
    * for the turn to ring. The queue is poisoned from then on. */
   EFA_GDA_TIMEOUT_COMPLETION = 1,
-  EFA_GDA_TIMEOUT_ROOM = 2,
-  EFA_GDA_TIMEOUT_TURN = 3,
+  EFA_GDA_TIMEOUT_SLOTS = 2,
+  EFA_GDA_TIMEOUT_LOCK = 3,
   /* A completion came back with a status other than 0; the error report has it. */
   EFA_GDA_COMPLETION_ERROR = 4,
   /* An earlier wait on this queue ran out; the adapter may still own its buffers. */
@@ -58,7 +58,7 @@ enum efa_gda_status {
    * entry that was not written. It rang for none of that, and rings no more. */
   EFA_GDA_BAD_RECORD = 10,
   /* The host thread that rings for this queue has stopped, or let go of the queue. */
-  EFA_GDA_NOT_RUNG = 11,
+  EFA_GDA_PROXY_STOPPED = 11,
   /* An owned queue that is open elsewhere, or was never closed; as a poison: others posted
    * to it while a group owned it (post.h). */
   EFA_GDA_IN_USE = 12,
@@ -147,11 +147,11 @@ struct efa_gda_counters {
 
 /* Geometry: memory of the GPU in which producers that share a queue leave entries for
  * whoever holds the turn. Optional: without it they wait for the turn one by one. */
-struct efa_gda_stage {
+struct efa_gda_publication {
   /* num_entries * entry_size bytes of the send queue's entries, 16-byte aligned. */
   uint8_t *entries;
   /* num_entries words, zero at first: which ticket published this slot. */
-  uint64_t *ready;
+  uint64_t *flags;
   /* A power of two, at least 64; 0: no stage. */
   uint32_t num_entries;
   uint32_t reserved;
@@ -176,18 +176,18 @@ struct efa_gda_reserve_words {
   uint64_t word;
 };
 
-#define EFA_GDA_TURN_BITS 2
+#define EFA_GDA_LOCK_STATE_BITS 2
 
 /* Engine: who may write the ring and ring its doorbell, and what the adapter is known to
  * have. sq.h states the protocol. */
-struct EFA_GDA_ALIGNED(16) efa_gda_turn_words {
-  /* A reserve word, shifted left by EFA_GDA_TURN_BITS: all before it are served. The low
-   * bits say who has the turn (turn.h); 0: the owner of that word. */
-  uint64_t turn;
+struct EFA_GDA_ALIGNED(16) efa_gda_lock_words {
+  /* A reserve word, shifted left by EFA_GDA_LOCK_STATE_BITS: all before it are served. The low
+   * bits say who has the turn (ticket_lock.h); 0: the owner of that word. */
+  uint64_t serving;
   /* Producer counter of the last doorbell. */
-  uint32_t rung;
+  uint32_t doorbell_index;
   /* A doorbell that the adapter has for sure: rung before a system fence that completed. */
-  uint32_t seen;
+  uint32_t confirmed_index;
 };
 
 /* Engine: the first error, and how many there were. */
@@ -223,7 +223,7 @@ struct efa_gda_completion_words {
 struct efa_gda_receive_words {
   uint32_t lock;
   uint32_t posted;
-  uint32_t rung;
+  uint32_t doorbell_index;
   /* Completions taken from the inbox, modulo 2^32. */
   uint32_t taken;
 };
@@ -235,7 +235,7 @@ struct EFA_GDA_ALIGNED(EFA_GDA_LINE) efa_gda_queue {
   struct efa_gda_rq rq;
   struct efa_gda_cq cq;
   struct efa_gda_counters counters;
-  struct efa_gda_stage stage;
+  struct efa_gda_publication publication;
   /* Geometry: a word that the host sets to stop every wait; may be null. 1 ends waits with
    * EFA_GDA_ABORTED, another enum efa_gda_status with that. */
   const volatile uint32_t *abort;
@@ -253,7 +253,7 @@ struct EFA_GDA_ALIGNED(EFA_GDA_LINE) efa_gda_queue {
   /* Engine. What everyone who posts looks at lies on one line, for one round trip; what
    * readers of completions, and who posts receives, write lies on others. */
   EFA_GDA_ALIGNED(EFA_GDA_LINE) struct efa_gda_reserve_words reserve;
-  struct efa_gda_turn_words turn;
+  struct efa_gda_lock_words lock;
   struct efa_gda_error_words error;
   EFA_GDA_ALIGNED(EFA_GDA_LINE) struct efa_gda_completion_words completion;
   EFA_GDA_ALIGNED(EFA_GDA_LINE) struct efa_gda_receive_words receive;

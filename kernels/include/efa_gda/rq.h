@@ -22,7 +22,7 @@ namespace efa_gda {
 /* The lock of `receive`, or why it was not had. */
 EFA_GDA_FN efa_gda_status lock_receive(efa_gda_queue *queue, Deadline &deadline) {
   while (compare_swap_acquire(&queue->receive.lock, 0, 1) != 0) {
-    efa_gda_status status = deadline.turn(EFA_GDA_TIMEOUT_TURN);
+    efa_gda_status status = deadline.expired(EFA_GDA_TIMEOUT_LOCK);
     if (status != EFA_GDA_OK) return status;
   }
   return EFA_GDA_OK;
@@ -47,7 +47,7 @@ EFA_GDA_FN efa_gda_status post_receives(efa_gda_queue *queue, const Memory &loca
     uint32_t room;
     while ((room = rq.num_entries - (slot - load_acquire(&queue->completion.received))) == 0) {
       found.add(poll(queue, kPoll));
-      status = deadline.turn(EFA_GDA_TIMEOUT_ROOM);
+      status = deadline.expired(EFA_GDA_TIMEOUT_SLOTS);
       if (status != EFA_GDA_OK) break;
     }
     if (status != EFA_GDA_OK) break;
@@ -59,7 +59,7 @@ EFA_GDA_FN efa_gda_status post_receives(efa_gda_queue *queue, const Memory &loca
     }
     fence_system();
     store_relaxed(&queue->receive.posted, slot);
-    store_relaxed(&queue->receive.rung, slot);
+    store_relaxed(&queue->receive.doorbell_index, slot);
     store_doorbell(rq.doorbell, slot & 0xffff);
     *posted += n;
   }
@@ -92,7 +92,7 @@ EFA_GDA_FN efa_gda_status take_received(efa_gda_queue *queue, uint8_t *out, uint
       found.add(more);
       if (more.receives != 0) continue;
       if (*taken != 0) break;
-      status = deadline.turn(EFA_GDA_TIMEOUT_COMPLETION);
+      status = deadline.expired(EFA_GDA_TIMEOUT_COMPLETION);
       if (status != EFA_GDA_OK) break;
       continue;
     }

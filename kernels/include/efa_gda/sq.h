@@ -2,16 +2,16 @@
 /*
  * The send queue in the hands of one writer: places entries, fences, rings, and keeps the
  * window and the ring's room. Who that writer is, and how several share a queue by
- * handing it on, is turn.h's business; requests are wqe.h's.
+ * handing it on, is ticket_lock.h's business; requests are wqe.h's.
  *
  * THE POSTING PROTOCOL
  *
  * Words, in struct efa_gda_queue (32-bit counters, compared modulo 2^32):
- *   reserve.word  slots handed out, and calls; anyone adds to it (turn.h).
- *   turn.turn     whose turn it is. The holder of the turn writes it; where two want it, one
- *                 compare-and-swap does (turn.h).
- *   turn.rung     value of the last doorbell.        Only the holder touches it.
- *   turn.seen     a doorbell the adapter surely has. Only the holder touches it.
+ *   reserve.word  slots handed out, and calls; anyone adds to it (ticket_lock.h).
+ *   lock.serving     whose turn it is. The holder of the turn writes it; where two want it, one
+ *                 compare-and-swap does (ticket_lock.h).
+ *   lock.doorbell_index     value of the last doorbell.        Only the holder touches it.
+ *   lock.confirmed_index     a doorbell the adapter surely has. Only the holder touches it.
  *   completion.completed  send completions so far. Only cq.h's reader writes it; by counters,
  *                 whoever looks moves it on.
  * A group that owns the queue (Sharing::Thread, Warp, Block) holds the turn for as long as
@@ -315,7 +315,7 @@ class Ring {
     Deadline deadline(queue, timeout_ns);
     uint32_t status = EFA_GDA_OK, left = left_now(queue, next, room, found);
     while (left < n) {
-      status = deadline.turn(EFA_GDA_TIMEOUT_ROOM);
+      status = deadline.expired(EFA_GDA_TIMEOUT_SLOTS);
       if (status != EFA_GDA_OK) break;
       left = left_now(queue, next, room, found);
     }

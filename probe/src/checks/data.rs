@@ -8,10 +8,10 @@ mod plant;
 use std::marker::PhantomData;
 use std::time::Duration;
 
-use efa_gda::doorbell::{Ringer, RingerOptions, Rung, RungChoice};
+use efa_gda::doorbell::{DoorbellChoice, DoorbellMode, DoorbellProxy, ProxyOptions};
 use efa_gda::executor::host;
 use efa_gda::fabric::RemoteRegion;
-use efa_gda::queue::{CloseError, MappedQueue, Put as QueuePut, PutError, Region as _};
+use efa_gda::queue::{CloseError, MappedQueue, Region as _, WorkError, WorkRequest};
 use efa_gda::wire::RemoteKey;
 
 use self::moving::{Memory, bound, corrupted, move_bytes, put_failed};
@@ -48,7 +48,7 @@ impl<L: Layer> Of<L> {
         ),
         unit("QUE-006", "The host can write to the send queue", &["QUE-005"], writes),
         unit("QUE-007", "The host can write to the doorbell", &["QUE-005"], rings),
-        unit("QUE-008", "Somebody rings for the queue", &["QUE-006", "QUE-007"], takes_rung),
+        unit("QUE-008", "Somebody rings for the queue", &["QUE-006", "QUE-007"], takes_doorbell_mode),
         unit("PUT-001", "A doorbell brings a completion", &["QUE-008", "GDA-006"], completes),
         unit("PUT-002", "Every byte of the put arrives", &["PUT-001"], arrives),
         unit("PUT-003", "The adapter saw no rule broken", &["QUE-005"], no_violation),
@@ -95,21 +95,22 @@ fn rings<L: Layer>(session: &mut Session<L>) -> Answers {
     Outcome::pass("the doorbell took the value 0").into()
 }
 
-fn takes_rung<L: Layer>(session: &mut Session<L>) -> Answers {
-    let choice = RungChoice::from(session.request.doorbell);
+fn takes_doorbell_mode<L: Layer>(session: &mut Session<L>) -> Answers {
+    let choice = DoorbellChoice::from(session.request.doorbell);
     let Some(queue) = &mut session.rig.queue else { return missing("the queue") };
     // The host reaches everything that it mapped, so the first candidate is the one.
-    let rung = choice.candidates().next().unwrap_or(Rung::Direct);
-    if rung == Rung::Direct {
+    let rung = choice.candidates().next().unwrap_or(DoorbellMode::Direct);
+    if rung == DoorbellMode::Direct {
         return Outcome::pass("direct: the device code itself").into();
     }
-    let taken = Ringer::start(&RingerOptions::new()).map_err(|error| error.to_string()).and_then(|ringer| {
-        queue.set_doorbell(rung, &ringer).map_err(|error| error.to_string())?;
-        Ok(ringer)
-    });
+    let taken =
+        DoorbellProxy::start(&ProxyOptions::new()).map_err(|error| error.to_string()).and_then(|proxy| {
+            queue.set_doorbell(rung, &proxy).map_err(|error| error.to_string())?;
+            Ok(proxy)
+        });
     match taken {
-        Ok(ringer) => {
-            session.rig.ringer = Some(ringer);
+        Ok(proxy) => {
+            session.rig.proxy = Some(proxy);
             Outcome::pass(format!("{rung}: {}", rung.lost().unwrap_or_default())).into()
         }
         Err(observed) => failed(
@@ -129,8 +130,8 @@ fn completes<L: Layer>(session: &mut Session<L>) -> Answers {
         Err(answers) => return answers,
     };
     let timeout = bound(session, 64, 1);
-    let put = QueuePut::write(peer, &memory.source, memory.target.remote()).bytes(64).timeout(timeout);
-    match session.rig.put(&put) {
+    let put = WorkRequest::write(peer, &memory.source, memory.target.remote()).bytes(64).timeout(timeout);
+    match session.rig.execute(&put) {
         Ok(report) => Outcome::pass(format!("{} rung, {} completed", report.posted, report.completed)).into(),
         Err(error) => put_failed(&error, session.request.wait),
     }
@@ -159,7 +160,7 @@ fn arrives<L: Layer>(session: &mut Session<L>) -> Answers {
         },
         Err((moved, answers)) => (moved, answers),
     };
-    let rung = session.rig.sender().map_or(Rung::Direct, MappedQueue::rung);
+    let rung = session.rig.sender().map_or(DoorbellMode::Direct, MappedQueue::rung);
     let verified = moved.wrong.is_none() && moved.completed == request.count && violations.is_empty();
     session.rig.put = Some(Put {
         op: request.op.name(),
@@ -222,8 +223,8 @@ fn wrong_key<L: Layer>(session: &mut Session<L>) -> Answers {
     let right = memory.target.remote();
     let wrong = RemoteRegion { key: RemoteKey::new(right.key.get() ^ WRONG), ..right };
     let timeout = bound(session, 64, 1);
-    match session.rig.put(&QueuePut::write(peer, &memory.source, wrong).bytes(64).timeout(timeout)) {
-        Err(PutError::Completion { status, .. }) => {
+    match session.rig.execute(&WorkRequest::write(peer, &memory.source, wrong).bytes(64).timeout(timeout)) {
+        Err(WorkError::Completion { status, .. }) => {
             Outcome::pass(format!("status {}: {status}", status.code())).into()
         }
         Err(error) => put_failed(&error, session.request.wait),
@@ -257,7 +258,7 @@ fn closes<L: Layer>(session: &mut Session<L>) -> Answers {
     if let Some(Err(error)) = closed {
         answers.push(format!("queue: {error}"));
     }
-    rig.ringer = None;
+    rig.proxy = None;
     answers.extend(rig.objects.close());
     if answers.is_empty() {
         return Outcome::pass(L::CLOSES).into();

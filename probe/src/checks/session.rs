@@ -4,10 +4,10 @@
 
 use std::fmt;
 
-use efa_gda::doorbell::Ringer;
+use efa_gda::doorbell::DoorbellProxy;
 use efa_gda::exposure::{RawCompletionQueue, RawWorkQueue};
 use efa_gda::fabric::{Access, Buffer};
-use efa_gda::queue::{Backing, MappedQueue, Put as QueuePut, PutError, PutReport};
+use efa_gda::queue::{Backing, MappedQueue, WorkError, WorkReport, WorkRequest};
 use efa_gda::wire::Peer;
 
 use crate::check::{Answers, Outcome, Trouble, Unit};
@@ -46,7 +46,7 @@ pub(crate) trait Layer: fmt::Debug + Default + 'static {
 /// A queue that a GPU posts to.
 pub(crate) trait OnGpu<L: Layer>: fmt::Debug {
     /// Posts from the GPU and waits.
-    fn put(&mut self, put: &QueuePut<Region<L>>) -> Result<PutReport, PutError>;
+    fn execute(&mut self, put: &WorkRequest<Region<L>>) -> Result<WorkReport, WorkError>;
 
     /// The queue as the host knows it.
     fn mapped(&self) -> &MappedQueue<L::Backing>;
@@ -86,7 +86,7 @@ pub(crate) struct Rig<L: Layer> {
     /// The host's queue. It posts, or receives what a GPU posts.
     pub(crate) queue: Option<MappedQueue<L::Backing>>,
     /// Rings for the queue where its device code does not.
-    pub(crate) ringer: Option<Ringer>,
+    pub(crate) proxy: Option<DoorbellProxy>,
 }
 
 impl<L: Layer> Rig<L> {
@@ -102,18 +102,18 @@ impl<L: Layer> Rig<L> {
             put: None,
             on_gpu: None,
             queue: None,
-            ringer: None,
+            proxy: None,
         }
     }
 
     /// Posts from the GPU where one has a queue, and from the host otherwise.
-    pub(crate) fn put(&mut self, put: &QueuePut<Region<L>>) -> Result<PutReport, PutError> {
+    pub(crate) fn execute(&mut self, put: &WorkRequest<Region<L>>) -> Result<WorkReport, WorkError> {
         let result = match (&mut self.on_gpu, &mut self.queue) {
-            (Some(queue), _) => queue.put(put),
-            (None, Some(queue)) => queue.put(put),
-            (None, None) => Err(PutError::Unsupported { operation: "a put", why: "no queue is open" }),
+            (Some(queue), _) => queue.execute(put),
+            (None, Some(queue)) => queue.execute(put),
+            (None, None) => Err(WorkError::Unsupported { operation: "a put", why: "no queue is open" }),
         };
-        if let (Err(PutError::Device { .. }), Some(queue)) = (&result, self.sender()) {
+        if let (Err(WorkError::Device { .. }), Some(queue)) = (&result, self.sender()) {
             tracing::error!("where the queue stands:\n{}", queue.snapshot());
         }
         result

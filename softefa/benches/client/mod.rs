@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use efa_gda_wire::{
     Completion, CompletionCursor, CompletionStatus, EntrySize, Operation, Peer, ProcessingHints, QueueKey,
-    RemoteMemory, RequestId, RequestIdWidth, Ring, Segment, WorkRequest,
+    RemoteMemory, Request, RequestId, RequestIdWidth, Ring, Segment,
 };
 use softefa::device::{
     Access, Adapter, AdapterConfig, CompletionQueue, CompletionQueueAttr, Gid, HostMemory, MemoryKeys,
@@ -144,7 +144,7 @@ impl Client {
     /// Writes one entry into the next slot, without a doorbell.
     #[inline]
     fn place(&mut self, operation: Operation) {
-        let request = WorkRequest {
+        let request = Request {
             id: RequestId::new(u64::from(self.posted as u16)),
             peer: self.peer,
             immediate: None,

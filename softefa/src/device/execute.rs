@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use efa_gda_wire::{
     Completion, CompletionKind, CompletionStatus, InlineData, Operation, OperationCode, ReceiveInfo,
-    RemoteMemory, RequestId, RequestIdWidth, Segment, Segments, UNKNOWN_ADDRESS_HANDLE, WorkRequest,
+    RemoteMemory, Request, RequestId, RequestIdWidth, Segment, Segments, UNKNOWN_ADDRESS_HANDLE,
 };
 
 use super::attr::Access;
@@ -48,7 +48,7 @@ pub(crate) fn execute(
     world: &World<'_>,
     engine: &mut Engine,
     sender: &QueuePairCore,
-    request: &WorkRequest,
+    request: &Request,
 ) -> Outcome {
     let done = match &request.operation {
         Operation::Write { remote, local } => write(world, engine, sender, request, remote, local),
@@ -70,7 +70,7 @@ fn write(
     world: &World<'_>,
     engine: &mut Engine,
     sender: &QueuePairCore,
-    request: &WorkRequest,
+    request: &Request,
     remote: &RemoteMemory,
     local: &Segment,
 ) -> Result<u64, Stop> {
@@ -92,7 +92,7 @@ fn write_inline(
     world: &World<'_>,
     engine: &mut Engine,
     sender: &QueuePairCore,
-    request: &WorkRequest,
+    request: &Request,
     remote: &RemoteMemory,
     data: &InlineData,
 ) -> Result<u64, Stop> {
@@ -112,7 +112,7 @@ fn read(
     world: &World<'_>,
     engine: &mut Engine,
     sender: &QueuePairCore,
-    request: &WorkRequest,
+    request: &Request,
     remote: &RemoteMemory,
     local: &Segment,
 ) -> Result<u64, Stop> {
@@ -142,7 +142,7 @@ fn send(
     world: &World<'_>,
     engine: &mut Engine,
     sender: &QueuePairCore,
-    request: &WorkRequest,
+    request: &Request,
     segments: &Segments,
 ) -> Result<u64, Stop> {
     let length = request.operation.length();
@@ -180,7 +180,7 @@ fn send_inline(
     world: &World<'_>,
     _engine: &mut Engine,
     sender: &QueuePairCore,
-    request: &WorkRequest,
+    request: &Request,
     data: &InlineData,
 ) -> Result<u64, Stop> {
     let target = target(world, sender, request)?;
@@ -234,24 +234,20 @@ fn remote_view<'a>(
 }
 
 /// The queue pair that a request is for.
-fn target<'a>(world: &World<'a>, sender: &QueuePairCore, request: &WorkRequest) -> Result<Target<'a>, Stop> {
+fn target<'a>(world: &World<'a>, sender: &QueuePairCore, request: &Request) -> Result<Target<'a>, Stop> {
     find_target(world, sender, request, false)
 }
 
 /// As [`target`], for RDMA, where the other side must have an address handle for this one
 /// (`EFA_IO_COMP_STATUS_REMOTE_ERROR_UNKNOWN_PEER`).
-fn rdma_target<'a>(
-    world: &World<'a>,
-    sender: &QueuePairCore,
-    request: &WorkRequest,
-) -> Result<Target<'a>, Stop> {
+fn rdma_target<'a>(world: &World<'a>, sender: &QueuePairCore, request: &Request) -> Result<Target<'a>, Stop> {
     find_target(world, sender, request, true)
 }
 
 fn find_target<'a>(
     world: &World<'a>,
     sender: &QueuePairCore,
-    request: &WorkRequest,
+    request: &Request,
     rdma: bool,
 ) -> Result<Target<'a>, Stop> {
     let peer = &request.peer;
@@ -291,7 +287,7 @@ fn take_receive(target: &Target<'_>) -> Result<Posted, Stop> {
 }
 
 /// The receive that an RDMA write with immediate uses up, where it uses one.
-fn receive_for_immediate(target: &Target<'_>, request: &WorkRequest) -> Result<Option<Posted>, Stop> {
+fn receive_for_immediate(target: &Target<'_>, request: &Request) -> Result<Option<Posted>, Stop> {
     if request.immediate.is_none() || target.queue_pair.unsolicited_write_receive {
         return Ok(None);
     }
@@ -302,7 +298,7 @@ fn deliver_immediate(
     world: &World<'_>,
     sender: &QueuePairCore,
     target: &Target<'_>,
-    request: &WorkRequest,
+    request: &Request,
     posted: Option<Posted>,
     length: u32,
     written: bool,
@@ -321,7 +317,7 @@ fn deliver_message(
     world: &World<'_>,
     sender: &QueuePairCore,
     target: &Target<'_>,
-    request: &WorkRequest,
+    request: &Request,
     posted: &Posted,
     message: &[u8],
 ) -> Result<(), Stop> {
@@ -355,7 +351,7 @@ fn complete_receive(
     world: &World<'_>,
     sender: &QueuePairCore,
     target: &Target<'_>,
-    request: &WorkRequest,
+    request: &Request,
     posted: Option<&Posted>,
     length: u32,
     status: CompletionStatus,

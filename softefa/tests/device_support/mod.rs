@@ -144,7 +144,7 @@ impl Side {
     }
 
     /// The next request as an entry, for tests that spoil it.
-    pub fn encode(&self, request: &WorkRequest) -> Entry {
+    pub fn encode(&self, request: &Request) -> Entry {
         request.encode(self.qp.sq.entry_size, self.ring().phase(self.produced), self.ids).unwrap()
     }
 
@@ -159,7 +159,7 @@ impl Side {
         self.qp.sq.doorbell.ring(self.ring().doorbell(self.produced));
     }
 
-    pub fn post(&mut self, request: &WorkRequest) {
+    pub fn post(&mut self, request: &Request) {
         let entry = self.encode(request);
         self.place(&entry);
         self.ring_doorbell();
@@ -217,7 +217,7 @@ impl Side {
 
     /// Posts a request and waits for how it ends.
     #[track_caller]
-    pub fn run(&mut self, request: &WorkRequest) -> CompletionStatus {
+    pub fn run(&mut self, request: &Request) -> CompletionStatus {
         self.post(request);
         let completion = self.completion();
         assert_eq!(completion.id, request.id);
@@ -247,23 +247,23 @@ impl Side {
     }
 }
 
-pub fn request(id: u64, peer: Peer, operation: Operation) -> WorkRequest {
-    WorkRequest { id: RequestId::new(id), peer, immediate: None, hints: ProcessingHints::NONE, operation }
+pub fn request(id: u64, peer: Peer, operation: Operation) -> Request {
+    Request { id: RequestId::new(id), peer, immediate: None, hints: ProcessingHints::NONE, operation }
 }
 
-pub fn write(id: u64, peer: Peer, remote: RemoteMemory, local: Segment) -> WorkRequest {
+pub fn write(id: u64, peer: Peer, remote: RemoteMemory, local: Segment) -> Request {
     request(id, peer, Operation::Write { remote, local })
 }
 
-pub fn read(id: u64, peer: Peer, remote: RemoteMemory, local: Segment) -> WorkRequest {
+pub fn read(id: u64, peer: Peer, remote: RemoteMemory, local: Segment) -> Request {
     request(id, peer, Operation::Read { remote, local })
 }
 
-pub fn send(id: u64, peer: Peer, segments: &[Segment]) -> WorkRequest {
+pub fn send(id: u64, peer: Peer, segments: &[Segment]) -> Request {
     request(id, peer, Operation::Send(Segments::new(segments).unwrap()))
 }
 
-pub fn send_inline(id: u64, peer: Peer, bytes: &[u8]) -> WorkRequest {
+pub fn send_inline(id: u64, peer: Peer, bytes: &[u8]) -> Request {
     request(id, peer, Operation::SendInline(InlineData::new(bytes).unwrap()))
 }
 

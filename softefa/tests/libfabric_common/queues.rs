@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 use efa_gda_sys::fi;
 use efa_gda_wire::{
     AddressHandle, Completion, CompletionCursor, EntrySize, LocalKey, Operation, Peer, ProcessingHints,
-    QueueKey, QueuePairNumber, RemoteKey, RemoteMemory, RequestId, RequestIdWidth, Ring, Segment,
-    WorkRequest,
+    QueueKey, QueuePairNumber, RemoteKey, RemoteMemory, Request, RequestId, RequestIdWidth, Ring, Segment,
 };
 
 use super::{Opened, gda_ops, insert, name_of, register};
@@ -48,7 +47,7 @@ impl Poster {
     }
 
     /// Places `request` and rings; `phase` is the lap's unless a test breaks it.
-    pub fn post_with_phase(&mut self, request: &WorkRequest, phase: bool) {
+    pub fn post_with_phase(&mut self, request: &Request, phase: bool) {
         let size = EntrySize::try_from(self.attr.entry_size).unwrap();
         let entry = request.encode(size, phase, self.ids).unwrap();
         let slot = self.ring.slot(self.counter) as usize * self.attr.entry_size as usize;
@@ -64,7 +63,7 @@ impl Poster {
         doorbell.store(self.ring.doorbell(self.counter), Ordering::Release);
     }
 
-    pub fn post(&mut self, request: &WorkRequest) {
+    pub fn post(&mut self, request: &Request) {
         self.post_with_phase(request, self.ring.phase(self.counter));
     }
 }
@@ -122,7 +121,7 @@ pub fn memory(words: usize, byte: u8) -> Vec<u64> {
 }
 
 /// A write of all of `from` to `to` of the endpoint itself, through every query that it takes.
-pub fn write_to_self(opened: &Opened, from: &[u64], to: &[u64], id: u64) -> WorkRequest {
+pub fn write_to_self(opened: &Opened, from: &[u64], to: &[u64], id: u64) -> Request {
     let ops = gda_ops(opened.domain).unwrap();
     let index = insert(opened.av, &name_of(opened.ep));
     let (mut handle, mut number, mut key) = (0, 0, 0);
@@ -132,7 +131,7 @@ pub fn write_to_self(opened: &Opened, from: &[u64], to: &[u64], id: u64) -> Work
     let lkey = u32::try_from(call!(ops, get_mr_lkey, source)).unwrap();
     // SAFETY: an open region.
     let rkey = u32::try_from(unsafe { (*target).key }).unwrap();
-    WorkRequest {
+    Request {
         id: RequestId::new(id),
         peer: Peer {
             address_handle: AddressHandle::new(handle),

@@ -13,8 +13,7 @@ use std::path::Path;
 
 use efa_gda_wire::{
     AddressHandle, EntrySize, InlineData, LocalKey, Operation, Peer, ProcessingHints, QueueKey,
-    QueuePairNumber, RemoteKey, RemoteMemory, RequestId, RequestIdWidth, Ring, Segment, Segments,
-    WorkRequest,
+    QueuePairNumber, RemoteKey, RemoteMemory, Request, RequestId, RequestIdWidth, Ring, Segment, Segments,
 };
 
 use crate::command::Failure;
@@ -108,7 +107,7 @@ fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
     text.parse().map_err(|_| format!("{text} is no number of this width"))
 }
 
-fn request(words: &[&str]) -> Result<WorkRequest, String> {
+fn request(words: &[&str]) -> Result<Request, String> {
     let [kind, id, handle, queue_pair, key, immediate, address, rkey, data @ ..] = words else {
         return Err("too few words".into());
     };
@@ -132,7 +131,7 @@ fn request(words: &[&str]) -> Result<WorkRequest, String> {
         ("read", None) => Operation::Read { remote: remote()?, local: local()? },
         _ => return Err(format!("{kind} is no kind")),
     };
-    Ok(WorkRequest {
+    Ok(Request {
         id: RequestId::new(number(id)?),
         peer: Peer {
             address_handle: AddressHandle::new(number(handle)?),

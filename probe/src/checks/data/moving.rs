@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use efa_gda::fabric::{Access, Buffer, Error};
 use efa_gda::queue::{
-    Arrival, Backing, Limit, MappedQueue, Put as QueuePut, PutError, QueueLimits, ReceiveError, ReceiveId,
-    Received, Receives, Region as _,
+    Arrival, Backing, Limit, MappedQueue, QueueLimits, ReceiveError, ReceiveId, Received, Receives,
+    Region as _, WorkError, WorkRequest,
 };
 use efa_gda::wire::{CompletionStatus, Peer, QueuePairNumber};
 
@@ -102,9 +102,9 @@ pub(super) fn corrupted(observed: String) -> Answers {
 }
 
 /// What a put's error means to whoever runs the probe; `wait` is the bound of the waits, in milliseconds.
-pub(super) fn put_failed(error: &PutError, wait: u64) -> Answers {
+pub(super) fn put_failed(error: &WorkError, wait: u64) -> Answers {
     let (why, fix, who) = match error {
-        PutError::Completion { status, .. } => {
+        WorkError::Completion { status, .. } => {
             let page = match status {
                 CompletionStatus::Unknown(code) => {
                     format!("look for {code} in a newer efa_io_defs.h (enum efa_io_comp_status)")
@@ -116,7 +116,7 @@ pub(super) fn put_failed(error: &PutError, wait: u64) -> Answers {
             );
             ("the adapter refused the request, or its target did", fix, Who::Host)
         }
-        PutError::Device { .. } => (
+        WorkError::Device { .. } => (
             "the adapter did not answer in time: a doorbell that does not arrive, a port that is down, or \
              traffic that is dropped",
             // The wait is half of the limit.
@@ -125,7 +125,7 @@ pub(super) fn put_failed(error: &PutError, wait: u64) -> Answers {
                    slow machine may want --time-limit",
             Who::Host,
         ),
-        PutError::TooLong { limit, most, .. } => (
+        WorkError::TooLong { limit, most, .. } => (
             "an adapter refuses what is longer, or moves a part of it; nothing was posted",
             match limit {
                 Limit::Rdma => format!("give at most {most} --bytes; for more in all, use --count"),
@@ -133,10 +133,10 @@ pub(super) fn put_failed(error: &PutError, wait: u64) -> Answers {
             },
             Who::Code,
         ),
-        PutError::Unsupported { .. } => {
+        WorkError::Unsupported { .. } => {
             ("nothing was posted", "choose another --op, or another adapter".to_owned(), Who::Code)
         }
-        PutError::Gpu(_) => (
+        WorkError::Gpu(_) => (
             "CUDA failed before or while the kernel ran: its result is in the observation",
             "look at nvidia-smi and dmesg (Xid) on the host; a context that is lost stays so in its process"
                 .to_owned(),
@@ -145,12 +145,12 @@ pub(super) fn put_failed(error: &PutError, wait: u64) -> Answers {
         _ => ("nothing was posted", "report it with the provider's version".to_owned(), Who::Host),
     };
     let required = match error {
-        PutError::TooLong { limit, most, .. } => format!("at most {most} bytes: {limit}"),
+        WorkError::TooLong { limit, most, .. } => format!("at most {most} bytes: {limit}"),
         _ => "a completion with status 0".to_owned(),
     };
     let observed = match error {
         // The library's hint is for who calls it.
-        PutError::TooLong { limit, .. } => seen(error, limit.hint()),
+        WorkError::TooLong { limit, .. } => seen(error, limit.hint()),
         _ => error.to_string(),
     };
     failed(observed, &required, why, &fix, who)
@@ -159,14 +159,14 @@ pub(super) fn put_failed(error: &PutError, wait: u64) -> Answers {
 pub(super) type MoveResult = Result<Moved, (Moved, Answers)>;
 
 /// The limit that requests of `bytes` are past, as the library would name it.
-fn past_limit(op: Op, bytes: u64, limits: QueueLimits) -> Option<PutError> {
+fn past_limit(op: Op, bytes: u64, limits: QueueLimits) -> Option<WorkError> {
     let (limit, most) = match op {
         Op::Send if limits.message > LONGEST_RECEIVE => (Limit::Receive, LONGEST_RECEIVE),
         Op::Send => (Limit::Message, limits.message),
         Op::InlineWrite => (Limit::Inline, limits.inline_write),
         Op::Write | Op::WriteImm | Op::Read => (Limit::Rdma, limits.rdma),
     };
-    (bytes > most).then_some(PutError::TooLong { limit, bytes, most })
+    (bytes > most).then_some(WorkError::TooLong { limit, bytes, most })
 }
 
 /// Operations between two comparisons.
@@ -277,7 +277,7 @@ impl<L: Layer> Moving<L> {
         };
         let first = if receives { Some(self.post_receives(queue, round, timeout)?) } else { None };
         let begin = Instant::now();
-        let result = session.rig.put(&self.put(round).timeout(timeout));
+        let result = session.rig.execute(&self.put(round).timeout(timeout));
         self.moved.took += begin.elapsed();
         result.map_err(|error| put_failed(&error, wait))?;
         let Some(queue) = &mut session.rig.queue else { return Err(missing("the queue")) };
@@ -310,16 +310,16 @@ impl<L: Layer> Moving<L> {
     }
 
     /// The requests of a round. Immediates count over all rounds.
-    fn put(&self, round: Round) -> QueuePut<Region<L>> {
+    fn put(&self, round: Round) -> WorkRequest<Region<L>> {
         let (source, target) = (&self.memory.source, &self.memory.target);
         let put = match self.request.op {
-            Op::Write => QueuePut::write(self.peer, source, target.remote()),
-            Op::InlineWrite => QueuePut::inline_write(self.peer, source, target.remote()),
-            Op::Read => QueuePut::read(self.peer, target, source.remote()),
-            Op::WriteImm => QueuePut::write(self.peer, source, target.remote())
+            Op::Write => WorkRequest::write(self.peer, source, target.remote()),
+            Op::InlineWrite => WorkRequest::inline_write(self.peer, source, target.remote()),
+            Op::Read => WorkRequest::read(self.peer, target, source.remote()),
+            Op::WriteImm => WorkRequest::write(self.peer, source, target.remote())
                 .immediate(self.first_immediate())
                 .counting(),
-            Op::Send => QueuePut::send(self.peer, source).immediate(self.first_immediate()).counting(),
+            Op::Send => WorkRequest::send(self.peer, source).immediate(self.first_immediate()).counting(),
         };
         put.bytes(self.request.bytes).stride(self.request.bytes).count(round.operations).whole()
     }

@@ -13,7 +13,7 @@ use crate::cli::Plant;
 pub(crate) fn plant<B: Backing>(plant: Plant, queue: &MappedQueue<B>, peer: Peer) {
     let raw = queue.as_ptr().as_ptr();
     // SAFETY: the struct lives as long as `queue`; nobody posts meanwhile.
-    let rung = unsafe { (&raw const (*raw).turn.rung).read_volatile() };
+    let rung = unsafe { (&raw const (*raw).lock.doorbell_index).read_volatile() };
     let send = queue.exposure().sq;
     let (entries, flip) = match plant {
         Plant::Phase => (1, true),

@@ -4,10 +4,10 @@
 
 use std::time::{Duration, Instant};
 
-use efa_gda::doorbell::{Ringer, RingerOptions, Rung, RungChoice};
+use efa_gda::doorbell::{DoorbellChoice, DoorbellMode, DoorbellProxy, ProxyOptions};
 use efa_gda::fabric::{Access, Buffer, MemoryRegion};
 use efa_gda::queue::measure::{Load, Producer, Sample};
-use efa_gda::queue::{GpuQueue, MapError, MappedQueue, Put as QueuePut, PutError};
+use efa_gda::queue::{GpuQueue, MapError, MappedQueue, WorkError, WorkRequest};
 use efa_gda::wire::Peer;
 
 use super::on_gpu::another_queue;
@@ -111,7 +111,7 @@ enum Queues {
 }
 
 impl Queues {
-    fn rate(&mut self, puts: &[QueuePut], load: &Load) -> Result<(u64, u64), PutError> {
+    fn rate(&mut self, puts: &[WorkRequest], load: &Load) -> Result<(u64, u64), WorkError> {
         let used = puts.len();
         let rate = match self {
             Self::Host(queues) => MappedQueue::measure_rate(&mut queues[..used], puts, load)?,
@@ -120,7 +120,12 @@ impl Queues {
         Ok((rate.requests, rate.nanoseconds.max(1)))
     }
 
-    fn latency(&mut self, put: &QueuePut, producer: Producer, calls: u32) -> Result<Vec<Sample>, PutError> {
+    fn latency(
+        &mut self,
+        put: &WorkRequest,
+        producer: Producer,
+        calls: u32,
+    ) -> Result<Vec<Sample>, WorkError> {
         match self {
             Self::Host(queues) => queues[0].measure_latency(put, producer, calls),
             Self::Gpu(queues) => queues[0].measure_latency(put, producer, calls),
@@ -135,20 +140,21 @@ struct Rig {
     source: MemoryRegion,
     target: MemoryRegion,
     /// Stops once the queues that it rings for are gone too.
-    _ringer: Ringer,
-    rung: Rung,
+    _proxy: DoorbellProxy,
+    rung: DoorbellMode,
     timeout: Duration,
 }
 
 impl Rig {
     /// Opens `count` queues that write to themselves, on this way to ring and no other.
-    fn open(session: &mut Session, count: u32, rung: Rung) -> Result<Self, Answers> {
-        let ringer = Ringer::start(&RingerOptions::new()).map_err(|error| unusable(error.to_string()))?;
+    fn open(session: &mut Session, count: u32, rung: DoorbellMode) -> Result<Self, Answers> {
+        let proxy =
+            DoorbellProxy::start(&ProxyOptions::new()).map_err(|error| unusable(error.to_string()))?;
         let mut queues = Vec::new();
         for _ in 0..count {
             let (_, mut queue) = another_queue(&session.rig.objects).map_err(unusable)?;
-            if session.gpu.is_none() && rung != Rung::Direct {
-                queue.set_doorbell(rung, &ringer).map_err(|error| unusable(error.to_string()))?;
+            if session.gpu.is_none() && rung != DoorbellMode::Direct {
+                queue.set_doorbell(rung, &proxy).map_err(|error| unusable(error.to_string()))?;
             }
             queues.push(queue);
         }
@@ -157,29 +163,30 @@ impl Rig {
         let peers = peers.map_err(|error: efa_gda::fabric::Error| unusable(error.to_string()))?;
         let queues = match &session.rig.objects.gpu {
             Some(gpu) if session.gpu.is_some() => {
-                let on_gpu = |queue| match GpuQueue::on_rung(queue, gpu, RungChoice::Only(rung), &ringer) {
-                    Ok((queue, _)) => Ok(queue),
-                    Err(MapError { error, .. }) => Err(unusable(error.to_string())),
-                };
+                let on_gpu =
+                    |queue| match GpuQueue::with_doorbell(queue, gpu, DoorbellChoice::Only(rung), &proxy) {
+                        Ok((queue, _)) => Ok(queue),
+                        Err(MapError { error, .. }) => Err(unusable(error.to_string())),
+                    };
                 Queues::Gpu(queues.into_iter().map(on_gpu).collect::<Result<_, _>>()?)
             }
             _ => Queues::Host(queues),
         };
         let (source, target) = (region(session, Access::WRITE)?, region(session, Access::REMOTE_WRITE)?);
         let timeout = Duration::from_millis(session.request.wait).max(Duration::from_secs(2));
-        Ok(Self { queues, peers, source, target, _ringer: ringer, rung, timeout })
+        Ok(Self { queues, peers, source, target, _proxy: proxy, rung, timeout })
     }
 
     /// Writes of so many bytes to every place in the memory, one after the other, from `queues` queues.
-    fn puts(&self, bytes: u64, queues: usize) -> Vec<QueuePut> {
+    fn puts(&self, bytes: u64, queues: usize) -> Vec<WorkRequest> {
         let put = |peer: &Peer| {
-            let put = QueuePut::write(*peer, &self.source, self.target.remote()).bytes(bytes);
+            let put = WorkRequest::write(*peer, &self.source, self.target.remote()).bytes(bytes);
             put.stride(bytes).count((REGION / bytes).min(4096)).timeout(self.timeout)
         };
         self.peers.iter().take(queues).map(put).collect()
     }
 
-    fn measure(&mut self, case: Case, share: Duration) -> Result<Figure, PutError> {
+    fn measure(&mut self, case: Case, share: Duration) -> Result<Figure, WorkError> {
         match case {
             Case::Latency(producer, words) => self.latency(producer, words, share),
             Case::Rate(producers) => {
@@ -210,7 +217,7 @@ impl Rig {
         }
     }
 
-    fn latency(&mut self, producer: Producer, words: &str, share: Duration) -> Result<Figure, PutError> {
+    fn latency(&mut self, producer: Producer, words: &str, share: Duration) -> Result<Figure, WorkError> {
         let put = self.puts(SMALL, 1).remove(0);
         // Once for what happens the first time, which may be compiling.
         self.queues.latency(&put, producer, 1)?;
@@ -235,7 +242,7 @@ impl Rig {
         queues: usize,
         mut load: Load,
         share: Duration,
-    ) -> Result<Vec<f64>, PutError> {
+    ) -> Result<Vec<f64>, WorkError> {
         let puts = self.puts(bytes, queues);
         self.queues.rate(&puts, &Load { calls: 1, ..load })?;
         let begin = Instant::now();
@@ -287,7 +294,7 @@ fn words(answers: &Answers) -> String {
     answers.0.iter().map(of).collect::<Vec<_>>().join("; ")
 }
 
-fn bench_failed(case: Case, error: &PutError) -> Answers {
+fn bench_failed(case: Case, error: &WorkError) -> Answers {
     failed(
         format!("{}: {error}", case.words()),
         "every write completes with status 0",
@@ -299,7 +306,7 @@ fn bench_failed(case: Case, error: &PutError) -> Answers {
 
 fn run(session: &mut Session) -> Answers {
     let Some(request) = session.request.bench else { return missing("the bench") };
-    let rungs: Vec<Rung> = RungChoice::from(session.request.doorbell).candidates().collect();
+    let rungs: Vec<DoorbellMode> = DoorbellChoice::from(session.request.doorbell).candidates().collect();
     let deadline = Instant::now() + Duration::from_millis(request.time_limit);
     session.progress.figure(Figure::Begun(begun(session, request.time_limit)));
     let mut total = rungs.len() * cases(false).len() + cases(true).len() - cases(false).len();

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use efa_gda::fabric::{Access, Buffer, CompletionCounter, Counted, Error, MemoryRegion, RemoteRegion};
-use efa_gda::queue::{MappedQueue, Put, PutError};
+use efa_gda::queue::{MappedQueue, WorkError, WorkRequest};
 use efa_gda::wire::RemoteKey;
 
 use super::Session;
@@ -84,9 +84,11 @@ fn one_good_and_one_bad(mut queue: MappedQueue, region: &MemoryRegion, wait: Dur
     let peer = queue.insert_peer(&address).map_err(|error| error.to_string())?;
     let right = region.remote();
     let wrong = RemoteRegion { key: RemoteKey::new(right.key.get() ^ WRONG), ..right };
-    queue.put(&Put::write(peer, region, right).timeout(wait)).map_err(|error| error.to_string())?;
-    match queue.put(&Put::write(peer, region, wrong).timeout(wait)) {
-        Err(PutError::Completion { .. }) => {}
+    queue
+        .execute(&WorkRequest::write(peer, region, right).timeout(wait))
+        .map_err(|error| error.to_string())?;
+    match queue.execute(&WorkRequest::write(peer, region, wrong).timeout(wait)) {
+        Err(WorkError::Completion { .. }) => {}
         Err(error) => return Err(error.to_string()),
         Ok(_) => return Err("a write with a wrong rkey completed with status 0".to_owned()),
     }

@@ -3,11 +3,13 @@
 
 use std::time::Duration;
 
-use efa_gda::doorbell::{Ringer, RingerOptions, Rung, RungChoice};
+use efa_gda::doorbell::{DoorbellChoice, DoorbellMode, DoorbellProxy, ProxyOptions};
 use efa_gda::fabric::CompletionQueue;
 use efa_gda::gpu::Gpu;
 use efa_gda::gpu::smaps::MemoryKind;
-use efa_gda::queue::{CloseError, GpuQueue, MapError, MappedQueue, Put, PutError, PutReport, Registered};
+use efa_gda::queue::{
+    CloseError, GpuQueue, MapError, MappedQueue, Registered, WorkError, WorkReport, WorkRequest,
+};
 
 use super::objects::COMPLETIONS;
 use super::{Libfabric, Session, adapter_checks, with_bench};
@@ -40,7 +42,7 @@ pub(crate) static CHECKS: &[Unit<Session>] = &[
         "QUE-008",
         "Somebody rings for the queue",
         &["CUDA-005", "CUDA-010", "CUDA-012", "QUE-006", "QUE-007"],
-        takes_rung,
+        takes_doorbell_mode,
     ),
 ];
 
@@ -101,8 +103,8 @@ pub(super) fn run(stream: &mut Stream, session: &mut Session, names: Vec<String>
 }
 
 impl OnGpu<Libfabric> for GpuQueue {
-    fn put(&mut self, put: &Put) -> Result<PutReport, PutError> {
-        Self::put(self, put)
+    fn execute(&mut self, put: &WorkRequest) -> Result<WorkReport, WorkError> {
+        Self::execute(self, put)
     }
 
     fn mapped(&self) -> &MappedQueue {
@@ -217,7 +219,7 @@ fn receives(session: &mut Session) -> Answers {
     }
 }
 
-fn takes_rung(session: &mut Session) -> Answers {
+fn takes_doorbell_mode(session: &mut Session) -> Answers {
     match take(session) {
         Ok(observed) => Outcome::pass(observed).into(),
         Err(answers) => answers,
@@ -231,23 +233,24 @@ fn take(session: &mut Session) -> Result<String, Answers> {
     session.progress.needs(STARTING);
     gpu.prepare().map_err(|error| gpu_failed(&error))?;
     let receiver = receiver(session)?;
-    let ringer = Ringer::start(&RingerOptions::new()).map_err(|error| no_rung(error.to_string()))?;
+    let proxy =
+        DoorbellProxy::start(&ProxyOptions::new()).map_err(|error| no_doorbell_mode(error.to_string()))?;
     let Some(queue) = session.rig.queue.take() else { return Err(missing("the queue")) };
-    let choice = RungChoice::from(session.request.doorbell);
-    let (queue, refused) = match GpuQueue::on_rung(queue, &gpu, choice, &ringer) {
+    let choice = DoorbellChoice::from(session.request.doorbell);
+    let (queue, refused) = match GpuQueue::with_doorbell(queue, &gpu, choice, &proxy) {
         Ok(taken) => taken,
         Err(MapError { error, queue }) => {
             session.rig.queue = Some(*queue);
-            return Err(no_rung(error.to_string()));
+            return Err(no_doorbell_mode(error.to_string()));
         }
     };
     let rung = queue.rung();
     session.rig.peer =
-        Some(introduce(queue.mapped(), &receiver).map_err(|error| no_rung(error.to_string()))?);
+        Some(introduce(queue.mapped(), &receiver).map_err(|error| no_doorbell_mode(error.to_string()))?);
     session.rig.on_gpu = Some(Box::new(queue));
     session.rig.queue = Some(receiver);
     // Nobody needs the thread where the GPU itself rings.
-    session.rig.ringer = (rung != Rung::Direct).then_some(ringer);
+    session.rig.proxy = (rung != DoorbellMode::Direct).then_some(proxy);
     let mut words = match rung.lost() {
         None => format!("{rung}: the GPU itself"),
         Some(lost) => format!("{rung}: {lost}"),
@@ -268,7 +271,7 @@ fn introduce(
 
 /// A second queue on the same domain, which the host drives.
 fn receiver(session: &mut Session) -> Result<MappedQueue, Answers> {
-    let (completions, queue) = another_queue(&session.rig.objects).map_err(no_rung)?;
+    let (completions, queue) = another_queue(&session.rig.objects).map_err(no_doorbell_mode)?;
     session.rig.objects.receiver_completions = Some(completions);
     Ok(queue)
 }
@@ -289,7 +292,7 @@ pub(super) fn another_queue(objects: &Libfabric) -> Result<(CompletionQueue, Map
     Ok((completions, queue))
 }
 
-fn no_rung(observed: String) -> Answers {
+fn no_doorbell_mode(observed: String) -> Answers {
     failed(
         observed,
         "the GPU writes entries that it, or a host thread, rings for",

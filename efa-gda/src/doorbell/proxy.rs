@@ -1,4 +1,4 @@
-//! The ringer: one thread, many queues, and when it rests. What a visit to a queue does is
+//! The proxy: one thread, many queues, and when it rests. What a visit to a queue does is
 //! `handoff`'s.
 
 use std::io;
@@ -8,11 +8,11 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::handoff::Handoff;
-use super::lanes::{Counts, Lanes};
 use super::memory::{Pages, Records};
+use super::mode::DoorbellMode;
 use super::port::{Staging, Words};
-use super::rung::Rung;
-use super::served::{Alarm, SendQueue, ServeError, Served, Shared};
+use super::proxy_queues::{Counts, ProxyQueues};
+use super::registration::{Alarm, RegisterError, Registration, SendQueue, Shared};
 use super::store::BlockCopy;
 
 /// Entries that one visit copies at most, so that a busy queue does not keep the others waiting.
@@ -24,17 +24,17 @@ const ROUNDS_PER_LOOK: u32 = 64;
 /// How often the thread makes way for those who wait for the lock.
 const YIELDS: u32 = 1000;
 
-/// How a ringer works.
+/// How a proxy works.
 #[derive(Clone, Debug)]
-#[must_use = "does nothing before Ringer::start"]
-pub struct RingerOptions {
+#[must_use = "does nothing before DoorbellProxy::start"]
+pub struct ProxyOptions {
     period: Duration,
     spin: Duration,
     cpu: Option<usize>,
     stop_bound: Duration,
 }
 
-impl Default for RingerOptions {
+impl Default for ProxyOptions {
     fn default() -> Self {
         Self {
             period: Duration::from_millis(1),
@@ -45,7 +45,7 @@ impl Default for RingerOptions {
     }
 }
 
-impl RingerOptions {
+impl ProxyOptions {
     /// The defaults: it looks for 100 µs after the last record, then once a millisecond.
     pub fn new() -> Self {
         Self::default()
@@ -77,16 +77,16 @@ impl RingerOptions {
     }
 }
 
-/// Why there is no ringer.
+/// Why there is no proxy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum RingerError {
+pub enum ProxyError {
     /// The system gave no thread.
-    #[error("the ringer's thread cannot be started: {0}; raise the limit of threads")]
+    #[error("the proxy's thread cannot be started: {0}; raise the limit of threads")]
     Thread(#[source] io::Error),
     /// The thread may not run there.
     #[error(
-        "the ringer cannot be pinned to CPU {cpu}: {source}; name one of this process's CPUs (taskset -p)"
+        "the proxy cannot be pinned to CPU {cpu}: {source}; name one of this process's CPUs (taskset -p)"
     )]
     Pin {
         /// The CPU asked for.
@@ -98,13 +98,13 @@ pub enum RingerError {
 
 /// The thread did not end in time. It touches no queue's memory any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the ringer's thread did not end within {0:?}; its queues are let go all the same")]
+#[error("the proxy's thread did not end within {0:?}; its queues are let go all the same")]
 pub struct StopError(pub Duration);
 
 /// Rings for queues whose devices leave records. Clones are handles to the same one; it stops when
-/// the last handle and the last [`Served`] are gone.
+/// the last handle and the last [`Registration`] are gone.
 #[derive(Clone, Debug)]
-pub struct Ringer(Arc<Owner>);
+pub struct DoorbellProxy(Arc<Owner>);
 
 /// Ends the thread.
 #[derive(Debug)]
@@ -117,7 +117,7 @@ struct Owner {
 /// What the thread and those who attach and detach share.
 #[derive(Default)]
 struct Core {
-    lanes: Mutex<Lanes>,
+    lanes: Mutex<ProxyQueues>,
     /// Who waits for `lanes` beside the thread.
     waiting: AtomicUsize,
     stop: AtomicBool,
@@ -134,7 +134,7 @@ impl std::fmt::Debug for Core {
 }
 
 impl Core {
-    fn lock(&self) -> MutexGuard<'_, Lanes> {
+    fn lock(&self) -> MutexGuard<'_, ProxyQueues> {
         match self.lanes.try_lock() {
             Ok(lanes) => return lanes,
             Err(TryLockError::Poisoned(lanes)) => return lanes.into_inner(),
@@ -219,12 +219,12 @@ impl Rest {
     }
 }
 
-impl Ringer {
-    /// Starts a ringer's thread.
+impl DoorbellProxy {
+    /// Starts a proxy's thread.
     ///
     /// # Errors
-    /// [`RingerError`].
-    pub fn start(options: &RingerOptions) -> Result<Self, RingerError> {
+    /// [`ProxyError`].
+    pub fn start(options: &ProxyOptions) -> Result<Self, ProxyError> {
         let shared = Arc::new(Core::default());
         let core = shared.clone();
         let rest =
@@ -233,8 +233,7 @@ impl Ringer {
         let (say, said) = std::sync::mpsc::sync_channel(1);
         let body = move || {
             let ending = Ending(core);
-            let pinned =
-                cpu.map_or(Ok(()), |cpu| pin(cpu).map_err(|source| RingerError::Pin { cpu, source }));
+            let pinned = cpu.map_or(Ok(()), |cpu| pin(cpu).map_err(|source| ProxyError::Pin { cpu, source }));
             let go = pinned.is_ok();
             // The starter waits for this word.
             let _ = say.send(pinned);
@@ -242,9 +241,9 @@ impl Ringer {
                 ending.0.run(rest);
             }
         };
-        let thread = thread::Builder::new().name("efa-gda-ringer".into()).spawn(body);
-        let thread = thread.map_err(RingerError::Thread)?;
-        let lost = |_| Err(RingerError::Thread(io::Error::other("it ended at once")));
+        let thread = thread::Builder::new().name("efa-gda-proxy".into()).spawn(body);
+        let thread = thread.map_err(ProxyError::Thread)?;
+        let lost = |_| Err(ProxyError::Thread(io::Error::other("it ended at once")));
         said.recv().unwrap_or_else(lost)?;
         Ok(Self(Arc::new(Owner {
             core: shared,
@@ -253,10 +252,10 @@ impl Ringer {
         })))
     }
 
-    /// A ringer that rings when its caller calls [`Ringer::round`], for programs with a progress
+    /// A proxy that rings when its caller calls [`DoorbellProxy::round`], for programs with a progress
     /// thread of their own.
     pub fn without_thread() -> Self {
-        let stop_bound = RingerOptions::default().stop_bound;
+        let stop_bound = ProxyOptions::default().stop_bound;
         Self(Arc::new(Owner { core: Arc::default(), thread: Mutex::new(None), stop_bound }))
     }
 
@@ -274,25 +273,25 @@ impl Ringer {
     /// `alarm` is raised when nobody will ring any more.
     ///
     /// # Errors
-    /// [`ServeError`].
+    /// [`RegisterError`].
     ///
     /// # Safety
-    /// Until the result is dropped or [`Served::detach`] returns, the doorbell, and under
-    /// [`Rung::Staged`] the ring, stay mapped and writable, and nobody else stores to them. A device
-    /// that was given [`Served::record`] and [`Served::buffer`] stores to them no longer than the
+    /// Until the result is dropped or [`Registration::detach`] returns, the doorbell, and under
+    /// [`DoorbellMode::Staged`] the ring, stay mapped and writable, and nobody else stores to them. A device
+    /// that was given [`Registration::record`] and [`Registration::buffer`] stores to them no longer than the
     /// result lives.
     pub unsafe fn serve(
         &self,
-        rung: Rung,
+        rung: DoorbellMode,
         queue: SendQueue,
         counter: u32,
         alarm: Arc<dyn Alarm>,
-    ) -> Result<Served, ServeError> {
+    ) -> Result<Registration, RegisterError> {
         check(rung, &queue)?;
         let bytes = queue.num_entries as usize * queue.entry_size as usize;
-        let record = self.0.core.records.take(counter).ok_or(ServeError::NoMemory { bytes: 1 })?;
+        let record = self.0.core.records.take(counter).ok_or(RegisterError::NoMemory { bytes: 1 })?;
         let staging = match rung {
-            Rung::Staged => Some(Pages::zeroed(bytes).ok_or(ServeError::NoMemory { bytes })?),
+            DoorbellMode::Staged => Some(Pages::zeroed(bytes).ok_or(RegisterError::NoMemory { bytes })?),
             _ => None,
         };
         let words = Words { record: record.as_ptr(), doorbell: queue.doorbell.cast() };
@@ -306,7 +305,7 @@ impl Ringer {
         let shared = Arc::new(Shared::new(record, staging, alarm));
         let mut lanes = self.0.core.lock();
         if lanes.stopped() {
-            return Err(ServeError::Stopped);
+            return Err(RegisterError::Stopped);
         }
         match staged {
             None => {
@@ -320,7 +319,7 @@ impl Ringer {
         }
         drop(lanes);
         self.0.wake();
-        Ok(Served::new(shared, self.clone(), rung, queue))
+        Ok(Registration::new(shared, self.clone(), rung, queue))
     }
 
     /// Lets go of a queue; one that ended already is let go already.
@@ -357,7 +356,7 @@ impl Owner {
             return Err(StopError(self.stop_bound));
         }
         if thread.join().is_err() {
-            tracing::error!("the ringer's thread panicked; its queues were told");
+            tracing::error!("the proxy's thread panicked; its queues were told");
         }
         Ok(())
     }
@@ -371,7 +370,7 @@ impl Drop for Owner {
     }
 }
 
-fn check(rung: Rung, queue: &SendQueue) -> Result<(), ServeError> {
+fn check(rung: DoorbellMode, queue: &SendQueue) -> Result<(), RegisterError> {
     let SendQueue { buffer, doorbell, entry_size, num_entries, max_batch } = *queue;
     let shape = num_entries.is_power_of_two()
         && num_entries <= efa_gda_wire::DEEPEST_WORK_QUEUE
@@ -380,9 +379,9 @@ fn check(rung: Rung, queue: &SendQueue) -> Result<(), ServeError> {
         && buffer.as_ptr().addr().is_multiple_of(64)
         && doorbell.is_aligned();
     match rung {
-        _ if !shape => Err(ServeError::Geometry { num_entries, entry_size, max_batch }),
-        Rung::Direct => Err(ServeError::Direct),
-        Rung::Record | Rung::Staged => Ok(()),
+        _ if !shape => Err(RegisterError::Geometry { num_entries, entry_size, max_batch }),
+        DoorbellMode::Direct => Err(RegisterError::Direct),
+        DoorbellMode::Record | DoorbellMode::Staged => Ok(()),
     }
 }
 
@@ -416,7 +415,7 @@ mod tests {
     }
 
     /// A queue of an adapter's that is pages of memory: ring and doorbell.
-    fn serve(ringer: &Ringer, ring: &Pages, doorbell: &Pages) -> Served {
+    fn serve(proxy: &DoorbellProxy, ring: &Pages, doorbell: &Pages) -> Registration {
         let queue = SendQueue {
             buffer: ring.start(),
             doorbell: NonNull::new(doorbell.start().as_ptr().cast()).unwrap(),
@@ -425,26 +424,26 @@ mod tests {
             max_batch: 64,
         };
         // SAFETY: callers drop the pages after what is served, and nobody else stores there.
-        unsafe { ringer.serve(Rung::Record, queue, 0, Arc::new(NoAlarm)) }.unwrap()
+        unsafe { proxy.serve(DoorbellMode::Record, queue, 0, Arc::new(NoAlarm)) }.unwrap()
     }
 
     #[test]
     fn a_look_that_rang_is_busy_though_its_last_round_found_nothing() {
         let (ring, doorbell) = (Pages::zeroed(4096).unwrap(), Pages::zeroed(4).unwrap());
-        let ringer = Ringer::without_thread();
-        let served = serve(&ringer, &ring, &doorbell);
+        let proxy = DoorbellProxy::without_thread();
+        let served = serve(&proxy, &ring, &doorbell);
         served.record().store(1, Ordering::Release);
-        assert_eq!((ringer.0.core.rounds(), ringer.0.core.rounds()), (true, false));
+        assert_eq!((proxy.0.core.rounds(), proxy.0.core.rounds()), (true, false));
     }
 
     #[test]
     fn the_thread_ends_with_the_last_queue_after_ringing_for_it() {
         let (ring, doorbell) = (Pages::zeroed(4096).unwrap(), Pages::zeroed(4).unwrap());
         // It sleeps through the post.
-        let ringer = Ringer::start(&RingerOptions::new().period(Duration::from_secs(3600))).unwrap();
-        let served = serve(&ringer, &ring, &doorbell);
-        let core = Arc::downgrade(&ringer.0.core);
-        drop(ringer);
+        let proxy = DoorbellProxy::start(&ProxyOptions::new().period(Duration::from_secs(3600))).unwrap();
+        let served = serve(&proxy, &ring, &doorbell);
+        let core = Arc::downgrade(&proxy.0.core);
+        drop(proxy);
         served.record().store(7, Ordering::Release);
         drop(served);
         // SAFETY: the page lives; the doorbell is a word at its start.

@@ -12,8 +12,8 @@
  */
 #include "efa_gda/post.h"
 
-/* Arguments of rungs_kernel; the same in the benchmark. */
-struct rungs_args {
+/* Arguments of doorbell_modes_kernel; the same in the benchmark. */
+struct doorbell_modes_args {
   efa_gda_queue *queue;
   efa_gda_peer peer;
   uint32_t lkey, rkey;
@@ -35,7 +35,7 @@ struct Shared {
 };
 
 /* The first warp, which owns the queue. */
-__device__ void post_and_time(const rungs_args &a, Shared &shared) {
+__device__ void post_and_time(const doorbell_modes_args &a, Shared &shared) {
   using namespace efa_gda;
   /* 256 delays of up to 4 us: more than a look, and no multiple of it. */
   constexpr uint32_t kStep = 31;
@@ -71,7 +71,7 @@ __device__ void post_and_time(const rungs_args &a, Shared &shared) {
 }
 
 /* The second warp, whose first thread waits for the last completion of each post. */
-__device__ void watch(const rungs_args &a, Shared &shared, bool watches) {
+__device__ void watch(const doorbell_modes_args &a, Shared &shared, bool watches) {
   using namespace efa_gda;
   constexpr uint64_t kBoundCycles = 4ull * 1000 * 1000 * 1000;
   const efa_gda_cq &cq = a.queue->cq;
@@ -98,7 +98,7 @@ __device__ void watch(const rungs_args &a, Shared &shared, bool watches) {
 }  // namespace
 
 /* Launch one block of two warps. */
-EFA_GDA_KERNEL rungs_kernel(rungs_args a) {
+EFA_GDA_KERNEL doorbell_modes_kernel(doorbell_modes_args a) {
   __shared__ Shared shared;
   if (threadIdx.x < 32) {
     post_and_time(a, shared);

@@ -7,7 +7,7 @@ use efa_gda_sys::device::{EFA_GDA_SQ_RECORD, efa_gda_sq};
 
 use super::mapped::unrung;
 use super::{Backing, MappedQueue};
-use crate::doorbell::{Ringer, Rung, SendQueue, ServeError};
+use crate::doorbell::{DoorbellMode, DoorbellProxy, RegisterError, SendQueue};
 use crate::executor::DeviceError;
 
 /// Why a queue does not change its rung. It stays as it is.
@@ -25,32 +25,32 @@ pub enum DoorbellError {
     /// The queue is poisoned.
     #[error("the queue is out of service: {0}")]
     Poisoned(#[source] DeviceError),
-    /// The ringer does not take it.
+    /// The proxy does not take it.
     #[error(transparent)]
-    Ringer(#[from] ServeError),
+    DoorbellProxy(#[from] RegisterError),
 }
 
 /// A rung that was not taken, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
     /// The rung.
-    pub rung: Rung,
+    pub rung: DoorbellMode,
     /// What kept the queue from it.
     pub why: String,
 }
 
 impl<B: Backing> MappedQueue<B> {
     /// Who writes entries, and who rings.
-    pub fn rung(&self) -> Rung {
-        self.served.as_ref().map_or(Rung::Direct, |served| served.rung())
+    pub fn rung(&self) -> DoorbellMode {
+        self.served.as_ref().map_or(DoorbellMode::Direct, |served| served.rung())
     }
 
-    /// Changes who rings: the device ([`Rung::Direct`], as queues begin), or `ringer`. The struct
+    /// Changes who rings: the device ([`DoorbellMode::Direct`], as queues begin), or `proxy`. The struct
     /// that kernels receive changes with it, and no kernel may use it meanwhile.
     ///
     /// # Errors
     /// [`DoorbellError`]; the queue is then as it was.
-    pub fn set_doorbell(&mut self, rung: Rung, ringer: &Ringer) -> Result<(), DoorbellError> {
+    pub fn set_doorbell(&mut self, rung: DoorbellMode, proxy: &DoorbellProxy) -> Result<(), DoorbellError> {
         if let Some(error) = self.poison() {
             return Err(DoorbellError::Poisoned(error));
         }
@@ -59,13 +59,13 @@ impl<B: Backing> MappedQueue<B> {
             in_flight => return Err(DoorbellError::InUse(in_flight)),
         }
         let before = self.state();
-        if (rung == Rung::Staged || self.rung() == Rung::Staged)
+        if (rung == DoorbellMode::Staged || self.rung() == DoorbellMode::Staged)
             && let entries @ 1.. = unrung(&before)
         {
             return Err(DoorbellError::Unrung(entries));
         }
         let mut device = self.direct();
-        if rung == Rung::Direct {
+        if rung == DoorbellMode::Direct {
             self.ring_directly();
         } else {
             let sq = &self.exposure().sq;
@@ -80,7 +80,7 @@ impl<B: Backing> MappedQueue<B> {
             // SAFETY: the endpoint, which this queue owns and closes after it drops what is served,
             // keeps ring and doorbell mapped. The device code of this queue stores to neither where
             // its struct, set below, says otherwise; on a GPU, `GpuQueue` waits for its kernels first.
-            let served = unsafe { ringer.serve(rung, queue, before.turn.rung, alarm) }?;
+            let served = unsafe { proxy.serve(rung, queue, before.lock.doorbell_index, alarm) }?;
             served.point(&mut device);
             self.let_go();
             self.served = Some(Arc::new(served));
@@ -89,14 +89,14 @@ impl<B: Backing> MappedQueue<B> {
         Ok(())
     }
 
-    /// Lets the device ring again. A ringer rings for what was posted, and lets go.
+    /// Lets the device ring again. A proxy rings for what was posted, and lets go.
     pub(super) fn ring_directly(&mut self) {
         let device = self.direct();
         self.let_go();
         self.set_send_queue(device);
     }
 
-    /// Where device code writes and rings on [`Rung::Direct`].
+    /// Where device code writes and rings on [`DoorbellMode::Direct`].
     fn direct(&self) -> efa_gda_sq {
         let (sq, now) = (&self.exposure().sq, self.state().sq);
         efa_gda_sq {

@@ -9,7 +9,7 @@ use efa_gda_wire::{LocalKey, Peer};
 
 use super::MappedQueue;
 use super::backing::{Backing, Region};
-use super::put_error::{Asked, Limit, PutError, PutReport, report};
+use super::work_error::{Asked, Limit, WorkError, WorkReport, report};
 use crate::executor::host;
 use crate::fabric::{Access, MemoryRegion, RemoteRegion};
 use crate::readable::readable_range;
@@ -17,18 +17,18 @@ use crate::readable::readable_range;
 /// `count` requests of `bytes` bytes; request `i` is at `offset + i * stride` of both regions.
 ///
 /// The first completion with an error ends it: what was posted completes, and the rest is not posted
-/// ([`PutError::Completion`] says how many of them, and names what failed by its request id, not by `i`).
+/// ([`WorkError::Completion`] says how many of them, and names what failed by its request id, not by `i`).
 ///
 /// ```no_run
 /// # use efa_gda::{fabric::{MemoryRegion, RemoteRegion}, queue::*, wire::Peer};
-/// # fn f(queue: &mut MappedQueue, peer: Peer, local: MemoryRegion, remote: RemoteRegion) -> Result<(), PutError> {
-/// let report = queue.put(&Put::write(peer, &local, remote).bytes(64).count(1000).stride(64))?;
+/// # fn f(queue: &mut MappedQueue, peer: Peer, local: MemoryRegion, remote: RemoteRegion) -> Result<(), WorkError> {
+/// let report = queue.execute(&WorkRequest::write(peer, &local, remote).bytes(64).count(1000).stride(64))?;
 /// assert_eq!(report.completed, 1000);
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
-#[must_use = "does nothing before MappedQueue::put"]
-pub struct Put<R: Region = MemoryRegion> {
+#[must_use = "does nothing before MappedQueue::execute"]
+pub struct WorkRequest<R: Region = MemoryRegion> {
     operation: u32,
     peer: Peer,
     local: R,
@@ -57,12 +57,12 @@ struct Second<R> {
     bytes: u32,
 }
 
-impl Put {
+impl WorkRequest {
     /// A wait of this length ends a put that asks for nothing else.
     pub const TIMEOUT: Duration = Duration::from_secs(10);
 }
 
-impl<R: Region> Put<R> {
+impl<R: Region> WorkRequest<R> {
     fn new(operation: u32, peer: Peer, local: &R, remote: Option<RemoteRegion>) -> Self {
         Self {
             operation,
@@ -81,7 +81,7 @@ impl<R: Region> Put<R> {
             counting: false,
             whole: false,
             aggregate: false,
-            timeout: Put::TIMEOUT,
+            timeout: WorkRequest::TIMEOUT,
             lanes: 32,
         }
     }
@@ -197,12 +197,12 @@ impl<R: Region> Put<R> {
         }
     }
 
-    fn check_access(&self) -> Result<(), PutError> {
+    fn check_access(&self) -> Result<(), WorkError> {
         let Some(needs) = self.needs() else { return Ok(()) };
         let second = self.second.as_ref().map(|second| &second.region);
         for has in std::iter::once(&self.local).chain(second).map(Region::access) {
             if !has.contains(needs) {
-                return Err(PutError::Access { has, needs });
+                return Err(WorkError::Access { has, needs });
             }
         }
         Ok(())
@@ -215,11 +215,11 @@ impl<R: Region> Put<R> {
     }
 
     /// Whether the queue has the operation, and a request of it room for the bytes.
-    fn check_limits<B: Backing<Region = R>>(&self, queue: &MappedQueue<B>) -> Result<(), PutError> {
+    fn check_limits<B: Backing<Region = R>>(&self, queue: &MappedQueue<B>) -> Result<(), WorkError> {
         let limits = queue.limits();
-        let unsupported = |operation, why| Err(PutError::Unsupported { operation, why });
+        let unsupported = |operation, why| Err(WorkError::Unsupported { operation, why });
         let too_long = |limit, bytes, most| match bytes > most {
-            true => Err(PutError::TooLong { limit, bytes, most }),
+            true => Err(WorkError::TooLong { limit, bytes, most }),
             false => Ok(()),
         };
         if self.second.is_some() && self.operation != device::EFA_GDA_OP_SEND {
@@ -244,7 +244,7 @@ impl<R: Region> Put<R> {
                 let Asked { count, each } = asked(self.operation, self.bytes, self.count, limits.rdma);
                 match count.checked_mul(each) {
                     Some(_) => Ok(()),
-                    None => Err(PutError::TooMany { count, each }),
+                    None => Err(WorkError::TooMany { count, each }),
                 }
             }
         }
@@ -254,11 +254,11 @@ impl<R: Region> Put<R> {
     fn second_piece<B: Backing<Region = R>>(
         &self,
         queue: &MappedQueue<B>,
-    ) -> Result<(u64, u32, u32), PutError> {
+    ) -> Result<(u64, u32, u32), WorkError> {
         let Some(Second { region, offset, bytes }) = &self.second else { return Ok((0, 0, 0)) };
         let strides = self.count.saturating_sub(1).checked_mul(self.local_stride);
         let length = strides.and_then(|begin| begin.checked_add((*bytes).into()));
-        let error = |source| PutError::Region { side: "second local", source };
+        let error = |source| WorkError::Region { side: "second local", source };
         let address = region.at(*offset, length.unwrap_or(u64::MAX)).map_err(error)?;
         Ok((address, queue.local_key(region).map_err(error)?.get(), *bytes))
     }
@@ -284,34 +284,34 @@ impl<R: Region> Put<R> {
     }
 
     /// Address of the first request, where all requests lie in the local region.
-    fn local_address(&self) -> Result<u64, PutError> {
+    fn local_address(&self) -> Result<u64, WorkError> {
         let length = self.extent(self.local_stride).unwrap_or(u64::MAX);
-        self.local.at(self.local_offset, length).map_err(|source| PutError::Region { side: "local", source })
+        self.local.at(self.local_offset, length).map_err(|source| WorkError::Region { side: "local", source })
     }
 
     /// Address and key of the first request, where all requests lie in the remote region.
-    fn remote_memory(&self) -> Result<(u64, u32), PutError> {
+    fn remote_memory(&self) -> Result<(u64, u32), WorkError> {
         let Some(remote) = self.remote else { return Ok((0, 0)) };
         let length = self.extent(self.remote_stride).unwrap_or(u64::MAX);
         let memory = remote.at(self.remote_offset, length);
-        let memory = memory.map_err(|source| PutError::Region { side: "remote", source })?;
+        let memory = memory.map_err(|source| WorkError::Region { side: "remote", source })?;
         Ok((memory.address, memory.key.get()))
     }
 
     /// The arguments for the kernel, checked against both regions and the queue.
     ///
     /// # Errors
-    /// [`PutError`]: nothing may be posted with them.
+    /// [`WorkError`]: nothing may be posted with them.
     pub fn arguments<B: Backing<Region = R>>(
         &self,
         queue: &MappedQueue<B>,
-    ) -> Result<efa_gda_put_args, PutError> {
+    ) -> Result<efa_gda_put_args, WorkError> {
         self.check_access()?;
         self.check_limits(queue)?;
         let local_address = self.local_address()?;
         let (remote_address, rkey) = self.remote_memory()?;
         let lkey = self.key.map_or_else(|| queue.local_key(&self.local), Ok);
-        let lkey = lkey.map_err(|source| PutError::Region { side: "local", source })?;
+        let lkey = lkey.map_err(|source| WorkError::Region { side: "local", source })?;
         let (second_address, second_lkey, second_bytes) = self.second_piece(queue)?;
         Ok(efa_gda_put_args {
             queue: queue.as_ptr().as_ptr(),
@@ -341,8 +341,8 @@ impl<B: Backing> MappedQueue<B> {
     /// Posts a put from this thread, with the host executor, and waits for all of its completions.
     ///
     /// # Errors
-    /// [`PutError`]. Where a wait ran out, the queue is poisoned and keeps the local region.
-    pub fn put(&mut self, put: &Put<B::Region>) -> Result<PutReport, PutError> {
+    /// [`WorkError`]. Where a wait ran out, the queue is poisoned and keeps the local region.
+    pub fn execute(&mut self, put: &WorkRequest<B::Region>) -> Result<WorkReport, WorkError> {
         let args = put.arguments(self)?;
         self.host_reaches(put)?;
         if let Some(range) = inline_bytes(&args).filter(|_| put.local.buffer().is_none()) {
@@ -350,7 +350,7 @@ impl<B: Backing> MappedQueue<B> {
             // find out with there is no answer, and no descriptor for anything else.
             match readable_range(range.start, range.len()) {
                 Ok(true) => {}
-                _ => return Err(PutError::Unreadable),
+                _ => return Err(WorkError::Unreadable),
             }
         }
         // SAFETY: the struct was filled in from an exposure that keeps the rules, and is borrowed
@@ -364,7 +364,7 @@ impl<B: Backing> MappedQueue<B> {
 
     /// Keeps a put's memory for as long as the adapter may reach it, where that is longer than the
     /// call.
-    pub(super) fn settle_put(&mut self, put: &Put<B::Region>) {
+    pub(super) fn settle_put(&mut self, put: &WorkRequest<B::Region>) {
         self.settle(&put.local);
         if let Some(second) = &put.second {
             self.settle(&second.region);

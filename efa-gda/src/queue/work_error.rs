@@ -5,7 +5,7 @@ use std::fmt;
 use efa_gda_wire::{CompletionStatus, RequestId};
 
 use crate::executor::DeviceError;
-use crate::executor::host::{LaunchError, PutOutcome};
+use crate::executor::host::{KernelOutcome, LaunchError};
 use crate::fabric::{self, Access};
 
 /// A limit that a request's length has.
@@ -48,7 +48,7 @@ impl fmt::Display for Limit {
 /// What a put that went well did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct PutReport {
+pub struct WorkReport {
     /// Entries rung; more than requests where one is longer than the adapter moves at once.
     pub posted: u64,
     /// Completions read.
@@ -58,7 +58,7 @@ pub struct PutReport {
 /// Why a put was not posted, or did not end well.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum PutError {
+pub enum WorkError {
     /// The bytes do not lie in the region, or its key could not be had. Nothing was posted.
     #[error("{side} memory: {source}")]
     Region {
@@ -101,8 +101,8 @@ pub enum PutError {
     Unreadable,
     /// The queue is lent, and those whom it is lent to post to it. Nothing was posted.
     #[error("the queue is lent to {launches} launch(es); wait for them and drop what was lent")]
-    Lent {
-        /// Values of [`super::Lent`] that live.
+    LaunchGuard {
+        /// Values of [`super::LaunchGuard`] that live.
         launches: usize,
     },
     /// More entries than can be counted. Nothing was posted.
@@ -173,12 +173,12 @@ pub(super) struct Asked {
 }
 
 /// What a put's outcome means; `in_flight` requests are left on the queue.
-pub(super) fn report(outcome: PutOutcome, in_flight: u32, asked: Asked) -> Result<PutReport, PutError> {
+pub(super) fn report(outcome: KernelOutcome, in_flight: u32, asked: Asked) -> Result<WorkReport, WorkError> {
     let (posted, completed) = (outcome.posted, outcome.completed);
     let whole = posted.checked_div(asked.each).unwrap_or(0);
     match outcome.status {
-        Ok(()) => Ok(PutReport { posted, completed }),
-        Err(DeviceError::Completion) => Err(PutError::Completion {
+        Ok(()) => Ok(WorkReport { posted, completed }),
+        Err(DeviceError::Completion) => Err(WorkError::Completion {
             // The status is one byte of the completion, widened for the report.
             status: CompletionStatus::from_code(outcome.completion_status as u8),
             request: RequestId::new(outcome.request_id),
@@ -187,6 +187,6 @@ pub(super) fn report(outcome: PutOutcome, in_flight: u32, asked: Asked) -> Resul
             unposted: asked.count.saturating_sub(whole),
             count: asked.count,
         }),
-        Err(error) => Err(PutError::Device { error, posted, completed, in_flight }),
+        Err(error) => Err(WorkError::Device { error, posted, completed, in_flight }),
     }
 }

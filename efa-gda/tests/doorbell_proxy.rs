@@ -1,4 +1,4 @@
-//! The ringer over plain memory, round by round: what it rings, what it refuses, and what is left
+//! The proxy over plain memory, round by round: what it rings, what it refuses, and what is left
 //! when it lets go.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
@@ -9,10 +9,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use efa_gda::doorbell::{
-    Alarm, End, Fault, Ringer, RingerError, RingerOptions, Rung, SendQueue, ServeError, Served,
+    Alarm, DoorbellMode, DoorbellProxy, End, Fault, ProxyError, ProxyOptions, RegisterError, Registration,
+    SendQueue,
 };
 use efa_gda::executor::DeviceError;
-use efa_gda_sys::device::{EFA_GDA_BAD_RECORD, EFA_GDA_NOT_RUNG};
+use efa_gda_sys::device::{EFA_GDA_BAD_RECORD, EFA_GDA_PROXY_STOPPED};
 
 const DEPTH: u32 = 64;
 const ENTRY: usize = 64;
@@ -35,19 +36,24 @@ impl Alarm for Word {
     }
 }
 
-/// A queue in a ringer's care, and the device's part.
+/// A queue in a proxy's care, and the device's part.
 struct Bench {
-    served: Served,
+    served: Registration,
     alarm: Arc<Word>,
     memory: Box<Memory>,
 }
 
 impl Bench {
-    fn new(ringer: &Ringer, rung: Rung, max_batch: u32, counter: u32) -> Self {
-        Self::try_new(ringer, rung, max_batch, counter).unwrap()
+    fn new(proxy: &DoorbellProxy, rung: DoorbellMode, max_batch: u32, counter: u32) -> Self {
+        Self::try_new(proxy, rung, max_batch, counter).unwrap()
     }
 
-    fn try_new(ringer: &Ringer, rung: Rung, max_batch: u32, counter: u32) -> Result<Self, ServeError> {
+    fn try_new(
+        proxy: &DoorbellProxy,
+        rung: DoorbellMode,
+        max_batch: u32,
+        counter: u32,
+    ) -> Result<Self, RegisterError> {
         let words = || std::array::from_fn(|_| AtomicU32::new(0xeeee_eeee));
         let memory = Box::new(Memory { ring: Ring(words()), doorbell: AtomicU32::new(counter & 0xffff) });
         let queue = SendQueue {
@@ -60,7 +66,7 @@ impl Bench {
         let alarm = Arc::new(Word::default());
         // SAFETY: the memory is dropped after `served`, which is declared first, and nobody else
         // stores to it.
-        let served = unsafe { ringer.serve(rung, queue, counter, alarm.clone()) }?;
+        let served = unsafe { proxy.serve(rung, queue, counter, alarm.clone()) }?;
         Ok(Self { served, alarm, memory })
     }
 
@@ -119,32 +125,32 @@ fn defer(last: impl FnMut()) -> impl Drop {
 
 #[test]
 fn a_round_rings_for_what_was_posted_and_once() {
-    let ringer = Ringer::without_thread();
-    let bench = Bench::new(&ringer, Rung::Record, DEPTH, 0);
+    let proxy = DoorbellProxy::without_thread();
+    let bench = Bench::new(&proxy, DoorbellMode::Record, DEPTH, 0);
     bench.post(0, 5);
-    assert_eq!((ringer.round(), bench.doorbell()), (5, 5));
-    assert_eq!(ringer.round(), 0);
+    assert_eq!((proxy.round(), bench.doorbell()), (5, 5));
+    assert_eq!(proxy.round(), 0);
 }
 
 #[test]
 fn doorbells_have_16_bits_and_records_32() {
-    let ringer = Ringer::without_thread();
-    let bench = Bench::new(&ringer, Rung::Record, DEPTH, 0xffff_fffe);
+    let proxy = DoorbellProxy::without_thread();
+    let bench = Bench::new(&proxy, DoorbellMode::Record, DEPTH, 0xffff_fffe);
     bench.post(0xffff_fffe, 3);
-    ringer.round();
+    proxy.round();
     assert_eq!((bench.doorbell(), bench.alarm()), (3, 0));
-    let bench = Bench::new(&ringer, Rung::Record, DEPTH, 0x1_fffe);
+    let bench = Bench::new(&proxy, DoorbellMode::Record, DEPTH, 0x1_fffe);
     bench.post(0x1_fffe, 0x2_0007);
-    ringer.round();
+    proxy.round();
     assert_eq!((bench.doorbell(), bench.alarm()), (7, 0));
 }
 
 #[test]
 fn staged_entries_are_copied_across_the_end_of_the_ring() {
-    let ringer = Ringer::without_thread();
-    let bench = Bench::new(&ringer, Rung::Staged, DEPTH, 60);
+    let proxy = DoorbellProxy::without_thread();
+    let bench = Bench::new(&proxy, DoorbellMode::Staged, DEPTH, 60);
     bench.post(60, 70);
-    ringer.round();
+    proxy.round();
     assert_eq!(bench.doorbell(), 70);
     let all: Vec<u32> = (60..70).map(|counter| bench.fetched(counter) & 0xffff).collect();
     assert_eq!(all, (60..70).collect::<Vec<_>>());
@@ -153,12 +159,12 @@ fn staged_entries_are_copied_across_the_end_of_the_ring() {
 
 #[test]
 fn staged_entries_go_in_batches_with_a_doorbell_each() {
-    let ringer = Ringer::without_thread();
-    let bench = Bench::new(&ringer, Rung::Staged, 4, 0);
+    let proxy = DoorbellProxy::without_thread();
+    let bench = Bench::new(&proxy, DoorbellMode::Staged, 4, 0);
     bench.post(0, 10);
     let doorbells: Vec<u32> = (0..3)
         .map(|_| {
-            ringer.round();
+            proxy.round();
             let rung = bench.doorbell();
             assert!(rung == 10 || bench.fetched(rung) == 0xeeee_eeee, "written past the doorbell");
             rung
@@ -169,12 +175,12 @@ fn staged_entries_go_in_batches_with_a_doorbell_each() {
 
 #[test]
 fn the_whole_ring_is_rung_and_one_entry_more_is_refused() {
-    for rung in [Rung::Record, Rung::Staged] {
-        let ringer = Ringer::without_thread();
-        let (whole, more) = (Bench::new(&ringer, rung, DEPTH, 7), Bench::new(&ringer, rung, DEPTH, 7));
+    for rung in [DoorbellMode::Record, DoorbellMode::Staged] {
+        let proxy = DoorbellProxy::without_thread();
+        let (whole, more) = (Bench::new(&proxy, rung, DEPTH, 7), Bench::new(&proxy, rung, DEPTH, 7));
         whole.post(7, 7 + DEPTH);
         more.post(7, 8 + DEPTH);
-        ringer.round();
+        proxy.round();
         assert_eq!((whole.doorbell(), whole.alarm()), (7 + DEPTH, 0));
         assert_eq!((more.doorbell(), more.alarm()), (7, EFA_GDA_BAD_RECORD));
         let fault = Fault::PastRing { rung: 7, record: 8 + DEPTH, most: DEPTH };
@@ -184,51 +190,52 @@ fn the_whole_ring_is_rung_and_one_entry_more_is_refused() {
 
 #[test]
 fn under_record_more_than_the_batch_is_refused() {
-    let ringer = Ringer::without_thread();
-    let (whole, more) = (Bench::new(&ringer, Rung::Record, 5, 0), Bench::new(&ringer, Rung::Record, 5, 0));
+    let proxy = DoorbellProxy::without_thread();
+    let (whole, more) =
+        (Bench::new(&proxy, DoorbellMode::Record, 5, 0), Bench::new(&proxy, DoorbellMode::Record, 5, 0));
     whole.post(0, 5);
     more.post(0, 6);
-    ringer.round();
+    proxy.round();
     assert_eq!((whole.doorbell(), whole.alarm()), (5, 0));
     assert_eq!((more.doorbell(), more.alarm()), (0, EFA_GDA_BAD_RECORD));
 }
 
 #[test]
 fn a_record_that_runs_backwards_is_refused_for_good() {
-    let ringer = Ringer::without_thread();
-    let bench = Bench::new(&ringer, Rung::Record, DEPTH, 0);
+    let proxy = DoorbellProxy::without_thread();
+    let bench = Bench::new(&proxy, DoorbellMode::Record, DEPTH, 0);
     bench.post(0, 5);
-    ringer.round();
+    proxy.round();
     bench.record(4);
-    ringer.round();
+    proxy.round();
     assert_eq!((bench.doorbell(), bench.alarm()), (5, EFA_GDA_BAD_RECORD));
     assert_eq!(bench.served.ended(), Some(End::Fault(Fault::Backwards { rung: 5, record: 4 })));
     bench.record(6);
-    ringer.round();
+    proxy.round();
     assert_eq!(bench.doorbell(), 5, "it does not come back");
 }
 
 #[test]
 fn a_staged_entry_of_the_last_lap_is_refused() {
-    let ringer = Ringer::without_thread();
-    let bench = Bench::new(&ringer, Rung::Staged, DEPTH, 0);
+    let proxy = DoorbellProxy::without_thread();
+    let bench = Bench::new(&proxy, DoorbellMode::Staged, DEPTH, 0);
     bench.post(0, 3);
     bench.record(4);
-    ringer.round();
+    proxy.round();
     assert_eq!((bench.doorbell(), bench.alarm()), (0, EFA_GDA_BAD_RECORD));
     assert_eq!(bench.served.ended(), Some(End::Fault(Fault::Unwritten { counter: 3 })));
 }
 
 #[test]
 fn one_faulty_queue_leaves_the_others_served() {
-    let ringer = Ringer::without_thread();
-    let all: Vec<Bench> = (0..128).map(|_| Bench::new(&ringer, Rung::Record, DEPTH, 0)).collect();
+    let proxy = DoorbellProxy::without_thread();
+    let all: Vec<Bench> = (0..128).map(|_| Bench::new(&proxy, DoorbellMode::Record, DEPTH, 0)).collect();
     for (index, bench) in all.iter().enumerate() {
         bench.post(0, if index % 50 == 7 { DEPTH + 1 } else { 1 });
     }
     // One is let go of each round.
     for _ in 0..3 {
-        ringer.round();
+        proxy.round();
     }
     for (index, bench) in all.iter().enumerate() {
         let expected = if index % 50 == 7 { (0, EFA_GDA_BAD_RECORD) } else { (1, 0) };
@@ -238,22 +245,22 @@ fn one_faulty_queue_leaves_the_others_served() {
 
 #[test]
 fn what_was_posted_before_a_detach_is_rung_and_what_comes_later_is_told() {
-    for rung in [Rung::Record, Rung::Staged] {
-        let ringer = Ringer::without_thread();
-        let bench = Bench::new(&ringer, rung, DEPTH, 0);
+    for rung in [DoorbellMode::Record, DoorbellMode::Staged] {
+        let proxy = DoorbellProxy::without_thread();
+        let bench = Bench::new(&proxy, rung, DEPTH, 0);
         bench.post(0, 40);
         assert_eq!(bench.served.detach(), End::Detached);
         assert_eq!((bench.doorbell(), bench.served.left()), (40, 0));
         bench.post(40, 43);
-        ringer.round();
-        assert_eq!((bench.doorbell(), bench.served.left(), bench.alarm()), (40, 3, EFA_GDA_NOT_RUNG));
+        proxy.round();
+        assert_eq!((bench.doorbell(), bench.served.left(), bench.alarm()), (40, 3, EFA_GDA_PROXY_STOPPED));
     }
 }
 
 #[test]
 fn a_detach_serves_a_queue_to_its_end_though_batches_are_small() {
-    let ringer = Ringer::without_thread();
-    let bench = Bench::new(&ringer, Rung::Staged, 1, 0);
+    let proxy = DoorbellProxy::without_thread();
+    let bench = Bench::new(&proxy, DoorbellMode::Staged, 1, 0);
     bench.post(0, DEPTH);
     bench.served.detach();
     assert_eq!(bench.doorbell(), DEPTH);
@@ -261,8 +268,8 @@ fn a_detach_serves_a_queue_to_its_end_though_batches_are_small() {
 
 #[test]
 fn a_bad_record_found_at_a_detach_rings_nothing() {
-    let ringer = Ringer::without_thread();
-    let bench = Bench::new(&ringer, Rung::Record, DEPTH, 9);
+    let proxy = DoorbellProxy::without_thread();
+    let bench = Bench::new(&proxy, DoorbellMode::Record, DEPTH, 9);
     bench.record(8);
     let fault = End::Fault(Fault::Backwards { rung: 9, record: 8 });
     assert_eq!((bench.served.detach(), bench.doorbell()), (fault, 9));
@@ -270,9 +277,9 @@ fn a_bad_record_found_at_a_detach_rings_nothing() {
 
 #[test]
 fn a_queue_dropped_while_its_device_posts_is_rung_no_further() {
-    for rung in [Rung::Record, Rung::Staged] {
-        let ringer = Ringer::start(&RingerOptions::new()).unwrap();
-        let bench = Bench::new(&ringer, rung, DEPTH, 0);
+    for rung in [DoorbellMode::Record, DoorbellMode::Staged] {
+        let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
+        let bench = Bench::new(&proxy, rung, DEPTH, 0);
         let (stop, posted) = (AtomicBool::new(false), AtomicU32::new(0));
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -295,63 +302,63 @@ fn a_queue_dropped_while_its_device_posts_is_rung_no_further() {
             bench.served.detach();
             let rung = bench.doorbell();
             wait_until(|| posted.load(Ordering::Acquire) as u16 == (rung as u16).wrapping_add(8));
-            // However many it posted until the ringer let go, it came eight further than that.
+            // However many it posted until the proxy let go, it came eight further than that.
             let served = posted.load(Ordering::Acquire) - 8;
             assert!(served >= before, "{before} posted before the detach, {served} rung");
             assert_eq!((bench.doorbell(), bench.served.left()), (rung, 8));
-            assert_eq!(bench.alarm(), EFA_GDA_NOT_RUNG);
+            assert_eq!(bench.alarm(), EFA_GDA_PROXY_STOPPED);
         });
     }
 }
 
 #[test]
 fn stopping_rings_what_was_posted_and_tells_every_queue() {
-    let ringer = Ringer::start(&RingerOptions::new()).unwrap();
-    let all: Vec<Bench> = (0..5).map(|_| Bench::new(&ringer, Rung::Staged, 2, 0)).collect();
+    let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
+    let all: Vec<Bench> = (0..5).map(|_| Bench::new(&proxy, DoorbellMode::Staged, 2, 0)).collect();
     all.iter().for_each(|bench| bench.post(0, 11));
-    ringer.stop().unwrap();
+    proxy.stop().unwrap();
     for bench in &all {
-        assert_eq!((bench.doorbell(), bench.alarm()), (11, EFA_GDA_NOT_RUNG));
-        assert_eq!(bench.served.ended().unwrap().error(), DeviceError::NotRung);
+        assert_eq!((bench.doorbell(), bench.alarm()), (11, EFA_GDA_PROXY_STOPPED));
+        assert_eq!(bench.served.ended().unwrap().error(), DeviceError::ProxyStopped);
     }
-    let error = Bench::try_new(&ringer, Rung::Staged, 2, 0).err();
-    assert_eq!(error, Some(ServeError::Stopped));
-    ringer.stop().unwrap();
+    let error = Bench::try_new(&proxy, DoorbellMode::Staged, 2, 0).err();
+    assert_eq!(error, Some(RegisterError::Stopped));
+    proxy.stop().unwrap();
 }
 
 #[test]
 fn an_alarm_that_comes_too_late_is_raised_at_once() {
-    let ringer = Ringer::without_thread();
-    let bench = Bench::new(&ringer, Rung::Record, DEPTH, 0);
+    let proxy = DoorbellProxy::without_thread();
+    let bench = Bench::new(&proxy, DoorbellMode::Record, DEPTH, 0);
     bench.served.detach();
     let late = Arc::new(Word::default());
     bench.served.alarm(late.clone());
-    assert_eq!(late.0.load(Ordering::Acquire), EFA_GDA_NOT_RUNG);
+    assert_eq!(late.0.load(Ordering::Acquire), EFA_GDA_PROXY_STOPPED);
 }
 
 #[test]
 fn a_sleeping_ringer_takes_a_new_queue_and_lets_an_old_one_go_at_once() {
     let period = Duration::from_secs(3600);
-    let ringer = Ringer::start(&RingerOptions::new().period(period)).unwrap();
-    let bench = Bench::new(&ringer, Rung::Record, DEPTH, 0);
+    let proxy = DoorbellProxy::start(&ProxyOptions::new().period(period)).unwrap();
+    let bench = Bench::new(&proxy, DoorbellMode::Record, DEPTH, 0);
     bench.post(0, 1);
     bench.served.detach();
     assert_eq!(bench.doorbell(), 1);
-    ringer.stop().unwrap();
+    proxy.stop().unwrap();
 }
 
 #[test]
 fn a_ringer_is_pinned_where_it_may_run_and_refused_elsewhere() {
     // SAFETY: takes nothing and answers a number.
     let here = usize::try_from(unsafe { libc::sched_getcpu() }).unwrap();
-    Ringer::start(&RingerOptions::new().cpu(here)).unwrap().stop().unwrap();
-    let error = Ringer::start(&RingerOptions::new().cpu(100_000)).unwrap_err();
-    assert!(matches!(error, RingerError::Pin { cpu: 100_000, .. }), "{error:?}");
+    DoorbellProxy::start(&ProxyOptions::new().cpu(here)).unwrap().stop().unwrap();
+    let error = DoorbellProxy::start(&ProxyOptions::new().cpu(100_000)).unwrap_err();
+    assert!(matches!(error, ProxyError::Pin { cpu: 100_000, .. }), "{error:?}");
 }
 
 #[test]
 fn geometries_that_no_queue_has_are_refused() {
-    let ringer = Ringer::without_thread();
+    let proxy = DoorbellProxy::without_thread();
     let memory = Ring(std::array::from_fn(|_| AtomicU32::new(0)));
     let doorbell = AtomicU32::new(0);
     let right = SendQueue {
@@ -364,17 +371,18 @@ fn geometries_that_no_queue_has_are_refused() {
     // SAFETY: the pointer stays in the array.
     let skewed = unsafe { right.buffer.add(16) };
     for (rung, queue) in [
-        (Rung::Staged, SendQueue { num_entries: 48, ..right }),
-        (Rung::Staged, SendQueue { num_entries: 0, ..right }),
-        (Rung::Record, SendQueue { entry_size: 96, ..right }),
-        (Rung::Staged, SendQueue { buffer: skewed, ..right }),
-        (Rung::Record, SendQueue { max_batch: 0, ..right }),
+        (DoorbellMode::Staged, SendQueue { num_entries: 48, ..right }),
+        (DoorbellMode::Staged, SendQueue { num_entries: 0, ..right }),
+        (DoorbellMode::Record, SendQueue { entry_size: 96, ..right }),
+        (DoorbellMode::Staged, SendQueue { buffer: skewed, ..right }),
+        (DoorbellMode::Record, SendQueue { max_batch: 0, ..right }),
     ] {
         // SAFETY: it is refused.
-        let error = unsafe { ringer.serve(rung, queue, 0, Arc::new(Word::default())) }.unwrap_err();
-        assert!(matches!(error, ServeError::Geometry { .. }), "{queue:?}: {error:?}");
+        let error = unsafe { proxy.serve(rung, queue, 0, Arc::new(Word::default())) }.unwrap_err();
+        assert!(matches!(error, RegisterError::Geometry { .. }), "{queue:?}: {error:?}");
     }
     // SAFETY: it is refused.
-    let error = unsafe { ringer.serve(Rung::Direct, right, 0, Arc::new(Word::default())) }.unwrap_err();
-    assert_eq!(error, ServeError::Direct);
+    let error =
+        unsafe { proxy.serve(DoorbellMode::Direct, right, 0, Arc::new(Word::default())) }.unwrap_err();
+    assert_eq!(error, RegisterError::Direct);
 }

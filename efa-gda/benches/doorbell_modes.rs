@@ -1,7 +1,7 @@
 //! From a doorbell to its completion, as a kernel sees it, on each of the three rungs: one warp of the
 //! first GPU posts, the software adapter executes. Prints; judges nothing.
 //!
-//! `cargo bench -p efa-gda --bench rungs`. `EFA_GDA_CPU=N` pins the ringer to a CPU.
+//! `cargo bench -p efa-gda --bench rungs`. `EFA_GDA_CPU=N` pins the proxy to a CPU.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark ends where something is missing")]
 #![allow(missing_docs, reason = "a program")]
@@ -18,7 +18,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use cudarc::driver::{DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg};
-use efa_gda::doorbell::{Ringer, RingerOptions, Rung};
+use efa_gda::doorbell::{DoorbellMode, DoorbellProxy, ProxyOptions};
 use efa_gda::fabric::Query;
 use efa_gda::gpu::Gpu;
 use efa_gda::queue::{GpuQueue, device_peer};
@@ -34,7 +34,7 @@ const LOADS: [(u32, u32); 2] = [(1, 20_480), (32, 2_560)];
 /// One warp posts, and one thread of another watches for the completion.
 const THREADS: u32 = 64;
 
-/// `struct rungs_args` of the kernel's source.
+/// `struct doorbell_modes_args` of the kernel's source.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Args {
@@ -69,7 +69,8 @@ fn main() {
         drop(gpu);
         return again_with_soft_adapter();
     }
-    let kernel = Kernel::compile(include_str!("../../kernels/bench/rungs.cu"), "rungs_kernel");
+    let kernel =
+        Kernel::compile(include_str!("../../kernels/bench/doorbell_modes.cu"), "doorbell_modes_kernel");
     println!("{}, CPUs: {}", gpu.name().unwrap(), std::thread::available_parallelism().unwrap());
     for (per_post, posts) in LOADS {
         measure(&gpu, &kernel, per_post, posts);
@@ -89,11 +90,11 @@ fn again_with_soft_adapter() {
 }
 
 fn measure(gpu: &Gpu, kernel: &Kernel, per_post: u32, posts: u32) {
-    let mut medians = Rung::ALL.map(|_| Vec::new());
-    let mut all = Rung::ALL.map(|_| Vec::new());
+    let mut medians = DoorbellMode::ALL.map(|_| Vec::new());
+    let mut all = DoorbellMode::ALL.map(|_| Vec::new());
     let mut looks = Vec::new();
     for _ in 0..ROUNDS {
-        for (index, rung) in Rung::ALL.into_iter().enumerate() {
+        for (index, rung) in DoorbellMode::ALL.into_iter().enumerate() {
             let run = one(gpu, kernel, rung, per_post, posts);
             medians[index].push(quantile(&run.samples, 0.5));
             all[index].extend(run.samples);
@@ -105,7 +106,7 @@ fn measure(gpu: &Gpu, kernel: &Kernel, per_post: u32, posts: u32) {
     );
     println!("a look at the completion queue takes {:.0} ns", quantile(&looks, 0.5));
     println!("rung    median  quartiles     99 %   over direct, median of rounds (range)");
-    for (index, rung) in Rung::ALL.into_iter().enumerate() {
+    for (index, rung) in DoorbellMode::ALL.into_iter().enumerate() {
         let over: Vec<f64> =
             medians[index].iter().zip(&medians[0]).map(|(ours, direct)| ours - direct).collect();
         let at = |part| quantile(&all[index], part);
@@ -124,19 +125,19 @@ fn measure(gpu: &Gpu, kernel: &Kernel, per_post: u32, posts: u32) {
 }
 
 /// One rung, on a queue of its own: a warm-up, then the posts.
-fn one(gpu: &Gpu, kernel: &Kernel, rung: Rung, per_post: u32, posts: u32) -> Run {
+fn one(gpu: &Gpu, kernel: &Kernel, rung: DoorbellMode, per_post: u32, posts: u32) -> Run {
     let side = Side::open(&Query::new());
     let (first, second) = (side.queue(), side.queue());
     let peer = introduce(&first, &second);
     let (source, target) = (side.region(&[7; 64 * 32]), side.region(&[0; 64 * 32]));
-    let mut options = RingerOptions::new();
+    let mut options = ProxyOptions::new();
     if let Ok(cpu) = std::env::var("EFA_GDA_CPU") {
         options = options.cpu(cpu.parse().unwrap());
     }
-    let ringer = Ringer::start(&options).unwrap();
+    let proxy = DoorbellProxy::start(&options).unwrap();
     let mut first = first;
     let lkey = first.keep(&source).unwrap().get();
-    let (queue, _) = GpuQueue::on_rung(first, gpu, rung.into(), &ringer).unwrap();
+    let (queue, _) = GpuQueue::with_doorbell(first, gpu, rung.into(), &proxy).unwrap();
     let stream = &kernel.stream;
     let samples = stream.alloc_zeros::<u64>(posts as usize).unwrap();
     let whole = stream.alloc_zeros::<u64>(4).unwrap();

@@ -1,12 +1,12 @@
-//! The queues of a ringer, as a round meets them. All of it is behind the ringer's lock.
+//! The queues of a proxy, as a round meets them. All of it is behind the proxy's lock.
 
 use std::sync::Arc;
 
 use super::handoff::{Fault, Handoff, Port};
 use super::port::{Staging, Words};
-use super::served::{End, Shared};
+use super::registration::{End, Shared};
 
-/// What a ringer did so far.
+/// What a proxy did so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counts {
@@ -18,14 +18,14 @@ pub struct Counts {
 
 /// All queues.
 #[derive(Default)]
-pub(super) struct Lanes {
+pub(super) struct ProxyQueues {
     pub(super) record: Group<Words>,
     pub(super) staged: Group<Staging>,
     stopped: bool,
     counts: Counts,
 }
 
-impl Lanes {
+impl ProxyQueues {
     /// Visits every queue once. Returns how many entries were rung for.
     #[inline]
     pub(super) fn round(&mut self) -> u64 {

@@ -1,16 +1,16 @@
-//! A queue in a ringer's care: what it brings, what it gets, and how that ends.
+//! A queue in a proxy's care: what it brings, what it gets, and how that ends.
 
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use efa_gda_sys::device::{EFA_GDA_BAD_RECORD, EFA_GDA_NOT_RUNG, EFA_GDA_SQ_RECORD, efa_gda_sq};
+use efa_gda_sys::device::{EFA_GDA_BAD_RECORD, EFA_GDA_PROXY_STOPPED, EFA_GDA_SQ_RECORD, efa_gda_sq};
 
 use super::handoff::Fault;
 use super::memory::{Pages, Record};
-use super::ringer::Ringer;
-use super::rung::Rung;
+use super::mode::DoorbellMode;
+use super::proxy::DoorbellProxy;
 use crate::executor::{DeviceError, outcome};
 
 /// A send queue as the adapter exposes it, at addresses of this process.
@@ -28,12 +28,12 @@ pub struct SendQueue {
     pub max_batch: u32,
 }
 
-/// Why a ringer does not take a queue.
+/// Why a proxy does not take a queue.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum ServeError {
+pub enum RegisterError {
     /// Under `direct` nobody rings but the device.
-    #[error("a queue that rings directly needs no ringer; serve it as record or staged")]
+    #[error("a queue that rings directly needs no proxy; serve it as record or staged")]
     Direct,
     /// A geometry that no send queue has.
     #[error(
@@ -49,8 +49,8 @@ pub enum ServeError {
         /// Entries between two doorbells.
         max_batch: u32,
     },
-    /// The ringer was stopped.
-    #[error("the ringer was stopped; start another")]
+    /// The proxy was stopped.
+    #[error("the proxy was stopped; start another")]
     Stopped,
     /// No memory for a record or a staging ring.
     #[error("{bytes} bytes for a record or a staging ring cannot be allocated")]
@@ -63,17 +63,17 @@ pub enum ServeError {
 /// Ends the waits of a queue's kernels with a status.
 pub trait Alarm: Send + Sync {
     /// Stores `status` (`enum efa_gda_status`) where the queue's waits look, for good. Called under
-    /// the ringer's lock: it must not call the ringer.
+    /// the proxy's lock: it must not call the proxy.
     fn raise(&self, status: u32);
 }
 
-/// Why a ringer let go of a queue.
+/// Why a proxy let go of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum End {
     /// It was detached; everything posted before is rung.
     Detached,
-    /// The ringer was stopped, or died.
+    /// The proxy was stopped, or died.
     Stopped,
     /// The record broke a rule.
     Fault(Fault),
@@ -82,18 +82,18 @@ pub enum End {
 impl End {
     /// What waits on the queue end with.
     pub fn error(&self) -> DeviceError {
-        outcome(self.status()).err().unwrap_or(DeviceError::NotRung)
+        outcome(self.status()).err().unwrap_or(DeviceError::ProxyStopped)
     }
 
     fn status(&self) -> u32 {
         match self {
             Self::Fault(_) => EFA_GDA_BAD_RECORD,
-            Self::Detached | Self::Stopped => EFA_GDA_NOT_RUNG,
+            Self::Detached | Self::Stopped => EFA_GDA_PROXY_STOPPED,
         }
     }
 }
 
-/// What ringer and owner share of a queue.
+/// What proxy and owner share of a queue.
 pub(super) struct Shared {
     pub(super) record: Record,
     pub(super) staging: Option<Pages>,
@@ -125,29 +125,34 @@ impl Shared {
     }
 }
 
-/// A queue in a ringer's care. Dropped, it is detached: everything posted before is rung, and the
-/// ringer touches its memory no more.
+/// A queue in a proxy's care. Dropped, it is detached: everything posted before is rung, and the
+/// proxy touches its memory no more.
 #[derive(Debug)]
-pub struct Served {
+pub struct Registration {
     shared: Arc<Shared>,
-    ringer: Ringer,
-    rung: Rung,
+    proxy: DoorbellProxy,
+    rung: DoorbellMode,
     queue: SendQueue,
 }
 
-// SAFETY: the pointers of the send queue are only handed out as numbers here; the ringer's accesses
+// SAFETY: the pointers of the send queue are only handed out as numbers here; the proxy's accesses
 // are under its lock.
-unsafe impl Send for Served {}
+unsafe impl Send for Registration {}
 // SAFETY: as above.
-unsafe impl Sync for Served {}
+unsafe impl Sync for Registration {}
 
-impl Served {
-    pub(super) fn new(shared: Arc<Shared>, ringer: Ringer, rung: Rung, queue: SendQueue) -> Self {
-        Self { shared, ringer, rung, queue }
+impl Registration {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        proxy: DoorbellProxy,
+        rung: DoorbellMode,
+        queue: SendQueue,
+    ) -> Self {
+        Self { shared, proxy, rung, queue }
     }
 
     /// How the queue is rung.
-    pub fn rung(&self) -> Rung {
+    pub fn rung(&self) -> DoorbellMode {
         self.rung
     }
 
@@ -166,13 +171,13 @@ impl Served {
         sq.buffer = self.buffer().as_ptr();
         sq.doorbell = self.record().as_ptr();
         sq.flags |= EFA_GDA_SQ_RECORD;
-        if self.rung == Rung::Staged {
-            // Ordinary memory has no batch; the ringer keeps the adapter's.
+        if self.rung == DoorbellMode::Staged {
+            // Ordinary memory has no batch; the proxy keeps the adapter's.
             sq.max_batch = self.queue.num_entries;
         }
     }
 
-    /// Raises `alarm` too when the ringer will not ring any more; now, where that is so already.
+    /// Raises `alarm` too when the proxy will not ring any more; now, where that is so already.
     pub fn alarm(&self, alarm: Arc<dyn Alarm>) {
         let mut alarms = self.shared.alarms();
         if let Some((end, _)) = self.shared.end.get() {
@@ -186,23 +191,23 @@ impl Served {
         self.shared.end.get().map(|(end, _)| *end)
     }
 
-    /// Entries that the device posted and that were not rung when the ringer let go; 0 while it
+    /// Entries that the device posted and that were not rung when the proxy let go; 0 while it
     /// serves.
     pub fn left(&self) -> u32 {
         let record = self.record().load(Ordering::Acquire);
         self.shared.end.get().map_or(0, |(_, rung)| record.wrapping_sub(*rung))
     }
 
-    /// Takes the queue from the ringer: rings what was posted before this call, and raises the alarms
+    /// Takes the queue from the proxy: rings what was posted before this call, and raises the alarms
     /// for what comes later.
     pub fn detach(&self) -> End {
-        self.ringer.release(&self.shared);
+        self.proxy.release(&self.shared);
         // `release` ends what was not ended.
         self.ended().unwrap_or(End::Detached)
     }
 }
 
-impl Drop for Served {
+impl Drop for Registration {
     fn drop(&mut self) {
         self.detach();
     }

@@ -10,17 +10,17 @@ mod load;
 
 use std::time::Duration;
 
-use efa_gda::doorbell::{Ringer, RingerOptions, Rung, RungChoice};
+use efa_gda::doorbell::{DoorbellChoice, DoorbellMode, DoorbellProxy, ProxyOptions};
 use efa_gda::executor::DeviceError;
 use efa_gda::fabric::Query;
 use efa_gda::gpu::Gpu;
-use efa_gda::queue::{GpuQueue, Put, PutError};
+use efa_gda::queue::{GpuQueue, WorkError, WorkRequest};
 use fabric_soft_support::side::{Side, bytes_of, introduce, pattern};
 use fabric_soft_support::{Adapter, assert_no_violations, with_soft_adapter};
 use gpu_support::Kernel;
 use load::{drop_under_a_load, until_traffic};
 
-const HOST_RUNG: [Rung; 2] = [Rung::Record, Rung::Staged];
+const HOST_RUNG: [DoorbellMode; 2] = [DoorbellMode::Record, DoorbellMode::Staged];
 
 /// Runs `body` with the first GPU, in a process with a software adapter that has these variables.
 fn with_gpu(test: &str, variables: &[(&str, &str)], body: impl FnOnce(&Adapter, &Gpu)) {
@@ -31,27 +31,27 @@ fn with_gpu(test: &str, variables: &[(&str, &str)], body: impl FnOnce(&Adapter, 
 }
 
 /// Puts `count` different blocks of 64 bytes from the GPU on this rung, and compares what arrived.
-fn blocks_arrive(gpu: &Gpu, rung: Rung, wide: bool, count: u64) {
-    let ringer = Ringer::start(&RingerOptions::new()).unwrap();
+fn blocks_arrive(gpu: &Gpu, rung: DoorbellMode, wide: bool, count: u64) {
+    let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
     let side = Side::open(&Query::new().wide_entries(wide));
     let (first, second) = (side.queue(), side.queue());
     let peer = introduce(&first, &second);
-    let (mut first, refused) = GpuQueue::on_rung(first, gpu, rung.into(), &ringer).unwrap();
+    let (mut first, refused) = GpuQueue::with_doorbell(first, gpu, rung.into(), &proxy).unwrap();
     assert_eq!((first.rung(), refused.len()), (rung, 0));
     let source = side.region(&pattern(64 * count as usize));
     let target = side.region(&vec![0; source.len()]);
-    let put = Put::write(peer, &source, target.remote()).bytes(64).count(count).stride(64);
-    let report = first.put(&put.timeout(Duration::from_secs(30))).unwrap();
+    let put = WorkRequest::write(peer, &source, target.remote()).bytes(64).count(count).stride(64);
+    let report = first.execute(&put.timeout(Duration::from_secs(30))).unwrap();
     assert_eq!((report.posted, report.completed), (count, count));
     assert!(bytes_of(&target) == bytes_of(&source), "{rung}");
-    assert_eq!(ringer.counts().entries, if rung == Rung::Direct { 0 } else { count });
+    assert_eq!(proxy.counts().entries, if rung == DoorbellMode::Direct { 0 } else { count });
     first.close().unwrap();
 }
 
 #[test]
 fn two_hundred_thousand_puts_arrive_past_every_wrap_on_every_rung() {
     with_gpu("two_hundred_thousand_puts_arrive_past_every_wrap_on_every_rung", &[], |adapter, gpu| {
-        for rung in Rung::ALL {
+        for rung in DoorbellMode::ALL {
             blocks_arrive(gpu, rung, false, 200_000);
         }
         assert_no_violations(adapter);
@@ -61,7 +61,7 @@ fn two_hundred_thousand_puts_arrive_past_every_wrap_on_every_rung() {
 #[test]
 fn wide_entries_arrive_on_every_rung() {
     with_gpu("wide_entries_arrive_on_every_rung", &[], |adapter, gpu| {
-        for rung in Rung::ALL {
+        for rung in DoorbellMode::ALL {
             blocks_arrive(gpu, rung, true, 50_000);
         }
         assert_no_violations(adapter);
@@ -72,7 +72,7 @@ fn wide_entries_arrive_on_every_rung() {
 fn an_odd_batch_is_kept_on_every_rung() {
     let odd = [("SOFTEFA_MAX_BATCH", "11")];
     with_gpu("an_odd_batch_is_kept_on_every_rung", &odd, |adapter, gpu| {
-        for rung in Rung::ALL {
+        for rung in DoorbellMode::ALL {
             blocks_arrive(gpu, rung, false, 50_000);
         }
         assert_no_violations(adapter);
@@ -82,10 +82,10 @@ fn an_odd_batch_is_kept_on_every_rung() {
 #[test]
 fn auto_takes_direct_where_everything_maps() {
     with_gpu("auto_takes_direct_where_everything_maps", &[], |_, gpu| {
-        let ringer = Ringer::without_thread();
+        let proxy = DoorbellProxy::without_thread();
         let queue = Side::open(&Query::new()).queue();
-        let (queue, refused) = GpuQueue::on_rung(queue, gpu, RungChoice::Auto, &ringer).unwrap();
-        assert_eq!((queue.rung(), refused), (Rung::Direct, vec![]));
+        let (queue, refused) = GpuQueue::with_doorbell(queue, gpu, DoorbellChoice::Auto, &proxy).unwrap();
+        assert_eq!((queue.rung(), refused), (DoorbellMode::Direct, vec![]));
     });
 }
 
@@ -93,22 +93,22 @@ fn auto_takes_direct_where_everything_maps() {
 fn a_ringer_stopped_in_mid_traffic_ends_a_kernels_wait_by_name() {
     with_gpu("a_ringer_stopped_in_mid_traffic_ends_a_kernels_wait_by_name", &[], |adapter, gpu| {
         for rung in HOST_RUNG {
-            let ringer = Ringer::start(&RingerOptions::new()).unwrap();
+            let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
             let side = Side::open(&Query::new());
             let (first, second) = (side.queue(), side.queue());
             let peer = introduce(&first, &second);
             let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
-            let (mut first, _) = GpuQueue::on_rung(first, gpu, rung.into(), &ringer).unwrap();
-            let put = Put::write(peer, &source, target.remote()).bytes(64).count(u64::from(u32::MAX));
+            let (mut first, _) = GpuQueue::with_doorbell(first, gpu, rung.into(), &proxy).unwrap();
+            let put = WorkRequest::write(peer, &source, target.remote()).bytes(64).count(u64::from(u32::MAX));
             let error = std::thread::scope(|scope| {
                 scope.spawn(|| {
-                    until_traffic(&ringer);
-                    ringer.stop().unwrap();
+                    until_traffic(&proxy);
+                    proxy.stop().unwrap();
                 });
-                first.put(&put.timeout(Duration::from_secs(60))).unwrap_err()
+                first.execute(&put.timeout(Duration::from_secs(60))).unwrap_err()
             });
             assert!(
-                matches!(error, PutError::Device { error: DeviceError::NotRung, .. }),
+                matches!(error, WorkError::Device { error: DeviceError::ProxyStopped, .. }),
                 "{rung}: {error:?}"
             );
             first.destroy().unwrap();
@@ -123,9 +123,9 @@ fn a_queue_dropped_while_a_kernel_posts_ends_the_kernel_and_rings_nothing_stray(
     with_gpu(test, &[], |adapter, gpu| {
         let kernel = Kernel::compile(include_str!("../../kernels/load.cu"), "efa_gda_load_kernel");
         for rung in HOST_RUNG {
-            let ringer = Ringer::start(&RingerOptions::new()).unwrap();
+            let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
             let side = Side::open(&Query::new());
-            drop_under_a_load(&kernel.function, &kernel.stream, (gpu, &side, &ringer), rung);
+            drop_under_a_load(&kernel.function, &kernel.stream, (gpu, &side, &proxy), rung);
         }
         assert_no_violations(adapter);
     });

@@ -13,11 +13,11 @@ use std::time::Duration;
 
 use cudarc::driver::CudaContext;
 use cudarc::nvrtc::Ptx;
-use efa_gda::doorbell::{Ringer, RingerOptions, Rung, RungChoice};
+use efa_gda::doorbell::{DoorbellChoice, DoorbellMode, DoorbellProxy, ProxyOptions};
 use efa_gda::fabric::Query;
 use efa_gda::gpu::Gpu;
-use efa_gda::queue::{CloseError, GpuQueue, Put, ReceiveError, Refused};
-use fabric_soft_support::side::{Side, bytes_of, introduce, pattern, post_unrung};
+use efa_gda::queue::{CloseError, GpuQueue, ReceiveError, Refused, WorkRequest};
+use fabric_soft_support::side::{Side, bytes_of, introduce, pattern, post_without_doorbell};
 use fabric_soft_support::{assert_no_violations, with_soft_adapter};
 use load::drop_under_a_load;
 use pretend_gpu::Driver;
@@ -31,72 +31,75 @@ const COMPLETION_QUEUE: &str = "3";
 const UNREGISTERED: &str = "88";
 
 /// Runs `body` where the driver refuses one place.
-fn refusing(test: &str, place: &str, body: impl FnOnce(&Gpu, &Side, &Ringer)) {
+fn refusing(test: &str, place: &str, body: impl FnOnce(&Gpu, &Side, &DoorbellProxy)) {
     pretending(test, &[("PRETEND_GPU_REFUSES", place)], body);
 }
 
 /// Runs `body` where the driver pretends what variables of its say.
-fn pretending(test: &str, variables: &[(&str, &str)], body: impl FnOnce(&Gpu, &Side, &Ringer)) {
+fn pretending(test: &str, variables: &[(&str, &str)], body: impl FnOnce(&Gpu, &Side, &DoorbellProxy)) {
     let child = std::env::var_os("EFA_GDA_TEST_CHILD").is_some();
     let Some(folder) = (if child { Some("") } else { pretend_gpu::folder() }) else { return };
     let variables = [&[("LD_LIBRARY_PATH", folder), ("XDG_CACHE_HOME", folder)], variables].concat();
     with_soft_adapter(test, &variables, |adapter| {
         let gpu = Gpu::open(0).unwrap();
         assert_eq!(gpu.name().unwrap(), "pretended GPU");
-        let ringer = Ringer::start(&RingerOptions::new()).unwrap();
-        body(&gpu, &Side::open(&Query::new()), &ringer);
+        let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
+        body(&gpu, &Side::open(&Query::new()), &proxy);
         assert_no_violations(adapter);
     });
 }
 
 /// What `auto` takes, and what was refused before.
-fn taken(gpu: &Gpu, side: &Side, ringer: &Ringer) -> (Rung, Vec<Rung>) {
-    let (queue, refused) = moving(gpu, side, ringer);
+fn taken(gpu: &Gpu, side: &Side, proxy: &DoorbellProxy) -> (DoorbellMode, Vec<DoorbellMode>) {
+    let (queue, refused) = moving(gpu, side, proxy);
     let rung = queue.rung();
     queue.close().unwrap();
     (rung, refused.into_iter().map(|refused| refused.rung).collect())
 }
 
 /// A queue on the rung that `auto` takes, after it moved bytes.
-fn moving(gpu: &Gpu, side: &Side, ringer: &Ringer) -> (GpuQueue, Vec<Refused>) {
+fn moving(gpu: &Gpu, side: &Side, proxy: &DoorbellProxy) -> (GpuQueue, Vec<Refused>) {
     let (first, second) = (side.queue(), side.queue());
     let peer = introduce(&first, &second);
-    let (mut first, refused) = GpuQueue::on_rung(first, gpu, RungChoice::Auto, ringer).unwrap();
+    let (mut first, refused) = GpuQueue::with_doorbell(first, gpu, DoorbellChoice::Auto, proxy).unwrap();
     let (source, target) = (side.region(&pattern(64 * 10_000)), side.region(&[0; 64 * 10_000]));
-    let put = Put::write(peer, &source, target.remote()).bytes(64).count(10_000).stride(64);
-    first.put(&put).unwrap();
+    let put = WorkRequest::write(peer, &source, target.remote()).bytes(64).count(10_000).stride(64);
+    first.execute(&put).unwrap();
     assert!(bytes_of(&target) == bytes_of(&source));
     (first, refused)
 }
 
 #[test]
 fn where_everything_maps_the_device_rings() {
-    refusing("where_everything_maps_the_device_rings", "", |gpu, side, ringer| {
-        assert_eq!(taken(gpu, side, ringer), (Rung::Direct, vec![]));
-        assert_eq!(ringer.counts().entries, 0);
+    refusing("where_everything_maps_the_device_rings", "", |gpu, side, proxy| {
+        assert_eq!(taken(gpu, side, proxy), (DoorbellMode::Direct, vec![]));
+        assert_eq!(proxy.counts().entries, 0);
     });
 }
 
 #[test]
 fn without_the_doorbell_the_host_rings_from_a_record() {
-    refusing("without_the_doorbell_the_host_rings_from_a_record", DOORBELL, |gpu, side, ringer| {
-        assert_eq!(taken(gpu, side, ringer), (Rung::Record, vec![Rung::Direct]));
-        assert_eq!(ringer.counts().entries, 10_000);
+    refusing("without_the_doorbell_the_host_rings_from_a_record", DOORBELL, |gpu, side, proxy| {
+        assert_eq!(taken(gpu, side, proxy), (DoorbellMode::Record, vec![DoorbellMode::Direct]));
+        assert_eq!(proxy.counts().entries, 10_000);
     });
 }
 
 #[test]
 fn without_the_send_queue_the_host_copies_and_rings() {
-    refusing("without_the_send_queue_the_host_copies_and_rings", SEND_QUEUE, |gpu, side, ringer| {
-        assert_eq!(taken(gpu, side, ringer), (Rung::Staged, vec![Rung::Direct, Rung::Record]));
+    refusing("without_the_send_queue_the_host_copies_and_rings", SEND_QUEUE, |gpu, side, proxy| {
+        assert_eq!(
+            taken(gpu, side, proxy),
+            (DoorbellMode::Staged, vec![DoorbellMode::Direct, DoorbellMode::Record])
+        );
     });
 }
 
 #[test]
 fn without_the_completion_queue_there_is_no_rung_and_the_queue_comes_back() {
     let test = "without_the_completion_queue_there_is_no_rung_and_the_queue_comes_back";
-    refusing(test, COMPLETION_QUEUE, |gpu, side, ringer| {
-        let error = GpuQueue::on_rung(side.queue(), gpu, RungChoice::Auto, ringer).unwrap_err();
+    refusing(test, COMPLETION_QUEUE, |gpu, side, proxy| {
+        let error = GpuQueue::with_doorbell(side.queue(), gpu, DoorbellChoice::Auto, proxy).unwrap_err();
         assert!(error.error.to_string().contains("cuMemHostRegister"), "{error}");
         error.queue.close().unwrap();
     });
@@ -106,12 +109,12 @@ fn without_the_completion_queue_there_is_no_rung_and_the_queue_comes_back() {
 fn a_completion_queue_that_is_not_registered_is_read_where_the_gpu_can() {
     let test = "a_completion_queue_that_is_not_registered_is_read_where_the_gpu_can";
     let variables = [("PRETEND_GPU_REFUSES", COMPLETION_QUEUE), ("PRETEND_GPU_ATTRIBUTES", UNREGISTERED)];
-    pretending(test, &variables, |gpu, side, ringer| {
-        let (queue, _) = moving(gpu, side, ringer);
+    pretending(test, &variables, |gpu, side, proxy| {
+        let (queue, _) = moving(gpu, side, proxy);
         let how = |name| queue.registered().into_iter().find(|part| part.part == name).unwrap().how;
         assert_eq!(how("send queue"), "registered as device map, portable");
         assert!(how("completion queue").starts_with("not registered"), "{:?}", queue.registered());
-        assert_eq!(queue.rung(), Rung::Direct);
+        assert_eq!(queue.rung(), DoorbellMode::Direct);
         queue.close().unwrap();
     });
 }
@@ -120,26 +123,27 @@ fn a_completion_queue_that_is_not_registered_is_read_where_the_gpu_can() {
 fn what_kernels_write_is_registered_or_does_not_map() {
     let test = "what_kernels_write_is_registered_or_does_not_map";
     let variables = [("PRETEND_GPU_REFUSES", DOORBELL), ("PRETEND_GPU_ATTRIBUTES", UNREGISTERED)];
-    pretending(test, &variables, |gpu, side, ringer| {
-        assert_eq!(taken(gpu, side, ringer), (Rung::Record, vec![Rung::Direct]));
+    pretending(test, &variables, |gpu, side, proxy| {
+        assert_eq!(taken(gpu, side, proxy), (DoorbellMode::Record, vec![DoorbellMode::Direct]));
     });
 }
 
 #[test]
 fn a_rung_that_was_forced_is_taken_or_refused_and_no_other() {
     let test = "a_rung_that_was_forced_is_taken_or_refused_and_no_other";
-    refusing(test, DOORBELL, |gpu, side, ringer| {
-        assert!(GpuQueue::on_rung(side.queue(), gpu, Rung::Direct.into(), ringer).is_err());
-        let (queue, refused) = GpuQueue::on_rung(side.queue(), gpu, Rung::Staged.into(), ringer).unwrap();
-        assert_eq!((queue.rung(), refused), (Rung::Staged, vec![]));
+    refusing(test, DOORBELL, |gpu, side, proxy| {
+        assert!(GpuQueue::with_doorbell(side.queue(), gpu, DoorbellMode::Direct.into(), proxy).is_err());
+        let (queue, refused) =
+            GpuQueue::with_doorbell(side.queue(), gpu, DoorbellMode::Staged.into(), proxy).unwrap();
+        assert_eq!((queue.rung(), refused), (DoorbellMode::Staged, vec![]));
     });
 }
 
 #[test]
 fn after_a_copy_whose_end_was_not_told_no_other_writes_to_its_memory() {
     let test = "after_a_copy_whose_end_was_not_told_no_other_writes_to_its_memory";
-    refusing(test, "", |gpu, side, ringer| {
-        let (queue, _) = GpuQueue::on_rung(side.queue(), gpu, RungChoice::Auto, ringer).unwrap();
+    refusing(test, "", |gpu, side, proxy| {
+        let (queue, _) = GpuQueue::with_doorbell(side.queue(), gpu, DoorbellChoice::Auto, proxy).unwrap();
         // CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, and then no longer.
         for (look, answer) in [("the copy's own", 900), ("the next", 0)] {
             Driver::loaded().answer(c"cuStreamQuery", answer);
@@ -152,9 +156,9 @@ fn after_a_copy_whose_end_was_not_told_no_other_writes_to_its_memory() {
 #[test]
 fn a_snapshot_beside_a_captured_graph_is_taken() {
     let test = "a_snapshot_beside_a_captured_graph_is_taken";
-    refusing(test, "", |gpu, side, ringer| {
+    refusing(test, "", |gpu, side, proxy| {
         Driver::loaded().capture(true);
-        let (queue, _) = GpuQueue::on_rung(side.queue(), gpu, RungChoice::Auto, ringer).unwrap();
+        let (queue, _) = GpuQueue::with_doorbell(side.queue(), gpu, DoorbellChoice::Auto, proxy).unwrap();
         assert_eq!(queue.snapshot().unwrap().in_flight(), 0);
         queue.close().unwrap();
     });
@@ -163,32 +167,32 @@ fn a_snapshot_beside_a_captured_graph_is_taken() {
 #[test]
 fn a_queue_dropped_while_a_kernel_posts_ends_the_kernel_and_rings_nothing_stray() {
     let test = "a_queue_dropped_while_a_kernel_posts_ends_the_kernel_and_rings_nothing_stray";
-    refusing(test, "", |gpu, side, ringer| {
+    refusing(test, "", |gpu, side, proxy| {
         let context = CudaContext::new(0).unwrap();
         let module = context.load_module(Ptx::from_binary(pretend_gpu::IMAGE.to_vec())).unwrap();
         let (kernel, stream) =
             (module.load_function("efa_gda_load_kernel").unwrap(), context.new_stream().unwrap());
-        for rung in [Rung::Record, Rung::Staged] {
-            drop_under_a_load(&kernel, &stream, (gpu, side, ringer), rung);
+        for rung in [DoorbellMode::Record, DoorbellMode::Staged] {
+            drop_under_a_load(&kernel, &stream, (gpu, side, proxy), rung);
         }
     });
 }
 
 #[test]
 fn a_queue_that_comes_back_from_a_gpu_waits_as_before() {
-    pretending("a_queue_that_comes_back_from_a_gpu_waits_as_before", &[], |gpu, side, ringer| {
-        for rung in [Rung::Direct, Rung::Record, Rung::Staged] {
+    pretending("a_queue_that_comes_back_from_a_gpu_waits_as_before", &[], |gpu, side, proxy| {
+        for rung in [DoorbellMode::Direct, DoorbellMode::Record, DoorbellMode::Staged] {
             let (mut first, second) = (side.queue(), side.queue());
             let peer = introduce(&first, &second);
             let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
             // More than the ring holds, so that there is something to wait for.
-            let put = Put::write(peer, &source, target.remote()).count(9000);
+            let put = WorkRequest::write(peer, &source, target.remote()).count(9000);
             for _ in 0..3 {
-                first.set_doorbell(rung, ringer).unwrap();
+                first.set_doorbell(rung, proxy).unwrap();
                 let mut on_gpu = GpuQueue::new(first, gpu).unwrap();
-                assert_eq!(on_gpu.put(&put).unwrap().completed, 9000, "{rung}");
+                assert_eq!(on_gpu.execute(&put).unwrap().completed, 9000, "{rung}");
                 first = on_gpu.unmap().unwrap();
-                assert_eq!(first.put(&put).unwrap().completed, 9000, "{rung}");
+                assert_eq!(first.execute(&put).unwrap().completed, 9000, "{rung}");
                 assert!(
                     matches!(first.receive(Duration::from_millis(1)), Err(ReceiveError::Timeout)),
                     "{rung}"
@@ -201,33 +205,30 @@ fn a_queue_that_comes_back_from_a_gpu_waits_as_before() {
 
 #[test]
 fn queues_of_one_adapter_map_into_two_gpus() {
-    pretending(
-        "queues_of_one_adapter_map_into_two_gpus",
-        &[("PRETEND_GPU_TWO", "1")],
-        |gpu, side, ringer| {
-            let other = Gpu::open(1).unwrap();
-            let (queue, _) = moving(gpu, side, ringer);
-            let (second, refused) = moving(&other, side, ringer);
-            assert!(refused.is_empty(), "their doorbells lie on one page: {refused:?}");
-            queue.close().unwrap();
-            assert_ne!(Driver::loaded().registered(), 0, "the second GPU's queue is there");
-            second.close().unwrap();
-            assert_eq!(Driver::loaded().registered(), 0);
-        },
-    );
+    pretending("queues_of_one_adapter_map_into_two_gpus", &[("PRETEND_GPU_TWO", "1")], |gpu, side, proxy| {
+        let other = Gpu::open(1).unwrap();
+        let (queue, _) = moving(gpu, side, proxy);
+        let (second, refused) = moving(&other, side, proxy);
+        assert!(refused.is_empty(), "their doorbells lie on one page: {refused:?}");
+        queue.close().unwrap();
+        assert_ne!(Driver::loaded().registered(), 0, "the second GPU's queue is there");
+        second.close().unwrap();
+        assert_eq!(Driver::loaded().registered(), 0);
+    });
 }
 
 #[test]
 fn a_staging_ring_with_entries_never_rung_for_is_not_unmapped() {
     let test = "a_staging_ring_with_entries_never_rung_for_is_not_unmapped";
-    pretending(test, &[], |gpu, side, ringer| {
+    pretending(test, &[], |gpu, side, proxy| {
         let (first, second) = (side.queue(), side.queue());
         let peer = introduce(&first, &second);
-        let (queue, _) = GpuQueue::on_rung(first, gpu, RungChoice::Only(Rung::Staged), ringer).unwrap();
+        let (queue, _) =
+            GpuQueue::with_doorbell(first, gpu, DoorbellChoice::Only(DoorbellMode::Staged), proxy).unwrap();
         let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
-        let args = Put::write(peer, &source, target.remote()).arguments(queue.mapped()).unwrap();
+        let args = WorkRequest::write(peer, &source, target.remote()).arguments(queue.mapped()).unwrap();
         // SAFETY: arguments of this queue, which no kernel uses; the pretended GPU's memory is the host's.
-        unsafe { post_unrung(queue.device_address(), &args) };
+        unsafe { post_without_doorbell(queue.device_address(), &args) };
         let CloseError::UnrungOnGpu { mut queue, entries: 1 } = queue.unmap().unwrap_err() else {
             panic!("unmapped")
         };

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 /// Who writes entries into the send queue, and who rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Rung {
+pub enum DoorbellMode {
     /// The device writes entries and rings. Needs both mapped.
     Direct,
     /// The device writes entries and a record; the host rings. Needs the send queue mapped.
@@ -15,7 +15,7 @@ pub enum Rung {
     Staged,
 }
 
-impl Rung {
+impl DoorbellMode {
     /// All, the best first.
     pub const ALL: [Self; 3] = [Self::Direct, Self::Record, Self::Staged];
 
@@ -28,7 +28,7 @@ impl Rung {
         }
     }
 
-    /// What is lost against [`Rung::Direct`].
+    /// What is lost against [`DoorbellMode::Direct`].
     pub const fn lost(self) -> Option<&'static str> {
         match self {
             Self::Direct => None,
@@ -43,7 +43,7 @@ impl Rung {
     }
 }
 
-impl fmt::Display for Rung {
+impl fmt::Display for DoorbellMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -51,31 +51,31 @@ impl fmt::Display for Rung {
 
 /// The rung that a caller wants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum RungChoice {
+pub enum DoorbellChoice {
     /// The best that maps.
     #[default]
     Auto,
     /// This one, or an error.
-    Only(Rung),
+    Only(DoorbellMode),
 }
 
-impl RungChoice {
+impl DoorbellChoice {
     /// The rungs to try, in order.
-    pub fn candidates(self) -> impl Iterator<Item = Rung> {
-        Rung::ALL.into_iter().filter(move |rung| match self {
+    pub fn candidates(self) -> impl Iterator<Item = DoorbellMode> {
+        DoorbellMode::ALL.into_iter().filter(move |rung| match self {
             Self::Auto => true,
             Self::Only(only) => only == *rung,
         })
     }
 }
 
-impl From<Rung> for RungChoice {
-    fn from(rung: Rung) -> Self {
+impl From<DoorbellMode> for DoorbellChoice {
+    fn from(rung: DoorbellMode) -> Self {
         Self::Only(rung)
     }
 }
 
-impl fmt::Display for RungChoice {
+impl fmt::Display for DoorbellChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Auto => f.write_str("auto"),
@@ -87,17 +87,17 @@ impl fmt::Display for RungChoice {
 /// A word that names no rung.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no way to ring; direct, record, staged or auto was expected")]
-pub struct ParseRungError(String);
+pub struct ParseDoorbellModeError(String);
 
-impl FromStr for RungChoice {
-    type Err = ParseRungError;
+impl FromStr for DoorbellChoice {
+    type Err = ParseDoorbellModeError;
 
-    fn from_str(word: &str) -> Result<Self, ParseRungError> {
+    fn from_str(word: &str) -> Result<Self, ParseDoorbellModeError> {
         match word {
             "auto" => Ok(Self::Auto),
-            _ => match Rung::ALL.into_iter().find(|rung| rung.name() == word) {
+            _ => match DoorbellMode::ALL.into_iter().find(|rung| rung.name() == word) {
                 Some(rung) => Ok(Self::Only(rung)),
-                None => Err(ParseRungError(word.into())),
+                None => Err(ParseDoorbellModeError(word.into())),
             },
         }
     }
@@ -109,15 +109,15 @@ mod tests {
 
     #[test]
     fn names_are_read_as_they_are_written() {
-        for choice in Rung::ALL.map(RungChoice::from).into_iter().chain([RungChoice::Auto]) {
+        for choice in DoorbellMode::ALL.map(DoorbellChoice::from).into_iter().chain([DoorbellChoice::Auto]) {
             assert_eq!(choice.to_string().parse(), Ok(choice));
         }
-        assert!("Direct".parse::<RungChoice>().is_err());
+        assert!("Direct".parse::<DoorbellChoice>().is_err());
     }
 
     #[test]
     fn auto_tries_the_best_first_and_a_forced_rung_nothing_else() {
-        assert!(RungChoice::Auto.candidates().eq(Rung::ALL));
-        assert!(RungChoice::Only(Rung::Record).candidates().eq([Rung::Record]));
+        assert!(DoorbellChoice::Auto.candidates().eq(DoorbellMode::ALL));
+        assert!(DoorbellChoice::Only(DoorbellMode::Record).candidates().eq([DoorbellMode::Record]));
     }
 }

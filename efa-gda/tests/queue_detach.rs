@@ -14,8 +14,8 @@ use cudarc::nvrtc::Ptx;
 use efa_gda::fabric::Query;
 use efa_gda::gpu::Gpu;
 use efa_gda::queue::measure::{Load, Producer};
-use efa_gda::queue::{CloseError, GpuQueue, Put, PutError};
-use fabric_soft_support::side::{Side, bytes_of, introduce, pattern, post_unrung};
+use efa_gda::queue::{CloseError, GpuQueue, WorkError, WorkRequest};
+use fabric_soft_support::side::{Side, bytes_of, introduce, pattern, post_without_doorbell};
 use fabric_soft_support::{assert_no_violations, with_soft_adapter};
 use pretend_gpu::Driver;
 
@@ -138,14 +138,14 @@ fn a_lent_queue_posts_nothing_of_its_own() {
         let (mut first, second) = (queue(gpu, side), side.queue());
         let peer = introduce(first.mapped(), &second);
         let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
-        let put = Put::write(peer, &source, target.remote());
-        let lent = first.lend();
-        assert!(matches!(first.put(&put), Err(PutError::Lent { launches: 1 })));
-        assert!(matches!(first.quiet(Duration::from_secs(1)), Err(PutError::Lent { launches: 1 })));
+        let put = WorkRequest::write(peer, &source, target.remote());
+        let lent = first.begin_launch();
+        assert!(matches!(first.execute(&put), Err(WorkError::LaunchGuard { launches: 1 })));
+        assert!(matches!(first.quiet(Duration::from_secs(1)), Err(WorkError::LaunchGuard { launches: 1 })));
         let measured = first.measure_latency(&put, Producer::Warp, 1);
-        assert!(matches!(measured, Err(PutError::Lent { launches: 1 })));
+        assert!(matches!(measured, Err(WorkError::LaunchGuard { launches: 1 })));
         drop(lent);
-        assert_eq!(first.put(&put).unwrap().completed, 1);
+        assert_eq!(first.execute(&put).unwrap().completed, 1);
     });
 }
 
@@ -155,9 +155,9 @@ fn a_queue_with_entries_never_rung_for_stays_mapped() {
         let (first, second) = (queue(gpu, side), side.queue());
         let peer = introduce(first.mapped(), &second);
         let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
-        let args = Put::write(peer, &source, target.remote()).arguments(first.mapped()).unwrap();
+        let args = WorkRequest::write(peer, &source, target.remote()).arguments(first.mapped()).unwrap();
         // SAFETY: arguments of this queue, which no kernel uses; the pretended GPU's memory is the host's.
-        unsafe { post_unrung(first.device_address(), &args) };
+        unsafe { post_without_doorbell(first.device_address(), &args) };
         let registered = driver.registered();
         let CloseError::UnrungOnGpu { mut queue, entries: 1 } = first.close().unwrap_err() else {
             panic!("closed")
@@ -173,8 +173,8 @@ fn a_queue_with_entries_never_rung_for_stays_mapped() {
 fn a_lent_queue_is_not_destroyed_and_is_kept_when_dropped() {
     pretended("a_lent_queue_is_not_destroyed_and_is_kept_when_dropped", |gpu, side, driver| {
         let queue = queue(gpu, side);
-        let (lent, registered) = (queue.lend(), driver.registered());
-        let CloseError::Lent { queue, launches: 1 } = queue.destroy().unwrap_err() else {
+        let (lent, registered) = (queue.begin_launch(), driver.registered());
+        let CloseError::LaunchGuard { queue, launches: 1 } = queue.destroy().unwrap_err() else {
             panic!("destroyed")
         };
         drop(queue);
@@ -189,10 +189,10 @@ fn part_of_a_warp_is_no_producer_on_a_gpu() {
         let (first, second) = (queue(gpu, side), side.queue());
         let peer = introduce(first.mapped(), &second);
         let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
-        let put = Put::write(peer, &source, target.remote());
+        let put = WorkRequest::write(peer, &source, target.remote());
         let load =
             Load { producer: Producer::Warp, shared: true, blocks: 1, threads: 33, calls: 1, per_call: 1 };
         let measured = GpuQueue::measure_rate(&mut [first], &[put], &load);
-        assert!(matches!(measured, Err(PutError::Unsupported { .. })), "{measured:?}");
+        assert!(matches!(measured, Err(WorkError::Unsupported { .. })), "{measured:?}");
     });
 }

@@ -8,7 +8,7 @@
  * the call's ticket: unique, in order, and its low half is the first slot. A ticket with
  * no entries (flush) is as good as any.
  *
- * The turn. turn.turn holds a ticket T, and in its low bits what its holder does (TurnState).
+ * The turn. lock.serving holds a ticket T, and in its low bits what its holder does (LockState).
  * All tickets before T are served: their entries are rung.
  *   Passed      T has the turn. Nobody beyond T has left (see below).
  *   PassedLeft  T has the turn, and must serve: some beyond T may have left.
@@ -16,7 +16,7 @@
  *               stage again. Who has staged its entries may leave.
  *   Closing     as Open, but nobody may leave any more. Also what a turn that two wanted is
  *               first, whoever of them has it.
- * The holder writes turn.rung and turn.seen before it passes the turn with a release. Who takes
+ * The holder writes lock.doorbell_index and lock.confirmed_index before it passes the turn with a release. Who takes
  * it has loaded the three with one load, and its own fence in sq.h's step 3 makes that an
  * acquire for its doorbell and what follows; the entries before it depend on the turn, and on
  * completions that were acquired for the room. Should the load bring older cursors than the
@@ -50,8 +50,8 @@
  * PassedLeft serves until `end` in turn, so nobody who left is forgotten. A holder stays
  * open for a bounded number of rounds, so that it comes back to its own work.
  */
-#ifndef EFA_GDA_TURN_H
-#define EFA_GDA_TURN_H
+#ifndef EFA_GDA_TICKET_LOCK_H
+#define EFA_GDA_TICKET_LOCK_H
 
 #include "sq.h"
 
@@ -60,36 +60,36 @@ namespace efa_gda {
 /* What a call adds to reserve.word beside its entries. */
 constexpr uint64_t kOneCall = (uint64_t)1 << 32;
 
-/* Low bits of turn.turn. */
-enum TurnState : uint64_t { kPassed = 0, kClosing = 1, kPassedLeft = 2, kOpen = 3 };
-constexpr uint64_t kTurnStates = 3;
+/* Low bits of lock.serving. */
+enum LockState : uint64_t { kPassed = 0, kClosing = 1, kPassedMustServe = 2, kOpen = 3 };
+constexpr uint64_t kLockStates = 3;
 /* Low bits of a flag. */
-enum StageFlag : uint64_t { kLastSlot = 1, kMayLeave = 2 };
-constexpr uint64_t kStageFlags = 3;
-static_assert(kTurnStates == ((uint64_t)1 << EFA_GDA_TURN_BITS) - 1 && kStageFlags == kTurnStates, "the bits shifted by");
+enum PublicationFlag : uint64_t { kLastSlot = 1, kMayReturnEarly = 2 };
+constexpr uint64_t kPublicationFlags = 3;
+static_assert(kLockStates == ((uint64_t)1 << EFA_GDA_LOCK_STATE_BITS) - 1 && kPublicationFlags == kLockStates, "the bits shifted by");
 /* Entries of a call that every holder sees whole. */
-constexpr uint32_t kSeenByAll = 32;
+constexpr uint32_t kScannedByEveryOwner = 32;
 
 /* What became of a ticket. Served: its entries are rung, or in the hands of a group that
  * rings for them. */
-enum class Turn { Mine, Served, Failed };
+enum class TicketOutcome { Owner, Served, Failed };
 
 /* The stage's geometry, in registers: the queue's struct would be read again after each
  * fence. `zero` is zero_by_thread's. */
-struct Stage {
+struct PublicationSlots {
   uint8_t *entries;
   uint64_t *ready;
   uint32_t mask, shift, zero;
   bool there;
 
-  EFA_GDA_FN Stage() : entries(nullptr), ready(nullptr), mask(0), shift(0), zero(0), there(false) {}
-  EFA_GDA_FN explicit Stage(const efa_gda_queue *queue)
-      : entries(queue->stage.entries),
-        ready(queue->stage.ready),
-        mask(queue->stage.num_entries - 1),
+  EFA_GDA_FN PublicationSlots() : entries(nullptr), ready(nullptr), mask(0), shift(0), zero(0), there(false) {}
+  EFA_GDA_FN explicit PublicationSlots(const efa_gda_queue *queue)
+      : entries(queue->publication.entries),
+        ready(queue->publication.flags),
+        mask(queue->publication.num_entries - 1),
         shift(queue->sq.entry_size == 128 ? 7 : 6),
         zero(zero_by_thread()),
-        there(queue->stage.num_entries != 0) {}
+        there(queue->publication.num_entries != 0) {}
 
   EFA_GDA_FN const uint8_t *entry(uint32_t slot) const { return entries + ((slot & mask) << shift); }
   EFA_GDA_FN uint64_t *flag(uint32_t slot) const { return ready + (slot & mask); }
@@ -101,7 +101,7 @@ class Ticket {
   using RingOf = Ring<Group, StoreBytes>;
 
   /* Flags that each thread of the holder reads at once. */
-  static constexpr int kFlags = Group::kAlone ? kSeenByAll : 16;
+  static constexpr int kFlags = Group::kAlone ? kScannedByEveryOwner : 16;
   /* Quads of staged entries that each thread has under way at once. */
   static constexpr int kQuads = 16;
   /* Rounds of serving others before the turn is closed. */
@@ -114,18 +114,18 @@ class Ticket {
 
   /* Takes a ticket for `count` entries and looks at the turn, in one round trip that
    * `settle` waits for. */
-  EFA_GDA_FN Ticket(efa_gda_queue *queue, RingOf &ring, const Stage &stage, uint32_t count)
+  EFA_GDA_FN Ticket(efa_gda_queue *queue, RingOf &ring, const PublicationSlots &stage, uint32_t count)
       : queue_(queue), ring_(ring), stage_(stage), count_(count), ticket_(0), turn_(0), cursors_(0), status_(EFA_GDA_OK) {
     if (ring.leads()) {
       ticket_ = fetch_add_relaxed(&queue->reserve.word, kOneCall + count + stage.zero);
       status_ = (efa_gda_status)load_relaxed(&queue->error.poison);
       latest_ = (uint32_t)load_relaxed(&queue->reserve.word);
-      load_relaxed_pair(&queue->turn.turn, turn_, cursors_);
+      load_relaxed_pair(&queue->lock.serving, turn_, cursors_);
     }
   }
   EFA_GDA_FN void settle() {
     Group group = ring_.group();
-    ticket_ = group.from_leader(ticket_) << EFA_GDA_TURN_BITS;
+    ticket_ = group.from_leader(ticket_) << EFA_GDA_LOCK_STATE_BITS;
     turn_ = group.from_leader(turn_);
     cursors_ = group.from_leader(cursors_);
     if constexpr (Group::kServes) latest_ = group.from_leader(latest_);
@@ -139,29 +139,29 @@ class Ticket {
 
   /* Whether the turn came with the ticket. */
   EFA_GDA_FN bool mine() const { return taken_; }
-  EFA_GDA_FN uint32_t first_slot() const { return (uint32_t)(ticket_ >> EFA_GDA_TURN_BITS); }
+  EFA_GDA_FN uint32_t first_slot() const { return (uint32_t)(ticket_ >> EFA_GDA_LOCK_STATE_BITS); }
   EFA_GDA_FN efa_gda_status status() const { return status_; }
 
   /* Waits for the turn, or until somebody else sees to the entries, which are as in
    * Ring::place_made. */
   template <class Make>
-  EFA_GDA_FN Turn wait(Made &made, Make make, uint64_t timeout_ns) {
-    if (status_ != EFA_GDA_OK) return Turn::Failed;
+  EFA_GDA_FN TicketOutcome wait(Made &made, Make make, uint64_t timeout_ns) {
+    if (status_ != EFA_GDA_OK) return TicketOutcome::Failed;
     Deadline deadline(queue_, timeout_ns, Deadline::kLookNs);
-    bool stages = count_ != 0 && stage_.there, staged = false, leaves = count_ <= kSeenByAll;
+    bool stages = count_ != 0 && stage_.there, staged = false, leaves = count_ <= kScannedByEveryOwner;
     /* What came with the ticket was not acquired. */
     look();
     for (;;) {
-      if ((int64_t)((turn_ | kTurnStates) - (ticket_ | kTurnStates)) > 0) return Turn::Served;
+      if ((int64_t)((turn_ | kLockStates) - (ticket_ | kLockStates)) > 0) return TicketOutcome::Served;
       if (passed_to_me() && (!staged || claim(queue_, ring_, turn_))) {
         take();
-        return Turn::Mine;
+        return TicketOutcome::Owner;
       }
-      if (staged && leaves && (turn_ & kTurnStates) == kOpen && behind() <= kAhead * ring_.group().size()) {
-        return Turn::Served;
+      if (staged && leaves && (turn_ & kLockStates) == kOpen && behind() <= kAhead * ring_.group().size()) {
+        return TicketOutcome::Served;
       }
       if (stages && !staged && behind() <= stage_.mask + 1) {
-        stage(made, make, leaves ? (uint64_t)kMayLeave : 0);
+        stage(made, make, leaves ? (uint64_t)kMayReturnEarly : 0);
         staged = true;
         ring_.group().sync();
         if (ring_.leads()) fence_device_ordered();
@@ -173,14 +173,14 @@ class Ticket {
       if (ring_.leads()) {
         do {
           look_alone();
-        } while (turn_ == before && (status = deadline.turn(EFA_GDA_TIMEOUT_TURN)) == EFA_GDA_OK);
+        } while (turn_ == before && (status = deadline.expired(EFA_GDA_TIMEOUT_LOCK)) == EFA_GDA_OK);
       }
       share();
       status = ring_.group().from_leader(status);
       if (status != EFA_GDA_OK) {
         status_ = (efa_gda_status)status;
         if (ring_.leads()) poison(queue_, status_);
-        return Turn::Failed;
+        return TicketOutcome::Failed;
       }
     }
   }
@@ -219,13 +219,13 @@ class Ticket {
 
   /* Places and rings for those who wait or have left, from ticket `turn` on, and passes the
    * turn on. All that the ring was given before is rung. */
-  EFA_GDA_COLD static efa_gda_status serve(efa_gda_queue *queue, RingOf *held, Stage stage, uint64_t turn,
+  EFA_GDA_COLD static efa_gda_status serve(efa_gda_queue *queue, RingOf *held, PublicationSlots stage, uint64_t turn,
                                            uint64_t timeout_ns) {
     RingOf ring = *held;
     efa_gda_status status = EFA_GDA_OK;
     uint64_t end = 0;
-    TurnState state = kOpen;
-    if (ring.leads()) store_relaxed(&queue->turn.turn, turn | state);
+    LockState state = kOpen;
+    if (ring.leads()) store_relaxed(&queue->lock.serving, turn | state);
     for (int round = 0;; round++) {
       uint64_t after = turn;
       uint32_t count = choose(queue, ring, stage, round != 0 && state == kOpen, after);
@@ -235,7 +235,7 @@ class Ticket {
         if (status != EFA_GDA_OK) break;
         ring.ring();
         turn = after;
-        if (ring.leads()) store_relaxed(&queue->turn.turn, turn | state);
+        if (ring.leads()) store_relaxed(&queue->lock.serving, turn | state);
       }
       if (state == kOpen && (count == 0 || round + 1 == kRounds)) {
         state = kClosing;
@@ -270,7 +270,7 @@ class Ticket {
   }
   EFA_GDA_FN void look_alone() {
     latest_ = (uint32_t)load_relaxed(&queue_->reserve.word);
-    load_acquire_pair(&queue_->turn.turn, turn_, cursors_);
+    load_acquire_pair(&queue_->lock.serving, turn_, cursors_);
   }
   EFA_GDA_FN void share() {
     Group group = ring_.group();
@@ -281,16 +281,16 @@ class Ticket {
   }
 
   /* Slots from the turn's ticket to the end of this one. */
-  EFA_GDA_FN uint32_t behind() const { return first_slot() + count_ - (uint32_t)(turn_ >> EFA_GDA_TURN_BITS); }
+  EFA_GDA_FN uint32_t behind() const { return first_slot() + count_ - (uint32_t)(turn_ >> EFA_GDA_LOCK_STATE_BITS); }
 
-  EFA_GDA_FN bool passed_to_me() const { return (turn_ & ~(uint64_t)kPassedLeft) == ticket_; }
+  EFA_GDA_FN bool passed_to_me() const { return (turn_ & ~(uint64_t)kPassedMustServe) == ticket_; }
 
   /* Whether a turn that was passed to whoever has staged is had: in PassedLeft, who passed
    * it on may want it back. */
   EFA_GDA_FN static bool claim(efa_gda_queue *queue, const RingOf &ring, uint64_t &turn) {
-    if ((turn & kTurnStates) == kPassed) return true;
+    if ((turn & kLockStates) == kPassed) return true;
     uint64_t had = turn;
-    if (ring.leads()) had = compare_swap(&queue->turn.turn, turn, (turn & ~kTurnStates) | kClosing);
+    if (ring.leads()) had = compare_swap(&queue->lock.serving, turn, (turn & ~kLockStates) | kClosing);
     had = ring.group().from_leader(had);
     bool won = had == turn;
     if (!won) turn = had;
@@ -303,21 +303,21 @@ class Ticket {
   /* From here on `turn_` is the ticket that follows this one. */
   EFA_GDA_FN void take() {
     taken_ = true;
-    left_ = (turn_ & kPassedLeft) != 0;
-    ring_.take(ticket_ >> EFA_GDA_TURN_BITS, (uint32_t)cursors_, (uint32_t)(cursors_ >> 32));
+    left_ = (turn_ & kPassedMustServe) != 0;
+    ring_.take(ticket_ >> EFA_GDA_LOCK_STATE_BITS, (uint32_t)cursors_, (uint32_t)(cursors_ >> 32));
     if (!EFA_GDA_LIKELY(!opened()) && ring_.leads()) {
       fence_device();
-      store_relaxed(&queue_->turn.turn, ticket_ | kOpen);
+      store_relaxed(&queue_->lock.serving, ticket_ | kOpen);
     }
-    turn_ = ticket_ + ((kOneCall + count_) << EFA_GDA_TURN_BITS);
+    turn_ = ticket_ + ((kOneCall + count_) << EFA_GDA_LOCK_STATE_BITS);
   }
 
   /* Passes the turn on to `turn`. */
   EFA_GDA_FN static void pass(efa_gda_queue *queue, const RingOf &ring, uint64_t turn) {
     ring.group().sync();
     if (ring.leads()) {
-      store_relaxed(reinterpret_cast<uint64_t *>(&queue->turn.rung), (uint64_t)ring.fenced() << 32 | ring.rung());
-      store_release(&queue->turn.turn, turn);
+      store_relaxed(reinterpret_cast<uint64_t *>(&queue->lock.doorbell_index), (uint64_t)ring.fenced() << 32 | ring.rung());
+      store_release(&queue->lock.serving, turn);
     }
   }
 
@@ -325,29 +325,29 @@ class Ticket {
   EFA_GDA_FN static uint64_t close(efa_gda_queue *queue, const RingOf &ring, uint64_t turn) {
     uint64_t end = 0;
     if (ring.leads()) {
-      store_relaxed(&queue->turn.turn, turn | kClosing);
+      store_relaxed(&queue->lock.serving, turn | kClosing);
       fence_device_ordered();
-      end = load_relaxed(&queue->reserve.word) << EFA_GDA_TURN_BITS;
+      end = load_relaxed(&queue->reserve.word) << EFA_GDA_LOCK_STATE_BITS;
     }
     return ring.group().from_leader(end);
   }
 
   /* Passes the turn on to `turn`, beyond which some may have left. True: its owner may have left
    * as well, and the turn is here again. */
-  EFA_GDA_FN static bool pass_left(efa_gda_queue *queue, const RingOf &ring, const Stage &stage, uint64_t turn) {
-    uint64_t passed = turn | kPassedLeft;
+  EFA_GDA_FN static bool pass_left(efa_gda_queue *queue, const RingOf &ring, const PublicationSlots &stage, uint64_t turn) {
+    uint64_t passed = turn | kPassedMustServe;
     pass(queue, ring, passed);
     bool left = false;
     if (ring.leads()) {
       fence_device_ordered();
-      uint64_t flag = load_relaxed(stage.flag((uint32_t)(turn >> EFA_GDA_TURN_BITS)));
-      left = (flag & ~(uint64_t)kLastSlot) == (flag_of(turn, 0) | kMayLeave);
+      uint64_t flag = load_relaxed(stage.flag((uint32_t)(turn >> EFA_GDA_LOCK_STATE_BITS)));
+      left = (flag & ~(uint64_t)kLastSlot) == (flag_of(turn, 0) | kMayReturnEarly);
     }
     return ring.group().from_leader((uint32_t)left) != 0 && claim(queue, ring, passed);
   }
 
   /* The flag of the call `ticket`'s i-th slot, but for its low bits. */
-  EFA_GDA_FN static uint64_t flag_of(uint64_t ticket, uint64_t i) { return ticket + ((i + 1) << EFA_GDA_TURN_BITS); }
+  EFA_GDA_FN static uint64_t flag_of(uint64_t ticket, uint64_t i) { return ticket + ((i + 1) << EFA_GDA_LOCK_STATE_BITS); }
 
   template <class Make>
   EFA_GDA_FN void stage(Made &made, Make make, uint64_t flags) {
@@ -372,7 +372,7 @@ class Ticket {
   /* The slots of whole calls that are staged from `next` on; `turn` moves past them. Waits
    * a little: for those who have a ticket to stage, and where `linger` says that others
    * will be back, until no more of them come. */
-  EFA_GDA_FN static uint32_t choose(efa_gda_queue *queue, const RingOf &ring, const Stage &stage, bool linger,
+  EFA_GDA_FN static uint32_t choose(efa_gda_queue *queue, const RingOf &ring, const PublicationSlots &stage, bool linger,
                                     uint64_t &turn) {
     Group group = ring.group();
     uint32_t before = 0;
@@ -408,7 +408,7 @@ class Ticket {
     EFA_GDA_UNROLL for (uint32_t k = 0; k < kFlags; k++) last[k] = group.vote((flags[k] & kLastSlot) != 0);
     EFA_GDA_UNROLL for (uint32_t k = 0; k < kFlags; k++) {
       uint64_t before = ended + bits_in(last[k] & ((1u << rank) - 1));
-      fit[k] = group.vote((flags[k] & ~kStageFlags) == flag_of(turn, k * size + rank + before * kOneCall));
+      fit[k] = group.vote((flags[k] & ~kPublicationFlags) == flag_of(turn, k * size + rank + before * kOneCall));
       ended += bits_in(last[k]);
     }
     bool follows = true;
@@ -423,13 +423,13 @@ class Ticket {
       follows = follows && ready >= size;
       ended += bits_in(last[k]);
     }
-    turn += (whole + calls * kOneCall) << EFA_GDA_TURN_BITS;
+    turn += (whole + calls * kOneCall) << EFA_GDA_LOCK_STATE_BITS;
     return whole;
   }
 
   /* Copies staged entries to the ring, quad by quad, so that neighbours' stores cover whole
    * lines; as far as neither the stage nor the ring wraps at once. */
-  EFA_GDA_FN static void write_staged(const RingOf &ring, const Stage &stage, uint32_t slot, uint32_t count) {
+  EFA_GDA_FN static void write_staged(const RingOf &ring, const PublicationSlots &stage, uint32_t slot, uint32_t count) {
     uint32_t rank = ring.group().rank(), stride = 16 * ring.group().size();
     while (count != 0) {
       uint32_t to_end = ring.depth() - (slot & (ring.depth() - 1)), staged_to_end = stage.mask + 1 - (slot & stage.mask);
@@ -454,9 +454,9 @@ class Ticket {
 
   efa_gda_queue *queue_;
   RingOf &ring_;
-  const Stage &stage_;
+  const PublicationSlots &stage_;
   uint32_t count_;
-  /* Both shifted as turn.turn is. */
+  /* Both shifted as lock.serving is. */
   uint64_t ticket_, turn_;
   uint64_t cursors_;
   /* Slots handed out when the turn was last looked at. */
