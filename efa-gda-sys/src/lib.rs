@@ -1,42 +1,54 @@
-//! What C gives to EFA GPU-Direct Async, as Rust sees it.
+//! Raw bindings for GPU-driven queues of an AWS EFA adapter.
 //!
-//! - [`io`]: the descriptors that an adapter reads and writes.
-//! - [`fi`]: the part of libfabric's binary interface that is used, with its EFA extensions.
-//! - [`device`]: the structs that kernels receive.
-//! - [`verbs`]: the part of rdma-core's binary interface that is used, and opening it at run time.
-//! - [`load`]: opening libfabric at run time. Nothing is linked, so that one binary runs in any
-//!   container and a missing library is an error with a name.
+//! - [`io`]: descriptors that an adapter reads and writes.
+//! - [`fi`]: the part of libfabric's binary interface that this project uses, with its EFA extensions.
+//! - [`device`]: structs that kernels receive.
+//! - [`verbs`]: the part of rdma-core's binary interface that this project uses, and loading rdma-core at run time.
+//! - [`load`]: loading libfabric at run time. Nothing is linked, so one binary runs in any container, and a missing
+//!   library is an error that names it.
 //!
-//! Layouts come from `third_party/efa_gda/` and `kernels/include/efa_gda/`; nothing here is safe
-//! to use without the rules stated there. The crate `efa-gda` is the safe layer.
+//! Layouts come from the C headers in `third_party/efa_gda/` and `kernels/include/efa_gda/` of this package, which state
+//! the rules for their use. The bindings are checked in under `src/generated/`; the feature `regenerate` generates them
+//! during the build instead. The crate `efa-gda` is the safe layer.
 
 pub mod load;
 pub mod verbs;
 
 pub use load::{Libfabric, LoadError};
 
-/// Descriptors of the adapter's queues, generated from `efa_io_defs.h`.
+/// Includes a file of bindings: the checked-in one, or with the feature `regenerate` the one of this build.
+macro_rules! bindings {
+    ($file:literal) => {
+        #[cfg(not(feature = "regenerate"))]
+        include!(concat!("generated/", $file));
+        #[cfg(feature = "regenerate")]
+        include!(concat!(env!("OUT_DIR"), "/", $file));
+    };
+}
+use bindings;
+
+/// Descriptors of the adapter's queues, from `efa_io_defs.h`.
 #[allow(missing_docs, non_camel_case_types, non_upper_case_globals, unreachable_pub)]
 #[allow(clippy::all, clippy::undocumented_unsafe_blocks)]
 pub mod io {
-    include!(concat!(env!("OUT_DIR"), "/io.rs"));
+    super::bindings!("io.rs");
 }
 
-/// libfabric's structures, tables and constants, generated from `fi_ext_efa.h` and what it includes.
+/// libfabric's structures, tables and constants, from `fi_ext_efa.h` and `libfabric_abi.h`.
 #[allow(missing_docs, non_camel_case_types, non_upper_case_globals, unreachable_pub)]
 #[allow(clippy::all, clippy::undocumented_unsafe_blocks)]
 pub mod fi {
-    include!(concat!(env!("OUT_DIR"), "/fi.rs"));
+    super::bindings!("fi.rs");
 
-    /// A libfabric version: the major number in the high half, as `FI_VERSION` packs it.
+    /// Packs a libfabric version as `FI_VERSION` does: the major number in the upper 16 bits.
     pub const fn fi_version(major: u32, minor: u32) -> u32 {
         (major << 16) | minor
     }
 }
 
-/// Structs that kernels receive, generated from `kernels/include/efa_gda/queue.h`.
+/// Structs that kernels receive, from `kernels/include/efa_gda/queue.h`.
 #[allow(missing_docs, non_camel_case_types, non_upper_case_globals, unreachable_pub)]
 #[allow(clippy::all, clippy::undocumented_unsafe_blocks)]
 pub mod device {
-    include!(concat!(env!("OUT_DIR"), "/device.rs"));
+    super::bindings!("device.rs");
 }

@@ -16,7 +16,7 @@ pub use abi::*;
 #[allow(missing_docs, non_camel_case_types, non_upper_case_globals, unreachable_pub)]
 #[allow(clippy::all, clippy::undocumented_unsafe_blocks)]
 pub mod abi {
-    include!(concat!(env!("OUT_DIR"), "/verbs.rs"));
+    crate::bindings!("verbs.rs");
 }
 
 /// Names the directory with libibverbs.so.1 and libefa.so.1 to load, in place of the loader's

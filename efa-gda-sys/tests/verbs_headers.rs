@@ -35,7 +35,7 @@ fn every_function_has_the_signature_of_the_real_header() {
         eprintln!("skipped: {INCLUDE} names no directory with infiniband/efadv.h of rdma-core 65 or newer");
         return;
     };
-    let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join("../third_party/efa_gda");
+    let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join("third_party/efa_gda");
     let source =
         Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("verbs_headers-{}.c", std::process::id()));
     std::fs::write(&source, program(&ours)).unwrap();

@@ -15,7 +15,9 @@
 #ifndef EFA_GDA_THIRD_PARTY_VERBS_ABI_H
 #define EFA_GDA_THIRD_PARTY_VERBS_ABI_H
 
+#ifndef EFA_GDA_BINDINGS
 #include <pthread.h>
+#endif
 #include <stddef.h>
 #include <stdint.h>
 
@@ -283,6 +285,8 @@ struct ibv_qp_attr {
   uint32_t rate_limit;
 };
 
+/* Allocated by libibverbs. Bindings end with the last member that is read, so that
+ * they are the same for every architecture. */
 struct ibv_qp {
   struct ibv_context *context;
   void *qp_context;
@@ -294,9 +298,11 @@ struct ibv_qp {
   uint32_t qp_num;
   enum ibv_qp_state state;
   enum ibv_qp_type qp_type;
+#ifndef EFA_GDA_BINDINGS /* sizes that depend on the architecture and the C library */
   pthread_mutex_t mutex;
   pthread_cond_t cond;
   uint32_t events_completed;
+#endif
 };
 
 struct ibv_cq_init_attr_ex {

@@ -23,10 +23,7 @@ use super::error::{Error, Result};
 /// A header of the device library, by the two names that sources include it with.
 macro_rules! header {
     ($name:literal) => {
-        (
-            [$name, concat!("efa_gda/", $name)],
-            include_str!(concat!("../../../kernels/include/efa_gda/", $name)),
-        )
+        ([$name, concat!("efa_gda/", $name)], include_str!(concat!("../../kernels/include/efa_gda/", $name)))
     };
 }
 
@@ -45,7 +42,7 @@ const HEADERS: [([&str; 2], &str); 10] = [
 ];
 
 /// What the device library includes beside itself.
-const ENTRIES: (&str, &str) = ("efa_io_defs.h", include_str!("../../../third_party/efa_gda/efa_io_defs.h"));
+const ENTRIES: (&str, &str) = ("efa_io_defs.h", include_str!(env!("EFA_GDA_IO_DEFS_FILE")));
 
 /// Every name that a source may include, with the text behind it.
 fn headers() -> impl Iterator<Item = (&'static str, &'static str)> {
@@ -78,7 +75,7 @@ macro_rules! built {
 
 macro_rules! source {
     ($name:literal) => {
-        Source { name: $name, text: include_str!(concat!("../../../kernels/", $name)), built: built!($name) }
+        Source { name: $name, text: include_str!(concat!("../../kernels/", $name)), built: built!($name) }
     };
 }
 
@@ -330,7 +327,7 @@ mod tests {
 
     #[test]
     fn every_header_of_the_device_library_compiles_under_both_its_names() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kernels/include/efa_gda");
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels/include/efa_gda");
         let mut there: Vec<_> = fs::read_dir(folder)
             .unwrap()
             .map(|file| file.unwrap().file_name().into_string().unwrap())

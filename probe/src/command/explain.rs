@@ -4,9 +4,9 @@
 use super::CommandError;
 
 /// The pages, each under a heading of the form `### CODE title`.
-const CHECKS: &str = include_str!("../../../docs/checks.md");
+const CHECKS: &str = include_str!("../../docs/checks.md");
 /// The same for `STATUS-N NAME`.
-const STATUSES: &str = include_str!("../../../docs/statuses.md");
+const STATUSES: &str = include_str!("../../docs/statuses.md");
 
 /// The page of `code`, whatever its case; a status also by its name, or by its number alone.
 pub(crate) fn page(code: &str) -> Result<&'static str, CommandError> {

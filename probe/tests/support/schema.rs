@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-const SCHEMA: &str = include_str!("../../../docs/schema/gda-probe-1.json");
+const SCHEMA: &str = include_str!("../../docs/schema/gda-probe-1.json");
 
 /// Panics where `document` does not keep the schema.
 pub(crate) fn validate(document: &Value) {

@@ -1,10 +1,12 @@
-//! The RDMA subsystem's user interface, as far as an EFA program uses it: what an ioctl on
-//! `/dev/infiniband/uverbsN` means ([`Ioctl`], [`Command`]), how it is answered ([`Answer`]), and the
-//! messages with which a preloaded library passes it on ([`protocol`]).
+//! Decoder and encoder of the Linux RDMA user interface (uverbs), for the part that EFA clients use.
 //!
-//! Pure: no I/O, no descriptors, no unsafe code. A program's memory is behind [`UserMemory`]; every
-//! malformed input is an [`Errno`], the one that the kernel gives where it has one for the case.
-//! Not here: what the objects are. That is the broker's.
+//! - [`Ioctl`] and [`Command`]: an ioctl on `/dev/infiniband/uverbsN`, decoded.
+//! - [`Answer`]: the reply to it, encoded.
+//! - [`protocol`]: messages with which softefa's preloaded library forwards ioctls to the broker.
+//!
+//! The crate does no I/O and has no unsafe code. It reads and writes a program's memory through [`UserMemory`]. Malformed
+//! input is an [`Errno`]: the one that the kernel returns, where the kernel has one for the case. The objects behind the
+//! commands belong to the broker.
 #![forbid(unsafe_code)]
 
 mod answer;
@@ -18,6 +20,9 @@ pub mod protocol;
 /// Layouts and constants of `third_party/efa_gda/uverbs_abi.h` and `efa_abi.h`.
 #[allow(missing_docs, non_camel_case_types, unreachable_pub, clippy::all)]
 pub mod sys {
+    #[cfg(not(feature = "regenerate"))]
+    include!("generated/sys.rs");
+    #[cfg(feature = "regenerate")]
     include!(concat!(env!("OUT_DIR"), "/sys.rs"));
 }
 
