@@ -2,7 +2,7 @@
 
 pub const EFA_GDA_LINE: u32 = 128;
 pub const EFA_GDA_INBOX_ENTRY: u32 = 32;
-pub const EFA_GDA_TURN_BITS: u32 = 2;
+pub const EFA_GDA_LOCK_STATE_BITS: u32 = 2;
 pub const EFA_GDA_TEST_PUT_TARGET: &[u8; 24] = b"efa_gda_test_put_target\0";
 pub const EFA_GDA_OK: efa_gda_status = 0;
 /** The bound ran out while waiting for a completion, for room in the send queue, or
@@ -10,10 +10,10 @@ pub const EFA_GDA_OK: efa_gda_status = 0;
 pub const EFA_GDA_TIMEOUT_COMPLETION: efa_gda_status = 1;
 /** The bound ran out while waiting for a completion, for room in the send queue, or
  for the turn to ring. The queue is poisoned from then on.*/
-pub const EFA_GDA_TIMEOUT_ROOM: efa_gda_status = 2;
+pub const EFA_GDA_TIMEOUT_SLOTS: efa_gda_status = 2;
 /** The bound ran out while waiting for a completion, for room in the send queue, or
  for the turn to ring. The queue is poisoned from then on.*/
-pub const EFA_GDA_TIMEOUT_TURN: efa_gda_status = 3;
+pub const EFA_GDA_TIMEOUT_LOCK: efa_gda_status = 3;
 /// A completion came back with a status other than 0; the error report has it.
 pub const EFA_GDA_COMPLETION_ERROR: efa_gda_status = 4;
 /// An earlier wait on this queue ran out; the adapter may still own its buffers.
@@ -30,7 +30,7 @@ pub const EFA_GDA_BAD_COMPLETION: efa_gda_status = 9;
  entry that was not written. It rang for none of that, and rings no more.*/
 pub const EFA_GDA_BAD_RECORD: efa_gda_status = 10;
 /// The host thread that rings for this queue has stopped, or let go of the queue.
-pub const EFA_GDA_NOT_RUNG: efa_gda_status = 11;
+pub const EFA_GDA_PROXY_STOPPED: efa_gda_status = 11;
 /** An owned queue that is open elsewhere, or was never closed; as a poison: others posted
  to it while a group owned it (post.h).*/
 pub const EFA_GDA_IN_USE: efa_gda_status = 12;
@@ -236,33 +236,37 @@ impl Default for efa_gda_counters {
  whoever holds the turn. Optional: without it they wait for the turn one by one.*/
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
-pub struct efa_gda_stage {
+pub struct efa_gda_publication {
     /// num_entries * entry_size bytes of the send queue's entries, 16-byte aligned.
     pub entries: *mut u8,
     /// num_entries words, zero at first: which ticket published this slot.
-    pub ready: *mut u64,
+    pub flags: *mut u64,
     /// A power of two, at least 64; 0: no stage.
     pub num_entries: u32,
     pub reserved: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of efa_gda_stage"][::core::mem::size_of::<efa_gda_stage>() - 24usize];
-    ["Alignment of efa_gda_stage"][::core::mem::align_of::<efa_gda_stage>() - 8usize];
     [
-        "Offset of field: efa_gda_stage::entries",
-    ][::core::mem::offset_of!(efa_gda_stage, entries) - 0usize];
+        "Size of efa_gda_publication",
+    ][::core::mem::size_of::<efa_gda_publication>() - 24usize];
     [
-        "Offset of field: efa_gda_stage::ready",
-    ][::core::mem::offset_of!(efa_gda_stage, ready) - 8usize];
+        "Alignment of efa_gda_publication",
+    ][::core::mem::align_of::<efa_gda_publication>() - 8usize];
     [
-        "Offset of field: efa_gda_stage::num_entries",
-    ][::core::mem::offset_of!(efa_gda_stage, num_entries) - 16usize];
+        "Offset of field: efa_gda_publication::entries",
+    ][::core::mem::offset_of!(efa_gda_publication, entries) - 0usize];
     [
-        "Offset of field: efa_gda_stage::reserved",
-    ][::core::mem::offset_of!(efa_gda_stage, reserved) - 20usize];
+        "Offset of field: efa_gda_publication::flags",
+    ][::core::mem::offset_of!(efa_gda_publication, flags) - 8usize];
+    [
+        "Offset of field: efa_gda_publication::num_entries",
+    ][::core::mem::offset_of!(efa_gda_publication, num_entries) - 16usize];
+    [
+        "Offset of field: efa_gda_publication::reserved",
+    ][::core::mem::offset_of!(efa_gda_publication, reserved) - 20usize];
 };
-impl Default for efa_gda_stage {
+impl Default for efa_gda_publication {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
         unsafe {
@@ -330,32 +334,32 @@ const _: () = {
 #[repr(C)]
 #[repr(align(16))]
 #[derive(Debug, Default, Copy, Clone)]
-pub struct efa_gda_turn_words {
-    /** A reserve word, shifted left by EFA_GDA_TURN_BITS: all before it are served. The low
- bits say who has the turn (turn.h); 0: the owner of that word.*/
-    pub turn: u64,
+pub struct efa_gda_lock_words {
+    /** A reserve word, shifted left by EFA_GDA_LOCK_STATE_BITS: all before it are served. The low
+ bits say who has the turn (ticket_lock.h); 0: the owner of that word.*/
+    pub serving: u64,
     /// Producer counter of the last doorbell.
-    pub rung: u32,
+    pub doorbell_index: u32,
     /// A doorbell that the adapter has for sure: rung before a system fence that completed.
-    pub seen: u32,
+    pub confirmed_index: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
-        "Size of efa_gda_turn_words",
-    ][::core::mem::size_of::<efa_gda_turn_words>() - 16usize];
+        "Size of efa_gda_lock_words",
+    ][::core::mem::size_of::<efa_gda_lock_words>() - 16usize];
     [
-        "Alignment of efa_gda_turn_words",
-    ][::core::mem::align_of::<efa_gda_turn_words>() - 16usize];
+        "Alignment of efa_gda_lock_words",
+    ][::core::mem::align_of::<efa_gda_lock_words>() - 16usize];
     [
-        "Offset of field: efa_gda_turn_words::turn",
-    ][::core::mem::offset_of!(efa_gda_turn_words, turn) - 0usize];
+        "Offset of field: efa_gda_lock_words::serving",
+    ][::core::mem::offset_of!(efa_gda_lock_words, serving) - 0usize];
     [
-        "Offset of field: efa_gda_turn_words::rung",
-    ][::core::mem::offset_of!(efa_gda_turn_words, rung) - 8usize];
+        "Offset of field: efa_gda_lock_words::doorbell_index",
+    ][::core::mem::offset_of!(efa_gda_lock_words, doorbell_index) - 8usize];
     [
-        "Offset of field: efa_gda_turn_words::seen",
-    ][::core::mem::offset_of!(efa_gda_turn_words, seen) - 12usize];
+        "Offset of field: efa_gda_lock_words::confirmed_index",
+    ][::core::mem::offset_of!(efa_gda_lock_words, confirmed_index) - 12usize];
 };
 /// Engine: the first error, and how many there were.
 #[repr(C)]
@@ -448,7 +452,7 @@ const _: () = {
 pub struct efa_gda_receive_words {
     pub lock: u32,
     pub posted: u32,
-    pub rung: u32,
+    pub doorbell_index: u32,
     /// Completions taken from the inbox, modulo 2^32.
     pub taken: u32,
 }
@@ -467,8 +471,8 @@ const _: () = {
         "Offset of field: efa_gda_receive_words::posted",
     ][::core::mem::offset_of!(efa_gda_receive_words, posted) - 4usize];
     [
-        "Offset of field: efa_gda_receive_words::rung",
-    ][::core::mem::offset_of!(efa_gda_receive_words, rung) - 8usize];
+        "Offset of field: efa_gda_receive_words::doorbell_index",
+    ][::core::mem::offset_of!(efa_gda_receive_words, doorbell_index) - 8usize];
     [
         "Offset of field: efa_gda_receive_words::taken",
     ][::core::mem::offset_of!(efa_gda_receive_words, taken) - 12usize];
@@ -483,7 +487,7 @@ pub struct efa_gda_queue {
     pub rq: efa_gda_rq,
     pub cq: efa_gda_cq,
     pub counters: efa_gda_counters,
-    pub stage: efa_gda_stage,
+    pub publication: efa_gda_publication,
     /** Geometry: a word that the host sets to stop every wait; may be null. 1 ends waits with
  EFA_GDA_ABORTED, another enum efa_gda_status with that.*/
     pub abort: *const u32,
@@ -502,7 +506,7 @@ pub struct efa_gda_queue {
  readers of completions, and who posts receives, write lies on others.*/
     pub reserve: efa_gda_reserve_words,
     pub __bindgen_padding_1: u64,
-    pub turn: efa_gda_turn_words,
+    pub lock: efa_gda_lock_words,
     pub error: efa_gda_error_words,
     pub __bindgen_padding_2: [u32; 16usize],
     pub completion: efa_gda_completion_words,
@@ -526,8 +530,8 @@ const _: () = {
         "Offset of field: efa_gda_queue::counters",
     ][::core::mem::offset_of!(efa_gda_queue, counters) - 88usize];
     [
-        "Offset of field: efa_gda_queue::stage",
-    ][::core::mem::offset_of!(efa_gda_queue, stage) - 112usize];
+        "Offset of field: efa_gda_queue::publication",
+    ][::core::mem::offset_of!(efa_gda_queue, publication) - 112usize];
     [
         "Offset of field: efa_gda_queue::abort",
     ][::core::mem::offset_of!(efa_gda_queue, abort) - 136usize];
@@ -553,8 +557,8 @@ const _: () = {
         "Offset of field: efa_gda_queue::reserve",
     ][::core::mem::offset_of!(efa_gda_queue, reserve) - 256usize];
     [
-        "Offset of field: efa_gda_queue::turn",
-    ][::core::mem::offset_of!(efa_gda_queue, turn) - 272usize];
+        "Offset of field: efa_gda_queue::lock",
+    ][::core::mem::offset_of!(efa_gda_queue, lock) - 272usize];
     [
         "Offset of field: efa_gda_queue::error",
     ][::core::mem::offset_of!(efa_gda_queue, error) - 288usize];
