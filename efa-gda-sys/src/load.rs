@@ -1,60 +1,64 @@
-//! Opening libfabric at run time.
+//! Loading libfabric at run time.
 //!
-//! libfabric exports its functions under several symbol versions, one for each layout that
-//! `fi_info` has had. This module binds the oldest that every release since 1.17 still serves,
-//! FABRIC_1.3 for the `fi_info` functions and FABRIC_1.1 for `fi_fabric`: their results carry the
-//! library's own layout, whose beginning is the one declared in [`crate::fi`].
+//! libfabric exports its functions under several symbol versions, one for each layout that `fi_info` has had. This
+//! module binds the oldest versions that every release since 1.17 exports: FABRIC_1.3 for the `fi_info` functions and
+//! FABRIC_1.1 for `fi_fabric`. Their results have the loaded library's layout, which begins with the one that
+//! [`crate::fi`] declares.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
 
 use crate::fi;
 
-/// Names the libfabric to load, in place of the loader's search and the usual places.
+/// Environment variable with the libfabric file to load in place of the loader's search and [the installer's
+/// paths](Libfabric::load).
 pub const LIBFABRIC_PATH: &str = "LIBFABRIC_PATH";
 
-/// The library's name on the loader's path.
+/// The library's name for the dynamic loader.
 const SONAME: &str = "libfabric.so.1";
 
-/// Where the EFA installer puts its own copy, tried when the loader finds none.
-const INSTALLER_PLACES: &[&str] =
+/// Paths of the EFA installer's libfabric, tried when the loader finds none.
+const INSTALLER_PATHS: &[&str] =
     &["/opt/amazon/efa/lib/libfabric.so.1", "/opt/amazon/efa/lib64/libfabric.so.1"];
 
-/// The oldest libfabric this project has run on.
+/// The oldest libfabric that this project has run on.
 pub const OLDEST_SUPPORTED: u32 = fi::fi_version(1, 17);
 
 /// Why libfabric cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// No file with that name could be opened.
-    #[error("libfabric cannot be loaded: {}", .attempts.join("; "))]
+    /// No file could be opened as libfabric.
+    #[error(
+        "libfabric cannot be loaded: {}; install it (Debian: libfabric1) or set {LIBFABRIC_PATH} to its file",
+        .attempts.join("; ")
+    )]
     NotFound {
-        /// What was tried, and the loader's words for each.
+        /// The loader's message for each file that was tried.
         attempts: Vec<String>,
     },
-    /// The file was loaded, but lacks a function.
-    #[error("{path} has no {symbol}@{version}: it is not a libfabric of release 1.17 or newer")]
+    /// The loaded file lacks a function.
+    #[error("{path} does not export {symbol}@{version}: libfabric 1.17 or newer is needed")]
     MissingSymbol {
-        /// The library.
+        /// The library's file.
         path: PathBuf,
-        /// The function looked for.
+        /// The missing function.
         symbol: &'static str,
         /// Its symbol version.
         version: &'static str,
     },
-    /// The library is older than any this project knows.
+    /// The library is older than [`OLDEST_SUPPORTED`].
     #[error("{path} is libfabric {}.{}; 1.17 or newer is needed", .version >> 16, .version & 0xffff)]
     TooOld {
-        /// The library.
+        /// The library's file.
         path: PathBuf,
         /// Its version, as `fi_version()` packs it.
         version: u32,
     },
 }
 
-/// libfabric, loaded. Stays loaded while this value lives; providers that it has loaded stay in the
-/// process for good.
+/// A loaded libfabric. It stays loaded until the process ends, because it starts threads and registers exit handlers
+/// that point into itself.
 pub struct Libfabric {
     path: PathBuf,
     version: u32,
@@ -79,21 +83,21 @@ impl std::fmt::Debug for Libfabric {
 }
 
 impl Libfabric {
-    /// Loads the libfabric that `LIBFABRIC_PATH` names, or else the one that the dynamic loader
-    /// finds, or else the EFA installer's.
+    /// Loads the libfabric that `LIBFABRIC_PATH` names. If the variable is not set or empty, loads the one that the
+    /// dynamic loader finds, or else the EFA installer's, in `/opt/amazon/efa/lib` or `lib64`.
     ///
     /// # Errors
-    /// [`LoadError`] says what was tried and what was missing.
+    /// [`LoadError`], if no file can be loaded or the library is too old.
     pub fn load() -> Result<Self, LoadError> {
-        // Set and empty is not set: an empty name would be this program itself.
+        // An empty name would load this program itself.
         if let Some(path) = std::env::var_os(LIBFABRIC_PATH).filter(|path| !path.is_empty()) {
-            // SAFETY: whoever sets the environment answers for what is loaded, as with LD_PRELOAD.
+            // SAFETY: the environment names a libfabric; its owner could load any code with LD_PRELOAD as well.
             return unsafe { Self::load_from(Path::new(&path)) };
         }
         let mut attempts = Vec::new();
-        for candidate in std::iter::once(SONAME).chain(INSTALLER_PLACES.iter().copied()) {
-            // SAFETY: whoever set up this machine answers for the libfabric on the loader's path and for the
-            // installer's.
+        for candidate in std::iter::once(SONAME).chain(INSTALLER_PATHS.iter().copied()) {
+            // SAFETY: the files on the loader's path and in the installer's directories are installed by this machine's
+            // administrator, who guarantees that they are libfabric.
             match unsafe { Self::load_from(Path::new(candidate)) } {
                 Err(LoadError::NotFound { attempts: failed }) => attempts.extend(failed),
                 done => return done,
@@ -102,27 +106,27 @@ impl Libfabric {
         Err(LoadError::NotFound { attempts })
     }
 
-    /// Loads the libfabric in the file `path`; a name without a slash is searched by the loader.
+    /// Loads libfabric from the file `path`. The dynamic loader searches for a name without a slash.
     ///
     /// # Safety
-    /// Loading runs the file's initialisers, and what it exports under libfabric's names is called: it
-    /// is a libfabric, with sound ones.
+    /// The file must be a libfabric with sound initialisers: loading runs them, and later calls run the functions that
+    /// it exports under libfabric's names.
     ///
     /// # Errors
-    /// [`LoadError`] says what was missing.
+    /// [`LoadError`], if the file cannot be loaded or the library is too old.
     pub unsafe fn load_from(path: &Path) -> Result<Self, LoadError> {
-        // RTLD_LOCAL: a second libfabric in the process keeps its own symbols.
+        // RTLD_LOCAL: symbols of several libfabrics in one process must not mix.
         let flags = libc::RTLD_NOW | libc::RTLD_LOCAL;
-        // SAFETY: the caller vouches for the library's initialisers.
+        // SAFETY: the caller guarantees that the library's initialisers are sound.
         let library = unsafe { libloading::os::unix::Library::open(Some(path), flags) }
             .map_err(|error| LoadError::NotFound { attempts: vec![error.to_string()] })?;
-        // Never closed: libfabric starts threads and registers exit handlers that point into itself.
+        // Never closed (see the type).
         let handle = library.into_raw();
         let symbols = Symbols { handle, path };
         let fi_version: unsafe extern "C" fn() -> u32 =
-            // SAFETY: libfabric.map gives `fi_version` this signature since FABRIC_1.0.
+            // SAFETY: libfabric.map exports `fi_version` with this signature since FABRIC_1.0.
             unsafe { symbols.get("fi_version", "FABRIC_1.0")? };
-        // SAFETY: takes no argument and reads a constant.
+        // SAFETY: `fi_version` takes no argument and returns a constant.
         let version = unsafe { fi_version() };
         let path = symbols.loaded_path(fi_version as *const c_void);
         if version < OLDEST_SUPPORTED {
@@ -130,7 +134,7 @@ impl Libfabric {
         }
         Ok(Self {
             version,
-            // SAFETY: libfabric.map gives this symbol, at this version, the signature of the field.
+            // SAFETY: libfabric.map exports this symbol, at this version, with the signature of the field.
             getinfo: unsafe { symbols.get("fi_getinfo", "FABRIC_1.3")? },
             // SAFETY: as above.
             freeinfo: unsafe { symbols.get("fi_freeinfo", "FABRIC_1.3")? },
@@ -144,7 +148,7 @@ impl Libfabric {
         })
     }
 
-    /// The file that was loaded.
+    /// Path of the loaded file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -154,96 +158,94 @@ impl Libfabric {
         self.version
     }
 
-    /// The API version to request: the lower of the library's and 2.6, the newest that
-    /// [`crate::fi`] describes.
+    /// The API version to request: the lower of the library's version and 2.6, the newest that [`crate::fi`] declares.
     pub fn api_version(&self) -> u32 {
         self.version.min(fi::fi_version(fi::FI_MAJOR_VERSION, fi::FI_MINOR_VERSION))
     }
 
-    /// `fi_getinfo` for `hints`, at [`Self::api_version`]. The list that `info` receives is freed
-    /// with [`Self::freeinfo`].
+    /// Calls `fi_getinfo` with `hints` at [`Self::api_version`]. The caller must free the list in `info` with
+    /// [`Self::freeinfo`].
     ///
     /// # Safety
-    /// `hints` is null or came from [`Self::dupinfo`] of this library; `info` can be written.
+    /// `hints` must be null or come from [`Self::dupinfo`] of this library, and `info` must be valid for a write.
     pub unsafe fn getinfo(&self, hints: *const fi::fi_info, info: *mut *mut fi::fi_info) -> c_int {
-        // SAFETY: the caller vouches for `hints` and `info`; node and service may be null.
+        // SAFETY: the caller guarantees `hints` and `info`; node and service may be null.
         unsafe { (self.getinfo)(self.api_version(), std::ptr::null(), std::ptr::null(), 0, hints, info) }
     }
 
     /// Frees a list that [`Self::getinfo`] or [`Self::dupinfo`] returned.
     ///
     /// # Safety
-    /// `info` came from this library and is not used again.
+    /// `info` must come from this library and must not be used again.
     pub unsafe fn freeinfo(&self, info: *mut fi::fi_info) {
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller guarantees the function's conditions.
         unsafe { (self.freeinfo)(info) }
     }
 
-    /// Copies `info`, or makes an empty one (with all its attributes) from null. Null when memory
-    /// is short.
+    /// Copies `info`. For null, allocates an empty one with all its attributes. Returns null if memory is short.
     ///
     /// # Safety
-    /// `info` is null or came from this library.
+    /// `info` must be null or come from this library.
     pub unsafe fn dupinfo(&self, info: *const fi::fi_info) -> *mut fi::fi_info {
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller guarantees the function's conditions.
         unsafe { (self.dupinfo)(info) }
     }
 
-    /// `fi_fabric`.
+    /// Calls `fi_fabric`.
     ///
     /// # Safety
-    /// `attr` is the `fabric_attr` of an info of this library; `fabric` can be written.
+    /// `attr` must be the `fabric_attr` of an info from this library, and `fabric` must be valid for a write.
     pub unsafe fn fabric(&self, attr: *mut fi::fi_fabric_attr, fabric: *mut *mut fi::fid_fabric) -> c_int {
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller guarantees the function's conditions.
         unsafe { (self.fabric)(attr, fabric, std::ptr::null_mut()) }
     }
 
-    /// libfabric's words for an error: `errnum` as a call returned it, negative or positive.
+    /// libfabric's text for an error number, negative (as calls return it) or positive.
     pub fn strerror(&self, errnum: i32) -> String {
-        // SAFETY: takes any number; returns a static string or null.
+        // SAFETY: fi_strerror takes any number and returns a static string or null.
         let text = unsafe { (self.strerror)(errnum.wrapping_abs()) };
         if text.is_null() {
             return format!("error {errnum}");
         }
-        // SAFETY: fi_strerror returns a string with static lifetime, ended by a zero byte.
+        // SAFETY: the string is static and ends in a zero byte.
         unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
     }
 }
 
-/// A loaded library in which versioned symbols are looked up.
+/// A loaded library, for finding symbols by name and version.
 struct Symbols<'a> {
     handle: *mut c_void,
     path: &'a Path,
 }
 
 impl Symbols<'_> {
-    /// The function `symbol` at exactly `version`.
+    /// Returns the function `symbol` at exactly `version`.
     ///
     /// # Safety
-    /// `F` is the function pointer type of that symbol.
+    /// `F` must be the function pointer type of that symbol.
     unsafe fn get<F: Copy>(&self, symbol: &'static str, version: &'static str) -> Result<F, LoadError> {
         const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
         let name = CString::new(symbol).expect("symbol names hold no zero byte");
         let tag = CString::new(version).expect("symbol versions hold no zero byte");
-        // SAFETY: the handle is open for the life of the process; both strings end in a zero byte.
+        // SAFETY: the handle stays open until the process ends; both strings end in a zero byte.
         let address = unsafe { libc::dlvsym(self.handle, name.as_ptr(), tag.as_ptr()) };
         if address.is_null() {
             return Err(LoadError::MissingSymbol { path: self.path.to_owned(), symbol, version });
         }
-        // SAFETY: sizes are equal (asserted), the address is not null, and the caller vouches for F.
+        // SAFETY: the sizes are equal (asserted), the address is not null, and the caller guarantees F.
         Ok(unsafe { std::mem::transmute_copy::<*mut c_void, F>(&address) })
     }
 
-    /// The file that holds `address`, which the loader may have found under another name.
+    /// Returns the path of the file that contains `address`: the loader may have found another one than was named.
     fn loaded_path(&self, address: *const c_void) -> PathBuf {
-        // SAFETY: Dl_info is a plain C struct for which all zeroes is a value.
+        // SAFETY: Dl_info is a plain C struct; all zeros are a valid value.
         let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
-        // SAFETY: any address may be asked for; `info` can be written.
+        // SAFETY: dladdr takes any address; `info` is valid for a write.
         let found = unsafe { libc::dladdr(address, &mut info) };
         if found == 0 || info.dli_fname.is_null() {
             return self.path.to_owned();
         }
-        // SAFETY: dladdr gave a string of the loader's, which lives while the library is loaded.
+        // SAFETY: dladdr returned the loader's string, which lives as long as the library is loaded.
         let name = unsafe { CStr::from_ptr(info.dli_fname) };
         PathBuf::from(name.to_string_lossy().into_owned())
     }

@@ -1,10 +1,8 @@
-//! rdma-core as it is loaded at run time: libibverbs, and libefa, which holds the EFA provider and
-//! its own verbs.
+//! Loading rdma-core at run time: libibverbs, and libefa, which contains the EFA provider and its additional verbs.
 //!
-//! Types and constants are generated from `third_party/efa_gda/efadv.h`. Functions are found by
-//! name and symbol version ([`CALLS`]); what a release lacks stays null in the tables, and
-//! [`RdmaCore::missing`] says which release brought it. Nothing here is safe to call without the
-//! rules of the headers; `efa_gda::verbs` is the safe layer.
+//! Types and constants come from `third_party/efa_gda/efadv.h`. Functions are found by name and symbol version
+//! ([`CALLS`]). A function that the loaded release lacks is null in the tables, and [`RdmaCore::missing`] reports the
+//! release that introduced it. The headers state the rules for calling the functions; `efa_gda::verbs` is the safe layer.
 
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::fmt;
@@ -12,28 +10,28 @@ use std::path::{Path, PathBuf};
 
 pub use abi::*;
 
-/// Structures, constants and tables of calls, generated from `efadv.h` and what it includes.
+/// Structures, constants and tables of calls, from `efadv.h` and `verbs_abi.h`.
 #[allow(missing_docs, non_camel_case_types, non_upper_case_globals, unreachable_pub)]
 #[allow(clippy::all, clippy::undocumented_unsafe_blocks)]
 pub mod abi {
     crate::bindings!("verbs.rs");
 }
 
-/// Names the directory with libibverbs.so.1 and libefa.so.1 to load, in place of the loader's
+/// Environment variable with the directory of the libibverbs.so.1 and libefa.so.1 to load in place of the loader's
 /// search.
 pub const RDMA_CORE_LIBDIR: &str = "RDMA_CORE_LIBDIR";
 
 /// One of rdma-core's libraries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Library {
-    /// The verbs themselves.
+    /// libibverbs: the verbs.
     Ibverbs,
-    /// The EFA provider, with its own verbs.
+    /// libefa: the EFA provider, with its additional verbs.
     Efa,
 }
 
 impl Library {
-    /// Its name on the loader's path.
+    /// Its name for the dynamic loader.
     pub const fn soname(self) -> &'static str {
         match self {
             Self::Ibverbs => "libibverbs.so.1",
@@ -48,7 +46,7 @@ impl fmt::Display for Library {
     }
 }
 
-/// A function of rdma-core's, and where it comes from.
+/// A function of rdma-core, with the library, symbol version and release that it comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Call {
     /// The library that exports it.
@@ -57,7 +55,7 @@ pub struct Call {
     pub name: &'static str,
     /// Its symbol version.
     pub version: &'static str,
-    /// The first rdma-core release with it; 1 for what every release has.
+    /// The first rdma-core release that has it; 1 if every release has it.
     pub since: u16,
 }
 
@@ -67,42 +65,42 @@ impl fmt::Display for Call {
     }
 }
 
-/// From this release on, everything that [`RdmaCore`] cannot do without is there: `EFA_1.1`.
+/// The first release with every function that [`RdmaCore`] requires: it introduced `EFA_1.1`.
 pub const OLDEST_SUPPORTED: u16 = 26;
 
 /// Why rdma-core cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// No file with that name could be opened.
+    /// No file could be opened as this library.
     #[error(
         "{library} of rdma-core cannot be loaded: {}; install rdma-core (Debian: libibverbs1 and \
-         ibverbs-providers), or name its directory in {RDMA_CORE_LIBDIR}",
+         ibverbs-providers) or set {RDMA_CORE_LIBDIR} to its directory",
         .attempts.join("; ")
     )]
     NotFound {
         /// The library.
         library: Library,
-        /// What was tried, in the loader's words.
+        /// The loader's message for each file that was tried.
         attempts: Vec<String>,
     },
-    /// The file was loaded, but lacks a function that every supported release has.
-    #[error("{path} has no {call}: rdma-core {OLDEST_SUPPORTED} or newer is needed")]
+    /// The loaded file lacks a function that every supported release has.
+    #[error("{path} does not export {call}: rdma-core {OLDEST_SUPPORTED} or newer is needed")]
     MissingSymbol {
         /// The library's file.
         path: PathBuf,
-        /// The function looked for.
+        /// The missing function.
         call: Call,
     },
 }
 
-/// Which rdma-core a library is of.
+/// The rdma-core release that a library belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Release {
-    /// Major and minor number as the file's name has them (`libibverbs.so.1.14.65.0` is of 65.0);
-    /// None for a file that is named otherwise.
+    /// Major and minor number from the file's name: `libibverbs.so.1.14.65.0` belongs to 65.0. None if the name has
+    /// another form.
     pub named: Option<(u16, u16)>,
-    /// The release that brought the newest function found, so that it is this one or newer.
+    /// The release that introduced the newest function found: the library's release is this one or a newer one.
     pub at_least: u16,
 }
 
@@ -118,14 +116,14 @@ impl fmt::Display for Release {
 /// A library's file and release.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loaded {
-    /// The file, with symbolic links followed.
+    /// The file, with symbolic links resolved.
     pub path: PathBuf,
     /// Its release.
     pub release: Release,
 }
 
-/// rdma-core, loaded. It stays in the process for good: providers register themselves with
-/// libibverbs and cannot be taken back.
+/// A loaded rdma-core. It stays loaded until the process ends, because providers register themselves with libibverbs
+/// and cannot be unregistered.
 pub struct RdmaCore {
     libraries: Option<(Loaded, Loaded)>,
     ibv: efa_gda_ibverbs_calls,
@@ -138,26 +136,25 @@ impl fmt::Debug for RdmaCore {
     }
 }
 
-/// States each call once: for filling a table, for listing what is known, and for telling what a
-/// table lacks.
+/// States each call once, for three uses: to list the calls, to fill the tables, and to find what a table lacks.
 macro_rules! calls {
     ($($library:ident $table:ident { $($name:ident @ $version:literal since $since:literal;)* })*) => {
-        /// Every function that is looked for.
+        /// Every function that [`RdmaCore`] looks up.
         pub const CALLS: &[Call] = &[$($(
             Call { library: Library::$library, name: stringify!($name), version: $version, since: $since },
         )*)*];
 
-        /// What the loaded libraries have of `CALLS`.
+        /// Looks up `CALLS` in the loaded libraries.
         fn find_all(ibverbs: &Symbols, efa: &Symbols) -> (efa_gda_ibverbs_calls, efa_gda_efadv_calls) {
             let libraries = (ibverbs, efa);
             ($($table {
-                // SAFETY: rdma-core exports this name, at this version, with the signature that the
-                // table states; a version is never given to another signature.
+                // SAFETY: rdma-core exports this name, at this version, with the table's signature; it never
+                // reuses a version for another signature.
                 $($name: unsafe { calls!(@of $library libraries).find(stringify!($name), $version) },)*
             },)*)
         }
 
-        /// Whether each of `CALLS` is in the tables, in that order.
+        /// Returns for each of `CALLS`, in this order, whether the tables have it.
         fn present(ibv: &efa_gda_ibverbs_calls, efadv: &efa_gda_efadv_calls) -> Vec<bool> {
             let tables = (ibv, efadv);
             vec![$($(calls!(@of $library tables).$name.is_some(),)*)*]
@@ -210,42 +207,42 @@ calls! {
     }
 }
 
-/// What this library knows of the call with that name.
+/// Returns the entry of [`CALLS`] with this name.
 pub fn call(name: &str) -> Option<Call> {
     CALLS.iter().copied().find(|call| call.name == name)
 }
 
 impl RdmaCore {
-    /// Loads the libraries in the directory that `RDMA_CORE_LIBDIR` names, or else those that the
-    /// dynamic loader finds.
+    /// Loads the libraries from the directory that `RDMA_CORE_LIBDIR` names. If the variable is not set or empty, loads
+    /// those that the dynamic loader finds.
     ///
     /// # Errors
-    /// [`LoadError`] says what was tried and what was missing.
+    /// [`LoadError`], if a library cannot be loaded or is too old.
     pub fn load() -> Result<Self, LoadError> {
         if let Some(directory) = std::env::var_os(RDMA_CORE_LIBDIR).filter(|path| !path.is_empty()) {
-            // SAFETY: whoever sets the environment answers for what is loaded, as with LD_PRELOAD.
+            // SAFETY: the environment names an rdma-core; its owner could load any code with LD_PRELOAD as well.
             return unsafe { Self::load_from(Path::new(&directory)) };
         }
         let ibverbs = Symbols::open(Library::Ibverbs, &[PathBuf::from(Library::Ibverbs.soname())])?;
-        // A libibverbs that lies outside the loader's path has its libefa beside it.
+        // A libibverbs outside the loader's path has its libefa in the same directory.
         let beside = ibverbs.path.with_file_name(Library::Efa.soname());
         let efa = Symbols::open(Library::Efa, &[PathBuf::from(Library::Efa.soname()), beside])?;
         Self::with(ibverbs, efa)
     }
 
-    /// Loads the libraries in `directory`. A libibverbs that is already in the process is used in
-    /// place of that directory's, as the dynamic loader has it.
+    /// Loads the libraries from `directory`. If the process has already loaded a libibverbs, the dynamic loader returns
+    /// that one.
     ///
     /// # Safety
-    /// Loading runs the files' initialisers, and what they export under rdma-core's names is called:
-    /// they are rdma-core's, with sound ones.
+    /// The files must be rdma-core's, with sound initialisers: loading runs them, and later calls run the functions that
+    /// they export under rdma-core's names.
     ///
     /// # Errors
-    /// [`LoadError`] says what was missing.
+    /// [`LoadError`], if a library cannot be loaded or is too old.
     pub unsafe fn load_from(directory: &Path) -> Result<Self, LoadError> {
         let open = |library: Library| Symbols::open(library, &[directory.join(library.soname())]);
-        // libibverbs first, so that libefa finds it loaded. libefa before any list of devices, so
-        // that it is the copy that drives them: its verbs answer EOPNOTSUPP for another's devices.
+        // libibverbs first, so that libefa uses this copy. libefa before any list of devices, so that this copy drives
+        // them: its verbs return EOPNOTSUPP for devices that another copy drives.
         let ibverbs = open(Library::Ibverbs)?;
         Self::with(ibverbs, open(Library::Efa)?)
     }
@@ -273,16 +270,16 @@ impl RdmaCore {
         Ok(Self { libraries: Some(libraries), ibv, efadv })
     }
 
-    /// rdma-core as somebody else has loaded it, or something that stands in for it.
+    /// Wraps an rdma-core that other code has loaded, or a replacement for it.
     ///
     /// # Safety
-    /// Each function of the tables that is not null does what rdma-core's of that name does, for the
-    /// life of the process.
+    /// Each function in the tables that is not null must behave like rdma-core's function of that name until the process
+    /// ends.
     pub unsafe fn from_tables(ibv: efa_gda_ibverbs_calls, efadv: efa_gda_efadv_calls) -> Self {
         Self { libraries: None, ibv, efadv }
     }
 
-    /// libibverbs and libefa, in this order. None where somebody else loaded them.
+    /// libibverbs and libefa, in this order. None for [`Self::from_tables`].
     pub fn libraries(&self) -> Option<(&Loaded, &Loaded)> {
         self.libraries.as_ref().map(|(ibverbs, efa)| (ibverbs, efa))
     }
@@ -297,15 +294,15 @@ impl RdmaCore {
         &self.efadv
     }
 
-    /// What the loaded release lacks of [`CALLS`].
+    /// The functions of [`CALLS`] that the loaded release lacks.
     pub fn missing(&self) -> Vec<Call> {
         let found = present(&self.ibv, &self.efadv);
         CALLS.iter().zip(found).filter(|(_, found)| !found).map(|(call, _)| *call).collect()
     }
 }
 
-/// The release in a library's file name: rdma-core ends it with its own two numbers, behind the
-/// soname's one and the interface's one.
+/// Reads the release from a library's file name, which ends in four numbers: soname, interface, and the two numbers of
+/// rdma-core's release.
 fn release(path: &Path, at_least: u16) -> Release {
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let numbers: Option<Vec<u16>> = name
@@ -318,23 +315,23 @@ fn release(path: &Path, at_least: u16) -> Release {
     Release { named, at_least }
 }
 
-/// A loaded library in which versioned symbols are looked up.
+/// A loaded library, for finding symbols by name and version.
 struct Symbols {
     handle: *mut c_void,
     path: PathBuf,
 }
 
 impl Symbols {
-    /// Opens the first of `candidates` that can be.
+    /// Opens the first of `candidates` that the loader accepts.
     fn open(library: Library, candidates: &[PathBuf]) -> Result<Self, LoadError> {
-        // RTLD_LOCAL: a second rdma-core in the process keeps its own symbols.
+        // RTLD_LOCAL: symbols of several rdma-cores in one process must not mix.
         let flags: c_int = libc::RTLD_NOW | libc::RTLD_LOCAL;
         let mut attempts = Vec::new();
         for candidate in candidates {
-            // SAFETY: loading runs the library's initialisers. That they are sound is the promise of
-            // whoever put this rdma-core on the loader's path or named it.
+            // SAFETY: loading runs the library's initialisers. They are sound: `load_from`'s caller, the environment's
+            // owner, or the administrator who installed the library on the loader's path guarantees it.
             match unsafe { libloading::os::unix::Library::open(Some(candidate), flags) } {
-                // Never closed: providers have registered themselves with libibverbs.
+                // Never closed (see `RdmaCore`).
                 Ok(opened) => {
                     let handle = opened.into_raw();
                     return Ok(Self { handle, path: loaded_path(handle, candidate) });
@@ -345,36 +342,36 @@ impl Symbols {
         Err(LoadError::NotFound { library, attempts })
     }
 
-    /// The function `name` at exactly `version`; None where the library has none.
+    /// Returns the function `name` at exactly `version`; None if the library does not export it.
     ///
     /// # Safety
-    /// `F` is the function pointer type of that symbol.
+    /// `F` must be the function pointer type of that symbol.
     unsafe fn find<F: Copy>(&self, name: &'static str, version: &'static str) -> Option<F> {
         const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
         let name = CString::new(name).expect("symbol names hold no zero byte");
         let tag = CString::new(version).expect("symbol versions hold no zero byte");
-        // SAFETY: the handle is open for the life of the process; both strings end in a zero byte.
+        // SAFETY: the handle stays open until the process ends; both strings end in a zero byte.
         let address = unsafe { libc::dlvsym(self.handle, name.as_ptr(), tag.as_ptr()) };
-        // SAFETY: sizes are equal (asserted), the address is not null, and the caller vouches for F.
+        // SAFETY: the sizes are equal (asserted), the address is not null, and the caller guarantees F.
         (!address.is_null()).then(|| unsafe { std::mem::transmute_copy::<*mut c_void, F>(&address) })
     }
 }
 
-/// The file behind `handle`, with symbolic links followed; the name asked for where the loader does
-/// not say.
-fn loaded_path(handle: *mut c_void, asked: &Path) -> PathBuf {
+/// Returns the path of the file behind `handle`, with symbolic links resolved, or `requested` if the loader does not
+/// report a path.
+fn loaded_path(handle: *mut c_void, requested: &Path) -> PathBuf {
     let mut origin = std::ptr::null_mut::<LinkMap>();
     // SAFETY: the handle is open; RTLD_DI_LINKMAP writes one pointer.
     let code = unsafe { libc::dlinfo(handle, libc::RTLD_DI_LINKMAP, (&raw mut origin).cast()) };
     if code != 0 || origin.is_null() {
-        return asked.to_owned();
+        return requested.to_owned();
     }
-    // SAFETY: the loader's record of an open library, whose beginning <link.h> states.
+    // SAFETY: `origin` is the loader's record of an open library; `LinkMap` is its beginning as <link.h> states it.
     let name = unsafe { (*origin).name };
     if name.is_null() {
-        return asked.to_owned();
+        return requested.to_owned();
     }
-    // SAFETY: the loader's own string, which lives while the library is loaded.
+    // SAFETY: the loader's string lives as long as the library is loaded.
     let name = PathBuf::from(unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned());
     std::fs::canonicalize(&name).unwrap_or(name)
 }
