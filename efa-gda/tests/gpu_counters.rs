@@ -13,7 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use efa_gda::fabric::{
-    Access, CompletionCounter, Counted, DeviceMemory, Dmabuf, GdaOps, MemoryRegion, Query, RemoteRegion,
+    Access, CompletionCounter, CountedOperations, DeviceMemory, Dmabuf, GdaOps, MemoryRegion, Query,
+    RemoteRegion,
 };
 use efa_gda::gpu::{Gpu, GpuMemory};
 use efa_gda::queue::{CountersError, GpuQueue, MappedQueue, Placement, QueueError, WorkError, WorkRequest};
@@ -44,7 +45,7 @@ fn counted(side: &Side, counter: &CompletionCounter) -> MappedQueue {
     let addresses = side.domain.address_vector(16).unwrap();
     let endpoint = side.domain.endpoint(&side.info).unwrap();
     let mut endpoint = endpoint.bind(&addresses, &requests, &receives).unwrap();
-    endpoint.count(counter, Counted::TRANSMIT).unwrap();
+    endpoint.count(counter, CountedOperations::TRANSMIT).unwrap();
     MappedQueue::new(endpoint.enable().unwrap(), &ops(side)).unwrap()
 }
 

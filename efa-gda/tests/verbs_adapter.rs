@@ -281,7 +281,7 @@ fn a_read_that_the_adapter_lacks_is_an_unsupported_operation() {
 }
 
 /// A queue with counters attached.
-fn counted(domain: &ProtectionDomain, counters: &[(&CompletionCounter, Counted)]) -> Queue {
+fn counted(domain: &ProtectionDomain, counters: &[(&CompletionCounter, CountedOperations)]) -> Queue {
     let completions = CompletionQueue::create(domain.context(), 1024).unwrap();
     let options = QueuePairOptions::new();
     let mut pair = QueuePair::create(domain, &completions, &completions, &options).unwrap();
@@ -305,7 +305,8 @@ fn counters_count_what_is_written_and_what_arrives_and_errors_apart() {
     let domain = ProtectionDomain::allocate(&context).unwrap();
     let make = || CompletionCounter::create(&context).unwrap();
     let (out, arrived) = (make(), make());
-    let mut queue = counted(&domain, &[(&out, Counted::WRITE), (&arrived, Counted::REMOTE_WRITE)]);
+    let mut queue =
+        counted(&domain, &[(&out, CountedOperations::WRITE), (&arrived, CountedOperations::REMOTE_WRITE)]);
     writes(&mut queue, &domain, 64, 100);
     let read = |counter: &CompletionCounter| (counter.completions().unwrap(), counter.errors().unwrap());
     assert_eq!((read(&out), read(&arrived)), ((100, 0), (100, 0)));
@@ -325,7 +326,7 @@ fn a_counter_in_memory_of_the_callers_is_seen_there() {
     let word = |index: usize| CounterMemory::host(NonNull::new(words[index].as_ptr()).unwrap());
     // SAFETY: the words outlive the counter, which goes with the queue below.
     let counter = unsafe { CompletionCounter::create_external(&context, word(0), word(1)) }.unwrap();
-    let mut queue = counted(&domain, &[(&counter, Counted::WRITE)]);
+    let mut queue = counted(&domain, &[(&counter, CountedOperations::WRITE)]);
     counter.set(1000, 5).unwrap();
     writes(&mut queue, &domain, 64, 300);
     queue.close().unwrap();
@@ -349,7 +350,7 @@ fn a_counter_in_a_descriptors_memory_is_seen_there() {
         }
         Err(error) => panic!("{error}"),
     };
-    let mut queue = counted(&domain, &[(&counter, Counted::WRITE)]);
+    let mut queue = counted(&domain, &[(&counter, CountedOperations::WRITE)]);
     writes(&mut queue, &domain, 64, 10);
     // SAFETY: inside the mapping, and aligned; the adapter is done with it.
     let value = unsafe { start.add(64).cast::<u64>().read_volatile() };

@@ -18,7 +18,7 @@ fn cycle(context: &Context) {
     let mut created = QueuePair::create(&domain, &completions, &completions, &options).unwrap();
     if context.attributes().has(Capability::CompletionCounters) {
         let counter = CompletionCounter::create(context).unwrap();
-        created.attach(&counter, Counted::WRITE).unwrap();
+        created.attach(&counter, CountedOperations::WRITE).unwrap();
     }
     let mut ready = created.activate(QueueKey::new(1)).unwrap();
     let address = ready.address().unwrap();

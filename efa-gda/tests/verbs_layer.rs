@@ -363,7 +363,10 @@ fn bytes_past_the_end_of_a_region_have_no_address() {
     let domain = ProtectionDomain::allocate(&context()).unwrap();
     let region = MemoryRegion::register(&domain, buffer(), Access::LOCAL).unwrap();
     let error = region.at(4096, 1).unwrap_err();
-    assert!(matches!(error, Error::OutOfBounds { offset: 4096, length: 1, region: 4096 }), "{error}");
+    assert!(
+        matches!(error, Error::OutOfBounds(OutOfBounds { offset: 4096, length: 1, region: 4096 })),
+        "{error}"
+    );
 }
 
 #[test]
@@ -428,7 +431,7 @@ const _: () = {
 fn a_counter_outlives_the_queue_pair_it_is_attached_to() {
     let mut created = queue_pair(&QueuePairOptions::new()).unwrap();
     let counter = CompletionCounter::create(created.context()).unwrap();
-    created.attach(&counter, Counted::WRITE | Counted::SEND).unwrap();
+    created.attach(&counter, CountedOperations::WRITE | CountedOperations::SEND).unwrap();
     drop(counter);
     assert_eq!(state(|state| state.live["counter"]), 1);
     drop(created);

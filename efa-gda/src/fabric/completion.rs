@@ -1,17 +1,17 @@
 //! Completion queues of libfabric's. A queue whose entries a GPU or this library polls is never
 //! read through libfabric: two readers would each see half of the completions.
 
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 use efa_gda_sys::fi;
 
 use super::Domain;
-use super::device_memory::Owner;
 use super::domain::close_shared;
 use super::error::{Error, Result};
 use super::gda::CqOpenExt;
 use super::object::{Context, InContext, Object, Padded, table_op};
+use crate::memory::{ExternalMemory, Owner};
 use crate::polling::{Completing, Polling, Unclaimable};
 
 /// A completion queue. Cheap to clone; closed with its last clone and the last endpoint bound to
@@ -54,21 +54,6 @@ impl InContext for CqParents {
     fn context(&self) -> &Context {
         self.domain.context()
     }
-}
-
-/// Memory for a completion queue outside the provider's own, given as a dmabuf
-/// (`fi_efa_cq_init_attr::ext_mem_dmabuf`). Zero it first: the phase bit starts at 1.
-#[derive(Debug)]
-pub struct ExternalMemory<'a> {
-    /// The dmabuf; the provider keeps its own reference.
-    pub dmabuf: BorrowedFd<'a>,
-    /// Where in the dmabuf the entries begin, in bytes.
-    pub offset: u64,
-    /// Bytes for the entries.
-    pub length: u64,
-    /// Where the processor sees the first entry. `query_cq` answers with this address, and a mapped
-    /// queue that the host drives reads there.
-    pub buffer: *mut u8,
 }
 
 /// Entries of a queue that nobody waits for: it is polled.

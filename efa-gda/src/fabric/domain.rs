@@ -7,9 +7,9 @@ use efa_gda_sys::fi;
 
 use super::error::{Error, Result};
 use super::object::{Context, InContext, Object, table_op};
-use super::{
-    Access, AddressVector, Buffer, Building, CompletionQueue, Endpoint, GdaOps, Info, Library, MemoryRegion,
-};
+use super::{AddressVector, Building, CompletionQueue, Endpoint, GdaOps, Info, Library, MemoryRegion};
+use crate::memory::{Access, Buffer};
+use crate::ownership::into_sole_owner;
 
 /// An open fabric. Cheap to clone; closed with its last clone and the last domain on it.
 #[derive(Clone, Debug)]
@@ -78,10 +78,9 @@ pub(super) fn close_shared<T: super::object::Fid, P: InContext>(
     object: Arc<Object<T, P>>,
     what: &'static str,
 ) -> Result<()> {
-    let holders = Arc::strong_count(&object) - 1;
-    match Arc::try_unwrap(object) {
+    match into_sole_owner(object) {
         Ok(object) => object.close(),
-        Err(_) => Err(Error::Busy { what, holders: holders.max(1) }),
+        Err(holders) => Err(Error::Busy { what, holders }),
     }
 }
 
@@ -230,11 +229,10 @@ impl Domain {
     /// [`Error::Busy`] while an object on it or another clone uses it; [`Error::Call`] with the
     /// answer of `fi_close`.
     pub fn close(self) -> Result<()> {
-        let holders = Arc::strong_count(&self.0) - 1;
-        match Arc::try_unwrap(self.0) {
+        match into_sole_owner(self.0) {
             Ok(DomainInner { origin: Origin::Owned(object), .. }) => object.close(),
             Ok(_) => Ok(()),
-            Err(_) => Err(Error::Busy { what: "domain", holders: holders.max(1) }),
+            Err(holders) => Err(Error::Busy { what: "domain", holders }),
         }
     }
 }

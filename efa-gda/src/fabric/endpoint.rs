@@ -4,8 +4,6 @@
 //! [`Enabled`] (its queue pair exists; only now may its queues be queried: releases up to 2.6 crash
 //! on an earlier query).
 
-use std::collections::hash_map::Entry;
-use std::collections::{HashMap, VecDeque};
 use std::marker::PhantomData;
 
 use efa_gda_sys::fi;
@@ -14,7 +12,8 @@ use super::domain::Domain;
 use super::error::{Error, Result};
 use super::memory::MemoryRegion;
 use super::object::{Context, InContext, Object, bind, control, table_op};
-use super::{AddressVector, CompletionCounter, CompletionQueue, Counted, Info};
+use super::{AddressVector, CompletionCounter, CompletionQueue, Info};
+use crate::memory::{CountedOperations, Limits, RetainedRegions};
 use crate::polling::Completing;
 
 mod sealed {
@@ -49,15 +48,6 @@ pub struct Endpoint<S: State> {
     state: PhantomData<fn() -> S>,
 }
 
-/// How many bytes one request of an endpoint carries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// A SEND.
-    pub message: usize,
-    /// An RDMA read or write; 0 where the adapter has none.
-    pub rdma: usize,
-}
-
 /// How many bytes libfabric itself puts inside an entry. Device code goes by the entry's size
 /// instead: 32 or 80, in writes too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,14 +61,11 @@ pub struct InjectLimits {
 /// Dropped after the endpoint is closed, in this order.
 #[derive(Debug)]
 struct EndpointParents {
-    /// Memory that the adapter may reach until the queue pair is gone.
-    retained: Vec<MemoryRegion>,
-    /// Of receives that are posted, by request id.
-    receives: HashMap<u16, VecDeque<MemoryRegion>>,
+    regions: RetainedRegions<MemoryRegion>,
     transmit: Option<CompletionQueue>,
     receive: Option<CompletionQueue>,
     addresses: Option<AddressVector>,
-    counters: Vec<(CompletionCounter, Counted)>,
+    counters: Vec<(CompletionCounter, CountedOperations)>,
     completing: Vec<Completing>,
     domain: Domain,
     /// What it was opened with; the provider may read it until the endpoint is enabled.
@@ -109,8 +96,7 @@ impl Endpoint<Building> {
         let code = unsafe { open(raw, info.as_ptr(), &mut endpoint, std::ptr::null_mut()) };
         drop(turn);
         let parents = EndpointParents {
-            retained: Vec::new(),
-            receives: HashMap::new(),
+            regions: RetainedRegions::default(),
             transmit: None,
             receive: None,
             addresses: None,
@@ -206,7 +192,7 @@ impl Endpoint<Bound> {
     /// # Errors
     /// [`Error::OtherDomain`]; [`Error::CounterTaken`] where a mapped queue goes by the counter;
     /// [`Error::Call`] with the answer of `fi_ep_bind`: EINVAL for a kind that has a counter.
-    pub fn count(&mut self, counter: &CompletionCounter, counted: Counted) -> Result<()> {
+    pub fn count(&mut self, counter: &CompletionCounter, counted: CountedOperations) -> Result<()> {
         const OPERATION: &str = "fi_ep_bind(completion counter)";
         let parents = self.object.parents_mut();
         if !parents.domain.is(counter.domain()) {
@@ -216,7 +202,7 @@ impl Endpoint<Bound> {
             parents.completing.push(counter.counts_here()?);
         }
         // Owned before the provider knows it, so that the endpoint never outlives it.
-        parents.counters.push((counter.clone(), Counted::NOTHING));
+        parents.counters.push((counter.clone(), CountedOperations::NONE));
         let (context, fid) = (self.object.context(), self.object.fid());
         // SAFETY: both objects are open, of one domain, and the second is owned by the endpoint.
         unsafe { bind(context, fid, counter.fid(), counted.bits(), OPERATION) }?;
@@ -333,28 +319,22 @@ impl Endpoint<Enabled> {
     /// Keeps `region`, with its memory, until the endpoint is closed. For memory that the adapter
     /// may still reach when the caller no longer knows what is in flight.
     pub fn retain(&mut self, region: MemoryRegion) {
-        self.object.parents_mut().retained.push(region);
+        self.object.parents_mut().regions.retain(region);
     }
 
     /// Keeps the memory of a posted receive until it completed, or the endpoint is closed.
     pub(crate) fn receive_posted(&mut self, id: u16, region: MemoryRegion) {
-        self.object.parents_mut().receives.entry(id).or_default().push_back(region);
+        self.object.parents_mut().regions.receive_posted(id, region);
     }
 
     /// Lets the memory of a receive go, for it completed.
     pub(crate) fn receive_completed(&mut self, id: u16) {
-        // Ids come again after 2^16, maybe before the first one's completion is taken: the oldest goes.
-        if let Entry::Occupied(mut regions) = self.object.parents_mut().receives.entry(id) {
-            regions.get_mut().pop_front();
-            if regions.get().is_empty() {
-                regions.remove();
-            }
-        }
+        self.object.parents_mut().regions.receive_completed(id);
     }
 
     /// Its counters, each with all that it counts of the endpoint.
-    pub(crate) fn counters(&self) -> Vec<(&CompletionCounter, Counted)> {
-        let mut all: Vec<(&CompletionCounter, Counted)> = Vec::new();
+    pub(crate) fn counters(&self) -> Vec<(&CompletionCounter, CountedOperations)> {
+        let mut all: Vec<(&CompletionCounter, CountedOperations)> = Vec::new();
         for (counter, counted) in &self.object.parents().counters {
             match all.iter_mut().find(|(other, _)| other.as_ptr() == counter.as_ptr()) {
                 Some((_, known)) => *known = *known | *counted,

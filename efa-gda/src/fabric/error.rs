@@ -6,6 +6,7 @@ use efa_gda_sys::LoadError;
 
 use super::Version;
 use super::gda::CNTR_OPEN_EXT;
+use crate::memory::{OutOfBounds, REGION_IN_USE_HINT};
 
 /// Says that an operation of the fabric layer has a result or an [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
@@ -70,11 +71,11 @@ impl fmt::Display for Absence {
 
 /// Why the fabric layer could not do what was asked. Its text says what was wrong and what to do;
 /// [`Error::operation`], [`Error::code`] and [`Error::hint`] give the parts.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
     /// libfabric could not be loaded.
-    Load(#[from] LoadError),
+    Load(LoadError),
     /// libfabric has no efa provider with an adapter.
     NoAdapter(Failure),
     /// There is an efa provider, but it does not offer the fabric `efa-direct`.
@@ -200,14 +201,7 @@ pub enum Error {
         holders: usize,
     },
     /// A byte range does not lie in its memory region or buffer.
-    OutOfBounds {
-        /// Offset of the first byte.
-        offset: u64,
-        /// Length of the range, in bytes.
-        length: u64,
-        /// Length of the region, in bytes.
-        region: u64,
-    },
+    OutOfBounds(OutOfBounds),
     /// The operation takes memory of a GPU as a dmabuf alone, and there is none.
     NoDmabuf {
         /// The call, which was not made.
@@ -348,7 +342,7 @@ impl Error {
             Self::CounterTaken => "open another counter",
             Self::OutOfMemory { .. } => "free memory, or raise the process's limit",
             Self::Busy { what, .. } => who_holds(what),
-            Self::OutOfBounds { .. } => "stay inside the region",
+            Self::OutOfBounds(range) => range.hint(),
             Self::NoDmabuf { .. } => {
                 "use a GPU and a driver that export dmabufs (CUDA 11.7, open kernel modules)"
             }
@@ -364,11 +358,7 @@ impl Error {
 /// What can hold an object of this kind, and how to make it let go.
 fn who_holds(what: &str) -> &'static str {
     match what {
-        "memory region" => {
-            "clones, puts, receives that have not completed, and queues with requests in flight or poisoned hold \
-             it: drop clones and puts, wait until queues in flight are quiet, destroy those that are poisoned, then \
-             close it again"
-        }
+        "memory region" => REGION_IN_USE_HINT,
         "completion queue" | "address vector" | "completion counter" => {
             "clones, endpoints that are bound to it and mapped queues made of them hold it: close those first"
         }
@@ -445,9 +435,7 @@ impl fmt::Display for Error {
                 write!(f, "{operation} was given an info of another libfabric")?;
             }
             Self::Busy { what, holders } => write!(f, "the {what} is in use by {holders} other(s)")?,
-            Self::OutOfBounds { offset, length, region } => {
-                write!(f, "{length} bytes at offset {offset} do not lie in a region of {region} bytes")?;
-            }
+            Self::OutOfBounds(range) => return write!(f, "{range}"),
             Self::NoDmabuf { operation, why } => write!(f, "{operation} needs a dmabuf: {why}")?,
             Self::DeviceMemory { dmabuf, address } => {
                 write!(
@@ -465,6 +453,21 @@ impl fmt::Display for Error {
             | Self::Call(failure) => write!(f, "{failure}")?,
         }
         write!(f, "; {}", self.hint())
+    }
+}
+
+// No source: the text contains the cause's.
+impl std::error::Error for Error {}
+
+impl From<LoadError> for Error {
+    fn from(error: LoadError) -> Self {
+        Self::Load(error)
+    }
+}
+
+impl From<OutOfBounds> for Error {
+    fn from(range: OutOfBounds) -> Self {
+        Self::OutOfBounds(range)
     }
 }
 

@@ -10,15 +10,15 @@ use std::sync::Arc;
 use efa_gda_sys::fi;
 use efa_gda_wire::{AddressHandle, LocalKey, Peer, QueueKey, QueuePairNumber};
 
-use super::counter::{CntrOpenExt, OwnWords};
+use super::counter::{CntrOpenExt, OwnedWords};
 use super::error::{Absence, Error, Result};
 use super::object::{Context, InContext, Padded, open_ops};
 use super::table::pointer_at;
 use super::{
-    CompletionCounter, CompletionQueue, CounterMemory, DeviceMemory, Domain, Enabled, Endpoint,
-    ExternalMemory, FabricAddress, MemoryRegion, Version,
+    CompletionCounter, CompletionQueue, Domain, Enabled, Endpoint, FabricAddress, MemoryRegion, Version,
 };
 use crate::exposure::{RawCompletionQueue, RawWorkQueue};
+use crate::memory::{CounterMemory, DeviceMemory, ExternalMemory, OutOfBounds};
 
 /// The first provider release with `fi_efa_ops_gda`: of libfabric 2.3.
 pub const FIRST_WITH_GDA_OPS: Version = Version::new(203, 0);
@@ -251,7 +251,7 @@ impl GdaOps {
         let bytes = u64::from(has.num_entries) * u64::from(has.entry_size);
         match bytes <= length as u64 {
             true => Ok(queue),
-            false => Err(Error::OutOfBounds { offset: 0, length: bytes, region: length as u64 }),
+            false => Err(OutOfBounds { offset: 0, length: bytes, region: length as u64 }.into()),
         }
     }
 
@@ -284,8 +284,9 @@ impl GdaOps {
     ) -> Result<CompletionCounter> {
         let open = present(CNTR_OPEN_EXT, self.cntr_open_ext)?;
         let named = |context: &Context, code| named(context, CNTR_OPEN_EXT, code);
+        let words = [success, error].map(|word| word.map(Into::into));
         // SAFETY: passed on to the caller.
-        unsafe { CompletionCounter::open(&self.domain, open, [success, error], None, named) }
+        unsafe { CompletionCounter::open(&self.domain, open, words, None, named) }
     }
 
     /// Opens a completion counter with words of its own in host memory, which devices may read
@@ -296,7 +297,7 @@ impl GdaOps {
     /// As [`Self::cntr_open`]; [`Error::OutOfMemory`].
     pub fn cntr_open_host(&self) -> Result<CompletionCounter> {
         let open = present(CNTR_OPEN_EXT, self.cntr_open_ext)?;
-        let words = Arc::new(OwnWords::host().ok_or(Error::OutOfMemory { bytes: OwnWords::BYTES })?);
+        let words = Arc::new(OwnedWords::host().ok_or(Error::OutOfMemory { bytes: OwnedWords::BYTES })?);
         let named = |context: &Context, code| named(context, CNTR_OPEN_EXT, code);
         // SAFETY: the words go with the counter, which frees them after it is closed.
         unsafe { CompletionCounter::open(&self.domain, open, words.on_host(), Some(words), named) }
@@ -310,7 +311,7 @@ impl GdaOps {
     /// without one.
     pub fn cntr_open_device(&self, memory: DeviceMemory) -> Result<CompletionCounter> {
         let open = present(CNTR_OPEN_EXT, self.cntr_open_ext)?;
-        let (words, dmabuf) = OwnWords::device(memory)?;
+        let (words, dmabuf) = OwnedWords::device(memory)?;
         let words = Arc::new(words);
         let attempt = |told| {
             let named = |context: &Context, code| named(context, CNTR_OPEN_EXT, code);

@@ -10,8 +10,9 @@ use efa_gda_sys::verbs::{self, efadv_cq_attr, efadv_cq_init_attr, ibv_cq_init_at
 use super::context::Capability;
 use super::error::{Error, Result};
 use super::object::{InLibrary, Object, check, function, inlen, pointer};
-use super::{Context, ExternalMemory, Library};
+use super::{Context, Library};
 use crate::exposure::RawCompletionQueue;
+use crate::memory::ExternalMemory;
 use crate::polling::{Completing, Polling, Unclaimable};
 
 /// A completion queue. Cheap to clone; destroyed with its last clone and the last queue pair that

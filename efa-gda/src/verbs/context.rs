@@ -7,10 +7,12 @@ use std::sync::Arc;
 
 use efa_gda_sys::verbs::{self, efadv_device_attr, efadv_sq_depth_attr, ibv_device_attr, ibv_port_attr};
 
+use super::Library;
 use super::address::Gid;
 use super::error::{Error, Failure, Result};
 use super::object::{InLibrary, Object, check, function, inlen};
-use super::{Library, Limits};
+use crate::memory::Limits;
+use crate::ownership::into_sole_owner;
 
 /// The one port that an adapter has.
 pub(super) const PORT: u8 = 1;
@@ -297,10 +299,9 @@ impl Context {
     /// [`Error::Busy`] while an object on it or another clone lives; [`Error::Call`] with the answer
     /// of `ibv_close_device`.
     pub fn close(self) -> Result<()> {
-        let holders = Arc::strong_count(&self.0) - 1;
-        match Arc::try_unwrap(self.0) {
+        match into_sole_owner(self.0) {
             Ok(inner) => inner.object.close(),
-            Err(_) => Err(Error::Busy { what: "context", holders: holders.max(1) }),
+            Err(holders) => Err(Error::Busy { what: "context", holders }),
         }
     }
 

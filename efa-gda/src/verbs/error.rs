@@ -7,6 +7,7 @@ use efa_gda_sys::verbs::{Call, LoadError};
 
 use super::Capability;
 use crate::exposure::ExposureError;
+use crate::memory::{OutOfBounds, REGION_IN_USE_HINT};
 
 /// Says that an operation of the verbs layer has a result or an [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
@@ -30,11 +31,11 @@ impl fmt::Display for Failure {
 
 /// Why the verbs layer could not do what was asked. Its text says what was wrong and what to do;
 /// [`Error::operation`], [`Error::errno`] and [`Error::hint`] give the parts.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
     /// rdma-core could not be loaded.
-    Load(#[from] LoadError),
+    Load(LoadError),
     /// The loaded rdma-core has no such function.
     Absent(Call),
     /// There is no EFA adapter among the devices.
@@ -97,16 +98,9 @@ pub enum Error {
         holders: usize,
     },
     /// A byte range does not lie in its memory region.
-    OutOfBounds {
-        /// Offset of the first byte.
-        offset: u64,
-        /// Length of the range, in bytes.
-        length: u64,
-        /// Length of the region, in bytes.
-        region: u64,
-    },
+    OutOfBounds(OutOfBounds),
     /// What the queue pair exposes breaks a rule of the rings.
-    Exposure(#[from] ExposureError),
+    Exposure(ExposureError),
     /// Any other call that failed.
     Call(Failure),
 }
@@ -148,15 +142,11 @@ impl Error {
             Self::TooWide { .. } => "report it with the versions of rdma-core and of the kernel driver",
             Self::Foreign { .. } => "make all of a queue pair's objects on one context",
             Self::CompletionQueuePolled => "create another completion queue for this queue pair",
-            Self::Busy { what: "memory region", .. } => {
-                "clones, puts, receives that have not completed, and queues with requests in flight or poisoned hold \
-                 it: drop clones and puts, wait until queues in flight are quiet, destroy those that are poisoned, then \
-                 close it again"
-            }
+            Self::Busy { what: "memory region", .. } => REGION_IN_USE_HINT,
             Self::Busy { .. } => {
                 "clones, and what was made of it (queue pairs, and mapped queues of them), hold it: close those first"
             }
-            Self::OutOfBounds { .. } => "stay inside the region",
+            Self::OutOfBounds(range) => range.hint(),
             Self::Call(failure) => hint_for(failure),
         }
     }
@@ -225,12 +215,31 @@ impl fmt::Display for Error {
             Self::Foreign { what } => write!(f, "the {what} belongs to another context")?,
             Self::CompletionQueuePolled => f.write_str("the completion queue is polled by somebody else")?,
             Self::Busy { what, holders } => write!(f, "the {what} is in use by {holders} other(s)")?,
-            Self::OutOfBounds { offset, length, region } => {
-                write!(f, "{length} bytes at offset {offset} do not lie in a region of {region} bytes")?;
-            }
+            Self::OutOfBounds(range) => return write!(f, "{range}"),
             Self::Call(failure) => write!(f, "{failure}")?,
         }
         write!(f, "; {}", self.hint())
+    }
+}
+
+// No source: the text contains the cause's.
+impl std::error::Error for Error {}
+
+impl From<LoadError> for Error {
+    fn from(error: LoadError) -> Self {
+        Self::Load(error)
+    }
+}
+
+impl From<ExposureError> for Error {
+    fn from(error: ExposureError) -> Self {
+        Self::Exposure(error)
+    }
+}
+
+impl From<OutOfBounds> for Error {
+    fn from(range: OutOfBounds) -> Self {
+        Self::OutOfBounds(range)
     }
 }
 

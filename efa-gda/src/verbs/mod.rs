@@ -14,7 +14,7 @@
 //!   from any thread, so nothing here takes a lock.
 //!
 //! It moves no bytes and posts nothing: rings are driven through their memory, by a kernel or by the
-//! host. It does not use libfabric; from [`crate::fabric`] it takes only what describes memory.
+//! host. It does not use libfabric.
 //!
 //! ```no_run
 //! use efa_gda::verbs::{CompletionQueue, Library, ProtectionDomain, QueuePair, QueuePairOptions};
@@ -42,11 +42,13 @@ mod memory;
 mod object;
 mod queue_pair;
 
-pub use crate::fabric::{Access, Buffer, ExternalMemory, Limits, RemoteRegion};
+pub use crate::memory::{
+    Access, Buffer, CountedOperations, CounterMemory, ExternalMemory, Limits, OutOfBounds, RemoteRegion,
+};
 pub use address::{Address, AddressHandle, AddressMalformed, Gid};
 pub use completion::CompletionQueue;
 pub use context::{Attributes, Capability, Context, Port};
-pub use counter::{CompletionCounter, Counted, CounterLimits, CounterMemory};
+pub use counter::{CompletionCounter, CounterLimits};
 pub use domain::ProtectionDomain;
 pub use efa_gda_sys::verbs::{Call, LoadError, Loaded, RdmaCore, Release};
 pub use error::{Error, Failure, Result};

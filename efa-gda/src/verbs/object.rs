@@ -9,6 +9,7 @@ use efa_gda_sys::verbs::{self, RdmaCore};
 
 use super::Library;
 use super::error::{Error, Failure, Result};
+use crate::ownership::into_sole_owner;
 
 /// A function of rdma-core, or [`Error::Absent`]: `function!(library, ibv, ibv_open_device)`.
 macro_rules! function {
@@ -131,10 +132,9 @@ impl<T: Resource, P: InLibrary> Object<T, P> {
 
     /// Destroys an object that has no other owner.
     pub(super) fn close_shared(this: Arc<Self>) -> Result<()> {
-        let holders = Arc::strong_count(&this) - 1;
-        match Arc::try_unwrap(this) {
+        match into_sole_owner(this) {
             Ok(object) => object.close(),
-            Err(_) => Err(Error::Busy { what: T::WHAT, holders: holders.max(1) }),
+            Err(holders) => Err(Error::Busy { what: T::WHAT, holders }),
         }
     }
 

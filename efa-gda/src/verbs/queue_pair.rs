@@ -4,8 +4,6 @@
 //! [`Created`] (counters may be attached) → [`Ready`] (the adapter serves it; only now is it
 //! exposed). Nobody posts to it through libibverbs, which keeps counters of its own.
 
-use std::collections::hash_map::Entry;
-use std::collections::{HashMap, VecDeque};
 use std::marker::PhantomData;
 
 use efa_gda_sys::verbs::{
@@ -14,13 +12,15 @@ use efa_gda_sys::verbs::{
 use efa_gda_wire::{EntrySize, Peer, QueueKey, QueuePairNumber};
 
 use super::context::{Capability, PORT};
+use super::counter::attach_bits;
 use super::error::{Error, Result};
 use super::object::{InLibrary, Object, check, function, inlen, pointer};
 use super::{
-    Address, AddressHandle, CompletionCounter, CompletionQueue, Context, Counted, Gid, Library, MemoryRegion,
+    Address, AddressHandle, CompletionCounter, CompletionQueue, Context, Gid, Library, MemoryRegion,
     ProtectionDomain,
 };
 use crate::exposure::{Exposure, RawWorkQueue};
+use crate::memory::{CountedOperations, RetainedRegions};
 use crate::polling::Completing;
 
 mod sealed {
@@ -132,10 +132,7 @@ pub struct QueuePair<S: State> {
 /// Dropped after the queue pair is destroyed.
 #[derive(Debug)]
 struct Parents {
-    /// Memory that the adapter may reach until the queue pair is gone.
-    retained: Vec<MemoryRegion>,
-    /// Memory of receives that have not completed, by their ids.
-    receives: HashMap<u16, VecDeque<MemoryRegion>>,
+    regions: RetainedRegions<MemoryRegion>,
     /// Handles in the entries of requests that may be under way.
     handles: Vec<AddressHandle>,
     counters: Vec<CompletionCounter>,
@@ -177,8 +174,7 @@ impl QueuePair<Created> {
         // SAFETY: context, domain and queues are live and of one context; both structures are whole.
         let raw = pointer("efadv_create_qp_ex", unsafe { create(context.raw(), &mut attr, &mut efa, size) })?;
         let parents = Parents {
-            retained: Vec::new(),
-            receives: HashMap::new(),
+            regions: RetainedRegions::default(),
             handles: Vec::new(),
             counters: Vec::new(),
             _completing: completing,
@@ -203,12 +199,12 @@ impl QueuePair<Created> {
     ///
     /// # Errors
     /// [`Error::Foreign`], or [`Error::Call`] with the answer of `ibv_qp_attach_comp_cntr`.
-    pub fn attach(&mut self, counter: &CompletionCounter, counted: Counted) -> Result<()> {
+    pub fn attach(&mut self, counter: &CompletionCounter, counted: CountedOperations) -> Result<()> {
         if !self.context().is(counter.context()) {
             return Err(Error::Foreign { what: "completion counter" });
         }
         let attach = function!(self.library(), ibv, ibv_qp_attach_comp_cntr)?;
-        let mut attr = ibv_qp_attach_comp_cntr_attr { comp_mask: 0, op_mask: counted.bits() };
+        let mut attr = ibv_qp_attach_comp_cntr_attr { comp_mask: 0, op_mask: attach_bits(counted) };
         // Owned before the adapter knows it, so that the queue pair never outlives it.
         self.object.parents_mut().counters.push(counter.clone());
         // SAFETY: both are live and of one context; the structure is whole.
@@ -369,23 +365,17 @@ impl QueuePair<Ready> {
     /// Keeps `region`, with its memory, until the queue pair is destroyed. For memory that the
     /// adapter may still reach when the caller no longer knows what is in flight.
     pub fn retain(&mut self, region: MemoryRegion) {
-        self.object.parents_mut().retained.push(region);
+        self.object.parents_mut().regions.retain(region);
     }
 
     /// Keeps the memory of a posted receive until it completed, or the queue pair is destroyed.
     pub(crate) fn receive_posted(&mut self, id: u16, region: MemoryRegion) {
-        self.object.parents_mut().receives.entry(id).or_default().push_back(region);
+        self.object.parents_mut().regions.receive_posted(id, region);
     }
 
     /// Lets the memory of a receive go, for it completed.
     pub(crate) fn receive_completed(&mut self, id: u16) {
-        // Ids come again after 2^16, maybe before the first one's completion is taken: the oldest goes.
-        if let Entry::Occupied(mut regions) = self.object.parents_mut().receives.entry(id) {
-            regions.get_mut().pop_front();
-            if regions.get().is_empty() {
-                regions.remove();
-            }
-        }
+        self.object.parents_mut().regions.receive_completed(id);
     }
 }
 

@@ -3,7 +3,9 @@
 
 use std::time::{Duration, Instant};
 
-use efa_gda::fabric::{Access, Buffer, CompletionCounter, Counted, Error, MemoryRegion, RemoteRegion};
+use efa_gda::fabric::{
+    Access, Buffer, CompletionCounter, CountedOperations, Error, MemoryRegion, RemoteRegion,
+};
 use efa_gda::queue::{MappedQueue, WorkError, WorkRequest};
 use efa_gda::wire::RemoteKey;
 
@@ -44,7 +46,7 @@ fn try_count(session: &Session) -> Result<Answers, Error> {
     };
     let completions = domain.completion_queue(COMPLETIONS)?;
     let mut endpoint = domain.endpoint(info)?.bind(addresses, &completions, &completions)?;
-    endpoint.count(&counter, Counted::WRITE)?;
+    endpoint.count(&counter, CountedOperations::WRITE)?;
     let queue = MappedQueue::new(endpoint.enable()?, ops).map_err(|error| error.to_string());
     let Some(buffer) = Buffer::zeroed(BYTES) else { return Ok(missing("memory")) };
     let region = match objects.register(buffer, Access::ALL) {

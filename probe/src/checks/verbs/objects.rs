@@ -3,8 +3,8 @@
 use std::os::fd::AsFd;
 
 use efa_gda::verbs::{
-    Access, Buffer, Capability, CompletionCounter, CompletionQueue, Counted, ExternalMemory, MemoryRegion,
-    ProtectionDomain, QueuePair, QueuePairOptions,
+    Access, Buffer, Capability, CompletionCounter, CompletionQueue, CountedOperations, ExternalMemory,
+    MemoryRegion, ProtectionDomain, QueuePair, QueuePairOptions,
 };
 use efa_gda::wire::{EntrySize, QueueKey};
 
@@ -235,7 +235,7 @@ fn counter(session: &mut Session) -> Answers {
         let counter = CompletionCounter::create(context)?;
         let options = QueuePairOptions::new().send_entries(16).receive_entries(16);
         let mut pair = QueuePair::create(domain, completions, completions, &options)?;
-        pair.attach(&counter, Counted::WRITE)?;
+        pair.attach(&counter, CountedOperations::WRITE)?;
         pair.close()?;
         counter.completions()?;
         counter.close()?;
