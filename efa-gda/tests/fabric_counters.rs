@@ -10,8 +10,8 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use efa_gda::fabric::{
-    CompletionCounter, CountedOperations, CounterMemory, Error, GdaOps, MemoryRegion, Query, RemoteRegion,
-    Result,
+    Bindings, CompletionCounter, CountedOperations, CounterMemory, Error, GdaOps, MemoryRegion, Query,
+    RemoteRegion, Result,
 };
 use efa_gda::queue::{MappedQueue, WorkError, WorkRequest};
 use efa_gda::wire::{Peer, RemoteKey};
@@ -30,8 +30,8 @@ fn counting(side: &Side, counter: &CompletionCounter, counted: CountedOperations
     let addresses = side.domain.address_vector(16).unwrap();
     let completions = side.domain.completion_queue(4096).unwrap();
     let endpoint = side.domain.endpoint(&side.info).unwrap();
-    let mut endpoint = endpoint.bind(&addresses, &completions, &completions).unwrap();
-    endpoint.count(counter, counted).unwrap();
+    let mut endpoint = endpoint.bind(Bindings::shared(&addresses, &completions)).unwrap();
+    endpoint.bind_counter(counter, counted).unwrap();
     MappedQueue::new(endpoint.enable().unwrap(), &ops(side)).unwrap()
 }
 
@@ -132,12 +132,15 @@ fn a_kind_has_one_counter_and_it_is_of_the_endpoints_domain() {
         let addresses = side.domain.address_vector(16).unwrap();
         let completions = side.domain.completion_queue(64).unwrap();
         let endpoint = side.domain.endpoint(&side.info).unwrap();
-        let mut endpoint = endpoint.bind(&addresses, &completions, &completions).unwrap();
+        let mut endpoint = endpoint.bind(Bindings::shared(&addresses, &completions)).unwrap();
         let foreign = ops(&other).cntr_open().unwrap();
-        assert!(matches!(endpoint.count(&foreign, CountedOperations::WRITE), Err(Error::OtherDomain { .. })));
+        assert!(matches!(
+            endpoint.bind_counter(&foreign, CountedOperations::WRITE),
+            Err(Error::OtherDomain { .. })
+        ));
         let counter = ops(&side).cntr_open().unwrap();
-        endpoint.count(&counter, CountedOperations::WRITE).unwrap();
-        let error = endpoint.count(&counter, CountedOperations::WRITE).unwrap_err();
+        endpoint.bind_counter(&counter, CountedOperations::WRITE).unwrap();
+        let error = endpoint.bind_counter(&counter, CountedOperations::WRITE).unwrap_err();
         assert_eq!(error.code(), Some(-libc::EINVAL), "{error}");
     });
 }
@@ -157,7 +160,7 @@ fn a_provider_before_206_has_no_counters_and_says_which_has() {
     let old = [ON, &[("SOFTEFA_PROV_VERSION", "205.0")]].concat();
     with_soft_adapter("a_provider_before_206_has_no_counters_and_says_which_has", &old, |_| {
         let error = ops(&Side::open(&Query::new())).cntr_open().unwrap_err();
-        assert!(matches!(error, Error::OpAbsent { operation: "cntr_open_ext", .. }), "{error}");
+        assert!(matches!(error, Error::OperationUnavailable { operation: "cntr_open_ext", .. }), "{error}");
         assert!(error.to_string().contains("206.0"), "{error}");
     });
 }

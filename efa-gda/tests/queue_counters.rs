@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use efa_gda::executor::DeviceError;
 use efa_gda::fabric::{
-    CompletionCounter, CompletionQueue, CountedOperations, Enabled, Endpoint, Error, GdaOps, Query,
+    Bindings, CompletionCounter, CompletionQueue, CountedOperations, Enabled, Endpoint, Error, GdaOps, Query,
     RemoteRegion,
 };
 use efa_gda::gpu::Gpu;
@@ -54,9 +54,15 @@ fn bound(
 ) -> Endpoint<Enabled> {
     let addresses = side.domain.address_vector(16).unwrap();
     let endpoint = side.domain.endpoint(&side.info).unwrap();
-    let mut endpoint = endpoint.bind(&addresses, requests, receives).unwrap();
+    let mut endpoint = endpoint
+        .bind(Bindings {
+            address_vector: &addresses,
+            send_completions: requests,
+            receive_completions: receives,
+        })
+        .unwrap();
     for (counter, counted) in counts {
-        endpoint.count(counter, *counted).unwrap();
+        endpoint.bind_counter(counter, *counted).unwrap();
     }
     endpoint.enable().unwrap()
 }
@@ -273,11 +279,14 @@ fn counters_that_a_queue_cannot_go_by_are_refused_with_the_reason() {
         ];
         let queue = MappedQueue::new(endpoint(&side, 8192, &kinds), &ops(&side)).unwrap();
         let queue = queue.with_counters().unwrap();
-        assert!(matches!(counter.set(0, 0), Err(Error::CounterTaken)));
+        assert!(matches!(counter.set(0, 0), Err(Error::CounterInUse)));
         let unbound = side.domain.endpoint(&side.info).unwrap();
         let (av, cq) = (side.domain.address_vector(16).unwrap(), side.domain.completion_queue(64).unwrap());
-        let mut unbound = unbound.bind(&av, &cq, &cq).unwrap();
-        assert!(matches!(unbound.count(&counter, CountedOperations::RECEIVE), Err(Error::CounterTaken)));
+        let mut unbound = unbound.bind(Bindings::shared(&av, &cq)).unwrap();
+        assert!(matches!(
+            unbound.bind_counter(&counter, CountedOperations::RECEIVE),
+            Err(Error::CounterInUse)
+        ));
         assert!(matches!(counter.clone().close(), Err(Error::Busy { .. })));
         drop(queue);
         counter.close().unwrap();

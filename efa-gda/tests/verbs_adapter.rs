@@ -38,7 +38,7 @@ fn queue(domain: &ProtectionDomain, options: &QueuePairOptions) -> Queue {
 }
 
 fn queue_on(domain: &ProtectionDomain, completions: &CompletionQueue, options: &QueuePairOptions) -> Queue {
-    let pair = QueuePair::create(domain, completions, completions, options).unwrap();
+    let pair = QueuePair::create(domain, CompletionQueues::shared(completions), options).unwrap();
     MappedQueue::over_verbs(pair.activate(KEY).unwrap()).unwrap()
 }
 
@@ -80,7 +80,7 @@ fn wide_entries_are_exposed_where_the_adapter_has_them() {
     let domain = ProtectionDomain::allocate(&context).unwrap();
     let completions = CompletionQueue::create(&context, 1024).unwrap();
     let options = QueuePairOptions::new().entry_size(EntrySize::B128);
-    let made = QueuePair::create(&domain, &completions, &completions, &options);
+    let made = QueuePair::create(&domain, CompletionQueues::shared(&completions), &options);
     if context.attributes().has_wide_entries() {
         let ready = made.unwrap().activate(KEY).unwrap();
         assert_eq!(ready.exposure().unwrap().sq.entry_size, EntrySize::B128);
@@ -284,7 +284,7 @@ fn a_read_that_the_adapter_lacks_is_an_unsupported_operation() {
 fn counted(domain: &ProtectionDomain, counters: &[(&CompletionCounter, CountedOperations)]) -> Queue {
     let completions = CompletionQueue::create(domain.context(), 1024).unwrap();
     let options = QueuePairOptions::new();
-    let mut pair = QueuePair::create(domain, &completions, &completions, &options).unwrap();
+    let mut pair = QueuePair::create(domain, CompletionQueues::shared(&completions), &options).unwrap();
     for (counter, counted) in counters {
         pair.attach(counter, *counted).unwrap();
     }
@@ -308,7 +308,7 @@ fn counters_count_what_is_written_and_what_arrives_and_errors_apart() {
     let mut queue =
         counted(&domain, &[(&out, CountedOperations::WRITE), (&arrived, CountedOperations::REMOTE_WRITE)]);
     writes(&mut queue, &domain, 64, 100);
-    let read = |counter: &CompletionCounter| (counter.completions().unwrap(), counter.errors().unwrap());
+    let read = |counter: &CompletionCounter| (counter.successes().unwrap(), counter.errors().unwrap());
     assert_eq!((read(&out), read(&arrived)), ((100, 0), (100, 0)));
     let (memory, gone) = (region(&domain, &[1; 64]), region(&domain, &[0; 64]));
     let remote = gone.remote();

@@ -78,11 +78,11 @@ impl CompletionQueue {
         let open = unsafe { table_op!((*raw).ops, fi_ops_domain.cq_open, OPERATION) }?;
         let mut attr = attributes(entries);
         let mut cq = std::ptr::null_mut();
-        let turn = domain.context().turn();
+        let serialized = domain.context().serialize_calls();
         // SAFETY: the domain is open; the attributes are whole, with zeroes behind them; `cq` can
         // be written.
         let code = unsafe { open(raw, &mut attr.value, &mut cq, std::ptr::null_mut()) };
-        drop(turn);
+        drop(serialized);
         // SAFETY: the call that returned `code` opened `cq`, and nobody else knows it.
         Ok(Self(Arc::new(unsafe {
             Object::adopt(OPERATION, code, cq, CqParents::new(domain, Memory::Host))
@@ -111,12 +111,12 @@ impl CompletionQueue {
             u32::try_from(memory.dmabuf.as_raw_fd()).expect("a borrowed descriptor is not negative");
         let mut cq = std::ptr::null_mut();
         let context = domain.context();
-        let turn = context.turn();
+        let serialized = context.serialize_calls();
         // SAFETY: the domain is open; both attribute structures are whole, with zeroes behind them;
         // `cq` can be written.
         let code =
             unsafe { open(domain.as_ptr(), &mut attr.value, &mut init.value, &mut cq, std::ptr::null_mut()) };
-        drop(turn);
+        drop(serialized);
         if code < 0 {
             return Err(named(context, code));
         }
@@ -145,7 +145,7 @@ impl CompletionQueue {
     ///
     /// # Errors
     /// [`Error::CompletionQueuePolled`].
-    pub(super) fn complete_here(&self) -> Result<Completing> {
+    pub(super) fn register_endpoint(&self) -> Result<Completing> {
         self.0.parents().polling.begin().ok_or(Error::CompletionQueuePolled)
     }
 

@@ -184,13 +184,13 @@ impl CompletionCounter {
         }
         let mut counter = std::ptr::null_mut();
         let context = domain.context();
-        let turn = context.turn();
+        let serialized = context.serialize_calls();
         // SAFETY: the domain is open; both attribute structures are whole, with zeroes behind them;
         // `counter` can be written; the caller vouches for words that are given.
         let code = unsafe {
             open(domain.as_ptr(), &mut attr.value, &mut counter, std::ptr::null_mut(), &mut efa.value)
         };
-        drop(turn);
+        drop(serialized);
         if code < 0 {
             return Err(named(context, code));
         }
@@ -205,12 +205,12 @@ impl CompletionCounter {
     /// see: whoever does reads it there.
     ///
     /// # Errors
-    /// [`Error::NoSuchCall`] where the provider's table has no `fi_cntr_read`.
+    /// [`Error::FunctionMissing`] where the provider's table has no `fi_cntr_read`.
     pub fn successes(&self) -> Result<Option<u64>> {
         let raw = self.0.raw();
         // SAFETY: an open counter points to its table, or to none.
         let read = unsafe { table_op!((*raw).ops, fi_ops_cntr.read, "fi_cntr_read") }?;
-        let _turn = self.0.context().turn();
+        let _serialized = self.0.context().serialize_calls();
         // SAFETY: the counter is open.
         Ok(self.0.parents().readable_by_host[0].then(|| unsafe { read(raw) }))
     }
@@ -218,12 +218,12 @@ impl CompletionCounter {
     /// Requests that completed with an error; None as in [`Self::successes`].
     ///
     /// # Errors
-    /// [`Error::NoSuchCall`] where the provider's table has no `fi_cntr_readerr`.
+    /// [`Error::FunctionMissing`] where the provider's table has no `fi_cntr_readerr`.
     pub fn errors(&self) -> Result<Option<u64>> {
         let raw = self.0.raw();
         // SAFETY: an open counter points to its table, or to none.
         let read = unsafe { table_op!((*raw).ops, fi_ops_cntr.readerr, "fi_cntr_readerr") }?;
-        let _turn = self.0.context().turn();
+        let _serialized = self.0.context().serialize_calls();
         // SAFETY: the counter is open.
         Ok(self.0.parents().readable_by_host[1].then(|| unsafe { read(raw) }))
     }
@@ -231,12 +231,12 @@ impl CompletionCounter {
     /// Sets both words.
     ///
     /// # Errors
-    /// [`Error::CounterTaken`] where a mapped queue goes by it; [`Error::Call`] with the answer of
+    /// [`Error::CounterInUse`] where a mapped queue goes by it; [`Error::Call`] with the answer of
     /// `fi_cntr_set` or `fi_cntr_seterr`.
     pub fn set(&self, successes: u64, errors: u64) -> Result<()> {
         const SET: &str = "fi_cntr_set";
         // Nobody takes it while it is set.
-        let _counting = self.counts_here()?;
+        let _counting = self.register_user()?;
         const SET_ERRORS: &str = "fi_cntr_seterr";
         let raw = self.0.raw();
         // SAFETY: an open counter points to its table, or to none.
@@ -244,7 +244,7 @@ impl CompletionCounter {
         // SAFETY: as above.
         let set_errors = unsafe { table_op!((*raw).ops, fi_ops_cntr.seterr, SET_ERRORS) }?;
         let context = self.0.context();
-        let _turn = context.turn();
+        let _serialized = context.serialize_calls();
         // SAFETY: the counter is open.
         context.check(SET, unsafe { set(raw, successes) })?;
         // SAFETY: as above.
@@ -284,9 +284,9 @@ impl CompletionCounter {
     /// Another endpoint is counted, or somebody sets it.
     ///
     /// # Errors
-    /// [`Error::CounterTaken`].
-    pub(super) fn counts_here(&self) -> Result<Completing> {
-        self.0.parents().counting.begin().ok_or(Error::CounterTaken)
+    /// [`Error::CounterInUse`].
+    pub(super) fn register_user(&self) -> Result<Completing> {
+        self.0.parents().counting.begin().ok_or(Error::CounterInUse)
     }
 
     pub(super) fn fid(&self) -> *mut fi::fid {

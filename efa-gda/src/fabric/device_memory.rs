@@ -44,7 +44,7 @@ impl MemoryRegion {
     /// and the domain takes it, by its address otherwise. Says which, and why.
     ///
     /// # Errors
-    /// [`Error::DeviceMemory`] with the answer to each way, [`Error::NoSuchCall`],
+    /// [`Error::DeviceMemory`] with the answer to each way, [`Error::FunctionMissing`],
     /// [`Error::KeyNotAvailable`] or [`Error::KeyTooWide`].
     pub fn register_device(
         domain: &Domain,
@@ -124,11 +124,11 @@ unsafe fn register(
     let register = unsafe { table_op!((*raw).mr, fi_ops_mr.regattr, REGISTER) }?;
     let context = super::object::InContext::context(domain);
     let mut region = null_mut();
-    let turn = context.turn();
+    let serialized = context.serialize_calls();
     // SAFETY: the domain is open; the attributes are whole, with zeroes behind them; `region` can be
     // written.
     let code = unsafe { register(raw.cast(), &attr.value, flags, &mut region) };
-    drop(turn);
+    drop(serialized);
     Ok(match code {
         0 => Ok(region),
         code => Err(context.failure(REGISTER, code).to_string()),

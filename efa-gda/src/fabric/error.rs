@@ -14,7 +14,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// A call into libfabric that answered with an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Failure {
+pub struct FailedCall {
     /// The call, in libfabric's own words: `fi_domain`, `fi_close(endpoint)`, `query_cq`.
     pub operation: &'static str,
     /// What it returned: a negative errno, or a negative libfabric error from -256 on.
@@ -23,7 +23,7 @@ pub struct Failure {
     pub text: String,
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for FailedCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} failed: {} ({})", self.operation, self.text, self.code)
     }
@@ -32,7 +32,7 @@ impl fmt::Display for Failure {
 /// Why an operation of the GDA table cannot be called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Absence {
+pub enum UnavailableReason {
     /// The table has the place, and the place is empty.
     NullPointer,
     /// The table of this provider release ends before the operation.
@@ -52,7 +52,7 @@ pub enum Absence {
     NoInfo,
 }
 
-impl fmt::Display for Absence {
+impl fmt::Display for UnavailableReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NullPointer => f.write_str("its place in the provider's table is empty"),
@@ -77,18 +77,18 @@ pub enum Error {
     /// libfabric could not be loaded.
     Load(LoadError),
     /// libfabric has no efa provider with an adapter.
-    NoAdapter(Failure),
+    NoAdapter(FailedCall),
     /// There is an efa provider, but it does not offer the fabric `efa-direct`.
     NoDirectFabric {
         /// The query's answer.
-        failure: Failure,
+        failure: FailedCall,
         /// The fabrics that the efa provider does offer.
         fabrics: Vec<String>,
     },
     /// `efa-direct` is there, but not with an option of the query.
     OptionNotAvailable {
         /// The query's answer with the option; without it, it succeeds.
-        failure: Failure,
+        failure: FailedCall,
         /// The option.
         option: QueryOption,
     },
@@ -100,34 +100,34 @@ pub enum Error {
         found: Vec<String>,
     },
     /// The domain's fabric is not `efa-direct` (`fi_open_ops` answered EOPNOTSUPP).
-    GdaNotOnThisFabric(Failure),
+    GdaNotOnThisFabric(FailedCall),
     /// The provider does not know the GDA operations (`fi_open_ops` answered EINVAL).
     GdaUnknown {
         /// The answer.
-        failure: Failure,
+        failure: FailedCall,
         /// The provider's release, where the domain came with its `fi_info`.
         provider: Option<Version>,
     },
     /// The provider is 2.2's, which has these operations in another table.
-    GdaInDomainOps(Failure),
+    GdaInDomainOps(FailedCall),
     /// The table was given out by a provider whose release is not known to have one.
     GdaTableUnknown {
         /// The provider's release.
         provider: Version,
     },
     /// The operation of the GDA table cannot be called.
-    OpAbsent {
+    OperationUnavailable {
         /// The operation.
         operation: &'static str,
         /// Why not.
-        reason: Absence,
+        reason: UnavailableReason,
     },
     /// libfabric was built without what the operation needs (ENOSYS from a GDA operation).
-    NotBuiltIn(Failure),
+    NotBuiltIn(FailedCall),
     /// The adapter or its driver lacks the capability (EOPNOTSUPP from a GDA operation).
-    AdapterLacks(Failure),
+    AdapterLacks(FailedCall),
     /// The address is not in the endpoint's address vector (EINVAL from `query_addr`).
-    UnknownAddress(Failure),
+    UnknownAddress(FailedCall),
     /// The address has another length than those of the efa provider's endpoints.
     AddressLength {
         /// Bytes given.
@@ -138,7 +138,7 @@ pub enum Error {
     /// The address vector took none of the address given.
     AddressRefused {
         /// What `fi_av_insert` returned, as a failure where it was negative.
-        failure: Option<Failure>,
+        failure: Option<FailedCall>,
         /// Length of the address, in bytes.
         length: usize,
     },
@@ -157,7 +157,7 @@ pub enum Error {
         bits: u32,
     },
     /// The object's operation table is null, too short, or empty at the operation's place.
-    NoSuchCall {
+    FunctionMissing {
         /// The call.
         operation: &'static str,
         /// The table's `size`, in bytes; 0 when there is no table.
@@ -182,7 +182,7 @@ pub enum Error {
     /// endpoint for its own.
     CompletionQueuePolled,
     /// A mapped queue goes by the completion counter, which may then count for nothing else and not be set.
-    CounterTaken,
+    CounterInUse,
     /// No memory of the host's.
     OutOfMemory {
         /// Bytes needed.
@@ -217,7 +217,7 @@ pub enum Error {
         address: String,
     },
     /// Any other call that failed.
-    Call(Failure),
+    Call(FailedCall),
 }
 
 /// An option of [`super::Query`] that not every adapter has.
@@ -243,10 +243,10 @@ impl Error {
     /// The call that failed, in libfabric's words. None where nothing was called.
     pub fn operation(&self) -> Option<&'static str> {
         match self {
-            Self::OpAbsent { operation, .. }
+            Self::OperationUnavailable { operation, .. }
             | Self::KeyNotAvailable { operation }
             | Self::KeyTooWide { operation, .. }
-            | Self::NoSuchCall { operation, .. }
+            | Self::FunctionMissing { operation, .. }
             | Self::OtherDomain { operation }
             | Self::OtherAddressVector { operation }
             | Self::OtherLibrary { operation }
@@ -262,7 +262,7 @@ impl Error {
         self.failure().map(|failure| failure.code)
     }
 
-    fn failure(&self) -> Option<&Failure> {
+    fn failure(&self) -> Option<&FailedCall> {
         match self {
             Self::NoAdapter(failure)
             | Self::NoDirectFabric { failure, .. }
@@ -306,11 +306,13 @@ impl Error {
             Self::GdaInDomainOps(_) => {
                 "libfabric 2.2 has these operations in a table that no other release has; use 2.3 or newer"
             }
-            Self::OpAbsent { reason: Absence::NoInfo, .. } => "lend the domain together with its fi_info",
-            Self::OpAbsent { reason: Absence::TableEndsEarly { .. }, .. } => {
+            Self::OperationUnavailable { reason: UnavailableReason::NoInfo, .. } => {
+                "lend the domain together with its fi_info"
+            }
+            Self::OperationUnavailable { reason: UnavailableReason::TableEndsEarly { .. }, .. } => {
                 "the provider is broken: use libfabric's own efa provider"
             }
-            Self::OpAbsent { .. } => "use a newer libfabric",
+            Self::OperationUnavailable { .. } => "use a newer libfabric",
             Self::NotBuiltIn(failure) if failure.operation == CNTR_OPEN_EXT => {
                 "use a libfabric after 2.6.0 built with rdma-core 65 or newer"
             }
@@ -333,13 +335,15 @@ impl Error {
                 "register the memory on this domain, with FI_MR_PROV_KEY, before asking for its keys"
             }
             Self::KeyTooWide { .. } => "register on the efa-direct fabric, whose keys the adapter gives out",
-            Self::NoSuchCall { .. } => "use a libfabric of release 1.17 or newer and its own efa provider",
+            Self::FunctionMissing { .. } => {
+                "use a libfabric of release 1.17 or newer and its own efa provider"
+            }
             Self::NoObject { .. } => "the provider is broken; use libfabric's own efa provider",
             Self::OtherDomain { .. } => "open both on one domain",
             Self::OtherAddressVector { .. } => "insert the peer's address into this vector too",
             Self::OtherLibrary { .. } => "query the library that the fabric was opened with",
             Self::CompletionQueuePolled => "open another completion queue for this endpoint",
-            Self::CounterTaken => "open another counter",
+            Self::CounterInUse => "open another counter",
             Self::OutOfMemory { .. } => "free memory, or raise the process's limit",
             Self::Busy { what, .. } => who_holds(what),
             Self::OutOfBounds(range) => range.hint(),
@@ -372,7 +376,7 @@ fn who_holds(what: &str) -> &'static str {
 }
 
 /// Hints for calls whose failure has a usual cause.
-fn hint_for(failure: &Failure) -> &'static str {
+fn hint_for(failure: &FailedCall) -> &'static str {
     match (failure.operation, -failure.code) {
         ("fi_mr_reg", libc::ENOMEM) => "raise the memlock limit (ulimit -l), or register less memory",
         ("fi_mr_reg", libc::EFAULT) => "register memory that is mapped for the whole length",
@@ -409,7 +413,9 @@ impl fmt::Display for Error {
             Self::GdaTableUnknown { provider } => {
                 write!(f, "efa provider {provider} gave out a GDA table, which came with 203.0")?;
             }
-            Self::OpAbsent { operation, reason } => write!(f, "{operation} cannot be called: {reason}")?,
+            Self::OperationUnavailable { operation, reason } => {
+                write!(f, "{operation} cannot be called: {reason}")?
+            }
             Self::AddressLength { length, expected } => {
                 write!(f, "an address of {length} bytes was given; those of efa endpoints have {expected}")?;
             }
@@ -420,12 +426,12 @@ impl fmt::Display for Error {
             Self::KeyTooWide { operation, key, bits } => {
                 write!(f, "{operation} gave {key:#x}; a descriptor has {bits} bits for it")?;
             }
-            Self::NoSuchCall { operation, table_bytes } => {
+            Self::FunctionMissing { operation, table_bytes } => {
                 write!(f, "{operation} is not in the object's operation table of {table_bytes} bytes")?;
             }
             Self::NoObject { operation } => write!(f, "{operation} succeeded, and gave no object")?,
             Self::CompletionQueuePolled => f.write_str("the completion queue is polled by a mapped queue")?,
-            Self::CounterTaken => f.write_str("a mapped queue goes by the completion counter")?,
+            Self::CounterInUse => f.write_str("a mapped queue goes by the completion counter")?,
             Self::OutOfMemory { bytes } => write!(f, "{bytes} bytes cannot be allocated")?,
             Self::OtherDomain { operation } => write!(f, "{operation} needs objects of one domain")?,
             Self::OtherAddressVector { operation } => {

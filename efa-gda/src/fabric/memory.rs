@@ -36,12 +36,12 @@ unsafe impl Sync for RegionInner {}
 
 #[derive(Debug)]
 struct RegionParents {
-    memory: Held,
+    memory: RegionMemory,
     domain: Domain,
 }
 
 /// Whose memory a region is of.
-enum Held {
+enum RegionMemory {
     /// The region's own.
     Buffer(Buffer),
     /// A GPU's, with what keeps it allocated.
@@ -50,7 +50,7 @@ enum Held {
     Foreign,
 }
 
-impl fmt::Debug for Held {
+impl fmt::Debug for RegionMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Buffer(buffer) => buffer.fmt(f),
@@ -75,7 +75,7 @@ impl MemoryRegion {
     pub fn register(domain: &Domain, buffer: Buffer, access: Access) -> Result<Self> {
         let (start, length) = (buffer.start(), buffer.len());
         // SAFETY: the memory is the buffer's, which the region keeps until it is deregistered.
-        unsafe { Self::open(domain, start, length, access, Held::Buffer(buffer)) }
+        unsafe { Self::open(domain, start, length, access, RegionMemory::Buffer(buffer)) }
     }
 
     /// Registers memory of the caller's.
@@ -94,7 +94,7 @@ impl MemoryRegion {
         access: Access,
     ) -> Result<Self> {
         // SAFETY: passed on to the caller.
-        unsafe { Self::open(domain, start, length, access, Held::Foreign) }
+        unsafe { Self::open(domain, start, length, access, RegionMemory::Foreign) }
     }
 
     /// # Safety
@@ -104,13 +104,13 @@ impl MemoryRegion {
         start: NonNull<u8>,
         length: usize,
         access: Access,
-        memory: Held,
+        memory: RegionMemory,
     ) -> Result<Self> {
         let raw = domain.as_ptr();
         // SAFETY: an open domain points to its table, or to none.
         let register = unsafe { table_op!((*raw).mr, fi_ops_mr.reg, REGISTER) }?;
         let mut region = std::ptr::null_mut();
-        let turn = domain.context().turn();
+        let serialized = domain.context().serialize_calls();
         // SAFETY: the domain is open, the memory is the caller's to register, and `region` can be
         // written. Offset, key and flags are 0: the provider chooses the key (FI_MR_PROV_KEY).
         let code = unsafe {
@@ -126,7 +126,7 @@ impl MemoryRegion {
                 std::ptr::null_mut(),
             )
         };
-        drop(turn);
+        drop(serialized);
         // SAFETY: the call that returned `code` opened `region`, and nobody else knows it.
         unsafe { Self::adopt(domain, code, region, memory, (start, length), access) }
     }
@@ -142,7 +142,7 @@ impl MemoryRegion {
         access: Access,
     ) -> Result<Self> {
         let place = (memory.address, memory.length);
-        let held = Held::Device { ordinal: memory.ordinal, owner: memory.owner };
+        let held = RegionMemory::Device { ordinal: memory.ordinal, owner: memory.owner };
         // SAFETY: passed on to the caller.
         unsafe { Self::adopt(domain, 0, raw, held, place, access) }
     }
@@ -153,7 +153,7 @@ impl MemoryRegion {
         domain: &Domain,
         code: i32,
         region: *mut fi::fid_mr,
-        memory: Held,
+        memory: RegionMemory,
         (start, length): (NonNull<u8>, usize),
         access: Access,
     ) -> Result<Self> {
@@ -211,7 +211,7 @@ impl MemoryRegion {
     /// The memory, where the region owns it.
     pub fn buffer(&self) -> Option<&Buffer> {
         match &self.0.object.parents().memory {
-            Held::Buffer(buffer) => Some(buffer),
+            RegionMemory::Buffer(buffer) => Some(buffer),
             _ => None,
         }
     }
@@ -219,7 +219,7 @@ impl MemoryRegion {
     /// The GPU whose memory it is, as CUDA counts; None where it is the host's.
     pub fn device(&self) -> Option<i32> {
         match &self.0.object.parents().memory {
-            Held::Device { ordinal, .. } => Some(*ordinal),
+            RegionMemory::Device { ordinal, .. } => Some(*ordinal),
             _ => None,
         }
     }
@@ -227,7 +227,7 @@ impl MemoryRegion {
     /// What keeps the memory of a GPU allocated, where that is a `T`.
     pub(crate) fn owner<T: std::any::Any>(&self) -> Option<&T> {
         match &self.0.object.parents().memory {
-            Held::Device { owner, .. } => owner.downcast_ref(),
+            RegionMemory::Device { owner, .. } => owner.downcast_ref(),
             _ => None,
         }
     }

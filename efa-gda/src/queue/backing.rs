@@ -89,7 +89,7 @@ impl Backing for Libfabric {
     }
 
     fn completions_on(&self) -> Option<i32> {
-        self.endpoint.transmit_queue().device()
+        self.endpoint.send_completions().device()
     }
 
     fn retain(&mut self, region: Self::Region) {

@@ -26,7 +26,7 @@ pub enum CountersError {
     /// The endpoint has no counter that counts all that it starts, and that alone.
     #[error(
         "no counter counts all that the endpoint sends, reads and writes, and that alone: bind one for \
-         CountedOperations::TRANSMIT with Endpoint::count before the endpoint is enabled"
+         CountedOperations::TRANSMIT with Endpoint::bind_counter before the endpoint is enabled"
     )]
     None,
     /// The words are the provider's, or the caller's.
@@ -186,8 +186,8 @@ impl MappedQueue {
     /// let (counter, placement) = gpu.completion_counter(ops)?;
     /// let (requests, _) = gpu.completion_queue(ops, 8192)?;
     /// let receives = ops.domain().completion_queue(64)?;
-    /// let mut endpoint = endpoint.bind(addresses, &requests, &receives)?;
-    /// endpoint.count(&counter, CountedOperations::TRANSMIT)?;
+    /// let mut endpoint = endpoint.bind(Bindings { address_vector: addresses, send_completions: &requests, receive_completions: &receives })?;
+    /// endpoint.bind_counter(&counter, CountedOperations::TRANSMIT)?;
     /// let queue = MappedQueue::new(endpoint.enable()?, ops)?.with_counters()?;
     /// let queue = GpuQueue::new(queue, gpu)?;
     /// # Ok(()) }
@@ -197,7 +197,7 @@ impl MappedQueue {
     /// [`QueueError::Counters`]; the endpoint is then closed.
     pub fn with_counters(mut self) -> Result<Self, QueueError> {
         let endpoint = self.endpoint();
-        if endpoint.transmit_queue().as_ptr() == endpoint.receive_queue().as_ptr() {
+        if endpoint.send_completions().as_ptr() == endpoint.receive_completions().as_ptr() {
             return Err(CountersError::Receives.into());
         }
         let (completions, requests) = (self.exposure().cq.num_entries, self.exposure().sq.num_entries);

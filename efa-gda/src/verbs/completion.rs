@@ -54,14 +54,14 @@ impl CompletionQueue {
     /// The memory stays allocated until the queue is destroyed: the adapter writes to it.
     ///
     /// # Errors
-    /// [`Error::Lacks`] without the capability, [`Error::Exceeds`], or [`Error::Call`] with the
+    /// [`Error::AdapterLacks`] without the capability, [`Error::Exceeds`], or [`Error::Call`] with the
     /// answer of `efadv_create_cq`.
     pub unsafe fn create_external(
         context: &Context,
         memory: &ExternalMemory<'_>,
         entries: u32,
     ) -> Result<Self> {
-        context.needs(Capability::ExternalCompletionQueue)?;
+        context.require(Capability::ExternalCompletionQueue)?;
         let create = function!(context.library(), efadv, efadv_create_cq)?;
         let entries = fits(context, entries)?;
         let mut attr = ibv_cq_init_attr_ex { cqe: entries.unsigned_abs(), ..Default::default() };
@@ -94,7 +94,7 @@ impl CompletionQueue {
     /// gave.
     ///
     /// # Errors
-    /// [`Error::Absent`] before rdma-core 59; [`Error::Call`] with the answer of `efadv_query_cq`.
+    /// [`Error::FunctionMissing`] before rdma-core 59; [`Error::Call`] with the answer of `efadv_query_cq`.
     pub fn query(&self) -> Result<RawCompletionQueue> {
         let query = function!(self.context().library(), efadv, efadv_query_cq)?;
         // Zeroed: a release that knows fewer fields leaves the rest alone.
@@ -123,7 +123,7 @@ impl CompletionQueue {
     }
 
     /// Another queue pair completes here.
-    pub(super) fn complete_here(&self) -> Result<Completing> {
+    pub(super) fn register_queue_pair(&self) -> Result<Completing> {
         self.0.parents().polling.begin().ok_or(Error::CompletionQueuePolled)
     }
 
@@ -142,7 +142,7 @@ impl CompletionQueue {
     }
 
     /// Whether both are the same queue.
-    pub fn is(&self, other: &Self) -> bool {
+    pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 

@@ -57,7 +57,7 @@ pub struct CounterLimits {
     /// How many there can be.
     pub max_counters: u32,
     /// What they can count.
-    pub counted: CountedOperations,
+    pub operations: CountedOperations,
 }
 
 /// A completion counter: one word for successes and one for errors. In flight is what was posted
@@ -76,11 +76,11 @@ impl CompletionCounter {
     /// What the adapter's counters can do.
     ///
     /// # Errors
-    /// [`super::Error::Absent`] before rdma-core 65; [`super::Error::Lacks`];
+    /// [`super::Error::FunctionMissing`] before rdma-core 65; [`super::Error::AdapterLacks`];
     /// [`super::Error::Call`] with the answer of `ibv_query_comp_cntr_caps`.
     pub fn limits(context: &Context) -> Result<CounterLimits> {
         let query = function!(context.library(), ibv, _ibv_query_comp_cntr_caps)?;
-        context.needs(Capability::CompletionCounters)?;
+        context.require(Capability::CompletionCounters)?;
         let mut caps = ibv_comp_cntr_caps::default();
         // SAFETY: the context is open; the structure can be written.
         let code = unsafe { query(context.raw(), &mut caps, size_of::<ibv_comp_cntr_caps>()) };
@@ -88,15 +88,15 @@ impl CompletionCounter {
         Ok(CounterLimits {
             max_value: caps.max_value,
             max_counters: caps.max_counters,
-            counted: from_attach_bits(caps.supported_qp_attach_ops),
+            operations: from_attach_bits(caps.supported_qp_attach_ops),
         })
     }
 
-    /// Makes a counter whose words are rdma-core's own, read with [`Self::completions`] and
+    /// Makes a counter whose words are rdma-core's own, read with [`Self::successes`] and
     /// [`Self::errors`].
     ///
     /// # Errors
-    /// [`super::Error::Absent`] before rdma-core 65; [`super::Error::Lacks`];
+    /// [`super::Error::FunctionMissing`] before rdma-core 65; [`super::Error::AdapterLacks`];
     /// [`super::Error::Call`] with the answer of `efadv_create_comp_cntr`.
     pub fn create(context: &Context) -> Result<Self> {
         // SAFETY: no memory of the caller's.
@@ -132,7 +132,7 @@ impl CompletionCounter {
         let create = function!(context.library(), efadv, efadv_create_comp_cntr)?;
         // Looked up before anything is made, so that what is made can be destroyed.
         function!(context.library(), ibv, ibv_destroy_comp_cntr)?;
-        context.needs(Capability::CompletionCounters)?;
+        context.require(Capability::CompletionCounters)?;
         let mut attr = ibv_comp_cntr_init_attr { type_: verbs::IBV_COMP_CNTR_TYPE_WRS, ..Default::default() };
         let size = inlen(&efa);
         // SAFETY: the context is open; both structures are whole; the caller vouches for the words.
@@ -147,7 +147,7 @@ impl CompletionCounter {
     /// # Errors
     /// [`super::Error::Call`] with the answer of `ibv_read_comp_cntr`: EOPNOTSUPP for a word in a
     /// dmabuf that this process does not see.
-    pub fn completions(&self) -> Result<u64> {
+    pub fn successes(&self) -> Result<u64> {
         let read = function!(self.library(), ibv, ibv_read_comp_cntr)?;
         let mut value = 0;
         // SAFETY: the counter is live; the value can be written.
@@ -158,7 +158,7 @@ impl CompletionCounter {
     /// Errors counted.
     ///
     /// # Errors
-    /// As [`Self::completions`], with `ibv_read_err_comp_cntr`.
+    /// As [`Self::successes`], with `ibv_read_err_comp_cntr`.
     pub fn errors(&self) -> Result<u64> {
         let read = function!(self.library(), ibv, ibv_read_err_comp_cntr)?;
         let mut value = 0;

@@ -15,7 +15,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// A call into rdma-core that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Failure {
+pub struct FailedCall {
     /// The function, with the step in parentheses where it has several:
     /// `efadv_query_cq`, `ibv_modify_qp(RTR)`.
     pub operation: &'static str,
@@ -23,7 +23,7 @@ pub struct Failure {
     pub errno: i32,
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for FailedCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} failed: {}", self.operation, std::io::Error::from_raw_os_error(self.errno))
     }
@@ -37,7 +37,7 @@ pub enum Error {
     /// rdma-core could not be loaded.
     Load(LoadError),
     /// The loaded rdma-core has no such function.
-    Absent(Call),
+    FunctionMissing(Call),
     /// There is no EFA adapter among the devices.
     NoAdapter {
         /// The devices that libibverbs found.
@@ -55,10 +55,10 @@ pub enum Error {
         /// The device.
         device: String,
         /// The answer.
-        failure: Failure,
+        failure: FailedCall,
     },
     /// The adapter, its driver or the loaded rdma-core does not have the capability.
-    Lacks {
+    AdapterLacks {
         /// The capability.
         capability: Capability,
         /// The device.
@@ -83,7 +83,7 @@ pub enum Error {
         bits: u32,
     },
     /// The objects do not belong to one context.
-    Foreign {
+    OtherContext {
         /// The object of the other context.
         what: &'static str,
     },
@@ -102,14 +102,14 @@ pub enum Error {
     /// What the queue pair exposes breaks a rule of the rings.
     Exposure(ExposureError),
     /// Any other call that failed.
-    Call(Failure),
+    Call(FailedCall),
 }
 
 impl Error {
     /// The function that failed, or that is missing. None where nothing was called.
     pub fn operation(&self) -> Option<&'static str> {
         match self {
-            Self::Absent(call) => Some(call.name),
+            Self::FunctionMissing(call) => Some(call.name),
             Self::NotEfa { failure, .. } | Self::Call(failure) => Some(failure.operation),
             _ => None,
         }
@@ -127,7 +127,7 @@ impl Error {
     pub fn hint(&self) -> &'static str {
         match self {
             Self::Load(_) | Self::Exposure(_) => "",
-            Self::Absent(_) => "use a newer rdma-core",
+            Self::FunctionMissing(_) => "use a newer rdma-core",
             Self::NoAdapter { .. } => {
                 "check that /dev/infiniband and /sys/class/infiniband are visible to this process and that the \
                  efa and ib_uverbs kernel modules are loaded"
@@ -137,10 +137,10 @@ impl Error {
                 "name an EFA adapter; if it is one, a second copy of libefa.so.1 drives it: leave one rdma-core \
                  in the image"
             }
-            Self::Lacks { capability, .. } => capability.hint(),
+            Self::AdapterLacks { capability, .. } => capability.hint(),
             Self::Exceeds { .. } => "ask for less",
             Self::TooWide { .. } => "report it with the versions of rdma-core and of the kernel driver",
-            Self::Foreign { .. } => "make all of a queue pair's objects on one context",
+            Self::OtherContext { .. } => "make all of a queue pair's objects on one context",
             Self::CompletionQueuePolled => "create another completion queue for this queue pair",
             Self::Busy { what: "memory region", .. } => REGION_IN_USE_HINT,
             Self::Busy { .. } => {
@@ -153,7 +153,7 @@ impl Error {
 }
 
 /// Hints for calls whose failure has a usual cause.
-fn hint_for(failure: &Failure) -> &'static str {
+fn hint_for(failure: &FailedCall) -> &'static str {
     match (failure.operation, failure.errno) {
         ("ibv_get_device_list", libc::ENOSYS) => "load the ib_uverbs kernel module",
         ("ibv_open_device", libc::EACCES | libc::EPERM | libc::ENOENT) => {
@@ -189,7 +189,7 @@ impl fmt::Display for Error {
         match self {
             Self::Load(error) => return write!(f, "{error}"),
             Self::Exposure(error) => return write!(f, "{error}"),
-            Self::Absent(call) => {
+            Self::FunctionMissing(call) => {
                 write!(
                     f,
                     "the loaded {} has no {call}, which came with rdma-core {}",
@@ -205,14 +205,14 @@ impl fmt::Display for Error {
             Self::NotEfa { device, failure } => {
                 write!(f, "{device} is not an EFA adapter to the loaded libefa: {failure}")?;
             }
-            Self::Lacks { capability, device } => write!(f, "{device} has no {capability}")?,
+            Self::AdapterLacks { capability, device } => write!(f, "{device} has no {capability}")?,
             Self::Exceeds { what, asked, limit } => {
                 write!(f, "{asked} {what} were asked for; the adapter has at most {limit}")?;
             }
             Self::TooWide { what, number, bits } => {
                 write!(f, "{what} {number:#x} was given out; an entry has {bits} bits for it")?;
             }
-            Self::Foreign { what } => write!(f, "the {what} belongs to another context")?,
+            Self::OtherContext { what } => write!(f, "the {what} belongs to another context")?,
             Self::CompletionQueuePolled => f.write_str("the completion queue is polled by somebody else")?,
             Self::Busy { what, holders } => write!(f, "the {what} is in use by {holders} other(s)")?,
             Self::OutOfBounds(range) => return write!(f, "{range}"),

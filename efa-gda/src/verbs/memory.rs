@@ -63,7 +63,7 @@ impl MemoryRegion {
     /// Registers `buffer`, which the region then owns.
     ///
     /// # Errors
-    /// [`Error::Lacks`] for remote access that the adapter does not have; [`Error::Call`] with the
+    /// [`Error::AdapterLacks`] for remote access that the adapter does not have; [`Error::Call`] with the
     /// answer of `ibv_reg_mr` (ENOMEM is usually the memlock limit); [`Error::TooWide`] for a key
     /// that no entry can carry.
     pub fn register(domain: &ProtectionDomain, buffer: Buffer, access: Access) -> Result<Self> {
@@ -240,7 +240,7 @@ fn granted(domain: &ProtectionDomain, access: Access) -> Result<()> {
         [(Access::REMOTE_WRITE, Capability::RdmaWrite), (Access::REMOTE_READ, Capability::RdmaRead)]
     {
         if access.contains(remote) {
-            domain.context().needs(capability)?;
+            domain.context().require(capability)?;
         }
     }
     Ok(())
