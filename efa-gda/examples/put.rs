@@ -11,7 +11,7 @@
 use std::error::Error;
 use std::process::ExitCode;
 
-use efa_gda::fabric::{Access, Buffer, Fabric, Library, Query};
+use efa_gda::fabric::{Access, Bindings, Buffer, Fabric, Library, Query};
 use efa_gda::queue::{MappedQueue, WorkRequest};
 
 const BYTES: usize = 64 << 10;
@@ -35,7 +35,7 @@ fn put() -> Result<(), Box<dyn Error>> {
     // One for both sides, or the queue takes no receives; and deep enough for all that is in flight.
     let completions = domain.completion_queue(8192)?;
 
-    let endpoint = domain.endpoint(&info)?.bind(&addresses, &completions, &completions)?.enable()?;
+    let endpoint = domain.endpoint(&info)?.bind(Bindings::shared(&addresses, &completions))?.enable()?;
     let mut queue = MappedQueue::new(endpoint, &domain.gda_ops()?)?;
     // The peer is this endpoint itself. Two processes exchange addresses, and each inserts the other's.
     let peer = queue.insert_peer(&queue.endpoint().address()?)?;

@@ -7,6 +7,7 @@
 //! - [`wire`]: what lies in the queues, byte for byte.
 //! - [`fabric`]: libfabric objects, owned or borrowed from a transport.
 //! - [`verbs`]: the same queues through rdma-core alone.
+//! - [`memory`]: memory that an adapter reaches, for both.
 //! - [`gpu`]: opening a GPU, and making queue memory reachable from it.
 //! - [`exposure`]: what a provider exposed, checked.
 //! - [`doorbell`]: rung by the device, or by a host thread from a record.
@@ -43,10 +44,12 @@ pub mod executor;
 pub mod exposure;
 pub mod fabric;
 pub mod gpu;
+pub mod memory;
 pub mod queue;
 pub mod verbs;
 
 mod leak;
+mod ownership;
 mod polling;
 mod readable;
 

@@ -10,7 +10,8 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use efa_gda::fabric::{
-    CompletionCounter, Counted, CounterMemory, Error, GdaOps, MemoryRegion, Query, RemoteRegion, Result,
+    Bindings, CompletionCounter, CountedOperations, CounterMemory, Error, GdaOps, MemoryRegion, Query,
+    RemoteRegion, Result,
 };
 use efa_gda::queue::{MappedQueue, WorkError, WorkRequest};
 use efa_gda::wire::{Peer, RemoteKey};
@@ -25,12 +26,12 @@ fn ops(side: &Side) -> GdaOps {
 }
 
 /// A queue whose endpoint `counter` counts `counted` for.
-fn counting(side: &Side, counter: &CompletionCounter, counted: Counted) -> MappedQueue {
+fn counting(side: &Side, counter: &CompletionCounter, counted: CountedOperations) -> MappedQueue {
     let addresses = side.domain.address_vector(16).unwrap();
     let completions = side.domain.completion_queue(4096).unwrap();
     let endpoint = side.domain.endpoint(&side.info).unwrap();
-    let mut endpoint = endpoint.bind(&addresses, &completions, &completions).unwrap();
-    endpoint.count(counter, counted).unwrap();
+    let mut endpoint = endpoint.bind(Bindings::shared(&addresses, &completions)).unwrap();
+    endpoint.bind_counter(counter, counted).unwrap();
     MappedQueue::new(endpoint.enable().unwrap(), &ops(side)).unwrap()
 }
 
@@ -51,7 +52,7 @@ fn successes_and_errors_are_counted_apart() {
     with_soft_adapter("successes_and_errors_are_counted_apart", ON, |_| {
         let side = Side::open(&Query::new());
         let counter = ops(&side).cntr_open().unwrap();
-        let mut queue = counting(&side, &counter, Counted::WRITE | Counted::SEND);
+        let mut queue = counting(&side, &counter, CountedOperations::WRITE | CountedOperations::SEND);
         let (peer, region) = (introduce(&queue, &queue), side.region(&[7; 64]));
         three_good_and_one_bad(&mut queue, peer, &region);
         assert_eq!(values(&counter), (Some(3), Some(1)));
@@ -63,7 +64,7 @@ fn what_peers_write_is_counted_at_the_target() {
     with_soft_adapter("what_peers_write_is_counted_at_the_target", ON, |_| {
         let side = Side::open(&Query::new());
         let counter = ops(&side).cntr_open().unwrap();
-        let (mut from, to) = (side.queue(), counting(&side, &counter, Counted::REMOTE_WRITE));
+        let (mut from, to) = (side.queue(), counting(&side, &counter, CountedOperations::REMOTE_WRITE));
         let (peer, region) = (introduce(&from, &to), side.region(&[7; 64]));
         three_good_and_one_bad(&mut from, peer, &region);
         assert_eq!(values(&counter), (Some(3), Some(0)));
@@ -79,7 +80,7 @@ fn words_of_the_callers_go_on_from_what_stands_there() {
             .map(|index: usize| Some(CounterMemory::host(NonNull::new(words[index].as_ptr()).unwrap())));
         // SAFETY: the counter is closed before the words go.
         let counter = unsafe { ops(&side).cntr_open_ext(success, error) }.unwrap();
-        let mut queue = counting(&side, &counter, Counted::WRITE);
+        let mut queue = counting(&side, &counter, CountedOperations::WRITE);
         let (peer, region) = (introduce(&queue, &queue), side.region(&[7; 64]));
         three_good_and_one_bad(&mut queue, peer, &region);
         assert_eq!([0, 1].map(|index: usize| words[index].load(Ordering::Acquire)), [103, 8]);
@@ -102,7 +103,7 @@ fn a_word_that_this_process_does_not_see_is_not_read() {
         let word = CounterMemory::dmabuf(file.as_fd(), 64, null_mut());
         // SAFETY: the provider maps the file, which lives as long as that mapping.
         let counter = unsafe { ops(&side).cntr_open_ext(Some(word), None) }.unwrap();
-        let mut queue = counting(&side, &counter, Counted::WRITE);
+        let mut queue = counting(&side, &counter, CountedOperations::WRITE);
         let (peer, region) = (introduce(&queue, &queue), side.region(&[7; 64]));
         three_good_and_one_bad(&mut queue, peer, &region);
         assert_eq!(values(&counter), (None, Some(1)));
@@ -117,7 +118,7 @@ fn a_counter_that_counts_is_busy_until_its_endpoint_is_closed() {
     with_soft_adapter("a_counter_that_counts_is_busy_until_its_endpoint_is_closed", ON, |_| {
         let side = Side::open(&Query::new());
         let counter = ops(&side).cntr_open().unwrap();
-        let queue = counting(&side, &counter, Counted::WRITE);
+        let queue = counting(&side, &counter, CountedOperations::WRITE);
         assert!(matches!(counter.clone().close(), Err(Error::Busy { .. })));
         queue.close().unwrap();
         counter.close().unwrap();
@@ -131,12 +132,15 @@ fn a_kind_has_one_counter_and_it_is_of_the_endpoints_domain() {
         let addresses = side.domain.address_vector(16).unwrap();
         let completions = side.domain.completion_queue(64).unwrap();
         let endpoint = side.domain.endpoint(&side.info).unwrap();
-        let mut endpoint = endpoint.bind(&addresses, &completions, &completions).unwrap();
+        let mut endpoint = endpoint.bind(Bindings::shared(&addresses, &completions)).unwrap();
         let foreign = ops(&other).cntr_open().unwrap();
-        assert!(matches!(endpoint.count(&foreign, Counted::WRITE), Err(Error::OtherDomain { .. })));
+        assert!(matches!(
+            endpoint.bind_counter(&foreign, CountedOperations::WRITE),
+            Err(Error::OtherDomain { .. })
+        ));
         let counter = ops(&side).cntr_open().unwrap();
-        endpoint.count(&counter, Counted::WRITE).unwrap();
-        let error = endpoint.count(&counter, Counted::WRITE).unwrap_err();
+        endpoint.bind_counter(&counter, CountedOperations::WRITE).unwrap();
+        let error = endpoint.bind_counter(&counter, CountedOperations::WRITE).unwrap_err();
         assert_eq!(error.code(), Some(-libc::EINVAL), "{error}");
     });
 }
@@ -156,7 +160,7 @@ fn a_provider_before_206_has_no_counters_and_says_which_has() {
     let old = [ON, &[("SOFTEFA_PROV_VERSION", "205.0")]].concat();
     with_soft_adapter("a_provider_before_206_has_no_counters_and_says_which_has", &old, |_| {
         let error = ops(&Side::open(&Query::new())).cntr_open().unwrap_err();
-        assert!(matches!(error, Error::OpAbsent { operation: "cntr_open_ext", .. }), "{error}");
+        assert!(matches!(error, Error::OperationUnavailable { operation: "cntr_open_ext", .. }), "{error}");
         assert!(error.to_string().contains("206.0"), "{error}");
     });
 }

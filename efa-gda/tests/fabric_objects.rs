@@ -4,7 +4,8 @@
 mod fabric_fake;
 
 use efa_gda::fabric::{
-    Absence, Access, Buffer, Domain, Enabled, Endpoint, Error, Failure, GdaOps, MemoryRegion, Version,
+    Access, Bindings, Buffer, Domain, Enabled, Endpoint, Error, FailedCall, GdaOps, MemoryRegion,
+    OutOfBounds, UnavailableReason, Version,
 };
 use efa_gda_sys::fi;
 use fabric_fake::{Fake, GuardedTable, gda_table};
@@ -13,7 +14,7 @@ fn endpoint(fake: &Fake, domain: &Domain) -> Endpoint<Enabled> {
     let addresses = domain.address_vector(16).unwrap();
     let completions = domain.completion_queue(64).unwrap();
     let endpoint = domain.endpoint(&fake.info()).unwrap();
-    endpoint.bind(&addresses, &completions, &completions).unwrap().enable().unwrap()
+    endpoint.bind(Bindings::shared(&addresses, &completions)).unwrap().enable().unwrap()
 }
 
 fn region(domain: &Domain) -> Result<MemoryRegion, Error> {
@@ -36,7 +37,7 @@ fn an_endpoint_closes_before_what_it_is_bound_to_whatever_is_dropped_first() {
     let addresses = domain.address_vector(16).unwrap();
     let completions = domain.completion_queue(64).unwrap();
     let endpoint = domain.endpoint(&fake.info()).unwrap();
-    let endpoint = endpoint.bind(&addresses, &completions, &completions).unwrap();
+    let endpoint = endpoint.bind(Bindings::shared(&addresses, &completions)).unwrap();
     drop(domain);
     drop(completions);
     drop(addresses);
@@ -59,7 +60,13 @@ fn two_queues_are_bound_to_a_direction_each() {
     let addresses = domain.address_vector(16).unwrap();
     let (transmit, receive) = (domain.completion_queue(64).unwrap(), domain.completion_queue(64).unwrap());
     let endpoint = domain.endpoint(&fake.info()).unwrap();
-    let _endpoint = endpoint.bind(&addresses, &transmit, &receive).unwrap();
+    let _endpoint = endpoint
+        .bind(Bindings {
+            address_vector: &addresses,
+            send_completions: &transmit,
+            receive_completions: &receive,
+        })
+        .unwrap();
     let log = fake.log();
     assert_eq!(log[log.len() - 2..], ["bind cq for transmit", "bind cq for receive"]);
 }
@@ -78,7 +85,7 @@ fn a_queue_that_an_endpoint_uses_is_busy() {
     let fake = Fake::new(206);
     let domain = fake.domain();
     let endpoint = endpoint(&fake, &domain);
-    let queue = endpoint.transmit_queue().clone();
+    let queue = endpoint.send_completions().clone();
     let error = queue.close().unwrap_err();
     assert!(matches!(error, Error::Busy { what: "completion queue", .. }), "{error}");
     assert_eq!(closes(&fake), [""; 0]);
@@ -123,7 +130,7 @@ fn a_failed_bind_closes_the_endpoint() {
     let addresses = domain.address_vector(16).unwrap();
     let completions = domain.completion_queue(64).unwrap();
     let error =
-        domain.endpoint(&fake.info()).unwrap().bind(&addresses, &completions, &completions).unwrap_err();
+        domain.endpoint(&fake.info()).unwrap().bind(Bindings::shared(&addresses, &completions)).unwrap_err();
     assert_eq!(error.operation(), Some("fi_ep_bind(completion queue)"));
     assert_eq!(closes(&fake), ["close endpoint"]);
 }
@@ -135,7 +142,7 @@ fn objects_of_two_domains_are_not_bound_together() {
     let addresses = elsewhere.address_vector(16).unwrap();
     let completions = domain.completion_queue(64).unwrap();
     let endpoint = domain.endpoint(&fake.info()).unwrap();
-    let error = endpoint.bind(&addresses, &completions, &completions).unwrap_err();
+    let error = endpoint.bind(Bindings::shared(&addresses, &completions)).unwrap_err();
     assert!(matches!(error, Error::OtherDomain { .. }), "{error}");
 }
 
@@ -144,7 +151,7 @@ fn an_operation_table_that_ends_early_is_not_read_past_its_end() {
     let mut fake = Fake::new(206);
     fake.shorten_domain_table(std::mem::offset_of!(fi::fi_ops_domain, endpoint));
     let error = fake.domain().endpoint(&fake.info()).unwrap_err();
-    assert!(matches!(error, Error::NoSuchCall { operation: "fi_endpoint", table_bytes: 24 }), "{error}");
+    assert!(matches!(error, Error::FunctionMissing { operation: "fi_endpoint", table_bytes: 24 }), "{error}");
 }
 
 #[test]
@@ -160,7 +167,7 @@ fn a_failed_open_carries_operation_code_and_text() {
     let fake = Fake::new(206);
     fake.answers("open cq", -i64::from(libc::ENOMEM));
     let error = fake.domain().completion_queue(64).unwrap_err();
-    let Error::Call(Failure { operation: "fi_cq_open", code, text, .. }) = &error else {
+    let Error::Call(FailedCall { operation: "fi_cq_open", code, text, .. }) = &error else {
         panic!("{error:?}");
     };
     assert_eq!(*code, -libc::ENOMEM);
@@ -221,7 +228,7 @@ fn a_table_from_a_provider_older_than_the_table_is_refused() {
     assert!(matches!(ops_error(&Fake::new(117)), Error::GdaTableUnknown { .. }));
 }
 
-fn counters(ops: &GdaOps) -> Result<(), Absence> {
+fn counters(ops: &GdaOps) -> Result<(), UnavailableReason> {
     ops.available().into_iter().find(|(name, _)| *name == "cntr_open_ext").unwrap().1
 }
 
@@ -231,14 +238,14 @@ fn a_table_of_five_pointers_is_not_read_past_the_fifth() {
     fake.gives_table(table.as_ptr());
     let ops = fake.domain().gda_ops().unwrap();
     let (has, needs) = (Version::new(205, 0), Version::new(206, 0));
-    assert_eq!(counters(&ops), Err(Absence::ProviderTooOld { has, needs }));
+    assert_eq!(counters(&ops), Err(UnavailableReason::ProviderTooOld { has, needs }));
 }
 
 #[test]
 fn a_domain_without_info_is_taken_to_have_five_pointers() {
     let (table, fake) = (GuardedTable::of(5), Fake::new(206));
     fake.gives_table(table.as_ptr());
-    assert_eq!(counters(&fake.bare_domain().gda_ops().unwrap()), Err(Absence::NoInfo));
+    assert_eq!(counters(&fake.bare_domain().gda_ops().unwrap()), Err(UnavailableReason::NoInfo));
 }
 
 #[test]
@@ -253,7 +260,7 @@ fn a_table_that_ends_before_its_release_says_is_found_out() {
     let (table, fake) = (GuardedTable::of(5), Fake::new(206));
     fake.gives_table(table.as_ptr());
     let has = Version::new(206, 0);
-    assert_eq!(counters(&fake.domain().gda_ops().unwrap()), Err(Absence::TableEndsEarly { has }));
+    assert_eq!(counters(&fake.domain().gda_ops().unwrap()), Err(UnavailableReason::TableEndsEarly { has }));
 }
 
 #[test]
@@ -266,8 +273,8 @@ fn what_lies_behind_a_table_of_five_and_is_no_code_is_not_called() {
     fake.gives_table(&mut table);
     let ops = fake.domain().gda_ops().unwrap();
     let has = Version::new(206, 0);
-    assert_eq!(counters(&ops), Err(Absence::TableEndsEarly { has }));
-    assert!(matches!(ops.cntr_open(), Err(Error::OpAbsent { operation: "cntr_open_ext", .. })));
+    assert_eq!(counters(&ops), Err(UnavailableReason::TableEndsEarly { has }));
+    assert!(matches!(ops.cntr_open(), Err(Error::OperationUnavailable { operation: "cntr_open_ext", .. })));
 }
 
 #[test]
@@ -278,7 +285,8 @@ fn an_operation_whose_place_is_empty_is_not_called() {
     fake.gives_table(&mut table);
     let domain = fake.domain();
     let error = domain.gda_ops().unwrap().query_cq(&domain.completion_queue(64).unwrap()).unwrap_err();
-    let absent = Error::OpAbsent { operation: "query_cq", reason: Absence::NullPointer };
+    let absent =
+        Error::OperationUnavailable { operation: "query_cq", reason: UnavailableReason::NullPointer };
     assert_eq!(error.to_string(), absent.to_string());
 }
 
@@ -362,7 +370,7 @@ fn a_remote_region_gives_no_address_outside_itself() {
     assert_eq!(remote.at(4095, 1).unwrap().address, remote.address + 4095);
     for (offset, length) in [(4096, 1), (0, 4097), (u64::MAX, 2)] {
         let error = remote.at(offset, length).unwrap_err();
-        assert!(matches!(error, Error::OutOfBounds { .. }), "{error}");
+        assert_eq!(error, OutOfBounds { offset, length, region: 4096 });
     }
 }
 

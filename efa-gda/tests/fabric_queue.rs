@@ -8,7 +8,7 @@ use std::ptr::{NonNull, null_mut};
 use std::time::Duration;
 
 use efa_gda::executor::DeviceError;
-use efa_gda::fabric::{Access, Buffer, Domain, Error, MemoryRegion};
+use efa_gda::fabric::{Access, Bindings, Buffer, Domain, Error, MemoryRegion};
 use efa_gda::queue::{CloseError, MappedQueue, QueueError, WorkError, WorkRequest};
 use efa_gda::wire::{
     Completion, CompletionKind, CompletionStatus, DecodedRequest, Operation, OperationCode, Peer,
@@ -26,7 +26,7 @@ fn queue(fake: &Fake, domain: &Domain) -> MappedQueue {
     let addresses = domain.address_vector(16).unwrap();
     let completions = domain.completion_queue(64).unwrap();
     let endpoint = domain.endpoint(&fake.info()).unwrap();
-    let endpoint = endpoint.bind(&addresses, &completions, &completions).unwrap().enable().unwrap();
+    let endpoint = endpoint.bind(Bindings::shared(&addresses, &completions)).unwrap().enable().unwrap();
     MappedQueue::new(endpoint, &domain.gda_ops().unwrap()).unwrap()
 }
 
@@ -89,7 +89,7 @@ fn two_queues_do_not_poll_one_completion_queue() {
     let ops = domain.gda_ops().unwrap();
     let addresses = domain.address_vector(16).unwrap();
     let completions = domain.completion_queue(64).unwrap();
-    let bound = || domain.endpoint(&fake.info()).unwrap().bind(&addresses, &completions, &completions);
+    let bound = || domain.endpoint(&fake.info()).unwrap().bind(Bindings::shared(&addresses, &completions));
     let (first, second) = (bound().unwrap().enable().unwrap(), bound().unwrap().enable().unwrap());
     let error = MappedQueue::new(first, &ops).unwrap_err();
     assert!(matches!(error, QueueError::CompletionQueueShared { endpoints: 2 }), "{error}");
@@ -105,7 +105,15 @@ fn receives_that_complete_elsewhere_are_not_given_to_the_kernel() {
     let addresses = domain.address_vector(16).unwrap();
     let (transmit, receive) = (domain.completion_queue(64).unwrap(), domain.completion_queue(64).unwrap());
     let endpoint = domain.endpoint(&fake.info()).unwrap();
-    let endpoint = endpoint.bind(&addresses, &transmit, &receive).unwrap().enable().unwrap();
+    let endpoint = endpoint
+        .bind(Bindings {
+            address_vector: &addresses,
+            send_completions: &transmit,
+            receive_completions: &receive,
+        })
+        .unwrap()
+        .enable()
+        .unwrap();
     let queue = MappedQueue::new(endpoint, &domain.gda_ops().unwrap()).unwrap();
     // SAFETY: the queue lives, and no kernel runs.
     assert_eq!(unsafe { queue.as_ptr().as_ref() }.rq.num_entries, 0);

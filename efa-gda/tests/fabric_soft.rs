@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use efa_gda::doorbell::{DoorbellMode, DoorbellProxy, ProxyOptions};
 use efa_gda::executor::{DeviceError, host};
-use efa_gda::fabric::{Access, Buffer, EFA_DIRECT, Error, Fabric, Library, Query, RemoteRegion};
+use efa_gda::fabric::{Access, Bindings, Buffer, EFA_DIRECT, Error, Fabric, Library, Query, RemoteRegion};
 use efa_gda::queue::{CloseError, DoorbellError, MappedQueue, QueueError, WorkError, WorkRequest};
 use efa_gda::wire::{CompletionStatus, EntrySize, RemoteKey};
 use efa_gda_sys::device::{EFA_GDA_PUT_NO_WAIT, efa_gda_put_args};
@@ -21,7 +21,7 @@ fn the_query_finds_the_direct_fabric() {
     with_soft_adapter("the_query_finds_the_direct_fabric", &[], |_| {
         let info = Query::new().first(&Library::load().unwrap()).unwrap();
         assert_eq!((&*info.provider_name(), &*info.fabric_name()), ("efa", EFA_DIRECT));
-        assert!(info.is_called(&info.domain_name()));
+        assert!(info.matches_name(&info.domain_name()));
     });
 }
 
@@ -173,7 +173,7 @@ fn every_object_closes_without_an_error() {
         let completions = domain.completion_queue(64).unwrap();
         let region = domain.register(Buffer::zeroed(4096).unwrap(), Access::ALL).unwrap();
         let endpoint = domain.endpoint(&info).unwrap();
-        let endpoint = endpoint.bind(&addresses, &completions, &completions).unwrap().enable().unwrap();
+        let endpoint = endpoint.bind(Bindings::shared(&addresses, &completions)).unwrap().enable().unwrap();
         endpoint.close().unwrap();
         region.close().unwrap();
         completions.close().unwrap();
@@ -204,7 +204,7 @@ fn a_completion_queue_that_would_overrun_is_refused() {
         let (addresses, completions) =
             (side.domain.address_vector(16).unwrap(), side.domain.completion_queue(1).unwrap());
         let endpoint = side.domain.endpoint(&side.info).unwrap();
-        let endpoint = endpoint.bind(&addresses, &completions, &completions).unwrap().enable().unwrap();
+        let endpoint = endpoint.bind(Bindings::shared(&addresses, &completions)).unwrap().enable().unwrap();
         let error = MappedQueue::new(endpoint, &side.domain.gda_ops().unwrap()).unwrap_err();
         let QueueError::ShallowCompletionQueue { completions, requests } = error else { panic!("{error}") };
         assert!(completions < requests);

@@ -7,7 +7,8 @@ mod fabric_soft_support;
 
 use efa_gda::exposure::{ExposureError, Queue};
 use efa_gda::fabric::{
-    Absence, Domain, Error, Fabric, GdaOps, Info, Library, Query, QueryOption, Result, Version,
+    Bindings, Domain, Error, Fabric, GdaOps, Info, Library, Query, QueryOption, Result, UnavailableReason,
+    Version,
 };
 use efa_gda::queue::{MappedQueue, QueueError};
 use fabric_soft_support::with_soft_adapter;
@@ -30,7 +31,8 @@ fn broken(test: &str, defect: &str, check: impl FnOnce(ExposureError)) {
         let (info, domain) = domain();
         let addresses = domain.address_vector(16).unwrap();
         let completions = domain.completion_queue(1024).unwrap();
-        let endpoint = domain.endpoint(&info).unwrap().bind(&addresses, &completions, &completions).unwrap();
+        let endpoint =
+            domain.endpoint(&info).unwrap().bind(Bindings::shared(&addresses, &completions)).unwrap();
         let error = MappedQueue::new(endpoint.enable().unwrap(), &domain.gda_ops().unwrap()).unwrap_err();
         let QueueError::Exposure(error) = error else { panic!("{error:?}") };
         check(error);
@@ -109,7 +111,7 @@ fn provider_203_has_five_operations() {
     ops_of("provider_203_has_five_operations", "203.0", |ops| {
         let (has, needs) = (Version::new(203, 0), Version::new(206, 0));
         let absent: Vec<_> = ops.unwrap().available().into_iter().filter(|(_, op)| op.is_err()).collect();
-        assert_eq!(absent, [("cntr_open_ext", Err(Absence::ProviderTooOld { has, needs }))]);
+        assert_eq!(absent, [("cntr_open_ext", Err(UnavailableReason::ProviderTooOld { has, needs }))]);
     });
 }
 

@@ -13,7 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use efa_gda::fabric::{
-    Access, CompletionCounter, Counted, DeviceMemory, Dmabuf, GdaOps, MemoryRegion, Query, RemoteRegion,
+    Access, Bindings, CompletionCounter, CountedOperations, DeviceMemory, Dmabuf, GdaOps, MemoryRegion,
+    Query, RemoteRegion,
 };
 use efa_gda::gpu::{Gpu, GpuMemory};
 use efa_gda::queue::{CountersError, GpuQueue, MappedQueue, Placement, QueueError, WorkError, WorkRequest};
@@ -43,8 +44,14 @@ fn counted(side: &Side, counter: &CompletionCounter) -> MappedQueue {
     let [requests, receives] = [8192, 64].map(|entries| side.domain.completion_queue(entries).unwrap());
     let addresses = side.domain.address_vector(16).unwrap();
     let endpoint = side.domain.endpoint(&side.info).unwrap();
-    let mut endpoint = endpoint.bind(&addresses, &requests, &receives).unwrap();
-    endpoint.count(counter, Counted::TRANSMIT).unwrap();
+    let mut endpoint = endpoint
+        .bind(Bindings {
+            address_vector: &addresses,
+            send_completions: &requests,
+            receive_completions: &receives,
+        })
+        .unwrap();
+    endpoint.bind_counter(counter, CountedOperations::TRANSMIT).unwrap();
     MappedQueue::new(endpoint.enable().unwrap(), &ops(side)).unwrap()
 }
 

@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use efa_gda::executor::DeviceError;
 use efa_gda::fabric::{
-    CompletionCounter, CompletionQueue, Counted, Enabled, Endpoint, Error, GdaOps, Query, RemoteRegion,
+    Bindings, CompletionCounter, CompletionQueue, CountedOperations, Enabled, Endpoint, Error, GdaOps, Query,
+    RemoteRegion,
 };
 use efa_gda::gpu::Gpu;
 use efa_gda::queue::{
@@ -36,7 +37,11 @@ fn ops(side: &Side) -> GdaOps {
 }
 
 /// An endpoint that `counter` counts `counted` for, with a completion queue for each side.
-fn endpoint(side: &Side, requests: usize, counts: &[(&CompletionCounter, Counted)]) -> Endpoint<Enabled> {
+fn endpoint(
+    side: &Side,
+    requests: usize,
+    counts: &[(&CompletionCounter, CountedOperations)],
+) -> Endpoint<Enabled> {
     let [requests, receives] = [requests, 64].map(|entries| side.domain.completion_queue(entries).unwrap());
     bound(side, &requests, &receives, counts)
 }
@@ -45,13 +50,19 @@ fn bound(
     side: &Side,
     requests: &CompletionQueue,
     receives: &CompletionQueue,
-    counts: &[(&CompletionCounter, Counted)],
+    counts: &[(&CompletionCounter, CountedOperations)],
 ) -> Endpoint<Enabled> {
     let addresses = side.domain.address_vector(16).unwrap();
     let endpoint = side.domain.endpoint(&side.info).unwrap();
-    let mut endpoint = endpoint.bind(&addresses, requests, receives).unwrap();
+    let mut endpoint = endpoint
+        .bind(Bindings {
+            address_vector: &addresses,
+            send_completions: requests,
+            receive_completions: receives,
+        })
+        .unwrap();
     for (counter, counted) in counts {
-        endpoint.count(counter, *counted).unwrap();
+        endpoint.bind_counter(counter, *counted).unwrap();
     }
     endpoint.enable().unwrap()
 }
@@ -59,7 +70,7 @@ fn bound(
 /// A queue that goes by a counter in host memory.
 fn counting(side: &Side) -> (MappedQueue, CompletionCounter) {
     let counter = ops(side).cntr_open_host().unwrap();
-    let endpoint = endpoint(side, 8192, &[(&counter, Counted::TRANSMIT)]);
+    let endpoint = endpoint(side, 8192, &[(&counter, CountedOperations::TRANSMIT)]);
     (MappedQueue::new(endpoint, &ops(side)).unwrap().with_counters().unwrap(), counter)
 }
 
@@ -229,28 +240,31 @@ fn counters_that_a_queue_cannot_go_by_are_refused_with_the_reason() {
         let counter = open();
         let none = refused(&side, endpoint(&side, 8192, &[]));
         assert!(matches!(none, CountersError::None), "{none}");
-        let partly = refused(&side, endpoint(&side, 8192, &[(&counter, Counted::WRITE | Counted::READ)]));
+        let partly = refused(
+            &side,
+            endpoint(&side, 8192, &[(&counter, CountedOperations::WRITE | CountedOperations::READ)]),
+        );
         assert!(matches!(partly, CountersError::None), "{partly}");
-        let receives = (&counter, Counted::TRANSMIT | Counted::RECEIVE);
+        let receives = (&counter, CountedOperations::TRANSMIT | CountedOperations::RECEIVE);
         assert!(matches!(refused(&side, endpoint(&side, 8192, &[receives])), CountersError::None));
         let theirs = ops(&side).cntr_open().unwrap();
-        let unplaced = refused(&side, endpoint(&side, 8192, &[(&theirs, Counted::TRANSMIT)]));
+        let unplaced = refused(&side, endpoint(&side, 8192, &[(&theirs, CountedOperations::TRANSMIT)]));
         assert!(matches!(unplaced, CountersError::NotItsWords), "{unplaced}");
-        let other = endpoint(&side, 8192, &[(&counter, Counted::SEND)]);
-        let shared = refused(&side, endpoint(&side, 8192, &[(&counter, Counted::TRANSMIT)]));
+        let other = endpoint(&side, 8192, &[(&counter, CountedOperations::SEND)]);
+        let shared = refused(&side, endpoint(&side, 8192, &[(&counter, CountedOperations::TRANSMIT)]));
         assert!(matches!(shared, CountersError::Shared { endpoints: 2 }), "{shared}");
         drop(other);
-        let shallow = refused(&side, endpoint(&side, 4096, &[(&counter, Counted::TRANSMIT)]));
+        let shallow = refused(&side, endpoint(&side, 4096, &[(&counter, CountedOperations::TRANSMIT)]));
         assert!(
             matches!(shallow, CountersError::ShallowCompletionQueue { completions: 4096, .. }),
             "{shallow}"
         );
         let one = side.domain.completion_queue(8192).unwrap();
-        let same = refused(&side, bound(&side, &one, &one, &[(&counter, Counted::TRANSMIT)]));
+        let same = refused(&side, bound(&side, &one, &one, &[(&counter, CountedOperations::TRANSMIT)]));
         assert!(matches!(same, CountersError::Receives), "{same}");
         for (successes, errors) in [(1, 0), (0, 1)] {
             counter.set(successes, errors).unwrap();
-            let based = refused(&side, endpoint(&side, 8192, &[(&counter, Counted::TRANSMIT)]));
+            let based = refused(&side, endpoint(&side, 8192, &[(&counter, CountedOperations::TRANSMIT)]));
             let CountersError::NotZero { .. } = based else { panic!("{based}") };
             assert!(
                 based.to_string().contains(&format!("{successes} successes and {errors} errors")),
@@ -259,14 +273,20 @@ fn counters_that_a_queue_cannot_go_by_are_refused_with_the_reason() {
         }
         counter.set(0, 0).unwrap();
         // Bound for one kind after the other, it counts them all.
-        let kinds = [(&counter, Counted::SEND), (&counter, Counted::READ | Counted::WRITE)];
+        let kinds = [
+            (&counter, CountedOperations::SEND),
+            (&counter, CountedOperations::READ | CountedOperations::WRITE),
+        ];
         let queue = MappedQueue::new(endpoint(&side, 8192, &kinds), &ops(&side)).unwrap();
         let queue = queue.with_counters().unwrap();
-        assert!(matches!(counter.set(0, 0), Err(Error::CounterTaken)));
+        assert!(matches!(counter.set(0, 0), Err(Error::CounterInUse)));
         let unbound = side.domain.endpoint(&side.info).unwrap();
         let (av, cq) = (side.domain.address_vector(16).unwrap(), side.domain.completion_queue(64).unwrap());
-        let mut unbound = unbound.bind(&av, &cq, &cq).unwrap();
-        assert!(matches!(unbound.count(&counter, Counted::RECEIVE), Err(Error::CounterTaken)));
+        let mut unbound = unbound.bind(Bindings::shared(&av, &cq)).unwrap();
+        assert!(matches!(
+            unbound.bind_counter(&counter, CountedOperations::RECEIVE),
+            Err(Error::CounterInUse)
+        ));
         assert!(matches!(counter.clone().close(), Err(Error::Busy { .. })));
         drop(queue);
         counter.close().unwrap();
@@ -322,7 +342,7 @@ fn a_gpu_that_pretends_goes_by_counters_in_host_memory() {
         let (counter, placement) = gpu.completion_counter(&ops(&side)).unwrap();
         let Placement::Host { why } = placement else { panic!("this one exports no memory") };
         assert!(why.contains("dmabuf"), "{why}");
-        let endpoint = endpoint(&side, 8192, &[(&counter, Counted::TRANSMIT)]);
+        let endpoint = endpoint(&side, 8192, &[(&counter, CountedOperations::TRANSMIT)]);
         let first = MappedQueue::new(endpoint, &ops(&side)).unwrap().with_counters().unwrap();
         let second = side.queue();
         let peer = introduce(&first, &second);
@@ -348,7 +368,7 @@ fn a_queue_that_has_posted_goes_by_no_counter_afterwards() {
     with_counters("a_queue_that_has_posted_goes_by_no_counter_afterwards", &[], |_| {
         let side = Side::open(&Query::new());
         let counter = ops(&side).cntr_open_host().unwrap();
-        let endpoint = endpoint(&side, 8192, &[(&counter, Counted::TRANSMIT)]);
+        let endpoint = endpoint(&side, 8192, &[(&counter, CountedOperations::TRANSMIT)]);
         let (mut first, second) = (MappedQueue::new(endpoint, &ops(&side)).unwrap(), side.queue());
         let peer = introduce(&first, &second);
         let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use efa_gda::fabric::{Access, Buffer, DeviceMemory, Dmabuf, ExternalMemory, MemoryRegion, Query};
+use efa_gda::fabric::{Access, Bindings, Buffer, DeviceMemory, Dmabuf, ExternalMemory, MemoryRegion, Query};
 use efa_gda::queue::measure::{Load, Producer};
 use efa_gda::queue::{Arrival, Limit, MappedQueue, ReceiveError, Receives, WorkError, WorkRequest};
 use efa_gda::wire::{CompletionStatus, EntrySize, Peer, ProcessingHints, RequestIdWidth};
@@ -399,7 +399,15 @@ fn a_queue_whose_receives_complete_elsewhere_takes_none() {
         let addresses = side.domain.address_vector(16).unwrap();
         let completions = || side.domain.completion_queue(8192).unwrap();
         let endpoint = side.domain.endpoint(&side.info).unwrap();
-        let endpoint = endpoint.bind(&addresses, &completions(), &completions()).unwrap().enable().unwrap();
+        let endpoint = endpoint
+            .bind(Bindings {
+                address_vector: &addresses,
+                send_completions: &completions(),
+                receive_completions: &completions(),
+            })
+            .unwrap()
+            .enable()
+            .unwrap();
         let mut queue = MappedQueue::new(endpoint, &side.domain.gda_ops().unwrap()).unwrap();
         let error = queue.post_receives(&Receives::new(&side.region(&[0; 8]))).unwrap_err();
         assert!(matches!(error, ReceiveError::NoReceiveQueue), "{error}");

@@ -38,7 +38,7 @@ fn queue(domain: &ProtectionDomain, options: &QueuePairOptions) -> Queue {
 }
 
 fn queue_on(domain: &ProtectionDomain, completions: &CompletionQueue, options: &QueuePairOptions) -> Queue {
-    let pair = QueuePair::create(domain, completions, completions, options).unwrap();
+    let pair = QueuePair::create(domain, CompletionQueues::shared(completions), options).unwrap();
     MappedQueue::over_verbs(pair.activate(KEY).unwrap()).unwrap()
 }
 
@@ -80,7 +80,7 @@ fn wide_entries_are_exposed_where_the_adapter_has_them() {
     let domain = ProtectionDomain::allocate(&context).unwrap();
     let completions = CompletionQueue::create(&context, 1024).unwrap();
     let options = QueuePairOptions::new().entry_size(EntrySize::B128);
-    let made = QueuePair::create(&domain, &completions, &completions, &options);
+    let made = QueuePair::create(&domain, CompletionQueues::shared(&completions), &options);
     if context.attributes().has_wide_entries() {
         let ready = made.unwrap().activate(KEY).unwrap();
         assert_eq!(ready.exposure().unwrap().sq.entry_size, EntrySize::B128);
@@ -281,10 +281,10 @@ fn a_read_that_the_adapter_lacks_is_an_unsupported_operation() {
 }
 
 /// A queue with counters attached.
-fn counted(domain: &ProtectionDomain, counters: &[(&CompletionCounter, Counted)]) -> Queue {
+fn counted(domain: &ProtectionDomain, counters: &[(&CompletionCounter, CountedOperations)]) -> Queue {
     let completions = CompletionQueue::create(domain.context(), 1024).unwrap();
     let options = QueuePairOptions::new();
-    let mut pair = QueuePair::create(domain, &completions, &completions, &options).unwrap();
+    let mut pair = QueuePair::create(domain, CompletionQueues::shared(&completions), &options).unwrap();
     for (counter, counted) in counters {
         pair.attach(counter, *counted).unwrap();
     }
@@ -305,9 +305,10 @@ fn counters_count_what_is_written_and_what_arrives_and_errors_apart() {
     let domain = ProtectionDomain::allocate(&context).unwrap();
     let make = || CompletionCounter::create(&context).unwrap();
     let (out, arrived) = (make(), make());
-    let mut queue = counted(&domain, &[(&out, Counted::WRITE), (&arrived, Counted::REMOTE_WRITE)]);
+    let mut queue =
+        counted(&domain, &[(&out, CountedOperations::WRITE), (&arrived, CountedOperations::REMOTE_WRITE)]);
     writes(&mut queue, &domain, 64, 100);
-    let read = |counter: &CompletionCounter| (counter.completions().unwrap(), counter.errors().unwrap());
+    let read = |counter: &CompletionCounter| (counter.successes().unwrap(), counter.errors().unwrap());
     assert_eq!((read(&out), read(&arrived)), ((100, 0), (100, 0)));
     let (memory, gone) = (region(&domain, &[1; 64]), region(&domain, &[0; 64]));
     let remote = gone.remote();
@@ -325,7 +326,7 @@ fn a_counter_in_memory_of_the_callers_is_seen_there() {
     let word = |index: usize| CounterMemory::host(NonNull::new(words[index].as_ptr()).unwrap());
     // SAFETY: the words outlive the counter, which goes with the queue below.
     let counter = unsafe { CompletionCounter::create_external(&context, word(0), word(1)) }.unwrap();
-    let mut queue = counted(&domain, &[(&counter, Counted::WRITE)]);
+    let mut queue = counted(&domain, &[(&counter, CountedOperations::WRITE)]);
     counter.set(1000, 5).unwrap();
     writes(&mut queue, &domain, 64, 300);
     queue.close().unwrap();
@@ -349,7 +350,7 @@ fn a_counter_in_a_descriptors_memory_is_seen_there() {
         }
         Err(error) => panic!("{error}"),
     };
-    let mut queue = counted(&domain, &[(&counter, Counted::WRITE)]);
+    let mut queue = counted(&domain, &[(&counter, CountedOperations::WRITE)]);
     writes(&mut queue, &domain, 64, 10);
     // SAFETY: inside the mapping, and aligned; the adapter is done with it.
     let value = unsafe { start.add(64).cast::<u64>().read_volatile() };

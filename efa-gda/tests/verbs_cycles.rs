@@ -15,10 +15,10 @@ fn cycle(context: &Context) {
     let domain = ProtectionDomain::allocate(context).unwrap();
     let completions = CompletionQueue::create(context, 64).unwrap();
     let options = QueuePairOptions::new().send_entries(16).receive_entries(16);
-    let mut created = QueuePair::create(&domain, &completions, &completions, &options).unwrap();
+    let mut created = QueuePair::create(&domain, CompletionQueues::shared(&completions), &options).unwrap();
     if context.attributes().has(Capability::CompletionCounters) {
         let counter = CompletionCounter::create(context).unwrap();
-        created.attach(&counter, Counted::WRITE).unwrap();
+        created.attach(&counter, CountedOperations::WRITE).unwrap();
     }
     let mut ready = created.activate(QueueKey::new(1)).unwrap();
     let address = ready.address().unwrap();

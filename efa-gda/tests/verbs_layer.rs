@@ -25,7 +25,7 @@ fn queue_pair(options: &QueuePairOptions) -> Result<QueuePair<Created>> {
     let context = context();
     let domain = ProtectionDomain::allocate(&context)?;
     let completions = CompletionQueue::create(&context, 1024)?;
-    QueuePair::create(&domain, &completions, &completions, options)
+    QueuePair::create(&domain, CompletionQueues::shared(&completions), options)
 }
 
 fn fail(call: &'static str, errno: i32) {
@@ -42,7 +42,8 @@ fn everything_is_destroyed_children_first_when_values_are_dropped_parents_first(
     let domain = ProtectionDomain::allocate(&context).unwrap();
     let completions = CompletionQueue::create(&context, 16).unwrap();
     let region = MemoryRegion::register(&domain, buffer(), Access::ALL).unwrap();
-    let created = QueuePair::create(&domain, &completions, &completions, &QueuePairOptions::new()).unwrap();
+    let created =
+        QueuePair::create(&domain, CompletionQueues::shared(&completions), &QueuePairOptions::new()).unwrap();
     let mut ready = created.activate(KEY).unwrap();
     let address = ready.address().unwrap();
     ready.peer(&address).unwrap();
@@ -177,9 +178,10 @@ fn before_59_a_queue_pair_works_and_is_not_exposed() {
     let context = library.adapter(None).unwrap();
     let domain = ProtectionDomain::allocate(&context).unwrap();
     let completions = CompletionQueue::create(&context, 16).unwrap();
-    let created = QueuePair::create(&domain, &completions, &completions, &QueuePairOptions::new()).unwrap();
+    let created =
+        QueuePair::create(&domain, CompletionQueues::shared(&completions), &QueuePairOptions::new()).unwrap();
     let error = created.activate(KEY).unwrap().exposure().unwrap_err();
-    assert!(matches!(error, Error::Absent(call) if call.since == 59), "{error}");
+    assert!(matches!(error, Error::FunctionMissing(call) if call.since == 59), "{error}");
 }
 
 #[test]
@@ -261,7 +263,7 @@ fn remote_access_that_the_adapter_lacks_is_refused_by_name() {
     state(|state| state.attributes.device_caps = 0);
     let domain = ProtectionDomain::allocate(&context()).unwrap();
     let error = MemoryRegion::register(&domain, buffer(), Access::ALL).unwrap_err();
-    assert!(matches!(error, Error::Lacks { capability: Capability::RdmaWrite, .. }), "{error}");
+    assert!(matches!(error, Error::AdapterLacks { capability: Capability::RdmaWrite, .. }), "{error}");
 }
 
 #[test]
@@ -344,7 +346,10 @@ fn external_completions_are_not_asked_of_an_adapter_without_them() {
     let memory =
         ExternalMemory { dmabuf: file.as_fd(), offset: 0, length: 4096, buffer: std::ptr::null_mut() };
     let error = unsafe { CompletionQueue::create_external(&context, &memory, 16) }.unwrap_err();
-    assert!(matches!(error, Error::Lacks { capability: Capability::ExternalCompletionQueue, .. }), "{error}");
+    assert!(
+        matches!(error, Error::AdapterLacks { capability: Capability::ExternalCompletionQueue, .. }),
+        "{error}"
+    );
     assert!(!state(|state| state.calls.contains(&"efadv_create_cq")));
 }
 
@@ -363,7 +368,10 @@ fn bytes_past_the_end_of_a_region_have_no_address() {
     let domain = ProtectionDomain::allocate(&context()).unwrap();
     let region = MemoryRegion::register(&domain, buffer(), Access::LOCAL).unwrap();
     let error = region.at(4096, 1).unwrap_err();
-    assert!(matches!(error, Error::OutOfBounds { offset: 4096, length: 1, region: 4096 }), "{error}");
+    assert!(
+        matches!(error, Error::OutOfBounds(OutOfBounds { offset: 4096, length: 1, region: 4096 })),
+        "{error}"
+    );
 }
 
 #[test]
@@ -401,14 +409,14 @@ fn a_counter_takes_its_words_from_host_memory_and_from_a_dmabuf() {
 #[test]
 fn a_counter_is_read_whole() {
     let counter = CompletionCounter::create(&context()).unwrap();
-    assert_eq!(counter.completions().unwrap(), 1 << 31);
+    assert_eq!(counter.successes().unwrap(), 1 << 31);
 }
 
 #[test]
 fn a_counter_in_memory_that_nobody_sees_cannot_be_read() {
     let counter = CompletionCounter::create(&context()).unwrap();
     fail("ibv_read_comp_cntr", libc::EOPNOTSUPP);
-    assert_eq!(counter.completions().unwrap_err().errno(), Some(libc::EOPNOTSUPP));
+    assert_eq!(counter.successes().unwrap_err().errno(), Some(libc::EOPNOTSUPP));
 }
 
 /// Objects go to the threads that use them.
@@ -428,7 +436,7 @@ const _: () = {
 fn a_counter_outlives_the_queue_pair_it_is_attached_to() {
     let mut created = queue_pair(&QueuePairOptions::new()).unwrap();
     let counter = CompletionCounter::create(created.context()).unwrap();
-    created.attach(&counter, Counted::WRITE | Counted::SEND).unwrap();
+    created.attach(&counter, CountedOperations::WRITE | CountedOperations::SEND).unwrap();
     drop(counter);
     assert_eq!(state(|state| state.live["counter"]), 1);
     drop(created);
@@ -441,7 +449,7 @@ fn a_counter_outlives_the_queue_pair_it_is_attached_to() {
 fn before_65_a_counter_names_the_release_it_needs() {
     let library = library(|_, efadv| efadv.efadv_create_comp_cntr = None);
     let error = CompletionCounter::create(&library.adapter(None).unwrap()).unwrap_err();
-    assert!(matches!(error, Error::Absent(call) if call.since == 65), "{error}");
+    assert!(matches!(error, Error::FunctionMissing(call) if call.since == 65), "{error}");
 }
 
 #[test]
@@ -450,8 +458,9 @@ fn objects_of_two_openings_do_not_mix() {
     let (ours, theirs) = (library.adapter(None).unwrap(), library.adapter(None).unwrap());
     let domain = ProtectionDomain::allocate(&ours).unwrap();
     let completions = CompletionQueue::create(&theirs, 16).unwrap();
-    let error = QueuePair::create(&domain, &completions, &completions, &QueuePairOptions::new()).unwrap_err();
-    assert!(matches!(error, Error::Foreign { what: "completion queue" }), "{error}");
+    let error = QueuePair::create(&domain, CompletionQueues::shared(&completions), &QueuePairOptions::new())
+        .unwrap_err();
+    assert!(matches!(error, Error::OtherContext { what: "completion queue" }), "{error}");
 }
 
 #[test]
@@ -470,7 +479,8 @@ fn two_mapped_queues_do_not_share_a_completion_queue() {
     let completions = CompletionQueue::create(&context, 1024).unwrap();
     let make = || {
         let created =
-            QueuePair::create(&domain, &completions, &completions, &QueuePairOptions::new()).unwrap();
+            QueuePair::create(&domain, CompletionQueues::shared(&completions), &QueuePairOptions::new())
+                .unwrap();
         created.activate(KEY).unwrap()
     };
     let (first, second) = (make(), make());
@@ -478,7 +488,8 @@ fn two_mapped_queues_do_not_share_a_completion_queue() {
     assert!(matches!(error, QueueError::CompletionQueueShared { endpoints: 2 }), "{error}");
     // The first went with its queue.
     let _mapped = MappedQueue::over_verbs(second).unwrap();
-    let error = QueuePair::create(&domain, &completions, &completions, &QueuePairOptions::new()).unwrap_err();
+    let error = QueuePair::create(&domain, CompletionQueues::shared(&completions), &QueuePairOptions::new())
+        .unwrap_err();
     assert!(matches!(error, Error::CompletionQueuePolled), "{error}");
 }
 

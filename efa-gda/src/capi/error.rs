@@ -111,7 +111,7 @@ impl From<fabric::Error> for Fault {
             | GdaUnknown { .. }
             | GdaInDomainOps(_)
             | GdaTableUnknown { .. }
-            | OpAbsent { .. }
+            | OperationUnavailable { .. }
             | NotBuiltIn(_)
             | AdapterLacks(_)
             | DeviceMemory { .. } => Code::Unsupported,

@@ -11,6 +11,7 @@ use super::handles::Table;
 use super::region;
 use super::{Handle, entry, fill, given, sized};
 use crate::doorbell::{DoorbellChoice, DoorbellMode, DoorbellProxy, ProxyOptions};
+use crate::fabric::Bindings;
 use crate::gpu::Gpu;
 use crate::queue::{AbortFlag, CloseError, GpuAbortFlag, GpuQueue, LaunchGuard, MappedQueue, device_peer};
 
@@ -172,7 +173,7 @@ fn open(parts: Parts, attr: &MappedAttr) -> Result<OpenQueue, Fault> {
         None => parts.domain.completion_queue(completions)?,
     };
     let endpoint = parts.domain.endpoint(&parts.info)?;
-    let endpoint = endpoint.bind(&addresses, &completions, &completions)?.enable()?;
+    let endpoint = endpoint.bind(Bindings::shared(&addresses, &completions))?.enable()?;
     let mapped = MappedQueue::new(endpoint, &parts.ops)?;
     let (driven, abort) = match gpu {
         None => {
@@ -211,7 +212,7 @@ pub unsafe extern "C" fn efa_gda_mapped_describe(queue: Handle, info: *mut Mappe
                 receives: limits.receives,
                 qpn: mapped.number().get().into(),
                 rung: number_of(mapped.rung()),
-                completions_in_gpu: mapped.endpoint().transmit_queue().device().is_some().into(),
+                completions_in_gpu: mapped.endpoint().send_completions().device().is_some().into(),
                 max_inline: limits.inline_send as u32,
                 max_rdma_size: limits.rdma,
                 max_msg_size: limits.message,

@@ -54,11 +54,11 @@ impl AddressVector {
         let open = unsafe { table_op!((*raw).ops, fi_ops_domain.av_open, OPERATION) }?;
         let mut attr = Padded::new(fi::fi_av_attr { type_: fi::FI_AV_TABLE, count, ..Default::default() });
         let mut av = std::ptr::null_mut();
-        let turn = domain.context().turn();
+        let serialized = domain.context().serialize_calls();
         // SAFETY: the domain is open; the attributes are whole, with zeroes behind them; `av` can
         // be written.
         let code = unsafe { open(raw, &mut attr.value, &mut av, std::ptr::null_mut()) };
-        drop(turn);
+        drop(serialized);
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let parents = AvParents { identity: NEXT.fetch_add(1, Ordering::Relaxed), domain: domain.clone() };
         // SAFETY: the call that returned `code` opened `av`, and nobody else knows it.
@@ -88,11 +88,11 @@ impl AddressVector {
         // SAFETY: an open address vector points to its table, or to none.
         let insert = unsafe { table_op!((*raw).ops, fi_ops_av.insert, OPERATION) }?;
         let mut inserted = fi::FI_ADDR_NOTAVAIL;
-        let turn = self.0.context().turn();
+        let serialized = self.0.context().serialize_calls();
         // SAFETY: the vector is open; one address of LENGTH bytes is read, aligned as
         // providers' structures need it, and one fi_addr_t is written.
         let count = unsafe { insert(raw, whole.as_ptr().cast(), 1, &mut inserted, 0, std::ptr::null_mut()) };
-        drop(turn);
+        drop(serialized);
         if count < 0 {
             return Err(refused(Some(self.0.context().failure(OPERATION, count))));
         }
@@ -114,7 +114,7 @@ impl AddressVector {
         // SAFETY: an open address vector points to its table, or to none.
         let remove = unsafe { table_op!((*raw).ops, fi_ops_av.remove, OPERATION) }?;
         let context = self.0.context();
-        let _turn = context.turn();
+        let _serialized = context.serialize_calls();
         // SAFETY: the vector is open; one fi_addr_t is read.
         context.check(OPERATION, unsafe { remove(raw, &mut number, 1, 0) })
     }

@@ -1,17 +1,17 @@
 //! Completion queues of libfabric's. A queue whose entries a GPU or this library polls is never
 //! read through libfabric: two readers would each see half of the completions.
 
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 use efa_gda_sys::fi;
 
 use super::Domain;
-use super::device_memory::Owner;
 use super::domain::close_shared;
 use super::error::{Error, Result};
 use super::gda::CqOpenExt;
 use super::object::{Context, InContext, Object, Padded, table_op};
+use crate::memory::{ExternalMemory, Owner};
 use crate::polling::{Completing, Polling, Unclaimable};
 
 /// A completion queue. Cheap to clone; closed with its last clone and the last endpoint bound to
@@ -56,21 +56,6 @@ impl InContext for CqParents {
     }
 }
 
-/// Memory for a completion queue outside the provider's own, given as a dmabuf
-/// (`fi_efa_cq_init_attr::ext_mem_dmabuf`). Zero it first: the phase bit starts at 1.
-#[derive(Debug)]
-pub struct ExternalMemory<'a> {
-    /// The dmabuf; the provider keeps its own reference.
-    pub dmabuf: BorrowedFd<'a>,
-    /// Where in the dmabuf the entries begin, in bytes.
-    pub offset: u64,
-    /// Bytes for the entries.
-    pub length: u64,
-    /// Where the processor sees the first entry. `query_cq` answers with this address, and a mapped
-    /// queue that the host drives reads there.
-    pub buffer: *mut u8,
-}
-
 /// Entries of a queue that nobody waits for: it is polled.
 fn attributes(entries: usize) -> Padded<fi::fi_cq_attr> {
     Padded::new(fi::fi_cq_attr {
@@ -93,11 +78,11 @@ impl CompletionQueue {
         let open = unsafe { table_op!((*raw).ops, fi_ops_domain.cq_open, OPERATION) }?;
         let mut attr = attributes(entries);
         let mut cq = std::ptr::null_mut();
-        let turn = domain.context().turn();
+        let serialized = domain.context().serialize_calls();
         // SAFETY: the domain is open; the attributes are whole, with zeroes behind them; `cq` can
         // be written.
         let code = unsafe { open(raw, &mut attr.value, &mut cq, std::ptr::null_mut()) };
-        drop(turn);
+        drop(serialized);
         // SAFETY: the call that returned `code` opened `cq`, and nobody else knows it.
         Ok(Self(Arc::new(unsafe {
             Object::adopt(OPERATION, code, cq, CqParents::new(domain, Memory::Host))
@@ -126,12 +111,12 @@ impl CompletionQueue {
             u32::try_from(memory.dmabuf.as_raw_fd()).expect("a borrowed descriptor is not negative");
         let mut cq = std::ptr::null_mut();
         let context = domain.context();
-        let turn = context.turn();
+        let serialized = context.serialize_calls();
         // SAFETY: the domain is open; both attribute structures are whole, with zeroes behind them;
         // `cq` can be written.
         let code =
             unsafe { open(domain.as_ptr(), &mut attr.value, &mut init.value, &mut cq, std::ptr::null_mut()) };
-        drop(turn);
+        drop(serialized);
         if code < 0 {
             return Err(named(context, code));
         }
@@ -160,7 +145,7 @@ impl CompletionQueue {
     ///
     /// # Errors
     /// [`Error::CompletionQueuePolled`].
-    pub(super) fn complete_here(&self) -> Result<Completing> {
+    pub(super) fn register_endpoint(&self) -> Result<Completing> {
         self.0.parents().polling.begin().ok_or(Error::CompletionQueuePolled)
     }
 

@@ -6,18 +6,17 @@
 use std::any::Any;
 use std::ffi::{c_int, c_void};
 use std::marker::PhantomData;
-use std::ops::BitOr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
 use efa_gda_sys::fi;
 
-use super::device_memory::Owner;
+use super::Domain;
 use super::domain::close_shared;
 use super::error::{Error, Result};
 use super::object::{Context, InContext, Object, Padded, table_op};
-use super::{Buffer, DeviceMemory, Dmabuf, Domain};
+use crate::memory::{Buffer, CounterMemory, DeviceMemory, Dmabuf, OutOfBounds, Owner};
 use crate::polling::{Completing, Polling, Unclaimable};
 
 pub(super) type CntrOpenExt = unsafe extern "C" fn(
@@ -28,91 +27,39 @@ pub(super) type CntrOpenExt = unsafe extern "C" fn(
     *mut fi::fi_efa_comp_cntr_init_attr,
 ) -> c_int;
 
-/// What a counter counts of an endpoint (the flags of `fi_ep_bind`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Counted(u64);
-
-impl Counted {
-    /// Sends of the endpoint.
-    pub const SEND: Self = Self(fi::FI_SEND);
-    /// Messages that it receives.
-    pub const RECEIVE: Self = Self(fi::FI_RECV);
-    /// RDMA reads that it starts.
-    pub const READ: Self = Self(fi::FI_READ);
-    /// RDMA writes that it starts.
-    pub const WRITE: Self = Self(fi::FI_WRITE);
-    /// RDMA reads by peers.
-    pub const REMOTE_READ: Self = Self(fi::FI_REMOTE_READ);
-    /// RDMA writes by peers.
-    pub const REMOTE_WRITE: Self = Self(fi::FI_REMOTE_WRITE);
-    /// Everything that the endpoint starts, which is what a mapped queue counts by.
-    pub const TRANSMIT: Self = Self(fi::FI_SEND | fi::FI_READ | fi::FI_WRITE);
-
-    pub(super) const NOTHING: Self = Self(0);
-
-    /// Whether all of `other` is counted.
-    pub const fn contains(self, other: Self) -> bool {
-        self.0 & other.0 == other.0
-    }
-
-    /// libfabric's bits.
-    pub const fn bits(self) -> u64 {
-        self.0
-    }
-}
-
-impl BitOr for Counted {
-    type Output = Self;
-
-    fn bitor(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-}
-
-/// A word of the caller's for a counter: 8 bytes, aligned to 8 (`fi_efa_memory_location`). The counter
-/// goes on from the value that stands there.
-#[derive(Clone, Copy, Debug)]
-pub struct CounterMemory<'a> {
+/// A word of a counter, as libfabric takes it.
+#[derive(Clone, Copy)]
+pub(super) struct CounterWord<'a> {
     location: fi::fi_efa_memory_location,
-    /// Whether libfabric reads it for its callers.
-    seen: bool,
+    /// Whether libfabric reads the word for its callers.
+    readable_by_host: bool,
     dmabuf: PhantomData<BorrowedFd<'a>>,
 }
 
-impl<'a> CounterMemory<'a> {
-    /// Host memory.
-    pub fn host(word: NonNull<u64>) -> Self {
-        let location = fi::fi_efa_memory_location {
-            ptr: word.as_ptr().cast(),
-            type_: fi::FI_EFA_MEMORY_LOCATION_VA as u8,
-            ..Default::default()
+impl<'a> From<CounterMemory<'a>> for CounterWord<'a> {
+    fn from(memory: CounterMemory<'a>) -> Self {
+        let mut location = fi::fi_efa_memory_location { ptr: memory.mapped.cast(), ..Default::default() };
+        location.type_ = match memory.dmabuf {
+            None => fi::FI_EFA_MEMORY_LOCATION_VA as u8,
+            Some((file, offset)) => {
+                location.dmabuf.offset = offset;
+                location.dmabuf.fd = file.as_raw_fd();
+                fi::FI_EFA_MEMORY_LOCATION_DMABUF as u8
+            }
         };
-        Self { location, seen: true, dmabuf: PhantomData }
-    }
-
-    /// A word of a dmabuf, such as a GPU's memory, at `offset`. `mapped` is where this process sees it,
-    /// or null; only where it does can the counter be read through libfabric.
-    pub fn dmabuf(dmabuf: BorrowedFd<'a>, offset: u64, mapped: *mut u64) -> Self {
-        let mut location = fi::fi_efa_memory_location {
-            ptr: mapped.cast(),
-            type_: fi::FI_EFA_MEMORY_LOCATION_DMABUF as u8,
-            ..Default::default()
-        };
-        location.dmabuf.offset = offset;
-        location.dmabuf.fd = dmabuf.as_raw_fd();
-        Self { location, seen: !mapped.is_null(), dmabuf: PhantomData }
+        Self { location, readable_by_host: !memory.mapped.is_null(), dmabuf: PhantomData }
     }
 }
 
 /// Both words in one piece of memory, which goes with the counter.
-pub(super) struct OwnWords {
+pub(super) struct OwnedWords {
     success: u64,
     /// The GPU whose memory it is, as CUDA counts.
     device: Option<i32>,
     owner: Owner,
 }
 
-impl OwnWords {
+impl OwnedWords {
     /// From the first word to the second; they are not to share a line of a GPU's cache.
     const STRIDE: u64 = 128;
     /// From the first byte of the first to the last of the second.
@@ -132,7 +79,7 @@ impl OwnWords {
         let DeviceMemory { address, length, ordinal, dmabuf, owner } = memory;
         if length < Self::BYTES {
             let (needs, region) = (Self::BYTES as u64, length as u64);
-            return Err(Error::OutOfBounds { offset: 0, length: needs, region });
+            return Err(OutOfBounds { offset: 0, length: needs, region }.into());
         }
         let dmabuf = dmabuf.map_err(|why| Error::NoDmabuf { operation: super::gda::CNTR_OPEN_EXT, why })?;
         Ok((Self { success: address.as_ptr() as u64, device: Some(ordinal), owner }, dmabuf))
@@ -142,20 +89,27 @@ impl OwnWords {
         self.success + Self::STRIDE
     }
 
-    /// Where the processor reaches the words.
-    pub(super) fn on_host(&self) -> [Option<CounterMemory<'static>>; 2] {
+    /// The words as host memory.
+    pub(super) fn on_host(&self) -> [Option<CounterWord<'static>>; 2] {
         [self.success, self.error()].map(|word| {
-            NonNull::new(std::ptr::with_exposed_provenance_mut(word as usize)).map(CounterMemory::host)
+            let word = NonNull::new(std::ptr::with_exposed_provenance_mut(word as usize))?;
+            Some(CounterMemory::host(word).into())
         })
     }
 
-    /// Where they lie in their dmabuf. `told`: with the GPU's addresses, which libfabric is not asked to read.
-    pub(super) fn in_dmabuf<'a>(&self, dmabuf: &'a Dmabuf, told: bool) -> [Option<CounterMemory<'a>>; 2] {
+    /// The words as parts of their dmabuf. `gpu_addresses`: with the GPU's addresses, which libfabric is
+    /// not asked to read.
+    pub(super) fn in_dmabuf<'a>(
+        &self,
+        dmabuf: &'a Dmabuf,
+        gpu_addresses: bool,
+    ) -> [Option<CounterWord<'a>>; 2] {
         [self.success, self.error()].map(|word| {
             let offset = dmabuf.offset + (word - self.success);
             let address =
-                if told { std::ptr::with_exposed_provenance_mut(word as usize) } else { null_mut() };
-            Some(CounterMemory { seen: false, ..CounterMemory::dmabuf(dmabuf.file.as_fd(), offset, address) })
+                if gpu_addresses { std::ptr::with_exposed_provenance_mut(word as usize) } else { null_mut() };
+            let memory = CounterMemory::dmabuf(dmabuf.file.as_fd(), offset, address);
+            Some(CounterWord { readable_by_host: false, ..memory.into() })
         })
     }
 }
@@ -178,8 +132,8 @@ pub struct CompletionCounter(Arc<Object<fi::fid_cntr, CounterParents>>);
 
 struct CounterParents {
     /// Whether libfabric reads the word of successes, and that of errors.
-    seen: [bool; 2],
-    words: Option<Arc<OwnWords>>,
+    readable_by_host: [bool; 2],
+    words: Option<Arc<OwnedWords>>,
     /// Which endpoints it counts for, and whether a mapped queue goes by it.
     counting: Polling,
     domain: Domain,
@@ -187,7 +141,9 @@ struct CounterParents {
 
 impl std::fmt::Debug for CounterParents {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("CounterParents").field("seen", &self.seen).finish_non_exhaustive()
+        f.debug_struct("CounterParents")
+            .field("readable_by_host", &self.readable_by_host)
+            .finish_non_exhaustive()
     }
 }
 
@@ -207,8 +163,8 @@ impl CompletionCounter {
     pub(super) unsafe fn open(
         domain: &Domain,
         open: CntrOpenExt,
-        [success, error]: [Option<CounterMemory<'_>>; 2],
-        words: Option<Arc<OwnWords>>,
+        [success, error]: [Option<CounterWord<'_>>; 2],
+        words: Option<Arc<OwnedWords>>,
         named: impl FnOnce(&Context, i32) -> Error,
     ) -> Result<Self> {
         const OPERATION: &str = super::gda::CNTR_OPEN_EXT;
@@ -228,18 +184,19 @@ impl CompletionCounter {
         }
         let mut counter = std::ptr::null_mut();
         let context = domain.context();
-        let turn = context.turn();
+        let serialized = context.serialize_calls();
         // SAFETY: the domain is open; both attribute structures are whole, with zeroes behind them;
         // `counter` can be written; the caller vouches for words that are given.
         let code = unsafe {
             open(domain.as_ptr(), &mut attr.value, &mut counter, std::ptr::null_mut(), &mut efa.value)
         };
-        drop(turn);
+        drop(serialized);
         if code < 0 {
             return Err(named(context, code));
         }
-        let seen = [success, error].map(|word| word.is_none_or(|word| word.seen));
-        let parents = CounterParents { seen, words, counting: Polling::default(), domain: domain.clone() };
+        let readable_by_host = [success, error].map(|word| word.is_none_or(|word| word.readable_by_host));
+        let parents =
+            CounterParents { readable_by_host, words, counting: Polling::default(), domain: domain.clone() };
         // SAFETY: the call that returned `code` opened `counter`, and nobody else knows it.
         Ok(Self(Arc::new(unsafe { Object::adopt(OPERATION, code, counter, parents) }?)))
     }
@@ -248,38 +205,38 @@ impl CompletionCounter {
     /// see: whoever does reads it there.
     ///
     /// # Errors
-    /// [`Error::NoSuchCall`] where the provider's table has no `fi_cntr_read`.
+    /// [`Error::FunctionMissing`] where the provider's table has no `fi_cntr_read`.
     pub fn successes(&self) -> Result<Option<u64>> {
         let raw = self.0.raw();
         // SAFETY: an open counter points to its table, or to none.
         let read = unsafe { table_op!((*raw).ops, fi_ops_cntr.read, "fi_cntr_read") }?;
-        let _turn = self.0.context().turn();
+        let _serialized = self.0.context().serialize_calls();
         // SAFETY: the counter is open.
-        Ok(self.0.parents().seen[0].then(|| unsafe { read(raw) }))
+        Ok(self.0.parents().readable_by_host[0].then(|| unsafe { read(raw) }))
     }
 
     /// Requests that completed with an error; None as in [`Self::successes`].
     ///
     /// # Errors
-    /// [`Error::NoSuchCall`] where the provider's table has no `fi_cntr_readerr`.
+    /// [`Error::FunctionMissing`] where the provider's table has no `fi_cntr_readerr`.
     pub fn errors(&self) -> Result<Option<u64>> {
         let raw = self.0.raw();
         // SAFETY: an open counter points to its table, or to none.
         let read = unsafe { table_op!((*raw).ops, fi_ops_cntr.readerr, "fi_cntr_readerr") }?;
-        let _turn = self.0.context().turn();
+        let _serialized = self.0.context().serialize_calls();
         // SAFETY: the counter is open.
-        Ok(self.0.parents().seen[1].then(|| unsafe { read(raw) }))
+        Ok(self.0.parents().readable_by_host[1].then(|| unsafe { read(raw) }))
     }
 
     /// Sets both words.
     ///
     /// # Errors
-    /// [`Error::CounterTaken`] where a mapped queue goes by it; [`Error::Call`] with the answer of
+    /// [`Error::CounterInUse`] where a mapped queue goes by it; [`Error::Call`] with the answer of
     /// `fi_cntr_set` or `fi_cntr_seterr`.
     pub fn set(&self, successes: u64, errors: u64) -> Result<()> {
         const SET: &str = "fi_cntr_set";
         // Nobody takes it while it is set.
-        let _counting = self.counts_here()?;
+        let _counting = self.register_user()?;
         const SET_ERRORS: &str = "fi_cntr_seterr";
         let raw = self.0.raw();
         // SAFETY: an open counter points to its table, or to none.
@@ -287,7 +244,7 @@ impl CompletionCounter {
         // SAFETY: as above.
         let set_errors = unsafe { table_op!((*raw).ops, fi_ops_cntr.seterr, SET_ERRORS) }?;
         let context = self.0.context();
-        let _turn = context.turn();
+        let _serialized = context.serialize_calls();
         // SAFETY: the counter is open.
         context.check(SET, unsafe { set(raw, successes) })?;
         // SAFETY: as above.
@@ -327,9 +284,9 @@ impl CompletionCounter {
     /// Another endpoint is counted, or somebody sets it.
     ///
     /// # Errors
-    /// [`Error::CounterTaken`].
-    pub(super) fn counts_here(&self) -> Result<Completing> {
-        self.0.parents().counting.begin().ok_or(Error::CounterTaken)
+    /// [`Error::CounterInUse`].
+    pub(super) fn register_user(&self) -> Result<Completing> {
+        self.0.parents().counting.begin().ok_or(Error::CounterInUse)
     }
 
     pub(super) fn fid(&self) -> *mut fi::fid {

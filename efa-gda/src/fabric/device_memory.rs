@@ -1,48 +1,21 @@
 //! Memory that the host's processor does not reach: what libfabric must be told to register it, and
 //! what keeps it allocated. Whose memory it is, and how it is read, is not known here.
 
-use std::any::Any;
 use std::fmt;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::ptr::{NonNull, null_mut};
-use std::sync::Arc;
+use std::os::fd::AsRawFd;
+use std::ptr::null_mut;
 
 use efa_gda_sys::fi;
 
 use super::error::{Error, Result};
-use super::memory::{Access, MemoryRegion};
+use super::memory::MemoryRegion;
 use super::object::{Padded, table_op};
 use super::{Domain, Version};
+use crate::memory::{Access, DeviceMemory};
 
 const REGISTER: &str = "fi_mr_regattr";
 /// The first API with FI_MR_DMABUF.
 const FIRST_WITH_DMABUF: Version = Version::new(1, 20);
-
-/// A range of a GPU's memory, as CUDA addresses it, and what keeps it allocated.
-pub struct DeviceMemory {
-    pub(super) address: NonNull<u8>,
-    pub(super) length: usize,
-    pub(super) ordinal: i32,
-    pub(super) dmabuf: std::result::Result<Dmabuf, String>,
-    pub(super) owner: Owner,
-}
-
-/// Keeps memory allocated while it lives.
-pub(super) type Owner = Arc<dyn Any + Send + Sync>;
-
-/// A file that stands for device memory, and where in it a range begins.
-#[derive(Debug)]
-pub struct Dmabuf {
-    /// The file.
-    pub file: OwnedFd,
-    /// First byte of the range in it.
-    pub offset: u64,
-}
-
-// SAFETY: the address is handed to the adapter and never dereferenced.
-unsafe impl Send for DeviceMemory {}
-// SAFETY: as above.
-unsafe impl Sync for DeviceMemory {}
 
 /// How device memory was registered.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,57 +39,12 @@ impl fmt::Display for Registration {
     }
 }
 
-impl fmt::Debug for DeviceMemory {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { address, length, ordinal, dmabuf, .. } = self;
-        write!(f, "DeviceMemory({length} bytes at {address:p} of GPU {ordinal}, {dmabuf:?})")
-    }
-}
-
-impl DeviceMemory {
-    /// `length` bytes at `address` of the GPU that CUDA counts as `ordinal`; `dmabuf`, or why there is
-    /// none. None where the address is 0.
-    ///
-    /// # Safety
-    /// The range is the GPU's memory, and stays so until `owner` is dropped; a dmabuf is of that range.
-    pub unsafe fn new(
-        address: u64,
-        length: usize,
-        ordinal: i32,
-        dmabuf: std::result::Result<Dmabuf, String>,
-        owner: Arc<dyn Any + Send + Sync>,
-    ) -> Option<Self> {
-        let address = NonNull::new(std::ptr::with_exposed_provenance_mut(address as usize))?;
-        Some(Self { address, length, ordinal, dmabuf, owner })
-    }
-
-    /// Its first byte, as the GPU and the adapter address it.
-    pub fn address(&self) -> u64 {
-        self.address.as_ptr() as u64
-    }
-
-    /// Length in bytes.
-    pub fn len(&self) -> usize {
-        self.length
-    }
-
-    /// Whether it has no bytes.
-    pub fn is_empty(&self) -> bool {
-        self.length == 0
-    }
-
-    /// The GPU, as CUDA counts.
-    pub fn ordinal(&self) -> i32 {
-        self.ordinal
-    }
-}
-
 impl MemoryRegion {
     /// Registers memory of a GPU, which the region then keeps allocated: as a dmabuf where there is one
     /// and the domain takes it, by its address otherwise. Says which, and why.
     ///
     /// # Errors
-    /// [`Error::DeviceMemory`] with the answer to each way, [`Error::NoSuchCall`],
+    /// [`Error::DeviceMemory`] with the answer to each way, [`Error::FunctionMissing`],
     /// [`Error::KeyNotAvailable`] or [`Error::KeyTooWide`].
     pub fn register_device(
         domain: &Domain,
@@ -196,11 +124,11 @@ unsafe fn register(
     let register = unsafe { table_op!((*raw).mr, fi_ops_mr.regattr, REGISTER) }?;
     let context = super::object::InContext::context(domain);
     let mut region = null_mut();
-    let turn = context.turn();
+    let serialized = context.serialize_calls();
     // SAFETY: the domain is open; the attributes are whole, with zeroes behind them; `region` can be
     // written.
     let code = unsafe { register(raw.cast(), &attr.value, flags, &mut region) };
-    drop(turn);
+    drop(serialized);
     Ok(match code {
         0 => Ok(region),
         code => Err(context.failure(REGISTER, code).to_string()),

@@ -7,9 +7,9 @@ use efa_gda_sys::fi;
 
 use super::error::{Error, Result};
 use super::object::{Context, InContext, Object, table_op};
-use super::{
-    Access, AddressVector, Buffer, Building, CompletionQueue, Endpoint, GdaOps, Info, Library, MemoryRegion,
-};
+use super::{AddressVector, Building, CompletionQueue, Endpoint, GdaOps, Info, Library, MemoryRegion};
+use crate::memory::{Access, Buffer};
+use crate::ownership::into_sole_owner;
 
 /// An open fabric. Cheap to clone; closed with its last clone and the last domain on it.
 #[derive(Clone, Debug)]
@@ -36,7 +36,7 @@ impl Fabric {
     /// fabric attributes.
     pub fn open(library: &Library, info: &Info) -> Result<Self> {
         const OPERATION: &str = "fi_fabric";
-        if !info.is_of(library) {
+        if !info.came_from(library) {
             return Err(Error::OtherLibrary { operation: OPERATION });
         }
         let context = Arc::new(Context::new(Some(library.clone())));
@@ -46,10 +46,10 @@ impl Fabric {
             return Err(Error::NoObject { operation: OPERATION });
         }
         let mut fabric = std::ptr::null_mut();
-        let turn = context.turn();
+        let serialized = context.serialize_calls();
         // SAFETY: `attr` is an attribute structure of an fi_info; `fabric` can be written.
         let code = unsafe { library.raw().fabric(attr, &mut fabric) };
-        drop(turn);
+        drop(serialized);
         let parents = FabricParents { context, _info: info.clone() };
         // SAFETY: the call that returned `code` opened `fabric`, and nobody else knows it.
         Ok(Self(Arc::new(unsafe { Object::adopt(OPERATION, code, fabric, parents) }?)))
@@ -78,10 +78,9 @@ pub(super) fn close_shared<T: super::object::Fid, P: InContext>(
     object: Arc<Object<T, P>>,
     what: &'static str,
 ) -> Result<()> {
-    let holders = Arc::strong_count(&object) - 1;
-    match Arc::try_unwrap(object) {
+    match into_sole_owner(object) {
         Ok(object) => object.close(),
-        Err(_) => Err(Error::Busy { what, holders: holders.max(1) }),
+        Err(holders) => Err(Error::Busy { what, holders }),
     }
 }
 
@@ -131,15 +130,15 @@ impl Domain {
     /// [`Error::OtherLibrary`] for an info of another library; [`Error::Call`] with the answer of `fi_domain`.
     pub fn open(fabric: &Fabric, info: &Info) -> Result<Self> {
         const OPERATION: &str = "fi_domain";
-        fabric.context().owns(info, OPERATION)?;
+        fabric.context().require_same_library(info, OPERATION)?;
         let raw = fabric.0.raw();
         // SAFETY: an open fabric points to its table, or to none.
         let open = unsafe { table_op!((*raw).ops, fi_ops_fabric.domain, OPERATION) }?;
         let mut domain = std::ptr::null_mut();
-        let turn = fabric.context().turn();
+        let serialized = fabric.context().serialize_calls();
         // SAFETY: the fabric is open, the info valid; `domain` can be written.
         let code = unsafe { open(raw, info.as_ptr(), &mut domain, std::ptr::null_mut()) };
-        drop(turn);
+        drop(serialized);
         // SAFETY: the call that returned `code` opened `domain`, and nobody else knows it.
         let object = unsafe { Object::adopt(OPERATION, code, domain, fabric.clone()) }?;
         Ok(Self(Arc::new(DomainInner { origin: Origin::Owned(object), info: Some(info.clone()) })))
@@ -180,7 +179,7 @@ impl Domain {
     }
 
     /// Whether both are the same domain.
-    pub(crate) fn is(&self, other: &Self) -> bool {
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
         self.as_ptr() == other.as_ptr()
     }
 
@@ -230,11 +229,10 @@ impl Domain {
     /// [`Error::Busy`] while an object on it or another clone uses it; [`Error::Call`] with the
     /// answer of `fi_close`.
     pub fn close(self) -> Result<()> {
-        let holders = Arc::strong_count(&self.0) - 1;
-        match Arc::try_unwrap(self.0) {
+        match into_sole_owner(self.0) {
             Ok(DomainInner { origin: Origin::Owned(object), .. }) => object.close(),
             Ok(_) => Ok(()),
-            Err(_) => Err(Error::Busy { what: "domain", holders: holders.max(1) }),
+            Err(holders) => Err(Error::Busy { what: "domain", holders }),
         }
     }
 }

@@ -4,8 +4,6 @@
 //! [`Enabled`] (its queue pair exists; only now may its queues be queried: releases up to 2.6 crash
 //! on an earlier query).
 
-use std::collections::hash_map::Entry;
-use std::collections::{HashMap, VecDeque};
 use std::marker::PhantomData;
 
 use efa_gda_sys::fi;
@@ -14,7 +12,8 @@ use super::domain::Domain;
 use super::error::{Error, Result};
 use super::memory::MemoryRegion;
 use super::object::{Context, InContext, Object, bind, control, table_op};
-use super::{AddressVector, CompletionCounter, CompletionQueue, Counted, Info};
+use super::{AddressVector, CompletionCounter, CompletionQueue, Info};
+use crate::memory::{CountedOperations, Limits, RetainedRegions};
 use crate::polling::Completing;
 
 mod sealed {
@@ -49,13 +48,22 @@ pub struct Endpoint<S: State> {
     state: PhantomData<fn() -> S>,
 }
 
-/// How many bytes one request of an endpoint carries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// A SEND.
-    pub message: usize,
-    /// An RDMA read or write; 0 where the adapter has none.
-    pub rdma: usize,
+/// What [`Endpoint::bind`] binds an endpoint to. All objects must be of the endpoint's domain.
+#[derive(Clone, Copy, Debug)]
+pub struct Bindings<'a> {
+    /// The peers that the endpoint exchanges data with.
+    pub address_vector: &'a AddressVector,
+    /// Receives the completions of requests that the endpoint posts to its send queue.
+    pub send_completions: &'a CompletionQueue,
+    /// Receives the completions of messages and writes that arrive. May be the same queue.
+    pub receive_completions: &'a CompletionQueue,
+}
+
+impl<'a> Bindings<'a> {
+    /// Binds one completion queue to both sides, which a mapped queue needs for receives.
+    pub fn shared(address_vector: &'a AddressVector, completions: &'a CompletionQueue) -> Self {
+        Self { address_vector, send_completions: completions, receive_completions: completions }
+    }
 }
 
 /// How many bytes libfabric itself puts inside an entry. Device code goes by the entry's size
@@ -71,14 +79,11 @@ pub struct InjectLimits {
 /// Dropped after the endpoint is closed, in this order.
 #[derive(Debug)]
 struct EndpointParents {
-    /// Memory that the adapter may reach until the queue pair is gone.
-    retained: Vec<MemoryRegion>,
-    /// Of receives that are posted, by request id.
-    receives: HashMap<u16, VecDeque<MemoryRegion>>,
-    transmit: Option<CompletionQueue>,
-    receive: Option<CompletionQueue>,
-    addresses: Option<AddressVector>,
-    counters: Vec<(CompletionCounter, Counted)>,
+    regions: RetainedRegions<MemoryRegion>,
+    send_completions: Option<CompletionQueue>,
+    receive_completions: Option<CompletionQueue>,
+    address_vector: Option<AddressVector>,
+    counters: Vec<(CompletionCounter, CountedOperations)>,
     completing: Vec<Completing>,
     domain: Domain,
     /// What it was opened with; the provider may read it until the endpoint is enabled.
@@ -99,21 +104,20 @@ impl Endpoint<Building> {
     /// `fi_endpoint`.
     pub fn open(domain: &Domain, info: &Info) -> Result<Self> {
         const OPERATION: &str = "fi_endpoint";
-        domain.context().owns(info, OPERATION)?;
+        domain.context().require_same_library(info, OPERATION)?;
         let raw = domain.as_ptr();
         // SAFETY: an open domain points to its table, or to none.
         let open = unsafe { table_op!((*raw).ops, fi_ops_domain.endpoint, OPERATION) }?;
         let mut endpoint = std::ptr::null_mut();
-        let turn = domain.context().turn();
+        let serialized = domain.context().serialize_calls();
         // SAFETY: the domain is open and the info valid; `endpoint` can be written.
         let code = unsafe { open(raw, info.as_ptr(), &mut endpoint, std::ptr::null_mut()) };
-        drop(turn);
+        drop(serialized);
         let parents = EndpointParents {
-            retained: Vec::new(),
-            receives: HashMap::new(),
-            transmit: None,
-            receive: None,
-            addresses: None,
+            regions: RetainedRegions::default(),
+            send_completions: None,
+            receive_completions: None,
+            address_vector: None,
             counters: Vec::new(),
             completing: Vec::new(),
             domain: domain.clone(),
@@ -138,7 +142,7 @@ impl Endpoint<Building> {
         // SAFETY: an open endpoint points to its table, or to none.
         let setopt = unsafe { table_op!((*raw).ops, fi_ops_ep.setopt, OPERATION) }?;
         let context = self.object.context();
-        let _turn = context.turn();
+        let _serialized = context.serialize_calls();
         let value = (&raw const retries).cast();
         // SAFETY: the endpoint is open; the option is a size_t, of which the length is given.
         context.check(OPERATION, unsafe {
@@ -158,42 +162,38 @@ impl Endpoint<Building> {
     /// # Errors
     /// [`Error::CompletionQueuePolled`]; [`Error::Call`] with the answer of `fi_ep_bind`. The endpoint is
     /// then closed.
-    pub fn bind(
-        mut self,
-        addresses: &AddressVector,
-        transmit: &CompletionQueue,
-        receive: &CompletionQueue,
-    ) -> Result<Endpoint<Bound>> {
+    pub fn bind(mut self, bindings: Bindings<'_>) -> Result<Endpoint<Bound>> {
         const ADDRESSES: &str = "fi_ep_bind(address vector)";
         const COMPLETIONS: &str = "fi_ep_bind(completion queue)";
+        let Bindings { address_vector, send_completions, receive_completions } = bindings;
         let parents = self.object.parents_mut();
         let ours = parents.domain.clone();
         for (operation, domain) in [
-            (ADDRESSES, addresses.domain()),
-            (COMPLETIONS, transmit.domain()),
-            (COMPLETIONS, receive.domain()),
+            (ADDRESSES, address_vector.domain()),
+            (COMPLETIONS, send_completions.domain()),
+            (COMPLETIONS, receive_completions.domain()),
         ] {
-            if !ours.is(domain) {
+            if !ours.is_same(domain) {
                 return Err(Error::OtherDomain { operation });
             }
         }
-        let same = transmit.as_ptr() == receive.as_ptr();
-        for queue in std::iter::once(transmit).chain((!same).then_some(receive)) {
-            parents.completing.push(queue.complete_here()?);
+        let same = send_completions.as_ptr() == receive_completions.as_ptr();
+        for queue in std::iter::once(send_completions).chain((!same).then_some(receive_completions)) {
+            parents.completing.push(queue.register_endpoint()?);
         }
         // Owned before the provider knows them, so that the endpoint never outlives them.
-        parents.addresses = Some(addresses.clone());
-        parents.transmit = Some(transmit.clone());
-        parents.receive = Some(receive.clone());
+        parents.address_vector = Some(address_vector.clone());
+        parents.send_completions = Some(send_completions.clone());
+        parents.receive_completions = Some(receive_completions.clone());
         let (context, fid) = (self.object.context(), self.object.fid());
         let first = if same { fi::FI_TRANSMIT | fi::FI_RECV } else { fi::FI_TRANSMIT };
         // SAFETY: both objects are open, of one domain, and the second is owned by the endpoint.
-        unsafe { bind(context, fid, addresses.fid(), 0, ADDRESSES) }?;
+        unsafe { bind(context, fid, address_vector.fid(), 0, ADDRESSES) }?;
         // SAFETY: as above.
-        unsafe { bind(context, fid, transmit.fid(), first, COMPLETIONS) }?;
+        unsafe { bind(context, fid, send_completions.fid(), first, COMPLETIONS) }?;
         if !same {
             // SAFETY: as above.
-            unsafe { bind(context, fid, receive.fid(), fi::FI_RECV, COMPLETIONS) }?;
+            unsafe { bind(context, fid, receive_completions.fid(), fi::FI_RECV, COMPLETIONS) }?;
         }
         Ok(Endpoint { object: self.object, state: PhantomData })
     }
@@ -204,19 +204,19 @@ impl Endpoint<Bound> {
     /// one counter may serve several kinds and several endpoints.
     ///
     /// # Errors
-    /// [`Error::OtherDomain`]; [`Error::CounterTaken`] where a mapped queue goes by the counter;
+    /// [`Error::OtherDomain`]; [`Error::CounterInUse`] where a mapped queue goes by the counter;
     /// [`Error::Call`] with the answer of `fi_ep_bind`: EINVAL for a kind that has a counter.
-    pub fn count(&mut self, counter: &CompletionCounter, counted: Counted) -> Result<()> {
+    pub fn bind_counter(&mut self, counter: &CompletionCounter, counted: CountedOperations) -> Result<()> {
         const OPERATION: &str = "fi_ep_bind(completion counter)";
         let parents = self.object.parents_mut();
-        if !parents.domain.is(counter.domain()) {
+        if !parents.domain.is_same(counter.domain()) {
             return Err(Error::OtherDomain { operation: OPERATION });
         }
         if !parents.counters.iter().any(|(other, _)| other.as_ptr() == counter.as_ptr()) {
-            parents.completing.push(counter.counts_here()?);
+            parents.completing.push(counter.register_user()?);
         }
         // Owned before the provider knows it, so that the endpoint never outlives it.
-        parents.counters.push((counter.clone(), Counted::NOTHING));
+        parents.counters.push((counter.clone(), CountedOperations::NONE));
         let (context, fid) = (self.object.context(), self.object.fid());
         // SAFETY: both objects are open, of one domain, and the second is owned by the endpoint.
         unsafe { bind(context, fid, counter.fid(), counted.bits(), OPERATION) }?;
@@ -251,7 +251,7 @@ impl Endpoint<Enabled> {
         let mut address = vec![0; 256];
         let mut length = address.len();
         let context = self.object.context();
-        let _turn = context.turn();
+        let _serialized = context.serialize_calls();
         // SAFETY: the endpoint is open; `length` bytes can be written.
         context.check(OPERATION, unsafe {
             getname(self.object.fid(), address.as_mut_ptr().cast(), &mut length)
@@ -301,7 +301,7 @@ impl Endpoint<Enabled> {
         // SAFETY: an open endpoint points to its table, or to none.
         let getopt = unsafe { table_op!((*raw).ops, fi_ops_ep.getopt, "fi_getopt") }.ok()?;
         let (mut value, mut length) = (0_usize, size_of::<usize>());
-        let _turn = self.object.context().turn();
+        let _serialized = self.object.context().serialize_calls();
         // SAFETY: the endpoint is open; `length` bytes can be written to the value.
         let code = unsafe {
             getopt(
@@ -317,44 +317,38 @@ impl Endpoint<Enabled> {
 
     /// The address vector it is bound to.
     pub fn address_vector(&self) -> &AddressVector {
-        self.object.parents().addresses.as_ref().expect("an enabled endpoint was bound")
+        self.object.parents().address_vector.as_ref().expect("an enabled endpoint was bound")
     }
 
     /// The queue for completions of what it sends.
-    pub fn transmit_queue(&self) -> &CompletionQueue {
-        self.object.parents().transmit.as_ref().expect("an enabled endpoint was bound")
+    pub fn send_completions(&self) -> &CompletionQueue {
+        self.object.parents().send_completions.as_ref().expect("an enabled endpoint was bound")
     }
 
     /// The queue for completions of what it receives.
-    pub fn receive_queue(&self) -> &CompletionQueue {
-        self.object.parents().receive.as_ref().expect("an enabled endpoint was bound")
+    pub fn receive_completions(&self) -> &CompletionQueue {
+        self.object.parents().receive_completions.as_ref().expect("an enabled endpoint was bound")
     }
 
     /// Keeps `region`, with its memory, until the endpoint is closed. For memory that the adapter
     /// may still reach when the caller no longer knows what is in flight.
     pub fn retain(&mut self, region: MemoryRegion) {
-        self.object.parents_mut().retained.push(region);
+        self.object.parents_mut().regions.retain(region);
     }
 
     /// Keeps the memory of a posted receive until it completed, or the endpoint is closed.
     pub(crate) fn receive_posted(&mut self, id: u16, region: MemoryRegion) {
-        self.object.parents_mut().receives.entry(id).or_default().push_back(region);
+        self.object.parents_mut().regions.receive_posted(id, region);
     }
 
     /// Lets the memory of a receive go, for it completed.
     pub(crate) fn receive_completed(&mut self, id: u16) {
-        // Ids come again after 2^16, maybe before the first one's completion is taken: the oldest goes.
-        if let Entry::Occupied(mut regions) = self.object.parents_mut().receives.entry(id) {
-            regions.get_mut().pop_front();
-            if regions.get().is_empty() {
-                regions.remove();
-            }
-        }
+        self.object.parents_mut().regions.receive_completed(id);
     }
 
     /// Its counters, each with all that it counts of the endpoint.
-    pub(crate) fn counters(&self) -> Vec<(&CompletionCounter, Counted)> {
-        let mut all: Vec<(&CompletionCounter, Counted)> = Vec::new();
+    pub(crate) fn counters(&self) -> Vec<(&CompletionCounter, CountedOperations)> {
+        let mut all: Vec<(&CompletionCounter, CountedOperations)> = Vec::new();
         for (counter, counted) in &self.object.parents().counters {
             match all.iter_mut().find(|(other, _)| other.as_ptr() == counter.as_ptr()) {
                 Some((_, known)) => *known = *known | *counted,

@@ -6,6 +6,7 @@ use efa_gda_sys::LoadError;
 
 use super::Version;
 use super::gda::CNTR_OPEN_EXT;
+use crate::memory::{OutOfBounds, REGION_IN_USE_HINT};
 
 /// Says that an operation of the fabric layer has a result or an [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
@@ -13,7 +14,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// A call into libfabric that answered with an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Failure {
+pub struct FailedCall {
     /// The call, in libfabric's own words: `fi_domain`, `fi_close(endpoint)`, `query_cq`.
     pub operation: &'static str,
     /// What it returned: a negative errno, or a negative libfabric error from -256 on.
@@ -22,7 +23,7 @@ pub struct Failure {
     pub text: String,
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for FailedCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} failed: {} ({})", self.operation, self.text, self.code)
     }
@@ -31,7 +32,7 @@ impl fmt::Display for Failure {
 /// Why an operation of the GDA table cannot be called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Absence {
+pub enum UnavailableReason {
     /// The table has the place, and the place is empty.
     NullPointer,
     /// The table of this provider release ends before the operation.
@@ -51,7 +52,7 @@ pub enum Absence {
     NoInfo,
 }
 
-impl fmt::Display for Absence {
+impl fmt::Display for UnavailableReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NullPointer => f.write_str("its place in the provider's table is empty"),
@@ -70,24 +71,24 @@ impl fmt::Display for Absence {
 
 /// Why the fabric layer could not do what was asked. Its text says what was wrong and what to do;
 /// [`Error::operation`], [`Error::code`] and [`Error::hint`] give the parts.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
     /// libfabric could not be loaded.
-    Load(#[from] LoadError),
+    Load(LoadError),
     /// libfabric has no efa provider with an adapter.
-    NoAdapter(Failure),
+    NoAdapter(FailedCall),
     /// There is an efa provider, but it does not offer the fabric `efa-direct`.
     NoDirectFabric {
         /// The query's answer.
-        failure: Failure,
+        failure: FailedCall,
         /// The fabrics that the efa provider does offer.
         fabrics: Vec<String>,
     },
     /// `efa-direct` is there, but not with an option of the query.
     OptionNotAvailable {
         /// The query's answer with the option; without it, it succeeds.
-        failure: Failure,
+        failure: FailedCall,
         /// The option.
         option: QueryOption,
     },
@@ -99,34 +100,34 @@ pub enum Error {
         found: Vec<String>,
     },
     /// The domain's fabric is not `efa-direct` (`fi_open_ops` answered EOPNOTSUPP).
-    GdaNotOnThisFabric(Failure),
+    GdaNotOnThisFabric(FailedCall),
     /// The provider does not know the GDA operations (`fi_open_ops` answered EINVAL).
     GdaUnknown {
         /// The answer.
-        failure: Failure,
+        failure: FailedCall,
         /// The provider's release, where the domain came with its `fi_info`.
         provider: Option<Version>,
     },
     /// The provider is 2.2's, which has these operations in another table.
-    GdaInDomainOps(Failure),
+    GdaInDomainOps(FailedCall),
     /// The table was given out by a provider whose release is not known to have one.
     GdaTableUnknown {
         /// The provider's release.
         provider: Version,
     },
     /// The operation of the GDA table cannot be called.
-    OpAbsent {
+    OperationUnavailable {
         /// The operation.
         operation: &'static str,
         /// Why not.
-        reason: Absence,
+        reason: UnavailableReason,
     },
     /// libfabric was built without what the operation needs (ENOSYS from a GDA operation).
-    NotBuiltIn(Failure),
+    NotBuiltIn(FailedCall),
     /// The adapter or its driver lacks the capability (EOPNOTSUPP from a GDA operation).
-    AdapterLacks(Failure),
+    AdapterLacks(FailedCall),
     /// The address is not in the endpoint's address vector (EINVAL from `query_addr`).
-    UnknownAddress(Failure),
+    UnknownAddress(FailedCall),
     /// The address has another length than those of the efa provider's endpoints.
     AddressLength {
         /// Bytes given.
@@ -137,7 +138,7 @@ pub enum Error {
     /// The address vector took none of the address given.
     AddressRefused {
         /// What `fi_av_insert` returned, as a failure where it was negative.
-        failure: Option<Failure>,
+        failure: Option<FailedCall>,
         /// Length of the address, in bytes.
         length: usize,
     },
@@ -156,7 +157,7 @@ pub enum Error {
         bits: u32,
     },
     /// The object's operation table is null, too short, or empty at the operation's place.
-    NoSuchCall {
+    FunctionMissing {
         /// The call.
         operation: &'static str,
         /// The table's `size`, in bytes; 0 when there is no table.
@@ -181,7 +182,7 @@ pub enum Error {
     /// endpoint for its own.
     CompletionQueuePolled,
     /// A mapped queue goes by the completion counter, which may then count for nothing else and not be set.
-    CounterTaken,
+    CounterInUse,
     /// No memory of the host's.
     OutOfMemory {
         /// Bytes needed.
@@ -200,14 +201,7 @@ pub enum Error {
         holders: usize,
     },
     /// A byte range does not lie in its memory region or buffer.
-    OutOfBounds {
-        /// Offset of the first byte.
-        offset: u64,
-        /// Length of the range, in bytes.
-        length: u64,
-        /// Length of the region, in bytes.
-        region: u64,
-    },
+    OutOfBounds(OutOfBounds),
     /// The operation takes memory of a GPU as a dmabuf alone, and there is none.
     NoDmabuf {
         /// The call, which was not made.
@@ -223,7 +217,7 @@ pub enum Error {
         address: String,
     },
     /// Any other call that failed.
-    Call(Failure),
+    Call(FailedCall),
 }
 
 /// An option of [`super::Query`] that not every adapter has.
@@ -249,10 +243,10 @@ impl Error {
     /// The call that failed, in libfabric's words. None where nothing was called.
     pub fn operation(&self) -> Option<&'static str> {
         match self {
-            Self::OpAbsent { operation, .. }
+            Self::OperationUnavailable { operation, .. }
             | Self::KeyNotAvailable { operation }
             | Self::KeyTooWide { operation, .. }
-            | Self::NoSuchCall { operation, .. }
+            | Self::FunctionMissing { operation, .. }
             | Self::OtherDomain { operation }
             | Self::OtherAddressVector { operation }
             | Self::OtherLibrary { operation }
@@ -268,7 +262,7 @@ impl Error {
         self.failure().map(|failure| failure.code)
     }
 
-    fn failure(&self) -> Option<&Failure> {
+    fn failure(&self) -> Option<&FailedCall> {
         match self {
             Self::NoAdapter(failure)
             | Self::NoDirectFabric { failure, .. }
@@ -312,11 +306,13 @@ impl Error {
             Self::GdaInDomainOps(_) => {
                 "libfabric 2.2 has these operations in a table that no other release has; use 2.3 or newer"
             }
-            Self::OpAbsent { reason: Absence::NoInfo, .. } => "lend the domain together with its fi_info",
-            Self::OpAbsent { reason: Absence::TableEndsEarly { .. }, .. } => {
+            Self::OperationUnavailable { reason: UnavailableReason::NoInfo, .. } => {
+                "lend the domain together with its fi_info"
+            }
+            Self::OperationUnavailable { reason: UnavailableReason::TableEndsEarly { .. }, .. } => {
                 "the provider is broken: use libfabric's own efa provider"
             }
-            Self::OpAbsent { .. } => "use a newer libfabric",
+            Self::OperationUnavailable { .. } => "use a newer libfabric",
             Self::NotBuiltIn(failure) if failure.operation == CNTR_OPEN_EXT => {
                 "use a libfabric after 2.6.0 built with rdma-core 65 or newer"
             }
@@ -339,16 +335,18 @@ impl Error {
                 "register the memory on this domain, with FI_MR_PROV_KEY, before asking for its keys"
             }
             Self::KeyTooWide { .. } => "register on the efa-direct fabric, whose keys the adapter gives out",
-            Self::NoSuchCall { .. } => "use a libfabric of release 1.17 or newer and its own efa provider",
+            Self::FunctionMissing { .. } => {
+                "use a libfabric of release 1.17 or newer and its own efa provider"
+            }
             Self::NoObject { .. } => "the provider is broken; use libfabric's own efa provider",
             Self::OtherDomain { .. } => "open both on one domain",
             Self::OtherAddressVector { .. } => "insert the peer's address into this vector too",
             Self::OtherLibrary { .. } => "query the library that the fabric was opened with",
             Self::CompletionQueuePolled => "open another completion queue for this endpoint",
-            Self::CounterTaken => "open another counter",
+            Self::CounterInUse => "open another counter",
             Self::OutOfMemory { .. } => "free memory, or raise the process's limit",
             Self::Busy { what, .. } => who_holds(what),
-            Self::OutOfBounds { .. } => "stay inside the region",
+            Self::OutOfBounds(range) => range.hint(),
             Self::NoDmabuf { .. } => {
                 "use a GPU and a driver that export dmabufs (CUDA 11.7, open kernel modules)"
             }
@@ -364,11 +362,7 @@ impl Error {
 /// What can hold an object of this kind, and how to make it let go.
 fn who_holds(what: &str) -> &'static str {
     match what {
-        "memory region" => {
-            "clones, puts, receives that have not completed, and queues with requests in flight or poisoned hold \
-             it: drop clones and puts, wait until queues in flight are quiet, destroy those that are poisoned, then \
-             close it again"
-        }
+        "memory region" => REGION_IN_USE_HINT,
         "completion queue" | "address vector" | "completion counter" => {
             "clones, endpoints that are bound to it and mapped queues made of them hold it: close those first"
         }
@@ -382,7 +376,7 @@ fn who_holds(what: &str) -> &'static str {
 }
 
 /// Hints for calls whose failure has a usual cause.
-fn hint_for(failure: &Failure) -> &'static str {
+fn hint_for(failure: &FailedCall) -> &'static str {
     match (failure.operation, -failure.code) {
         ("fi_mr_reg", libc::ENOMEM) => "raise the memlock limit (ulimit -l), or register less memory",
         ("fi_mr_reg", libc::EFAULT) => "register memory that is mapped for the whole length",
@@ -419,7 +413,9 @@ impl fmt::Display for Error {
             Self::GdaTableUnknown { provider } => {
                 write!(f, "efa provider {provider} gave out a GDA table, which came with 203.0")?;
             }
-            Self::OpAbsent { operation, reason } => write!(f, "{operation} cannot be called: {reason}")?,
+            Self::OperationUnavailable { operation, reason } => {
+                write!(f, "{operation} cannot be called: {reason}")?
+            }
             Self::AddressLength { length, expected } => {
                 write!(f, "an address of {length} bytes was given; those of efa endpoints have {expected}")?;
             }
@@ -430,12 +426,12 @@ impl fmt::Display for Error {
             Self::KeyTooWide { operation, key, bits } => {
                 write!(f, "{operation} gave {key:#x}; a descriptor has {bits} bits for it")?;
             }
-            Self::NoSuchCall { operation, table_bytes } => {
+            Self::FunctionMissing { operation, table_bytes } => {
                 write!(f, "{operation} is not in the object's operation table of {table_bytes} bytes")?;
             }
             Self::NoObject { operation } => write!(f, "{operation} succeeded, and gave no object")?,
             Self::CompletionQueuePolled => f.write_str("the completion queue is polled by a mapped queue")?,
-            Self::CounterTaken => f.write_str("a mapped queue goes by the completion counter")?,
+            Self::CounterInUse => f.write_str("a mapped queue goes by the completion counter")?,
             Self::OutOfMemory { bytes } => write!(f, "{bytes} bytes cannot be allocated")?,
             Self::OtherDomain { operation } => write!(f, "{operation} needs objects of one domain")?,
             Self::OtherAddressVector { operation } => {
@@ -445,9 +441,7 @@ impl fmt::Display for Error {
                 write!(f, "{operation} was given an info of another libfabric")?;
             }
             Self::Busy { what, holders } => write!(f, "the {what} is in use by {holders} other(s)")?,
-            Self::OutOfBounds { offset, length, region } => {
-                write!(f, "{length} bytes at offset {offset} do not lie in a region of {region} bytes")?;
-            }
+            Self::OutOfBounds(range) => return write!(f, "{range}"),
             Self::NoDmabuf { operation, why } => write!(f, "{operation} needs a dmabuf: {why}")?,
             Self::DeviceMemory { dmabuf, address } => {
                 write!(
@@ -465,6 +459,21 @@ impl fmt::Display for Error {
             | Self::Call(failure) => write!(f, "{failure}")?,
         }
         write!(f, "; {}", self.hint())
+    }
+}
+
+// No source: the text contains the cause's.
+impl std::error::Error for Error {}
+
+impl From<LoadError> for Error {
+    fn from(error: LoadError) -> Self {
+        Self::Load(error)
+    }
+}
+
+impl From<OutOfBounds> for Error {
+    fn from(range: OutOfBounds) -> Self {
+        Self::OutOfBounds(range)
     }
 }
 

@@ -10,15 +10,15 @@ use std::sync::Arc;
 use efa_gda_sys::fi;
 use efa_gda_wire::{AddressHandle, LocalKey, Peer, QueueKey, QueuePairNumber};
 
-use super::counter::{CntrOpenExt, OwnWords};
-use super::error::{Absence, Error, Result};
+use super::counter::{CntrOpenExt, OwnedWords};
+use super::error::{Error, Result, UnavailableReason};
 use super::object::{Context, InContext, Padded, open_ops};
 use super::table::pointer_at;
 use super::{
-    CompletionCounter, CompletionQueue, CounterMemory, DeviceMemory, Domain, Enabled, Endpoint,
-    ExternalMemory, FabricAddress, MemoryRegion, Version,
+    CompletionCounter, CompletionQueue, Domain, Enabled, Endpoint, FabricAddress, MemoryRegion, Version,
 };
 use crate::exposure::{RawCompletionQueue, RawWorkQueue};
+use crate::memory::{CounterMemory, DeviceMemory, ExternalMemory, OutOfBounds};
 
 /// The first provider release with `fi_efa_ops_gda`: of libfabric 2.3.
 pub const FIRST_WITH_GDA_OPS: Version = Version::new(203, 0);
@@ -49,7 +49,7 @@ pub(super) type CqOpenExt = unsafe extern "C" fn(
 type GetMrLkey = unsafe extern "C" fn(*mut fi::fid_mr) -> u64;
 
 /// A function of the table, or why there is none.
-type Op<F> = std::result::Result<F, Absence>;
+type Op<F> = std::result::Result<F, UnavailableReason>;
 
 /// The GDA operations of one domain. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -94,16 +94,16 @@ impl GdaOps {
             return Err(Error::GdaTableUnknown { provider });
         }
         let counters = match provider {
-            None => Err(Absence::NoInfo),
+            None => Err(UnavailableReason::NoInfo),
             Some(has) if has < FIRST_WITH_COUNTERS => {
-                Err(Absence::ProviderTooOld { has, needs: FIRST_WITH_COUNTERS })
+                Err(UnavailableReason::ProviderTooOld { has, needs: FIRST_WITH_COUNTERS })
             }
             Some(has) => {
                 // SAFETY: from this release on the table has a sixth pointer; `pointer_at` finds out
                 // where a provider says so and is wrong.
                 match unsafe { pointer_at(&raw const (*table).cntr_open_ext) } {
-                    Some(sixth) => sixth.ok_or(Absence::NullPointer),
-                    None => Err(Absence::TableEndsEarly { has }),
+                    Some(sixth) => sixth.ok_or(UnavailableReason::NullPointer),
+                    None => Err(UnavailableReason::TableEndsEarly { has }),
                 }
             }
         };
@@ -113,11 +113,11 @@ impl GdaOps {
         unsafe {
             Ok(Self {
                 domain: domain.clone(),
-                query_addr: (&raw const (*table).query_addr).read().ok_or(Absence::NullPointer),
-                query_qp_wqs: (&raw const (*table).query_qp_wqs).read().ok_or(Absence::NullPointer),
-                query_cq: (&raw const (*table).query_cq).read().ok_or(Absence::NullPointer),
-                cq_open_ext: (&raw const (*table).cq_open_ext).read().ok_or(Absence::NullPointer),
-                get_mr_lkey: (&raw const (*table).get_mr_lkey).read().ok_or(Absence::NullPointer),
+                query_addr: (&raw const (*table).query_addr).read().ok_or(UnavailableReason::NullPointer),
+                query_qp_wqs: (&raw const (*table).query_qp_wqs).read().ok_or(UnavailableReason::NullPointer),
+                query_cq: (&raw const (*table).query_cq).read().ok_or(UnavailableReason::NullPointer),
+                cq_open_ext: (&raw const (*table).cq_open_ext).read().ok_or(UnavailableReason::NullPointer),
+                get_mr_lkey: (&raw const (*table).get_mr_lkey).read().ok_or(UnavailableReason::NullPointer),
                 cntr_open_ext: counters,
             })
         }
@@ -129,7 +129,7 @@ impl GdaOps {
     }
 
     /// Each operation of the table by name, and why it cannot be called where it cannot.
-    pub fn available(&self) -> [(&'static str, std::result::Result<(), Absence>); 6] {
+    pub fn available(&self) -> [(&'static str, std::result::Result<(), UnavailableReason>); 6] {
         [
             (QUERY_ADDR, self.query_addr.map(|_| ())),
             (QUERY_QP_WQS, self.query_qp_wqs.map(|_| ())),
@@ -146,18 +146,18 @@ impl GdaOps {
     /// # Errors
     /// [`Error::OtherAddressVector`] for an address of another vector, [`Error::UnknownAddress`] for
     /// one that is not there, or the errors of any operation
-    /// of the table: [`Error::OpAbsent`], [`Error::NotBuiltIn`], [`Error::AdapterLacks`].
+    /// of the table: [`Error::OperationUnavailable`], [`Error::NotBuiltIn`], [`Error::AdapterLacks`].
     pub fn query_addr(&self, endpoint: &Endpoint<Enabled>, address: FabricAddress) -> Result<Peer> {
         let query = present(QUERY_ADDR, self.query_addr)?;
-        self.owns(QUERY_ADDR, endpoint.domain())?;
+        self.require_same_domain(QUERY_ADDR, endpoint.domain())?;
         let number = endpoint.address_vector().number(address, QUERY_ADDR)?;
         let (mut handle, mut queue_pair, mut queue_key) = (0, 0, 0);
         let context = endpoint.context();
-        let turn = context.turn();
+        let serialized = context.serialize_calls();
         // SAFETY: the endpoint is open and, being enabled, bound to an address vector, which the
         // provider dereferences; the three results can be written.
         let code = unsafe { query(endpoint.as_ptr(), number, &mut handle, &mut queue_pair, &mut queue_key) };
-        drop(turn);
+        drop(serialized);
         if code == -libc::EINVAL {
             return Err(Error::UnknownAddress(context.failure(QUERY_ADDR, code)));
         }
@@ -173,20 +173,20 @@ impl GdaOps {
     /// [`crate::exposure::Exposure`].
     ///
     /// # Errors
-    /// [`Error::OpAbsent`], [`Error::NotBuiltIn`], [`Error::AdapterLacks`], [`Error::Call`].
+    /// [`Error::OperationUnavailable`], [`Error::NotBuiltIn`], [`Error::AdapterLacks`], [`Error::Call`].
     pub fn query_qp_wqs(&self, endpoint: &Endpoint<Enabled>) -> Result<WorkQueues> {
         let query = present(QUERY_QP_WQS, self.query_qp_wqs)?;
-        self.owns(QUERY_QP_WQS, endpoint.domain())?;
+        self.require_same_domain(QUERY_QP_WQS, endpoint.domain())?;
         // Zeroed, and with zeroes behind: a provider that knows fewer fields leaves the rest alone,
         // one that knows more has room.
         let mut send = Padded::new(fi::fi_efa_wq_attr::default());
         let mut receive = Padded::new(fi::fi_efa_wq_attr::default());
         let context = endpoint.context();
-        let turn = context.turn();
+        let serialized = context.serialize_calls();
         // SAFETY: the endpoint is enabled, so that it has the queue pair that the provider
         // dereferences; both structures can be written.
         let code = unsafe { query(endpoint.as_ptr(), &mut send.value, &mut receive.value) };
-        drop(turn);
+        drop(serialized);
         checked(context, QUERY_QP_WQS, code)?;
         Ok(WorkQueues { send: send.value.into(), receive: receive.value.into() })
     }
@@ -195,16 +195,16 @@ impl GdaOps {
     /// gave. Nothing is checked here.
     ///
     /// # Errors
-    /// [`Error::OpAbsent`], [`Error::NotBuiltIn`], [`Error::AdapterLacks`], [`Error::Call`].
+    /// [`Error::OperationUnavailable`], [`Error::NotBuiltIn`], [`Error::AdapterLacks`], [`Error::Call`].
     pub fn query_cq(&self, queue: &CompletionQueue) -> Result<RawCompletionQueue> {
         let query = present(QUERY_CQ, self.query_cq)?;
-        self.owns(QUERY_CQ, queue.domain())?;
+        self.require_same_domain(QUERY_CQ, queue.domain())?;
         let mut attr = Padded::new(fi::fi_efa_cq_attr::default());
         let context = queue.domain().context();
-        let turn = context.turn();
+        let serialized = context.serialize_calls();
         // SAFETY: the queue is open; the structure can be written.
         let code = unsafe { query(queue.as_ptr(), &mut attr.value) };
-        drop(turn);
+        drop(serialized);
         checked(context, QUERY_CQ, code)?;
         Ok(attr.value.into())
     }
@@ -217,7 +217,7 @@ impl GdaOps {
     /// null, or where the processor can read all of it.
     ///
     /// # Errors
-    /// [`Error::OpAbsent`]; [`Error::NotBuiltIn`]; [`Error::AdapterLacks`] without the device
+    /// [`Error::OperationUnavailable`]; [`Error::NotBuiltIn`]; [`Error::AdapterLacks`] without the device
     /// capability; [`Error::Call`] with EINVAL for a length of 0.
     pub unsafe fn cq_open_ext(&self, memory: &ExternalMemory<'_>, entries: usize) -> Result<CompletionQueue> {
         let open = present(CQ_OPEN_EXT, self.cq_open_ext)?;
@@ -251,16 +251,16 @@ impl GdaOps {
         let bytes = u64::from(has.num_entries) * u64::from(has.entry_size);
         match bytes <= length as u64 {
             true => Ok(queue),
-            false => Err(Error::OutOfBounds { offset: 0, length: bytes, region: length as u64 }),
+            false => Err(OutOfBounds { offset: 0, length: bytes, region: length as u64 }.into()),
         }
     }
 
     /// Opens a completion counter whose words are the provider's own, read with
     /// [`CompletionCounter::successes`] and [`CompletionCounter::errors`]. It counts for endpoints that
-    /// [`Endpoint::count`](super::Endpoint::count) binds it to.
+    /// [`Endpoint::bind_counter`](super::Endpoint::bind_counter) binds it to.
     ///
     /// # Errors
-    /// [`Error::OpAbsent`]; [`Error::NotBuiltIn`]; [`Error::AdapterLacks`] without
+    /// [`Error::OperationUnavailable`]; [`Error::NotBuiltIn`]; [`Error::AdapterLacks`] without
     /// `FI_EFA_USE_HW_CNTR=1` in the environment, on domains of an API below 2.5, and on adapters
     /// without counters; [`Error::Call`].
     pub fn cntr_open(&self) -> Result<CompletionCounter> {
@@ -284,8 +284,9 @@ impl GdaOps {
     ) -> Result<CompletionCounter> {
         let open = present(CNTR_OPEN_EXT, self.cntr_open_ext)?;
         let named = |context: &Context, code| named(context, CNTR_OPEN_EXT, code);
+        let words = [success, error].map(|word| word.map(Into::into));
         // SAFETY: passed on to the caller.
-        unsafe { CompletionCounter::open(&self.domain, open, [success, error], None, named) }
+        unsafe { CompletionCounter::open(&self.domain, open, words, None, named) }
     }
 
     /// Opens a completion counter with words of its own in host memory, which devices may read
@@ -296,7 +297,7 @@ impl GdaOps {
     /// As [`Self::cntr_open`]; [`Error::OutOfMemory`].
     pub fn cntr_open_host(&self) -> Result<CompletionCounter> {
         let open = present(CNTR_OPEN_EXT, self.cntr_open_ext)?;
-        let words = Arc::new(OwnWords::host().ok_or(Error::OutOfMemory { bytes: OwnWords::BYTES })?);
+        let words = Arc::new(OwnedWords::host().ok_or(Error::OutOfMemory { bytes: OwnedWords::BYTES })?);
         let named = |context: &Context, code| named(context, CNTR_OPEN_EXT, code);
         // SAFETY: the words go with the counter, which frees them after it is closed.
         unsafe { CompletionCounter::open(&self.domain, open, words.on_host(), Some(words), named) }
@@ -310,7 +311,7 @@ impl GdaOps {
     /// without one.
     pub fn cntr_open_device(&self, memory: DeviceMemory) -> Result<CompletionCounter> {
         let open = present(CNTR_OPEN_EXT, self.cntr_open_ext)?;
-        let (words, dmabuf) = OwnWords::device(memory)?;
+        let (words, dmabuf) = OwnedWords::device(memory)?;
         let words = Arc::new(words);
         let attempt = |told| {
             let named = |context: &Context, code| named(context, CNTR_OPEN_EXT, code);
@@ -328,14 +329,14 @@ impl GdaOps {
     /// The key that entries use for the region as local memory.
     ///
     /// # Errors
-    /// [`Error::OpAbsent`], [`Error::KeyNotAvailable`], [`Error::KeyTooWide`].
+    /// [`Error::OperationUnavailable`], [`Error::KeyNotAvailable`], [`Error::KeyTooWide`].
     pub fn get_mr_lkey(&self, region: &MemoryRegion) -> Result<LocalKey> {
         let get = present(GET_MR_LKEY, self.get_mr_lkey)?;
-        self.owns(GET_MR_LKEY, region.domain())?;
-        let turn = region.domain().context().turn();
+        self.require_same_domain(GET_MR_LKEY, region.domain())?;
+        let serialized = region.domain().context().serialize_calls();
         // SAFETY: the region is open.
         let key = unsafe { get(region.as_ptr()) };
-        drop(turn);
+        drop(serialized);
         if key == fi::FI_KEY_NOTAVAIL {
             return Err(Error::KeyNotAvailable { operation: GET_MR_LKEY });
         }
@@ -347,13 +348,13 @@ impl GdaOps {
     }
 
     /// The provider takes whatever it is given for one of its own objects.
-    fn owns(&self, operation: &'static str, domain: &Domain) -> Result<()> {
-        if self.domain.is(domain) { Ok(()) } else { Err(Error::OtherDomain { operation }) }
+    fn require_same_domain(&self, operation: &'static str, domain: &Domain) -> Result<()> {
+        if self.domain.is_same(domain) { Ok(()) } else { Err(Error::OtherDomain { operation }) }
     }
 }
 
 fn present<F>(operation: &'static str, op: Op<F>) -> Result<F> {
-    op.map_err(|reason| Error::OpAbsent { operation, reason })
+    op.map_err(|reason| Error::OperationUnavailable { operation, reason })
 }
 
 /// What a number below zero from an operation of the table means.

@@ -164,7 +164,7 @@ impl Info {
     }
 
     /// Whether it came from `library`. A borrowed one is whoever lent it's to answer for.
-    pub(super) fn is_of(&self, library: &Library) -> bool {
+    pub(super) fn came_from(&self, library: &Library) -> bool {
         self.library().is_none_or(|mine| mine.path() == library.path())
     }
 
@@ -302,7 +302,7 @@ impl Info {
 
     /// Whether `name` means this adapter: its domain, its device, or its domain without the
     /// endpoint suffix.
-    pub fn is_called(&self, name: &str) -> bool {
+    pub fn matches_name(&self, name: &str) -> bool {
         let domain = self.domain_name();
         domain == name
             || domain.rsplit_once('-').is_some_and(|(device, _)| device == name)

@@ -31,14 +31,18 @@ mod object;
 mod query;
 mod table;
 
+pub use crate::memory::{
+    Access, Buffer, CountedOperations, CounterMemory, DeviceMemory, Dmabuf, ExternalMemory, Limits,
+    OutOfBounds, RemoteRegion,
+};
 pub use address::{AddressVector, FabricAddress};
-pub use completion::{CompletionQueue, ExternalMemory};
-pub use counter::{CompletionCounter, Counted, CounterMemory, CounterWords};
-pub use device_memory::{DeviceMemory, Dmabuf, Registration};
+pub use completion::CompletionQueue;
+pub use counter::{CompletionCounter, CounterWords};
+pub use device_memory::Registration;
 pub use domain::{Domain, Fabric};
-pub use endpoint::{Bound, Building, Enabled, Endpoint, InjectLimits, Limits, State};
-pub use error::{Absence, Error, Failure, QueryOption, Result};
+pub use endpoint::{Bindings, Bound, Building, Enabled, Endpoint, InjectLimits, State};
+pub use error::{Error, FailedCall, QueryOption, Result, UnavailableReason};
 pub use gda::{FIRST_WITH_COUNTERS, FIRST_WITH_GDA_OPS, GdaOps, WorkQueues};
 pub use info::{Info, Nic, PciAddress, Version};
-pub use memory::{Access, Buffer, MemoryRegion, RemoteRegion};
+pub use memory::MemoryRegion;
 pub use query::{EFA_DIRECT, Library, Query};

@@ -7,10 +7,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use efa_gda_sys::fi;
 
-use super::error::{Error, Failure, Result};
+use super::error::{Error, FailedCall, Result};
 use super::{Info, Library};
 
-/// A function of an operation table, or [`Error::NoSuchCall`]: tables begin with their size in
+/// A function of an operation table, or [`Error::FunctionMissing`]: tables begin with their size in
 /// bytes, and an older library's may end before the function.
 ///
 /// Called as `table_op!(pointer, fi_ops_av.insert, "fi_av_insert")`, in an unsafe block whose
@@ -21,7 +21,7 @@ macro_rules! table_op {
         let end = ::std::mem::offset_of!(efa_gda_sys::fi::$type, $field) + size_of::<usize>();
         let table_bytes = if table.is_null() { 0 } else { (&raw const (*table).size).read() };
         let function = if table_bytes >= end { (&raw const (*table).$field).read() } else { None };
-        function.ok_or($crate::fabric::Error::NoSuchCall { operation: $operation, table_bytes })
+        function.ok_or($crate::fabric::Error::FunctionMissing { operation: $operation, table_bytes })
     }};
 }
 pub(super) use table_op;
@@ -62,35 +62,35 @@ fids! {
 pub(super) struct Context {
     library: Option<Library>,
     /// One control call at a time: libfabric may offer no more than FI_THREAD_DOMAIN.
-    turn: Mutex<()>,
+    calls: Mutex<()>,
 }
 
 impl Context {
     pub(super) fn new(library: Option<Library>) -> Self {
-        Self { library, turn: Mutex::new(()) }
+        Self { library, calls: Mutex::new(()) }
     }
 
-    /// Held around each call into libfabric.
-    pub(super) fn turn(&self) -> MutexGuard<'_, ()> {
+    /// RegionMemory around each call into libfabric.
+    pub(super) fn serialize_calls(&self) -> MutexGuard<'_, ()> {
         // The mutex guards no data that a panic could leave half done.
-        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether an info may be given to calls in this context.
-    pub(super) fn owns(&self, info: &Info, operation: &'static str) -> Result<()> {
+    pub(super) fn require_same_library(&self, info: &Info, operation: &'static str) -> Result<()> {
         match &self.library {
-            Some(library) if !info.is_of(library) => Err(Error::OtherLibrary { operation }),
+            Some(library) if !info.came_from(library) => Err(Error::OtherLibrary { operation }),
             _ => Ok(()),
         }
     }
 
     /// What `code` means.
-    pub(super) fn failure(&self, operation: &'static str, code: i32) -> Failure {
+    pub(super) fn failure(&self, operation: &'static str, code: i32) -> FailedCall {
         let text = match &self.library {
             Some(library) => library.raw().strerror(code),
             None => std::io::Error::from_raw_os_error(code.wrapping_abs()).to_string(),
         };
-        Failure { operation, code, text }
+        FailedCall { operation, code, text }
     }
 
     /// Nothing for 0 and above, otherwise [`Error::Call`].
@@ -158,17 +158,17 @@ impl<T: Fid, P: InContext> Object<T, P> {
 
     /// `fi_close`, with its result.
     pub(super) fn close(mut self) -> Result<()> {
-        self.shut()
+        self.close_once()
     }
 
     /// Closes once; a second call does nothing.
-    fn shut(&mut self) -> Result<()> {
+    fn close_once(&mut self) -> Result<()> {
         let Some(parents) = self.parents.take() else { return Ok(()) };
         let context = parents.context();
-        let turn = context.turn();
+        let serialized = context.serialize_calls();
         // SAFETY: the object is open (its parents were still here) and ours to close.
         let closed = unsafe { close(context, self.fid(), T::CLOSE) };
-        drop(turn);
+        drop(serialized);
         if closed.is_err() {
             crate::leak::leak(parents);
         }
@@ -178,7 +178,7 @@ impl<T: Fid, P: InContext> Object<T, P> {
 
 impl<T: Fid, P: InContext> Drop for Object<T, P> {
     fn drop(&mut self) {
-        if let Err(error) = self.shut() {
+        if let Err(error) = self.close_once() {
             tracing::error!(%error, "what a dropped object refers to stays allocated");
         }
     }
@@ -214,7 +214,7 @@ pub(super) unsafe fn bind(
 ) -> Result<()> {
     // SAFETY: an open fid points to its table, or to none.
     let function = unsafe { table_op!((*fid).ops, fi_ops.bind, operation) }?;
-    let _turn = context.turn();
+    let _serialized = context.serialize_calls();
     // SAFETY: the function is the object's own; the caller vouches for both objects.
     context.check(operation, unsafe { function(fid, other, flags) })
 }
@@ -231,7 +231,7 @@ pub(super) unsafe fn control(
 ) -> Result<()> {
     // SAFETY: an open fid points to its table, or to none.
     let function = unsafe { table_op!((*fid).ops, fi_ops.control, operation) }?;
-    let _turn = context.turn();
+    let _serialized = context.serialize_calls();
     // SAFETY: the function is the object's own; the command takes no argument.
     context.check(operation, unsafe { function(fid, command as c_int, std::ptr::null_mut()) })
 }
@@ -249,7 +249,7 @@ pub(super) unsafe fn open_ops(
     // SAFETY: an open fid points to its table, or to none.
     let function = unsafe { table_op!((*fid).ops, fi_ops.ops_open, operation) }?;
     let mut table = std::ptr::null_mut();
-    let _turn = context.turn();
+    let _serialized = context.serialize_calls();
     // SAFETY: the function is the object's own; the name is a C string and `table` can be written.
     let code = unsafe { function(fid, name.as_ptr(), 0, &mut table, std::ptr::null_mut()) };
     Ok(if code == 0 { Ok(table) } else { Err(code) })

@@ -135,7 +135,7 @@ impl Query {
         };
         let Some(wanted) = &self.adapter else { return Ok(infos) };
         let found = infos.iter().map(|info| info.domain_name().into_owned()).collect();
-        let infos: Vec<Info> = infos.into_iter().filter(|info| info.is_called(wanted)).collect();
+        let infos: Vec<Info> = infos.into_iter().filter(|info| info.matches_name(wanted)).collect();
         if infos.is_empty() {
             return Err(Error::NoSuchAdapter { wanted: wanted.clone(), found });
         }

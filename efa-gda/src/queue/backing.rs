@@ -6,6 +6,7 @@ use std::fmt;
 use efa_gda_wire::LocalKey;
 
 use crate::fabric::{self, Access, Buffer, Enabled, Endpoint, GdaOps, RemoteRegion};
+use crate::memory::OutOfBounds;
 use crate::verbs::{self, QueuePair, Ready};
 
 mod sealed {
@@ -88,7 +89,7 @@ impl Backing for Libfabric {
     }
 
     fn completions_on(&self) -> Option<i32> {
-        self.endpoint.transmit_queue().device()
+        self.endpoint.send_completions().device()
     }
 
     fn retain(&mut self, region: Self::Region) {
@@ -168,7 +169,7 @@ impl sealed::Sealed for verbs::MemoryRegion {}
 impl Region for verbs::MemoryRegion {
     fn at(&self, offset: u64, length: u64) -> fabric::Result<u64> {
         let region = self.len() as u64;
-        self.at(offset, length).map_err(|_| fabric::Error::OutOfBounds { offset, length, region })
+        self.at(offset, length).map_err(|_| OutOfBounds { offset, length, region }.into())
     }
 
     fn length(&self) -> usize {

@@ -12,7 +12,7 @@ use efa_gda_sys::device::efa_gda_counters;
 
 use super::mapped::QueueError;
 use super::{Backing, MappedQueue};
-use crate::fabric::{CompletionCounter, Counted, CounterWords};
+use crate::fabric::{CompletionCounter, CountedOperations, CounterWords};
 use crate::gpu::{self, GpuMemory};
 use crate::polling::Unclaimable;
 
@@ -26,7 +26,7 @@ pub enum CountersError {
     /// The endpoint has no counter that counts all that it starts, and that alone.
     #[error(
         "no counter counts all that the endpoint sends, reads and writes, and that alone: bind one for \
-         Counted::TRANSMIT with Endpoint::count before the endpoint is enabled"
+         CountedOperations::TRANSMIT with Endpoint::bind_counter before the endpoint is enabled"
     )]
     None,
     /// The words are the provider's, or the caller's.
@@ -173,7 +173,7 @@ fn wrap(most: Option<[u64; 2]>, requests: u32) -> Result<u64, CountersError> {
 
 impl MappedQueue {
     /// The queue, whose kernels take room and quiet from the completion counter that its endpoint has for
-    /// [`Counted::TRANSMIT`], instead of polling its completion queue. They look at the completion queue when an
+    /// [`CountedOperations::TRANSMIT`], instead of polling its completion queue. They look at the completion queue when an
     /// error was counted, for its status; until then nobody does, and the adapter overwrites what it holds. A GPU
     /// that cannot map the completion queue goes by the counters all the same
     /// ([`GpuQueue::registered`](super::GpuQueue::registered) shows which); a counted error then ends its
@@ -186,8 +186,8 @@ impl MappedQueue {
     /// let (counter, placement) = gpu.completion_counter(ops)?;
     /// let (requests, _) = gpu.completion_queue(ops, 8192)?;
     /// let receives = ops.domain().completion_queue(64)?;
-    /// let mut endpoint = endpoint.bind(addresses, &requests, &receives)?;
-    /// endpoint.count(&counter, Counted::TRANSMIT)?;
+    /// let mut endpoint = endpoint.bind(Bindings { address_vector: addresses, send_completions: &requests, receive_completions: &receives })?;
+    /// endpoint.bind_counter(&counter, CountedOperations::TRANSMIT)?;
     /// let queue = MappedQueue::new(endpoint.enable()?, ops)?.with_counters()?;
     /// let queue = GpuQueue::new(queue, gpu)?;
     /// # Ok(()) }
@@ -197,7 +197,7 @@ impl MappedQueue {
     /// [`QueueError::Counters`]; the endpoint is then closed.
     pub fn with_counters(mut self) -> Result<Self, QueueError> {
         let endpoint = self.endpoint();
-        if endpoint.transmit_queue().as_ptr() == endpoint.receive_queue().as_ptr() {
+        if endpoint.send_completions().as_ptr() == endpoint.receive_completions().as_ptr() {
             return Err(CountersError::Receives.into());
         }
         let (completions, requests) = (self.exposure().cq.num_entries, self.exposure().sq.num_entries);
@@ -205,7 +205,7 @@ impl MappedQueue {
             return Err(CountersError::ShallowCompletionQueue { completions, requests }.into());
         }
         let counters = endpoint.counters();
-        let counter = counters.iter().find(|(_, counted)| *counted == Counted::TRANSMIT);
+        let counter = counters.iter().find(|(_, counted)| *counted == CountedOperations::TRANSMIT);
         let (counter, _) = counter.ok_or(CountersError::None)?;
         let words = counter.words().ok_or(CountersError::NotItsWords)?;
         let most = endpoint.domain().info().and_then(|info| info.max_counter_values());

@@ -166,14 +166,14 @@ impl MappedQueue {
     /// [`QueueError`]; the endpoint is then closed.
     pub fn new(endpoint: Endpoint<Enabled>, ops: &GdaOps) -> Result<Self, QueueError> {
         let queues = ops.query_qp_wqs(&endpoint)?;
-        let completions = ops.query_cq(endpoint.transmit_queue())?;
+        let completions = ops.query_cq(endpoint.send_completions())?;
         let exposure = Exposure::new(queues.send, queues.receive, completions)?;
         // Its own address leads an endpoint to itself; the number is the one peers send to.
         let own = endpoint.address_vector().insert(&endpoint.address()?)?;
         let number = ops.query_addr(&endpoint, own)?.queue_pair;
-        endpoint.transmit_queue().claim()?;
+        endpoint.send_completions().claim()?;
         let limits = endpoint.limits();
-        let same = endpoint.transmit_queue().as_ptr() == endpoint.receive_queue().as_ptr();
+        let same = endpoint.send_completions().as_ptr() == endpoint.receive_completions().as_ptr();
         let backing = Libfabric { endpoint, ops: ops.clone() };
         Self::over(backing, exposure, limits, number, same)
     }

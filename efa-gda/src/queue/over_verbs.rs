@@ -14,8 +14,8 @@ impl MappedQueue<QueuePair<Ready>> {
     pub fn over_verbs(pair: QueuePair<Ready>) -> Result<Self, QueueError> {
         let exposure = pair.exposure()?;
         let limits = pair.context().limits()?;
-        let receives = pair.send_queue().is(pair.receive_queue());
-        pair.send_queue().claimed()?;
+        let receives = pair.send_completions().is_same(pair.receive_completions());
+        pair.send_completions().claimed()?;
         let number = pair.number();
         Self::over(pair, exposure, limits, number, receives)
     }

@@ -294,7 +294,7 @@ impl<R: Region> WorkRequest<R> {
         let Some(remote) = self.remote else { return Ok((0, 0)) };
         let length = self.extent(self.remote_stride).unwrap_or(u64::MAX);
         let memory = remote.at(self.remote_offset, length);
-        let memory = memory.map_err(|source| WorkError::Region { side: "remote", source })?;
+        let memory = memory.map_err(|source| WorkError::Region { side: "remote", source: source.into() })?;
         Ok((memory.address, memory.key.get()))
     }
 

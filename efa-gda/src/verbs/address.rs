@@ -12,6 +12,7 @@ use efa_gda_wire::{Peer, QueueKey, QueuePairNumber};
 use super::context::PORT;
 use super::object::{InLibrary, Object, check, function, inlen, pointer};
 use super::{Library, ProtectionDomain, Result};
+use crate::ownership::into_sole_owner;
 
 /// An adapter's address: 16 bytes, in network byte order (`union ibv_gid`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -163,10 +164,9 @@ impl AddressHandle {
     /// [`super::Error::Busy`] while a queue pair or another clone uses it; [`super::Error::Call`]
     /// with the answer of `ibv_destroy_ah`.
     pub fn close(self) -> Result<()> {
-        let holders = Arc::strong_count(&self.0) - 1;
-        match Arc::try_unwrap(self.0) {
+        match into_sole_owner(self.0) {
             Ok(inner) => inner.object.close(),
-            Err(_) => Err(super::Error::Busy { what: "address handle", holders: holders.max(1) }),
+            Err(holders) => Err(super::Error::Busy { what: "address handle", holders }),
         }
     }
 }

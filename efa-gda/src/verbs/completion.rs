@@ -10,8 +10,9 @@ use efa_gda_sys::verbs::{self, efadv_cq_attr, efadv_cq_init_attr, ibv_cq_init_at
 use super::context::Capability;
 use super::error::{Error, Result};
 use super::object::{InLibrary, Object, check, function, inlen, pointer};
-use super::{Context, ExternalMemory, Library};
+use super::{Context, Library};
 use crate::exposure::RawCompletionQueue;
+use crate::memory::ExternalMemory;
 use crate::polling::{Completing, Polling, Unclaimable};
 
 /// A completion queue. Cheap to clone; destroyed with its last clone and the last queue pair that
@@ -53,14 +54,14 @@ impl CompletionQueue {
     /// The memory stays allocated until the queue is destroyed: the adapter writes to it.
     ///
     /// # Errors
-    /// [`Error::Lacks`] without the capability, [`Error::Exceeds`], or [`Error::Call`] with the
+    /// [`Error::AdapterLacks`] without the capability, [`Error::Exceeds`], or [`Error::Call`] with the
     /// answer of `efadv_create_cq`.
     pub unsafe fn create_external(
         context: &Context,
         memory: &ExternalMemory<'_>,
         entries: u32,
     ) -> Result<Self> {
-        context.needs(Capability::ExternalCompletionQueue)?;
+        context.require(Capability::ExternalCompletionQueue)?;
         let create = function!(context.library(), efadv, efadv_create_cq)?;
         let entries = fits(context, entries)?;
         let mut attr = ibv_cq_init_attr_ex { cqe: entries.unsigned_abs(), ..Default::default() };
@@ -93,7 +94,7 @@ impl CompletionQueue {
     /// gave.
     ///
     /// # Errors
-    /// [`Error::Absent`] before rdma-core 59; [`Error::Call`] with the answer of `efadv_query_cq`.
+    /// [`Error::FunctionMissing`] before rdma-core 59; [`Error::Call`] with the answer of `efadv_query_cq`.
     pub fn query(&self) -> Result<RawCompletionQueue> {
         let query = function!(self.context().library(), efadv, efadv_query_cq)?;
         // Zeroed: a release that knows fewer fields leaves the rest alone.
@@ -122,7 +123,7 @@ impl CompletionQueue {
     }
 
     /// Another queue pair completes here.
-    pub(super) fn complete_here(&self) -> Result<Completing> {
+    pub(super) fn register_queue_pair(&self) -> Result<Completing> {
         self.0.parents().polling.begin().ok_or(Error::CompletionQueuePolled)
     }
 
@@ -141,7 +142,7 @@ impl CompletionQueue {
     }
 
     /// Whether both are the same queue.
-    pub fn is(&self, other: &Self) -> bool {
+    pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 

@@ -7,10 +7,12 @@ use std::sync::Arc;
 
 use efa_gda_sys::verbs::{self, efadv_device_attr, efadv_sq_depth_attr, ibv_device_attr, ibv_port_attr};
 
+use super::Library;
 use super::address::Gid;
-use super::error::{Error, Failure, Result};
+use super::error::{Error, FailedCall, Result};
 use super::object::{InLibrary, Object, check, function, inlen};
-use super::{Library, Limits};
+use crate::memory::Limits;
+use crate::ownership::into_sole_owner;
 
 /// The one port that an adapter has.
 pub(super) const PORT: u8 = 1;
@@ -256,7 +258,7 @@ impl Context {
         // SAFETY: every bit pattern is a GID, and all 16 bytes were written above.
         let bytes = unsafe { gid.raw };
         if bytes == [0; 16] {
-            return Err(Error::Call(Failure { operation: OPERATION, errno: libc::ENODATA }));
+            return Err(Error::Call(FailedCall { operation: OPERATION, errno: libc::ENODATA }));
         }
         Ok(Gid::from_bytes(bytes))
     }
@@ -264,7 +266,7 @@ impl Context {
     /// Entries of the deepest send queue for entries of 64 bytes, or of 128.
     ///
     /// # Errors
-    /// [`Error::Absent`] before rdma-core 63; [`Error::Call`] with the answer of
+    /// [`Error::FunctionMissing`] before rdma-core 63; [`Error::Call`] with the answer of
     /// `efadv_get_max_sq_depth`.
     pub fn max_send_entries(&self, wide: bool) -> Result<u32> {
         let depth = function!(self.library(), efadv, efadv_get_max_sq_depth)?;
@@ -279,16 +281,16 @@ impl Context {
         u32::try_from(answer).map_err(|_| {
             // This call alone returns a count, so that -1 is an errno like the others.
             let errno = answer.saturating_abs();
-            Error::Call(Failure { operation: "efadv_get_max_sq_depth", errno })
+            Error::Call(FailedCall { operation: "efadv_get_max_sq_depth", errno })
         })
     }
 
     /// Refuses what the adapter lacks, before a call is made for it.
-    pub(super) fn needs(&self, capability: Capability) -> Result<()> {
+    pub(super) fn require(&self, capability: Capability) -> Result<()> {
         if self.attributes().has(capability) {
             return Ok(());
         }
-        Err(Error::Lacks { capability, device: self.name().to_owned() })
+        Err(Error::AdapterLacks { capability, device: self.name().to_owned() })
     }
 
     /// Closes the device and says how that went.
@@ -297,10 +299,9 @@ impl Context {
     /// [`Error::Busy`] while an object on it or another clone lives; [`Error::Call`] with the answer
     /// of `ibv_close_device`.
     pub fn close(self) -> Result<()> {
-        let holders = Arc::strong_count(&self.0) - 1;
-        match Arc::try_unwrap(self.0) {
+        match into_sole_owner(self.0) {
             Ok(inner) => inner.object.close(),
-            Err(_) => Err(Error::Busy { what: "context", holders: holders.max(1) }),
+            Err(holders) => Err(Error::Busy { what: "context", holders }),
         }
     }
 
@@ -314,7 +315,7 @@ impl Context {
     }
 
     /// Whether both are one opening of one device.
-    pub(super) fn is(&self, other: &Self) -> bool {
+    pub(super) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }

@@ -1,9 +1,6 @@
 //! Completion counters: words that the adapter counts completions in, of rdma-core 65.
 
-use std::marker::PhantomData;
-use std::ops::BitOr;
-use std::os::fd::{AsRawFd, BorrowedFd};
-use std::ptr::NonNull;
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 use efa_gda_sys::verbs::{
@@ -14,42 +11,41 @@ use super::context::Capability;
 use super::error::Result;
 use super::object::{InLibrary, Object, check, function, inlen, pointer};
 use super::{Context, Library};
+use crate::memory::{CountedOperations, CounterMemory};
 
-/// Which completions a counter counts (`enum ibv_qp_attach_comp_cntr_op`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Counted(u32);
+/// Each operation with its bit in `enum ibv_qp_attach_comp_cntr_op`.
+const OPERATIONS: [(CountedOperations, u32); 6] = [
+    (CountedOperations::SEND, verbs::IBV_QP_ATTACH_COMP_CNTR_OP_SEND),
+    (CountedOperations::RECEIVE, verbs::IBV_QP_ATTACH_COMP_CNTR_OP_RECV),
+    (CountedOperations::READ, verbs::IBV_QP_ATTACH_COMP_CNTR_OP_RDMA_READ),
+    (CountedOperations::REMOTE_READ, verbs::IBV_QP_ATTACH_COMP_CNTR_OP_REMOTE_RDMA_READ),
+    (CountedOperations::WRITE, verbs::IBV_QP_ATTACH_COMP_CNTR_OP_RDMA_WRITE),
+    (CountedOperations::REMOTE_WRITE, verbs::IBV_QP_ATTACH_COMP_CNTR_OP_REMOTE_RDMA_WRITE),
+];
 
-impl Counted {
-    /// Sends of the queue pair.
-    pub const SEND: Self = Self(verbs::IBV_QP_ATTACH_COMP_CNTR_OP_SEND);
-    /// What it receives.
-    pub const RECEIVE: Self = Self(verbs::IBV_QP_ATTACH_COMP_CNTR_OP_RECV);
-    /// RDMA reads of the queue pair.
-    pub const READ: Self = Self(verbs::IBV_QP_ATTACH_COMP_CNTR_OP_RDMA_READ);
-    /// RDMA reads by peers.
-    pub const REMOTE_READ: Self = Self(verbs::IBV_QP_ATTACH_COMP_CNTR_OP_REMOTE_RDMA_READ);
-    /// RDMA writes of the queue pair.
-    pub const WRITE: Self = Self(verbs::IBV_QP_ATTACH_COMP_CNTR_OP_RDMA_WRITE);
-    /// RDMA writes by peers.
-    pub const REMOTE_WRITE: Self = Self(verbs::IBV_QP_ATTACH_COMP_CNTR_OP_REMOTE_RDMA_WRITE);
-
-    /// Whether all of `other` is counted.
-    pub const fn contains(self, other: Self) -> bool {
-        self.0 & other.0 == other.0
-    }
-
-    /// rdma-core's bits.
-    pub const fn bits(self) -> u32 {
-        self.0
-    }
+/// The operations as rdma-core's bits.
+pub(super) fn attach_bits(operations: CountedOperations) -> u32 {
+    OPERATIONS.iter().filter(|(one, _)| operations.contains(*one)).fold(0, |bits, (_, bit)| bits | bit)
 }
 
-impl BitOr for Counted {
-    type Output = Self;
+/// The operations that rdma-core's bits stand for. Bits of newer releases are ignored.
+fn from_attach_bits(bits: u32) -> CountedOperations {
+    let set = OPERATIONS.iter().filter(|(_, bit)| bits & bit != 0);
+    set.fold(CountedOperations::NONE, |operations, (one, _)| operations | *one)
+}
 
-    fn bitor(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
+/// A word of a counter, as rdma-core takes it.
+fn location(memory: CounterMemory<'_>) -> efadv_memory_location {
+    let mut location = efadv_memory_location { ptr: memory.mapped.cast(), ..Default::default() };
+    location.type_ = match memory.dmabuf {
+        None => verbs::EFADV_MEMORY_LOCATION_VA as u8,
+        Some((file, offset)) => {
+            location.dmabuf.offset = offset;
+            location.dmabuf.fd = file.as_raw_fd();
+            verbs::EFADV_MEMORY_LOCATION_DMABUF as u8
+        }
+    };
+    location
 }
 
 /// What an adapter's counters can do (`ibv_comp_cntr_caps`).
@@ -61,39 +57,7 @@ pub struct CounterLimits {
     /// How many there can be.
     pub max_counters: u32,
     /// What they can count.
-    pub counted: Counted,
-}
-
-/// A word of the caller's for a counter: 8 bytes, aligned to 8.
-#[derive(Clone, Copy, Debug)]
-pub struct CounterMemory<'a> {
-    location: efadv_memory_location,
-    dmabuf: PhantomData<BorrowedFd<'a>>,
-}
-
-impl<'a> CounterMemory<'a> {
-    /// Host memory.
-    pub fn host(word: NonNull<u64>) -> Self {
-        let location = efadv_memory_location {
-            ptr: word.as_ptr().cast(),
-            type_: verbs::EFADV_MEMORY_LOCATION_VA as u8,
-            ..Default::default()
-        };
-        Self { location, dmabuf: PhantomData }
-    }
-
-    /// A word of a dmabuf, at `offset`. `mapped` is where this process sees it, or null; only where
-    /// it does can the counter be read through rdma-core.
-    pub fn dmabuf(dmabuf: BorrowedFd<'a>, offset: u64, mapped: *mut u64) -> Self {
-        let mut location = efadv_memory_location {
-            ptr: mapped.cast(),
-            type_: verbs::EFADV_MEMORY_LOCATION_DMABUF as u8,
-            ..Default::default()
-        };
-        location.dmabuf.offset = offset;
-        location.dmabuf.fd = dmabuf.as_raw_fd();
-        Self { location, dmabuf: PhantomData }
-    }
+    pub operations: CountedOperations,
 }
 
 /// A completion counter: one word for successes and one for errors. In flight is what was posted
@@ -112,11 +76,11 @@ impl CompletionCounter {
     /// What the adapter's counters can do.
     ///
     /// # Errors
-    /// [`super::Error::Absent`] before rdma-core 65; [`super::Error::Lacks`];
+    /// [`super::Error::FunctionMissing`] before rdma-core 65; [`super::Error::AdapterLacks`];
     /// [`super::Error::Call`] with the answer of `ibv_query_comp_cntr_caps`.
     pub fn limits(context: &Context) -> Result<CounterLimits> {
         let query = function!(context.library(), ibv, _ibv_query_comp_cntr_caps)?;
-        context.needs(Capability::CompletionCounters)?;
+        context.require(Capability::CompletionCounters)?;
         let mut caps = ibv_comp_cntr_caps::default();
         // SAFETY: the context is open; the structure can be written.
         let code = unsafe { query(context.raw(), &mut caps, size_of::<ibv_comp_cntr_caps>()) };
@@ -124,15 +88,15 @@ impl CompletionCounter {
         Ok(CounterLimits {
             max_value: caps.max_value,
             max_counters: caps.max_counters,
-            counted: Counted(caps.supported_qp_attach_ops),
+            operations: from_attach_bits(caps.supported_qp_attach_ops),
         })
     }
 
-    /// Makes a counter whose words are rdma-core's own, read with [`Self::completions`] and
+    /// Makes a counter whose words are rdma-core's own, read with [`Self::successes`] and
     /// [`Self::errors`].
     ///
     /// # Errors
-    /// [`super::Error::Absent`] before rdma-core 65; [`super::Error::Lacks`];
+    /// [`super::Error::FunctionMissing`] before rdma-core 65; [`super::Error::AdapterLacks`];
     /// [`super::Error::Call`] with the answer of `efadv_create_comp_cntr`.
     pub fn create(context: &Context) -> Result<Self> {
         // SAFETY: no memory of the caller's.
@@ -154,8 +118,8 @@ impl CompletionCounter {
         let attr = efadv_comp_cntr_init_attr {
             flags: verbs::EFADV_COMP_CNTR_INIT_WITH_COMP_EXTERNAL_MEM
                 | verbs::EFADV_COMP_CNTR_INIT_WITH_ERR_EXTERNAL_MEM,
-            comp_cntr_ext_mem: completions.location,
-            err_cntr_ext_mem: errors.location,
+            comp_cntr_ext_mem: location(completions),
+            err_cntr_ext_mem: location(errors),
             ..Default::default()
         };
         // SAFETY: passed on to the caller.
@@ -168,7 +132,7 @@ impl CompletionCounter {
         let create = function!(context.library(), efadv, efadv_create_comp_cntr)?;
         // Looked up before anything is made, so that what is made can be destroyed.
         function!(context.library(), ibv, ibv_destroy_comp_cntr)?;
-        context.needs(Capability::CompletionCounters)?;
+        context.require(Capability::CompletionCounters)?;
         let mut attr = ibv_comp_cntr_init_attr { type_: verbs::IBV_COMP_CNTR_TYPE_WRS, ..Default::default() };
         let size = inlen(&efa);
         // SAFETY: the context is open; both structures are whole; the caller vouches for the words.
@@ -183,7 +147,7 @@ impl CompletionCounter {
     /// # Errors
     /// [`super::Error::Call`] with the answer of `ibv_read_comp_cntr`: EOPNOTSUPP for a word in a
     /// dmabuf that this process does not see.
-    pub fn completions(&self) -> Result<u64> {
+    pub fn successes(&self) -> Result<u64> {
         let read = function!(self.library(), ibv, ibv_read_comp_cntr)?;
         let mut value = 0;
         // SAFETY: the counter is live; the value can be written.
@@ -194,7 +158,7 @@ impl CompletionCounter {
     /// Errors counted.
     ///
     /// # Errors
-    /// As [`Self::completions`], with `ibv_read_err_comp_cntr`.
+    /// As [`Self::successes`], with `ibv_read_err_comp_cntr`.
     pub fn errors(&self) -> Result<u64> {
         let read = function!(self.library(), ibv, ibv_read_err_comp_cntr)?;
         let mut value = 0;

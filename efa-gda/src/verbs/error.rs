@@ -7,6 +7,7 @@ use efa_gda_sys::verbs::{Call, LoadError};
 
 use super::Capability;
 use crate::exposure::ExposureError;
+use crate::memory::{OutOfBounds, REGION_IN_USE_HINT};
 
 /// Says that an operation of the verbs layer has a result or an [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
@@ -14,7 +15,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// A call into rdma-core that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Failure {
+pub struct FailedCall {
     /// The function, with the step in parentheses where it has several:
     /// `efadv_query_cq`, `ibv_modify_qp(RTR)`.
     pub operation: &'static str,
@@ -22,7 +23,7 @@ pub struct Failure {
     pub errno: i32,
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for FailedCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} failed: {}", self.operation, std::io::Error::from_raw_os_error(self.errno))
     }
@@ -30,13 +31,13 @@ impl fmt::Display for Failure {
 
 /// Why the verbs layer could not do what was asked. Its text says what was wrong and what to do;
 /// [`Error::operation`], [`Error::errno`] and [`Error::hint`] give the parts.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
     /// rdma-core could not be loaded.
-    Load(#[from] LoadError),
+    Load(LoadError),
     /// The loaded rdma-core has no such function.
-    Absent(Call),
+    FunctionMissing(Call),
     /// There is no EFA adapter among the devices.
     NoAdapter {
         /// The devices that libibverbs found.
@@ -54,10 +55,10 @@ pub enum Error {
         /// The device.
         device: String,
         /// The answer.
-        failure: Failure,
+        failure: FailedCall,
     },
     /// The adapter, its driver or the loaded rdma-core does not have the capability.
-    Lacks {
+    AdapterLacks {
         /// The capability.
         capability: Capability,
         /// The device.
@@ -82,7 +83,7 @@ pub enum Error {
         bits: u32,
     },
     /// The objects do not belong to one context.
-    Foreign {
+    OtherContext {
         /// The object of the other context.
         what: &'static str,
     },
@@ -97,25 +98,18 @@ pub enum Error {
         holders: usize,
     },
     /// A byte range does not lie in its memory region.
-    OutOfBounds {
-        /// Offset of the first byte.
-        offset: u64,
-        /// Length of the range, in bytes.
-        length: u64,
-        /// Length of the region, in bytes.
-        region: u64,
-    },
+    OutOfBounds(OutOfBounds),
     /// What the queue pair exposes breaks a rule of the rings.
-    Exposure(#[from] ExposureError),
+    Exposure(ExposureError),
     /// Any other call that failed.
-    Call(Failure),
+    Call(FailedCall),
 }
 
 impl Error {
     /// The function that failed, or that is missing. None where nothing was called.
     pub fn operation(&self) -> Option<&'static str> {
         match self {
-            Self::Absent(call) => Some(call.name),
+            Self::FunctionMissing(call) => Some(call.name),
             Self::NotEfa { failure, .. } | Self::Call(failure) => Some(failure.operation),
             _ => None,
         }
@@ -133,7 +127,7 @@ impl Error {
     pub fn hint(&self) -> &'static str {
         match self {
             Self::Load(_) | Self::Exposure(_) => "",
-            Self::Absent(_) => "use a newer rdma-core",
+            Self::FunctionMissing(_) => "use a newer rdma-core",
             Self::NoAdapter { .. } => {
                 "check that /dev/infiniband and /sys/class/infiniband are visible to this process and that the \
                  efa and ib_uverbs kernel modules are loaded"
@@ -143,27 +137,23 @@ impl Error {
                 "name an EFA adapter; if it is one, a second copy of libefa.so.1 drives it: leave one rdma-core \
                  in the image"
             }
-            Self::Lacks { capability, .. } => capability.hint(),
+            Self::AdapterLacks { capability, .. } => capability.hint(),
             Self::Exceeds { .. } => "ask for less",
             Self::TooWide { .. } => "report it with the versions of rdma-core and of the kernel driver",
-            Self::Foreign { .. } => "make all of a queue pair's objects on one context",
+            Self::OtherContext { .. } => "make all of a queue pair's objects on one context",
             Self::CompletionQueuePolled => "create another completion queue for this queue pair",
-            Self::Busy { what: "memory region", .. } => {
-                "clones, puts, receives that have not completed, and queues with requests in flight or poisoned hold \
-                 it: drop clones and puts, wait until queues in flight are quiet, destroy those that are poisoned, then \
-                 close it again"
-            }
+            Self::Busy { what: "memory region", .. } => REGION_IN_USE_HINT,
             Self::Busy { .. } => {
                 "clones, and what was made of it (queue pairs, and mapped queues of them), hold it: close those first"
             }
-            Self::OutOfBounds { .. } => "stay inside the region",
+            Self::OutOfBounds(range) => range.hint(),
             Self::Call(failure) => hint_for(failure),
         }
     }
 }
 
 /// Hints for calls whose failure has a usual cause.
-fn hint_for(failure: &Failure) -> &'static str {
+fn hint_for(failure: &FailedCall) -> &'static str {
     match (failure.operation, failure.errno) {
         ("ibv_get_device_list", libc::ENOSYS) => "load the ib_uverbs kernel module",
         ("ibv_open_device", libc::EACCES | libc::EPERM | libc::ENOENT) => {
@@ -199,7 +189,7 @@ impl fmt::Display for Error {
         match self {
             Self::Load(error) => return write!(f, "{error}"),
             Self::Exposure(error) => return write!(f, "{error}"),
-            Self::Absent(call) => {
+            Self::FunctionMissing(call) => {
                 write!(
                     f,
                     "the loaded {} has no {call}, which came with rdma-core {}",
@@ -215,22 +205,41 @@ impl fmt::Display for Error {
             Self::NotEfa { device, failure } => {
                 write!(f, "{device} is not an EFA adapter to the loaded libefa: {failure}")?;
             }
-            Self::Lacks { capability, device } => write!(f, "{device} has no {capability}")?,
+            Self::AdapterLacks { capability, device } => write!(f, "{device} has no {capability}")?,
             Self::Exceeds { what, asked, limit } => {
                 write!(f, "{asked} {what} were asked for; the adapter has at most {limit}")?;
             }
             Self::TooWide { what, number, bits } => {
                 write!(f, "{what} {number:#x} was given out; an entry has {bits} bits for it")?;
             }
-            Self::Foreign { what } => write!(f, "the {what} belongs to another context")?,
+            Self::OtherContext { what } => write!(f, "the {what} belongs to another context")?,
             Self::CompletionQueuePolled => f.write_str("the completion queue is polled by somebody else")?,
             Self::Busy { what, holders } => write!(f, "the {what} is in use by {holders} other(s)")?,
-            Self::OutOfBounds { offset, length, region } => {
-                write!(f, "{length} bytes at offset {offset} do not lie in a region of {region} bytes")?;
-            }
+            Self::OutOfBounds(range) => return write!(f, "{range}"),
             Self::Call(failure) => write!(f, "{failure}")?,
         }
         write!(f, "; {}", self.hint())
+    }
+}
+
+// No source: the text contains the cause's.
+impl std::error::Error for Error {}
+
+impl From<LoadError> for Error {
+    fn from(error: LoadError) -> Self {
+        Self::Load(error)
+    }
+}
+
+impl From<ExposureError> for Error {
+    fn from(error: ExposureError) -> Self {
+        Self::Exposure(error)
+    }
+}
+
+impl From<OutOfBounds> for Error {
+    fn from(range: OutOfBounds) -> Self {
+        Self::OutOfBounds(range)
     }
 }
 

@@ -63,7 +63,7 @@ impl Library {
     /// rdma-core 59.
     ///
     /// # Errors
-    /// [`Error::Absent`] names the first that is missing.
+    /// [`Error::FunctionMissing`] names the first that is missing.
     pub fn exposes_queues(&self) -> Result<()> {
         function!(self, efadv, efadv_query_qp_wqs)?;
         function!(self, efadv, efadv_query_cq)?;

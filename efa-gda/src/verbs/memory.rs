@@ -10,7 +10,9 @@ use efa_gda_wire::{LocalKey, RemoteKey};
 use super::context::Capability;
 use super::error::{Error, Result};
 use super::object::{InLibrary, Object, function, pointer};
-use super::{Access, Buffer, Library, ProtectionDomain, RemoteRegion};
+use super::{Library, ProtectionDomain};
+use crate::memory::{Access, Buffer, RemoteRegion, in_bounds};
+use crate::ownership::into_sole_owner;
 
 /// A registered memory region. Cheap to clone; deregistered with its last clone, and only then is a
 /// buffer that it owns freed.
@@ -61,7 +63,7 @@ impl MemoryRegion {
     /// Registers `buffer`, which the region then owns.
     ///
     /// # Errors
-    /// [`Error::Lacks`] for remote access that the adapter does not have; [`Error::Call`] with the
+    /// [`Error::AdapterLacks`] for remote access that the adapter does not have; [`Error::Call`] with the
     /// answer of `ibv_reg_mr` (ENOMEM is usually the memlock limit); [`Error::TooWide`] for a key
     /// that no entry can carry.
     pub fn register(domain: &ProtectionDomain, buffer: Buffer, access: Access) -> Result<Self> {
@@ -166,10 +168,9 @@ impl MemoryRegion {
     /// [`Error::Busy`] while a queue pair or another clone uses it; [`Error::Call`] with the answer
     /// of `ibv_dereg_mr`.
     pub fn close(self) -> Result<()> {
-        let holders = Arc::strong_count(&self.0) - 1;
-        match Arc::try_unwrap(self.0) {
+        match into_sole_owner(self.0) {
             Ok(inner) => inner.object.close(),
-            Err(_) => Err(Error::Busy { what: "memory region", holders: holders.max(1) }),
+            Err(holders) => Err(Error::Busy { what: "memory region", holders }),
         }
     }
 
@@ -223,11 +224,8 @@ impl MemoryRegion {
     /// # Errors
     /// [`Error::OutOfBounds`].
     pub fn at(&self, offset: u64, length: u64) -> Result<u64> {
-        let region = self.len() as u64;
-        match offset.checked_add(length) {
-            Some(end) if end <= region => Ok(self.address() + offset),
-            _ => Err(Error::OutOfBounds { offset, length, region }),
-        }
+        in_bounds(offset, length, self.len() as u64)?;
+        Ok(self.address() + offset)
     }
 
     /// The domain that it is in.
@@ -242,7 +240,7 @@ fn granted(domain: &ProtectionDomain, access: Access) -> Result<()> {
         [(Access::REMOTE_WRITE, Capability::RdmaWrite), (Access::REMOTE_READ, Capability::RdmaRead)]
     {
         if access.contains(remote) {
-            domain.context().needs(capability)?;
+            domain.context().require(capability)?;
         }
     }
     Ok(())

@@ -14,10 +14,10 @@
 //!   from any thread, so nothing here takes a lock.
 //!
 //! It moves no bytes and posts nothing: rings are driven through their memory, by a kernel or by the
-//! host. It does not use libfabric; from [`crate::fabric`] it takes only what describes memory.
+//! host. It does not use libfabric.
 //!
 //! ```no_run
-//! use efa_gda::verbs::{CompletionQueue, Library, ProtectionDomain, QueuePair, QueuePairOptions};
+//! use efa_gda::verbs::{CompletionQueue, CompletionQueues, Library, ProtectionDomain, QueuePair, QueuePairOptions};
 //! use efa_gda::wire::QueueKey;
 //!
 //! let library = Library::load()?;
@@ -25,7 +25,7 @@
 //! let domain = ProtectionDomain::allocate(&context)?;
 //! let completions = CompletionQueue::create(&context, 1024)?;
 //! let options = QueuePairOptions::new().send_entries(256).receive_entries(256);
-//! let queue_pair = QueuePair::create(&domain, &completions, &completions, &options)?;
+//! let queue_pair = QueuePair::create(&domain, CompletionQueues::shared(&completions), &options)?;
 //! let queue_pair = queue_pair.activate(QueueKey::new(0x1234))?;
 //! println!("{:?}", queue_pair.exposure()?.sq);
 //! # Ok::<(), efa_gda::verbs::Error>(())
@@ -42,14 +42,16 @@ mod memory;
 mod object;
 mod queue_pair;
 
-pub use crate::fabric::{Access, Buffer, ExternalMemory, Limits, RemoteRegion};
+pub use crate::memory::{
+    Access, Buffer, CountedOperations, CounterMemory, ExternalMemory, Limits, OutOfBounds, RemoteRegion,
+};
 pub use address::{Address, AddressHandle, AddressMalformed, Gid};
 pub use completion::CompletionQueue;
 pub use context::{Attributes, Capability, Context, Port};
-pub use counter::{CompletionCounter, Counted, CounterLimits, CounterMemory};
+pub use counter::{CompletionCounter, CounterLimits};
 pub use domain::ProtectionDomain;
 pub use efa_gda_sys::verbs::{Call, LoadError, Loaded, RdmaCore, Release};
-pub use error::{Error, Failure, Result};
+pub use error::{Error, FailedCall, Result};
 pub use library::{Device, Library};
 pub use memory::MemoryRegion;
-pub use queue_pair::{Created, QueuePair, QueuePairOptions, Ready, State};
+pub use queue_pair::{CompletionQueues, Created, QueuePair, QueuePairOptions, Ready, State};

@@ -8,9 +8,10 @@ use std::sync::Arc;
 use efa_gda_sys::verbs::{self, RdmaCore};
 
 use super::Library;
-use super::error::{Error, Failure, Result};
+use super::error::{Error, FailedCall, Result};
+use crate::ownership::into_sole_owner;
 
-/// A function of rdma-core, or [`Error::Absent`]: `function!(library, ibv, ibv_open_device)`.
+/// A function of rdma-core, or [`Error::FunctionMissing`]: `function!(library, ibv, ibv_open_device)`.
 macro_rules! function {
     ($library:expr, $table:ident, $name:ident) => {
         $library.core().$table().$name.ok_or_else(|| $crate::verbs::object::absent(stringify!($name)))
@@ -20,7 +21,7 @@ pub(super) use function;
 
 /// Says that the loaded release lacks a function of the tables.
 pub(super) fn absent(name: &'static str) -> Error {
-    Error::Absent(verbs::call(name).expect("every function of the tables is among the calls"))
+    Error::FunctionMissing(verbs::call(name).expect("every function of the tables is among the calls"))
 }
 
 /// The errno that the last call of this thread left.
@@ -33,14 +34,14 @@ fn errno() -> i32 {
 pub(super) fn check(operation: &'static str, code: c_int) -> Result<()> {
     match code {
         0 => Ok(()),
-        -1 => Err(Error::Call(Failure { operation, errno: errno() })),
-        code => Err(Error::Call(Failure { operation, errno: code.saturating_abs() })),
+        -1 => Err(Error::Call(FailedCall { operation, errno: errno() })),
+        code => Err(Error::Call(FailedCall { operation, errno: code.saturating_abs() })),
     }
 }
 
 /// The pointer that a call returned, or the errno that it left.
 pub(super) fn pointer<T>(operation: &'static str, pointer: *mut T) -> Result<NonNull<T>> {
-    NonNull::new(pointer).ok_or_else(|| Error::Call(Failure { operation, errno: errno() }))
+    NonNull::new(pointer).ok_or_else(|| Error::Call(FailedCall { operation, errno: errno() }))
 }
 
 /// A structure of rdma-core's that is destroyed by a call.
@@ -126,20 +127,19 @@ impl<T: Resource, P: InLibrary> Object<T, P> {
 
     /// Destroys the object, and says how that went.
     pub(super) fn close(mut self) -> Result<()> {
-        self.shut()
+        self.close_once()
     }
 
     /// Destroys an object that has no other owner.
     pub(super) fn close_shared(this: Arc<Self>) -> Result<()> {
-        let holders = Arc::strong_count(&this) - 1;
-        match Arc::try_unwrap(this) {
+        match into_sole_owner(this) {
             Ok(object) => object.close(),
-            Err(_) => Err(Error::Busy { what: T::WHAT, holders: holders.max(1) }),
+            Err(holders) => Err(Error::Busy { what: T::WHAT, holders }),
         }
     }
 
     /// Destroys once; a second call does nothing.
-    fn shut(&mut self) -> Result<()> {
+    fn close_once(&mut self) -> Result<()> {
         let Some(parents) = self.parents.take() else { return Ok(()) };
         // SAFETY: the object is live (its parents were still here) and ours to destroy.
         let answer = unsafe { T::destroy(parents.library().core(), self.pointer.as_ptr()) };
@@ -153,7 +153,7 @@ impl<T: Resource, P: InLibrary> Object<T, P> {
 
 impl<T: Resource, P: InLibrary> Drop for Object<T, P> {
     fn drop(&mut self) {
-        if let Err(error) = self.shut() {
+        if let Err(error) = self.close_once() {
             tracing::error!(%error, what = T::WHAT, "what a dropped object refers to stays allocated");
         }
     }

@@ -4,8 +4,6 @@
 //! [`Created`] (counters may be attached) → [`Ready`] (the adapter serves it; only now is it
 //! exposed). Nobody posts to it through libibverbs, which keeps counters of its own.
 
-use std::collections::hash_map::Entry;
-use std::collections::{HashMap, VecDeque};
 use std::marker::PhantomData;
 
 use efa_gda_sys::verbs::{
@@ -14,13 +12,15 @@ use efa_gda_sys::verbs::{
 use efa_gda_wire::{EntrySize, Peer, QueueKey, QueuePairNumber};
 
 use super::context::{Capability, PORT};
+use super::counter::attach_bits;
 use super::error::{Error, Result};
 use super::object::{InLibrary, Object, check, function, inlen, pointer};
 use super::{
-    Address, AddressHandle, CompletionCounter, CompletionQueue, Context, Counted, Gid, Library, MemoryRegion,
+    Address, AddressHandle, CompletionCounter, CompletionQueue, Context, Gid, Library, MemoryRegion,
     ProtectionDomain,
 };
 use crate::exposure::{Exposure, RawWorkQueue};
+use crate::memory::{CountedOperations, RetainedRegions};
 use crate::polling::Completing;
 
 mod sealed {
@@ -41,6 +41,22 @@ impl sealed::Sealed for Created {}
 impl sealed::Sealed for Ready {}
 impl State for Created {}
 impl State for Ready {}
+
+/// The queues that a queue pair's requests complete on. Both must be of the queue pair's adapter.
+#[derive(Clone, Copy, Debug)]
+pub struct CompletionQueues<'a> {
+    /// Receives the completions of requests that the queue pair posts to its send queue.
+    pub send: &'a CompletionQueue,
+    /// Receives the completions of messages and writes that arrive. May be the same queue.
+    pub receive: &'a CompletionQueue,
+}
+
+impl<'a> CompletionQueues<'a> {
+    /// Uses one completion queue for both, which a mapped queue needs for receives.
+    pub fn shared(completions: &'a CompletionQueue) -> Self {
+        Self { send: completions, receive: completions }
+    }
+}
 
 /// What to make a queue pair with.
 #[derive(Clone, Debug)]
@@ -107,14 +123,14 @@ impl QueuePairOptions {
             );
         }
         if self.entry_size == EntrySize::B128 {
-            context.needs(Capability::RdmaWrite)?;
+            context.require(Capability::RdmaWrite)?;
             if !has.has_wide_entries() {
                 let inline = EntrySize::B128.inline_limit() as u64;
                 return exceeds("inline bytes", inline, has.wide_inline_bytes.into());
             }
         }
         if self.unsolicited_writes {
-            context.needs(Capability::UnsolicitedWriteReceive)?;
+            context.require(Capability::UnsolicitedWriteReceive)?;
         }
         Ok(())
     }
@@ -132,10 +148,7 @@ pub struct QueuePair<S: State> {
 /// Dropped after the queue pair is destroyed.
 #[derive(Debug)]
 struct Parents {
-    /// Memory that the adapter may reach until the queue pair is gone.
-    retained: Vec<MemoryRegion>,
-    /// Memory of receives that have not completed, by their ids.
-    receives: HashMap<u16, VecDeque<MemoryRegion>>,
+    regions: RetainedRegions<MemoryRegion>,
     /// Handles in the entries of requests that may be under way.
     handles: Vec<AddressHandle>,
     counters: Vec<CompletionCounter>,
@@ -156,29 +169,28 @@ impl QueuePair<Created> {
     /// be the same.
     ///
     /// # Errors
-    /// [`Error::Foreign`], [`Error::CompletionQueuePolled`], [`Error::Exceeds`], [`Error::Lacks`], or
+    /// [`Error::OtherContext`], [`Error::CompletionQueuePolled`], [`Error::Exceeds`], [`Error::AdapterLacks`], or
     /// [`Error::Call`] with the answer of `efadv_create_qp_ex`; [`Error::TooWide`] for a number that no entry can carry.
     pub fn create(
         domain: &ProtectionDomain,
-        send: &CompletionQueue,
-        receive: &CompletionQueue,
+        completion_queues: CompletionQueues<'_>,
         options: &QueuePairOptions,
     ) -> Result<Self> {
+        let CompletionQueues { send, receive } = completion_queues;
         let context = domain.context();
-        if !context.is(send.context()) || !context.is(receive.context()) {
-            return Err(Error::Foreign { what: "completion queue" });
+        if !context.is_same(send.context()) || !context.is_same(receive.context()) {
+            return Err(Error::OtherContext { what: "completion queue" });
         }
         options.check(context)?;
-        let queues = std::iter::once(send).chain((!send.is(receive)).then_some(receive));
-        let completing = queues.map(CompletionQueue::complete_here).collect::<Result<_>>()?;
+        let queues = std::iter::once(send).chain((!send.is_same(receive)).then_some(receive));
+        let completing = queues.map(CompletionQueue::register_queue_pair).collect::<Result<_>>()?;
         let create = function!(domain.library(), efadv, efadv_create_qp_ex)?;
-        let (mut attr, mut efa) = attributes(domain, send, receive, options);
+        let (mut attr, mut efa) = attributes(domain, completion_queues, options);
         let size = inlen(&efa);
         // SAFETY: context, domain and queues are live and of one context; both structures are whole.
         let raw = pointer("efadv_create_qp_ex", unsafe { create(context.raw(), &mut attr, &mut efa, size) })?;
         let parents = Parents {
-            retained: Vec::new(),
-            receives: HashMap::new(),
+            regions: RetainedRegions::default(),
             handles: Vec::new(),
             counters: Vec::new(),
             _completing: completing,
@@ -202,13 +214,13 @@ impl QueuePair<Created> {
     /// one counter at most.
     ///
     /// # Errors
-    /// [`Error::Foreign`], or [`Error::Call`] with the answer of `ibv_qp_attach_comp_cntr`.
-    pub fn attach(&mut self, counter: &CompletionCounter, counted: Counted) -> Result<()> {
-        if !self.context().is(counter.context()) {
-            return Err(Error::Foreign { what: "completion counter" });
+    /// [`Error::OtherContext`], or [`Error::Call`] with the answer of `ibv_qp_attach_comp_cntr`.
+    pub fn attach(&mut self, counter: &CompletionCounter, counted: CountedOperations) -> Result<()> {
+        if !self.context().is_same(counter.context()) {
+            return Err(Error::OtherContext { what: "completion counter" });
         }
         let attach = function!(self.library(), ibv, ibv_qp_attach_comp_cntr)?;
-        let mut attr = ibv_qp_attach_comp_cntr_attr { comp_mask: 0, op_mask: counted.bits() };
+        let mut attr = ibv_qp_attach_comp_cntr_attr { comp_mask: 0, op_mask: attach_bits(counted) };
         // Owned before the adapter knows it, so that the queue pair never outlives it.
         self.object.parents_mut().counters.push(counter.clone());
         // SAFETY: both are live and of one context; the structure is whole.
@@ -229,10 +241,10 @@ impl QueuePair<Created> {
     /// receive: 0 to 6 times, or 7 for ever.
     ///
     /// # Errors
-    /// As [`Self::activate`], and [`Error::Lacks`] or [`Error::Exceeds`].
+    /// As [`Self::activate`], and [`Error::AdapterLacks`] or [`Error::Exceeds`].
     pub fn activate_with_rnr_retry(self, queue_key: QueueKey, retries: u8) -> Result<QueuePair<Ready>> {
         const FOR_EVER: u8 = 7;
-        self.context().needs(Capability::RnrRetry)?;
+        self.context().require(Capability::RnrRetry)?;
         if retries > FOR_EVER {
             let (asked, limit) = (retries.into(), FOR_EVER.into());
             return Err(Error::Exceeds { what: "RNR retries", asked, limit });
@@ -267,14 +279,13 @@ impl QueuePair<Created> {
 /// What rdma-core is asked for.
 fn attributes(
     domain: &ProtectionDomain,
-    send: &CompletionQueue,
-    receive: &CompletionQueue,
+    completion_queues: CompletionQueues<'_>,
     options: &QueuePairOptions,
 ) -> (ibv_qp_init_attr_ex, efadv_qp_init_attr) {
     let has = domain.context().attributes();
     let mut attr = ibv_qp_init_attr_ex {
-        send_cq: send.raw(),
-        recv_cq: receive.raw(),
+        send_cq: completion_queues.send.raw(),
+        recv_cq: completion_queues.receive.raw(),
         qp_type: verbs::IBV_QPT_DRIVER,
         // Every entry asks for a completion; the adapter knows nothing else.
         sq_sig_all: 1,
@@ -324,17 +335,17 @@ impl QueuePair<Ready> {
     /// valid while it lives.
     ///
     /// # Errors
-    /// [`Error::Absent`] before rdma-core 59; [`Error::Call`] with the answer of
+    /// [`Error::FunctionMissing`] before rdma-core 59; [`Error::Call`] with the answer of
     /// `efadv_query_qp_wqs` or `efadv_query_cq`; [`Error::Exposure`] where they break a rule.
     pub fn exposure(&self) -> Result<Exposure> {
         let (send, receive) = self.query()?;
-        Ok(Exposure::new(send, receive, self.send_queue().query()?)?)
+        Ok(Exposure::new(send, receive, self.send_completions().query()?)?)
     }
 
     /// `efadv_query_qp_wqs`: send and receive queue, unchecked.
     ///
     /// # Errors
-    /// [`Error::Absent`], [`Error::Call`].
+    /// [`Error::FunctionMissing`], [`Error::Call`].
     pub fn query(&self) -> Result<(RawWorkQueue, RawWorkQueue)> {
         let query = function!(self.library(), efadv, efadv_query_qp_wqs)?;
         // Zeroed: a release that knows fewer fields leaves the rest alone.
@@ -369,23 +380,17 @@ impl QueuePair<Ready> {
     /// Keeps `region`, with its memory, until the queue pair is destroyed. For memory that the
     /// adapter may still reach when the caller no longer knows what is in flight.
     pub fn retain(&mut self, region: MemoryRegion) {
-        self.object.parents_mut().retained.push(region);
+        self.object.parents_mut().regions.retain(region);
     }
 
     /// Keeps the memory of a posted receive until it completed, or the queue pair is destroyed.
     pub(crate) fn receive_posted(&mut self, id: u16, region: MemoryRegion) {
-        self.object.parents_mut().receives.entry(id).or_default().push_back(region);
+        self.object.parents_mut().regions.receive_posted(id, region);
     }
 
     /// Lets the memory of a receive go, for it completed.
     pub(crate) fn receive_completed(&mut self, id: u16) {
-        // Ids come again after 2^16, maybe before the first one's completion is taken: the oldest goes.
-        if let Entry::Occupied(mut regions) = self.object.parents_mut().receives.entry(id) {
-            regions.get_mut().pop_front();
-            if regions.get().is_empty() {
-                regions.remove();
-            }
-        }
+        self.object.parents_mut().regions.receive_completed(id);
     }
 }
 
@@ -396,12 +401,12 @@ impl<S: State> QueuePair<S> {
     }
 
     /// The queue that its sends complete on.
-    pub fn send_queue(&self) -> &CompletionQueue {
+    pub fn send_completions(&self) -> &CompletionQueue {
         &self.object.parents().send
     }
 
     /// The queue that its receives complete on.
-    pub fn receive_queue(&self) -> &CompletionQueue {
+    pub fn receive_completions(&self) -> &CompletionQueue {
         &self.object.parents().receive
     }
 

@@ -2,7 +2,8 @@
 
 use efa_gda::executor::host;
 use efa_gda::fabric::{
-    Access, Buffer, Building, CompletionQueue, Domain, Endpoint, Fabric, Info, Library, MemoryRegion, Query,
+    Access, Bindings, Buffer, Building, CompletionQueue, Domain, Endpoint, Fabric, Info, Library,
+    MemoryRegion, Query,
 };
 use efa_gda::queue::MappedQueue;
 use efa_gda::wire::Peer;
@@ -45,7 +46,7 @@ impl Side {
         let addresses = self.domain.address_vector(16).unwrap();
         let mut endpoint = self.domain.endpoint(&self.info).unwrap();
         options(&mut endpoint);
-        let endpoint = endpoint.bind(&addresses, &completions, &completions).unwrap().enable().unwrap();
+        let endpoint = endpoint.bind(Bindings::shared(&addresses, &completions)).unwrap().enable().unwrap();
         MappedQueue::new(endpoint, &self.domain.gda_ops().unwrap()).unwrap()
     }
 

@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use efa_gda::fabric::{Access, Buffer, Error};
+use efa_gda::memory::{Access, Buffer, OutOfBounds};
 use efa_gda::queue::{
     Arrival, Backing, Limit, MappedQueue, QueueLimits, ReceiveError, ReceiveId, Received, Receives,
     Region as _, WorkError, WorkRequest,
@@ -413,7 +413,7 @@ impl<L: Layer> Moving<L> {
     }
 }
 
-fn internal(error: Error) -> Answers {
+fn internal(error: OutOfBounds) -> Answers {
     failed(
         seen(&error, error.hint()),
         "memory that is as long as it was",

@@ -1,7 +1,7 @@
 //! Test bytes: random from a seed, so that they need not be kept to be compared; written and
 //! compared in pieces.
 
-use efa_gda::fabric::{Buffer, Error};
+use efa_gda::memory::{Buffer, OutOfBounds};
 
 /// Bytes handled at once.
 const PIECE: usize = 64 << 10;
@@ -42,7 +42,7 @@ impl Pattern {
 
     /// Fills the first `length` bytes of `source` with the pattern, and those of `target` with its
     /// complement, so that a byte that nobody writes is always wrong; the rest of `target` is guard.
-    pub(crate) fn prepare(self, source: &Buffer, target: &Buffer, length: usize) -> Result<(), Error> {
+    pub(crate) fn prepare(self, source: &Buffer, target: &Buffer, length: usize) -> Result<(), OutOfBounds> {
         let mut bytes = vec![0; PIECE];
         for offset in (0..length).step_by(PIECE) {
             let piece = &mut bytes[..PIECE.min(length - offset)];
@@ -55,7 +55,7 @@ impl Pattern {
     }
 
     /// Compares the first `length` bytes of `target` with the pattern, and the rest with the guard.
-    pub(crate) fn compare(self, target: &Buffer, length: usize) -> Result<Option<Difference>, Error> {
+    pub(crate) fn compare(self, target: &Buffer, length: usize) -> Result<Option<Difference>, OutOfBounds> {
         let (mut expected, mut found) = (vec![0; PIECE], vec![0; PIECE]);
         for offset in (0..length).step_by(PIECE) {
             let size = PIECE.min(length - offset);

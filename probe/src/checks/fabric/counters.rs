@@ -3,7 +3,9 @@
 
 use std::time::{Duration, Instant};
 
-use efa_gda::fabric::{Access, Buffer, CompletionCounter, Counted, Error, MemoryRegion, RemoteRegion};
+use efa_gda::fabric::{
+    Access, Bindings, Buffer, CompletionCounter, CountedOperations, Error, MemoryRegion, RemoteRegion,
+};
 use efa_gda::queue::{MappedQueue, WorkError, WorkRequest};
 use efa_gda::wire::RemoteKey;
 
@@ -43,8 +45,8 @@ fn try_count(session: &Session) -> Result<Answers, Error> {
         opened => opened?,
     };
     let completions = domain.completion_queue(COMPLETIONS)?;
-    let mut endpoint = domain.endpoint(info)?.bind(addresses, &completions, &completions)?;
-    endpoint.count(&counter, Counted::WRITE)?;
+    let mut endpoint = domain.endpoint(info)?.bind(Bindings::shared(addresses, &completions))?;
+    endpoint.bind_counter(&counter, CountedOperations::WRITE)?;
     let queue = MappedQueue::new(endpoint.enable()?, ops).map_err(|error| error.to_string());
     let Some(buffer) = Buffer::zeroed(BYTES) else { return Ok(missing("memory")) };
     let region = match objects.register(buffer, Access::ALL) {

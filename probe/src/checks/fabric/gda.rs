@@ -2,7 +2,9 @@
 
 use std::os::fd::AsFd;
 
-use efa_gda::fabric::{Absence, Error, ExternalMemory, FIRST_WITH_COUNTERS, FIRST_WITH_GDA_OPS, Version};
+use efa_gda::fabric::{
+    Error, ExternalMemory, FIRST_WITH_COUNTERS, FIRST_WITH_GDA_OPS, UnavailableReason, Version,
+};
 
 use super::{Session, refused};
 use crate::check::{Answers, Check, Nature, Outcome, Trouble, Unit};
@@ -167,7 +169,7 @@ fn local_key(session: &mut Session) -> Answers {
 }
 
 /// What the table says of an operation; None without a table.
-fn offered(session: &Session, operation: &str) -> Option<Result<(), Absence>> {
+fn offered(session: &Session, operation: &str) -> Option<Result<(), UnavailableReason>> {
     let ops = session.rig.objects.ops.as_ref()?;
     ops.available().into_iter().find(|(name, _)| *name == operation).map(|(_, answer)| answer)
 }
@@ -179,12 +181,12 @@ fn counters(session: &mut Session) -> Answers {
     let Err(absence) = answer else { return Outcome::pass("offered").into() };
     let broken = "use libfabric's own efa provider; report this one to whoever made it";
     let (observed, fix) = match absence {
-        Absence::ProviderTooOld { has, .. } => (
+        UnavailableReason::ProviderTooOld { has, .. } => (
             format!("a table of five operations: cntr_open_ext is not offered by {}", words(has)),
             "put libfabric 2.6 or newer into the image (the current EFA installer); until then call nothing \
              past the fifth operation",
         ),
-        Absence::TableEndsEarly { has } => {
+        UnavailableReason::TableEndsEarly { has } => {
             (format!("a table of five operations, although {} has six", words(has)), broken)
         }
         other => (format!("not offered: {other}"), broken),

@@ -1,6 +1,6 @@
 //! libfabric's objects on one adapter, each opened for real.
 
-use efa_gda::fabric::{Access, Buffer};
+use efa_gda::fabric::{Access, Bindings, Buffer};
 
 use super::{Session, refused};
 use crate::check::{Answers, Check, Nature, Outcome, Unit};
@@ -116,7 +116,7 @@ fn endpoint(session: &mut Session) -> Answers {
     };
     let enabled = domain
         .endpoint(info)
-        .and_then(|endpoint| endpoint.bind(addresses, completions, completions))
+        .and_then(|endpoint| endpoint.bind(Bindings::shared(addresses, completions)))
         .and_then(|endpoint| endpoint.enable());
     match enabled {
         Ok(endpoint) => {

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use efa_gda::doorbell::{DoorbellChoice, DoorbellMode, DoorbellProxy, ProxyOptions};
-use efa_gda::fabric::CompletionQueue;
+use efa_gda::fabric::{Bindings, CompletionQueue};
 use efa_gda::gpu::Gpu;
 use efa_gda::gpu::smaps::MemoryKind;
 use efa_gda::queue::{
@@ -284,7 +284,7 @@ pub(super) fn another_queue(objects: &Libfabric) -> Result<(CompletionQueue, Map
         return Err("the domain is not open in this process".to_owned());
     };
     let opened = domain.completion_queue(COMPLETIONS).and_then(|completions| {
-        let endpoint = domain.endpoint(info)?.bind(addresses, &completions, &completions)?.enable()?;
+        let endpoint = domain.endpoint(info)?.bind(Bindings::shared(addresses, &completions))?.enable()?;
         Ok((completions, endpoint))
     });
     let (completions, endpoint) = opened.map_err(|error| format!("another endpoint: {error}"))?;

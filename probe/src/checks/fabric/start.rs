@@ -139,7 +139,7 @@ fn chosen(session: &mut Session) -> Answers {
     let Some(wanted) = session.request.device.clone() else {
         return Outcome::pass(format!("all {} of them", found.len())).into();
     };
-    session.start.infos.retain(|info| info.is_called(&wanted));
+    session.start.infos.retain(|info| info.matches_name(&wanted));
     if !session.start.infos.is_empty() {
         return Outcome::pass(names(&session.start.infos).join(", ")).into();
     }

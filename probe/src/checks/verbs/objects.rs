@@ -3,8 +3,8 @@
 use std::os::fd::AsFd;
 
 use efa_gda::verbs::{
-    Access, Buffer, Capability, CompletionCounter, CompletionQueue, Counted, ExternalMemory, MemoryRegion,
-    ProtectionDomain, QueuePair, QueuePairOptions,
+    Access, Buffer, Capability, CompletionCounter, CompletionQueue, CompletionQueues, CountedOperations,
+    ExternalMemory, MemoryRegion, ProtectionDomain, QueuePair, QueuePairOptions,
 };
 use efa_gda::wire::{EntrySize, QueueKey};
 
@@ -147,8 +147,8 @@ fn queue_pair(session: &mut Session) -> Answers {
         // Bytes inside RDMA writes need 128-byte entries; everything else does without.
         .entry_size(if wide { EntrySize::B128 } else { EntrySize::B64 })
         .unsolicited_writes(unsolicited(context));
-    let made =
-        QueuePair::create(domain, completions, completions, &options).and_then(|pair| pair.activate(KEY));
+    let made = QueuePair::create(domain, CompletionQueues::shared(completions), &options)
+        .and_then(|pair| pair.activate(KEY));
     match made {
         Ok(pair) => {
             let observed = format!("queue pair {}", pair.number().get());
@@ -234,10 +234,10 @@ fn counter(session: &mut Session) -> Answers {
     let attached = CompletionCounter::limits(context).and_then(|limits| {
         let counter = CompletionCounter::create(context)?;
         let options = QueuePairOptions::new().send_entries(16).receive_entries(16);
-        let mut pair = QueuePair::create(domain, completions, completions, &options)?;
-        pair.attach(&counter, Counted::WRITE)?;
+        let mut pair = QueuePair::create(domain, CompletionQueues::shared(completions), &options)?;
+        pair.attach(&counter, CountedOperations::WRITE)?;
         pair.close()?;
-        counter.completions()?;
+        counter.successes()?;
         counter.close()?;
         Ok(limits)
     });

@@ -1,0 +1,59 @@
+//! Memory that an adapter reaches, in terms that do not depend on the library that opened the adapter.
+//!
+//! [`crate::fabric`] (libfabric) and [`crate::verbs`] (rdma-core) both register memory, open queues in it and
+//! name it in requests. Both re-export what their callers need from here. This module calls neither of them,
+//! and no foreign library.
+//!
+//! - [`Buffer`]: zeroed host memory. Bytes are copied in and out, because the adapter may access the
+//!   memory at any time.
+//! - [`DeviceMemory`]: a range of GPU memory, with the [`Dmabuf`] that represents it and a value that keeps
+//!   it allocated.
+//! - [`ExternalMemory`]: memory of the caller for a completion queue.
+//! - [`CounterMemory`]: a word of the caller for a completion counter, which counts [`CountedOperations`].
+//! - [`Access`]: the rights of a registered region.
+//! - [`RemoteRegion`]: what a peer needs to read or write a region.
+//! - [`Limits`]: how many bytes one request moves.
+//!
+//! # Ownership
+//! A registered region owns its [`Buffer`] or the owner of its [`DeviceMemory`], and releases them after it
+//! is deregistered. [`ExternalMemory`] and [`CounterMemory`] own nothing: the functions that take them
+//! are unsafe and state how long the memory must stay allocated.
+//!
+//! # Threads
+//! All types may be sent to other threads, except [`ExternalMemory`] and [`CounterMemory`], which
+//! hold raw pointers. A [`Buffer`] may be read and written by several threads and the adapter at the same time.
+//!
+//! # Errors
+//! [`OutOfBounds`] is the only error. The error types of `fabric` and `verbs` contain it.
+//!
+//! ```
+//! use efa_gda::memory::{Buffer, OutOfBounds, RemoteRegion};
+//! use efa_gda::wire::RemoteKey;
+//!
+//! let buffer = Buffer::zeroed(4096).expect("4096 bytes");
+//! buffer.write(100, b"payload")?;
+//! let mut bytes = [0; 7];
+//! buffer.read(100, &mut bytes)?;
+//! assert_eq!(&bytes, b"payload");
+//!
+//! let peer = RemoteRegion { address: 0x10_0000, length: 4096, key: RemoteKey::new(7) };
+//! assert_eq!(peer.at(100, 7)?.address, 0x10_0064);
+//! assert_eq!(peer.at(4095, 2), Err(OutOfBounds { offset: 4095, length: 2, region: 4096 }));
+//! # Ok::<(), OutOfBounds>(())
+//! ```
+
+mod access;
+mod buffer;
+mod counter;
+mod device;
+mod region;
+mod retained;
+
+pub use access::Access;
+pub use buffer::Buffer;
+pub use counter::{CountedOperations, CounterMemory};
+pub(crate) use device::Owner;
+pub use device::{DeviceMemory, Dmabuf, ExternalMemory};
+pub use region::{Limits, OutOfBounds, RemoteRegion};
+pub(crate) use region::{REGION_IN_USE_HINT, in_bounds};
+pub(crate) use retained::RetainedRegions;
