@@ -1,9 +1,9 @@
 //! Bytes moved through the queues by the device code, in the host executor or on a GPU: from the first store to
 //! the send queue to every byte compared.
 
+mod fault;
 mod moving;
 mod pattern;
-mod plant;
 
 use std::marker::PhantomData;
 use std::time::Duration;
@@ -16,10 +16,9 @@ use efa_gda::wire::RemoteKey;
 
 use self::moving::{Memory, bound, corrupted, move_bytes, put_failed};
 use super::session::{Layer, Session, failed, missing};
-use crate::check::{Answers, Check, Nature, Outcome, SOFTWARE_ADAPTER, Unit};
-use crate::cli::Op;
-use crate::report::{Kind, Put, Who};
-use crate::softefa_checker::Checker;
+use crate::check::{Check, Nature, Outcome, Outcomes, Unit};
+use crate::model::{Kind, Op, Put, SOFTWARE_ADAPTER, Who};
+use crate::soft::checker::Checker;
 
 /// Bits of an rkey that are turned over to get one that names no region.
 pub(super) const WRONG: u32 = 0x00ff_0000;
@@ -61,12 +60,12 @@ const fn unit<L: Layer>(
     code: &'static str,
     title: &'static str,
     needs: &'static [&'static str],
-    run: fn(&mut Session<L>) -> Answers,
+    run: fn(&mut Session<L>) -> Outcomes,
 ) -> Unit<Session<L>> {
     Unit { check: Check { code, title, kind: Kind::Proven, nature: Nature::Any, needs }, run }
 }
 
-fn maps<L: Layer>(session: &mut Session<L>) -> Answers {
+fn maps<L: Layer>(session: &mut Session<L>) -> Outcomes {
     match L::map(&mut session.rig) {
         Ok(queue) => {
             let observed = format!("queue pair {}", queue.number().get());
@@ -77,7 +76,7 @@ fn maps<L: Layer>(session: &mut Session<L>) -> Answers {
     }
 }
 
-fn writes<L: Layer>(session: &mut Session<L>) -> Answers {
+fn writes<L: Layer>(session: &mut Session<L>) -> Outcomes {
     let Some(queue) = &session.rig.queue else { return missing("the queue") };
     // Of the second lap's phase, so that no adapter takes it for an entry of this lap; no doorbell
     // follows, and the first request writes all of the slot again.
@@ -87,7 +86,7 @@ fn writes<L: Layer>(session: &mut Session<L>) -> Answers {
     Outcome::pass("slot 0 took an entry").into()
 }
 
-fn rings<L: Layer>(session: &mut Session<L>) -> Answers {
+fn rings<L: Layer>(session: &mut Session<L>) -> Outcomes {
     let Some(queue) = &session.rig.queue else { return missing("the queue") };
     // The producer counter of a queue that has posted nothing: moves nothing.
     // SAFETY: the queue's doorbell lives as long as `queue`, which nobody else uses.
@@ -95,7 +94,7 @@ fn rings<L: Layer>(session: &mut Session<L>) -> Answers {
     Outcome::pass("the doorbell took the value 0").into()
 }
 
-fn takes_doorbell_mode<L: Layer>(session: &mut Session<L>) -> Answers {
+fn takes_doorbell_mode<L: Layer>(session: &mut Session<L>) -> Outcomes {
     let choice = DoorbellChoice::from(session.request.doorbell);
     let Some(queue) = &mut session.rig.queue else { return missing("the queue") };
     // The host reaches everything that it mapped, so the first candidate is the one.
@@ -123,7 +122,7 @@ fn takes_doorbell_mode<L: Layer>(session: &mut Session<L>) -> Answers {
     }
 }
 
-fn completes<L: Layer>(session: &mut Session<L>) -> Answers {
+fn completes<L: Layer>(session: &mut Session<L>) -> Outcomes {
     let Some(peer) = session.rig.peer else { return missing("the peer") };
     let memory = match Memory::register(session, Op::Write, 64) {
         Ok(memory) => memory,
@@ -137,14 +136,14 @@ fn completes<L: Layer>(session: &mut Session<L>) -> Answers {
     }
 }
 
-fn arrives<L: Layer>(session: &mut Session<L>) -> Answers {
+fn arrives<L: Layer>(session: &mut Session<L>) -> Outcomes {
     let request = session.request.put;
     let Some(peer) = session.rig.peer else { return missing("the peer") };
     let moved = move_bytes(session, request, peer);
     let checker = checker(session);
-    if let (Some(plant), Ok(checker), Some(queue)) = (request.plant, &checker, &session.rig.queue) {
-        plant::plant(plant, queue, peer);
-        plant::wait_until(|| checker.count() > 0, Duration::from_millis(session.request.wait));
+    if let (Some(fault), Ok(checker), Some(queue)) = (request.fault, &checker, &session.rig.queue) {
+        fault::inject(fault, queue, peer);
+        fault::wait_until(|| checker.count() > 0, Duration::from_millis(session.request.wait));
     }
     let violations = checker.map(|checker| checker.violations()).unwrap_or_default();
     let (moved, answers) = match moved {
@@ -190,7 +189,7 @@ fn checker<L: Layer>(session: &Session<L>) -> Result<Checker, String> {
     Checker::of(provider)
 }
 
-fn no_violation<L: Layer>(session: &mut Session<L>) -> Answers {
+fn no_violation<L: Layer>(session: &mut Session<L>) -> Outcomes {
     if !session.request.soft {
         return Outcome::Skip(SOFTWARE_ADAPTER.to_owned(), "only the software adapter tells".to_owned())
             .into();
@@ -211,8 +210,8 @@ fn no_violation<L: Layer>(session: &mut Session<L>) -> Answers {
     )
 }
 
-fn wrong_key<L: Layer>(session: &mut Session<L>) -> Answers {
-    if session.request.put.plant.is_some() {
+fn wrong_key<L: Layer>(session: &mut Session<L>) -> Outcomes {
+    if session.request.put.fault.is_some() {
         return Outcome::unknown("the queue was broken on purpose").into();
     }
     let Some(peer) = session.rig.peer else { return missing("the peer") };
@@ -238,7 +237,7 @@ fn wrong_key<L: Layer>(session: &mut Session<L>) -> Answers {
     }
 }
 
-fn closes<L: Layer>(session: &mut Session<L>) -> Answers {
+fn closes<L: Layer>(session: &mut Session<L>) -> Outcomes {
     let rig = &mut session.rig;
     let mut answers: Vec<String> = Vec::new();
     if let Some(why) = rig.on_gpu.take().and_then(|queue| queue.close()) {

@@ -4,8 +4,8 @@
 
 use std::path::Path;
 
-use crate::check::{Answers, Check, Nature, Outcome, Trouble, Unit};
-use crate::report::{Kind, Who};
+use crate::check::{Check, Nature, Outcome, Outcomes, Problem, Unit};
+use crate::model::{Kind, Who};
 use crate::system::System;
 use crate::system::loader::{Copy, INSTALLER, LIBFABRIC};
 
@@ -35,12 +35,12 @@ const fn unit(
     title: &'static str,
     nature: Nature,
     needs: &'static [&'static str],
-    run: fn(&mut Libraries) -> Answers,
+    run: fn(&mut Libraries) -> Outcomes,
 ) -> Unit<Libraries> {
     Unit { check: Check { code, title, kind: Kind::Declared, nature, needs }, run }
 }
 
-fn meant(libraries: &mut Libraries) -> Answers {
+fn meant(libraries: &mut Libraries) -> Outcomes {
     let Some(loaded) = libraries.loaded.as_deref() else {
         return Outcome::unknown("which file was loaded is not known").into();
     };
@@ -59,7 +59,7 @@ fn meant(libraries: &mut Libraries) -> Answers {
     if own(&wanted) == own(loaded) {
         return Outcome::pass(loaded).into();
     }
-    Outcome::Warn(Trouble {
+    Outcome::Warn(Problem {
         observed: loaded.to_owned(),
         required: wanted.clone(),
         why: "the EFA installer's libfabric lies beside it, and has what this one may lack".to_owned(),
@@ -84,7 +84,7 @@ fn agree(copies: &[Copy]) -> bool {
     copies.windows(2).all(|two| said(&two[0]) == said(&two[1]))
 }
 
-fn one_libfabric(libraries: &mut Libraries) -> Answers {
+fn one_libfabric(libraries: &mut Libraries) -> Outcomes {
     let copies = libraries.system.copies(LIBFABRIC);
     if copies.is_empty() {
         return Outcome::unknown("no libfabric.so.1 in the places where a loader looks").into();
@@ -92,7 +92,7 @@ fn one_libfabric(libraries: &mut Libraries) -> Answers {
     if agree(&copies) {
         return Outcome::pass(list(&copies)).into();
     }
-    Outcome::Warn(Trouble {
+    Outcome::Warn(Problem {
         observed: list(&copies),
         required: "one release of libfabric".to_owned(),
         why: "a program and its plugins may each load another one; their objects do not mix".to_owned(),
@@ -116,10 +116,10 @@ fn join(numbers: &[u32]) -> String {
     numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(".")
 }
 
-fn libefa(libraries: &mut Libraries) -> Answers {
+fn libefa(libraries: &mut Libraries) -> Outcomes {
     let copies = libraries.system.copies("libefa.so.1");
     let missing = |observed: String| {
-        Outcome::Fail(Trouble {
+        Outcome::Fail(Problem {
             observed,
             required: "libefa of rdma-core 59 or newer (symbol version EFA_1.4)".to_owned(),
             why: "efadv_query_qp_wqs and efadv_query_cq, which the GDA operations call, came with it"
@@ -138,10 +138,10 @@ fn libefa(libraries: &mut Libraries) -> Answers {
         let outcome = if enough { Outcome::pass(observed) } else { missing(observed) };
         (Some(copy.path.clone()), outcome)
     };
-    Answers(copies.iter().map(answer).collect())
+    Outcomes(copies.iter().map(answer).collect())
 }
 
-fn one_libefa(libraries: &mut Libraries) -> Answers {
+fn one_libefa(libraries: &mut Libraries) -> Outcomes {
     let copies = libraries.system.copies("libefa.so.1");
     if copies.is_empty() {
         return Outcome::unknown("no libefa.so.1 in the places where a loader looks").into();
@@ -149,7 +149,7 @@ fn one_libefa(libraries: &mut Libraries) -> Answers {
     if agree(&copies) {
         return Outcome::pass(list(&copies)).into();
     }
-    Outcome::Warn(Trouble {
+    Outcome::Warn(Problem {
         observed: list(&copies),
         required: "one release of libefa".to_owned(),
         why: "libfabric loads whichever comes first for its process, not for the file you looked at"

@@ -7,8 +7,8 @@ use std::time::Duration;
 use efa_gda::gpu::Gpu;
 
 use super::Cuda;
-use crate::check::{Answers, Outcome, Trouble};
-use crate::report::Who;
+use crate::check::{Outcome, Outcomes, Problem};
+use crate::model::Who;
 
 /// `CU_DEVICE_ATTRIBUTE_COMPUTE_MODE` of `cuda.h`.
 const ATTRIBUTE_COMPUTE_MODE: c_int = 20;
@@ -74,8 +74,8 @@ impl Sharing {
     }
 }
 
-pub(super) fn opens(cuda: &mut Cuda) -> Answers {
-    cuda.needs(CONTEXT);
+pub(super) fn opens(cuda: &mut Cuda) -> Outcomes {
+    cuda.request_time(CONTEXT);
     let name = cuda.name(cuda.current).unwrap_or_default();
     let sharing = Sharing {
         mode: ComputeMode::of(cuda.attribute(ATTRIBUTE_COMPUTE_MODE).unwrap_or(0)),
@@ -96,7 +96,7 @@ pub(super) fn opens(cuda: &mut Cuda) -> Answers {
 }
 
 /// Why a context does not open, by how the GPU is shared.
-fn kept_out(observed: String, sharing: Sharing, result: Option<u32>) -> Trouble {
+fn kept_out(observed: String, sharing: Sharing, result: Option<u32>) -> Problem {
     let (why, fix, who) = match (sharing.mode, result) {
         (ComputeMode::Prohibited, _) => (
             "its compute mode lets no process use it",
@@ -125,7 +125,7 @@ fn kept_out(observed: String, sharing: Sharing, result: Option<u32>) -> Trouble 
             Who::Host,
         ),
     };
-    Trouble {
+    Problem {
         observed,
         required: "a context of this process on the GPU".to_owned(),
         why: why.to_owned(),
@@ -134,8 +134,8 @@ fn kept_out(observed: String, sharing: Sharing, result: Option<u32>) -> Trouble 
     }
 }
 
-pub(super) fn compiles(cuda: &mut Cuda) -> Answers {
-    cuda.needs(COMPILING);
+pub(super) fn compiles(cuda: &mut Cuda) -> Outcomes {
+    cuda.request_time(COMPILING);
     let Some(gpu) = &cuda.opened else {
         return Outcome::unknown("the GPU is not open in this process").into();
     };
@@ -144,7 +144,7 @@ pub(super) fn compiles(cuda: &mut Cuda) -> Answers {
             let (architecture, origin) = gpu.kernels().expect("they were loaded");
             Outcome::pass(format!("{architecture}, {origin}")).into()
         }
-        Err(error) => Outcome::Fail(Trouble {
+        Err(error) => Outcome::Fail(Problem {
             observed: error.to_string(),
             required: "libnvrtc 12 or newer, and a GPU of compute capability 7.0 or newer".to_owned(),
             why: "kernels are compiled for the GPU that is there".to_owned(),
@@ -161,7 +161,7 @@ pub(super) fn compiles(cuda: &mut Cuda) -> Answers {
 mod tests {
     use super::*;
 
-    fn trouble(mode: ComputeMode, mps: bool, result: u32) -> Trouble {
+    fn trouble(mode: ComputeMode, mps: bool, result: u32) -> Problem {
         kept_out(String::new(), Sharing { mode, mps: Some(mps), mig: false }, Some(result))
     }
 

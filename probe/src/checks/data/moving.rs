@@ -13,11 +13,10 @@ use efa_gda::wire::{CompletionStatus, Peer, QueuePairNumber};
 
 use super::super::session::{Layer, Region, Session, failed, missing, seen};
 use super::pattern::Pattern;
-use crate::check::Answers;
-use crate::cli::Op;
-use crate::part::PutRequest;
-use crate::part::parent::short_limit;
-use crate::report::Who;
+use crate::check::Outcomes;
+use crate::model::{Op, Who};
+use crate::worker::PutRequest;
+use crate::worker::short_limit;
 
 /// Bytes moved between two comparisons.
 const ROUND_BYTES: u64 = 64 << 20;
@@ -41,7 +40,7 @@ pub(super) struct Memory<L: Layer> {
 
 impl<L: Layer> Memory<L> {
     /// Registers both for what `op` does with them, and no more.
-    pub(super) fn register(session: &Session<L>, op: Op, length: usize) -> Result<Self, Answers> {
+    pub(super) fn register(session: &Session<L>, op: Op, length: usize) -> Result<Self, Outcomes> {
         let register = |length: usize, access: Access| {
             let buffer = Buffer::zeroed(length).ok_or_else(|| too_large(length as u64, 0))?;
             session.rig.objects.register(buffer, access)
@@ -61,7 +60,7 @@ impl<L: Layer> Memory<L> {
     }
 }
 
-fn too_large(bytes: u64, available: u64) -> Answers {
+fn too_large(bytes: u64, available: u64) -> Outcomes {
     failed(
         format!("{bytes} bytes are needed, {available} are free"),
         "memory for the source and the target of one operation",
@@ -91,7 +90,7 @@ pub(super) struct Moved {
     pub(super) wrong: Option<String>,
 }
 
-pub(super) fn corrupted(observed: String) -> Answers {
+pub(super) fn corrupted(observed: String) -> Outcomes {
     failed(
         observed,
         "every byte of the source, in its place, and nothing else changed",
@@ -102,7 +101,7 @@ pub(super) fn corrupted(observed: String) -> Answers {
 }
 
 /// What a put's error means to whoever runs the probe; `wait` is the bound of the waits, in milliseconds.
-pub(super) fn put_failed(error: &WorkError, wait: u64) -> Answers {
+pub(super) fn put_failed(error: &WorkError, wait: u64) -> Outcomes {
     let (why, fix, who) = match error {
         WorkError::Completion { status, .. } => {
             let page = match status {
@@ -156,7 +155,7 @@ pub(super) fn put_failed(error: &WorkError, wait: u64) -> Answers {
     failed(observed, &required, why, &fix, who)
 }
 
-pub(super) type MoveResult = Result<Moved, (Moved, Answers)>;
+pub(super) type MoveResult = Result<Moved, (Moved, Outcomes)>;
 
 /// The limit that requests of `bytes` are past, as the library would name it.
 fn past_limit(op: Op, bytes: u64, limits: QueueLimits) -> Option<WorkError> {
@@ -198,7 +197,7 @@ pub(super) fn move_bytes<L: Layer>(session: &mut Session<L>, request: PutRequest
         return Err((moved, too_large(length.saturating_mul(2), free)));
     }
     // Registering touches every page.
-    session.progress.needs(bound(session, length.saturating_mul(2), 0));
+    session.progress.request_time(bound(session, length.saturating_mul(2), 0));
     let memory = usize::try_from(length).map_err(|_| too_large(length, free));
     let memory = match memory.and_then(|length| Memory::register(session, request.op, length)) {
         Ok(memory) => memory,
@@ -226,7 +225,7 @@ pub(super) fn move_bytes<L: Layer>(session: &mut Session<L>, request: PutRequest
 }
 
 /// A put that its time did not suffice for. What was moved was compared.
-fn stopped(request: PutRequest, completed: u64, took: Duration) -> Answers {
+fn stopped(request: PutRequest, completed: u64, took: Duration) -> Outcomes {
     let whole = took.as_secs_f64() * request.count as f64 / completed.max(1) as f64;
     failed(
         format!(
@@ -258,11 +257,11 @@ struct Moving<L: Layer> {
 }
 
 impl<L: Layer> Moving<L> {
-    fn round(&mut self, session: &mut Session<L>, round: Round) -> Result<(), Answers> {
+    fn round(&mut self, session: &mut Session<L>, round: Round) -> Result<(), Outcomes> {
         let total = round.operations * self.request.bytes;
         let timeout = bound(session, total, round.operations);
         // Filling, the wait, and comparing: three times the bound covers them.
-        session.progress.needs(timeout * 3);
+        session.progress.request_time(timeout * 3);
         let Some((source, target)) = self.memory.buffers() else { return Err(missing("the memory")) };
         let pattern = Pattern::new(round.number);
         // `total` is at most the length that was allocated, which is a usize.
@@ -335,7 +334,7 @@ impl<L: Layer> Moving<L> {
         queue: &mut MappedQueue<L::Backing>,
         round: Round,
         timeout: Duration,
-    ) -> Result<ReceiveId, Answers> {
+    ) -> Result<ReceiveId, Outcomes> {
         let bytes = if self.request.op == Op::Send { self.request.bytes } else { 0 };
         // A round has at most as many operations as the receive queue has entries.
         let count = round.operations as u32;
@@ -350,7 +349,7 @@ impl<L: Layer> Moving<L> {
         queue: &mut MappedQueue<L::Backing>,
         round: Round,
         timeout: Duration,
-    ) -> Result<Vec<Received>, Answers> {
+    ) -> Result<Vec<Received>, Outcomes> {
         let mut arrivals: Vec<Option<Received>> = vec![None; round.operations as usize];
         let mut missing = arrivals.len();
         while missing > 0 {
@@ -392,7 +391,7 @@ impl<L: Layer> Moving<L> {
         arrivals: &[Received],
         first: Option<ReceiveId>,
         round: Round,
-    ) -> Result<Buffer, Answers> {
+    ) -> Result<Buffer, Outcomes> {
         let Some((_, target)) = self.memory.buffers() else { return Err(missing("the memory")) };
         let size = self.request.bytes as usize;
         let length = size * round.operations as usize;
@@ -413,7 +412,7 @@ impl<L: Layer> Moving<L> {
     }
 }
 
-fn internal(error: Error) -> Answers {
+fn internal(error: Error) -> Outcomes {
     failed(
         seen(&error, error.hint()),
         "memory that is as long as it was",
@@ -424,7 +423,7 @@ fn internal(error: Error) -> Answers {
 }
 
 /// What a receive's error means to whoever runs the probe.
-fn receive_failed(error: &ReceiveError) -> Answers {
+fn receive_failed(error: &ReceiveError) -> Outcomes {
     failed(
         error.to_string(),
         "a completion at the receiver for every operation",

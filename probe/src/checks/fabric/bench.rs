@@ -12,10 +12,10 @@ use efa_gda::wire::Peer;
 
 use super::on_gpu::another_queue;
 use super::{Session, refused};
-use crate::check::{Answers, Check, Nature, Outcome, Unit};
+use crate::check::{Check, Nature, Outcome, Outcomes, Unit};
 use crate::checks::session::{failed, missing};
-use crate::report::bench::{Bandwidth, Bench, Figure, Latency, Quantiles, Rate, Spread};
-use crate::report::{Kind, Who};
+use crate::model::bench::{Bandwidth, Bench, Figure, Latency, Quantiles, Rate, Spread};
+use crate::model::{Kind, Who};
 
 /// The bench as a check, so that a crash in it is told as what it is.
 pub(crate) static CHECK: Unit<Session> = Unit {
@@ -147,7 +147,7 @@ struct Rig {
 
 impl Rig {
     /// Opens `count` queues that write to themselves, on this way to ring and no other.
-    fn open(session: &mut Session, count: u32, rung: DoorbellMode) -> Result<Self, Answers> {
+    fn open(session: &mut Session, count: u32, rung: DoorbellMode) -> Result<Self, Outcomes> {
         let proxy =
             DoorbellProxy::start(&ProxyOptions::new()).map_err(|error| unusable(error.to_string()))?;
         let mut queues = Vec::new();
@@ -265,7 +265,7 @@ fn affordable(each: Duration, time: Duration, most: u32) -> u32 {
     u32::try_from(calls).unwrap_or(u32::MAX).clamp(1, most)
 }
 
-fn region(session: &Session, access: Access) -> Result<MemoryRegion, Answers> {
+fn region(session: &Session, access: Access) -> Result<MemoryRegion, Outcomes> {
     let Some(domain) = &session.rig.objects.domain else { return Err(missing("the domain")) };
     let buffer = Buffer::zeroed(REGION as usize)
         .ok_or_else(|| unusable(format!("{REGION} bytes cannot be allocated")))?;
@@ -274,7 +274,7 @@ fn region(session: &Session, access: Access) -> Result<MemoryRegion, Answers> {
     })
 }
 
-fn unusable(observed: String) -> Answers {
+fn unusable(observed: String) -> Outcomes {
     failed(
         observed,
         "queues of the bench's own",
@@ -285,7 +285,7 @@ fn unusable(observed: String) -> Answers {
 }
 
 /// What was seen, and where nothing was, why there is no answer.
-fn words(answers: &Answers) -> String {
+fn words(answers: &Outcomes) -> String {
     let of = |(_, outcome): &(Option<String>, Outcome)| match outcome {
         Outcome::Warn(trouble) | Outcome::Fail(trouble) => trouble.observed.clone(),
         Outcome::Unknown(Some(words), _) | Outcome::Unknown(None, words) => words.clone(),
@@ -294,7 +294,7 @@ fn words(answers: &Answers) -> String {
     answers.0.iter().map(of).collect::<Vec<_>>().join("; ")
 }
 
-fn bench_failed(case: Case, error: &WorkError) -> Answers {
+fn bench_failed(case: Case, error: &WorkError) -> Outcomes {
     failed(
         format!("{}: {error}", case.words()),
         "every write completes with status 0",
@@ -304,7 +304,7 @@ fn bench_failed(case: Case, error: &WorkError) -> Answers {
     )
 }
 
-fn run(session: &mut Session) -> Answers {
+fn run(session: &mut Session) -> Outcomes {
     let Some(request) = session.request.bench else { return missing("the bench") };
     let rungs: Vec<DoorbellMode> = DoorbellChoice::from(session.request.doorbell).candidates().collect();
     let deadline = Instant::now() + Duration::from_millis(request.time_limit);
@@ -314,7 +314,7 @@ fn run(session: &mut Session) -> Answers {
     let (mut opened, mut refusal) = (false, None);
     for rung in &rungs {
         let cases = cases(measured == 0);
-        session.progress.needs(GRACE);
+        session.progress.request_time(GRACE);
         let mut rig = match Rig::open(session, request.queues, *rung) {
             Ok(rig) => rig,
             // Another way to ring may do.
@@ -337,7 +337,7 @@ fn run(session: &mut Session) -> Answers {
                 continue;
             }
             let share = left / (total - done + 1) as u32;
-            session.progress.needs(share * 4 + GRACE);
+            session.progress.request_time(share * 4 + GRACE);
             match rig.measure(case, share) {
                 Ok(figure) => session.progress.figure(figure),
                 Err(error) => return bench_failed(case, &error),

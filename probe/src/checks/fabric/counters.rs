@@ -9,10 +9,10 @@ use efa_gda::wire::RemoteKey;
 
 use super::Session;
 use super::objects::COMPLETIONS;
-use crate::check::{Answers, Outcome, Trouble};
+use crate::check::{Outcome, Outcomes, Problem};
 use crate::checks::data::WRONG;
 use crate::checks::session::{Layer, missing, seen};
-use crate::report::Who;
+use crate::model::Who;
 
 /// Without which the real provider has no counters (`efa_env.c` of libfabric 2.6).
 const SWITCH: &str = "FI_EFA_USE_HW_CNTR";
@@ -20,14 +20,14 @@ const SWITCH: &str = "FI_EFA_USE_HW_CNTR";
 const BYTES: usize = 64;
 
 /// GDA-010.
-pub(super) fn count(session: &mut Session) -> Answers {
+pub(super) fn count(session: &mut Session) -> Outcomes {
     match try_count(session) {
         Ok(answers) => answers,
         Err(error) => uncounted(seen(&error, error.hint()), error.hint().to_owned()),
     }
 }
 
-fn try_count(session: &Session) -> Result<Answers, Error> {
+fn try_count(session: &Session) -> Result<Outcomes, Error> {
     let objects = &session.rig.objects;
     let (Some(ops), Some(domain), Some(info), Some(addresses)) =
         (&objects.ops, &objects.domain, &objects.info, &objects.addresses)
@@ -108,8 +108,8 @@ fn counted_within(counter: &CompletionCounter, limit: Duration) -> Result<(Optio
 }
 
 /// Queues work without counters, at a cost.
-fn uncounted(observed: String, fix: String) -> Answers {
-    Outcome::Warn(Trouble {
+fn uncounted(observed: String, fix: String) -> Outcomes {
+    Outcome::Warn(Problem {
         observed,
         required: "a counter that opens, binds, and counts successes and errors apart".to_owned(),
         why: "without counters a GPU reads completions one by one from the queue".to_owned(),
