@@ -126,12 +126,12 @@ pub(crate) fn near(system: &System, gpu: &Gpu, pairs: &[Pair]) -> Outcome {
     if system.soft {
         return Outcome::pass("a software adapter has no place; it pairs with every GPU");
     }
-    let words = |pair: &Pair| {
-        let near = system.nearness(gpu, &pair.adapter).map(Nearness::words);
+    let describe = |pair: &Pair| {
+        let near = system.nearness(gpu, &pair.adapter).map(Nearness::describe);
         format!("{}: {}", pair.adapter, near.unwrap_or_else(|| "its place is not known".to_owned()))
     };
     let of_gpu = pairs.iter().filter(|pair| pair.gpu == gpu.number);
-    let observed: Vec<String> = of_gpu.map(words).collect();
+    let observed: Vec<String> = of_gpu.map(describe).collect();
     match observed.is_empty() {
         true => Outcome::unknown("no adapter was found to pair it with"),
         false => Outcome::pass(observed.join("; ")),
@@ -362,8 +362,8 @@ fn gpus(cuda: &mut Cuda) -> Outcomes {
         let wanted = cuda.wanted.map(|wanted| format!(", not GPU {wanted}")).unwrap_or_default();
         return no_gpu(format!("CUDA shows {found} GPUs{wanted}"));
     }
-    let answer = |gpu: &Gpu| (Some(gpu.number.to_string()), Outcome::pass(&gpu.name));
-    Outcomes(cuda.gpus.iter().map(answer).collect())
+    let outcome = |gpu: &Gpu| (Some(gpu.number.to_string()), Outcome::pass(&gpu.name));
+    Outcomes(cuda.gpus.iter().map(outcome).collect())
 }
 
 fn no_gpu(observed: String) -> Outcomes {
@@ -405,13 +405,13 @@ fn ordering(cuda: &mut Cuda) -> Outcomes {
     // CUgpuDirectRDMAWritesOrdering: 0 none, 100 owner, 200 all devices.
     match cuda.attribute(ATTRIBUTE_WRITES_ORDERING) {
         Ok(value) => {
-            let words = match value {
+            let meaning = match value {
                 0 => "none: GPU code must not trust a flag that the adapter wrote without a flush",
                 100 => "for the GPU that owns the memory",
                 200 => "for all devices",
                 _ => "a value that this version does not know",
             };
-            Outcome::pass(format!("{value}, {words}")).into()
+            Outcome::pass(format!("{value}, {meaning}")).into()
         }
         Err(error) => Outcome::unknown(error).into(),
     }

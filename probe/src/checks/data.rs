@@ -72,7 +72,7 @@ fn maps<L: Layer>(session: &mut Session<L>) -> Outcomes {
             session.rig.queue = Some(queue);
             Outcome::pass(observed).into()
         }
-        Err(answers) => answers,
+        Err(outcomes) => outcomes,
     }
 }
 
@@ -98,19 +98,19 @@ fn takes_doorbell_mode<L: Layer>(session: &mut Session<L>) -> Outcomes {
     let choice = DoorbellChoice::from(session.request.doorbell);
     let Some(queue) = &mut session.rig.queue else { return missing("the queue") };
     // The host reaches everything that it mapped, so the first candidate is the one.
-    let rung = choice.candidates().next().unwrap_or(DoorbellMode::Direct);
-    if rung == DoorbellMode::Direct {
+    let mode = choice.candidates().next().unwrap_or(DoorbellMode::Direct);
+    if mode == DoorbellMode::Direct {
         return Outcome::pass("direct: the device code itself").into();
     }
     let taken =
         DoorbellProxy::start(&ProxyOptions::new()).map_err(|error| error.to_string()).and_then(|proxy| {
-            queue.set_doorbell(rung, &proxy).map_err(|error| error.to_string())?;
+            queue.set_doorbell(mode, &proxy).map_err(|error| error.to_string())?;
             Ok(proxy)
         });
     match taken {
         Ok(proxy) => {
             session.rig.proxy = Some(proxy);
-            Outcome::pass(format!("{rung}: {}", rung.lost().unwrap_or_default())).into()
+            Outcome::pass(format!("{mode}: {}", mode.lost().unwrap_or_default())).into()
         }
         Err(observed) => failed(
             observed,
@@ -126,7 +126,7 @@ fn completes<L: Layer>(session: &mut Session<L>) -> Outcomes {
     let Some(peer) = session.rig.peer else { return missing("the peer") };
     let memory = match Memory::register(session, Op::Write, 64) {
         Ok(memory) => memory,
-        Err(answers) => return answers,
+        Err(outcomes) => return outcomes,
     };
     let timeout = bound(session, 64, 1);
     let put = WorkRequest::write(peer, &memory.source, memory.target.remote()).bytes(64).timeout(timeout);
@@ -146,20 +146,20 @@ fn arrives<L: Layer>(session: &mut Session<L>) -> Outcomes {
         fault::wait_until(|| checker.count() > 0, Duration::from_millis(session.request.wait));
     }
     let violations = checker.map(|checker| checker.violations()).unwrap_or_default();
-    let (moved, answers) = match moved {
+    let (moved, outcomes) = match moved {
         Ok(moved) => match &moved.wrong {
             None => {
                 let observed = format!("{} × {} bytes compared", moved.completed, request.bytes);
                 (moved, Outcome::pass(observed).into())
             }
             Some(wrong) => {
-                let answers = corrupted(wrong.clone());
-                (moved, answers)
+                let outcomes = corrupted(wrong.clone());
+                (moved, outcomes)
             }
         },
-        Err((moved, answers)) => (moved, answers),
+        Err((moved, outcomes)) => (moved, outcomes),
     };
-    let rung = session.rig.sender().map_or(DoorbellMode::Direct, MappedQueue::rung);
+    let mode = session.rig.sender().map_or(DoorbellMode::Direct, MappedQueue::rung);
     let verified = moved.wrong.is_none() && moved.completed == request.count && violations.is_empty();
     session.rig.put = Some(Put {
         op: request.op.name(),
@@ -167,8 +167,8 @@ fn arrives<L: Layer>(session: &mut Session<L>) -> Outcomes {
         count: request.count,
         completed: moved.completed,
         verified,
-        doorbell: rung.name().to_owned(),
-        lost: rung.lost().map(str::to_owned),
+        doorbell: mode.name().to_owned(),
+        lost: mode.lost().map(str::to_owned),
         executor: if session.rig.on_gpu.is_some() { "cuda" } else { "host" }.to_owned(),
         gpu: session.gpu.map(|number| number.to_string()),
         adapter: session.rig.objects.adapter(),
@@ -176,7 +176,7 @@ fn arrives<L: Layer>(session: &mut Session<L>) -> Outcomes {
         microseconds: u64::try_from(moved.took.as_micros()).ok().filter(|_| !moved.took.is_zero()),
         violations,
     });
-    answers
+    outcomes
 }
 
 /// The software adapter's checker; the reason where there is none.
@@ -217,7 +217,7 @@ fn wrong_key<L: Layer>(session: &mut Session<L>) -> Outcomes {
     let Some(peer) = session.rig.peer else { return missing("the peer") };
     let memory = match Memory::register(session, Op::Write, 64) {
         Ok(memory) => memory,
-        Err(answers) => return answers,
+        Err(outcomes) => return outcomes,
     };
     let right = memory.target.remote();
     let wrong = RemoteRegion { key: RemoteKey::new(right.key.get() ^ WRONG), ..right };
@@ -239,9 +239,9 @@ fn wrong_key<L: Layer>(session: &mut Session<L>) -> Outcomes {
 
 fn closes<L: Layer>(session: &mut Session<L>) -> Outcomes {
     let rig = &mut session.rig;
-    let mut answers: Vec<String> = Vec::new();
+    let mut failures: Vec<String> = Vec::new();
     if let Some(why) = rig.on_gpu.take().and_then(|queue| queue.close()) {
-        answers.push(format!("the GPU's queue: {why}"));
+        failures.push(format!("the GPU's queue: {why}"));
     }
     let closed = rig.queue.take().map(|queue| match queue.close() {
         Ok(()) => Ok(()),
@@ -255,15 +255,15 @@ fn closes<L: Layer>(session: &mut Session<L>) -> Outcomes {
         Err(_) => Ok(()),
     });
     if let Some(Err(error)) = closed {
-        answers.push(format!("queue: {error}"));
+        failures.push(format!("queue: {error}"));
     }
     rig.proxy = None;
-    answers.extend(rig.objects.close());
-    if answers.is_empty() {
+    failures.extend(rig.objects.close());
+    if failures.is_empty() {
         return Outcome::pass(L::CLOSES).into();
     }
     failed(
-        answers.join("; "),
+        failures.join("; "),
         "everything closes, children first",
         "what does not close leaks queues and locked memory in a program that runs long",
         "report it with the library's version",

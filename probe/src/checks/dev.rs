@@ -41,16 +41,16 @@ const fn unit(
 }
 
 /// One answer for each adapter.
-fn for_each(system: &System, answer: impl Fn(&Adapter) -> Option<Outcome>) -> Outcomes {
-    let one = |adapter: Adapter| Some((Some(adapter.name().to_owned()), answer(&adapter)?));
+fn for_each(system: &System, check: impl Fn(&Adapter) -> Option<Outcome>) -> Outcomes {
+    let one = |adapter: Adapter| Some((Some(adapter.name().to_owned()), check(&adapter)?));
     Outcomes(system.adapters().into_iter().filter_map(one).collect())
 }
 
 fn pci(system: &mut System) -> Outcomes {
     let found = system.adapters();
     if !found.is_empty() {
-        let words = |adapter: &Adapter| format!("{} (1d0f:{:04x})", adapter.pci, adapter.device);
-        return Outcome::pass(found.iter().map(words).collect::<Vec<_>>().join(", ")).into();
+        let describe = |adapter: &Adapter| format!("{} (1d0f:{:04x})", adapter.pci, adapter.device);
+        return Outcome::pass(found.iter().map(describe).collect::<Vec<_>>().join(", ")).into();
     }
     let all = system.all_adapters();
     let observed = match &system.device {
@@ -189,9 +189,9 @@ fn opens(system: &mut System) -> Outcomes {
 
 fn partly(system: &mut System) -> Outcomes {
     let nodes: Vec<String> = system.all_adapters().iter().filter_map(node_path).collect();
-    let (seen, missing): (Vec<&String>, Vec<&String>) =
+    let (visible, missing): (Vec<&String>, Vec<&String>) =
         nodes.iter().partition(|path| system.exists(Path::new(path)));
-    let observed = format!("{} of {} nodes", seen.len(), nodes.len());
+    let observed = format!("{} of {} nodes", visible.len(), nodes.len());
     if missing.is_empty() {
         return Outcome::pass(observed).into();
     }

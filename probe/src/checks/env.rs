@@ -184,23 +184,24 @@ fn said(names: &[&str]) -> String {
 }
 
 fn aborting(system: &mut System) -> Outcomes {
-    let mut seen: Vec<String> = Vec::new();
-    seen.extend(ABORTING.iter().filter(|name| system.env(name).is_some()).map(|name| (*name).to_owned()));
+    let mut without_hint: Vec<String> = Vec::new();
+    without_hint
+        .extend(ABORTING.iter().filter(|name| system.env(name).is_some()).map(|name| (*name).to_owned()));
     if system.env("FI_EFA_IFACE").is_some_and(|value| value.is_empty()) {
-        seen.push("FI_EFA_IFACE (empty)".to_owned());
+        without_hint.push("FI_EFA_IFACE (empty)".to_owned());
     }
     let credits = system.env("FI_EFA_TX_MIN_CREDITS").and_then(|text| text.to_str()?.parse::<i64>().ok());
     if credits.is_some_and(|credits| credits <= 0) {
-        seen.push("FI_EFA_TX_MIN_CREDITS (not positive)".to_owned());
+        without_hint.push("FI_EFA_TX_MIN_CREDITS (not positive)".to_owned());
     }
-    if seen.is_empty() {
+    if without_hint.is_empty() {
         return Outcome::pass("none is set").into();
     }
     Outcome::Fail(Problem {
-        observed: seen.join(", "),
+        observed: without_hint.join(", "),
         required: "none of these".to_owned(),
         why: "the efa provider of libfabric 2 ends the process when it sees one".to_owned(),
-        fix: format!("unset {}", seen.join(", ")),
+        fix: format!("unset {}", without_hint.join(", ")),
         who: Who::Pod,
     })
     .into()
@@ -252,7 +253,7 @@ fn leaves_out_efa(value: &str) -> bool {
 }
 
 fn misleading(system: &mut System) -> Outcomes {
-    let mut answers = Vec::new();
+    let mut outcomes = Vec::new();
     for variable in &MISLEADING {
         let Some(value) = system.env(variable.name) else { continue };
         let value = value.to_string_lossy().into_owned();
@@ -266,12 +267,12 @@ fn misleading(system: &mut System) -> Outcomes {
             fix: format!("unset {}", variable.name),
             who: Who::Pod,
         };
-        answers.push((Some(variable.name.to_owned()), Outcome::Warn(trouble)));
+        outcomes.push((Some(variable.name.to_owned()), Outcome::Warn(trouble)));
     }
-    if answers.is_empty() {
+    if outcomes.is_empty() {
         return Outcome::pass("none is set to such a value").into();
     }
-    Outcomes(answers)
+    Outcomes(outcomes)
 }
 
 #[cfg(test)]

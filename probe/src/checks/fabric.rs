@@ -17,7 +17,7 @@ use efa_gda::fabric::{
 use efa_gda::gpu::Gpu;
 use efa_gda::queue::{Libfabric as Backing, MappedQueue};
 
-use super::session::{self, Layer, failed, missing, seen};
+use super::session::{self, Layer, failed, missing, without_hint};
 use super::{data, queues};
 use crate::check::{Outcomes, Unit};
 use crate::model::Who;
@@ -162,5 +162,5 @@ pub(crate) fn run(stream: &mut Stream, request: Request) {
 
 /// A failure that libfabric's answer explains: observed and fix come from it.
 pub(crate) fn refused(error: &Error, required: &str, why: &str, who: Who) -> Outcomes {
-    failed(seen(error, error.hint()), required, why, error.hint(), who)
+    failed(without_hint(error, error.hint()), required, why, error.hint(), who)
 }

@@ -44,19 +44,20 @@ fn meant(libraries: &mut Libraries) -> Outcomes {
     let Some(loaded) = libraries.loaded.as_deref() else {
         return Outcome::unknown("which file was loaded is not known").into();
     };
-    let own = |path: &str| Path::new(path).canonicalize().ok();
+    let resolve = |path: &str| Path::new(path).canonicalize().ok();
     let named = std::env::var("LIBFABRIC_PATH").ok().filter(|path| !path.is_empty());
     let wanted = match &named {
         Some(path) if path.contains('/') => Some(path.clone()),
         Some(_) => None,
-        None => {
-            INSTALLER.iter().map(|place| format!("{place}/libfabric.so.1")).find(|path| own(path).is_some())
-        }
+        None => INSTALLER
+            .iter()
+            .map(|place| format!("{place}/libfabric.so.1"))
+            .find(|path| resolve(path).is_some()),
     };
     let Some(wanted) = wanted else {
         return Outcome::pass(format!("{loaded}, as the loader found it")).into();
     };
-    if own(&wanted) == own(loaded) {
+    if resolve(&wanted) == resolve(loaded) {
         return Outcome::pass(loaded).into();
     }
     Outcome::Warn(Problem {
@@ -70,11 +71,11 @@ fn meant(libraries: &mut Libraries) -> Outcomes {
 }
 
 fn list(copies: &[Copy]) -> String {
-    let words = |copy: &Copy| {
+    let describe = |copy: &Copy| {
         let release = copy.release.as_deref().map(|release| format!("libfabric {release}, "));
         format!("{} ({}{})", copy.path, release.unwrap_or_default(), copy.file_name())
     };
-    copies.iter().map(words).collect::<Vec<_>>().join(", ")
+    copies.iter().map(describe).collect::<Vec<_>>().join(", ")
 }
 
 /// Whether copies are of one release, by the versions that they define, by their files' names, and by

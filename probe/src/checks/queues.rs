@@ -69,7 +69,7 @@ fn work_geometry(raw: &RawWorkQueue, phase: Option<u8>) -> Geometry {
     }
 }
 
-fn words(entries: u32, size: u32, batch: u32) -> String {
+fn describe(entries: u32, size: u32, batch: u32) -> String {
     format!("{entries} entries of {size} bytes, at most {batch} between two doorbells")
 }
 
@@ -77,7 +77,7 @@ fn send<L: Layer>(session: &mut Session<L>) -> Outcomes {
     let Some(raw) = session.rig.send else { return missing("the send queue") };
     session.rig.queues.sq = Some(work_geometry(&raw, Some(0)));
     match SendQueue::new(raw) {
-        Ok(_) => Outcome::pass(words(raw.num_entries, raw.entry_size, raw.max_batch)).into(),
+        Ok(_) => Outcome::pass(describe(raw.num_entries, raw.entry_size, raw.max_batch)).into(),
         Err(error) => broken(&error),
     }
 }
@@ -86,7 +86,7 @@ fn receive<L: Layer>(session: &mut Session<L>) -> Outcomes {
     let Some(raw) = session.rig.receive else { return missing("the receive queue") };
     session.rig.queues.rq = Some(work_geometry(&raw, None));
     match ReceiveQueue::new(raw) {
-        Ok(_) => Outcome::pass(words(raw.num_entries, raw.entry_size, raw.max_batch)).into(),
+        Ok(_) => Outcome::pass(describe(raw.num_entries, raw.entry_size, raw.max_batch)).into(),
         Err(error) => broken(&error),
     }
 }

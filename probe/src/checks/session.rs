@@ -168,7 +168,7 @@ impl<L: Layer> Session<L> {
 }
 
 /// An error's words without the hint at their end.
-pub(crate) fn seen(error: &impl fmt::Display, hint: &str) -> String {
+pub(crate) fn without_hint(error: &impl fmt::Display, hint: &str) -> String {
     let text = error.to_string();
     text.strip_suffix(&format!("; {hint}")).unwrap_or(&text).to_owned()
 }

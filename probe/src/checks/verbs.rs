@@ -10,7 +10,7 @@ use efa_gda::verbs::{
     ProtectionDomain, QueuePair, Ready,
 };
 
-use super::session::{self, Layer, failed, missing, seen};
+use super::session::{self, Layer, failed, missing, without_hint};
 use super::{data, queues};
 use crate::check::{Outcomes, Unit};
 use crate::model::Who;
@@ -127,5 +127,5 @@ pub(crate) fn refused(error: &Error, required: &str, why: &str, who: Who) -> Out
         "" => "see what was observed",
         hint => hint,
     };
-    failed(seen(error, error.hint()), required, why, hint, who)
+    failed(without_hint(error, error.hint()), required, why, hint, who)
 }

@@ -16,7 +16,7 @@ pub(crate) struct Nearness {
 
 impl Nearness {
     /// For people.
-    pub(crate) fn words(self) -> String {
+    pub(crate) fn describe(self) -> String {
         let node = if self.same_node { "same NUMA node" } else { "another NUMA node, or none known" };
         match self.bridges {
             0 => format!("no PCI bridge shared, {node}"),

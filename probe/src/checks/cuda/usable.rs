@@ -40,7 +40,7 @@ impl ComputeMode {
         }
     }
 
-    fn words(self) -> String {
+    fn describe(self) -> String {
         match self {
             Self::Default => "compute mode default".to_owned(),
             Self::Prohibited => "compute mode prohibited".to_owned(),
@@ -60,17 +60,17 @@ struct Sharing {
 }
 
 impl Sharing {
-    fn words(self) -> String {
-        let mut words = self.mode.words();
+    fn describe(self) -> String {
+        let mut text = self.mode.describe();
         match self.mps {
-            Some(true) => words.push_str(", under MPS"),
-            Some(false) => words.push_str(", without MPS"),
+            Some(true) => text.push_str(", under MPS"),
+            Some(false) => text.push_str(", without MPS"),
             None => {}
         }
         if self.mig {
-            words.push_str(", a MIG device");
+            text.push_str(", a MIG device");
         }
-        words
+        text
     }
 }
 
@@ -86,10 +86,10 @@ pub(super) fn opens(cuda: &mut Cuda) -> Outcomes {
     match Gpu::open(cuda.current as usize) {
         Ok(gpu) => {
             cuda.opened = Some(gpu);
-            Outcome::pass(sharing.words()).into()
+            Outcome::pass(sharing.describe()).into()
         }
         Err(error) => {
-            let text = format!("{error}; {}", sharing.words());
+            let text = format!("{error}; {}", sharing.describe());
             Outcome::Fail(kept_out(text, sharing, error.cuda_result())).into()
         }
     }
@@ -184,6 +184,6 @@ mod tests {
     #[test]
     fn how_a_gpu_is_shared_is_said_by_name() {
         let sharing = Sharing { mode: ComputeMode::of(3), mps: Some(true), mig: true };
-        assert_eq!(sharing.words(), "compute mode exclusive process, under MPS, a MIG device");
+        assert_eq!(sharing.describe(), "compute mode exclusive process, under MPS, a MIG device");
     }
 }

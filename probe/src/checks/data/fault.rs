@@ -13,14 +13,14 @@ use crate::model::Fault;
 pub(crate) fn inject<B: Backing>(fault: Fault, queue: &MappedQueue<B>, peer: Peer) {
     let raw = queue.as_ptr().as_ptr();
     // SAFETY: the struct lives as long as `queue`; nobody posts meanwhile.
-    let rung = unsafe { (&raw const (*raw).lock.doorbell_index).read_volatile() };
+    let doorbell_index = unsafe { (&raw const (*raw).lock.doorbell_index).read_volatile() };
     let send = queue.exposure().sq;
     let (entries, flip) = match fault {
         Fault::Phase => (1, true),
         Fault::Batch => (send.max_batch.saturating_add(1).min(send.num_entries), false),
         Fault::Backwards => (0, false),
     };
-    for counter in (0..entries).map(|index| rung.wrapping_add(index)) {
+    for counter in (0..entries).map(|index| doorbell_index.wrapping_add(index)) {
         let lap_is_odd = counter / send.num_entries % 2 == 1;
         let peer = device_peer(peer);
         let entry =
@@ -28,7 +28,11 @@ pub(crate) fn inject<B: Backing>(fault: Fault, queue: &MappedQueue<B>, peer: Pee
         // SAFETY: the rings live as long as `queue`; the slot is masked by the ring's depth.
         unsafe { host::write_raw(raw, counter & (send.num_entries - 1), &entry) };
     }
-    let value = if fault == Fault::Backwards { rung.wrapping_sub(1) } else { rung.wrapping_add(entries) };
+    let value = if fault == Fault::Backwards {
+        doorbell_index.wrapping_sub(1)
+    } else {
+        doorbell_index.wrapping_add(entries)
+    };
     // SAFETY: the doorbell lives as long as `queue`.
     unsafe { host::ring_raw(raw, value & 0xffff) };
 }

@@ -11,7 +11,7 @@ use efa_gda::queue::{
 };
 use efa_gda::wire::{CompletionStatus, Peer, QueuePairNumber};
 
-use super::super::session::{Layer, Region, Session, failed, missing, seen};
+use super::super::session::{Layer, Region, Session, failed, missing, without_hint};
 use super::pattern::Pattern;
 use crate::check::Outcomes;
 use crate::model::{Op, Who};
@@ -149,7 +149,7 @@ pub(super) fn put_failed(error: &WorkError, wait: u64) -> Outcomes {
     };
     let observed = match error {
         // The library's hint is for who calls it.
-        WorkError::TooLong { limit, .. } => seen(error, limit.hint()),
+        WorkError::TooLong { limit, .. } => without_hint(error, limit.hint()),
         _ => error.to_string(),
     };
     failed(observed, &required, why, &fix, who)
@@ -201,23 +201,23 @@ pub(super) fn move_bytes<L: Layer>(session: &mut Session<L>, request: PutRequest
     let memory = usize::try_from(length).map_err(|_| too_large(length, free));
     let memory = match memory.and_then(|length| Memory::register(session, request.op, length)) {
         Ok(memory) => memory,
-        Err(answers) => return Err((moved, answers)),
+        Err(outcomes) => return Err((moved, outcomes)),
     };
     let sender = session.rig.sender().map_or(peer.queue_pair, MappedQueue::number);
     let mut moving = Moving { request, peer, sender, memory, moved };
-    let (mut round, begin, mut told) = (0, Instant::now(), Instant::now());
+    let (mut round, begin, mut reported) = (0, Instant::now(), Instant::now());
     while moving.moved.completed < request.count && moving.moved.wrong.is_none() {
         let completed = moving.moved.completed;
         if begin.elapsed() >= Duration::from_secs(request.max_seconds) {
             return Err((moving.moved, stopped(request, completed, begin.elapsed())));
         }
-        if told.elapsed() >= Duration::from_secs(1) {
-            told = Instant::now();
+        if reported.elapsed() >= Duration::from_secs(1) {
+            reported = Instant::now();
             tracing::info!(completed, count = request.count, "operations moved and compared");
         }
         let operations = per_round.min(request.count - moving.moved.completed);
-        if let Err(answers) = moving.round(session, Round { number: round, operations }) {
-            return Err((moving.moved, answers));
+        if let Err(outcomes) = moving.round(session, Round { number: round, operations }) {
+            return Err((moving.moved, outcomes));
         }
         round += 1;
     }
@@ -293,8 +293,8 @@ impl<L: Layer> Moving<L> {
         };
         let difference = pattern.compare(sorted.as_ref().unwrap_or(target), length).map_err(internal)?;
         if let Some(difference) = difference {
-            let place = (difference.offset as u64).checked_div(self.request.bytes);
-            let place = place.filter(|operation| *operation < round.operations).map_or_else(
+            let at = (difference.offset as u64).checked_div(self.request.bytes);
+            let at = at.filter(|operation| *operation < round.operations).map_or_else(
                 || format!("byte {} behind the target", difference.offset - length),
                 |operation| {
                     let operation = self.moved.completed + operation;
@@ -302,7 +302,7 @@ impl<L: Layer> Moving<L> {
                 },
             );
             self.moved.wrong =
-                Some(format!("{place} is {:#04x}, not {:#04x}", difference.found, difference.expected));
+                Some(format!("{at} is {:#04x}, not {:#04x}", difference.actual, difference.expected));
         }
         self.moved.completed += round.operations;
         Ok(())
@@ -355,10 +355,10 @@ impl<L: Layer> Moving<L> {
         while missing > 0 {
             for received in queue.receive_many(missing, timeout).map_err(|error| receive_failed(&error))? {
                 let operation = self.operation_of(&received).map_err(corrupted)?;
-                let place = arrivals.get_mut(operation).ok_or_else(|| {
+                let arrival = arrivals.get_mut(operation).ok_or_else(|| {
                     corrupted(format!("immediate {:?} is none of this round's", received.immediate))
                 })?;
-                if place.replace(received).is_some() {
+                if arrival.replace(received).is_some() {
                     let operation = self.moved.completed + operation as u64;
                     return Err(corrupted(format!("operation {operation} arrived twice")));
                 }
@@ -398,11 +398,11 @@ impl<L: Layer> Moving<L> {
         let sorted = Buffer::zeroed(target.len()).ok_or_else(|| too_large(target.len() as u64, 0))?;
         let mut message = vec![0; size.max(target.len() - length)];
         for (operation, received) in arrivals.iter().enumerate() {
-            let place = received.receive.zip(first).map(|(receive, first)| usize::from(receive.after(first)));
-            let place = place.filter(|place| *place < arrivals.len());
-            let place =
-                place.ok_or_else(|| corrupted("a message in a receive of another round".to_owned()))?;
-            target.read(place * size, &mut message[..size]).map_err(internal)?;
+            let index = received.receive.zip(first).map(|(receive, first)| usize::from(receive.after(first)));
+            let index = index.filter(|index| *index < arrivals.len());
+            let index =
+                index.ok_or_else(|| corrupted("a message in a receive of another round".to_owned()))?;
+            target.read(index * size, &mut message[..size]).map_err(internal)?;
             sorted.write(operation * size, &message[..size]).map_err(internal)?;
         }
         let guard = target.len() - length;
@@ -414,7 +414,7 @@ impl<L: Layer> Moving<L> {
 
 fn internal(error: Error) -> Outcomes {
     failed(
-        seen(&error, error.hint()),
+        without_hint(&error, error.hint()),
         "memory that is as long as it was",
         "it is the probe's own",
         error.hint(),

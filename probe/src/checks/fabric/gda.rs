@@ -44,7 +44,7 @@ const fn unit(
 }
 
 /// libfabric's release in a provider version: 206.0 is 2.6.
-fn words(version: Version) -> String {
+fn describe(version: Version) -> String {
     format!("efa provider {version} (libfabric {}.{})", version.major() / 100, version.major() % 100)
 }
 
@@ -52,9 +52,9 @@ fn release(session: &mut Session) -> Outcomes {
     let Some(info) = &session.rig.objects.info else { return release_of_library(session) };
     let has = info.provider_version();
     if has >= FIRST_WITH_GDA_OPS {
-        return Outcome::pass(words(has)).into();
+        return Outcome::pass(describe(has)).into();
     }
-    too_old(words(has))
+    too_old(describe(has))
 }
 
 /// What the library's release says of the provider that is built into it, where none answers.
@@ -71,7 +71,7 @@ fn release_of_library(session: &Session) -> Outcomes {
 fn too_old(observed: String) -> Outcomes {
     Outcome::Fail(Problem {
         observed,
-        required: format!("{} or newer: GDA operations need libfabric 2.3", words(FIRST_WITH_GDA_OPS)),
+        required: format!("{} or newer: GDA operations need libfabric 2.3", describe(FIRST_WITH_GDA_OPS)),
         why: "older providers do not know the operations that expose a queue".to_owned(),
         fix: "put libfabric 2.3 or newer into the image (the current EFA installer), or name one with \
               LIBFABRIC_PATH"
@@ -86,8 +86,11 @@ fn table(session: &mut Session) -> Outcomes {
     match domain.gda_ops() {
         Ok(ops) => {
             let offered = ops.available();
-            let there: Vec<&str> =
-                offered.iter().filter(|(_, answer)| answer.is_ok()).map(|(name, _)| *name).collect();
+            let there: Vec<&str> = offered
+                .iter()
+                .filter(|(_, availability)| availability.is_ok())
+                .map(|(name, _)| *name)
+                .collect();
             session.rig.objects.ops = Some(ops);
             Outcome::pass(there.join(", ")).into()
         }
@@ -169,29 +172,31 @@ fn local_key(session: &mut Session) -> Outcomes {
 /// What the table says of an operation; None without a table.
 fn offered(session: &Session, operation: &str) -> Option<Result<(), Absence>> {
     let ops = session.rig.objects.ops.as_ref()?;
-    ops.available().into_iter().find(|(name, _)| *name == operation).map(|(_, answer)| answer)
+    ops.available().into_iter().find(|(name, _)| *name == operation).map(|(_, availability)| availability)
 }
 
 /// A table of five operations is a failure even where its release has no more: nothing in the table
 /// says where it ends.
 fn counters(session: &mut Session) -> Outcomes {
-    let Some(answer) = offered(session, "cntr_open_ext") else { return missing("the table of operations") };
-    let Err(absence) = answer else { return Outcome::pass("offered").into() };
+    let Some(availability) = offered(session, "cntr_open_ext") else {
+        return missing("the table of operations");
+    };
+    let Err(absence) = availability else { return Outcome::pass("offered").into() };
     let broken = "use libfabric's own efa provider; report this one to whoever made it";
     let (observed, fix) = match absence {
         Absence::ProviderTooOld { has, .. } => (
-            format!("a table of five operations: cntr_open_ext is not offered by {}", words(has)),
+            format!("a table of five operations: cntr_open_ext is not offered by {}", describe(has)),
             "put libfabric 2.6 or newer into the image (the current EFA installer); until then call nothing \
              past the fifth operation",
         ),
         Absence::TableEndsEarly { has } => {
-            (format!("a table of five operations, although {} has six", words(has)), broken)
+            (format!("a table of five operations, although {} has six", describe(has)), broken)
         }
         other => (format!("not offered: {other}"), broken),
     };
     Outcome::Fail(Problem {
         observed,
-        required: format!("a table of six operations, as {} has it", words(FIRST_WITH_COUNTERS)),
+        required: format!("a table of six operations, as {} has it", describe(FIRST_WITH_COUNTERS)),
         why:
             "a program built for libfabric 2.6, or by the manual page of 2.5, calls whatever lies where the \
               sixth operation should be; queues work without it, with completions read from the queue alone"
@@ -203,8 +208,10 @@ fn counters(session: &mut Session) -> Outcomes {
 }
 
 fn external(session: &mut Session) -> Outcomes {
-    let Some(answer) = offered(session, "cq_open_ext") else { return missing("the table of operations") };
-    let Err(absence) = answer else { return Outcome::pass("offered").into() };
+    let Some(availability) = offered(session, "cq_open_ext") else {
+        return missing("the table of operations");
+    };
+    let Err(absence) = availability else { return Outcome::pass("offered").into() };
     Outcome::Warn(Problem {
         observed: format!("not offered: {absence}"),
         required: "cq_open_ext in the provider's table".to_owned(),
@@ -224,18 +231,18 @@ fn external_opens(session: &mut Session) -> Outcomes {
         Ok(memory) => memory,
         Err(why) => return Outcome::unknown(format!("no memory to give: {why}")).into(),
     };
-    let given = ExternalMemory {
+    let external = ExternalMemory {
         dmabuf: memory.as_fd(),
         offset: 0,
         length: external_memory::BYTES,
         buffer: std::ptr::null_mut(),
     };
     // SAFETY: the descriptor holds the memory, and the queue is closed before it goes, or the process is.
-    let queue = match unsafe { ops.cq_open_ext(&given, external_memory::ENTRIES as usize) } {
+    let queue = match unsafe { ops.cq_open_ext(&external, external_memory::ENTRIES as usize) } {
         Ok(queue) => queue,
         Err(error) => return not_opened(&error),
     };
-    let answer = match ops.query_cq(&queue) {
+    let outcome = match ops.query_cq(&queue) {
         Ok(raw) if raw.num_entries >= external_memory::ENTRIES => {
             Outcome::pass(format!("{} entries of {} bytes", raw.num_entries, raw.entry_size)).into()
         }
@@ -255,7 +262,7 @@ fn external_opens(session: &mut Session) -> Outcomes {
         std::mem::forget(memory);
         return not_opened(&error);
     }
-    answer
+    outcome
 }
 
 /// Queues work without it, at a cost.

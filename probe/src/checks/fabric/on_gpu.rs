@@ -159,7 +159,7 @@ fn parts(session: &mut Session, wanted: [&str; 2]) -> Result<(Vec<Registered>, V
 }
 
 /// How it was registered, and why so.
-fn words(registered: &Registered) -> String {
+fn describe(registered: &Registered) -> String {
     let memory = match registered.kind {
         MemoryKind::Device => "device memory by its VmFlags",
         MemoryKind::Ordinary => "ordinary memory by its VmFlags",
@@ -168,12 +168,12 @@ fn words(registered: &Registered) -> String {
 }
 
 fn all_mapped(mapped: &[Registered]) -> Outcomes {
-    Outcome::pass(mapped.iter().map(words).collect::<Vec<_>>().join("; ")).into()
+    Outcome::pass(mapped.iter().map(describe).collect::<Vec<_>>().join("; ")).into()
 }
 
 fn sends(session: &mut Session) -> Outcomes {
     match parts(session, ["send queue", "doorbell"]) {
-        Err(answers) => answers,
+        Err(outcomes) => outcomes,
         Ok((mapped, refused)) if refused.is_empty() => all_mapped(&mapped),
         Ok((_, refused)) => failed(
             refused.join("; "),
@@ -188,7 +188,7 @@ fn sends(session: &mut Session) -> Outcomes {
 
 fn completions(session: &mut Session) -> Outcomes {
     match parts(session, ["completion queue", "completion doorbell"]) {
-        Err(answers) => answers,
+        Err(outcomes) => outcomes,
         Ok((mapped, refused)) if refused.is_empty() => all_mapped(&mapped),
         Ok((_, refused)) => failed(
             refused.join("; "),
@@ -203,7 +203,7 @@ fn completions(session: &mut Session) -> Outcomes {
 
 fn receives(session: &mut Session) -> Outcomes {
     match parts(session, ["receive queue", "receive doorbell"]) {
-        Err(answers) => answers,
+        Err(outcomes) => outcomes,
         Ok((mapped, refused)) if refused.is_empty() && mapped.is_empty() => {
             Outcome::pass("the queue takes no receives").into()
         }
@@ -222,7 +222,7 @@ fn receives(session: &mut Session) -> Outcomes {
 fn takes_doorbell_mode(session: &mut Session) -> Outcomes {
     match take(session) {
         Ok(observed) => Outcome::pass(observed).into(),
-        Err(answers) => answers,
+        Err(outcomes) => outcomes,
     }
 }
 
@@ -244,21 +244,21 @@ fn take(session: &mut Session) -> Result<String, Outcomes> {
             return Err(no_doorbell_mode(error.to_string()));
         }
     };
-    let rung = queue.rung();
+    let mode = queue.rung();
     session.rig.peer =
         Some(introduce(queue.mapped(), &receiver).map_err(|error| no_doorbell_mode(error.to_string()))?);
     session.rig.on_gpu = Some(Box::new(queue));
     session.rig.queue = Some(receiver);
     // Nobody needs the thread where the GPU itself rings.
-    session.rig.proxy = (rung != DoorbellMode::Direct).then_some(proxy);
-    let mut words = match rung.lost() {
-        None => format!("{rung}: the GPU itself"),
-        Some(lost) => format!("{rung}: {lost}"),
+    session.rig.proxy = (mode != DoorbellMode::Direct).then_some(proxy);
+    let mut text = match mode.lost() {
+        None => format!("{mode}: the GPU itself"),
+        Some(lost) => format!("{mode}: {lost}"),
     };
     for refused in refused {
-        words.push_str(&format!("; not {}: {}", refused.rung, refused.why));
+        text.push_str(&format!("; not {}: {}", refused.rung, refused.why));
     }
-    Ok(words)
+    Ok(text)
 }
 
 fn introduce(

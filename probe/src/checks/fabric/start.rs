@@ -6,7 +6,7 @@ use efa_gda::fabric::{EFA_DIRECT, Error, Info, Library, Query, Version};
 
 use super::{Session, refused};
 use crate::check::{Check, Nature, Outcome, Outcomes, Problem, Unit};
-use crate::checks::session::{failed, missing, seen};
+use crate::checks::session::{failed, missing, without_hint};
 use crate::model::{Kind, Op, Who};
 
 /// The first release that knows an order of providers other than by version.
@@ -73,7 +73,7 @@ fn provider(session: &mut Session) -> Outcomes {
     // Bytes inside RDMA writes need 128-byte entries; everything else goes by the default.
     let found = Query::new().wide_entries(session.request.put.op == Op::InlineWrite).find(library);
     session.start.took = Some(begin.elapsed());
-    let answer = match &found {
+    let outcome = match &found {
         Ok(infos) => {
             let first = infos.first().map(Info::provider_version);
             let version = first.map(|version| version.to_string()).unwrap_or_default();
@@ -92,7 +92,7 @@ fn provider(session: &mut Session) -> Outcomes {
         ),
     };
     session.start.lookup = Some(found);
-    answer
+    outcome
 }
 
 /// Hardware has no part in it: the software adapter was loaded, or should have been.
@@ -104,7 +104,7 @@ fn no_software_adapter(error: &Error) -> Outcomes {
     set.sort();
     let set = if set.is_empty() { String::new() } else { format!("; set: {}", set.join(", ")) };
     failed(
-        format!("{}{set}", seen(error, error.hint())),
+        format!("{}{set}", without_hint(error, error.hint())),
         "the software adapter, as a provider named efa",
         "softefa's provider refused to start, or this libfabric did not take it",
         "read what softefa says on stderr (SOFTEFA_LOG=1 for more); check the SOFTEFA_* values that are set \

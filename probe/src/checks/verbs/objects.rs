@@ -213,7 +213,7 @@ fn peer(session: &mut Session) -> Outcomes {
 /// Something that a queue can do without, at a cost.
 fn optional(error: &efa_gda::verbs::Error, required: &str, why: &str) -> Outcomes {
     Outcome::Warn(Problem {
-        observed: crate::checks::session::seen(error, error.hint()),
+        observed: crate::checks::session::without_hint(error, error.hint()),
         required: required.to_owned(),
         why: why.to_owned(),
         fix: error.hint().to_owned(),
@@ -272,14 +272,14 @@ fn external(session: &mut Session) -> Outcomes {
             .into();
         }
     };
-    let given = ExternalMemory {
+    let external = ExternalMemory {
         dmabuf: memory.as_fd(),
         offset: 0,
         length: external_memory::BYTES,
         buffer: std::ptr::null_mut(),
     };
     // SAFETY: the descriptor holds the memory, and the queue is closed before it goes, or the process is.
-    let made = unsafe { CompletionQueue::create_external(context, &given, external_memory::ENTRIES) };
+    let made = unsafe { CompletionQueue::create_external(context, &external, external_memory::ENTRIES) };
     let closed = made.and_then(|queue| {
         let raw = queue.query()?;
         queue.close()?;

@@ -28,9 +28,8 @@ const fn unit(
 fn loads(session: &mut Session) -> Outcomes {
     match Library::load() {
         Ok(library) => {
-            let words = |loaded: &efa_gda::verbs::Loaded| loaded.path.display().to_string();
-            let observed =
-                library.libraries().map(|(verbs, efa)| format!("{}, {}", words(verbs), words(efa)));
+            let path = |loaded: &efa_gda::verbs::Loaded| loaded.path.display().to_string();
+            let observed = library.libraries().map(|(verbs, efa)| format!("{}, {}", path(verbs), path(efa)));
             session.start.library = Some(library);
             Outcome::pass(observed.unwrap_or_default()).into()
         }
