@@ -4,8 +4,8 @@
 use efa_gda_wire::RequestIdWidth;
 use libfuzzer_sys::fuzz_target;
 
-#[path = "../../probe/src/command/decode/fields.rs"]
-mod fields;
+#[path = "../../probe/src/decode.rs"]
+mod decode;
 #[path = "../../probe/src/command/decode/input.rs"]
 mod input;
 
@@ -13,7 +13,7 @@ fuzz_target!(|file: &[u8]| {
     let Ok(bytes) = input::from_file(file) else { return };
     for ids in [RequestIdWidth::Bits16, RequestIdWidth::Bits64] {
         for decoded in
-            [fields::work_entry(&bytes, ids), fields::completion(&bytes, ids)].into_iter().flatten()
+            [decode::work_entry(&bytes, ids), decode::completion(&bytes, ids)].into_iter().flatten()
         {
             assert_eq!(decoded.bytes, bytes.len());
             assert!(!decoded.kind.is_empty() && !decoded.fields.is_empty());
@@ -23,9 +23,7 @@ fuzz_target!(|file: &[u8]| {
                     !field.name.is_empty() && !field.meaning.is_empty() && field.bits.as_deref() != Some("")
                 );
             }
-            let mut text = String::new();
-            decoded.render(&mut text);
-            assert!(text.lines().count() > decoded.fields.len());
+            assert!(decoded.to_string().lines().count() > decoded.fields.len());
         }
     }
     let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();

@@ -5,12 +5,7 @@
 
 use std::fmt::Display;
 
-use crate::report::{Finding, Kind, State, Who};
-
-/// The code that blocks checks of hardware under `--soft`.
-pub(crate) const SOFTWARE_ADAPTER: &str = "ENV-000";
-/// The code that blocks checks of a GPU where none takes part.
-pub(crate) const NO_GPU: &str = "CUDA-000";
+use crate::model::{Finding, Kind, NO_GPU, SOFTWARE_ADAPTER, State, Who};
 
 /// What a check looks at, which decides when it is left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,12 +41,12 @@ pub(crate) struct Unit<S: 'static> {
     /// What it is.
     pub(crate) check: Check,
     /// Does it.
-    pub(crate) run: fn(&mut S) -> Answers,
+    pub(crate) run: fn(&mut S) -> Outcomes,
 }
 
 /// Everything that a warning or a failure has to say.
 #[derive(Debug)]
-pub(crate) struct Trouble {
+pub(crate) struct Problem {
     pub(crate) observed: String,
     pub(crate) required: String,
     pub(crate) why: String,
@@ -65,9 +60,9 @@ pub(crate) enum Outcome {
     /// It holds; what was seen.
     Pass(String),
     /// It holds at a cost.
-    Warn(Trouble),
+    Warn(Problem),
     /// It does not hold.
-    Fail(Trouble),
+    Fail(Problem),
     /// Left out because of another code, and why.
     Skip(String, String),
     /// No answer: what was seen, and why that is none.
@@ -88,9 +83,9 @@ impl Outcome {
 
 /// The answers of one check: one, or one for each subject.
 #[derive(Debug)]
-pub(crate) struct Answers(pub(crate) Vec<(Option<String>, Outcome)>);
+pub(crate) struct Outcomes(pub(crate) Vec<(Option<String>, Outcome)>);
 
-impl From<Outcome> for Answers {
+impl From<Outcome> for Outcomes {
     fn from(outcome: Outcome) -> Self {
         Self(vec![(None, outcome)])
     }
@@ -248,14 +243,14 @@ mod tests {
         Check { code, title: "t", kind: Kind::Declared, nature, needs }
     }
 
-    fn passes(_: &mut ()) -> Answers {
+    fn passes(_: &mut ()) -> Outcomes {
         Outcome::pass("seen").into()
     }
 
-    fn fails(_: &mut ()) -> Answers {
+    fn fails(_: &mut ()) -> Outcomes {
         let word = || "x".to_owned();
         let trouble =
-            Trouble { observed: word(), required: word(), why: word(), fix: word(), who: Who::Host };
+            Problem { observed: word(), required: word(), why: word(), fix: word(), who: Who::Host };
         Outcome::Fail(trouble).into()
     }
 

@@ -6,28 +6,16 @@ pub(crate) mod cuda;
 pub(crate) mod data;
 pub(crate) mod dev;
 pub(crate) mod env;
+pub(crate) mod external_memory;
 pub(crate) mod fabric;
-pub(crate) mod given;
+pub(crate) mod groups;
 pub(crate) mod library;
 pub(crate) mod queues;
 pub(crate) mod session;
 pub(crate) mod verbs;
 
 use crate::check::Check;
-use crate::report::Finding;
-
-/// The categories: a code's beginning, and words for it.
-pub(crate) const CATEGORIES: [(&str, &str); 9] = [
-    ("ENV", "Environment"),
-    ("DEV", "Adapters and their kernel driver"),
-    ("LIB", "Libraries"),
-    ("CUDA", "GPU and CUDA"),
-    ("FAB", "libfabric's objects"),
-    ("GDA", "GPU-Direct Async operations"),
-    ("VRB", "rdma-core alone"),
-    ("QUE", "Queues"),
-    ("PUT", "Moving bytes"),
-];
+use crate::model::Finding;
 
 /// Every check, in the order of a report.
 pub(crate) fn registry() -> Vec<&'static Check> {

@@ -3,10 +3,9 @@
 
 use std::path::PathBuf;
 
-use serde::{Deserialize, Serialize};
-
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use efa_gda::doorbell::{DoorbellChoice, DoorbellMode};
+
+use crate::model::{DEFAULT_TIME_LIMIT, Doorbell, Fault, GpuChoice, Op, Pairs};
 
 /// Says whether a GPU can ring an EFA adapter here, and if not, why and who can change it.
 #[derive(Debug, Parser)]
@@ -21,8 +20,6 @@ pub(crate) struct Cli {
 /// Milliseconds of a bench where nothing is said.
 pub(crate) const BENCH_TIME: u64 = 20_000;
 
-/// Milliseconds that a check may take where nothing is said.
-pub(crate) const TIME_LIMIT: u64 = 2000;
 /// Seconds that a put may take where nothing is said.
 pub(crate) const MOST_SECONDS: u64 = 600;
 
@@ -37,7 +34,7 @@ pub(crate) struct Common {
     #[arg(long, global = true, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub(crate) device: Option<String>,
     /// Look at this GPU only; "none" leaves GPUs out
-    #[arg(long, global = true, value_name = "N|none", value_parser = parse_gpu)]
+    #[arg(long, global = true, value_name = "N|none", value_parser = GpuChoice::parse)]
     pub(crate) gpu: Option<GpuChoice>,
     /// How queues are found
     #[arg(long, global = true, value_enum, default_value_t = Via::Libfabric)]
@@ -69,33 +66,8 @@ pub(crate) struct Common {
 impl Common {
     /// Milliseconds that a check in a child process may take.
     pub(crate) fn each_check(&self) -> u64 {
-        self.time_limit.unwrap_or(TIME_LIMIT)
+        self.time_limit.unwrap_or(DEFAULT_TIME_LIMIT)
     }
-}
-
-/// The GPU to look at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum GpuChoice {
-    /// None.
-    None,
-    /// The one that the CUDA driver gives this number.
-    Number(u32),
-}
-
-fn parse_gpu(text: &str) -> Result<GpuChoice, String> {
-    if text == "none" {
-        return Ok(GpuChoice::None);
-    }
-    text.parse().map(GpuChoice::Number).map_err(|_| "expected a GPU's number or \"none\"".to_owned())
-}
-
-/// Which pairs of GPU and adapter take part.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Pairs {
-    /// The adapters nearest to each GPU, by PCI bridges and then by NUMA node
-    Near,
-    /// Every GPU with every adapter
-    All,
 }
 
 /// The library through which queues are found.
@@ -123,9 +95,9 @@ pub(crate) enum Command {
         /// A code, as `check` prints it, or STATUS-N, or N alone
         code: String,
     },
-    /// Run checks in this process, for the parent that started it
-    #[command(name = "__part", hide = true)]
-    Part,
+    /// Run checks in this process, for the probe that started it
+    #[command(name = crate::worker::COMMAND, hide = true)]
+    Worker,
 }
 
 /// Every command's name, but for the hidden one.
@@ -141,7 +113,7 @@ impl Command {
             Self::Ring(_) => "ring",
             Self::Decode(_) => "decode",
             Self::Explain { .. } => "explain",
-            Self::Part => crate::part::COMMAND,
+            Self::Worker => crate::worker::COMMAND,
         }
     }
 }
@@ -163,11 +135,11 @@ pub(crate) struct PutArgs {
           value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) max_seconds: u64,
     /// What runs the device code
-    #[arg(long, value_enum, default_value_t = Executor::Auto)]
-    pub(crate) executor: Executor,
+    #[arg(long, value_enum, default_value_t = ExecutorChoice::Auto)]
+    pub(crate) executor: ExecutorChoice,
     /// Break a rule of the rings after the put, to see it found; with --soft only
-    #[arg(long, value_enum, hide = true, requires = "soft")]
-    pub(crate) plant: Option<Plant>,
+    #[arg(long = "plant", value_enum, hide = true, requires = "soft")]
+    pub(crate) fault: Option<Fault>,
     /// The other host (not in this version)
     #[arg(long, value_name = "HOST")]
     pub(crate) peer: Option<String>,
@@ -177,8 +149,8 @@ pub(crate) struct PutArgs {
 #[derive(Clone, Debug, Args)]
 pub(crate) struct BenchArgs {
     /// What runs the device code
-    #[arg(long, value_enum, default_value_t = Executor::Auto)]
-    pub(crate) executor: Executor,
+    #[arg(long, value_enum, default_value_t = ExecutorChoice::Auto)]
+    pub(crate) executor: ExecutorChoice,
     /// Queues of the cases with several
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=128))]
     pub(crate) queues: u32,
@@ -187,66 +159,9 @@ pub(crate) struct BenchArgs {
     pub(crate) html: Option<PathBuf>,
 }
 
-/// An operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-pub(crate) enum Op {
-    /// RDMA write
-    Write,
-    /// RDMA write with immediate, which the receiver learns of
-    WriteImm,
-    /// RDMA write whose bytes travel in a 128-byte entry
-    InlineWrite,
-    /// RDMA read
-    Read,
-    /// A message into a posted receive
-    Send,
-}
-
-impl Op {
-    /// As the command line has it.
-    pub(crate) fn name(self) -> String {
-        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
-    }
-}
-
-/// A rule to break.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-pub(crate) enum Plant {
-    /// An entry with the other lap's phase bit
-    Phase,
-    /// One entry more than the batch between two doorbells
-    Batch,
-    /// A doorbell that moves backwards
-    Backwards,
-}
-
-/// Who rings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-pub(crate) enum Doorbell {
-    /// Whoever runs the device code
-    Direct,
-    /// A host thread, from a record that the device code leaves
-    Record,
-    /// A host thread that also copies the entries
-    Staged,
-    /// The first of these that works
-    Auto,
-}
-
-impl From<Doorbell> for DoorbellChoice {
-    fn from(doorbell: Doorbell) -> Self {
-        match doorbell {
-            Doorbell::Direct => DoorbellMode::Direct.into(),
-            Doorbell::Record => DoorbellMode::Record.into(),
-            Doorbell::Staged => DoorbellMode::Staged.into(),
-            Doorbell::Auto => Self::Auto,
-        }
-    }
-}
-
 /// What runs the device code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Executor {
+pub(crate) enum ExecutorChoice {
     /// A GPU
     Cuda,
     /// This machine's CPU

@@ -3,7 +3,7 @@
 pub(crate) mod bench;
 pub(crate) mod check;
 pub(crate) mod decode;
-pub(crate) mod driver;
+pub(crate) mod executor;
 pub(crate) mod explain;
 pub(crate) mod put;
 pub(crate) mod run;
@@ -25,7 +25,7 @@ pub(crate) enum CommandError {
     Input(String),
     /// A child process could not be started.
     #[error(transparent)]
-    Start(#[from] crate::part::parent::StartError),
+    Start(#[from] crate::supervisor::StartError),
     /// A file that was asked for could not be written.
     #[error("{} cannot be written: {source}", file.display())]
     File {

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use crate::report::{Finding, State};
+use crate::model::{Finding, State};
 
 /// How a run ended, before it is put into a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,27 +1,24 @@
-//! `gda-probe`: says whether a GPU can ring an EFA adapter here, and if not, why, and who can change
-//! it.
+//! `gda-probe`: reports whether a GPU can ring an EFA adapter on this machine, and if not, why and which
+//! role can change it.
 //!
-//! - [`cli`], [`exit`]: what goes in, and the status that comes out.
-//! - [`check`], [`checks`]: what a check is, and every check there is.
-//! - [`system`]: what the machine says about itself.
-//! - [`part`]: checks that load foreign libraries, in child processes.
-//! - [`mod@report`], [`verdict`]: what is said, to people and programs.
-//!
-//! Reports go to stdout, logs to stderr. It moves bytes only through the library `efa-gda`; nothing
-//! of the data path is here.
+//! Each module imports only modules below it in the order that `docs/architecture.md` states ("The
+//! probe"). Reports go to stdout, logs to stderr. Bytes are moved by the library `efa-gda`; no code of
+//! the data path is here.
 
 mod check;
 mod checks;
 mod cli;
 mod command;
+mod decode;
+mod executable;
 mod exit;
-mod own;
-mod part;
+mod model;
 mod report;
 mod soft;
-mod softefa_checker;
+mod supervisor;
 mod system;
 mod verdict;
+mod worker;
 
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
@@ -32,8 +29,8 @@ use tracing_subscriber::filter::LevelFilter;
 use crate::cli::{Cli, Command, Common};
 use crate::command::CommandError;
 use crate::exit::Exit;
+use crate::model::{Document, Explanation, Refusal, SCHEMA};
 use crate::report::human::{Style, render};
-use crate::report::{Document, Explanation, Refusal};
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
@@ -42,14 +39,10 @@ fn main() -> ExitCode {
     };
     let npd = cli.common.npd;
     log_to_stderr(cli.common.verbose);
-    if matches!(cli.command, Some(Command::Part)) {
-        return match part::child::run() {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                tracing::error!(%error, "a child process cannot do its work");
-                Exit::Internal.code(npd)
-            }
-        };
+    if matches!(cli.command, Some(Command::Worker)) {
+        let Err(error) = checks::groups::run();
+        tracing::error!(%error, "the worker process cannot run");
+        return Exit::Internal.code(npd);
     }
     // The panic's message is on stderr by then; unwinding has cleaned up.
     let exit = std::panic::catch_unwind(|| obey(&cli)).unwrap_or_else(|_| {
@@ -85,7 +78,7 @@ fn refuse(command: &'static str, error: &str) {
     if !std::env::args_os().any(|argument| argument == "--json") {
         return;
     }
-    let refusal = Refusal { schema: report::SCHEMA, command, error };
+    let refusal = Refusal { schema: SCHEMA, command, error };
     // The same words are on stderr; nothing is left to do where they cannot be written here.
     let _ = print_json(&refusal);
 }
@@ -145,7 +138,7 @@ fn perform(cli: &Cli) -> Result<Exit, CommandError> {
             tracing::debug!(?later.rest, "ring was given");
             Err(CommandError::NotInThisVersion { what: "ring", missing: "the exchange between ranks" })
         }
-        Command::Part => unreachable!("main runs parts before it comes here"),
+        Command::Worker => unreachable!("main handles this command"),
     }
 }
 

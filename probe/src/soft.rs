@@ -2,7 +2,8 @@
 //! libfabric loads it (`FI_PROVIDER_PATH`). The directory belongs to this run alone and goes with it;
 //! what a run that was killed left behind, the next one removes.
 
-pub(crate) mod under_verbs;
+pub(crate) mod checker;
+pub(crate) mod uverbs;
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, File};
@@ -56,7 +57,8 @@ pub(crate) fn find() -> Result<PathBuf, String> {
             Err(said(io::ErrorKind::InvalidData.into()))
         };
     }
-    let own = crate::own::file().map_err(|error| format!("this executable's place is not known: {error}"))?;
+    let own = crate::executable::path()
+        .map_err(|error| format!("this executable's place is not known: {error}"))?;
     let places = ["", "..", "../lib", "../target/release", "../target/debug"];
     let beside = own.parent().unwrap_or(Path::new("/"));
     let found = places.iter().find_map(|place| beside.join(place).join(FILE).canonicalize().ok());

@@ -12,51 +12,25 @@ use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use crate::cli::{Common, GpuChoice};
+use crate::model::GpuChoice;
 use crate::soft::Unready;
 
-/// The machine, as far as this run may look.
-#[derive(Clone, Debug)]
+/// The machine, as this run may read it.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct System {
-    root: PathBuf,
-    /// Whether the software adapter stands in.
+    /// The directory below which the machine's files are.
+    pub(crate) root: PathBuf,
+    /// Whether the software adapter replaces hardware.
     pub(crate) soft: bool,
-    /// The adapter that was asked for.
+    /// The adapter named by `--device`.
     pub(crate) device: Option<String>,
-    /// The GPU that was asked for.
+    /// The GPU named by `--gpu`.
     pub(crate) gpu: Option<GpuChoice>,
-    /// The software adapter's provider, once it was found, or why not.
+    /// The software adapter's provider, or why it cannot be used; set when `--soft` loads it.
     pub(crate) provider: Option<Result<PathBuf, Unready>>,
 }
 
 impl System {
-    /// The machine below `common.root`.
-    pub(crate) fn new(common: &Common) -> Self {
-        Self {
-            root: common.root.clone(),
-            soft: common.soft,
-            device: common.device.clone(),
-            gpu: common.gpu,
-            provider: None,
-        }
-    }
-
-    /// The machine below `root`, for the part that opens its adapters' nodes.
-    pub(crate) fn of(root: PathBuf, device: Option<String>) -> Self {
-        Self { root, soft: false, device, gpu: None, provider: None }
-    }
-
-    /// Where the machine lies.
-    pub(crate) fn root(&self) -> &Path {
-        &self.root
-    }
-
-    /// The machine below `root`, for tests.
-    #[cfg(test)]
-    pub(crate) fn below(root: &Path, soft: bool) -> Self {
-        Self { root: root.to_owned(), soft, device: None, gpu: None, provider: None }
-    }
-
     /// Where `path`, an absolute one, lies below the root.
     pub(crate) fn path(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();

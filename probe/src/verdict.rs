@@ -2,8 +2,7 @@
 //! puts, and nothing else.
 
 use crate::checks::registry;
-use crate::part::{Gpu, Pair};
-use crate::report::{Finding, Put, Reach, State, Verdict};
+use crate::model::{Finding, Gpu, Pair, Put, Reach, State, Verdict};
 
 /// The check that says whether queues map into a GPU.
 pub(crate) const MAPS: &str = "CUDA-008";
@@ -114,7 +113,7 @@ fn pair(findings: &[Finding], puts: &[Put], pair: &Pair) -> Verdict {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::Kind;
+    use crate::model::Kind;
 
     fn finding(code: &str, subject: &str, state: State) -> Finding {
         Finding {

@@ -164,7 +164,7 @@ fn a_provider_that_never_returns_from_getinfo() {
     let output = output(&mut command);
     let document = document(&output);
     fails_with_a_fix(&document, "FAB-001");
-    assert!(check(&document, "FAB-001")["observed"].as_str().unwrap().contains("no answer within 2000 ms"));
+    assert!(check(&document, "FAB-001")["observed"].as_str().unwrap().contains("no result within 2000 ms"));
     assert_eq!(status(&output), 3);
 }
 

@@ -347,6 +347,6 @@ fn a_node_that_keeps_whoever_opens_it_is_a_failure_and_the_rest_goes_on() {
     let document = machine.check(&["--time-limit", "1000"]);
     let opens = check(&document, "DEV-006");
     assert_eq!(opens["state"], "fail", "{opens:#}");
-    assert!(opens["observed"].as_str().unwrap().contains("no answer within 1000 ms"), "{opens:#}");
+    assert!(opens["observed"].as_str().unwrap().contains("no result within 1000 ms"), "{opens:#}");
     assert_eq!((&opens["who"], state(&document, "DEV-007")), (&"host".into(), "pass"));
 }

@@ -6,13 +6,11 @@ pub(crate) mod usable;
 use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::time::Duration;
 
-use crate::check::{Answers, Check, NO_GPU, Nature, Outcome, Trouble, Unit};
-use crate::cli::GpuChoice;
-use crate::part::child::Progress;
-use crate::part::{Gpu, Pair};
-use crate::report::{Kind, Who};
+use crate::check::{Check, Nature, Outcome, Outcomes, Problem, Unit};
+use crate::model::{Gpu, GpuChoice, Kind, NO_GPU, Pair, Who};
 use crate::system::System;
 use crate::system::topology::Nearness;
+use crate::worker::stream::Progress;
 
 /// The oldest CUDA that is supported, as cuDriverGetVersion packs it: 12.0.
 const OLDEST_CUDA: i32 = 12_000;
@@ -86,12 +84,12 @@ const fn unit(
     title: &'static str,
     kind: Kind,
     needs: &'static [&'static str],
-    run: fn(&mut Cuda) -> Answers,
+    run: fn(&mut Cuda) -> Outcomes,
 ) -> Unit<Cuda> {
     Unit { check: Check { code, title, kind, nature: Nature::Gpu, needs }, run }
 }
 
-fn choice(system: &mut System) -> Answers {
+fn choice(system: &mut System) -> Outcomes {
     match system.gpu {
         Some(GpuChoice::None) => return Outcome::pass("none is wanted (--gpu none)").into(),
         Some(GpuChoice::Number(number)) => return Outcome::pass(format!("GPU {number} is wanted")).into(),
@@ -103,7 +101,7 @@ fn choice(system: &mut System) -> Answers {
     if system.soft {
         return Outcome::pass("none is in sight; the software adapter needs none").into();
     }
-    Outcome::Fail(Trouble {
+    Outcome::Fail(Problem {
         observed: "no NVIDIA device in /sys/bus/pci/devices, no /proc/driver/nvidia".to_owned(),
         required: "an NVIDIA GPU, or --gpu none".to_owned(),
         why: "GPU-Direct Async is a GPU that rings the adapter".to_owned(),
@@ -128,26 +126,26 @@ pub(crate) fn near(system: &System, gpu: &Gpu, pairs: &[Pair]) -> Outcome {
     if system.soft {
         return Outcome::pass("a software adapter has no place; it pairs with every GPU");
     }
-    let words = |pair: &Pair| {
-        let near = system.nearness(gpu, &pair.adapter).map(Nearness::words);
+    let describe = |pair: &Pair| {
+        let near = system.nearness(gpu, &pair.adapter).map(Nearness::describe);
         format!("{}: {}", pair.adapter, near.unwrap_or_else(|| "its place is not known".to_owned()))
     };
     let of_gpu = pairs.iter().filter(|pair| pair.gpu == gpu.number);
-    let observed: Vec<String> = of_gpu.map(words).collect();
+    let observed: Vec<String> = of_gpu.map(describe).collect();
     match observed.is_empty() {
         true => Outcome::unknown("no adapter was found to pair it with"),
         false => Outcome::pass(observed.join("; ")),
     }
 }
 
-fn kernel_driver(system: &mut System) -> Answers {
+fn kernel_driver(system: &mut System) -> Outcomes {
     let text = system.read("/proc/driver/nvidia/version").unwrap_or_default();
     let is_version =
         |word: &&str| word.contains('.') && word.starts_with(|first: char| first.is_ascii_digit());
     if let Some(version) = text.split_whitespace().find(is_version) {
         return Outcome::pass(version).into();
     }
-    Outcome::Fail(Trouble {
+    Outcome::Fail(Problem {
         observed: "no version in /proc/driver/nvidia/version".to_owned(),
         required: "a loaded NVIDIA driver, 525 (CUDA 12.0) or newer".to_owned(),
         why: "the GPU cannot be used without it".to_owned(),
@@ -157,7 +155,7 @@ fn kernel_driver(system: &mut System) -> Answers {
     .into()
 }
 
-fn peer_mapping(system: &mut System) -> Answers {
+fn peer_mapping(system: &mut System) -> Outcomes {
     let Some(params) = system.read("/proc/driver/nvidia/params") else {
         return Outcome::unknown("/proc/driver/nvidia/params cannot be read").into();
     };
@@ -171,7 +169,7 @@ fn peer_mapping(system: &mut System) -> Answers {
     if on {
         return Outcome::pass(format!("RegistryDwords: {line}")).into();
     }
-    Outcome::Fail(Trouble {
+    Outcome::Fail(Problem {
         observed: format!("RegistryDwords: {line}"),
         required: "RegistryDwords: \"PeerMappingOverride=1\"".to_owned(),
         why: "without it the driver refuses to map another device's BAR, so that the GPU cannot write to \
@@ -208,14 +206,14 @@ impl Cuda {
     }
 
     /// The per-GPU checks look at this one from now on.
-    pub(crate) fn look_at(&mut self, number: u32) {
+    pub(crate) fn select(&mut self, number: u32) {
         (self.current, self.opened) = (number, None);
     }
 
     /// The next step may take so much longer than a check usually may.
-    fn needs(&mut self, time: Duration) {
+    fn request_time(&mut self, time: Duration) {
         if let Some(progress) = &mut self.progress {
-            progress.needs(time);
+            progress.request_time(time);
         }
     }
 
@@ -287,8 +285,8 @@ fn checked(call: &str, code: c_int) -> Result<(), String> {
     if code == 0 { Ok(()) } else { Err(format!("{call} answered {code}")) }
 }
 
-fn broken(observed: String, why: &str, fix: &str, who: Who) -> Answers {
-    Outcome::Fail(Trouble {
+fn broken(observed: String, why: &str, fix: &str, who: Who) -> Outcomes {
+    Outcome::Fail(Problem {
         observed,
         required: "a CUDA driver of 12.0 or newer that starts".to_owned(),
         why: why.to_owned(),
@@ -298,7 +296,7 @@ fn broken(observed: String, why: &str, fix: &str, who: Who) -> Answers {
     .into()
 }
 
-fn loads(cuda: &mut Cuda) -> Answers {
+fn loads(cuda: &mut Cuda) -> Outcomes {
     // SAFETY: runs libcuda's initialisers, in a process of its own; that they are sound is NVIDIA's
     // promise.
     match unsafe { libloading::Library::new("libcuda.so.1") } {
@@ -315,7 +313,7 @@ fn loads(cuda: &mut Cuda) -> Answers {
     }
 }
 
-fn starts(cuda: &mut Cuda) -> Answers {
+fn starts(cuda: &mut Cuda) -> Outcomes {
     match start(cuda) {
         Ok(version) if version >= OLDEST_CUDA => Outcome::pass(cuda_version(version)).into(),
         Ok(version) => broken(
@@ -350,7 +348,7 @@ fn start(cuda: &Cuda) -> Result<c_int, String> {
     Ok(number)
 }
 
-fn gpus(cuda: &mut Cuda) -> Answers {
+fn gpus(cuda: &mut Cuda) -> Outcomes {
     let found = match count(cuda) {
         Ok(count) => count,
         Err(observed) => return no_gpu(observed),
@@ -364,12 +362,12 @@ fn gpus(cuda: &mut Cuda) -> Answers {
         let wanted = cuda.wanted.map(|wanted| format!(", not GPU {wanted}")).unwrap_or_default();
         return no_gpu(format!("CUDA shows {found} GPUs{wanted}"));
     }
-    let answer = |gpu: &Gpu| (Some(gpu.number.to_string()), Outcome::pass(&gpu.name));
-    Answers(cuda.gpus.iter().map(answer).collect())
+    let outcome = |gpu: &Gpu| (Some(gpu.number.to_string()), Outcome::pass(&gpu.name));
+    Outcomes(cuda.gpus.iter().map(outcome).collect())
 }
 
-fn no_gpu(observed: String) -> Answers {
-    Outcome::Fail(Trouble {
+fn no_gpu(observed: String) -> Outcomes {
+    Outcome::Fail(Problem {
         observed,
         required: "the GPU asked for, or at least one".to_owned(),
         why: "there is nothing that could ring".to_owned(),
@@ -388,9 +386,9 @@ fn count(cuda: &Cuda) -> Result<u32, String> {
     Ok(u32::try_from(number).unwrap_or(0))
 }
 
-fn dmabuf(cuda: &mut Cuda) -> Answers {
+fn dmabuf(cuda: &mut Cuda) -> Outcomes {
     match cuda.attribute(ATTRIBUTE_DMA_BUF) {
-        Ok(0) => Outcome::Warn(Trouble {
+        Ok(0) => Outcome::Warn(Problem {
             observed: "DMA_BUF_SUPPORTED is 0".to_owned(),
             required: "1".to_owned(),
             why: "GPU memory cannot be registered with the adapter through dmabuf".to_owned(),
@@ -403,17 +401,17 @@ fn dmabuf(cuda: &mut Cuda) -> Answers {
     }
 }
 
-fn ordering(cuda: &mut Cuda) -> Answers {
+fn ordering(cuda: &mut Cuda) -> Outcomes {
     // CUgpuDirectRDMAWritesOrdering: 0 none, 100 owner, 200 all devices.
     match cuda.attribute(ATTRIBUTE_WRITES_ORDERING) {
         Ok(value) => {
-            let words = match value {
+            let meaning = match value {
                 0 => "none: GPU code must not trust a flag that the adapter wrote without a flush",
                 100 => "for the GPU that owns the memory",
                 200 => "for all devices",
                 _ => "a value that this version does not know",
             };
-            Outcome::pass(format!("{value}, {words}")).into()
+            Outcome::pass(format!("{value}, {meaning}")).into()
         }
         Err(error) => Outcome::unknown(error).into(),
     }

@@ -1,9 +1,9 @@
 //! Bytes moved through the queues by the device code, in the host executor or on a GPU: from the first store to
 //! the send queue to every byte compared.
 
+mod fault;
 mod moving;
 mod pattern;
-mod plant;
 
 use std::marker::PhantomData;
 use std::time::Duration;
@@ -16,10 +16,9 @@ use efa_gda::wire::RemoteKey;
 
 use self::moving::{Memory, bound, corrupted, move_bytes, put_failed};
 use super::session::{Layer, Session, failed, missing};
-use crate::check::{Answers, Check, Nature, Outcome, SOFTWARE_ADAPTER, Unit};
-use crate::cli::Op;
-use crate::report::{Kind, Put, Who};
-use crate::softefa_checker::Checker;
+use crate::check::{Check, Nature, Outcome, Outcomes, Unit};
+use crate::model::{Kind, Op, Put, SOFTWARE_ADAPTER, Who};
+use crate::soft::checker::Checker;
 
 /// Bits of an rkey that are turned over to get one that names no region.
 pub(super) const WRONG: u32 = 0x00ff_0000;
@@ -61,23 +60,23 @@ const fn unit<L: Layer>(
     code: &'static str,
     title: &'static str,
     needs: &'static [&'static str],
-    run: fn(&mut Session<L>) -> Answers,
+    run: fn(&mut Session<L>) -> Outcomes,
 ) -> Unit<Session<L>> {
     Unit { check: Check { code, title, kind: Kind::Proven, nature: Nature::Any, needs }, run }
 }
 
-fn maps<L: Layer>(session: &mut Session<L>) -> Answers {
+fn maps<L: Layer>(session: &mut Session<L>) -> Outcomes {
     match L::map(&mut session.rig) {
         Ok(queue) => {
             let observed = format!("queue pair {}", queue.number().get());
             session.rig.queue = Some(queue);
             Outcome::pass(observed).into()
         }
-        Err(answers) => answers,
+        Err(outcomes) => outcomes,
     }
 }
 
-fn writes<L: Layer>(session: &mut Session<L>) -> Answers {
+fn writes<L: Layer>(session: &mut Session<L>) -> Outcomes {
     let Some(queue) = &session.rig.queue else { return missing("the queue") };
     // Of the second lap's phase, so that no adapter takes it for an entry of this lap; no doorbell
     // follows, and the first request writes all of the slot again.
@@ -87,7 +86,7 @@ fn writes<L: Layer>(session: &mut Session<L>) -> Answers {
     Outcome::pass("slot 0 took an entry").into()
 }
 
-fn rings<L: Layer>(session: &mut Session<L>) -> Answers {
+fn rings<L: Layer>(session: &mut Session<L>) -> Outcomes {
     let Some(queue) = &session.rig.queue else { return missing("the queue") };
     // The producer counter of a queue that has posted nothing: moves nothing.
     // SAFETY: the queue's doorbell lives as long as `queue`, which nobody else uses.
@@ -95,23 +94,23 @@ fn rings<L: Layer>(session: &mut Session<L>) -> Answers {
     Outcome::pass("the doorbell took the value 0").into()
 }
 
-fn takes_doorbell_mode<L: Layer>(session: &mut Session<L>) -> Answers {
+fn takes_doorbell_mode<L: Layer>(session: &mut Session<L>) -> Outcomes {
     let choice = DoorbellChoice::from(session.request.doorbell);
     let Some(queue) = &mut session.rig.queue else { return missing("the queue") };
     // The host reaches everything that it mapped, so the first candidate is the one.
-    let rung = choice.candidates().next().unwrap_or(DoorbellMode::Direct);
-    if rung == DoorbellMode::Direct {
+    let mode = choice.candidates().next().unwrap_or(DoorbellMode::Direct);
+    if mode == DoorbellMode::Direct {
         return Outcome::pass("direct: the device code itself").into();
     }
     let taken =
         DoorbellProxy::start(&ProxyOptions::new()).map_err(|error| error.to_string()).and_then(|proxy| {
-            queue.set_doorbell(rung, &proxy).map_err(|error| error.to_string())?;
+            queue.set_doorbell(mode, &proxy).map_err(|error| error.to_string())?;
             Ok(proxy)
         });
     match taken {
         Ok(proxy) => {
             session.rig.proxy = Some(proxy);
-            Outcome::pass(format!("{rung}: {}", rung.lost().unwrap_or_default())).into()
+            Outcome::pass(format!("{mode}: {}", mode.lost().unwrap_or_default())).into()
         }
         Err(observed) => failed(
             observed,
@@ -123,11 +122,11 @@ fn takes_doorbell_mode<L: Layer>(session: &mut Session<L>) -> Answers {
     }
 }
 
-fn completes<L: Layer>(session: &mut Session<L>) -> Answers {
+fn completes<L: Layer>(session: &mut Session<L>) -> Outcomes {
     let Some(peer) = session.rig.peer else { return missing("the peer") };
     let memory = match Memory::register(session, Op::Write, 64) {
         Ok(memory) => memory,
-        Err(answers) => return answers,
+        Err(outcomes) => return outcomes,
     };
     let timeout = bound(session, 64, 1);
     let put = WorkRequest::write(peer, &memory.source, memory.target.remote()).bytes(64).timeout(timeout);
@@ -137,30 +136,30 @@ fn completes<L: Layer>(session: &mut Session<L>) -> Answers {
     }
 }
 
-fn arrives<L: Layer>(session: &mut Session<L>) -> Answers {
+fn arrives<L: Layer>(session: &mut Session<L>) -> Outcomes {
     let request = session.request.put;
     let Some(peer) = session.rig.peer else { return missing("the peer") };
     let moved = move_bytes(session, request, peer);
     let checker = checker(session);
-    if let (Some(plant), Ok(checker), Some(queue)) = (request.plant, &checker, &session.rig.queue) {
-        plant::plant(plant, queue, peer);
-        plant::wait_until(|| checker.count() > 0, Duration::from_millis(session.request.wait));
+    if let (Some(fault), Ok(checker), Some(queue)) = (request.fault, &checker, &session.rig.queue) {
+        fault::inject(fault, queue, peer);
+        fault::wait_until(|| checker.count() > 0, Duration::from_millis(session.request.wait));
     }
     let violations = checker.map(|checker| checker.violations()).unwrap_or_default();
-    let (moved, answers) = match moved {
+    let (moved, outcomes) = match moved {
         Ok(moved) => match &moved.wrong {
             None => {
                 let observed = format!("{} × {} bytes compared", moved.completed, request.bytes);
                 (moved, Outcome::pass(observed).into())
             }
             Some(wrong) => {
-                let answers = corrupted(wrong.clone());
-                (moved, answers)
+                let outcomes = corrupted(wrong.clone());
+                (moved, outcomes)
             }
         },
-        Err((moved, answers)) => (moved, answers),
+        Err((moved, outcomes)) => (moved, outcomes),
     };
-    let rung = session.rig.sender().map_or(DoorbellMode::Direct, MappedQueue::rung);
+    let mode = session.rig.sender().map_or(DoorbellMode::Direct, MappedQueue::rung);
     let verified = moved.wrong.is_none() && moved.completed == request.count && violations.is_empty();
     session.rig.put = Some(Put {
         op: request.op.name(),
@@ -168,8 +167,8 @@ fn arrives<L: Layer>(session: &mut Session<L>) -> Answers {
         count: request.count,
         completed: moved.completed,
         verified,
-        doorbell: rung.name().to_owned(),
-        lost: rung.lost().map(str::to_owned),
+        doorbell: mode.name().to_owned(),
+        lost: mode.lost().map(str::to_owned),
         executor: if session.rig.on_gpu.is_some() { "cuda" } else { "host" }.to_owned(),
         gpu: session.gpu.map(|number| number.to_string()),
         adapter: session.rig.objects.adapter(),
@@ -177,7 +176,7 @@ fn arrives<L: Layer>(session: &mut Session<L>) -> Answers {
         microseconds: u64::try_from(moved.took.as_micros()).ok().filter(|_| !moved.took.is_zero()),
         violations,
     });
-    answers
+    outcomes
 }
 
 /// The software adapter's checker; the reason where there is none.
@@ -190,7 +189,7 @@ fn checker<L: Layer>(session: &Session<L>) -> Result<Checker, String> {
     Checker::of(provider)
 }
 
-fn no_violation<L: Layer>(session: &mut Session<L>) -> Answers {
+fn no_violation<L: Layer>(session: &mut Session<L>) -> Outcomes {
     if !session.request.soft {
         return Outcome::Skip(SOFTWARE_ADAPTER.to_owned(), "only the software adapter tells".to_owned())
             .into();
@@ -211,14 +210,14 @@ fn no_violation<L: Layer>(session: &mut Session<L>) -> Answers {
     )
 }
 
-fn wrong_key<L: Layer>(session: &mut Session<L>) -> Answers {
-    if session.request.put.plant.is_some() {
+fn wrong_key<L: Layer>(session: &mut Session<L>) -> Outcomes {
+    if session.request.put.fault.is_some() {
         return Outcome::unknown("the queue was broken on purpose").into();
     }
     let Some(peer) = session.rig.peer else { return missing("the peer") };
     let memory = match Memory::register(session, Op::Write, 64) {
         Ok(memory) => memory,
-        Err(answers) => return answers,
+        Err(outcomes) => return outcomes,
     };
     let right = memory.target.remote();
     let wrong = RemoteRegion { key: RemoteKey::new(right.key.get() ^ WRONG), ..right };
@@ -238,11 +237,11 @@ fn wrong_key<L: Layer>(session: &mut Session<L>) -> Answers {
     }
 }
 
-fn closes<L: Layer>(session: &mut Session<L>) -> Answers {
+fn closes<L: Layer>(session: &mut Session<L>) -> Outcomes {
     let rig = &mut session.rig;
-    let mut answers: Vec<String> = Vec::new();
+    let mut failures: Vec<String> = Vec::new();
     if let Some(why) = rig.on_gpu.take().and_then(|queue| queue.close()) {
-        answers.push(format!("the GPU's queue: {why}"));
+        failures.push(format!("the GPU's queue: {why}"));
     }
     let closed = rig.queue.take().map(|queue| match queue.close() {
         Ok(()) => Ok(()),
@@ -256,15 +255,15 @@ fn closes<L: Layer>(session: &mut Session<L>) -> Answers {
         Err(_) => Ok(()),
     });
     if let Some(Err(error)) = closed {
-        answers.push(format!("queue: {error}"));
+        failures.push(format!("queue: {error}"));
     }
     rig.proxy = None;
-    answers.extend(rig.objects.close());
-    if answers.is_empty() {
+    failures.extend(rig.objects.close());
+    if failures.is_empty() {
         return Outcome::pass(L::CLOSES).into();
     }
     failed(
-        answers.join("; "),
+        failures.join("; "),
         "everything closes, children first",
         "what does not close leaks queues and locked memory in a program that runs long",
         "report it with the library's version",

@@ -3,8 +3,8 @@
 use std::fs::OpenOptions;
 use std::path::Path;
 
-use crate::check::{Answers, Check, Nature, Outcome, Trouble, Unit};
-use crate::report::{Kind, Who};
+use crate::check::{Check, Nature, Outcome, Outcomes, Problem, Unit};
+use crate::model::{Kind, Who};
 use crate::system::adapters::Adapter;
 use crate::system::{System, version_numbers};
 
@@ -35,22 +35,22 @@ const fn unit(
     title: &'static str,
     kind: Kind,
     needs: &'static [&'static str],
-    run: fn(&mut System) -> Answers,
+    run: fn(&mut System) -> Outcomes,
 ) -> Unit<System> {
     Unit { check: Check { code, title, kind, nature: Nature::Hardware, needs }, run }
 }
 
 /// One answer for each adapter.
-fn for_each(system: &System, answer: impl Fn(&Adapter) -> Option<Outcome>) -> Answers {
-    let one = |adapter: Adapter| Some((Some(adapter.name().to_owned()), answer(&adapter)?));
-    Answers(system.adapters().into_iter().filter_map(one).collect())
+fn for_each(system: &System, check: impl Fn(&Adapter) -> Option<Outcome>) -> Outcomes {
+    let one = |adapter: Adapter| Some((Some(adapter.name().to_owned()), check(&adapter)?));
+    Outcomes(system.adapters().into_iter().filter_map(one).collect())
 }
 
-fn pci(system: &mut System) -> Answers {
+fn pci(system: &mut System) -> Outcomes {
     let found = system.adapters();
     if !found.is_empty() {
-        let words = |adapter: &Adapter| format!("{} (1d0f:{:04x})", adapter.pci, adapter.device);
-        return Outcome::pass(found.iter().map(words).collect::<Vec<_>>().join(", ")).into();
+        let describe = |adapter: &Adapter| format!("{} (1d0f:{:04x})", adapter.pci, adapter.device);
+        return Outcome::pass(found.iter().map(describe).collect::<Vec<_>>().join(", ")).into();
     }
     let all = system.all_adapters();
     let observed = match &system.device {
@@ -60,7 +60,7 @@ fn pci(system: &mut System) -> Answers {
         }
         _ => "no PCI device 1d0f:efa0 to efa3 in /sys/bus/pci/devices".to_owned(),
     };
-    Outcome::Fail(Trouble {
+    Outcome::Fail(Problem {
         observed,
         required: "at least one EFA adapter".to_owned(),
         why: "without an adapter there is no queue to map".to_owned(),
@@ -71,10 +71,10 @@ fn pci(system: &mut System) -> Answers {
     .into()
 }
 
-fn driver(system: &mut System) -> Answers {
+fn driver(system: &mut System) -> Outcomes {
     let required = "the efa module, 2.17 or newer";
     if !system.exists("/sys/module/efa") {
-        return Outcome::Fail(Trouble {
+        return Outcome::Fail(Problem {
             observed: "no /sys/module/efa".to_owned(),
             required: required.to_owned(),
             why: "the kernel driver creates the queues and maps them".to_owned(),
@@ -91,7 +91,7 @@ fn driver(system: &mut System) -> Answers {
     if version_numbers(&version).as_slice() >= EXTERNAL_CQ_DRIVER.as_slice() {
         return Outcome::pass(version).into();
     }
-    Outcome::Warn(Trouble {
+    Outcome::Warn(Problem {
         observed: version,
         required: required.to_owned(),
         why: "older drivers refuse completion queues in memory that the caller gives, such as a GPU's"
@@ -102,12 +102,12 @@ fn driver(system: &mut System) -> Answers {
     .into()
 }
 
-fn bound(system: &mut System) -> Answers {
+fn bound(system: &mut System) -> Outcomes {
     for_each(system, |adapter| {
         if let (Some("efa"), Some(rdma)) = (adapter.driver.as_deref(), &adapter.rdma) {
             return Some(Outcome::pass(rdma));
         }
-        Some(Outcome::Fail(Trouble {
+        Some(Outcome::Fail(Problem {
             observed: format!(
                 "driver {}, RDMA device {}",
                 adapter.driver.as_deref().unwrap_or("none"),
@@ -121,7 +121,7 @@ fn bound(system: &mut System) -> Answers {
     })
 }
 
-fn port(system: &mut System) -> Answers {
+fn port(system: &mut System) -> Outcomes {
     for_each(system, |adapter| {
         let rdma = adapter.rdma.as_deref()?;
         let Some(state) = system.read(format!("/sys/class/infiniband/{rdma}/ports/1/state")) else {
@@ -130,7 +130,7 @@ fn port(system: &mut System) -> Answers {
         if state.contains("ACTIVE") {
             return Some(Outcome::pass(state));
         }
-        Some(Outcome::Fail(Trouble {
+        Some(Outcome::Fail(Problem {
             observed: state,
             required: "4: ACTIVE".to_owned(),
             why: "a port that is down carries nothing".to_owned(),
@@ -145,7 +145,7 @@ fn node_path(adapter: &Adapter) -> Option<String> {
     Some(format!("/dev/infiniband/{}", adapter.uverbs.as_deref()?))
 }
 
-fn node(system: &mut System) -> Answers {
+fn node(system: &mut System) -> Outcomes {
     for_each(system, |adapter| {
         adapter.rdma.as_ref()?;
         let observed = match node_path(adapter) {
@@ -153,7 +153,7 @@ fn node(system: &mut System) -> Answers {
             Some(path) => format!("no {path}"),
             None => "no user-verbs device in sysfs: ib_uverbs is not loaded".to_owned(),
         };
-        Some(Outcome::Fail(Trouble {
+        Some(Outcome::Fail(Problem {
             observed,
             required: "a uverbs node in /dev/infiniband".to_owned(),
             why: "libibverbs opens it to reach the adapter".to_owned(),
@@ -165,7 +165,7 @@ fn node(system: &mut System) -> Answers {
     })
 }
 
-fn opens(system: &mut System) -> Answers {
+fn opens(system: &mut System) -> Outcomes {
     for_each(system, |adapter| {
         let path = node_path(adapter)?;
         if !system.exists(&path) {
@@ -175,7 +175,7 @@ fn opens(system: &mut System) -> Answers {
             Ok(_) => return Some(Outcome::pass(format!("{path} opened for reading and writing"))),
             Err(error) => error,
         };
-        Some(Outcome::Fail(Trouble {
+        Some(Outcome::Fail(Problem {
             observed: format!("{path}: {error}"),
             required: "a node that opens for reading and writing".to_owned(),
             why: "a node that is visible but closed gives \"no adapter\" further up".to_owned(),
@@ -187,16 +187,16 @@ fn opens(system: &mut System) -> Answers {
     })
 }
 
-fn partly(system: &mut System) -> Answers {
+fn partly(system: &mut System) -> Outcomes {
     let nodes: Vec<String> = system.all_adapters().iter().filter_map(node_path).collect();
-    let (seen, missing): (Vec<&String>, Vec<&String>) =
+    let (visible, missing): (Vec<&String>, Vec<&String>) =
         nodes.iter().partition(|path| system.exists(Path::new(path)));
-    let observed = format!("{} of {} nodes", seen.len(), nodes.len());
+    let observed = format!("{} of {} nodes", visible.len(), nodes.len());
     if missing.is_empty() {
         return Outcome::pass(observed).into();
     }
     let list: Vec<&str> = missing.iter().map(|path| path.as_str()).collect();
-    Outcome::Warn(Trouble {
+    Outcome::Warn(Problem {
         observed: format!("{observed}; missing {}", list.join(", ")),
         required: "a node for each adapter on the bus".to_owned(),
         why: "a transport that counts adapters in sysfs waits for rails that it cannot open".to_owned(),

@@ -1,7 +1,7 @@
 //! The environment: adapter kind, machine, limits, and variables that libfabric reads.
 
-use crate::check::{Answers, Check, Nature, Outcome, Trouble, Unit};
-use crate::report::{Kind, Who};
+use crate::check::{Check, Nature, Outcome, Outcomes, Problem, Unit};
+use crate::model::{Kind, Who};
 use crate::soft::Unready;
 use crate::system::{System, version_numbers};
 
@@ -31,29 +31,29 @@ const fn unit(
     code: &'static str,
     title: &'static str,
     nature: Nature,
-    run: fn(&mut System) -> Answers,
+    run: fn(&mut System) -> Outcomes,
 ) -> Unit<System> {
     Unit { check: Check { code, title, kind: Kind::Declared, nature, needs: &[] }, run }
 }
 
-fn adapter_kind(system: &mut System) -> Answers {
+fn adapter_kind(system: &mut System) -> Outcomes {
     match (&system.provider, system.soft) {
         (_, false) => Outcome::pass("hardware is probed (no --soft)").into(),
         (Some(Ok(provider)), true) => {
             Outcome::pass(format!("software adapter, provider {}", provider.display())).into()
         }
-        (Some(Err(Unready::Provider(reason))), true) => Outcome::Fail(Trouble {
+        (Some(Err(Unready::Provider(reason))), true) => Outcome::Fail(Problem {
             observed: reason.clone(),
             required: "softefa's provider library".to_owned(),
             why: "--soft loads the software adapter into libfabric from that file".to_owned(),
             fix: format!(
                 "build it (cargo build{} -p softefa) or name it with SOFTEFA_LIBRARY=FILE",
-                crate::own::RELEASE
+                crate::executable::CARGO_RELEASE_FLAG
             ),
             who: Who::Image,
         })
         .into(),
-        (Some(Err(Unready::Directory(reason))), true) => Outcome::Fail(Trouble {
+        (Some(Err(Unready::Directory(reason))), true) => Outcome::Fail(Problem {
             observed: reason.clone(),
             required:
                 "a directory of this run's own, and a thread that removes it when a signal ends the run"
@@ -70,13 +70,13 @@ fn adapter_kind(system: &mut System) -> Answers {
     }
 }
 
-fn platform(system: &mut System) -> Answers {
+fn platform(system: &mut System) -> Outcomes {
     let kernel = system.read("/proc/sys/kernel/osrelease").unwrap_or_else(|| "unknown kernel".to_owned());
     let observed = format!("{} {kernel} on {}", std::env::consts::OS, std::env::consts::ARCH);
     if cfg!(all(target_os = "linux", target_pointer_width = "64", target_endian = "little")) {
         return Outcome::pass(observed).into();
     }
-    Outcome::Fail(Trouble {
+    Outcome::Fail(Problem {
         observed,
         required: "64-bit little-endian Linux".to_owned(),
         why: "EFA has a driver for no other system".to_owned(),
@@ -86,7 +86,7 @@ fn platform(system: &mut System) -> Answers {
     .into()
 }
 
-fn instance(system: &mut System) -> Answers {
+fn instance(system: &mut System) -> Outcomes {
     let dmi = |file: &str| system.read(format!("/sys/class/dmi/id/{file}")).unwrap_or_default();
     let (vendor, product) = (dmi("sys_vendor"), dmi("product_name"));
     if vendor != "Amazon EC2" {
@@ -97,7 +97,7 @@ fn instance(system: &mut System) -> Answers {
     if GDA_INSTANCES.contains(&family) {
         return Outcome::pass(product).into();
     }
-    Outcome::Warn(Trouble {
+    Outcome::Warn(Problem {
         observed: product,
         required: format!("one of {}", GDA_INSTANCES.join(", ")),
         why: "AWS names GPU-Direct Async for these types only; elsewhere doorbells may not be reachable"
@@ -109,7 +109,7 @@ fn instance(system: &mut System) -> Answers {
     .into()
 }
 
-fn memlock(system: &mut System) -> Answers {
+fn memlock(system: &mut System) -> Outcomes {
     if may_lock_all(system) {
         return Outcome::pass("CAP_IPC_LOCK: no limit applies").into();
     }
@@ -127,7 +127,7 @@ fn memlock(system: &mut System) -> Answers {
     if bytes >= LOCK_ENOUGH {
         return Outcome::pass(format!("{bytes} bytes")).into();
     }
-    let trouble = Trouble {
+    let trouble = Problem {
         observed: format!("{bytes} bytes"),
         required: format!("unlimited, or at least {LOCK_ENOUGH} bytes"),
         why: "every registered buffer and ring is locked in memory; past the limit registration fails with \
@@ -148,7 +148,7 @@ fn may_lock_all(system: &System) -> bool {
         .is_some_and(|mask| mask & CAP_IPC_LOCK != 0)
 }
 
-fn fork(system: &mut System) -> Answers {
+fn fork(system: &mut System) -> Outcomes {
     let names = ["RDMAV_FORK_SAFE", "IBV_FORK_SAFE", "FI_EFA_FORK_SAFE"];
     let set: Vec<&str> = names.into_iter().filter(|name| system.env(name).is_some_and(is_on)).collect();
     let meminfo = system.read("/proc/meminfo").unwrap_or_default();
@@ -163,7 +163,7 @@ fn fork(system: &mut System) -> Answers {
     if set.is_empty() || copies_on_fork || huge_safe || (pages == 0 && !asked_huge) {
         return Outcome::pass(observed).into();
     }
-    let trouble = Trouble {
+    let trouble = Problem {
         observed,
         required: "fork support with RDMAV_HUGEPAGES_SAFE=1, or no huge pages, or Linux 5.13".to_owned(),
         why: "rdma-core's fork support marks pages one by one and corrupts memory in huge pages".to_owned(),
@@ -183,24 +183,25 @@ fn said(names: &[&str]) -> String {
     if names.is_empty() { "not asked for".to_owned() } else { names.join(", ") }
 }
 
-fn aborting(system: &mut System) -> Answers {
-    let mut seen: Vec<String> = Vec::new();
-    seen.extend(ABORTING.iter().filter(|name| system.env(name).is_some()).map(|name| (*name).to_owned()));
+fn aborting(system: &mut System) -> Outcomes {
+    let mut without_hint: Vec<String> = Vec::new();
+    without_hint
+        .extend(ABORTING.iter().filter(|name| system.env(name).is_some()).map(|name| (*name).to_owned()));
     if system.env("FI_EFA_IFACE").is_some_and(|value| value.is_empty()) {
-        seen.push("FI_EFA_IFACE (empty)".to_owned());
+        without_hint.push("FI_EFA_IFACE (empty)".to_owned());
     }
     let credits = system.env("FI_EFA_TX_MIN_CREDITS").and_then(|text| text.to_str()?.parse::<i64>().ok());
     if credits.is_some_and(|credits| credits <= 0) {
-        seen.push("FI_EFA_TX_MIN_CREDITS (not positive)".to_owned());
+        without_hint.push("FI_EFA_TX_MIN_CREDITS (not positive)".to_owned());
     }
-    if seen.is_empty() {
+    if without_hint.is_empty() {
         return Outcome::pass("none is set").into();
     }
-    Outcome::Fail(Trouble {
-        observed: seen.join(", "),
+    Outcome::Fail(Problem {
+        observed: without_hint.join(", "),
         required: "none of these".to_owned(),
         why: "the efa provider of libfabric 2 ends the process when it sees one".to_owned(),
-        fix: format!("unset {}", seen.join(", ")),
+        fix: format!("unset {}", without_hint.join(", ")),
         who: Who::Pod,
     })
     .into()
@@ -251,27 +252,27 @@ fn leaves_out_efa(value: &str) -> bool {
     !names.is_empty() && named == excluding
 }
 
-fn misleading(system: &mut System) -> Answers {
-    let mut answers = Vec::new();
+fn misleading(system: &mut System) -> Outcomes {
+    let mut outcomes = Vec::new();
     for variable in &MISLEADING {
         let Some(value) = system.env(variable.name) else { continue };
         let value = value.to_string_lossy().into_owned();
         if !(variable.misleads)(&value) {
             continue;
         }
-        let trouble = Trouble {
+        let trouble = Problem {
             observed: format!("{}={value}", variable.name),
             required: "not set, or a value that leaves the adapter in sight".to_owned(),
             why: variable.why.to_owned(),
             fix: format!("unset {}", variable.name),
             who: Who::Pod,
         };
-        answers.push((Some(variable.name.to_owned()), Outcome::Warn(trouble)));
+        outcomes.push((Some(variable.name.to_owned()), Outcome::Warn(trouble)));
     }
-    if answers.is_empty() {
+    if outcomes.is_empty() {
         return Outcome::pass("none is set to such a value").into();
     }
-    Answers(answers)
+    Outcomes(outcomes)
 }
 
 #[cfg(test)]

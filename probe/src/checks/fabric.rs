@@ -17,12 +17,12 @@ use efa_gda::fabric::{
 use efa_gda::gpu::Gpu;
 use efa_gda::queue::{Libfabric as Backing, MappedQueue};
 
-use super::session::{self, Layer, failed, missing, seen};
+use super::session::{self, Layer, failed, missing, without_hint};
 use super::{data, queues};
-use crate::check::{Answers, Unit};
-use crate::part::child::Stream;
-use crate::part::{Driver, Event, Request};
-use crate::report::Who;
+use crate::check::{Outcomes, Unit};
+use crate::model::Who;
+use crate::worker::stream::Stream;
+use crate::worker::{Event, Executor, Request};
 
 /// What the checks of libfabric share.
 pub(crate) type Session = session::Session<Libfabric>;
@@ -68,7 +68,7 @@ impl Layer for Libfabric {
         self.info.as_ref().map(|info| info.domain_name().into_owned()).unwrap_or_default()
     }
 
-    fn map(rig: &mut Rig) -> Result<MappedQueue, Answers> {
+    fn map(rig: &mut Rig) -> Result<MappedQueue, Outcomes> {
         let objects = &mut rig.objects;
         let (Some(endpoint), Some(ops)) = (objects.endpoint.take(), &objects.ops) else {
             return Err(missing("the endpoint"));
@@ -84,7 +84,7 @@ impl Layer for Libfabric {
         })
     }
 
-    fn register(&self, buffer: Buffer, access: Access) -> Result<MemoryRegion, Answers> {
+    fn register(&self, buffer: Buffer, access: Access) -> Result<MemoryRegion, Outcomes> {
         let domain = self.domain.as_ref().ok_or_else(|| missing("the domain"))?;
         domain.register(buffer, access).map_err(|error| {
             refused(&error, "memory that registers", "the bytes lie in registered memory", Who::Pod)
@@ -153,7 +153,7 @@ pub(crate) fn run(stream: &mut Stream, request: Request) {
         info: session.start.infos.get(index).cloned(),
         ..Libfabric::default()
     };
-    if matches!(session.request.driver, Driver::Host) {
+    if matches!(session.request.executor, Executor::Host) {
         session.adapters(stream, &names, objects, &checks);
     } else {
         on_gpu::run(stream, &mut session, names);
@@ -161,6 +161,6 @@ pub(crate) fn run(stream: &mut Stream, request: Request) {
 }
 
 /// A failure that libfabric's answer explains: observed and fix come from it.
-pub(crate) fn refused(error: &Error, required: &str, why: &str, who: Who) -> Answers {
-    failed(seen(error, error.hint()), required, why, error.hint(), who)
+pub(crate) fn refused(error: &Error, required: &str, why: &str, who: Who) -> Outcomes {
+    failed(without_hint(error, error.hint()), required, why, error.hint(), who)
 }

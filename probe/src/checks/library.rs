@@ -4,8 +4,8 @@
 
 use std::path::Path;
 
-use crate::check::{Answers, Check, Nature, Outcome, Trouble, Unit};
-use crate::report::{Kind, Who};
+use crate::check::{Check, Nature, Outcome, Outcomes, Problem, Unit};
+use crate::model::{Kind, Who};
 use crate::system::System;
 use crate::system::loader::{Copy, INSTALLER, LIBFABRIC};
 
@@ -35,31 +35,32 @@ const fn unit(
     title: &'static str,
     nature: Nature,
     needs: &'static [&'static str],
-    run: fn(&mut Libraries) -> Answers,
+    run: fn(&mut Libraries) -> Outcomes,
 ) -> Unit<Libraries> {
     Unit { check: Check { code, title, kind: Kind::Declared, nature, needs }, run }
 }
 
-fn meant(libraries: &mut Libraries) -> Answers {
+fn meant(libraries: &mut Libraries) -> Outcomes {
     let Some(loaded) = libraries.loaded.as_deref() else {
         return Outcome::unknown("which file was loaded is not known").into();
     };
-    let own = |path: &str| Path::new(path).canonicalize().ok();
+    let resolve = |path: &str| Path::new(path).canonicalize().ok();
     let named = std::env::var("LIBFABRIC_PATH").ok().filter(|path| !path.is_empty());
     let wanted = match &named {
         Some(path) if path.contains('/') => Some(path.clone()),
         Some(_) => None,
-        None => {
-            INSTALLER.iter().map(|place| format!("{place}/libfabric.so.1")).find(|path| own(path).is_some())
-        }
+        None => INSTALLER
+            .iter()
+            .map(|place| format!("{place}/libfabric.so.1"))
+            .find(|path| resolve(path).is_some()),
     };
     let Some(wanted) = wanted else {
         return Outcome::pass(format!("{loaded}, as the loader found it")).into();
     };
-    if own(&wanted) == own(loaded) {
+    if resolve(&wanted) == resolve(loaded) {
         return Outcome::pass(loaded).into();
     }
-    Outcome::Warn(Trouble {
+    Outcome::Warn(Problem {
         observed: loaded.to_owned(),
         required: wanted.clone(),
         why: "the EFA installer's libfabric lies beside it, and has what this one may lack".to_owned(),
@@ -70,11 +71,11 @@ fn meant(libraries: &mut Libraries) -> Answers {
 }
 
 fn list(copies: &[Copy]) -> String {
-    let words = |copy: &Copy| {
+    let describe = |copy: &Copy| {
         let release = copy.release.as_deref().map(|release| format!("libfabric {release}, "));
         format!("{} ({}{})", copy.path, release.unwrap_or_default(), copy.file_name())
     };
-    copies.iter().map(words).collect::<Vec<_>>().join(", ")
+    copies.iter().map(describe).collect::<Vec<_>>().join(", ")
 }
 
 /// Whether copies are of one release, by the versions that they define, by their files' names, and by
@@ -84,7 +85,7 @@ fn agree(copies: &[Copy]) -> bool {
     copies.windows(2).all(|two| said(&two[0]) == said(&two[1]))
 }
 
-fn one_libfabric(libraries: &mut Libraries) -> Answers {
+fn one_libfabric(libraries: &mut Libraries) -> Outcomes {
     let copies = libraries.system.copies(LIBFABRIC);
     if copies.is_empty() {
         return Outcome::unknown("no libfabric.so.1 in the places where a loader looks").into();
@@ -92,7 +93,7 @@ fn one_libfabric(libraries: &mut Libraries) -> Answers {
     if agree(&copies) {
         return Outcome::pass(list(&copies)).into();
     }
-    Outcome::Warn(Trouble {
+    Outcome::Warn(Problem {
         observed: list(&copies),
         required: "one release of libfabric".to_owned(),
         why: "a program and its plugins may each load another one; their objects do not mix".to_owned(),
@@ -116,10 +117,10 @@ fn join(numbers: &[u32]) -> String {
     numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(".")
 }
 
-fn libefa(libraries: &mut Libraries) -> Answers {
+fn libefa(libraries: &mut Libraries) -> Outcomes {
     let copies = libraries.system.copies("libefa.so.1");
     let missing = |observed: String| {
-        Outcome::Fail(Trouble {
+        Outcome::Fail(Problem {
             observed,
             required: "libefa of rdma-core 59 or newer (symbol version EFA_1.4)".to_owned(),
             why: "efadv_query_qp_wqs and efadv_query_cq, which the GDA operations call, came with it"
@@ -138,10 +139,10 @@ fn libefa(libraries: &mut Libraries) -> Answers {
         let outcome = if enough { Outcome::pass(observed) } else { missing(observed) };
         (Some(copy.path.clone()), outcome)
     };
-    Answers(copies.iter().map(answer).collect())
+    Outcomes(copies.iter().map(answer).collect())
 }
 
-fn one_libefa(libraries: &mut Libraries) -> Answers {
+fn one_libefa(libraries: &mut Libraries) -> Outcomes {
     let copies = libraries.system.copies("libefa.so.1");
     if copies.is_empty() {
         return Outcome::unknown("no libefa.so.1 in the places where a loader looks").into();
@@ -149,7 +150,7 @@ fn one_libefa(libraries: &mut Libraries) -> Answers {
     if agree(&copies) {
         return Outcome::pass(list(&copies)).into();
     }
-    Outcome::Warn(Trouble {
+    Outcome::Warn(Problem {
         observed: list(&copies),
         required: "one release of libefa".to_owned(),
         why: "libfabric loads whichever comes first for its process, not for the file you looked at"

@@ -7,8 +7,8 @@ use efa_gda::exposure::{
 };
 
 use super::session::{Layer, Session, missing};
-use crate::check::{Answers, Check, Nature, Outcome, Trouble, Unit};
-use crate::report::{Geometry, Kind, Who};
+use crate::check::{Check, Nature, Outcome, Outcomes, Problem, Unit};
+use crate::model::{Geometry, Kind, Who};
 
 /// The code of the last check that fills in the geometry.
 pub(crate) const LAST_GEOMETRY: &str = "QUE-003";
@@ -39,17 +39,17 @@ const fn unit<L: Layer>(
     code: &'static str,
     title: &'static str,
     needs: &'static [&'static str],
-    run: fn(&mut Session<L>) -> Answers,
+    run: fn(&mut Session<L>) -> Outcomes,
 ) -> Unit<Session<L>> {
     Unit { check: Check { code, title, kind: Kind::Declared, nature: Nature::Any, needs }, run }
 }
 
-fn broken(error: &ExposureError) -> Answers {
+fn broken(error: &ExposureError) -> Outcomes {
     let text = error.to_string();
     // The error says what was wrong, what was expected, and after a colon what to do.
     let (observed, fix) = text.rsplit_once(": ").unwrap_or((&text, "report it with the provider's version"));
     let (observed, required) = observed.split_once("; ").unwrap_or((observed, "the rules of the rings"));
-    Outcome::Fail(Trouble {
+    Outcome::Fail(Problem {
         observed: observed.to_owned(),
         required: required.to_owned(),
         why: "device code that trusted these numbers would write outside the queue or ring in vain"
@@ -69,24 +69,24 @@ fn work_geometry(raw: &RawWorkQueue, phase: Option<u8>) -> Geometry {
     }
 }
 
-fn words(entries: u32, size: u32, batch: u32) -> String {
+fn describe(entries: u32, size: u32, batch: u32) -> String {
     format!("{entries} entries of {size} bytes, at most {batch} between two doorbells")
 }
 
-fn send<L: Layer>(session: &mut Session<L>) -> Answers {
+fn send<L: Layer>(session: &mut Session<L>) -> Outcomes {
     let Some(raw) = session.rig.send else { return missing("the send queue") };
     session.rig.queues.sq = Some(work_geometry(&raw, Some(0)));
     match SendQueue::new(raw) {
-        Ok(_) => Outcome::pass(words(raw.num_entries, raw.entry_size, raw.max_batch)).into(),
+        Ok(_) => Outcome::pass(describe(raw.num_entries, raw.entry_size, raw.max_batch)).into(),
         Err(error) => broken(&error),
     }
 }
 
-fn receive<L: Layer>(session: &mut Session<L>) -> Answers {
+fn receive<L: Layer>(session: &mut Session<L>) -> Outcomes {
     let Some(raw) = session.rig.receive else { return missing("the receive queue") };
     session.rig.queues.rq = Some(work_geometry(&raw, None));
     match ReceiveQueue::new(raw) {
-        Ok(_) => Outcome::pass(words(raw.num_entries, raw.entry_size, raw.max_batch)).into(),
+        Ok(_) => Outcome::pass(describe(raw.num_entries, raw.entry_size, raw.max_batch)).into(),
         Err(error) => broken(&error),
     }
 }
@@ -95,7 +95,7 @@ fn completion_geometry(raw: &RawCompletionQueue) -> Geometry {
     Geometry { entry_size: raw.entry_size, num_entries: raw.num_entries, max_batch: None, phase: Some(1) }
 }
 
-fn completion<L: Layer>(session: &mut Session<L>) -> Answers {
+fn completion<L: Layer>(session: &mut Session<L>) -> Outcomes {
     let Some(raw) = session.rig.completion else { return missing("the completion queue") };
     session.rig.queues.cq = Some(completion_geometry(&raw));
     match CompletionRing::new(raw) {
@@ -104,7 +104,7 @@ fn completion<L: Layer>(session: &mut Session<L>) -> Answers {
     }
 }
 
-fn deep_enough<L: Layer>(session: &mut Session<L>) -> Answers {
+fn deep_enough<L: Layer>(session: &mut Session<L>) -> Outcomes {
     let (Some(send), Some(completion)) = (session.rig.send, session.rig.completion) else {
         return missing("the queues");
     };
@@ -112,7 +112,7 @@ fn deep_enough<L: Layer>(session: &mut Session<L>) -> Answers {
     if completion.num_entries >= send.num_entries {
         return Outcome::pass(observed).into();
     }
-    Outcome::Warn(Trouble {
+    Outcome::Warn(Problem {
         observed,
         required: format!("at least {}", send.num_entries),
         why: "a ring that is posted full overruns a completion queue that nobody reads in time".to_owned(),

@@ -10,10 +10,10 @@ use efa_gda::fabric::{Access, Buffer};
 use efa_gda::queue::{Backing, MappedQueue, WorkError, WorkReport, WorkRequest};
 use efa_gda::wire::Peer;
 
-use crate::check::{Answers, Outcome, Trouble, Unit};
-use crate::part::child::{Progress, Stream};
-use crate::part::{Event, Request};
-use crate::report::{Put, Queues, Who};
+use crate::check::{Outcome, Outcomes, Problem, Unit};
+use crate::model::{Put, Queues, Who};
+use crate::worker::stream::{Progress, Stream};
+use crate::worker::{Event, Request};
 
 /// Memory registered in a layer.
 pub(crate) type Region<L> = <<L as Layer>::Backing as Backing>::Region;
@@ -31,10 +31,10 @@ pub(crate) trait Layer: fmt::Debug + Default + 'static {
     fn adapter(&self) -> String;
 
     /// Makes the queue of what was opened.
-    fn map(rig: &mut Rig<Self>) -> Result<MappedQueue<Self::Backing>, Answers>;
+    fn map(rig: &mut Rig<Self>) -> Result<MappedQueue<Self::Backing>, Outcomes>;
 
     /// Registers memory that the region owns.
-    fn register(&self, buffer: Buffer, access: Access) -> Result<Region<Self>, Answers>;
+    fn register(&self, buffer: Buffer, access: Access) -> Result<Region<Self>, Outcomes>;
 
     /// Whether RDMA writes with immediate use up receives at this queue.
     fn writes_use_receives(queue: &MappedQueue<Self::Backing>) -> bool;
@@ -161,21 +161,21 @@ impl<L: Layer> Session<L> {
                 stream.send(&Event::Queues { queues: self.rig.queues.clone() });
             }
             if let Some(put) = self.rig.put.take() {
-                stream.send(&Event::Moved { put });
+                stream.send(&Event::Put { put });
             }
         }
     }
 }
 
 /// An error's words without the hint at their end.
-pub(crate) fn seen(error: &impl fmt::Display, hint: &str) -> String {
+pub(crate) fn without_hint(error: &impl fmt::Display, hint: &str) -> String {
     let text = error.to_string();
     text.strip_suffix(&format!("; {hint}")).unwrap_or(&text).to_owned()
 }
 
 /// A failure that the probe itself explains.
-pub(crate) fn failed(observed: String, required: &str, why: &str, fix: &str, who: Who) -> Answers {
-    Outcome::Fail(Trouble {
+pub(crate) fn failed(observed: String, required: &str, why: &str, fix: &str, who: Who) -> Outcomes {
+    Outcome::Fail(Problem {
         observed,
         required: required.to_owned(),
         why: why.to_owned(),
@@ -186,6 +186,6 @@ pub(crate) fn failed(observed: String, required: &str, why: &str, fix: &str, who
 }
 
 /// For a check whose need was not met by this process, which the needs it declares rule out.
-pub(crate) fn missing(what: &str) -> Answers {
+pub(crate) fn missing(what: &str) -> Outcomes {
     Outcome::unknown(format!("{what} is not open in this process")).into()
 }

@@ -10,12 +10,12 @@ use efa_gda::verbs::{
     ProtectionDomain, QueuePair, Ready,
 };
 
-use super::session::{self, Layer, failed, missing, seen};
+use super::session::{self, Layer, failed, missing, without_hint};
 use super::{data, queues};
-use crate::check::{Answers, Unit};
-use crate::part::Request;
-use crate::part::child::Stream;
-use crate::report::Who;
+use crate::check::{Outcomes, Unit};
+use crate::model::Who;
+use crate::worker::Request;
+use crate::worker::stream::Stream;
 
 /// What the checks of rdma-core share.
 pub(crate) type Session = session::Session<Verbs>;
@@ -50,7 +50,7 @@ impl Layer for Verbs {
         self.device.as_ref().map(|device| device.name().to_owned()).unwrap_or_default()
     }
 
-    fn map(rig: &mut Rig) -> Result<MappedQueue<Self::Backing>, Answers> {
+    fn map(rig: &mut Rig) -> Result<MappedQueue<Self::Backing>, Outcomes> {
         let pair = rig.objects.pair.take().ok_or_else(|| missing("the queue pair"))?;
         MappedQueue::over_verbs(pair).map_err(|error| {
             failed(
@@ -63,7 +63,7 @@ impl Layer for Verbs {
         })
     }
 
-    fn register(&self, buffer: Buffer, access: Access) -> Result<MemoryRegion, Answers> {
+    fn register(&self, buffer: Buffer, access: Access) -> Result<MemoryRegion, Outcomes> {
         let domain = self.domain.as_ref().ok_or_else(|| missing("the domain"))?;
         MemoryRegion::register(domain, buffer, access).map_err(|error| {
             refused(&error, "memory that registers", "the bytes lie in registered memory", Who::Pod)
@@ -122,10 +122,10 @@ pub(crate) fn run(stream: &mut Stream, request: Request) {
 }
 
 /// A failure that rdma-core's answer explains: observed and fix come from it.
-pub(crate) fn refused(error: &Error, required: &str, why: &str, who: Who) -> Answers {
+pub(crate) fn refused(error: &Error, required: &str, why: &str, who: Who) -> Outcomes {
     let hint = match error.hint() {
         "" => "see what was observed",
         hint => hint,
     };
-    failed(seen(error, error.hint()), required, why, hint, who)
+    failed(without_hint(error, error.hint()), required, why, hint, who)
 }

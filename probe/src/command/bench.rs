@@ -4,14 +4,15 @@
 use std::fs;
 
 use super::CommandError;
-use super::driver::driver;
-use super::put::{allow_what_the_rung_does_without, on_the_way};
+use super::executor::executor;
+use super::put::{downgrade_unneeded_mapping, run_prerequisites};
 use super::run::Run;
 use crate::checks;
-use crate::cli::{BENCH_TIME, BenchArgs, Common, MOST_SECONDS, Op, Via};
+use crate::cli::{BENCH_TIME, BenchArgs, Common, MOST_SECONDS, Via};
 use crate::exit::Exit;
-use crate::part::{BenchRequest, PutRequest};
-use crate::report::{Document, State, html};
+use crate::model::{Document, Op, State};
+use crate::report::html;
+use crate::worker::{BenchRequest, PutRequest};
 
 /// What is put, and verified, before anything is measured.
 const PUT: PutRequest = PutRequest {
@@ -20,7 +21,7 @@ const PUT: PutRequest = PutRequest {
     count: 64,
     max_seconds: MOST_SECONDS,
     one_adapter: true,
-    plant: None,
+    fault: None,
 };
 
 /// Measures.
@@ -33,15 +34,15 @@ pub(crate) fn run(common: &Common, args: &BenchArgs) -> Result<(Document, Exit),
     }
     // The limit is that of measuring; checks keep theirs.
     let mut run = Run::new(&Common { time_limit: None, ..common.clone() })?;
-    on_the_way(&mut run);
-    let driver = driver(&mut run, common, args.executor, PUT)?;
+    run_prerequisites(&mut run);
+    let executor = executor(&mut run, common, args.executor, PUT)?;
     let time_limit = common.time_limit.unwrap_or(BENCH_TIME);
     run.bench = Some(BenchRequest { queues: args.queues, time_limit });
-    let gathered = run.queues(PUT, driver)?;
+    let results = run.queues(PUT, executor)?;
     let mut findings = std::mem::take(&mut run.runner.findings);
     checks::sort(&mut findings);
-    if gathered.puts.iter().any(|put| put.verified && put.lost.is_some()) {
-        allow_what_the_rung_does_without(&mut findings);
+    if results.puts.iter().any(|put| put.verified && put.lost.is_some()) {
+        downgrade_unneeded_mapping(&mut findings);
     }
     let ran = findings
         .iter()
@@ -49,8 +50,8 @@ pub(crate) fn run(common: &Common, args: &BenchArgs) -> Result<(Document, Exit),
     let exit = if ran { Exit::of(&findings) } else { Exit::Failed };
     let mut document = Document::new("bench", common.soft);
     document.checks = Some(findings);
-    document.queues = gathered.queues;
-    document.bench = gathered.bench;
+    document.queues = results.queues;
+    document.bench = results.bench;
     if let (Some(file), Some(bench)) = (&args.html, &document.bench) {
         let page = html::page(bench, document.queues.as_ref());
         fs::write(file, page).map_err(|source| CommandError::File { file: file.clone(), source })?;

@@ -5,11 +5,11 @@ use super::run::Run;
 use crate::check::Outcome;
 use crate::checks::library::Libraries;
 use crate::checks::{self, cuda, dev, env, fabric, library};
-use crate::cli::{Common, MOST_SECONDS, Op, Via};
+use crate::cli::{Common, MOST_SECONDS, Via};
 use crate::exit::Exit;
-use crate::part::{Driver, Gpu, Pair, Part, PutRequest};
-use crate::report::{Document, Finding, Put, State};
+use crate::model::{Document, Finding, Gpu, Op, Pair, Put, State};
 use crate::verdict::verdicts;
+use crate::worker::{Executor, Group, PutRequest};
 
 /// What the check moves through the queues: small, and more than the phase of one entry.
 const PUT: PutRequest = PutRequest {
@@ -18,7 +18,7 @@ const PUT: PutRequest = PutRequest {
     count: 16,
     max_seconds: MOST_SECONDS,
     one_adapter: false,
-    plant: None,
+    fault: None,
 };
 
 /// Whether this check, which asks for queues, passed on any adapter.
@@ -31,7 +31,7 @@ pub(crate) fn run(common: &Common) -> Result<(Document, Exit), CommandError> {
     let mut run = Run::new(common)?;
     for unit in env::CHECKS.iter().chain(dev::CHECKS) {
         if unit.check.code == dev::OPENS && run.runner.blocked(&unit.check, None).is_none() {
-            run.part(Part::Nodes, PUT)?;
+            run.group(Group::Nodes, PUT)?;
         } else {
             run.runner.run(unit, None, &mut run.system);
         }
@@ -40,7 +40,7 @@ pub(crate) fn run(common: &Common) -> Result<(Document, Exit), CommandError> {
     for unit in cuda::DRIVER_CHECKS {
         run.runner.run(unit, None, &mut run.system);
     }
-    let through = run.queues(PUT, Driver::Host)?;
+    let through = run.queues(PUT, Executor::Host)?;
     if common.via == Via::Libfabric && !common.soft && !exposed(&run.runner.findings, "GDA-003") {
         run.exposure(PUT)?;
     }
@@ -48,7 +48,7 @@ pub(crate) fn run(common: &Common) -> Result<(Document, Exit), CommandError> {
         skip_gpus(&mut run);
         Vec::new()
     } else {
-        run.part(Part::Cuda, PUT)?.gpus
+        run.group(Group::Cuda, PUT)?.gpus
     };
     let mut libraries = Libraries { system: run.system.clone(), loaded: through.loaded };
     let of_libfabric = match common.via {
@@ -108,5 +108,5 @@ fn on_gpus(run: &mut Run, gpus: &[Gpu], pairs: &[Pair]) -> Result<Vec<Put>, Comm
         skip_pairs(run);
         return Ok(Vec::new());
     }
-    Ok(run.queues(PUT, Driver::Pairs(pairs.to_vec()))?.puts)
+    Ok(run.queues(PUT, Executor::Pairs(pairs.to_vec()))?.puts)
 }

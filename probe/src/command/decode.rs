@@ -1,9 +1,7 @@
 //! `gda-probe decode`: every field of a queue entry, and every rule that it breaks.
 //!
 //! - [`input`]: from hex, a file or stdin to bytes.
-//! - [`fields`]: from bytes to named fields.
 
-mod fields;
 mod input;
 
 use std::fs::File;
@@ -14,10 +12,9 @@ use efa_gda_wire::RequestIdWidth;
 
 use super::CommandError;
 use crate::cli::{Common, DecodeArgs};
+use crate::decode;
 use crate::exit::Exit;
-use crate::report::Document;
-
-pub(crate) use fields::Decoded;
+use crate::model::Document;
 
 /// Far more than an entry in any dump; the rest of a file is not read.
 const MOST_BYTES: u64 = 64 << 10;
@@ -26,8 +23,8 @@ const MOST_BYTES: u64 = 64 << 10;
 pub(crate) fn run(common: &Common, args: &DecodeArgs) -> Result<(Document, Exit), CommandError> {
     let ids = if args.request_id_bits == "64" { RequestIdWidth::Bits64 } else { RequestIdWidth::Bits16 };
     let decoded = match (&args.wqe, &args.cqe) {
-        (Some(given), _) => fields::work_entry(&bytes_of(given.as_deref(), args)?, ids),
-        (None, Some(given)) => fields::completion(&bytes_of(given.as_deref(), args)?, ids),
+        (Some(given), _) => decode::work_entry(&bytes_of(given.as_deref(), args)?, ids),
+        (None, Some(given)) => decode::completion(&bytes_of(given.as_deref(), args)?, ids),
         (None, None) => {
             return Err(malformed("give --wqe or --cqe, with hex, --file FILE, or bytes on stdin"));
         }

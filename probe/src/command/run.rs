@@ -5,11 +5,12 @@ use std::time::Duration;
 use super::CommandError;
 use crate::check::{Policy, Runner};
 use crate::checks;
-use crate::cli::{Common, Doorbell, GpuChoice, Via};
-use crate::part::parent::{Gathered, Limits};
-use crate::part::{BenchRequest, Driver, Part, PutRequest, Request, parent};
-use crate::soft::{self, ProviderDirectory, Unready, under_verbs};
+use crate::cli::{Common, Via};
+use crate::model::{Doorbell, GpuChoice};
+use crate::soft::{self, ProviderDirectory, Unready, uverbs};
+use crate::supervisor::{self, Limits, Results};
 use crate::system::System;
+use crate::worker::{BenchRequest, Executor, Group, PutRequest, Request};
 
 /// Added for the start of a foreign library where an NVIDIA GPU is in sight: libfabric starts CUDA,
 /// which takes seconds on a machine with many GPUs.
@@ -35,10 +36,16 @@ impl Run {
     /// Sets the software adapter up where it was asked for. A provider that is not there, or no place
     /// to load it from, is a finding and not an error.
     pub(crate) fn new(common: &Common) -> Result<Self, CommandError> {
-        if common.soft && common.via == Via::Verbs && !under_verbs::is_there() {
-            return Err(CommandError::Input(under_verbs::start()));
+        if common.soft && common.via == Via::Verbs && !uverbs::is_active() {
+            return Err(CommandError::Input(uverbs::restart()));
         }
-        let mut system = System::new(common);
+        let mut system = System {
+            root: common.root.clone(),
+            soft: common.soft,
+            device: common.device.clone(),
+            gpu: common.gpu,
+            provider: None,
+        };
         let mut directory = None;
         if common.soft && common.via == Via::Libfabric {
             let provider = soft::find().map_err(Unready::Provider).and_then(|library| {
@@ -63,44 +70,44 @@ impl Run {
     }
 
     /// Runs the part that finds queues, as `--via` says.
-    pub(crate) fn queues(&mut self, put: PutRequest, driver: Driver) -> Result<Gathered, CommandError> {
-        let part = match self.via {
-            Via::Libfabric => Part::Fabric,
-            Via::Verbs => Part::Verbs,
+    pub(crate) fn queues(&mut self, put: PutRequest, executor: Executor) -> Result<Results, CommandError> {
+        let group = match self.via {
+            Via::Libfabric => Group::Fabric,
+            Via::Verbs => Group::Verbs,
         };
-        self.drive(part, put, driver)
+        self.run(group, put, executor)
     }
 
     /// What rdma-core exposes, where libfabric exposes nothing. Nothing is moved.
-    pub(crate) fn exposure(&mut self, put: PutRequest) -> Result<Gathered, CommandError> {
+    pub(crate) fn exposure(&mut self, put: PutRequest) -> Result<Results, CommandError> {
         self.exposure_alone = true;
-        let gathered = self.part(Part::Verbs, put);
+        let results = self.group(Group::Verbs, put);
         self.exposure_alone = false;
-        gathered
+        results
     }
 
     /// Runs a part in a child, with the host executor.
-    pub(crate) fn part(&mut self, part: Part, put: PutRequest) -> Result<Gathered, CommandError> {
-        self.drive(part, put, Driver::Host)
+    pub(crate) fn group(&mut self, group: Group, put: PutRequest) -> Result<Results, CommandError> {
+        self.run(group, put, Executor::Host)
     }
 
     /// Runs a part in a child.
-    fn drive(&mut self, part: Part, put: PutRequest, driver: Driver) -> Result<Gathered, CommandError> {
+    fn run(&mut self, group: Group, put: PutRequest, executor: Executor) -> Result<Results, CommandError> {
         let provider = self.system.provider.as_ref().and_then(|found| found.as_ref().ok()).cloned();
         let gpu = match self.system.gpu {
             Some(GpuChoice::Number(number)) => Some(number),
             _ => None,
         };
         let request = Request {
-            part,
-            root: self.system.root().to_owned(),
+            group,
+            root: self.system.root.clone(),
             soft: self.system.soft,
             no_gpu: self.runner.policy.no_gpu,
             provider,
             device: self.system.device.clone(),
             avoid: Vec::new(),
             gpu,
-            driver,
+            executor,
             doorbell: self.doorbell,
             put,
             exposure_alone: self.exposure_alone,
@@ -110,6 +117,6 @@ impl Run {
             findings: Vec::new(),
         };
         let path = self.directory.as_ref().map(ProviderDirectory::provider_path);
-        Ok(parent::run(&mut self.runner, request, self.limits, path.as_deref())?)
+        Ok(supervisor::run(&mut self.runner, request, self.limits, path.as_deref())?)
     }
 }

@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::bench::{Bandwidth, Bench, Latency, Quantiles, Rate, Spread};
-use super::{Geometry, Queues};
+use crate::model::bench::{Bandwidth, Bench, Latency, Quantiles, Rate, Spread};
+use crate::model::{Geometry, Queues};
 
 /// Colours of the ways to ring, told apart without seeing colours by their order and legend.
 const COLOURS: [(&str, &str); 3] = [("direct", "#1f6feb"), ("record", "#bf8700"), ("staged", "#8250df")];

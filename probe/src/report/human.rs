@@ -4,8 +4,7 @@
 use std::fmt::Write as _;
 use std::io::IsTerminal;
 
-use super::{Document, Finding, Geometry, Put, Reach, State, Verdict, Who};
-use crate::checks::CATEGORIES;
+use crate::model::{CATEGORIES, Document, Finding, Geometry, Kind, Put, Reach, State, Verdict, Who};
 
 /// How to write.
 #[derive(Clone, Copy, Debug)]
@@ -56,7 +55,7 @@ pub(crate) fn render(document: &Document, style: Style) -> String {
         render_put(&mut out, put, style);
     }
     if let Some(bench) = &document.bench {
-        bench.render(&mut out);
+        super::bench::render(&mut out, bench);
     }
     if let Some(verdicts) = &document.verdict {
         let _ = writeln!(out, "{}", style.paint("Verdict", "1"));
@@ -65,7 +64,7 @@ pub(crate) fn render(document: &Document, style: Style) -> String {
         }
     }
     if let Some(decoded) = &document.decode {
-        decoded.render(&mut out);
+        let _ = write!(out, "{decoded}");
     }
     out
 }
@@ -109,7 +108,7 @@ fn render_check(out: &mut String, check: &Finding, style: Style) {
         }
     }
     if style.verbose {
-        let kind = if check.kind == super::Kind::Proven { "proven" } else { "declared" };
+        let kind = if check.kind == Kind::Proven { "proven" } else { "declared" };
         let _ = writeln!(out, "                 ({kind})");
     }
 }

@@ -1,15 +1,12 @@
-//! The symbol versions that a shared library defines, read from its file: which release a libefa
-//! is, without running its initialisers. Reads 64-bit little-endian ELF; nothing else runs here.
+//! Versions of a shared library, read from its file: the symbol versions that it defines and the release
+//! that it contains. The library's initialisers do not run.
 
-/// `sh_type` of the section that lists defined versions (`elf.h`: SHT_GNU_verdef).
-const SHT_GNU_VERDEF: u32 = 0x6fff_fffd;
-/// Bytes of a 64-bit section header.
-const SECTION_HEADER: usize = 64;
-/// More version definitions than any library has; bounds a walk over a damaged file.
-const MOST_DEFINITIONS: usize = 4096;
+use object::LittleEndian;
+use object::elf::FileHeader64;
+use object::read::elf::FileHeader;
 
-/// The release that a libfabric names itself by (PACKAGE_VERSION, as `fi_tostr` prints it): the one
-/// string of its file that is a version and nothing else. None where there is none, or several.
+/// The release of a libfabric (PACKAGE_VERSION, as `fi_tostr` prints it): the only string of its file that
+/// is a version and nothing else. Returns None if there is no such string, or several different ones.
 pub(crate) fn package_version(file: &[u8]) -> Option<String> {
     let is_version = |text: &&[u8]| {
         let mut parts = text.split(|byte| *byte == b'.');
@@ -30,65 +27,26 @@ pub(crate) fn package_version(file: &[u8]) -> Option<String> {
     found.all(|other| other == first).then(|| String::from_utf8_lossy(first).into_owned())
 }
 
-/// The names of the versions that `file` defines, such as `EFA_1.4`; None where it is not a
-/// 64-bit little-endian ELF file or is damaged.
+/// The names of the symbol versions that `file` defines, such as `EFA_1.4`. Returns None for a file that is
+/// damaged or not 64-bit little-endian ELF.
 pub(crate) fn defined_versions(file: &[u8]) -> Option<Vec<String>> {
-    if !file.starts_with(b"\x7fELF\x02\x01") {
-        return None;
-    }
-    let sections = usize::try_from(u64_at(file, 0x28)?).ok()?;
-    let count = usize::from(u16_at(file, 0x3c)?);
-    let header = |index: usize| {
-        let start = sections.checked_add(index.checked_mul(SECTION_HEADER)?)?;
-        file.get(start..start.checked_add(SECTION_HEADER)?)
-    };
-    for index in 0..count {
-        let section = header(index)?;
-        if u32_at(section, 4)? != SHT_GNU_VERDEF {
-            continue;
+    read_versions(file).inspect_err(|error| tracing::debug!(%error, "the file is not a library")).ok()
+}
+
+fn read_versions(file: &[u8]) -> object::Result<Vec<String>> {
+    let header = FileHeader64::<LittleEndian>::parse(file)?;
+    let endian = header.endian()?;
+    let sections = header.sections(endian, file)?;
+    let mut versions = Vec::new();
+    let Some((mut definitions, strings)) = sections.gnu_verdef(endian, file)? else { return Ok(versions) };
+    let strings = sections.strings(endian, file, strings)?;
+    while let Some((_, mut names)) = definitions.next()? {
+        // The first name is the version's; the others are the versions that it contains.
+        if let Some(name) = names.next()? {
+            versions.push(String::from_utf8_lossy(name.name(endian, strings)?).into_owned());
         }
-        let definitions = contents(file, section)?;
-        let strings = contents(file, header(usize::try_from(u32_at(section, 0x28)?).ok()?)?)?;
-        return walk(definitions, strings);
     }
-    Some(Vec::new())
-}
-
-/// Walks the chain of `Elf64_Verdef` (20 bytes: version, flags, index, count, hash, aux, next), each
-/// with its first `Elf64_Verdaux` (name, next).
-fn walk(definitions: &[u8], strings: &[u8]) -> Option<Vec<String>> {
-    let mut names = Vec::new();
-    let mut at = 0_usize;
-    for _ in 0..MOST_DEFINITIONS {
-        let aux = at.checked_add(usize::try_from(u32_at(definitions, at.checked_add(12)?)?).ok()?)?;
-        let name = strings.get(usize::try_from(u32_at(definitions, aux)?).ok()?..)?;
-        let end = name.iter().position(|byte| *byte == 0)?;
-        names.push(String::from_utf8_lossy(&name[..end]).into_owned());
-        let next = usize::try_from(u32_at(definitions, at.checked_add(16)?)?).ok()?;
-        if next == 0 {
-            return Some(names);
-        }
-        at = at.checked_add(next)?;
-    }
-    None
-}
-
-fn contents<'a>(file: &'a [u8], section: &[u8]) -> Option<&'a [u8]> {
-    let start = usize::try_from(u64_at(section, 0x18)?).ok()?;
-    let size = usize::try_from(u64_at(section, 0x20)?).ok()?;
-    file.get(start..start.checked_add(size)?)
-}
-
-fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
-    bytes.get(at..at.checked_add(2)?)?.try_into().ok().map(u16::from_le_bytes)
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
-    bytes.get(at..at.checked_add(4)?)?.try_into().ok().map(u32::from_le_bytes)
-}
-
-fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
-    bytes.get(at..at.checked_add(8)?)?.try_into().ok().map(u64::from_le_bytes)
+    Ok(versions)
 }
 
 #[cfg(test)]

@@ -62,7 +62,7 @@ impl System {
 
     /// Where the loader looks, in its order, and then the EFA installer's places.
     fn loader_directories(&self) -> Vec<PathBuf> {
-        let mut directories = crate::own::library_path();
+        let mut directories = crate::executable::loader_library_path();
         if !directories.is_empty() {
             // Whoever calls a loader with a path of its own brings all libraries; the machine's are for others.
             return directories;

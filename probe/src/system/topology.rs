@@ -4,8 +4,7 @@
 use std::path::Path;
 
 use super::System;
-use crate::cli::Pairs;
-use crate::part::{Gpu, Pair};
+use crate::model::{Gpu, Pair, Pairs};
 
 /// How near two devices are; the greater the nearer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -17,7 +16,7 @@ pub(crate) struct Nearness {
 
 impl Nearness {
     /// For people.
-    pub(crate) fn words(self) -> String {
+    pub(crate) fn describe(self) -> String {
         let node = if self.same_node { "same NUMA node" } else { "another NUMA node, or none known" };
         match self.bridges {
             0 => format!("no PCI bridge shared, {node}"),
@@ -119,7 +118,7 @@ mod tests {
         }
 
         fn pairs(&self, choice: Pairs, soft: bool) -> Vec<String> {
-            let system = System::below(&self.0, soft);
+            let system = System { root: self.0.clone(), soft, ..System::default() };
             let gpu = |number, pci: &str| Gpu { number, name: String::new(), pci: Some(pci.to_owned()) };
             let gpus = [gpu(0, "0000:13:00.0"), gpu(1, "0000:81:00.0")];
             let adapters =

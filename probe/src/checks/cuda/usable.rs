@@ -7,8 +7,8 @@ use std::time::Duration;
 use efa_gda::gpu::Gpu;
 
 use super::Cuda;
-use crate::check::{Answers, Outcome, Trouble};
-use crate::report::Who;
+use crate::check::{Outcome, Outcomes, Problem};
+use crate::model::Who;
 
 /// `CU_DEVICE_ATTRIBUTE_COMPUTE_MODE` of `cuda.h`.
 const ATTRIBUTE_COMPUTE_MODE: c_int = 20;
@@ -40,7 +40,7 @@ impl ComputeMode {
         }
     }
 
-    fn words(self) -> String {
+    fn describe(self) -> String {
         match self {
             Self::Default => "compute mode default".to_owned(),
             Self::Prohibited => "compute mode prohibited".to_owned(),
@@ -60,22 +60,22 @@ struct Sharing {
 }
 
 impl Sharing {
-    fn words(self) -> String {
-        let mut words = self.mode.words();
+    fn describe(self) -> String {
+        let mut text = self.mode.describe();
         match self.mps {
-            Some(true) => words.push_str(", under MPS"),
-            Some(false) => words.push_str(", without MPS"),
+            Some(true) => text.push_str(", under MPS"),
+            Some(false) => text.push_str(", without MPS"),
             None => {}
         }
         if self.mig {
-            words.push_str(", a MIG device");
+            text.push_str(", a MIG device");
         }
-        words
+        text
     }
 }
 
-pub(super) fn opens(cuda: &mut Cuda) -> Answers {
-    cuda.needs(CONTEXT);
+pub(super) fn opens(cuda: &mut Cuda) -> Outcomes {
+    cuda.request_time(CONTEXT);
     let name = cuda.name(cuda.current).unwrap_or_default();
     let sharing = Sharing {
         mode: ComputeMode::of(cuda.attribute(ATTRIBUTE_COMPUTE_MODE).unwrap_or(0)),
@@ -86,17 +86,17 @@ pub(super) fn opens(cuda: &mut Cuda) -> Answers {
     match Gpu::open(cuda.current as usize) {
         Ok(gpu) => {
             cuda.opened = Some(gpu);
-            Outcome::pass(sharing.words()).into()
+            Outcome::pass(sharing.describe()).into()
         }
         Err(error) => {
-            let text = format!("{error}; {}", sharing.words());
+            let text = format!("{error}; {}", sharing.describe());
             Outcome::Fail(kept_out(text, sharing, error.cuda_result())).into()
         }
     }
 }
 
 /// Why a context does not open, by how the GPU is shared.
-fn kept_out(observed: String, sharing: Sharing, result: Option<u32>) -> Trouble {
+fn kept_out(observed: String, sharing: Sharing, result: Option<u32>) -> Problem {
     let (why, fix, who) = match (sharing.mode, result) {
         (ComputeMode::Prohibited, _) => (
             "its compute mode lets no process use it",
@@ -125,7 +125,7 @@ fn kept_out(observed: String, sharing: Sharing, result: Option<u32>) -> Trouble 
             Who::Host,
         ),
     };
-    Trouble {
+    Problem {
         observed,
         required: "a context of this process on the GPU".to_owned(),
         why: why.to_owned(),
@@ -134,8 +134,8 @@ fn kept_out(observed: String, sharing: Sharing, result: Option<u32>) -> Trouble 
     }
 }
 
-pub(super) fn compiles(cuda: &mut Cuda) -> Answers {
-    cuda.needs(COMPILING);
+pub(super) fn compiles(cuda: &mut Cuda) -> Outcomes {
+    cuda.request_time(COMPILING);
     let Some(gpu) = &cuda.opened else {
         return Outcome::unknown("the GPU is not open in this process").into();
     };
@@ -144,7 +144,7 @@ pub(super) fn compiles(cuda: &mut Cuda) -> Answers {
             let (architecture, origin) = gpu.kernels().expect("they were loaded");
             Outcome::pass(format!("{architecture}, {origin}")).into()
         }
-        Err(error) => Outcome::Fail(Trouble {
+        Err(error) => Outcome::Fail(Problem {
             observed: error.to_string(),
             required: "libnvrtc 12 or newer, and a GPU of compute capability 7.0 or newer".to_owned(),
             why: "kernels are compiled for the GPU that is there".to_owned(),
@@ -161,7 +161,7 @@ pub(super) fn compiles(cuda: &mut Cuda) -> Answers {
 mod tests {
     use super::*;
 
-    fn trouble(mode: ComputeMode, mps: bool, result: u32) -> Trouble {
+    fn trouble(mode: ComputeMode, mps: bool, result: u32) -> Problem {
         kept_out(String::new(), Sharing { mode, mps: Some(mps), mig: false }, Some(result))
     }
 
@@ -184,6 +184,6 @@ mod tests {
     #[test]
     fn how_a_gpu_is_shared_is_said_by_name() {
         let sharing = Sharing { mode: ComputeMode::of(3), mps: Some(true), mig: true };
-        assert_eq!(sharing.words(), "compute mode exclusive process, under MPS, a MIG device");
+        assert_eq!(sharing.describe(), "compute mode exclusive process, under MPS, a MIG device");
     }
 }

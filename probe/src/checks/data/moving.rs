@@ -11,13 +11,12 @@ use efa_gda::queue::{
 };
 use efa_gda::wire::{CompletionStatus, Peer, QueuePairNumber};
 
-use super::super::session::{Layer, Region, Session, failed, missing, seen};
+use super::super::session::{Layer, Region, Session, failed, missing, without_hint};
 use super::pattern::Pattern;
-use crate::check::Answers;
-use crate::cli::Op;
-use crate::part::PutRequest;
-use crate::part::parent::short_limit;
-use crate::report::Who;
+use crate::check::Outcomes;
+use crate::model::{Op, Who};
+use crate::worker::PutRequest;
+use crate::worker::short_limit;
 
 /// Bytes moved between two comparisons.
 const ROUND_BYTES: u64 = 64 << 20;
@@ -41,7 +40,7 @@ pub(super) struct Memory<L: Layer> {
 
 impl<L: Layer> Memory<L> {
     /// Registers both for what `op` does with them, and no more.
-    pub(super) fn register(session: &Session<L>, op: Op, length: usize) -> Result<Self, Answers> {
+    pub(super) fn register(session: &Session<L>, op: Op, length: usize) -> Result<Self, Outcomes> {
         let register = |length: usize, access: Access| {
             let buffer = Buffer::zeroed(length).ok_or_else(|| too_large(length as u64, 0))?;
             session.rig.objects.register(buffer, access)
@@ -61,7 +60,7 @@ impl<L: Layer> Memory<L> {
     }
 }
 
-fn too_large(bytes: u64, available: u64) -> Answers {
+fn too_large(bytes: u64, available: u64) -> Outcomes {
     failed(
         format!("{bytes} bytes are needed, {available} are free"),
         "memory for the source and the target of one operation",
@@ -91,7 +90,7 @@ pub(super) struct Moved {
     pub(super) wrong: Option<String>,
 }
 
-pub(super) fn corrupted(observed: String) -> Answers {
+pub(super) fn corrupted(observed: String) -> Outcomes {
     failed(
         observed,
         "every byte of the source, in its place, and nothing else changed",
@@ -102,7 +101,7 @@ pub(super) fn corrupted(observed: String) -> Answers {
 }
 
 /// What a put's error means to whoever runs the probe; `wait` is the bound of the waits, in milliseconds.
-pub(super) fn put_failed(error: &WorkError, wait: u64) -> Answers {
+pub(super) fn put_failed(error: &WorkError, wait: u64) -> Outcomes {
     let (why, fix, who) = match error {
         WorkError::Completion { status, .. } => {
             let page = match status {
@@ -150,13 +149,13 @@ pub(super) fn put_failed(error: &WorkError, wait: u64) -> Answers {
     };
     let observed = match error {
         // The library's hint is for who calls it.
-        WorkError::TooLong { limit, .. } => seen(error, limit.hint()),
+        WorkError::TooLong { limit, .. } => without_hint(error, limit.hint()),
         _ => error.to_string(),
     };
     failed(observed, &required, why, &fix, who)
 }
 
-pub(super) type MoveResult = Result<Moved, (Moved, Answers)>;
+pub(super) type MoveResult = Result<Moved, (Moved, Outcomes)>;
 
 /// The limit that requests of `bytes` are past, as the library would name it.
 fn past_limit(op: Op, bytes: u64, limits: QueueLimits) -> Option<WorkError> {
@@ -198,27 +197,27 @@ pub(super) fn move_bytes<L: Layer>(session: &mut Session<L>, request: PutRequest
         return Err((moved, too_large(length.saturating_mul(2), free)));
     }
     // Registering touches every page.
-    session.progress.needs(bound(session, length.saturating_mul(2), 0));
+    session.progress.request_time(bound(session, length.saturating_mul(2), 0));
     let memory = usize::try_from(length).map_err(|_| too_large(length, free));
     let memory = match memory.and_then(|length| Memory::register(session, request.op, length)) {
         Ok(memory) => memory,
-        Err(answers) => return Err((moved, answers)),
+        Err(outcomes) => return Err((moved, outcomes)),
     };
     let sender = session.rig.sender().map_or(peer.queue_pair, MappedQueue::number);
     let mut moving = Moving { request, peer, sender, memory, moved };
-    let (mut round, begin, mut told) = (0, Instant::now(), Instant::now());
+    let (mut round, begin, mut reported) = (0, Instant::now(), Instant::now());
     while moving.moved.completed < request.count && moving.moved.wrong.is_none() {
         let completed = moving.moved.completed;
         if begin.elapsed() >= Duration::from_secs(request.max_seconds) {
             return Err((moving.moved, stopped(request, completed, begin.elapsed())));
         }
-        if told.elapsed() >= Duration::from_secs(1) {
-            told = Instant::now();
+        if reported.elapsed() >= Duration::from_secs(1) {
+            reported = Instant::now();
             tracing::info!(completed, count = request.count, "operations moved and compared");
         }
         let operations = per_round.min(request.count - moving.moved.completed);
-        if let Err(answers) = moving.round(session, Round { number: round, operations }) {
-            return Err((moving.moved, answers));
+        if let Err(outcomes) = moving.round(session, Round { number: round, operations }) {
+            return Err((moving.moved, outcomes));
         }
         round += 1;
     }
@@ -226,7 +225,7 @@ pub(super) fn move_bytes<L: Layer>(session: &mut Session<L>, request: PutRequest
 }
 
 /// A put that its time did not suffice for. What was moved was compared.
-fn stopped(request: PutRequest, completed: u64, took: Duration) -> Answers {
+fn stopped(request: PutRequest, completed: u64, took: Duration) -> Outcomes {
     let whole = took.as_secs_f64() * request.count as f64 / completed.max(1) as f64;
     failed(
         format!(
@@ -258,11 +257,11 @@ struct Moving<L: Layer> {
 }
 
 impl<L: Layer> Moving<L> {
-    fn round(&mut self, session: &mut Session<L>, round: Round) -> Result<(), Answers> {
+    fn round(&mut self, session: &mut Session<L>, round: Round) -> Result<(), Outcomes> {
         let total = round.operations * self.request.bytes;
         let timeout = bound(session, total, round.operations);
         // Filling, the wait, and comparing: three times the bound covers them.
-        session.progress.needs(timeout * 3);
+        session.progress.request_time(timeout * 3);
         let Some((source, target)) = self.memory.buffers() else { return Err(missing("the memory")) };
         let pattern = Pattern::new(round.number);
         // `total` is at most the length that was allocated, which is a usize.
@@ -294,8 +293,8 @@ impl<L: Layer> Moving<L> {
         };
         let difference = pattern.compare(sorted.as_ref().unwrap_or(target), length).map_err(internal)?;
         if let Some(difference) = difference {
-            let place = (difference.offset as u64).checked_div(self.request.bytes);
-            let place = place.filter(|operation| *operation < round.operations).map_or_else(
+            let at = (difference.offset as u64).checked_div(self.request.bytes);
+            let at = at.filter(|operation| *operation < round.operations).map_or_else(
                 || format!("byte {} behind the target", difference.offset - length),
                 |operation| {
                     let operation = self.moved.completed + operation;
@@ -303,7 +302,7 @@ impl<L: Layer> Moving<L> {
                 },
             );
             self.moved.wrong =
-                Some(format!("{place} is {:#04x}, not {:#04x}", difference.found, difference.expected));
+                Some(format!("{at} is {:#04x}, not {:#04x}", difference.actual, difference.expected));
         }
         self.moved.completed += round.operations;
         Ok(())
@@ -335,7 +334,7 @@ impl<L: Layer> Moving<L> {
         queue: &mut MappedQueue<L::Backing>,
         round: Round,
         timeout: Duration,
-    ) -> Result<ReceiveId, Answers> {
+    ) -> Result<ReceiveId, Outcomes> {
         let bytes = if self.request.op == Op::Send { self.request.bytes } else { 0 };
         // A round has at most as many operations as the receive queue has entries.
         let count = round.operations as u32;
@@ -350,16 +349,16 @@ impl<L: Layer> Moving<L> {
         queue: &mut MappedQueue<L::Backing>,
         round: Round,
         timeout: Duration,
-    ) -> Result<Vec<Received>, Answers> {
+    ) -> Result<Vec<Received>, Outcomes> {
         let mut arrivals: Vec<Option<Received>> = vec![None; round.operations as usize];
         let mut missing = arrivals.len();
         while missing > 0 {
             for received in queue.receive_many(missing, timeout).map_err(|error| receive_failed(&error))? {
                 let operation = self.operation_of(&received).map_err(corrupted)?;
-                let place = arrivals.get_mut(operation).ok_or_else(|| {
+                let arrival = arrivals.get_mut(operation).ok_or_else(|| {
                     corrupted(format!("immediate {:?} is none of this round's", received.immediate))
                 })?;
-                if place.replace(received).is_some() {
+                if arrival.replace(received).is_some() {
                     let operation = self.moved.completed + operation as u64;
                     return Err(corrupted(format!("operation {operation} arrived twice")));
                 }
@@ -392,18 +391,18 @@ impl<L: Layer> Moving<L> {
         arrivals: &[Received],
         first: Option<ReceiveId>,
         round: Round,
-    ) -> Result<Buffer, Answers> {
+    ) -> Result<Buffer, Outcomes> {
         let Some((_, target)) = self.memory.buffers() else { return Err(missing("the memory")) };
         let size = self.request.bytes as usize;
         let length = size * round.operations as usize;
         let sorted = Buffer::zeroed(target.len()).ok_or_else(|| too_large(target.len() as u64, 0))?;
         let mut message = vec![0; size.max(target.len() - length)];
         for (operation, received) in arrivals.iter().enumerate() {
-            let place = received.receive.zip(first).map(|(receive, first)| usize::from(receive.after(first)));
-            let place = place.filter(|place| *place < arrivals.len());
-            let place =
-                place.ok_or_else(|| corrupted("a message in a receive of another round".to_owned()))?;
-            target.read(place * size, &mut message[..size]).map_err(internal)?;
+            let index = received.receive.zip(first).map(|(receive, first)| usize::from(receive.after(first)));
+            let index = index.filter(|index| *index < arrivals.len());
+            let index =
+                index.ok_or_else(|| corrupted("a message in a receive of another round".to_owned()))?;
+            target.read(index * size, &mut message[..size]).map_err(internal)?;
             sorted.write(operation * size, &message[..size]).map_err(internal)?;
         }
         let guard = target.len() - length;
@@ -413,9 +412,9 @@ impl<L: Layer> Moving<L> {
     }
 }
 
-fn internal(error: OutOfBounds) -> Answers {
+fn internal(error: OutOfBounds) -> Outcomes {
     failed(
-        seen(&error, error.hint()),
+        without_hint(&error, error.hint()),
         "memory that is as long as it was",
         "it is the probe's own",
         error.hint(),
@@ -424,7 +423,7 @@ fn internal(error: OutOfBounds) -> Answers {
 }
 
 /// What a receive's error means to whoever runs the probe.
-fn receive_failed(error: &ReceiveError) -> Answers {
+fn receive_failed(error: &ReceiveError) -> Outcomes {
     failed(
         error.to_string(),
         "a completion at the receiver for every operation",

@@ -14,7 +14,7 @@ pub(crate) struct Difference {
     /// Where, from the beginning of the buffer.
     pub(crate) offset: usize,
     /// What is there.
-    pub(crate) found: u8,
+    pub(crate) actual: u8,
     /// What should be there.
     pub(crate) expected: u8,
 }
@@ -56,12 +56,12 @@ impl Pattern {
 
     /// Compares the first `length` bytes of `target` with the pattern, and the rest with the guard.
     pub(crate) fn compare(self, target: &Buffer, length: usize) -> Result<Option<Difference>, OutOfBounds> {
-        let (mut expected, mut found) = (vec![0; PIECE], vec![0; PIECE]);
+        let (mut expected, mut actual) = (vec![0; PIECE], vec![0; PIECE]);
         for offset in (0..length).step_by(PIECE) {
             let size = PIECE.min(length - offset);
             self.piece(offset, &mut expected[..size]);
-            target.read(offset, &mut found[..size])?;
-            if let Some(difference) = first_difference(offset, &found[..size], &expected[..size]) {
+            target.read(offset, &mut actual[..size])?;
+            if let Some(difference) = first_difference(offset, &actual[..size], &expected[..size]) {
                 return Ok(Some(difference));
             }
         }
@@ -71,12 +71,12 @@ impl Pattern {
     }
 }
 
-fn first_difference(start: usize, found: &[u8], expected: &[u8]) -> Option<Difference> {
-    if found == expected {
+fn first_difference(start: usize, actual: &[u8], expected: &[u8]) -> Option<Difference> {
+    if actual == expected {
         return None;
     }
-    let at = found.iter().zip(expected).position(|(found, expected)| found != expected)?;
-    Some(Difference { offset: start + at, found: found[at], expected: expected[at] })
+    let at = actual.iter().zip(expected).position(|(actual, expected)| actual != expected)?;
+    Some(Difference { offset: start + at, actual: actual[at], expected: expected[at] })
 }
 
 /// SplitMix64's finaliser: spreads a counter over all bits.
@@ -120,7 +120,7 @@ mod tests {
         let mut last = [0];
         source.read(LENGTH - 1, &mut last).unwrap();
         target.write(LENGTH - 1, &[!last[0]]).unwrap();
-        assert_eq!(pattern.compare(&target, LENGTH).unwrap().map(|found| found.offset), Some(LENGTH - 1));
+        assert_eq!(pattern.compare(&target, LENGTH).unwrap().map(|actual| actual.offset), Some(LENGTH - 1));
     }
 
     #[test]
@@ -128,6 +128,6 @@ mod tests {
         let (pattern, source, target) = prepared();
         copy(&source, &target);
         target.write(LENGTH + 3, &[0]).unwrap();
-        assert_eq!(pattern.compare(&target, LENGTH).unwrap().map(|found| found.offset), Some(LENGTH + 3));
+        assert_eq!(pattern.compare(&target, LENGTH).unwrap().map(|actual| actual.offset), Some(LENGTH + 3));
     }
 }

@@ -12,10 +12,10 @@ use efa_gda::wire::Peer;
 
 use super::on_gpu::another_queue;
 use super::{Session, refused};
-use crate::check::{Answers, Check, Nature, Outcome, Unit};
+use crate::check::{Check, Nature, Outcome, Outcomes, Unit};
 use crate::checks::session::{failed, missing};
-use crate::report::bench::{Bandwidth, Bench, Figure, Latency, Quantiles, Rate, Spread};
-use crate::report::{Kind, Who};
+use crate::model::bench::{Bandwidth, Bench, Figure, Latency, Quantiles, Rate, Spread};
+use crate::model::{Kind, Who};
 
 /// The bench as a check, so that a crash in it is told as what it is.
 pub(crate) static CHECK: Unit<Session> = Unit {
@@ -47,21 +47,21 @@ const GRACE: Duration = Duration::from_secs(10);
 /// Who posts, in words and as a load of a case.
 #[derive(Clone, Copy, Debug)]
 struct Producers {
-    words: &'static str,
+    name: &'static str,
     load: Load,
     /// Whether there is a queue for each block.
     many: bool,
 }
 
 const fn producers(
-    words: &'static str,
+    name: &'static str,
     producer: Producer,
     shape: (u32, u32, u32),
     shared: bool,
 ) -> Producers {
     let (blocks, threads, per_call) = shape;
     let load = Load { producer, shared, blocks, threads, calls: TRIAL, per_call };
-    Producers { words, load, many: !shared && blocks > 1 }
+    Producers { name, load, many: !shared && blocks > 1 }
 }
 
 /// What posts of small writes are measured with. Blocks of those with a queue each are as many as the
@@ -84,10 +84,10 @@ enum Case {
 }
 
 impl Case {
-    fn words(self) -> String {
+    fn describe(self) -> String {
         match self {
             Self::Latency(_, producer) => format!("latency, {producer}"),
-            Self::Rate(producers) => format!("rate, {}", producers.words),
+            Self::Rate(producers) => format!("rate, {}", producers.name),
             Self::Bandwidth(bytes) => format!("bandwidth, {bytes} bytes"),
         }
     }
@@ -141,20 +141,20 @@ struct Rig {
     target: MemoryRegion,
     /// Stops once the queues that it rings for are gone too.
     _proxy: DoorbellProxy,
-    rung: DoorbellMode,
+    mode: DoorbellMode,
     timeout: Duration,
 }
 
 impl Rig {
     /// Opens `count` queues that write to themselves, on this way to ring and no other.
-    fn open(session: &mut Session, count: u32, rung: DoorbellMode) -> Result<Self, Answers> {
+    fn open(session: &mut Session, count: u32, mode: DoorbellMode) -> Result<Self, Outcomes> {
         let proxy =
             DoorbellProxy::start(&ProxyOptions::new()).map_err(|error| unusable(error.to_string()))?;
         let mut queues = Vec::new();
         for _ in 0..count {
             let (_, mut queue) = another_queue(&session.rig.objects).map_err(unusable)?;
-            if session.gpu.is_none() && rung != DoorbellMode::Direct {
-                queue.set_doorbell(rung, &proxy).map_err(|error| unusable(error.to_string()))?;
+            if session.gpu.is_none() && mode != DoorbellMode::Direct {
+                queue.set_doorbell(mode, &proxy).map_err(|error| unusable(error.to_string()))?;
             }
             queues.push(queue);
         }
@@ -164,7 +164,7 @@ impl Rig {
         let queues = match &session.rig.objects.gpu {
             Some(gpu) if session.gpu.is_some() => {
                 let on_gpu =
-                    |queue| match GpuQueue::with_doorbell(queue, gpu, DoorbellChoice::Only(rung), &proxy) {
+                    |queue| match GpuQueue::with_doorbell(queue, gpu, DoorbellChoice::Only(mode), &proxy) {
                         Ok((queue, _)) => Ok(queue),
                         Err(MapError { error, .. }) => Err(unusable(error.to_string())),
                     };
@@ -174,7 +174,7 @@ impl Rig {
         };
         let (source, target) = (region(session, Access::WRITE)?, region(session, Access::REMOTE_WRITE)?);
         let timeout = Duration::from_millis(session.request.wait).max(Duration::from_secs(2));
-        Ok(Self { queues, peers, source, target, _proxy: proxy, rung, timeout })
+        Ok(Self { queues, peers, source, target, _proxy: proxy, mode, timeout })
     }
 
     /// Writes of so many bytes to every place in the memory, one after the other, from `queues` queues.
@@ -188,14 +188,14 @@ impl Rig {
 
     fn measure(&mut self, case: Case, share: Duration) -> Result<Figure, WorkError> {
         match case {
-            Case::Latency(producer, words) => self.latency(producer, words, share),
+            Case::Latency(producer, name) => self.latency(producer, name, share),
             Case::Rate(producers) => {
                 let (queues, mut load) = (if producers.many { self.peers.len() } else { 1 }, producers.load);
                 load.blocks = load.blocks.min(if producers.many { queues as u32 } else { u32::MAX });
                 let rates = self.runs(SMALL, queues, load, share)?;
                 Ok(Figure::Rate(Rate {
-                    doorbell: self.rung.name().to_owned(),
-                    producer: producers.words.to_owned(),
+                    doorbell: self.mode.name().to_owned(),
+                    producer: producers.name.to_owned(),
                     queues: queues as u32,
                     per_call: load.per_call,
                     bytes: SMALL,
@@ -207,8 +207,8 @@ impl Rig {
                 let load = PRODUCERS[1].load;
                 let rates = self.runs(bytes, 1, load, share)?;
                 Ok(Figure::Bandwidth(Bandwidth {
-                    doorbell: self.rung.name().to_owned(),
-                    producer: PRODUCERS[1].words.to_owned(),
+                    doorbell: self.mode.name().to_owned(),
+                    producer: PRODUCERS[1].name.to_owned(),
                     bytes,
                     runs: rates.len() as u64,
                     gigabytes_per_s: Spread::of(rates.iter().map(|rate| rate * bytes as f64).collect()),
@@ -217,7 +217,7 @@ impl Rig {
         }
     }
 
-    fn latency(&mut self, producer: Producer, words: &str, share: Duration) -> Result<Figure, WorkError> {
+    fn latency(&mut self, producer: Producer, name: &str, share: Duration) -> Result<Figure, WorkError> {
         let put = self.puts(SMALL, 1).remove(0);
         // Once for what happens the first time, which may be compiling.
         self.queues.latency(&put, producer, 1)?;
@@ -226,8 +226,8 @@ impl Rig {
         let calls = affordable(begin.elapsed() / TRIAL, share, SAMPLES);
         let samples = self.queues.latency(&put, producer, calls)?;
         Ok(Figure::Latency(Latency {
-            doorbell: self.rung.name().to_owned(),
-            producer: words.to_owned(),
+            doorbell: self.mode.name().to_owned(),
+            producer: name.to_owned(),
             bytes: SMALL,
             samples: calls.into(),
             post_ns: Quantiles::of(samples.iter().map(|sample| sample.post).collect()),
@@ -265,7 +265,7 @@ fn affordable(each: Duration, time: Duration, most: u32) -> u32 {
     u32::try_from(calls).unwrap_or(u32::MAX).clamp(1, most)
 }
 
-fn region(session: &Session, access: Access) -> Result<MemoryRegion, Answers> {
+fn region(session: &Session, access: Access) -> Result<MemoryRegion, Outcomes> {
     let Some(domain) = &session.rig.objects.domain else { return Err(missing("the domain")) };
     let buffer = Buffer::zeroed(REGION as usize)
         .ok_or_else(|| unusable(format!("{REGION} bytes cannot be allocated")))?;
@@ -274,7 +274,7 @@ fn region(session: &Session, access: Access) -> Result<MemoryRegion, Answers> {
     })
 }
 
-fn unusable(observed: String) -> Answers {
+fn unusable(observed: String) -> Outcomes {
     failed(
         observed,
         "queues of the bench's own",
@@ -285,18 +285,18 @@ fn unusable(observed: String) -> Answers {
 }
 
 /// What was seen, and where nothing was, why there is no answer.
-fn words(answers: &Answers) -> String {
+fn describe(outcomes: &Outcomes) -> String {
     let of = |(_, outcome): &(Option<String>, Outcome)| match outcome {
         Outcome::Warn(trouble) | Outcome::Fail(trouble) => trouble.observed.clone(),
-        Outcome::Unknown(Some(words), _) | Outcome::Unknown(None, words) => words.clone(),
-        Outcome::Pass(words) | Outcome::Skip(_, words) => words.clone(),
+        Outcome::Unknown(Some(text), _) | Outcome::Unknown(None, text) => text.clone(),
+        Outcome::Pass(text) | Outcome::Skip(_, text) => text.clone(),
     };
-    answers.0.iter().map(of).collect::<Vec<_>>().join("; ")
+    outcomes.0.iter().map(of).collect::<Vec<_>>().join("; ")
 }
 
-fn bench_failed(case: Case, error: &WorkError) -> Answers {
+fn bench_failed(case: Case, error: &WorkError) -> Outcomes {
     failed(
-        format!("{}: {error}", case.words()),
+        format!("{}: {error}", case.describe()),
         "every write completes with status 0",
         "a figure of writes that fail says nothing",
         "see whether gda-probe put passes with the same options; raise --time-limit on a slow machine",
@@ -304,40 +304,40 @@ fn bench_failed(case: Case, error: &WorkError) -> Answers {
     )
 }
 
-fn run(session: &mut Session) -> Answers {
+fn run(session: &mut Session) -> Outcomes {
     let Some(request) = session.request.bench else { return missing("the bench") };
-    let rungs: Vec<DoorbellMode> = DoorbellChoice::from(session.request.doorbell).candidates().collect();
+    let modes: Vec<DoorbellMode> = DoorbellChoice::from(session.request.doorbell).candidates().collect();
     let deadline = Instant::now() + Duration::from_millis(request.time_limit);
     session.progress.figure(Figure::Begun(begun(session, request.time_limit)));
-    let mut total = rungs.len() * cases(false).len() + cases(true).len() - cases(false).len();
+    let mut total = modes.len() * cases(false).len() + cases(true).len() - cases(false).len();
     let (mut done, mut measured) = (0, 0);
     let (mut opened, mut refusal) = (false, None);
-    for rung in &rungs {
+    for mode in &modes {
         let cases = cases(measured == 0);
-        session.progress.needs(GRACE);
-        let mut rig = match Rig::open(session, request.queues, *rung) {
+        session.progress.request_time(GRACE);
+        let mut rig = match Rig::open(session, request.queues, *mode) {
             Ok(rig) => rig,
             // Another way to ring may do.
-            Err(answers) => {
-                let what = format!("--doorbell {rung}: {}", words(&answers));
+            Err(outcomes) => {
+                let what = format!("--doorbell {mode}: {}", describe(&outcomes));
                 session.progress.figure(Figure::LeftOut(what));
                 total -= self::cases(false).len();
-                refusal = Some(answers);
+                refusal = Some(outcomes);
                 continue;
             }
         };
         opened = true;
         for case in cases {
-            let left = deadline.saturating_duration_since(Instant::now());
-            session.progress.step(done, total, format!("{rung}: {}", case.words()));
+            let remaining = deadline.saturating_duration_since(Instant::now());
+            session.progress.step(done, total, format!("{mode}: {}", case.describe()));
             done += 1;
-            if left.is_zero() {
-                let what = format!("{rung}: {}, for --time-limit ran out", case.words());
+            if remaining.is_zero() {
+                let what = format!("{mode}: {}, for --time-limit ran out", case.describe());
                 session.progress.figure(Figure::LeftOut(what));
                 continue;
             }
-            let share = left / (total - done + 1) as u32;
-            session.progress.needs(share * 4 + GRACE);
+            let share = remaining / (total - done + 1) as u32;
+            session.progress.request_time(share * 4 + GRACE);
             match rig.measure(case, share) {
                 Ok(figure) => session.progress.figure(figure),
                 Err(error) => return bench_failed(case, &error),
@@ -346,8 +346,8 @@ fn run(session: &mut Session) -> Answers {
         }
     }
     session.progress.step(total, total, String::new());
-    if let Some(answers) = refusal.filter(|_| !opened) {
-        return answers;
+    if let Some(outcomes) = refusal.filter(|_| !opened) {
+        return outcomes;
     }
     Outcome::pass(format!("{measured} of {total} figures")).into()
 }

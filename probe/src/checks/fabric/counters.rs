@@ -11,10 +11,10 @@ use efa_gda::wire::RemoteKey;
 
 use super::Session;
 use super::objects::COMPLETIONS;
-use crate::check::{Answers, Outcome, Trouble};
+use crate::check::{Outcome, Outcomes, Problem};
 use crate::checks::data::WRONG;
-use crate::checks::session::{Layer, missing, seen};
-use crate::report::Who;
+use crate::checks::session::{Layer, missing, without_hint};
+use crate::model::Who;
 
 /// Without which the real provider has no counters (`efa_env.c` of libfabric 2.6).
 const SWITCH: &str = "FI_EFA_USE_HW_CNTR";
@@ -22,14 +22,14 @@ const SWITCH: &str = "FI_EFA_USE_HW_CNTR";
 const BYTES: usize = 64;
 
 /// GDA-010.
-pub(super) fn count(session: &mut Session) -> Answers {
+pub(super) fn count(session: &mut Session) -> Outcomes {
     match try_count(session) {
-        Ok(answers) => answers,
-        Err(error) => uncounted(seen(&error, error.hint()), error.hint().to_owned()),
+        Ok(outcomes) => outcomes,
+        Err(error) => uncounted(without_hint(&error, error.hint()), error.hint().to_owned()),
     }
 }
 
-fn try_count(session: &Session) -> Result<Answers, Error> {
+fn try_count(session: &Session) -> Result<Outcomes, Error> {
     let objects = &session.rig.objects;
     let (Some(ops), Some(domain), Some(info), Some(addresses)) =
         (&objects.ops, &objects.domain, &objects.info, &objects.addresses)
@@ -40,7 +40,7 @@ fn try_count(session: &Session) -> Result<Answers, Error> {
         Err(error) if !switched_on() => {
             let soft = if session.request.soft { " and SOFTEFA_HW_CNTR=1" } else { "" };
             let why = format!("counters are switched off: set {SWITCH}=1{soft} and run again");
-            return Ok(Outcome::Unknown(Some(seen(&error, error.hint())), why).into());
+            return Ok(Outcome::Unknown(Some(without_hint(&error, error.hint())), why).into());
         }
         opened => opened?,
     };
@@ -51,7 +51,7 @@ fn try_count(session: &Session) -> Result<Answers, Error> {
     let Some(buffer) = Buffer::zeroed(BYTES) else { return Ok(missing("memory")) };
     let region = match objects.register(buffer, Access::ALL) {
         Ok(region) => region,
-        Err(answers) => return Ok(answers),
+        Err(outcomes) => return Ok(outcomes),
     };
     let wait = Duration::from_millis(session.request.wait);
     if let Err(why) = queue.and_then(|queue| one_good_and_one_bad(queue, &region, wait)) {
@@ -63,11 +63,12 @@ fn try_count(session: &Session) -> Result<Answers, Error> {
     if values == (Some(1), Some(1)) {
         return Ok(Outcome::pass("one success and one error").into());
     }
-    let said = |value: Option<u64>| value.map_or("an unknown number".to_owned(), |value| value.to_string());
+    let describe =
+        |value: Option<u64>| value.map_or("an unknown number".to_owned(), |value| value.to_string());
     let observed = format!(
         "of one write that arrives and one that does not: successes {}, errors {}",
-        said(values.0),
-        said(values.1)
+        describe(values.0),
+        describe(values.1)
     );
     let fix =
         "report it with the adapter's and the driver's version; read completions from the queue meanwhile";
@@ -110,8 +111,8 @@ fn counted_within(counter: &CompletionCounter, limit: Duration) -> Result<(Optio
 }
 
 /// Queues work without counters, at a cost.
-fn uncounted(observed: String, fix: String) -> Answers {
-    Outcome::Warn(Trouble {
+fn uncounted(observed: String, fix: String) -> Outcomes {
+    Outcome::Warn(Problem {
         observed,
         required: "a counter that opens, binds, and counts successes and errors apart".to_owned(),
         why: "without counters a GPU reads completions one by one from the queue".to_owned(),

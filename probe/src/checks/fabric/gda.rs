@@ -7,10 +7,10 @@ use efa_gda::fabric::{
 };
 
 use super::{Session, refused};
-use crate::check::{Answers, Check, Nature, Outcome, Trouble, Unit};
-use crate::checks::given;
+use crate::check::{Check, Nature, Outcome, Outcomes, Problem, Unit};
+use crate::checks::external_memory;
 use crate::checks::session::missing;
-use crate::report::{Kind, Who};
+use crate::model::{Kind, Who};
 
 /// The first libfabric whose own provider has the operations.
 const FIRST_LIBRARY_WITH_GDA_OPS: Version = Version::new(2, 3);
@@ -40,27 +40,27 @@ const fn unit(
     title: &'static str,
     kind: Kind,
     needs: &'static [&'static str],
-    run: fn(&mut Session) -> Answers,
+    run: fn(&mut Session) -> Outcomes,
 ) -> Unit<Session> {
     Unit { check: Check { code, title, kind, nature: Nature::Any, needs }, run }
 }
 
 /// libfabric's release in a provider version: 206.0 is 2.6.
-fn words(version: Version) -> String {
+fn describe(version: Version) -> String {
     format!("efa provider {version} (libfabric {}.{})", version.major() / 100, version.major() % 100)
 }
 
-fn release(session: &mut Session) -> Answers {
+fn release(session: &mut Session) -> Outcomes {
     let Some(info) = &session.rig.objects.info else { return release_of_library(session) };
     let has = info.provider_version();
     if has >= FIRST_WITH_GDA_OPS {
-        return Outcome::pass(words(has)).into();
+        return Outcome::pass(describe(has)).into();
     }
-    too_old(words(has))
+    too_old(describe(has))
 }
 
 /// What the library's release says of the provider that is built into it, where none answers.
-fn release_of_library(session: &Session) -> Answers {
+fn release_of_library(session: &Session) -> Outcomes {
     let Some(library) = &session.start.library else { return missing("libfabric") };
     let version = library.version();
     if session.request.soft || version >= FIRST_LIBRARY_WITH_GDA_OPS {
@@ -70,10 +70,10 @@ fn release_of_library(session: &Session) -> Answers {
     too_old(format!("libfabric {version}, whose own efa provider is as old"))
 }
 
-fn too_old(observed: String) -> Answers {
-    Outcome::Fail(Trouble {
+fn too_old(observed: String) -> Outcomes {
+    Outcome::Fail(Problem {
         observed,
-        required: format!("{} or newer: GDA operations need libfabric 2.3", words(FIRST_WITH_GDA_OPS)),
+        required: format!("{} or newer: GDA operations need libfabric 2.3", describe(FIRST_WITH_GDA_OPS)),
         why: "older providers do not know the operations that expose a queue".to_owned(),
         fix: "put libfabric 2.3 or newer into the image (the current EFA installer), or name one with \
               LIBFABRIC_PATH"
@@ -83,13 +83,16 @@ fn too_old(observed: String) -> Answers {
     .into()
 }
 
-fn table(session: &mut Session) -> Answers {
+fn table(session: &mut Session) -> Outcomes {
     let Some(domain) = &session.rig.objects.domain else { return missing("the domain") };
     match domain.gda_ops() {
         Ok(ops) => {
             let offered = ops.available();
-            let there: Vec<&str> =
-                offered.iter().filter(|(_, answer)| answer.is_ok()).map(|(name, _)| *name).collect();
+            let there: Vec<&str> = offered
+                .iter()
+                .filter(|(_, availability)| availability.is_ok())
+                .map(|(name, _)| *name)
+                .collect();
             session.rig.objects.ops = Some(ops);
             Outcome::pass(there.join(", ")).into()
         }
@@ -104,7 +107,7 @@ fn table(session: &mut Session) -> Answers {
 
 const EXPOSES: &str = "it says where the queue lies and how it is laid out";
 
-fn work_queues(session: &mut Session) -> Answers {
+fn work_queues(session: &mut Session) -> Outcomes {
     let (Some(ops), Some(endpoint)) = (&session.rig.objects.ops, &session.rig.objects.endpoint) else {
         return missing("the endpoint");
     };
@@ -118,7 +121,7 @@ fn work_queues(session: &mut Session) -> Answers {
     }
 }
 
-fn completion_queue(session: &mut Session) -> Answers {
+fn completion_queue(session: &mut Session) -> Outcomes {
     let (Some(ops), Some(completions)) = (&session.rig.objects.ops, &session.rig.objects.completions) else {
         return missing("the completion queue");
     };
@@ -131,7 +134,7 @@ fn completion_queue(session: &mut Session) -> Answers {
     }
 }
 
-fn address(session: &mut Session) -> Answers {
+fn address(session: &mut Session) -> Outcomes {
     let rig = &session.rig.objects;
     let (Some(ops), Some(endpoint), Some(address)) = (&rig.ops, &rig.endpoint, rig.own_address) else {
         return missing("the endpoint");
@@ -156,7 +159,7 @@ fn address(session: &mut Session) -> Answers {
     }
 }
 
-fn local_key(session: &mut Session) -> Answers {
+fn local_key(session: &mut Session) -> Outcomes {
     let (Some(ops), Some(region)) = (&session.rig.objects.ops, &session.rig.objects.region) else {
         return missing("the memory region");
     };
@@ -171,29 +174,31 @@ fn local_key(session: &mut Session) -> Answers {
 /// What the table says of an operation; None without a table.
 fn offered(session: &Session, operation: &str) -> Option<Result<(), UnavailableReason>> {
     let ops = session.rig.objects.ops.as_ref()?;
-    ops.available().into_iter().find(|(name, _)| *name == operation).map(|(_, answer)| answer)
+    ops.available().into_iter().find(|(name, _)| *name == operation).map(|(_, availability)| availability)
 }
 
 /// A table of five operations is a failure even where its release has no more: nothing in the table
 /// says where it ends.
-fn counters(session: &mut Session) -> Answers {
-    let Some(answer) = offered(session, "cntr_open_ext") else { return missing("the table of operations") };
-    let Err(absence) = answer else { return Outcome::pass("offered").into() };
+fn counters(session: &mut Session) -> Outcomes {
+    let Some(availability) = offered(session, "cntr_open_ext") else {
+        return missing("the table of operations");
+    };
+    let Err(absence) = availability else { return Outcome::pass("offered").into() };
     let broken = "use libfabric's own efa provider; report this one to whoever made it";
     let (observed, fix) = match absence {
         UnavailableReason::ProviderTooOld { has, .. } => (
-            format!("a table of five operations: cntr_open_ext is not offered by {}", words(has)),
+            format!("a table of five operations: cntr_open_ext is not offered by {}", describe(has)),
             "put libfabric 2.6 or newer into the image (the current EFA installer); until then call nothing \
              past the fifth operation",
         ),
         UnavailableReason::TableEndsEarly { has } => {
-            (format!("a table of five operations, although {} has six", words(has)), broken)
+            (format!("a table of five operations, although {} has six", describe(has)), broken)
         }
         other => (format!("not offered: {other}"), broken),
     };
-    Outcome::Fail(Trouble {
+    Outcome::Fail(Problem {
         observed,
-        required: format!("a table of six operations, as {} has it", words(FIRST_WITH_COUNTERS)),
+        required: format!("a table of six operations, as {} has it", describe(FIRST_WITH_COUNTERS)),
         why:
             "a program built for libfabric 2.6, or by the manual page of 2.5, calls whatever lies where the \
               sixth operation should be; queues work without it, with completions read from the queue alone"
@@ -204,10 +209,12 @@ fn counters(session: &mut Session) -> Answers {
     .into()
 }
 
-fn external(session: &mut Session) -> Answers {
-    let Some(answer) = offered(session, "cq_open_ext") else { return missing("the table of operations") };
-    let Err(absence) = answer else { return Outcome::pass("offered").into() };
-    Outcome::Warn(Trouble {
+fn external(session: &mut Session) -> Outcomes {
+    let Some(availability) = offered(session, "cq_open_ext") else {
+        return missing("the table of operations");
+    };
+    let Err(absence) = availability else { return Outcome::pass("offered").into() };
+    Outcome::Warn(Problem {
         observed: format!("not offered: {absence}"),
         required: "cq_open_ext in the provider's table".to_owned(),
         why: "queues work without it: completions lie in host memory that the driver allocates".to_owned(),
@@ -217,33 +224,33 @@ fn external(session: &mut Session) -> Answers {
     .into()
 }
 
-fn external_opens(session: &mut Session) -> Answers {
+fn external_opens(session: &mut Session) -> Outcomes {
     let Some(ops) = &session.rig.objects.ops else { return missing("the table of operations") };
     if ops.available().iter().any(|(name, offered)| *name == "cq_open_ext" && offered.is_err()) {
         return Outcome::unknown("not offered: GDA-008").into();
     }
-    let memory = match given::memory(session.request.soft) {
+    let memory = match external_memory::memory(session.request.soft) {
         Ok(memory) => memory,
         Err(why) => return Outcome::unknown(format!("no memory to give: {why}")).into(),
     };
-    let given = ExternalMemory {
+    let external = ExternalMemory {
         dmabuf: memory.as_fd(),
         offset: 0,
-        length: given::BYTES,
+        length: external_memory::BYTES,
         buffer: std::ptr::null_mut(),
     };
     // SAFETY: the descriptor holds the memory, and the queue is closed before it goes, or the process is.
-    let queue = match unsafe { ops.cq_open_ext(&given, given::ENTRIES as usize) } {
+    let queue = match unsafe { ops.cq_open_ext(&external, external_memory::ENTRIES as usize) } {
         Ok(queue) => queue,
         Err(error) => return not_opened(&error),
     };
-    let answer = match ops.query_cq(&queue) {
-        Ok(raw) if raw.num_entries >= given::ENTRIES => {
+    let outcome = match ops.query_cq(&queue) {
+        Ok(raw) if raw.num_entries >= external_memory::ENTRIES => {
             Outcome::pass(format!("{} entries of {} bytes", raw.num_entries, raw.entry_size)).into()
         }
-        Ok(raw) => Outcome::Warn(Trouble {
+        Ok(raw) => Outcome::Warn(Problem {
             observed: format!("{} entries", raw.num_entries),
-            required: format!("the {} asked for", given::ENTRIES),
+            required: format!("the {} asked for", external_memory::ENTRIES),
             why: "a queue that is shallower than its user believes overruns".to_owned(),
             fix: "ask query_cq for the depth after opening, and report it with the provider's version"
                 .to_owned(),
@@ -257,12 +264,12 @@ fn external_opens(session: &mut Session) -> Answers {
         std::mem::forget(memory);
         return not_opened(&error);
     }
-    answer
+    outcome
 }
 
 /// Queues work without it, at a cost.
-fn not_opened(error: &Error) -> Answers {
-    Outcome::Warn(Trouble {
+fn not_opened(error: &Error) -> Outcomes {
+    Outcome::Warn(Problem {
         observed: error.to_string(),
         required: "cq_open_ext, query_cq and fi_close succeed".to_owned(),
         why: "completions in the GPU's own memory are read faster than across PCIe".to_owned(),

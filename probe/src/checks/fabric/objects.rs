@@ -3,9 +3,9 @@
 use efa_gda::fabric::{Access, Bindings, Buffer};
 
 use super::{Session, refused};
-use crate::check::{Answers, Check, Nature, Outcome, Unit};
+use crate::check::{Check, Nature, Outcome, Outcomes, Unit};
 use crate::checks::session::missing;
-use crate::report::{Kind, Who};
+use crate::model::{Kind, Who};
 
 /// Room in the address vector: the adapter itself and a few more.
 const PEERS: usize = 16;
@@ -29,12 +29,12 @@ const fn unit(
     code: &'static str,
     title: &'static str,
     needs: &'static [&'static str],
-    run: fn(&mut Session) -> Answers,
+    run: fn(&mut Session) -> Outcomes,
 ) -> Unit<Session> {
     Unit { check: Check { code, title, kind: Kind::Proven, nature: Nature::Any, needs }, run }
 }
 
-fn fabric(session: &mut Session) -> Answers {
+fn fabric(session: &mut Session) -> Outcomes {
     let (Some(library), Some(info)) = (&session.start.library, &session.rig.objects.info) else {
         return missing("libfabric");
     };
@@ -47,7 +47,7 @@ fn fabric(session: &mut Session) -> Answers {
     }
 }
 
-fn domain(session: &mut Session) -> Answers {
+fn domain(session: &mut Session) -> Outcomes {
     let (Some(fabric), Some(info)) = (&session.rig.objects.fabric, &session.rig.objects.info) else {
         return missing("the fabric");
     };
@@ -65,7 +65,7 @@ fn domain(session: &mut Session) -> Answers {
     }
 }
 
-fn address_vector(session: &mut Session) -> Answers {
+fn address_vector(session: &mut Session) -> Outcomes {
     let Some(domain) = &session.rig.objects.domain else { return missing("the domain") };
     match domain.address_vector(PEERS) {
         Ok(addresses) => {
@@ -76,7 +76,7 @@ fn address_vector(session: &mut Session) -> Answers {
     }
 }
 
-fn completion_queue(session: &mut Session) -> Answers {
+fn completion_queue(session: &mut Session) -> Outcomes {
     let Some(domain) = &session.rig.objects.domain else { return missing("the domain") };
     match domain.completion_queue(COMPLETIONS) {
         Ok(completions) => {
@@ -87,7 +87,7 @@ fn completion_queue(session: &mut Session) -> Answers {
     }
 }
 
-fn memory(session: &mut Session) -> Answers {
+fn memory(session: &mut Session) -> Outcomes {
     let Some(domain) = &session.rig.objects.domain else { return missing("the domain") };
     let Some(buffer) = Buffer::zeroed(REGION) else {
         return Outcome::unknown(format!("{REGION} bytes cannot be allocated")).into();
@@ -107,7 +107,7 @@ fn memory(session: &mut Session) -> Answers {
     }
 }
 
-fn endpoint(session: &mut Session) -> Answers {
+fn endpoint(session: &mut Session) -> Outcomes {
     let rig = &session.rig.objects;
     let (Some(domain), Some(info), Some(addresses), Some(completions)) =
         (&rig.domain, &rig.info, &rig.addresses, &rig.completions)
@@ -132,7 +132,7 @@ fn endpoint(session: &mut Session) -> Answers {
     }
 }
 
-fn own_address(session: &mut Session) -> Answers {
+fn own_address(session: &mut Session) -> Outcomes {
     let (Some(endpoint), Some(addresses)) = (&session.rig.objects.endpoint, &session.rig.objects.addresses)
     else {
         return missing("the endpoint");

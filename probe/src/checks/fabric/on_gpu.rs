@@ -13,12 +13,12 @@ use efa_gda::queue::{
 
 use super::objects::COMPLETIONS;
 use super::{Libfabric, Session, adapter_checks, with_bench};
-use crate::check::{Answers, Check, Nature, Outcome, Trouble, Unit};
+use crate::check::{Check, Nature, Outcome, Outcomes, Problem, Unit};
 use crate::checks::data;
 use crate::checks::session::{OnGpu, Rig, failed, missing};
-use crate::part::child::Stream;
-use crate::part::{Driver, Event, Pair};
-use crate::report::{Kind, Who};
+use crate::model::{Kind, Pair, Who};
+use crate::worker::stream::Stream;
+use crate::worker::{Event, Executor};
 
 /// Opening a context takes seconds on a machine with many GPUs; compiling kernels a second or two.
 const STARTING: Duration = Duration::from_secs(20);
@@ -53,7 +53,7 @@ const fn unit(
     code: &'static str,
     title: &'static str,
     needs: &'static [&'static str],
-    run: fn(&mut Session) -> Answers,
+    run: fn(&mut Session) -> Outcomes,
 ) -> Unit<Session> {
     Unit { check: Check { code, title, kind: Kind::Proven, nature: Nature::Gpu, needs }, run }
 }
@@ -71,12 +71,12 @@ pub(crate) fn opening() -> impl Iterator<Item = &'static Unit<Session>> {
 
 /// Runs the checks of every pair that the parent asked for, on a queue of its own.
 pub(super) fn run(stream: &mut Stream, session: &mut Session, names: Vec<String>) {
-    let pairs = match &session.request.driver {
-        Driver::Host => Vec::new(),
-        Driver::Gpu(gpu) => {
+    let pairs = match &session.request.executor {
+        Executor::Host => Vec::new(),
+        Executor::Gpu(gpu) => {
             names.iter().map(|adapter| Pair { gpu: *gpu, adapter: adapter.clone() }).collect()
         }
-        Driver::Pairs(pairs) => pairs.clone(),
+        Executor::Pairs(pairs) => pairs.clone(),
     };
     stream.send(&Event::Adapters { names: names.clone() });
     let opening: Vec<_> = opening().collect();
@@ -122,18 +122,18 @@ impl OnGpu<Libfabric> for GpuQueue {
 }
 
 /// The GPU of this session, open.
-fn gpu(session: &mut Session) -> Result<Gpu, Answers> {
+fn gpu(session: &mut Session) -> Result<Gpu, Outcomes> {
     let number = session.gpu.ok_or_else(|| missing("the GPU"))?;
     if let Some(gpu) = &session.rig.objects.gpu {
         return Ok(gpu.clone());
     }
-    session.progress.needs(STARTING);
+    session.progress.request_time(STARTING);
     let gpu = Gpu::open(number as usize).map_err(|error| gpu_failed(&error))?;
     session.rig.objects.gpu = Some(gpu.clone());
     Ok(gpu)
 }
 
-fn gpu_failed(error: &efa_gda::gpu::Error) -> Answers {
+fn gpu_failed(error: &efa_gda::gpu::Error) -> Outcomes {
     failed(
         error.to_string(),
         "a GPU that works on the adapter's queue",
@@ -144,7 +144,7 @@ fn gpu_failed(error: &efa_gda::gpu::Error) -> Answers {
 }
 
 /// What was registered, and what CUDA made of the rest.
-fn parts(session: &mut Session, wanted: [&str; 2]) -> Result<(Vec<Registered>, Vec<String>), Answers> {
+fn parts(session: &mut Session, wanted: [&str; 2]) -> Result<(Vec<Registered>, Vec<String>), Outcomes> {
     let gpu = gpu(session)?;
     let Some(queue) = &session.rig.queue else { return Err(missing("the queue")) };
     let (mut mapped, mut refused) = (Vec::new(), Vec::new());
@@ -159,7 +159,7 @@ fn parts(session: &mut Session, wanted: [&str; 2]) -> Result<(Vec<Registered>, V
 }
 
 /// How it was registered, and why so.
-fn words(registered: &Registered) -> String {
+fn describe(registered: &Registered) -> String {
     let memory = match registered.kind {
         MemoryKind::Device => "device memory by its VmFlags",
         MemoryKind::Ordinary => "ordinary memory by its VmFlags",
@@ -167,13 +167,13 @@ fn words(registered: &Registered) -> String {
     format!("{}: {memory}, {}", registered.part, registered.how)
 }
 
-fn all_mapped(mapped: &[Registered]) -> Answers {
-    Outcome::pass(mapped.iter().map(words).collect::<Vec<_>>().join("; ")).into()
+fn all_mapped(mapped: &[Registered]) -> Outcomes {
+    Outcome::pass(mapped.iter().map(describe).collect::<Vec<_>>().join("; ")).into()
 }
 
-fn sends(session: &mut Session) -> Answers {
+fn sends(session: &mut Session) -> Outcomes {
     match parts(session, ["send queue", "doorbell"]) {
-        Err(answers) => answers,
+        Err(outcomes) => outcomes,
         Ok((mapped, refused)) if refused.is_empty() => all_mapped(&mapped),
         Ok((_, refused)) => failed(
             refused.join("; "),
@@ -186,9 +186,9 @@ fn sends(session: &mut Session) -> Answers {
     }
 }
 
-fn completions(session: &mut Session) -> Answers {
+fn completions(session: &mut Session) -> Outcomes {
     match parts(session, ["completion queue", "completion doorbell"]) {
-        Err(answers) => answers,
+        Err(outcomes) => outcomes,
         Ok((mapped, refused)) if refused.is_empty() => all_mapped(&mapped),
         Ok((_, refused)) => failed(
             refused.join("; "),
@@ -201,14 +201,14 @@ fn completions(session: &mut Session) -> Answers {
     }
 }
 
-fn receives(session: &mut Session) -> Answers {
+fn receives(session: &mut Session) -> Outcomes {
     match parts(session, ["receive queue", "receive doorbell"]) {
-        Err(answers) => answers,
+        Err(outcomes) => outcomes,
         Ok((mapped, refused)) if refused.is_empty() && mapped.is_empty() => {
             Outcome::pass("the queue takes no receives").into()
         }
         Ok((mapped, refused)) if refused.is_empty() => all_mapped(&mapped),
-        Ok((_, refused)) => Outcome::Warn(Trouble {
+        Ok((_, refused)) => Outcome::Warn(Problem {
             observed: refused.join("; "),
             required: "cuMemHostRegister takes the receive queue and its doorbell".to_owned(),
             why: "receives must then be posted by the host".to_owned(),
@@ -219,18 +219,18 @@ fn receives(session: &mut Session) -> Answers {
     }
 }
 
-fn takes_doorbell_mode(session: &mut Session) -> Answers {
+fn takes_doorbell_mode(session: &mut Session) -> Outcomes {
     match take(session) {
         Ok(observed) => Outcome::pass(observed).into(),
-        Err(answers) => answers,
+        Err(outcomes) => outcomes,
     }
 }
 
 /// Gives the queue to the GPU, on the best rung that is allowed, and leaves a queue in its place that
 /// receives.
-fn take(session: &mut Session) -> Result<String, Answers> {
+fn take(session: &mut Session) -> Result<String, Outcomes> {
     let gpu = gpu(session)?;
-    session.progress.needs(STARTING);
+    session.progress.request_time(STARTING);
     gpu.prepare().map_err(|error| gpu_failed(&error))?;
     let receiver = receiver(session)?;
     let proxy =
@@ -244,21 +244,21 @@ fn take(session: &mut Session) -> Result<String, Answers> {
             return Err(no_doorbell_mode(error.to_string()));
         }
     };
-    let rung = queue.rung();
+    let mode = queue.rung();
     session.rig.peer =
         Some(introduce(queue.mapped(), &receiver).map_err(|error| no_doorbell_mode(error.to_string()))?);
     session.rig.on_gpu = Some(Box::new(queue));
     session.rig.queue = Some(receiver);
     // Nobody needs the thread where the GPU itself rings.
-    session.rig.proxy = (rung != DoorbellMode::Direct).then_some(proxy);
-    let mut words = match rung.lost() {
-        None => format!("{rung}: the GPU itself"),
-        Some(lost) => format!("{rung}: {lost}"),
+    session.rig.proxy = (mode != DoorbellMode::Direct).then_some(proxy);
+    let mut text = match mode.lost() {
+        None => format!("{mode}: the GPU itself"),
+        Some(lost) => format!("{mode}: {lost}"),
     };
     for refused in refused {
-        words.push_str(&format!("; not {}: {}", refused.rung, refused.why));
+        text.push_str(&format!("; not {}: {}", refused.rung, refused.why));
     }
-    Ok(words)
+    Ok(text)
 }
 
 fn introduce(
@@ -270,7 +270,7 @@ fn introduce(
 }
 
 /// A second queue on the same domain, which the host drives.
-fn receiver(session: &mut Session) -> Result<MappedQueue, Answers> {
+fn receiver(session: &mut Session) -> Result<MappedQueue, Outcomes> {
     let (completions, queue) = another_queue(&session.rig.objects).map_err(no_doorbell_mode)?;
     session.rig.objects.receiver_completions = Some(completions);
     Ok(queue)
@@ -292,7 +292,7 @@ pub(super) fn another_queue(objects: &Libfabric) -> Result<(CompletionQueue, Map
     Ok((completions, queue))
 }
 
-fn no_doorbell_mode(observed: String) -> Answers {
+fn no_doorbell_mode(observed: String) -> Outcomes {
     failed(
         observed,
         "the GPU writes entries that it, or a host thread, rings for",

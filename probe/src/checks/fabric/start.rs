@@ -5,10 +5,9 @@ use std::time::Instant;
 use efa_gda::fabric::{EFA_DIRECT, Error, Info, Library, Query, Version};
 
 use super::{Session, refused};
-use crate::check::{Answers, Check, Nature, Outcome, Trouble, Unit};
-use crate::checks::session::{failed, missing, seen};
-use crate::cli::Op;
-use crate::report::{Kind, Who};
+use crate::check::{Check, Nature, Outcome, Outcomes, Problem, Unit};
+use crate::checks::session::{failed, missing, without_hint};
+use crate::model::{Kind, Op, Who};
 
 /// The first release that knows an order of providers other than by version.
 const FIRST_WITH_ORDER: Version = Version::new(2, 0);
@@ -27,12 +26,12 @@ const fn unit(
     title: &'static str,
     kind: Kind,
     needs: &'static [&'static str],
-    run: fn(&mut Session) -> Answers,
+    run: fn(&mut Session) -> Outcomes,
 ) -> Unit<Session> {
     Unit { check: Check { code, title, kind, nature: Nature::Any, needs }, run }
 }
 
-fn loads(session: &mut Session) -> Answers {
+fn loads(session: &mut Session) -> Outcomes {
     match Library::load() {
         Ok(library) => {
             let path = library.path().display().to_string();
@@ -62,19 +61,19 @@ fn prefer_software_adapter() {
     unsafe { std::env::set_var(name, preferred) };
 }
 
-fn version(session: &mut Session) -> Answers {
+fn version(session: &mut Session) -> Outcomes {
     let Some(library) = &session.start.library else { return missing("libfabric") };
     let (version, api) = (library.version(), library.api_version());
     Outcome::pass(format!("libfabric {version}, used at API {api}")).into()
 }
 
-fn provider(session: &mut Session) -> Answers {
+fn provider(session: &mut Session) -> Outcomes {
     let Some(library) = &session.start.library else { return missing("libfabric") };
     let begin = Instant::now();
     // Bytes inside RDMA writes need 128-byte entries; everything else goes by the default.
     let found = Query::new().wide_entries(session.request.put.op == Op::InlineWrite).find(library);
     session.start.took = Some(begin.elapsed());
-    let answer = match &found {
+    let outcome = match &found {
         Ok(infos) => {
             let first = infos.first().map(Info::provider_version);
             let version = first.map(|version| version.to_string()).unwrap_or_default();
@@ -93,11 +92,11 @@ fn provider(session: &mut Session) -> Answers {
         ),
     };
     session.start.lookup = Some(found);
-    answer
+    outcome
 }
 
 /// Hardware has no part in it: the software adapter was loaded, or should have been.
-fn no_software_adapter(error: &Error) -> Answers {
+fn no_software_adapter(error: &Error) -> Outcomes {
     let mut set: Vec<String> = std::env::vars_os()
         .map(|(name, value)| format!("{}={}", name.to_string_lossy(), value.to_string_lossy()))
         .filter(|one| one.starts_with("SOFTEFA_") && !one.starts_with(crate::soft::SOFTEFA_LIBRARY))
@@ -105,7 +104,7 @@ fn no_software_adapter(error: &Error) -> Answers {
     set.sort();
     let set = if set.is_empty() { String::new() } else { format!("; set: {}", set.join(", ")) };
     failed(
-        format!("{}{set}", seen(error, error.hint())),
+        format!("{}{set}", without_hint(error, error.hint())),
         "the software adapter, as a provider named efa",
         "softefa's provider refused to start, or this libfabric did not take it",
         "read what softefa says on stderr (SOFTEFA_LOG=1 for more); check the SOFTEFA_* values that are set \
@@ -114,7 +113,7 @@ fn no_software_adapter(error: &Error) -> Answers {
     )
 }
 
-fn direct(session: &mut Session) -> Answers {
+fn direct(session: &mut Session) -> Outcomes {
     match session.start.lookup.take() {
         Some(Ok(infos)) => {
             session.start.infos = infos;
@@ -134,7 +133,7 @@ fn names(infos: &[Info]) -> Vec<String> {
     infos.iter().map(|info| info.domain_name().into_owned()).collect()
 }
 
-fn chosen(session: &mut Session) -> Answers {
+fn chosen(session: &mut Session) -> Outcomes {
     let found = names(&session.start.infos);
     let Some(wanted) = session.request.device.clone() else {
         return Outcome::pass(format!("all {} of them", found.len())).into();
@@ -143,7 +142,7 @@ fn chosen(session: &mut Session) -> Answers {
     if !session.start.infos.is_empty() {
         return Outcome::pass(names(&session.start.infos).join(", ")).into();
     }
-    Outcome::Fail(Trouble {
+    Outcome::Fail(Problem {
         observed: format!("no adapter is called {wanted}; found: {}", found.join(", ")),
         required: format!("an adapter called {wanted}"),
         why: "--device names a domain of libfabric, or its RDMA device".to_owned(),

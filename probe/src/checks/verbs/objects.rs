@@ -9,11 +9,10 @@ use efa_gda::verbs::{
 use efa_gda::wire::{EntrySize, QueueKey};
 
 use super::{Session, refused, unsolicited};
-use crate::check::{Answers, Check, Nature, Outcome, Trouble, Unit};
-use crate::checks::given;
+use crate::check::{Check, Nature, Outcome, Outcomes, Problem, Unit};
+use crate::checks::external_memory;
 use crate::checks::session::{failed, missing};
-use crate::cli::Op;
-use crate::report::{Kind, Who};
+use crate::model::{Kind, Op, Who};
 
 /// Completions asked for, and entries of each ring; fewer where the adapter has fewer.
 const COMPLETIONS: u32 = 4096;
@@ -43,12 +42,12 @@ const fn unit(
     title: &'static str,
     kind: Kind,
     needs: &'static [&'static str],
-    run: fn(&mut Session) -> Answers,
+    run: fn(&mut Session) -> Outcomes,
 ) -> Unit<Session> {
     Unit { check: Check { code, title, kind, nature: Nature::Any, needs }, run }
 }
 
-fn opens(session: &mut Session) -> Answers {
+fn opens(session: &mut Session) -> Outcomes {
     let Some(device) = &session.rig.objects.device else { return missing("the device") };
     match device.open() {
         Ok(context) => {
@@ -65,7 +64,7 @@ fn opens(session: &mut Session) -> Answers {
     }
 }
 
-fn port(session: &mut Session) -> Answers {
+fn port(session: &mut Session) -> Outcomes {
     let Some(context) = &session.rig.objects.context else { return missing("the device") };
     match context.port().and_then(|port| Ok((port, context.gid()?))) {
         Ok((port, gid)) if port.active => {
@@ -87,7 +86,7 @@ fn port(session: &mut Session) -> Answers {
     }
 }
 
-fn domain(session: &mut Session) -> Answers {
+fn domain(session: &mut Session) -> Outcomes {
     let Some(context) = &session.rig.objects.context else { return missing("the device") };
     match ProtectionDomain::allocate(context) {
         Ok(domain) => {
@@ -100,7 +99,7 @@ fn domain(session: &mut Session) -> Answers {
     }
 }
 
-fn completion_queue(session: &mut Session) -> Answers {
+fn completion_queue(session: &mut Session) -> Outcomes {
     let Some(context) = &session.rig.objects.context else { return missing("the device") };
     let entries = COMPLETIONS.min(context.attributes().max_completions);
     match CompletionQueue::create(context, entries) {
@@ -112,7 +111,7 @@ fn completion_queue(session: &mut Session) -> Answers {
     }
 }
 
-fn memory(session: &mut Session) -> Answers {
+fn memory(session: &mut Session) -> Outcomes {
     let Some(domain) = &session.rig.objects.domain else { return missing("the domain") };
     let Some(buffer) = Buffer::zeroed(REGION) else {
         return Outcome::unknown(format!("{REGION} bytes cannot be allocated")).into();
@@ -132,7 +131,7 @@ fn memory(session: &mut Session) -> Answers {
     }
 }
 
-fn queue_pair(session: &mut Session) -> Answers {
+fn queue_pair(session: &mut Session) -> Outcomes {
     let objects = &session.rig.objects;
     let (Some(context), Some(domain), Some(completions)) =
         (&objects.context, &objects.domain, &objects.completions)
@@ -166,7 +165,7 @@ fn queue_pair(session: &mut Session) -> Answers {
 
 const EXPOSES: &str = "it says where the queue lies and how it is laid out";
 
-fn work_queues(session: &mut Session) -> Answers {
+fn work_queues(session: &mut Session) -> Outcomes {
     let Some(pair) = &session.rig.objects.pair else { return missing("the queue pair") };
     match pair.query() {
         Ok((send, receive)) => {
@@ -178,7 +177,7 @@ fn work_queues(session: &mut Session) -> Answers {
     }
 }
 
-fn completion_ring(session: &mut Session) -> Answers {
+fn completion_ring(session: &mut Session) -> Outcomes {
     let Some(completions) = &session.rig.objects.completions else { return missing("the completion queue") };
     match completions.query() {
         Ok(queue) => {
@@ -189,7 +188,7 @@ fn completion_ring(session: &mut Session) -> Answers {
     }
 }
 
-fn peer(session: &mut Session) -> Answers {
+fn peer(session: &mut Session) -> Outcomes {
     let Some(pair) = &mut session.rig.objects.pair else { return missing("the queue pair") };
     match pair.address().and_then(|address| pair.peer(&address)) {
         Ok(peer) => {
@@ -212,9 +211,9 @@ fn peer(session: &mut Session) -> Answers {
 }
 
 /// Something that a queue can do without, at a cost.
-fn optional(error: &efa_gda::verbs::Error, required: &str, why: &str) -> Answers {
-    Outcome::Warn(Trouble {
-        observed: crate::checks::session::seen(error, error.hint()),
+fn optional(error: &efa_gda::verbs::Error, required: &str, why: &str) -> Outcomes {
+    Outcome::Warn(Problem {
+        observed: crate::checks::session::without_hint(error, error.hint()),
         required: required.to_owned(),
         why: why.to_owned(),
         fix: error.hint().to_owned(),
@@ -224,7 +223,7 @@ fn optional(error: &efa_gda::verbs::Error, required: &str, why: &str) -> Answers
 }
 
 /// A counter on a queue pair of its own, which goes with the check.
-fn counter(session: &mut Session) -> Answers {
+fn counter(session: &mut Session) -> Outcomes {
     let objects = &session.rig.objects;
     let (Some(context), Some(domain), Some(completions)) =
         (&objects.context, &objects.domain, &objects.completions)
@@ -254,15 +253,15 @@ fn counter(session: &mut Session) -> Answers {
     }
 }
 
-fn external(session: &mut Session) -> Answers {
+fn external(session: &mut Session) -> Outcomes {
     let Some(context) = &session.rig.objects.context else { return missing("the device") };
-    let memory = match given::memory(session.request.soft) {
+    let memory = match external_memory::memory(session.request.soft) {
         Ok(memory) if context.attributes().has(Capability::ExternalCompletionQueue) => memory,
         Err(why) if context.attributes().has(Capability::ExternalCompletionQueue) => {
             return Outcome::unknown(format!("no memory to give: {why}")).into();
         }
         _ => {
-            return Outcome::Warn(Trouble {
+            return Outcome::Warn(Problem {
                 observed: "not offered".to_owned(),
                 required: Capability::ExternalCompletionQueue.to_string(),
                 why: "queues work without it: completions lie in host memory that the driver allocates"
@@ -273,14 +272,14 @@ fn external(session: &mut Session) -> Answers {
             .into();
         }
     };
-    let given = ExternalMemory {
+    let external = ExternalMemory {
         dmabuf: memory.as_fd(),
         offset: 0,
-        length: given::BYTES,
+        length: external_memory::BYTES,
         buffer: std::ptr::null_mut(),
     };
     // SAFETY: the descriptor holds the memory, and the queue is closed before it goes, or the process is.
-    let made = unsafe { CompletionQueue::create_external(context, &given, given::ENTRIES) };
+    let made = unsafe { CompletionQueue::create_external(context, &external, external_memory::ENTRIES) };
     let closed = made.and_then(|queue| {
         let raw = queue.query()?;
         queue.close()?;

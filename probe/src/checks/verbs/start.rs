@@ -3,9 +3,9 @@
 use efa_gda::verbs::{Device, Error, Library};
 
 use super::{Session, refused};
-use crate::check::{Answers, Check, Nature, Outcome, Trouble, Unit};
+use crate::check::{Check, Nature, Outcome, Outcomes, Problem, Unit};
 use crate::checks::session::missing;
-use crate::report::{Kind, Who};
+use crate::model::{Kind, Who};
 
 /// The checks of this category.
 pub(crate) static CHECKS: &[Unit<Session>] = &[
@@ -20,17 +20,16 @@ const fn unit(
     title: &'static str,
     kind: Kind,
     needs: &'static [&'static str],
-    run: fn(&mut Session) -> Answers,
+    run: fn(&mut Session) -> Outcomes,
 ) -> Unit<Session> {
     Unit { check: Check { code, title, kind, nature: Nature::Any, needs }, run }
 }
 
-fn loads(session: &mut Session) -> Answers {
+fn loads(session: &mut Session) -> Outcomes {
     match Library::load() {
         Ok(library) => {
-            let words = |loaded: &efa_gda::verbs::Loaded| loaded.path.display().to_string();
-            let observed =
-                library.libraries().map(|(verbs, efa)| format!("{}, {}", words(verbs), words(efa)));
+            let path = |loaded: &efa_gda::verbs::Loaded| loaded.path.display().to_string();
+            let observed = library.libraries().map(|(verbs, efa)| format!("{}, {}", path(verbs), path(efa)));
             session.start.library = Some(library);
             Outcome::pass(observed.unwrap_or_default()).into()
         }
@@ -43,7 +42,7 @@ fn loads(session: &mut Session) -> Answers {
     }
 }
 
-fn exposes(session: &mut Session) -> Answers {
+fn exposes(session: &mut Session) -> Outcomes {
     let Some(library) = &session.start.library else { return missing("rdma-core") };
     let release = library.libraries().map(|(_, efa)| efa.release.to_string()).unwrap_or_default();
     match library.exposes_queues() {
@@ -67,7 +66,7 @@ fn may_be_efa(device: &Device) -> bool {
     !matches!(device.open(), Err(Error::NotEfa { .. }))
 }
 
-fn finds(session: &mut Session) -> Answers {
+fn finds(session: &mut Session) -> Outcomes {
     let Some(library) = &session.start.library else { return missing("rdma-core") };
     const WHY: &str = "libibverbs reads adapters from /sys/class/infiniband_verbs and opens them in \
                        /dev/infiniband";
@@ -87,7 +86,7 @@ fn names(devices: &[Device]) -> Vec<String> {
     devices.iter().map(|device| device.name().to_owned()).collect()
 }
 
-fn chosen(session: &mut Session) -> Answers {
+fn chosen(session: &mut Session) -> Outcomes {
     let found = names(&session.start.devices);
     let Some(wanted) = session.request.device.clone() else {
         return Outcome::pass(format!("all {} of them", found.len())).into();
@@ -99,7 +98,7 @@ fn chosen(session: &mut Session) -> Answers {
     if !session.start.devices.is_empty() {
         return Outcome::pass(names(&session.start.devices).join(", ")).into();
     }
-    Outcome::Fail(Trouble {
+    Outcome::Fail(Problem {
         observed: format!("no adapter is called {wanted}; found: {}", found.join(", ")),
         required: format!("an adapter called {wanted}"),
         why: "--device names an RDMA device, or its domain of libfabric".to_owned(),

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 /// What cargo needs to be told to build something beside this program.
-pub(crate) const RELEASE: &str = if cfg!(debug_assertions) { "" } else { " --release" };
+pub(crate) const CARGO_RELEASE_FLAG: &str = if cfg!(debug_assertions) { "" } else { " --release" };
 
 /// The arguments with which this process was started, up to the program's own name: one, or a
 /// loader, its options, and the program.
@@ -29,7 +29,7 @@ fn before_arguments(line: &[u8], count: usize) -> Vec<OsString> {
 }
 
 /// The program's file.
-pub(crate) fn file() -> io::Result<PathBuf> {
+pub(crate) fn path() -> io::Result<PathBuf> {
     match beginning()?.as_slice() {
         [_loader, .., program] => PathBuf::from(program).canonicalize(),
         _ => std::env::current_exe(),
@@ -37,7 +37,7 @@ pub(crate) fn file() -> io::Result<PathBuf> {
 }
 
 /// The directories that a loader was told to look in (`ld.so --library-path DIR:DIR gda-probe …`).
-pub(crate) fn library_path() -> Vec<PathBuf> {
+pub(crate) fn loader_library_path() -> Vec<PathBuf> {
     beginning().map(|line| library_path_of(&line)).unwrap_or_default()
 }
 
@@ -48,7 +48,7 @@ fn library_path_of(beginning: &[OsString]) -> Vec<PathBuf> {
 }
 
 /// A command that starts this program again.
-pub(crate) fn again() -> io::Result<Command> {
+pub(crate) fn restart_command() -> io::Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(beginning()?.into_iter().skip(1));
     Ok(command)

@@ -7,20 +7,20 @@ use efa_gda::executor::host::{self, EntrySpec};
 use efa_gda::queue::{Backing, MappedQueue, device_peer};
 use efa_gda::wire::Peer;
 
-use crate::cli::Plant;
+use crate::model::Fault;
 
 /// Breaks a rule on a queue with nothing in flight. The queue is of no use after that.
-pub(crate) fn plant<B: Backing>(plant: Plant, queue: &MappedQueue<B>, peer: Peer) {
+pub(crate) fn inject<B: Backing>(fault: Fault, queue: &MappedQueue<B>, peer: Peer) {
     let raw = queue.as_ptr().as_ptr();
     // SAFETY: the struct lives as long as `queue`; nobody posts meanwhile.
-    let rung = unsafe { (&raw const (*raw).lock.doorbell_index).read_volatile() };
+    let doorbell_index = unsafe { (&raw const (*raw).lock.doorbell_index).read_volatile() };
     let send = queue.exposure().sq;
-    let (entries, flip) = match plant {
-        Plant::Phase => (1, true),
-        Plant::Batch => (send.max_batch.saturating_add(1).min(send.num_entries), false),
-        Plant::Backwards => (0, false),
+    let (entries, flip) = match fault {
+        Fault::Phase => (1, true),
+        Fault::Batch => (send.max_batch.saturating_add(1).min(send.num_entries), false),
+        Fault::Backwards => (0, false),
     };
-    for counter in (0..entries).map(|index| rung.wrapping_add(index)) {
+    for counter in (0..entries).map(|index| doorbell_index.wrapping_add(index)) {
         let lap_is_odd = counter / send.num_entries % 2 == 1;
         let peer = device_peer(peer);
         let entry =
@@ -28,7 +28,11 @@ pub(crate) fn plant<B: Backing>(plant: Plant, queue: &MappedQueue<B>, peer: Peer
         // SAFETY: the rings live as long as `queue`; the slot is masked by the ring's depth.
         unsafe { host::write_raw(raw, counter & (send.num_entries - 1), &entry) };
     }
-    let value = if plant == Plant::Backwards { rung.wrapping_sub(1) } else { rung.wrapping_add(entries) };
+    let value = if fault == Fault::Backwards {
+        doorbell_index.wrapping_sub(1)
+    } else {
+        doorbell_index.wrapping_add(entries)
+    };
     // SAFETY: the doorbell lives as long as `queue`.
     unsafe { host::ring_raw(raw, value & 0xffff) };
 }

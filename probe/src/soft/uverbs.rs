@@ -12,14 +12,14 @@ const SOCKET: &str = "SOFTEFA_SOCKET";
 const FILE: &str = "softefa";
 
 /// Whether this program runs on one.
-pub(crate) fn is_there() -> bool {
+pub(crate) fn is_active() -> bool {
     std::env::var_os(SOCKET).is_some() && std::env::var_os("SYSFS_PATH").is_some()
 }
 
 /// Becomes `softefa run` with this program and its arguments. Returns only where that fails, with
 /// why and what to do.
-pub(crate) fn start() -> String {
-    let error = match find().and_then(|softefa| Ok((softefa, crate::own::again()?))) {
+pub(crate) fn restart() -> String {
+    let error = match find().and_then(|softefa| Ok((softefa, crate::executable::restart_command()?))) {
         Ok((softefa, again)) => Command::new(softefa)
             .args(["run", "--quiet", "--"])
             .arg(again.get_program())
@@ -28,7 +28,7 @@ pub(crate) fn start() -> String {
             .exec(),
         Err(error) => error,
     };
-    let release = crate::own::RELEASE;
+    let release = crate::executable::CARGO_RELEASE_FLAG;
     format!(
         "--soft --via verbs needs the program softefa beside this one, which puts a software adapter under \
          rdma-core: {error}; build it (cargo build{release} -p softefa-uverbs -p softefa-preload), or start \
@@ -37,7 +37,7 @@ pub(crate) fn start() -> String {
 }
 
 fn find() -> io::Result<PathBuf> {
-    let own = crate::own::file()?;
+    let own = crate::executable::path()?;
     let beside = own.parent().unwrap_or(Path::new("/"));
     let found = ["", ".."].iter().find_map(|place| beside.join(place).join(FILE).canonicalize().ok());
     found.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("none beside {}", own.display())))

@@ -2,36 +2,36 @@
 
 use super::CommandError;
 use super::run::Run;
-use crate::cli::{Common, Executor, GpuChoice, Via};
-use crate::part::{Driver, Gpu, Part, PutRequest};
-use crate::report::State;
+use crate::cli::{Common, ExecutorChoice, Via};
+use crate::model::{Gpu, GpuChoice, State};
+use crate::worker::{Executor, Group, PutRequest};
 
 /// What runs the device code. Where a GPU was asked for and none can be used, the findings say why; where
 /// the best was asked for, they are left out and the host runs it.
-pub(crate) fn driver(
+pub(crate) fn executor(
     run: &mut Run,
     common: &Common,
-    executor: Executor,
+    choice: ExecutorChoice,
     request: PutRequest,
-) -> Result<Driver, CommandError> {
+) -> Result<Executor, CommandError> {
     let none = run.system.gpu == Some(GpuChoice::None);
-    match executor {
-        Executor::Host => return Ok(Driver::Host),
-        Executor::Cuda if none => {
+    match choice {
+        ExecutorChoice::Host => return Ok(Executor::Host),
+        ExecutorChoice::Cuda if none => {
             let why = "--executor cuda needs a GPU, and --gpu none leaves them out";
             return Err(CommandError::Input(why.to_owned()));
         }
-        Executor::Cuda if common.via == Via::Verbs => {
+        ExecutorChoice::Cuda if common.via == Via::Verbs => {
             return Err(CommandError::NotInThisVersion {
                 what: "--executor cuda --via verbs",
                 missing: "queues of rdma-core's that a GPU drives",
             });
         }
-        Executor::Auto if common.via == Via::Verbs => return Ok(Driver::Host),
-        Executor::Auto if none || request.plant.is_some() || !run.system.nvidia_in_sight() => {
-            return Ok(Driver::Host);
+        ExecutorChoice::Auto if common.via == Via::Verbs => return Ok(Executor::Host),
+        ExecutorChoice::Auto if none || request.fault.is_some() || !run.system.nvidia_in_sight() => {
+            return Ok(Executor::Host);
         }
-        Executor::Cuda if request.plant.is_some() => {
+        ExecutorChoice::Cuda if request.fault.is_some() => {
             let why = "--plant breaks a rule from the host; leave --executor out".to_owned();
             return Err(CommandError::Input(why));
         }
@@ -40,7 +40,7 @@ pub(crate) fn driver(
     // Asked for by name: that there is none is then a failure and no reason to leave checks out.
     run.runner.policy.no_gpu = false;
     let before = run.runner.findings.len();
-    let gpus = run.part(Part::Cuda, request)?.gpus;
+    let gpus = run.group(Group::Cuda, request)?.gpus;
     let usable = |gpu: &&Gpu| {
         let subject = gpu.number.to_string();
         let passes = |code| {
@@ -52,16 +52,16 @@ pub(crate) fn driver(
         };
         passes("CUDA-009") && passes("CUDA-010")
     };
-    let gpu = match (gpus.iter().find(usable), executor) {
+    let gpu = match (gpus.iter().find(usable), choice) {
         (Some(gpu), _) => gpu,
-        (None, Executor::Cuda) => return Ok(Driver::Gpu(gpus.first().map_or(0, |gpu| gpu.number))),
+        (None, ExecutorChoice::Cuda) => return Ok(Executor::Gpu(gpus.first().map_or(0, |gpu| gpu.number))),
         (None, _) => {
             run.runner.findings.truncate(before);
-            return Ok(Driver::Host);
+            return Ok(Executor::Host);
         }
     };
     if run.system.device.is_none() {
         run.system.device = run.system.nearest_adapter(gpu);
     }
-    Ok(Driver::Gpu(gpu.number))
+    Ok(Executor::Gpu(gpu.number))
 }

@@ -1,7 +1,7 @@
 //! Bytes of a queue entry, field by field, with the rules that they break. Fields carry the names of
 //! `efa_io_defs.h`, and are named in any entry, also in one that no adapter would take.
 
-use std::fmt::Write as _;
+use std::fmt;
 use std::mem::offset_of;
 
 use efa_gda_sys::io::{
@@ -73,23 +73,25 @@ impl Decoded {
         let (name, value) = (name.to_owned(), value.to_string());
         self.fields.push(Field { offset, bits: Some(bits), name, value, meaning });
     }
+}
 
-    /// Writes it for people.
-    pub(crate) fn render(&self, out: &mut String) {
-        let _ = writeln!(out, "{} of {} bytes", self.kind, self.bytes);
+impl fmt::Display for Decoded {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(out, "{} of {} bytes", self.kind, self.bytes)?;
         for field in &self.fields {
             let place = match &field.bits {
                 Some(bits) => format!("{}[{bits}]", field.offset),
                 None => field.offset.to_string(),
             };
-            let _ = writeln!(out, "  {place:<9} {:<21} {:<20} {}", field.name, field.value, field.meaning);
+            writeln!(out, "  {place:<9} {:<21} {:<20} {}", field.name, field.value, field.meaning)?;
         }
         for rule in &self.broken {
-            let _ = writeln!(out, "  broken rule: {rule}");
+            writeln!(out, "  broken rule: {rule}")?;
         }
         if self.broken.is_empty() {
-            out.push_str("  no rule is broken\n");
+            writeln!(out, "  no rule is broken")?;
         }
+        Ok(())
     }
 }
 

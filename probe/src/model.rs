@@ -1,0 +1,292 @@
+//! The data of a run: check codes, findings, verdicts, puts, and the documents that `--json` prints
+//! (`docs/schema/gda-probe-1.json`). Keys that do not apply are absent. Nothing here reads the
+//! machine or formats a report.
+
+pub(crate) mod bench;
+mod options;
+
+use serde::{Deserialize, Serialize};
+
+pub(crate) use self::options::{DEFAULT_TIME_LIMIT, Doorbell, Fault, GpuChoice, Op, Pairs};
+
+/// The name and version of the JSON format.
+pub(crate) const SCHEMA: &str = "gda-probe/1";
+
+/// The categories of checks: the prefix of their codes, and a title.
+pub(crate) const CATEGORIES: [(&str, &str); 9] = [
+    ("ENV", "Environment"),
+    ("DEV", "Adapters and their kernel driver"),
+    ("LIB", "Libraries"),
+    ("CUDA", "GPU and CUDA"),
+    ("FAB", "libfabric's objects"),
+    ("GDA", "GPU-Direct Async operations"),
+    ("VRB", "rdma-core alone"),
+    ("QUE", "Queues"),
+    ("PUT", "Moving bytes"),
+];
+
+/// The code that blocks checks of hardware under `--soft`.
+pub(crate) const SOFTWARE_ADAPTER: &str = "ENV-000";
+/// The code that blocks checks of a GPU when no GPU takes part.
+pub(crate) const NO_GPU: &str = "CUDA-000";
+
+/// The result of a check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum State {
+    /// The statement holds.
+    Pass,
+    /// The statement holds, at a cost.
+    Warn,
+    /// The statement does not hold.
+    Fail,
+    /// The check did not run; another code is the reason.
+    Skip,
+    /// The check has no result.
+    Unknown,
+}
+
+/// The evidence for a result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Kind {
+    /// A version, a parameter or a file states it.
+    Declared,
+    /// The probe did it: loaded, mapped, rang, completed.
+    Proven,
+}
+
+/// The role that can repair a problem.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Who {
+    /// The machine's operator: kernel, drivers, instance type.
+    Host,
+    /// The author of the container image: libraries.
+    Image,
+    /// The author of the pod or job: devices, limits, environment.
+    Pod,
+    /// The author of the program.
+    Code,
+}
+
+/// The result of one check for one subject.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Finding {
+    /// The stable code. Code and subject together are unique in a report.
+    pub(crate) code: String,
+    /// The adapter, GPU, pair or library that was checked, for checks that repeat.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) subject: Option<String>,
+    /// The statement that was checked.
+    pub(crate) title: String,
+    /// The result.
+    pub(crate) state: State,
+    /// The evidence for the result.
+    pub(crate) kind: Kind,
+    /// The value that was observed.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) observed: Option<String>,
+    /// The value that is required.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) required: Option<String>,
+    /// Why the requirement matters, or why there is no result.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) why: Option<String>,
+    /// What to do.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) fix: Option<String>,
+    /// The role that can do it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) who: Option<Who>,
+    /// The code because of which this check did not run.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) blocked_by: Option<String>,
+}
+
+/// A GPU that CUDA lists.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Gpu {
+    /// CUDA's number for it.
+    pub(crate) number: u32,
+    /// Its name.
+    pub(crate) name: String,
+    /// Its PCI address, as in sysfs.
+    pub(crate) pci: Option<String>,
+}
+
+/// A GPU and an adapter.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Pair {
+    /// CUDA's number of the GPU.
+    pub(crate) gpu: u32,
+    /// The adapter's domain.
+    pub(crate) adapter: String,
+}
+
+impl Pair {
+    /// The pair as the subject of a check.
+    pub(crate) fn subject(&self) -> String {
+        format!("{}/{}", self.gpu, self.adapter)
+    }
+}
+
+/// How far a GPU can drive an adapter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Reach {
+    /// The GPU writes entries and rings the doorbell.
+    Gda,
+    /// The GPU writes entries and a host thread rings.
+    HostRung,
+    /// No put of the GPU was verified.
+    None,
+}
+
+/// The verdict on one pair of GPU and adapter.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Verdict {
+    /// The GPU's number, or "none".
+    pub(crate) gpu: String,
+    /// The adapter's name, or "none" if there is no adapter.
+    pub(crate) adapter: String,
+    /// How far the GPU can drive the adapter.
+    pub(crate) result: Reach,
+    /// The next step.
+    pub(crate) next: String,
+}
+
+/// The geometry of one queue, as the provider reported it. Addresses are left out, because they have
+/// no meaning outside the process that mapped them.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Geometry {
+    /// Bytes of an entry.
+    pub(crate) entry_size: u32,
+    /// Entries of the ring.
+    pub(crate) num_entries: u32,
+    /// Entries that may be written between two doorbells; work queues only.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) max_batch: Option<u32>,
+    /// The phase bit of the ring's first lap; absent for entries without a phase bit.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) phase: Option<u8>,
+}
+
+/// The three queues of an endpoint.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Queues {
+    /// The send queue.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) sq: Option<Geometry>,
+    /// The receive queue.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) rq: Option<Geometry>,
+    /// The completion queue.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) cq: Option<Geometry>,
+}
+
+impl Queues {
+    /// Whether the geometry of no queue is known.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.sq.is_none() && self.rq.is_none() && self.cq.is_none()
+    }
+}
+
+/// The result of a put.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Put {
+    /// The operation, as on the command line.
+    pub(crate) op: String,
+    /// Bytes of each operation.
+    pub(crate) bytes: u64,
+    /// Operations requested.
+    pub(crate) count: u64,
+    /// Operations that completed without error.
+    pub(crate) completed: u64,
+    /// Whether every byte of every operation arrived and no other byte changed.
+    pub(crate) verified: bool,
+    /// The doorbell mode: `direct`, `record` or `staged`.
+    pub(crate) doorbell: String,
+    /// The cost of this mode compared with `direct`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) lost: Option<String>,
+    /// Where the device code ran: `host` or `cuda`.
+    pub(crate) executor: String,
+    /// The number of the GPU that ran it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) gpu: Option<String>,
+    /// The adapter.
+    pub(crate) adapter: String,
+    /// From the first entry to the last completion, without filling and comparing memory.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) microseconds: Option<u64>,
+    /// Violations that the software adapter reported.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub(crate) violations: Vec<String>,
+}
+
+/// The document of a command that ended before it could report.
+#[derive(Debug, Serialize)]
+pub(crate) struct Refusal<'a> {
+    pub(crate) schema: &'static str,
+    pub(crate) command: &'static str,
+    /// Why the command ended.
+    pub(crate) error: &'a str,
+}
+
+/// The document of `explain`.
+#[derive(Debug, Serialize)]
+pub(crate) struct Explanation {
+    schema: &'static str,
+    command: &'static str,
+    code: &'static str,
+    title: &'static str,
+    text: &'static str,
+}
+
+impl Explanation {
+    /// Makes the document of a page, whose first line holds code and title.
+    pub(crate) fn of(page: &'static str) -> Self {
+        let (heading, text) = page.split_once('\n').unwrap_or((page, ""));
+        let (code, title) = heading.split_once(' ').unwrap_or((heading, ""));
+        Self { schema: SCHEMA, command: "explain", code, title, text: text.trim() }
+    }
+}
+
+/// The document of a run.
+#[derive(Debug, Serialize)]
+pub(crate) struct Document {
+    pub(crate) schema: &'static str,
+    pub(crate) command: &'static str,
+    pub(crate) soft: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) verdict: Option<Vec<Verdict>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) checks: Option<Vec<Finding>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) queues: Option<Queues>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) put: Option<Put>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) bench: Option<bench::Bench>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) decode: Option<crate::decode::Decoded>,
+}
+
+impl Document {
+    /// An empty document of `command`.
+    pub(crate) fn new(command: &'static str, soft: bool) -> Self {
+        Self {
+            schema: SCHEMA,
+            command,
+            soft,
+            verdict: None,
+            checks: None,
+            queues: None,
+            put: None,
+            bench: None,
+            decode: None,
+        }
+    }
+}

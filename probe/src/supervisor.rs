@@ -1,0 +1,439 @@
+//! Starts worker processes, enforces their time limits, and turns a worker that crashed or hung into
+//! findings.
+
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, IsTerminal, Write};
+use std::process::{Child, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use crate::check::{Check, Outcome, Problem, Runner, concerns};
+use crate::checks;
+use crate::checks::groups::{Plan, plan};
+use crate::model::bench::Bench;
+use crate::model::{Finding, Gpu, Pair, Put, Queues, Who};
+use crate::worker::{COMMAND, Event, Executor, Group, Request, short_limit};
+
+/// How long the end of a killed worker is waited for.
+const KILL_WAIT: Duration = Duration::from_millis(500);
+
+/// A worker process could not be started.
+#[derive(Debug, thiserror::Error)]
+#[error("the worker process of the {group:?} checks cannot be started: {source}")]
+pub(crate) struct StartError {
+    group: Group,
+    source: std::io::Error,
+}
+
+/// How long checks may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// For any check.
+    pub(crate) each: Duration,
+    /// Added for a check that starts a foreign library.
+    pub(crate) start: Duration,
+}
+
+/// What workers reported besides findings.
+#[derive(Debug, Default)]
+pub(crate) struct Results {
+    /// The file of libfabric.
+    pub(crate) loaded: Option<String>,
+    /// Domain names of the adapters that were checked.
+    pub(crate) adapters: Vec<String>,
+    /// GPUs that were checked.
+    pub(crate) gpus: Vec<Gpu>,
+    /// The first adapter's queues.
+    pub(crate) queues: Option<Queues>,
+    /// The puts on each adapter or pair.
+    pub(crate) puts: Vec<Put>,
+    /// The measurements of a bench.
+    pub(crate) bench: Option<Bench>,
+}
+
+/// How a worker ended before it had run all checks.
+struct Crash {
+    /// The check that was running.
+    code: Option<String>,
+    subject: Option<String>,
+    observed: String,
+    timed_out: bool,
+}
+
+/// Runs the checks of `request` in workers and adds their findings to `runner`. When a worker crashes on
+/// one adapter, GPU or pair, another worker runs the rest.
+pub(crate) fn run(
+    runner: &mut Runner,
+    mut request: Request,
+    limits: Limits,
+    provider_path: Option<&OsStr>,
+) -> Result<Results, StartError> {
+    let mut results = Results::default();
+    loop {
+        request.findings.clone_from(&runner.findings);
+        let ended = run_worker(runner, &request, limits, provider_path, &mut results);
+        let Some(crash) = ended.map_err(|source| StartError { group: request.group, source })? else { break };
+        let Crash { code, subject, observed, timed_out } = crash;
+        let plan = plan(&request);
+        let code = code.unwrap_or_else(|| plan.once[0].code.to_owned());
+        tracing::warn!(code, ?subject, observed, "a worker process ended before its checks");
+        if let Some(check) = checks::registry().into_iter().find(|check| check.code == code) {
+            let problem = crash_problem(request.group, observed, timed_out.then_some(limits));
+            runner.record(check, subject.clone(), Outcome::Fail(problem));
+        }
+        let subjects = subjects(&request, &results);
+        skip_rest(runner, &plan, &code, subject.as_deref(), &subjects);
+        let lost = lost(&subjects, &request.avoid, subject.as_deref());
+        request.avoid.extend(lost.iter().cloned());
+        // With nothing new to avoid, the next worker would end as this one did.
+        if lost.is_empty() || subjects.iter().all(|name| request.avoid.contains(name)) {
+            break;
+        }
+    }
+    Ok(results)
+}
+
+/// The subjects that a crash in `subject` costs, without those that an earlier crash cost. A crash in a
+/// check of an adapter costs all pairs with that adapter.
+fn lost(subjects: &[String], avoid: &[String], subject: Option<&str>) -> Vec<String> {
+    let Some(subject) = subject else { return Vec::new() };
+    let new = |name: &&String| concerns(subject, name) && !avoid.contains(name);
+    subjects.iter().filter(new).cloned().collect()
+}
+
+/// The subjects that a worker checks for `request`, in their order.
+fn subjects(request: &Request, results: &Results) -> Vec<String> {
+    match (request.group, &request.executor) {
+        (Group::Cuda, _) => results.gpus.iter().map(|gpu| gpu.number.to_string()).collect(),
+        (_, Executor::Pairs(pairs)) => pairs.iter().map(Pair::subject).collect(),
+        (_, Executor::Gpu(gpu)) => {
+            let pair = |adapter: &String| Pair { gpu: *gpu, adapter: adapter.clone() };
+            results.adapters.iter().map(|adapter| pair(adapter).subject()).collect()
+        }
+        _ => results.adapters.clone(),
+    }
+}
+
+/// The problem of a check in which a worker crashed; `limits` are those that it exceeded.
+fn crash_problem(group: Group, observed: String, limits: Option<Limits>) -> Problem {
+    if group == Group::Nodes {
+        return Problem {
+            observed,
+            required: "a device node that opens or returns an error".to_owned(),
+            why: "every program that opens this node hangs, libfabric included".to_owned(),
+            fix: "search dmesg on the host for efa; reload the driver, or restart the host".to_owned(),
+            who: Who::Host,
+        };
+    }
+    let fix = "run again with -v and FI_LOG_LEVEL=warn for the library's last messages; compare the library's \
+               version with the adapter's driver, and report the crash to the library's maintainer; on a slow \
+               machine, raise --time-limit";
+    let short = limits.and_then(|limits| short_limit(limits.each));
+    // Libraries do not send SIGKILL. The kernel does when memory or CPU time has run out.
+    let killed = observed.contains("(SIGKILL)").then_some(
+        "search dmesg on the host for the limit that was reached (the container's memory, ulimit -t); otherwise ",
+    );
+    Problem {
+        observed,
+        required: "the check ends and its process continues".to_owned(),
+        why: "the library or its provider crashed or hung in this step, and would do the same in any program"
+            .to_owned(),
+        fix: format!("{}{}{fix}", short.unwrap_or_default(), killed.unwrap_or_default()),
+        who: Who::Image,
+    }
+}
+
+/// Skips the checks that a worker did not run because it crashed in `code`.
+fn skip_rest(runner: &mut Runner, plan: &Plan, code: &str, subject: Option<&str>, subjects: &[String]) {
+    for check in &plan.once {
+        skip(runner, check, None, code);
+    }
+    // The checks of a pair's adapter come first, and a crash there costs all pairs of the adapter.
+    let is_lost = |name: &&String| subject.is_none_or(|subject| concerns(subject, name));
+    let lost: Vec<&String> = subjects.iter().filter(is_lost).collect();
+    if lost.is_empty() {
+        plan.opening.iter().chain(&plan.each).for_each(|check| skip(runner, check, subject, code));
+    }
+    for name in lost {
+        let adapter = name.split_once('/').map(|(_, adapter)| adapter);
+        plan.opening.iter().for_each(|check| skip(runner, check, adapter, code));
+        plan.each.iter().for_each(|check| skip(runner, check, Some(name), code));
+    }
+}
+
+fn skip(runner: &mut Runner, check: &Check, subject: Option<&str>, code: &str) {
+    let has_result = |finding: &Finding| {
+        finding.code == check.code && (subject.is_none() || finding.subject.as_deref() == subject)
+    };
+    if !runner.findings.iter().any(has_result) {
+        let (root, why) = runner
+            .blocked(check, subject)
+            .unwrap_or_else(|| (code.to_owned(), format!("the worker process ended in {code}")));
+        runner.record(check, subject.map(str::to_owned), Outcome::Skip(root, why));
+    }
+}
+
+/// Runs one worker to its end. Returns how it crashed, if it did.
+fn run_worker(
+    runner: &mut Runner,
+    request: &Request,
+    limits: Limits,
+    provider_path: Option<&OsStr>,
+    results: &mut Results,
+) -> std::io::Result<Option<Crash>> {
+    let mut command = crate::executable::restart_command()?;
+    command.args(verbosity()).arg(COMMAND).stdin(Stdio::piped()).stdout(Stdio::piped());
+    if let Some(path) = provider_path {
+        command.env("FI_PROVIDER_PATH", path);
+    }
+    let mut worker = command.spawn()?;
+    if let Some(mut stdin) = worker.stdin.take() {
+        // A write error means that the worker has ended; its exit status is reported below.
+        let _ = stdin.write_all(&serde_json::to_vec(request).map_err(std::io::Error::from)?);
+    }
+    let (sender, events) = channel();
+    if let Some(stdout) = worker.stdout.take() {
+        let read = move || read_events(BufReader::new(stdout), &sender);
+        if let Err(error) = std::thread::Builder::new().spawn(read) {
+            reap(&mut worker, Duration::ZERO);
+            return Err(error);
+        }
+    }
+    let mut dispatch = Dispatch { runner, results, limits, running: None, additional_time: Duration::ZERO };
+    let end = dispatch.run(&events);
+    let running = dispatch.running.take();
+    let timed_out = matches!(end, StreamEnd::TimedOut(_));
+    let observed = match end {
+        StreamEnd::Done => {
+            reap(&mut worker, KILL_WAIT);
+            return Ok(None);
+        }
+        StreamEnd::TimedOut(limit) => {
+            reap(&mut worker, Duration::ZERO);
+            format!("no result within {} ms; the worker process was killed", limit.as_millis())
+        }
+        StreamEnd::Closed => match reap(&mut worker, KILL_WAIT) {
+            Some(status) => describe(status),
+            None => "the worker process closed its output and did not end".to_owned(),
+        },
+    };
+    let (code, subject) = running.unzip();
+    Ok(Some(Crash { code, subject: subject.flatten(), observed, timed_out }))
+}
+
+/// The option that gives the worker this process's verbosity.
+fn verbosity() -> Option<&'static str> {
+    if tracing::enabled!(tracing::Level::DEBUG) {
+        return Some("-vv");
+    }
+    tracing::enabled!(tracing::Level::INFO).then_some("-v")
+}
+
+fn read_events(lines: impl BufRead, sender: &Sender<Event>) {
+    for line in lines.lines() {
+        let Ok(line) = line else { return };
+        match serde_json::from_str(&line) {
+            Ok(event) => {
+                if sender.send(event).is_err() {
+                    return;
+                }
+            }
+            Err(error) => tracing::warn!(line, %error, "a line of the worker's output is not an event"),
+        }
+    }
+}
+
+/// Why no more events come.
+enum StreamEnd {
+    /// The worker reported that all checks have ended.
+    Done,
+    /// The worker's output ended before that.
+    Closed,
+    /// No event came within this time.
+    TimedOut(Duration),
+}
+
+/// Handles a worker's events.
+struct Dispatch<'a> {
+    runner: &'a mut Runner,
+    results: &'a mut Results,
+    limits: Limits,
+    /// The code and subject of the running check.
+    running: Option<(String, Option<String>)>,
+    /// Time that the running check requested.
+    additional_time: Duration,
+}
+
+impl Dispatch<'_> {
+    fn run(&mut self, events: &Receiver<Event>) -> StreamEnd {
+        loop {
+            // Libraries start in checks without a subject.
+            let starting = self.running.as_ref().is_none_or(|(_, subject)| subject.is_none());
+            let start = if starting { self.limits.start } else { Duration::ZERO };
+            let limit = (self.limits.each + start).saturating_add(std::mem::take(&mut self.additional_time));
+            match events.recv_timeout(limit) {
+                Ok(Event::Done) => return StreamEnd::Done,
+                Ok(event) => self.handle(event),
+                Err(RecvTimeoutError::Timeout) => return StreamEnd::TimedOut(limit),
+                Err(RecvTimeoutError::Disconnected) => return StreamEnd::Closed,
+            }
+        }
+    }
+
+    fn handle(&mut self, event: Event) {
+        match event {
+            Event::Begin { code, subject } => self.running = Some((code, subject)),
+            Event::Finding { finding } => {
+                self.running = None;
+                self.runner.findings.push(finding);
+            }
+            Event::Loaded { path } => self.results.loaded = Some(path),
+            // A machine on which libfabric starts slowly is slow in later checks as well.
+            Event::Started { milliseconds } => self.limits.each += Duration::from_millis(milliseconds),
+            Event::Adapters { names } => self.results.adapters = names,
+            Event::Gpus { gpus } => self.results.gpus = gpus,
+            Event::Queues { queues } => {
+                self.results.queues.get_or_insert(queues);
+            }
+            Event::Put { put } => self.results.puts.push(put),
+            Event::Figure { figure } => self.results.bench.get_or_insert_default().add(*figure),
+            Event::Step { done, total, now } => show_step(done, total, &now),
+            Event::Repeated => self.running = None,
+            Event::MoreTime { milliseconds } => self.additional_time = Duration::from_millis(milliseconds),
+            Event::Done => {}
+        }
+    }
+}
+
+/// Shows a line of progress in place of the last one, if stderr is a terminal.
+fn show_step(done: usize, total: usize, now: &str) {
+    let mut stderr = std::io::stderr();
+    if stderr.is_terminal() {
+        let line = if now.is_empty() { String::new() } else { format!("[{done}/{total}] {now}") };
+        // Progress is not part of the report, so a write error is ignored.
+        let _ = write!(stderr, "\r\x1b[K{line}").and_then(|()| stderr.flush());
+    }
+}
+
+/// Waits for the worker's end for `patience`, then kills it and waits for [`KILL_WAIT`]. Returns None if the
+/// worker has not ended by then, because it is stuck in the kernel; the probe goes on without it.
+fn reap(worker: &mut Child, patience: Duration) -> Option<ExitStatus> {
+    let mut deadline = Instant::now() + patience;
+    let mut killed = false;
+    loop {
+        match worker.try_wait() {
+            Ok(Some(status)) => return Some(status),
+            Ok(None) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(1)),
+            Ok(None) if !killed => {
+                // An error means that the worker has ended, which the next try_wait returns.
+                let _ = worker.kill();
+                killed = true;
+                deadline = Instant::now() + KILL_WAIT;
+            }
+            _ => return None,
+        }
+    }
+}
+
+fn describe(status: ExitStatus) -> String {
+    use std::os::unix::process::ExitStatusExt;
+    match (status.signal(), status.code()) {
+        (Some(number), _) => {
+            let name = nix::sys::signal::Signal::try_from(number).map_or("unknown", |signal| signal.as_str());
+            format!("the worker process was ended by signal {number} ({name})")
+        }
+        (None, Some(code)) => format!("the worker process exited with status {code} before its checks ended"),
+        (None, None) => "the worker process ended before its checks did".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::check::Policy;
+    use crate::model::{Doorbell, Op, State};
+    use crate::worker::{BenchRequest, PutRequest};
+
+    fn request(executor: Executor) -> Request {
+        let put =
+            PutRequest { op: Op::Write, bytes: 64, count: 1, max_seconds: 1, one_adapter: true, fault: None };
+        Request {
+            group: Group::Fabric,
+            root: PathBuf::new(),
+            soft: false,
+            no_gpu: false,
+            provider: None,
+            device: None,
+            avoid: Vec::new(),
+            gpu: None,
+            executor,
+            doorbell: Doorbell::Auto,
+            put,
+            bench: Some(BenchRequest { queues: 1, time_limit: 1 }),
+            exposure_alone: false,
+            wait: 1,
+            findings: Vec::new(),
+        }
+    }
+
+    /// What is found where a child of GPU 0 at adapter `a` passes everything before `code` of `subject`, and
+    /// ends there.
+    fn ended_in(code: &str, subject: &str) -> Vec<Finding> {
+        let mut runner = Runner::new(Policy::default());
+        let plan = plan(&request(Executor::Gpu(0)));
+        let all = plan.once.iter().map(|check| (check, None));
+        let all = all.chain(plan.opening.iter().map(|check| (check, Some("a"))));
+        for (check, of) in all.chain(plan.each.iter().map(|check| (check, Some("0/a")))) {
+            if (check.code, of) == (code, Some(subject)) {
+                break;
+            }
+            runner.record(check, of.map(str::to_owned), Outcome::pass(""));
+        }
+        let check = checks::registry().into_iter().find(|check| check.code == code).unwrap();
+        let problem = crash_problem(Group::Fabric, String::new(), None);
+        runner.record(check, Some(subject.to_owned()), Outcome::Fail(problem));
+        skip_rest(&mut runner, &plan, code, Some(subject), &["0/a".to_owned()]);
+        runner.findings
+    }
+
+    fn skipped<'a>(findings: &'a [Finding], subject: &str) -> Vec<&'a str> {
+        let of = |one: &&Finding| one.state == State::Skip && one.subject.as_deref() == Some(subject);
+        findings.iter().filter(of).map(|one| one.code.as_str()).collect()
+    }
+
+    #[test]
+    fn a_child_that_ends_in_a_pairs_check_loses_the_rest_of_the_pairs_and_nothing_of_its_adapters() {
+        let findings = ended_in("CUDA-008", "0/a");
+        assert_eq!(
+            skipped(&findings, "0/a"),
+            [
+                "CUDA-012", "CUDA-013", "QUE-008", "PUT-001", "PUT-002", "PUT-003", "PUT-004", "PUT-006",
+                "PUT-005"
+            ]
+        );
+        assert!(skipped(&findings, "a").is_empty(), "{findings:?}");
+    }
+
+    #[test]
+    fn a_child_that_ends_at_a_pairs_adapter_loses_the_rest_of_both() {
+        let findings = ended_in("QUE-005", "a");
+        assert_eq!(skipped(&findings, "a"), ["QUE-006", "QUE-007"]);
+        assert_eq!(skipped(&findings, "0/a").len(), plan(&request(Executor::Gpu(0))).each.len());
+    }
+
+    #[test]
+    fn with_an_adapter_all_of_its_pairs_are_lost_and_no_others() {
+        let subjects = ["0/a", "0/b", "1/a"].map(str::to_owned);
+        assert_eq!(lost(&subjects, &[], Some("a")), ["0/a", "1/a"]);
+        assert_eq!(lost(&subjects, &[], Some("0/b")), ["0/b"]);
+        assert!(lost(&subjects, &[], None).is_empty());
+    }
+
+    #[test]
+    fn what_was_lost_before_is_not_lost_again() {
+        let subjects = ["0", "1"].map(str::to_owned);
+        assert!(lost(&subjects, &subjects[..1], Some("0")).is_empty());
+    }
+}
