@@ -1,24 +1,26 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Measures the posting engine beside its peers on the GPU of this machine, in one process
-# over the same ring (kernels/bench/post_rate.cu says what each mode does):
+# Measures the posting engine and other posting engines on the GPU of this machine, in one process over the same ring.
+# kernels/bench/post_rate.cu describes the modes:
 #
 #   scripts/bench_gpu.sh [bench|check [ENTRIES]|soak [ENTRIES]|floor]   bench without an argument
 #   scripts/bench_gpu.sh --build-only DIR                  leaves DIR/post_rate for another machine
 #
-# The peers' headers come from the PyPI package nvidia-nccl-cu13, unpacked below .cache;
-# nothing of it is part of this project. Where it cannot be had the peers' column is
-# empty, and that is said. NCCL_INCLUDE=DIR uses headers that are already there.
-# EFA_GDA_BENCH_ARCH (default 90) is the GPU's compute capability without the dot.
+# The headers of the other engines come from the PyPI package nvidia-nccl-cu13, unpacked below .cache; nothing of it is
+# part of this project. If the package cannot be downloaded, the script reports that, and their columns are empty.
+# NCCL_INCLUDE=DIR uses installed headers. EFA_GDA_BENCH_ARCH (default 90) is the GPU's compute capability without the
+# dot.
+#
+# Exit status: 0; 1 the build or the measurement failed; 2 usage.
 set -euo pipefail
 
-ROOT="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)"
+# shellcheck source=scripts/lib/setup.sh
+source "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/lib/setup.sh"
+
 PEER_PACKAGE=nvidia-nccl-cu13==2.31.2
 ARCH=${EFA_GDA_BENCH_ARCH:-90}
 
-say() { printf 'bench_gpu: %s\n' "$1" >&2; }
-
-# Where the peers' headers lie; fetched once.
+# Prints the directory of the other engines' headers, downloaded once.
 peer_headers() {
   if [[ -n "${NCCL_INCLUDE:-}" ]]; then
     printf '%s\n' "$NCCL_INCLUDE"
@@ -49,7 +51,7 @@ build() {
   if headers=$(peer_headers); then
     peers=(-DEFA_GDA_BENCH_PEERS -I "$headers")
   else
-    say "$PEER_PACKAGE could not be had: the peers are left out"
+    say "$PEER_PACKAGE could not be downloaded: the other engines are left out"
   fi
   local flags=(-O3 -std=c++17 -gencode "arch=compute_$ARCH,code=sm_$ARCH" -I "$ROOT/kernels/include")
   mkdir -p -- "$out"
@@ -60,13 +62,17 @@ build() {
     "$out/post_rate.o" "$out/peers.o" -lpthread
 }
 
-if [[ ${1:-} == --build-only ]]; then
-  [[ $# -eq 2 ]] || { say "give a directory: scripts/bench_gpu.sh --build-only DIR"; exit 2; }
+case ${1:-bench} in
+--build-only)
+  [[ $# -eq 2 ]] || wrong_usage '--build-only needs one directory'
   build "$2"
   exit 0
-fi
-if ! command -v nvidia-smi >/dev/null || ! nvidia-smi -L >&2; then
-  say "no NVIDIA GPU here; build with --build-only DIR and run DIR/post_rate where one is"
+  ;;
+bench | check | soak | floor) ;;
+*) help_or_nothing "$1" ;;
+esac
+if ! have nvidia-smi || ! nvidia-smi -L >&2; then
+  say "this machine has no NVIDIA GPU; build with --build-only DIR and run DIR/post_rate on one that has"
   exit 1
 fi
 build "$ROOT/target/bench_gpu"

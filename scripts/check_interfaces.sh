@@ -4,27 +4,21 @@
 #
 #   scripts/check_interfaces.sh [FILE|DIR …]
 #
-# FILE is rdma-core's efa_io_defs.h or libfabric's fi_ext_efa.h; DIR holds libfabric's
-# rdma/fabric.h, or is a source tree of either. Without arguments, the source packages of
-# rdma-core and libfabric are fetched from Debian sid through this machine's own apt
-# configuration, signatures verified, and kept for a week in .cache/upstream.
+# FILE is rdma-core's efa_io_defs.h or libfabric's fi_ext_efa.h. DIR contains libfabric's rdma/fabric.h, or is a source
+# tree of either. Without arguments, the script fetches the source packages of rdma-core and libfabric from Debian sid
+# through this machine's apt configuration, verifies their signatures, and reuses them for a week (.cache/upstream).
 #
-# Exit status: 0 no difference, 1 differences, 2 an upstream that cannot be read,
-# 77 SKIPPED, because nothing could be fetched.
+# Exit status: 0 no difference, 1 differences, 2 usage or an upstream that cannot be read, 77 SKIPPED, because nothing
+# could be fetched.
 set -euo pipefail
 
 # shellcheck source=scripts/lib/setup.sh
-source "$(dirname -- "${BASH_SOURCE[0]}")/lib/setup.sh"
-# shellcheck source=scripts/lib/upstream.sh
-source "$ROOT/scripts/lib/upstream.sh"
+source "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/lib/setup.sh"
+# shellcheck source=scripts/lib/fetch.sh
+source "$ROOT/scripts/lib/fetch.sh"
 
 main() {
-  case ${1:-} in
-  -h | --help)
-    sed -n '3,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"
-    exit 0
-    ;;
-  esac
+  case ${1:-} in -*) help_or_nothing "$1" ;; esac
   want gcc have_c_compiler
   want libc6-dev have_c_compiler
   want binutils have readelf

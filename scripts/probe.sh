@@ -1,28 +1,45 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Sets the machine up, builds gda-probe and runs it with the arguments given;
-# adds --soft where there is no EFA adapter. The exit status is gda-probe's, or 1,
-# with a message that begins "probe.sh:", where setting up or building failed.
+# Sets the machine up, builds gda-probe and runs it with the arguments, plus --soft if there is no EFA adapter. The exit
+# status is gda-probe's, or 1 after a message that begins "probe.sh:" if setting up or building failed.
+#
+# EFA_GDA_PROBE_PROFILE=dev builds with the profile of the tests instead of release.
 set -euo pipefail
 
+# Messages and progress go to stderr: stdout belongs to gda-probe.
+PROGRESS_FD=2
+PROGRESS_PREFIX='probe.sh: '
+LIB=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/lib
 # shellcheck source=scripts/lib/setup.sh
-source "$(dirname -- "${BASH_SOURCE[0]}")/lib/setup.sh"
+source "$LIB/setup.sh"
+# shellcheck source=scripts/lib/run.sh
+source "$LIB/run.sh"
 
-# build_probe [-p CRATE…]: prints the path of the built program, from what cargo itself reports about it.
+remove_scratch() { rm -rf -- "$SCRATCH"; }
+
+# build_probe [-p CRATE…]: builds, and sets PROBE to the program that cargo reports.
 build_probe() {
-  local messages
-  [[ -x ${CARGO_TARGET_DIR:-$ROOT/target}/release/gda-probe ]] ||
-    say "building gda-probe (a few minutes the first time)"
-  messages=$(cd -- "$ROOT" && cargo build --quiet --release --locked -p gda-probe -p softefa "$@" \
-    --message-format=json-render-diagnostics) || return 1
-  sed -n 's/.*"executable":"\(\([^"\\]\|\\.\)*\)".*/\1/p' <<<"$messages" | sed 's/\\\(.\)/\1/g' |
-    grep -E '/gda-probe$' | tail -n 1
+  local profile=${EFA_GDA_PROBE_PROFILE:-release} status=0
+  SCRATCH=$(mktemp -d)
+  AFTER_INTERRUPT=remove_scratch
+  # An up-to-date program needs no message.
+  begin 'building gda-probe (a few minutes the first time)' 2
+  RUNNING_LOG=$SCRATCH/log
+  (cd -- "$ROOT" && exec cargo build --profile "$profile" --locked -p gda-probe -p softefa "$@" \
+    --message-format=json-render-diagnostics) </dev/null >"$SCRATCH/messages" 2>"$SCRATCH/log" &
+  await "$!" || status=$?
+  clear_progress
+  [[ $status -eq 0 ]] || cat "$SCRATCH/log" >&2
+  PROBE=$(sed -n 's/.*"executable":"\(\([^"\\]\|\\.\)*\)".*/\1/p' "$SCRATCH/messages" | sed 's/\\\(.\)/\1/g' |
+    grep -E '/gda-probe$' | tail -n 1) || true
+  remove_scratch
+  return "$status"
 }
 
 main() {
   local soft=() more=() argument
   for argument in "$@"; do
-    # Under rdma-core the software adapter is a program and a library beside gda-probe.
+    # With rdma-core the software adapter is a program and a library in gda-probe's directory.
     [[ $argument != verbs && $argument != --via=verbs ]] || more=(-p softefa-uverbs -p softefa-preload)
   done
   if ! has_efa_adapter; then
@@ -35,15 +52,16 @@ main() {
   want gcc have_c_compiler
   want libc6-dev have_c_compiler
   want g++ have_cxx_compiler
-  want libclang-dev have_libclang
   install_missing || die "setting up failed; gda-probe did not run"
   find_rust || die "setting up failed; gda-probe did not run"
   choose_target_dir
 
-  local probe
-  probe=$(build_probe "${more[@]}") || die "building failed; gda-probe did not run"
-  [[ -x $probe ]] || die "the build left no gda-probe; it did not run"
-  exec "$probe" "${soft[@]}" "$@"
+  guard
+  build_probe "${more[@]}" || die "building failed; gda-probe did not run"
+  [[ -x $PROBE ]] || die "the build left no gda-probe; it did not run"
+  unset EFA_GDA_TEST_RUN
+  trap - EXIT HUP INT PIPE TERM
+  exec "$PROBE" "${soft[@]}" "$@"
 }
 
 main "$@"

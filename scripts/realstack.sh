@@ -1,79 +1,80 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Runs unmodified rdma-core and libfabric of Debian sid over the software adapter's uverbs face:
+# Runs unmodified rdma-core and libfabric of Debian sid over the uverbs frontend of the software adapter:
 #
 #   scripts/realstack.sh
 #
-# The packages are fetched from sid through this machine's own apt configuration, signatures
-# verified, unpacked without root into .cache/sid, and kept for a week. Programs run through sid's
-# own loader. LIBFABRIC_DIR=DIR, where DIR holds lib/libfabric.so.1 of 2.3 or newer, built against
-# rdma-core 59 or newer, also runs the probe and the library's tests through that libfabric's own efa
-# provider. Every program has a time limit; the log of one that fails is shown.
+# The script fetches the packages from sid through this machine's apt configuration, verifies their signatures, unpacks
+# them without root into .cache/sid, and reuses them for a week. Programs run through sid's loader. LIBFABRIC_DIR=DIR,
+# where DIR holds lib/libfabric.so.1 of 2.3 or newer, built against rdma-core 59 or newer, also runs the probe and the
+# library's tests through the efa provider of that libfabric. Every program has a time limit. The log of a failed
+# program is printed.
 #
-# Exit status: 0 all passed, 1 something failed, 77 SKIPPED, because nothing could be fetched.
+# Exit status: 0 all passed, 1 a program failed, 2 usage, 77 SKIPPED, because nothing could be fetched.
 set -euo pipefail
 
 # shellcheck source=scripts/lib/setup.sh
-source "$(dirname -- "${BASH_SOURCE[0]}")/lib/setup.sh"
-# shellcheck source=scripts/lib/upstream.sh
-source "$ROOT/scripts/lib/upstream.sh"
-# shellcheck source=scripts/lib/sid.sh
-source "$ROOT/scripts/lib/sid.sh"
+source "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/lib/setup.sh"
+# shellcheck source=scripts/lib/fetch.sh
+source "$ROOT/scripts/lib/fetch.sh"
 
 PACKAGES=(libc6 libgcc-s1 libibverbs1 ibverbs-providers ibverbs-utils libibverbs-dev libfabric1 libfabric-bin)
 
-# run NAME SECONDS COMMAND…: under a limit, with a log that is shown where it fails.
+# failed NAME REASON: prints the log of NAME and ends the script.
+failed() {
+  echo "FAILED: $1 $2; its log:"
+  sed 's/^/    /' "$SCRATCH/$1.log"
+  exit 1
+}
+
+# run NAME SECONDS COMMAND…: under a time limit; prints the log on failure.
 run() {
   local name=$1 limit=$2 status=0 log
   shift 2
   log=$SCRATCH/$name.log
   timeout --kill-after=5 "$limit" "$@" >"$log" 2>&1 </dev/null || status=$?
   if [[ $status -ne 0 ]]; then
-    if [[ $status -eq 124 || $status -eq 137 ]]; then
-      echo "FAILED: $name did not end within $limit seconds; its log:"
-    else
-      echo "FAILED: $name ended with status $status; its log:"
-    fi
-    sed 's/^/    /' "$log"
-    exit 1
+    case $status in
+    124 | 137) failed "$name" "did not end within $limit seconds" ;;
+    *) failed "$name" "ended with status $status" ;;
+    esac
   fi
   printf 'passed: %-28s %s\n' "$name" "$(grep -m 1 'rdmap0s6: ' "$log" | sed 's/^softefa: //' || true)"
 }
 
-# softefa NAME SECONDS COMMAND…: the same, on software adapters.
+# softefa NAME SECONDS COMMAND…: as run, on software adapters.
 softefa() {
   local name=$1 limit=$2
   shift 2
   run "$name" "$limit" "$SOFTEFA" run --adapters "${ADAPTERS:-1}" -- "$@"
 }
 
-# wants NAME PATTERN: the log must have such a line.
-wants() {
-  grep -q -- "$2" "$SCRATCH/$1.log" && return 0
-  echo "FAILED: $1 printed no line like \"$2\"; its log:"
-  sed 's/^/    /' "$SCRATCH/$1.log"
-  exit 1
+# wants NAME PATTERN: the log must have a line that matches.
+wants() { grep -q -- "$2" "$SCRATCH/$1.log" || failed "$1" "printed no line like \"$2\""; }
+
+# build_tests NAME…: test files of efa-gda; cargo prints the paths of the programs, which test_file reads.
+build_tests() {
+  (cd "$ROOT" && cargo test --no-run --locked -p efa-gda "${@/#/--test=}") >"$SCRATCH/tests" 2>&1 ||
+    { cat "$SCRATCH/tests" >&2; die "the library's tests do not build"; }
 }
 
 build() {
   say "building"
-  (cd "$ROOT" && cargo build -q -p softefa-uverbs -p softefa-preload -p gda-probe) || die "the build failed"
-  # The library's own tests of its verbs layer; cargo names their files.
-  (cd "$ROOT" && cargo test --no-run -p efa-gda --test verbs_adapter --test verbs_cycles --test verbs_captured) \
-    >"$SCRATCH/tests" 2>&1 || { cat "$SCRATCH/tests" >&2; die "the tests of the verbs layer do not build"; }
+  (cd "$ROOT" && cargo build --locked -q -p softefa-uverbs -p softefa-preload -p gda-probe) || die "the build failed"
+  build_tests verbs_adapter verbs_cycles verbs_captured
   SOFTEFA=${CARGO_TARGET_DIR:-$ROOT/target}/debug/softefa
   PROBE=${SOFTEFA%/*}/gda-probe
   # Against sid's headers and libraries; the program runs with sid's C library, which is newer.
   cc -O1 -Wall -I"$SID/root/usr/include" "$ROOT/softefa/uverbs/tests/verbs_requests.c" \
-    -o "$SCRATCH/verbs_requests" -L"$(sid_lib)" -Wl,--unresolved-symbols=ignore-in-shared-libs \
+    -o "$SCRATCH/verbs_requests" -L"$SID_LIB" -Wl,--unresolved-symbols=ignore-in-shared-libs \
     -l:libefa.so.1 -l:libibverbs.so.1 || die "verbs_requests.c does not compile against sid's rdma-core"
-  # Programs of sid, through its loader; libibverbs finds its drivers by name on the library path.
+  # Runs programs of sid through its loader; libibverbs finds its drivers by name on the library path.
   cat >"$SCRATCH/sid" <<PROGRAM
 #!/bin/sh
 program=\$1
 shift
 case \$program in */*) ;; *) program=$SID/root/usr/bin/\$program ;; esac
-exec $(sid_loader) --library-path \${GIVEN:+\$GIVEN/lib:}$(sid_lib):$(sid_lib)/libibverbs "\$program" "\$@"
+exec $(suite_loader sid) --library-path \${LIBRARIES:+\$LIBRARIES:}$SID_LIB:$SID_LIB/libibverbs "\$program" "\$@"
 PROGRAM
   chmod +x "$SCRATCH/sid"
 }
@@ -82,13 +83,13 @@ PROGRAM
 pingpong() {
   cat >"$SCRATCH/pingpong" <<'PROGRAM'
 #!/bin/bash
-# Both through the adapter: libfabric would take shared memory between processes of one host.
+# Through the adapter: by default libfabric uses shared memory between processes of one host.
 export FI_EFA_ENABLE_SHM_TRANSFER=0
-# A port of this run's own, as others may run beside it.
+# A port that differs between concurrent runs.
 port=$((20000 + $$ % 20000))
 "$@" -B "$port" & server=$!
 for _ in $(seq 100); do
-  # Listening.
+  # The server listens.
   grep -q "$(printf ':%04X [0-9A-F]*:0000 0A ' "$port")" /proc/net/tcp && break
   sleep 0.1
 done
@@ -100,13 +101,13 @@ PROGRAM
   wants "fi_pingpong-$1" 'rdmap0s6: [1-9][0-9]* doorbells'
 }
 
-# A process that dies in mid-traffic: its peer gets an error, and the adapter goes on.
+# A process is killed during traffic: its peer gets an error, and the adapter continues.
 killed() {
   cat >"$SCRATCH/killed" <<'PROGRAM'
 #!/bin/bash
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
-await() { for _ in $(seq 100); do grep -q . "$1" 2>/dev/null && return; sleep 0.1; done; echo "$1 stayed empty"; exit 1; }
+await() { for _ in $(seq 100); do grep -q . "$1" 2>/dev/null && return; sleep 0.1; done; echo "$1 is empty"; exit 1; }
 "$@" target >"$out/target" & target=$!
 await "$out/target"
 # shellcheck disable=SC2046 # words
@@ -122,7 +123,7 @@ PROGRAM
   wants killed 'writer: after .*: .* (device status [1-9]'
 }
 
-# test_file NAME: of efa-gda, as it was built.
+# test_file NAME: the path of a program that build_tests built.
 test_file() {
   local file
   file=$(sed -n "s|.*Executable tests/$1\.rs (\(.*\))\$|\1|p" "$SCRATCH/tests")
@@ -132,14 +133,11 @@ test_file() {
 
 # library_test NAME SECONDS ARGUMENT…: a test file of efa-gda, over rdma-core.
 library_test() {
-  local file
-  file=$(test_file "$1")
-  EFA_GDA_VERBS_ADAPTER=any softefa "$1" "$2" "$SCRATCH/sid" "$file" "${@:3}"
+  local skips=$SCRATCH/skips
+  : >"$skips"
+  EFA_GDA_VERBS_ADAPTER=any EFA_GDA_TEST_SKIPS=$skips softefa "$1" "$2" "$SCRATCH/sid" "$(test_file "$1")" "${@:3}"
   wants "$1" '^test result: ok. [1-9]'
-  if grep -q '^skipped' "$SCRATCH/$1.log"; then
-    grep '^skipped' "$SCRATCH/$1.log"
-    exit 1
-  fi
+  [[ ! -s $skips ]] || failed "$1" "skipped $(cut -f 1 "$skips" | paste -s -d ' ')"
 }
 
 # moves NAME ARGUMENT…: every operation of gda-probe put, each byte compared.
@@ -152,11 +150,11 @@ moves() {
   done
 }
 
-# What rdma-core alone exposes. Status 3 is DEV-001: the PCI bus has no adapter, and the probe is not told.
+# What rdma-core alone exposes. Status 3 is DEV-001: the PCI bus has no adapter, and the probe runs without --soft.
 probe_verbs() {
   # shellcheck disable=SC2016 # the inner shell's
   softefa gda-probe-verbs 60 sh -c '"$@" check --via verbs --gpu none; test $? -eq 3' - "$SCRATCH/sid" "$PROBE"
-  wants gda-probe-verbs "pass  VRB-002 .*: rdma-core $(sid_version libibverbs1 | grep -o '^[0-9]*')"
+  wants gda-probe-verbs "pass  VRB-002 .*: rdma-core $(suite_version sid libibverbs1 | grep -o '^[0-9]*')"
   local code
   for code in VRB-011 VRB-012 VRB-013 VRB-014 VRB-015 QUE-005 PUT-001 PUT-002 PUT-004 PUT-005; do
     wants gda-probe-verbs "pass  $code "
@@ -164,9 +162,8 @@ probe_verbs() {
   moves put-verbs --via verbs
 }
 
-# fabric_tests FILE TEST…: tests of efa-gda that were written for softefa's own libfabric provider, on the
-# one of the libfabric that is given. Both are called efa; the higher version wins, so that softefa's,
-# which the tests look for, says that it is old.
+# fabric_tests FILE TEST…: tests of efa-gda that were written for softefa's libfabric provider, on the provider of
+# LIBFABRIC_DIR. Both are called efa and the higher version wins, so softefa's, which the tests load, reports version 1.0.
 fabric_tests() {
   local file=$1 name
   shift
@@ -180,11 +177,9 @@ fabric_tests() {
   done
 }
 
-# The library's own tests through the libfabric that is given.
-library_given() {
-  local -x GIVEN
-  (cd "$ROOT" && cargo test --no-run -p efa-gda --test fabric_counters --test queue_operations --test fabric_soft \
-    --test doorbell_soft) >"$SCRATCH/tests" 2>&1 || { cat "$SCRATCH/tests" >&2; die "the library's tests do not build"; }
+# The library's tests through LIBFABRIC_DIR.
+library_libfabric_dir() {
+  build_tests fabric_counters queue_operations fabric_soft doorbell_soft
   fabric_tests queue_operations a_read_brings_remote_bytes_here an_inline_write_of_80_bytes_travels_in_its_entry \
     a_send_gathers_two_segments an_inline_send_carries_its_immediate receives_go_round_their_ring_many_times \
     unsolicited_writes_leave_posted_receives_alone completions_come_in_memory_that_the_caller_gave
@@ -195,11 +190,11 @@ library_given() {
     fabric_tests fabric_counters successes_and_errors_are_counted_apart what_peers_write_is_counted_at_the_target \
       a_word_that_this_process_does_not_see_is_not_read a_counter_that_counts_is_busy_until_its_endpoint_is_closed
   else
-    echo "not run: completion counters, which this libfabric was built without"
+    echo "not run: tests of completion counters, because this libfabric was built without them"
   fi
 }
 
-# Without any privilege, where this is run as root and the files can be reached without it.
+# Without privileges, if the script runs as root and other users can read the files.
 unprivileged() {
   local nobody=(setpriv --reuid=65534 --regid=65534 --clear-groups --inh-caps=-all --bounding-set=-all)
   chmod 755 "$SCRATCH"
@@ -211,24 +206,23 @@ unprivileged() {
   wants unprivileged '^Put: 1000 of 1000 .*: verified'
 }
 
-# The probe through a libfabric that has the operations.
-probe_given() {
-  local -x GIVEN
+# The probe through LIBFABRIC_DIR, which has the GDA operations.
+probe_libfabric_dir() {
   # shellcheck disable=SC2016 # the inner shell's
-  softefa gda-probe-given 60 sh -c '"$@" check --gpu none; test $? -eq 3' - "$SCRATCH/sid" "$PROBE"
+  softefa gda-probe-dir 60 sh -c '"$@" check --gpu none; test $? -eq 3' - "$SCRATCH/sid" "$PROBE"
   local code
   for code in GDA-001 GDA-002 GDA-003 GDA-004 GDA-005 GDA-006 GDA-008 GDA-009 QUE-005 PUT-001 PUT-002 PUT-004 PUT-005; do
-    wants gda-probe-given "pass  $code "
+    wants gda-probe-dir "pass  $code "
   done
-  sed -n 's/.*\(libfabric [0-9.]*, used at API.*\)/        \1/p' "$SCRATCH/gda-probe-given.log"
-  moves put-given --via libfabric
+  sed -n 's/.*\(libfabric [0-9.]*, used at API.*\)/        \1/p' "$SCRATCH/gda-probe-dir.log"
+  moves put-dir --via libfabric
 }
 
-# The probe's own view of these releases: their true versions, and what this libfabric lacks, with the fix.
+# The probe reports the versions of these releases, what this libfabric lacks, and the fix.
 probe() {
   # shellcheck disable=SC2016 # the inner shell's
   softefa gda-probe-check 60 sh -c '"$@" check --gpu none; test $? -eq 3' - "$SCRATCH/sid" "$PROBE"
-  wants gda-probe-check "libfabric $(sid_version libfabric1 | grep -o '^[0-9]*\.[0-9]*')"
+  wants gda-probe-check "libfabric $(suite_version sid libfabric1 | grep -o '^[0-9]*\.[0-9]*')"
   wants gda-probe-check 'FAIL  GDA-001 '
   wants gda-probe-check 'pass  FAB-010 '
   wants gda-probe-check 'pass  VRB-011 '
@@ -241,35 +235,32 @@ compared() {
     "$SCRATCH/sid" "$SCRATCH/verbs_requests" random "$entry" 5000 "$entry" "$SCRATCH/requests.$entry"
   run "compare-$entry" 30 "$SOFTEFA" compare "$SCRATCH/capture.$entry" "$SCRATCH/requests.$entry"
   sed 's/^/        /' "$SCRATCH/compare-$entry.log"
-  # The same with what the device library writes.
+  # The device library writes the same entries.
   EFA_GDA_CAPTURE=$SCRATCH/capture.$entry EFA_GDA_REQUESTS=$SCRATCH/requests.$entry \
     run "compare-device-code-$entry" 30 "$(test_file verbs_captured)" --nocapture
   wants "compare-device-code-$entry" '^test result: ok. 1 passed'
 }
 
 main() {
-  case ${1:-} in
-  -h | --help)
-    sed -n '3,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"
-    exit 0
-    ;;
-  esac
+  help_or_nothing "$@"
   want gcc have_c_compiler
   want libc6-dev have_c_compiler
-  want libclang-14-dev have_libclang
+  want g++ have_cxx_compiler
   install_missing || exit 1
   find_rust
   choose_target_dir
   local reason
-  if ! reason=$(fetch_sid "${PACKAGES[@]}" 2>&1); then
+  if ! reason=$(fetch_suite sid "${PACKAGES[@]}" 2>&1); then
     echo "SKIPPED: $reason"
     exit 77
   fi
   [[ -z $reason ]] || say "$reason"
-  echo "rdma-core $(sid_version libibverbs1), libfabric $(sid_version libfabric1), glibc $(sid_version libc6), from Debian sid"
+  SID=$(suite_dir sid)
+  SID_LIB=$(suite_lib sid)
+  echo "rdma-core $(suite_version sid libibverbs1), libfabric $(suite_version sid libfabric1), glibc $(suite_version sid libc6), from Debian sid"
   SCRATCH=$(mktemp -d)
   trap 'rm -rf -- "$SCRATCH"' EXIT
-  # Only efa's driver is there to be loaded; the machine's own list names others.
+  # Of rdma-core's drivers only efa's is unpacked; the machine's list names others.
   export IBV_DRIVERS=efa RDMAV_DRIVERS=efa
   build
 
@@ -278,14 +269,14 @@ main() {
   ADAPTERS=2 softefa fi_info 20 "$SCRATCH/sid" fi_info -p efa
   wants fi_info 'fabric: efa-direct'
   pingpong small -e rdm -I 50
-  # With its bytes checked; and tagged, up to 6 MiB.
+  # With verified bytes; and tagged, up to 6 MiB.
   pingpong checked -e rdm -S all -I 5 -c
   pingpong tagged -e rdm -m tagged -S all -I 5
   pingpong datagram -e dgram -I 20
   probe
   probe_verbs
   unprivileged
-  # One test is for an adapter without RDMA read.
+  # One test needs an adapter without RDMA read.
   local lacking=a_read_that_the_adapter_lacks_is_an_unsupported_operation
   library_test verbs_adapter 60 --skip "$lacking"
   SOFTEFA_RDMA_READ=0 library_test verbs_adapter 60 --exact "$lacking"
@@ -299,13 +290,13 @@ main() {
   # The counter starts 65,536 before 2^32.
   SOFTEFA_FIRST_COUNTER=4294901760 softefa wrap-32 60 "$SCRATCH/sid" "$SCRATCH/verbs_requests" many 70000
   SOFTEFA_REORDER=8 softefa delayed 60 env SOFTEFA_DELAY_US=10 "$SCRATCH/sid" "$SCRATCH/verbs_requests" large
-  # A rule that is broken is named, and makes a good status a bad one.
+  # softefa names a broken rule and turns exit status 0 into 3.
   # shellcheck disable=SC2016 # the inner shell's
   run violation 30 sh -c '"$@"; test $? -eq 3' - "$SOFTEFA" run -- "$SCRATCH/sid" "$SCRATCH/verbs_requests" broken
   wants violation 'VIOLATION: doorbell-past-ring'
   wants violation 'device status 2'
   killed
-  # With so few descriptors and so little memory, one that leaks ends it.
+  # A leak exhausts these limits of descriptors and memory.
   (
     ulimit -n 64
     ulimit -v 900000
@@ -313,8 +304,9 @@ main() {
   )
   library_test verbs_cycles 180
   if [[ -n ${LIBFABRIC_DIR:-} ]]; then
-    GIVEN=$LIBFABRIC_DIR probe_given
-    GIVEN=$LIBFABRIC_DIR library_given
+    export LIBRARIES=$LIBFABRIC_DIR/lib
+    probe_libfabric_dir
+    library_libfabric_dir
   fi
   echo "all passed"
 }

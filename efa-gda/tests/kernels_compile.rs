@@ -14,6 +14,12 @@ use std::sync::OnceLock;
 
 const ARCHITECTURES: [&str; 3] = ["sm_80", "sm_90", "sm_100"];
 
+/// Whether the run covers an architecture: `EFA_GDA_TEST_ARCHITECTURES=sm_90,sm_100` limits it to those.
+fn is_covered(architecture: &str) -> bool {
+    std::env::var("EFA_GDA_TEST_ARCHITECTURES")
+        .map_or(true, |list| list.split(',').any(|name| name == architecture))
+}
+
 /// The most that a function keeps in local memory.
 struct Local {
     stack_frame: u32,
@@ -138,7 +144,7 @@ fn nvcc_compiles_the_kernels() {
     let Some(toolkit) = toolkit() else { return };
     let out = Path::new(env!("CARGO_TARGET_TMPDIR"));
     for (source, entry_points, bounds) in SOURCES {
-        for (architecture, most) in ARCHITECTURES.iter().zip(&bounds) {
+        for (architecture, most) in ARCHITECTURES.iter().zip(&bounds).filter(|(name, _)| is_covered(name)) {
             let what = format!("{source} for {architecture} by nvcc");
             let cubin = out.join(format!("{}.{architecture}.cubin", source.replace('/', "-")));
             let output = Command::new(toolkit.join("bin/nvcc"))
@@ -195,7 +201,7 @@ fn nvrtc_compiles_the_kernels_without_any_header_of_the_toolkit() {
     let nvrtc = Nvrtc::load(toolkit);
     for (source, entry_points, _) in SOURCES {
         let text = fs::read_to_string(root().join("kernels").join(source)).expect("the source is there");
-        for architecture in ARCHITECTURES {
+        for architecture in ARCHITECTURES.into_iter().filter(|name| is_covered(name)) {
             let what = format!("{source} for {architecture} by NVRTC");
             let (cubin, log) = nvrtc.compile(&text, source, architecture);
             let cubin = cubin.unwrap_or_else(|code| panic!("{what}: error {code}\n{log}"));

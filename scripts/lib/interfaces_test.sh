@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Shows that check_interfaces.sh finds what it is there to find: it accepts copies of this
-# project's own headers, and names each mistake planted in one.
+# check_interfaces.sh accepts copies of this project's headers, and names each mistake planted in a copy.
 set -euo pipefail
 
 # shellcheck source=scripts/lib/setup.sh
@@ -10,7 +9,7 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/setup.sh"
 OURS=$ROOT/third_party/efa_gda
 FAILED=0
 
-# An upstream tree made of this project's headers, in the places of libfabric's and rdma-core's.
+# Makes an upstream tree from this project's headers, with the paths of libfabric's and rdma-core's.
 make_upstream() {
   local tree=$1 header
   mkdir -p "$tree/rdma/providers"
@@ -22,7 +21,7 @@ make_upstream() {
   done
 }
 
-# expect STATUS PATTERN UPSTREAM: the check must end so, with a line that matches PATTERN.
+# expect STATUS PATTERN UPSTREAM: the check must end with STATUS and print a line that matches PATTERN.
 expect() {
   local status=0 output
   output=$("$ROOT/scripts/check_interfaces.sh" "$3" 2>&1) || status=$?
@@ -32,7 +31,7 @@ expect() {
   fi
 }
 
-# plant FILE SED PATTERN: a mistake in a copy must be found and named.
+# plant FILE SED PATTERN: the check must name a mistake that SED plants in a copy of FILE.
 plant() {
   local tree
   tree=$(mktemp -d "$SCRATCH/planted XXXXXX")

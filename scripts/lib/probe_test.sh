@@ -1,28 +1,29 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Runs probe.sh as a person would: from another directory, with nothing but JSON on stdout,
-# ending in a verdict and a verified put, and with gda-probe's own exit status.
+# Runs probe.sh as a user does: from another directory and through a link. stdout is JSON only, with a verdict and a
+# verified put, and the exit status is that of gda-probe.
 set -euo pipefail
 
-PROBE=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)/probe.sh
 SCRATCH=$(mktemp -d)
 trap 'rm -rf -- "$SCRATCH"' EXIT
-mkdir -- "$SCRATCH/a place"
-cd -- "$SCRATCH/a place"
+mkdir -- "$SCRATCH/a directory"
+PROBE="$SCRATCH/a link"
+ln -s -- "$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)/probe.sh" "$PROBE"
+cd -- "$SCRATCH/a directory"
 
-# probe FILE ARGUMENT…: stdout into FILE; 0 is nothing failed, 4 is warnings about this machine.
+# probe FILE ARGUMENT…: writes stdout into FILE. Status 0: nothing failed; 4: warnings about this machine.
 probe() {
   local file=$1 status=0
   shift
   "$PROBE" "$@" >"$file" || status=$?
   if [[ $status -ne 0 && $status -ne 4 ]]; then
     cat "$file"
-    echo "probe.sh $*: exit status $status"
+    echo "probe.sh $*: exit status $status, expected 0 or 4"
     return 1
   fi
 }
 
-# holds FILE EXPRESSION: a statement about the document in FILE.
+# holds FILE EXPRESSION: the expression must be true of the document in FILE.
 holds() {
   python3 -c 'import json, sys
 report = json.load(open(sys.argv[1]))
@@ -37,10 +38,10 @@ holds check.json 'not any(c["state"] == "fail" for c in report["checks"])'
 probe put.json put --soft --executor host --op write --bytes 4096 --count 1000 --json
 holds put.json 'report["put"]["verified"] is True and report["put"]["count"] == 1000'
 
-# An argument that gda-probe refuses is its exit status 2, not one of probe.sh.
+# The exit status for an unknown option is gda-probe's 2, not one of probe.sh.
 status=0
 "$PROBE" --no-such-option >/dev/null 2>&1 || status=$?
 if [[ $status -ne 2 ]]; then
-  echo "an unknown option must end with gda-probe's exit status 2, not $status"
+  echo "an unknown option: exit status $status, expected gda-probe's 2"
   exit 1
 fi

@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# What the scripts share: messages, finding Rust, installing what is missing.
-# Sourced, not run. Everything here speaks on stderr, so that a caller's stdout stays its own.
+# Functions that the scripts share: messages, options, installing missing packages, finding Rust. Sourced, not run.
+# Every message goes to stderr, because a caller's stdout may be data.
 
 ROOT=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.." && pwd -P)
 
@@ -12,11 +12,34 @@ die() {
   exit 1
 }
 
+# print_help FILE: prints the comment at the head of a script.
+print_help() { sed -n '3,/^[^#]/{/^[^#]/d;s/^# \{0,1\}//;p}' "$1"; }
+
+# wrong_usage MESSAGE: refuses the command line before anything runs.
+wrong_usage() {
+  print_help "$0" >&2
+  printf '\n' >&2
+  say "$1"
+  exit 2
+}
+
+# help_or_nothing ARGUMENT…: for scripts without options of their own.
+help_or_nothing() {
+  case ${1:-} in
+  -h | --help)
+    print_help "$0"
+    exit 0
+    ;;
+  '') ;;
+  *) wrong_usage "unknown argument \"$1\"" ;;
+  esac
+}
+
 # ---- packages -----------------------------------------------------------------
 
 MISSING=()
 
-# want PACKAGE TEST…: remembers a Debian package whose TEST fails.
+# want PACKAGE TEST…: adds a Debian package to the missing ones if TEST fails.
 want() {
   local package=$1
   shift
@@ -27,7 +50,7 @@ have() { command -v "$1" >/dev/null 2>&1; }
 
 have_glob() { compgen -G "$1" >/dev/null; }
 
-# The file tests save a run of the compiler, where headers lie in the usual place.
+# If the headers are in their usual directory, the compiler need not run.
 have_c_compiler() {
   have cc || return 1
   [[ -e /usr/include/stdio.h ]] ||
@@ -40,7 +63,7 @@ have_cxx_compiler() {
     printf '#include <atomic>\nint main(){}\n' | c++ -x c++ -fsyntax-only - >/dev/null 2>&1
 }
 
-# bindgen needs the library and the headers that come with it.
+# bindgen needs libclang and the compiler's own headers.
 have_libclang() {
   [[ -n ${LIBCLANG_PATH:-} ]] && return 0
   { have_glob '/usr/lib/llvm-*/lib/libclang*.so*' || have_glob '/usr/lib*/libclang*.so*' ||
@@ -49,7 +72,7 @@ have_libclang() {
       have_glob '/usr/local/lib/clang/*/include/stddef.h'; }
 }
 
-# A libfabric that the loader, the installer of EFA, or the user provides.
+# The loader, the EFA installer or the user provides a libfabric.
 have_libfabric() {
   [[ -n ${LIBFABRIC_PATH:-} ]] && return 0
   local dir
@@ -71,42 +94,42 @@ as_root() {
 
 can_be_root() { [[ $(id -u) -eq 0 ]] || { have sudo && sudo -n true 2>/dev/null; }; }
 
-# Installs what `want` found missing, or says what it is and fails.
+# Installs the packages that `want` found missing. Returns 1, after a message, if it cannot.
 install_missing() {
   [[ ${#MISSING[@]} -eq 0 ]] && return 0
   local list="${MISSING[*]}"
   MISSING=()
   if ! have apt-get; then
-    say "missing: $list (names of Debian packages); install them with this system's package manager, then run again"
+    say "missing: $list (Debian package names); install them with this system's package manager, then run again"
     return 1
   fi
   if ! can_be_root; then
-    say "missing: $list; install them (apt-get install --no-install-recommends $list), then run again"
+    say "missing: $list; as root, run: apt-get update && apt-get install --no-install-recommends $list"
     return 1
   fi
   say "installing $list"
-  local log kept
+  local log copy
   log=$(mktemp)
-  kept=$(keep_certificates)
+  copy=$(copy_certificates)
   # shellcheck disable=SC2086 # a list of package names
   if ! { as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300 update &&
     as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=300 \
       install --no-install-recommends $list; } </dev/null >"$log" 2>&1; then
     tail -n 20 "$log" >&2
     rm -f "$log"
-    restore_certificates "$kept"
-    say "could not install $list; what apt-get said is above"
+    restore_certificates "$copy"
+    say "could not install $list; the output of apt-get is above"
     return 1
   fi
   rm -f "$log"
-  restore_certificates "$kept"
+  restore_certificates "$copy"
 }
 
 CERTIFICATES=/etc/ssl/certs/ca-certificates.crt
 
-# A bundle of certificates that was put there without the package ca-certificates is lost when
-# another package brings that one in, and with it the way to the registries. Prints a copy's name.
-keep_certificates() {
+# A certificate bundle may be present without the package ca-certificates. Installing that package as a dependency
+# replaces the bundle, and registries behind it are no longer reachable. Copies the bundle and prints the copy's name.
+copy_certificates() {
   local copy
   [[ -s $CERTIFICATES ]] || return 0
   dpkg-query -W -f '${Status}' ca-certificates 2>/dev/null | grep -q 'ok installed' && return 0
@@ -119,7 +142,7 @@ restore_certificates() {
   [[ -n $1 ]] || return 0
   if ! cmp -s -- "$1" "$CERTIFICATES"; then
     as_root cp -- "$1" "$CERTIFICATES"
-    say "kept $CERTIFICATES as it was, which a package had replaced"
+    say "restored $CERTIFICATES, which a package had replaced"
   fi
   rm -f -- "$1"
 }
@@ -150,7 +173,7 @@ find_rust() {
   fi
 }
 
-# A target directory that can be written, made absolute, because cargo runs in $ROOT.
+# Chooses a writable target directory and makes its path absolute, because cargo runs in $ROOT.
 choose_target_dir() {
   if [[ -n ${CARGO_TARGET_DIR:-} ]]; then
     [[ $CARGO_TARGET_DIR == /* ]] || CARGO_TARGET_DIR=$PWD/$CARGO_TARGET_DIR

@@ -1,30 +1,30 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Runs gda-probe on libfabric 2.1, Debian trixie's, through trixie's own dynamic loader: the software adapter is
-# found and verified there, and without it the probe says that this release has no GDA operations.
+# Runs gda-probe on libfabric 2.1 of Debian trixie, through trixie's dynamic loader: the probe finds and verifies the
+# software adapter there, and without that adapter it reports that this release has no GDA operations.
 #
-#   trixie_test.sh PROBE      the built program; libsoftefa.so lies beside it
+#   trixie_test.sh PROBE      the built program; libsoftefa.so is in its directory
 #
-# Exit status 77, with one line that begins "SKIPPED: ", where the packages cannot be had.
+# Exit status 77, with one line that begins "SKIPPED: ", if the packages cannot be fetched.
 set -euo pipefail
 
 # shellcheck source=scripts/lib/setup.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/setup.sh"
-# shellcheck source=scripts/lib/upstream.sh
-source "$ROOT/scripts/lib/upstream.sh"
+# shellcheck source=scripts/lib/fetch.sh
+source "$ROOT/scripts/lib/fetch.sh"
 
 PROBE=$(realpath -- "$1")
 SCRATCH=$(mktemp -d)
 trap 'rm -rf -- "$SCRATCH"' EXIT
 
-if ! fetch_trixie_libfabric 2>"$SCRATCH/why"; then
+if ! fetch_suite trixie libfabric1 2>"$SCRATCH/why"; then
   echo "SKIPPED: $(tail -n 1 "$SCRATCH/why")"
   exit 77
 fi
-LIBRARIES=$(dirname -- "$(compgen -G "$TRIXIE/root/usr/lib/*/libfabric.so.1")")
-LOADER=$(compgen -G "$LIBRARIES/ld-linux-*.so.*" || compgen -G "$TRIXIE/root/usr/lib*/ld-linux-*.so.*")
+LIBRARIES=$(suite_lib trixie)
+LOADER=$(suite_loader trixie)
 
-# probe STATUS FILE ARGUMENT…: stdout into FILE, and the exit status that it must end with.
+# probe STATUS FILE ARGUMENT…: writes stdout into FILE; the program must end with STATUS.
 probe() {
   local wanted=$1 file=$2 status=0
   shift 2
@@ -36,7 +36,7 @@ probe() {
   return 1
 }
 
-# holds FILE EXPRESSION: a statement about the document in FILE; check(CODE) is the check with that code.
+# holds FILE EXPRESSION: the expression must be true of the document in FILE; check(CODE) is the check with that code.
 holds() {
   python3 -c 'import json, sys
 report = json.load(open(sys.argv[1]))
@@ -55,8 +55,8 @@ PUT=$SCRATCH/put.json
 probe 0 "$PUT" put --soft --executor host --op write --bytes 4096 --count 1000
 holds "$PUT" 'report["put"]["verified"] is True and report["put"]["completed"] == 1000'
 
-# Without the software adapter: the release is named, and what it lacks, with the fix. (Status 3: this fails, on a
-# machine with an adapter too.)
+# Without the software adapter, the probe names the release, the missing operations and the fix. Status 3: the check
+# fails on a machine with an adapter too.
 BARE=$SCRATCH/bare.json
 probe 3 "$BARE" check
 holds "$BARE" '"libfabric 2.1," in check("LIB-002")["observed"]'

@@ -1,0 +1,317 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+# The steps of test.sh, each a function step_NAME, and their table. Sourced by test.sh after setup.sh, run.sh and
+# fetch.sh.
+
+# NAME SET SECONDS MB NEEDS DESCRIPTION: SET is "default" or "all", NEEDS is a step that must have passed before or "-".
+# Seconds are for two idle cores and a fresh clone, downloads apart; MB is what the step adds to target and .cache.
+# shellcheck disable=SC2034 # test.sh reads it
+STEPS='
+rustfmt    default   5    0 -     formatting of every crate
+shellcheck default   5    0 -     the shell scripts under shellcheck
+layers     default   5    0 -     which module may use which (scripts/lib/module_layers.py)
+interrupt  default  10    0 -     an interrupted test.sh leaves no process
+build      default 170 2600 -     every library, program, test and example
+tests      default 150  600 build tests of every crate, and examples in their documentation
+kernels    default  60   20 build the kernels compile with nvcc and NVRTC; for every GPU generation under --all
+clippy     default  60  500 -     clippy without a warning
+docs       default  30  100 -     rustdoc without a warning
+probe      default  15  200 build probe.sh as a user runs it; a release build under --all
+misuse     all      90  500 build programs that must not compile
+libfabric  all      20  100 build gda-probe on libfabric 2.1 of Debian trixie
+bindings   all      60  400 -     the checked-in bindings equal a fresh run of bindgen
+upstream   all      60  200 -     headers, bindings and entries against rdma-core and libfabric of Debian sid
+realstack  all     120  500 build rdma-core and libfabric of Debian sid over the software adapter
+deny       all     100   50 -     licences, bans and sources of dependencies
+asan       all     240 1500 -     tests that cross into C or raw memory under AddressSanitizer
+fuzz       all     200  800 -     each fuzz target for EFA_GDA_FUZZ_SECONDS (default 20)
+nvcc       all     180 1200 -     the library with kernels that nvcc compiled into it
+packages   all     120  500 -     each published crate builds from its package
+'
+
+# Built into .cache/tools if cargo-deny is not installed.
+DENY_VERSION=0.20.2
+
+# ---- counting tests -----------------------------------------------------------------
+
+# tally LOG: prints "passed failed ignored" of a cargo test log, then for each ignored test its name, a tab and its reason.
+# Each program's last result line counts: the output of a failed test may hold the result lines of a child. rustdoc
+# prints one line for each group of examples, and all of them count.
+tally() {
+  awk '
+    function flush() { passed += p; failed += f; ignored += i; p = f = i = 0 }
+    /^ +(Running|Doc-tests) / { flush(); doc = /Doc-tests/; output = 0 }
+    /^---- .* ----$/ { output = 1 }
+    /^test .* \.\.\. ignored/ && !output {
+      reason = $0
+      sub(/^test .* \.\.\. ignored,? ?/, "", reason)
+      lines = lines $2 "\t" (reason == "" ? "ignored without a reason" : reason) "\n"
+    }
+    /^test result:/ { if (doc) { p += $4; f += $6; i += $8 } else { p = $4; f = $6; i = $8 } }
+    END { flush(); printf "%d %d %d\n%s", passed, failed, ignored, lines }' "$1"
+}
+
+# report_skips NAME FILE: one line for each reason; with -v, the names of the tests too.
+report_skips() {
+  local name=$1 file=$2 count reason
+  while read -r count reason; do
+    result SKIPPED "$name: $reason ($count tests)"
+    [[ -z $VERBOSE ]] || awk -F '\t' -v reason="$reason" '$2 == reason { print "             " $1 }' "$file"
+  done < <(cut -f 2- "$file" | sort | uniq -c)
+}
+
+# cargo_tests NAME LIMIT ARGUMENT…: counts each test. A test that cannot run appends its name, a tab and the reason to
+# the file EFA_GDA_TEST_SKIPS. Tests whose names contain LEAVE_OUT do not run.
+cargo_tests() {
+  local name=$1 limit=$2 log skips status=0 passed failed ignored skipped
+  shift 2
+  log=$(log_of "$name")
+  skips=${log%.log}.skips
+  : >"$skips"
+  begin "$name"
+  EFA_GDA_TEST_SKIPS=$skips run_logged "$log" "$limit" \
+    cargo test --locked --no-fail-fast "$@" ${LEAVE_OUT:+-- --skip "$LEAVE_OUT"} || status=$?
+  # Test names are unique within a program only, but a test may record its skip more than once.
+  sort -u -t "$(printf '\t')" -k 1,1 -o "$skips" "$skips"
+  skipped=$(wc -l <"$skips")
+  tally "$log" >"$log.tally"
+  read -r passed failed ignored <"$log.tally"
+  tail -n +2 "$log.tally" >>"$skips"
+  rm -f -- "$log.tally"
+  passed=$((passed > skipped ? passed - skipped : 0))
+  PASSED=$((PASSED + passed))
+  SKIPPED=$((SKIPPED + skipped + ignored))
+  report_skips "$name" "$skips"
+  if [[ $status -eq 0 ]]; then
+    result ok "$name: $passed tests ($((SECONDS - STARTED)) s)"
+    return 0
+  fi
+  clear_progress
+  grep -E '^test .* \.\.\. FAILED$' "$log" || true
+  tail -n 120 "$log"
+  ((failed < 2)) || FAILED=$((FAILED + failed - 1))
+  fail "$name" "$failed of $((passed + failed)) tests, $(describe_status "$status" "$limit"); log: $log"
+  return 1
+}
+
+# ---- the default run ----------------------------------------------------------------
+
+step_rustfmt() {
+  step 'rustfmt' 120 cargo fmt --all --check || true
+  step 'rustfmt of the fuzz targets' 120 cargo fmt --manifest-path fuzz/Cargo.toml --check
+}
+
+step_shellcheck() {
+  if have shellcheck; then
+    step 'shellcheck' 120 shellcheck -x .ci/run scripts/*.sh scripts/lib/*.sh
+  else
+    skip 'shellcheck' 'not installed (Debian package shellcheck)'
+  fi
+}
+
+# if_present NAME LIMIT FILE COMMAND…
+if_present() {
+  if [[ -e $3 ]]; then step "$1" "$2" "${@:4}"; else skip "$1" "no $3"; fi
+}
+
+step_layers() { if_present 'module layers' 60 scripts/lib/module_layers.py python3 scripts/lib/module_layers.py; }
+
+step_interrupt() { step 'interrupt' 60 scripts/lib/interrupt_test.sh; }
+
+# Benchmarks are left to clippy. Tests load libsoftefa.so and programs from the target directory.
+step_build() { step 'build' 1500 cargo build --workspace --lib --bins --tests --examples --locked; }
+
+# Slow tests of compilers have steps of their own: kernels and misuse.
+step_tests() {
+  local file name targets=() passed=yes
+  with_headers
+  with_toolkit
+  for file in */tests/*.rs */*/tests/*.rs; do
+    name=$(basename "$file" .rs)
+    case $name in kernels_compile | fabric_misuse) ;; *) targets+=(--test "$name") ;; esac
+  done
+  cargo_tests 'tests' 1200 --workspace --lib --bins "${targets[@]}" || passed=''
+  cargo_tests 'documentation examples' 600 --workspace --doc || passed=''
+  [[ -n $passed ]]
+}
+
+step_kernels() {
+  with_toolkit
+  local -x EFA_GDA_TEST_ARCHITECTURES=${EFA_GDA_TEST_ARCHITECTURES:-sm_90}
+  [[ -z $ALL ]] || unset EFA_GDA_TEST_ARCHITECTURES
+  cargo_tests 'kernels' 900 --workspace --test kernels_compile
+}
+
+step_clippy() { step 'clippy' 600 cargo clippy --workspace --all-targets --locked -- -D warnings; }
+
+step_docs() { RUSTDOCFLAGS='-D warnings' step 'docs' 600 cargo doc --workspace --no-deps --locked; }
+
+step_probe() {
+  local profile=dev
+  [[ -z $ALL ]] || profile=release
+  EFA_GDA_PROBE_PROFILE=$profile step "probe.sh ($profile build)" 900 scripts/lib/probe_test.sh
+}
+
+# ---- the rest of --all --------------------------------------------------------------
+
+step_misuse() { cargo_tests 'misuse' 900 --workspace --test fabric_misuse; }
+
+# (libfabric 1.17 of Debian 12 is the one that the tests use there.)
+step_libfabric() { step 'gda-probe on libfabric 2.1' 400 scripts/lib/trixie_test.sh "$TARGET/debug/gda-probe"; }
+
+needs_libclang() {
+  have_libclang || { skip "$1" 'no libclang (Debian package libclang-dev)'; return 1; }
+}
+
+step_bindings() {
+  needs_libclang 'bindings' || return 0
+  CARGO_INCREMENTAL=0 cargo_tests 'bindings' 900 --target-dir "$TARGET/variants" \
+    -p efa-gda-sys -p softefa-abi --features efa-gda-sys/regenerate,softefa-abi/regenerate --test bindings
+}
+
+step_upstream() {
+  local header=$UPSTREAM/rdma-core/source/providers/efa/efa_io_defs.h log
+  step 'interface check finds planted mistakes' 300 scripts/lib/interfaces_test.sh || true
+  with_headers
+  log=$(log_of 'interfaces against upstream')
+  step 'interfaces against upstream' 300 scripts/check_interfaces.sh || return 0
+  grep -v '^note:' "$log" || true
+  if grep -q '^note: struct fi_efa_ops_gda: not in this upstream' "$log"; then
+    skip 'GDA operations against upstream' \
+      "Debian's libfabric is older than they are; scripts/check_interfaces.sh takes the directory of a newer one"
+  fi
+  if [[ ! -e $header ]]; then
+    skip "wire against rdma-core's header" 'that header could not be fetched'
+  elif needs_libclang "wire against rdma-core's header"; then
+    EFA_IO_DEFS_H=$header CARGO_INCREMENTAL=0 cargo_tests "wire against rdma-core's header" 900 \
+      --target-dir "$TARGET/variants" -p efa-gda-sys -p efa-gda-wire --features efa-gda-sys/regenerate
+  fi
+}
+
+step_realstack() { step 'the real stack over softefa' 480 scripts/realstack.sh; }
+
+step_deny() {
+  local tools=$ROOT/.cache/tools name='licences, bans and sources' log
+  log=$(log_of 'cargo-deny install')
+  if ! have cargo-deny && [[ ! -x $tools/bin/cargo-deny ]]; then
+    begin 'building cargo-deny'
+    # A debug build takes half the time, and cargo-deny runs for seconds.
+    CARGO_INCREMENTAL=0 CARGO_PROFILE_DEV_DEBUG=0 run_logged "$log" 900 cargo install --locked --debug \
+      --no-default-features --root "$tools" --target-dir "$TARGET/tools" "cargo-deny@$DENY_VERSION" || true
+    rm -rf -- "$TARGET/tools"
+    if [[ ! -x $tools/bin/cargo-deny ]]; then
+      skip "$name" "cargo-deny could not be installed: $(grep -m 1 '^error' "$log" || echo "see $log")"
+      return
+    fi
+  fi
+  local -x PATH=$tools/bin:$PATH
+  step "$name of dependencies" 120 cargo deny --locked check licenses bans sources || true
+  step "$name of the fuzz targets" 120 cargo deny --manifest-path fuzz/Cargo.toml --config "$ROOT/deny.toml" \
+    --locked check licenses bans sources
+}
+
+step_nvcc() {
+  with_toolkit
+  if [[ -z $TOOLKIT ]]; then
+    skip 'kernels built in' "no CUDA compilers: $NO_TOOLKIT"
+    return
+  fi
+  # The simulated driver of these tests refuses the compiled kernels, which proves that they are in the library.
+  EFA_GDA_NVCC=$TOOLKIT/bin/nvcc CARGO_INCREMENTAL=0 LEAVE_OUT=doorbell:: \
+    cargo_tests 'kernels built in' 900 --target-dir "$TARGET/variants" -p efa-gda --lib --test rungs_pretended
+}
+
+step_packages() { if_present 'packages' 900 scripts/lib/package_test.sh scripts/lib/package_test.sh; }
+
+# ---- sanitizers and fuzzing ---------------------------------------------------------
+
+# These need compiler options that stable Rust reserves: RUSTC_BOOTSTRAP=1, here only. They share a target directory, so
+# that build scripts are compiled once.
+rust_host() { rustc -vV | sed -n 's/^host: //p'; }
+
+has_sanitizer() {
+  case $(rust_host) in
+  x86_64-unknown-linux-gnu | aarch64-unknown-linux-gnu) return 0 ;;
+  *)
+    skip "$1" "Rust has no AddressSanitizer for $(rust_host)"
+    return 1
+    ;;
+  esac
+}
+
+# The library, the adapter, device code that the host runs, and the provider's file as libfabric loads it, with leaks.
+step_asan() {
+  local host cxxflags passed=yes
+  has_sanitizer 'AddressSanitizer' || return 0
+  with_toolkit
+  with_headers
+  host=$(rust_host)
+  cxxflags=CXXFLAGS_${host//-/_}
+  # -rdynamic: a library that is loaded later finds the sanitizer in the program.
+  local -x RUSTC_BOOTSTRAP=1 CARGO_INCREMENTAL=0 ASAN_OPTIONS=detect_leaks=1
+  local -x RUSTFLAGS='-Zsanitizer=address -Clink-arg=-rdynamic' "$cxxflags=-fsanitize=address"
+  local common=(--target "$host" --target-dir "$TARGET/sanitizer")
+  # Left out: tests that run compilers only, and loom's models, whose fibers never return and so leak their stacks.
+  LEAVE_OUT=doorbell::model cargo_tests 'AddressSanitizer' 1500 "${common[@]}" -p efa-gda-sys -p efa-gda -p softefa --lib \
+    --test 'fabric_[!m]*' --test 'queue_*' --test doorbell_ringer --test 'kernels_e*' --test 'verbs_*' \
+    --test 'device_*' || passed=''
+  # These are clients in the style of C, which leave objects to the end of their process. The library's own tests, above,
+  # close theirs and so show leaks of the provider.
+  ASAN_OPTIONS=detect_leaks=0 cargo_tests 'AddressSanitizer on the provider' 900 "${common[@]}" -p softefa \
+    --test 'libfabric_*' || passed=''
+  [[ -n $passed ]]
+}
+
+# As cargo-fuzz passes them.
+FUZZ_FLAGS=(-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4
+  -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table
+  -Cllvm-args=-sanitizer-coverage-trace-compares -Cllvm-args=-simplifycfg-branch-fold-threshold=0
+  --cfg fuzzing -Zsanitizer=address)
+
+# Two targets at a time, for two cores. The inputs are those that the wire encoder makes and those that earlier runs
+# found. An input that breaks a target stays beside the logs.
+step_fuzz() {
+  local seconds=${EFA_GDA_FUZZ_SECONDS:-20} programs work=$TARGET/fuzz source names=()
+  has_sanitizer 'fuzzing' || return 0
+  if [[ ! $seconds =~ ^[1-9][0-9]*$ ]]; then
+    fail 'fuzzing' "EFA_GDA_FUZZ_SECONDS is \"$seconds\"; expected a number of seconds, 1 or more"
+    return
+  fi
+  programs=$TARGET/sanitizer/$(rust_host)/debug
+  RUSTC_BOOTSTRAP=1 CARGO_INCREMENTAL=0 RUSTFLAGS="${FUZZ_FLAGS[*]}" step 'fuzz targets build' 900 cargo build --locked \
+    --manifest-path fuzz/Cargo.toml --target "$(rust_host)" --target-dir "$TARGET/sanitizer" || return 0
+  step 'seeds of the fuzz targets' 60 "$programs/seeds" "$work/seeds" || return 0
+  for source in fuzz/fuzz_targets/*.rs; do
+    names+=("$(basename "$source" .rs)")
+  done
+  while [[ ${#names[@]} -gt 0 ]]; do
+    fuzz_together "$programs" "$work" "$seconds" "${names[@]:0:2}"
+    names=("${names[@]:2}")
+  done
+}
+
+# fuzz_together PROGRAMS WORK SECONDS NAME…: at the same time.
+fuzz_together() {
+  local programs=$1 work=$2 seconds=$3 name log status runs=()
+  shift 3
+  begin "fuzz $*"
+  for name in "$@"; do
+    mkdir -p "$work/corpus/$name" "$work/seeds/$name"
+    launch "$(log_of "fuzz $name")" $((seconds + 120)) "$programs/$name" "-max_total_time=$seconds" -max_len=4096 \
+      -timeout=30 "-artifact_prefix=$LOGS/$name-" "$work/corpus/$name" "$work/seeds/$name"
+    runs+=("$!")
+  done
+  for name in "$@"; do
+    status=0
+    log=$(log_of "fuzz $name")
+    await "${runs[0]}" || status=$?
+    runs=("${runs[@]:1}")
+    if [[ $status -eq 0 ]]; then
+      pass "fuzz $name: $(sed -n 's/^Done \([0-9]* runs\).*/\1/p' "$log")" "$seconds"
+    else
+      clear_progress
+      tail -n 60 "$log"
+      fail "fuzz $name" "$(describe_status "$status" $((seconds + 120))); log: $log"
+    fi
+  done
+}
