@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn a_failure_in_a_child_is_reported_with_its_output() {
         let Some(child) = Child::of_this_test() else { panic!("one reason") };
-        let failure = std::panic::catch_unwind(|| child.pass()).unwrap_err();
+        let failure = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| child.pass())).unwrap_err();
         assert!(failure.downcast_ref::<String>().unwrap().contains("one reason"));
     }
 }
