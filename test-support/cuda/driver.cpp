@@ -1,26 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * A libcuda and libnvrtc that pretend: one "GPU" whose memory is this process's and whose
- * kernels the host executor runs, each on threads of its own until something waits for
- * it. For tests of what happens around a GPU on machines without one; it says nothing
+ * A pretended libcuda and libnvrtc, for tests of the code around a GPU on machines without one. It proves nothing
  * about a GPU's speed, ordering or caches.
  *
- * PRETEND_GPU_REFUSES=N,...: of the distinct places whose registration is asked for, the
- * Nth (from 1) is refused, each time, as a driver refuses a BAR that it may not map.
+ * The pretended GPU has two kinds of memory. Memory of cuMemAlloc is this process's; the host executor runs kernels
+ * on it, each block on a thread, until something waits for them. Memory of pretend_gpu_alloc is at addresses that the
+ * processor cannot read, as a GPU's is; only copies reach it, and a copy happens when its stream is queried the second
+ * time or synchronized, so that a caller that does not wait reads old bytes.
+ *
+ * PRETEND_GPU_REFUSES=N,...: of the distinct addresses whose registration is requested, the Nth (from 1) is refused,
+ * each time, as a driver refuses a BAR that it may not map.
  *
  * PRETEND_GPU_ATTRIBUTES=N,...: these attributes of the device are 1.
  *
- * PRETEND_GPU_TWO=1: there are two of them.
+ * PRETEND_GPU_TWO=1: there are two GPUs.
  *
- * A test has it answer otherwise, and asks what was done, by pretend_gpu_* at the end.
+ * PRETEND_GPU_FAILS_COPY=N: copies of N bytes to the host fail.
  *
- * Only what this project and cudarc call is here; results and constants are cuda.h's.
+ * Tests change results and read what was done through pretend_gpu_* at the end.
+ *
+ * Only what this project and cudarc call is here; results and constants are those of cuda.h.
  */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include <atomic>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -34,7 +41,7 @@
 
 struct efa_gda_bench_args;
 
-/* The host executor's (kernels/host/executor.cpp). */
+/* Of the host executor (kernels/host/executor.cpp). */
 extern "C" {
 bool efa_gda_host_put(const efa_gda_put_args *args, uint32_t lanes);
 bool efa_gda_host_load(const efa_gda_load_args *args, bool mixed, uint32_t block, uint32_t blocks, uint32_t lanes);
@@ -45,10 +52,10 @@ bool efa_gda_host_bench(const efa_gda_bench_args *args, bool latency, uint32_t b
 namespace {
 
 constexpr int kSuccess = 0, kInvalidValue = 1, kNotFound = 500, kNotSupported = 801, kAlreadyRegistered = 712;
-constexpr int kCaptureUnsupported = 900;
+constexpr int kInvalidContext = 201, kNotReady = 600, kIllegalAddress = 700, kCaptureUnsupported = 900;
 /* CUstreamCaptureMode: global is 0. */
 constexpr int kRelaxed = 2;
-/* Attributes, and what this GPU answers: compute capability 9.0, dmabuf, writes in order for all. */
+/* Attributes and their values: compute capability 9.0, dmabuf, writes in order for all. */
 constexpr int kAttributes[][2] = {{75, 9}, {76, 0}, {124, 1}, {118, 200}};
 constexpr char kImage[] = "\x7f" "ELF of a pretended GPU";
 /* Bytes of `struct efa_gda_bench_args` (kernels/bench.cu). */
@@ -62,7 +69,7 @@ struct Kernel {
   Body body;
 };
 const Kernel kKernels[] = {
-    /* Runs, and waits for no queue, until the word is not 0. */
+    /* Runs until the word is not 0, and waits for no queue. */
     {"pretend_gpu_hold_kernel", sizeof(std::atomic<uint32_t> *),
      [](const void *a, uint32_t, uint32_t, uint32_t) {
        auto *word = *(std::atomic<uint32_t> *const *)a;
@@ -88,7 +95,7 @@ const Kernel kKernels[] = {
 
 int token;
 
-/* Kernels that run. One order for all streams: whatever waits, waits for all. */
+/* Kernels that run. All streams have one order: every wait is for all kernels. */
 struct Running {
   std::mutex lock;
   std::vector<std::thread> threads;
@@ -115,35 +122,105 @@ bool listed(const char *variable, unsigned long number) {
 
 struct Registrations {
   std::mutex lock;
-  std::vector<uintptr_t> places;
+  std::vector<uintptr_t> addresses;
   std::set<uintptr_t> registered;
 
-  bool refused(uintptr_t place) {
+  bool refused(uintptr_t address) {
     size_t number = 0;
-    while (number < places.size() && places[number] != place) number++;
-    if (number == places.size()) places.push_back(place);
+    while (number < addresses.size() && addresses[number] != address) number++;
+    if (number == addresses.size()) addresses.push_back(address);
     return listed("PRETEND_GPU_REFUSES", number + 1);
   }
 } registrations;
 
-/* What calls answer in place of what they do. */
-struct Answers {
+/* Results that calls return in place of doing their work. */
+struct Results {
   std::mutex lock;
-  std::map<std::string, int> refused;
+  std::map<std::string, int> set;
 
   int of(const char *call) {
     std::lock_guard<std::mutex> locked(lock);
-    auto found = refused.find(call);
-    return found == refused.end() ? kSuccess : found->second;
+    auto found = set.find(call);
+    return found == set.end() ? kSuccess : found->second;
   }
-} answers;
+} results;
 
-/* Whether some thread captures a graph, and how this thread takes that. */
+/* Whether some thread captures a graph, and this thread's capture mode. */
 std::atomic<bool> capturing;
 thread_local int capture_mode;
 std::atomic<uint32_t> synchronizations;
 
 bool captured_from() { return capturing && capture_mode != kRelaxed; }
+
+/* Whether this thread has a context. */
+thread_local int contexts;
+
+/* Memory at an address that the processor cannot read, and where its bytes are. */
+struct Unreadable {
+  uint64_t address;
+  size_t length;
+  unsigned char *bytes;
+};
+
+struct UnreadableMemory {
+  std::mutex lock;
+  std::vector<Unreadable> blocks;
+
+  /* The block around these bytes. Without one, its length is 0. */
+  Unreadable around(uint64_t address, size_t length) {
+    std::lock_guard<std::mutex> locked(lock);
+    for (const Unreadable &block : blocks) {
+      uint64_t offset = address - block.address;
+      if (offset < block.length && length <= block.length - offset) return block;
+    }
+    return {};
+  }
+
+  unsigned char *bytes(uint64_t address, size_t length) {
+    Unreadable block = around(address, length);
+    return block.length == 0 ? nullptr : block.bytes + (address - block.address);
+  }
+} unreadable;
+
+/* A stream, and the copy that it has not done. */
+struct Stream {
+  void *to;
+  const void *from;
+  size_t length;
+  bool queried;
+
+  void copy() {
+    if (length != 0) memcpy(to, from, length);
+    length = 0;
+  }
+};
+
+/* All streams, which are never freed: a queue that was leaked may still use its own. The first is the default stream. */
+struct Streams {
+  std::mutex lock;
+  std::deque<Stream> all = std::deque<Stream>(1);
+
+  Stream *create() {
+    std::lock_guard<std::mutex> locked(lock);
+    return &all.emplace_back();
+  }
+  Stream *of(void *handle) { return handle == nullptr ? &all.front() : (Stream *)handle; }
+} streams;
+
+/* What happens to copies of unreadable memory. */
+std::atomic<bool> copies_hang;
+
+/* Copies now, or later where the memory is unreadable: `unreadable_bytes` is then not null. */
+int copy(void *stream, void *to, const void *from, size_t length, const void *unreadable_bytes) {
+  if (unreadable_bytes == nullptr) {
+    running.wait();
+    return memcpy(to, from, length), kSuccess;
+  }
+  if (contexts == 0) return kInvalidContext;
+  if (int result = results.of("copy")) return result;
+  *streams.of(stream) = Stream{to, from, length, false};
+  return kSuccess;
+}
 
 template <class T>
 int give(T *to, T value) {
@@ -159,9 +236,12 @@ int allocate(uint64_t *to, size_t bytes) {
 
 extern "C" {
 
-int cuInit(unsigned) { return kSuccess; }
+int cuInit(unsigned flags) { return flags == 0 ? kSuccess : kInvalidValue; }
 int cuDriverGetVersion(int *version) { return give(version, 13000); }
-int cuGetErrorName(int, const char **name) { return give<const char *>(name, "PRETENDED_ERROR"); }
+int cuGetErrorName(int code, const char **name) {
+  *name = code == kIllegalAddress ? "CUDA_ERROR_ILLEGAL_ADDRESS" : code == kNotReady ? "CUDA_ERROR_NOT_READY" : nullptr;
+  return *name == nullptr ? kInvalidValue : kSuccess;
+}
 int cuGetErrorString(int code, const char **text) {
   return give<const char *>(text, code == kInvalidValue ? "invalid argument" : "pretended");
 }
@@ -190,24 +270,47 @@ int cuDeviceGetAttribute(int *value, int attribute, int) {
 
 int cuDevicePrimaryCtxRetain(void **context, int) { return give<void *>(context, &token); }
 int cuDevicePrimaryCtxRelease_v2(int) { return kSuccess; }
-int cuCtxSetCurrent(void *) { return kSuccess; }
-int cuCtxGetCurrent(void **context) { return give<void *>(context, &token); }
+int cuCtxSetCurrent(void *context) {
+  contexts = context != nullptr;
+  return kSuccess;
+}
+int cuCtxGetCurrent(void **context) { return give<void *>(context, contexts > 0 ? &token : nullptr); }
+int cuCtxPushCurrent_v2(void *context) {
+  contexts += context != nullptr;
+  return kSuccess;
+}
+int cuCtxPopCurrent_v2(void **context) {
+  *context = nullptr;
+  return contexts-- > 0 ? kSuccess : kInvalidContext;
+}
 int cuCtxSynchronize() {
   if (captured_from()) return kCaptureUnsupported;
-  if (int refused = answers.of("cuCtxSynchronize")) return refused;
+  if (int refused = results.of("cuCtxSynchronize")) return refused;
   synchronizations++;
   return running.wait(), kSuccess;
 }
-int cuStreamCreate(void **stream, unsigned) { return give<void *>(stream, &token); }
-int cuStreamDestroy_v2(void *) { return answers.of("cuStreamDestroy"); }
-int cuStreamSynchronize(void *) { return running.wait(), kSuccess; }
+int cuStreamCreate(void **stream, unsigned flags) {
+  if (captured_from()) return kCaptureUnsupported;
+  /* CU_STREAM_NON_BLOCKING, so that no copy waits for a program's default stream. */
+  if (flags != 1) return kInvalidValue;
+  if (contexts == 0) return kInvalidContext;
+  return give<void *>(stream, streams.create());
+}
+int cuStreamDestroy_v2(void *) { return results.of("cuStreamDestroy"); }
+int cuStreamSynchronize(void *stream) {
+  running.wait();
+  return streams.of(stream)->copy(), kSuccess;
+}
 int cuThreadExchangeStreamCaptureMode(int *mode) {
   std::swap(*mode, capture_mode);
   return kSuccess;
 }
-int cuStreamQuery(void *) {
+int cuStreamQuery(void *handle) {
+  Stream *stream = streams.of(handle);
   if (captured_from()) return kCaptureUnsupported;
-  return answers.of("cuStreamQuery");
+  if (int result = results.of("cuStreamQuery")) return result;
+  if (stream->length != 0 && (copies_hang || !std::exchange(stream->queried, true))) return kNotReady;
+  return stream->copy(), kSuccess;
 }
 int cuStreamWaitEvent(void *, void *, unsigned) { return kSuccess; }
 int cuEventCreate(void **event, unsigned) { return give<void *>(event, &token); }
@@ -229,21 +332,26 @@ int cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t bytes) {
   running.wait();
   return memcpy((void *)to, from, bytes), kSuccess;
 }
-int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t bytes, void *) {
-  return cuMemcpyHtoD_v2(to, from, bytes);
+int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t bytes, void *stream) {
+  unsigned char *unreadable_to = unreadable.bytes(to, bytes);
+  return copy(stream, unreadable_to != nullptr ? unreadable_to : (void *)to, from, bytes, unreadable_to);
 }
 int cuMemcpyDtoH_v2(void *to, uint64_t from, size_t bytes) {
   running.wait();
   return memcpy(to, (void *)from, bytes), kSuccess;
 }
-int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, void *) {
+int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, void *stream) {
   const char *size = getenv("PRETEND_GPU_FAILS_COPY");
-  if (size != nullptr && strtoul(size, nullptr, 10) == bytes) return 700;
-  return cuMemcpyDtoH_v2(to, from, bytes);
+  if (size != nullptr && strtoul(size, nullptr, 10) == bytes) return kIllegalAddress;
+  const unsigned char *unreadable_from = unreadable.bytes(from, bytes);
+  return copy(stream, to, unreadable_from != nullptr ? unreadable_from : (const void *)from, bytes, unreadable_from);
 }
-/* Exports none of its memory. */
+/* The pretended GPU exports none of its memory. */
 int cuMemGetHandleForAddressRange(void *, uint64_t, size_t, int, uint64_t) { return kNotSupported; }
-int cuMemHostAlloc(void **to, size_t bytes, unsigned) { return allocate((uint64_t *)to, bytes); }
+int cuMemHostAlloc(void **to, size_t bytes, unsigned) {
+  if (captured_from()) return kCaptureUnsupported;
+  return contexts == 0 ? kInvalidContext : allocate((uint64_t *)to, bytes);
+}
 int cuMemFreeHost(void *at) { return free(at), kSuccess; }
 
 int cuMemHostRegister_v2(void *start, size_t, unsigned) {
@@ -257,7 +365,17 @@ int cuMemHostUnregister(void *start) {
   return registrations.registered.erase((uintptr_t)start) == 1 ? kSuccess : kInvalidValue;
 }
 int cuMemHostGetDevicePointer_v2(uint64_t *to, void *at, unsigned) { return give(to, (uint64_t)at); }
-int cuPointerGetAttribute(void *, int, uint64_t) { return kInvalidValue; }
+int cuPointerGetAttribute(void *value, int attribute, uint64_t address) {
+  Unreadable block = unreadable.around(address, 1);
+  if (block.length == 0) return kInvalidValue;
+  switch (attribute) {
+    case 2: return give((unsigned *)value, 2u);                /* memory type: device */
+    case 9: return give((int *)value, 0);                      /* ordinal */
+    case 11: return give((uint64_t *)value, block.address);    /* range start */
+    case 12: return give((size_t *)value, block.length);       /* range size */
+    default: return kInvalidValue;
+  }
+}
 
 int cuModuleLoadData(void **module, const void *image) {
   return strcmp((const char *)image, kImage) == 0 ? give<void *>(module, &token) : kNotSupported;
@@ -282,22 +400,45 @@ int cuLaunchKernel(void *function, unsigned blocks, unsigned, unsigned, unsigned
   return kSuccess;
 }
 
-/* Has `call` answer `code`; does what it should again for 0. */
-void pretend_gpu_answer(const char *call, int code) {
-  std::lock_guard<std::mutex> locked(answers.lock);
-  answers.refused[call] = code;
+/* Makes `call` return `code` without doing its work; 0 ends that. "copy": copies of unreadable memory. */
+void pretend_gpu_result(const char *call, int code) {
+  std::lock_guard<std::mutex> locked(results.lock);
+  results.set[call] = code;
 }
-/* Some thread captures a graph in the global mode, so that only threads in the relaxed mode may ask. */
+/* Copies of unreadable memory do not end while this is set. */
+void pretend_gpu_hang(bool hang) { copies_hang = hang; }
+/* A thread captures a graph in the global mode, so that only threads in the relaxed mode may query. */
 void pretend_gpu_capture(bool begun) { capturing = begun; }
+/* This thread's capture mode. */
+int pretend_gpu_capture_mode() { return capture_mode; }
 /* Calls of cuCtxSynchronize that began to wait. */
 uint32_t pretend_gpu_synchronizations() { return synchronizations; }
-/* Places that are registered. */
+/* Addresses that are registered. */
 uint32_t pretend_gpu_registered() {
   std::lock_guard<std::mutex> locked(registrations.lock);
   return (uint32_t)registrations.registered.size();
 }
+/* Unreadable memory of zeros, for the life of the process; 0 where there is none. */
+uint64_t pretend_gpu_alloc(size_t length) {
+  void *start = mmap(nullptr, length, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (start == MAP_FAILED) return 0;
+  std::lock_guard<std::mutex> locked(unreadable.lock);
+  unreadable.blocks.push_back({(uint64_t)start, length, (unsigned char *)calloc(1, length)});
+  return (uint64_t)start;
+}
+/* Reads and writes unreadable memory, as a kernel would. */
+bool pretend_gpu_read(uint64_t address, void *into, size_t length) {
+  unsigned char *bytes = unreadable.bytes(address, length);
+  if (bytes != nullptr) memcpy(into, bytes, length);
+  return bytes != nullptr;
+}
+bool pretend_gpu_write(uint64_t address, const void *from, size_t length) {
+  unsigned char *bytes = unreadable.bytes(address, length);
+  if (bytes != nullptr) memcpy(bytes, from, length);
+  return bytes != nullptr;
+}
 
-/* No compiler has version 0.0, so that nothing kept on disk is taken for a GPU's. */
+/* No compiler has version 0.0, so that nothing that is cached on disk passes for kernels of a GPU. */
 int nvrtcVersion(int *major, int *minor) { return *major = *minor = 0; }
 int nvrtcCreateProgram(void **program, const char *, const char *, int, const char *const *, const char *const *) {
   return give<void *>(program, &token);

@@ -1,0 +1,165 @@
+//! A test in a process of its own. libfabric and the CUDA driver read their environment once a process, and some tests
+//! end their process or change what is global to it.
+
+use std::ffi::OsStr;
+use std::process::{Command, ExitStatus};
+use std::time::Duration;
+
+use crate::process::run;
+use crate::test_name;
+
+/// Names the test that the process was started for.
+const CHILD: &str = "EFA_GDA_TEST_CHILD";
+/// Of the variables with these prefixes, a child has only those that its test sets.
+const CLEARED: [&str; 3] = ["FI_", "SOFTEFA_", "PRETEND_GPU_"];
+/// Long enough for a busy machine; a test that hangs must not hang the suite.
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// A test that is to be run again in a child process.
+#[derive(Debug)]
+pub struct Child {
+    test: String,
+    command: Command,
+    limit: Duration,
+}
+
+/// How a child ended, with what it printed.
+#[derive(Debug)]
+pub enum End {
+    /// It ran the test, which passed or was skipped.
+    Passed(String),
+    /// The test failed, or the process ended without running it.
+    Failed(ExitStatus, String),
+    /// It was killed at its time limit.
+    TimedOut(String),
+}
+
+/// Runs `body` in a process of its own whose environment holds `variables`, where the calling test runs again to this
+/// point.
+///
+/// # Panics
+/// Where the child fails, runs no test or does not end in time.
+pub fn in_child<V: AsRef<OsStr>>(variables: &[(&str, V)], body: impl FnOnce()) {
+    match Child::of_this_test() {
+        None => body(),
+        Some(child) => child.variables(variables.iter().map(|(name, value)| (name, value))).pass(),
+    }
+}
+
+impl Child {
+    /// The calling test, to be run again; None in the child.
+    pub fn of_this_test() -> Option<Self> {
+        let test = test_name();
+        if std::env::var(CHILD).is_ok_and(|child| child == test) {
+            return None;
+        }
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args([&test, "--exact", "--include-ignored", "--nocapture", "--test-threads=1"]);
+        for (name, _) in std::env::vars_os() {
+            if CLEARED.iter().any(|prefix| name.as_encoded_bytes().starts_with(prefix.as_bytes())) {
+                command.env_remove(name);
+            }
+        }
+        command.env(CHILD, &test);
+        Some(Self { test, command, limit: LIMIT })
+    }
+
+    /// Sets variables of its environment.
+    pub fn variables<N: AsRef<OsStr>, V: AsRef<OsStr>>(
+        mut self,
+        variables: impl IntoIterator<Item = (N, V)>,
+    ) -> Self {
+        self.command.envs(variables);
+        self
+    }
+
+    /// Bounds its run; without this, by five minutes.
+    pub fn limit(mut self, limit: Duration) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// Runs it.
+    pub fn end(mut self) -> End {
+        let outcome = run(&mut self.command, self.limit);
+        let output = outcome.stdout + &outcome.stderr;
+        match outcome.status {
+            None => End::TimedOut(output),
+            Some(status) if status.success() && ran_one_test(&output) => End::Passed(output),
+            Some(status) => End::Failed(status, output),
+        }
+    }
+
+    /// Runs it, and prints the skips that it printed.
+    ///
+    /// # Panics
+    /// Unless it passed.
+    pub fn pass(self) {
+        let (test, limit) = (self.test.clone(), self.limit);
+        match self.end() {
+            End::Passed(output) => {
+                output
+                    .lines()
+                    .filter(|line| line.starts_with("SKIPPED "))
+                    .for_each(|line| eprintln!("{line}"));
+            }
+            End::Failed(status, output) if status.success() => {
+                panic!("the child of {test} ran no test\n{output}")
+            }
+            End::Failed(status, output) => panic!("the child of {test} failed: {status}\n{output}"),
+            End::TimedOut(output) => panic!("the child of {test} did not end within {limit:?}\n{output}"),
+        }
+    }
+}
+
+/// libtest succeeds where a name matches no test.
+fn ran_one_test(output: &str) -> bool {
+    output.lines().any(|line| line.starts_with("test result: ok. 1 passed; 0 failed;"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_has_the_variables_of_its_test_and_no_other_settings() {
+        in_child(&[("SOFTEFA_ADAPTERS", "3")], || {
+            assert_eq!(std::env::var("SOFTEFA_ADAPTERS").as_deref(), Ok("3"));
+            let foreign = |name: &str| CLEARED.iter().any(|prefix| name.starts_with(prefix));
+            assert_eq!(std::env::vars().filter(|(name, _)| foreign(name)).count(), 1);
+        });
+    }
+
+    #[test]
+    fn a_child_that_ran_no_test_has_failed() {
+        let Some(mut child) = Child::of_this_test() else { return };
+        child.test.push_str("_of_another_name");
+        child.command = Command::new(std::env::current_exe().unwrap());
+        child.command.args([&child.test, "--exact"]);
+        let End::Failed(status, output) = child.end() else { panic!("not a failure") };
+        assert!(status.success() && output.contains("running 0 tests"), "{output}");
+    }
+
+    #[test]
+    fn a_child_that_ends_early_has_failed() {
+        let Some(child) = Child::of_this_test() else { std::process::exit(0) };
+        assert!(matches!(child.end(), End::Failed(..)));
+    }
+
+    #[test]
+    fn a_child_that_hangs_is_killed() {
+        let Some(child) = Child::of_this_test() else {
+            loop {
+                std::thread::park()
+            }
+        };
+        assert!(matches!(child.limit(Duration::from_millis(300)).end(), End::TimedOut(_)));
+    }
+
+    #[test]
+    fn a_failure_in_a_child_is_reported_with_its_output() {
+        let Some(child) = Child::of_this_test() else { panic!("one reason") };
+        let failure = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| child.pass())).unwrap_err();
+        assert!(failure.downcast_ref::<String>().unwrap().contains("one reason"));
+    }
+}

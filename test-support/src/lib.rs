@@ -1,0 +1,89 @@
+//! Scaffolding of this project's tests: skips that a script can count ([`skip()`], [`missing`]), tests that run in
+//! a process of their own ([`in_child`]), commands with a time limit ([`run`]), the software adapter
+//! ([`soft`]), a pretended CUDA driver ([`cuda`]), and C and C++ files that tests compile ([`compile`]).
+//!
+//! A test never waits without a bound, and never passes because its child ran no test.
+
+#![allow(clippy::unwrap_used, clippy::missing_panics_doc, reason = "a test fails by panicking")]
+
+pub mod child;
+pub mod compile;
+#[cfg(feature = "cuda")]
+pub mod cuda;
+pub mod gpu;
+mod process;
+mod skip;
+#[cfg(feature = "softefa")]
+pub mod soft;
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+pub use child::{Child, in_child};
+pub use process::{Outcome, output, run};
+pub use skip::{Need, missing, skip};
+
+/// The repository.
+pub fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
+}
+
+/// The name of the test that runs on this thread: its path in the test binary.
+///
+/// # Panics
+/// On a thread that libtest did not start for a test.
+pub fn test_name() -> String {
+    match std::thread::current().name() {
+        Some(name) if name != "main" => name.to_owned(),
+        _ => panic!("this thread runs no test; call this from the test's own thread"),
+    }
+}
+
+/// The folder of the test binary and of the libraries that cargo builds for it.
+pub fn binaries() -> PathBuf {
+    std::env::current_exe().unwrap().parent().unwrap().to_path_buf()
+}
+
+/// A new folder, which is removed when the value is dropped.
+#[derive(Debug)]
+pub struct TempDir(PathBuf);
+
+impl TempDir {
+    /// Creates a folder whose name begins with `efa-gda-NAME`.
+    pub fn new(name: &str) -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("efa-gda-{name}-{}-{number}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    /// The folder.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for TempDir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// `length` bytes of which no two aligned words of 8 bytes are equal.
+pub fn pattern(length: usize) -> Vec<u8> {
+    let words = (0..length.div_ceil(8) as u64).map(|i| (i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    words.flat_map(u64::to_le_bytes).take(length).collect()
+}
+
+/// The seed of a test's random numbers: `EFA_GDA_TEST_SEED` where it is set, so that a failure can be replayed,
+/// and `usual` otherwise. Prints it; libtest shows that where the test fails.
+pub fn seed(usual: u64) -> u64 {
+    let seed = match std::env::var("EFA_GDA_TEST_SEED") {
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("EFA_GDA_TEST_SEED={text} is no number")),
+        Err(_) => usual,
+    };
+    println!("seed {seed}: EFA_GDA_TEST_SEED={seed} replays this run, another number varies it");
+    seed
+}

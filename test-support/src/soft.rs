@@ -1,0 +1,180 @@
+//! The software adapter under test: a process whose libfabric finds it, and its C interface
+//! (`softefa/include/softefa.h`).
+
+use std::ffi::{CStr, CString, OsStr, OsString, c_char, c_int, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+pub use softefa::libfabric::capi::{SoftefaStatistics, SoftefaViolation};
+
+use crate::child::Child;
+use crate::{TempDir, binaries};
+
+/// The provider's file, which cargo builds beside the tests.
+pub fn provider() -> PathBuf {
+    let file = binaries().join("libsoftefa.so");
+    assert!(file.is_file(), "{} is missing: cargo builds it with the tests", file.display());
+    file
+}
+
+/// Links `softefa-fi.so`, the name that libfabric looks for, to the provider in `folder`.
+pub fn link_provider(folder: &Path) {
+    symlink(provider(), folder.join("softefa-fi.so")).unwrap();
+}
+
+/// Runs `body` in a process whose libfabric finds the software adapter, and whose environment holds `variables`.
+///
+/// # Panics
+/// As [`crate::in_child`].
+pub fn with_soft_adapter<V: AsRef<OsStr>>(variables: &[(&str, V)], body: impl FnOnce(&SoftAdapter)) {
+    match soft_child(variables) {
+        None => body(&SoftAdapter::loaded()),
+        Some((child, _folder)) => child.pass(),
+    }
+}
+
+/// The calling test as a child whose libfabric finds the software adapter; None in the child. The folder must live as long
+/// as the child.
+pub fn soft_child<V: AsRef<OsStr>>(variables: &[(&str, V)]) -> Option<(Child, TempDir)> {
+    let child = Child::of_this_test()?;
+    let folder = TempDir::new("soft");
+    link_provider(folder.path());
+    let child = child.variables([("FI_PROVIDER_PATH", folder.path())]);
+    Some((child.variables(variables.iter().map(|(name, value)| (name, value))), folder))
+}
+
+/// Starts this program again with the software adapter, in place of this process. For programs without a test harness.
+pub fn again_with_soft_adapter(mark: &str) -> ! {
+    use std::os::unix::process::CommandExt;
+    let folder = std::env::temp_dir().join(format!("efa-gda-again-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    link_provider(&folder);
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    let error =
+        command.args(std::env::args_os().skip(1)).env(mark, "1").env("FI_PROVIDER_PATH", folder).exec();
+    panic!("{error}");
+}
+
+/// The adapter's C interface, of the file that libfabric loads.
+#[derive(Debug)]
+pub struct SoftAdapter(*mut c_void);
+
+impl SoftAdapter {
+    /// Loads it, or finds it loaded.
+    pub fn loaded() -> Self {
+        let linked =
+            std::env::var_os("FI_PROVIDER_PATH").map(|folder| Path::new(&folder).join("softefa-fi.so"));
+        let path: OsString = linked.unwrap_or_else(provider).into();
+        let path = CString::new(path.as_bytes()).unwrap();
+        // SAFETY: the provider's initialisers are sound; it stays loaded.
+        let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
+        assert!(!handle.is_null(), "{path:?} cannot be loaded");
+        Self(handle)
+    }
+
+    /// # Safety
+    /// `F` must be the pointer type of the function in softefa.h.
+    unsafe fn function<F: Copy>(&self, name: &CStr) -> F {
+        // SAFETY: the handle is open and the name is a C string.
+        let address = unsafe { libc::dlsym(self.0, name.as_ptr()) };
+        assert!(!address.is_null(), "the provider has no {name:?}");
+        assert_eq!(size_of::<F>(), size_of::<*mut c_void>());
+        // SAFETY: both are pointers; the caller guarantees the type.
+        unsafe { std::mem::transmute_copy(&address) }
+    }
+
+    fn count(&self, name: &CStr) -> usize {
+        // SAFETY: every caller's function is size_t (void).
+        unsafe { self.function::<unsafe extern "C" fn() -> usize>(name)() }
+    }
+
+    fn texts(&self, count: &CStr, text: &CStr) -> Vec<String> {
+        type Text = unsafe extern "C" fn(usize, *mut c_char, usize) -> usize;
+        // SAFETY: size_t (size_t, char *, size_t) in softefa.h; it writes at most the length and ends with a zero.
+        let one = |index| unsafe {
+            let text = self.function::<Text>(text);
+            let mut bytes = vec![0_u8; text(index, std::ptr::null_mut(), 0) + 1];
+            text(index, bytes.as_mut_ptr().cast(), bytes.len());
+            CString::from_vec_with_nul(bytes).unwrap().into_string().unwrap()
+        };
+        (0..self.count(count)).map(one).collect()
+    }
+
+    /// Adapters of this process.
+    pub fn adapters(&self) -> usize {
+        self.count(c"softefa_adapter_count")
+    }
+
+    /// How many violations the checker found.
+    pub fn violation_count(&self) -> usize {
+        self.count(c"softefa_violation_count")
+    }
+
+    /// The violations that the checker found, as text.
+    pub fn violations(&self) -> Vec<String> {
+        self.texts(c"softefa_violation_count", c"softefa_violation_text")
+    }
+
+    /// A violation's fields, or a negative errno.
+    pub fn violation(&self, index: usize) -> Result<SoftefaViolation, c_int> {
+        type Function = unsafe extern "C" fn(usize, *mut SoftefaViolation) -> c_int;
+        let mut violation = SoftefaViolation::default();
+        // SAFETY: the signature of softefa.h, and memory for the result.
+        match unsafe { self.function::<Function>(c"softefa_violation")(index, &mut violation) } {
+            0 => Ok(violation),
+            error => Err(error),
+        }
+    }
+
+    /// Warnings of the adapter, as text.
+    pub fn warnings(&self) -> Vec<String> {
+        self.texts(c"softefa_warning_count", c"softefa_warning_text")
+    }
+
+    /// What all adapters did since the last reset.
+    pub fn statistics(&self) -> SoftefaStatistics {
+        type Function = unsafe extern "C" fn(*mut SoftefaStatistics) -> c_int;
+        let mut statistics = SoftefaStatistics::default();
+        // SAFETY: the signature of softefa.h, and memory for the result.
+        assert_eq!(unsafe { self.function::<Function>(c"softefa_statistics")(&mut statistics) }, 0);
+        statistics
+    }
+
+    /// Forgets violations, warnings and statistics.
+    pub fn reset(&self) {
+        // SAFETY: void (void) in softefa.h.
+        unsafe { self.function::<unsafe extern "C" fn()>(c"softefa_reset")() }
+    }
+
+    /// While held, the adapter fetches and checks requests and executes none.
+    pub fn hold(&self, held: bool) {
+        // SAFETY: void (int) in softefa.h.
+        unsafe { self.function::<unsafe extern "C" fn(c_int)>(c"softefa_hold")(held.into()) }
+    }
+
+    /// Ends the adapters' threads for good.
+    pub fn stop(&self) {
+        // SAFETY: void (void) in softefa.h.
+        unsafe { self.function::<unsafe extern "C" fn()>(c"softefa_stop")() }
+    }
+
+    /// Reports a consumer index of a completion queue, `struct fid_cq *`.
+    pub fn set_consumer_index<T>(&self, queue: *mut T, consumed: u64) -> c_int {
+        type Function = unsafe extern "C" fn(*mut c_void, u64) -> c_int;
+        // SAFETY: int (struct fid_cq *, uint64_t) in softefa.h, which refuses pointers that are no open queue's.
+        unsafe { self.function::<Function>(c"softefa_set_consumer_index")(queue.cast(), consumed) }
+    }
+
+    /// Sets the producer index with which later queues begin.
+    pub fn preset_counter(&self, counter: u64) -> c_int {
+        // SAFETY: int (uint64_t) in softefa.h.
+        unsafe { self.function::<unsafe extern "C" fn(u64) -> c_int>(c"softefa_preset_counter")(counter) }
+    }
+}
+
+/// # Panics
+/// Where the checker found violations.
+pub fn assert_no_violations(adapter: &SoftAdapter) {
+    assert_eq!(adapter.violations(), [""; 0]);
+}
