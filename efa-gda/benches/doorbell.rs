@@ -52,7 +52,7 @@ impl Queues {
             };
             rings.push(ring);
             // SAFETY: rings and doorbells are dropped after what is served, and only it stores there.
-            unsafe { proxy.serve(rung, queue, 0, Arc::new(NoAlarm)) }.expect("a queue that is taken")
+            unsafe { proxy.register(rung, queue, 0, Arc::new(NoAlarm)) }.expect("a queue that is taken")
         };
         let served = (0..count).map(serve).collect();
         Self { served, doorbells, _rings: rings }

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use efa_gda::doorbell::{
-    Alarm, DoorbellMode, DoorbellProxy, End, Fault, ProxyError, ProxyOptions, RegisterError, Registration,
-    SendQueue,
+    Alarm, DoorbellMode, DoorbellProxy, End, ProxyError, ProxyOptions, RecordFault, RegisterError,
+    Registration, SendQueue,
 };
 use efa_gda::executor::DeviceError;
 use efa_gda_sys::device::{EFA_GDA_BAD_RECORD, EFA_GDA_PROXY_STOPPED};
@@ -66,7 +66,7 @@ impl Bench {
         let alarm = Arc::new(Word::default());
         // SAFETY: the memory is dropped after `served`, which is declared first, and nobody else
         // stores to it.
-        let served = unsafe { proxy.serve(rung, queue, counter, alarm.clone()) }?;
+        let served = unsafe { proxy.register(rung, queue, counter, alarm.clone()) }?;
         Ok(Self { served, alarm, memory })
     }
 
@@ -183,7 +183,7 @@ fn the_whole_ring_is_rung_and_one_entry_more_is_refused() {
         proxy.round();
         assert_eq!((whole.doorbell(), whole.alarm()), (7 + DEPTH, 0));
         assert_eq!((more.doorbell(), more.alarm()), (7, EFA_GDA_BAD_RECORD));
-        let fault = Fault::PastRing { rung: 7, record: 8 + DEPTH, most: DEPTH };
+        let fault = RecordFault::PastRing { doorbell: 7, record: 8 + DEPTH, limit: DEPTH };
         assert_eq!(more.served.ended(), Some(End::Fault(fault)));
     }
 }
@@ -209,7 +209,7 @@ fn a_record_that_runs_backwards_is_refused_for_good() {
     bench.record(4);
     proxy.round();
     assert_eq!((bench.doorbell(), bench.alarm()), (5, EFA_GDA_BAD_RECORD));
-    assert_eq!(bench.served.ended(), Some(End::Fault(Fault::Backwards { rung: 5, record: 4 })));
+    assert_eq!(bench.served.ended(), Some(End::Fault(RecordFault::Backwards { doorbell: 5, record: 4 })));
     bench.record(6);
     proxy.round();
     assert_eq!(bench.doorbell(), 5, "it does not come back");
@@ -223,7 +223,7 @@ fn a_staged_entry_of_the_last_lap_is_refused() {
     bench.record(4);
     proxy.round();
     assert_eq!((bench.doorbell(), bench.alarm()), (0, EFA_GDA_BAD_RECORD));
-    assert_eq!(bench.served.ended(), Some(End::Fault(Fault::Unwritten { counter: 3 })));
+    assert_eq!(bench.served.ended(), Some(End::Fault(RecordFault::Unwritten { index: 3 })));
 }
 
 #[test]
@@ -250,10 +250,10 @@ fn what_was_posted_before_a_detach_is_rung_and_what_comes_later_is_told() {
         let bench = Bench::new(&proxy, rung, DEPTH, 0);
         bench.post(0, 40);
         assert_eq!(bench.served.detach(), End::Detached);
-        assert_eq!((bench.doorbell(), bench.served.left()), (40, 0));
+        assert_eq!((bench.doorbell(), bench.served.unrung()), (40, 0));
         bench.post(40, 43);
         proxy.round();
-        assert_eq!((bench.doorbell(), bench.served.left(), bench.alarm()), (40, 3, EFA_GDA_PROXY_STOPPED));
+        assert_eq!((bench.doorbell(), bench.served.unrung(), bench.alarm()), (40, 3, EFA_GDA_PROXY_STOPPED));
     }
 }
 
@@ -271,7 +271,7 @@ fn a_bad_record_found_at_a_detach_rings_nothing() {
     let proxy = DoorbellProxy::without_thread();
     let bench = Bench::new(&proxy, DoorbellMode::Record, DEPTH, 9);
     bench.record(8);
-    let fault = End::Fault(Fault::Backwards { rung: 9, record: 8 });
+    let fault = End::Fault(RecordFault::Backwards { doorbell: 9, record: 8 });
     assert_eq!((bench.served.detach(), bench.doorbell()), (fault, 9));
 }
 
@@ -305,7 +305,7 @@ fn a_queue_dropped_while_its_device_posts_is_rung_no_further() {
             // However many it posted until the proxy let go, it came eight further than that.
             let served = posted.load(Ordering::Acquire) - 8;
             assert!(served >= before, "{before} posted before the detach, {served} rung");
-            assert_eq!((bench.doorbell(), bench.served.left()), (rung, 8));
+            assert_eq!((bench.doorbell(), bench.served.unrung()), (rung, 8));
             assert_eq!(bench.alarm(), EFA_GDA_PROXY_STOPPED);
         });
     }
@@ -332,7 +332,7 @@ fn an_alarm_that_comes_too_late_is_raised_at_once() {
     let bench = Bench::new(&proxy, DoorbellMode::Record, DEPTH, 0);
     bench.served.detach();
     let late = Arc::new(Word::default());
-    bench.served.alarm(late.clone());
+    bench.served.add_alarm(late.clone());
     assert_eq!(late.0.load(Ordering::Acquire), EFA_GDA_PROXY_STOPPED);
 }
 
@@ -378,11 +378,11 @@ fn geometries_that_no_queue_has_are_refused() {
         (DoorbellMode::Record, SendQueue { max_batch: 0, ..right }),
     ] {
         // SAFETY: it is refused.
-        let error = unsafe { proxy.serve(rung, queue, 0, Arc::new(Word::default())) }.unwrap_err();
+        let error = unsafe { proxy.register(rung, queue, 0, Arc::new(Word::default())) }.unwrap_err();
         assert!(matches!(error, RegisterError::Geometry { .. }), "{queue:?}: {error:?}");
     }
     // SAFETY: it is refused.
     let error =
-        unsafe { proxy.serve(DoorbellMode::Direct, right, 0, Arc::new(Word::default())) }.unwrap_err();
+        unsafe { proxy.register(DoorbellMode::Direct, right, 0, Arc::new(Word::default())) }.unwrap_err();
     assert_eq!(error, RegisterError::Direct);
 }

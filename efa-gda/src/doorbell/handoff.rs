@@ -1,99 +1,99 @@
-//! One visit of the proxy to one queue, without memory: what the record asks for, what of it is
-//! done, and what is refused. The words behind it are a [`Port`]'s, so that a model checker can give
-//! its own.
+//! One visit of the proxy to one queue: reads the record, places and rings, refuses a bad record.
+//!
+//! The words of the queue are behind [`Port`], so that the model checker (`model.rs`) can supply its own.
 
-/// A record that no device code leaves, so that nothing was rung for it.
+/// A doorbell record that no device code stores. The proxy rang nothing for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Fault {
+pub enum RecordFault {
     /// The record is behind the last doorbell.
-    #[error("the doorbell record ran backwards, from {rung} to {record}")]
+    #[error("the doorbell record ran backwards, from {doorbell} to {record}")]
     Backwards {
-        /// The last doorbell.
-        rung: u32,
+        /// The last doorbell's producer index.
+        doorbell: u32,
         /// The record.
         record: u32,
     },
-    /// The record is further past the last doorbell than requests can be in flight.
-    #[error("the doorbell record is {record}, past the last doorbell {rung} by more than {most} entries")]
+    /// The record is further ahead of the last doorbell than requests can be in flight.
+    #[error("the doorbell record is {record}, more than {limit} entries past the last doorbell {doorbell}")]
     PastRing {
-        /// The last doorbell.
-        rung: u32,
+        /// The last doorbell's producer index.
+        doorbell: u32,
         /// The record.
         record: u32,
-        /// How far it may be ahead.
-        most: u32,
+        /// The most entries by which a record may be ahead.
+        limit: u32,
     },
-    /// The record covers a staged slot that holds the last lap's entry.
-    #[error("the doorbell record covers entry {counter}, which was not written")]
+    /// The record covers a staged slot that still holds the previous lap's entry.
+    #[error("the doorbell record covers entry {index}, which was not written")]
     Unwritten {
-        /// The entry's producer counter.
-        counter: u32,
+        /// The entry's producer index.
+        index: u32,
     },
 }
 
-/// The words of one queue, as the proxy reaches them.
+/// Access to the words of one queue.
 pub(super) trait Port {
-    /// Whether entries have to be placed, batch by batch.
+    /// Whether the proxy copies entries, batch by batch.
     const PLACES: bool;
 
-    /// Loads the record. Entries below it are visible afterwards.
+    /// Loads the record with acquire: entries below it are visible afterwards.
     fn record(&self) -> u32;
 
-    /// Puts entries `[first, first + count)` where the adapter fetches them, so that they are there
-    /// before a later [`Port::ring`].
-    fn place(&self, first: u32, count: u32) -> Result<(), Fault>;
+    /// Copies entries `[first, first + count)` to the send queue. They reach the adapter before a doorbell that a
+    /// later [`Port::ring`] stores.
+    fn place(&self, first: u32, count: u32) -> Result<(), RecordFault>;
 
-    /// Stores the doorbell, after all entries below `counter`.
-    fn ring(&self, counter: u32);
+    /// Stores the doorbell, after all entries below `index`.
+    fn ring(&self, index: u32);
 }
 
-/// How far one queue's record was followed.
+/// How far the proxy has followed one queue's record.
 pub(super) struct Handoff<P> {
     port: P,
-    rung: u32,
-    /// The record's greatest distance from `rung`.
-    most: u32,
-    /// Entries for one doorbell.
+    doorbell_index: u32,
+    /// The most entries by which the record may be ahead of `doorbell_index`.
+    limit: u32,
+    /// The most entries for one doorbell.
     batch: u32,
 }
 
 impl<P: Port> Handoff<P> {
-    /// A queue whose last doorbell was `rung`.
-    pub(super) fn new(port: P, rung: u32, most: u32, batch: u32) -> Self {
-        Self { port, rung, most, batch: batch.max(1) }
+    /// A queue whose last doorbell carried `doorbell_index`.
+    pub(super) fn new(port: P, doorbell_index: u32, limit: u32, batch: u32) -> Self {
+        Self { port, doorbell_index, limit, batch: batch.max(1) }
     }
 
-    pub(super) fn rung(&self) -> u32 {
-        self.rung
+    pub(super) fn doorbell_index(&self) -> u32 {
+        self.doorbell_index
     }
 
-    /// Follows the record by at most one doorbell. Returns how many entries that covered.
+    /// Follows the record by at most one doorbell. Returns the number of entries that the doorbell covered.
     #[inline]
-    pub(super) fn visit(&mut self) -> Result<u32, Fault> {
+    pub(super) fn visit(&mut self) -> Result<u32, RecordFault> {
         let record = self.port.record();
-        let ahead = record.wrapping_sub(self.rung);
+        let ahead = record.wrapping_sub(self.doorbell_index);
         if ahead == 0 {
             return Ok(0);
         }
-        if ahead > self.most {
-            return Err(self.refused(record));
+        if ahead > self.limit {
+            return Err(self.fault(record));
         }
         let mut count = ahead;
         if P::PLACES {
             count = ahead.min(self.batch);
-            self.port.place(self.rung, count)?;
+            self.port.place(self.doorbell_index, count)?;
         }
-        self.rung = self.rung.wrapping_add(count);
-        self.port.ring(self.rung);
+        self.doorbell_index = self.doorbell_index.wrapping_add(count);
+        self.port.ring(self.doorbell_index);
         Ok(count)
     }
 
-    /// Follows the record to its end: at most as many visits as its greatest distance has batches,
-    /// and one that finds nothing. What a device posts meanwhile may be left.
-    pub(super) fn last_visit(&mut self) -> Result<(), Fault> {
-        let batch = if P::PLACES { self.batch } else { self.most };
-        for _ in 0..=self.most.div_ceil(batch) {
+    /// Follows the record to its end. The number of visits is bounded by the batches that `limit` holds, plus one
+    /// that finds nothing, so entries that a device posts during this call may stay unrung.
+    pub(super) fn last_visit(&mut self) -> Result<(), RecordFault> {
+        let batch = if P::PLACES { self.batch } else { self.limit };
+        for _ in 0..=self.limit.div_ceil(batch) {
             if self.visit()? == 0 {
                 break;
             }
@@ -102,12 +102,12 @@ impl<P: Port> Handoff<P> {
     }
 
     #[cold]
-    fn refused(&self, record: u32) -> Fault {
-        let (rung, most) = (self.rung, self.most);
-        // In the order of a counter that wraps, the nearer half lies ahead.
-        match record.wrapping_sub(rung) as i32 {
-            ..0 => Fault::Backwards { rung, record },
-            _ => Fault::PastRing { rung, record, most },
+    fn fault(&self, record: u32) -> RecordFault {
+        let (doorbell, limit) = (self.doorbell_index, self.limit);
+        // Of a counter that wraps, the nearer half lies ahead.
+        match record.wrapping_sub(doorbell) as i32 {
+            ..0 => RecordFault::Backwards { doorbell, record },
+            _ => RecordFault::PastRing { doorbell, record, limit },
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Memory between a device and the proxy: doorbell records and staging rings. Whole pages, which
-//! belong to nobody else, so that they can be registered with a GPU.
+//! Memory that a device and the proxy share: doorbell records and staging rings. Each is made of whole pages that hold
+//! nothing else, so that the pages can be registered with a GPU.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
@@ -16,13 +16,13 @@ pub(super) struct Pages {
     layout: Layout,
 }
 
-// SAFETY: the memory is owned, and reached through raw pointers and atomics only.
+// SAFETY: the value owns the memory, which is accessed through raw pointers and atomics only.
 unsafe impl Send for Pages {}
-// SAFETY: as above.
+// SAFETY: as for Send.
 unsafe impl Sync for Pages {}
 
 impl Pages {
-    /// At least `bytes`; None when memory is short.
+    /// Allocates at least `bytes`; `None` if memory is short.
     pub(super) fn zeroed(bytes: usize) -> Option<Self> {
         let page = page_bytes();
         let layout = Layout::from_size_align(bytes.max(1).checked_next_multiple_of(page)?, page).ok()?;
@@ -38,35 +38,35 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout in `zeroed`, freed once.
+        // SAFETY: `zeroed` allocated the memory with this layout, and only this drop frees it.
         unsafe { dealloc(self.start.as_ptr(), self.layout) }
     }
 }
 
 fn page_bytes() -> usize {
-    // SAFETY: takes a number and answers one.
+    // SAFETY: `sysconf` takes and returns a number.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     usize::try_from(page).ok().filter(|page| page.is_power_of_two()).unwrap_or(4096)
 }
 
-/// A word into which a device stores its producer counter. Never handed out twice: what a device
-/// that was forgotten still stores there troubles no other queue.
+/// A word into which a device stores its producer index. A record is never reused, so that a late store of a detached
+/// device reaches no other queue.
 #[derive(Clone, Debug)]
 pub(super) struct Record {
     word: NonNull<AtomicU32>,
-    /// Keeps the word's page.
+    /// Keeps the word's page allocated.
     _page: Arc<Pages>,
 }
 
-// SAFETY: the word is an atomic on a page that the value keeps.
+// SAFETY: the word is an atomic on a page that the value keeps allocated.
 unsafe impl Send for Record {}
-// SAFETY: as above.
+// SAFETY: as for Send.
 unsafe impl Sync for Record {}
 
 impl Record {
     pub(super) fn word(&self) -> &AtomicU32 {
-        // SAFETY: on a zeroed page that lives as long as `self`, at a multiple of 64; devices store
-        // whole words to it.
+        // SAFETY: the word is on a zeroed page that lives as long as `self`, at a multiple of 64; devices store whole
+        // words to it.
         unsafe { self.word.as_ref() }
     }
 
@@ -75,26 +75,26 @@ impl Record {
     }
 }
 
-/// Hands out records, side by side, so that a round over many touches few pages.
+/// Allocates records side by side, so that a round over many queues touches few pages.
 #[derive(Debug, Default)]
 pub(super) struct Records {
     page: Mutex<Option<(Arc<Pages>, usize)>>,
 }
 
 impl Records {
-    /// A record that holds `counter`; None when memory is short.
-    pub(super) fn take(&self, counter: u32) -> Option<Record> {
+    /// Allocates a record that holds `index`; `None` if memory is short.
+    pub(super) fn take(&self, index: u32) -> Option<Record> {
         let mut page = self.page.lock().unwrap_or_else(PoisonError::into_inner);
         let full = page.as_ref().is_none_or(|(page, used)| used + RECORD_BYTES > page.layout.size());
         if full {
             *page = Some((Arc::new(Pages::zeroed(1)?), 0));
         }
         let (memory, used) = page.as_mut()?;
-        // SAFETY: the page has this many bytes, as was checked.
+        // SAFETY: `used + RECORD_BYTES` is at most the page's size, checked above.
         let word = unsafe { memory.start.add(*used) }.cast();
         *used += RECORD_BYTES;
         let record = Record { word, _page: memory.clone() };
-        record.word().store(counter, Ordering::Release);
+        record.word().store(index, Ordering::Release);
         Some(record)
     }
 }
@@ -104,21 +104,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn records_lie_on_lines_of_their_own_and_are_never_the_same() {
+    fn each_record_has_a_cache_line_of_its_own_and_is_never_reused() {
         let records = Records::default();
         let all: Vec<_> = (0..1000).map(|counter| records.take(counter).unwrap()).collect();
-        let mut places: Vec<_> = all.iter().map(|record| record.as_ptr().as_ptr() as usize).collect();
-        assert!(places.iter().all(|place| place.is_multiple_of(RECORD_BYTES)));
-        places.sort_unstable();
-        places.dedup();
-        assert_eq!(places.len(), 1000);
+        let mut addresses: Vec<_> = all.iter().map(|record| record.as_ptr().as_ptr() as usize).collect();
+        assert!(addresses.iter().all(|address| address.is_multiple_of(RECORD_BYTES)));
+        addresses.sort_unstable();
+        addresses.dedup();
+        assert_eq!(addresses.len(), 1000);
         assert!(
             all.iter().zip(0..).all(|(record, counter)| record.word().load(Ordering::Relaxed) == counter)
         );
     }
 
     #[test]
-    fn a_record_outlives_the_place_that_it_came_from() {
+    fn a_record_outlives_its_allocator() {
         let records = Records::default();
         let record = records.take(5).unwrap();
         drop(records);

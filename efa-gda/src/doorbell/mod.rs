@@ -1,70 +1,71 @@
-//! Who rings the doorbell of a queue that kernels post to: the device, or a host thread from a
-//! record that the device leaves.
+//! Doorbells of queues that kernels post to: rung by the device, or by a host thread for the device.
 //!
-//! Three rungs, one kernel: the queue struct says where the device writes.
+//! The same kernel serves all three modes; the queue struct tells the device where to write.
 //!
-//! | rung | entries go to | the device's doorbell is | the host |
+//! | mode | the device writes entries to | the device stores its producer index to | the host |
 //! |---|---|---|---|
-//! | [`DoorbellMode::Direct`] | the send queue | the adapter's | does nothing |
-//! | [`DoorbellMode::Record`] | the send queue | a record in host memory | rings |
-//! | [`DoorbellMode::Staged`] | a ring in host memory | a record in host memory | copies entries, rings |
+//! | [`DoorbellMode::Direct`] | the send queue | the adapter's doorbell | does nothing |
+//! | [`DoorbellMode::Record`] | the send queue | a doorbell record in host memory | rings |
+//! | [`DoorbellMode::Staged`] | a staging ring in host memory | a doorbell record in host memory | copies entries, rings |
 //!
-//! A [`DoorbellProxy`] is that host thread; one serves many queues. This module knows rings, records and
-//! doorbells, and neither libfabric nor CUDA; [`crate::queue`] attaches queues to it.
+//! A [`DoorbellProxy`] is the host thread; one proxy serves many queues. This module knows rings, records and
+//! doorbells, and neither libfabric nor CUDA; [`crate::queue`] registers queues with a proxy.
 //!
-//! # The hand-off
+//! # Protocol
 //!
-//! Words, each with one writer (32-bit counters, compared modulo 2^32):
+//! All indices are 32-bit counters that wrap; they are compared modulo 2^32.
 //!
-//! - *entries*: the device writes slots `[rung, posted)` of the ring that its struct names. Under
-//!   `staged` that is the staging ring; only the proxy writes the send queue then.
-//! - *record*: the device stores `posted`, the whole producer counter, after its fence.
-//! - *rung*: the proxy's own; the last value that it put into the doorbell.
-//! - *doorbell*: only the proxy stores it, always `rung`, 16 bits of it.
-//! - *alarm*: the word at which a queue's waits look (`efa_gda_queue::abort`). The proxy stores a
-//!   status there when it will not ring any more; nothing clears it.
+//! | word | written by | read by | ordered by |
+//! |---|---|---|---|
+//! | entries `[doorbell index, producer index)` of the ring that the queue struct names (`staged`: the staging ring) | the device | the adapter (`record`), the proxy (`staged`) | the device's system fence before the record, and the proxy's acquire load of the record |
+//! | entries of the send queue (`staged` only) | the proxy | the adapter | a store fence before the doorbell |
+//! | doorbell record: the device's whole producer index | the device | the proxy, with acquire | the device's system fence before it |
+//! | doorbell index: the last value that the proxy rang | the proxy | the proxy | the proxy's lock |
+//! | doorbell: the doorbell index, 16 bits of it | the proxy, with release | the adapter | see below |
+//! | abort word (`efa_gda_queue::abort`): a status once the proxy will not ring again | the proxy, through [`Alarm`] | every wait on the queue | none needed: it is one word and is never cleared |
 //!
 //! **Entries before the record.** The device stores entries, synchronises its group, executes
-//! `fence.acq_rel.sys` and stores the record (`sq.h`, steps 1 to 4; the fence is cumulative, so it
-//! covers every lane, every earlier holder of the turn, and the record before). The proxy loads the
-//! record with acquire. Fence, store and acquire load synchronise at system scope, so everything
-//! before the fence happens before everything after the load: a proxy that sees `posted` sees all
-//! entries below it, and rings for no more than what it saw. Records reach it in their order, for
-//! they are stores of one turn after another to one word.
+//! `fence.acq_rel.sys` and stores the record (`sq.h`, "One fence a doorbell"). The fence is cumulative: it covers
+//! the entries of every lane of the group, of every earlier lock owner, and the record before this one. The proxy
+//! loads the record with acquire. Fence, store and acquire load synchronise at system scope, so a proxy that reads
+//! producer index `p` can read every entry below `p`. The proxy rings for no index that it has not read. The
+//! proxy reads records in the order in which lock owners stored them, because all of them store to one word.
 //!
-//! **The record before the doorbell.** Under `record` the proxy only stores the doorbell, with
-//! release. The entries went to the adapter by the GPU's own writes, on another path than the
-//! doorbell; that they are there first rests on the fence alone, which completes when what was stored
-//! before it is performed for the whole system, a peer's BAR included. Under `staged` entries and
-//! doorbell are stores of one CPU to one device: entries go by write-combining stores, a store fence
-//! flushes these, then comes the doorbell. So `staged` is also the rung for a machine on which the
-//! first argument should turn out not to hold.
+//! **The record before the doorbell.**
+//! - `record`: the proxy stores the doorbell with release and writes nothing else to the adapter. The GPU's own
+//!   stores carried the entries to the adapter, on another path than the doorbell. That the entries arrive first
+//!   rests on the device's system fence alone: the fence completes when every earlier store is performed for the
+//!   whole system, and a peer device's BAR is part of the system.
+//! - `staged`: one CPU stores entries and doorbell to one device. The proxy writes entries with write-combining
+//!   stores, flushes them with a store fence, then stores the doorbell. So `staged` is also the mode for a machine
+//!   on which the argument for `record` should turn out not to hold.
 //!
-//! **The batch.** The adapter takes at most `max_batch` entries past the last doorbell that it has.
-//! - `staged`: the proxy copies at most that many, rings, and executes a store fence before it copies
-//!   on; one CPU's stores to one device stay in order. The device writes ordinary memory, and its
-//!   struct names no batch.
-//! - `record`: the device writes into the adapter, and its fence proves only that the *host* has the
-//!   record. A completion proves more: its request was covered by a doorbell, so where `n` requests
-//!   completed, in whatever order, the adapter has a doorbell of at least `n`. Device code that leaves
-//!   records (`EFA_GDA_SQ_RECORD`) therefore has at most `min(num_entries, max_batch)` requests in
-//!   flight (`sq.h`, "A doorbell record"), and writes nothing past `completed + max_batch`, which is
-//!   at most the adapter's doorbell plus `max_batch`. A small batch costs rate here, not under `staged`.
+//! **The batch window.** The adapter takes at most `max_batch` entries past the last doorbell that it received.
+//! - `staged`: the proxy copies at most `max_batch` entries, rings, and executes a store fence before it copies
+//!   more. One CPU's stores to one device stay in order. The device writes ordinary memory, so its queue struct
+//!   names no batch.
+//! - `record`: the device writes into the adapter, and the device's fence proves only that the *host* has the record.
+//!   A completion proves more: the completed request was covered by a doorbell. If `n` requests completed, in any
+//!   order, the adapter received a doorbell of at least `n`. Device code in mode `record` (`EFA_GDA_SQ_RECORD`)
+//!   therefore keeps at most `min(num_entries, max_batch)` requests in flight (`sq.h`, "A doorbell record"). It
+//!   writes nothing past `completed + max_batch`, which is at most the adapter's doorbell plus `max_batch`. A small
+//!   `max_batch` costs rate in this mode and not in `staged`.
 //!
-//! **Slots again.** The device writes a slot again when fewer than `num_entries` requests are in
-//! flight. A request completes after the adapter fetched its entry, hence after its doorbell, hence
-//! after the proxy copied the staged entry.
+//! **Reuse of slots.** The device rewrites a slot only while fewer than `num_entries` requests are in flight. A
+//! request completes after the adapter fetched its entry, hence after its doorbell, hence after the proxy copied
+//! the staged entry.
 //!
-//! **What is refused.** `posted - rung` is at most the ring, and under `record` at most `max_batch`, for
-//! at least what was not rung is in flight. A record outside of that ran backwards or past the ring; a staged entry whose phase bit is
-//! the last lap's was never written. The proxy then stores no doorbell, lets go of the queue for
-//! good, and raises the alarm: whoever waits ends with [`DeviceError::BadRecord`].
+//! **Bad records.** The record is ahead of the doorbell index by at most the ring, and in mode `record` by at most
+//! `max_batch`, because every entry that was not rung is in flight. A record outside that range ran backwards or
+//! past the ring. A staged entry with the phase bit of the previous lap was never written. In each case the proxy
+//! stores no doorbell, removes the queue for good, and raises the queue's alarms. Waits on the queue then end with
+//! [`DeviceError::BadRecord`].
 //!
-//! **The end.** All of the proxy's work on queues happens under one lock. Detaching a queue takes
-//! it, serves the queue a last time, and removes it. What the device posted before that (the record's
-//! store happens before the detaching call) is visible to the last visit, so it is rung; what it
-//! posts later meets an alarm. After the call nothing of the proxy refers to the queue's memory.
-//! Stopping does the same for all queues, and raises their alarms: [`DeviceError::ProxyStopped`].
+//! **Detach and stop.** The proxy works on queues under one lock. [`Registration::detach`] takes the lock, visits the
+//! queue a last time, and removes it. A record that the device stored before the call is visible to that last
+//! visit and is rung. A later post is not rung, and its wait ends with the alarm's status,
+//! [`DeviceError::ProxyStopped`]. After the call the proxy holds no pointer to the queue's memory.
+//! [`DoorbellProxy::stop`] does the same for all queues.
 //!
 //! [`DeviceError::BadRecord`]: crate::executor::DeviceError::BadRecord
 //! [`DeviceError::ProxyStopped`]: crate::executor::DeviceError::ProxyStopped
@@ -80,7 +81,7 @@ mod proxy_queues;
 mod registration;
 mod store;
 
-pub use handoff::Fault;
+pub use handoff::RecordFault;
 pub use mode::{DoorbellChoice, DoorbellMode, ParseDoorbellModeError};
 pub use proxy::{DoorbellProxy, ProxyError, ProxyOptions, StopError};
 pub use proxy_queues::Counts;

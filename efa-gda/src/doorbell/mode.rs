@@ -1,25 +1,26 @@
-//! The rungs, by name.
+//! Doorbell modes, their names and the fallback order.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Who writes entries into the send queue, and who rings.
+/// Which side writes entries into the send queue, and which side rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum DoorbellMode {
-    /// The device writes entries and rings. Needs both mapped.
+    /// The device writes entries and rings. Send queue and doorbell must be mapped into the device.
     Direct,
-    /// The device writes entries and a record; the host rings. Needs the send queue mapped.
+    /// The device writes entries and a doorbell record; the host rings. The send queue must be mapped into the
+    /// device.
     Record,
-    /// The device writes entries and a record into host memory; the host copies and rings. Needs
-    /// nothing of the adapter mapped but its completion queue.
+    /// The device writes entries and a doorbell record into host memory; the host copies and rings. Of the adapter,
+    /// only the completion queue must be mapped into the device.
     Staged,
 }
 
 impl DoorbellMode {
-    /// All, the best first.
+    /// All modes in fallback order, the best first.
     pub const ALL: [Self; 3] = [Self::Direct, Self::Record, Self::Staged];
 
-    /// Its name.
+    /// The name on the command line and in reports.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Direct => "direct",
@@ -28,16 +29,17 @@ impl DoorbellMode {
         }
     }
 
-    /// What is lost against [`DoorbellMode::Direct`].
-    pub const fn lost(self) -> Option<&'static str> {
+    /// What the mode costs against [`DoorbellMode::Direct`].
+    pub const fn cost(self) -> Option<&'static str> {
         match self {
             Self::Direct => None,
-            Self::Record => {
-                Some("a host thread rings: it adds its latency, and up to its period after a pause")
-            }
+            Self::Record => Some(
+                "a host thread rings: each doorbell takes that thread's latency longer, and up to its sleep period \
+                 after a pause",
+            ),
             Self::Staged => Some(
-                "a host thread copies every entry and rings: it adds its latency, its rate bounds all queues \
-                 together, and up to its period after a pause",
+                "a host thread copies every entry and rings: each doorbell takes that thread's latency longer, and \
+                 up to its sleep period after a pause, and its rate bounds all queues together",
             ),
         }
     }
@@ -49,29 +51,29 @@ impl fmt::Display for DoorbellMode {
     }
 }
 
-/// The rung that a caller wants.
+/// The doorbell mode that a caller asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum DoorbellChoice {
-    /// The best that maps.
+    /// The first mode of the fallback order whose parts map.
     #[default]
     Auto,
-    /// This one, or an error.
+    /// This mode, or an error.
     Only(DoorbellMode),
 }
 
 impl DoorbellChoice {
-    /// The rungs to try, in order.
+    /// The modes to try, in fallback order.
     pub fn candidates(self) -> impl Iterator<Item = DoorbellMode> {
-        DoorbellMode::ALL.into_iter().filter(move |rung| match self {
+        DoorbellMode::ALL.into_iter().filter(move |mode| match self {
             Self::Auto => true,
-            Self::Only(only) => only == *rung,
+            Self::Only(only) => only == *mode,
         })
     }
 }
 
 impl From<DoorbellMode> for DoorbellChoice {
-    fn from(rung: DoorbellMode) -> Self {
-        Self::Only(rung)
+    fn from(mode: DoorbellMode) -> Self {
+        Self::Only(mode)
     }
 }
 
@@ -79,14 +81,14 @@ impl fmt::Display for DoorbellChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Auto => f.write_str("auto"),
-            Self::Only(rung) => rung.fmt(f),
+            Self::Only(mode) => mode.fmt(f),
         }
     }
 }
 
-/// A word that names no rung.
+/// A word that names no doorbell mode.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no way to ring; direct, record, staged or auto was expected")]
+#[error("{0:?} is not a doorbell mode; use direct, record, staged or auto")]
 pub struct ParseDoorbellModeError(String);
 
 impl FromStr for DoorbellChoice {
@@ -95,8 +97,8 @@ impl FromStr for DoorbellChoice {
     fn from_str(word: &str) -> Result<Self, ParseDoorbellModeError> {
         match word {
             "auto" => Ok(Self::Auto),
-            _ => match DoorbellMode::ALL.into_iter().find(|rung| rung.name() == word) {
-                Some(rung) => Ok(Self::Only(rung)),
+            _ => match DoorbellMode::ALL.into_iter().find(|mode| mode.name() == word) {
+                Some(mode) => Ok(Self::Only(mode)),
                 None => Err(ParseDoorbellModeError(word.into())),
             },
         }
@@ -108,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_read_as_they_are_written() {
+    fn parsing_returns_the_mode_whose_name_was_printed() {
         for choice in DoorbellMode::ALL.map(DoorbellChoice::from).into_iter().chain([DoorbellChoice::Auto]) {
             assert_eq!(choice.to_string().parse(), Ok(choice));
         }
@@ -116,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn auto_tries_the_best_first_and_a_forced_rung_nothing_else() {
+    fn auto_tries_the_best_mode_first_and_a_forced_mode_is_the_only_candidate() {
         assert!(DoorbellChoice::Auto.candidates().eq(DoorbellMode::ALL));
         assert!(DoorbellChoice::Only(DoorbellMode::Record).candidates().eq([DoorbellMode::Record]));
     }

@@ -1,26 +1,26 @@
-//! The hand-off under every order that the memory model allows: the proxy's own code on a model
-//! checker's words. Entries are words whose value says which request they hold.
+//! The hand-off in every order that the memory model allows: the proxy's code (`handoff.rs`) on the model checker's
+//! words. Each entry is one word whose value is the number of the request that it holds.
 
 use loom::sync::atomic::{AtomicU32, Ordering, fence};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 
-use super::handoff::{Fault, Handoff, Port};
+use super::handoff::{Handoff, Port, RecordFault};
 
 const DEPTH: u32 = 2;
 
-/// What device, proxy and adapter share.
+/// The words that device, proxy and adapter share.
 struct Words {
-    /// What the device writes: the send queue, or the staging ring.
+    /// The ring that the device writes: the send queue, or the staging ring.
     entries: [AtomicU32; DEPTH as usize],
-    /// What the proxy copies to.
+    /// The ring that the proxy copies to.
     queue: [AtomicU32; DEPTH as usize],
     record: AtomicU32,
     doorbell: AtomicU32,
     completed: AtomicU32,
-    /// Requests that the device has in flight at most.
-    room: u32,
-    /// Entries that the adapter takes past the last doorbell that it has.
+    /// The most requests that the device keeps in flight.
+    in_flight_limit: u32,
+    /// The most entries that the adapter takes past the last doorbell that it received.
     batch: u32,
 }
 
@@ -29,7 +29,7 @@ impl Words {
         Self::with(DEPTH, DEPTH)
     }
 
-    fn with(room: u32, batch: u32) -> Arc<Self> {
+    fn with(in_flight_limit: u32, batch: u32) -> Arc<Self> {
         let words = || std::array::from_fn(|_| AtomicU32::new(0));
         let word = || AtomicU32::new(0);
         Arc::new(Self {
@@ -38,19 +38,19 @@ impl Words {
             record: word(),
             doorbell: word(),
             completed: word(),
-            room,
+            in_flight_limit,
             batch,
         })
     }
 
-    /// Where the adapter fetches.
+    /// The ring from which the adapter fetches.
     fn ring(&self, staged: bool) -> &[AtomicU32; DEPTH as usize] {
         if staged { &self.queue } else { &self.entries }
     }
 
-    /// As device code: if there is room, writes an entry, fences, stores the record.
+    /// Acts as device code: if a slot is free, writes an entry, fences, stores the record. Returns whether it did.
     fn post(&self, counter: u32) -> bool {
-        if counter + 1 - self.completed.load(Ordering::Acquire) > self.room {
+        if counter + 1 - self.completed.load(Ordering::Acquire) > self.in_flight_limit {
             return false;
         }
         self.entries[(counter % DEPTH) as usize].store(counter + 1, Ordering::Relaxed);
@@ -59,17 +59,18 @@ impl Words {
         true
     }
 
-    /// As an adapter that fetched `fetched` entries: what is in `ring` must be within the batch of the
-    /// doorbell that it has then. Takes what the doorbell covers, which must be there, and completes.
+    /// Acts as an adapter that has fetched `fetched` entries. Asserts that the entries in `ring` are within the batch
+    /// of the doorbell, then takes the entries that the doorbell covers, asserts that each was written, and completes
+    /// it. Returns the new number of fetched entries.
     fn fetch(&self, ring: &[AtomicU32; DEPTH as usize], mut fetched: u32) -> u32 {
         let entries = ring.iter().map(|entry| entry.load(Ordering::Relaxed)).max().unwrap_or(0);
         fence(Ordering::Acquire);
-        let rung = self.doorbell.load(Ordering::Acquire);
-        assert!(entries <= rung + self.batch, "an entry past the batch of the last doorbell");
-        assert!(rung >= fetched && rung - fetched <= DEPTH, "a stray doorbell");
-        while fetched < rung {
+        let doorbell = self.doorbell.load(Ordering::Acquire);
+        assert!(entries <= doorbell + self.batch, "an entry past the batch of the last doorbell");
+        assert!(doorbell >= fetched && doorbell - fetched <= DEPTH, "a stray doorbell");
+        while fetched < doorbell {
             let entry = ring[(fetched % DEPTH) as usize].load(Ordering::Relaxed);
-            assert_eq!(entry, fetched + 1, "an entry that was not there at its doorbell");
+            assert_eq!(entry, fetched + 1, "an entry that was not written before its doorbell");
             fetched += 1;
             self.completed.store(fetched, Ordering::Release);
         }
@@ -77,7 +78,7 @@ impl Words {
     }
 }
 
-/// The proxy's words; `STAGED`: it copies.
+/// The proxy's access to the words; with `STAGED` it copies entries.
 struct Model<const STAGED: bool> {
     words: Arc<Words>,
 }
@@ -89,7 +90,7 @@ impl<const STAGED: bool> Port for Model<STAGED> {
         self.words.record.load(Ordering::Acquire)
     }
 
-    fn place(&self, first: u32, count: u32) -> Result<(), Fault> {
+    fn place(&self, first: u32, count: u32) -> Result<(), RecordFault> {
         for slot in (first..first + count).map(|counter| (counter % DEPTH) as usize) {
             let entry = self.words.entries[slot].load(Ordering::Relaxed);
             self.words.queue[slot].store(entry, Ordering::Relaxed);
@@ -97,10 +98,10 @@ impl<const STAGED: bool> Port for Model<STAGED> {
         Ok(())
     }
 
-    fn ring(&self, counter: u32) {
-        self.words.doorbell.store(counter, Ordering::Release);
+    fn ring(&self, index: u32) {
+        self.words.doorbell.store(index, Ordering::Release);
         if STAGED {
-            // As `order_stores`: entries placed later follow the doorbell.
+            // Stands for `order_stores`: entries placed later follow the doorbell.
             fence(Ordering::Release);
         }
     }
@@ -110,18 +111,17 @@ fn handoff<const STAGED: bool>(words: &Arc<Words>, batch: u32) -> Handoff<Model<
     Handoff::new(Model { words: words.clone() }, 0, DEPTH, batch)
 }
 
-/// Bounds the number of forced switches: beyond it, orders are not explored.
+/// Explores all orders with at most three forced switches of threads.
 fn check(body: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
     builder.check(body);
 }
 
-/// A device, an adapter and the proxy between them take a few steps each, without waiting for
-/// each other, and then what is left.
-fn every_entry_is_there_at_its_doorbell<const STAGED: bool>(room: u32, batch: u32) {
+/// Runs a device, a proxy and an adapter for a few steps each, without any wait for each other, then to the end.
+fn every_entry_is_written_before_its_doorbell<const STAGED: bool>(in_flight_limit: u32, batch: u32) {
     check(move || {
-        let words = Words::with(room, batch);
+        let words = Words::with(in_flight_limit, batch);
         let device = thread::spawn({
             let words = words.clone();
             move || (0..3).take_while(|counter| words.post(*counter)).count() as u32
@@ -136,49 +136,53 @@ fn every_entry_is_there_at_its_doorbell<const STAGED: bool>(room: u32, batch: u3
         }
         let (posted, fetched) = (device.join().unwrap(), adapter.join().unwrap());
         handoff.last_visit().unwrap();
-        assert_eq!(handoff.rung(), posted);
-        assert_eq!(words.fetch(words.ring(STAGED), fetched), posted, "everything posted was rung");
+        assert_eq!(handoff.doorbell_index(), posted);
+        assert_eq!(
+            words.fetch(words.ring(STAGED), fetched),
+            posted,
+            "the proxy rang for every entry that was posted"
+        );
     });
 }
 
 #[test]
-fn under_record_every_entry_is_there_at_its_doorbell() {
-    every_entry_is_there_at_its_doorbell::<false>(DEPTH, DEPTH);
+fn in_mode_record_every_entry_is_written_before_its_doorbell() {
+    every_entry_is_written_before_its_doorbell::<false>(DEPTH, DEPTH);
 }
 
 #[test]
-fn under_record_no_entry_is_past_the_batch_where_requests_in_flight_are_bounded_by_it() {
-    every_entry_is_there_at_its_doorbell::<false>(1, 1);
+fn in_mode_record_no_entry_is_past_the_batch_if_in_flight_requests_are_bounded_by_it() {
+    every_entry_is_written_before_its_doorbell::<false>(1, 1);
 }
 
 #[test]
 #[should_panic(expected = "past the batch")]
-fn under_record_a_device_that_fills_the_ring_is_past_a_smaller_batch() {
-    every_entry_is_there_at_its_doorbell::<false>(DEPTH, 1);
+fn in_mode_record_a_device_that_fills_the_ring_exceeds_a_smaller_batch() {
+    every_entry_is_written_before_its_doorbell::<false>(DEPTH, 1);
 }
 
 #[test]
-fn under_staged_every_entry_is_there_at_its_doorbell() {
-    every_entry_is_there_at_its_doorbell::<true>(DEPTH, DEPTH);
+fn in_mode_staged_every_entry_is_written_before_its_doorbell() {
+    every_entry_is_written_before_its_doorbell::<true>(DEPTH, DEPTH);
 }
 
 #[test]
-fn under_staged_no_entry_is_past_the_batch_though_the_device_fills_the_ring() {
-    every_entry_is_there_at_its_doorbell::<true>(DEPTH, 1);
+fn in_mode_staged_no_entry_is_past_the_batch_although_the_device_fills_the_ring() {
+    every_entry_is_written_before_its_doorbell::<true>(DEPTH, 1);
 }
 
 #[test]
-fn what_was_posted_before_a_detach_is_rung() {
+fn entries_posted_before_a_detach_are_rung() {
     check(|| {
         let words = Words::new();
-        // As the proxy's lock, with its queues.
-        let lanes = Arc::new(Mutex::new(Some(handoff::<true>(&words, 1))));
+        // Stands for the proxy's lock with its queues.
+        let queues = Arc::new(Mutex::new(Some(handoff::<true>(&words, 1))));
         let proxy = thread::spawn({
-            let lanes = lanes.clone();
+            let queues = queues.clone();
             move || {
                 for _ in 0..2 {
-                    if let Some(lane) = lanes.lock().unwrap().as_mut() {
-                        lane.visit().unwrap();
+                    if let Some(queue) = queues.lock().unwrap().as_mut() {
+                        queue.visit().unwrap();
                     }
                 }
             }
@@ -188,9 +192,9 @@ fn what_was_posted_before_a_detach_is_rung() {
             move || assert!((0..2).all(|counter| words.post(counter)))
         });
         device.join().unwrap();
-        let mut lane = lanes.lock().unwrap().take().unwrap();
-        lane.last_visit().unwrap();
-        assert_eq!((lane.rung(), words.doorbell.load(Ordering::Relaxed)), (2, 2));
+        let mut queue = queues.lock().unwrap().take().unwrap();
+        queue.last_visit().unwrap();
+        assert_eq!((queue.doorbell_index(), words.doorbell.load(Ordering::Relaxed)), (2, 2));
         proxy.join().unwrap();
     });
 }

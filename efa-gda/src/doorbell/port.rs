@@ -1,24 +1,24 @@
-//! A queue's words in this process's memory, as the proxy reaches them.
+//! Access to a queue's record, doorbell and entries in this process's memory.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::handoff::{Fault, Port};
+use super::handoff::{Port, RecordFault};
 use super::store::{BLOCK, BlockCopy, order_stores};
 
 /// Bit 0 of an entry's byte 3, ctrl2 (`EFA_IO_TX_META_DESC_PHASE`), in the entry's first word.
 const PHASE: u32 = 1 << 24;
 
-/// Pointers to a record and a doorbell. The memory is kept by whoever attached the queue, until it
-/// detaches it.
+/// Pointers to a record and a doorbell. The caller of `DoorbellProxy::register` keeps the memory mapped until the
+/// queue is detached.
 #[derive(Clone, Copy)]
 pub(super) struct Words {
     pub(super) record: NonNull<AtomicU32>,
     pub(super) doorbell: NonNull<AtomicU32>,
 }
 
-// SAFETY: `DoorbellProxy::serve`'s caller vouches for the memory for every thread; the lock of the proxy
-// gives the words to one at a time.
+// SAFETY: the caller of `DoorbellProxy::register` guarantees that the memory is valid for every thread, and the proxy's
+// lock gives one thread at a time access.
 unsafe impl Send for Words {}
 
 impl Port for Words {
@@ -26,24 +26,25 @@ impl Port for Words {
 
     #[inline]
     fn record(&self) -> u32 {
-        // SAFETY: a record that the queue's `Registration` keeps. Acquire: entries below it are visible.
+        // SAFETY: the queue's `Registration` keeps the record allocated. Acquire pairs with the device's system fence
+        // before its store of the record: entries below the loaded index are visible.
         unsafe { self.record.as_ref() }.load(Ordering::Acquire)
     }
 
-    fn place(&self, _: u32, _: u32) -> Result<(), Fault> {
+    fn place(&self, _: u32, _: u32) -> Result<(), RecordFault> {
         Ok(())
     }
 
     #[inline]
-    fn ring(&self, counter: u32) {
-        // SAFETY: the adapter's doorbell, mapped until the queue is detached; only the proxy stores
-        // to it. Release, so that an adapter that is another thread sees the entries. One instruction
-        // of 4 bytes on every platform.
-        unsafe { self.doorbell.as_ref() }.store((counter & 0xffff).to_le(), Ordering::Release);
+    fn ring(&self, index: u32) {
+        // SAFETY: the caller of `DoorbellProxy::register` keeps the adapter's doorbell mapped until the queue is
+        // detached, and lets only the proxy store to it. Release pairs with the acquire load of a software adapter's
+        // thread, which then sees the entries. The store is one 4-byte instruction on every platform.
+        unsafe { self.doorbell.as_ref() }.store((index & 0xffff).to_le(), Ordering::Release);
     }
 }
 
-/// The words of a queue, and from where to where its entries are copied.
+/// The words of a staged queue, its staging ring and its send queue.
 pub(super) struct Staging {
     pub(super) words: Words,
     pub(super) from: NonNull<u8>,
@@ -54,7 +55,7 @@ pub(super) struct Staging {
     pub(super) copy: BlockCopy,
 }
 
-// SAFETY: as for `Words`.
+// SAFETY: as for `Words`; the staging ring belongs to the queue's `Registration`.
 unsafe impl Send for Staging {}
 
 impl Port for Staging {
@@ -65,33 +66,33 @@ impl Port for Staging {
         self.words.record()
     }
 
-    fn place(&self, first: u32, count: u32) -> Result<(), Fault> {
+    fn place(&self, first: u32, count: u32) -> Result<(), RecordFault> {
         self.check_written(first, count)?;
         let blocks = |entries: u32| entries as usize * self.entry_size / BLOCK;
         let before_wrap = count.min(self.num_entries - (first & (self.num_entries - 1)));
         let (at, again) = (self.offset(first), blocks(count - before_wrap));
-        // SAFETY: both ranges lie in both rings, which the caller of `DoorbellProxy::serve` vouches for; only
-        // the proxy writes the send queue, and the device leaves staged entries alone until they
-        // completed, after the doorbell that follows.
+        // SAFETY: both ranges lie in both rings: `place` is called for at most `num_entries` entries, and the caller of
+        // `DoorbellProxy::register` guarantees the send queue's size. Only the proxy writes the send queue. The device
+        // does not rewrite staged entries before they completed, which is after the doorbell that follows.
         unsafe {
             self.copy.run(self.from.as_ptr().add(at), self.to.as_ptr().add(at), blocks(before_wrap));
             self.copy.run(self.from.as_ptr(), self.to.as_ptr(), again);
         }
-        // Before the doorbell that covers them.
+        // The entries reach the adapter before the doorbell that covers them.
         order_stores();
         Ok(())
     }
 
     #[inline]
-    fn ring(&self, counter: u32) {
-        self.words.ring(counter);
-        // The next entries are written after this doorbell: it is what opens the batch.
+    fn ring(&self, index: u32) {
+        self.words.ring(index);
+        // Entries placed later follow this doorbell, which opens the next batch window.
         order_stores();
     }
 }
 
 impl Staging {
-    /// Marks every slot of a staging ring as not written, for counters from `counter` on.
+    /// Marks every slot of the staging ring as not written for producer indices from `counter` on.
     pub(super) fn prepare(&self, counter: u32) {
         for next in (0..self.num_entries).map(|ahead| counter.wrapping_add(ahead)) {
             let unwritten = if self.phase(next) { 0 } else { PHASE };
@@ -108,17 +109,17 @@ impl Staging {
     }
 
     fn head(&self, counter: u32) -> &AtomicU32 {
-        // SAFETY: inside the staging ring, which lives as long as the port, at a multiple of 64.
-        // Device code stores these bytes as parts of wider words, before the record that covers them
-        // or after the completion that frees them.
+        // SAFETY: the word is inside the staging ring, which lives as long as the port, at a multiple of 64. Device code
+        // stores these bytes as parts of wider words, before the record that covers them or after the completion that
+        // frees the slot, so never while the proxy reads them.
         unsafe { self.from.add(self.offset(counter)).cast().as_ref() }
     }
 
-    fn check_written(&self, first: u32, count: u32) -> Result<(), Fault> {
+    fn check_written(&self, first: u32, count: u32) -> Result<(), RecordFault> {
         for counter in (0..count).map(|index| first.wrapping_add(index)) {
             let head = u32::from_le(self.head(counter).load(Ordering::Relaxed));
             if (head & PHASE != 0) != self.phase(counter) {
-                return Err(Fault::Unwritten { counter });
+                return Err(RecordFault::Unwritten { index: counter });
             }
         }
         Ok(())

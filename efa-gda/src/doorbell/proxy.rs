@@ -1,5 +1,12 @@
-//! The proxy: one thread, many queues, and when it rests. What a visit to a queue does is
-//! `handoff`'s.
+//! The doorbell proxy: one thread that visits many queues, and sleeps when they are idle. `handoff` has what one
+//! visit does.
+//!
+//! | word of `Core` | written by | read by | ordered by |
+//! |---|---|---|---|
+//! | `queues` | the lock owner: the proxy's thread, or a caller that registers, detaches or stops | the lock owner | the mutex |
+//! | `waiting`: callers that wait for the lock | those callers | the proxy's thread | nothing; it is a hint that makes the thread give the lock away |
+//! | `stop` | `DoorbellProxy::stop`, with release, after it removed all queues | the proxy's thread, with acquire | that pair |
+//! | `ended` | the proxy's thread, as the last thing it does | `DoorbellProxy::stop`, for at most the stop bound | the mutex; `end` wakes the waiter |
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -15,16 +22,16 @@ use super::proxy_queues::{Counts, ProxyQueues};
 use super::registration::{Alarm, RegisterError, Registration, SendQueue, Shared};
 use super::store::BlockCopy;
 
-/// Entries that one visit copies at most, so that a busy queue does not keep the others waiting.
+/// The most entries that one visit copies, so that a busy queue does not delay the others.
 const COPIED_AT_ONCE: u32 = 256;
-/// Rounds under one lock, while there is work.
+/// Rounds for one lock acquisition while there is work.
 const ROUNDS_PER_LOCK: u32 = 16;
-/// Empty rounds between two looks at the clock.
-const ROUNDS_PER_LOOK: u32 = 64;
-/// How often the thread makes way for those who wait for the lock.
+/// Empty rounds between two reads of the clock.
+const ROUNDS_PER_CLOCK_READ: u32 = 64;
+/// How often the thread yields to callers that wait for the lock before it takes the lock again.
 const YIELDS: u32 = 1000;
 
-/// How a proxy works.
+/// Settings of a proxy: when it polls and sleeps, where it runs, how long stopping may take.
 #[derive(Clone, Debug)]
 #[must_use = "does nothing before DoorbellProxy::start"]
 pub struct ProxyOptions {
@@ -46,67 +53,71 @@ impl Default for ProxyOptions {
 }
 
 impl ProxyOptions {
-    /// The defaults: it looks for 100 µs after the last record, then once a millisecond.
+    /// The defaults: the proxy polls without a pause for 100 µs after the last record, then once a millisecond, on
+    /// any CPU; stopping waits for at most 10 s.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// How long it sleeps between two looks when idle: a device's store wakes nobody, so this bounds
-    /// the latency of the first record after a pause.
+    /// How long an idle proxy sleeps between two polls. A device's store cannot wake a thread, so this bounds the
+    /// latency of the first record after a pause.
     pub fn period(mut self, period: Duration) -> Self {
         self.period = period;
         self
     }
 
-    /// How long it looks on without a pause after the last record.
+    /// How long the proxy polls without a pause after the last record.
     pub fn spin(mut self, spin: Duration) -> Self {
         self.spin = spin;
         self
     }
 
-    /// Runs on this CPU alone.
+    /// Pins the proxy's thread to one CPU.
     pub fn cpu(mut self, cpu: usize) -> Self {
         self.cpu = Some(cpu);
         self
     }
 
-    /// How long stopping waits for the thread.
+    /// How long [`DoorbellProxy::stop`] waits for the thread to end.
     pub fn stop_bound(mut self, bound: Duration) -> Self {
         self.stop_bound = bound;
         self
     }
 }
 
-/// Why there is no proxy.
+/// Why a proxy could not be started.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProxyError {
-    /// The system gave no thread.
-    #[error("the proxy's thread cannot be started: {0}; raise the limit of threads")]
+    /// The operating system started no thread.
+    #[error("the doorbell proxy's thread could not be started; raise the limit of threads (ulimit -u)")]
     Thread(#[source] io::Error),
-    /// The thread may not run there.
+    /// The thread could not be pinned.
     #[error(
-        "the proxy cannot be pinned to CPU {cpu}: {source}; name one of this process's CPUs (taskset -p)"
+        "the doorbell proxy could not be pinned to CPU {cpu}; name a CPU that this process may use (taskset -p)"
     )]
     Pin {
         /// The CPU asked for.
         cpu: usize,
-        /// The system's answer.
+        /// The operating system's error.
         source: io::Error,
     },
 }
 
-/// The thread did not end in time. It touches no queue's memory any more.
+/// The proxy's thread did not end in time. All queues are detached, and the thread touches none of their memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the proxy's thread did not end within {0:?}; its queues are let go all the same")]
+#[error(
+    "the doorbell proxy's thread did not end within {0:?}; its queues are detached, and the thread ends by itself once \
+     it runs"
+)]
 pub struct StopError(pub Duration);
 
-/// Rings for queues whose devices leave records. Clones are handles to the same one; it stops when
-/// the last handle and the last [`Registration`] are gone.
+/// Rings for queues whose devices store doorbell records. Clones are handles to one proxy, which stops when the last
+/// handle and the last [`Registration`] are dropped.
 #[derive(Clone, Debug)]
 pub struct DoorbellProxy(Arc<Owner>);
 
-/// Ends the thread.
+/// Stops the proxy when the last handle is dropped.
 #[derive(Debug)]
 struct Owner {
     core: Arc<Core>,
@@ -114,11 +125,11 @@ struct Owner {
     stop_bound: Duration,
 }
 
-/// What the thread and those who attach and detach share.
+/// State that the thread and its callers share; the module's comment states who writes what.
 #[derive(Default)]
 struct Core {
-    lanes: Mutex<ProxyQueues>,
-    /// Who waits for `lanes` beside the thread.
+    queues: Mutex<ProxyQueues>,
+    /// Callers that wait for `queues`.
     waiting: AtomicUsize,
     stop: AtomicBool,
     ended: Mutex<bool>,
@@ -128,35 +139,35 @@ struct Core {
 
 impl std::fmt::Debug for Core {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let queues = self.lanes.try_lock().map(|lanes| lanes.len()).ok();
-        f.debug_struct("Core").field("stop", &self.stop).field("queues", &queues).finish_non_exhaustive()
+        let count = self.queues.try_lock().map(|queues| queues.len()).ok();
+        f.debug_struct("Core").field("stop", &self.stop).field("queues", &count).finish_non_exhaustive()
     }
 }
 
 impl Core {
     fn lock(&self) -> MutexGuard<'_, ProxyQueues> {
-        match self.lanes.try_lock() {
-            Ok(lanes) => return lanes,
-            Err(TryLockError::Poisoned(lanes)) => return lanes.into_inner(),
+        match self.queues.try_lock() {
+            Ok(queues) => return queues,
+            Err(TryLockError::Poisoned(queues)) => return queues.into_inner(),
             Err(TryLockError::WouldBlock) => {}
         }
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        let lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        let queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
         self.waiting.fetch_sub(1, Ordering::Relaxed);
-        lanes
+        queues
     }
 
-    /// A few rounds; whether any rang.
+    /// Makes a few rounds. Returns whether any of them rang.
     fn rounds(&self) -> bool {
-        // Locks are not fair, and this thread takes this one again and again.
+        // The mutex is not fair, and this thread takes it again and again.
         let mut yields = 0;
         while self.waiting.load(Ordering::Relaxed) > 0 && yields < YIELDS {
             thread::yield_now();
             yields += 1;
         }
-        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
         for done in 0..ROUNDS_PER_LOCK {
-            let rang = lanes.round() > 0;
+            let rang = queues.round() > 0;
             if !rang || self.waiting.load(Ordering::Relaxed) > 0 {
                 return rang || done > 0;
             }
@@ -177,7 +188,7 @@ impl Core {
     }
 }
 
-/// Says that the thread ended, whatever ended it, and lets go of the queues if it was a panic.
+/// Reports the end of the thread, and abandons the queues that a panic left behind.
 struct Ending(Arc<Core>);
 
 impl Drop for Ending {
@@ -188,7 +199,7 @@ impl Drop for Ending {
     }
 }
 
-/// When to look again.
+/// Decides when the thread polls again: at once, or after a sleep.
 struct Rest {
     spin: Duration,
     period: Duration,
@@ -202,15 +213,15 @@ impl Rest {
         if busy {
             (self.spinning, self.empty, self.since) = (true, 0, None);
         } else if self.spinning {
-            self.look();
+            self.spin_once();
         } else {
             thread::park_timeout(self.period);
         }
     }
 
-    fn look(&mut self) {
+    fn spin_once(&mut self) {
         self.empty += 1;
-        if !self.empty.is_multiple_of(ROUNDS_PER_LOOK) {
+        if !self.empty.is_multiple_of(ROUNDS_PER_CLOCK_READ) {
             return std::hint::spin_loop();
         }
         let now = Instant::now();
@@ -220,7 +231,7 @@ impl Rest {
 }
 
 impl DoorbellProxy {
-    /// Starts a proxy's thread.
+    /// Starts a proxy with a thread of its own.
     ///
     /// # Errors
     /// [`ProxyError`].
@@ -230,21 +241,21 @@ impl DoorbellProxy {
         let rest =
             Rest { spin: options.spin, period: options.period, empty: 0, since: None, spinning: false };
         let cpu = options.cpu;
-        let (say, said) = std::sync::mpsc::sync_channel(1);
+        let (report_start, started) = std::sync::mpsc::sync_channel(1);
         let body = move || {
             let ending = Ending(core);
             let pinned = cpu.map_or(Ok(()), |cpu| pin(cpu).map_err(|source| ProxyError::Pin { cpu, source }));
-            let go = pinned.is_ok();
-            // The starter waits for this word.
-            let _ = say.send(pinned);
-            if go {
+            let runs = pinned.is_ok();
+            // `start` waits for this message; it fails only if `start` is gone.
+            let _ = report_start.send(pinned);
+            if runs {
                 ending.0.run(rest);
             }
         };
         let thread = thread::Builder::new().name("efa-gda-proxy".into()).spawn(body);
         let thread = thread.map_err(ProxyError::Thread)?;
         let lost = |_| Err(ProxyError::Thread(io::Error::other("it ended at once")));
-        said.recv().unwrap_or_else(lost)?;
+        started.recv().unwrap_or_else(lost)?;
         Ok(Self(Arc::new(Owner {
             core: shared,
             thread: Mutex::new(Some(thread)),
@@ -252,45 +263,45 @@ impl DoorbellProxy {
         })))
     }
 
-    /// A proxy that rings when its caller calls [`DoorbellProxy::round`], for programs with a progress
-    /// thread of their own.
+    /// A proxy without a thread: it rings when the caller calls [`DoorbellProxy::round`]. For programs that have a
+    /// progress thread.
     pub fn without_thread() -> Self {
         let stop_bound = ProxyOptions::default().stop_bound;
         Self(Arc::new(Owner { core: Arc::default(), thread: Mutex::new(None), stop_bound }))
     }
 
-    /// Visits every queue once, on this thread. Returns how many entries were rung for.
+    /// Visits every queue once, on the caller's thread. Returns the number of entries that doorbells covered.
     pub fn round(&self) -> u64 {
         self.0.core.lock().round()
     }
 
-    /// What it did so far.
+    /// Rounds made and entries rung so far.
     pub fn counts(&self) -> Counts {
         self.0.core.lock().counts()
     }
 
-    /// Takes a queue into care. Nothing may be in flight on it; `counter` is its producer counter.
-    /// `alarm` is raised when nobody will ring any more.
+    /// Registers a queue: the proxy rings for it from now on. Nothing may be in flight on the queue; `index` is its
+    /// producer index. `alarm` is raised when the proxy will not ring for the queue again.
     ///
     /// # Errors
     /// [`RegisterError`].
     ///
     /// # Safety
-    /// Until the result is dropped or [`Registration::detach`] returns, the doorbell, and under
-    /// [`DoorbellMode::Staged`] the ring, stay mapped and writable, and nobody else stores to them. A device
-    /// that was given [`Registration::record`] and [`Registration::buffer`] stores to them no longer than the
-    /// result lives.
-    pub unsafe fn serve(
+    /// The caller must keep the doorbell, and in mode [`DoorbellMode::Staged`] the send queue, mapped and writable
+    /// until the result is dropped or [`Registration::detach`] returns, and must let no other thread or device store
+    /// to them. A device that stores to [`Registration::record`] and [`Registration::buffer`] must stop before the
+    /// result is dropped.
+    pub unsafe fn register(
         &self,
-        rung: DoorbellMode,
+        mode: DoorbellMode,
         queue: SendQueue,
-        counter: u32,
+        index: u32,
         alarm: Arc<dyn Alarm>,
     ) -> Result<Registration, RegisterError> {
-        check(rung, &queue)?;
+        check(mode, &queue)?;
         let bytes = queue.num_entries as usize * queue.entry_size as usize;
-        let record = self.0.core.records.take(counter).ok_or(RegisterError::NoMemory { bytes: 1 })?;
-        let staging = match rung {
+        let record = self.0.core.records.take(index).ok_or(RegisterError::NoMemory { bytes: 1 })?;
+        let staging = match mode {
             DoorbellMode::Staged => Some(Pages::zeroed(bytes).ok_or(RegisterError::NoMemory { bytes })?),
             _ => None,
         };
@@ -299,39 +310,39 @@ impl DoorbellProxy {
             let (num_entries, entry_size) = (queue.num_entries, queue.entry_size as usize);
             let (from, copy) = (pages.start(), BlockCopy::widest());
             let staging = Staging { words, from, to: queue.buffer, num_entries, entry_size, copy };
-            staging.prepare(counter);
+            staging.prepare(index);
             staging
         });
         let shared = Arc::new(Shared::new(record, staging, alarm));
-        let mut lanes = self.0.core.lock();
-        if lanes.stopped() {
+        let mut queues = self.0.core.lock();
+        if queues.stopped() {
             return Err(RegisterError::Stopped);
         }
         match staged {
             None => {
-                let most = queue.num_entries.min(queue.max_batch);
-                lanes.record.add(Handoff::new(words, counter, most, most), shared.clone());
+                let limit = queue.num_entries.min(queue.max_batch);
+                queues.record.add(Handoff::new(words, index, limit, limit), shared.clone());
             }
             Some(staging) => {
                 let batch = queue.max_batch.min(COPIED_AT_ONCE);
-                lanes.staged.add(Handoff::new(staging, counter, queue.num_entries, batch), shared.clone());
+                queues.staged.add(Handoff::new(staging, index, queue.num_entries, batch), shared.clone());
             }
         }
-        drop(lanes);
+        drop(queues);
         self.0.wake();
-        Ok(Registration::new(shared, self.clone(), rung, queue))
+        Ok(Registration::new(shared, self.clone(), mode, queue))
     }
 
-    /// Lets go of a queue; one that ended already is let go already.
-    pub(super) fn release(&self, shared: &Arc<Shared>) {
-        self.0.core.lock().release(shared);
+    /// Detaches a queue; does nothing if the registration has ended.
+    pub(super) fn detach(&self, shared: &Arc<Shared>) {
+        self.0.core.lock().detach(shared);
     }
 
-    /// Stops now: serves each queue a last time, lets go of all, raises their alarms, and waits for
-    /// the thread. Queues that come later are refused.
+    /// Stops the proxy: visits each queue a last time, detaches all, raises their alarms, and waits for the thread.
+    /// The proxy refuses queues that are registered later.
     ///
     /// # Errors
-    /// [`StopError`] where the thread does not end within the bound.
+    /// [`StopError`] if the thread does not end within [`ProxyOptions::stop_bound`].
     pub fn stop(&self) -> Result<(), StopError> {
         self.0.stop()
     }
@@ -356,7 +367,9 @@ impl Owner {
             return Err(StopError(self.stop_bound));
         }
         if thread.join().is_err() {
-            tracing::error!("the proxy's thread panicked; its queues were told");
+            tracing::error!(
+                "doorbell proxy: the thread panicked; the waits of its queues end with EFA_GDA_PROXY_STOPPED; destroy the queues"
+            );
         }
         Ok(())
     }
@@ -365,12 +378,12 @@ impl Owner {
 impl Drop for Owner {
     fn drop(&mut self) {
         if let Err(error) = self.stop() {
-            tracing::error!(%error, "a thread is left behind");
+            tracing::error!(%error, "doorbell proxy: stopped without waiting for its thread");
         }
     }
 }
 
-fn check(rung: DoorbellMode, queue: &SendQueue) -> Result<(), RegisterError> {
+fn check(mode: DoorbellMode, queue: &SendQueue) -> Result<(), RegisterError> {
     let SendQueue { buffer, doorbell, entry_size, num_entries, max_batch } = *queue;
     let shape = num_entries.is_power_of_two()
         && num_entries <= efa_gda_wire::DEEPEST_WORK_QUEUE
@@ -378,7 +391,7 @@ fn check(rung: DoorbellMode, queue: &SendQueue) -> Result<(), RegisterError> {
         && max_batch > 0
         && buffer.as_ptr().addr().is_multiple_of(64)
         && doorbell.is_aligned();
-    match rung {
+    match mode {
         _ if !shape => Err(RegisterError::Geometry { num_entries, entry_size, max_batch }),
         DoorbellMode::Direct => Err(RegisterError::Direct),
         DoorbellMode::Record | DoorbellMode::Staged => Ok(()),
@@ -389,13 +402,13 @@ fn pin(cpu: usize) -> io::Result<()> {
     if cpu >= libc::CPU_SETSIZE as usize {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
     }
-    // SAFETY: an all-zero set is an empty one, and `cpu` is one that it has room for.
+    // SAFETY: an all-zero `cpu_set_t` is the empty set, and `cpu` is below its size, checked above.
     let set = unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(cpu, &mut set);
         set
     };
-    // SAFETY: the set lives until the call returns; 0 is this thread.
+    // SAFETY: the set lives until the call returns; 0 names the calling thread.
     match unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
@@ -414,8 +427,8 @@ mod tests {
         fn raise(&self, _: u32) {}
     }
 
-    /// A queue of an adapter's that is pages of memory: ring and doorbell.
-    fn serve(proxy: &DoorbellProxy, ring: &Pages, doorbell: &Pages) -> Registration {
+    /// Registers a queue whose ring and doorbell are pages of memory.
+    fn register(proxy: &DoorbellProxy, ring: &Pages, doorbell: &Pages) -> Registration {
         let queue = SendQueue {
             buffer: ring.start(),
             doorbell: NonNull::new(doorbell.start().as_ptr().cast()).unwrap(),
@@ -423,31 +436,31 @@ mod tests {
             num_entries: 64,
             max_batch: 64,
         };
-        // SAFETY: callers drop the pages after what is served, and nobody else stores there.
-        unsafe { proxy.serve(DoorbellMode::Record, queue, 0, Arc::new(NoAlarm)) }.unwrap()
+        // SAFETY: callers drop the pages after the registration, and no other thread stores there.
+        unsafe { proxy.register(DoorbellMode::Record, queue, 0, Arc::new(NoAlarm)) }.unwrap()
     }
 
     #[test]
-    fn a_look_that_rang_is_busy_though_its_last_round_found_nothing() {
+    fn rounds_that_rang_report_work_although_the_last_round_found_nothing() {
         let (ring, doorbell) = (Pages::zeroed(4096).unwrap(), Pages::zeroed(4).unwrap());
         let proxy = DoorbellProxy::without_thread();
-        let served = serve(&proxy, &ring, &doorbell);
-        served.record().store(1, Ordering::Release);
+        let registration = register(&proxy, &ring, &doorbell);
+        registration.record().store(1, Ordering::Release);
         assert_eq!((proxy.0.core.rounds(), proxy.0.core.rounds()), (true, false));
     }
 
     #[test]
-    fn the_thread_ends_with_the_last_queue_after_ringing_for_it() {
+    fn the_thread_ends_with_the_last_registration_after_it_rang_for_it() {
         let (ring, doorbell) = (Pages::zeroed(4096).unwrap(), Pages::zeroed(4).unwrap());
-        // It sleeps through the post.
+        // The proxy sleeps through the post.
         let proxy = DoorbellProxy::start(&ProxyOptions::new().period(Duration::from_secs(3600))).unwrap();
-        let served = serve(&proxy, &ring, &doorbell);
+        let registration = register(&proxy, &ring, &doorbell);
         let core = Arc::downgrade(&proxy.0.core);
         drop(proxy);
-        served.record().store(7, Ordering::Release);
-        drop(served);
+        registration.record().store(7, Ordering::Release);
+        drop(registration);
         // SAFETY: the page lives; the doorbell is a word at its start.
-        let rung = unsafe { doorbell.start().cast::<u32>().read_volatile() };
-        assert_eq!((rung, core.strong_count()), (7, 0), "the thread holds it while it runs");
+        let value = unsafe { doorbell.start().cast::<u32>().read_volatile() };
+        assert_eq!((value, core.strong_count()), (7, 0), "the thread holds it while it runs");
     }
 }

@@ -1,8 +1,8 @@
-//! The queues of a proxy, as a round meets them. All of it is behind the proxy's lock.
+//! The queues of one proxy. Every access is under the proxy's lock.
 
 use std::sync::Arc;
 
-use super::handoff::{Fault, Handoff, Port};
+use super::handoff::{Handoff, Port, RecordFault};
 use super::port::{Staging, Words};
 use super::registration::{End, Shared};
 
@@ -12,11 +12,11 @@ use super::registration::{End, Shared};
 pub struct Counts {
     /// Rounds over all queues.
     pub rounds: u64,
-    /// Entries rung for.
+    /// Entries that doorbells covered.
     pub entries: u64,
 }
 
-/// All queues.
+/// All queues of a proxy, by mode.
 #[derive(Default)]
 pub(super) struct ProxyQueues {
     pub(super) record: Group<Words>,
@@ -26,7 +26,7 @@ pub(super) struct ProxyQueues {
 }
 
 impl ProxyQueues {
-    /// Visits every queue once. Returns how many entries were rung for.
+    /// Visits every queue once. Returns the number of entries that doorbells covered.
     #[inline]
     pub(super) fn round(&mut self) -> u64 {
         let before = self.counts.entries;
@@ -37,7 +37,7 @@ impl ProxyQueues {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.record.all.len() + self.staged.all.len()
+        self.record.handoffs.len() + self.staged.handoffs.len()
     }
 
     pub(super) fn stopped(&self) -> bool {
@@ -48,20 +48,20 @@ impl ProxyQueues {
         self.counts
     }
 
-    /// Serves one queue a last time, and lets go of it; one that is not here ended already.
-    pub(super) fn release(&mut self, owner: &Arc<Shared>) {
-        self.record.release(owner);
-        self.staged.release(owner);
+    /// Visits one queue a last time and removes it. A queue that ended already is not here, and nothing happens.
+    pub(super) fn detach(&mut self, owner: &Arc<Shared>) {
+        self.record.detach(owner);
+        self.staged.detach(owner);
     }
 
-    /// Serves every queue a last time, lets go of all, and takes no more.
+    /// Visits every queue a last time, removes all, and refuses new ones.
     pub(super) fn stop(&mut self) {
         self.stopped = true;
         self.record.stop();
         self.staged.stop();
     }
 
-    /// Lets go of all as they are, and takes no more.
+    /// Removes all queues without a last visit, and refuses new ones.
     pub(super) fn abandon(&mut self) {
         self.stopped = true;
         self.record.abandon();
@@ -69,16 +69,16 @@ impl ProxyQueues {
     }
 }
 
-/// Queues on the same rung: what every round touches, and beside it, index by index, whose it is.
-/// Queues that are dropped here were not let go of in order: they end as stopped.
+/// The queues of one mode. `handoffs` is what every round touches; `owners[i]` belongs to `handoffs[i]`.
+/// Queues that are dropped with the group were not detached; they end as [`End::Stopped`].
 pub(super) struct Group<P: Port> {
-    all: Vec<Handoff<P>>,
+    handoffs: Vec<Handoff<P>>,
     owners: Vec<Arc<Shared>>,
 }
 
 impl<P: Port> Default for Group<P> {
     fn default() -> Self {
-        Self { all: Vec::new(), owners: Vec::new() }
+        Self { handoffs: Vec::new(), owners: Vec::new() }
     }
 }
 
@@ -93,66 +93,71 @@ impl<P: Port> Group<P> {
     fn visit(&mut self, counts: &mut Counts) {
         let mut from = 0;
         while let Some((index, fault)) = self.visit_from(from, counts) {
-            tracing::error!(%fault, "a queue is not rung any more");
             let (handoff, owner) = self.take(index);
-            owner.end(End::Fault(fault), handoff.rung());
-            // Another queue lies there now.
+            tracing::error!(
+                %fault,
+                doorbell_index = handoff.doorbell_index(),
+                "doorbell proxy: a queue was removed because of its doorbell record; its waits end with \
+                 EFA_GDA_BAD_RECORD; destroy the queue"
+            );
+            owner.end(End::Fault(fault), handoff.doorbell_index());
+            // `take` moved another queue to this index.
             from = index;
         }
     }
 
-    /// Visits queues from an index on, to the first whose record breaks a rule.
+    /// Visits queues from an index on, up to the first whose record is bad.
     #[inline]
-    fn visit_from(&mut self, from: usize, counts: &mut Counts) -> Option<(usize, Fault)> {
-        let (mut entries, mut refused) = (0_u64, None);
-        let mut left = self.all[from..].iter_mut();
-        for handoff in left.by_ref() {
+    fn visit_from(&mut self, from: usize, counts: &mut Counts) -> Option<(usize, RecordFault)> {
+        let (mut entries, mut bad) = (0_u64, None);
+        let mut rest = self.handoffs[from..].iter_mut();
+        for handoff in rest.by_ref() {
             match handoff.visit() {
                 Ok(count) => entries += u64::from(count),
                 Err(fault) => {
-                    refused = Some(fault);
+                    bad = Some(fault);
                     break;
                 }
             }
         }
-        let after = left.len();
+        let after = rest.len();
         counts.entries += entries;
-        refused.map(|fault| (self.all.len() - after - 1, fault))
+        bad.map(|fault| (self.handoffs.len() - after - 1, fault))
     }
 
     pub(super) fn add(&mut self, handoff: Handoff<P>, owner: Arc<Shared>) {
-        self.all.push(handoff);
+        self.handoffs.push(handoff);
         self.owners.push(owner);
     }
 
     fn take(&mut self, index: usize) -> (Handoff<P>, Arc<Shared>) {
-        (self.all.swap_remove(index), self.owners.swap_remove(index))
+        (self.handoffs.swap_remove(index), self.owners.swap_remove(index))
     }
 
-    /// Serves one queue a last time, and lets go of it, if it is here.
-    fn release(&mut self, owner: &Arc<Shared>) {
+    /// Visits one queue a last time and removes it, if it is in this group.
+    fn detach(&mut self, owner: &Arc<Shared>) {
         if let Some(index) = self.owners.iter().position(|other| Arc::ptr_eq(other, owner)) {
             let (handoff, owner) = self.take(index);
             finish(handoff, &owner, End::Detached);
         }
     }
 
-    /// Serves every queue a last time, and lets go of all.
+    /// Visits every queue a last time and removes all.
     fn stop(&mut self) {
-        for (handoff, owner) in self.all.drain(..).zip(self.owners.drain(..)) {
+        for (handoff, owner) in self.handoffs.drain(..).zip(self.owners.drain(..)) {
             finish(handoff, &owner, End::Stopped);
         }
     }
 
-    /// Lets go of all as they are.
+    /// Removes all queues without a last visit.
     fn abandon(&mut self) {
-        for (handoff, owner) in self.all.drain(..).zip(self.owners.drain(..)) {
-            owner.end(End::Stopped, handoff.rung());
+        for (handoff, owner) in self.handoffs.drain(..).zip(self.owners.drain(..)) {
+            owner.end(End::Stopped, handoff.doorbell_index());
         }
     }
 }
 
 fn finish<P: Port>(mut handoff: Handoff<P>, owner: &Shared, end: End) {
     let end = handoff.last_visit().map_or_else(End::Fault, |()| end);
-    owner.end(end, handoff.rung());
+    owner.end(end, handoff.doorbell_index());
 }

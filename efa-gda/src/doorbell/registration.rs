@@ -1,4 +1,4 @@
-//! A queue in a proxy's care: what it brings, what it gets, and how that ends.
+//! A queue registered with a proxy: what the caller supplies, what it gets, and how the registration ends.
 
 use std::fmt;
 use std::ptr::NonNull;
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use efa_gda_sys::device::{EFA_GDA_BAD_RECORD, EFA_GDA_PROXY_STOPPED, EFA_GDA_SQ_RECORD, efa_gda_sq};
 
-use super::handoff::Fault;
+use super::handoff::RecordFault;
 use super::memory::{Pages, Record};
 use super::mode::DoorbellMode;
 use super::proxy::DoorbellProxy;
@@ -16,30 +16,30 @@ use crate::executor::{DeviceError, outcome};
 /// A send queue as the adapter exposes it, at addresses of this process.
 #[derive(Clone, Copy, Debug)]
 pub struct SendQueue {
-    /// Its first entry.
+    /// The first entry.
     pub buffer: NonNull<u8>,
-    /// Takes the producer counter, 16 bits of it.
+    /// The adapter's doorbell, which takes 16 bits of the producer index.
     pub doorbell: NonNull<u32>,
-    /// 64 or 128.
+    /// Bytes of an entry: 64 or 128.
     pub entry_size: u32,
-    /// A power of two, at most 32768.
+    /// Entries of the ring: a power of two, at most 32768.
     pub num_entries: u32,
     /// Entries that may be written between two doorbells; at least 1.
     pub max_batch: u32,
 }
 
-/// Why a proxy does not take a queue.
+/// Why a proxy refuses a queue.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegisterError {
-    /// Under `direct` nobody rings but the device.
-    #[error("a queue that rings directly needs no proxy; serve it as record or staged")]
+    /// In mode `direct` the device rings.
+    #[error("doorbell mode direct needs no proxy; register the queue as record or staged")]
     Direct,
     /// A geometry that no send queue has.
     #[error(
-        "a send queue of {num_entries} entries of {entry_size} bytes, {max_batch} between two doorbells; a power \
-         of two up to 32768, of 64 or 128 bytes, aligned to its entries, at least one between two doorbells, was \
-         expected"
+        "a send queue of {num_entries} entries of {entry_size} bytes with max_batch {max_batch} cannot be registered; \
+         expected: a power of two of at most 32768 entries, entries of 64 or 128 bytes at a multiple of 64, and a \
+         max_batch of at least 1"
     )]
     Geometry {
         /// Entries.
@@ -50,10 +50,12 @@ pub enum RegisterError {
         max_batch: u32,
     },
     /// The proxy was stopped.
-    #[error("the proxy was stopped; start another")]
+    #[error("the doorbell proxy was stopped; start another")]
     Stopped,
     /// No memory for a record or a staging ring.
-    #[error("{bytes} bytes for a record or a staging ring cannot be allocated")]
+    #[error(
+        "no memory for {bytes} bytes of a doorbell record or staging ring; free memory and register again"
+    )]
     NoMemory {
         /// Bytes needed.
         bytes: usize,
@@ -62,25 +64,25 @@ pub enum RegisterError {
 
 /// Ends the waits of a queue's kernels with a status.
 pub trait Alarm: Send + Sync {
-    /// Stores `status` (`enum efa_gda_status`) where the queue's waits look, for good. Called under
-    /// the proxy's lock: it must not call the proxy.
+    /// Stores `status` (`enum efa_gda_status`) in the word that the queue's waits read; it is never cleared. The
+    /// proxy calls this under its lock, so an implementation must not call the proxy.
     fn raise(&self, status: u32);
 }
 
-/// Why a proxy let go of a queue.
+/// How a registration ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum End {
-    /// It was detached; everything posted before is rung.
+    /// The owner detached the queue; everything posted before is rung.
     Detached,
-    /// The proxy was stopped, or died.
+    /// The proxy was stopped, or its thread panicked.
     Stopped,
-    /// The record broke a rule.
-    Fault(Fault),
+    /// The doorbell record was bad.
+    Fault(RecordFault),
 }
 
 impl End {
-    /// What waits on the queue end with.
+    /// The error with which waits on the queue end.
     pub fn error(&self) -> DeviceError {
         outcome(self.status()).err().unwrap_or(DeviceError::ProxyStopped)
     }
@@ -93,10 +95,11 @@ impl End {
     }
 }
 
-/// What proxy and owner share of a queue.
+/// State that the proxy and a [`Registration`] share.
 pub(super) struct Shared {
     pub(super) record: Record,
     pub(super) staging: Option<Pages>,
+    /// How it ended, and the last doorbell's producer index.
     end: OnceLock<(End, u32)>,
     alarms: Mutex<Vec<Arc<dyn Alarm>>>,
 }
@@ -116,69 +119,69 @@ impl Shared {
         self.alarms.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Says how it ended, with the last doorbell; the first end stays.
-    pub(super) fn end(&self, end: End, rung: u32) {
+    /// Records the end and the last doorbell, and raises the alarms. The first end stays.
+    pub(super) fn end(&self, end: End, doorbell_index: u32) {
         let alarms = self.alarms();
-        if self.end.set((end, rung)).is_ok() {
+        if self.end.set((end, doorbell_index)).is_ok() {
             alarms.iter().for_each(|alarm| alarm.raise(end.status()));
         }
     }
 }
 
-/// A queue in a proxy's care. Dropped, it is detached: everything posted before is rung, and the
-/// proxy touches its memory no more.
+/// A queue registered with a proxy. A drop detaches it: the proxy rings for everything posted before, and does not
+/// touch the queue's memory afterwards.
 #[derive(Debug)]
 pub struct Registration {
     shared: Arc<Shared>,
     proxy: DoorbellProxy,
-    rung: DoorbellMode,
+    mode: DoorbellMode,
     queue: SendQueue,
 }
 
-// SAFETY: the pointers of the send queue are only handed out as numbers here; the proxy's accesses
-// are under its lock.
+// SAFETY: this type only returns the send queue's pointers and never dereferences them; the proxy dereferences its
+// own copies under its lock.
 unsafe impl Send for Registration {}
-// SAFETY: as above.
+// SAFETY: as for Send.
 unsafe impl Sync for Registration {}
 
 impl Registration {
     pub(super) fn new(
         shared: Arc<Shared>,
         proxy: DoorbellProxy,
-        rung: DoorbellMode,
+        mode: DoorbellMode,
         queue: SendQueue,
     ) -> Self {
-        Self { shared, proxy, rung, queue }
+        Self { shared, proxy, mode, queue }
     }
 
-    /// How the queue is rung.
-    pub fn rung(&self) -> DoorbellMode {
-        self.rung
+    /// The doorbell mode.
+    pub fn mode(&self) -> DoorbellMode {
+        self.mode
     }
 
-    /// Where the device writes entries.
+    /// Where the device writes entries: the staging ring, or the send queue.
     pub fn buffer(&self) -> NonNull<u8> {
         self.shared.staging.as_ref().map_or(self.queue.buffer, Pages::start)
     }
 
-    /// Where the device stores its producer counter, all 32 bits.
+    /// Where the device stores its producer index, all 32 bits.
     pub fn record(&self) -> &AtomicU32 {
         self.shared.record.word()
     }
 
-    /// Points a queue struct's send queue here, for code on this host's CPU.
-    pub fn point(&self, sq: &mut efa_gda_sq) {
+    /// Redirects a queue struct to this registration's ring and record, at addresses of this process.
+    pub fn redirect(&self, sq: &mut efa_gda_sq) {
         sq.buffer = self.buffer().as_ptr();
         sq.doorbell = self.record().as_ptr();
         sq.flags |= EFA_GDA_SQ_RECORD;
-        if self.rung == DoorbellMode::Staged {
-            // Ordinary memory has no batch; the proxy keeps the adapter's.
+        if self.mode == DoorbellMode::Staged {
+            // Ordinary memory has no batch window; the proxy keeps the adapter's.
             sq.max_batch = self.queue.num_entries;
         }
     }
 
-    /// Raises `alarm` too when the proxy will not ring any more; now, where that is so already.
-    pub fn alarm(&self, alarm: Arc<dyn Alarm>) {
+    /// Adds an alarm that is raised when the proxy stops ringing for this queue, or at once if it has stopped.
+    pub fn add_alarm(&self, alarm: Arc<dyn Alarm>) {
         let mut alarms = self.shared.alarms();
         if let Some((end, _)) = self.shared.end.get() {
             alarm.raise(end.status());
@@ -186,23 +189,23 @@ impl Registration {
         alarms.push(alarm);
     }
 
-    /// Whether, and why, nobody rings for the queue any more.
+    /// How the registration ended; `None` while the proxy rings.
     pub fn ended(&self) -> Option<End> {
         self.shared.end.get().map(|(end, _)| *end)
     }
 
-    /// Entries that the device posted and that were not rung when the proxy let go; 0 while it
-    /// serves.
-    pub fn left(&self) -> u32 {
+    /// Entries that the device posted and that the proxy had not rung when the registration ended; 0 while the
+    /// proxy rings.
+    pub fn unrung(&self) -> u32 {
         let record = self.record().load(Ordering::Acquire);
-        self.shared.end.get().map_or(0, |(_, rung)| record.wrapping_sub(*rung))
+        self.shared.end.get().map_or(0, |(_, doorbell_index)| record.wrapping_sub(*doorbell_index))
     }
 
-    /// Takes the queue from the proxy: rings what was posted before this call, and raises the alarms
-    /// for what comes later.
+    /// Takes the queue from the proxy. The proxy rings for everything posted before this call and raises the alarms;
+    /// entries posted later are not rung.
     pub fn detach(&self) -> End {
-        self.proxy.release(&self.shared);
-        // `release` ends what was not ended.
+        self.proxy.detach(&self.shared);
+        // `detach` ends every registration that had not ended.
         self.ended().unwrap_or(End::Detached)
     }
 }

@@ -1,8 +1,8 @@
-//! How entries travel from ordinary memory into an adapter's: blocks of 64 bytes, by stores that a
-//! write-combining mapping takes whole, and the fence that orders such stores. Not for reading.
+//! Copies entries from ordinary memory into an adapter's memory in blocks of 64 bytes, by stores that a write-combining
+//! mapping merges into one write, and the fence that orders such stores. Not for reads of adapter memory.
 //!
-//! The stores are ordinary ones, not `movnt`: to write-combining memory both are the same, and where a
-//! software adapter's queue lies in ordinary memory, `movnt` would send every entry through DRAM.
+//! The stores are ordinary ones, not `movnt`. For write-combining memory both behave alike; for a software adapter's
+//! queue in ordinary memory, `movnt` would send every entry through DRAM.
 
 use std::fmt;
 
@@ -23,12 +23,12 @@ impl fmt::Debug for BlockCopy {
 }
 
 impl BlockCopy {
-    /// The widest stores that this CPU has.
+    /// The copy with the widest stores that this CPU has.
     pub(super) fn widest() -> Self {
         *Self::all().last().expect("every platform has one")
     }
 
-    /// Every way that works here, the widest last.
+    /// Every copy that this CPU can execute, the widest last.
     pub(super) fn all() -> Vec<Self> {
         let mut all = vec![Self { name: "words of 8 bytes", copy: words }];
         #[cfg(target_arch = "x86_64")]
@@ -41,31 +41,31 @@ impl BlockCopy {
         all
     }
 
-    /// Copies `blocks` blocks, in order; [`order_stores`] makes them precede later stores.
+    /// Copies `blocks` blocks in ascending order. Follow it by [`order_stores`] to order the blocks before later stores.
     ///
     /// # Safety
-    /// `from` is readable, `to` writable, for that many blocks; both are multiples of 64. Nobody
-    /// else writes either meanwhile.
+    /// The caller must ensure that `from` is readable and `to` writable for that many blocks, that both are multiples
+    /// of 64, and that no other thread or device writes either range during the call.
     #[inline]
     pub(super) unsafe fn run(self, from: *const u8, to: *mut u8, blocks: usize) {
         if blocks > 0 {
-            // SAFETY: the caller vouches for both ranges; `all` offers only what the CPU executes.
+            // SAFETY: the caller guarantees both ranges; `all` returns only copies that the CPU can execute.
             unsafe { (self.copy)(from, to, blocks) }
         }
     }
 }
 
-/// Everything that this thread stored before, in whatever way and to whatever memory, reaches a
-/// device before everything that it stores after.
+/// Orders every earlier store of this thread, of any kind and to any memory, before its later stores, as a device sees
+/// them.
 #[inline]
 pub(super) fn order_stores() {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: an instruction that every x86-64 has; it flushes write-combining buffers.
+    // SAFETY: every x86-64 CPU has the instruction; it flushes write-combining buffers.
     unsafe {
         std::arch::x86_64::_mm_sfence();
     }
     #[cfg(target_arch = "aarch64")]
-    // SAFETY: an instruction that every AArch64 has.
+    // SAFETY: every AArch64 CPU has the instruction.
     unsafe {
         std::arch::asm!("dsb st", options(nostack, preserves_flags));
     }
@@ -76,8 +76,8 @@ pub(super) fn order_stores() {
 /// As [`BlockCopy::run`].
 unsafe fn words(from: *const u8, to: *mut u8, blocks: usize) {
     for offset in (0..blocks * BLOCK).step_by(8) {
-        // SAFETY: inside both ranges, which the caller vouches for, and aligned. Volatile, so that
-        // each word is one store, as rdma-core's copy does it.
+        // SAFETY: the offset is inside both ranges, which the caller guarantees, and aligned. Volatile, so that each
+        // word is one store, as in rdma-core's copy.
         unsafe { to.add(offset).cast::<u64>().write_volatile(from.add(offset).cast::<u64>().read_volatile()) }
     }
 }
@@ -86,13 +86,13 @@ unsafe fn words(from: *const u8, to: *mut u8, blocks: usize) {
 mod x86 {
     use std::arch::asm;
 
-    /// Four stores for a block, which fill one write-combining buffer.
+    /// Copies a block by four stores, which fill one write-combining buffer.
     ///
     /// # Safety
     /// As [`super::BlockCopy::run`].
     pub(super) unsafe fn sixteen(from: *const u8, to: *mut u8, blocks: usize) {
-        // SAFETY: reads and writes exactly the ranges that the caller vouches for, aligned as the
-        // instructions need; SSE2 is part of x86-64.
+        // SAFETY: the code reads and writes exactly the ranges that the caller guarantees, aligned as the instructions
+        // need; SSE2 is part of x86-64.
         unsafe {
             asm!(
                 "2:",
@@ -117,13 +117,13 @@ mod x86 {
         }
     }
 
-    /// One store for a block.
+    /// Copies a block by one store.
     ///
     /// # Safety
-    /// As [`super::BlockCopy::run`], and the CPU has AVX-512F.
+    /// As [`super::BlockCopy::run`]; the CPU must have AVX-512F.
     pub(super) unsafe fn sixty_four(from: *const u8, to: *mut u8, blocks: usize) {
-        // SAFETY: as in `sixteen`; the caller vouches for AVX-512F. `vzeroupper` and the loads change
-        // vector registers, all of which the ABI's clobbers name.
+        // SAFETY: as in `sixteen`; the caller guarantees AVX-512F. `vzeroupper` and the loads change vector registers, all
+        // of which the ABI's clobbers name.
         unsafe {
             asm!(
                 "2:",
@@ -152,20 +152,20 @@ mod tests {
     struct Blocks([u8; 4 * BLOCK]);
 
     #[test]
-    fn every_way_copies_the_blocks_asked_for_and_no_more() {
-        for way in BlockCopy::all() {
+    fn every_copy_writes_the_requested_blocks_and_no_other_byte() {
+        for copy in BlockCopy::all() {
             let from = Blocks(std::array::from_fn(|i| i as u8 ^ 0x5a));
             let mut to = Blocks([0xee; 4 * BLOCK]);
-            // SAFETY: two blocks from the second on lie in both arrays.
-            unsafe { way.run(from.0[BLOCK..].as_ptr(), to.0[BLOCK..].as_mut_ptr(), 2) };
+            // SAFETY: the two blocks after the first are inside both arrays.
+            unsafe { copy.run(from.0[BLOCK..].as_ptr(), to.0[BLOCK..].as_mut_ptr(), 2) };
             order_stores();
-            assert_eq!(to.0[BLOCK..3 * BLOCK], from.0[BLOCK..3 * BLOCK], "{way:?}");
-            assert!(to.0[..BLOCK].iter().chain(&to.0[3 * BLOCK..]).all(|byte| *byte == 0xee), "{way:?}");
+            assert_eq!(to.0[BLOCK..3 * BLOCK], from.0[BLOCK..3 * BLOCK], "{copy:?}");
+            assert!(to.0[..BLOCK].iter().chain(&to.0[3 * BLOCK..]).all(|byte| *byte == 0xee), "{copy:?}");
         }
     }
 
     #[test]
-    fn no_blocks_are_no_store() {
+    fn a_copy_of_zero_blocks_stores_nothing() {
         let mut to = Blocks([7; 4 * BLOCK]);
         // SAFETY: nothing is copied.
         unsafe { BlockCopy::widest().run(std::ptr::null(), to.0.as_mut_ptr(), 0) };

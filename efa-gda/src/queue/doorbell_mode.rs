@@ -42,7 +42,7 @@ pub struct Refused {
 impl<B: Backing> MappedQueue<B> {
     /// Who writes entries, and who rings.
     pub fn rung(&self) -> DoorbellMode {
-        self.served.as_ref().map_or(DoorbellMode::Direct, |served| served.rung())
+        self.served.as_ref().map_or(DoorbellMode::Direct, |registration| registration.mode())
     }
 
     /// Changes who rings: the device ([`DoorbellMode::Direct`], as queues begin), or `proxy`. The struct
@@ -80,8 +80,8 @@ impl<B: Backing> MappedQueue<B> {
             // SAFETY: the endpoint, which this queue owns and closes after it drops what is served,
             // keeps ring and doorbell mapped. The device code of this queue stores to neither where
             // its struct, set below, says otherwise; on a GPU, `GpuQueue` waits for its kernels first.
-            let served = unsafe { proxy.serve(rung, queue, before.lock.doorbell_index, alarm) }?;
-            served.point(&mut device);
+            let served = unsafe { proxy.register(rung, queue, before.lock.doorbell_index, alarm) }?;
+            served.redirect(&mut device);
             self.let_go();
             self.served = Some(Arc::new(served));
             self.set_send_queue(device);

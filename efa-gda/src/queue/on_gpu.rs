@@ -145,7 +145,7 @@ impl GpuQueue {
         let made = Ranges::reach(&queue, gpu).and_then(|ranges| {
             let device = OnDevice::new(&queue, &ranges, gpu)?;
             if let Some(served) = &queue.served {
-                served.alarm(Arc::new(GpuAbortFlag(device.abort.clone())));
+                served.add_alarm(Arc::new(GpuAbortFlag(device.abort.clone())));
             }
             Ok((ranges, device))
         });

@@ -110,7 +110,7 @@ fn takes_doorbell_mode<L: Layer>(session: &mut Session<L>) -> Outcomes {
     match taken {
         Ok(proxy) => {
             session.rig.proxy = Some(proxy);
-            Outcome::pass(format!("{mode}: {}", mode.lost().unwrap_or_default())).into()
+            Outcome::pass(format!("{mode}: {}", mode.cost().unwrap_or_default())).into()
         }
         Err(observed) => failed(
             observed,
@@ -168,7 +168,7 @@ fn arrives<L: Layer>(session: &mut Session<L>) -> Outcomes {
         completed: moved.completed,
         verified,
         doorbell: mode.name().to_owned(),
-        lost: mode.lost().map(str::to_owned),
+        lost: mode.cost().map(str::to_owned),
         executor: if session.rig.on_gpu.is_some() { "cuda" } else { "host" }.to_owned(),
         gpu: session.gpu.map(|number| number.to_string()),
         adapter: session.rig.objects.adapter(),

@@ -251,7 +251,7 @@ fn take(session: &mut Session) -> Result<String, Outcomes> {
     session.rig.queue = Some(receiver);
     // Nobody needs the thread where the GPU itself rings.
     session.rig.proxy = (mode != DoorbellMode::Direct).then_some(proxy);
-    let mut text = match mode.lost() {
+    let mut text = match mode.cost() {
         None => format!("{mode}: the GPU itself"),
         Some(lost) => format!("{mode}: {lost}"),
     };
