@@ -177,6 +177,7 @@ typedef struct fid *fid_t;
 
 /* ---- fi_info and its members ------------------------------------------- */
 
+/* Transmit attributes of an endpoint. */
 struct fi_tx_attr {
   uint64_t caps;
   uint64_t mode;
@@ -314,6 +315,7 @@ struct fi_link_attr {
 
 /* ---- fids and their operation tables ------------------------------------ */
 
+/* Operations of every fid. */
 struct fi_ops {
   size_t size;
   int (*close)(struct fid *fid);

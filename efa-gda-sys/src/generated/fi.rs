@@ -184,7 +184,7 @@ pub struct fid_pep {
     _unused: [u8; 0],
 }
 pub type fid_t = *mut fid;
-/// ---- fi_info and its members -------------------------------------------
+/// Transmit attributes of an endpoint.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct fi_tx_attr {
@@ -780,7 +780,7 @@ impl Default for fi_link_attr {
         }
     }
 }
-/// ---- fids and their operation tables ------------------------------------
+/// Operations of every fid.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct fi_ops {
