@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * What the EFA kernel driver adds to the RDMA subsystem's user interface: the
- * driver's half of each command (UVERBS_ATTR_UHW_IN and _OUT), and its own
+ * Additions of the EFA kernel driver to the RDMA subsystem's user interface: the
+ * driver's half of each command (UVERBS_ATTR_UHW_IN and _OUT), and the driver's
  * methods and attributes.
  *
  * Names, layouts and values are those of the interface (rdma-core 65,
  * kernel-headers/rdma/efa-abi.h); the wording is this project's own. An older
- * program passes shorter structures, a prefix of these.
+ * program passes shorter structures, each a prefix of these.
  */
 #ifndef EFA_GDA_THIRD_PARTY_EFA_ABI_H
 #define EFA_GDA_THIRD_PARTY_EFA_ABI_H
 
 #include <stdint.h>
 
-/* Version of this interface, in sysfs as class/infiniband_verbs/uverbsN/abi_version. */
+/* Version of this interface; sysfs reports it as class/infiniband_verbs/uverbsN/abi_version. */
 #define EFA_UVERBS_ABI_VERSION 1
 
-/* What the client can cope with. */
+/* Limits of the device that the client respects. */
 enum {
   EFA_ALLOC_UCONTEXT_CMD_SUPP_CAPS_TX_BATCH = 1 << 0,
   EFA_ALLOC_UCONTEXT_CMD_SUPP_CAPS_MIN_SQ_WR = 1 << 1,
@@ -27,7 +27,7 @@ struct efa_ibv_alloc_ucontext_cmd {
   uint8_t reserved_20[4];
 };
 
-/* Commands whose answers carry the driver's half. */
+/* Commands whose responses contain the driver's half. */
 enum efa_ibv_user_cmds_supp_udata {
   EFA_USER_CMDS_SUPP_UDATA_QUERY_DEVICE = 1 << 0,
   EFA_USER_CMDS_SUPP_UDATA_CREATE_AH = 1 << 1,
@@ -74,7 +74,7 @@ struct efa_ibv_create_cq_resp {
   uint64_t q_mmap_size;
   uint16_t cq_idx;
   uint8_t reserved_d0[2];
-  uint32_t db_off; /* in the doorbell's page; valid with EFA_CREATE_CQ_RESP_DB_OFF */
+  uint32_t db_off; /* offset in the doorbell's page; valid with EFA_CREATE_CQ_RESP_DB_OFF */
   uint64_t db_mmap_key;
 };
 
@@ -97,9 +97,9 @@ struct efa_ibv_create_qp {
 
 struct efa_ibv_create_qp_resp {
   uint32_t comp_mask;
-  uint32_t rq_db_offset;    /* in the doorbell's page */
-  uint32_t sq_db_offset;    /* in the doorbell's page */
-  uint32_t llq_desc_offset; /* in the first page of the send queue */
+  uint32_t rq_db_offset;    /* offset in the doorbell's page */
+  uint32_t sq_db_offset;    /* offset in the doorbell's page */
+  uint32_t llq_desc_offset; /* offset in the send queue's first page */
   uint64_t rq_mmap_key;
   uint64_t rq_mmap_size;
   uint64_t rq_db_mmap_key;
@@ -145,7 +145,7 @@ enum {
   EFA_QUERY_MR_VALIDITY_RDMA_RECV_IC_ID = 1 << 2,
 };
 
-/* In the driver's number space, UVERBS_ID_DRIVER_NS and above. */
+/* Numbers of the driver: UVERBS_ID_DRIVER_NS and above. */
 enum efa_query_mr_attrs {
   EFA_IB_ATTR_QUERY_MR_HANDLE = 0x1000,
   EFA_IB_ATTR_QUERY_MR_RESP_IC_ID_VALIDITY,

@@ -3,13 +3,13 @@
  * Descriptors that an EFA adapter reads and writes, little-endian throughout.
  *
  * Names, layouts and values are those of the interface (rdma-core's
- * providers/efa/efa_io_defs.h); README.md beside this file says which versions
- * they were compared with. The wording is this project's own. A build may use
- * an upstream copy instead: EFA_IO_DEFS_H=FILE.
+ * providers/efa/efa_io_defs.h); README.md beside this file lists the versions
+ * that they were compared with. The wording is this project's own. A build that
+ * regenerates the bindings can use an upstream copy instead: EFA_IO_DEFS_H=FILE.
  *
  * "MBZ" marks a field that must be zero; the adapter may reject an entry that
- * sets it. Bit positions inside control bytes are given by the *_MASK constants
- * at the end.
+ * sets it. The *_MASK constants at the end state the bit positions inside control
+ * bytes.
  */
 #ifndef EFA_GDA_THIRD_PARTY_EFA_IO_DEFS_H
 #define EFA_GDA_THIRD_PARTY_EFA_IO_DEFS_H
@@ -38,7 +38,7 @@ enum efa_io_send_op_type {
   EFA_IO_RDMA_WRITE = 2,
 };
 
-/* Outcome of a request, as the completion's status byte gives it. */
+/* Outcome of a request: the status byte of its completion. */
 enum efa_io_comp_status {
   EFA_IO_COMP_STATUS_OK = 0,
   /* The queue pair was destroyed before the request ran. */
@@ -46,24 +46,24 @@ enum efa_io_comp_status {
   EFA_IO_COMP_STATUS_LOCAL_ERROR_QP_INTERNAL_ERROR = 2,
   EFA_IO_COMP_STATUS_LOCAL_ERROR_UNSUPPORTED_OP = 3,
   EFA_IO_COMP_STATUS_LOCAL_ERROR_INVALID_AH = 4,
-  /* The lkey is unknown, or its region does not hold the local address. */
+  /* The lkey is unknown, or its region does not contain the local address. */
   EFA_IO_COMP_STATUS_LOCAL_ERROR_INVALID_LKEY = 5,
   EFA_IO_COMP_STATUS_LOCAL_ERROR_BAD_LENGTH = 6,
-  /* The rkey is unknown, or its region does not hold the remote address. */
+  /* The rkey is unknown, or its region does not contain the remote address. */
   EFA_IO_COMP_STATUS_REMOTE_ERROR_BAD_ADDRESS = 7,
   EFA_IO_COMP_STATUS_REMOTE_ERROR_ABORT = 8,
   /* No such queue pair at the destination, or it is in an error state. */
   EFA_IO_COMP_STATUS_REMOTE_ERROR_BAD_DEST_QPN = 9,
   /* The destination had no receive posted. */
   EFA_IO_COMP_STATUS_REMOTE_ERROR_RNR = 10,
-  /* The receive that was posted is too short. */
+  /* The posted receive is shorter than the message. */
   EFA_IO_COMP_STATUS_REMOTE_ERROR_BAD_LENGTH = 11,
   EFA_IO_COMP_STATUS_REMOTE_ERROR_BAD_STATUS = 12,
-  /* The remote answered before and no longer does. */
+  /* The remote responded before and no longer does. */
   EFA_IO_COMP_STATUS_LOCAL_ERROR_UNRESP_REMOTE = 13,
-  /* The remote holds no address handle for this sender. */
+  /* The remote has no address handle for this sender. */
   EFA_IO_COMP_STATUS_REMOTE_ERROR_UNKNOWN_PEER = 14,
-  /* The remote never answered. */
+  /* The remote never responded. */
   EFA_IO_COMP_STATUS_LOCAL_ERROR_UNREACH_REMOTE = 15,
   EFA_IO_COMP_STATUS_REMOTE_ERROR_FEATURE_MISMATCH = 18,
 };
@@ -88,9 +88,9 @@ struct efa_io_tx_meta_desc {
   /* phase 0, MBZ 1, first 2 (set), last 3 (set), comp_req 4, MBZ 7:5. */
   uint8_t ctrl2;
   uint16_t dest_qp_num;
-  /* Number of buffer descriptors, or of inline bytes where inline_msg is set. */
+  /* Number of buffer descriptors; if inline_msg is set, number of inline bytes. */
   uint16_t length;
-  /* Meaningful where has_imm is set. */
+  /* Valid if has_imm is set. */
   uint32_t immediate_data;
   uint16_t ah;
   /* processing_hints 1:0, MBZ 7:2. */
@@ -151,7 +151,7 @@ struct efa_io_tx_wqe_128 {
   } data;
 };
 
-/* A receive-queue entry is one or more of these, the first and last marked. */
+/* A receive-queue entry is one or more of these; flags mark the first and the last. */
 struct efa_io_rx_desc {
   uint32_t buf_addr_lo;
   uint32_t buf_addr_hi;
@@ -182,7 +182,7 @@ struct efa_io_rx_cdesc {
   struct efa_io_cdesc_common common;
   /* Bits 0 to 15 of the length received. */
   uint16_t length;
-  /* The sender's address handle; 0xffff where none is known. */
+  /* The sender's address handle; 0xffff if the receiver has none. */
   uint16_t ah;
   uint16_t src_qp_num;
   uint32_t imm;
@@ -198,7 +198,7 @@ struct efa_io_rx_cdesc_ex {
   struct efa_io_rx_cdesc base;
   union {
     struct efa_io_rx_cdesc_rdma_write rdma_write;
-    /* The sender's GID, where ah is 0xffff and the queue reports source addresses. */
+    /* The sender's GID, if ah is 0xffff and the queue reports source addresses. */
     uint8_t src_addr[16];
   } u;
 };

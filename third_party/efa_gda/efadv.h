@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The EFA provider's own verbs, as of rdma-core 65: queries of an adapter and of
- * its queues' memory, and the creation of what plain verbs cannot. Names and
- * layouts are those of <infiniband/efadv.h>; functions are exported by libefa.so.1.
+ * Verbs that the EFA provider adds, as of rdma-core 65: queries of an adapter and
+ * of its queues' memory, and the creation of objects that plain verbs cannot create.
+ * Names and layouts are those of <infiniband/efadv.h>; libefa.so.1 exports the
+ * functions.
  *
- * Every structure is passed with its size (`inlen`), so that one that has grown
- * meets an older library: a query leaves alone what it does not know (zero the
- * structure first), a creation refuses with EINVAL when unknown bytes are not 0.
+ * Every structure is passed with its size (`inlen`), so that an older library accepts
+ * a structure that has grown. A query does not write members that it does not know:
+ * the caller must zero the structure first. A creation returns EINVAL if bytes that
+ * it does not know are not 0.
  *
- * All calls answer EOPNOTSUPP for a device of another provider. That is also the
- * answer for an EFA device whose driver came from a second copy of libefa.so.1.
+ * All calls return EOPNOTSUPP for a device of another provider. They return it also
+ * for an EFA device whose driver came from a second copy of libefa.so.1.
  */
 #ifndef EFA_GDA_THIRD_PARTY_EFADV_H
 #define EFA_GDA_THIRD_PARTY_EFADV_H
@@ -22,7 +24,7 @@
 extern "C" {
 #endif
 
-/* As in verbs_abi.h: the real header is included before, and only the calls follow. */
+/* As in verbs_abi.h: if this is defined, upstream's header is included first, and only the calls follow. */
 #ifndef EFA_GDA_VERBS_CALLS_ONLY
 
 /* Bits of efadv_device_attr::device_caps. */
@@ -121,7 +123,7 @@ struct efadv_cq_init_attr {
   uint64_t wc_flags;
   uint64_t flags;
   struct {
-    /* Where this process sees the entries; null where nobody polls through libibverbs. */
+    /* Address of the entries in this process; null if no poll goes through libibverbs. */
     uint8_t *buffer;
     uint64_t length;
     uint64_t offset;
@@ -135,7 +137,7 @@ struct efadv_cq_attr {
   uint8_t *buffer;
   uint32_t entry_size;
   uint32_t num_entries;
-  /* Takes the consumer index; null where there is none. From rdma-core 60 on. */
+  /* Doorbell for the consumer index; null if there is none. From rdma-core 60 on. */
   uint32_t *doorbell;
 };
 
@@ -170,7 +172,7 @@ struct efadv_comp_cntr_init_attr {
 
 #endif /* EFA_GDA_VERBS_CALLS_ONLY */
 
-/* The functions of libefa.so.1 that are used, by name; null where the library has none. */
+/* Functions of libefa.so.1 that are used, by name; null if the library does not export one. */
 struct efa_gda_efadv_calls {
   /* EFA_1.1: rdma-core 26. */
   int (*efadv_query_device)(struct ibv_context *ibvctx, struct efadv_device_attr *attr, uint32_t inlen);

@@ -4,10 +4,10 @@
  * endpoint's queues so that a GPU can drive them. Names and layouts are those of
  * libfabric's <rdma/fi_ext_efa.h>.
  *
- * The table fi_efa_ops_gda has neither a size nor a version of its own: it is as
- * long as the *provider's* release made it. Reading a pointer past its end reads
- * whatever follows. Gate by fi_fabric_attr::prov_version: 203.0 to 205.x have
- * five pointers, 206.0 and later have six.
+ * The table fi_efa_ops_gda has neither a size nor a version: its length depends on
+ * the *provider's* release. A read past its end returns unrelated memory. Callers
+ * must check fi_fabric_attr::prov_version: 203.0 to 205.x have five pointers, 206.0
+ * and later have six.
  */
 #ifndef EFA_GDA_THIRD_PARTY_FI_EXT_EFA_H
 #define EFA_GDA_THIRD_PARTY_FI_EXT_EFA_H
@@ -20,21 +20,21 @@
 extern "C" {
 #endif
 
-/* Names for fid::ops->ops_open. GDA and DOMAIN ops on a domain, FEATURE ops on a fabric. */
+/* Names for fid::ops->ops_open: GDA and DOMAIN ops on a domain, FEATURE ops on a fabric. */
 #define FI_EFA_DOMAIN_OPS "efa domain ops"
 #define FI_EFA_GDA_OPS "efa gda ops"
 #define FI_EFA_FEATURE_OPS "efa feature ops"
 
-/* The external buffer of a completion queue is given as a dmabuf. */
+/* The external buffer of a completion queue is a dmabuf. */
 enum { FI_EFA_CQ_INIT_FLAGS_EXT_MEM_DMABUF = 1 << 0 };
 
-/* Request ids of 64 bits: newer than 2.6, in what was tail padding of fi_efa_wq_attr. */
+/* Request ids of 64 bits. Newer than 2.6; `caps` occupies former tail padding of fi_efa_wq_attr. */
 enum fi_efa_wq_caps { FI_EFA_WQ_CAPS_64_BIT_REQ_ID = 1 << 0 };
 
 /* Provider-specific operation flag: ask the adapter to favour message rate. */
 #define FI_EFA_WR_HIGH_PPS (1ULL << 60)
 
-/* Geometry of a send or a receive queue. Zero it before a query. */
+/* Geometry of a send or a receive queue. The caller must zero it before a query. */
 struct fi_efa_wq_attr {
   uint8_t *buffer;
   uint32_t entry_size;
@@ -53,7 +53,7 @@ struct fi_efa_cq_attr {
 struct fi_efa_cq_init_attr {
   uint64_t flags;
   struct {
-    /* The dmabuf's address for the CPU, or null where it has none. */
+    /* The dmabuf's address for the CPU; null if it has none. */
     uint8_t *buffer;
     uint64_t length;
     uint64_t offset;
@@ -88,7 +88,7 @@ struct fi_efa_comp_cntr_init_attr {
   struct fi_efa_memory_location err_cntr_ext_mem;
 };
 
-/* Interconnect ids of a memory region; ic_id_validity says which of them hold. */
+/* Interconnect ids of a memory region; ic_id_validity states which of them are valid. */
 struct fi_efa_mr_attr {
   uint16_t ic_id_validity;
   uint16_t recv_ic_id;
@@ -96,7 +96,7 @@ struct fi_efa_mr_attr {
   uint16_t rdma_recv_ic_id;
 };
 
-/* From provider version 203.0 on; in 202.0 alone four more pointers follow query_mr. */
+/* From provider version 203.0 on. In 202.0, and only there, four more pointers follow query_mr. */
 struct fi_efa_ops_domain {
   int (*query_mr)(struct fid_mr *mr, struct fi_efa_mr_attr *mr_attr);
 };
@@ -104,7 +104,7 @@ struct fi_efa_ops_domain {
 struct fi_efa_ops_gda {
   int (*query_addr)(struct fid_ep *ep_fid, fi_addr_t addr, uint16_t *ahn, uint16_t *remote_qpn,
                     uint32_t *remote_qkey);
-  /* Only on an enabled endpoint: before that, releases up to 2.6 dereference a null queue pair. */
+  /* The endpoint must be enabled: before that, releases up to 2.6 dereference a null queue pair. */
   int (*query_qp_wqs)(struct fid_ep *ep_fid, struct fi_efa_wq_attr *sq_attr, struct fi_efa_wq_attr *rq_attr);
   int (*query_cq)(struct fid_cq *cq_fid, struct fi_efa_cq_attr *cq_attr);
   int (*cq_open_ext)(struct fid_domain *domain_fid, struct fi_cq_attr *attr,

@@ -2,16 +2,16 @@
 /*
  * The part of libfabric's binary interface that this project uses, at API 2.6:
  * structures that cross the boundary, operation tables inside each fid, and the
- * constants they take. Names and layouts are libfabric's (include/rdma/fabric.h,
+ * constants that these take. Names and layouts are libfabric's (include/rdma/fabric.h,
  * fi_domain.h, fi_eq.h, fi_endpoint.h, fi_cm.h, fi_rma.h, fi_errno.h,
  * providers/fi_prov.h).
  *
- * libfabric grows by appending: a table's `size` says how far it reaches, and
- * attribute structures grow at their tail. What is handed to a library that may
+ * libfabric grows by appending: a table's `size` states its length, and attribute
+ * structures grow at their tail. A structure that is passed to a library that may
  * be newer is therefore allocated by that library (fi_info) or zero-padded.
  *
  * Operations that this project neither calls nor provides are stated as
- * fi_unused_op, which keeps their place in the table.
+ * fi_unused_op, which keeps their position in the table.
  */
 #ifndef EFA_GDA_THIRD_PARTY_LIBFABRIC_ABI_H
 #define EFA_GDA_THIRD_PARTY_LIBFABRIC_ABI_H
@@ -70,7 +70,7 @@ static const int FI_MR_VIRT_ADDR = 1 << 4;
 static const int FI_MR_ALLOCATED = 1 << 5;
 static const int FI_MR_PROV_KEY = 1 << 6;
 static const int FI_MR_HMEM = 1 << 10;
-/* "No such thing" values. */
+/* Values that mean "none". */
 static const uint64_t FI_ADDR_UNSPEC = ~0ULL;
 static const uint64_t FI_ADDR_NOTAVAIL = ~0ULL;
 static const uint64_t FI_KEY_NOTAVAIL = ~0ULL;
@@ -85,7 +85,7 @@ enum { FI_TC_UNSPEC = 0 };
 enum {
   FI_GETWAIT = 5,
   FI_ENABLE = 6,
-  /* On a fid_nic: arg is where the copy goes. */
+  /* On a fid_nic: arg receives the copy. */
   FI_DUP = 15,
 };
 enum { FI_OPT_ENDPOINT = 0 };
@@ -175,8 +175,9 @@ struct fi_cntr_attr;
 struct fi_av_attr;
 typedef struct fid *fid_t;
 
-/* ---- fi_info and what it points to -------------------------------------- */
+/* ---- fi_info and its members ------------------------------------------- */
 
+/* Transmit attributes of an endpoint. */
 struct fi_tx_attr {
   uint64_t caps;
   uint64_t mode;
@@ -247,7 +248,7 @@ struct fi_domain_attr {
   size_t auth_key_size;
   size_t max_err_data;
   size_t mr_cnt;
-  /* libfabric 1.17 ends after tclass. */
+  /* In libfabric 1.17 the structure ends after tclass. */
   uint32_t tclass;
   size_t max_ep_auth_key;
   uint32_t max_group_id;
@@ -314,6 +315,7 @@ struct fi_link_attr {
 
 /* ---- fids and their operation tables ------------------------------------ */
 
+/* Operations of every fid. */
 struct fi_ops {
   size_t size;
   int (*close)(struct fid *fid);
@@ -377,8 +379,8 @@ struct fi_mr_dmabuf {
 };
 
 /*
- * The library reads as much of this as the *requested* API version has, so a
- * request newer than 2.6 must not be made with it. FI_MR_DMABUF needs API 1.20.
+ * The library reads the members that the *requested* API version has. The caller
+ * must therefore request at most 2.6. FI_MR_DMABUF needs API 1.20.
  */
 struct fi_mr_attr {
   union {
@@ -472,7 +474,7 @@ struct fi_cq_data_entry {
   uint64_t data;
 };
 
-/* The library writes as much of this as the *requested* API version has. */
+/* The library writes the members that the *requested* API version has. */
 struct fi_cq_err_entry {
   void *op_context;
   uint64_t flags;
@@ -591,9 +593,9 @@ struct fid_ep {
   struct fi_ops_collective *collective;
 };
 
-/* ---- what the library exports, and what a provider exports -------------- */
+/* ---- exports of the library and of a provider --------------------------- */
 
-/* Scratch space that a provider lends libfabric; contents are libfabric's. */
+/* Scratch memory that a provider supplies and libfabric uses. */
 struct fi_context {
   void *internal[4];
 };
@@ -609,7 +611,7 @@ struct fi_provider {
   void (*cleanup)(void);
 };
 
-/* Signatures of the exported functions; symbols are found at run time. */
+/* Signatures of the exported functions; symbols are resolved at run time. */
 typedef uint32_t (*fi_version_fn)(void);
 typedef int (*fi_getinfo_fn)(uint32_t version, const char *node, const char *service, uint64_t flags,
                              const struct fi_info *hints, struct fi_info **info);

@@ -7,7 +7,7 @@
  *
  * Names, layouts and values are those of the interface (Linux
  * include/uapi/rdma, as rdma-core 65 has them); the wording is this project's
- * own. Numbers are in the byte order of the machine unless "big-endian" is said.
+ * own. Numbers are in the byte order of the machine unless marked "big-endian".
  */
 #ifndef EFA_GDA_THIRD_PARTY_UVERBS_ABI_H
 #define EFA_GDA_THIRD_PARTY_UVERBS_ABI_H
@@ -16,22 +16,22 @@
 
 /* ---- the ioctl ------------------------------------------------------------ */
 
-/* 0x1b, 1, read and write, with the header's size: what RDMA_VERBS_IOCTL comes to. */
+/* Value of RDMA_VERBS_IOCTL: type 0x1b, number 1, read and write, size of the header. */
 #define EFA_GDA_RDMA_VERBS_IOCTL 0xc0181b01u
 
-#define UVERBS_ATTR_F_MANDATORY 1u    /* unknown: the call fails */
-#define UVERBS_ATTR_F_VALID_OUTPUT 2u /* set by the kernel where it wrote */
+#define UVERBS_ATTR_F_MANDATORY 1u    /* if unknown, the call fails */
+#define UVERBS_ATTR_F_VALID_OUTPUT 2u /* the kernel sets it if it wrote */
 
 struct ib_uverbs_attr {
   uint16_t attr_id;
-  uint16_t len; /* of what data points to; up to 8 bytes of input lie in data */
+  uint16_t len; /* bytes that data points to; up to 8 bytes of input lie in data */
   uint16_t flags;
-  uint16_t reserved; /* elem_id and a reserved byte where the attribute is an enumeration */
+  uint16_t reserved; /* elem_id and a reserved byte if the attribute is an enumeration */
   uint64_t data;     /* a pointer, a handle, a descriptor, or the bytes themselves */
 };
 
 struct ib_uverbs_ioctl_hdr {
-  uint16_t length; /* of this header and the attributes after it */
+  uint16_t length; /* bytes of this header and of the attributes after it */
   uint16_t object_id;
   uint16_t method_id;
   uint16_t num_attrs;
@@ -53,7 +53,7 @@ enum uverbs_default_objects {
   UVERBS_OBJECT_COMP_CNTR = 19,
 };
 
-/* What a driver adds to a method. */
+/* Attributes that a driver adds to a method. */
 enum {
   UVERBS_ID_DRIVER_NS = 0x1000,
   UVERBS_ATTR_UHW_IN = 0x1000,
@@ -214,7 +214,7 @@ enum {
   IB_UVERBS_ACCESS_LOCAL_WRITE = 1,
   IB_UVERBS_ACCESS_REMOTE_WRITE = 2,
   IB_UVERBS_ACCESS_REMOTE_READ = 4,
-  /* May be ignored by a device that does not know them. */
+  /* A device that does not know these may ignore them. */
   IB_UVERBS_ACCESS_OPTIONAL_RANGE = 0x3ff00000,
 };
 
@@ -264,7 +264,7 @@ struct ib_uverbs_query_port_resp_ex {
 };
 
 struct ib_uverbs_gid_entry {
-  uint64_t gid[2]; /* the 16 bytes as they are */
+  uint64_t gid[2]; /* the GID's 16 bytes in order */
   uint32_t gid_index;
   uint32_t port_num;
   uint32_t gid_type;
@@ -278,7 +278,7 @@ struct ib_uverbs_buffer_desc {
   int32_t fd;
   uint32_t flags;
   uint32_t optional_flags;
-  uint64_t addr; /* of the process, or the offset inside the dma-buf */
+  uint64_t addr; /* address in the process, or offset in the dma-buf */
   uint64_t length;
 };
 
@@ -517,7 +517,7 @@ struct ib_uverbs_query_qp_resp {
   uint8_t reserved[5];
 };
 
-/* Bits of attr_mask, and states; the kernel's enum ib_qp_attr_mask and ib_qp_state. */
+/* Bits of attr_mask, and states: the kernel's enum ib_qp_attr_mask and ib_qp_state. */
 enum {
   IB_QP_STATE = 1 << 0,
   IB_QP_QKEY = 1 << 6,

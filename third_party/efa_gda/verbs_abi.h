@@ -3,14 +3,14 @@
  * The part of libibverbs' binary interface that this project uses, as of
  * rdma-core 65. Names and layouts are those of <infiniband/verbs.h>.
  *
- * Objects of which nothing is read are left incomplete. Of the calls, only
- * functions that libibverbs.so.1 exports are used: the verbs that are inline
- * upstream reach into the context's tables, whose length depends on the release,
- * and none of them is needed here (queues are driven through their own memory).
+ * Objects whose members this project does not read are left incomplete. Only
+ * functions that libibverbs.so.1 exports are called. The verbs that are inline
+ * upstream read the context's tables, whose length depends on the release; none of
+ * them is needed here, because queues are driven through their memory.
  *
- * A call that returns a pointer gives null and errno on failure. One that
- * returns an int gives 0, or the errno itself, or -1 with errno: releases and
- * calls differ.
+ * On failure, a call that returns a pointer returns null and sets errno. A call that
+ * returns an int returns 0 on success; on failure it returns the errno value, or -1
+ * and sets errno, depending on the release and the call.
  */
 #ifndef EFA_GDA_THIRD_PARTY_VERBS_ABI_H
 #define EFA_GDA_THIRD_PARTY_VERBS_ABI_H
@@ -25,7 +25,7 @@
 extern "C" {
 #endif
 
-/* With this defined, the real header is included before, and only the tables of calls follow. */
+/* If this is defined, upstream's header is included first, and only the tables of calls follow. */
 #ifndef EFA_GDA_VERBS_CALLS_ONLY
 
 struct ibv_device;
@@ -64,14 +64,14 @@ enum ibv_mtu {
   IBV_MTU_4096 = 5,
 };
 
-/* The exported ibv_query_port fills in the part up to and with `flags`: zero it before. */
+/* The exported ibv_query_port writes the members up to and including `flags`; the caller must zero it first. */
 struct ibv_port_attr {
   enum ibv_port_state state;
   enum ibv_mtu max_mtu;
   enum ibv_mtu active_mtu;
   int gid_tbl_len;
   uint32_t port_cap_flags;
-  /* Bytes that one SEND carries. */
+  /* Most bytes of one SEND. */
   uint32_t max_msg_sz;
   uint32_t bad_pkey_cntr;
   uint32_t qkey_viol_cntr;
@@ -142,7 +142,7 @@ struct ibv_pd {
   uint32_t handle;
 };
 
-/* Bits of a registration's `access`; reading the region locally needs none. */
+/* Bits of a registration's `access`; local reads need none. */
 enum ibv_access_flags {
   IBV_ACCESS_LOCAL_WRITE = 1,
   IBV_ACCESS_REMOTE_WRITE = 1 << 1,
@@ -190,7 +190,7 @@ enum ibv_qp_type {
   IBV_QPT_RAW_PACKET = 8,
   IBV_QPT_XRC_SEND = 9,
   IBV_QPT_XRC_RECV,
-  /* SRD is one of these: efadv_qp_init_attr::driver_qp_type says which. */
+  /* Includes SRD; efadv_qp_init_attr::driver_qp_type states the type. */
   IBV_QPT_DRIVER = 0xff,
 };
 
@@ -233,7 +233,7 @@ struct ibv_qp_init_attr_ex {
   uint64_t send_ops_flags;
 };
 
-/* Which fields of ibv_qp_attr count. */
+/* Members of ibv_qp_attr that a call uses. */
 enum ibv_qp_attr_mask {
   IBV_QP_STATE = 1 << 0,
   IBV_QP_PKEY_INDEX = 1 << 4,
@@ -298,7 +298,7 @@ struct ibv_qp {
   uint32_t qp_num;
   enum ibv_qp_state state;
   enum ibv_qp_type qp_type;
-#ifndef EFA_GDA_BINDINGS /* sizes that depend on the architecture and the C library */
+#ifndef EFA_GDA_BINDINGS /* their sizes depend on the architecture and the C library */
   pthread_mutex_t mutex;
   pthread_cond_t cond;
   uint32_t events_completed;
@@ -316,7 +316,7 @@ struct ibv_cq_init_attr_ex {
   struct ibv_pd *parent_domain;
 };
 
-/* What a completion counter counts; from rdma-core 65 on. */
+/* Events that a completion counter counts; from rdma-core 65 on. */
 enum ibv_qp_attach_comp_cntr_op {
   IBV_QP_ATTACH_COMP_CNTR_OP_SEND = 1 << 0,
   IBV_QP_ATTACH_COMP_CNTR_OP_RECV = 1 << 1,
@@ -327,7 +327,7 @@ enum ibv_qp_attach_comp_cntr_op {
 };
 
 struct ibv_comp_cntr_caps {
-  /* A counter wraps to 0 behind this value. */
+  /* After this value a counter wraps to 0. */
   uint64_t max_value;
   uint32_t max_counters;
   /* Bits of enum ibv_qp_attach_comp_cntr_op. */
@@ -349,12 +349,13 @@ struct ibv_qp_attach_comp_cntr_attr {
 
 #endif /* EFA_GDA_VERBS_CALLS_ONLY */
 
-/* Older than verbs.h shows: what the exported ibv_query_port takes. */
+/* Argument of the exported ibv_query_port, which is older than the declaration in verbs.h. */
 struct _compat_ibv_port_attr;
 
 /*
- * The functions of libibverbs.so.1 that are used, by name: not a structure of
- * upstream's, but a place for what a loader finds. Null where it has none.
+ * Functions of libibverbs.so.1 that are used, by name. Upstream has no such
+ * structure: a loader fills it, with null for a function that the library does not
+ * export.
  */
 struct efa_gda_ibverbs_calls {
   /* IBVERBS_1.1: every rdma-core. */

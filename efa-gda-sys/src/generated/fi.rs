@@ -70,7 +70,7 @@ pub const FI_MR_VIRT_ADDR: ::core::ffi::c_int = 16;
 pub const FI_MR_ALLOCATED: ::core::ffi::c_int = 32;
 pub const FI_MR_PROV_KEY: ::core::ffi::c_int = 64;
 pub const FI_MR_HMEM: ::core::ffi::c_int = 1024;
-/// "No such thing" values.
+/// Values that mean "none".
 pub const FI_ADDR_UNSPEC: u64 = 18446744073709551615;
 pub const FI_ADDR_NOTAVAIL: u64 = 18446744073709551615;
 pub const FI_KEY_NOTAVAIL: u64 = 18446744073709551615;
@@ -83,7 +83,7 @@ pub const FI_TC_UNSPEC: _bindgen_ty_3 = 0;
 pub type _bindgen_ty_3 = ::core::ffi::c_uint;
 pub const FI_GETWAIT: _bindgen_ty_4 = 5;
 pub const FI_ENABLE: _bindgen_ty_4 = 6;
-/// On a fid_nic: arg is where the copy goes.
+/// On a fid_nic: arg receives the copy.
 pub const FI_DUP: _bindgen_ty_4 = 15;
 /// Commands of fi_ops::control.
 pub type _bindgen_ty_4 = ::core::ffi::c_uint;
@@ -184,7 +184,7 @@ pub struct fid_pep {
     _unused: [u8; 0],
 }
 pub type fid_t = *mut fid;
-/// ---- fi_info and what it points to --------------------------------------
+/// Transmit attributes of an endpoint.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct fi_tx_attr {
@@ -374,7 +374,7 @@ pub struct fi_domain_attr {
     pub auth_key_size: usize,
     pub max_err_data: usize,
     pub mr_cnt: usize,
-    /// libfabric 1.17 ends after tclass.
+    /// In libfabric 1.17 the structure ends after tclass.
     pub tclass: u32,
     pub max_ep_auth_key: usize,
     pub max_group_id: u32,
@@ -780,7 +780,7 @@ impl Default for fi_link_attr {
         }
     }
 }
-/// ---- fids and their operation tables ------------------------------------
+/// Operations of every fid.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct fi_ops {
@@ -1085,8 +1085,8 @@ impl Default for fi_mr_dmabuf {
         }
     }
 }
-/** The library reads as much of this as the *requested* API version has, so a
- request newer than 2.6 must not be made with it. FI_MR_DMABUF needs API 1.20.*/
+/** The library reads the members that the *requested* API version has. The caller
+ must therefore request at most 2.6. FI_MR_DMABUF needs API 1.20.*/
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub struct fi_mr_attr {
@@ -1567,7 +1567,7 @@ impl Default for fi_cq_data_entry {
         }
     }
 }
-/// The library writes as much of this as the *requested* API version has.
+/// The library writes the members that the *requested* API version has.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct fi_cq_err_entry {
@@ -2137,7 +2137,7 @@ impl Default for fid_ep {
         }
     }
 }
-/// Scratch space that a provider lends libfabric; contents are libfabric's.
+/// Scratch memory that a provider supplies and libfabric uses.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct fi_context {
@@ -2221,7 +2221,7 @@ impl Default for fi_provider {
         }
     }
 }
-/// Signatures of the exported functions; symbols are found at run time.
+/// Signatures of the exported functions; symbols are resolved at run time.
 pub type fi_version_fn = ::core::option::Option<unsafe extern "C" fn() -> u32>;
 pub type fi_getinfo_fn = ::core::option::Option<
     unsafe extern "C" fn(
@@ -2253,12 +2253,12 @@ pub type fi_prov_ini_fn = ::core::option::Option<
     unsafe extern "C" fn() -> *mut fi_provider,
 >;
 pub const FI_EFA_CQ_INIT_FLAGS_EXT_MEM_DMABUF: _bindgen_ty_8 = 1;
-/// The external buffer of a completion queue is given as a dmabuf.
+/// The external buffer of a completion queue is a dmabuf.
 pub type _bindgen_ty_8 = ::core::ffi::c_uint;
 pub const FI_EFA_WQ_CAPS_64_BIT_REQ_ID: fi_efa_wq_caps = 1;
-/// Request ids of 64 bits: newer than 2.6, in what was tail padding of fi_efa_wq_attr.
+/// Request ids of 64 bits. Newer than 2.6; `caps` occupies former tail padding of fi_efa_wq_attr.
 pub type fi_efa_wq_caps = ::core::ffi::c_uint;
-/// Geometry of a send or a receive queue. Zero it before a query.
+/// Geometry of a send or a receive queue. The caller must zero it before a query.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct fi_efa_wq_attr {
@@ -2340,7 +2340,7 @@ pub struct fi_efa_cq_init_attr {
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct fi_efa_cq_init_attr__bindgen_ty_1 {
-    /// The dmabuf's address for the CPU, or null where it has none.
+    /// The dmabuf's address for the CPU; null if it has none.
     pub buffer: *mut u8,
     pub length: u64,
     pub offset: u64,
@@ -2512,7 +2512,7 @@ impl Default for fi_efa_comp_cntr_init_attr {
         }
     }
 }
-/// Interconnect ids of a memory region; ic_id_validity says which of them hold.
+/// Interconnect ids of a memory region; ic_id_validity states which of them are valid.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct fi_efa_mr_attr {
@@ -2538,7 +2538,7 @@ const _: () = {
         "Offset of field: fi_efa_mr_attr::rdma_recv_ic_id",
     ][::core::mem::offset_of!(fi_efa_mr_attr, rdma_recv_ic_id) - 6usize];
 };
-/// From provider version 203.0 on; in 202.0 alone four more pointers follow query_mr.
+/// From provider version 203.0 on. In 202.0, and only there, four more pointers follow query_mr.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct fi_efa_ops_domain {
@@ -2571,7 +2571,7 @@ pub struct fi_efa_ops_gda {
             remote_qkey: *mut u32,
         ) -> ::core::ffi::c_int,
     >,
-    /// Only on an enabled endpoint: before that, releases up to 2.6 dereference a null queue pair.
+    /// The endpoint must be enabled: before that, releases up to 2.6 dereference a null queue pair.
     pub query_qp_wqs: ::core::option::Option<
         unsafe extern "C" fn(
             ep_fid: *mut fid_ep,

@@ -19,27 +19,27 @@ pub const EFA_IO_COMP_STATUS_FLUSHED: efa_io_comp_status = 1;
 pub const EFA_IO_COMP_STATUS_LOCAL_ERROR_QP_INTERNAL_ERROR: efa_io_comp_status = 2;
 pub const EFA_IO_COMP_STATUS_LOCAL_ERROR_UNSUPPORTED_OP: efa_io_comp_status = 3;
 pub const EFA_IO_COMP_STATUS_LOCAL_ERROR_INVALID_AH: efa_io_comp_status = 4;
-/// The lkey is unknown, or its region does not hold the local address.
+/// The lkey is unknown, or its region does not contain the local address.
 pub const EFA_IO_COMP_STATUS_LOCAL_ERROR_INVALID_LKEY: efa_io_comp_status = 5;
 pub const EFA_IO_COMP_STATUS_LOCAL_ERROR_BAD_LENGTH: efa_io_comp_status = 6;
-/// The rkey is unknown, or its region does not hold the remote address.
+/// The rkey is unknown, or its region does not contain the remote address.
 pub const EFA_IO_COMP_STATUS_REMOTE_ERROR_BAD_ADDRESS: efa_io_comp_status = 7;
 pub const EFA_IO_COMP_STATUS_REMOTE_ERROR_ABORT: efa_io_comp_status = 8;
 /// No such queue pair at the destination, or it is in an error state.
 pub const EFA_IO_COMP_STATUS_REMOTE_ERROR_BAD_DEST_QPN: efa_io_comp_status = 9;
 /// The destination had no receive posted.
 pub const EFA_IO_COMP_STATUS_REMOTE_ERROR_RNR: efa_io_comp_status = 10;
-/// The receive that was posted is too short.
+/// The posted receive is shorter than the message.
 pub const EFA_IO_COMP_STATUS_REMOTE_ERROR_BAD_LENGTH: efa_io_comp_status = 11;
 pub const EFA_IO_COMP_STATUS_REMOTE_ERROR_BAD_STATUS: efa_io_comp_status = 12;
-/// The remote answered before and no longer does.
+/// The remote responded before and no longer does.
 pub const EFA_IO_COMP_STATUS_LOCAL_ERROR_UNRESP_REMOTE: efa_io_comp_status = 13;
-/// The remote holds no address handle for this sender.
+/// The remote has no address handle for this sender.
 pub const EFA_IO_COMP_STATUS_REMOTE_ERROR_UNKNOWN_PEER: efa_io_comp_status = 14;
-/// The remote never answered.
+/// The remote never responded.
 pub const EFA_IO_COMP_STATUS_LOCAL_ERROR_UNREACH_REMOTE: efa_io_comp_status = 15;
 pub const EFA_IO_COMP_STATUS_REMOTE_ERROR_FEATURE_MISMATCH: efa_io_comp_status = 18;
-/// Outcome of a request, as the completion's status byte gives it.
+/// Outcome of a request: the status byte of its completion.
 pub type efa_io_comp_status = ::core::ffi::c_uint;
 /// Prefer message rate over latency.
 pub const EFA_IO_PROCESSING_HINT_BURST_PPS_SENSITIVE: efa_io_processing_hint = 1;
@@ -72,9 +72,9 @@ pub struct efa_io_tx_meta_desc {
     /// phase 0, MBZ 1, first 2 (set), last 3 (set), comp_req 4, MBZ 7:5.
     pub ctrl2: u8,
     pub dest_qp_num: u16,
-    /// Number of buffer descriptors, or of inline bytes where inline_msg is set.
+    /// Number of buffer descriptors; if inline_msg is set, number of inline bytes.
     pub length: u16,
-    /// Meaningful where has_imm is set.
+    /// Valid if has_imm is set.
     pub immediate_data: u32,
     pub ah: u16,
     /// processing_hints 1:0, MBZ 7:2.
@@ -392,7 +392,7 @@ impl Default for efa_io_tx_wqe_128 {
         }
     }
 }
-/// A receive-queue entry is one or more of these, the first and last marked.
+/// A receive-queue entry is one or more of these; flags mark the first and the last.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct efa_io_rx_desc {
@@ -485,7 +485,7 @@ pub struct efa_io_rx_cdesc {
     pub common: efa_io_cdesc_common,
     /// Bits 0 to 15 of the length received.
     pub length: u16,
-    /// The sender's address handle; 0xffff where none is known.
+    /// The sender's address handle; 0xffff if the receiver has none.
     pub ah: u16,
     pub src_qp_num: u16,
     pub imm: u32,
@@ -541,7 +541,7 @@ pub struct efa_io_rx_cdesc_ex {
 #[derive(Copy, Clone)]
 pub union efa_io_rx_cdesc_ex__bindgen_ty_1 {
     pub rdma_write: efa_io_rx_cdesc_rdma_write,
-    /// The sender's GID, where ah is 0xffff and the queue reports source addresses.
+    /// The sender's GID, if ah is 0xffff and the queue reports source addresses.
     pub src_addr: [u8; 16usize],
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]

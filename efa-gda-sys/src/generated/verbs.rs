@@ -104,7 +104,7 @@ pub const IBV_MTU_1024: ibv_mtu = 3;
 pub const IBV_MTU_2048: ibv_mtu = 4;
 pub const IBV_MTU_4096: ibv_mtu = 5;
 pub type ibv_mtu = ::core::ffi::c_uint;
-/// The exported ibv_query_port fills in the part up to and with `flags`: zero it before.
+/// The exported ibv_query_port writes the members up to and including `flags`; the caller must zero it first.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct ibv_port_attr {
@@ -113,7 +113,7 @@ pub struct ibv_port_attr {
     pub active_mtu: ibv_mtu,
     pub gid_tbl_len: ::core::ffi::c_int,
     pub port_cap_flags: u32,
-    /// Bytes that one SEND carries.
+    /// Most bytes of one SEND.
     pub max_msg_sz: u32,
     pub bad_pkey_cntr: u32,
     pub qkey_viol_cntr: u32,
@@ -429,7 +429,7 @@ impl Default for ibv_pd {
 pub const IBV_ACCESS_LOCAL_WRITE: ibv_access_flags = 1;
 pub const IBV_ACCESS_REMOTE_WRITE: ibv_access_flags = 2;
 pub const IBV_ACCESS_REMOTE_READ: ibv_access_flags = 4;
-/// Bits of a registration's `access`; reading the region locally needs none.
+/// Bits of a registration's `access`; local reads need none.
 pub type ibv_access_flags = ::core::ffi::c_uint;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -589,7 +589,7 @@ pub const IBV_QPT_UD: ibv_qp_type = 4;
 pub const IBV_QPT_RAW_PACKET: ibv_qp_type = 8;
 pub const IBV_QPT_XRC_SEND: ibv_qp_type = 9;
 pub const IBV_QPT_XRC_RECV: ibv_qp_type = 10;
-/// SRD is one of these: efadv_qp_init_attr::driver_qp_type says which.
+/// Includes SRD; efadv_qp_init_attr::driver_qp_type states the type.
 pub const IBV_QPT_DRIVER: ibv_qp_type = 255;
 pub type ibv_qp_type = ::core::ffi::c_uint;
 #[repr(C)]
@@ -752,7 +752,7 @@ pub const IBV_QP_PORT: ibv_qp_attr_mask = 32;
 pub const IBV_QP_QKEY: ibv_qp_attr_mask = 64;
 pub const IBV_QP_RNR_RETRY: ibv_qp_attr_mask = 2048;
 pub const IBV_QP_SQ_PSN: ibv_qp_attr_mask = 65536;
-/// Which fields of ibv_qp_attr count.
+/// Members of ibv_qp_attr that a call uses.
 pub type ibv_qp_attr_mask = ::core::ffi::c_uint;
 pub const IBV_QPS_RESET: ibv_qp_state = 0;
 pub const IBV_QPS_INIT: ibv_qp_state = 1;
@@ -1003,12 +1003,12 @@ pub const IBV_QP_ATTACH_COMP_CNTR_OP_RDMA_READ: ibv_qp_attach_comp_cntr_op = 4;
 pub const IBV_QP_ATTACH_COMP_CNTR_OP_REMOTE_RDMA_READ: ibv_qp_attach_comp_cntr_op = 8;
 pub const IBV_QP_ATTACH_COMP_CNTR_OP_RDMA_WRITE: ibv_qp_attach_comp_cntr_op = 16;
 pub const IBV_QP_ATTACH_COMP_CNTR_OP_REMOTE_RDMA_WRITE: ibv_qp_attach_comp_cntr_op = 32;
-/// What a completion counter counts; from rdma-core 65 on.
+/// Events that a completion counter counts; from rdma-core 65 on.
 pub type ibv_qp_attach_comp_cntr_op = ::core::ffi::c_uint;
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct ibv_comp_cntr_caps {
-    /// A counter wraps to 0 behind this value.
+    /// After this value a counter wraps to 0.
     pub max_value: u64,
     pub max_counters: u32,
     /// Bits of enum ibv_qp_attach_comp_cntr_op.
@@ -1090,14 +1090,15 @@ const _: () = {
         "Offset of field: ibv_qp_attach_comp_cntr_attr::op_mask",
     ][::core::mem::offset_of!(ibv_qp_attach_comp_cntr_attr, op_mask) - 4usize];
 };
-/// Older than verbs.h shows: what the exported ibv_query_port takes.
+/// Argument of the exported ibv_query_port, which is older than the declaration in verbs.h.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct _compat_ibv_port_attr {
     _unused: [u8; 0],
 }
-/** The functions of libibverbs.so.1 that are used, by name: not a structure of
- upstream's, but a place for what a loader finds. Null where it has none.*/
+/** Functions of libibverbs.so.1 that are used, by name. Upstream has no such
+ structure: a loader fills it, with null for a function that the library does not
+ export.*/
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct efa_gda_ibverbs_calls {
@@ -1583,7 +1584,7 @@ pub struct efadv_cq_init_attr {
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct efadv_cq_init_attr__bindgen_ty_1 {
-    /// Where this process sees the entries; null where nobody polls through libibverbs.
+    /// Address of the entries in this process; null if no poll goes through libibverbs.
     pub buffer: *mut u8,
     pub length: u64,
     pub offset: u64,
@@ -1660,7 +1661,7 @@ pub struct efadv_cq_attr {
     pub buffer: *mut u8,
     pub entry_size: u32,
     pub num_entries: u32,
-    /// Takes the consumer index; null where there is none. From rdma-core 60 on.
+    /// Doorbell for the consumer index; null if there is none. From rdma-core 60 on.
     pub doorbell: *mut u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -1803,7 +1804,7 @@ impl Default for efadv_comp_cntr_init_attr {
         }
     }
 }
-/// The functions of libefa.so.1 that are used, by name; null where the library has none.
+/// Functions of libefa.so.1 that are used, by name; null if the library does not export one.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct efa_gda_efadv_calls {
