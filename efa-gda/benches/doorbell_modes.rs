@@ -6,16 +6,8 @@
 #![allow(clippy::unwrap_used, reason = "a benchmark ends where something is missing")]
 #![allow(missing_docs, reason = "a program")]
 
-#[path = "../tests/fabric_soft_support/side.rs"]
-#[allow(dead_code, reason = "tests use the rest")]
-mod side;
-
-#[path = "../tests/gpu_support/mod.rs"]
-mod gpu_support;
-
-use std::os::unix::fs::symlink;
-use std::os::unix::process::CommandExt;
-use std::process::Command;
+#[path = "../tests/support/mod.rs"]
+mod support;
 
 use cudarc::driver::{DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg};
 use efa_gda::doorbell::{DoorbellMode, DoorbellProxy, ProxyOptions};
@@ -23,8 +15,9 @@ use efa_gda::fabric::Query;
 use efa_gda::gpu::Gpu;
 use efa_gda::queue::{GpuQueue, device_peer};
 use efa_gda_sys::device::{efa_gda_peer, efa_gda_queue};
-use gpu_support::Kernel;
-use side::{Side, introduce};
+use efa_gda_test_support::soft::again_with_soft_adapter;
+use support::kernel::Kernel;
+use support::side::{Side, introduce};
 
 /// Rounds over the rungs.
 const ROUNDS: usize = 9;
@@ -61,32 +54,19 @@ struct Run {
 }
 
 fn main() {
-    let gpu = match Gpu::open(0) {
-        Ok(gpu) => gpu,
-        Err(error) => return println!("SKIPPED: no GPU: {error}"),
-    };
-    if std::env::var_os("EFA_GDA_BENCH_CHILD").is_none() {
-        drop(gpu);
-        return again_with_soft_adapter();
+    if let Err(error) = Gpu::open(0) {
+        return println!("SKIPPED: no GPU: {error}");
     }
+    if std::env::var_os("EFA_GDA_BENCH_CHILD").is_none() {
+        again_with_soft_adapter("EFA_GDA_BENCH_CHILD");
+    }
+    let gpu = Gpu::open(0).unwrap();
     let kernel =
         Kernel::compile(include_str!("../../kernels/bench/doorbell_modes.cu"), "doorbell_modes_kernel");
     println!("{}, CPUs: {}", gpu.name().unwrap(), std::thread::available_parallelism().unwrap());
     for (per_post, posts) in LOADS {
         measure(&gpu, &kernel, per_post, posts);
     }
-}
-
-/// libfabric looks for providers where its process's environment says.
-fn again_with_soft_adapter() {
-    let own = std::env::current_exe().unwrap();
-    let library = own.parent().unwrap().join("libsoftefa.so");
-    assert!(library.is_file(), "{} is missing: cargo builds it with this", library.display());
-    let folder = std::env::temp_dir().join(format!("efa-gda-rungs-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    symlink(library, folder.join("softefa-fi.so")).unwrap();
-    let error = Command::new(own).env("EFA_GDA_BENCH_CHILD", "1").env("FI_PROVIDER_PATH", folder).exec();
-    panic!("{error}");
 }
 
 fn measure(gpu: &Gpu, kernel: &Kernel, per_post: u32, posts: u32) {

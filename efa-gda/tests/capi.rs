@@ -3,102 +3,94 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
 
-mod fabric_soft_support;
+mod support;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::ptr::null_mut;
-use std::sync::OnceLock;
 
 use efa_gda::capi::*;
 use efa_gda::fabric::Query;
-use efa_gda::gpu::Gpu;
-use fabric_soft_support::side::Side;
-use fabric_soft_support::with_soft_adapter;
+use efa_gda_test_support::compile::{self, compile};
+use efa_gda_test_support::{TempDir, binaries, gpu, output};
+use support::side::Side;
+use support::with_soft_adapter;
 
-fn compiler(variable: &str, usual: &str) -> Command {
+/// The compiler with strict warnings and the folders of the headers.
+fn strict(mut compiler: Command) -> Command {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut command = Command::new(std::env::var(variable).unwrap_or_else(|_| usual.into()));
-    command.args(["-Wall", "-Wextra", "-Werror", "-Wno-missing-field-initializers", "-I"]);
-    command.arg(root.join("include")).arg("-I").arg(root.join("../kernels/include"));
-    command
+    compiler.args(["-Wall", "-Wextra", "-Werror", "-Wno-missing-field-initializers", "-I"]);
+    compiler.arg(root.join("include")).arg("-I").arg(root.join("../kernels/include"));
+    compiler
 }
 
-/// The program, compiled and linked once for this process; tests' own processes run the same.
-fn program() -> PathBuf {
-    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    let compile = || {
-        let tests = std::env::current_exe().unwrap();
-        let libraries = tests.parent().unwrap();
-        assert!(libraries.join("libefa_gda.so").is_file(), "cargo builds it with the tests");
-        let name = format!("capi-transport-{}", std::process::id());
-        let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-        let mut command = compiler("CC", "cc");
-        command.args(["-std=c11", "-o"]).arg(&file);
-        command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/capi/transport.c"));
-        command.arg("-L").arg(libraries).arg("-lefa_gda");
-        // Ahead of LD_LIBRARY_PATH, where cargo names a folder with what an earlier build left.
-        command.arg(format!("-Wl,--disable-new-dtags,-rpath,{}", libraries.display()));
-        assert!(command.status().unwrap().success(), "transport.c does not compile");
-        file
-    };
-    PROGRAM.get_or_init(compile).clone()
+/// Compiles and links the program in `folder`. None, with the skip recorded, where there is no compiler.
+fn program(folder: &TempDir) -> Option<PathBuf> {
+    let libraries = binaries();
+    assert!(libraries.join("libefa_gda.so").is_file(), "cargo builds it with the tests");
+    let file = folder.path().join("transport");
+    let mut command = strict(compile::c());
+    command.args(["-std=c11", "-o"]).arg(&file);
+    command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/capi/transport.c"));
+    command.arg("-L").arg(&libraries).arg("-lefa_gda");
+    // Ahead of LD_LIBRARY_PATH, where cargo names a folder with the libraries of an earlier build.
+    command.arg(format!("-Wl,--disable-new-dtags,-rpath,{}", libraries.display()));
+    compile(&mut command).then_some(file)
 }
 
-/// Runs a test of the program's on the software adapter.
-fn in_c(test: &str, name: &str, variables: &[(&str, &str)]) {
-    with_soft_adapter(test, variables, |_| {
-        let program = program();
-        let output = Command::new(&program).arg(name).output().unwrap();
-        std::fs::remove_file(program).unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{name} ended with {}: {said}", output.status);
+/// Runs a test of the program on the software adapter.
+fn in_c(name: &str, variables: &[(&str, &str)]) {
+    with_soft_adapter(variables, |_| {
+        let folder = TempDir::new("capi");
+        let Some(program) = program(&folder) else { return };
+        let output = output(Command::new(&program).arg(name));
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{name} ended with {}: {text}", output.status);
     });
 }
 
 #[test]
 fn a_put_from_c_arrives_and_everything_closes() {
-    in_c("a_put_from_c_arrives_and_everything_closes", "put", &[]);
+    in_c("put", &[]);
 }
 
 #[test]
 fn a_put_from_c_through_a_gpu_arrives() {
-    match Gpu::open(0) {
-        Ok(_) => in_c("a_put_from_c_through_a_gpu_arrives", "put", &[("EFA_GDA_TEST_GPU", "0")]),
-        Err(error) => println!("SKIPPED: no GPU: {error}"),
+    if gpu::present() {
+        in_c("put", &[("EFA_GDA_TEST_GPU", "0")]);
     }
 }
 
 #[test]
 fn an_error_completion_reaches_c_with_its_status() {
-    in_c("an_error_completion_reaches_c_with_its_status", "errors", &[]);
+    in_c("errors", &[]);
 }
 
 #[test]
 fn what_is_in_use_is_busy_in_c() {
-    in_c("what_is_in_use_is_busy_in_c", "busy", &[]);
+    in_c("busy", &[]);
 }
 
 #[test]
 fn a_snapshot_reaches_c_whole_and_cut() {
-    in_c("a_snapshot_reaches_c_whole_and_cut", "snapshot", &[]);
+    in_c("snapshot", &[]);
 }
 
 #[test]
 fn a_wait_that_ran_out_in_c_leaves_a_way_out() {
-    in_c("a_wait_that_ran_out_in_c_leaves_a_way_out", "timeout", &[("SOFTEFA_DELAY_US", "60000000")]);
+    in_c("timeout", &[("SOFTEFA_DELAY_US", "60000000")]);
 }
 
 #[test]
 fn null_stale_and_foreign_arguments_are_errors_in_c() {
-    in_c("null_stale_and_foreign_arguments_are_errors_in_c", "misuse", &[]);
+    in_c("misuse", &[]);
 }
 
 #[test]
 fn structs_are_as_long_in_c_as_here() {
-    let program = program();
-    let said = Command::new(&program).arg("sizes").output().unwrap().stdout;
-    std::fs::remove_file(program).unwrap();
+    let folder = TempDir::new("capi");
+    let Some(program) = program(&folder) else { return };
+    let printed = output(Command::new(&program).arg("sizes")).stdout;
     let sizes = [
         size_of::<RegionInfo>(),
         size_of::<MappedAttr>(),
@@ -107,22 +99,24 @@ fn structs_are_as_long_in_c_as_here() {
         size_of::<Progress>(),
     ];
     let sizes: Vec<String> = sizes.iter().map(usize::to_string).collect();
-    assert_eq!(String::from_utf8(said).unwrap().trim(), sizes.join(" "));
+    assert_eq!(String::from_utf8(printed).unwrap().trim(), sizes.join(" "));
 }
 
 #[test]
 fn the_header_is_plain_c_and_cplusplus() {
-    for (variable, usual, language) in [("CC", "cc", "c"), ("CXX", "c++", "c++")] {
+    for (compiler, language) in [(compile::c(), "c"), (compile::cxx(), "c++")] {
         let header = Path::new(env!("CARGO_MANIFEST_DIR")).join("include/efa_gda.h");
-        let mut command = compiler(variable, usual);
+        let mut command = strict(compiler);
         command.args(["-fsyntax-only", "-x", language]).arg(header);
-        assert!(command.status().unwrap().success(), "{language}");
+        if !compile(&mut command) {
+            return;
+        }
     }
 }
 
 #[test]
 fn a_borrowed_domain_is_let_go_and_stays_open() {
-    with_soft_adapter("a_borrowed_domain_is_let_go_and_stays_open", &[], |_| {
+    with_soft_adapter(&[], |_| {
         let side = Side::open(&Query::new());
         let mut handle = null_mut();
         // SAFETY: domain and info stay open until the handle is closed; one thread makes all calls.

@@ -4,23 +4,19 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
 
-mod fabric_soft_support;
-#[path = "gpu_support/load.rs"]
-mod load;
-mod pretend_gpu;
+mod support;
 
 use std::time::Duration;
 
-use cudarc::driver::CudaContext;
-use cudarc::nvrtc::Ptx;
 use efa_gda::doorbell::{DoorbellChoice, DoorbellMode, DoorbellProxy, ProxyOptions};
 use efa_gda::fabric::Query;
 use efa_gda::gpu::Gpu;
 use efa_gda::queue::{CloseError, GpuQueue, ReceiveError, Refused, WorkRequest};
-use fabric_soft_support::side::{Side, bytes_of, introduce, pattern, post_without_doorbell};
-use fabric_soft_support::{assert_no_violations, with_soft_adapter};
-use load::drop_under_a_load;
-use pretend_gpu::Driver;
+use efa_gda_test_support::cuda::{self, Driver};
+use support::kernel::Kernel;
+use support::load::drop_under_a_load;
+use support::side::{Side, bytes_of, introduce, pattern, post_without_doorbell};
+use support::{assert_no_violations, with_pretended_gpu};
 
 /// The places of a queue in the order in which they are mapped.
 const SEND_QUEUE: &str = "1";
@@ -31,20 +27,15 @@ const COMPLETION_QUEUE: &str = "3";
 const UNREGISTERED: &str = "88";
 
 /// Runs `body` where the driver refuses one place.
-fn refusing(test: &str, place: &str, body: impl FnOnce(&Gpu, &Side, &DoorbellProxy)) {
-    pretending(test, &[("PRETEND_GPU_REFUSES", place)], body);
+fn refusing(place: &str, body: impl FnOnce(&Gpu, &Side, &DoorbellProxy)) {
+    pretending(&[("PRETEND_GPU_REFUSES", place)], body);
 }
 
-/// Runs `body` where the driver pretends what variables of its say.
-fn pretending(test: &str, variables: &[(&str, &str)], body: impl FnOnce(&Gpu, &Side, &DoorbellProxy)) {
-    let child = std::env::var_os("EFA_GDA_TEST_CHILD").is_some();
-    let Some(folder) = (if child { Some("") } else { pretend_gpu::folder() }) else { return };
-    let variables = [&[("LD_LIBRARY_PATH", folder), ("XDG_CACHE_HOME", folder)], variables].concat();
-    with_soft_adapter(test, &variables, |adapter| {
-        let gpu = Gpu::open(0).unwrap();
-        assert_eq!(gpu.name().unwrap(), "pretended GPU");
+/// Runs `body` on the pretended driver with these variables.
+fn pretending(variables: &[(&str, &str)], body: impl FnOnce(&Gpu, &Side, &DoorbellProxy)) {
+    with_pretended_gpu(variables, |adapter, gpu| {
         let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
-        body(&gpu, &Side::open(&Query::new()), &proxy);
+        body(gpu, &Side::open(&Query::new()), &proxy);
         assert_no_violations(adapter);
     });
 }
@@ -71,7 +62,7 @@ fn moving(gpu: &Gpu, side: &Side, proxy: &DoorbellProxy) -> (GpuQueue, Vec<Refus
 
 #[test]
 fn where_everything_maps_the_device_rings() {
-    refusing("where_everything_maps_the_device_rings", "", |gpu, side, proxy| {
+    refusing("", |gpu, side, proxy| {
         assert_eq!(taken(gpu, side, proxy), (DoorbellMode::Direct, vec![]));
         assert_eq!(proxy.counts().entries, 0);
     });
@@ -79,7 +70,7 @@ fn where_everything_maps_the_device_rings() {
 
 #[test]
 fn without_the_doorbell_the_host_rings_from_a_record() {
-    refusing("without_the_doorbell_the_host_rings_from_a_record", DOORBELL, |gpu, side, proxy| {
+    refusing(DOORBELL, |gpu, side, proxy| {
         assert_eq!(taken(gpu, side, proxy), (DoorbellMode::Record, vec![DoorbellMode::Direct]));
         assert_eq!(proxy.counts().entries, 10_000);
     });
@@ -87,7 +78,7 @@ fn without_the_doorbell_the_host_rings_from_a_record() {
 
 #[test]
 fn without_the_send_queue_the_host_copies_and_rings() {
-    refusing("without_the_send_queue_the_host_copies_and_rings", SEND_QUEUE, |gpu, side, proxy| {
+    refusing(SEND_QUEUE, |gpu, side, proxy| {
         assert_eq!(
             taken(gpu, side, proxy),
             (DoorbellMode::Staged, vec![DoorbellMode::Direct, DoorbellMode::Record])
@@ -97,8 +88,7 @@ fn without_the_send_queue_the_host_copies_and_rings() {
 
 #[test]
 fn without_the_completion_queue_there_is_no_rung_and_the_queue_comes_back() {
-    let test = "without_the_completion_queue_there_is_no_rung_and_the_queue_comes_back";
-    refusing(test, COMPLETION_QUEUE, |gpu, side, proxy| {
+    refusing(COMPLETION_QUEUE, |gpu, side, proxy| {
         let error = GpuQueue::with_doorbell(side.queue(), gpu, DoorbellChoice::Auto, proxy).unwrap_err();
         assert!(error.error.to_string().contains("cuMemHostRegister"), "{error}");
         error.queue.close().unwrap();
@@ -107,9 +97,8 @@ fn without_the_completion_queue_there_is_no_rung_and_the_queue_comes_back() {
 
 #[test]
 fn a_completion_queue_that_is_not_registered_is_read_where_the_gpu_can() {
-    let test = "a_completion_queue_that_is_not_registered_is_read_where_the_gpu_can";
     let variables = [("PRETEND_GPU_REFUSES", COMPLETION_QUEUE), ("PRETEND_GPU_ATTRIBUTES", UNREGISTERED)];
-    pretending(test, &variables, |gpu, side, proxy| {
+    pretending(&variables, |gpu, side, proxy| {
         let (queue, _) = moving(gpu, side, proxy);
         let how = |name| queue.registered().into_iter().find(|part| part.part == name).unwrap().how;
         assert_eq!(how("send queue"), "registered as device map, portable");
@@ -121,17 +110,15 @@ fn a_completion_queue_that_is_not_registered_is_read_where_the_gpu_can() {
 
 #[test]
 fn what_kernels_write_is_registered_or_does_not_map() {
-    let test = "what_kernels_write_is_registered_or_does_not_map";
     let variables = [("PRETEND_GPU_REFUSES", DOORBELL), ("PRETEND_GPU_ATTRIBUTES", UNREGISTERED)];
-    pretending(test, &variables, |gpu, side, proxy| {
+    pretending(&variables, |gpu, side, proxy| {
         assert_eq!(taken(gpu, side, proxy), (DoorbellMode::Record, vec![DoorbellMode::Direct]));
     });
 }
 
 #[test]
 fn a_rung_that_was_forced_is_taken_or_refused_and_no_other() {
-    let test = "a_rung_that_was_forced_is_taken_or_refused_and_no_other";
-    refusing(test, DOORBELL, |gpu, side, proxy| {
+    refusing(DOORBELL, |gpu, side, proxy| {
         assert!(GpuQueue::with_doorbell(side.queue(), gpu, DoorbellMode::Direct.into(), proxy).is_err());
         let (queue, refused) =
             GpuQueue::with_doorbell(side.queue(), gpu, DoorbellMode::Staged.into(), proxy).unwrap();
@@ -141,12 +128,11 @@ fn a_rung_that_was_forced_is_taken_or_refused_and_no_other() {
 
 #[test]
 fn after_a_copy_whose_end_was_not_told_no_other_writes_to_its_memory() {
-    let test = "after_a_copy_whose_end_was_not_told_no_other_writes_to_its_memory";
-    refusing(test, "", |gpu, side, proxy| {
+    refusing("", |gpu, side, proxy| {
         let (queue, _) = GpuQueue::with_doorbell(side.queue(), gpu, DoorbellChoice::Auto, proxy).unwrap();
         // CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, and then no longer.
         for (look, answer) in [("the copy's own", 900), ("the next", 0)] {
-            Driver::loaded().answer(c"cuStreamQuery", answer);
+            Driver::loaded().set_result(c"cuStreamQuery", answer);
             assert_eq!(queue.snapshot().unwrap_err().cuda_result(), Some(900), "{look}");
         }
         queue.destroy().unwrap();
@@ -155,8 +141,7 @@ fn after_a_copy_whose_end_was_not_told_no_other_writes_to_its_memory() {
 
 #[test]
 fn a_snapshot_beside_a_captured_graph_is_taken() {
-    let test = "a_snapshot_beside_a_captured_graph_is_taken";
-    refusing(test, "", |gpu, side, proxy| {
+    refusing("", |gpu, side, proxy| {
         Driver::loaded().capture(true);
         let (queue, _) = GpuQueue::with_doorbell(side.queue(), gpu, DoorbellChoice::Auto, proxy).unwrap();
         assert_eq!(queue.snapshot().unwrap().in_flight(), 0);
@@ -166,21 +151,17 @@ fn a_snapshot_beside_a_captured_graph_is_taken() {
 
 #[test]
 fn a_queue_dropped_while_a_kernel_posts_ends_the_kernel_and_rings_nothing_stray() {
-    let test = "a_queue_dropped_while_a_kernel_posts_ends_the_kernel_and_rings_nothing_stray";
-    refusing(test, "", |gpu, side, proxy| {
-        let context = CudaContext::new(0).unwrap();
-        let module = context.load_module(Ptx::from_binary(pretend_gpu::IMAGE.to_vec())).unwrap();
-        let (kernel, stream) =
-            (module.load_function("efa_gda_load_kernel").unwrap(), context.new_stream().unwrap());
+    refusing("", |gpu, side, proxy| {
+        let kernel = Kernel::load(cuda::IMAGE.to_vec(), "efa_gda_load_kernel");
         for rung in [DoorbellMode::Record, DoorbellMode::Staged] {
-            drop_under_a_load(&kernel, &stream, (gpu, side, proxy), rung);
+            drop_under_a_load(&kernel, (gpu, side, proxy), rung);
         }
     });
 }
 
 #[test]
 fn a_queue_that_comes_back_from_a_gpu_waits_as_before() {
-    pretending("a_queue_that_comes_back_from_a_gpu_waits_as_before", &[], |gpu, side, proxy| {
+    pretending(&[], |gpu, side, proxy| {
         for rung in [DoorbellMode::Direct, DoorbellMode::Record, DoorbellMode::Staged] {
             let (mut first, second) = (side.queue(), side.queue());
             let peer = introduce(&first, &second);
@@ -205,7 +186,7 @@ fn a_queue_that_comes_back_from_a_gpu_waits_as_before() {
 
 #[test]
 fn queues_of_one_adapter_map_into_two_gpus() {
-    pretending("queues_of_one_adapter_map_into_two_gpus", &[("PRETEND_GPU_TWO", "1")], |gpu, side, proxy| {
+    pretending(&[("PRETEND_GPU_TWO", "1")], |gpu, side, proxy| {
         let other = Gpu::open(1).unwrap();
         let (queue, _) = moving(gpu, side, proxy);
         let (second, refused) = moving(&other, side, proxy);
@@ -219,8 +200,7 @@ fn queues_of_one_adapter_map_into_two_gpus() {
 
 #[test]
 fn a_staging_ring_with_entries_never_rung_for_is_not_unmapped() {
-    let test = "a_staging_ring_with_entries_never_rung_for_is_not_unmapped";
-    pretending(test, &[], |gpu, side, proxy| {
+    pretending(&[], |gpu, side, proxy| {
         let (first, second) = (side.queue(), side.queue());
         let peer = introduce(&first, &second);
         let (queue, _) =

@@ -1,9 +1,10 @@
 //! The three rungs on the software adapter: the same put, the same device code, and a host thread
-//! that rings where the device does not. `EFA_GDA_SOAK=1` makes the counts those of a night.
+//! that rings where the device does not. `EFA_GDA_SOAK=1` makes the counts those of a night,
+//! for which `EFA_GDA_TEST_SECONDS` must raise the time limit of a test.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
 
-mod fabric_soft_support;
+mod support;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,8 +14,8 @@ use efa_gda::executor::DeviceError;
 use efa_gda::fabric::Query;
 use efa_gda::queue::{DoorbellError, MappedQueue, WorkError, WorkRequest};
 use efa_gda_sys::device::efa_gda_queue;
-use fabric_soft_support::side::{Side, bytes_of, introduce, pattern};
-use fabric_soft_support::{assert_no_violations, with_soft_adapter};
+use support::side::{Side, bytes_of, introduce, pattern};
+use support::{assert_no_violations, with_soft_adapter};
 
 /// Entries through each rung.
 fn entries() -> u64 {
@@ -44,12 +45,12 @@ fn move_blocks(queue: &mut MappedQueue, side: &Side, peer: &MappedQueue, count: 
 }
 
 /// The whole count over one rung, on an adapter with these variables.
-fn through(test: &str, rung: DoorbellMode, wide: bool, variables: &[(&str, &str)]) {
-    some_through(entries(), test, rung, wide, variables);
+fn through(rung: DoorbellMode, wide: bool, variables: &[(&str, &str)]) {
+    some_through(entries(), rung, wide, variables);
 }
 
-fn some_through(count: u64, test: &str, rung: DoorbellMode, wide: bool, variables: &[(&str, &str)]) {
-    with_soft_adapter(test, variables, |adapter| {
+fn some_through(count: u64, rung: DoorbellMode, wide: bool, variables: &[(&str, &str)]) {
+    with_soft_adapter(variables, |adapter| {
         let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
         let side = Side::open(&Query::new().wide_entries(wide));
         let (mut first, second) = (side.queue(), side.queue());
@@ -68,70 +69,70 @@ const NO_BATCH: &[(&str, &str)] = &[("SOFTEFA_MAX_BATCH", "0")];
 
 #[test]
 fn direct_moves_every_entry_once() {
-    through("direct_moves_every_entry_once", DoorbellMode::Direct, false, &[]);
+    through(DoorbellMode::Direct, false, &[]);
 }
 
 #[test]
 fn record_moves_every_entry_once() {
-    through("record_moves_every_entry_once", DoorbellMode::Record, false, &[]);
+    through(DoorbellMode::Record, false, &[]);
 }
 
 #[test]
 fn staged_moves_every_entry_once() {
-    through("staged_moves_every_entry_once", DoorbellMode::Staged, false, &[]);
+    through(DoorbellMode::Staged, false, &[]);
 }
 
 #[test]
 fn staged_keeps_an_odd_batch() {
-    through("staged_keeps_an_odd_batch", DoorbellMode::Staged, false, &[("SOFTEFA_MAX_BATCH", "11")]);
+    through(DoorbellMode::Staged, false, &[("SOFTEFA_MAX_BATCH", "11")]);
 }
 
 #[test]
 fn staged_keeps_a_batch_of_one() {
-    through("staged_keeps_a_batch_of_one", DoorbellMode::Staged, false, &[("SOFTEFA_MAX_BATCH", "1")]);
+    through(DoorbellMode::Staged, false, &[("SOFTEFA_MAX_BATCH", "1")]);
 }
 
 #[test]
 fn staged_copies_entries_of_128_bytes() {
-    through("staged_copies_entries_of_128_bytes", DoorbellMode::Staged, true, &[]);
+    through(DoorbellMode::Staged, true, &[]);
 }
 
 #[test]
 fn record_rings_for_entries_of_128_bytes() {
-    through("record_rings_for_entries_of_128_bytes", DoorbellMode::Record, true, &[]);
+    through(DoorbellMode::Record, true, &[]);
 }
 
 #[test]
 fn record_keeps_a_batch_of_sixteen() {
-    through("record_keeps_a_batch_of_sixteen", DoorbellMode::Record, false, &[("SOFTEFA_MAX_BATCH", "16")]);
+    through(DoorbellMode::Record, false, &[("SOFTEFA_MAX_BATCH", "16")]);
 }
 
 #[test]
 fn record_keeps_an_odd_batch() {
-    through("record_keeps_an_odd_batch", DoorbellMode::Record, false, &[("SOFTEFA_MAX_BATCH", "11")]);
+    through(DoorbellMode::Record, false, &[("SOFTEFA_MAX_BATCH", "11")]);
 }
 
 #[test]
 fn record_keeps_a_batch_of_one() {
     // Each entry waits for the completion of the one before.
     let set = [("SOFTEFA_MAX_BATCH", "1")];
-    some_through(entries() / 10, "record_keeps_a_batch_of_one", DoorbellMode::Record, false, &set);
+    some_through(entries() / 10, DoorbellMode::Record, false, &set);
 }
 
 #[test]
 fn record_keeps_its_batch_though_completions_come_in_any_order() {
     let set = [("SOFTEFA_MAX_BATCH", "16"), ("SOFTEFA_REORDER", "8")];
-    through("record_keeps_its_batch_though_completions_come_in_any_order", DoorbellMode::Record, false, &set);
+    through(DoorbellMode::Record, false, &set);
 }
 
 #[test]
 fn no_batch_at_all_leaves_the_ring_alone_as_the_bound() {
-    through("no_batch_at_all_leaves_the_ring_alone_as_the_bound", DoorbellMode::Record, false, NO_BATCH);
+    through(DoorbellMode::Record, false, NO_BATCH);
 }
 
 #[test]
 fn a_queue_climbs_and_descends_between_puts() {
-    with_soft_adapter("a_queue_climbs_and_descends_between_puts", &[], |adapter| {
+    with_soft_adapter(&[], |adapter| {
         let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
         let side = Side::open(&Query::new());
         let (mut first, second) = (side.queue(), side.queue());
@@ -157,7 +158,7 @@ fn a_queue_climbs_and_descends_between_puts() {
 
 #[test]
 fn one_ringer_serves_queues_on_both_rungs_at_once() {
-    with_soft_adapter("one_ringer_serves_queues_on_both_rungs_at_once", &[], |adapter| {
+    with_soft_adapter(&[], |adapter| {
         let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
         let side = Side::open(&Query::new());
         std::thread::scope(|scope| {
@@ -178,8 +179,8 @@ fn one_ringer_serves_queues_on_both_rungs_at_once() {
 }
 
 /// What a put on a queue ends with whose record was changed by `spoil`, by hand of the proxy.
-fn spoiled(test: &str, spoil: fn(&efa_gda_queue)) {
-    with_soft_adapter(test, &[], |adapter| {
+fn spoiled(spoil: fn(&efa_gda_queue)) {
+    with_soft_adapter(&[], |adapter| {
         for rung in [DoorbellMode::Record, DoorbellMode::Staged] {
             let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
             let side = Side::open(&Query::new());
@@ -219,22 +220,21 @@ fn store_record(queue: &efa_gda_queue, change: fn(u32) -> u32) {
 
 #[test]
 fn a_record_that_runs_backwards_ends_the_put_by_name() {
-    spoiled("a_record_that_runs_backwards_ends_the_put_by_name", |queue| {
+    spoiled(|queue| {
         store_record(queue, |rung| rung.wrapping_sub(1));
     });
 }
 
 #[test]
 fn a_record_past_the_ring_ends_the_put_by_name() {
-    spoiled("a_record_past_the_ring_ends_the_put_by_name", |queue| {
+    spoiled(|queue| {
         store_record(queue, |rung| rung.wrapping_add(4097));
     });
 }
 
 #[test]
 fn a_record_over_an_entry_that_was_not_written_rings_nothing_under_staged() {
-    let test = "a_record_over_an_entry_that_was_not_written_rings_nothing_under_staged";
-    with_soft_adapter(test, &[], |adapter| {
+    with_soft_adapter(&[], |adapter| {
         let proxy = DoorbellProxy::without_thread();
         let mut queue = Side::open(&Query::new()).queue();
         queue.set_doorbell(DoorbellMode::Staged, &proxy).unwrap();
@@ -249,7 +249,7 @@ fn a_record_over_an_entry_that_was_not_written_rings_nothing_under_staged() {
 
 #[test]
 fn a_ringer_stopped_in_mid_traffic_ends_the_put_by_name() {
-    with_soft_adapter("a_ringer_stopped_in_mid_traffic_ends_the_put_by_name", &[], |adapter| {
+    with_soft_adapter(&[], |adapter| {
         for rung in [DoorbellMode::Record, DoorbellMode::Staged] {
             let proxy = Arc::new(DoorbellProxy::start(&ProxyOptions::new()).unwrap());
             let side = Side::open(&Query::new());
@@ -280,7 +280,7 @@ fn a_ringer_stopped_in_mid_traffic_ends_the_put_by_name() {
 
 #[test]
 fn a_put_on_a_stopped_ringer_ends_at_once_and_by_name() {
-    with_soft_adapter("a_put_on_a_stopped_ringer_ends_at_once_and_by_name", &[], |adapter| {
+    with_soft_adapter(&[], |adapter| {
         let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
         let side = Side::open(&Query::new());
         let (mut first, second) = (side.queue(), side.queue());

@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
 
-mod fabric_soft_support;
+mod support;
 
 use std::os::fd::AsFd;
 use std::ptr::{NonNull, null_mut};
@@ -15,8 +15,8 @@ use efa_gda::fabric::{
 };
 use efa_gda::queue::{MappedQueue, WorkError, WorkRequest};
 use efa_gda::wire::{Peer, RemoteKey};
-use fabric_soft_support::side::{Side, introduce};
-use fabric_soft_support::with_soft_adapter;
+use support::side::{Side, introduce};
+use support::with_soft_adapter;
 
 /// Counters asked for, and offered to the API that this test's libfabric has.
 const ON: &[(&str, &str)] = &[("FI_EFA_USE_HW_CNTR", "1"), ("SOFTEFA_HW_CNTR", "1")];
@@ -49,7 +49,7 @@ fn values(counter: &CompletionCounter) -> (Option<u64>, Option<u64>) {
 
 #[test]
 fn successes_and_errors_are_counted_apart() {
-    with_soft_adapter("successes_and_errors_are_counted_apart", ON, |_| {
+    with_soft_adapter(ON, |_| {
         let side = Side::open(&Query::new());
         let counter = ops(&side).cntr_open().unwrap();
         let mut queue = counting(&side, &counter, CountedOperations::WRITE | CountedOperations::SEND);
@@ -61,7 +61,7 @@ fn successes_and_errors_are_counted_apart() {
 
 #[test]
 fn what_peers_write_is_counted_at_the_target() {
-    with_soft_adapter("what_peers_write_is_counted_at_the_target", ON, |_| {
+    with_soft_adapter(ON, |_| {
         let side = Side::open(&Query::new());
         let counter = ops(&side).cntr_open().unwrap();
         let (mut from, to) = (side.queue(), counting(&side, &counter, CountedOperations::REMOTE_WRITE));
@@ -73,7 +73,7 @@ fn what_peers_write_is_counted_at_the_target() {
 
 #[test]
 fn words_of_the_callers_go_on_from_what_stands_there() {
-    with_soft_adapter("words_of_the_callers_go_on_from_what_stands_there", ON, |_| {
+    with_soft_adapter(ON, |_| {
         let side = Side::open(&Query::new());
         let words = [AtomicU64::new(100), AtomicU64::new(7)];
         let [success, error] = [0, 1]
@@ -94,7 +94,7 @@ fn words_of_the_callers_go_on_from_what_stands_there() {
 
 #[test]
 fn a_word_that_this_process_does_not_see_is_not_read() {
-    with_soft_adapter("a_word_that_this_process_does_not_see_is_not_read", ON, |_| {
+    with_soft_adapter(ON, |_| {
         let side = Side::open(&Query::new());
         let path = std::env::temp_dir().join(format!("efa-gda-counter-{}", std::process::id()));
         let file = std::fs::File::options().read(true).write(true).create_new(true).open(&path).unwrap();
@@ -115,7 +115,7 @@ fn a_word_that_this_process_does_not_see_is_not_read() {
 
 #[test]
 fn a_counter_that_counts_is_busy_until_its_endpoint_is_closed() {
-    with_soft_adapter("a_counter_that_counts_is_busy_until_its_endpoint_is_closed", ON, |_| {
+    with_soft_adapter(ON, |_| {
         let side = Side::open(&Query::new());
         let counter = ops(&side).cntr_open().unwrap();
         let queue = counting(&side, &counter, CountedOperations::WRITE);
@@ -127,7 +127,7 @@ fn a_counter_that_counts_is_busy_until_its_endpoint_is_closed() {
 
 #[test]
 fn a_kind_has_one_counter_and_it_is_of_the_endpoints_domain() {
-    with_soft_adapter("a_kind_has_one_counter_and_it_is_of_the_endpoints_domain", ON, |_| {
+    with_soft_adapter(ON, |_| {
         let (side, other) = (Side::open(&Query::new()), Side::open(&Query::new()));
         let addresses = side.domain.address_vector(16).unwrap();
         let completions = side.domain.completion_queue(64).unwrap();
@@ -147,7 +147,7 @@ fn a_kind_has_one_counter_and_it_is_of_the_endpoints_domain() {
 
 #[test]
 fn counters_that_nobody_asked_for_are_refused_with_what_to_set() {
-    with_soft_adapter("counters_that_nobody_asked_for_are_refused_with_what_to_set", &[], |_| {
+    with_soft_adapter(&[], |_| {
         let refused: Result<CompletionCounter> = ops(&Side::open(&Query::new())).cntr_open();
         let error = refused.unwrap_err();
         assert!(matches!(error, Error::AdapterLacks(_)), "{error}");
@@ -158,7 +158,7 @@ fn counters_that_nobody_asked_for_are_refused_with_what_to_set() {
 #[test]
 fn a_provider_before_206_has_no_counters_and_says_which_has() {
     let old = [ON, &[("SOFTEFA_PROV_VERSION", "205.0")]].concat();
-    with_soft_adapter("a_provider_before_206_has_no_counters_and_says_which_has", &old, |_| {
+    with_soft_adapter(&old, |_| {
         let error = ops(&Side::open(&Query::new())).cntr_open().unwrap_err();
         assert!(matches!(error, Error::OperationUnavailable { operation: "cntr_open_ext", .. }), "{error}");
         assert!(error.to_string().contains("206.0"), "{error}");

@@ -4,17 +4,18 @@
 
 use std::process::Command;
 
+use efa_gda_test_support::{output, skip};
+
 /// Compilers word their errors anew; the files were written by this one.
 const WRITTEN_BY: &str = "rustc 1.95.";
 
 #[test]
 fn misuse_does_not_compile() {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
-    let version = Command::new(rustc).arg("--version").output().unwrap().stdout;
+    let version = output(Command::new(rustc).arg("--version")).stdout;
     let version = String::from_utf8(version).unwrap();
     if !version.starts_with(WRITTEN_BY) && std::env::var_os("TRYBUILD").is_none() {
-        println!("skipped: tests/ui/*.stderr hold the words of {WRITTEN_BY}x, this is {version}");
-        return;
+        return skip(format!("tests/ui/*.stderr hold the messages of {WRITTEN_BY}x, this is {version}"));
     }
     trybuild::TestCases::new().compile_fail("tests/ui/*.rs");
 }

@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
 
-mod fabric_soft_support;
+mod support;
 
 use std::time::{Duration, Instant};
 
@@ -13,12 +13,12 @@ use efa_gda::fabric::{Access, Bindings, Buffer, EFA_DIRECT, Error, Fabric, Libra
 use efa_gda::queue::{CloseError, DoorbellError, MappedQueue, QueueError, WorkError, WorkRequest};
 use efa_gda::wire::{CompletionStatus, EntrySize, RemoteKey};
 use efa_gda_sys::device::{EFA_GDA_PUT_NO_WAIT, efa_gda_put_args};
-use fabric_soft_support::side::{Side, bytes_of, introduce, pattern, post_without_doorbell, two_adapters};
-use fabric_soft_support::{assert_no_violations, with_soft_adapter};
+use support::side::{Side, bytes_of, introduce, pattern, post_without_doorbell, two_adapters};
+use support::{assert_no_violations, with_soft_adapter};
 
 #[test]
 fn the_query_finds_the_direct_fabric() {
-    with_soft_adapter("the_query_finds_the_direct_fabric", &[], |_| {
+    with_soft_adapter(&[], |_| {
         let info = Query::new().first(&Library::load().unwrap()).unwrap();
         assert_eq!((&*info.provider_name(), &*info.fabric_name()), ("efa", EFA_DIRECT));
         assert!(info.matches_name(&info.domain_name()));
@@ -27,7 +27,7 @@ fn the_query_finds_the_direct_fabric() {
 
 #[test]
 fn an_adapter_of_another_name_is_not_found() {
-    with_soft_adapter("an_adapter_of_another_name_is_not_found", &[], |_| {
+    with_soft_adapter(&[], |_| {
         let error = Query::new().adapter("nobody").find(&Library::load().unwrap()).unwrap_err();
         let Error::NoSuchAdapter { wanted, found } = error else { panic!("{error:?}") };
         assert_eq!(wanted, "nobody");
@@ -37,7 +37,7 @@ fn an_adapter_of_another_name_is_not_found() {
 
 #[test]
 fn one_put_of_a_mebibyte_and_a_byte_arrives_whole() {
-    with_soft_adapter("one_put_of_a_mebibyte_and_a_byte_arrives_whole", &[], |adapter| {
+    with_soft_adapter(&[], |adapter| {
         let side = Side::open(&Query::new());
         let (mut first, second) = (side.queue(), side.queue());
         let peer = introduce(&first, &second);
@@ -52,7 +52,7 @@ fn one_put_of_a_mebibyte_and_a_byte_arrives_whole() {
 
 #[test]
 fn two_hundred_thousand_puts_arrive_past_every_wrap() {
-    with_soft_adapter("two_hundred_thousand_puts_arrive_past_every_wrap", &[], |adapter| {
+    with_soft_adapter(&[], |adapter| {
         const COUNT: u64 = 200_000;
         let side = Side::open(&Query::new());
         let (mut first, second) = (side.queue(), side.queue());
@@ -71,7 +71,7 @@ fn two_hundred_thousand_puts_arrive_past_every_wrap() {
 
 #[test]
 fn an_endpoint_reaches_itself() {
-    with_soft_adapter("an_endpoint_reaches_itself", &[], |adapter| {
+    with_soft_adapter(&[], |adapter| {
         let side = Side::open(&Query::new());
         let mut queue = side.queue();
         let itself = queue.insert_peer(&queue.endpoint().address().unwrap()).unwrap();
@@ -84,7 +84,7 @@ fn an_endpoint_reaches_itself() {
 
 #[test]
 fn a_put_of_no_bytes_completes() {
-    with_soft_adapter("a_put_of_no_bytes_completes", &[], |adapter| {
+    with_soft_adapter(&[], |adapter| {
         let side = Side::open(&Query::new());
         let (mut first, second) = (side.queue(), side.queue());
         let peer = introduce(&first, &second);
@@ -98,7 +98,7 @@ fn a_put_of_no_bytes_completes() {
 
 #[test]
 fn wide_entries_are_there_when_asked_for() {
-    with_soft_adapter("wide_entries_are_there_when_asked_for", &[], |adapter| {
+    with_soft_adapter(&[], |adapter| {
         let side = Side::open(&Query::new().wide_entries(true));
         let (mut first, second) = (side.queue(), side.queue());
         assert_eq!(first.exposure().sq.entry_size, EntrySize::B128);
@@ -113,7 +113,7 @@ fn wide_entries_are_there_when_asked_for() {
 
 #[test]
 fn one_adapter_reaches_another() {
-    with_soft_adapter("one_adapter_reaches_another", &[("SOFTEFA_ADAPTERS", "2")], |adapter| {
+    with_soft_adapter(&[("SOFTEFA_ADAPTERS", "2")], |adapter| {
         let (here, there) = two_adapters();
         let (mut first, second) = (here.queue(), there.queue());
         let peer = introduce(&first, &second);
@@ -126,7 +126,7 @@ fn one_adapter_reaches_another() {
 
 #[test]
 fn a_doorbell_that_moves_backwards_is_a_violation() {
-    with_soft_adapter("a_doorbell_that_moves_backwards_is_a_violation", &[], |adapter| {
+    with_soft_adapter(&[], |adapter| {
         let side = Side::open(&Query::new());
         let queue = side.queue();
         // SAFETY: the doorbell is mapped while the queue lives, and nobody else rings it.
@@ -143,7 +143,7 @@ fn a_doorbell_that_moves_backwards_is_a_violation() {
 
 #[test]
 fn a_stopped_adapter_poisons_the_queue_which_keeps_its_memory() {
-    with_soft_adapter("a_stopped_adapter_poisons_the_queue_which_keeps_its_memory", &[], |adapter| {
+    with_soft_adapter(&[], |adapter| {
         let side = Side::open(&Query::new());
         let (mut first, second) = (side.queue(), side.queue());
         let peer = introduce(&first, &second);
@@ -164,7 +164,7 @@ fn a_stopped_adapter_poisons_the_queue_which_keeps_its_memory() {
 
 #[test]
 fn every_object_closes_without_an_error() {
-    with_soft_adapter("every_object_closes_without_an_error", &[], |_| {
+    with_soft_adapter(&[], |_| {
         let library = Library::load().unwrap();
         let info = Query::new().first(&library).unwrap();
         let fabric = Fabric::open(&library, &info).unwrap();
@@ -185,7 +185,7 @@ fn every_object_closes_without_an_error() {
 
 #[test]
 fn an_address_of_another_vector_is_refused_before_libfabric_sees_it() {
-    with_soft_adapter("an_address_of_another_vector_is_refused_before_libfabric_sees_it", &[], |_| {
+    with_soft_adapter(&[], |_| {
         let side = Side::open(&Query::new());
         let (first, second) = (side.queue(), side.queue());
         let address = second.endpoint().address().unwrap();
@@ -199,7 +199,7 @@ fn an_address_of_another_vector_is_refused_before_libfabric_sees_it() {
 
 #[test]
 fn a_completion_queue_that_would_overrun_is_refused() {
-    with_soft_adapter("a_completion_queue_that_would_overrun_is_refused", &[], |_| {
+    with_soft_adapter(&[], |_| {
         let side = Side::open(&Query::new());
         let (addresses, completions) =
             (side.domain.address_vector(16).unwrap(), side.domain.completion_queue(1).unwrap());
@@ -214,7 +214,7 @@ fn a_completion_queue_that_would_overrun_is_refused() {
 #[test]
 fn more_entries_than_can_be_counted_are_refused_and_nothing_is_posted() {
     const SMALL: &[(&str, &str)] = &[("SOFTEFA_MAX_RDMA_SIZE", "65536")];
-    with_soft_adapter("more_entries_than_can_be_counted_are_refused_and_nothing_is_posted", SMALL, |_| {
+    with_soft_adapter(SMALL, |_| {
         let side = Side::open(&Query::new());
         let (mut first, second) = (side.queue(), side.queue());
         let peer = introduce(&first, &second);
@@ -236,8 +236,7 @@ fn post_and_leave(queue: &mut MappedQueue, put: &WorkRequest) {
 
 #[test]
 fn a_queue_that_is_quiet_closes_and_one_that_is_not_says_who_holds_it() {
-    let name = "a_queue_that_is_quiet_closes_and_one_that_is_not_says_who_holds_it";
-    with_soft_adapter(name, &[], |adapter| {
+    with_soft_adapter(&[], |adapter| {
         let side = Side::open(&Query::new());
         let mut queue = side.queue();
         let (peer, region) = (introduce(&queue, &queue), side.region(&[7; 64]));
@@ -257,7 +256,7 @@ fn a_queue_that_is_quiet_closes_and_one_that_is_not_says_who_holds_it() {
 #[test]
 fn a_put_that_an_error_ends_says_how_much_was_not_posted() {
     let limits = [("SOFTEFA_MAX_RDMA_SIZE", "64")];
-    with_soft_adapter("a_put_that_an_error_ends_says_how_much_was_not_posted", &limits, |_| {
+    with_soft_adapter(&limits, |_| {
         let side = Side::open(&Query::new());
         let mut queue = side.queue();
         let (peer, region) = (introduce(&queue, &queue), side.region(&[7; 96]));
@@ -276,7 +275,7 @@ fn a_put_that_an_error_ends_says_how_much_was_not_posted() {
 
 #[test]
 fn a_queue_with_entries_never_rung_for_does_not_close() {
-    with_soft_adapter("a_queue_with_entries_never_rung_for_does_not_close", &[], |adapter| {
+    with_soft_adapter(&[], |adapter| {
         let side = Side::open(&Query::new());
         let queue = side.queue();
         let peer = introduce(&queue, &queue);
@@ -301,7 +300,7 @@ fn a_queue_with_entries_never_rung_for_does_not_close() {
 
 #[test]
 fn a_queue_that_its_kernel_did_not_close_is_for_destroying() {
-    with_soft_adapter("a_queue_that_its_kernel_did_not_close_is_for_destroying", &[], |_| {
+    with_soft_adapter(&[], |_| {
         let side = Side::open(&Query::new());
         let mut queue = side.queue();
         // The ticket of a Sender that was not closed.
@@ -316,7 +315,7 @@ fn a_queue_that_its_kernel_did_not_close_is_for_destroying() {
 
 #[test]
 fn a_queue_that_does_not_become_quiet_is_poisoned_by_the_bound() {
-    with_soft_adapter("a_queue_that_does_not_become_quiet_is_poisoned_by_the_bound", &[], |adapter| {
+    with_soft_adapter(&[], |adapter| {
         let side = Side::open(&Query::new());
         let mut queue = side.queue();
         let (peer, region) = (introduce(&queue, &queue), side.region(&[7; 64]));
@@ -335,7 +334,7 @@ fn a_queue_that_does_not_become_quiet_is_poisoned_by_the_bound() {
 
 #[test]
 fn an_error_that_nobody_waited_for_comes_with_quiet() {
-    with_soft_adapter("an_error_that_nobody_waited_for_comes_with_quiet", &[], |_| {
+    with_soft_adapter(&[], |_| {
         let side = Side::open(&Query::new());
         let mut queue = side.queue();
         let (peer, region) = (introduce(&queue, &queue), side.region(&[7; 64]));

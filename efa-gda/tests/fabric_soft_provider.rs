@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
 
-mod fabric_soft_support;
+mod support;
 
 use efa_gda::exposure::{ExposureError, Queue};
 use efa_gda::fabric::{
@@ -11,7 +11,7 @@ use efa_gda::fabric::{
     Version,
 };
 use efa_gda::queue::{MappedQueue, QueueError};
-use fabric_soft_support::with_soft_adapter;
+use support::with_soft_adapter;
 
 fn domain() -> (Info, Domain) {
     let library = Library::load().unwrap();
@@ -21,13 +21,13 @@ fn domain() -> (Info, Domain) {
 }
 
 /// The GDA operations of a provider that claims to be `version`.
-fn ops_of(test: &str, version: &str, check: impl FnOnce(Result<GdaOps>)) {
-    with_soft_adapter(test, &[("SOFTEFA_PROV_VERSION", version)], |_| check(domain().1.gda_ops()));
+fn ops_of(version: &str, check: impl FnOnce(Result<GdaOps>)) {
+    with_soft_adapter(&[("SOFTEFA_PROV_VERSION", version)], |_| check(domain().1.gda_ops()));
 }
 
 /// What a queue of a provider with `defect` comes to.
-fn broken(test: &str, defect: &str, check: impl FnOnce(ExposureError)) {
-    with_soft_adapter(test, &[("SOFTEFA_BREAK", defect)], |_| {
+fn broken(defect: &str, check: impl FnOnce(ExposureError)) {
+    with_soft_adapter(&[("SOFTEFA_BREAK", defect)], |_| {
         let (info, domain) = domain();
         let addresses = domain.address_vector(16).unwrap();
         let completions = domain.completion_queue(1024).unwrap();
@@ -42,14 +42,14 @@ fn broken(test: &str, defect: &str, check: impl FnOnce(ExposureError)) {
 #[test]
 fn a_libfabric_that_is_not_there_is_named() {
     let variables = [("LIBFABRIC_PATH", "/nonexistent/libfabric.so.1")];
-    with_soft_adapter("a_libfabric_that_is_not_there_is_named", &variables, |_| {
+    with_soft_adapter(&variables, |_| {
         assert!(matches!(Library::load(), Err(Error::Load(_))));
     });
 }
 
 #[test]
 fn no_efa_provider_is_named() {
-    with_soft_adapter("no_efa_provider_is_named", &[("FI_PROVIDER", "tcp")], |_| {
+    with_soft_adapter(&[("FI_PROVIDER", "tcp")], |_| {
         let error = Query::new().find(&Library::load().unwrap()).unwrap_err();
         assert!(matches!(error, Error::NoAdapter(_)), "{error}");
         assert_eq!(error.code(), Some(-libc::ENODATA));
@@ -59,7 +59,7 @@ fn no_efa_provider_is_named() {
 #[test]
 fn a_provider_with_the_plain_fabric_alone_is_named() {
     let variables = [("SOFTEFA_FABRICS", "efa")];
-    with_soft_adapter("a_provider_with_the_plain_fabric_alone_is_named", &variables, |_| {
+    with_soft_adapter(&variables, |_| {
         let error = Query::new().find(&Library::load().unwrap()).unwrap_err();
         let Error::NoDirectFabric { fabrics, .. } = &error else { panic!("{error}") };
         assert_eq!(fabrics, &["efa"]);
@@ -69,8 +69,7 @@ fn a_provider_with_the_plain_fabric_alone_is_named() {
 #[test]
 fn the_direct_fabric_is_found_beside_the_plain_one_of_the_same_name() {
     let variables = [("SOFTEFA_FABRICS", "efa,efa-direct")];
-    let name = "the_direct_fabric_is_found_beside_the_plain_one_of_the_same_name";
-    with_soft_adapter(name, &variables, |_| {
+    with_soft_adapter(&variables, |_| {
         let infos = Query::new().find(&Library::load().unwrap()).unwrap();
         assert!(infos.iter().all(|info| info.fabric_name() == "efa-direct"), "{infos:?}");
     });
@@ -79,7 +78,7 @@ fn the_direct_fabric_is_found_beside_the_plain_one_of_the_same_name() {
 #[test]
 fn an_adapter_is_found_by_its_name_among_several() {
     let variables = [("SOFTEFA_ADAPTERS", "3")];
-    with_soft_adapter("an_adapter_is_found_by_its_name_among_several", &variables, |_| {
+    with_soft_adapter(&variables, |_| {
         let library = Library::load().unwrap();
         let infos = Query::new().find(&library).unwrap();
         assert_eq!(infos.len(), 3, "{infos:?}");
@@ -91,7 +90,7 @@ fn an_adapter_is_found_by_its_name_among_several() {
 
 #[test]
 fn gpu_memory_without_a_gpu_is_named() {
-    with_soft_adapter("gpu_memory_without_a_gpu_is_named", &[("SOFTEFA_HMEM", "0")], |_| {
+    with_soft_adapter(&[("SOFTEFA_HMEM", "0")], |_| {
         let error = Query::new().gpu_memory(true).find(&Library::load().unwrap()).unwrap_err();
         let Error::OptionNotAvailable { option: QueryOption::GpuMemory, .. } = error else {
             panic!("{error}");
@@ -101,14 +100,14 @@ fn gpu_memory_without_a_gpu_is_named() {
 
 #[test]
 fn gpu_memory_is_there_where_the_provider_has_it() {
-    with_soft_adapter("gpu_memory_is_there_where_the_provider_has_it", &[("SOFTEFA_HMEM", "1")], |_| {
+    with_soft_adapter(&[("SOFTEFA_HMEM", "1")], |_| {
         assert!(Query::new().gpu_memory(true).find(&Library::load().unwrap()).is_ok());
     });
 }
 
 #[test]
 fn provider_203_has_five_operations() {
-    ops_of("provider_203_has_five_operations", "203.0", |ops| {
+    ops_of("203.0", |ops| {
         let (has, needs) = (Version::new(203, 0), Version::new(206, 0));
         let absent: Vec<_> = ops.unwrap().available().into_iter().filter(|(_, op)| op.is_err()).collect();
         assert_eq!(absent, [("cntr_open_ext", Err(UnavailableReason::ProviderTooOld { has, needs }))]);
@@ -117,56 +116,56 @@ fn provider_203_has_five_operations() {
 
 #[test]
 fn provider_206_has_six_operations() {
-    ops_of("provider_206_has_six_operations", "206.0", |ops| {
+    ops_of("206.0", |ops| {
         assert!(ops.unwrap().available().iter().all(|(_, op)| op.is_ok()));
     });
 }
 
 #[test]
 fn provider_202_has_its_operations_elsewhere() {
-    ops_of("provider_202_has_its_operations_elsewhere", "202.0", |ops| {
+    ops_of("202.0", |ops| {
         assert!(matches!(ops, Err(Error::GdaInDomainOps(_))), "{ops:?}");
     });
 }
 
 #[test]
 fn provider_201_has_none() {
-    ops_of("provider_201_has_none", "201.0", |ops| {
+    ops_of("201.0", |ops| {
         assert!(matches!(ops, Err(Error::GdaUnknown { .. })), "{ops:?}");
     });
 }
 
 #[test]
 fn a_depth_of_zero_is_named() {
-    broken("a_depth_of_zero_is_named", "depth0", |error| {
+    broken("depth0", |error| {
         assert_eq!(error, ExposureError::NoEntries { queue: Queue::Send });
     });
 }
 
 #[test]
 fn a_depth_of_three_is_named() {
-    broken("a_depth_of_three_is_named", "depth3", |error| {
+    broken("depth3", |error| {
         assert_eq!(error, ExposureError::DepthNotPowerOfTwo { queue: Queue::Send, num_entries: 3 });
     });
 }
 
 #[test]
 fn entries_of_96_bytes_are_named() {
-    broken("entries_of_96_bytes_are_named", "entry96", |error| {
+    broken("entry96", |error| {
         assert!(matches!(error, ExposureError::EntrySize { entry_size: 96, .. }), "{error}");
     });
 }
 
 #[test]
 fn an_unaligned_doorbell_is_named() {
-    broken("an_unaligned_doorbell_is_named", "unaligned-doorbell", |error| {
+    broken("unaligned-doorbell", |error| {
         assert!(matches!(error, ExposureError::UnalignedDoorbell { queue: Queue::Send, .. }), "{error}");
     });
 }
 
 #[test]
 fn a_null_buffer_is_named() {
-    broken("a_null_buffer_is_named", "null-buffer", |error| {
+    broken("null-buffer", |error| {
         assert_eq!(error, ExposureError::NullBuffer { queue: Queue::Send });
     });
 }

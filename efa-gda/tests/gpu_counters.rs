@@ -1,27 +1,23 @@
-//! Completion counters whose words a GPU reads: in the host's memory, and in the GPU's own. Over a libcuda that
-//! needs no GPU (softefa's `fake_cuda`), the words are looked at; with a GPU, queues go by them, and those tests
-//! say why they are skipped where there is none.
+//! Completion counters whose words a GPU reads: in the host's memory, and in the GPU's own. Over the pretended
+//! CUDA driver, the words are read; with a GPU, queues go by them.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
 
-mod fabric_soft_support;
-#[path = "../../softefa/tests/fake_cuda/mod.rs"]
-mod fake_cuda;
+mod support;
 
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
 use efa_gda::fabric::{
-    Access, Bindings, CompletionCounter, CountedOperations, DeviceMemory, Dmabuf, GdaOps, MemoryRegion,
-    Query, RemoteRegion,
+    Bindings, CompletionCounter, CountedOperations, DeviceMemory, Dmabuf, GdaOps, Query, RemoteRegion,
 };
-use efa_gda::gpu::{Gpu, GpuMemory};
 use efa_gda::queue::{CountersError, GpuQueue, MappedQueue, Placement, QueueError, WorkError, WorkRequest};
 use efa_gda::wire::{CompletionStatus, Peer, RemoteKey};
-use fabric_soft_support::side::{Side, bytes_of, introduce, pattern};
-use fabric_soft_support::{Adapter, assert_no_violations, with_soft_adapter};
-use fake_cuda::FakeCuda;
+use efa_gda_test_support::cuda::{self, Driver};
+use efa_gda_test_support::skip;
+use support::side::{Side, bytes_of, gpu_region, introduce, pattern};
+use support::{assert_no_violations, with_gpu, with_soft_adapter};
 
 const ON: [(&str, &str); 4] = [
     ("FI_EFA_USE_HW_CNTR", "1"),
@@ -66,13 +62,12 @@ fn refused_for_its_key(put: Result<impl std::fmt::Debug, WorkError>) {
 
 #[test]
 fn the_adapter_writes_counters_into_a_gpus_memory() {
-    let file = fake_cuda::library();
-    let variables = [&ON[..], &[("SOFTEFA_LIBCUDA", file.as_str())]].concat();
-    with_soft_adapter("the_adapter_writes_counters_into_a_gpus_memory", &variables, |_| {
-        let (gpu, side) = (FakeCuda::load(), side());
+    let variables = [&ON[..], &[("SOFTEFA_LIBCUDA", cuda::LIBRARY)]].concat();
+    with_soft_adapter(&variables, |_| {
+        let (gpu, side) = (Driver::loaded(), side());
         let address = gpu.memory(&[0; 4096]);
         // SAFETY: a descriptor of this test's own.
-        let file = unsafe { OwnedFd::from_raw_fd(fake_cuda::unmappable()) };
+        let file = unsafe { OwnedFd::from_raw_fd(cuda::unmappable()) };
         let dmabuf = Ok(Dmabuf { file, offset: 0 });
         // SAFETY: the fake keeps its memory for the life of the process.
         let memory = unsafe { DeviceMemory::new(address, 4096, 0, dmabuf, Arc::new(())) }.unwrap();
@@ -94,20 +89,6 @@ fn the_adapter_writes_counters_into_a_gpus_memory() {
         let memory = unsafe { DeviceMemory::new(short, 64, 0, Err("short".into()), Arc::new(())) }.unwrap();
         assert!(ops(&side).cntr_open_device(memory).unwrap_err().to_string().contains("136 bytes"));
     });
-}
-
-/// Runs `body` with the first GPU, in a process with a software adapter that counts.
-fn with_gpu(test: &str, body: impl FnOnce(&Adapter, &Gpu)) {
-    match Gpu::open(0) {
-        Ok(_) => with_soft_adapter(test, &ON, |adapter| body(adapter, &Gpu::open(0).unwrap())),
-        Err(error) => println!("SKIPPED: no GPU: {error}"),
-    }
-}
-
-fn gpu_region(side: &Side, gpu: &Gpu, bytes: &[u8]) -> MemoryRegion {
-    let memory = GpuMemory::zeroed(gpu, bytes.len()).unwrap();
-    memory.write(0, bytes).unwrap();
-    memory.register(&side.domain, Access::ALL).unwrap().0
 }
 
 /// `count` writes of 64 bytes, more than the ring holds, then one with a wrong key, then the same again.
@@ -132,7 +113,7 @@ fn puts_by_counters(queue: &mut GpuQueue, side: &Side, peer: Peer, count: usize)
 
 #[test]
 fn a_gpu_goes_by_counters_in_host_memory() {
-    with_gpu("a_gpu_goes_by_counters_in_host_memory", |adapter, gpu| {
+    with_gpu(&ON, |adapter, gpu| {
         let side = side();
         let counter = ops(&side).cntr_open_host().unwrap();
         let (first, second) = (counted(&side, &counter).with_counters().unwrap(), side.queue());
@@ -149,13 +130,12 @@ fn a_gpu_goes_by_counters_in_host_memory() {
 
 #[test]
 fn a_gpu_goes_by_counters_in_its_own_memory() {
-    with_gpu("a_gpu_goes_by_counters_in_its_own_memory", |adapter, gpu| {
+    with_gpu(&ON, |adapter, gpu| {
         let side = side();
         let (counter, placement) = gpu.completion_counter(&ops(&side)).unwrap();
         println!("counters in {placement}");
         if let Placement::Host { why } = &placement {
-            println!("SKIPPED: this machine's GPU memory takes no counters: {why}");
-            return;
+            return skip(format!("this machine's GPU memory takes no counters: {why}"));
         }
         let (first, second) = (counted(&side, &counter).with_counters().unwrap(), side.queue());
         let (peer, mut first) = (introduce(&first, &second), first);
@@ -165,7 +145,7 @@ fn a_gpu_goes_by_counters_in_its_own_memory() {
         let mut first = GpuQueue::new(first, gpu).unwrap();
         assert!(first.registered().iter().all(|part| part.part != "completion counter"));
         puts_by_counters(&mut first, &side, peer, 6_000);
-        let (source, target) = (gpu_region(&side, gpu, &pattern(5000)), side.region(&[0; 5000]));
+        let (source, target) = (gpu_region(&side, gpu, &pattern(5000)).0, side.region(&[0; 5000]));
         first.execute(&WorkRequest::write(peer, &source, target.remote())).unwrap();
         assert!(bytes_of(&target) == pattern(5000), "bytes out of the GPU's memory");
         assert_no_violations(adapter);
@@ -176,7 +156,7 @@ fn a_gpu_goes_by_counters_in_its_own_memory() {
 
 #[test]
 fn an_adapter_that_counts_nothing_ends_a_gpus_wait() {
-    with_gpu("an_adapter_that_counts_nothing_ends_a_gpus_wait", |adapter, gpu| {
+    with_gpu(&ON, |adapter, gpu| {
         let side = side();
         let (counter, _) = gpu.completion_counter(&ops(&side)).unwrap();
         let (first, second) = (counted(&side, &counter).with_counters().unwrap(), side.queue());

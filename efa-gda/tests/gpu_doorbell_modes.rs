@@ -3,10 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
 
-mod fabric_soft_support;
-mod gpu_support;
-#[path = "gpu_support/load.rs"]
-mod load;
+mod support;
 
 use std::time::Duration;
 
@@ -15,20 +12,12 @@ use efa_gda::executor::DeviceError;
 use efa_gda::fabric::Query;
 use efa_gda::gpu::Gpu;
 use efa_gda::queue::{GpuQueue, WorkError, WorkRequest};
-use fabric_soft_support::side::{Side, bytes_of, introduce, pattern};
-use fabric_soft_support::{Adapter, assert_no_violations, with_soft_adapter};
-use gpu_support::Kernel;
-use load::{drop_under_a_load, until_traffic};
+use support::kernel::Kernel;
+use support::load::{drop_under_a_load, until_traffic};
+use support::side::{Side, bytes_of, introduce, pattern};
+use support::{assert_no_violations, with_gpu};
 
 const HOST_RUNG: [DoorbellMode; 2] = [DoorbellMode::Record, DoorbellMode::Staged];
-
-/// Runs `body` with the first GPU, in a process with a software adapter that has these variables.
-fn with_gpu(test: &str, variables: &[(&str, &str)], body: impl FnOnce(&Adapter, &Gpu)) {
-    match Gpu::open(0) {
-        Ok(_) => with_soft_adapter(test, variables, |adapter| body(adapter, &Gpu::open(0).unwrap())),
-        Err(error) => println!("SKIPPED: no GPU: {error}"),
-    }
-}
 
 /// Puts `count` different blocks of 64 bytes from the GPU on this rung, and compares what arrived.
 fn blocks_arrive(gpu: &Gpu, rung: DoorbellMode, wide: bool, count: u64) {
@@ -50,7 +39,7 @@ fn blocks_arrive(gpu: &Gpu, rung: DoorbellMode, wide: bool, count: u64) {
 
 #[test]
 fn two_hundred_thousand_puts_arrive_past_every_wrap_on_every_rung() {
-    with_gpu("two_hundred_thousand_puts_arrive_past_every_wrap_on_every_rung", &[], |adapter, gpu| {
+    with_gpu(&[], |adapter, gpu| {
         for rung in DoorbellMode::ALL {
             blocks_arrive(gpu, rung, false, 200_000);
         }
@@ -60,7 +49,7 @@ fn two_hundred_thousand_puts_arrive_past_every_wrap_on_every_rung() {
 
 #[test]
 fn wide_entries_arrive_on_every_rung() {
-    with_gpu("wide_entries_arrive_on_every_rung", &[], |adapter, gpu| {
+    with_gpu(&[], |adapter, gpu| {
         for rung in DoorbellMode::ALL {
             blocks_arrive(gpu, rung, true, 50_000);
         }
@@ -71,7 +60,7 @@ fn wide_entries_arrive_on_every_rung() {
 #[test]
 fn an_odd_batch_is_kept_on_every_rung() {
     let odd = [("SOFTEFA_MAX_BATCH", "11")];
-    with_gpu("an_odd_batch_is_kept_on_every_rung", &odd, |adapter, gpu| {
+    with_gpu(&odd, |adapter, gpu| {
         for rung in DoorbellMode::ALL {
             blocks_arrive(gpu, rung, false, 50_000);
         }
@@ -81,7 +70,7 @@ fn an_odd_batch_is_kept_on_every_rung() {
 
 #[test]
 fn auto_takes_direct_where_everything_maps() {
-    with_gpu("auto_takes_direct_where_everything_maps", &[], |_, gpu| {
+    with_gpu(&[], |_, gpu| {
         let proxy = DoorbellProxy::without_thread();
         let queue = Side::open(&Query::new()).queue();
         let (queue, refused) = GpuQueue::with_doorbell(queue, gpu, DoorbellChoice::Auto, &proxy).unwrap();
@@ -91,7 +80,7 @@ fn auto_takes_direct_where_everything_maps() {
 
 #[test]
 fn a_ringer_stopped_in_mid_traffic_ends_a_kernels_wait_by_name() {
-    with_gpu("a_ringer_stopped_in_mid_traffic_ends_a_kernels_wait_by_name", &[], |adapter, gpu| {
+    with_gpu(&[], |adapter, gpu| {
         for rung in HOST_RUNG {
             let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
             let side = Side::open(&Query::new());
@@ -119,13 +108,12 @@ fn a_ringer_stopped_in_mid_traffic_ends_a_kernels_wait_by_name() {
 
 #[test]
 fn a_queue_dropped_while_a_kernel_posts_ends_the_kernel_and_rings_nothing_stray() {
-    let test = "a_queue_dropped_while_a_kernel_posts_ends_the_kernel_and_rings_nothing_stray";
-    with_gpu(test, &[], |adapter, gpu| {
+    with_gpu(&[], |adapter, gpu| {
         let kernel = Kernel::compile(include_str!("../../kernels/load.cu"), "efa_gda_load_kernel");
         for rung in HOST_RUNG {
             let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
             let side = Side::open(&Query::new());
-            drop_under_a_load(&kernel.function, &kernel.stream, (gpu, &side, &proxy), rung);
+            drop_under_a_load(&kernel, (gpu, &side, &proxy), rung);
         }
         assert_no_violations(adapter);
     });

@@ -1,34 +1,34 @@
-//! Memory of a GPU as source and target of puts, reads, sends and completions. Over a libcuda that
-//! needs no GPU (softefa's `fake_cuda`), the host executor drives the queue; with a GPU, the GPU
-//! does, and those tests say why they are skipped where there is none.
+//! Memory of a GPU as source and target of puts, reads, sends and completions. Over the pretended CUDA
+//! driver, the host executor drives the queue; with a GPU, the GPU does.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
 
-mod fabric_soft_support;
-#[path = "../../softefa/tests/fake_cuda/mod.rs"]
-mod fake_cuda;
+mod support;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use efa_gda::fabric::{Access, DeviceMemory, Dmabuf, Error, MemoryRegion, Query, Registration, RemoteRegion};
+use efa_gda::fabric::{Access, DeviceMemory, Dmabuf, Error, MemoryRegion, Query, RemoteRegion};
 use efa_gda::gpu::{Gpu, GpuMemory};
 use efa_gda::queue::{GpuQueue, MappedQueue, Placement, Receives, WorkError, WorkRequest};
 use efa_gda::wire::{CompletionStatus, Peer, RemoteKey};
-use fabric_soft_support::side::{Side, bytes_of, introduce, pattern};
-use fabric_soft_support::{Adapter, assert_no_violations, with_soft_adapter};
-use fake_cuda::FakeCuda;
+use efa_gda_test_support::cuda::{self, Driver};
+use efa_gda_test_support::{Need, missing, skip};
+use support::side::{Side, bytes_of, gpu_bytes, gpu_region, introduce, pattern};
+use support::{SoftAdapter, assert_no_violations, with_gpu, with_soft_adapter};
 
 /// More than one copy of the adapter's.
 const BYTES: usize = (512 << 10) + 24;
 const WAIT: Duration = Duration::from_secs(20);
 
-/// Runs `body` with a libcuda that needs no GPU behind the software adapter.
-fn with_fake(test: &str, body: impl FnOnce(&Adapter, &FakeCuda)) {
-    let file = fake_cuda::library();
-    let variables = [("SOFTEFA_HMEM", "1"), ("SOFTEFA_LIBCUDA", file.as_str())];
-    with_soft_adapter(test, &variables, |adapter| body(adapter, &FakeCuda::load()));
+/// What the software adapter needs to reach memory of the pretended GPU, and of a real one.
+const PRETENDED: [(&str, &str); 2] = [("SOFTEFA_HMEM", "1"), ("SOFTEFA_LIBCUDA", cuda::LIBRARY)];
+const REAL: [(&str, &str); 2] = [("SOFTEFA_HMEM", "1"), ("SOFTEFA_MR_DMABUF", "1")];
+
+/// Runs `body` with the pretended CUDA driver behind the software adapter.
+fn with_driver(body: impl FnOnce(&SoftAdapter, &Driver)) {
+    with_soft_adapter(&PRETENDED, |adapter| body(adapter, &Driver::loaded()));
 }
 
 fn side() -> Side {
@@ -48,13 +48,13 @@ fn no_dmabuf() -> Result<Dmabuf, String> {
     Err("a fake".into())
 }
 
-fn fake_memory(gpu: &FakeCuda, bytes: &[u8]) -> DeviceMemory {
-    // SAFETY: the fake keeps its memory for the life of the process.
+fn pretended_memory(gpu: &Driver, bytes: &[u8]) -> DeviceMemory {
+    // SAFETY: the pretended memory lives as long as the process.
     unsafe { DeviceMemory::new(gpu.memory(bytes), bytes.len(), 0, no_dmabuf(), Arc::new(())) }.unwrap()
 }
 
-fn fake_region(side: &Side, gpu: &FakeCuda, bytes: &[u8]) -> MemoryRegion {
-    MemoryRegion::register_device(&side.domain, fake_memory(gpu, bytes), Access::ALL).unwrap().0
+fn pretended_region(side: &Side, gpu: &Driver, bytes: &[u8]) -> MemoryRegion {
+    MemoryRegion::register_device(&side.domain, pretended_memory(gpu, bytes), Access::ALL).unwrap().0
 }
 
 fn two_queues(side: &Side) -> (MappedQueue, MappedQueue, Peer) {
@@ -65,16 +65,17 @@ fn two_queues(side: &Side) -> (MappedQueue, MappedQueue, Peer) {
 
 #[test]
 fn writes_reads_and_sends_between_gpu_memories_move_the_bytes() {
-    with_fake("writes_reads_and_sends_between_gpu_memories_move_the_bytes", |adapter, gpu| {
+    with_driver(|adapter, gpu| {
         let side = side();
         let (mut first, mut second, peer) = two_queues(&side);
-        let source = fake_region(&side, gpu, &pattern(BYTES));
-        let (written, read) = (fake_region(&side, gpu, &[0; BYTES]), fake_region(&side, gpu, &[0; BYTES]));
+        let source = pretended_region(&side, gpu, &pattern(BYTES));
+        let (written, read) =
+            (pretended_region(&side, gpu, &[0; BYTES]), pretended_region(&side, gpu, &[0; BYTES]));
         first.execute(&WorkRequest::write(peer, &source, written.remote())).unwrap();
         assert!(gpu.read(written.address(), BYTES) == pattern(BYTES), "written");
         first.execute(&WorkRequest::read(peer, &read, source.remote())).unwrap();
         assert!(gpu.read(read.address(), BYTES) == pattern(BYTES), "read");
-        let inbox = fake_region(&side, gpu, &[0; 8192]);
+        let inbox = pretended_region(&side, gpu, &[0; 8192]);
         second.post_receives(&Receives::new(&inbox).bytes(8192)).unwrap();
         first.execute(&WorkRequest::send(peer, &source).bytes(8000)).unwrap();
         assert_eq!(second.receive(WAIT).unwrap().length, 8000);
@@ -85,11 +86,11 @@ fn writes_reads_and_sends_between_gpu_memories_move_the_bytes() {
 
 #[test]
 fn a_write_between_host_and_gpu_memory_moves_the_bytes() {
-    with_fake("a_write_between_host_and_gpu_memory_moves_the_bytes", |_, gpu| {
+    with_driver(|_, gpu| {
         let side = side();
         let (mut first, _second, peer) = two_queues(&side);
         let (host, back) = (side.region(&pattern(5000)), side.region(&[0; 5000]));
-        let on_gpu = fake_region(&side, gpu, &[0; 5000]);
+        let on_gpu = pretended_region(&side, gpu, &[0; 5000]);
         first.execute(&WorkRequest::write(peer, &host, on_gpu.remote())).unwrap();
         assert!(gpu.read(on_gpu.address(), 5000) == pattern(5000), "to the GPU");
         first.execute(&WorkRequest::write(peer, &on_gpu, back.remote())).unwrap();
@@ -99,10 +100,10 @@ fn a_write_between_host_and_gpu_memory_moves_the_bytes() {
 
 #[test]
 fn an_inline_put_from_the_host_does_not_read_gpu_memory() {
-    with_fake("an_inline_put_from_the_host_does_not_read_gpu_memory", |_, gpu| {
+    with_driver(|_, gpu| {
         let side = Side::open(&Query::new().gpu_memory(true).wide_entries(true));
         let (mut first, _second, peer) = two_queues(&side);
-        let (source, target) = (fake_region(&side, gpu, &[1; 64]), side.region(&[0; 64]));
+        let (source, target) = (pretended_region(&side, gpu, &[1; 64]), side.region(&[0; 64]));
         let error = first.execute(&WorkRequest::inline_write(peer, &source, target.remote())).unwrap_err();
         assert!(matches!(error, WorkError::Unsupported { .. }), "{error:?}");
     });
@@ -110,12 +111,12 @@ fn an_inline_put_from_the_host_does_not_read_gpu_memory() {
 
 #[test]
 fn a_region_keeps_gpu_memory_until_nothing_uses_it() {
-    with_fake("a_region_keeps_gpu_memory_until_nothing_uses_it", |_, gpu| {
+    with_driver(|_, gpu| {
         let side = side();
         let (_first, _second, peer) = two_queues(&side);
         let freed = Arc::new(AtomicBool::new(false));
         let owner = Arc::new(Told(freed.clone()));
-        // SAFETY: as in `fake_memory`.
+        // SAFETY: as in `pretended_memory`.
         let memory = unsafe { DeviceMemory::new(gpu.memory(&[0; 64]), 64, 0, no_dmabuf(), owner) }.unwrap();
         let (region, _) = MemoryRegion::register_device(&side.domain, memory, Access::ALL).unwrap();
         let put = WorkRequest::write(peer, &region, region.remote());
@@ -129,7 +130,7 @@ fn a_region_keeps_gpu_memory_until_nothing_uses_it() {
 
 #[test]
 fn memory_that_cannot_be_registered_says_why_in_both_ways() {
-    with_soft_adapter("memory_that_cannot_be_registered_says_why_in_both_ways", &[], |_| {
+    with_soft_adapter(&[], |_| {
         let side = Side::open(&Query::new());
         let owner = Arc::new(());
         // SAFETY: the domain refuses it, so that nobody reaches it.
@@ -141,31 +142,9 @@ fn memory_that_cannot_be_registered_says_why_in_both_ways() {
     });
 }
 
-/// Runs `body` with the first GPU, in a process with a software adapter that takes GPU memory.
-fn with_gpu(test: &str, body: impl FnOnce(&Adapter, &Gpu)) {
-    match Gpu::open(0) {
-        Ok(_) => with_soft_adapter(test, &[("SOFTEFA_HMEM", "1"), ("SOFTEFA_MR_DMABUF", "1")], |adapter| {
-            body(adapter, &Gpu::open(0).unwrap());
-        }),
-        Err(error) => println!("SKIPPED: no GPU: {error}"),
-    }
-}
-
-fn gpu_region(side: &Side, gpu: &Gpu, bytes: &[u8]) -> (MemoryRegion, Registration) {
-    let memory = GpuMemory::zeroed(gpu, bytes.len()).unwrap();
-    memory.write(0, bytes).unwrap();
-    memory.register(&side.domain, Access::ALL).unwrap()
-}
-
-fn gpu_bytes(region: &MemoryRegion) -> Vec<u8> {
-    let mut bytes = vec![0; region.len()];
-    region.gpu_memory().unwrap().read(0, &mut bytes).unwrap();
-    bytes
-}
-
 #[test]
 fn memory_of_a_gpu_is_zeroed_and_copies_stay_inside_it() {
-    with_gpu("memory_of_a_gpu_is_zeroed_and_copies_stay_inside_it", |_, gpu| {
+    with_gpu(&REAL, |_, gpu| {
         let memory = GpuMemory::zeroed(gpu, 1000).unwrap();
         let mut bytes = [1; 1000];
         memory.read(0, &mut bytes).unwrap();
@@ -179,7 +158,7 @@ fn memory_of_a_gpu_is_zeroed_and_copies_stay_inside_it() {
 
 #[test]
 fn the_gpu_puts_from_and_to_its_own_memory() {
-    with_gpu("the_gpu_puts_from_and_to_its_own_memory", |adapter, gpu| {
+    with_gpu(&REAL, |adapter, gpu| {
         let side = side();
         let (first, mut second, peer) = two_queues(&side);
         let mut first = GpuQueue::new(first, gpu).unwrap();
@@ -206,7 +185,7 @@ fn the_gpu_puts_from_and_to_its_own_memory() {
 
 #[test]
 fn many_puts_from_gpu_memory_arrive_whole() {
-    with_gpu("many_puts_from_gpu_memory_arrive_whole", |adapter, gpu| {
+    with_gpu(&REAL, |adapter, gpu| {
         const COUNT: u64 = 20_000;
         let side = side();
         let (first, _second, peer) = two_queues(&side);
@@ -223,7 +202,7 @@ fn many_puts_from_gpu_memory_arrive_whole() {
 
 #[test]
 fn inline_bytes_come_out_of_gpu_memory() {
-    with_gpu("inline_bytes_come_out_of_gpu_memory", |adapter, gpu| {
+    with_gpu(&REAL, |adapter, gpu| {
         let side = Side::open(&Query::new().gpu_memory(true).wide_entries(true));
         let (first, _second, peer) = two_queues(&side);
         let mut first = GpuQueue::new(first, gpu).unwrap();
@@ -237,13 +216,12 @@ fn inline_bytes_come_out_of_gpu_memory() {
 
 #[test]
 fn completions_in_gpu_memory_are_polled_there() {
-    with_gpu("completions_in_gpu_memory_are_polled_there", |adapter, gpu| {
+    with_gpu(&REAL, |adapter, gpu| {
         let side = side();
         let ops = side.domain.gda_ops().unwrap();
         let (completions, placement) = gpu.completion_queue(&ops, 8192).unwrap();
         if let Placement::Host { why } = &placement {
-            println!("SKIPPED: this machine's GPU memory takes no completions: {why}");
-            return;
+            return skip(format!("this machine's GPU memory takes no completions: {why}"));
         }
         let (first, second) = (side.queue_on(completions, |_| ()), side.queue());
         let peer = introduce(&first, &second);
@@ -263,7 +241,7 @@ fn completions_in_gpu_memory_are_polled_there() {
 
 #[test]
 fn an_error_with_gpu_memory_reaches_the_poster() {
-    with_gpu("an_error_with_gpu_memory_reaches_the_poster", |_, gpu| {
+    with_gpu(&REAL, |_, gpu| {
         let side = side();
         let (first, _second, peer) = two_queues(&side);
         let mut first = GpuQueue::new(first, gpu).unwrap();
@@ -279,12 +257,12 @@ fn an_error_with_gpu_memory_reaches_the_poster() {
 /// Their queues' doorbells lie on one page, which a process registers with CUDA once.
 #[test]
 fn two_gpus_post_to_one_adapter() {
-    with_gpu("two_gpus_post_to_one_adapter", |adapter, first| {
+    with_gpu(&REAL, |adapter, first| {
         const COUNT: u64 = 20_000;
-        let second = match Gpu::open(1) {
-            Ok(second) => second,
-            Err(error) => return println!("SKIPPED: no second GPU: {error}"),
-        };
+        if Gpu::count().unwrap() < 2 {
+            return missing(Need::SecondGpu, "no second GPU");
+        }
+        let second = Gpu::open(1).unwrap();
         let side = side();
         let (one, two) = (side.queue(), side.queue());
         let (to_two, to_one) = (introduce(&one, &two), introduce(&two, &one));

@@ -3,30 +3,21 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
 
-mod fabric_soft_support;
+mod support;
 
 use std::time::Duration;
 
 use efa_gda::executor::DeviceError;
 use efa_gda::fabric::{Buffer, Query, RemoteRegion};
-use efa_gda::gpu::Gpu;
 use efa_gda::gpu::smaps::MemoryKind;
 use efa_gda::queue::{GpuQueue, WorkError, WorkRequest};
 use efa_gda::wire::{CompletionStatus, RemoteKey};
-use fabric_soft_support::side::{Side, bytes_of, introduce, pattern};
-use fabric_soft_support::{Adapter, assert_no_violations, with_soft_adapter};
-
-/// Runs `body` with the first GPU, in a process with a software adapter.
-fn with_gpu(test: &str, body: impl FnOnce(&Adapter, &Gpu)) {
-    match Gpu::open(0) {
-        Ok(_) => with_soft_adapter(test, &[], |adapter| body(adapter, &Gpu::open(0).unwrap())),
-        Err(error) => println!("SKIPPED: no GPU: {error}"),
-    }
-}
+use support::side::{Side, bytes_of, introduce, pattern};
+use support::{assert_no_violations, with_gpu};
 
 #[test]
 fn pages_of_the_host_are_reached_as_ordinary_memory() {
-    with_gpu("pages_of_the_host_are_reached_as_ordinary_memory", |_, gpu| {
+    with_gpu(&[], |_, gpu| {
         let memory = Buffer::zeroed(1 << 16).unwrap();
         let start = memory.as_ptr() as usize;
         // SAFETY: the buffer outlives both ranges.
@@ -41,7 +32,7 @@ fn pages_of_the_host_are_reached_as_ordinary_memory() {
 
 #[test]
 fn memory_that_may_only_be_read_is_reached_for_reading() {
-    with_gpu("memory_that_may_only_be_read_is_reached_for_reading", |_, gpu| {
+    with_gpu(&[], |_, gpu| {
         const LENGTH: usize = 1 << 16;
         // SAFETY: a fresh mapping of no file, which nobody else knows.
         let memory = unsafe {
@@ -64,7 +55,7 @@ fn memory_that_may_only_be_read_is_reached_for_reading() {
 
 #[test]
 fn a_put_from_the_gpu_arrives_whole() {
-    with_gpu("a_put_from_the_gpu_arrives_whole", |adapter, gpu| {
+    with_gpu(&[], |adapter, gpu| {
         let side = Side::open(&Query::new());
         let (first, second) = (side.queue(), side.queue());
         let peer = introduce(&first, &second);
@@ -83,7 +74,7 @@ fn a_put_from_the_gpu_arrives_whole() {
 
 #[test]
 fn two_hundred_thousand_puts_from_the_gpu_arrive_past_every_wrap() {
-    with_gpu("two_hundred_thousand_puts_from_the_gpu_arrive_past_every_wrap", |adapter, gpu| {
+    with_gpu(&[], |adapter, gpu| {
         const COUNT: u64 = 200_000;
         let side = Side::open(&Query::new());
         let (first, second) = (side.queue(), side.queue());
@@ -101,7 +92,7 @@ fn two_hundred_thousand_puts_from_the_gpu_arrive_past_every_wrap() {
 
 #[test]
 fn inline_bytes_are_read_by_the_kernel() {
-    with_gpu("inline_bytes_are_read_by_the_kernel", |adapter, gpu| {
+    with_gpu(&[], |adapter, gpu| {
         let side = Side::open(&Query::new().wide_entries(true));
         let (first, second) = (side.queue(), side.queue());
         let peer = introduce(&first, &second);
@@ -115,7 +106,7 @@ fn inline_bytes_are_read_by_the_kernel() {
 
 #[test]
 fn an_error_completion_reaches_the_poster_with_its_status() {
-    with_gpu("an_error_completion_reaches_the_poster_with_its_status", |_, gpu| {
+    with_gpu(&[], |_, gpu| {
         let side = Side::open(&Query::new());
         let (first, second) = (side.queue(), side.queue());
         let peer = introduce(&first, &second);
@@ -131,7 +122,7 @@ fn an_error_completion_reaches_the_poster_with_its_status() {
 
 #[test]
 fn an_adapter_that_stands_still_ends_a_wait_and_poisons_the_queue() {
-    with_gpu("an_adapter_that_stands_still_ends_a_wait_and_poisons_the_queue", |adapter, gpu| {
+    with_gpu(&[], |adapter, gpu| {
         let side = Side::open(&Query::new());
         let (first, second) = (side.queue(), side.queue());
         let peer = introduce(&first, &second);

@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
 
-mod fabric_soft_support;
+mod support;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,14 +12,14 @@ use std::time::{Duration, Instant};
 use cudarc::driver::{
     CudaContext, CudaFunction, CudaSlice, CudaStream, DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg,
 };
-use cudarc::nvrtc::Ptx;
 use efa_gda::fabric::{Buffer, MemoryRegion, Query};
-use efa_gda::gpu::{self, Gpu, HostRange};
+use efa_gda::gpu::{Gpu, HostRange};
 use efa_gda::queue::{CloseError, GpuQueue, MappedQueue, Seen, WorkError, WorkRequest, device_peer};
 use efa_gda::wire::Peer;
 use efa_gda_sys::device::efa_gda_peer;
-use fabric_soft_support::side::{Side, bytes_of, introduce, pattern};
-use fabric_soft_support::{Adapter, assert_no_violations, with_soft_adapter};
+use support::kernel::Kernel;
+use support::side::{Side, bytes_of, introduce, pattern};
+use support::{assert_no_violations, with_gpu};
 
 /// `HangArgs` of hang.cu.
 #[repr(C)]
@@ -38,13 +38,6 @@ struct Args {
 // SAFETY: a plain C struct, the same for the device's compiler.
 unsafe impl DeviceRepr for Args {}
 
-fn with_gpu(test: &str, body: impl FnOnce(&Adapter, &Gpu)) {
-    match Gpu::open(0) {
-        Ok(_) => with_soft_adapter(test, &[], |adapter| body(adapter, &Gpu::open(0).unwrap())),
-        Err(error) => println!("SKIPPED: no GPU: {error}"),
-    }
-}
-
 /// A queue in a GPU, two regions, and what a launch on it needs.
 struct Scene {
     queue: GpuQueue,
@@ -52,7 +45,6 @@ struct Scene {
     peer: Peer,
     source: MemoryRegion,
     target: MemoryRegion,
-    context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
     word: Buffer,
     seen_word: HostRange,
@@ -68,8 +60,7 @@ impl Scene {
         let peer = introduce(&first, &second);
         let (source, target) = (side.region(&pattern(40)), side.region(&[0; 40]));
         let lkey = first.keep(&source).unwrap().get();
-        let context = CudaContext::new(0).unwrap();
-        let stream = context.new_stream().unwrap();
+        let stream = CudaContext::new(0).unwrap().new_stream().unwrap();
         let word = Buffer::zeroed(4).unwrap();
         let start = word.as_ptr() as usize;
         // SAFETY: the buffer goes after its range.
@@ -82,7 +73,6 @@ impl Scene {
             peer,
             source,
             target,
-            context,
             stream,
             word,
             seen_word,
@@ -92,11 +82,8 @@ impl Scene {
         }
     }
 
-    fn kernel(&self, name: &str) -> CudaFunction {
-        let (major, minor) = self.context.compute_capability().unwrap();
-        let source = include_str!("gpu_queue/hang.cu");
-        let cubin = gpu::compile_source("hang.cu", source, &format!("sm_{major}{minor}")).unwrap();
-        self.context.load_module(Ptx::from_binary(cubin)).unwrap().load_function(name).unwrap()
+    fn kernel(name: &str) -> Kernel {
+        Kernel::compile(include_str!("gpu_queue/hang.cu"), name)
     }
 
     fn launch(&self, kernel: &CudaFunction, queue: u64) {
@@ -126,11 +113,11 @@ impl Scene {
 
 #[test]
 fn a_snapshot_of_a_queue_whose_kernel_runs_shows_what_is_not_rung() {
-    with_gpu("a_snapshot_of_a_queue_whose_kernel_runs_shows_what_is_not_rung", |adapter, gpu| {
+    with_gpu(&[], |adapter, gpu| {
         let scene = Scene::new(gpu);
-        let kernel = scene.kernel("hang_kernel");
+        let kernel = Scene::kernel("hang_kernel");
         let lent = scene.queue.begin_launch();
-        scene.launch(&kernel, lent.device_address() as u64);
+        scene.launch(&kernel.function, lent.device_address() as u64);
         let begun = Instant::now();
         while scene.word().load(Ordering::Acquire) != 1 {
             assert!(begun.elapsed() < Duration::from_secs(20), "the kernel did not start");
@@ -160,7 +147,7 @@ fn a_snapshot_of_a_queue_whose_kernel_runs_shows_what_is_not_rung() {
 
 #[test]
 fn an_adapter_that_died_ends_a_kernels_wait() {
-    with_gpu("an_adapter_that_died_ends_a_kernels_wait", |adapter, gpu| {
+    with_gpu(&[], |adapter, gpu| {
         let mut scene = Scene::new(gpu);
         adapter.stop();
         let put = WorkRequest::write(scene.peer, &scene.source, scene.target.remote());
@@ -173,10 +160,10 @@ fn an_adapter_that_died_ends_a_kernels_wait() {
 
 #[test]
 fn a_lost_context_is_an_error_that_names_it() {
-    with_gpu("a_lost_context_is_an_error_that_names_it", |_, gpu| {
+    with_gpu(&[], |_, gpu| {
         let mut scene = Scene::new(gpu);
-        let kernel = scene.kernel("trap_kernel");
-        scene.launch(&kernel, 0);
+        let kernel = Scene::kernel("trap_kernel");
+        scene.launch(&kernel.function, 0);
         let put = WorkRequest::write(scene.peer, &scene.source, scene.target.remote());
         let error = scene.queue.execute(&put).unwrap_err();
         let WorkError::Gpu(error) = &error else { panic!("{error:?}") };

@@ -3,21 +3,20 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
 
-mod fabric_soft_support;
-mod pretend_gpu;
+mod support;
 
 use std::time::Duration;
 
-use cudarc::driver::{CudaContext, DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg};
-use cudarc::nvrtc::Ptx;
-use efa_gda::fabric::{Access, Error, MemoryRegion, Query};
-use efa_gda::gpu::{self, Gpu, GpuMemory};
+use cudarc::driver::{DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg};
+use efa_gda::fabric::{Error, MemoryRegion, Query};
+use efa_gda::gpu::Gpu;
 use efa_gda::queue::{
     Arrival, GpuQueue, MappedQueue, Placement, ReceiveError, ReceiveId, Received, Receives, WorkRequest,
 };
 use efa_gda::wire::{CompletionStatus, Peer};
-use fabric_soft_support::side::{Side, bytes_of, introduce, pattern};
-use fabric_soft_support::{Adapter, assert_no_violations, with_soft_adapter};
+use support::kernel::Kernel;
+use support::side::{Side, bytes_of, gpu_bytes, gpu_region, introduce, pattern};
+use support::{SoftAdapter, assert_no_violations, with_gpu, with_pretended_gpu};
 
 const WAIT: Duration = Duration::from_secs(20);
 /// Bytes of a message.
@@ -27,27 +26,8 @@ const CHUNK: usize = 256;
 /// The place of a receive queue among those that are registered.
 const RECEIVE_QUEUE: &str = "4";
 
-/// Runs `body` with the first GPU.
-fn with_gpu(test: &str, body: impl FnOnce(&Adapter, &Gpu)) {
-    match Gpu::open(0) {
-        Ok(_) => with_soft_adapter(test, &[("SOFTEFA_HMEM", "1"), ("SOFTEFA_MR_DMABUF", "1")], |adapter| {
-            body(adapter, &Gpu::open(0).unwrap());
-        }),
-        Err(error) => println!("SKIPPED: no GPU: {error}"),
-    }
-}
-
-/// Runs `body` with one that pretends.
-fn pretending(test: &str, variables: &[(&str, &str)], body: impl FnOnce(&Adapter, &Gpu)) {
-    let child = std::env::var_os("EFA_GDA_TEST_CHILD").is_some();
-    let Some(folder) = (if child { Some("") } else { pretend_gpu::folder() }) else { return };
-    let variables = [&[("LD_LIBRARY_PATH", folder), ("XDG_CACHE_HOME", folder)], variables].concat();
-    with_soft_adapter(test, &variables, |adapter| {
-        let gpu = Gpu::open(0).unwrap();
-        assert_eq!(gpu.name().unwrap(), "pretended GPU");
-        body(adapter, &gpu);
-    });
-}
+/// What the software adapter needs to reach memory of a GPU.
+const REAL: [(&str, &str); 2] = [("SOFTEFA_HMEM", "1"), ("SOFTEFA_MR_DMABUF", "1")];
 
 /// A queue that receives, one that sends to it, and the first as the second one's peer.
 fn two_queues(side: &Side) -> (MappedQueue, MappedQueue, Peer) {
@@ -80,7 +60,7 @@ fn all_at_once(queue: &mut GpuQueue, count: usize) -> Vec<Received> {
 
 /// Half a ring more messages than the ring of receives has entries, chunk by chunk, into `region`.
 fn round_the_ring(
-    adapter: &Adapter,
+    adapter: &SoftAdapter,
     side: &Side,
     (receiver, sender, peer): (&mut GpuQueue, &mut MappedQueue, Peer),
     region: &MemoryRegion,
@@ -110,7 +90,7 @@ fn round_the_ring(
     assert_no_violations(adapter);
 }
 
-fn messages_into_host_memory(adapter: &Adapter, gpu: &Gpu) {
+fn messages_into_host_memory(adapter: &SoftAdapter, gpu: &Gpu) {
     let side = Side::open(&Query::new());
     let (receiver, mut sender, peer) = two_queues(&side);
     let mut receiver = GpuQueue::new(receiver, gpu).unwrap();
@@ -124,17 +104,16 @@ fn messages_into_host_memory(adapter: &Adapter, gpu: &Gpu) {
 
 #[test]
 fn a_gpu_posts_and_takes_more_receives_than_the_ring_holds() {
-    with_gpu("a_gpu_posts_and_takes_more_receives_than_the_ring_holds", messages_into_host_memory);
+    with_gpu(&REAL, messages_into_host_memory);
 }
 
 #[test]
 fn one_that_pretends_posts_and_takes_more_receives_than_the_ring_holds() {
-    let test = "one_that_pretends_posts_and_takes_more_receives_than_the_ring_holds";
-    pretending(test, &[], messages_into_host_memory);
+    with_pretended_gpu(&[], messages_into_host_memory);
 }
 
 /// Posts fill the ring and no more; what completes makes room without being taken, and waits in the inbox.
-fn a_full_ring(adapter: &Adapter, gpu: &Gpu) {
+fn a_full_ring(adapter: &SoftAdapter, gpu: &Gpu) {
     const MORE: usize = 100;
     let side = Side::open(&Query::new());
     let (receiver, mut sender, peer) = two_queues(&side);
@@ -169,16 +148,16 @@ fn a_full_ring(adapter: &Adapter, gpu: &Gpu) {
 
 #[test]
 fn a_gpu_fills_the_ring_of_receives_and_no_more() {
-    with_gpu("a_gpu_fills_the_ring_of_receives_and_no_more", a_full_ring);
+    with_gpu(&REAL, a_full_ring);
 }
 
 #[test]
 fn one_that_pretends_fills_the_ring_of_receives_and_no_more() {
-    pretending("one_that_pretends_fills_the_ring_of_receives_and_no_more", &[], a_full_ring);
+    with_pretended_gpu(&[], a_full_ring);
 }
 
 /// What host and GPU posted and did not take goes with the queue from one to the other.
-fn from_host_to_gpu_and_back(adapter: &Adapter, gpu: &Gpu) {
+fn from_host_to_gpu_and_back(adapter: &SoftAdapter, gpu: &Gpu) {
     let side = Side::open(&Query::new());
     let (mut receiver, mut sender, peer) = two_queues(&side);
     let (region, source) = (side.region(&[0; SIZE * 32]), side.region(&pattern(SIZE * 64)));
@@ -222,17 +201,17 @@ fn from_host_to_gpu_and_back(adapter: &Adapter, gpu: &Gpu) {
 
 #[test]
 fn receives_go_with_the_queue_to_a_gpu_and_back() {
-    with_gpu("receives_go_with_the_queue_to_a_gpu_and_back", from_host_to_gpu_and_back);
+    with_gpu(&REAL, from_host_to_gpu_and_back);
 }
 
 #[test]
 fn receives_go_with_the_queue_to_one_that_pretends_and_back() {
-    pretending("receives_go_with_the_queue_to_one_that_pretends_and_back", &[], from_host_to_gpu_and_back);
+    with_pretended_gpu(&[], from_host_to_gpu_and_back);
 }
 
 #[test]
 fn receives_that_cannot_be_are_refused_with_the_reason() {
-    pretending("receives_that_cannot_be_are_refused_with_the_reason", &[], |_, gpu| {
+    with_pretended_gpu(&[], |_, gpu| {
         let side = Side::open(&Query::new());
         let region = side.region(&[0; SIZE]);
         let mut queue = GpuQueue::new(side.queue(), gpu).unwrap();
@@ -253,8 +232,7 @@ fn receives_that_cannot_be_are_refused_with_the_reason() {
 
 #[test]
 fn a_receive_queue_that_does_not_map_is_told_and_sends_go_on() {
-    let test = "a_receive_queue_that_does_not_map_is_told_and_sends_go_on";
-    pretending(test, &[("PRETEND_GPU_REFUSES", RECEIVE_QUEUE)], |adapter, gpu| {
+    with_pretended_gpu(&[("PRETEND_GPU_REFUSES", RECEIVE_QUEUE)], |adapter, gpu| {
         let side = Side::open(&Query::new());
         let (mut receiver, mut sender, peer) = two_queues(&side);
         let back = introduce(&receiver, &sender);
@@ -277,25 +255,15 @@ fn a_receive_queue_that_does_not_map_is_told_and_sends_go_on() {
     });
 }
 
-fn gpu_region(side: &Side, gpu: &Gpu, length: usize) -> MemoryRegion {
-    GpuMemory::zeroed(gpu, length).unwrap().register(&side.domain, Access::ALL).unwrap().0
-}
-
-fn gpu_bytes(region: &MemoryRegion) -> Vec<u8> {
-    let mut bytes = vec![0; region.len()];
-    region.gpu_memory().unwrap().read(0, &mut bytes).unwrap();
-    bytes
-}
-
 #[test]
 fn messages_arrive_in_gpu_memory_with_completions_there() {
-    with_gpu("messages_arrive_in_gpu_memory_with_completions_there", |adapter, gpu| {
+    with_gpu(&REAL, |adapter, gpu| {
         let side = Side::open(&Query::new().gpu_memory(true));
         let (completions, placement) = gpu.completion_queue(&side.domain.gda_ops().unwrap(), 16_384).unwrap();
         println!("completions in {placement}");
         let (mut receiver, mut sender) = (side.queue_on(completions, |_| ()), side.queue());
         let peer = introduce(&sender, &receiver);
-        let region = gpu_region(&side, gpu, SIZE * CHUNK);
+        let region = gpu_region(&side, gpu, &[0; SIZE * CHUNK]).0;
         if placement == Placement::Gpu {
             let error = receiver.post_receives(&Receives::new(&region)).unwrap_err();
             assert!(matches!(error, ReceiveError::NotOnHost { .. }), "{error}");
@@ -331,22 +299,17 @@ unsafe impl DeviceRepr for Serve {}
 
 #[test]
 fn a_kernel_of_the_callers_takes_messages_while_they_come() {
-    with_gpu("a_kernel_of_the_callers_takes_messages_while_they_come", |adapter, gpu| {
+    with_gpu(&REAL, |adapter, gpu| {
         const WINDOW: usize = 64;
         let side = Side::open(&Query::new().gpu_memory(true));
         let (mut receiver, mut sender, peer) = two_queues(&side);
         let total = receiver.limits().receives as usize * 3 / 2;
         let source = side.region(&pattern(SIZE * total));
-        let memory = gpu_region(&side, gpu, SIZE * WINDOW);
+        let memory = gpu_region(&side, gpu, &[0; SIZE * WINDOW]).0;
         let lkey = receiver.keep(&memory).unwrap().get();
         let receiver = GpuQueue::new(receiver, gpu).unwrap();
-        let context = CudaContext::new(0).unwrap();
-        let stream = context.new_stream().unwrap();
-        let (major, minor) = context.compute_capability().unwrap();
-        let source_text = include_str!("gpu_receive/serve.cu");
-        let cubin = gpu::compile_source("serve.cu", source_text, &format!("sm_{major}{minor}")).unwrap();
-        let module = context.load_module(Ptx::from_binary(cubin)).unwrap();
-        let kernel = module.load_function("serve_kernel").unwrap();
+        let Kernel { function, stream } =
+            Kernel::compile(include_str!("gpu_receive/serve.cu"), "serve_kernel");
         let taken = stream.alloc_zeros::<u64>(16 * 4).unwrap();
         let out = stream.alloc_zeros::<u8>(SIZE * total).unwrap();
         let came = stream.alloc_zeros::<u32>(total).unwrap();
@@ -370,7 +333,7 @@ fn a_kernel_of_the_callers_takes_messages_while_they_come() {
         let one = LaunchConfig { grid_dim: (1, 1, 1), block_dim: (1, 1, 1), shared_mem_bytes: 0 };
         stream.synchronize().unwrap();
         // SAFETY: one struct by value; everything in it outlives the kernel, which is waited for below.
-        unsafe { stream.launch_builder(&kernel).arg(&serve).launch(one) }.unwrap();
+        unsafe { stream.launch_builder(&function).arg(&serve).launch(one) }.unwrap();
         // Where no receive is posted, the adapter sends again.
         send(&mut sender, peer, &source, 0, total);
         assert_eq!(stream.clone_dtoh(&status).unwrap(), [0]);
@@ -389,7 +352,7 @@ fn a_kernel_of_the_callers_takes_messages_while_they_come() {
 fn messages_that_cannot_be_copied_back_are_told_as_lost() {
     // An inbox of as many entries as the completion queue: 8192 of 32 bytes.
     let fails = [("PRETEND_GPU_FAILS_COPY", "262144")];
-    pretending("messages_that_cannot_be_copied_back_are_told_as_lost", &fails, |_, gpu| {
+    with_pretended_gpu(&fails, |_, gpu| {
         let side = Side::open(&Query::new());
         let (mut receiver, mut sender, peer) = two_queues(&side);
         let (region, source) = (side.region(&[0; SIZE]), side.region(&pattern(SIZE)));

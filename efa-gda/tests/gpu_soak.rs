@@ -1,21 +1,21 @@
 //! Every SM of a GPU posts to shared queues of strict software adapters: each entry is executed once,
 //! none is torn, early or past the batch. `EFA_GDA_SOAK_SECONDS` makes it longer, `EFA_GDA_SOAK_ENTRIES`
-//! ends it earlier.
+//! ends it earlier; `EFA_GDA_TEST_SECONDS`, the time limit of a test in a child process, must exceed the first.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
 
-mod fabric_soft_support;
+mod support;
 
 use std::time::{Duration, Instant};
 
-use cudarc::driver::{CudaContext, CudaFunction, DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg, sys};
-use cudarc::nvrtc::Ptx;
+use cudarc::driver::{CudaContext, DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg, sys};
 use efa_gda::fabric::{Library, MemoryRegion, Query};
-use efa_gda::gpu::{self, Gpu};
+use efa_gda::gpu::Gpu;
 use efa_gda::queue::{GpuQueue, MappedQueue, device_peer};
 use efa_gda_sys::device::{EFA_GDA_COMPLETION_ERROR, EFA_GDA_OK, efa_gda_peer, efa_gda_queue};
-use fabric_soft_support::side::{Side, bytes_of, introduce};
-use fabric_soft_support::{Adapter, assert_no_violations, with_soft_adapter};
+use support::kernel::Kernel;
+use support::side::{Side, bytes_of, introduce};
+use support::{SoftAdapter, assert_no_violations, with_gpu};
 
 const ADAPTERS: usize = 8;
 /// Queues, shared by as many blocks as there are for each. One queue's completions are read one poll after
@@ -105,19 +105,10 @@ impl Shared {
     }
 }
 
-fn kernel(context: &std::sync::Arc<CudaContext>) -> CudaFunction {
-    let (major, minor) = context.compute_capability().unwrap();
-    let source = include_str!("gpu_soak/soak.cu");
-    let cubin = gpu::compile_source("soak.cu", source, &format!("sm_{major}{minor}")).unwrap();
-    let module = context.load_module(Ptx::from_binary(cubin)).unwrap();
-    module.load_function("soak_kernel").unwrap()
-}
-
 /// Rounds until the time is over; what the adapters fetched, and how many of that they failed on
 /// purpose, must be what was posted and what is missing at the targets.
-fn soak(adapter: &Adapter, gpu: &Gpu, load: Load) {
+fn soak(adapter: &SoftAdapter, gpu: &Gpu, load: Load) {
     let context = CudaContext::new(0).unwrap();
-    let stream = context.new_stream().unwrap();
     let processors = context.attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
     let blocks = (processors.unwrap() as usize).next_multiple_of(LANES);
     let words = blocks / LANES * load.entries as usize;
@@ -126,7 +117,7 @@ fn soak(adapter: &Adapter, gpu: &Gpu, load: Load) {
     assert_eq!(infos.len(), ADAPTERS);
     let sides: Vec<_> = infos.into_iter().map(|info| Side::on(&library, info)).collect();
     let shared: Vec<_> = (0..LANES).map(|lane| Shared::open(&sides[lane % ADAPTERS], gpu, words)).collect();
-    let kernel = kernel(&context);
+    let Kernel { function, stream } = Kernel::compile(include_str!("gpu_soak/soak.cu"), "soak_kernel");
     let mut lanes = [Lane::default(); LANES];
     lanes.iter_mut().zip(&shared).for_each(|(lane, shared)| *lane = shared.lane);
 
@@ -151,7 +142,7 @@ fn soak(adapter: &Adapter, gpu: &Gpu, load: Load) {
         };
         let grid =
             LaunchConfig { grid_dim: (blocks as u32, 1, 1), block_dim: (THREADS, 1, 1), shared_mem_bytes: 0 };
-        let mut launch = stream.launch_builder(&kernel);
+        let mut launch = stream.launch_builder(&function);
         launch.arg(&args);
         // SAFETY: the kernel takes one `Args` by value; queues and memory outlive it.
         unsafe { launch.launch(grid) }.unwrap();
@@ -184,35 +175,27 @@ fn soak(adapter: &Adapter, gpu: &Gpu, load: Load) {
     shared.into_iter().for_each(|shared| shared.queue.destroy().unwrap());
 }
 
-fn with_gpu(test: &str, variables: &[(&str, &str)], body: impl FnOnce(&Adapter, &Gpu)) {
-    match Gpu::open(0) {
-        Ok(_) => {
-            let adapters = ADAPTERS.to_string();
-            let mut all = vec![("SOFTEFA_ADAPTERS", adapters.as_str())];
-            all.extend_from_slice(variables);
-            with_soft_adapter(test, &all, |adapter| body(adapter, &Gpu::open(0).unwrap()));
-        }
-        Err(error) => println!("SKIPPED: no GPU: {error}"),
-    }
+/// Runs `body` with the first GPU and all the adapters, which have these variables.
+fn with_adapters(variables: &[(&str, &str)], body: impl FnOnce(&SoftAdapter, &Gpu)) {
+    let adapters = ADAPTERS.to_string();
+    with_gpu(&[&[("SOFTEFA_ADAPTERS", adapters.as_str())], variables].concat(), body);
 }
 
 #[test]
 fn every_entry_of_many_blocks_is_executed_once() {
-    let test = "every_entry_of_many_blocks_is_executed_once";
-    with_gpu(test, &[], |adapter, gpu| soak(adapter, gpu, USUAL));
+    with_adapters(&[], |adapter, gpu| soak(adapter, gpu, USUAL));
 }
 
 #[test]
 fn every_entry_of_threads_that_post_alone_is_executed_once() {
-    let test = "every_entry_of_threads_that_post_alone_is_executed_once";
-    with_gpu(test, &[], |adapter, gpu| soak(adapter, gpu, DIVERGENT));
+    with_adapters(&[], |adapter, gpu| soak(adapter, gpu, DIVERGENT));
 }
 
 #[test]
 fn a_batch_of_eleven_is_kept_by_many_blocks() {
     // A ring of 256 entries, which the doorbell's 16 bits pass often.
     let small = [("SOFTEFA_MAX_BATCH", "11"), ("SOFTEFA_LLQ_BYTES", "16384")];
-    with_gpu("a_batch_of_eleven_is_kept_by_many_blocks", &small, |adapter, gpu| soak(adapter, gpu, USUAL));
+    with_adapters(&small, |adapter, gpu| soak(adapter, gpu, USUAL));
 }
 
 #[test]
@@ -222,7 +205,7 @@ fn every_entry_is_executed_once_out_of_order_and_among_errors() {
         (1..500_u64).map(|index| format!("{}:{}", index * 997, [7, 8, 13, 15][index as usize % 4])).collect();
     let injected = injected.join(",");
     let faults = [("SOFTEFA_REORDER", "48"), ("SOFTEFA_INJECT", injected.as_str())];
-    with_gpu("every_entry_is_executed_once_out_of_order_and_among_errors", &faults, |adapter, gpu| {
+    with_adapters(&faults, |adapter, gpu| {
         soak(adapter, gpu, USUAL);
         assert_ne!(adapter.statistics().errors, 0, "none was injected");
     });

@@ -3,7 +3,7 @@
 //! than is known of each.
 //!
 //! Needs no GPU. The compilers come from `scripts/cuda_toolchain.sh`; where they cannot be had, the
-//! tests say so and pass.
+//! tests are skipped.
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::fs;
@@ -11,6 +11,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::ptr::{null, null_mut};
 use std::sync::OnceLock;
+use std::time::Duration;
+
+use efa_gda_test_support::{Need, missing, output, root, run};
 
 const ARCHITECTURES: [&str; 3] = ["sm_80", "sm_90", "sm_100"];
 
@@ -53,27 +56,22 @@ const SOURCES: [Source; 4] = [
     ("examples/put_signal.cu", &["put_signal"], EXAMPLE),
 ];
 
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate lies in the workspace").to_path_buf()
-}
-
-/// The toolkit's folder, or why there is none.
+/// The toolkit's folder. None, with the skip recorded, where there is none.
 fn toolkit() -> Option<&'static Path> {
     static TOOLKIT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let found = TOOLKIT.get_or_init(|| {
-        let output = Command::new(root().join("scripts/cuda_toolchain.sh"))
-            .output()
-            .map_err(|error| format!("scripts/cuda_toolchain.sh: {error}"))?;
-        if output.status.success() {
-            Ok(PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()))
-        } else {
-            Err(String::from_utf8_lossy(&output.stderr).trim().to_owned())
+        let outcome =
+            run(&mut Command::new(root().join("scripts/cuda_toolchain.sh")), Duration::from_secs(600));
+        match outcome.status {
+            Some(status) if status.success() => Ok(PathBuf::from(outcome.stdout.trim())),
+            Some(_) => Err(outcome.stderr.trim().to_owned()),
+            None => Err("scripts/cuda_toolchain.sh did not end within 10 minutes".to_owned()),
         }
     });
     match found {
         Ok(path) => Some(path),
         Err(reason) => {
-            eprintln!("SKIPPED: no CUDA compilers: {reason}");
+            missing(Need::Nvcc, format!("no CUDA compilers: {reason}"));
             None
         }
     }
@@ -147,15 +145,10 @@ fn nvcc_compiles_the_kernels() {
         for (architecture, most) in ARCHITECTURES.iter().zip(&bounds).filter(|(name, _)| is_covered(name)) {
             let what = format!("{source} for {architecture} by nvcc");
             let cubin = out.join(format!("{}.{architecture}.cubin", source.replace('/', "-")));
-            let output = Command::new(toolkit.join("bin/nvcc"))
-                .args(["-cubin", "-std=c++17", "-Xptxas", "-v", "-Werror", "all-warnings"])
-                .arg(format!("-arch={architecture}"))
-                .args(include_options())
-                .arg("-o")
-                .arg(&cubin)
-                .arg(root().join("kernels").join(source))
-                .output()
-                .expect("nvcc runs");
+            let mut command = Command::new(toolkit.join("bin/nvcc"));
+            command.args(["-cubin", "-std=c++17", "-Xptxas", "-v", "-Werror", "all-warnings"]);
+            command.arg(format!("-arch={architecture}")).args(include_options()).arg("-o").arg(&cubin);
+            let output = output(command.arg(root().join("kernels").join(source)));
             let report = String::from_utf8_lossy(&output.stderr);
             assert!(output.status.success(), "{what}:\n{report}");
             check_local(&report, most, &what);
@@ -172,7 +165,7 @@ fn two_files_of_kernels_link() {
     let sources =
         [root().join("kernels/examples/put_signal.cu"), root().join("efa-gda/tests/kernels_own/handles.cu")];
     let run = |what: &str, command: &mut Command| {
-        let output = command.output().unwrap_or_else(|error| panic!("{what}: {error}"));
+        let output = output(command);
         assert!(output.status.success(), "{what}:\n{}", String::from_utf8_lossy(&output.stderr));
     };
     for separate in [false, true] {

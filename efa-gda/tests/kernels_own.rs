@@ -5,8 +5,7 @@
 
 mod kernels_support;
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -15,6 +14,8 @@ use efa_gda_sys::device::{
     EFA_GDA_BAD_ARGUMENT, EFA_GDA_COMPLETION_ERROR, EFA_GDA_IN_USE, EFA_GDA_NOT_RUN, EFA_GDA_OK,
     EFA_GDA_POISONED, EFA_GDA_TIMEOUT_LOCK, efa_gda_peer, efa_gda_queue,
 };
+use efa_gda_test_support::TempDir;
+use efa_gda_test_support::compile::{self, compile};
 use kernels_support::{Bench, PEER, SECOND, Shape};
 use libloading::Library;
 
@@ -24,19 +25,17 @@ fn library() -> &'static Library {
     LIBRARY.get_or_init(|| {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         let kernels = root.join("../kernels");
-        let file: PathBuf =
-            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("kernels-own-{}.so", std::process::id()));
-        let mut command = Command::new(std::env::var_os("CXX").unwrap_or_else(|| "c++".into()));
+        let folder = TempDir::new("kernels-own");
+        let file = folder.path().join("kernels.so");
+        let mut command = compile::cxx();
         command.args(["-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-x", "c++"]);
         command.arg("-I").arg(kernels.join("include"));
         command.arg("-I").arg(root.join("../third_party/efa_gda"));
         command.arg(kernels.join("examples/put_signal.cu")).arg(root.join("tests/kernels_own/handles.cu"));
         command.arg(kernels.join("host/lanes.cpp")).arg("-lpthread").arg("-o").arg(&file);
-        assert!(command.status().unwrap().success(), "the kernels do not compile for the host");
+        assert!(compile(&mut command), "there is no C++ compiler");
         // SAFETY: the kernels have no initialisers.
-        let library = unsafe { Library::new(&file) }.unwrap();
-        std::fs::remove_file(file).unwrap();
-        library
+        unsafe { Library::new(&file) }.unwrap()
     })
 }
 

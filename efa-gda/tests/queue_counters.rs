@@ -4,8 +4,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
 
-mod fabric_soft_support;
-mod pretend_gpu;
+mod support;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -21,15 +20,16 @@ use efa_gda::queue::{
 };
 use efa_gda::wire::{CompletionStatus, RemoteKey};
 use efa_gda_sys::device::efa_gda_counters;
-use fabric_soft_support::side::{Side, bytes_of, introduce, pattern};
-use fabric_soft_support::{Adapter, assert_no_violations, with_soft_adapter};
+use efa_gda_test_support::cuda::Driver;
+use support::side::{Side, bytes_of, introduce, pattern};
+use support::{SoftAdapter, assert_no_violations, with_pretended_gpu, with_soft_adapter};
 
 /// Counters asked for, and offered to the API that this test's libfabric has.
 const ON: [(&str, &str); 2] = [("FI_EFA_USE_HW_CNTR", "1"), ("SOFTEFA_HW_CNTR", "1")];
 const COUNT: usize = 20_000;
 
-fn with_counters(test: &str, more: &[(&str, &str)], body: impl FnOnce(&Adapter)) {
-    with_soft_adapter(test, &[&ON, more].concat(), body);
+fn with_counters(more: &[(&str, &str)], body: impl FnOnce(&SoftAdapter)) {
+    with_soft_adapter(&[&ON, more].concat(), body);
 }
 
 fn ops(side: &Side) -> GdaOps {
@@ -92,7 +92,7 @@ fn consumed(queue: &MappedQueue) -> u32 {
 
 #[test]
 fn a_queue_goes_by_its_counters_and_reads_no_completion() {
-    with_counters("a_queue_goes_by_its_counters_and_reads_no_completion", &[], |adapter| {
+    with_counters(&[], |adapter| {
         let side = Side::open(&Query::new());
         let ((mut first, counter), second) = (counting(&side), side.queue());
         let peer = introduce(&first, &second);
@@ -115,7 +115,7 @@ fn a_queue_goes_by_its_counters_and_reads_no_completion() {
 
 #[test]
 fn a_full_ring_waits_for_the_counters_and_quiet_for_the_last() {
-    with_counters("a_full_ring_waits_for_the_counters_and_quiet_for_the_last", &[], |adapter| {
+    with_counters(&[], |adapter| {
         let side = Side::open(&Query::new());
         let ((mut first, _), second) = (counting(&side), side.queue());
         let peer = introduce(&first, &second);
@@ -138,8 +138,7 @@ fn a_full_ring_waits_for_the_counters_and_quiet_for_the_last() {
 
 #[test]
 fn errors_reach_the_poster_with_their_status_also_when_completions_were_overwritten() {
-    let test = "errors_reach_the_poster_with_their_status_also_when_completions_were_overwritten";
-    with_counters(test, &[], |adapter| {
+    with_counters(&[], |adapter| {
         let side = Side::open(&Query::new());
         let ((mut first, counter), second) = (counting(&side), side.queue());
         let peer = introduce(&first, &second);
@@ -169,7 +168,7 @@ fn errors_reach_the_poster_with_their_status_also_when_completions_were_overwrit
 fn many_errors_among_what_went_well_are_all_counted() {
     let inject: String = (0..200).map(|i| format!("{}:7,", 50 * i + 1)).collect();
     let inject = [("SOFTEFA_INJECT", inject.trim_end_matches(','))];
-    with_counters("many_errors_among_what_went_well_are_all_counted", &inject, |adapter| {
+    with_counters(&inject, |adapter| {
         let side = Side::open(&Query::new());
         let ((mut first, counter), second) = (counting(&side), side.queue());
         let peer = introduce(&first, &second);
@@ -194,7 +193,7 @@ fn many_errors_among_what_went_well_are_all_counted() {
 /// The words modulo a wrap, as an adapter with narrower counters would have them.
 #[test]
 fn counters_that_begin_again_are_followed() {
-    with_counters("counters_that_begin_again_are_followed", &[("SOFTEFA_INJECT", "150000:7")], |adapter| {
+    with_counters(&[("SOFTEFA_INJECT", "150000:7")], |adapter| {
         let side = Side::open(&Query::new());
         let ((mut first, counter), second) = (counting(&side), side.queue());
         let peer = introduce(&first, &second);
@@ -234,7 +233,7 @@ fn counters_that_begin_again_are_followed() {
 
 #[test]
 fn counters_that_a_queue_cannot_go_by_are_refused_with_the_reason() {
-    with_counters("counters_that_a_queue_cannot_go_by_are_refused_with_the_reason", &[], |_| {
+    with_counters(&[], |_| {
         let side = Side::open(&Query::new());
         let open = || ops(&side).cntr_open_host().unwrap();
         let counter = open();
@@ -295,7 +294,7 @@ fn counters_that_a_queue_cannot_go_by_are_refused_with_the_reason() {
 
 #[test]
 fn a_queue_beside_counters_takes_no_receives() {
-    with_counters("a_queue_beside_counters_takes_no_receives", &[], |_| {
+    with_counters(&[], |_| {
         let side = Side::open(&Query::new());
         let (mut queue, _) = counting(&side);
         let region = side.region(&[0; 64]);
@@ -304,22 +303,18 @@ fn a_queue_beside_counters_takes_no_receives() {
     });
 }
 
-fn pretending(test: &str, variables: &[(&str, &str)], body: impl FnOnce(&Adapter)) {
-    let child = std::env::var_os("EFA_GDA_TEST_CHILD").is_some();
-    let Some(folder) = (if child { Some("") } else { pretend_gpu::folder() }) else { return };
-    let variables = [&[("LD_LIBRARY_PATH", folder), ("XDG_CACHE_HOME", folder)], variables].concat();
-    with_counters(test, &variables, body);
+fn pretending(variables: &[(&str, &str)], body: impl FnOnce(&SoftAdapter, &Gpu)) {
+    with_pretended_gpu(&[&ON, variables].concat(), body);
 }
 
 #[test]
 fn a_gpu_that_maps_no_completion_queue_goes_by_counters_and_an_error_ends_its_wait() {
-    let test = "a_gpu_that_maps_no_completion_queue_goes_by_counters_and_an_error_ends_its_wait";
     // The third place is the completion queue's.
-    pretending(test, &[("PRETEND_GPU_REFUSES", "3")], |adapter| {
-        let (gpu, side) = (Gpu::open(0).unwrap(), Side::open(&Query::new()));
+    pretending(&[("PRETEND_GPU_REFUSES", "3")], |adapter, gpu| {
+        let side = Side::open(&Query::new());
         let ((first, _), second) = (counting(&side), side.queue());
         let peer = introduce(&first, &second);
-        let mut first = GpuQueue::new(first, &gpu).unwrap();
+        let mut first = GpuQueue::new(first, gpu).unwrap();
         assert!(first.registered().iter().all(|part| part.part != "completion queue"));
         let (source, target) = (side.region(&pattern(64 * COUNT)), side.region(&vec![0; 64 * COUNT]));
         let put = WorkRequest::write(peer, &source, target.remote()).bytes(64).count(COUNT as u64).stride(64);
@@ -337,8 +332,8 @@ fn a_gpu_that_maps_no_completion_queue_goes_by_counters_and_an_error_ends_its_wa
 
 #[test]
 fn a_gpu_that_pretends_goes_by_counters_in_host_memory() {
-    pretending("a_gpu_that_pretends_goes_by_counters_in_host_memory", &[], |adapter| {
-        let (gpu, side) = (Gpu::open(0).unwrap(), Side::open(&Query::new()));
+    pretending(&[], |adapter, gpu| {
+        let side = Side::open(&Query::new());
         let (counter, placement) = gpu.completion_counter(&ops(&side)).unwrap();
         let Placement::Host { why } = placement else { panic!("this one exports no memory") };
         assert!(why.contains("dmabuf"), "{why}");
@@ -346,7 +341,7 @@ fn a_gpu_that_pretends_goes_by_counters_in_host_memory() {
         let first = MappedQueue::new(endpoint, &ops(&side)).unwrap().with_counters().unwrap();
         let second = side.queue();
         let peer = introduce(&first, &second);
-        let mut first = GpuQueue::new(first, &gpu).unwrap();
+        let mut first = GpuQueue::new(first, gpu).unwrap();
         assert!(first.registered().iter().any(|part| part.part == "completion counter"));
         let (source, target) = (side.region(&pattern(64 * COUNT)), side.region(&vec![0; 64 * COUNT]));
         let put = WorkRequest::write(peer, &source, target.remote()).bytes(64).count(COUNT as u64).stride(64);
@@ -359,13 +354,13 @@ fn a_gpu_that_pretends_goes_by_counters_in_host_memory() {
         assert_eq!(status, CompletionStatus::RemoteBadAddress);
         assert_no_violations(adapter);
         first.close().unwrap();
-        assert_eq!(pretend_gpu::Driver::loaded().registered(), 0);
+        assert_eq!(Driver::loaded().registered(), 0);
     });
 }
 
 #[test]
 fn a_queue_that_has_posted_goes_by_no_counter_afterwards() {
-    with_counters("a_queue_that_has_posted_goes_by_no_counter_afterwards", &[], |_| {
+    with_counters(&[], |_| {
         let side = Side::open(&Query::new());
         let counter = ops(&side).cntr_open_host().unwrap();
         let endpoint = endpoint(&side, 8192, &[(&counter, CountedOperations::TRANSMIT)]);

@@ -3,32 +3,27 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
 
-mod fabric_soft_support;
-mod pretend_gpu;
+mod support;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use cudarc::driver::{CudaContext, LaunchConfig, PushKernelArg};
-use cudarc::nvrtc::Ptx;
+use cudarc::driver::{LaunchConfig, PushKernelArg};
 use efa_gda::fabric::Query;
 use efa_gda::gpu::Gpu;
 use efa_gda::queue::measure::{Load, Producer};
 use efa_gda::queue::{CloseError, GpuQueue, WorkError, WorkRequest};
-use fabric_soft_support::side::{Side, bytes_of, introduce, pattern, post_without_doorbell};
-use fabric_soft_support::{assert_no_violations, with_soft_adapter};
-use pretend_gpu::Driver;
+use efa_gda_test_support::cuda::{self, Driver};
+use support::kernel::Kernel;
+use support::side::{Side, bytes_of, introduce, pattern, post_without_doorbell};
+use support::{assert_no_violations, with_pretended_gpu};
 
 /// `CUDA_ERROR_UNKNOWN`.
 const UNKNOWN: i32 = 999;
 
-fn pretended(test: &str, body: impl FnOnce(&Gpu, &Side, &Driver)) {
-    let child = std::env::var_os("EFA_GDA_TEST_CHILD").is_some();
-    let Some(folder) = (if child { Some("") } else { pretend_gpu::folder() }) else { return };
-    let variables = [("LD_LIBRARY_PATH", folder), ("XDG_CACHE_HOME", folder)];
-    with_soft_adapter(test, &variables, |adapter| {
-        let gpu = Gpu::open(0).unwrap();
-        body(&gpu, &Side::open(&Query::new()), &Driver::loaded());
+fn pretended(body: impl FnOnce(&Gpu, &Side, &Driver)) {
+    with_pretended_gpu(&[], |adapter, gpu| {
+        body(gpu, &Side::open(&Query::new()), &Driver::loaded());
         assert_no_violations(adapter);
     });
 }
@@ -39,17 +34,14 @@ fn queue(gpu: &Gpu, side: &Side) -> GpuQueue {
 
 /// Runs a kernel that ends when `body` returns, or fails.
 fn under_a_kernel(body: impl FnOnce(&AtomicU32)) {
-    let context = CudaContext::new(0).unwrap();
-    let module = context.load_module(Ptx::from_binary(pretend_gpu::IMAGE.to_vec())).unwrap();
-    let kernel = module.load_function("pretend_gpu_hold_kernel").unwrap();
-    let stream = context.new_stream().unwrap();
+    let Kernel { function, stream } = Kernel::load(cuda::IMAGE.to_vec(), "pretend_gpu_hold_kernel");
     // A kernel that is not seen to end may read it as long as the process lives: one for each test, each
     // of which is a process.
     static ENDED: AtomicU32 = AtomicU32::new(0);
     let place = ENDED.as_ptr() as u64;
     let config = LaunchConfig { grid_dim: (1, 1, 1), block_dim: (1, 1, 1), shared_mem_bytes: 0 };
     // SAFETY: the kernel takes one address of a word, which is the program's.
-    unsafe { stream.launch_builder(&kernel).arg(&place).launch(config) }.unwrap();
+    unsafe { stream.launch_builder(&function).arg(&place).launch(config) }.unwrap();
     struct End;
     impl Drop for End {
         fn drop(&mut self) {
@@ -85,14 +77,13 @@ fn dropped_after_the_kernel(queue: GpuQueue, driver: &Driver) {
 
 #[test]
 fn an_error_of_long_ago_neither_leaves_pages_registered_nor_frees_under_a_kernel() {
-    let test = "an_error_of_long_ago_neither_leaves_pages_registered_nor_frees_under_a_kernel";
-    pretended(test, |gpu, side, driver| {
+    pretended(|gpu, side, driver| {
         let (first, second) = (queue(gpu, side), queue(gpu, side));
         let both = driver.registered();
-        driver.answer(c"cuStreamDestroy", UNKNOWN);
+        driver.set_result(c"cuStreamDestroy", UNKNOWN);
         // Its streams go before its pages do, and leave the error in the context.
         drop(first);
-        driver.answer(c"cuStreamDestroy", 0);
+        driver.set_result(c"cuStreamDestroy", 0);
         assert!(driver.registered() < both);
         dropped_after_the_kernel(second, driver);
     });
@@ -100,7 +91,7 @@ fn an_error_of_long_ago_neither_leaves_pages_registered_nor_frees_under_a_kernel
 
 #[test]
 fn a_graph_that_another_thread_captures_does_not_keep_a_queue() {
-    pretended("a_graph_that_another_thread_captures_does_not_keep_a_queue", |gpu, side, driver| {
+    pretended(|gpu, side, driver| {
         let queue = queue(gpu, side);
         driver.capture(true);
         queue.unmap().unwrap();
@@ -110,10 +101,10 @@ fn a_graph_that_another_thread_captures_does_not_keep_a_queue() {
 
 #[test]
 fn a_lost_context_has_no_kernels() {
-    pretended("a_lost_context_has_no_kernels", |gpu, side, driver| {
+    pretended(|gpu, side, driver| {
         let queue = queue(gpu, side);
         // CUDA_ERROR_LAUNCH_FAILED
-        driver.answer(c"cuCtxSynchronize", 719);
+        driver.set_result(c"cuCtxSynchronize", 719);
         queue.unmap().unwrap();
         assert_eq!(driver.registered(), 0);
     });
@@ -121,9 +112,9 @@ fn a_lost_context_has_no_kernels() {
 
 #[test]
 fn a_queue_whose_kernels_may_run_comes_back_and_is_kept_when_dropped() {
-    pretended("a_queue_whose_kernels_may_run_comes_back_and_is_kept_when_dropped", |gpu, side, driver| {
+    pretended(|gpu, side, driver| {
         let queue = queue(gpu, side);
-        driver.answer(c"cuCtxSynchronize", UNKNOWN);
+        driver.set_result(c"cuCtxSynchronize", UNKNOWN);
         let registered = driver.registered();
         let CloseError::Running { queue, .. } = queue.unmap().unwrap_err() else { panic!("unmapped") };
         let CloseError::Running { queue, .. } = queue.destroy().unwrap_err() else { panic!("destroyed") };
@@ -134,7 +125,7 @@ fn a_queue_whose_kernels_may_run_comes_back_and_is_kept_when_dropped() {
 
 #[test]
 fn a_lent_queue_posts_nothing_of_its_own() {
-    pretended("a_lent_queue_posts_nothing_of_its_own", |gpu, side, _| {
+    pretended(|gpu, side, _| {
         let (mut first, second) = (queue(gpu, side), side.queue());
         let peer = introduce(first.mapped(), &second);
         let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
@@ -151,7 +142,7 @@ fn a_lent_queue_posts_nothing_of_its_own() {
 
 #[test]
 fn a_queue_with_entries_never_rung_for_stays_mapped() {
-    pretended("a_queue_with_entries_never_rung_for_stays_mapped", |gpu, side, driver| {
+    pretended(|gpu, side, driver| {
         let (first, second) = (queue(gpu, side), side.queue());
         let peer = introduce(first.mapped(), &second);
         let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
@@ -171,7 +162,7 @@ fn a_queue_with_entries_never_rung_for_stays_mapped() {
 
 #[test]
 fn a_lent_queue_is_not_destroyed_and_is_kept_when_dropped() {
-    pretended("a_lent_queue_is_not_destroyed_and_is_kept_when_dropped", |gpu, side, driver| {
+    pretended(|gpu, side, driver| {
         let queue = queue(gpu, side);
         let (lent, registered) = (queue.begin_launch(), driver.registered());
         let CloseError::LaunchGuard { queue, launches: 1 } = queue.destroy().unwrap_err() else {
@@ -185,7 +176,7 @@ fn a_lent_queue_is_not_destroyed_and_is_kept_when_dropped() {
 
 #[test]
 fn part_of_a_warp_is_no_producer_on_a_gpu() {
-    pretended("part_of_a_warp_is_no_producer_on_a_gpu", |gpu, side, _| {
+    pretended(|gpu, side, _| {
         let (first, second) = (queue(gpu, side), side.queue());
         let peer = introduce(first.mapped(), &second);
         let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));

@@ -3,15 +3,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
 
-mod fabric_soft_support;
+mod support;
 
 use efa_gda::fabric::{MemoryRegion, Query, RemoteRegion};
-use efa_gda::gpu::Gpu;
 use efa_gda::queue::measure::{Load, Producer};
 use efa_gda::queue::{GpuQueue, MappedQueue, WorkError, WorkRequest};
 use efa_gda::wire::{CompletionStatus, Peer, RemoteKey};
-use fabric_soft_support::side::{Side, bytes_of, pattern};
-use fabric_soft_support::{assert_no_violations, with_soft_adapter};
+use support::side::{Side, bytes_of, pattern};
+use support::{assert_no_violations, with_gpu, with_soft_adapter};
 
 /// Queues that write to themselves.
 fn queues(side: &Side, count: usize) -> (Vec<MappedQueue>, Vec<Peer>) {
@@ -37,26 +36,22 @@ const SHARED: Load = Load { shared: true, ..OWNED };
 
 #[test]
 fn producers_that_own_their_queues_write_every_place_and_all_completes() {
-    with_soft_adapter(
-        "producers_that_own_their_queues_write_every_place_and_all_completes",
-        &[],
-        |adapter| {
-            let side = Side::open(&Query::new());
-            let (mut queues, peers) = queues(&side, 3);
-            let (source, target) = memory(&side);
-            let puts = puts(&peers, &source, target.remote());
-            let rate = MappedQueue::measure_rate(&mut queues, &puts, &OWNED).unwrap();
-            assert_eq!(rate.requests, 3 * 40 * 32);
-            assert!(bytes_of(&target) == bytes_of(&source));
-            assert!(queues.iter().all(|queue| queue.in_flight() == 0));
-            assert_no_violations(adapter);
-        },
-    );
+    with_soft_adapter(&[], |adapter| {
+        let side = Side::open(&Query::new());
+        let (mut queues, peers) = queues(&side, 3);
+        let (source, target) = memory(&side);
+        let puts = puts(&peers, &source, target.remote());
+        let rate = MappedQueue::measure_rate(&mut queues, &puts, &OWNED).unwrap();
+        assert_eq!(rate.requests, 3 * 40 * 32);
+        assert!(bytes_of(&target) == bytes_of(&source));
+        assert!(queues.iter().all(|queue| queue.in_flight() == 0));
+        assert_no_violations(adapter);
+    });
 }
 
 #[test]
 fn producers_that_share_a_queue_write_every_place_and_all_completes() {
-    with_soft_adapter("producers_that_share_a_queue_write_every_place_and_all_completes", &[], |adapter| {
+    with_soft_adapter(&[], |adapter| {
         let side = Side::open(&Query::new());
         let (mut queues, peers) = queues(&side, 1);
         let (source, target) = memory(&side);
@@ -70,7 +65,7 @@ fn producers_that_share_a_queue_write_every_place_and_all_completes() {
 
 #[test]
 fn every_call_of_a_producer_has_its_latency() {
-    with_soft_adapter("every_call_of_a_producer_has_its_latency", &[], |adapter| {
+    with_soft_adapter(&[], |adapter| {
         let side = Side::open(&Query::new());
         let (mut queues, peers) = queues(&side, 1);
         let (source, target) = memory(&side);
@@ -90,7 +85,7 @@ fn every_call_of_a_producer_has_its_latency() {
 
 #[test]
 fn a_load_whose_writes_are_refused_ends_with_the_status() {
-    with_soft_adapter("a_load_whose_writes_are_refused_ends_with_the_status", &[], |_| {
+    with_soft_adapter(&[], |_| {
         let side = Side::open(&Query::new());
         let (mut queues, peers) = queues(&side, 1);
         let (source, target) = memory(&side);
@@ -105,7 +100,7 @@ fn a_load_whose_writes_are_refused_ends_with_the_status() {
 
 #[test]
 fn what_is_no_rdma_write_or_has_no_queue_of_its_own_is_refused() {
-    with_soft_adapter("what_is_no_rdma_write_or_has_no_queue_of_its_own_is_refused", &[], |_| {
+    with_soft_adapter(&[], |_| {
         let side = Side::open(&Query::new());
         let (mut queues, peers) = queues(&side, 1);
         let (source, target) = memory(&side);
@@ -121,7 +116,7 @@ fn what_is_no_rdma_write_or_has_no_queue_of_its_own_is_refused() {
 
 #[test]
 fn queues_without_puts_and_puts_without_queues_are_refused() {
-    with_soft_adapter("queues_without_puts_and_puts_without_queues_are_refused", &[], |_| {
+    with_soft_adapter(&[], |_| {
         let side = Side::open(&Query::new());
         let (mut queues, peers) = queues(&side, 2);
         let (source, target) = memory(&side);
@@ -134,7 +129,7 @@ fn queues_without_puts_and_puts_without_queues_are_refused() {
 
 #[test]
 fn loads_of_no_producers_or_of_more_than_can_be_counted_are_refused() {
-    with_soft_adapter("loads_of_no_producers_or_of_more_than_can_be_counted_are_refused", &[], |_| {
+    with_soft_adapter(&[], |_| {
         let side = Side::open(&Query::new());
         let (mut queues, peers) = queues(&side, 1);
         let (source, target) = memory(&side);
@@ -150,18 +145,13 @@ fn loads_of_no_producers_or_of_more_than_can_be_counted_are_refused() {
 
 #[test]
 fn a_gpus_producers_write_every_place_and_all_completes() {
-    if let Err(error) = Gpu::open(0) {
-        println!("SKIPPED: no NVIDIA GPU: {error}");
-        return;
-    }
-    with_soft_adapter("a_gpus_producers_write_every_place_and_all_completes", &[], |adapter| {
-        let gpu = Gpu::open(0).unwrap();
+    with_gpu(&[], |adapter, gpu| {
         let side = Side::open(&Query::new());
         for load in [OWNED, SHARED, Load { producer: Producer::Block, threads: 128, ..OWNED }] {
             let (queues, peers) = queues(&side, if load.shared { 1 } else { 3 });
             let (source, target) = memory(&side);
             let mut queues: Vec<GpuQueue> =
-                queues.into_iter().map(|queue| GpuQueue::new(queue, &gpu).unwrap()).collect();
+                queues.into_iter().map(|queue| GpuQueue::new(queue, gpu).unwrap()).collect();
             let puts = puts(&peers, &source, target.remote());
             let rate = GpuQueue::measure_rate(&mut queues, &puts, &load).unwrap();
             assert_eq!(rate.requests, 3 * 40 * 32);

@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
 
-mod fabric_soft_support;
+mod support;
 
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
@@ -13,8 +13,8 @@ use efa_gda::fabric::{Access, Bindings, Buffer, DeviceMemory, Dmabuf, ExternalMe
 use efa_gda::queue::measure::{Load, Producer};
 use efa_gda::queue::{Arrival, Limit, MappedQueue, ReceiveError, Receives, WorkError, WorkRequest};
 use efa_gda::wire::{CompletionStatus, EntrySize, Peer, ProcessingHints, RequestIdWidth};
-use fabric_soft_support::side::{Side, bytes_of, introduce, pattern};
-use fabric_soft_support::{assert_no_violations, with_soft_adapter};
+use support::side::{Side, bytes_of, introduce, pattern};
+use support::{assert_no_violations, with_soft_adapter};
 
 const PATIENT: Duration = Duration::from_secs(30);
 
@@ -45,7 +45,7 @@ impl Pair {
 
 #[test]
 fn a_read_brings_remote_bytes_here() {
-    with_soft_adapter("a_read_brings_remote_bytes_here", &[], |adapter| {
+    with_soft_adapter(&[], |adapter| {
         let mut pair = Pair::open(&Query::new());
         let remote = pair.side.region(&pattern((1 << 20) + 1));
         let local = pair.zeroes(remote.len());
@@ -57,7 +57,7 @@ fn a_read_brings_remote_bytes_here() {
 
 #[test]
 fn an_inline_write_of_80_bytes_travels_in_its_entry() {
-    with_soft_adapter("an_inline_write_of_80_bytes_travels_in_its_entry", &[], |adapter| {
+    with_soft_adapter(&[], |adapter| {
         let mut pair = Pair::wide();
         let (source, target) = (pair.side.region(&pattern(80 * 3000)), pair.zeroes(80 * 3000));
         let put =
@@ -70,7 +70,7 @@ fn an_inline_write_of_80_bytes_travels_in_its_entry() {
 
 #[test]
 fn an_inline_write_needs_no_access_of_its_source() {
-    with_soft_adapter("an_inline_write_needs_no_access_of_its_source", &[], |_| {
+    with_soft_adapter(&[], |_| {
         let mut pair = Pair::wide();
         let source = pair.side.domain.register(Buffer::zeroed(8).unwrap(), Access::RECEIVE).unwrap();
         let target = pair.side.region(&[7; 8]);
@@ -81,7 +81,7 @@ fn an_inline_write_needs_no_access_of_its_source() {
 
 #[test]
 fn narrow_entries_have_no_inline_write() {
-    with_soft_adapter("narrow_entries_have_no_inline_write", &[], |_| {
+    with_soft_adapter(&[], |_| {
         let mut pair = Pair::open(&Query::new());
         let region = pair.zeroes(8);
         let error =
@@ -93,7 +93,7 @@ fn narrow_entries_have_no_inline_write() {
 
 #[test]
 fn a_send_lands_in_the_posted_receive_and_says_who_sent_it() {
-    with_soft_adapter("a_send_lands_in_the_posted_receive_and_says_who_sent_it", &[], |adapter| {
+    with_soft_adapter(&[], |adapter| {
         let mut pair = Pair::open(&Query::new());
         let (source, target) = (pair.side.region(&pattern(8928)), pair.zeroes(8928));
         let posted = pair.second.post_receives(&Receives::new(&target)).unwrap();
@@ -109,7 +109,7 @@ fn a_send_lands_in_the_posted_receive_and_says_who_sent_it() {
 
 #[test]
 fn a_send_gathers_two_segments() {
-    with_soft_adapter("a_send_gathers_two_segments", &[], |adapter| {
+    with_soft_adapter(&[], |adapter| {
         let mut pair = Pair::open(&Query::new());
         let (head, body, target) =
             (pair.side.region(&[1; 20]), pair.side.region(&[2; 100]), pair.zeroes(110));
@@ -123,7 +123,7 @@ fn a_send_gathers_two_segments() {
 
 #[test]
 fn an_inline_send_carries_its_immediate() {
-    with_soft_adapter("an_inline_send_carries_its_immediate", &[], |adapter| {
+    with_soft_adapter(&[], |adapter| {
         let mut pair = Pair::open(&Query::new());
         let (source, target) = (pair.side.region(&pattern(32)), pair.zeroes(32));
         pair.second.post_receives(&Receives::new(&target)).unwrap();
@@ -137,8 +137,7 @@ fn an_inline_send_carries_its_immediate() {
 
 #[test]
 fn messages_out_of_order_are_told_apart_by_their_immediates() {
-    let test = "messages_out_of_order_are_told_apart_by_their_immediates";
-    with_soft_adapter(test, &[("SOFTEFA_REORDER", "16")], |adapter| {
+    with_soft_adapter(&[("SOFTEFA_REORDER", "16")], |adapter| {
         const COUNT: usize = 1000;
         let mut pair = Pair::open(&Query::new());
         let (source, target) = (pair.side.region(&pattern(64 * COUNT)), pair.zeroes(64 * COUNT));
@@ -162,7 +161,7 @@ fn messages_out_of_order_are_told_apart_by_their_immediates() {
 
 #[test]
 fn receives_go_round_their_ring_many_times() {
-    with_soft_adapter("receives_go_round_their_ring_many_times", &[], |adapter| {
+    with_soft_adapter(&[], |adapter| {
         let mut pair = Pair::open(&Query::new());
         let (source, target) = (pair.zeroes(8), pair.zeroes(8));
         let rounds = 3 * pair.second.limits().receives / 4096 + 1;
@@ -180,8 +179,7 @@ fn receives_go_round_their_ring_many_times() {
 
 #[test]
 fn a_write_with_immediate_needs_no_receive_where_the_adapter_can_do_without() {
-    let test = "a_write_with_immediate_needs_no_receive_where_the_adapter_can_do_without";
-    with_soft_adapter(test, &[], |adapter| {
+    with_soft_adapter(&[], |adapter| {
         let mut pair = Pair::open(&Query::new());
         assert!(!pair.second.endpoint().writes_use_receives());
         let (source, target) = (pair.side.region(&pattern(100_000)), pair.zeroes(100_000));
@@ -197,7 +195,7 @@ fn a_write_with_immediate_needs_no_receive_where_the_adapter_can_do_without() {
 
 #[test]
 fn unsolicited_writes_leave_posted_receives_alone() {
-    with_soft_adapter("unsolicited_writes_leave_posted_receives_alone", &[], |_| {
+    with_soft_adapter(&[], |_| {
         let mut pair = Pair::open(&Query::new());
         let (source, target) = (pair.side.region(&[3; 8]), pair.zeroes(8));
         let posted = pair.second.post_receives(&Receives::new(&target)).unwrap();
@@ -212,8 +210,7 @@ fn unsolicited_writes_leave_posted_receives_alone() {
 
 #[test]
 fn a_write_with_immediate_uses_a_receive_where_the_adapter_needs_one() {
-    let test = "a_write_with_immediate_uses_a_receive_where_the_adapter_needs_one";
-    with_soft_adapter(test, &[("SOFTEFA_UNSOLICITED_WRITE", "0")], |_| {
+    with_soft_adapter(&[("SOFTEFA_UNSOLICITED_WRITE", "0")], |_| {
         let mut pair = Pair::open(&Query::new());
         assert!(pair.second.endpoint().writes_use_receives());
         let (source, target, unused) = (pair.side.region(&[3; 8]), pair.zeroes(8), pair.zeroes(8));
@@ -228,7 +225,7 @@ fn a_write_with_immediate_uses_a_receive_where_the_adapter_needs_one() {
 #[test]
 fn request_ids_have_64_bits_from_the_release_that_says_so() {
     let set = [("SOFTEFA_PROV_VERSION", "207.0"), ("SOFTEFA_INJECT", "70000:13")];
-    with_soft_adapter("request_ids_have_64_bits_from_the_release_that_says_so", &set, |adapter| {
+    with_soft_adapter(&set, |adapter| {
         let mut pair = Pair::open(&Query::new());
         assert_eq!(pair.first.exposure().sq.request_ids, RequestIdWidth::Bits64);
         let (source, target) = (pair.zeroes(8), pair.zeroes(8));
@@ -244,7 +241,7 @@ fn request_ids_have_64_bits_from_the_release_that_says_so() {
 
 #[test]
 fn hints_travel_in_every_entry_and_change_nothing() {
-    with_soft_adapter("hints_travel_in_every_entry_and_change_nothing", &[], |adapter| {
+    with_soft_adapter(&[], |adapter| {
         let side = Side::open(&Query::new());
         let mut first = side.queue().with_hints(ProcessingHints::BURST_PPS_SENSITIVE);
         let second = side.queue();
@@ -258,7 +255,7 @@ fn hints_travel_in_every_entry_and_change_nothing() {
 
 #[test]
 fn endpoints_say_what_the_adapter_carries() {
-    with_soft_adapter("endpoints_say_what_the_adapter_carries", &[], |_| {
+    with_soft_adapter(&[], |_| {
         let pair = Pair::open(&Query::new());
         let (limits, inject) = (pair.first.endpoint().limits(), pair.first.endpoint().inject_limits());
         assert_eq!((limits.message, limits.rdma), (8928, 1 << 30));
@@ -274,8 +271,7 @@ fn too_long(error: WorkError) -> (Limit, u64, u64) {
 
 #[test]
 fn one_byte_past_a_limit_is_refused_by_name_and_nothing_is_posted() {
-    let test = "one_byte_past_a_limit_is_refused_by_name_and_nothing_is_posted";
-    with_soft_adapter(test, &[("SOFTEFA_MAX_RDMA_SIZE", "10000")], |_| {
+    with_soft_adapter(&[("SOFTEFA_MAX_RDMA_SIZE", "10000")], |_| {
         let mut pair = Pair::wide();
         let region = pair.zeroes(10_001);
         let (peer, remote) = (pair.peer, region.remote());
@@ -299,8 +295,7 @@ fn one_byte_past_a_limit_is_refused_by_name_and_nothing_is_posted() {
 
 #[test]
 fn a_write_past_max_rdma_size_is_split_and_its_immediate_comes_once() {
-    let test = "a_write_past_max_rdma_size_is_split_and_its_immediate_comes_once";
-    with_soft_adapter(test, &[("SOFTEFA_MAX_RDMA_SIZE", "4096")], |adapter| {
+    with_soft_adapter(&[("SOFTEFA_MAX_RDMA_SIZE", "4096")], |adapter| {
         let mut pair = Pair::open(&Query::new());
         let (source, target) = (pair.side.region(&pattern(10_000)), pair.zeroes(10_000));
         let report = pair
@@ -317,7 +312,7 @@ fn a_write_past_max_rdma_size_is_split_and_its_immediate_comes_once() {
 
 #[test]
 fn a_read_with_immediate_is_refused() {
-    with_soft_adapter("a_read_with_immediate_is_refused", &[], |_| {
+    with_soft_adapter(&[], |_| {
         let mut pair = Pair::open(&Query::new());
         let region = pair.zeroes(8);
         let error = pair
@@ -330,7 +325,7 @@ fn a_read_with_immediate_is_refused() {
 
 #[test]
 fn a_receive_of_more_than_a_descriptor_can_say_is_refused() {
-    with_soft_adapter("a_receive_of_more_than_a_descriptor_can_say_is_refused", &[], |_| {
+    with_soft_adapter(&[], |_| {
         let mut pair = Pair::open(&Query::new());
         let region = pair.zeroes(65_536);
         let error = pair.second.post_receives(&Receives::new(&region).bytes(65_536)).unwrap_err();
@@ -341,7 +336,7 @@ fn a_receive_of_more_than_a_descriptor_can_say_is_refused() {
 
 #[test]
 fn a_receive_into_memory_that_was_not_registered_for_it_is_refused() {
-    with_soft_adapter("a_receive_into_memory_that_was_not_registered_for_it_is_refused", &[], |_| {
+    with_soft_adapter(&[], |_| {
         let mut pair = Pair::open(&Query::new());
         let region = pair.side.domain.register(Buffer::zeroed(8).unwrap(), Access::SEND).unwrap();
         let error = pair.second.post_receives(&Receives::new(&region)).unwrap_err();
@@ -351,7 +346,7 @@ fn a_receive_into_memory_that_was_not_registered_for_it_is_refused() {
 
 #[test]
 fn a_posted_receive_keeps_its_memory_until_it_completed() {
-    with_soft_adapter("a_posted_receive_keeps_its_memory_until_it_completed", &[], |_| {
+    with_soft_adapter(&[], |_| {
         let mut pair = Pair::open(&Query::new());
         let (source, target) = (pair.zeroes(8), pair.zeroes(8));
         pair.second.post_receives(&Receives::new(&target)).unwrap();
@@ -364,7 +359,7 @@ fn a_posted_receive_keeps_its_memory_until_it_completed() {
 
 #[test]
 fn receives_past_the_ring_are_refused_with_how_many_were_posted() {
-    with_soft_adapter("receives_past_the_ring_are_refused_with_how_many_were_posted", &[], |adapter| {
+    with_soft_adapter(&[], |adapter| {
         let mut pair = Pair::open(&Query::new());
         let (region, ring) = (pair.zeroes(8), pair.second.limits().receives);
         let receives = Receives::new(&region).count(ring + 1).timeout(Duration::ZERO);
@@ -377,7 +372,7 @@ fn receives_past_the_ring_are_refused_with_how_many_were_posted() {
 
 #[test]
 fn completions_that_nobody_takes_are_counted_as_lost() {
-    with_soft_adapter("completions_that_nobody_takes_are_counted_as_lost", &[], |_| {
+    with_soft_adapter(&[], |_| {
         let side = Side::open(&Query::new());
         let mut queue = side.queue();
         let itself = queue.insert_peer(&queue.endpoint().address().unwrap()).unwrap();
@@ -394,7 +389,7 @@ fn completions_that_nobody_takes_are_counted_as_lost() {
 
 #[test]
 fn a_queue_whose_receives_complete_elsewhere_takes_none() {
-    with_soft_adapter("a_queue_whose_receives_complete_elsewhere_takes_none", &[], |_| {
+    with_soft_adapter(&[], |_| {
         let side = Side::open(&Query::new());
         let addresses = side.domain.address_vector(16).unwrap();
         let completions = || side.domain.completion_queue(8192).unwrap();
@@ -416,8 +411,7 @@ fn a_queue_whose_receives_complete_elsewhere_takes_none() {
 
 #[test]
 fn every_operation_verifies_at_the_sizes_around_entry_and_inline_limits() {
-    let test = "every_operation_verifies_at_the_sizes_around_entry_and_inline_limits";
-    with_soft_adapter(test, &[("SOFTEFA_REORDER", "8")], |adapter| {
+    with_soft_adapter(&[("SOFTEFA_REORDER", "8")], |adapter| {
         let mut pair = Pair::wide();
         assert_eq!(pair.first.exposure().sq.entry_size, EntrySize::B128);
         for size in [0, 1, 31, 32, 33, 63, 64, 80, 81, 4096] {
@@ -459,7 +453,7 @@ fn shared_memory(length: usize) -> (OwnedFd, *mut u8) {
 
 #[test]
 fn completions_come_in_memory_that_the_caller_gave() {
-    with_soft_adapter("completions_come_in_memory_that_the_caller_gave", &[], |adapter| {
+    with_soft_adapter(&[], |adapter| {
         let side = Side::open(&Query::new());
         let (fd, start) = shared_memory(8192 * 32 + 4096);
         let memory = ExternalMemory {
@@ -485,7 +479,7 @@ fn completions_come_in_memory_that_the_caller_gave() {
 
 #[test]
 fn completions_in_a_gpus_memory_are_not_looked_for_from_the_host() {
-    with_soft_adapter("completions_in_a_gpus_memory_are_not_looked_for_from_the_host", &[], |adapter| {
+    with_soft_adapter(&[], |adapter| {
         let side = Side::open(&Query::new());
         let (file, start) = shared_memory(8192 * 32);
         let dmabuf = Ok(Dmabuf { file, offset: 0 });

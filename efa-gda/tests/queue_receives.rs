@@ -2,20 +2,20 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
 
-mod fabric_soft_support;
+mod support;
 
 use std::time::Duration;
 
 use efa_gda::fabric::{Error, Query};
 use efa_gda::queue::{ReceiveError, Receives, WorkRequest};
-use fabric_soft_support::side::{Side, introduce, pattern};
-use fabric_soft_support::{assert_no_violations, with_soft_adapter};
+use support::side::{Side, introduce, pattern};
+use support::{assert_no_violations, with_soft_adapter};
 
 const WAIT: Duration = Duration::from_secs(20);
 
 #[test]
 fn an_old_completion_does_not_let_go_of_a_later_receives_memory() {
-    with_soft_adapter("an_old_completion_does_not_let_go_of_a_later_receives_memory", &[], |adapter| {
+    with_soft_adapter(&[], |adapter| {
         let side = Side::open(&Query::new());
         let (mut receiver, mut sender) = (side.queue(), side.queue());
         let peer = introduce(&sender, &receiver);

@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
 
-mod fabric_soft_support;
+mod support;
 
 use std::time::Duration;
 
@@ -15,12 +15,12 @@ use efa_gda::wire::{
     RequestId, RequestIdWidth, Segment,
 };
 use efa_gda_sys::device::efa_gda_queue;
-use fabric_soft_support::side::{Side, introduce, pattern};
-use fabric_soft_support::{assert_no_violations, with_soft_adapter};
+use support::side::{Side, introduce, pattern};
+use support::{assert_no_violations, with_soft_adapter};
 
 #[test]
 fn a_fresh_queue_stands_at_zero() {
-    with_soft_adapter("a_fresh_queue_stands_at_zero", &[], |_| {
+    with_soft_adapter(&[], |_| {
         let queue = Side::open(&Query::new()).queue();
         let seen = queue.snapshot();
         assert_eq!((seen.reserved(), seen.rung(), seen.completed(), seen.in_flight()), (0, 0, 0, 0));
@@ -34,7 +34,7 @@ fn a_fresh_queue_stands_at_zero() {
 
 #[test]
 fn the_last_completions_are_those_of_the_last_requests() {
-    with_soft_adapter("the_last_completions_are_those_of_the_last_requests", &[], |adapter| {
+    with_soft_adapter(&[], |adapter| {
         let side = Side::open(&Query::new());
         let (mut first, second) = (side.queue(), side.queue());
         let peer = introduce(&first, &second);
@@ -52,7 +52,7 @@ fn the_last_completions_are_those_of_the_last_requests() {
 
 #[test]
 fn a_request_that_nobody_rang_for_is_decoded() {
-    with_soft_adapter("a_request_that_nobody_rang_for_is_decoded", &[], |_| {
+    with_soft_adapter(&[], |_| {
         let side = Side::open(&Query::new());
         let (first, second) = (side.queue(), side.queue());
         let peer = introduce(&first, &second);
@@ -88,7 +88,7 @@ fn a_request_that_nobody_rang_for_is_decoded() {
 
 #[test]
 fn a_struct_whose_geometry_was_written_over_is_told_and_not_followed() {
-    with_soft_adapter("a_struct_whose_geometry_was_written_over_is_told_and_not_followed", &[], |_| {
+    with_soft_adapter(&[], |_| {
         type Damage = fn(&mut efa_gda_queue);
         let damages: [(&str, Damage); 5] = [
             ("entries", |queue| queue.sq.num_entries = 1 << 31),
@@ -117,7 +117,7 @@ fn a_struct_whose_geometry_was_written_over_is_told_and_not_followed() {
 
 #[test]
 fn an_error_is_in_the_snapshot() {
-    with_soft_adapter("an_error_is_in_the_snapshot", &[("SOFTEFA_INJECT", "3:8")], |_| {
+    with_soft_adapter(&[("SOFTEFA_INJECT", "3:8")], |_| {
         let side = Side::open(&Query::new());
         let (mut first, second) = (side.queue(), side.queue());
         let peer = introduce(&first, &second);
@@ -131,8 +131,7 @@ fn an_error_is_in_the_snapshot() {
 
 #[test]
 fn an_adapter_that_died_ends_waits_within_their_bound_and_is_closed_in_order() {
-    const TEST: &str = "an_adapter_that_died_ends_waits_within_their_bound_and_is_closed_in_order";
-    with_soft_adapter(TEST, &[], |adapter| {
+    with_soft_adapter(&[], |adapter| {
         let side = Side::open(&Query::new());
         let (mut first, second) = (side.queue(), side.queue());
         let peer = introduce(&first, &second);

@@ -3,15 +3,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
 
-mod fabric_soft_support;
+mod support;
 
 use std::time::Duration;
 
 use efa_gda::fabric::{MemoryRegion, Query, RemoteRegion};
 use efa_gda::queue::{MappedQueue, ReceiveError, Receives, WorkError, WorkRequest};
 use efa_gda::wire::{AddressHandle, CompletionStatus, Peer, QueueKey, QueuePairNumber, RemoteKey};
-use fabric_soft_support::side::{Side, bytes_of, introduce, pattern, two_adapters};
-use fabric_soft_support::{Adapter, with_soft_adapter};
+use support::side::{Side, bytes_of, introduce, pattern, two_adapters};
+use support::{SoftAdapter, with_soft_adapter};
 
 const PATIENT: Duration = Duration::from_secs(30);
 
@@ -51,13 +51,13 @@ fn status_of(queue: &mut MappedQueue, put: &WorkRequest) -> CompletionStatus {
 }
 
 /// A scene in a process of its own.
-fn scene(test: &str, variables: &[(&str, &str)], body: impl FnOnce(Scene, &Adapter)) {
-    with_soft_adapter(test, variables, |adapter| body(Scene::new(), adapter));
+fn scene(variables: &[(&str, &str)], body: impl FnOnce(Scene, &SoftAdapter)) {
+    with_soft_adapter(variables, |adapter| body(Scene::new(), adapter));
 }
 
 #[test]
 fn a_wrong_rkey_is_a_bad_remote_address_and_the_queue_goes_on() {
-    scene("a_wrong_rkey_is_a_bad_remote_address_and_the_queue_goes_on", &[], |mut scene, _| {
+    scene(&[], |mut scene, _| {
         let right = scene.target.remote();
         let wrong = RemoteRegion { key: RemoteKey::new(!right.key.get()), ..right };
         let put = WorkRequest::write(scene.peer, &scene.source, wrong);
@@ -69,7 +69,7 @@ fn a_wrong_rkey_is_a_bad_remote_address_and_the_queue_goes_on() {
 
 #[test]
 fn bytes_past_the_remote_region_are_a_bad_remote_address() {
-    scene("bytes_past_the_remote_region_are_a_bad_remote_address", &[], |mut scene, _| {
+    scene(&[], |mut scene, _| {
         let right = scene.target.remote();
         let past = RemoteRegion { address: right.address + 1, ..right };
         let put = WorkRequest::write(scene.peer, &scene.source, past);
@@ -79,7 +79,7 @@ fn bytes_past_the_remote_region_are_a_bad_remote_address() {
 
 #[test]
 fn an_address_handle_that_nobody_made_is_invalid() {
-    scene("an_address_handle_that_nobody_made_is_invalid", &[], |mut scene, _| {
+    scene(&[], |mut scene, _| {
         scene.peer.address_handle = AddressHandle::new(scene.peer.address_handle.get() ^ 0x800);
         let put = scene.write();
         assert_eq!(scene.status(&put), CompletionStatus::InvalidAddressHandle);
@@ -88,7 +88,7 @@ fn an_address_handle_that_nobody_made_is_invalid() {
 
 #[test]
 fn the_key_of_another_region_is_an_invalid_lkey() {
-    scene("the_key_of_another_region_is_an_invalid_lkey", &[], |mut scene, _| {
+    scene(&[], |mut scene, _| {
         let other = scene.first.local_key(&scene.target).unwrap();
         let put = scene.write().with_key(other);
         assert_eq!(scene.status(&put), CompletionStatus::InvalidLocalKey);
@@ -97,7 +97,7 @@ fn the_key_of_another_region_is_an_invalid_lkey() {
 
 #[test]
 fn a_message_longer_than_the_adapter_takes_is_a_bad_length() {
-    scene("a_message_longer_than_the_adapter_takes_is_a_bad_length", &[], |mut scene, _| {
+    scene(&[], |mut scene, _| {
         // The library refuses such a message; a queue that claims more lets it through.
         // SAFETY: the struct lives as long as the queue, and nobody else uses it now.
         unsafe { (*scene.first.as_ptr().as_ptr()).max_msg_size = 1 << 20 };
@@ -108,7 +108,7 @@ fn a_message_longer_than_the_adapter_takes_is_a_bad_length() {
 
 #[test]
 fn a_queue_pair_that_does_not_exist_is_a_bad_destination() {
-    scene("a_queue_pair_that_does_not_exist_is_a_bad_destination", &[], |mut scene, _| {
+    scene(&[], |mut scene, _| {
         scene.peer.queue_pair = QueuePairNumber::new(scene.peer.queue_pair.get() ^ 0x4000);
         let put = scene.write();
         assert_eq!(scene.status(&put), CompletionStatus::RemoteBadQueuePair);
@@ -117,7 +117,7 @@ fn a_queue_pair_that_does_not_exist_is_a_bad_destination() {
 
 #[test]
 fn another_queue_key_is_a_bad_destination() {
-    scene("another_queue_key_is_a_bad_destination", &[], |mut scene, _| {
+    scene(&[], |mut scene, _| {
         scene.peer.queue_key = QueueKey::new(!scene.peer.queue_key.get());
         let put = scene.write();
         assert_eq!(scene.status(&put), CompletionStatus::RemoteBadQueuePair);
@@ -126,8 +126,7 @@ fn another_queue_key_is_a_bad_destination() {
 
 #[test]
 fn a_send_without_a_receive_is_receiver_not_ready_once_its_retries_are_used_up() {
-    let test = "a_send_without_a_receive_is_receiver_not_ready_once_its_retries_are_used_up";
-    scene(test, &[], |scene, _| {
+    scene(&[], |scene, _| {
         let mut queue = scene.side.queue_that(|endpoint| endpoint.set_rnr_retry(2).unwrap());
         let peer = introduce(&queue, &scene.second);
         let put = WorkRequest::send(peer, &scene.source);
@@ -137,7 +136,7 @@ fn a_send_without_a_receive_is_receiver_not_ready_once_its_retries_are_used_up()
 
 #[test]
 fn a_receive_that_is_too_short_is_an_error_on_both_sides() {
-    scene("a_receive_that_is_too_short_is_an_error_on_both_sides", &[], |mut scene, _| {
+    scene(&[], |mut scene, _| {
         let posted = scene.second.post_receives(&Receives::new(&scene.target).bytes(63)).unwrap();
         let put = WorkRequest::send(scene.peer, &scene.source);
         assert_eq!(scene.status(&put), CompletionStatus::RemoteBadLength);
@@ -149,8 +148,7 @@ fn a_receive_that_is_too_short_is_an_error_on_both_sides() {
 
 #[test]
 fn a_read_on_an_adapter_without_it_is_an_unsupported_operation() {
-    let test = "a_read_on_an_adapter_without_it_is_an_unsupported_operation";
-    scene(test, &[("SOFTEFA_RDMA_READ", "0")], |mut scene, _| {
+    scene(&[("SOFTEFA_RDMA_READ", "0")], |mut scene, _| {
         let put = WorkRequest::read(scene.peer, &scene.source, scene.target.remote());
         assert_eq!(scene.status(&put), CompletionStatus::UnsupportedOperation);
     });
@@ -158,8 +156,7 @@ fn a_read_on_an_adapter_without_it_is_an_unsupported_operation() {
 
 #[test]
 fn a_target_that_never_inserted_the_writer_does_not_know_it() {
-    let test = "a_target_that_never_inserted_the_writer_does_not_know_it";
-    with_soft_adapter(test, &[("SOFTEFA_ADAPTERS", "2")], |_| {
+    with_soft_adapter(&[("SOFTEFA_ADAPTERS", "2")], |_| {
         let (here, there) = two_adapters();
         let (mut first, second) = (here.queue(), there.queue());
         let peer = first.insert_peer(&second.endpoint().address().unwrap()).unwrap();
@@ -171,7 +168,7 @@ fn a_target_that_never_inserted_the_writer_does_not_know_it() {
 
 #[test]
 fn an_address_where_no_adapter_is_cannot_be_reached() {
-    scene("an_address_where_no_adapter_is_cannot_be_reached", &[], |mut scene, _| {
+    scene(&[], |mut scene, _| {
         let mut address = scene.second.endpoint().address().unwrap();
         // The last byte of the GID.
         address[15] ^= 0x40;
@@ -183,8 +180,7 @@ fn an_address_where_no_adapter_is_cannot_be_reached() {
 
 #[test]
 fn a_queue_pair_that_broke_a_rule_flushes_both_of_its_queues() {
-    let test = "a_queue_pair_that_broke_a_rule_flushes_both_of_its_queues";
-    scene(test, &[], |mut scene, adapter| {
+    scene(&[], |mut scene, adapter| {
         scene.first.post_receives(&Receives::new(&scene.target).count(2)).unwrap();
         // A message that uses the first shows that the adapter has seen the doorbell for both.
         let back = introduce(&scene.second, &scene.first);
@@ -205,9 +201,9 @@ fn a_queue_pair_that_broke_a_rule_flushes_both_of_its_queues() {
 }
 
 /// Injects `status` into the second of three requests.
-fn injected(test: &str, status: CompletionStatus) {
+fn injected(status: CompletionStatus) {
     let inject = format!("2:{}", status.code());
-    scene(test, &[("SOFTEFA_INJECT", &inject)], |mut scene, _| {
+    scene(&[("SOFTEFA_INJECT", &inject)], |mut scene, _| {
         let error = scene.first.execute(&scene.write().count(3)).unwrap_err();
         let WorkError::Completion { status: found, request, completed, .. } = error else {
             panic!("{error}")
@@ -218,32 +214,32 @@ fn injected(test: &str, status: CompletionStatus) {
 
 #[test]
 fn a_queue_pair_that_failed_inside_the_adapter_is_named() {
-    injected("a_queue_pair_that_failed_inside_the_adapter_is_named", CompletionStatus::QueuePairInternal);
+    injected(CompletionStatus::QueuePairInternal);
 }
 
 #[test]
 fn an_abort_by_the_remote_side_is_named() {
-    injected("an_abort_by_the_remote_side_is_named", CompletionStatus::RemoteAbort);
+    injected(CompletionStatus::RemoteAbort);
 }
 
 #[test]
 fn an_answer_that_makes_no_sense_is_named() {
-    injected("an_answer_that_makes_no_sense_is_named", CompletionStatus::RemoteBadStatus);
+    injected(CompletionStatus::RemoteBadStatus);
 }
 
 #[test]
 fn a_remote_that_stopped_answering_is_named() {
-    injected("a_remote_that_stopped_answering_is_named", CompletionStatus::UnresponsiveRemote);
+    injected(CompletionStatus::UnresponsiveRemote);
 }
 
 #[test]
 fn a_remote_that_lacks_a_feature_is_named() {
-    injected("a_remote_that_lacks_a_feature_is_named", CompletionStatus::FeatureMismatch);
+    injected(CompletionStatus::FeatureMismatch);
 }
 
 #[test]
 fn a_status_that_nobody_knows_stays_a_number() {
-    injected("a_status_that_nobody_knows_stays_a_number", CompletionStatus::Unknown(77));
+    injected(CompletionStatus::Unknown(77));
 }
 
 #[test]
@@ -251,8 +247,7 @@ fn every_status_that_is_injected_is_told_from_every_other() {
     // One request each, so that no error hides another.
     let all = || CompletionStatus::ALL.iter().filter(|status| **status != CompletionStatus::Ok);
     let pairs: Vec<String> = (1..).zip(all()).map(|(nth, one)| format!("{nth}:{}", one.code())).collect();
-    let test = "every_status_that_is_injected_is_told_from_every_other";
-    scene(test, &[("SOFTEFA_INJECT", &pairs.join(","))], |mut scene, _| {
+    scene(&[("SOFTEFA_INJECT", &pairs.join(","))], |mut scene, _| {
         let put = scene.write();
         for status in all() {
             assert_eq!(scene.status(&put), *status);

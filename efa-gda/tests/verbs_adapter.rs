@@ -13,13 +13,14 @@ use std::time::Duration;
 use efa_gda::queue::{MappedQueue, Receives, WorkError, WorkRequest};
 use efa_gda::verbs::*;
 use efa_gda::wire::{CompletionStatus, EntrySize, Peer, QueueKey};
+use efa_gda_test_support::{Need, missing, skip};
 
 const KEY: QueueKey = QueueKey::new(0x5eed);
 const LIMIT: Duration = Duration::from_secs(20);
 
 fn adapter() -> Option<Context> {
     let Ok(name) = std::env::var("EFA_GDA_VERBS_ADAPTER") else {
-        eprintln!("skipped: EFA_GDA_VERBS_ADAPTER names no adapter");
+        missing(Need::Adapter, "EFA_GDA_VERBS_ADAPTER names no adapter");
         return None;
     };
     let name = (name != "any").then_some(name);
@@ -129,7 +130,7 @@ fn shareable(length: usize) -> (OwnedFd, NonNull<u8>) {
 fn external(domain: &ProtectionDomain) -> Option<(Queue, NonNull<u8>)> {
     let context = domain.context();
     if !context.attributes().has(Capability::ExternalCompletionQueue) {
-        eprintln!("skipped: {} has no completion queues in external memory", context.name());
+        skip(format!("{} has no completion queues in external memory", context.name()));
         return None;
     }
     let (dmabuf, buffer) = shareable(1 << 16);
@@ -142,7 +143,7 @@ fn external(domain: &ProtectionDomain) -> Option<(Queue, NonNull<u8>)> {
             Some((queue_on(domain, &completions, &options), buffer))
         }
         Err(error) if error.errno() == Some(libc::EINVAL) => {
-            eprintln!("skipped: this kernel takes true dmabufs alone: {error}");
+            skip(format!("this kernel takes true dmabufs alone: {error}"));
             None
         }
         Err(error) => panic!("{error}"),
@@ -197,7 +198,7 @@ fn eight_mebibytes_arrive_in_one_write() {
 fn inline_writes_arrive_from_128_byte_entries() {
     let Some(context) = adapter() else { return };
     if !context.attributes().has_wide_entries() {
-        eprintln!("skipped: {} has no 128-byte entries", context.name());
+        skip(format!("{} has no 128-byte entries", context.name()));
         return;
     }
     let domain = ProtectionDomain::allocate(&context).unwrap();
@@ -249,7 +250,7 @@ fn a_message_arrives_in_a_posted_receive_with_its_immediate() {
 fn bytes_that_are_read_come_back() {
     let Some(context) = adapter() else { return };
     if !context.attributes().has(Capability::RdmaRead) {
-        eprintln!("skipped: {} has no RDMA read", context.name());
+        skip(format!("{} has no RDMA read", context.name()));
         return;
     }
     let domain = ProtectionDomain::allocate(&context).unwrap();
@@ -267,7 +268,7 @@ fn bytes_that_are_read_come_back() {
 fn a_read_that_the_adapter_lacks_is_an_unsupported_operation() {
     let Some(context) = adapter() else { return };
     if context.attributes().has(Capability::RdmaRead) {
-        eprintln!("skipped: {} has RDMA read", context.name());
+        skip(format!("{} has RDMA read", context.name()));
         return;
     }
     let domain = ProtectionDomain::allocate(&context).unwrap();
@@ -294,7 +295,7 @@ fn counted(domain: &ProtectionDomain, counters: &[(&CompletionCounter, CountedOp
 fn has_counters(context: &Context) -> bool {
     let has = context.attributes().has(Capability::CompletionCounters);
     if !has {
-        eprintln!("skipped: {} has no completion counters", context.name());
+        skip(format!("{} has no completion counters", context.name()));
     }
     has
 }
@@ -345,7 +346,7 @@ fn a_counter_in_a_descriptors_memory_is_seen_there() {
     let counter = match unsafe { CompletionCounter::create_external(&context, word(64), word(128)) } {
         Ok(counter) => counter,
         Err(error) if error.errno() == Some(libc::EINVAL) => {
-            eprintln!("skipped: this kernel takes true dmabufs alone: {error}");
+            skip(format!("this kernel takes true dmabufs alone: {error}"));
             return;
         }
         Err(error) => panic!("{error}"),

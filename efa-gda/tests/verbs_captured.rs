@@ -11,6 +11,7 @@ use std::collections::HashMap;
 
 use efa_gda::executor::host::{EntrySpec, encode_entry, encode_inline_entry};
 use efa_gda_sys::device::*;
+use efa_gda_test_support::{Need, missing};
 
 /// A queue pair's entries: their size, the ring's depth, and how many were posted.
 struct Queue {
@@ -21,7 +22,7 @@ struct Queue {
 
 fn file(variable: &str) -> Option<String> {
     let Some(path) = std::env::var_os(variable) else {
-        eprintln!("skipped: {variable} names no file");
+        missing(Need::Capture, format!("{variable} names no file"));
         return None;
     };
     Some(std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display())))

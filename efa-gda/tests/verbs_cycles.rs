@@ -7,6 +7,7 @@
 
 use efa_gda::verbs::*;
 use efa_gda::wire::QueueKey;
+use efa_gda_test_support::{Need, missing};
 
 const CYCLES: usize = 10_000;
 
@@ -40,8 +41,7 @@ fn held() -> (usize, usize) {
 #[test]
 fn ten_thousand_of_everything_leave_nothing_behind() {
     let Ok(name) = std::env::var("EFA_GDA_VERBS_ADAPTER") else {
-        eprintln!("skipped: EFA_GDA_VERBS_ADAPTER names no adapter");
-        return;
+        return missing(Need::Adapter, "EFA_GDA_VERBS_ADAPTER names no adapter");
     };
     let name = (name != "any").then_some(name);
     let opened = Library::load().and_then(|library| library.adapter(name.as_deref()));

@@ -5,13 +5,14 @@
 
 use efa_gda::verbs::{Error, Library, LoadError};
 use efa_gda_sys::verbs as sys;
+use efa_gda_test_support::{Need, missing};
 
-/// The installed libraries, or None, with a line that says so.
+/// The installed libraries. None, with the skip recorded, where they are not installed.
 fn installed() -> Option<Library> {
     match Library::load() {
         Ok(library) => Some(library),
         Err(Error::Load(LoadError::NotFound { library, .. })) => {
-            eprintln!("skipped: {library} is not installed");
+            missing(Need::Verbs, format!("{library} is not installed"));
             None
         }
         Err(error) => panic!("{error}"),

@@ -4,8 +4,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
 
-#[path = "../../efa-gda/tests/pretend_gpu/mod.rs"]
-mod pretend_gpu;
 mod support;
 
 use std::process::Command;
@@ -26,7 +24,7 @@ fn refusing(place: &str, args: &[&str]) -> Option<(Value, i32)> {
 }
 
 fn run(place: &str, mut command: Command) -> Option<(Value, i32)> {
-    let folder = pretend_gpu::folder()?;
+    let folder = efa_gda_test_support::cuda::FOLDER;
     command.args(["--gpu", "0"]).env("LD_LIBRARY_PATH", folder).env("XDG_CACHE_HOME", folder);
     let output = output(command.env("PRETEND_GPU_REFUSES", place));
     Some((document(&output), status(&output)))

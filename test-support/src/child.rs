@@ -1,7 +1,7 @@
 //! A test in a process of its own. libfabric and the CUDA driver read their environment once a process, and some tests
 //! end their process or change what is global to it.
 
-use std::ffi::OsStr;
+use std::cell::Cell;
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
@@ -10,8 +10,12 @@ use crate::test_name;
 
 /// Names the test that the process was started for.
 const CHILD: &str = "EFA_GDA_TEST_CHILD";
+/// Which call of the test started the process.
+const CALL: &str = "EFA_GDA_TEST_CALL";
 /// Of the variables with these prefixes, a child has only those that its test sets.
 const CLEARED: [&str; 3] = ["FI_", "SOFTEFA_", "PRETEND_GPU_"];
+/// Seconds that a child may run, in place of [`LIMIT`].
+const SECONDS: &str = "EFA_GDA_TEST_SECONDS";
 /// Long enough for a busy machine; a test that hangs must not hang the suite.
 const LIMIT: Duration = Duration::from_secs(300);
 
@@ -35,14 +39,41 @@ pub enum End {
 }
 
 /// Runs `body` in a process of its own whose environment holds `variables`, where the calling test runs again to this
-/// point.
+/// point. A test may call this several times: each child runs the body of its own call alone.
 ///
 /// # Panics
 /// Where the child fails, runs no test or does not end in time.
-pub fn in_child<V: AsRef<OsStr>>(variables: &[(&str, V)], body: impl FnOnce()) {
-    match Child::of_this_test() {
-        None => body(),
-        Some(child) => child.variables(variables.iter().map(|(name, value)| (name, value))).pass(),
+pub fn in_child(variables: &[(&str, &str)], body: impl FnOnce()) {
+    match Turn::next() {
+        Turn::Body => body(),
+        Turn::OfAnother => {}
+        Turn::Start(child) => child.variables(variables).pass(),
+    }
+}
+
+/// What this process does at a call of [`in_child`] or its like.
+pub(crate) enum Turn {
+    /// It is the call's child.
+    Body,
+    /// It is the child of another call in the same test.
+    OfAnother,
+    /// It is no child, and starts one.
+    Start(Child),
+}
+
+impl Turn {
+    /// Counts the calls of a test, which runs on one thread.
+    pub(crate) fn next() -> Self {
+        thread_local!(static CALLS: Cell<u32> = const { Cell::new(0) });
+        let call = CALLS.replace(CALLS.get() + 1).to_string();
+        match Child::of_this_test() {
+            Some(mut child) => {
+                child.command.env(CALL, &call);
+                Self::Start(child)
+            }
+            None if std::env::var(CALL).is_ok_and(|mine| mine == call) => Self::Body,
+            None => Self::OfAnother,
+        }
     }
 }
 
@@ -61,19 +92,19 @@ impl Child {
             }
         }
         command.env(CHILD, &test);
-        Some(Self { test, command, limit: LIMIT })
+        let limit = std::env::var(SECONDS).map_or(LIMIT, |text| {
+            Duration::from_secs(text.parse().unwrap_or_else(|_| panic!("{SECONDS}={text} is no number")))
+        });
+        Some(Self { test, command, limit })
     }
 
     /// Sets variables of its environment.
-    pub fn variables<N: AsRef<OsStr>, V: AsRef<OsStr>>(
-        mut self,
-        variables: impl IntoIterator<Item = (N, V)>,
-    ) -> Self {
-        self.command.envs(variables);
+    pub fn variables(mut self, variables: &[(&str, &str)]) -> Self {
+        self.command.envs(variables.iter().copied());
         self
     }
 
-    /// Bounds its run; without this, by five minutes.
+    /// Bounds its run; without this, five minutes or `EFA_GDA_TEST_SECONDS` bound it.
     pub fn limit(mut self, limit: Duration) -> Self {
         self.limit = limit;
         self
@@ -128,6 +159,15 @@ mod tests {
             let foreign = |name: &str| CLEARED.iter().any(|prefix| name.starts_with(prefix));
             assert_eq!(std::env::vars().filter(|(name, _)| foreign(name)).count(), 1);
         });
+    }
+
+    #[test]
+    fn each_child_of_a_test_runs_the_body_of_its_own_call() {
+        for value in ["1", "2"] {
+            in_child(&[("SOFTEFA_ADAPTERS", value)], || {
+                assert_eq!(std::env::var("SOFTEFA_ADAPTERS").as_deref(), Ok(value));
+            });
+        }
     }
 
     #[test]

@@ -107,7 +107,8 @@ mod tests {
         let Some(child) = Child::of_this_test() else { return skip("two\nlines\tand a tab") };
         let folder = TempDir::new("skips");
         let file = folder.path().join("skips");
-        let End::Passed(output) = child.variables([("EFA_GDA_TEST_SKIPS", &file)]).end() else {
+        let End::Passed(output) = child.variables(&[("EFA_GDA_TEST_SKIPS", file.to_str().unwrap())]).end()
+        else {
             panic!("the child failed")
         };
         assert_eq!(std::fs::read_to_string(&file).unwrap(), format!("{name}\ttwo lines and a tab\n"));
@@ -120,7 +121,7 @@ mod tests {
     #[test]
     fn a_required_need_makes_its_skip_a_failure() {
         let Some(child) = Child::of_this_test() else { return missing(Need::Gpu, "there is none") };
-        let End::Failed(_, output) = child.variables([("EFA_GDA_REQUIRE", "verbs,gpu")]).end() else {
+        let End::Failed(_, output) = child.variables(&[("EFA_GDA_REQUIRE", "verbs,gpu")]).end() else {
             panic!("the child passed")
         };
         assert!(output.contains("EFA_GDA_REQUIRE=verbs,gpu forbids this skip: there is none"), "{output}");

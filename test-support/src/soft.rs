@@ -1,14 +1,14 @@
 //! The software adapter under test: a process whose libfabric finds it, and its C interface
 //! (`softefa/include/softefa.h`).
 
-use std::ffi::{CStr, CString, OsStr, OsString, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, OsString, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 pub use softefa::libfabric::capi::{SoftefaStatistics, SoftefaViolation};
 
-use crate::child::Child;
+use crate::child::{Child, Turn};
 use crate::{TempDir, binaries};
 
 /// The provider's file, which cargo builds beside the tests.
@@ -18,42 +18,42 @@ pub fn provider() -> PathBuf {
     file
 }
 
-/// Links `softefa-fi.so`, the name that libfabric looks for, to the provider in `folder`.
-pub fn link_provider(folder: &Path) {
-    symlink(provider(), folder.join("softefa-fi.so")).unwrap();
-}
-
 /// Runs `body` in a process whose libfabric finds the software adapter, and whose environment holds `variables`.
 ///
 /// # Panics
 /// As [`crate::in_child`].
-pub fn with_soft_adapter<V: AsRef<OsStr>>(variables: &[(&str, V)], body: impl FnOnce(&SoftAdapter)) {
-    match soft_child(variables) {
-        None => body(&SoftAdapter::loaded()),
-        Some((child, _folder)) => child.pass(),
+pub fn with_soft_adapter(variables: &[(&str, &str)], body: impl FnOnce(&SoftAdapter)) {
+    match Turn::next() {
+        Turn::Body => body(&SoftAdapter::loaded()),
+        Turn::OfAnother => {}
+        Turn::Start(child) => {
+            let folder = provider_folder();
+            on_provider(child, &folder).variables(variables).pass();
+        }
     }
 }
 
-/// The calling test as a child whose libfabric finds the software adapter; None in the child. The folder must live as long
-/// as the child.
-pub fn soft_child<V: AsRef<OsStr>>(variables: &[(&str, V)]) -> Option<(Child, TempDir)> {
-    let child = Child::of_this_test()?;
+/// A folder for FI_PROVIDER_PATH.
+pub fn provider_folder() -> TempDir {
     let folder = TempDir::new("soft");
-    link_provider(folder.path());
-    let child = child.variables([("FI_PROVIDER_PATH", folder.path())]);
-    Some((child.variables(variables.iter().map(|(name, value)| (name, value))), folder))
+    // The name that libfabric looks for.
+    symlink(provider(), folder.path().join("softefa-fi.so")).unwrap();
+    folder
+}
+
+/// A child whose libfabric finds the software adapter in `folder`, a [`provider_folder`].
+pub fn on_provider(child: Child, folder: &TempDir) -> Child {
+    child.variables(&[("FI_PROVIDER_PATH", folder.path().to_str().unwrap())])
 }
 
 /// Starts this program again with the software adapter, in place of this process. For programs without a test harness.
 pub fn again_with_soft_adapter(mark: &str) -> ! {
     use std::os::unix::process::CommandExt;
-    let folder = std::env::temp_dir().join(format!("efa-gda-again-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    link_provider(&folder);
+    // Left behind, because this process becomes the program that uses it.
+    let folder = std::mem::ManuallyDrop::new(provider_folder());
     let mut command = std::process::Command::new(std::env::current_exe().unwrap());
-    let error =
-        command.args(std::env::args_os().skip(1)).env(mark, "1").env("FI_PROVIDER_PATH", folder).exec();
-    panic!("{error}");
+    command.args(std::env::args_os().skip(1)).env(mark, "1").env("FI_PROVIDER_PATH", folder.path());
+    panic!("{}", command.exec());
 }
 
 /// The adapter's C interface, of the file that libfabric loads.

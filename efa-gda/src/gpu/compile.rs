@@ -277,14 +277,19 @@ unsafe fn fetch(
 
 #[cfg(test)]
 mod tests {
+    use efa_gda_test_support::{Need, missing};
+
     use super::*;
+
+    fn missing_nvrtc() {
+        missing(Need::Nvrtc, "no libnvrtc on the loader's path (scripts/cuda_toolchain.sh installs one)");
+    }
 
     #[test]
     fn the_embedded_sources_compile_without_a_checkout_or_a_gpu() {
         // SAFETY: as in `compiled`.
         if !unsafe { nvrtc::is_culib_present() } {
-            println!("SKIPPED: no libnvrtc on the loader's path (scripts/cuda_toolchain.sh installs one)");
-            return;
+            return missing_nvrtc();
         }
         for architecture in ["sm_80", "sm_90", "sm_100"] {
             for (source, kernels) in [
@@ -336,8 +341,7 @@ mod tests {
         assert_eq!(there, HEADERS.map(|(names, _)| names[0]), "all of them are embedded, in order");
         // SAFETY: as in `compiled`.
         if !unsafe { nvrtc::is_culib_present() } {
-            println!("SKIPPED: no libnvrtc on the loader's path (scripts/cuda_toolchain.sh installs one)");
-            return;
+            return missing_nvrtc();
         }
         for (names, _) in HEADERS {
             for name in names {

@@ -1,16 +1,15 @@
-//! A kernel that posts until it is stopped, on a GPU or on one that pretends.
-#![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
+//! A kernel that posts until it is stopped, on a GPU or on the pretended one.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cudarc::driver::{CudaFunction, CudaStream, DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg};
+use cudarc::driver::{DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg};
 use efa_gda::doorbell::{DoorbellMode, DoorbellProxy};
 use efa_gda::gpu::Gpu;
 use efa_gda::queue::{GpuQueue, device_peer};
 use efa_gda_sys::device::{EFA_GDA_LOAD_OWNED, EFA_GDA_OK, EFA_GDA_PROXY_STOPPED, efa_gda_load_args};
 
-use crate::fabric_soft_support::side::{Side, introduce};
+use super::kernel::Kernel;
+use super::side::{Side, introduce};
 
 /// `efa_gda_load_kernel`'s argument, by value.
 #[repr(transparent)]
@@ -19,7 +18,7 @@ struct Load(efa_gda_load_args);
 // SAFETY: a plain struct of C, the same for the host's and the device's compiler (`queue.h`).
 unsafe impl DeviceRepr for Load {}
 
-/// Waits until entries of a kernel's that runs go through the proxy.
+/// Waits until entries of a running kernel go through the proxy.
 pub(crate) fn until_traffic(proxy: &DoorbellProxy) {
     let (begin, before) = (Instant::now(), proxy.counts().entries);
     while proxy.counts().entries < before + 10_000 {
@@ -28,16 +27,16 @@ pub(crate) fn until_traffic(proxy: &DoorbellProxy) {
     }
 }
 
-/// Drops a queue on this rung while `kernel`, `efa_gda_load_kernel`, posts on it: the kernel ends by name.
+/// Drops a queue in doorbell mode `rung` while `kernel`, `efa_gda_load_kernel`, posts on it: the kernel ends with the
+/// status that names the reason.
 pub(crate) fn drop_under_a_load(
-    kernel: &CudaFunction,
-    stream: &Arc<CudaStream>,
+    Kernel { function, stream }: &Kernel,
     (gpu, side, proxy): (&Gpu, &Side, &DoorbellProxy),
     rung: DoorbellMode,
 ) {
     let (first, second) = (side.queue(), side.queue());
     let peer = introduce(&first, &second);
-    // Goes after the queue where something fails: freeing it may wait for the kernel, which the queue ends.
+    // Dropped after the queue where something fails: freeing it may wait for the kernel, which the queue ends.
     let status = stream.clone_htod(&[EFA_GDA_OK]).unwrap();
     let (first, _) = GpuQueue::with_doorbell(first, gpu, rung.into(), proxy).unwrap();
     let load = Load(efa_gda_load_args {
@@ -53,9 +52,9 @@ pub(crate) fn drop_under_a_load(
         ..Default::default()
     });
     let config = LaunchConfig { grid_dim: (1, 1, 1), block_dim: (32, 1, 1), shared_mem_bytes: 0 };
-    // SAFETY: one struct by value; the queue waits for the kernel before it goes, and the status outlives
+    // SAFETY: one struct by value; the queue waits for the kernel before it is destroyed, and the status outlives
     // both.
-    unsafe { stream.launch_builder(kernel).arg(&load).launch(config) }.unwrap();
+    unsafe { stream.launch_builder(function).arg(&load).launch(config) }.unwrap();
     until_traffic(proxy);
     drop(first);
     let ended = stream.clone_dtoh(&status).unwrap();

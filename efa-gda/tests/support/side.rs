@@ -3,11 +3,14 @@
 use efa_gda::executor::host;
 use efa_gda::fabric::{
     Access, Bindings, Buffer, Building, CompletionQueue, Domain, Endpoint, Fabric, Info, Library,
-    MemoryRegion, Query,
+    MemoryRegion, Query, Registration,
 };
+use efa_gda::gpu::{Gpu, GpuMemory};
 use efa_gda::queue::MappedQueue;
 use efa_gda::wire::Peer;
 use efa_gda_sys::device::{EFA_GDA_PUT_NO_WAIT, efa_gda_put_args, efa_gda_queue};
+#[allow(unused_imports, reason = "each test binary uses its own part")]
+pub(crate) use efa_gda_test_support::pattern;
 
 /// One domain and what tests open on it.
 pub(crate) struct Side {
@@ -27,12 +30,12 @@ impl Side {
         Self { info, domain }
     }
 
-    /// A queue of its own, with the default of retries for ever where the receiver is not ready.
+    /// A queue with a completion queue to itself, which retries without a bound where the receiver is not ready.
     pub(crate) fn queue(&self) -> MappedQueue {
         self.queue_that(|_| ())
     }
 
-    /// A queue whose endpoint got options.
+    /// A queue whose endpoint has these options.
     pub(crate) fn queue_that(&self, options: impl FnOnce(&mut Endpoint<Building>)) -> MappedQueue {
         self.queue_on(self.domain.completion_queue(8192).unwrap(), options)
     }
@@ -64,10 +67,17 @@ pub(crate) fn two_adapters() -> (Side, Side) {
     (Side::on(&library, first), Side::on(&library, second))
 }
 
-/// `length` bytes of which no two 8-byte words are alike.
-pub(crate) fn pattern(length: usize) -> Vec<u8> {
-    let words = (0..length.div_ceil(8) as u64).map(|i| (i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    words.flat_map(u64::to_le_bytes).take(length).collect()
+/// Memory of the GPU that holds `bytes`, and how it was registered.
+pub(crate) fn gpu_region(side: &Side, gpu: &Gpu, bytes: &[u8]) -> (MemoryRegion, Registration) {
+    let memory = GpuMemory::zeroed(gpu, bytes.len()).unwrap();
+    memory.write(0, bytes).unwrap();
+    memory.register(&side.domain, Access::ALL).unwrap()
+}
+
+pub(crate) fn gpu_bytes(region: &MemoryRegion) -> Vec<u8> {
+    let mut bytes = vec![0; region.len()];
+    region.gpu_memory().unwrap().read(0, &mut bytes).unwrap();
+    bytes
 }
 
 pub(crate) fn bytes_of(region: &MemoryRegion) -> Vec<u8> {
@@ -76,23 +86,23 @@ pub(crate) fn bytes_of(region: &MemoryRegion) -> Vec<u8> {
     bytes
 }
 
-/// Introduces two queues to each other; the second as the first one's peer.
+/// Inserts each queue's address at the other, and returns the second as the first one's peer.
 pub(crate) fn introduce(first: &MappedQueue, second: &MappedQueue) -> Peer {
     second.insert_peer(&first.endpoint().address().unwrap()).unwrap();
     first.insert_peer(&second.endpoint().address().unwrap()).unwrap()
 }
 
-/// Leaves a put's entries in the slots of `queue` and rings for none, as a kernel does that defers its doorbell.
+/// Writes a put's entries into the slots of `queue` without a doorbell, as a kernel does that defers it.
 ///
 /// # Safety
-/// `queue` is open and nobody else uses it; the arguments were made for it.
+/// `queue` must be open and used by no one else; the arguments must be for it.
 pub(crate) unsafe fn post_without_doorbell(queue: *mut efa_gda_queue, args: &efa_gda_put_args) {
-    let mut unheard = 0;
+    let mut doorbell = 0;
     let mut copy = host::zeroed_queue();
-    // SAFETY: the caller's queue. The copy writes into the same ring, and rings into a word that nobody reads.
+    // SAFETY: the caller's queue. The copy writes into the same ring, and rings into a word that nothing reads.
     unsafe {
         *copy = queue.read();
-        copy.sq.doorbell = &raw mut unheard;
+        copy.sq.doorbell = &raw mut doorbell;
         let args = efa_gda_put_args { queue: &mut *copy, flags: args.flags | EFA_GDA_PUT_NO_WAIT, ..*args };
         host::put(&args, 1).unwrap().status.unwrap();
         (*queue).reserve = copy.reserve;

@@ -1,0 +1,30 @@
+//! Kernels that tests compile for the first GPU.
+
+use std::sync::Arc;
+
+use cudarc::driver::{CudaContext, CudaFunction, CudaStream};
+use cudarc::nvrtc::Ptx;
+use efa_gda::gpu::compile_source;
+
+/// A kernel, and a stream on which to launch it.
+pub(crate) struct Kernel {
+    pub(crate) function: CudaFunction,
+    pub(crate) stream: Arc<CudaStream>,
+}
+
+impl Kernel {
+    /// Compiles `source` and finds the kernel `name` in it.
+    pub(crate) fn compile(source: &str, name: &str) -> Self {
+        let context = CudaContext::new(0).unwrap();
+        let (major, minor) = context.compute_capability().unwrap();
+        let image = compile_source(&format!("{name}.cu"), source, &format!("sm_{major}{minor}")).unwrap();
+        Self::load(image, name)
+    }
+
+    /// Finds the kernel `name` in an image.
+    pub(crate) fn load(image: Vec<u8>, name: &str) -> Self {
+        let context = CudaContext::new(0).unwrap();
+        let module = context.load_module(Ptx::from_binary(image)).unwrap();
+        Self { function: module.load_function(name).unwrap(), stream: context.new_stream().unwrap() }
+    }
+}

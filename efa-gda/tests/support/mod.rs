@@ -1,0 +1,29 @@
+//! What the library's tests share: sides of a transfer on the software adapter, and queues of a GPU, real or pretended.
+#![allow(dead_code, reason = "each test binary uses its own part")]
+#![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
+
+pub(crate) mod kernel;
+pub(crate) mod load;
+pub(crate) mod side;
+
+use efa_gda::gpu::Gpu;
+use efa_gda_test_support::cuda;
+#[allow(unused_imports, reason = "each test binary uses its own part")]
+pub(crate) use efa_gda_test_support::soft::{SoftAdapter, assert_no_violations, with_soft_adapter};
+
+/// Runs `body` with the first GPU, in a process whose software adapter has these variables. Records a skip where there is no
+/// GPU; fails where there is one that does not open.
+pub(crate) fn with_gpu(variables: &[(&str, &str)], body: impl FnOnce(&SoftAdapter, &Gpu)) {
+    if efa_gda_test_support::gpu::present() {
+        with_soft_adapter(variables, |adapter| body(adapter, &Gpu::open(0).unwrap()));
+    }
+}
+
+/// Runs `body` with the pretended GPU, in a process whose software adapter and CUDA driver have these variables.
+pub(crate) fn with_pretended_gpu(variables: &[(&str, &str)], body: impl FnOnce(&SoftAdapter, &Gpu)) {
+    with_soft_adapter(&[&cuda::VARIABLES, variables].concat(), |adapter| {
+        let gpu = Gpu::open(0).unwrap();
+        assert_eq!(gpu.name().unwrap(), "pretended GPU");
+        body(adapter, &gpu);
+    });
+}
