@@ -1,6 +1,6 @@
-//! `gda-probe check --soft --gpu none` beside `fi_info`, in turns: what the probe adds to the time that
-//! any program pays for loading libfabric. Prints medians, spread, and how many of its processes
-//! load libfabric; judges nothing.
+//! Compares the time of `gda-probe check --soft --gpu none` with that of `fi_info`, in turns: the difference
+//! is what the probe adds to the time of loading libfabric. Prints medians, quartiles, and how many
+//! processes of the probe load libfabric. Has no limits to fail by.
 
 use std::io;
 use std::path::Path;
@@ -12,7 +12,7 @@ const CHECK: [&str; 4] = ["check", "--soft", "--gpu", "none"];
 const ROUNDS: usize = 41;
 
 fn main() {
-    // Without --bench, cargo only wants to know that it runs.
+    // Without --bench, cargo tests only that the bench runs.
     let rounds = if std::env::args().any(|argument| argument == "--bench") { ROUNDS } else { 1 };
     match loads_of_libfabric() {
         Ok(count) => println!("processes of gda-probe that load libfabric: {count}"),
@@ -34,14 +34,15 @@ fn main() {
     print_line("difference", more);
 }
 
-/// Milliseconds from start to end of a process.
+/// Milliseconds from the start to the end of a process.
 fn time(program: &str, arguments: &[&str]) -> io::Result<f64> {
     let begin = Instant::now();
     Command::new(program).args(arguments).stdout(Stdio::null()).stderr(Stdio::null()).status()?;
     Ok(begin.elapsed().as_secs_f64() / Duration::from_millis(1).as_secs_f64())
 }
 
-/// The dynamic loader writes a file for each process and names the libraries that it initialises.
+/// Counts processes that load libfabric. The dynamic loader writes a file for each process that names the
+/// libraries which it initialises.
 fn loads_of_libfabric() -> io::Result<usize> {
     let directory = std::env::temp_dir().join(format!("gda-probe-loads-{}", std::process::id()));
     std::fs::create_dir_all(&directory)?;
@@ -68,6 +69,6 @@ fn print_line(name: &str, mut values: Vec<f64>) {
     values.sort_by(f64::total_cmp);
     let last = values.len() - 1;
     let [median, lowest, first, third, highest] =
-        [0.5, 0.0, 0.25, 0.75, 1.0].map(|part| values[(part * last as f64).round() as usize]);
+        [0.5, 0.0, 0.25, 0.75, 1.0].map(|fraction| values[(fraction * last as f64).round() as usize]);
     println!("{name:<12} {median:>8.1} {lowest:>8.1} {first:>8.1} {third:>8.1} {highest:>8.1}");
 }

@@ -1,50 +1,50 @@
 //! What a check is, and the runner that runs every check whose prerequisites hold.
 //!
-//! A check knows nothing of the others but the codes that it needs; the runner turns a need that
-//! does not hold into a skip that names its root.
+//! A check names the codes that it needs and knows nothing else of other checks. If a need does not
+//! hold, the runner skips the check and names the root of the chain of needs.
 
 use std::fmt::Display;
 
 use crate::model::{Finding, Kind, NO_GPU, SOFTWARE_ADAPTER, State, Who};
 
-/// What a check looks at, which decides when it is left out.
+/// What a check examines, which decides when it is skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Nature {
-    /// Runs always.
+    /// Always runs.
     Any,
-    /// Looks at EFA or NVIDIA hardware and its kernel drivers: left out under `--soft`.
+    /// EFA or NVIDIA hardware and its kernel drivers: skipped under `--soft`.
     Hardware,
-    /// Uses the GPU: left out where none takes part.
+    /// The GPU: skipped when no GPU takes part.
     Gpu,
-    /// Looks at the NVIDIA kernel driver: left out in both cases.
+    /// The NVIDIA kernel driver: skipped in both cases.
     GpuHardware,
 }
 
-/// A check, before it is run.
+/// The description of a check.
 #[derive(Debug)]
 pub(crate) struct Check {
     /// Its stable code: category, dash, three digits.
     pub(crate) code: &'static str,
-    /// What it checks, as a short statement that holds when it passes.
+    /// A short statement that holds if the check passes.
     pub(crate) title: &'static str,
-    /// What its answer rests on.
+    /// The evidence for its result.
     pub(crate) kind: Kind,
-    /// What it looks at.
+    /// What it examines.
     pub(crate) nature: Nature,
     /// Codes that must not have failed or been skipped.
     pub(crate) needs: &'static [&'static str],
 }
 
-/// A check with its code, which looks at an `S`.
+/// A check and its implementation, which works on the state `S`.
 #[derive(Debug)]
 pub(crate) struct Unit<S: 'static> {
-    /// What it is.
+    /// The description.
     pub(crate) check: Check,
-    /// Does it.
+    /// The implementation.
     pub(crate) run: fn(&mut S) -> Outcomes,
 }
 
-/// Everything that a warning or a failure has to say.
+/// What a warning or a failure must report.
 #[derive(Debug)]
 pub(crate) struct Problem {
     pub(crate) observed: String,
@@ -54,34 +54,34 @@ pub(crate) struct Problem {
     pub(crate) who: Who,
 }
 
-/// An answer, about the subject given beside it.
+/// The result of a check for one subject.
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    /// It holds; what was seen.
+    /// The statement holds; the observed value.
     Pass(String),
-    /// It holds at a cost.
+    /// The statement holds, at a cost.
     Warn(Problem),
-    /// It does not hold.
+    /// The statement does not hold.
     Fail(Problem),
-    /// Left out because of another code, and why.
+    /// The check did not run: the code that blocks it, and why.
     Skip(String, String),
-    /// No answer: what was seen, and why that is none.
+    /// The check has no result: the observed value, and why it decides nothing.
     Unknown(Option<String>, String),
 }
 
 impl Outcome {
-    /// It holds, and this was seen.
+    /// A pass with the observed value.
     pub(crate) fn pass(observed: impl Display) -> Self {
         Self::Pass(observed.to_string())
     }
 
-    /// No answer can be had, and why.
+    /// No result, and why.
     pub(crate) fn unknown(why: impl Display) -> Self {
         Self::Unknown(None, why.to_string())
     }
 }
 
-/// The answers of one check: one, or one for each subject.
+/// The outcomes of one check, with their subjects.
 #[derive(Debug)]
 pub(crate) struct Outcomes(pub(crate) Vec<(Option<String>, Outcome)>);
 
@@ -91,43 +91,43 @@ impl From<Outcome> for Outcomes {
     }
 }
 
-/// What is left out of a run, by decision rather than by failure.
+/// The checks that a run skips by the choice of the user.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Policy {
-    /// The software adapter stands in for hardware.
+    /// The software adapter replaces hardware.
     pub(crate) soft: bool,
     /// No GPU takes part.
     pub(crate) no_gpu: bool,
 }
 
-/// Runs checks in order and keeps what they found.
+/// Runs checks and collects their findings.
 #[derive(Debug, Default)]
 pub(crate) struct Runner {
-    /// What is left out.
+    /// The checks to skip.
     pub(crate) policy: Policy,
-    /// What was found, in the order of running.
+    /// The findings, in the order in which checks ran.
     pub(crate) findings: Vec<Finding>,
 }
 
 impl Runner {
-    /// A runner that has found nothing yet.
+    /// A runner without findings.
     pub(crate) fn new(policy: Policy) -> Self {
         Self { policy, findings: Vec::new() }
     }
 
-    /// Runs `unit` on `state`, or skips it; `subject` is given to answers that name none.
+    /// Runs `unit` on `state`, or skips it. Outcomes without a subject get `subject`.
     pub(crate) fn run<S>(&mut self, unit: &Unit<S>, subject: Option<&str>, state: &mut S) {
-        let answers = match self.blocked(&unit.check, subject) {
+        let outcomes = match self.blocked(&unit.check, subject) {
             Some((code, why)) => Outcome::Skip(code, why).into(),
             None => (unit.run)(state),
         };
-        for (own, outcome) in answers.0 {
-            self.record(&unit.check, own.or_else(|| subject.map(str::to_owned)), outcome);
+        for (named, outcome) in outcomes.0 {
+            self.record(&unit.check, named.or_else(|| subject.map(str::to_owned)), outcome);
         }
     }
 
-    /// Keeps an outcome as a finding of `check`. Code and subject stay unique: a repeated subject
-    /// gets a number.
+    /// Adds an outcome as a finding of `check`. A repeated subject gets a number, so that code and
+    /// subject stay unique.
     pub(crate) fn record(&mut self, check: &Check, subject: Option<String>, outcome: Outcome) {
         let mut finding = into_finding(check, subject, outcome);
         let wanted = finding.subject.clone();
@@ -140,7 +140,7 @@ impl Runner {
         self.findings.push(finding);
     }
 
-    /// Why `check` cannot be tried for `subject`: the code at the root, and words for it.
+    /// Why `check` cannot run for `subject`: the root code and the reason. None if it can run.
     pub(crate) fn blocked(&self, check: &Check, subject: Option<&str>) -> Option<(String, String)> {
         let hardware = matches!(check.nature, Nature::Hardware | Nature::GpuHardware);
         if hardware && self.policy.soft {
@@ -153,14 +153,16 @@ impl Runner {
         check.needs.iter().find_map(|need| self.unmet(need, subject))
     }
 
-    /// The root of `need` not holding. A need that was never run (a command may leave it out) holds. What
-    /// was found of a pair itself counts, and not what was found of its sides.
+    /// The root because of which `need` does not hold for `subject`; None if it holds. A need that did not
+    /// run holds, because commands leave checks out. If `subject` is a pair with findings, the findings of
+    /// its GPU and its adapter do not count.
     fn unmet(&self, need: &str, subject: Option<&str>) -> Option<(String, String)> {
-        let of_itself = self.findings.iter().any(|one| one.code == need && one.subject.as_deref() == subject);
+        let of_subject =
+            self.findings.iter().any(|one| one.code == need && one.subject.as_deref() == subject);
         let relevant = || {
             self.findings.iter().filter(|finding| {
                 let of = match (finding.subject.as_deref(), subject) {
-                    (Some(found), Some(subject)) if of_itself => found == subject,
+                    (Some(found), Some(subject)) if of_subject => found == subject,
                     (Some(found), Some(subject)) => concerns(found, subject),
                     _ => true,
                 };
@@ -173,18 +175,19 @@ impl Runner {
         }
         let first = relevant().next()?;
         let root = first.blocked_by.clone().unwrap_or_else(|| first.code.clone());
-        let words = match first.state {
+        let why = match first.state {
             State::Skip => first.why.clone().unwrap_or_else(|| format!("blocked by {root}")),
             _ => format!("{} failed: {}", first.code, first.title),
         };
-        Some((root, words))
+        Some((root, why))
     }
 }
 
-/// Whether what was found of `found` counts for `subject`: the same, or one side of the pair that it is.
-pub(crate) fn concerns(found: &str, subject: &str) -> bool {
+/// Whether findings of `of` apply to `subject`: they are the same, or `of` is the GPU or the adapter of the
+/// pair `subject`.
+pub(crate) fn concerns(of: &str, subject: &str) -> bool {
     let pair = subject.split_once('/');
-    found == subject || pair.is_some_and(|(gpu, adapter)| found == gpu || found == adapter)
+    of == subject || pair.is_some_and(|(gpu, adapter)| of == gpu || of == adapter)
 }
 
 fn into_finding(check: &Check, subject: Option<String>, outcome: Outcome) -> Finding {
@@ -248,14 +251,14 @@ mod tests {
     }
 
     fn fails(_: &mut ()) -> Outcomes {
-        let word = || "x".to_owned();
+        let text = || "x".to_owned();
         let trouble =
-            Problem { observed: word(), required: word(), why: word(), fix: word(), who: Who::Host };
+            Problem { observed: text(), required: text(), why: text(), fix: text(), who: Who::Host };
         Outcome::Fail(trouble).into()
     }
 
     #[test]
-    fn a_skip_names_the_root_and_not_the_link_before_it() {
+    fn a_skip_names_the_root_of_a_chain_of_needs() {
         let mut runner = Runner::default();
         runner.run(&Unit { check: check("A-1", Nature::Any, &[]), run: fails }, None, &mut ());
         runner.run(&Unit { check: check("B-1", Nature::Any, &["A-1"]), run: passes }, None, &mut ());
@@ -285,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_holds_for_an_adapter_alone_does_not_stand_in_for_a_pair() {
+    fn a_pairs_own_finding_overrides_its_adapters_finding() {
         let mut runner = Runner::default();
         runner.run(&Unit { check: check("A-1", Nature::Any, &[]), run: passes }, Some("left"), &mut ());
         runner.run(&Unit { check: check("A-1", Nature::Any, &[]), run: fails }, Some("0/left"), &mut ());
@@ -296,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn hardware_is_left_out_under_the_software_adapter() {
+    fn hardware_checks_are_skipped_under_the_software_adapter() {
         let mut runner = Runner::new(Policy { soft: true, no_gpu: false });
         runner.run(&Unit { check: check("A-1", Nature::Hardware, &[]), run: fails }, None, &mut ());
         assert_eq!(runner.findings[0].blocked_by.as_deref(), Some("ENV-000"));

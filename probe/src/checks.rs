@@ -1,6 +1,6 @@
-//! Every check there is, in the order of a report: from the environment to a verified completion.
-//! Codes are a category and three digits, and never change their meaning; `docs/checks.md` has a
-//! page for each.
+//! The catalogue of checks, in the order of a report: from the environment to a verified completion. A
+//! code is a category and three digits and never changes its meaning; `docs/checks.md` has a page for
+//! each.
 
 pub(crate) mod cuda;
 pub(crate) mod data;
@@ -31,14 +31,14 @@ pub(crate) fn registry() -> Vec<&'static Check> {
     all.extend(fabric::start::CHECKS.iter().skip(2).map(|unit| &unit.check));
     all.extend(fabric::objects::CHECKS.iter().chain(fabric::gda::CHECKS).map(|unit| &unit.check));
     all.extend(verbs::start::CHECKS.iter().chain(verbs::objects::CHECKS).map(|unit| &unit.check));
-    // The same through either layer.
+    // The same checks for libfabric and for rdma-core.
     let moving = queues::checks::<fabric::Libfabric>().iter().chain(data::checks());
     all.extend(moving.map(|unit| &unit.check));
     all.push(&fabric::bench::CHECK.check);
     all
 }
 
-/// Puts findings into the order of a report; a code's subjects stay as they came.
+/// Sorts findings into the order of a report. The order of a code's subjects stays.
 pub(crate) fn sort(findings: &mut [Finding]) {
     let codes: Vec<&str> = registry().iter().map(|check| check.code).collect();
     findings.sort_by_key(|finding| codes.iter().position(|code| *code == finding.code));

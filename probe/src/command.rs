@@ -8,42 +8,42 @@ pub(crate) mod explain;
 pub(crate) mod put;
 pub(crate) mod run;
 
-/// What ends a command before it can report.
+/// An error that ends a command before it can report.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum CommandError {
-    /// This version lacks it.
+    /// This version lacks the command or option.
     #[error("{what} is not in this version; missing: {missing}")]
     NotInThisVersion {
-        /// What was asked for.
+        /// The command or option.
         what: &'static str,
-        /// What it needs.
+        /// What this version lacks for it.
         missing: &'static str,
     },
-    /// What was given cannot be used.
+    /// The arguments or the input cannot be used.
     #[error("{0}")]
     Input(String),
-    /// A child process could not be started.
+    /// A worker process could not be started.
     #[error(transparent)]
     Start(#[from] crate::supervisor::StartError),
-    /// A file that was asked for could not be written.
+    /// An output file could not be written.
     #[error("{} cannot be written: {source}", file.display())]
     File {
-        /// The file.
+        /// The path.
         file: std::path::PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
-    /// The report could not be made or written.
+    /// The report could not be written.
     #[error("the report cannot be written: {0}")]
     Output(#[from] std::io::Error),
-    /// The report could not be put into JSON.
-    #[error("the report cannot be put into JSON: {0}")]
+    /// The report could not be serialized.
+    #[error("the report cannot be written as JSON: {0}")]
     Json(#[from] serde_json::Error),
 }
 
 impl CommandError {
-    /// The exit that it comes to.
+    /// The exit for this error.
     pub(crate) fn exit(&self) -> crate::exit::Exit {
         match self {
             Self::NotInThisVersion { .. } | Self::Input(_) => crate::exit::Exit::Usage,

@@ -1,5 +1,5 @@
-//! Bytes of a queue entry, field by field, with the rules that they break. Fields carry the names of
-//! `efa_io_defs.h`, and are named in any entry, also in one that no adapter would take.
+//! Decodes the bytes of a queue entry into fields, and lists the rules that they break. Fields have the names
+//! of `efa_io_defs.h`. Entries that no adapter accepts are decoded as well.
 
 use std::fmt;
 use std::mem::offset_of;
@@ -14,18 +14,18 @@ use efa_gda_wire::{
 };
 use serde::Serialize;
 
-/// Why bytes are no entry.
+/// Why bytes are not an entry.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum EntryError {
-    /// No entry has so many bytes.
-    #[error("{0} bytes are no entry: send-queue entries have 64 or 128, receive descriptors 16")]
+    /// The length is not that of an entry.
+    #[error("{0} bytes are not an entry: a send-queue entry has 64 or 128 bytes, a receive descriptor 16")]
     Entry(usize),
-    /// No completion has so many bytes.
-    #[error("{0} bytes are no completion: they have from 16 on, 32 in practice, and at most 128")]
+    /// The length is not that of a completion.
+    #[error("{0} bytes are not a completion: a completion has 16 to 128 bytes, usually 32")]
     Completion(usize),
 }
 
-/// The longest completion that is looked at.
+/// Bytes of the longest completion that is accepted.
 const LONGEST_COMPLETION: usize = 128;
 
 /// A decoded entry.
@@ -37,23 +37,23 @@ pub(crate) struct Decoded {
     pub(crate) bytes: usize,
     /// Fields in the order of the entry.
     pub(crate) fields: Vec<Field>,
-    /// Rules that it breaks.
+    /// The rules that the entry breaks.
     pub(crate) broken: Vec<String>,
 }
 
 /// A field.
 #[derive(Debug, Serialize)]
 pub(crate) struct Field {
-    /// Its first byte.
+    /// The offset of its first byte.
     pub(crate) offset: usize,
-    /// Its bits, where it is a part of what lies there: `3:0`.
+    /// Its bits, if it is a part of the byte or word at the offset: `3:0`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) bits: Option<String>,
     /// Its name in `efa_io_defs.h`.
     pub(crate) name: String,
-    /// What it holds.
+    /// Its value.
     pub(crate) value: String,
-    /// What that means to the adapter.
+    /// Its meaning to the adapter.
     pub(crate) meaning: &'static str,
 }
 
@@ -66,7 +66,7 @@ impl Decoded {
         self.fields.push(Field { offset, bits: None, name: name.into(), value: value.to_string(), meaning });
     }
 
-    /// A part of the byte or word at `offset`.
+    /// Adds a field of some bits of the byte or word at `offset`.
     fn bits(&mut self, offset: usize, mask: u32, name: &str, value: impl ToString, meaning: &'static str) {
         let (low, high) = (mask.trailing_zeros(), 31 - mask.leading_zeros());
         let bits = if low == high { low.to_string() } else { format!("{high}:{low}") };
@@ -79,11 +79,11 @@ impl fmt::Display for Decoded {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(out, "{} of {} bytes", self.kind, self.bytes)?;
         for field in &self.fields {
-            let place = match &field.bits {
+            let position = match &field.bits {
                 Some(bits) => format!("{}[{bits}]", field.offset),
                 None => field.offset.to_string(),
             };
-            writeln!(out, "  {place:<9} {:<21} {:<20} {}", field.name, field.value, field.meaning)?;
+            writeln!(out, "  {position:<9} {:<21} {:<20} {}", field.name, field.value, field.meaning)?;
         }
         for rule in &self.broken {
             writeln!(out, "  broken rule: {rule}")?;
@@ -107,7 +107,7 @@ fn address_at(bytes: &[u8], low: usize) -> String {
     format!("{:#x}", u64::from(u32_at(bytes, low)) | u64::from(u32_at(bytes, low + 4)) << 32)
 }
 
-fn under(mask: u32, word: u32) -> u32 {
+fn masked(mask: u32, word: u32) -> u32 {
     (word & mask) >> mask.trailing_zeros()
 }
 
@@ -120,7 +120,7 @@ fn operation(code: u32) -> String {
     format!("{code} ({})", name.as_deref().unwrap_or("unknown"))
 }
 
-/// A work-queue entry: 64 or 128 bytes of a send queue, or 16 of a receive queue.
+/// Decodes a work-queue entry: 64 or 128 bytes of a send queue, or 16 bytes of a receive queue.
 pub(crate) fn work_entry(bytes: &[u8], ids: RequestIdWidth) -> Result<Decoded, EntryError> {
     if let Ok(descriptor) = <&[u8; RX_DESCRIPTOR_BYTES]>::try_from(bytes) {
         return Ok(receive_descriptor(descriptor));
@@ -136,18 +136,18 @@ pub(crate) fn work_entry(bytes: &[u8], ids: RequestIdWidth) -> Result<Decoded, E
 fn meta(decoded: &mut Decoded, bytes: &[u8], entry: &DecodedRequest) {
     use io::*;
     let at = offset_of!(efa_io_tx_meta_desc, req_id);
-    decoded.field(at, "req_id", entry.id.get(), "comes back in the completion");
+    decoded.field(at, "req_id", entry.id.get(), "returned in the completion");
     let at = offset_of!(efa_io_tx_meta_desc, ctrl1);
     let ctrl = u32::from(bytes[at]);
-    let code = under(EFA_IO_TX_META_DESC_OP_TYPE_MASK, ctrl);
+    let code = masked(EFA_IO_TX_META_DESC_OP_TYPE_MASK, ctrl);
     decoded.bits(at, EFA_IO_TX_META_DESC_OP_TYPE_MASK, "op_type", operation(code), "the operation");
     for (mask, name, meaning) in [
-        (EFA_IO_TX_META_DESC_HAS_IMM_MASK, "has_imm", "immediate_data goes to the receiver"),
-        (EFA_IO_TX_META_DESC_INLINE_MSG_MASK, "inline_msg", "the data lies in the entry"),
+        (EFA_IO_TX_META_DESC_HAS_IMM_MASK, "has_imm", "immediate_data is delivered to the receiver"),
+        (EFA_IO_TX_META_DESC_INLINE_MSG_MASK, "inline_msg", "the data is in the entry"),
         (EFA_IO_TX_META_DESC_META_EXTENSION_MASK, "meta_extension", "must be zero"),
         (EFA_IO_TX_META_DESC_META_DESC_MASK, "meta_desc", "must be set"),
     ] {
-        decoded.bits(at, mask, name, under(mask, ctrl), meaning);
+        decoded.bits(at, mask, name, masked(mask, ctrl), meaning);
     }
     let at = offset_of!(efa_io_tx_meta_desc, ctrl2);
     let ctrl = u32::from(bytes[at]);
@@ -157,7 +157,7 @@ fn meta(decoded: &mut Decoded, bytes: &[u8], entry: &DecodedRequest) {
         (EFA_IO_TX_META_DESC_LAST_MASK, "last", "must be set"),
         (EFA_IO_TX_META_DESC_COMP_REQ_MASK, "comp_req", "must be set: every request completes"),
     ] {
-        decoded.bits(at, mask, name, under(mask, ctrl), meaning);
+        decoded.bits(at, mask, name, masked(mask, ctrl), meaning);
     }
     let inline =
         bytes[offset_of!(efa_io_tx_meta_desc, ctrl1)] & EFA_IO_TX_META_DESC_INLINE_MSG_MASK as u8 != 0;
@@ -168,37 +168,42 @@ fn meta(decoded: &mut Decoded, bytes: &[u8], entry: &DecodedRequest) {
     let at = offset_of!(efa_io_tx_meta_desc, length);
     decoded.field(at, "length", word(at), length);
     let at = offset_of!(efa_io_tx_meta_desc, immediate_data);
-    decoded.field(at, "immediate_data", format!("{:#x}", u32_at(bytes, at)), "of use where has_imm is set");
+    decoded.field(at, "immediate_data", format!("{:#x}", u32_at(bytes, at)), "valid if has_imm is set");
     let at = offset_of!(efa_io_tx_meta_desc, ah);
     decoded.field(at, "ah", word(at), "the address handle of the target");
     let at = offset_of!(efa_io_tx_meta_desc, ctrl3);
-    decoded.field(at, "ctrl3", format!("{:#x}", bytes[at]), "processing hints in bits 1:0; the rest is zero");
+    decoded.field(
+        at,
+        "ctrl3",
+        format!("{:#x}", bytes[at]),
+        "processing hints in bits 1:0; other bits must be zero",
+    );
     let at = offset_of!(efa_io_tx_meta_desc, reserved);
     decoded.field(at, "reserved", format!("{:#x}", bytes[at]), "must be zero");
     let at = offset_of!(efa_io_tx_meta_desc, qkey);
-    decoded.field(
-        at,
-        "qkey",
-        format!("{:#x}", u32_at(bytes, at)),
-        "the key that the target's queue pair has",
-    );
+    decoded.field(at, "qkey", format!("{:#x}", u32_at(bytes, at)), "the key of the target's queue pair");
     let (at, end) = (offset_of!(efa_io_tx_meta_desc, reserved2), offset_of!(efa_io_tx_meta_desc, req_id_ex));
     decoded.field(at, "reserved2", hex(&bytes[at..end]), "must be zero");
     let after = offset_of!(efa_io_tx_wqe, data);
-    decoded.field(end, "req_id_ex", hex(&bytes[end..after]), "bits 16 to 63 of a 64-bit req_id, else zero");
+    decoded.field(
+        end,
+        "req_id_ex",
+        hex(&bytes[end..after]),
+        "bits 16 to 63 of a 64-bit req_id, otherwise zero",
+    );
 }
 
-/// What stands behind the meta descriptor, as far as operation and inline bit say.
+/// Decodes the bytes after the meta descriptor, whose form depends on the operation and the inline bit.
 fn payload(decoded: &mut Decoded, bytes: &[u8], size: EntrySize) {
     let data = offset_of!(efa_io_tx_wqe, data);
-    let behind = data + size_of::<efa_io_remote_mem_addr>();
+    let after_address = data + size_of::<efa_io_remote_mem_addr>();
     let ctrl = u32::from(bytes[offset_of!(efa_io_tx_meta_desc, ctrl1)]);
     let inline = ctrl & io::EFA_IO_TX_META_DESC_INLINE_MSG_MASK != 0;
     let length = usize::from(u16_at(bytes, offset_of!(efa_io_tx_meta_desc, length)));
-    let code = under(io::EFA_IO_TX_META_DESC_OP_TYPE_MASK, ctrl);
+    let code = masked(io::EFA_IO_TX_META_DESC_OP_TYPE_MASK, ctrl);
     let inline_data = |decoded: &mut Decoded, at: usize| {
         let end = (at + length.min(size.inline_limit())).min(bytes.len());
-        decoded.field(at, "inline_data", hex(&bytes[at..end]), "the bytes that travel");
+        decoded.field(at, "inline_data", hex(&bytes[at..end]), "the bytes to send");
     };
     match (OperationCode::from_number(code), inline) {
         (Some(OperationCode::Send), true) => inline_data(decoded, data),
@@ -210,14 +215,19 @@ fn payload(decoded: &mut Decoded, bytes: &[u8], size: EntrySize) {
         }
         (Some(OperationCode::Write), true) if size == EntrySize::B128 => {
             remote(decoded, bytes, data);
-            inline_data(decoded, behind);
+            inline_data(decoded, after_address);
         }
         (Some(OperationCode::Write | OperationCode::Read), false) => {
             remote(decoded, bytes, data);
-            segment(decoded, bytes, behind, "local_mem");
+            segment(decoded, bytes, after_address, "local_mem");
         }
         _ => {
-            decoded.field(data, "data", hex(&bytes[data..]), "of no form that op_type and inline_msg allow");
+            decoded.field(
+                data,
+                "data",
+                hex(&bytes[data..]),
+                "not decoded: op_type and inline_msg define no form",
+            );
         }
     }
 }
@@ -226,14 +236,19 @@ fn segment(decoded: &mut Decoded, bytes: &[u8], start: usize, name: &str) {
     let at = start + offset_of!(efa_io_tx_buf_desc, length);
     decoded.field(at, format!("{name}.length"), u32_at(bytes, at), "bytes of local memory");
     let at = start + offset_of!(efa_io_tx_buf_desc, lkey);
-    decoded.field(at, format!("{name}.lkey"), format!("{:#x}", u32_at(bytes, at)), "its key, of 24 bits");
+    decoded.field(at, format!("{name}.lkey"), format!("{:#x}", u32_at(bytes, at)), "its 24-bit key");
     let at = start + offset_of!(efa_io_tx_buf_desc, buf_addr_lo);
     decoded.field(at, format!("{name}.buf_addr"), address_at(bytes, at), "its first byte");
 }
 
 fn remote(decoded: &mut Decoded, bytes: &[u8], start: usize) {
     let at = start + offset_of!(efa_io_remote_mem_addr, length);
-    decoded.field(at, "remote_mem.length", u32_at(bytes, at), "bytes of remote memory, as many as local");
+    decoded.field(
+        at,
+        "remote_mem.length",
+        u32_at(bytes, at),
+        "bytes of remote memory; must equal the local length",
+    );
     let at = start + offset_of!(efa_io_remote_mem_addr, rkey);
     decoded.field(at, "remote_mem.rkey", format!("{:#x}", u32_at(bytes, at)), "its key");
     let at = start + offset_of!(efa_io_remote_mem_addr, buf_addr_lo);
@@ -246,34 +261,40 @@ fn receive_descriptor(bytes: &[u8; RX_DESCRIPTOR_BYTES]) -> Decoded {
     let at = offset_of!(efa_io_rx_desc, buf_addr_lo);
     decoded.field(at, "buf_addr", address_at(bytes, at), "the buffer's first byte");
     let at = offset_of!(efa_io_rx_desc, req_id);
-    decoded.field(at, "req_id", descriptor.receive.id, "comes back in the completion");
+    decoded.field(at, "req_id", descriptor.receive.id, "returned in the completion");
     let at = offset_of!(efa_io_rx_desc, length);
     decoded.field(at, "length", descriptor.receive.length, "bytes of the buffer");
     let at = offset_of!(efa_io_rx_desc, lkey_ctrl);
     let key = format!("{:#x}", descriptor.receive.key.get());
     decoded.bits(at, io::EFA_IO_RX_DESC_LKEY_MASK, "lkey", key, "the buffer's key");
     let first = u8::from(descriptor.first);
-    decoded.bits(at, io::EFA_IO_RX_DESC_FIRST_MASK, "first", first, "begins a receive");
-    decoded.bits(at, io::EFA_IO_RX_DESC_LAST_MASK, "last", u8::from(descriptor.last), "ends a receive");
+    decoded.bits(at, io::EFA_IO_RX_DESC_FIRST_MASK, "first", first, "first descriptor of a receive");
+    decoded.bits(
+        at,
+        io::EFA_IO_RX_DESC_LAST_MASK,
+        "last",
+        u8::from(descriptor.last),
+        "last descriptor of a receive",
+    );
     if !descriptor.reserved_zero {
         decoded.broken.push("bits 29:24 of lkey_ctrl must be zero".to_owned());
     }
     decoded
 }
 
-/// A completion of any size.
+/// Decodes a completion of 16 to 128 bytes.
 pub(crate) fn completion(bytes: &[u8], ids: RequestIdWidth) -> Result<Decoded, EntryError> {
     if !(size_of::<efa_io_tx_cdesc>()..=LONGEST_COMPLETION).contains(&bytes.len()) {
         return Err(EntryError::Completion(bytes.len()));
     }
     let mut decoded = Decoded::of("cqe", bytes);
-    let known = Completion::decode(bytes, ids);
+    let completion = Completion::decode(bytes, ids);
     let low = u64::from(u16_at(bytes, offset_of!(efa_io_cdesc_common, req_id)));
-    let id = known.as_ref().map_or(low, |completion| completion.id.get());
-    decoded.field(offset_of!(efa_io_cdesc_common, req_id), "req_id", id, "of the request that completed");
+    let id = completion.as_ref().map_or(low, |completion| completion.id.get());
+    decoded.field(offset_of!(efa_io_cdesc_common, req_id), "req_id", id, "the request that completed");
     let at = offset_of!(efa_io_cdesc_common, status);
     let status = CompletionStatus::from_code(bytes[at]);
-    decoded.field(at, "status", format!("{} ({status})", status.code()), "how it ended");
+    decoded.field(at, "status", format!("{} ({status})", status.code()), "the result of the request");
     let queue = flags(&mut decoded, bytes);
     let at = offset_of!(efa_io_cdesc_common, qp_num);
     decoded.field(at, "qp_num", u16_at(bytes, at), "the local queue pair");
@@ -285,60 +306,62 @@ pub(crate) fn completion(bytes: &[u8], ids: RequestIdWidth) -> Result<Decoded, E
         io::EFA_IO_RECV_QUEUE => received(&mut decoded, bytes),
         _ => {}
     }
-    if let Err(error) = known {
+    if let Err(error) = completion {
         decoded.broken.push(error.to_string());
     }
     Ok(decoded)
 }
 
-/// The fields of the flags byte; gives `q_type`.
+/// Decodes the flags byte. Returns `q_type`.
 fn flags(decoded: &mut Decoded, bytes: &[u8]) -> u32 {
     use io::*;
     let at = offset_of!(efa_io_cdesc_common, flags);
     let flags = u32::from(bytes[at]);
-    let phase = under(EFA_IO_CDESC_COMMON_PHASE_MASK, flags);
-    let expected = "1 in the first lap of the ring, then it alternates";
-    decoded.bits(at, EFA_IO_CDESC_COMMON_PHASE_MASK, "phase", phase, expected);
-    let queue = under(EFA_IO_CDESC_COMMON_Q_TYPE_MASK, flags);
+    let phase = masked(EFA_IO_CDESC_COMMON_PHASE_MASK, flags);
+    let meaning = "1 in the first lap of the ring, then it alternates";
+    decoded.bits(at, EFA_IO_CDESC_COMMON_PHASE_MASK, "phase", phase, meaning);
+    let queue = masked(EFA_IO_CDESC_COMMON_Q_TYPE_MASK, flags);
     let name = match queue {
         EFA_IO_SEND_QUEUE => "send queue",
         EFA_IO_RECV_QUEUE => "receive queue",
         _ => "unknown",
     };
     let value = format!("{queue} ({name})");
-    decoded.bits(at, EFA_IO_CDESC_COMMON_Q_TYPE_MASK, "q_type", value, "whose request this was");
-    let immediate = under(EFA_IO_CDESC_COMMON_HAS_IMM_MASK, flags);
-    decoded.bits(at, EFA_IO_CDESC_COMMON_HAS_IMM_MASK, "has_imm", immediate, "imm holds what was sent");
-    let code = under(EFA_IO_CDESC_COMMON_OP_TYPE_MASK, flags);
+    decoded.bits(at, EFA_IO_CDESC_COMMON_Q_TYPE_MASK, "q_type", value, "the queue of the request");
+    let immediate = masked(EFA_IO_CDESC_COMMON_HAS_IMM_MASK, flags);
+    decoded.bits(at, EFA_IO_CDESC_COMMON_HAS_IMM_MASK, "has_imm", immediate, "imm holds the immediate data");
+    let code = masked(EFA_IO_CDESC_COMMON_OP_TYPE_MASK, flags);
     decoded.bits(at, EFA_IO_CDESC_COMMON_OP_TYPE_MASK, "op_type", operation(code), "the operation");
-    let unsolicited = under(EFA_IO_CDESC_COMMON_UNSOLICITED_MASK, flags);
-    let meaning = "no posted receive was used up";
+    let unsolicited = masked(EFA_IO_CDESC_COMMON_UNSOLICITED_MASK, flags);
+    let meaning = "no posted receive was consumed";
     decoded.bits(at, EFA_IO_CDESC_COMMON_UNSOLICITED_MASK, "unsolicited", unsolicited, meaning);
     if OperationCode::from_number(code).is_none() {
-        decoded.broken.push(format!("op_type (flags bits 6:4) is {code}, which is no operation"));
+        decoded.broken.push(format!("op_type (flags bits 6:4) is {code}, which is not an operation"));
     }
     queue
 }
 
-/// What a receive's completion has behind the common part.
+/// Decodes the part that only completions of receives have.
 fn received(decoded: &mut Decoded, bytes: &[u8]) {
     let at = offset_of!(efa_io_rx_cdesc, length);
-    let code =
-        under(io::EFA_IO_CDESC_COMMON_OP_TYPE_MASK, u32::from(bytes[offset_of!(efa_io_cdesc_common, flags)]));
+    let code = masked(
+        io::EFA_IO_CDESC_COMMON_OP_TYPE_MASK,
+        u32::from(bytes[offset_of!(efa_io_cdesc_common, flags)]),
+    );
     let written = OperationCode::from_number(code) == Some(OperationCode::Write);
     let high_at = offset_of!(efa_io_rx_cdesc_ex, u);
     let high = if written && bytes.len() >= high_at + 2 { u32::from(u16_at(bytes, high_at)) } else { 0 };
     decoded.field(at, "length", u32::from(u16_at(bytes, at)) | high << 16, "bytes that arrived");
     let at = offset_of!(efa_io_rx_cdesc, ah);
-    decoded.field(at, "ah", u16_at(bytes, at), "the sender's address handle here; 65535: it has none");
+    decoded.field(at, "ah", u16_at(bytes, at), "the local address handle of the sender; 65535: none");
     let at = offset_of!(efa_io_rx_cdesc, src_qp_num);
     decoded.field(at, "src_qp_num", u16_at(bytes, at), "the sender's queue pair");
     let at = offset_of!(efa_io_rx_cdesc, imm);
-    decoded.field(at, "imm", format!("{:#x}", u32_at(bytes, at)), "of use where has_imm is set");
+    decoded.field(at, "imm", format!("{:#x}", u32_at(bytes, at)), "valid if has_imm is set");
     if written && bytes.len() >= high_at + 2 {
-        decoded.field(high_at, "length_hi", high, "bits 16 to 31 of the length written");
+        decoded.field(high_at, "length_hi", high, "bits 16 to 31 of the written length");
     } else if bytes.len() >= high_at + 16 {
         let source = hex(&bytes[high_at..high_at + 16]);
-        decoded.field(high_at, "src_addr", source, "the sender's GID, where ah is 65535");
+        decoded.field(high_at, "src_addr", source, "the sender's GID, if ah is 65535");
     }
 }

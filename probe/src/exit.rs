@@ -1,26 +1,26 @@
-//! Exit statuses: what a run's end says to a script.
+//! Exit statuses.
 
 use std::process::ExitCode;
 
 use crate::model::{Finding, State};
 
-/// How a run ended, before it is put into a number.
+/// How a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
-    /// Nothing failed or warned; what was skipped or is unknown does not count.
+    /// No check failed or warned; skipped checks and checks without a result do not count.
     Fine,
-    /// The probe itself went wrong.
+    /// The probe has an internal error.
     Internal,
-    /// The command line, or what it was given to read, is wrong; or this version lacks the command.
+    /// The command line or the input is malformed, or this version lacks the command.
     Usage,
     /// A check failed, a put was not verified, a decoded entry breaks a rule.
     Failed,
-    /// There were warnings, and nothing worse.
+    /// Checks warned, and none failed.
     Warned,
 }
 
 impl Exit {
-    /// What a list of findings comes to.
+    /// The exit for `findings`.
     pub(crate) fn of(findings: &[Finding]) -> Self {
         if findings.iter().any(|finding| finding.state == State::Fail) {
             Self::Failed
@@ -31,7 +31,8 @@ impl Exit {
         }
     }
 
-    /// The number; with `npd`, that of a node-problem-detector plugin (0 fine, 1 problem, 2 unknown).
+    /// The exit status; with `npd`, the status of a node-problem-detector plugin (0 fine, 1 problem, 2
+    /// unknown).
     pub(crate) fn status(self, npd: bool) -> u8 {
         match (self, npd) {
             (Self::Fine, _) => 0,
@@ -42,7 +43,7 @@ impl Exit {
         }
     }
 
-    /// For `main` to return.
+    /// The exit status as `main` returns it.
     pub(crate) fn code(self, npd: bool) -> ExitCode {
         ExitCode::from(self.status(npd))
     }

@@ -44,25 +44,28 @@ fn main() -> ExitCode {
         tracing::error!(%error, "the worker process cannot run");
         return Exit::Internal.code(npd);
     }
-    // The panic's message is on stderr by then; unwinding has cleaned up.
-    let exit = std::panic::catch_unwind(|| obey(&cli)).unwrap_or_else(|_| {
-        refuse(command_of(&cli).name(), "the probe itself went wrong; its last words are on stderr");
+    // The panic handler has written its message to stderr, and unwinding has dropped all guards.
+    let exit = std::panic::catch_unwind(|| execute(&cli)).unwrap_or_else(|_| {
+        refuse(
+            command_of(&cli).name(),
+            "gda-probe panicked; the message is on stderr: report it with the command line",
+        );
         Exit::Internal
     });
     exit.code(npd)
 }
 
-/// Help and version are fine; anything else is a usage error.
+/// Prints what clap reports. Help and version are no errors; anything else is a usage error.
 fn unparsed(error: &clap::Error) -> ExitCode {
     let printed = error.print();
     if !error.use_stderr() {
-        let written = read_or_not(printed.and_then(|()| std::io::stdout().flush()));
+        let written = ignore_broken_pipe(printed.and_then(|()| std::io::stdout().flush()));
         return if written.is_ok() { Exit::Fine } else { Exit::Internal }.code(false);
     }
     let named = |argument: String| cli::COMMANDS.into_iter().find(|name| *name == argument);
     let command = std::env::args_os().skip(1).find_map(|argument| named(argument.into_string().ok()?));
     let text = error.to_string();
-    // Behind the first empty line come the usage and a pointer to --help.
+    // The usage and a pointer to --help follow the first empty line.
     let text = text.split("\n\n").next().unwrap_or_default();
     refuse(command.unwrap_or("check"), text.trim_start_matches("error: "));
     Exit::Usage.code(false)
@@ -72,14 +75,14 @@ fn command_of(cli: &Cli) -> &Command {
     cli.command.as_ref().unwrap_or(&Command::Check)
 }
 
-/// Whoever asked for JSON gets a document even where there is nothing to report but why. The
-/// arguments themselves are asked, because some of them may not have been understood.
+/// Prints the error as a document if the arguments contain `--json`. Reads the raw arguments, because
+/// parsing them may have failed.
 fn refuse(command: &'static str, error: &str) {
     if !std::env::args_os().any(|argument| argument == "--json") {
         return;
     }
     let refusal = Refusal { schema: SCHEMA, command, error };
-    // The same words are on stderr; nothing is left to do where they cannot be written here.
+    // The error is on stderr as well, so a failed write to stdout loses nothing.
     let _ = print_json(&refusal);
 }
 
@@ -93,19 +96,18 @@ fn log_to_stderr(verbose: u8) {
     tracing_subscriber::fmt()
         .with_max_level(level)
         .with_writer(std::io::stderr)
-        // Where stderr is gone there is nobody to tell, and telling would panic.
+        // Reporting that stderr is closed would write to stderr and panic.
         .log_internal_errors(false)
         .with_ansi(std::io::stderr().is_terminal() && !forbidden)
         .init();
 }
 
-fn obey(cli: &Cli) -> Exit {
-    match perform(cli) {
+fn execute(cli: &Cli) -> Exit {
+    match run(cli) {
         Ok(exit) => exit,
         Err(error) => {
-            // A reader that went away is no fault of this program; its status stands as it was.
             eprintln_quietly(&format!("gda-probe: {error}"));
-            // Where stdout itself fails, a document there may be half written.
+            // After a failed write, stdout may already hold half a document.
             if !matches!(error, CommandError::Output(_)) {
                 refuse(command_of(cli).name(), &error.to_string());
             }
@@ -114,12 +116,12 @@ fn obey(cli: &Cli) -> Exit {
     }
 }
 
+/// Writes to stderr. Ignores errors, because there is no other place to report them.
 fn eprintln_quietly(text: &str) {
-    // Nothing is left to do where even stderr is closed.
     let _ = writeln!(std::io::stderr(), "{text}");
 }
 
-fn perform(cli: &Cli) -> Result<Exit, CommandError> {
+fn run(cli: &Cli) -> Result<Exit, CommandError> {
     let common = &cli.common;
     match command_of(cli) {
         Command::Check => report(command::check::run(common)?, common),
@@ -135,7 +137,7 @@ fn perform(cli: &Cli) -> Result<Exit, CommandError> {
         }
         Command::Bench(args) => report(command::bench::run(common, args)?, common),
         Command::Ring(later) => {
-            tracing::debug!(?later.rest, "ring was given");
+            tracing::debug!(?later.rest, "arguments of the missing command ring");
             Err(CommandError::NotInThisVersion { what: "ring", missing: "the exchange between ranks" })
         }
         Command::Worker => unreachable!("main handles this command"),
@@ -157,11 +159,11 @@ fn print_json(document: &impl serde::Serialize) -> Result<(), CommandError> {
 /// Writes to stdout.
 fn print(text: &str) -> Result<(), CommandError> {
     let mut out = std::io::stdout().lock();
-    Ok(read_or_not(out.write_all(text.as_bytes()).and_then(|()| out.flush()))?)
+    Ok(ignore_broken_pipe(out.write_all(text.as_bytes()).and_then(|()| out.flush()))?)
 }
 
-/// A reader that went away (a broken pipe) is no error.
-fn read_or_not(written: std::io::Result<()>) -> std::io::Result<()> {
+/// Treats a broken pipe as success: the reader has closed its end and wants no more.
+fn ignore_broken_pipe(written: std::io::Result<()>) -> std::io::Result<()> {
     match written {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         other => other,

@@ -1,6 +1,6 @@
-//! The software adapter: finds softefa's provider library, and makes the directory through which
-//! libfabric loads it (`FI_PROVIDER_PATH`). The directory belongs to this run alone and goes with it;
-//! what a run that was killed left behind, the next one removes.
+//! The software adapter: finds softefa's provider library and makes the directory from which libfabric
+//! loads it (`FI_PROVIDER_PATH`). Each run has its private directory and removes it at its end; a later
+//! run removes the directory of a run that was killed.
 
 pub(crate) mod checker;
 pub(crate) mod uverbs;
@@ -16,67 +16,70 @@ use std::time::Duration;
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::{SigHandler, SigSet, Signal, raise, signal};
 
-/// Names the provider library.
+/// The environment variable that names the provider library.
 pub(crate) const SOFTEFA_LIBRARY: &str = "SOFTEFA_LIBRARY";
-/// The library's file.
-const FILE: &str = "libsoftefa.so";
-/// The name that libfabric looks for: `*-fi.so`.
+/// The file name of the provider library.
+const LIBRARY: &str = "libsoftefa.so";
+/// The link's name; libfabric loads files that are named `*-fi.so`.
 const PROVIDER: &str = "softefa-fi.so";
-/// How the private directories' names begin.
+/// The prefix of the private directories' names.
 const PREFIX: &str = "gda-probe-";
-/// A directory younger than this may belong to a run that has not locked it yet.
-const SETTLED: Duration = Duration::from_secs(60);
+/// The age at which an unlocked directory is stale: a younger one may belong to a run that has not locked it
+/// yet.
+const STALE_AGE: Duration = Duration::from_secs(60);
 
-/// Why the software adapter cannot stand in.
+/// Why the software adapter cannot be used.
 #[derive(Clone, Debug)]
 pub(crate) enum Unready {
-    /// Its provider is not there.
+    /// The provider library was not found.
     Provider(String),
-    /// The directory from which libfabric would load it cannot be made.
+    /// The directory from which libfabric loads the provider cannot be made.
     Directory(String),
 }
 
 impl Unready {
-    /// The directory cannot be made.
+    /// The error for a directory that cannot be made.
     pub(crate) fn directory(error: io::Error) -> Self {
         Self::Directory(format!("a directory in {}: {error}", std::env::temp_dir().display()))
     }
 }
 
-/// Finds the provider: where SOFTEFA_LIBRARY says, beside this executable, in `../lib`, or one or
-/// two directories up (a test's executable lies in `target/*/deps`).
+/// Finds the provider library: the file that SOFTEFA_LIBRARY names, or a file beside this executable, in the
+/// parent directory (a test's executable is in `target/*/deps`), in `../lib`, or in a target directory.
 pub(crate) fn find() -> Result<PathBuf, String> {
     if let Some(named) = std::env::var_os(SOFTEFA_LIBRARY) {
         let path = PathBuf::from(named);
-        let said = |error: io::Error| format!("{SOFTEFA_LIBRARY}={}: {error}", path.display());
-        let file = path.canonicalize().map_err(said)?;
-        // libfabric passes over what is no library without a word, and waits for ever on a pipe.
-        return if is_library(&file).map_err(said)? {
+        let failed = |error: io::Error| format!("{SOFTEFA_LIBRARY}={}: {error}", path.display());
+        let file = path.canonicalize().map_err(failed)?;
+        // libfabric silently ignores a file that is not a library, and blocks forever on a pipe.
+        return if is_library(&file).map_err(failed)? {
             Ok(file)
         } else {
-            Err(said(io::ErrorKind::InvalidData.into()))
+            Err(failed(io::ErrorKind::InvalidData.into()))
         };
     }
-    let own = crate::executable::path()
-        .map_err(|error| format!("this executable's place is not known: {error}"))?;
-    let places = ["", "..", "../lib", "../target/release", "../target/debug"];
-    let beside = own.parent().unwrap_or(Path::new("/"));
-    let found = places.iter().find_map(|place| beside.join(place).join(FILE).canonicalize().ok());
-    found.ok_or_else(|| format!("no {FILE} beside {} or near it", own.display()))
+    let program = crate::executable::path()
+        .map_err(|error| format!("the path of this executable is unknown: {error}"))?;
+    let directories = ["", "..", "../lib", "../target/release", "../target/debug"];
+    let beside = program.parent().unwrap_or(Path::new("/"));
+    let mut candidates = directories.iter().map(|directory| beside.join(directory).join(LIBRARY));
+    candidates.find_map(|file| file.canonicalize().ok()).ok_or_else(|| {
+        format!("no {LIBRARY} beside {} or in {}", program.display(), directories[1..].join(", "))
+    })
 }
 
-/// Whether a file may be a shared library.
+/// Whether a file is regular and begins as ELF files do.
 fn is_library(path: &Path) -> io::Result<bool> {
     const ELF: [u8; 4] = *b"\x7fELF";
     let mut magic = [0; ELF.len()];
     Ok(fs::metadata(path)?.is_file() && File::open(path)?.read(&mut magic)? == ELF.len() && magic == ELF)
 }
 
-/// The private directory; removed when dropped, and when a signal ends the process.
+/// The private directory. It is removed when the value is dropped and when a signal ends the process.
 #[derive(Debug)]
 pub(crate) struct ProviderDirectory {
     path: PathBuf,
-    /// Held as long as the run lives, however it ends: what is not locked belongs to nobody.
+    /// The kernel releases the lock however the process ends; an unlocked directory is stale.
     _lock: Flock<File>,
 }
 
@@ -85,42 +88,44 @@ impl ProviderDirectory {
     pub(crate) fn new(library: &Path) -> io::Result<Self> {
         let base = std::env::temp_dir();
         if base.as_os_str().as_bytes().contains(&b':') {
-            return Err(io::Error::other("a colon in its name would end the directory in FI_PROVIDER_PATH"));
+            return Err(io::Error::other(
+                "its name contains a colon, which separates directories in FI_PROVIDER_PATH",
+            ));
         }
         remove_stale(&base);
         let path = make_private(&base)?;
-        // From here on an error leaves an empty directory, which a later run removes.
+        // If locking fails, a later run removes the empty directory.
         let directory = Self { _lock: lock(&path)?, path };
         symlink(library, directory.path.join(PROVIDER))?;
         directory.remove_on_signals()?;
         Ok(directory)
     }
 
-    /// The value of FI_PROVIDER_PATH: this directory, before any that is set.
+    /// The value of FI_PROVIDER_PATH: this directory, followed by the current value.
     pub(crate) fn provider_path(&self) -> OsString {
         let mut value = self.path.clone().into_os_string();
         if let Some(set) = std::env::var_os("FI_PROVIDER_PATH").filter(|set| !set.is_empty()) {
             value.push(":");
-            // An order of providers asked for there would be a part of a directory's name here.
+            // A leading @ (providers of the path come first) would become part of a directory's name here.
             let bytes = set.as_bytes();
             value.push(OsStr::from_bytes(bytes.strip_prefix(b"@").unwrap_or(bytes)));
         }
         value
     }
 
-    /// Takes the signals that end a process into a thread that removes the directory first. Threads
-    /// made later inherit the mask; a child takes it off itself.
+    /// Starts a thread that waits for the signals that end a process, and removes the directory first. This
+    /// thread and those it starts later block the signals; worker processes unblock them.
     fn remove_on_signals(&self) -> io::Result<()> {
         let mut ending = SigSet::empty();
         let watched = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
-        // What this process was started to ignore (nohup, a shell's background) it goes on to ignore.
+        // A signal that the parent set to be ignored (nohup, a shell's background job) stays ignored.
         watched.into_iter().filter(|one| !is_ignored(*one)).for_each(|one| ending.add(one));
         ending.thread_block()?;
         let path = self.path.clone();
         let watch = move || {
             let Ok(which) = ending.wait() else { return };
             remove(&path);
-            // SAFETY: sets the default action; no handler of ours runs.
+            // SAFETY: installs the default action, so that no handler runs.
             if unsafe { signal(which, SigHandler::SigDfl) }.is_ok() {
                 let _ = ending.thread_unblock();
                 let _ = raise(which);
@@ -137,8 +142,8 @@ impl Drop for ProviderDirectory {
 }
 
 fn is_ignored(which: Signal) -> bool {
-    // SAFETY: sigaction is a plain C struct for which all zeroes is a value; nothing is set, and what
-    // is in force can be written.
+    // SAFETY: sigaction is a C struct for which all zeroes is a valid value. The null pointer sets no action,
+    // and `in_force` is writable.
     unsafe {
         let mut in_force: libc::sigaction = std::mem::zeroed();
         libc::sigaction(which as libc::c_int, std::ptr::null(), &mut in_force) == 0
@@ -150,18 +155,19 @@ fn lock(path: &Path) -> io::Result<Flock<File>> {
     Flock::lock(File::open(path)?, FlockArg::LockExclusiveNonblock).map_err(|(_, error)| error.into())
 }
 
-/// Removes directories of this user's runs that no longer live: what SIGKILL leaves.
+/// Removes the directories of this user's runs that were killed.
 fn remove_stale(base: &Path) {
     let Ok(entries) = fs::read_dir(base) else { return };
-    let ours = nix::unistd::geteuid().as_raw();
+    let user = nix::unistd::geteuid().as_raw();
     for path in entries.flatten().map(|entry| entry.path()) {
         let named = path.file_name().is_some_and(|name| name.as_bytes().starts_with(PREFIX.as_bytes()));
-        let stale = |found: &fs::Metadata| {
-            let age = found.modified().ok().and_then(|modified| modified.elapsed().ok());
-            found.is_dir() && found.uid() == ours && age.is_some_and(|age| age > SETTLED)
+        let stale = |metadata: &fs::Metadata| {
+            let age = metadata.modified().ok().and_then(|modified| modified.elapsed().ok());
+            metadata.is_dir() && metadata.uid() == user && age.is_some_and(|age| age > STALE_AGE)
         };
-        // Of the name itself, not of what a link of that name leads to.
-        if named && fs::symlink_metadata(&path).is_ok_and(|found| stale(&found)) && lock(&path).is_ok() {
+        // Metadata of the name itself; a link is not followed.
+        if named && fs::symlink_metadata(&path).is_ok_and(|metadata| stale(&metadata)) && lock(&path).is_ok()
+        {
             remove(&path);
         }
     }
@@ -173,21 +179,24 @@ fn make_private(base: &Path) -> io::Result<PathBuf> {
         let name =
             format!("{PREFIX}{}-{:08x}", std::process::id(), clock.subsec_nanos().wrapping_add(attempt));
         let path = base.join(name);
-        // Fails where something of that name is already there, whoever put it.
+        // Fails if the name exists.
         match DirBuilder::new().mode(0o700).create(&path) {
             Ok(()) => return Ok(path),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(error),
         }
     }
-    Err(io::Error::new(io::ErrorKind::AlreadyExists, format!("no free name in {}", base.display())))
+    Err(io::Error::new(
+        io::ErrorKind::AlreadyExists,
+        format!("all names that were tried in {} exist", base.display()),
+    ))
 }
 
 fn remove(path: &Path) {
-    // What a run makes and nothing else: a link, which may not be there yet, and the directory.
+    // Removes only what a run makes: the link, which may not exist yet, and the directory.
     let _ = fs::remove_file(path.join(PROVIDER));
     if let Err(error) = fs::remove_dir(path) {
-        tracing::debug!(path = %path.display(), %error, "the provider directory is not removed");
+        tracing::debug!(path = %path.display(), %error, "the provider directory cannot be removed");
     }
 }
 
@@ -204,8 +213,8 @@ mod tests {
         assert_eq!(fs::read_link(directory.path.join(PROVIDER)).unwrap(), Path::new("/dev/null"));
     }
 
-    /// A directory as a run leaves it that is killed, `age` ago.
-    fn left_behind(base: &Path, name: &str, age: Duration) -> PathBuf {
+    /// Makes the directory of a run that was killed `age` ago.
+    fn killed_run(base: &Path, name: &str, age: Duration) -> PathBuf {
         let path = base.join(name);
         fs::create_dir(&path).unwrap();
         symlink("/dev/null", path.join(PROVIDER)).unwrap();
@@ -215,30 +224,30 @@ mod tests {
     }
 
     #[test]
-    fn what_killed_runs_left_goes_and_what_lives_stays() {
+    fn stale_directories_are_removed_and_others_stay() {
         const OLD: Duration = Duration::from_secs(3600);
         let base = std::env::temp_dir().join(format!("stale-{}", std::process::id()));
         fs::create_dir(&base).unwrap();
-        let killed = left_behind(&base, "gda-probe-1-00000000", OLD);
+        let killed = killed_run(&base, "gda-probe-1-00000000", OLD);
         let empty = base.join("gda-probe-2-00000000");
         fs::create_dir(&empty).unwrap();
         File::open(&empty).unwrap().set_modified(std::time::SystemTime::now() - OLD).unwrap();
-        let young = left_behind(&base, "gda-probe-3-00000000", Duration::ZERO);
-        let living = left_behind(&base, "gda-probe-4-00000000", OLD);
-        let other = left_behind(&base, "another-program", OLD);
-        let held = lock(&living).unwrap();
+        let young = killed_run(&base, "gda-probe-3-00000000", Duration::ZERO);
+        let locked = killed_run(&base, "gda-probe-4-00000000", OLD);
+        let other = killed_run(&base, "another-program", OLD);
+        let lock = lock(&locked).unwrap();
         symlink(&other, base.join("gda-probe-5-00000000")).unwrap();
         remove_stale(&base);
-        drop(held);
+        drop(lock);
         assert_eq!(
-            [killed, empty, young, living, other].map(|path| path.exists()),
+            [killed, empty, young, locked, other].map(|path| path.exists()),
             [false, false, true, true, true]
         );
         fs::remove_dir_all(&base).unwrap();
     }
 
     #[test]
-    fn the_directory_goes_when_dropped() {
+    fn dropping_removes_the_directory() {
         let directory = ProviderDirectory::new(Path::new("/dev/null")).unwrap();
         let path = directory.path.clone();
         drop(directory);

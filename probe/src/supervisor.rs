@@ -378,9 +378,9 @@ mod tests {
         }
     }
 
-    /// What is found where a child of GPU 0 at adapter `a` passes everything before `code` of `subject`, and
-    /// ends there.
-    fn ended_in(code: &str, subject: &str) -> Vec<Finding> {
+    /// The findings after a worker of GPU 0 and adapter `a` passed all checks before `code` of `subject` and
+    /// crashed in it.
+    fn crashed_in(code: &str, subject: &str) -> Vec<Finding> {
         let mut runner = Runner::new(Policy::default());
         let plan = plan(&request(Executor::Gpu(0)));
         let all = plan.once.iter().map(|check| (check, None));
@@ -404,8 +404,8 @@ mod tests {
     }
 
     #[test]
-    fn a_child_that_ends_in_a_pairs_check_loses_the_rest_of_the_pairs_and_nothing_of_its_adapters() {
-        let findings = ended_in("CUDA-008", "0/a");
+    fn a_crash_in_a_pairs_check_skips_the_pairs_later_checks_and_none_of_its_adapter() {
+        let findings = crashed_in("CUDA-008", "0/a");
         assert_eq!(
             skipped(&findings, "0/a"),
             [
@@ -417,14 +417,14 @@ mod tests {
     }
 
     #[test]
-    fn a_child_that_ends_at_a_pairs_adapter_loses_the_rest_of_both() {
-        let findings = ended_in("QUE-005", "a");
+    fn a_crash_in_a_check_of_a_pairs_adapter_skips_later_checks_of_both() {
+        let findings = crashed_in("QUE-005", "a");
         assert_eq!(skipped(&findings, "a"), ["QUE-006", "QUE-007"]);
         assert_eq!(skipped(&findings, "0/a").len(), plan(&request(Executor::Gpu(0))).each.len());
     }
 
     #[test]
-    fn with_an_adapter_all_of_its_pairs_are_lost_and_no_others() {
+    fn a_crash_in_a_check_of_an_adapter_costs_all_of_its_pairs_and_no_others() {
         let subjects = ["0/a", "0/b", "1/a"].map(str::to_owned);
         assert_eq!(lost(&subjects, &[], Some("a")), ["0/a", "1/a"]);
         assert_eq!(lost(&subjects, &[], Some("0/b")), ["0/b"]);
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_lost_before_is_not_lost_again() {
+    fn subjects_that_an_earlier_crash_cost_are_not_lost_again() {
         let subjects = ["0", "1"].map(str::to_owned);
         assert!(lost(&subjects, &subjects[..1], Some("0")).is_empty());
     }

@@ -1,5 +1,5 @@
-//! What the machine says about itself: /sys, /proc, /dev and libraries' places, all below one root,
-//! and the environment. Nothing here judges; the checks do.
+//! Facts about the machine: /sys, /proc, /dev and library directories, all below one root, and the
+//! environment. Checks judge them; this module does not.
 
 pub(crate) mod adapters;
 pub(crate) mod elf;
@@ -31,19 +31,19 @@ pub(crate) struct System {
 }
 
 impl System {
-    /// Where `path`, an absolute one, lies below the root.
+    /// The absolute `path` below the root.
     pub(crate) fn path(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();
         self.root.join(path.strip_prefix("/").unwrap_or(path))
     }
 
-    /// The text of a file, without white space around it. None where it cannot be read.
+    /// The text of a file without white space around it; None if the file cannot be read.
     pub(crate) fn read(&self, path: impl AsRef<Path>) -> Option<String> {
-        let bytes = read_file(&self.path(path), MOST_TEXT)?;
+        let bytes = read_file(&self.path(path), MAX_TEXT)?;
         Some(String::from_utf8_lossy(&bytes).trim().to_owned())
     }
 
-    /// The names in a directory, sorted; empty where it cannot be read.
+    /// The sorted names in a directory; empty if it cannot be read.
     pub(crate) fn list(&self, path: impl AsRef<Path>) -> Vec<String> {
         let Ok(entries) = std::fs::read_dir(self.path(path)) else {
             return Vec::new();
@@ -54,12 +54,12 @@ impl System {
         names
     }
 
-    /// Whether something lies at `path`.
+    /// Whether `path` exists.
     pub(crate) fn exists(&self, path: impl AsRef<Path>) -> bool {
         self.path(path).exists()
     }
 
-    /// The last name of what the link at `path` points to.
+    /// The file name of the target of the link at `path`.
     pub(crate) fn link_name(&self, path: impl AsRef<Path>) -> Option<String> {
         let target = std::fs::read_link(self.path(path)).ok()?;
         Some(target.file_name()?.to_string_lossy().into_owned())
@@ -70,8 +70,8 @@ impl System {
         std::env::var_os(name)
     }
 
-    /// Whether an NVIDIA GPU is in sight: its kernel driver, or a PCI device.
-    pub(crate) fn nvidia_in_sight(&self) -> bool {
+    /// Whether the machine shows an NVIDIA GPU: its kernel driver, or a PCI device.
+    pub(crate) fn has_nvidia(&self) -> bool {
         self.exists("/proc/driver/nvidia/version") || !self.nvidia_pci().is_empty()
     }
 
@@ -86,20 +86,20 @@ impl System {
     }
 }
 
-/// More than any file of sysfs, procfs or a loader's configuration holds.
-const MOST_TEXT: u64 = 1 << 20;
+/// The most bytes that are read of a text; files of sysfs, procfs and the loader are smaller.
+const MAX_TEXT: u64 = 1 << 20;
 
-/// The first `most` bytes of a file; None where it is none, or a pipe or a device, which may never end.
-fn read_file(path: &Path, most: u64) -> Option<Vec<u8>> {
-    // A pipe without a writer opens at once.
+/// The first `limit` bytes of a regular file. Returns None for a pipe or a device, which may never end.
+fn read_file(path: &Path, limit: u64) -> Option<Vec<u8>> {
+    // Without O_NONBLOCK, opening a pipe blocks until it has a writer.
     let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
     let mut bytes = Vec::new();
-    let read =
-        file.metadata().is_ok_and(|found| found.is_file()) && file.take(most).read_to_end(&mut bytes).is_ok();
+    let read = file.metadata().is_ok_and(|metadata| metadata.is_file())
+        && file.take(limit).read_to_end(&mut bytes).is_ok();
     read.then_some(bytes)
 }
 
-/// A dotted version's leading numbers: "2.13.0g" is [2, 13, 0]; empty where there is none.
+/// The leading numbers of a dotted version: "2.13.0g" is [2, 13, 0]. Empty without a number.
 pub(crate) fn version_numbers(text: &str) -> Vec<u32> {
     let number = |part: &str| {
         let digits: String = part.chars().take_while(char::is_ascii_digit).collect();
@@ -113,7 +113,7 @@ mod tests {
     use super::version_numbers;
 
     #[test]
-    fn a_version_ends_where_its_numbers_end() {
+    fn only_the_leading_numbers_of_a_version_are_returned() {
         assert_eq!(version_numbers("2.13.0g"), [2, 13, 0]);
         assert_eq!(version_numbers("580.65.06"), [580, 65, 6]);
         assert_eq!(version_numbers("none"), [0_u32; 0]);

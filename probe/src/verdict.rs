@@ -1,16 +1,16 @@
-//! The verdict: what each pair of GPU and adapter can do, and the next step. It reads findings and
-//! puts, and nothing else.
+//! The verdict: how far each GPU can drive each adapter, and the next step. It depends on findings and puts
+//! only.
 
 use crate::checks::registry;
 use crate::model::{Finding, Gpu, Pair, Put, Reach, State, Verdict};
 
-/// The check that says whether queues map into a GPU.
+/// The check that queues map into a GPU.
 pub(crate) const MAPS: &str = "CUDA-008";
-/// The check that says whether bytes moved through the queues arrived.
+/// The check that bytes moved through the queues arrive.
 const MOVED: &str = "PUT-002";
 
-/// A verdict for each pair; for each adapter where no GPU takes part; one with the adapter "none"
-/// where there is none.
+/// The verdicts: one for each pair; without a GPU, one for each adapter. The adapter is "none" if there is
+/// none.
 pub(crate) fn verdicts(
     findings: &[Finding],
     puts: &[Put],
@@ -35,8 +35,7 @@ fn state(findings: &[Finding], code: &str, subject: &str) -> Option<State> {
     findings.iter().find(of).map(|finding| finding.state)
 }
 
-/// The first failure that concerns one of `subjects`, or no subject at all, in the order of a
-/// report.
+/// The first failure, in the order of a report, of one of `subjects` or without a subject.
 fn first_failure<'a>(findings: &'a [Finding], subjects: &[&str]) -> Option<&'a Finding> {
     let concerns = |finding: &&Finding| {
         finding.state == State::Fail
@@ -52,8 +51,7 @@ fn fix(failure: &Finding) -> String {
     format!("{}: {fix}", failure.code)
 }
 
-/// Where libfabric exposes no queue of the adapter and rdma-core does, that a transport without
-/// libfabric has one.
+/// An addition to the next step if rdma-core exposes queues of the adapter and libfabric does not.
 fn without_libfabric(findings: &[Finding], adapter: &str) -> &'static str {
     let passed = |code: &str| {
         let of = |subject: &str| adapter == subject || adapter.starts_with(&format!("{subject}-"));
@@ -81,30 +79,32 @@ fn without_gpu(findings: &[Finding], adapter: &str) -> Verdict {
 fn pair(findings: &[Finding], puts: &[Put], pair: &Pair) -> Verdict {
     let (gpu, adapter, subject) = (pair.gpu.to_string(), pair.adapter.as_str(), pair.subject());
     let maps = state(findings, MAPS, &subject) == Some(State::Pass);
-    let own = |put: &&Put| {
+    let is_own = |put: &&Put| {
         put.adapter == adapter && put.gpu.as_deref() == Some(&*gpu) && put.executor == "cuda" && put.verified
     };
-    let put = puts.iter().find(own);
+    let put = puts.iter().find(is_own);
     let host = state(findings, MOVED, adapter) == Some(State::Pass);
     let failure = || {
         let first = first_failure(findings, &[&gpu, adapter, &subject])?;
         Some(fix(first) + without_libfabric(findings, adapter))
     };
     let (result, next) = match put {
-        Some(put) if put.doorbell == "direct" && maps => (Reach::Gda, "nothing is missing".to_owned()),
+        Some(put) if put.doorbell == "direct" && maps => {
+            (Reach::Gda, "none: the GPU drives the adapter".to_owned())
+        }
         Some(put) => {
             let next = match failure() {
                 Some(fix) if !maps => format!("--doorbell {} works; for gda: {fix}", put.doorbell),
-                _ => format!("--doorbell {} was asked for and works; leave it out for gda", put.doorbell),
+                _ => format!("--doorbell {} was requested and works; omit it for gda", put.doorbell),
             };
             (Reach::HostRung, next)
         }
         None => {
-            let nothing = match host {
+            let unverified = match host {
                 true => "the adapter's queues work from the host; no put of this GPU was verified",
                 false => "no put was verified on this adapter",
             };
-            (Reach::None, failure().unwrap_or_else(|| nothing.to_owned()))
+            (Reach::None, failure().unwrap_or_else(|| unverified.to_owned()))
         }
     };
     Verdict { gpu, adapter: adapter.to_owned(), result, next }
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_host_or_another_gpu_puts_is_no_proof_for_a_pair() {
+    fn a_put_of_the_host_or_another_gpu_proves_nothing_for_a_pair() {
         let findings = [finding(MAPS, "0/a-rdm", State::Pass), finding(MOVED, "a-rdm", State::Pass)];
         for other in [None, Some("1")] {
             assert_eq!(of(&findings, &[put(other, "direct", true)]).result, Reach::None);
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pair_that_a_host_thread_rings_for_is_host_rung_and_says_what_it_lacks() {
+    fn a_host_rung_pair_reports_the_working_mode_and_the_failed_check() {
         let findings = [finding(MAPS, "0/a-rdm", State::Fail)];
         let verdict = of(&findings, &[put(Some("0"), "staged", true)]);
         assert_eq!(verdict.result, Reach::HostRung);
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_of_the_pair_the_gpu_or_the_adapter_is_the_next_step() {
+    fn the_next_step_is_a_failure_of_the_pair_the_gpu_or_the_adapter() {
         for subject in ["0/a-rdm", "0", "a-rdm"] {
             let verdict = of(&[finding("CUDA-009", subject, State::Fail)], &[]);
             assert!(verdict.next.starts_with("CUDA-009"), "{subject}: {}", verdict.next);
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_without_any_adapter_has_a_verdict_of_its_own() {
+    fn a_gpu_without_an_adapter_has_a_verdict() {
         let gpus = [Gpu { number: 0, name: String::new(), pci: None }];
         let all = verdicts(&[], &[], &[], &gpus, &[]);
         assert_eq!((all[0].gpu.as_str(), all[0].adapter.as_str()), ("0", "none"));
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_step_says_where_rdma_core_exposes_what_libfabric_does_not() {
+    fn the_next_step_reports_queues_that_only_rdma_core_exposes() {
         let mut findings = vec![
             finding("GDA-001", "a-rdm", State::Fail),
             finding("VRB-011", "a", State::Pass),

@@ -95,7 +95,7 @@ fn choice(system: &mut System) -> Outcomes {
         Some(GpuChoice::Number(number)) => return Outcome::pass(format!("GPU {number} is wanted")).into(),
         None => {}
     }
-    if system.nvidia_in_sight() {
+    if system.has_nvidia() {
         return Outcome::pass("every GPU that CUDA shows").into();
     }
     if system.soft {
@@ -117,7 +117,7 @@ fn choice(system: &mut System) -> Outcomes {
 pub(crate) fn none_takes_part(system: &System) -> bool {
     match system.gpu {
         Some(choice) => choice == GpuChoice::None,
-        None => system.soft && !system.nvidia_in_sight(),
+        None => system.soft && !system.has_nvidia(),
     }
 }
 

@@ -1,28 +1,28 @@
-//! `gda-probe check`: every check, and a verdict.
+//! `gda-probe check`: runs every check and gives a verdict.
 
 use super::CommandError;
 use super::run::Run;
 use crate::check::Outcome;
 use crate::checks::library::Libraries;
 use crate::checks::{self, cuda, dev, env, fabric, library};
-use crate::cli::{Common, MOST_SECONDS, Via};
+use crate::cli::{Common, DEFAULT_MAX_SECONDS, Via};
 use crate::exit::Exit;
 use crate::model::{Document, Finding, Gpu, Op, Pair, Put, State};
 use crate::verdict::verdicts;
 use crate::worker::{Executor, Group, PutRequest};
 
-/// What the check moves through the queues: small, and more than the phase of one entry.
+/// The put of a check: small, and of several entries.
 const PUT: PutRequest = PutRequest {
     op: Op::Write,
     bytes: 64,
     count: 16,
-    max_seconds: MOST_SECONDS,
+    max_seconds: DEFAULT_MAX_SECONDS,
     one_adapter: false,
     fault: None,
 };
 
-/// Whether this check, which asks for queues, passed on any adapter.
-fn exposed(findings: &[Finding], code: &str) -> bool {
+/// Whether the check `code` passed on any adapter.
+fn passed(findings: &[Finding], code: &str) -> bool {
     findings.iter().any(|finding| finding.code == code && finding.state == State::Pass)
 }
 
@@ -40,8 +40,8 @@ pub(crate) fn run(common: &Common) -> Result<(Document, Exit), CommandError> {
     for unit in cuda::DRIVER_CHECKS {
         run.runner.run(unit, None, &mut run.system);
     }
-    let through = run.queues(PUT, Executor::Host)?;
-    if common.via == Via::Libfabric && !common.soft && !exposed(&run.runner.findings, "GDA-003") {
+    let host = run.queues(PUT, Executor::Host)?;
+    if common.via == Via::Libfabric && !common.soft && !passed(&run.runner.findings, "GDA-003") {
         run.exposure(PUT)?;
     }
     let gpus = if run.runner.blocked(&cuda::CHECKS[0].check, None).is_some() {
@@ -50,7 +50,7 @@ pub(crate) fn run(common: &Common) -> Result<(Document, Exit), CommandError> {
     } else {
         run.group(Group::Cuda, PUT)?.gpus
     };
-    let mut libraries = Libraries { system: run.system.clone(), loaded: through.loaded };
+    let mut libraries = Libraries { system: run.system.clone(), loaded: host.loaded };
     let of_libfabric = match common.via {
         Via::Libfabric => library::OF_LIBFABRIC,
         Via::Verbs => &[],
@@ -58,47 +58,47 @@ pub(crate) fn run(common: &Common) -> Result<(Document, Exit), CommandError> {
     for unit in of_libfabric.iter().chain(library::OF_LIBEFA) {
         run.runner.run(unit, None, &mut libraries);
     }
-    let mut adapters = through.adapters;
+    let mut adapters = host.adapters;
     if adapters.is_empty() && !common.soft {
         adapters = run.system.adapters().iter().map(|adapter| adapter.name().to_owned()).collect();
     }
     let pairs = match common.via {
         Via::Libfabric => run.system.pairs(&gpus, &adapters, common.pairs),
-        // In this version a GPU drives queues of libfabric's alone.
+        // In this version a GPU drives only queues that libfabric opened.
         Via::Verbs => Vec::new(),
     };
     let mut puts = on_gpus(&mut run, &gpus, &pairs)?;
-    puts.extend(through.puts);
+    puts.extend(host.puts);
     let mut findings = std::mem::take(&mut run.runner.findings);
     checks::sort(&mut findings);
     let exit = Exit::of(&findings);
     let mut document = Document::new("check", common.soft);
     document.verdict = Some(verdicts(&findings, &puts, &pairs, &gpus, &adapters));
     document.checks = Some(findings);
-    document.queues = through.queues;
-    // A GPU's, where one put anything.
+    document.queues = host.queues;
+    // A GPU's puts come first.
     document.put = puts.into_iter().next();
     Ok((document, exit))
 }
 
 fn skip_gpus(run: &mut Run) {
-    let mut none = cuda::Cuda::default();
+    let mut cuda = cuda::Cuda::default();
     for unit in cuda::CHECKS.iter().chain(cuda::GPU_CHECKS) {
-        run.runner.run(unit, None, &mut none);
+        run.runner.run(unit, None, &mut cuda);
     }
 }
 
-/// What needs a pair of GPU and adapter, where there is none.
+/// Skips the checks that need a pair of GPU and adapter.
 fn skip_pairs(run: &mut Run) {
     for check in std::iter::once(&cuda::NEAR).chain(fabric::on_gpu::MAPPING.map(|unit| &unit.check)) {
-        let answered = run.runner.findings.iter().any(|finding| finding.code == check.code);
-        if let Some((code, why)) = run.runner.blocked(check, None).filter(|_| !answered) {
+        let has_result = run.runner.findings.iter().any(|finding| finding.code == check.code);
+        if let Some((code, why)) = run.runner.blocked(check, None).filter(|_| !has_result) {
             run.runner.record(check, None, Outcome::Skip(code, why));
         }
     }
 }
 
-/// What the GPUs put on the adapters that they are paired with.
+/// Runs the checks of the pairs. Returns the puts of their GPUs.
 fn on_gpus(run: &mut Run, gpus: &[Gpu], pairs: &[Pair]) -> Result<Vec<Put>, CommandError> {
     for gpu in gpus {
         let outcome = cuda::near(&run.system, gpu, pairs);

@@ -1,4 +1,4 @@
-//! What runs the device code of a command: `--executor`, and the GPU that is there.
+//! Chooses where the device code of a command runs, by `--executor` and the GPUs of the machine.
 
 use super::CommandError;
 use super::run::Run;
@@ -6,8 +6,8 @@ use crate::cli::{Common, ExecutorChoice, Via};
 use crate::model::{Gpu, GpuChoice, State};
 use crate::worker::{Executor, Group, PutRequest};
 
-/// What runs the device code. Where a GPU was asked for and none can be used, the findings say why; where
-/// the best was asked for, they are left out and the host runs it.
+/// Chooses where the device code runs. With `--executor cuda` and no usable GPU, the findings show why none
+/// is usable. With `--executor auto`, those findings are dropped and the host runs the device code.
 pub(crate) fn executor(
     run: &mut Run,
     common: &Common,
@@ -18,36 +18,36 @@ pub(crate) fn executor(
     match choice {
         ExecutorChoice::Host => return Ok(Executor::Host),
         ExecutorChoice::Cuda if none => {
-            let why = "--executor cuda needs a GPU, and --gpu none leaves them out";
+            let why = "--executor cuda needs a GPU, but --gpu none leaves GPUs out; omit one of the options";
             return Err(CommandError::Input(why.to_owned()));
         }
         ExecutorChoice::Cuda if common.via == Via::Verbs => {
             return Err(CommandError::NotInThisVersion {
                 what: "--executor cuda --via verbs",
-                missing: "queues of rdma-core's that a GPU drives",
+                missing: "GPUs that drive queues opened by rdma-core",
             });
         }
         ExecutorChoice::Auto if common.via == Via::Verbs => return Ok(Executor::Host),
-        ExecutorChoice::Auto if none || request.fault.is_some() || !run.system.nvidia_in_sight() => {
+        ExecutorChoice::Auto if none || request.fault.is_some() || !run.system.has_nvidia() => {
             return Ok(Executor::Host);
         }
         ExecutorChoice::Cuda if request.fault.is_some() => {
-            let why = "--plant breaks a rule from the host; leave --executor out".to_owned();
+            let why = "--plant breaks a rule from the host; omit --executor".to_owned();
             return Err(CommandError::Input(why));
         }
         _ => {}
     }
-    // Asked for by name: that there is none is then a failure and no reason to leave checks out.
+    // A GPU was requested, so its absence is a failure and not a reason to skip checks.
     run.runner.policy.no_gpu = false;
     let before = run.runner.findings.len();
     let gpus = run.group(Group::Cuda, request)?.gpus;
     let usable = |gpu: &&Gpu| {
         let subject = gpu.number.to_string();
         let passes = |code| {
-            run.runner.findings.iter().any(|found| {
-                found.code == code
-                    && found.subject.as_deref() == Some(&*subject)
-                    && found.state == State::Pass
+            run.runner.findings.iter().any(|finding| {
+                finding.code == code
+                    && finding.subject.as_deref() == Some(&*subject)
+                    && finding.state == State::Pass
             })
         };
         passes("CUDA-009") && passes("CUDA-010")

@@ -1,14 +1,14 @@
-//! `gda-probe explain CODE`: the page of a check, from `docs/checks.md`, or of a completion's status,
-//! from `docs/statuses.md`.
+//! `gda-probe explain CODE`: prints the page of a check (`docs/checks.md`) or of a completion status
+//! (`docs/statuses.md`).
 
 use super::CommandError;
 
-/// The pages, each under a heading of the form `### CODE title`.
+/// The pages of checks, each with a heading `### CODE title`.
 const CHECKS: &str = include_str!("../../docs/checks.md");
-/// The same for `STATUS-N NAME`.
+/// The pages of statuses, each with a heading `### STATUS-N NAME`.
 const STATUSES: &str = include_str!("../../docs/statuses.md");
 
-/// The page of `code`, whatever its case; a status also by its name, or by its number alone.
+/// The page of `code`, in any case. A status can also be named by its name or its number.
 pub(crate) fn page(code: &str) -> Result<&'static str, CommandError> {
     let wanted = code.trim().to_ascii_uppercase();
     let wanted = wanted.parse::<u8>().map_or(wanted, |number| format!("STATUS-{number}"));
@@ -17,19 +17,19 @@ pub(crate) fn page(code: &str) -> Result<&'static str, CommandError> {
     let status = || pages(STATUSES).find(|(known, page)| *known == wanted || named(page));
     check.or_else(status).map(|(_, page)| page).ok_or_else(|| {
         CommandError::Input(format!(
-            "there is no check or status {code:?}; gda-probe check prints the codes there are, and \
-             completions have statuses from STATUS-0 to STATUS-18"
+            "{code:?} is not the code of a check or a status; gda-probe check prints the codes of checks, and \
+             statuses are STATUS-0 to STATUS-18"
         ))
     })
 }
 
-/// Every page of a document: its code and its text, heading included.
+/// The pages of a document: code, and text with the heading.
 fn pages(document: &'static str) -> impl Iterator<Item = (&'static str, &'static str)> {
     let starts: Vec<usize> = document.match_indices("\n### ").map(|(at, _)| at + 1).collect();
     let mut ends = starts.clone();
     ends.push(document.len());
     starts.into_iter().zip(ends.into_iter().skip(1)).map(move |(start, end)| {
-        // A page ends where the next category begins.
+        // The last page of a category ends at the next category.
         let text = &document[start..end];
         let text = text.find("\n## ").map_or(text, |at| &text[..at]).trim_end();
         let code = text.trim_start_matches("### ").split_whitespace().next().unwrap_or_default();
@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn every_page_of_a_status_has_one() {
+    fn every_status_page_has_a_status() {
         assert_eq!(pages(STATUSES).count(), CompletionStatus::ALL.len());
     }
 

@@ -1,5 +1,5 @@
-//! `gda-probe put`: moves bytes through the adapter and compares every one. The checks on the way
-//! there are part of the report, so that a put that cannot start says why.
+//! `gda-probe put`: moves bytes through the adapter and compares every byte. The report contains the
+//! checks that lead there, so that it shows why a put cannot start.
 
 use super::CommandError;
 use super::executor::executor;
@@ -14,16 +14,17 @@ use crate::worker::PutRequest;
 /// Checks of the environment that a put depends on.
 const PREREQUISITES: [&str; 2] = ["ENV-000", "ENV-005"];
 
-/// Moves the bytes.
+/// Runs the checks and the put.
 pub(crate) fn run(common: &Common, args: &PutArgs) -> Result<(Document, Exit), CommandError> {
-    refuse_what_is_missing(args)?;
+    refuse_missing_options(args)?;
     if args.fault.is_some() && !matches!(common.doorbell, Doorbell::Direct | Doorbell::Auto) {
         return Err(CommandError::Input(
-            "--plant breaks a rule at the adapter's own doorbell; leave --doorbell out".to_owned(),
+            "--plant breaks a rule at the adapter's doorbell; omit --doorbell, or use --doorbell direct"
+                .to_owned(),
         ));
     }
     if args.count == 0 {
-        return Err(CommandError::Input("--count 0 moves nothing; give at least 1".to_owned()));
+        return Err(CommandError::Input("--count 0 moves no bytes; give at least 1".to_owned()));
     }
     let mut run = Run::new(common)?;
     run_prerequisites(&mut run);
@@ -52,23 +53,26 @@ pub(crate) fn run(common: &Common, args: &PutArgs) -> Result<(Document, Exit), C
     Ok((document, exit))
 }
 
-/// Bytes arrived on a rung for which less has to map: that the rest does not is a cost and no failure.
+/// Turns the failure of mapping into a warning. The put arrived in a doorbell mode that needs fewer mappings,
+/// so the missing ones are a cost and not a failure.
 pub(super) fn downgrade_unneeded_mapping(findings: &mut [Finding]) {
-    let rest = findings.iter_mut().filter(|found| found.code == MAPS && found.state == State::Fail);
-    rest.for_each(|found| found.state = State::Warn);
+    let failed = findings.iter_mut().filter(|one| one.code == MAPS && one.state == State::Fail);
+    failed.for_each(|one| one.state = State::Warn);
 }
 
-/// Runs what a put depends on.
+/// Runs the checks of the environment that a put depends on.
 pub(crate) fn run_prerequisites(run: &mut Run) {
     for unit in env::CHECKS.iter().filter(|unit| PREREQUISITES.contains(&unit.check.code)) {
         run.runner.run(unit, None, &mut run.system);
     }
 }
 
-fn refuse_what_is_missing(args: &PutArgs) -> Result<(), CommandError> {
-    let missing = |what, missing| Err(CommandError::NotInThisVersion { what, missing });
-    if args.peer.is_some() {
-        return missing("put --peer", "the exchange of addresses with another host");
+fn refuse_missing_options(args: &PutArgs) -> Result<(), CommandError> {
+    match args.peer {
+        Some(_) => Err(CommandError::NotInThisVersion {
+            what: "put --peer",
+            missing: "the exchange of addresses with another host",
+        }),
+        None => Ok(()),
     }
-    Ok(())
 }

@@ -1,4 +1,4 @@
-//! What `check` and `put` share: the machine, the software adapter, and the parts in children.
+//! The run of a command: the machine, the software adapter and the worker processes.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use crate::supervisor::{self, Limits, Results};
 use crate::system::System;
 use crate::worker::{BenchRequest, Executor, Group, PutRequest, Request};
 
-/// Added for the start of a foreign library where an NVIDIA GPU is in sight: libfabric starts CUDA,
-/// which takes seconds on a machine with many GPUs.
+/// Added for the start of a foreign library on a machine with an NVIDIA GPU: libfabric starts CUDA, which
+/// takes seconds if there are many GPUs.
 const CUDA_START: Duration = Duration::from_secs(8);
 
 /// A run of checks.
@@ -21,20 +21,20 @@ const CUDA_START: Duration = Duration::from_secs(8);
 pub(crate) struct Run {
     /// The machine.
     pub(crate) system: System,
-    /// What was found.
+    /// The findings.
     pub(crate) runner: Runner,
     limits: Limits,
     doorbell: Doorbell,
     via: Via,
     exposure_alone: bool,
-    /// What the part that finds queues is to measure.
+    /// The measurements of the worker that opens queues.
     pub(crate) bench: Option<BenchRequest>,
     directory: Option<ProviderDirectory>,
 }
 
 impl Run {
-    /// Sets the software adapter up where it was asked for. A provider that is not there, or no place
-    /// to load it from, is a finding and not an error.
+    /// Reads the options and, under `--soft`, prepares the software adapter. A missing provider or provider
+    /// directory becomes a finding and is not an error.
     pub(crate) fn new(common: &Common) -> Result<Self, CommandError> {
         if common.soft && common.via == Via::Verbs && !uverbs::is_active() {
             return Err(CommandError::Input(uverbs::restart()));
@@ -55,7 +55,7 @@ impl Run {
             system.provider = Some(provider);
         }
         let policy = Policy { soft: common.soft, no_gpu: checks::cuda::none_takes_part(&system) };
-        let start = if system.nvidia_in_sight() { CUDA_START } else { Duration::ZERO };
+        let start = if system.has_nvidia() { CUDA_START } else { Duration::ZERO };
         let limits = Limits { each: Duration::from_millis(common.each_check()), start };
         Ok(Self {
             system,
@@ -69,7 +69,7 @@ impl Run {
         })
     }
 
-    /// Runs the part that finds queues, as `--via` says.
+    /// Runs the checks that open queues, through the library that `--via` names.
     pub(crate) fn queues(&mut self, put: PutRequest, executor: Executor) -> Result<Results, CommandError> {
         let group = match self.via {
             Via::Libfabric => Group::Fabric,
@@ -78,7 +78,7 @@ impl Run {
         self.run(group, put, executor)
     }
 
-    /// What rdma-core exposes, where libfabric exposes nothing. Nothing is moved.
+    /// Checks what rdma-core exposes; for adapters of which libfabric exposes no queue. Moves no bytes.
     pub(crate) fn exposure(&mut self, put: PutRequest) -> Result<Results, CommandError> {
         self.exposure_alone = true;
         let results = self.group(Group::Verbs, put);
@@ -86,14 +86,14 @@ impl Run {
         results
     }
 
-    /// Runs a part in a child, with the host executor.
+    /// Runs a group of checks in a worker, with the host executor.
     pub(crate) fn group(&mut self, group: Group, put: PutRequest) -> Result<Results, CommandError> {
         self.run(group, put, Executor::Host)
     }
 
-    /// Runs a part in a child.
+    /// Runs a group of checks in a worker.
     fn run(&mut self, group: Group, put: PutRequest, executor: Executor) -> Result<Results, CommandError> {
-        let provider = self.system.provider.as_ref().and_then(|found| found.as_ref().ok()).cloned();
+        let provider = self.system.provider.as_ref().and_then(|provider| provider.as_ref().ok()).cloned();
         let gpu = match self.system.gpu {
             Some(GpuChoice::Number(number)) => Some(number),
             _ => None,
@@ -112,7 +112,7 @@ impl Run {
             put,
             exposure_alone: self.exposure_alone,
             bench: self.bench,
-            // Half of the check's limit: a wait that runs out is then told by the check itself.
+            // Half of the check's limit, so that the check reports a wait that timed out before the limit ends it.
             wait: u64::try_from(self.limits.each.as_millis() / 2).unwrap_or(u64::MAX),
             findings: Vec::new(),
         };

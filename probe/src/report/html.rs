@@ -1,24 +1,24 @@
-//! A bench as one HTML file: figures and plots as inline SVG, no script, nothing from elsewhere.
+//! A bench as one HTML file: tables and inline SVG plots, without scripts and external resources.
 
 use std::fmt::Write as _;
 
 use crate::model::bench::{Bandwidth, Bench, Latency, Quantiles, Rate, Spread};
 use crate::model::{Geometry, Queues};
 
-/// Colours of the ways to ring, told apart without seeing colours by their order and legend.
+/// Colours of the doorbell modes. Their order in the plots and the legend identifies them without colour.
 const COLOURS: [(&str, &str); 3] = [("direct", "#1f6feb"), ("record", "#bf8700"), ("staged", "#8250df")];
 const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:60em;margin:2em auto;padding:0 1em;\
 color:#1f2328;background:#fff}table{border-collapse:collapse;margin:1em 0}td,th{padding:.2em .8em;\
 border-bottom:1px solid #d0d7de;text-align:right}td:first-child,th:first-child,td.t,th.t{text-align:left}\
 svg{max-width:100%;height:auto}svg text{font:12px system-ui,sans-serif;fill:#1f2328}.n{color:#59636e}";
 
-/// Plot area of a line plot, and the room around it.
+/// The plot area of a line plot, and its margins.
 const WIDTH: f64 = 620.0;
 const HEIGHT: f64 = 240.0;
 const LEFT: f64 = 60.0;
 const TOP: f64 = 20.0;
 
-/// The whole file.
+/// The HTML file.
 pub(crate) fn page(bench: &Bench, queues: Option<&Queues>) -> String {
     let heading = escaped(&bench.heading());
     let mut out = format!(
@@ -42,7 +42,7 @@ pub(crate) fn page(bench: &Bench, queues: Option<&Queues>) -> String {
 fn send_queue(queue: &Geometry) -> String {
     let batch = queue.max_batch.map(|batch| format!(", at most {batch} between two doorbells"));
     format!(
-        "Send queue: {} entries of {} bytes{}. Writes of 64 bytes where no size is given.",
+        "Send queue: {} entries of {} bytes{}. Writes have 64 bytes unless a size is stated.",
         queue.num_entries,
         queue.entry_size,
         batch.unwrap_or_default()
@@ -60,9 +60,9 @@ fn colour(doorbell: &str) -> &'static str {
 fn legend(out: &mut String, bench: &Bench) {
     out.push_str("<p>");
     for (name, colour) in COLOURS {
-        let there = bench.latency.iter().any(|row| row.doorbell == name)
+        let measured = bench.latency.iter().any(|row| row.doorbell == name)
             || bench.rate.iter().any(|row| row.doorbell == name);
-        if there {
+        if measured {
             let _ = write!(out, "<b style=\"color:{colour}\">&#9632;</b> doorbell {name} &nbsp; ");
         }
     }
@@ -83,7 +83,7 @@ fn decades(values: impl Iterator<Item = f64> + Clone) -> (f64, f64) {
     (low, values.map(log).fold(0.0, f64::max).ceil().max(low + 1.0))
 }
 
-/// A number as it is read on an axis.
+/// Formats a number on an axis.
 fn number(value: f64) -> String {
     match value {
         value if value >= 100.0 || value.fract() == 0.0 => format!("{value:.0}"),
@@ -96,10 +96,10 @@ fn frame(out: &mut String, height: f64) {
     let _ = write!(out, "<svg viewBox=\"0 0 {} {}\" role=\"img\">", LEFT + WIDTH + 40.0, height);
 }
 
-/// Horizontal lines at these parts of the height, with their values.
+/// Draws horizontal lines at these fractions of the height, with their values.
 fn grid(out: &mut String, lines: impl Iterator<Item = (f64, f64)>) {
-    for (part, value) in lines {
-        let y = TOP + HEIGHT * (1.0 - part);
+    for (fraction, value) in lines {
+        let y = TOP + HEIGHT * (1.0 - fraction);
         let _ = write!(
             out,
             "<line x1=\"{LEFT}\" x2=\"{}\" y1=\"{y:.1}\" y2=\"{y:.1}\" stroke=\"#d0d7de\"/>\
@@ -112,7 +112,7 @@ fn grid(out: &mut String, lines: impl Iterator<Item = (f64, f64)>) {
     }
 }
 
-/// Lines at quarters, up to `top`.
+/// Lines at quarters of the height, with values up to `top`.
 fn quarters(top: f64) -> impl Iterator<Item = (f64, f64)> {
     (0..=4).map(move |step| (f64::from(step) / 4.0, top * f64::from(step) / 4.0))
 }
@@ -127,7 +127,7 @@ fn line(out: &mut String, points: &[(f64, f64)], colour: &str, dashed: bool) {
     );
 }
 
-/// Percent, and the value below which so many lie.
+/// Percentages and their quantiles.
 fn steps(of: &Quantiles) -> [(f64, f64); 6] {
     [(1.0, of.p1), (25.0, of.p25), (50.0, of.median), (75.0, of.p75), (90.0, of.p90), (99.0, of.p99)]
 }
@@ -136,7 +136,7 @@ fn latency(out: &mut String, rows: &[Latency]) {
     if rows.is_empty() {
         return;
     }
-    out.push_str("<h2>Latency of one write at a time</h2>\n<p>From the doorbell to the completion, in ns: how many percent of all writes took at most so long, on a scale of powers of ten. A line for each producer; dashed: a warp.</p>\n");
+    out.push_str("<h2>Latency of one write at a time</h2>\n<p>Time from the doorbell to the completion in ns, on a logarithmic scale: the percentage of writes that took at most this time. One line for each producer; dashed: a warp.</p>\n");
     let (low, high) = decades(rows.iter().flat_map(|row| steps(&row.completion_ns)).map(|(_, value)| value));
     frame(out, TOP + HEIGHT + 40.0);
     let powers = (0..=(high - low) as i32).map(f64::from);
@@ -150,11 +150,11 @@ fn latency(out: &mut String, rows: &[Latency]) {
         );
     }
     for row in rows {
-        let place = |(percent, value): (f64, f64)| {
-            let part = (value.max(1.0).log10() - low) / (high - low);
-            (LEFT + WIDTH * percent / 100.0, TOP + HEIGHT * (1.0 - part))
+        let point = |(percent, value): (f64, f64)| {
+            let fraction = (value.max(1.0).log10() - low) / (high - low);
+            (LEFT + WIDTH * percent / 100.0, TOP + HEIGHT * (1.0 - fraction))
         };
-        line(out, &steps(&row.completion_ns).map(place), colour(&row.doorbell), row.producer != "1 thread");
+        line(out, &steps(&row.completion_ns).map(point), colour(&row.doorbell), row.producer != "1 thread");
     }
     out.push_str("</svg>\n<table><tr><th>doorbell</th><th class=\"t\">producer</th><th>samples</th><th>post, median</th><th>25 to 75 %</th><th>99 %</th><th>completion, median</th><th>25 to 75 %</th><th>99 %</th></tr>\n");
     let cells = |of: &Quantiles| {
@@ -178,14 +178,14 @@ fn rate(out: &mut String, rows: &[Rate]) {
     if rows.is_empty() {
         return;
     }
-    out.push_str("<h2>Message rate</h2>\n<p>Million writes a second: the median of the runs, and their range as a thin line.</p>\n");
+    out.push_str("<h2>Message rate</h2>\n<p>Million writes a second. Bars show the median of the runs, thin lines their range.</p>\n");
     let top = ceiling(rows.iter().map(|row| row.million_per_s.max).fold(0.001, f64::max));
     let names = 290.0;
     let (width, each) = (LEFT + WIDTH - names, 22.0);
     frame(out, each * rows.len() as f64 + 10.0);
     for (index, row) in side_by_side(rows).into_iter().enumerate() {
         let y = each * index as f64 + 4.0;
-        let long = |value: f64| width * (value / top).min(1.0);
+        let length = |value: f64| width * (value / top).min(1.0);
         let Spread { median, min, max } = row.million_per_s;
         let _ = write!(
             out,
@@ -196,13 +196,13 @@ fn rate(out: &mut String, rows: &[Rate]) {
             y + 12.0,
             escaped(&row.producer),
             queues(row.queues),
-            long(median),
+            length(median),
             colour(&row.doorbell),
-            names + long(min),
-            names + long(max),
+            names + length(min),
+            names + length(max),
             y + 7.0,
             y + 7.0,
-            names + long(max) + 6.0,
+            names + length(max) + 6.0,
             y + 12.0,
             number(median)
         );
@@ -223,7 +223,7 @@ fn rate(out: &mut String, rows: &[Rate]) {
     out.push_str("</table>\n");
 }
 
-/// What the ways to ring come to with one producer, next to each other.
+/// The rows with the doorbell modes of one producer next to each other.
 fn side_by_side(rows: &[Rate]) -> Vec<&Rate> {
     let first = |row: &Rate| rows.iter().position(|other| other.producer == row.producer);
     let mut sorted: Vec<&Rate> = rows.iter().collect();
@@ -241,7 +241,7 @@ fn spread(of: Spread) -> String {
 
 fn bandwidth(out: &mut String, rows: &[Bandwidth]) {
     let Some(first) = rows.first() else { return };
-    out.push_str("<h2>Bandwidth by size</h2>\n<p>10<sup>9</sup> bytes a second, by bytes of a write.</p>\n");
+    out.push_str("<h2>Bandwidth by size</h2>\n<p>10<sup>9</sup> bytes a second, over the size of a write in bytes.</p>\n");
     let top = ceiling(rows.iter().map(|row| row.gigabytes_per_s.max).fold(0.001, f64::max));
     frame(out, TOP + HEIGHT + 40.0);
     grid(out, quarters(top));
@@ -276,7 +276,7 @@ fn bandwidth(out: &mut String, rows: &[Bandwidth]) {
     out.push_str("</table>\n");
 }
 
-/// A size as powers of two have it.
+/// Formats a size with binary units.
 fn size(bytes: u64) -> String {
     match bytes {
         bytes if bytes >= 1 << 20 => format!("{} MiB", bytes >> 20),
@@ -295,14 +295,14 @@ mod tests {
     }
 
     #[test]
-    fn a_scale_of_powers_of_ten_holds_all_values_and_is_never_empty() {
+    fn a_logarithmic_scale_contains_all_values_and_is_never_empty() {
         assert_eq!(decades([40.0, 3_500_000.0].into_iter()), (1.0, 7.0));
         assert_eq!(decades([100.0].into_iter()), (2.0, 3.0));
         assert_eq!(decades(std::iter::empty()), (0.0, 1.0));
     }
 
     #[test]
-    fn names_cannot_break_out_of_the_page() {
+    fn names_are_escaped() {
         let bench = Bench { adapter: "<script>\"&".to_owned(), ..Bench::default() };
         let page = page(&bench, None);
         assert!(!page.contains("<script") && page.contains("&lt;script&gt;&quot;&amp;"), "{page}");

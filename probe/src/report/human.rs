@@ -1,12 +1,12 @@
-//! The report for people: a category, one line a check, details where something is wrong, the
-//! verdict last. Colour only on a terminal, and not under NO_COLOR.
+//! The report for people: one line a check under its category, details of warnings and failures, and the
+//! verdict last. Output is coloured on a terminal unless NO_COLOR is set.
 
 use std::fmt::Write as _;
 use std::io::IsTerminal;
 
 use crate::model::{CATEGORIES, Document, Finding, Geometry, Kind, Put, Reach, State, Verdict, Who};
 
-/// How to write.
+/// Colour and level of detail.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Style {
     colour: bool,
@@ -14,7 +14,7 @@ pub(crate) struct Style {
 }
 
 impl Style {
-    /// The style for stdout as it is now.
+    /// The style for stdout: coloured if it is a terminal and NO_COLOR is not set.
     pub(crate) fn of_stdout(verbose: bool) -> Self {
         let forbidden = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         Self { colour: std::io::stdout().is_terminal() && !forbidden, verbose }
@@ -36,7 +36,7 @@ impl Style {
     }
 }
 
-/// The whole report.
+/// Formats the report.
 pub(crate) fn render(document: &Document, style: Style) -> String {
     let mut out = String::new();
     if let Some(checks) = &document.checks {
@@ -99,12 +99,12 @@ fn render_check(out: &mut String, check: &Finding, style: Style) {
             let _ = writeln!(out, " (blocked by {blocked}{why})");
         }
         State::Unknown => {
-            let observed = check.observed.as_deref().map(|seen| format!("{seen}; ")).unwrap_or_default();
+            let observed = check.observed.as_deref().map(|text| format!("{text}; ")).unwrap_or_default();
             let _ = writeln!(out, ": {observed}{}", check.why.as_deref().unwrap_or_default());
         }
         State::Warn | State::Fail => {
             out.push('\n');
-            render_trouble(out, check);
+            render_problem(out, check);
         }
     }
     if style.verbose {
@@ -113,7 +113,7 @@ fn render_check(out: &mut String, check: &Finding, style: Style) {
     }
 }
 
-fn render_trouble(out: &mut String, check: &Finding) {
+fn render_problem(out: &mut String, check: &Finding) {
     let parts = [
         ("observed", &check.observed),
         ("required", &check.required),
@@ -126,10 +126,10 @@ fn render_trouble(out: &mut String, check: &Finding) {
         }
     }
     let who = match check.who {
-        Some(Who::Host) => "host: whoever runs the machine",
-        Some(Who::Image) => "image: whoever builds the container image",
-        Some(Who::Pod) => "pod: whoever writes the pod or job",
-        Some(Who::Code) => "code: whoever writes the program or the command line",
+        Some(Who::Host) => "host: the operator of the machine",
+        Some(Who::Image) => "image: the author of the container image",
+        Some(Who::Pod) => "pod: the author of the pod or job",
+        Some(Who::Code) => "code: the author of the program or the command line",
         None => return,
     };
     let _ = writeln!(out, "          {:<9} {who}; more: gda-probe explain {}", "who", check.code);
@@ -155,7 +155,7 @@ fn render_put(out: &mut String, put: &Put, style: Style) {
         put.completed, put.count, put.bytes, put.op, put.adapter, put.executor, put.doorbell
     );
     if let Some(lost) = &put.lost {
-        let _ = writeln!(out, "     lost against a doorbell rung directly: {lost}");
+        let _ = writeln!(out, "     cost compared with --doorbell direct: {lost}");
     }
     if let Some(microseconds) = put.microseconds {
         let _ = writeln!(out, "     posted and completed in {microseconds} µs");

@@ -1,23 +1,23 @@
-//! `--soft --via verbs`: the software adapter under rdma-core has to be there before this program
-//! is, so that the program starts itself again on one (`softefa run`).
+//! `--soft --via verbs`: the software adapter's uverbs frontend must exist before the program that uses it
+//! starts, so the probe restarts itself under `softefa run`.
 
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What a program on software adapters under rdma-core has in its environment.
+/// An environment variable that `softefa run` sets.
 const SOCKET: &str = "SOFTEFA_SOCKET";
-/// The program that gives it that.
-const FILE: &str = "softefa";
+/// The program that runs others on software adapters.
+const SOFTEFA: &str = "softefa";
 
-/// Whether this program runs on one.
+/// Whether this program runs under `softefa run`.
 pub(crate) fn is_active() -> bool {
     std::env::var_os(SOCKET).is_some() && std::env::var_os("SYSFS_PATH").is_some()
 }
 
-/// Becomes `softefa run` with this program and its arguments. Returns only where that fails, with
-/// why and what to do.
+/// Replaces this process by `softefa run` with this program and its arguments. Returns only on failure,
+/// with the reason and what to do.
 pub(crate) fn restart() -> String {
     let error = match find().and_then(|softefa| Ok((softefa, crate::executable::restart_command()?))) {
         Ok((softefa, again)) => Command::new(softefa)
@@ -30,15 +30,18 @@ pub(crate) fn restart() -> String {
     };
     let release = crate::executable::CARGO_RELEASE_FLAG;
     format!(
-        "--soft --via verbs needs the program softefa beside this one, which puts a software adapter under \
-         rdma-core: {error}; build it (cargo build{release} -p softefa-uverbs -p softefa-preload), or start \
-         softefa run -- gda-probe with the same arguments"
+        "--soft --via verbs needs the program softefa beside gda-probe to run a software adapter under rdma-core: \
+         {error}; build it (cargo build{release} -p softefa-uverbs -p softefa-preload), or run softefa run -- \
+         gda-probe with the same arguments"
     )
 }
 
 fn find() -> io::Result<PathBuf> {
-    let own = crate::executable::path()?;
-    let beside = own.parent().unwrap_or(Path::new("/"));
-    let found = ["", ".."].iter().find_map(|place| beside.join(place).join(FILE).canonicalize().ok());
-    found.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("none beside {}", own.display())))
+    let program = crate::executable::path()?;
+    let beside = program.parent().unwrap_or(Path::new("/"));
+    let softefa =
+        ["", ".."].iter().find_map(|directory| beside.join(directory).join(SOFTEFA).canonicalize().ok());
+    softefa.ok_or_else(|| {
+        io::Error::new(io::ErrorKind::NotFound, format!("no file {SOFTEFA} beside {}", program.display()))
+    })
 }

@@ -1,4 +1,4 @@
-//! EFA adapters, as the kernel shows them in sysfs.
+//! EFA adapters in sysfs.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use super::System;
 
 /// The PCI vendor of EFA adapters: Amazon.
 const VENDOR: u32 = 0x1d0f;
-/// The PCI devices that are EFA adapters.
+/// The PCI device ids of EFA adapters.
 const DEVICES: std::ops::RangeInclusive<u32> = 0xefa0..=0xefa3;
 
 /// An adapter in sysfs.
@@ -14,33 +14,33 @@ const DEVICES: std::ops::RangeInclusive<u32> = 0xefa0..=0xefa3;
 pub(crate) struct Adapter {
     /// PCI address, such as `0000:4f:00.0`.
     pub(crate) pci: String,
-    /// PCI device number, `efa0` to `efa3`.
+    /// PCI device id, `efa0` to `efa3`.
     pub(crate) device: u32,
     /// The kernel driver bound to it.
     pub(crate) driver: Option<String>,
     /// Its RDMA device, such as `rdmap79s0`.
     pub(crate) rdma: Option<String>,
-    /// Its user-verbs node's name, such as `uverbs0`.
+    /// The name of its uverbs node, such as `uverbs0`.
     pub(crate) uverbs: Option<String>,
 }
 
 impl Adapter {
-    /// The name to show: the RDMA device's, or the PCI address.
+    /// The name in reports: the RDMA device, or the PCI address without one.
     pub(crate) fn name(&self) -> &str {
         self.rdma.as_deref().unwrap_or(&self.pci)
     }
 
-    /// Whether `wanted` names this adapter: its RDMA device, a libfabric domain made from that (the
-    /// efa provider appends `-rdm` or `-dgrm`), or its PCI address.
-    pub(crate) fn is_named(&self, wanted: &str) -> bool {
+    /// Whether `name` is this adapter's RDMA device, a libfabric domain of it (the efa provider appends
+    /// `-rdm` or `-dgrm`), or its PCI address.
+    pub(crate) fn is_named(&self, name: &str) -> bool {
         let rdma = self.rdma.as_deref();
-        let domain_of = wanted.rsplit_once('-').map(|(device, _)| device);
-        wanted == self.pci || rdma == Some(wanted) || (rdma.is_some() && rdma == domain_of)
+        let domain_of = name.rsplit_once('-').map(|(device, _)| device);
+        name == self.pci || rdma == Some(name) || (rdma.is_some() && rdma == domain_of)
     }
 }
 
 impl System {
-    /// The EFA adapters on the PCI bus, or the one that was asked for.
+    /// The EFA adapters on the PCI bus; with `--device`, only the one that it names.
     pub(crate) fn adapters(&self) -> Vec<Adapter> {
         let mut adapters = self.all_adapters();
         if let Some(wanted) = &self.device {
@@ -49,7 +49,7 @@ impl System {
         adapters
     }
 
-    /// The EFA adapters on the PCI bus, whatever was asked for.
+    /// All EFA adapters on the PCI bus.
     pub(crate) fn all_adapters(&self) -> Vec<Adapter> {
         let base = Path::new("/sys/bus/pci/devices");
         self.list(base).into_iter().filter_map(|pci| self.adapter(&base.join(&pci), pci)).collect()

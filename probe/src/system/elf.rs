@@ -20,11 +20,11 @@ pub(crate) fn package_version(file: &[u8]) -> Option<String> {
             && parts.next().is_none()
             && whole
     };
-    // Nothing longer is a version, and most of a file is one string.
+    // The lengths of a version; without this filter, most of a file is one string.
     let strings = file.split(|byte| *byte == 0).filter(|text| (5..16).contains(&text.len()));
-    let mut found = strings.filter(is_version);
-    let first = found.next()?;
-    found.all(|other| other == first).then(|| String::from_utf8_lossy(first).into_owned())
+    let mut versions = strings.filter(is_version);
+    let first = versions.next()?;
+    versions.all(|other| other == first).then(|| String::from_utf8_lossy(first).into_owned())
 }
 
 /// The names of the symbol versions that `file` defines, such as `EFA_1.4`. Returns None for a file that is
@@ -64,19 +64,19 @@ mod tests {
     }
 
     #[test]
-    fn a_release_is_the_one_version_among_a_files_strings() {
-        let named = |file: &[u8]| package_version(file);
-        assert_eq!(named(b"\x7fELF\0FABRIC_1.6\x001.17.0\0fi_tostr\0").as_deref(), Some("1.17.0"));
-        assert_eq!(named(b"\x002.7.0a1\0x\x002.7.0a1\0").as_deref(), Some("2.7.0a1"));
-        assert_eq!(named(b"\x001.17.0\x002.1.0\0"), None, "two");
-        assert_eq!(named(b"\x001.17\x001.2.3.4\x009.0.1\x001..2\0"), None, "none is of that shape");
+    fn a_release_is_the_only_version_among_a_files_strings() {
+        let release = |file: &[u8]| package_version(file);
+        assert_eq!(release(b"\x7fELF\0FABRIC_1.6\x001.17.0\0fi_tostr\0").as_deref(), Some("1.17.0"));
+        assert_eq!(release(b"\x002.7.0a1\0x\x002.7.0a1\0").as_deref(), Some("2.7.0a1"));
+        assert_eq!(release(b"\x001.17.0\x002.1.0\0"), None, "two versions");
+        assert_eq!(release(b"\x001.17\x001.2.3.4\x009.0.1\x001..2\0"), None, "no string is a version");
     }
 
     #[test]
-    fn a_file_cut_short_is_refused_and_nothing_worse() {
-        let own = std::fs::read("/proc/self/exe").unwrap();
+    fn a_truncated_file_returns_none() {
+        let program = std::fs::read("/proc/self/exe").unwrap();
         for length in [0, 5, 63, 64, 1000] {
-            assert_eq!(defined_versions(&own[..length.min(own.len())]), None, "cut at {length}");
+            assert_eq!(defined_versions(&program[..length.min(program.len())]), None, "cut at {length}");
         }
     }
 }

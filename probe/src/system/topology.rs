@@ -1,12 +1,12 @@
-//! How near a GPU and an adapter are: the PCI bridges that they share, and their NUMA nodes, as sysfs
-//! has them.
+//! The nearness of a GPU and an adapter: the PCI bridges that they share, and their NUMA nodes, from
+//! sysfs.
 
 use std::path::Path;
 
 use super::System;
 use crate::model::{Gpu, Pair, Pairs};
 
-/// How near two devices are; the greater the nearer.
+/// The nearness of two devices; a greater value is nearer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Nearness {
     /// PCI bridges above both, the host bridge included.
@@ -15,7 +15,7 @@ pub(crate) struct Nearness {
 }
 
 impl Nearness {
-    /// For people.
+    /// Describes the nearness in a report.
     pub(crate) fn describe(self) -> String {
         let node = if self.same_node { "same NUMA node" } else { "another NUMA node, or none known" };
         match self.bridges {
@@ -27,8 +27,8 @@ impl Nearness {
 }
 
 impl System {
-    /// How near the adapter that libfabric calls `domain` is to `gpu`; None where sysfs does not have the
-    /// place of both, as for a software adapter.
+    /// The nearness of `gpu` and the adapter of the libfabric domain `domain`. None unless sysfs has both;
+    /// it has no software adapter.
     pub(crate) fn nearness(&self, gpu: &Gpu, domain: &str) -> Option<Nearness> {
         if self.soft {
             return None;
@@ -41,7 +41,7 @@ impl System {
         Some(Nearness { bridges, same_node })
     }
 
-    /// The host bridge and the PCI bridges above a device, from the top.
+    /// The host bridge and the PCI bridges above a device, from the root.
     fn pci_path(&self, address: &str) -> Option<Vec<String>> {
         let real = self.path(Path::new("/sys/bus/pci/devices").join(address)).canonicalize().ok()?;
         let mut names: Vec<String> =
@@ -55,14 +55,14 @@ impl System {
         self.read(format!("/sys/bus/pci/devices/{address}/numa_node"))?.parse().ok()
     }
 
-    /// The RDMA device of the adapter nearest to `gpu`; None where there is none, or no place is known.
+    /// The RDMA device of the adapter nearest to `gpu`; None if the nearness of no adapter is known.
     pub(crate) fn nearest_adapter(&self, gpu: &Gpu) -> Option<String> {
         let names = self.all_adapters().into_iter().filter_map(|adapter| adapter.rdma);
         let near = names.filter_map(|name| Some((self.nearness(gpu, &name)?, name)));
         near.max_by_key(|(nearness, _)| *nearness).map(|(_, name)| name)
     }
 
-    /// The pairs that take part, GPU by GPU. An adapter or a GPU without a place is near to all.
+    /// The pairs that take part, ordered by GPU. A device whose nearness is unknown counts as near.
     pub(crate) fn pairs(&self, gpus: &[Gpu], adapters: &[String], choice: Pairs) -> Vec<Pair> {
         let mut pairs = Vec::new();
         for gpu in gpus {
@@ -134,18 +134,18 @@ mod tests {
     }
 
     #[test]
-    fn near_are_all_rails_behind_the_innermost_bridge_or_else_on_the_node() {
+    fn near_pairs_share_the_innermost_bridge_or_else_the_numa_node() {
         let pairs = Machine::new("near").pairs(Pairs::Near, false);
         assert_eq!(pairs, ["0/rdmap20s0-rdm", "0/rdmap21s0-rdm", "1/rdmap145s0-rdm"]);
     }
 
     #[test]
-    fn all_are_all() {
+    fn all_pairs_are_every_gpu_with_every_adapter() {
         assert_eq!(Machine::new("all").pairs(Pairs::All, false).len(), 8);
     }
 
     #[test]
-    fn a_software_adapter_has_no_place_and_pairs_with_every_gpu() {
+    fn a_software_adapter_pairs_with_every_gpu() {
         assert_eq!(Machine::new("soft").pairs(Pairs::Near, true).len(), 8);
     }
 }

@@ -1,18 +1,17 @@
-//! What `decode` is given, as bytes: hex the way tools print it, or the bytes themselves. Nothing here knows
-//! what they mean, or where they came from.
+//! Converts the input of `decode` to bytes: hex in the formats of common tools, or binary.
 
-/// Why an input is no bytes.
+/// Why text is not hex.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum InputError {
-    /// A character that no hex dump has.
-    #[error("{0:?} is no hex digit")]
+    /// A character that is neither a hex digit nor a separator.
+    #[error("{0:?} is not a hex digit")]
     Digit(char),
     /// An odd number of digits.
-    #[error("{0} hex digits do not make whole bytes")]
+    #[error("the input has {0} hex digits; whole bytes need an even number")]
     Half(usize),
 }
 
-/// Bytes of hex digits; white space, colons, underscores, commas and a leading 0x of any word are passed over.
+/// Parses hex digits. White space, colons, underscores, commas and the prefix 0x of a word are ignored.
 pub(crate) fn from_hex(text: &str) -> Result<Vec<u8>, InputError> {
     let mut digits = Vec::new();
     for word in text.split(|letter: char| letter.is_whitespace() || matches!(letter, ':' | '_' | ',')) {
@@ -29,7 +28,7 @@ pub(crate) fn from_hex(text: &str) -> Result<Vec<u8>, InputError> {
     Ok(pairs.iter().map(|[high, low]| high << 4 | low).collect())
 }
 
-/// Bytes of a file: its hex where it holds nothing else, itself otherwise.
+/// Parses the content of a file: as hex if it holds only printable characters, otherwise as bytes.
 pub(crate) fn from_file(content: &[u8]) -> Result<Vec<u8>, InputError> {
     match std::str::from_utf8(content) {
         Ok(text) if text.bytes().all(|byte| byte.is_ascii_graphic() || byte.is_ascii_whitespace()) => {
