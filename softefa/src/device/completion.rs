@@ -4,9 +4,9 @@
 //!
 //! | word | written by | read by | order |
 //! |---|---|---|---|
-//! | slot, bytes 8 to 31 | a thread that holds `state`: relaxed | the client: relaxed | before the store of bytes 0 to 7 |
-//! | slot, bytes 0 to 7 (request id, status, flags with the phase bit, queue pair) | a thread that holds `state`: release | the client: acquire | the client's acquire load pairs with it |
-//! | doorbell: low 16 bits of the consumer index | the client: release | a thread that holds `state`: acquire | the client has read the consumed slots before it rings |
+//! | slot, bytes 8 to 31 | the holder of `state`: relaxed | the client: relaxed | written before bytes 0 to 7, read after them |
+//! | slot, bytes 0 to 7 (request id, status, flags with the phase bit, queue pair) | the holder of `state`: release | the client: acquire | the release and the acquire pair: payload and bytes 8 to 31 are visible after the load |
+//! | doorbell: low 16 bits of the consumer index | the client: release | the holder of `state`: acquire | the release and the acquire pair: the client has read the consumed slots, so they may be overwritten |
 //! | `state` | engines of this adapter and of senders, control threads | the same | its mutex |
 //! | `users` | control threads, under the network's write lock | the same | the network's lock |
 //!

@@ -11,7 +11,9 @@
 //! | `AttachedCounters::any` | a control thread, under the network's write lock: release | engines: acquire | the network's lock; it saves the lock of the list |
 //! | `AttachedCounters::counters` | a control thread, under the network's write lock | engines | its lock |
 //!
-//! The adapter adds to a counter before it makes the completion visible.
+//! The adapter adds to a counter before it makes the counted completion visible. Remote writes and reads
+//! have no completion at the target: their counter is added to after the target's receive completion, if
+//! there is one, and before the sender's completion becomes visible.
 
 use std::any::Any;
 use std::ptr::NonNull;

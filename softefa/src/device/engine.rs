@@ -4,67 +4,74 @@
 //!
 //! ## Threads
 //! - A **client thread** (a CPU thread of this or another process, or a GPU thread) writes work-queue
-//!   entries, rings doorbells and polls completions. The data path is memory alone: it makes no calls.
+//!   entries, rings doorbells and polls completions. On the data path it only accesses memory.
 //! - An **engine** (thread `softefa-N`, one for each adapter) polls the doorbells of its adapter's queue
 //!   pairs, fetches and checks entries, copies the bytes, and writes completions. The engine of the
 //!   *sender* also takes the receive from the target's receive queue and writes the target's receive
 //!   completion. The target's engine takes no part in this.
-//! - A **control thread** calls methods of [`super::Adapter`].
+//! - A **control thread** calls methods of [`super::Adapter`]. It initializes a queue when it creates it,
+//!   and flushes a queue when it destroys it or sets the error state.
 //!
 //! ## Locks
 //! An engine holds the network's lock for reading while it works, for at most `ROUNDS_PER_LOCK` rounds,
 //! and releases it before it rests. A control call that changes objects holds the lock for writing. So no
-//! engine works during such a call, and no engine uses what the call removed after it returns.
+//! engine works during such a call, and no engine uses what the call removed after it has returned. The calls
+//! `set_consumer_index` and `queue_pair_state` hold the lock for reading; `hold`, `stop` and the calls that
+//! return reports do not acquire it.
 //!
 //! Locks are acquired in this order: network, send state, receive state, completion queue. The locks of
-//! counters and of the lists in `shared.rs` come last; a thread that holds one of those acquires no lock
-//! of the first four. The send state of a queue pair is locked only by its own adapter's engine and by
-//! control calls that hold the network's lock for writing. Receive states and completion queues are locked
-//! by every engine that delivers to them. No engine ever waits for the send state of another adapter, so
-//! two engines that deliver to each other cannot deadlock.
+//! counters and of the lists in `shared.rs` come last; a thread that holds one of those acquires none of the
+//! first four. The send state of a queue pair is locked only by the engine of its adapter and by control
+//! calls that hold the network's lock for writing. Receive states and completion queues are locked by every
+//! engine that delivers to them, and by control calls. No engine waits for the send state of another
+//! adapter, so two engines that deliver to each other cannot deadlock.
 //!
 //! ## Words that several threads access
+//! A control thread that initializes or flushes a queue accesses slots and doorbells as an engine does.
 //!
 //! | word | written by | read by | order |
 //! |---|---|---|---|
-//! | send- and receive-queue slot | the client: an entry; the engine: the unwritten pattern, after it fetched the entry | the engine | ordered by the doorbell and by the completion: `ring_memory.rs` |
-//! | work-queue doorbell | the client: release | the engine: acquire | the entries before the doorbell are visible after the load |
-//! | completion slot, bytes 8 to 31 | an engine, under the completion queue's lock: relaxed | the client: relaxed | ordered by bytes 0 to 7 |
-//! | completion slot, bytes 0 to 7 | an engine, under the same lock: release | the client: acquire | moved data and bytes 8 to 31 are visible after the load |
-//! | completion-queue doorbell | the client: release | an engine or a control thread, under the same lock: acquire | the consumed slots may be overwritten after the load |
-//! | completion counter | an engine or a control thread: release | the client: acquire | moved data is visible after the load: `counter.rs` |
-//! | `Shared::stop`, `Shared::held` | a control thread: release | the engine: acquire | no other word depends on them: `shared.rs` |
-//! | `Shared::backlogged` | a thread that holds a completion queue's lock: relaxed | the engine: relaxed | a hint; the queue's lock orders the backlog |
-//! | `Shared::counts` | engines: relaxed | any thread: relaxed | none |
-//! | `QueuePairCore::state` | a control thread, or any engine after a violation: release | engines and control threads: acquire | none; queue state is read under its locks: `queue_pair.rs` |
-//! | `QueuePairCore::queue_key`, `rnr_retry` | a control thread, under the network's write lock: relaxed | engines: relaxed | ordered by the network's lock |
-//! | `AttachedCounters::any` | a control thread, under the network's write lock: release | engines: acquire | ordered by the network's lock |
-//! | `Handle::target_reached` | the engine of the adapter that has the handle: relaxed | the same engine | one thread only |
+//! | send- and receive-queue slot | the client: an entry; the engine: the unwritten pattern, after it copied the entry | the engine | the doorbell orders the entry before the engine's copy; the completion orders the pattern before the client's next entry: `ring_memory.rs` |
+//! | work-queue doorbell | the client: release (`Doorbell::ring`); a control thread: the initial value | the engine: acquire (`Doorbell::value`) | the release and the acquire pair: the covered entries are visible after the load |
+//! | completion slot, bytes 8 to 31 | the holder of the completion queue's lock: relaxed | the client: relaxed | bytes 0 to 7 order it |
+//! | completion slot, bytes 0 to 7, with the phase bit | the same: release (`store_word_release`) | the client: acquire (`load_word_acquire`) | the release and the acquire pair: payload and bytes 8 to 31 are visible after the load |
+//! | completion-queue doorbell | the client: release (`Doorbell::ring`) | the holder of the completion queue's lock: acquire (`Doorbell::value`) | the release and the acquire pair: the client has read the consumed slots, so they may be overwritten |
+//! | completion counter | engines and control threads: release (`Word::change`) | the client: acquire | the release and the acquire pair: payload is visible after the load: `counter.rs` |
+//! | `Shared::stop` | a control thread: release (`Adapter::stop`, drop) | the engine: acquire (`run`) | no other word depends on it |
+//! | `Shared::held` | a control thread: release (`Adapter::hold`) | the engine: acquire (`Engine::round`) | no other word depends on it |
+//! | `Shared::backlogged` | the holder of a completion queue's lock: relaxed | the engine: relaxed | a hint; the completion queue's lock orders the backlog |
+//! | `Shared::counts` | engines and control threads: relaxed | any thread: relaxed | none |
+//! | `QueuePairCore::state` | a control thread; any engine after a violation or a panic: release (`set_state`) | engines and control threads: acquire (`state`) | no other word depends on it: `queue_pair.rs` |
+//! | `QueuePairCore::queue_key`, `rnr_retry` | a control thread: relaxed | engines: relaxed | the network's lock |
+//! | `AttachedCounters::any` | a control thread: release (`attach`) | engines: acquire (`any`) | the network's lock |
+//! | `Handle::target_reached` | the engine of the adapter that has the handle: relaxed | the same engine | only one thread accesses it |
 //!
 //! ## Order of one request
 //! 1. The engine loads the doorbell (acquire) and copies each covered entry out of its slot once.
-//! 2. It writes the unwritten pattern of the next lap into the slot, then checks its copy of the entry. It
-//!    never reads the entry from the slot again; it compares the slot with the pattern before it completes
-//!    the request, to find entries that changed.
-//! 3. It copies the payload, adds to the target's counters, and writes the target's receive completion
-//!    where the request has one.
-//! 4. It gathers the request's own completion with others. It adds to the sender's counters, then writes
-//!    the gathered completions. So a counter is never behind a visible completion.
+//! 2. It writes the unwritten pattern of the next lap into the slot and checks its copy of the entry. It
+//!    executes the copy. Before it completes the request, it compares the slot with the pattern, to find
+//!    entries that changed.
+//! 3. It copies the payload. If the request consumes a receive or is an unsolicited write with immediate,
+//!    the engine then writes the target's receive completion; for a message it first adds to the target's
+//!    counter of receives. After that it adds to the target's counter of remote writes or reads.
+//! 4. It gathers the request's completion with those of other requests. It adds to the sender's counters,
+//!    then writes the gathered completions. So a client that reads a request's completion finds it counted,
+//!    and the target's receive completion is visible before the sender's completion.
 //!
 //! ## Waits and their bounds
+//! The engine never waits for a client. A client that waits for a completion must have its own time limit.
 //!
 //! | wait | ends | when the bound is reached |
 //! |---|---|---|
-//! | the engine has nothing to do | after a spin, a yield, or a sleep of at most 1 ms (50 µs while requests are pending); a control call can wake it, a doorbell cannot | it polls again |
-//! | a request whose receiver has no receive posted, [`super::RnrRetry::Forever`] | when a receive is posted, or the queue pair leaves the ready state | no bound |
-//! | the same, [`super::RnrRetry::Times`] | after that many retries, at least 100 µs apart | completes as [`CompletionStatus::ReceiverNotReady`] |
-//! | a request while the adapter is held, or delayed | when it is released, or the delay is over | no bound for a held adapter |
-//! | a request that waits for others to be reordered with | after 64 rounds without a new entry | executed anyway |
+//! | the engine, without progress | after a spin, a yield, or a sleep of at most 1 ms (50 µs while requests are pending); a control call can wake it, a doorbell cannot | it polls again |
+//! | a request whose receiver has no receive posted, with [`super::RnrRetry::Forever`] | when a receive is posted, or the queue pair leaves the ready state | no bound |
+//! | the same, with [`super::RnrRetry::Times`] | after that many retries, at least 100 µs apart | it completes as [`CompletionStatus::ReceiverNotReady`] |
+//! | a request on a held adapter | when the adapter is released, or the queue pair leaves the ready state | no bound |
+//! | a delayed request | when its delay is over | it is executed |
+//! | fewer pending requests than the reorder window | after 64 rounds without a new entry | they are executed |
 //! | a completion for a full completion queue | when the consumer index moves; until then it is in the backlog as an error | no bound; destroying the queue discards it |
-//! | a control call that waits for the engines | after the rounds that the engines are in | no bound; a [`super::Memory`] that blocks delays it |
-//! | dropping an adapter that waits for its engine | when the thread ends | after 10 s the thread and the adapter's objects are leaked |
-//!
-//! The engine never waits for a client. A client that waits for a completion needs a bound of its own.
+//! | a control call, for the network's lock | after the rounds that the engines are in | no bound; a [`super::Memory`] that blocks delays it |
+//! | a dropped adapter, for its engine | when the thread ends | after 10 s the thread and the adapter's objects are leaked |
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -274,7 +274,8 @@ impl<'a> Execution<'a> {
         Ok(())
     }
 
-    /// Counts and writes the target's receive completion, at once: it is visible before the sender's own.
+    /// Counts and writes the target's receive completion, at once, so that it is visible before the
+    /// sender's completion.
     fn complete_receive(
         &self,
         target: &Target<'_>,

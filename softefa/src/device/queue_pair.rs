@@ -5,15 +5,15 @@
 //!
 //! | word | written by | read by | order |
 //! |---|---|---|---|
-//! | `state` | a control thread, under the network's write lock; the queue pair's engine or a sender's, after a violation: release | any engine, control threads: acquire | no other word depends on it; the flush reads queue state under its locks |
+//! | `state` | a control thread, under the network's write lock; the queue pair's engine or a sender's, after a violation or a panic: release (`set_state`) | any engine, control threads: acquire (`state`) | no other word depends on it; the flush reads queue state under its locks |
 //! | `queue_key` | a control thread, under the network's write lock: relaxed | the engines of senders: relaxed | the network's lock |
 //! | `rnr_retry` | the same | the queue pair's engine: relaxed | the network's lock |
 //! | `send.state` | the queue pair's engine; a control thread, under the network's write lock | the same | its mutex |
 //! | `receive.state` | the same, and the engine of any sender | the same | its mutex |
 //!
-//! The state goes from idle to ready to error, and never back. An engine that reports a violation sets the
-//! error state; the queue pair's own engine flushes in its next round. A request that a sender's engine is
-//! delivering at that moment is still delivered.
+//! The state only advances: idle, ready, error. An engine that reports a violation sets the error state, and
+//! the engine of the queue pair's adapter flushes in its next round. A request that a sender's engine is
+//! delivering at that moment is still delivered. In the error state, later posts are flushed as well.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
