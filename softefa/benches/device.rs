@@ -1,5 +1,5 @@
-//! What the device core does in a second: operations through the real rings, one poster, one
-//! adapter thread, by size and batch.
+//! Throughput and latency of the device core: operations through the real rings, with one poster and one
+//! engine thread, by size and batch.
 
 use std::hint::black_box;
 
@@ -19,7 +19,7 @@ fn small_writes(c: &mut Criterion) {
     for batch in [1, 8, 64] {
         group.bench_function(BenchmarkId::new("entries to a doorbell", batch), |b| {
             b.iter_custom(|count| {
-                client.carry(count, batch, WINDOW, |client, number| {
+                client.run(count, batch, WINDOW, |client, number| {
                     client.write(64 * (number as usize % 1024), 64)
                 })
             });
@@ -33,7 +33,7 @@ fn small_writes(c: &mut Criterion) {
     let data = InlineData::new(black_box(&[7; 64])).expect("64 bytes fit");
     group.bench_function("32 entries to a doorbell", |b| {
         b.iter_custom(|count| {
-            client.carry(count, 32, WINDOW, |client, number| Operation::WriteInline {
+            client.run(count, 32, WINDOW, |client, number| Operation::WriteInline {
                 remote: client.remote(64 * (number as usize % 1024)),
                 data,
             })
@@ -45,7 +45,7 @@ fn small_writes(c: &mut Criterion) {
 fn one_at_a_time(c: &mut Criterion) {
     let mut client = Client::new(1 << 16, EntrySize::B64, 0, 1);
     c.bench_function("write 64 B, doorbell to completion", |b| {
-        b.iter_custom(|count| client.carry(count, 1, 1, |client, _| client.write(0, 64)));
+        b.iter_custom(|count| client.run(count, 1, 1, |client, _| client.write(0, 64)));
     });
 }
 
@@ -55,11 +55,11 @@ fn large_writes(c: &mut Criterion) {
         let mut client = Client::new(bytes, EntrySize::B64, 0, 1);
         for length in [4 << 10, 64 << 10] {
             group.throughput(Throughput::Bytes(length as u64));
-            let places = bytes / length;
+            let slots = bytes / length;
             group.bench_function(BenchmarkId::from_parameter(length), |b| {
                 b.iter_custom(|count| {
-                    client.carry(count, 8, 32, |client, number| {
-                        client.write(number as usize % places * length, length)
+                    client.run(count, 8, 32, |client, number| {
+                        client.write(number as usize % slots * length, length)
                     })
                 });
             });

@@ -1,8 +1,8 @@
 //! A strict software EFA adapter.
 //!
-//! [`device`] is the adapter: protection domains, memory regions, address handles, queues, the
-//! engine that executes what is posted, and the checker that names what hardware would hide. The
-//! other modules are *faces*, each thin over it, through which unmodified programs reach it.
+//! [`device`] is the device core: protection domains, memory regions, address handles, queues, the engine
+//! that executes requests, and the checker that reports broken rules which hardware detects late or never.
+//! The other modules are thin frontends, through which unmodified programs reach the device core.
 
 mod cuda;
 pub mod device;

@@ -1,4 +1,4 @@
-//! Completion counters: successes and errors of what they were attached for, in either memory.
+//! Completion counters: successes and errors, in memory of the adapter and of the client.
 
 #![allow(clippy::unwrap_used)]
 
@@ -16,26 +16,26 @@ fn values(counter: &CompletionCounter) -> (u64, u64) {
     (counter.success().load(Ordering::Acquire), counter.error().load(Ordering::Acquire))
 }
 
-/// Two sides whose queue pairs count `what`, with 64 bytes on each.
-fn counting(what: Counted, counter: &Arc<CompletionCounter>) -> (Side, Side, Peer, Buffer, Buffer) {
-    let (a, b, to_b, _) = pair_with(|_| {}, |attr| attr.counters.push((what, counter.clone())));
+/// Two sides whose queue pairs count the completions of `kinds`, with a buffer of 64 bytes each.
+fn counting(kinds: Counted, counter: &Arc<CompletionCounter>) -> (Side, Side, Peer, Buffer, Buffer) {
+    let (a, b, to_b, _) = pair_with(|_| {}, |attr| attr.counters.push((kinds, counter.clone())));
     let (from, to) = (Buffer::new(&a, 64, Access::ALL), Buffer::new(&b, 64, Access::ALL));
     (a, b, to_b, from, to)
 }
 
-/// As `counting`, where only the second side counts.
-fn counting_at_the_second(
-    what: Counted,
+/// As `counting`, but only the second side counts.
+fn counting_at_the_target(
+    kinds: Counted,
     counter: &Arc<CompletionCounter>,
 ) -> (Side, Side, Peer, Buffer, Buffer) {
     let (a, b, to_b, _) = pair();
-    b.adapter.attach_counter(b.qp.number, what, counter.clone()).unwrap();
+    b.adapter.attach_counter(b.qp.number, kinds, counter.clone()).unwrap();
     let (from, to) = (Buffer::new(&a, 64, Access::ALL), Buffer::new(&b, 64, Access::ALL));
     (a, b, to_b, from, to)
 }
 
 #[test]
-fn successes_and_errors_are_counted_apart() {
+fn successes_and_errors_are_counted_separately() {
     let counter = Arc::new(CompletionCounter::new());
     let (mut a, _b, to_b, from, to) = counting(Counted::TRANSMIT, &counter);
     let good = write(1, to_b, to.remote(0), from.segment(0, 64));
@@ -47,7 +47,7 @@ fn successes_and_errors_are_counted_apart() {
 }
 
 #[test]
-fn only_what_it_was_attached_for_is_counted() {
+fn a_counter_counts_only_the_kinds_it_is_attached_for() {
     let counter = Arc::new(CompletionCounter::new());
     let (mut a, _b, to_b, from, to) = counting(Counted::READ, &counter);
     assert_eq!(a.run(&write(1, to_b, to.remote(0), from.segment(0, 64))), CompletionStatus::Ok);
@@ -57,10 +57,10 @@ fn only_what_it_was_attached_for_is_counted() {
 }
 
 #[test]
-fn what_peers_write_and_read_is_counted_where_it_arrives() {
-    for (what, good) in [(Counted::REMOTE_WRITE, (2, 0)), (Counted::REMOTE_READ, (1, 0))] {
+fn remote_writes_and_reads_are_counted_at_the_target() {
+    for (kind, expected) in [(Counted::REMOTE_WRITE, (2, 0)), (Counted::REMOTE_READ, (1, 0))] {
         let counter = Arc::new(CompletionCounter::new());
-        let (mut a, _b, to_b, from, to) = counting_at_the_second(what, &counter);
+        let (mut a, _b, to_b, from, to) = counting_at_the_target(kind, &counter);
         for request in [
             write(1, to_b, to.remote(0), from.segment(0, 64)),
             write(2, to_b, to.remote(0), from.segment(0, 0)),
@@ -72,14 +72,14 @@ fn what_peers_write_and_read_is_counted_where_it_arrives() {
             a.run(&write(4, to_b, to.remote(1), from.segment(0, 64))),
             CompletionStatus::RemoteBadAddress
         );
-        assert_eq!(values(&counter), good);
+        assert_eq!(values(&counter), expected);
     }
 }
 
 #[test]
-fn messages_are_counted_where_they_are_received() {
+fn messages_are_counted_at_the_receiver() {
     let counter = Arc::new(CompletionCounter::new());
-    let (mut a, mut b, to_b, from, to) = counting_at_the_second(Counted::RECEIVE, &counter);
+    let (mut a, mut b, to_b, from, to) = counting_at_the_target(Counted::RECEIVE, &counter);
     b.post_receive(1, to.segment(0, 64));
     assert_eq!(a.run(&send(1, to_b, &[from.segment(0, 64)])), CompletionStatus::Ok);
     b.completion();
@@ -87,11 +87,11 @@ fn messages_are_counted_where_they_are_received() {
 }
 
 #[test]
-fn a_counter_in_given_memory_goes_on_from_what_stands_there() {
+fn a_counter_in_client_memory_continues_from_the_values_there() {
     let words = Arc::new([AtomicU64::new(100), AtomicU64::new(7)]);
     let [success, error] = [0, 1].map(|index| NonNull::from(&words[index]).cast::<u64>());
-    // SAFETY: two atomic words that live as long as the array, which goes along.
-    let counter = Arc::new(unsafe { CompletionCounter::given(success, error, words.clone()) });
+    // SAFETY: both words are atomics of the array, and the counter holds a reference to the array.
+    let counter = Arc::new(unsafe { CompletionCounter::from_raw(success, error, words.clone()) });
     let (mut a, _b, to_b, from, to) = counting(Counted::TRANSMIT, &counter);
     assert_eq!(a.run(&write(1, to_b, to.remote(0), from.segment(0, 64))), CompletionStatus::Ok);
     assert_eq!(a.run(&write(2, to_b, to.remote(1), from.segment(0, 64))), CompletionStatus::RemoteBadAddress);
@@ -99,7 +99,7 @@ fn a_counter_in_given_memory_goes_on_from_what_stands_there() {
 }
 
 #[test]
-fn what_is_flushed_counts_as_an_error() {
+fn flushed_requests_count_as_errors() {
     let counter = Arc::new(CompletionCounter::new());
     let (mut a, _b, to_b, from, to) = counting(Counted::TRANSMIT, &counter);
     a.adapter.hold(true);
@@ -111,19 +111,19 @@ fn what_is_flushed_counts_as_an_error() {
 }
 
 #[test]
-fn a_kind_of_completion_goes_to_one_counter() {
+fn a_kind_of_completion_has_at_most_one_counter() {
     let (_, b, _, _) = pair();
-    let attach = |what| b.adapter.attach_counter(b.qp.number, what, Arc::new(CompletionCounter::new()));
+    let attach = |kinds| b.adapter.attach_counter(b.qp.number, kinds, Arc::new(CompletionCounter::new()));
     attach(Counted::READ).unwrap();
     attach(Counted::WRITE).unwrap();
     assert!(matches!(attach(Counted::TRANSMIT), Err(DeviceError::Busy { .. })));
 }
 
-/// Memory that is written as it is told.
+/// Memory that records the writes to it.
 #[derive(Default)]
-struct Written(std::sync::Mutex<Vec<(u64, Vec<u8>)>>);
+struct RecordedWrites(std::sync::Mutex<Vec<(u64, Vec<u8>)>>);
 
-impl Memory for Written {
+impl Memory for RecordedWrites {
     fn read(&self, address: u64, into: &mut [u8]) -> Result<(), MemoryFault> {
         Err(MemoryFault { address, length: into.len() as u64 })
     }
@@ -135,9 +135,9 @@ impl Memory for Written {
 }
 
 #[test]
-fn each_value_is_written_through_in_the_order_in_which_it_was_reached() {
-    let memory = Arc::new(Written::default());
-    let counter = Arc::new(CompletionCounter::through((memory.clone(), 8), (memory.clone(), 16)));
+fn a_mirrored_counter_writes_each_value_in_order() {
+    let memory = Arc::new(RecordedWrites::default());
+    let counter = Arc::new(CompletionCounter::mirrored((memory.clone(), 8), (memory.clone(), 16)));
     counter.set(false, 6);
     let (mut a, _b, to_b, from, to) = counting(Counted::WRITE, &counter);
     assert_eq!(a.run(&write(1, to_b, to.remote(0), from.segment(0, 64))), CompletionStatus::Ok);

@@ -1,4 +1,4 @@
-//! Faults on request, and the environment that asks for them.
+//! Fault injection, and the environment variables that configure it.
 
 #![allow(clippy::unwrap_used)]
 
@@ -11,21 +11,21 @@ use device_support::*;
 use efa_gda_wire::*;
 use softefa::device::*;
 
-fn parts(config: impl Fn(&mut AdapterConfig)) -> (Side, Side, Request, (Buffer, Buffer)) {
+fn setup(config: impl Fn(&mut AdapterConfig)) -> (Side, Side, Request, (Buffer, Buffer)) {
     let (a, b, to_b, _) = pair_with(config, |_| {});
     let (from, to) = (Buffer::new(&a, 64, Access::ALL), Buffer::new(&b, 64, Access::ALL));
     from.fill(|_| 1);
-    let put = write(0, to_b, to.remote(0), from.segment(0, 64));
-    (a, b, put, (from, to))
+    let write_request = write(0, to_b, to.remote(0), from.segment(0, 64));
+    (a, b, write_request, (from, to))
 }
 
 #[test]
-fn reordered_requests_complete_each_once_and_not_in_order() {
-    let (mut a, _b, put, _buffers) = parts(|config| config.faults.reorder_window = 16);
+fn reordered_requests_complete_once_each_and_out_of_order() {
+    let (mut a, _b, write_request, _buffers) = setup(|config| config.faults.reorder_window = 16);
     let mut order = Vec::new();
     for first in (0..256).step_by(64) {
         for id in first..first + 64 {
-            a.post(&Request { id: RequestId::new(id), ..put });
+            a.post(&Request { id: RequestId::new(id), ..write_request });
         }
         for _ in 0..64 {
             let completion = a.completion();
@@ -34,49 +34,49 @@ fn reordered_requests_complete_each_once_and_not_in_order() {
         }
     }
     assert_eq!(order.iter().copied().collect::<HashSet<_>>(), (0..256).collect());
-    assert!(!order.is_sorted(), "256 requests in windows of 16 came in order");
+    assert!(!order.is_sorted(), "256 requests in windows of 16 completed in order");
     assert_eq!(a.rules(), []);
 }
 
 #[test]
-fn fewer_requests_than_the_window_complete_too() {
-    let (mut a, _b, put, _buffers) = parts(|config| config.faults.reorder_window = 64);
-    assert_eq!(a.run(&put), CompletionStatus::Ok);
+fn fewer_requests_than_the_reorder_window_complete() {
+    let (mut a, _b, write_request, _buffers) = setup(|config| config.faults.reorder_window = 64);
+    assert_eq!(a.run(&write_request), CompletionStatus::Ok);
 }
 
 #[test]
 fn a_delayed_request_is_not_executed_before_its_time() {
     let delay = Duration::from_millis(20);
-    let (mut a, _b, put, _buffers) = parts(|config| config.faults.delay = delay);
+    let (mut a, _b, write_request, _buffers) = setup(|config| config.faults.delay = delay);
     let posted = Instant::now();
-    assert_eq!(a.run(&put), CompletionStatus::Ok);
+    assert_eq!(a.run(&write_request), CompletionStatus::Ok);
     assert!(posted.elapsed() >= delay);
 }
 
 #[test]
-fn every_status_can_be_injected_and_its_request_moves_nothing() {
+fn a_request_with_an_injected_status_moves_nothing() {
     let statuses: Vec<_> = (1..=255).map(CompletionStatus::from_code).collect();
     let injected = statuses.clone();
-    let (mut a, _b, put, (_from, to)) = parts(move |config| {
+    let (mut a, _b, write_request, (_from, to)) = setup(move |config| {
         let numbered = injected.iter().enumerate();
         config.faults.injections =
             numbered.map(|(at, status)| Injection { nth: at as u64 + 1, status: *status }).collect();
     });
     for status in statuses {
-        assert_eq!(a.run(&put), status);
+        assert_eq!(a.run(&write_request), status);
     }
     assert_eq!(to.bytes(), [0; 64]);
-    assert_eq!(a.run(&put), CompletionStatus::Ok);
+    assert_eq!(a.run(&write_request), CompletionStatus::Ok);
 }
 
 fn variables(pairs: &'static [(&str, &str)]) -> Result<AdapterConfig, ConfigError> {
-    AdapterConfig::new(Gid::link_local(1)).with_variables(|wanted| {
-        pairs.iter().find(|(name, _)| *name == wanted).map(|(_, value)| (*value).to_owned())
+    AdapterConfig::new(Gid::link_local(1)).with_variables(|requested| {
+        pairs.iter().find(|(name, _)| *name == requested).map(|(_, value)| (*value).to_owned())
     })
 }
 
 #[test]
-fn variables_are_applied() {
+fn environment_variables_are_applied() {
     let config = variables(&[
         ("SOFTEFA_SEED", "9"),
         ("SOFTEFA_REORDER", "8"),
@@ -99,12 +99,12 @@ fn variables_are_applied() {
 }
 
 #[test]
-fn no_variables_change_nothing() {
+fn a_configuration_without_variables_is_the_default() {
     assert_eq!(variables(&[]).unwrap(), AdapterConfig::new(Gid::link_local(1)));
 }
 
 #[test]
-fn a_variable_that_means_nothing_is_named() {
+fn the_error_for_an_invalid_variable_names_the_variable() {
     for pairs in [
         &[("SOFTEFA_INJECT", "0:10")][..],
         &[("SOFTEFA_INJECT", "3")],

@@ -1,5 +1,5 @@
-//! A hostile client: random entries, descriptors and doorbells. The adapter answers what it can, says
-//! what was wrong, and goes on working for others.
+//! A hostile client: random entries, descriptors and doorbells. The adapter completes every entry, reports
+//! broken rules, and continues to work for other clients.
 
 #![allow(clippy::unwrap_used)]
 
@@ -9,7 +9,7 @@ use device_support::*;
 use efa_gda_wire::*;
 use softefa::device::*;
 
-/// A number from `state` (xorshift).
+/// The next random number of `state` (xorshift).
 fn random(state: &mut u64) -> u64 {
     *state ^= *state << 13;
     *state ^= *state >> 7;
@@ -22,7 +22,7 @@ fn random_bytes(state: &mut u64, length: usize) -> Vec<u8> {
 }
 
 #[test]
-fn every_random_entry_is_answered() {
+fn every_random_entry_completes() {
     let (honest, b, to_b, _) = pair_with(|_| {}, |attr| attr.rnr_retry = RnrRetry::Times(0));
     let mut state = 0x1234_5678_9abc_def0;
     for round in 0..2000 {
@@ -47,7 +47,7 @@ fn every_random_entry_is_answered() {
 }
 
 #[test]
-fn every_good_entry_with_one_random_byte_is_answered() {
+fn every_correct_entry_with_one_random_byte_completes() {
     let (mut a, b, _, _) = pair();
     let (from, to) = (Buffer::new(&a, 4096, Access::ALL), Buffer::new(&b, 4096, Access::ALL));
     let mut state = 0xfeed_beef_0bad_cafe;
@@ -65,13 +65,13 @@ fn every_good_entry_with_one_random_byte_is_answered() {
         side.run_bytes(&entry);
         side.adapter.destroy_queue_pair(side.qp.number).unwrap();
         side.adapter.destroy_address_handle(to_b.address_handle).unwrap();
-        // All complete into one queue.
+        // All queue pairs complete into one queue.
         a.cursor = side.cursor;
     }
 }
 
 #[test]
-fn random_doorbells_and_descriptors_leave_the_adapter_working() {
+fn the_adapter_works_after_random_doorbells_and_descriptors() {
     let (mut a, b, to_b, _) = pair();
     let mut state = 0x0dd_ba11;
     for _ in 0..2000 {

@@ -1,4 +1,4 @@
-//! Messages: SEND in all its forms, receives, and waiting for one.
+//! Messages: SEND in all its forms, posted receives, and messages that wait for a receive.
 
 #![allow(clippy::unwrap_used)]
 
@@ -12,7 +12,7 @@ fn pattern(at: usize) -> u8 {
     (at * 13 + at / 256) as u8
 }
 
-/// A sender's buffer with a pattern, and a receiver's.
+/// A buffer of the sender, filled with a pattern, and a buffer of the receiver.
 fn buffers(a: &Side, b: &Side, length: usize) -> (Buffer, Buffer) {
     let from = Buffer::new(a, length, Access::LOCAL_READ);
     let to = Buffer::new(b, length, Access::LOCAL_WRITE);
@@ -21,7 +21,7 @@ fn buffers(a: &Side, b: &Side, length: usize) -> (Buffer, Buffer) {
 }
 
 #[test]
-fn a_message_arrives_with_its_sender() {
+fn a_message_arrives_with_the_address_of_its_sender() {
     let (mut a, mut b, to_b, to_a) = pair();
     let (from, to) = buffers(&a, &b, 8928);
     b.post_receive(11, to.segment(0, 8928));
@@ -93,7 +93,7 @@ fn an_inline_message_with_immediate_arrives() {
 }
 
 #[test]
-fn a_message_from_a_stranger_carries_its_gid() {
+fn a_message_of_an_unknown_sender_carries_its_gid() {
     let network = Network::new();
     let (mut a, b) = (Side::new(&adapter(&network, 1)), Side::new(&adapter(&network, 2)));
     let mut b = b;
@@ -121,7 +121,7 @@ fn a_message_waits_for_its_receive() {
 }
 
 #[test]
-fn a_message_that_waits_holds_up_no_write() {
+fn a_pending_message_does_not_delay_a_write() {
     let (mut a, b, to_b, _) = pair();
     let from = Buffer::new(&a, 64, Access::LOCAL_READ);
     let to = Buffer::new(&b, 64, Access::REMOTE_WRITE);
@@ -143,7 +143,7 @@ fn receives_past_the_wrap_of_their_doorbell_arrive_in_order() {
 }
 
 #[test]
-fn many_messages_both_ways_all_arrive_once() {
+fn many_messages_in_both_directions_arrive_once_each() {
     let (mut a, mut b, to_b, to_a) = pair();
     let (into_a, into_b) =
         (Buffer::new(&a, 64 * 8, Access::LOCAL_WRITE), Buffer::new(&b, 64 * 8, Access::LOCAL_WRITE));

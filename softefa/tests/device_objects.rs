@@ -1,4 +1,4 @@
-//! The control path: limits, numbers, what may be destroyed when, and memory of all kinds.
+//! The control path: limits, numbers, the order of destruction, and all kinds of memory.
 
 #![allow(clippy::unwrap_used)]
 
@@ -10,26 +10,26 @@ use device_support::*;
 use efa_gda_wire::*;
 use softefa::device::*;
 
-fn one() -> (Arc<Network>, Arc<Adapter>) {
+fn one_adapter() -> (Arc<Network>, Arc<Adapter>) {
     let network = Network::new();
     let adapter = adapter(&network, 1);
     (network, adapter)
 }
 
 #[test]
-fn a_gid_is_taken_once() {
-    let (network, first) = one();
-    let again = || Adapter::new(&network, AdapterConfig::new(first.gid()));
-    assert_eq!(again().unwrap_err(), DeviceError::GidTaken(first.gid()));
+fn a_gid_can_be_used_once_at_a_time() {
+    let (network, first) = one_adapter();
+    let create = || Adapter::new(&network, AdapterConfig::new(first.gid()));
+    assert_eq!(create().unwrap_err(), DeviceError::GidTaken(first.gid()));
     let gid = first.gid();
     drop(first);
     assert_eq!(Adapter::new(&network, AdapterConfig::new(gid)).unwrap().gid(), gid);
 }
 
 #[test]
-fn adapters_on_different_networks_do_not_meet() {
-    let (_network, first) = one();
-    let (_other, second) = one();
+fn adapters_on_different_networks_may_have_the_same_gid() {
+    let (_network, first) = one_adapter();
+    let (_other, second) = one_adapter();
     assert_eq!(first.gid(), second.gid());
 }
 
@@ -39,12 +39,12 @@ fn impossible_limits_are_refused() {
     let mut config = AdapterConfig::new(Gid::link_local(1));
     config.limits.max_sq_depth = 65_536;
     let error = Adapter::new(&network, config).unwrap_err();
-    assert!(matches!(error, DeviceError::OutOfRange { what: "max_sq_depth", .. }), "{error}");
+    assert!(matches!(error, DeviceError::OutOfRange { attribute: "max_sq_depth", .. }), "{error}");
 }
 
 #[test]
 fn depths_are_rounded_up_to_powers_of_two() {
-    let (_network, adapter) = one();
+    let (_network, adapter) = one_adapter();
     let side = Side::with(&adapter, |attr| {
         attr.sq_depth = 100;
         attr.rq_depth = 65;
@@ -53,24 +53,24 @@ fn depths_are_rounded_up_to_powers_of_two() {
 }
 
 #[test]
-fn a_send_queue_must_fit_its_memory_on_the_device() {
-    let (_network, adapter) = one();
+fn a_send_queue_larger_than_the_device_memory_is_refused() {
+    let (_network, adapter) = one_adapter();
     let pd = adapter.allocate_domain().unwrap();
     let cq =
         adapter.create_completion_queue(CompletionQueueAttr { entries: 1, ..Default::default() }).unwrap();
-    let ask = |sq_depth, entry_size| {
+    let create = |sq_depth, entry_size| {
         let attr = QueuePairAttr { sq_depth, entry_size, ..QueuePairAttr::new(pd, cq.number) };
         adapter.create_queue_pair(attr)
     };
-    assert_eq!(ask(4096, EntrySize::B64).unwrap().sq.num_entries, 4096);
-    assert_eq!(ask(2048, EntrySize::B128).unwrap().sq.num_entries, 2048);
-    let error = DeviceError::OutOfRange { what: "send-queue depth", given: 2049, least: 1, most: 2048 };
-    assert_eq!(ask(2049, EntrySize::B128).unwrap_err(), error);
-    assert!(ask(0, EntrySize::B64).is_err());
+    assert_eq!(create(4096, EntrySize::B64).unwrap().sq.num_entries, 4096);
+    assert_eq!(create(2048, EntrySize::B128).unwrap().sq.num_entries, 2048);
+    let error = DeviceError::OutOfRange { attribute: "send-queue depth", value: 2049, min: 1, max: 2048 };
+    assert_eq!(create(2049, EntrySize::B128).unwrap_err(), error);
+    assert!(create(0, EntrySize::B64).is_err());
 }
 
 #[test]
-fn what_the_adapter_lacks_is_named() {
+fn the_error_for_a_missing_capability_names_it() {
     let network = Network::new();
     let mut config = AdapterConfig::new(Gid::link_local(1));
     config.capabilities.entries_128 = false;
@@ -84,21 +84,21 @@ fn what_the_adapter_lacks_is_named() {
 }
 
 #[test]
-fn rings_and_doorbells_lie_as_on_hardware() {
-    let (_network, adapter) = one();
+fn rings_are_page_aligned_and_doorbells_share_a_page() {
+    let (_network, adapter) = one_adapter();
     let (first, second) = (Side::new(&adapter), Side::new(&adapter));
     assert!(first.qp.sq.memory.as_ptr().addr().is_multiple_of(PAGE_BYTES));
     assert!(first.cq.memory.as_ref().unwrap().as_ptr().addr().is_multiple_of(PAGE_BYTES));
     let doorbells = [&first.qp.sq.doorbell, &second.qp.sq.doorbell, &first.qp.rq.as_ref().unwrap().doorbell];
     let pages = doorbells.map(|doorbell| doorbell.page().as_ptr());
-    assert_eq!(pages, [pages[0]; 3], "several doorbells share a page");
+    assert_eq!(pages, [pages[0]; 3], "doorbells do not share a page");
     let offsets: std::collections::HashSet<_> = doorbells.map(Doorbell::offset).into();
     assert_eq!(offsets.len(), 3);
 }
 
 #[test]
-fn a_doorbell_is_used_again_once_its_queue_pair_is_gone() {
-    let (_network, adapter) = one();
+fn the_doorbell_of_a_destroyed_queue_pair_is_reused() {
+    let (_network, adapter) = one_adapter();
     let pd = adapter.allocate_domain().unwrap();
     let cq =
         adapter.create_completion_queue(CompletionQueueAttr { entries: 1024, ..Default::default() }).unwrap();
@@ -113,7 +113,7 @@ fn a_doorbell_is_used_again_once_its_queue_pair_is_gone() {
 
 #[test]
 fn one_domain_has_one_handle_for_a_gid() {
-    let (_network, adapter) = one();
+    let (_network, adapter) = one_adapter();
     let (pd, other) = (adapter.allocate_domain().unwrap(), adapter.allocate_domain().unwrap());
     let gid = Gid::link_local(5);
     let first = adapter.create_address_handle(pd, gid).unwrap();
@@ -125,8 +125,8 @@ fn one_domain_has_one_handle_for_a_gid() {
 }
 
 #[test]
-fn nothing_goes_while_others_use_it() {
-    let (_network, adapter) = one();
+fn an_object_in_use_cannot_be_destroyed() {
+    let (_network, adapter) = one_adapter();
     let side = Side::new(&adapter);
     let handle = side.handle(&side);
     let buffer = Buffer::new(&side, 64, Access::ALL);
@@ -144,8 +144,8 @@ fn nothing_goes_while_others_use_it() {
 }
 
 #[test]
-fn what_does_not_exist_is_named() {
-    let (_network, adapter) = one();
+fn the_error_for_a_missing_object_names_it() {
+    let (_network, adapter) = one_adapter();
     let (pd, cq) = (ProtectionDomain::new(9), CompletionQueueNumber::new(9));
     let (qp, key) = (QueuePairNumber::new(9), LocalKey::new(9).unwrap());
     assert_eq!(adapter.free_domain(pd), Err(DeviceError::NoSuchDomain(pd)));
@@ -155,22 +155,22 @@ fn what_does_not_exist_is_named() {
 }
 
 #[test]
-fn tables_have_their_limits() {
+fn a_full_table_refuses_another_object() {
     let network = Network::new();
     let mut config = AdapterConfig::new(Gid::link_local(1));
     config.limits.max_pd = 2;
     let adapter = Adapter::new(&network, config).unwrap();
     let first = adapter.allocate_domain().unwrap();
     adapter.allocate_domain().unwrap();
-    let full = DeviceError::Exhausted { what: "protection domains", limit: 2 };
+    let full = DeviceError::Exhausted { objects: "protection domains", limit: 2 };
     assert_eq!(adapter.allocate_domain(), Err(full));
     adapter.free_domain(first).unwrap();
     adapter.allocate_domain().unwrap();
 }
 
 #[test]
-fn ten_thousand_cycles_of_every_object_leave_nothing_behind() {
-    let (_network, adapter) = one();
+fn ten_thousand_cycles_of_every_object_leak_nothing() {
+    let (_network, adapter) = one_adapter();
     for _ in 0..10_000 {
         let side = Side::with(&adapter, |attr| {
             attr.sq_depth = 4;
@@ -187,39 +187,39 @@ fn ten_thousand_cycles_of_every_object_leave_nothing_behind() {
 }
 
 #[test]
-fn an_idle_queue_pair_waits_and_is_no_destination() {
+fn an_idle_queue_pair_accepts_no_requests() {
     let (mut a, b, to_b, _) = pair_with(|_| {}, |attr| attr.state = QueuePairState::Idle);
     let (from, to) = (Buffer::new(&a, 64, Access::ALL), Buffer::new(&b, 64, Access::ALL));
-    let put = write(1, to_b, to.remote(0), from.segment(0, 64));
+    let write_request = write(1, to_b, to.remote(0), from.segment(0, 64));
     a.adapter.set_queue_pair_state(a.qp.number, QueuePairState::Ready).unwrap();
-    assert_eq!(a.run(&put), CompletionStatus::RemoteBadQueuePair);
+    assert_eq!(a.run(&write_request), CompletionStatus::RemoteBadQueuePair);
     b.adapter.set_queue_pair_state(b.qp.number, QueuePairState::Ready).unwrap();
-    assert_eq!(a.run(&put), CompletionStatus::Ok);
+    assert_eq!(a.run(&write_request), CompletionStatus::Ok);
 }
 
 #[test]
-fn no_way_leads_out_of_the_error_state() {
-    let (_network, adapter) = one();
+fn a_queue_pair_cannot_leave_the_error_state() {
+    let (_network, adapter) = one_adapter();
     let side = Side::new(&adapter);
     adapter.set_queue_pair_state(side.qp.number, QueuePairState::Error).unwrap();
     assert!(adapter.set_queue_pair_state(side.qp.number, QueuePairState::Ready).is_err());
 }
 
-// Memory that is not of this process.
+// Memory that only calls reach.
 
-/// Bytes that are reached through calls alone, as another process's or a GPU's are.
-struct Far {
+/// Bytes that only calls reach, like those of another process or a GPU.
+struct IndirectMemory {
     start: u64,
     bytes: Mutex<Vec<u8>>,
 }
 
-impl Far {
+impl IndirectMemory {
     fn new(start: u64, length: usize) -> Arc<Self> {
         Arc::new(Self { start, bytes: Mutex::new(vec![0; length]) })
     }
 }
 
-impl Memory for Far {
+impl Memory for IndirectMemory {
     fn read(&self, address: u64, into: &mut [u8]) -> Result<(), MemoryFault> {
         let at = (address - self.start) as usize;
         into.copy_from_slice(&self.bytes.lock().unwrap()[at..at + into.len()]);
@@ -234,12 +234,12 @@ impl Memory for Far {
 }
 
 #[test]
-fn a_write_between_memories_that_are_reached_by_calls_moves_every_byte() {
+fn a_write_between_indirect_memories_moves_every_byte() {
     let (mut a, b, to_b, _) = pair();
     let length = 200_001;
-    let (near, far) = (Far::new(0x1000, length), Far::new(0x7000_0000, length));
+    let (near, far) = (IndirectMemory::new(0x1000, length), IndirectMemory::new(0x7000_0000, length));
     near.bytes.lock().unwrap().iter_mut().enumerate().for_each(|(at, byte)| *byte = (at % 251) as u8);
-    let register = |side: &Side, memory: &Arc<Far>| {
+    let register = |side: &Side, memory: &Arc<IndirectMemory>| {
         let (address, length) = (memory.start, length as u64);
         let attr =
             MemoryRegionAttr { pd: side.pd, address, length, access: Access::ALL, memory: memory.clone() };
@@ -254,53 +254,53 @@ fn a_write_between_memories_that_are_reached_by_calls_moves_every_byte() {
 }
 
 #[test]
-fn completions_go_into_memory_that_the_client_gives() {
-    let (_network, adapter) = one();
+fn completions_are_written_to_memory_of_the_client() {
+    let (_network, adapter) = one_adapter();
     let pd = adapter.allocate_domain().unwrap();
     let memory = RingMemory::allocate(1024 * 32).unwrap();
-    let backing = CompletionBacking::Given(memory.clone());
+    let backing = CompletionBacking::External(memory.clone());
     let attr = CompletionQueueAttr { entries: 1024, backing, ..Default::default() };
     let cq = adapter.create_completion_queue(attr).unwrap();
     assert_eq!(cq.memory.as_ref().unwrap().as_ptr(), memory.as_ptr());
     let mut side = Side::on(&adapter, pd, cq, |_| {});
-    let me = side.handle(&side);
+    let itself = side.handle(&side);
     for _ in 0..3000 {
         assert_eq!(
-            side.run(&write(1, me, RemoteMemory::default(), Segment::default())),
+            side.run(&write(1, itself, RemoteMemory::default(), Segment::default())),
             CompletionStatus::Ok
         );
     }
 }
 
 #[test]
-fn completions_go_into_memory_that_is_reached_by_calls() {
-    let (_network, adapter) = one();
+fn completions_are_written_to_indirect_memory() {
+    let (_network, adapter) = one_adapter();
     let pd = adapter.allocate_domain().unwrap();
-    let memory = Far::new(0x1000, 4 * 32);
-    let backing = CompletionBacking::Through { memory: memory.clone(), address: 0x1000 };
+    let memory = IndirectMemory::new(0x1000, 4 * 32);
+    let backing = CompletionBacking::Indirect { memory: memory.clone(), address: 0x1000 };
     let cq = adapter
         .create_completion_queue(CompletionQueueAttr { entries: 4, backing, ..Default::default() })
         .unwrap();
     let mut side = Side::on(&adapter, pd, cq, |_| {});
-    let me = side.handle(&side);
+    let itself = side.handle(&side);
     for (slot, phase) in [(0, true), (1, true), (2, true), (3, true), (0, false)] {
-        side.post(&write(6, me, RemoteMemory::default(), Segment::default()));
+        side.post(&write(6, itself, RemoteMemory::default(), Segment::default()));
         let bytes = until("the completion", || {
             let mut bytes = [0; 32];
             memory.read(0x1000 + slot * 32, &mut bytes).unwrap();
-            let there = Completion::decode(&bytes, RequestIdWidth::Bits16).is_ok();
-            (there && Completion::phase(bytes[Completion::FLAGS_OFFSET]) == phase).then_some(bytes)
+            let decodes = Completion::decode(&bytes, RequestIdWidth::Bits16).is_ok();
+            (decodes && Completion::phase(bytes[Completion::FLAGS_OFFSET]) == phase).then_some(bytes)
         });
         assert_eq!(Completion::decode(&bytes, RequestIdWidth::Bits16).unwrap().id.get(), 6);
     }
 }
 
 #[test]
-fn given_completion_memory_that_is_not_zeroed_is_a_warning() {
-    let (_network, adapter) = one();
+fn client_completion_memory_that_is_not_zeroed_is_a_warning() {
+    let (_network, adapter) = one_adapter();
     let memory = RingMemory::allocate(4 * 32).unwrap();
     memory.store(64, &[0xff; 8]);
-    let backing = CompletionBacking::Given(memory);
+    let backing = CompletionBacking::External(memory);
     let cq = adapter
         .create_completion_queue(CompletionQueueAttr { entries: 4, backing, ..Default::default() })
         .unwrap();
@@ -308,8 +308,8 @@ fn given_completion_memory_that_is_not_zeroed_is_a_warning() {
 }
 
 #[test]
-fn given_ring_memory_that_is_too_small_is_named() {
-    let (_network, adapter) = one();
+fn client_ring_memory_that_is_too_small_is_refused() {
+    let (_network, adapter) = one_adapter();
     let pd = adapter.allocate_domain().unwrap();
     let cq =
         adapter.create_completion_queue(CompletionQueueAttr { entries: 4, ..Default::default() }).unwrap();
@@ -318,25 +318,28 @@ fn given_ring_memory_that_is_too_small_is_named() {
     let error = adapter.create_queue_pair(attr).unwrap_err().to_string();
     assert_eq!(
         error,
-        "the memory given for the send queue does not serve: it has 4096 bytes and the ring needs 16384"
+        "the client's memory for the send queue cannot be used: it has 4096 bytes and the ring needs 16384"
     );
 }
 
 #[test]
-fn queues_and_doorbells_may_lie_in_given_memory() {
-    let (_network, adapter) = one();
+fn queues_and_doorbells_can_be_in_client_memory() {
+    let (_network, adapter) = one_adapter();
     let (ring, page) = (RingMemory::allocate(256 * 64).unwrap(), RingMemory::allocate(4096).unwrap());
     let mut side = Side::with(&adapter, |attr| {
         attr.sq_memory = Some(ring.clone());
         attr.sq_doorbell = Some(Doorbell::new(page.clone(), 0x40).unwrap());
     });
     assert_eq!(side.qp.sq.doorbell.as_ptr() as usize, page.as_ptr() as usize + 0x40);
-    let me = side.handle(&side);
-    assert_eq!(side.run(&write(1, me, RemoteMemory::default(), Segment::default())), CompletionStatus::Ok);
+    let itself = side.handle(&side);
+    assert_eq!(
+        side.run(&write(1, itself, RemoteMemory::default(), Segment::default())),
+        CompletionStatus::Ok
+    );
 }
 
 #[test]
-fn statistics_count_what_was_done() {
+fn statistics_count_operations_and_bytes() {
     let (mut a, mut b, to_b, _) = pair();
     let (from, to) = (Buffer::new(&a, 64, Access::ALL), Buffer::new(&b, 64, Access::ALL));
     b.post_receive(1, to.segment(0, 64));
@@ -352,7 +355,7 @@ fn statistics_count_what_was_done() {
 }
 
 #[test]
-fn captured_entries_are_those_that_were_posted() {
+fn captured_entries_are_the_posted_entries() {
     let (mut a, _b, to_b, _) = pair_with(|config| config.capture = 2, |_| {});
     let requests = [1, 2, 3].map(|id| write(id, to_b, RemoteMemory::default(), Segment::default()));
     let posted = requests.map(|request| {
@@ -367,21 +370,21 @@ fn captured_entries_are_those_that_were_posted() {
     assert_eq!(captured, expected);
 }
 
-/// Memory of a face with a bug.
+/// Memory of a frontend with a defect.
 struct Panics;
 
 impl Memory for Panics {
     fn read(&self, _: u64, _: &mut [u8]) -> Result<(), MemoryFault> {
-        panic!("a planted panic")
+        panic!("an injected panic")
     }
 
     fn write(&self, _: u64, _: &[u8]) -> Result<(), MemoryFault> {
-        panic!("a planted panic")
+        panic!("an injected panic")
     }
 }
 
 #[test]
-fn memory_that_panics_costs_its_queue_pair_and_nothing_else() {
+fn memory_that_panics_fails_only_its_queue_pair() {
     let (mut a, mut b, to_b, to_a) = pair();
     let attr =
         MemoryRegionAttr { pd: a.pd, address: 0, length: 64, access: Access::ALL, memory: Arc::new(Panics) };
@@ -395,6 +398,9 @@ fn memory_that_panics_costs_its_queue_pair_and_nothing_else() {
     assert_eq!(a.run(&write(2, to_b, to.remote(0), Segment::default())), CompletionStatus::Flushed);
     assert_eq!(b.run(&send_inline(3, to_a, b"")), CompletionStatus::RemoteBadQueuePair);
     let mut other = Side::new(&a.adapter);
-    let me = other.handle(&other);
-    assert_eq!(other.run(&write(4, me, RemoteMemory::default(), Segment::default())), CompletionStatus::Ok);
+    let itself = other.handle(&other);
+    assert_eq!(
+        other.run(&write(4, itself, RemoteMemory::default(), Segment::default())),
+        CompletionStatus::Ok
+    );
 }

@@ -1,4 +1,4 @@
-//! RDMA writes and reads through the rings: bytes, wraps, entry sizes, immediates.
+//! RDMA writes and reads through the rings: bytes, wraps, entry sizes and immediates.
 
 #![allow(clippy::unwrap_used)]
 
@@ -45,30 +45,30 @@ fn a_write_moves_bytes_between_two_queue_pairs_of_one_adapter() {
 fn a_queue_pair_writes_to_itself() {
     let network = Network::new();
     let mut a = Side::new(&adapter(&network, 1));
-    let me = a.handle(&a);
+    let itself = a.handle(&a);
     let buffer = Buffer::new(&a, 128, Access::ALL);
     buffer.fill(pattern);
     let before = buffer.bytes();
 
-    assert_eq!(a.run(&write(1, me, buffer.remote(64), buffer.segment(0, 64))), CompletionStatus::Ok);
+    assert_eq!(a.run(&write(1, itself, buffer.remote(64), buffer.segment(0, 64))), CompletionStatus::Ok);
     assert_eq!(buffer.bytes()[64..], before[..64]);
 }
 
 #[test]
-fn overlapping_source_and_destination_copy_as_if_through_a_third_place() {
+fn overlapping_source_and_destination_copy_as_if_through_a_third_buffer() {
     let network = Network::new();
     let mut a = Side::new(&adapter(&network, 1));
-    let me = a.handle(&a);
+    let itself = a.handle(&a);
     let buffer = Buffer::new(&a, 4096, Access::ALL);
     buffer.fill(pattern);
     let before = buffer.bytes();
 
-    assert_eq!(a.run(&write(1, me, buffer.remote(8), buffer.segment(0, 4000))), CompletionStatus::Ok);
+    assert_eq!(a.run(&write(1, itself, buffer.remote(8), buffer.segment(0, 4000))), CompletionStatus::Ok);
     assert_eq!(buffer.bytes()[8..4008], before[..4000]);
 }
 
 #[test]
-fn a_read_brings_remote_bytes() {
+fn a_read_moves_bytes_from_the_target() {
     let (mut a, b, to_b, _) = pair();
     let to = Buffer::new(&a, 4096, Access::LOCAL_WRITE);
     let from = Buffer::new(&b, 4096, Access::REMOTE_READ);
@@ -97,7 +97,7 @@ fn a_write_of_no_bytes_succeeds() {
 }
 
 #[test]
-fn a_write_with_immediate_uses_a_receive_and_tells_its_length() {
+fn a_write_with_immediate_consumes_a_receive_and_reports_its_length() {
     let (mut a, mut b, to_b, to_a) = pair();
     let length = 70_000;
     let from = Buffer::new(&a, length, Access::LOCAL_READ);
@@ -105,9 +105,9 @@ fn a_write_with_immediate_uses_a_receive_and_tells_its_length() {
     from.fill(pattern);
     b.post_receive(77, Segment::default());
 
-    let mut put = write(1, to_b, to.remote(0), from.segment(0, length as u32));
-    put.immediate = Some(0xdead_beef);
-    assert_eq!(a.run(&put), CompletionStatus::Ok);
+    let mut write_request = write(1, to_b, to.remote(0), from.segment(0, length as u32));
+    write_request.immediate = Some(0xdead_beef);
+    assert_eq!(a.run(&write_request), CompletionStatus::Ok);
 
     let completion = b.completion();
     assert_eq!((completion.id.get(), completion.status), (77, CompletionStatus::Ok));
@@ -123,19 +123,19 @@ fn a_write_with_immediate_uses_a_receive_and_tells_its_length() {
 }
 
 #[test]
-fn an_unsolicited_write_with_immediate_uses_no_receive() {
+fn an_unsolicited_write_with_immediate_consumes_no_receive() {
     let (mut a, mut b, to_b, _) = pair_with(|_| {}, |attr| attr.unsolicited_write_receive = true);
     let from = Buffer::new(&a, 64, Access::LOCAL_READ);
     let to = Buffer::new(&b, 64, Access::REMOTE_WRITE);
 
-    let mut put = write(1, to_b, to.remote(0), from.segment(0, 64));
-    put.immediate = Some(5);
-    assert_eq!(a.run(&put), CompletionStatus::Ok);
+    let mut write_request = write(1, to_b, to.remote(0), from.segment(0, 64));
+    write_request.immediate = Some(5);
+    assert_eq!(a.run(&write_request), CompletionStatus::Ok);
     assert!(received(&b.completion()).unsolicited);
 }
 
 #[test]
-fn ids_of_64_bits_come_back_whole() {
+fn a_completion_has_all_64_bits_of_the_request_id() {
     let (mut a, b, to_b, _) = pair_with(|_| {}, |attr| attr.request_ids = RequestIdWidth::Bits64);
     let from = Buffer::new(&a, 64, Access::LOCAL_READ);
     let to = Buffer::new(&b, 64, Access::REMOTE_WRITE);
@@ -144,7 +144,8 @@ fn ids_of_64_bits_come_back_whole() {
     assert_eq!(a.completion().id.get(), 0xfedc_ba98_7654_3210);
 }
 
-/// Posts `count` writes of 8 bytes in batches, each to its own place in a window; all verified.
+/// Posts `count` writes of 8 bytes in batches, each to a different offset of a window, and verifies all
+/// bytes.
 fn write_many(a: &mut Side, b: &Side, to_b: Peer, count: u32) {
     const WINDOW: u32 = 4096;
     let from = Buffer::new(a, 8 * WINDOW as usize, Access::LOCAL_READ);
@@ -152,7 +153,7 @@ fn write_many(a: &mut Side, b: &Side, to_b: Peer, count: u32) {
     let batch = a.qp.sq.max_batch.min(a.qp.sq.num_entries);
     let (mut posted, mut completed) = (0, 0);
     while completed < count {
-        // Twice the batch in flight, so that the engine and the poster overlap.
+        // More than one batch is in flight, so that the engine and the poster overlap.
         while posted < count && posted - completed + batch <= a.qp.sq.num_entries {
             for _ in 0..batch.min(count - posted) {
                 let at = u64::from(posted % WINDOW) * 8;
@@ -181,13 +182,13 @@ fn write_many(a: &mut Side, b: &Side, to_b: Peer, count: u32) {
 }
 
 #[test]
-fn the_ring_and_the_doorbell_wrap() {
+fn writes_complete_past_the_wraps_of_ring_and_doorbell() {
     let (mut a, b, to_b, _) = pair();
     write_many(&mut a, &b, to_b, 150_000);
 }
 
 #[test]
-fn counters_pass_2_to_the_32() {
+fn writes_complete_past_an_index_of_2_to_the_32() {
     let (mut a, b, to_b, _) = pair_with(|_| {}, |attr| attr.first_counter = (1 << 32) - 1000);
     write_many(&mut a, &b, to_b, 5000);
 }
@@ -207,9 +208,9 @@ fn the_deepest_ring_works_with_an_unlimited_batch() {
     };
     let network = Network::new();
     let make = |number| {
-        let mut wanted = AdapterConfig::new(Gid::link_local(number));
-        config(&mut wanted);
-        let adapter = Adapter::new(&network, wanted).unwrap();
+        let mut adapter_config = AdapterConfig::new(Gid::link_local(number));
+        config(&mut adapter_config);
+        let adapter = Adapter::new(&network, adapter_config).unwrap();
         let pd = adapter.allocate_domain().unwrap();
         let attr = CompletionQueueAttr { entries: 65_536, ..CompletionQueueAttr::default() };
         let cq = adapter.create_completion_queue(attr).unwrap();
@@ -221,7 +222,7 @@ fn the_deepest_ring_works_with_an_unlimited_batch() {
 }
 
 #[test]
-fn a_counter_in_full_as_doorbell_means_its_low_16_bits() {
+fn only_the_low_16_bits_of_a_doorbell_count() {
     let (mut a, b, to_b, _) = pair_with(|_| {}, |attr| attr.first_counter = 0x1_0000 - 2);
     let from = Buffer::new(&a, 64, Access::LOCAL_READ);
     let to = Buffer::new(&b, 64, Access::REMOTE_WRITE);

@@ -1,4 +1,4 @@
-//! Every status by its real cause.
+//! Completion statuses: each test provokes one by its real cause.
 
 #![allow(clippy::unwrap_used)]
 
@@ -29,13 +29,17 @@ fn scene_with(config: impl Fn(&mut AdapterConfig), change: impl Fn(&mut QueuePai
 }
 
 impl Scene {
-    fn put(&self) -> Request {
+    fn write_request(&self) -> Request {
         write(1, self.to_b, self.to.remote(0), self.from.segment(0, 64))
     }
 
-    /// A write whose parts `change` changes: how it ends, and that it moved and broke nothing.
+    /// Posts a write after `change` changed its parts. Returns its status. Asserts that it moved no bytes and
+    /// broke no rule.
     #[track_caller]
-    fn fails(&mut self, change: impl Fn(&mut Peer, &mut RemoteMemory, &mut Segment)) -> CompletionStatus {
+    fn failed_write(
+        &mut self,
+        change: impl Fn(&mut Peer, &mut RemoteMemory, &mut Segment),
+    ) -> CompletionStatus {
         let (mut peer, mut remote, mut local) = (self.to_b, self.to.remote(0), self.from.segment(0, 64));
         change(&mut peer, &mut remote, &mut local);
         let status = self.a.run(&write(1, peer, remote, local));
@@ -46,75 +50,75 @@ impl Scene {
 }
 
 #[test]
-fn an_error_leaves_the_queue_pair_usable() {
+fn a_queue_pair_is_usable_after_an_error() {
     let mut scene = scene();
-    scene.fails(|_, _, local| local.key = LocalKey::new(0xff_ffff).unwrap());
-    assert_eq!(scene.a.run(&scene.put()), CompletionStatus::Ok);
+    scene.failed_write(|_, _, local| local.key = LocalKey::new(0xff_ffff).unwrap());
+    assert_eq!(scene.a.run(&scene.write_request()), CompletionStatus::Ok);
 }
 
 // Local memory.
 
 #[test]
-fn an_unknown_lkey() {
-    let status = scene().fails(|_, _, local| local.key = LocalKey::new(0xff_ffff).unwrap());
+fn an_unknown_lkey_is_an_invalid_local_key() {
+    let status = scene().failed_write(|_, _, local| local.key = LocalKey::new(0xff_ffff).unwrap());
     assert_eq!(status, CompletionStatus::InvalidLocalKey);
 }
 
 #[test]
-fn an_rkey_as_lkey() {
+fn an_rkey_used_as_lkey_is_an_invalid_local_key() {
     let mut scene = scene();
     let wrong = LocalKey::new(scene.from.keys.remote.get() & 0xff_ffff).unwrap();
-    assert_eq!(scene.fails(|_, _, local| local.key = wrong), CompletionStatus::InvalidLocalKey);
+    assert_eq!(scene.failed_write(|_, _, local| local.key = wrong), CompletionStatus::InvalidLocalKey);
 }
 
 #[test]
-fn an_lkey_after_deregistration_also_once_its_slot_is_used_again() {
+fn a_deregistered_lkey_stays_invalid_after_its_slot_is_reused() {
     let mut scene = scene_with(|config| config.limits.max_mr = 1, |_| {});
-    let put = scene.put();
+    let write_request = scene.write_request();
     scene.a.adapter.deregister_memory(scene.from.keys.local).unwrap();
-    assert_eq!(scene.a.run(&put), CompletionStatus::InvalidLocalKey);
-    let again = Buffer::new(&scene.a, 4096, Access::ALL);
-    assert_eq!(again.keys.local.get() & 0xffff, scene.from.keys.local.get() & 0xffff);
-    assert_eq!(scene.a.run(&put), CompletionStatus::InvalidLocalKey);
+    assert_eq!(scene.a.run(&write_request), CompletionStatus::InvalidLocalKey);
+    let second = Buffer::new(&scene.a, 4096, Access::ALL);
+    assert_eq!(second.keys.local.get() & 0xffff, scene.from.keys.local.get() & 0xffff);
+    assert_eq!(scene.a.run(&write_request), CompletionStatus::InvalidLocalKey);
 }
 
 #[test]
-fn local_memory_that_begins_before_its_region() {
-    let status = scene().fails(|_, _, local| local.address -= 1);
+fn local_memory_that_begins_before_its_region_is_an_invalid_local_key() {
+    let status = scene().failed_write(|_, _, local| local.address -= 1);
     assert_eq!(status, CompletionStatus::InvalidLocalKey);
 }
 
 #[test]
-fn local_memory_that_ends_after_its_region() {
-    let status = scene().fails(|_, _, local| local.address += 4096 - 63);
+fn local_memory_that_ends_after_its_region_is_an_invalid_local_key() {
+    let status = scene().failed_write(|_, _, local| local.address += 4096 - 63);
     assert_eq!(status, CompletionStatus::InvalidLocalKey);
 }
 
 #[test]
-fn local_memory_whose_end_wraps() {
-    let status = scene().fails(|_, _, local| local.address = u64::MAX - 8);
+fn local_memory_whose_end_wraps_is_an_invalid_local_key() {
+    let status = scene().failed_write(|_, _, local| local.address = u64::MAX - 8);
     assert_eq!(status, CompletionStatus::InvalidLocalKey);
 }
 
 #[test]
-fn an_lkey_of_another_domain() {
+fn an_lkey_of_another_domain_is_an_invalid_local_key() {
     let mut scene = scene();
     let pd = scene.a.adapter.allocate_domain().unwrap();
     let other = Buffer::in_domain(&scene.a.adapter, pd, 64, Access::ALL);
-    let status = scene.fails(|_, _, local| *local = other.segment(0, 64));
+    let status = scene.failed_write(|_, _, local| *local = other.segment(0, 64));
     assert_eq!(status, CompletionStatus::InvalidLocalKey);
 }
 
 #[test]
-fn a_read_into_memory_that_is_not_writable() {
+fn a_read_into_memory_that_is_not_writable_is_an_invalid_local_key() {
     let mut scene = scene();
-    let fixed = Buffer::new(&scene.a, 64, Access::LOCAL_READ);
-    let get = read(1, scene.to_b, scene.to.remote(0), fixed.segment(0, 64));
+    let read_only = Buffer::new(&scene.a, 64, Access::LOCAL_READ);
+    let get = read(1, scene.to_b, scene.to.remote(0), read_only.segment(0, 64));
     assert_eq!(scene.a.run(&get), CompletionStatus::InvalidLocalKey);
 }
 
 #[test]
-fn a_bad_lkey_in_the_second_segment_of_a_message() {
+fn a_bad_lkey_in_the_second_segment_of_a_message_is_an_invalid_local_key() {
     let mut scene = scene();
     let bad = Segment { key: LocalKey::new(0xff_ffff).unwrap(), ..scene.from.segment(0, 8) };
     let message = send(1, scene.to_b, &[scene.from.segment(0, 8), bad]);
@@ -124,7 +128,7 @@ fn a_bad_lkey_in_the_second_segment_of_a_message() {
 // Lengths.
 
 #[test]
-fn a_message_one_byte_too_long() {
+fn a_message_one_byte_too_long_is_a_bad_length() {
     let mut scene = scene();
     let from = Buffer::new(&scene.a, 8929, Access::LOCAL_READ);
     let message = send(1, scene.to_b, &[from.segment(0, 8929)]);
@@ -132,13 +136,13 @@ fn a_message_one_byte_too_long() {
 }
 
 #[test]
-fn a_write_one_byte_too_long() {
+fn a_write_one_byte_too_long_is_a_bad_length() {
     let mut scene = scene_with(|config| config.limits.max_rdma_size = 64, |_| {});
-    assert_eq!(scene.fails(|_, _, local| local.length = 65), CompletionStatus::BadLength);
+    assert_eq!(scene.failed_write(|_, _, local| local.length = 65), CompletionStatus::BadLength);
 }
 
 #[test]
-fn inline_bytes_that_the_entry_cannot_hold() {
+fn more_inline_bytes_than_the_entry_holds_are_a_bad_length() {
     let mut scene = scene();
     let mut entry = scene.a.encode(&send_inline(1, scene.to_b, &[7; 32]));
     entry[6] = 33;
@@ -146,7 +150,7 @@ fn inline_bytes_that_the_entry_cannot_hold() {
 }
 
 #[test]
-fn a_message_of_three_segments() {
+fn a_message_of_three_segments_is_a_bad_length() {
     let mut scene = scene();
     let mut entry = scene.a.encode(&send(1, scene.to_b, &[scene.from.segment(0, 8); 2]));
     entry[6] = 3;
@@ -156,23 +160,23 @@ fn a_message_of_three_segments() {
 // Operations.
 
 #[test]
-fn an_operation_that_does_not_exist() {
+fn an_unknown_operation_is_unsupported() {
     let mut scene = scene();
-    let mut entry = scene.a.encode(&scene.put());
+    let mut entry = scene.a.encode(&scene.write_request());
     entry[2] = (entry[2] & !0xf) | 7;
     assert_eq!(scene.a.run_bytes(&entry), CompletionStatus::UnsupportedOperation);
 }
 
 #[test]
-fn an_inline_write_in_a_64_byte_entry() {
+fn an_inline_write_in_a_64_byte_entry_is_unsupported() {
     let mut scene = scene();
-    let mut entry = scene.a.encode(&scene.put());
+    let mut entry = scene.a.encode(&scene.write_request());
     entry[2] |= 0x20;
     assert_eq!(scene.a.run_bytes(&entry), CompletionStatus::UnsupportedOperation);
 }
 
 #[test]
-fn an_operation_that_the_adapter_lacks() {
+fn an_operation_without_its_capability_is_unsupported() {
     let mut scene = scene_with(
         |config| {
             config.capabilities.rdma_read = false;
@@ -182,52 +186,52 @@ fn an_operation_that_the_adapter_lacks() {
     );
     let get = read(1, scene.to_b, scene.to.remote(0), scene.from.segment(0, 64));
     assert_eq!(scene.a.run(&get), CompletionStatus::UnsupportedOperation);
-    assert_eq!(scene.fails(|_, _, _| {}), CompletionStatus::UnsupportedOperation);
+    assert_eq!(scene.failed_write(|_, _, _| {}), CompletionStatus::UnsupportedOperation);
 }
 
 // The peer.
 
 #[test]
-fn an_address_handle_that_does_not_exist() {
-    let status = scene().fails(|peer, _, _| peer.address_handle = AddressHandle::new(999));
+fn an_unknown_address_handle_is_invalid() {
+    let status = scene().failed_write(|peer, _, _| peer.address_handle = AddressHandle::new(999));
     assert_eq!(status, CompletionStatus::InvalidAddressHandle);
 }
 
 #[test]
-fn an_address_handle_that_was_destroyed() {
+fn a_destroyed_address_handle_is_invalid() {
     let mut scene = scene();
     scene.a.adapter.destroy_address_handle(scene.to_b.address_handle).unwrap();
-    assert_eq!(scene.fails(|_, _, _| {}), CompletionStatus::InvalidAddressHandle);
+    assert_eq!(scene.failed_write(|_, _, _| {}), CompletionStatus::InvalidAddressHandle);
 }
 
 #[test]
-fn an_address_handle_of_another_domain() {
+fn an_address_handle_of_another_domain_is_invalid() {
     let mut scene = scene();
     let pd = scene.a.adapter.allocate_domain().unwrap();
     let other = scene.a.adapter.create_address_handle(pd, scene.b.adapter.gid()).unwrap();
-    let status = scene.fails(|peer, _, _| peer.address_handle = other);
+    let status = scene.failed_write(|peer, _, _| peer.address_handle = other);
     assert_eq!(status, CompletionStatus::InvalidAddressHandle);
 }
 
 #[test]
-fn an_adapter_that_never_was() {
+fn an_adapter_that_never_existed_is_unreachable() {
     let mut scene = scene();
-    let nobody = scene.a.adapter.create_address_handle(scene.a.pd, Gid::link_local(77)).unwrap();
-    let status = scene.fails(|peer, _, _| peer.address_handle = nobody);
+    let unused = scene.a.adapter.create_address_handle(scene.a.pd, Gid::link_local(77)).unwrap();
+    let status = scene.failed_write(|peer, _, _| peer.address_handle = unused);
     assert_eq!(status, CompletionStatus::UnreachableRemote);
 }
 
 #[test]
-fn an_adapter_that_answered_and_is_gone() {
+fn an_adapter_that_was_reached_and_left_is_unresponsive() {
     let Scene { mut a, b, to_b, from, to } = scene();
-    let put = write(1, to_b, to.remote(0), from.segment(0, 64));
-    assert_eq!(a.run(&put), CompletionStatus::Ok);
+    let write_request = write(1, to_b, to.remote(0), from.segment(0, 64));
+    assert_eq!(a.run(&write_request), CompletionStatus::Ok);
     drop(b);
-    assert_eq!(a.run(&put), CompletionStatus::UnresponsiveRemote);
+    assert_eq!(a.run(&write_request), CompletionStatus::UnresponsiveRemote);
 }
 
 #[test]
-fn an_adapter_that_came_after_its_handle_was_made() {
+fn an_adapter_that_joins_after_its_handle_was_created_is_reached() {
     let network = Network::new();
     let mut a = Side::new(&adapter(&network, 1));
     let early = a.adapter.create_address_handle(a.pd, Gid::link_local(2)).unwrap();
@@ -238,103 +242,103 @@ fn an_adapter_that_came_after_its_handle_was_made() {
 }
 
 #[test]
-fn a_target_without_a_handle_for_the_writer() {
+fn a_target_without_a_handle_for_the_writer_reports_an_unknown_peer() {
     let network = Network::new();
     let (mut a, b) = (Side::new(&adapter(&network, 1)), Side::new(&adapter(&network, 2)));
     let to_b = a.handle(&b);
     let (from, to) = (Buffer::new(&a, 64, Access::ALL), Buffer::new(&b, 64, Access::ALL));
-    let put = write(1, to_b, to.remote(0), from.segment(0, 64));
-    assert_eq!(a.run(&put), CompletionStatus::UnknownPeer);
+    let write_request = write(1, to_b, to.remote(0), from.segment(0, 64));
+    assert_eq!(a.run(&write_request), CompletionStatus::UnknownPeer);
 
     let known = b.handle(&a).address_handle;
-    assert_eq!(a.run(&put), CompletionStatus::Ok);
+    assert_eq!(a.run(&write_request), CompletionStatus::Ok);
     b.adapter.destroy_address_handle(known).unwrap();
-    assert_eq!(a.run(&put), CompletionStatus::UnknownPeer);
+    assert_eq!(a.run(&write_request), CompletionStatus::UnknownPeer);
 }
 
 #[test]
-fn a_queue_pair_that_does_not_exist() {
-    let status = scene().fails(|peer, _, _| peer.queue_pair = QueuePairNumber::new(999));
+fn an_unknown_queue_pair_is_a_bad_remote_queue_pair() {
+    let status = scene().failed_write(|peer, _, _| peer.queue_pair = QueuePairNumber::new(999));
     assert_eq!(status, CompletionStatus::RemoteBadQueuePair);
 }
 
 #[test]
-fn a_queue_key_that_is_not_the_targets() {
-    let status = scene().fails(|peer, _, _| peer.queue_key = QueueKey::new(1));
+fn a_wrong_queue_key_is_a_bad_remote_queue_pair() {
+    let status = scene().failed_write(|peer, _, _| peer.queue_key = QueueKey::new(1));
     assert_eq!(status, CompletionStatus::RemoteBadQueuePair);
 }
 
 #[test]
-fn a_queue_pair_in_the_error_state() {
+fn a_queue_pair_in_the_error_state_is_a_bad_remote_queue_pair() {
     let mut scene = scene();
     scene.b.adapter.set_queue_pair_state(scene.b.qp.number, QueuePairState::Error).unwrap();
-    assert_eq!(scene.fails(|_, _, _| {}), CompletionStatus::RemoteBadQueuePair);
+    assert_eq!(scene.failed_write(|_, _, _| {}), CompletionStatus::RemoteBadQueuePair);
 }
 
 // Remote memory.
 
 #[test]
-fn an_unknown_rkey() {
-    let status = scene().fails(|_, remote, _| remote.key = RemoteKey::new(0xffff_fff0));
+fn an_unknown_rkey_is_a_bad_remote_address() {
+    let status = scene().failed_write(|_, remote, _| remote.key = RemoteKey::new(0xffff_fff0));
     assert_eq!(status, CompletionStatus::RemoteBadAddress);
 }
 
 #[test]
-fn an_lkey_as_rkey() {
+fn an_lkey_used_as_rkey_is_a_bad_remote_address() {
     let mut scene = scene();
     let wrong = RemoteKey::new(scene.to.keys.local.get());
-    assert_eq!(scene.fails(|_, remote, _| remote.key = wrong), CompletionStatus::RemoteBadAddress);
+    assert_eq!(scene.failed_write(|_, remote, _| remote.key = wrong), CompletionStatus::RemoteBadAddress);
 }
 
 #[test]
-fn an_rkey_after_deregistration() {
+fn a_deregistered_rkey_is_a_bad_remote_address() {
     let mut scene = scene();
     scene.b.adapter.deregister_memory(scene.to.keys.local).unwrap();
-    assert_eq!(scene.fails(|_, _, _| {}), CompletionStatus::RemoteBadAddress);
+    assert_eq!(scene.failed_write(|_, _, _| {}), CompletionStatus::RemoteBadAddress);
 }
 
 #[test]
-fn remote_memory_that_ends_after_its_region() {
-    let status = scene().fails(|_, remote, _| remote.address += 4096 - 63);
+fn remote_memory_that_ends_after_its_region_is_a_bad_remote_address() {
+    let status = scene().failed_write(|_, remote, _| remote.address += 4096 - 63);
     assert_eq!(status, CompletionStatus::RemoteBadAddress);
 }
 
 #[test]
-fn remote_memory_that_may_not_be_written() {
+fn remote_memory_that_may_not_be_written_is_a_bad_remote_address() {
     let mut scene = scene();
-    let fixed = Buffer::new(&scene.b, 64, Access::REMOTE_READ | Access::LOCAL_WRITE);
-    let status = scene.fails(|_, remote, _| *remote = fixed.remote(0));
+    let read_only = Buffer::new(&scene.b, 64, Access::REMOTE_READ | Access::LOCAL_WRITE);
+    let status = scene.failed_write(|_, remote, _| *remote = read_only.remote(0));
     assert_eq!(status, CompletionStatus::RemoteBadAddress);
 }
 
 #[test]
-fn remote_memory_that_may_not_be_read() {
+fn remote_memory_that_may_not_be_read_is_a_bad_remote_address() {
     let mut scene = scene();
-    let hidden = Buffer::new(&scene.b, 64, Access::REMOTE_WRITE | Access::LOCAL_WRITE);
-    let get = read(1, scene.to_b, hidden.remote(0), scene.from.segment(0, 64));
+    let write_only = Buffer::new(&scene.b, 64, Access::REMOTE_WRITE | Access::LOCAL_WRITE);
+    let get = read(1, scene.to_b, write_only.remote(0), scene.from.segment(0, 64));
     assert_eq!(scene.a.run(&get), CompletionStatus::RemoteBadAddress);
 }
 
 #[test]
-fn remote_memory_of_another_domain_than_the_targets() {
+fn remote_memory_of_another_domain_is_a_bad_remote_address() {
     let mut scene = scene();
     let pd = scene.b.adapter.allocate_domain().unwrap();
     let other = Buffer::in_domain(&scene.b.adapter, pd, 64, Access::ALL);
-    let status = scene.fails(|_, remote, _| *remote = other.remote(0));
+    let status = scene.failed_write(|_, remote, _| *remote = other.remote(0));
     assert_eq!(status, CompletionStatus::RemoteBadAddress);
 }
 
 // Receives.
 
 #[test]
-fn no_receive_and_no_retry() {
+fn a_message_without_retries_fails_if_no_receive_is_posted() {
     let mut scene = scene_with(|_| {}, |attr| attr.rnr_retry = RnrRetry::Times(0));
     let message = send_inline(1, scene.to_b, b"x");
     assert_eq!(scene.a.run(&message), CompletionStatus::ReceiverNotReady);
 }
 
 #[test]
-fn no_receive_and_three_retries() {
+fn a_message_with_three_retries_is_tried_four_times() {
     let mut scene = scene_with(|_| {}, |attr| attr.rnr_retry = RnrRetry::Times(3));
     let message = send_inline(1, scene.to_b, b"x");
     assert_eq!(scene.a.run(&message), CompletionStatus::ReceiverNotReady);
@@ -342,16 +346,16 @@ fn no_receive_and_three_retries() {
 }
 
 #[test]
-fn no_receive_for_a_write_with_immediate() {
+fn a_write_with_immediate_moves_nothing_if_no_receive_is_posted() {
     let mut scene = scene_with(|_| {}, |attr| attr.rnr_retry = RnrRetry::Times(0));
-    let mut put = scene.put();
-    put.immediate = Some(1);
-    assert_eq!(scene.a.run(&put), CompletionStatus::ReceiverNotReady);
+    let mut write_request = scene.write_request();
+    write_request.immediate = Some(1);
+    assert_eq!(scene.a.run(&write_request), CompletionStatus::ReceiverNotReady);
     assert_eq!(scene.to.bytes(), [0; 4096]);
 }
 
 #[test]
-fn a_receive_that_is_too_short() {
+fn a_receive_that_is_too_short_is_an_error_on_both_sides() {
     let mut scene = scene();
     scene.b.post_receive(6, scene.to.segment(0, 7));
     let message = send_inline(1, scene.to_b, b"8 bytes!");
@@ -362,7 +366,7 @@ fn a_receive_that_is_too_short() {
 }
 
 #[test]
-fn a_receive_whose_own_lkey_is_bad() {
+fn a_receive_with_a_bad_lkey_is_an_error_on_both_sides() {
     let mut scene = scene();
     let bad = Segment { key: LocalKey::new(0xff_ffff).unwrap(), ..scene.to.segment(0, 64) };
     scene.b.post_receive(6, bad);
@@ -372,9 +376,9 @@ fn a_receive_whose_own_lkey_is_bad() {
 
 // Memory that is registered and cannot be reached.
 
-struct Gone;
+struct Unreachable;
 
-impl Memory for Gone {
+impl Memory for Unreachable {
     fn read(&self, address: u64, into: &mut [u8]) -> Result<(), MemoryFault> {
         Err(MemoryFault { address, length: into.len() as u64 })
     }
@@ -384,18 +388,18 @@ impl Memory for Gone {
     }
 }
 
-fn gone(side: &Side) -> MemoryKeys {
-    let memory = std::sync::Arc::new(Gone);
+fn register_unreachable(side: &Side) -> MemoryKeys {
+    let memory = std::sync::Arc::new(Unreachable);
     let attr = MemoryRegionAttr { pd: side.pd, address: 0, length: 4096, access: Access::ALL, memory };
     side.adapter.register_memory(attr).unwrap()
 }
 
 #[test]
-fn memory_that_is_gone_gives_what_a_bad_key_gives() {
+fn unreachable_memory_has_the_status_of_a_bad_key() {
     let mut scene = scene();
-    let (near, far) = (gone(&scene.a), gone(&scene.b));
-    let local = Segment { address: 0, length: 64, key: near.local };
-    let remote = RemoteMemory { address: 0, key: far.remote };
+    let (local_keys, remote_keys) = (register_unreachable(&scene.a), register_unreachable(&scene.b));
+    let local = Segment { address: 0, length: 64, key: local_keys.local };
+    let remote = RemoteMemory { address: 0, key: remote_keys.remote };
     let status = |scene: &mut Scene, remote, local| {
         (scene.a.run(&write(1, scene.to_b, remote, local)), scene.a.run(&read(2, scene.to_b, remote, local)))
     };
@@ -409,27 +413,27 @@ fn memory_that_is_gone_gives_what_a_bad_key_gives() {
 // Closing.
 
 #[test]
-fn requests_in_flight_are_flushed_when_their_queue_pair_goes() {
+fn destroying_a_queue_pair_flushes_requests_in_flight() {
     let mut scene = scene();
-    let put = scene.put();
+    let write_request = scene.write_request();
     scene.a.adapter.hold(true);
     for _ in 0..3 {
-        scene.a.post(&put);
+        scene.a.post(&write_request);
     }
     scene.a.await_fetched(3);
-    // And one whose doorbell nobody may have seen yet.
-    scene.a.post(&put);
+    // The engine may not have polled the doorbell of this one.
+    scene.a.post(&write_request);
     scene.a.adapter.destroy_queue_pair(scene.a.qp.number).unwrap();
     for _ in 0..4 {
         let completion = scene.a.poll().expect("flushed before destroy returned");
-        assert_eq!((completion.id, completion.status), (put.id, CompletionStatus::Flushed));
+        assert_eq!((completion.id, completion.status), (write_request.id, CompletionStatus::Flushed));
     }
     assert_eq!(scene.a.poll(), None);
     assert_eq!(scene.to.bytes(), [0; 4096]);
 }
 
 #[test]
-fn a_message_that_waits_for_a_receive_is_flushed() {
+fn destroying_a_queue_pair_flushes_a_message_that_waits_for_a_receive() {
     let mut scene = scene();
     scene.a.post(&send_inline(1, scene.to_b, b""));
     until("a retry", || (scene.a.adapter.statistics().rnr_retries > 0).then_some(()));
@@ -438,7 +442,7 @@ fn a_message_that_waits_for_a_receive_is_flushed() {
 }
 
 #[test]
-fn receives_are_flushed_when_their_queue_pair_goes() {
+fn destroying_a_queue_pair_flushes_its_receives() {
     let mut scene = scene();
     scene.b.post_receive(1, Segment::default());
     scene.b.post_receive(2, Segment::default());
@@ -454,7 +458,7 @@ fn receives_are_flushed_when_their_queue_pair_goes() {
 fn requests_posted_in_the_error_state_are_flushed() {
     let mut scene = scene();
     scene.a.adapter.set_queue_pair_state(scene.a.qp.number, QueuePairState::Error).unwrap();
-    let put = scene.put();
-    assert_eq!(scene.a.run(&put), CompletionStatus::Flushed);
+    let write_request = scene.write_request();
+    assert_eq!(scene.a.run(&write_request), CompletionStatus::Flushed);
     assert_eq!(scene.a.rules(), []);
 }

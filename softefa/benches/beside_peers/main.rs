@@ -1,9 +1,9 @@
-//! softefa beside its peers, in turns in one run: 64-byte RDMA writes beside those of libfabric's shm
-//! provider, and 64 KiB writes beside `memcpy` of the same buffers. Prints medians, spread and
-//! ratios; judges nothing.
+//! Compares softefa with its peers, alternately in one run: 64-byte RDMA writes with those of libfabric's
+//! shm provider, and 64 KiB writes with `memcpy` of the same buffers. Prints medians, spread and ratios; it
+//! has no pass or fail.
 //!
-//! Criterion measures one thing after the other. On a machine with other work, a ratio needs pairs:
-//! each round here measures every contestant once, and the ratio is the median of the rounds'.
+//! Criterion measures one benchmark after the other. On a machine with other work, a ratio needs pairs: each
+//! round here measures every series once, and the ratio is the median of the ratios of all rounds.
 
 use std::time::Duration;
 
@@ -16,9 +16,9 @@ mod shm;
 
 use client::Client;
 use report::Series;
-use shm::Way;
+use shm::Method;
 
-/// Cores of the posting thread and of the adapter's; the shm processes get the same two.
+/// Cores of the posting thread and of the engine's thread. The shm processes run on the same two.
 const POSTER: usize = 0;
 const ADAPTER: usize = 1;
 
@@ -29,18 +29,18 @@ const LARGE: usize = 64 << 10;
 
 const LARGE_WINDOW: u32 = 64;
 const LARGE_BATCH: u32 = 16;
-/// Time for an idle adapter's thread to go to sleep.
+/// Time after which an idle engine sleeps.
 const SETTLE: Duration = Duration::from_millis(3);
 
-/// Buffer sizes of the 64 KiB writes: each has a source and a destination of that size.
+/// Buffer sizes of the 64 KiB writes: source and destination each have that size.
 const LARGE_SETS: [(&str, usize); 3] = [
     ("256 KiB to 256 KiB, in a second-level cache", 256 << 10),
     ("4 MiB to 4 MiB, in the last-level cache", 4 << 20),
     ("128 MiB to 128 MiB, in no cache", 128 << 20),
 ];
 
-/// How much each round measures: little, so that most rounds are over before the machine's other work
-/// takes a core away.
+/// The work of each round. It is small, so that most rounds end before other work of the machine takes a
+/// core.
 struct Effort {
     rounds: usize,
     small_writes: u64,
@@ -53,62 +53,62 @@ fn main() {
     if shm::serve(&arguments) {
         return;
     }
-    // Without --bench, cargo only wants to know that it runs.
+    // Without --bench (cargo test), one small round shows that the benchmark runs.
     let effort = match arguments.iter().any(|argument| argument == "--bench") {
         true => Effort { rounds: 301, small_writes: 1 << 14, shm_writes: 1 << 10, large_bytes: 16 << 20 },
         false => Effort { rounds: 1, small_writes: 1 << 10, shm_writes: 1 << 8, large_bytes: 1 << 20 },
     };
-    Way::ALL.iter().for_each(|way| small(&effort, *way));
+    Method::ALL.iter().for_each(|method| small(&effort, *method));
     LARGE_SETS.iter().for_each(|(name, bytes)| large(&effort, name, *bytes));
 }
 
-fn small(effort: &Effort, way: Way) {
-    let mut pair = match shm::Pair::start(way) {
+fn small(effort: &Effort, method: Method) {
+    let mut pair = match shm::Pair::start(method) {
         Ok(pair) => Some(pair),
-        Err(why) => {
-            println!("{}: skipped, {why}", way.name());
+        Err(error) => {
+            println!("{}: skipped, {error}", method.name());
             None
         }
     };
-    let (mut softefa, mut shm) = (Series::new("softefa"), Series::new(way.name()));
+    let (mut softefa, mut shm) = (Series::new("softefa"), Series::new(method.name()));
     let mut client = Client::new(SMALL << 10, EntrySize::B64, POSTER, ADAPTER);
-    let mut carry = |count| {
-        client.carry(count, SMALL_BATCH, SMALL_WINDOW, |client, number| {
+    let mut run = |count| {
+        client.run(count, SMALL_BATCH, SMALL_WINDOW, |client, number| {
             client.write(SMALL * (number as usize % 1024), SMALL)
         })
     };
     for _ in 0..effort.rounds {
-        // The first writes wake who sleeps.
-        carry(effort.small_writes / 8);
-        softefa.push(rate(effort.small_writes, carry(effort.small_writes)));
+        // The first writes wake the engine.
+        run(effort.small_writes / 8);
+        softefa.push(rate(effort.small_writes, run(effort.small_writes)));
         std::thread::sleep(SETTLE);
         let Some(peer) = &mut pair else { continue };
         match peer.run(effort.shm_writes / 8).and_then(|_| peer.run(effort.shm_writes)) {
-            Ok(taken) => shm.push(rate(effort.shm_writes, taken)),
-            Err(why) => {
-                println!("{}: skipped from here on, {why}", way.name());
+            Ok(elapsed) => shm.push(rate(effort.shm_writes, elapsed)),
+            Err(error) => {
+                println!("{}: skipped from here on, {error}", method.name());
                 pair = None;
             }
         }
     }
-    let about = pair.map(|pair| format!("; libfabric {}", pair.version())).unwrap_or_default();
-    report::compare(&format!("64-byte RDMA writes, million a second{about}"), 1e-6, &softefa, &shm);
+    let library = pair.map(|pair| format!("; libfabric {}", pair.version())).unwrap_or_default();
+    report::compare(&format!("64-byte RDMA writes, million a second{library}"), 1e-6, &softefa, &shm);
 }
 
 fn large(effort: &Effort, name: &str, bytes: usize) {
     let (mut softefa, mut memcpy) = (Series::new("softefa"), Series::new("memcpy"));
-    let places = bytes / LARGE;
+    let slots = bytes / LARGE;
     let count = (effort.large_bytes.min(4 * bytes) / LARGE).max(1) as u64;
     let mut client = Client::new(bytes, EntrySize::B64, POSTER, ADAPTER);
-    let carry = |client: &mut Client, count| {
-        client.carry(count, LARGE_BATCH, LARGE_WINDOW, |client, number| {
-            client.write(number as usize % places * LARGE, LARGE)
+    let run = |client: &mut Client, count| {
+        client.run(count, LARGE_BATCH, LARGE_WINDOW, |client, number| {
+            client.write(number as usize % slots * LARGE, LARGE)
         })
     };
     for _ in 0..effort.rounds {
-        // Each first brings the buffers to its own core, as far as they fit its cache.
-        carry(&mut client, count);
-        softefa.push(rate(count * LARGE as u64, carry(&mut client, count)));
+        // A first pass loads the buffers into the cache of the measured core, as far as they fit.
+        run(&mut client, count);
+        softefa.push(rate(count * LARGE as u64, run(&mut client, count)));
         std::thread::sleep(SETTLE);
         client.copy(count, LARGE);
         memcpy.push(rate(count * LARGE as u64, client.copy(count, LARGE)));
@@ -116,6 +116,6 @@ fn large(effort: &Effort, name: &str, bytes: usize) {
     report::compare(&format!("64 KiB writes, GB/s; {name}"), 1e-9, &softefa, &memcpy);
 }
 
-fn rate(count: u64, taken: Duration) -> f64 {
-    count as f64 / taken.as_secs_f64()
+fn rate(count: u64, elapsed: Duration) -> f64 {
+    count as f64 / elapsed.as_secs_f64()
 }

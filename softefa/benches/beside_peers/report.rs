@@ -1,6 +1,6 @@
-//! Medians, quartiles and ratios of what was measured in turns.
+//! Medians, quartiles and ratios of series that were measured alternately.
 
-/// Measurements of one contestant, a round each.
+/// The measurements of one candidate, one for each round.
 pub(crate) struct Series {
     name: &'static str,
     values: Vec<f64>,

@@ -1,8 +1,8 @@
-//! RMA writes over libfabric's shm provider: two processes of this program, one that writes and one
-//! that owns the memory, each on a core of its own.
+//! RMA writes over libfabric's shm provider, between two processes of this program on different cores: a
+//! writer, and an owner that registers the memory.
 //!
-//! The writer posts up to a window of `fi_write`s, then reads completions, as any client would; the
-//! owner does nothing but drive the provider's progress.
+//! The writer posts up to a window of `fi_write`s, then reads completions, as any client would. The owner
+//! only drives the provider's progress.
 
 use std::ffi::{CString, c_int, c_void};
 use std::io::{BufRead, BufReader, Write};
@@ -20,64 +20,64 @@ use super::{ADAPTER, POSTER, SMALL};
 /// First argument of the two processes.
 const OWNER: &str = "--shm-owner";
 const WRITER: &str = "--shm-writer";
-/// What the owner is told: to drive progress, and to sleep while others are measured.
+/// Commands to the owner: drive progress; sleep while other candidates are measured.
 const DRIVE: &str = "drive";
 const REST: &str = "rest";
 const BUFFER: usize = SMALL << 10;
-/// Writes in flight; the provider's own limit may be lower, which it says with EAGAIN.
+/// Most writes in flight. The provider's limit may be lower; it then returns EAGAIN.
 const WINDOW: usize = 64;
 const EAGAIN: isize = libc::EAGAIN as isize;
-/// Longest wait for anything of the other process.
-const LIMIT: Duration = Duration::from_secs(20);
+/// Bound of every wait for the other process.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How the provider is asked to carry the writes.
+/// The transfer method that the provider is configured for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
-    /// As it comes: one system call copies into the owner's memory, and the write is complete then.
+pub(crate) enum Method {
+    /// The default: one system call copies into the owner's memory; the write is complete when it returns.
     Default,
-    /// Through the queue that both processes map; complete once the owner has copied the data.
+    /// Through a queue that both processes map; complete when the owner has copied the data.
     Delivered,
-    /// Likewise; complete once the data is in the queue, which says nothing of the owner's memory.
-    HandedOver,
+    /// Through the same queue; complete when the data is in the queue, before the owner has copied it.
+    Queued,
 }
 
-impl Way {
-    pub(crate) const ALL: [Self; 3] = [Self::Default, Self::Delivered, Self::HandedOver];
+impl Method {
+    pub(crate) const ALL: [Self; 3] = [Self::Default, Self::Delivered, Self::Queued];
 
     pub(crate) const fn name(self) -> &'static str {
         match self {
-            Self::Default => "shm as it comes",
+            Self::Default => "shm, default",
             Self::Delivered => "shm, delivered",
-            Self::HandedOver => "shm, handed over",
+            Self::Queued => "shm, queued",
         }
     }
 
     fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|way| way.name() == name)
+        Self::ALL.into_iter().find(|method| method.name() == name)
     }
 }
 
 type Result<T> = std::result::Result<T, String>;
 
-/// Runs one of the two processes, where the arguments ask for one.
+/// Runs the owner or the writer, if the arguments select one. Returns whether they did.
 pub(crate) fn serve(arguments: &[String]) -> bool {
-    let ended = match arguments.get(1).map(String::as_str) {
-        Some(OWNER) => way(arguments).and_then(own),
-        Some(WRITER) => way(arguments).and_then(write),
+    let result = match arguments.get(1).map(String::as_str) {
+        Some(OWNER) => method(arguments).and_then(run_owner),
+        Some(WRITER) => method(arguments).and_then(run_writer),
         _ => return false,
     };
-    if let Err(why) = ended {
-        println!("error {why}");
+    if let Err(error) = result {
+        println!("error {error}");
     }
     true
 }
 
-fn way(arguments: &[String]) -> Result<Way> {
+fn method(arguments: &[String]) -> Result<Method> {
     let name = arguments.get(2).map(String::as_str).unwrap_or_default();
-    Way::named(name).ok_or_else(|| format!("no such way: {name}"))
+    Method::named(name).ok_or_else(|| format!("unknown transfer method {name}"))
 }
 
-/// The two processes, as the benchmark sees them.
+/// The two processes.
 pub(crate) struct Pair {
     owner: Process,
     writer: Process,
@@ -85,26 +85,26 @@ pub(crate) struct Pair {
 }
 
 impl Pair {
-    pub(crate) fn start(way: Way) -> Result<Self> {
-        let mut owner = Process::start(OWNER, way)?;
-        let place = owner.line()?;
-        let mut writer = Process::start(WRITER, way)?;
-        writer.say(&place)?;
-        let version = writer.line()?;
+    pub(crate) fn start(method: Method) -> Result<Self> {
+        let mut owner = Process::start(OWNER, method)?;
+        let memory = owner.read_line()?;
+        let mut writer = Process::start(WRITER, method)?;
+        writer.write_line(&memory)?;
+        let version = writer.read_line()?;
         Ok(Self { owner, writer, version })
     }
 
-    /// The library's version, as it says.
+    /// The version of libfabric.
     pub(crate) fn version(&self) -> &str {
         &self.version
     }
 
-    /// The time that `count` writes took, from the first call to the last completion.
+    /// Runs `count` writes. Returns the time from the first call to the last completion.
     pub(crate) fn run(&mut self, count: u64) -> Result<Duration> {
-        self.owner.say(DRIVE)?;
-        self.writer.say(&count.to_string())?;
-        let nanoseconds = self.writer.line();
-        self.owner.say(REST)?;
+        self.owner.write_line(DRIVE)?;
+        self.writer.write_line(&count.to_string())?;
+        let nanoseconds = self.writer.read_line();
+        self.owner.write_line(REST)?;
         let nanoseconds = nanoseconds?;
         nanoseconds.parse().map(Duration::from_nanos).map_err(|_| nanoseconds)
     }
@@ -112,7 +112,7 @@ impl Pair {
 
 impl Drop for Pair {
     fn drop(&mut self) {
-        // Both end when their input does.
+        // A process ends when its input ends.
         for process in [&mut self.writer, &mut self.owner] {
             drop(process.input.take());
             let _ = process.child.wait();
@@ -127,40 +127,40 @@ struct Process {
 }
 
 impl Process {
-    fn start(role: &str, way: Way) -> Result<Self> {
+    fn start(role: &str, method: Method) -> Result<Self> {
         let program = std::env::current_exe().map_err(|error| error.to_string())?;
         let mut command = Command::new(program);
-        command.args([role, way.name()]);
-        if way != Way::Default {
+        command.args([role, method.name()]);
+        if method != Method::Default {
             command.env("FI_SHM_DISABLE_CMA", "1");
         }
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().map_err(|error| error.to_string())?;
         let input = child.stdin.take();
-        let output = child.stdout.take().ok_or("a child without output")?;
+        let output = child.stdout.take().ok_or("a child process without output")?;
         Ok(Self { child, input, output: BufReader::new(output) })
     }
 
-    fn say(&mut self, line: &str) -> Result<()> {
-        let input = self.input.as_mut().ok_or("a child without input")?;
+    fn write_line(&mut self, line: &str) -> Result<()> {
+        let input = self.input.as_mut().ok_or("a child process without input")?;
         writeln!(input, "{line}").map_err(|error| error.to_string())
     }
 
-    fn line(&mut self) -> Result<String> {
+    fn read_line(&mut self) -> Result<String> {
         let mut line = String::new();
         self.output.read_line(&mut line).map_err(|error| error.to_string())?;
         match line.trim_end() {
             "" => Err("the process ended".to_owned()),
-            line => line.strip_prefix("error ").map_or(Ok(line.to_owned()), |why| Err(why.to_owned())),
+            line => line.strip_prefix("error ").map_or(Ok(line.to_owned()), |error| Err(error.to_owned())),
         }
     }
 }
 
-/// Calls an operation out of a fid's table.
+/// Calls an operation of a fid's table.
 macro_rules! call {
     ($table:expr, $operation:ident $(, $argument:expr)*) => {{
-        // SAFETY: every fid here came from libfabric, is open until the process ends, and has the
-        // tables and operations of its class; arguments live over the call.
+        // SAFETY: libfabric returned every fid here. The fid stays open until the process ends and has the
+        // tables of its class. The arguments outlive the call.
         unsafe {
             match (*$table).$operation {
                 Some(operation) => operation($($argument),*),
@@ -170,7 +170,7 @@ macro_rules! call {
     }};
 }
 
-/// An endpoint with its completion queue and registered memory. Never closed: the process ends.
+/// An endpoint with its completion queue and registered memory. It is closed when the process ends.
 struct Endpoint {
     library: Libfabric,
     ep: *mut fi::fid_ep,
@@ -182,15 +182,15 @@ struct Endpoint {
 }
 
 impl Endpoint {
-    fn open(way: Way) -> Result<Self> {
+    fn open(method: Method) -> Result<Self> {
         let library = Libfabric::load().map_err(|error| error.to_string())?;
-        let info = shm_info(&library, way)?;
+        let info = shm_info(&library, method)?;
         let check = |what: &str, code: c_int| match code {
             0 => Ok(()),
             code => Err(format!("{what}: {} ({code})", library.strerror(code))),
         };
         let (mut fabric, mut domain) = (ptr::null_mut(), ptr::null_mut());
-        // SAFETY: `info` is libfabric's, whole, and kept.
+        // SAFETY: libfabric returned `info`, which is never freed.
         check("fi_fabric", unsafe { library.fabric((*info).fabric_attr, &mut fabric) })?;
         let ops = |fid: *mut fi::fid| {
             // SAFETY: as in `call`.
@@ -219,12 +219,12 @@ impl Endpoint {
             // SAFETY: as in `call`.
             call!((*domain).mr, reg, domain.cast(), start, BUFFER, access, 0, 1, 0, &mut mr, ptr::null_mut()),
         )?;
-        // SAFETY: as above; the field is in every release's struct.
+        // SAFETY: as above; every release has the field.
         let by_address = unsafe { (*(*info).domain_attr).mr_mode & fi::FI_MR_VIRT_ADDR as c_int != 0 };
         Ok(Self { library, ep, cq, av, mr, pages, by_address })
     }
 
-    /// Drives progress; completions read.
+    /// Drives progress. Returns the number of completions read.
     fn completions(&self) -> Result<usize> {
         let mut entries = [ptr::null_mut::<c_void>(); WINDOW];
         let read = call!((*self.cq).ops, read, self.cq, entries.as_mut_ptr().cast(), WINDOW);
@@ -236,9 +236,9 @@ impl Endpoint {
     }
 }
 
-fn shm_info(library: &Libfabric, way: Way) -> Result<*mut fi::fi_info> {
-    // SAFETY: null asks for an empty info, which libfabric makes whole and frees with its strings.
-    // Fields written are in every release's structs.
+fn shm_info(library: &Libfabric, method: Method) -> Result<*mut fi::fi_info> {
+    // SAFETY: for null, libfabric allocates an empty info with all its parts, and frees it with its strings.
+    // Every release has the fields that are written.
     unsafe {
         let hints = library.dupinfo(ptr::null());
         let hints = NonNull::new(hints).ok_or("no memory for hints")?.as_ptr();
@@ -246,7 +246,7 @@ fn shm_info(library: &Libfabric, way: Way) -> Result<*mut fi::fi_info> {
         (*(*hints).ep_attr).type_ = fi::FI_EP_RDM;
         (*(*hints).domain_attr).mr_mode =
             (fi::FI_MR_VIRT_ADDR | fi::FI_MR_ALLOCATED | fi::FI_MR_PROV_KEY | fi::FI_MR_LOCAL) as c_int;
-        if way == Way::Delivered {
+        if method == Method::Delivered {
             (*(*hints).tx_attr).op_flags = fi::FI_DELIVERY_COMPLETE;
         }
         let name = CString::new("shm").expect("a literal without zero bytes");
@@ -261,10 +261,10 @@ fn shm_info(library: &Libfabric, way: Way) -> Result<*mut fi::fi_info> {
     }
 }
 
-/// The process that owns the memory: says where it is and drives progress until its input ends.
-fn own(way: Way) -> Result<()> {
+/// The owner: prints address and key of its memory and drives progress until its input ends.
+fn run_owner(method: Method) -> Result<()> {
     pin(ADAPTER);
-    let endpoint = Endpoint::open(way)?;
+    let endpoint = Endpoint::open(method)?;
     let mut name = [0_u8; 256];
     let mut length = name.len();
     // SAFETY: as in `call`.
@@ -275,7 +275,7 @@ fn own(way: Way) -> Result<()> {
     }
     let hex: String = name[..length].iter().map(|byte| format!("{byte:02x}")).collect();
     let address = if endpoint.by_address { endpoint.pages.start().as_ptr() as u64 } else { 0 };
-    // SAFETY: the registration is libfabric's and open.
+    // SAFETY: libfabric returned the registration, which stays open.
     println!("{hex} {address} {}", unsafe { (*endpoint.mr).key });
     let resting = Arc::new(AtomicBool::new(false));
     let listener = {
@@ -297,14 +297,17 @@ fn own(way: Way) -> Result<()> {
     Ok(())
 }
 
-/// The process that writes: takes the owner's place, then counts, and says how long each took.
-fn write(way: Way) -> Result<()> {
+/// The writer: reads address and key of the owner's memory, then counts of writes, and prints the time of
+/// each.
+fn run_writer(method: Method) -> Result<()> {
     pin(POSTER);
-    let endpoint = Endpoint::open(way)?;
+    let endpoint = Endpoint::open(method)?;
     let mut lines = std::io::stdin().lines();
-    let place = lines.next().and_then(std::result::Result::ok).ok_or("no place was said")?;
-    let words: Vec<&str> = place.split_whitespace().collect();
-    let [hex, address, key] = words[..] else { return Err(format!("not a place: {place}")) };
+    let memory = lines.next().and_then(std::result::Result::ok).ok_or("the owner's memory is missing")?;
+    let words: Vec<&str> = memory.split_whitespace().collect();
+    let [hex, address, key] = words[..] else {
+        return Err(format!("expected name, address and key of the owner's memory, not {memory}"));
+    };
     let name: Vec<u8> =
         (0..hex.len() / 2).filter_map(|at| u8::from_str_radix(&hex[2 * at..2 * at + 2], 16).ok()).collect();
     let number = |word: &str| word.parse::<u64>().map_err(|error| error.to_string());
@@ -321,20 +324,25 @@ fn write(way: Way) -> Result<()> {
         ptr::null_mut()
     );
     if count != 1 {
-        return Err(format!("fi_av_insert gave {count}"));
+        return Err(format!("fi_av_insert returned {count}, expected 1"));
     }
     let version = endpoint.library.version();
-    let mut said = Some(format!("{}.{}", version >> 16, version & 0xffff));
-    carry(&endpoint, peer, address, key, WINDOW as u64)?;
-    println!("{}", said.take().unwrap_or_default());
+    run_writes(&endpoint, peer, address, key, WINDOW as u64)?;
+    println!("{}.{}", version >> 16, version & 0xffff);
     for line in lines {
         let count = number(&line.map_err(|error| error.to_string())?)?;
-        println!("{}", carry(&endpoint, peer, address, key, count)?.as_nanos());
+        println!("{}", run_writes(&endpoint, peer, address, key, count)?.as_nanos());
     }
     Ok(())
 }
 
-fn carry(endpoint: &Endpoint, peer: fi::fi_addr_t, address: u64, key: u64, count: u64) -> Result<Duration> {
+fn run_writes(
+    endpoint: &Endpoint,
+    peer: fi::fi_addr_t,
+    address: u64,
+    key: u64,
+    count: u64,
+) -> Result<Duration> {
     let begin = Instant::now();
     // SAFETY: as in `call`.
     let (rma, desc) = unsafe { ((*endpoint.ep).rma, (*endpoint.mr).mem_desc) };
@@ -352,8 +360,8 @@ fn carry(endpoint: &Endpoint, peer: fi::fi_addr_t, address: u64, key: u64, count
             }
         }
         completed += endpoint.completions()? as u64;
-        if begin.elapsed() > LIMIT {
-            return Err(format!("{completed} of {count} writes completed in {LIMIT:?}"));
+        if begin.elapsed() > TIMEOUT {
+            return Err(format!("{completed} of {count} writes completed in {TIMEOUT:?}"));
         }
     }
     Ok(begin.elapsed())

@@ -1,7 +1,8 @@
-//! A client of the device core for benchmarks: two adapters, one poster that writes entries through
-//! `wire` into the real ring and polls the real completion queue, and cores for the two threads.
+//! A client of the device core for benchmarks: two adapters, and one poster that encodes entries with
+//! `efa_gda_wire`, writes them into the real ring and polls the real completion queue. Poster and engine each
+//! have a core.
 
-// Each benchmark uses a part of it.
+// Each benchmark uses only part of it.
 #![allow(dead_code, unreachable_pub)]
 
 use std::ptr::NonNull;
@@ -17,16 +18,15 @@ use softefa::device::{
     MemoryRegionAttr, Network, QueuePair, QueuePairAttr,
 };
 
-/// Longest wait for a completion: a benchmark that hangs says so.
-const LIMIT: Duration = Duration::from_secs(60);
-/// Both buffers begin on a page.
+/// Bound of the wait for completions, so that a failing benchmark ends.
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// Alignment of both buffers.
 const PAGE: usize = 4096;
 
-/// Keeps the calling thread, and threads that it starts from here on, on one core, where the
-/// machine has that core for us.
+/// Pins the calling thread, and threads that it starts later, to one core, if the process may use that core.
 pub fn pin(core: usize) {
-    // SAFETY: a cpu_set_t is plain bits, for which all zeroes is a value; the calls read and write
-    // that set alone, and concern the calling thread.
+    // SAFETY: a cpu_set_t is plain bits, and all zeroes is a valid value. The calls access only that set and
+    // affect only the calling thread.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(core, &mut set);
@@ -34,7 +34,7 @@ pub fn pin(core: usize) {
     }
 }
 
-/// Pages that are touched, so that no benchmark pays for the first access.
+/// Pages that were written once, so that no benchmark pays for page faults.
 pub struct Pages {
     bytes: Box<[u8]>,
     length: usize,
@@ -42,7 +42,7 @@ pub struct Pages {
 
 impl Pages {
     pub fn new(length: usize) -> Self {
-        // Not zeroes, which would be one shared page until something is written.
+        // Not zeroes: untouched zero pages would all map one shared page.
         let bytes = vec![0xa5; length + PAGE].into_boxed_slice();
         Self { bytes, length }
     }
@@ -50,7 +50,7 @@ impl Pages {
     pub fn start(&self) -> NonNull<u8> {
         let start = self.bytes.as_ptr().cast_mut();
         let ahead = start.align_offset(PAGE);
-        NonNull::new(start.wrapping_add(ahead)).expect("an address inside a box is not null")
+        NonNull::new(start.wrapping_add(ahead)).expect("an address inside a boxed slice is not null")
     }
 
     pub fn length(&self) -> usize {
@@ -58,8 +58,7 @@ impl Pages {
     }
 }
 
-/// One queue pair of an adapter, its poster, and two registered buffers: one here, one at the other
-/// adapter.
+/// One queue pair of an adapter, its poster, and two registered buffers: one at each adapter.
 pub struct Client {
     adapter: Arc<Adapter>,
     _other: Arc<Adapter>,
@@ -76,36 +75,37 @@ pub struct Client {
 }
 
 impl Client {
-    /// Buffers of `length` bytes. Adapter threads get `adapter_core`; the caller's thread `own_core`.
-    pub fn new(length: usize, entry_size: EntrySize, own_core: usize, adapter_core: usize) -> Self {
-        pin(adapter_core);
+    /// Creates a client with buffers of `length` bytes. Engine threads are pinned to `engine_core`, the
+    /// caller's thread to `poster_core`.
+    pub fn new(length: usize, entry_size: EntrySize, poster_core: usize, engine_core: usize) -> Self {
+        pin(engine_core);
         let network = Network::new();
         let make = |number| {
             Adapter::new(&network, AdapterConfig::new(Gid::link_local(number)))
-                .expect("adapters of the defaults exist")
+                .expect("the default configuration is valid")
         };
         let (adapter, other) = (make(1), make(2));
-        pin(own_core);
+        pin(poster_core);
 
         let (from, to) = (Pages::new(length), Pages::new(length));
         let open = |adapter: &Adapter, pages: &Pages| {
-            let pd = adapter.allocate_domain().expect("a fresh adapter has domains");
+            let pd = adapter.allocate_domain().expect("a new adapter has free domains");
             let attr = CompletionQueueAttr { entries: 8192, ..CompletionQueueAttr::default() };
-            let cq = adapter.create_completion_queue(attr).expect("a fresh adapter has queues");
+            let cq = adapter.create_completion_queue(attr).expect("a new adapter has free completion queues");
             let mut attr = QueuePairAttr::new(pd, cq.number);
             (attr.sq_depth, attr.entry_size, attr.queue_key) = (2048, entry_size, QueueKey::new(7));
             let qp = adapter.create_queue_pair(attr).expect("the depth is within the limits");
-            // SAFETY: the pages live as long as the client, which holds the adapters; nobody makes a
-            // reference over them while requests are in flight.
+            // SAFETY: the client holds the pages and the adapters, and creates no reference to the pages
+            // while requests are in flight.
             let memory = Arc::new(unsafe { HostMemory::new(pages.start(), pages.length()) });
             let (address, length) = (pages.start().as_ptr() as u64, pages.length() as u64);
             let attr = MemoryRegionAttr { pd, address, length, access: Access::ALL, memory };
-            (pd, cq, qp, adapter.register_memory(attr).expect("the region is whole"))
+            (pd, cq, qp, adapter.register_memory(attr).expect("the region is inside the address space"))
         };
         let (pd, cq, qp, local) = open(&adapter, &from);
         let (other_pd, _, other_qp, remote) = open(&other, &to);
         let handle = |of: &Adapter, pd, to: &Adapter| {
-            of.create_address_handle(pd, to.gid()).expect("a fresh adapter has address handles")
+            of.create_address_handle(pd, to.gid()).expect("a new adapter has free address handles")
         };
         handle(&other, other_pd, &adapter);
         let peer = Peer {
@@ -143,7 +143,7 @@ impl Client {
 
     /// Writes one entry into the next slot, without a doorbell.
     #[inline]
-    fn place(&mut self, operation: Operation) {
+    fn write_entry(&mut self, operation: Operation) {
         let request = Request {
             id: RequestId::new(u64::from(self.posted as u16)),
             peer: self.peer,
@@ -154,12 +154,12 @@ impl Client {
         let size = self.qp.sq.entry_size;
         let entry = request
             .encode(size, self.ring.phase(self.posted), RequestIdWidth::Bits16)
-            .expect("benchmarks post requests that have a form");
+            .expect("benchmarks post valid requests");
         self.qp.sq.memory.store(self.ring.slot(self.posted) as usize * size.bytes(), &entry);
         self.posted = self.posted.wrapping_add(1);
     }
 
-    /// Consumes what has completed; every completion is looked at.
+    /// Consumes available completions and checks the status of each. Returns their number.
     #[inline]
     fn poll(&mut self) -> u32 {
         let Some(memory) = &self.cq.memory else { return 0 };
@@ -173,15 +173,15 @@ impl Client {
             let mut bytes = [0; 32];
             memory.load(offset, &mut bytes);
             let completion = Completion::decode(&bytes, RequestIdWidth::Bits16);
-            let completed = completion.expect("the adapter writes completions that have a form");
+            let completed = completion.expect("the adapter writes valid completions");
             assert_eq!(completed.status, CompletionStatus::Ok, "{:?}", self.adapter.violations());
             self.cursor.advance();
         }
     }
 
-    /// Carries `count` operations, `batch` to a doorbell and at most `window` in flight, and waits
-    /// for the last completion. Gives the time it took.
-    pub fn carry(
+    /// Runs `count` operations, `batch` per doorbell and at most `window` in flight, and waits for the last
+    /// completion. Returns the elapsed time.
+    pub fn run(
         &mut self,
         count: u64,
         batch: u32,
@@ -196,7 +196,7 @@ impl Client {
             self.wait_until(begin, |client| client.in_flight() + batch <= window);
             for number in next..count.min(next + u64::from(batch)) {
                 let operation = operation(self, number);
-                self.place(operation);
+                self.write_entry(operation);
             }
             next = count.min(next + u64::from(batch));
             self.qp.sq.doorbell.ring(self.ring.doorbell(self.posted));
@@ -215,29 +215,34 @@ impl Client {
             }
             rounds += 1;
             if rounds.is_multiple_of(4096) {
-                assert!(begin.elapsed() < LIMIT, "no completion came: {:?}", self.adapter.violations());
-                // Where both threads share a core, the other one must run.
+                assert!(
+                    begin.elapsed() < TIMEOUT,
+                    "no completion within the bound; violations: {:?}",
+                    self.adapter.violations()
+                );
+                // The engine must run, even if both threads share a core.
                 std::thread::yield_now();
             }
             std::hint::spin_loop();
         }
     }
 
-    /// The peer of large writes: the C library's `memcpy` by the calling thread over the same buffers.
+    /// The reference for large writes: `memcpy` of the C library over the same buffers, by the calling
+    /// thread.
     pub fn copy(&mut self, count: u64, length: usize) -> Duration {
-        let places = self.from.length() / length;
+        let slots = self.from.length() / length;
         let begin = Instant::now();
         for number in 0..count {
-            let offset = number as usize % places * length;
+            let offset = number as usize % slots * length;
             let (from, to) = (self.from.start().as_ptr(), self.to.start().as_ptr());
-            // SAFETY: `offset + length` is inside both buffers, which do not overlap; nothing is in
-            // flight, since `carry` waits for its last completion.
+            // SAFETY: `offset + length` is inside both buffers, which do not overlap. Nothing is in flight,
+            // because `run` waits for its last completion.
             unsafe { libc::memcpy(to.add(offset).cast(), from.add(offset).cast(), length) };
         }
         begin.elapsed()
     }
 
-    /// How many entries the strict checker refused; zero in a benchmark that measures writes.
+    /// Violations so far; 0 in a valid benchmark.
     pub fn violations(&self) -> u64 {
         self.adapter.statistics().violations
     }

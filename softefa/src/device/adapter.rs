@@ -1,5 +1,5 @@
-//! The adapter and its control path: each call takes the network's lock for writing, changes the
-//! tables, and returns when no engine can be in the middle of anything that it changed.
+//! The adapter and its control path. A call that changes objects holds the network's lock for writing, so no
+//! engine works during the change, and no engine uses a removed object after the call has returned.
 
 use std::fmt;
 use std::sync::atomic::Ordering;
@@ -24,14 +24,14 @@ use super::statistics::{Captured, Statistics};
 use super::tables::{Domain, Port};
 use super::violation::{Violation, Warning};
 
-/// How long a dropped adapter waits for its engine. A round is far shorter, unless a
-/// [`super::Memory`] blocks; then the thread and the objects are left behind.
-const STOP_LIMIT: Duration = Duration::from_secs(10);
+/// Time that a dropped adapter waits for its engine. A round is far shorter, unless a [`super::Memory`]
+/// blocks; then the thread and the objects are leaked.
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A software adapter: its objects, and the thread that works for it.
+/// A software adapter: its objects and its engine thread.
 ///
-/// Dropping the last reference stops the thread and takes the adapter off its network. Queues that
-/// still exist then go without flushing.
+/// Dropping the last reference stops the thread and removes the adapter from its network. Queues that still
+/// exist are dropped without being flushed.
 pub struct Adapter {
     network: Arc<Network>,
     index: u16,
@@ -49,16 +49,16 @@ impl Adapter {
     /// Joins a new adapter to `network` and starts its engine.
     ///
     /// # Errors
-    /// [`DeviceError::GidTaken`], [`DeviceError::Thread`], [`DeviceError::OutOfRange`] for limits
-    /// that cannot be.
+    /// [`DeviceError::GidTaken`] if another adapter of the network has the GID; [`DeviceError::Thread`];
+    /// [`DeviceError::OutOfRange`] for impossible limits; [`DeviceError::Exhausted`] if the network is full.
     pub fn new(network: &Arc<Network>, config: AdapterConfig) -> Result<Arc<Self>, DeviceError> {
         create::check_limits(&config.limits)?;
         let shared = Arc::new(Shared::new(config));
         let index = network.join(shared.clone())?;
-        let (theirs, on_network) = (shared.clone(), network.clone());
+        let (engine_shared, engine_network) = (shared.clone(), network.clone());
         let started = thread::Builder::new()
             .name(format!("softefa-{index}"))
-            .spawn(move || engine::run(on_network, index, theirs));
+            .spawn(move || engine::run(engine_network, index, engine_shared));
         let engine = match started {
             Ok(engine) => engine,
             Err(error) => {
@@ -66,36 +66,36 @@ impl Adapter {
                 return Err(DeviceError::Thread(error.to_string()));
             }
         };
-        // Set once, here.
+        // Only this call sets it, so it cannot fail.
         let _ = shared.engine.set(engine.thread().clone());
         Ok(Arc::new(Self { network: network.clone(), index, shared, engine: Mutex::new(Some(engine)) }))
     }
 
-    /// What it was made with: limits, capabilities, faults.
+    /// Its configuration: limits, capabilities, faults.
     pub fn config(&self) -> &AdapterConfig {
         &self.shared.config
     }
 
-    /// Its address.
+    /// Its GID.
     pub fn gid(&self) -> Gid {
         self.shared.config.gid
     }
 
-    /// The network that it is on.
+    /// Its network.
     pub fn network(&self) -> &Arc<Network> {
         &self.network
     }
 
-    /// Runs `change` on this adapter's tables while no engine works.
+    /// Runs `change` on this adapter's objects under the network's write lock.
     fn change<T>(&self, change: impl FnOnce(&mut Port) -> Result<T, DeviceError>) -> Result<T, DeviceError> {
         let mut ports = self.network.write();
         let Some(port) = ports.port_mut(self.index) else {
-            unreachable!("an adapter is on its network as long as it lives")
+            unreachable!("only drop removes an adapter from its network")
         };
         change(port)
     }
 
-    /// Makes a protection domain.
+    /// Allocates a protection domain.
     ///
     /// # Errors
     /// [`DeviceError::Exhausted`].
@@ -103,7 +103,9 @@ impl Adapter {
         self.change(|port| {
             let limit = port.domains.limit();
             let number = port.domains.insert_with(|_, _| Domain::default());
-            number.map(ProtectionDomain).ok_or(DeviceError::Exhausted { what: "protection domains", limit })
+            number
+                .map(ProtectionDomain)
+                .ok_or(DeviceError::Exhausted { objects: "protection domains", limit })
         })
     }
 
@@ -116,7 +118,7 @@ impl Adapter {
         self.change(|port| {
             let users = port.domains.get(pd.0).ok_or(DeviceError::NoSuchDomain(pd))?.users;
             if users > 0 {
-                return Err(DeviceError::Busy { what: format!("protection domain {}", pd.0), users });
+                return Err(DeviceError::Busy { object: format!("protection domain {}", pd.0), users });
             }
             port.domains.remove(pd.0);
             Ok(())
@@ -126,16 +128,15 @@ impl Adapter {
     /// Registers memory.
     ///
     /// # Errors
-    /// [`DeviceError::NoSuchDomain`], [`DeviceError::Exhausted`]; [`DeviceError::OutOfRange`] where
-    /// the range wraps.
+    /// [`DeviceError::NoSuchDomain`], [`DeviceError::Exhausted`]; [`DeviceError::OutOfRange`] if the range
+    /// exceeds the address space.
     pub fn register_memory(&self, region: MemoryRegionAttr) -> Result<MemoryKeys, DeviceError> {
         if region.address.checked_add(region.length).is_none() {
-            let most = u64::MAX - region.address;
             return Err(DeviceError::OutOfRange {
-                what: "region length",
-                given: region.length,
-                least: 0,
-                most,
+                attribute: "region length",
+                value: region.length,
+                min: 0,
+                max: u64::MAX - region.address,
             });
         }
         self.change(|port| {
@@ -143,32 +144,31 @@ impl Adapter {
             port.domains.get(pd.0).ok_or(DeviceError::NoSuchDomain(pd))?;
             let limit = port.regions.limit();
             let keys = port.insert_region(region);
-            let keys = keys.ok_or(DeviceError::Exhausted { what: "memory regions", limit })?;
-            port.use_domain(pd);
+            let keys = keys.ok_or(DeviceError::Exhausted { objects: "memory regions", limit })?;
+            port.retain_domain(pd);
             Ok(keys)
         })
     }
 
-    /// Ends a registration. Afterwards no engine touches the memory, and requests that name the keys
-    /// fail.
+    /// Deregisters memory. After it has returned, no engine accesses the memory, and requests that use the
+    /// keys fail.
     ///
     /// # Errors
     /// [`DeviceError::NoSuchMemoryRegion`].
     pub fn deregister_memory(&self, key: LocalKey) -> Result<(), DeviceError> {
         let region = self.change(|port| {
-            let number = port.region_number(key).ok_or(DeviceError::NoSuchMemoryRegion(key))?;
-            let region = port.regions.remove(number).ok_or(DeviceError::NoSuchMemoryRegion(key))?;
-            port.leave_domain(region.pd());
+            let region = port.remove_region(key).ok_or(DeviceError::NoSuchMemoryRegion(key))?;
+            port.release_domain(region.pd());
             Ok(region)
         })?;
-        // Outside the lock: what the client gave as memory may do anything when it goes.
+        // Dropped outside the lock, because dropping a frontend's `Memory` runs its code.
         drop(region);
         Ok(())
     }
 
-    /// A handle for the adapter at `gid`, which need not be there yet. As on hardware, one domain
-    /// has one handle for a GID: a second call gives the same number, and each needs its own
-    /// [`Adapter::destroy_address_handle`].
+    /// Creates an address handle for the adapter with `gid`, which need not exist yet. As on hardware, a
+    /// domain has one handle for a GID: a second call returns the same number, and the caller must call
+    /// [`Adapter::destroy_address_handle`] once for each call.
     ///
     /// # Errors
     /// [`DeviceError::NoSuchDomain`], [`DeviceError::Exhausted`].
@@ -178,39 +178,40 @@ impl Adapter {
         gid: Gid,
     ) -> Result<AddressHandle, DeviceError> {
         let mut ports = self.network.write();
-        let target = ports.find(gid);
+        let target = ports.index_of(gid);
         let Some(port) = ports.port_mut(self.index) else {
-            unreachable!("an adapter is on its network as long as it lives")
+            unreachable!("only drop removes an adapter from its network")
         };
         port.domains.get(pd.0).ok_or(DeviceError::NoSuchDomain(pd))?;
         let limit = port.handles.limit();
-        let made = port.insert_handle(pd, gid, target);
-        let (handle, new) = made.ok_or(DeviceError::Exhausted { what: "address handles", limit })?;
-        if new {
-            port.use_domain(pd);
+        let inserted = port.insert_handle(pd, gid, target);
+        let (handle, is_new) =
+            inserted.ok_or(DeviceError::Exhausted { objects: "address handles", limit })?;
+        if is_new {
+            port.retain_domain(pd);
         }
         Ok(handle)
     }
 
-    /// Gives one use of a handle back; requests that name it fail once none is left.
+    /// Releases one use of an address handle. After the last use is released, requests that name it fail.
     ///
     /// # Errors
     /// [`DeviceError::NoSuchAddressHandle`].
     pub fn destroy_address_handle(&self, handle: AddressHandle) -> Result<(), DeviceError> {
         self.change(|port| {
-            let last = port.remove_handle(handle).ok_or(DeviceError::NoSuchAddressHandle(handle))?;
-            if let Some(pd) = last {
-                port.leave_domain(pd);
+            let unused_domain = port.remove_handle(handle).ok_or(DeviceError::NoSuchAddressHandle(handle))?;
+            if let Some(pd) = unused_domain {
+                port.release_domain(pd);
             }
             Ok(())
         })
     }
 
-    /// Makes a completion queue. Its phase starts at 1.
+    /// Creates a completion queue. The phase of its first lap is 1.
     ///
     /// # Errors
     /// [`DeviceError::OutOfRange`], [`DeviceError::Exhausted`], [`DeviceError::RingMemory`],
-    /// [`DeviceError::OutOfMemory`], [`DeviceError::Unsupported`] for given memory without
+    /// [`DeviceError::OutOfMemory`], [`DeviceError::Unsupported`] for memory of the client without
     /// [`super::Capabilities::external_cq`].
     pub fn create_completion_queue(&self, attr: CompletionQueueAttr) -> Result<CompletionQueue, DeviceError> {
         self.change(|port| create::completion_queue(port, attr))
@@ -226,10 +227,10 @@ impl Adapter {
             let ring = port.completions.get(queue.0).ok_or(missing.clone())?;
             let users = ring.users.load(Ordering::Relaxed);
             if users > 0 {
-                return Err(DeviceError::Busy { what: format!("completion queue {}", queue.0), users });
+                return Err(DeviceError::Busy { object: format!("completion queue {}", queue.0), users });
             }
             let ring = port.completions.remove(queue.0).ok_or(missing)?;
-            ring.abandon_backlog();
+            ring.discard_backlog();
             if let Some(doorbell) = &ring.doorbell {
                 port.doorbells.release(doorbell);
             }
@@ -239,35 +240,36 @@ impl Adapter {
         Ok(())
     }
 
-    /// Tells the consumer index (a count, not a slot) of a queue whose client does not ring a
-    /// doorbell; from the first call on, overruns of this queue are detected.
+    /// Reports the consumer index (a count, not a slot) of a completion queue whose client rings no
+    /// doorbell. From the first call on, overruns of the queue are detected.
     ///
     /// # Errors
     /// [`DeviceError::NoSuchCompletionQueue`].
     pub fn set_consumer_index(&self, queue: CompletionQueueNumber, consumed: u64) -> Result<(), DeviceError> {
         let ports = self.network.read();
         let ring = ports.port(self.index).and_then(|port| port.completions.get(queue.0));
-        ring.ok_or(DeviceError::NoSuchCompletionQueue(queue))?.set_consumer(consumed);
+        ring.ok_or(DeviceError::NoSuchCompletionQueue(queue))?.set_consumer_index(consumed);
         Ok(())
     }
 
-    /// Makes an SRD queue pair.
+    /// Creates an SRD queue pair.
     ///
     /// # Errors
     /// [`DeviceError::NoSuchDomain`], [`DeviceError::NoSuchCompletionQueue`],
     /// [`DeviceError::OutOfRange`], [`DeviceError::Exhausted`], [`DeviceError::RingMemory`],
     /// [`DeviceError::OutOfMemory`], [`DeviceError::Unsupported`].
     pub fn create_queue_pair(&self, attr: QueuePairAttr) -> Result<QueuePair, DeviceError> {
-        let made = self.change(|port| create::queue_pair(port, attr))?;
+        let queue_pair = self.change(|port| create::queue_pair(port, attr))?;
         self.shared.wake();
-        Ok(made)
+        Ok(queue_pair)
     }
 
-    /// Changes a queue pair's state. [`QueuePairState::Error`] flushes what is posted.
+    /// Changes a queue pair's state. [`QueuePairState::Error`] flushes everything that is posted before the
+    /// call returns.
     ///
     /// # Errors
-    /// [`DeviceError::NoSuchQueuePair`]; [`DeviceError::Unsupported`] for leaving the error state, and
-    /// for going back to idle.
+    /// [`DeviceError::NoSuchQueuePair`]; [`DeviceError::Unsupported`] for leaving the error state, and for
+    /// returning to the idle state.
     pub fn set_queue_pair_state(
         &self,
         queue_pair: QueuePairNumber,
@@ -278,12 +280,12 @@ impl Adapter {
             let queue_pair = port.queue_pairs.get(queue_pair.get()).ok_or(missing)?;
             match (queue_pair.state(), state) {
                 (QueuePairState::Error, QueuePairState::Idle | QueuePairState::Ready) => {
-                    return Err(DeviceError::Unsupported(
-                        "a way back from the error state; make a new queue pair",
-                    ));
+                    return Err(DeviceError::Unsupported("leaving the error state; create a new queue pair"));
                 }
                 (QueuePairState::Ready, QueuePairState::Idle) => {
-                    return Err(DeviceError::Unsupported("a way back to idle; make a new queue pair"));
+                    return Err(DeviceError::Unsupported(
+                        "returning to the idle state; create a new queue pair",
+                    ));
                 }
                 _ => queue_pair.set_state(state),
             }
@@ -296,35 +298,35 @@ impl Adapter {
         Ok(())
     }
 
-    /// Changes what senders must give to reach a queue pair.
+    /// Changes the queue key that requests to a queue pair must have.
     ///
     /// # Errors
     /// [`DeviceError::NoSuchQueuePair`].
     pub fn set_queue_key(&self, queue_pair: QueuePairNumber, key: QueueKey) -> Result<(), DeviceError> {
         self.change(|port| {
-            let found = port.queue_pairs.get(queue_pair.get());
-            found.ok_or(DeviceError::NoSuchQueuePair(queue_pair))?.set_queue_key(key);
+            let core = port.queue_pairs.get(queue_pair.get());
+            core.ok_or(DeviceError::NoSuchQueuePair(queue_pair))?.set_queue_key(key);
             Ok(())
         })
     }
 
-    /// Changes how often requests of a queue pair are tried again where the receiver is not ready.
+    /// Changes how often requests of a queue pair are retried if the receiver has no receive posted.
     ///
     /// # Errors
     /// [`DeviceError::NoSuchQueuePair`].
     pub fn set_rnr_retry(&self, queue_pair: QueuePairNumber, retry: RnrRetry) -> Result<(), DeviceError> {
         self.change(|port| {
-            let found = port.queue_pairs.get(queue_pair.get());
-            found.ok_or(DeviceError::NoSuchQueuePair(queue_pair))?.set_rnr_retry(retry);
+            let core = port.queue_pairs.get(queue_pair.get());
+            core.ok_or(DeviceError::NoSuchQueuePair(queue_pair))?.set_rnr_retry(retry);
             Ok(())
         })
     }
 
-    /// Has `counter` count what `counted` says of a queue pair, from now on. Each kind of completion
-    /// goes to one counter at most.
+    /// Attaches `counter` to a queue pair for the completions of the kinds in `counted`, from now on. Each
+    /// kind has at most one counter.
     ///
     /// # Errors
-    /// [`DeviceError::NoSuchQueuePair`]; [`DeviceError::Busy`] where something of it is counted.
+    /// [`DeviceError::NoSuchQueuePair`]; [`DeviceError::Busy`] if one of the kinds has a counter.
     pub fn attach_counter(
         &self,
         queue_pair: QueuePairNumber,
@@ -332,28 +334,28 @@ impl Adapter {
         counter: Arc<CompletionCounter>,
     ) -> Result<(), DeviceError> {
         self.change(|port| {
-            let found = port.queue_pairs.get(queue_pair.get());
-            let core = found.ok_or(DeviceError::NoSuchQueuePair(queue_pair))?;
+            let core = port.queue_pairs.get(queue_pair.get());
+            let core = core.ok_or(DeviceError::NoSuchQueuePair(queue_pair))?;
             if core.counters.attach(counted, counter) {
                 return Ok(());
             }
-            let what = format!("a kind of completion of queue pair {queue_pair}");
-            Err(DeviceError::Busy { what, users: 1 })
+            let object = format!("a completion kind of queue pair {queue_pair}");
+            Err(DeviceError::Busy { object, users: 1 })
         })
     }
 
-    /// A queue pair's state; [`QueuePairState::Error`] also after a violation.
+    /// A queue pair's state. It is [`QueuePairState::Error`] after a violation too.
     ///
     /// # Errors
     /// [`DeviceError::NoSuchQueuePair`].
     pub fn queue_pair_state(&self, queue_pair: QueuePairNumber) -> Result<QueuePairState, DeviceError> {
         let ports = self.network.read();
-        let found = ports.port(self.index).and_then(|port| port.queue_pairs.get(queue_pair.get()));
-        found.map(|found| found.state()).ok_or(DeviceError::NoSuchQueuePair(queue_pair))
+        let core = ports.port(self.index).and_then(|port| port.queue_pairs.get(queue_pair.get()));
+        core.map(|core| core.state()).ok_or(DeviceError::NoSuchQueuePair(queue_pair))
     }
 
-    /// Destroys a queue pair. Requests and receives that have not completed complete as flushed
-    /// before this returns, with one exception: where the completion queue is full.
+    /// Destroys a queue pair. Requests and receives that have not completed complete as flushed before this
+    /// returns, unless the completion queue is full; then they complete when its consumer index moves.
     ///
     /// # Errors
     /// [`DeviceError::NoSuchQueuePair`].
@@ -367,48 +369,48 @@ impl Adapter {
             removed.doorbells().for_each(|doorbell| port.doorbells.release(doorbell));
             removed.send_cq.users.fetch_sub(1, Ordering::Relaxed);
             removed.receive_cq.users.fetch_sub(1, Ordering::Relaxed);
-            port.leave_domain(removed.pd);
+            port.release_domain(removed.pd);
             Ok(removed)
         })?;
         drop(removed);
         Ok(())
     }
 
-    /// While held, requests are fetched and checked, and wait; releasing executes them. For tests
-    /// that need requests in flight.
+    /// Holds or releases the adapter. While it is held, requests are fetched and checked but not executed;
+    /// after the release they are executed. For tests that need requests in flight.
     pub fn hold(&self, held: bool) {
         self.shared.held.store(held, Ordering::Release);
         self.shared.wake();
     }
 
-    /// Ends the engine's thread for good, as an adapter that died: what is posted stays unanswered, and
-    /// objects can still be destroyed. For tests of those who wait.
+    /// Ends the engine's thread, as if the adapter had died. Posted requests do not complete, but objects can
+    /// still be destroyed, which flushes them. For tests of waits that must time out.
     pub fn stop(&self) {
         self.shared.stop.store(true, Ordering::Release);
         self.shared.wake();
     }
 
-    /// What it did so far.
+    /// Its counts so far.
     pub fn statistics(&self) -> Statistics {
         self.shared.statistics()
     }
 
-    /// The first entries that it fetched, as many as [`AdapterConfig::capture`] says.
+    /// The first entries that it fetched, at most [`AdapterConfig::capture`].
     pub fn captured(&self) -> Vec<Captured> {
         self.shared.captured()
     }
 
-    /// The first 1,024 violations, oldest first; [`Statistics::violations`] counts all.
+    /// The first 1,024 violations, oldest first. [`Statistics::violations`] counts all.
     pub fn violations(&self) -> Vec<Violation> {
         self.shared.violations()
     }
 
-    /// Keeps a warning of a face's, beside the adapter's own.
+    /// Stores a warning of a frontend with the adapter's warnings.
     pub fn warn(&self, warning: Warning) {
         self.shared.warn(warning);
     }
 
-    /// Warnings, oldest first.
+    /// The first 1,024 warnings, oldest first.
     pub fn warnings(&self) -> Vec<Warning> {
         self.shared.warnings()
     }
@@ -419,7 +421,7 @@ impl Drop for Adapter {
         self.shared.stop.store(true, Ordering::Release);
         let engine = lock(&self.engine).take();
         if let Some(engine) = engine {
-            let limit = Instant::now() + STOP_LIMIT;
+            let limit = Instant::now() + STOP_TIMEOUT;
             while !engine.is_finished() {
                 if Instant::now() > limit {
                     return;
@@ -427,7 +429,7 @@ impl Drop for Adapter {
                 engine.thread().unpark();
                 thread::yield_now();
             }
-            // A panic of the engine's thread was printed by its own hook; there is no one to tell.
+            // The panic hook has printed a panic of the engine's thread, and drop cannot report it.
             let _ = engine.join();
         }
         self.network.leave(self.index);

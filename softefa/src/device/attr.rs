@@ -1,5 +1,5 @@
-//! What the control path takes and gives: attributes of objects to make, and what was made.
-//! Numbers and plain data; the objects themselves live in the adapter's tables.
+//! Arguments and results of the control path: attributes of objects to create, and descriptions of created
+//! objects. These are numbers and plain data; the objects themselves are in the adapter's tables.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::ring_memory::{Doorbell, RingMemory};
 pub struct ProtectionDomain(pub(crate) u16);
 
 impl ProtectionDomain {
-    /// Wraps the adapter's number, which a face carried for its client.
+    /// Wraps the adapter's number, which a frontend stores for its client.
     pub const fn new(number: u16) -> Self {
         Self(number)
     }
@@ -30,7 +30,7 @@ impl ProtectionDomain {
 pub struct CompletionQueueNumber(pub(crate) u16);
 
 impl CompletionQueueNumber {
-    /// Wraps the adapter's number, which a face carried for its client.
+    /// Wraps the adapter's number, which a frontend stores for its client.
     pub const fn new(number: u16) -> Self {
         Self(number)
     }
@@ -41,15 +41,14 @@ impl CompletionQueueNumber {
     }
 }
 
-/// What a memory region may be used for; reading by the adapter for its own client is always
-/// allowed.
+/// The access that a memory region allows. The adapter may always read for its local client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Access(u8);
 
 impl Access {
-    /// The adapter reads for its own client: sends and the local side of RDMA writes.
+    /// The adapter reads for the local client: sends, and the local side of RDMA writes.
     pub const LOCAL_READ: Self = Self(0);
-    /// The adapter writes for its own client: receives and the local side of RDMA reads.
+    /// The adapter writes for the local client: receives, and the local side of RDMA reads.
     pub const LOCAL_WRITE: Self = Self(1);
     /// Peers may RDMA-read.
     pub const REMOTE_READ: Self = Self(2);
@@ -58,7 +57,7 @@ impl Access {
     /// All of them.
     pub const ALL: Self = Self(7);
 
-    /// Whether everything in `wanted` is allowed.
+    /// Whether it allows everything in `wanted`.
     pub const fn allows(self, wanted: Self) -> bool {
         self.0 & wanted.0 == wanted.0
     }
@@ -77,37 +76,38 @@ impl std::ops::BitOr for Access {
 pub struct MemoryRegionAttr {
     /// Its protection domain.
     pub pd: ProtectionDomain,
-    /// First byte, as entries will name it.
+    /// Address of the first byte, as work-queue entries use it.
     pub address: u64,
-    /// Bytes.
+    /// Its length in bytes.
     pub length: u64,
-    /// What it may be used for.
+    /// The access that it allows.
     pub access: Access,
-    /// How the engine reaches it.
+    /// The access path of the engine.
     pub memory: Arc<dyn Memory>,
 }
 
-/// The keys of a registered region. They carry a generation: after deregistration they name
-/// nothing, until 256 (lkey) or 32,768 (rkey) regions later in the same slot.
+/// The keys of a registered region. They contain a generation, so that after deregistration they are invalid
+/// until 256 (lkey) or 32,768 (rkey) more regions have used the same slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MemoryKeys {
-    /// For the local side of entries; 24 bits.
+    /// The lkey, for the local side of work-queue entries; 24 bits.
     pub local: LocalKey,
-    /// For peers.
+    /// The rkey, for requests of peers.
     pub remote: RemoteKey,
 }
 
-/// Where completions go.
+/// The memory of a completion queue.
 #[derive(Clone, Default)]
 pub enum CompletionBacking {
     /// Memory that the adapter allocates, zeroed and page-aligned.
     #[default]
     Allocate,
-    /// Memory of the client that can be stored to, at least entries × 32 bytes, zeroed by its owner.
-    Given(Arc<RingMemory>),
-    /// Memory that is reached by copies alone, such as a GPU's, zeroed by its owner.
-    Through {
-        /// How it is reached.
+    /// Memory of the client that the adapter can store to: at least entries × 32 bytes. The client must
+    /// zero it.
+    External(Arc<RingMemory>),
+    /// Memory that only copies reach, such as a GPU's. The client must zero it.
+    Indirect {
+        /// The access path of the engine.
         memory: Arc<dyn Memory>,
         /// Address of slot 0.
         address: u64,
@@ -117,102 +117,102 @@ pub enum CompletionBacking {
 /// A completion queue to create.
 #[derive(Clone, Default)]
 pub struct CompletionQueueAttr {
-    /// Entries wanted; rounded up to a power of two.
+    /// Requested entries; rounded up to a power of two.
     pub entries: u32,
-    /// Where they lie.
+    /// Its memory.
     pub backing: CompletionBacking,
-    /// Whether it has a doorbell for the consumer index. Once that was rung (or
-    /// [`super::Adapter::set_consumer_index`] was called) overruns are detected.
+    /// Whether it has a doorbell for the consumer index. After the doorbell was rung, or
+    /// [`super::Adapter::set_consumer_index`] was called, overruns are detected.
     pub doorbell: bool,
-    /// Where its doorbell lies, which then it has; allocated, on a page with others, where none is
-    /// given.
+    /// Doorbell in memory of the client; then the queue has a doorbell even if `doorbell` is false. If
+    /// `None`, the adapter allocates one on a page that other doorbells share.
     pub doorbell_at: Option<Doorbell>,
 }
 
-/// A completion queue, as a client sees it.
+/// A created completion queue.
 #[derive(Clone, Debug)]
 pub struct CompletionQueue {
     /// Its number.
     pub number: CompletionQueueNumber,
-    /// Slot 0 is its first byte; none where completions go through copies.
+    /// Its memory; slot 0 starts at the first byte. `None` for [`CompletionBacking::Indirect`].
     pub memory: Option<Arc<RingMemory>>,
     /// Bytes of an entry: 32.
     pub entry_size: u32,
     /// Depth, a power of two.
     pub num_entries: u32,
-    /// Takes the consumer counter, low 16 bits (`EFA_IO_REGS_CQ_DB_CONSUMER_INDEX_MASK`).
+    /// The doorbell for the low 16 bits of the consumer index (`EFA_IO_REGS_CQ_DB_CONSUMER_INDEX_MASK`).
     pub doorbell: Option<Doorbell>,
 }
 
-/// How often a request is tried again where the receiver has nothing posted.
+/// How often a request is retried if the receiver has no receive posted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum RnrRetry {
-    /// Until a receive is posted or the queue pair goes: what efa-direct asks for by default.
+    /// Until a receive is posted, or the queue pair leaves the ready state. The default of efa-direct.
     #[default]
     Forever,
-    /// This many times after the first.
+    /// This many times after the first try, then the request fails.
     Times(u8),
 }
 
-/// States of a queue pair, as far as the data path tells them apart.
+/// States of a queue pair that the data path distinguishes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum QueuePairState {
-    /// Made, and not yet ready to send or be a destination.
+    /// Created. It executes no requests and accepts none from peers.
     Idle,
-    /// Executes and receives.
+    /// It executes requests and accepts them from peers.
     #[default]
     Ready,
-    /// Everything posted is flushed; no destination any more.
+    /// It flushes everything that is posted and accepts no requests from peers.
     Error,
 }
 
-/// The furthest along that a queue may start ([`QueuePairAttr::first_counter`]).
-pub const MOST_FIRST_COUNTER: u64 = 1 << 63;
+/// The highest allowed [`QueuePairAttr::first_counter`].
+pub const MAX_FIRST_COUNTER: u64 = 1 << 63;
 
 /// An SRD queue pair to create.
 #[derive(Clone)]
 pub struct QueuePairAttr {
     /// Its protection domain; keys and address handles must belong to it.
     pub pd: ProtectionDomain,
-    /// Where its sends complete.
+    /// The completion queue of its requests.
     pub send_cq: CompletionQueueNumber,
-    /// Where its receives complete.
+    /// The completion queue of its receives.
     pub receive_cq: CompletionQueueNumber,
-    /// Entries wanted in the send queue; rounded up to a power of two.
+    /// Requested entries of the send queue; rounded up to a power of two.
     pub sq_depth: u32,
     /// Bytes of a send-queue entry.
     pub entry_size: EntrySize,
-    /// Descriptors wanted in the receive queue; rounded up to a power of two. 0 makes none.
+    /// Requested descriptors of the receive queue; rounded up to a power of two. 0 for no receive queue.
     pub rq_depth: u32,
     /// Width of request ids.
     pub request_ids: RequestIdWidth,
-    /// What senders must give to reach this queue pair.
+    /// The queue key that requests to this queue pair must have.
     pub queue_key: QueueKey,
-    /// What happens where a peer has no receive posted.
+    /// Retries of its requests if a peer has no receive posted.
     pub rnr_retry: RnrRetry,
-    /// RDMA writes with immediate use no posted receive.
+    /// Whether RDMA writes with immediate to it consume no posted receive.
     pub unsolicited_write_receive: bool,
-    /// Where it starts.
+    /// Its initial state.
     pub state: QueuePairState,
-    /// Entries that count as posted and completed before the first, so that tests reach counter
-    /// wraps. 0 is what hardware does; the doorbell starts at its low 16 bits. At most
-    /// [`MOST_FIRST_COUNTER`], so that counters of 64 bits never wrap.
+    /// Index of the first entry, so that tests reach the wraps of indexes: that many entries count as
+    /// posted and completed, and the doorbell starts at its low 16 bits. 0 as on hardware. At most
+    /// [`MAX_FIRST_COUNTER`], so that 64-bit indexes never wrap.
     pub first_counter: u64,
-    /// The send queue's ring, at least depth × entry size; allocated where none is given.
+    /// Memory for the send queue's ring, at least depth × entry size. If `None`, the adapter allocates it.
     pub sq_memory: Option<Arc<RingMemory>>,
-    /// The receive queue's ring, at least depth × 16 bytes; allocated where none is given.
+    /// Memory for the receive queue's ring, at least depth × 16 bytes. If `None`, the adapter allocates it.
     pub rq_memory: Option<Arc<RingMemory>>,
-    /// The send queue's doorbell; allocated, on a page with others, where none is given.
+    /// The send queue's doorbell. If `None`, the adapter allocates one on a page that other doorbells share.
     pub sq_doorbell: Option<Doorbell>,
-    /// The receive queue's doorbell; likewise.
+    /// The receive queue's doorbell. As `sq_doorbell`.
     pub rq_doorbell: Option<Doorbell>,
-    /// What counts its completions, and which of them.
+    /// Its counters, each with the kinds of completion that it counts.
     pub counters: Vec<(Counted, Arc<CompletionCounter>)>,
 }
 
 impl QueuePairAttr {
-    /// 64-byte entries, 16-bit ids, both queues 256 deep, RNR retried forever, ready, in memory that
-    /// the adapter allocates.
+    /// Defaults: 64-byte entries, 16-bit request ids, 256 entries in both queues, endless RNR retries,
+    /// ready, and memory that the adapter allocates.
     pub fn new(pd: ProtectionDomain, cq: CompletionQueueNumber) -> Self {
         Self {
             pd,
@@ -236,10 +236,10 @@ impl QueuePairAttr {
     }
 }
 
-/// A send queue, as a client sees it.
+/// A created send queue.
 #[derive(Clone, Debug)]
 pub struct SendQueue {
-    /// Slot 0 is its first byte. Clients write it and never read it.
+    /// Its memory; slot 0 starts at the first byte. Clients must write it and never read it.
     pub memory: Arc<RingMemory>,
     /// Bytes of an entry.
     pub entry_size: EntrySize,
@@ -247,14 +247,14 @@ pub struct SendQueue {
     pub num_entries: u32,
     /// Entries that may be written between two doorbells.
     pub max_batch: u32,
-    /// Takes the producer counter, 16 bits zero-extended.
+    /// The doorbell for the producer index: 16 bits, zero-extended.
     pub doorbell: Doorbell,
 }
 
-/// A receive queue, as a client sees it.
+/// A created receive queue.
 #[derive(Clone, Debug)]
 pub struct ReceiveQueue {
-    /// Slot 0 is its first byte.
+    /// Its memory; slot 0 starts at the first byte. Clients must write it and never read it.
     pub memory: Arc<RingMemory>,
     /// Bytes of a descriptor: 16.
     pub entry_size: u32,
@@ -262,19 +262,19 @@ pub struct ReceiveQueue {
     pub num_entries: u32,
     /// Descriptors that may be written between two doorbells: all of them.
     pub max_batch: u32,
-    /// Takes the producer counter, 16 bits zero-extended.
+    /// The doorbell for the producer index: 16 bits, zero-extended.
     pub doorbell: Doorbell,
 }
 
-/// A queue pair, as a client sees it.
+/// A created queue pair.
 #[derive(Clone, Debug)]
 pub struct QueuePair {
     /// Its number.
     pub number: QueuePairNumber,
-    /// What senders must give to reach it.
+    /// The queue key that requests to it must have.
     pub queue_key: QueueKey,
     /// Its send queue.
     pub sq: SendQueue,
-    /// Its receive queue, where it has one.
+    /// Its receive queue, if it has one.
     pub rq: Option<ReceiveQueue>,
 }

@@ -1,5 +1,5 @@
-//! What an adapter is told when it is made, and the `SOFTEFA_*` environment: the only place that
-//! reads it.
+//! The configuration of an adapter, from defaults and from `SOFTEFA_*` environment variables. The device core
+//! reads these variables only here.
 
 use std::fmt;
 
@@ -38,7 +38,7 @@ impl Gid {
     }
 }
 
-/// What an adapter can do (`efadv_device_attr::device_caps` and what stands beside it).
+/// Capabilities of an adapter (`efadv_device_attr::device_caps` and related fields, `efadv.h`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
     /// RDMA read.
@@ -49,16 +49,16 @@ pub struct Capabilities {
     pub entries_128: bool,
     /// 64-bit request ids.
     pub request_ids_64: bool,
-    /// RDMA writes with immediate that use no posted receive.
+    /// RDMA writes with immediate that consume no posted receive.
     pub unsolicited_write_receive: bool,
-    /// Completion queues in memory that the client gives.
+    /// Completion queues in memory of the client.
     pub external_cq: bool,
     /// Completion counters.
     pub completion_counters: bool,
 }
 
 impl Capabilities {
-    /// Everything.
+    /// All capabilities.
     pub const ALL: Self = Self {
         rdma_read: true,
         rdma_write: true,
@@ -76,16 +76,16 @@ impl Default for Capabilities {
     }
 }
 
-/// How much of everything. The defaults are those of a P6 adapter as far as published, with smaller
-/// tables.
+/// Limits of an adapter. The defaults are those of a P6 adapter as far as published, with smaller tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of a send queue's ring (`max_llq_size`): depth is at most this over the entry size.
+    /// Bytes of a send queue's ring (`max_llq_size`, `efa_abi.h`). The depth is at most this divided by the
+    /// entry size.
     pub llq_bytes: u32,
-    /// Deepest send queue, whatever the entry size; at most 32,768.
+    /// Entries of the deepest send queue, for any entry size; at most 32,768.
     pub max_sq_depth: u32,
-    /// Shallowest send queue, 0 for no rule. Where there is one, `max_batch` is at most depth - 1:
-    /// such a device cannot take one doorbell for a whole ring.
+    /// Entries of the shallowest send queue; 0 for no minimum. With a minimum, `max_batch` is at most depth
+    /// - 1, because such a device cannot accept one doorbell for a whole ring.
     pub min_sq_depth: u32,
     /// Descriptors of a receive queue; at most 32,768.
     pub max_rq_depth: u32,
@@ -133,33 +133,33 @@ impl Default for Limits {
     }
 }
 
-/// An adapter to make.
+/// The configuration of an adapter.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdapterConfig {
-    /// Its address; unique on its network.
+    /// Its GID, which must be unique on its network.
     pub gid: Gid,
     /// Its limits.
     pub limits: Limits,
-    /// What it can do.
+    /// Its capabilities.
     pub capabilities: Capabilities,
-    /// What it does wrong on request.
+    /// The faults that it injects.
     pub faults: Faults,
-    /// Seeds everything that is random: first keys and numbers, reordering.
+    /// Seed of everything random: rkeys, unwritten patterns, reordering.
     pub seed: u64,
-    /// The poster waits for its completions between doorbells, so that every doorbell is seen: an
-    /// advance beyond `max_batch` is then proof of a broken batch. Otherwise a polled doorbell may
-    /// legally have been rung several times since, and a broken batch is found by looking at
-    /// entries that are written too far ahead.
+    /// Whether every poster waits for its completions between doorbells, so that the engine observes every
+    /// doorbell. Then an advance beyond `max_batch` is a violation. Otherwise the doorbell may legally have
+    /// been rung several times since the last poll, and the engine finds a batch that is too long only by
+    /// entries that are written past it.
     pub every_doorbell_seen: bool,
-    /// How many fetched entries to keep, from the first, for [`super::Adapter::captured`]: the ring
-    /// itself cannot be read back, as on hardware.
+    /// Number of fetched entries, from the first, to store for [`super::Adapter::captured`]. As on
+    /// hardware, they cannot be read from the ring.
     pub capture: usize,
-    /// Write a line to stderr for each violation that is kept, when it is found.
+    /// Whether to write a line to stderr for each violation that is stored, when it is found.
     pub log_violations: bool,
 }
 
 impl AdapterConfig {
-    /// Defaults, with this address.
+    /// The defaults, with this GID.
     pub fn new(gid: Gid) -> Self {
         Self {
             gid,
@@ -176,31 +176,32 @@ impl AdapterConfig {
     /// Applies the `SOFTEFA_*` variables of this process.
     ///
     /// # Errors
-    /// [`ConfigError`] naming the variable, its value and what it may be.
+    /// [`ConfigError`] with the variable, its value and the allowed values.
     pub fn with_environment(self) -> Result<Self, ConfigError> {
         self.with_variables(|name| std::env::var(name).ok())
     }
 
-    /// Applies variables as `lookup` gives them:
+    /// Applies the variables that `lookup` returns:
     ///
     /// | variable | meaning |
     /// |---|---|
     /// | `SOFTEFA_SEED` | a number; seeds keys and reordering |
-    /// | `SOFTEFA_REORDER` | requests are executed in random order within this many |
-    /// | `SOFTEFA_DELAY_US` | each request waits this long before it is executed |
+    /// | `SOFTEFA_REORDER` | requests are executed in random order within a window of this many |
+    /// | `SOFTEFA_DELAY_US` | microseconds that each request waits before it is executed |
     /// | `SOFTEFA_INJECT` | `N:STATUS,…`: the Nth request (from 1) completes with that status code |
-    /// | `SOFTEFA_EVERY_DOORBELL` | 1: the poster waits between doorbells ([`AdapterConfig::every_doorbell_seen`]) |
+    /// | `SOFTEFA_EVERY_DOORBELL` | 1: every poster waits for its completions between doorbells ([`AdapterConfig::every_doorbell_seen`]) |
     /// | `SOFTEFA_MAX_BATCH` | [`Limits::max_tx_batch`] |
     /// | `SOFTEFA_LLQ_BYTES` | [`Limits::llq_bytes`] |
     /// | `SOFTEFA_MAX_MSG_SIZE` | [`Limits::max_msg_size`] |
     /// | `SOFTEFA_MAX_RDMA_SIZE` | [`Limits::max_rdma_size`] |
     /// | `SOFTEFA_MIN_SQ_DEPTH` | [`Limits::min_sq_depth`] |
     /// | `SOFTEFA_ENTRIES_128` | 0: no 128-byte entries |
-    /// | `SOFTEFA_RDMA_READ`, `SOFTEFA_RDMA_WRITE` | 0: the adapter has no such operation |
-    /// | `SOFTEFA_UNSOLICITED_WRITE` | 0: RDMA writes with immediate use posted receives |
+    /// | `SOFTEFA_RDMA_READ`, `SOFTEFA_RDMA_WRITE` | 0: the adapter does not support the operation |
+    /// | `SOFTEFA_UNSOLICITED_WRITE` | 0: RDMA writes with immediate consume posted receives |
+    /// | `SOFTEFA_COUNTERS` | 0: no completion counters under rdma-core |
     ///
     /// # Errors
-    /// [`ConfigError`] naming the variable, its value and what it may be.
+    /// [`ConfigError`] with the variable, its value and the allowed values.
     pub fn with_variables(
         mut self,
         lookup: impl Fn(&'static str) -> Option<String>,
@@ -229,7 +230,7 @@ impl AdapterConfig {
             self.faults.injections.extend(injections.ok_or(ConfigError::Variable {
                 name: "SOFTEFA_INJECT",
                 value: text,
-                expected: "N:STATUS pairs with commas between, N from 1, STATUS from 0 to 255",
+                expected: "pairs N:STATUS separated by commas, N from 1, STATUS from 0 to 255",
             })?);
         }
         Ok(self)
@@ -241,7 +242,7 @@ struct Variables<F>(F);
 impl<F: Fn(&'static str) -> Option<String>> Variables<F> {
     fn number<T: std::str::FromStr>(&self, name: &'static str, into: &mut T) -> Result<(), ConfigError> {
         if let Some(value) = (self.0)(name) {
-            let expected = "a number in its range";
+            let expected = "a number in the range of the setting";
             *into = value.trim().parse().map_err(|_| ConfigError::Variable { name, value, expected })?;
         }
         Ok(())

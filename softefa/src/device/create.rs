@@ -1,5 +1,5 @@
-//! Making queues: checks what is asked against the adapter's limits, rounds it as the driver would,
-//! and lays rings and doorbells.
+//! Creating queues: checks the attributes against the adapter's limits, rounds depths as the driver does, and
+//! allocates rings and doorbells.
 
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -9,23 +9,23 @@ use efa_gda_wire::{
 };
 
 use super::attr::{
-    CompletionBacking, CompletionQueue, CompletionQueueAttr, CompletionQueueNumber, MOST_FIRST_COUNTER,
+    CompletionBacking, CompletionQueue, CompletionQueueAttr, CompletionQueueNumber, MAX_FIRST_COUNTER,
     QueuePair, QueuePairAttr, ReceiveQueue, SendQueue,
 };
-use super::completion::{COMPLETION_BYTES, CompletionRing, Place};
+use super::completion::{COMPLETION_BYTES, CompletionRing, Storage};
 use super::config::Limits;
-use super::counter::Attached;
-use super::engine::random;
+use super::counter::AttachedCounters;
+use super::engine::next_random;
 use super::error::DeviceError;
 use super::pattern::Unwritten;
 use super::queue_pair::QueuePairCore;
-use super::receive_queue::{MOST_SEGMENTS, ReceiveRing, ReceiveState};
+use super::receive_queue::{MAX_SEGMENTS, ReceiveRing, ReceiveState};
 use super::ring_memory::{Doorbell, RingMemory};
 use super::send_queue::{SendRing, SendState};
 use super::tables::Port;
 use super::violation::Warning;
 
-/// Limits that no adapter of this kind can have.
+/// Refuses limits that the device core cannot implement.
 pub(crate) fn check_limits(limits: &Limits) -> Result<(), DeviceError> {
     let deepest = u64::from(DEEPEST_WORK_QUEUE);
     in_range("max_sq_depth", limits.max_sq_depth.into(), 1, deepest)?;
@@ -33,40 +33,40 @@ pub(crate) fn check_limits(limits: &Limits) -> Result<(), DeviceError> {
     in_range("max_rq_depth", limits.max_rq_depth.into(), 1, deepest)?;
     in_range("max_cq_depth", limits.max_cq_depth.into(), 1, 1 << 16)?;
     in_range("llq_bytes", limits.llq_bytes.into(), EntrySize::B128.bytes() as u64, u32::MAX.into())?;
-    in_range("max_receive_segments", limits.max_receive_segments.into(), 1, MOST_SEGMENTS as u64)?;
+    in_range("max_receive_segments", limits.max_receive_segments.into(), 1, MAX_SEGMENTS as u64)?;
     in_range("max_mr", limits.max_mr.into(), 0, 1 << 16)
 }
 
-fn in_range(what: &'static str, given: u64, least: u64, most: u64) -> Result<(), DeviceError> {
-    if (least..=most).contains(&given) {
+fn in_range(attribute: &'static str, value: u64, min: u64, max: u64) -> Result<(), DeviceError> {
+    if (min..=max).contains(&value) {
         Ok(())
     } else {
-        Err(DeviceError::OutOfRange { what, given, least, most })
+        Err(DeviceError::OutOfRange { attribute, value, min, max })
     }
 }
 
-/// The ring of at least `wanted` entries, where that is at most `most`.
-fn ring(what: &'static str, wanted: u32, most: u32) -> Result<Ring, DeviceError> {
-    in_range(what, wanted.into(), 1, most.into())?;
-    let out = |_| DeviceError::OutOfRange { what, given: wanted.into(), least: 1, most: most.into() };
-    // The most may be no power of two itself.
-    let entries = wanted.next_power_of_two();
-    in_range(what, entries.into(), 1, most.into())?;
-    Ring::new(entries).map_err(out)
+/// A ring of at least `depth` entries, rounded up to a power of two, and at most `max`.
+fn ring(attribute: &'static str, depth: u32, max: u32) -> Result<Ring, DeviceError> {
+    in_range(attribute, depth.into(), 1, max.into())?;
+    // Checked again, because `max` need not be a power of two.
+    let entries = depth.next_power_of_two();
+    in_range(attribute, entries.into(), 1, max.into())?;
+    let (value, max) = (depth.into(), max.into());
+    Ring::new(entries).map_err(|_| DeviceError::OutOfRange { attribute, value, min: 1, max })
 }
 
-/// Memory given for a ring of `bytes`, or allocated.
+/// The client's memory for a ring of `bytes`, or allocated memory if the client has none.
 fn ring_memory(
     queue: &'static str,
-    given: Option<Arc<RingMemory>>,
+    external: Option<Arc<RingMemory>>,
     bytes: usize,
 ) -> Result<Arc<RingMemory>, DeviceError> {
-    match given {
+    match external {
         None => RingMemory::allocate(bytes),
         Some(memory) if memory.len() >= bytes => Ok(memory),
         Some(memory) => {
-            let why = format!("it has {} bytes and the ring needs {bytes}", memory.len());
-            Err(DeviceError::RingMemory { queue, why })
+            let reason = format!("it has {} bytes and the ring needs {bytes}", memory.len());
+            Err(DeviceError::RingMemory { queue, reason })
         }
     }
 }
@@ -79,37 +79,37 @@ pub(crate) fn completion_queue(
     let ring = ring("completion-queue depth", attr.entries, config.limits.max_cq_depth)?;
     let external = !matches!(attr.backing, CompletionBacking::Allocate);
     if external && !config.capabilities.external_cq {
-        return Err(DeviceError::Unsupported("completion queues in memory that the client gives"));
+        return Err(DeviceError::Unsupported("completion queues in memory of the client"));
     }
     let bytes = ring.entries() as usize * COMPLETION_BYTES;
-    let place = match attr.backing {
-        CompletionBacking::Allocate => Place::Ring(RingMemory::allocate(bytes)?),
-        CompletionBacking::Given(memory) => {
-            Place::Ring(ring_memory("completion queue", Some(memory), bytes)?)
+    let storage = match attr.backing {
+        CompletionBacking::Allocate => Storage::Ring(RingMemory::allocate(bytes)?),
+        CompletionBacking::External(memory) => {
+            Storage::Ring(ring_memory("completion queue", Some(memory), bytes)?)
         }
-        CompletionBacking::Through { memory, address } => Place::Through { memory, address },
+        CompletionBacking::Indirect { memory, address } => Storage::Indirect { memory, address },
     };
     let limit = port.completions.limit();
     let doorbell = match attr.doorbell_at {
         None if attr.doorbell => Some(port.doorbells.allocate()?),
-        given => given,
+        external => external,
     };
     if let Some(doorbell) = &doorbell {
         doorbell.ring(0);
     }
-    let memory = match &place {
-        Place::Ring(memory) => Some(memory.clone()),
-        Place::Through { .. } => None,
+    let memory = match &storage {
+        Storage::Ring(memory) => Some(memory.clone()),
+        Storage::Indirect { .. } => None,
     };
-    let (shared, theirs) = (port.shared.clone(), doorbell.clone());
-    let made = port.completions.insert_with(|number, _| {
-        Arc::new(CompletionRing::new(CompletionQueueNumber(number), ring, place, theirs, shared))
+    let (shared, ring_doorbell) = (port.shared.clone(), doorbell.clone());
+    let created = port.completions.insert_with(|number, _| {
+        Arc::new(CompletionRing::new(CompletionQueueNumber(number), ring, storage, ring_doorbell, shared))
     });
-    let Some(number) = made.map(CompletionQueueNumber) else {
+    let Some(number) = created.map(CompletionQueueNumber) else {
         doorbell.iter().for_each(|doorbell| port.doorbells.release(doorbell));
-        return Err(DeviceError::Exhausted { what: "completion queues", limit });
+        return Err(DeviceError::Exhausted { objects: "completion queues", limit });
     };
-    if let Some(slot) = memory.as_ref().filter(|_| external).and_then(|memory| first_completed(memory, ring))
+    if let Some(slot) = memory.as_ref().filter(|_| external).and_then(|memory| first_set_phase(memory, ring))
     {
         port.shared.warn(Warning::CompletionMemoryNotZeroed { queue: number, slot });
     }
@@ -117,8 +117,9 @@ pub(crate) fn completion_queue(
     Ok(CompletionQueue { number, memory, entry_size, num_entries: ring.entries(), doorbell })
 }
 
-/// The first slot that looks completed before anything was.
-fn first_completed(memory: &RingMemory, ring: Ring) -> Option<u32> {
+/// The first slot of a new completion queue whose phase bit is set, which a client would take for a
+/// completion.
+fn first_set_phase(memory: &RingMemory, ring: Ring) -> Option<u32> {
     (0..ring.entries()).find(|slot| {
         let word = memory.load_word_acquire(*slot as usize * COMPLETION_BYTES);
         Completion::phase(word[Completion::FLAGS_OFFSET])
@@ -126,28 +127,28 @@ fn first_completed(memory: &RingMemory, ring: Ring) -> Option<u32> {
 }
 
 pub(crate) fn queue_pair(port: &mut Port, attr: QueuePairAttr) -> Result<QueuePair, DeviceError> {
-    let plan = Plan::new(port, &attr)?;
+    let parts = Parts::new(port, &attr)?;
     let shared = port.shared.clone();
     let limit = port.queue_pairs.limit();
-    let made = port.queue_pairs.insert_with(|number, _| {
+    let created = port.queue_pairs.insert_with(|number, _| {
         Arc::new(QueuePairCore {
             number: QueuePairNumber::new(number),
             pd: attr.pd,
             queue_key: AtomicU32::new(attr.queue_key.get()),
             rnr_retry: AtomicU32::new(QueuePairCore::retry_number(attr.rnr_retry)),
             unsolicited_write_receive: attr.unsolicited_write_receive,
-            send: plan.send,
-            receive: plan.receive,
-            send_cq: plan.send_cq,
-            receive_cq: plan.receive_cq,
-            counters: Attached::new(attr.counters),
+            send: parts.send,
+            receive: parts.receive,
+            send_cq: parts.send_cq,
+            receive_cq: parts.receive_cq,
+            counters: AttachedCounters::new(attr.counters),
             shared,
             state: AtomicU8::new(QueuePairCore::state_number(attr.state)),
         })
     });
-    let Some(core) = made.and_then(|number| port.queue_pairs.get(number)).cloned() else {
-        plan.doorbells.iter().for_each(|doorbell| port.doorbells.release(doorbell));
-        return Err(DeviceError::Exhausted { what: "queue pairs", limit });
+    let Some(core) = created.and_then(|number| port.queue_pairs.get(number)).cloned() else {
+        parts.doorbells.iter().for_each(|doorbell| port.doorbells.release(doorbell));
+        return Err(DeviceError::Exhausted { objects: "queue pairs", limit });
     };
     core.send.prepare(attr.first_counter);
     if let Some(receive) = &core.receive {
@@ -155,7 +156,7 @@ pub(crate) fn queue_pair(port: &mut Port, attr: QueuePairAttr) -> Result<QueuePa
     }
     core.send_cq.users.fetch_add(1, Ordering::Relaxed);
     core.receive_cq.users.fetch_add(1, Ordering::Relaxed);
-    port.use_domain(attr.pd);
+    port.retain_domain(attr.pd);
     port.live.push(core.number.get());
     warn_if_shallow(port, &core.send_cq);
     if core.receive_cq.number != core.send_cq.number {
@@ -164,48 +165,42 @@ pub(crate) fn queue_pair(port: &mut Port, attr: QueuePairAttr) -> Result<QueuePa
     Ok(describe(&core))
 }
 
-/// Everything about a queue pair that can fail to be made, made.
-struct Plan {
+/// The parts of a queue pair whose creation can fail.
+struct Parts {
     send: SendRing,
     receive: Option<ReceiveRing>,
     send_cq: Arc<CompletionRing>,
     receive_cq: Arc<CompletionRing>,
-    /// Those that were allocated.
+    /// The doorbells that the adapter allocated.
     doorbells: Vec<Doorbell>,
 }
 
-impl Plan {
+impl Parts {
     fn new(port: &mut Port, attr: &QueuePairAttr) -> Result<Self, DeviceError> {
         let config = &port.shared.config;
         let (limits, capabilities) = (config.limits, config.capabilities);
         port.domains.get(attr.pd.0).ok_or(DeviceError::NoSuchDomain(attr.pd))?;
         let find = |number: CompletionQueueNumber| {
-            let found = port.completions.get(number.0).cloned();
-            found.ok_or(DeviceError::NoSuchCompletionQueue(number))
+            let queue = port.completions.get(number.0).cloned();
+            queue.ok_or(DeviceError::NoSuchCompletionQueue(number))
         };
         let (send_cq, receive_cq) = (find(attr.send_cq)?, find(attr.receive_cq)?);
-        for (wanted, there, what) in [
+        for (requested, supported, feature) in [
             (attr.entry_size == EntrySize::B128, capabilities.entries_128, "128-byte send-queue entries"),
             (attr.request_ids == RequestIdWidth::Bits64, capabilities.request_ids_64, "64-bit request ids"),
             (
                 attr.unsolicited_write_receive,
                 capabilities.unsolicited_write_receive,
-                "RDMA writes with immediate that use no receive",
+                "RDMA writes with immediate that consume no receive",
             ),
         ] {
-            if wanted && !there {
-                return Err(DeviceError::Unsupported(what));
+            if requested && !supported {
+                return Err(DeviceError::Unsupported(feature));
             }
         }
-        if attr.first_counter > MOST_FIRST_COUNTER {
-            return Err(DeviceError::OutOfRange {
-                what: "first counter",
-                given: attr.first_counter,
-                least: 0,
-                most: MOST_FIRST_COUNTER,
-            });
-        }
-        // Checked before anything is allocated, so that a failure leaves nothing behind.
+        in_range("first counter", attr.first_counter, 0, MAX_FIRST_COUNTER)?;
+        // All checks come before the doorbells are allocated, so that an invalid attribute leaves none
+        // allocated.
         let send_ring = send_ring(&limits, attr)?;
         let send_bytes = send_ring.entries() as usize * attr.entry_size.bytes();
         let send_memory = ring_memory("send queue", attr.sq_memory.clone(), send_bytes)?;
@@ -219,9 +214,9 @@ impl Plan {
         };
         let mut doorbells = Vec::new();
         let mut seed = config.seed ^ u64::from(port.live.len() as u32) << 32 ^ attr.first_counter;
-        let mut doorbell = |given: &Option<Doorbell>| match given {
-            Some(given) => Ok(given.clone()),
-            None => port.doorbells.allocate().inspect(|made| doorbells.push(made.clone())),
+        let mut doorbell = |external: &Option<Doorbell>| match external {
+            Some(external) => Ok(external.clone()),
+            None => port.doorbells.allocate().inspect(|allocated| doorbells.push(allocated.clone())),
         };
         let send = SendRing {
             memory: send_memory,
@@ -230,7 +225,7 @@ impl Plan {
             max_batch: max_batch(&limits, attr.entry_size, send_ring),
             doorbell: doorbell(&attr.sq_doorbell)?,
             ids: attr.request_ids,
-            unwritten: Unwritten::new(random(&mut seed)),
+            unwritten: Unwritten::new(next_random(&mut seed)),
             state: Mutex::new(SendState::new(attr.first_counter)),
         };
         let receive = match receive_part {
@@ -239,7 +234,7 @@ impl Plan {
                 memory,
                 ring,
                 doorbell: doorbell(&attr.rq_doorbell)?,
-                unwritten: Unwritten::new(random(&mut seed)),
+                unwritten: Unwritten::new(next_random(&mut seed)),
                 max_segments: limits.max_receive_segments.into(),
                 state: Mutex::new(ReceiveState::new(attr.first_counter)),
             }),
@@ -251,21 +246,22 @@ impl Plan {
 fn send_ring(limits: &Limits, attr: &QueuePairAttr) -> Result<Ring, DeviceError> {
     let fits = limits.llq_bytes / attr.entry_size.bytes() as u32;
     // The driver's deepest queue is a power of two.
-    let most = 1 << limits.max_sq_depth.min(fits).ilog2();
-    in_range("send-queue depth", attr.sq_depth.into(), 1, most.into())?;
-    ring("send-queue depth", attr.sq_depth.max(limits.min_sq_depth), most)
+    let max = 1 << limits.max_sq_depth.min(fits).ilog2();
+    in_range("send-queue depth", attr.sq_depth.into(), 1, max.into())?;
+    ring("send-queue depth", attr.sq_depth.max(limits.min_sq_depth), max)
 }
 
-/// What rdma-core computes from `max_tx_batch` (providers/efa/verbs.c, `max_batch_wr`).
+/// Computes `max_batch` from `max_tx_batch` as rdma-core does (providers/efa/verbs.c, `max_batch_wr`).
 fn max_batch(limits: &Limits, entry: EntrySize, ring: Ring) -> u32 {
     let batch = match limits.max_tx_batch {
         0 => u16::MAX.into(),
         batch => u32::from(batch) * EntrySize::B64.bytes() as u32 / entry.bytes() as u32,
     };
-    let most = if limits.min_sq_depth > 0 { ring.entries() - 1 } else { batch };
-    batch.min(most).max(1)
+    let max = if limits.min_sq_depth > 0 { ring.entries() - 1 } else { batch };
+    batch.min(max).max(1)
 }
 
+/// Stores a warning if `queue` has fewer entries than the rings that complete into it, and no consumer index.
 fn warn_if_shallow(port: &Port, queue: &CompletionRing) {
     let mut rings = 0;
     for (_, other) in port.queue_pairs.iter() {
@@ -277,7 +273,7 @@ fn warn_if_shallow(port: &Port, queue: &CompletionRing) {
         }
     }
     let entries = queue.ring.entries();
-    if rings > entries.into() && !queue.consumer_known() {
+    if rings > entries.into() && !queue.has_consumer_index() {
         port.shared.warn(Warning::ShallowCompletionQueue { queue: queue.number, entries, rings });
     }
 }

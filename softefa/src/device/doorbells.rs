@@ -1,16 +1,16 @@
-//! Doorbells that the adapter allocates: several on a page, as hardware has them.
+//! Doorbells that the adapter allocates: several on a page, as on hardware.
 
 use std::sync::Arc;
 
 use super::error::DeviceError;
-use super::ring_memory::{Doorbell, PAGE_BYTES, RingMemory};
+use super::ring_memory::{CACHE_LINE, Doorbell, PAGE_BYTES, RingMemory};
 
-/// Bytes from one doorbell to the next: a cache line, so that two posters do not slow each other.
-const STRIDE: usize = 64;
-/// Doorbells on a page; as many as bits in a mask.
+/// Bytes from one doorbell to the next: a cache line, so that posters do not contend.
+const STRIDE: usize = CACHE_LINE;
+/// Doorbells on a page: as many as a mask has bits.
 const PER_PAGE: usize = PAGE_BYTES / STRIDE;
 
-/// Pages of doorbells, and which are in use.
+/// Pages of doorbells. The mask of a page has a bit set for each doorbell in use.
 #[derive(Debug, Default)]
 pub(crate) struct Doorbells {
     pages: Vec<(Arc<RingMemory>, u64)>,
@@ -33,7 +33,7 @@ impl Doorbells {
         Ok(doorbell)
     }
 
-    /// Takes a doorbell back; one that was given by a client is not ours and stays as it is.
+    /// Frees a doorbell. Does nothing for a doorbell in memory of the client.
     pub(crate) fn release(&mut self, doorbell: &Doorbell) {
         for (page, used) in &mut self.pages {
             if Arc::ptr_eq(page, doorbell.page()) {

@@ -1,5 +1,77 @@
-//! The thread that works for an adapter: rounds over its queue pairs, and less often when there is
-//! nothing to do.
+//! The engine: the thread that executes the requests of one adapter.
+//!
+//! # Protocol
+//!
+//! ## Threads
+//! - A **client thread** (a CPU thread of this or another process, or a GPU thread) writes work-queue
+//!   entries, rings doorbells and polls completions. On the data path it only accesses memory.
+//! - An **engine** (thread `softefa-N`, one for each adapter) polls the doorbells of its adapter's queue
+//!   pairs, fetches and checks entries, copies the bytes, and writes completions. The engine of the
+//!   *sender* also takes the receive from the target's receive queue and writes the target's receive
+//!   completion. The target's engine takes no part in this.
+//! - A **control thread** calls methods of [`super::Adapter`]. It initializes a queue when it creates it,
+//!   and flushes a queue when it destroys it or sets the error state.
+//!
+//! ## Locks
+//! An engine holds the network's lock for reading while it works, for at most `ROUNDS_PER_LOCK` rounds,
+//! and releases it before it rests. A control call that changes objects holds the lock for writing. So no
+//! engine works during such a call, and no engine uses what the call removed after it has returned. The calls
+//! `set_consumer_index` and `queue_pair_state` hold the lock for reading; `hold`, `stop` and the calls that
+//! return reports do not acquire it.
+//!
+//! Locks are acquired in this order: network, send state, receive state, completion queue. The locks of
+//! counters and of the lists in `shared.rs` come last; a thread that holds one of those acquires none of the
+//! first four. The send state of a queue pair is locked only by the engine of its adapter and by control
+//! calls that hold the network's lock for writing. Receive states and completion queues are locked by every
+//! engine that delivers to them, and by control calls. No engine waits for the send state of another
+//! adapter, so two engines that deliver to each other cannot deadlock.
+//!
+//! ## Words that several threads access
+//! A control thread that initializes or flushes a queue accesses slots and doorbells as an engine does.
+//!
+//! | word | written by | read by | order |
+//! |---|---|---|---|
+//! | send- and receive-queue slot | the client: an entry; the engine: the unwritten pattern, after it copied the entry | the engine | the doorbell orders the entry before the engine's copy; the completion orders the pattern before the client's next entry: `ring_memory.rs` |
+//! | work-queue doorbell | the client: release (`Doorbell::ring`); a control thread: the initial value | the engine: acquire (`Doorbell::value`) | the release and the acquire pair: the covered entries are visible after the load |
+//! | completion slot, bytes 8 to 31 | the holder of the completion queue's lock: relaxed | the client: relaxed | bytes 0 to 7 order it |
+//! | completion slot, bytes 0 to 7, with the phase bit | the same: release (`store_word_release`) | the client: acquire (`load_word_acquire`) | the release and the acquire pair: payload and bytes 8 to 31 are visible after the load |
+//! | completion-queue doorbell | the client: release (`Doorbell::ring`) | the holder of the completion queue's lock: acquire (`Doorbell::value`) | the release and the acquire pair: the client has read the consumed slots, so they may be overwritten |
+//! | completion counter | engines and control threads: release (`Word::change`) | the client: acquire | the release and the acquire pair: payload is visible after the load: `counter.rs` |
+//! | `Shared::stop` | a control thread: release (`Adapter::stop`, drop) | the engine: acquire (`run`) | no other word depends on it |
+//! | `Shared::held` | a control thread: release (`Adapter::hold`) | the engine: acquire (`Engine::round`) | no other word depends on it |
+//! | `Shared::backlogged` | the holder of a completion queue's lock: relaxed | the engine: relaxed | a hint; the completion queue's lock orders the backlog |
+//! | `Shared::counts` | engines and control threads: relaxed | any thread: relaxed | none |
+//! | `QueuePairCore::state` | a control thread; any engine after a violation or a panic: release (`set_state`) | engines and control threads: acquire (`state`) | no other word depends on it: `queue_pair.rs` |
+//! | `QueuePairCore::queue_key`, `rnr_retry` | a control thread: relaxed | engines: relaxed | the network's lock |
+//! | `AttachedCounters::any` | a control thread: release (`attach`) | engines: acquire (`any`) | the network's lock |
+//! | `Handle::target_reached` | the engine of the adapter that has the handle: relaxed | the same engine | only one thread accesses it |
+//!
+//! ## Order of one request
+//! 1. The engine loads the doorbell (acquire) and copies each covered entry out of its slot once.
+//! 2. It writes the unwritten pattern of the next lap into the slot and checks its copy of the entry. It
+//!    executes the copy. Before it completes the request, it compares the slot with the pattern, to find
+//!    entries that changed.
+//! 3. It copies the payload. If the request consumes a receive or is an unsolicited write with immediate,
+//!    the engine then writes the target's receive completion; for a message it first adds to the target's
+//!    counter of receives. After that it adds to the target's counter of remote writes or reads.
+//! 4. It gathers the request's completion with those of other requests. It adds to the sender's counters,
+//!    then writes the gathered completions. So a client that reads a request's completion finds it counted,
+//!    and the target's receive completion is visible before the sender's completion.
+//!
+//! ## Waits and their bounds
+//! The engine never waits for a client. A client that waits for a completion must have its own time limit.
+//!
+//! | wait | ends | when the bound is reached |
+//! |---|---|---|
+//! | the engine, without progress | after a spin, a yield, or a sleep of at most 1 ms (50 µs while requests are pending); a control call can wake it, a doorbell cannot | it polls again |
+//! | a request whose receiver has no receive posted, with [`super::RnrRetry::Forever`] | when a receive is posted, or the queue pair leaves the ready state | no bound |
+//! | the same, with [`super::RnrRetry::Times`] | after that many retries, at least 100 µs apart | it completes as [`CompletionStatus::ReceiverNotReady`] |
+//! | a request on a held adapter | when the adapter is released, or the queue pair leaves the ready state | no bound |
+//! | a delayed request | when its delay is over | it is executed |
+//! | fewer pending requests than the reorder window | after 64 rounds without a new entry | they are executed |
+//! | a completion for a full completion queue | when the consumer index moves; until then it is in the backlog as an error | no bound; destroying the queue discards it |
+//! | a control call, for the network's lock | after the rounds that the engines are in | no bound; a [`super::Memory`] that blocks delays it |
+//! | a dropped adapter, for its engine | when the thread ends | after 10 s the thread and the adapter's objects are leaked |
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,46 +89,47 @@ use super::shared::{Shared, add};
 use super::tables::{Port, Ports};
 use super::violation::Warning;
 
-/// Rounds under one read lock, while there is work.
+/// Most rounds under one acquisition of the network's lock. A round without progress releases it as well.
 const ROUNDS_PER_LOCK: u32 = 16;
-/// Empty rounds before the engine yields its core, sleeps, and sleeps long. Tests share two cores
-/// with it.
-const SPINS: u32 = 128;
-const YIELDS: u32 = 1024;
-const SHORT_SLEEPS: u32 = 2048;
+/// Rounds without progress after which the engine yields its core, sleeps briefly, and sleeps long. It
+/// must leave its core soon, because tests run clients and engines on two cores.
+const SPIN_ROUNDS: u32 = 128;
+const YIELD_ROUNDS: u32 = 1024;
+const SHORT_SLEEP_ROUNDS: u32 = 2048;
 const SHORT_SLEEP: Duration = Duration::from_micros(50);
 const LONG_SLEEP: Duration = Duration::from_millis(1);
 
-/// What an engine sees during a round, under the network's read lock.
-pub(crate) struct World<'a> {
+/// The network's objects during a round. It borrows from the network's read lock.
+pub(crate) struct NetworkView<'a> {
     pub(crate) ports: &'a Ports,
-    pub(crate) me: &'a Port,
-    pub(crate) index: u16,
+    /// The objects of the engine's adapter, and that adapter's index.
+    pub(crate) local: &'a Port,
+    pub(crate) local_index: u16,
 }
 
-impl World<'_> {
+impl NetworkView<'_> {
     pub(crate) fn config(&self) -> &AdapterConfig {
-        &self.me.shared.config
+        &self.local.shared.config
     }
 }
 
-/// What an engine keeps from round to round.
+/// State of the engine that lasts from round to round. Only the engine's thread accesses it.
 pub(crate) struct Engine {
-    /// Requests are executed as they are fetched: no faults, not held.
-    pub(crate) direct: bool,
+    /// Requests are executed as soon as they are fetched: there are no faults and the adapter is not held.
+    pub(crate) immediate: bool,
     pub(crate) held: bool,
-    /// Requests wait, so that the engine must look again soon though nobody rings.
-    pub(crate) waiting: bool,
+    /// Requests are pending, so that the engine must run again soon even if no doorbell is rung.
+    pub(crate) has_pending: bool,
     pub(crate) reorder_window: usize,
     pub(crate) delay: Option<Duration>,
-    /// The request that is being executed, by id and operation code.
-    pub(crate) current: Option<(RequestId, u8)>,
+    /// The request that is being executed: its id and operation code.
+    pub(crate) current_request: Option<(RequestId, u8)>,
     /// Counts since the last round ended.
     pub(crate) entries: u64,
     pub(crate) bytes: u64,
     pub(crate) rnr_retries: u64,
     pub(crate) scratch: Vec<u8>,
-    random: u64,
+    random_state: u64,
     requests: u64,
     injections: HashMap<u64, CompletionStatus>,
     faultless: bool,
@@ -66,64 +139,66 @@ impl Engine {
     fn new(config: &AdapterConfig) -> Self {
         let faults = &config.faults;
         Self {
-            direct: false,
+            immediate: false,
             held: false,
-            waiting: false,
+            has_pending: false,
             reorder_window: faults.reorder_window as usize,
             delay: Some(faults.delay).filter(|delay| !delay.is_zero()),
-            current: None,
+            current_request: None,
             entries: 0,
             bytes: 0,
             rnr_retries: 0,
             scratch: Vec::new(),
-            random: config.seed,
+            random_state: config.seed,
             requests: 0,
             injections: faults.injections.iter().map(|injection| (injection.nth, injection.status)).collect(),
             faultless: faults.none(),
         }
     }
 
-    /// Counts a request; the status that is injected for it, if one is.
+    /// Counts a request and returns the status that is injected for it, if any.
     pub(crate) fn count_request(&mut self) -> Option<CompletionStatus> {
         self.requests += 1;
         if self.injections.is_empty() { None } else { self.injections.get(&self.requests).copied() }
     }
 
-    /// A number below `bound`, random where there is a choice.
-    pub(crate) fn below(&mut self, bound: usize) -> usize {
-        if bound <= 1 { 0 } else { (random(&mut self.random) % bound as u64) as usize }
+    /// A random number below `bound`; 0 if `bound` is 0 or 1.
+    pub(crate) fn random_below(&mut self, bound: usize) -> usize {
+        if bound <= 1 { 0 } else { (next_random(&mut self.random_state) % bound as u64) as usize }
     }
 
-    fn round(&mut self, world: &World<'_>) -> bool {
-        let shared = &world.me.shared;
+    /// Polls every queue pair of the adapter once. Returns whether there was progress.
+    fn round(&mut self, network: &NetworkView<'_>) -> bool {
+        let shared = &network.local.shared;
         self.held = shared.held.load(Ordering::Acquire);
-        self.direct = self.faultless && !self.held;
-        self.waiting = false;
+        self.immediate = self.faultless && !self.held;
+        self.has_pending = false;
         let mut progress = false;
-        for number in &world.me.live {
-            let Some(queue_pair) = world.me.queue_pairs.get(*number) else { continue };
-            // What may panic is a face's `Memory`. Counters and rings are whole at every call into
-            // it, so the queue pair can be flushed.
-            match catch_unwind(AssertUnwindSafe(|| queue_pair.poll(world, self))) {
+        for number in &network.local.live {
+            let Some(queue_pair) = network.local.queue_pairs.get(*number) else { continue };
+            // A frontend's `Memory` may panic. Indexes and rings are consistent at every call to it, so
+            // the queue pair can be flushed afterwards.
+            match catch_unwind(AssertUnwindSafe(|| queue_pair.run_round(network, self))) {
                 Ok(moved) => progress |= moved,
                 Err(_) => {
                     queue_pair.set_state(QueuePairState::Error);
-                    queue_pair.answer_panicked(self.current.take());
+                    queue_pair.complete_panicked_request(self.current_request.take());
                     shared.warn(Warning::MemoryPanicked { queue_pair: queue_pair.number });
                 }
             }
         }
         if shared.backlogged.load(Ordering::Relaxed) > 0 {
-            for (_, queue) in world.me.completions.iter() {
+            for (_, queue) in network.local.completions.iter() {
                 queue.retry_backlog();
             }
         }
-        self.count(shared);
+        self.add_counts(shared);
         progress
     }
 
-    fn count(&mut self, shared: &Shared) {
-        // Entries last: who sees them counted finds their bytes counted, as far as people care.
+    fn add_counts(&mut self, shared: &Shared) {
+        // Entries last, so that readers rarely see entries whose bytes are not counted. All counts are
+        // relaxed: nothing may depend on this order.
         for (from, to) in [
             (&mut self.bytes, &shared.counts.bytes),
             (&mut self.rnr_retries, &shared.counts.rnr_retries),
@@ -137,7 +212,7 @@ impl Engine {
 }
 
 /// The next number of SplitMix64.
-pub(crate) fn random(state: &mut u64) -> u64 {
+pub(crate) fn next_random(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut number = *state;
     number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -145,35 +220,36 @@ pub(crate) fn random(state: &mut u64) -> u64 {
     number ^ (number >> 31)
 }
 
-/// Works for the adapter at `index` until it is told to stop.
+/// Runs the engine of the adapter at `index` until `Shared::stop` is set or the adapter leaves the network.
 pub(crate) fn run(network: Arc<Network>, index: u16, shared: Arc<Shared>) {
     let mut engine = Engine::new(&shared.config);
-    let mut empty = 0;
+    let mut idle_rounds = 0;
     while !shared.stop.load(Ordering::Acquire) {
         let progress = {
             let ports = network.read();
-            let Some(me) = ports.port(index) else { return };
-            let world = World { ports: &ports, me, index };
+            let Some(local) = ports.port(index) else { return };
+            let view = NetworkView { ports: &ports, local, local_index: index };
             let mut rounds = 0;
-            while rounds < ROUNDS_PER_LOCK && engine.round(&world) {
+            while rounds < ROUNDS_PER_LOCK && engine.round(&view) {
                 rounds += 1;
             }
             rounds > 0
         };
-        empty = if progress { 0 } else { empty + 1 };
-        rest(&mut empty, engine.waiting);
+        idle_rounds = if progress { 0 } else { idle_rounds + 1 };
+        rest(&mut idle_rounds, engine.has_pending);
     }
 }
 
-fn rest(empty: &mut u32, waiting: bool) {
-    match *empty {
+/// Spins, yields or sleeps, depending on how many rounds had no progress.
+fn rest(idle_rounds: &mut u32, has_pending: bool) {
+    match *idle_rounds {
         0 => {}
-        1..SPINS => std::hint::spin_loop(),
-        SPINS..YIELDS => thread::yield_now(),
-        YIELDS..SHORT_SLEEPS => thread::park_timeout(SHORT_SLEEP),
+        1..SPIN_ROUNDS => std::hint::spin_loop(),
+        SPIN_ROUNDS..YIELD_ROUNDS => thread::yield_now(),
+        YIELD_ROUNDS..SHORT_SLEEP_ROUNDS => thread::park_timeout(SHORT_SLEEP),
         _ => {
-            *empty = SHORT_SLEEPS;
-            thread::park_timeout(if waiting { SHORT_SLEEP } else { LONG_SLEEP });
+            *idle_rounds = SHORT_SLEEP_ROUNDS;
+            thread::park_timeout(if has_pending { SHORT_SLEEP } else { LONG_SLEEP });
         }
     }
 }

@@ -5,21 +5,21 @@ use efa_gda_wire::{AddressHandle, LocalKey, QueuePairNumber};
 use super::attr::{CompletionQueueNumber, ProtectionDomain};
 use super::config::Gid;
 
-/// Why a control call failed. Nothing was changed.
+/// The reason why a control call failed. The call changed nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
     /// Another adapter of the network has this GID.
-    #[error("GID {0} is taken on this network; give each adapter its own")]
+    #[error("GID {0} is already used on this network; give each adapter a different GID")]
     GidTaken(Gid),
     /// The engine's thread could not be started.
-    #[error("the adapter's thread could not be started: {0}")]
+    #[error("the adapter's engine thread could not be started: {0}")]
     Thread(String),
     /// No such protection domain.
-    #[error("protection domain {0:?} does not exist")]
+    #[error("protection domain {} does not exist", .0.get())]
     NoSuchDomain(ProtectionDomain),
     /// No such completion queue.
-    #[error("completion queue {0:?} does not exist")]
+    #[error("completion queue {} does not exist", .0.get())]
     NoSuchCompletionQueue(CompletionQueueNumber),
     /// No such queue pair.
     #[error("queue pair {0} does not exist")]
@@ -30,62 +30,62 @@ pub enum DeviceError {
     /// No such memory region.
     #[error("no memory region has lkey {0}")]
     NoSuchMemoryRegion(LocalKey),
-    /// Others still use it.
-    #[error("{what} is in use by {users} other objects; destroy those first")]
+    /// Other objects still use the object.
+    #[error("{object} is in use by {users} other object(s); destroy those first")]
     Busy {
         /// The object.
-        what: String,
-        /// How many use it.
+        object: String,
+        /// The number of objects that use it.
         users: usize,
     },
     /// A table is full.
-    #[error("the adapter's {limit} {what} are all in use")]
+    #[error("the limit of {limit} {objects} is reached; destroy one first")]
     Exhausted {
-        /// The kind of object.
-        what: &'static str,
-        /// How many there are.
+        /// The kind of object, in the plural.
+        objects: &'static str,
+        /// The size of the table.
         limit: usize,
     },
     /// A size is outside the adapter's limits.
-    #[error("{what} of {given} is not possible; this adapter takes {least} to {most}")]
+    #[error("{attribute} is {value} and must be {min} to {max} on this adapter")]
     OutOfRange {
         /// The attribute.
-        what: &'static str,
-        /// What was asked for.
-        given: u64,
-        /// The least.
-        least: u64,
-        /// The most.
-        most: u64,
+        attribute: &'static str,
+        /// The requested value.
+        value: u64,
+        /// The lowest allowed value.
+        min: u64,
+        /// The highest allowed value.
+        max: u64,
     },
     /// The adapter lacks a capability.
-    #[error("this adapter does not have {0}")]
+    #[error("this adapter does not support {0}")]
     Unsupported(&'static str),
-    /// Memory given for a ring does not serve.
-    #[error("the memory given for the {queue} does not serve: {why}")]
+    /// Memory of the client cannot be used for a ring or doorbell.
+    #[error("the client's memory for the {queue} cannot be used: {reason}")]
     RingMemory {
-        /// Which ring.
+        /// The ring or doorbell.
         queue: &'static str,
-        /// What is wrong with it.
-        why: String,
+        /// The property that is wrong.
+        reason: String,
     },
-    /// The allocator has no more.
-    #[error("no memory for a ring of {0} bytes")]
+    /// The allocator has no memory.
+    #[error("allocating a ring of {0} bytes failed: out of memory")]
     OutOfMemory(usize),
 }
 
-/// Why a configuration cannot be used.
+/// The reason why a configuration cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// An environment variable has a value that means nothing.
+    /// An environment variable has an invalid value.
     #[error("{name}={value}: expected {expected}")]
     Variable {
         /// The variable.
         name: &'static str,
         /// Its value.
         value: String,
-        /// What it may be.
+        /// The values that are allowed.
         expected: &'static str,
     },
 }

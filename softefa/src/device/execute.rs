@@ -1,5 +1,8 @@
-//! What each operation does: finds the peer, checks keys and lengths, moves bytes, delivers. Every
-//! way to fail has the status that EFA has for it (`enum efa_io_comp_status`).
+//! The operations: each finds the peer, checks keys and lengths, moves bytes and delivers. Each failure
+//! has the status that EFA has for it (`enum efa_io_comp_status`, `efa_io_defs.h`).
+//!
+//! The sender's engine executes both sides of a request. It holds the sender's send state throughout, and
+//! the target's receive state and completion queue one after the other, for one call each.
 
 use std::sync::atomic::Ordering;
 
@@ -9,29 +12,29 @@ use efa_gda_wire::{
 };
 
 use super::attr::Access;
-use super::completion::Finished;
+use super::completion::CompletionRecord;
 use super::counter::Counted;
-use super::engine::{Engine, World};
+use super::engine::{Engine, NetworkView};
 use super::queue_pair::QueuePairCore;
-use super::receive_queue::Posted;
+use super::receive_queue::PostedReceive;
 use super::shared::add;
 use super::tables::{Port, View};
 use super::transfer::{self, Side};
 use super::violation::Queue;
 
-/// How a try ended.
+/// The result of one try.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// With this status.
+    /// The request completes with this status.
     Done(CompletionStatus),
-    /// The receiver has no receive posted.
-    NotReady,
+    /// The receiver has no receive posted. The request moved nothing and can be tried again.
+    ReceiverNotReady,
 }
 
-/// Why a try ended early.
-struct Stop(Outcome);
+/// The reason why a try did not succeed.
+struct Failure(Outcome);
 
-impl From<CompletionStatus> for Stop {
+impl From<CompletionStatus> for Failure {
     fn from(status: CompletionStatus) -> Self {
         Self(Outcome::Done(status))
     }
@@ -43,181 +46,269 @@ struct Target<'a> {
     queue_pair: &'a QueuePairCore,
 }
 
-/// Executes `request` of `sender`, a queue pair of `world.me`.
+/// One request and its sender, a queue pair of `network.local`.
+struct Execution<'a> {
+    network: &'a NetworkView<'a>,
+    sender: &'a QueuePairCore,
+    request: &'a Request,
+}
+
+/// Executes `request` of `sender`, a queue pair of `network.local`.
 pub(crate) fn execute(
-    world: &World<'_>,
+    network: &NetworkView<'_>,
     engine: &mut Engine,
     sender: &QueuePairCore,
     request: &Request,
 ) -> Outcome {
-    let done = match &request.operation {
-        Operation::Write { remote, local } => write(world, engine, sender, request, remote, local),
-        Operation::WriteInline { remote, data } => write_inline(world, engine, sender, request, remote, data),
-        Operation::Read { remote, local } => read(world, engine, sender, request, remote, local),
-        Operation::Send(segments) => send(world, engine, sender, request, segments),
-        Operation::SendInline(data) => send_inline(world, engine, sender, request, data),
+    let execution = Execution { network, sender, request };
+    let scratch = &mut engine.scratch;
+    let moved = match &request.operation {
+        Operation::Write { remote, local } => execution.write(scratch, remote, local),
+        Operation::WriteInline { remote, data } => execution.write_inline(remote, data),
+        Operation::Read { remote, local } => execution.read(scratch, remote, local),
+        Operation::Send(segments) => execution.send(scratch, segments),
+        Operation::SendInline(data) => execution.send_inline(data),
     };
-    match done {
+    match moved {
         Ok(bytes) => {
             engine.bytes += bytes;
             Outcome::Done(CompletionStatus::Ok)
         }
-        Err(Stop(outcome)) => outcome,
+        Err(Failure(outcome)) => outcome,
     }
 }
 
-fn write(
-    world: &World<'_>,
-    engine: &mut Engine,
-    sender: &QueuePairCore,
-    request: &Request,
-    remote: &RemoteMemory,
-    local: &Segment,
-) -> Result<u64, Stop> {
-    rdma_allowed(world, world.config().capabilities.rdma_write, local.length)?;
-    let from = local_view(world, sender, local, Access::LOCAL_READ)?;
-    let target = rdma_target(world, sender, request)?;
-    let to = remote_view(&target, remote, Access::REMOTE_WRITE, local.length.into())?;
-    let posted = receive_for_immediate(&target, request)?;
-    let copied = match (to, from) {
-        (Some(to), Some(from)) => transfer::copy(to, from, &mut engine.scratch),
-        _ => Ok(()),
-    };
-    deliver_immediate(world, sender, &target, request, posted, local.length, copied.is_ok());
-    count_remote(&target, Counted::REMOTE_WRITE, copied.is_ok());
-    copied.map(|()| local.length.into()).map_err(fault)
-}
-
-fn write_inline(
-    world: &World<'_>,
-    engine: &mut Engine,
-    sender: &QueuePairCore,
-    request: &Request,
-    remote: &RemoteMemory,
-    data: &InlineData,
-) -> Result<u64, Stop> {
-    let length = data.len() as u32;
-    rdma_allowed(world, world.config().capabilities.rdma_write, length)?;
-    let target = rdma_target(world, sender, request)?;
-    let to = remote_view(&target, remote, Access::REMOTE_WRITE, length.into())?;
-    let posted = receive_for_immediate(&target, request)?;
-    let _ = engine;
-    let copied = to.map_or(Ok(()), |to| transfer::write(to, 0, data));
-    deliver_immediate(world, sender, &target, request, posted, length, copied.is_ok());
-    count_remote(&target, Counted::REMOTE_WRITE, copied.is_ok());
-    copied.map(|()| length.into()).map_err(fault)
-}
-
-fn read(
-    world: &World<'_>,
-    engine: &mut Engine,
-    sender: &QueuePairCore,
-    request: &Request,
-    remote: &RemoteMemory,
-    local: &Segment,
-) -> Result<u64, Stop> {
-    rdma_allowed(world, world.config().capabilities.rdma_read, local.length)?;
-    let to = local_view(world, sender, local, Access::LOCAL_WRITE)?;
-    let target = rdma_target(world, sender, request)?;
-    let from = remote_view(&target, remote, Access::REMOTE_READ, local.length.into())?;
-    if let (Some(to), Some(from)) = (to, from) {
-        // What is the source of a copy is the remote side here.
-        transfer::copy(to, from, &mut engine.scratch).map_err(|side| match side {
-            Side::From => fault(Side::To),
-            Side::To => fault(Side::From),
-        })?;
+/// The operations. Each returns the bytes that it moved.
+impl<'a> Execution<'a> {
+    fn write(&self, scratch: &mut Vec<u8>, remote: &RemoteMemory, local: &Segment) -> Result<u64, Failure> {
+        self.check_rdma(self.network.config().capabilities.rdma_write, local.length)?;
+        let from = self.local_view(local, Access::LOCAL_READ)?;
+        self.deliver_write(remote, local.length, |to| match (to, from) {
+            (Some(to), Some(from)) => transfer::copy(to, from, scratch),
+            _ => Ok(()),
+        })
     }
-    count_remote(&target, Counted::REMOTE_READ, true);
-    Ok(local.length.into())
-}
 
-/// What a peer did here, where something counts that: it has no completion of its own.
-fn count_remote(target: &Target<'_>, what: Counted, done: bool) {
-    if done {
-        target.queue_pair.count(what, CompletionStatus::Ok);
+    fn write_inline(&self, remote: &RemoteMemory, data: &InlineData) -> Result<u64, Failure> {
+        let length = data.len() as u32;
+        self.check_rdma(self.network.config().capabilities.rdma_write, length)?;
+        self.deliver_write(remote, length, |to| to.map_or(Ok(()), |to| transfer::write(to, 0, data)))
     }
-}
 
-fn send(
-    world: &World<'_>,
-    engine: &mut Engine,
-    sender: &QueuePairCore,
-    request: &Request,
-    segments: &Segments,
-) -> Result<u64, Stop> {
-    let length = request.operation.length();
-    if length > u64::from(world.config().limits.max_msg_size) {
-        return Err(CompletionStatus::BadLength.into());
+    /// Moves the bytes of an RDMA write by `copy` and delivers its immediate.
+    fn deliver_write(
+        &self,
+        remote: &RemoteMemory,
+        length: u32,
+        copy: impl FnOnce(Option<View<'a>>) -> Result<(), Side>,
+    ) -> Result<u64, Failure> {
+        let target = self.rdma_target()?;
+        let to = remote_view(&target, remote, Access::REMOTE_WRITE, length.into())?;
+        let receive = self.take_receive_for_immediate(&target)?;
+        let copied = copy(to);
+        self.deliver_immediate(&target, receive, length, copied.is_ok());
+        copied.map_err(unreachable_memory)?;
+        target.queue_pair.count(Counted::REMOTE_WRITE, CompletionStatus::Ok);
+        Ok(length.into())
     }
-    let mut views = [None; 2];
-    for (view, segment) in views.iter_mut().zip(segments.iter()) {
-        *view = local_view(world, sender, segment, Access::LOCAL_READ)?;
-    }
-    let target = target(world, sender, request)?;
-    let posted = take_receive(&target)?;
-    let mut message = std::mem::take(&mut engine.scratch);
-    let gathered = transfer::gather(views.into_iter().flatten(), &mut message, length as usize);
-    let status = match gathered {
-        Ok(()) => deliver_message(world, sender, &target, request, &posted, &message[..length as usize]),
-        Err(side) => {
-            complete_receive(
-                world,
-                sender,
-                &target,
-                request,
-                Some(&posted),
-                0,
-                CompletionStatus::RemoteAbort,
-            );
-            Err(fault(side))
+
+    fn read(&self, scratch: &mut Vec<u8>, remote: &RemoteMemory, local: &Segment) -> Result<u64, Failure> {
+        self.check_rdma(self.network.config().capabilities.rdma_read, local.length)?;
+        let to = self.local_view(local, Access::LOCAL_WRITE)?;
+        let target = self.rdma_target()?;
+        let from = remote_view(&target, remote, Access::REMOTE_READ, local.length.into())?;
+        if let (Some(to), Some(from)) = (to, from) {
+            // `unreachable_memory` takes the source for the local side; in a read it is the remote side.
+            transfer::copy(to, from, scratch).map_err(|side| match side {
+                Side::From => unreachable_memory(Side::To),
+                Side::To => unreachable_memory(Side::From),
+            })?;
         }
-    };
-    engine.scratch = message;
-    status.map(|()| length)
-}
-
-fn send_inline(
-    world: &World<'_>,
-    _engine: &mut Engine,
-    sender: &QueuePairCore,
-    request: &Request,
-    data: &InlineData,
-) -> Result<u64, Stop> {
-    let target = target(world, sender, request)?;
-    let posted = take_receive(&target)?;
-    deliver_message(world, sender, &target, request, &posted, data).map(|()| data.len() as u64)
-}
-
-fn rdma_allowed(world: &World<'_>, capability: bool, length: u32) -> Result<(), Stop> {
-    if !capability {
-        return Err(CompletionStatus::UnsupportedOperation.into());
+        target.queue_pair.count(Counted::REMOTE_READ, CompletionStatus::Ok);
+        Ok(local.length.into())
     }
-    if length > world.config().limits.max_rdma_size {
-        return Err(CompletionStatus::BadLength.into());
-    }
-    Ok(())
-}
 
-/// Memory of a side that cannot be reached gives what a bad key gives.
-fn fault(side: Side) -> Stop {
-    match side {
-        Side::From => CompletionStatus::InvalidLocalKey.into(),
-        Side::To => CompletionStatus::RemoteBadAddress.into(),
+    fn send(&self, scratch: &mut Vec<u8>, segments: &Segments) -> Result<u64, Failure> {
+        let length = self.request.operation.length();
+        if length > u64::from(self.network.config().limits.max_msg_size) {
+            return Err(CompletionStatus::BadLength.into());
+        }
+        let mut views = [None; 2];
+        for (view, segment) in views.iter_mut().zip(segments.iter()) {
+            *view = self.local_view(segment, Access::LOCAL_READ)?;
+        }
+        let target = self.target()?;
+        let receive = take_receive(&target)?;
+        match transfer::gather(views.into_iter().flatten(), scratch, length as usize) {
+            Ok(()) => self.deliver_message(&target, &receive, &scratch[..length as usize])?,
+            Err(side) => {
+                self.complete_receive(&target, Some(&receive), 0, CompletionStatus::RemoteAbort);
+                return Err(unreachable_memory(side));
+            }
+        }
+        Ok(length)
+    }
+
+    fn send_inline(&self, data: &InlineData) -> Result<u64, Failure> {
+        let target = self.target()?;
+        let receive = take_receive(&target)?;
+        self.deliver_message(&target, &receive, data)?;
+        Ok(data.len() as u64)
     }
 }
 
-/// The local memory of a request; none where it is empty, whose key nobody looks at.
-fn local_view<'a>(
-    world: &World<'a>,
-    sender: &QueuePairCore,
-    segment: &Segment,
-    access: Access,
-) -> Result<Option<View<'a>>, Stop> {
-    if segment.length == 0 {
-        return Ok(None);
+impl<'a> Execution<'a> {
+    fn check_rdma(&self, capability: bool, length: u32) -> Result<(), Failure> {
+        if !capability {
+            return Err(CompletionStatus::UnsupportedOperation.into());
+        }
+        if length > self.network.config().limits.max_rdma_size {
+            return Err(CompletionStatus::BadLength.into());
+        }
+        Ok(())
     }
-    let view = world.me.local(segment.key, sender.pd, access, segment.address, segment.length.into());
-    view.map(Some).ok_or_else(|| CompletionStatus::InvalidLocalKey.into())
+
+    /// The local memory of a request, or `None` if it is empty: the key of an empty segment is not checked.
+    fn local_view(&self, segment: &Segment, access: Access) -> Result<Option<View<'a>>, Failure> {
+        if segment.length == 0 {
+            return Ok(None);
+        }
+        let (port, pd, length) = (self.network.local, self.sender.pd, segment.length.into());
+        let view = port.local_memory(segment.key, pd, access, segment.address, length);
+        view.map(Some).ok_or_else(|| CompletionStatus::InvalidLocalKey.into())
+    }
+
+    /// The queue pair that the request names.
+    fn target(&self) -> Result<Target<'a>, Failure> {
+        self.find_target(false)
+    }
+
+    /// As [`Self::target`], for RDMA: the target's adapter must have an address handle for the sender's
+    /// (`EFA_IO_COMP_STATUS_REMOTE_ERROR_UNKNOWN_PEER`).
+    fn rdma_target(&self) -> Result<Target<'a>, Failure> {
+        self.find_target(true)
+    }
+
+    fn find_target(&self, rdma: bool) -> Result<Target<'a>, Failure> {
+        let (network, peer) = (self.network, &self.request.peer);
+        let handle = network.local.handles.get(peer.address_handle.get());
+        let Some(handle) = handle.filter(|handle| handle.pd == self.sender.pd) else {
+            return Err(CompletionStatus::InvalidAddressHandle.into());
+        };
+        // Relaxed: only this engine accesses the handle's flag.
+        let reached = handle.target_reached.load(Ordering::Relaxed);
+        let Some(port) = handle.target.and_then(|index| network.ports.port(index)) else {
+            return Err(match reached {
+                true => CompletionStatus::UnresponsiveRemote.into(),
+                false => CompletionStatus::UnreachableRemote.into(),
+            });
+        };
+        if !reached {
+            handle.target_reached.store(true, Ordering::Relaxed);
+        }
+        if rdma && !port.has_handle_for(network.local_index) {
+            return Err(CompletionStatus::UnknownPeer.into());
+        }
+        match port.queue_pairs.get(peer.queue_pair.get()) {
+            Some(queue_pair) if queue_pair.is_ready() && queue_pair.queue_key() == peer.queue_key => {
+                Ok(Target { port, queue_pair })
+            }
+            _ => Err(CompletionStatus::RemoteBadQueuePair.into()),
+        }
+    }
+
+    /// Takes the receive that an RDMA write with immediate consumes, if it consumes one.
+    fn take_receive_for_immediate(&self, target: &Target<'_>) -> Result<Option<PostedReceive>, Failure> {
+        if self.request.immediate.is_none() || target.queue_pair.unsolicited_write_receive {
+            return Ok(None);
+        }
+        take_receive(target).map(Some)
+    }
+
+    fn deliver_immediate(
+        &self,
+        target: &Target<'_>,
+        receive: Option<PostedReceive>,
+        length: u32,
+        written: bool,
+    ) {
+        if self.request.immediate.is_none() {
+            return;
+        }
+        let status = if written { CompletionStatus::Ok } else { CompletionStatus::RemoteAbort };
+        if written || receive.is_some() {
+            self.complete_receive(target, receive.as_ref(), length, status);
+        }
+    }
+
+    /// Copies a message into a posted receive and completes the receive.
+    fn deliver_message(
+        &self,
+        target: &Target<'_>,
+        receive: &PostedReceive,
+        message: &[u8],
+    ) -> Result<(), Failure> {
+        let capacity: usize = receive.segments().iter().map(|segment| usize::from(segment.length)).sum();
+        let length = message.len() as u32;
+        let complete = |status| self.complete_receive(target, Some(receive), length, status);
+        if message.len() > capacity {
+            complete(CompletionStatus::BadLength);
+            return Err(CompletionStatus::RemoteBadLength.into());
+        }
+        let mut rest = message;
+        for segment in receive.segments() {
+            let (part, after) = rest.split_at(rest.len().min(segment.length.into()));
+            rest = after;
+            if part.is_empty() {
+                continue;
+            }
+            let (pd, access, length) = (target.queue_pair.pd, Access::LOCAL_WRITE, part.len() as u64);
+            let view = target.port.local_memory(segment.key, pd, access, segment.address, length);
+            if view.is_none_or(|view| transfer::write(view, 0, part).is_err()) {
+                // The lkey of the receive is bad. Both sides get an error.
+                complete(CompletionStatus::InvalidLocalKey);
+                return Err(CompletionStatus::RemoteAbort.into());
+            }
+        }
+        complete(CompletionStatus::Ok);
+        Ok(())
+    }
+
+    /// Counts and writes the target's receive completion, at once, so that it is visible before the
+    /// sender's completion.
+    fn complete_receive(
+        &self,
+        target: &Target<'_>,
+        receive: Option<&PostedReceive>,
+        length: u32,
+        status: CompletionStatus,
+    ) {
+        let handle = target.port.handle_for(self.network.local_index, target.queue_pair.pd);
+        let code: OperationCode = self.request.operation.code();
+        let info = ReceiveInfo {
+            length,
+            address_handle: handle.unwrap_or(UNKNOWN_ADDRESS_HANDLE),
+            source_queue_pair: self.sender.number,
+            immediate: self.request.immediate,
+            unsolicited: receive.is_none(),
+        };
+        let completion = Completion {
+            id: receive.map_or(RequestId::new(0), |receive| receive.id),
+            status,
+            operation_code: code.get() as u8,
+            queue_pair: target.queue_pair.number,
+            kind: CompletionKind::Receive(info),
+        };
+        let is_message = code == OperationCode::Send;
+        // Bytes 16 to 31 hold either the sender's GID or the high half of a write's length.
+        let source = if handle.is_none() && is_message { Some(self.network.local.gid) } else { None };
+        let ids = RequestIdWidth::Bits16;
+        if is_message {
+            target.queue_pair.count(Counted::RECEIVE, status);
+        }
+        target.queue_pair.receive_cq.push(std::iter::once(CompletionRecord { completion, ids, source }));
+        add(&target.port.shared.counts.receives, 1);
+    }
 }
 
 fn remote_view<'a>(
@@ -225,159 +316,33 @@ fn remote_view<'a>(
     remote: &RemoteMemory,
     access: Access,
     length: u64,
-) -> Result<Option<View<'a>>, Stop> {
+) -> Result<Option<View<'a>>, Failure> {
     if length == 0 {
         return Ok(None);
     }
-    let view = target.port.remote(remote.key, target.queue_pair.pd, access, remote.address, length);
+    let view = target.port.remote_memory(remote.key, target.queue_pair.pd, access, remote.address, length);
     view.map(Some).ok_or_else(|| CompletionStatus::RemoteBadAddress.into())
 }
 
-/// The queue pair that a request is for.
-fn target<'a>(world: &World<'a>, sender: &QueuePairCore, request: &Request) -> Result<Target<'a>, Stop> {
-    find_target(world, sender, request, false)
-}
-
-/// As [`target`], for RDMA, where the other side must have an address handle for this one
-/// (`EFA_IO_COMP_STATUS_REMOTE_ERROR_UNKNOWN_PEER`).
-fn rdma_target<'a>(world: &World<'a>, sender: &QueuePairCore, request: &Request) -> Result<Target<'a>, Stop> {
-    find_target(world, sender, request, true)
-}
-
-fn find_target<'a>(
-    world: &World<'a>,
-    sender: &QueuePairCore,
-    request: &Request,
-    rdma: bool,
-) -> Result<Target<'a>, Stop> {
-    let peer = &request.peer;
-    let handle = world.me.handles.get(peer.address_handle.get()).filter(|handle| handle.pd == sender.pd);
-    let Some(handle) = handle else { return Err(CompletionStatus::InvalidAddressHandle.into()) };
-    let Some(port) = handle.target.and_then(|index| world.ports.port(index)) else {
-        return Err(match handle.answered.load(Ordering::Relaxed) {
-            true => CompletionStatus::UnresponsiveRemote.into(),
-            false => CompletionStatus::UnreachableRemote.into(),
-        });
-    };
-    if !handle.answered.load(Ordering::Relaxed) {
-        handle.answered.store(true, Ordering::Relaxed);
-    }
-    if rdma && !port.knows(world.index) {
-        return Err(CompletionStatus::UnknownPeer.into());
-    }
-    match port.queue_pairs.get(peer.queue_pair.get()) {
-        Some(queue_pair) if queue_pair.is_ready() && queue_pair.queue_key() == peer.queue_key => {
-            Ok(Target { port, queue_pair })
-        }
-        _ => Err(CompletionStatus::RemoteBadQueuePair.into()),
-    }
-}
-
-fn take_receive(target: &Target<'_>) -> Result<Posted, Stop> {
-    let Some(receive) = &target.queue_pair.receive else { return Err(Stop(Outcome::NotReady)) };
+/// Takes the oldest receive of the target. A violation in its receive queue puts the target's queue pair
+/// into the error state and fails the request.
+fn take_receive(target: &Target<'_>) -> Result<PostedReceive, Failure> {
+    let Some(receive) = &target.queue_pair.receive else { return Err(Failure(Outcome::ReceiverNotReady)) };
     match receive.take() {
-        Ok(Some(posted)) => Ok(posted),
-        Ok(None) => Err(Stop(Outcome::NotReady)),
-        Err(finding) => {
-            target.queue_pair.fail(Queue::Receive(target.queue_pair.number), *finding);
+        Ok(Some(receive)) => Ok(receive),
+        Ok(None) => Err(Failure(Outcome::ReceiverNotReady)),
+        Err(broken) => {
+            target.queue_pair.fail(Queue::Receive(target.queue_pair.number), *broken);
             target.port.shared.wake();
             Err(CompletionStatus::RemoteBadQueuePair.into())
         }
     }
 }
 
-/// The receive that an RDMA write with immediate uses up, where it uses one.
-fn receive_for_immediate(target: &Target<'_>, request: &Request) -> Result<Option<Posted>, Stop> {
-    if request.immediate.is_none() || target.queue_pair.unsolicited_write_receive {
-        return Ok(None);
+/// The status if memory of one side is registered but cannot be reached: the same as for a bad key.
+fn unreachable_memory(side: Side) -> Failure {
+    match side {
+        Side::From => CompletionStatus::InvalidLocalKey.into(),
+        Side::To => CompletionStatus::RemoteBadAddress.into(),
     }
-    take_receive(target).map(Some)
-}
-
-fn deliver_immediate(
-    world: &World<'_>,
-    sender: &QueuePairCore,
-    target: &Target<'_>,
-    request: &Request,
-    posted: Option<Posted>,
-    length: u32,
-    written: bool,
-) {
-    if request.immediate.is_none() {
-        return;
-    }
-    let status = if written { CompletionStatus::Ok } else { CompletionStatus::RemoteAbort };
-    if written || posted.is_some() {
-        complete_receive(world, sender, target, request, posted.as_ref(), length, status);
-    }
-}
-
-/// Puts a message into a posted receive and completes it.
-fn deliver_message(
-    world: &World<'_>,
-    sender: &QueuePairCore,
-    target: &Target<'_>,
-    request: &Request,
-    posted: &Posted,
-    message: &[u8],
-) -> Result<(), Stop> {
-    let room: usize = posted.segments().iter().map(|segment| usize::from(segment.length)).sum();
-    let length = message.len() as u32;
-    let complete = |status| complete_receive(world, sender, target, request, Some(posted), length, status);
-    if message.len() > room {
-        complete(CompletionStatus::BadLength);
-        return Err(CompletionStatus::RemoteBadLength.into());
-    }
-    let mut rest = message;
-    for segment in posted.segments() {
-        let (part, after) = rest.split_at(rest.len().min(segment.length.into()));
-        rest = after;
-        if part.is_empty() {
-            continue;
-        }
-        let (pd, wanted) = (target.queue_pair.pd, Access::LOCAL_WRITE);
-        let view = target.port.local(segment.key, pd, wanted, segment.address, part.len() as u64);
-        if view.is_none_or(|view| transfer::write(view, 0, part).is_err()) {
-            // The receive's own key is bad: an error on both sides.
-            complete(CompletionStatus::InvalidLocalKey);
-            return Err(CompletionStatus::RemoteAbort.into());
-        }
-    }
-    complete(CompletionStatus::Ok);
-    Ok(())
-}
-
-fn complete_receive(
-    world: &World<'_>,
-    sender: &QueuePairCore,
-    target: &Target<'_>,
-    request: &Request,
-    posted: Option<&Posted>,
-    length: u32,
-    status: CompletionStatus,
-) {
-    let handle = target.port.handle_for(world.index, target.queue_pair.pd);
-    let code: OperationCode = request.operation.code();
-    let info = ReceiveInfo {
-        length,
-        address_handle: handle.unwrap_or(UNKNOWN_ADDRESS_HANDLE),
-        source_queue_pair: sender.number,
-        immediate: request.immediate,
-        unsolicited: posted.is_none(),
-    };
-    let completion = Completion {
-        id: posted.map_or(RequestId::new(0), |posted| posted.id),
-        status,
-        operation_code: code.get() as u8,
-        queue_pair: target.queue_pair.number,
-        kind: CompletionKind::Receive(info),
-    };
-    // Bytes 16 to 31 hold either the sender's address or the high half of a write's length.
-    let source = if handle.is_none() && code == OperationCode::Send { Some(world.me.gid) } else { None };
-    let ids = RequestIdWidth::Bits16;
-    if code == OperationCode::Send {
-        target.queue_pair.count(Counted::RECEIVE, status);
-    }
-    target.queue_pair.receive_cq.push(std::iter::once(Finished { completion, ids, source }));
-    add(&target.port.shared.counts.receives, 1);
 }

@@ -1,38 +1,38 @@
-//! What an adapter does wrong on request: reordering, delay, injected statuses. All of it is legal
-//! behaviour of an SRD adapter that a client must survive.
+//! Fault injection: reordering, delay and injected statuses. All of these are legal behaviour of an SRD
+//! adapter, which a client must survive.
 
 use std::time::Duration;
 
 use efa_gda_wire::CompletionStatus;
 
-/// The faults of one adapter's send side; none by default.
+/// The faults that one adapter applies to its requests; none by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// Requests are executed in random order within this many; 0 and 1 keep the order.
+    /// Requests are executed in random order within a window of this many; 0 and 1 preserve the order.
     pub reorder_window: u32,
-    /// Each request waits this long before it is executed.
+    /// Time that each request waits before it is executed.
     pub delay: Duration,
-    /// Requests that complete with a given status and are not executed.
+    /// Requests that complete with an injected status and are not executed.
     pub injections: Vec<Injection>,
 }
 
 /// One injected status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Injection {
-    /// Which request of the adapter, counted from 1 over all its send queues in the order in which
-    /// they are fetched.
+    /// The number of the request: counted from 1 over all send queues of the adapter, in the order in which
+    /// the engine fetches entries. Entries that break a strict rule are not counted.
     pub nth: u64,
-    /// What it completes with.
+    /// The status with which it completes.
     pub status: CompletionStatus,
 }
 
 impl Faults {
-    /// Whether requests go straight through.
+    /// Whether there are no faults.
     pub(crate) fn none(&self) -> bool {
         self.reorder_window <= 1 && self.delay.is_zero() && self.injections.is_empty()
     }
 
-    /// `N:STATUS,…`
+    /// Parses `N:STATUS,…`. Returns `None` if the text is invalid.
     pub(crate) fn parse_injections(text: &str) -> Option<Vec<Injection>> {
         text.split(',')
             .map(str::trim)

@@ -1,61 +1,60 @@
-//! How the engine reaches a client's memory: pointers of this process, or whatever a face needs
-//! (another process, a guest, a GPU). All raw access to registered memory is in this file.
+//! Access of the engine to registered memory: through pointers of this process, or through a frontend's
+//! [`Memory`] (another process, a guest, a GPU). This file has every raw access to registered memory.
 
 use std::ptr::NonNull;
 
-/// A client's memory, addressed as its entries address it.
+/// A client's memory, with the addresses that its work-queue entries use.
 ///
-/// The engine calls it only for ranges inside a registered region, from any adapter's thread, and
-/// never after the region's deregistration returned. Client threads may write the same bytes at the
-/// same time, as with DMA: an implementation must survive that, whatever bytes it then moves.
+/// The engines of all adapters call it, only for ranges inside a registered region, and never after the call
+/// that deregisters the region has returned. Client threads may write the same bytes at the same time, as
+/// with DMA. An implementation must not fail because of that; the bytes that it then moves are unspecified.
 pub trait Memory: Send + Sync {
-    /// Fills `into` with the bytes at `address`.
+    /// Reads the bytes at `address` into `into`.
     ///
     /// # Errors
-    /// [`MemoryFault`] where the memory is not there; the request then fails with the status that a
-    /// bad key gives.
+    /// [`MemoryFault`] if the memory cannot be reached. The request then fails with the status of a bad key.
     fn read(&self, address: u64, into: &mut [u8]) -> Result<(), MemoryFault>;
 
-    /// Puts `from` at `address`. What was written is visible to the client before any store that
-    /// the engine makes with release order afterwards.
+    /// Writes `from` to `address`. The written bytes must be visible to the client before any later release
+    /// store of the engine.
     ///
     /// # Errors
     /// As [`Memory::read`].
     fn write(&self, address: u64, from: &[u8]) -> Result<(), MemoryFault>;
 
-    /// Where `length` bytes at `address` lie in this process, if they do: the engine then copies
-    /// without a detour.
+    /// The `length` bytes at `address` as memory of this process, if they are. The engine then copies them
+    /// directly.
     fn host(&self, address: u64, length: u64) -> Option<HostRange> {
         let _ = (address, length);
         None
     }
 }
 
-/// Memory that is registered and cannot be reached: unmapped, its process gone.
+/// Memory that is registered and cannot be reached, because it was unmapped or its process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the memory at {address:#x} ({length} bytes) is registered and cannot be reached")]
 pub struct MemoryFault {
-    /// Where.
+    /// Its address.
     pub address: u64,
-    /// How much.
+    /// Its length in bytes.
     pub length: u64,
 }
 
-/// Bytes of this process that an engine may copy from and to. Only [`HostMemory`]'s unsafe
-/// constructor makes one, so that safe code cannot point the engine at anything.
+/// Bytes of this process that an engine may copy from and to. Only [`HostMemory`]'s unsafe constructor
+/// creates one, so that safe code cannot make the engine access arbitrary memory.
 #[derive(Clone, Copy, Debug)]
 pub struct HostRange {
     start: NonNull<u8>,
     length: usize,
 }
 
-// SAFETY: a HostRange is an address and a length; what makes access to it sound on any thread is
-// the promise given to HostMemory::new.
+// SAFETY: a HostRange is an address and a length. The caller of HostMemory::new guarantees that every thread
+// may access the bytes.
 unsafe impl Send for HostRange {}
 // SAFETY: as above.
 unsafe impl Sync for HostRange {}
 
-/// Memory of this process; an address is a pointer's value.
+/// Memory of this process. An address is the value of a pointer.
 #[derive(Clone, Copy, Debug)]
 pub struct HostMemory(HostRange);
 
@@ -63,10 +62,9 @@ impl HostMemory {
     /// The `length` bytes at `start`.
     ///
     /// # Safety
-    /// From now until every region registered with this value (or a copy of it) is deregistered,
-    /// the bytes must stay mapped, readable, and writable unless no region allows writing; and
-    /// nobody may hold a Rust reference over them while requests that touch them are in flight
-    /// (as with DMA), except to atomics.
+    /// Until every region registered with this value (or a copy of it) is deregistered, the bytes must stay
+    /// mapped and readable, and writable if a region allows writing. While requests that access them are in
+    /// flight, no Rust reference to them may exist except to atomics (as with DMA).
     pub const unsafe fn new(start: NonNull<u8>, length: usize) -> Self {
         Self(HostRange { start, length })
     }
@@ -92,13 +90,13 @@ impl Memory for HostMemory {
 }
 
 impl HostRange {
-    /// `length` bytes from `offset` on.
+    /// The `length` bytes from `offset` on, if they are inside.
     pub(crate) fn part(self, offset: u64, length: u64) -> Option<Self> {
         if offset.checked_add(length)? > self.length as u64 {
             return None;
         }
-        // SAFETY: offset is at most self.length, so the result is inside, or one past, the bytes
-        // that HostMemory::new's caller vouched for.
+        // SAFETY: offset is at most self.length, so the result is inside, or one past the end of, the bytes
+        // that the caller of HostMemory::new provided.
         let start = unsafe { self.start.add(offset as usize) };
         Some(Self { start, length: length as usize })
     }
@@ -107,38 +105,38 @@ impl HostRange {
         self.length as u64
     }
 
-    /// Copies out of `self`, from `offset` on. Cut short at the end of the range.
+    /// Copies from `self`, from `offset` on. Copies fewer bytes if the range ends before.
     pub(crate) fn read(self, offset: usize, into: &mut [u8]) {
         let length = into.len().min(self.length.saturating_sub(offset));
-        // SAFETY: both sides hold `length` bytes: the source by HostMemory::new's promise, which
-        // lasts until deregistration, and an engine copies under the network's read lock while
-        // deregistration takes it for writing; the destination is a slice.
+        // SAFETY: both sides have `length` bytes. The caller of HostMemory::new guarantees the source until
+        // deregistration, which needs the network's lock for writing while an engine copies under the read
+        // lock. The destination is a slice.
         unsafe { copy(self.start.as_ptr().add(offset.min(self.length)), into.as_mut_ptr(), length) }
     }
 
-    /// Copies into `self`, from `offset` on. Cut short at the end of the range.
+    /// Copies to `self`, from `offset` on. Copies fewer bytes if the range ends before.
     pub(crate) fn write(self, offset: usize, from: &[u8]) {
         let length = from.len().min(self.length.saturating_sub(offset));
-        // SAFETY: as in `read`, with the sides exchanged.
+        // SAFETY: as in `read`, with source and destination exchanged.
         unsafe { copy(from.as_ptr(), self.start.as_ptr().add(offset.min(self.length)), length) }
     }
 
-    /// Copies `from` into `self`; the two may overlap. The shorter length counts.
+    /// Copies `from` to `self`, as many bytes as the shorter of the two has. They may overlap.
     pub(crate) fn copy_from(self, from: Self) {
-        // SAFETY: both ranges are vouched for by HostMemory::new's callers, under the lock as in
-        // `read`; `copy` takes overlapping ranges.
+        // SAFETY: the callers of HostMemory::new guarantee both ranges, under the lock as in `read`. `copy`
+        // accepts overlapping ranges.
         unsafe { copy(from.start.as_ptr(), self.start.as_ptr(), from.length.min(self.length)) }
     }
 }
 
-/// `memmove` of the C library, not Rust's: other threads may access the bytes at the same time, as
-/// with DMA, which a foreign function may meet and a Rust copy may not.
+/// Copies by `memmove` of the C library. A Rust copy would be undefined behaviour here, because other threads
+/// may access the bytes at the same time, as with DMA.
 ///
 /// # Safety
-/// `from` is readable and `to` writable for `length` bytes.
+/// `from` must be readable and `to` writable for `length` bytes.
 #[inline]
 unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
-    // SAFETY: the caller's promise is memmove's requirement.
+    // SAFETY: the caller guarantees what memmove requires.
     unsafe {
         libc::memmove(to.cast(), from.cast(), length);
     }

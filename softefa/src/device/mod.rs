@@ -1,17 +1,19 @@
-//! The adapter itself: objects, rings, the engine that polls doorbells and moves bytes, the strict
-//! checker, faults and statistics. It knows nothing of libfabric, verbs or PCI: a face translates.
+//! The device core: objects, rings, the engine that polls doorbells and moves bytes, the strict checker,
+//! faults and statistics. It does not depend on libfabric, verbs or PCI; frontends translate between those
+//! and this module.
 //!
-//! A face makes one [`Network`], joins [`Adapter`]s to it, and calls the control path, where every
+//! A frontend creates one [`Network`], joins [`Adapter`]s to it, and calls the control path, where every
 //! object is a number as on hardware ([`ProtectionDomain`], [`CompletionQueueNumber`],
 //! [`efa_gda_wire::QueuePairNumber`], [`efa_gda_wire::AddressHandle`], keys). The data path is
-//! memory alone: the client writes entries into [`SendQueue::memory`], stores its producer counter
-//! to [`SendQueue::doorbell`], and polls [`CompletionQueue::memory`].
+//! memory alone: the client writes entries into [`SendQueue::memory`], stores its producer index to
+//! [`SendQueue::doorbell`], and polls [`CompletionQueue::memory`].
 //!
 //! # Threads
-//! One engine thread an adapter, stopped and joined when the last [`std::sync::Arc`] of the adapter
-//! goes. A control call takes the network's lock for writing, engines take it for reading while they
-//! work; so when a call such as [`Adapter::deregister_memory`] or [`Adapter::destroy_queue_pair`]
-//! returns, no engine touches that memory any more.
+//! Each adapter has one engine thread, which is stopped and joined when the last [`std::sync::Arc`] of the
+//! adapter is dropped. A control call that changes objects holds the network's lock for writing; engines hold
+//! it for reading while they work. So no engine accesses the memory of an object after a call such as
+//! [`Adapter::deregister_memory`] or [`Adapter::destroy_queue_pair`] has returned. `engine.rs` states the
+//! whole protocol.
 
 mod adapter;
 mod attr;
@@ -42,7 +44,7 @@ mod violation;
 pub use adapter::Adapter;
 pub use attr::{
     Access, CompletionBacking, CompletionQueue, CompletionQueueAttr, CompletionQueueNumber,
-    MOST_FIRST_COUNTER, MemoryKeys, MemoryRegionAttr, ProtectionDomain, QueuePair, QueuePairAttr,
+    MAX_FIRST_COUNTER, MemoryKeys, MemoryRegionAttr, ProtectionDomain, QueuePair, QueuePairAttr,
     QueuePairState, ReceiveQueue, RnrRetry, SendQueue,
 };
 pub use config::{AdapterConfig, Capabilities, Gid, Limits};

@@ -1,19 +1,19 @@
-//! The switch: connects the adapters of one process by GID.
+//! The network: connects the adapters of one process by GID, and holds the lock over their objects.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::config::Gid;
-use super::engine::random;
+use super::engine::next_random;
 use super::error::DeviceError;
 use super::shared::Shared;
 use super::tables::{Port, Ports};
 
-/// A network of adapters that reach each other.
+/// A network of adapters that can reach each other.
 ///
-/// It holds all their objects under one lock: engines read while they work, control calls write. So
-/// an engine reaches a peer's objects without a second lock, and a control call that returns knows
-/// that no engine works on what it removed.
+/// It holds all their objects under one lock. Engines hold the lock for reading while they work; control
+/// calls that change objects hold it for writing. So an engine accesses a peer's objects without a second
+/// lock, and no engine uses an object after the control call that removed it has returned.
 #[derive(Default)]
 pub struct Network {
     ports: RwLock<Ports>,
@@ -26,12 +26,12 @@ impl fmt::Debug for Network {
 }
 
 impl Network {
-    /// A network of its own.
+    /// A new network without adapters.
     pub fn new() -> Arc<Self> {
         Arc::default()
     }
 
-    /// The one network that faces of this process share.
+    /// The network that all frontends of this process share.
     pub fn process() -> Arc<Self> {
         static NETWORK: OnceLock<Arc<Network>> = OnceLock::new();
         NETWORK.get_or_init(Self::new).clone()
@@ -50,19 +50,22 @@ impl Network {
         self.ports.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes an adapter in; gives its index.
+    /// Adds an adapter. Returns its index.
     pub(crate) fn join(&self, shared: Arc<Shared>) -> Result<u16, DeviceError> {
         let mut ports = self.write();
         let gid = shared.config.gid;
-        if ports.find(gid).is_some() {
+        if ports.index_of(gid).is_some() {
             return Err(DeviceError::GidTaken(gid));
         }
         let mut seed = shared.config.seed;
-        let port = Port::new(shared, random(&mut seed) as u16);
+        let port = Port::new(shared, next_random(&mut seed) as u16);
         let index = match ports.ports.iter().position(Option::is_none) {
             Some(free) => free,
             None if ports.ports.len() > usize::from(u16::MAX) => {
-                return Err(DeviceError::Exhausted { what: "places for adapters", limit: ports.ports.len() });
+                return Err(DeviceError::Exhausted {
+                    objects: "adapters on a network",
+                    limit: ports.ports.len(),
+                });
             }
             None => {
                 ports.ports.push(None);
@@ -71,20 +74,20 @@ impl Network {
         };
         ports.ports[index] = Some(port);
         let target = Some(index as u16);
-        // The new adapter's handles are none yet; the others' may wait for it.
-        ports.resolve(gid, target);
+        // Other adapters may already have handles for this GID.
+        ports.set_handle_targets(gid, target);
         Ok(index as u16)
     }
 
-    /// Takes an adapter off; its objects go with it.
+    /// Removes an adapter and drops its objects.
     pub(crate) fn leave(&self, index: u16) {
         let mut ports = self.write();
         let port = ports.ports.get_mut(usize::from(index)).and_then(Option::take);
         if let Some(port) = &port {
-            ports.resolve(port.gid, None);
+            ports.set_handle_targets(port.gid, None);
         }
         drop(ports);
-        // Memory that faces gave is let go outside the lock: their code may do anything.
+        // Objects are dropped outside the lock, because dropping a frontend's `Memory` runs its code.
         drop(port);
     }
 }

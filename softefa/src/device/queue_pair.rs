@@ -1,5 +1,19 @@
-//! A queue pair as the engine works on it: one round of its queues, failing it, and flushing it. The
-//! rings have their own files.
+//! A queue pair: one round of its queues, its error state, and its flush. The rings are in
+//! `send_queue.rs`, `receive_queue.rs` and `completion.rs`.
+//!
+//! # Protocol
+//!
+//! | word | written by | read by | order |
+//! |---|---|---|---|
+//! | `state` | a control thread, under the network's write lock; the queue pair's engine or a sender's, after a violation or a panic: release (`set_state`) | any engine, control threads: acquire (`state`) | no other word depends on it; the flush reads queue state under its locks |
+//! | `queue_key` | a control thread, under the network's write lock: relaxed | the engines of senders: relaxed | the network's lock |
+//! | `rnr_retry` | the same | the queue pair's engine: relaxed | the network's lock |
+//! | `send.state` | the queue pair's engine; a control thread, under the network's write lock | the same | its mutex |
+//! | `receive.state` | the same, and the engine of any sender | the same | its mutex |
+//!
+//! The state only advances: idle, ready, error. An engine that reports a violation sets the error state, and
+//! the engine of the queue pair's adapter flushes in its next round. A request that a sender's engine is
+//! delivering at that moment is still delivered. In the error state, later posts are flushed as well.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
@@ -10,9 +24,9 @@ use efa_gda_wire::{
 };
 
 use super::attr::{ProtectionDomain, QueuePairState, RnrRetry};
-use super::completion::{CompletionRing, Finished};
-use super::counter::{Attached, Counted};
-use super::engine::{Engine, World};
+use super::completion::{CompletionRecord, CompletionRing};
+use super::counter::{AttachedCounters, Counted};
+use super::engine::{Engine, NetworkView};
 use super::receive_queue::ReceiveRing;
 use super::ring_memory::Doorbell;
 use super::send_queue::{SendRing, SendState};
@@ -21,27 +35,26 @@ use super::violation::{Queue, StrictRule, Violation};
 
 /// A queue pair.
 ///
-/// Locks are taken in the order send state, receive state, completion queue. The send state is
-/// locked by its own adapter's engine alone (and by control calls, while no engine runs); receive
-/// state and completion queues by every engine that delivers here.
+/// Its locks are acquired in the order send state, receive state, completion queue (`engine.rs`).
 pub(crate) struct QueuePairCore {
     pub(crate) number: QueuePairNumber,
     pub(crate) pd: ProtectionDomain,
     pub(crate) queue_key: AtomicU32,
-    /// [`RnrRetry`] as a number; changed by control calls, while no engine runs.
+    /// [`RnrRetry`] as a number.
     pub(crate) rnr_retry: AtomicU32,
     pub(crate) unsolicited_write_receive: bool,
     pub(crate) send: SendRing,
     pub(crate) receive: Option<ReceiveRing>,
     pub(crate) send_cq: Arc<CompletionRing>,
     pub(crate) receive_cq: Arc<CompletionRing>,
-    pub(crate) counters: Attached,
+    pub(crate) counters: AttachedCounters,
     pub(crate) shared: Arc<Shared>,
     pub(crate) state: AtomicU8,
 }
 
-/// A rule that an entry or a doorbell of one ring breaks.
-pub(crate) struct Finding {
+/// A rule that an entry or a doorbell of one ring breaks, with the evidence: a [`Violation`] without its
+/// queue.
+pub(crate) struct BrokenRule {
     pub(crate) slot: Option<u32>,
     pub(crate) counter: u64,
     pub(crate) entry: Option<DecodedRequest>,
@@ -49,7 +62,14 @@ pub(crate) struct Finding {
     pub(crate) rule: StrictRule,
 }
 
-/// How [`RnrRetry::Forever`] is kept.
+impl BrokenRule {
+    /// A rule that the doorbell of a ring breaks. `counter` is the doorbell producer index before it.
+    pub(crate) const fn of_doorbell(counter: u64, rule: StrictRule) -> Self {
+        Self { slot: None, counter, entry: None, raw: Vec::new(), rule }
+    }
+}
+
+/// The number for [`RnrRetry::Forever`] in [`QueuePairCore::rnr_retry`].
 const FOREVER: u32 = u32::MAX;
 
 impl QueuePairCore {
@@ -103,30 +123,31 @@ impl QueuePairCore {
         self.state() == QueuePairState::Ready
     }
 
-    /// Doorbells of both queues.
+    /// The doorbells of both queues.
     pub(crate) fn doorbells(&self) -> impl Iterator<Item = &Doorbell> {
         std::iter::once(&self.send.doorbell).chain(self.receive.as_ref().map(|receive| &receive.doorbell))
     }
 
-    /// One round: doorbells, waiting requests, new requests. Whether anything moved.
-    pub(crate) fn poll(&self, world: &World<'_>, engine: &mut Engine) -> bool {
+    /// Runs one round: polls the doorbells, executes pending requests, then new ones, and publishes their
+    /// completions. Flushes instead in the error state. Returns whether there was progress.
+    pub(crate) fn run_round(&self, network: &NetworkView<'_>, engine: &mut Engine) -> bool {
         match self.state() {
             QueuePairState::Idle => return false,
             QueuePairState::Error => return self.flush(),
             QueuePairState::Ready => {}
         }
-        if let Some(Err(finding)) = self.receive.as_ref().map(ReceiveRing::watch) {
-            self.fail(Queue::Receive(self.number), *finding);
+        if let Some(Err(broken)) = self.receive.as_ref().map(ReceiveRing::poll_doorbell) {
+            self.fail(Queue::Receive(self.number), *broken);
         }
         let mut send = lock(&self.send.state);
-        if let Err(finding) = self.send.watch(&mut send, &self.shared) {
-            send.next_flushed = CompletionStatus::QueuePairInternal;
-            self.fail(Queue::Send(self.number), *finding);
+        if let Err(broken) = self.send.poll_doorbell(&mut send, &self.shared) {
+            send.next_flush_status = CompletionStatus::QueuePairInternal;
+            self.fail(Queue::Send(self.number), *broken);
         }
-        let mut progress = self.run_waiting(&mut send, world, engine);
-        progress |= self.run_new(&mut send, world, engine);
+        let mut progress = self.execute_pending(&mut send, network, engine);
+        progress |= self.execute_new(&mut send, network, engine);
         progress |= self.publish(&mut send);
-        engine.waiting |= !send.waiting.is_empty();
+        engine.has_pending |= !send.pending.is_empty();
         drop(send);
         if !self.is_ready() {
             progress |= self.flush();
@@ -134,43 +155,44 @@ impl QueuePairCore {
         progress
     }
 
-    /// Keeps a violation; from here on the queue pair flushes.
-    pub(crate) fn fail(&self, queue: Queue, finding: Finding) {
-        let Finding { slot, counter, entry, raw, rule } = finding;
+    /// Reports a violation and sets the error state.
+    pub(crate) fn fail(&self, queue: Queue, broken: BrokenRule) {
+        let BrokenRule { slot, counter, entry, raw, rule } = broken;
         self.shared.report(Violation { queue, slot, counter, entry, raw, rule });
         self.set_state(QueuePairState::Error);
     }
 
-    /// Makes the completions of requests visible that were gathered.
+    /// Counts the gathered completions, then makes them visible to the client. Returns whether there were
+    /// any.
     pub(crate) fn publish(&self, send: &mut SendState) -> bool {
-        if send.staged.is_empty() {
+        if send.unpublished.is_empty() {
             return false;
         }
-        // Before the completions: who read one finds it counted.
+        // Counted first, so that a client that reads a completion finds it counted.
         if self.counters.any() {
-            for completion in &send.staged {
-                if let Some(what) = Counted::of_code(completion.operation_code) {
-                    self.count(what, completion.status);
+            for completion in &send.unpublished {
+                if let Some(kind) = Counted::of_code(completion.operation_code) {
+                    self.count(kind, completion.status);
                 }
             }
         }
         let ids = self.send.ids;
-        self.send_cq.push(send.staged.iter().map(|completion| Finished {
+        self.send_cq.push(send.unpublished.iter().map(|completion| CompletionRecord {
             completion: *completion,
             ids,
             source: None,
         }));
-        send.completed += send.staged.len() as u64;
-        send.staged.clear();
+        send.completed += send.unpublished.len() as u64;
+        send.unpublished.clear();
         true
     }
 
-    /// Counts a completion where something counts its kind.
-    pub(crate) fn count(&self, what: Counted, status: CompletionStatus) {
-        self.counters.count(what, status);
+    /// Adds a completion to the counters that are attached for its kind.
+    pub(crate) fn count(&self, kind: Counted, status: CompletionStatus) {
+        self.counters.count(kind, status);
     }
 
-    /// A request's completion.
+    /// The completion of a request.
     pub(crate) fn send_completion(
         &self,
         id: RequestId,
@@ -180,20 +202,20 @@ impl QueuePairCore {
         Completion { id, status, operation_code, queue_pair: self.number, kind: CompletionKind::Send }
     }
 
-    /// Stages the completion of the request that was executed when something panicked.
-    pub(crate) fn answer_panicked(&self, current: Option<(RequestId, u8)>) {
+    /// Completes the request during whose execution a [`super::Memory`] panicked as an internal error.
+    pub(crate) fn complete_panicked_request(&self, current: Option<(RequestId, u8)>) {
         if let Some((id, code)) = current {
             let completion = self.send_completion(id, code, CompletionStatus::QueuePairInternal);
-            lock(&self.send.state).staged.push(completion);
+            lock(&self.send.state).unpublished.push(completion);
         }
     }
 
-    /// Completes everything that is posted as flushed. Whether there was anything.
+    /// Completes every posted request and receive as flushed. Returns whether there were any.
     pub(crate) fn flush(&self) -> bool {
         let mut send = lock(&self.send.state);
-        for (id, code) in self.send.drain(&mut send) {
-            let status = std::mem::replace(&mut send.next_flushed, CompletionStatus::Flushed);
-            send.staged.push(self.send_completion(id, code, status));
+        for (id, code) in self.send.take_all(&mut send) {
+            let status = std::mem::replace(&mut send.next_flush_status, CompletionStatus::Flushed);
+            send.unpublished.push(self.send_completion(id, code, status));
         }
         let progress = self.publish(&mut send);
         drop(send);
@@ -202,7 +224,7 @@ impl QueuePairCore {
 
     fn flush_receives(&self) -> bool {
         let Some(receive) = &self.receive else { return false };
-        let ids = receive.drain();
+        let ids = receive.take_all();
         let any = !ids.is_empty();
         ids.iter().for_each(|_| self.count(Counted::RECEIVE, CompletionStatus::Flushed));
         self.receive_cq.push(ids.into_iter().map(|id| {
@@ -220,7 +242,7 @@ impl QueuePairCore {
                 queue_pair: self.number,
                 kind: CompletionKind::Receive(info),
             };
-            Finished { completion, ids: RequestIdWidth::Bits16, source: None }
+            CompletionRecord { completion, ids: RequestIdWidth::Bits16, source: None }
         }));
         any
     }

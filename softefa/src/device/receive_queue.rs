@@ -1,19 +1,27 @@
-//! Receive queues: taking posted receives, checking descriptors and doorbells.
+//! Receive queues: taking posted receives, and checking descriptors and doorbells.
+//!
+//! # Protocol
+//! The shared words are the slots and the doorbell; `ring_memory.rs` has their owners and orderings. The
+//! client writes descriptors, then the doorbell. An engine loads the doorbell, copies a descriptor, and
+//! writes the unwritten pattern over its slot. The engine of any sender may do this, so [`ReceiveState`] is
+//! behind a lock; its holder alone polls the doorbell and resets slots.
+//!
+//! A client may write a slot again when the completion of its receive is visible. That completion is
+//! written after the slot was reset, by the same engine.
 
 use std::sync::{Arc, Mutex};
 
 use efa_gda_wire::{RX_DESCRIPTOR_BYTES, Receive, ReceiveDescriptor, RequestId, Ring, doorbell_advance};
 
 use super::pattern::Unwritten;
-use super::queue_pair::Finding;
-use super::ring_memory::{Doorbell, RingMemory};
-use super::send_queue::BACKWARDS;
+use super::queue_pair::BrokenRule;
+use super::ring_memory::{Doorbell, MAX_DOORBELL_ADVANCE, RingMemory};
 use super::shared::lock;
 use super::violation::StrictRule;
 
-/// The most descriptors that one receive may have, whatever an adapter's limits say.
-pub(crate) const MOST_SEGMENTS: usize = 8;
-/// Receive queues have no phase; the unwritten pattern is then the same on every lap.
+/// Most descriptors of one receive. An adapter's limit may be lower.
+pub(crate) const MAX_SEGMENTS: usize = 8;
+/// Receive descriptors have no phase bit, so the unwritten pattern is the same on every lap.
 const NO_PHASE: bool = false;
 
 /// A receive queue's ring.
@@ -26,31 +34,34 @@ pub(crate) struct ReceiveRing {
     pub(crate) state: Mutex<ReceiveState>,
 }
 
-/// Where a receive queue stands, in descriptors.
+/// The indexes of a receive queue. They count descriptors, have 64 bits and never wrap:
+/// `taken <= doorbell_index`.
 #[derive(Debug)]
 pub(crate) struct ReceiveState {
-    doorbell_seen: u16,
-    rung: u64,
-    /// Taken; the client has them back as soon as their completion is visible, which may be before
-    /// anything else is done here, so they count as free at once.
+    /// Low 16 bits of the doorbell when it was last polled.
+    last_doorbell: u16,
+    /// Descriptors that doorbells covered.
+    doorbell_index: u64,
+    /// Descriptors taken. They count as free at once: their completion may become visible, and the client
+    /// may post again, before the next access to this state.
     taken: u64,
 }
 
 impl ReceiveState {
     pub(crate) fn new(counter: u64) -> Self {
-        Self { doorbell_seen: counter as u16, rung: counter, taken: counter }
+        Self { last_doorbell: counter as u16, doorbell_index: counter, taken: counter }
     }
 }
 
-/// A receive that was posted.
+/// A posted receive.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Posted {
+pub(crate) struct PostedReceive {
     pub(crate) id: RequestId,
-    segments: [Receive; MOST_SEGMENTS],
+    segments: [Receive; MAX_SEGMENTS],
     count: usize,
 }
 
-impl Posted {
+impl PostedReceive {
     pub(crate) fn segments(&self) -> &[Receive] {
         &self.segments[..self.count]
     }
@@ -67,10 +78,10 @@ const EMPTY: Receive = Receive {
 };
 
 impl ReceiveRing {
-    /// Puts the unwritten pattern everywhere and the doorbell where it starts.
+    /// Fills every slot with the unwritten pattern and sets the doorbell to its initial value.
     pub(crate) fn prepare(&self, counter: u64) {
         for slot in 0..self.ring.entries() {
-            self.erase(slot as usize * RX_DESCRIPTOR_BYTES);
+            self.reset_slot(slot as usize * RX_DESCRIPTOR_BYTES);
         }
         self.doorbell.ring(self.ring.doorbell(counter as u32));
     }
@@ -79,67 +90,67 @@ impl ReceiveRing {
         self.ring.slot(counter as u32) as usize * RX_DESCRIPTOR_BYTES
     }
 
-    fn erase(&self, offset: usize) {
+    fn reset_slot(&self, offset: usize) {
         self.unwritten.fill(&self.memory, offset, RX_DESCRIPTOR_BYTES, NO_PHASE);
     }
 
-    /// Looks at the doorbell.
-    pub(crate) fn watch(&self) -> Result<(), Box<Finding>> {
+    /// Polls the doorbell and checks its value.
+    pub(crate) fn poll_doorbell(&self) -> Result<(), Box<BrokenRule>> {
         self.advance(&mut lock(&self.state))
     }
 
-    fn advance(&self, state: &mut ReceiveState) -> Result<(), Box<Finding>> {
+    fn advance(&self, state: &mut ReceiveState) -> Result<(), Box<BrokenRule>> {
         let value = self.doorbell.value();
-        let advance = doorbell_advance(state.doorbell_seen, value);
+        let advance = doorbell_advance(state.last_doorbell, value);
         if advance == 0 {
             return Ok(());
         }
-        let in_flight = state.rung + u64::from(advance) - state.taken;
+        let in_flight = state.doorbell_index + u64::from(advance) - state.taken;
         let entries = self.ring.entries();
         if in_flight <= u64::from(entries) {
-            state.rung += u64::from(advance);
-            state.doorbell_seen = value as u16;
+            state.doorbell_index += u64::from(advance);
+            state.last_doorbell = value as u16;
             return Ok(());
         }
-        let rule = if advance > BACKWARDS {
-            StrictRule::DoorbellBackwards { from: state.doorbell_seen, to: value as u16 }
+        let rule = if advance > MAX_DOORBELL_ADVANCE {
+            StrictRule::DoorbellBackwards { from: state.last_doorbell, to: value as u16 }
         } else {
             StrictRule::DoorbellPastRing { in_flight, entries }
         };
-        state.doorbell_seen = value as u16;
-        Err(Box::new(Finding { slot: None, counter: state.rung, entry: None, raw: Vec::new(), rule }))
+        state.last_doorbell = value as u16;
+        Err(Box::new(BrokenRule::of_doorbell(state.doorbell_index, rule)))
     }
 
-    /// The oldest receive, if one is posted.
-    pub(crate) fn take(&self) -> Result<Option<Posted>, Box<Finding>> {
+    /// Takes the oldest receive, if one is posted.
+    pub(crate) fn take(&self) -> Result<Option<PostedReceive>, Box<BrokenRule>> {
         let mut state = lock(&self.state);
-        if state.taken == state.rung {
+        if state.taken == state.doorbell_index {
             self.advance(&mut state)?;
         }
-        if state.taken == state.rung { Ok(None) } else { self.take_posted(&mut state).map(Some) }
+        if state.taken == state.doorbell_index { Ok(None) } else { self.take_posted(&mut state).map(Some) }
     }
 
-    fn take_posted(&self, state: &mut ReceiveState) -> Result<Posted, Box<Finding>> {
-        let mut posted = Posted { id: RequestId::new(0), segments: [EMPTY; MOST_SEGMENTS], count: 0 };
+    fn take_posted(&self, state: &mut ReceiveState) -> Result<PostedReceive, Box<BrokenRule>> {
+        let mut posted = PostedReceive { id: RequestId::new(0), segments: [EMPTY; MAX_SEGMENTS], count: 0 };
         loop {
             let counter = state.taken;
             let mut raw = [0; RX_DESCRIPTOR_BYTES];
             self.memory.load(self.offset(counter), &mut raw);
             let descriptor = ReceiveDescriptor::decode(&raw);
-            let unwritten = self.unwritten.first_in(&raw, NO_PHASE, |_| true);
+            let unwritten = self.unwritten.first_unwritten_word(&raw, NO_PHASE, |_| true);
             let grouped = descriptor.first == (posted.count == 0) && posted.count < self.max_segments;
-            let last_there = descriptor.last || counter + 1 < state.rung;
+            let has_next = descriptor.last || counter + 1 < state.doorbell_index;
             let rule = match unwritten {
                 Some(offset) => Some(StrictRule::HalfWritten { offset: offset as u8 }),
                 None if !descriptor.reserved_zero => Some(StrictRule::ReceiveReservedBits),
-                None if !grouped || !last_there => Some(StrictRule::ReceiveGrouping),
+                None if !grouped || !has_next => Some(StrictRule::ReceiveGrouping),
                 None => None,
             };
             if let Some(rule) = rule {
                 let slot = Some(self.ring.slot(counter as u32));
-                return Err(Box::new(Finding { slot, counter, entry: None, raw: raw.to_vec(), rule }));
+                return Err(Box::new(BrokenRule { slot, counter, entry: None, raw: raw.to_vec(), rule }));
             }
-            self.erase(self.offset(counter));
+            self.reset_slot(self.offset(counter));
             state.taken += 1;
             if posted.count == 0 {
                 posted.id = descriptor.request_id();
@@ -152,26 +163,26 @@ impl ReceiveRing {
         }
     }
 
-    /// Takes everything that is posted, for flushing: the ids of descriptors that end a receive.
-    pub(crate) fn drain(&self) -> Vec<RequestId> {
+    /// Takes everything that is posted, to flush it. Returns the request ids of complete receives.
+    pub(crate) fn take_all(&self) -> Vec<RequestId> {
         let mut state = lock(&self.state);
         let value = self.doorbell.value();
-        let advance = doorbell_advance(state.doorbell_seen, value);
-        state.doorbell_seen = value as u16;
-        if advance <= BACKWARDS {
-            let free = u64::from(self.ring.entries()) - (state.rung - state.taken);
-            state.rung += u64::from(advance).min(free);
+        let advance = doorbell_advance(state.last_doorbell, value);
+        state.last_doorbell = value as u16;
+        if advance <= MAX_DOORBELL_ADVANCE {
+            let free = u64::from(self.ring.entries()) - (state.doorbell_index - state.taken);
+            state.doorbell_index += u64::from(advance).min(free);
         }
         let mut ids = Vec::new();
-        while state.taken < state.rung {
+        while state.taken < state.doorbell_index {
             let mut raw = [0; RX_DESCRIPTOR_BYTES];
             self.memory.load(self.offset(state.taken), &mut raw);
             let descriptor = ReceiveDescriptor::decode(&raw);
-            let written = self.unwritten.first_in(&raw, NO_PHASE, |_| true).is_none();
+            let written = self.unwritten.first_unwritten_word(&raw, NO_PHASE, |_| true).is_none();
             if written && descriptor.last {
                 ids.push(descriptor.request_id());
             }
-            self.erase(self.offset(state.taken));
+            self.reset_slot(self.offset(state.taken));
             state.taken += 1;
         }
         ids

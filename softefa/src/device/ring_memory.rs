@@ -1,30 +1,38 @@
-//! Rings and doorbells: memory that client threads, or a GPU, share with the engine. No reference
-//! is ever made over its bytes; every access is atomic, and all of it is in this file.
+//! Rings and doorbells: memory that clients, or a GPU, share with the engine. This file has every access
+//! to it. Every access is atomic, and no Rust reference to the bytes exists except to atomics.
 //!
 //! # Protocol
-//! | word | who stores | who loads |
-//! |---|---|---|
-//! | send- and receive-queue slots | the client, before the doorbell that covers them; the engine, over a slot that it has fetched (`unwritten` pattern) | the engine |
-//! | work-queue doorbells | the client | the engine |
-//! | completion slots | the engine | the client |
-//! | completion doorbell | the client | the engine |
+//! Stores and loads are of the threads that `engine.rs` names. "Engine" includes a control thread that
+//! flushes a queue while no engine works.
 //!
-//! - *Entry before doorbell.* The client makes its entries visible before the doorbell (a release
-//!   store, or a fence on a GPU). The engine loads the doorbell with acquire, then the entries, so it
-//!   sees them whole. Loads of an entry are relaxed words of 8 bytes: an entry that changes meanwhile
-//!   is the client's mistake, which the checker names, and a data race on atomics is no undefined
-//!   behaviour.
-//! - *Slot reuse.* A slot is the client's again once as many completions are visible as there were
-//!   requests up to it. The engine's store of the unwritten pattern comes before the release store
-//!   that makes the completion visible; the client's store to the slot comes after its acquire load
-//!   of that completion. So the client's entry is never overwritten.
-//! - *Looking ahead.* The engine loads a slot past the batch with acquire, then the doorbell. Where
-//!   the slot is written and the doorbell that would allow it is not there, the client stored the
-//!   entry first: a client that keeps the rule makes the doorbell visible before the entry.
-//! - *Completions.* Payload, then the completion's body (relaxed), then the 8 bytes with the flags
-//!   (release), phase bit among them. A client that loads the flags with acquire sees all of it.
-//!   The word that holds the flags also holds the request id, status and queue pair, so these can
-//!   never be seen without each other.
+//! | word | stored by | loaded by |
+//! |---|---|---|
+//! | send- and receive-queue slot | the client, before the doorbell that covers the entry: relaxed; the engine, after it copied the entry (unwritten pattern): relaxed | the engine: relaxed; acquire for the first 8 bytes of a slot that no doorbell covers yet |
+//! | work-queue doorbell | the client: release, then a sequentially consistent fence | the engine: acquire |
+//! | completion slot | the engine: bytes 8 to 31 relaxed, then bytes 0 to 7 release | the client: bytes 0 to 7 acquire, then the rest relaxed |
+//! | completion-queue doorbell | the client: release, then a fence | the engine: acquire |
+//!
+//! - *Entry before doorbell.* The client's release store of the doorbell ([`Doorbell::ring`], or a fence on
+//!   a GPU) pairs with the engine's acquire load ([`Doorbell::value`]). So the engine loads whole entries. It
+//!   loads them as relaxed words of 8 bytes. If the client changes an entry meanwhile, that breaks a rule,
+//!   which the checker reports; it is not undefined behaviour, because all accesses are atomic.
+//! - *Slot reuse.* The client may write the entry with index `i + entries` into the slot of entry `i` when
+//!   `i + 1` completions of the queue are visible to it, whichever requests they are for. One of them is for
+//!   entry `i` or a later one, and the engine fetches entries in order, so it has stored the unwritten
+//!   pattern into the slot before the release store of that completion. The client stores its next entry
+//!   after its acquire load of that completion. So the pattern never overwrites the client's next entry.
+//! - *Reading ahead.* To find batches that are too long, the engine loads the first word of a slot past the
+//!   batch (acquire), then the doorbell (acquire). A client that obeys `max_batch` rings the doorbell before
+//!   it writes that slot, and the fence in [`Doorbell::ring`] orders the two stores. The fence pairs with the
+//!   acquire load of the slot. So if the engine loads a written slot and the old doorbell, the client wrote
+//!   the entry first and broke the rule.
+//! - *Completions.* The engine writes the payload, then bytes 8 to 31 of the completion (relaxed), then bytes
+//!   0 to 7 (release). They hold the phase bit, the request id, the status and the queue pair, so these are
+//!   always visible together. A client that loads bytes 0 to 7 with acquire and finds the phase of its lap
+//!   sees the rest of the completion and the payload.
+//! - *Consumer index.* The client's release store of the completion-queue doorbell comes after its loads of
+//!   the completions; it pairs with the engine's acquire load. So the engine overwrites a slot only after the
+//!   client has read it.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::any::Any;
@@ -35,10 +43,15 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use super::error::DeviceError;
 
-/// Bytes of a page, which is what clients map and register.
+/// Bytes of a page, the unit in which clients map and register memory.
 pub const PAGE_BYTES: usize = 4096;
+/// Bytes of a cache line.
+pub(crate) const CACHE_LINE: usize = 64;
+/// Largest advance of a doorbell. A larger one ([`efa_gda_wire::doorbell_advance`] is modulo 2^16) means that
+/// the doorbell moved backwards.
+pub(crate) const MAX_DOORBELL_ADVANCE: u16 = 1 << 15;
 
-/// Shared memory of a ring or of a page of doorbells.
+/// Memory of a ring, or of a page of doorbells, that the engine shares with clients.
 pub struct RingMemory {
     start: NonNull<u8>,
     length: usize,
@@ -47,11 +60,11 @@ pub struct RingMemory {
 
 enum Backing {
     Owned(Layout),
-    Given { _keep: Option<Arc<dyn Any + Send + Sync>> },
+    External { _owner: Option<Arc<dyn Any + Send + Sync>> },
 }
 
-// SAFETY: the memory is owned, or vouched for by `given`'s caller for every thread; all access is
-// through atomics.
+// SAFETY: the memory is owned, or the caller of `from_raw` guarantees that every thread may access it for
+// the life of this value; this type accesses it through atomics only.
 unsafe impl Send for RingMemory {}
 // SAFETY: as above.
 unsafe impl Sync for RingMemory {}
@@ -63,10 +76,10 @@ impl fmt::Debug for RingMemory {
 }
 
 impl RingMemory {
-    /// Zeroed pages that hold at least `bytes`.
+    /// Allocates zeroed pages that hold at least `bytes`.
     ///
     /// # Errors
-    /// [`DeviceError::OutOfMemory`].
+    /// [`DeviceError::OutOfMemory`] if the allocator has no such memory.
     pub fn allocate(bytes: usize) -> Result<Arc<Self>, DeviceError> {
         let length = bytes.max(1).next_multiple_of(PAGE_BYTES);
         let layout =
@@ -76,25 +89,25 @@ impl RingMemory {
         Ok(Arc::new(Self { start, length, backing: Backing::Owned(layout) }))
     }
 
-    /// Memory that a face or client gives. `keep` is held as long as this value, to keep the memory
-    /// alive.
+    /// Wraps memory of a frontend or client. The result holds `owner`, which may keep the memory alive.
     ///
     /// # Safety
-    /// The `length` bytes at `start` stay mapped, readable and writable for the life of the result,
-    /// and every access of others is as to shared memory: from C, another process, or atomics.
+    /// The `length` bytes at `start` must stay mapped, readable and writable for the life of the result. Rust
+    /// code must access them only through atomics; code in C, on a GPU or in another process may access them
+    /// as shared memory.
     ///
     /// # Errors
     /// [`DeviceError::RingMemory`] unless `start` is a multiple of 8.
-    pub unsafe fn given(
+    pub unsafe fn from_raw(
         start: NonNull<u8>,
         length: usize,
-        keep: Option<Arc<dyn Any + Send + Sync>>,
+        owner: Option<Arc<dyn Any + Send + Sync>>,
     ) -> Result<Arc<Self>, DeviceError> {
         if !start.as_ptr().addr().is_multiple_of(8) {
-            let why = format!("{start:p} is not a multiple of 8");
-            return Err(DeviceError::RingMemory { queue: "ring", why });
+            let reason = format!("its address {start:p} is not a multiple of 8");
+            return Err(DeviceError::RingMemory { queue: "ring", reason });
         }
-        Ok(Arc::new(Self { start, length, backing: Backing::Given { _keep: keep } }))
+        Ok(Arc::new(Self { start, length, backing: Backing::External { _owner: owner } }))
     }
 
     /// The first byte, for clients that store through pointers.
@@ -102,20 +115,20 @@ impl RingMemory {
         self.start.as_ptr()
     }
 
-    /// Bytes.
+    /// Its length in bytes.
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// Whether there are none.
+    /// Whether it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// Stores `bytes` at `offset`, in words of 8, relaxed: what a client that writes an entry does.
+    /// Stores `bytes` at `offset` in relaxed words of 8, as a client does that writes an entry.
     ///
     /// # Panics
-    /// Unless both are multiples of 8 and inside.
+    /// If `offset` or the length is not a multiple of 8, or the range is not inside the memory.
     pub fn store(&self, offset: usize, bytes: &[u8]) {
         let (words, rest) = bytes.as_chunks::<8>();
         assert!(rest.is_empty(), "entries are stored in words of 8 bytes");
@@ -124,11 +137,11 @@ impl RingMemory {
         }
     }
 
-    /// Loads `into.len()` bytes from `offset`, in words of 8, relaxed. A poller loads the word with
-    /// the flags by [`RingMemory::load_word_acquire`] before.
+    /// Loads `into.len()` bytes from `offset` in relaxed words of 8. A client that polls completions must
+    /// first load the word with the phase bit by [`RingMemory::load_word_acquire`].
     ///
     /// # Panics
-    /// Unless both are multiples of 8 and inside.
+    /// If `offset` or the length is not a multiple of 8, or the range is not inside the memory.
     #[inline]
     pub fn load(&self, offset: usize, into: &mut [u8]) {
         let (words, rest) = into.as_chunks_mut::<8>();
@@ -138,40 +151,41 @@ impl RingMemory {
         }
     }
 
-    /// The 8 bytes at `offset`; what was stored before them with release is visible afterwards.
+    /// Loads the 8 bytes at `offset` with acquire: everything that was stored before their release store is
+    /// visible to later loads.
     ///
     /// # Panics
-    /// Unless `offset` is a multiple of 8 and inside.
+    /// If `offset` is not a multiple of 8, or the word is not inside the memory.
     #[inline]
     pub fn load_word_acquire(&self, offset: usize) -> [u8; 8] {
         self.word(offset).load(Ordering::Acquire).to_ne_bytes()
     }
 
-    /// Stores 8 bytes at `offset`, after everything that this thread stored before.
+    /// Stores 8 bytes at `offset` with release: after everything that this thread stored before.
     ///
     /// # Panics
-    /// Unless `offset` is a multiple of 8 and inside.
+    /// If `offset` is not a multiple of 8, or the word is not inside the memory.
     #[inline]
     pub(crate) fn store_word_release(&self, offset: usize, word: [u8; 8]) {
         self.word(offset).store(u64::from_ne_bytes(word), Ordering::Release);
     }
 
-    /// Starts to bring the cache line at `offset` here, to be written: the other side's core has it.
-    /// Anything outside is left alone.
+    /// Prefetches the cache line at `offset` for writing, because another core has it. Does nothing if
+    /// `offset` is outside the memory.
     #[inline]
     pub(crate) fn prefetch(&self, offset: usize) {
         #[cfg(target_arch = "x86_64")]
         if offset < self.length {
             use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
-            // SAFETY: a prefetch accesses nothing as far as the program can tell, and the address is
-            // inside the memory anyway.
+            // SAFETY: a prefetch has no effect that a program can observe, and the address is inside the
+            // memory.
             unsafe { _mm_prefetch::<_MM_HINT_ET0>(self.start.as_ptr().add(offset).cast()) }
         }
         #[cfg(not(target_arch = "x86_64"))]
         let _ = offset;
     }
 
-    /// Stores `word` over `length` bytes from `offset`, relaxed.
+    /// Fills `length` bytes from `offset` with `word`, relaxed.
     #[inline]
     pub(crate) fn fill(&self, offset: usize, length: usize, word: [u8; 8]) {
         for at in (offset..offset + length).step_by(8) {
@@ -179,7 +193,7 @@ impl RingMemory {
         }
     }
 
-    /// Whether all of `length` bytes from `offset` are `word` again and again.
+    /// Whether the `length` bytes from `offset` consist of `word` alone.
     #[inline]
     pub(crate) fn is_filled(&self, offset: usize, length: usize, word: [u8; 8]) -> bool {
         let word = u64::from_ne_bytes(word);
@@ -189,8 +203,9 @@ impl RingMemory {
     #[inline]
     fn word(&self, offset: usize) -> &AtomicU64 {
         assert!(offset.is_multiple_of(8) && offset.checked_add(8).is_some_and(|end| end <= self.length));
-        // SAFETY: inside the memory, which lives as long as self, and aligned (`start` is a multiple
-        // of 8, `offset` too); all Rust access is atomic, and others' is theirs to make so.
+        // SAFETY: the word is inside the memory, which lives as long as self, and aligned: `start` and
+        // `offset` are multiples of 8. This type accesses it through atomics only, and the caller of
+        // `from_raw` guarantees the same for other Rust code.
         unsafe { AtomicU64::from_ptr(self.start.as_ptr().add(offset).cast()) }
     }
 
@@ -205,13 +220,13 @@ impl RingMemory {
 impl Drop for RingMemory {
     fn drop(&mut self) {
         if let Backing::Owned(layout) = self.backing {
-            // SAFETY: allocated with this layout in `allocate`, freed once.
+            // SAFETY: `allocate` allocated the memory with this layout, and only this drop frees it.
             unsafe { dealloc(self.start.as_ptr(), layout) }
         }
     }
 }
 
-/// A doorbell: 4 bytes on a page that it shares with others.
+/// A doorbell: 4 bytes on a page, which may hold other doorbells too.
 #[derive(Clone)]
 pub struct Doorbell {
     page: Arc<RingMemory>,
@@ -228,39 +243,45 @@ impl Doorbell {
     /// The doorbell at `offset` of `page`.
     ///
     /// # Errors
-    /// [`DeviceError::RingMemory`] unless `offset` is a multiple of 4 and inside.
+    /// [`DeviceError::RingMemory`] if `offset` is not a multiple of 4, or the doorbell is not inside the
+    /// page.
     pub fn new(page: Arc<RingMemory>, offset: usize) -> Result<Self, DeviceError> {
         if !offset.is_multiple_of(4) || offset.checked_add(4).is_none_or(|end| end > page.len()) {
-            let why = format!("offset {offset} must be a multiple of 4 inside {} bytes", page.len());
-            return Err(DeviceError::RingMemory { queue: "doorbell", why });
+            let reason = format!(
+                "its offset {offset} must be a multiple of 4 inside the page of {} bytes",
+                page.len()
+            );
+            return Err(DeviceError::RingMemory { queue: "doorbell", reason });
         }
         Ok(Self { page, offset })
     }
 
-    /// The page that it lies on.
+    /// The page that holds it.
     pub fn page(&self) -> &Arc<RingMemory> {
         &self.page
     }
 
-    /// Bytes from the start of its page.
+    /// Its offset in the page, in bytes.
     pub fn offset(&self) -> usize {
         self.offset
     }
 
     /// Its address, for clients that store through pointers.
     pub fn as_ptr(&self) -> *mut u32 {
-        // `new` checked that the offset is inside, so this stays in the page's memory.
+        // `new` checked that the offset is inside the page.
         self.page.as_ptr().wrapping_add(self.offset).cast()
     }
 
-    /// Rings it, with what this thread stored before visible to the engine; and, as the fence that a
-    /// client needs between doorbell and next entry, before anything that it stores afterwards.
+    /// Rings the doorbell. The release store pairs with [`Doorbell::value`]: everything that this thread
+    /// stored before is visible to an engine that loads `value`. The fence orders the doorbell before every
+    /// later store of this thread, which the check for long batches needs ("Reading ahead" above).
     pub fn ring(&self, value: u32) {
         self.page.half_word(self.offset).store(value.to_le(), Ordering::Release);
         fence(Ordering::SeqCst);
     }
 
-    /// Its value, with the entries that it covers visible afterwards.
+    /// Loads the value with acquire: the entries that it covers are visible afterwards. Pairs with
+    /// [`Doorbell::ring`].
     #[inline]
     pub(crate) fn value(&self) -> u32 {
         u32::from_le(self.page.half_word(self.offset).load(Ordering::Acquire))

@@ -1,34 +1,43 @@
-//! From a fetched entry to its completion: what a queue pair does with its requests in one round.
+//! What a queue pair does with its requests in one round: fetch, check, execute or defer, complete.
+//!
+//! A request is in exactly one state: covered by a doorbell, fetched and pending, completed but not
+//! published, or published. Only the holder of the queue pair's send state moves it on.
 
 use std::time::{Duration, Instant};
 
 use efa_gda_wire::{CompletionStatus, DecodedRequest};
 
 use super::attr::RnrRetry;
-use super::engine::{Engine, World};
+use super::engine::{Engine, NetworkView};
 use super::execute::{Outcome, execute};
 use super::queue_pair::QueuePairCore;
-use super::send_queue::{SendState, Waiting, status_of};
+use super::send_queue::{PendingRequest, SendState, status_of};
 use super::violation::{Queue, StrictRule};
 
-/// Requests fetched in one round, so that other queue pairs get their turn.
+/// Entries after which a round of one queue pair ends, so that the others are polled.
 const ROUND_ENTRIES: u32 = 256;
-/// Bytes after which a round ends.
+/// Bytes after which a round of one queue pair ends.
 const ROUND_BYTES: u64 = 8 << 20;
-/// Completions that are made visible together.
-const STAGED: usize = 32;
-/// Rounds without a new request after which fewer requests than the window are reordered.
+/// Completions that are published together.
+const COMPLETION_BATCH: usize = 32;
+/// Rounds without a new entry after which fewer requests than the reorder window are executed.
 const SETTLED_ROUNDS: u32 = 64;
-/// Between two tries where the number of tries is limited.
+/// Least time between two tries if the number of tries is limited.
 const RNR_INTERVAL: Duration = Duration::from_micros(100);
 
 impl QueuePairCore {
-    /// Fetches, checks and executes what doorbells covered since.
-    pub(crate) fn run_new(&self, send: &mut SendState, world: &World<'_>, engine: &mut Engine) -> bool {
+    /// Fetches and checks the entries that doorbells covered. Executes them, or makes them pending if the
+    /// adapter is held or has faults. Returns whether it fetched any.
+    pub(crate) fn execute_new(
+        &self,
+        send: &mut SendState,
+        network: &NetworkView<'_>,
+        engine: &mut Engine,
+    ) -> bool {
         let mut entries = 0;
         let bytes = engine.bytes;
         self.send.prefetch(send);
-        while send.fetched < send.rung
+        while send.fetched < send.doorbell_index
             && entries < ROUND_ENTRIES
             && engine.bytes - bytes < ROUND_BYTES
             && self.is_ready()
@@ -39,60 +48,49 @@ impl QueuePairCore {
             let decoded = self.send.decode(&fetched);
             let broken = self.send.check(&fetched, &decoded);
             if !broken.is_empty() {
-                self.refuse(send, fetched.counter, &decoded, fetched.bytes(), &broken);
+                self.reject(send, fetched.counter, &decoded, fetched.bytes(), &broken);
                 break;
             }
             let injected = engine.count_request();
-            if engine.direct {
-                self.run_one(send, world, engine, &decoded, fetched.counter);
+            let counter = fetched.counter;
+            if engine.immediate {
+                match self.try_request(network, engine, &decoded) {
+                    Outcome::Done(status) => self.complete(send, counter, &decoded, status),
+                    Outcome::ReceiverNotReady => {
+                        let request =
+                            PendingRequest { counter, decoded, not_before: None, tries: 0, injected: None };
+                        self.defer_until_receive(send, engine, request);
+                    }
+                }
             } else {
                 let not_before = engine.delay.map(|delay| Instant::now() + delay);
-                send.waiting.push_back(Waiting {
-                    counter: fetched.counter,
-                    decoded,
-                    not_before,
-                    tries: 0,
-                    injected,
-                });
+                send.pending.push_back(PendingRequest { counter, decoded, not_before, tries: 0, injected });
             }
-            if send.staged.len() >= STAGED {
+            if send.unpublished.len() >= COMPLETION_BATCH {
                 self.publish(send);
             }
         }
         if entries > 0 {
-            send.settled = 0;
+            send.settled_rounds = 0;
         }
         engine.entries += u64::from(entries);
         entries > 0
     }
 
-    fn run_one(
+    fn try_request(
         &self,
-        send: &mut SendState,
-        world: &World<'_>,
+        network: &NetworkView<'_>,
         engine: &mut Engine,
         decoded: &DecodedRequest,
-        counter: u64,
-    ) {
-        match self.try_request(world, engine, decoded) {
-            Outcome::Done(status) => self.finish(send, counter, decoded, status),
-            Outcome::NotReady => {
-                let waiting =
-                    Waiting { counter, decoded: *decoded, not_before: None, tries: 0, injected: None };
-                self.wait_for_receive(send, engine, waiting);
-            }
-        }
-    }
-
-    fn try_request(&self, world: &World<'_>, engine: &mut Engine, decoded: &DecodedRequest) -> Outcome {
+    ) -> Outcome {
         let refused =
             if decoded.broken.is_empty() { None } else { decoded.broken.iter().find_map(status_of) };
         match (refused, &decoded.request) {
             (Some(status), _) => Outcome::Done(status),
             (None, Some(request)) => {
-                engine.current = Some((decoded.id, decoded.operation_code));
-                let outcome = execute(world, engine, self, request);
-                engine.current = None;
+                engine.current_request = Some((decoded.id, decoded.operation_code));
+                let outcome = execute(network, engine, self, request);
+                engine.current_request = None;
                 outcome
             }
             // An entry without a request breaks a rule that has a status.
@@ -100,90 +98,97 @@ impl QueuePairCore {
         }
     }
 
-    /// The receiver had nothing posted: try again later, or give up.
-    fn wait_for_receive(&self, send: &mut SendState, engine: &mut Engine, mut waiting: Waiting) {
+    /// Makes a request pending again because its receiver has no receive posted. Completes it as
+    /// [`CompletionStatus::ReceiverNotReady`] if its retries are used up.
+    fn defer_until_receive(&self, send: &mut SendState, engine: &mut Engine, mut request: PendingRequest) {
         engine.rnr_retries += 1;
         if let RnrRetry::Times(times) = self.rnr_retry() {
-            if waiting.tries >= times {
-                self.finish(send, waiting.counter, &waiting.decoded, CompletionStatus::ReceiverNotReady);
+            if request.tries >= times {
+                self.complete(send, request.counter, &request.decoded, CompletionStatus::ReceiverNotReady);
                 return;
             }
-            waiting.tries += 1;
-            waiting.not_before = Some(Instant::now() + RNR_INTERVAL);
+            request.tries += 1;
+            request.not_before = Some(Instant::now() + RNR_INTERVAL);
         }
-        send.waiting.push_back(waiting);
+        send.pending.push_back(request);
     }
 
-    /// Executes requests that waited and may go on. Whether any completed.
-    pub(crate) fn run_waiting(&self, send: &mut SendState, world: &World<'_>, engine: &mut Engine) -> bool {
-        if send.waiting.is_empty() || engine.held {
+    /// Tries each pending request once, unless the adapter is held. Returns whether any completed.
+    pub(crate) fn execute_pending(
+        &self,
+        send: &mut SendState,
+        network: &NetworkView<'_>,
+        engine: &mut Engine,
+    ) -> bool {
+        if send.pending.is_empty() || engine.held {
             return false;
         }
         if engine.reorder_window > 1
-            && send.waiting.len() < engine.reorder_window
-            && send.settled < SETTLED_ROUNDS
+            && send.pending.len() < engine.reorder_window
+            && send.settled_rounds < SETTLED_ROUNDS
         {
-            send.settled += 1;
+            send.settled_rounds += 1;
             return false;
         }
         let mut progress = false;
-        // One try for each that waits now; those that wait on go to the back, in order.
-        for _ in 0..send.waiting.len() {
+        // One try for each request that is pending now. A request that stays pending goes to the back, so
+        // these keep their order.
+        for _ in 0..send.pending.len() {
             if !self.is_ready() {
                 break;
             }
-            let window = send.waiting.len().min(engine.reorder_window.max(1));
-            let Some(waiting) = send.waiting.remove(engine.below(window)) else { break };
-            if waiting.not_before.is_some_and(|time| Instant::now() < time) {
-                send.waiting.push_back(waiting);
+            let window = send.pending.len().min(engine.reorder_window.max(1));
+            let Some(request) = send.pending.remove(engine.random_below(window)) else { break };
+            if request.not_before.is_some_and(|time| Instant::now() < time) {
+                send.pending.push_back(request);
                 continue;
             }
-            if let Some(status) = waiting.injected {
-                self.finish(send, waiting.counter, &waiting.decoded, status);
-                progress = true;
-                continue;
-            }
-            match self.try_request(world, engine, &waiting.decoded) {
+            let outcome = match request.injected {
+                Some(status) => Outcome::Done(status),
+                None => self.try_request(network, engine, &request.decoded),
+            };
+            match outcome {
                 Outcome::Done(status) => {
-                    self.finish(send, waiting.counter, &waiting.decoded, status);
+                    self.complete(send, request.counter, &request.decoded, status);
                     progress = true;
                 }
-                Outcome::NotReady => self.wait_for_receive(send, engine, waiting),
+                Outcome::ReceiverNotReady => self.defer_until_receive(send, engine, request),
             }
         }
         progress
     }
 
-    /// Stages the completion of a request, unless the entry changed since it was fetched.
-    fn finish(
+    /// Completes a request with `status`. If its slot changed since the entry was fetched, reports
+    /// [`StrictRule::EntryChanged`] and completes it as an internal error.
+    fn complete(
         &self,
         send: &mut SendState,
         counter: u64,
         decoded: &DecodedRequest,
         mut status: CompletionStatus,
     ) {
-        if !self.send.unchanged(send, counter) {
+        if !self.send.entry_unchanged(send, counter) {
             let raw = self.send.slot_bytes(counter);
-            let finding = self.send.finding(counter, decoded, &raw, StrictRule::EntryChanged);
-            self.fail(Queue::Send(self.number), finding);
+            let broken = self.send.broken_rule(counter, decoded, &raw, StrictRule::EntryChanged);
+            self.fail(Queue::Send(self.number), broken);
             status = CompletionStatus::QueuePairInternal;
         }
-        send.staged.push(self.send_completion(decoded.id, decoded.operation_code, status));
+        send.unpublished.push(self.send_completion(decoded.id, decoded.operation_code, status));
     }
 
-    /// Answers an entry that breaks strict rules, and keeps each.
-    fn refuse(
+    /// Reports each strict rule that an entry breaks and completes the entry as an internal error.
+    fn reject(
         &self,
         send: &mut SendState,
         counter: u64,
         decoded: &DecodedRequest,
         raw: &[u8],
-        broken: &[StrictRule],
+        rules: &[StrictRule],
     ) {
-        for rule in broken {
-            self.fail(Queue::Send(self.number), self.send.finding(counter, decoded, raw, *rule));
+        for rule in rules {
+            self.fail(Queue::Send(self.number), self.send.broken_rule(counter, decoded, raw, *rule));
         }
         let status = CompletionStatus::QueuePairInternal;
-        send.staged.push(self.send_completion(decoded.id, decoded.operation_code, status));
+        send.unpublished.push(self.send_completion(decoded.id, decoded.operation_code, status));
     }
 }

@@ -1,5 +1,15 @@
-//! Send queues: watching the doorbell, fetching entries once, and checking what hardware would let
-//! pass.
+//! Send queues: polling the doorbell, fetching each entry once, and the checks that hardware omits.
+//!
+//! # Protocol
+//! The shared words are the slots and the doorbell; `ring_memory.rs` has their owners and orderings. The
+//! client writes an entry, then the doorbell. The engine loads the doorbell, copies the entry, and writes
+//! the unwritten pattern of the next lap over the slot. [`SendState`] is not shared with clients: it
+//! belongs to the holder of its lock, which is the engine of its adapter, or a control call while no
+//! engine works.
+//!
+//! Two checks read slots outside that order. [`SendRing::poll_doorbell`] reads a slot that no doorbell may
+//! cover yet, to find batches that are too long. [`SendRing::entry_unchanged`] reads a slot that the engine
+//! has fetched, to find entries that changed. Neither read blocks the client.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -12,20 +22,17 @@ use efa_gda_wire::{
 };
 
 use super::pattern::Unwritten;
-use super::queue_pair::Finding;
-use super::ring_memory::{Doorbell, RingMemory};
+use super::queue_pair::BrokenRule;
+use super::ring_memory::{CACHE_LINE, Doorbell, MAX_DOORBELL_ADVANCE, RingMemory};
 use super::shared::Shared;
 use super::violation::StrictRule;
 
-/// Bytes of the meta descriptor, which every entry has.
+/// Bytes of the meta descriptor, which every entry has (`struct efa_io_tx_meta_desc`).
 const META_BYTES: usize = 32;
 /// Bytes of one segment, and of the remote address of an RDMA request.
-const PART_BYTES: usize = 16;
-/// Entries on their way here while one is executed.
-const PREFETCHED: u64 = 8;
-const CACHE_LINE: usize = 64;
-/// A larger advance means that the doorbell moved backwards.
-pub(crate) const BACKWARDS: u16 = 1 << 15;
+const SEGMENT_BYTES: usize = 16;
+/// Entries that are prefetched while one is executed.
+const PREFETCHED_ENTRIES: u64 = 8;
 
 /// A send queue's ring.
 pub(crate) struct SendRing {
@@ -39,29 +46,30 @@ pub(crate) struct SendRing {
     pub(crate) state: Mutex<SendState>,
 }
 
-/// Where a send queue stands. Counters never wrap: `completed <= fetched <= rung`.
+/// The indexes and requests of a send queue. Indexes count entries, have 64 bits and never wrap:
+/// `completed <= fetched <= doorbell_index`.
 pub(crate) struct SendState {
-    /// The doorbell as last seen, low 16 bits.
-    doorbell_seen: u16,
-    /// Entries that doorbells covered.
-    pub(crate) rung: u64,
+    /// Low 16 bits of the doorbell when it was last polled.
+    last_doorbell: u16,
+    /// Entries that doorbells covered: the doorbell producer index.
+    pub(crate) doorbell_index: u64,
     /// Entries copied out of the ring.
     pub(crate) fetched: u64,
-    /// Completions made visible.
+    /// Completions published.
     pub(crate) completed: u64,
-    /// Fetched and not executed: held, delayed, waiting for a receive.
-    pub(crate) waiting: VecDeque<Waiting>,
-    /// Rounds since something was fetched, while requests gather to be reordered.
-    pub(crate) settled: u32,
-    /// Completions that are not visible yet.
-    pub(crate) staged: Vec<Completion>,
+    /// Requests that are fetched and not executed: held, delayed, or waiting for a receive.
+    pub(crate) pending: VecDeque<PendingRequest>,
+    /// Rounds since an entry was fetched, counted while requests wait to be reordered.
+    pub(crate) settled_rounds: u32,
+    /// Completions that are not visible to the client yet.
+    pub(crate) unpublished: Vec<Completion>,
     /// Status of the next request that is flushed.
-    pub(crate) next_flushed: CompletionStatus,
+    pub(crate) next_flush_status: CompletionStatus,
 }
 
-/// A request that was fetched and not executed.
+/// A request that is fetched and not executed.
 #[derive(Clone, Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct PendingRequest {
     pub(crate) counter: u64,
     pub(crate) decoded: DecodedRequest,
     pub(crate) not_before: Option<Instant>,
@@ -69,7 +77,7 @@ pub(crate) struct Waiting {
     pub(crate) injected: Option<CompletionStatus>,
 }
 
-/// An entry's bytes, copied out of the ring once.
+/// The bytes of an entry, copied out of the ring once.
 pub(crate) struct Fetched {
     pub(crate) counter: u64,
     bytes: [u8; EntrySize::B128.bytes()],
@@ -83,26 +91,26 @@ impl Fetched {
 }
 
 impl SendState {
-    /// At the start of a queue, `counter` entries along.
+    /// The state of an empty queue whose first entry has the index `counter`.
     pub(crate) fn new(counter: u64) -> Self {
         Self {
-            doorbell_seen: counter as u16,
-            rung: counter,
+            last_doorbell: counter as u16,
+            doorbell_index: counter,
             fetched: counter,
             completed: counter,
-            waiting: VecDeque::new(),
-            settled: 0,
-            staged: Vec::new(),
-            next_flushed: CompletionStatus::Flushed,
+            pending: VecDeque::new(),
+            settled_rounds: 0,
+            unpublished: Vec::new(),
+            next_flush_status: CompletionStatus::Flushed,
         }
     }
 }
 
 impl SendRing {
-    /// Puts the unwritten pattern everywhere and the doorbell where it starts.
+    /// Fills every slot with the unwritten pattern and sets the doorbell to its initial value.
     pub(crate) fn prepare(&self, counter: u64) {
         for ahead in 0..self.ring.entries() {
-            self.erase(counter + u64::from(ahead));
+            self.reset_slot(counter + u64::from(ahead));
         }
         self.doorbell.ring(self.ring.doorbell(counter as u32));
     }
@@ -115,75 +123,75 @@ impl SendRing {
         self.ring.phase(counter as u32)
     }
 
-    fn erase(&self, next: u64) {
+    /// Writes the unwritten pattern into the slot of the entry with index `next`.
+    fn reset_slot(&self, next: u64) {
         self.unwritten.fill(&self.memory, self.offset(next), self.entry.bytes(), self.phase(next));
     }
 
-    fn begun(&self, counter: u64) -> bool {
-        self.unwritten.begun(&self.memory, self.offset(counter), self.phase(counter))
+    fn is_written(&self, counter: u64) -> bool {
+        self.unwritten.is_written(&self.memory, self.offset(counter), self.phase(counter))
     }
 
-    /// Whether the slot of a fetched entry still is as the engine left it. True also where the client
-    /// may have written the next entry there.
-    pub(crate) fn unchanged(&self, send: &SendState, counter: u64) -> bool {
+    /// Returns whether the slot of a fetched entry still holds the unwritten pattern. Also true if the
+    /// client may already have written the next entry there, since that is not a change.
+    pub(crate) fn entry_unchanged(&self, send: &SendState, counter: u64) -> bool {
         let next = counter + u64::from(self.ring.entries());
         send.completed > counter
-            || self.unwritten.untouched(&self.memory, self.offset(next), self.entry.bytes(), self.phase(next))
+            || self.unwritten.is_intact(&self.memory, self.offset(next), self.entry.bytes(), self.phase(next))
     }
 
-    /// Looks at the doorbell, and whether anything is written that it does not allow.
-    pub(crate) fn watch(&self, send: &mut SendState, shared: &Shared) -> Result<(), Box<Finding>> {
-        // First the slot, then the doorbell: the protocol says why.
-        let ahead = self.written_past_batch(send);
+    /// Polls the doorbell. Checks its value, and whether entries are written that it does not allow.
+    pub(crate) fn poll_doorbell(&self, send: &mut SendState, shared: &Shared) -> Result<(), Box<BrokenRule>> {
+        // The slot is read before the doorbell: see "Reading ahead" in ring_memory.rs.
+        let past_batch = self.written_past_batch(send);
         let value = self.doorbell.value();
-        let advance = doorbell_advance(send.doorbell_seen, value);
+        let advance = doorbell_advance(send.last_doorbell, value);
         if advance == 0 {
-            return match ahead {
+            return match past_batch {
                 Some(counter) => Err(Box::new(self.batch_exceeded(send, counter))),
                 None => Ok(()),
             };
         }
         shared.counts.doorbells.fetch_add(1, Ordering::Relaxed);
-        let in_flight = send.rung + u64::from(advance) - send.completed;
+        let in_flight = send.doorbell_index + u64::from(advance) - send.completed;
         let entries = self.ring.entries();
         let rule = if in_flight <= u64::from(entries) {
             let exceeded = u32::from(advance) > self.max_batch && shared.config.every_doorbell_seen;
             exceeded
                 .then_some(StrictRule::BatchExceeded { written: advance.into(), max_batch: self.max_batch })
-        } else if advance > BACKWARDS {
-            Some(StrictRule::DoorbellBackwards { from: send.doorbell_seen, to: value as u16 })
+        } else if advance > MAX_DOORBELL_ADVANCE {
+            Some(StrictRule::DoorbellBackwards { from: send.last_doorbell, to: value as u16 })
         } else {
             Some(StrictRule::DoorbellPastRing { in_flight, entries })
         };
         if let Some(rule) = rule {
-            return Err(Box::new(Finding {
-                slot: None,
-                counter: send.rung,
-                entry: None,
-                raw: Vec::new(),
-                rule,
-            }));
+            return Err(Box::new(BrokenRule::of_doorbell(send.doorbell_index, rule)));
         }
-        send.rung += u64::from(advance);
-        send.doorbell_seen = value as u16;
+        send.doorbell_index += u64::from(advance);
+        send.last_doorbell = value as u16;
         Ok(())
     }
 
-    /// The first entry past the batch, if it is written. Only a slot whose last entry was fetched
-    /// tells; where the batch is the ring or more, none does.
+    /// The index of the first entry past the batch, if it is written. Only a slot whose last entry was
+    /// fetched shows this. There is no such slot if the batch is at least as long as the ring.
     fn written_past_batch(&self, send: &SendState) -> Option<u64> {
-        let first = send.rung + u64::from(self.max_batch);
-        let free = first - send.fetched < u64::from(self.ring.entries());
-        (free && self.begun(first)).then_some(first)
+        let first = send.doorbell_index + u64::from(self.max_batch);
+        let fetched_before = first - send.fetched < u64::from(self.ring.entries());
+        (fetched_before && self.is_written(first)).then_some(first)
     }
 
-    fn batch_exceeded(&self, send: &SendState, counter: u64) -> Finding {
+    fn batch_exceeded(&self, send: &SendState, counter: u64) -> BrokenRule {
         let end = send.fetched + u64::from(self.ring.entries());
-        let more = (counter + 1..end).take_while(|next| self.begun(*next)).count() as u64;
-        let written = (counter + 1 + more - send.rung) as u32;
-        let (entry, raw) = self.evidence(&self.read(counter));
-        let rule = StrictRule::BatchExceeded { written, max_batch: self.max_batch };
-        Finding { slot: Some(self.ring.slot(counter as u32)), counter, entry, raw, rule }
+        let more = (counter + 1..end).take_while(|next| self.is_written(*next)).count() as u64;
+        let written = (counter + 1 + more - send.doorbell_index) as u32;
+        let fetched = self.read(counter);
+        BrokenRule {
+            slot: Some(self.ring.slot(counter as u32)),
+            counter,
+            entry: DecodedRequest::decode(fetched.bytes(), self.ids).ok(),
+            raw: fetched.bytes().to_vec(),
+            rule: StrictRule::BatchExceeded { written, max_batch: self.max_batch },
+        }
     }
 
     #[inline]
@@ -193,48 +201,47 @@ impl SendRing {
         fetched
     }
 
-    /// Starts to bring the entries of this round here.
+    /// Prefetches the first entries of this round.
     pub(crate) fn prefetch(&self, send: &SendState) {
-        let end = send.rung.min(send.fetched + PREFETCHED);
-        (send.fetched..end).for_each(|counter| self.prefetch_one(counter));
+        let end = send.doorbell_index.min(send.fetched + PREFETCHED_ENTRIES);
+        (send.fetched..end).for_each(|counter| self.prefetch_entry(counter));
     }
 
     #[inline]
-    fn prefetch_one(&self, counter: u64) {
+    fn prefetch_entry(&self, counter: u64) {
         let offset = self.offset(counter);
         (offset..offset + self.entry.bytes()).step_by(CACHE_LINE).for_each(|at| self.memory.prefetch(at));
     }
 
-    /// Copies the next entry out of the ring.
+    /// Copies the next entry out of the ring and resets its slot.
     #[inline]
     pub(crate) fn fetch(&self, send: &mut SendState) -> Fetched {
-        let ahead = send.fetched + PREFETCHED;
-        if ahead < send.rung {
-            self.prefetch_one(ahead);
+        let ahead = send.fetched + PREFETCHED_ENTRIES;
+        if ahead < send.doorbell_index {
+            self.prefetch_entry(ahead);
         }
         let fetched = self.read(send.fetched);
-        self.erase(send.fetched + u64::from(self.ring.entries()));
+        self.reset_slot(send.fetched + u64::from(self.ring.entries()));
         send.fetched += 1;
         fetched
     }
 
-    /// What an entry says.
     #[inline]
     pub(crate) fn decode(&self, fetched: &Fetched) -> DecodedRequest {
         match DecodedRequest::decode(fetched.bytes(), self.ids) {
             Ok(decoded) => decoded,
-            // Entries have one of the two sizes that decode takes.
+            // decode fails only for other sizes than 64 and 128 bytes.
             Err(_) => unreachable!("a ring's entries are 64 or 128 bytes"),
         }
     }
 
-    /// Which strict rules an entry breaks. The request is borrowed: moving it costs the engine more
-    /// than reading it.
+    /// Returns the strict rules that an entry breaks. `decoded` is borrowed because moving it costs the
+    /// engine more than reading it.
     #[inline]
     pub(crate) fn check(&self, fetched: &Fetched, decoded: &DecodedRequest) -> Vec<StrictRule> {
         let expected = self.phase(fetched.counter);
-        let used = |offset| offset < used_bytes(decoded);
-        if let Some(offset) = self.unwritten.first_in(fetched.bytes(), expected, used) {
+        let is_used = |offset| offset < used_bytes(decoded);
+        if let Some(offset) = self.unwritten.first_unwritten_word(fetched.bytes(), expected, is_used) {
             return vec![StrictRule::HalfWritten { offset: offset as u8 }];
         }
         let mut broken = Vec::new();
@@ -248,45 +255,43 @@ impl SendRing {
         broken
     }
 
-    pub(crate) fn finding(
+    pub(crate) fn broken_rule(
         &self,
         counter: u64,
         decoded: &DecodedRequest,
         raw: &[u8],
         rule: StrictRule,
-    ) -> Finding {
+    ) -> BrokenRule {
         let slot = Some(self.ring.slot(counter as u32));
-        Finding { slot, counter, entry: Some(*decoded), raw: raw.to_vec(), rule }
+        BrokenRule { slot, counter, entry: Some(*decoded), raw: raw.to_vec(), rule }
     }
 
-    /// The bytes in the slot of an entry that was fetched before.
+    /// The bytes that are in the slot of a fetched entry now.
     pub(crate) fn slot_bytes(&self, counter: u64) -> Vec<u8> {
         self.read(counter).bytes().to_vec()
     }
 
-    fn evidence(&self, fetched: &Fetched) -> (Option<DecodedRequest>, Vec<u8>) {
-        (DecodedRequest::decode(fetched.bytes(), self.ids).ok(), fetched.bytes().to_vec())
-    }
-
-    /// Takes everything that is posted, as id and operation code, for flushing. A doorbell that
-    /// makes no sense covers at most what the ring holds.
-    pub(crate) fn drain(&self, send: &mut SendState) -> Vec<(RequestId, u8)> {
+    /// Takes everything that is posted, to flush it. Returns request ids and operation codes; both are 0
+    /// for a slot that was not written. A doorbell past the ring covers at most the entries of the ring.
+    pub(crate) fn take_all(&self, send: &mut SendState) -> Vec<(RequestId, u8)> {
         let value = self.doorbell.value();
-        let advance = doorbell_advance(send.doorbell_seen, value);
-        send.doorbell_seen = value as u16;
-        if advance <= BACKWARDS {
-            send.rung += u64::from(advance).min(self.ring.entries().into());
-        } else if send.next_flushed != CompletionStatus::Flushed && self.begun(send.rung) {
-            // The poster of an entry with a doorbell that went backwards waits for that entry.
-            send.rung += 1;
+        let advance = doorbell_advance(send.last_doorbell, value);
+        send.last_doorbell = value as u16;
+        if advance <= MAX_DOORBELL_ADVANCE {
+            send.doorbell_index += u64::from(advance).min(self.ring.entries().into());
+        } else if send.next_flush_status != CompletionStatus::Flushed && self.is_written(send.doorbell_index)
+        {
+            // The poster wrote an entry and moved the doorbell backwards. It waits for that entry's
+            // completion.
+            send.doorbell_index += 1;
         }
         let mut ids: Vec<_> = send
-            .waiting
+            .pending
             .drain(..)
-            .map(|waiting| (waiting.decoded.id, waiting.decoded.operation_code))
+            .map(|request| (request.decoded.id, request.decoded.operation_code))
             .collect();
-        while send.fetched < send.rung {
-            let written = self.begun(send.fetched);
+        while send.fetched < send.doorbell_index {
+            let written = self.is_written(send.fetched);
             let fetched = self.fetch(send);
             let decoded = DecodedRequest::decode(fetched.bytes(), self.ids).ok().filter(|_| written);
             ids.push(decoded.map_or((RequestId::new(0), 0), |decoded| (decoded.id, decoded.operation_code)));
@@ -295,20 +300,20 @@ impl SendRing {
     }
 }
 
-/// Bytes of an entry that its operation uses; the others may hold anything.
+/// Bytes of an entry that its operation uses. The other bytes may hold anything.
 fn used_bytes(decoded: &DecodedRequest) -> usize {
     META_BYTES
         + match decoded.request.as_ref().map(|request| &request.operation) {
-            Some(Operation::Send(segments)) => PART_BYTES * segments.len(),
+            Some(Operation::Send(segments)) => SEGMENT_BYTES * segments.len(),
             Some(Operation::SendInline(data)) => data.len(),
-            Some(Operation::Write { .. } | Operation::Read { .. }) => 2 * PART_BYTES,
-            Some(Operation::WriteInline { data, .. }) => PART_BYTES + data.len(),
+            Some(Operation::Write { .. } | Operation::Read { .. }) => 2 * SEGMENT_BYTES,
+            Some(Operation::WriteInline { data, .. }) => SEGMENT_BYTES + data.len(),
             None => 0,
         }
 }
 
-/// The status that hardware has for an entry that breaks this rule; none where it would take the
-/// entry in silence, or nobody knows, which is what the strict checker is for.
+/// The status with which hardware completes an entry that breaks `rule`. `None` if hardware accepts the
+/// entry silently or its behaviour is unknown; the strict checker reports those rules.
 pub(crate) fn status_of(rule: Rule) -> Option<CompletionStatus> {
     match rule {
         Rule::KnownOperation | Rule::InlineSupported | Rule::ImmediateSupported => {

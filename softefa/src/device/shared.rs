@@ -1,5 +1,16 @@
-//! What an adapter's control path and its engine share beside the tables: findings, counts, and the
-//! flags that stop or hold the engine.
+//! State of one adapter that its control path and the engines share outside the network's lock: reports,
+//! counts, and the flags that stop or hold the engine.
+//!
+//! # Protocol
+//!
+//! | word | written by | read by | order |
+//! |---|---|---|---|
+//! | `stop` | a control thread (`Adapter::stop`, drop): release | the engine, before it acquires the network's lock: acquire | no other word depends on it; it is never cleared |
+//! | `held` | a control thread (`Adapter::hold`): release | the engine, once a round: acquire | no other word depends on it; the round that runs meanwhile may still execute requests |
+//! | `backlogged` | a thread that holds a completion queue's lock: relaxed | the engine, once a round: relaxed | a hint to retry; the completion queue's lock orders the backlog |
+//! | `counts` | any engine: relaxed | any thread: relaxed | none; a reader may see some counts of a request before others |
+//! | `engine` | `Adapter::new`, once | any thread that wakes the engine | `OnceLock`; a wake before that does nothing, and the engine sleeps for at most 1 ms anyway |
+//! | `violations`, `warnings`, `captured` | any engine, control threads | control threads | their mutexes, under which no other lock is acquired |
 
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -12,10 +23,11 @@ use super::config::AdapterConfig;
 use super::statistics::{Captured, Statistics};
 use super::violation::{Violation, Warning};
 
-/// Violations kept; later ones are only counted.
-const KEPT_VIOLATIONS: usize = 1024;
+/// Most violations, and most warnings, that are stored. Later violations are only counted.
+const MAX_REPORTS: usize = 1024;
 
-/// Locks `mutex`; a thread that panicked while it held it left counters and queues that are whole.
+/// Locks `mutex`, also after a thread panicked while it held the lock: what these mutexes protect is
+/// consistent at every call that can panic.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -24,7 +36,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) struct Shared {
     pub(crate) config: AdapterConfig,
     pub(crate) counts: Counts,
-    /// Completion queues that keep completions back for want of room.
+    /// Completion queues with a backlog.
     pub(crate) backlogged: AtomicUsize,
     pub(crate) held: AtomicBool,
     pub(crate) stop: AtomicBool,
@@ -34,7 +46,7 @@ pub(crate) struct Shared {
     captured: Mutex<Vec<Captured>>,
 }
 
-/// [`Statistics`], counted by several threads.
+/// The counts of [`Statistics`], which several threads add to.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) doorbells: AtomicU64,
@@ -48,7 +60,7 @@ pub(crate) struct Counts {
     pub(crate) overruns: AtomicU64,
 }
 
-/// Adds to a count that nothing is ordered by.
+/// Adds to a count. Relaxed: no other word depends on it.
 pub(crate) fn add(count: &AtomicU64, by: u64) {
     count.fetch_add(by, Ordering::Relaxed);
 }
@@ -68,23 +80,24 @@ impl Shared {
         }
     }
 
+    /// Stores and counts a violation, and logs it if the configuration asks for that.
     pub(crate) fn report(&self, violation: Violation) {
-        let mut kept = lock(&self.violations);
-        if kept.len() < KEPT_VIOLATIONS {
+        let mut stored = lock(&self.violations);
+        if stored.len() < MAX_REPORTS {
             if self.config.log_violations {
-                // The engine goes on where nobody listens.
+                // A closed stderr must not stop the engine.
                 let _ = writeln!(std::io::stderr(), "softefa: VIOLATION: {violation}");
             }
-            kept.push(violation);
+            stored.push(violation);
         }
-        drop(kept);
+        drop(stored);
         add(&self.counts.violations, 1);
     }
 
     pub(crate) fn warn(&self, warning: Warning) {
-        let mut kept = lock(&self.warnings);
-        if kept.len() < KEPT_VIOLATIONS {
-            kept.push(warning);
+        let mut stored = lock(&self.warnings);
+        if stored.len() < MAX_REPORTS {
+            stored.push(warning);
         }
     }
 
@@ -99,9 +112,9 @@ impl Shared {
     #[inline]
     pub(crate) fn capture(&self, queue_pair: QueuePairNumber, counter: u64, bytes: &[u8]) {
         if self.config.capture > 0 {
-            let mut kept = lock(&self.captured);
-            if kept.len() < self.config.capture {
-                kept.push(Captured { queue_pair, counter, bytes: bytes.to_vec() });
+            let mut stored = lock(&self.captured);
+            if stored.len() < self.config.capture {
+                stored.push(Captured { queue_pair, counter, bytes: bytes.to_vec() });
             }
         }
     }
@@ -110,7 +123,7 @@ impl Shared {
         lock(&self.captured).clone()
     }
 
-    /// Ends the engine's sleep, if it sleeps.
+    /// Wakes the engine if it sleeps.
     pub(crate) fn wake(&self) {
         if let Some(engine) = self.engine.get() {
             engine.unpark();

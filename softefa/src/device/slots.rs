@@ -1,12 +1,12 @@
-//! A table of objects by number. Numbers are reused late and with a new generation, so that a stale
-//! number or key names nothing for as long as possible.
+//! A table of objects by number. Numbers are reused late and with a new generation, so that a stale number or
+//! key refers to no object for as long as possible.
 
 use std::collections::VecDeque;
 
-/// Freed slots rest until this many are free, or the table is full.
-const RESTING: usize = 64;
+/// A freed number is not reused until more than this many are free, or the table is full.
+const MIN_FREE: usize = 64;
 
-/// Objects by number, from 1: a zeroed field names none.
+/// Objects by number, from 1. Number 0 is not used, so that a zeroed field refers to no object.
 #[derive(Debug)]
 pub(crate) struct Slots<T> {
     slots: Vec<Slot<T>>,
@@ -22,26 +22,27 @@ struct Slot<T> {
 }
 
 impl<T> Slots<T> {
-    /// At most `limit` objects, of at most 65,535.
+    /// An empty table for `limit` objects, at most 65,535.
     pub(crate) fn new(limit: usize) -> Self {
-        let nothing = Slot { generation: 0, value: None };
-        Self { slots: vec![nothing], free: VecDeque::new(), limit: limit.min(usize::from(u16::MAX)), live: 0 }
+        let unused = Slot { generation: 0, value: None };
+        Self { slots: vec![unused], free: VecDeque::new(), limit: limit.min(usize::from(u16::MAX)), live: 0 }
     }
 
     pub(crate) fn limit(&self) -> usize {
         self.limit
     }
 
-    /// Puts what `make` makes for its number and generation; none when the table is full.
+    /// Inserts the object that `make` returns for its number and generation. Returns the number, or `None` if
+    /// the table is full.
     pub(crate) fn insert_with(&mut self, make: impl FnOnce(u16, u16) -> T) -> Option<u16> {
-        let grown = self.slots.len() > self.limit;
+        let at_limit = self.slots.len() > self.limit;
         let number = match self.free.front() {
-            Some(number) if grown || self.free.len() > RESTING => {
+            Some(number) if at_limit || self.free.len() > MIN_FREE => {
                 let number = *number;
                 self.free.pop_front();
                 number
             }
-            _ if grown => return None,
+            _ if at_limit => return None,
             _ => {
                 self.slots.push(Slot { generation: 1, value: None });
                 (self.slots.len() - 1) as u16
@@ -98,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_rest_while_the_table_can_grow() {
+    fn a_freed_number_is_not_reused_while_the_table_can_grow() {
         let mut slots = Slots::new(10);
         let first = slots.insert_with(|_, _| ()).unwrap();
         slots.remove(first);
@@ -106,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_table_takes_no_more() {
+    fn a_full_table_refuses_an_insert_until_one_object_is_removed() {
         let mut slots = Slots::new(2);
         assert!(slots.insert_with(|_, _| ()).is_some());
         assert!(slots.insert_with(|_, _| ()).is_some());

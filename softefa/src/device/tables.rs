@@ -1,4 +1,7 @@
-//! The objects of all adapters of a network, as the engines look them up: by index, without hashing.
+//! The objects of all adapters of a network. Engines find them by index, without hashing.
+//!
+//! The network's lock protects everything here. `Handle::target_reached` is the only word that an engine
+//! writes under the read lock; only the engine of the adapter that has the handle accesses it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -33,10 +36,10 @@ pub(crate) struct Port {
     /// Numbers in `queue_pairs`, for the engine's round.
     pub(crate) live: Vec<u16>,
     pub(crate) doorbells: Doorbells,
-    /// Mixed into rkeys, so that an lkey is never an rkey by chance.
+    /// Mixed into rkeys, so that no lkey is a valid rkey by accident.
     pub(crate) rkey_salt: u16,
-    /// Handles of this adapter by the index of the adapter that they reach.
-    known: Vec<Vec<(ProtectionDomain, AddressHandle)>>,
+    /// Handles of this adapter, by the index of the adapter that they address.
+    handles_by_target: Vec<Vec<(ProtectionDomain, AddressHandle)>>,
     by_gid: HashMap<(ProtectionDomain, Gid), AddressHandle>,
 }
 
@@ -55,15 +58,17 @@ pub(crate) struct Region {
     length: u64,
     access: Access,
     memory: Arc<dyn Memory>,
-    /// The whole region, where it lies in this process.
+    /// The whole region, if it is memory of this process.
     host: Option<HostRange>,
 }
 
-/// Part of a region that a request may use.
+/// Part of a region, after keys, range and access were checked.
 #[derive(Clone, Copy)]
 pub(crate) enum View<'a> {
+    /// Memory of this process.
     Host(HostRange),
-    Through(&'a dyn Memory, u64, u64),
+    /// Memory that only calls reach, with address and length.
+    Indirect(&'a dyn Memory, u64, u64),
 }
 
 /// An address handle.
@@ -71,10 +76,10 @@ pub(crate) enum View<'a> {
 pub(crate) struct Handle {
     pub(crate) pd: ProtectionDomain,
     pub(crate) gid: Gid,
-    /// Index of the adapter with that GID, while there is one.
+    /// Index of the adapter with that GID, while one is on the network.
     pub(crate) target: Option<u16>,
-    /// Whether it ever answered.
-    pub(crate) answered: AtomicBool,
+    /// Whether a request ever found that adapter on the network.
+    pub(crate) target_reached: AtomicBool,
     users: usize,
 }
 
@@ -87,18 +92,18 @@ impl Ports {
         self.ports.get_mut(usize::from(index))?.as_mut()
     }
 
-    pub(crate) fn find(&self, gid: Gid) -> Option<u16> {
-        let found = self.ports.iter().position(|port| port.as_ref().is_some_and(|port| port.gid == gid));
-        found.map(|index| index as u16)
+    pub(crate) fn index_of(&self, gid: Gid) -> Option<u16> {
+        let index = self.ports.iter().position(|port| port.as_ref().is_some_and(|port| port.gid == gid));
+        index.map(|index| index as u16)
     }
 
-    /// Points every handle for `gid` at `target`.
-    pub(crate) fn resolve(&mut self, gid: Gid, target: Option<u16>) {
+    /// Sets the target of every handle for `gid`.
+    pub(crate) fn set_handle_targets(&mut self, gid: Gid, target: Option<u16>) {
         for port in self.ports.iter_mut().flatten() {
             for (_, handle) in port.handles.iter_mut().filter(|(_, handle)| handle.gid == gid) {
                 handle.target = target;
             }
-            port.index_known();
+            port.index_handles();
         }
     }
 }
@@ -115,9 +120,9 @@ impl Port {
             queue_pairs: Slots::new(limits.max_qp.into()),
             live: Vec::new(),
             doorbells: Doorbells::default(),
-            // A high byte that is not zero: lkeys have zero there.
+            // The highest bit is set; in lkeys it is zero.
             rkey_salt: rkey_salt | 0x8000,
-            known: Vec::new(),
+            handles_by_target: Vec::new(),
             by_gid: HashMap::new(),
             shared,
         }
@@ -149,16 +154,22 @@ impl Port {
         MemoryKeys { local, remote: RemoteKey::new(remote) }
     }
 
-    /// The number of the region with this lkey.
-    pub(crate) fn region_number(&self, key: LocalKey) -> Option<u16> {
-        let number = key.get() as u16;
-        let region = self.regions.get(number)?;
-        (region.generation as u8 == (key.get() >> 16) as u8).then_some(number)
+    /// The region with this lkey, if its generation is current.
+    #[inline]
+    fn region(&self, key: LocalKey) -> Option<&Region> {
+        let region = self.regions.get(key.get() as u16)?;
+        (region.generation as u8 == (key.get() >> 16) as u8).then_some(region)
     }
 
-    /// Local memory of a request.
+    /// Removes the region with this lkey.
+    pub(crate) fn remove_region(&mut self, key: LocalKey) -> Option<Region> {
+        self.region(key)?;
+        self.regions.remove(key.get() as u16)
+    }
+
+    /// Memory of this adapter that a work-queue entry names by its lkey.
     #[inline]
-    pub(crate) fn local(
+    pub(crate) fn local_memory(
         &self,
         key: LocalKey,
         pd: ProtectionDomain,
@@ -166,14 +177,12 @@ impl Port {
         address: u64,
         length: u64,
     ) -> Option<View<'_>> {
-        let region = self.regions.get(key.get() as u16)?;
-        let current = region.generation as u8 == (key.get() >> 16) as u8;
-        if current { region.view(pd, access, address, length) } else { None }
+        self.region(key)?.view(pd, access, address, length)
     }
 
-    /// Memory of this adapter that a peer's request names.
+    /// Memory of this adapter that a peer's request names by its rkey.
     #[inline]
-    pub(crate) fn remote(
+    pub(crate) fn remote_memory(
         &self,
         key: RemoteKey,
         pd: ProtectionDomain,
@@ -187,37 +196,37 @@ impl Port {
         if current { region.view(pd, access, address, length) } else { None }
     }
 
-    pub(crate) fn use_domain(&mut self, pd: ProtectionDomain) {
+    pub(crate) fn retain_domain(&mut self, pd: ProtectionDomain) {
         if let Some(domain) = self.domains.get_mut(pd.0) {
             domain.users += 1;
         }
     }
 
-    pub(crate) fn leave_domain(&mut self, pd: ProtectionDomain) {
+    pub(crate) fn release_domain(&mut self, pd: ProtectionDomain) {
         if let Some(domain) = self.domains.get_mut(pd.0) {
             domain.users -= 1;
         }
     }
 
-    /// One more use of the handle for `gid`, and whether it is the first.
+    /// Creates the handle for `gid`, or counts one more use of it. Returns whether it is new.
     pub(crate) fn insert_handle(
         &mut self,
         pd: ProtectionDomain,
         gid: Gid,
         target: Option<u16>,
     ) -> Option<(AddressHandle, bool)> {
-        if let Some(known) = self.by_gid.get(&(pd, gid)) {
-            self.handles.get_mut(known.get())?.users += 1;
-            return Some((*known, false));
+        if let Some(existing) = self.by_gid.get(&(pd, gid)) {
+            self.handles.get_mut(existing.get())?.users += 1;
+            return Some((*existing, false));
         }
-        let handle = Handle { pd, gid, target, answered: AtomicBool::new(false), users: 1 };
+        let handle = Handle { pd, gid, target, target_reached: AtomicBool::new(false), users: 1 };
         let number = AddressHandle::new(self.handles.insert_with(|_, _| handle)?);
         self.by_gid.insert((pd, gid), number);
-        self.index_known();
+        self.index_handles();
         Some((number, true))
     }
 
-    /// One use less; gives the domain when it was the last.
+    /// Releases one use of a handle. Removes the handle and returns its domain if that was the last use.
     pub(crate) fn remove_handle(&mut self, number: AddressHandle) -> Option<Option<ProtectionDomain>> {
         let handle = self.handles.get_mut(number.get())?;
         handle.users -= 1;
@@ -226,36 +235,36 @@ impl Port {
         }
         let handle = self.handles.remove(number.get())?;
         self.by_gid.remove(&(handle.pd, handle.gid));
-        self.index_known();
+        self.index_handles();
         Some(Some(handle.pd))
     }
 
     /// Whether this adapter has a handle for the adapter with that index.
     #[inline]
-    pub(crate) fn knows(&self, port: u16) -> bool {
-        self.known.get(usize::from(port)).is_some_and(|handles| !handles.is_empty())
+    pub(crate) fn has_handle_for(&self, port: u16) -> bool {
+        self.handles_by_target.get(usize::from(port)).is_some_and(|handles| !handles.is_empty())
     }
 
-    /// This adapter's handle, in a domain, for the adapter with that index.
+    /// The handle of a domain of this adapter for the adapter with that index.
     pub(crate) fn handle_for(&self, port: u16, pd: ProtectionDomain) -> Option<AddressHandle> {
-        let handles = self.known.get(usize::from(port))?;
+        let handles = self.handles_by_target.get(usize::from(port))?;
         handles.iter().find(|(domain, _)| *domain == pd).map(|(_, handle)| *handle)
     }
 
-    fn index_known(&mut self) {
-        self.known.clear();
+    fn index_handles(&mut self) {
+        self.handles_by_target.clear();
         for (number, handle) in self.handles.iter() {
             let Some(target) = handle.target else { continue };
             let index = usize::from(target);
-            if self.known.len() <= index {
-                self.known.resize(index + 1, Vec::new());
+            if self.handles_by_target.len() <= index {
+                self.handles_by_target.resize(index + 1, Vec::new());
             }
-            self.known[index].push((handle.pd, AddressHandle::new(number)));
+            self.handles_by_target[index].push((handle.pd, AddressHandle::new(number)));
         }
     }
 }
 
-/// The 15 bits of a generation that fit beside the salt's high bit.
+/// The 15 bits of a generation that an rkey has. The highest bit of the salt takes the 16th.
 const fn rkey_generation(generation: u16) -> u16 {
     generation & 0x7fff
 }
@@ -274,7 +283,7 @@ impl Region {
         }
         match self.host {
             Some(host) => host.part(offset, length).map(View::Host),
-            None => Some(View::Through(&*self.memory, address, length)),
+            None => Some(View::Indirect(&*self.memory, address, length)),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What the strict checker found: the rule, where, and the evidence.
+//! Reports of the strict checker: the rule that was broken, the queue and slot, and the entry.
 
 use std::fmt;
 
@@ -27,63 +27,63 @@ impl fmt::Display for Queue {
     }
 }
 
-/// A rule that was broken, with what was seen. Doorbell values and counters are given as the adapter
-/// counts them, not modulo 2^16, unless a text says so.
+/// A rule that a client broke, with the values that broke it. Indexes are those of the adapter, not modulo
+/// 2^16, unless the field says otherwise. The text of a rule names the header and field that it comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StrictRule {
     /// A field of the entry breaks a rule of the descriptor format.
     Descriptor(Rule),
-    /// The entry's phase bit is not the one of its lap.
+    /// The phase bit of the entry is not the one of its lap.
     Phase {
-        /// The bit seen.
+        /// The bit of the entry.
         seen: bool,
         /// The bit of this lap.
         expected: bool,
     },
     /// More than `max_batch` entries were written past the last doorbell.
     BatchExceeded {
-        /// Entries written past the doorbell, as far as seen.
+        /// Entries written past the doorbell. At least this many; more may follow.
         written: u32,
-        /// The most that may be.
+        /// The limit of the queue.
         max_batch: u32,
     },
     /// The doorbell moved backwards.
     DoorbellBackwards {
-        /// The doorbell seen before, low 16 bits.
+        /// The previous doorbell, low 16 bits.
         from: u16,
         /// The doorbell now, low 16 bits.
         to: u16,
     },
-    /// The doorbell moved past the ring: more entries would be in flight than it has.
+    /// The doorbell moved past the ring: more entries would be in flight than the ring has.
     DoorbellPastRing {
         /// Entries that would be in flight.
         in_flight: u64,
         /// Entries of the ring.
         entries: u32,
     },
-    /// The doorbell covers an entry of which some bytes were never written.
+    /// The doorbell covers an entry that was not written completely on this lap.
     HalfWritten {
         /// Offset of the first 8 bytes that were not written.
         offset: u8,
     },
-    /// The entry changed after its doorbell, before it completed.
+    /// The entry changed between its doorbell and its completion.
     EntryChanged,
     /// A receive descriptor's reserved bits are set.
     ReceiveReservedBits,
-    /// Receive descriptors do not group into receives: `first` and `last` do not match, or one
-    /// receive has more of them than the adapter takes.
+    /// Receive descriptors do not form receives: `first` and `last` do not match, or one receive has more
+    /// descriptors than the adapter supports.
     ReceiveGrouping,
-    /// A completion found its queue full.
+    /// A completion arrived while its queue was full.
     CompletionQueueOverrun {
-        /// Completions that are there and not consumed.
+        /// Completions that were written and not consumed.
         unread: u64,
         /// Entries of the queue.
         entries: u32,
     },
-    /// The consumer index ran ahead of what was completed.
+    /// The consumer index is ahead of the completions, or moved backwards.
     ConsumerAhead {
-        /// The consumer's counter.
+        /// The consumer index.
         consumer: u64,
         /// Completions written.
         producer: u64,
@@ -114,65 +114,76 @@ impl StrictRule {
 impl fmt::Display for StrictRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Descriptor(rule) => rule.fmt(f),
+            Self::Descriptor(rule) => {
+                write!(f, "a field of the entry breaks the descriptor format (efa_io_defs.h): {rule}")
+            }
             Self::Phase { seen, expected } => write!(
                 f,
-                "the phase bit (ctrl2 bit 0) must be {} on this lap of the ring and is {}",
+                "the phase bit of the entry must be {} on this lap of the ring and is {} \
+                 (efa_io_tx_meta_desc::ctrl2 bit 0, efa_io_defs.h)",
                 u8::from(*expected),
                 u8::from(*seen)
             ),
             Self::BatchExceeded { written, max_batch } => write!(
                 f,
-                "at most {max_batch} entries (max_batch) may be written past the last doorbell; at least \
-                 {written} were"
+                "at least {written} entries were written past the last doorbell; the limit is {max_batch} \
+                 (efadv_wq_attr::max_batch, efadv.h)"
             ),
-            Self::DoorbellBackwards { from, to } => {
-                write!(f, "the doorbell must only move forward (modulo 2^16); it went from {from} to {to}")
-            }
+            Self::DoorbellBackwards { from, to } => write!(
+                f,
+                "the doorbell moved backwards from {from} to {to}; it must only advance, modulo 2^16 \
+                 (efadv_wq_attr::doorbell, efadv.h)"
+            ),
             Self::DoorbellPastRing { in_flight, entries } => write!(
                 f,
-                "the doorbell must not pass the ring of {entries} entries; with this one {in_flight} would \
-                 be in flight"
+                "the doorbell moved past the ring: {in_flight} entries would be in flight and the ring has \
+                 {entries} (efadv_wq_attr::num_entries, efadv.h)"
             ),
             Self::HalfWritten { offset } => write!(
                 f,
-                "an entry must be written whole before its doorbell; the 8 bytes at offset {offset} were \
-                 never written"
+                "the doorbell covers an entry whose 8 bytes at offset {offset} were not written on this lap; \
+                 the whole entry must be written before its doorbell (efadv_wq_attr::doorbell, efadv.h)"
             ),
-            Self::EntryChanged => {
-                f.write_str("an entry must not change between its doorbell and its completion")
-            }
-            Self::ReceiveReservedBits => f.write_str("lkey_ctrl bits 29:24 must be zero"),
-            Self::ReceiveGrouping => {
-                f.write_str("receive descriptors must group into receives, the first and the last marked")
-            }
+            Self::EntryChanged => f.write_str(
+                "the entry changed after its doorbell and before its completion; the adapter owns the slot \
+                 until then (efadv_wq_attr::buffer, efadv.h)",
+            ),
+            Self::ReceiveReservedBits => f.write_str(
+                "reserved bits of the receive descriptor are set; bits 29:24 must be zero \
+                 (efa_io_rx_desc::lkey_ctrl, efa_io_defs.h)",
+            ),
+            Self::ReceiveGrouping => f.write_str(
+                "the receive descriptors do not form a receive: the first one alone must have bit 30 set, the \
+                 last one alone bit 31, and their number is limited (efa_io_rx_desc::lkey_ctrl, efa_io_defs.h)",
+            ),
             Self::CompletionQueueOverrun { unread, entries } => write!(
                 f,
-                "completions must be consumed in time: {unread} are unread in a queue of {entries}, and \
-                 another came"
+                "the completion queue overran: a completion arrived while {unread} were unread, and the queue \
+                 has {entries} entries (efadv_cq_attr::num_entries, efadv.h)"
             ),
             Self::ConsumerAhead { consumer, producer } => write!(
                 f,
-                "the consumer index must not pass the completions: it says {consumer} of {producer}"
+                "the consumer index {consumer} is ahead of the {producer} completions that were written \
+                 (efadv_cq_attr::doorbell, efadv.h)"
             ),
         }
     }
 }
 
-/// A rule that was broken, where, and the bytes that broke it.
+/// A rule that a client broke, with the queue, the slot and the bytes of the entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// The ring.
+    /// The queue.
     pub queue: Queue,
-    /// The slot, where the rule is about one.
+    /// The slot, if the rule is about one.
     pub slot: Option<u32>,
-    /// The count of the entry (or of the doorbell), from 0, never reset.
+    /// The index of the entry, or of the doorbell: counted from 0, never reset.
     pub counter: u64,
-    /// What the entry says, where there is a send-queue entry.
+    /// The decoded entry, if the rule is about a send-queue entry.
     pub entry: Option<DecodedRequest>,
-    /// The entry's bytes, where there is one.
+    /// The bytes of the entry or descriptor; empty if the rule is not about one.
     pub raw: Vec<u8>,
-    /// The rule, with the values seen and expected.
+    /// The rule.
     pub rule: StrictRule,
 }
 
@@ -192,12 +203,12 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Something that may go wrong, and is no broken rule.
+/// A condition that breaks no rule but can cause failures.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Warning {
-    /// A completion queue is shallower than the rings that complete into it; where nobody tells the
-    /// consumer index, an overrun cannot be seen.
+    /// A completion queue has fewer entries than the rings that complete into it. Without a consumer index,
+    /// its overruns cannot be found.
     ShallowCompletionQueue {
         /// The queue.
         queue: CompletionQueueNumber,
@@ -206,24 +217,24 @@ pub enum Warning {
         /// Entries of the rings bound to it.
         rings: u64,
     },
-    /// Memory given for a completion queue has phase bits set, so that stale bytes look like
-    /// completions: zero it first.
+    /// The client's memory for a completion queue has phase bits set, so that stale bytes look like
+    /// completions. The client must zero the memory first.
     CompletionMemoryNotZeroed {
         /// The queue.
         queue: CompletionQueueNumber,
-        /// The first slot that looks completed.
+        /// The first slot whose phase bit is set.
         slot: u32,
     },
-    /// A [`super::Memory`] panicked. The request completes as an internal error; the queue pair is in
-    /// the error state.
+    /// A [`super::Memory`] panicked. Its request completes as an internal error, and the queue pair is in the
+    /// error state.
     MemoryPanicked {
-        /// The queue pair whose request it was.
+        /// The queue pair of the request.
         queue_pair: QueuePairNumber,
     },
-    /// Registered memory cannot be reached any more. Requests that touch it complete with the status
-    /// of a bad key.
+    /// Registered memory cannot be reached any more. Requests that access it complete with the status of a
+    /// bad key.
     MemoryUnreachable(
-        /// Where, and why.
+        /// A sentence with the address, the length and the reason.
         String,
     ),
 }
@@ -233,20 +244,22 @@ impl fmt::Display for Warning {
         match self {
             Self::ShallowCompletionQueue { queue, entries, rings } => write!(
                 f,
-                "completion queue {} has {entries} entries for rings of {rings}: it can overrun",
+                "completion queue {} has {entries} entries, and the rings that complete into it have {rings}: it can \
+                 overrun; make it deeper",
                 queue.get()
             ),
             Self::CompletionMemoryNotZeroed { queue, slot } => write!(
                 f,
-                "the memory given for completion queue {} is not zeroed: slot {slot} looks completed",
+                "the client's memory for completion queue {} is not zeroed: the phase bit of slot {slot} is set; zero \
+                 the memory first",
                 queue.get()
             ),
             Self::MemoryPanicked { queue_pair } => write!(
                 f,
-                "access to registered memory panicked for a request of QP {queue_pair}, which is in the error \
-                 state now"
+                "access to registered memory panicked during a request of QP {queue_pair}, which is now in the \
+                 error state"
             ),
-            Self::MemoryUnreachable(why) => f.write_str(why),
+            Self::MemoryUnreachable(reason) => f.write_str(reason),
         }
     }
 }

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 
 use efa_gda_sys::fi;
 
-use crate::device::{MOST_FIRST_COUNTER, Queue, Statistics, Violation};
+use crate::device::{MAX_FIRST_COUNTER, Queue, Statistics, Violation};
 
 use super::adapters;
 use super::cq::CompletionQueue;
@@ -266,7 +266,7 @@ pub extern "C" fn softefa_reset() {
 #[unsafe(no_mangle)]
 pub extern "C" fn softefa_preset_counter(counter: u64) -> c_int {
     ffi::entry(|| {
-        if counter > MOST_FIRST_COUNTER {
+        if counter > MAX_FIRST_COUNTER {
             return Err(ffi::Code::INVALID);
         }
         adapters::set_first_counter(counter);

@@ -202,7 +202,7 @@ unsafe fn create(
     let access = Access { success: success.has_address(), error: error.has_address(), waits };
     let counter = Arc::new(match (success, error) {
         (Word::Gpu(success, at), Word::Gpu(error, errors_at)) => {
-            CompletionCounter::through((success, at), (error, errors_at))
+            CompletionCounter::mirrored((success, at), (error, errors_at))
         }
         // One copies values out, the other has them where they are.
         (Word::Gpu(..), _) | (_, Word::Gpu(..)) => return Err(Code::NOT_SUPPORTED),
@@ -212,7 +212,7 @@ unsafe fn create(
             // SAFETY: `place` gives aligned words, mapped as long as `words`, which goes along; those that
             // the client gave by address it keeps until it has closed the counter, and reaches
             // atomically, by the contract of cntr_open_ext.
-            unsafe { CompletionCounter::given(success, error, words) }
+            unsafe { CompletionCounter::from_raw(success, error, words) }
         }
     });
     let object = Counter {
@@ -238,7 +238,7 @@ enum Word {
     Gpu(Arc<dyn Memory>, u64),
 }
 
-// SAFETY: `Given` is an address; access to it is for CompletionCounter::given to justify.
+// SAFETY: `Given` is an address; access to it is for CompletionCounter::from_raw to justify.
 unsafe impl Send for Word {}
 // SAFETY: as above.
 unsafe impl Sync for Word {}

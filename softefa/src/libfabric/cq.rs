@@ -160,12 +160,12 @@ pub(crate) unsafe extern "C" fn open_ext(
         let length = usize::try_from(memory.length).map_err(|_| Code::INVALID)?;
         let named = Some(Address(memory.buffer));
         let backing = match Mapping::new(fd, memory.offset, length) {
-            Ok(mapping) => CompletionBacking::Given(mapping.ring()?),
+            Ok(mapping) => CompletionBacking::External(mapping.ring()?),
             // A GPU's, which is reached where the application says that it lies.
             Err(Code::NOT_SUPPORTED) => {
                 let address = memory.buffer.addr() as u64;
                 let gpu = mr::gpu_memory(&domain.shared(), address, memory.length);
-                CompletionBacking::Through {
+                CompletionBacking::Indirect {
                     memory: Arc::new(gpu.map_err(|_| Code::NOT_SUPPORTED)?),
                     address,
                 }

@@ -68,7 +68,7 @@ impl Mapping {
         let (start, length) = (self.start, self.length);
         // SAFETY: mapped as long as this value lives, which goes along as what is kept. The
         // application shares the memory with an adapter, which is what it gave it for.
-        unsafe { RingMemory::given(start, length, Some(Arc::new(self))) }
+        unsafe { RingMemory::from_raw(start, length, Some(Arc::new(self))) }
     }
 
     /// The range as memory of a region, where entries call its first byte `address`.

@@ -1,6 +1,6 @@
-//! A client of the device core in a few lines: it writes entries through `wire`, rings, and polls.
+//! A small client of the device core: it encodes entries with `efa_gda_wire`, rings doorbells and polls.
 
-// Each test program uses a part of it.
+// Each test program uses only part of it.
 #![allow(dead_code, unreachable_pub)]
 
 use std::ptr::NonNull;
@@ -11,18 +11,18 @@ use std::time::{Duration, Instant};
 use efa_gda_wire::*;
 use softefa::device::*;
 
-/// Far more than anything takes: it ends a test that would hang.
-pub const LIMIT: Duration = Duration::from_secs(60);
+/// Bound of every wait, far longer than any takes, so that a failing test ends.
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Waits until `probe` gives something.
+/// Polls until `probe` returns a value.
 #[track_caller]
 pub fn until<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
-    let end = Instant::now() + LIMIT;
+    let end = Instant::now() + TIMEOUT;
     loop {
-        if let Some(found) = probe() {
-            return found;
+        if let Some(value) = probe() {
+            return value;
         }
-        assert!(Instant::now() < end, "waited in vain for {what}");
+        assert!(Instant::now() < end, "timed out while waiting for {what}");
         std::thread::yield_now();
     }
 }
@@ -40,10 +40,10 @@ impl Buffer {
 
     pub fn in_domain(adapter: &Adapter, pd: ProtectionDomain, length: usize, access: Access) -> Self {
         let bytes: Box<[AtomicU8]> = (0..length).map(|_| AtomicU8::new(0)).collect();
-        let start = NonNull::new(bytes.as_ptr().cast_mut().cast::<u8>()).expect("a box is not null");
+        let start = NonNull::new(bytes.as_ptr().cast_mut().cast::<u8>()).expect("a boxed slice is not null");
         let address = start.as_ptr() as u64;
-        // SAFETY: tests keep a buffer until its adapter is gone or has nothing in flight, and reach
-        // its bytes through atomics alone.
+        // SAFETY: tests drop a buffer only after its adapter was dropped or has nothing in flight, and access
+        // its bytes only through atomics.
         let memory = Arc::new(unsafe { HostMemory::new(start, length) });
         let attr = MemoryRegionAttr { pd, address, length: length as u64, access, memory };
         Self { keys: adapter.register_memory(attr).unwrap(), bytes }
@@ -70,7 +70,7 @@ impl Buffer {
     }
 }
 
-/// One queue pair with its completion queue, and where its client stands.
+/// One queue pair with its completion queue, and the indexes of its client.
 pub struct Side {
     pub adapter: Arc<Adapter>,
     pub pd: ProtectionDomain,
@@ -86,7 +86,7 @@ pub fn adapter(network: &Arc<Network>, number: u64) -> Arc<Adapter> {
     Adapter::new(network, AdapterConfig::new(Gid::link_local(number))).unwrap()
 }
 
-/// Two sides on two adapters of a fresh network, each of which has a handle for the other.
+/// Two sides on two adapters of a new network. Each has a handle for the other.
 pub fn pair() -> (Side, Side, Peer, Peer) {
     pair_with(|_| {}, |_| {})
 }
@@ -97,9 +97,9 @@ pub fn pair_with(
 ) -> (Side, Side, Peer, Peer) {
     let network = Network::new();
     let make = |number| {
-        let mut wanted = AdapterConfig::new(Gid::link_local(number));
-        config(&mut wanted);
-        Side::with(&Adapter::new(&network, wanted).unwrap(), &change)
+        let mut adapter_config = AdapterConfig::new(Gid::link_local(number));
+        config(&mut adapter_config);
+        Side::with(&Adapter::new(&network, adapter_config).unwrap(), &change)
     };
     let (a, b) = (make(1), make(2));
     let (to_b, to_a) = (a.handle(&b), b.handle(&a));
@@ -133,7 +133,7 @@ impl Side {
         Self { adapter: adapter.clone(), pd, cq, qp, produced: first, received: first, cursor, ids }
     }
 
-    /// A handle for `other`, and the rest of its address.
+    /// Creates a handle for `other`. Returns the address of its queue pair.
     pub fn handle(&self, other: &Self) -> Peer {
         let address_handle = self.adapter.create_address_handle(self.pd, other.adapter.gid()).unwrap();
         Peer { address_handle, queue_pair: other.qp.number, queue_key: other.qp.queue_key }
@@ -143,7 +143,7 @@ impl Side {
         Ring::new(self.qp.sq.num_entries).unwrap()
     }
 
-    /// The next request as an entry, for tests that spoil it.
+    /// Encodes the next request, for tests that change the entry.
     pub fn encode(&self, request: &Request) -> Entry {
         request.encode(self.qp.sq.entry_size, self.ring().phase(self.produced), self.ids).unwrap()
     }
@@ -190,7 +190,7 @@ impl Side {
     }
 
     pub fn poll(&mut self) -> Option<Completion> {
-        let memory = self.cq.memory.clone().expect("tests' completion queues lie in memory");
+        let memory = self.cq.memory.clone().expect("the completion queues of tests are in memory");
         let offset = self.cursor.slot() as usize * self.cq.entry_size as usize;
         let word = memory.load_word_acquire(offset);
         if Completion::phase(word[Completion::FLAGS_OFFSET]) != self.cursor.phase() {
@@ -202,9 +202,9 @@ impl Side {
         Some(Completion::decode(&bytes, self.ids).unwrap())
     }
 
-    /// The next completion's bytes, not consumed.
+    /// The bytes of the next completion, without consuming it.
     pub fn peek(&self) -> [u8; 32] {
-        let memory = self.cq.memory.clone().expect("tests' completion queues lie in memory");
+        let memory = self.cq.memory.clone().expect("the completion queues of tests are in memory");
         let mut bytes = [0; 32];
         memory.load(self.cursor.slot() as usize * 32, &mut bytes);
         bytes
@@ -215,7 +215,7 @@ impl Side {
         until("a completion", || self.poll())
     }
 
-    /// Posts a request and waits for how it ends.
+    /// Posts a request and waits for its completion.
     #[track_caller]
     pub fn run(&mut self, request: &Request) -> CompletionStatus {
         self.post(request);
@@ -240,7 +240,7 @@ impl Side {
         until("a violation", || self.adapter.violations().into_iter().next())
     }
 
-    /// Requests that the adapter fetched.
+    /// Waits until the adapter has fetched `entries`.
     #[track_caller]
     pub fn await_fetched(&self, entries: u64) {
         until("entries to be fetched", || (self.adapter.statistics().entries >= entries).then_some(()));
@@ -267,10 +267,10 @@ pub fn send_inline(id: u64, peer: Peer, bytes: &[u8]) -> Request {
     request(id, peer, Operation::SendInline(InlineData::new(bytes).unwrap()))
 }
 
-/// What a receive completion says.
+/// The receive fields of a receive completion.
 pub fn received(completion: &Completion) -> ReceiveInfo {
     match completion.kind {
         CompletionKind::Receive(info) => info,
-        CompletionKind::Send => panic!("{completion:?} is no receive"),
+        CompletionKind::Send => panic!("{completion:?} is not a receive completion"),
     }
 }

@@ -66,7 +66,7 @@ impl Context {
             return Err(Errno::ENOMEM);
         }
         let success = self.word(completions, given)?;
-        let counter = CompletionCounter::through(success, self.word(errors, given)?);
+        let counter = CompletionCounter::mirrored(success, self.word(errors, given)?);
         let handle = self.insert(Object::Counter(Arc::new(counter)))?;
         answer.put_handle(UVERBS_ATTR_CREATE_COMP_CNTR_HANDLE, handle);
         Ok(())

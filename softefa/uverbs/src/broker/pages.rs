@@ -95,7 +95,7 @@ impl Pages {
         let keep: Arc<dyn Any + Send + Sync> = self.mapping.clone();
         // SAFETY: inside the map, which `keep` holds; the file is sealed, so that its pages stay;
         // the other side is another process.
-        unsafe { RingMemory::given(self.mapping.start.add(offset), length, Some(keep)) }
+        unsafe { RingMemory::from_raw(self.mapping.start.add(offset), length, Some(keep)) }
             .map_err(|_| Errno::EINVAL)
     }
 }

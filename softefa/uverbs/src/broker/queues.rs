@@ -79,7 +79,7 @@ impl Context {
         let (backing, pages) = match wanted.memory {
             None => {
                 let pages = Arc::new(Pages::new(bytes as usize)?);
-                (CompletionBacking::Given(pages.ring(0, bytes as usize)?), Some(pages))
+                (CompletionBacking::External(pages.ring(0, bytes as usize)?), Some(pages))
             }
             Some((_, length)) if length < bytes => return Err(Errno::EINVAL),
             Some((memory, length)) => (self.external(memory, length, given)?, None),
@@ -146,7 +146,7 @@ impl Context {
                 (Arc::new(GivenRegion { given, address: 0, offset }), 0)
             }
         };
-        Ok(CompletionBacking::Through { memory, address })
+        Ok(CompletionBacking::Indirect { memory, address })
     }
 
     fn completion(&self, handle: u32) -> Result<CompletionQueueNumber, Errno> {
