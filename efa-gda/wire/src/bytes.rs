@@ -1,5 +1,5 @@
-//! Little-endian fields at an offset. Every offset used comes from the interface header, inside a
-//! buffer whose length was checked where it entered this crate.
+//! Reads and writes little-endian fields at an offset. Every offset comes from the interface header and lies inside a
+//! buffer whose length the public functions of this crate have checked.
 
 #[inline]
 pub(crate) fn get_u16(bytes: &[u8], at: usize) -> u16 {
@@ -11,7 +11,7 @@ pub(crate) fn get_u32(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
-/// An address in two halves, as every descriptor has it: low at `lo`, high at `hi`.
+/// Reads an address that a descriptor stores in two halves: low at `lo`, high at `hi`.
 #[inline]
 pub(crate) fn get_address(bytes: &[u8], lo: usize, hi: usize) -> u64 {
     u64::from(get_u32(bytes, lo)) | u64::from(get_u32(bytes, hi)) << 32
@@ -33,12 +33,12 @@ pub(crate) fn put_address(bytes: &mut [u8], lo: usize, hi: usize, value: u64) {
     put_u32(bytes, hi, (value >> 32) as u32);
 }
 
-/// `value` moved to where `mask` has its bits; bits that do not fit are dropped.
+/// Shifts `value` to the bits of `mask`; drops bits that do not fit.
 pub(crate) const fn field(mask: u32, value: u32) -> u32 {
     (value << mask.trailing_zeros()) & mask
 }
 
-/// The bits of `word` under `mask`, moved down.
+/// Extracts the bits of `word` under `mask`, shifted down.
 pub(crate) const fn extract(mask: u32, word: u32) -> u32 {
     (word & mask) >> mask.trailing_zeros()
 }

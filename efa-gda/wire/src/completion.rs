@@ -1,8 +1,8 @@
 //! Completion-queue entries.
 //!
-//! An adapter writes them ([`Completion::encode`]), a poller reads them ([`Completion::decode`]).
-//! Entries are 32 bytes in practice; the fields used lie in the first 18, and a queue with shorter
-//! entries leaves out what does not fit.
+//! An adapter encodes them ([`Completion::encode`]), and a poller decodes them ([`Completion::decode`]). Entries have 32
+//! bytes in practice. The fields in use are in the first 18; a queue with shorter entries omits the fields that do not
+//! fit.
 
 use std::mem::offset_of;
 
@@ -13,59 +13,59 @@ use crate::ids::{AddressHandle, QueuePairNumber, RequestId, RequestIdWidth};
 use crate::request::OperationCode;
 use crate::status::CompletionStatus;
 
-/// The address handle of a receive whose sender has none here.
+/// The address handle in a receive completion whose sender has no handle on this adapter.
 pub const UNKNOWN_ADDRESS_HANDLE: AddressHandle = AddressHandle::new(u16::MAX);
 
 const LENGTH_HI: usize =
     offset_of!(efa_io_rx_cdesc_ex, u) + offset_of!(io::efa_io_rx_cdesc_rdma_write, length_hi);
-/// What a completion of either kind needs.
+/// The fewest bytes of a completion of either kind.
 const SHORTEST: usize = size_of::<efa_io_tx_cdesc>();
 
-/// A completion.
+/// One entry of a completion queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
     /// The id of the request that completed; 0 for an unsolicited receive.
     pub id: RequestId,
-    /// How it ended.
+    /// How the request ended.
     pub status: CompletionStatus,
-    /// `op_type` as it stands.
+    /// The number in `op_type`.
     pub operation_code: u8,
     /// The local queue pair.
     pub queue_pair: QueuePairNumber,
-    /// Which of its queues, with what belongs to that side.
+    /// Which queue of the queue pair completed, and that side's fields.
     pub kind: CompletionKind,
 }
 
-/// The side of a queue pair that a completion speaks of.
+/// The queue of a queue pair to which a completion belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CompletionKind {
-    /// A request of the send queue.
+    /// The send queue: a request completed.
     Send,
-    /// A message, or an RDMA write with immediate, that arrived.
+    /// The receive queue: a message, or an RDMA write with immediate, arrived.
     Receive(ReceiveInfo),
 }
 
-/// What the receiving side learns.
+/// The fields of a receive completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReceiveInfo {
     /// Bytes that arrived.
     pub length: u32,
-    /// The sender, as this adapter calls it, or [`UNKNOWN_ADDRESS_HANDLE`].
+    /// This adapter's handle for the sender, or [`UNKNOWN_ADDRESS_HANDLE`].
     pub address_handle: AddressHandle,
     /// The sender's queue pair.
     pub source_queue_pair: QueuePairNumber,
     /// Immediate data.
     pub immediate: Option<u32>,
-    /// No posted receive was used up (RDMA write with immediate).
+    /// Whether the completion consumed no posted receive (RDMA write with immediate).
     pub unsolicited: bool,
 }
 
-/// Why bytes are no completion.
+/// Why bytes cannot be decoded as a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CompletionDecodeError {
     /// Too few bytes.
-    #[error("{0} bytes are too few for a completion; entries have at least {SHORTEST}")]
+    #[error("a completion has at least {SHORTEST} bytes, not {0}")]
     TooShort(usize),
     /// `q_type` is neither send nor receive.
     #[error("q_type (flags bits 2:1) is {0}; 1 is the send queue and 2 the receive queue")]
@@ -73,10 +73,10 @@ pub enum CompletionDecodeError {
 }
 
 impl Completion {
-    /// Writes the entry into `bytes`, zeroing what is not used, with the phase bit `phase`.
+    /// Encodes the completion into `bytes` with the phase bit `phase`, and zeroes the remaining bytes.
     ///
     /// # Panics
-    /// When `bytes` is shorter than 16, the smallest completion.
+    /// If `bytes` has fewer than 16 bytes, the size of the smallest completion.
     #[inline]
     pub fn encode(&self, bytes: &mut [u8], phase: bool, ids: RequestIdWidth) {
         bytes.fill(0);
@@ -115,7 +115,7 @@ impl Completion {
         }
     }
 
-    /// Reads an entry; its phase is read with [`Completion::phase`] before.
+    /// Decodes an entry. The caller must have checked its phase bit with [`Completion::phase`].
     ///
     /// # Errors
     /// [`CompletionDecodeError`] for too few bytes or an unknown queue.
@@ -163,7 +163,7 @@ impl Completion {
         Ok(completion)
     }
 
-    /// Where the byte with the phase bit lies; it is written last and read first.
+    /// Offset of the byte with the phase bit. The adapter writes it last, and a poller reads it first.
     pub const FLAGS_OFFSET: usize = offset_of!(efa_io_cdesc_common, flags);
 
     /// The phase bit in a completion's flags byte.

@@ -1,4 +1,4 @@
-//! Numbers that mean something to the adapter, each its own type so that none stands for another.
+//! The adapter's numbers, each a type of its own, so that one cannot be passed for another.
 
 use std::fmt;
 
@@ -47,8 +47,8 @@ number!(
     RemoteKey, u32, "{:#x}"
 );
 number!(
-    /// What the poster calls a request; returned in its completion. 16 bits wide, or 64 where the
-    /// queue has that capability ([`RequestIdWidth`]).
+    /// The poster's name for a request, returned in its completion. 16 bits wide, or 64 if the queue has that
+    /// capability ([`RequestIdWidth`]).
     RequestId, u64, "{}"
 );
 
@@ -67,7 +67,7 @@ impl LocalKey {
     /// Wraps the adapter's number.
     ///
     /// # Errors
-    /// [`LocalKeyTooWide`] when bits above the 24th are set.
+    /// [`LocalKeyTooWide`] if a bit above the low 24 is set.
     pub const fn new(number: u32) -> Result<Self, LocalKeyTooWide> {
         if number & !io::EFA_IO_TX_BUF_DESC_LKEY_MASK == 0 {
             Ok(Self(number))
@@ -76,7 +76,7 @@ impl LocalKey {
         }
     }
 
-    /// The low 24 bits of a descriptor's word, whatever stands above them.
+    /// The low 24 bits of a descriptor's word; ignores the others.
     pub(crate) const fn from_word(word: u32) -> Self {
         Self(word & io::EFA_IO_TX_BUF_DESC_LKEY_MASK)
     }

@@ -1,8 +1,8 @@
 //! EFA queue entries and ring arithmetic.
 //!
-//! Encodes and decodes what lies in an adapter's rings, byte for byte, and computes slots, phases
-//! and doorbell values. It does no I/O, holds no pointers and has no unsafe code; offsets, masks
-//! and codes come from `third_party/efa_gda/efa_io_defs.h` through `efa-gda-sys`.
+//! This crate encodes and decodes the entries of an adapter's rings, byte for byte, and computes slots, phases and
+//! doorbell values. It does no I/O, holds no pointers and has no unsafe code. Offsets, masks and codes come from
+//! `third_party/efa_gda/efa_io_defs.h` through `efa-gda-sys`.
 //!
 //! - [`Request`] ⇄ send-queue entry of 64 or 128 bytes ([`Entry`], [`DecodedRequest`]).
 //! - [`Receive`] ⇄ receive-queue entry.
@@ -27,7 +27,7 @@
 //!     },
 //! };
 //! let ring = Ring::new(256)?;
-//! let counter = 1000; // the 1001st request of this queue
+//! let counter = 1000; // producer index: the 1001st request of this queue
 //! let entry = request.encode(EntrySize::B64, ring.phase(counter), RequestIdWidth::Bits16)?;
 //! assert_eq!((entry.len(), ring.slot(counter)), (64, 232));
 //!

@@ -1,5 +1,5 @@
-//! Receive-queue entries. One posted receive takes as many descriptors as it has segments, the
-//! first and the last of them marked.
+//! Receive-queue entries. A posted receive has one descriptor for each of its segments; flags mark the first and the
+//! last.
 
 use std::mem::offset_of;
 
@@ -11,41 +11,41 @@ use crate::ids::{LocalKey, RequestId};
 /// Bytes of one receive descriptor.
 pub const RX_DESCRIPTOR_BYTES: usize = size_of::<efa_io_rx_desc>();
 
-/// A receive of one segment, which is what this project posts.
+/// A receive of one segment, the only kind that this project posts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Receive {
-    /// Returned in the completion; 16 bits.
+    /// The request id, returned in the completion: 16 bits.
     pub id: u16,
     /// First byte of the buffer.
     pub address: u64,
-    /// Bytes; the descriptor has 16 bits for it.
+    /// Bytes of the buffer: 16 bits.
     pub length: u16,
     /// The buffer's key.
     pub key: LocalKey,
 }
 
 impl Receive {
-    /// The descriptor for this receive.
+    /// Encodes this receive as one descriptor.
     pub fn encode(&self) -> [u8; RX_DESCRIPTOR_BYTES] {
         ReceiveDescriptor { receive: *self, first: true, last: true, reserved_zero: true }.encode()
     }
 }
 
-/// One receive descriptor as it stands in the ring.
+/// One receive descriptor in the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReceiveDescriptor {
-    /// Its segment and id.
+    /// The segment and request id.
     pub receive: Receive,
-    /// Begins a receive.
+    /// Whether the descriptor begins a receive.
     pub first: bool,
-    /// Ends a receive.
+    /// Whether the descriptor ends a receive.
     pub last: bool,
     /// Whether bits 29:24 of `lkey_ctrl` are zero, as they must be.
     pub reserved_zero: bool,
 }
 
 impl ReceiveDescriptor {
-    /// The descriptor's bytes, reserved bits zero.
+    /// Encodes the descriptor; reserved bits are zero.
     pub fn encode(&self) -> [u8; RX_DESCRIPTOR_BYTES] {
         let mut bytes = [0; RX_DESCRIPTOR_BYTES];
         let lo = offset_of!(efa_io_rx_desc, buf_addr_lo);
@@ -58,7 +58,7 @@ impl ReceiveDescriptor {
         bytes
     }
 
-    /// Reads a descriptor.
+    /// Decodes a descriptor.
     pub fn decode(bytes: &[u8; RX_DESCRIPTOR_BYTES]) -> Self {
         let control = get_u32(bytes, offset_of!(efa_io_rx_desc, lkey_ctrl));
         let known =
@@ -77,7 +77,7 @@ impl ReceiveDescriptor {
         }
     }
 
-    /// The id as completions give it.
+    /// The request id, as its completion carries it.
     pub fn request_id(&self) -> RequestId {
         RequestId::new(self.receive.id.into())
     }

@@ -1,4 +1,4 @@
-//! What a send-queue entry asks for, apart from its bytes.
+//! Requests: the meaning of a send-queue entry, independent of its bytes.
 
 use std::fmt;
 
@@ -6,58 +6,58 @@ use efa_gda_sys::io;
 
 use crate::ids::{AddressHandle, LocalKey, QueueKey, QueuePairNumber, RemoteKey, RequestId};
 
-/// A request for the adapter: what one send-queue entry says.
+/// The request that one send-queue entry describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Returned in the completion.
+    /// The request id, returned in the completion.
     pub id: RequestId,
-    /// Whom it is for.
+    /// The destination.
     pub peer: Peer,
-    /// Delivered with the data, in the receiver's completion. SEND and RDMA WRITE only.
+    /// Immediate data, delivered in the receiver's completion. SEND and RDMA WRITE only.
     pub immediate: Option<u32>,
-    /// Advice to the adapter.
+    /// Processing hints for the adapter.
     pub hints: ProcessingHints,
-    /// What to do.
+    /// The operation.
     pub operation: Operation,
 }
 
-/// The destination of a request, as `query_addr` gives it.
+/// The destination of a request, as libfabric's `query_addr` returns it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Peer {
     /// The local adapter's handle for the remote one.
     pub address_handle: AddressHandle,
-    /// The queue pair there.
+    /// The remote queue pair.
     pub queue_pair: QueuePairNumber,
-    /// The key it expects.
+    /// The key that the remote queue pair expects.
     pub queue_key: QueueKey,
 }
 
-/// The operations of SRD queue pairs, with what each carries.
+/// An operation of an SRD queue pair, and its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// A message gathered from local memory.
     Send(Segments),
-    /// A message that lies in the entry.
+    /// A message whose bytes are in the entry.
     SendInline(InlineData),
-    /// Local memory to remote memory; `local.length` bytes.
+    /// Writes `local.length` bytes of local memory to remote memory.
     Write {
-        /// Where to.
+        /// The target.
         remote: RemoteMemory,
-        /// From where.
+        /// The source.
         local: Segment,
     },
-    /// Bytes in the entry (128 bytes only) to remote memory.
+    /// Writes bytes of the entry (128-byte entries only) to remote memory.
     WriteInline {
-        /// Where to.
+        /// The target.
         remote: RemoteMemory,
         /// The bytes.
         data: InlineData,
     },
-    /// Remote memory to local memory; `local.length` bytes.
+    /// Reads `local.length` bytes of remote memory into local memory.
     Read {
-        /// From where.
+        /// The source.
         remote: RemoteMemory,
-        /// Where to.
+        /// The target.
         local: Segment,
     },
 }
@@ -72,7 +72,7 @@ impl Operation {
         }
     }
 
-    /// Bytes that the operation moves.
+    /// The number of bytes that the operation moves.
     #[inline]
     pub fn length(&self) -> u64 {
         match self {
@@ -83,7 +83,7 @@ impl Operation {
     }
 }
 
-/// `enum efa_io_send_op_type`.
+/// An operation code (`enum efa_io_send_op_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OperationCode {
     /// A message.
@@ -104,7 +104,7 @@ impl OperationCode {
         }
     }
 
-    /// The operation with this number, where there is one.
+    /// The operation with this number; `None` if there is none.
     pub const fn from_number(number: u32) -> Option<Self> {
         match number {
             io::EFA_IO_SEND => Some(Self::Send),
@@ -136,7 +136,7 @@ pub struct Segment {
     pub key: LocalKey,
 }
 
-/// Remote memory at `address`, inside the region of `key`; the local side gives the length.
+/// Remote memory at `address`, inside the region of `key`; the local segment determines the length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct RemoteMemory {
     /// First byte.
@@ -154,14 +154,14 @@ pub struct Segments {
 
 /// More segments than a send-queue entry holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0} segments were given; a send-queue entry holds at most {max}", max = io::EFA_IO_TX_DESC_NUM_BUFS)]
+#[error("a send-queue entry holds at most {max} segments, not {0}; split the request", max = io::EFA_IO_TX_DESC_NUM_BUFS)]
 pub struct TooManySegments(pub usize);
 
 impl Segments {
     /// Copies `segments`.
     ///
     /// # Errors
-    /// [`TooManySegments`] from the third on.
+    /// [`TooManySegments`] for more than two.
     #[inline]
     pub fn new(segments: &[Segment]) -> Result<Self, TooManySegments> {
         let mut all = Self::default();
@@ -201,12 +201,12 @@ pub struct InlineData {
 /// More bytes than fit inside any entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{length} bytes cannot travel inside an entry, which holds at most {limit}; register them and give a segment"
+    "{length} inline bytes do not fit an entry, which holds at most {limit}; register the memory and pass a segment"
 )]
 pub struct InlineTooLong {
-    /// Bytes given.
+    /// Bytes passed.
     pub length: usize,
-    /// The most that fits.
+    /// The most bytes that fit.
     pub limit: usize,
 }
 
@@ -251,12 +251,12 @@ impl fmt::Debug for InlineData {
     }
 }
 
-/// `enum efa_io_processing_hint`: two bits of advice.
+/// Processing hints (`enum efa_io_processing_hint`): two bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ProcessingHints(u8);
 
 impl ProcessingHints {
-    /// No advice.
+    /// No hint.
     pub const NONE: Self = Self(0);
     /// Prefer message rate over latency.
     pub const BURST_PPS_SENSITIVE: Self = Self(io::EFA_IO_PROCESSING_HINT_BURST_PPS_SENSITIVE as u8);
@@ -266,13 +266,13 @@ impl ProcessingHints {
         Self(bits & io::EFA_IO_TX_META_DESC_PROCESSING_HINTS_MASK as u8)
     }
 
-    /// As the entry has them.
+    /// The two bits, as in the entry.
     pub const fn bits(self) -> u8 {
         self.0
     }
 }
 
-/// The two sizes of send-queue entries.
+/// The size of a send-queue entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EntrySize {
     /// 64 bytes, 32 of them inline.
@@ -283,11 +283,11 @@ pub enum EntrySize {
 
 /// An entry size that no adapter has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("send-queue entries of {0} bytes are not known; an adapter reports 64 or 128")]
+#[error("a send-queue entry of {0} bytes is not supported; adapters use 64 or 128")]
 pub struct UnsupportedEntrySize(pub u32);
 
 impl EntrySize {
-    /// Bytes of an entry.
+    /// The number of bytes of an entry.
     #[inline]
     pub const fn bytes(self) -> usize {
         match self {
@@ -296,7 +296,7 @@ impl EntrySize {
         }
     }
 
-    /// Bytes that fit inside an entry.
+    /// The most inline bytes that an entry holds.
     pub const fn inline_limit(self) -> usize {
         match self {
             Self::B64 => io::EFA_IO_TX_DESC_INLINE_MAX_SIZE as usize,

@@ -1,8 +1,7 @@
-//! Counters, slots, phases and doorbells.
+//! Producer and consumer indices, and the slots, phases and doorbell values that follow from them.
 //!
-//! A queue counts its requests from 0 and never resets the count; slot, phase and doorbell follow
-//! from it. Counters here are 32 bits and wrap, which is right for every ring: a ring's depth
-//! divides 2^32.
+//! A queue counts its requests from 0 and never resets the count. Counters are 32 bits and wrap; that suits every
+//! ring, because a ring's depth divides 2^32.
 
 /// The deepest send or receive queue whose doorbell is unambiguous: with 16-bit doorbells, an
 /// advance by a whole ring must differ from no advance.
@@ -18,12 +17,12 @@ pub struct Ring {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a ring of {entries} entries cannot be driven: the depth must be a power of two")]
 pub struct RingError {
-    /// The depth given.
+    /// The depth that the caller passed.
     pub entries: u32,
 }
 
 impl Ring {
-    /// A ring of `entries`.
+    /// A ring of `entries` entries.
     ///
     /// # Errors
     /// [`RingError`] unless `entries` is a power of two.
@@ -31,36 +30,36 @@ impl Ring {
         if entries.is_power_of_two() { Ok(Self { entries }) } else { Err(RingError { entries }) }
     }
 
-    /// Its depth.
+    /// The number of entries.
     pub const fn entries(self) -> u32 {
         self.entries
     }
 
-    /// The slot of the request with this count.
+    /// The slot of the request with this producer index.
     pub const fn slot(self, counter: u32) -> u32 {
         counter & (self.entries - 1)
     }
 
-    /// The send queue's phase for this count: 0 on the first lap, then alternating
+    /// The send queue's phase bit for this producer index: 0 on the first lap, then alternating
     /// (`EFA_IO_TX_META_DESC_PHASE_MASK`).
     pub const fn phase(self, counter: u32) -> bool {
         counter & self.entries != 0
     }
 
-    /// The doorbell value once requests up to (not including) `counter` are written: the low 16
-    /// bits, zero-extended, whatever the depth.
+    /// The doorbell value after requests below `counter` were written: its low 16 bits, zero-extended, for every
+    /// depth.
     pub const fn doorbell(self, counter: u32) -> u32 {
         counter & 0xffff
     }
 }
 
-/// How far a doorbell moved: from the 16-bit value seen before to `value`, of which the low 16
-/// bits count (some posters write a 32-bit counter). More than 32,768 means it moved backwards.
+/// Returns how far a doorbell advanced from `previous` to the low 16 bits of `value` (some posters write a 32-bit
+/// counter). An advance of more than 32,768 means that the doorbell moved backwards.
 pub const fn doorbell_advance(previous: u16, value: u32) -> u16 {
     (value as u16).wrapping_sub(previous)
 }
 
-/// A consumer's place in a completion queue: the phase starts at 1 and flips with each lap.
+/// A consumer's position in a completion queue. The expected phase starts at 1 and flips with each lap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompletionCursor {
     ring: Ring,
@@ -68,17 +67,17 @@ pub struct CompletionCursor {
 }
 
 impl CompletionCursor {
-    /// At the start of a fresh queue.
+    /// The position in a new queue.
     pub const fn new(ring: Ring) -> Self {
         Self { ring, consumed: 0 }
     }
 
-    /// The slot to look at.
+    /// The slot to read next.
     pub const fn slot(self) -> u32 {
         self.ring.slot(self.consumed)
     }
 
-    /// The phase that a new completion there has.
+    /// The phase bit of a new completion in that slot.
     pub const fn phase(self) -> bool {
         !self.ring.phase(self.consumed)
     }
@@ -88,7 +87,7 @@ impl CompletionCursor {
         self.consumed
     }
 
-    /// To the next slot.
+    /// Moves to the next slot.
     pub const fn advance(&mut self) {
         self.consumed = self.consumed.wrapping_add(1);
     }

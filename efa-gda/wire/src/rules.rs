@@ -1,11 +1,11 @@
-//! What must hold of a send-queue entry's bytes, rule by rule.
+//! The rules of the send-queue entry format.
 
 use std::fmt;
 
 macro_rules! rules {
     ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
-        /// A rule of the descriptor format that an entry can break. Sources are the fields'
-        /// comments in `efa_io_defs.h`.
+        /// A rule of the descriptor format that an entry can break. The source of each rule is the comment of its
+        /// field in `efa_io_defs.h`.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         #[repr(u8)]
@@ -14,7 +14,7 @@ macro_rules! rules {
         }
 
         impl Rule {
-            /// Every rule, in the order of the fields they speak of.
+            /// Every rule, in the order of the fields.
             pub const ALL: &'static [Self] = &[$(Self::$name,)*];
         }
 
@@ -69,12 +69,12 @@ impl Rules {
     /// No rule.
     pub const NONE: Self = Self(0);
 
-    /// Whether there is none.
+    /// Whether the set is empty.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Whether `rule` is among them.
+    /// Whether the set contains `rule`.
     pub const fn contains(self, rule: Rule) -> bool {
         self.0 & (1 << rule as u32) != 0
     }

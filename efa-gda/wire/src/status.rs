@@ -1,4 +1,4 @@
-//! How a request ended.
+//! Completion statuses: how a request ended.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use efa_gda_sys::io;
 
 macro_rules! statuses {
     ($($(#[$doc:meta])* $name:ident = $code:ident, $text:literal;)*) => {
-        /// `enum efa_io_comp_status`. A code that is not known stays a number.
+        /// A completion's status (`enum efa_io_comp_status`). An unknown code stays a number.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum CompletionStatus {
@@ -16,7 +16,7 @@ macro_rules! statuses {
         }
 
         impl CompletionStatus {
-            /// Every status that is known.
+            /// Every known status.
             pub const ALL: &'static [Self] = &[$(Self::$name,)*];
 
             /// The status with this code.
@@ -56,38 +56,38 @@ macro_rules! statuses {
 }
 
 statuses! {
-    /// Done.
+    /// The request succeeded.
     Ok = EFA_IO_COMP_STATUS_OK, "ok";
-    /// The queue pair was destroyed first.
+    /// The queue pair was destroyed before the request ran.
     Flushed = EFA_IO_COMP_STATUS_FLUSHED, "flushed: the queue pair was destroyed before the request ran";
     /// The queue pair failed inside the adapter.
     QueuePairInternal = EFA_IO_COMP_STATUS_LOCAL_ERROR_QP_INTERNAL_ERROR, "the queue pair failed inside the adapter";
-    /// The adapter does not do this.
+    /// The adapter does not support the operation.
     UnsupportedOperation = EFA_IO_COMP_STATUS_LOCAL_ERROR_UNSUPPORTED_OP, "the adapter does not support this operation";
     /// The address handle does not exist.
-    InvalidAddressHandle = EFA_IO_COMP_STATUS_LOCAL_ERROR_INVALID_AH, "the address handle is not one of this adapter's";
+    InvalidAddressHandle = EFA_IO_COMP_STATUS_LOCAL_ERROR_INVALID_AH, "the address handle does not belong to this adapter";
     /// The lkey does not cover the local memory.
-    InvalidLocalKey = EFA_IO_COMP_STATUS_LOCAL_ERROR_INVALID_LKEY, "the lkey is unknown or its region does not hold the local memory";
+    InvalidLocalKey = EFA_IO_COMP_STATUS_LOCAL_ERROR_INVALID_LKEY, "the lkey is unknown or its region does not contain the local memory";
     /// The message is too long.
     BadLength = EFA_IO_COMP_STATUS_LOCAL_ERROR_BAD_LENGTH, "the message is longer than the adapter moves in one request";
     /// The rkey does not cover the remote memory.
-    RemoteBadAddress = EFA_IO_COMP_STATUS_REMOTE_ERROR_BAD_ADDRESS, "the rkey is unknown or its region does not hold the remote memory";
+    RemoteBadAddress = EFA_IO_COMP_STATUS_REMOTE_ERROR_BAD_ADDRESS, "the rkey is unknown or its region does not contain the remote memory";
     /// The remote side reset the connection.
     RemoteAbort = EFA_IO_COMP_STATUS_REMOTE_ERROR_ABORT, "the remote side reset the connection";
-    /// No such queue pair there.
+    /// The destination has no such queue pair.
     RemoteBadQueuePair = EFA_IO_COMP_STATUS_REMOTE_ERROR_BAD_DEST_QPN, "the destination has no such queue pair, or it is in an error state";
-    /// Nothing was posted to receive it.
+    /// The receiver had no receive posted.
     ReceiverNotReady = EFA_IO_COMP_STATUS_REMOTE_ERROR_RNR, "the receiver had no receive posted";
-    /// What was posted is too short.
+    /// The posted receive is too short.
     RemoteBadLength = EFA_IO_COMP_STATUS_REMOTE_ERROR_BAD_LENGTH, "the receive that was posted is too short";
-    /// The responder answered nonsense.
-    RemoteBadStatus = EFA_IO_COMP_STATUS_REMOTE_ERROR_BAD_STATUS, "the responder answered with an unexpected status";
-    /// It answered before.
-    UnresponsiveRemote = EFA_IO_COMP_STATUS_LOCAL_ERROR_UNRESP_REMOTE, "the remote stopped answering";
+    /// The responder returned an unexpected status.
+    RemoteBadStatus = EFA_IO_COMP_STATUS_REMOTE_ERROR_BAD_STATUS, "the responder returned an unexpected status";
+    /// The remote stopped responding.
+    UnresponsiveRemote = EFA_IO_COMP_STATUS_LOCAL_ERROR_UNRESP_REMOTE, "the remote stopped responding";
     /// The remote has no address handle for the sender.
     UnknownPeer = EFA_IO_COMP_STATUS_REMOTE_ERROR_UNKNOWN_PEER, "the remote holds no address handle for this sender";
-    /// It never answered.
-    UnreachableRemote = EFA_IO_COMP_STATUS_LOCAL_ERROR_UNREACH_REMOTE, "the remote never answered";
+    /// The remote never responded.
+    UnreachableRemote = EFA_IO_COMP_STATUS_LOCAL_ERROR_UNREACH_REMOTE, "the remote never responded";
     /// The two sides differ in a feature.
     FeatureMismatch = EFA_IO_COMP_STATUS_REMOTE_ERROR_FEATURE_MISMATCH, "the remote lacks a feature that the request needs";
 }

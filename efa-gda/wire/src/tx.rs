@@ -1,4 +1,4 @@
-//! Send-queue entries: [`Request`] to bytes and back.
+//! Encodes and decodes send-queue entries.
 
 use std::mem::offset_of;
 
@@ -12,10 +12,10 @@ use crate::request::{
 };
 use crate::rules::{Rule, Rules};
 
-/// Where the part behind the meta descriptor begins; the same in both entry sizes.
+/// Offset of the data after the meta descriptor, equal in both entry sizes.
 const DATA: usize = offset_of!(efa_io_tx_wqe, data);
 const _: () = assert!(DATA == offset_of!(io::efa_io_tx_wqe_128, data));
-/// Where an RDMA request has its local segment or inline bytes.
+/// Offset of an RDMA request's local segment or inline bytes.
 const RDMA_LOCAL: usize = DATA + offset_of!(io::efa_io_rdma_req, local_mem);
 const SEGMENT_BYTES: usize = size_of::<efa_io_tx_buf_desc>();
 const MAX_SEGMENTS: usize = io::EFA_IO_TX_DESC_NUM_BUFS as usize;
@@ -44,7 +44,7 @@ impl Entry {
         Self { bytes: [0; 128], size }
     }
 
-    /// Its size.
+    /// The entry's size.
     pub const fn size(&self) -> EntrySize {
         self.size
     }
@@ -75,49 +75,51 @@ impl std::fmt::Debug for Entry {
     }
 }
 
-/// Why a request has no encoding.
+/// Why a request cannot be encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EncodeError {
     /// The inline bytes do not fit this size of entry.
     #[error(
-        "{length} inline bytes do not fit an entry that holds {limit}; use 128-byte entries or a segment"
+        "{length} inline bytes do not fit an entry, which holds at most {limit}; use 128-byte entries or a segment"
     )]
     InlineTooLong {
-        /// Bytes given.
+        /// Bytes passed.
         length: usize,
-        /// What fits.
+        /// The most bytes that fit.
         limit: usize,
     },
     /// RDMA WRITE is inline in 128-byte entries only.
-    #[error("an inline RDMA write needs 128-byte entries; this queue has 64-byte ones")]
+    #[error(
+        "an inline RDMA write needs 128-byte entries, and this queue has 64-byte entries; open a queue with inline writes"
+    )]
     InlineWriteNeeds128,
     /// RDMA READ carries no immediate.
-    #[error("an RDMA read carries no immediate data; leave it out")]
+    #[error("an RDMA read cannot carry immediate data; remove the immediate")]
     ImmediateOnRead,
     /// The id needs more bits than the queue carries.
-    #[error("request id {id} needs more than the 16 bits that this queue carries")]
+    #[error("request id {id} does not fit the 16 bits that this queue carries; use an id up to 65535")]
     RequestIdTooWide {
         /// The id.
         id: RequestId,
     },
 }
 
-/// Why bytes are no entry at all.
+/// Why bytes cannot be decoded as an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecodeError {
-    /// Not 64 and not 128 bytes.
+    /// Neither 64 nor 128 bytes.
     #[error(transparent)]
     Size(#[from] UnsupportedEntrySize),
 }
 
 impl Request {
-    /// The entry for this request. `phase` is the send queue's for the slot it will lie in
+    /// Encodes the request as a send-queue entry. `phase` is the send queue's phase bit for the entry's slot
     /// ([`crate::Ring::phase`]). Bytes that the request does not use are zero.
     ///
     /// # Errors
-    /// [`EncodeError`] where the request has no form in entries of this size and id width.
+    /// [`EncodeError`] if entries of this size and id width cannot express the request.
     #[inline]
     pub fn encode(&self, size: EntrySize, phase: bool, ids: RequestIdWidth) -> Result<Entry, EncodeError> {
         if self.id > ids.largest() {
@@ -205,28 +207,28 @@ fn put_remote(bytes: &mut [u8], remote: &RemoteMemory, length: u32) {
     put_address(bytes, lo, DATA + offset_of!(efa_io_remote_mem_addr, buf_addr_hi), remote.address);
 }
 
-/// What an entry's bytes say, and which rules they break.
+/// A decoded send-queue entry, and the rules that its bytes break.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DecodedRequest {
-    /// The request; none where the operation is unknown or its parts do not fit the entry.
+    /// The request; `None` if the operation is unknown or its parts do not fit the entry.
     pub request: Option<Request>,
-    /// The id, readable in any entry.
+    /// The request id, which every entry has.
     pub id: RequestId,
-    /// `op_type` as it stands.
+    /// The number in `op_type`.
     pub operation_code: u8,
     /// The phase bit.
     pub phase: bool,
     /// The size of the entry.
     pub size: EntrySize,
-    /// Rules that the bytes break; the adapter may refuse such an entry.
+    /// The rules that the bytes break; an adapter may refuse such an entry.
     pub broken: Rules,
 }
 
 impl DecodedRequest {
-    /// Reads an entry of 64 or 128 bytes.
+    /// Decodes an entry of 64 or 128 bytes.
     ///
     /// # Errors
-    /// [`DecodeError`] for any other length. Broken rules are no error: see
+    /// [`DecodeError`] for any other length. A broken rule is not an error: see
     /// [`DecodedRequest::broken`].
     #[inline]
     pub fn decode(bytes: &[u8], ids: RequestIdWidth) -> Result<Self, DecodeError> {
@@ -318,7 +320,7 @@ impl Meta {
     }
 }
 
-/// The operation and its parts, or none where they cannot be told.
+/// Decodes the operation; `None` if the bytes do not determine one.
 #[inline]
 fn decode_operation(bytes: &[u8], size: EntrySize, meta: &Meta, broken: &mut Rules) -> Option<Operation> {
     let code = OperationCode::from_number(extract(OP_TYPE, meta.ctrl1));
@@ -367,7 +369,7 @@ fn decode_operation(bytes: &[u8], size: EntrySize, meta: &Meta, broken: &mut Rul
     })
 }
 
-// Always inline: its result, written to memory in fields and read back whole, stalls the reader.
+// Always inline: a result that is stored field by field and loaded as a whole stalls the load.
 #[inline(always)]
 fn get_segment(bytes: &[u8], at: usize, broken: &mut Rules) -> Segment {
     let lkey = get_u32(bytes, at + offset_of!(efa_io_tx_buf_desc, lkey));

@@ -1,4 +1,4 @@
-//! What `wire` encodes it decodes, and nothing it encodes breaks a rule.
+//! Decoding returns what was encoded, and no encoded entry breaks a rule.
 
 #![allow(clippy::unwrap_used)]
 
@@ -62,7 +62,7 @@ fn case() -> impl Strategy<Value = (EntrySize, RequestIdWidth, Request)> {
 
 proptest! {
     #[test]
-    fn a_request_survives_its_entry((size, ids, request) in case(), phase: bool) {
+    fn decoding_an_entry_returns_the_request((size, ids, request) in case(), phase: bool) {
         let entry = request.encode(size, phase, ids).unwrap();
         prop_assert_eq!(entry.len(), size.bytes());
         let decoded = DecodedRequest::decode(&entry, ids).unwrap();
@@ -85,7 +85,7 @@ proptest! {
     }
 
     #[test]
-    fn a_receive_survives_its_descriptor(address: u64, id: u16, length: u16, key in key()) {
+    fn decoding_a_descriptor_returns_the_receive(address: u64, id: u16, length: u16, key in key()) {
         let receive = Receive { id, address, length, key };
         let descriptor = ReceiveDescriptor::decode(&receive.encode());
         prop_assert_eq!(descriptor.receive, receive);
@@ -93,7 +93,7 @@ proptest! {
     }
 
     #[test]
-    fn a_completion_survives_its_entry(
+    fn decoding_an_entry_returns_the_completion(
         id: u64, status: u8, qp: u16, op in 0u8..8, phase: bool, wide: bool,
         receive in any::<Option<(u32, u16, u16, Option<u32>, bool)>>(),
     ) {
@@ -134,7 +134,7 @@ proptest! {
 }
 
 #[test]
-fn each_broken_bit_is_named_by_its_rule() {
+fn a_flipped_bit_breaks_exactly_its_rule() {
     let request = Request {
         id: RequestId::new(0x1234),
         peer: Peer::default(),
@@ -175,7 +175,7 @@ fn each_broken_bit_is_named_by_its_rule() {
 }
 
 #[test]
-fn what_has_no_encoding_is_refused_by_name() {
+fn a_request_without_an_encoding_is_refused_with_its_reason() {
     let base = Request {
         id: RequestId::new(1),
         peer: Peer::default(),
