@@ -1,9 +1,10 @@
-//! Rings and doorbells: memory that clients, or a GPU, share with the engine. This file has every access
-//! to it. Every access is atomic, and no Rust reference to the bytes exists except to atomics.
+//! Rings and doorbells: memory that clients, including GPUs, share with the engine. This file has every
+//! access of the device core to it. Each is atomic, and no Rust reference to the bytes exists except to
+//! atomics.
 //!
 //! # Protocol
-//! Stores and loads are of the threads that `engine.rs` names. "Engine" includes a control thread that
-//! flushes a queue while no engine works.
+//! `engine.rs` defines the threads. "The engine" includes a control thread that initializes or flushes a
+//! queue while no engine works.
 //!
 //! | word | stored by | loaded by |
 //! |---|---|---|
@@ -16,11 +17,15 @@
 //!   a GPU) pairs with the engine's acquire load ([`Doorbell::value`]). So the engine loads whole entries. It
 //!   loads them as relaxed words of 8 bytes. If the client changes an entry meanwhile, that breaks a rule,
 //!   which the checker reports; it is not undefined behaviour, because all accesses are atomic.
-//! - *Slot reuse.* The client may write the entry with index `i + entries` into the slot of entry `i` when
-//!   `i + 1` completions of the queue are visible to it, whichever requests they are for. One of them is for
-//!   entry `i` or a later one, and the engine fetches entries in order, so it has stored the unwritten
-//!   pattern into the slot before the release store of that completion. The client stores its next entry
-//!   after its acquire load of that completion. So the pattern never overwrites the client's next entry.
+//! - *Slot reuse in a send queue.* The client may write the entry with index `i + entries` into the slot of
+//!   entry `i` when `i + 1` completions of the queue are visible to it, whichever requests they are for.
+//!   One of them is for entry `i` or a later one, and the engine fetches entries in order, so it has stored
+//!   the unwritten pattern into the slot before the release store of that completion. The client stores its
+//!   next entry after its acquire load of that completion. So the pattern never overwrites the client's
+//!   next entry.
+//! - *Slot reuse in a receive queue.* The client may write the slots of a receive again when the completion
+//!   of that receive is visible to it. The engine stored the pattern before the release store of that
+//!   completion.
 //! - *Reading ahead.* To find batches that are too long, the engine loads the first word of a slot past the
 //!   batch (acquire), then the doorbell (acquire). A client that obeys `max_batch` rings the doorbell before
 //!   it writes that slot, and the fence in [`Doorbell::ring`] orders the two stores. The fence pairs with the
@@ -32,7 +37,7 @@
 //!   sees the rest of the completion and the payload.
 //! - *Consumer index.* The client's release store of the completion-queue doorbell comes after its loads of
 //!   the completions; it pairs with the engine's acquire load. So the engine overwrites a slot only after the
-//!   client has read it.
+//!   client has read it. Until the client has reported an index, the engine overwrites slots regardless.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::any::Any;
@@ -272,9 +277,10 @@ impl Doorbell {
         self.page.as_ptr().wrapping_add(self.offset).cast()
     }
 
-    /// Rings the doorbell. The release store pairs with [`Doorbell::value`]: everything that this thread
-    /// stored before is visible to an engine that loads `value`. The fence orders the doorbell before every
-    /// later store of this thread, which the check for long batches needs ("Reading ahead" above).
+    /// Rings the doorbell. The release store pairs with the load in `Doorbell::value`: everything that this
+    /// thread stored before is visible to an engine that loads `value`. The fence orders the doorbell
+    /// before every later store of this thread, which the check for long batches needs ("Reading ahead"
+    /// above).
     pub fn ring(&self, value: u32) {
         self.page.half_word(self.offset).store(value.to_le(), Ordering::Release);
         fence(Ordering::SeqCst);

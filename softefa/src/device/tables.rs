@@ -1,7 +1,8 @@
 //! The objects of all adapters of a network. Engines find them by index, without hashing.
 //!
-//! The network's lock protects everything here. `Handle::target_reached` is the only word that an engine
-//! writes under the read lock; only the engine of the adapter that has the handle accesses it.
+//! The network's lock protects every struct of this file. The only field that an engine writes, under the
+//! read lock, is `Handle::target_reached`; only the engine of the adapter that has the handle accesses it.
+//! Queue pairs and completion queues have further words that several threads access (`engine.rs`).
 
 use std::collections::HashMap;
 use std::sync::Arc;
