@@ -125,8 +125,7 @@ impl AddressVector {
     /// Closes the vector and reports the result.
     ///
     /// # Errors
-    /// [`Error::Busy`] while an endpoint or another clone uses it; [`Error::Call`] with the answer
-    /// of `fi_close`.
+    /// [`Error::Busy`] while a clone or an endpoint uses it; [`Error::Call`] where `fi_close` fails.
     pub fn close(self) -> Result<()> {
         close_shared(self.0, "address vector")
     }

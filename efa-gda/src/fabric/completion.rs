@@ -96,7 +96,7 @@ impl CompletionQueue {
         memory: &ExternalMemory<'_>,
         entries: usize,
         device: Option<(i32, Owner)>,
-        named: impl FnOnce(&Context, i32) -> Error,
+        open_error: impl FnOnce(&Context, i32) -> Error,
     ) -> Result<Self> {
         const OPERATION: &str = super::gda::CQ_OPEN_EXT;
         let mut attr = attributes(entries);
@@ -118,7 +118,7 @@ impl CompletionQueue {
             unsafe { open(domain.as_ptr(), &mut attr.value, &mut init.value, &mut cq, std::ptr::null_mut()) };
         drop(serialized);
         if code < 0 {
-            return Err(named(context, code));
+            return Err(open_error(context, code));
         }
         let memory = match device {
             Some((ordinal, owner)) => Memory::Device { ordinal, _owner: owner },
@@ -152,8 +152,7 @@ impl CompletionQueue {
     /// Closes the queue and reports the result.
     ///
     /// # Errors
-    /// [`Error::Busy`] while an endpoint or another clone uses it; [`Error::Call`] with the answer
-    /// of `fi_close`.
+    /// [`Error::Busy`] while a clone or an endpoint uses it; [`Error::Call`] where `fi_close` fails.
     pub fn close(self) -> Result<()> {
         close_shared(self.0, "completion queue")
     }

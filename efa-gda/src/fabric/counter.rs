@@ -167,7 +167,7 @@ impl CompletionCounter {
         open: CntrOpenExt,
         [success, error]: [Option<CounterWord<'_>>; 2],
         words: Option<Arc<OwnedWords>>,
-        named: impl FnOnce(&Context, i32) -> Error,
+        open_error: impl FnOnce(&Context, i32) -> Error,
     ) -> Result<Self> {
         const OPERATION: &str = super::gda::CNTR_OPEN_EXT;
         let mut attr = Padded::new(fi::fi_cntr_attr {
@@ -194,7 +194,7 @@ impl CompletionCounter {
         };
         drop(serialized);
         if code < 0 {
-            return Err(named(context, code));
+            return Err(open_error(context, code));
         }
         let readable_by_host = [success, error].map(|word| word.is_none_or(|word| word.readable_by_host));
         let parents =
@@ -256,8 +256,7 @@ impl CompletionCounter {
     /// Closes the counter and reports the result.
     ///
     /// # Errors
-    /// [`Error::Busy`] while an endpoint or another clone uses it; [`Error::Call`] with the answer of
-    /// `fi_close`.
+    /// [`Error::Busy`] while a clone or an endpoint uses it; [`Error::Call`] where `fi_close` fails.
     pub fn close(self) -> Result<()> {
         close_shared(self.0, "completion counter")
     }

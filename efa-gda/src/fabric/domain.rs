@@ -67,8 +67,7 @@ impl Fabric {
     /// Closes the fabric and reports the result.
     ///
     /// # Errors
-    /// [`Error::Busy`] while a domain or another clone uses it; [`Error::Call`] with the answer of
-    /// `fi_close`.
+    /// [`Error::Busy`] while a clone or a domain uses it; [`Error::Call`] where `fi_close` fails.
     pub fn close(self) -> Result<()> {
         close_shared(self.0, "fabric")
     }
@@ -228,8 +227,7 @@ impl Domain {
     /// Closes the domain and reports the result. A borrowed domain is not closed.
     ///
     /// # Errors
-    /// [`Error::Busy`] while an object on it or another clone uses it; [`Error::Call`] with the
-    /// answer of `fi_close`.
+    /// [`Error::Busy`] while a clone or an object on it uses it; [`Error::Call`] where `fi_close` fails.
     pub fn close(self) -> Result<()> {
         match into_sole_owner(self.0) {
             Ok(DomainInner { origin: Origin::Owned(object), .. }) => object.close(),

@@ -100,8 +100,7 @@ impl Endpoint<Building> {
     /// Opens an endpoint with the attributes of `info`, which must be of this domain.
     ///
     /// # Errors
-    /// [`Error::OtherLibrary`] for an info of another library; [`Error::Call`] with the answer of
-    /// `fi_endpoint`.
+    /// [`Error::OtherLibrary`] for an info of another library; [`Error::Call`] where `fi_endpoint` fails.
     pub fn open(domain: &Domain, info: &Info) -> Result<Self> {
         const OPERATION: &str = "fi_endpoint";
         domain.context().require_same_library(info, OPERATION)?;

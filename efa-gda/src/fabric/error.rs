@@ -114,7 +114,7 @@ pub enum Error {
     },
     /// The provider is of libfabric 2.2, which has these operations in another table.
     GdaInDomainOps(FailedCall),
-    /// A provider returned the table whose release is not known to have one.
+    /// The provider returned the table, although its release is not known to have one.
     GdaTableUnknown {
         /// The provider's release.
         provider: Version,
@@ -340,7 +340,9 @@ impl Error {
             Self::KeyTooWide { .. } => {
                 "register the memory on a domain of the fabric efa-direct, whose keys the adapter chooses"
             }
-            Self::FunctionMissing { .. } => "use libfabric 1.17 or newer with its own efa provider",
+            Self::FunctionMissing { .. } => {
+                "use libfabric 1.17 or newer with the efa provider that it contains"
+            }
             Self::NoObject { .. } => "the provider is defective: use the efa provider of libfabric",
             Self::OtherDomain { .. } => "open all of them on one domain",
             Self::OtherAddressVector { .. } => "insert the peer's address into this vector too",
@@ -378,7 +380,7 @@ fn busy_hint(what: &str) -> &'static str {
     }
 }
 
-/// Hints for calls whose failure has a usual cause.
+/// Hints for calls whose failure has a common cause.
 fn hint_for(failure: &FailedCall) -> &'static str {
     match (failure.operation, -failure.code) {
         ("fi_mr_reg", libc::ENOMEM) => "raise the memlock limit (ulimit -l), or register less memory",
@@ -394,7 +396,7 @@ fn hint_for(failure: &FailedCall) -> &'static str {
         }
         (_, libc::EACCES | libc::EPERM) => "check the permissions of /dev/infiniband/uverbs*",
         (_, libc::ENODATA) => "change the query: no provider matches it",
-        _ => "set FI_LOG_LEVEL=warn to see libfabric's own messages",
+        _ => "set FI_LOG_LEVEL=warn to see libfabric's messages",
     }
 }
 

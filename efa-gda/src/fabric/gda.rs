@@ -84,11 +84,11 @@ impl GdaOps {
         let name = CStr::from_bytes_with_nul(fi::FI_EFA_GDA_OPS).expect("a C string constant");
         let provider = domain.info().map(|info| info.provider_version());
         // SAFETY: the domain is open while `domain` lives.
-        let answer = unsafe { open_ops(domain.context(), domain.as_ptr().cast(), name, OPEN) }?;
-        let table: *const fi::fi_efa_ops_gda = match answer {
+        let opened = unsafe { open_ops(domain.context(), domain.as_ptr().cast(), name, OPEN) }?;
+        let table: *const fi::fi_efa_ops_gda = match opened {
             Ok(table) if table.is_null() => return Err(Error::NoObject { operation: OPEN }),
             Ok(table) => table.cast_const().cast(),
-            Err(code) => return Err(refused(domain, provider, code)),
+            Err(code) => return Err(open_error(domain, provider, code)),
         };
         if let Some(provider) = provider.filter(|version| *version < FIRST_WITH_GDA_OPS) {
             return Err(Error::GdaTableUnknown { provider });
@@ -148,7 +148,7 @@ impl GdaOps {
     /// that was removed; [`Error::OperationUnavailable`], [`Error::NotBuiltIn`] and [`Error::AdapterLacks`] as
     /// for every operation of the table.
     pub fn query_addr(&self, endpoint: &Endpoint<Enabled>, address: FabricAddress) -> Result<Peer> {
-        let query = present(QUERY_ADDR, self.query_addr)?;
+        let query = available(QUERY_ADDR, self.query_addr)?;
         self.require_same_domain(QUERY_ADDR, endpoint.domain())?;
         let number = endpoint.address_vector().number(address, QUERY_ADDR)?;
         let (mut handle, mut queue_pair, mut queue_key) = (0, 0, 0);
@@ -161,7 +161,7 @@ impl GdaOps {
         if code == -libc::EINVAL {
             return Err(Error::UnknownAddress(context.failure(QUERY_ADDR, code)));
         }
-        checked(context, QUERY_ADDR, code)?;
+        check_gda_call(context, QUERY_ADDR, code)?;
         Ok(Peer {
             address_handle: AddressHandle::new(handle),
             queue_pair: QueuePairNumber::new(queue_pair),
@@ -175,7 +175,7 @@ impl GdaOps {
     /// # Errors
     /// [`Error::OperationUnavailable`], [`Error::NotBuiltIn`], [`Error::AdapterLacks`], [`Error::Call`].
     pub fn query_qp_wqs(&self, endpoint: &Endpoint<Enabled>) -> Result<WorkQueues> {
-        let query = present(QUERY_QP_WQS, self.query_qp_wqs)?;
+        let query = available(QUERY_QP_WQS, self.query_qp_wqs)?;
         self.require_same_domain(QUERY_QP_WQS, endpoint.domain())?;
         // Zeroed and followed by zeroes: a provider that knows fewer fields leaves the rest unchanged, and one
         // that knows more has memory to write to.
@@ -187,7 +187,7 @@ impl GdaOps {
         // structures can be written.
         let code = unsafe { query(endpoint.as_ptr(), &mut send.value, &mut receive.value) };
         drop(serialized);
-        checked(context, QUERY_QP_WQS, code)?;
+        check_gda_call(context, QUERY_QP_WQS, code)?;
         Ok(WorkQueues { send: send.value.into(), receive: receive.value.into() })
     }
 
@@ -197,7 +197,7 @@ impl GdaOps {
     /// # Errors
     /// [`Error::OperationUnavailable`], [`Error::NotBuiltIn`], [`Error::AdapterLacks`], [`Error::Call`].
     pub fn query_cq(&self, queue: &CompletionQueue) -> Result<RawCompletionQueue> {
-        let query = present(QUERY_CQ, self.query_cq)?;
+        let query = available(QUERY_CQ, self.query_cq)?;
         self.require_same_domain(QUERY_CQ, queue.domain())?;
         let mut attr = Padded::new(fi::fi_efa_cq_attr::default());
         let context = queue.domain().context();
@@ -205,7 +205,7 @@ impl GdaOps {
         // SAFETY: the queue is open; the structure can be written.
         let code = unsafe { query(queue.as_ptr(), &mut attr.value) };
         drop(serialized);
-        checked(context, QUERY_CQ, code)?;
+        check_gda_call(context, QUERY_CQ, code)?;
         Ok(attr.value.into())
     }
 
@@ -220,9 +220,9 @@ impl GdaOps {
     /// [`Error::OperationUnavailable`]; [`Error::NotBuiltIn`]; [`Error::AdapterLacks`] for an adapter without
     /// the capability; [`Error::Call`] with EINVAL for a length of 0.
     pub unsafe fn cq_open_ext(&self, memory: &ExternalMemory<'_>, entries: usize) -> Result<CompletionQueue> {
-        let open = present(CQ_OPEN_EXT, self.cq_open_ext)?;
+        let open = available(CQ_OPEN_EXT, self.cq_open_ext)?;
         CompletionQueue::open_external(&self.domain, open, memory, entries, None, |context, code| {
-            named(context, CQ_OPEN_EXT, code)
+            gda_error(context, CQ_OPEN_EXT, code)
         })
     }
 
@@ -233,22 +233,26 @@ impl GdaOps {
     /// Those of [`Self::cq_open_ext`]; [`Error::NoDmabuf`] for memory without a dmabuf; [`Error::OutOfBounds`]
     /// where the provider's entries do not fit the memory.
     pub fn cq_open_device(&self, memory: DeviceMemory, entries: usize) -> Result<CompletionQueue> {
-        let open = present(CQ_OPEN_EXT, self.cq_open_ext)?;
+        let open = available(CQ_OPEN_EXT, self.cq_open_ext)?;
         let DeviceMemory { address, length, ordinal, dmabuf, owner } = memory;
         let dmabuf = dmabuf.map_err(|why| Error::NoDmabuf { operation: CQ_OPEN_EXT, why })?;
-        let place = ExternalMemory {
+        let external = ExternalMemory {
             dmabuf: dmabuf.file.as_fd(),
             offset: dmabuf.offset,
             length: length as u64,
             buffer: address.as_ptr(),
         };
         let device = Some((ordinal, owner));
-        let queue =
-            CompletionQueue::open_external(&self.domain, open, &place, entries, device, |context, code| {
-                named(context, CQ_OPEN_EXT, code)
-            })?;
-        let has = self.query_cq(&queue)?;
-        let bytes = u64::from(has.num_entries) * u64::from(has.entry_size);
+        let queue = CompletionQueue::open_external(
+            &self.domain,
+            open,
+            &external,
+            entries,
+            device,
+            |context, code| gda_error(context, CQ_OPEN_EXT, code),
+        )?;
+        let attributes = self.query_cq(&queue)?;
+        let bytes = u64::from(attributes.num_entries) * u64::from(attributes.entry_size);
         match bytes <= length as u64 {
             true => Ok(queue),
             false => Err(OutOfBounds { offset: 0, length: bytes, region: length as u64 }.into()),
@@ -282,11 +286,10 @@ impl GdaOps {
         success: Option<CounterMemory<'_>>,
         error: Option<CounterMemory<'_>>,
     ) -> Result<CompletionCounter> {
-        let open = present(CNTR_OPEN_EXT, self.cntr_open_ext)?;
-        let named = |context: &Context, code| named(context, CNTR_OPEN_EXT, code);
+        let open = available(CNTR_OPEN_EXT, self.cntr_open_ext)?;
         let words = [success, error].map(|word| word.map(Into::into));
         // SAFETY: the caller guarantees it, as this function requires.
-        unsafe { CompletionCounter::open(&self.domain, open, words, None, named) }
+        unsafe { CompletionCounter::open(&self.domain, open, words, None, counter_error) }
     }
 
     /// Opens a completion counter that owns its words in host memory, where devices may read them
@@ -296,11 +299,10 @@ impl GdaOps {
     /// # Errors
     /// Those of [`Self::cntr_open`]; [`Error::OutOfMemory`].
     pub fn cntr_open_host(&self) -> Result<CompletionCounter> {
-        let open = present(CNTR_OPEN_EXT, self.cntr_open_ext)?;
+        let open = available(CNTR_OPEN_EXT, self.cntr_open_ext)?;
         let words = Arc::new(OwnedWords::host().ok_or(Error::OutOfMemory { bytes: OwnedWords::BYTES })?);
-        let named = |context: &Context, code| named(context, CNTR_OPEN_EXT, code);
         // SAFETY: the counter owns the words and frees them after it is closed.
-        unsafe { CompletionCounter::open(&self.domain, open, words.on_host(), Some(words), named) }
+        unsafe { CompletionCounter::open(&self.domain, open, words.on_host(), Some(words), counter_error) }
     }
 
     /// Opens a completion counter that owns its words in GPU memory, which the counter keeps allocated. The
@@ -310,19 +312,20 @@ impl GdaOps {
     /// Those of [`Self::cntr_open`]; [`Error::OutOfBounds`] for less memory; [`Error::NoDmabuf`] for memory
     /// without a dmabuf.
     pub fn cntr_open_device(&self, memory: DeviceMemory) -> Result<CompletionCounter> {
-        let open = present(CNTR_OPEN_EXT, self.cntr_open_ext)?;
+        let open = available(CNTR_OPEN_EXT, self.cntr_open_ext)?;
         let (words, dmabuf) = OwnedWords::device(memory)?;
         let words = Arc::new(words);
-        let attempt = |told| {
-            let named = |context: &Context, code| named(context, CNTR_OPEN_EXT, code);
-            let places = words.in_dmabuf(&dmabuf, told);
+        let attempt = |gpu_addresses| {
+            let locations = words.in_dmabuf(&dmabuf, gpu_addresses);
             // SAFETY: as in `cntr_open_host`.
-            unsafe { CompletionCounter::open(&self.domain, open, places, Some(words.clone()), named) }
+            unsafe {
+                CompletionCounter::open(&self.domain, open, locations, Some(words.clone()), counter_error)
+            }
         };
         match attempt(false) {
             // An adapter that cannot use the file descriptor, such as a software adapter, needs the address.
             Err(Error::AdapterLacks(_)) => attempt(true),
-            answered => answered,
+            opened => opened,
         }
     }
 
@@ -331,7 +334,7 @@ impl GdaOps {
     /// # Errors
     /// [`Error::OperationUnavailable`], [`Error::KeyNotAvailable`], [`Error::KeyTooWide`].
     pub fn get_mr_lkey(&self, region: &MemoryRegion) -> Result<LocalKey> {
-        let get = present(GET_MR_LKEY, self.get_mr_lkey)?;
+        let get = available(GET_MR_LKEY, self.get_mr_lkey)?;
         self.require_same_domain(GET_MR_LKEY, region.domain())?;
         let serialized = region.domain().context().serialize_calls();
         // SAFETY: the region is open.
@@ -354,12 +357,12 @@ impl GdaOps {
     }
 }
 
-fn present<F>(operation: &'static str, op: Op<F>) -> Result<F> {
+fn available<F>(operation: &'static str, op: Op<F>) -> Result<F> {
     op.map_err(|reason| Error::OperationUnavailable { operation, reason })
 }
 
 /// Turns a negative code of an operation of the table into an error.
-fn named(context: &Context, operation: &'static str, code: c_int) -> Error {
+fn gda_error(context: &Context, operation: &'static str, code: c_int) -> Error {
     let failure = context.failure(operation, code);
     match -code {
         libc::ENOSYS => Error::NotBuiltIn(failure),
@@ -368,12 +371,17 @@ fn named(context: &Context, operation: &'static str, code: c_int) -> Error {
     }
 }
 
-fn checked(context: &Context, operation: &'static str, code: c_int) -> Result<()> {
-    if code == 0 { Ok(()) } else { Err(named(context, operation, code)) }
+/// Turns a negative code of `cntr_open_ext` into an error.
+fn counter_error(context: &Context, code: c_int) -> Error {
+    gda_error(context, CNTR_OPEN_EXT, code)
+}
+
+fn check_gda_call(context: &Context, operation: &'static str, code: c_int) -> Result<()> {
+    if code == 0 { Ok(()) } else { Err(gda_error(context, operation, code)) }
 }
 
 /// Turns the code with which `fi_open_ops` refused the table into an error.
-fn refused(domain: &Domain, provider: Option<Version>, code: c_int) -> Error {
+fn open_error(domain: &Domain, provider: Option<Version>, code: c_int) -> Error {
     let failure = domain.context().failure(OPEN, code);
     match -code {
         libc::EOPNOTSUPP => Error::GdaNotOnThisFabric(failure),

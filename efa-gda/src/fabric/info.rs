@@ -165,10 +165,10 @@ impl Info {
 
     /// Whether the info came from `library`. True for a borrowed info, whose lender guarantees that it matches.
     pub(super) fn came_from(&self, library: &Library) -> bool {
-        self.library().is_none_or(|mine| mine.path() == library.path())
+        self.library().is_none_or(|origin| origin.path() == library.path())
     }
 
-    fn get(&self) -> &fi::fi_info {
+    fn raw(&self) -> &fi::fi_info {
         // SAFETY: the structure is valid and unchanged while this value lives: this value keeps its list, or
         // the caller of `borrow` guarantees it.
         unsafe { self.raw.as_ref() }
@@ -176,12 +176,12 @@ impl Info {
 
     fn fabric(&self) -> Option<&fi::fi_fabric_attr> {
         // SAFETY: null, or an attribute structure that lives as long as the info.
-        unsafe { self.get().fabric_attr.as_ref() }
+        unsafe { self.raw().fabric_attr.as_ref() }
     }
 
     fn domain(&self) -> Option<&DomainNames> {
         // SAFETY: null, or an attribute structure at least as long as the prefix read here.
-        unsafe { self.get().domain_attr.cast::<DomainNames>().as_ref() }
+        unsafe { self.raw().domain_attr.cast::<DomainNames>().as_ref() }
     }
 
     /// The name of the fabric. On `efa-direct`, an endpoint is one queue pair.
@@ -213,20 +213,20 @@ impl Info {
     /// The most bytes that one request moves: of a SEND or of an RDMA operation, whichever is larger.
     pub fn max_msg_size(&self) -> usize {
         // SAFETY: null, or an attribute structure that lives as long as the info.
-        unsafe { self.get().ep_attr.as_ref() }.map_or(0, |attr| attr.max_msg_size)
+        unsafe { self.raw().ep_attr.as_ref() }.map_or(0, |attr| attr.max_msg_size)
     }
 
     /// The most bytes that an entry carries inline.
     pub fn inject_size(&self) -> usize {
         // SAFETY: null, or an attribute structure that lives as long as the info.
-        unsafe { self.get().tx_attr.as_ref() }.map_or(0, |attr| attr.inject_size)
+        unsafe { self.raw().tx_attr.as_ref() }.map_or(0, |attr| attr.inject_size)
     }
 
     /// The largest values of the adapter's completion counters: of successes, then of errors. None where the
     /// info's API is older than 2.5, which does not have these fields.
     pub fn max_counter_values(&self) -> Option<[u64; 2]> {
         const FIRST_WITH_COUNTER_VALUES: Version = Version::new(2, 5);
-        let attr = self.get().domain_attr.cast_const();
+        let attr = self.raw().domain_attr.cast_const();
         if attr.is_null() || self.api_version() < FIRST_WITH_COUNTER_VALUES {
             return None;
         }
@@ -240,48 +240,48 @@ impl Info {
 
     /// Capabilities (`fi_info::caps`).
     pub fn caps(&self) -> u64 {
-        self.get().caps
+        self.raw().caps
     }
 
     /// Modes that the caller must follow (`fi_info::mode`).
     pub fn mode(&self) -> u64 {
-        self.get().mode
+        self.raw().mode
     }
 
     /// The local address in the provider's format. Empty where the provider assigns it when an endpoint is
     /// opened.
     pub fn source_address(&self) -> &[u8] {
         // SAFETY: src_addr is null or has src_addrlen bytes, for as long as the info lives.
-        unsafe { bytes(self.get().src_addr.cast(), self.get().src_addrlen) }
+        unsafe { bytes(self.raw().src_addr.cast(), self.raw().src_addrlen) }
     }
 
     /// The remote address that the query asked for. Usually empty.
     pub fn destination_address(&self) -> &[u8] {
         // SAFETY: dest_addr is null or has dest_addrlen bytes, for as long as the info lives.
-        unsafe { bytes(self.get().dest_addr.cast(), self.get().dest_addrlen) }
+        unsafe { bytes(self.raw().dest_addr.cast(), self.raw().dest_addrlen) }
     }
 
     /// What the provider reports about the adapter's hardware. None where it reports nothing.
     pub fn nic(&self) -> Option<Nic> {
         // SAFETY: null, or a fid_nic that lives as long as the info.
-        let nic = unsafe { self.get().nic.as_ref() }?;
-        let mut found = Nic::default();
+        let nic = unsafe { self.raw().nic.as_ref() }?;
+        let mut hardware = Nic::default();
         // SAFETY: null, or an attribute structure of the nic.
         if let Some(device) = unsafe { nic.device_attr.as_ref() } {
-            found.name = owned(device.name);
-            found.device_id = owned(device.device_id);
-            found.vendor_id = owned(device.vendor_id);
-            found.device_version = owned(device.device_version);
-            found.driver = owned(device.driver);
-            found.firmware = owned(device.firmware);
+            hardware.name = text_owned(device.name);
+            hardware.device_id = text_owned(device.device_id);
+            hardware.vendor_id = text_owned(device.vendor_id);
+            hardware.device_version = text_owned(device.device_version);
+            hardware.driver = text_owned(device.driver);
+            hardware.firmware = text_owned(device.firmware);
         }
         // SAFETY: null, or an attribute structure of the nic.
         if let Some(bus) = unsafe { nic.bus_attr.as_ref() }
             && bus.bus_type == fi::FI_BUS_PCI
         {
-            // SAFETY: the bus type says that the union holds a PCI address.
+            // SAFETY: the bus type states that the union holds a PCI address.
             let pci = unsafe { bus.attr.pci };
-            found.pci = Some(PciAddress {
+            hardware.pci = Some(PciAddress {
                 domain: pci.domain_id,
                 bus: pci.bus_id,
                 device: pci.device_id,
@@ -290,16 +290,16 @@ impl Info {
         }
         // SAFETY: null, or an attribute structure of the nic.
         if let Some(link) = unsafe { nic.link_attr.as_ref() } {
-            found.link_address = owned(link.address);
-            found.mtu = Some(link.mtu).filter(|mtu| *mtu != 0);
-            found.speed = Some(link.speed).filter(|speed| *speed != 0);
-            found.link_up = match link.state {
+            hardware.link_address = text_owned(link.address);
+            hardware.mtu = Some(link.mtu).filter(|mtu| *mtu != 0);
+            hardware.speed = Some(link.speed).filter(|speed| *speed != 0);
+            hardware.link_up = match link.state {
                 fi::FI_LINK_UP => Some(true),
                 fi::FI_LINK_DOWN => Some(false),
                 _ => None,
             };
         }
-        Some(found)
+        Some(hardware)
     }
 
     /// Whether `name` names this adapter: its domain, its device, or its domain without the endpoint suffix.
@@ -341,7 +341,7 @@ fn text<'a>(string: *const c_char) -> Option<Cow<'a, str>> {
     (!string.is_null()).then(|| unsafe { CStr::from_ptr(string) }.to_string_lossy())
 }
 
-fn owned(string: *const c_char) -> Option<String> {
+fn text_owned(string: *const c_char) -> Option<String> {
     text(string).map(Cow::into_owned)
 }
 

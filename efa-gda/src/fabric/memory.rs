@@ -141,14 +141,14 @@ impl MemoryRegion {
         memory: DeviceMemory,
         access: Access,
     ) -> Result<Self> {
-        let place = (memory.address, memory.length);
-        let held = RegionMemory::Device { ordinal: memory.ordinal, owner: memory.owner };
+        let range = (memory.address, memory.length);
+        let memory = RegionMemory::Device { ordinal: memory.ordinal, owner: memory.owner };
         // SAFETY: the caller guarantees it, as this function requires.
-        unsafe { Self::adopt(domain, 0, raw, held, place, access) }
+        unsafe { Self::adopt(domain, 0, raw, memory, range, access) }
     }
 
     /// # Safety
-    /// As for [`Object::adopt`]; the region must be of the given range.
+    /// As for [`Object::adopt`]; the region must cover that range.
     unsafe fn adopt(
         domain: &Domain,
         code: i32,
@@ -169,8 +169,7 @@ impl MemoryRegion {
     /// allocated until the process ends.
     ///
     /// # Errors
-    /// [`Error::Busy`] while a queue or another clone uses it; [`Error::Call`] with the answer of
-    /// `fi_close`.
+    /// [`Error::Busy`] while a clone or a queue uses it; [`Error::Call`] where `fi_close` fails.
     pub fn close(self) -> Result<()> {
         match into_sole_owner(self.0) {
             Ok(inner) => inner.object.close(),

@@ -180,7 +180,7 @@ impl<T: Fid, P: InContext> Object<T, P> {
 impl<T: Fid, P: InContext> Drop for Object<T, P> {
     fn drop(&mut self) {
         if let Err(error) = self.close_once() {
-            tracing::error!(%error, "what a dropped object refers to stays allocated");
+            tracing::error!(%error, "a dropped object could not be closed; the objects it refers to stay allocated");
         }
     }
 }
@@ -191,7 +191,7 @@ impl<T: Fid, P: InContext> std::fmt::Debug for Object<T, P> {
     }
 }
 
-/// `fi_close`.
+/// Calls `fi_close`.
 ///
 /// # Safety
 /// `fid` must be an open object. The caller must not use it after a successful close.

@@ -128,11 +128,11 @@ impl Query {
     /// [`Error::NoSuchAdapter`] where the query has no result; [`Error::Call`] where `fi_getinfo` fails for
     /// another reason.
     pub fn find(&self, library: &Library) -> Result<Vec<Info>> {
-        let infos = match self.ask_either_mode(library)? {
+        let infos = match self.find_in_either_mode(library)? {
             Ok(infos) if !infos.is_empty() => infos,
             Ok(_) => return Err(self.diagnose(library, -libc::ENODATA)),
             Err(code) if code == -libc::ENODATA => return Err(self.diagnose(library, code)),
-            Err(code) => return Err(failed(library, code)),
+            Err(code) => return Err(getinfo_error(library, code)),
         };
         let Some(wanted) = &self.adapter else { return Ok(infos) };
         let found = infos.iter().map(|info| info.domain_name().into_owned()).collect();
@@ -153,18 +153,18 @@ impl Query {
 
     /// Asks without the mode FI_RX_CQ_DATA, then with it. Adapters without unsolicited write receives need that
     /// mode for RMA.
-    fn ask_either_mode(&self, library: &Library) -> Result<Answer> {
-        let answer = self.ask(library, Fabrics::Direct, fi::FI_CONTEXT2)?;
-        match answer {
+    fn find_in_either_mode(&self, library: &Library) -> Result<Found> {
+        let found = self.ask(library, Fabrics::Direct, fi::FI_CONTEXT2)?;
+        match found {
             Err(code) if code == -libc::ENODATA => {
                 self.ask(library, Fabrics::Direct, fi::FI_CONTEXT2 | fi::FI_RX_CQ_DATA)
             }
-            answer => Ok(answer),
+            found => Ok(found),
         }
     }
 
     /// Calls `fi_getinfo` once. Drops infos of other fabrics, because providers may ignore a hint.
-    fn ask(&self, library: &Library, fabric: Fabrics, mode: u64) -> Result<Answer> {
+    fn ask(&self, library: &Library, fabric: Fabrics, mode: u64) -> Result<Found> {
         let hints = Hints::new(library)?;
         self.fill(&hints, fabric, mode)?;
         let mut head = std::ptr::null_mut();
@@ -212,7 +212,7 @@ impl Query {
     /// Finds out why a query had no result, by asking for less.
     fn diagnose(&self, library: &Library, code: i32) -> Error {
         let failure = Context::new(Some(library.clone())).failure(GETINFO, code);
-        for (wanted, option) in
+        for (requested, option) in
             [(self.gpu_memory, QueryOption::GpuMemory), (self.wide_entries, QueryOption::WideEntries)]
         {
             let mut less = self.clone();
@@ -220,7 +220,7 @@ impl Query {
                 QueryOption::GpuMemory => less.gpu_memory = false,
                 QueryOption::WideEntries => less.wide_entries = false,
             }
-            if wanted && matches!(less.ask_either_mode(library), Ok(Ok(infos)) if !infos.is_empty()) {
+            if requested && matches!(less.find_in_either_mode(library), Ok(Ok(infos)) if !infos.is_empty()) {
                 return Error::OptionNotAvailable { failure, option };
             }
         }
@@ -242,9 +242,9 @@ impl Query {
 }
 
 /// The result of `fi_getinfo`: infos, or the error code that it returned.
-type Answer = std::result::Result<Vec<Info>, i32>;
+type Found = std::result::Result<Vec<Info>, i32>;
 
-fn failed(library: &Library, code: i32) -> Error {
+fn getinfo_error(library: &Library, code: i32) -> Error {
     Error::Call(Context::new(Some(library.clone())).failure(GETINFO, code))
 }
 

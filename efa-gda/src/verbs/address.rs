@@ -162,8 +162,7 @@ impl AddressHandle {
     /// Destroys the handle and reports the result.
     ///
     /// # Errors
-    /// [`super::Error::Busy`] while a queue pair or another clone uses it; [`super::Error::Call`]
-    /// with the answer of `ibv_destroy_ah`.
+    /// [`super::Error::Busy`] while a clone or a queue pair uses it; [`super::Error::Call`] where `ibv_destroy_ah` fails.
     pub fn close(self) -> Result<()> {
         match into_sole_owner(self.0) {
             Ok(inner) => inner.object.close(),

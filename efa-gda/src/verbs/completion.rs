@@ -40,7 +40,7 @@ impl CompletionQueue {
     /// [`Error::Exceeds`], or [`Error::Call`] where `ibv_create_cq` fails.
     pub fn create(context: &Context, entries: u32) -> Result<Self> {
         let create = function!(context.library(), ibv, ibv_create_cq)?;
-        let entries = fits(context, entries)?;
+        let entries = entry_count(context, entries)?;
         // SAFETY: the context is open. No channel and no user context are passed, and vector 0 exists on every
         // adapter.
         let raw = unsafe { create(context.raw(), entries, null_mut(), null_mut(), 0) };
@@ -64,7 +64,7 @@ impl CompletionQueue {
     ) -> Result<Self> {
         context.require(Capability::ExternalCompletionQueue)?;
         let create = function!(context.library(), efadv, efadv_create_cq)?;
-        let entries = fits(context, entries)?;
+        let entries = entry_count(context, entries)?;
         let mut attr = ibv_cq_init_attr_ex { cqe: entries.unsigned_abs(), ..Default::default() };
         let mut efa = efadv_cq_init_attr {
             flags: verbs::EFADV_CQ_INIT_FLAGS_EXT_MEM_DMABUF.into(),
@@ -136,8 +136,7 @@ impl CompletionQueue {
     /// Destroys the queue and reports the result.
     ///
     /// # Errors
-    /// [`Error::Busy`] while a queue pair or another clone uses it; [`Error::Call`] with the answer
-    /// of `ibv_destroy_cq`.
+    /// [`Error::Busy`] while a clone or a queue pair uses it; [`Error::Call`] where `ibv_destroy_cq` fails.
     pub fn close(self) -> Result<()> {
         Object::close_shared(self.0)
     }
@@ -153,7 +152,7 @@ impl CompletionQueue {
 }
 
 /// The number of entries as the calls take it. Refuses more entries than the adapter allows.
-fn fits(context: &Context, entries: u32) -> Result<i32> {
+fn entry_count(context: &Context, entries: u32) -> Result<i32> {
     let limit = context.attributes().max_completions;
     let exceeds =
         Error::Exceeds { what: "completion queue entries", asked: entries.into(), limit: limit.into() };

@@ -191,7 +191,7 @@ impl Context {
             Err(Error::Call(failure)) if failure.errno == libc::EOPNOTSUPP => {
                 return Err(Error::NotEfa { device: name, failure });
             }
-            answer => answer?,
+            queried => queried?,
         }
         let query = function!(library, ibv, ibv_query_device)?;
         let mut plain = ibv_device_attr::default();
@@ -268,8 +268,7 @@ impl Context {
     /// Returns the most entries of a send queue, with 128-byte entries where `wide`, else with 64-byte entries.
     ///
     /// # Errors
-    /// [`Error::FunctionMissing`] before rdma-core 63; [`Error::Call`] with the answer of
-    /// `efadv_get_max_sq_depth`.
+    /// [`Error::FunctionMissing`] before rdma-core 63; [`Error::Call`] where `efadv_get_max_sq_depth` fails.
     pub fn max_send_entries(&self, wide: bool) -> Result<u32> {
         let depth = function!(self.library(), efadv, efadv_get_max_sq_depth)?;
         let mut attr = efadv_sq_depth_attr::default();
@@ -279,10 +278,10 @@ impl Context {
         }
         let size = inlen(&attr);
         // SAFETY: the context is open; the structure is complete.
-        let answer: c_int = unsafe { depth(self.raw(), &mut attr, size) };
-        u32::try_from(answer).map_err(|_| {
+        let code: c_int = unsafe { depth(self.raw(), &mut attr, size) };
+        u32::try_from(code).map_err(|_| {
             // Only this call returns a count, so -1 is an errno here and does not mean that errno is set.
-            let errno = answer.saturating_abs();
+            let errno = code.saturating_abs();
             Error::Call(FailedCall { operation: "efadv_get_max_sq_depth", errno })
         })
     }
@@ -298,8 +297,7 @@ impl Context {
     /// Closes the adapter and reports the result.
     ///
     /// # Errors
-    /// [`Error::Busy`] while an object on it or another clone lives; [`Error::Call`] with the answer
-    /// of `ibv_close_device`.
+    /// [`Error::Busy`] while a clone or an object on it uses it; [`Error::Call`] where `ibv_close_device` fails.
     pub fn close(self) -> Result<()> {
         match into_sole_owner(self.0) {
             Ok(inner) => inner.object.close(),

@@ -187,8 +187,7 @@ impl CompletionCounter {
     /// Destroys the counter and reports the result.
     ///
     /// # Errors
-    /// [`super::Error::Busy`] while a queue pair or another clone uses it; [`super::Error::Call`]
-    /// with the answer of `ibv_destroy_comp_cntr`.
+    /// [`super::Error::Busy`] while a clone or a queue pair uses it; [`super::Error::Call`] where `ibv_destroy_comp_cntr` fails.
     pub fn close(self) -> Result<()> {
         Object::close_shared(self.0)
     }

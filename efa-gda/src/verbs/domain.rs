@@ -39,8 +39,7 @@ impl ProtectionDomain {
     /// Frees the domain and reports the result.
     ///
     /// # Errors
-    /// [`super::Error::Busy`] while an object in it or another clone lives; [`super::Error::Call`]
-    /// with the answer of `ibv_dealloc_pd`.
+    /// [`super::Error::Busy`] while a clone or an object in it uses it; [`super::Error::Call`] where `ibv_dealloc_pd` fails.
     pub fn close(self) -> Result<()> {
         Object::close_shared(self.0)
     }

@@ -152,7 +152,7 @@ impl Error {
     }
 }
 
-/// Hints for calls whose failure has a usual cause.
+/// Hints for calls whose failure has a common cause.
 fn hint_for(failure: &FailedCall) -> &'static str {
     match (failure.operation, failure.errno) {
         ("ibv_get_device_list", libc::ENOSYS) => "load the ib_uverbs kernel module",

@@ -114,7 +114,7 @@ impl Library {
         for device in &devices {
             match device.open() {
                 Err(Error::NotEfa { .. }) => {}
-                done => return done,
+                opened => return opened,
             }
         }
         Err(Error::NoAdapter { devices: names() })

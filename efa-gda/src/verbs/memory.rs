@@ -101,7 +101,7 @@ impl MemoryRegion {
         access: Access,
         buffer: Option<Buffer>,
     ) -> Result<Self> {
-        granted(domain, access)?;
+        require_remote_access(domain, access)?;
         let register = function!(domain.library(), ibv, ibv_reg_mr)?;
         // SAFETY: the domain is live; the caller may register the memory.
         let raw = unsafe { register(domain.raw(), start.cast(), length, bits(access) as i32) };
@@ -123,7 +123,7 @@ impl MemoryRegion {
         address: u64,
         access: Access,
     ) -> Result<Self> {
-        granted(domain, access)?;
+        require_remote_access(domain, access)?;
         let register = function!(domain.library(), ibv, ibv_reg_dmabuf_mr)?;
         let (fd, access_bits) = (dmabuf.as_raw_fd(), bits(access) as i32);
         // SAFETY: the domain is live, and the descriptor is open during the call.
@@ -164,8 +164,7 @@ impl MemoryRegion {
     /// allocated until the process ends.
     ///
     /// # Errors
-    /// [`Error::Busy`] while a queue pair or another clone uses it; [`Error::Call`] with the answer
-    /// of `ibv_dereg_mr`.
+    /// [`Error::Busy`] while a clone or a queue pair uses it; [`Error::Call`] where `ibv_dereg_mr` fails.
     pub fn close(self) -> Result<()> {
         match into_sole_owner(self.0) {
             Ok(inner) => inner.object.close(),
@@ -235,7 +234,7 @@ impl MemoryRegion {
 }
 
 /// Refuses remote access that the adapter does not have, because the driver's error would not name it.
-fn granted(domain: &ProtectionDomain, access: Access) -> Result<()> {
+fn require_remote_access(domain: &ProtectionDomain, access: Access) -> Result<()> {
     for (remote, capability) in
         [(Access::REMOTE_WRITE, Capability::RdmaWrite), (Access::REMOTE_READ, Capability::RdmaRead)]
     {

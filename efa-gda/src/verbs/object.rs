@@ -143,19 +143,19 @@ impl<T: Resource, P: InLibrary> Object<T, P> {
     fn close_once(&mut self) -> Result<()> {
         let Some(parents) = self.parents.take() else { return Ok(()) };
         // SAFETY: the object is live, because its parents were still present, and this value owns it.
-        let answer = unsafe { T::destroy(parents.library().core(), self.pointer.as_ptr()) };
-        let done = answer.ok_or_else(|| absent(T::DESTROY)).and_then(|code| check(T::DESTROY, code));
-        if done.is_err() {
+        let code = unsafe { T::destroy(parents.library().core(), self.pointer.as_ptr()) };
+        let destroyed = code.ok_or_else(|| absent(T::DESTROY)).and_then(|code| check(T::DESTROY, code));
+        if destroyed.is_err() {
             crate::leak::leak(parents);
         }
-        done
+        destroyed
     }
 }
 
 impl<T: Resource, P: InLibrary> Drop for Object<T, P> {
     fn drop(&mut self) {
         if let Err(error) = self.close_once() {
-            tracing::error!(%error, what = T::WHAT, "what a dropped object refers to stays allocated");
+            tracing::error!(%error, what = T::WHAT, "a dropped object could not be destroyed; the objects it refers to stay allocated");
         }
     }
 }

@@ -110,23 +110,23 @@ impl QueuePairOptions {
 
     /// Refuses options that the adapter does not support, because EINVAL would not name the option.
     fn check(&self, context: &Context) -> Result<()> {
-        let has = context.attributes();
+        let limits = context.attributes();
         let exceeds = |what, asked, limit| Err(Error::Exceeds { what, asked, limit });
-        if self.send_entries > has.max_send_entries {
-            return exceeds("send queue entries", self.send_entries.into(), has.max_send_entries.into());
+        if self.send_entries > limits.max_send_entries {
+            return exceeds("send queue entries", self.send_entries.into(), limits.max_send_entries.into());
         }
-        if self.receive_entries > has.max_receive_entries {
+        if self.receive_entries > limits.max_receive_entries {
             return exceeds(
                 "receive queue entries",
                 self.receive_entries.into(),
-                has.max_receive_entries.into(),
+                limits.max_receive_entries.into(),
             );
         }
         if self.entry_size == EntrySize::B128 {
             context.require(Capability::RdmaWrite)?;
-            if !has.has_wide_entries() {
+            if !limits.has_wide_entries() {
                 let inline = EntrySize::B128.inline_limit() as u64;
-                return exceeds("inline bytes", inline, has.wide_inline_bytes.into());
+                return exceeds("inline bytes", inline, limits.wide_inline_bytes.into());
             }
         }
         if self.unsolicited_writes {
@@ -243,10 +243,10 @@ impl QueuePair<Created> {
     /// # Errors
     /// Those of [`Self::activate`]; [`Error::AdapterLacks`]; [`Error::Exceeds`] above 7.
     pub fn activate_with_rnr_retry(self, queue_key: QueueKey, retries: u8) -> Result<QueuePair<Ready>> {
-        const FOR_EVER: u8 = 7;
+        const NO_LIMIT: u8 = 7;
         self.context().require(Capability::RnrRetry)?;
-        if retries > FOR_EVER {
-            let (asked, limit) = (retries.into(), FOR_EVER.into());
+        if retries > NO_LIMIT {
+            let (asked, limit) = (retries.into(), NO_LIMIT.into());
             return Err(Error::Exceeds { what: "RNR retries", asked, limit });
         }
         self.into_ready(queue_key, Some(retries))
@@ -282,7 +282,7 @@ fn attributes(
     completion_queues: CompletionQueues<'_>,
     options: &QueuePairOptions,
 ) -> (ibv_qp_init_attr_ex, efadv_qp_init_attr) {
-    let has = domain.context().attributes();
+    let limits = domain.context().attributes();
     let mut attr = ibv_qp_init_attr_ex {
         send_cq: completion_queues.send.raw(),
         recv_cq: completion_queues.receive.raw(),
@@ -295,7 +295,7 @@ fn attributes(
     };
     attr.cap.max_send_wr = options.send_entries.max(1);
     attr.cap.max_recv_wr = options.receive_entries.max(1);
-    attr.cap.max_send_sge = has.max_send_segments.min(2).into();
+    attr.cap.max_send_sge = limits.max_send_segments.min(2).into();
     // 1, so that each receive takes one entry of the receive queue. rdma-core 65 divides by this number, so it
     // is never 0.
     attr.cap.max_recv_sge = 1;
@@ -303,9 +303,9 @@ fn attributes(
         efadv_qp_init_attr { driver_qp_type: verbs::EFADV_QP_DRIVER_TYPE_SRD, ..Default::default() };
     let mut flags = 0;
     match options.entry_size {
-        EntrySize::B64 => attr.cap.max_inline_data = has.inline_bytes.into(),
+        EntrySize::B64 => attr.cap.max_inline_data = limits.inline_bytes.into(),
         EntrySize::B128 => {
-            attr.cap.max_inline_data = has.wide_inline_bytes.into();
+            attr.cap.max_inline_data = limits.wide_inline_bytes.into();
             flags |= verbs::EFADV_QP_FLAGS_INLINE_WRITE;
         }
     }
