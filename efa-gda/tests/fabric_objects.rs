@@ -192,7 +192,7 @@ fn an_address_of_another_length_is_not_read() {
             matches!(error, Error::AddressLength { length: given, expected: 32 } if given == length),
             "{error}"
         );
-        assert!(error.to_string().starts_with(&format!("an address of {length} bytes was given")), "{error}");
+        assert!(error.to_string().starts_with(&format!("the address has {length} bytes")), "{error}");
     }
     assert!(!fake.log().iter().any(|call| call == "insert"), "{:?}", fake.log());
 }

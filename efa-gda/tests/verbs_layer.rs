@@ -141,7 +141,7 @@ fn wide_entries_are_refused_where_rdma_core_knows_none() {
 #[test]
 fn a_queue_deeper_than_the_adapter_has_is_refused_with_its_limit() {
     let error = queue_pair(&QueuePairOptions::new().send_entries(4097)).unwrap_err();
-    let expected = "4097 send queue entries were asked for; the adapter has at most 4096; ask for less";
+    let expected = "4097 send queue entries were requested; the adapter allows at most 4096; request fewer";
     assert_eq!(error.to_string(), expected);
 }
 
@@ -172,7 +172,7 @@ fn before_59_a_queue_pair_works_and_is_not_exposed() {
     let error = library.exposes_queues().unwrap_err();
     assert_eq!(
         error.to_string(),
-        "the loaded libefa.so.1 has no efadv_query_qp_wqs@EFA_1.4, which came with rdma-core 59; use a newer \
+        "the loaded libefa.so.1 has no efadv_query_qp_wqs@EFA_1.4, which rdma-core 59 added; use a newer \
          rdma-core"
     );
     let context = library.adapter(None).unwrap();
@@ -198,7 +198,10 @@ fn where_no_device_is_efas_those_found_are_named() {
     state(|state| state.devices = vec![c"mlx5_0", c"mlx5_1"]);
     fail("efadv_query_device", libc::EOPNOTSUPP);
     let error = library(|_, _| {}).adapter(None).unwrap_err();
-    assert!(error.to_string().starts_with("no EFA adapter; libibverbs found mlx5_0, mlx5_1;"), "{error}");
+    assert!(
+        error.to_string().starts_with("no device is an EFA adapter; devices found: mlx5_0, mlx5_1;"),
+        "{error}"
+    );
 }
 
 #[test]

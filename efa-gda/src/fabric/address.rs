@@ -1,4 +1,4 @@
-//! Address vectors: from a peer's raw address to a number that other calls take.
+//! Address vectors: translate a peer's raw address to a number that other calls take.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,8 +10,8 @@ use super::domain::close_shared;
 use super::error::{Error, Result};
 use super::object::{Context, InContext, Object, Padded, table_op};
 
-/// A peer in an [`AddressVector`] (`fi_addr_t`). Means nothing in another one, which refuses it:
-/// releases before 2.5 read past their tables for a number that they did not give out.
+/// A peer in an [`AddressVector`] (`fi_addr_t`). Other vectors refuse it, because libfabric releases before 2.5
+/// read past their tables for a number that they did not return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FabricAddress {
     number: fi::fi_addr_t,
@@ -19,19 +19,20 @@ pub struct FabricAddress {
 }
 
 impl FabricAddress {
-    /// libfabric's number.
+    /// The `fi_addr_t`.
     pub const fn get(self) -> u64 {
         self.number
     }
 }
 
-/// An address vector. Cheap to clone; closed with its last clone and the last endpoint bound to it.
+/// An address vector. Clones are handles of one vector, which is closed when the last clone and the last
+/// endpoint bound to it are dropped.
 #[derive(Clone, Debug)]
 pub struct AddressVector(Arc<Object<fi::fid_av, AvParents>>);
 
 #[derive(Debug)]
 struct AvParents {
-    /// Tells vectors apart, also after one is closed and its memory used again.
+    /// Identifies the vector, also after another one was closed and its memory reused.
     identity: u64,
     domain: Domain,
 }
@@ -43,35 +44,36 @@ impl InContext for AvParents {
 }
 
 impl AddressVector {
-    /// Opens one for about `count` addresses.
+    /// Opens a vector for about `count` addresses.
     ///
     /// # Errors
-    /// [`Error::Call`] with the answer of `fi_av_open`.
+    /// [`Error::Call`] where `fi_av_open` fails.
     pub fn open(domain: &Domain, count: usize) -> Result<Self> {
         const OPERATION: &str = "fi_av_open";
         let raw = domain.as_ptr();
-        // SAFETY: an open domain points to its table, or to none.
+        // SAFETY: an open domain points to its operation table, or to null.
         let open = unsafe { table_op!((*raw).ops, fi_ops_domain.av_open, OPERATION) }?;
         let mut attr = Padded::new(fi::fi_av_attr { type_: fi::FI_AV_TABLE, count, ..Default::default() });
         let mut av = std::ptr::null_mut();
         let serialized = domain.context().serialize_calls();
-        // SAFETY: the domain is open; the attributes are whole, with zeroes behind them; `av` can
+        // SAFETY: the domain is open; the attributes are complete, with zeroes after them; `av` can
         // be written.
         let code = unsafe { open(raw, &mut attr.value, &mut av, std::ptr::null_mut()) };
         drop(serialized);
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let parents = AvParents { identity: NEXT.fetch_add(1, Ordering::Relaxed), domain: domain.clone() };
-        // SAFETY: the call that returned `code` opened `av`, and nobody else knows it.
+        // SAFETY: the call that returned `code` opened `av`, and no other handle to it exists.
         Ok(Self(Arc::new(unsafe { Object::adopt(OPERATION, code, av, parents) }?)))
     }
 
-    /// Inserts the raw address that a peer's [`super::Endpoint::address`] gave.
+    /// Inserts the raw address that a peer's [`super::Endpoint::address`] returned.
     ///
     /// # Errors
-    /// [`Error::AddressLength`] for an address that is cut off or is none; [`Error::AddressRefused`] where
-    /// the provider takes no such address.
+    /// [`Error::AddressLength`] for an address of another length than the efa provider's;
+    /// [`Error::AddressRefused`] where the provider does not accept it.
     pub fn insert(&self, address: &[u8]) -> Result<FabricAddress> {
-        /// Of an address of the format FI_ADDR_EFA. The call takes no length, and reads as many bytes.
+        /// Bytes of an address of the format FI_ADDR_EFA. `fi_av_insert` takes no length and reads this many
+        /// bytes.
         const LENGTH: usize = 32;
         const OPERATION: &str = "fi_av_insert";
         let refused = |failure| Error::AddressRefused { failure, length: address.len() };
@@ -85,12 +87,12 @@ impl AddressVector {
             *word = u64::from_ne_bytes(bytes);
         }
         let raw = self.0.raw();
-        // SAFETY: an open address vector points to its table, or to none.
+        // SAFETY: an open address vector points to its operation table, or to null.
         let insert = unsafe { table_op!((*raw).ops, fi_ops_av.insert, OPERATION) }?;
         let mut inserted = fi::FI_ADDR_NOTAVAIL;
         let serialized = self.0.context().serialize_calls();
-        // SAFETY: the vector is open; one address of LENGTH bytes is read, aligned as
-        // providers' structures need it, and one fi_addr_t is written.
+        // SAFETY: the vector is open; one address of LENGTH bytes is read, with the alignment that providers'
+        // structures need, and one fi_addr_t is written.
         let count = unsafe { insert(raw, whole.as_ptr().cast(), 1, &mut inserted, 0, std::ptr::null_mut()) };
         drop(serialized);
         if count < 0 {
@@ -102,16 +104,17 @@ impl AddressVector {
         Ok(FabricAddress { number: inserted, vector: self.0.parents().identity })
     }
 
-    /// Removes a peer. Its address handle may serve others, so nothing may be under way to it.
+    /// Removes a peer. No request to the peer may be in flight. Other addresses may use the same address
+    /// handle.
     ///
     /// # Errors
-    /// [`Error::OtherAddressVector`] for an address of another vector; [`Error::Call`] with the
-    /// answer of `fi_av_remove`.
+    /// [`Error::OtherAddressVector`] for an address of another vector; [`Error::Call`] where `fi_av_remove`
+    /// fails.
     pub fn remove(&self, address: FabricAddress) -> Result<()> {
         const OPERATION: &str = "fi_av_remove";
         let mut number = self.number(address, OPERATION)?;
         let raw = self.0.raw();
-        // SAFETY: an open address vector points to its table, or to none.
+        // SAFETY: an open address vector points to its operation table, or to null.
         let remove = unsafe { table_op!((*raw).ops, fi_ops_av.remove, OPERATION) }?;
         let context = self.0.context();
         let _serialized = context.serialize_calls();
@@ -119,16 +122,15 @@ impl AddressVector {
         context.check(OPERATION, unsafe { remove(raw, &mut number, 1, 0) })
     }
 
-    /// Closes the vector and says how that went.
+    /// Closes the vector and reports the result.
     ///
     /// # Errors
-    /// [`Error::Busy`] while an endpoint or another clone uses it; [`Error::Call`] with the answer
-    /// of `fi_close`.
+    /// [`Error::Busy`] while a clone or an endpoint uses it; [`Error::Call`] where `fi_close` fails.
     pub fn close(self) -> Result<()> {
         close_shared(self.0, "address vector")
     }
 
-    /// The number of an address that this vector gave out, for `operation`.
+    /// The `fi_addr_t` of an address that this vector returned. `operation` names the call in errors.
     pub(super) fn number(&self, address: FabricAddress, operation: &'static str) -> Result<fi::fi_addr_t> {
         if address.vector != self.0.parents().identity {
             return Err(Error::OtherAddressVector { operation });

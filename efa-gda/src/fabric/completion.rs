@@ -1,5 +1,5 @@
-//! Completion queues of libfabric's. A queue whose entries a GPU or this library polls is never
-//! read through libfabric: two readers would each see half of the completions.
+//! Completion queues. A queue whose entries a GPU or this library polls is never read through libfabric,
+//! because two readers would each get a part of the completions.
 
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -14,24 +14,24 @@ use super::object::{Context, InContext, Object, Padded, table_op};
 use crate::memory::{ExternalMemory, Owner};
 use crate::polling::{Completing, Polling, Unclaimable};
 
-/// A completion queue. Cheap to clone; closed with its last clone and the last endpoint bound to
-/// it.
+/// A completion queue. Clones are handles of one queue, which is closed when the last clone and the last
+/// endpoint bound to it are dropped.
 #[derive(Clone, Debug)]
 pub struct CompletionQueue(Arc<Object<fi::fid_cq, CqParents>>);
 
 #[derive(Debug)]
 struct CqParents {
-    /// Who completes on it, and who reads its entries in memory.
+    /// Counts the endpoints that complete on the queue, and records whether a mapped queue polls it.
     polling: Polling,
     memory: Memory,
     domain: Domain,
 }
 
-/// Where the entries lie.
+/// The memory of the entries.
 enum Memory {
-    /// In the provider's memory, or the caller's, which the processor reads.
+    /// Memory of the provider or of the caller that the host reads.
     Host,
-    /// In a GPU's, with what keeps it allocated.
+    /// Memory of a GPU, with the value that keeps it allocated.
     Device { ordinal: i32, _owner: Owner },
 }
 
@@ -56,7 +56,7 @@ impl InContext for CqParents {
     }
 }
 
-/// Entries of a queue that nobody waits for: it is polled.
+/// Attributes of a queue that is polled and never waited on.
 fn attributes(entries: usize) -> Padded<fi::fi_cq_attr> {
     Padded::new(fi::fi_cq_attr {
         size: entries,
@@ -67,36 +67,36 @@ fn attributes(entries: usize) -> Padded<fi::fi_cq_attr> {
 }
 
 impl CompletionQueue {
-    /// Opens one of at least `entries` entries, in host memory.
+    /// Opens a queue of at least `entries` entries in host memory.
     ///
     /// # Errors
-    /// [`Error::Call`] with the answer of `fi_cq_open`.
+    /// [`Error::Call`] where `fi_cq_open` fails.
     pub fn open(domain: &Domain, entries: usize) -> Result<Self> {
         const OPERATION: &str = "fi_cq_open";
         let raw = domain.as_ptr();
-        // SAFETY: an open domain points to its table, or to none.
+        // SAFETY: an open domain points to its operation table, or to null.
         let open = unsafe { table_op!((*raw).ops, fi_ops_domain.cq_open, OPERATION) }?;
         let mut attr = attributes(entries);
         let mut cq = std::ptr::null_mut();
         let serialized = domain.context().serialize_calls();
-        // SAFETY: the domain is open; the attributes are whole, with zeroes behind them; `cq` can
+        // SAFETY: the domain is open; the attributes are complete, with zeroes after them; `cq` can
         // be written.
         let code = unsafe { open(raw, &mut attr.value, &mut cq, std::ptr::null_mut()) };
         drop(serialized);
-        // SAFETY: the call that returned `code` opened `cq`, and nobody else knows it.
+        // SAFETY: the call that returned `code` opened `cq`, and no other handle to it exists.
         Ok(Self(Arc::new(unsafe {
             Object::adopt(OPERATION, code, cq, CqParents::new(domain, Memory::Host))
         }?)))
     }
 
-    /// `cq_open_ext`, which [`super::GdaOps`] has checked for.
+    /// Calls `cq_open_ext`, whose presence [`super::GdaOps`] has checked.
     pub(super) fn open_external(
         domain: &Domain,
         open: CqOpenExt,
         memory: &ExternalMemory<'_>,
         entries: usize,
         device: Option<(i32, Owner)>,
-        named: impl FnOnce(&Context, i32) -> Error,
+        open_error: impl FnOnce(&Context, i32) -> Error,
     ) -> Result<Self> {
         const OPERATION: &str = super::gda::CQ_OPEN_EXT;
         let mut attr = attributes(entries);
@@ -112,23 +112,23 @@ impl CompletionQueue {
         let mut cq = std::ptr::null_mut();
         let context = domain.context();
         let serialized = context.serialize_calls();
-        // SAFETY: the domain is open; both attribute structures are whole, with zeroes behind them;
+        // SAFETY: the domain is open; both attribute structures are complete, with zeroes after them;
         // `cq` can be written.
         let code =
             unsafe { open(domain.as_ptr(), &mut attr.value, &mut init.value, &mut cq, std::ptr::null_mut()) };
         drop(serialized);
         if code < 0 {
-            return Err(named(context, code));
+            return Err(open_error(context, code));
         }
         let memory = match device {
             Some((ordinal, owner)) => Memory::Device { ordinal, _owner: owner },
             None => Memory::Host,
         };
-        // SAFETY: the call that returned `code` opened `cq`, and nobody else knows it.
+        // SAFETY: the call that returned `code` opened `cq`, and no other handle to it exists.
         Ok(Self(Arc::new(unsafe { Object::adopt(OPERATION, code, cq, CqParents::new(domain, memory)) }?)))
     }
 
-    /// The GPU in whose memory the entries lie, as CUDA counts; None where the processor reads them.
+    /// The CUDA ordinal of the GPU in whose memory the entries are. None where the host reads them.
     pub fn device(&self) -> Option<i32> {
         match self.0.parents().memory {
             Memory::Device { ordinal, .. } => Some(ordinal),
@@ -136,29 +136,28 @@ impl CompletionQueue {
         }
     }
 
-    /// Makes the caller the one who polls the entries, for the one endpoint that completes here.
+    /// Makes the caller the only reader of the entries, for the only endpoint that completes on the queue.
     pub(crate) fn claim(&self) -> std::result::Result<(), Unclaimable> {
         self.0.parents().polling.claim()
     }
 
-    /// Another endpoint completes here.
+    /// Registers another endpoint that completes on the queue.
     ///
     /// # Errors
-    /// [`Error::CompletionQueuePolled`].
+    /// [`Error::CompletionQueuePolled`] where a mapped queue polls it.
     pub(super) fn register_endpoint(&self) -> Result<Completing> {
         self.0.parents().polling.begin().ok_or(Error::CompletionQueuePolled)
     }
 
-    /// Closes the queue and says how that went.
+    /// Closes the queue and reports the result.
     ///
     /// # Errors
-    /// [`Error::Busy`] while an endpoint or another clone uses it; [`Error::Call`] with the answer
-    /// of `fi_close`.
+    /// [`Error::Busy`] while a clone or an endpoint uses it; [`Error::Call`] where `fi_close` fails.
     pub fn close(self) -> Result<()> {
         close_shared(self.0, "completion queue")
     }
 
-    /// The queue itself, for calls that this library does not have.
+    /// The raw queue, for calls that this library does not wrap.
     pub fn as_ptr(&self) -> *mut fi::fid_cq {
         self.0.raw()
     }

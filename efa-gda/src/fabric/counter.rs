@@ -1,7 +1,9 @@
-//! Completion counters: two words, of successes and of errors, that the adapter adds to as requests
-//! complete (`cntr_open_ext`, efa provider 206.0). What is in flight is what was posted less both. They
-//! say how many, not which, and change whether or not anybody reads the completion queue, which fills
-//! all the same.
+//! Completion counters: a word of successes and a word of errors, to which the adapter adds as requests
+//! complete (`cntr_open_ext`, efa provider 206.0).
+//!
+//! The number of requests in flight is the number posted minus both words. Counters report how many requests
+//! completed, not which. They advance whether or not the completion queue is read, and the completion queue
+//! fills in either case.
 
 use std::any::Any;
 use std::ffi::{c_int, c_void};
@@ -27,11 +29,11 @@ pub(super) type CntrOpenExt = unsafe extern "C" fn(
     *mut fi::fi_efa_comp_cntr_init_attr,
 ) -> c_int;
 
-/// A word of a counter, as libfabric takes it.
+/// A counter's word in libfabric's terms.
 #[derive(Clone, Copy)]
 pub(super) struct CounterWord<'a> {
     location: fi::fi_efa_memory_location,
-    /// Whether libfabric reads the word for its callers.
+    /// Whether libfabric can read the word for its callers.
     readable_by_host: bool,
     dmabuf: PhantomData<BorrowedFd<'a>>,
 }
@@ -51,30 +53,30 @@ impl<'a> From<CounterMemory<'a>> for CounterWord<'a> {
     }
 }
 
-/// Both words in one piece of memory, which goes with the counter.
+/// Both words of a counter in one allocation, which the counter owns.
 pub(super) struct OwnedWords {
     success: u64,
-    /// The GPU whose memory it is, as CUDA counts.
+    /// The CUDA ordinal of the GPU whose memory holds the words; None for host memory.
     device: Option<i32>,
     owner: Owner,
 }
 
 impl OwnedWords {
-    /// From the first word to the second; they are not to share a line of a GPU's cache.
+    /// Distance between the words, which keeps them on different GPU cache lines.
     const STRIDE: u64 = 128;
-    /// From the first byte of the first to the last of the second.
+    /// Bytes from the start of the first word to the end of the second.
     pub(crate) const BYTES: usize = Self::STRIDE as usize + size_of::<u64>();
 
-    /// Zeroes of the host's; None where memory is short.
+    /// Allocates zeroed words in host memory. None where memory is short.
     pub(super) fn host() -> Option<Self> {
         let words = Buffer::zeroed(Self::BYTES)?;
         Some(Self { success: words.as_ptr() as u64, device: None, owner: Arc::new(words) })
     }
 
-    /// In a GPU's memory, with the dmabuf of it, or why there is none.
+    /// Places the words in GPU memory, and returns the dmabuf of that memory.
     ///
     /// # Errors
-    /// [`Error::OutOfBounds`] where they do not fit, [`Error::NoDmabuf`].
+    /// [`Error::OutOfBounds`] where the words do not fit; [`Error::NoDmabuf`] where the memory has no dmabuf.
     pub(super) fn device(memory: DeviceMemory) -> Result<(Self, Dmabuf)> {
         let DeviceMemory { address, length, ordinal, dmabuf, owner } = memory;
         if length < Self::BYTES {
@@ -97,8 +99,8 @@ impl OwnedWords {
         })
     }
 
-    /// The words as parts of their dmabuf. `gpu_addresses`: with the GPU's addresses, which libfabric is
-    /// not asked to read.
+    /// The words as parts of their dmabuf. With `gpu_addresses`, they carry the addresses that the GPU uses,
+    /// which this process must not ask libfabric to read.
     pub(super) fn in_dmabuf<'a>(
         &self,
         dmabuf: &'a Dmabuf,
@@ -114,27 +116,27 @@ impl OwnedWords {
     }
 }
 
-/// Where the words of a counter lie whose memory is the counter's own.
+/// Addresses of the words of a counter that owns them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CounterWords {
-    /// Address of the word of successes, for who reads it.
+    /// Address of the word of successes, valid on `device` or on the host.
     pub success: u64,
-    /// Of the word of errors.
+    /// Address of the word of errors.
     pub error: u64,
-    /// The GPU in whose memory they lie, as CUDA counts; None where the processor reads them.
+    /// The CUDA ordinal of the GPU whose memory holds the words; None where the host reads them.
     pub device: Option<i32>,
 }
 
-/// A completion counter. Cheap to clone; closed with its last clone and the last endpoint that it
-/// counts for.
+/// A completion counter. Clones are handles of one counter, which is closed when the last clone and the last
+/// endpoint that it counts for are dropped.
 #[derive(Clone, Debug)]
 pub struct CompletionCounter(Arc<Object<fi::fid_cntr, CounterParents>>);
 
 struct CounterParents {
-    /// Whether libfabric reads the word of successes, and that of errors.
+    /// Whether libfabric can read the word of successes and the word of errors.
     readable_by_host: [bool; 2],
     words: Option<Arc<OwnedWords>>,
-    /// Which endpoints it counts for, and whether a mapped queue goes by it.
+    /// Counts the endpoints that use the counter, and records whether a mapped queue relies on it.
     counting: Polling,
     domain: Domain,
 }
@@ -154,18 +156,18 @@ impl InContext for CounterParents {
 }
 
 impl CompletionCounter {
-    /// `cntr_open_ext`, which [`super::GdaOps`] has checked for. A word that is not given is the
-    /// provider's own.
+    /// Calls `cntr_open_ext`, whose presence [`super::GdaOps`] has checked. The provider allocates each word
+    /// that is None.
     ///
     /// # Safety
-    /// Words that are given stay allocated until the counter is closed; `words` does that, where the counter
-    /// owns them.
+    /// Words in `success` and `error` must stay allocated until the counter is closed. `words` ensures that
+    /// where the counter owns them.
     pub(super) unsafe fn open(
         domain: &Domain,
         open: CntrOpenExt,
         [success, error]: [Option<CounterWord<'_>>; 2],
         words: Option<Arc<OwnedWords>>,
-        named: impl FnOnce(&Context, i32) -> Error,
+        open_error: impl FnOnce(&Context, i32) -> Error,
     ) -> Result<Self> {
         const OPERATION: &str = super::gda::CNTR_OPEN_EXT;
         let mut attr = Padded::new(fi::fi_cntr_attr {
@@ -185,43 +187,43 @@ impl CompletionCounter {
         let mut counter = std::ptr::null_mut();
         let context = domain.context();
         let serialized = context.serialize_calls();
-        // SAFETY: the domain is open; both attribute structures are whole, with zeroes behind them;
-        // `counter` can be written; the caller vouches for words that are given.
+        // SAFETY: the domain is open; both attribute structures are complete, with zeroes after them; `counter`
+        // can be written; the caller guarantees the words.
         let code = unsafe {
             open(domain.as_ptr(), &mut attr.value, &mut counter, std::ptr::null_mut(), &mut efa.value)
         };
         drop(serialized);
         if code < 0 {
-            return Err(named(context, code));
+            return Err(open_error(context, code));
         }
         let readable_by_host = [success, error].map(|word| word.is_none_or(|word| word.readable_by_host));
         let parents =
             CounterParents { readable_by_host, words, counting: Polling::default(), domain: domain.clone() };
-        // SAFETY: the call that returned `code` opened `counter`, and nobody else knows it.
+        // SAFETY: the call that returned `code` opened `counter`, and no other handle to it exists.
         Ok(Self(Arc::new(unsafe { Object::adopt(OPERATION, code, counter, parents) }?)))
     }
 
-    /// Requests that completed well. None where the word lies in memory that this process does not
-    /// see: whoever does reads it there.
+    /// The number of requests that completed successfully. None where this process cannot read the word, for
+    /// example in GPU memory.
     ///
     /// # Errors
     /// [`Error::FunctionMissing`] where the provider's table has no `fi_cntr_read`.
     pub fn successes(&self) -> Result<Option<u64>> {
         let raw = self.0.raw();
-        // SAFETY: an open counter points to its table, or to none.
+        // SAFETY: an open counter points to its operation table, or to null.
         let read = unsafe { table_op!((*raw).ops, fi_ops_cntr.read, "fi_cntr_read") }?;
         let _serialized = self.0.context().serialize_calls();
         // SAFETY: the counter is open.
         Ok(self.0.parents().readable_by_host[0].then(|| unsafe { read(raw) }))
     }
 
-    /// Requests that completed with an error; None as in [`Self::successes`].
+    /// The number of requests that completed with an error. None as for [`Self::successes`].
     ///
     /// # Errors
     /// [`Error::FunctionMissing`] where the provider's table has no `fi_cntr_readerr`.
     pub fn errors(&self) -> Result<Option<u64>> {
         let raw = self.0.raw();
-        // SAFETY: an open counter points to its table, or to none.
+        // SAFETY: an open counter points to its operation table, or to null.
         let read = unsafe { table_op!((*raw).ops, fi_ops_cntr.readerr, "fi_cntr_readerr") }?;
         let _serialized = self.0.context().serialize_calls();
         // SAFETY: the counter is open.
@@ -231,15 +233,15 @@ impl CompletionCounter {
     /// Sets both words.
     ///
     /// # Errors
-    /// [`Error::CounterInUse`] where a mapped queue goes by it; [`Error::Call`] with the answer of
-    /// `fi_cntr_set` or `fi_cntr_seterr`.
+    /// [`Error::CounterInUse`] where a mapped queue relies on the counter; [`Error::Call`] where `fi_cntr_set`
+    /// or `fi_cntr_seterr` fails.
     pub fn set(&self, successes: u64, errors: u64) -> Result<()> {
         const SET: &str = "fi_cntr_set";
-        // Nobody takes it while it is set.
+        // No mapped queue can claim the counter while it is set.
         let _counting = self.register_user()?;
         const SET_ERRORS: &str = "fi_cntr_seterr";
         let raw = self.0.raw();
-        // SAFETY: an open counter points to its table, or to none.
+        // SAFETY: an open counter points to its operation table, or to null.
         let set = unsafe { table_op!((*raw).ops, fi_ops_cntr.set, SET) }?;
         // SAFETY: as above.
         let set_errors = unsafe { table_op!((*raw).ops, fi_ops_cntr.seterr, SET_ERRORS) }?;
@@ -251,40 +253,39 @@ impl CompletionCounter {
         context.check(SET_ERRORS, unsafe { set_errors(raw, errors) })
     }
 
-    /// Closes the counter and says how that went.
+    /// Closes the counter and reports the result.
     ///
     /// # Errors
-    /// [`Error::Busy`] while an endpoint or another clone uses it; [`Error::Call`] with the answer of
-    /// `fi_close`.
+    /// [`Error::Busy`] while a clone or an endpoint uses it; [`Error::Call`] where `fi_close` fails.
     pub fn close(self) -> Result<()> {
         close_shared(self.0, "completion counter")
     }
 
-    /// The counter itself, for calls that this library does not have.
+    /// The raw counter, for calls that this library does not wrap.
     pub fn as_ptr(&self) -> *mut fi::fid_cntr {
         self.0.raw()
     }
 
-    /// Where its words lie; None where the counter does not own them.
+    /// Addresses of the words. None where the counter does not own them.
     pub fn words(&self) -> Option<CounterWords> {
         let words = self.0.parents().words.as_ref()?;
         Some(CounterWords { success: words.success, error: words.error(), device: words.device })
     }
 
-    /// What keeps its words allocated, where that is a `T`.
+    /// The value that keeps the words allocated, where it is a `T`.
     pub(crate) fn owner<T: Any>(&self) -> Option<&T> {
         self.0.parents().words.as_ref()?.owner.downcast_ref()
     }
 
-    /// Makes the caller the one who goes by it, for the one endpoint that it counts for.
+    /// Makes the caller the only user of the counter, for the only endpoint that it counts for.
     pub(crate) fn claim(&self) -> std::result::Result<(), Unclaimable> {
         self.0.parents().counting.claim()
     }
 
-    /// Another endpoint is counted, or somebody sets it.
+    /// Registers another user: an endpoint that is counted, or a caller that sets the words.
     ///
     /// # Errors
-    /// [`Error::CounterInUse`].
+    /// [`Error::CounterInUse`] where a mapped queue relies on the counter.
     pub(super) fn register_user(&self) -> Result<Completing> {
         self.0.parents().counting.begin().ok_or(Error::CounterInUse)
     }

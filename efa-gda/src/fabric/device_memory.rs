@@ -1,5 +1,4 @@
-//! Memory that the host's processor does not reach: what libfabric must be told to register it, and
-//! what keeps it allocated. Whose memory it is, and how it is read, is not known here.
+//! Registration of GPU memory with libfabric: as a dmabuf where possible, else by address.
 
 use std::fmt;
 use std::os::fd::AsRawFd;
@@ -17,15 +16,15 @@ const REGISTER: &str = "fi_mr_regattr";
 /// The first API with FI_MR_DMABUF.
 const FIRST_WITH_DMABUF: Version = Version::new(1, 20);
 
-/// How device memory was registered.
+/// How GPU memory was registered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Registration {
-    /// As a dmabuf (FI_MR_DMABUF), which needs no module of the GPU maker's in the kernel.
+    /// As a dmabuf (FI_MR_DMABUF), which needs no kernel module of the GPU vendor.
     Dmabuf,
-    /// By its address (FI_HMEM_CUDA): how it is reached is then the provider's choice.
+    /// By address (FI_HMEM_CUDA). The provider chooses how the adapter reaches the memory.
     Address {
-        /// Why not as a dmabuf.
+        /// Why it was not registered as a dmabuf.
         why: String,
     },
 }
@@ -40,12 +39,12 @@ impl fmt::Display for Registration {
 }
 
 impl MemoryRegion {
-    /// Registers memory of a GPU, which the region then keeps allocated: as a dmabuf where there is one
-    /// and the domain takes it, by its address otherwise. Says which, and why.
+    /// Registers GPU memory, which the region keeps allocated. Registers it as a dmabuf where the memory has
+    /// one and the domain accepts it, else by address. Returns which of the two was used, and why.
     ///
     /// # Errors
-    /// [`Error::DeviceMemory`] with the answer to each way, [`Error::FunctionMissing`],
-    /// [`Error::KeyNotAvailable`] or [`Error::KeyTooWide`].
+    /// [`Error::DeviceMemory`] with the reason why each way failed; [`Error::FunctionMissing`];
+    /// [`Error::KeyNotAvailable`] or [`Error::KeyTooWide`] for a key that no entry can carry.
     pub fn register_device(
         domain: &Domain,
         memory: DeviceMemory,
@@ -53,7 +52,7 @@ impl MemoryRegion {
     ) -> Result<(Self, Registration)> {
         let why = match as_dmabuf(domain, &memory, access) {
             Ok(raw) => {
-                // SAFETY: just opened, known to nobody else; `memory` is its memory.
+                // SAFETY: the region was just opened on `memory`, and no other handle to it exists.
                 let region = unsafe { Self::adopt_device(domain, raw, memory, access) }?;
                 return Ok((region, Registration::Dmabuf));
             }
@@ -66,7 +65,7 @@ impl MemoryRegion {
         let part = fi::iovec { iov_base: memory.address.as_ptr().cast(), iov_len: memory.length };
         let mut attr = attributes(&memory, access);
         attr.value.__bindgen_anon_1.mr_iov = &part;
-        // SAFETY: the attributes hold one part, of the device that they name.
+        // SAFETY: the attributes hold one part, in memory of the device that they name.
         match unsafe { register(domain, &attr, 0) }? {
             Ok(raw) => {
                 // SAFETY: as above.
@@ -78,7 +77,7 @@ impl MemoryRegion {
     }
 }
 
-/// A region over the memory's dmabuf, or why not.
+/// Registers the memory's dmabuf. The error is the reason why that is not possible.
 fn as_dmabuf(
     domain: &Domain,
     memory: &DeviceMemory,
@@ -90,13 +89,13 @@ fn as_dmabuf(
             "the domain was opened at API {version}; FI_MR_DMABUF needs {FIRST_WITH_DMABUF}"
         ));
     }
-    // The provider names the range by base and offset together.
+    // The provider computes the address of the range as base plus offset.
     let base_addr = memory.address.as_ptr().wrapping_sub(dmabuf.offset as usize).cast();
     let fd = dmabuf.file.as_raw_fd();
     let part = fi::fi_mr_dmabuf { fd, offset: dmabuf.offset, len: memory.length, base_addr };
     let mut attr = attributes(memory, access);
     attr.value.__bindgen_anon_1.dmabuf = &part;
-    // SAFETY: the attributes hold a dmabuf, as the flag says.
+    // SAFETY: the attributes hold a dmabuf, as the flag requires.
     unsafe { register(domain, &attr, fi::FI_MR_DMABUF) }.map_err(|error| error.to_string())?
 }
 
@@ -110,22 +109,22 @@ fn attributes(memory: &DeviceMemory, access: Access) -> Padded<fi::fi_mr_attr> {
     })
 }
 
-/// `fi_mr_regattr`: the region, or the answer in words.
+/// Calls `fi_mr_regattr`. Returns the region, or the provider's error as text.
 ///
 /// # Safety
-/// The attributes hold what `flags` says.
+/// The attributes must hold what `flags` states.
 unsafe fn register(
     domain: &Domain,
     attr: &Padded<fi::fi_mr_attr>,
     flags: u64,
 ) -> Result<std::result::Result<*mut fi::fid_mr, String>> {
     let raw = domain.as_ptr();
-    // SAFETY: an open domain points to its table, or to none.
+    // SAFETY: an open domain points to its operation table, or to null.
     let register = unsafe { table_op!((*raw).mr, fi_ops_mr.regattr, REGISTER) }?;
     let context = super::object::InContext::context(domain);
     let mut region = null_mut();
     let serialized = context.serialize_calls();
-    // SAFETY: the domain is open; the attributes are whole, with zeroes behind them; `region` can be
+    // SAFETY: the domain is open; the attributes are complete, with zeroes after them; `region` can be
     // written.
     let code = unsafe { register(raw.cast(), &attr.value, flags, &mut region) };
     drop(serialized);

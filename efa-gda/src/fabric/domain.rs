@@ -1,4 +1,4 @@
-//! Fabrics and domains: opened here, or borrowed from a transport.
+//! Fabrics and domains: opened by this library, or borrowed from a transport.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -11,14 +11,15 @@ use super::{AddressVector, Building, CompletionQueue, Endpoint, GdaOps, Info, Li
 use crate::memory::{Access, Buffer};
 use crate::ownership::into_sole_owner;
 
-/// An open fabric. Cheap to clone; closed with its last clone and the last domain on it.
+/// An open fabric. Clones are handles of one fabric, which is closed when the last clone and the last domain on
+/// it are dropped.
 #[derive(Clone, Debug)]
 pub struct Fabric(Arc<Object<fi::fid_fabric, FabricParents>>);
 
 #[derive(Debug)]
 struct FabricParents {
     context: Arc<Context>,
-    /// `fi_fabric` keeps no reference to the info it was given, but costs nothing to be sure of.
+    /// Retained as a precaution: `fi_fabric` keeps no reference to the info.
     _info: Info,
 }
 
@@ -29,11 +30,11 @@ impl InContext for FabricParents {
 }
 
 impl Fabric {
-    /// Opens the fabric of `info`, which came from `library`.
+    /// Opens the fabric of `info`, which must come from `library`.
     ///
     /// # Errors
-    /// [`Error::OtherLibrary`] where it came from another one; [`Error::Call`] with the answer of `fi_fabric`; [`Error::NoObject`] for an info without
-    /// fabric attributes.
+    /// [`Error::OtherLibrary`] where `info` came from another library; [`Error::Call`] where `fi_fabric` fails;
+    /// [`Error::NoObject`] for an info without fabric attributes.
     pub fn open(library: &Library, info: &Info) -> Result<Self> {
         const OPERATION: &str = "fi_fabric";
         if !info.came_from(library) {
@@ -51,29 +52,28 @@ impl Fabric {
         let code = unsafe { library.raw().fabric(attr, &mut fabric) };
         drop(serialized);
         let parents = FabricParents { context, _info: info.clone() };
-        // SAFETY: the call that returned `code` opened `fabric`, and nobody else knows it.
+        // SAFETY: the call that returned `code` opened `fabric`, and no other handle to it exists.
         Ok(Self(Arc::new(unsafe { Object::adopt(OPERATION, code, fabric, parents) }?)))
     }
 
-    /// Opens the domain of `info`: one adapter.
+    /// Opens the domain of `info`, which is one adapter.
     ///
     /// # Errors
-    /// [`Error::Call`] with the answer of `fi_domain`.
+    /// [`Error::Call`] where `fi_domain` fails.
     pub fn domain(&self, info: &Info) -> Result<Domain> {
         Domain::open(self, info)
     }
 
-    /// Closes the fabric and says how that went.
+    /// Closes the fabric and reports the result.
     ///
     /// # Errors
-    /// [`Error::Busy`] while a domain or another clone uses it; [`Error::Call`] with the answer of
-    /// `fi_close`.
+    /// [`Error::Busy`] while a clone or a domain uses it; [`Error::Call`] where `fi_close` fails.
     pub fn close(self) -> Result<()> {
         close_shared(self.0, "fabric")
     }
 }
 
-/// Closes what has no other owner.
+/// Closes an object that has no other owner.
 pub(super) fn close_shared<T: super::object::Fid, P: InContext>(
     object: Arc<Object<T, P>>,
     what: &'static str,
@@ -84,15 +84,16 @@ pub(super) fn close_shared<T: super::object::Fid, P: InContext>(
     }
 }
 
-/// An adapter's domain: protection, addressing and everything opened below it. Cheap to clone;
-/// closed with its last clone and the last object on it, unless it was borrowed.
+/// An adapter's domain: the scope of protection and addressing for all objects opened on it. Clones are handles
+/// of one domain. It is closed when the last clone and the last object on it are dropped, unless it was
+/// borrowed.
 #[derive(Clone, Debug)]
 pub struct Domain(Arc<DomainInner>);
 
 #[derive(Debug)]
 struct DomainInner {
     origin: Origin,
-    /// What it was opened with; None for a borrowed one that came without.
+    /// The info that the domain was opened with. None for a domain that was borrowed without it.
     info: Option<Info>,
 }
 
@@ -102,8 +103,8 @@ enum Origin {
     Borrowed { raw: NonNull<fi::fid_domain>, context: Context },
 }
 
-// SAFETY: a fid is not bound to a thread. Calls are made under the context's turn; for a borrowed
-// domain, whoever lent it promised that others' calls do not disturb ours.
+// SAFETY: a fid is not bound to a thread. Calls hold the context's guard. The caller of `borrow` guarantees
+// that other code's calls on a borrowed domain do not run at the same time, or are allowed to.
 unsafe impl Send for DomainInner {}
 // SAFETY: as above.
 unsafe impl Sync for DomainInner {}
@@ -127,40 +128,40 @@ impl Domain {
     /// Opens the domain of `info` on `fabric`.
     ///
     /// # Errors
-    /// [`Error::OtherLibrary`] for an info of another library; [`Error::Call`] with the answer of `fi_domain`.
+    /// [`Error::OtherLibrary`] for an info of another library; [`Error::Call`] where `fi_domain` fails.
     pub fn open(fabric: &Fabric, info: &Info) -> Result<Self> {
         const OPERATION: &str = "fi_domain";
         fabric.context().require_same_library(info, OPERATION)?;
         let raw = fabric.0.raw();
-        // SAFETY: an open fabric points to its table, or to none.
+        // SAFETY: an open fabric points to its operation table, or to null.
         let open = unsafe { table_op!((*raw).ops, fi_ops_fabric.domain, OPERATION) }?;
         let mut domain = std::ptr::null_mut();
         let serialized = fabric.context().serialize_calls();
         // SAFETY: the fabric is open, the info valid; `domain` can be written.
         let code = unsafe { open(raw, info.as_ptr(), &mut domain, std::ptr::null_mut()) };
         drop(serialized);
-        // SAFETY: the call that returned `code` opened `domain`, and nobody else knows it.
+        // SAFETY: the call that returned `code` opened `domain`, and no other handle to it exists.
         let object = unsafe { Object::adopt(OPERATION, code, domain, fabric.clone()) }?;
         Ok(Self(Arc::new(DomainInner { origin: Origin::Owned(object), info: Some(info.clone()) })))
     }
 
-    /// Borrows a domain that a transport opened. It is never closed here; endpoints, queues and
-    /// regions opened on it are our own and are closed with their owners.
+    /// Borrows a domain that a transport opened. This library never closes it. It owns the endpoints, queues
+    /// and regions that it opens on the domain, and closes them.
     ///
-    /// `info` is the `fi_info` that the domain was opened with. Without it the GDA table is taken
-    /// to have the five operations that every release from 2.3 on has.
+    /// `info` is the `fi_info` that the domain was opened with. Without it, the length of the GDA table is not
+    /// known, and only the five operations that every release since 2.3 has are used.
     ///
     /// # Safety
-    /// `raw` is an open domain, which stays open until the last clone of the result and everything
-    /// opened on it is gone. It allows calls from several threads (FI_THREAD_SAFE), or the caller
-    /// makes none while a call of this library runs.
+    /// `raw` must be an open domain that stays open until the last clone of the result and every object opened
+    /// on it are dropped. The domain must allow calls from several threads (FI_THREAD_SAFE), or the caller must
+    /// make no call while a call of this library runs.
     pub unsafe fn borrow(raw: NonNull<fi::fid_domain>, info: Option<Info>) -> Self {
         let library = info.as_ref().and_then(Info::library).cloned();
         let origin = Origin::Borrowed { raw, context: Context::new(library) };
         Self(Arc::new(DomainInner { origin, info }))
     }
 
-    /// The domain itself, for calls that this library does not have.
+    /// The raw domain, for calls that this library does not wrap.
     pub fn as_ptr(&self) -> *mut fi::fid_domain {
         match &self.0.origin {
             Origin::Owned(object) => object.raw(),
@@ -168,25 +169,25 @@ impl Domain {
         }
     }
 
-    /// What the domain was opened with; None for a borrowed one that came without.
+    /// The info that the domain was opened with. None for a domain that was borrowed without it.
     pub fn info(&self) -> Option<&Info> {
         self.0.info.as_ref()
     }
 
-    /// Whether the domain belongs to somebody else.
+    /// Whether the domain was borrowed from a transport.
     pub fn is_borrowed(&self) -> bool {
         matches!(self.0.origin, Origin::Borrowed { .. })
     }
 
-    /// Whether both are the same domain.
+    /// Whether both are handles of the same domain.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         self.as_ptr() == other.as_ptr()
     }
 
-    /// The operations that expose queues to a GPU.
+    /// Opens the operations that expose queues to a GPU.
     ///
     /// # Errors
-    /// See [`GdaOps::open`].
+    /// Those of [`GdaOps::open`].
     pub fn gda_ops(&self) -> Result<GdaOps> {
         GdaOps::open(self)
     }
@@ -194,7 +195,7 @@ impl Domain {
     /// Opens an address vector for about `count` addresses.
     ///
     /// # Errors
-    /// [`Error::Call`] with the answer of `fi_av_open`.
+    /// [`Error::Call`] where `fi_av_open` fails.
     pub fn address_vector(&self, count: usize) -> Result<AddressVector> {
         AddressVector::open(self, count)
     }
@@ -202,32 +203,31 @@ impl Domain {
     /// Opens a completion queue of at least `entries` entries in host memory.
     ///
     /// # Errors
-    /// [`Error::Call`] with the answer of `fi_cq_open`.
+    /// [`Error::Call`] where `fi_cq_open` fails.
     pub fn completion_queue(&self, entries: usize) -> Result<CompletionQueue> {
         CompletionQueue::open(self, entries)
     }
 
-    /// Opens an endpoint with the attributes of `info`, which is of this domain.
+    /// Opens an endpoint with the attributes of `info`, which must be of this domain.
     ///
     /// # Errors
-    /// [`Error::Call`] with the answer of `fi_endpoint`.
+    /// [`Error::Call`] where `fi_endpoint` fails.
     pub fn endpoint(&self, info: &Info) -> Result<Endpoint<Building>> {
         Endpoint::open(self, info)
     }
 
-    /// Registers a buffer, which the region then owns.
+    /// Registers a buffer. The region owns it.
     ///
     /// # Errors
-    /// As [`MemoryRegion::register`].
+    /// Those of [`MemoryRegion::register`].
     pub fn register(&self, buffer: Buffer, access: Access) -> Result<MemoryRegion> {
         MemoryRegion::register(self, buffer, access)
     }
 
-    /// Closes the domain and says how that went; a borrowed one is only let go.
+    /// Closes the domain and reports the result. A borrowed domain is not closed.
     ///
     /// # Errors
-    /// [`Error::Busy`] while an object on it or another clone uses it; [`Error::Call`] with the
-    /// answer of `fi_close`.
+    /// [`Error::Busy`] while a clone or an object on it uses it; [`Error::Call`] where `fi_close` fails.
     pub fn close(self) -> Result<()> {
         match into_sole_owner(self.0) {
             Ok(DomainInner { origin: Origin::Owned(object), .. }) => object.close(),

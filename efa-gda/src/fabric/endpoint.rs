@@ -1,8 +1,8 @@
-//! Endpoints, in three states that are types: what a state does not allow cannot be written.
+//! Endpoints, with one type for each of three states, so that a call in the wrong state does not compile.
 //!
-//! [`Building`] (options may be set) → [`Bound`] (has its address vector and completion queues) →
-//! [`Enabled`] (its queue pair exists; only now may its queues be queried: releases up to 2.6 crash
-//! on an earlier query).
+//! [`Building`] (options may be set) → [`Bound`] (has its address vector and completion queues) → [`Enabled`]
+//! (has its queue pair). Queues may be queried only in the last state: libfabric releases up to 2.6 crash on an
+//! earlier query.
 
 use std::marker::PhantomData;
 
@@ -23,13 +23,13 @@ mod sealed {
 /// A state of an [`Endpoint`].
 pub trait State: sealed::Sealed {}
 
-/// Opened; options may be set.
+/// The endpoint is open, and options may be set.
 #[derive(Debug)]
 pub enum Building {}
-/// Has its address vector and completion queues.
+/// The endpoint is bound to its address vector and completion queues.
 #[derive(Debug)]
 pub enum Bound {}
-/// Has its queue pair.
+/// The endpoint has its queue pair.
 #[derive(Debug)]
 pub enum Enabled {}
 
@@ -40,8 +40,8 @@ impl State for Building {}
 impl State for Bound {}
 impl State for Enabled {}
 
-/// An endpoint of the fabric `efa-direct`: one queue pair. Closed when dropped, before what it is
-/// bound to.
+/// An endpoint of the fabric `efa-direct`, which is one queue pair. It closes when it is dropped, before the
+/// objects that it is bound to.
 #[derive(Debug)]
 pub struct Endpoint<S: State> {
     object: Object<fi::fid_ep, EndpointParents>,
@@ -66,17 +66,17 @@ impl<'a> Bindings<'a> {
     }
 }
 
-/// How many bytes libfabric itself puts inside an entry. Device code goes by the entry's size
-/// instead: 32 or 80, in writes too.
+/// How many bytes libfabric puts inside an entry. Device code uses the inline limit of the entry size instead,
+/// 32 or 80 bytes, also in writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InjectLimits {
-    /// Of a SEND.
+    /// Bytes of a SEND.
     pub message: usize,
-    /// Of an RDMA write; 0 where it does not.
+    /// Bytes of an RDMA write; 0 where libfabric does not write inline.
     pub rdma: usize,
 }
 
-/// Dropped after the endpoint is closed, in this order.
+/// Objects that the endpoint refers to. They are dropped after the endpoint is closed, in this order.
 #[derive(Debug)]
 struct EndpointParents {
     regions: RetainedRegions<MemoryRegion>,
@@ -86,7 +86,7 @@ struct EndpointParents {
     counters: Vec<(CompletionCounter, CountedOperations)>,
     completing: Vec<Completing>,
     domain: Domain,
-    /// What it was opened with; the provider may read it until the endpoint is enabled.
+    /// The info that the endpoint was opened with. The provider may read it until the endpoint is enabled.
     info: Info,
 }
 
@@ -97,16 +97,15 @@ impl InContext for EndpointParents {
 }
 
 impl Endpoint<Building> {
-    /// Opens an endpoint with the attributes of `info`, which is of this domain.
+    /// Opens an endpoint with the attributes of `info`, which must be of this domain.
     ///
     /// # Errors
-    /// [`Error::OtherLibrary`] for an info of another library; [`Error::Call`] with the answer of
-    /// `fi_endpoint`.
+    /// [`Error::OtherLibrary`] for an info of another library; [`Error::Call`] where `fi_endpoint` fails.
     pub fn open(domain: &Domain, info: &Info) -> Result<Self> {
         const OPERATION: &str = "fi_endpoint";
         domain.context().require_same_library(info, OPERATION)?;
         let raw = domain.as_ptr();
-        // SAFETY: an open domain points to its table, or to none.
+        // SAFETY: an open domain points to its operation table, or to null.
         let open = unsafe { table_op!((*raw).ops, fi_ops_domain.endpoint, OPERATION) }?;
         let mut endpoint = std::ptr::null_mut();
         let serialized = domain.context().serialize_calls();
@@ -123,28 +122,27 @@ impl Endpoint<Building> {
             domain: domain.clone(),
             info: info.clone(),
         };
-        // SAFETY: the call that returned `code` opened `endpoint`, and nobody else knows it.
+        // SAFETY: the call that returned `code` opened `endpoint`, and no other handle to it exists.
         let object = unsafe { Object::adopt(OPERATION, code, endpoint, parents) }?;
         Ok(Self { object, state: PhantomData })
     }
 
-    /// How often the adapter sends again to a receiver that had no receive posted: 0 to 6 times,
-    /// or 7 for ever. Without this call an efa-direct endpoint retries for ever
-    /// (FI_OPT_EFA_RNR_RETRY).
+    /// Sets how often the adapter retries a send to a receiver without a posted receive: 0 to 6 times, or 7 for
+    /// no limit. Without this call an efa-direct endpoint retries without limit (FI_OPT_EFA_RNR_RETRY).
     ///
     /// # Errors
-    /// [`Error::Call`] with the answer of `fi_setopt`: ENOSYS where the adapter has no such setting.
+    /// [`Error::Call`] where `fi_setopt` fails, with ENOSYS for an adapter without this setting.
     pub fn set_rnr_retry(&mut self, retries: usize) -> Result<()> {
         /// `FI_OPT_EFA_RNR_RETRY` of <rdma/fi_ext.h>: minus `FI_PROV_SPECIFIC_EFA`.
         const FI_OPT_EFA_RNR_RETRY: i32 = -(0xefa << 16);
         const OPERATION: &str = "fi_setopt(RNR retry)";
         let raw = self.object.raw();
-        // SAFETY: an open endpoint points to its table, or to none.
+        // SAFETY: an open endpoint points to its operation table, or to null.
         let setopt = unsafe { table_op!((*raw).ops, fi_ops_ep.setopt, OPERATION) }?;
         let context = self.object.context();
         let _serialized = context.serialize_calls();
         let value = (&raw const retries).cast();
-        // SAFETY: the endpoint is open; the option is a size_t, of which the length is given.
+        // SAFETY: the endpoint is open; the option is a size_t, whose length is passed.
         context.check(OPERATION, unsafe {
             setopt(
                 self.object.fid(),
@@ -156,11 +154,10 @@ impl Endpoint<Building> {
         })
     }
 
-    /// Binds the endpoint to its address vector and to its completion queues, which may be one and
-    /// the same. All are of the endpoint's domain.
+    /// Binds the endpoint to its address vector and completion queues.
     ///
     /// # Errors
-    /// [`Error::CompletionQueuePolled`]; [`Error::Call`] with the answer of `fi_ep_bind`. The endpoint is
+    /// [`Error::CompletionQueuePolled`]; [`Error::Call`] where `fi_ep_bind` fails. The endpoint is
     /// then closed.
     pub fn bind(mut self, bindings: Bindings<'_>) -> Result<Endpoint<Bound>> {
         const ADDRESSES: &str = "fi_ep_bind(address vector)";
@@ -181,7 +178,7 @@ impl Endpoint<Building> {
         for queue in std::iter::once(send_completions).chain((!same).then_some(receive_completions)) {
             parents.completing.push(queue.register_endpoint()?);
         }
-        // Owned before the provider knows them, so that the endpoint never outlives them.
+        // The endpoint owns the objects before the provider refers to them, so it never outlives them.
         parents.address_vector = Some(address_vector.clone());
         parents.send_completions = Some(send_completions.clone());
         parents.receive_completions = Some(receive_completions.clone());
@@ -200,12 +197,12 @@ impl Endpoint<Building> {
 }
 
 impl Endpoint<Bound> {
-    /// Lets `counter` count what `counted` names of this endpoint. Each kind has one counter at most;
-    /// one counter may serve several kinds and several endpoints.
+    /// Binds `counter`, which then counts the completions of `counted` for this endpoint. Each operation has at
+    /// most one counter. One counter may count several operations and several endpoints.
     ///
     /// # Errors
-    /// [`Error::OtherDomain`]; [`Error::CounterInUse`] where a mapped queue goes by the counter;
-    /// [`Error::Call`] with the answer of `fi_ep_bind`: EINVAL for a kind that has a counter.
+    /// [`Error::OtherDomain`]; [`Error::CounterInUse`] where a mapped queue relies on the counter;
+    /// [`Error::Call`] where `fi_ep_bind` fails, with EINVAL for an operation that has a counter.
     pub fn bind_counter(&mut self, counter: &CompletionCounter, counted: CountedOperations) -> Result<()> {
         const OPERATION: &str = "fi_ep_bind(completion counter)";
         let parents = self.object.parents_mut();
@@ -215,7 +212,7 @@ impl Endpoint<Bound> {
         if !parents.counters.iter().any(|(other, _)| other.as_ptr() == counter.as_ptr()) {
             parents.completing.push(counter.register_user()?);
         }
-        // Owned before the provider knows it, so that the endpoint never outlives it.
+        // The endpoint owns the counter before the provider refers to it, so it never outlives the counter.
         parents.counters.push((counter.clone(), CountedOperations::NONE));
         let (context, fid) = (self.object.context(), self.object.fid());
         // SAFETY: both objects are open, of one domain, and the second is owned by the endpoint.
@@ -226,28 +223,29 @@ impl Endpoint<Bound> {
         Ok(())
     }
 
-    /// Creates the queue pair.
+    /// Enables the endpoint, which creates its queue pair.
     ///
     /// # Errors
-    /// [`Error::Call`] with the answer of `fi_enable`; the endpoint is then closed.
+    /// [`Error::Call`] where `fi_enable` fails; the endpoint is then closed.
     pub fn enable(self) -> Result<Endpoint<Enabled>> {
-        // SAFETY: the endpoint is open and has what enabling needs.
+        // SAFETY: the endpoint is open and bound, as enabling requires.
         unsafe { control(self.object.context(), self.object.fid(), fi::FI_ENABLE, "fi_enable") }?;
         Ok(Endpoint { object: self.object, state: PhantomData })
     }
 }
 
 impl Endpoint<Enabled> {
-    /// The raw address that a peer inserts into its address vector.
+    /// Returns the raw address that a peer inserts into its address vector.
     ///
     /// # Errors
-    /// [`Error::Call`] with the answer of `fi_getname`.
+    /// [`Error::Call`] where `fi_getname` fails.
     pub fn address(&self) -> Result<Vec<u8>> {
         const OPERATION: &str = "fi_getname";
         let raw = self.object.raw();
-        // SAFETY: an open endpoint points to its table, or to none.
+        // SAFETY: an open endpoint points to its operation table, or to null.
         let getname = unsafe { table_op!((*raw).cm, fi_ops_cm.getname, OPERATION) }?;
-        // An efa address has 32 bytes; a longer one is refused with FI_ETOOSMALL, not cut off.
+        // An efa address has 32 bytes. A provider refuses a buffer that is too short with FI_ETOOSMALL and does
+        // not truncate.
         let mut address = vec![0; 256];
         let mut length = address.len();
         let context = self.object.context();
@@ -260,9 +258,9 @@ impl Endpoint<Enabled> {
         Ok(address)
     }
 
-    /// How much one request carries. Providers that do not say (before libfabric 1.20, or without
-    /// these options) are taken to mean `max_msg_size` for RDMA, and for messages the least that
-    /// adapters have had.
+    /// Returns how many bytes one request moves. Where the provider does not report it (before libfabric 1.20,
+    /// or without these options), the result is `max_msg_size` for RDMA, and for messages the smallest limit
+    /// that EFA adapters have had.
     pub fn limits(&self) -> Limits {
         /// Messages of at most this many bytes fit an MTU on every EFA adapter.
         const SMALLEST_MESSAGE_LIMIT: usize = 4096;
@@ -276,8 +274,8 @@ impl Endpoint<Enabled> {
         }
     }
 
-    /// How many bytes libfabric itself sends inside an entry: what the info says, for providers
-    /// without these options.
+    /// Returns how many bytes libfabric puts inside an entry. Where the provider does not have these options,
+    /// the result is the info's `inject_size`.
     pub fn inject_limits(&self) -> InjectLimits {
         /// `FI_OPT_INJECT_MSG_SIZE` and `FI_OPT_INJECT_RMA_SIZE` of <rdma/fi_endpoint.h>.
         const FI_OPT_INJECT_MSG_SIZE: i32 = 16;
@@ -289,16 +287,17 @@ impl Endpoint<Enabled> {
         }
     }
 
-    /// Whether RDMA writes with immediate that arrive use up a posted receive each: the endpoint was
-    /// opened in the mode FI_RX_CQ_DATA, which adapters without unsolicited write receives need.
+    /// Whether each RDMA write with immediate that arrives consumes a posted receive. That is the case where
+    /// the endpoint was opened in the mode FI_RX_CQ_DATA, which adapters without unsolicited write receives
+    /// need.
     pub fn writes_use_receives(&self) -> bool {
         self.object.parents().info.mode() & fi::FI_RX_CQ_DATA != 0
     }
 
-    /// An option that is a number of bytes; None where the provider does not have it.
+    /// Reads an option that is a number of bytes. None where the provider does not have it.
     fn size_option(&self, option: i32) -> Option<usize> {
         let raw = self.object.raw();
-        // SAFETY: an open endpoint points to its table, or to none.
+        // SAFETY: an open endpoint points to its operation table, or to null.
         let getopt = unsafe { table_op!((*raw).ops, fi_ops_ep.getopt, "fi_getopt") }.ok()?;
         let (mut value, mut length) = (0_usize, size_of::<usize>());
         let _serialized = self.object.context().serialize_calls();
@@ -315,38 +314,38 @@ impl Endpoint<Enabled> {
         (code == 0 && length == size_of::<usize>()).then_some(value)
     }
 
-    /// The address vector it is bound to.
+    /// The address vector that the endpoint is bound to.
     pub fn address_vector(&self) -> &AddressVector {
         self.object.parents().address_vector.as_ref().expect("an enabled endpoint was bound")
     }
 
-    /// The queue for completions of what it sends.
+    /// The completion queue of requests that the endpoint posts to its send queue.
     pub fn send_completions(&self) -> &CompletionQueue {
         self.object.parents().send_completions.as_ref().expect("an enabled endpoint was bound")
     }
 
-    /// The queue for completions of what it receives.
+    /// The completion queue of messages and writes that arrive.
     pub fn receive_completions(&self) -> &CompletionQueue {
         self.object.parents().receive_completions.as_ref().expect("an enabled endpoint was bound")
     }
 
-    /// Keeps `region`, with its memory, until the endpoint is closed. For memory that the adapter
-    /// may still reach when the caller no longer knows what is in flight.
+    /// Retains `region` until the endpoint is closed, for memory that the adapter may still reach when the
+    /// caller does not know which requests are in flight.
     pub fn retain(&mut self, region: MemoryRegion) {
         self.object.parents_mut().regions.retain(region);
     }
 
-    /// Keeps the memory of a posted receive until it completed, or the endpoint is closed.
+    /// Retains the region of a posted receive until the receive completes or the endpoint is closed.
     pub(crate) fn receive_posted(&mut self, id: u16, region: MemoryRegion) {
         self.object.parents_mut().regions.receive_posted(id, region);
     }
 
-    /// Lets the memory of a receive go, for it completed.
+    /// Releases the region of a completed receive.
     pub(crate) fn receive_completed(&mut self, id: u16) {
         self.object.parents_mut().regions.receive_completed(id);
     }
 
-    /// Its counters, each with all that it counts of the endpoint.
+    /// The endpoint's counters, each with all operations that it counts for the endpoint.
     pub(crate) fn counters(&self) -> Vec<(&CompletionCounter, CountedOperations)> {
         let mut all: Vec<(&CompletionCounter, CountedOperations)> = Vec::new();
         for (counter, counted) in &self.object.parents().counters {
@@ -358,23 +357,23 @@ impl Endpoint<Enabled> {
         all
     }
 
-    /// The domain it is on.
+    /// The domain of the endpoint.
     pub fn domain(&self) -> &Domain {
         &self.object.parents().domain
     }
 }
 
 impl<S: State> Endpoint<S> {
-    /// Closes the endpoint, with its queue pair, and says how that went. Where it fails, whatever
-    /// the endpoint refers to stays allocated for the life of the process.
+    /// Closes the endpoint with its queue pair, and reports the result. Where it fails, everything that the
+    /// endpoint refers to stays allocated until the process ends.
     ///
     /// # Errors
-    /// [`Error::Call`] with the answer of `fi_close`.
+    /// [`Error::Call`] where `fi_close` fails.
     pub fn close(self) -> Result<()> {
         self.object.close()
     }
 
-    /// The endpoint itself, for calls that this library does not have.
+    /// The raw endpoint, for calls that this library does not wrap.
     pub fn as_ptr(&self) -> *mut fi::fid_ep {
         self.object.raw()
     }

@@ -1,4 +1,7 @@
-//! What can go wrong between this library and libfabric: one error type for all of [`crate::fabric`].
+//! Errors of [`crate::fabric`].
+//!
+//! [`Error`] names the operation, what happened and what to do next. [`FailedCall`] holds the error code and
+//! libfabric's text for it.
 
 use std::fmt;
 
@@ -8,18 +11,18 @@ use super::Version;
 use super::gda::CNTR_OPEN_EXT;
 use crate::memory::{OutOfBounds, REGION_IN_USE_HINT};
 
-/// Says that an operation of the fabric layer has a result or an [`Error`].
+/// The result of an operation of this module.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// A call into libfabric that answered with an error.
+/// A call into libfabric that returned an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FailedCall {
-    /// The call, in libfabric's own words: `fi_domain`, `fi_close(endpoint)`, `query_cq`.
+    /// The call: `fi_domain`, `fi_close(endpoint)`, `query_cq`.
     pub operation: &'static str,
-    /// What it returned: a negative errno, or a negative libfabric error from -256 on.
+    /// The code that it returned: a negative errno, or a libfabric error of -256 and below.
     pub code: i32,
-    /// libfabric's text for the code, or the system's where no libfabric is at hand.
+    /// libfabric's text for the code, or the system's where no libfabric is loaded.
     pub text: String,
 }
 
@@ -29,48 +32,49 @@ impl fmt::Display for FailedCall {
     }
 }
 
-/// Why an operation of the GDA table cannot be called.
+/// Why an operation of the GDA table is unavailable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum UnavailableReason {
-    /// The table has the place, and the place is empty.
+    /// The table has a null pointer for the operation.
     NullPointer,
     /// The table of this provider release ends before the operation.
     ProviderTooOld {
-        /// The provider's release (`fi_fabric_attr::prov_version`).
+        /// The provider's version (`fi_fabric_attr::prov_version`).
         has: Version,
-        /// The first release that has the operation.
+        /// The first version that has the operation.
         needs: Version,
     },
-    /// The table ends before the operation, although its provider's release has it: behind the table
-    /// lies what cannot be read, or what is no code.
+    /// The table ends before the operation, although its provider's release has it: the memory after the table
+    /// cannot be read, or holds no address of code.
     TableEndsEarly {
         /// The provider's release.
         has: Version,
     },
-    /// The domain was borrowed without its `fi_info`, so that the table's length is not known.
+    /// The domain was borrowed without its `fi_info`, so the length of the table is not known.
     NoInfo,
 }
 
 impl fmt::Display for UnavailableReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NullPointer => f.write_str("its place in the provider's table is empty"),
+            Self::NullPointer => f.write_str("the provider's table has a null pointer for it"),
             Self::ProviderTooOld { has, needs } => {
-                write!(f, "it came with efa provider {needs}, this one is {has}")
+                write!(f, "efa provider {has} does not have it; provider {needs} is the first that has")
             }
             Self::TableEndsEarly { has } => {
-                write!(f, "the table ends before it, although efa provider {has} has it")
+                write!(f, "the provider's table ends before it, although efa provider {has} should have it")
             }
-            Self::NoInfo => {
-                f.write_str("the domain was borrowed without its fi_info, which says how long the table is")
-            }
+            Self::NoInfo => f.write_str(
+                "the domain was borrowed without its fi_info, so the length of the table is not known",
+            ),
         }
     }
 }
 
-/// Why the fabric layer could not do what was asked. Its text says what was wrong and what to do;
-/// [`Error::operation`], [`Error::code`] and [`Error::hint`] give the parts.
+/// Why an operation of this module failed. Its text states what happened and what to do; [`Error::operation`],
+/// [`Error::code`] and [`Error::hint`] return the parts. An error that another one caused is part of the text,
+/// and not its source.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
@@ -80,153 +84,152 @@ pub enum Error {
     NoAdapter(FailedCall),
     /// There is an efa provider, but it does not offer the fabric `efa-direct`.
     NoDirectFabric {
-        /// The query's answer.
+        /// The failed query.
         failure: FailedCall,
-        /// The fabrics that the efa provider does offer.
+        /// The fabrics that the efa provider offers.
         fabrics: Vec<String>,
     },
-    /// `efa-direct` is there, but not with an option of the query.
+    /// `efa-direct` is available, but not with an option of the query.
     OptionNotAvailable {
-        /// The query's answer with the option; without it, it succeeds.
+        /// The failed query. It succeeds without the option.
         failure: FailedCall,
         /// The option.
         option: QueryOption,
     },
-    /// No adapter has the name asked for.
+    /// No adapter has the requested name.
     NoSuchAdapter {
-        /// The name asked for.
+        /// The requested name.
         wanted: String,
-        /// The adapters that are there.
+        /// The adapters that were found.
         found: Vec<String>,
     },
-    /// The domain's fabric is not `efa-direct` (`fi_open_ops` answered EOPNOTSUPP).
+    /// The domain's fabric is not `efa-direct` (`fi_open_ops` returned EOPNOTSUPP).
     GdaNotOnThisFabric(FailedCall),
-    /// The provider does not know the GDA operations (`fi_open_ops` answered EINVAL).
+    /// The provider does not have the GDA operations (`fi_open_ops` returned EINVAL or ENOSYS).
     GdaUnknown {
-        /// The answer.
+        /// The failed call.
         failure: FailedCall,
-        /// The provider's release, where the domain came with its `fi_info`.
+        /// The provider's version, where the domain has its `fi_info`.
         provider: Option<Version>,
     },
-    /// The provider is 2.2's, which has these operations in another table.
+    /// The provider is of libfabric 2.2, which has these operations in another table.
     GdaInDomainOps(FailedCall),
-    /// The table was given out by a provider whose release is not known to have one.
+    /// The provider returned the table, although its release is not known to have one.
     GdaTableUnknown {
         /// The provider's release.
         provider: Version,
     },
-    /// The operation of the GDA table cannot be called.
+    /// The operation of the GDA table is unavailable.
     OperationUnavailable {
         /// The operation.
         operation: &'static str,
-        /// Why not.
+        /// Why it is unavailable.
         reason: UnavailableReason,
     },
-    /// libfabric was built without what the operation needs (ENOSYS from a GDA operation).
+    /// libfabric was built without support for the operation (ENOSYS from a GDA operation).
     NotBuiltIn(FailedCall),
     /// The adapter or its driver lacks the capability (EOPNOTSUPP from a GDA operation).
     AdapterLacks(FailedCall),
     /// The address is not in the endpoint's address vector (EINVAL from `query_addr`).
     UnknownAddress(FailedCall),
-    /// The address has another length than those of the efa provider's endpoints.
+    /// The address has a different length than addresses of efa endpoints.
     AddressLength {
-        /// Bytes given.
+        /// Bytes of the address that was passed.
         length: usize,
-        /// Bytes of an address.
+        /// Bytes of an efa endpoint's address.
         expected: usize,
     },
-    /// The address vector took none of the address given.
+    /// The address vector did not accept the address.
     AddressRefused {
-        /// What `fi_av_insert` returned, as a failure where it was negative.
+        /// The failed call, where `fi_av_insert` returned a negative code.
         failure: Option<FailedCall>,
         /// Length of the address, in bytes.
         length: usize,
     },
     /// The memory region has no such key (FI_KEY_NOTAVAIL).
     KeyNotAvailable {
-        /// The call that gave it.
+        /// The call that returned it.
         operation: &'static str,
     },
-    /// The memory region's key is wider than a descriptor can carry.
+    /// The memory region's key has more bits than an entry carries.
     KeyTooWide {
-        /// The call that gave it.
+        /// The call that returned it.
         operation: &'static str,
         /// The key.
         key: u64,
-        /// Bits that a descriptor has for it.
+        /// Bits that an entry has for it.
         bits: u32,
     },
-    /// The object's operation table is null, too short, or empty at the operation's place.
+    /// The object's operation table is null, too short, or has a null pointer for the operation.
     FunctionMissing {
         /// The call.
         operation: &'static str,
-        /// The table's `size`, in bytes; 0 when there is no table.
+        /// The table's `size` in bytes; 0 where there is no table.
         table_bytes: usize,
     },
-    /// The call said that it succeeded, and gave no object.
+    /// The call reported success and returned no object.
     NoObject {
         /// The call.
         operation: &'static str,
     },
-    /// An address of one address vector was given to another.
+    /// An address of one address vector was passed to another one.
     OtherAddressVector {
         /// The call, which was not made.
         operation: &'static str,
     },
-    /// An info of one libfabric was given to another, whose structures may be longer.
+    /// An info of one libfabric was passed to another one, whose structures may be longer.
     OtherLibrary {
         /// The call, which was not made.
         operation: &'static str,
     },
-    /// A mapped queue reads the completion queue in memory, and would take the completions of another
-    /// endpoint for its own.
+    /// A mapped queue polls the completion queue. It would take completions of another endpoint for its own.
     CompletionQueuePolled,
-    /// A mapped queue goes by the completion counter, which may then count for nothing else and not be set.
+    /// A mapped queue relies on the completion counter, so no other endpoint may use it and it may not be set.
     CounterInUse,
-    /// No memory of the host's.
+    /// Host memory is short.
     OutOfMemory {
         /// Bytes needed.
         bytes: usize,
     },
-    /// Two objects that a call needs are of different domains.
+    /// Objects that a call needs belong to different domains.
     OtherDomain {
         /// The call, which was not made.
         operation: &'static str,
     },
-    /// Others still use the object.
+    /// Other handles use the object.
     Busy {
-        /// What was to be closed.
+        /// The object that was not closed.
         what: &'static str,
-        /// How many others hold it.
+        /// The number of other handles.
         holders: usize,
     },
     /// A byte range does not lie in its memory region or buffer.
     OutOfBounds(OutOfBounds),
-    /// The operation takes memory of a GPU as a dmabuf alone, and there is none.
+    /// The operation takes GPU memory as a dmabuf only, and the memory has none.
     NoDmabuf {
         /// The call, which was not made.
         operation: &'static str,
-        /// Why there is none.
+        /// Why it has none.
         why: String,
     },
-    /// Memory of a GPU could not be registered in either way.
+    /// GPU memory could not be registered in either way.
     DeviceMemory {
-        /// Why not as a dmabuf.
+        /// Why it was not registered as a dmabuf.
         dmabuf: String,
-        /// Why not by its address.
+        /// Why it was not registered by address.
         address: String,
     },
-    /// Any other call that failed.
+    /// Another call failed.
     Call(FailedCall),
 }
 
-/// An option of [`super::Query`] that not every adapter has.
+/// An option of [`super::Query`] that some adapters lack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum QueryOption {
     /// 128-byte send queue entries with inline RDMA write.
     WideEntries,
-    /// Memory of a GPU (FI_HMEM).
+    /// GPU memory (FI_HMEM).
     GpuMemory,
 }
 
@@ -240,7 +243,7 @@ impl fmt::Display for QueryOption {
 }
 
 impl Error {
-    /// The call that failed, in libfabric's words. None where nothing was called.
+    /// The call that failed or was not made, in libfabric's terms. None where no call is concerned.
     pub fn operation(&self) -> Option<&'static str> {
         match self {
             Self::OperationUnavailable { operation, .. }
@@ -257,7 +260,7 @@ impl Error {
         }
     }
 
-    /// What the call returned. None where nothing was called, or the call did not fail by number.
+    /// The code that the call returned. None where no call returned a code.
     pub fn code(&self) -> Option<i32> {
         self.failure().map(|failure| failure.code)
     }
@@ -282,73 +285,75 @@ impl Error {
     /// What to do about it.
     pub fn hint(&self) -> &'static str {
         match self {
-            Self::Load(_) => "install libfabric, or name one in LIBFABRIC_PATH",
+            Self::Load(_) => "install libfabric, or set LIBFABRIC_PATH to its file",
             Self::NoAdapter(_) => {
                 "check that /dev/infiniband is visible to this process, that the efa driver is loaded, and \
-                 that FI_PROVIDER and FI_EFA_IFACE do not exclude the adapter; softefa is found by \
-                 FI_PROVIDER_PATH, the folder of softefa-fi.so"
+                 that FI_PROVIDER and FI_EFA_IFACE do not exclude the adapter; for softefa, set FI_PROVIDER_PATH \
+                 to the directory of softefa-fi.so"
             }
             Self::NoDirectFabric { .. } => {
-                "the fabric efa-direct needs libfabric 2.1 or newer, and its queues for a GPU 2.3 or newer"
+                "use libfabric 2.3 or newer: efa-direct needs 2.1, and queues for a GPU need 2.3"
             }
             Self::OptionNotAvailable { option: QueryOption::WideEntries, .. } => {
-                "ask for 64-byte entries: this adapter or its rdma-core (before 63) has no others"
+                "query 64-byte entries: this adapter, or rdma-core before 63, has no others"
             }
             Self::OptionNotAvailable { option: QueryOption::GpuMemory, .. } => {
                 "run where libcuda.so.1 can be loaded with a libfabric built with CUDA, unset \
-                 FI_HMEM_P2P_DISABLED, or ask for host memory alone"
+                 FI_HMEM_P2P_DISABLED, or query host memory only"
             }
-            Self::NoSuchAdapter { .. } => "name one of those found",
+            Self::NoSuchAdapter { .. } => "name one of the adapters found",
             Self::GdaNotOnThisFabric(_) => {
-                "open the domain on the fabric efa-direct; the plain efa fabric drives its queues itself"
+                "open the domain on the fabric efa-direct; on the fabric efa, libfabric drives the queues"
             }
             Self::GdaUnknown { .. } | Self::GdaTableUnknown { .. } => "use libfabric 2.3 or newer",
             Self::GdaInDomainOps(_) => {
-                "libfabric 2.2 has these operations in a table that no other release has; use 2.3 or newer"
+                "use libfabric 2.3 or newer; 2.2 has these operations in a table that no other release has"
             }
             Self::OperationUnavailable { reason: UnavailableReason::NoInfo, .. } => {
-                "lend the domain together with its fi_info"
+                "pass the domain's fi_info when borrowing it"
             }
             Self::OperationUnavailable { reason: UnavailableReason::TableEndsEarly { .. }, .. } => {
-                "the provider is broken: use libfabric's own efa provider"
+                "the provider is defective: use the efa provider of libfabric"
             }
             Self::OperationUnavailable { .. } => "use a newer libfabric",
             Self::NotBuiltIn(failure) if failure.operation == CNTR_OPEN_EXT => {
-                "use a libfabric after 2.6.0 built with rdma-core 65 or newer"
+                "use a libfabric newer than 2.6.0 that was built with rdma-core 65 or newer"
             }
             Self::AdapterLacks(failure) if failure.operation == CNTR_OPEN_EXT => {
-                "counters need FI_EFA_USE_HW_CNTR=1 in the environment before libfabric is loaded, a domain of \
-                 API 2.5 or newer, and an adapter and kernel driver (after 3.1.0) that have them"
+                "set FI_EFA_USE_HW_CNTR=1 before libfabric is loaded, open the domain at API 2.5 or newer, and use an \
+                 adapter and a kernel driver (newer than 3.1.0) that have counters"
             }
             Self::NotBuiltIn(_) => {
-                "use a libfabric built with efadv of rdma-core 59 or newer (for queries) or 60 (external CQ); \
-                 an external CQ takes FI_WAIT_NONE only"
+                "use a libfabric that was built with rdma-core 59 or newer (60 for external completion queues, which take \
+                 FI_WAIT_NONE only)"
             }
             Self::AdapterLacks(_) => {
-                "this adapter or its kernel driver lacks the capability; external CQ memory needs driver 2.17"
+                "use an adapter and kernel driver with the capability; external completion queues need driver 2.17"
             }
             Self::UnknownAddress(_) => "insert the address into the endpoint's address vector first",
             Self::AddressLength { .. } | Self::AddressRefused { .. } => {
-                "give the whole address that the peer's endpoint reports, of an adapter of the same network"
+                "pass the complete address that the endpoint of a peer in the same network reports"
             }
             Self::KeyNotAvailable { .. } => {
                 "register the memory on this domain, with FI_MR_PROV_KEY, before asking for its keys"
             }
-            Self::KeyTooWide { .. } => "register on the efa-direct fabric, whose keys the adapter gives out",
-            Self::FunctionMissing { .. } => {
-                "use a libfabric of release 1.17 or newer and its own efa provider"
+            Self::KeyTooWide { .. } => {
+                "register the memory on a domain of the fabric efa-direct, whose keys the adapter chooses"
             }
-            Self::NoObject { .. } => "the provider is broken; use libfabric's own efa provider",
-            Self::OtherDomain { .. } => "open both on one domain",
+            Self::FunctionMissing { .. } => {
+                "use libfabric 1.17 or newer with the efa provider that it contains"
+            }
+            Self::NoObject { .. } => "the provider is defective: use the efa provider of libfabric",
+            Self::OtherDomain { .. } => "open all of them on one domain",
             Self::OtherAddressVector { .. } => "insert the peer's address into this vector too",
             Self::OtherLibrary { .. } => "query the library that the fabric was opened with",
             Self::CompletionQueuePolled => "open another completion queue for this endpoint",
-            Self::CounterInUse => "open another counter",
-            Self::OutOfMemory { .. } => "free memory, or raise the process's limit",
-            Self::Busy { what, .. } => who_holds(what),
+            Self::CounterInUse => "open another completion counter",
+            Self::OutOfMemory { .. } => "free memory, or raise the memory limit of the process",
+            Self::Busy { what, .. } => busy_hint(what),
             Self::OutOfBounds(range) => range.hint(),
             Self::NoDmabuf { .. } => {
-                "use a GPU and a driver that export dmabufs (CUDA 11.7, open kernel modules)"
+                "use a GPU and driver that export dmabufs (CUDA 11.7, open kernel modules)"
             }
             Self::DeviceMemory { .. } => {
                 "load the kernel driver of the adapter with dmabuf support (efa 2.x, Linux 5.12) or nvidia-peermem, \
@@ -359,15 +364,15 @@ impl Error {
     }
 }
 
-/// What can hold an object of this kind, and how to make it let go.
-fn who_holds(what: &str) -> &'static str {
+/// What may hold an object of this kind, and how to release it.
+fn busy_hint(what: &str) -> &'static str {
     match what {
         "memory region" => REGION_IN_USE_HINT,
         "completion queue" | "address vector" | "completion counter" => {
-            "clones, endpoints that are bound to it and mapped queues made of them hold it: close those first"
+            "clones, bound endpoints and mapped queues made of those hold it: close those first"
         }
         "domain" => {
-            "clones, and everything opened on it (operations, vectors, queues, counters, regions, endpoints), hold \
+            "clones and all objects opened on it (operations, vectors, queues, counters, regions, endpoints) hold \
              it: close those first"
         }
         "fabric" => "clones and domains on it hold it: close those first",
@@ -375,21 +380,23 @@ fn who_holds(what: &str) -> &'static str {
     }
 }
 
-/// Hints for calls whose failure has a usual cause.
+/// Hints for calls whose failure has a common cause.
 fn hint_for(failure: &FailedCall) -> &'static str {
     match (failure.operation, -failure.code) {
         ("fi_mr_reg", libc::ENOMEM) => "raise the memlock limit (ulimit -l), or register less memory",
-        ("fi_mr_reg", libc::EFAULT) => "register memory that is mapped for the whole length",
+        ("fi_mr_reg", libc::EFAULT) => "register memory that is mapped over its whole length",
         ("fi_close(completion queue)" | "fi_close(address vector)" | "fi_close(domain)", libc::EBUSY) => {
-            "something opened outside this library still refers to it; close that first"
+            "an object that other code opened still refers to it: close that first"
         }
-        ("fi_setopt(RNR retry)", libc::ENOSYS) => "this adapter retries without end; leave the option alone",
+        ("fi_setopt(RNR retry)", libc::ENOSYS) => {
+            "do not set the option: this adapter always retries without limit"
+        }
         (_, libc::ENOMEM) => {
-            "free memory or adapter resources; an adapter has a limit for each kind of object"
+            "free memory or adapter resources: an adapter has a limit for each kind of object"
         }
         (_, libc::EACCES | libc::EPERM) => "check the permissions of /dev/infiniband/uverbs*",
-        (_, libc::ENODATA) => "no provider matches the hints",
-        _ => "set FI_LOG_LEVEL=warn to see what libfabric says about it",
+        (_, libc::ENODATA) => "change the query: no provider matches it",
+        _ => "set FI_LOG_LEVEL=warn to see libfabric's messages",
     }
 }
 
@@ -397,57 +404,75 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Load(error) => return write!(f, "{error}"),
-            Self::NoAdapter(failure) => write!(f, "no efa provider with an adapter: {failure}")?,
+            Self::NoAdapter(failure) => {
+                write!(f, "libfabric has no efa provider with an adapter: {failure}")?
+            }
             Self::NoDirectFabric { failure, fabrics } => {
-                write!(f, "the efa provider offers {}, not efa-direct: {failure}", listed(fabrics))?;
+                write!(
+                    f,
+                    "the efa provider offers the fabrics {}, not efa-direct: {failure}",
+                    listed(fabrics)
+                )?;
             }
             Self::OptionNotAvailable { failure, option } => {
                 write!(f, "efa-direct is not available with {option}: {failure}")?;
             }
             Self::NoSuchAdapter { wanted, found } => {
-                write!(f, "no adapter is called {wanted}; found: {}", listed(found))?;
+                write!(f, "no adapter has the name {wanted}; adapters found: {}", listed(found))?;
             }
             Self::GdaUnknown { failure, provider: Some(version) } => {
                 write!(f, "{failure}: efa provider {version} does not know these operations")?;
             }
             Self::GdaTableUnknown { provider } => {
-                write!(f, "efa provider {provider} gave out a GDA table, which came with 203.0")?;
+                write!(
+                    f,
+                    "efa provider {provider} returned a GDA table; 203.0 is the first provider with a known table"
+                )?;
             }
             Self::OperationUnavailable { operation, reason } => {
                 write!(f, "{operation} cannot be called: {reason}")?
             }
             Self::AddressLength { length, expected } => {
-                write!(f, "an address of {length} bytes was given; those of efa endpoints have {expected}")?;
+                write!(f, "the address has {length} bytes; the address of an efa endpoint has {expected}")?;
             }
             Self::AddressRefused { failure: None, length } => {
-                write!(f, "fi_av_insert took none of an address of {length} bytes")?;
+                write!(f, "fi_av_insert did not accept an address of {length} bytes")?;
             }
-            Self::KeyNotAvailable { operation } => write!(f, "{operation} answered FI_KEY_NOTAVAIL")?,
+            Self::KeyNotAvailable { operation } => {
+                write!(f, "{operation} returned FI_KEY_NOTAVAIL: the region has no such key")?
+            }
             Self::KeyTooWide { operation, key, bits } => {
-                write!(f, "{operation} gave {key:#x}; a descriptor has {bits} bits for it")?;
+                write!(f, "{operation} returned the key {key:#x}; an entry has {bits} bits for it")?;
             }
             Self::FunctionMissing { operation, table_bytes } => {
                 write!(f, "{operation} is not in the object's operation table of {table_bytes} bytes")?;
             }
-            Self::NoObject { operation } => write!(f, "{operation} succeeded, and gave no object")?,
-            Self::CompletionQueuePolled => f.write_str("the completion queue is polled by a mapped queue")?,
-            Self::CounterInUse => f.write_str("a mapped queue goes by the completion counter")?,
-            Self::OutOfMemory { bytes } => write!(f, "{bytes} bytes cannot be allocated")?,
-            Self::OtherDomain { operation } => write!(f, "{operation} needs objects of one domain")?,
+            Self::NoObject { operation } => write!(f, "{operation} reported success and returned no object")?,
+            Self::CompletionQueuePolled => f.write_str(
+                "a mapped queue polls the completion queue, so no other endpoint may complete on it",
+            )?,
+            Self::CounterInUse => f.write_str(
+                "a mapped queue relies on the completion counter, so it may not be set or count for others",
+            )?,
+            Self::OutOfMemory { bytes } => write!(f, "{bytes} bytes of host memory could not be allocated")?,
+            Self::OtherDomain { operation } => {
+                write!(f, "{operation} was not called: its objects belong to different domains")?
+            }
             Self::OtherAddressVector { operation } => {
-                write!(f, "{operation} was given an address of another address vector")?;
+                write!(f, "{operation} was not called: the address belongs to another address vector")?;
             }
             Self::OtherLibrary { operation } => {
-                write!(f, "{operation} was given an info of another libfabric")?;
+                write!(f, "{operation} was not called: the info came from another libfabric")?;
             }
-            Self::Busy { what, holders } => write!(f, "the {what} is in use by {holders} other(s)")?,
+            Self::Busy { what, holders } => {
+                write!(f, "the {what} was not closed: {holders} other handle(s) use it")?
+            }
             Self::OutOfBounds(range) => return write!(f, "{range}"),
-            Self::NoDmabuf { operation, why } => write!(f, "{operation} needs a dmabuf: {why}")?,
+            Self::NoDmabuf { operation, why } => {
+                write!(f, "{operation} was not called: the GPU memory has no dmabuf: {why}")?
+            }
             Self::DeviceMemory { dmabuf, address } => {
-                write!(
-                    f,
-                    "the GPU's memory cannot be registered: as a dmabuf: {dmabuf}; by address: {address}"
-                )?;
+                write!(f, "the GPU memory was not registered: as a dmabuf: {dmabuf}; by address: {address}")?;
             }
             Self::GdaNotOnThisFabric(failure)
             | Self::GdaUnknown { failure, .. }
@@ -462,7 +487,7 @@ impl fmt::Display for Error {
     }
 }
 
-// No source: the text contains the cause's.
+// No source: the text contains the cause.
 impl std::error::Error for Error {}
 
 impl From<LoadError> for Error {

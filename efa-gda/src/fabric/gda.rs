@@ -1,7 +1,7 @@
 //! The operations that expose an endpoint's queues (`fi_efa_ops_gda`).
 //!
-//! That table has neither a size nor a version: it is as long as the provider's release made it. No
-//! pointer is read that this release does not have, and each operation that is missing says why.
+//! The table has neither a size nor a version: its length follows from the provider's release. No pointer that
+//! this release lacks is read, and the reason is recorded for each operation that is missing.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::os::fd::AsFd;
@@ -20,11 +20,11 @@ use super::{
 use crate::exposure::{RawCompletionQueue, RawWorkQueue};
 use crate::memory::{CounterMemory, DeviceMemory, ExternalMemory, OutOfBounds};
 
-/// The first provider release with `fi_efa_ops_gda`: of libfabric 2.3.
+/// The first provider release with `fi_efa_ops_gda`, from libfabric 2.3.
 pub const FIRST_WITH_GDA_OPS: Version = Version::new(203, 0);
-/// The first provider release whose table has `cntr_open_ext`: of libfabric 2.6.
+/// The first provider release whose table has `cntr_open_ext`, from libfabric 2.6.
 pub const FIRST_WITH_COUNTERS: Version = Version::new(206, 0);
-/// The one provider release that has these operations in `fi_efa_ops_domain`.
+/// The only provider release that has these operations in `fi_efa_ops_domain`.
 const WITH_DOMAIN_OPS: Version = Version::new(202, 0);
 
 const OPEN: &str = "fi_open_ops(efa gda ops)";
@@ -48,10 +48,10 @@ pub(super) type CqOpenExt = unsafe extern "C" fn(
 ) -> c_int;
 type GetMrLkey = unsafe extern "C" fn(*mut fi::fid_mr) -> u64;
 
-/// A function of the table, or why there is none.
+/// A function of the table, or the reason why it is unavailable.
 type Op<F> = std::result::Result<F, UnavailableReason>;
 
-/// The GDA operations of one domain. Cheap to clone.
+/// The GDA operations of one domain. Clones share the domain.
 #[derive(Clone, Debug)]
 pub struct GdaOps {
     domain: Domain,
@@ -63,7 +63,7 @@ pub struct GdaOps {
     cntr_open_ext: Op<CntrOpenExt>,
 }
 
-/// The work queues of an endpoint, as the provider exposes them: unchecked.
+/// The work queues of an endpoint, as the provider reports them. Their values are not checked.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct WorkQueues {
@@ -77,18 +77,18 @@ impl GdaOps {
     /// Opens the operations of `domain`.
     ///
     /// # Errors
-    /// [`Error::GdaNotOnThisFabric`] on the plain `efa` fabric, [`Error::GdaUnknown`] with a
-    /// libfabric before 2.3, [`Error::GdaInDomainOps`] with 2.2, [`Error::GdaTableUnknown`] where a
-    /// provider older than the table gives one out.
+    /// [`Error::GdaNotOnThisFabric`] on the fabric `efa`; [`Error::GdaUnknown`] with a libfabric before 2.3;
+    /// [`Error::GdaInDomainOps`] with libfabric 2.2; [`Error::GdaTableUnknown`] where a provider older than the
+    /// table returns one.
     pub fn open(domain: &Domain) -> Result<Self> {
         let name = CStr::from_bytes_with_nul(fi::FI_EFA_GDA_OPS).expect("a C string constant");
         let provider = domain.info().map(|info| info.provider_version());
         // SAFETY: the domain is open while `domain` lives.
-        let answer = unsafe { open_ops(domain.context(), domain.as_ptr().cast(), name, OPEN) }?;
-        let table: *const fi::fi_efa_ops_gda = match answer {
+        let opened = unsafe { open_ops(domain.context(), domain.as_ptr().cast(), name, OPEN) }?;
+        let table: *const fi::fi_efa_ops_gda = match opened {
             Ok(table) if table.is_null() => return Err(Error::NoObject { operation: OPEN }),
             Ok(table) => table.cast_const().cast(),
-            Err(code) => return Err(refused(domain, provider, code)),
+            Err(code) => return Err(open_error(domain, provider, code)),
         };
         if let Some(provider) = provider.filter(|version| *version < FIRST_WITH_GDA_OPS) {
             return Err(Error::GdaTableUnknown { provider });
@@ -99,17 +99,17 @@ impl GdaOps {
                 Err(UnavailableReason::ProviderTooOld { has, needs: FIRST_WITH_COUNTERS })
             }
             Some(has) => {
-                // SAFETY: from this release on the table has a sixth pointer; `pointer_at` finds out
-                // where a provider says so and is wrong.
+                // SAFETY: from this release on the table has a sixth pointer. `pointer_at` detects a provider
+                // that reports the release and lacks the pointer.
                 match unsafe { pointer_at(&raw const (*table).cntr_open_ext) } {
                     Some(sixth) => sixth.ok_or(UnavailableReason::NullPointer),
                     None => Err(UnavailableReason::TableEndsEarly { has }),
                 }
             }
         };
-        // SAFETY: every release that gives out this table has these five pointers. The table is
-        // the provider's own, and providers stay loaded; fields are read one by one, because a
-        // reference to the whole would reach past a table of five.
+        // SAFETY: every release that returns this table has these five pointers. The table belongs to the
+        // provider, and providers stay loaded. Fields are read one by one, because a reference to the whole
+        // structure would reach past a table of five.
         unsafe {
             Ok(Self {
                 domain: domain.clone(),
@@ -123,12 +123,12 @@ impl GdaOps {
         }
     }
 
-    /// The domain they are of.
+    /// The domain of the operations.
     pub fn domain(&self) -> &Domain {
         &self.domain
     }
 
-    /// Each operation of the table by name, and why it cannot be called where it cannot.
+    /// Each operation of the table by name, with the reason for each that is unavailable.
     pub fn available(&self) -> [(&'static str, std::result::Result<(), UnavailableReason>); 6] {
         [
             (QUERY_ADDR, self.query_addr.map(|_| ())),
@@ -140,28 +140,28 @@ impl GdaOps {
         ]
     }
 
-    /// How the adapter knows a peer: address handle, queue pair and queue key, for the entries that
-    /// go to it. `address` is of the endpoint's address vector.
+    /// Returns the address handle, queue pair number and queue key of a peer, which entries for that peer
+    /// carry. `address` must come from the endpoint's address vector.
     ///
     /// # Errors
-    /// [`Error::OtherAddressVector`] for an address of another vector, [`Error::UnknownAddress`] for
-    /// one that is not there, or the errors of any operation
-    /// of the table: [`Error::OperationUnavailable`], [`Error::NotBuiltIn`], [`Error::AdapterLacks`].
+    /// [`Error::OtherAddressVector`] for an address of another vector; [`Error::UnknownAddress`] for an address
+    /// that was removed; [`Error::OperationUnavailable`], [`Error::NotBuiltIn`] and [`Error::AdapterLacks`] as
+    /// for every operation of the table.
     pub fn query_addr(&self, endpoint: &Endpoint<Enabled>, address: FabricAddress) -> Result<Peer> {
-        let query = present(QUERY_ADDR, self.query_addr)?;
+        let query = available(QUERY_ADDR, self.query_addr)?;
         self.require_same_domain(QUERY_ADDR, endpoint.domain())?;
         let number = endpoint.address_vector().number(address, QUERY_ADDR)?;
         let (mut handle, mut queue_pair, mut queue_key) = (0, 0, 0);
         let context = endpoint.context();
         let serialized = context.serialize_calls();
-        // SAFETY: the endpoint is open and, being enabled, bound to an address vector, which the
-        // provider dereferences; the three results can be written.
+        // SAFETY: the endpoint is open. It is enabled, and so bound to an address vector, which the provider
+        // dereferences. The three results can be written.
         let code = unsafe { query(endpoint.as_ptr(), number, &mut handle, &mut queue_pair, &mut queue_key) };
         drop(serialized);
         if code == -libc::EINVAL {
             return Err(Error::UnknownAddress(context.failure(QUERY_ADDR, code)));
         }
-        checked(context, QUERY_ADDR, code)?;
+        check_gda_call(context, QUERY_ADDR, code)?;
         Ok(Peer {
             address_handle: AddressHandle::new(handle),
             queue_pair: QueuePairNumber::new(queue_pair),
@@ -169,35 +169,35 @@ impl GdaOps {
         })
     }
 
-    /// The send and receive queues of an endpoint. Nothing is checked here; see
+    /// Returns the send and receive queues of an endpoint. Their values are not checked; see
     /// [`crate::exposure::Exposure`].
     ///
     /// # Errors
     /// [`Error::OperationUnavailable`], [`Error::NotBuiltIn`], [`Error::AdapterLacks`], [`Error::Call`].
     pub fn query_qp_wqs(&self, endpoint: &Endpoint<Enabled>) -> Result<WorkQueues> {
-        let query = present(QUERY_QP_WQS, self.query_qp_wqs)?;
+        let query = available(QUERY_QP_WQS, self.query_qp_wqs)?;
         self.require_same_domain(QUERY_QP_WQS, endpoint.domain())?;
-        // Zeroed, and with zeroes behind: a provider that knows fewer fields leaves the rest alone,
-        // one that knows more has room.
+        // Zeroed and followed by zeroes: a provider that knows fewer fields leaves the rest unchanged, and one
+        // that knows more has memory to write to.
         let mut send = Padded::new(fi::fi_efa_wq_attr::default());
         let mut receive = Padded::new(fi::fi_efa_wq_attr::default());
         let context = endpoint.context();
         let serialized = context.serialize_calls();
-        // SAFETY: the endpoint is enabled, so that it has the queue pair that the provider
-        // dereferences; both structures can be written.
+        // SAFETY: the endpoint is enabled, and so has the queue pair that the provider dereferences. Both
+        // structures can be written.
         let code = unsafe { query(endpoint.as_ptr(), &mut send.value, &mut receive.value) };
         drop(serialized);
-        checked(context, QUERY_QP_WQS, code)?;
+        check_gda_call(context, QUERY_QP_WQS, code)?;
         Ok(WorkQueues { send: send.value.into(), receive: receive.value.into() })
     }
 
-    /// The entries of a completion queue. For one in external memory, the buffer is what its opener
-    /// gave. Nothing is checked here.
+    /// Returns the address and size of a completion queue's entries. For a queue in external memory, the buffer
+    /// is the address in [`ExternalMemory`]. The values are not checked.
     ///
     /// # Errors
     /// [`Error::OperationUnavailable`], [`Error::NotBuiltIn`], [`Error::AdapterLacks`], [`Error::Call`].
     pub fn query_cq(&self, queue: &CompletionQueue) -> Result<RawCompletionQueue> {
-        let query = present(QUERY_CQ, self.query_cq)?;
+        let query = available(QUERY_CQ, self.query_cq)?;
         self.require_same_domain(QUERY_CQ, queue.domain())?;
         let mut attr = Padded::new(fi::fi_efa_cq_attr::default());
         let context = queue.domain().context();
@@ -205,133 +205,136 @@ impl GdaOps {
         // SAFETY: the queue is open; the structure can be written.
         let code = unsafe { query(queue.as_ptr(), &mut attr.value) };
         drop(serialized);
-        checked(context, QUERY_CQ, code)?;
+        check_gda_call(context, QUERY_CQ, code)?;
         Ok(attr.value.into())
     }
 
-    /// Opens a completion queue of at least `entries` entries in memory of the caller's that the
-    /// processor reaches; for a GPU's, see [`Self::cq_open_device`].
+    /// Opens a completion queue of at least `entries` entries in memory of the caller that the host reads. For
+    /// GPU memory, see [`Self::cq_open_device`].
     ///
     /// # Safety
-    /// The memory stays allocated until the queue is closed: the adapter writes to it. The buffer is
-    /// null, or where the processor can read all of it.
+    /// The memory must stay allocated until the queue is closed, because the adapter writes to it. The buffer
+    /// must be null, or an address at which the host can read all of the memory.
     ///
     /// # Errors
-    /// [`Error::OperationUnavailable`]; [`Error::NotBuiltIn`]; [`Error::AdapterLacks`] without the device
-    /// capability; [`Error::Call`] with EINVAL for a length of 0.
+    /// [`Error::OperationUnavailable`]; [`Error::NotBuiltIn`]; [`Error::AdapterLacks`] for an adapter without
+    /// the capability; [`Error::Call`] with EINVAL for a length of 0.
     pub unsafe fn cq_open_ext(&self, memory: &ExternalMemory<'_>, entries: usize) -> Result<CompletionQueue> {
-        let open = present(CQ_OPEN_EXT, self.cq_open_ext)?;
+        let open = available(CQ_OPEN_EXT, self.cq_open_ext)?;
         CompletionQueue::open_external(&self.domain, open, memory, entries, None, |context, code| {
-            named(context, CQ_OPEN_EXT, code)
+            gda_error(context, CQ_OPEN_EXT, code)
         })
     }
 
-    /// Opens a completion queue of at least `entries` entries in memory of a GPU, which is zeroed and
-    /// which the queue keeps allocated. Only that GPU polls it.
+    /// Opens a completion queue of at least `entries` entries in GPU memory, which the queue keeps allocated.
+    /// The memory must be zeroed. Only that GPU polls the queue.
     ///
     /// # Errors
-    /// As [`Self::cq_open_ext`]; [`Error::NoDmabuf`] for memory without one; [`Error::OutOfBounds`]
+    /// Those of [`Self::cq_open_ext`]; [`Error::NoDmabuf`] for memory without a dmabuf; [`Error::OutOfBounds`]
     /// where the provider's entries do not fit the memory.
     pub fn cq_open_device(&self, memory: DeviceMemory, entries: usize) -> Result<CompletionQueue> {
-        let open = present(CQ_OPEN_EXT, self.cq_open_ext)?;
+        let open = available(CQ_OPEN_EXT, self.cq_open_ext)?;
         let DeviceMemory { address, length, ordinal, dmabuf, owner } = memory;
         let dmabuf = dmabuf.map_err(|why| Error::NoDmabuf { operation: CQ_OPEN_EXT, why })?;
-        let place = ExternalMemory {
+        let external = ExternalMemory {
             dmabuf: dmabuf.file.as_fd(),
             offset: dmabuf.offset,
             length: length as u64,
             buffer: address.as_ptr(),
         };
         let device = Some((ordinal, owner));
-        let queue =
-            CompletionQueue::open_external(&self.domain, open, &place, entries, device, |context, code| {
-                named(context, CQ_OPEN_EXT, code)
-            })?;
-        let has = self.query_cq(&queue)?;
-        let bytes = u64::from(has.num_entries) * u64::from(has.entry_size);
+        let queue = CompletionQueue::open_external(
+            &self.domain,
+            open,
+            &external,
+            entries,
+            device,
+            |context, code| gda_error(context, CQ_OPEN_EXT, code),
+        )?;
+        let attributes = self.query_cq(&queue)?;
+        let bytes = u64::from(attributes.num_entries) * u64::from(attributes.entry_size);
         match bytes <= length as u64 {
             true => Ok(queue),
             false => Err(OutOfBounds { offset: 0, length: bytes, region: length as u64 }.into()),
         }
     }
 
-    /// Opens a completion counter whose words are the provider's own, read with
-    /// [`CompletionCounter::successes`] and [`CompletionCounter::errors`]. It counts for endpoints that
+    /// Opens a completion counter whose words the provider allocates. [`CompletionCounter::successes`] and
+    /// [`CompletionCounter::errors`] read them. The counter counts for the endpoints that
     /// [`Endpoint::bind_counter`](super::Endpoint::bind_counter) binds it to.
     ///
     /// # Errors
     /// [`Error::OperationUnavailable`]; [`Error::NotBuiltIn`]; [`Error::AdapterLacks`] without
-    /// `FI_EFA_USE_HW_CNTR=1` in the environment, on domains of an API below 2.5, and on adapters
-    /// without counters; [`Error::Call`].
+    /// `FI_EFA_USE_HW_CNTR=1` in the environment, on domains of an API below 2.5, and on adapters without
+    /// counters; [`Error::Call`].
     pub fn cntr_open(&self) -> Result<CompletionCounter> {
-        // SAFETY: no memory of the caller's.
+        // SAFETY: the call passes no memory of the caller.
         unsafe { self.cntr_open_ext(None, None) }
     }
 
-    /// Opens a completion counter whose words, or one of them, are the caller's: host memory, or a
-    /// GPU's. A word that is not given is the provider's own.
+    /// Opens a completion counter with words of the caller, in host memory or GPU memory. The provider
+    /// allocates each word that is None.
     ///
     /// # Safety
-    /// The words stay allocated until the counter is closed, and are reached by atomic accesses of 64
-    /// bits alone: the adapter adds to them at any time.
+    /// The words must stay allocated until the counter is closed, and all accesses to them must be 64-bit
+    /// atomics: the adapter adds to them at any time.
     ///
     /// # Errors
-    /// As [`Self::cntr_open`]; [`Error::Call`] with EINVAL for a word that is null or not aligned.
+    /// Those of [`Self::cntr_open`]; [`Error::Call`] with EINVAL for a word that is null or not aligned.
     pub unsafe fn cntr_open_ext(
         &self,
         success: Option<CounterMemory<'_>>,
         error: Option<CounterMemory<'_>>,
     ) -> Result<CompletionCounter> {
-        let open = present(CNTR_OPEN_EXT, self.cntr_open_ext)?;
-        let named = |context: &Context, code| named(context, CNTR_OPEN_EXT, code);
+        let open = available(CNTR_OPEN_EXT, self.cntr_open_ext)?;
         let words = [success, error].map(|word| word.map(Into::into));
-        // SAFETY: passed on to the caller.
-        unsafe { CompletionCounter::open(&self.domain, open, words, None, named) }
+        // SAFETY: the caller guarantees it, as this function requires.
+        unsafe { CompletionCounter::open(&self.domain, open, words, None, counter_error) }
     }
 
-    /// Opens a completion counter with words of its own in host memory, which devices may read
-    /// ([`CompletionCounter::words`]): for
-    /// [`MappedQueue::with_counters`](crate::queue::MappedQueue::with_counters).
+    /// Opens a completion counter that owns its words in host memory, where devices may read them
+    /// ([`CompletionCounter::words`]). A mapped queue with counters (`MappedQueue::with_counters`) needs such a
+    /// counter.
     ///
     /// # Errors
-    /// As [`Self::cntr_open`]; [`Error::OutOfMemory`].
+    /// Those of [`Self::cntr_open`]; [`Error::OutOfMemory`].
     pub fn cntr_open_host(&self) -> Result<CompletionCounter> {
-        let open = present(CNTR_OPEN_EXT, self.cntr_open_ext)?;
+        let open = available(CNTR_OPEN_EXT, self.cntr_open_ext)?;
         let words = Arc::new(OwnedWords::host().ok_or(Error::OutOfMemory { bytes: OwnedWords::BYTES })?);
-        let named = |context: &Context, code| named(context, CNTR_OPEN_EXT, code);
-        // SAFETY: the words go with the counter, which frees them after it is closed.
-        unsafe { CompletionCounter::open(&self.domain, open, words.on_host(), Some(words), named) }
+        // SAFETY: the counter owns the words and frees them after it is closed.
+        unsafe { CompletionCounter::open(&self.domain, open, words.on_host(), Some(words), counter_error) }
     }
 
-    /// The same with words in memory of a GPU, of at least 136 bytes, which is zeroed and which the
-    /// counter keeps allocated. Only that GPU reads them.
+    /// Opens a completion counter that owns its words in GPU memory, which the counter keeps allocated. The
+    /// memory must be zeroed and have at least 136 bytes. Only that GPU reads the words.
     ///
     /// # Errors
-    /// As [`Self::cntr_open`]; [`Error::OutOfBounds`] for less memory, [`Error::NoDmabuf`] for memory
-    /// without one.
+    /// Those of [`Self::cntr_open`]; [`Error::OutOfBounds`] for less memory; [`Error::NoDmabuf`] for memory
+    /// without a dmabuf.
     pub fn cntr_open_device(&self, memory: DeviceMemory) -> Result<CompletionCounter> {
-        let open = present(CNTR_OPEN_EXT, self.cntr_open_ext)?;
+        let open = available(CNTR_OPEN_EXT, self.cntr_open_ext)?;
         let (words, dmabuf) = OwnedWords::device(memory)?;
         let words = Arc::new(words);
-        let attempt = |told| {
-            let named = |context: &Context, code| named(context, CNTR_OPEN_EXT, code);
-            let places = words.in_dmabuf(&dmabuf, told);
+        let attempt = |gpu_addresses| {
+            let locations = words.in_dmabuf(&dmabuf, gpu_addresses);
             // SAFETY: as in `cntr_open_host`.
-            unsafe { CompletionCounter::open(&self.domain, open, places, Some(words.clone()), named) }
+            unsafe {
+                CompletionCounter::open(&self.domain, open, locations, Some(words.clone()), counter_error)
+            }
         };
         match attempt(false) {
-            // Without hardware that follows the descriptor, the address is the one way to it.
+            // An adapter that cannot use the file descriptor, such as a software adapter, needs the address.
             Err(Error::AdapterLacks(_)) => attempt(true),
-            answered => answered,
+            opened => opened,
         }
     }
 
-    /// The key that entries use for the region as local memory.
+    /// Returns the key with which entries name the region as local memory.
     ///
     /// # Errors
     /// [`Error::OperationUnavailable`], [`Error::KeyNotAvailable`], [`Error::KeyTooWide`].
     pub fn get_mr_lkey(&self, region: &MemoryRegion) -> Result<LocalKey> {
-        let get = present(GET_MR_LKEY, self.get_mr_lkey)?;
+        let get = available(GET_MR_LKEY, self.get_mr_lkey)?;
         self.require_same_domain(GET_MR_LKEY, region.domain())?;
         let serialized = region.domain().context().serialize_calls();
         // SAFETY: the region is open.
@@ -347,18 +350,19 @@ impl GdaOps {
         })
     }
 
-    /// The provider takes whatever it is given for one of its own objects.
+    /// Checks that an object belongs to this domain, because the provider does not check the objects it
+    /// receives.
     fn require_same_domain(&self, operation: &'static str, domain: &Domain) -> Result<()> {
         if self.domain.is_same(domain) { Ok(()) } else { Err(Error::OtherDomain { operation }) }
     }
 }
 
-fn present<F>(operation: &'static str, op: Op<F>) -> Result<F> {
+fn available<F>(operation: &'static str, op: Op<F>) -> Result<F> {
     op.map_err(|reason| Error::OperationUnavailable { operation, reason })
 }
 
-/// What a number below zero from an operation of the table means.
-fn named(context: &Context, operation: &'static str, code: c_int) -> Error {
+/// Turns a negative code of an operation of the table into an error.
+fn gda_error(context: &Context, operation: &'static str, code: c_int) -> Error {
     let failure = context.failure(operation, code);
     match -code {
         libc::ENOSYS => Error::NotBuiltIn(failure),
@@ -367,12 +371,17 @@ fn named(context: &Context, operation: &'static str, code: c_int) -> Error {
     }
 }
 
-fn checked(context: &Context, operation: &'static str, code: c_int) -> Result<()> {
-    if code == 0 { Ok(()) } else { Err(named(context, operation, code)) }
+/// Turns a negative code of `cntr_open_ext` into an error.
+fn counter_error(context: &Context, code: c_int) -> Error {
+    gda_error(context, CNTR_OPEN_EXT, code)
 }
 
-/// Why `fi_open_ops` gave no table.
-fn refused(domain: &Domain, provider: Option<Version>, code: c_int) -> Error {
+fn check_gda_call(context: &Context, operation: &'static str, code: c_int) -> Result<()> {
+    if code == 0 { Ok(()) } else { Err(gda_error(context, operation, code)) }
+}
+
+/// Turns the code with which `fi_open_ops` refused the table into an error.
+fn open_error(domain: &Domain, provider: Option<Version>, code: c_int) -> Error {
     let failure = domain.context().failure(OPEN, code);
     match -code {
         libc::EOPNOTSUPP => Error::GdaNotOnThisFabric(failure),
@@ -380,7 +389,7 @@ fn refused(domain: &Domain, provider: Option<Version>, code: c_int) -> Error {
             Error::GdaInDomainOps(failure)
         }
         libc::EINVAL => Error::GdaUnknown { failure, provider },
-        // A domain of a provider without any such tables (fi_no_ops_open).
+        // ENOSYS: the provider has no such tables at all (fi_no_ops_open).
         libc::ENOSYS => Error::GdaUnknown { failure, provider },
         _ => Error::Call(failure),
     }

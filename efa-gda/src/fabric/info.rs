@@ -1,4 +1,4 @@
-//! What libfabric says about an adapter: [`Info`], and the version numbers in it.
+//! What libfabric reports about an adapter: [`Info`], [`Nic`] and [`Version`].
 
 use std::borrow::Cow;
 use std::ffi::{CStr, c_char};
@@ -10,34 +10,34 @@ use efa_gda_sys::fi;
 
 use super::Library;
 
-/// A version as libfabric packs it: major in the high half, minor in the low one. Used for
-/// libfabric, for its API, and for providers, whose major number is a hundred times the release's
-/// plus its minor (the efa provider of libfabric 2.6 says 206.0).
+/// A version as libfabric packs it: major in the upper 16 bits, minor in the lower 16. libfabric, its API and
+/// its providers have such versions. A provider's major number is a hundred times libfabric's major number plus
+/// its minor number: the efa provider of libfabric 2.6 reports 206.0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version(u32);
 
 impl Version {
-    /// A version from its parts.
+    /// Makes a version from its parts.
     pub const fn new(major: u16, minor: u16) -> Self {
         Self(fi::fi_version(major as u32, minor as u32))
     }
 
-    /// A version as libfabric packs it.
+    /// Makes a version from libfabric's packed form.
     pub const fn from_packed(packed: u32) -> Self {
         Self(packed)
     }
 
-    /// As libfabric packs it.
+    /// The version in libfabric's packed form.
     pub const fn packed(self) -> u32 {
         self.0
     }
 
-    /// The part before the point.
+    /// The part before the dot.
     pub const fn major(self) -> u16 {
         (self.0 >> 16) as u16
     }
 
-    /// The part behind the point.
+    /// The part after the dot.
     pub const fn minor(self) -> u16 {
         self.0 as u16
     }
@@ -49,15 +49,15 @@ impl fmt::Display for Version {
     }
 }
 
-/// One `fi_info`: an adapter as one provider and fabric offer it. Cheap to clone.
+/// An `fi_info`: an adapter as one provider and fabric offer it. Clones share the structure.
 #[derive(Clone)]
 pub struct Info {
     raw: NonNull<fi::fi_info>,
-    /// Keeps the list alive that `raw` is an element of; None for a borrowed one.
+    /// Keeps the list alive that `raw` is an element of. None for a borrowed info.
     list: Option<Arc<InfoList>>,
 }
 
-// SAFETY: the structure is read only once getinfo has returned, and freed by its last owner.
+// SAFETY: the structure is only read after getinfo returned it, and its last owner frees it.
 unsafe impl Send for Info {}
 // SAFETY: as above.
 unsafe impl Sync for Info {}
@@ -68,47 +68,47 @@ struct InfoList {
     library: Library,
 }
 
-// SAFETY: see `Info`; fi_freeinfo may be called on any thread.
+// SAFETY: as for `Info`; fi_freeinfo may be called on any thread.
 unsafe impl Send for InfoList {}
 // SAFETY: as above.
 unsafe impl Sync for InfoList {}
 
 impl Drop for InfoList {
     fn drop(&mut self) {
-        // SAFETY: the list came from this library, and no Info refers to it any more.
+        // SAFETY: the list came from this library, and no Info refers to it.
         unsafe { self.library.raw().freeinfo(self.head.as_ptr()) }
     }
 }
 
-/// What an adapter says about its place in the machine (`fid_nic`).
+/// What the provider reports about the adapter's hardware (`fid_nic`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Nic {
-    /// The device's name, as under `/sys/class/infiniband`.
+    /// The device's name under `/sys/class/infiniband`.
     pub name: Option<String>,
     /// The PCI device id.
     pub device_id: Option<String>,
     /// The PCI vendor id.
     pub vendor_id: Option<String>,
-    /// The hardware's version.
+    /// The hardware version.
     pub device_version: Option<String>,
     /// The kernel driver.
     pub driver: Option<String>,
-    /// The firmware's version.
+    /// The firmware version.
     pub firmware: Option<String>,
-    /// Where it sits on the PCI bus.
+    /// The PCI address.
     pub pci: Option<PciAddress>,
-    /// The link's address, as text.
+    /// The link address, as text.
     pub link_address: Option<String>,
-    /// The link's maximum transfer unit, in bytes.
+    /// The maximum transfer unit of the link, in bytes.
     pub mtu: Option<usize>,
-    /// The link's speed, in bits a second.
+    /// The speed of the link, in bits per second.
     pub speed: Option<usize>,
-    /// Whether the link is up; None where that is not known.
+    /// Whether the link is up. None where the provider does not report it.
     pub link_up: Option<bool>,
 }
 
-/// A place on the PCI bus.
+/// An address on the PCI bus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PciAddress {
     /// The PCI domain.
@@ -128,10 +128,10 @@ impl fmt::Display for PciAddress {
 }
 
 impl Info {
-    /// The elements of a list, which frees itself with the last of them.
+    /// The elements of a list. The list is freed with the last of them.
     ///
     /// # Safety
-    /// `head` came from `fi_getinfo` of `library` and is not used elsewhere.
+    /// `head` must come from `fi_getinfo` of `library`, and no other code may use it.
     pub(super) unsafe fn from_list(library: &Library, head: NonNull<fi::fi_info>) -> Vec<Self> {
         let list = Arc::new(InfoList { head, library: library.clone() });
         let mut infos = Vec::new();
@@ -144,94 +144,95 @@ impl Info {
         infos
     }
 
-    /// An `fi_info` that somebody else owns, such as the transport that lends its domain.
+    /// Borrows an `fi_info` that other code owns, such as the transport that lends its domain.
     ///
     /// # Safety
-    /// `raw` is a valid `fi_info` of libfabric 1.17 or newer that is neither changed nor freed
-    /// before the last clone of the result, and everything opened with one, is gone.
+    /// `raw` must be a valid `fi_info` of libfabric 1.17 or newer. It must not be changed or freed before the
+    /// last clone of the result, and every object opened with a clone, is dropped.
     pub unsafe fn borrow(raw: NonNull<fi::fi_info>) -> Self {
         Self { raw, list: None }
     }
 
-    /// The structure itself, for calls that this library does not have.
+    /// The raw structure, for calls that this library does not wrap.
     pub fn as_ptr(&self) -> *mut fi::fi_info {
         self.raw.as_ptr()
     }
 
-    /// The library that it came from; None for a borrowed one.
+    /// The library that returned the info. None for a borrowed info.
     pub fn library(&self) -> Option<&Library> {
         self.list.as_ref().map(|list| &list.library)
     }
 
-    /// Whether it came from `library`. A borrowed one is whoever lent it's to answer for.
+    /// Whether the info came from `library`. True for a borrowed info, whose lender guarantees that it matches.
     pub(super) fn came_from(&self, library: &Library) -> bool {
-        self.library().is_none_or(|mine| mine.path() == library.path())
+        self.library().is_none_or(|origin| origin.path() == library.path())
     }
 
-    fn get(&self) -> &fi::fi_info {
-        // SAFETY: valid and unchanged while this value lives: by the list that it keeps, or by the
-        // promise of whoever lent it.
+    fn raw(&self) -> &fi::fi_info {
+        // SAFETY: the structure is valid and unchanged while this value lives: this value keeps its list, or
+        // the caller of `borrow` guarantees it.
         unsafe { self.raw.as_ref() }
     }
 
     fn fabric(&self) -> Option<&fi::fi_fabric_attr> {
         // SAFETY: null, or an attribute structure that lives as long as the info.
-        unsafe { self.get().fabric_attr.as_ref() }
+        unsafe { self.raw().fabric_attr.as_ref() }
     }
 
     fn domain(&self) -> Option<&DomainNames> {
         // SAFETY: null, or an attribute structure at least as long as the prefix read here.
-        unsafe { self.get().domain_attr.cast::<DomainNames>().as_ref() }
+        unsafe { self.raw().domain_attr.cast::<DomainNames>().as_ref() }
     }
 
-    /// The fabric: `efa-direct`, where an endpoint is one queue pair.
+    /// The name of the fabric. On `efa-direct`, an endpoint is one queue pair.
     pub fn fabric_name(&self) -> Cow<'_, str> {
         self.fabric().map_or(Cow::Borrowed(""), |attr| text(attr.name).unwrap_or_default())
     }
 
-    /// The domain, named after the adapter with a suffix: `efa_0-rdm`. The fabrics `efa` and
+    /// The name of the domain: the adapter's name with a suffix, such as `efa_0-rdm`. The fabrics `efa` and
     /// `efa-direct` give their domains the same names.
     pub fn domain_name(&self) -> Cow<'_, str> {
         self.domain().map_or(Cow::Borrowed(""), |attr| text(attr.name).unwrap_or_default())
     }
 
-    /// The provider: `efa`.
+    /// The name of the provider: `efa`.
     pub fn provider_name(&self) -> Cow<'_, str> {
         self.fabric().map_or(Cow::Borrowed(""), |attr| text(attr.prov_name).unwrap_or_default())
     }
 
-    /// The provider's release.
+    /// The version of the provider.
     pub fn provider_version(&self) -> Version {
         Version(self.fabric().map_or(0, |attr| attr.prov_version))
     }
 
-    /// The API version that the info was made for.
+    /// The API version that the info was requested for.
     pub fn api_version(&self) -> Version {
         Version(self.fabric().map_or(0, |attr| attr.api_version))
     }
 
-    /// Bytes that one SEND or one RDMA operation carries at most, whichever is larger.
+    /// The most bytes that one request moves: of a SEND or of an RDMA operation, whichever is larger.
     pub fn max_msg_size(&self) -> usize {
         // SAFETY: null, or an attribute structure that lives as long as the info.
-        unsafe { self.get().ep_attr.as_ref() }.map_or(0, |attr| attr.max_msg_size)
+        unsafe { self.raw().ep_attr.as_ref() }.map_or(0, |attr| attr.max_msg_size)
     }
 
-    /// Bytes that an entry carries inline.
+    /// The most bytes that an entry carries inline.
     pub fn inject_size(&self) -> usize {
         // SAFETY: null, or an attribute structure that lives as long as the info.
-        unsafe { self.get().tx_attr.as_ref() }.map_or(0, |attr| attr.inject_size)
+        unsafe { self.raw().tx_attr.as_ref() }.map_or(0, |attr| attr.inject_size)
     }
 
-    /// The largest values of the adapter's completion counters, of successes and of errors. None where the
-    /// info's API is older than 2.5, which does not say.
+    /// The largest values of the adapter's completion counters: of successes, then of errors. None where the
+    /// info's API is older than 2.5, which does not have these fields.
     pub fn max_counter_values(&self) -> Option<[u64; 2]> {
         const FIRST_WITH_COUNTER_VALUES: Version = Version::new(2, 5);
-        let attr = self.get().domain_attr.cast_const();
+        let attr = self.raw().domain_attr.cast_const();
         if attr.is_null() || self.api_version() < FIRST_WITH_COUNTER_VALUES {
             return None;
         }
-        // SAFETY: not null, and lives as long as the info; a library that answers for this API has both
-        // fields, which are read one by one, for it may have less behind them than the bindings.
+        // SAFETY: the structure is not null and lives as long as the info. A library that implements this API
+        // has both fields. They are read one by one, because the library's structure may end sooner than the
+        // bindings'.
         unsafe {
             Some([(&raw const (*attr).max_cntr_value).read(), (&raw const (*attr).max_err_cntr_value).read()])
         }
@@ -239,47 +240,48 @@ impl Info {
 
     /// Capabilities (`fi_info::caps`).
     pub fn caps(&self) -> u64 {
-        self.get().caps
+        self.raw().caps
     }
 
-    /// Modes that the caller must keep to (`fi_info::mode`).
+    /// Modes that the caller must follow (`fi_info::mode`).
     pub fn mode(&self) -> u64 {
-        self.get().mode
+        self.raw().mode
     }
 
-    /// The local address, as the provider writes it. Empty where it comes with the endpoint.
+    /// The local address in the provider's format. Empty where the provider assigns it when an endpoint is
+    /// opened.
     pub fn source_address(&self) -> &[u8] {
         // SAFETY: src_addr is null or has src_addrlen bytes, for as long as the info lives.
-        unsafe { bytes(self.get().src_addr.cast(), self.get().src_addrlen) }
+        unsafe { bytes(self.raw().src_addr.cast(), self.raw().src_addrlen) }
     }
 
-    /// The remote address that was asked for. Usually empty.
+    /// The remote address that the query asked for. Usually empty.
     pub fn destination_address(&self) -> &[u8] {
         // SAFETY: dest_addr is null or has dest_addrlen bytes, for as long as the info lives.
-        unsafe { bytes(self.get().dest_addr.cast(), self.get().dest_addrlen) }
+        unsafe { bytes(self.raw().dest_addr.cast(), self.raw().dest_addrlen) }
     }
 
-    /// What is known about the adapter; None where the provider says nothing.
+    /// What the provider reports about the adapter's hardware. None where it reports nothing.
     pub fn nic(&self) -> Option<Nic> {
         // SAFETY: null, or a fid_nic that lives as long as the info.
-        let nic = unsafe { self.get().nic.as_ref() }?;
-        let mut found = Nic::default();
+        let nic = unsafe { self.raw().nic.as_ref() }?;
+        let mut hardware = Nic::default();
         // SAFETY: null, or an attribute structure of the nic.
         if let Some(device) = unsafe { nic.device_attr.as_ref() } {
-            found.name = owned(device.name);
-            found.device_id = owned(device.device_id);
-            found.vendor_id = owned(device.vendor_id);
-            found.device_version = owned(device.device_version);
-            found.driver = owned(device.driver);
-            found.firmware = owned(device.firmware);
+            hardware.name = text_owned(device.name);
+            hardware.device_id = text_owned(device.device_id);
+            hardware.vendor_id = text_owned(device.vendor_id);
+            hardware.device_version = text_owned(device.device_version);
+            hardware.driver = text_owned(device.driver);
+            hardware.firmware = text_owned(device.firmware);
         }
         // SAFETY: null, or an attribute structure of the nic.
         if let Some(bus) = unsafe { nic.bus_attr.as_ref() }
             && bus.bus_type == fi::FI_BUS_PCI
         {
-            // SAFETY: the bus type says that the union holds a PCI address.
+            // SAFETY: the bus type states that the union holds a PCI address.
             let pci = unsafe { bus.attr.pci };
-            found.pci = Some(PciAddress {
+            hardware.pci = Some(PciAddress {
                 domain: pci.domain_id,
                 bus: pci.bus_id,
                 device: pci.device_id,
@@ -288,20 +290,19 @@ impl Info {
         }
         // SAFETY: null, or an attribute structure of the nic.
         if let Some(link) = unsafe { nic.link_attr.as_ref() } {
-            found.link_address = owned(link.address);
-            found.mtu = Some(link.mtu).filter(|mtu| *mtu != 0);
-            found.speed = Some(link.speed).filter(|speed| *speed != 0);
-            found.link_up = match link.state {
+            hardware.link_address = text_owned(link.address);
+            hardware.mtu = Some(link.mtu).filter(|mtu| *mtu != 0);
+            hardware.speed = Some(link.speed).filter(|speed| *speed != 0);
+            hardware.link_up = match link.state {
                 fi::FI_LINK_UP => Some(true),
                 fi::FI_LINK_DOWN => Some(false),
                 _ => None,
             };
         }
-        Some(found)
+        Some(hardware)
     }
 
-    /// Whether `name` means this adapter: its domain, its device, or its domain without the
-    /// endpoint suffix.
+    /// Whether `name` names this adapter: its domain, its device, or its domain without the endpoint suffix.
     pub fn matches_name(&self, name: &str) -> bool {
         let domain = self.domain_name();
         domain == name
@@ -321,8 +322,8 @@ impl fmt::Debug for Info {
     }
 }
 
-/// The beginning of `fi_domain_attr`: libraries append to that structure, and a reference to all
-/// of it might reach past an older library's copy.
+/// The beginning of `fi_domain_attr`. Libraries append to that structure, so a reference to the whole of it
+/// might reach past the end of an older library's structure.
 #[repr(C)]
 struct DomainNames {
     domain: *mut fi::fid_domain,
@@ -335,21 +336,21 @@ const _: () = {
 };
 
 fn text<'a>(string: *const c_char) -> Option<Cow<'a, str>> {
-    // SAFETY: only strings of an info come here: null, or ended by a zero byte, and alive while the
-    // info is; callers bind the result to a borrow of it.
+    // SAFETY: callers pass strings of an info: null, or ended by a zero byte and alive while the info is.
+    // Callers bind the result to a borrow of the info.
     (!string.is_null()).then(|| unsafe { CStr::from_ptr(string) }.to_string_lossy())
 }
 
-fn owned(string: *const c_char) -> Option<String> {
+fn text_owned(string: *const c_char) -> Option<String> {
     text(string).map(Cow::into_owned)
 }
 
 /// # Safety
-/// `start` is null or has `length` bytes that live for `'a`.
+/// `start` must be null or have `length` bytes that live for `'a`.
 unsafe fn bytes<'a>(start: *const u8, length: usize) -> &'a [u8] {
     if start.is_null() || length == 0 {
         return &[];
     }
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller guarantees it, as this function requires.
     unsafe { std::slice::from_raw_parts(start, length) }
 }

@@ -1,4 +1,4 @@
-//! Memory that the adapter may reach: buffers, regions, and what a peer needs to reach one.
+//! Memory regions: host memory that a region owns, GPU memory, and memory of the caller.
 
 use std::fmt;
 use std::ptr::NonNull;
@@ -15,8 +15,8 @@ use crate::ownership::into_sole_owner;
 
 const REGISTER: &str = "fi_mr_reg";
 
-/// A registered memory region. Cheap to clone; deregistered with its last clone, and only then is a
-/// buffer that it owns freed.
+/// A registered memory region. Clones are handles of one region, which is deregistered when the last clone is
+/// dropped. Memory that the region owns is freed after that.
 #[derive(Clone, Debug)]
 pub struct MemoryRegion(Arc<RegionInner>);
 
@@ -29,7 +29,7 @@ struct RegionInner {
     remote_key: RemoteKey,
 }
 
-// SAFETY: `start` is an address that is handed to the adapter and never dereferenced here.
+// SAFETY: `start` is passed to the adapter and never dereferenced here.
 unsafe impl Send for RegionInner {}
 // SAFETY: as above.
 unsafe impl Sync for RegionInner {}
@@ -40,13 +40,13 @@ struct RegionParents {
     domain: Domain,
 }
 
-/// Whose memory a region is of.
+/// The memory of a region, with what keeps it allocated.
 enum RegionMemory {
-    /// The region's own.
+    /// Host memory that the region owns.
     Buffer(Buffer),
-    /// A GPU's, with what keeps it allocated.
+    /// GPU memory, with the value that keeps it allocated.
     Device { ordinal: i32, owner: Owner },
-    /// The caller's.
+    /// Memory of the caller.
     Foreign,
 }
 
@@ -67,38 +67,38 @@ impl InContext for RegionParents {
 }
 
 impl MemoryRegion {
-    /// Registers `buffer`, which the region then owns.
+    /// Registers `buffer`. The region owns it.
     ///
     /// # Errors
-    /// [`Error::Call`] with the answer of `fi_mr_reg` (ENOMEM is usually the memlock limit);
+    /// [`Error::Call`] where `fi_mr_reg` fails (ENOMEM is usually the memlock limit);
     /// [`Error::KeyNotAvailable`] or [`Error::KeyTooWide`] for a key that no entry can carry.
     pub fn register(domain: &Domain, buffer: Buffer, access: Access) -> Result<Self> {
         let (start, length) = (buffer.start(), buffer.len());
-        // SAFETY: the memory is the buffer's, which the region keeps until it is deregistered.
+        // SAFETY: the buffer owns the memory, and the region owns the buffer until it is deregistered.
         unsafe { Self::open(domain, start, length, access, RegionMemory::Buffer(buffer)) }
     }
 
-    /// Registers memory of the caller's.
+    /// Registers memory that the caller owns.
     ///
     /// # Safety
-    /// The `length` bytes from `start` on stay mapped until the region is deregistered: until its
-    /// last clone is gone, and the endpoint of any queue that was poisoned while it used the region
-    /// ([`crate::queue`]). Until then the adapter reads and writes them as `access` allows.
+    /// The `length` bytes from `start` must stay mapped until the region is deregistered: until its last clone
+    /// is dropped, and the endpoint of any queue that was poisoned while it used the region is destroyed. Until
+    /// then the adapter reads and writes the bytes as `access` allows.
     ///
     /// # Errors
-    /// As [`Self::register`].
+    /// Those of [`Self::register`].
     pub unsafe fn register_foreign(
         domain: &Domain,
         start: NonNull<u8>,
         length: usize,
         access: Access,
     ) -> Result<Self> {
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller guarantees it, as this function requires.
         unsafe { Self::open(domain, start, length, access, RegionMemory::Foreign) }
     }
 
     /// # Safety
-    /// As [`Self::register_foreign`], where `memory` is not what holds it.
+    /// As for [`Self::register_foreign`], unless `memory` keeps the bytes mapped.
     unsafe fn open(
         domain: &Domain,
         start: NonNull<u8>,
@@ -107,12 +107,12 @@ impl MemoryRegion {
         memory: RegionMemory,
     ) -> Result<Self> {
         let raw = domain.as_ptr();
-        // SAFETY: an open domain points to its table, or to none.
+        // SAFETY: an open domain points to its operation table, or to null.
         let register = unsafe { table_op!((*raw).mr, fi_ops_mr.reg, REGISTER) }?;
         let mut region = std::ptr::null_mut();
         let serialized = domain.context().serialize_calls();
-        // SAFETY: the domain is open, the memory is the caller's to register, and `region` can be
-        // written. Offset, key and flags are 0: the provider chooses the key (FI_MR_PROV_KEY).
+        // SAFETY: the domain is open, the caller may register the memory, and `region` can be written. Offset,
+        // key and flags are 0: the provider chooses the key (FI_MR_PROV_KEY).
         let code = unsafe {
             register(
                 raw.cast(),
@@ -127,28 +127,28 @@ impl MemoryRegion {
             )
         };
         drop(serialized);
-        // SAFETY: the call that returned `code` opened `region`, and nobody else knows it.
+        // SAFETY: the call that returned `code` opened `region`, and no other handle to it exists.
         unsafe { Self::adopt(domain, code, region, memory, (start, length), access) }
     }
 
-    /// Takes over a region of device memory that [`super::device_memory`] registered.
+    /// Takes ownership of a region of GPU memory that [`super::device_memory`] registered.
     ///
     /// # Safety
-    /// `raw` is an open region of the domain and of `memory`, and nobody else closes it.
+    /// `raw` must be an open region of the domain and of `memory`, and no other code may close it.
     pub(super) unsafe fn adopt_device(
         domain: &Domain,
         raw: *mut fi::fid_mr,
         memory: DeviceMemory,
         access: Access,
     ) -> Result<Self> {
-        let place = (memory.address, memory.length);
-        let held = RegionMemory::Device { ordinal: memory.ordinal, owner: memory.owner };
-        // SAFETY: passed on to the caller.
-        unsafe { Self::adopt(domain, 0, raw, held, place, access) }
+        let range = (memory.address, memory.length);
+        let memory = RegionMemory::Device { ordinal: memory.ordinal, owner: memory.owner };
+        // SAFETY: the caller guarantees it, as this function requires.
+        unsafe { Self::adopt(domain, 0, raw, memory, range, access) }
     }
 
     /// # Safety
-    /// As for [`Object::adopt`], and the region is of the place given.
+    /// As for [`Object::adopt`]; the region must cover that range.
     unsafe fn adopt(
         domain: &Domain,
         code: i32,
@@ -158,19 +158,18 @@ impl MemoryRegion {
         access: Access,
     ) -> Result<Self> {
         let parents = RegionParents { memory, domain: domain.clone() };
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller guarantees it, as this function requires.
         let object = unsafe { Object::adopt(REGISTER, code, region, parents) }?;
-        // SAFETY: the region is open; its key is set by its registration (fi_mr_key).
+        // SAFETY: the region is open; its registration sets the key (fi_mr_key).
         let remote_key = key(unsafe { (&raw const (*object.raw()).key).read() })?;
         Ok(Self(Arc::new(RegionInner { object, start, length, access, remote_key })))
     }
 
-    /// Deregisters the memory and says how that went. Where it fails, a buffer that the region owns
-    /// stays allocated for the life of the process.
+    /// Deregisters the memory and reports the result. Where it fails, memory that the region owns stays
+    /// allocated until the process ends.
     ///
     /// # Errors
-    /// [`Error::Busy`] while a queue or another clone uses it; [`Error::Call`] with the answer of
-    /// `fi_close`.
+    /// [`Error::Busy`] while a clone or a queue uses it; [`Error::Call`] where `fi_close` fails.
     pub fn close(self) -> Result<()> {
         match into_sole_owner(self.0) {
             Ok(inner) => inner.object.close(),
@@ -178,17 +177,17 @@ impl MemoryRegion {
         }
     }
 
-    /// Whether others hold a handle of it.
+    /// Whether other handles of the region exist.
     pub(crate) fn is_shared(&self) -> bool {
         Arc::strong_count(&self.0) > 1
     }
 
-    /// Its first byte; an address of a GPU's where [`Self::device`] says so.
+    /// The address of the first byte. It is an address of the GPU that [`Self::device`] names, or of the host.
     pub fn start(&self) -> *mut u8 {
         self.0.start.as_ptr()
     }
 
-    /// Its address, as entries carry it.
+    /// The address of the first byte, as entries carry it.
     pub fn address(&self) -> u64 {
         self.0.start.as_ptr() as u64
     }
@@ -203,12 +202,12 @@ impl MemoryRegion {
         self.0.length == 0
     }
 
-    /// What may be done with it.
+    /// The access rights that the region was registered with.
     pub fn access(&self) -> Access {
         self.0.access
     }
 
-    /// The memory, where the region owns it.
+    /// The host memory that the region owns, if it does.
     pub fn buffer(&self) -> Option<&Buffer> {
         match &self.0.object.parents().memory {
             RegionMemory::Buffer(buffer) => Some(buffer),
@@ -216,7 +215,7 @@ impl MemoryRegion {
         }
     }
 
-    /// The GPU whose memory it is, as CUDA counts; None where it is the host's.
+    /// The CUDA ordinal of the GPU whose memory this is. None for host memory.
     pub fn device(&self) -> Option<i32> {
         match &self.0.object.parents().memory {
             RegionMemory::Device { ordinal, .. } => Some(*ordinal),
@@ -224,7 +223,7 @@ impl MemoryRegion {
         }
     }
 
-    /// What keeps the memory of a GPU allocated, where that is a `T`.
+    /// The value that keeps GPU memory allocated, where it is a `T`.
     pub(crate) fn owner<T: std::any::Any>(&self) -> Option<&T> {
         match &self.0.object.parents().memory {
             RegionMemory::Device { owner, .. } => owner.downcast_ref(),
@@ -232,12 +231,12 @@ impl MemoryRegion {
         }
     }
 
-    /// The key that peers use for it (`fi_mr_key`).
+    /// The key with which peers access the region (`fi_mr_key`).
     pub fn remote_key(&self) -> RemoteKey {
         self.0.remote_key
     }
 
-    /// All of it, as a peer needs to know it.
+    /// Describes the whole region for a peer.
     pub fn remote(&self) -> RemoteRegion {
         RemoteRegion { address: self.address(), length: self.len() as u64, key: self.remote_key() }
     }
@@ -245,13 +244,13 @@ impl MemoryRegion {
     /// The address of `length` bytes at `offset`.
     ///
     /// # Errors
-    /// [`Error::OutOfBounds`].
+    /// [`Error::OutOfBounds`] where the bytes do not lie in the region.
     pub fn at(&self, offset: u64, length: u64) -> Result<u64> {
         in_bounds(offset, length, self.len() as u64)?;
         Ok(self.address() + offset)
     }
 
-    /// The region itself, for calls that this library does not have.
+    /// The raw region, for calls that this library does not wrap.
     pub fn as_ptr(&self) -> *mut fi::fid_mr {
         self.0.object.raw()
     }
@@ -261,7 +260,7 @@ impl MemoryRegion {
     }
 }
 
-/// A key that fits the 32 bits that entries have for it.
+/// Checks that a key fits the 32 bits that entries have for it.
 fn key(key: u64) -> Result<RemoteKey> {
     const OPERATION: &str = "fi_mr_key";
     if key == fi::FI_KEY_NOTAVAIL {

@@ -1,21 +1,49 @@
-//! libfabric objects, opened here or borrowed from a transport, in the order that libfabric needs.
+//! libfabric objects: opened by this library, or borrowed from a transport.
 //!
-//! [`Library`] → [`Query`] → [`Info`] → [`Fabric`] → [`Domain`] → [`AddressVector`],
-//! [`CompletionQueue`], [`MemoryRegion`] and [`Endpoint`]; [`GdaOps`] asks what an endpoint exposes.
+//! ```text
+//! Library ─ Query ─► Info
+//!    └──────────────── Fabric ─ Domain ─┬─ AddressVector ─────┐
+//!                                       ├─ CompletionQueue ───┤ bind
+//!                                       ├─ CompletionCounter ─┤
+//!                                       ├─ Endpoint ◄─────────┘ Building ─► Bound ─► Enabled
+//!                                       ├─ MemoryRegion
+//!                                       └─ GdaOps: what an enabled endpoint exposes
+//! ```
 //!
-//! - Each object owns a share of what it was opened on, so that children close before parents
-//!   whatever order values are dropped in. `close` reports how closing went, and refuses while
-//!   others use the object; a drop logs it.
-//! - An [`Endpoint`] is a type for each state: a query before enable, or an enable without address
-//!   vector and completion queues, cannot be written.
-//! - Calls go through the operation tables inside each object, after a check that the table of this
-//!   release reaches so far. Control calls on one fabric, or one borrowed domain, are made one at a
-//!   time.
+//! [`GdaOps`] returns the send queue, receive queue and completion queue of an [`Endpoint`], the address
+//! handle of a peer and the local key of a [`MemoryRegion`]. This module does not post requests; a mapped
+//! queue (`crate::queue`) does. GPU memory is a [`DeviceMemory`] here; this module does not call CUDA.
 //!
-//! A [`MemoryRegion`] owns the [`Buffer`] it was made of, and is shared: `close` refuses while a
-//! [`WorkRequest`](crate::queue::WorkRequest), a queue or another clone holds a handle of it.
+//! # Ownership
+//! Each object owns a share of its parents, so children close before parents in any drop order. `close`
+//! returns the result of closing, and [`Error::Busy`] while other handles use the object. A drop logs a failed
+//! close. Where a close fails, everything that the object refers to stays allocated until the process ends.
 //!
-//! It knows of GPUs only that memory can be theirs ([`DeviceMemory`]), and does not move bytes: see [`crate::queue`].
+//! A [`MemoryRegion`] owns the [`Buffer`] or the GPU memory that it was registered from. Work requests and queues
+//! hold clones of regions.
+//!
+//! # Threads
+//! All objects may be used from any thread. Calls into libfabric are serialized for each opened fabric and
+//! for each borrowed domain, because a domain may offer no more than FI_THREAD_DOMAIN.
+//!
+//! # Errors
+//! Calls go through the operation tables inside each object. A table of an older library may end before the
+//! function, which is [`Error::FunctionMissing`]. An [`Endpoint`] has one type for each state, so a query
+//! before enable, or an enable without bindings, does not compile.
+//!
+//! ```no_run
+//! use efa_gda::fabric::{Bindings, Fabric, Library, Query};
+//!
+//! let library = Library::load()?;
+//! let info = Query::new().first(&library)?;
+//! let domain = Fabric::open(&library, &info)?.domain(&info)?;
+//! let addresses = domain.address_vector(16)?;
+//! let completions = domain.completion_queue(1024)?;
+//! let endpoint = domain.endpoint(&info)?.bind(Bindings::shared(&addresses, &completions))?.enable()?;
+//! let queues = domain.gda_ops()?.query_qp_wqs(&endpoint)?;
+//! println!("{} send entries", queues.send.num_entries);
+//! # Ok::<(), efa_gda::fabric::Error>(())
+//! ```
 
 mod address;
 mod completion;

@@ -1,5 +1,5 @@
-//! What every libfabric object has in common: an operation table that may be shorter than ours, a
-//! close that can fail, and parents that must outlive it.
+//! Code that all libfabric objects share: calls through operation tables that may be shorter than the
+//! bindings', a close that may fail, and parents that must outlive the object.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr::NonNull;
@@ -10,11 +10,12 @@ use efa_gda_sys::fi;
 use super::error::{Error, FailedCall, Result};
 use super::{Info, Library};
 
-/// A function of an operation table, or [`Error::FunctionMissing`]: tables begin with their size in
-/// bytes, and an older library's may end before the function.
+/// Reads a function from an operation table, or returns
+/// [`Error::FunctionMissing`](crate::fabric::Error::FunctionMissing). A table begins with its size in bytes,
+/// and an older library's table may end before the function.
 ///
-/// Called as `table_op!(pointer, fi_ops_av.insert, "fi_av_insert")`, in an unsafe block whose
-/// comment says why the pointer is null or points to such a table.
+/// Use it as `table_op!(pointer, fi_ops_av.insert, "fi_av_insert")` in an unsafe block. The SAFETY comment must
+/// say why the pointer is null or points to such a table.
 macro_rules! table_op {
     ($table:expr, $type:ident . $field:ident, $operation:expr) => {{
         let table: *const efa_gda_sys::fi::$type = $table;
@@ -26,12 +27,12 @@ macro_rules! table_op {
 }
 pub(super) use table_op;
 
-/// A structure of libfabric's that begins with a `fid`.
+/// A libfabric structure that begins with a `fid`.
 ///
 /// # Safety
-/// The type is `repr(C)` and its first field is a `fid`.
+/// The type must be `repr(C)`, and its first field must be a `fid`.
 pub(super) unsafe trait Fid {
-    /// The close call, as errors name it.
+    /// Name of the close call in errors.
     const CLOSE: &'static str;
 }
 
@@ -39,7 +40,7 @@ macro_rules! fids {
     ($($type:ident = $close:literal;)*) => {
         $(
             const _: () = assert!(std::mem::offset_of!(fi::$type, fid) == 0);
-            // SAFETY: bindgen makes it repr(C), and the assertion above checks the first field.
+            // SAFETY: bindgen declares the type repr(C), and the assertion above checks the first field.
             unsafe impl Fid for fi::$type {
                 const CLOSE: &'static str = $close;
             }
@@ -57,11 +58,11 @@ fids! {
     fid_ep = "fi_close(endpoint)";
 }
 
-/// Shared by all objects that descend from one fabric, or from one borrowed domain.
+/// State that all objects of one opened fabric, or of one borrowed domain, share.
 #[derive(Debug)]
 pub(super) struct Context {
     library: Option<Library>,
-    /// One control call at a time: libfabric may offer no more than FI_THREAD_DOMAIN.
+    /// Held during each call: libfabric may offer no more than FI_THREAD_DOMAIN.
     calls: Mutex<()>,
 }
 
@@ -70,13 +71,13 @@ impl Context {
         Self { library, calls: Mutex::new(()) }
     }
 
-    /// RegionMemory around each call into libfabric.
+    /// Serializes calls into libfabric. The caller must hold the guard during each call.
     pub(super) fn serialize_calls(&self) -> MutexGuard<'_, ()> {
-        // The mutex guards no data that a panic could leave half done.
+        // The mutex guards no data that a panic could leave inconsistent.
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether an info may be given to calls in this context.
+    /// Checks that `info` came from this context's library, so that calls may read it.
     pub(super) fn require_same_library(&self, info: &Info, operation: &'static str) -> Result<()> {
         match &self.library {
             Some(library) if !info.came_from(library) => Err(Error::OtherLibrary { operation }),
@@ -84,7 +85,7 @@ impl Context {
         }
     }
 
-    /// What `code` means.
+    /// Describes the error that `operation` returned as `code`.
     pub(super) fn failure(&self, operation: &'static str, code: i32) -> FailedCall {
         let text = match &self.library {
             Some(library) => library.raw().strerror(code),
@@ -93,38 +94,38 @@ impl Context {
         FailedCall { operation, code, text }
     }
 
-    /// Nothing for 0 and above, otherwise [`Error::Call`].
+    /// Turns a negative `code` into [`Error::Call`].
     pub(super) fn check(&self, operation: &'static str, code: c_int) -> Result<()> {
         if code >= 0 { Ok(()) } else { Err(Error::Call(self.failure(operation, code))) }
     }
 }
 
-/// Leads from an object's parents to the context that its calls are made in.
+/// Finds the context of an object's calls through its parents.
 pub(super) trait InContext {
     fn context(&self) -> &Context;
 }
 
-/// A libfabric object that this library opened, with everything that must outlive it.
+/// A libfabric object that this library opened, with the parents that must outlive it.
 ///
-/// Dropping it closes it and then drops `parents`. Where the close fails, libfabric still has the
-/// object, which still refers to its parents: they are then kept for the life of the process.
+/// A drop closes the object, then drops `parents`. Where the close fails, libfabric still has the object, which
+/// still refers to its parents; the parents are then leaked.
 pub(super) struct Object<T: Fid, P: InContext> {
     pointer: NonNull<T>,
-    /// None once closed; a close consumes the object, so others always see Some.
+    /// None after the close, which consumes the object.
     parents: Option<P>,
 }
 
-// SAFETY: a fid is not bound to a thread. Every call on it is made under its context's turn, which
-// satisfies FI_THREAD_DOMAIN and all models that are less strict.
+// SAFETY: a fid is not bound to a thread. Every call on it holds its context's guard, which satisfies
+// FI_THREAD_DOMAIN and all less strict models.
 unsafe impl<T: Fid, P: InContext + Send> Send for Object<T, P> {}
 // SAFETY: as above.
 unsafe impl<T: Fid, P: InContext + Sync> Sync for Object<T, P> {}
 
 impl<T: Fid, P: InContext> Object<T, P> {
-    /// Takes over what a call that returned `code` left in `pointer`.
+    /// Takes ownership of the object that a call left in `pointer` when it returned `code`.
     ///
     /// # Safety
-    /// Where `code` is 0, `pointer` is null or an open object that nobody else closes.
+    /// Where `code` is 0, `pointer` must be null or an open object that no other code closes.
     pub(super) unsafe fn adopt(
         operation: &'static str,
         code: c_int,
@@ -156,17 +157,17 @@ impl<T: Fid, P: InContext> Object<T, P> {
         self.parents().context()
     }
 
-    /// `fi_close`, with its result.
+    /// Closes the object and returns the result of `fi_close`.
     pub(super) fn close(mut self) -> Result<()> {
         self.close_once()
     }
 
-    /// Closes once; a second call does nothing.
+    /// Closes the object on the first call and does nothing on later calls.
     fn close_once(&mut self) -> Result<()> {
         let Some(parents) = self.parents.take() else { return Ok(()) };
         let context = parents.context();
         let serialized = context.serialize_calls();
-        // SAFETY: the object is open (its parents were still here) and ours to close.
+        // SAFETY: the object is open, because its parents were still present, and this value owns it.
         let closed = unsafe { close(context, self.fid(), T::CLOSE) };
         drop(serialized);
         if closed.is_err() {
@@ -179,7 +180,7 @@ impl<T: Fid, P: InContext> Object<T, P> {
 impl<T: Fid, P: InContext> Drop for Object<T, P> {
     fn drop(&mut self) {
         if let Err(error) = self.close_once() {
-            tracing::error!(%error, "what a dropped object refers to stays allocated");
+            tracing::error!(%error, "a dropped object could not be closed; the objects it refers to stay allocated");
         }
     }
 }
@@ -190,21 +191,21 @@ impl<T: Fid, P: InContext> std::fmt::Debug for Object<T, P> {
     }
 }
 
-/// `fi_close`.
+/// Calls `fi_close`.
 ///
 /// # Safety
-/// `fid` is an open object that is not used again when this succeeds.
+/// `fid` must be an open object. The caller must not use it after a successful close.
 unsafe fn close(context: &Context, fid: *mut fi::fid, operation: &'static str) -> Result<()> {
-    // SAFETY: an open fid points to its table, or to none.
+    // SAFETY: an open fid points to its operation table, or to null.
     let function = unsafe { table_op!((*fid).ops, fi_ops.close, operation) }?;
-    // SAFETY: the function is the object's own, and the caller gives the object up.
+    // SAFETY: the function comes from the object's own table, and the caller gives up the object.
     context.check(operation, unsafe { function(fid) })
 }
 
-/// `fi_ep_bind` and its kin.
+/// Binds `other` to `fid` (`fi_ep_bind` and similar calls).
 ///
 /// # Safety
-/// Both are open objects of one domain, and the second outlives the first.
+/// Both must be open objects of one domain, and the second must outlive the first.
 pub(super) unsafe fn bind(
     context: &Context,
     fid: *mut fi::fid,
@@ -212,51 +213,52 @@ pub(super) unsafe fn bind(
     flags: u64,
     operation: &'static str,
 ) -> Result<()> {
-    // SAFETY: an open fid points to its table, or to none.
+    // SAFETY: an open fid points to its operation table, or to null.
     let function = unsafe { table_op!((*fid).ops, fi_ops.bind, operation) }?;
     let _serialized = context.serialize_calls();
-    // SAFETY: the function is the object's own; the caller vouches for both objects.
+    // SAFETY: the function comes from the object's own table; the caller guarantees both objects.
     context.check(operation, unsafe { function(fid, other, flags) })
 }
 
-/// `fi_control` with a command that takes no argument.
+/// Calls `fi_control` with a command that takes no argument.
 ///
 /// # Safety
-/// `fid` is an open object of a class that has this command.
+/// `fid` must be an open object of a class that has this command.
 pub(super) unsafe fn control(
     context: &Context,
     fid: *mut fi::fid,
     command: u32,
     operation: &'static str,
 ) -> Result<()> {
-    // SAFETY: an open fid points to its table, or to none.
+    // SAFETY: an open fid points to its operation table, or to null.
     let function = unsafe { table_op!((*fid).ops, fi_ops.control, operation) }?;
     let _serialized = context.serialize_calls();
-    // SAFETY: the function is the object's own; the command takes no argument.
+    // SAFETY: the function comes from the object's own table; the command takes no argument.
     context.check(operation, unsafe { function(fid, command as c_int, std::ptr::null_mut()) })
 }
 
-/// `fi_open_ops`: the table called `name`, or the number that the provider answered with.
+/// Returns the table `name` (`fi_open_ops`), or the code with which the provider refused it.
 ///
 /// # Safety
-/// `fid` is an open domain or fabric.
+/// `fid` must be an open domain or fabric.
 pub(super) unsafe fn open_ops(
     context: &Context,
     fid: *mut fi::fid,
     name: &CStr,
     operation: &'static str,
 ) -> Result<std::result::Result<*mut c_void, c_int>> {
-    // SAFETY: an open fid points to its table, or to none.
+    // SAFETY: an open fid points to its operation table, or to null.
     let function = unsafe { table_op!((*fid).ops, fi_ops.ops_open, operation) }?;
     let mut table = std::ptr::null_mut();
     let _serialized = context.serialize_calls();
-    // SAFETY: the function is the object's own; the name is a C string and `table` can be written.
+    // SAFETY: the function comes from the object's own table; the name is a C string and `table` can be
+    // written.
     let code = unsafe { function(fid, name.as_ptr(), 0, &mut table, std::ptr::null_mut()) };
     Ok(if code == 0 { Ok(table) } else { Err(code) })
 }
 
-/// An attribute structure with zeroes behind it: libraries newer than our headers append fields to
-/// some of them, and read those.
+/// An attribute structure followed by zeroes. Libraries newer than these bindings append fields to some
+/// structures, and read them.
 #[repr(C)]
 pub(super) struct Padded<T> {
     pub(super) value: T,

@@ -16,26 +16,26 @@ pub const EFA_DIRECT: &str = "efa-direct";
 
 const EFA_DIRECT_C: &CStr = c"efa-direct";
 
-/// Which fabrics to ask for.
+/// The fabrics that a query asks for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fabrics {
     Direct,
-    /// All that the efa provider has, to say what is there.
+    /// All fabrics of the efa provider, to diagnose a query without results.
     Any,
 }
 
 const GETINFO: &str = "fi_getinfo";
 
-/// libfabric, loaded at run time. Cheap to clone.
+/// libfabric, loaded at run time. Clones are handles of one loaded library.
 #[derive(Clone, Debug)]
 pub struct Library(Arc<Libfabric>);
 
 impl Library {
-    /// Loads the libfabric that `LIBFABRIC_PATH` names, else the dynamic loader's, else the EFA
-    /// installer's.
+    /// Loads the libfabric that `LIBFABRIC_PATH` names, else the one that the dynamic loader finds, else the
+    /// EFA installer's.
     ///
     /// # Errors
-    /// [`Error::Load`] with what was tried.
+    /// [`Error::Load`] names the files that were tried.
     pub fn load() -> Result<Self> {
         Ok(Self(Arc::new(Libfabric::load()?)))
     }
@@ -43,12 +43,12 @@ impl Library {
     /// Loads the libfabric in the file `path`.
     ///
     /// # Safety
-    /// As [`Libfabric::load_from`]: the file is a libfabric, and its initialisers are sound.
+    /// As for [`Libfabric::load_from`]: the file must be a libfabric, and its initializers must be sound.
     ///
     /// # Errors
-    /// [`Error::Load`] with what was missing.
+    /// [`Error::Load`] names what was missing.
     pub unsafe fn load_from(path: &Path) -> Result<Self> {
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller guarantees it, as this function requires.
         Ok(Self(Arc::new(unsafe { Libfabric::load_from(path) }?)))
     }
 
@@ -57,12 +57,12 @@ impl Library {
         Version::from_packed(self.0.version())
     }
 
-    /// The API version that is requested of it: the lower of its own and 2.6.
+    /// The API version that queries request: the lower of the library's version and 2.6.
     pub fn api_version(&self) -> Version {
         Version::from_packed(self.0.api_version())
     }
 
-    /// The file it was loaded from.
+    /// The file that the library was loaded from.
     pub fn path(&self) -> &Path {
         self.0.path()
     }
@@ -78,7 +78,7 @@ impl From<Libfabric> for Library {
     }
 }
 
-/// What to ask `fi_getinfo` for: adapters on the fabric `efa-direct`.
+/// A query for adapters on the fabric `efa-direct` (`fi_getinfo`).
 ///
 /// ```no_run
 /// use efa_gda::fabric::{Library, Query};
@@ -97,41 +97,42 @@ pub struct Query {
 }
 
 impl Query {
-    /// Every adapter, 64-byte entries, host memory.
+    /// A query for every adapter, with 64-byte entries and host memory.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Only the adapter with this name: of its domain (`efa_0-rdm`) or its device (`efa_0`).
+    /// Selects one adapter by the name of its domain (`efa_0-rdm`) or of its device (`efa_0`).
     pub fn adapter(mut self, name: impl Into<String>) -> Self {
         self.adapter = Some(name.into());
         self
     }
 
-    /// Asks for 128-byte send queue entries, which carry up to 80 bytes inline, also in RDMA
-    /// writes: `fi_tx_attr::inject_size` above 32.
+    /// Requests 128-byte send queue entries. They carry up to 80 bytes inline, also in RDMA writes
+    /// (`fi_tx_attr::inject_size` above 32).
     pub fn wide_entries(mut self, wanted: bool) -> Self {
         self.wide_entries = wanted;
         self
     }
 
-    /// Asks for memory of a GPU (FI_HMEM, and FI_MR_HMEM with it).
+    /// Requests GPU memory (FI_HMEM, and FI_MR_HMEM with it).
     pub fn gpu_memory(mut self, wanted: bool) -> Self {
         self.gpu_memory = wanted;
         self
     }
 
-    /// The adapters that match, in the provider's order; never an empty list.
+    /// Returns the adapters that match, in the provider's order. The list is never empty.
     ///
     /// # Errors
-    /// [`Error::NoAdapter`], [`Error::NoDirectFabric`], [`Error::OptionNotAvailable`],
-    /// [`Error::NoSuchAdapter`], or [`Error::Call`] for any other answer.
+    /// [`Error::NoAdapter`], [`Error::NoDirectFabric`], [`Error::OptionNotAvailable`] or
+    /// [`Error::NoSuchAdapter`] where the query has no result; [`Error::Call`] where `fi_getinfo` fails for
+    /// another reason.
     pub fn find(&self, library: &Library) -> Result<Vec<Info>> {
-        let infos = match self.ask_either_mode(library)? {
+        let infos = match self.find_in_either_mode(library)? {
             Ok(infos) if !infos.is_empty() => infos,
             Ok(_) => return Err(self.diagnose(library, -libc::ENODATA)),
             Err(code) if code == -libc::ENODATA => return Err(self.diagnose(library, code)),
-            Err(code) => return Err(failed(library, code)),
+            Err(code) => return Err(getinfo_error(library, code)),
         };
         let Some(wanted) = &self.adapter else { return Ok(infos) };
         let found = infos.iter().map(|info| info.domain_name().into_owned()).collect();
@@ -142,28 +143,28 @@ impl Query {
         Ok(infos)
     }
 
-    /// The first adapter that matches.
+    /// Returns the first adapter that matches.
     ///
     /// # Errors
-    /// As [`Self::find`].
+    /// Those of [`Self::find`].
     pub fn first(&self, library: &Library) -> Result<Info> {
         Ok(self.find(library)?.swap_remove(0))
     }
 
-    /// Asks without FI_RX_CQ_DATA, then with it: adapters without unsolicited write receives need
-    /// that mode for RMA.
-    fn ask_either_mode(&self, library: &Library) -> Result<Answer> {
-        let answer = self.ask(library, Fabrics::Direct, fi::FI_CONTEXT2)?;
-        match answer {
+    /// Asks without the mode FI_RX_CQ_DATA, then with it. Adapters without unsolicited write receives need that
+    /// mode for RMA.
+    fn find_in_either_mode(&self, library: &Library) -> Result<Found> {
+        let found = self.ask(library, Fabrics::Direct, fi::FI_CONTEXT2)?;
+        match found {
             Err(code) if code == -libc::ENODATA => {
                 self.ask(library, Fabrics::Direct, fi::FI_CONTEXT2 | fi::FI_RX_CQ_DATA)
             }
-            answer => Ok(answer),
+            found => Ok(found),
         }
     }
 
-    /// One `fi_getinfo`. Infos of other fabrics are left out: providers are free to ignore a hint.
-    fn ask(&self, library: &Library, fabric: Fabrics, mode: u64) -> Result<Answer> {
+    /// Calls `fi_getinfo` once. Drops infos of other fabrics, because providers may ignore a hint.
+    fn ask(&self, library: &Library, fabric: Fabrics, mode: u64) -> Result<Found> {
         let hints = Hints::new(library)?;
         self.fill(&hints, fabric, mode)?;
         let mut head = std::ptr::null_mut();
@@ -179,12 +180,12 @@ impl Query {
         Ok(Ok(infos))
     }
 
-    /// Writes what `efa-direct` wants into empty hints.
+    /// Writes the requirements of `efa-direct` into empty hints.
     fn fill(&self, hints: &Hints<'_>, fabric: Fabrics, mode: u64) -> Result<()> {
         let info = hints.raw.as_ptr();
-        // SAFETY: fi_dupinfo of null allocates the info with all its attribute structures, at least
-        // as long as those of release 1.17; only fields that 1.17 has are written. Strings are of
-        // malloc, as fi_freeinfo frees them.
+        // SAFETY: fi_dupinfo of null allocates the info with all its attribute structures, each at least as
+        // long as in release 1.17; only fields that 1.17 has are written. Strings come from malloc, as
+        // fi_freeinfo expects.
         unsafe {
             (*info).mode = mode;
             (*(*info).fabric_attr).prov_name = duplicate(c"efa")?;
@@ -208,10 +209,10 @@ impl Query {
         Ok(())
     }
 
-    /// Finds out why there was no answer, by asking for less.
+    /// Finds out why a query had no result, by asking for less.
     fn diagnose(&self, library: &Library, code: i32) -> Error {
         let failure = Context::new(Some(library.clone())).failure(GETINFO, code);
-        for (wanted, option) in
+        for (requested, option) in
             [(self.gpu_memory, QueryOption::GpuMemory), (self.wide_entries, QueryOption::WideEntries)]
         {
             let mut less = self.clone();
@@ -219,7 +220,7 @@ impl Query {
                 QueryOption::GpuMemory => less.gpu_memory = false,
                 QueryOption::WideEntries => less.wide_entries = false,
             }
-            if wanted && matches!(less.ask_either_mode(library), Ok(Ok(infos)) if !infos.is_empty()) {
+            if requested && matches!(less.find_in_either_mode(library), Ok(Ok(infos)) if !infos.is_empty()) {
                 return Error::OptionNotAvailable { failure, option };
             }
         }
@@ -240,15 +241,15 @@ impl Query {
     }
 }
 
-/// What a query came to: infos, or the number that `fi_getinfo` returned.
-type Answer = std::result::Result<Vec<Info>, i32>;
+/// The result of `fi_getinfo`: infos, or the error code that it returned.
+type Found = std::result::Result<Vec<Info>, i32>;
 
-fn failed(library: &Library, code: i32) -> Error {
+fn getinfo_error(library: &Library, code: i32) -> Error {
     Error::Call(Context::new(Some(library.clone())).failure(GETINFO, code))
 }
 
-/// Empty hints, allocated by the library they are for: a structure of our own making would end too
-/// early for a newer one.
+/// Empty hints, allocated by the library that reads them. A structure of these bindings would be too short for
+/// a newer library.
 struct Hints<'a> {
     raw: NonNull<fi::fi_info>,
     library: &'a Library,
@@ -256,7 +257,7 @@ struct Hints<'a> {
 
 impl<'a> Hints<'a> {
     fn new(library: &'a Library) -> Result<Self> {
-        // SAFETY: null asks for an empty info.
+        // SAFETY: null requests an empty info.
         let raw = unsafe { library.raw().dupinfo(std::ptr::null()) };
         let raw = NonNull::new(raw).ok_or(Error::NoObject { operation: "fi_dupinfo" })?;
         Ok(Self { raw, library })
@@ -265,12 +266,12 @@ impl<'a> Hints<'a> {
 
 impl Drop for Hints<'_> {
     fn drop(&mut self) {
-        // SAFETY: came from this library's fi_dupinfo and is not used again.
+        // SAFETY: the hints came from this library's fi_dupinfo and are not used again.
         unsafe { self.library.raw().freeinfo(self.raw.as_ptr()) }
     }
 }
 
-/// A copy that `free` can free.
+/// Copies `text` into memory that `free` can free.
 fn duplicate(text: &CStr) -> Result<*mut std::ffi::c_char> {
     // SAFETY: the argument is a C string.
     let copy = unsafe { libc::strdup(text.as_ptr()) };

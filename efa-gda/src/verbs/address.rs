@@ -1,5 +1,5 @@
-//! Addresses: of an adapter ([`Gid`]), of a queue pair ([`Address`]), and the adapter's handle for
-//! one it sends to ([`AddressHandle`]).
+//! Addresses of an adapter ([`Gid`]) and of a queue pair ([`Address`]), and the adapter's handle for another
+//! adapter ([`AddressHandle`]).
 
 use std::fmt;
 use std::net::Ipv6Addr;
@@ -14,49 +14,49 @@ use super::object::{InLibrary, Object, check, function, inlen, pointer};
 use super::{Library, ProtectionDomain, Result};
 use crate::ownership::into_sole_owner;
 
-/// An adapter's address: 16 bytes, in network byte order (`union ibv_gid`).
+/// The address of an adapter: 16 bytes in network byte order (`union ibv_gid`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Gid([u8; 16]);
 
 impl Gid {
-    /// An address from its bytes.
+    /// Makes an address from its bytes.
     pub const fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(bytes)
     }
 
-    /// Its bytes.
+    /// The bytes of the address.
     pub const fn to_bytes(self) -> [u8; 16] {
         self.0
     }
 }
 
-/// As an IPv6 address, which is how the tools of rdma-core show it.
+/// Formats the address as an IPv6 address, as rdma-core's tools do.
 impl fmt::Display for Gid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", Ipv6Addr::from(self.0))
     }
 }
 
-/// What a peer must know of a queue pair to send to it.
+/// What a peer needs to send to a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Address {
     /// The adapter.
     pub gid: Gid,
     /// The queue pair.
     pub queue_pair: QueuePairNumber,
-    /// The key that it expects.
+    /// The queue key that the queue pair expects.
     pub queue_key: QueueKey,
 }
 
-/// Bytes that are not an address.
+/// Bytes whose length is not that of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "an address has {} bytes and these are {found}; give what the peer's queue pair reports",
+    "the address has {found} bytes; an address of a queue pair has {}: pass the one that the peer reports",
     Address::BYTES
 )]
 #[non_exhaustive]
 pub struct AddressMalformed {
-    /// How many bytes there were.
+    /// The number of bytes.
     pub found: usize,
 }
 
@@ -64,9 +64,9 @@ impl Address {
     /// Length of the raw form.
     pub const BYTES: usize = 32;
 
-    /// The raw form, in this host's byte order: the one that libfabric's efa provider gives out and
-    /// takes (`struct efa_ep_addr` of `prov/efa`), so that both ways reach each other. GID at 0,
-    /// queue pair at 16, queue key at 20; zeroes elsewhere.
+    /// Encodes the address in this host's byte order, in the form that libfabric's efa provider returns and
+    /// takes (`struct efa_ep_addr` of `prov/efa`), so that endpoints and queue pairs reach each other. The GID
+    /// is at offset 0, the queue pair number at 16, the queue key at 20; other bytes are 0.
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[..16].copy_from_slice(&self.gid.0);
@@ -75,7 +75,7 @@ impl Address {
         bytes
     }
 
-    /// An address from its raw form.
+    /// Decodes an address.
     ///
     /// # Errors
     /// [`AddressMalformed`] for any other length.
@@ -94,8 +94,9 @@ impl Address {
     }
 }
 
-/// An adapter's handle for a remote adapter. Cheap to clone; destroyed with its last clone, which
-/// must not be while requests to it are under way: [`super::QueuePair::peer`] keeps those it makes.
+/// An adapter's handle for a remote adapter. Clones are handles of one object, which is destroyed when the last
+/// clone is dropped. It must not be destroyed while requests that name it are in flight;
+/// [`super::QueuePair::peer`] keeps the handles that it creates.
 #[derive(Clone, Debug)]
 pub struct AddressHandle(Arc<Inner>);
 
@@ -113,10 +114,10 @@ impl InLibrary for AddressHandle {
 }
 
 impl AddressHandle {
-    /// Makes one for the adapter with `gid`, for queue pairs of `domain`.
+    /// Creates a handle for the adapter with `gid`, for queue pairs of `domain`.
     ///
     /// # Errors
-    /// [`super::Error::Call`] with the answer of `ibv_create_ah` or of `efadv_query_ah`.
+    /// [`super::Error::Call`] where `ibv_create_ah` or `efadv_query_ah` fails.
     pub fn create(domain: &ProtectionDomain, gid: Gid) -> Result<Self> {
         let library = domain.library();
         let create = function!(library, ibv, ibv_create_ah)?;
@@ -126,9 +127,9 @@ impl AddressHandle {
         attr.port_num = PORT;
         attr.is_global = 1;
         attr.grh.dgid.raw = gid.0;
-        // SAFETY: the domain is live; the attributes are whole.
+        // SAFETY: the domain is live; the attributes are complete.
         let raw = pointer("ibv_create_ah", unsafe { create(domain.raw(), &mut attr) })?;
-        // SAFETY: just made, and known to nobody else.
+        // SAFETY: the object was just created, and no other handle to it exists.
         let object = unsafe { Object::adopt(raw, domain.clone()) };
         let mut efa = efadv_ah_attr::default();
         let size = inlen(&efa);
@@ -138,31 +139,30 @@ impl AddressHandle {
         Ok(Self(Arc::new(Inner { object, gid, number })))
     }
 
-    /// The adapter that it leads to.
+    /// The address of the remote adapter.
     pub fn gid(&self) -> Gid {
         self.0.gid
     }
 
-    /// The number that entries carry (`efadv_ah_attr::ahn`).
+    /// The number of the handle in entries (`efadv_ah_attr::ahn`).
     pub fn number(&self) -> wire::AddressHandle {
         self.0.number
     }
 
-    /// A queue pair of that adapter, for entries that go to it.
+    /// Describes a queue pair of that adapter, for entries that are sent to it.
     pub fn peer(&self, queue_pair: QueuePairNumber, queue_key: QueueKey) -> Peer {
         Peer { address_handle: self.number(), queue_pair, queue_key }
     }
 
-    /// The domain that it is in.
+    /// The protection domain of the handle.
     pub fn domain(&self) -> &ProtectionDomain {
         self.0.object.parents()
     }
 
-    /// Destroys it and says how that went.
+    /// Destroys the handle and reports the result.
     ///
     /// # Errors
-    /// [`super::Error::Busy`] while a queue pair or another clone uses it; [`super::Error::Call`]
-    /// with the answer of `ibv_destroy_ah`.
+    /// [`super::Error::Busy`] while a clone or a queue pair uses it; [`super::Error::Call`] where `ibv_destroy_ah` fails.
     pub fn close(self) -> Result<()> {
         match into_sole_owner(self.0) {
             Ok(inner) => inner.object.close(),

@@ -1,5 +1,5 @@
-//! Completion queues. Their entries are polled in memory, by whoever a queue pair's exposure is
-//! given to, and never through libibverbs: two readers would each see half of the completions.
+//! Completion queues. The reader of a queue pair's exposure polls their entries in memory. They are never
+//! polled through libibverbs, because two readers would each get a part of the completions.
 
 use std::os::fd::AsRawFd;
 use std::ptr::{NonNull, null_mut};
@@ -15,14 +15,14 @@ use crate::exposure::RawCompletionQueue;
 use crate::memory::ExternalMemory;
 use crate::polling::{Completing, Polling, Unclaimable};
 
-/// A completion queue. Cheap to clone; destroyed with its last clone and the last queue pair that
-/// completes on it.
+/// A completion queue. Clones are handles of one queue, which is destroyed when the last clone and the last
+/// queue pair that completes on it are dropped.
 #[derive(Clone, Debug)]
 pub struct CompletionQueue(Arc<Object<verbs::ibv_cq, Parents>>);
 
 #[derive(Debug)]
 struct Parents {
-    /// Who completes on it, and who reads its entries in memory.
+    /// Counts the queue pairs that complete on the queue, and records whether a reader claimed it.
     polling: Polling,
     context: Context,
 }
@@ -34,28 +34,29 @@ impl InLibrary for Parents {
 }
 
 impl CompletionQueue {
-    /// Makes one of at least `entries` entries, in host memory.
+    /// Creates a queue of at least `entries` entries in host memory.
     ///
     /// # Errors
-    /// [`Error::Exceeds`], or [`Error::Call`] with the answer of `ibv_create_cq`.
+    /// [`Error::Exceeds`], or [`Error::Call`] where `ibv_create_cq` fails.
     pub fn create(context: &Context, entries: u32) -> Result<Self> {
         let create = function!(context.library(), ibv, ibv_create_cq)?;
-        let entries = fits(context, entries)?;
-        // SAFETY: the context is open; no channel and no context of ours, and vector 0 always is.
+        let entries = entry_count(context, entries)?;
+        // SAFETY: the context is open. No channel and no user context are passed, and vector 0 exists on every
+        // adapter.
         let raw = unsafe { create(context.raw(), entries, null_mut(), null_mut(), 0) };
         let raw = pointer("ibv_create_cq", raw)?;
-        // SAFETY: just made, and known to nobody else.
+        // SAFETY: the object was just created, and no other handle to it exists.
         Ok(unsafe { Self::adopt(raw, context) })
     }
 
-    /// Makes one of at least `entries` entries in memory of the caller's, such as a GPU's.
+    /// Creates a queue of at least `entries` entries in memory of the caller, such as GPU memory.
     ///
     /// # Safety
-    /// The memory stays allocated until the queue is destroyed: the adapter writes to it.
+    /// The memory must stay allocated until the queue is destroyed, because the adapter writes to it.
     ///
     /// # Errors
-    /// [`Error::AdapterLacks`] without the capability, [`Error::Exceeds`], or [`Error::Call`] with the
-    /// answer of `efadv_create_cq`.
+    /// [`Error::AdapterLacks`] without the capability; [`Error::Exceeds`]; [`Error::Call`] where
+    /// `efadv_create_cq` fails.
     pub unsafe fn create_external(
         context: &Context,
         memory: &ExternalMemory<'_>,
@@ -63,7 +64,7 @@ impl CompletionQueue {
     ) -> Result<Self> {
         context.require(Capability::ExternalCompletionQueue)?;
         let create = function!(context.library(), efadv, efadv_create_cq)?;
-        let entries = fits(context, entries)?;
+        let entries = entry_count(context, entries)?;
         let mut attr = ibv_cq_init_attr_ex { cqe: entries.unsigned_abs(), ..Default::default() };
         let mut efa = efadv_cq_init_attr {
             flags: verbs::EFADV_CQ_INIT_FLAGS_EXT_MEM_DMABUF.into(),
@@ -74,30 +75,30 @@ impl CompletionQueue {
         efa.ext_mem_dmabuf.offset = memory.offset;
         efa.ext_mem_dmabuf.fd = memory.dmabuf.as_raw_fd();
         let size = inlen(&efa);
-        // SAFETY: the context is open; both structures are whole; the descriptor is open.
+        // SAFETY: the context is open; both structures are complete; the descriptor is open.
         let raw = unsafe { create(context.raw(), &mut attr, &mut efa, size) };
         // An extended completion queue begins with a plain one (ibv_cq_ex_to_cq is that cast).
         let raw: NonNull<verbs::ibv_cq> = pointer("efadv_create_cq", raw)?.cast();
-        // SAFETY: just made, and known to nobody else.
+        // SAFETY: the object was just created, and no other handle to it exists.
         Ok(unsafe { Self::adopt(raw, context) })
     }
 
     /// # Safety
-    /// `raw` is a live queue of the context's that nobody else destroys.
+    /// `raw` must be a live queue of the context that no other code destroys.
     unsafe fn adopt(raw: NonNull<verbs::ibv_cq>, context: &Context) -> Self {
         let parents = Parents { polling: Polling::default(), context: context.clone() };
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller guarantees it, as this function requires.
         Self(Arc::new(unsafe { Object::adopt(raw, parents) }))
     }
 
-    /// Where its entries are: unchecked. For one in external memory, the buffer is what its maker
-    /// gave.
+    /// Returns the address and size of the entries. For a queue in external memory, the buffer is the address
+    /// in [`ExternalMemory`]. The values are not checked.
     ///
     /// # Errors
-    /// [`Error::FunctionMissing`] before rdma-core 59; [`Error::Call`] with the answer of `efadv_query_cq`.
+    /// [`Error::FunctionMissing`] before rdma-core 59; [`Error::Call`] where `efadv_query_cq` fails.
     pub fn query(&self) -> Result<RawCompletionQueue> {
         let query = function!(self.context().library(), efadv, efadv_query_cq)?;
-        // Zeroed: a release that knows fewer fields leaves the rest alone.
+        // Zeroed: a release that knows fewer fields leaves the rest unchanged.
         let mut attr = efadv_cq_attr::default();
         let size = inlen(&attr);
         // SAFETY: the queue is live; `size` bytes can be written.
@@ -110,38 +111,37 @@ impl CompletionQueue {
         })
     }
 
-    /// Makes the caller the one who polls the entries; false where someone did before, or where several
-    /// queue pairs complete here. Never given back: the position and phase of the next entry are known
-    /// to that one alone.
+    /// Makes the caller the only reader of the entries. False where the queue has a reader, or several queue
+    /// pairs complete on it. A claim is permanent: only its reader knows the position and phase of the next
+    /// entry.
     pub fn claim(&self) -> bool {
         self.claimed().is_ok()
     }
 
-    /// [`Self::claim`], with the reason.
+    /// Like [`Self::claim`], with the reason for a refusal.
     pub(crate) fn claimed(&self) -> std::result::Result<(), Unclaimable> {
         self.0.parents().polling.claim()
     }
 
-    /// Another queue pair completes here.
+    /// Registers another queue pair that completes on the queue.
     pub(super) fn register_queue_pair(&self) -> Result<Completing> {
         self.0.parents().polling.begin().ok_or(Error::CompletionQueuePolled)
     }
 
-    /// The adapter that it is of.
+    /// The adapter of the queue.
     pub fn context(&self) -> &Context {
         &self.0.parents().context
     }
 
-    /// Destroys it and says how that went.
+    /// Destroys the queue and reports the result.
     ///
     /// # Errors
-    /// [`Error::Busy`] while a queue pair or another clone uses it; [`Error::Call`] with the answer
-    /// of `ibv_destroy_cq`.
+    /// [`Error::Busy`] while a clone or a queue pair uses it; [`Error::Call`] where `ibv_destroy_cq` fails.
     pub fn close(self) -> Result<()> {
         Object::close_shared(self.0)
     }
 
-    /// Whether both are the same queue.
+    /// Whether both are handles of the same queue.
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -151,8 +151,8 @@ impl CompletionQueue {
     }
 }
 
-/// The number of entries as the calls take it.
-fn fits(context: &Context, entries: u32) -> Result<i32> {
+/// The number of entries as the calls take it. Refuses more entries than the adapter allows.
+fn entry_count(context: &Context, entries: u32) -> Result<i32> {
     let limit = context.attributes().max_completions;
     let exceeds =
         Error::Exceeds { what: "completion queue entries", asked: entries.into(), limit: limit.into() };

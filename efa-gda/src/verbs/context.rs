@@ -1,4 +1,4 @@
-//! An open adapter, and what it says about itself.
+//! An open adapter, and what rdma-core reports about it.
 
 use std::ffi::{CStr, c_int};
 use std::fmt;
@@ -14,10 +14,11 @@ use super::object::{InLibrary, Object, check, function, inlen};
 use crate::memory::Limits;
 use crate::ownership::into_sole_owner;
 
-/// The one port that an adapter has.
+/// The number of an adapter's only port.
 pub(super) const PORT: u8 = 1;
 
-/// An open adapter. Cheap to clone; closed with its last clone and the last object made on it.
+/// An open adapter. Clones are handles of one context, which is closed when the last clone and the last object
+/// created on it are dropped.
 #[derive(Clone, Debug)]
 pub struct Context(Arc<Inner>);
 
@@ -34,8 +35,7 @@ impl InLibrary for Context {
     }
 }
 
-/// Something that not every adapter, driver and rdma-core has
-/// (`EFADV_DEVICE_ATTR_CAPS_*` of efadv.h).
+/// A feature that some adapters, drivers or releases of rdma-core lack (`EFADV_DEVICE_ATTR_CAPS_*` of efadv.h).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Capability {
@@ -43,18 +43,18 @@ pub enum Capability {
     RdmaRead,
     /// RDMA write.
     RdmaWrite,
-    /// A bound for the retries towards a receiver that has posted no receive.
+    /// A limit for retries to a receiver without a posted receive.
     RnrRetry,
     /// RDMA writes with immediate that consume no receive at the target.
     UnsolicitedWriteReceive,
-    /// Completion queues in memory given as a dmabuf.
+    /// Completion queues in memory that is passed as a dmabuf.
     ExternalCompletionQueue,
     /// Completion counters.
     CompletionCounters,
 }
 
 impl Capability {
-    /// Its bit in `efadv_device_attr::device_caps`.
+    /// The capability's bit in `efadv_device_attr::device_caps`.
     const fn bit(self) -> u32 {
         match self {
             Self::RdmaRead => verbs::EFADV_DEVICE_ATTR_CAPS_RDMA_READ,
@@ -66,15 +66,17 @@ impl Capability {
         }
     }
 
-    /// What one needs for it.
+    /// What to do where it is missing.
     pub(super) const fn hint(self) -> &'static str {
         match self {
             Self::RdmaRead | Self::RdmaWrite => "use an instance type whose adapter has it",
-            Self::RnrRetry => "leave the retries to the adapter",
+            Self::RnrRetry => "activate the queue pair without a retry limit",
             Self::UnsolicitedWriteReceive => "post receives for RDMA writes with immediate",
-            Self::ExternalCompletionQueue => "it needs rdma-core 59 and kernel driver 2.17; use host memory",
+            Self::ExternalCompletionQueue => {
+                "use host memory, or rdma-core 59 and kernel driver 2.17 or newer"
+            }
             Self::CompletionCounters => {
-                "it needs rdma-core 65 and a kernel driver newer than 3.1.0; poll completions"
+                "poll completions, or use rdma-core 65 and a kernel driver newer than 3.1.0"
             }
         }
     }
@@ -85,7 +87,7 @@ impl fmt::Display for Capability {
         f.write_str(match self {
             Self::RdmaRead => "RDMA read",
             Self::RdmaWrite => "RDMA write",
-            Self::RnrRetry => "setting for RNR retries",
+            Self::RnrRetry => "limit for RNR retries",
             Self::UnsolicitedWriteReceive => "unsolicited write receive",
             Self::ExternalCompletionQueue => "completion queues in external memory",
             Self::CompletionCounters => "completion counters",
@@ -93,36 +95,36 @@ impl fmt::Display for Capability {
     }
 }
 
-/// What an adapter can do (`efadv_device_attr`, `ibv_device_attr`).
+/// Limits and capabilities of an adapter (`efadv_device_attr`, `ibv_device_attr`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Attributes {
-    /// The firmware's version.
+    /// The firmware version.
     pub firmware: String,
-    /// PCI vendor and device.
+    /// The PCI vendor id and device id.
     pub pci: (u32, u32),
-    /// Entries of the deepest send queue, with 64-byte entries.
+    /// Most entries of a send queue with 64-byte entries.
     pub max_send_entries: u32,
-    /// Entries of the deepest receive queue.
+    /// Most entries of a receive queue.
     pub max_receive_entries: u32,
-    /// Segments of a SEND.
+    /// Most segments of a SEND.
     pub max_send_segments: u16,
-    /// Segments of a receive.
+    /// Most segments of a receive.
     pub max_receive_segments: u16,
-    /// Inline bytes of a 64-byte entry.
+    /// Most inline bytes of a 64-byte entry.
     pub inline_bytes: u16,
-    /// Inline bytes of a 128-byte entry; no more than `inline_bytes` where the adapter, or an
-    /// rdma-core before 63, has none.
+    /// Most inline bytes of a 128-byte entry. Not more than `inline_bytes` where the adapter, or an rdma-core
+    /// before 63, has no such entries.
     pub wide_inline_bytes: u16,
-    /// Bytes that one RDMA operation moves.
+    /// Most bytes that one RDMA operation moves.
     pub max_rdma_bytes: u32,
-    /// Entries of the deepest completion queue.
+    /// Most entries of a completion queue.
     pub max_completions: u32,
     capabilities: u32,
 }
 
 impl Attributes {
-    /// Whether the adapter has `capability`, as far as this rdma-core can tell.
+    /// Whether the adapter has `capability`, as far as the loaded rdma-core reports it.
     pub fn has(&self, capability: Capability) -> bool {
         self.capabilities & capability.bit() != 0
     }
@@ -133,7 +135,7 @@ impl Attributes {
     }
 
     fn new(efa: &efadv_device_attr, plain: &ibv_device_attr) -> Self {
-        // The field is an array of c_char that firmware need not end with a zero byte.
+        // The field is an array of c_char, which firmware may fill without a terminating zero.
         let firmware: Vec<u8> = plain.fw_ver.iter().map(|byte| byte.to_ne_bytes()[0]).collect();
         let firmware = match CStr::from_bytes_until_nul(&firmware) {
             Ok(text) => text.to_string_lossy().into_owned(),
@@ -155,30 +157,30 @@ impl Attributes {
     }
 }
 
-/// An adapter's port (`ibv_port_attr`).
+/// The port of an adapter (`ibv_port_attr`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Port {
     /// Whether the link is up (`IBV_PORT_ACTIVE`).
     pub active: bool,
-    /// Bytes that one SEND carries.
+    /// Most bytes that one SEND moves.
     pub max_message: u32,
-    /// Length of the table of GIDs.
+    /// Entries of the GID table.
     pub gids: u32,
 }
 
 impl Context {
-    /// Takes over an open device.
+    /// Takes ownership of an open device.
     ///
     /// # Safety
-    /// `raw` is an open context of `library`'s that nobody else closes.
+    /// `raw` must be an open context of `library` that no other code closes.
     pub(super) unsafe fn adopt(
         library: &Library,
         raw: NonNull<verbs::ibv_context>,
         name: String,
     ) -> Result<Self> {
         const QUERY: &str = "efadv_query_device";
-        // SAFETY: passed on to the caller. From here on an error closes it.
+        // SAFETY: the caller guarantees it, as this function requires. From here on an error closes it.
         let object = unsafe { Object::adopt(raw, library.clone()) };
         let query = function!(library, efadv, efadv_query_device)?;
         let mut efa = efadv_device_attr::default();
@@ -189,7 +191,7 @@ impl Context {
             Err(Error::Call(failure)) if failure.errno == libc::EOPNOTSUPP => {
                 return Err(Error::NotEfa { device: name, failure });
             }
-            answer => answer?,
+            queried => queried?,
         }
         let query = function!(library, ibv, ibv_query_device)?;
         let mut plain = ibv_device_attr::default();
@@ -199,30 +201,30 @@ impl Context {
         Ok(Self(Arc::new(Inner { object, name, attributes })))
     }
 
-    /// The device's name, as under `/sys/class/infiniband`.
+    /// The device's name under `/sys/class/infiniband`.
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// What the adapter can do.
+    /// The adapter's limits and capabilities.
     pub fn attributes(&self) -> &Attributes {
         &self.0.attributes
     }
 
-    /// The rdma-core that it was opened with.
+    /// The rdma-core that the adapter was opened with.
     pub fn library(&self) -> &Library {
         self.0.object.parents()
     }
 
-    /// The port's state.
+    /// Queries the state of the port.
     ///
     /// # Errors
-    /// [`Error::Call`] with the answer of `ibv_query_port`.
+    /// [`Error::Call`] where `ibv_query_port` fails.
     pub fn port(&self) -> Result<Port> {
         let query = function!(self.library(), ibv, ibv_query_port)?;
         let mut attr = ibv_port_attr::default();
-        // SAFETY: the context is open. The exported function fills in the beginning of the
-        // structure, which is all that is read.
+        // SAFETY: the context is open. The exported function fills in the beginning of the structure, and only
+        // that is read.
         check("ibv_query_port", unsafe { query(self.raw(), PORT, (&raw mut attr).cast()) })?;
         Ok(Port {
             active: attr.state == verbs::IBV_PORT_ACTIVE,
@@ -231,10 +233,10 @@ impl Context {
         })
     }
 
-    /// How many bytes one request carries.
+    /// Returns how many bytes one request moves.
     ///
     /// # Errors
-    /// As [`Self::port`].
+    /// Those of [`Self::port`].
     pub fn limits(&self) -> Result<Limits> {
         let attributes = self.attributes();
         let rdma = attributes.has(Capability::RdmaRead) || attributes.has(Capability::RdmaWrite);
@@ -244,11 +246,11 @@ impl Context {
         })
     }
 
-    /// The adapter's address: its first GID.
+    /// Returns the adapter's address, which is its first GID.
     ///
     /// # Errors
-    /// [`Error::Call`] with the answer of `ibv_query_gid`; ENODATA for an address of all zeroes,
-    /// which is how libibverbs shows an empty entry.
+    /// [`Error::Call`] where `ibv_query_gid` fails, with ENODATA for an address of zeroes, which is
+    /// libibverbs's form of an empty entry.
     pub fn gid(&self) -> Result<Gid> {
         const OPERATION: &str = "ibv_query_gid";
         let query = function!(self.library(), ibv, ibv_query_gid)?;
@@ -263,11 +265,10 @@ impl Context {
         Ok(Gid::from_bytes(bytes))
     }
 
-    /// Entries of the deepest send queue for entries of 64 bytes, or of 128.
+    /// Returns the most entries of a send queue, with 128-byte entries where `wide`, else with 64-byte entries.
     ///
     /// # Errors
-    /// [`Error::FunctionMissing`] before rdma-core 63; [`Error::Call`] with the answer of
-    /// `efadv_get_max_sq_depth`.
+    /// [`Error::FunctionMissing`] before rdma-core 63; [`Error::Call`] where `efadv_get_max_sq_depth` fails.
     pub fn max_send_entries(&self, wide: bool) -> Result<u32> {
         let depth = function!(self.library(), efadv, efadv_get_max_sq_depth)?;
         let mut attr = efadv_sq_depth_attr::default();
@@ -276,16 +277,16 @@ impl Context {
             attr.max_inline_data = self.attributes().wide_inline_bytes.into();
         }
         let size = inlen(&attr);
-        // SAFETY: the context is open; the structure is whole.
-        let answer: c_int = unsafe { depth(self.raw(), &mut attr, size) };
-        u32::try_from(answer).map_err(|_| {
-            // This call alone returns a count, so that -1 is an errno like the others.
-            let errno = answer.saturating_abs();
+        // SAFETY: the context is open; the structure is complete.
+        let code: c_int = unsafe { depth(self.raw(), &mut attr, size) };
+        u32::try_from(code).map_err(|_| {
+            // Only this call returns a count, so -1 is an errno here and does not mean that errno is set.
+            let errno = code.saturating_abs();
             Error::Call(FailedCall { operation: "efadv_get_max_sq_depth", errno })
         })
     }
 
-    /// Refuses what the adapter lacks, before a call is made for it.
+    /// Refuses a capability that the adapter lacks, before a call that needs it.
     pub(super) fn require(&self, capability: Capability) -> Result<()> {
         if self.attributes().has(capability) {
             return Ok(());
@@ -293,11 +294,10 @@ impl Context {
         Err(Error::AdapterLacks { capability, device: self.name().to_owned() })
     }
 
-    /// Closes the device and says how that went.
+    /// Closes the adapter and reports the result.
     ///
     /// # Errors
-    /// [`Error::Busy`] while an object on it or another clone lives; [`Error::Call`] with the answer
-    /// of `ibv_close_device`.
+    /// [`Error::Busy`] while a clone or an object on it uses it; [`Error::Call`] where `ibv_close_device` fails.
     pub fn close(self) -> Result<()> {
         match into_sole_owner(self.0) {
             Ok(inner) => inner.object.close(),
@@ -305,7 +305,7 @@ impl Context {
         }
     }
 
-    /// The context itself, for calls that this library does not have.
+    /// The raw context, for calls that this library does not wrap.
     pub fn as_ptr(&self) -> *mut verbs::ibv_context {
         self.raw()
     }
@@ -314,7 +314,7 @@ impl Context {
         self.0.object.raw()
     }
 
-    /// Whether both are one opening of one device.
+    /// Whether both are handles of one opening of one device.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }

@@ -1,4 +1,4 @@
-//! Completion counters: words that the adapter counts completions in, of rdma-core 65.
+//! Completion counters: words in which the adapter counts completions, added in rdma-core 65.
 
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -48,21 +48,21 @@ fn location(memory: CounterMemory<'_>) -> efadv_memory_location {
     location
 }
 
-/// What an adapter's counters can do (`ibv_comp_cntr_caps`).
+/// Limits of an adapter's counters (`ibv_comp_cntr_caps`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CounterLimits {
-    /// A counter goes from this value to 0.
+    /// The largest value of a counter. The next value is 0.
     pub max_value: u64,
-    /// How many there can be.
+    /// The largest number of counters.
     pub max_counters: u32,
-    /// What they can count.
+    /// The operations that counters can count.
     pub operations: CountedOperations,
 }
 
-/// A completion counter: one word for successes and one for errors. In flight is what was posted
-/// less both. Cheap to clone; destroyed with its last clone and the last queue pair it is attached
-/// to.
+/// A completion counter: a word of successes and a word of errors. The number of requests in flight is the
+/// number posted minus both. Clones are handles of one counter, which is destroyed when the last clone and the
+/// last queue pair that it is attached to are dropped.
 #[derive(Clone, Debug)]
 pub struct CompletionCounter(Arc<Object<verbs::ibv_comp_cntr, Context>>);
 
@@ -73,11 +73,11 @@ impl InLibrary for CompletionCounter {
 }
 
 impl CompletionCounter {
-    /// What the adapter's counters can do.
+    /// Returns the limits of the adapter's counters.
     ///
     /// # Errors
     /// [`super::Error::FunctionMissing`] before rdma-core 65; [`super::Error::AdapterLacks`];
-    /// [`super::Error::Call`] with the answer of `ibv_query_comp_cntr_caps`.
+    /// [`super::Error::Call`] where `ibv_query_comp_cntr_caps` fails.
     pub fn limits(context: &Context) -> Result<CounterLimits> {
         let query = function!(context.library(), ibv, _ibv_query_comp_cntr_caps)?;
         context.require(Capability::CompletionCounters)?;
@@ -92,24 +92,23 @@ impl CompletionCounter {
         })
     }
 
-    /// Makes a counter whose words are rdma-core's own, read with [`Self::successes`] and
-    /// [`Self::errors`].
+    /// Creates a counter whose words rdma-core allocates. [`Self::successes`] and [`Self::errors`] read them.
     ///
     /// # Errors
     /// [`super::Error::FunctionMissing`] before rdma-core 65; [`super::Error::AdapterLacks`];
-    /// [`super::Error::Call`] with the answer of `efadv_create_comp_cntr`.
+    /// [`super::Error::Call`] where `efadv_create_comp_cntr` fails.
     pub fn create(context: &Context) -> Result<Self> {
-        // SAFETY: no memory of the caller's.
+        // SAFETY: the call passes no memory of the caller.
         unsafe { Self::make(context, efadv_comp_cntr_init_attr::default()) }
     }
 
-    /// Makes a counter whose words are the caller's, such as a GPU's.
+    /// Creates a counter with words of the caller, for example in GPU memory.
     ///
     /// # Safety
-    /// Both words stay allocated until the counter is destroyed: the adapter writes to them.
+    /// Both words must stay allocated until the counter is destroyed, because the adapter writes to them.
     ///
     /// # Errors
-    /// As [`Self::create`].
+    /// Those of [`Self::create`].
     pub unsafe fn create_external(
         context: &Context,
         completions: CounterMemory<'_>,
@@ -122,31 +121,31 @@ impl CompletionCounter {
             err_cntr_ext_mem: location(errors),
             ..Default::default()
         };
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller guarantees it, as this function requires.
         unsafe { Self::make(context, attr) }
     }
 
     /// # Safety
-    /// Words that `efa` names stay allocated until the counter is destroyed.
+    /// Words that `efa` names must stay allocated until the counter is destroyed.
     unsafe fn make(context: &Context, mut efa: efadv_comp_cntr_init_attr) -> Result<Self> {
         let create = function!(context.library(), efadv, efadv_create_comp_cntr)?;
-        // Looked up before anything is made, so that what is made can be destroyed.
+        // Checked before the counter is created, so that it can be destroyed.
         function!(context.library(), ibv, ibv_destroy_comp_cntr)?;
         context.require(Capability::CompletionCounters)?;
         let mut attr = ibv_comp_cntr_init_attr { type_: verbs::IBV_COMP_CNTR_TYPE_WRS, ..Default::default() };
         let size = inlen(&efa);
-        // SAFETY: the context is open; both structures are whole; the caller vouches for the words.
+        // SAFETY: the context is open; both structures are complete; the caller guarantees the words.
         let raw =
             pointer("efadv_create_comp_cntr", unsafe { create(context.raw(), &mut attr, &mut efa, size) })?;
-        // SAFETY: just made, and known to nobody else.
+        // SAFETY: the object was just created, and no other handle to it exists.
         Ok(Self(Arc::new(unsafe { Object::adopt(raw, context.clone()) })))
     }
 
-    /// Successes counted.
+    /// The number of requests that completed successfully.
     ///
     /// # Errors
-    /// [`super::Error::Call`] with the answer of `ibv_read_comp_cntr`: EOPNOTSUPP for a word in a
-    /// dmabuf that this process does not see.
+    /// [`super::Error::Call`] where `ibv_read_comp_cntr` fails, with EOPNOTSUPP for a word in a dmabuf that
+    /// this process cannot read.
     pub fn successes(&self) -> Result<u64> {
         let read = function!(self.library(), ibv, ibv_read_comp_cntr)?;
         let mut value = 0;
@@ -155,10 +154,10 @@ impl CompletionCounter {
         Ok(value)
     }
 
-    /// Errors counted.
+    /// The number of requests that completed with an error.
     ///
     /// # Errors
-    /// As [`Self::successes`], with `ibv_read_err_comp_cntr`.
+    /// Those of [`Self::successes`], with `ibv_read_err_comp_cntr`.
     pub fn errors(&self) -> Result<u64> {
         let read = function!(self.library(), ibv, ibv_read_err_comp_cntr)?;
         let mut value = 0;
@@ -170,7 +169,7 @@ impl CompletionCounter {
     /// Sets both words.
     ///
     /// # Errors
-    /// [`super::Error::Call`] with the answer of `ibv_set_comp_cntr` or `ibv_set_err_comp_cntr`.
+    /// [`super::Error::Call`] where `ibv_set_comp_cntr` or `ibv_set_err_comp_cntr` fails.
     pub fn set(&self, completions: u64, errors: u64) -> Result<()> {
         let set = function!(self.library(), ibv, ibv_set_comp_cntr)?;
         let set_errors = function!(self.library(), ibv, ibv_set_err_comp_cntr)?;
@@ -180,16 +179,15 @@ impl CompletionCounter {
         check("ibv_set_err_comp_cntr", unsafe { set_errors(self.raw(), errors) })
     }
 
-    /// The adapter that it is of.
+    /// The adapter of the counter.
     pub fn context(&self) -> &Context {
         self.0.parents()
     }
 
-    /// Destroys it and says how that went.
+    /// Destroys the counter and reports the result.
     ///
     /// # Errors
-    /// [`super::Error::Busy`] while a queue pair or another clone uses it; [`super::Error::Call`]
-    /// with the answer of `ibv_destroy_comp_cntr`.
+    /// [`super::Error::Busy`] while a clone or a queue pair uses it; [`super::Error::Call`] where `ibv_destroy_comp_cntr` fails.
     pub fn close(self) -> Result<()> {
         Object::close_shared(self.0)
     }

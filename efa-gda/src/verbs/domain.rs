@@ -1,4 +1,4 @@
-//! Protection domains: what memory regions, address handles and queue pairs must share.
+//! Protection domains, which memory regions, address handles and queue pairs must share to be used together.
 
 use std::sync::Arc;
 
@@ -7,7 +7,8 @@ use efa_gda_sys::verbs;
 use super::object::{InLibrary, Object, function, pointer};
 use super::{Context, Library, Result};
 
-/// A protection domain. Cheap to clone; freed with its last clone and the last object in it.
+/// A protection domain. Clones are handles of one object, which is freed when the last clone and the last
+/// object in it are dropped.
 #[derive(Clone, Debug)]
 pub struct ProtectionDomain(Arc<Object<verbs::ibv_pd, Context>>);
 
@@ -18,33 +19,32 @@ impl InLibrary for ProtectionDomain {
 }
 
 impl ProtectionDomain {
-    /// Allocates one.
+    /// Allocates a protection domain.
     ///
     /// # Errors
-    /// [`super::Error::Call`] with the answer of `ibv_alloc_pd`.
+    /// [`super::Error::Call`] where `ibv_alloc_pd` fails.
     pub fn allocate(context: &Context) -> Result<Self> {
         let allocate = function!(context.library(), ibv, ibv_alloc_pd)?;
         // SAFETY: the context is open.
         let raw = pointer("ibv_alloc_pd", unsafe { allocate(context.raw()) })?;
-        // SAFETY: just made, and known to nobody else.
+        // SAFETY: the object was just created, and no other handle to it exists.
         Ok(Self(Arc::new(unsafe { Object::adopt(raw, context.clone()) })))
     }
 
-    /// The adapter that it is of.
+    /// The adapter of the domain.
     pub fn context(&self) -> &Context {
         self.0.parents()
     }
 
-    /// Frees it and says how that went.
+    /// Frees the domain and reports the result.
     ///
     /// # Errors
-    /// [`super::Error::Busy`] while an object in it or another clone lives; [`super::Error::Call`]
-    /// with the answer of `ibv_dealloc_pd`.
+    /// [`super::Error::Busy`] while a clone or an object in it uses it; [`super::Error::Call`] where `ibv_dealloc_pd` fails.
     pub fn close(self) -> Result<()> {
         Object::close_shared(self.0)
     }
 
-    /// The domain itself, for calls that this library does not have.
+    /// The raw domain, for calls that this library does not wrap.
     pub fn as_ptr(&self) -> *mut verbs::ibv_pd {
         self.raw()
     }

@@ -1,5 +1,6 @@
-//! What can go wrong between this library and rdma-core: one error type for all of
-//! [`crate::verbs`].
+//! Errors of [`crate::verbs`].
+//!
+//! [`Error`] names the operation, what happened and what to do next. [`FailedCall`] holds the errno.
 
 use std::fmt;
 
@@ -9,17 +10,16 @@ use super::Capability;
 use crate::exposure::ExposureError;
 use crate::memory::{OutOfBounds, REGION_IN_USE_HINT};
 
-/// Says that an operation of the verbs layer has a result or an [`Error`].
+/// The result of an operation of this module.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// A call into rdma-core that failed.
+/// A call into rdma-core that returned an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FailedCall {
-    /// The function, with the step in parentheses where it has several:
-    /// `efadv_query_cq`, `ibv_modify_qp(RTR)`.
+    /// The function, with the step in parentheses where it has several: `efadv_query_cq`, `ibv_modify_qp(RTR)`.
     pub operation: &'static str,
-    /// The errno, positive.
+    /// The errno, as a positive number.
     pub errno: i32,
 }
 
@@ -29,84 +29,84 @@ impl fmt::Display for FailedCall {
     }
 }
 
-/// Why the verbs layer could not do what was asked. Its text says what was wrong and what to do;
-/// [`Error::operation`], [`Error::errno`] and [`Error::hint`] give the parts.
+/// Why an operation of this module failed. Its text states what happened and what to do; [`Error::operation`],
+/// [`Error::errno`] and [`Error::hint`] return the parts. An error that another one caused is part of the text,
+/// and not its source.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
     /// rdma-core could not be loaded.
     Load(LoadError),
-    /// The loaded rdma-core has no such function.
+    /// The loaded rdma-core does not have the function.
     FunctionMissing(Call),
-    /// There is no EFA adapter among the devices.
+    /// None of the devices is an EFA adapter.
     NoAdapter {
         /// The devices that libibverbs found.
         devices: Vec<String>,
     },
-    /// No device has the name asked for.
+    /// No device has the requested name.
     NoSuchDevice {
-        /// The name asked for.
+        /// The requested name.
         wanted: String,
-        /// The devices that are there.
+        /// The devices that were found.
         found: Vec<String>,
     },
-    /// libefa says that the device is not its own (EOPNOTSUPP from `efadv_query_device`).
+    /// libefa does not drive the device (EOPNOTSUPP from `efadv_query_device`).
     NotEfa {
         /// The device.
         device: String,
-        /// The answer.
+        /// The failed call.
         failure: FailedCall,
     },
-    /// The adapter, its driver or the loaded rdma-core does not have the capability.
+    /// The adapter, its driver or the loaded rdma-core lacks the capability.
     AdapterLacks {
         /// The capability.
         capability: Capability,
         /// The device.
         device: String,
     },
-    /// More was asked for than the adapter has.
+    /// The request exceeds a limit of the adapter.
     Exceeds {
-        /// Of what.
+        /// The limited quantity.
         what: &'static str,
-        /// What was asked for.
+        /// The requested number.
         asked: u64,
-        /// The most that can be had.
+        /// The limit.
         limit: u64,
     },
-    /// A number is wider than an entry has room for.
+    /// A number has more bits than an entry carries.
     TooWide {
-        /// What it is.
+        /// The kind of number.
         what: &'static str,
         /// The number.
         number: u64,
-        /// Bits for it.
+        /// Bits that an entry has for it.
         bits: u32,
     },
-    /// The objects do not belong to one context.
+    /// The objects belong to different contexts.
     OtherContext {
         /// The object of the other context.
         what: &'static str,
     },
-    /// Somebody reads the completion queue in memory, and would take the completions of another queue
-    /// pair for its own.
+    /// Another reader polls the completion queue. It would take completions of another queue pair for its own.
     CompletionQueuePolled,
-    /// Others still use the object.
+    /// Other handles use the object.
     Busy {
-        /// What was to be closed.
+        /// The object that was not closed.
         what: &'static str,
-        /// How many others hold it.
+        /// The number of other handles.
         holders: usize,
     },
     /// A byte range does not lie in its memory region.
     OutOfBounds(OutOfBounds),
-    /// What the queue pair exposes breaks a rule of the rings.
+    /// The rings that the queue pair exposes break a rule.
     Exposure(ExposureError),
-    /// Any other call that failed.
+    /// Another call failed.
     Call(FailedCall),
 }
 
 impl Error {
-    /// The function that failed, or that is missing. None where nothing was called.
+    /// The function that failed or is missing. None where no function is concerned.
     pub fn operation(&self) -> Option<&'static str> {
         match self {
             Self::FunctionMissing(call) => Some(call.name),
@@ -115,7 +115,7 @@ impl Error {
         }
     }
 
-    /// The errno that the call failed with. None where no call failed.
+    /// The errno of the failed call. None where no call failed.
     pub fn errno(&self) -> Option<i32> {
         match self {
             Self::NotEfa { failure, .. } | Self::Call(failure) => Some(failure.errno),
@@ -123,7 +123,7 @@ impl Error {
         }
     }
 
-    /// What to do about it; empty where the text says it.
+    /// What to do about it. Empty for an error of another module, whose text states it.
     pub fn hint(&self) -> &'static str {
         match self {
             Self::Load(_) | Self::Exposure(_) => "",
@@ -132,19 +132,19 @@ impl Error {
                 "check that /dev/infiniband and /sys/class/infiniband are visible to this process and that the \
                  efa and ib_uverbs kernel modules are loaded"
             }
-            Self::NoSuchDevice { .. } => "name one of those found",
+            Self::NoSuchDevice { .. } => "name one of the devices found",
             Self::NotEfa { .. } => {
-                "name an EFA adapter; if it is one, a second copy of libefa.so.1 drives it: leave one rdma-core \
-                 in the image"
+                "name an EFA adapter; if it is one, another copy of libefa.so.1 drives it: keep one rdma-core in the \
+                 image"
             }
             Self::AdapterLacks { capability, .. } => capability.hint(),
-            Self::Exceeds { .. } => "ask for less",
-            Self::TooWide { .. } => "report it with the versions of rdma-core and of the kernel driver",
-            Self::OtherContext { .. } => "make all of a queue pair's objects on one context",
+            Self::Exceeds { .. } => "request fewer",
+            Self::TooWide { .. } => "report it with the versions of rdma-core and the kernel driver",
+            Self::OtherContext { .. } => "create all objects of a queue pair on one context",
             Self::CompletionQueuePolled => "create another completion queue for this queue pair",
             Self::Busy { what: "memory region", .. } => REGION_IN_USE_HINT,
             Self::Busy { .. } => {
-                "clones, and what was made of it (queue pairs, and mapped queues of them), hold it: close those first"
+                "clones and objects created on it (queue pairs, and mapped queues of those) hold it: close those first"
             }
             Self::OutOfBounds(range) => range.hint(),
             Self::Call(failure) => hint_for(failure),
@@ -152,7 +152,7 @@ impl Error {
     }
 }
 
-/// Hints for calls whose failure has a usual cause.
+/// Hints for calls whose failure has a common cause.
 fn hint_for(failure: &FailedCall) -> &'static str {
     match (failure.operation, failure.errno) {
         ("ibv_get_device_list", libc::ENOSYS) => "load the ib_uverbs kernel module",
@@ -160,27 +160,27 @@ fn hint_for(failure: &FailedCall) -> &'static str {
             "make /dev/infiniband/uverbs* visible to this process, with permission to open it"
         }
         ("ibv_reg_mr", libc::ENOMEM) => "raise the memlock limit (ulimit -l), or register less memory",
-        ("ibv_reg_mr", libc::EFAULT) => "register memory that is mapped for the whole length",
+        ("ibv_reg_mr", libc::EFAULT) => "register memory that is mapped over its whole length",
         ("ibv_reg_dmabuf_mr", libc::EOPNOTSUPP) => {
-            "the kernel or its driver cannot register a dmabuf; use a newer one"
+            "use a newer kernel and driver: these cannot register a dmabuf"
         }
         ("ibv_reg_mr" | "ibv_reg_dmabuf_mr", libc::EOPNOTSUPP | libc::EINVAL) => {
-            "ask only for remote access that the adapter has (Context::attributes)"
+            "request only remote access that the adapter has (Context::attributes)"
         }
-        ("ibv_create_ah", _) => "give the GID that the peer's adapter reports, of the same network",
+        ("ibv_create_ah", _) => "pass the GID that the adapter of a peer in the same network reports",
         ("efadv_create_cq" | "ibv_create_cq", libc::EINVAL) => {
-            "ask for at most Attributes::max_completions entries; external memory must hold them all"
+            "request at most Attributes::max_completions entries; external memory must hold all of them"
         }
         ("efadv_create_qp_ex", libc::EINVAL) => {
-            "ask for no deeper queue than Context::max_send_entries and Attributes::max_receive_entries"
+            "request at most Context::max_send_entries and Attributes::max_receive_entries entries"
         }
-        (_, libc::EOPNOTSUPP) => "this adapter, its kernel driver or this rdma-core does not have it",
+        (_, libc::EOPNOTSUPP) => "use an adapter, kernel driver and rdma-core that support it",
         (_, libc::ENOMEM) => {
-            "free memory or adapter resources; an adapter has a limit for each kind of object"
+            "free memory or adapter resources: an adapter has a limit for each kind of object"
         }
-        (_, libc::EBUSY) => "something made outside this library still refers to it; destroy that first",
-        (_, libc::EIO | libc::ENODEV) => "the adapter was removed or reset; open it again",
-        _ => "look into the kernel log for what the efa driver says about it",
+        (_, libc::EBUSY) => "an object that other code created still refers to it: destroy that first",
+        (_, libc::EIO | libc::ENODEV) => "open the adapter again: it was removed or reset",
+        _ => "see the kernel log for messages of the efa driver",
     }
 }
 
@@ -190,31 +190,35 @@ impl fmt::Display for Error {
             Self::Load(error) => return write!(f, "{error}"),
             Self::Exposure(error) => return write!(f, "{error}"),
             Self::FunctionMissing(call) => {
-                write!(
-                    f,
-                    "the loaded {} has no {call}, which came with rdma-core {}",
-                    call.library, call.since
-                )?;
+                write!(f, "the loaded {} has no {call}, which rdma-core {} added", call.library, call.since)?;
             }
             Self::NoAdapter { devices } => {
-                write!(f, "no EFA adapter; libibverbs found {}", listed(devices))?;
+                write!(f, "no device is an EFA adapter; devices found: {}", listed(devices))?;
             }
             Self::NoSuchDevice { wanted, found } => {
-                write!(f, "no device is called {wanted}; found: {}", listed(found))?;
+                write!(f, "no device has the name {wanted}; devices found: {}", listed(found))?;
             }
             Self::NotEfa { device, failure } => {
-                write!(f, "{device} is not an EFA adapter to the loaded libefa: {failure}")?;
+                write!(f, "the loaded libefa does not accept {device} as an EFA adapter: {failure}")?;
             }
-            Self::AdapterLacks { capability, device } => write!(f, "{device} has no {capability}")?,
+            Self::AdapterLacks { capability, device } => {
+                write!(f, "{device} does not have the capability: {capability}")?
+            }
             Self::Exceeds { what, asked, limit } => {
-                write!(f, "{asked} {what} were asked for; the adapter has at most {limit}")?;
+                write!(f, "{asked} {what} were requested; the adapter allows at most {limit}")?;
             }
             Self::TooWide { what, number, bits } => {
-                write!(f, "{what} {number:#x} was given out; an entry has {bits} bits for it")?;
+                write!(f, "rdma-core returned the {what} {number:#x}; an entry has {bits} bits for it")?;
             }
-            Self::OtherContext { what } => write!(f, "the {what} belongs to another context")?,
-            Self::CompletionQueuePolled => f.write_str("the completion queue is polled by somebody else")?,
-            Self::Busy { what, holders } => write!(f, "the {what} is in use by {holders} other(s)")?,
+            Self::OtherContext { what } => {
+                write!(f, "the {what} belongs to another context (opening of an adapter)")?
+            }
+            Self::CompletionQueuePolled => f.write_str(
+                "another reader polls the completion queue, so no other queue pair may complete on it",
+            )?,
+            Self::Busy { what, holders } => {
+                write!(f, "the {what} was not closed: {holders} other handle(s) use it")?
+            }
             Self::OutOfBounds(range) => return write!(f, "{range}"),
             Self::Call(failure) => write!(f, "{failure}")?,
         }
@@ -222,7 +226,7 @@ impl fmt::Display for Error {
     }
 }
 
-// No source: the text contains the cause's.
+// No source: the text contains the cause.
 impl std::error::Error for Error {}
 
 impl From<LoadError> for Error {

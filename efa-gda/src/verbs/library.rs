@@ -1,4 +1,4 @@
-//! Loading rdma-core, and finding adapters.
+//! Loading rdma-core and finding adapters.
 
 use std::ffi::CStr;
 use std::path::Path;
@@ -11,7 +11,7 @@ use super::Context;
 use super::error::{Error, Result};
 use super::object::{InLibrary, function, pointer};
 
-/// rdma-core, loaded at run time. Cheap to clone.
+/// rdma-core, loaded at run time. Clones are handles of the same libraries.
 #[derive(Clone, Debug)]
 pub struct Library(Arc<RdmaCore>);
 
@@ -28,11 +28,11 @@ impl From<RdmaCore> for Library {
 }
 
 impl Library {
-    /// Loads the libraries in the directory that `RDMA_CORE_LIBDIR` names, else the dynamic
-    /// loader's.
+    /// Loads the libraries in the directory that `RDMA_CORE_LIBDIR` names, else those that the dynamic loader
+    /// finds.
     ///
     /// # Errors
-    /// [`Error::Load`] with what was tried or missing.
+    /// [`Error::Load`] names what was tried or missing.
     pub fn load() -> Result<Self> {
         Ok(RdmaCore::load()?.into())
     }
@@ -40,27 +40,27 @@ impl Library {
     /// Loads the libraries in `directory`.
     ///
     /// # Safety
-    /// As [`RdmaCore::load_from`]: the files are rdma-core's, and their initialisers are sound.
+    /// As for [`RdmaCore::load_from`]: the files must be rdma-core's, and their initializers must be sound.
     ///
     /// # Errors
-    /// [`Error::Load`] with what was tried or missing.
+    /// [`Error::Load`] names what was tried or missing.
     pub unsafe fn load_from(directory: &Path) -> Result<Self> {
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller guarantees it, as this function requires.
         Ok(unsafe { RdmaCore::load_from(directory) }?.into())
     }
 
-    /// libibverbs and libefa, in this order; None where somebody else loaded them.
+    /// The loaded libibverbs and libefa, in this order. None where other code loaded them.
     pub fn libraries(&self) -> Option<(&Loaded, &Loaded)> {
         self.0.libraries()
     }
 
-    /// What this release lacks of all that this layer knows to use.
+    /// The functions that this module uses and the loaded release lacks.
     pub fn missing(&self) -> Vec<Call> {
         self.0.missing()
     }
 
-    /// Whether the release can expose queues: `efadv_query_qp_wqs` and `efadv_query_cq`, of
-    /// rdma-core 59.
+    /// Checks that the release can expose queues: `efadv_query_qp_wqs` and `efadv_query_cq`, added in rdma-core
+    /// 59.
     ///
     /// # Errors
     /// [`Error::FunctionMissing`] names the first that is missing.
@@ -70,10 +70,10 @@ impl Library {
         Ok(())
     }
 
-    /// Every device that libibverbs has a provider for, EFA or not; none is an empty list.
+    /// Lists all devices that libibverbs has a provider for, EFA adapters or not. The list may be empty.
     ///
     /// # Errors
-    /// [`Error::Call`] with the answer of `ibv_get_device_list`.
+    /// [`Error::Call`] where `ibv_get_device_list` fails.
     pub fn devices(&self) -> Result<Vec<Device>> {
         const OPERATION: &str = "ibv_get_device_list";
         let list = function!(self, ibv, ibv_get_device_list)?;
@@ -97,12 +97,11 @@ impl Library {
         Ok(devices)
     }
 
-    /// Opens the EFA adapter called `name`, or the first that there is.
+    /// Opens the EFA adapter `name`, or the first EFA adapter.
     ///
     /// # Errors
-    /// [`Error::NoSuchDevice`], [`Error::NotEfa`] for a device of that name that is not EFA's,
-    /// [`Error::NoAdapter`] where no name was given and no device is; or the errors of
-    /// [`Device::open`].
+    /// [`Error::NoSuchDevice`]; [`Error::NotEfa`] where the named device is not an EFA adapter;
+    /// [`Error::NoAdapter`] where no name was passed and no device is one; those of [`Device::open`].
     pub fn adapter(&self, name: Option<&str>) -> Result<Context> {
         let devices = self.devices()?;
         let names = || devices.iter().map(|device| device.name.clone()).collect();
@@ -115,7 +114,7 @@ impl Library {
         for device in &devices {
             match device.open() {
                 Err(Error::NotEfa { .. }) => {}
-                done => return done,
+                opened => return opened,
             }
         }
         Err(Error::NoAdapter { devices: names() })
@@ -133,20 +132,20 @@ struct DeviceList {
     library: Library,
 }
 
-// SAFETY: the list is only read, and freed by its last owner; libibverbs allows that on any thread.
+// SAFETY: the list is only read, and its last owner frees it, which libibverbs allows on any thread.
 unsafe impl Send for DeviceList {}
 // SAFETY: as above.
 unsafe impl Sync for DeviceList {}
 
 impl Drop for DeviceList {
     fn drop(&mut self) {
-        // SAFETY: the list came from ibv_get_device_list, and no Device refers to it any more. A
-        // context that was opened keeps its device by itself.
+        // SAFETY: the list came from ibv_get_device_list, and no Device refers to it. An open context keeps its
+        // own reference to its device.
         unsafe { (self.free)(self.entries.as_ptr()) }
     }
 }
 
-/// A device that libibverbs found. Cheap to clone.
+/// A device that libibverbs found. Clones share the list of devices.
 #[derive(Clone)]
 pub struct Device {
     raw: NonNull<verbs::ibv_device>,
@@ -155,7 +154,7 @@ pub struct Device {
     list: Arc<DeviceList>,
 }
 
-// SAFETY: the device is the list's, which is shared between threads.
+// SAFETY: the device belongs to the list, which is shared between threads.
 unsafe impl Send for Device {}
 // SAFETY: as above.
 unsafe impl Sync for Device {}
@@ -167,28 +166,29 @@ impl std::fmt::Debug for Device {
 }
 
 impl Device {
-    /// Its name, as under `/sys/class/infiniband`.
+    /// The device's name under `/sys/class/infiniband`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its node GUID, in host byte order.
+    /// The node GUID, in host byte order.
     pub fn guid(&self) -> u64 {
         self.guid
     }
 
-    /// Opens it, and asks libefa what it is.
+    /// Opens the device and queries its attributes through libefa.
     ///
     /// # Errors
-    /// [`Error::NotEfa`], or [`Error::Call`] with the answer of `ibv_open_device` or of a query.
+    /// [`Error::NotEfa`] for a device that libefa does not drive; [`Error::Call`] where `ibv_open_device` or a
+    /// query fails.
     pub fn open(&self) -> Result<Context> {
         let library = &self.list.library;
         let open = function!(library, ibv, ibv_open_device)?;
-        // Looked up before anything is open, so that what is opened can be closed.
+        // Checked before the device is opened, so that it can be closed.
         function!(library, ibv, ibv_close_device)?;
         // SAFETY: the device lives as long as its list.
         let raw = pointer("ibv_open_device", unsafe { open(self.raw.as_ptr()) })?;
-        // SAFETY: just opened, and known to nobody else.
+        // SAFETY: the context was just opened, and no other handle to it exists.
         unsafe { Context::adopt(library, raw, self.name.clone()) }
     }
 }

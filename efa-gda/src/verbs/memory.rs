@@ -1,4 +1,4 @@
-//! Memory regions: host memory that a region owns, memory of the caller's, and dmabufs.
+//! Memory regions: host memory that a region owns, memory of the caller, and dmabufs.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
@@ -14,8 +14,8 @@ use super::{Library, ProtectionDomain};
 use crate::memory::{Access, Buffer, RemoteRegion, in_bounds};
 use crate::ownership::into_sole_owner;
 
-/// A registered memory region. Cheap to clone; deregistered with its last clone, and only then is a
-/// buffer that it owns freed.
+/// A registered memory region. Clones are handles of one region, which is deregistered when the last clone is
+/// dropped. A buffer that the region owns is freed after that.
 #[derive(Clone, Debug)]
 pub struct MemoryRegion(Arc<Inner>);
 
@@ -32,7 +32,7 @@ struct Inner {
 
 #[derive(Debug)]
 struct Parents {
-    /// The memory, where the region owns it.
+    /// The host memory that the region owns, if it does.
     buffer: Option<Buffer>,
     domain: ProtectionDomain,
 }
@@ -43,14 +43,14 @@ impl InLibrary for Parents {
     }
 }
 
-/// The adapter's bits for what may be done with a region. Reading it locally needs none.
+/// Translates access rights to rdma-core's bits. Local reads need none.
 fn bits(access: Access) -> u32 {
     let mut bits = 0;
     if [Access::RECEIVE, Access::READ].iter().any(|one| access.contains(*one)) {
         bits |= verbs::IBV_ACCESS_LOCAL_WRITE;
     }
     if access.contains(Access::REMOTE_WRITE) {
-        // The kernel grants remote writing only together with local writing (ib_check_mr_access).
+        // The kernel grants remote writes only together with local writes (ib_check_mr_access).
         bits |= verbs::IBV_ACCESS_REMOTE_WRITE | verbs::IBV_ACCESS_LOCAL_WRITE;
     }
     if access.contains(Access::REMOTE_READ) {
@@ -60,40 +60,40 @@ fn bits(access: Access) -> u32 {
 }
 
 impl MemoryRegion {
-    /// Registers `buffer`, which the region then owns.
+    /// Registers `buffer`. The region owns it.
     ///
     /// # Errors
-    /// [`Error::AdapterLacks`] for remote access that the adapter does not have; [`Error::Call`] with the
-    /// answer of `ibv_reg_mr` (ENOMEM is usually the memlock limit); [`Error::TooWide`] for a key
-    /// that no entry can carry.
+    /// [`Error::AdapterLacks`] for remote access that the adapter does not have; [`Error::Call`] where
+    /// `ibv_reg_mr` fails (ENOMEM is usually the memlock limit); [`Error::TooWide`] for a key that no entry can
+    /// carry.
     pub fn register(domain: &ProtectionDomain, buffer: Buffer, access: Access) -> Result<Self> {
-        // A buffer is never null; the region keeps it until it is deregistered.
+        // The region owns the buffer until it is deregistered.
         let (start, length) = (buffer.as_ptr(), buffer.len());
-        // SAFETY: the memory is the buffer's, which the region keeps.
+        // SAFETY: the buffer owns the memory, and the region owns the buffer.
         unsafe { Self::host(domain, start, length, access, Some(buffer)) }
     }
 
-    /// Registers memory of the caller's.
+    /// Registers memory that the caller owns.
     ///
     /// # Safety
-    /// The `length` bytes from `start` on stay mapped until the region is deregistered: until its
-    /// last clone is gone, and every queue pair that retains it. Until then the adapter reads and
-    /// writes them as `access` allows.
+    /// The `length` bytes from `start` must stay mapped until the region is deregistered: until its last clone,
+    /// and every queue pair that retains it, is dropped. Until then the adapter reads and writes the bytes as
+    /// `access` allows.
     ///
     /// # Errors
-    /// As [`Self::register`].
+    /// Those of [`Self::register`].
     pub unsafe fn register_foreign(
         domain: &ProtectionDomain,
         start: NonNull<u8>,
         length: usize,
         access: Access,
     ) -> Result<Self> {
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller guarantees it, as this function requires.
         unsafe { Self::host(domain, start.as_ptr(), length, access, None) }
     }
 
     /// # Safety
-    /// As [`Self::register_foreign`], where `buffer` is not what holds the memory.
+    /// As for [`Self::register_foreign`], unless `buffer` holds the memory.
     unsafe fn host(
         domain: &ProtectionDomain,
         start: *mut u8,
@@ -101,21 +101,20 @@ impl MemoryRegion {
         access: Access,
         buffer: Option<Buffer>,
     ) -> Result<Self> {
-        granted(domain, access)?;
+        require_remote_access(domain, access)?;
         let register = function!(domain.library(), ibv, ibv_reg_mr)?;
-        // SAFETY: the domain is live; the memory is the caller's to register.
+        // SAFETY: the domain is live; the caller may register the memory.
         let raw = unsafe { register(domain.raw(), start.cast(), length, bits(access) as i32) };
         let raw = pointer("ibv_reg_mr", raw)?;
-        // SAFETY: just registered, and known to nobody else.
+        // SAFETY: the region was just registered, and no other handle to it exists.
         unsafe { Self::adopt(raw, domain, start as u64, length, access, Some(buffer)) }
     }
 
-    /// Registers `length` bytes of a dmabuf, from `offset` on. Entries name its bytes from
-    /// `address` on, which for a GPU's memory is their address there. The registration holds the
-    /// dmabuf by itself.
+    /// Registers `length` bytes of a dmabuf from `offset`. Entries name the first byte as `address`, which for
+    /// GPU memory is its address on the GPU. The registration takes a reference to the dmabuf.
     ///
     /// # Errors
-    /// As [`Self::register`], with `ibv_reg_dmabuf_mr`, which came with rdma-core 34.
+    /// Those of [`Self::register`], with `ibv_reg_dmabuf_mr`, which rdma-core 34 added.
     pub fn register_dmabuf(
         domain: &ProtectionDomain,
         dmabuf: BorrowedFd<'_>,
@@ -124,20 +123,20 @@ impl MemoryRegion {
         address: u64,
         access: Access,
     ) -> Result<Self> {
-        granted(domain, access)?;
+        require_remote_access(domain, access)?;
         let register = function!(domain.library(), ibv, ibv_reg_dmabuf_mr)?;
         let (fd, access_bits) = (dmabuf.as_raw_fd(), bits(access) as i32);
-        // SAFETY: the domain is live, and the descriptor open during the call.
+        // SAFETY: the domain is live, and the descriptor is open during the call.
         let raw = unsafe { register(domain.raw(), offset, length, address, fd, access_bits) };
         let raw = pointer("ibv_reg_dmabuf_mr", raw)?;
-        // SAFETY: just registered, and known to nobody else.
+        // SAFETY: the region was just registered, and no other handle to it exists.
         unsafe { Self::adopt(raw, domain, address, length, access, None) }
     }
 
-    /// `host`: where it is the host's memory, with the buffer that the region owns.
+    /// Takes ownership of a region. `host` is Some for host memory, with the buffer where the region owns it.
     ///
     /// # Safety
-    /// `raw` is a live region of the domain that nobody else deregisters.
+    /// `raw` must be a live region of the domain that no other code deregisters.
     unsafe fn adopt(
         raw: NonNull<verbs::ibv_mr>,
         domain: &ProtectionDomain,
@@ -148,9 +147,9 @@ impl MemoryRegion {
     ) -> Result<Self> {
         let on_host = host.is_some();
         let parents = Parents { buffer: host.flatten(), domain: domain.clone() };
-        // SAFETY: passed on to the caller. From here on an error deregisters it.
+        // SAFETY: the caller guarantees it, as this function requires. From here on an error deregisters it.
         let object = unsafe { Object::adopt(raw, parents) };
-        // SAFETY: libibverbs fills in the keys before it gives a region out.
+        // SAFETY: libibverbs fills in the keys before it returns a region.
         let (lkey, rkey) = unsafe { ((*object.raw()).lkey, (*object.raw()).rkey) };
         let local_key = LocalKey::new(lkey).map_err(|_| Error::TooWide {
             what: "lkey",
@@ -161,12 +160,11 @@ impl MemoryRegion {
         Ok(Self(Arc::new(Inner { object, address, length, access, local_key, remote_key, on_host })))
     }
 
-    /// Deregisters the memory and says how that went. Where it fails, a buffer that the region owns
-    /// stays allocated for the life of the process.
+    /// Deregisters the memory and reports the result. Where it fails, a buffer that the region owns stays
+    /// allocated until the process ends.
     ///
     /// # Errors
-    /// [`Error::Busy`] while a queue pair or another clone uses it; [`Error::Call`] with the answer
-    /// of `ibv_dereg_mr`.
+    /// [`Error::Busy`] while a clone or a queue pair uses it; [`Error::Call`] where `ibv_dereg_mr` fails.
     pub fn close(self) -> Result<()> {
         match into_sole_owner(self.0) {
             Ok(inner) => inner.object.close(),
@@ -174,7 +172,7 @@ impl MemoryRegion {
         }
     }
 
-    /// The address of its first byte, as entries carry it.
+    /// The address of the first byte, as entries carry it.
     pub fn address(&self) -> u64 {
         self.0.address
     }
@@ -189,32 +187,33 @@ impl MemoryRegion {
         self.0.length == 0
     }
 
-    /// What may be done with it.
+    /// The access rights that the region was registered with.
     pub fn access(&self) -> Access {
         self.0.access
     }
 
-    /// The memory, where the region owns it.
+    /// The host memory that the region owns, if it does.
     pub fn buffer(&self) -> Option<&Buffer> {
         self.0.object.parents().buffer.as_ref()
     }
 
-    /// Whether the host's processor reaches its bytes at its address; not known of a dmabuf.
+    /// Whether the host reads the region's bytes at its address. False for a dmabuf, of which this is not
+    /// known.
     pub(crate) fn on_host(&self) -> bool {
         self.0.on_host
     }
 
-    /// The key that entries use for it as local memory (`ibv_mr::lkey`).
+    /// The key with which entries name the region as local memory (`ibv_mr::lkey`).
     pub fn local_key(&self) -> LocalKey {
         self.0.local_key
     }
 
-    /// The key that peers use for it (`ibv_mr::rkey`).
+    /// The key with which peers access the region (`ibv_mr::rkey`).
     pub fn remote_key(&self) -> RemoteKey {
         self.0.remote_key
     }
 
-    /// All of it, as a peer needs to know it.
+    /// Describes the whole region for a peer.
     pub fn remote(&self) -> RemoteRegion {
         RemoteRegion { address: self.address(), length: self.len() as u64, key: self.remote_key() }
     }
@@ -222,20 +221,20 @@ impl MemoryRegion {
     /// The address of `length` bytes at `offset`.
     ///
     /// # Errors
-    /// [`Error::OutOfBounds`].
+    /// [`Error::OutOfBounds`] where the bytes do not lie in the region.
     pub fn at(&self, offset: u64, length: u64) -> Result<u64> {
         in_bounds(offset, length, self.len() as u64)?;
         Ok(self.address() + offset)
     }
 
-    /// The domain that it is in.
+    /// The protection domain of the region.
     pub fn domain(&self) -> &ProtectionDomain {
         &self.0.object.parents().domain
     }
 }
 
-/// Refuses remote access that the adapter does not have: the driver's answer would not say which.
-fn granted(domain: &ProtectionDomain, access: Access) -> Result<()> {
+/// Refuses remote access that the adapter does not have, because the driver's error would not name it.
+fn require_remote_access(domain: &ProtectionDomain, access: Access) -> Result<()> {
     for (remote, capability) in
         [(Access::REMOTE_WRITE, Capability::RdmaWrite), (Access::REMOTE_READ, Capability::RdmaRead)]
     {

@@ -1,20 +1,33 @@
-//! The same queues through rdma-core alone: for a transport without libfabric, and to tell which
-//! layer lacks them where libfabric does not expose any.
+//! rdma-core objects: the queues of an EFA adapter without libfabric.
 //!
-//! [`Library`] → [`Device`] → [`Context`] → [`ProtectionDomain`], [`CompletionQueue`],
-//! [`CompletionCounter`] → [`MemoryRegion`], [`AddressHandle`] and [`QueuePair`], whose
-//! [`QueuePair::exposure`] says where its rings and doorbells are.
+//! A transport without libfabric uses this module instead of [`crate::fabric`]. A diagnosis uses it to tell whether
+//! rdma-core or libfabric lacks the operations that expose queues.
 //!
-//! - Each object owns a share of what it was made on, so that children go before parents whatever
-//!   order values are dropped in. `close` reports how that went, and refuses while others use the
-//!   object; a drop logs it. What rdma-core would not destroy stays allocated, with its parents.
-//! - A [`QueuePair`] is a type for each state: a queue that the adapter does not serve yet cannot be
-//!   exposed.
-//! - Only exported functions are called, each if the loaded release has it. libibverbs may be called
-//!   from any thread, so nothing here takes a lock.
+//! ```text
+//! Library ─ Device ─ Context ─┬─ CompletionQueue ─────┐
+//!                             ├─ CompletionCounter ───┤
+//!                             └─ ProtectionDomain ─┬──┴─ QueuePair: Created ─► Ready ─► exposure
+//!                                                  ├──── MemoryRegion
+//!                                                  └──── AddressHandle
+//! ```
 //!
-//! It moves no bytes and posts nothing: rings are driven through their memory, by a kernel or by the
-//! host. It does not use libfabric.
+//! [`QueuePair::exposure`] returns where a queue pair's rings and doorbells are. This module posts nothing:
+//! a kernel or the host drives the rings through their memory.
+//!
+//! # Ownership
+//! Each object owns a share of its parents, so children are destroyed before parents in any drop order. `close`
+//! returns the result of destruction, and [`Error::Busy`] while other handles use the object. A drop logs a failed
+//! destruction. Where destruction fails, everything that the object refers to stays allocated until the process
+//! ends.
+//!
+//! # Threads
+//! All objects may be used from any thread. libibverbs allows its calls from any thread, so this module takes no
+//! lock.
+//!
+//! # Errors
+//! This module calls only exported functions, and returns [`Error::FunctionMissing`] where the loaded release does not
+//! have one. A [`QueuePair`] has one type for each state, so a queue that the adapter does not serve yet cannot be
+//! exposed.
 //!
 //! ```no_run
 //! use efa_gda::verbs::{CompletionQueue, CompletionQueues, Library, ProtectionDomain, QueuePair, QueuePairOptions};

@@ -1,5 +1,5 @@
-//! What every object of rdma-core's has in common: a function that may be missing, a destruction
-//! that can fail, and parents that must outlive it.
+//! Code that all rdma-core objects share: functions that may be missing, a destruction that may fail, and
+//! parents that must outlive the object.
 
 use std::ffi::c_int;
 use std::ptr::NonNull;
@@ -11,7 +11,8 @@ use super::Library;
 use super::error::{Error, FailedCall, Result};
 use crate::ownership::into_sole_owner;
 
-/// A function of rdma-core, or [`Error::FunctionMissing`]: `function!(library, ibv, ibv_open_device)`.
+/// Reads a function of rdma-core, or returns [`Error::FunctionMissing`]: `function!(library, ibv,
+/// ibv_open_device)`.
 macro_rules! function {
     ($library:expr, $table:ident, $name:ident) => {
         $library.core().$table().$name.ok_or_else(|| $crate::verbs::object::absent(stringify!($name)))
@@ -19,18 +20,18 @@ macro_rules! function {
 }
 pub(super) use function;
 
-/// Says that the loaded release lacks a function of the tables.
+/// The error for a function that the loaded release lacks.
 pub(super) fn absent(name: &'static str) -> Error {
     Error::FunctionMissing(verbs::call(name).expect("every function of the tables is among the calls"))
 }
 
-/// The errno that the last call of this thread left.
+/// The errno of this thread's last call.
 fn errno() -> i32 {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
 }
 
-/// What an int that a call returned means: 0, or an errno of either sign, or -1 with errno set.
-/// A -EPERM reads as -1, so that errno is asked for it.
+/// Checks a returned code: 0 is success, any other an errno of either sign, or -1 with errno set. -EPERM is
+/// also -1, so errno is read for it.
 pub(super) fn check(operation: &'static str, code: c_int) -> Result<()> {
     match code {
         0 => Ok(()),
@@ -39,22 +40,22 @@ pub(super) fn check(operation: &'static str, code: c_int) -> Result<()> {
     }
 }
 
-/// The pointer that a call returned, or the errno that it left.
+/// Checks a returned pointer: null is a failure with errno set.
 pub(super) fn pointer<T>(operation: &'static str, pointer: *mut T) -> Result<NonNull<T>> {
     NonNull::new(pointer).ok_or_else(|| Error::Call(FailedCall { operation, errno: errno() }))
 }
 
-/// A structure of rdma-core's that is destroyed by a call.
+/// A structure of rdma-core that a call destroys.
 pub(super) trait Resource {
-    /// The object, as errors name it.
+    /// Name of the object in errors.
     const WHAT: &'static str;
-    /// The call.
+    /// The call that destroys it.
     const DESTROY: &'static str;
 
     /// Destroys the object.
     ///
     /// # Safety
-    /// `raw` is a live object of `core`'s that is not used again when this returns 0.
+    /// `raw` must be a live object of `core`. The caller must not use it after a result of 0.
     unsafe fn destroy(core: &RdmaCore, raw: *mut Self) -> Option<c_int>;
 }
 
@@ -66,7 +67,7 @@ macro_rules! resources {
                 const DESTROY: &'static str = stringify!($destroy);
 
                 unsafe fn destroy(core: &RdmaCore, raw: *mut Self) -> Option<c_int> {
-                    // SAFETY: passed on to the caller.
+                    // SAFETY: the caller guarantees it, as this function requires.
                     core.ibv().$destroy.map(|destroy| unsafe { destroy(raw) })
                 }
             }
@@ -84,31 +85,31 @@ resources! {
     ibv_comp_cntr "completion counter" ibv_destroy_comp_cntr;
 }
 
-/// Leads from an object's parents to the library that its calls are made in.
+/// Finds the library of an object's calls through its parents.
 pub(super) trait InLibrary {
     fn library(&self) -> &Library;
 }
 
-/// An object that this library made, with everything that must outlive it.
+/// An object that this library created, with the parents that must outlive it.
 ///
-/// Dropping it destroys it and then drops `parents`. Where that fails, rdma-core still has the
-/// object, which still refers to its parents: they are then kept for the life of the process.
+/// A drop destroys the object, then drops `parents`. Where destruction fails, rdma-core still has the object,
+/// which still refers to its parents; the parents are then leaked.
 pub(super) struct Object<T: Resource, P: InLibrary> {
     pointer: NonNull<T>,
-    /// None once destroyed; that consumes the object, so others always see Some.
+    /// None after destruction, which consumes the object.
     parents: Option<P>,
 }
 
-// SAFETY: libibverbs allows its calls from any thread, and none of these structures is written here.
+// SAFETY: libibverbs allows its calls from any thread, and this library does not write to these structures.
 unsafe impl<T: Resource, P: InLibrary + Send> Send for Object<T, P> {}
 // SAFETY: as above.
 unsafe impl<T: Resource, P: InLibrary + Sync> Sync for Object<T, P> {}
 
 impl<T: Resource, P: InLibrary> Object<T, P> {
-    /// Takes over what a call has made.
+    /// Takes ownership of an object that a call created.
     ///
     /// # Safety
-    /// `pointer` is a live object of the parents' library that nobody else destroys.
+    /// `pointer` must be a live object of the parents' library that no other code destroys.
     pub(super) unsafe fn adopt(pointer: NonNull<T>, parents: P) -> Self {
         Self { pointer, parents: Some(parents) }
     }
@@ -125,7 +126,7 @@ impl<T: Resource, P: InLibrary> Object<T, P> {
         self.parents.as_mut().expect("only destruction takes the parents, and it consumes the object")
     }
 
-    /// Destroys the object, and says how that went.
+    /// Destroys the object and reports the result.
     pub(super) fn close(mut self) -> Result<()> {
         self.close_once()
     }
@@ -138,23 +139,23 @@ impl<T: Resource, P: InLibrary> Object<T, P> {
         }
     }
 
-    /// Destroys once; a second call does nothing.
+    /// Destroys the object on the first call and does nothing on later calls.
     fn close_once(&mut self) -> Result<()> {
         let Some(parents) = self.parents.take() else { return Ok(()) };
-        // SAFETY: the object is live (its parents were still here) and ours to destroy.
-        let answer = unsafe { T::destroy(parents.library().core(), self.pointer.as_ptr()) };
-        let done = answer.ok_or_else(|| absent(T::DESTROY)).and_then(|code| check(T::DESTROY, code));
-        if done.is_err() {
+        // SAFETY: the object is live, because its parents were still present, and this value owns it.
+        let code = unsafe { T::destroy(parents.library().core(), self.pointer.as_ptr()) };
+        let destroyed = code.ok_or_else(|| absent(T::DESTROY)).and_then(|code| check(T::DESTROY, code));
+        if destroyed.is_err() {
             crate::leak::leak(parents);
         }
-        done
+        destroyed
     }
 }
 
 impl<T: Resource, P: InLibrary> Drop for Object<T, P> {
     fn drop(&mut self) {
         if let Err(error) = self.close_once() {
-            tracing::error!(%error, what = T::WHAT, "what a dropped object refers to stays allocated");
+            tracing::error!(%error, what = T::WHAT, "a dropped object could not be destroyed; the objects it refers to stay allocated");
         }
     }
 }
@@ -165,7 +166,7 @@ impl<T: Resource, P: InLibrary> std::fmt::Debug for Object<T, P> {
     }
 }
 
-/// `size_of`, as efadv calls take it.
+/// The size of a structure, as efadv calls take it.
 pub(super) const fn inlen<T>(_: &T) -> u32 {
     size_of::<T>() as u32
 }

@@ -1,8 +1,8 @@
-//! Queue pairs of the type SRD, in two states that are types: what a state does not allow cannot be
-//! written.
+//! Queue pairs of type SRD, with one type for each of two states, so that a call in the wrong state does not
+//! compile.
 //!
-//! [`Created`] (counters may be attached) → [`Ready`] (the adapter serves it; only now is it
-//! exposed). Nobody posts to it through libibverbs, which keeps counters of its own.
+//! [`Created`] (counters may be attached) → [`Ready`] (the adapter serves it, and its rings can be exposed).
+//! Requests are never posted through libibverbs, which keeps its own ring indices.
 
 use std::marker::PhantomData;
 
@@ -30,10 +30,10 @@ mod sealed {
 /// A state of a [`QueuePair`].
 pub trait State: sealed::Sealed {}
 
-/// Made; the adapter does not serve it yet.
+/// The queue pair exists, but the adapter does not serve it yet.
 #[derive(Debug)]
 pub enum Created {}
-/// Ready to send and to receive.
+/// The queue pair sends and receives.
 #[derive(Debug)]
 pub enum Ready {}
 
@@ -58,7 +58,7 @@ impl<'a> CompletionQueues<'a> {
     }
 }
 
-/// What to make a queue pair with.
+/// Options of a new queue pair.
 #[derive(Clone, Debug)]
 pub struct QueuePairOptions {
     send_entries: u32,
@@ -79,54 +79,54 @@ impl Default for QueuePairOptions {
 }
 
 impl QueuePairOptions {
-    /// 256 entries in each queue, of 64 bytes.
+    /// Options for 256 entries in each queue and 64-byte send entries.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// At least so many entries in the send queue; rdma-core makes it a power of two.
+    /// Sets the least number of send queue entries. rdma-core rounds it up to a power of two.
     pub fn send_entries(mut self, entries: u32) -> Self {
         self.send_entries = entries;
         self
     }
 
-    /// At least so many entries in the receive queue, of one segment each; no fewer than 1.
+    /// Sets the least number of receive queue entries, of one segment each. 0 counts as 1.
     pub fn receive_entries(mut self, entries: u32) -> Self {
         self.receive_entries = entries;
         self
     }
 
-    /// Entries of 128 bytes also carry RDMA writes inline. They need rdma-core 63.
+    /// Sets the size of send entries. 128-byte entries also carry RDMA writes inline; they need rdma-core 63.
     pub fn entry_size(mut self, size: EntrySize) -> Self {
         self.entry_size = size;
         self
     }
 
-    /// RDMA writes with immediate from peers consume no receive.
+    /// Sets whether RDMA writes with immediate from peers consume no receive.
     pub fn unsolicited_writes(mut self, wanted: bool) -> Self {
         self.unsolicited_writes = wanted;
         self
     }
 
-    /// Refuses what the adapter does not have: EINVAL would not say which.
+    /// Refuses options that the adapter does not support, because EINVAL would not name the option.
     fn check(&self, context: &Context) -> Result<()> {
-        let has = context.attributes();
+        let limits = context.attributes();
         let exceeds = |what, asked, limit| Err(Error::Exceeds { what, asked, limit });
-        if self.send_entries > has.max_send_entries {
-            return exceeds("send queue entries", self.send_entries.into(), has.max_send_entries.into());
+        if self.send_entries > limits.max_send_entries {
+            return exceeds("send queue entries", self.send_entries.into(), limits.max_send_entries.into());
         }
-        if self.receive_entries > has.max_receive_entries {
+        if self.receive_entries > limits.max_receive_entries {
             return exceeds(
                 "receive queue entries",
                 self.receive_entries.into(),
-                has.max_receive_entries.into(),
+                limits.max_receive_entries.into(),
             );
         }
         if self.entry_size == EntrySize::B128 {
             context.require(Capability::RdmaWrite)?;
-            if !has.has_wide_entries() {
+            if !limits.has_wide_entries() {
                 let inline = EntrySize::B128.inline_limit() as u64;
-                return exceeds("inline bytes", inline, has.wide_inline_bytes.into());
+                return exceeds("inline bytes", inline, limits.wide_inline_bytes.into());
             }
         }
         if self.unsolicited_writes {
@@ -136,7 +136,7 @@ impl QueuePairOptions {
     }
 }
 
-/// An SRD queue pair. Destroyed when dropped, before what it refers to.
+/// An SRD queue pair. It is destroyed when it is dropped, before the objects that it refers to.
 #[derive(Debug)]
 pub struct QueuePair<S: State> {
     object: Object<verbs::ibv_qp, Parents>,
@@ -145,11 +145,11 @@ pub struct QueuePair<S: State> {
     state: PhantomData<fn() -> S>,
 }
 
-/// Dropped after the queue pair is destroyed.
+/// Objects that the queue pair refers to. They are dropped after the queue pair is destroyed.
 #[derive(Debug)]
 struct Parents {
     regions: RetainedRegions<MemoryRegion>,
-    /// Handles in the entries of requests that may be under way.
+    /// Handles that requests in flight may name.
     handles: Vec<AddressHandle>,
     counters: Vec<CompletionCounter>,
     _completing: Vec<Completing>,
@@ -165,12 +165,12 @@ impl InLibrary for Parents {
 }
 
 impl QueuePair<Created> {
-    /// Makes a queue pair in `domain`. Sends complete on `send` and receives on `receive`, which may
-    /// be the same.
+    /// Creates a queue pair in `domain`.
     ///
     /// # Errors
-    /// [`Error::OtherContext`], [`Error::CompletionQueuePolled`], [`Error::Exceeds`], [`Error::AdapterLacks`], or
-    /// [`Error::Call`] with the answer of `efadv_create_qp_ex`; [`Error::TooWide`] for a number that no entry can carry.
+    /// [`Error::OtherContext`]; [`Error::CompletionQueuePolled`]; [`Error::Exceeds`] or [`Error::AdapterLacks`]
+    /// for options that the adapter does not support; [`Error::Call`] where `efadv_create_qp_ex` fails;
+    /// [`Error::TooWide`] for a queue pair number that no entry can carry.
     pub fn create(
         domain: &ProtectionDomain,
         completion_queues: CompletionQueues<'_>,
@@ -187,7 +187,7 @@ impl QueuePair<Created> {
         let create = function!(domain.library(), efadv, efadv_create_qp_ex)?;
         let (mut attr, mut efa) = attributes(domain, completion_queues, options);
         let size = inlen(&efa);
-        // SAFETY: context, domain and queues are live and of one context; both structures are whole.
+        // SAFETY: context, domain and queues are live and of one context; both structures are complete.
         let raw = pointer("efadv_create_qp_ex", unsafe { create(context.raw(), &mut attr, &mut efa, size) })?;
         let parents = Parents {
             regions: RetainedRegions::default(),
@@ -198,9 +198,9 @@ impl QueuePair<Created> {
             receive: receive.clone(),
             domain: domain.clone(),
         };
-        // SAFETY: just made, and known to nobody else. From here on an error destroys it.
+        // SAFETY: the object was just created, and no other handle to it exists. From here on an error destroys it.
         let object = unsafe { Object::adopt(raw, parents) };
-        // SAFETY: libibverbs fills in the number before it gives a queue pair out.
+        // SAFETY: libibverbs fills in the number before it returns a queue pair.
         let number = unsafe { (*object.raw()).qp_num };
         let number = u16::try_from(number).map(QueuePairNumber::new).map_err(|_| Error::TooWide {
             what: "queue pair number",
@@ -210,43 +210,43 @@ impl QueuePair<Created> {
         Ok(Self { object, number, queue_key: QueueKey::new(0), state: PhantomData })
     }
 
-    /// Has `counter` count what `counted` says of this queue pair. Each kind of completion goes to
-    /// one counter at most.
+    /// Attaches `counter`, which then counts the completions of `counted` for this queue pair. Each operation
+    /// has at most one counter.
     ///
     /// # Errors
-    /// [`Error::OtherContext`], or [`Error::Call`] with the answer of `ibv_qp_attach_comp_cntr`.
+    /// [`Error::OtherContext`]; [`Error::Call`] where `ibv_qp_attach_comp_cntr` fails.
     pub fn attach(&mut self, counter: &CompletionCounter, counted: CountedOperations) -> Result<()> {
         if !self.context().is_same(counter.context()) {
             return Err(Error::OtherContext { what: "completion counter" });
         }
         let attach = function!(self.library(), ibv, ibv_qp_attach_comp_cntr)?;
         let mut attr = ibv_qp_attach_comp_cntr_attr { comp_mask: 0, op_mask: attach_bits(counted) };
-        // Owned before the adapter knows it, so that the queue pair never outlives it.
+        // The queue pair owns the counter before the adapter refers to it, so it never outlives the counter.
         self.object.parents_mut().counters.push(counter.clone());
-        // SAFETY: both are live and of one context; the structure is whole.
+        // SAFETY: both are live and of one context; the structure is complete.
         let code = unsafe { attach(self.object.raw(), counter.raw(), &mut attr) };
         check("ibv_qp_attach_comp_cntr", code)
     }
 
-    /// Has the adapter serve it: peers then reach it with `queue_key`. Where the adapter's receivers
-    /// have no receive posted, it retries as it does by default.
+    /// Makes the adapter serve the queue pair, which peers then reach with `queue_key`. The adapter retries
+    /// sends to a receiver without a posted receive as it does by default.
     ///
     /// # Errors
-    /// [`Error::Call`] with the answer of `ibv_modify_qp`; the queue pair is then destroyed.
+    /// [`Error::Call`] where `ibv_modify_qp` fails. The queue pair is then destroyed.
     pub fn activate(self, queue_key: QueueKey) -> Result<QueuePair<Ready>> {
         self.into_ready(queue_key, None)
     }
 
-    /// As [`Self::activate`], with a bound for retries towards a receiver that has posted no
-    /// receive: 0 to 6 times, or 7 for ever.
+    /// Like [`Self::activate`], with a limit for retries to a receiver without a posted receive: 0 to 6 times,
+    /// or 7 for no limit.
     ///
     /// # Errors
-    /// As [`Self::activate`], and [`Error::AdapterLacks`] or [`Error::Exceeds`].
+    /// Those of [`Self::activate`]; [`Error::AdapterLacks`]; [`Error::Exceeds`] above 7.
     pub fn activate_with_rnr_retry(self, queue_key: QueueKey, retries: u8) -> Result<QueuePair<Ready>> {
-        const FOR_EVER: u8 = 7;
+        const NO_LIMIT: u8 = 7;
         self.context().require(Capability::RnrRetry)?;
-        if retries > FOR_EVER {
-            let (asked, limit) = (retries.into(), FOR_EVER.into());
+        if retries > NO_LIMIT {
+            let (asked, limit) = (retries.into(), NO_LIMIT.into());
             return Err(Error::Exceeds { what: "RNR retries", asked, limit });
         }
         self.into_ready(queue_key, Some(retries))
@@ -271,23 +271,23 @@ impl QueuePair<Created> {
 
     fn modify(&self, operation: &'static str, mut attr: ibv_qp_attr, mask: u32) -> Result<()> {
         let modify = function!(self.library(), ibv, ibv_modify_qp)?;
-        // SAFETY: the queue pair is live; the structure is whole, and only read.
+        // SAFETY: the queue pair is live; the structure is complete, and only read.
         check(operation, unsafe { modify(self.object.raw(), &mut attr, mask as i32) })
     }
 }
 
-/// What rdma-core is asked for.
+/// The attributes of a new queue pair.
 fn attributes(
     domain: &ProtectionDomain,
     completion_queues: CompletionQueues<'_>,
     options: &QueuePairOptions,
 ) -> (ibv_qp_init_attr_ex, efadv_qp_init_attr) {
-    let has = domain.context().attributes();
+    let limits = domain.context().attributes();
     let mut attr = ibv_qp_init_attr_ex {
         send_cq: completion_queues.send.raw(),
         recv_cq: completion_queues.receive.raw(),
         qp_type: verbs::IBV_QPT_DRIVER,
-        // Every entry asks for a completion; the adapter knows nothing else.
+        // Every entry requests a completion; the adapter supports nothing else.
         sq_sig_all: 1,
         comp_mask: verbs::IBV_QP_INIT_ATTR_PD,
         pd: domain.raw(),
@@ -295,30 +295,30 @@ fn attributes(
     };
     attr.cap.max_send_wr = options.send_entries.max(1);
     attr.cap.max_recv_wr = options.receive_entries.max(1);
-    attr.cap.max_send_sge = has.max_send_segments.min(2).into();
-    // One, so that entries of the receive queue and receives are the same number. Never 0, by which
-    // rdma-core 65 divides.
+    attr.cap.max_send_sge = limits.max_send_segments.min(2).into();
+    // 1, so that each receive takes one entry of the receive queue. rdma-core 65 divides by this number, so it
+    // is never 0.
     attr.cap.max_recv_sge = 1;
     let mut efa =
         efadv_qp_init_attr { driver_qp_type: verbs::EFADV_QP_DRIVER_TYPE_SRD, ..Default::default() };
     let mut flags = 0;
     match options.entry_size {
-        EntrySize::B64 => attr.cap.max_inline_data = has.inline_bytes.into(),
+        EntrySize::B64 => attr.cap.max_inline_data = limits.inline_bytes.into(),
         EntrySize::B128 => {
-            attr.cap.max_inline_data = has.wide_inline_bytes.into();
+            attr.cap.max_inline_data = limits.wide_inline_bytes.into();
             flags |= verbs::EFADV_QP_FLAGS_INLINE_WRITE;
         }
     }
     if options.unsolicited_writes {
         flags |= verbs::EFADV_QP_FLAGS_UNSOLICITED_WRITE_RECV;
     }
-    // The flags are an enumeration of two bits, the field has 16.
+    // The flags are an enumeration of two bits; the field has 16.
     efa.flags = flags as u16;
     (attr, efa)
 }
 
 impl QueuePair<Ready> {
-    /// What a peer must know to send to it.
+    /// Returns what a peer needs to send to the queue pair.
     ///
     /// # Errors
     /// Those of [`Context::gid`].
@@ -326,29 +326,29 @@ impl QueuePair<Ready> {
         Ok(Address { gid: self.context().gid()?, queue_pair: self.number, queue_key: self.queue_key })
     }
 
-    /// The key that it expects.
+    /// The queue key that the queue pair expects.
     pub fn queue_key(&self) -> QueueKey {
         self.queue_key
     }
 
-    /// Its rings and doorbells, with the ring that its sends complete on, checked. The addresses are
-    /// valid while it lives.
+    /// Returns the checked rings and doorbells, with the completion ring of the send side. The addresses are
+    /// valid while the queue pair lives.
     ///
     /// # Errors
-    /// [`Error::FunctionMissing`] before rdma-core 59; [`Error::Call`] with the answer of
-    /// `efadv_query_qp_wqs` or `efadv_query_cq`; [`Error::Exposure`] where they break a rule.
+    /// [`Error::FunctionMissing`] before rdma-core 59; [`Error::Call`] where `efadv_query_qp_wqs` or
+    /// `efadv_query_cq` fails; [`Error::Exposure`] where the rings break a rule.
     pub fn exposure(&self) -> Result<Exposure> {
         let (send, receive) = self.query()?;
         Ok(Exposure::new(send, receive, self.send_completions().query()?)?)
     }
 
-    /// `efadv_query_qp_wqs`: send and receive queue, unchecked.
+    /// Queries the send and receive queue (`efadv_query_qp_wqs`). The values are not checked.
     ///
     /// # Errors
     /// [`Error::FunctionMissing`], [`Error::Call`].
     pub fn query(&self) -> Result<(RawWorkQueue, RawWorkQueue)> {
         let query = function!(self.library(), efadv, efadv_query_qp_wqs)?;
-        // Zeroed: a release that knows fewer fields leaves the rest alone.
+        // Zeroed: a release that knows fewer fields leaves the rest unchanged.
         let (mut send, mut receive) = (efadv_wq_attr::default(), efadv_wq_attr::default());
         let size = inlen(&send);
         // SAFETY: the queue pair is live; `size` bytes of both structures can be written.
@@ -357,8 +357,8 @@ impl QueuePair<Ready> {
         Ok((raw(&send), raw(&receive)))
     }
 
-    /// A peer, for entries that go to it. Its address handle is made once for each adapter, and kept
-    /// until this queue pair is destroyed.
+    /// Returns a peer, for entries that are sent to it. Creates one address handle for each adapter, and keeps
+    /// it until this queue pair is destroyed.
     ///
     /// # Errors
     /// Those of [`AddressHandle::create`].
@@ -377,59 +377,59 @@ impl QueuePair<Ready> {
         Ok(handle)
     }
 
-    /// Keeps `region`, with its memory, until the queue pair is destroyed. For memory that the
-    /// adapter may still reach when the caller no longer knows what is in flight.
+    /// Retains `region` until the queue pair is destroyed, for memory that the adapter may still reach when the
+    /// caller does not know which requests are in flight.
     pub fn retain(&mut self, region: MemoryRegion) {
         self.object.parents_mut().regions.retain(region);
     }
 
-    /// Keeps the memory of a posted receive until it completed, or the queue pair is destroyed.
+    /// Retains the region of a posted receive until the receive completes or the queue pair is destroyed.
     pub(crate) fn receive_posted(&mut self, id: u16, region: MemoryRegion) {
         self.object.parents_mut().regions.receive_posted(id, region);
     }
 
-    /// Lets the memory of a receive go, for it completed.
+    /// Releases the region of a completed receive.
     pub(crate) fn receive_completed(&mut self, id: u16) {
         self.object.parents_mut().regions.receive_completed(id);
     }
 }
 
 impl<S: State> QueuePair<S> {
-    /// Its number.
+    /// The queue pair number.
     pub fn number(&self) -> QueuePairNumber {
         self.number
     }
 
-    /// The queue that its sends complete on.
+    /// The completion queue of requests that the queue pair posts to its send queue.
     pub fn send_completions(&self) -> &CompletionQueue {
         &self.object.parents().send
     }
 
-    /// The queue that its receives complete on.
+    /// The completion queue of messages and writes that arrive.
     pub fn receive_completions(&self) -> &CompletionQueue {
         &self.object.parents().receive
     }
 
-    /// The domain that it is in.
+    /// The protection domain of the queue pair.
     pub fn domain(&self) -> &ProtectionDomain {
         &self.object.parents().domain
     }
 
-    /// The adapter that it is of.
+    /// The adapter of the queue pair.
     pub fn context(&self) -> &Context {
         self.domain().context()
     }
 
-    /// Destroys it and says how that went. Where it fails, whatever it refers to stays allocated for
-    /// the life of the process.
+    /// Destroys the queue pair and reports the result. Where it fails, everything that it refers to stays
+    /// allocated until the process ends.
     ///
     /// # Errors
-    /// [`Error::Call`] with the answer of `ibv_destroy_qp`.
+    /// [`Error::Call`] where `ibv_destroy_qp` fails.
     pub fn close(self) -> Result<()> {
         self.object.close()
     }
 
-    /// The queue pair itself, for calls that this library does not have.
+    /// The raw queue pair, for calls that this library does not wrap.
     pub fn as_ptr(&self) -> *mut verbs::ibv_qp {
         self.object.raw()
     }
@@ -439,7 +439,7 @@ impl<S: State> QueuePair<S> {
     }
 }
 
-/// The bits of both interfaces are the same.
+/// `efadv_wq_caps` and `fi_efa_wq_caps` have the same bits.
 const _: () = assert!(verbs::EFADV_WQ_CAPS_64_BIT_REQ_ID == efa_gda_sys::fi::FI_EFA_WQ_CAPS_64_BIT_REQ_ID);
 
 fn raw(attr: &efadv_wq_attr) -> RawWorkQueue {
