@@ -7,8 +7,9 @@ mod fabric_soft_support;
 
 use efa_gda::fabric::{MemoryRegion, Query, RemoteRegion};
 use efa_gda::gpu::Gpu;
+use efa_gda::gpu_queue::GpuQueue;
 use efa_gda::queue::measure::{Load, Producer};
-use efa_gda::queue::{GpuQueue, MappedQueue, WorkError, WorkRequest};
+use efa_gda::queue::{MappedQueue, WorkError, WorkRequest};
 use efa_gda::wire::{CompletionStatus, Peer, RemoteKey};
 use fabric_soft_support::side::{Side, bytes_of, pattern};
 use fabric_soft_support::{assert_no_violations, with_soft_adapter};

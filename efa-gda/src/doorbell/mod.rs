@@ -66,8 +66,8 @@
 //! posts later meets an alarm. After the call nothing of the proxy refers to the queue's memory.
 //! Stopping does the same for all queues, and raises their alarms: [`DeviceError::ProxyStopped`].
 //!
-//! [`DeviceError::BadRecord`]: crate::executor::DeviceError::BadRecord
-//! [`DeviceError::ProxyStopped`]: crate::executor::DeviceError::ProxyStopped
+//! [`DeviceError::BadRecord`]: crate::status::DeviceError::BadRecord
+//! [`DeviceError::ProxyStopped`]: crate::status::DeviceError::ProxyStopped
 
 mod handoff;
 mod memory;

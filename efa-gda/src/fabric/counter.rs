@@ -3,17 +3,17 @@
 //! say how many, not which, and change whether or not anybody reads the completion queue, which fills
 //! all the same.
 
-use std::any::Any;
 use std::ffi::{c_int, c_void};
 use std::marker::PhantomData;
 use std::ops::BitOr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use efa_gda_sys::fi;
 
-use super::device_memory::Owner;
+use super::device_memory::{Owner, Reader};
 use super::domain::close_shared;
 use super::error::{Error, Result};
 use super::object::{Context, InContext, Object, Padded, table_op};
@@ -109,7 +109,10 @@ pub(super) struct OwnWords {
     success: u64,
     /// The GPU whose memory it is, as CUDA counts.
     device: Option<i32>,
-    owner: Owner,
+    /// How the host reads the words, if they are in a GPU's memory.
+    reader: Option<Reader>,
+    /// Keeps the memory allocated; dropped after the reader, which may refer to it.
+    _owner: Owner,
 }
 
 impl OwnWords {
@@ -121,7 +124,7 @@ impl OwnWords {
     /// Zeroes of the host's; None where memory is short.
     pub(super) fn host() -> Option<Self> {
         let words = Buffer::zeroed(Self::BYTES)?;
-        Some(Self { success: words.as_ptr() as u64, device: None, owner: Arc::new(words) })
+        Some(Self { success: words.as_ptr() as u64, device: None, reader: None, _owner: Arc::new(words) })
     }
 
     /// In a GPU's memory, with the dmabuf of it, or why there is none.
@@ -129,13 +132,14 @@ impl OwnWords {
     /// # Errors
     /// [`Error::OutOfBounds`] where they do not fit, [`Error::NoDmabuf`].
     pub(super) fn device(memory: DeviceMemory) -> Result<(Self, Dmabuf)> {
-        let DeviceMemory { address, length, ordinal, dmabuf, owner } = memory;
+        let DeviceMemory { address, length, ordinal, dmabuf, owner, reader } = memory;
         if length < Self::BYTES {
             let (needs, region) = (Self::BYTES as u64, length as u64);
             return Err(Error::OutOfBounds { offset: 0, length: needs, region });
         }
         let dmabuf = dmabuf.map_err(|why| Error::NoDmabuf { operation: super::gda::CNTR_OPEN_EXT, why })?;
-        Ok((Self { success: address.as_ptr() as u64, device: Some(ordinal), owner }, dmabuf))
+        let success = address.as_ptr() as u64;
+        Ok((Self { success, device: Some(ordinal), reader, _owner: owner }, dmabuf))
     }
 
     fn error(&self) -> u64 {
@@ -314,9 +318,27 @@ impl CompletionCounter {
         Some(CounterWords { success: words.success, error: words.error(), device: words.device })
     }
 
-    /// What keeps its words allocated, where that is a `T`.
-    pub(crate) fn owner<T: Any>(&self) -> Option<&T> {
-        self.0.parents().words.as_ref()?.owner.downcast_ref()
+    /// Reads the words of successes and of errors where they are, without libfabric.
+    ///
+    /// # Errors
+    /// The reason in words: the counter does not own its words, or the host cannot read the memory that holds them.
+    pub(crate) fn read_words(&self) -> std::result::Result<[u64; 2], String> {
+        let words = self.0.parents().words.as_ref().ok_or("the counter does not own them")?;
+        let read = |word: u64| match (words.device, &words.reader) {
+            (None, _) => {
+                let word = std::ptr::with_exposed_provenance_mut(word as usize);
+                // SAFETY: the word is aligned memory of the host that the open counter keeps allocated; all writes to
+                // it are atomic.
+                Ok(unsafe { AtomicU64::from_ptr(word) }.load(Ordering::Acquire))
+            }
+            (Some(_), Some(reader)) => {
+                let mut bytes = [0; size_of::<u64>()];
+                reader(word, &mut bytes)?;
+                Ok(u64::from_ne_bytes(bytes))
+            }
+            (Some(_), None) => Err("the owner of the GPU's memory gave no way to read it".to_owned()),
+        };
+        Ok([read(words.success)?, read(words.error())?])
     }
 
     /// Makes the caller the one who goes by it, for the one endpoint that it counts for.

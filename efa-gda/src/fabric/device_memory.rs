@@ -25,10 +25,14 @@ pub struct DeviceMemory {
     pub(super) ordinal: i32,
     pub(super) dmabuf: std::result::Result<Dmabuf, String>,
     pub(super) owner: Owner,
+    pub(super) reader: Option<Reader>,
 }
 
 /// Keeps memory allocated while it lives.
 pub(super) type Owner = Arc<dyn Any + Send + Sync>;
+
+/// Copies the bytes at an address of device memory into the slice, or returns why that is not possible.
+pub type Reader = Box<dyn Fn(u64, &mut [u8]) -> std::result::Result<(), String> + Send + Sync>;
 
 /// A file that stands for device memory, and where in it a range begins.
 #[derive(Debug)]
@@ -87,7 +91,15 @@ impl DeviceMemory {
         owner: Arc<dyn Any + Send + Sync>,
     ) -> Option<Self> {
         let address = NonNull::new(std::ptr::with_exposed_provenance_mut(address as usize))?;
-        Some(Self { address, length, ordinal, dmabuf, owner })
+        Some(Self { address, length, ordinal, dmabuf, owner, reader: None })
+    }
+
+    /// Sets how the host reads the memory, which it must do for words of a completion counter. `reader` may rely on
+    /// the owner, which lives as long as the memory is used.
+    #[must_use]
+    pub fn with_reader(mut self, reader: Reader) -> Self {
+        self.reader = Some(reader);
+        self
     }
 
     /// Its first byte, as the GPU and the adapter address it.

@@ -348,7 +348,7 @@ impl MemoryRegion {
     }
 
     /// Whether others hold a handle of it.
-    pub(crate) fn is_shared(&self) -> bool {
+    pub fn is_shared(&self) -> bool {
         Arc::strong_count(&self.0) > 1
     }
 
@@ -394,7 +394,7 @@ impl MemoryRegion {
     }
 
     /// What keeps the memory of a GPU allocated, where that is a `T`.
-    pub(crate) fn owner<T: std::any::Any>(&self) -> Option<&T> {
+    pub fn owner<T: std::any::Any>(&self) -> Option<&T> {
         match &self.0.object.parents().memory {
             Held::Device { owner, .. } => owner.downcast_ref(),
             _ => None,

@@ -34,7 +34,7 @@ mod table;
 pub use address::{AddressVector, FabricAddress};
 pub use completion::{CompletionQueue, ExternalMemory};
 pub use counter::{CompletionCounter, Counted, CounterMemory, CounterWords};
-pub use device_memory::{DeviceMemory, Dmabuf, Registration};
+pub use device_memory::{DeviceMemory, Dmabuf, Reader, Registration};
 pub use domain::{Domain, Fabric};
 pub use endpoint::{Bound, Building, Enabled, Endpoint, InjectLimits, Limits, State};
 pub use error::{Absence, Error, Failure, QueryOption, Result};

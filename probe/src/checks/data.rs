@@ -9,8 +9,10 @@ use std::marker::PhantomData;
 use std::time::Duration;
 
 use efa_gda::doorbell::{DoorbellChoice, DoorbellMode, DoorbellProxy, ProxyOptions};
+use efa_gda::error_chain;
 use efa_gda::executor::host;
 use efa_gda::fabric::RemoteRegion;
+use efa_gda::gpu_queue::GpuQueueError;
 use efa_gda::queue::{CloseError, MappedQueue, Region as _, WorkError, WorkRequest};
 use efa_gda::wire::RemoteKey;
 
@@ -103,9 +105,10 @@ fn takes_doorbell_mode<L: Layer>(session: &mut Session<L>) -> Answers {
     if rung == DoorbellMode::Direct {
         return Outcome::pass("direct: the device code itself").into();
     }
-    let taken =
-        DoorbellProxy::start(&ProxyOptions::new()).map_err(|error| error.to_string()).and_then(|proxy| {
-            queue.set_doorbell(rung, &proxy).map_err(|error| error.to_string())?;
+    let taken = DoorbellProxy::start(&ProxyOptions::new())
+        .map_err(|error| error_chain(&error).to_string())
+        .and_then(|proxy| {
+            queue.set_doorbell(rung, &proxy).map_err(|error| error_chain(&error).to_string())?;
             Ok(proxy)
         });
     match taken {
@@ -160,7 +163,7 @@ fn arrives<L: Layer>(session: &mut Session<L>) -> Answers {
         },
         Err((moved, answers)) => (moved, answers),
     };
-    let rung = session.rig.sender().map_or(DoorbellMode::Direct, MappedQueue::rung);
+    let rung = session.rig.sender().map_or(DoorbellMode::Direct, MappedQueue::doorbell_mode);
     let verified = moved.wrong.is_none() && moved.completed == request.count && violations.is_empty();
     session.rig.put = Some(Put {
         op: request.op.name(),
@@ -224,7 +227,7 @@ fn wrong_key<L: Layer>(session: &mut Session<L>) -> Answers {
     let wrong = RemoteRegion { key: RemoteKey::new(right.key.get() ^ WRONG), ..right };
     let timeout = bound(session, 64, 1);
     match session.rig.execute(&WorkRequest::write(peer, &memory.source, wrong).bytes(64).timeout(timeout)) {
-        Err(WorkError::Completion { status, .. }) => {
+        Err(GpuQueueError::Work(WorkError::Completion { status, .. })) => {
             Outcome::pass(format!("status {}: {status}", status.code())).into()
         }
         Err(error) => put_failed(&error, session.request.wait),
@@ -256,7 +259,7 @@ fn closes<L: Layer>(session: &mut Session<L>) -> Answers {
         Err(_) => Ok(()),
     });
     if let Some(Err(error)) = closed {
-        answers.push(format!("queue: {error}"));
+        answers.push(format!("queue: {}", error_chain(&error)));
     }
     rig.proxy = None;
     answers.extend(rig.objects.close());

@@ -4,7 +4,9 @@
 
 use std::time::{Duration, Instant};
 
+use efa_gda::error_chain;
 use efa_gda::fabric::{Access, Buffer, Error};
+use efa_gda::gpu_queue::GpuQueueError;
 use efa_gda::queue::{
     Arrival, Backing, Limit, MappedQueue, QueueLimits, ReceiveError, ReceiveId, Received, Receives,
     Region as _, WorkError, WorkRequest,
@@ -102,9 +104,10 @@ pub(super) fn corrupted(observed: String) -> Answers {
 }
 
 /// What a put's error means to whoever runs the probe; `wait` is the bound of the waits, in milliseconds.
-pub(super) fn put_failed(error: &WorkError, wait: u64) -> Answers {
+pub(super) fn put_failed(error: &GpuQueueError, wait: u64) -> Answers {
+    use GpuQueueError::{Gpu, Work};
     let (why, fix, who) = match error {
-        WorkError::Completion { status, .. } => {
+        Work(WorkError::Completion { status, .. }) => {
             let page = match status {
                 CompletionStatus::Unknown(code) => {
                     format!("look for {code} in a newer efa_io_defs.h (enum efa_io_comp_status)")
@@ -116,7 +119,7 @@ pub(super) fn put_failed(error: &WorkError, wait: u64) -> Answers {
             );
             ("the adapter refused the request, or its target did", fix, Who::Host)
         }
-        WorkError::Device { .. } => (
+        Work(WorkError::Device { .. }) => (
             "the adapter did not answer in time: a doorbell that does not arrive, a port that is down, or \
              traffic that is dropped",
             // The wait is half of the limit.
@@ -125,7 +128,7 @@ pub(super) fn put_failed(error: &WorkError, wait: u64) -> Answers {
                    slow machine may want --time-limit",
             Who::Host,
         ),
-        WorkError::TooLong { limit, most, .. } => (
+        Work(WorkError::TooLong { limit, most, .. }) => (
             "an adapter refuses what is longer, or moves a part of it; nothing was posted",
             match limit {
                 Limit::Rdma => format!("give at most {most} --bytes; for more in all, use --count"),
@@ -133,10 +136,10 @@ pub(super) fn put_failed(error: &WorkError, wait: u64) -> Answers {
             },
             Who::Code,
         ),
-        WorkError::Unsupported { .. } => {
+        Work(WorkError::Unsupported { .. }) => {
             ("nothing was posted", "choose another --op, or another adapter".to_owned(), Who::Code)
         }
-        WorkError::Gpu(_) => (
+        Gpu(_) => (
             "CUDA failed before or while the kernel ran: its result is in the observation",
             "look at nvidia-smi and dmesg (Xid) on the host; a context that is lost stays so in its process"
                 .to_owned(),
@@ -145,13 +148,13 @@ pub(super) fn put_failed(error: &WorkError, wait: u64) -> Answers {
         _ => ("nothing was posted", "report it with the provider's version".to_owned(), Who::Host),
     };
     let required = match error {
-        WorkError::TooLong { limit, most, .. } => format!("at most {most} bytes: {limit}"),
+        Work(WorkError::TooLong { limit, most, .. }) => format!("at most {most} bytes: {limit}"),
         _ => "a completion with status 0".to_owned(),
     };
     let observed = match error {
         // The library's hint is for who calls it.
-        WorkError::TooLong { limit, .. } => seen(error, limit.hint()),
-        _ => error.to_string(),
+        Work(WorkError::TooLong { limit, .. }) => seen(error, limit.hint()),
+        _ => error_chain(error).to_string(),
     };
     failed(observed, &required, why, &fix, who)
 }
@@ -189,7 +192,7 @@ pub(super) fn move_bytes<L: Layer>(session: &mut Session<L>, request: PutRequest
     let moved = Moved { completed: 0, took: Duration::ZERO, wrong: None };
     let Some(queue) = &session.rig.queue else { return Err((moved, missing("the queue"))) };
     if let Some(error) = past_limit(request.op, request.bytes, queue.limits()) {
-        return Err((moved, put_failed(&error, session.request.wait)));
+        return Err((moved, put_failed(&error.into(), session.request.wait)));
     }
     let per_round = per_round(request, queue);
     let length = per_round.saturating_mul(request.bytes);
@@ -426,7 +429,7 @@ fn internal(error: Error) -> Answers {
 /// What a receive's error means to whoever runs the probe.
 fn receive_failed(error: &ReceiveError) -> Answers {
     failed(
-        error.to_string(),
+        error_chain(error).to_string(),
         "a completion at the receiver for every operation",
         "the sender's completions came with status 0, and the receiver has to learn of each",
         "run again with -v; report it with the adapter's and the driver's version",
