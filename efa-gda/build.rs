@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Kernel files that the library launches.
-const KERNELS: [&str; 3] = ["put.cu", "receive.cu", "bench.cu"];
+const KERNELS: [&str; 2] = ["put.cu", "receive.cu"];
+/// Kernel files that the library launches if it has the feature `test-utils`.
+const TEST_KERNELS: [&str; 1] = ["bench.cu"];
 /// Compute capabilities of GPUs that are paired with EFA adapters. Newer GPUs of the same generation run the same code.
 const TARGETS: [&str; 4] = ["80", "90", "100", "120"];
 /// Target of the PTX that the driver compiles for every other GPU.
@@ -23,16 +25,25 @@ fn main() {
     let third_party = directory("DEP_EFA_GDA_HEADERS_THIRD_PARTY");
     let io_defs = third_party.join("efa_io_defs.h");
 
+    let test_utils = env::var_os("CARGO_FEATURE_TEST_UTILS").is_some();
+    let kernels: Vec<&str> =
+        KERNELS.into_iter().chain(TEST_KERNELS.into_iter().filter(|_| test_utils)).collect();
+
     for path in [&include, &host, &root.join("load.cu"), &io_defs] {
         println!("cargo::rerun-if-changed={}", path.display());
     }
-    for name in KERNELS {
+    for name in &kernels {
         println!("cargo::rerun-if-changed={}", root.join(name).display());
     }
     // For `gpu::compile`, which includes its text.
     println!("cargo::rustc-env=EFA_GDA_IO_DEFS_FILE={}", io_defs.display());
 
-    cc::Build::new()
+    let mut build = cc::Build::new();
+    if test_utils {
+        // executor.cpp then also has what executor/test_utils.rs calls.
+        build.define("EFA_GDA_TEST_UTILS", None);
+    }
+    build
         .cpp(true)
         .std("c++17")
         .include(&include)
@@ -61,13 +72,13 @@ fn main() {
             "EFA_GDA_NVCC={} is not an absolute path: set it to nvcc's",
             nvcc.display()
         );
-        fatbins(&nvcc, &root, &[&include, &third_party]);
+        fatbins(&nvcc, &root, &kernels, &[&include, &third_party]);
         println!("cargo::rustc-cfg=efa_gda_fatbin");
     }
 }
 
 /// Compiles each kernel file to `OUT_DIR/NAME.fatbin`, which the library includes.
-fn fatbins(nvcc: &Path, root: &Path, headers: &[&Path]) {
+fn fatbins(nvcc: &Path, root: &Path, kernels: &[&str], headers: &[&Path]) {
     println!("cargo::rerun-if-changed={}", nvcc.display());
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let known = run(Command::new(nvcc).arg("--list-gpu-code"));
@@ -81,7 +92,7 @@ fn fatbins(nvcc: &Path, root: &Path, headers: &[&Path]) {
             nvcc.display()
         );
     }
-    for name in KERNELS {
+    for name in kernels {
         let mut command = Command::new(nvcc);
         command.args(["-fatbin", "-std=c++17", "--threads", "0"]);
         for target in &targets {

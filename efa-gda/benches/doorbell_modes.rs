@@ -13,7 +13,8 @@ use cudarc::driver::{DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg};
 use efa_gda::doorbell::{DoorbellMode, DoorbellProxy, ProxyOptions};
 use efa_gda::fabric::Query;
 use efa_gda::gpu::Gpu;
-use efa_gda::queue::{GpuQueue, device_peer};
+use efa_gda::gpu_queue::GpuQueue;
+use efa_gda::queue::device_peer;
 use efa_gda_sys::device::{efa_gda_peer, efa_gda_queue};
 use efa_gda_test_support::soft::again_with_soft_adapter;
 use support::kernel::Kernel;
@@ -116,7 +117,7 @@ fn one(gpu: &Gpu, kernel: &Kernel, rung: DoorbellMode, per_post: u32, posts: u32
     }
     let proxy = DoorbellProxy::start(&options).unwrap();
     let mut first = first;
-    let lkey = first.keep(&source).unwrap().get();
+    let lkey = first.retain(&source).unwrap().get();
     let (queue, _) = GpuQueue::with_doorbell(first, gpu, rung.into(), &proxy).unwrap();
     let stream = &kernel.stream;
     let samples = stream.alloc_zeros::<u64>(posts as usize).unwrap();

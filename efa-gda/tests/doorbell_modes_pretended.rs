@@ -11,7 +11,8 @@ use std::time::Duration;
 use efa_gda::doorbell::{DoorbellChoice, DoorbellMode, DoorbellProxy, ProxyOptions};
 use efa_gda::fabric::Query;
 use efa_gda::gpu::Gpu;
-use efa_gda::queue::{CloseError, GpuQueue, ReceiveError, Refused, WorkRequest};
+use efa_gda::gpu_queue::{GpuCloseError, GpuQueue, RefusedMode};
+use efa_gda::queue::{ReceiveError, WorkRequest};
 use efa_gda_test_support::cuda::{self, Driver};
 use support::kernel::Kernel;
 use support::load::drop_under_a_load;
@@ -43,13 +44,13 @@ fn pretending(variables: &[(&str, &str)], body: impl FnOnce(&Gpu, &Side, &Doorbe
 /// What `auto` takes, and what was refused before.
 fn taken(gpu: &Gpu, side: &Side, proxy: &DoorbellProxy) -> (DoorbellMode, Vec<DoorbellMode>) {
     let (queue, refused) = moving(gpu, side, proxy);
-    let rung = queue.rung();
+    let rung = queue.doorbell_mode();
     queue.close().unwrap();
-    (rung, refused.into_iter().map(|refused| refused.rung).collect())
+    (rung, refused.into_iter().map(|refused| refused.mode).collect())
 }
 
 /// A queue on the rung that `auto` takes, after it moved bytes.
-fn moving(gpu: &Gpu, side: &Side, proxy: &DoorbellProxy) -> (GpuQueue, Vec<Refused>) {
+fn moving(gpu: &Gpu, side: &Side, proxy: &DoorbellProxy) -> (GpuQueue, Vec<RefusedMode>) {
     let (first, second) = (side.queue(), side.queue());
     let peer = introduce(&first, &second);
     let (mut first, refused) = GpuQueue::with_doorbell(first, gpu, DoorbellChoice::Auto, proxy).unwrap();
@@ -103,7 +104,7 @@ fn a_completion_queue_that_is_not_registered_is_read_where_the_gpu_can() {
         let how = |name| queue.registered().into_iter().find(|part| part.part == name).unwrap().how;
         assert_eq!(how("send queue"), "registered as device map, portable");
         assert!(how("completion queue").starts_with("not registered"), "{:?}", queue.registered());
-        assert_eq!(queue.rung(), DoorbellMode::Direct);
+        assert_eq!(queue.doorbell_mode(), DoorbellMode::Direct);
         queue.close().unwrap();
     });
 }
@@ -122,7 +123,7 @@ fn a_rung_that_was_forced_is_taken_or_refused_and_no_other() {
         assert!(GpuQueue::with_doorbell(side.queue(), gpu, DoorbellMode::Direct.into(), proxy).is_err());
         let (queue, refused) =
             GpuQueue::with_doorbell(side.queue(), gpu, DoorbellMode::Staged.into(), proxy).unwrap();
-        assert_eq!((queue.rung(), refused), (DoorbellMode::Staged, vec![]));
+        assert_eq!((queue.doorbell_mode(), refused), (DoorbellMode::Staged, vec![]));
     });
 }
 
@@ -209,7 +210,7 @@ fn a_staging_ring_with_entries_never_rung_for_is_not_unmapped() {
         let args = WorkRequest::write(peer, &source, target.remote()).arguments(queue.mapped()).unwrap();
         // SAFETY: arguments of this queue, which no kernel uses; the pretended GPU's memory is the host's.
         unsafe { post_without_doorbell(queue.device_address(), &args) };
-        let CloseError::UnrungOnGpu { mut queue, entries: 1 } = queue.unmap().unwrap_err() else {
+        let GpuCloseError::Unrung { mut queue, entries: 1 } = queue.unmap().unwrap_err() else {
             panic!("unmapped")
         };
         assert_eq!(queue.quiet(Duration::from_secs(30)).unwrap().completed, 1);

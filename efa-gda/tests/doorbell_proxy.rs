@@ -12,7 +12,7 @@ use efa_gda::doorbell::{
     Alarm, DoorbellMode, DoorbellProxy, End, ProxyError, ProxyOptions, RecordFault, RegisterError,
     Registration, SendQueue,
 };
-use efa_gda::executor::DeviceError;
+use efa_gda::status::DeviceError;
 use efa_gda_sys::device::{EFA_GDA_BAD_RECORD, EFA_GDA_PROXY_STOPPED};
 
 const DEPTH: u32 = 64;

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use efa_gda::doorbell::{DoorbellMode, DoorbellProxy, ProxyOptions};
-use efa_gda::executor::DeviceError;
 use efa_gda::fabric::Query;
 use efa_gda::queue::{DoorbellError, MappedQueue, WorkError, WorkRequest};
+use efa_gda::status::DeviceError;
 use efa_gda_sys::device::efa_gda_queue;
 use support::side::{Side, bytes_of, introduce, pattern};
 use support::{assert_no_violations, with_soft_adapter};
@@ -55,7 +55,7 @@ fn some_through(count: u64, rung: DoorbellMode, wide: bool, variables: &[(&str, 
         let side = Side::open(&Query::new().wide_entries(wide));
         let (mut first, second) = (side.queue(), side.queue());
         first.set_doorbell(rung, &proxy).unwrap();
-        assert_eq!(first.rung(), rung);
+        assert_eq!(first.doorbell_mode(), rung);
         move_blocks(&mut first, &side, &second, count);
         assert_no_violations(adapter);
         let ring_for_rest = if rung == DoorbellMode::Direct { 0 } else { count };

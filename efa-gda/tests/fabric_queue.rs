@@ -7,9 +7,9 @@ mod fabric_fake;
 use std::ptr::{NonNull, null_mut};
 use std::time::Duration;
 
-use efa_gda::executor::DeviceError;
 use efa_gda::fabric::{Access, Bindings, Buffer, Domain, Error, MemoryRegion};
 use efa_gda::queue::{CloseError, MappedQueue, QueueError, WorkError, WorkRequest};
+use efa_gda::status::DeviceError;
 use efa_gda::wire::{
     Completion, CompletionKind, CompletionStatus, DecodedRequest, Operation, OperationCode, Peer,
     QueuePairNumber, RequestId, RequestIdWidth,
@@ -221,7 +221,7 @@ fn a_region_kept_for_a_kernel_stays_until_the_queue_goes() {
     let domain = fake.domain();
     let mut queue = queue(&fake, &domain);
     let region = region(&domain, Access::ALL);
-    assert_eq!(queue.keep(&region).unwrap().get(), 0x55);
+    assert_eq!(queue.retain(&region).unwrap().get(), 0x55);
     drop(region);
     assert_eq!(closes(&fake), [""; 0]);
     queue.close().unwrap();

@@ -8,9 +8,10 @@ mod support;
 use std::time::{Duration, Instant};
 
 use efa_gda::doorbell::{DoorbellMode, DoorbellProxy, ProxyOptions};
-use efa_gda::executor::{DeviceError, host};
+use efa_gda::executor::host;
 use efa_gda::fabric::{Access, Bindings, Buffer, EFA_DIRECT, Error, Fabric, Library, Query, RemoteRegion};
 use efa_gda::queue::{CloseError, DoorbellError, MappedQueue, QueueError, WorkError, WorkRequest};
+use efa_gda::status::DeviceError;
 use efa_gda::wire::{CompletionStatus, EntrySize, RemoteKey};
 use efa_gda_sys::device::{EFA_GDA_PUT_NO_WAIT, efa_gda_put_args};
 use support::side::{Side, bytes_of, introduce, pattern, post_without_doorbell, two_adapters};

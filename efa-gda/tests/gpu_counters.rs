@@ -12,7 +12,8 @@ use std::time::Duration;
 use efa_gda::fabric::{
     Bindings, CompletionCounter, CountedOperations, DeviceMemory, Dmabuf, GdaOps, Query, RemoteRegion,
 };
-use efa_gda::queue::{CountersError, GpuQueue, MappedQueue, Placement, QueueError, WorkError, WorkRequest};
+use efa_gda::gpu_queue::{GpuQueue, GpuQueueError, Placement};
+use efa_gda::queue::{CountersError, MappedQueue, QueueError, WorkError, WorkRequest};
 use efa_gda::wire::{CompletionStatus, Peer, RemoteKey};
 use efa_gda_test_support::cuda::{self, Driver};
 use efa_gda_test_support::skip;
@@ -55,8 +56,10 @@ fn astray(remote: RemoteRegion) -> RemoteRegion {
     RemoteRegion { key: RemoteKey::new(!remote.key.get()), ..remote }
 }
 
-fn refused_for_its_key(put: Result<impl std::fmt::Debug, WorkError>) {
-    let WorkError::Completion { status, .. } = put.unwrap_err() else { panic!("not a completion") };
+fn refused_for_its_key(put: Result<impl std::fmt::Debug, impl Into<GpuQueueError>>) {
+    let Err(GpuQueueError::Work(WorkError::Completion { status, .. })) = put.map_err(Into::into) else {
+        panic!("not a completion")
+    };
     assert_eq!(status, CompletionStatus::RemoteBadAddress);
 }
 
@@ -83,7 +86,7 @@ fn the_adapter_writes_counters_into_a_gpus_memory() {
         // What this process does not see is not read, by libfabric as little as for a queue.
         assert_eq!((counter.successes().unwrap(), counter.errors().unwrap()), (None, None));
         let error = first.with_counters().unwrap_err();
-        assert!(matches!(error, QueueError::Counters(CountersError::Unseen(_))), "{error}");
+        assert!(matches!(error, QueueError::Counters(CountersError::Unreadable(_))), "{error}");
         let short = gpu.memory(&[0; 64]);
         // SAFETY: as above.
         let memory = unsafe { DeviceMemory::new(short, 64, 0, Err("short".into()), Arc::new(())) }.unwrap();
@@ -165,7 +168,9 @@ fn an_adapter_that_counts_nothing_ends_a_gpus_wait() {
         adapter.hold(true);
         let put = WorkRequest::write(peer, &region, region.remote()).count(10_000);
         let error = first.execute(&put.timeout(Duration::from_millis(200))).unwrap_err();
-        let WorkError::Device { in_flight, completed: 0, .. } = error else { panic!("{error:?}") };
+        let GpuQueueError::Work(WorkError::Device { in_flight, completed: 0, .. }) = error else {
+            panic!("{error:?}")
+        };
         assert!(in_flight > 0 && in_flight <= first.mapped().exposure().sq.num_entries, "{in_flight}");
         adapter.hold(false);
         first.destroy().unwrap();

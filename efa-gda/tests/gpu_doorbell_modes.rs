@@ -8,10 +8,11 @@ mod support;
 use std::time::Duration;
 
 use efa_gda::doorbell::{DoorbellChoice, DoorbellMode, DoorbellProxy, ProxyOptions};
-use efa_gda::executor::DeviceError;
 use efa_gda::fabric::Query;
 use efa_gda::gpu::Gpu;
-use efa_gda::queue::{GpuQueue, WorkError, WorkRequest};
+use efa_gda::gpu_queue::{GpuQueue, GpuQueueError};
+use efa_gda::queue::{WorkError, WorkRequest};
+use efa_gda::status::DeviceError;
 use support::kernel::Kernel;
 use support::load::{drop_under_a_load, until_traffic};
 use support::side::{Side, bytes_of, introduce, pattern};
@@ -26,7 +27,7 @@ fn blocks_arrive(gpu: &Gpu, rung: DoorbellMode, wide: bool, count: u64) {
     let (first, second) = (side.queue(), side.queue());
     let peer = introduce(&first, &second);
     let (mut first, refused) = GpuQueue::with_doorbell(first, gpu, rung.into(), &proxy).unwrap();
-    assert_eq!((first.rung(), refused.len()), (rung, 0));
+    assert_eq!((first.doorbell_mode(), refused.len()), (rung, 0));
     let source = side.region(&pattern(64 * count as usize));
     let target = side.region(&vec![0; source.len()]);
     let put = WorkRequest::write(peer, &source, target.remote()).bytes(64).count(count).stride(64);
@@ -74,7 +75,7 @@ fn auto_takes_direct_where_everything_maps() {
         let proxy = DoorbellProxy::without_thread();
         let queue = Side::open(&Query::new()).queue();
         let (queue, refused) = GpuQueue::with_doorbell(queue, gpu, DoorbellChoice::Auto, &proxy).unwrap();
-        assert_eq!((queue.rung(), refused), (DoorbellMode::Direct, vec![]));
+        assert_eq!((queue.doorbell_mode(), refused), (DoorbellMode::Direct, vec![]));
     });
 }
 
@@ -97,7 +98,10 @@ fn a_ringer_stopped_in_mid_traffic_ends_a_kernels_wait_by_name() {
                 first.execute(&put.timeout(Duration::from_secs(60))).unwrap_err()
             });
             assert!(
-                matches!(error, WorkError::Device { error: DeviceError::ProxyStopped, .. }),
+                matches!(
+                    error,
+                    GpuQueueError::Work(WorkError::Device { error: DeviceError::ProxyStopped, .. })
+                ),
                 "{rung}: {error:?}"
             );
             first.destroy().unwrap();

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use efa_gda::fabric::{Access, DeviceMemory, Dmabuf, Error, MemoryRegion, Query, RemoteRegion};
 use efa_gda::gpu::{Gpu, GpuMemory};
-use efa_gda::queue::{GpuQueue, MappedQueue, Placement, Receives, WorkError, WorkRequest};
+use efa_gda::gpu_queue::{GpuQueue, GpuQueueError, Placement};
+use efa_gda::queue::{MappedQueue, Receives, WorkError, WorkRequest};
 use efa_gda::wire::{CompletionStatus, Peer, RemoteKey};
 use efa_gda_test_support::cuda::{self, Driver};
 use efa_gda_test_support::{Need, missing, skip};
@@ -249,7 +250,7 @@ fn an_error_with_gpu_memory_reaches_the_poster() {
         let remote = source.remote();
         let wrong = RemoteRegion { key: RemoteKey::new(remote.key.get() ^ 0x5555), ..remote };
         let error = first.execute(&WorkRequest::write(peer, &source, wrong)).unwrap_err();
-        let WorkError::Completion { status, .. } = error else { panic!("{error:?}") };
+        let GpuQueueError::Work(WorkError::Completion { status, .. }) = error else { panic!("{error:?}") };
         assert_eq!(status, CompletionStatus::RemoteBadAddress);
     });
 }

@@ -7,10 +7,11 @@ mod support;
 
 use std::time::Duration;
 
-use efa_gda::executor::DeviceError;
 use efa_gda::fabric::{Buffer, Query, RemoteRegion};
-use efa_gda::gpu::smaps::MemoryKind;
-use efa_gda::queue::{GpuQueue, WorkError, WorkRequest};
+use efa_gda::gpu_queue::{GpuQueue, GpuQueueError};
+use efa_gda::queue::{WorkError, WorkRequest};
+use efa_gda::smaps::MemoryKind;
+use efa_gda::status::DeviceError;
 use efa_gda::wire::{CompletionStatus, RemoteKey};
 use support::side::{Side, bytes_of, introduce, pattern};
 use support::{assert_no_violations, with_gpu};
@@ -115,7 +116,7 @@ fn an_error_completion_reaches_the_poster_with_its_status() {
         let remote = target.remote();
         let wrong = RemoteRegion { key: RemoteKey::new(remote.key.get() ^ 0x5555), ..remote };
         let error = first.execute(&WorkRequest::write(peer, &source, wrong)).unwrap_err();
-        let WorkError::Completion { status, .. } = error else { panic!("{error:?}") };
+        let GpuQueueError::Work(WorkError::Completion { status, .. }) = error else { panic!("{error:?}") };
         assert_eq!(status, CompletionStatus::RemoteBadAddress);
     });
 }
@@ -131,7 +132,9 @@ fn an_adapter_that_stands_still_ends_a_wait_and_poisons_the_queue() {
         adapter.hold(true);
         let put = WorkRequest::write(peer, &source, target.remote()).timeout(Duration::from_millis(50));
         let error = first.execute(&put).unwrap_err();
-        let WorkError::Device { error, in_flight, .. } = error else { panic!("{error:?}") };
+        let GpuQueueError::Work(WorkError::Device { error, in_flight, .. }) = error else {
+            panic!("{error:?}")
+        };
         assert_eq!((error, in_flight), (DeviceError::TimeoutCompletion, 1));
         assert_eq!(first.mapped().poison(), Some(DeviceError::TimeoutCompletion));
         adapter.hold(false);

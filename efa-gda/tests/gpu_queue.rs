@@ -14,7 +14,8 @@ use cudarc::driver::{
 };
 use efa_gda::fabric::{Buffer, MemoryRegion, Query};
 use efa_gda::gpu::{Gpu, HostRange};
-use efa_gda::queue::{CloseError, GpuQueue, MappedQueue, Seen, WorkError, WorkRequest, device_peer};
+use efa_gda::gpu_queue::{GpuCloseError, GpuQueue, GpuQueueError};
+use efa_gda::queue::{Contents, MappedQueue, WorkError, WorkRequest, device_peer};
 use efa_gda::wire::Peer;
 use efa_gda_sys::device::efa_gda_peer;
 use support::kernel::Kernel;
@@ -59,7 +60,7 @@ impl Scene {
         let (mut first, second) = (side.queue(), side.queue());
         let peer = introduce(&first, &second);
         let (source, target) = (side.region(&pattern(40)), side.region(&[0; 40]));
-        let lkey = first.keep(&source).unwrap().get();
+        let lkey = first.retain(&source).unwrap().get();
         let stream = CudaContext::new(0).unwrap().new_stream().unwrap();
         let word = Buffer::zeroed(4).unwrap();
         let start = word.as_ptr() as usize;
@@ -124,16 +125,16 @@ fn a_snapshot_of_a_queue_whose_kernel_runs_shows_what_is_not_rung() {
         }
         let seen = scene.queue.snapshot().unwrap();
         println!("{seen}");
-        assert_eq!((seen.reserved(), seen.rung(), seen.in_flight()), (5, 0, 0));
-        let Seen::All(pending) = &seen.pending else { panic!("{seen}") };
+        assert_eq!((seen.reserved(), seen.doorbell_index(), seen.in_flight()), (5, 0, 0));
+        let Contents::Entries(pending) = &seen.pending else { panic!("{seen}") };
         let ids: Vec<u64> = pending.iter().map(|one| one.entry.unwrap().id.get()).collect();
         assert_eq!(ids, [0, 1, 2, 3, 4]);
         // The launch is outstanding, so nothing is taken from under it.
         let Scene { queue, .. } = scene;
-        let CloseError::LaunchGuard { queue, launches: 1 } = queue.unmap().unwrap_err() else {
+        let GpuCloseError::InLaunch { queue, launches: 1 } = queue.unmap().unwrap_err() else {
             panic!("not refused")
         };
-        let CloseError::LaunchGuard { queue, .. } = queue.close().unwrap_err() else { panic!("not refused") };
+        let GpuCloseError::InLaunch { queue, .. } = queue.close().unwrap_err() else { panic!("not refused") };
         let scene = Scene { queue: *queue, ..scene };
         scene.word().store(2, Ordering::Release);
         assert_eq!(scene.stream.clone_dtoh(&scene.status).unwrap(), [0]);
@@ -152,7 +153,7 @@ fn an_adapter_that_died_ends_a_kernels_wait() {
         adapter.stop();
         let put = WorkRequest::write(scene.peer, &scene.source, scene.target.remote());
         let error = scene.queue.execute(&put.timeout(Duration::from_millis(50))).unwrap_err();
-        let WorkError::Device { in_flight: 1, .. } = error else { panic!("{error:?}") };
+        let GpuQueueError::Work(WorkError::Device { in_flight: 1, .. }) = error else { panic!("{error:?}") };
         assert_eq!(scene.queue.snapshot().unwrap().in_flight(), 1);
         scene.queue.destroy().unwrap();
     });
@@ -166,7 +167,7 @@ fn a_lost_context_is_an_error_that_names_it() {
         scene.launch(&kernel.function, 0);
         let put = WorkRequest::write(scene.peer, &scene.source, scene.target.remote());
         let error = scene.queue.execute(&put).unwrap_err();
-        let WorkError::Gpu(error) = &error else { panic!("{error:?}") };
+        let GpuQueueError::Gpu(error) = &error else { panic!("{error:?}") };
         let words = error.to_string();
         assert!(error.context_lost() && words.contains("the context is lost"), "{words}");
         println!("{words}");

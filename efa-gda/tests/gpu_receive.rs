@@ -10,9 +10,8 @@ use std::time::Duration;
 use cudarc::driver::{DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg};
 use efa_gda::fabric::{Error, MemoryRegion, Query};
 use efa_gda::gpu::Gpu;
-use efa_gda::queue::{
-    Arrival, GpuQueue, MappedQueue, Placement, ReceiveError, ReceiveId, Received, Receives, WorkRequest,
-};
+use efa_gda::gpu_queue::{GpuQueue, GpuQueueError, Placement};
+use efa_gda::queue::{Arrival, MappedQueue, ReceiveError, ReceiveId, Received, Receives, WorkRequest};
 use efa_gda::wire::{CompletionStatus, Peer};
 use support::kernel::Kernel;
 use support::side::{Side, bytes_of, gpu_bytes, gpu_region, introduce, pattern};
@@ -125,9 +124,10 @@ fn a_full_ring(adapter: &SoftAdapter, gpu: &Gpu) {
         receives.offset((from * SIZE) as u64).timeout(Duration::from_millis(100))
     };
     let error = receiver.post_receives(&receives(0, ring + MORE)).unwrap_err();
-    let ReceiveError::Full { posted, count } = error else { panic!("{error:?}") };
+    let GpuQueueError::Receive(ReceiveError::Full { posted, count }) = error else { panic!("{error:?}") };
     assert_eq!((posted as usize, count as usize), (ring, ring + MORE));
-    assert!(matches!(receiver.receive(Duration::from_millis(20)), Err(ReceiveError::Timeout)));
+    let received = receiver.receive(Duration::from_millis(20));
+    assert!(matches!(received, Err(GpuQueueError::Receive(ReceiveError::Timeout))));
     send(&mut sender, peer, &source, 0, MORE);
     let posted = receiver.post_receives(&receives(ring, MORE)).unwrap();
     assert_eq!((usize::from(posted.first.get()), posted.count as usize), (ring & 0xffff, MORE));
@@ -138,7 +138,8 @@ fn a_full_ring(adapter: &SoftAdapter, gpu: &Gpu) {
         let at = usize::from(one.receive.unwrap().get()) * SIZE;
         assert!(now[at..at + SIZE] == bytes[number * SIZE..][..SIZE], "message {number}");
     }
-    assert!(matches!(receiver.receive(Duration::from_millis(20)), Err(ReceiveError::Timeout)));
+    let received = receiver.receive(Duration::from_millis(20));
+    assert!(matches!(received, Err(GpuQueueError::Receive(ReceiveError::Timeout))));
     assert_eq!(receiver.mapped().poison(), None, "a bound that ran out harms nothing");
     // The adapter may still write to it.
     assert!(matches!(region.close(), Err(Error::Busy { .. })));
@@ -217,14 +218,16 @@ fn receives_that_cannot_be_are_refused_with_the_reason() {
         let mut queue = GpuQueue::new(side.queue(), gpu).unwrap();
         let lent = queue.begin_launch();
         let error = queue.post_receives(&Receives::new(&region)).unwrap_err();
-        assert!(matches!(error, ReceiveError::LaunchGuard { launches: 1 }), "{error}");
+        assert!(matches!(error, GpuQueueError::InLaunch { launches: 1 }), "{error}");
         let error = queue.receive(Duration::ZERO).unwrap_err();
-        assert!(matches!(error, ReceiveError::LaunchGuard { launches: 1 }), "{error}");
+        assert!(matches!(error, GpuQueueError::InLaunch { launches: 1 }), "{error}");
         drop(lent);
         let error = queue.post_receives(&Receives::new(&region).bytes(65_536)).unwrap_err();
-        assert!(matches!(error, ReceiveError::TooLong { .. }), "{error}");
+        assert!(matches!(error, GpuQueueError::Receive(ReceiveError::TooLong { .. })), "{error}");
         let error = queue.post_receives(&Receives::new(&region).count(2).stride(SIZE as u64)).unwrap_err();
-        assert!(matches!(error, ReceiveError::Region(Error::OutOfBounds { .. })), "{error}");
+        let GpuQueueError::Receive(ReceiveError::Region(Error::OutOfBounds { .. })) = error else {
+            panic!("{error}")
+        };
         assert_eq!(queue.snapshot().unwrap().state.receive.posted, 0);
         queue.close().unwrap();
     });
@@ -240,7 +243,7 @@ fn a_receive_queue_that_does_not_map_is_told_and_sends_go_on() {
         receiver.post_receives(&Receives::new(&region)).unwrap();
         let mut receiver = GpuQueue::new(receiver, gpu).unwrap();
         let error = receiver.post_receives(&Receives::new(&region)).unwrap_err();
-        assert!(matches!(error, ReceiveError::NotMapped { .. }), "{error}");
+        assert!(matches!(error, GpuQueueError::ReceivesNotMapped { .. }), "{error}");
         assert!(error.to_string().contains("cuMemHostRegister"), "{error}");
         assert!(receiver.registered().iter().all(|part| !part.part.starts_with("receive")));
         // What the host posted before arrives all the same.
@@ -306,7 +309,7 @@ fn a_kernel_of_the_callers_takes_messages_while_they_come() {
         let total = receiver.limits().receives as usize * 3 / 2;
         let source = side.region(&pattern(SIZE * total));
         let memory = gpu_region(&side, gpu, &[0; SIZE * WINDOW]).0;
-        let lkey = receiver.keep(&memory).unwrap().get();
+        let lkey = receiver.retain(&memory).unwrap().get();
         let receiver = GpuQueue::new(receiver, gpu).unwrap();
         let Kernel { function, stream } =
             Kernel::compile(include_str!("gpu_receive/serve.cu"), "serve_kernel");

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use cudarc::driver::{CudaContext, DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg, sys};
 use efa_gda::fabric::{Library, MemoryRegion, Query};
 use efa_gda::gpu::Gpu;
-use efa_gda::queue::{GpuQueue, MappedQueue, device_peer};
+use efa_gda::gpu_queue::GpuQueue;
+use efa_gda::queue::{MappedQueue, device_peer};
 use efa_gda_sys::device::{EFA_GDA_COMPLETION_ERROR, EFA_GDA_OK, efa_gda_peer, efa_gda_queue};
 use support::kernel::Kernel;
 use support::side::{Side, bytes_of, introduce};
@@ -76,7 +77,7 @@ impl Shared {
         let (mut queue, other) = (side.queue(), side.queue());
         let peer = introduce(&queue, &other);
         let (source, target) = (side.region(&vec![0; words * 8]), side.region(&vec![0; words * 8]));
-        let lkey = queue.keep(&source).unwrap().get();
+        let lkey = queue.retain(&source).unwrap().get();
         let queue = GpuQueue::new(queue, gpu).unwrap();
         let lane = Lane {
             queue: queue.device_address().cast::<efa_gda_queue>() as u64,

@@ -4,7 +4,8 @@
 
 mod kernels_support;
 
-use efa_gda::executor::{DeviceError, host};
+use efa_gda::executor::host;
+use efa_gda::status::DeviceError;
 use efa_gda::wire::Operation;
 use efa_gda_sys::device::*;
 use kernels_support::{Bench, PEER, SECOND, Seen, Shape, load, remotes, shared};

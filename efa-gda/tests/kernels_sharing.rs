@@ -3,8 +3,9 @@
 
 mod kernels_support;
 
+use efa_gda::executor::host;
 use efa_gda::executor::host::LoadOptions;
-use efa_gda::executor::{DeviceError, host};
+use efa_gda::status::DeviceError;
 use efa_gda_sys::device::*;
 use kernels_support::{Bench, Seen, Shape, load, remotes, shared};
 

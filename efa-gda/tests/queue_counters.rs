@@ -9,15 +9,14 @@ mod support;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use efa_gda::executor::DeviceError;
 use efa_gda::fabric::{
     Bindings, CompletionCounter, CompletionQueue, CountedOperations, Enabled, Endpoint, Error, GdaOps, Query,
     RemoteRegion,
 };
 use efa_gda::gpu::Gpu;
-use efa_gda::queue::{
-    CountersError, GpuQueue, MappedQueue, Placement, QueueError, Receives, WorkError, WorkRequest,
-};
+use efa_gda::gpu_queue::{GpuQueue, GpuQueueError, Placement};
+use efa_gda::queue::{CountersError, MappedQueue, QueueError, Receives, WorkError, WorkRequest};
+use efa_gda::status::DeviceError;
 use efa_gda::wire::{CompletionStatus, RemoteKey};
 use efa_gda_sys::device::efa_gda_counters;
 use efa_gda_test_support::cuda::Driver;
@@ -248,7 +247,7 @@ fn counters_that_a_queue_cannot_go_by_are_refused_with_the_reason() {
         assert!(matches!(refused(&side, endpoint(&side, 8192, &[receives])), CountersError::None));
         let theirs = ops(&side).cntr_open().unwrap();
         let unplaced = refused(&side, endpoint(&side, 8192, &[(&theirs, CountedOperations::TRANSMIT)]));
-        assert!(matches!(unplaced, CountersError::NotItsWords), "{unplaced}");
+        assert!(matches!(unplaced, CountersError::ForeignWords), "{unplaced}");
         let other = endpoint(&side, 8192, &[(&counter, CountedOperations::SEND)]);
         let shared = refused(&side, endpoint(&side, 8192, &[(&counter, CountedOperations::TRANSMIT)]));
         assert!(matches!(shared, CountersError::Shared { endpoints: 2 }), "{shared}");
@@ -322,7 +321,9 @@ fn a_gpu_that_maps_no_completion_queue_goes_by_counters_and_an_error_ends_its_wa
         assert!(bytes_of(&target) == bytes_of(&source));
         let bad = WorkRequest::write(peer, &source, astray(target.remote())).bytes(64);
         let error = first.execute(&bad.timeout(Duration::from_millis(100))).unwrap_err();
-        let WorkError::Device { error, in_flight: 1, .. } = error else { panic!("{error:?}") };
+        let GpuQueueError::Work(WorkError::Device { error, in_flight: 1, .. }) = error else {
+            panic!("{error:?}")
+        };
         assert_eq!(error, DeviceError::TimeoutCompletion);
         assert_eq!(first.snapshot().unwrap().counters, Some(Ok([COUNT as u64, 1])));
         assert_no_violations(adapter);
@@ -350,7 +351,7 @@ fn a_gpu_that_pretends_goes_by_counters_in_host_memory() {
         assert_eq!(first.snapshot().unwrap().counters, Some(Ok([COUNT as u64, 0])));
         let error =
             first.execute(&WorkRequest::write(peer, &source, astray(target.remote())).bytes(64)).unwrap_err();
-        let WorkError::Completion { status, .. } = error else { panic!("{error:?}") };
+        let GpuQueueError::Work(WorkError::Completion { status, .. }) = error else { panic!("{error:?}") };
         assert_eq!(status, CompletionStatus::RemoteBadAddress);
         assert_no_violations(adapter);
         first.close().unwrap();

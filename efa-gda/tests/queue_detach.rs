@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 use cudarc::driver::{LaunchConfig, PushKernelArg};
 use efa_gda::fabric::Query;
 use efa_gda::gpu::Gpu;
+use efa_gda::gpu_queue::{GpuCloseError, GpuQueue, GpuQueueError};
 use efa_gda::queue::measure::{Load, Producer};
-use efa_gda::queue::{CloseError, GpuQueue, WorkError, WorkRequest};
+use efa_gda::queue::{WorkError, WorkRequest};
 use efa_gda_test_support::cuda::{self, Driver};
 use support::kernel::Kernel;
 use support::side::{Side, bytes_of, introduce, pattern, post_without_doorbell};
@@ -116,8 +117,8 @@ fn a_queue_whose_kernels_may_run_comes_back_and_is_kept_when_dropped() {
         let queue = queue(gpu, side);
         driver.set_result(c"cuCtxSynchronize", UNKNOWN);
         let registered = driver.registered();
-        let CloseError::Running { queue, .. } = queue.unmap().unwrap_err() else { panic!("unmapped") };
-        let CloseError::Running { queue, .. } = queue.destroy().unwrap_err() else { panic!("destroyed") };
+        let GpuCloseError::Running { queue, .. } = queue.unmap().unwrap_err() else { panic!("unmapped") };
+        let GpuCloseError::Running { queue, .. } = queue.destroy().unwrap_err() else { panic!("destroyed") };
         drop(queue);
         assert_eq!(driver.registered(), registered);
     });
@@ -131,10 +132,10 @@ fn a_lent_queue_posts_nothing_of_its_own() {
         let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
         let put = WorkRequest::write(peer, &source, target.remote());
         let lent = first.begin_launch();
-        assert!(matches!(first.execute(&put), Err(WorkError::LaunchGuard { launches: 1 })));
-        assert!(matches!(first.quiet(Duration::from_secs(1)), Err(WorkError::LaunchGuard { launches: 1 })));
+        assert!(matches!(first.execute(&put), Err(GpuQueueError::InLaunch { launches: 1 })));
+        assert!(matches!(first.quiet(Duration::from_secs(1)), Err(GpuQueueError::InLaunch { launches: 1 })));
         let measured = first.measure_latency(&put, Producer::Warp, 1);
-        assert!(matches!(measured, Err(WorkError::LaunchGuard { launches: 1 })));
+        assert!(matches!(measured, Err(GpuQueueError::InLaunch { launches: 1 })));
         drop(lent);
         assert_eq!(first.execute(&put).unwrap().completed, 1);
     });
@@ -150,7 +151,7 @@ fn a_queue_with_entries_never_rung_for_stays_mapped() {
         // SAFETY: arguments of this queue, which no kernel uses; the pretended GPU's memory is the host's.
         unsafe { post_without_doorbell(first.device_address(), &args) };
         let registered = driver.registered();
-        let CloseError::UnrungOnGpu { mut queue, entries: 1 } = first.close().unwrap_err() else {
+        let GpuCloseError::Unrung { mut queue, entries: 1 } = first.close().unwrap_err() else {
             panic!("closed")
         };
         assert_eq!(driver.registered(), registered);
@@ -165,7 +166,7 @@ fn a_lent_queue_is_not_destroyed_and_is_kept_when_dropped() {
     pretended(|gpu, side, driver| {
         let queue = queue(gpu, side);
         let (lent, registered) = (queue.begin_launch(), driver.registered());
-        let CloseError::LaunchGuard { queue, launches: 1 } = queue.destroy().unwrap_err() else {
+        let GpuCloseError::InLaunch { queue, launches: 1 } = queue.destroy().unwrap_err() else {
             panic!("destroyed")
         };
         drop(queue);
@@ -184,6 +185,6 @@ fn part_of_a_warp_is_no_producer_on_a_gpu() {
         let load =
             Load { producer: Producer::Warp, shared: true, blocks: 1, threads: 33, calls: 1, per_call: 1 };
         let measured = GpuQueue::measure_rate(&mut [first], &[put], &load);
-        assert!(matches!(measured, Err(WorkError::Unsupported { .. })), "{measured:?}");
+        assert!(matches!(measured, Err(GpuQueueError::Work(WorkError::Unsupported { .. }))), "{measured:?}");
     });
 }

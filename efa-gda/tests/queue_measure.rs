@@ -6,8 +6,9 @@
 mod support;
 
 use efa_gda::fabric::{MemoryRegion, Query, RemoteRegion};
+use efa_gda::gpu_queue::GpuQueue;
 use efa_gda::queue::measure::{Load, Producer};
-use efa_gda::queue::{GpuQueue, MappedQueue, WorkError, WorkRequest};
+use efa_gda::queue::{MappedQueue, WorkError, WorkRequest};
 use efa_gda::wire::{CompletionStatus, Peer, RemoteKey};
 use support::side::{Side, bytes_of, pattern};
 use support::{assert_no_violations, with_gpu, with_soft_adapter};

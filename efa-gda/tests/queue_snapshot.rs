@@ -7,9 +7,10 @@ mod support;
 
 use std::time::Duration;
 
-use efa_gda::executor::{DeviceError, host};
+use efa_gda::executor::host;
 use efa_gda::fabric::{Error, Query};
-use efa_gda::queue::{CloseError, Seen, WorkError, WorkRequest};
+use efa_gda::queue::{CloseError, Contents, WorkError, WorkRequest};
+use efa_gda::status::DeviceError;
 use efa_gda::wire::{
     CompletionStatus, EntrySize, LocalKey, Operation, ProcessingHints, RemoteKey, RemoteMemory, Request,
     RequestId, RequestIdWidth, Segment,
@@ -23,9 +24,13 @@ fn a_fresh_queue_stands_at_zero() {
     with_soft_adapter(&[], |_| {
         let queue = Side::open(&Query::new()).queue();
         let seen = queue.snapshot();
-        assert_eq!((seen.reserved(), seen.rung(), seen.completed(), seen.in_flight()), (0, 0, 0, 0));
-        assert!(!seen.is_held() && seen.poison().is_none() && seen.first_error().is_none());
-        let (Seen::All(pending), Seen::All(completions)) = (&seen.pending, &seen.completions) else {
+        assert_eq!(
+            (seen.reserved(), seen.doorbell_index(), seen.completed(), seen.in_flight()),
+            (0, 0, 0, 0)
+        );
+        assert!(!seen.is_locked() && seen.poison().is_none() && seen.first_error().is_none());
+        let (Contents::Entries(pending), Contents::Entries(completions)) = (&seen.pending, &seen.completions)
+        else {
             panic!("the software adapter's rings can be read: {seen:?}");
         };
         assert!(pending.is_empty() && completions.is_empty());
@@ -41,8 +46,8 @@ fn the_last_completions_are_those_of_the_last_requests() {
         let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
         first.execute(&WorkRequest::write(peer, &source, target.remote()).count(20)).unwrap();
         let seen = first.snapshot();
-        assert_eq!((seen.reserved(), seen.rung(), seen.completed()), (20, 20, 20));
-        let Seen::All(completions) = &seen.completions else { panic!("{seen:?}") };
+        assert_eq!((seen.reserved(), seen.doorbell_index(), seen.completed()), (20, 20, 20));
+        let Contents::Entries(completions) = &seen.completions else { panic!("{seen:?}") };
         let ids: Vec<u64> = completions.iter().map(|one| one.completion.as_ref().unwrap().id.get()).collect();
         assert_eq!(ids, [12, 13, 14, 15, 16, 17, 18, 19]);
         assert!(completions.iter().all(|one| one.read));
@@ -75,8 +80,8 @@ fn a_request_that_nobody_rang_for_is_decoded() {
             (*queue).reserve.word = (1 << 32) | 2;
         }
         let seen = first.snapshot();
-        assert!(seen.is_held());
-        let Seen::All(pending) = &seen.pending else { panic!("{seen:?}") };
+        assert!(seen.is_locked());
+        let Contents::Entries(pending) = &seen.pending else { panic!("{seen:?}") };
         assert_eq!((pending.len(), pending[0].entry.unwrap().request), (2, Some(request)));
         assert!(pending[1].entry.is_none(), "reserved, not written");
         let words = seen.to_string();
@@ -106,7 +111,8 @@ fn a_struct_whose_geometry_was_written_over_is_told_and_not_followed() {
                 damage(&mut *queue.as_ptr().as_ptr());
             }
             let seen = queue.snapshot();
-            let (Seen::Unreadable(sends), Seen::Unreadable(completions)) = (&seen.pending, &seen.completions)
+            let (Contents::Unreadable(sends), Contents::Unreadable(completions)) =
+                (&seen.pending, &seen.completions)
             else {
                 panic!("{what}: {seen}");
             };

@@ -6,26 +6,32 @@
  */
 #include "executor.h"
 
-#include "../bench.cu"
-#include "../load.cu"
 #include "../put.cu"
 #include "../receive.cu"
+/* What tests and benches run: efa-gda's feature test-utils. */
+#ifdef EFA_GDA_TEST_UTILS
+#include "../bench.cu"
+#include "../load.cu"
+#endif
 
 #include <string.h>
 
 namespace {
 
+#ifdef EFA_GDA_TEST_UTILS
 struct TestPut {
   void *raddr;
   const void *src;
   size_t n;
   uint32_t lkey, rkey;
 };
+#endif
 
 bool run(uint32_t block, uint32_t blocks, uint32_t lanes, void (*body)(void *), const void *context) {
   return efa_gda::host::run_block(block, blocks, lanes, body, const_cast<void *>(context));
 }
 
+#ifdef EFA_GDA_TEST_UTILS
 efa_gda::Entry entry_of(const efa_gda_host_entry &h) {
   using namespace efa_gda;
   Memory first = {h.local_address, h.lkey, h.length};
@@ -47,6 +53,7 @@ efa_gda::Entry entry_of(const efa_gda_host_entry &h) {
       return write_entry(h.peer, first, h.remote_address, h.rkey);
   }
 }
+#endif
 
 }  // namespace
 
@@ -57,6 +64,7 @@ bool efa_gda_host_put(const efa_gda_put_args *args, uint32_t lanes) {
       0, 1, lanes, [](void *a) { efa_gda_put_kernel(*static_cast<const efa_gda_put_args *>(a)); }, args);
 }
 
+#ifdef EFA_GDA_TEST_UTILS
 bool efa_gda_host_test_put(const efa_gda_test_put *target, void *raddr, const void *src, size_t n,
                            uint32_t lkey, uint32_t rkey, uint32_t lanes) {
   efa_gda_test_put_target = *target;
@@ -77,12 +85,14 @@ bool efa_gda_host_load(const efa_gda_load_args *args, bool mixed, uint32_t block
   void (*all)(void *) = [](void *a) { efa_gda_load_mixed_kernel(*static_cast<const efa_gda_load_args *>(a)); };
   return run(block, blocks, lanes, mixed ? all : alike, args);
 }
+#endif
 
 bool efa_gda_host_receive(const efa_gda_receive_args *args) {
   return run(
       0, 1, 1, [](void *a) { efa_gda_receive_kernel(*static_cast<const efa_gda_receive_args *>(a)); }, args);
 }
 
+#ifdef EFA_GDA_TEST_UTILS
 bool efa_gda_host_bench(const efa_gda_bench_args *args, bool latency, uint32_t block, uint32_t blocks,
                         uint32_t lanes) {
   void (*rate)(void *) = [](void *a) { efa_gda_bench_rate_kernel(*static_cast<const efa_gda_bench_args *>(a)); };
@@ -120,6 +130,7 @@ void efa_gda_host_ring_raw(const efa_gda_queue *queue, uint32_t value) {
   efa_gda::fence_system();
   efa_gda::store_doorbell(queue->sq.doorbell, value);
 }
+#endif
 
 uint32_t efa_gda_host_post_receives(efa_gda_queue *queue, const efa_gda_host_receives *receives, uint32_t *first,
                                     uint32_t *posted) {

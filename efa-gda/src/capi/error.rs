@@ -1,11 +1,13 @@
 //! Errors as C sees them: a number, and words that are kept for the thread.
 
 use std::cell::RefCell;
+use std::error::Error;
 use std::ffi::{CString, c_char, c_int};
 use std::fmt::Display;
 
-use crate::queue::{CloseError, MapError, QueueError, WorkError};
-use crate::{fabric, gpu};
+use crate::gpu_queue::{GpuCloseError, GpuQueueError, MapError};
+use crate::queue::{CloseError, QueueError, WorkError};
+use crate::{error_chain, fabric, gpu};
 
 /// `enum efa_gda_error`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +36,11 @@ pub(super) struct Fault {
 impl Fault {
     pub(super) fn new(code: Code, words: impl Display) -> Self {
         Self { code, words: words.to_string() }
+    }
+
+    /// An error with all of its sources.
+    pub(super) fn error(code: Code, error: impl Error + 'static) -> Self {
+        Self::new(code, error_chain(&error))
     }
 
     pub(super) fn argument(words: impl Display) -> Self {
@@ -121,13 +128,13 @@ impl From<fabric::Error> for Fault {
             }
             _ => Code::Fabric,
         };
-        Self::new(code, error)
+        Self::error(code, error)
     }
 }
 
 impl From<gpu::Error> for Fault {
     fn from(error: gpu::Error) -> Self {
-        Self::new(if error.context_lost() { Code::GpuLost } else { Code::Gpu }, error)
+        Self::error(if error.context_lost() { Code::GpuLost } else { Code::Gpu }, error)
     }
 }
 
@@ -141,47 +148,57 @@ impl From<QueueError> for Fault {
     fn from(error: QueueError) -> Self {
         match error {
             QueueError::Fabric(error) => error.into(),
-            QueueError::Exposure(error) => Self::new(Code::Exposure, error),
-            QueueError::ShallowCompletionQueue { .. } => Self::argument(error),
-            error => Self::new(Code::Fabric, error),
+            QueueError::Exposure(error) => Self::error(Code::Exposure, error),
+            QueueError::ShallowCompletionQueue { .. } => Self::error(Code::Argument, error),
+            error => Self::error(Code::Fabric, error),
         }
     }
 }
 
 impl From<WorkError> for Fault {
     fn from(error: WorkError) -> Self {
+        let code = match &error {
+            WorkError::Completion { .. } => Code::Completion,
+            WorkError::Device { .. } => Code::Device,
+            WorkError::Unsupported { .. } => Code::Unsupported,
+            WorkError::Launch(_) => Code::Internal,
+            _ => Code::Argument,
+        };
+        Self::error(code, error)
+    }
+}
+
+impl From<GpuQueueError> for Fault {
+    fn from(error: GpuQueueError) -> Self {
         match error {
-            WorkError::Gpu(error) => error.into(),
-            WorkError::Completion { .. } => Self::new(Code::Completion, error),
-            WorkError::Device { .. } => Self::new(Code::Device, error),
-            WorkError::LaunchGuard { .. } => Self::new(Code::Busy, error),
-            WorkError::Unsupported { .. } => Self::new(Code::Unsupported, error),
-            WorkError::Launch(_) => Self::new(Code::Internal, error),
-            error => Self::argument(error),
+            GpuQueueError::Gpu(error) => error.into(),
+            GpuQueueError::Work(error) => error.into(),
+            GpuQueueError::InLaunch { .. } => Self::error(Code::Busy, error),
+            error => Self::error(Code::Gpu, error),
         }
     }
 }
 
-impl CloseError {
-    /// The fault, in words that name functions of C's, and what was handed back.
-    pub(super) fn split(self) -> (Fault, Option<super::queue::Driven>) {
-        use super::queue::Driven;
-        let words = self.to_string();
-        match self {
-            Self::Busy { queue, in_flight } => {
+/// The fault, in words that name functions of C's, and what was handed back.
+pub(super) fn split(error: GpuCloseError) -> (Fault, Option<super::queue::Driven>) {
+    use super::queue::Driven;
+    let words = error_chain(&error).to_string();
+    match error {
+        GpuCloseError::Unmapped(error) => match error {
+            CloseError::Busy { queue, in_flight } => {
                 (Fault::in_flight(in_flight, queue.poison().is_some()), Some(Driven::Host(queue)))
             }
-            Self::Abandoned { queue } => {
+            CloseError::Abandoned { queue } => {
                 let words = "a kernel that owned the queue returned without closing its Sender, so that what it posted \
                              is not known: destroy the queue with efa_gda_mapped_destroy";
                 (Fault::new(Code::Busy, words), Some(Driven::Host(queue)))
             }
-            Self::Unrung { queue, entries } => (Fault::unrung(entries), Some(Driven::Host(queue))),
-            Self::UnrungOnGpu { queue, entries } => (Fault::unrung(entries), Some(Driven::Gpu(queue))),
-            Self::LaunchGuard { queue, .. } | Self::Running { queue, .. } => {
-                (Fault::new(Code::Busy, words), Some(Driven::Gpu(queue)))
-            }
-            Self::Destroy(error) => (error.into(), None),
+            CloseError::Unrung { queue, entries } => (Fault::unrung(entries), Some(Driven::Host(queue))),
+            CloseError::Destroy(error) => (error.into(), None),
+        },
+        GpuCloseError::Unrung { queue, entries } => (Fault::unrung(entries), Some(Driven::Gpu(queue))),
+        GpuCloseError::InLaunch { queue, .. } | GpuCloseError::Running { queue, .. } => {
+            (Fault::new(Code::Busy, words), Some(Driven::Gpu(queue)))
         }
     }
 }

@@ -13,7 +13,8 @@ use super::{Handle, entry, fill, given, sized};
 use crate::doorbell::{DoorbellChoice, DoorbellMode, DoorbellProxy, ProxyOptions};
 use crate::fabric::Bindings;
 use crate::gpu::Gpu;
-use crate::queue::{AbortFlag, CloseError, GpuAbortFlag, GpuQueue, LaunchGuard, MappedQueue, device_peer};
+use crate::gpu_queue::{GpuAbortFlag, GpuCloseError, GpuQueue, LaunchGuard};
+use crate::queue::{AbortFlag, CloseError, MappedQueue, device_peer};
 
 pub(super) static QUEUES: Table<OpenQueue> = Table::new("mapped queue", 3 << 32);
 
@@ -183,7 +184,7 @@ fn open(parts: Parts, attr: &MappedAttr) -> Result<OpenQueue, Fault> {
         Some(gpu) => {
             // Kept by a queue that it rings for, and gone otherwise.
             let proxy = DoorbellProxy::start(&ProxyOptions::new())
-                .map_err(|error| Fault::new(Code::Internal, error))?;
+                .map_err(|error| Fault::error(Code::Internal, error))?;
             let (queue, _) = GpuQueue::with_doorbell(mapped, &gpu, choice, &proxy)?;
             let abort = Abort::Gpu(queue.abort_flag());
             (Driven::Gpu(Box::new(queue)), abort)
@@ -211,7 +212,7 @@ pub unsafe extern "C" fn efa_gda_mapped_describe(queue: Handle, info: *mut Mappe
                 completions: exposure.cq.num_entries,
                 receives: limits.receives,
                 qpn: mapped.number().get().into(),
-                rung: number_of(mapped.rung()),
+                rung: number_of(mapped.doorbell_mode()),
                 completions_in_gpu: mapped.endpoint().send_completions().device().is_some().into(),
                 max_inline: limits.inline_send as u32,
                 max_rdma_size: limits.rdma,
@@ -286,8 +287,8 @@ pub extern "C" fn efa_gda_mapped_retain(queue: Handle, kept: Handle) -> c_int {
         let region = region::region(kept)?;
         with(queue, |_, driven| {
             match driven {
-                Driven::Host(queue) => queue.keep(&region)?,
-                Driven::Gpu(queue) => queue.keep(&region)?,
+                Driven::Host(queue) => queue.retain(&region)?,
+                Driven::Gpu(queue) => queue.retain(&region)?,
             };
             Ok(())
         })
@@ -302,7 +303,7 @@ pub extern "C" fn efa_gda_mapped_close(queue: Handle) -> c_int {
         let mut slot = open.lock();
         open.refuse_in_launch()?;
         let closed = match slot.take().ok_or_else(closed)? {
-            Driven::Host(queue) => queue.close(),
+            Driven::Host(queue) => queue.close().map_err(GpuCloseError::from),
             // Refused before it is unmapped.
             Driven::Gpu(back) => match back.snapshot() {
                 Ok(seen) if seen.in_flight() == 0 => back.close(),
@@ -319,9 +320,9 @@ pub extern "C" fn efa_gda_mapped_close(queue: Handle) -> c_int {
 }
 
 /// Forgets the handle of a queue that was closed, unless the queue was handed back.
-fn gone(queue: Handle, slot: &mut Option<Driven>, closed: Result<(), CloseError>) -> Result<(), Fault> {
+fn gone(queue: Handle, slot: &mut Option<Driven>, closed: Result<(), GpuCloseError>) -> Result<(), Fault> {
     let Err(error) = closed else { return QUEUES.remove(queue).map(drop) };
-    let (fault, back) = error.split();
+    let (fault, back) = super::error::split(error);
     *slot = back;
     if slot.is_none() {
         QUEUES.remove(queue)?;
@@ -337,7 +338,7 @@ pub extern "C" fn efa_gda_mapped_destroy(queue: Handle) -> c_int {
         let mut slot = open.lock();
         open.refuse_in_launch()?;
         let destroyed = match slot.take().ok_or_else(closed)? {
-            Driven::Host(queue) => queue.destroy().map_err(CloseError::Destroy),
+            Driven::Host(queue) => queue.destroy().map_err(|error| CloseError::Destroy(error).into()),
             Driven::Gpu(queue) => queue.destroy(),
         };
         gone(queue, &mut slot, destroyed)

@@ -67,8 +67,8 @@
 //! [`DeviceError::ProxyStopped`]. After the call the proxy holds no pointer to the queue's memory.
 //! [`DoorbellProxy::stop`] does the same for all queues.
 //!
-//! [`DeviceError::BadRecord`]: crate::executor::DeviceError::BadRecord
-//! [`DeviceError::ProxyStopped`]: crate::executor::DeviceError::ProxyStopped
+//! [`DeviceError::BadRecord`]: crate::status::DeviceError::BadRecord
+//! [`DeviceError::ProxyStopped`]: crate::status::DeviceError::ProxyStopped
 
 mod handoff;
 mod memory;

@@ -11,7 +11,7 @@ use super::handoff::RecordFault;
 use super::memory::{Pages, Record};
 use super::mode::DoorbellMode;
 use super::proxy::DoorbellProxy;
-use crate::executor::{DeviceError, outcome};
+use crate::status::{DeviceError, outcome};
 
 /// A send queue as the adapter exposes it, at addresses of this process.
 #[derive(Clone, Copy, Debug)]

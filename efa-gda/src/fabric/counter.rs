@@ -5,12 +5,12 @@
 //! completed, not which. They advance whether or not the completion queue is read, and the completion queue
 //! fills in either case.
 
-use std::any::Any;
 use std::ffi::{c_int, c_void};
 use std::marker::PhantomData;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use efa_gda_sys::fi;
 
@@ -18,7 +18,7 @@ use super::Domain;
 use super::domain::close_shared;
 use super::error::{Error, Result};
 use super::object::{Context, InContext, Object, Padded, table_op};
-use crate::memory::{Buffer, CounterMemory, DeviceMemory, Dmabuf, OutOfBounds, Owner};
+use crate::memory::{Buffer, CounterMemory, DeviceMemory, Dmabuf, OutOfBounds, Owner, Reader};
 use crate::polling::{Completing, Polling, Unclaimable};
 
 pub(super) type CntrOpenExt = unsafe extern "C" fn(
@@ -58,7 +58,10 @@ pub(super) struct OwnedWords {
     success: u64,
     /// The CUDA ordinal of the GPU whose memory holds the words; None for host memory.
     device: Option<i32>,
-    owner: Owner,
+    /// How the host reads the words, if they are in a GPU's memory.
+    reader: Option<Reader>,
+    /// Keeps the memory allocated; dropped after the reader, which may refer to it.
+    _owner: Owner,
 }
 
 impl OwnedWords {
@@ -70,7 +73,7 @@ impl OwnedWords {
     /// Allocates zeroed words in host memory. None where memory is short.
     pub(super) fn host() -> Option<Self> {
         let words = Buffer::zeroed(Self::BYTES)?;
-        Some(Self { success: words.as_ptr() as u64, device: None, owner: Arc::new(words) })
+        Some(Self { success: words.as_ptr() as u64, device: None, reader: None, _owner: Arc::new(words) })
     }
 
     /// Places the words in GPU memory, and returns the dmabuf of that memory.
@@ -78,13 +81,14 @@ impl OwnedWords {
     /// # Errors
     /// [`Error::OutOfBounds`] where the words do not fit; [`Error::NoDmabuf`] where the memory has no dmabuf.
     pub(super) fn device(memory: DeviceMemory) -> Result<(Self, Dmabuf)> {
-        let DeviceMemory { address, length, ordinal, dmabuf, owner } = memory;
+        let DeviceMemory { address, length, ordinal, dmabuf, owner, reader } = memory;
         if length < Self::BYTES {
             let (needs, region) = (Self::BYTES as u64, length as u64);
             return Err(OutOfBounds { offset: 0, length: needs, region }.into());
         }
         let dmabuf = dmabuf.map_err(|why| Error::NoDmabuf { operation: super::gda::CNTR_OPEN_EXT, why })?;
-        Ok((Self { success: address.as_ptr() as u64, device: Some(ordinal), owner }, dmabuf))
+        let success = address.as_ptr() as u64;
+        Ok((Self { success, device: Some(ordinal), reader, _owner: owner }, dmabuf))
     }
 
     fn error(&self) -> u64 {
@@ -272,9 +276,27 @@ impl CompletionCounter {
         Some(CounterWords { success: words.success, error: words.error(), device: words.device })
     }
 
-    /// The value that keeps the words allocated, where it is a `T`.
-    pub(crate) fn owner<T: Any>(&self) -> Option<&T> {
-        self.0.parents().words.as_ref()?.owner.downcast_ref()
+    /// Reads the words of successes and of errors where they are, without libfabric.
+    ///
+    /// # Errors
+    /// The reason in words: the counter does not own its words, or the host cannot read the memory that holds them.
+    pub(crate) fn read_words(&self) -> std::result::Result<[u64; 2], String> {
+        let words = self.0.parents().words.as_ref().ok_or("the counter does not own them")?;
+        let read = |word: u64| match (words.device, &words.reader) {
+            (None, _) => {
+                let word = std::ptr::with_exposed_provenance_mut(word as usize);
+                // SAFETY: the word is aligned memory of the host that the open counter keeps allocated; all writes to
+                // it are atomic.
+                Ok(unsafe { AtomicU64::from_ptr(word) }.load(Ordering::Acquire))
+            }
+            (Some(_), Some(reader)) => {
+                let mut bytes = [0; size_of::<u64>()];
+                reader(word, &mut bytes)?;
+                Ok(u64::from_ne_bytes(bytes))
+            }
+            (Some(_), None) => Err("the owner of the GPU's memory gave no way to read it".to_owned()),
+        };
+        Ok([read(words.success)?, read(words.error())?])
     }
 
     /// Makes the caller the only user of the counter, for the only endpoint that it counts for.

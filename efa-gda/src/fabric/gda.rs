@@ -234,7 +234,7 @@ impl GdaOps {
     /// where the provider's entries do not fit the memory.
     pub fn cq_open_device(&self, memory: DeviceMemory, entries: usize) -> Result<CompletionQueue> {
         let open = available(CQ_OPEN_EXT, self.cq_open_ext)?;
-        let DeviceMemory { address, length, ordinal, dmabuf, owner } = memory;
+        let DeviceMemory { address, length, ordinal, dmabuf, owner, .. } = memory;
         let dmabuf = dmabuf.map_err(|why| Error::NoDmabuf { operation: CQ_OPEN_EXT, why })?;
         let external = ExternalMemory {
             dmabuf: dmabuf.file.as_fd(),

@@ -178,7 +178,7 @@ impl MemoryRegion {
     }
 
     /// Whether other handles of the region exist.
-    pub(crate) fn is_shared(&self) -> bool {
+    pub fn is_shared(&self) -> bool {
         Arc::strong_count(&self.0) > 1
     }
 
@@ -224,7 +224,7 @@ impl MemoryRegion {
     }
 
     /// The value that keeps GPU memory allocated, where it is a `T`.
-    pub(crate) fn owner<T: std::any::Any>(&self) -> Option<&T> {
+    pub fn owner<T: std::any::Any>(&self) -> Option<&T> {
         match &self.0.object.parents().memory {
             RegionMemory::Device { owner, .. } => owner.downcast_ref(),
             _ => None,

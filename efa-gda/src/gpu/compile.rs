@@ -84,6 +84,7 @@ pub(crate) const PUT: Source = source!("put.cu");
 /// Receives.
 pub(crate) const RECEIVE: Source = source!("receive.cu");
 /// What benches time.
+#[cfg(feature = "test-utils")]
 pub(crate) const BENCH: Source = source!("bench.cu");
 
 /// Code of the kernels, and where it came from.

@@ -13,7 +13,7 @@ use super::compile::{self, Kernels, Origin};
 use super::error::{Error, Result, is_lost};
 use super::memory::Relaxed;
 use super::pages::{PageRegistry, Pin, Pinned};
-use super::smaps::{self, Mapping, MemoryKind};
+use crate::smaps::{self, Mapping, MemoryKind};
 
 /// The oldest compute capability that the kernels are compiled for; `fence.acq_rel.sys` and
 /// scoped accesses came with it.
@@ -25,6 +25,7 @@ pub struct Gpu {
     context: Arc<CudaContext>,
     loaded: Arc<OnceLock<Loaded>>,
     receive: Arc<OnceLock<CudaFunction>>,
+    #[cfg(feature = "test-utils")]
     bench: Arc<OnceLock<Bench>>,
 }
 
@@ -36,6 +37,7 @@ struct Loaded {
 }
 
 /// The kernels of `kernels/bench.cu`.
+#[cfg(feature = "test-utils")]
 #[derive(Debug)]
 pub(crate) struct Bench {
     pub(crate) rate: CudaFunction,
@@ -67,7 +69,13 @@ impl Gpu {
         if (major, minor) < OLDEST_CAPABILITY {
             return Err(Error::TooOld { ordinal, major, minor });
         }
-        Ok(Self { context, loaded: Arc::default(), receive: Arc::default(), bench: Arc::default() })
+        Ok(Self {
+            context,
+            loaded: Arc::default(),
+            receive: Arc::default(),
+            #[cfg(feature = "test-utils")]
+            bench: Arc::default(),
+        })
     }
 
     /// How many GPUs CUDA shows this process.
@@ -178,6 +186,7 @@ impl Gpu {
     }
 
     /// The kernels that benches time, likewise.
+    #[cfg(feature = "test-utils")]
     pub(crate) fn bench_kernels(&self) -> Result<&Bench> {
         if let Some(bench) = self.bench.get() {
             return Ok(bench);
@@ -265,7 +274,7 @@ impl Pin for Registrar {
         // SAFETY: the pages are mapped, as smaps says, and stay so: `Gpu::reach` asks its caller.
         unsafe { sys::cuMemHostRegister_v2(pages.start as *mut _, pages.len(), flags) }
             .result()
-            .map_err(|source| Error::Register { pages, flags: describe(flags), source })
+            .map_err(|result| Error::Register { pages, flags: describe(flags), result })
     }
 
     fn unpin(&self, pages: Range<usize>) {
@@ -354,7 +363,7 @@ fn describe(flags: u32) -> String {
 
 /// Names the call that failed.
 pub(crate) fn in_call(operation: &'static str) -> impl Fn(DriverError) -> Error {
-    move |source| Error::Driver { operation, source }
+    move |result| Error::Driver { operation, result }
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use cudarc::driver::DriverError;
 
-use super::smaps::MappingError;
+use crate::smaps::MappingError;
 
 /// Result of this module's calls.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -24,17 +24,17 @@ pub enum Error {
     )]
     NoCompiler,
     /// A driver call failed.
-    #[error("{operation} failed: {}{}", words(.source), hint(.source))]
+    #[error("{operation} failed: {}{}", words(.result), hint(.result))]
     Driver {
         /// The call.
         operation: &'static str,
         /// CUDA's result.
-        source: DriverError,
+        result: DriverError,
     },
     /// The pages of a queue could not be registered.
     #[error(
         "cuMemHostRegister of {start:#x} to {end:#x} ({flags}) failed: {why}{hint}",
-        start = .pages.start, end = .pages.end, why = words(.source), hint = registration_hint(.flags, .source)
+        start = .pages.start, end = .pages.end, why = words(.result), hint = registration_hint(.flags, .result)
     )]
     Register {
         /// The pages.
@@ -42,7 +42,7 @@ pub enum Error {
         /// The flags used, in words.
         flags: String,
         /// CUDA's result.
-        source: DriverError,
+        result: DriverError,
     },
     /// It is not known what the pages are.
     #[error(transparent)]
@@ -68,18 +68,6 @@ pub enum Error {
         /// Length of the memory.
         memory: usize,
     },
-    /// Memory of one GPU was to be used by another.
-    #[error(
-        "{what} lies in the memory of GPU {has}, and the queue is driven by GPU {needs}; use one GPU for both"
-    )]
-    OtherGpu {
-        /// What.
-        what: &'static str,
-        /// Its GPU.
-        has: i32,
-        /// The queue's.
-        needs: usize,
-    },
     /// The GPU is too old for the kernels.
     #[error("GPU {ordinal} has compute capability {major}.{minor}; 7.0 or newer is needed")]
     TooOld {
@@ -90,9 +78,6 @@ pub enum Error {
         /// Its minor capability.
         minor: i32,
     },
-    /// The queue cannot be rung so.
-    #[error(transparent)]
-    Doorbell(Box<dyn std::error::Error + Send + Sync>),
     /// NVRTC refused the kernels.
     #[error("the kernels do not compile for {architecture}: {log}")]
     Compile {
@@ -153,7 +138,7 @@ impl Error {
     /// CUDA's result (`CUresult` of `cuda.h`), where one is at the root of it.
     pub fn cuda_result(&self) -> Option<u32> {
         match self {
-            Self::Driver { source, .. } | Self::Register { source, .. } => Some(source.0 as u32),
+            Self::Driver { result, .. } | Self::Register { result, .. } => Some(result.0 as u32),
             _ => None,
         }
     }
@@ -161,7 +146,7 @@ impl Error {
     /// Whether the GPU's context is lost: kernels, memory and queues in it are of no use any more.
     pub fn context_lost(&self) -> bool {
         match self {
-            Self::Driver { source, .. } | Self::Register { source, .. } => is_lost(source),
+            Self::Driver { result, .. } | Self::Register { result, .. } => is_lost(result),
             _ => false,
         }
     }
@@ -189,7 +174,7 @@ mod tests {
     use cudarc::driver::sys::CUresult::{self, *};
 
     fn failed(result: CUresult) -> Error {
-        Error::Driver { operation: "cuStreamSynchronize", source: DriverError(result) }
+        Error::Driver { operation: "cuStreamSynchronize", result: DriverError(result) }
     }
 
     #[test]

@@ -109,7 +109,7 @@ impl Drop for SharedWord {
 /// Copies out of a GPU's memory beside kernels that run: on a stream of its own, into memory that was
 /// pinned before, with a bound. Making either may wait for kernels, so they are made early.
 #[derive(Debug)]
-pub(crate) struct Watch {
+pub(crate) struct SideCopy {
     stream: Arc<CudaStream>,
     length: usize,
     /// What was answered instead, once a copy was not seen to end: it may still write there.
@@ -122,7 +122,7 @@ struct Pinned(NonNull<u8>);
 // SAFETY: memory that the watch alone uses, under its lock.
 unsafe impl Send for Pinned {}
 
-impl Watch {
+impl SideCopy {
     const LIMIT: Duration = Duration::from_secs(1);
 
     /// For copies of at most `length` bytes.
@@ -139,7 +139,7 @@ impl Watch {
     ///
     /// # Safety
     /// They are memory of this context's GPU.
-    pub(crate) unsafe fn look(&self, address: u64, length: usize) -> Result<Vec<u8>> {
+    pub(crate) unsafe fn copy(&self, address: u64, length: usize) -> Result<Vec<u8>> {
         assert!(length <= self.length);
         let mut held = self.pinned.lock().unwrap_or_else(PoisonError::into_inner);
         let place = match &*held {
@@ -204,7 +204,7 @@ impl Drop for Relaxed {
     }
 }
 
-impl Drop for Watch {
+impl Drop for SideCopy {
     fn drop(&mut self) {
         let held = self.pinned.get_mut().unwrap_or_else(PoisonError::into_inner);
         let Ok(Pinned(place)) = held else { return };

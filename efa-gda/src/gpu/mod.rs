@@ -8,7 +8,6 @@ mod device;
 mod error;
 pub(crate) mod memory;
 mod pages;
-pub mod smaps;
 
 pub use compile::{Origin, compile_source};
 pub use device::{Gpu, HostRange};

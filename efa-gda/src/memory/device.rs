@@ -9,6 +9,9 @@ use std::sync::Arc;
 /// Keeps memory allocated while it lives.
 pub(crate) type Owner = Arc<dyn Any + Send + Sync>;
 
+/// Copies the bytes at an address of GPU memory into the slice, or returns the reason why it cannot.
+pub type Reader = Box<dyn Fn(u64, &mut [u8]) -> Result<(), String> + Send + Sync>;
+
 /// A range of GPU memory, as CUDA addresses it, with the value that keeps it allocated.
 pub struct DeviceMemory {
     pub(crate) address: NonNull<u8>,
@@ -16,6 +19,7 @@ pub struct DeviceMemory {
     pub(crate) ordinal: i32,
     pub(crate) dmabuf: Result<Dmabuf, String>,
     pub(crate) owner: Owner,
+    pub(crate) reader: Option<Reader>,
 }
 
 /// A file that represents GPU memory in the kernel, and where a range begins in it.
@@ -53,7 +57,15 @@ impl DeviceMemory {
         owner: Arc<dyn Any + Send + Sync>,
     ) -> Option<Self> {
         let address = NonNull::new(std::ptr::with_exposed_provenance_mut(address as usize))?;
-        Some(Self { address, length, ordinal, dmabuf, owner })
+        Some(Self { address, length, ordinal, dmabuf, owner, reader: None })
+    }
+
+    /// Sets how the host reads the memory, which words of a completion counter need. The owner lives as long as the
+    /// memory is used, so `reader` may rely on it.
+    #[must_use]
+    pub fn with_reader(mut self, reader: Reader) -> Self {
+        self.reader = Some(reader);
+        self
     }
 
     /// The address of the first byte, which the GPU and the adapter use.

@@ -53,7 +53,7 @@ pub use access::Access;
 pub use buffer::Buffer;
 pub use counter::{CountedOperations, CounterMemory};
 pub(crate) use device::Owner;
-pub use device::{DeviceMemory, Dmabuf, ExternalMemory};
+pub use device::{DeviceMemory, Dmabuf, ExternalMemory, Reader};
 pub use region::{Limits, OutOfBounds, RemoteRegion};
 pub(crate) use region::{REGION_IN_USE_HINT, in_bounds};
 pub(crate) use retained::RetainedRegions;

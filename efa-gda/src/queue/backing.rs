@@ -1,77 +1,78 @@
-//! What a mapped queue is made of: an endpoint that libfabric opened, or a queue pair of rdma-core
-//! alone. The queue itself is the same.
+//! The backing of a mapped queue: an endpoint that libfabric opened, or a queue pair of rdma-core alone. The rest of the
+//! queue is the same for both.
 
 use std::fmt;
 
 use efa_gda_wire::LocalKey;
 
 use crate::fabric::{self, Access, Buffer, Enabled, Endpoint, GdaOps, RemoteRegion};
-use crate::memory::OutOfBounds;
-use crate::verbs::{self, QueuePair, Ready};
 
 mod sealed {
     pub trait Sealed {}
 }
 
-/// Memory registered where a queue is.
+/// A memory region of the layer that a queue was opened with.
 pub trait Region: sealed::Sealed + Clone + fmt::Debug {
-    /// The address of `length` bytes at `offset`.
+    /// Returns the address of `length` bytes at `offset`.
     ///
     /// # Errors
     /// [`fabric::Error::OutOfBounds`].
     fn at(&self, offset: u64, length: u64) -> fabric::Result<u64>;
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     fn length(&self) -> usize;
 
-    /// What may be done with it.
+    /// Returns the access that the region was registered for.
     fn access(&self) -> Access;
 
-    /// All of it, as a peer needs to know it.
+    /// Returns all of the region, as a peer names it.
     fn remote(&self) -> RemoteRegion;
 
-    /// The memory, where the region owns it.
+    /// Returns the memory, if the region owns it.
     fn buffer(&self) -> Option<&Buffer>;
 
-    /// Whether the host's processor reaches its bytes at its address.
+    /// Whether the host's CPU can access the region's bytes at its address.
     fn on_host(&self) -> bool;
+
+    /// Returns the CUDA ordinal of the GPU whose memory it is, if that is known.
+    fn device(&self) -> Option<i32>;
 }
 
-/// What a [`super::MappedQueue`] owns, so that nobody else posts to it.
+/// What a [`super::MappedQueue`] owns, so that nothing else posts to the queue.
 pub trait Backing: sealed::Sealed + fmt::Debug {
     /// Memory that the queue's requests name.
     type Region: Region;
-    /// Why it could not be closed.
+    /// Why the backing could not be closed.
     type Error: std::error::Error + Send + Sync + 'static;
 
-    /// The key of a region, for entries.
+    /// Returns the key of a region, for entries.
     ///
     /// # Errors
-    /// [`fabric::Error::KeyNotAvailable`] and its kin.
+    /// [`fabric::Error::KeyNotAvailable`] and other errors of [`GdaOps::get_mr_lkey`].
     fn local_key(&self, region: &Self::Region) -> fabric::Result<LocalKey>;
 
-    /// The GPU in whose memory completions lie, as CUDA counts; None where the host polls them.
+    /// Returns the CUDA ordinal of the GPU whose memory holds the completion queue; None if the host can poll it.
     fn completions_on(&self) -> Option<i32> {
         None
     }
 
-    /// Keeps a region until this is closed.
+    /// Retains a region until the backing is closed.
     fn retain(&mut self, region: Self::Region);
 
-    /// Keeps the memory of a posted receive until it completed, or this is closed.
+    /// Retains the memory of a posted receive until the receive completes, or the backing is closed.
     fn receive_posted(&mut self, id: u16, region: Self::Region);
 
-    /// Lets the memory of a receive go, for it completed.
+    /// Releases the memory of a receive that completed.
     fn receive_completed(&mut self, id: u16);
 
-    /// Destroys the queue pair. Where that fails, what it refers to stays allocated.
+    /// Destroys the queue pair. If that fails, what it refers to stays allocated.
     ///
     /// # Errors
-    /// The answer of the layer below.
+    /// The error of the layer below.
     fn close(self) -> Result<(), Self::Error>;
 }
 
-/// An enabled endpoint of libfabric's, with the operations of its domain.
+/// An enabled endpoint of libfabric, with the GDA operations of its domain.
 #[derive(Debug)]
 pub struct Libfabric {
     pub(super) endpoint: Endpoint<Enabled>,
@@ -135,60 +136,78 @@ impl Region for fabric::MemoryRegion {
     fn on_host(&self) -> bool {
         self.device().is_none()
     }
-}
 
-impl sealed::Sealed for QueuePair<Ready> {}
-
-impl Backing for QueuePair<Ready> {
-    type Region = verbs::MemoryRegion;
-    type Error = verbs::Error;
-
-    fn local_key(&self, region: &Self::Region) -> fabric::Result<LocalKey> {
-        Ok(region.local_key())
-    }
-
-    fn retain(&mut self, region: Self::Region) {
-        self.retain(region);
-    }
-
-    fn receive_posted(&mut self, id: u16, region: Self::Region) {
-        self.receive_posted(id, region);
-    }
-
-    fn receive_completed(&mut self, id: u16) {
-        self.receive_completed(id);
-    }
-
-    fn close(self) -> verbs::Result<()> {
-        self.close()
+    fn device(&self) -> Option<i32> {
+        self.device()
     }
 }
 
-impl sealed::Sealed for verbs::MemoryRegion {}
+#[cfg(feature = "verbs")]
+mod rdma_core {
+    use super::{Backing, Region, sealed};
+    use crate::fabric::{self, Access, Buffer, RemoteRegion};
+    use crate::memory::OutOfBounds;
+    use crate::verbs::{self, QueuePair, Ready};
+    use efa_gda_wire::LocalKey;
 
-impl Region for verbs::MemoryRegion {
-    fn at(&self, offset: u64, length: u64) -> fabric::Result<u64> {
-        let region = self.len() as u64;
-        self.at(offset, length).map_err(|_| OutOfBounds { offset, length, region }.into())
+    impl sealed::Sealed for QueuePair<Ready> {}
+
+    impl Backing for QueuePair<Ready> {
+        type Region = verbs::MemoryRegion;
+        type Error = verbs::Error;
+
+        fn local_key(&self, region: &Self::Region) -> fabric::Result<LocalKey> {
+            Ok(region.local_key())
+        }
+
+        fn retain(&mut self, region: Self::Region) {
+            self.retain(region);
+        }
+
+        fn receive_posted(&mut self, id: u16, region: Self::Region) {
+            self.receive_posted(id, region);
+        }
+
+        fn receive_completed(&mut self, id: u16) {
+            self.receive_completed(id);
+        }
+
+        fn close(self) -> verbs::Result<()> {
+            self.close()
+        }
     }
 
-    fn length(&self) -> usize {
-        self.len()
-    }
+    impl sealed::Sealed for verbs::MemoryRegion {}
 
-    fn access(&self) -> Access {
-        self.access()
-    }
+    impl Region for verbs::MemoryRegion {
+        fn at(&self, offset: u64, length: u64) -> fabric::Result<u64> {
+            let region = self.len() as u64;
+            self.at(offset, length).map_err(|_| OutOfBounds { offset, length, region }.into())
+        }
 
-    fn remote(&self) -> RemoteRegion {
-        self.remote()
-    }
+        fn length(&self) -> usize {
+            self.len()
+        }
 
-    fn buffer(&self) -> Option<&Buffer> {
-        self.buffer()
-    }
+        fn access(&self) -> Access {
+            self.access()
+        }
 
-    fn on_host(&self) -> bool {
-        self.on_host()
+        fn remote(&self) -> RemoteRegion {
+            self.remote()
+        }
+
+        fn buffer(&self) -> Option<&Buffer> {
+            self.buffer()
+        }
+
+        fn on_host(&self) -> bool {
+            self.on_host()
+        }
+
+        // A dmabuf does not say whose memory it is.
+        fn device(&self) -> Option<i32> {
+            None
+        }
     }
 }

@@ -1,56 +1,48 @@
-//! Which rung a mapped queue is on: who writes its entries, and who rings. What happens on each is
-//! [`crate::doorbell`]'s.
+//! The doorbell mode of a mapped queue: who writes its entries, and who rings. [`crate::doorbell`] implements the modes.
 
 use std::sync::Arc;
 
 use efa_gda_sys::device::{EFA_GDA_SQ_RECORD, efa_gda_sq};
 
-use super::mapped::unrung;
+use super::mapped::unrung_entries;
 use super::{Backing, MappedQueue};
 use crate::doorbell::{DoorbellMode, DoorbellProxy, RegisterError, SendQueue};
-use crate::executor::DeviceError;
+use crate::status::DeviceError;
 
-/// Why a queue does not change its rung. It stays as it is.
+/// Why a queue cannot change its doorbell mode. The queue is unchanged.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DoorbellError {
     /// Requests are in flight.
-    #[error("{0} request(s) are in flight; wait for them, and then change who rings")]
+    #[error("{0} request(s) are in flight; wait for them before the doorbell mode changes")]
     InUse(u32),
-    /// Entries that nobody rang for lie in a staging ring, which would go, or would have to be in one.
+    /// Entries whose doorbell was not rung are in a staging ring that would be freed, or would have to be copied into
+    /// one.
     #[error(
-        "{0} of the queue's entries were posted and never rung for; ring for them with quiet, and then change who rings"
+        "{0} of the queue's entries were posted and never rung for; ring for them with quiet before the doorbell mode \
+         changes"
     )]
     Unrung(u32),
     /// The queue is poisoned.
-    #[error("the queue is out of service: {0}")]
+    #[error("the queue is out of service; destroy it")]
     Poisoned(#[source] DeviceError),
-    /// The proxy does not take it.
+    /// The doorbell proxy cannot take the queue.
     #[error(transparent)]
     DoorbellProxy(#[from] RegisterError),
 }
 
-/// A rung that was not taken, and why.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refused {
-    /// The rung.
-    pub rung: DoorbellMode,
-    /// What kept the queue from it.
-    pub why: String,
-}
-
 impl<B: Backing> MappedQueue<B> {
-    /// Who writes entries, and who rings.
-    pub fn rung(&self) -> DoorbellMode {
-        self.served.as_ref().map_or(DoorbellMode::Direct, |registration| registration.mode())
+    /// Returns who writes entries, and who rings.
+    pub fn doorbell_mode(&self) -> DoorbellMode {
+        self.registration.as_ref().map_or(DoorbellMode::Direct, |registration| registration.mode())
     }
 
-    /// Changes who rings: the device ([`DoorbellMode::Direct`], as queues begin), or `proxy`. The struct
-    /// that kernels receive changes with it, and no kernel may use it meanwhile.
+    /// Changes who rings: the device ([`DoorbellMode::Direct`], the initial mode), or `proxy`. The struct that kernels
+    /// receive changes too, so no kernel may use the queue meanwhile.
     ///
     /// # Errors
-    /// [`DoorbellError`]; the queue is then as it was.
-    pub fn set_doorbell(&mut self, rung: DoorbellMode, proxy: &DoorbellProxy) -> Result<(), DoorbellError> {
+    /// [`DoorbellError`]; the queue is then unchanged.
+    pub fn set_doorbell(&mut self, mode: DoorbellMode, proxy: &DoorbellProxy) -> Result<(), DoorbellError> {
         if let Some(error) = self.poison() {
             return Err(DoorbellError::Poisoned(error));
         }
@@ -59,13 +51,13 @@ impl<B: Backing> MappedQueue<B> {
             in_flight => return Err(DoorbellError::InUse(in_flight)),
         }
         let before = self.state();
-        if (rung == DoorbellMode::Staged || self.rung() == DoorbellMode::Staged)
-            && let entries @ 1.. = unrung(&before)
+        if (mode == DoorbellMode::Staged || self.doorbell_mode() == DoorbellMode::Staged)
+            && let entries @ 1.. = unrung_entries(&before)
         {
             return Err(DoorbellError::Unrung(entries));
         }
-        let mut device = self.direct();
-        if rung == DoorbellMode::Direct {
+        let mut device = self.direct_send_queue();
+        if mode == DoorbellMode::Direct {
             self.ring_directly();
         } else {
             let sq = &self.exposure().sq;
@@ -77,27 +69,27 @@ impl<B: Backing> MappedQueue<B> {
                 max_batch: sq.max_batch,
             };
             let alarm = Arc::new(self.abort_flag());
-            // SAFETY: the endpoint, which this queue owns and closes after it drops what is served,
-            // keeps ring and doorbell mapped. The device code of this queue stores to neither where
-            // its struct, set below, says otherwise; on a GPU, `GpuQueue` waits for its kernels first.
-            let served = unsafe { proxy.register(rung, queue, before.lock.doorbell_index, alarm) }?;
-            served.redirect(&mut device);
-            self.let_go();
-            self.served = Some(Arc::new(served));
+            // SAFETY: this queue owns the endpoint and closes it after it drops the registration, so ring and doorbell
+            // stay mapped. The device code of this queue stores to neither if its struct, set below, names other memory;
+            // on a GPU, `GpuQueue` waits for its kernels first.
+            let registration = unsafe { proxy.register(mode, queue, before.lock.doorbell_index, alarm) }?;
+            registration.redirect(&mut device);
+            self.detach_proxy();
+            self.registration = Some(Arc::new(registration));
             self.set_send_queue(device);
         }
         Ok(())
     }
 
-    /// Lets the device ring again. A proxy rings for what was posted, and lets go.
-    pub(super) fn ring_directly(&mut self) {
-        let device = self.direct();
-        self.let_go();
+    /// Returns to [`DoorbellMode::Direct`]. A proxy rings for what was posted and is detached.
+    pub(crate) fn ring_directly(&mut self) {
+        let device = self.direct_send_queue();
+        self.detach_proxy();
         self.set_send_queue(device);
     }
 
-    /// Where device code writes and rings on [`DoorbellMode::Direct`].
-    fn direct(&self) -> efa_gda_sq {
+    /// Where device code writes and rings in [`DoorbellMode::Direct`].
+    fn direct_send_queue(&self) -> efa_gda_sq {
         let (sq, now) = (&self.exposure().sq, self.state().sq);
         efa_gda_sq {
             buffer: sq.buffer.as_ptr(),

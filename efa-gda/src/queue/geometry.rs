@@ -1,4 +1,4 @@
-//! From what an endpoint exposes to the struct that a kernel receives.
+//! Converts what an endpoint exposes to the struct that a kernel receives.
 
 use std::ptr::{null, null_mut};
 
@@ -8,27 +8,26 @@ use efa_gda_wire::{EntrySize, ProcessingHints, QueuePairNumber, RequestIdWidth};
 use crate::exposure::Exposure;
 use crate::fabric::Limits;
 
-/// What a kernel must know of a queue beside its rings.
+/// The inputs of [`geometry`]: rings, limits, and the rest of what a kernel must know of a queue.
 #[derive(Clone, Copy, Debug)]
 pub struct Geometry {
-    /// The rings and doorbells, at the addresses that the kernel's executor sees.
+    /// The rings and doorbells, at addresses of the processor that runs the kernel.
     pub exposure: Exposure,
-    /// How much one request carries.
+    /// The limits of one request.
     pub limits: Limits,
-    /// The endpoint's own queue pair.
+    /// The number of the endpoint's queue pair.
     pub number: QueuePairNumber,
-    /// Hints for every entry.
+    /// Processing hints for every entry.
     pub hints: ProcessingHints,
-    /// Whether receives complete on the queue that is polled; without that the kernel gets no
-    /// receive queue.
+    /// Whether receives complete on the completion queue that is polled. If not, the struct has no receive queue.
     pub receives: bool,
-    /// A word that stops every wait when it is not 0; null for none.
+    /// A word that ends every wait when it is not 0; null for none.
     pub abort: *const u32,
 }
 
-/// The struct for a kernel: geometry filled in, all that belongs to the engine zero.
+/// Returns the struct for a kernel, with its geometry filled in. The engine's words are zero.
 ///
-/// Entries of 128 bytes carry inline RDMA writes: an adapter that has them has both.
+/// An adapter that supports 128-byte entries also supports inline RDMA writes, which they carry.
 pub fn geometry(of: &Geometry) -> efa_gda_queue {
     let Exposure { sq, rq, cq } = of.exposure;
     let mut flags = 0;

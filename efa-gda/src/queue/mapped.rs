@@ -1,4 +1,4 @@
-//! The queue itself: what it owns, in which order that goes, and when it refuses to.
+//! The mapped queue: what it owns, in which order that is released, and when it refuses to be closed.
 
 use std::cell::UnsafeCell;
 use std::ptr::NonNull;
@@ -16,56 +16,56 @@ use super::backing::{Backing, Libfabric};
 use super::counters::{Counters, CountersError, device_counters};
 use super::geometry::{Geometry, geometry};
 use crate::doorbell::{Alarm, Registration};
-use crate::executor::{DeviceError, outcome};
 use crate::exposure::{Exposure, ExposureError};
 use crate::fabric::{self, Buffer, Enabled, Endpoint, FabricAddress, GdaOps, Limits};
 use crate::polling::Unclaimable;
-use crate::verbs;
+use crate::status::{DeviceError, outcome};
 
-/// Why no queue could be made of an endpoint.
+/// Why an endpoint or queue pair cannot become a mapped queue.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum QueueError {
     /// A call into libfabric failed.
     #[error(transparent)]
     Fabric(#[from] fabric::Error),
-    /// A call into rdma-core failed, or what it exposes breaks a rule.
+    /// A call into rdma-core failed, or the geometry that it exposes breaks a rule.
+    #[cfg(feature = "verbs")]
     #[error(transparent)]
-    Verbs(#[from] verbs::Error),
-    /// What the endpoint exposes breaks a rule.
+    Verbs(#[from] crate::verbs::Error),
+    /// The geometry that the endpoint exposes breaks a rule.
     #[error(transparent)]
     Exposure(#[from] ExposureError),
-    /// Another queue polls the completion queue.
+    /// Another mapped queue polls the completion queue.
     #[error(
-        "the completion queue is polled by another mapped queue; each needs its own: open one more, and bind \
-         the endpoint to that"
+        "the completion queue is polled by another mapped queue: open a completion queue for this endpoint, and bind \
+         the endpoint to it"
     )]
     CompletionQueueTaken,
     /// Other endpoints complete on the completion queue.
     #[error(
-        "{endpoints} endpoints complete on the completion queue, and a mapped queue would take the completions of all: \
-         open one for this endpoint alone"
+        "{endpoints} endpoints complete on the completion queue, and a mapped queue would read the completions of all: \
+         open a completion queue for this endpoint alone"
     )]
     CompletionQueueShared {
         /// Endpoints, or queue pairs, that complete on it.
         endpoints: usize,
     },
-    /// The completion queue would overrun: requests in flight may complete before anyone polls.
+    /// The completion queue can overrun: more requests may complete than it has entries, before a poller reads one.
     #[error(
-        "the completion queue holds {completions} completions and the send queue {requests} requests; open a \
-         completion queue of at least {requests}"
+        "the completion queue has {completions} entries and the send queue {requests}: open a completion queue of at \
+         least {requests} entries"
     )]
     ShallowCompletionQueue {
-        /// Completions that it holds.
+        /// Entries of the completion queue.
         completions: u32,
-        /// Requests that may be in flight.
+        /// Entries of the send queue, which all may be in flight.
         requests: u32,
     },
-    /// The queue cannot go by its endpoint's counters.
+    /// The queue cannot use the completion counters of its endpoint.
     #[error(transparent)]
     Counters(#[from] CountersError),
-    /// No memory for completions of receives.
-    #[error("{bytes} bytes for completions of receives cannot be allocated; open a smaller completion queue")]
+    /// The inbox for completions of receives cannot be allocated.
+    #[error("an inbox of {bytes} bytes cannot be allocated: open a smaller completion queue")]
     NoMemory {
         /// Bytes needed.
         bytes: usize,
@@ -81,18 +81,18 @@ impl From<Unclaimable> for QueueError {
     }
 }
 
-/// Stops every wait on a queue, from any thread.
+/// Ends every wait on a queue, from any thread.
 #[derive(Clone, Debug, Default)]
 pub struct AbortFlag(Arc<AtomicU32>);
 
 impl AbortFlag {
-    /// Ends waits with [`DeviceError::Aborted`], now and until [`Self::lower`], which
-    /// poisons the queue: what it waited for may still come.
+    /// Ends waits with [`DeviceError::Aborted`], now and until [`Self::lower`]. An aborted wait poisons the queue,
+    /// because its requests may still complete.
     pub fn raise(&self) {
         swap_word(&self.0, 0, 1);
     }
 
-    /// Lets waits run again; not those of a queue that nobody rings for.
+    /// Allows waits again. A queue whose doorbell proxy has stopped stays aborted.
     pub fn lower(&self) {
         swap_word(&self.0, 1, 0);
     }
@@ -104,63 +104,67 @@ impl Alarm for AbortFlag {
     }
 }
 
-/// Raises or lowers an abort word, where it does not hold an alarm.
-pub(super) fn swap_word(word: &AtomicU32, from: u32, to: u32) {
-    // Whatever else it holds stays.
+/// Replaces `from` by `to` in an abort word. Any other value, such as a proxy's alarm, stays.
+pub(crate) fn swap_word(word: &AtomicU32, from: u32, to: u32) {
+    // A failure means that the word holds another value, which stays.
     let _ = word.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
 }
 
-/// A queue that kernels post to: through libfabric, or through rdma-core alone
-/// ([`MappedQueue::over_verbs`]). Dropped, it closes its endpoint first and deregisters what was in
-/// flight after that.
+/// A queue that kernels post to. It owns an endpoint of libfabric, or with the feature `verbs` a queue pair of
+/// rdma-core alone.
+///
+/// A drop closes the endpoint first. Regions of requests in flight are deregistered after that.
 #[derive(Debug)]
 pub struct MappedQueue<B: Backing = Libfabric> {
-    /// Before the endpoint: the proxy touches its doorbell and its ring. None: the device rings.
-    pub(super) served: Option<Arc<Registration>>,
-    /// First of the rest, so that it is the first to go: the queue pair is destroyed before the struct that
-    /// describes it, and before memory that the adapter may reach (which it retains).
-    pub(super) backing: B,
-    /// What it goes by in place of the completion queue.
-    pub(super) counters: Option<Counters>,
+    /// Dropped before the endpoint, because the proxy accesses the endpoint's doorbell and ring. None if the device
+    /// rings.
+    pub(crate) registration: Option<Arc<Registration>>,
+    /// Dropped before the fields below: the queue pair must be destroyed before the struct that describes it, and before
+    /// memory that the adapter may access (which the backing retains).
+    pub(crate) backing: B,
+    /// The counters that replace the completion queue, if any.
+    pub(crate) counters: Option<Counters>,
     exposure: Exposure,
     number: QueuePairNumber,
-    /// The address that kernels receive. Only the engine writes it once it is made.
+    /// The struct whose address kernels receive. After construction the engine writes it; the host changes it only
+    /// through an exclusive borrow.
     shared: Box<UnsafeCell<efa_gda_queue>>,
-    /// Read by the engine through the struct's pointer, so it goes after the struct.
+    /// The engine reads it through a pointer in the struct, so it must outlive the struct.
     abort: AbortFlag,
-    /// Where the engine leaves completions of receives; likewise.
-    pub(super) inbox: Option<Buffer>,
-    /// Completions of receives that were lost and told.
-    pub(super) lost: u32,
+    /// Memory in which the engine stores completions of receives; must outlive the struct too.
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "device code accesses it by its address"))]
+    pub(crate) inbox: Option<Buffer>,
+    /// Lost completions of receives that were reported to the caller, modulo 2^32.
+    pub(crate) reported_lost: u32,
 }
 
-/// How much one request of a queue carries.
+/// The limits of one request of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct QueueLimits {
     /// Bytes of a send.
     pub message: u64,
-    /// Bytes of one entry of an RDMA read or write; 0 where the adapter has none. A longer put takes
-    /// several.
+    /// Bytes of one entry of an RDMA read or write; 0 if the adapter has no RDMA. A longer request takes several
+    /// entries.
     pub rdma: u64,
     /// Bytes of an inline send.
     pub inline_send: u64,
-    /// Bytes of an inline write; 0 where the queue's entries carry none.
+    /// Bytes of an inline write; 0 if the queue's entries carry none.
     pub inline_write: u64,
-    /// Receives that may be posted at once; 0 where the queue takes none.
+    /// Receives that may be posted at once; 0 if the queue takes none.
     pub receives: u32,
-    /// Completions of receives that are kept until they are taken.
+    /// Completions of receives that the inbox holds.
     pub inbox: u32,
 }
 
-// SAFETY: the struct is plain memory that no thread owns. The engine's code changes it only during
-// a call that borrows the queue exclusively.
+// SAFETY: the struct is plain memory that is tied to no thread. The engine changes it only during a call that borrows
+// the queue exclusively.
 unsafe impl<B: Backing + Send> Send for MappedQueue<B> {}
 // SAFETY: through a shared reference the struct is only read, word by word, as a snapshot.
 unsafe impl<B: Backing + Sync> Sync for MappedQueue<B> {}
 
 impl MappedQueue {
-    /// Makes a queue of an endpoint for code on this host's CPU. `ops` are those of its domain.
+    /// Maps an endpoint for code on this host's CPU. `ops` must be those of the endpoint's domain.
     ///
     /// # Errors
     /// [`QueueError`]; the endpoint is then closed.
@@ -168,22 +172,22 @@ impl MappedQueue {
         let queues = ops.query_qp_wqs(&endpoint)?;
         let completions = ops.query_cq(endpoint.send_completions())?;
         let exposure = Exposure::new(queues.send, queues.receive, completions)?;
-        // Its own address leads an endpoint to itself; the number is the one peers send to.
-        let own = endpoint.address_vector().insert(&endpoint.address()?)?;
-        let number = ops.query_addr(&endpoint, own)?.queue_pair;
+        // The endpoint's own address resolves to the queue pair number that peers send to.
+        let own_address = endpoint.address_vector().insert(&endpoint.address()?)?;
+        let number = ops.query_addr(&endpoint, own_address)?.queue_pair;
         endpoint.send_completions().claim()?;
         let limits = endpoint.limits();
-        let same = endpoint.send_completions().as_ptr() == endpoint.receive_completions().as_ptr();
+        let receives = endpoint.send_completions().as_ptr() == endpoint.receive_completions().as_ptr();
         let backing = Libfabric { endpoint, ops: ops.clone() };
-        Self::over(backing, exposure, limits, number, same)
+        Self::from_parts(backing, exposure, limits, number, receives)
     }
 
-    /// The endpoint, for its address and its limits.
+    /// Returns the endpoint, for its address and its limits.
     pub fn endpoint(&self) -> &Endpoint<Enabled> {
         &self.backing.endpoint
     }
 
-    /// A peer by the raw address that its endpoint gave, for entries that go to it.
+    /// Inserts the raw address of a peer's endpoint and returns the peer, for entries that name it.
     ///
     /// # Errors
     /// [`fabric::Error::AddressLength`], [`fabric::Error::AddressRefused`], or the errors of [`GdaOps::query_addr`].
@@ -191,7 +195,7 @@ impl MappedQueue {
         self.peer(self.endpoint().address_vector().insert(address)?)
     }
 
-    /// A peer that is in the endpoint's address vector.
+    /// Returns a peer that is in the endpoint's address vector.
     ///
     /// # Errors
     /// Those of [`GdaOps::query_addr`].
@@ -201,9 +205,9 @@ impl MappedQueue {
 }
 
 impl<B: Backing> MappedQueue<B> {
-    /// Makes a queue of something whose completion queue was claimed for it. `receives`: whether
-    /// receives complete there too.
-    pub(super) fn over(
+    /// Maps a backing whose completion queue was claimed for this queue. `receives` says whether receives complete on
+    /// that completion queue too.
+    pub(super) fn from_parts(
         backing: B,
         exposure: Exposure,
         limits: Limits,
@@ -219,14 +223,14 @@ impl<B: Backing> MappedQueue<B> {
                 completions = exposure.cq.num_entries,
                 send = exposure.sq.num_entries,
                 receive = exposure.rq.num_entries,
-                "the completion queue is shallower than the rings that complete on it"
+                "the completion queue has fewer entries than the rings that complete on it, and can overrun"
             );
         }
         let abort = AbortFlag::default();
         let word = abort.0.as_ptr();
         let hints = ProcessingHints::NONE;
         let mut shared = geometry(&Geometry { exposure, limits, number, hints, receives, abort: word });
-        // As many as the completion queue holds: who leaves more untaken loses them there as well.
+        // As many entries as the completion queue: more unread completions would overrun the completion queue anyway.
         let entries = if shared.rq.num_entries == 0 { 0 } else { exposure.cq.num_entries };
         let bytes = entries as usize * EFA_GDA_INBOX_ENTRY as usize;
         let inbox = match entries {
@@ -237,17 +241,27 @@ impl<B: Backing> MappedQueue<B> {
             shared.inbox = efa_gda_inbox { entries: inbox.as_ptr(), num_entries: entries, reserved: 0 };
         }
         let shared = Box::new(UnsafeCell::new(shared));
-        Ok(Self { served: None, backing, counters: None, exposure, number, shared, abort, inbox, lost: 0 })
+        Ok(Self {
+            registration: None,
+            backing,
+            counters: None,
+            exposure,
+            number,
+            shared,
+            abort,
+            inbox,
+            reported_lost: 0,
+        })
     }
 
-    /// The queue, with hints for every entry from now on.
+    /// Sets the processing hints of every entry from now on.
     #[must_use]
     pub fn with_hints(mut self, hints: ProcessingHints) -> Self {
         self.shared.get_mut().hints = hints.bits().into();
         self
     }
 
-    /// How much one request carries, by the struct that kernels receive.
+    /// Returns the limits of one request, from the struct that kernels receive.
     pub fn limits(&self) -> QueueLimits {
         let queue = self.shared.get();
         // SAFETY: the struct lives as long as the queue, and its geometry is constant.
@@ -266,28 +280,28 @@ impl<B: Backing> MappedQueue<B> {
         }
     }
 
-    /// The struct that a kernel receives. Its geometry is constant; the rest is the engine's.
-    /// Valid while the queue lives.
+    /// Returns the address of the struct that a kernel receives, which never changes and is valid while the queue lives.
+    /// The struct's geometry is constant; only the engine may write its other fields.
     pub fn as_ptr(&self) -> NonNull<efa_gda_queue> {
         NonNull::new(self.shared.get()).expect("a box is not null")
     }
 
-    /// What the endpoint exposes.
+    /// Returns the rings and doorbells that the endpoint exposes.
     pub fn exposure(&self) -> &Exposure {
         &self.exposure
     }
 
-    /// The endpoint's own queue pair.
+    /// Returns the number of the endpoint's queue pair.
     pub fn number(&self) -> QueuePairNumber {
         self.number
     }
 
-    /// Stops this queue's waits.
+    /// Returns the flag that ends this queue's waits.
     pub fn abort_flag(&self) -> AbortFlag {
         self.abort.clone()
     }
 
-    /// The key of a region, for entries of this queue.
+    /// Returns the key of a region, for entries of this queue.
     ///
     /// # Errors
     /// Those of [`GdaOps::get_mr_lkey`].
@@ -295,24 +309,23 @@ impl<B: Backing> MappedQueue<B> {
         self.backing.local_key(region)
     }
 
-    /// Keeps a region until the endpoint is closed, for a kernel that posts entries of its own with
-    /// the key returned.
+    /// Retains a region until the endpoint is destroyed, for kernels that post their own entries with the returned key.
     ///
     /// # Errors
     /// Those of [`GdaOps::get_mr_lkey`].
-    pub fn keep(&mut self, region: &B::Region) -> fabric::Result<LocalKey> {
+    pub fn retain(&mut self, region: &B::Region) -> fabric::Result<LocalKey> {
         let key = self.local_key(region)?;
         self.backing.retain(region.clone());
         Ok(key)
     }
 
-    /// Requests that were rung and have not completed; none where more completed than were rung,
-    /// which only a device that completes what nobody asked for brings about. A snapshot.
+    /// Returns the number of requests whose doorbell was rung and that have not completed, as a snapshot. It is 0 if
+    /// more completed than were rung, which happens only if a device completes requests that were never posted.
     pub fn in_flight(&self) -> u32 {
         let queue = self.shared.get();
-        // SAFETY: the struct lives as long as the queue; words are read one by one, volatile,
-        // because device code may be changing them. Completed first: what is rung and completed
-        // between the two reads then counts as in flight, not as completed before it was rung.
+        // SAFETY: the struct lives as long as the queue. Device code may be changing the words, so each is read volatile
+        // on its own. `completed` is read first: a request that is rung and completes between the two reads then counts
+        // as in flight, not as completed before it was rung.
         let (completed, rung) = unsafe {
             let completed = (&raw const (*queue).completion.completed).read_volatile();
             (completed, (&raw const (*queue).lock.doorbell_index).read_volatile())
@@ -320,87 +333,70 @@ impl<B: Backing> MappedQueue<B> {
         outstanding(rung, completed)
     }
 
-    /// What poisoned the queue, if anything did.
+    /// Returns the error that poisoned the queue, if it is poisoned.
     pub fn poison(&self) -> Option<DeviceError> {
         // SAFETY: as in `in_flight`.
         let status = unsafe { (&raw const (*self.shared.get()).error.poison).read_volatile() };
-        outcome(status).err().or_else(|| Some(self.served.as_ref()?.ended()?.error()))
+        outcome(status).err().or_else(|| Some(self.registration.as_ref()?.ended()?.error()))
     }
 
-    /// Closes the queue in order: nothing may be in flight, or posted and not rung for.
+    /// Closes the queue, if no request is in flight and the doorbell was rung for every entry.
     ///
     /// # Errors
-    /// [`CloseError::Busy`] and [`CloseError::Unrung`], with the queue, while something is;
-    /// [`CloseError::Abandoned`] where that is not known; [`CloseError::Destroy`] where the endpoint could not
-    /// be closed.
+    /// The queue is handed back with [`CloseError::Busy`] (requests are in flight), [`CloseError::Unrung`] (entries
+    /// await a doorbell) and [`CloseError::Abandoned`] (neither is known). [`CloseError::Destroy`] if the endpoint could
+    /// not be closed.
     pub fn close(self) -> Result<(), CloseError<B>> {
-        if held(&self.state()) && self.poison().is_none() {
+        if is_locked(&self.state()) && self.poison().is_none() {
             return Err(CloseError::Abandoned { queue: Box::new(self) });
         }
         let in_flight = self.in_flight();
         if in_flight != 0 {
             return Err(CloseError::Busy { queue: Box::new(self), in_flight });
         }
-        let entries = unrung(&self.state());
+        let entries = unrung_entries(&self.state());
         if entries != 0 && self.poison().is_none() {
             return Err(CloseError::Unrung { queue: Box::new(self), entries });
         }
         self.destroy().map_err(CloseError::Destroy)
     }
 
-    /// Destroys the endpoint whatever is in flight, and deregisters what the queue kept after that.
-    /// The way out for a poisoned queue.
+    /// Destroys the endpoint even if requests are in flight, and deregisters the retained regions after that. A poisoned
+    /// queue can only be released this way.
     ///
     /// # Errors
-    /// The answer of the layer below where the endpoint could not be closed; what it refers to then
-    /// stays allocated for the life of the process.
+    /// The error of the layer below if the endpoint could not be closed. What the endpoint refers to then stays
+    /// allocated until the process ends.
     pub fn destroy(mut self) -> Result<(), B::Error> {
-        // Rings what was posted, and lets go of the endpoint's memory.
-        self.let_go();
+        // The proxy rings for what was posted before, and stops accessing the endpoint's memory.
+        self.detach_proxy();
         self.backing.close()
     }
 
-    /// A copy of the struct: its geometry, and the engine's words one by one as they are.
-    pub(crate) fn state(&self) -> efa_gda_queue {
-        // SAFETY: as in `in_flight`; the copy may mix moments while device code runs.
+    /// Returns a copy of the struct that kernels work on. While device code runs, the engine's words may be of different
+    /// moments.
+    pub fn state(&self) -> efa_gda_queue {
+        // SAFETY: as in `in_flight`.
         unsafe { self.shared.get().read_volatile() }
     }
 
-    /// Takes over the engine's words from a copy of the struct that a GPU worked on.
-    pub(super) fn adopt(&mut self, state: &efa_gda_queue) {
-        let mine = self.shared.get_mut();
-        mine.reserve = state.reserve;
-        mine.lock = state.lock;
-        mine.completion = state.completion;
-        mine.error = state.error;
-        mine.receive = state.receive;
-    }
-
-    /// Counts what waits in the inbox as lost.
-    pub(super) fn lose_inbox(&mut self) {
-        let mine = self.shared.get_mut();
-        let waiting = mine.completion.inboxed.wrapping_sub(mine.receive.taken);
-        mine.receive.taken = mine.completion.inboxed;
-        mine.completion.lost = mine.completion.lost.wrapping_add(waiting);
-    }
-
-    /// Lets go of a proxy in order, so that the queue can be rung otherwise.
-    pub(super) fn let_go(&mut self) {
-        if let Some(served) = self.served.take() {
-            let raised = self.raised();
-            served.detach();
-            self.lower_alarm(raised);
+    /// Detaches the queue from its doorbell proxy in order, so that it can be rung in another mode.
+    pub(crate) fn detach_proxy(&mut self) {
+        if let Some(registration) = self.registration.take() {
+            let before = self.abort_word();
+            registration.detach();
+            self.clear_alarm(before);
         }
     }
 
-    /// What the abort word holds.
-    pub(super) fn raised(&self) -> u32 {
+    /// Returns the value of the abort word.
+    pub(crate) fn abort_word(&self) -> u32 {
         self.abort.0.load(Ordering::Acquire)
     }
 
-    /// Has it hold again what it held before a proxy let go in order, which is no alarm where somebody
-    /// else rings.
-    pub(super) fn lower_alarm(&self, before: u32) {
+    /// Restores the abort word's value from before an orderly detach. The proxy's alarm is wrong once the queue is rung
+    /// in another mode.
+    pub(crate) fn clear_alarm(&self, before: u32) {
         swap_word(&self.abort.0, EFA_GDA_PROXY_STOPPED, before);
     }
 
@@ -409,41 +405,64 @@ impl<B: Backing> MappedQueue<B> {
         self.shared.get_mut().sq = sq;
     }
 
-    /// Lets device code go by counters.
+    /// Makes device code use completion counters.
     pub(super) fn set_counters(&mut self, counters: Counters, wrap: u64) {
         self.shared.get_mut().counters = device_counters(counters.words, wrap);
         self.counters = Some(counters);
     }
 
-    /// Takes the queue out of service where the engine's words are lost.
-    pub(super) fn poison_lost(&mut self) {
-        self.shared.get_mut().error.poison = EFA_GDA_NOT_RUN;
-    }
-
-    /// Keeps `region` for as long as the adapter may reach it, where that is longer than a call.
-    pub(super) fn settle(&mut self, region: &B::Region) {
+    /// Retains `region` until the endpoint is destroyed, if the adapter may still access it.
+    pub(super) fn retain_if_in_use(&mut self, region: &B::Region) {
         if self.in_flight() != 0 || self.poison().is_some() {
             self.backing.retain(region.clone());
         }
     }
 }
 
-/// How far `rung` is ahead of `completed`, counters modulo 2^32; 0 where it is behind.
-pub(crate) fn outstanding(rung: u32, completed: u32) -> u32 {
-    match rung.wrapping_sub(completed) {
+/// What [`crate::gpu_queue`] changes after a GPU drove the queue.
+#[cfg(feature = "cuda")]
+impl<B: Backing> MappedQueue<B> {
+    /// Copies the engine's words from the struct that a GPU worked on.
+    pub(crate) fn copy_engine_state(&mut self, state: &efa_gda_queue) {
+        let shared = self.shared.get_mut();
+        shared.reserve = state.reserve;
+        shared.lock = state.lock;
+        shared.completion = state.completion;
+        shared.error = state.error;
+        shared.receive = state.receive;
+    }
+
+    /// Counts all completions in the inbox as lost.
+    pub(crate) fn lose_inbox(&mut self) {
+        let shared = self.shared.get_mut();
+        let waiting = shared.completion.inboxed.wrapping_sub(shared.receive.taken);
+        shared.receive.taken = shared.completion.inboxed;
+        shared.completion.lost = shared.completion.lost.wrapping_add(waiting);
+    }
+
+    /// Poisons the queue because the engine's words are lost.
+    pub(crate) fn poison_lost(&mut self) {
+        self.shared.get_mut().error.poison = EFA_GDA_NOT_RUN;
+    }
+}
+
+/// Returns how far the doorbell producer index is ahead of the completed index (both modulo 2^32), or 0 if it is behind.
+/// That is the number of requests in flight.
+pub fn outstanding(doorbell_index: u32, completed: u32) -> u32 {
+    match doorbell_index.wrapping_sub(completed) {
         ahead if ahead < 1 << 31 => ahead,
         _ => 0,
     }
 }
 
-/// Whether somebody has the turn. Where no kernel runs and nothing is poisoned, that is one that owned the
-/// queue and did not give it back.
-pub(super) fn held(state: &efa_gda_queue) -> bool {
+/// Whether a group owns the ticket lock. If no kernel runs and the queue is not poisoned, an owner did not close its
+/// `Sender`.
+pub(crate) fn is_locked(state: &efa_gda_queue) -> bool {
     state.reserve.word << EFA_GDA_LOCK_STATE_BITS != state.lock.serving
 }
 
-/// Entries that have slots and that nobody rang for.
-pub(super) fn unrung(state: &efa_gda_queue) -> u32 {
+/// Returns the number of entries that have slots and whose doorbell was not rung.
+pub(crate) fn unrung_entries(state: &efa_gda_queue) -> u32 {
     outstanding(state.reserve.word as u32, state.lock.doorbell_index)
 }
 
@@ -452,12 +471,12 @@ mod tests {
     use super::outstanding;
 
     #[test]
-    fn what_is_in_flight_is_counted_across_the_wrap() {
+    fn requests_in_flight_are_counted_across_the_wrap() {
         assert_eq!((outstanding(3, u32::MAX), outstanding(7, 7), outstanding(9, 7)), (4, 0, 2));
     }
 
     #[test]
-    fn nothing_is_in_flight_where_more_completed_than_was_rung() {
+    fn nothing_is_in_flight_if_more_requests_completed_than_were_rung() {
         assert_eq!((outstanding(7, 8), outstanding(u32::MAX, 2)), (0, 0));
     }
 }

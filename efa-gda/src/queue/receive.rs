@@ -1,5 +1,5 @@
-//! Receives: posted by device code, their completions taken from the queue's inbox, each with its
-//! length, immediate and source. It moves no bytes: the adapter put them into the posted memory.
+//! Receives: posted by device code. Their completions are taken from the queue's inbox, each with its length, immediate
+//! data and source. This module moves no bytes: the adapter writes them into the posted memory.
 
 use std::time::Duration;
 
@@ -10,33 +10,32 @@ use efa_gda_wire::{
 
 use super::backing::{Backing, Region};
 use super::{Limit, MappedQueue, WorkRequest};
-use crate::executor::DeviceError;
 use crate::executor::host::{self, InboxEntry};
 use crate::fabric::{self, Access, MemoryRegion};
+use crate::status::DeviceError;
 
-/// Bytes that one receive takes at most: its descriptor has 16 bits for the length
-/// (`efa_io_rx_desc::length`).
+/// Most bytes of one receive: the length field of a descriptor has 16 bits (`efa_io_rx_desc::length`).
 const LONGEST: u64 = u16::MAX as u64;
-/// Completions taken at once.
-pub(super) const AT_ONCE: usize = 256;
+/// Most completions that one call takes.
+pub(crate) const AT_ONCE: usize = 256;
 
-/// A posted receive, as its completion names it (`efa_io_rx_desc::req_id`). Used again after 2^16.
+/// The id of a posted receive, which its completion carries (`efa_io_rx_desc::req_id`). Ids repeat after 2^16 receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ReceiveId(u16);
 
 impl ReceiveId {
-    /// The number in the descriptor.
+    /// Returns the number in the descriptor.
     pub const fn get(self) -> u16 {
         self.0
     }
 
-    /// How many receives were posted from `first` on before this one.
+    /// Returns the number of receives that were posted from `first` on before this one.
     pub const fn after(self, first: Self) -> u16 {
         self.0.wrapping_sub(first.0)
     }
 }
 
-/// `count` receives of `bytes` bytes; the i-th at `offset + i * stride` of the region.
+/// `count` receives of `bytes` bytes, the i-th at `offset + i * stride` of the region.
 ///
 /// ```no_run
 /// # use std::time::Duration;
@@ -44,7 +43,7 @@ impl ReceiveId {
 /// # fn f(queue: &mut MappedQueue, region: MemoryRegion) -> Result<(), ReceiveError> {
 /// let posted = queue.post_receives(&Receives::new(&region).bytes(4096).count(16).stride(4096))?;
 /// let message = queue.receive(Duration::from_secs(10))?;
-/// let place = message.receive.map(|id| id.after(posted.first) as usize * 4096);
+/// let offset = message.receive.map(|id| id.after(posted.first) as usize * 4096);
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
@@ -58,109 +57,95 @@ pub struct Receives<R: Region = MemoryRegion> {
     timeout: Duration,
 }
 
-/// What was posted.
+/// Receives that were posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PostedReceives {
-    /// The first; the others follow it.
+    /// Id of the first receive; the ids of the others follow it.
     pub first: ReceiveId,
-    /// How many.
+    /// Number of receives.
     pub count: u32,
 }
 
-/// What arrived.
+/// A completion of the receive side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Received {
-    /// The receive that it used up; none for an RDMA write that needed none.
+    /// The receive that was consumed; none for an RDMA write that needed none.
     pub receive: Option<ReceiveId>,
-    /// How the receive ended.
+    /// Status of the completion.
     pub status: CompletionStatus,
     /// Bytes that arrived.
     pub length: u32,
     /// Immediate data.
     pub immediate: Option<u32>,
-    /// Who sent it.
+    /// The sender.
     pub source: Source,
-    /// What it is.
+    /// The sender's operation.
     pub arrival: Arrival,
 }
 
 /// A sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Source {
-    /// This adapter's handle for the sender's; none where it has none.
+    /// This adapter's address handle of the sender, if it has one.
     pub address_handle: Option<AddressHandle>,
     /// The sender's queue pair.
     pub queue_pair: QueuePairNumber,
 }
 
-/// What a completion of the receive side speaks of.
+/// The operation that caused a completion of the receive side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Arrival {
     /// A message, in the memory of the receive.
     Message,
-    /// An RDMA write with immediate; its bytes are where the writer put them.
+    /// An RDMA write with immediate data. Its bytes are at the address that the writer chose.
     Write,
     /// An operation that this version does not know.
     Unknown(u8),
 }
 
-/// Why nothing was posted to receive, or nothing received.
+/// Why receives were not posted, or no completion was received.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReceiveError {
-    /// The endpoint's receives complete elsewhere.
+    /// The endpoint's receives complete on another completion queue.
     #[error(
         "the queue takes no receives: bind the endpoint's receive side to the completion queue of its send side"
     )]
     NoReceiveQueue,
-    /// The bytes do not lie in the region, or its key could not be had. Nothing was posted.
-    #[error("receive memory: {0}")]
-    Region(fabric::Error),
+    /// The bytes are outside of the region, or the region has no key. Nothing was posted.
+    #[error("the receive memory cannot be used")]
+    Region(#[source] fabric::Error),
     /// The region was not registered for receives. Nothing was posted.
-    #[error("the region was registered for {:#x}, and this needs {:#x}: register it with that access", .has.bits(), .needs.bits())]
+    #[error(
+        "the region was registered for access {:#x}, and receives need {:#x}: register it with that access",
+        .has.bits(), .needs.bits()
+    )]
     Access {
-        /// What the region allows.
+        /// The region's access.
         has: Access,
-        /// What receives need.
+        /// The access that receives need.
         needs: Access,
     },
-    /// A receive of more bytes than a descriptor can say. Nothing was posted.
-    #[error("{bytes} bytes are more than {limit} allows, which is {most}; {}", .limit.hint())]
+    /// A receive is longer than a limit. Nothing was posted.
+    #[error("{bytes} bytes are more than the {most} that {limit} allows; {}", .limit.hint())]
     TooLong {
         /// The limit.
         limit: Limit,
-        /// Bytes asked for.
+        /// Bytes of the receive.
         bytes: u64,
-        /// Bytes that it allows.
+        /// Bytes that the limit allows.
         most: u64,
     },
-    /// The host cannot look at the completion queue. Nothing was posted or taken.
+    /// The host cannot poll the completion queue. Nothing was posted or taken.
     #[error("receiving on the host is not possible on this queue: {why}")]
     NotOnHost {
-        /// What is missing.
+        /// The reason.
         why: &'static str,
     },
-    /// The GPU does not reach what it would post receives through. Nothing was posted.
-    #[error(
-        "the GPU posts no receives on this queue: {why}; post them from the host before the queue is mapped"
-    )]
-    NotMapped {
-        /// What CUDA refused.
-        why: String,
-    },
-    /// The queue is lent, and those whom it is lent to use it. Nothing was posted or taken.
-    #[error("the queue is lent to {launches} launch(es); wait for them and drop what was lent")]
-    LaunchGuard {
-        /// Values of [`super::LaunchGuard`] that live.
-        launches: usize,
-    },
-    /// The GPU failed, or could not start the kernel. What was posted stays posted.
-    #[error(transparent)]
-    Gpu(#[from] crate::gpu::Error),
-    /// No room came within the bound.
+    /// The receive queue had too few free slots within the bound.
     #[error("the receive queue stayed full past the bound: {posted} of {count} receives were posted")]
     Full {
         /// Receives that were posted.
@@ -168,24 +153,23 @@ pub enum ReceiveError {
         /// Receives asked for.
         count: u32,
     },
-    /// Nothing came within the bound. The receives stay posted.
+    /// Nothing arrived within the bound. The receives stay posted.
     #[error("nothing was received within the bound")]
     Timeout,
-    /// Nobody took completions for so long that the inbox was full. What the receives' memory holds is
-    /// not known.
+    /// Completions arrived while the inbox was full. The contents of their receives' memory are not known.
     #[error(
         "{count} completions of receives were lost: take them more often, or open a deeper completion queue"
     )]
     Lost {
-        /// How many, since this was said last.
+        /// Lost completions since the last report.
         count: u32,
     },
     /// A receive completed with an error.
     #[error("a receive completed with status {}: {status}", .status.code())]
     Completion {
-        /// How it ended.
+        /// Status of the completion.
         status: CompletionStatus,
-        /// Which receive.
+        /// The receive.
         receive: Option<ReceiveId>,
     },
     /// The device library stopped for another reason.
@@ -194,7 +178,7 @@ pub enum ReceiveError {
 }
 
 impl<R: Region> Receives<R> {
-    /// One receive of the whole region, or of as much of it as one receive can take.
+    /// One receive of the whole region, or of its first 65535 bytes.
     pub fn new(region: &R) -> Self {
         Self {
             region: region.clone(),
@@ -206,38 +190,38 @@ impl<R: Region> Receives<R> {
         }
     }
 
-    /// Bytes of each receive: at most 65535.
+    /// Sets the bytes of each receive, at most 65535.
     pub fn bytes(mut self, bytes: u64) -> Self {
         self.bytes = bytes;
         self
     }
 
-    /// How many receives.
+    /// Sets the number of receives.
     pub fn count(mut self, count: u32) -> Self {
         self.count = count;
         self
     }
 
-    /// From one receive to the next, in bytes.
+    /// Sets the distance from one receive to the next, in bytes.
     pub fn stride(mut self, stride: u64) -> Self {
         self.stride = stride;
         self
     }
 
-    /// Where the first receive begins, in bytes.
+    /// Sets where the first receive begins in the region, in bytes.
     pub fn offset(mut self, offset: u64) -> Self {
         self.offset = offset;
         self
     }
 
-    /// Bound of the wait for room in the receive queue.
+    /// Sets the bound of the wait for free slots in the receive queue.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// The receives as device code takes them, checked against the region.
-    pub(super) fn arguments<B: Backing<Region = R>>(
+    /// Returns the arguments for the device library, checked against the region and the queue.
+    pub(crate) fn arguments<B: Backing<Region = R>>(
         &self,
         queue: &MappedQueue<B>,
     ) -> Result<host::Receives, ReceiveError> {
@@ -268,9 +252,9 @@ impl<R: Region> Receives<R> {
     }
 }
 
-/// The one that was asked for.
-pub(super) fn only(received: &[Received]) -> Result<Received, ReceiveError> {
-    // Without an error there is at least one.
+/// Returns the single completion that a call asked for.
+pub(crate) fn only(received: &[Received]) -> Result<Received, ReceiveError> {
+    // A call without an error took at least one.
     let received = received.first().copied().ok_or(ReceiveError::Timeout)?;
     match received.status {
         CompletionStatus::Ok => Ok(received),
@@ -278,32 +262,33 @@ pub(super) fn only(received: &[Received]) -> Result<Received, ReceiveError> {
     }
 }
 
-pub(super) fn nanoseconds(timeout: Duration) -> u64 {
+/// Converts a bound for device code; one past 2^64 ns becomes the longest.
+pub(crate) fn nanoseconds(timeout: Duration) -> u64 {
     timeout.as_nanos().try_into().unwrap_or(u64::MAX)
 }
 
 impl<B: Backing> MappedQueue<B> {
-    /// Posts receives, and keeps their region until each completed or the endpoint is closed.
+    /// Posts receives, and retains their region until each has completed or the endpoint is closed.
     ///
     /// # Errors
-    /// [`ReceiveError`]. What was posted before the queue stayed full stays posted.
+    /// [`ReceiveError`]. Receives that were posted before the queue stayed full stay posted.
     pub fn post_receives(&mut self, receives: &Receives<B::Region>) -> Result<PostedReceives, ReceiveError> {
         let args = receives.arguments(self)?;
-        self.host_receives()?;
-        // SAFETY: the struct was filled in from an exposure that keeps the rules, and is borrowed
-        // exclusively; its rings stay mapped while the endpoint, which this queue owns, is open.
+        self.require_host_receives()?;
+        // SAFETY: the struct was filled in from a checked exposure, and is borrowed exclusively. Its rings stay mapped
+        // while the endpoint, which this queue owns, is open.
         let posted = unsafe { host::post_receives(self.as_ptr().as_ptr(), &args) };
-        self.posted(receives, posted)
+        self.retain_posted(receives, posted)
     }
 
-    /// Keeps the region of what was posted, and says how that went.
-    pub(super) fn posted(
+    /// Retains the region of receives that were posted, and converts the status.
+    pub(crate) fn retain_posted(
         &mut self,
         receives: &Receives<B::Region>,
         posted: host::PostedReceives,
     ) -> Result<PostedReceives, ReceiveError> {
         for index in 0..posted.count {
-            // The low 16 bits are what the descriptor carries.
+            // The descriptor carries the low 16 bits.
             self.backing.receive_posted(posted.first.wrapping_add(index) as u16, receives.region.clone());
         }
         match posted.status {
@@ -315,55 +300,57 @@ impl<B: Backing> MappedQueue<B> {
         }
     }
 
-    /// Keeps the region of receives of which nobody knows whether they were posted.
-    pub(super) fn maybe_posted(&mut self, receives: &Receives<B::Region>) {
+    /// Retains the region of receives that may have been posted.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn retain_maybe_posted(&mut self, receives: &Receives<B::Region>) {
         self.backing.retain(receives.region.clone());
     }
 
-    fn host_receives(&self) -> Result<(), ReceiveError> {
-        self.host_is_blind().map_or(Ok(()), |why| Err(ReceiveError::NotOnHost { why }))
+    fn require_host_receives(&self) -> Result<(), ReceiveError> {
+        self.host_cannot_poll().map_or(Ok(()), |why| Err(ReceiveError::NotOnHost { why }))
     }
 
-    /// Waits for one message, or one RDMA write with immediate.
+    /// Waits for one message, or one RDMA write with immediate data.
     ///
     /// # Errors
-    /// [`ReceiveError`]; one that completed with an error is [`ReceiveError::Completion`].
+    /// [`ReceiveError`]; [`ReceiveError::Completion`] if it completed with an error.
     pub fn receive(&mut self, timeout: Duration) -> Result<Received, ReceiveError> {
         only(&self.receive_many(1, timeout)?)
     }
 
-    /// Waits for the first of at most `most` arrivals and returns those that are there, in the order
-    /// of their completions, with whatever status.
+    /// Waits for the first completion of the receive side and returns at most `most` completions, in their order. Their
+    /// statuses may be errors.
     ///
     /// # Errors
-    /// [`ReceiveError::Timeout`] where none came, [`ReceiveError::Lost`] before anything else where
-    /// completions were lost, [`ReceiveError::NoReceiveQueue`], [`ReceiveError::Device`].
+    /// [`ReceiveError::Lost`] before anything else, if completions were lost since the last report;
+    /// [`ReceiveError::Timeout`] if none arrived; [`ReceiveError::NoReceiveQueue`], [`ReceiveError::NotOnHost`],
+    /// [`ReceiveError::Device`].
     pub fn receive_many(&mut self, most: usize, timeout: Duration) -> Result<Vec<Received>, ReceiveError> {
-        self.tell_lost()?;
-        self.host_receives()?;
+        self.report_lost()?;
+        self.require_host_receives()?;
         let mut entries = [InboxEntry::default(); AT_ONCE];
         let entries = &mut entries[..most.min(AT_ONCE)];
         // SAFETY: as in `post_receives`.
         let (count, status) =
             unsafe { host::take_received(self.as_ptr().as_ptr(), entries, nanoseconds(timeout)) };
-        self.taken(&entries[..count], status)
+        self.decode_received(&entries[..count], status)
     }
 
-    /// Refuses a queue without receives, and says what was lost since this was said last.
-    pub(super) fn tell_lost(&mut self) -> Result<(), ReceiveError> {
+    /// Refuses a queue without receives, and reports completions that were lost since the last report.
+    pub(crate) fn report_lost(&mut self) -> Result<(), ReceiveError> {
         if self.limits().inbox == 0 {
             return Err(ReceiveError::NoReceiveQueue);
         }
         let lost = self.lost_receives();
-        if lost != self.lost {
-            let count = lost.wrapping_sub(std::mem::replace(&mut self.lost, lost));
+        if lost != self.reported_lost {
+            let count = lost.wrapping_sub(std::mem::replace(&mut self.reported_lost, lost));
             return Err(ReceiveError::Lost { count });
         }
         Ok(())
     }
 
-    /// What completions that were taken say, and lets go of their receives' memory.
-    pub(super) fn taken(
+    /// Decodes completions that were taken, and releases the memory of their receives.
+    pub(crate) fn decode_received(
         &mut self,
         entries: &[InboxEntry],
         status: Result<(), DeviceError>,
@@ -376,7 +363,7 @@ impl<B: Backing> MappedQueue<B> {
     }
 
     fn received(&mut self, entry: &InboxEntry) -> Result<Received, ReceiveError> {
-        // Receives have 16-bit ids whatever the send queue has.
+        // Receives have 16-bit ids, whatever the width of the send queue's ids.
         let completion = Completion::decode(&entry.0, RequestIdWidth::Bits16);
         let completion = completion.map_err(|_| ReceiveError::Device(DeviceError::BadCompletion))?;
         let CompletionKind::Receive(info) = completion.kind else {
@@ -404,11 +391,10 @@ impl<B: Backing> MappedQueue<B> {
         })
     }
 
-    /// Completions of receives that found the inbox full, modulo 2^32.
+    /// Returns the number of completions that arrived while the inbox was full, modulo 2^32.
     fn lost_receives(&self) -> u32 {
         let queue = self.as_ptr().as_ptr();
-        // SAFETY: the struct lives as long as the queue; the word is read volatile, for device code
-        // may be changing it.
+        // SAFETY: the struct lives as long as the queue. Device code may be changing the word, so it is read volatile.
         unsafe { (&raw const (*queue).completion.lost).read_volatile() }
     }
 }

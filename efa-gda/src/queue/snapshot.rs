@@ -1,9 +1,8 @@
-//! Where a queue stands: a copy of its struct, the requests that nobody rang for, and the last
-//! completions, in words. For a job that hangs: it may be taken while kernels run, and then parts of
-//! it are of different moments.
+//! Snapshots of a queue's state, for jobs that hang: a copy of its struct, the requests that await a doorbell, and the
+//! last completions. A snapshot may be taken while kernels run; its parts are then of different moments.
 //!
-//! It only reads. An adapter's ring is write-only memory, so that entries can be shown where the ring
-//! is ordinary memory: of the software adapter, or of a host thread that stages.
+//! A snapshot only reads. An adapter's ring is write-only memory, so entries can be shown only if the ring is ordinary
+//! memory: the software adapter's ring, or a staging ring.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,109 +12,110 @@ use efa_gda_wire::{
     Completion, CompletionKind, CompletionStatus, DecodedRequest, Operation, RequestId, RequestIdWidth, Ring,
 };
 
-use super::mapped::held;
-use super::{Backing, GpuQueue, MappedQueue, outstanding};
-use crate::executor::{DeviceError, outcome};
+use super::mapped::is_locked;
+use super::{Backing, MappedQueue, outstanding};
+use crate::error_chain::error_chain;
 use crate::exposure::Exposure;
-use crate::gpu::{self, smaps};
+use crate::smaps;
+use crate::status::{DeviceError, outcome};
 
-/// Completions that are shown of those that were read.
+/// Completions that are shown of those that were already read.
 const LAST_COMPLETIONS: u32 = 8;
-/// Entries and completions of each kind that are written out; the rest is counted.
+/// Entries and completions that `Display` lists; it counts the rest.
 const SHOWN: usize = 16;
 
-/// Where a queue stands.
+/// The state of a queue.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Snapshot {
-    /// The struct that kernels work on, as it was.
+    /// A copy of the struct that kernels work on.
     pub state: efa_gda_queue,
-    /// Requests that were reserved and not rung; the slots of some may not be written yet.
-    pub pending: Seen<Pending>,
-    /// The last completions that were read, and those that wait to be.
-    pub completions: Seen<SeenCompletion>,
-    /// What the counters hold that the queue goes by, successes and errors; none where it goes by its
-    /// completion queue.
+    /// Requests that have slots and await a doorbell. Some of the slots may not be written yet.
+    pub pending: Contents<PendingRequest>,
+    /// The last completions that were read, and those that await a poller.
+    pub completions: Contents<CompletionEntry>,
+    /// The words of the queue's completion counters; none if the queue does not use counters.
     pub counters: Option<Counts>,
 }
 
-/// Successes and errors, or why they cannot be had.
+/// Counted successes and errors, or why they cannot be read.
 pub type Counts = Result<[u64; 2], String>;
 
-/// What was seen of a ring, or why nothing was.
+/// Entries of a ring, or why the ring cannot be read.
 #[derive(Clone, Debug)]
-pub enum Seen<T> {
-    /// These, oldest first.
-    All(Vec<T>),
-    /// It cannot be read, for this reason.
+pub enum Contents<T> {
+    /// The entries, oldest first.
+    Entries(Vec<T>),
+    /// The ring cannot be read, for this reason.
     Unreadable(String),
 }
 
-/// A request that nobody rang for yet.
+/// A request that awaits a doorbell.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Pending {
-    /// The request's count, modulo 2^32.
+pub struct PendingRequest {
+    /// The request's number, modulo 2^32.
     pub counter: u32,
     /// Its slot.
     pub slot: u32,
-    /// What stands there, of 64 or 128 bytes; none where it is what an earlier lap left.
+    /// The entry in the slot, of 64 or 128 bytes; none if the slot holds an entry of an earlier lap.
     pub entry: Option<DecodedRequest>,
 }
 
-/// A completion in the ring.
+/// A slot of the completion queue.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct SeenCompletion {
-    /// Its slot.
+pub struct CompletionEntry {
+    /// Its number in the ring.
     pub slot: u32,
-    /// Whether the queue's poller has read it, or the queue's counters have counted it.
+    /// Whether a poller has read it, or the queue's counters have counted it.
     pub read: bool,
-    /// What it says; none where that is no completion.
+    /// The decoded completion; none if the bytes are not one.
     pub completion: Option<Completion>,
 }
 
 impl Snapshot {
-    /// Requests for which slots were taken, modulo 2^32.
+    /// Returns the producer index of reserved slots, modulo 2^32.
     pub fn reserved(&self) -> u32 {
         self.state.reserve.word as u32
     }
 
-    /// The last doorbell, before its bits were cut to 16.
-    pub fn rung(&self) -> u32 {
+    /// Returns the producer index of the last doorbell, modulo 2^32. The doorbell itself carries its low 16 bits.
+    pub fn doorbell_index(&self) -> u32 {
         self.state.lock.doorbell_index
     }
 
-    /// Completions of requests that were read, modulo 2^32.
+    /// Returns the number of completed requests, modulo 2^32.
     pub fn completed(&self) -> u32 {
         self.state.completion.completed
     }
 
-    /// Requests that were rung and are not completed; none where the completions were seen later.
+    /// Returns the number of requests in flight; 0 if the completions were copied later than the doorbell.
     pub fn in_flight(&self) -> u32 {
-        outstanding(self.rung(), self.completed())
+        outstanding(self.doorbell_index(), self.completed())
     }
 
-    /// Whether somebody posts: a call has a ticket that is not passed on yet.
-    pub fn is_held(&self) -> bool {
-        held(&self.state)
+    /// Whether a group owns the ticket lock, and so is posting.
+    pub fn is_locked(&self) -> bool {
+        is_locked(&self.state)
     }
 
-    /// What poisoned the queue.
+    /// Returns the error that poisoned the queue.
     pub fn poison(&self) -> Option<DeviceError> {
         outcome(self.state.error.poison).err()
     }
 
-    /// The first request that failed, and how.
+    /// Returns the first request that failed, and its status.
     pub fn first_error(&self) -> Option<(RequestId, CompletionStatus)> {
         let error = &self.state.error;
-        // The status is one byte of the completion, widened for the report.
+        // The engine widened the completion's status byte to 32 bits.
         (error.reported != 0).then(|| {
             (RequestId::new(error.request_id), CompletionStatus::from_code(error.completion_status as u8))
         })
     }
 
-    /// Of a copy of the struct, whose cursors alone are believed: kernels may have written over all of it.
+    /// Builds a snapshot from a copy of the struct. Kernels may have overwritten all of it, so its geometry is checked,
+    /// and otherwise only its cursors are used.
     fn of(
         state: efa_gda_queue,
         exposure: &Exposure,
@@ -123,52 +123,53 @@ impl Snapshot {
         completions: Bytes,
         counters: Option<Counts>,
     ) -> Self {
-        let whole = whole(&state, exposure);
-        let pending = match whole.clone().and(sends) {
-            Ok(ring) => pending(&state, exposure, &ring),
-            Err(why) => Seen::Unreadable(why),
+        let intact = check_geometry(&state, exposure);
+        let pending = match intact.clone().and(sends) {
+            Ok(ring) => pending_requests(&state, exposure, &ring),
+            Err(why) => Contents::Unreadable(why),
         };
-        let completions = match whole.and(completions) {
-            Ok(ring) => seen_completions(&state, exposure, &ring, counters.is_some()),
-            Err(why) => Seen::Unreadable(why),
+        let completions = match intact.and(completions) {
+            Ok(ring) => completion_entries(&state, exposure, &ring, counters.is_some()),
+            Err(why) => Contents::Unreadable(why),
         };
         Self { state, pending, completions, counters }
     }
 }
 
-/// A ring's bytes, or why they cannot be had.
-pub(super) type Bytes = Result<RingBytes, String>;
+/// A ring's bytes, or why they cannot be read.
+pub(crate) type Bytes = Result<RingBytes, String>;
 
-/// Where a ring's bytes are.
-pub(super) enum RingBytes {
-    /// In memory that this process reads, and others may be writing.
-    Here(*const u8),
-    /// Copied out of a GPU.
+/// A ring's bytes.
+pub(crate) enum RingBytes {
+    /// Memory of this process, which the adapter and device code may be writing.
+    Mapped(*const u8),
+    /// A copy of a GPU's memory.
+    #[cfg(feature = "cuda")]
     Copied(Vec<u8>),
 }
 
 impl RingBytes {
-    /// A ring of this process, where the kernel says that the processor may read it.
-    fn here(start: *const u8, length: usize) -> Bytes {
+    /// Refers to a ring of this process, if the flags of its mapping allow the CPU to read it.
+    fn mapped(start: *const u8, length: usize) -> Bytes {
         match smaps::mapping_of(start as usize..start as usize + length) {
             Ok(mapping) if mapping.readable && mapping.kind == smaps::MemoryKind::Ordinary => {
-                Ok(Self::Here(start))
+                Ok(Self::Mapped(start))
             }
-            Ok(_) => Err("it is the adapter's memory, which can be written only".into()),
-            Err(error) => Err(error.to_string()),
+            Ok(_) => Err("it is the adapter's memory, which is write-only".into()),
+            Err(error) => Err(error_chain(&error).to_string()),
         }
     }
 
-    /// Entry `slot` of `size` bytes, word by word.
+    /// Reads entry `slot` of `size` bytes, word by word.
     fn entry(&self, slot: u32, size: u32) -> Vec<u8> {
         let (at, size) = (slot as usize * size as usize, size as usize);
         match self {
+            #[cfg(feature = "cuda")]
             Self::Copied(bytes) => bytes[at..at + size].to_vec(),
-            Self::Here(start) => {
+            Self::Mapped(start) => {
                 let words = (at..at + size).step_by(size_of::<u64>()).map(|at| {
-                    // SAFETY: only slots of the ring are asked for, which `here` found readable and whose
-                    // queue, borrowed meanwhile, keeps it so; rings are aligned to words, and words are
-                    // read atomically, for others write them.
+                    // SAFETY: callers ask for slots of the ring, which `mapped` found readable and the borrowed queue
+                    // keeps mapped. Rings are aligned to words. Words are read atomically, because others write them.
                     unsafe { AtomicU64::from_ptr(start.add(at).cast_mut().cast()) }.load(Ordering::Relaxed)
                 });
                 words.flat_map(u64::to_ne_bytes).collect()
@@ -177,110 +178,102 @@ impl RingBytes {
     }
 }
 
-/// Whether the geometry in the struct is the queue's, which nobody changes.
-fn whole(state: &efa_gda_queue, exposure: &Exposure) -> Result<(), String> {
+/// Checks that the struct holds the queue's geometry, which is constant.
+fn check_geometry(state: &efa_gda_queue, exposure: &Exposure) -> Result<(), String> {
     let Exposure { sq, cq, .. } = exposure;
     let wide = sq.request_ids == RequestIdWidth::Bits64;
-    let says = (state.sq.num_entries, state.sq.entry_size, state.cq.num_entries, state.cq.entry_size);
-    let is = (sq.num_entries, sq.entry_size.bytes() as u32, cq.num_entries, cq.entry_size);
-    if says == is && (state.sq.flags & EFA_GDA_SQ_REQ_ID_64 != 0) == wide {
+    let copied = (state.sq.num_entries, state.sq.entry_size, state.cq.num_entries, state.cq.entry_size);
+    let expected = (sq.num_entries, sq.entry_size.bytes() as u32, cq.num_entries, cq.entry_size);
+    if copied == expected && (state.sq.flags & EFA_GDA_SQ_REQ_ID_64 != 0) == wide {
         return Ok(());
     }
-    Err("the struct is damaged, its geometry is not the queue's: something wrote over it".into())
+    Err("the struct is damaged: its geometry is not the queue's, so something overwrote it".into())
 }
 
-fn pending(state: &efa_gda_queue, exposure: &Exposure, sends: &RingBytes) -> Seen<Pending> {
+fn pending_requests(
+    state: &efa_gda_queue,
+    exposure: &Exposure,
+    sends: &RingBytes,
+) -> Contents<PendingRequest> {
     let (sq, ids) = (&exposure.sq, exposure.sq.request_ids);
     let entry_size = sq.entry_size.bytes() as u32;
     let Ok(ring) = Ring::new(sq.num_entries) else {
-        return Seen::Unreadable("the ring is not one: its entries are no power of two".into());
+        return Contents::Unreadable("the number of its entries is not a power of two".into());
     };
-    let (rung, reserved) = (state.lock.doorbell_index, state.reserve.word as u32);
-    // More than a ring of calls may wait for room.
-    let count = reserved.wrapping_sub(rung).min(sq.num_entries);
+    let (doorbell_index, reserved) = (state.lock.doorbell_index, state.reserve.word as u32);
+    // Calls that wait for free slots may have reserved more slots than the ring has.
+    let count = reserved.wrapping_sub(doorbell_index).min(sq.num_entries);
     let one = |index| {
-        let counter = rung.wrapping_add(index);
+        let counter = doorbell_index.wrapping_add(index);
         let slot = ring.slot(counter);
         let entry = DecodedRequest::decode(&sends.entry(slot, entry_size), ids).ok();
-        // Request ids are counts, so that what an earlier lap or the adapter left shows.
+        // Request ids count entries, so an entry of an earlier lap has another id.
         let entry = entry
             .filter(|entry| entry.phase == ring.phase(counter) && entry.id.get() as u16 == counter as u16);
-        Pending { counter, slot, entry }
+        PendingRequest { counter, slot, entry }
     };
-    Seen::All((0..count).map(one).collect())
+    Contents::Entries((0..count).map(one).collect())
 }
 
-fn seen_completions(
+fn completion_entries(
     state: &efa_gda_queue,
     exposure: &Exposure,
     completions: &RingBytes,
     counted: bool,
-) -> Seen<SeenCompletion> {
+) -> Contents<CompletionEntry> {
     let (cq, ids) = (&exposure.cq, exposure.sq.request_ids);
     let Ok(ring) = Ring::new(cq.num_entries) else {
-        return Seen::Unreadable("the ring is not one: its entries are no power of two".into());
+        return Contents::Unreadable("the number of its entries is not a power of two".into());
     };
-    // Beside counters nobody reads what went well; the completions have the numbers of what completed.
+    // With counters, successful completions are not read, and each is at the position of the request's number.
     let consumed = if counted { state.completion.completed } else { state.completion.consumed };
     let before = LAST_COMPLETIONS.min(cq.num_entries);
-    let mut seen = Vec::new();
+    let mut entries = Vec::new();
     for index in 0..before + cq.num_entries {
         let counter = consumed.wrapping_sub(before).wrapping_add(index);
         let slot = ring.slot(counter);
         let bytes = completions.entry(slot, cq.entry_size);
-        // On its first lap a queue has none before.
-        let there = Completion::phase(bytes[Completion::FLAGS_OFFSET]) != ring.phase(counter);
+        // A queue on its first lap has no earlier completions.
+        let present = Completion::phase(bytes[Completion::FLAGS_OFFSET]) != ring.phase(counter);
         let completion = Completion::decode(&bytes, ids).ok();
         match index < before {
-            true if there && completion.is_some() => {
-                seen.push(SeenCompletion { slot, read: true, completion })
+            true if present && completion.is_some() => {
+                entries.push(CompletionEntry { slot, read: true, completion })
             }
             true => {}
-            false if there => seen.push(SeenCompletion { slot, read: false, completion }),
+            false if present => entries.push(CompletionEntry { slot, read: false, completion }),
             false => break,
         }
     }
-    Seen::All(seen)
+    Contents::Entries(entries)
 }
 
 impl<B: Backing> MappedQueue<B> {
-    /// Where the queue stands, as far as the host's processor can see.
+    /// Takes a snapshot of what the host's CPU can read of the queue.
     pub fn snapshot(&self) -> Snapshot {
         self.snapshot_with(self.state(), None, None)
     }
 
-    /// The same, of a copy of the struct that a GPU works on; `completions` and `counters`, where they lie
-    /// there.
-    fn snapshot_with(
+    /// Takes a snapshot from a copy of the struct that a GPU works on, with copies of the completions and counters if
+    /// they are in its memory.
+    pub(crate) fn snapshot_with(
         &self,
         state: efa_gda_queue,
         completions: Option<Bytes>,
         counters: Option<Counts>,
     ) -> Snapshot {
         let (sq, cq) = (self.exposure().sq, self.exposure().cq);
-        // A staging ring has the entries of the send queue.
-        let buffer = self.served.as_ref().map_or(sq.buffer, |served| served.buffer());
-        let sends = RingBytes::here(buffer.as_ptr(), sq.bytes());
+        // In mode `staged`, the staging ring holds the entries.
+        let buffer = self.registration.as_ref().map_or(sq.buffer, |registration| registration.buffer());
+        let sends = RingBytes::mapped(buffer.as_ptr(), sq.bytes());
         let completions = completions.unwrap_or_else(|| match self.backing.completions_on() {
-            Some(_) => Err("they lie in a GPU's memory".into()),
-            None => RingBytes::here(cq.buffer.as_ptr(), cq.bytes()),
+            Some(_) => Err("they are in a GPU's memory".into()),
+            None => RingBytes::mapped(cq.buffer.as_ptr(), cq.bytes()),
         });
-        let counters = self.counters.as_ref().map(|counted| {
-            counters.unwrap_or_else(|| counted.seen().ok_or_else(|| "they lie in a GPU's memory".into()))
+        let counters = self.counters.as_ref().map(|own| {
+            counters.unwrap_or_else(|| own.read_on_host().ok_or_else(|| "they are in a GPU's memory".into()))
         });
         Snapshot::of(state, self.exposure(), sends, completions, counters)
-    }
-}
-
-impl GpuQueue {
-    /// Where the queue stands, also while a kernel runs: what the GPU's memory holds of it is copied
-    /// beside the kernel.
-    ///
-    /// # Errors
-    /// The driver's, and [`gpu::Error::Unanswered`] where the copy does not end within a second.
-    pub fn snapshot(&self) -> gpu::Result<Snapshot> {
-        let (state, completions, counters) = self.watch()?;
-        Ok(self.mapped().snapshot_with(state, completions, counters))
     }
 }
 
@@ -301,15 +294,15 @@ impl fmt::Display for Snapshot {
             f,
             "requests: {} reserved, {} rung (doorbell {}), {} known to the adapter, {} completed, {} in flight",
             self.reserved(),
-            self.rung(),
-            self.rung() & 0xffff,
+            self.doorbell_index(),
+            self.doorbell_index() & 0xffff,
             state.lock.confirmed_index,
             self.completed(),
             self.in_flight()
         )?;
-        let holder = if self.is_held() { "a post is under way" } else { "nobody posts" };
-        let polled = if completion.lock != 0 { "a thread polls" } else { "nobody polls" };
-        writeln!(f, "turn: {holder}; completions: {} read, {polled}", completion.consumed)?;
+        let lock = if self.is_locked() { "owned by a poster" } else { "free" };
+        let poller = if completion.lock != 0 { "a thread polls" } else { "no thread polls" };
+        writeln!(f, "ticket lock: {lock}; completions: {} read, {poller}", completion.consumed)?;
         match &self.counters {
             Some(Ok([successes, errors])) => writeln!(f, "counters: {successes} successes, {errors} errors")?,
             Some(Err(why)) => writeln!(f, "counters: not readable: {why}")?,
@@ -319,7 +312,7 @@ impl fmt::Display for Snapshot {
             let receive = &state.receive;
             writeln!(
                 f,
-                "receives: {} posted, {} rung, {} completed, {} kept, {} taken, {} lost",
+                "receives: {} posted, {} rung, {} completed, {} put into the inbox, {} taken, {} lost",
                 receive.posted,
                 receive.doorbell_index,
                 completion.received,
@@ -339,12 +332,12 @@ impl fmt::Display for Snapshot {
     }
 }
 
-fn list<T: fmt::Display>(f: &mut fmt::Formatter<'_>, what: &str, seen: &Seen<T>) -> fmt::Result {
-    match seen {
-        Seen::Unreadable(why) => writeln!(f, "{what}: not readable: {why}"),
-        Seen::All(all) if all.is_empty() => writeln!(f, "{what}: none"),
-        Seen::All(all) => {
-            writeln!(f, "{what}: {}", all.len())?;
+fn list<T: fmt::Display>(f: &mut fmt::Formatter<'_>, title: &str, contents: &Contents<T>) -> fmt::Result {
+    match contents {
+        Contents::Unreadable(why) => writeln!(f, "{title}: not readable: {why}"),
+        Contents::Entries(all) if all.is_empty() => writeln!(f, "{title}: none"),
+        Contents::Entries(all) => {
+            writeln!(f, "{title}: {}", all.len())?;
             all.iter().take(SHOWN).try_for_each(|one| writeln!(f, "  {one}"))?;
             match all.len().saturating_sub(SHOWN) {
                 0 => Ok(()),
@@ -354,7 +347,7 @@ fn list<T: fmt::Display>(f: &mut fmt::Formatter<'_>, what: &str, seen: &Seen<T>)
     }
 }
 
-impl fmt::Display for Pending {
+impl fmt::Display for PendingRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "slot {} (request {}): ", self.slot, self.counter)?;
         let Some(entry) = &self.entry else { return f.write_str("not written yet") };
@@ -376,9 +369,9 @@ impl fmt::Display for Pending {
     }
 }
 
-impl fmt::Display for SeenCompletion {
+impl fmt::Display for CompletionEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let how = if self.read { "read" } else { "waits to be read" };
+        let how = if self.read { "read" } else { "not read" };
         write!(f, "slot {} ({how}): ", self.slot)?;
         let Some(completion) = &self.completion else { return f.write_str("not a completion") };
         let side = match completion.kind {

@@ -1,34 +1,34 @@
-//! What comes of a put, and why one is not posted.
+//! The result of a work request, and why one is not posted.
 
 use std::fmt;
 
 use efa_gda_wire::{CompletionStatus, RequestId};
 
-use crate::executor::DeviceError;
 use crate::executor::host::{KernelOutcome, LaunchError};
 use crate::fabric::{self, Access};
+use crate::status::DeviceError;
 
-/// A limit that a request's length has.
+/// A limit on a request's length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Limit {
-    /// The port's `max_msg_sz`: a send.
+    /// The port's `max_msg_sz`, for sends.
     Message,
-    /// The device's `max_rdma_size`: one entry of an RDMA read or write.
+    /// The device's `max_rdma_size`, for one entry of an RDMA read or write.
     Rdma,
-    /// What an entry carries inline: 32 bytes of a 64-byte one, 80 of a 128-byte one.
+    /// The inline bytes of an entry: 32 in a 64-byte entry, 80 in a 128-byte entry.
     Inline,
-    /// What a receive descriptor can say: 65535.
+    /// The length field of a receive descriptor: 65535.
     Receive,
 }
 
 impl Limit {
-    /// What to do about it.
+    /// Returns what to do about a request that exceeds the limit.
     pub const fn hint(self) -> &'static str {
         match self {
-            Self::Message => "send it in parts, or write it",
-            Self::Rdma => "split it, or let the engine",
-            Self::Inline => "give it as registered memory; 128-byte entries carry more than 64-byte ones",
+            Self::Message => "split it into several sends, or use an RDMA write",
+            Self::Rdma => "split it, or do not call WorkRequest::whole",
+            Self::Inline => "use registered memory; 128-byte entries carry more than 64-byte ones",
             Self::Receive => "post several receives",
         }
     }
@@ -45,114 +45,113 @@ impl fmt::Display for Limit {
     }
 }
 
-/// What a put that went well did.
+/// The result of a work request that succeeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WorkReport {
-    /// Entries rung; more than requests where one is longer than the adapter moves at once.
+    /// Entries rung for. A request that is longer than one RDMA entry takes several.
     pub posted: u64,
     /// Completions read.
     pub completed: u64,
 }
 
-/// Why a put was not posted, or did not end well.
+/// Why a work request was not posted, or failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WorkError {
-    /// The bytes do not lie in the region, or its key could not be had. Nothing was posted.
-    #[error("{side} memory: {source}")]
+    /// The bytes are outside of the region, or the region has no key. Nothing was posted.
+    #[error("the {side} memory cannot be used")]
     Region {
-        /// `local` or `remote`.
+        /// `local`, `second local` or `remote`.
         side: &'static str,
-        /// What is wrong.
+        /// The cause.
         source: fabric::Error,
     },
-    /// The region was not registered for this. Nothing was posted.
-    #[error("the local region was registered for {:#x}, and this needs {:#x}: register it with that access", .has.bits(), .needs.bits())]
+    /// The region was not registered for this access. Nothing was posted.
+    #[error(
+        "the local region was registered for access {:#x}, and this request needs {:#x}: register it with that access",
+        .has.bits(), .needs.bits()
+    )]
     Access {
-        /// What the region allows.
+        /// The region's access.
         has: Access,
-        /// What the request needs.
+        /// The access that the request needs.
         needs: Access,
     },
-    /// More bytes than one request of this kind carries. Nothing was posted.
-    #[error("{bytes} bytes are more than {limit} allows, which is {most}; {}", .limit.hint())]
+    /// The request is longer than a limit. Nothing was posted.
+    #[error("{bytes} bytes are more than the {most} that {limit} allows; {}", .limit.hint())]
     TooLong {
         /// The limit.
         limit: Limit,
-        /// Bytes asked for.
+        /// Bytes of the request.
         bytes: u64,
-        /// Bytes that it allows.
+        /// Bytes that the limit allows.
         most: u64,
     },
-    /// The queue or the adapter has no such operation. Nothing was posted.
+    /// The queue or the adapter does not support the operation. Nothing was posted.
     #[error("{operation} is not possible on this queue: {why}")]
     Unsupported {
         /// The operation.
         operation: &'static str,
-        /// What is missing.
+        /// The reason.
         why: &'static str,
     },
-    /// The bytes of an inline request lie where this CPU cannot read them. Nothing was posted.
+    /// This CPU cannot read the bytes of an inline request. Nothing was posted.
     #[error(
-        "the local region is not memory that this CPU can read, and an inline request carries its bytes: name the \
-         memory with a put that is not inline, or post from the GPU that has it"
+        "an inline request carries its bytes, and this CPU cannot read the memory of the local region: use a request \
+         that is not inline, or post from the GPU that has the memory"
     )]
     Unreadable,
-    /// The queue is lent, and those whom it is lent to post to it. Nothing was posted.
-    #[error("the queue is lent to {launches} launch(es); wait for them and drop what was lent")]
-    LaunchGuard {
-        /// Values of [`super::LaunchGuard`] that live.
-        launches: usize,
-    },
-    /// More entries than can be counted. Nothing was posted.
-    #[error("{count} requests of {each} entries each are more than can be counted; put fewer at once")]
+    /// The request has more entries than 64 bits can count. Nothing was posted.
+    #[error(
+        "{count} requests of {each} entries each are more entries than can be counted; post fewer requests at once"
+    )]
     TooMany {
         /// Requests.
         count: u64,
-        /// Entries that each takes.
+        /// Entries of each.
         each: u64,
     },
-    /// The GPU failed, or could not start the kernel.
-    #[error(transparent)]
-    Gpu(#[from] crate::gpu::Error),
-    /// The executor did not start. Nothing was posted.
+    /// The host executor did not start. Nothing was posted.
     #[error(transparent)]
     Launch(#[from] LaunchError),
-    /// A request completed with an error, which ends a put that is not all posted. The queue can be used on.
-    #[error("request id {request} completed with status {}: {status} ({})", .status.code(), got(*posted, *completed, *unposted, *count))]
+    /// A request completed with an error. Requests that were not posted by then are not posted. The queue stays usable.
+    #[error(
+        "request id {request} completed with status {}: {status} ({})",
+        .status.code(), progress(*posted, *completed, *unposted, *count)
+    )]
     Completion {
-        /// How it ended.
+        /// Status of the completion.
         status: CompletionStatus,
-        /// The first one's request id: a queue numbers its entries from 0 on, and the id is that number, cut to
-        /// as many bits as the queue's ids have. Not the number of the put's request.
+        /// The first failed request's id: a queue numbers its entries from 0, and the id is that number cut to the width
+        /// of the queue's ids. It is not the index within this work request.
         request: RequestId,
-        /// Entries rung.
+        /// Entries rung for.
         posted: u64,
-        /// Completions read, those of earlier requests among them.
+        /// Completions read, including those of earlier requests.
         completed: u64,
-        /// Requests of the put that were not posted, or not all of their entries.
+        /// Requests of which not all entries were posted.
         unposted: u64,
-        /// Requests of the put.
+        /// Requests asked for.
         count: u64,
     },
-    /// The device library stopped for another reason. After a wait that ran out the queue is
-    /// poisoned and keeps the region until its endpoint is destroyed.
+    /// The device library stopped for another reason. After a wait that timed out, the queue is poisoned and retains the
+    /// region until its endpoint is destroyed.
     #[error("{error} ({completed} of {posted} entries completed, {in_flight} in flight)")]
     Device {
-        /// What it said.
+        /// The status of the device library.
         error: DeviceError,
-        /// Entries rung.
+        /// Entries rung for.
         posted: u64,
         /// Completions read.
         completed: u64,
-        /// Requests of the queue that the adapter has not completed.
+        /// Requests of the queue in flight.
         in_flight: u32,
     },
 }
 
-/// How far a put got whose request failed; one of nothing posts nothing.
-fn got(posted: u64, completed: u64, unposted: u64, count: u64) -> String {
+/// The progress of a work request when one of its requests failed. A put without requests posts nothing.
+fn progress(posted: u64, completed: u64, unposted: u64, count: u64) -> String {
     let mut words = format!("{completed} completions read");
     if posted != 0 {
         words += &format!(", {posted} entries posted");
@@ -163,29 +162,33 @@ fn got(posted: u64, completed: u64, unposted: u64, count: u64) -> String {
     words
 }
 
-/// What a put asked for.
+/// The size of a work request.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Asked {
+pub(crate) struct Requested {
     /// Requests.
-    pub(super) count: u64,
+    pub(crate) count: u64,
     /// Entries of each.
-    pub(super) each: u64,
+    pub(crate) each: u64,
 }
 
-/// What a put's outcome means; `in_flight` requests are left on the queue.
-pub(super) fn report(outcome: KernelOutcome, in_flight: u32, asked: Asked) -> Result<WorkReport, WorkError> {
+/// Converts the outcome of a put kernel, after which `in_flight` requests of the queue are in flight.
+pub(crate) fn report(
+    outcome: KernelOutcome,
+    in_flight: u32,
+    requested: Requested,
+) -> Result<WorkReport, WorkError> {
     let (posted, completed) = (outcome.posted, outcome.completed);
-    let whole = posted.checked_div(asked.each).unwrap_or(0);
+    let whole = posted.checked_div(requested.each).unwrap_or(0);
     match outcome.status {
         Ok(()) => Ok(WorkReport { posted, completed }),
         Err(DeviceError::Completion) => Err(WorkError::Completion {
-            // The status is one byte of the completion, widened for the report.
+            // The kernel widened the completion's status byte to 32 bits.
             status: CompletionStatus::from_code(outcome.completion_status as u8),
             request: RequestId::new(outcome.request_id),
             posted,
             completed,
-            unposted: asked.count.saturating_sub(whole),
-            count: asked.count,
+            unposted: requested.count.saturating_sub(whole),
+            count: requested.count,
         }),
         Err(error) => Err(WorkError::Device { error, posted, completed, in_flight }),
     }

@@ -1,5 +1,5 @@
-//! Puts: requests against registered memory, checked before anything is posted, executed by the
-//! device library on the host's CPU, with a result that has a name.
+//! Work requests: operations on registered memory. They are checked before anything is posted, and the device library
+//! executes them on the host's CPU.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -9,15 +9,17 @@ use efa_gda_wire::{LocalKey, Peer};
 
 use super::MappedQueue;
 use super::backing::{Backing, Region};
-use super::work_error::{Asked, Limit, WorkError, WorkReport, report};
+use super::receive::nanoseconds;
+use super::work_error::{Limit, Requested, WorkError, WorkReport, report};
 use crate::executor::host;
 use crate::fabric::{Access, MemoryRegion, RemoteRegion};
 use crate::readable::readable_range;
 
-/// `count` requests of `bytes` bytes; request `i` is at `offset + i * stride` of both regions.
+/// One operation, repeated `count` times: `count` requests of `bytes` bytes, request `i` at `offset + i * stride` of both
+/// regions.
 ///
-/// The first completion with an error ends it: what was posted completes, and the rest is not posted
-/// ([`WorkError::Completion`] says how many of them, and names what failed by its request id, not by `i`).
+/// The first completion with an error ends it. Requests that were posted before complete; the others are not posted.
+/// [`WorkError::Completion`] says how many those are, and names the failed request by its request id, not by `i`.
 ///
 /// ```no_run
 /// # use efa_gda::{fabric::{MemoryRegion, RemoteRegion}, queue::*, wire::Peer};
@@ -49,7 +51,7 @@ pub struct WorkRequest<R: Region = MemoryRegion> {
     lanes: u32,
 }
 
-/// The second piece of a send.
+/// The second segment of a send.
 #[derive(Clone, Debug)]
 struct Second<R> {
     region: R,
@@ -58,7 +60,7 @@ struct Second<R> {
 }
 
 impl WorkRequest {
-    /// A wait of this length ends a put that asks for nothing else.
+    /// The default bound of each wait.
     pub const TIMEOUT: Duration = Duration::from_secs(10);
 }
 
@@ -86,18 +88,18 @@ impl<R: Region> WorkRequest<R> {
         }
     }
 
-    /// An RDMA write of the whole local region to the beginning of the remote one.
+    /// An RDMA write of the whole local region to the beginning of the remote region.
     pub fn write(peer: Peer, local: &R, remote: RemoteRegion) -> Self {
         Self::new(device::EFA_GDA_OP_WRITE, peer, local, Some(remote))
     }
 
-    /// An RDMA write whose bytes travel inside the entry: at most 80, and only where the queue has
-    /// 128-byte entries ([`crate::fabric::Query::wide_entries`]). The device code reads the bytes.
+    /// An RDMA write whose bytes travel inside the entry: at most 80 bytes, and only if the queue has 128-byte entries
+    /// ([`crate::fabric::Query::wide_entries`]). The device code reads the bytes.
     pub fn inline_write(peer: Peer, local: &R, remote: RemoteRegion) -> Self {
         Self::new(device::EFA_GDA_OP_INLINE_WRITE, peer, local, Some(remote))
     }
 
-    /// An RDMA read of the beginning of the remote region into all of the local one.
+    /// An RDMA read of the beginning of the remote region into the whole local region.
     pub fn read(peer: Peer, local: &R, remote: RemoteRegion) -> Self {
         Self::new(device::EFA_GDA_OP_READ, peer, local, Some(remote))
     }
@@ -107,88 +109,88 @@ impl<R: Region> WorkRequest<R> {
         Self::new(device::EFA_GDA_OP_SEND, peer, local, None)
     }
 
-    /// A message whose bytes travel inside the entry: at most 32, or 80 of a 128-byte one. The device
-    /// code reads the bytes.
+    /// A message whose bytes travel inside the entry: at most 32 bytes, or 80 in a 128-byte entry. The device code reads
+    /// the bytes.
     pub fn inline_send(peer: Peer, local: &R) -> Self {
         Self::new(device::EFA_GDA_OP_INLINE_SEND, peer, local, None)
     }
 
-    /// Goes on with `bytes` bytes at `offset` of another region: sends only, which then gather from
-    /// two segments. The second one moves with the local stride too.
+    /// Appends `bytes` bytes at `offset` of another region to each message, so that a send gathers two segments. Sends
+    /// only. The local stride applies to the second segment too.
     pub fn then(mut self, region: &R, offset: u64, bytes: u32) -> Self {
         self.second = Some(Second { region: region.clone(), offset, bytes });
         self
     }
 
-    /// The target's completion carries this number. Not for reads.
+    /// Sets the immediate data that the target's completion carries. Not for reads.
     pub fn immediate(mut self, immediate: u32) -> Self {
         self.immediate = Some(immediate);
         self
     }
 
-    /// Request i carries the immediate plus i.
+    /// Makes request `i` carry the immediate data plus `i`.
     pub fn counting(mut self) -> Self {
         self.counting = true;
         self
     }
 
-    /// A request that does not fit one entry is an error, and not split over several.
+    /// Makes a request that does not fit one entry an error, instead of splitting it over several entries.
     pub fn whole(mut self) -> Self {
         self.whole = true;
         self
     }
 
-    /// Uses this key for the local memory in place of the region's own, for memory that another
-    /// registration covers too.
+    /// Uses this key for the local memory instead of the region's key, for memory that another registration covers too.
     pub fn with_key(mut self, key: LocalKey) -> Self {
         self.key = Some(key);
         self
     }
 
-    /// Bytes in each request.
+    /// Sets the bytes of each request.
     pub fn bytes(mut self, bytes: u64) -> Self {
         self.bytes = bytes;
         self
     }
 
-    /// How many requests.
+    /// Sets the number of requests.
     pub fn count(mut self, count: u64) -> Self {
         self.count = count;
         self
     }
 
-    /// From one request to the next, in both regions, in bytes.
+    /// Sets the distance from one request to the next, in both regions, in bytes.
     pub fn stride(mut self, stride: u64) -> Self {
         (self.local_stride, self.remote_stride) = (stride, stride);
         self
     }
 
-    /// Where the first request begins, in each region, in bytes.
+    /// Sets where the first request begins in each region, in bytes.
     pub fn offsets(mut self, local: u64, remote: u64) -> Self {
         (self.local_offset, self.remote_offset) = (local, remote);
         self
     }
 
-    /// Rings once at the end, and where `max_batch` asks for it, instead of as soon as it may.
+    /// Rings once at the end, and when `max_batch` requires it, instead of as early as possible.
     pub fn aggregate(mut self, aggregate: bool) -> Self {
         self.aggregate = aggregate;
         self
     }
 
-    /// Bound of each wait.
+    /// Sets the bound of each wait.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// Lanes of the block that posts: 1 to [`host::MAX_LANES`].
+    /// Sets the lanes of the block that posts on the host: 1 to [`host::MAX_LANES`].
     pub fn lanes(mut self, lanes: u32) -> Self {
         self.lanes = lanes;
         self
     }
 
-    /// What the region must have been registered for; nothing where the device code reads it.
-    fn needs(&self) -> Option<Access> {
+    /// Returns the access that the local region must be registered for. None for inline requests, whose bytes the device
+    /// code reads.
+    fn required_access(&self) -> Option<Access> {
         match self.operation {
             device::EFA_GDA_OP_READ => Some(Access::READ),
             device::EFA_GDA_OP_SEND => Some(Access::SEND),
@@ -198,7 +200,7 @@ impl<R: Region> WorkRequest<R> {
     }
 
     fn check_access(&self) -> Result<(), WorkError> {
-        let Some(needs) = self.needs() else { return Ok(()) };
+        let Some(needs) = self.required_access() else { return Ok(()) };
         let second = self.second.as_ref().map(|second| &second.region);
         for has in std::iter::once(&self.local).chain(second).map(Region::access) {
             if !has.contains(needs) {
@@ -208,13 +210,13 @@ impl<R: Region> WorkRequest<R> {
         Ok(())
     }
 
-    /// The region whose bytes device code reads itself.
-    pub(super) fn inline_region(&self) -> Option<&R> {
+    /// Returns the region whose bytes the device code reads.
+    pub(crate) fn inline_region(&self) -> Option<&R> {
         let inline = [device::EFA_GDA_OP_INLINE_WRITE, device::EFA_GDA_OP_INLINE_SEND];
         inline.contains(&self.operation).then_some(&self.local)
     }
 
-    /// Whether the queue has the operation, and a request of it room for the bytes.
+    /// Checks that the queue supports the operation, and that a request is within the limits.
     fn check_limits<B: Backing<Region = R>>(&self, queue: &MappedQueue<B>) -> Result<(), WorkError> {
         let limits = queue.limits();
         let unsupported = |operation, why| Err(WorkError::Unsupported { operation, why });
@@ -236,12 +238,13 @@ impl<R: Region> WorkRequest<R> {
             }
             device::EFA_GDA_OP_INLINE_WRITE => too_long(Limit::Inline, self.bytes, limits.inline_write),
             device::EFA_GDA_OP_READ if self.immediate.is_some() => {
-                unsupported("a read with immediate", "nothing completes at the side that is read")
+                unsupported("a read with immediate", "a read has no completion at its target")
             }
-            _ if limits.rdma == 0 => unsupported("RDMA", "the adapter has none"),
+            _ if limits.rdma == 0 => unsupported("RDMA", "the adapter does not support it"),
             _ if self.whole => too_long(Limit::Rdma, self.bytes, limits.rdma),
             _ => {
-                let Asked { count, each } = asked(self.operation, self.bytes, self.count, limits.rdma);
+                let Requested { count, each } =
+                    requested(self.operation, self.bytes, self.count, limits.rdma);
                 match count.checked_mul(each) {
                     Some(_) => Ok(()),
                     None => Err(WorkError::TooMany { count, each }),
@@ -250,8 +253,8 @@ impl<R: Region> WorkRequest<R> {
         }
     }
 
-    /// Address, key and bytes of the second piece.
-    fn second_piece<B: Backing<Region = R>>(
+    /// Returns address, key and bytes of the second segment.
+    fn second_segment<B: Backing<Region = R>>(
         &self,
         queue: &MappedQueue<B>,
     ) -> Result<(u64, u32, u32), WorkError> {
@@ -275,7 +278,7 @@ impl<R: Region> WorkRequest<R> {
         .fold(0, |flags, (_, flag)| flags | flag)
     }
 
-    /// Bytes from the first request's beginning to the last one's end; None past 2^64.
+    /// Returns the bytes from the beginning of the first request to the end of the last; None past 2^64.
     fn extent(&self, stride: u64) -> Option<u64> {
         match self.count.checked_sub(1) {
             None => Some(0),
@@ -283,13 +286,13 @@ impl<R: Region> WorkRequest<R> {
         }
     }
 
-    /// Address of the first request, where all requests lie in the local region.
+    /// Returns the address of the first request, if all requests are within the local region.
     fn local_address(&self) -> Result<u64, WorkError> {
         let length = self.extent(self.local_stride).unwrap_or(u64::MAX);
         self.local.at(self.local_offset, length).map_err(|source| WorkError::Region { side: "local", source })
     }
 
-    /// Address and key of the first request, where all requests lie in the remote region.
+    /// Returns address and key of the first request, if all requests are within the remote region.
     fn remote_memory(&self) -> Result<(u64, u32), WorkError> {
         let Some(remote) = self.remote else { return Ok((0, 0)) };
         let length = self.extent(self.remote_stride).unwrap_or(u64::MAX);
@@ -298,10 +301,10 @@ impl<R: Region> WorkRequest<R> {
         Ok((memory.address, memory.key.get()))
     }
 
-    /// The arguments for the kernel, checked against both regions and the queue.
+    /// Returns the arguments for the put kernel, checked against both regions and the queue.
     ///
     /// # Errors
-    /// [`WorkError`]: nothing may be posted with them.
+    /// [`WorkError`] if the request must not be posted.
     pub fn arguments<B: Backing<Region = R>>(
         &self,
         queue: &MappedQueue<B>,
@@ -312,7 +315,7 @@ impl<R: Region> WorkRequest<R> {
         let (remote_address, rkey) = self.remote_memory()?;
         let lkey = self.key.map_or_else(|| queue.local_key(&self.local), Ok);
         let lkey = lkey.map_err(|source| WorkError::Region { side: "local", source })?;
-        let (second_address, second_lkey, second_bytes) = self.second_piece(queue)?;
+        let (second_address, second_lkey, second_bytes) = self.second_segment(queue)?;
         Ok(efa_gda_put_args {
             queue: queue.as_ptr().as_ptr(),
             result: std::ptr::null_mut(),
@@ -329,7 +332,7 @@ impl<R: Region> WorkRequest<R> {
             remote_stride: self.remote_stride,
             immediate: self.immediate.unwrap_or(0),
             reserved: 0,
-            timeout_ns: self.timeout.as_nanos().try_into().unwrap_or(u64::MAX),
+            timeout_ns: nanoseconds(self.timeout),
             second_address,
             second_lkey,
             second_bytes,
@@ -338,58 +341,57 @@ impl<R: Region> WorkRequest<R> {
 }
 
 impl<B: Backing> MappedQueue<B> {
-    /// Posts a put from this thread, with the host executor, and waits for all of its completions.
+    /// Executes a work request on this thread, with the host executor, and waits for all of its completions.
     ///
     /// # Errors
-    /// [`WorkError`]. Where a wait ran out, the queue is poisoned and keeps the local region.
-    pub fn execute(&mut self, put: &WorkRequest<B::Region>) -> Result<WorkReport, WorkError> {
-        let args = put.arguments(self)?;
-        self.host_reaches(put)?;
-        if let Some(range) = inline_bytes(&args).filter(|_| put.local.buffer().is_none()) {
-            // Others may have vouched for the region: a GPU's memory registers as well. Without a pipe to
-            // find out with there is no answer, and no descriptor for anything else.
+    /// [`WorkError`]. If a wait timed out, the queue is poisoned and retains the local region.
+    pub fn execute(&mut self, work: &WorkRequest<B::Region>) -> Result<WorkReport, WorkError> {
+        let args = work.arguments(self)?;
+        self.require_host_executes(work)?;
+        if let Some(range) = inline_bytes(&args).filter(|_| work.local.buffer().is_none()) {
+            // The caller vouched for the region's memory, and a GPU's memory can be registered like the host's. If there
+            // is no pipe to find out with, this process is out of descriptors, and the answer is no.
             match readable_range(range.start, range.len()) {
                 Ok(true) => {}
                 _ => return Err(WorkError::Unreadable),
             }
         }
-        // SAFETY: the struct was filled in from an exposure that keeps the rules, and is borrowed
-        // exclusively; its rings stay mapped while the endpoint and the completion queue are open,
-        // which this queue owns, and the host reaches them. Local bytes lie in a region that `put`
-        // owns; where device code reads them itself, the host reaches them too.
-        let ran = unsafe { host::put(&args, put.lanes) };
-        self.settle_put(put);
-        report(ran?, self.in_flight(), asked(args.op, args.bytes, args.count, self.limits().rdma))
+        // SAFETY: the struct was filled in from a checked exposure, and is borrowed exclusively. Its rings stay mapped
+        // while the endpoint and the completion queue are open, which this queue owns, and the host can access them.
+        // Local bytes are in a region that `work` owns; if device code reads them, the host can access them too.
+        let ran = unsafe { host::put(&args, work.lanes) };
+        self.retain_regions_in_use(work);
+        report(ran?, self.in_flight(), requested(args.op, args.bytes, args.count, self.limits().rdma))
     }
 
-    /// Keeps a put's memory for as long as the adapter may reach it, where that is longer than the
-    /// call.
-    pub(super) fn settle_put(&mut self, put: &WorkRequest<B::Region>) {
-        self.settle(&put.local);
-        if let Some(second) = &put.second {
-            self.settle(&second.region);
+    /// Retains the local regions of a work request if the adapter may still access them.
+    pub(crate) fn retain_regions_in_use(&mut self, work: &WorkRequest<B::Region>) {
+        self.retain_if_in_use(&work.local);
+        if let Some(second) = &work.second {
+            self.retain_if_in_use(&second.region);
         }
     }
 }
 
-/// Requests, and entries of each, where one entry carries `rdma` bytes of a read or write (put.h, `pieces_of`).
-pub(super) fn asked(op: u32, bytes: u64, count: u64, rdma: u64) -> Asked {
+/// Returns the number of requests, and the entries of each if one entry of an RDMA read or write carries at most `rdma`
+/// bytes (put.h, `pieces_of`).
+pub(crate) fn requested(op: u32, bytes: u64, count: u64, rdma: u64) -> Requested {
     let each = match op {
         device::EFA_GDA_OP_WRITE | device::EFA_GDA_OP_WRITE_IMM | device::EFA_GDA_OP_READ => {
             bytes.div_ceil(rdma.clamp(1, u32::MAX.into())).max(1)
         }
         _ => 1,
     };
-    Asked { count, each }
+    Requested { count, each }
 }
 
-/// A peer as device code names it, for kernels of the caller's.
+/// Converts a peer for device code, for the caller's kernels.
 pub fn device_peer(peer: Peer) -> efa_gda_peer {
     efa_gda_peer { ah: peer.address_handle.get(), qpn: peer.queue_pair.get(), qkey: peer.queue_key.get() }
 }
 
-/// The memory that an inline put takes its bytes from.
-pub(super) fn inline_bytes(args: &efa_gda_put_args) -> Option<Range<usize>> {
+/// Returns the memory that device code reads the bytes of an inline request from.
+pub(crate) fn inline_bytes(args: &efa_gda_put_args) -> Option<Range<usize>> {
     let inline = matches!(args.op, device::EFA_GDA_OP_INLINE_WRITE | device::EFA_GDA_OP_INLINE_SEND);
     if !inline || args.bytes == 0 || args.count == 0 {
         return None;

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::thread::JoinHandle;
 
-use efa_gda::executor::{DeviceError, host};
+use efa_gda::executor::host;
+use efa_gda::status::DeviceError;
 use efa_gda::wire::{DecodedRequest, Operation, Request, RequestIdWidth};
 use efa_gda_sys::device::{
     EFA_GDA_LOAD_SHARED, EFA_GDA_LOCK_STATE_BITS, efa_gda_load_args, efa_gda_peer, efa_gda_queue,

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use cudarc::driver::{DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg};
 use efa_gda::doorbell::{DoorbellMode, DoorbellProxy};
 use efa_gda::gpu::Gpu;
-use efa_gda::queue::{GpuQueue, device_peer};
+use efa_gda::gpu_queue::GpuQueue;
+use efa_gda::queue::device_peer;
 use efa_gda_sys::device::{EFA_GDA_LOAD_OWNED, EFA_GDA_OK, EFA_GDA_PROXY_STOPPED, efa_gda_load_args};
 
 use super::kernel::Kernel;

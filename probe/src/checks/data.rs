@@ -9,8 +9,10 @@ use std::marker::PhantomData;
 use std::time::Duration;
 
 use efa_gda::doorbell::{DoorbellChoice, DoorbellMode, DoorbellProxy, ProxyOptions};
+use efa_gda::error_chain;
 use efa_gda::executor::host;
 use efa_gda::fabric::RemoteRegion;
+use efa_gda::gpu_queue::GpuQueueError;
 use efa_gda::queue::{CloseError, MappedQueue, Region as _, WorkError, WorkRequest};
 use efa_gda::wire::RemoteKey;
 
@@ -102,9 +104,10 @@ fn takes_doorbell_mode<L: Layer>(session: &mut Session<L>) -> Outcomes {
     if mode == DoorbellMode::Direct {
         return Outcome::pass("direct: the device code itself").into();
     }
-    let taken =
-        DoorbellProxy::start(&ProxyOptions::new()).map_err(|error| error.to_string()).and_then(|proxy| {
-            queue.set_doorbell(mode, &proxy).map_err(|error| error.to_string())?;
+    let taken = DoorbellProxy::start(&ProxyOptions::new())
+        .map_err(|error| error_chain(&error).to_string())
+        .and_then(|proxy| {
+            queue.set_doorbell(mode, &proxy).map_err(|error| error_chain(&error).to_string())?;
             Ok(proxy)
         });
     match taken {
@@ -159,7 +162,7 @@ fn arrives<L: Layer>(session: &mut Session<L>) -> Outcomes {
         },
         Err((moved, outcomes)) => (moved, outcomes),
     };
-    let mode = session.rig.sender().map_or(DoorbellMode::Direct, MappedQueue::rung);
+    let mode = session.rig.sender().map_or(DoorbellMode::Direct, MappedQueue::doorbell_mode);
     let verified = moved.wrong.is_none() && moved.completed == request.count && violations.is_empty();
     session.rig.put = Some(Put {
         op: request.op.name(),
@@ -223,7 +226,7 @@ fn wrong_key<L: Layer>(session: &mut Session<L>) -> Outcomes {
     let wrong = RemoteRegion { key: RemoteKey::new(right.key.get() ^ WRONG), ..right };
     let timeout = bound(session, 64, 1);
     match session.rig.execute(&WorkRequest::write(peer, &memory.source, wrong).bytes(64).timeout(timeout)) {
-        Err(WorkError::Completion { status, .. }) => {
+        Err(GpuQueueError::Work(WorkError::Completion { status, .. })) => {
             Outcome::pass(format!("status {}: {status}", status.code())).into()
         }
         Err(error) => put_failed(&error, session.request.wait),
@@ -255,7 +258,7 @@ fn closes<L: Layer>(session: &mut Session<L>) -> Outcomes {
         Err(_) => Ok(()),
     });
     if let Some(Err(error)) = closed {
-        failures.push(format!("queue: {error}"));
+        failures.push(format!("queue: {}", error_chain(&error)));
     }
     rig.proxy = None;
     failures.extend(rig.objects.close());

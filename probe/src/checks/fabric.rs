@@ -10,6 +10,7 @@ pub(crate) mod start;
 
 use std::time::Duration;
 
+use efa_gda::error_chain;
 use efa_gda::fabric::{
     Access, AddressVector, Buffer, CompletionQueue, Domain, Enabled, Endpoint, Error, Fabric, FabricAddress,
     GdaOps, Info, Library, MemoryRegion,
@@ -75,7 +76,7 @@ impl Layer for Libfabric {
         };
         MappedQueue::new(endpoint, ops).map_err(|error| {
             failed(
-                error.to_string(),
+                error_chain(&error).to_string(),
                 "a queue that the host's device code can use",
                 "what libfabric mapped for itself is what the host's device code works on",
                 "report it with the provider's version",
@@ -100,7 +101,7 @@ impl Layer for Libfabric {
         let mut failures: Vec<String> = Vec::new();
         let mut note = |what: &str, result: Option<Result<(), Error>>| {
             if let Some(Err(error)) = result {
-                failures.push(format!("{what}: {error}"));
+                failures.push(format!("{what}: {}", error_chain(&error)));
             }
         };
         note("endpoint", self.endpoint.take().map(|endpoint| endpoint.close()));

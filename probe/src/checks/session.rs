@@ -7,6 +7,7 @@ use std::fmt;
 use efa_gda::doorbell::DoorbellProxy;
 use efa_gda::exposure::{RawCompletionQueue, RawWorkQueue};
 use efa_gda::fabric::{Access, Buffer};
+use efa_gda::gpu_queue::GpuQueueError;
 use efa_gda::queue::{Backing, MappedQueue, WorkError, WorkReport, WorkRequest};
 use efa_gda::wire::Peer;
 
@@ -46,7 +47,7 @@ pub(crate) trait Layer: fmt::Debug + Default + 'static {
 /// A queue that a GPU posts to.
 pub(crate) trait OnGpu<L: Layer>: fmt::Debug {
     /// Posts from the GPU and waits.
-    fn execute(&mut self, put: &WorkRequest<Region<L>>) -> Result<WorkReport, WorkError>;
+    fn execute(&mut self, put: &WorkRequest<Region<L>>) -> Result<WorkReport, GpuQueueError>;
 
     /// The queue as the host knows it.
     fn mapped(&self) -> &MappedQueue<L::Backing>;
@@ -107,13 +108,15 @@ impl<L: Layer> Rig<L> {
     }
 
     /// Posts from the GPU where one has a queue, and from the host otherwise.
-    pub(crate) fn execute(&mut self, put: &WorkRequest<Region<L>>) -> Result<WorkReport, WorkError> {
+    pub(crate) fn execute(&mut self, put: &WorkRequest<Region<L>>) -> Result<WorkReport, GpuQueueError> {
         let result = match (&mut self.on_gpu, &mut self.queue) {
             (Some(queue), _) => queue.execute(put),
-            (None, Some(queue)) => queue.execute(put),
-            (None, None) => Err(WorkError::Unsupported { operation: "a put", why: "no queue is open" }),
+            (None, Some(queue)) => queue.execute(put).map_err(Into::into),
+            (None, None) => {
+                Err(WorkError::Unsupported { operation: "a put", why: "no queue is open" }.into())
+            }
         };
-        if let (Err(WorkError::Device { .. }), Some(queue)) = (&result, self.sender()) {
+        if let (Err(GpuQueueError::Work(WorkError::Device { .. })), Some(queue)) = (&result, self.sender()) {
             tracing::error!("where the queue stands:\n{}", queue.snapshot());
         }
         result

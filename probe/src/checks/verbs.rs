@@ -4,6 +4,7 @@
 pub(crate) mod objects;
 pub(crate) mod start;
 
+use efa_gda::error_chain;
 use efa_gda::queue::MappedQueue;
 use efa_gda::verbs::{
     Access, Buffer, Capability, CompletionQueue, Context, Device, Error, Library, MemoryRegion,
@@ -54,7 +55,7 @@ impl Layer for Verbs {
         let pair = rig.objects.pair.take().ok_or_else(|| missing("the queue pair"))?;
         MappedQueue::over_verbs(pair).map_err(|error| {
             failed(
-                error.to_string(),
+                error_chain(&error).to_string(),
                 "a queue that the host's device code can use",
                 "what rdma-core mapped for itself is what the host's device code works on",
                 "report it with rdma-core's and the driver's version",
@@ -78,7 +79,7 @@ impl Layer for Verbs {
         let mut failures: Vec<String> = Vec::new();
         let mut note = |what: &str, result: Option<Result<(), Error>>| {
             if let Some(Err(error)) = result {
-                failures.push(format!("{what}: {error}"));
+                failures.push(format!("{what}: {}", error_chain(&error)));
             }
         };
         note("queue pair", self.pair.take().map(QueuePair::close));

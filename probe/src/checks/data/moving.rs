@@ -4,6 +4,8 @@
 
 use std::time::{Duration, Instant};
 
+use efa_gda::error_chain;
+use efa_gda::gpu_queue::GpuQueueError;
 use efa_gda::memory::{Access, Buffer, OutOfBounds};
 use efa_gda::queue::{
     Arrival, Backing, Limit, MappedQueue, QueueLimits, ReceiveError, ReceiveId, Received, Receives,
@@ -101,9 +103,10 @@ pub(super) fn corrupted(observed: String) -> Outcomes {
 }
 
 /// What a put's error means to whoever runs the probe; `wait` is the bound of the waits, in milliseconds.
-pub(super) fn put_failed(error: &WorkError, wait: u64) -> Outcomes {
+pub(super) fn put_failed(error: &GpuQueueError, wait: u64) -> Outcomes {
+    use GpuQueueError::{Gpu, Work};
     let (why, fix, who) = match error {
-        WorkError::Completion { status, .. } => {
+        Work(WorkError::Completion { status, .. }) => {
             let page = match status {
                 CompletionStatus::Unknown(code) => {
                     format!("look for {code} in a newer efa_io_defs.h (enum efa_io_comp_status)")
@@ -115,7 +118,7 @@ pub(super) fn put_failed(error: &WorkError, wait: u64) -> Outcomes {
             );
             ("the adapter refused the request, or its target did", fix, Who::Host)
         }
-        WorkError::Device { .. } => (
+        Work(WorkError::Device { .. }) => (
             "the adapter did not answer in time: a doorbell that does not arrive, a port that is down, or \
              traffic that is dropped",
             // The wait is half of the limit.
@@ -124,7 +127,7 @@ pub(super) fn put_failed(error: &WorkError, wait: u64) -> Outcomes {
                    slow machine may want --time-limit",
             Who::Host,
         ),
-        WorkError::TooLong { limit, most, .. } => (
+        Work(WorkError::TooLong { limit, most, .. }) => (
             "an adapter refuses what is longer, or moves a part of it; nothing was posted",
             match limit {
                 Limit::Rdma => format!("give at most {most} --bytes; for more in all, use --count"),
@@ -132,10 +135,10 @@ pub(super) fn put_failed(error: &WorkError, wait: u64) -> Outcomes {
             },
             Who::Code,
         ),
-        WorkError::Unsupported { .. } => {
+        Work(WorkError::Unsupported { .. }) => {
             ("nothing was posted", "choose another --op, or another adapter".to_owned(), Who::Code)
         }
-        WorkError::Gpu(_) => (
+        Gpu(_) => (
             "CUDA failed before or while the kernel ran: its result is in the observation",
             "look at nvidia-smi and dmesg (Xid) on the host; a context that is lost stays so in its process"
                 .to_owned(),
@@ -144,13 +147,13 @@ pub(super) fn put_failed(error: &WorkError, wait: u64) -> Outcomes {
         _ => ("nothing was posted", "report it with the provider's version".to_owned(), Who::Host),
     };
     let required = match error {
-        WorkError::TooLong { limit, most, .. } => format!("at most {most} bytes: {limit}"),
+        Work(WorkError::TooLong { limit, most, .. }) => format!("at most {most} bytes: {limit}"),
         _ => "a completion with status 0".to_owned(),
     };
     let observed = match error {
         // The library's hint is for who calls it.
-        WorkError::TooLong { limit, .. } => without_hint(error, limit.hint()),
-        _ => error.to_string(),
+        Work(WorkError::TooLong { limit, .. }) => without_hint(error, limit.hint()),
+        _ => error_chain(error).to_string(),
     };
     failed(observed, &required, why, &fix, who)
 }
@@ -188,7 +191,7 @@ pub(super) fn move_bytes<L: Layer>(session: &mut Session<L>, request: PutRequest
     let moved = Moved { completed: 0, took: Duration::ZERO, wrong: None };
     let Some(queue) = &session.rig.queue else { return Err((moved, missing("the queue"))) };
     if let Some(error) = past_limit(request.op, request.bytes, queue.limits()) {
-        return Err((moved, put_failed(&error, session.request.wait)));
+        return Err((moved, put_failed(&error.into(), session.request.wait)));
     }
     let per_round = per_round(request, queue);
     let length = per_round.saturating_mul(request.bytes);
@@ -425,7 +428,7 @@ fn internal(error: OutOfBounds) -> Outcomes {
 /// What a receive's error means to whoever runs the probe.
 fn receive_failed(error: &ReceiveError) -> Outcomes {
     failed(
-        error.to_string(),
+        error_chain(error).to_string(),
         "a completion at the receiver for every operation",
         "the sender's completions came with status 0, and the receiver has to learn of each",
         "run again with -v; report it with the adapter's and the driver's version",

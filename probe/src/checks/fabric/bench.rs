@@ -5,9 +5,11 @@
 use std::time::{Duration, Instant};
 
 use efa_gda::doorbell::{DoorbellChoice, DoorbellMode, DoorbellProxy, ProxyOptions};
+use efa_gda::error_chain;
 use efa_gda::fabric::{Access, Buffer, MemoryRegion};
+use efa_gda::gpu_queue::{GpuQueue, GpuQueueError, MapError};
 use efa_gda::queue::measure::{Load, Producer, Sample};
-use efa_gda::queue::{GpuQueue, MapError, MappedQueue, WorkError, WorkRequest};
+use efa_gda::queue::{MappedQueue, WorkRequest};
 use efa_gda::wire::Peer;
 
 use super::on_gpu::another_queue;
@@ -111,7 +113,7 @@ enum Queues {
 }
 
 impl Queues {
-    fn rate(&mut self, puts: &[WorkRequest], load: &Load) -> Result<(u64, u64), WorkError> {
+    fn rate(&mut self, puts: &[WorkRequest], load: &Load) -> Result<(u64, u64), GpuQueueError> {
         let used = puts.len();
         let rate = match self {
             Self::Host(queues) => MappedQueue::measure_rate(&mut queues[..used], puts, load)?,
@@ -125,9 +127,9 @@ impl Queues {
         put: &WorkRequest,
         producer: Producer,
         calls: u32,
-    ) -> Result<Vec<Sample>, WorkError> {
+    ) -> Result<Vec<Sample>, GpuQueueError> {
         match self {
-            Self::Host(queues) => queues[0].measure_latency(put, producer, calls),
+            Self::Host(queues) => Ok(queues[0].measure_latency(put, producer, calls)?),
             Self::Gpu(queues) => queues[0].measure_latency(put, producer, calls),
         }
     }
@@ -148,25 +150,28 @@ struct Rig {
 impl Rig {
     /// Opens `count` queues that write to themselves, on this way to ring and no other.
     fn open(session: &mut Session, count: u32, mode: DoorbellMode) -> Result<Self, Outcomes> {
-        let proxy =
-            DoorbellProxy::start(&ProxyOptions::new()).map_err(|error| unusable(error.to_string()))?;
+        let proxy = DoorbellProxy::start(&ProxyOptions::new())
+            .map_err(|error| unusable(error_chain(&error).to_string()))?;
         let mut queues = Vec::new();
         for _ in 0..count {
             let (_, mut queue) = another_queue(&session.rig.objects).map_err(unusable)?;
             if session.gpu.is_none() && mode != DoorbellMode::Direct {
-                queue.set_doorbell(mode, &proxy).map_err(|error| unusable(error.to_string()))?;
+                queue
+                    .set_doorbell(mode, &proxy)
+                    .map_err(|error| unusable(error_chain(&error).to_string()))?;
             }
             queues.push(queue);
         }
         let itself = |queue: &MappedQueue| queue.insert_peer(&queue.endpoint().address()?);
         let peers: Result<_, _> = queues.iter().map(itself).collect();
-        let peers = peers.map_err(|error: efa_gda::fabric::Error| unusable(error.to_string()))?;
+        let peers =
+            peers.map_err(|error: efa_gda::fabric::Error| unusable(error_chain(&error).to_string()))?;
         let queues = match &session.rig.objects.gpu {
             Some(gpu) if session.gpu.is_some() => {
                 let on_gpu =
                     |queue| match GpuQueue::with_doorbell(queue, gpu, DoorbellChoice::Only(mode), &proxy) {
                         Ok((queue, _)) => Ok(queue),
-                        Err(MapError { error, .. }) => Err(unusable(error.to_string())),
+                        Err(MapError { error, .. }) => Err(unusable(error_chain(&error).to_string())),
                     };
                 Queues::Gpu(queues.into_iter().map(on_gpu).collect::<Result<_, _>>()?)
             }
@@ -186,7 +191,7 @@ impl Rig {
         self.peers.iter().take(queues).map(put).collect()
     }
 
-    fn measure(&mut self, case: Case, share: Duration) -> Result<Figure, WorkError> {
+    fn measure(&mut self, case: Case, share: Duration) -> Result<Figure, GpuQueueError> {
         match case {
             Case::Latency(producer, name) => self.latency(producer, name, share),
             Case::Rate(producers) => {
@@ -217,7 +222,7 @@ impl Rig {
         }
     }
 
-    fn latency(&mut self, producer: Producer, name: &str, share: Duration) -> Result<Figure, WorkError> {
+    fn latency(&mut self, producer: Producer, name: &str, share: Duration) -> Result<Figure, GpuQueueError> {
         let put = self.puts(SMALL, 1).remove(0);
         // Once for what happens the first time, which may be compiling.
         self.queues.latency(&put, producer, 1)?;
@@ -242,7 +247,7 @@ impl Rig {
         queues: usize,
         mut load: Load,
         share: Duration,
-    ) -> Result<Vec<f64>, WorkError> {
+    ) -> Result<Vec<f64>, GpuQueueError> {
         let puts = self.puts(bytes, queues);
         self.queues.rate(&puts, &Load { calls: 1, ..load })?;
         let begin = Instant::now();
@@ -294,9 +299,9 @@ fn describe(outcomes: &Outcomes) -> String {
     outcomes.0.iter().map(of).collect::<Vec<_>>().join("; ")
 }
 
-fn bench_failed(case: Case, error: &WorkError) -> Outcomes {
+fn bench_failed(case: Case, error: &GpuQueueError) -> Outcomes {
     failed(
-        format!("{}: {error}", case.describe()),
+        format!("{}: {}", case.describe(), error_chain(error)),
         "every write completes with status 0",
         "a figure of writes that fail says nothing",
         "see whether gda-probe put passes with the same options; raise --time-limit on a slow machine",

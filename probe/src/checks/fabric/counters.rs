@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use efa_gda::error_chain;
 use efa_gda::fabric::{
     Access, Bindings, Buffer, CompletionCounter, CountedOperations, Error, MemoryRegion, RemoteRegion,
 };
@@ -47,7 +48,7 @@ fn try_count(session: &Session) -> Result<Outcomes, Error> {
     let completions = domain.completion_queue(COMPLETIONS)?;
     let mut endpoint = domain.endpoint(info)?.bind(Bindings::shared(addresses, &completions))?;
     endpoint.bind_counter(&counter, CountedOperations::WRITE)?;
-    let queue = MappedQueue::new(endpoint.enable()?, ops).map_err(|error| error.to_string());
+    let queue = MappedQueue::new(endpoint.enable()?, ops).map_err(|error| error_chain(&error).to_string());
     let Some(buffer) = Buffer::zeroed(BYTES) else { return Ok(missing("memory")) };
     let region = match objects.register(buffer, Access::ALL) {
         Ok(region) => region,
@@ -83,19 +84,19 @@ fn switched_on() -> bool {
 
 /// A write that arrives, one whose key names no region, and the queue closed.
 fn one_good_and_one_bad(mut queue: MappedQueue, region: &MemoryRegion, wait: Duration) -> Result<(), String> {
-    let address = queue.endpoint().address().map_err(|error| error.to_string())?;
-    let peer = queue.insert_peer(&address).map_err(|error| error.to_string())?;
+    let address = queue.endpoint().address().map_err(|error| error_chain(&error).to_string())?;
+    let peer = queue.insert_peer(&address).map_err(|error| error_chain(&error).to_string())?;
     let right = region.remote();
     let wrong = RemoteRegion { key: RemoteKey::new(right.key.get() ^ WRONG), ..right };
     queue
         .execute(&WorkRequest::write(peer, region, right).timeout(wait))
-        .map_err(|error| error.to_string())?;
+        .map_err(|error| error_chain(&error).to_string())?;
     match queue.execute(&WorkRequest::write(peer, region, wrong).timeout(wait)) {
         Err(WorkError::Completion { .. }) => {}
-        Err(error) => return Err(error.to_string()),
+        Err(error) => return Err(error_chain(&error).to_string()),
         Ok(_) => return Err("a write with a wrong rkey completed with status 0".to_owned()),
     }
-    queue.close().map_err(|error| error.to_string())
+    queue.close().map_err(|error| error_chain(&error).to_string())
 }
 
 /// What the counter says in the end: the adapter may count after it has completed.

@@ -4,12 +4,12 @@
 use std::time::Duration;
 
 use efa_gda::doorbell::{DoorbellChoice, DoorbellMode, DoorbellProxy, ProxyOptions};
+use efa_gda::error_chain;
 use efa_gda::fabric::{Bindings, CompletionQueue};
 use efa_gda::gpu::Gpu;
-use efa_gda::gpu::smaps::MemoryKind;
-use efa_gda::queue::{
-    CloseError, GpuQueue, MapError, MappedQueue, Registered, WorkError, WorkReport, WorkRequest,
-};
+use efa_gda::gpu_queue::{GpuCloseError, GpuQueue, GpuQueueError, MapError, MappedPart};
+use efa_gda::queue::{CloseError, MappedQueue, WorkReport, WorkRequest};
+use efa_gda::smaps::MemoryKind;
 
 use super::objects::COMPLETIONS;
 use super::{Libfabric, Session, adapter_checks, with_bench};
@@ -103,7 +103,7 @@ pub(super) fn run(stream: &mut Stream, session: &mut Session, names: Vec<String>
 }
 
 impl OnGpu<Libfabric> for GpuQueue {
-    fn execute(&mut self, put: &WorkRequest) -> Result<WorkReport, WorkError> {
+    fn execute(&mut self, put: &WorkRequest) -> Result<WorkReport, GpuQueueError> {
         Self::execute(self, put)
     }
 
@@ -114,8 +114,10 @@ impl OnGpu<Libfabric> for GpuQueue {
     fn close(self: Box<Self>) -> Option<String> {
         match Self::close(*self) {
             // What is in flight is flushed with the endpoint.
-            Err(CloseError::Busy { queue, .. }) => queue.destroy().err().map(|error| error.to_string()),
-            Err(error) => Some(error.to_string()),
+            Err(GpuCloseError::Unmapped(CloseError::Busy { queue, .. })) => {
+                queue.destroy().err().map(|error| error_chain(&error).to_string())
+            }
+            Err(error) => Some(error_chain(&error).to_string()),
             Ok(()) => None,
         }
     }
@@ -135,7 +137,7 @@ fn gpu(session: &mut Session) -> Result<Gpu, Outcomes> {
 
 fn gpu_failed(error: &efa_gda::gpu::Error) -> Outcomes {
     failed(
-        error.to_string(),
+        error_chain(error).to_string(),
         "a GPU that works on the adapter's queue",
         "CUDA refused, or lost the context; nothing was posted after that",
         "look at what CUDA says in the observation; at nvidia-smi and dmesg (Xid) on the host",
@@ -144,7 +146,7 @@ fn gpu_failed(error: &efa_gda::gpu::Error) -> Outcomes {
 }
 
 /// What was registered, and what CUDA made of the rest.
-fn parts(session: &mut Session, wanted: [&str; 2]) -> Result<(Vec<Registered>, Vec<String>), Outcomes> {
+fn parts(session: &mut Session, wanted: [&str; 2]) -> Result<(Vec<MappedPart>, Vec<String>), Outcomes> {
     let gpu = gpu(session)?;
     let Some(queue) = &session.rig.queue else { return Err(missing("the queue")) };
     let (mut mapped, mut refused) = (Vec::new(), Vec::new());
@@ -152,14 +154,14 @@ fn parts(session: &mut Session, wanted: [&str; 2]) -> Result<(Vec<Registered>, V
         match result {
             _ if !wanted.contains(&part) => {}
             Ok(registered) => mapped.push(registered),
-            Err(error) => refused.push(format!("{part}: {error}")),
+            Err(error) => refused.push(format!("{part}: {}", error_chain(&error))),
         }
     }
     Ok((mapped, refused))
 }
 
 /// How it was registered, and why so.
-fn describe(registered: &Registered) -> String {
+fn describe(registered: &MappedPart) -> String {
     let memory = match registered.kind {
         MemoryKind::Device => "device memory by its VmFlags",
         MemoryKind::Ordinary => "ordinary memory by its VmFlags",
@@ -167,7 +169,7 @@ fn describe(registered: &Registered) -> String {
     format!("{}: {memory}, {}", registered.part, registered.how)
 }
 
-fn all_mapped(mapped: &[Registered]) -> Outcomes {
+fn all_mapped(mapped: &[MappedPart]) -> Outcomes {
     Outcome::pass(mapped.iter().map(describe).collect::<Vec<_>>().join("; ")).into()
 }
 
@@ -233,20 +235,22 @@ fn take(session: &mut Session) -> Result<String, Outcomes> {
     session.progress.request_time(STARTING);
     gpu.prepare().map_err(|error| gpu_failed(&error))?;
     let receiver = receiver(session)?;
-    let proxy =
-        DoorbellProxy::start(&ProxyOptions::new()).map_err(|error| no_doorbell_mode(error.to_string()))?;
+    let proxy = DoorbellProxy::start(&ProxyOptions::new())
+        .map_err(|error| no_doorbell_mode(error_chain(&error).to_string()))?;
     let Some(queue) = session.rig.queue.take() else { return Err(missing("the queue")) };
     let choice = DoorbellChoice::from(session.request.doorbell);
     let (queue, refused) = match GpuQueue::with_doorbell(queue, &gpu, choice, &proxy) {
         Ok(taken) => taken,
         Err(MapError { error, queue }) => {
             session.rig.queue = Some(*queue);
-            return Err(no_doorbell_mode(error.to_string()));
+            return Err(no_doorbell_mode(error_chain(&error).to_string()));
         }
     };
-    let mode = queue.rung();
-    session.rig.peer =
-        Some(introduce(queue.mapped(), &receiver).map_err(|error| no_doorbell_mode(error.to_string()))?);
+    let mode = queue.doorbell_mode();
+    session.rig.peer = Some(
+        introduce(queue.mapped(), &receiver)
+            .map_err(|error| no_doorbell_mode(error_chain(&error).to_string()))?,
+    );
     session.rig.on_gpu = Some(Box::new(queue));
     session.rig.queue = Some(receiver);
     // Nobody needs the thread where the GPU itself rings.
@@ -256,7 +260,7 @@ fn take(session: &mut Session) -> Result<String, Outcomes> {
         Some(lost) => format!("{mode}: {lost}"),
     };
     for refused in refused {
-        text.push_str(&format!("; not {}: {}", refused.rung, refused.why));
+        text.push_str(&format!("; not {}: {}", refused.mode, refused.reason));
     }
     Ok(text)
 }
@@ -287,8 +291,9 @@ pub(super) fn another_queue(objects: &Libfabric) -> Result<(CompletionQueue, Map
         let endpoint = domain.endpoint(info)?.bind(Bindings::shared(addresses, &completions))?.enable()?;
         Ok((completions, endpoint))
     });
-    let (completions, endpoint) = opened.map_err(|error| format!("another endpoint: {error}"))?;
-    let queue = MappedQueue::new(endpoint, ops).map_err(|error| error.to_string())?;
+    let (completions, endpoint) =
+        opened.map_err(|error| format!("another endpoint: {}", error_chain(&error)))?;
+    let queue = MappedQueue::new(endpoint, ops).map_err(|error| error_chain(&error).to_string())?;
     Ok((completions, queue))
 }
 

@@ -1,5 +1,5 @@
-//! The mapped queue through rdma-core alone: how it is made, and how it finds peers. Everything else
-//! is as through libfabric.
+//! Mapped queues of rdma-core alone: how they are made, and how they find peers. They behave like those of libfabric in
+//! everything else.
 
 use efa_gda_wire::Peer;
 
@@ -7,7 +7,7 @@ use super::{MappedQueue, QueueError};
 use crate::verbs::{self, Address, QueuePair, Ready};
 
 impl MappedQueue<QueuePair<Ready>> {
-    /// Makes a queue of a queue pair for code on this host's CPU.
+    /// Maps a queue pair for code on this host's CPU.
     ///
     /// # Errors
     /// [`QueueError`]; the queue pair is then destroyed.
@@ -17,16 +17,16 @@ impl MappedQueue<QueuePair<Ready>> {
         let receives = pair.send_completions().is_same(pair.receive_completions());
         pair.send_completions().claimed()?;
         let number = pair.number();
-        Self::over(pair, exposure, limits, number, receives)
+        Self::from_parts(pair, exposure, limits, number, receives)
     }
 
-    /// The queue pair, for its address and its adapter.
+    /// Returns the queue pair, for its address and its adapter.
     pub fn queue_pair(&self) -> &QueuePair<Ready> {
         &self.backing
     }
 
-    /// A peer by its address, for entries that go to it. Its address handle is kept until the queue
-    /// pair is destroyed.
+    /// Returns the peer at an address, for entries that name it. Its address handle is retained until the queue pair is
+    /// destroyed.
     ///
     /// # Errors
     /// Those of [`QueuePair::peer`].

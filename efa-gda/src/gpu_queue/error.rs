@@ -1,0 +1,97 @@
+//! Why a GPU does not do what it was asked with a queue. Errors that do not concern the GPU are those of
+//! [`crate::queue`], wrapped.
+
+use super::GpuQueue;
+use crate::gpu;
+use crate::queue::{Backing, CloseError, DoorbellError, Libfabric, MappedQueue, ReceiveError, WorkError};
+
+/// Why a queue cannot be mapped into a GPU, or why an operation of a GPU's queue failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum GpuQueueError {
+    /// The GPU failed, or a kernel could not start. Requests and receives that were posted stay posted.
+    #[error(transparent)]
+    Gpu(#[from] gpu::Error),
+    /// A work request was refused, or failed.
+    #[error(transparent)]
+    Work(#[from] WorkError),
+    /// Receives were refused, or failed.
+    #[error(transparent)]
+    Receive(#[from] ReceiveError),
+    /// The queue cannot change its doorbell mode.
+    #[error(transparent)]
+    Doorbell(#[from] DoorbellError),
+    /// Memory of one GPU would have to be used by another.
+    #[error("{what} is in the memory of GPU {has}, and GPU {needs} drives the queue; use one GPU for both")]
+    OtherGpu {
+        /// The object in that memory.
+        what: &'static str,
+        /// The GPU that has the memory.
+        has: i32,
+        /// The GPU that drives the queue.
+        needs: usize,
+    },
+    /// The caller's kernels use the queue. Nothing was posted or taken.
+    #[error("{launches} launch(es) use the queue; wait for their kernels, and drop their launch guards")]
+    InLaunch {
+        /// Values of [`super::LaunchGuard`] that exist.
+        launches: usize,
+    },
+    /// The GPU cannot access the receive queue or its doorbell. Nothing was posted.
+    #[error(
+        "the GPU cannot post receives on this queue: {why}; post them from the host before the queue is mapped"
+    )]
+    ReceivesNotMapped {
+        /// Why CUDA refused to register them.
+        why: String,
+    },
+}
+
+/// A queue that could not be mapped. The queue is handed back.
+#[derive(Debug, thiserror::Error)]
+#[error("the queue cannot be mapped into the GPU")]
+pub struct MapError<B: Backing = Libfabric> {
+    /// The cause.
+    #[source]
+    pub error: GpuQueueError,
+    /// The queue, which the host can still drive.
+    pub queue: Box<MappedQueue<B>>,
+}
+
+/// Why a queue that a GPU drives was not unmapped or closed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum GpuCloseError<B: Backing = Libfabric> {
+    /// The queue is no longer mapped into the GPU, and the host could not close it.
+    #[error(transparent)]
+    Unmapped(#[from] CloseError<B>),
+    /// Entries were posted, and their doorbell was never rung. The queue is handed back, still mapped.
+    #[error(
+        "{entries} of this queue's entries were posted and never rung for: GpuQueue::quiet rings for them and \
+         waits; destroying the queue drops them"
+    )]
+    Unrung {
+        /// The queue.
+        queue: Box<GpuQueue<B>>,
+        /// Entries whose doorbell was never rung.
+        entries: u32,
+    },
+    /// The caller's kernels may use the queue. The queue is handed back, still mapped.
+    #[error("{launches} launch(es) use the queue; wait for their kernels, and drop their launch guards")]
+    InLaunch {
+        /// The queue.
+        queue: Box<GpuQueue<B>>,
+        /// Values of [`super::LaunchGuard`] that exist.
+        launches: usize,
+    },
+    /// Kernels may still run and post: they did not end within the bound, or the driver did not report that they ended.
+    /// The queue is handed back, still mapped.
+    #[error("kernels may still use the queue; wait for them, and close it again")]
+    Running {
+        /// The queue.
+        queue: Box<GpuQueue<B>>,
+        /// The cause.
+        #[source]
+        error: gpu::Error,
+    },
+}

@@ -1,0 +1,172 @@
+//! The parts of a queue that kernels access, as a GPU accesses them.
+
+use std::ops::Range;
+
+use super::GpuQueueError;
+use super::memory::require_same_gpu;
+use crate::error_chain::error_chain;
+use crate::gpu::{self, Gpu, HostRange};
+use crate::queue::{Backing, MappedQueue};
+use crate::smaps::MemoryKind;
+
+const SEND_QUEUE: &str = "send queue";
+const DOORBELL: &str = "doorbell";
+const COMPLETION_DOORBELL: &str = "completion doorbell";
+/// The parts that kernels only read.
+const COMPLETION_QUEUE: &str = "completion queue";
+const COUNTER: &str = "completion counter";
+/// The parts that kernels post receives with.
+const RECEIVE_QUEUE: &str = "receive queue";
+const RECEIVE_DOORBELL: &str = "receive doorbell";
+
+/// One part of a queue, as a GPU accesses it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MappedPart {
+    /// `send queue`, `doorbell`, …
+    pub part: &'static str,
+    /// The kind of its pages.
+    pub kind: MemoryKind,
+    /// `registered as …` with the flags in words, or how the GPU accesses pages that are not registered.
+    pub how: String,
+}
+
+impl MappedPart {
+    fn of(part: &'static str, range: &HostRange) -> Self {
+        Self { part, kind: range.mapping().kind, how: range.how() }
+    }
+}
+
+/// The adapter's memory, registered with CUDA.
+#[derive(Debug)]
+pub(super) struct MappedParts {
+    pub(super) sq: HostRange,
+    pub(super) sq_doorbell: HostRange,
+    /// None if it is in the GPU's memory, or if the GPU cannot map it and the queue uses counters.
+    pub(super) cq: Option<HostRange>,
+    pub(super) cq_doorbell: Option<HostRange>,
+    /// From the word of successes to that of errors. None if they are in the GPU's memory, or there are none.
+    pub(super) counters: Option<HostRange>,
+    /// Receive queue and doorbell, or why the GPU cannot access them. None if the queue takes no receives.
+    pub(super) receives: Option<Result<(HostRange, HostRange), String>>,
+}
+
+impl MappedParts {
+    /// Registers the parts of `queue`, in its doorbell mode.
+    pub(super) fn map<B: Backing>(queue: &MappedQueue<B>, gpu: &Gpu) -> Result<Self, GpuQueueError> {
+        require_same_gpu(gpu, "the completion queue", queue.backing.completions_on())?;
+        require_same_gpu(gpu, "the completion counter", queue.counters_on())?;
+        let reach = |range: Range<usize>| {
+            // SAFETY: the provider keeps rings and doorbells mapped while the endpoint and the completion queue are open,
+            // a `Registration` its record and staging ring, and a counter its words. `GpuQueue` drops its parts before
+            // the `MappedQueue`, which owns all of these.
+            unsafe { gpu.reach(range) }
+        };
+        // SAFETY: as above.
+        let reach_to_read = |range: Range<usize>| unsafe { gpu.reach_to_read(range) };
+        let addresses = PartAddresses::of(queue);
+        let (sq, sq_doorbell) = (reach(addresses.sq)?, reach(addresses.sq_doorbell)?);
+        let on_host = addresses.cq.is_some();
+        let cq = match addresses.cq.map(reach_to_read).transpose() {
+            // The counters suffice: an error that they count ends waits by their bound.
+            Err(error @ gpu::Error::Register { .. }) if queue.counters.is_some() => {
+                let error = error_chain(&error);
+                tracing::warn!(%error, "the GPU uses counters alone, and cannot read the status of an error");
+                None
+            }
+            reached => reached?,
+        };
+        // A poller rings it after it read completions, so a GPU that cannot map the completion queue does not need it.
+        let cq_doorbell = addresses.cq_doorbell.filter(|_| cq.is_some() || !on_host);
+        Ok(Self {
+            sq,
+            sq_doorbell,
+            cq,
+            cq_doorbell: cq_doorbell.map(reach).transpose()?,
+            counters: addresses.counters.map(reach_to_read).transpose()?,
+            receives: addresses.receives.map(|(ring, doorbell)| {
+                let both = reach(ring).and_then(|ring| Ok((ring, reach(doorbell)?)));
+                // Sends work without them.
+                both.map_err(|error| error_chain(&error).to_string())
+            }),
+        })
+    }
+
+    /// Returns how each part was registered.
+    pub(super) fn registered(&self) -> Vec<MappedPart> {
+        let receives = self.receives.as_ref().and_then(|both| both.as_ref().ok());
+        let all = [
+            (SEND_QUEUE, Some(&self.sq)),
+            (DOORBELL, Some(&self.sq_doorbell)),
+            (COMPLETION_QUEUE, self.cq.as_ref()),
+            (COMPLETION_DOORBELL, self.cq_doorbell.as_ref()),
+            (COUNTER, self.counters.as_ref()),
+            (RECEIVE_QUEUE, receives.map(|(ring, _)| ring)),
+            (RECEIVE_DOORBELL, receives.map(|(_, doorbell)| doorbell)),
+        ];
+        all.into_iter().filter_map(|(part, range)| Some(MappedPart::of(part, range?))).collect()
+    }
+}
+
+/// Registers each part of `queue` alone, and unregisters it again.
+pub(super) fn try_each<B: Backing>(
+    queue: &MappedQueue<B>,
+    gpu: &Gpu,
+) -> Vec<(&'static str, gpu::Result<MappedPart>)> {
+    let addresses = PartAddresses::of(queue);
+    let mut parts = vec![(SEND_QUEUE, addresses.sq), (DOORBELL, addresses.sq_doorbell)];
+    parts.extend(addresses.cq.map(|range| (COMPLETION_QUEUE, range)));
+    parts.extend(addresses.cq_doorbell.map(|range| (COMPLETION_DOORBELL, range)));
+    parts.extend(addresses.counters.map(|range| (COUNTER, range)));
+    if let Some((ring, doorbell)) = addresses.receives {
+        parts.extend([(RECEIVE_QUEUE, ring), (RECEIVE_DOORBELL, doorbell)]);
+    }
+    let attempt = |(part, range)| {
+        // SAFETY: the endpoint and completion queue that `queue` owns keep it mapped, and the range is dropped before
+        // this function returns.
+        let reached = unsafe {
+            match part {
+                COMPLETION_QUEUE | COUNTER => gpu.reach_to_read(range),
+                _ => gpu.reach(range),
+            }
+        };
+        (part, reached.map(|range| MappedPart::of(part, &range)))
+    };
+    parts.into_iter().map(attempt).collect()
+}
+
+/// Addresses in this process of the parts that kernels access: the adapter's memory, or memory of the doorbell proxy.
+struct PartAddresses {
+    sq: Range<usize>,
+    sq_doorbell: Range<usize>,
+    /// None if it is in the GPU's memory.
+    cq: Option<Range<usize>>,
+    cq_doorbell: Option<Range<usize>>,
+    /// None if they are in the GPU's memory, or there are none.
+    counters: Option<Range<usize>>,
+    /// Ring and doorbell; None if the queue takes no receives.
+    receives: Option<(Range<usize>, Range<usize>)>,
+}
+
+impl PartAddresses {
+    fn of<B: Backing>(queue: &MappedQueue<B>) -> Self {
+        let (sq, rq, cq) = (queue.state().sq, queue.state().rq, &queue.exposure().cq);
+        let posted = || (ring(rq.buffer as usize, rq.num_entries, rq.entry_size), word(rq.doorbell as usize));
+        let completions = || ring(cq.buffer.as_ptr() as usize, cq.num_entries, cq.entry_size);
+        Self {
+            sq: ring(sq.buffer as usize, sq.num_entries, sq.entry_size),
+            sq_doorbell: word(sq.doorbell as usize),
+            cq: queue.backing.completions_on().is_none().then(completions),
+            cq_doorbell: cq.doorbell.map(|doorbell| word(doorbell.as_ptr() as usize)),
+            counters: queue.counters.as_ref().and_then(|counters| counters.on_host()),
+            receives: (rq.num_entries != 0).then(posted),
+        }
+    }
+}
+
+fn ring(start: usize, entries: u32, size: u32) -> Range<usize> {
+    start..start + entries as usize * size as usize
+}
+
+fn word(start: usize) -> Range<usize> {
+    start..start + size_of::<u32>()
+}

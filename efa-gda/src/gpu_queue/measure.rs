@@ -1,0 +1,127 @@
+//! [`crate::queue::measure`] on a GPU.
+
+use std::sync::Arc;
+
+use cudarc::driver::{CudaStream, DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg};
+use efa_gda_sys::device::efa_gda_put_args;
+
+use super::{GpuQueue, GpuQueueError};
+use crate::executor::host::BenchArgs;
+use crate::gpu::memory::as_bytes;
+use crate::gpu::{self, in_call};
+use crate::queue::measure::{
+    Load, Producer, Rate, Sample, Words, arguments, check_status, latency_of, rate_of, refused,
+};
+use crate::queue::{Backing, WorkRequest};
+
+/// The kernels' argument, passed by value.
+#[repr(transparent)]
+struct Argument(BenchArgs);
+
+// SAFETY: a plain struct with the same layout for the host's and the device's compiler (`bench.cu`).
+unsafe impl DeviceRepr for Argument {}
+
+impl<B: Backing> GpuQueue<B> {
+    /// As [`MappedQueue::measure_rate`](crate::queue::MappedQueue::measure_rate), on the GPU. All queues must be mapped
+    /// into the same GPU.
+    ///
+    /// # Errors
+    /// [`GpuQueueError`] of the first queue that failed.
+    pub fn measure_rate(
+        queues: &mut [Self],
+        work: &[WorkRequest<B::Region>],
+        load: &Load,
+    ) -> Result<Rate, GpuQueueError> {
+        Ok(rate_of(&Self::measure(queues, work, load, false)?, load))
+    }
+
+    /// As [`MappedQueue::measure_latency`](crate::queue::MappedQueue::measure_latency), on the GPU.
+    ///
+    /// # Errors
+    /// As [`Self::measure_rate`].
+    pub fn measure_latency(
+        &mut self,
+        work: &WorkRequest<B::Region>,
+        producer: Producer,
+        calls: u32,
+    ) -> Result<Vec<Sample>, GpuQueueError> {
+        let (queues, work) = (std::slice::from_mut(self), std::slice::from_ref(work));
+        latency_of(producer, calls, |load| Self::measure(queues, work, load, true))
+    }
+
+    fn measure(
+        queues: &mut [Self],
+        work: &[WorkRequest<B::Region>],
+        load: &Load,
+        latency: bool,
+    ) -> Result<Words, GpuQueueError> {
+        let Some(first) = queues.first() else { return Err(refused("there is no queue to measure").into()) };
+        if queues.iter().any(|queue| queue.gpu.ordinal() != first.gpu.ordinal()) {
+            return Err(refused("its queues are mapped into several GPUs").into());
+        }
+        load.check_warps()?;
+        queues.iter().try_for_each(Self::refuse_in_launch)?;
+        let mut requests = arguments(queues.iter().map(Self::mapped), work, load)?;
+        for (request, queue) in requests.iter_mut().zip(queues.iter()) {
+            request.queue = queue.device_address();
+        }
+        let mut words = Words::of(load, latency);
+        let (gpu, stream) = (first.gpu.clone(), first.device.stream.clone());
+        let ran = launch(&gpu, &stream, &requests, &mut words, load, latency);
+        let ended = ran.is_ok() || first.kernels_ended();
+        let mut loaded = Ok(());
+        for (queue, work) in queues.iter_mut().zip(work) {
+            // Also after an error the host must know what is in flight before it releases memory.
+            loaded = queue.load_state().and(loaded);
+            if !ended {
+                queue.mapped.poison_lost();
+            }
+            queue.mapped.retain_regions_in_use(work);
+        }
+        ran?;
+        loaded?;
+        check_status(&words, queues.iter().map(Self::mapped))?;
+        Ok(words)
+    }
+}
+
+/// Runs the kernel and copies back the words that it wrote.
+fn launch(
+    gpu: &gpu::Gpu,
+    stream: &Arc<CudaStream>,
+    requests: &[efa_gda_put_args],
+    words: &mut Words,
+    load: &Load,
+    latency: bool,
+) -> gpu::Result<()> {
+    let kernels = gpu.bench_kernels()?;
+    let copied = in_call("cuMemcpyHtoDAsync");
+    let puts = stream.clone_htod(as_bytes(requests)).map_err(&copied)?;
+    let spans = stream.clone_htod(&words.spans).map_err(&copied)?;
+    // An empty allocation has no address.
+    let samples =
+        stream.alloc_zeros::<u64>(words.samples.len().max(1)).map_err(in_call("cuMemAllocAsync"))?;
+    let status = stream.clone_htod(&words.status).map_err(&copied)?;
+    let argument = Argument(BenchArgs {
+        puts: puts.device_ptr(stream).0 as *const efa_gda_put_args,
+        spans: spans.device_ptr(stream).0 as *mut u64,
+        samples: samples.device_ptr(stream).0 as *mut u64,
+        status: status.device_ptr(stream).0 as *mut u32,
+        ..load.arguments(requests.len() as u32)
+    });
+    let config =
+        LaunchConfig { grid_dim: (load.blocks, 1, 1), block_dim: (load.threads, 1, 1), shared_mem_bytes: 0 };
+    let mut launch = stream.launch_builder(if latency { &kernels.latency } else { &kernels.rate });
+    launch.arg(&argument);
+    // SAFETY: the kernel takes one `efa_gda_bench_args` by value. Its pointers lead to this GPU's memory, with as many
+    // words as the kernel uses. The queues are in the same memory, refer to pages that their `GpuQueue`s keep registered,
+    // and are borrowed exclusively.
+    unsafe { launch.launch(config) }.map_err(in_call("cuLaunchKernel"))?;
+    let back = in_call("cuMemcpyDtoHAsync");
+    words.spans = stream.clone_dtoh(&spans).map_err(&back)?;
+    words.status = stream.clone_dtoh(&status).map_err(&back)?;
+    if latency {
+        words.samples = stream.clone_dtoh(&samples).map_err(&back)?;
+    }
+    stream.synchronize().map_err(in_call("cuStreamSynchronize"))
+}

@@ -1,0 +1,146 @@
+//! Memory of a GPU that an adapter accesses: regions, completion queues, and completion counters.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::GpuQueueError;
+use crate::error_chain::error_chain;
+use crate::fabric::{
+    self, Access, CompletionCounter, CompletionQueue, DeviceMemory, Dmabuf, Domain, GdaOps, MemoryRegion,
+    Registration,
+};
+use crate::gpu::{Gpu, GpuMemory};
+
+/// Bytes of a completion, unless the provider reports another size (`efa_io_rx_cdesc_ex`).
+const COMPLETION_BYTES: usize = 32;
+
+/// Bytes for the words of a counter; [`GpuMemory`] allocates whole pages anyway.
+const COUNTER_BYTES: usize = 4096;
+
+/// The memory that holds the entries of a completion queue, or the words of a counter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Placement {
+    /// The GPU's memory: kernels poll it without crossing PCIe.
+    Gpu,
+    /// The host's memory: each poll of a kernel crosses PCIe.
+    Host {
+        /// Why it is not the GPU's memory.
+        why: String,
+    },
+}
+
+impl fmt::Display for Placement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Gpu => f.write_str("GPU memory"),
+            Self::Host { why } => write!(f, "host memory: {why}"),
+        }
+    }
+}
+
+impl GpuMemory {
+    /// Registers the memory with the adapter of `domain`; the region then owns it. Returns how it was registered, and why
+    /// so.
+    ///
+    /// # Errors
+    /// As [`MemoryRegion::register_device`]; the memory is then freed.
+    pub fn register(self, domain: &Domain, access: Access) -> fabric::Result<(MemoryRegion, Registration)> {
+        MemoryRegion::register_device(domain, self.into(), access)
+    }
+}
+
+impl From<GpuMemory> for DeviceMemory {
+    fn from(memory: GpuMemory) -> Self {
+        let dmabuf = memory.dmabuf().map(|file| Dmabuf { file, offset: 0 });
+        let (address, length) = (memory.device_address(), memory.len());
+        // CUDA numbers GPUs with this type.
+        let ordinal = memory.ordinal() as i32;
+        let memory = Arc::new(memory);
+        let reader = memory.clone();
+        // SAFETY: the range is the memory that becomes its owner; the dmabuf is of that memory.
+        unsafe { Self::new(address, length, ordinal, dmabuf.map_err(text), memory) }
+            .map(|memory| {
+                memory.with_reader(Box::new(move |address, bytes| {
+                    let offset = address.wrapping_sub(reader.device_address()) as usize;
+                    reader.read(offset, bytes).map_err(text)
+                }))
+            })
+            .expect("CUDA allocates nothing at address 0")
+    }
+}
+
+impl MemoryRegion {
+    /// Returns the GPU's memory, if the region owns a [`GpuMemory`].
+    pub fn gpu_memory(&self) -> Option<&GpuMemory> {
+        self.owner()
+    }
+}
+
+impl Gpu {
+    /// Opens a completion queue of at least `entries` entries for a queue that this GPU will drive: in the GPU's memory if
+    /// the provider and the adapter support that, in the host's otherwise. Returns which, and why.
+    ///
+    /// # Errors
+    /// Those of [`Domain::completion_queue`].
+    pub fn completion_queue(
+        &self,
+        ops: &GdaOps,
+        entries: usize,
+    ) -> fabric::Result<(CompletionQueue, Placement)> {
+        match self.completion_queue_in_gpu(ops, entries) {
+            Ok(queue) => Ok((queue, Placement::Gpu)),
+            Err(why) => {
+                tracing::info!(%why, "the completion queue is in the host's memory");
+                Ok((ops.domain().completion_queue(entries)?, Placement::Host { why }))
+            }
+        }
+    }
+
+    /// Opens a completion counter for a queue that this GPU will drive
+    /// ([`MappedQueue::with_counters`](crate::queue::MappedQueue::with_counters)): with its words in the GPU's memory if
+    /// the provider and the adapter support that, in the host's otherwise. Returns which, and why.
+    ///
+    /// # Errors
+    /// Those of [`GdaOps::cntr_open_host`].
+    pub fn completion_counter(&self, ops: &GdaOps) -> fabric::Result<(CompletionCounter, Placement)> {
+        match self.completion_counter_in_gpu(ops) {
+            Ok(counter) => Ok((counter, Placement::Gpu)),
+            Err(why) => {
+                let counter = ops.cntr_open_host()?;
+                tracing::info!(%why, "the completion counter is in the host's memory");
+                Ok((counter, Placement::Host { why }))
+            }
+        }
+    }
+
+    fn completion_counter_in_gpu(&self, ops: &GdaOps) -> Result<CompletionCounter, String> {
+        let memory = GpuMemory::zeroed(self, COUNTER_BYTES).map_err(text)?;
+        ops.cntr_open_device(memory.into()).map_err(text)
+    }
+
+    fn completion_queue_in_gpu(&self, ops: &GdaOps, entries: usize) -> Result<CompletionQueue, String> {
+        let rounded = entries.checked_next_power_of_two().ok_or("too many entries")?;
+        let bytes = rounded.checked_mul(COMPLETION_BYTES).ok_or("too many entries")?;
+        let memory = GpuMemory::zeroed(self, bytes).map_err(text)?;
+        ops.cq_open_device(memory.into(), entries).map_err(text)
+    }
+}
+
+fn text(error: impl std::error::Error + 'static) -> String {
+    error_chain(&error).to_string()
+}
+
+/// Refuses memory of a GPU other than the one that would access it.
+pub(super) fn require_same_gpu(
+    gpu: &Gpu,
+    what: &'static str,
+    device: Option<i32>,
+) -> Result<(), GpuQueueError> {
+    match device {
+        Some(has) if has as usize != gpu.ordinal() => {
+            Err(GpuQueueError::OtherGpu { what, has, needs: gpu.ordinal() })
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,424 @@
+//! The queue that one GPU drives.
+
+use std::mem::ManuallyDrop;
+use std::sync::Arc;
+use std::time::Duration;
+
+use efa_gda_sys::device::{EFA_GDA_OK, efa_gda_put_args, efa_gda_queue};
+use efa_gda_wire::LocalKey;
+
+use super::device_state::{DeviceState, STOP_LIMIT};
+use super::mapped_parts::{self, MappedPart, MappedParts};
+use super::memory::require_same_gpu;
+use super::{GpuAbortFlag, GpuCloseError, GpuQueueError, LaunchGuard, MapError};
+use crate::doorbell::{DoorbellChoice, DoorbellMode, DoorbellProxy};
+use crate::error_chain::error_chain;
+use crate::fabric;
+use crate::gpu::{self, Gpu};
+use crate::leak;
+use crate::queue::counters::Counters;
+use crate::queue::mapped::{is_locked, unrung_entries};
+use crate::queue::quiet::no_requests;
+use crate::queue::snapshot::{Bytes, RingBytes};
+use crate::queue::work_error::report;
+use crate::queue::work_request::{inline_bytes, requested};
+use crate::queue::{Backing, Counts, Libfabric, MappedQueue, Region, Snapshot, WorkReport, WorkRequest};
+
+/// A [`MappedQueue`] that one GPU drives.
+///
+/// A drop ends the waits of its kernels and waits for the kernels, then unregisters its pages, and only then closes the
+/// endpoint. If kernels may use the queue after that, all of it stays as it is until the process ends. That is so if they
+/// do not end within a minute, if the driver does not report that they ended, and if a [`LaunchGuard`] exists.
+#[derive(Debug)]
+pub struct GpuQueue<B: Backing = Libfabric> {
+    // `Drop` and `take_from_gpu` drop or leak these three.
+    pub(super) device: ManuallyDrop<DeviceState>,
+    pub(super) parts: ManuallyDrop<MappedParts>,
+    pub(super) mapped: ManuallyDrop<MappedQueue<B>>,
+    /// Whether the three were taken out.
+    taken: bool,
+    pub(super) gpu: Gpu,
+    /// Each [`LaunchGuard`] holds one reference.
+    launch_count: Arc<()>,
+}
+
+/// A doorbell mode that a queue could not use, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RefusedMode {
+    /// The doorbell mode.
+    pub mode: DoorbellMode,
+    /// Why the queue could not use it.
+    pub reason: String,
+}
+
+impl<B: Backing> GpuQueue<B> {
+    /// Maps `queue` into `gpu` in the first doorbell mode of `choice` that works, and returns why it could not use the
+    /// modes before it.
+    ///
+    /// # Errors
+    /// [`MapError`] of the last mode that was tried, with the queue. The errors of the other modes are logged.
+    pub fn with_doorbell(
+        queue: MappedQueue<B>,
+        gpu: &Gpu,
+        choice: DoorbellChoice,
+        proxy: &DoorbellProxy,
+    ) -> Result<(Self, Vec<RefusedMode>), MapError<B>> {
+        let mut queue = Box::new(queue);
+        let (mut refused, mut last) = (Vec::new(), None);
+        for mode in choice.candidates() {
+            let error = match queue.set_doorbell(mode, proxy) {
+                Err(error) => error.into(),
+                Ok(()) => match Self::new(*queue, gpu) {
+                    Ok(mapped) => return Ok((mapped, refused)),
+                    Err(MapError { error, queue: handed_back }) => {
+                        queue = handed_back;
+                        error
+                    }
+                },
+            };
+            let reason = error_chain(&error).to_string();
+            tracing::info!(%mode, %reason, "the queue cannot use this doorbell mode");
+            refused.push(RefusedMode { mode, reason });
+            last = Some(error);
+        }
+        let error = last.expect("every choice has a candidate");
+        Err(MapError { error, queue })
+    }
+
+    /// Maps `queue` into `gpu`, in the doorbell mode that it has.
+    ///
+    /// # Errors
+    /// [`MapError`], with the queue.
+    pub fn new(queue: MappedQueue<B>, gpu: &Gpu) -> Result<Self, MapError<B>> {
+        let made = MappedParts::map(&queue, gpu).and_then(|parts| {
+            let device = DeviceState::new(&queue, &parts, gpu)?;
+            if let Some(registration) = &queue.registration {
+                registration.add_alarm(Arc::new(GpuAbortFlag(device.abort.clone())));
+            }
+            Ok((parts, device))
+        });
+        match made {
+            Ok((parts, device)) => Ok(Self {
+                device: ManuallyDrop::new(device),
+                parts: ManuallyDrop::new(parts),
+                mapped: ManuallyDrop::new(queue),
+                taken: false,
+                gpu: gpu.clone(),
+                launch_count: Arc::default(),
+            }),
+            Err(error) => Err(MapError { error, queue: Box::new(queue) }),
+        }
+    }
+
+    /// Returns who writes entries, and who rings.
+    pub fn doorbell_mode(&self) -> DoorbellMode {
+        self.mapped.doorbell_mode()
+    }
+
+    /// Keeps the queue mapped for a launch of the caller's kernels. The caller must drop the guard only after the kernels
+    /// have ended.
+    pub fn begin_launch(&self) -> LaunchGuard {
+        LaunchGuard { address: self.device_address(), _launch: self.launch_count.clone() }
+    }
+
+    fn launches(&self) -> usize {
+        Arc::strong_count(&self.launch_count) - 1
+    }
+
+    /// Refuses to post while the caller's kernels may post.
+    pub(super) fn refuse_in_launch(&self) -> Result<(), GpuQueueError> {
+        match self.launches() {
+            0 => Ok(()),
+            launches => Err(GpuQueueError::InLaunch { launches }),
+        }
+    }
+
+    /// Returns the address of the struct in the GPU's memory, for the caller's kernels, which is valid while the queue
+    /// lives. The kernels must have ended before this library posts to the queue again, and before the queue is closed or
+    /// unmapped; [`Self::begin_launch`] ensures that.
+    pub fn device_address(&self) -> *mut efa_gda_queue {
+        self.device.queue.address()
+    }
+
+    /// Returns how each part was registered.
+    pub fn registered(&self) -> Vec<MappedPart> {
+        self.parts.registered()
+    }
+
+    /// Registers each part of `queue` alone and unregisters it again. Returns which parts can be mapped, how, and why the
+    /// others cannot. Parts in a GPU's memory are not included.
+    pub fn try_parts(queue: &MappedQueue<B>, gpu: &Gpu) -> Vec<(&'static str, gpu::Result<MappedPart>)> {
+        mapped_parts::try_each(queue, gpu)
+    }
+
+    /// Returns the queue on the host: its endpoint, its peers, and its state after the last call of this library.
+    pub fn mapped(&self) -> &MappedQueue<B> {
+        &self.mapped
+    }
+
+    /// Returns the GPU.
+    pub fn gpu(&self) -> &Gpu {
+        &self.gpu
+    }
+
+    /// Returns the flag that ends the waits of this queue's kernels.
+    pub fn abort_flag(&self) -> GpuAbortFlag {
+        GpuAbortFlag(self.device.abort.clone())
+    }
+
+    /// Returns a copy of the struct in the GPU's memory, also while kernels run. The engine's words may then be of
+    /// different moments.
+    ///
+    /// # Errors
+    /// Those of [`Self::snapshot`].
+    pub fn state(&self) -> gpu::Result<efa_gda_queue> {
+        let address = self.device.queue.address() as u64;
+        // SAFETY: the struct is in this GPU's memory. It is a plain struct of C, valid for any bytes.
+        unsafe {
+            let bytes = self.device.side_copy.copy(address, size_of::<efa_gda_queue>())?;
+            Ok(bytes.as_ptr().cast::<efa_gda_queue>().read_unaligned())
+        }
+    }
+
+    /// Takes a snapshot, also while a kernel runs: the GPU's memory is copied beside the kernel.
+    ///
+    /// # Errors
+    /// Those of the driver, and [`gpu::Error::Unanswered`] if the copy does not end within a second.
+    pub fn snapshot(&self) -> gpu::Result<Snapshot> {
+        let state = self.state()?;
+        Ok(self.mapped.snapshot_with(state, self.copy_completions(), self.copy_counters()))
+    }
+
+    /// Copies the completion queue, if it is in the GPU's memory.
+    fn copy_completions(&self) -> Option<Bytes> {
+        let cq = &self.mapped.exposure().cq;
+        self.mapped.backing.completions_on()?;
+        let bytes = cq.num_entries as usize * cq.entry_size as usize;
+        // SAFETY: the completion queue is in this GPU's memory (`require_same_gpu`), and owns it.
+        let copy = unsafe { self.device.side_copy.copy(cq.buffer.as_ptr() as u64, bytes) };
+        Some(copy.map(RingBytes::Copied).map_err(|error| error_chain(&error).to_string()))
+    }
+
+    /// Copies the words of the queue's counters, if they are in the GPU's memory.
+    fn copy_counters(&self) -> Option<Counts> {
+        let Counters { words, .. } = self.mapped.counters.as_ref()?;
+        words.device?;
+        let copy = |word| -> gpu::Result<u64> {
+            // SAFETY: the words are in this GPU's memory (`require_same_gpu`), which their counter owns.
+            let bytes = unsafe { self.device.side_copy.copy(word, size_of::<u64>()) }?;
+            Ok(u64::from_ne_bytes(bytes.try_into().expect("the copy has as many bytes as were asked for")))
+        };
+        let both = copy(words.success).and_then(|successes| Ok([successes, copy(words.error)?]));
+        Some(both.map_err(|error| error_chain(&error).to_string()))
+    }
+
+    /// Executes a work request on the GPU and waits for all of its completions.
+    ///
+    /// # Errors
+    /// [`GpuQueueError`]. If a wait timed out, the queue is poisoned and retains the local regions.
+    pub fn execute(&mut self, work: &WorkRequest<B::Region>) -> Result<WorkReport, GpuQueueError> {
+        self.refuse_in_launch()?;
+        let mut args = work.arguments(&self.mapped)?;
+        // The kernel, not the adapter, reads inline bytes.
+        let inline_region = work.inline_region();
+        require_same_gpu(&self.gpu, "the local memory", inline_region.and_then(Region::device))?;
+        let on_host = inline_region.is_some_and(Region::on_host);
+        let inline = inline_bytes(&args)
+            .filter(|_| on_host)
+            .map(|range| {
+                // SAFETY: the bytes are in a region that `work` owns, as `arguments` checked.
+                unsafe { self.gpu.reach(range) }
+            })
+            .transpose()?;
+        if let Some(inline) = &inline {
+            args.local_address = inline.device_address();
+        }
+        self.run_put(&args, |mapped, ended| {
+            mapped.retain_regions_in_use(work);
+            if !ended {
+                leak::leak((inline, work.clone()));
+            }
+        })
+    }
+
+    /// As [`MappedQueue::quiet`], with a kernel that waits. No other kernel may use the queue meanwhile.
+    ///
+    /// # Errors
+    /// Those of [`MappedQueue::quiet`], and [`GpuQueueError::Gpu`].
+    pub fn quiet(&mut self, timeout: Duration) -> Result<WorkReport, GpuQueueError> {
+        self.refuse_in_launch()?;
+        self.run_put(&no_requests(timeout), |_, _| ())
+    }
+
+    /// Runs the put kernel. Calls `settle` once the host knows which requests are in flight, with whether the kernel
+    /// ended.
+    fn run_put(
+        &mut self,
+        args: &efa_gda_put_args,
+        settle: impl FnOnce(&mut MappedQueue<B>, bool),
+    ) -> Result<WorkReport, GpuQueueError> {
+        let ran = self.device.run(&self.gpu, args);
+        let state = self.load_state();
+        // Both calls return only after all work that was launched on the stream before.
+        let ended = ran.is_ok() || state.is_ok() || self.kernels_ended();
+        settle(&mut self.mapped, ended);
+        state?;
+        let requested = requested(args.op, args.bytes, args.count, self.mapped.limits().rdma);
+        Ok(report(ran?.into(), self.mapped.in_flight(), requested)?)
+    }
+
+    /// Returns whether no kernel runs on the GPU, after an error that leaves that open.
+    pub(super) fn kernels_ended(&self) -> bool {
+        let ended = gpu::kernels_end(self.device.stream.context(), STOP_LIMIT);
+        if let Err(error) = &ended {
+            let error = error_chain(error);
+            tracing::warn!(%error, "a kernel may still run; the memory that it uses stays allocated");
+        }
+        ended.is_ok()
+    }
+
+    /// Retains a region until the endpoint is destroyed, for kernels that post their own entries with the returned key.
+    ///
+    /// # Errors
+    /// Those of [`MappedQueue::retain`].
+    pub fn retain(&mut self, region: &B::Region) -> fabric::Result<LocalKey> {
+        self.mapped.retain(region)
+    }
+
+    /// Copies the queue's state from the GPU, also after an error: the host must know what is in flight before it releases
+    /// memory. If the state is lost, the queue is poisoned.
+    pub(super) fn load_state(&mut self) -> gpu::Result<()> {
+        match self.device.queue.load(&self.device.stream) {
+            Ok(state) => {
+                self.mapped.copy_engine_state(&state);
+                Ok(())
+            }
+            Err(error) => {
+                tracing::error!(
+                    error = %error_chain(&error),
+                    "the queue's state is lost with its context; its regions stay registered"
+                );
+                self.mapped.poison_lost();
+                Err(error)
+            }
+        }
+    }
+
+    /// Unmaps and closes the queue, if no request is in flight and the doorbell was rung for every entry.
+    ///
+    /// # Errors
+    /// [`GpuCloseError`]. The queue is then no longer mapped into the GPU, unless the error holds a [`GpuQueue`].
+    pub fn close(self) -> Result<(), GpuCloseError<B>> {
+        // Before it is unmapped, because unmapping frees a staging ring with its entries.
+        Ok(self.refuse_unrung()?.unmap()?.close()?)
+    }
+
+    /// Hands the queue back as an error if entries await a doorbell that can still be rung.
+    fn refuse_unrung(self) -> Result<Self, GpuCloseError<B>> {
+        if let Ok(state) = self.state()
+            && self.launches() == 0
+            && self.mapped.poison().is_none()
+            && state.error.poison == EFA_GDA_OK
+            && !is_locked(&state)
+            && let entries @ 1.. = unrung_entries(&state)
+        {
+            return Err(GpuCloseError::Unrung { queue: Box::new(self), entries });
+        }
+        Ok(self)
+    }
+
+    /// Ends the waits of the caller's kernels, waits for the kernels, and destroys the endpoint even if requests are in
+    /// flight.
+    ///
+    /// # Errors
+    /// [`GpuCloseError::InLaunch`] and [`GpuCloseError::Running`], with the queue, whose waits stay aborted then.
+    /// [`CloseError::Destroy`](crate::queue::CloseError::Destroy) as from [`MappedQueue::destroy`].
+    pub fn destroy(self) -> Result<(), GpuCloseError<B>> {
+        let launches = self.launches();
+        if launches != 0 {
+            return Err(match self.device.stop() {
+                Ok(()) => GpuCloseError::InLaunch { queue: Box::new(self), launches },
+                Err(error) => GpuCloseError::Running { queue: Box::new(self), error },
+            });
+        }
+        let destroyed = self.take_from_gpu()?.destroy();
+        destroyed.map_err(|error| crate::queue::CloseError::Destroy(error).into())
+    }
+
+    /// Takes the queue from the GPU and unregisters its pages. It is detached from its doorbell proxy, and its mode is then
+    /// [`DoorbellMode::Direct`], unless it is out of service.
+    ///
+    /// # Errors
+    /// With the queue: [`GpuCloseError::InLaunch`] while a [`LaunchGuard`] exists. [`GpuCloseError::Running`] if kernels may
+    /// still use it; its waits stay aborted then. [`GpuCloseError::Unrung`] if a staging ring, which would be freed, holds
+    /// entries that await a doorbell.
+    pub fn unmap(self) -> Result<MappedQueue<B>, GpuCloseError<B>> {
+        match self.launches() {
+            0 if self.doorbell_mode() == DoorbellMode::Staged => self.refuse_unrung()?.take_from_gpu(),
+            0 => self.take_from_gpu(),
+            launches => Err(GpuCloseError::InLaunch { queue: Box::new(self), launches }),
+        }
+    }
+
+    fn take_from_gpu(mut self) -> Result<MappedQueue<B>, GpuCloseError<B>> {
+        // Read before `stop`, because the detach in it counts as the end of the registration.
+        let mut in_order = self.mapped.poison().is_none();
+        let abort_word = self.mapped.abort_word();
+        if let Err(error) = self.device.stop() {
+            return Err(GpuCloseError::Running { queue: Box::new(self), error });
+        }
+        in_order &= self.load_state().is_ok() && self.mapped.state().error.poison == EFA_GDA_OK;
+        if let (Some(inbox), Some(host)) = (&self.device.inbox, &self.mapped.inbox)
+            && let Err(error) = inbox.copy_to_host(&self.device.stream, host)
+        {
+            let error = error_chain(&error);
+            tracing::warn!(%error, "completions of receives in the GPU's inbox are lost");
+            self.mapped.lose_inbox();
+        }
+        let (device, parts, mut mapped) = self.take();
+        drop(device);
+        drop(parts);
+        if in_order {
+            mapped.ring_directly();
+            mapped.clear_alarm(abort_word);
+        }
+        Ok(mapped)
+    }
+
+    /// Takes the three owned values out, in the order in which they must be dropped. The caller must not use the queue
+    /// after that.
+    fn take(&mut self) -> (DeviceState, MappedParts, MappedQueue<B>) {
+        self.taken = true;
+        // SAFETY: called once: by `take_from_gpu`, which then drops the queue, whose `Drop` sees `taken`; or by `Drop`
+        // itself.
+        unsafe {
+            (
+                ManuallyDrop::take(&mut self.device),
+                ManuallyDrop::take(&mut self.parts),
+                ManuallyDrop::take(&mut self.mapped),
+            )
+        }
+    }
+}
+
+impl<B: Backing> Drop for GpuQueue<B> {
+    fn drop(&mut self) {
+        if self.taken {
+            return;
+        }
+        let stopped = self.device.stop();
+        let (launches, parts) = (self.launches(), self.take());
+        match stopped {
+            // The fields of a tuple are dropped in order.
+            Ok(()) if launches == 0 => return drop(parts),
+            Ok(()) => {
+                tracing::warn!(launches, "a queue was dropped while launches use it; it stays allocated")
+            }
+            Err(error) => {
+                let error = error_chain(&error);
+                tracing::warn!(%error, "kernels may still use a queue that was dropped; it stays allocated");
+            }
+        }
+        leak::leak(parts);
+    }
+}

@@ -1,0 +1,85 @@
+//! Receives that a GPU posts and takes: a kernel of this library does what the host's CPU does for a
+//! [`MappedQueue`](crate::queue::MappedQueue). The host retains the memory in the same way.
+
+use std::time::Duration;
+
+use efa_gda_sys::device::efa_gda_receive_args;
+
+use super::{GpuQueue, GpuQueueError};
+use crate::executor::host;
+use crate::queue::receive::{AT_ONCE, nanoseconds, only};
+use crate::queue::{Backing, PostedReceives, ReceiveError, Received, Receives};
+
+impl<B: Backing> GpuQueue<B> {
+    /// Checks that the GPU can post receives on this queue.
+    ///
+    /// # Errors
+    /// [`ReceiveError::NoReceiveQueue`] if the endpoint's receives complete on another completion queue,
+    /// [`GpuQueueError::ReceivesNotMapped`] if the GPU cannot access the receive queue or its doorbell.
+    pub fn posts_receives(&self) -> Result<(), GpuQueueError> {
+        match &self.parts.receives {
+            Some(Ok(_)) => Ok(()),
+            Some(Err(why)) => Err(GpuQueueError::ReceivesNotMapped { why: why.clone() }),
+            None => Err(ReceiveError::NoReceiveQueue.into()),
+        }
+    }
+
+    /// As [`MappedQueue::post_receives`](crate::queue::MappedQueue::post_receives), with a kernel that posts. The memory
+    /// may be the host's or a GPU's.
+    ///
+    /// # Errors
+    /// [`GpuQueueError`]. After [`GpuQueueError::Gpu`] the region is retained until the endpoint is closed.
+    pub fn post_receives(&mut self, receives: &Receives<B::Region>) -> Result<PostedReceives, GpuQueueError> {
+        self.refuse_in_launch()?;
+        self.posts_receives()?;
+        let host::Receives { address, stride, timeout_ns, lkey, length, count, .. } =
+            receives.arguments(&self.mapped)?;
+        let args =
+            efa_gda_receive_args { address, stride, timeout_ns, lkey, length, count, ..Default::default() };
+        let ran = self.device.receive(&self.gpu, &args, false);
+        let state = self.load_state();
+        match ran {
+            Ok(outcome) => {
+                let posted = host::PostedReceives {
+                    status: outcome.status,
+                    first: outcome.first,
+                    count: outcome.count,
+                };
+                let posted = self.mapped.retain_posted(receives, posted);
+                state?;
+                Ok(posted?)
+            }
+            Err(error) => {
+                self.mapped.retain_maybe_posted(receives);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// As [`MappedQueue::receive`](crate::queue::MappedQueue::receive), with a kernel that waits.
+    ///
+    /// # Errors
+    /// [`GpuQueueError`]; [`ReceiveError::Completion`] if the receive completed with an error.
+    pub fn receive(&mut self, timeout: Duration) -> Result<Received, GpuQueueError> {
+        Ok(only(&self.receive_many(1, timeout)?)?)
+    }
+
+    /// As [`MappedQueue::receive_many`](crate::queue::MappedQueue::receive_many), with a kernel that waits.
+    ///
+    /// # Errors
+    /// Those of [`MappedQueue::receive_many`](crate::queue::MappedQueue::receive_many), [`GpuQueueError::InLaunch`] and
+    /// [`GpuQueueError::Gpu`].
+    pub fn receive_many(&mut self, most: usize, timeout: Duration) -> Result<Vec<Received>, GpuQueueError> {
+        self.refuse_in_launch()?;
+        self.mapped.report_lost()?;
+        // At most AT_ONCE, so it fits 32 bits.
+        let count = most.min(AT_ONCE) as u32;
+        let args = efa_gda_receive_args { count, timeout_ns: nanoseconds(timeout), ..Default::default() };
+        let ran = self.device.receive(&self.gpu, &args, true);
+        let state = self.load_state();
+        let outcome = ran?;
+        let received = self.mapped.decode_received(&outcome.taken, outcome.status);
+        state?;
+        Ok(received?)
+    }
+}

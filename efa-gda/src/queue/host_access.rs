@@ -1,0 +1,30 @@
+//! What of a queue and its memory the host's CPU can access. Completions, counters and regions may be in a GPU's memory.
+
+use super::backing::{Backing, Region};
+use super::{MappedQueue, WorkError, WorkRequest};
+
+impl<B: Backing> MappedQueue<B> {
+    /// Returns why the host cannot wait on the queue: its completions, or its counters, are in a GPU's memory.
+    pub(crate) fn host_cannot_poll(&self) -> Option<&'static str> {
+        match (self.backing.completions_on(), self.counters_on()) {
+            (None, None) => None,
+            (Some(_), _) => Some("its completions are in a GPU's memory; map it into that GPU"),
+            (None, Some(_)) => Some("its counters are in a GPU's memory; map it into that GPU"),
+        }
+    }
+
+    /// Refuses an operation for which the host must poll.
+    pub(super) fn require_host_polls(&self, operation: &'static str) -> Result<(), WorkError> {
+        self.host_cannot_poll().map_or(Ok(()), |why| Err(WorkError::Unsupported { operation, why }))
+    }
+
+    /// Refuses to execute a work request on the host if the host would have to read a GPU's memory.
+    pub(super) fn require_host_executes(&self, work: &WorkRequest<B::Region>) -> Result<(), WorkError> {
+        self.require_host_polls("a put from the host")?;
+        if work.inline_region().is_some_and(|region| !region.on_host()) {
+            let why = "its bytes are in a GPU's memory, which the host cannot read; put from that GPU";
+            return Err(WorkError::Unsupported { operation: "an inline put from the host", why });
+        }
+        Ok(())
+    }
+}
