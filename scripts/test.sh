@@ -147,7 +147,7 @@ fetch_in_background() {
       TOOLKIT_FETCH=$!
     fi
   done
-  if is_chosen tests || is_chosen asan || is_chosen upstream; then
+  if is_chosen upstream || { [[ -z ${RDMA_CORE_INCLUDE:-} ]] && { is_chosen tests || is_chosen asan; }; }; then
     fetch_upstream rdma-core libfabric >"$LOGS/upstream-headers.log" 2>&1 </dev/null &
     HEADERS_FETCH=$!
   fi

@@ -10,7 +10,7 @@ STEPS='
 rustfmt    default   5    0 -     formatting of every crate
 shellcheck default   5    0 -     the shell scripts under shellcheck
 layers     default   5    0 -     which module may use which (scripts/lib/module_layers.py)
-interrupt  default  10    0 -     an interrupted test.sh leaves no process
+selftest   default  10    0 -     test.sh counts results, and an interrupt leaves no process
 build      default 170 2600 -     every library, program, test and example
 tests      default 150  600 build tests of every crate, and examples in their documentation
 kernels    default  60   20 build the kernels compile with nvcc and NVRTC; for every GPU generation under --all
@@ -116,7 +116,10 @@ if_present() {
 
 step_layers() { if_present 'module layers' 60 scripts/lib/module_layers.py python3 scripts/lib/module_layers.py; }
 
-step_interrupt() { step 'interrupt' 60 scripts/lib/interrupt_test.sh; }
+step_selftest() {
+  step 'results are counted' 60 scripts/lib/report_test.sh || true
+  step 'an interrupt stops every process' 60 scripts/lib/interrupt_test.sh
+}
 
 # Benchmarks are left to clippy. Tests load libsoftefa.so and programs from the target directory.
 step_build() { step 'build' 1500 cargo build --workspace --lib --bins --tests --examples --locked; }
@@ -147,9 +150,9 @@ step_clippy() { step 'clippy' 600 cargo clippy --workspace --all-targets --locke
 step_docs() { RUSTDOCFLAGS='-D warnings' step 'docs' 600 cargo doc --workspace --no-deps --locked; }
 
 step_probe() {
-  local profile=dev
-  [[ -z $ALL ]] || profile=release
-  EFA_GDA_PROBE_PROFILE=$profile step "probe.sh ($profile build)" 900 scripts/lib/probe_test.sh
+  local -x EFA_GDA_PROBE_DEV=1
+  [[ -z $ALL ]] || unset EFA_GDA_PROBE_DEV
+  step 'probe.sh' 900 scripts/lib/probe_test.sh
 }
 
 # ---- the rest of --all --------------------------------------------------------------
