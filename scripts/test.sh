@@ -25,6 +25,8 @@ LIB=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/lib
 source "$LIB/setup.sh"
 # shellcheck source=scripts/lib/run.sh
 source "$LIB/run.sh"
+# shellcheck source=scripts/lib/count.sh
+source "$LIB/count.sh"
 # shellcheck source=scripts/lib/fetch.sh
 source "$LIB/fetch.sh"
 # shellcheck source=scripts/lib/steps.sh
