@@ -3,7 +3,7 @@
 # Sets the machine up, builds gda-probe and runs it with the arguments, plus --soft if there is no EFA adapter. The exit
 # status is gda-probe's, or 1 after a message that begins "probe.sh:" if setting up or building failed.
 #
-# EFA_GDA_PROBE_PROFILE=dev builds with the profile of the tests instead of release.
+# EFA_GDA_PROBE_DEV=1 runs the build of the tests instead of a release build.
 set -euo pipefail
 
 # Messages and progress go to stderr: stdout belongs to gda-probe.
@@ -19,13 +19,15 @@ remove_scratch() { rm -rf -- "$SCRATCH"; }
 
 # build_probe [-p CRATE…]: builds, and sets PROBE to the program that cargo reports.
 build_probe() {
-  local profile=${EFA_GDA_PROBE_PROFILE:-release} status=0
+  local status=0 what=(--release -p gda-probe -p softefa "$@")
+  # What test.sh builds: fewer packages would have other features and be compiled again.
+  [[ -z ${EFA_GDA_PROBE_DEV:-} ]] || what=(--workspace --lib --bins --tests --examples)
   SCRATCH=$(mktemp -d)
   AFTER_INTERRUPT=remove_scratch
   # An up-to-date program needs no message.
   begin 'building gda-probe (a few minutes the first time)' 2
   RUNNING_LOG=$SCRATCH/log
-  (cd -- "$ROOT" && exec cargo build --profile "$profile" --locked -p gda-probe -p softefa "$@" \
+  (cd -- "$ROOT" && exec cargo build --locked "${what[@]}" \
     --message-format=json-render-diagnostics) </dev/null >"$SCRATCH/messages" 2>"$SCRATCH/log" &
   await "$!" || status=$?
   clear_progress

@@ -52,15 +52,22 @@ softefa() {
 # wants NAME PATTERN: the log must have a line that matches.
 wants() { grep -q -- "$2" "$SCRATCH/$1.log" || failed "$1" "printed no line like \"$2\""; }
 
+# program NAME: a shell program from stdin.
+program() {
+  { echo '#!/bin/bash'; cat; } >"$SCRATCH/$1"
+  chmod +x "$SCRATCH/$1"
+}
+
 # build_tests NAME…: test files of efa-gda; cargo prints the paths of the programs, which test_file reads.
 build_tests() {
-  (cd "$ROOT" && cargo test --no-run --locked -p efa-gda "${@/#/--test=}") >"$SCRATCH/tests" 2>&1 ||
+  (cd "$ROOT" && cargo test --no-run --locked --workspace "${@/#/--test=}") >"$SCRATCH/tests" 2>&1 ||
     { cat "$SCRATCH/tests" >&2; die "the library's tests do not build"; }
 }
 
 build() {
   say "building"
-  (cd "$ROOT" && cargo build --locked -q -p softefa-uverbs -p softefa-preload -p gda-probe) || die "the build failed"
+  # What test.sh builds: fewer packages would have other features and be compiled again.
+  (cd "$ROOT" && cargo build --locked -q --workspace --lib --bins --tests --examples) || die "the build failed"
   build_tests verbs_adapter verbs_cycles verbs_captured
   SOFTEFA=${CARGO_TARGET_DIR:-$ROOT/target}/debug/softefa
   PROBE=${SOFTEFA%/*}/gda-probe
@@ -69,20 +76,17 @@ build() {
     -o "$SCRATCH/verbs_requests" -L"$SID_LIB" -Wl,--unresolved-symbols=ignore-in-shared-libs \
     -l:libefa.so.1 -l:libibverbs.so.1 || die "verbs_requests.c does not compile against sid's rdma-core"
   # Runs programs of sid through its loader; libibverbs finds its drivers by name on the library path.
-  cat >"$SCRATCH/sid" <<PROGRAM
-#!/bin/sh
+  program sid <<PROGRAM
 program=\$1
 shift
 case \$program in */*) ;; *) program=$SID/root/usr/bin/\$program ;; esac
 exec $(suite_loader sid) --library-path \${LIBRARIES:+\$LIBRARIES:}$SID_LIB:$SID_LIB/libibverbs "\$program" "\$@"
 PROGRAM
-  chmod +x "$SCRATCH/sid"
 }
 
 # Two processes, a server and a client.
 pingpong() {
-  cat >"$SCRATCH/pingpong" <<'PROGRAM'
-#!/bin/bash
+  program pingpong <<'PROGRAM'
 # Through the adapter: by default libfabric uses shared memory between processes of one host.
 export FI_EFA_ENABLE_SHM_TRANSFER=0
 # A port that differs between concurrent runs.
@@ -96,15 +100,13 @@ done
 "$@" -P "$port" 127.0.0.1 || exit
 wait "$server"
 PROGRAM
-  chmod +x "$SCRATCH/pingpong"
   softefa "fi_pingpong-$1" 60 "$SCRATCH/pingpong" "$SCRATCH/sid" fi_pingpong -p efa "${@:2}"
   wants "fi_pingpong-$1" 'rdmap0s6: [1-9][0-9]* doorbells'
 }
 
 # A process is killed during traffic: its peer gets an error, and the adapter continues.
 killed() {
-  cat >"$SCRATCH/killed" <<'PROGRAM'
-#!/bin/bash
+  program killed <<'PROGRAM'
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
 await() { for _ in $(seq 100); do grep -q . "$1" 2>/dev/null && return; sleep 0.1; done; echo "$1 is empty"; exit 1; }
@@ -118,7 +120,6 @@ wait "$writer" || exit
 cat "$out/writer"
 "$@" random 5 500 64 /dev/null
 PROGRAM
-  chmod +x "$SCRATCH/killed"
   softefa killed 40 "$SCRATCH/killed" "$SCRATCH/sid" "$SCRATCH/verbs_requests"
   wants killed 'writer: after .*: .* (device status [1-9]'
 }
@@ -150,10 +151,9 @@ moves() {
   done
 }
 
-# What rdma-core alone exposes. Status 3 is DEV-001: the PCI bus has no adapter, and the probe runs without --soft.
+# What rdma-core alone exposes.
 probe_verbs() {
-  # shellcheck disable=SC2016 # the inner shell's
-  softefa gda-probe-verbs 60 sh -c '"$@" check --via verbs --gpu none; test $? -eq 3' - "$SCRATCH/sid" "$PROBE"
+  check gda-probe-verbs --via verbs
   wants gda-probe-verbs "pass  VRB-002 .*: rdma-core $(suite_version sid libibverbs1 | grep -o '^[0-9]*')"
   local code
   for code in VRB-011 VRB-012 VRB-013 VRB-014 VRB-015 QUE-005 PUT-001 PUT-002 PUT-004 PUT-005; do
@@ -194,6 +194,13 @@ library_libfabric_dir() {
   fi
 }
 
+# check NAME ARGUMENT…: gda-probe check, which ends with status 3 because of DEV-001: the PCI bus has no adapter, and the
+# probe runs without --soft.
+check() {
+  # shellcheck disable=SC2016 # the inner shell's
+  softefa "$1" 60 sh -c '"$@"; test $? -eq 3' - "$SCRATCH/sid" "$PROBE" check --gpu none "${@:2}"
+}
+
 # Without privileges, if the script runs as root and other users can read the files.
 unprivileged() {
   local nobody=(setpriv --reuid=65534 --regid=65534 --clear-groups --inh-caps=-all --bounding-set=-all)
@@ -208,8 +215,7 @@ unprivileged() {
 
 # The probe through LIBFABRIC_DIR, which has the GDA operations.
 probe_libfabric_dir() {
-  # shellcheck disable=SC2016 # the inner shell's
-  softefa gda-probe-dir 60 sh -c '"$@" check --gpu none; test $? -eq 3' - "$SCRATCH/sid" "$PROBE"
+  check gda-probe-dir
   local code
   for code in GDA-001 GDA-002 GDA-003 GDA-004 GDA-005 GDA-006 GDA-008 GDA-009 QUE-005 PUT-001 PUT-002 PUT-004 PUT-005; do
     wants gda-probe-dir "pass  $code "
@@ -220,8 +226,7 @@ probe_libfabric_dir() {
 
 # The probe reports the versions of these releases, what this libfabric lacks, and the fix.
 probe() {
-  # shellcheck disable=SC2016 # the inner shell's
-  softefa gda-probe-check 60 sh -c '"$@" check --gpu none; test $? -eq 3' - "$SCRATCH/sid" "$PROBE"
+  check gda-probe-check
   wants gda-probe-check "libfabric $(suite_version sid libfabric1 | grep -o '^[0-9]*\.[0-9]*')"
   wants gda-probe-check 'FAIL  GDA-001 '
   wants gda-probe-check 'pass  FAB-010 '

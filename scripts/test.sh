@@ -25,6 +25,8 @@ LIB=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/lib
 source "$LIB/setup.sh"
 # shellcheck source=scripts/lib/run.sh
 source "$LIB/run.sh"
+# shellcheck source=scripts/lib/count.sh
+source "$LIB/count.sh"
 # shellcheck source=scripts/lib/fetch.sh
 source "$LIB/fetch.sh"
 # shellcheck source=scripts/lib/steps.sh
@@ -147,7 +149,7 @@ fetch_in_background() {
       TOOLKIT_FETCH=$!
     fi
   done
-  if is_chosen tests || is_chosen asan || is_chosen upstream; then
+  if is_chosen upstream || { [[ -z ${RDMA_CORE_INCLUDE:-} ]] && { is_chosen tests || is_chosen asan; }; }; then
     fetch_upstream rdma-core libfabric >"$LOGS/upstream-headers.log" 2>&1 </dev/null &
     HEADERS_FETCH=$!
   fi

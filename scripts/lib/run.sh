@@ -84,27 +84,33 @@ progress() {
 
 # ---- running ------------------------------------------------------------------------
 
-# A pause without a process: nothing is ever written to this pipe.
-exec {NEVER}<> <(:)
-pause() { read -r -t "$1" -u "$NEVER" _ || true; }
-
 # launch LOG LIMIT COMMAND…: starts a program in the background; $! is its process. Background processes of a shell
 # ignore SIGINT, and programs under test must not inherit that.
 launch() {
   local log=$1 limit=$2
   shift 2
-  env --default-signal=INT,QUIT timeout --kill-after=10 "$limit" "$@" </dev/null >"$log" 2>&1 {NEVER}>&- &
+  env --default-signal=INT,QUIT timeout --kill-after=10 "$limit" "$@" </dev/null >"$log" 2>&1 &
 }
 
-# await PROCESS: shows progress until a background process ends; returns its status. The shell runs its traps
-# meanwhile, which it would not do while a command runs in the foreground.
+# await PROCESS: shows progress until a background process ends; returns its status. A signal interrupts the builtin
+# wait. It would neither interrupt a foreground command nor run a trap safely within read -t.
 await() {
-  local ticks=0
-  while kill -0 "$1" 2>/dev/null; do
-    ((ticks++ % 5)) || progress
-    pause 0.2
+  local tick status=0 ended=''
+  while [[ $ended != "$1" ]]; do
+    progress
+    sleep 1 &
+    tick=$!
+    status=0
+    wait -n -p ended "$1" "$tick" || status=$?
+    # A process that ended before is known to wait, but not to wait -n.
+    if [[ $ended != "$1" ]] && ! kill -0 "$1" 2>/dev/null; then
+      status=0
+      ended=$1
+      wait "$1" || status=$?
+    fi
   done
-  wait "$1"
+  kill "$tick" 2>/dev/null || true
+  return "$status"
 }
 
 # run_logged LOG LIMIT COMMAND…: without input.
@@ -162,18 +168,29 @@ remaining() {
   done
 }
 
-# SIGTERM first, so that programs remove their directories; SIGKILL after a second and a half.
+# any_alive PROCESS…: starts no process, because a scan takes long on a loaded machine.
+any_alive() {
+  local pid stat
+  for pid in "$@"; do
+    { read -r stat <"/proc/$pid/stat"; } 2>/dev/null || continue
+    [[ ${stat##*) } == [ZX]* ]] || return 0
+  done
+  return 1
+}
+
+# SIGTERM first, so that programs remove their directories; SIGKILL after a second.
 end_everything() {
-  local turn signal=TERM pids
-  for ((turn = 0; turn < 35; turn++)); do
+  local signal turn pids
+  for signal in TERM KILL KILL KILL; do
     mapfile -t pids < <(remaining)
     [[ ${#pids[@]} -gt 0 ]] || return 0
-    ((turn < 15)) || signal=KILL
-    if [[ $turn -eq 0 || $signal == KILL ]]; then
-      kill -s "$signal" "${pids[@]}" 2>/dev/null || true
-    fi
-    pause 0.1
+    kill -s "$signal" "${pids[@]}" 2>/dev/null || true
+    for ((turn = 0; turn < 10; turn++)); do
+      any_alive "${pids[@]}" || break
+      sleep 0.1
+    done
   done
+  any_alive "${pids[@]}" || return 0
   printf 'still running after SIGKILL: %s\n' "${pids[*]}" >&2
 }
 
@@ -181,6 +198,8 @@ end_everything() {
 on_signal() {
   trap '' INT TERM HUP PIPE
   trap - EXIT
+  # The reader of the output has gone.
+  [[ $1 != SIGPIPE ]] || exec >/dev/null 2>&1
   clear_progress
   end_everything
   ${AFTER_INTERRUPT:-:} "$1" || true

@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# The steps of test.sh, each a function step_NAME, and their table. Sourced by test.sh after setup.sh, run.sh and
-# fetch.sh.
+# The steps of test.sh, each a function step_NAME, and their table. Sourced by test.sh after setup.sh, run.sh,
+# count.sh and fetch.sh.
 
 # NAME SET SECONDS MB NEEDS DESCRIPTION: SET is "default" or "all", NEEDS is a step that must have passed before or "-".
 # Seconds are for two idle cores and a fresh clone, downloads apart; MB is what the step adds to target and .cache.
@@ -10,7 +10,7 @@ STEPS='
 rustfmt    default   5    0 -     formatting of every crate
 shellcheck default   5    0 -     the shell scripts under shellcheck
 layers     default   5    0 -     which module may use which (scripts/lib/module_layers.py)
-interrupt  default  10    0 -     an interrupted test.sh leaves no process
+selftest   default  10    0 -     test.sh counts results, and an interrupt leaves no process
 build      default 170 2600 -     every library, program, test and example
 tests      default 150  600 build tests of every crate, and examples in their documentation
 kernels    default  60   20 build the kernels compile with nvcc and NVRTC; for every GPU generation under --all
@@ -31,68 +31,6 @@ packages   all     120  500 -     each published crate builds from its package
 
 # Built into .cache/tools if cargo-deny is not installed.
 DENY_VERSION=0.20.2
-
-# ---- counting tests -----------------------------------------------------------------
-
-# tally LOG: prints "passed failed ignored" of a cargo test log, then for each ignored test its name, a tab and its reason.
-# Each program's last result line counts: the output of a failed test may hold the result lines of a child. rustdoc
-# prints one line for each group of examples, and all of them count.
-tally() {
-  awk '
-    function flush() { passed += p; failed += f; ignored += i; p = f = i = 0 }
-    /^ +(Running|Doc-tests) / { flush(); doc = /Doc-tests/; output = 0 }
-    /^---- .* ----$/ { output = 1 }
-    /^test .* \.\.\. ignored/ && !output {
-      reason = $0
-      sub(/^test .* \.\.\. ignored,? ?/, "", reason)
-      lines = lines $2 "\t" (reason == "" ? "ignored without a reason" : reason) "\n"
-    }
-    /^test result:/ { if (doc) { p += $4; f += $6; i += $8 } else { p = $4; f = $6; i = $8 } }
-    END { flush(); printf "%d %d %d\n%s", passed, failed, ignored, lines }' "$1"
-}
-
-# report_skips NAME FILE: one line for each reason; with -v, the names of the tests too.
-report_skips() {
-  local name=$1 file=$2 count reason
-  while read -r count reason; do
-    result SKIPPED "$name: $reason ($count tests)"
-    [[ -z $VERBOSE ]] || awk -F '\t' -v reason="$reason" '$2 == reason { print "             " $1 }' "$file"
-  done < <(cut -f 2- "$file" | sort | uniq -c)
-}
-
-# cargo_tests NAME LIMIT ARGUMENT…: counts each test. A test that cannot run appends its name, a tab and the reason to
-# the file EFA_GDA_TEST_SKIPS. Tests whose names contain LEAVE_OUT do not run.
-cargo_tests() {
-  local name=$1 limit=$2 log skips status=0 passed failed ignored skipped
-  shift 2
-  log=$(log_of "$name")
-  skips=${log%.log}.skips
-  : >"$skips"
-  begin "$name"
-  EFA_GDA_TEST_SKIPS=$skips run_logged "$log" "$limit" \
-    cargo test --locked --no-fail-fast "$@" ${LEAVE_OUT:+-- --skip "$LEAVE_OUT"} || status=$?
-  # Test names are unique within a program only, but a test may record its skip more than once.
-  sort -u -t "$(printf '\t')" -k 1,1 -o "$skips" "$skips"
-  skipped=$(wc -l <"$skips")
-  tally "$log" >"$log.tally"
-  read -r passed failed ignored <"$log.tally"
-  tail -n +2 "$log.tally" >>"$skips"
-  rm -f -- "$log.tally"
-  passed=$((passed > skipped ? passed - skipped : 0))
-  PASSED=$((PASSED + passed))
-  SKIPPED=$((SKIPPED + skipped + ignored))
-  report_skips "$name" "$skips"
-  if [[ $status -eq 0 ]]; then
-    result ok "$name: $passed tests ($((SECONDS - STARTED)) s)"
-    return 0
-  fi
-  clear_progress
-  grep -E '^test .* \.\.\. FAILED$' "$log" || true
-  tail -n 120 "$log"
-  ((failed < 2)) || FAILED=$((FAILED + failed - 1))
-  fail "$name" "$failed of $((passed + failed)) tests, $(describe_status "$status" "$limit"); log: $log"
-  return 1
-}
 
 # ---- the default run ----------------------------------------------------------------
 
@@ -116,7 +54,10 @@ if_present() {
 
 step_layers() { if_present 'module layers' 60 scripts/lib/module_layers.py python3 scripts/lib/module_layers.py; }
 
-step_interrupt() { step 'interrupt' 60 scripts/lib/interrupt_test.sh; }
+step_selftest() {
+  step 'results are counted' 60 scripts/lib/report_test.sh || true
+  step 'an interrupt stops every process' 60 scripts/lib/interrupt_test.sh
+}
 
 # Benchmarks are left to clippy. Tests load libsoftefa.so and programs from the target directory.
 step_build() { step 'build' 1500 cargo build --workspace --lib --bins --tests --examples --locked; }
@@ -147,9 +88,9 @@ step_clippy() { step 'clippy' 600 cargo clippy --workspace --all-targets --locke
 step_docs() { RUSTDOCFLAGS='-D warnings' step 'docs' 600 cargo doc --workspace --no-deps --locked; }
 
 step_probe() {
-  local profile=dev
-  [[ -z $ALL ]] || profile=release
-  EFA_GDA_PROBE_PROFILE=$profile step "probe.sh ($profile build)" 900 scripts/lib/probe_test.sh
+  local -x EFA_GDA_PROBE_DEV=1
+  [[ -z $ALL ]] || unset EFA_GDA_PROBE_DEV
+  step 'probe.sh' 900 scripts/lib/probe_test.sh
 }
 
 # ---- the rest of --all --------------------------------------------------------------
@@ -166,7 +107,7 @@ needs_libclang() {
 step_bindings() {
   needs_libclang 'bindings' || return 0
   CARGO_INCREMENTAL=0 cargo_tests 'bindings' 900 --target-dir "$TARGET/variants" \
-    -p efa-gda-sys -p softefa-abi --features efa-gda-sys/regenerate,softefa-abi/regenerate --test bindings
+    -p efa-gda-sys -p softefa-abi --features regenerate --test bindings
 }
 
 step_upstream() {
