@@ -23,7 +23,8 @@ fn main() {
     let third_party = directory("DEP_EFA_GDA_HEADERS_THIRD_PARTY");
     let io_defs = third_party.join("efa_io_defs.h");
 
-    for path in [&include, &host, &root.join("load.cu"), &io_defs] {
+    let test = root.join("test");
+    for path in [&include, &host, &test, &io_defs] {
         println!("cargo::rerun-if-changed={}", path.display());
     }
     for name in KERNELS {
@@ -37,7 +38,8 @@ fn main() {
         .std("c++17")
         .include(&include)
         .include(&third_party)
-        .files([host.join("executor.cpp"), host.join("lanes.cpp")])
+        // The load generator is for tests.
+        .files([host.join("executor.cpp"), host.join("lanes.cpp"), test.join("load_host.cpp")])
         // The code allocates nothing through C++ and throws nothing: no C++ runtime is linked.
         .flag("-fno-exceptions")
         .flag("-fno-rtti")

@@ -1,6 +1,6 @@
 //! The host executor: the device library and its kernels, compiled as C++17, on the CPU.
 //!
-//! A block is a host thread; its lanes are fibers of that thread (`kernels/host/lanes.h`), so that
+//! A block is a host thread; its lanes are fibers of that thread (`kernels/include/efa_gda/host_executor.h`), so that
 //! warp- and block-collective code runs line for line. It is for tests, and for machines without a
 //! GPU; it makes no promise about speed.
 //!
@@ -496,7 +496,7 @@ fn launched(started: bool, lanes: u32) -> Result<(), LaunchError> {
     }
 }
 
-// kernels/host/executor.cpp
+// kernels/host/executor.cpp, kernels/test/load_host.cpp
 unsafe extern "C" {
     fn efa_gda_host_put(args: *const efa_gda_put_args, lanes: u32) -> bool;
     fn efa_gda_host_test_put(

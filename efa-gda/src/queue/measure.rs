@@ -4,9 +4,7 @@
 use std::sync::Arc;
 
 use cudarc::driver::{CudaStream, DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg};
-use efa_gda_sys::device::{
-    EFA_GDA_LOAD_OWNED, EFA_GDA_LOAD_SHARED, EFA_GDA_NOT_RUN, EFA_GDA_OP_WRITE, efa_gda_put_args,
-};
+use efa_gda_sys::device::{EFA_GDA_NOT_RUN, EFA_GDA_OP_WRITE, efa_gda_put_args};
 
 use super::backing::Backing;
 use super::work_error::{Asked, report};
@@ -121,7 +119,7 @@ impl Load {
             samples: std::ptr::null_mut(),
             status: std::ptr::null_mut(),
             queue_count: queues,
-            sharing: if self.shared { EFA_GDA_LOAD_SHARED } else { EFA_GDA_LOAD_OWNED },
+            sharing: self.shared.into(),
             group: self.group(),
             calls: self.calls,
             per_call: self.per_call,

@@ -372,7 +372,7 @@ impl<B: Backing> MappedQueue<B> {
     }
 }
 
-/// Requests, and entries of each, where one entry carries `rdma` bytes of a read or write (put.h, `pieces_of`).
+/// Requests, and entries of each, where one entry carries `rdma` bytes of a read or write (put.h, `entries_per_request`).
 pub(super) fn asked(op: u32, bytes: u64, count: u64, rdma: u64) -> Asked {
     let each = match op {
         device::EFA_GDA_OP_WRITE | device::EFA_GDA_OP_WRITE_IMM | device::EFA_GDA_OP_READ => {

@@ -17,6 +17,7 @@ macro_rules! headers {
 const HEADERS: &[(&str, &str)] = headers![
     "cq.h",
     "group.h",
+    "host_executor.h",
     "platform.h",
     "post.h",
     "put.h",
@@ -26,6 +27,8 @@ const HEADERS: &[(&str, &str)] = headers![
     "ticket_lock.h",
     "wqe.h"
 ];
+/// Arguments of the load generator (`kernels/test/load.cu`).
+const LOAD: (&str, &str) = ("load.h", include_str!("../../../kernels/test/load.h"));
 const INTERFACE: (&str, &str) = ("efa_io_defs.h", include_str!("../../../third_party/efa_gda/efa_io_defs.h"));
 
 /// A kernel, and a stream of its own on which to launch it.
@@ -39,7 +42,7 @@ impl Kernel {
     pub(crate) fn compile(source: &str, name: &str) -> Self {
         let folder = std::env::temp_dir().join(format!("efa-gda-kernel-{}-{name}", std::process::id()));
         std::fs::create_dir_all(folder.join("efa_gda")).unwrap();
-        for (header, text) in HEADERS.iter().chain([&INTERFACE]) {
+        for (header, text) in HEADERS.iter().chain([&LOAD, &INTERFACE]) {
             std::fs::write(folder.join(header), text).unwrap();
         }
         let context = CudaContext::new(0).unwrap();

@@ -1,20 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * A libcuda and libnvrtc that pretend: one "GPU" whose memory is this process's and whose
- * kernels the host executor runs, each on threads of its own until something waits for
- * it. For tests of what happens around a GPU on machines without one; it says nothing
- * about a GPU's speed, ordering or caches.
+ * A substitute for libcuda and libnvrtc: one "GPU" whose memory is this process's memory and whose kernels run on the
+ * host executor, each on threads of its own that are joined when a call waits for them. It tests the code around a GPU
+ * on machines without one. It does not model a GPU's speed, memory ordering or caches.
  *
- * PRETEND_GPU_REFUSES=N,...: of the distinct places whose registration is asked for, the
- * Nth (from 1) is refused, each time, as a driver refuses a BAR that it may not map.
- *
+ * PRETEND_GPU_REFUSES=N,...: the Nth (from 1) distinct address whose registration is requested is refused each time, as
+ * a driver refuses a BAR that it cannot map.
  * PRETEND_GPU_ATTRIBUTES=N,...: these attributes of the device are 1.
+ * PRETEND_GPU_TWO=1: there are two GPUs.
+ * PRETEND_GPU_FAILS_COPY=N: asynchronous copies of N bytes to the host fail.
  *
- * PRETEND_GPU_TWO=1: there are two of them.
+ * Tests change results, and read counts, with the functions pretend_gpu_* at the end.
  *
- * A test has it answer otherwise, and asks what was done, by pretend_gpu_* at the end.
- *
- * Only what this project and cudarc call is here; results and constants are cuda.h's.
+ * It has only the functions that this project and cudarc call. Results and constants are those of cuda.h.
  */
 #include <stdint.h>
 #include <stdlib.h>
@@ -30,11 +28,12 @@
 #include <utility>
 #include <vector>
 
+#include "../../../kernels/test/load.h"
 #include "efa_gda/queue.h"
 
 struct efa_gda_bench_args;
 
-/* The host executor's (kernels/host/executor.cpp). */
+/* kernels/host/executor.cpp and kernels/test/load_host.cpp. */
 extern "C" {
 bool efa_gda_host_put(const efa_gda_put_args *args, uint32_t lanes);
 bool efa_gda_host_load(const efa_gda_load_args *args, bool mixed, uint32_t block, uint32_t blocks, uint32_t lanes);
@@ -48,13 +47,13 @@ constexpr int kSuccess = 0, kInvalidValue = 1, kNotFound = 500, kNotSupported = 
 constexpr int kCaptureUnsupported = 900;
 /* CUstreamCaptureMode: global is 0. */
 constexpr int kRelaxed = 2;
-/* Attributes, and what this GPU answers: compute capability 9.0, dmabuf, writes in order for all. */
+/* Attributes and their values: compute capability 9.0, dmabuf, writes in order for all. */
 constexpr int kAttributes[][2] = {{75, 9}, {76, 0}, {124, 1}, {118, 200}};
 constexpr char kImage[] = "\x7f" "ELF of a pretended GPU";
 /* Bytes of `struct efa_gda_bench_args` (kernels/bench.cu). */
 constexpr size_t kBenchArgs = 56;
 
-/* One block of a kernel, with its copy of the argument. */
+/* Runs one block of a kernel with a copy of its argument. */
 using Body = void (*)(const void *argument, uint32_t block, uint32_t blocks, uint32_t lanes);
 struct Kernel {
   const char *name;
@@ -62,7 +61,7 @@ struct Kernel {
   Body body;
 };
 const Kernel kKernels[] = {
-    /* Runs, and waits for no queue, until the word is not 0. */
+    /* Runs until the word is not 0, and uses no queue. */
     {"pretend_gpu_hold_kernel", sizeof(std::atomic<uint32_t> *),
      [](const void *a, uint32_t, uint32_t, uint32_t) {
        auto *word = *(std::atomic<uint32_t> *const *)a;
@@ -88,7 +87,7 @@ const Kernel kKernels[] = {
 
 int token;
 
-/* Kernels that run. One order for all streams: whatever waits, waits for all. */
+/* Kernels that run. All streams are one: a call that waits, waits for all kernels. */
 struct Running {
   std::mutex lock;
   std::vector<std::thread> threads;
@@ -103,7 +102,7 @@ struct Running {
   }
 } running;
 
-/* Whether a variable, numbers with commas between them, names this one. */
+/* Whether `number` is in the comma-separated list of the environment variable. */
 bool listed(const char *variable, unsigned long number) {
   const char *numbers = getenv(variable);
   for (char *next; numbers != nullptr && *numbers != 0; numbers = *next == ',' ? next + 1 : next) {
@@ -115,44 +114,44 @@ bool listed(const char *variable, unsigned long number) {
 
 struct Registrations {
   std::mutex lock;
-  std::vector<uintptr_t> places;
+  std::vector<uintptr_t> requested;
   std::set<uintptr_t> registered;
 
-  bool refused(uintptr_t place) {
+  bool refused(uintptr_t address) {
     size_t number = 0;
-    while (number < places.size() && places[number] != place) number++;
-    if (number == places.size()) places.push_back(place);
+    while (number < requested.size() && requested[number] != address) number++;
+    if (number == requested.size()) requested.push_back(address);
     return listed("PRETEND_GPU_REFUSES", number + 1);
   }
 } registrations;
 
-/* What calls answer in place of what they do. */
-struct Answers {
+/* Results that tests set: a call returns its result and does nothing. */
+struct Results {
   std::mutex lock;
   std::map<std::string, int> refused;
 
   int of(const char *call) {
     std::lock_guard<std::mutex> locked(lock);
-    auto found = refused.find(call);
-    return found == refused.end() ? kSuccess : found->second;
+    auto result = refused.find(call);
+    return result == refused.end() ? kSuccess : result->second;
   }
-} answers;
+} results;
 
-/* Whether some thread captures a graph, and how this thread takes that. */
+/* Whether a thread captures a graph, and the capture mode of this thread. */
 std::atomic<bool> capturing;
 thread_local int capture_mode;
 std::atomic<uint32_t> synchronizations;
 
-bool captured_from() { return capturing && capture_mode != kRelaxed; }
+bool capture_refuses() { return capturing && capture_mode != kRelaxed; }
 
 template <class T>
-int give(T *to, T value) {
+int set(T *to, T value) {
   *to = value;
   return kSuccess;
 }
 
 int allocate(uint64_t *to, size_t bytes) {
-  return give(to, (uint64_t)aligned_alloc(256, (bytes + 255) & ~(size_t)255));
+  return set(to, (uint64_t)aligned_alloc(256, (bytes + 255) & ~(size_t)255));
 }
 
 }  // namespace
@@ -160,17 +159,17 @@ int allocate(uint64_t *to, size_t bytes) {
 extern "C" {
 
 int cuInit(unsigned) { return kSuccess; }
-int cuDriverGetVersion(int *version) { return give(version, 13000); }
-int cuGetErrorName(int, const char **name) { return give<const char *>(name, "PRETENDED_ERROR"); }
+int cuDriverGetVersion(int *version) { return set(version, 13000); }
+int cuGetErrorName(int, const char **name) { return set<const char *>(name, "PRETENDED_ERROR"); }
 int cuGetErrorString(int code, const char **text) {
-  return give<const char *>(text, code == kInvalidValue ? "invalid argument" : "pretended");
+  return set<const char *>(text, code == kInvalidValue ? "invalid argument" : "pretended");
 }
 
-int cuDeviceGetCount(int *count) { return give(count, listed("PRETEND_GPU_TWO", 1) ? 2 : 1); }
+int cuDeviceGetCount(int *count) { return set(count, listed("PRETEND_GPU_TWO", 1) ? 2 : 1); }
 int cuDeviceGet(int *device, int number) {
   int count;
   cuDeviceGetCount(&count);
-  return number >= 0 && number < count ? give(device, number) : 101;
+  return number >= 0 && number < count ? set(device, number) : 101;
 }
 int cuDeviceGetName(char *name, int length, int) {
   strncpy(name, "pretended GPU", (size_t)length);
@@ -188,29 +187,29 @@ int cuDeviceGetAttribute(int *value, int attribute, int) {
   return kSuccess;
 }
 
-int cuDevicePrimaryCtxRetain(void **context, int) { return give<void *>(context, &token); }
+int cuDevicePrimaryCtxRetain(void **context, int) { return set<void *>(context, &token); }
 int cuDevicePrimaryCtxRelease_v2(int) { return kSuccess; }
 int cuCtxSetCurrent(void *) { return kSuccess; }
-int cuCtxGetCurrent(void **context) { return give<void *>(context, &token); }
+int cuCtxGetCurrent(void **context) { return set<void *>(context, &token); }
 int cuCtxSynchronize() {
-  if (captured_from()) return kCaptureUnsupported;
-  if (int refused = answers.of("cuCtxSynchronize")) return refused;
+  if (capture_refuses()) return kCaptureUnsupported;
+  if (int refused = results.of("cuCtxSynchronize")) return refused;
   synchronizations++;
   return running.wait(), kSuccess;
 }
-int cuStreamCreate(void **stream, unsigned) { return give<void *>(stream, &token); }
-int cuStreamDestroy_v2(void *) { return answers.of("cuStreamDestroy"); }
+int cuStreamCreate(void **stream, unsigned) { return set<void *>(stream, &token); }
+int cuStreamDestroy_v2(void *) { return results.of("cuStreamDestroy"); }
 int cuStreamSynchronize(void *) { return running.wait(), kSuccess; }
 int cuThreadExchangeStreamCaptureMode(int *mode) {
   std::swap(*mode, capture_mode);
   return kSuccess;
 }
 int cuStreamQuery(void *) {
-  if (captured_from()) return kCaptureUnsupported;
-  return answers.of("cuStreamQuery");
+  if (capture_refuses()) return kCaptureUnsupported;
+  return results.of("cuStreamQuery");
 }
 int cuStreamWaitEvent(void *, void *, unsigned) { return kSuccess; }
-int cuEventCreate(void **event, unsigned) { return give<void *>(event, &token); }
+int cuEventCreate(void **event, unsigned) { return set<void *>(event, &token); }
 int cuEventRecord(void *, void *) { return kSuccess; }
 int cuEventSynchronize(void *) { return kSuccess; }
 int cuEventDestroy_v2(void *) { return kSuccess; }
@@ -241,7 +240,7 @@ int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, void *) {
   if (size != nullptr && strtoul(size, nullptr, 10) == bytes) return 700;
   return cuMemcpyDtoH_v2(to, from, bytes);
 }
-/* Exports none of its memory. */
+/* This GPU exports no memory. */
 int cuMemGetHandleForAddressRange(void *, uint64_t, size_t, int, uint64_t) { return kNotSupported; }
 int cuMemHostAlloc(void **to, size_t bytes, unsigned) { return allocate((uint64_t *)to, bytes); }
 int cuMemFreeHost(void *at) { return free(at), kSuccess; }
@@ -252,20 +251,20 @@ int cuMemHostRegister_v2(void *start, size_t, unsigned) {
   return registrations.registered.insert((uintptr_t)start).second ? kSuccess : kAlreadyRegistered;
 }
 int cuMemHostUnregister(void *start) {
-  if (captured_from()) return kCaptureUnsupported;
+  if (capture_refuses()) return kCaptureUnsupported;
   std::lock_guard<std::mutex> locked(registrations.lock);
   return registrations.registered.erase((uintptr_t)start) == 1 ? kSuccess : kInvalidValue;
 }
-int cuMemHostGetDevicePointer_v2(uint64_t *to, void *at, unsigned) { return give(to, (uint64_t)at); }
+int cuMemHostGetDevicePointer_v2(uint64_t *to, void *at, unsigned) { return set(to, (uint64_t)at); }
 int cuPointerGetAttribute(void *, int, uint64_t) { return kInvalidValue; }
 
 int cuModuleLoadData(void **module, const void *image) {
-  return strcmp((const char *)image, kImage) == 0 ? give<void *>(module, &token) : kNotSupported;
+  return strcmp((const char *)image, kImage) == 0 ? set<void *>(module, &token) : kNotSupported;
 }
 int cuModuleUnload(void *) { return kSuccess; }
 int cuModuleGetFunction(void **function, void *, const char *name) {
   for (auto &kernel : kKernels) {
-    if (strcmp(name, kernel.name) == 0) return give(function, (void *)&kernel);
+    if (strcmp(name, kernel.name) == 0) return set(function, (void *)&kernel);
   }
   return kNotFound;
 }
@@ -282,31 +281,32 @@ int cuLaunchKernel(void *function, unsigned blocks, unsigned, unsigned, unsigned
   return kSuccess;
 }
 
-/* Has `call` answer `code`; does what it should again for 0. */
+/* Makes `call` return `code` and do nothing; 0 ends that. */
 void pretend_gpu_answer(const char *call, int code) {
-  std::lock_guard<std::mutex> locked(answers.lock);
-  answers.refused[call] = code;
+  std::lock_guard<std::mutex> locked(results.lock);
+  results.refused[call] = code;
 }
-/* Some thread captures a graph in the global mode, so that only threads in the relaxed mode may ask. */
+/* Sets whether a thread captures a graph in the global mode: only threads in the relaxed mode may then synchronise or
+ * query. */
 void pretend_gpu_capture(bool begun) { capturing = begun; }
-/* Calls of cuCtxSynchronize that began to wait. */
+/* Returns the number of calls of cuCtxSynchronize that waited. */
 uint32_t pretend_gpu_synchronizations() { return synchronizations; }
-/* Places that are registered. */
+/* Returns the number of registered addresses. */
 uint32_t pretend_gpu_registered() {
   std::lock_guard<std::mutex> locked(registrations.lock);
   return (uint32_t)registrations.registered.size();
 }
 
-/* No compiler has version 0.0, so that nothing kept on disk is taken for a GPU's. */
+/* No compiler has version 0.0, so no cached image of a real GPU matches. */
 int nvrtcVersion(int *major, int *minor) { return *major = *minor = 0; }
 int nvrtcCreateProgram(void **program, const char *, const char *, int, const char *const *, const char *const *) {
-  return give<void *>(program, &token);
+  return set<void *>(program, &token);
 }
 int nvrtcDestroyProgram(void **) { return kSuccess; }
 int nvrtcCompileProgram(void *, int, const char *const *) { return kSuccess; }
-int nvrtcGetProgramLogSize(void *, size_t *size) { return give<size_t>(size, 1); }
+int nvrtcGetProgramLogSize(void *, size_t *size) { return set<size_t>(size, 1); }
 int nvrtcGetProgramLog(void *, char *log) { return *log = 0; }
-int nvrtcGetCUBINSize(void *, size_t *size) { return give(size, sizeof kImage); }
+int nvrtcGetCUBINSize(void *, size_t *size) { return set(size, sizeof kImage); }
 int nvrtcGetCUBIN(void *, char *to) { return memcpy(to, kImage, sizeof kImage), kSuccess; }
 
 }  // extern "C"

@@ -33,7 +33,7 @@ fn build() -> Option<PathBuf> {
     let mut command = Command::new(compiler);
     command.args(["-std=c++17", "-O1", "-shared", "-fPIC", "-pthread", "-o"]).arg(&library);
     command.args(["-Ikernels/include", "-Ithird_party/efa_gda", "efa-gda/tests/pretend_gpu/cuda.cpp"]);
-    command.args(["kernels/host/executor.cpp", "kernels/host/lanes.cpp"]);
+    command.args(["kernels/host/executor.cpp", "kernels/host/lanes.cpp", "kernels/test/load_host.cpp"]);
     let status = command.current_dir(root).status().ok()?;
     assert!(status.success(), "the pretended CUDA driver does not compile");
     for name in ["libcuda.so.1", "libcuda.so", "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"] {
