@@ -75,6 +75,8 @@ mod generate {
         }
         println!("cargo::rerun-if-changed={}", io_defs.display());
         one("io", &io_wrapper(&io_defs), "(efa_io|EFA_IO)_.*|VALUE_OF_.*");
+        let load = kernels.with_file_name("test").join("load.h");
+        println!("cargo::rerun-if-changed={}", load.display());
         let header = |path: PathBuf| format!("#include \"{}\"\n", path.display());
         one("fi", &header(third_party.join("fi_ext_efa.h")), "(fi|fid|FI)_.*|fid");
         one(
@@ -82,7 +84,9 @@ mod generate {
             &header(third_party.join("efadv.h")),
             "(ibv|efadv|IBV|EFADV)_.*|_compat_ibv_.*|efa_gda_(ibverbs|efadv)_calls",
         );
-        one("device", &header(kernels.join("efa_gda/queue.h")), "(efa_gda|EFA_GDA)_.*");
+        // load.h: arguments of the load generator, for tests.
+        let device = header(kernels.join("efa_gda/queue.h")) + &header(load);
+        one("device", &device, "(efa_gda|EFA_GDA)_.*");
     }
 
     /// A header that includes `io_defs` and restates its masks as an enumeration. The macros before the include replace
@@ -111,6 +115,8 @@ mod generate {
         let oldest = bindgen::RustTarget::stable(88, 0).unwrap_or_else(|error| panic!("{error}"));
         let bindings = bindgen::Builder::default()
             .header_contents("wrapper.h", header)
+            // For load.h, which includes efa_gda/queue.h.
+            .clang_arg(concat!("-I", env!("CARGO_MANIFEST_DIR"), "/kernels/include"))
             .clang_arg("-fparse-all-comments")
             .clang_arg("-DEFA_GDA_BINDINGS")
             .allowlist_item(items)

@@ -29,7 +29,8 @@ fn main() {
     let kernels: Vec<&str> =
         KERNELS.into_iter().chain(TEST_KERNELS.into_iter().filter(|_| test_utils)).collect();
 
-    for path in [&include, &host, &root.join("load.cu"), &io_defs] {
+    let test = root.join("test");
+    for path in [&include, &host, &test, &io_defs] {
         println!("cargo::rerun-if-changed={}", path.display());
     }
     for name in &kernels {
@@ -40,8 +41,8 @@ fn main() {
 
     let mut build = cc::Build::new();
     if test_utils {
-        // executor.cpp then also has what executor/test_utils.rs calls.
-        build.define("EFA_GDA_TEST_UTILS", None);
+        // executor.cpp then also has the functions that executor/test_utils.rs calls; load_host.cpp is the load generator.
+        build.define("EFA_GDA_TEST_UTILS", None).file(test.join("load_host.cpp"));
     }
     build
         .cpp(true)

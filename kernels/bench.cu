@@ -1,27 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * What gda-probe's bench times: RDMA writes that are really made, by any number of groups,
- * each until all of its completions came. Times are taken here, beside the calls, and
- * turned into figures by the host (efa-gda/src/queue/measure.rs). Not for applications.
+ * The kernels of `gda-probe bench`: groups post RDMA writes and wait for all their completions. The kernels read the
+ * clocks next to the calls; the host computes rates and latencies (efa-gda/src/queue/measure.rs). Not for applications.
  */
 #include "efa_gda/put.h"
 
-/* Arguments of both kernels; efa-gda/src/executor/host.rs declares the same. */
+/* Arguments of both kernels. efa-gda/src/executor/host.rs declares the same struct. */
 struct efa_gda_bench_args {
-  /* One for each queue: request i at address + (i modulo count) * stride on both sides; count is a
-   * power of two. */
+  /* One for each queue: request i is at address + (i modulo count) * stride on both sides. count must be a power of
+   * two. */
   const efa_gda_put_args *puts;
-  /* Two words for each group, in ns: when it began to post, and when all had completed. */
+  /* Two words for each group, in ns: the time at which it began to post, and at which all its requests had completed. */
   uint64_t *spans;
-  /* The latency kernel's: for each call two words in ticks, of the post (to the doorbell's store),
-   * and from there to the completion; then two, the ticks of the first and the last moment. */
+  /* Latency kernel only. For each call two words, in ticks: the duration of the post, up to the doorbell's store, and
+   * from there to the completion. Then two words, the clock in ticks at the start and at the end. */
   uint64_t *samples;
-  /* One for each group: the enum efa_gda_status it ended with. */
+  /* One word for each group: its final enum efa_gda_status. */
   uint32_t *status;
   uint32_t queue_count;
-  /* enum efa_gda_load_sharing */
+  /* kShared: groups share their queue. 0: each group owns its queue. */
   uint32_t sharing;
-  /* Threads of a group: 1, or a warp (32), or 0 for the whole block. */
+  /* Threads of a group: 1, 32 (a warp), or 0 for the whole block. */
   uint32_t group;
   uint32_t calls;
   uint32_t per_call;
@@ -31,8 +30,9 @@ static_assert(sizeof(efa_gda_bench_args) == 56, "one layout for all compilers");
 
 namespace {
 
-/* Finer than clock_ns on a GPU, whose ns clock may step by a microsecond; of one
- * multiprocessor alone. */
+constexpr uint32_t kShared = 1;
+
+/* A clock finer than clock_ns(), which may step by a microsecond on a GPU. Valid within one multiprocessor. */
 EFA_GDA_FN uint64_t ticks() {
 #if EFA_GDA_ON_GPU
   uint64_t v;
@@ -44,14 +44,14 @@ EFA_GDA_FN uint64_t ticks() {
 }
 
 EFA_GDA_FN efa_gda::Entry bench_entry(const efa_gda_put_args &put, uint64_t request) {
-  uint64_t place = request & (put.count - 1);
-  efa_gda::Memory local = {put.local_address + place * put.local_stride, put.lkey, (uint32_t)put.bytes};
-  return efa_gda::write_entry(put.peer, local, put.remote_address + place * put.remote_stride, put.rkey);
+  uint64_t number = request & (put.count - 1);
+  efa_gda::Memory local = {put.local_address + number * put.local_stride, put.lkey, (uint32_t)put.bytes};
+  return efa_gda::write_entry(put.peer, local, put.remote_address + number * put.remote_stride, put.rkey);
 }
 
-/* The status of a group: of its calls, or of what it deferred to the end. */
+/* Closes the handle. Returns the status of the calls before it, or of close() if they succeeded. */
 template <class AnySender>
-EFA_GDA_FN efa_gda_status bench_end(AnySender &sender, efa_gda_status status) {
+EFA_GDA_FN efa_gda_status bench_close(AnySender &sender, efa_gda_status status) {
   efa_gda_status closed = sender.close();
   return status == EFA_GDA_OK ? closed : status;
 }
@@ -59,7 +59,7 @@ EFA_GDA_FN efa_gda_status bench_end(AnySender &sender, efa_gda_status status) {
 template <efa_gda::Sharing S, class Group>
 EFA_GDA_FN void bench_rate(const efa_gda_bench_args &a, Group group, uint32_t index) {
   using namespace efa_gda;
-  /* A copy, in registers: what is timed is the post and not the reading of its arguments. */
+  /* A copy in registers, so that reading the arguments is not timed. */
   const efa_gda_put_args put = a.puts[block_index() % a.queue_count];
   Sender<S, Group> sender(put.queue, put.timeout_ns, group);
   efa_gda_status status = sender.status();
@@ -70,7 +70,7 @@ EFA_GDA_FN void bench_rate(const efa_gda_bench_args &a, Group group, uint32_t in
   }
   if (status == EFA_GDA_OK) status = sender.quiet();
   uint64_t end = clock_ns();
-  status = bench_end(sender, status);
+  status = bench_close(sender, status);
   if (group.rank() == 0) {
     a.spans[2 * index] = begin;
     a.spans[2 * index + 1] = end;
@@ -97,7 +97,7 @@ EFA_GDA_FN void bench_latency(const efa_gda_bench_args &a, Group group) {
     }
   }
   uint64_t last = ticks(), end = clock_ns();
-  status = bench_end(sender, status);
+  status = bench_close(sender, status);
   if (group.rank() == 0) {
     a.samples[2 * a.calls] = first;
     a.samples[2 * a.calls + 1] = last;
@@ -109,12 +109,12 @@ EFA_GDA_FN void bench_latency(const efa_gda_bench_args &a, Group group) {
 
 }  // namespace
 
-/* Blocks of as many threads as are wanted; block b posts to queue b modulo queue_count. */
+/* Blocks of any number of threads. Block b posts to queue b modulo queue_count. */
 EFA_GDA_KERNEL efa_gda_bench_rate_kernel(struct efa_gda_bench_args a) {
   using namespace efa_gda;
   uint32_t groups = a.group == 0 ? 1 : (block_threads() + a.group - 1) / a.group;
   uint32_t index = block_index() * groups + (a.group == 0 ? 0 : thread_index() / a.group);
-  bool shared = a.sharing == EFA_GDA_LOAD_SHARED;
+  bool shared = a.sharing == kShared;
   if (a.group == 0) {
     if (shared) {
       bench_rate<Sharing::Device>(a, BlockGroup(), index);
@@ -136,7 +136,7 @@ EFA_GDA_KERNEL efa_gda_bench_rate_kernel(struct efa_gda_bench_args a) {
   }
 }
 
-/* One block that is one group, which owns the first queue. */
+/* One block with one group, which owns queue 0. */
 EFA_GDA_KERNEL efa_gda_bench_latency_kernel(struct efa_gda_bench_args a) {
   using namespace efa_gda;
   if (a.group == 0) {

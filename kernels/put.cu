@@ -1,23 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The smoke-test put: posts real requests, polls real completions, every wait bounded,
- * and says in memory how it ended. Compiled by nvcc, NVRTC and, for the host executor,
- * as C++17.
+ * The put kernels: they post requests, wait for completions with a bound, and write their result to memory. nvcc, NVRTC
+ * and, for the host executor, a C++17 compiler compile this file.
  */
 #include "efa_gda/put.h"
 
-/* What __nvshmem_efa_test_put_kernel works on, for its interface has no room for it. The
- * host sets it (cuModuleGetGlobal, or cudaMemcpyToSymbol) before the launch. */
+/* Queue, result and peer of __nvshmem_efa_test_put_kernel, whose parameters do not name them. The host must set it
+ * before the launch (cuModuleGetGlobal, or cudaMemcpyToSymbol). */
 extern "C" {
 EFA_GDA_GLOBAL struct efa_gda_test_put efa_gda_test_put_target;
 }
 
-/* Launch one block of one or more warps; the block owns the queue while it runs. */
+/* Launch one block of one or more warps. The block owns the queue while it runs. */
 EFA_GDA_KERNEL efa_gda_put_kernel(struct efa_gda_put_args args) { efa_gda::put_block(args); }
 
-/* One RDMA write of `n` bytes from `src`, in a region with `lkey`, to `raddr` at the
- * target's peer, in a region with `rkey`; returns when it completed, with the outcome in
- * the target's result. Launch one block. */
+/* Writes `n` bytes from `src`, in a region with `lkey`, to `raddr` of the target's peer, in a region with `rkey`. Ends
+ * when the
+ * RDMA write completed, and writes the target's result. Launch one block. */
 EFA_GDA_KERNEL __nvshmem_efa_test_put_kernel(void *raddr, const void *src, size_t n, uint32_t lkey,
                                              uint32_t rkey) {
   struct efa_gda_put_args args = {};

@@ -12,8 +12,12 @@ mod driver {
     use std::os::unix::fs::symlink;
     use std::path::{Path, PathBuf};
 
-    const SOURCES: [&str; 3] =
-        ["test-support/cuda/driver.cpp", "kernels/host/executor.cpp", "kernels/host/lanes.cpp"];
+    const SOURCES: [&str; 4] = [
+        "test-support/cuda/driver.cpp",
+        "kernels/host/executor.cpp",
+        "kernels/host/lanes.cpp",
+        "kernels/test/load_host.cpp",
+    ];
     const INCLUDES: [&str; 2] = ["kernels/include", "third_party/efa_gda"];
     const NAMES: [&str; 5] =
         ["libcuda.so.1", "libcuda.so", "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"];
@@ -24,7 +28,9 @@ mod driver {
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).expect("OUT_DIR can be written");
         let mut command = cc::Build::new().cpp(true).std("c++17").get_compiler().to_command();
-        command.args(["-O1", "-shared", "-fPIC", "-pthread", "-o", "libpretended.so"]).current_dir(&folder);
+        command
+            .args(["-O1", "-DEFA_GDA_TEST_UTILS", "-shared", "-fPIC", "-pthread", "-o", "libpretended.so"])
+            .current_dir(&folder);
         command.args(INCLUDES.map(|include| format!("-I{}", root.join(include).display())));
         command.args(SOURCES.map(|source| root.join(source)));
         let status = command.status().unwrap_or_else(|error| panic!("{command:?} does not start: {error}"));
@@ -32,7 +38,7 @@ mod driver {
         for name in NAMES {
             symlink("libpretended.so", folder.join(name)).expect("a link in OUT_DIR");
         }
-        for path in ["test-support/cuda", "kernels/host"].iter().chain(&INCLUDES) {
+        for path in ["test-support/cuda", "kernels/host", "kernels/test"].iter().chain(&INCLUDES) {
             println!("cargo::rerun-if-changed={}", root.join(path).display());
         }
         println!("cargo::rustc-env=PRETENDED_CUDA={}", folder.display());

@@ -113,7 +113,7 @@ fn a_ringer_stopped_in_mid_traffic_ends_a_kernels_wait_by_name() {
 #[test]
 fn a_queue_dropped_while_a_kernel_posts_ends_the_kernel_and_rings_nothing_stray() {
     with_gpu(&[], |adapter, gpu| {
-        let kernel = Kernel::compile(include_str!("../../kernels/load.cu"), "efa_gda_load_kernel");
+        let kernel = Kernel::compile(include_str!("../../kernels/test/load.cu"), "efa_gda_load_kernel");
         for rung in HOST_RUNG {
             let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
             let side = Side::open(&Query::new());

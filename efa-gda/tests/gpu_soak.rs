@@ -37,7 +37,7 @@ const USUAL: Load = Load { entries: 16384, posters: 1 };
 /// Every thread of a warp by itself, which takes turns with the rest of its warp.
 const DIVERGENT: Load = Load { entries: 1024, posters: 32 };
 
-/// `soak::Lane` of soak.cu.
+/// `soak::Path` of soak.cu.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 struct Lane {

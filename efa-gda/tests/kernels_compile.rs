@@ -52,7 +52,7 @@ type Source = (&'static str, &'static [&'static str], [Local; 3]);
 const SOURCES: [Source; 4] = [
     ("put.cu", &["efa_gda_put_kernel", "__nvshmem_efa_test_put_kernel"], [PUT; 3]),
     ("receive.cu", &["efa_gda_receive_kernel"], [RECEIVE; 3]),
-    ("load.cu", &["efa_gda_load_kernel", "efa_gda_load_mixed_kernel"], LOAD),
+    ("test/load.cu", &["efa_gda_load_kernel", "efa_gda_load_mixed_kernel"], LOAD),
     ("examples/put_signal.cu", &["put_signal"], EXAMPLE),
 ];
 
@@ -77,8 +77,9 @@ fn toolkit() -> Option<&'static Path> {
     }
 }
 
-fn include_options() -> [String; 2] {
-    ["kernels/include", "third_party/efa_gda"].map(|folder| format!("-I{}", root().join(folder).display()))
+fn include_options() -> [String; 3] {
+    ["kernels/include", "kernels/test", "third_party/efa_gda"]
+        .map(|folder| format!("-I{}", root().join(folder).display()))
 }
 
 /// Defined and undefined symbols of a 64-bit little-endian ELF file.

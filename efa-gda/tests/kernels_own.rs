@@ -148,7 +148,7 @@ struct Handles {
 
 const CALLS: usize = 8;
 
-/// What the calls of each warp said; `seed` as in lanes.h.
+/// What the calls of each warp said; `seed` as in host_executor.h.
 fn handles(bench: &mut Bench, scenario: u32, warps: usize, seed: u64) -> Vec<Vec<u32>> {
     handles_within(bench, scenario, warps, seed, 20 * SECOND)
 }

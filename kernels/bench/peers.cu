@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The peers of the benchmark, driven over the same ring and doorbells. Their code is not
- * part of this project: it comes from the headers of the PyPI package nvidia-nccl-cu13,
- * given at build time (EFA_GDA_BENCH_PEERS), and lies in a source file of its own because
- * it defines the adapter's descriptors under the same names.
+ * The other posting engines of the benchmark, on the same ring and doorbells. Their code is not part of this project:
+ * with EFA_GDA_BENCH_PEERS it comes from the headers of the PyPI package nvidia-nccl-cu13. This file is separate
+ * because these headers define the adapter's descriptors under the same names as this project.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,12 +32,12 @@ __global__ void post_nccl(Endpoint *endpoints, int queues, int iterations) {
   }
 }
 
-/* One thread, `batch` entries to a doorbell; the queue's state in shared memory. */
+/* One thread, with `batch` entries for each doorbell, and the queue's state in shared memory. */
 __global__ void post_dp_direct(Endpoint *endpoints, int queues, int iterations, int batch) {
-  efa_cuda_qp *home = static_cast<efa_cuda_qp *>(endpoints[blockIdx.x % queues].qp);
+  efa_cuda_qp *global_qp = static_cast<efa_cuda_qp *>(endpoints[blockIdx.x % queues].qp);
   __shared__ efa_cuda_qp qp;
   if (threadIdx.x != 0) return;
-  qp = *home;
+  qp = *global_qp;
   efa_io_tx_wqe entry;
   for (int i = 0; i < iterations; i += batch) {
     efa_cuda_start_sq_batch(&qp, batch);
@@ -50,7 +49,7 @@ __global__ void post_dp_direct(Endpoint *endpoints, int queues, int iterations, 
     }
     efa_cuda_flush_sq_wrs(&qp);
   }
-  *home = qp;
+  *global_qp = qp;
 }
 
 }  // namespace
@@ -76,7 +75,7 @@ void peers_reset(const Rig &rig, uint32_t max_batch) {
     wq.db = reinterpret_cast<uint32_t *>(rig.doorbells_gpu + i * kDoorbellStride);
     endpoints[i].qp = g_qps + i;
     endpoints[i].local_cntr_value = rig.completed + i;
-    /* No backpressure: room for everything a run posts. */
+    /* No backpressure: free slots for all entries of a run. */
     endpoints[i].sq_size = 0x7ffffff0u;
   }
   CHECK_CUDA(cudaMemcpy(g_qps, qps.data(), sizeof(efa_cuda_qp) * kQueues, cudaMemcpyHostToDevice));

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * How fast the posting engine puts 64-byte entries into send queues across PCIe and rings,
- * beside its peers, in one process and over the same ring: pinned host memory stands in
- * for the adapter's BAR. scripts/bench_gpu.sh builds and runs it.
+ * The rate at which the posting engine places 64-byte entries in send queues across PCIe and rings, compared with other
+ * posting engines in one process and on the same ring. Pinned host memory takes the place of the adapter's BAR.
+ * scripts/bench_gpu.sh builds and runs it.
  *
- *   post_rate bench    the table: medians, spread, peers, store widths, backpressure
- *   post_rate check    every entry and doorbell of every case read by a host thread while
- *                      they change (checker.h); exit status 1 on a broken rule
- *   post_rate soak     the same for a billion entries that all multiprocessors post to shared queues
- *   post_rate floor    what one fence, one store, bare coalesced stores cost
+ *   post_rate bench    prints the table: medians, ranges, peers, store widths, backpressure
+ *   post_rate check    runs each case while a host thread reads all entries and doorbells (checker.h); exit status 1 if
+ *                      a rule is broken
+ *   post_rate soak     the same with a billion entries that all multiprocessors post to shared queues
+ *   post_rate floor    measures single operations: a fence, a store, coalesced stores without a protocol
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,14 +38,14 @@ struct Load {
   int calls;
 };
 
-/* Each group posts `calls` times, one entry for each of its threads, a doorbell each. */
+/* Each group posts `calls` times, one entry for each of its threads, with a doorbell for each call. */
 template <Sharing S, class Group, int StoreBytes>
 __global__ void post_kernel(Load load) {
   Group group;
   uint32_t index = (blockIdx.x * blockDim.x + threadIdx.x) / group.size();
   efa_gda::Sender<S, Group, StoreBytes> sender(load.queues + blockIdx.x % load.queue_count);
   efa_gda_status status = sender.status();
-  /* Kept, or the compiler computes it anew for each entry. */
+  /* Forces `index` into a register. Without this the compiler computes it again for each entry. */
   asm volatile("" : "+r"(index));
   efa_gda_peer peer = {3, 9, 0x1234};
   uint64_t base = (uint64_t)index << 48;
@@ -60,7 +60,7 @@ __global__ void post_kernel(Load load) {
   if (group.rank() == 0 && status != EFA_GDA_OK) efa_gda::store_relaxed(load.status, (uint32_t)status);
 }
 
-/* Plays the adapter: each thread follows a doorbell and completes what it rang for. */
+/* Acts as the adapter: each thread polls a doorbell and counts the entries that it covers as completed. */
 __global__ void adapter_kernel(uint8_t *doorbells, uint64_t *completed, int queues, volatile uint32_t *stop,
                                uint32_t pause_ns) {
   int queue = threadIdx.x;
@@ -85,30 +85,30 @@ __global__ void floor_kernel(uint8_t *ring, size_t bytes, int laps) {
   }
 }
 
-/* What one thread pays for the pieces of a post; ns each. */
-__global__ void piece_kernel(uint8_t *ring, volatile uint32_t *doorbell, uint64_t *word, int turns, int piece) {
+/* The operations of a post by one thread, one selection of them for each `variant`. */
+__global__ void operation_kernel(uint8_t *ring, volatile uint32_t *doorbell, uint64_t *word, int iterations, int variant) {
   uint64_t sum = 0;
-  for (int i = 0; i < turns; i++) {
+  for (int i = 0; i < iterations; i++) {
     uint8_t *slot = ring + (i & 4095) * 64;
-    if (piece <= 3) {
+    if (variant <= 3) {
       for (int k = 0; k < 4; k++) efa_gda::store_quad(slot + 16 * k, efa_gda::Quad{(uint32_t)i, 1, 2, 3});
     }
-    if (piece >= 1 && piece <= 3) efa_gda::fence_system();
-    if (piece <= 3) efa_gda::store_doorbell(doorbell, (uint32_t)(i + 1) & 0xffff);
-    if (piece == 2) efa_gda::fence_system();
-    if (piece == 3) efa_gda::store_release(word, (uint64_t)i);
-    if (piece == 4) sum += efa_gda::fetch_add_relaxed(word, (uint64_t)1 + (sum & 1));
-    if (piece == 5) sum += efa_gda::load_acquire(word + (sum & 1));
+    if (variant >= 1 && variant <= 3) efa_gda::fence_system();
+    if (variant <= 3) efa_gda::store_doorbell(doorbell, (uint32_t)(i + 1) & 0xffff);
+    if (variant == 2) efa_gda::fence_system();
+    if (variant == 3) efa_gda::store_release(word, (uint64_t)i);
+    if (variant == 4) sum += efa_gda::fetch_add_relaxed(word, (uint64_t)1 + (sum & 1));
+    if (variant == 5) sum += efa_gda::load_acquire(word + (sum & 1));
   }
   if (sum == 1) *word = sum;
 }
 
-/* Fences without a protocol: a warp for each queue stores `entries` entries as whole lines,
- * fences, rings and, where the window asks for it, fences again. No entry is made. */
-__global__ void bare_kernel(uint8_t *rings, uint8_t *doorbells, int turns, int entries, bool fence_again) {
+/* Stores and fences without a protocol: one warp for each queue stores `entries` entries as whole lines, fences, rings
+ * and, with `fence_again`, fences once more. It makes no real entries. */
+__global__ void bare_kernel(uint8_t *rings, uint8_t *doorbells, int iterations, int entries, bool fence_again) {
   uint8_t *ring = rings + (size_t)blockIdx.x * kDepth * kEntry;
   volatile uint32_t *doorbell = (volatile uint32_t *)(doorbells + blockIdx.x * kDoorbellStride);
-  for (uint32_t next = 0; next != (uint32_t)(turns * entries); next += entries) {
+  for (uint32_t next = 0; next != (uint32_t)(iterations * entries); next += entries) {
     for (uint32_t at = threadIdx.x * 16; at < entries * kEntry; at += 32 * 16) {
       efa_gda::store_quad(ring + (next * kEntry + at) % (kDepth * kEntry), efa_gda::Quad{next, 1, 2, 3});
     }
@@ -124,8 +124,8 @@ __global__ void bare_kernel(uint8_t *rings, uint8_t *doorbells, int turns, int e
 Rig g_rig;
 efa_gda_queue *g_queues;
 uint32_t *g_status;
-uint8_t *g_stage;
-uint64_t *g_ready;
+uint8_t *g_published_entries;
+uint64_t *g_published_flags;
 uint32_t *g_stop, *g_stop_gpu;
 uint64_t *g_host_completed, *g_host_completed_gpu;
 cudaStream_t g_adapter_stream;
@@ -147,15 +147,16 @@ void make_rig() {
   CHECK_CUDA(cudaMalloc(&g_rig.completed, 8 * kQueues));
   CHECK_CUDA(cudaMalloc(&g_queues, sizeof(efa_gda_queue) * kQueues));
   CHECK_CUDA(cudaMalloc(&g_status, 4));
-  CHECK_CUDA(cudaMalloc(&g_stage, (size_t)kQueues * kDepth * kEntry));
-  CHECK_CUDA(cudaMalloc(&g_ready, (size_t)kQueues * kDepth * 8));
+  CHECK_CUDA(cudaMalloc(&g_published_entries, (size_t)kQueues * kDepth * kEntry));
+  CHECK_CUDA(cudaMalloc(&g_published_flags, (size_t)kQueues * kDepth * 8));
   CHECK_CUDA(cudaStreamCreateWithFlags(&g_adapter_stream, cudaStreamNonBlocking));
 }
 
-enum class Room { Unlimited, GpuAdapter, HostAdapter };
+/* How slots become free: they always are, or adapter_kernel or a Checker completes entries. */
+enum class FreeSlots { Unlimited, GpuAdapter, HostAdapter };
 
-/* Fresh queues whose counters stand at `start`. */
-void reset(uint32_t max_batch, Room room, uint32_t start = 0) {
+/* Makes new queues whose producer indices and counters begin at `start`. */
+void reset(uint32_t max_batch, FreeSlots free_slots, uint32_t start = 0) {
   std::vector<efa_gda_queue> queues(kQueues);
   std::vector<uint64_t> completed(kQueues, start);
   for (int i = 0; i < kQueues; i++) {
@@ -166,28 +167,28 @@ void reset(uint32_t max_batch, Room room, uint32_t start = 0) {
     q.sq.entry_size = kEntry;
     q.sq.num_entries = kDepth;
     q.sq.max_batch = max_batch;
-    q.publication.entries = g_stage + (size_t)i * kDepth * kEntry;
-    q.publication.flags = g_ready + (size_t)i * kDepth;
+    q.publication.entries = g_published_entries + (size_t)i * kDepth * kEntry;
+    q.publication.flags = g_published_flags + (size_t)i * kDepth;
     q.publication.num_entries = kDepth;
-    q.counters.success = room == Room::HostAdapter ? g_host_completed_gpu + i : g_rig.completed + i;
+    q.counters.success = free_slots == FreeSlots::HostAdapter ? g_host_completed_gpu + i : g_rig.completed + i;
     q.max_rdma_size = 1 << 30;
     q.reserve.word = start;
     q.lock.serving = (uint64_t)start << EFA_GDA_LOCK_STATE_BITS;
     q.lock.doorbell_index = q.lock.confirmed_index = start;
     *g_rig.doorbell(i) = start & 0xffff;
     g_host_completed[i] = start;
-    /* Completions far ahead: the ring always has room. */
-    if (room == Room::Unlimited) completed[i] = (uint64_t)1 << 30;
+    /* Far ahead of all posts: all slots are always free. */
+    if (free_slots == FreeSlots::Unlimited) completed[i] = (uint64_t)1 << 30;
   }
   memset(g_rig.ring, 0xff, (size_t)kQueues * kDepth * kEntry);
   *g_stop = 0;
   CHECK_CUDA(cudaMemcpy(g_queues, queues.data(), sizeof(efa_gda_queue) * kQueues, cudaMemcpyHostToDevice));
   CHECK_CUDA(cudaMemcpy(g_rig.completed, completed.data(), 8 * kQueues, cudaMemcpyHostToDevice));
   CHECK_CUDA(cudaMemset(g_status, 0, 4));
-  CHECK_CUDA(cudaMemset(g_ready, 0, (size_t)kQueues * kDepth * 8));
+  CHECK_CUDA(cudaMemset(g_published_flags, 0, (size_t)kQueues * kDepth * 8));
 }
 
-/* Who posts to what. */
+/* A shape of a launch: groups and queues. */
 struct Case {
   const char *name;
   int blocks, threads, group, queues;
@@ -244,7 +245,7 @@ Times summary(std::vector<double> ms, double entries) {
   return {entries / ms[ms.size() / 2] / 1e3, entries / ms.back() / 1e3, entries / ms[0] / 1e3};
 }
 
-/* Runs `launch` seven times on fresh queues; million entries a second. */
+/* Runs `launch` eight times on new queues and drops the first run. Returns million entries a second. */
 template <class Reset, class Launch>
 Times measure(double entries, Reset fresh, Launch launch) {
   static cudaEvent_t begin = nullptr, end = nullptr;
@@ -268,7 +269,7 @@ Times measure(double entries, Reset fresh, Launch launch) {
   return summary(ms, entries);
 }
 
-/* The last lap of each ring, and the doorbells, as `calls` posts must leave them. */
+/* Checks the last lap of each ring, and the doorbells, after `calls` posts of each group. */
 bool ring_is_right(const Case &c, int calls) {
   uint64_t total = (uint64_t)calls * c.blocks * c.threads / c.queues;
   for (int q = 0; q < c.queues; q++) {
@@ -289,19 +290,19 @@ bool ring_is_right(const Case &c, int calls) {
 
 bool g_failed = false;
 
-/* How long the adapter on the GPU rests between two looks: it reads doorbells across PCIe,
- * which an adapter does not, and each read delays the posters' fences. */
+/* The pause of adapter_kernel between two polls, in ns. It reads doorbells across PCIe, which a real adapter does not,
+ * and each read delays the posters' fences. */
 uint32_t adapter_pause(int queues) { return 3000 + 170 * (uint32_t)queues; }
 
 
-Times run_case(const Case &c, uint32_t max_batch, int calls, bool by_eight, Room room) {
+Times run_case(const Case &c, uint32_t max_batch, int calls, bool by_eight, FreeSlots free_slots) {
   Load load = {g_queues, g_status, c.queues, calls};
   double entries = (double)calls * c.blocks * c.threads;
   Times times = measure(
       entries,
       [&] {
-        reset(max_batch, room);
-        if (room == Room::GpuAdapter) {
+        reset(max_batch, free_slots);
+        if (free_slots == FreeSlots::GpuAdapter) {
           adapter_kernel<<<1, 160, 0, g_adapter_stream>>>(g_rig.doorbells_gpu, g_rig.completed, c.queues, g_stop_gpu,
                                                        adapter_pause(c.queues));
         }
@@ -319,7 +320,7 @@ Times run_case(const Case &c, uint32_t max_batch, int calls, bool by_eight, Room
 Times run_peer(Peer peer, const Case &c, uint32_t max_batch, int calls, int batch) {
   return measure((double)calls * c.blocks * (peer == Peer::Nccl ? c.threads : 1),
                  [&] {
-                   reset(max_batch, Room::Unlimited);
+                   reset(max_batch, FreeSlots::Unlimited);
                    peers_reset(g_rig, max_batch);
                    CHECK_CUDA(cudaMemset(g_rig.completed, 0, 8 * kQueues));
                  },
@@ -328,15 +329,15 @@ Times run_peer(Peer peer, const Case &c, uint32_t max_batch, int calls, int batc
 
 double run_floor() {
   size_t bytes = (size_t)kQueues * kDepth * kEntry;
-  return measure((double)bytes / kEntry * 20, [] { reset(64, Room::Unlimited); },
+  return measure((double)bytes / kEntry * 20, [] { reset(64, FreeSlots::Unlimited); },
                  [&] { floor_kernel<<<132, 256>>>(g_rig.ring_gpu, bytes, 20); })
       .median;
 }
 
 void row(const Case &c, uint32_t m, int calls, bool with_peer) {
-  Times full = run_case(c, m, calls, false, Room::Unlimited);
-  Times by8 = run_case(c, m, calls, true, Room::Unlimited);
-  Times back = run_case(c, m, calls, false, Room::GpuAdapter);
+  Times full = run_case(c, m, calls, false, FreeSlots::Unlimited);
+  Times by8 = run_case(c, m, calls, true, FreeSlots::Unlimited);
+  Times back = run_case(c, m, calls, false, FreeSlots::GpuAdapter);
   double peer = with_peer && peers_available() ? run_peer(Peer::Nccl, c, m, std::min(calls, 1000), 1).median : 0;
   std::string batch = m == 65535 ? "unlimited" : std::to_string(m);
   printf("| %s | %s | %.2f | %.2f to %.2f | %.0f | %.2f | %.2f (%.0f %%) | ", c.name, batch.c_str(), full.median,
@@ -380,18 +381,18 @@ int bench(const char *only) {
 int floors() {
   const char *names[] = {"entry and doorbell, no order", "entry, fence, doorbell", "entry, fence, doorbell, fence",
                          "entry, fence, doorbell, release", "atomic add, relaxed, used", "load, acquire, used"};
-  for (int piece = 0; piece < 6; piece++) {
-    Times t = measure(4000, [] { reset(64, Room::Unlimited); }, [&] {
-      piece_kernel<<<1, 1>>>(g_rig.ring_gpu, (volatile uint32_t *)g_rig.doorbells_gpu, g_rig.completed, 4000, piece);
+  for (int variant = 0; variant < 6; variant++) {
+    Times t = measure(4000, [] { reset(64, FreeSlots::Unlimited); }, [&] {
+      operation_kernel<<<1, 1>>>(g_rig.ring_gpu, (volatile uint32_t *)g_rig.doorbells_gpu, g_rig.completed, 4000, variant);
     });
-    printf("one thread, %s: %.0f ns\n", names[piece], 1e3 / t.median);
+    printf("one thread, %s: %.0f ns\n", names[variant], 1e3 / t.median);
   }
   struct Bare {
     int warps, entries;
     bool fence_again;
   };
   for (Bare b : {Bare{1, 8, false}, {1, 16, true}, {1, 32, false}, {1, 64, true}, {16, 32, false}, {16, 64, true}}) {
-    Times t = measure(2000.0 * b.warps * b.entries, [] { reset(64, Room::Unlimited); }, [&] {
+    Times t = measure(2000.0 * b.warps * b.entries, [] { reset(64, FreeSlots::Unlimited); }, [&] {
       bare_kernel<<<b.warps, 32>>>(g_rig.ring_gpu, g_rig.doorbells_gpu, 2000, b.entries, b.fence_again);
     });
     printf("bare, %d warps, %d entries and %s: %.1f M entries/s\n", b.warps, b.entries,
@@ -400,14 +401,14 @@ int floors() {
   return 0;
 }
 
-/* A case with a host thread for each queue, which reads what changes and completes what was
- * rung; the queues' counters wrap on the way. `captured`: launched from a CUDA graph. */
+/* Runs a case with a Checker for each queue. The producer indices wrap during the run. `captured`: launched from a CUDA
+ * graph. */
 bool check_case(const Case &c, uint32_t m, uint64_t want, bool captured = false) {
   int groups = c.blocks * c.threads / c.group;
   uint64_t a_call = (uint64_t)c.blocks * c.threads;
   int calls = (int)(want / a_call + 1);
   uint32_t start = (uint32_t)0 - (uint32_t)std::min<uint64_t>(want / c.queues / 2, 1u << 20);
-  reset(m, Room::HostAdapter, start);
+  reset(m, FreeSlots::HostAdapter, start);
   std::vector<std::unique_ptr<Checker>> checkers;
   for (int q = 0; q < c.queues; q++) {
     checkers.push_back(std::make_unique<Checker>(g_rig, q, m, start, groups, c.group, g_host_completed));
@@ -416,20 +417,20 @@ bool check_case(const Case &c, uint32_t m, uint64_t want, bool captured = false)
   cudaError_t error = cudaDeviceSynchronize();
   uint32_t status = 0;
   if (error == cudaSuccess) CHECK_CUDA(cudaMemcpy(&status, g_status, 4, cudaMemcpyDeviceToHost));
-  uint64_t entries = 0, doorbells = 0, looks = 0;
+  uint64_t entries = 0, doorbells = 0, read_aheads = 0;
   bool good = error == cudaSuccess && status == 0;
   std::string report;
   for (auto &checker : checkers) {
     checker->finish();
     entries += checker->entries();
     doorbells += checker->doorbells();
-    looks += checker->looks();
+    read_aheads += checker->read_aheads();
     report += checker->report();
     good = good && checker->clean();
   }
   good = good && entries == a_call * calls;
-  printf("%s M %-5u %-38s %llu entries, %llu doorbells, %llu looks ahead, status %u, %s%s%s\n", good ? "ok    " : "FAILED",
-         m, c.name, (unsigned long long)entries, (unsigned long long)doorbells, (unsigned long long)looks, status,
+  printf("%s M %-5u %-38s %llu entries, %llu doorbells, %llu reads ahead, status %u, %s%s%s\n", good ? "ok    " : "FAILED",
+         m, c.name, (unsigned long long)entries, (unsigned long long)doorbells, (unsigned long long)read_aheads, status,
          cudaGetErrorString(error), captured ? ", from a graph" : "", report.c_str());
   fflush(stdout);
   return good;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * What the benchmark and its peers have in common: queues whose ring and doorbells lie in
- * pinned host memory, standing in for an adapter's BAR. No device code.
+ * The memory that the posting engines of the benchmark share: queues whose rings and doorbells are in pinned host
+ * memory, in place of an adapter's BAR. No device code.
  */
 #ifndef EFA_GDA_BENCH_RIG_H
 #define EFA_GDA_BENCH_RIG_H
@@ -21,7 +21,7 @@
 constexpr int kQueues = 132;
 constexpr uint32_t kDepth = 4096;
 constexpr uint32_t kEntry = 64;
-/* Doorbells lie a page apart, as on an adapter with a page for each queue pair. */
+/* Doorbells are a page apart, as on an adapter with a page for each queue pair. */
 constexpr size_t kDoorbellStride = 4096;
 
 struct Rig {
@@ -35,13 +35,13 @@ struct Rig {
   }
 };
 
-/* Which peer posts: NCCL's EFA-GDA post path, or efa-dp-direct as its own benchmark drives it. */
+/* NCCL's EFA-GDA post path, or efa-dp-direct as its benchmark uses it. */
 enum class Peer { Nccl, DpDirect };
 
-/* peers.cu; without the peers' headers both do nothing and say so. */
+/* peers.cu. Without the peers' headers, peers_available() returns false and the others do nothing. */
 bool peers_available();
 void peers_reset(const Rig &rig, uint32_t max_batch);
-/* `iterations` calls by each thread; `batch` is efa-dp-direct's. */
+/* `iterations` calls of each thread. `batch`: entries for each doorbell, of efa-dp-direct only. */
 void peers_launch(Peer peer, int blocks, int threads, int queues, int iterations, int batch);
 
 #endif

@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * A kernel of one's own, as docs/kernels.md explains it: all warps of all blocks share one
- * queue. Each writes its part of a buffer to a peer and, when all of that is in the peer's
- * memory, a word that says so.
+ * The example of docs/kernels.md: the warps of all blocks share one queue. Each warp writes its part of a buffer to a
+ * peer. When these writes are done, it writes a signal word.
  */
 #include "efa_gda/post.h"
 
 struct put_signal_args {
   struct efa_gda_queue *queue;
   struct efa_gda_peer peer;
-  /* Each warp's part: `pieces` times `piece_bytes`, of the warp's index on. */
+  /* The buffer. Warp w's part begins at w * pieces * piece_bytes, and has `pieces` writes of `piece_bytes` bytes. */
   uint64_t local;
   uint64_t remote;
-  /* A word of 8 bytes for each warp. */
+  /* Signal words: 8 bytes for each warp. */
   uint64_t local_signals;
   uint64_t remote_signals;
   uint32_t lkey;
@@ -21,7 +20,7 @@ struct put_signal_args {
   uint32_t piece_bytes;
   /* Bound of each wait. */
   uint64_t timeout_ns;
-  /* One for each warp: the enum efa_gda_status that it ended with. */
+  /* One word for each warp: its final enum efa_gda_status. */
   uint32_t *status;
 };
 
@@ -36,7 +35,7 @@ EFA_GDA_KERNEL put_signal(struct put_signal_args a) {
     uint64_t at = part + (uint64_t)i * a.piece_bytes;
     return write_entry(a.peer, Memory{a.local + at, a.lkey, a.piece_bytes}, a.remote + at, a.rkey);
   });
-  /* Writes reach the peer in any order: the signal is posted when the others are done. */
+  /* Writes reach the peer in any order, so the signal is posted when the other writes are done. */
   if (status == EFA_GDA_OK) status = sender.quiet();
   if (status == EFA_GDA_OK) {
     status = sender.post(1, [&](uint32_t) {
@@ -50,8 +49,8 @@ EFA_GDA_KERNEL put_signal(struct put_signal_args a) {
 }
 
 #if !EFA_GDA_ON_GPU
-/* Compiled as C++: one block of the launch, on the calling thread. Blocks wait for each
- * other, so each gets a thread. */
+/* Compiled as C++: runs one block of the launch on the calling thread. Blocks wait for each other, so the caller must
+ * run each on a thread of its own. */
 extern "C" bool put_signal_on_host(const struct put_signal_args *args, uint32_t block, uint32_t blocks,
                                    uint32_t threads) {
   auto body = [](void *context) { put_signal(*static_cast<put_signal_args *>(context)); };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The host executor's C face: runs the kernels of this folder on lanes (lanes.h), one
- * block a call, and formats single entries for tests. Rust's side is
- * efa-gda/src/executor/host.rs, which starts a thread for each block.
+ * The host executor's C interface: each function runs one block of a kernel on the calling thread
+ * (efa_gda/host_executor.h), or formats one entry. efa-gda/src/executor/host.rs declares the same functions; it starts
+ * a thread for each block.
  */
 #include "executor.h"
 
@@ -11,7 +11,6 @@
 /* What tests and benches run: efa-gda's feature test-utils. */
 #ifdef EFA_GDA_TEST_UTILS
 #include "../bench.cu"
-#include "../load.cu"
 #endif
 
 #include <string.h>
@@ -19,6 +18,7 @@
 namespace {
 
 #ifdef EFA_GDA_TEST_UTILS
+/* Arguments of __nvshmem_efa_test_put_kernel. */
 struct TestPut {
   void *raddr;
   const void *src;
@@ -79,12 +79,6 @@ bool efa_gda_host_test_put(const efa_gda_test_put *target, void *raddr, const vo
 }
 
 void efa_gda_host_interleave(uint64_t seed) { efa_gda::host::interleave(seed); }
-
-bool efa_gda_host_load(const efa_gda_load_args *args, bool mixed, uint32_t block, uint32_t blocks, uint32_t lanes) {
-  void (*alike)(void *) = [](void *a) { efa_gda_load_kernel(*static_cast<const efa_gda_load_args *>(a)); };
-  void (*all)(void *) = [](void *a) { efa_gda_load_mixed_kernel(*static_cast<const efa_gda_load_args *>(a)); };
-  return run(block, blocks, lanes, mixed ? all : alike, args);
-}
 #endif
 
 bool efa_gda_host_receive(const efa_gda_receive_args *args) {
@@ -96,8 +90,8 @@ bool efa_gda_host_receive(const efa_gda_receive_args *args) {
 bool efa_gda_host_bench(const efa_gda_bench_args *args, bool latency, uint32_t block, uint32_t blocks,
                         uint32_t lanes) {
   void (*rate)(void *) = [](void *a) { efa_gda_bench_rate_kernel(*static_cast<const efa_gda_bench_args *>(a)); };
-  void (*each)(void *) = [](void *a) { efa_gda_bench_latency_kernel(*static_cast<const efa_gda_bench_args *>(a)); };
-  return run(block, blocks, lanes, latency ? each : rate, args);
+  void (*per_call)(void *) = [](void *a) { efa_gda_bench_latency_kernel(*static_cast<const efa_gda_bench_args *>(a)); };
+  return run(block, blocks, lanes, latency ? per_call : rate, args);
 }
 
 void efa_gda_host_encode(const efa_gda_host_entry *spec, uint8_t out[128]) {
@@ -106,7 +100,7 @@ void efa_gda_host_encode(const efa_gda_host_entry *spec, uint8_t out[128]) {
   efa_gda::set_hints(e, spec->hints);
   for (int i = 0; i < 8; i++) {
     efa_gda::Quad quad = efa_gda::quad_of(e, i);
-    efa_gda::finish(quad, i, spec->phase, spec->request_id, spec->wide_id);
+    efa_gda::set_ring_fields(quad, i, spec->phase, spec->request_id, spec->wide_id);
     memcpy(out + 16 * i, &quad, 16);
   }
 }
@@ -144,29 +138,29 @@ uint32_t efa_gda_host_post_receives(efa_gda_queue *queue, const efa_gda_host_rec
       [](void *p) {
         Call &c = *static_cast<Call *>(p);
         const efa_gda_host_receives &r = *c.receives;
-        efa_gda::Completions found;
+        efa_gda::Completions completions;
         c.status = efa_gda::post_receives(c.queue, {r.address, r.lkey, r.length}, r.stride, r.count, c.first,
-                                          c.posted, found, r.timeout_ns);
+                                          c.posted, completions, r.timeout_ns);
       },
       &call);
   return call.status;
 }
 
-uint32_t efa_gda_host_take_received(efa_gda_queue *queue, uint8_t *out, uint32_t most, uint32_t *taken,
+uint32_t efa_gda_host_take_received(efa_gda_queue *queue, uint8_t *out, uint32_t max, uint32_t *taken,
                                     uint64_t timeout_ns) {
   struct Call {
     efa_gda_queue *queue;
     uint8_t *out;
-    uint32_t most, *taken;
+    uint32_t max, *taken;
     uint64_t timeout_ns;
     uint32_t status;
-  } call = {queue, out, most, taken, timeout_ns, EFA_GDA_NOT_RUN};
+  } call = {queue, out, max, taken, timeout_ns, EFA_GDA_NOT_RUN};
   run(
       0, 1, 1,
       [](void *p) {
         Call &c = *static_cast<Call *>(p);
-        efa_gda::Completions found;
-        c.status = efa_gda::take_received(c.queue, c.out, c.most, c.taken, found, c.timeout_ns);
+        efa_gda::Completions completions;
+        c.status = efa_gda::take_received(c.queue, c.out, c.max, c.taken, completions, c.timeout_ns);
       },
       &call);
   return call.status;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* The host executor's C face; efa-gda/src/executor/host.rs declares the same. */
-#ifndef EFA_GDA_HOST_EXECUTOR_H
-#define EFA_GDA_HOST_EXECUTOR_H
+/* Arguments of the host executor's C interface. efa-gda/src/executor/host.rs declares the same structs. */
+#ifndef EFA_GDA_HOST_KERNELS_H
+#define EFA_GDA_HOST_KERNELS_H
 
 #include <stddef.h>
 
 #include "efa_gda/queue.h"
 
-/* One entry to format, as the device code would. */
+/* One entry to format with the device code. Fields that the operation does not use are ignored. */
 struct efa_gda_host_entry {
   struct efa_gda_peer peer;
   uint64_t local_address;
@@ -22,7 +22,7 @@ struct efa_gda_host_entry {
   uint32_t rkey;
   uint32_t immediate;
   uint32_t hints;
-  /* Local pieces of a SEND: 1 or 2. */
+  /* Local buffers of a SEND: 1 or 2. */
   uint32_t pieces;
   uint8_t has_immediate;
   uint8_t phase;
@@ -30,7 +30,7 @@ struct efa_gda_host_entry {
   uint8_t reserved;
 };
 
-/* Receives to post: the i-th at address + i * stride. */
+/* Receives to post: `count` of `length` bytes, the i-th at address + i * stride. */
 struct efa_gda_host_receives {
   uint64_t address;
   uint64_t stride;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Fibers for the host executor; lanes.h says how they stand for a block's lanes. */
-#include "lanes.h"
+/* The host executor's blocks and lanes (efa_gda/host_executor.h), with POSIX contexts. */
+#include "efa_gda/host_executor.h"
 
 #include <sched.h>
 #include <stdlib.h>
@@ -24,14 +24,16 @@ struct Block {
   void *context;
   Barrier warp_barrier[kMaxLanes / 32];
   Barrier block_barrier;
-  /* Two sets, used in turn, so that one barrier for each exchange is enough. */
+  /* Values that lanes exchange. Exchanges of a warp alternate between two sets, so that each needs one barrier only. */
   uint64_t values[2][kMaxLanes];
-  uint8_t warp_turn[kMaxLanes];
+  /* The number of exchanges of each lane's warp, modulo 256. */
+  uint8_t warp_exchanges[kMaxLanes];
   bool done[kMaxLanes];
-  /* Steps that a lane is left out of. */
-  uint32_t asleep[kMaxLanes];
-  ucontext_t back;
-  ucontext_t context_of[kMaxLanes];
+  /* How many switches pass over a lane before it runs again. */
+  uint32_t paused[kMaxLanes];
+  /* The context of run_block's caller, and each lane's. */
+  ucontext_t caller;
+  ucontext_t contexts[kMaxLanes];
 };
 
 thread_local Block *current_block = nullptr;
@@ -44,13 +46,14 @@ uint64_t random_number() {
   return random_state;
 }
 
-/* The next lane after `from` that has not ended, and is not asleep where any is awake. */
+/* Returns the next lane after `from` that has not ended. With interleaving it skips paused lanes, unless all are
+ * paused. */
 uint32_t next_lane(Block *b, uint32_t from) {
   for (uint32_t i = 0, to = from; random_state != 0 && i < b->lanes; i++) {
     to = to + 1 == b->lanes ? 0 : to + 1;
     if (b->done[to]) continue;
-    if (b->asleep[to] == 0) return to;
-    b->asleep[to]--;
+    if (b->paused[to] == 0) return to;
+    b->paused[to]--;
   }
   uint32_t to = from;
   do {
@@ -63,7 +66,7 @@ void switch_to(Block *b, uint32_t to) {
   uint32_t from = b->current;
   if (to == from) return;
   b->current = to;
-  swapcontext(&b->context_of[from], &b->context_of[to]);
+  swapcontext(&b->contexts[from], &b->contexts[to]);
 }
 
 void switch_to_next() {
@@ -83,11 +86,11 @@ void lane_main() {
   b->done[b->current] = true;
   b->live--;
   if (b->live == 0) {
-    setcontext(&b->back);
+    setcontext(&b->caller);
   }
   uint32_t to = next_lane(b, b->current);
   b->current = to;
-  setcontext(&b->context_of[to]);
+  setcontext(&b->contexts[to]);
 }
 
 void arrive(Barrier &barrier, uint32_t members) {
@@ -118,7 +121,7 @@ bool run_block(uint32_t block, uint32_t blocks, uint32_t lanes, void (*body)(voi
   b->body = body;
   b->context = context;
   for (uint32_t i = 0; i < lanes; i++) {
-    ucontext_t *c = &b->context_of[i];
+    ucontext_t *c = &b->contexts[i];
     getcontext(c);
     c->uc_stack.ss_sp = static_cast<uint8_t *>(stacks) + i * kStackBytes;
     c->uc_stack.ss_size = kStackBytes;
@@ -126,7 +129,7 @@ bool run_block(uint32_t block, uint32_t blocks, uint32_t lanes, void (*body)(voi
     makecontext(c, lane_main, 0);
   }
   current_block = b;
-  swapcontext(&b->back, &b->context_of[0]);
+  swapcontext(&b->caller, &b->contexts[0]);
   current_block = nullptr;
   munmap(stacks, kStackBytes * lanes);
   free(b);
@@ -135,12 +138,12 @@ bool run_block(uint32_t block, uint32_t blocks, uint32_t lanes, void (*body)(voi
 
 void interleave(uint64_t seed) { random_state = seed; }
 
-void step() {
+void interleave_point() {
   Block *b = current_block;
   if (random_state == 0 || b == nullptr || b->live <= 1) return;
   uint64_t number = random_number();
   if (number % 4 != 0) return;
-  if (number / 4 % 16 == 0) b->asleep[b->current] = number / 64 % 256;
+  if (number / 4 % 16 == 0) b->paused[b->current] = number / 64 % 256;
   switch_to(b, next_lane(b, (uint32_t)(number / 16384 % b->lanes)));
 }
 
@@ -150,33 +153,33 @@ uint32_t block() { return current_block->index; }
 uint32_t blocks() { return current_block->count; }
 
 uint32_t warp_size() {
-  uint32_t left = lanes() - lane() / 32 * 32;
-  return left < 32 ? left : 32;
+  uint32_t rest = lanes() - lane() / 32 * 32;
+  return rest < 32 ? rest : 32;
 }
 
 void yield() { switch_to_next(); }
 void sync_warp() { arrive(current_block->warp_barrier[lane() / 32], warp_size()); }
 void sync_block() { arrive(current_block->block_barrier, lanes()); }
 
-/* The set that this exchange uses was last read before the exchange in between, which
- * every member has entered: a member that writes it again cannot overtake a reader. */
-uint64_t exchange_warp(uint64_t value, uint32_t from) {
+/* One barrier is enough: a lane writes to this set again only two exchanges later, and all lanes have then entered the
+ * exchange in between, after they read this one. */
+uint64_t broadcast_warp(uint64_t value, uint32_t from) {
   Block *b = current_block;
-  uint32_t me = b->current, turn = b->warp_turn[me]++ % 2;
-  b->values[turn][me] = value;
+  uint32_t me = b->current, set = b->warp_exchanges[me]++ % 2;
+  b->values[set][me] = value;
   sync_warp();
-  return b->values[turn][me / 32 * 32 + from];
+  return b->values[set][me / 32 * 32 + from];
 }
 
-void show_warp(const void *mine, const void *(&all)[32]) {
+void gather_warp(const void *pointer, const void *(&all)[32]) {
   Block *b = current_block;
-  uint32_t me = b->current, turn = b->warp_turn[me]++ % 2;
-  b->values[turn][me] = reinterpret_cast<uint64_t>(mine);
+  uint32_t me = b->current, set = b->warp_exchanges[me]++ % 2;
+  b->values[set][me] = reinterpret_cast<uint64_t>(pointer);
   sync_warp();
-  for (uint32_t i = 0; i < warp_size(); i++) all[i] = reinterpret_cast<const void *>(b->values[turn][me / 32 * 32 + i]);
+  for (uint32_t i = 0; i < warp_size(); i++) all[i] = reinterpret_cast<const void *>(b->values[set][me / 32 * 32 + i]);
 }
 
-uint64_t exchange_block(uint64_t value, uint32_t from) {
+uint64_t broadcast_block(uint64_t value, uint32_t from) {
   Block *b = current_block;
   sync_block();
   uint32_t me = b->current;
@@ -187,12 +190,12 @@ uint64_t exchange_block(uint64_t value, uint32_t from) {
   return result;
 }
 
-uint32_t vote_warp(bool value) {
+uint32_t ballot_warp(bool value) {
   Block *b = current_block;
-  uint32_t me = b->current, turn = b->warp_turn[me]++ % 2, votes = 0;
-  b->values[turn][me] = value ? 1 : 0;
+  uint32_t me = b->current, set = b->warp_exchanges[me]++ % 2, votes = 0;
+  b->values[set][me] = value ? 1 : 0;
   sync_warp();
-  for (uint32_t i = 0; i < warp_size(); i++) votes |= (uint32_t)b->values[turn][me / 32 * 32 + i] << i;
+  for (uint32_t i = 0; i < warp_size(); i++) votes |= (uint32_t)b->values[set][me / 32 * 32 + i] << i;
   return votes;
 }
 

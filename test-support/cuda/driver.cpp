@@ -37,11 +37,12 @@
 #include <utility>
 #include <vector>
 
+#include "../../kernels/test/load.h"
 #include "efa_gda/queue.h"
 
 struct efa_gda_bench_args;
 
-/* Of the host executor (kernels/host/executor.cpp). */
+/* The host executor (kernels/host/executor.cpp, kernels/test/load_host.cpp). */
 extern "C" {
 bool efa_gda_host_put(const efa_gda_put_args *args, uint32_t lanes);
 bool efa_gda_host_load(const efa_gda_load_args *args, bool mixed, uint32_t block, uint32_t blocks, uint32_t lanes);

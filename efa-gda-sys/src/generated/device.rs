@@ -5,72 +5,73 @@ pub const EFA_GDA_INBOX_ENTRY: u32 = 32;
 pub const EFA_GDA_LOCK_STATE_BITS: u32 = 2;
 pub const EFA_GDA_TEST_PUT_TARGET: &[u8; 24] = b"efa_gda_test_put_target\0";
 pub const EFA_GDA_OK: efa_gda_status = 0;
-/** The bound ran out while waiting for a completion, for room in the send queue, or
- for the turn to ring. The queue is poisoned from then on.*/
+/** The bound of a wait for completions ran out. On the send side this poisons the queue; on the receive side (rq.h),
+ for this status and the next two, it does not.*/
 pub const EFA_GDA_TIMEOUT_COMPLETION: efa_gda_status = 1;
-/** The bound ran out while waiting for a completion, for room in the send queue, or
- for the turn to ring. The queue is poisoned from then on.*/
+/// The bound of a wait for free slots of the send or receive queue ran out: too few requests completed.
 pub const EFA_GDA_TIMEOUT_SLOTS: efa_gda_status = 2;
-/** The bound ran out while waiting for a completion, for room in the send queue, or
- for the turn to ring. The queue is poisoned from then on.*/
+/// The bound of a wait for the ticket lock, or for receive.lock, ran out: the lock's owner did not pass it on.
 pub const EFA_GDA_TIMEOUT_LOCK: efa_gda_status = 3;
-/// A completion came back with a status other than 0; the error report has it.
+/** A request completed with a status other than 0. error.completion_status and error.request_id describe the queue's
+ first one. Does not poison the queue.*/
 pub const EFA_GDA_COMPLETION_ERROR: efa_gda_status = 4;
-/// An earlier wait on this queue ran out; the adapter may still own its buffers.
+/// The queue was poisoned before; error.poison has the reason.
 pub const EFA_GDA_POISONED: efa_gda_status = 5;
-/// The host raised the abort flag.
+/// The host set the abort flag to 1. Poisons the queue where a wait of the send side sees it.
 pub const EFA_GDA_ABORTED: efa_gda_status = 6;
-/// An argument that no entry can express, or that the queue's geometry rules out.
+/// An argument that no entry can express, or that exceeds a limit of the queue; or a call on a closed handle.
 pub const EFA_GDA_BAD_ARGUMENT: efa_gda_status = 7;
-/// The queue lacks what was asked: inline write, a receive queue, a completion queue.
+/// The queue lacks a feature: inline write, RDMA, a receive queue, a completion queue, or an inbox.
 pub const EFA_GDA_UNSUPPORTED: efa_gda_status = 8;
-/// A completion that breaks the rules: another queue pair's, or a kind not expected.
+/// A completion that breaks the rules: of another queue pair, or of an unexpected kind.
 pub const EFA_GDA_BAD_COMPLETION: efa_gda_status = 9;
-/** The host found the doorbell record to run backwards or past the ring, or to cover an
- entry that was not written. It rang for none of that, and rings no more.*/
+/** A doorbell record ran backwards or past the ring, or covered an entry that was not written. The doorbell proxy did
+ not ring for it, and rings this queue no more.*/
 pub const EFA_GDA_BAD_RECORD: efa_gda_status = 10;
-/// The host thread that rings for this queue has stopped, or let go of the queue.
+/// The queue is no longer rung: its doorbell proxy has stopped or has detached the queue.
 pub const EFA_GDA_PROXY_STOPPED: efa_gda_status = 11;
-/** An owned queue that is open elsewhere, or was never closed; as a poison: others posted
- to it while a group owned it (post.h).*/
+/** A group could not own the queue: another group owns it or posts to it, or an owner did not close it. As the reason
+ of a poison: another group posted while a group owned the queue (post.h).*/
 pub const EFA_GDA_IN_USE: efa_gda_status = 12;
-/// The kernel never ran, or never wrote its result: the host stores this beforehand.
+/// The kernel did not run, or did not write its result: the host stores this value before the launch.
 pub const EFA_GDA_NOT_RUN: efa_gda_status = 255;
-/// How a wait or a call ended. Values are stable: hosts read them from memory.
+/** How a wait or a call ended. Values are stable: hosts read them from memory. A poisoned queue is out of service: each
+ later call returns EFA_GDA_POISONED, and the adapter may still access the buffers of its requests until the endpoint
+ is destroyed. error.poison holds the first reason.*/
 pub type efa_gda_status = ::core::ffi::c_uint;
 pub const EFA_GDA_OP_WRITE: efa_gda_op = 0;
 pub const EFA_GDA_OP_WRITE_IMM: efa_gda_op = 1;
-/// RDMA write whose bytes travel in a 128-byte entry.
+/// RDMA write with the bytes in a 128-byte entry.
 pub const EFA_GDA_OP_INLINE_WRITE: efa_gda_op = 2;
 pub const EFA_GDA_OP_READ: efa_gda_op = 3;
 pub const EFA_GDA_OP_SEND: efa_gda_op = 4;
 pub const EFA_GDA_OP_SEND_IMM: efa_gda_op = 5;
 pub const EFA_GDA_OP_INLINE_SEND: efa_gda_op = 6;
-/// What one request does.
+/// Operations of a request.
 pub type efa_gda_op = ::core::ffi::c_uint;
 /// Request ids are 64 bits wide, in the entry and in its completion.
 pub const EFA_GDA_SQ_REQ_ID_64: efa_gda_sq_flags = 1;
-/** `doorbell` is a record in ordinary memory that a host thread reads and rings from.
- It takes the full 32-bit producer counter.*/
+/** `doorbell` is a doorbell record: a word in memory from which the doorbell proxy rings. It takes all 32 bits of the
+ producer index.*/
 pub const EFA_GDA_SQ_RECORD: efa_gda_sq_flags = 2;
 /// The adapter executes RDMA writes with inline data (128-byte entries).
 pub const EFA_GDA_SQ_INLINE_WRITE: efa_gda_sq_flags = 4;
 /// efa_gda_sq::flags
 pub type efa_gda_sq_flags = ::core::ffi::c_uint;
-/// Geometry: the send queue as the adapter, or a host thread that stages for it, exposes it.
+/// Geometry: the send queue of the adapter, or a staging ring from which the doorbell proxy copies.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct efa_gda_sq {
-    /// Slot 0, as the poster addresses it: num_entries * entry_size bytes, write only.
+    /// Slot 0, at the poster's address: num_entries * entry_size bytes, write-only.
     pub buffer: *mut u8,
-    /// Takes the producer counter, 16 bits zero-extended (see EFA_GDA_SQ_RECORD).
+    /// Takes the low 16 bits of the producer index, zero-extended (see EFA_GDA_SQ_RECORD).
     pub doorbell: *mut u32,
     /// 64 or 128 bytes.
     pub entry_size: u32,
     /// A power of two, at most 32768.
     pub num_entries: u32,
-    /** Entries that may be written past the last doorbell the adapter has. At least 1; may
- be larger than the ring.*/
+    /** Batch window: entries that may be written past the last doorbell that the adapter has received. At least 1; may
+ exceed num_entries.*/
     pub max_batch: u32,
     /// enum efa_gda_sq_flags
     pub flags: u32,
@@ -115,7 +116,7 @@ pub struct efa_gda_rq {
     pub doorbell: *mut u32,
     /// 16 bytes.
     pub entry_size: u32,
-    /// A power of two; 0 where the queue takes no receives.
+    /// A power of two; 0: the queue has no receive queue.
     pub num_entries: u32,
     pub max_batch: u32,
     pub flags: u32,
@@ -156,11 +157,10 @@ impl Default for efa_gda_rq {
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct efa_gda_cq {
-    /** Null where nobody may read it: completion counters then say what completed, and an
- error that they count ends waits by their bound.*/
+    /** Null where device code cannot read it. Completion counters then count what completed, and a wait for a request that
+ failed ends at its bound.*/
     pub buffer: *mut u8,
-    /** Takes the consumer index after entries were read; null where the adapter has none,
- or does not need it.*/
+    /// Takes the low 16 bits of the consumer index after entries were read. Null where the adapter has none or needs none.
     pub doorbell: *mut u32,
     /// 16 or 32 bytes in practice.
     pub entry_size: u32,
@@ -193,13 +193,12 @@ impl Default for efa_gda_cq {
         }
     }
 }
-/** Geometry: hardware completion counters of the send queue; null pointers where there
- are none. In flight = posted - success - error, so both are 0 when the queue is made and
- count all that it sends, reads and writes. Both wrap at `wrap`, or at a multiple of it: a
- power of two of at least four rings. With them the completion queue is read for errors
- alone: nothing else completes there, and it holds at least two rings. Where `wrap` is 0
- they never wrap, and are believed as they are: from any count on, and no error is looked
- for.*/
+/** Geometry: hardware completion counters of the send queue; null pointers without any. Requests in flight = posted -
+ success - error. So both counters must be 0 when the queue is made, and count all requests of this queue and no
+ others. Both must wrap at `wrap`, or at a multiple of it: a power of two of at least 4 * sq.num_entries. With
+ counters the completion queue is read for errors only; it must have at least 2 * sq.num_entries entries, and nothing
+ else may complete on it. wrap = 0: the counters never wrap, may start at any count, and errors are not searched for
+ (cq.h).*/
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct efa_gda_counters {
@@ -232,16 +231,16 @@ impl Default for efa_gda_counters {
         }
     }
 }
-/** Geometry: memory of the GPU in which producers that share a queue leave entries for
- whoever holds the turn. Optional: without it they wait for the turn one by one.*/
+/** Geometry: publication slots, in memory of the GPU, where waiting groups publish entries for the lock owner
+ (ticket_lock.h). Optional: without them groups wait for the lock one by one.*/
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct efa_gda_publication {
     /// num_entries * entry_size bytes of the send queue's entries, 16-byte aligned.
     pub entries: *mut u8,
-    /// num_entries words, zero at first: which ticket published this slot.
+    /// num_entries flags, initially zero: each names the ticket and entry that its slot holds.
     pub flags: *mut u64,
-    /// A power of two, at least 64; 0: no stage.
+    /// A power of two, at least 64; 0: no publication slots.
     pub num_entries: u32,
     pub reserved: u32,
 }
@@ -275,9 +274,8 @@ impl Default for efa_gda_publication {
         }
     }
 }
-/** Geometry: memory in which whoever reads the completion queue leaves the completions of
- receives, as the adapter wrote them, until somebody takes them (rq.h). Optional: without
- it they are only counted.*/
+/** Geometry: the inbox, where pollers of the completion queue copy completions of receives, as the adapter wrote them,
+ for take_received (rq.h). Optional: without it they are only counted.*/
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct efa_gda_inbox {
@@ -310,11 +308,11 @@ impl Default for efa_gda_inbox {
         }
     }
 }
-/** Engine: slots handed out. One 64-bit word, 2^32 times the number of calls plus the
- number of entries, so that one atomic gives both a ticket and a range of slots.*/
+/// Engine: the reserve word.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct efa_gda_reserve_words {
+    /// 2^32 * calls + entries so far: one atomic add hands out both a ticket and a range of slots.
     pub word: u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -329,18 +327,17 @@ const _: () = {
         "Offset of field: efa_gda_reserve_words::word",
     ][::core::mem::offset_of!(efa_gda_reserve_words, word) - 0usize];
 };
-/** Engine: who may write the ring and ring its doorbell, and what the adapter is known to
- have. sq.h states the protocol.*/
+/// Engine: the ticket lock (ticket_lock.h), and what its owner passes on (sq.h).
 #[repr(C)]
 #[repr(align(16))]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct efa_gda_lock_words {
-    /** A reserve word, shifted left by EFA_GDA_LOCK_STATE_BITS: all before it are served. The low
- bits say who has the turn (ticket_lock.h); 0: the owner of that word.*/
+    /** A ticket, shifted left by EFA_GDA_LOCK_STATE_BITS: all calls before it are served. The low bits are the lock's
+ state; 0: the group of this ticket owns the lock.*/
     pub serving: u64,
-    /// Producer counter of the last doorbell.
+    /// Doorbell producer index: the value of the last doorbell.
     pub doorbell_index: u32,
-    /// A doorbell that the adapter has for sure: rung before a system fence that completed.
+    /// Confirmed producer index: a doorbell value that the adapter has received for certain.
     pub confirmed_index: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -361,19 +358,20 @@ const _: () = {
         "Offset of field: efa_gda_lock_words::confirmed_index",
     ][::core::mem::offset_of!(efa_gda_lock_words, confirmed_index) - 12usize];
 };
-/// Engine: the first error, and how many there were.
+/// Engine: errors of the queue.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct efa_gda_error_words {
     /// Completions with a status other than 0.
     pub count: u32,
-    /// 1 once the report below is whole.
+    /// 1: completion_status and request_id are valid. 2: they are being written.
     pub reported: u32,
-    /// enum efa_io_comp_status of the first one; unknown codes as they came.
+    /// enum efa_io_comp_status of the first error; may be a code that this enum lacks.
     pub completion_status: u32,
     pub reserved: u32,
+    /// Request id of the first error.
     pub request_id: u64,
-    /// enum efa_gda_status that poisoned the queue; 0: it is in order.
+    /// enum efa_gda_status that poisoned the queue; 0: the queue is in service.
     pub poison: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -403,20 +401,21 @@ const _: () = {
         "Offset of field: efa_gda_error_words::poison",
     ][::core::mem::offset_of!(efa_gda_error_words, poison) - 24usize];
 };
-/// Engine: the completion queue's consumer.
+/// Engine: the completion queue's consumer (cq.h).
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct efa_gda_completion_words {
-    /// 1 while a thread polls.
+    /// 1 while a thread reads the completion queue.
     pub lock: u32,
-    /// Completions read, modulo 2^32: gives the index and the phase expected.
+    /// Completions read, modulo 2^32: the consumer index.
     pub consumed: u32,
-    /// Send completions read, good and bad, modulo 2^32.
+    /// Requests completed, successfully or not, modulo 2^32.
     pub completed: u32,
     /// Posted receives whose completions were read, modulo 2^32.
     pub received: u32,
-    /// Completions left in the inbox, modulo 2^32, and those that found it full.
+    /// Completions copied to the inbox, modulo 2^32.
     pub inboxed: u32,
+    /// Completions of receives dropped because the inbox was full, modulo 2^32.
     pub lost: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -446,12 +445,15 @@ const _: () = {
         "Offset of field: efa_gda_completion_words::lost",
     ][::core::mem::offset_of!(efa_gda_completion_words, lost) - 20usize];
 };
-/// Engine: the receive queue's producer.
+/// Engine: the receive queue's producer, and the inbox's consumer (rq.h).
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct efa_gda_receive_words {
+    /// 1 while a thread posts or takes.
     pub lock: u32,
+    /// Producer index, modulo 2^32.
     pub posted: u32,
+    /// Doorbell producer index.
     pub doorbell_index: u32,
     /// Completions taken from the inbox, modulo 2^32.
     pub taken: u32,
@@ -482,28 +484,26 @@ const _: () = {
 #[repr(align(128))]
 #[derive(Debug, Copy, Clone)]
 pub struct efa_gda_queue {
-    /// Geometry: constant while the queue lives.
     pub sq: efa_gda_sq,
     pub rq: efa_gda_rq,
     pub cq: efa_gda_cq,
     pub counters: efa_gda_counters,
     pub publication: efa_gda_publication,
-    /** Geometry: a word that the host sets to stop every wait; may be null. 1 ends waits with
- EFA_GDA_ABORTED, another enum efa_gda_status with that.*/
+    /** Geometry: the abort flag, which ends all waits when the host sets it; may be null. 1 ends them with
+ EFA_GDA_ABORTED, another enum efa_gda_status with this status.*/
     pub abort: *const u32,
-    /// Geometry: bytes that one RDMA request, one SEND, may carry.
+    /// Geometry: the most bytes of an RDMA request, of a SEND, and of inline data. max_rdma_size = 0: no RDMA.
     pub max_rdma_size: u64,
     pub max_msg_size: u32,
-    /// Geometry: inline bytes that one entry may carry.
     pub max_inline: u32,
-    /// Geometry: this queue pair's number, as completions name it.
+    /// Geometry: the queue pair's number, as its completions carry it.
     pub qpn: u32,
-    /// Geometry: enum efa_io_processing_hint for every entry.
+    /// Geometry: enum efa_io_processing_hint that the put kernels set in each entry.
     pub hints: u32,
     pub inbox: efa_gda_inbox,
     pub __bindgen_padding_0: [u64; 9usize],
-    /** Engine. What everyone who posts looks at lies on one line, for one round trip; what
- readers of completions, and who posts receives, write lies on others.*/
+    /** Engine. The words that each post reads share one cache line, for one round trip. The words of the completion queue
+ and of the receive queue are on separate lines.*/
     pub reserve: efa_gda_reserve_words,
     pub __bindgen_padding_1: u64,
     pub lock: efa_gda_lock_words,
@@ -578,7 +578,7 @@ impl Default for efa_gda_queue {
         }
     }
 }
-/// Where requests go.
+/// The destination of requests: address handle, queue pair number and qkey of a peer.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct efa_gda_peer {
@@ -600,19 +600,19 @@ const _: () = {
         "Offset of field: efa_gda_peer::qkey",
     ][::core::mem::offset_of!(efa_gda_peer, qkey) - 4usize];
 };
-/// Write entries only, and ring once at the end (or where max_batch asks for it).
+/// Defer the doorbell to the end, except where the batch window or free slots require one.
 pub const EFA_GDA_PUT_AGGREGATE: efa_gda_put_flags = 1;
-/// Return when everything is rung, without waiting for completions.
+/// End when everything is rung for, without waiting for completions.
 pub const EFA_GDA_PUT_NO_WAIT: efa_gda_put_flags = 2;
-/// Every request carries the immediate, whatever the operation; not reads.
+/// Each request carries the immediate, for operations other than reads.
 pub const EFA_GDA_PUT_IMMEDIATE: efa_gda_put_flags = 4;
 /// Request i carries immediate + i.
 pub const EFA_GDA_PUT_COUNT_IMMEDIATE: efa_gda_put_flags = 8;
-/// Sends go on with second_bytes at second_address (EFA_GDA_OP_SEND, EFA_GDA_OP_SEND_IMM).
+/// A send (EFA_GDA_OP_SEND, EFA_GDA_OP_SEND_IMM) has a second buffer: second_bytes bytes at second_address.
 pub const EFA_GDA_PUT_TWO_PIECES: efa_gda_put_flags = 16;
 /// efa_gda_put_args::flags
 pub type efa_gda_put_flags = ::core::ffi::c_uint;
-/// What a put did; written by the kernel when it ends.
+/// Result of a put. The kernel writes it when it ends, the status last.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct efa_gda_put_result {
@@ -620,10 +620,10 @@ pub struct efa_gda_put_result {
     pub status: u32,
     /// enum efa_io_comp_status of the first error completion; 0 otherwise.
     pub completion_status: u32,
-    /// The request that failed, where status is EFA_GDA_COMPLETION_ERROR.
+    /// Request id of the first error completion.
     pub request_id: u64,
-    /** Entries rung, and completions read, by this put. A request longer than the queue's
- max_rdma_size takes several entries.*/
+    /** Entries posted, and completions of sends read, by this put. A request of more than max_rdma_size bytes has several
+ entries.*/
     pub posted: u64,
     pub completed: u64,
 }
@@ -651,8 +651,7 @@ const _: () = {
         "Offset of field: efa_gda_put_result::completed",
     ][::core::mem::offset_of!(efa_gda_put_result, completed) - 24usize];
 };
-/** Arguments of efa_gda_put_kernel: `count` requests of `bytes` bytes, request i at
- address + i * stride on both sides.*/
+/// Arguments of efa_gda_put_kernel: `count` requests of `bytes` bytes, request i at address + i * stride on both sides.
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct efa_gda_put_args {
@@ -675,7 +674,7 @@ pub struct efa_gda_put_args {
     pub reserved: u32,
     /// Bound of each wait.
     pub timeout_ns: u64,
-    /// See EFA_GDA_PUT_TWO_PIECES; request i at second_address + i * local_stride.
+    /// See EFA_GDA_PUT_TWO_PIECES. Request i's is at second_address + i * local_stride.
     pub second_address: u64,
     pub second_lkey: u32,
     pub second_bytes: u32,
@@ -753,15 +752,15 @@ impl Default for efa_gda_put_args {
         }
     }
 }
-/// What a call of the receive kernel did; written by the kernel when it ends.
+/// Result of the receive kernel, which writes it when it ends, the status last.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct efa_gda_receive_result {
     /// enum efa_gda_status
     pub status: u32,
-    /// Of receives posted, the request id of the first; completions carry its low 16 bits.
+    /// Request id of the first receive that was posted. Completions carry the low 16 bits.
     pub first: u32,
-    /// Receives rung, or completions taken.
+    /// Receives rung for, or completions taken.
     pub count: u32,
     pub reserved: u32,
 }
@@ -792,13 +791,13 @@ const _: () = {
 pub struct efa_gda_receive_args {
     pub queue: *mut efa_gda_queue,
     pub result: *mut efa_gda_receive_result,
-    /** Null: posts `count` receives of `length` bytes, the i-th at address + i * stride.
- Otherwise takes up to `count` completions of receives, EFA_GDA_INBOX_ENTRY bytes each,
- into memory of as much, 16-byte aligned.*/
+    /** Null: the kernel posts `count` receives of `length` bytes, the i-th at address + i * stride. Otherwise it takes up
+ to `count` completions of receives, and copies EFA_GDA_INBOX_ENTRY bytes of each to this memory, which must be
+ 8-byte aligned.*/
     pub into: *mut u8,
     pub address: u64,
     pub stride: u64,
-    /// Bound of the wait for room, or for the first completion.
+    /// Bound of the wait for free slots, or for the first completion.
     pub timeout_ns: u64,
     pub lkey: u32,
     pub length: u32,
@@ -853,8 +852,8 @@ impl Default for efa_gda_receive_args {
         }
     }
 }
-/** What __nvshmem_efa_test_put_kernel works on: a variable of its module, of this name
- (EFA_GDA_TEST_PUT_TARGET), that the host sets before the launch.*/
+/** Queue, result and peer of __nvshmem_efa_test_put_kernel, whose parameters do not name them: the type of a variable of
+ the kernel's module, which the host sets before the launch.*/
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct efa_gda_test_put {
@@ -891,28 +890,30 @@ impl Default for efa_gda_test_put {
         }
     }
 }
-/** Arguments of efa_gda_load_kernel, which tests and benchmarks use to load queues: each
- group of each block makes `calls` posts of `per_call` entries to queue (block modulo
- queue_count). Entry i of call c of group g (counted over the grid) is an RDMA write of
- 64 bytes whose remote address is g << 48 | c << 16 | i.*/
+pub const EFA_GDA_LOAD_OWNED: efa_gda_load_sharing = 0;
+pub const EFA_GDA_LOAD_SHARED: efa_gda_load_sharing = 1;
+pub type efa_gda_load_sharing = ::core::ffi::c_uint;
+/** Each group of each block makes `calls` posts of `per_call` entries, block b to queue b modulo queue_count. Entry i of
+ call
+ c of group g, counted over the grid, is an RDMA write of 64 bytes with the remote address g << 48 | c << 16 | i.*/
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct efa_gda_load_args {
     pub queues: *mut efa_gda_queue,
-    /// One word for each group: the enum efa_gda_status it ended with.
+    /// One word for each group: its final enum efa_gda_status.
     pub status: *mut u32,
     pub peer: efa_gda_peer,
     pub queue_count: u32,
     /// enum efa_gda_load_sharing
     pub sharing: u32,
-    /// Threads of a group: 1, or a warp (32), or 0 for the whole block.
+    /// Threads of a group: 1, 32 (a warp), or 0 for the whole block.
     pub group: u32,
     pub calls: u32,
     pub per_call: u32,
-    /// Every how many calls one rings; the others leave the doorbell to it. 0 and 1: each.
+    /// Every ring_every-th call rings; the others defer the doorbell. 0 and 1: each call rings.
     pub ring_every: u32,
-    /** Every how many calls a group waits for quiet, and EFA_GDA_BAD_COMPLETION is how it ends where
- something that was posted before is not done then. 0: never.*/
+    /** Every quiet_every-th call is followed by quiet(). If a request posted before is not done when quiet() returns, the
+ group's status is EFA_GDA_BAD_COMPLETION. 0: never.*/
     pub quiet_every: u32,
     pub reserved: u32,
     pub lkey: u32,
@@ -977,6 +978,3 @@ impl Default for efa_gda_load_args {
         }
     }
 }
-pub const EFA_GDA_LOAD_OWNED: efa_gda_load_sharing = 0;
-pub const EFA_GDA_LOAD_SHARED: efa_gda_load_sharing = 1;
-pub type efa_gda_load_sharing = ::core::ffi::c_uint;

@@ -1,7 +1,7 @@
 //! The host executor: the device library and its kernels, compiled as C++17, on the CPU.
 //!
-//! A block is a host thread. Its lanes are fibers of that thread (`kernels/host/lanes.h`), so warp- and
-//! block-collective code runs line for line. The host executor serves machines without a GPU, and tests. It makes no
+//! A block is a host thread. Its lanes are fibers of that thread (`kernels/include/efa_gda/host_executor.h`), so warp-
+//! and block-collective code runs line for line. The host executor serves machines without a GPU, and tests. It makes no
 //! promise about speed.
 //!
 //! A queue struct holds host pointers here. `kernels/include/efa_gda/queue.h` states what it must contain;
@@ -172,7 +172,7 @@ fn launched(started: bool, lanes: u32) -> Result<(), LaunchError> {
     }
 }
 
-// kernels/host/executor.cpp
+// kernels/host/executor.cpp, kernels/test/load_host.cpp
 unsafe extern "C" {
     fn efa_gda_host_put(args: *const efa_gda_put_args, lanes: u32) -> bool;
     fn efa_gda_host_post_receives(

@@ -374,7 +374,7 @@ impl<B: Backing> MappedQueue<B> {
 }
 
 /// Returns the number of requests, and the entries of each if one entry of an RDMA read or write carries at most `rdma`
-/// bytes (put.h, `pieces_of`).
+/// bytes (put.h, `entries_per_request`).
 pub(crate) fn requested(op: u32, bytes: u64, count: u64, rdma: u64) -> Requested {
     let each = match op {
         device::EFA_GDA_OP_WRITE | device::EFA_GDA_OP_WRITE_IMM | device::EFA_GDA_OP_READ => {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * A kernel that posts without ringing and then waits for the host's word, and one that ends
+ * A kernel that posts without ringing and then waits for a word that the host sets, and a kernel that traps, which ends
  * its context.
  */
 #include "efa_gda/post.h"
@@ -12,9 +12,9 @@ struct HangArgs {
   uint32_t rkey;
   uint64_t local;
   uint64_t remote;
-  /* 1 from the kernel once it has posted, 2 from the host to let it go on. */
+  /* The kernel stores 1 when it has posted; the host stores 2 to make it continue. */
   uint32_t *word;
-  /* The enum efa_gda_status that the kernel ended with. */
+  /* The kernel's final enum efa_gda_status. */
   uint32_t *status;
 };
 
@@ -30,7 +30,7 @@ EFA_GDA_KERNEL hang_kernel(HangArgs a) {
   fence_system();
   store_system(a.word, 1);
   /* About ten seconds at most. */
-  for (uint64_t turns = 0; turns < 100000000 && *(volatile uint32_t *)a.word != 2; turns++) __nanosleep(100);
+  for (uint64_t polls = 0; polls < 100000000 && *(volatile uint32_t *)a.word != 2; polls++) __nanosleep(100);
   if (status == EFA_GDA_OK) status = sender.quiet();
   *a.status = (uint32_t)status;
 }

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Every block of the grid posts to one of a few shared queues, as one group, as warps or as
- * single threads: RDMA writes of 8 bytes, each word of the source once. The host compares.
+ * Each block of the grid posts to one of a few shared queues, as one group, by warps or by single threads: RDMA writes
+ * of 8 bytes, one for each word of the source. The host compares source and target.
  */
 #include "efa_gda/post.h"
 
 namespace soak {
 
-struct Lane {
+struct Path {
   efa_gda_queue *queue;
   efa_gda_peer peer;
   uint32_t lkey;
@@ -16,23 +16,23 @@ struct Lane {
   uint64_t remote;
 };
 
-constexpr uint32_t kLanes = 32;
+constexpr uint32_t kPaths = 32;
 
 struct Args {
-  Lane lanes[kLanes];
-  /* The largest enum efa_gda_status that any group ended with. */
+  Path paths[kPaths];
+  /* The largest of all groups' final enum efa_gda_status. */
   uint32_t *status;
   uint64_t timeout_ns;
-  /* Entries of each block. */
+  /* Entries that each block posts. */
   uint32_t entries;
-  /* Threads of a warp that post by themselves, where a block's threads do: 1 or 32. */
+  /* Threads of each warp that post, in blocks that post by threads: 1 or 32. */
   uint32_t posters;
 };
 
 template <class Group>
-EFA_GDA_FN void post(const Args &a, const Lane &lane, Group group, uint32_t from, uint32_t count, uint32_t per_call) {
+EFA_GDA_FN void post(const Args &a, const Path &path, Group group, uint32_t from, uint32_t count, uint32_t per_call) {
   using namespace efa_gda;
-  Sender<Sharing::Device, Group> sender(lane.queue, a.timeout_ns, group);
+  Sender<Sharing::Device, Group> sender(path.queue, a.timeout_ns, group);
   efa_gda_status status = sender.status();
   for (uint32_t done = 0, call = 0; done < count && status == EFA_GDA_OK; call++) {
     uint32_t n = count - done < per_call ? count - done : per_call;
@@ -40,8 +40,8 @@ EFA_GDA_FN void post(const Args &a, const Lane &lane, Group group, uint32_t from
     status = sender.post(
         n,
         [&](uint32_t i) {
-          return write_entry(lane.peer, Memory{lane.local + at + i * 8, lane.lkey, 8}, lane.remote + at + i * 8,
-                             lane.rkey);
+          return write_entry(path.peer, Memory{path.local + at + i * 8, path.lkey, 8}, path.remote + at + i * 8,
+                             path.rkey);
         },
         call % 3 == 2 ? kPostDefer : kPostDefault);
     done += n;
@@ -55,15 +55,15 @@ EFA_GDA_FN void post(const Args &a, const Lane &lane, Group group, uint32_t from
 
 EFA_GDA_KERNEL soak_kernel(soak::Args a) {
   using namespace efa_gda;
-  const soak::Lane &lane = a.lanes[block_index() % soak::kLanes];
-  uint32_t place = block_index() / soak::kLanes, base = place * a.entries;
+  const soak::Path &path = a.paths[block_index() % soak::kPaths];
+  uint32_t part = block_index() / soak::kPaths, base = part * a.entries;
   uint32_t warp = thread_index() / 32, lane_id = thread_index() % 32;
   uint32_t per_warp = a.entries / (block_threads() / 32), per_thread = per_warp / a.posters;
-  switch (place % 3) {
-    case 0: soak::post(a, lane, BlockGroup(), base, a.entries, 37); break;
-    case 1: soak::post(a, lane, WarpGroup(), base + warp * per_warp, per_warp, 32); break;
+  switch (part % 3) {
+    case 0: soak::post(a, path, BlockGroup(), base, a.entries, 37); break;
+    case 1: soak::post(a, path, WarpGroup(), base + warp * per_warp, per_warp, 32); break;
     default:
       if (lane_id >= a.posters) return;
-      soak::post(a, lane, ThreadGroup(), base + warp * per_warp + lane_id * per_thread, per_thread, 7);
+      soak::post(a, path, ThreadGroup(), base + warp * per_warp + lane_id * per_thread, per_thread, 7);
   }
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* What a Sender says when it is used well and badly. Warps of one block; each leaves the
- * statuses of its calls, in order. */
+/* Scenarios of correct and incorrect use of Sender, by the warps of one block. Each warp stores the statuses of its
+ * calls, in order. */
 #include "efa_gda/post.h"
 
 struct handles_args {
@@ -8,7 +8,7 @@ struct handles_args {
   struct efa_gda_peer peer;
   uint32_t scenario;
   uint64_t timeout_ns;
-  /* kMostCalls for each warp. */
+  /* kMaxCalls words for each warp. */
   uint32_t *status;
 };
 
@@ -20,7 +20,7 @@ using efa_gda::Sender;
 using efa_gda::Sharing;
 using efa_gda::WarpGroup;
 
-constexpr uint32_t kMostCalls = 8;
+constexpr uint32_t kMaxCalls = 8;
 
 struct Log {
   uint32_t *next;
@@ -36,11 +36,11 @@ EFA_GDA_FN efa_gda_status post(const handles_args &a, AnySender &sender, uint32_
       count, [&](uint32_t i) { return efa_gda::write_entry(a.peer, efa_gda::Memory{i, 1, 8}, i, 1); }, flags);
 }
 
-/* Waits, within the default bound, for what another warp does. */
-template <class Holds>
-EFA_GDA_FN void await(const handles_args &a, Holds holds) {
+/* Waits, with the default bound, until `condition` holds by the actions of another warp. */
+template <class Condition>
+EFA_GDA_FN void await(const handles_args &a, Condition condition) {
   efa_gda::Deadline deadline(a.queue, efa_gda::kDefaultTimeoutNs);
-  while (!holds() && deadline.expired(EFA_GDA_TIMEOUT_LOCK) == EFA_GDA_OK) {
+  while (!condition() && deadline.expired(EFA_GDA_TIMEOUT_LOCK) == EFA_GDA_OK) {
   }
 }
 
@@ -49,10 +49,10 @@ EFA_GDA_FN void await(const handles_args &a, Holds holds) {
 EFA_GDA_KERNEL handles(struct handles_args a) {
   uint32_t warp = efa_gda::thread_index() / 32;
   efa_gda::BlockGroup block;
-  Log log = {a.status + warp * kMostCalls};
+  Log log = {a.status + warp * kMaxCalls};
   switch (a.scenario) {
     case 0: {
-      /* What was deferred is rung by close, of whoever shares the queue. */
+      /* close() rings for what a handle of a shared queue deferred. */
       Sender<Sharing::Device, WarpGroup> sender(a.queue, a.timeout_ns);
       log.add(post(a, sender, 3, kPostDefer));
       log.add(post(a, sender, 2));
@@ -61,14 +61,14 @@ EFA_GDA_KERNEL handles(struct handles_args a) {
       return;
     }
     case 1: {
-      /* An owner that forgets to close. */
+      /* An owner does not close its handle. */
       Sender<Sharing::Warp> sender(a.queue, a.timeout_ns);
       log.add(post(a, sender, 4));
       log.add(sender.quiet());
       return;
     }
     case 2: {
-      /* Two owners. */
+      /* Two groups open the queue as its owner. */
       Sender<Sharing::Warp> sender(a.queue, a.timeout_ns);
       block.sync();
       log.add(post(a, sender, 4));
@@ -78,12 +78,12 @@ EFA_GDA_KERNEL handles(struct handles_args a) {
       return;
     }
     case 3: {
-      /* One that owns the queue, and one that shares it meanwhile. */
+      /* A group posts to the queue while another group owns it. */
       if (warp == 0) {
         Sender<Sharing::Warp> sender(a.queue, a.timeout_ns);
-        uint64_t own = efa_gda::load_relaxed(&a.queue->reserve.word);
+        uint64_t word = efa_gda::load_relaxed(&a.queue->reserve.word);
         block.sync();
-        await(a, [&] { return efa_gda::load_relaxed(&a.queue->reserve.word) != own; });
+        await(a, [&] { return efa_gda::load_relaxed(&a.queue->reserve.word) != word; });
         log.add(post(a, sender, 4));
         log.add(sender.quiet());
         log.add(sender.close());
@@ -95,7 +95,7 @@ EFA_GDA_KERNEL handles(struct handles_args a) {
       return;
     }
     case 4: {
-      /* One that wants to own the queue, and one that shares it, whoever comes first. */
+      /* One group opens the queue as its owner, and another as a shared queue, in any order. */
       if (warp == 0) {
         Sender<Sharing::Warp> sender(a.queue, a.timeout_ns);
         log.add(post(a, sender, 4));
@@ -110,8 +110,8 @@ EFA_GDA_KERNEL handles(struct handles_args a) {
       return;
     }
     case 6: {
-      /* The second of two requests, an owner's, completes first; nobody but this test completes
-       * any. Who waits for the first does not take the one for the other. */
+      /* A shared handle posts request 0, an owner posts request 1, and request 1 completes first (this test completes
+       * it). The quiet() for request 0 does not return because of that completion. */
       if (warp == 0) {
         Sender<Sharing::Device, WarpGroup> sender(a.queue, a.timeout_ns);
         log.add(post(a, sender, 1));
@@ -119,7 +119,7 @@ EFA_GDA_KERNEL handles(struct handles_args a) {
         return;
       }
       efa_gda_queue *q = a.queue;
-      /* Registration: the post, and the ticket of quiet. */
+      /* Two calls are served: the post, and the flush of quiet(). */
       await(a, [&] { return efa_gda::load_acquire(&q->lock.serving) >> (32 + EFA_GDA_LOCK_STATE_BITS) == 2; });
       Sender<Sharing::Warp> sender(q, a.timeout_ns);
       log.add(post(a, sender, 1));
@@ -132,8 +132,8 @@ EFA_GDA_KERNEL handles(struct handles_args a) {
       return;
     }
     default: {
-      /* The first request fails. Each of those who share the queue hears of it once, also who
-       * did not post it. */
+      /* The first request fails. quiet() reports it once to each handle that shares the queue, also to those that did
+       * not post it. */
       Sender<Sharing::Device, WarpGroup> sender(a.queue, a.timeout_ns);
       block.sync();
       if (warp == 0) {

@@ -1,27 +1,71 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The completion side: reads the completion queue, or the hardware counters, and says
- * how many requests ended and how. Knows nothing of who posted them.
+ * The completion side: reads the completion queue or the hardware counters, counts requests that ended, and records
+ * errors. It does not know which group posted a request.
  *
- * Protocol. The adapter writes an entry and then its phase bit, which starts at 1 and
- * flips each time the queue wraps. One reader at a time (`completion.lock`, taken with an
- * acquire, given back with a release): it alone reads entries past `consumed`, advances
- * `consumed` and then publishes `completed` and `received`. An entry's phase is read with
- * its status in one load, then a system-scope fence, then the rest, so no older rest is
- * taken for a new entry. `completed` only grows; it counts errors too, for a request that
- * failed has left the ring as well.
+ * TERMS
+ *   poller   a thread that calls poll() or completed_now(): the leader of a group that waits, or a receiver (rq.h).
+ *   reader   the poller that holds completion.lock. Only the reader reads the completion queue.
+ *   index    number of a completion, modulo 2^32. Completion i is in entry i modulo cq.num_entries. Its phase bit is 1
+ *            on the first lap and flips with each lap.
+ *   N        sq.num_entries.
  *
- * Requests complete in any order (SRD), so a count says how many are done, not which.
+ * WORDS
+ *   word                     | written by                   | read by               | ordered by
+ *   completion entries       | adapter: the body, then the  | reader                | B1
+ *                            | 8 bytes that hold the phase  |                       |
+ *   counters.success, .error | adapter                      | pollers               | B2
+ *   completion.lock          | pollers: CAS 0 to 1, acquire;| pollers               | a poller that finds 1 reads nothing
+ *                            | reader: store 0, release     |                       |
+ *   completion.consumed      | reader                       | the next reader       | completion.lock
+ *   completion.completed     | without counters: reader.    | writers (sq.h), quiet | B2
+ *                            | With: any poller, by CAS     | (post.h)              |
+ *   completion.received      | reader                       | posters of receives   | B2
+ *   inbox entries,           | reader                       | receivers (rq.h)      | B3
+ *   completion.inboxed       |                              |                       |
+ *   completion.lost          | reader                       | host                  | relaxed
+ *   receive.taken            | receivers (rq.h)             | reader                | B3
+ *   error.completion_status, | the reader that changes      | host                  | release of error.reported = 1
+ *   .request_id, .reported   | reported from 0 to 2         |                       |
+ *   error.count              | reader: fetch_add            | pollers, quiet        | B4
  *
- * With counters, `completed` is what they say, and the completion queue is read only when
- * the word of errors has moved: what nobody reads is overwritten. Nothing else completes
- * there, so the completion at index i is that of the i-th request that ended. `completed`
- * stands still until the errors that were counted are read, so posters are at most a ring
- * past it, and what may be an error lies at most a ring before it (an adapter that has
- * counted a ring of later requests has counted, and completed, this one). A completion
- * queue of two rings holds all of that: a reader begins a ring before `completed`, or
- * where the last one ended, and finds nothing overwritten. An error that is counted and
- * never found ends waits by their bound.
+ * PAIRS
+ *   B1  The reader loads an entry's first 8 bytes, with status and phase, in one access. If the phase is this lap's, it
+ *       executes fence_system() before it loads the rest. So the rest is not older than the phase.
+ *   B2  The reader (with counters: the poller) executes fence_system() after it has loaded completions (counters), and then
+ *       stores `completed` and `received`. Others load them with an acquire.
+ *       Visible: that the adapter no longer reads or writes the slots and the buffers of the counted requests.
+ *   B3  The reader copies a completion to the inbox, then stores `inboxed` with a release; the receiver loads it with
+ *       an acquire. Visible: the copy. In return the receiver copies the entry out, then stores `taken` with a release;
+ *       the reader loads it with an acquire. Visible: that the inbox entry may be written again.
+ *   B4  The reader stores the report, executes fence_device(), and then adds to error.count. With counters, a poller loads
+ *       error.count with an acquire before it publishes `completed`. So a group that sees a failed request in
+ *       `completed` also sees its error in error.count and in the report.
+ *
+ * WHAT IS COUNTED. `completed` counts sends, failed ones too: both have left the ring. Requests complete in any order
+ * (SRD), so `completed` says how many are done, not which. `received` counts completions that used a posted receive. A
+ * completion with another queue pair's number is consumed and not counted; Completions::foreign reports it.
+ *
+ * NO OVERRUN BY SENDS. Without counters, `completed` grows only when a completion is read, and writers keep
+ * next - completed <= N (sq.h). So at most N completions of sends are unread.
+ *
+ * COUNTERS (counters.success is not null). `completed` follows success + error. The completion queue is read only while
+ * there are unread errors: counters.error is ahead of error.count. Completions that are not read are overwritten on the
+ * next lap. Only this queue's sends complete there, so completion i belongs to the i-th request that ended. `completed`
+ * stands still until all counted errors have been read. Therefore
+ *     requests posted               <=  completed + N    (free slots, sq.h)
+ *     index of an unread error      >=  completed - N    (when the adapter has counted N later requests, it has counted
+ *                                                         this one too)
+ * So unread errors are among the 2 N completions from completed - N on. The completion queue has at least 2 N entries, so
+ * none of them is overwritten. A reader begins at completed - N, or at `consumed` if that is later. If the completion of a
+ * counted error is never found, `completed` stays where it is and waits end at their bound.
+ *   Wraps: both counters wrap at counters.wrap, a power of two of at least 4 N, or at a multiple of it. Their sum minus
+ * `completed`, modulo counters.wrap, is at most N. A larger difference means that another poller has published newer
+ * values; it is ignored.
+ *   counters.wrap = 0: the counters never wrap. Their sum is the number of completed requests. Errors are not searched
+ * for, and `completed` is not used.
+ *
+ * WAITS. There are none here. A poller that finds nothing returns; its caller repeats the call until its own bound.
  */
 #ifndef EFA_GDA_CQ_H
 #define EFA_GDA_CQ_H
@@ -31,16 +75,16 @@
 
 namespace efa_gda {
 
-/* What a poll found. The first error of those it read is described. A completion of another
- * queue pair is taken off the queue and not counted: it says that the queue is shared. */
+/* What one or several polls read. `first_error` and `first_error_id` are status and request id of the first error. */
 struct Completions {
   uint32_t sends = 0;
-  /* Of these, `unsolicited` used no posted receive. */
+  /* `unsolicited` of the `receives` used no posted receive. */
   uint32_t receives = 0;
   uint32_t unsolicited = 0;
   uint32_t errors = 0;
   uint32_t first_error = 0;
   uint64_t first_error_id = 0;
+  /* A completion of another queue pair was read: two queues complete on this completion queue. */
   bool foreign = false;
 
   EFA_GDA_FN void add(const Completions &more) {
@@ -72,14 +116,14 @@ struct CompletionHead {
   }
 };
 
-/* Keeps the first error of the queue where a host can read it. */
-EFA_GDA_FN void report_error(efa_gda_queue *queue, uint32_t status, uint64_t id) {
+/* Counts an error, and records the queue's first one for the host. Called by the reader. */
+EFA_GDA_FN void record_error(efa_gda_queue *queue, uint32_t status, uint64_t id) {
   if (compare_swap_acquire(&queue->error.reported, 0, 2) == 0) {
     store_relaxed(&queue->error.completion_status, status);
     store_relaxed(&queue->error.request_id, id);
     store_release(&queue->error.reported, 1u);
   }
-  /* Last: whoever goes by counters publishes what completed once this says that the error was read. */
+  /* B4. */
   fence_device();
   fetch_add_relaxed(&queue->error.count, 1u);
 }
@@ -90,12 +134,12 @@ EFA_GDA_FN const uint8_t *completion_at(const efa_gda_cq &cq, uint32_t index) {
 EFA_GDA_FN CompletionHead head_at(const efa_gda_cq &cq, uint32_t index) {
   return {load_system(reinterpret_cast<const volatile uint64_t *>(completion_at(cq, index)))};
 }
-/* Whether `head`, read at `index`, is of this lap. */
-EFA_GDA_FN bool is_there(const efa_gda_cq &cq, uint32_t index, CompletionHead head) {
+/* Whether `head`, loaded from entry `index`, is of this lap. */
+EFA_GDA_FN bool is_new(const efa_gda_cq &cq, uint32_t index, CompletionHead head) {
   return head.phase() == ((index & cq.num_entries) == 0);
 }
 
-/* What the completion at `index` says, whose head was there. */
+/* Decodes the completion at `index`, whose head is new. */
 EFA_GDA_FN Completions read_completion(const efa_gda_queue *queue, uint32_t index, CompletionHead head) {
   Completions out;
   if (head.qpn() != queue->qpn) {
@@ -113,6 +157,7 @@ EFA_GDA_FN Completions read_completion(const efa_gda_queue *queue, uint32_t inde
   out.first_error = head.status();
   out.first_error_id = head.id();
   if ((queue->sq.flags & EFA_GDA_SQ_REQ_ID_64) != 0) {
+    /* B1. */
     fence_system();
     const uint8_t *entry = completion_at(queue->cq, index);
     uint64_t tail = load_system(reinterpret_cast<const volatile uint64_t *>(entry) + 1);
@@ -121,80 +166,78 @@ EFA_GDA_FN Completions read_completion(const efa_gda_queue *queue, uint32_t inde
   return out;
 }
 
-/* Leaves the receive completion at `index` in the inbox; one that finds it full is lost,
- * and counted. Only by the reader, which has seen the entry's phase. */
-EFA_GDA_FN void keep_receive(efa_gda_queue *queue, uint32_t index) {
-  const efa_gda_inbox &box = queue->inbox;
-  if (box.num_entries == 0) return;
-  uint32_t at = load_relaxed(&queue->completion.inboxed);
-  if (at - load_acquire(&queue->receive.taken) >= box.num_entries) {
+/* Copies the receive completion at `index`, whose head is new, to the inbox. A full inbox drops it and counts it in
+ * completion.lost. Called by the reader. */
+EFA_GDA_FN void copy_to_inbox(efa_gda_queue *queue, uint32_t index) {
+  const efa_gda_inbox &inbox = queue->inbox;
+  if (inbox.num_entries == 0) return;
+  uint32_t inboxed = load_relaxed(&queue->completion.inboxed);
+  if (inboxed - load_acquire(&queue->receive.taken) >= inbox.num_entries) {
     store_relaxed(&queue->completion.lost, load_relaxed(&queue->completion.lost) + 1);
     return;
   }
   const uint8_t *entry = completion_at(queue->cq, index);
-  uint8_t *to = box.entries + (uint64_t)(at & (box.num_entries - 1)) * EFA_GDA_INBOX_ENTRY;
-  /* The phase was seen before; the rest is read after it. */
+  uint8_t *to = inbox.entries + (uint64_t)(inboxed & (inbox.num_entries - 1)) * EFA_GDA_INBOX_ENTRY;
+  /* B1. */
   fence_system();
   for (uint32_t i = 0; i < EFA_GDA_INBOX_ENTRY; i += 8) {
     uint64_t word = i < queue->cq.entry_size ? load_system(reinterpret_cast<const volatile uint64_t *>(entry + i)) : 0;
     store_relaxed(reinterpret_cast<uint64_t *>(to + i), word);
   }
-  store_release(&queue->completion.inboxed, at + 1);
+  store_release(&queue->completion.inboxed, inboxed + 1);
 }
 
-/* Heads that are read in one go. A read of host memory takes the GPU 1.3 us; this many
- * take hardly longer. A queue that has nothing new is asked for one only, for those who
- * wait look often, and all of them share PCIe. */
-constexpr uint32_t kHeads = 8;
+/* Heads that the reader loads at once. A GPU's read of host memory takes 1.3 us, and this many take hardly longer. The
+ * first read of a poll is of one head only: waiting groups poll often, mostly find nothing, and share PCIe. */
+constexpr uint32_t kHeadsPerRead = 8;
 
-/* Where a reader begins that found the queue read up to `consumed`; see above. */
+/* The index at which a reader begins that finds completion.consumed = `consumed`. */
 EFA_GDA_FN uint32_t oldest_unread(const efa_gda_queue *queue, uint32_t consumed) {
   if (queue->counters.success == nullptr) return consumed;
   uint32_t depth = queue->sq.num_entries, oldest = load_acquire(&queue->completion.completed) - depth;
   return consumed - oldest > 2 * depth ? oldest : consumed;
 }
 
-/* Completions that are read in one go at most, where not more are asked for. */
-constexpr uint32_t kPoll = 64;
+/* The most completions of one poll, unless the caller asks for more sends. */
+constexpr uint32_t kMaxPoll = 64;
 
-/* Reads what the completion queue holds now, up to `sends` completions of sends, unless
- * another thread is reading. `completed` of the queue grows by them, where no counters say
- * what it is. */
-EFA_GDA_FN Completions poll_queue(efa_gda_queue *queue, uint32_t sends) {
+/* Reads the new completions, at most `sends` of sends and at most the larger of `sends` and kMaxPoll in all. Returns
+ * none while another thread is the reader. Without counters it adds the sends to `completed`. */
+EFA_GDA_FN Completions poll_completion_queue(efa_gda_queue *queue, uint32_t sends) {
   Completions all;
   if (queue->cq.buffer == nullptr) return all;
-  uint32_t most = sends > kPoll ? sends : kPoll;
+  uint32_t max = sends > kMaxPoll ? sends : kMaxPoll;
   if (compare_swap_acquire(&queue->completion.lock, 0, 1) != 0) return all;
   uint32_t begin = oldest_unread(queue, load_relaxed(&queue->completion.consumed)), index = begin;
-  for (uint32_t want = 1; index - begin < most && all.sends < sends; want = kHeads) {
-    if (want > most - (index - begin)) want = most - (index - begin);
+  for (uint32_t want = 1; index - begin < max && all.sends < sends; want = kHeadsPerRead) {
+    if (want > max - (index - begin)) want = max - (index - begin);
     if (want > sends - all.sends) want = sends - all.sends;
-    CompletionHead heads[kHeads], odd = {0};
-    EFA_GDA_UNROLL for (uint32_t k = 0; k < kHeads; k++) {
+    CompletionHead heads[kHeadsPerRead], other = {0};
+    EFA_GDA_UNROLL for (uint32_t k = 0; k < kHeadsPerRead; k++) {
       if (k < want) heads[k] = head_at(queue->cq, index + k);
     }
-    /* Sends that went well are all alike. What stops their row is looked at by itself. */
-    uint32_t row = 0;
-    EFA_GDA_UNROLL for (uint32_t k = 0; k < kHeads; k++) {
-      if (row != k || k >= want) continue;
-      if (is_there(queue->cq, index + k, heads[k]) && heads[k].is_good_send(queue->qpn)) {
-        row++;
+    /* Counts the successful sends in front. `other` is the first head that is not one. */
+    uint32_t good = 0;
+    EFA_GDA_UNROLL for (uint32_t k = 0; k < kHeadsPerRead; k++) {
+      if (good != k || k >= want) continue;
+      if (is_new(queue->cq, index + k, heads[k]) && heads[k].is_good_send(queue->qpn)) {
+        good++;
       } else {
-        odd = heads[k];
+        other = heads[k];
       }
     }
-    all.sends += row;
-    index += row;
-    if (row == want) continue;
-    if (!is_there(queue->cq, index, odd)) break;
-    Completions one = read_completion(queue, index, odd);
-    if (one.errors != 0) report_error(queue, one.first_error, one.first_error_id);
-    if (one.receives != 0) keep_receive(queue, index);
+    all.sends += good;
+    index += good;
+    if (good == want) continue;
+    if (!is_new(queue->cq, index, other)) break;
+    Completions one = read_completion(queue, index, other);
+    if (one.errors != 0) record_error(queue, one.first_error, one.first_error_id);
+    if (one.receives != 0) copy_to_inbox(queue, index);
     all.add(one);
     index++;
   }
   if (index != begin) {
-    /* Before anyone reuses what these requests read or wrote. */
+    /* B2. */
     fence_system();
     store_relaxed(&queue->completion.consumed, index);
     store_relaxed(&queue->completion.received, load_relaxed(&queue->completion.received) + all.receives - all.unsolicited);
@@ -207,20 +250,21 @@ EFA_GDA_FN Completions poll_queue(efa_gda_queue *queue, uint32_t sends) {
   return all;
 }
 
-/* Errors that are counted and whose completions nobody has read. */
-EFA_GDA_FN uint32_t errors_unread(const efa_gda_queue *queue, uint64_t counted) {
+/* Errors that are counted, `counted` being counters.error, and whose completions have not been read. */
+EFA_GDA_FN uint32_t unread_errors(const efa_gda_queue *queue, uint64_t counted) {
   uint32_t unread = ((uint32_t)counted - load_acquire(&queue->error.count)) & (uint32_t)(queue->counters.wrap - 1);
-  /* More than a ring of them: a completion was read before it was counted. */
+  /* The difference is negative, so more than a ring, where a completion was read before the adapter counted it. */
   return unread > queue->sq.num_entries ? 0 : unread;
 }
 
-/* Publishes that `more` completed after `known`; what is returned is this call's. */
+/* Advances `completed` from `known` by `more`, with counters. Returns `more`, or 0 if another poller advanced it first. */
 EFA_GDA_FN uint32_t publish_completed(efa_gda_queue *queue, uint32_t known, uint32_t more) {
   if (more == 0) return 0;
-  /* Before anyone reuses what these requests read or wrote. */
+  /* B2. */
   fence_system();
   if (compare_swap_acquire(&queue->completion.completed, known, known + more) != known) return 0;
-  /* Once in a while, so that where the last reader ended is not taken for a later lap. */
+  /* Every 2^30 completions, brings `consumed` forward: oldest_unread() compares it with `completed`, and a value that
+   * is 2^32 old would look recent. */
   if (((known ^ (known + more)) >> 30) != 0 && compare_swap_acquire(&queue->completion.lock, 0, 1) == 0) {
     store_relaxed(&queue->completion.consumed, oldest_unread(queue, load_relaxed(&queue->completion.consumed)));
     store_release(&queue->completion.lock, 0u);
@@ -228,42 +272,41 @@ EFA_GDA_FN uint32_t publish_completed(efa_gda_queue *queue, uint32_t known, uint
   return more;
 }
 
-/* Takes in what completed: up to `sends` sends, with the receives among them, or all that the
- * counters say; after an error the completions that may tell of it. One thread calls. */
+/* Reads new completions, at most `sends` of sends, with the receives among them. With counters, advances `completed` to
+ * them; while there are unread errors it reads the completion queue in its place, up to 2 N sends. Called by one thread
+ * of a group. */
 EFA_GDA_COLD Completions poll(efa_gda_queue *queue, uint32_t sends) {
   Completions all;
   const efa_gda_counters &c = queue->counters;
   if (c.success != nullptr) {
-    /* Acquired; a look that is older all the same counts for nothing below. */
+    /* An acquire, before the counters are loaded: they are then at least as new as `known`, or, if they are not, the
+     * difference below is discarded. */
     uint32_t known = load_acquire(&queue->completion.completed);
     uint64_t good = load_system(c.success), bad = c.error != nullptr ? load_system(c.error) : 0;
-    if (errors_unread(queue, bad) == 0) {
-      /* A power-of-two wrap leaves the difference. No more than the ring can have completed
-       * since; anything else is another thread's older sight of the counters. */
+    if (unread_errors(queue, bad) == 0) {
       uint32_t more = ((uint32_t)(good + bad) - known) & (uint32_t)(c.wrap - 1);
       if (more <= queue->sq.num_entries) all.sends = publish_completed(queue, known, more);
       return all;
     }
     sends = 2 * queue->sq.num_entries;
   }
-  all = poll_queue(queue, sends);
-  /* What went well is in the counters, for the next look. */
+  all = poll_completion_queue(queue, sends);
+  /* With counters, the next poll counts these sends. */
   if (c.success != nullptr) all.sends = 0;
   return all;
 }
 
-/* Send completions of this queue so far, modulo 2^32, after reading what has come in.
- * What this call itself read is added to `found`. Of sends no more are read than are under
- * way of `posted`, the requests so far: a look past the last one takes a round trip over
- * PCIe, which who waits for it would pay. Where none is under way receives may have come in.
- * One thread calls. */
-EFA_GDA_FN uint32_t completed_now(efa_gda_queue *queue, uint32_t posted, Completions &found) {
+/* Polls, and returns the send completions of this queue so far, modulo 2^32. Adds what this call read to `completions`.
+ * `posted` is the number of requests so far: no more sends are read than are in flight, because a read past the last
+ * completion costs a round trip over PCIe. With none in flight it reads up to kMaxPoll, because receives may have
+ * completed. Called by one thread of a group. */
+EFA_GDA_FN uint32_t completed_now(efa_gda_queue *queue, uint32_t posted, Completions &completions) {
   const efa_gda_counters &c = queue->counters;
   if (c.success != nullptr && c.wrap == 0) {
     return (uint32_t)(load_system(c.success) + (c.error != nullptr ? load_system(c.error) : 0));
   }
-  uint32_t under_way = posted - load_relaxed(&queue->completion.completed);
-  found.add(poll(queue, under_way - 1 < kPoll ? under_way : kPoll));
+  uint32_t in_flight = posted - load_relaxed(&queue->completion.completed);
+  completions.add(poll(queue, in_flight - 1 < kMaxPoll ? in_flight : kMaxPoll));
   return load_acquire(&queue->completion.completed);
 }
 

@@ -1,12 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Who calls together: one thread, a warp of 32, or a block. Each offers rank, size, sync and a
- * value of rank 0 for all; threads and warps also votes. All threads of the group make
- * every call, in the same order; blocks are one-dimensional.
+ * Groups: the threads that make each call together. A group is one thread, a full warp, or a block. All threads of the
+ * group must make every call, in the same order. Blocks must be one-dimensional.
  *
- * `lanes` is how many of the group's threads share the caller's warp, `lane` its place
- * among them. Where `trades` holds these are all 32, and `trade` lets them rearrange what
- * they hold, so that a store of the warp covers whole lines.
+ *   rank(), size()    the calling thread's number in the group, and the number of threads. The leader has rank 0.
+ *   lane(), lanes()   the same within the calling thread's warp.
+ *   sync()            waits for all threads of the group. What a thread did before it happens before what any thread of
+ *                     the group does after it.
+ *   from_leader(v)    returns the leader's `v` to all threads.
+ *   vote(b)           returns a mask whose bit i is rank i's `b` (not for blocks).
+ *   in_full_warp()    whether all 32 lanes of the calling thread's warp belong to the group.
+ *   transpose(q)      rearranges the quads of a full warp (Transpose).
+ *   kSingleThread     the group is one thread.
+ *   kCombines         the group can combine other groups' entries (ticket_lock.h), which needs vote().
+ *   kAllThreadsFence  all threads of the group execute its system fences; otherwise the leader does.
  */
 #ifndef EFA_GDA_GROUP_H
 #define EFA_GDA_GROUP_H
@@ -26,7 +33,7 @@ inline uint32_t block_threads() { return host::lanes(); }
 inline uint32_t block_index() { return host::block(); }
 inline uint32_t block_count() { return host::blocks(); }
 #endif
-/* Whether thread_index() tells a block's threads apart. */
+/* Whether thread_index() is unique in the block. */
 EFA_GDA_FN bool one_dimensional() {
 #if EFA_GDA_ON_GPU
   return blockDim.y == 1 && blockDim.z == 1;
@@ -35,64 +42,59 @@ EFA_GDA_FN bool one_dimensional() {
 #endif
 }
 
-/* Where `trade` moves things: each lane of a warp comes with four quads of its own, 0 to 3,
- * and leaves with quad `quad(lane)` of four lanes, `from(lane, k)` in place k. Eight lanes
- * in a row then hold, in place k, all quads of two neighbouring lanes: for entries of 64
- * bytes, a line of 128. */
-struct Trade {
+/* What transpose() does. Before it, each lane has quads 0 to 3 of its own entry. After it, the k-th quad of a lane is
+ * quad quad(lane) of the entry of lane source_lane(lane, k). The k-th quads of eight neighbouring lanes are then all
+ * quads of two neighbouring entries: with entries of 64 bytes, a line of 128 bytes. */
+struct Transpose {
   EFA_GDA_FN static uint32_t quad(uint32_t lane) { return lane >> 1 & 3; }
-  EFA_GDA_FN static uint32_t from(uint32_t lane, uint32_t k) { return (lane & ~6u) | k << 1; }
+  EFA_GDA_FN static uint32_t source_lane(uint32_t lane, uint32_t k) { return (lane & ~6u) | k << 1; }
 };
 
 struct ThreadGroup {
-  /* Whether it is a single thread. */
-  static constexpr bool kAlone = true;
-  /* Whether the group can look for others' entries: it can vote. */
-  static constexpr bool kServes = true;
-  /* Whether every thread of the group takes part in its fences. */
-  static constexpr bool kAllFence = true;
+  static constexpr bool kSingleThread = true;
+  static constexpr bool kCombines = true;
+  static constexpr bool kAllThreadsFence = true;
   EFA_GDA_FN uint32_t rank() const { return 0; }
   EFA_GDA_FN uint32_t size() const { return 1; }
   EFA_GDA_FN uint32_t lane() const { return 0; }
   EFA_GDA_FN uint32_t lanes() const { return 1; }
-  EFA_GDA_FN bool trades() const { return false; }
-  EFA_GDA_FN void trade(Quad (&)[4]) const {}
+  EFA_GDA_FN bool in_full_warp() const { return false; }
+  EFA_GDA_FN void transpose(Quad (&)[4]) const {}
   EFA_GDA_FN void sync() const {}
   template <class T>
   EFA_GDA_FN T from_leader(T value) const {
     return value;
   }
-  /* Bit i: what rank i passed. */
   EFA_GDA_FN uint32_t vote(bool holds) const { return holds ? 1 : 0; }
 };
 
 #if EFA_GDA_ON_GPU
 
-/* Read once into a register: the compiler would rather read it again each time, which is slow. */
+/* Reads the index into a register once. Without this the compiler reads it again at each use, which is slow. */
 EFA_GDA_FN uint32_t thread_index_once() {
   uint32_t v;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(v));
   return v;
 }
 
-/* Swaps place bit 1 with lane bit 2 and place bit 0 with lane bit 1: of each pair of
- * places a lane keeps one and trades the other for its partner's. */
-EFA_GDA_FN void trade_full_warp(uint32_t lane, Quad (&q)[4]) {
+/* Swaps bit 1 of a quad's number with bit 2 of its lane, then bit 0 with bit 1. In each step a lane keeps one quad of
+ * each pair and exchanges the other with its partner lane. */
+EFA_GDA_FN void transpose_full_warp(uint32_t lane, Quad (&q)[4]) {
   auto swap = [](Quad &low, Quad &high, bool upper, int mask) {
-    Quad give;
+    Quad sent;
     if (upper) {
-      give = low;
+      sent = low;
     } else {
-      give = high;
+      sent = high;
     }
-    give.x = __shfl_xor_sync(~0u, give.x, mask);
-    give.y = __shfl_xor_sync(~0u, give.y, mask);
-    give.z = __shfl_xor_sync(~0u, give.z, mask);
-    give.w = __shfl_xor_sync(~0u, give.w, mask);
+    sent.x = __shfl_xor_sync(~0u, sent.x, mask);
+    sent.y = __shfl_xor_sync(~0u, sent.y, mask);
+    sent.z = __shfl_xor_sync(~0u, sent.z, mask);
+    sent.w = __shfl_xor_sync(~0u, sent.w, mask);
     if (upper) {
-      low = give;
+      low = sent;
     } else {
-      high = give;
+      high = sent;
     }
   };
   bool four = (lane & 4) != 0, two = (lane & 2) != 0;
@@ -102,19 +104,18 @@ EFA_GDA_FN void trade_full_warp(uint32_t lane, Quad (&q)[4]) {
   swap(q[2], q[3], two, 2);
 }
 
-/* A whole warp, of which every lane takes part. All masks are constants: for a mask that it
- * does not know, the compiler makes the warp match masks at each step, which takes longer
- * than the step. */
+/* A full warp. All masks are constants: with a variable mask the compiler inserts a match of the lanes' masks at each
+ * step, which takes longer than the step. */
 struct WarpGroup {
-  static constexpr bool kAlone = false;
-  static constexpr bool kServes = true;
-  static constexpr bool kAllFence = true;
+  static constexpr bool kSingleThread = false;
+  static constexpr bool kCombines = true;
+  static constexpr bool kAllThreadsFence = true;
   EFA_GDA_FN uint32_t rank() const { return threadIdx.x & 31; }
   EFA_GDA_FN uint32_t size() const { return 32; }
   EFA_GDA_FN uint32_t lane() const { return rank(); }
   EFA_GDA_FN uint32_t lanes() const { return 32; }
-  EFA_GDA_FN bool trades() const { return true; }
-  EFA_GDA_FN void trade(Quad (&q)[4]) const { trade_full_warp(lane(), q); }
+  EFA_GDA_FN bool in_full_warp() const { return true; }
+  EFA_GDA_FN void transpose(Quad (&q)[4]) const { transpose_full_warp(lane(), q); }
   EFA_GDA_FN void sync() const { __syncwarp(); }
   EFA_GDA_FN uint32_t from_leader(uint32_t value) const { return __shfl_sync(~0u, value, 0); }
   EFA_GDA_FN uint64_t from_leader(uint64_t value) const { return __shfl_sync(~0u, (unsigned long long)value, 0); }
@@ -122,19 +123,19 @@ struct WarpGroup {
 };
 
 struct BlockGroup {
-  static constexpr bool kAlone = false;
-  static constexpr bool kServes = false;
-  static constexpr bool kAllFence = false;
+  static constexpr bool kSingleThread = false;
+  static constexpr bool kCombines = false;
+  static constexpr bool kAllThreadsFence = false;
   EFA_GDA_FN BlockGroup() : rank_(thread_index_once()) {}
   EFA_GDA_FN uint32_t rank() const { return rank_; }
   EFA_GDA_FN uint32_t size() const { return blockDim.x; }
   EFA_GDA_FN uint32_t lane() const { return rank_ & 31; }
   EFA_GDA_FN uint32_t lanes() const {
-    uint32_t left = blockDim.x - (rank_ & ~31u);
-    return left < 32 ? left : 32;
+    uint32_t rest = blockDim.x - (rank_ & ~31u);
+    return rest < 32 ? rest : 32;
   }
-  EFA_GDA_FN bool trades() const { return lanes() == 32; }
-  EFA_GDA_FN void trade(Quad (&q)[4]) const { trade_full_warp(lane(), q); }
+  EFA_GDA_FN bool in_full_warp() const { return lanes() == 32; }
+  EFA_GDA_FN void transpose(Quad (&q)[4]) const { transpose_full_warp(lane(), q); }
   EFA_GDA_FN void sync() const { __syncthreads(); }
   template <class T>
   EFA_GDA_FN T from_leader(T value) const {
@@ -151,50 +152,50 @@ struct BlockGroup {
 
 #else
 
-inline void trade_full_warp(uint32_t lane, Quad (&q)[4]) {
-  const void *all[32];
-  host::show_warp(q, all);
-  Quad mine[4];
+inline void transpose_full_warp(uint32_t lane, Quad (&q)[4]) {
+  const void *quads_of_lanes[32];
+  host::gather_warp(q, quads_of_lanes);
+  Quad received[4];
   for (uint32_t k = 0; k < 4; k++) {
-    mine[k] = static_cast<const Quad *>(all[Trade::from(lane, k)])[Trade::quad(lane)];
+    received[k] = static_cast<const Quad *>(quads_of_lanes[Transpose::source_lane(lane, k)])[Transpose::quad(lane)];
   }
-  /* Before anyone changes what it showed. */
+  /* All lanes have read before any lane overwrites its quads. */
   host::sync_warp();
-  for (uint32_t k = 0; k < 4; k++) q[k] = mine[k];
+  for (uint32_t k = 0; k < 4; k++) q[k] = received[k];
 }
 
 struct WarpGroup {
-  static constexpr bool kAlone = false;
-  static constexpr bool kServes = true;
-  static constexpr bool kAllFence = true;
+  static constexpr bool kSingleThread = false;
+  static constexpr bool kCombines = true;
+  static constexpr bool kAllThreadsFence = true;
   uint32_t rank() const { return host::lane() % 32; }
   uint32_t size() const { return host::warp_size(); }
   uint32_t lane() const { return rank(); }
   uint32_t lanes() const { return size(); }
-  bool trades() const { return size() == 32; }
-  void trade(Quad (&q)[4]) const { trade_full_warp(lane(), q); }
+  bool in_full_warp() const { return size() == 32; }
+  void transpose(Quad (&q)[4]) const { transpose_full_warp(lane(), q); }
   void sync() const { host::sync_warp(); }
   template <class T>
   T from_leader(T value) const {
-    return (T)host::exchange_warp(value, 0);
+    return (T)host::broadcast_warp(value, 0);
   }
-  uint32_t vote(bool holds) const { return host::vote_warp(holds); }
+  uint32_t vote(bool holds) const { return host::ballot_warp(holds); }
 };
 
 struct BlockGroup {
-  static constexpr bool kAlone = false;
-  static constexpr bool kServes = false;
-  static constexpr bool kAllFence = false;
+  static constexpr bool kSingleThread = false;
+  static constexpr bool kCombines = false;
+  static constexpr bool kAllThreadsFence = false;
   uint32_t rank() const { return host::lane(); }
   uint32_t size() const { return host::lanes(); }
   uint32_t lane() const { return host::lane() % 32; }
   uint32_t lanes() const { return host::warp_size(); }
-  bool trades() const { return lanes() == 32; }
-  void trade(Quad (&q)[4]) const { trade_full_warp(lane(), q); }
+  bool in_full_warp() const { return lanes() == 32; }
+  void transpose(Quad (&q)[4]) const { transpose_full_warp(lane(), q); }
   void sync() const { host::sync_block(); }
   template <class T>
   T from_leader(T value) const {
-    return (T)host::exchange_block(value, 0);
+    return (T)host::broadcast_block(value, 0);
   }
 };
 

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * What differs between a GPU and the host executor: memory accesses with scope and
- * order, the system fence, the doorbell store, the clock. Nothing here knows a queue.
+ * What differs between a GPU and the host executor: memory accesses with scope and order, fences, the doorbell store,
+ * the clock; and what all waits share: Deadline and poison().
  *
- * Inline PTX instead of <cuda/atomic>, so that NVRTC needs no header of the toolkit.
- * Scope "gpu" where only threads of one GPU take part, "sys" where the adapter or a
- * host thread does.
+ * The GPU's accesses are inline PTX and not <cuda/atomic>, so that NVRTC needs no header of the toolkit. Their scope is
+ * "gpu" where only threads of one GPU access the word, "sys" where the adapter or a host thread does.
+ *
+ * The host's accesses call host::interleave_point() first (host_executor.h), so that a test can switch lanes there. The
+ * fences that the protocols need between threads of the program are also fences of C++, so that a race detector sees
+ * them.
  */
 #ifndef EFA_GDA_PLATFORM_H
 #define EFA_GDA_PLATFORM_H
@@ -27,21 +30,21 @@
 #define EFA_GDA_GLOBAL
 #define EFA_GDA_UNROLL
 #include <time.h>
-#include "../../host/lanes.h"
+#include "host_executor.h"
 #endif
 
-/* Keep what seldom happens out of the way of what always does: a post is bound by one
- * warp's instructions as much as by its fence. A function that is EFA_GDA_COLD works on
- * copies, or what it is given could not stay in registers. */
+/* Marks the usual case. A post is bound by one warp's instructions as much as by its fence, so rare cases are kept out
+ * of its way: here, and in functions marked EFA_GDA_COLD. Callers hand those a copy of each object by address, because
+ * an object whose address is taken cannot stay in registers. */
 #define EFA_GDA_LIKELY(x) __builtin_expect(!!(x), 1)
 
 namespace efa_gda {
 
-/* A compiler that drops the alignment would lay the queue out differently from the host's. */
+/* Fails where a compiler ignores the alignment and lays the queue out differently from the host's. */
 static_assert(sizeof(efa_gda_queue) == 5 * EFA_GDA_LINE && alignof(efa_gda_queue) == EFA_GDA_LINE,
               "one layout for all compilers");
 
-/* Sixteen bytes that travel in one store where the platform can. */
+/* Sixteen bytes of an entry: one store of a GPU. */
 struct alignas(16) Quad {
   uint32_t x, y, z, w;
 };
@@ -68,7 +71,7 @@ EFA_GDA_FN uint32_t load_acquire(const uint32_t *p) {
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
   return v;
 }
-/* Two neighbouring words; each is whole, but `b` may be older than `a`. */
+/* Two neighbouring words in one access. Each is whole, but `b` may be older than `a`. */
 EFA_GDA_FN void load_acquire_pair(const uint64_t *p, uint64_t &a, uint64_t &b) {
   asm volatile("ld.acquire.gpu.global.v2.u64 {%0, %1}, [%2];" : "=l"(a), "=l"(b) : "l"(p) : "memory");
 }
@@ -105,9 +108,9 @@ EFA_GDA_FN uint32_t compare_swap_acquire(uint32_t *p, uint32_t expected, uint32_
                : "memory");
   return old;
 }
-/* Zero, which the compiler takes for another number in each thread. What it adds to the
- * same number in all of them, it adds up over the warp first, and waits for the answer at
- * once to hand it out. Blocks are one-dimensional. */
+/* Returns 0 in a form that the compiler takes for a different number in each thread. The addend of an atomic add
+ * contains it: for an addend that is equal in all threads the compiler adds up the warp's addends first, and waits for
+ * the result at once to distribute it. Blocks must be one-dimensional. */
 EFA_GDA_FN uint32_t zero_by_thread() {
   uint32_t v;
   asm volatile("mov.u32 %0, %%tid.y;" : "=r"(v));
@@ -121,7 +124,7 @@ EFA_GDA_FN uint64_t compare_swap(uint64_t *p, uint64_t expected, uint64_t v) {
                : "memory");
   return old;
 }
-/* Words that the adapter or the host writes. */
+/* Words that the adapter or the host also accesses. */
 EFA_GDA_FN uint32_t load_system(const volatile uint32_t *p) {
   uint32_t v;
   asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
@@ -135,15 +138,15 @@ EFA_GDA_FN uint64_t load_system(const volatile uint64_t *p) {
 EFA_GDA_FN void store_system(volatile uint32_t *p, uint32_t v) {
   asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
 }
-/* Orders everything this thread did or has acquired before everything it does after,
- * for every observer, the adapter included. */
+/* Orders all that this thread has done or acquired before all that it does afterwards, for every observer, the adapter
+ * included. */
 EFA_GDA_FN void fence_system() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 /* The same among the threads of this GPU. */
 EFA_GDA_FN void fence_device() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
-/* Likewise, and one order of all such fences: of two threads that each write, fence and
- * read what the other wrote, one sees it. */
+/* The same, sequentially consistent: all such fences have one order. Of two threads that each write a word, fence and
+ * read the other's word, at least one sees the other's write. */
 EFA_GDA_FN void fence_device_ordered() { asm volatile("fence.sc.gpu;" ::: "memory"); }
-/* A register of the adapter: never split, merged or repeated. */
+/* Stores to a register of the adapter. The access is never split, merged or repeated. */
 EFA_GDA_FN void store_doorbell(volatile uint32_t *p, uint32_t v) {
   asm volatile("st.mmio.relaxed.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
 }
@@ -151,13 +154,13 @@ EFA_GDA_FN void store_quad(uint8_t *p, const Quad &v) {
   asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
                : "memory");
 }
-/* The same bytes as two stores of eight, as both peers do it. */
+/* The same bytes in two stores of eight, as NCCL and efa-dp-direct store them. */
 EFA_GDA_FN void store_quad_by_eight(uint8_t *p, const Quad &v) {
   uint64_t lo = v.x | (uint64_t)v.y << 32, hi = v.z | (uint64_t)v.w << 32;
   asm volatile("st.mmio.relaxed.sys.global.u64 [%0], %1;" ::"l"(p), "l"(lo) : "memory");
   asm volatile("st.mmio.relaxed.sys.global.u64 [%0], %1;" ::"l"(p + 8), "l"(hi) : "memory");
 }
-/* Memory of this GPU: what one thread leaves for another, ordered by a flag. */
+/* Memory of this GPU that threads exchange; a flag orders it. */
 EFA_GDA_FN void store_quad_local(uint8_t *p, const Quad &v) {
   asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
                : "memory");
@@ -171,9 +174,9 @@ EFA_GDA_FN Quad load_quad_local(const uint8_t *p) {
   return v;
 }
 EFA_GDA_FN uint32_t bits_in(uint32_t v) { return (uint32_t)__popc((int)v); }
-/* Bits below the lowest that is 0; 32 where none is. */
+/* Number of ones below the lowest zero; 32 without a zero. */
 EFA_GDA_FN uint32_t low_ones(uint32_t v) { return ~v == 0 ? 32 : (uint32_t)__ffs((int)~v) - 1; }
-/* One more than the place of the highest bit; 0 for none. */
+/* One more than the number of the highest bit; 0 without a bit. */
 EFA_GDA_FN uint32_t bit_width(uint32_t v) { return 32 - (uint32_t)__clz((int)v); }
 EFA_GDA_FN uint64_t clock_ns() {
   uint64_t v;
@@ -184,44 +187,43 @@ EFA_GDA_FN void pause() {}
 
 #else
 
-/* Each lets a test change lanes first: lanes.h. */
 #define EFA_GDA_HOST_ACCESS(T)                                                                        \
-  inline T load_relaxed(const T *p) { return host::step(), __atomic_load_n(p, __ATOMIC_RELAXED); }    \
-  inline T load_acquire(const T *p) { return host::step(), __atomic_load_n(p, __ATOMIC_ACQUIRE); }    \
-  inline void store_relaxed(T *p, T v) { host::step(), __atomic_store_n(p, v, __ATOMIC_RELAXED); }    \
-  inline void store_release(T *p, T v) { host::step(), __atomic_store_n(p, v, __ATOMIC_RELEASE); }    \
-  inline T fetch_add_relaxed(T *p, T v) { return host::step(), __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }
+  inline T load_relaxed(const T *p) { return host::interleave_point(), __atomic_load_n(p, __ATOMIC_RELAXED); }    \
+  inline T load_acquire(const T *p) { return host::interleave_point(), __atomic_load_n(p, __ATOMIC_ACQUIRE); }    \
+  inline void store_relaxed(T *p, T v) { host::interleave_point(), __atomic_store_n(p, v, __ATOMIC_RELAXED); }    \
+  inline void store_release(T *p, T v) { host::interleave_point(), __atomic_store_n(p, v, __ATOMIC_RELEASE); }    \
+  inline T fetch_add_relaxed(T *p, T v) { return host::interleave_point(), __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }
 EFA_GDA_HOST_ACCESS(uint32_t)
 EFA_GDA_HOST_ACCESS(uint64_t)
 #undef EFA_GDA_HOST_ACCESS
 inline void load_acquire_pair(const uint64_t *p, uint64_t &a, uint64_t &b) {
-  host::step();
+  host::interleave_point();
   a = __atomic_load_n(p, __ATOMIC_ACQUIRE);
   b = __atomic_load_n(p + 1, __ATOMIC_ACQUIRE);
 }
 inline void load_relaxed_pair(const uint64_t *p, uint64_t &a, uint64_t &b) { load_acquire_pair(p, a, b); }
 inline uint32_t zero_by_thread() { return 0; }
 inline uint64_t compare_swap(uint64_t *p, uint64_t expected, uint64_t v) {
-  host::step();
+  host::interleave_point();
   __atomic_compare_exchange_n(p, &expected, v, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
   return expected;
 }
 inline uint32_t compare_swap_acquire(uint32_t *p, uint32_t expected, uint32_t v) {
-  host::step();
+  host::interleave_point();
   __atomic_compare_exchange_n(p, &expected, v, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
   return expected;
 }
-inline uint32_t load_system(const volatile uint32_t *p) { return host::step(), __atomic_load_n(p, __ATOMIC_RELAXED); }
-inline uint64_t load_system(const volatile uint64_t *p) { return host::step(), __atomic_load_n(p, __ATOMIC_RELAXED); }
-inline void store_system(volatile uint32_t *p, uint32_t v) { host::step(), __atomic_store_n(p, v, __ATOMIC_RELAXED); }
+inline uint32_t load_system(const volatile uint32_t *p) { return host::interleave_point(), __atomic_load_n(p, __ATOMIC_RELAXED); }
+inline uint64_t load_system(const volatile uint64_t *p) { return host::interleave_point(), __atomic_load_n(p, __ATOMIC_RELAXED); }
+inline void store_system(volatile uint32_t *p, uint32_t v) { host::interleave_point(), __atomic_store_n(p, v, __ATOMIC_RELAXED); }
 inline void fence_system() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 inline void fence_device() { __atomic_thread_fence(__ATOMIC_ACQ_REL); }
 inline void fence_device_ordered() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
-/* Release, although a fence comes before it: an emulated adapter is another thread of
- * this program, and this is what lets a race detector see the order. */
-inline void store_doorbell(volatile uint32_t *p, uint32_t v) { host::step(), __atomic_store_n(p, v, __ATOMIC_RELEASE); }
+/* A release, although a fence precedes it: an emulated adapter is another thread of this program, and a race detector
+ * recognises the order by the release. */
+inline void store_doorbell(volatile uint32_t *p, uint32_t v) { host::interleave_point(), __atomic_store_n(p, v, __ATOMIC_RELEASE); }
 inline void store_quad(uint8_t *p, const Quad &v) {
-  host::step();
+  host::interleave_point();
   uint64_t *w = reinterpret_cast<uint64_t *>(p);
   __atomic_store_n(w, v.x | (uint64_t)v.y << 32, __ATOMIC_RELAXED);
   __atomic_store_n(w + 1, v.z | (uint64_t)v.w << 32, __ATOMIC_RELAXED);
@@ -229,7 +231,7 @@ inline void store_quad(uint8_t *p, const Quad &v) {
 inline void store_quad_by_eight(uint8_t *p, const Quad &v) { store_quad(p, v); }
 inline void store_quad_local(uint8_t *p, const Quad &v) { store_quad(p, v); }
 inline Quad load_quad_local(const uint8_t *p) {
-  host::step();
+  host::interleave_point();
   const uint64_t *w = reinterpret_cast<const uint64_t *>(p);
   uint64_t lo = __atomic_load_n(w, __ATOMIC_RELAXED), hi = __atomic_load_n(w + 1, __ATOMIC_RELAXED);
   return Quad{(uint32_t)lo, (uint32_t)(lo >> 32), (uint32_t)hi, (uint32_t)(hi >> 32)};
@@ -246,43 +248,47 @@ inline void pause() { host::yield(); }
 
 #endif
 
-/* The bound of one wait. Also ends it when another thread poisons the queue, or the host
- * raises the abort flag. Poison and clock are looked at every 32 turns. The flag lies in
- * the host's memory, and reads of that delay everybody's fences: it is looked at every
- * 100 us, at once only by those who wait for the adapter. Those who wait for their turn
- * are many, and see the poison that the one before them leaves. */
+/* The bound of a wait. It also ends the wait when another group poisons the queue, or when the host raises the abort
+ * flag.
+ *
+ * Poison and clock are read at the first call of expired() and then at each 32nd. The abort flag is in host memory, and
+ * reading it delays the fences of all groups: it is read at most every kAbortPollNs, first `first_abort_poll_ns` after
+ * the first call. Waits for the adapter pass 0. Waits for the lock pass kAbortPollNs: many groups wait there, and they
+ * see the poison that the lock owner leaves when it is aborted. */
 class Deadline {
  public:
-  static constexpr uint64_t kLookNs = 100 * 1000;
+  static constexpr uint64_t kAbortPollNs = 100 * 1000;
 
-  EFA_GDA_FN Deadline(const efa_gda_queue *queue, uint64_t bound_ns, uint64_t first_look_ns = 0)
-      : queue_(queue), bound_ns_(bound_ns), first_look_ns_(first_look_ns), start_(0), look_(0), turns_(0) {}
+  EFA_GDA_FN Deadline(const efa_gda_queue *queue, uint64_t bound_ns, uint64_t first_abort_poll_ns = 0)
+      : queue_(queue), bound_ns_(bound_ns), first_abort_poll_ns_(first_abort_poll_ns), start_(0), next_abort_poll_(0),
+        calls_(0) {}
 
-  /* One turn of a waiting loop. EFA_GDA_OK: go on waiting. */
-  EFA_GDA_FN efa_gda_status expired(efa_gda_status when_late) {
+  /* To be called in each iteration of a waiting loop. EFA_GDA_OK: continue to wait. Otherwise the reason to stop:
+   * EFA_GDA_POISONED, the abort flag's status, or `at_bound`. The bound counts from the first call. */
+  EFA_GDA_FN efa_gda_status expired(efa_gda_status at_bound) {
     pause();
-    if (turns_++ % 32 != 0) return EFA_GDA_OK;
+    if (calls_++ % 32 != 0) return EFA_GDA_OK;
     if (load_relaxed(&queue_->error.poison) != EFA_GDA_OK) return EFA_GDA_POISONED;
     uint64_t now = clock_ns();
     if (start_ == 0) {
       start_ = now;
-      look_ = now + first_look_ns_;
+      next_abort_poll_ = now + first_abort_poll_ns_;
     }
-    if (now >= look_ && queue_->abort != nullptr) {
-      look_ = now + kLookNs;
+    if (now >= next_abort_poll_ && queue_->abort != nullptr) {
+      next_abort_poll_ = now + kAbortPollNs;
       uint32_t stop = load_system(queue_->abort);
       if (stop != 0) return stop == 1 ? EFA_GDA_ABORTED : (efa_gda_status)stop;
     }
-    return now - start_ >= bound_ns_ ? when_late : EFA_GDA_OK;
+    return now - start_ >= bound_ns_ ? at_bound : EFA_GDA_OK;
   }
 
  private:
   const efa_gda_queue *queue_;
-  uint64_t bound_ns_, first_look_ns_, start_, look_;
-  uint32_t turns_;
+  uint64_t bound_ns_, first_abort_poll_ns_, start_, next_abort_poll_;
+  uint32_t calls_;
 };
 
-/* Takes a queue out of service; the first reason stays. */
+/* Takes the queue out of service. The first reason stays in error.poison; EFA_GDA_POISONED is not a reason. */
 EFA_GDA_FN void poison(efa_gda_queue *queue, efa_gda_status reason) {
   if (reason != EFA_GDA_POISONED) compare_swap_acquire(&queue->error.poison, EFA_GDA_OK, reason);
 }

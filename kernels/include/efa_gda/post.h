@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Posting, for the author of a kernel: one handle, whoever shares the queue.
+ * Posting, for authors of kernels: Sender is a group's handle of a queue.
  *
  *   efa_gda::Sender<efa_gda::Sharing::Device, efa_gda::WarpGroup> sender(queue);
  *   status = sender.post(32, [&](uint32_t i) {
@@ -9,14 +9,23 @@
  *   status = sender.quiet();
  *   sender.close();
  *
- * All threads of the group construct the handle and make every call together, with the
- * same arguments, and all get the same status. Entry i is made by the thread whose rank is i
- * modulo the group's size, so a thread may also post what it holds in registers. Every path
- * out of the kernel closes the handle. docs/kernels.md has a whole kernel.
+ * All threads of the group must construct the handle and make every call together, with the same arguments; all receive
+ * the same status. The thread of rank i modulo the group's size makes entry i, so a thread can post what it has in
+ * registers. Each path out of the kernel must close the handle. docs/kernels.md has a complete kernel.
  *
- * A status other than EFA_GDA_OK stays: the handle refuses everything after it. Two do not
- * stay: EFA_GDA_COMPLETION_ERROR (quiet), and EFA_GDA_BAD_ARGUMENT for a call of more entries
- * than kMostEntries, which posts none.
+ * STATUS. A status other than EFA_GDA_OK stays: each later call of the handle returns it. Exceptions: quiet() returns
+ * EFA_GDA_COMPLETION_ERROR once for each time it sees new errors, and post() of more than kMaxEntriesPerCall entries
+ * returns EFA_GDA_BAD_ARGUMENT; the handle can be used after both.
+ *
+ * OWNED QUEUES. With Sharing::Thread, Warp and Block the constructor takes an empty ticket, by CAS, only if the lock is
+ * free; the queue then belongs to this group until close() (ticket_lock.h: serving stays Passed at this ticket). No
+ * ticket holds the owner's entries meanwhile. close() adds their number to reserve.word by CAS and passes the lock.
+ * Both fail with EFA_GDA_IN_USE when another group has a ticket; then close() also poisons the queue, because that
+ * group's slots are the owner's.
+ *
+ * WAITS THAT RUN OUT. Each poisons the queue with its status; each also ends with the abort flag's status, or with
+ * EFA_GDA_POISONED. A free slot: EFA_GDA_TIMEOUT_SLOTS (sq.h). The lock: EFA_GDA_TIMEOUT_LOCK (ticket_lock.h).
+ * Completions, in quiet(): EFA_GDA_TIMEOUT_COMPLETION.
  */
 #ifndef EFA_GDA_POST_H
 #define EFA_GDA_POST_H
@@ -25,11 +34,11 @@
 
 namespace efa_gda {
 
-/* Who uses the queue while the handle is open. Thread, Warp, Block: this group alone.
- * Device: any number of groups of the GPU, of any kind. */
+/* Which groups may use the queue while the handle is open. Thread, Warp, Block: only this group, the queue's owner.
+ * Device: any number of groups of the GPU, of any kinds, with handles of their own. */
 enum class Sharing { Thread, Warp, Block, Device };
 
-/* The group that owns a queue of this sharing. */
+/* The group that owns a queue with this sharing. */
 template <Sharing S>
 struct GroupOf {
   using Type = ThreadGroup;
@@ -46,8 +55,8 @@ struct GroupOf<Sharing::Block> {
 /* Flags of Sender::post. */
 enum PostFlags : uint32_t {
   kPostDefault = 0,
-  /* Leave the doorbell to a later post or flush. max_batch and the ring's room still
-   * force one where they must. */
+  /* Do not ring. A later post without this flag by any group, flush(), quiet() or close() rings. The entries are rung
+   * for earlier where the batch window or free slots require it, or where another group combines them. */
   kPostDefer = 1
 };
 
@@ -56,36 +65,36 @@ constexpr uint64_t kDefaultTimeoutNs = (uint64_t)10 * 1000 * 1000 * 1000;
 template <Sharing S, class Group = typename GroupOf<S>::Type, int StoreBytes = EFA_GDA_STORE_BYTES>
 class Sender {
  public:
-  /* Opens `queue`. An owner takes it over: EFA_GDA_IN_USE where somebody posts, where another
-   * owner has it open, or one did not close it. EFA_GDA_BAD_ARGUMENT: the block is not
-   * one-dimensional, and threads would take each other's places. */
+  /* Opens `queue`; status() says how that ended. `timeout_ns` bounds each wait of the handle. EFA_GDA_IN_USE, for an
+   * owner: another group posts, owns the queue, or did not close it. EFA_GDA_BAD_ARGUMENT: the block has more than one
+   * dimension, so threads cannot be told apart. */
   EFA_GDA_FN explicit Sender(efa_gda_queue *queue, uint64_t timeout_ns = kDefaultTimeoutNs, Group group = Group())
       : queue_(queue), timeout_ns_(timeout_ns), ring_(queue, group), posted_(0), status_(EFA_GDA_OK) {
     if (!one_dimensional()) {
       status_ = EFA_GDA_BAD_ARGUMENT;
       return;
     }
-    if (ring_.leads()) errors_ = load_relaxed(&queue->error.count);
+    if (ring_.is_leader()) reported_errors_ = load_relaxed(&queue->error.count);
     if constexpr (S == Sharing::Device) {
-      stage_ = PublicationSlots(queue);
+      publication_ = PublicationSlots(queue);
       ring_.open(load_relaxed(&queue->lock.serving) >> EFA_GDA_LOCK_STATE_BITS);
     } else {
-      open_owned();
+      acquire_queue();
     }
   }
 
   EFA_GDA_FN efa_gda_status status() const { return status_; }
-  /* Completions that this handle read while it waited (valid on rank 0). */
-  EFA_GDA_FN Completions &found() { return ring_.found(); }
+  /* Completions that this handle read while it waited. Valid on rank 0. */
+  EFA_GDA_FN Completions &completions() { return ring_.completions(); }
 
-  /* Posts `count` entries and rings (see PostFlags); none of more than kMostEntries. `first`,
-   * where given, receives the slot of the first: its request id, and the others follow. On a
-   * queue that is shared across the device it may return when another group has taken over
-   * the entries and is about to ring; should that fail, the queue is poisoned. */
+  /* Posts `count` entries and rings (see PostFlags). With more than kMaxEntriesPerCall it posts none; with 0 it does
+   * nothing. `*first`, if not null, becomes the producer index of the first entry, which is its request id; the others
+   * follow. With Sharing::Device it may return before the doorbell, when a lock owner is certain to ring for the
+   * entries; if that group fails, the queue is poisoned. */
   template <class Make>
   EFA_GDA_FN efa_gda_status post(uint32_t count, Make make, uint32_t flags = kPostDefault,
                                  uint32_t *first = nullptr) {
-    if (!EFA_GDA_LIKELY(status_ == EFA_GDA_OK && count - 1 < kMostEntries)) {
+    if (!EFA_GDA_LIKELY(status_ == EFA_GDA_OK && count - 1 < kMaxEntriesPerCall)) {
       return status_ == EFA_GDA_OK && count != 0 ? EFA_GDA_BAD_ARGUMENT : status_;
     }
     if constexpr (S == Sharing::Device) {
@@ -93,98 +102,96 @@ class Sender {
       status_ = post_shared(count, make, !deferred_, first);
     } else {
       if (first != nullptr) *first = ring_.next();
-      Made made;
-      ring_.make(made, 0, count, make);
-      status_ = ring_.place_made(made, count, make, timeout_ns_);
+      EntryShare share;
+      ring_.make(share, 0, count, make);
+      status_ = ring_.place_entries(share, count, make, timeout_ns_);
       if (EFA_GDA_LIKELY(status_ == EFA_GDA_OK && (flags & kPostDefer) == 0)) ring_.ring();
       posted_ += count;
     }
     return status_;
   }
 
-  /* Rings for everything placed on the queue and not yet rung. */
+  /* Rings for everything that was placed on the queue before and is not rung for. */
   EFA_GDA_FN efa_gda_status flush() {
     if (status_ != EFA_GDA_OK) return status_;
     if constexpr (S == Sharing::Device) {
       deferred_ = false;
       status_ = flush_shared();
-    } else if (ring_.next() != ring_.rung()) {
+    } else if (ring_.next() != ring_.doorbell_index()) {
       ring_.ring();
     }
     return status_;
   }
 
-  /* Rings, then waits until every request that was posted to the queue before is done. Where
-   * others share it, that is first a moment at which nothing at all is in flight; should none
-   * come because they post on, the handle takes the turn and keeps them from it until what is
-   * in flight has come in.
-   * EFA_GDA_COMPLETION_ERROR: all are done, and some request of the queue, whoever posted it,
-   * has failed since the handle was opened or last said so. The handle can be used on. Which
-   * one it was: `found` on rank 0 has the first among the completions that this handle read,
-   * efa_gda_queue::error the first of all. */
+  /* Rings, then waits until every request that was posted to the queue before is done, by whichever group. On a shared
+   * queue it first waits kIdleWaitNs for a moment when nothing is in flight; if other groups keep posting, it acquires
+   * the lock, which stops them, and waits for all requests in flight.
+   * EFA_GDA_COMPLETION_ERROR: all are done, and a request of the queue, of whichever group, has failed since the handle
+   * was opened or last returned this status. completions() has the first error among the completions that this handle
+   * read, efa_gda_queue::error the first of the queue. */
   EFA_GDA_FN efa_gda_status quiet() {
     if (flush() != EFA_GDA_OK) return status_;
     if constexpr (S == Sharing::Device) {
-      status_ = wait_until_done(false, kPatienceNs);
-      if (status_ == kNotYet) status_ = quiet_in_turn();
+      status_ = wait_until_done(false, kIdleWaitNs);
+      if (status_ == kNotIdle) status_ = quiet_as_lock_owner();
     } else {
       status_ = wait_until_done(true, timeout_ns_);
     }
-    return status_ == EFA_GDA_OK && failed() ? EFA_GDA_COMPLETION_ERROR : status_;
+    return status_ == EFA_GDA_OK && has_new_errors() ? EFA_GDA_COMPLETION_ERROR : status_;
   }
 
-  /* The same for what was posted to one peer. Requests of a queue complete in any order, and are
-   * counted, not told apart: it waits for those of all peers. */
+  /* quiet() for the requests to one peer. Completions are counted, not told apart, so it waits for all peers. */
   EFA_GDA_FN efa_gda_status quiet(const efa_gda_peer &) { return quiet(); }
 
-  /* Ends the handle's use: rings what was deferred; an owner gives the queue back with what
-   * it knows of it. EFA_GDA_IN_USE: others posted while it was owned; the queue is poisoned. */
+  /* Closes the handle: rings for what it deferred; an owner releases the queue. Returns the handle's status.
+   * EFA_GDA_IN_USE: another group took a ticket while this group owned the queue, which is now poisoned. */
   EFA_GDA_FN efa_gda_status close() {
     if (S != Sharing::Device || deferred_) flush();
-    uint32_t was = status_;
-    if (owns_) was = give_back();
-    owns_ = false;
+    uint32_t status = status_;
+    if (owns_queue_) status = release_queue();
+    owns_queue_ = false;
     if (status_ == EFA_GDA_OK) status_ = EFA_GDA_BAD_ARGUMENT;
-    return (efa_gda_status)was;
+    return (efa_gda_status)status;
   }
 
  private:
-  /* Takes an empty ticket, only where it has the turn; all others then wait, or find that it is
-   * not theirs. One thread looks, so that all of the group agree. */
-  EFA_GDA_FN void open_owned() {
-    uint64_t turn = 0, cursors = 0;
+  /* Takes an empty ticket if the lock is free, that is Passed at the ticket that comes next. The leader decides for the
+   * group. */
+  EFA_GDA_FN void acquire_queue() {
+    uint64_t serving = 0, indices = 0;
     uint32_t status = EFA_GDA_OK;
-    if (ring_.leads()) {
-      turn = load_acquire(&queue_->lock.serving);
-      cursors = (uint64_t)load_relaxed(&queue_->lock.confirmed_index) << 32 | load_relaxed(&queue_->lock.doorbell_index);
+    if (ring_.is_leader()) {
+      serving = load_acquire(&queue_->lock.serving);
+      indices = (uint64_t)load_relaxed(&queue_->lock.confirmed_index) << 32 | load_relaxed(&queue_->lock.doorbell_index);
       if (load_relaxed(&queue_->error.poison) != EFA_GDA_OK) {
         status = EFA_GDA_POISONED;
       } else {
         uint64_t word = load_relaxed(&queue_->reserve.word);
-        bool free = word << EFA_GDA_LOCK_STATE_BITS == turn;
+        bool free = word << EFA_GDA_LOCK_STATE_BITS == serving;
         if (!free || compare_swap(&queue_->reserve.word, word, word + kOneCall) != word) status = EFA_GDA_IN_USE;
       }
     }
     Group group = ring_.group();
-    turn = group.from_leader(turn);
-    cursors = group.from_leader(cursors);
+    serving = group.from_leader(serving);
+    indices = group.from_leader(indices);
     status_ = (efa_gda_status)group.from_leader(status);
-    owns_ = status_ == EFA_GDA_OK;
+    owns_queue_ = status_ == EFA_GDA_OK;
     group.sync();
-    ring_.open(turn >> EFA_GDA_LOCK_STATE_BITS);
-    ring_.take(turn >> EFA_GDA_LOCK_STATE_BITS, (uint32_t)cursors, (uint32_t)(cursors >> 32));
+    ring_.open(serving >> EFA_GDA_LOCK_STATE_BITS);
+    ring_.resume(serving >> EFA_GDA_LOCK_STATE_BITS, (uint32_t)indices, (uint32_t)(indices >> 32));
   }
 
-  /* Nobody may have taken a ticket meanwhile: its slots are this owner's. */
-  EFA_GDA_FN uint32_t give_back() {
+  /* Adds the owner's entries to reserve.word and passes the lock to the ticket after them, if no other group has a
+   * ticket. */
+  EFA_GDA_FN uint32_t release_queue() {
     ring_.group().sync();
     uint32_t status = status_;
-    if (ring_.leads()) {
+    if (ring_.is_leader()) {
       uint64_t word = load_relaxed(&queue_->reserve.word), after = word + posted_;
       bool alone = (word - kOneCall) << EFA_GDA_LOCK_STATE_BITS == load_relaxed(&queue_->lock.serving);
       if (alone && compare_swap(&queue_->reserve.word, word, after) == word) {
-        store_relaxed(&queue_->lock.doorbell_index, ring_.rung());
-        store_relaxed(&queue_->lock.confirmed_index, ring_.fenced());
+        store_relaxed(&queue_->lock.doorbell_index, ring_.doorbell_index());
+        store_relaxed(&queue_->lock.confirmed_index, ring_.leader_confirmed_index());
         store_release(&queue_->lock.serving, after << EFA_GDA_LOCK_STATE_BITS);
       } else {
         status = EFA_GDA_IN_USE;
@@ -194,106 +201,110 @@ class Sender {
     return ring_.group().from_leader(status);
   }
 
-  /* Whether requests of the queue failed that this handle has not told of. */
-  EFA_GDA_FN bool failed() {
-    uint32_t errors = ring_.leads() ? load_relaxed(&queue_->error.count) : 0;
-    uint32_t more = ring_.group().from_leader(errors - errors_);
-    errors_ = errors;
+  /* Whether requests of the queue failed that this handle has not reported. */
+  EFA_GDA_FN bool has_new_errors() {
+    uint32_t errors = ring_.is_leader() ? load_relaxed(&queue_->error.count) : 0;
+    uint32_t more = ring_.group().from_leader(errors - reported_errors_);
+    reported_errors_ = errors;
     return more != 0;
   }
 
   template <class Make>
   EFA_GDA_FN efa_gda_status post_shared(uint32_t count, Make make, bool ring, uint32_t *first) {
-    Ticket<Group, StoreBytes> ticket(queue_, ring_, stage_, count);
-    Made made;
-    ring_.make(made, 0, count, make);
-    ticket.settle();
+    Ticket<Group, StoreBytes> ticket(queue_, ring_, publication_, count);
+    EntryShare share;
+    ring_.make(share, 0, count, make);
+    ticket.collect();
     if (first != nullptr) *first = ticket.first_slot();
-    if (!EFA_GDA_LIKELY(ticket.mine())) {
-      TicketOutcome outcome = ticket.wait(made, make, timeout_ns_);
+    if (!EFA_GDA_LIKELY(ticket.owns_lock())) {
+      TicketOutcome outcome = ticket.wait(share, make, timeout_ns_);
       if (outcome != TicketOutcome::Owner) return outcome == TicketOutcome::Served ? EFA_GDA_OK : ticket.status();
-      if (made.done != 0) ring_.make(made, 0, count, make);
+      /* Publishing went past the first round. */
+      if (share.first != 0) ring_.make(share, 0, count, make);
     }
-    efa_gda_status status = ring_.place_made(made, count, make, timeout_ns_);
-    return EFA_GDA_LIKELY(status == EFA_GDA_OK) ? ticket.finish(ring, timeout_ns_) : status;
+    efa_gda_status status = ring_.place_entries(share, count, make, timeout_ns_);
+    return EFA_GDA_LIKELY(status == EFA_GDA_OK) ? ticket.release(ring, timeout_ns_) : status;
   }
 
   EFA_GDA_FN efa_gda_status flush_shared() {
-    Ticket<Group, StoreBytes> ticket(queue_, ring_, stage_, 0);
-    efa_gda_status status = have_turn(ticket);
-    return status == EFA_GDA_OK ? ticket.finish(true, timeout_ns_) : status;
+    Ticket<Group, StoreBytes> ticket(queue_, ring_, publication_, 0);
+    efa_gda_status status = acquire_lock(ticket);
+    return status == EFA_GDA_OK ? ticket.release(true, timeout_ns_) : status;
   }
 
-  /* Waits until a ticket without entries has the turn: nobody can serve it. */
-  EFA_GDA_FN efa_gda_status have_turn(Ticket<Group, StoreBytes> &ticket) {
-    ticket.settle();
-    if (ticket.mine()) return EFA_GDA_OK;
-    Made made;
-    auto none = [](uint32_t) { return Entry(); };
-    return ticket.wait(made, none, timeout_ns_) == TicketOutcome::Owner ? EFA_GDA_OK : ticket.status();
+  /* Waits until an empty ticket owns the lock. No other group can serve it, because it has nothing to publish. */
+  EFA_GDA_FN efa_gda_status acquire_lock(Ticket<Group, StoreBytes> &ticket) {
+    ticket.collect();
+    if (ticket.owns_lock()) return EFA_GDA_OK;
+    EntryShare share;
+    auto no_entry = [](uint32_t) { return Entry(); };
+    return ticket.wait(share, no_entry, timeout_ns_) == TicketOutcome::Owner ? EFA_GDA_OK : ticket.status();
   }
 
-  EFA_GDA_FN efa_gda_status quiet_in_turn() {
-    Ticket<Group, StoreBytes> ticket(queue_, ring_, stage_, 0);
-    efa_gda_status status = have_turn(ticket);
+  EFA_GDA_FN efa_gda_status quiet_as_lock_owner() {
+    Ticket<Group, StoreBytes> ticket(queue_, ring_, publication_, 0);
+    efa_gda_status status = acquire_lock(ticket);
     if (status != EFA_GDA_OK) return status;
-    if (ring_.next() != ring_.rung()) ring_.ring();
+    if (ring_.next() != ring_.doorbell_index()) ring_.ring();
     status = wait_until_done(true, timeout_ns_);
-    return status == EFA_GDA_OK ? ticket.finish(false, timeout_ns_) : status;
+    return status == EFA_GDA_OK ? ticket.release(false, timeout_ns_) : status;
   }
 
-  /* How long a shared queue is given to come to rest by itself. */
-  static constexpr uint64_t kPatienceNs = 100 * 1000;
-  static constexpr efa_gda_status kNotYet = EFA_GDA_NOT_RUN;
+  /* How long quiet() waits for a shared queue to become idle before it acquires the lock. */
+  static constexpr uint64_t kIdleWaitNs = 100 * 1000;
+  static constexpr efa_gda_status kNotIdle = EFA_GDA_NOT_RUN;
 
-  /* Waits until all is done that this handle, which has the turn (`mine`), or anybody has posted. */
-  EFA_GDA_FN efa_gda_status wait_until_done(bool mine, uint64_t bound_ns) {
+  /* Waits until every request is done. `is_writer`: no other group can post. Otherwise returns kNotIdle at the bound. */
+  EFA_GDA_FN efa_gda_status wait_until_done(bool is_writer, uint64_t bound_ns) {
     uint32_t status = EFA_GDA_OK;
-    if (ring_.leads()) {
-      Completions found = ring_.found();
-      status = wait_alone(queue_, mine, ring_.next(), bound_ns, &found);
-      ring_.found() = found;
+    if (ring_.is_leader()) {
+      Completions completions = ring_.completions();
+      status = leader_wait_until_done(queue_, is_writer, ring_.next(), bound_ns, &completions);
+      ring_.completions() = completions;
     }
     status = ring_.group().from_leader(status);
     ring_.group().sync();
     return (efa_gda_status)status;
   }
 
-  /* Whether all that was posted is among the `completed`. An owner's requests complete before
-   * their slots are in the word, so that they are not while somebody has the turn. */
-  EFA_GDA_FN static bool at_rest(const efa_gda_queue *queue, uint32_t completed) {
+  /* Whether all requests are among the `completed`, and the lock is free. The second condition covers an owner of the
+   * queue: its requests can complete before their slots are in reserve.word. */
+  EFA_GDA_FN static bool is_idle(const efa_gda_queue *queue, uint32_t completed) {
     uint64_t word = load_relaxed(&queue->reserve.word);
     return completed == (uint32_t)word && load_acquire(&queue->lock.serving) == word << EFA_GDA_LOCK_STATE_BITS;
   }
 
-  EFA_GDA_COLD static uint32_t wait_alone(efa_gda_queue *queue, bool mine, uint32_t next, uint64_t bound_ns,
-                                          Completions *all) {
-    Completions found = *all;
+  EFA_GDA_COLD static uint32_t leader_wait_until_done(efa_gda_queue *queue, bool is_writer, uint32_t next,
+                                                      uint64_t bound_ns, Completions *all) {
+    Completions completions = *all;
     Deadline deadline(queue, bound_ns);
     uint32_t status = EFA_GDA_OK;
     while (status == EFA_GDA_OK) {
-      uint32_t posted = mine ? next : (uint32_t)load_relaxed(&queue->reserve.word);
-      uint32_t completed = completed_now(queue, posted, found);
-      if (mine ? completed == next : at_rest(queue, completed)) break;
-      /* Somebody else's completions come here, and so may ours go elsewhere. */
-      status = found.foreign ? EFA_GDA_BAD_COMPLETION : deadline.expired(mine ? EFA_GDA_TIMEOUT_COMPLETION : kNotYet);
+      uint32_t posted = is_writer ? next : (uint32_t)load_relaxed(&queue->reserve.word);
+      uint32_t completed = completed_now(queue, posted, completions);
+      if (is_writer ? completed == next : is_idle(queue, completed)) break;
+      /* Two queues share the completion queue, so this queue's completions may be consumed by the other's pollers. */
+      status = completions.foreign ? EFA_GDA_BAD_COMPLETION
+                                   : deadline.expired(is_writer ? EFA_GDA_TIMEOUT_COMPLETION : kNotIdle);
     }
-    if (status != EFA_GDA_OK && status != kNotYet) poison(queue, (efa_gda_status)status);
-    /* Before anyone uses what these requests read or wrote; poll() has done so itself. */
+    if (status != EFA_GDA_OK && status != kNotIdle) poison(queue, (efa_gda_status)status);
+    /* Before the group uses the buffers of these requests. Counters may have been read without the fence of B2 (cq.h). */
     if (queue->counters.success != nullptr) fence_system();
-    *all = found;
+    *all = completions;
     return status;
   }
 
   efa_gda_queue *queue_;
   uint64_t timeout_ns_;
   Ring<Group, StoreBytes> ring_;
-  PublicationSlots stage_;
+  PublicationSlots publication_;
+  /* Entries that an owner posted. */
   uint64_t posted_;
-  /* Errors of the queue that this handle has told of; the leader's. */
-  uint32_t errors_ = 0;
-  /* Whether an owner has the queue; whether this one left a doorbell to a later call. */
-  bool owns_ = false, deferred_ = false;
+  /* error.count when this handle last reported errors; the leader's. */
+  uint32_t reported_errors_ = 0;
+  /* `owns_queue_`: the group owns the queue. `deferred_`: the last post of a shared handle left its doorbell to a later
+   * call. */
+  bool owns_queue_ = false, deferred_ = false;
   efa_gda_status status_;
 };
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The body of the put kernels: a block owns the queue, posts `count` requests in windows,
- * waits for their completions and writes the result.
+ * The body of the put kernels: a block owns the queue, posts `count` requests, waits for their completions and writes
+ * the result.
  */
 #ifndef EFA_GDA_PUT_H
 #define EFA_GDA_PUT_H
@@ -10,17 +10,17 @@
 
 namespace efa_gda {
 
-/* Pieces of `most` bytes that a request of `bytes` takes; one for an empty one. */
-EFA_GDA_FN uint64_t pieces_of(uint64_t bytes, uint64_t most) {
-  return bytes <= most ? 1 : (bytes - 1) / most + 1;
+/* Entries of a request of `bytes` bytes: each has at most `max_bytes`, and an empty request has one. */
+EFA_GDA_FN uint64_t entries_per_request(uint64_t bytes, uint64_t max_bytes) {
+  return bytes <= max_bytes ? 1 : (bytes - 1) / max_bytes + 1;
 }
 
-/* The most bytes of one entry of an RDMA request: its length field has 32 bits. */
-EFA_GDA_FN uint64_t most_of(const efa_gda_queue &q, bool rdma) {
+/* The most bytes of one entry: max_rdma_size for RDMA requests, and what the 32-bit length field holds. */
+EFA_GDA_FN uint64_t max_entry_bytes(const efa_gda_queue &q, bool rdma) {
   return rdma && q.max_rdma_size < 0xffffffffu ? q.max_rdma_size : 0xffffffffu;
 }
 
-/* What the arguments ask for that the queue or an entry cannot do. */
+/* Returns EFA_GDA_OK if the queue and its entries can express the arguments. */
 EFA_GDA_FN efa_gda_status check_put(const efa_gda_put_args &a) {
   const efa_gda_queue &q = *a.queue;
   bool inlined = a.op == EFA_GDA_OP_INLINE_WRITE || a.op == EFA_GDA_OP_INLINE_SEND;
@@ -38,19 +38,19 @@ EFA_GDA_FN efa_gda_status check_put(const efa_gda_put_args &a) {
     return EFA_GDA_BAD_ARGUMENT;
   }
   if (!message && !inlined && q.max_rdma_size == 0) return EFA_GDA_UNSUPPORTED;
-  if (a.count > ~(uint64_t)0 / pieces_of(a.bytes, most_of(q, !message && !inlined))) return EFA_GDA_BAD_ARGUMENT;
+  if (a.count > ~(uint64_t)0 / entries_per_request(a.bytes, max_entry_bytes(q, !message && !inlined))) return EFA_GDA_BAD_ARGUMENT;
   uint32_t keys = a.lkey | (two ? a.second_lkey : 0);
   if (!inlined && (keys & ~(uint32_t)EFA_IO_TX_BUF_DESC_LKEY_MASK) != 0) return EFA_GDA_BAD_ARGUMENT;
   return EFA_GDA_OK;
 }
 
-/* Entry `piece` of request `request`. The immediate travels with the last piece. */
-EFA_GDA_FN Entry put_entry(const efa_gda_put_args &a, uint64_t request, uint64_t piece, uint64_t pieces,
-                           uint64_t most) {
-  uint64_t offset = piece * most, left = a.bytes - offset;
+/* Makes entry `index` of the `entries` entries of request `request`. The last entry carries the immediate. */
+EFA_GDA_FN Entry put_entry(const efa_gda_put_args &a, uint64_t request, uint64_t index, uint64_t entries,
+                           uint64_t max_bytes) {
+  uint64_t offset = index * max_bytes, bytes_left = a.bytes - offset;
   uint64_t local = a.local_address + request * a.local_stride + offset;
   uint64_t remote = a.remote_address + request * a.remote_stride + offset;
-  Memory memory = {local, a.lkey, (uint32_t)(left < most ? left : most)};
+  Memory memory = {local, a.lkey, (uint32_t)(bytes_left < max_bytes ? bytes_left : max_bytes)};
   const uint8_t *bytes = reinterpret_cast<const uint8_t *>(local);
   Entry e;
   switch (a.op) {
@@ -72,9 +72,9 @@ EFA_GDA_FN Entry put_entry(const efa_gda_put_args &a, uint64_t request, uint64_t
     default:
       e = rdma_entry(a.op == EFA_GDA_OP_READ ? EFA_IO_RDMA_READ : EFA_IO_RDMA_WRITE, a.peer, memory, remote, a.rkey);
   }
-  bool last = piece + 1 == pieces;
-  bool asked = a.op == EFA_GDA_OP_WRITE_IMM || a.op == EFA_GDA_OP_SEND_IMM || (a.flags & EFA_GDA_PUT_IMMEDIATE) != 0;
-  if (last && asked && a.op != EFA_GDA_OP_READ) {
+  bool last = index + 1 == entries;
+  bool wanted = a.op == EFA_GDA_OP_WRITE_IMM || a.op == EFA_GDA_OP_SEND_IMM || (a.flags & EFA_GDA_PUT_IMMEDIATE) != 0;
+  if (last && wanted && a.op != EFA_GDA_OP_READ) {
     bool counts = (a.flags & EFA_GDA_PUT_COUNT_IMMEDIATE) != 0;
     set_immediate(e, a.immediate + (counts ? (uint32_t)request : 0));
   }
@@ -82,45 +82,45 @@ EFA_GDA_FN Entry put_entry(const efa_gda_put_args &a, uint64_t request, uint64_t
   return e;
 }
 
-/* A put by the calling block. */
+/* Executes a put. All threads of the block must call it. */
 EFA_GDA_FN void put_block(const efa_gda_put_args &a) {
-  /* Between two posts the block looks for errors, so as not to post a million requests
-   * with a wrong key. */
-  constexpr uint64_t kRun = 256;
+  /* The block checks for errors after each post of so many entries, so it does not post a million requests with a wrong
+   * key. */
+  constexpr uint64_t kEntriesPerPost = 256;
   BlockGroup block;
   efa_gda_status status = check_put(a);
   uint64_t posted = 0;
-  Completions found;
+  Completions completions;
   if (status == EFA_GDA_OK) {
     Sender<Sharing::Block> sender(a.queue, a.timeout_ns);
     bool rdma = a.op == EFA_GDA_OP_WRITE || a.op == EFA_GDA_OP_WRITE_IMM || a.op == EFA_GDA_OP_READ;
-    uint64_t most = most_of(*a.queue, rdma);
-    uint64_t pieces = pieces_of(a.bytes, most), total = a.count * pieces;
+    uint64_t max_bytes = max_entry_bytes(*a.queue, rdma);
+    uint64_t entries = entries_per_request(a.bytes, max_bytes), total = a.count * entries;
     bool defer = (a.flags & EFA_GDA_PUT_AGGREGATE) != 0, failed = false;
     status = sender.status();
     while (status == EFA_GDA_OK && posted < total && !failed) {
-      uint32_t n = (uint32_t)(total - posted < kRun ? total - posted : kRun);
+      uint32_t n = (uint32_t)(total - posted < kEntriesPerPost ? total - posted : kEntriesPerPost);
       uint64_t from = posted;
       status = sender.post(
-          n, [&](uint32_t i) { return put_entry(a, (from + i) / pieces, (from + i) % pieces, pieces, most); },
+          n, [&](uint32_t i) { return put_entry(a, (from + i) / entries, (from + i) % entries, entries, max_bytes); },
           defer ? kPostDefer : kPostDefault);
       if (status == EFA_GDA_OK) posted += n;
-      failed = block.from_leader((uint32_t)(sender.found().errors != 0)) != 0;
+      failed = block.from_leader((uint32_t)(sender.completions().errors != 0)) != 0;
     }
     if (status == EFA_GDA_OK) status = (a.flags & EFA_GDA_PUT_NO_WAIT) != 0 ? sender.flush() : sender.quiet();
     efa_gda_status closed = sender.close();
     if (status == EFA_GDA_OK) status = closed;
-    found = sender.found();
+    completions = sender.completions();
   }
   if (block.rank() != 0) return;
-  if (status == EFA_GDA_OK && found.foreign) status = EFA_GDA_BAD_COMPLETION;
-  if (status == EFA_GDA_OK && found.errors != 0) status = EFA_GDA_COMPLETION_ERROR;
+  if (status == EFA_GDA_OK && completions.foreign) status = EFA_GDA_BAD_COMPLETION;
+  if (status == EFA_GDA_OK && completions.errors != 0) status = EFA_GDA_COMPLETION_ERROR;
   efa_gda_put_result *result = a.result;
-  result->completion_status = found.first_error;
-  result->request_id = found.first_error_id;
+  result->completion_status = completions.first_error;
+  result->request_id = completions.first_error_id;
   result->posted = posted;
-  result->completed = found.sends;
-  /* A host that polls the status finds the rest in place. */
+  result->completed = completions.sends;
+  /* The status comes last, for a host that polls it. */
   fence_system();
   store_system(&result->status, status);
 }

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * What a kernel receives: the one definition of a mapped queue and of the smoke-test
- * put's arguments, shared by CUDA kernels, the host executor and Rust (through bindgen).
- * Plain C: no functions, the same layout for host and device compilers.
+ * The structs that kernels receive: a mapped queue, and the arguments of this library's kernels. CUDA kernels, the host
+ * executor and Rust (through bindgen) share this definition. Plain C: no functions, one layout for host and device
+ * compilers.
  *
- * Rule for whoever makes a queue: allocate it at its alignment (128 bytes), zero all of
- * it, then fill in the parts marked "geometry". Everything marked "engine" starts at
- * zero and belongs to the code in sq.h, rq.h and cq.h from then on; others may read it
- * (a snapshot of a hung queue is a copy of this struct), never write it.
+ * The host that makes a queue must allocate it with its alignment (128 bytes), zero all of it, and then fill in the
+ * members marked "Geometry". They are constant while the queue lives. The members marked "Engine" start at zero. From
+ * then on only the device library writes them, as sq.h, ticket_lock.h, cq.h and rq.h state. The host may read them at
+ * any time: a snapshot of a hung queue is a copy of this struct.
  */
 #ifndef EFA_GDA_QUEUE_H
 #define EFA_GDA_QUEUE_H
 
 #if defined(__CUDACC_RTC__)
-/* NVRTC has no system headers; a program that has its own types says so. */
+/* NVRTC has no system headers. A program with types of its own defines EFA_GDA_HAVE_STDINT. */
 #ifndef EFA_GDA_HAVE_STDINT
 typedef unsigned char uint8_t;
 typedef unsigned short uint16_t;
@@ -26,7 +26,7 @@ typedef long long int64_t;
 #include <stdint.h>
 #endif
 
-/* A cache line of the GPU's L2. */
+/* Bytes of a cache line of the GPU's L2. */
 #define EFA_GDA_LINE 128
 #ifdef __cplusplus
 #define EFA_GDA_ALIGNED(bytes) alignas(bytes)
@@ -34,43 +34,48 @@ typedef long long int64_t;
 #define EFA_GDA_ALIGNED(bytes) __attribute__((aligned(bytes)))
 #endif
 
-/* How a wait or a call ended. Values are stable: hosts read them from memory. */
+/* How a wait or a call ended. Values are stable: hosts read them from memory. A poisoned queue is out of service: each
+ * later call returns EFA_GDA_POISONED, and the adapter may still access the buffers of its requests until the endpoint
+ * is destroyed. error.poison holds the first reason. */
 enum efa_gda_status {
   EFA_GDA_OK = 0,
-  /* The bound ran out while waiting for a completion, for room in the send queue, or
-   * for the turn to ring. The queue is poisoned from then on. */
+  /* The bound of a wait for completions ran out. On the send side this poisons the queue; on the receive side (rq.h),
+   * for this status and the next two, it does not. */
   EFA_GDA_TIMEOUT_COMPLETION = 1,
+  /* The bound of a wait for free slots of the send or receive queue ran out: too few requests completed. */
   EFA_GDA_TIMEOUT_SLOTS = 2,
+  /* The bound of a wait for the ticket lock, or for receive.lock, ran out: the lock's owner did not pass it on. */
   EFA_GDA_TIMEOUT_LOCK = 3,
-  /* A completion came back with a status other than 0; the error report has it. */
+  /* A request completed with a status other than 0. error.completion_status and error.request_id describe the queue's
+   * first one. Does not poison the queue. */
   EFA_GDA_COMPLETION_ERROR = 4,
-  /* An earlier wait on this queue ran out; the adapter may still own its buffers. */
+  /* The queue was poisoned before; error.poison has the reason. */
   EFA_GDA_POISONED = 5,
-  /* The host raised the abort flag. */
+  /* The host set the abort flag to 1. Poisons the queue where a wait of the send side sees it. */
   EFA_GDA_ABORTED = 6,
-  /* An argument that no entry can express, or that the queue's geometry rules out. */
+  /* An argument that no entry can express, or that exceeds a limit of the queue; or a call on a closed handle. */
   EFA_GDA_BAD_ARGUMENT = 7,
-  /* The queue lacks what was asked: inline write, a receive queue, a completion queue. */
+  /* The queue lacks a feature: inline write, RDMA, a receive queue, a completion queue, or an inbox. */
   EFA_GDA_UNSUPPORTED = 8,
-  /* A completion that breaks the rules: another queue pair's, or a kind not expected. */
+  /* A completion that breaks the rules: of another queue pair, or of an unexpected kind. */
   EFA_GDA_BAD_COMPLETION = 9,
-  /* The host found the doorbell record to run backwards or past the ring, or to cover an
-   * entry that was not written. It rang for none of that, and rings no more. */
+  /* A doorbell record ran backwards or past the ring, or covered an entry that was not written. The doorbell proxy did
+   * not ring for it, and rings this queue no more. */
   EFA_GDA_BAD_RECORD = 10,
-  /* The host thread that rings for this queue has stopped, or let go of the queue. */
+  /* The queue is no longer rung: its doorbell proxy has stopped or has detached the queue. */
   EFA_GDA_PROXY_STOPPED = 11,
-  /* An owned queue that is open elsewhere, or was never closed; as a poison: others posted
-   * to it while a group owned it (post.h). */
+  /* A group could not own the queue: another group owns it or posts to it, or an owner did not close it. As the reason
+   * of a poison: another group posted while a group owned the queue (post.h). */
   EFA_GDA_IN_USE = 12,
-  /* The kernel never ran, or never wrote its result: the host stores this beforehand. */
+  /* The kernel did not run, or did not write its result: the host stores this value before the launch. */
   EFA_GDA_NOT_RUN = 255
 };
 
-/* What one request does. */
+/* Operations of a request. */
 enum efa_gda_op {
   EFA_GDA_OP_WRITE = 0,
   EFA_GDA_OP_WRITE_IMM = 1,
-  /* RDMA write whose bytes travel in a 128-byte entry. */
+  /* RDMA write with the bytes in a 128-byte entry. */
   EFA_GDA_OP_INLINE_WRITE = 2,
   EFA_GDA_OP_READ = 3,
   EFA_GDA_OP_SEND = 4,
@@ -82,25 +87,25 @@ enum efa_gda_op {
 enum efa_gda_sq_flags {
   /* Request ids are 64 bits wide, in the entry and in its completion. */
   EFA_GDA_SQ_REQ_ID_64 = 1 << 0,
-  /* `doorbell` is a record in ordinary memory that a host thread reads and rings from.
-   * It takes the full 32-bit producer counter. */
+  /* `doorbell` is a doorbell record: a word in memory from which the doorbell proxy rings. It takes all 32 bits of the
+   * producer index. */
   EFA_GDA_SQ_RECORD = 1 << 1,
   /* The adapter executes RDMA writes with inline data (128-byte entries). */
   EFA_GDA_SQ_INLINE_WRITE = 1 << 2
 };
 
-/* Geometry: the send queue as the adapter, or a host thread that stages for it, exposes it. */
+/* Geometry: the send queue of the adapter, or a staging ring from which the doorbell proxy copies. */
 struct efa_gda_sq {
-  /* Slot 0, as the poster addresses it: num_entries * entry_size bytes, write only. */
+  /* Slot 0, at the poster's address: num_entries * entry_size bytes, write-only. */
   uint8_t *buffer;
-  /* Takes the producer counter, 16 bits zero-extended (see EFA_GDA_SQ_RECORD). */
+  /* Takes the low 16 bits of the producer index, zero-extended (see EFA_GDA_SQ_RECORD). */
   volatile uint32_t *doorbell;
   /* 64 or 128 bytes. */
   uint32_t entry_size;
   /* A power of two, at most 32768. */
   uint32_t num_entries;
-  /* Entries that may be written past the last doorbell the adapter has. At least 1; may
-   * be larger than the ring. */
+  /* Batch window: entries that may be written past the last doorbell that the adapter has received. At least 1; may
+   * exceed num_entries. */
   uint32_t max_batch;
   /* enum efa_gda_sq_flags */
   uint32_t flags;
@@ -112,7 +117,7 @@ struct efa_gda_rq {
   volatile uint32_t *doorbell;
   /* 16 bytes. */
   uint32_t entry_size;
-  /* A power of two; 0 where the queue takes no receives. */
+  /* A power of two; 0: the queue has no receive queue. */
   uint32_t num_entries;
   uint32_t max_batch;
   uint32_t flags;
@@ -120,11 +125,10 @@ struct efa_gda_rq {
 
 /* Geometry: the completion queue. */
 struct efa_gda_cq {
-  /* Null where nobody may read it: completion counters then say what completed, and an
-   * error that they count ends waits by their bound. */
+  /* Null where device code cannot read it. Completion counters then count what completed, and a wait for a request that
+   * failed ends at its bound. */
   uint8_t *buffer;
-  /* Takes the consumer index after entries were read; null where the adapter has none,
-   * or does not need it. */
+  /* Takes the low 16 bits of the consumer index after entries were read. Null where the adapter has none or needs none. */
   volatile uint32_t *doorbell;
   /* 16 or 32 bytes in practice. */
   uint32_t entry_size;
@@ -132,34 +136,32 @@ struct efa_gda_cq {
   uint32_t num_entries;
 };
 
-/* Geometry: hardware completion counters of the send queue; null pointers where there
- * are none. In flight = posted - success - error, so both are 0 when the queue is made and
- * count all that it sends, reads and writes. Both wrap at `wrap`, or at a multiple of it: a
- * power of two of at least four rings. With them the completion queue is read for errors
- * alone: nothing else completes there, and it holds at least two rings. Where `wrap` is 0
- * they never wrap, and are believed as they are: from any count on, and no error is looked
- * for. */
+/* Geometry: hardware completion counters of the send queue; null pointers without any. Requests in flight = posted -
+ * success - error. So both counters must be 0 when the queue is made, and count all requests of this queue and no
+ * others. Both must wrap at `wrap`, or at a multiple of it: a power of two of at least 4 * sq.num_entries. With
+ * counters the completion queue is read for errors only; it must have at least 2 * sq.num_entries entries, and nothing
+ * else may complete on it. wrap = 0: the counters never wrap, may start at any count, and errors are not searched for
+ * (cq.h). */
 struct efa_gda_counters {
   const volatile uint64_t *success;
   const volatile uint64_t *error;
   uint64_t wrap;
 };
 
-/* Geometry: memory of the GPU in which producers that share a queue leave entries for
- * whoever holds the turn. Optional: without it they wait for the turn one by one. */
+/* Geometry: publication slots, in memory of the GPU, where waiting groups publish entries for the lock owner
+ * (ticket_lock.h). Optional: without them groups wait for the lock one by one. */
 struct efa_gda_publication {
   /* num_entries * entry_size bytes of the send queue's entries, 16-byte aligned. */
   uint8_t *entries;
-  /* num_entries words, zero at first: which ticket published this slot. */
+  /* num_entries flags, initially zero: each names the ticket and entry that its slot holds. */
   uint64_t *flags;
-  /* A power of two, at least 64; 0: no stage. */
+  /* A power of two, at least 64; 0: no publication slots. */
   uint32_t num_entries;
   uint32_t reserved;
 };
 
-/* Geometry: memory in which whoever reads the completion queue leaves the completions of
- * receives, as the adapter wrote them, until somebody takes them (rq.h). Optional: without
- * it they are only counted. */
+/* Geometry: the inbox, where pollers of the completion queue copy completions of receives, as the adapter wrote them,
+ * for take_received (rq.h). Optional: without it they are only counted. */
 struct efa_gda_inbox {
   /* num_entries * EFA_GDA_INBOX_ENTRY bytes, 16-byte aligned. */
   uint8_t *entries;
@@ -167,62 +169,67 @@ struct efa_gda_inbox {
   uint32_t num_entries;
   uint32_t reserved;
 };
-/* Bytes of one: a completion, with zeroes behind it where the queue's are shorter. */
+/* Bytes of an inbox entry: a completion, followed by zeroes if the queue's completions are shorter. */
 #define EFA_GDA_INBOX_ENTRY 32
 
-/* Engine: slots handed out. One 64-bit word, 2^32 times the number of calls plus the
- * number of entries, so that one atomic gives both a ticket and a range of slots. */
+/* Engine: the reserve word. */
 struct efa_gda_reserve_words {
+  /* 2^32 * calls + entries so far: one atomic add hands out both a ticket and a range of slots. */
   uint64_t word;
 };
 
+/* Tickets are shifted left by so many bits in lock.serving and in publication flags. */
 #define EFA_GDA_LOCK_STATE_BITS 2
 
-/* Engine: who may write the ring and ring its doorbell, and what the adapter is known to
- * have. sq.h states the protocol. */
+/* Engine: the ticket lock (ticket_lock.h), and what its owner passes on (sq.h). */
 struct EFA_GDA_ALIGNED(16) efa_gda_lock_words {
-  /* A reserve word, shifted left by EFA_GDA_LOCK_STATE_BITS: all before it are served. The low
-   * bits say who has the turn (ticket_lock.h); 0: the owner of that word. */
+  /* A ticket, shifted left by EFA_GDA_LOCK_STATE_BITS: all calls before it are served. The low bits are the lock's
+   * state; 0: the group of this ticket owns the lock. */
   uint64_t serving;
-  /* Producer counter of the last doorbell. */
+  /* Doorbell producer index: the value of the last doorbell. */
   uint32_t doorbell_index;
-  /* A doorbell that the adapter has for sure: rung before a system fence that completed. */
+  /* Confirmed producer index: a doorbell value that the adapter has received for certain. */
   uint32_t confirmed_index;
 };
 
-/* Engine: the first error, and how many there were. */
+/* Engine: errors of the queue. */
 struct efa_gda_error_words {
   /* Completions with a status other than 0. */
   uint32_t count;
-  /* 1 once the report below is whole. */
+  /* 1: completion_status and request_id are valid. 2: they are being written. */
   uint32_t reported;
-  /* enum efa_io_comp_status of the first one; unknown codes as they came. */
+  /* enum efa_io_comp_status of the first error; may be a code that this enum lacks. */
   uint32_t completion_status;
   uint32_t reserved;
+  /* Request id of the first error. */
   uint64_t request_id;
-  /* enum efa_gda_status that poisoned the queue; 0: it is in order. */
+  /* enum efa_gda_status that poisoned the queue; 0: the queue is in service. */
   uint32_t poison;
 };
 
-/* Engine: the completion queue's consumer. */
+/* Engine: the completion queue's consumer (cq.h). */
 struct efa_gda_completion_words {
-  /* 1 while a thread polls. */
+  /* 1 while a thread reads the completion queue. */
   uint32_t lock;
-  /* Completions read, modulo 2^32: gives the index and the phase expected. */
+  /* Completions read, modulo 2^32: the consumer index. */
   uint32_t consumed;
-  /* Send completions read, good and bad, modulo 2^32. */
+  /* Requests completed, successfully or not, modulo 2^32. */
   uint32_t completed;
   /* Posted receives whose completions were read, modulo 2^32. */
   uint32_t received;
-  /* Completions left in the inbox, modulo 2^32, and those that found it full. */
+  /* Completions copied to the inbox, modulo 2^32. */
   uint32_t inboxed;
+  /* Completions of receives dropped because the inbox was full, modulo 2^32. */
   uint32_t lost;
 };
 
-/* Engine: the receive queue's producer. */
+/* Engine: the receive queue's producer, and the inbox's consumer (rq.h). */
 struct efa_gda_receive_words {
+  /* 1 while a thread posts or takes. */
   uint32_t lock;
+  /* Producer index, modulo 2^32. */
   uint32_t posted;
+  /* Doorbell producer index. */
   uint32_t doorbell_index;
   /* Completions taken from the inbox, modulo 2^32. */
   uint32_t taken;
@@ -230,28 +237,26 @@ struct efa_gda_receive_words {
 
 /* A mapped queue. */
 struct EFA_GDA_ALIGNED(EFA_GDA_LINE) efa_gda_queue {
-  /* Geometry: constant while the queue lives. */
   struct efa_gda_sq sq;
   struct efa_gda_rq rq;
   struct efa_gda_cq cq;
   struct efa_gda_counters counters;
   struct efa_gda_publication publication;
-  /* Geometry: a word that the host sets to stop every wait; may be null. 1 ends waits with
-   * EFA_GDA_ABORTED, another enum efa_gda_status with that. */
+  /* Geometry: the abort flag, which ends all waits when the host sets it; may be null. 1 ends them with
+   * EFA_GDA_ABORTED, another enum efa_gda_status with this status. */
   const volatile uint32_t *abort;
-  /* Geometry: bytes that one RDMA request, one SEND, may carry. */
+  /* Geometry: the most bytes of an RDMA request, of a SEND, and of inline data. max_rdma_size = 0: no RDMA. */
   uint64_t max_rdma_size;
   uint32_t max_msg_size;
-  /* Geometry: inline bytes that one entry may carry. */
   uint32_t max_inline;
-  /* Geometry: this queue pair's number, as completions name it. */
+  /* Geometry: the queue pair's number, as its completions carry it. */
   uint32_t qpn;
-  /* Geometry: enum efa_io_processing_hint for every entry. */
+  /* Geometry: enum efa_io_processing_hint that the put kernels set in each entry. */
   uint32_t hints;
   struct efa_gda_inbox inbox;
 
-  /* Engine. What everyone who posts looks at lies on one line, for one round trip; what
-   * readers of completions, and who posts receives, write lies on others. */
+  /* Engine. The words that each post reads share one cache line, for one round trip. The words of the completion queue
+   * and of the receive queue are on separate lines. */
   EFA_GDA_ALIGNED(EFA_GDA_LINE) struct efa_gda_reserve_words reserve;
   struct efa_gda_lock_words lock;
   struct efa_gda_error_words error;
@@ -259,7 +264,7 @@ struct EFA_GDA_ALIGNED(EFA_GDA_LINE) efa_gda_queue {
   EFA_GDA_ALIGNED(EFA_GDA_LINE) struct efa_gda_receive_words receive;
 };
 
-/* Where requests go. */
+/* The destination of requests: address handle, queue pair number and qkey of a peer. */
 struct efa_gda_peer {
   uint16_t ah;
   uint16_t qpn;
@@ -268,34 +273,33 @@ struct efa_gda_peer {
 
 /* efa_gda_put_args::flags */
 enum efa_gda_put_flags {
-  /* Write entries only, and ring once at the end (or where max_batch asks for it). */
+  /* Defer the doorbell to the end, except where the batch window or free slots require one. */
   EFA_GDA_PUT_AGGREGATE = 1 << 0,
-  /* Return when everything is rung, without waiting for completions. */
+  /* End when everything is rung for, without waiting for completions. */
   EFA_GDA_PUT_NO_WAIT = 1 << 1,
-  /* Every request carries the immediate, whatever the operation; not reads. */
+  /* Each request carries the immediate, for operations other than reads. */
   EFA_GDA_PUT_IMMEDIATE = 1 << 2,
   /* Request i carries immediate + i. */
   EFA_GDA_PUT_COUNT_IMMEDIATE = 1 << 3,
-  /* Sends go on with second_bytes at second_address (EFA_GDA_OP_SEND, EFA_GDA_OP_SEND_IMM). */
+  /* A send (EFA_GDA_OP_SEND, EFA_GDA_OP_SEND_IMM) has a second buffer: second_bytes bytes at second_address. */
   EFA_GDA_PUT_TWO_PIECES = 1 << 4
 };
 
-/* What a put did; written by the kernel when it ends. */
+/* Result of a put. The kernel writes it when it ends, the status last. */
 struct efa_gda_put_result {
   /* enum efa_gda_status */
   uint32_t status;
   /* enum efa_io_comp_status of the first error completion; 0 otherwise. */
   uint32_t completion_status;
-  /* The request that failed, where status is EFA_GDA_COMPLETION_ERROR. */
+  /* Request id of the first error completion. */
   uint64_t request_id;
-  /* Entries rung, and completions read, by this put. A request longer than the queue's
-   * max_rdma_size takes several entries. */
+  /* Entries posted, and completions of sends read, by this put. A request of more than max_rdma_size bytes has several
+   * entries. */
   uint64_t posted;
   uint64_t completed;
 };
 
-/* Arguments of efa_gda_put_kernel: `count` requests of `bytes` bytes, request i at
- * address + i * stride on both sides. */
+/* Arguments of efa_gda_put_kernel: `count` requests of `bytes` bytes, request i at address + i * stride on both sides. */
 struct efa_gda_put_args {
   struct efa_gda_queue *queue;
   struct efa_gda_put_result *result;
@@ -316,19 +320,19 @@ struct efa_gda_put_args {
   uint32_t reserved;
   /* Bound of each wait. */
   uint64_t timeout_ns;
-  /* See EFA_GDA_PUT_TWO_PIECES; request i at second_address + i * local_stride. */
+  /* See EFA_GDA_PUT_TWO_PIECES. Request i's is at second_address + i * local_stride. */
   uint64_t second_address;
   uint32_t second_lkey;
   uint32_t second_bytes;
 };
 
-/* What a call of the receive kernel did; written by the kernel when it ends. */
+/* Result of the receive kernel, which writes it when it ends, the status last. */
 struct efa_gda_receive_result {
   /* enum efa_gda_status */
   uint32_t status;
-  /* Of receives posted, the request id of the first; completions carry its low 16 bits. */
+  /* Request id of the first receive that was posted. Completions carry the low 16 bits. */
   uint32_t first;
-  /* Receives rung, or completions taken. */
+  /* Receives rung for, or completions taken. */
   uint32_t count;
   uint32_t reserved;
 };
@@ -337,13 +341,13 @@ struct efa_gda_receive_result {
 struct efa_gda_receive_args {
   struct efa_gda_queue *queue;
   struct efa_gda_receive_result *result;
-  /* Null: posts `count` receives of `length` bytes, the i-th at address + i * stride.
-   * Otherwise takes up to `count` completions of receives, EFA_GDA_INBOX_ENTRY bytes each,
-   * into memory of as much, 16-byte aligned. */
+  /* Null: the kernel posts `count` receives of `length` bytes, the i-th at address + i * stride. Otherwise it takes up
+   * to `count` completions of receives, and copies EFA_GDA_INBOX_ENTRY bytes of each to this memory, which must be
+   * 8-byte aligned. */
   uint8_t *into;
   uint64_t address;
   uint64_t stride;
-  /* Bound of the wait for room, or for the first completion. */
+  /* Bound of the wait for free slots, or for the first completion. */
   uint64_t timeout_ns;
   uint32_t lkey;
   uint32_t length;
@@ -351,42 +355,16 @@ struct efa_gda_receive_args {
   uint32_t reserved;
 };
 
-/* What __nvshmem_efa_test_put_kernel works on: a variable of its module, of this name
- * (EFA_GDA_TEST_PUT_TARGET), that the host sets before the launch. */
+/* Queue, result and peer of __nvshmem_efa_test_put_kernel, whose parameters do not name them: the type of a variable of
+ * the kernel's module, which the host sets before the launch. */
 struct efa_gda_test_put {
   struct efa_gda_queue *queue;
   struct efa_gda_put_result *result;
   struct efa_gda_peer peer;
   uint64_t timeout_ns;
 };
-/* Arguments of efa_gda_load_kernel, which tests and benchmarks use to load queues: each
- * group of each block makes `calls` posts of `per_call` entries to queue (block modulo
- * queue_count). Entry i of call c of group g (counted over the grid) is an RDMA write of
- * 64 bytes whose remote address is g << 48 | c << 16 | i. */
-struct efa_gda_load_args {
-  struct efa_gda_queue *queues;
-  /* One word for each group: the enum efa_gda_status it ended with. */
-  uint32_t *status;
-  struct efa_gda_peer peer;
-  uint32_t queue_count;
-  /* enum efa_gda_load_sharing */
-  uint32_t sharing;
-  /* Threads of a group: 1, or a warp (32), or 0 for the whole block. */
-  uint32_t group;
-  uint32_t calls;
-  uint32_t per_call;
-  /* Every how many calls one rings; the others leave the doorbell to it. 0 and 1: each. */
-  uint32_t ring_every;
-  /* Every how many calls a group waits for quiet, and EFA_GDA_BAD_COMPLETION is how it ends where
-   * something that was posted before is not done then. 0: never. */
-  uint32_t quiet_every;
-  uint32_t reserved;
-  uint32_t lkey;
-  uint32_t rkey;
-  uint64_t timeout_ns;
-};
-enum efa_gda_load_sharing { EFA_GDA_LOAD_OWNED = 0, EFA_GDA_LOAD_SHARED = 1 };
 
+/* That variable's name. */
 #define EFA_GDA_TEST_PUT_TARGET "efa_gda_test_put_target"
 
 #endif

@@ -1,16 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The receive queue: posts buffers for what others send, and takes what arrived. One
- * thread posts or takes; several take turns through `receive.lock`. A receive entry has no
- * phase, and the adapter takes a whole ring of them for one doorbell.
+ * The receive queue: posts buffers for messages of peers, and takes completions of receives from the inbox.
  *
- * Completions of receives come through the completion queue that sends complete on, so
- * whoever polls that leaves them in the queue's inbox (cq.h): `completion.inboxed` is
- * written by the reader alone, with a release; `receive.taken` by the taker alone, with a
- * release, which gives the inbox's slot back.
+ * A thread calls; receive.lock lets one thread at a time post or take. Completions of receives come through the
+ * completion queue of the sends. Whichever thread polls it (cq.h) copies them to the queue's inbox. A receive entry has
+ * no phase bit, and the adapter accepts a whole ring of them for one doorbell, so there is no batch window.
  *
- * A kernel that reads a message out of the GPU's memory needs the completion there as well:
- * one in the host's memory may overtake the bytes (the probe's CUDA-007).
+ * WORDS. The holder is the thread that holds receive.lock; the reader is the thread that holds completion.lock (cq.h).
+ *   word                   | written by                    | read by     | ordered by
+ *   receive.lock           | a thread: CAS 0 to 1, acquire;| all threads | the holder's release of 0 and the next CAS:
+ *                          | holder: store 0, release      |             |   posted and taken become visible
+ *   ring slots             | holder                        | adapter     | fence_system(), then the doorbell
+ *   doorbell               | holder                        | adapter     | after that fence
+ *   receive.posted         | holder                        | next holder | receive.lock
+ *   receive.doorbell_index | holder                        | host        | relaxed; for snapshots only
+ *   receive.taken          | holder                        | reader      | store_release; the reader's load_acquire, before
+ *                          |                               |             |   it writes the inbox entry again
+ *   completion.received    | reader                        | holder      | fence_system(), store; the holder's load_acquire,
+ *                          |                               |             |   before it writes the slots again
+ *   completion.inboxed,    | reader                        | holder      | store_release; the holder's load_acquire, before
+ *   inbox entries          |                               |             |   it copies the entry
+ * Free slots: posted - received <= rq.num_entries, where each completion that used a posted receive frees one slot.
+ *
+ * WAITS THAT RUN OUT. Unlike a wait on the send side, none of these poisons the queue: no order of tickets depends on
+ * it. Each also ends with EFA_GDA_POISONED or with the abort flag's status.
+ *   wait                                | at its bound
+ *   for receive.lock                    | EFA_GDA_TIMEOUT_LOCK; nothing was posted or taken
+ *   for a free slot (post_receives)     | EFA_GDA_TIMEOUT_SLOTS; *posted receives are rung for and stay posted
+ *   for a completion (take_received)    | EFA_GDA_TIMEOUT_COMPLETION; nothing was taken
+ *
+ * A kernel that reads a message in the GPU's memory needs the completion queue in that memory as well: a completion in
+ * host memory may overtake the message's bytes (the probe's CUDA-007).
  */
 #ifndef EFA_GDA_RQ_H
 #define EFA_GDA_RQ_H
@@ -19,7 +39,7 @@
 
 namespace efa_gda {
 
-/* The lock of `receive`, or why it was not had. */
+/* Acquires receive.lock. A status other than EFA_GDA_OK: the caller does not hold it. */
 EFA_GDA_FN efa_gda_status lock_receive(efa_gda_queue *queue, Deadline &deadline) {
   while (compare_swap_acquire(&queue->receive.lock, 0, 1) != 0) {
     efa_gda_status status = deadline.expired(EFA_GDA_TIMEOUT_LOCK);
@@ -28,11 +48,11 @@ EFA_GDA_FN efa_gda_status lock_receive(efa_gda_queue *queue, Deadline &deadline)
   return EFA_GDA_OK;
 }
 
-/* Posts `count` receives, the i-th of `local.length` bytes at local.address + i * stride;
- * completions carry the low 16 bits of `*first` + i. Waits, up to the bound, while the
- * queue is full: completions are what makes room. `*posted` says how many were rung. */
+/* Posts `count` receives of local.length bytes, the i-th at local.address + i * stride, and rings for them. Its
+ * completion carries the low 16 bits of `*first` + i. Waits for completions while the ring is full. `*posted` is the
+ * number of receives rung for, whatever the status. `first` may be null. */
 EFA_GDA_FN efa_gda_status post_receives(efa_gda_queue *queue, const Memory &local, uint64_t stride,
-                                        uint32_t count, uint32_t *first, uint32_t *posted, Completions &found,
+                                        uint32_t count, uint32_t *first, uint32_t *posted, Completions &completions,
                                         uint64_t timeout_ns) {
   const efa_gda_rq &rq = queue->rq;
   *posted = 0;
@@ -44,18 +64,18 @@ EFA_GDA_FN efa_gda_status post_receives(efa_gda_queue *queue, const Memory &loca
   uint32_t slot = load_relaxed(&queue->receive.posted);
   if (first != nullptr) *first = slot;
   while (*posted < count) {
-    uint32_t room;
-    while ((room = rq.num_entries - (slot - load_acquire(&queue->completion.received))) == 0) {
-      found.add(poll(queue, kPoll));
+    uint32_t free_slots;
+    while ((free_slots = rq.num_entries - (slot - load_acquire(&queue->completion.received))) == 0) {
+      completions.add(poll(queue, kMaxPoll));
       status = deadline.expired(EFA_GDA_TIMEOUT_SLOTS);
       if (status != EFA_GDA_OK) break;
     }
     if (status != EFA_GDA_OK) break;
-    uint32_t n = count - *posted < room ? count - *posted : room;
+    uint32_t n = count - *posted < free_slots ? count - *posted : free_slots;
     for (uint32_t i = 0; i < n; i++, slot++) {
-      Memory piece = {local.address + (uint64_t)(*posted + i) * stride, local.key, local.length};
+      Memory buffer = {local.address + (uint64_t)(*posted + i) * stride, local.key, local.length};
       store_quad(rq.buffer + (uint64_t)(slot & (rq.num_entries - 1)) * rq.entry_size,
-                 receive_descriptor(piece, (uint16_t)slot, true, true));
+                 receive_descriptor(buffer, (uint16_t)slot, true, true));
     }
     fence_system();
     store_relaxed(&queue->receive.posted, slot);
@@ -67,36 +87,36 @@ EFA_GDA_FN efa_gda_status post_receives(efa_gda_queue *queue, const Memory &loca
   return status;
 }
 
-/* Posts one receive of `local`. */
+/* Posts one receive of `local`. Its completion carries the low 16 bits of `*id`. */
 EFA_GDA_FN efa_gda_status post_receive(efa_gda_queue *queue, const Memory &local, uint32_t *id,
-                                       Completions &found, uint64_t timeout_ns) {
+                                       Completions &completions, uint64_t timeout_ns) {
   uint32_t posted;
-  return post_receives(queue, local, 0, 1, id, &posted, found, timeout_ns);
+  return post_receives(queue, local, 0, 1, id, &posted, completions, timeout_ns);
 }
 
-/* Takes up to `most` completions of receives, EFA_GDA_INBOX_ENTRY bytes each, and polls
- * for them. Waits, up to the bound, for the first. `*taken` says how many were there. A
- * bound that ran out changes nothing: nobody's buffers depend on it. */
-EFA_GDA_FN efa_gda_status take_received(efa_gda_queue *queue, uint8_t *out, uint32_t most, uint32_t *taken,
-                                        Completions &found, uint64_t timeout_ns) {
-  const efa_gda_inbox &box = queue->inbox;
+/* Takes up to `max` completions of receives out of the inbox, and polls for more. Copies EFA_GDA_INBOX_ENTRY bytes of
+ * each to `out`, which must be 8-byte aligned. Waits for the first one; `*taken` is their number. The inbox keeps what
+ * is not taken. */
+EFA_GDA_FN efa_gda_status take_received(efa_gda_queue *queue, uint8_t *out, uint32_t max, uint32_t *taken,
+                                        Completions &completions, uint64_t timeout_ns) {
+  const efa_gda_inbox &inbox = queue->inbox;
   *taken = 0;
-  if (box.num_entries == 0) return EFA_GDA_UNSUPPORTED;
+  if (inbox.num_entries == 0) return EFA_GDA_UNSUPPORTED;
   Deadline deadline(queue, timeout_ns);
   efa_gda_status status = lock_receive(queue, deadline);
   if (status != EFA_GDA_OK) return status;
   uint32_t next = load_relaxed(&queue->receive.taken);
-  while (*taken < most) {
+  while (*taken < max) {
     if (load_acquire(&queue->completion.inboxed) == next) {
-      Completions more = poll(queue, kPoll);
-      found.add(more);
+      Completions more = poll(queue, kMaxPoll);
+      completions.add(more);
       if (more.receives != 0) continue;
       if (*taken != 0) break;
       status = deadline.expired(EFA_GDA_TIMEOUT_COMPLETION);
       if (status != EFA_GDA_OK) break;
       continue;
     }
-    const uint8_t *from = box.entries + (uint64_t)(next & (box.num_entries - 1)) * EFA_GDA_INBOX_ENTRY;
+    const uint8_t *from = inbox.entries + (uint64_t)(next & (inbox.num_entries - 1)) * EFA_GDA_INBOX_ENTRY;
     for (uint32_t i = 0; i < EFA_GDA_INBOX_ENTRY; i += 8) {
       uint64_t word = load_relaxed(reinterpret_cast<const uint64_t *>(from + i));
       store_relaxed(reinterpret_cast<uint64_t *>(out + (uint64_t)*taken * EFA_GDA_INBOX_ENTRY + i), word);

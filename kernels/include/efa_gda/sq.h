@@ -1,63 +1,73 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The send queue in the hands of one writer: places entries, fences, rings, and keeps the
- * window and the ring's room. Who that writer is, and how several share a queue by
- * handing it on, is ticket_lock.h's business; requests are wqe.h's.
+ * The send queue as its writer uses it: places entries, rings the doorbell, and waits for free slots.
+ * ticket_lock.h decides which group is the writer, wqe.h formats entries, cq.h counts completions.
  *
- * THE POSTING PROTOCOL
+ * TERMS
+ *   group           the threads that make each call together (group.h); its leader has rank 0.
+ *   writer          the only group that may write ring slots and the doorbell at this time. A shared queue's writer is
+ *                   its lock owner (ticket_lock.h). An owned queue's writer is its owner, from Sender's constructor to
+ *                   close(); it holds an empty ticket of the same lock for all that time.
+ *   producer index  number of an entry, modulo 2^32. Entry s is in slot s modulo num_entries, with the phase bit
+ *                   (s / num_entries) modulo 2. Indices are compared by their difference modulo 2^32; indices that are
+ *                   compared are less than 2^31 apart, so a wrap changes nothing.
+ *   next            producer index of the next entry to place.
  *
- * Words, in struct efa_gda_queue (32-bit counters, compared modulo 2^32):
- *   reserve.word  slots handed out, and calls; anyone adds to it (ticket_lock.h).
- *   lock.serving     whose turn it is. The holder of the turn writes it; where two want it, one
- *                 compare-and-swap does (ticket_lock.h).
- *   lock.doorbell_index     value of the last doorbell.        Only the holder touches it.
- *   lock.confirmed_index     a doorbell the adapter surely has. Only the holder touches it.
- *   completion.completed  send completions so far. Only cq.h's reader writes it; by counters,
- *                 whoever looks moves it on.
- * A group that owns the queue (Sharing::Thread, Warp, Block) holds the turn for as long as
- * its Sender is open, by a ticket of its own, and keeps the holder's words in registers.
+ * WORDS
+ *   word                 | written by                   | read by              | ordered by
+ *   ring slots           | writer, each thread a share  | adapter or proxy     | the fence of step 3, then the doorbell
+ *   doorbell             | writer's leader              | adapter or proxy     | after the fence of step 3
+ *   lock.doorbell_index, | writer's leader, just before | next writer's leader | the release of lock.serving that follows
+ *   lock.confirmed_index | it passes the lock           |                      |   (ticket_lock.h, A1)
+ *   completion.completed | pollers (cq.h)               | writer's leader      | its load_acquire, then a group sync, before
+ *                        |                              |                      |   a thread of the group reuses a slot
+ *   error.poison         | a group whose wait failed:   | all groups           | relaxed; it orders no other word
+ *                        | CAS from 0                   |                      |
+ * "Proxy" is the host thread that rings in the adapter's place where the doorbell is a record. The writer keeps its
+ * copies of the two lock words in registers (doorbell_index_, confirmed_index_) while it is the writer.
  *
- * Only the holder of the turn writes ring slots and rings. So there is one writer at a
- * time, and the order of two writers is the order of turns.
+ * RINGING. To place entries up to `next` and ring for them, the writer
+ *   1. writes the entries with plain stores, each thread its share,
+ *   2. synchronises the group,
+ *   3. executes fence_system() (fence.acq_rel.sys): the leader; in a warp all lanes, which costs the same,
+ *   4. stores `next` into the doorbell: the leader.
+ * The fence is cumulative. It orders before step 4 everything that happens before it:
+ *   - the entries of all threads of the group, by step 2,
+ *   - what earlier writers stored, doorbells included: the lock is passed with a release and received with an acquire,
+ *   - entries that other groups published: the lock owner acquired them and wrote them to the ring itself.
+ * So the adapter receives each entry before the doorbell that covers it, and doorbells in ascending order. No fence
+ * follows a doorbell: only the next doorbell has to come after this one, and its own step 3 comes first.
  *
- * One fence a doorbell. To place and ring, the holder
- *   1. writes entries [rung, next) with plain stores (each lane of the group its share),
- *   2. synchronises the group: the lanes' stores happen before what anyone does next,
- *   3. fence.acq_rel.sys (the leader; in a warp every lane, which costs the same),
- *   4. stores the doorbell (leader).
- * The fence is cumulative. Before it, in causality order, lie the entries of every lane
- * (2), everything earlier holders did (the turn is passed with a release and taken with
- * an acquire), and the doorbell before this one, the leader's own or an earlier holder's.
- * So the adapter has every entry before the doorbell that covers it, and has doorbells in
- * their order. Nothing has to be fenced after a doorbell, for its visibility is only
- * needed by the next one, whose own fence comes first. What a producer that waits for its
- * turn leaves in the stage is acquired by the holder and written by the holder, so it is
- * covered as the holder's own.
+ * BATCH WINDOW. The adapter accepts at most max_batch entries past the last doorbell it has received. A doorbell value
+ * is confirmed when a fence_system() has completed after its store: everything stored after this fence reaches the
+ * adapter after that doorbell. The writer keeps, at each store to the ring,
+ *     next + entries to be written - confirmed_index <= max_batch.
+ * Step 3 of a ring confirms the previous doorbell. Where that is not enough, the writer rings for what it has placed;
+ * where all is rung, it executes one more fence, which confirms the last doorbell, so that confirmed_index = next. Then
+ * max_batch entries fit, so a chunk of at most max_batch entries can always be placed, even with max_batch 1. Filling a
+ * window takes two fences: as one chunk with two, or as two half windows with one each.
+ * A thread that did not execute the fence may rely on it only after the next group sync. Therefore two variables:
+ * leader_confirmed_index_ is confirmed for the leader, confirmed_index_ for all threads of the group.
+ * With max_batch >= num_entries the limit on free slots is the stricter one, and no batch window is kept.
  *
- * The window. The adapter takes at most max_batch entries past the last doorbell it has.
- * Let `seen` be a doorbell value stored before a system fence that has completed: the
- * adapter has it. Entries up to `end` may be written while end - seen <= max_batch. The
- * fence of step 3 makes the previous doorbell `seen`. Where that is not enough, the holder
- * rings what is written, and where all is rung it fences once more, which makes `rung`
- * `seen`; then at most max_batch entries fit, so every chunk of at most max_batch entries
- * goes in sooner or later, max_batch 1 included. So a window of M costs two fences for M
- * entries, whether as one chunk with two or as two halves with one each. Who did not fence
- * itself knows of a completed fence only after the next sync: `fenced_` is what the leader
- * knows, `seen_` what all may use. When max_batch is at least the ring's size, the room
- * below is the tighter bound and no window is kept.
+ * FREE SLOTS. The writer keeps, at each store to the ring,
+ *     next + entries to be written - completed <= capacity,   capacity = num_entries.
+ * Requests complete in any order, so `completed` is a count and not a position; rdma-core bounds its ring by the same
+ * count (wqe_posted - wqe_completed). Each handle caches free_limit_ = completed + capacity of its last poll.
+ * `completed` only grows, so the cached limit is never too high. The writer rings for everything it placed before it
+ * waits for free slots, so the completions it waits for do come.
  *
- * The room. An entry's slot is free when fewer than num_entries requests are in flight:
- * end - completed <= num_entries, counting completions in any order, as rdma-core does
- * (wqe_posted - wqe_completed). A holder that waits for room has rung everything first.
+ * DOORBELL RECORD (EFA_GDA_SQ_RECORD). The doorbell is a word in memory; the proxy reads it and rings some time later.
+ * A fence by the writer then says nothing about the adapter, so no doorbell value is ever confirmed and there is no
+ * batch window. A completion does prove something: its request was covered by a doorbell that the adapter received, so
+ * the adapter has received a doorbell of at least `completed`. There capacity = min(num_entries, max_batch), which
+ * implies next + entries to be written - completed <= max_batch.
  *
- * A doorbell record (EFA_GDA_SQ_RECORD). A host thread rings some time after the record is
- * stored, so a completed fence says nothing of what the adapter has, and no `seen` can be
- * known. A completion can: its request was covered by a doorbell, so the adapter has one of
- * at least `completed`. There the room is therefore min(num_entries, max_batch), which
- * keeps end - completed <= max_batch, and no window is kept.
- *
- * Waits are bounded; one that runs out poisons the queue, for a ticket is then missing
- * from the order, and the adapter may still write.
+ * A WAIT THAT RUNS OUT. The only wait of this file is for free slots. At its bound the leader poisons the queue with
+ * EFA_GDA_TIMEOUT_SLOTS; if the host raises the abort flag, with the flag's status; if the queue is poisoned already, the
+ * status is EFA_GDA_POISONED. The call returns the status. Some of its entries may be placed and rung for, others not. A
+ * lock owner then never passes the lock, because its ticket's slots are not all filled; all other groups end with
+ * EFA_GDA_POISONED. The adapter may still access the buffers of requests in flight.
  */
 #ifndef EFA_GDA_SQ_H
 #define EFA_GDA_SQ_H
@@ -71,22 +81,22 @@ namespace efa_gda {
 #define EFA_GDA_STORE_BYTES 16
 #endif
 
-/* Entries of one call at most. */
-constexpr uint32_t kMostEntries = 1 << 16;
+/* The most entries of one call. */
+constexpr uint32_t kMaxEntriesPerCall = 1 << 16;
 
-/* One thread's share of as many entries as the group has threads. */
-struct Made {
+/* One thread's share of a round of entries; a round has at most one entry for each thread of the group. */
+struct EntryShare {
   Quad quads[4];
-  /* Of entries of 128 bytes. */
-  Quad more[4];
-  /* Where the quads go, in bytes from the entry of slot 0 on. */
-  uint32_t at[4];
-  /* Numbers of the group's entries: from `done` on, `left` of them. */
-  uint32_t done, left;
+  /* The second halves, of entries of 128 bytes. */
+  Quad upper_quads[4];
+  /* Where `quads` go, in bytes from slot 0. */
+  uint32_t offsets[4];
+  /* The round: entries [first, first + count) of the call. */
+  uint32_t first, count;
 };
 
-/* The ring as one writer sees it; a copy in the registers of each thread of the group,
- * the same in all of them from `take` on. */
+/* The ring as its writer sees it. Each thread of the group has a copy in registers; from resume() on all copies are
+ * equal, but for completions_, which only the leader's copy holds. */
 template <class Group, int StoreBytes = EFA_GDA_STORE_BYTES>
 class Ring {
  public:
@@ -95,69 +105,69 @@ class Ring {
         queue_(queue),
         buffer_(queue->sq.buffer),
         doorbell_(queue->sq.doorbell),
-        depth_(queue->sq.num_entries),
-        room_(depth_),
-        window_(kNoWindow),
-        shift_(queue->sq.entry_size == 128 ? 7 : 6),
-        doorbell_bits_((queue->sq.flags & EFA_GDA_SQ_RECORD) != 0 ? ~0u : 0xffffu),
+        num_entries_(queue->sq.num_entries),
+        capacity_(num_entries_),
+        batch_window_(kNoBatchWindow),
+        entry_shift_(queue->sq.entry_size == 128 ? 7 : 6),
+        doorbell_mask_((queue->sq.flags & EFA_GDA_SQ_RECORD) != 0 ? ~0u : 0xffffu),
         wide_ids_((queue->sq.flags & EFA_GDA_SQ_REQ_ID_64) != 0),
         next_(0),
-        rung_(0),
-        seen_(0),
-        fenced_(0),
-        limit_(0),
-        calls_(0) {
+        doorbell_index_(0),
+        confirmed_index_(0),
+        leader_confirmed_index_(0),
+        free_limit_(0),
+        call_number_(0) {
     uint32_t batch = queue->sq.max_batch;
-    if (batch < depth_) {
+    if (batch < num_entries_) {
       if ((queue->sq.flags & EFA_GDA_SQ_RECORD) != 0) {
-        room_ = batch;
+        capacity_ = batch;
       } else {
-        window_ = batch;
+        batch_window_ = batch;
       }
     }
   }
 
-  /* Opens the ring at `word`, the call that has the turn now or had it last: nothing is
-   * known of the room from there on. */
+  /* Starts at `word`, a reserve word that lock.serving held lately. No free slot is known from there on. */
   EFA_GDA_FN void open(uint64_t word) {
-    next_ = limit_ = (uint32_t)word;
-    calls_ = (uint32_t)(word >> 32);
+    next_ = free_limit_ = (uint32_t)word;
+    call_number_ = (uint32_t)(word >> 32);
   }
 
-  /* Takes over from whoever held the turn, as the call `word`. A limit that is no longer
-   * within the room is forgotten, and one from so many calls ago that slots may have gone
-   * around since. */
-  EFA_GDA_FN void take(uint64_t word, uint32_t rung, uint32_t seen) {
+  /* Makes this group the writer, as the call whose ticket is `word`, with the lock words that the previous writer left.
+   * The cached limit on free slots is dropped where it is not within `capacity_` of next_, and after kMaxCallsOfLimit
+   * calls, when producer indices may have wrapped since. */
+  EFA_GDA_FN void resume(uint64_t word, uint32_t doorbell_index, uint32_t confirmed_index) {
     next_ = (uint32_t)word;
-    rung_ = rung;
-    seen_ = fenced_ = seen;
-    uint32_t calls = (uint32_t)(word >> 32);
-    if (limit_ - next_ > room_ || calls - calls_ >= kFewCalls) limit_ = next_;
-    calls_ = calls;
+    doorbell_index_ = doorbell_index;
+    confirmed_index_ = leader_confirmed_index_ = confirmed_index;
+    uint32_t call_number = (uint32_t)(word >> 32);
+    if (free_limit_ - next_ > capacity_ || call_number - call_number_ >= kMaxCallsOfLimit) free_limit_ = next_;
+    call_number_ = call_number;
   }
 
-  /* Takes over what another handle of the same queue knows, whose leader calls. */
+  /* Continues as the writer in place of `other`, a handle of the same queue whose leader calls this. */
   template <class Other>
-  EFA_GDA_FN void take_over(Ring<Other, StoreBytes> &other) {
-    next_ = limit_ = other.next();
-    rung_ = other.rung();
-    seen_ = fenced_ = other.fenced();
-    found_ = other.found();
+  EFA_GDA_FN void resume_from(Ring<Other, StoreBytes> &other) {
+    next_ = free_limit_ = other.next();
+    doorbell_index_ = other.doorbell_index();
+    confirmed_index_ = leader_confirmed_index_ = other.leader_confirmed_index();
+    completions_ = other.completions();
   }
 
   EFA_GDA_FN uint32_t next() const { return next_; }
-  EFA_GDA_FN uint32_t rung() const { return rung_; }
-  /* What the leader knows the adapter to have. */
-  EFA_GDA_FN uint32_t fenced() const { return fenced_; }
-  EFA_GDA_FN uint32_t depth() const { return depth_; }
-  EFA_GDA_FN bool wide_entries() const { return shift_ == 7; }
+  EFA_GDA_FN uint32_t doorbell_index() const { return doorbell_index_; }
+  EFA_GDA_FN uint32_t leader_confirmed_index() const { return leader_confirmed_index_; }
+  EFA_GDA_FN uint32_t num_entries() const { return num_entries_; }
+  EFA_GDA_FN bool wide_entries() const { return entry_shift_ == 7; }
   EFA_GDA_FN Group group() const { return group_; }
-  EFA_GDA_FN bool leads() const { return group_.rank() == 0; }
-  /* Completions that the leader read while it waited for room. */
-  EFA_GDA_FN Completions &found() { return found_; }
+  EFA_GDA_FN bool is_leader() const { return group_.rank() == 0; }
+  /* Completions that the leader read while it waited. Valid on the leader. */
+  EFA_GDA_FN Completions &completions() { return completions_; }
 
-  EFA_GDA_FN uint8_t *at(uint32_t slot) const { return buffer_ + ((slot & (depth_ - 1)) << shift_); }
-  EFA_GDA_FN static void write(uint8_t *to, const Quad &quad) {
+  EFA_GDA_FN uint8_t *slot_address(uint32_t slot) const {
+    return buffer_ + ((slot & (num_entries_ - 1)) << entry_shift_);
+  }
+  EFA_GDA_FN static void store_to_ring(uint8_t *to, const Quad &quad) {
     if (StoreBytes == 16) {
       store_quad(to, quad);
     } else {
@@ -165,67 +175,65 @@ class Ring {
     }
   }
 
-  /* Makes this thread's share of the entries [done, done + size) of a call of `count`:
-   * `make(i)` gives entry i, on the thread whose rank is i modulo the group's size. A whole
-   * warp trades quads, so that its stores cover whole lines: entries that several warps
-   * store quad by quad reach PCIe in pieces. `finish` adds the rest. */
+  /* Makes this thread's share of the round that begins at entry `first` of a call of `count` entries. The thread of
+   * rank i makes entry first + i by `make(first + i)`. A full warp then transposes its quads, so that each of its
+   * stores covers whole lines: entries that several warps store quad by quad reach PCIe in pieces. assign_slots() adds
+   * the phase and the request id. */
   template <class Make>
-  EFA_GDA_FN void make(Made &made, uint32_t done, uint32_t count, Make make) {
-    uint32_t i = done + group_.rank();
+  EFA_GDA_FN void make(EntryShare &share, uint32_t first, uint32_t count, Make make) {
+    uint32_t i = first + group_.rank();
     Entry entry = Entry();
     if (i < count) entry = make(i);
-    EFA_GDA_UNROLL for (int k = 0; k < 4; k++) made.quads[k] = quad_of(entry, k);
-    if (group_.trades()) group_.trade(made.quads);
+    EFA_GDA_UNROLL for (int k = 0; k < 4; k++) share.quads[k] = quad_of(entry, k);
+    if (group_.in_full_warp()) group_.transpose(share.quads);
     if (wide_entries()) {
-      EFA_GDA_UNROLL for (int k = 0; k < 4; k++) made.more[k] = quad_of(entry, 4 + k);
-      if (group_.trades()) group_.trade(made.more);
+      EFA_GDA_UNROLL for (int k = 0; k < 4; k++) share.upper_quads[k] = quad_of(entry, 4 + k);
+      if (group_.in_full_warp()) group_.transpose(share.upper_quads);
     }
-    made.done = done;
-    made.left = count - done < group_.size() ? count - done : group_.size();
+    share.first = first;
+    share.count = count - first < group_.size() ? count - first : group_.size();
   }
 
-  /* Adds what the ring decides, the entries' slots being those from `slot` on: phase and
-   * request id, which is the slot's number, and places as `mask` wraps them. */
-  EFA_GDA_FN void finish(Made &made, uint32_t slot, uint32_t mask) const {
+  /* Gives the round's entries the slots from `slot` on: sets phase and request id (the slot's producer index), and the
+   * offsets, which wrap by `mask`. */
+  EFA_GDA_FN void assign_slots(EntryShare &share, uint32_t slot, uint32_t mask) const {
     EFA_GDA_UNROLL for (uint32_t k = 0; k < 4; k++) {
-      uint32_t s = slot + number(k), quad = quad_number(k);
-      efa_gda::finish(made.quads[k], quad, (s & depth_) != 0, s, wide_ids_);
-      made.at[k] = ((s & mask) << shift_) + 16 * quad;
+      uint32_t s = slot + entry_number(k), quad = quad_number(k);
+      set_ring_fields(share.quads[k], quad, (s & num_entries_) != 0, s, wide_ids_);
+      share.offsets[k] = ((s & mask) << entry_shift_) + 16 * quad;
     }
   }
 
-  /* Calls `put(at, quad)` for each quad that this thread made of the group's entries
-   * [lo, lo + n), counted from made.done. */
-  template <class Put>
-  EFA_GDA_FN void each(const Made &made, uint32_t lo, uint32_t n, Put put) const {
+  /* Calls `visit(offset, quad)` for each quad of this share that belongs to the round's entries [first, first + count). */
+  template <class Visit>
+  EFA_GDA_FN void for_each_quad(const EntryShare &share, uint32_t first, uint32_t count, Visit visit) const {
     EFA_GDA_UNROLL for (uint32_t k = 0; k < 4; k++) {
-      if (number(k) - lo < n) put(made.at[k], made.quads[k]);
+      if (entry_number(k) - first < count) visit(share.offsets[k], share.quads[k]);
     }
     if (wide_entries()) {
       EFA_GDA_UNROLL for (uint32_t k = 0; k < 4; k++) {
-        if (number(k) - lo < n) put(made.at[k] + 64, made.more[k]);
+        if (entry_number(k) - first < count) visit(share.offsets[k] + 64, share.upper_quads[k]);
       }
     }
   }
 
-  /* Places `count` entries; more than fit the window or the ring go in chunks, with a
-   * doorbell each but for the last, and under a window each when the adapter has the
-   * doorbell before it. `write(done, n, slot)` writes n of them, from number `done` on, to
-   * the slots from `slot` on; all threads call it. What fits at once has code of its own: in
-   * one loop with the rest it is a tenth slower. */
+  /* Places `count` entries. `write(done, n, slot)` writes n of them, from entry `done` on, to the slots from `slot` on;
+   * all threads call it. Entries that exceed the batch window or the free slots go in chunks, and each chunk but the
+   * last is rung for; with a batch window it is also confirmed. The first branch is the case that everything fits. It
+   * has code of its own because one loop for both cases is a tenth slower. */
   template <class Write>
   EFA_GDA_FN efa_gda_status place(uint32_t count, Write write, uint64_t timeout_ns) {
-    if (EFA_GDA_LIKELY(next_ + count - seen_ <= window_ && limit_ - next_ >= count)) {
+    if (EFA_GDA_LIKELY(next_ + count - confirmed_index_ <= batch_window_ && free_limit_ - next_ >= count)) {
       write(0u, count, next_);
       next_ += count;
       return EFA_GDA_OK;
     }
-    uint32_t chunk = window_ < room_ ? window_ : room_, n = count < chunk ? count : chunk, done = 0;
-    open_window(n);
+    uint32_t chunk = batch_window_ < capacity_ ? batch_window_ : capacity_, n = count < chunk ? count : chunk, done = 0;
+    open_batch_window(n);
     for (;;) {
-      if (!EFA_GDA_LIKELY(limit_ - next_ >= n)) {
-        if (next_ != rung_) ring();
-        efa_gda_status status = wait_for_room(n, timeout_ns);
+      if (!EFA_GDA_LIKELY(free_limit_ - next_ >= n)) {
+        if (next_ != doorbell_index_) ring();
+        efa_gda_status status = wait_for_free_slots(n, timeout_ns);
         if (status != EFA_GDA_OK) return status;
       }
       write(done, n, next_);
@@ -233,68 +241,72 @@ class Ring {
       done += n;
       if (done == count) return EFA_GDA_OK;
       ring();
-      if (window_ != kNoWindow) confirm();
+      if (batch_window_ != kNoBatchWindow) confirm();
       n = count - done < chunk ? count - done : chunk;
     }
   }
 
-  /* Places a call's entries; `made` holds its first share. */
+  /* Places the entries of a call. `share` holds the first round of make(). */
   template <class Make>
-  EFA_GDA_FN efa_gda_status place_made(Made &made, uint32_t count, Make make, uint64_t timeout_ns) {
+  EFA_GDA_FN efa_gda_status place_entries(EntryShare &share, uint32_t count, Make make, uint64_t timeout_ns) {
     for (;;) {
-      finish(made, next_, depth_ - 1);
-      auto write = [&](uint32_t lo, uint32_t n, uint32_t) {
-        each(made, lo, n, [&](uint32_t at, const Quad &quad) { Ring::write(buffer_ + at, quad); });
+      assign_slots(share, next_, num_entries_ - 1);
+      auto write = [&](uint32_t first, uint32_t n, uint32_t) {
+        for_each_quad(share, first, n,
+                      [&](uint32_t offset, const Quad &quad) { Ring::store_to_ring(buffer_ + offset, quad); });
       };
-      efa_gda_status status = place(made.left, write, timeout_ns);
-      uint32_t next = made.done + group_.size();
-      if (status != EFA_GDA_OK || EFA_GDA_LIKELY(next >= count)) return status;
-      this->make(made, next, count, make);
+      efa_gda_status status = place(share.count, write, timeout_ns);
+      uint32_t next_round = share.first + group_.size();
+      if (status != EFA_GDA_OK || EFA_GDA_LIKELY(next_round >= count)) return status;
+      this->make(share, next_round, count, make);
     }
   }
 
-  /* Rings for everything placed. */
+  /* Rings for everything placed: steps 2 to 4. The fence confirms the previous doorbell. The sync lets all threads rely
+   * on the fence of the call before. */
   EFA_GDA_FN void ring() {
     group_.sync();
-    seen_ = fenced_;
-    if (fences()) fence_system();
-    if (leads()) store_rung(next_);
-    fenced_ = rung_;
-    if (Group::kAllFence) seen_ = fenced_;
-    rung_ = next_;
+    confirmed_index_ = leader_confirmed_index_;
+    if (executes_fences()) fence_system();
+    /* A record takes all 32 bits of the producer index, a doorbell of the adapter the low 16. */
+    if (is_leader()) store_doorbell(doorbell_, next_ & doorbell_mask_);
+    leader_confirmed_index_ = doorbell_index_;
+    if (Group::kAllThreadsFence) confirmed_index_ = leader_confirmed_index_;
+    doorbell_index_ = next_;
   }
 
  private:
-  /* Which entry of the group, and which of its quads, this thread holds in place k. */
-  EFA_GDA_FN uint32_t number(uint32_t k) const {
-    return group_.trades() ? group_.rank() - group_.lane() + Trade::from(group_.lane(), k) : group_.rank();
+  /* After transpose(), this thread's k-th quad is quad quad_number(k) of the round's entry entry_number(k). */
+  EFA_GDA_FN uint32_t entry_number(uint32_t k) const {
+    return group_.in_full_warp() ? group_.rank() - group_.lane() + Transpose::source_lane(group_.lane(), k)
+                                 : group_.rank();
   }
-  EFA_GDA_FN uint32_t quad_number(uint32_t k) const { return group_.trades() ? Trade::quad(group_.lane()) : k; }
+  EFA_GDA_FN uint32_t quad_number(uint32_t k) const {
+    return group_.in_full_warp() ? Transpose::quad(group_.lane()) : k;
+  }
 
-  static constexpr uint32_t kNoWindow = 0x80000000u;
-  static constexpr uint32_t kFewCalls = 1 << 16;
-  static_assert((uint64_t)kFewCalls * kMostEntries <= (uint64_t)1 << 32, "slots cannot have gone around");
+  static constexpr uint32_t kNoBatchWindow = 0x80000000u;
+  static constexpr uint32_t kMaxCallsOfLimit = 1 << 16;
+  static_assert((uint64_t)kMaxCallsOfLimit * kMaxEntriesPerCall <= (uint64_t)1 << 32,
+                "producer indices do not wrap while the limit is used");
 
-  EFA_GDA_FN bool fences() const { return Group::kAllFence || leads(); }
+  EFA_GDA_FN bool executes_fences() const { return Group::kAllThreadsFence || is_leader(); }
 
-  /* Step 4. A record takes the whole counter: a host thread rings from it. */
-  EFA_GDA_FN void store_rung(uint32_t value) { store_doorbell(doorbell_, value & doorbell_bits_); }
-
-  /* Makes sure that the adapter has the last doorbell. */
+  /* Confirms the last doorbell for all threads of the group. */
   EFA_GDA_FN void confirm() {
-    if (Group::kAllFence) group_.sync();
-    if (fences()) fence_system();
-    if (!Group::kAllFence) group_.sync();
-    seen_ = fenced_ = rung_;
+    if (Group::kAllThreadsFence) group_.sync();
+    if (executes_fences()) fence_system();
+    if (!Group::kAllThreadsFence) group_.sync();
+    confirmed_index_ = leader_confirmed_index_ = doorbell_index_;
   }
 
-  /* Rings and fences until the window takes `n` more entries, which is no more than a whole one. */
-  EFA_GDA_FN void open_window(uint32_t n) {
-    while (window_ != kNoWindow && next_ + n - seen_ > window_) {
-      if (next_ + n - fenced_ <= window_) {
+  /* Rings and fences until `n` more entries fit the batch window. The caller must ask for at most a whole window. */
+  EFA_GDA_FN void open_batch_window(uint32_t n) {
+    while (batch_window_ != kNoBatchWindow && next_ + n - confirmed_index_ > batch_window_) {
+      if (next_ + n - leader_confirmed_index_ <= batch_window_) {
         group_.sync();
-        seen_ = fenced_;
-      } else if (next_ != rung_) {
+        confirmed_index_ = leader_confirmed_index_;
+      } else if (next_ != doorbell_index_) {
         ring();
       } else {
         confirm();
@@ -302,57 +314,58 @@ class Ring {
     }
   }
 
-  /* Entries that the room has left from `next` on, by the completions so far. */
-  EFA_GDA_FN static uint32_t left_now(efa_gda_queue *queue, uint32_t next, uint32_t room, Completions &found) {
-    uint32_t left = completed_now(queue, next, found) + room - next;
-    return left > room ? room : left;
+  /* Polls, and returns the free slots from `next` on: completed + capacity - next. Called by the leader. */
+  EFA_GDA_FN static uint32_t poll_free_slots(efa_gda_queue *queue, uint32_t next, uint32_t capacity,
+                                             Completions &completions) {
+    uint32_t free_slots = completed_now(queue, next, completions) + capacity - next;
+    return free_slots > capacity ? capacity : free_slots;
   }
 
-  /* What is left in the low half, how the wait for `n` entries' room ended in the high one. */
-  EFA_GDA_COLD static uint64_t find_room(efa_gda_queue *queue, uint32_t next, uint32_t room, uint32_t n,
-                                         uint64_t timeout_ns, Completions *all) {
-    Completions found = *all;
+  /* Waits for `n` free slots; called by the leader. Returns the free slots in the low half and the status in the high
+   * half. Poisons the queue unless the status is EFA_GDA_OK. */
+  EFA_GDA_COLD static uint64_t leader_wait_for_free_slots(efa_gda_queue *queue, uint32_t next, uint32_t capacity,
+                                                          uint32_t n, uint64_t timeout_ns, Completions *all) {
+    Completions completions = *all;
     Deadline deadline(queue, timeout_ns);
-    uint32_t status = EFA_GDA_OK, left = left_now(queue, next, room, found);
-    while (left < n) {
+    uint32_t status = EFA_GDA_OK, free_slots = poll_free_slots(queue, next, capacity, completions);
+    while (free_slots < n) {
       status = deadline.expired(EFA_GDA_TIMEOUT_SLOTS);
       if (status != EFA_GDA_OK) break;
-      left = left_now(queue, next, room, found);
+      free_slots = poll_free_slots(queue, next, capacity, completions);
     }
     if (status != EFA_GDA_OK) poison(queue, (efa_gda_status)status);
-    *all = found;
-    return (uint64_t)status << 32 | left;
+    *all = completions;
+    return (uint64_t)status << 32 | free_slots;
   }
 
-  EFA_GDA_FN efa_gda_status wait_for_room(uint32_t n, uint64_t timeout_ns) {
-    uint64_t both = limit_ - next_;
-    if (leads()) {
-      Completions found = found_;
-      both = find_room(queue_, next_, room_, n, timeout_ns, &found);
-      found_ = found;
+  EFA_GDA_FN efa_gda_status wait_for_free_slots(uint32_t n, uint64_t timeout_ns) {
+    uint64_t result = free_limit_ - next_;
+    if (is_leader()) {
+      Completions completions = completions_;
+      result = leader_wait_for_free_slots(queue_, next_, capacity_, n, timeout_ns, &completions);
+      completions_ = completions;
     }
-    both = group_.from_leader(both);
-    /* All lanes write slots after what the leader read of them. */
+    result = group_.from_leader(result);
+    /* Orders the leader's acquire of `completed` before all threads' stores to the slots that it freed. */
     group_.sync();
-    limit_ = next_ + (uint32_t)both;
-    return (efa_gda_status)(both >> 32);
+    free_limit_ = next_ + (uint32_t)result;
+    return (efa_gda_status)(result >> 32);
   }
 
   Group group_;
   efa_gda_queue *queue_;
   uint8_t *buffer_;
   volatile uint32_t *doorbell_;
-  /* `room_`: requests in flight at most. */
-  uint32_t depth_, room_, window_;
-  /* Of an entry's size. */
-  uint32_t shift_;
-  uint32_t doorbell_bits_;
+  /* `capacity_`: the most requests in flight. `batch_window_`: max_batch, or kNoBatchWindow. */
+  uint32_t num_entries_, capacity_, batch_window_;
+  /* Binary logarithm of an entry's size. */
+  uint32_t entry_shift_;
+  uint32_t doorbell_mask_;
   bool wide_ids_;
-  uint32_t next_, rung_, seen_, fenced_;
-  /* `next_` may go up to `limit_`: completions known, plus the room, at most room_ past it.
-   * And the number of the call that last had the turn here. */
-  uint32_t limit_, calls_;
-  Completions found_;
+  uint32_t next_, doorbell_index_, confirmed_index_, leader_confirmed_index_;
+  /* next_ may grow up to `free_limit_`. `call_number_`: the high half of the ticket of the last resume(). */
+  uint32_t free_limit_, call_number_;
+  Completions completions_;
 };
 
 }  // namespace efa_gda

@@ -1,54 +1,138 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * How any number of groups share one send queue: tickets, the turn, and the stage in
- * which others leave their entries for the one who writes. sq.h says what the holder of
- * the turn does with it.
+ * The ticket lock of a shared send queue, with flat combining: any number of groups take tickets, one group at a time
+ * owns the lock and is the queue's writer (sq.h), and groups that wait publish their entries so that the lock owner can
+ * place and ring for them. This file decides which group is the writer; sq.h states what the writer does.
  *
- * Tickets. reserve.word grows by 2^32 + n for a call with n entries. Its value before is
- * the call's ticket: unique, in order, and its low half is the first slot. A ticket with
- * no entries (flush) is as good as any.
+ * TERMS
+ *   ticket         the value of reserve.word before the call's fetch_add of 2^32 + n, where n is the call's number of
+ *                  entries. Tickets are unique and ascending. The low half is the producer index of the call's first
+ *                  entry. A ticket with n = 0 is an empty ticket (flush, quiet, the owner of a queue).
+ *   T              the ticket in lock.serving. Calls with tickets before T are served: their entries are in the ring,
+ *                  and rung for unless the call deferred its doorbell.
+ *   lock owner     the group that is the writer now.
+ *   publish        to write a call's entries to publication slots, complete with phase and request id, and release
+ *                  their flags. A group publishes its own call only, and only before it owns the lock.
+ *   combine        to place and ring for calls that other groups published. Only the lock owner combines.
+ *   return early   to return success from a published call before it is rung for.
+ *   end            a limit that the lock owner reads from reserve.word: no call with a ticket at or past it has
+ *                  returned early.
  *
- * The turn. lock.serving holds a ticket T, and in its low bits what its holder does (LockState).
- * All tickets before T are served: their entries are rung.
- *   Passed      T has the turn. Nobody beyond T has left (see below).
- *   PassedLeft  T has the turn, and must serve: some beyond T may have left.
- *   Open        somebody else holds the turn, works at T and beyond, and will look at the
- *               stage again. Who has staged its entries may leave.
- *   Closing     as Open, but nobody may leave any more. Also what a turn that two wanted is
- *               first, whoever of them has it.
- * The holder writes lock.doorbell_index and lock.confirmed_index before it passes the turn with a release. Who takes
- * it has loaded the three with one load, and its own fence in sq.h's step 3 makes that an
- * acquire for its doorbell and what follows; the entries before it depend on the turn, and on
- * completions that were acquired for the room. Should the load bring older cursors than the
- * turn, nothing breaks: an older `rung` rings once more for what was rung, an older `seen`
- * earlier than needed. Who owns the queue holds an empty ticket in Passed.
+ * WORDS
+ *   word                  | written by                    | read by             | ordered by
+ *   reserve.word          | every group, by fetch_add;    | every group         | relaxed; carries no data. The fences F1
+ *                         | owners of a queue, by CAS     |                     |   and F2 below order it
+ *   lock.serving          | the lock owner. From          | every group         | A1, A3
+ *                         | PassedMustServe: two groups,  |                     |
+ *                         | by CAS                        |                     |
+ *   lock.doorbell_index,  | the lock owner, just before   | the next lock owner | A1; one 16-byte load reads serving and
+ *   lock.confirmed_index  | it passes the lock            |                     |   these two
+ *   publication entries   | the group of the ticket whose | the lock owner      | A2; reuse: A3
+ *   publication flags     | slots they are                |                     |
  *
- * The stage lies in the GPU's memory, a slot for each of the last num_entries slots. Who
- * has a ticket and not the turn writes its entries there, whole with phase and request id,
- * and releases a flag for each slot: its ticket plus one and plus the slot's place in the
- * call, shifted as the turn is, and in the low bits whether it is the call's last and whether
- * its owner may leave. The holder reads the flags from T's slot on, takes whole calls only,
- * as long as each flag is the one that follows, and acquires them with a fence; a flag left
- * from an earlier lap, or a call that has not published all its slots, ends it there. A
- * stage slot is written again only when the turn, acquired, has passed the slot's last user,
- * whose entries the holder read before its fence.
+ * PAIRS: a release, its acquire, and what the acquire makes visible.
+ *   A1  pass_lock() stores serving with a release.
+ *       A waiting group loads serving with an acquire (read_lock). A group that receives the lock with its ticket
+ *       loaded it relaxed, in Ticket(); the next fence of its leader makes that an acquire. That fence is, whichever
+ *       comes first: the one before it stores Open, the one of its ring, the one in release() where it does not ring.
+ *       Visible: all that earlier lock owners wrote: ring slots, doorbells, both indices.
+ *       Before that fence the new owner stores only ring slots. They depend on the loaded T by control flow, and on
+ *       slots being free, which it knows from an acquire of `completed` of its own. The 16-byte load is two whole
+ *       8-byte words, and the indices may be older than T. That is harmless: with an older doorbell_index the owner
+ *       stores the same doorbell value once more; with an older confirmed_index it fences earlier than it must.
+ *   A2  publish() stores each flag with a release, after a group sync that orders all threads' entries before it.
+ *       scan_published() loads flags relaxed, then fences, then synchronises its group.
+ *       Visible: the published entries.
+ *   A3  combine() copies published entries to the ring, rings (which fences), and stores serving = T' relaxed.
+ *       A waiting group loads serving with an acquire.
+ *       Visible: that the publication slots of all calls before T' have been read, so that they may be written again.
  *
- * Leaving. A holder that finds others waiting opens the turn, at once, and serves: places and
- * rings for all that is staged, round after round. Who staged while it is open, and no more
- * entries than any holder looks at, need not wait for its doorbell: it publishes its flags,
- * passes a sequentially consistent fence and looks at the turn; where that is Open, its post
- * has succeeded, for the holder
- *   1. writes Closing, 2. passes such a fence, 3. reads reserve.word, as `end`,
- * before it stops. Of the two fences one is first. If it is the leaver's, its ticket is
- * before `end`; if it is the holder's, it sees Closing and waits. So every ticket at or past
- * `end` belongs to somebody who waits, and the holder is done when T has come to `end`.
- * Before that it may come to a ticket T that is not staged, whose owner is therefore still
- * there, while some beyond it have left. It then writes PassedLeft, passes a sequentially
- * consistent fence and looks at T's flag again. Either T's owner, which publishes, fences
- * and looks at the turn, sees that it has the turn, or this look sees the flag, or both;
- * then both want it, and one compare-and-swap of the turn decides. Who takes a turn in
- * PassedLeft serves until `end` in turn, so nobody who left is forgotten. A holder stays
- * open for a bounded number of rounds, so that it comes back to its own work.
+ * STATES. The low two bits of lock.serving are the state, the others T. "Later group": a group with a ticket past T.
+ *   state           | lock owner                | a later group may
+ *   Passed          | T's group, as soon as it  | publish, wait. No later group has returned early. The lock is free if
+ *                   | reads this                |   T has not been handed out: serving >> 2 == reserve.word
+ *   PassedMustServe | the same; but see the CAS | publish, wait. Later groups may have returned early, so the next owner
+ *                   | below                     |   must combine
+ *   Open            | some group O; it works at  | publish, and return early. O will scan the flags again before it passes
+ *                   | T and after               |   the lock
+ *   Closing         | some group O; it works at | publish, wait
+ *                   | T and after               |
+ * Transitions, all by the lock owner O except where stated. T' is a ticket after T.
+ *   Passed(T)          -> Passed(T')          O, T's group, placed its own entries, rang unless it deferred the doorbell,
+ *                                             and saw no other ticket when it read reserve.word, or is a block
+ *   Passed(T)          -> Open(T)             O, T's group, saw other tickets when it acquired the lock: acquire()
+ *   PassedMustServe(T) -> Open(T)             the same, if T's group had not published its call
+ *   PassedMustServe(T) -> Closing(T)          CAS, by T's group if it had published its call, or by the group that
+ *                                             passed the lock. The winner is O. If T's group loses, it waits on; if the
+ *                                             other group loses, it returns to its caller
+ *   Closing(T)         -> Open(T)             O, T's group, won the CAS and saw other tickets: acquire()
+ *   any state at T     -> Open(T')            O, T's group, has placed and rung for its own call, T' is the next ticket,
+ *                                             and O begins to combine: combine()
+ *   Open(T)            -> Open(T')            O combined the calls from T to T'
+ *   Open(T)            -> Closing(T)          O found nothing published, or combined kMaxOpenRounds times. O then reads
+ *                                             `end`
+ *   Closing(T)         -> Closing(T')         O combined the calls from T to T'
+ *   Closing(T)         -> Passed(T)           T is at or past `end`
+ *   Closing(T)         -> PassedMustServe(T)  T is before `end`, and T's call is not published
+ * O begins to combine if it received the lock in PassedMustServe, or saw other tickets. A block does not look for other
+ * tickets, because it has no vote to scan flags with; when it must combine, its leader does so as a group of one thread.
+ * Without publication slots there is only Passed(T) -> Passed(T').
+ *
+ * A CALL that did not receive the lock with its ticket repeats these steps in this order (wait()):
+ *   1. T is past its ticket: return, the call is served.
+ *   2. The state is Passed or PassedMustServe and T is its ticket: own the lock. If it has published and the state is
+ *      PassedMustServe, this needs the CAS.
+ *   3. It has published at most kMaxEarlyReturnEntries entries, the state is Open, and its last slot is at most
+ *      kMaxEntriesAhead slots for each thread of the group past T: return early. Each kind of lock owner sees a call of
+ *      this size in one scan. The limit past T bounds how many entries a lock owner has to combine.
+ *   4. It has entries and has not published them, and its last slot is at most publication.num_entries past T: publish,
+ *      execute fence_device_ordered(), which is F1 below, and load serving.
+ *   5. Otherwise load serving until it changes.
+ *
+ * FLAGS. The flag of a call's i-th entry is (ticket + i + 1) << 2, plus kLastSlot on the call's last entry and
+ * kMayReturnEarly if the call may return early. The lock owner knows T, so it knows the value that each flag must have:
+ * from slot to slot one more, and 2^32 more after each kLastSlot. It combines the calls whose flags match without a
+ * gap, whole calls only. A flag of an earlier lap, an unfinished publication and an empty ticket do not match.
+ *
+ * WHY AN EARLY RETURN IS SAFE. Group P, with ticket p, takes its ticket, publishes, executes fence_device_ordered() (F1) and then
+ * loads serving. Lock owner O stores Closing, executes fence_device_ordered() (F2) and then loads reserve.word: `end`. Fences of this
+ * kind have one total order.
+ *   F1 before F2: O's load sees P's fetch_add, so p is before `end`.
+ *   F2 before F1: P's load sees Closing or a later value. If that later value is Open, another lock owner stored it,
+ *   whose own Closing comes later; the argument applies to that owner.
+ * So each call that returned early because of O's Open has a ticket before O's `end`. O combines until T reaches `end`,
+ * or passes the lock in PassedMustServe. The group that receives the lock in PassedMustServe combines until an `end`
+ * that it reads itself; that end is not before O's, because reserve.word only grows. So each call that returned early
+ * is rung for.
+ *
+ * WHY PassedMustServe NEEDS THE CAS. O stops at a ticket T that it did not find published. T's group may nevertheless
+ * have published, seen Open and returned, between O's scan and O's Closing; then nobody would take the lock at T. So O
+ * stores PassedMustServe(T), executes fence_device_ordered() (F3) and loads T's first flag; T's group executes F1 between its flags
+ * and its load of serving.
+ *   F1 before F3: O sees the flag.
+ *   F3 before F1: T's group has not returned, and its load sees PassedMustServe(T).
+ * Both may be true, so both try the CAS from PassedMustServe(T) to Closing(T), and one wins. If O wins, it combines T's
+ * call; where the flags of that call are not all visible yet, O passes the lock in PassedMustServe again. O tries only
+ * if the flag has kMayReturnEarly: a group that cannot have returned takes the lock itself. A group that has not
+ * published needs no CAS: O sees no flag of it, and it does not publish once it owns the lock.
+ *
+ * BOUNDS. A lock owner combines in Open at most kMaxOpenRounds times, then until `end`, then returns to its caller.
+ *
+ * WAITS THAT RUN OUT
+ *   wait                                   | at its bound
+ *   for the lock (wait)                    | status EFA_GDA_TIMEOUT_LOCK, or the abort flag's; the leader poisons the queue
+ *                                          |   with it
+ *   of the lock owner, for free slots      | sq.h; the lock is never passed again
+ *   of the lock owner, for T's group to    | has no clock: that group stores the rest of its flags without waiting for
+ *   finish publishing (combine)            |   anything. Poison ends it.
+ * After that, waiting groups return EFA_GDA_POISONED. A call that had returned early is then perhaps never rung for;
+ * its group learns that from the status of its next call, or of quiet.
+ *
+ * WRAP-AROUNDS. The entries in reserve.word's low half carry into the high half every 2^32 entries; a ticket is one
+ * 64-bit number, so order and slots stay right. lock.serving and flags hold tickets modulo 2^62, that is the number of
+ * calls modulo 2^30. Tickets are compared by signed difference; outstanding calls are as many as groups of the grid,
+ * far fewer than 2^29. A flag of an earlier lap matches again only if the producer index and the number of calls modulo
+ * 2^30 both recur.
  */
 #ifndef EFA_GDA_TICKET_LOCK_H
 #define EFA_GDA_TICKET_LOCK_H
@@ -57,205 +141,222 @@
 
 namespace efa_gda {
 
-/* What a call adds to reserve.word beside its entries. */
+/* What a call adds to reserve.word besides its number of entries. */
 constexpr uint64_t kOneCall = (uint64_t)1 << 32;
 
 /* Low bits of lock.serving. */
 enum LockState : uint64_t { kPassed = 0, kClosing = 1, kPassedMustServe = 2, kOpen = 3 };
-constexpr uint64_t kLockStates = 3;
-/* Low bits of a flag. */
+constexpr uint64_t kLockStateMask = 3;
+/* Low bits of a publication flag. */
 enum PublicationFlag : uint64_t { kLastSlot = 1, kMayReturnEarly = 2 };
-constexpr uint64_t kPublicationFlags = 3;
-static_assert(kLockStates == ((uint64_t)1 << EFA_GDA_LOCK_STATE_BITS) - 1 && kPublicationFlags == kLockStates, "the bits shifted by");
-/* Entries of a call that every holder sees whole. */
-constexpr uint32_t kScannedByEveryOwner = 32;
+constexpr uint64_t kPublicationFlagMask = 3;
+static_assert(kLockStateMask == ((uint64_t)1 << EFA_GDA_LOCK_STATE_BITS) - 1 && kPublicationFlagMask == kLockStateMask,
+              "tickets are shifted by EFA_GDA_LOCK_STATE_BITS in lock.serving and in flags");
+/* The most entries of a call that may return early: as many as each kind of lock owner sees in one scan. */
+constexpr uint32_t kMaxEarlyReturnEntries = 32;
 
-/* What became of a ticket. Served: its entries are rung, or in the hands of a group that
- * rings for them. */
-enum class TicketOutcome { Owner, Served, Failed };
-
-/* The stage's geometry, in registers: the queue's struct would be read again after each
- * fence. `zero` is zero_by_thread's. */
-struct PublicationSlots {
-  uint8_t *entries;
-  uint64_t *ready;
-  uint32_t mask, shift, zero;
-  bool there;
-
-  EFA_GDA_FN PublicationSlots() : entries(nullptr), ready(nullptr), mask(0), shift(0), zero(0), there(false) {}
-  EFA_GDA_FN explicit PublicationSlots(const efa_gda_queue *queue)
-      : entries(queue->publication.entries),
-        ready(queue->publication.flags),
-        mask(queue->publication.num_entries - 1),
-        shift(queue->sq.entry_size == 128 ? 7 : 6),
-        zero(zero_by_thread()),
-        there(queue->publication.num_entries != 0) {}
-
-  EFA_GDA_FN const uint8_t *entry(uint32_t slot) const { return entries + ((slot & mask) << shift); }
-  EFA_GDA_FN uint64_t *flag(uint32_t slot) const { return ready + (slot & mask); }
+/* How the wait of a ticket ended. */
+enum class TicketOutcome {
+  /* The group owns the lock. */
+  Owner,
+  /* Another group has placed and rung for the entries, or will. */
+  Served,
+  /* The wait failed; Ticket::status says how. */
+  Failed
 };
 
+/* The publication slots' geometry, in registers: the compiler would read the queue's struct again after each fence. */
+struct PublicationSlots {
+  uint8_t *entries;
+  uint64_t *flags;
+  uint32_t mask, entry_shift;
+  /* 0, from zero_by_thread(). */
+  uint32_t zero;
+  bool present;
+
+  EFA_GDA_FN PublicationSlots()
+      : entries(nullptr), flags(nullptr), mask(0), entry_shift(0), zero(0), present(false) {}
+  EFA_GDA_FN explicit PublicationSlots(const efa_gda_queue *queue)
+      : entries(queue->publication.entries),
+        flags(queue->publication.flags),
+        mask(queue->publication.num_entries - 1),
+        entry_shift(queue->sq.entry_size == 128 ? 7 : 6),
+        zero(zero_by_thread()),
+        present(queue->publication.num_entries != 0) {}
+
+  EFA_GDA_FN const uint8_t *entry(uint32_t slot) const { return entries + ((slot & mask) << entry_shift); }
+  EFA_GDA_FN uint64_t *flag(uint32_t slot) const { return flags + (slot & mask); }
+};
+
+/* One call's ticket. All threads of the group construct it and call each function together. Order of calls: Ticket(),
+ * collect(), wait() unless owns_lock(), and as the lock owner release() after the call's entries are placed. */
 template <class Group, int StoreBytes = EFA_GDA_STORE_BYTES>
 class Ticket {
  public:
   using RingOf = Ring<Group, StoreBytes>;
 
-  /* Flags that each thread of the holder reads at once. */
-  static constexpr int kFlags = Group::kAlone ? kScannedByEveryOwner : 16;
-  /* Quads of staged entries that each thread has under way at once. */
-  static constexpr int kQuads = 16;
-  /* Rounds of serving others before the turn is closed. */
-  static constexpr int kRounds = 16;
-  /* Looks for those who have a ticket and have not staged. */
-  static constexpr int kLooks = 2;
-  /* Who is further behind, in entries for each of its threads, does not leave: whoever holds
-   * the turn has to serve all that left. Two rounds of a holder of its kind. */
-  static constexpr uint32_t kAhead = 2 * kFlags;
+  /* Flags that each thread of a lock owner reads in one scan. */
+  static constexpr int kFlagsPerThread = Group::kSingleThread ? kMaxEarlyReturnEntries : 16;
+  /* Quads of published entries that each thread reads before it stores the first of them. */
+  static constexpr int kQuadsPerThread = 16;
+  /* Rounds of combining before a lock owner closes the lock. */
+  static constexpr int kMaxOpenRounds = 16;
+  /* Further scans for calls that have a ticket and are not published yet. */
+  static constexpr int kMaxRescans = 2;
+  /* A call whose last slot is further past T, in entries for each thread of its group, does not return early. Two scans
+   * of a lock owner of the same kind. */
+  static constexpr uint32_t kMaxEntriesAhead = 2 * kFlagsPerThread;
 
-  /* Takes a ticket for `count` entries and looks at the turn, in one round trip that
-   * `settle` waits for. */
-  EFA_GDA_FN Ticket(efa_gda_queue *queue, RingOf &ring, const PublicationSlots &stage, uint32_t count)
-      : queue_(queue), ring_(ring), stage_(stage), count_(count), ticket_(0), turn_(0), cursors_(0), status_(EFA_GDA_OK) {
-    if (ring.leads()) {
-      ticket_ = fetch_add_relaxed(&queue->reserve.word, kOneCall + count + stage.zero);
+  /* Takes a ticket for `count` entries and reads the lock. The accesses are in flight together, for one round trip;
+   * collect() waits for them. */
+  EFA_GDA_FN Ticket(efa_gda_queue *queue, RingOf &ring, const PublicationSlots &publication, uint32_t count)
+      : queue_(queue), ring_(ring), publication_(publication), count_(count), ticket_(0), serving_(0), indices_(0),
+        status_(EFA_GDA_OK) {
+    if (ring.is_leader()) {
+      ticket_ = fetch_add_relaxed(&queue->reserve.word, kOneCall + count + publication.zero);
       status_ = (efa_gda_status)load_relaxed(&queue->error.poison);
-      latest_ = (uint32_t)load_relaxed(&queue->reserve.word);
-      load_relaxed_pair(&queue->lock.serving, turn_, cursors_);
+      reserved_ = (uint32_t)load_relaxed(&queue->reserve.word);
+      load_relaxed_pair(&queue->lock.serving, serving_, indices_);
     }
   }
-  EFA_GDA_FN void settle() {
+  /* Gives all threads what the leader read. Owns the lock if serving is Passed or PassedMustServe at this ticket. */
+  EFA_GDA_FN void collect() {
     Group group = ring_.group();
     ticket_ = group.from_leader(ticket_) << EFA_GDA_LOCK_STATE_BITS;
-    turn_ = group.from_leader(turn_);
-    cursors_ = group.from_leader(cursors_);
-    if constexpr (Group::kServes) latest_ = group.from_leader(latest_);
+    serving_ = group.from_leader(serving_);
+    indices_ = group.from_leader(indices_);
+    if constexpr (Group::kCombines) reserved_ = group.from_leader(reserved_);
     group.sync();
     if (group.from_leader((uint32_t)status_) != EFA_GDA_OK) {
       status_ = EFA_GDA_POISONED;
-    } else if (passed_to_me()) {
-      take();
+    } else if (is_passed_to_this()) {
+      acquire();
     }
   }
 
-  /* Whether the turn came with the ticket. */
-  EFA_GDA_FN bool mine() const { return taken_; }
+  EFA_GDA_FN bool owns_lock() const { return owns_lock_; }
   EFA_GDA_FN uint32_t first_slot() const { return (uint32_t)(ticket_ >> EFA_GDA_LOCK_STATE_BITS); }
   EFA_GDA_FN efa_gda_status status() const { return status_; }
 
-  /* Waits for the turn, or until somebody else sees to the entries, which are as in
-   * Ring::place_made. */
+  /* Waits until the group owns the lock, or another group serves the call. `share` and `make` are those of
+   * Ring::place_entries; publishing overwrites `share` where the call has more than one round of entries. */
   template <class Make>
-  EFA_GDA_FN TicketOutcome wait(Made &made, Make make, uint64_t timeout_ns) {
+  EFA_GDA_FN TicketOutcome wait(EntryShare &share, Make make, uint64_t timeout_ns) {
     if (status_ != EFA_GDA_OK) return TicketOutcome::Failed;
-    Deadline deadline(queue_, timeout_ns, Deadline::kLookNs);
-    bool stages = count_ != 0 && stage_.there, staged = false, leaves = count_ <= kScannedByEveryOwner;
-    /* What came with the ticket was not acquired. */
-    look();
+    Deadline deadline(queue_, timeout_ns, Deadline::kAbortPollNs);
+    bool can_publish = count_ != 0 && publication_.present, published = false,
+         may_return_early = count_ <= kMaxEarlyReturnEntries;
+    /* Ticket() loaded serving relaxed; this is an acquire. */
+    read_lock();
     for (;;) {
-      if ((int64_t)((turn_ | kLockStates) - (ticket_ | kLockStates)) > 0) return TicketOutcome::Served;
-      if (passed_to_me() && (!staged || claim(queue_, ring_, turn_))) {
-        take();
+      if ((int64_t)((serving_ | kLockStateMask) - (ticket_ | kLockStateMask)) > 0) return TicketOutcome::Served;
+      if (is_passed_to_this() && (!published || claim_lock(queue_, ring_, serving_))) {
+        acquire();
         return TicketOutcome::Owner;
       }
-      if (staged && leaves && (turn_ & kLockStates) == kOpen && behind() <= kAhead * ring_.group().size()) {
+      if (published && may_return_early && (serving_ & kLockStateMask) == kOpen &&
+          slots_from_serving() <= kMaxEntriesAhead * ring_.group().size()) {
         return TicketOutcome::Served;
       }
-      if (stages && !staged && behind() <= stage_.mask + 1) {
-        stage(made, make, leaves ? (uint64_t)kMayReturnEarly : 0);
-        staged = true;
+      if (can_publish && !published && slots_from_serving() <= publication_.mask + 1) {
+        publish(share, make, may_return_early ? (uint64_t)kMayReturnEarly : 0);
+        published = true;
         ring_.group().sync();
-        if (ring_.leads()) fence_device_ordered();
-        look();
+        /* F1. */
+        if (ring_.is_leader()) fence_device_ordered();
+        read_lock();
         continue;
       }
-      uint64_t before = turn_;
+      uint64_t before = serving_;
       uint32_t status = EFA_GDA_OK;
-      if (ring_.leads()) {
+      if (ring_.is_leader()) {
         do {
-          look_alone();
-        } while (turn_ == before && (status = deadline.expired(EFA_GDA_TIMEOUT_LOCK)) == EFA_GDA_OK);
+          leader_read_lock();
+        } while (serving_ == before && (status = deadline.expired(EFA_GDA_TIMEOUT_LOCK)) == EFA_GDA_OK);
       }
-      share();
+      share_lock_words();
       status = ring_.group().from_leader(status);
       if (status != EFA_GDA_OK) {
         status_ = (efa_gda_status)status;
-        if (ring_.leads()) poison(queue_, status_);
+        if (ring_.is_leader()) poison(queue_, status_);
         return TicketOutcome::Failed;
       }
     }
   }
 
-  /* Rings for what the holder of the turn has placed, where `rings` or others wait, then
-   * places and rings for those, and passes the turn on. */
-  EFA_GDA_FN efa_gda_status finish(bool rings, uint64_t timeout_ns) {
-    bool serves = left_ || opened(), rang = (rings || serves) && ring_.next() != ring_.rung();
+  /* Ends the group's time as lock owner, after the call's entries are placed: rings for them if `rings` or if it
+   * combines, combines if it must or if other groups wait, and passes the lock. */
+  EFA_GDA_FN efa_gda_status release(bool rings, uint64_t timeout_ns) {
+    bool combines = must_combine_ || others_wait(),
+         rang = (rings || combines) && ring_.next() != ring_.doorbell_index();
     if (EFA_GDA_LIKELY(rang)) ring_.ring();
-    /* Who did not ring has not acquired yet what the look saw that came with the ticket. */
-    if (!rang && ring_.leads()) fence_device();
-    if (EFA_GDA_LIKELY(!serves)) {
-      pass(queue_, ring_, turn_ | kPassed);
+    /* Acquires serving where Ticket() loaded it relaxed and no ring fenced since (A1). */
+    if (!rang && ring_.is_leader()) fence_device();
+    if (EFA_GDA_LIKELY(!combines)) {
+      pass_lock(queue_, ring_, serving_ | kPassed);
       return EFA_GDA_OK;
     }
     efa_gda_status status = EFA_GDA_OK;
-    if constexpr (Group::kServes) {
+    if constexpr (Group::kCombines) {
       RingOf ring = ring_;
-      status = serve(queue_, &ring, stage_, turn_, timeout_ns);
+      status = combine(queue_, &ring, publication_, serving_, timeout_ns);
       ring_ = ring;
     } else {
       Group group = ring_.group();
-      uint32_t served = EFA_GDA_OK;
+      uint32_t combined = EFA_GDA_OK;
       group.sync();
-      if (ring_.leads()) {
-        using Alone = Ticket<ThreadGroup, StoreBytes>;
-        typename Alone::RingOf alone(queue_, ThreadGroup());
-        alone.take_over(ring_);
-        served = Alone::serve(queue_, &alone, stage_, turn_, timeout_ns);
-        ring_.found() = alone.found();
+      if (ring_.is_leader()) {
+        using LeaderTicket = Ticket<ThreadGroup, StoreBytes>;
+        typename LeaderTicket::RingOf leader_ring(queue_, ThreadGroup());
+        leader_ring.resume_from(ring_);
+        combined = LeaderTicket::combine(queue_, &leader_ring, publication_, serving_, timeout_ns);
+        ring_.completions() = leader_ring.completions();
       }
-      status = (efa_gda_status)group.from_leader(served);
+      status = (efa_gda_status)group.from_leader(combined);
     }
     return status;
   }
 
-  /* Places and rings for those who wait or have left, from ticket `turn` on, and passes the
-   * turn on. All that the ring was given before is rung. */
-  EFA_GDA_COLD static efa_gda_status serve(efa_gda_queue *queue, RingOf *held, PublicationSlots stage, uint64_t turn,
-                                           uint64_t timeout_ns) {
-    RingOf ring = *held;
+  /* Combines calls from ticket `serving` on, and passes the lock. The caller must have rung for everything placed. A
+   * status other than EFA_GDA_OK: the lock was not passed. */
+  EFA_GDA_COLD static efa_gda_status combine(efa_gda_queue *queue, RingOf *caller_ring, PublicationSlots publication,
+                                             uint64_t serving, uint64_t timeout_ns) {
+    RingOf ring = *caller_ring;
     efa_gda_status status = EFA_GDA_OK;
     uint64_t end = 0;
     LockState state = kOpen;
-    if (ring.leads()) store_relaxed(&queue->lock.serving, turn | state);
+    if (ring.is_leader()) store_relaxed(&queue->lock.serving, serving | state);
     for (int round = 0;; round++) {
-      uint64_t after = turn;
-      uint32_t count = choose(queue, ring, stage, round != 0 && state == kOpen, after);
+      uint64_t after = serving;
+      uint32_t count = scan_published(queue, ring, publication, round != 0 && state == kOpen, after);
       if (count != 0) {
-        auto copy = [&](uint32_t, uint32_t n, uint32_t slot) { write_staged(ring, stage, slot, n); };
+        auto copy = [&](uint32_t, uint32_t n, uint32_t slot) { copy_published(ring, publication, slot, n); };
         status = ring.place(count, copy, timeout_ns);
         if (status != EFA_GDA_OK) break;
         ring.ring();
-        turn = after;
-        if (ring.leads()) store_relaxed(&queue->lock.serving, turn | state);
+        serving = after;
+        /* The ring's fence orders the copies before this store (A3). */
+        if (ring.is_leader()) store_relaxed(&queue->lock.serving, serving | state);
       }
-      if (state == kOpen && (count == 0 || round + 1 == kRounds)) {
+      if (state == kOpen && (count == 0 || round + 1 == kMaxOpenRounds)) {
         state = kClosing;
-        end = close(queue, ring, turn);
+        end = close_lock(queue, ring, serving);
       }
       if (state == kClosing) {
-        if ((int64_t)(end - turn) <= 0) {
-          pass(queue, ring, turn | kPassed);
+        if ((int64_t)(end - serving) <= 0) {
+          pass_lock(queue, ring, serving | kPassed);
           break;
         }
         if (count == 0) {
-          if (!pass_left(queue, ring, stage, turn)) break;
-          /* Whoever did not finish staging has met its end. */
-          uint32_t poisoned = ring.leads() ? load_relaxed(&queue->error.poison) : 0;
+          if (!pass_and_reclaim(queue, ring, publication, serving)) break;
+          /* A group that never publishes the rest of its call has ended, and then the queue is poisoned. */
+          uint32_t poisoned = ring.is_leader() ? load_relaxed(&queue->error.poison) : 0;
           status = ring.group().from_leader(poisoned) != EFA_GDA_OK ? EFA_GDA_POISONED : EFA_GDA_OK;
           if (status != EFA_GDA_OK) break;
         }
       }
     }
-    *held = ring;
+    *caller_ring = ring;
     return status;
   }
 
@@ -263,188 +364,207 @@ class Ticket {
   template <class, int>
   friend class Ticket;
 
-  /* The turn as the leader sees it now, for all. */
-  EFA_GDA_FN void look() {
-    if (ring_.leads()) look_alone();
-    share();
+  /* Loads the lock's words with an acquire, for all threads. */
+  EFA_GDA_FN void read_lock() {
+    if (ring_.is_leader()) leader_read_lock();
+    share_lock_words();
   }
-  EFA_GDA_FN void look_alone() {
-    latest_ = (uint32_t)load_relaxed(&queue_->reserve.word);
-    load_acquire_pair(&queue_->lock.serving, turn_, cursors_);
+  EFA_GDA_FN void leader_read_lock() {
+    reserved_ = (uint32_t)load_relaxed(&queue_->reserve.word);
+    load_acquire_pair(&queue_->lock.serving, serving_, indices_);
   }
-  EFA_GDA_FN void share() {
+  EFA_GDA_FN void share_lock_words() {
     Group group = ring_.group();
-    turn_ = group.from_leader(turn_);
-    cursors_ = group.from_leader(cursors_);
-    if constexpr (Group::kServes) latest_ = group.from_leader(latest_);
+    serving_ = group.from_leader(serving_);
+    indices_ = group.from_leader(indices_);
+    if constexpr (Group::kCombines) reserved_ = group.from_leader(reserved_);
     group.sync();
   }
 
-  /* Slots from the turn's ticket to the end of this one. */
-  EFA_GDA_FN uint32_t behind() const { return first_slot() + count_ - (uint32_t)(turn_ >> EFA_GDA_LOCK_STATE_BITS); }
+  /* Slots from T's first to this call's last. */
+  EFA_GDA_FN uint32_t slots_from_serving() const {
+    return first_slot() + count_ - (uint32_t)(serving_ >> EFA_GDA_LOCK_STATE_BITS);
+  }
 
-  EFA_GDA_FN bool passed_to_me() const { return (turn_ & ~(uint64_t)kPassedMustServe) == ticket_; }
+  EFA_GDA_FN bool is_passed_to_this() const { return (serving_ & ~(uint64_t)kPassedMustServe) == ticket_; }
 
-  /* Whether a turn that was passed to whoever has staged is had: in PassedLeft, who passed
-   * it on may want it back. */
-  EFA_GDA_FN static bool claim(efa_gda_queue *queue, const RingOf &ring, uint64_t &turn) {
-    if ((turn & kLockStates) == kPassed) return true;
-    uint64_t had = turn;
-    if (ring.leads()) had = compare_swap(&queue->lock.serving, turn, (turn & ~kLockStates) | kClosing);
-    had = ring.group().from_leader(had);
-    bool won = had == turn;
-    if (!won) turn = had;
+  /* Tries to own a lock that was passed at `serving`, for a group that published its call, or for the group that passed
+   * the lock. From Passed the former succeeds at once. From PassedMustServe the CAS decides; if it fails, `serving`
+   * becomes the current value. */
+  EFA_GDA_FN static bool claim_lock(efa_gda_queue *queue, const RingOf &ring, uint64_t &serving) {
+    if ((serving & kLockStateMask) == kPassed) return true;
+    uint64_t before = serving;
+    if (ring.is_leader()) {
+      before = compare_swap(&queue->lock.serving, serving, (serving & ~kLockStateMask) | kClosing);
+    }
+    before = ring.group().from_leader(before);
+    bool won = before == serving;
+    if (!won) serving = before;
     return won;
   }
 
-  /* Whether others waited when the turn came: then it is open. */
-  EFA_GDA_FN bool opened() const { return Group::kServes && stage_.there && latest_ != first_slot() + count_; }
+  /* Whether other groups had taken tickets after this one when the leader last read reserve.word, and the group
+   * combines. */
+  EFA_GDA_FN bool others_wait() const {
+    return Group::kCombines && publication_.present && reserved_ != first_slot() + count_;
+  }
 
-  /* From here on `turn_` is the ticket that follows this one. */
-  EFA_GDA_FN void take() {
-    taken_ = true;
-    left_ = (turn_ & kPassedMustServe) != 0;
-    ring_.take(ticket_ >> EFA_GDA_LOCK_STATE_BITS, (uint32_t)cursors_, (uint32_t)(cursors_ >> 32));
-    if (!EFA_GDA_LIKELY(!opened()) && ring_.leads()) {
+  /* Makes the group the lock owner, and opens the lock if other groups wait. From here on serving_ is the next ticket. */
+  EFA_GDA_FN void acquire() {
+    owns_lock_ = true;
+    must_combine_ = (serving_ & kPassedMustServe) != 0;
+    ring_.resume(ticket_ >> EFA_GDA_LOCK_STATE_BITS, (uint32_t)indices_, (uint32_t)(indices_ >> 32));
+    if (!EFA_GDA_LIKELY(!others_wait()) && ring_.is_leader()) {
+      /* Hands what the previous lock owner released on to groups that acquire Open. */
       fence_device();
       store_relaxed(&queue_->lock.serving, ticket_ | kOpen);
     }
-    turn_ = ticket_ + ((kOneCall + count_) << EFA_GDA_LOCK_STATE_BITS);
+    serving_ = ticket_ + ((kOneCall + count_) << EFA_GDA_LOCK_STATE_BITS);
   }
 
-  /* Passes the turn on to `turn`. */
-  EFA_GDA_FN static void pass(efa_gda_queue *queue, const RingOf &ring, uint64_t turn) {
+  /* Stores both indices, then `serving` with a release. */
+  EFA_GDA_FN static void pass_lock(efa_gda_queue *queue, const RingOf &ring, uint64_t serving) {
     ring.group().sync();
-    if (ring.leads()) {
-      store_relaxed(reinterpret_cast<uint64_t *>(&queue->lock.doorbell_index), (uint64_t)ring.fenced() << 32 | ring.rung());
-      store_release(&queue->lock.serving, turn);
+    if (ring.is_leader()) {
+      store_relaxed(reinterpret_cast<uint64_t *>(&queue->lock.doorbell_index),
+                    (uint64_t)ring.leader_confirmed_index() << 32 | ring.doorbell_index());
+      store_release(&queue->lock.serving, serving);
     }
   }
 
-  /* Lets nobody leave any more; tickets from the one returned on belong to those who wait. */
-  EFA_GDA_FN static uint64_t close(efa_gda_queue *queue, const RingOf &ring, uint64_t turn) {
+  /* Ends early returns, and returns `end`, shifted as lock.serving is. */
+  EFA_GDA_FN static uint64_t close_lock(efa_gda_queue *queue, const RingOf &ring, uint64_t serving) {
     uint64_t end = 0;
-    if (ring.leads()) {
-      store_relaxed(&queue->lock.serving, turn | kClosing);
+    if (ring.is_leader()) {
+      store_relaxed(&queue->lock.serving, serving | kClosing);
+      /* F2. */
       fence_device_ordered();
       end = load_relaxed(&queue->reserve.word) << EFA_GDA_LOCK_STATE_BITS;
     }
     return ring.group().from_leader(end);
   }
 
-  /* Passes the turn on to `turn`, beyond which some may have left. True: its owner may have left
-   * as well, and the turn is here again. */
-  EFA_GDA_FN static bool pass_left(efa_gda_queue *queue, const RingOf &ring, const PublicationSlots &stage, uint64_t turn) {
-    uint64_t passed = turn | kPassedMustServe;
-    pass(queue, ring, passed);
-    bool left = false;
-    if (ring.leads()) {
+  /* Passes the lock in PassedMustServe. Returns true if this group owns it again, because the group of the ticket may
+   * have returned early. */
+  EFA_GDA_FN static bool pass_and_reclaim(efa_gda_queue *queue, const RingOf &ring, const PublicationSlots &publication,
+                                          uint64_t serving) {
+    uint64_t passed = serving | kPassedMustServe;
+    pass_lock(queue, ring, passed);
+    bool may_have_returned = false;
+    if (ring.is_leader()) {
+      /* F3. */
       fence_device_ordered();
-      uint64_t flag = load_relaxed(stage.flag((uint32_t)(turn >> EFA_GDA_LOCK_STATE_BITS)));
-      left = (flag & ~(uint64_t)kLastSlot) == (flag_of(turn, 0) | kMayReturnEarly);
+      uint64_t flag = load_relaxed(publication.flag((uint32_t)(serving >> EFA_GDA_LOCK_STATE_BITS)));
+      may_have_returned = (flag & ~(uint64_t)kLastSlot) == (flag_of(serving, 0) | kMayReturnEarly);
     }
-    return ring.group().from_leader((uint32_t)left) != 0 && claim(queue, ring, passed);
+    return ring.group().from_leader((uint32_t)may_have_returned) != 0 && claim_lock(queue, ring, passed);
   }
 
-  /* The flag of the call `ticket`'s i-th slot, but for its low bits. */
+  /* The flag of entry i of the call with this ticket (shifted), without its low bits. */
   EFA_GDA_FN static uint64_t flag_of(uint64_t ticket, uint64_t i) { return ticket + ((i + 1) << EFA_GDA_LOCK_STATE_BITS); }
 
   template <class Make>
-  EFA_GDA_FN void stage(Made &made, Make make, uint64_t flags) {
+  EFA_GDA_FN void publish(EntryShare &share, Make make, uint64_t flags) {
     Group group = ring_.group();
     for (;;) {
-      ring_.finish(made, first_slot() + made.done, stage_.mask);
-      ring_.each(made, 0, made.left,
-                 [&](uint32_t at, const Quad &quad) { store_quad_local(stage_.entries + at, quad); });
-      /* A lane releases what the lanes before the sync wrote. */
+      ring_.assign_slots(share, first_slot() + share.first, publication_.mask);
+      ring_.for_each_quad(share, 0, share.count, [&](uint32_t offset, const Quad &quad) {
+        store_quad_local(publication_.entries + offset, quad);
+      });
+      /* A thread's release below covers what all threads stored before this sync. */
       group.sync();
-      if (group.rank() < made.left) {
-        uint32_t i = made.done + group.rank();
+      if (group.rank() < share.count) {
+        uint32_t i = share.first + group.rank();
         uint64_t last = i + 1 == count_ ? (uint64_t)kLastSlot : 0;
-        store_release(stage_.flag(first_slot() + i), flag_of(ticket_, i) | flags | last);
+        store_release(publication_.flag(first_slot() + i), flag_of(ticket_, i) | flags | last);
       }
-      uint32_t next = made.done + group.size();
-      if (next >= count_) return;
-      ring_.make(made, next, count_, make);
+      uint32_t next_round = share.first + group.size();
+      if (next_round >= count_) return;
+      ring_.make(share, next_round, count_, make);
     }
   }
 
-  /* The slots of whole calls that are staged from `next` on; `turn` moves past them. Waits
-   * a little: for those who have a ticket to stage, and where `linger` says that others
-   * will be back, until no more of them come. */
-  EFA_GDA_FN static uint32_t choose(efa_gda_queue *queue, const RingOf &ring, const PublicationSlots &stage, bool linger,
-                                    uint64_t &turn) {
+  /* Returns the number of slots of the whole calls that are published from `serving` on, at most as many as one scan
+   * reads, and advances `serving` past them. Scans again, at most kMaxRescans times, while a call with a ticket is not
+   * published; with `linger` also while more groups keep taking tickets. */
+  EFA_GDA_FN static uint32_t scan_published(efa_gda_queue *queue, const RingOf &ring, const PublicationSlots &publication,
+                                            bool linger, uint64_t &serving) {
     Group group = ring.group();
-    uint32_t before = 0;
-    for (int looks = 0;; looks++) {
-      uint64_t flags[kFlags], after = turn;
-      EFA_GDA_UNROLL for (uint32_t k = 0; k < kFlags; k++) {
-        flags[k] = load_relaxed(stage.flag(ring.next() + k * group.size() + group.rank()));
+    uint32_t outstanding_before = 0;
+    for (int rescans = 0;; rescans++) {
+      uint64_t flags[kFlagsPerThread], after = serving;
+      EFA_GDA_UNROLL for (uint32_t k = 0; k < kFlagsPerThread; k++) {
+        flags[k] = load_relaxed(publication.flag(ring.next() + k * group.size() + group.rank()));
       }
-      uint32_t reserved = ring.leads() ? (uint32_t)load_relaxed(&queue->reserve.word) : 0;
-      uint32_t behind = group.from_leader(reserved) - ring.next();
-      bool coming = linger && (behind == 0 || behind != before);
-      before = behind;
-      if (coming && behind < kFlags * group.size() && looks < kLooks) continue;
-      uint32_t count = staged(group, flags, after);
-      if (count == behind || count > kFlags * group.size() * 3 / 4 || looks >= kLooks) {
-        /* Acquires the flags: each thread those it read, and after the sync all of them. */
+      uint32_t reserved = ring.is_leader() ? (uint32_t)load_relaxed(&queue->reserve.word) : 0;
+      uint32_t outstanding = group.from_leader(reserved) - ring.next();
+      bool more_arrive = linger && (outstanding == 0 || outstanding != outstanding_before);
+      outstanding_before = outstanding;
+      if (more_arrive && outstanding < kFlagsPerThread * group.size() && rescans < kMaxRescans) continue;
+      uint32_t count = match_flags(group, flags, after);
+      if (count == outstanding || count > kFlagsPerThread * group.size() * 3 / 4 || rescans >= kMaxRescans) {
+        /* Acquires the flags (A2): each thread those that it read, and after the sync all of them. */
         if (count != 0) {
           fence_device();
           group.sync();
         }
-        turn = after;
+        serving = after;
         return count;
       }
     }
   }
 
-  /* A flag is in its place when it follows from `turn`: one slot more for each before it,
-   * and kOneCall more for each call that ended before it. */
-  EFA_GDA_FN static uint32_t staged(Group group, const uint64_t (&flags)[kFlags], uint64_t &turn) {
-    uint32_t rank = group.rank(), size = group.size(), whole = 0, calls = 0, ended = 0;
-    uint32_t last[kFlags], fit[kFlags];
-    /* All votes first: each takes a while, and none needs another's outcome. */
-    EFA_GDA_UNROLL for (uint32_t k = 0; k < kFlags; k++) last[k] = group.vote((flags[k] & kLastSlot) != 0);
-    EFA_GDA_UNROLL for (uint32_t k = 0; k < kFlags; k++) {
-      uint64_t before = ended + bits_in(last[k] & ((1u << rank) - 1));
-      fit[k] = group.vote((flags[k] & ~kPublicationFlags) == flag_of(turn, k * size + rank + before * kOneCall));
+  /* Returns the number of slots of the whole calls whose flags match from `serving` on, and advances `serving` past
+   * them. flags[k] of the thread of rank r is the flag of the (k * size + r)-th slot. It matches if it is one more than
+   * the slot before, and 2^32 more for each call that ended in between. */
+  EFA_GDA_FN static uint32_t match_flags(Group group, const uint64_t (&flags)[kFlagsPerThread], uint64_t &serving) {
+    uint32_t rank = group.rank(), size = group.size(), slots = 0, calls = 0, ended = 0;
+    uint32_t last[kFlagsPerThread], match[kFlagsPerThread];
+    /* All votes first: each has a long latency, and none depends on another's result. */
+    EFA_GDA_UNROLL for (uint32_t k = 0; k < kFlagsPerThread; k++) last[k] = group.vote((flags[k] & kLastSlot) != 0);
+    EFA_GDA_UNROLL for (uint32_t k = 0; k < kFlagsPerThread; k++) {
+      uint64_t ended_before = ended + bits_in(last[k] & ((1u << rank) - 1));
+      match[k] = group.vote((flags[k] & ~kPublicationFlagMask) ==
+                            flag_of(serving, k * size + rank + ended_before * kOneCall));
       ended += bits_in(last[k]);
     }
-    bool follows = true;
+    bool no_gap = true;
     ended = 0;
-    EFA_GDA_UNROLL for (uint32_t k = 0; k < kFlags; k++) {
-      uint32_t ready = low_ones(fit[k]);
+    EFA_GDA_UNROLL for (uint32_t k = 0; k < kFlagsPerThread; k++) {
+      uint32_t ready = low_ones(match[k]);
       uint32_t ends = ready < size ? last[k] & ((1u << ready) - 1) : last[k];
-      if (follows && ends != 0) {
-        whole = k * size + bit_width(ends);
+      if (no_gap && ends != 0) {
+        slots = k * size + bit_width(ends);
         calls = ended + bits_in(ends);
       }
-      follows = follows && ready >= size;
+      no_gap = no_gap && ready >= size;
       ended += bits_in(last[k]);
     }
-    turn += (whole + calls * kOneCall) << EFA_GDA_LOCK_STATE_BITS;
-    return whole;
+    serving += (slots + calls * kOneCall) << EFA_GDA_LOCK_STATE_BITS;
+    return slots;
   }
 
-  /* Copies staged entries to the ring, quad by quad, so that neighbours' stores cover whole
-   * lines; as far as neither the stage nor the ring wraps at once. */
-  EFA_GDA_FN static void write_staged(const RingOf &ring, const PublicationSlots &stage, uint32_t slot, uint32_t count) {
+  /* Copies published entries to the ring, quad by quad, so that stores of neighbouring threads cover whole lines. One
+   * iteration goes as far as neither the ring nor the publication slots wrap. */
+  EFA_GDA_FN static void copy_published(const RingOf &ring, const PublicationSlots &publication, uint32_t slot,
+                                        uint32_t count) {
     uint32_t rank = ring.group().rank(), stride = 16 * ring.group().size();
     while (count != 0) {
-      uint32_t to_end = ring.depth() - (slot & (ring.depth() - 1)), staged_to_end = stage.mask + 1 - (slot & stage.mask);
-      uint32_t n = to_end < staged_to_end ? to_end : staged_to_end;
+      uint32_t to_ring_end = ring.num_entries() - (slot & (ring.num_entries() - 1)),
+               to_publication_end = publication.mask + 1 - (slot & publication.mask);
+      uint32_t n = to_ring_end < to_publication_end ? to_ring_end : to_publication_end;
       if (n > count) n = count;
-      const uint8_t *from = stage.entry(slot) + 16 * rank;
-      uint8_t *to = ring.at(slot) + 16 * rank;
-      int32_t left = (int32_t)((n << stage.shift) - 16 * rank);
-      for (; left > 0; left -= kQuads * stride, from += kQuads * stride, to += kQuads * stride) {
-        Quad batch[kQuads];
-        EFA_GDA_UNROLL for (int k = 0; k < kQuads; k++) {
-          if (left > (int32_t)(k * stride)) batch[k] = load_quad_local(from + k * stride);
+      const uint8_t *from = publication.entry(slot) + 16 * rank;
+      uint8_t *to = ring.slot_address(slot) + 16 * rank;
+      int32_t bytes_left = (int32_t)((n << publication.entry_shift) - 16 * rank);
+      for (; bytes_left > 0;
+           bytes_left -= kQuadsPerThread * stride, from += kQuadsPerThread * stride, to += kQuadsPerThread * stride) {
+        Quad quads[kQuadsPerThread];
+        EFA_GDA_UNROLL for (int k = 0; k < kQuadsPerThread; k++) {
+          if (bytes_left > (int32_t)(k * stride)) quads[k] = load_quad_local(from + k * stride);
         }
-        EFA_GDA_UNROLL for (int k = 0; k < kQuads; k++) {
-          if (left > (int32_t)(k * stride)) RingOf::write(to + k * stride, batch[k]);
+        EFA_GDA_UNROLL for (int k = 0; k < kQuadsPerThread; k++) {
+          if (bytes_left > (int32_t)(k * stride)) RingOf::store_to_ring(to + k * stride, quads[k]);
         }
       }
       slot += n;
@@ -454,15 +574,15 @@ class Ticket {
 
   efa_gda_queue *queue_;
   RingOf &ring_;
-  const PublicationSlots &stage_;
+  const PublicationSlots &publication_;
   uint32_t count_;
-  /* Both shifted as lock.serving is. */
-  uint64_t ticket_, turn_;
-  uint64_t cursors_;
-  /* Slots handed out when the turn was last looked at. */
-  uint32_t latest_ = 0;
-  /* Whether the turn was had, and whether some beyond may have left. */
-  bool taken_ = false, left_ = false;
+  /* Both as lock.serving holds them: shifted, and serving_ with the state. */
+  uint64_t ticket_, serving_;
+  /* doorbell_index in the low half, confirmed_index in the high half. */
+  uint64_t indices_;
+  /* Low half of reserve.word when the leader last read it. */
+  uint32_t reserved_ = 0;
+  bool owns_lock_ = false, must_combine_ = false;
   efa_gda_status status_;
 };
 

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Formats queue entries, as efa_io_defs.h lays them out. Pure: no queue, no memory but
- * the bytes that an inline request carries. An entry is built in registers; what the ring
- * decides (phase, request id) comes last, in `finish`.
+ * Formats queue entries, as efa_io_defs.h lays them out. It accesses no queue, and no memory but the bytes of an inline
+ * request. An entry is built in registers; set_ring_fields() adds phase and request id when its slot is known.
  *
- * Bytes that a request does not use are zero, as in rdma-core (providers/efa/verbs.c
- * clears each entry before it fills it in).
+ * Bytes that a request does not use are zero, as in rdma-core (providers/efa/verbs.c clears each entry before it fills
+ * it).
  */
 #ifndef EFA_GDA_WQE_H
 #define EFA_GDA_WQE_H
@@ -16,21 +15,21 @@
 
 namespace efa_gda {
 
-/* A send-queue entry of up to 128 bytes, as little-endian words. A 64-byte entry is the
- * first sixteen. Only indexed with constants, so that it stays in registers. */
+/* A send-queue entry of up to 128 bytes, as little-endian words. A 64-byte entry is the first sixteen. Indices must be
+ * constants, so that it stays in registers. */
 struct Entry {
   uint32_t word[32];
 };
 
-/* One piece of memory that the adapter may access under a key. */
+/* A buffer that the adapter may access with a local key. */
 struct Memory {
   uint64_t address;
   uint32_t key;
   uint32_t length;
 };
 
-/* Words of an entry. Meta: request id and control, destination and length, immediate,
- * address handle and hints, qkey; then the data, whose meaning depends on the request. */
+/* Indices of an entry's words. The meta descriptor: request id and control, destination and length, immediate, address
+ * handle and hints, qkey. Then the data, which depends on the operation. */
 constexpr int kWordControl = 0, kWordLength = 1, kWordImmediate = 2, kWordHandle = 3, kWordQkey = 4,
               kWordIdMiddle = 6, kWordIdHigh = 7, kWordData = 8, kWordRdmaLocal = 12;
 constexpr uint32_t kControl1Shift = 16, kControl2Shift = 24;
@@ -66,7 +65,7 @@ EFA_GDA_FN void set_remote(Entry &e, uint64_t address, uint32_t rkey, uint32_t l
   e.word[kWordData + 3] = (uint32_t)(address >> 32);
 }
 
-/* `Words` words from `first`, from `length` bytes of any alignment; at most 4 * Words. */
+/* Copies `length` bytes of any alignment, at most 4 * Words, to the `Words` words from `first` on; zeroes follow them. */
 template <int Words>
 EFA_GDA_FN void set_inline(Entry &e, int first, const uint8_t *bytes, uint32_t length) {
   e.word[kWordControl] |= (uint32_t)EFA_IO_TX_META_DESC_INLINE_MSG_MASK << kControl1Shift;
@@ -79,7 +78,7 @@ EFA_GDA_FN void set_inline(Entry &e, int first, const uint8_t *bytes, uint32_t l
   }
 }
 
-/* SEND from one piece of memory, and from two. */
+/* SEND from one buffer, and from two. */
 EFA_GDA_FN Entry send_entry(const efa_gda_peer &peer, const Memory &local) {
   Entry e = empty_entry(EFA_IO_SEND, peer, 1);
   set_local(e, kWordData, local);
@@ -92,15 +91,14 @@ EFA_GDA_FN Entry send_entry(const efa_gda_peer &peer, const Memory &first, const
   return e;
 }
 
-/* SEND whose bytes lie in the entry: at most 32 of a 64-byte one, 80 of a 128-byte one. */
+/* SEND with the bytes in the entry: at most 32 in a 64-byte entry, 80 in a 128-byte entry. */
 EFA_GDA_FN Entry inline_send_entry(const efa_gda_peer &peer, const uint8_t *bytes, uint32_t length) {
   Entry e = empty_entry(EFA_IO_SEND, peer, length);
   set_inline<EFA_IO_TX_DESC_INLINE_MAX_SIZE_128 / 4>(e, kWordData, bytes, length);
   return e;
 }
 
-/* RDMA WRITE of `local` to `remote`, and RDMA READ of `remote` into `local`; both move
- * `local.length` bytes. */
+/* RDMA WRITE of `local` to `remote`, or RDMA READ of `remote` into `local`, of local.length bytes. */
 EFA_GDA_FN Entry rdma_entry(uint32_t op, const efa_gda_peer &peer, const Memory &local, uint64_t remote,
                             uint32_t rkey) {
   Entry e = empty_entry(op, peer, 1);
@@ -115,8 +113,7 @@ EFA_GDA_FN Entry read_entry(const efa_gda_peer &peer, const Memory &local, uint6
   return rdma_entry(EFA_IO_RDMA_READ, peer, local, remote, rkey);
 }
 
-/* RDMA WRITE of bytes that lie in the entry: at most 80, of a 128-byte entry, where the
- * adapter takes it (EFA_GDA_SQ_INLINE_WRITE). */
+/* RDMA WRITE with the bytes in the entry: at most 80, in a 128-byte entry, with EFA_GDA_SQ_INLINE_WRITE. */
 EFA_GDA_FN Entry inline_write_entry(const efa_gda_peer &peer, const uint8_t *bytes, uint32_t length,
                                     uint64_t remote, uint32_t rkey) {
   Entry e = empty_entry(EFA_IO_RDMA_WRITE, peer, length);
@@ -125,13 +122,13 @@ EFA_GDA_FN Entry inline_write_entry(const efa_gda_peer &peer, const uint8_t *byt
   return e;
 }
 
-/* Adds 32 bits that the target's completion carries (SEND and RDMA WRITE). */
+/* Adds an immediate: 32 bits for the completion at the peer (SEND and RDMA WRITE). */
 EFA_GDA_FN void set_immediate(Entry &e, uint32_t immediate) {
   e.word[kWordControl] |= (uint32_t)EFA_IO_TX_META_DESC_HAS_IMM_MASK << kControl1Shift;
   e.word[kWordImmediate] = immediate;
 }
 
-/* enum efa_io_processing_hint */
+/* `hints`: enum efa_io_processing_hint. */
 EFA_GDA_FN void set_hints(Entry &e, uint32_t hints) {
   e.word[kWordHandle] |= (hints & EFA_IO_TX_META_DESC_PROCESSING_HINTS_MASK) << 16;
 }
@@ -140,14 +137,13 @@ EFA_GDA_FN Quad quad_of(const Entry &e, int i) {
   return Quad{e.word[4 * i], e.word[4 * i + 1], e.word[4 * i + 2], e.word[4 * i + 3]};
 }
 
-/* What the ring decides, in `quad`, which is number `i` of an entry. `phase` is 0 on the
- * first lap and flips on each; `wide` where the queue has 64-bit request ids
- * (EFA_GDA_SQ_REQ_ID_64), otherwise 16 bits of `id` count. */
-EFA_GDA_FN void finish(Quad &quad, uint32_t i, bool phase, uint64_t id, bool wide) {
+/* Adds phase and request id to `quad`, the i-th of an entry. `phase` is 0 on the first lap and flips with each. `wide`:
+ * the queue has 64-bit request ids (EFA_GDA_SQ_REQ_ID_64); otherwise the low 16 bits of `id` are used. */
+EFA_GDA_FN void set_ring_fields(Quad &quad, uint32_t i, bool phase, uint64_t id, bool wide) {
   static_assert(kWordControl == 0 && kWordIdMiddle == 6 && kWordIdHigh == 7, "in quads 0 and 1");
   uint32_t phase_bit = phase ? (uint32_t)EFA_IO_TX_META_DESC_PHASE_MASK << kControl2Shift : 0;
   uint32_t bits = ((uint32_t)id & 0xffff) | phase_bit;
-  /* Without a branch, for `i` may be a number that only the thread knows. */
+  /* Selects instead of branches, because `i` differs between the threads of a warp. */
   quad.x |= i == 0 ? bits : 0;
   if (wide) {
     quad.z = i == 1 ? (uint32_t)(id >> 16) << 16 : quad.z;
@@ -155,7 +151,8 @@ EFA_GDA_FN void finish(Quad &quad, uint32_t i, bool phase, uint64_t id, bool wid
   }
 }
 
-/* A receive of `length` bytes (at most 65535, in 16-byte entries). */
+/* A receive of local.length bytes, at most 65535. `first` and `last`: the buffer is the first and the last of the
+ * receive. */
 EFA_GDA_FN Quad receive_descriptor(const Memory &local, uint16_t id, bool first, bool last) {
   Quad d;
   d.x = (uint32_t)local.address;

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Loads queues for tests and benchmarks: any number of groups, owning or sharing, post
- * entries that say who made them. Not for applications.
+ * The load generator for tests: any number of groups, which own or share queues, post entries that name their group,
+ * call and number (load.h).
  */
+#include "load.h"
+
 #include "efa_gda/post.h"
 
 namespace {
@@ -65,9 +67,9 @@ EFA_GDA_KERNEL efa_gda_load_kernel(struct efa_gda_load_args a) {
   }
 }
 
-/* The same for groups of all kinds that share: the blocks post in turn as a block, by warps, by
- * threads. Reads neither `sharing` nor `group`; there is a status word for each thread, of which
- * each group uses its first's. Blocks are of whole warps; on the host executor of any size. */
+/* The same with groups of all kinds that share queues: by block index modulo 3, a block posts as a block, by warps, or
+ * by threads. Ignores `sharing` and `group`. There is a status word for each thread; a group writes its leader's. A
+ * block must have whole warps; on the host executor any size. */
 EFA_GDA_KERNEL efa_gda_load_mixed_kernel(struct efa_gda_load_args a) {
   using namespace efa_gda;
   uint32_t index = block_index() * block_threads();
