@@ -5,15 +5,15 @@ pub const EFA_GDA_INBOX_ENTRY: u32 = 32;
 pub const EFA_GDA_LOCK_STATE_BITS: u32 = 2;
 pub const EFA_GDA_TEST_PUT_TARGET: &[u8; 24] = b"efa_gda_test_put_target\0";
 pub const EFA_GDA_OK: efa_gda_status = 0;
-/** The bound of a wait for completions ran out. On the send side this poisons the queue; on the receive side (rq.h), for this
- status and the next two, it does not.*/
+/** The bound of a wait for completions ran out. On the send side this poisons the queue; on the receive side (rq.h),
+ for this status and the next two, it does not.*/
 pub const EFA_GDA_TIMEOUT_COMPLETION: efa_gda_status = 1;
 /// The bound of a wait for free slots of the send or receive queue ran out: too few requests completed.
 pub const EFA_GDA_TIMEOUT_SLOTS: efa_gda_status = 2;
 /// The bound of a wait for the ticket lock, or for receive.lock, ran out: the lock's owner did not pass it on.
 pub const EFA_GDA_TIMEOUT_LOCK: efa_gda_status = 3;
-/** A request completed with a status other than 0. error.completion_status and error.request_id describe the queue's first
- one. Does not poison the queue.*/
+/** A request completed with a status other than 0. error.completion_status and error.request_id describe the queue's
+ first one. Does not poison the queue.*/
 pub const EFA_GDA_COMPLETION_ERROR: efa_gda_status = 4;
 /// The queue was poisoned before; error.poison has the reason.
 pub const EFA_GDA_POISONED: efa_gda_status = 5;
@@ -25,19 +25,19 @@ pub const EFA_GDA_BAD_ARGUMENT: efa_gda_status = 7;
 pub const EFA_GDA_UNSUPPORTED: efa_gda_status = 8;
 /// A completion that breaks the rules: of another queue pair, or of an unexpected kind.
 pub const EFA_GDA_BAD_COMPLETION: efa_gda_status = 9;
-/** A doorbell record ran backwards or past the ring, or covered an entry that was not written. The doorbell proxy did not ring
- for it, and rings this queue no more.*/
+/** A doorbell record ran backwards or past the ring, or covered an entry that was not written. The doorbell proxy did
+ not ring for it, and rings this queue no more.*/
 pub const EFA_GDA_BAD_RECORD: efa_gda_status = 10;
 /// The queue is no longer rung: its doorbell proxy has stopped or has detached the queue.
 pub const EFA_GDA_PROXY_STOPPED: efa_gda_status = 11;
-/** A group could not own the queue: another group owns it or posts to it, or an owner did not close it. As the reason of a
- poison: another group posted while a group owned the queue (post.h).*/
+/** A group could not own the queue: another group owns it or posts to it, or an owner did not close it. As the reason
+ of a poison: another group posted while a group owned the queue (post.h).*/
 pub const EFA_GDA_IN_USE: efa_gda_status = 12;
 /// The kernel did not run, or did not write its result: the host stores this value before the launch.
 pub const EFA_GDA_NOT_RUN: efa_gda_status = 255;
-/** How a wait or a call ended. Values are stable: hosts read them from memory. A poisoned queue is out of service: each later
- call returns EFA_GDA_POISONED, and the adapter may still access the buffers of its requests until the endpoint is
- destroyed. error.poison holds the first reason.*/
+/** How a wait or a call ended. Values are stable: hosts read them from memory. A poisoned queue is out of service: each
+ later call returns EFA_GDA_POISONED, and the adapter may still access the buffers of its requests until the endpoint
+ is destroyed. error.poison holds the first reason.*/
 pub type efa_gda_status = ::core::ffi::c_uint;
 pub const EFA_GDA_OP_WRITE: efa_gda_op = 0;
 pub const EFA_GDA_OP_WRITE_IMM: efa_gda_op = 1;
@@ -51,8 +51,8 @@ pub const EFA_GDA_OP_INLINE_SEND: efa_gda_op = 6;
 pub type efa_gda_op = ::core::ffi::c_uint;
 /// Request ids are 64 bits wide, in the entry and in its completion.
 pub const EFA_GDA_SQ_REQ_ID_64: efa_gda_sq_flags = 1;
-/** `doorbell` is a doorbell record: a word in memory from which the doorbell proxy rings. It takes all 32 bits of the producer
- index.*/
+/** `doorbell` is a doorbell record: a word in memory from which the doorbell proxy rings. It takes all 32 bits of the
+ producer index.*/
 pub const EFA_GDA_SQ_RECORD: efa_gda_sq_flags = 2;
 /// The adapter executes RDMA writes with inline data (128-byte entries).
 pub const EFA_GDA_SQ_INLINE_WRITE: efa_gda_sq_flags = 4;
@@ -70,8 +70,8 @@ pub struct efa_gda_sq {
     pub entry_size: u32,
     /// A power of two, at most 32768.
     pub num_entries: u32,
-    /** Batch window: entries that may be written past the last doorbell that the adapter has received. At least 1; may exceed
- num_entries.*/
+    /** Batch window: entries that may be written past the last doorbell that the adapter has received. At least 1; may
+ exceed num_entries.*/
     pub max_batch: u32,
     /// enum efa_gda_sq_flags
     pub flags: u32,
@@ -157,8 +157,8 @@ impl Default for efa_gda_rq {
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct efa_gda_cq {
-    /** Null where device code cannot read it. Completion counters then count what completed, and a wait for a request that failed
- ends at its bound.*/
+    /** Null where device code cannot read it. Completion counters then count what completed, and a wait for a request that
+ failed ends at its bound.*/
     pub buffer: *mut u8,
     /// Takes the low 16 bits of the consumer index after entries were read. Null where the adapter has none or needs none.
     pub doorbell: *mut u32,
@@ -193,11 +193,12 @@ impl Default for efa_gda_cq {
         }
     }
 }
-/** Geometry: hardware completion counters of the send queue; null pointers without any. Requests in flight = posted - success -
- error. So both counters must be 0 when the queue is made, and count all requests of this queue and no others. Both must
- wrap at `wrap`, or at a multiple of it: a power of two of at least 4 * sq.num_entries. With counters the completion queue is
- read for errors only; it must have at least 2 * sq.num_entries entries, and nothing else may complete on it. wrap = 0: the
- counters never wrap, may start at any count, and errors are not searched for (cq.h).*/
+/** Geometry: hardware completion counters of the send queue; null pointers without any. Requests in flight = posted -
+ success - error. So both counters must be 0 when the queue is made, and count all requests of this queue and no
+ others. Both must wrap at `wrap`, or at a multiple of it: a power of two of at least 4 * sq.num_entries. With
+ counters the completion queue is read for errors only; it must have at least 2 * sq.num_entries entries, and nothing
+ else may complete on it. wrap = 0: the counters never wrap, may start at any count, and errors are not searched for
+ (cq.h).*/
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct efa_gda_counters {
@@ -273,8 +274,8 @@ impl Default for efa_gda_publication {
         }
     }
 }
-/** Geometry: the inbox, where pollers of the completion queue copy completions of receives, as the adapter wrote them, for
- take_received (rq.h). Optional: without it they are only counted.*/
+/** Geometry: the inbox, where pollers of the completion queue copy completions of receives, as the adapter wrote them,
+ for take_received (rq.h). Optional: without it they are only counted.*/
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct efa_gda_inbox {
@@ -331,8 +332,8 @@ const _: () = {
 #[repr(align(16))]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct efa_gda_lock_words {
-    /** A ticket, shifted left by EFA_GDA_LOCK_STATE_BITS: all calls before it are served. The low bits are the lock's state; 0: the
- group of this ticket owns the lock.*/
+    /** A ticket, shifted left by EFA_GDA_LOCK_STATE_BITS: all calls before it are served. The low bits are the lock's
+ state; 0: the group of this ticket owns the lock.*/
     pub serving: u64,
     /// Doorbell producer index: the value of the last doorbell.
     pub doorbell_index: u32,
@@ -488,8 +489,8 @@ pub struct efa_gda_queue {
     pub cq: efa_gda_cq,
     pub counters: efa_gda_counters,
     pub publication: efa_gda_publication,
-    /** Geometry: the abort flag, which ends all waits when the host sets it; may be null. 1 ends them with EFA_GDA_ABORTED, another
- enum efa_gda_status with this status.*/
+    /** Geometry: the abort flag, which ends all waits when the host sets it; may be null. 1 ends them with
+ EFA_GDA_ABORTED, another enum efa_gda_status with this status.*/
     pub abort: *const u32,
     /// Geometry: the most bytes of an RDMA request, of a SEND, and of inline data. max_rdma_size = 0: no RDMA.
     pub max_rdma_size: u64,
@@ -501,8 +502,8 @@ pub struct efa_gda_queue {
     pub hints: u32,
     pub inbox: efa_gda_inbox,
     pub __bindgen_padding_0: [u64; 9usize],
-    /** Engine. The words that each post reads share one cache line, for one round trip. The words of the completion queue and of
- the receive queue are on separate lines.*/
+    /** Engine. The words that each post reads share one cache line, for one round trip. The words of the completion queue
+ and of the receive queue are on separate lines.*/
     pub reserve: efa_gda_reserve_words,
     pub __bindgen_padding_1: u64,
     pub lock: efa_gda_lock_words,
@@ -790,8 +791,9 @@ const _: () = {
 pub struct efa_gda_receive_args {
     pub queue: *mut efa_gda_queue,
     pub result: *mut efa_gda_receive_result,
-    /** Null: the kernel posts `count` receives of `length` bytes, the i-th at address + i * stride. Otherwise it takes up to `count`
- completions of receives, and copies EFA_GDA_INBOX_ENTRY bytes of each to this memory, which must be 8-byte aligned.*/
+    /** Null: the kernel posts `count` receives of `length` bytes, the i-th at address + i * stride. Otherwise it takes up
+ to `count` completions of receives, and copies EFA_GDA_INBOX_ENTRY bytes of each to this memory, which must be
+ 8-byte aligned.*/
     pub into: *mut u8,
     pub address: u64,
     pub stride: u64,
@@ -850,8 +852,8 @@ impl Default for efa_gda_receive_args {
         }
     }
 }
-/** Queue, result and peer of __nvshmem_efa_test_put_kernel, whose parameters do not name them: the type of a variable of the
- kernel's module, which the host sets before the launch.*/
+/** Queue, result and peer of __nvshmem_efa_test_put_kernel, whose parameters do not name them: the type of a variable of
+ the kernel's module, which the host sets before the launch.*/
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct efa_gda_test_put {
@@ -891,7 +893,8 @@ impl Default for efa_gda_test_put {
 pub const EFA_GDA_LOAD_OWNED: efa_gda_load_sharing = 0;
 pub const EFA_GDA_LOAD_SHARED: efa_gda_load_sharing = 1;
 pub type efa_gda_load_sharing = ::core::ffi::c_uint;
-/** Each group of each block makes `calls` posts of `per_call` entries, block b to queue b modulo queue_count. Entry i of call
+/** Each group of each block makes `calls` posts of `per_call` entries, block b to queue b modulo queue_count. Entry i of
+ call
  c of group g, counted over the grid, is an RDMA write of 64 bytes with the remote address g << 48 | c << 16 | i.*/
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -909,8 +912,8 @@ pub struct efa_gda_load_args {
     pub per_call: u32,
     /// Every ring_every-th call rings; the others defer the doorbell. 0 and 1: each call rings.
     pub ring_every: u32,
-    /** Every quiet_every-th call is followed by quiet(). If a request posted before is not done when quiet() returns, the group's
- status is EFA_GDA_BAD_COMPLETION. 0: never.*/
+    /** Every quiet_every-th call is followed by quiet(). If a request posted before is not done when quiet() returns, the
+ group's status is EFA_GDA_BAD_COMPLETION. 0: never.*/
     pub quiet_every: u32,
     pub reserved: u32,
     pub lkey: u32,
