@@ -10,7 +10,8 @@
  *                   close(); it holds an empty ticket of the same lock for all that time.
  *   producer index  number of an entry, modulo 2^32. Entry s is in slot s modulo num_entries, with the phase bit
  *                   (s / num_entries) modulo 2. Indices are compared by their difference modulo 2^32; indices that are
- *                   compared are less than 2^31 apart, so a wrap changes nothing.
+ *                   compared are less than 2^31 apart, so a wrap changes nothing. resume() drops a cached limit that
+ *                   may be older.
  *   next            producer index of the next entry to place.
  *
  * WORDS
@@ -23,8 +24,9 @@
  *                        |                              |                      |   a thread of the group reuses a slot
  *   error.poison         | a group whose wait failed:   | all groups           | relaxed; it orders no other word
  *                        | CAS from 0                   |                      |
- * "Proxy" is the host thread that rings in the adapter's place where the doorbell is a record. The writer keeps its
- * copies of the two lock words in registers (doorbell_index_, confirmed_index_) while it is the writer.
+ * "Proxy" is the doorbell proxy: the host thread that rings the adapter for a doorbell record, and that reads the slots
+ * if they are a staging ring. While a group is the writer it keeps the two lock words in registers (doorbell_index_,
+ * confirmed_index_).
  *
  * RINGING. To place entries up to `next` and ring for them, the writer
  *   1. writes the entries with plain stores, each thread its share,
@@ -59,15 +61,15 @@
  *
  * DOORBELL RECORD (EFA_GDA_SQ_RECORD). The doorbell is a word in memory; the proxy reads it and rings some time later.
  * A fence by the writer then says nothing about the adapter, so no doorbell value is ever confirmed and there is no
- * batch window. A completion does prove something: its request was covered by a doorbell that the adapter received, so
- * the adapter has received a doorbell of at least `completed`. There capacity = min(num_entries, max_batch), which
- * implies next + entries to be written - completed <= max_batch.
+ * batch window; confirmed_index is written but not used. A completion does prove something: its request was covered by
+ * a doorbell that the adapter received, so the adapter has received a doorbell of at least `completed`. There capacity
+ * = min(num_entries, max_batch), which implies next + entries to be written - completed <= max_batch.
  *
  * A WAIT THAT RUNS OUT. The only wait of this file is for free slots. At its bound the leader poisons the queue with
- * EFA_GDA_TIMEOUT_SLOTS; if the host raises the abort flag, with the flag's status; if the queue is poisoned already, the
- * status is EFA_GDA_POISONED. The call returns the status. Some of its entries may be placed and rung for, others not. A
- * lock owner then never passes the lock, because its ticket's slots are not all filled; all other groups end with
- * EFA_GDA_POISONED. The adapter may still access the buffers of requests in flight.
+ * EFA_GDA_TIMEOUT_SLOTS; if the host raises the abort flag, with the flag's status; if the queue is poisoned already,
+ * the status is EFA_GDA_POISONED. The call returns the status. Some of its entries may be placed and rung for, others
+ * not. A lock owner then never passes the lock, because its ticket's slots are not all filled; all other groups end
+ * with EFA_GDA_POISONED. The adapter may still access the buffers of requests in flight.
  */
 #ifndef EFA_GDA_SQ_H
 #define EFA_GDA_SQ_H
@@ -204,7 +206,8 @@ class Ring {
     }
   }
 
-  /* Calls `visit(offset, quad)` for each quad of this share that belongs to the round's entries [first, first + count). */
+  /* Calls `visit(offset, quad)` for each quad of this share that belongs to the round's entries [first, first + count).
+   * */
   template <class Visit>
   EFA_GDA_FN void for_each_quad(const EntryShare &share, uint32_t first, uint32_t count, Visit visit) const {
     EFA_GDA_UNROLL for (uint32_t k = 0; k < 4; k++) {

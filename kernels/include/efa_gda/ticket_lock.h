@@ -51,23 +51,25 @@
  *   state           | lock owner                | a later group may
  *   Passed          | T's group, as soon as it  | publish, wait. No later group has returned early. The lock is free if
  *                   | reads this                |   T has not been handed out: serving >> 2 == reserve.word
- *   PassedMustServe | the same; but see the CAS | publish, wait. Later groups may have returned early, so the next owner
- *                   | below                     |   must combine
- *   Open            | some group O; it works at  | publish, and return early. O will scan the flags again before it passes
- *                   | T and after               |   the lock
- *   Closing         | some group O; it works at | publish, wait
- *                   | T and after               |
+ *   PassedMustServe | T's group, or the group   | publish, wait. Later groups may have returned early, so the new owner
+ *                   | that passed the lock: the |   must combine
+ *                   | CAS below decides         |
+ *   Open            | a group O, which serves   | publish, and return early. O will scan the flags again before it
+ *                   | calls from T on           |   passes the lock
+ *   Closing         | a group O, which serves   | publish, wait
+ *                   | calls from T on           |
  * Transitions, all by the lock owner O except where stated. T' is a ticket after T.
- *   Passed(T)          -> Passed(T')          O, T's group, placed its own entries, rang unless it deferred the doorbell,
- *                                             and saw no other ticket when it read reserve.word, or is a block
+ *   Passed(T)          -> Passed(T')          O, T's group, placed its own entries, rang unless it deferred its
+ *                                             doorbell, and saw no other ticket when it read reserve.word, or is
+ *                                             a block. Or O owned the queue and closes it (post.h)
  *   Passed(T)          -> Open(T)             O, T's group, saw other tickets when it acquired the lock: acquire()
  *   PassedMustServe(T) -> Open(T)             the same, if T's group had not published its call
  *   PassedMustServe(T) -> Closing(T)          CAS, by T's group if it had published its call, or by the group that
  *                                             passed the lock. The winner is O. If T's group loses, it waits on; if the
  *                                             other group loses, it returns to its caller
  *   Closing(T)         -> Open(T)             O, T's group, won the CAS and saw other tickets: acquire()
- *   any state at T     -> Open(T')            O, T's group, has placed and rung for its own call, T' is the next ticket,
- *                                             and O begins to combine: combine()
+ *   any state at T     -> Open(T')            O, T's group, has placed and rung for its own call, T' is the next
+ *                                             ticket, and O begins to combine: combine()
  *   Open(T)            -> Open(T')            O combined the calls from T to T'
  *   Open(T)            -> Closing(T)          O found nothing published, or combined kMaxOpenRounds times. O then reads
  *                                             `end`
@@ -75,18 +77,18 @@
  *   Closing(T)         -> Passed(T)           T is at or past `end`
  *   Closing(T)         -> PassedMustServe(T)  T is before `end`, and T's call is not published
  * O begins to combine if it received the lock in PassedMustServe, or saw other tickets. A block does not look for other
- * tickets, because it has no vote to scan flags with; when it must combine, its leader does so as a group of one thread.
+ * tickets, because it has no vote to scan flags with; when it must combine, its leader does so as a one-thread group.
  * Without publication slots there is only Passed(T) -> Passed(T').
  *
  * A CALL that did not receive the lock with its ticket repeats these steps in this order (wait()):
  *   1. T is past its ticket: return, the call is served.
  *   2. The state is Passed or PassedMustServe and T is its ticket: own the lock. If it has published and the state is
  *      PassedMustServe, this needs the CAS.
- *   3. It has published at most kMaxEarlyReturnEntries entries, the state is Open, and its last slot is at most
- *      kMaxEntriesAhead slots for each thread of the group past T: return early. Each kind of lock owner sees a call of
- *      this size in one scan. The limit past T bounds how many entries a lock owner has to combine.
- *   4. It has entries and has not published them, and its last slot is at most publication.num_entries past T: publish,
- *      execute fence_device_ordered(), which is F1 below, and load serving.
+ *   3. It has published, the state is Open, it has at most kMaxEarlyReturnEntries entries, and its slots are among the
+ *      first kMaxEntriesAhead * (threads of its group) slots from T on: return early. Each kind of lock owner sees a call
+ *      of this size in one scan. The limit from T on bounds how many entries a lock owner has to combine.
+ *   4. It has entries, has not published them, and its slots are among the first publication.num_entries slots from T
+ *      on, so no call before T needs these publication slots any more (A3): publish, execute F1 (below), load serving.
  *   5. Otherwise load serving until it changes.
  *
  * FLAGS. The flag of a call's i-th entry is (ticket + i + 1) << 2, plus kLastSlot on the call's last entry and
@@ -94,34 +96,35 @@
  * from slot to slot one more, and 2^32 more after each kLastSlot. It combines the calls whose flags match without a
  * gap, whole calls only. A flag of an earlier lap, an unfinished publication and an empty ticket do not match.
  *
- * WHY AN EARLY RETURN IS SAFE. Group P, with ticket p, takes its ticket, publishes, executes fence_device_ordered() (F1) and then
- * loads serving. Lock owner O stores Closing, executes fence_device_ordered() (F2) and then loads reserve.word: `end`. Fences of this
- * kind have one total order.
+ * WHY AN EARLY RETURN IS SAFE. F1, F2 and F3 are fence_device_ordered() (fence.sc.gpu); such fences have one total
+ * order. Group P, with ticket p, takes its ticket, publishes, executes F1, and then loads serving. Lock owner O stores
+ * Closing, executes F2, and then loads reserve.word: `end`.
  *   F1 before F2: O's load sees P's fetch_add, so p is before `end`.
  *   F2 before F1: P's load sees Closing or a later value. If that later value is Open, another lock owner stored it,
- *   whose own Closing comes later; the argument applies to that owner.
+ *                 whose own Closing comes later; the argument applies to that owner.
  * So each call that returned early because of O's Open has a ticket before O's `end`. O combines until T reaches `end`,
  * or passes the lock in PassedMustServe. The group that receives the lock in PassedMustServe combines until an `end`
- * that it reads itself; that end is not before O's, because reserve.word only grows. So each call that returned early
+ * that it reads itself. That `end` is not before O's, because reserve.word only grows. So each call that returned early
  * is rung for.
  *
- * WHY PassedMustServe NEEDS THE CAS. O stops at a ticket T that it did not find published. T's group may nevertheless
- * have published, seen Open and returned, between O's scan and O's Closing; then nobody would take the lock at T. So O
- * stores PassedMustServe(T), executes fence_device_ordered() (F3) and loads T's first flag; T's group executes F1 between its flags
- * and its load of serving.
+ * WHY PassedMustServe NEEDS THE CAS. O passes the lock at a ticket T that its last scan did not find published. Between
+ * that scan and O's Closing, T's group may have published, seen Open and returned: then it will never acquire the lock.
+ * So O stores PassedMustServe(T), executes F3, and loads T's first flag. T's group executes F1 after it stored its
+ * flags, and then loads serving.
  *   F1 before F3: O sees the flag.
- *   F3 before F1: T's group has not returned, and its load sees PassedMustServe(T).
- * Both may be true, so both try the CAS from PassedMustServe(T) to Closing(T), and one wins. If O wins, it combines T's
- * call; where the flags of that call are not all visible yet, O passes the lock in PassedMustServe again. O tries only
- * if the flag has kMayReturnEarly: a group that cannot have returned takes the lock itself. A group that has not
- * published needs no CAS: O sees no flag of it, and it does not publish once it owns the lock.
+ *   F3 before F1: T's group has not returned early, and its load sees PassedMustServe(T).
+ * Both can happen, when T's group loads serving again later. So both try the CAS from PassedMustServe(T) to Closing(T),
+ * and one wins. If O wins, it combines T's call; while it does not see all flags of that call, it passes the lock in
+ * PassedMustServe again. O tries only if the flag has kMayReturnEarly: any other group cannot have returned, and takes
+ * the lock itself. A group that has not published needs no CAS: O sees no flag of it, and once it owns the lock it does
+ * not publish.
  *
  * BOUNDS. A lock owner combines in Open at most kMaxOpenRounds times, then until `end`, then returns to its caller.
  *
  * WAITS THAT RUN OUT
  *   wait                                   | at its bound
- *   for the lock (wait)                    | status EFA_GDA_TIMEOUT_LOCK, or the abort flag's; the leader poisons the queue
- *                                          |   with it
+ *   for the lock (wait)                    | EFA_GDA_TIMEOUT_LOCK; the leader poisons the queue with it. Earlier: the abort
+ *                                          |   flag's status, likewise; or EFA_GDA_POISONED
  *   of the lock owner, for free slots      | sq.h; the lock is never passed again
  *   of the lock owner, for T's group to    | has no clock: that group stores the rest of its flags without waiting for
  *   finish publishing (combine)            |   anything. Poison ends it.
