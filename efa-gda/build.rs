@@ -1,8 +1,8 @@
 //! Compiles the device library and its kernels for the host, so that tests and tools run every line of device code on a
-//! CPU. Needs a C++17 compiler, and neither CUDA nor libfabric.
+//! CPU. This needs a C++17 compiler, and neither CUDA nor libfabric.
 //!
-//! With `EFA_GDA_NVCC=FILE`, the absolute path of nvcc, also compiles the kernels for GPUs into the library, for programs
-//! that run without NVRTC.
+//! With `EFA_GDA_NVCC=FILE`, the absolute path of nvcc, the script also compiles the kernels for GPUs into the library, for
+//! programs that run without NVRTC.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use std::process::Command;
 
 /// Kernel files that the library launches.
 const KERNELS: [&str; 2] = ["put.cu", "receive.cu"];
-/// Kernel files that the library launches if it has the feature `test-utils`.
+/// Kernel files that the library launches only with the feature `test-utils`.
 const TEST_KERNELS: [&str; 1] = ["bench.cu"];
 /// Compute capabilities of GPUs that are paired with EFA adapters. Newer GPUs of the same generation run the same code.
 const TARGETS: [&str; 4] = ["80", "90", "100", "120"];
@@ -50,7 +50,7 @@ fn main() {
         .include(&include)
         .include(&third_party)
         .files([host.join("executor.cpp"), host.join("lanes.cpp")])
-        // The code allocates nothing through C++ and throws nothing: no C++ runtime is linked.
+        // The code neither allocates through C++ nor throws, so no C++ runtime is linked.
         .flag("-fno-exceptions")
         .flag("-fno-rtti")
         .cpp_link_stdlib(None)
@@ -110,12 +110,12 @@ fn run(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| {
         panic!("{} does not start: {error}: set EFA_GDA_NVCC to nvcc's path", command.get_program().display())
     });
-    let words = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?} failed ({}):\n{words}", output.status);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?} failed ({}):\n{stderr}", output.status);
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Returns the directory that the environment variable names.
+/// Returns the directory that an environment variable names.
 fn directory(variable: &str) -> PathBuf {
     println!("cargo::rerun-if-env-changed={variable}");
     PathBuf::from(env::var_os(variable).unwrap_or_else(|| {

@@ -1,6 +1,6 @@
-//! What a proxy costs beside the least that could do its work: 128 queues a round against a bare
-//! loop over 128 records and doorbells, a device's store to its doorbell, and an idle proxy's time
-//! on the CPU against a bare loop of sleeps.
+//! The cost of a doorbell proxy, compared with the minimal loop that does the same work: a round of 128 queues against a bare
+//! loop over 128 records and doorbells, the time from a device's store to its doorbell, and the CPU time of an idle proxy
+//! against a bare loop of sleeps.
 
 #![allow(missing_docs, reason = "Criterion's macros write a public function")]
 
@@ -24,10 +24,10 @@ impl Alarm for NoAlarm {
     fn raise(&self, _: u32) {}
 }
 
-/// Queues of one proxy, with doorbells side by side as on an adapter's page. Declared so that what
-/// refers to memory goes first.
+/// Queues of one proxy, with adjacent doorbells as on an adapter's page. Registrations are dropped before the memory that
+/// they refer to.
 struct Queues {
-    served: Vec<Registration>,
+    registrations: Vec<Registration>,
     doorbells: Vec<AtomicU32>,
     _rings: Vec<Box<Ring>>,
 }
@@ -51,26 +51,26 @@ impl Queues {
                 max_batch: DEPTH,
             };
             rings.push(ring);
-            // SAFETY: rings and doorbells are dropped after what is served, and only it stores there.
-            unsafe { proxy.register(rung, queue, 0, Arc::new(NoAlarm)) }.expect("a queue that is taken")
+            // SAFETY: rings and doorbells are dropped after the registrations, and only the proxy stores to them.
+            unsafe { proxy.register(rung, queue, 0, Arc::new(NoAlarm)) }.expect("the proxy takes the queue")
         };
-        let served = (0..count).map(serve).collect();
-        Self { served, doorbells, _rings: rings }
+        let registrations = (0..count).map(serve).collect();
+        Self { registrations, doorbells, _rings: rings }
     }
 
     fn records(&self) -> Vec<&AtomicU32> {
-        self.served.iter().map(Registration::record).collect()
+        self.registrations.iter().map(Registration::record).collect()
     }
 }
 
-/// The least that serves: load every record, store every doorbell.
+/// The minimal round: load every record, store every doorbell.
 fn bare_round(records: &[&AtomicU32], doorbells: &[&AtomicU32]) {
     for (record, doorbell) in records.iter().zip(doorbells) {
         doorbell.store(record.load(Ordering::Acquire) & 0xffff, Ordering::Release);
     }
 }
 
-/// Time of `count` rounds, each after every record moved on by one; the moving is not counted.
+/// Time of `count` rounds. Before each, every record is incremented, which is not timed.
 fn rounds(count: u64, records: &[&AtomicU32], mut round: impl FnMut()) -> Duration {
     let mut spent = Duration::ZERO;
     for _ in 0..count {
@@ -94,7 +94,7 @@ fn one_round_of_128_queues(c: &mut Criterion) {
     group.bench_function("bare loop", |b| {
         b.iter_custom(|count| rounds(count, &records, || bare_round(black_box(&records), &doorbells)));
     });
-    // What the bare loop left.
+    // Ring for the records that the bare loop incremented.
     while proxy.round() > 0 {}
     let queues = Queues::new(&proxy, DoorbellMode::Record, QUEUES);
     let records = queues.records();
@@ -106,8 +106,8 @@ fn one_round_of_128_queues(c: &mut Criterion) {
     group.finish();
 }
 
-/// Both in turns, and the fastest of many short samples of each, less what looking at the clock
-/// takes: what a busy machine does to one it does to both, and the least of either is its own.
+/// Alternates both loops and takes the fastest of many short samples of each, less the time of reading the clock. Other
+/// load of the machine slows both alike, and the fastest samples have the least of it.
 fn against_the_bare_loop(_: &mut Criterion) {
     const SAMPLES: u32 = 2000;
     const ROUNDS: u64 = 100;
@@ -125,7 +125,7 @@ fn against_the_bare_loop(_: &mut Criterion) {
             rounds(ROUNDS, &records, || assert_eq!(black_box(&proxy).round(), QUEUES as u64)),
         ];
         least = std::array::from_fn(|index| least[index].min(spent[index]));
-        // Before the untouched records are past their rings.
+        // Before the bare records are ahead of their doorbells by more than a ring.
         if bare_records[0].load(Ordering::Relaxed) > DEPTH / 2 {
             bare_records.iter().for_each(|record| record.store(0, Ordering::Relaxed));
         }
@@ -150,7 +150,7 @@ fn one_round_of_128_idle_queues(c: &mut Criterion) {
 fn staged_entries(c: &mut Criterion) {
     let proxy = DoorbellProxy::without_thread();
     let queues = Queues::new(&proxy, DoorbellMode::Staged, 1);
-    let (served, mut posted) = (&queues.served[0], 0_u32);
+    let (registration, mut posted) = (&queues.registrations[0], 0_u32);
     let mut group = c.benchmark_group("64 staged entries, one doorbell");
     group.throughput(Throughput::Elements(64));
     group.bench_function("proxy", |b| {
@@ -160,12 +160,12 @@ fn staged_entries(c: &mut Criterion) {
                 for _ in 0..64 {
                     let at = (posted & (DEPTH - 1)) as usize * 64;
                     let phase = u32::from(posted & DEPTH != 0) << 24;
-                    // SAFETY: inside the staging ring, which `served` keeps.
-                    unsafe { served.buffer().add(at).cast::<AtomicU32>().as_ref() }
+                    // SAFETY: inside the staging ring, which the registration owns.
+                    unsafe { registration.buffer().add(at).cast::<AtomicU32>().as_ref() }
                         .store(phase, Ordering::Relaxed);
                     posted = posted.wrapping_add(1);
                 }
-                served.record().store(posted, Ordering::Release);
+                registration.record().store(posted, Ordering::Release);
                 let begin = Instant::now();
                 assert_eq!(proxy.round(), 64);
                 spent += begin.elapsed();
@@ -176,7 +176,7 @@ fn staged_entries(c: &mut Criterion) {
     group.finish();
 }
 
-/// Laps of a device on another thread: it moves every record on by one and waits for all doorbells.
+/// Runs a device's laps on this thread: each increments every record and waits for all doorbells.
 fn laps(count: u32, records: &[&AtomicU32], doorbells: &[&AtomicU32]) -> Duration {
     let begin = Instant::now();
     let first = records[0].load(Ordering::Relaxed);
@@ -192,8 +192,8 @@ fn laps(count: u32, records: &[&AtomicU32], doorbells: &[&AtomicU32]) -> Duratio
     begin.elapsed()
 }
 
-/// A device on this thread, and on another one first a bare loop and then a proxy, in turns; the
-/// fastest of many short samples of each. Lines travel between two cores, as from a device.
+/// Runs a device on this thread, and alternately a bare loop and a proxy on another; takes the fastest of many short samples
+/// of each. Cache lines move between two cores, as from a device.
 fn from_thread_to_thread(_: &mut Criterion) {
     const SAMPLES: u32 = 300;
     const LAPS: u32 = 200;
@@ -203,8 +203,8 @@ fn from_thread_to_thread(_: &mut Criterion) {
         if sample > 10 && begin.elapsed() > Duration::from_secs(10) {
             break;
         }
-        let aside = DoorbellProxy::without_thread();
-        let queues = Queues::new(&aside, DoorbellMode::Record, QUEUES);
+        let unused = DoorbellProxy::without_thread();
+        let queues = Queues::new(&unused, DoorbellMode::Record, QUEUES);
         let (records, stop) = (queues.records(), AtomicU32::new(0));
         let doorbells: Vec<_> = queues.doorbells.iter().step_by(STEP / 4).collect();
         std::thread::scope(|scope| {
@@ -232,7 +232,7 @@ fn from_thread_to_thread(_: &mut Criterion) {
     );
 }
 
-/// CPU time of this process's threads of this name, in nanoseconds.
+/// Returns the CPU time of this process's threads of this name, in nanoseconds.
 fn cpu_time_of(name: &str) -> u64 {
     let tasks = std::fs::read_dir("/proc/self/task").expect("Linux");
     let time = |task: std::path::PathBuf| {
@@ -243,8 +243,8 @@ fn cpu_time_of(name: &str) -> u64 {
     tasks.filter_map(|task| time(task.ok()?.path())).sum()
 }
 
-/// CPU time over the same stretch of a proxy with 128 idle queues, and of a loop of sleeps. No
-/// matter for Criterion, which scales by the clock.
+/// Compares the CPU time of a proxy with 128 idle queues and of a loop of sleeps over the same period. Criterion cannot
+/// measure that, because it measures elapsed time.
 fn idle(_: &mut Criterion) {
     const PERIODS: u32 = 3000;
     let period = Duration::from_millis(1);

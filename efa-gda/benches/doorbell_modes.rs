@@ -1,9 +1,9 @@
-//! From a doorbell to its completion, as a kernel sees it, on each of the three rungs: one warp of the
-//! first GPU posts, the software adapter executes. Prints; judges nothing.
+//! Time from a doorbell to its completion, measured by a kernel, in each of the three doorbell modes. One warp of the first
+//! GPU posts, and the software adapter executes. The bench prints times and asserts nothing about them.
 //!
-//! `cargo bench -p efa-gda --bench rungs`. `EFA_GDA_CPU=N` pins the proxy to a CPU.
+//! `cargo bench -p efa-gda --bench doorbell_modes`. `EFA_GDA_CPU=N` pins the proxy to a CPU.
 
-#![allow(clippy::unwrap_used, reason = "a benchmark ends where something is missing")]
+#![allow(clippy::unwrap_used, reason = "a benchmark may panic if something is missing")]
 #![allow(missing_docs, reason = "a program")]
 
 #[path = "../tests/support/mod.rs"]
@@ -20,12 +20,12 @@ use efa_gda_test_support::soft::again_with_soft_adapter;
 use support::kernel::Kernel;
 use support::side::{Side, introduce};
 
-/// Rounds over the rungs.
+/// Rounds over the doorbell modes.
 const ROUNDS: usize = 9;
-/// Entries a doorbell, and doorbells in a round: a multiple of the kernel's 256 delays.
+/// Entries of a doorbell, and doorbells of a round, which are a multiple of the kernel's 256 delays.
 const LOADS: [(u32, u32); 2] = [(1, 20_480), (32, 2_560)];
 
-/// One warp posts, and one thread of another watches for the completion.
+/// One warp posts, and one thread of another warp polls for the completion.
 const THREADS: u32 = 64;
 
 /// `struct doorbell_modes_args` of the kernel's source.
@@ -44,14 +44,14 @@ struct Args {
     whole: u64,
 }
 
-// SAFETY: a plain struct of C, as the kernel has it.
+// SAFETY: a plain struct of C with the kernel's layout.
 unsafe impl DeviceRepr for Args {}
 
-/// Nanoseconds of one run's posts.
+/// The times of one run, in nanoseconds.
 struct Run {
     samples: Vec<f64>,
-    /// What the watcher's look at the completion queue takes.
-    look: f64,
+    /// Time of one poll of the completion queue.
+    poll: f64,
 }
 
 fn main() {
@@ -73,27 +73,27 @@ fn main() {
 fn measure(gpu: &Gpu, kernel: &Kernel, per_post: u32, posts: u32) {
     let mut medians = DoorbellMode::ALL.map(|_| Vec::new());
     let mut all = DoorbellMode::ALL.map(|_| Vec::new());
-    let mut looks = Vec::new();
+    let mut polls = Vec::new();
     for _ in 0..ROUNDS {
-        for (index, rung) in DoorbellMode::ALL.into_iter().enumerate() {
-            let run = one(gpu, kernel, rung, per_post, posts);
+        for (index, mode) in DoorbellMode::ALL.into_iter().enumerate() {
+            let run = one(gpu, kernel, mode, per_post, posts);
             medians[index].push(quantile(&run.samples, 0.5));
             all[index].extend(run.samples);
-            looks.push(run.look);
+            polls.push(run.poll);
         }
     }
     println!(
         "\n{per_post} entries a doorbell, {ROUNDS} rounds of {posts} posts; ns from doorbell to last completion"
     );
-    println!("a look at the completion queue takes {:.0} ns", quantile(&looks, 0.5));
-    println!("rung    median  quartiles     99 %   over direct, median of rounds (range)");
-    for (index, rung) in DoorbellMode::ALL.into_iter().enumerate() {
+    println!("one poll of the completion queue takes {:.0} ns", quantile(&polls, 0.5));
+    println!("mode    median  quartiles     99 %   over direct, median of rounds (range)");
+    for (index, mode) in DoorbellMode::ALL.into_iter().enumerate() {
         let over: Vec<f64> =
-            medians[index].iter().zip(&medians[0]).map(|(ours, direct)| ours - direct).collect();
+            medians[index].iter().zip(&medians[0]).map(|(this, direct)| this - direct).collect();
         let at = |part| quantile(&all[index], part);
         println!(
             "{:<7} {:>6.0}  {:>5.0}-{:<5.0} {:>6.0}   {:>+6.0} ({:+.0} to {:+.0})",
-            rung.name(),
+            mode.name(),
             at(0.5),
             at(0.25),
             at(0.75),
@@ -105,8 +105,8 @@ fn measure(gpu: &Gpu, kernel: &Kernel, per_post: u32, posts: u32) {
     }
 }
 
-/// One rung, on a queue of its own: a warm-up, then the posts.
-fn one(gpu: &Gpu, kernel: &Kernel, rung: DoorbellMode, per_post: u32, posts: u32) -> Run {
+/// Measures one doorbell mode on a new queue: a warm-up, then the posts.
+fn one(gpu: &Gpu, kernel: &Kernel, mode: DoorbellMode, per_post: u32, posts: u32) -> Run {
     let side = Side::open(&Query::new());
     let (first, second) = (side.queue(), side.queue());
     let peer = introduce(&first, &second);
@@ -118,7 +118,7 @@ fn one(gpu: &Gpu, kernel: &Kernel, rung: DoorbellMode, per_post: u32, posts: u32
     let proxy = DoorbellProxy::start(&options).unwrap();
     let mut first = first;
     let lkey = first.retain(&source).unwrap().get();
-    let (queue, _) = GpuQueue::with_doorbell(first, gpu, rung.into(), &proxy).unwrap();
+    let (queue, _) = GpuQueue::with_doorbell(first, gpu, mode.into(), &proxy).unwrap();
     let stream = &kernel.stream;
     let samples = stream.alloc_zeros::<u64>(posts as usize).unwrap();
     let whole = stream.alloc_zeros::<u64>(4).unwrap();
@@ -137,11 +137,12 @@ fn one(gpu: &Gpu, kernel: &Kernel, rung: DoorbellMode, per_post: u32, posts: u32
     };
     let launch = |args: &Args| {
         let config = LaunchConfig { grid_dim: (1, 1, 1), block_dim: (THREADS, 1, 1), shared_mem_bytes: 0 };
-        // SAFETY: the kernel takes one such struct; what it points to lives until it ended, below.
+        // SAFETY: the kernel takes one such struct. The memory that it points to outlives the kernel, whose end is awaited
+        // below.
         unsafe { stream.launch_builder(&kernel.function).arg(args).launch(config) }.unwrap();
         let whole = stream.clone_dtoh(&whole).unwrap();
         stream.synchronize().unwrap();
-        assert_eq!(whole[3], 0, "{rung}: the kernel ended with enum efa_gda_status {}", whole[3]);
+        assert_eq!(whole[3], 0, "{mode}: the kernel ended with enum efa_gda_status {}", whole[3]);
         whole
     };
     launch(&args);
@@ -152,11 +153,11 @@ fn one(gpu: &Gpu, kernel: &Kernel, rung: DoorbellMode, per_post: u32, posts: u32
     stream.synchronize().unwrap();
     Run {
         samples: samples.iter().map(|cycles| *cycles as f64 * ns_per_cycle).collect(),
-        look: ran[2] as f64 * ns_per_cycle,
+        poll: ran[2] as f64 * ns_per_cycle,
     }
 }
 
-/// The value below which this part of them lies.
+/// Returns the value below which this part of the values is.
 fn quantile(values: &[f64], part: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

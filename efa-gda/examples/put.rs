@@ -1,7 +1,7 @@
-//! An RDMA write from one registered buffer to another, through an endpoint's own mapped queue.
+//! An RDMA write from one registered buffer to another, through a mapped queue to itself.
 //!
-//! On a machine with an EFA adapter, with libfabric's efa provider: `cargo run -p efa-gda --example put`.
-//! Anywhere else, on the software adapter, which libfabric finds by the name of the link:
+//! On a machine with an EFA adapter and libfabric's efa provider: `cargo run -p efa-gda --example put`.
+//! On other machines, on the software adapter, which libfabric finds by the name of the link:
 //!
 //! ```sh
 //! cargo build -p softefa && mkdir -p target/soft && ln -sf "$PWD/target/debug/libsoftefa.so" target/soft/softefa-fi.so
@@ -11,6 +11,7 @@
 use std::error::Error;
 use std::process::ExitCode;
 
+use efa_gda::error_chain;
 use efa_gda::fabric::{Access, Bindings, Buffer, Fabric, Library, Query};
 use efa_gda::queue::{MappedQueue, WorkRequest};
 
@@ -20,7 +21,7 @@ fn main() -> ExitCode {
     match put() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("put: {error}");
+            eprintln!("put: {}", error_chain(&*error));
             ExitCode::FAILURE
         }
     }
@@ -32,31 +33,31 @@ fn put() -> Result<(), Box<dyn Error>> {
     let fabric = Fabric::open(&library, &info)?;
     let domain = fabric.domain(&info)?;
     let addresses = domain.address_vector(16)?;
-    // One for both sides, or the queue takes no receives; and deep enough for all that is in flight.
+    // One completion queue for both sides, because receives need that, with an entry for every request in flight.
     let completions = domain.completion_queue(8192)?;
 
     let endpoint = domain.endpoint(&info)?.bind(Bindings::shared(&addresses, &completions))?.enable()?;
     let mut queue = MappedQueue::new(endpoint, &domain.gda_ops()?)?;
-    // The peer is this endpoint itself. Two processes exchange addresses, and each inserts the other's.
+    // The peer is this endpoint. Two processes would exchange addresses, and each insert the other's address.
     let peer = queue.insert_peer(&queue.endpoint().address()?)?;
 
     let bytes: Vec<u8> = (0..BYTES).map(|index| (index % 251) as u8).collect();
-    let source = Buffer::zeroed(BYTES).ok_or("no memory for the source")?;
+    let source = Buffer::zeroed(BYTES).ok_or("the source buffer cannot be allocated")?;
     source.write(0, &bytes)?;
-    let target = Buffer::zeroed(BYTES).ok_or("no memory for the target")?;
+    let target = Buffer::zeroed(BYTES).ok_or("the target buffer cannot be allocated")?;
     let source = domain.register(source, Access::WRITE)?;
     let target = domain.register(target, Access::REMOTE_WRITE)?;
 
-    let put = WorkRequest::write(peer, &source, target.remote());
-    let report = queue.execute(&put)?;
+    let write = WorkRequest::write(peer, &source, target.remote());
+    let report = queue.execute(&write)?;
     let mut arrived = vec![0; BYTES];
     target.buffer().ok_or("the target owns no buffer")?.read(0, &mut arrived)?;
     if arrived != bytes {
-        return Err("the put completed, and the target's bytes are not the source's".into());
+        return Err("the write completed, but the target does not hold the source's bytes".into());
     }
 
-    // Children before parents. The put holds its source: until it is dropped, that cannot be closed.
-    drop(put);
+    // Children before parents. The work request holds a handle of its source, which cannot be closed before.
+    drop(write);
     queue.close()?;
     source.close()?;
     target.close()?;

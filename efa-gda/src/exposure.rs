@@ -1,9 +1,8 @@
-//! What a provider exposed of an endpoint: send queue, receive queue and completion queue, checked
-//! before anyone writes to an address in it.
+//! The queues that a provider exposes of an endpoint: send queue, receive queue and completion queue, checked before
+//! anything writes to their addresses.
 //!
-//! The raw numbers may come from any source (libfabric's GDA operations, rdma-core's efadv queries):
-//! this module knows neither. It checks what the rules of the rings need; whether the memory is
-//! mapped is for whoever maps it.
+//! The raw numbers may come from any source (libfabric's GDA operations, rdma-core's efadv queries); this module knows
+//! neither. It checks the rules of the rings. It does not check whether the memory is mapped.
 
 use std::fmt;
 use std::ptr::NonNull;
@@ -11,24 +10,24 @@ use std::ptr::NonNull;
 use efa_gda_sys::{fi, io};
 use efa_gda_wire::{EntrySize, RequestIdWidth};
 
-/// Deepest send or receive queue: doorbells are compared modulo 2^16, so that at most half of that
-/// may be outstanding.
+/// Most entries of a send or receive queue: adapters compare doorbells modulo 2^16, so at most half of that may be
+/// outstanding.
 pub const DEEPEST_WORK_QUEUE: u32 = efa_gda_wire::DEEPEST_WORK_QUEUE;
 
-/// Buffers begin at a multiple of this: the widest store that posts an entry has 16 bytes, and so
-/// have receive entries and the load that polls a completion.
+/// Alignment of a ring's first byte, in bytes: the widest store that posts an entry, a receive entry, and the load that
+/// polls a completion have 16 bytes.
 pub const BUFFER_ALIGNMENT: usize = 16;
 
-/// A send or receive queue as a provider exposed it: unchecked. Null and 0 where nothing was said.
+/// A send or receive queue as a provider exposes it: unchecked. Fields that the provider does not report are null or 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawWorkQueue {
-    /// Its first entry.
+    /// The first entry.
     pub buffer: *mut u8,
-    /// Bytes in an entry.
+    /// Bytes of an entry.
     pub entry_size: u32,
-    /// Entries.
+    /// Number of entries.
     pub num_entries: u32,
-    /// The doorbell: takes the producer counter.
+    /// The doorbell, which takes the producer index.
     pub doorbell: *mut u32,
     /// Entries that may be written between two doorbells.
     pub max_batch: u32,
@@ -49,17 +48,17 @@ impl From<fi::fi_efa_wq_attr> for RawWorkQueue {
     }
 }
 
-/// A completion queue as a provider exposed it: unchecked.
+/// A completion queue as a provider exposes it: unchecked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawCompletionQueue {
-    /// Its first entry.
+    /// The first entry.
     pub buffer: *mut u8,
-    /// Bytes in an entry.
+    /// Bytes of an entry.
     pub entry_size: u32,
-    /// Entries.
+    /// Number of entries.
     pub num_entries: u32,
-    /// Takes the consumer index; null where there is none. libfabric does not expose it, rdma-core
-    /// 60 does.
+    /// The doorbell, which takes the consumer index; null if there is none. libfabric does not expose it, rdma-core 60
+    /// does.
     pub doorbell: *mut u32,
 }
 
@@ -74,7 +73,7 @@ impl From<fi::fi_efa_cq_attr> for RawCompletionQueue {
     }
 }
 
-/// Which queue an [`ExposureError`] speaks of.
+/// The queue that an [`ExposureError`] is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Queue {
     /// The send queue.
@@ -95,12 +94,12 @@ impl fmt::Display for Queue {
     }
 }
 
-/// A rule that exposed numbers break. Nothing may be mapped or rung by them: the provider and the
-/// adapter disagree with what this library knows of EFA.
+/// A rule that the exposed numbers break. The queue must not be mapped or rung, because the provider or the adapter
+/// contradicts what this library knows of EFA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExposureError {
-    /// No buffer.
+    /// The buffer is null.
     #[error(
         "the {queue}'s buffer is null; an address was expected: query an enabled endpoint, and give a \
          completion queue in external memory an address"
@@ -109,7 +108,7 @@ pub enum ExposureError {
         /// The queue.
         queue: Queue,
     },
-    /// The buffer does not begin where entries can be stored whole.
+    /// The buffer is not aligned for the stores of entries.
     #[error(
         "the {queue}'s buffer is at {address:#x}; a multiple of {BUFFER_ALIGNMENT} was expected: report it \
          with the provider's version"
@@ -120,13 +119,13 @@ pub enum ExposureError {
         /// Its address.
         address: usize,
     },
-    /// No doorbell.
+    /// The doorbell is null.
     #[error("the {queue}'s doorbell is null; an address was expected: query an enabled endpoint")]
     NullDoorbell {
         /// The queue.
         queue: Queue,
     },
-    /// A doorbell is a word.
+    /// The doorbell is not aligned to 4 bytes.
     #[error(
         "the {queue}'s doorbell is at {address:#x}; a multiple of 4 was expected: report it with the \
          provider's version"
@@ -137,48 +136,48 @@ pub enum ExposureError {
         /// Its address.
         address: usize,
     },
-    /// No entries at all.
+    /// The queue has no entries.
     #[error("the {queue} has 0 entries; a power of two was expected: ask for a queue that has some")]
     NoEntries {
         /// The queue.
         queue: Queue,
     },
-    /// Slots and phases need a power of two.
+    /// The number of entries is not a power of two, as slots and phases need.
     #[error(
-        "the {queue} has {num_entries} entries; a power of two was expected: the provider rounds up, so \
-         report it with its version"
+        "the {queue} has {num_entries} entries; a power of two was expected, because the provider rounds up: report it \
+         with the provider's version"
     )]
     DepthNotPowerOfTwo {
         /// The queue.
         queue: Queue,
-        /// Its depth.
+        /// Number of entries.
         num_entries: u32,
     },
-    /// Deeper than doorbells of 16 bits can serve.
+    /// The queue is deeper than 16-bit doorbells allow.
     #[error(
-        "the {queue} has {num_entries} entries; at most {DEEPEST_WORK_QUEUE} were expected, as doorbells have \
-         16 bits: ask for fewer"
+        "the {queue} has {num_entries} entries; at most {DEEPEST_WORK_QUEUE} were expected, because doorbells \
+         have 16 bits: ask for fewer"
     )]
     TooDeep {
         /// The queue.
         queue: Queue,
-        /// Its depth.
+        /// Number of entries.
         num_entries: u32,
     },
-    /// Entries of a size that this version cannot write or read.
+    /// The entries have a size that this version cannot write or read.
     #[error("entries of the {queue} have {entry_size} bytes; {expected} were expected: use a newer efa-gda")]
     EntrySize {
         /// The queue.
         queue: Queue,
-        /// Bytes in an entry.
+        /// Bytes of an entry.
         entry_size: u32,
-        /// What is known.
+        /// The sizes that this version knows.
         expected: &'static str,
     },
-    /// Nothing could ever be posted.
+    /// `max_batch` is 0, so no entry could be posted.
     #[error(
         "the {queue}'s max_batch is 0; at least 1 entry between two doorbells was expected: use a provider \
-         that fills the field in"
+         that sets the field"
     )]
     NoBatch {
         /// The queue.
@@ -187,7 +186,7 @@ pub enum ExposureError {
 }
 
 impl ExposureError {
-    /// The queue it speaks of.
+    /// Returns the queue that the error is about.
     pub fn queue(&self) -> Queue {
         match *self {
             Self::NullBuffer { queue }
@@ -203,54 +202,53 @@ impl ExposureError {
     }
 }
 
-/// A send queue whose numbers are in order.
+/// A checked send queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SendQueue {
-    /// Its first entry; write only.
+    /// The first entry; write-only memory.
     pub buffer: NonNull<u8>,
     /// The doorbell.
     pub doorbell: NonNull<u32>,
-    /// Bytes in an entry.
+    /// Size of an entry.
     pub entry_size: EntrySize,
-    /// Entries: a power of two.
+    /// Number of entries, a power of two.
     pub num_entries: u32,
-    /// Entries that may be written between two doorbells; at least 1, possibly more than the queue
-    /// has.
+    /// Entries that may be written between two doorbells: at least 1, possibly more than the queue has.
     pub max_batch: u32,
-    /// How wide request ids are, in entries and completions.
+    /// Width of request ids, in entries and completions.
     pub request_ids: RequestIdWidth,
 }
 
-/// A receive queue whose numbers are in order. Its entries have 16 bytes.
+/// A checked receive queue. Its entries have 16 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ReceiveQueue {
-    /// Its first entry.
+    /// The first entry.
     pub buffer: NonNull<u8>,
     /// The doorbell.
     pub doorbell: NonNull<u32>,
-    /// Entries: a power of two.
+    /// Number of entries, a power of two.
     pub num_entries: u32,
     /// Entries that may be written between two doorbells.
     pub max_batch: u32,
 }
 
-/// A completion queue whose numbers are in order.
+/// A checked completion queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CompletionRing {
-    /// Its first entry; read only.
+    /// The first entry; read-only memory.
     pub buffer: NonNull<u8>,
-    /// Takes the consumer index, where there is such a doorbell.
+    /// The doorbell, which takes the consumer index, if there is one.
     pub doorbell: Option<NonNull<u32>>,
-    /// Bytes in an entry: 16 or 32.
+    /// Bytes of an entry: 16 or 32.
     pub entry_size: u32,
-    /// Entries: a power of two.
+    /// Number of entries, a power of two.
     pub num_entries: u32,
 }
 
-/// What an endpoint exposes, checked. Addresses are the provider's mappings: valid while the
+/// The queues that an endpoint exposes, checked. Addresses are those of the provider's mappings, which are valid while the
 /// endpoint and its completion queue are open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -263,16 +261,16 @@ pub struct Exposure {
     pub cq: CompletionRing,
 }
 
-// SAFETY: the pointers are addresses of shared mappings, handed on and not dereferenced here.
+// SAFETY: the pointers are addresses of shared mappings, and are not dereferenced here.
 unsafe impl Send for Exposure {}
 // SAFETY: as above.
 unsafe impl Sync for Exposure {}
 
 impl Exposure {
-    /// Checks raw numbers, the send queue's first.
+    /// Checks raw numbers, those of the send queue first.
     ///
     /// # Errors
-    /// The first rule that they break.
+    /// [`ExposureError`] with the first rule that they break.
     pub fn new(
         send: RawWorkQueue,
         receive: RawWorkQueue,
@@ -285,8 +283,8 @@ impl Exposure {
         })
     }
 
-    /// Whether the completion queue holds a completion for every entry of both work queues, so that
-    /// it cannot overrun however late it is polled.
+    /// Whether the completion queue has an entry for every entry of both work queues, so that it cannot overrun however
+    /// late it is polled.
     pub fn completions_cover_rings(&self) -> bool {
         self.cq.num_entries >= self.sq.num_entries + self.rq.num_entries
     }
@@ -296,7 +294,7 @@ impl SendQueue {
     /// Checks raw numbers.
     ///
     /// # Errors
-    /// The first rule that they break.
+    /// [`ExposureError`] with the first rule that they break.
     pub fn new(raw: RawWorkQueue) -> Result<Self, ExposureError> {
         let queue = Queue::Send;
         let wrong = ExposureError::EntrySize { queue, entry_size: raw.entry_size, expected: "64 or 128" };
@@ -312,7 +310,7 @@ impl SendQueue {
         })
     }
 
-    /// Bytes of the whole ring.
+    /// Returns the bytes of the whole ring.
     pub fn bytes(&self) -> usize {
         self.num_entries as usize * self.entry_size.bytes()
     }
@@ -322,7 +320,7 @@ impl ReceiveQueue {
     /// Checks raw numbers.
     ///
     /// # Errors
-    /// The first rule that they break.
+    /// [`ExposureError`] with the first rule that they break.
     pub fn new(raw: RawWorkQueue) -> Result<Self, ExposureError> {
         let queue = Queue::Receive;
         if raw.entry_size as usize != efa_gda_wire::RX_DESCRIPTOR_BYTES {
@@ -336,18 +334,17 @@ impl ReceiveQueue {
         })
     }
 
-    /// Bytes of the whole ring.
+    /// Returns the bytes of the whole ring.
     pub fn bytes(&self) -> usize {
         self.num_entries as usize * efa_gda_wire::RX_DESCRIPTOR_BYTES
     }
 }
 
 impl CompletionRing {
-    /// Checks raw numbers. The entry size is not ours to choose: adapters have 16 bytes for send
-    /// completions alone and 32 in practice.
+    /// Checks raw numbers. The adapter chooses the entry size: 16 bytes for send completions alone, and 32 in practice.
     ///
     /// # Errors
-    /// The first rule that they break.
+    /// [`ExposureError`] with the first rule that they break.
     pub fn new(raw: RawCompletionQueue) -> Result<Self, ExposureError> {
         let queue = Queue::Completion;
         let fits = (16..=size_of::<io::efa_io_rx_cdesc_ex>() as u32).contains(&raw.entry_size);
@@ -364,7 +361,7 @@ impl CompletionRing {
         })
     }
 
-    /// Bytes of the whole ring.
+    /// Returns the bytes of the whole ring.
     pub fn bytes(&self) -> usize {
         self.num_entries as usize * self.entry_size as usize
     }

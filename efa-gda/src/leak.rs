@@ -1,4 +1,4 @@
-//! Leaks a value on purpose: the adapter, a kernel or a foreign library may still use what it owns.
+//! Leaks a value on purpose, because the adapter, a kernel or a foreign library may still use what it owns.
 //!
 //! A leaked value stays reachable from a static, so that leak checkers do not report it.
 

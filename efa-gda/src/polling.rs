@@ -1,9 +1,9 @@
-//! Who reads a completion queue in memory. One reader takes every completion that is there, so it must
-//! be the only one, and nobody else's requests may complete there.
+//! Ownership of a completion queue in memory. A poller takes every completion that is there, so it must be the only
+//! poller, and only one endpoint may complete there.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What completes on a queue, and whether somebody reads it. Cheap to clone.
+/// The endpoints that complete on a queue, and whether a poller claimed it. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Polling(Arc<Mutex<State>>);
 
@@ -11,31 +11,31 @@ pub(crate) struct Polling(Arc<Mutex<State>>);
 struct State {
     /// Endpoints, or queue pairs, that complete on it.
     endpoints: usize,
-    /// Whether somebody reads it. Never given back: the position and phase of the next entry are known
-    /// to that one alone.
+    /// Whether a poller claimed it. A claim is never released, because only that poller knows the position and phase of
+    /// the next entry.
     claimed: bool,
 }
 
 /// Why a queue cannot be claimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unclaimable {
-    /// Somebody reads it.
+    /// Another poller claimed it.
     Taken,
-    /// So many endpoints complete on it, and one may.
+    /// More than one endpoint completes on it: this many.
     Shared(usize),
 }
 
-/// An endpoint that completes on a queue, until this is dropped.
+/// Registers an endpoint that completes on a queue, until this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Completing(Polling);
 
 impl Polling {
     fn state(&self) -> MutexGuard<'_, State> {
-        // Two words that no panic can leave half done.
+        // No panic can occur between the changes of the two fields.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Another endpoint completes here; None where somebody reads the queue for himself.
+    /// Registers one more endpoint; None if a poller claimed the queue.
     pub(crate) fn begin(&self) -> Option<Completing> {
         let mut state = self.state();
         if state.claimed {
@@ -45,7 +45,7 @@ impl Polling {
         Some(Completing(self.clone()))
     }
 
-    /// Makes the caller the one who reads, for the one endpoint that completes here.
+    /// Claims the queue for the caller as the poller, for the only endpoint that completes here.
     ///
     /// # Errors
     /// [`Unclaimable`].
@@ -73,7 +73,7 @@ mod tests {
     use super::{Polling, Unclaimable};
 
     #[test]
-    fn a_queue_on_which_others_complete_is_not_claimed_until_they_are_gone() {
+    fn a_queue_on_which_two_endpoints_complete_cannot_be_claimed_until_one_is_dropped() {
         let polling = Polling::default();
         let (_first, second) = (polling.begin().unwrap(), polling.begin().unwrap());
         assert_eq!(polling.claim(), Err(Unclaimable::Shared(2)));

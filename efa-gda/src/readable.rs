@@ -1,17 +1,16 @@
-//! Whether this process can read memory that others vouch for, found out without a fault: the kernel
-//! is asked to copy from it into a pipe.
+//! Tests without a fault whether this process can read memory: asks the kernel to copy from it into a pipe.
 
 use std::io::{Error, Read, Result};
 use std::os::fd::AsRawFd;
 
-/// Addresses looked at in one call; no pipe holds fewer bytes (`PIPE_BUF`), nor takes fewer pieces
+/// Addresses tested in one call. Every pipe holds as many bytes (`PIPE_BUF`), and `writev` takes as many pieces
 /// (`IOV_MAX`).
 const AT_ONCE: usize = 1024;
 
-/// Whether the bytes at all of `addresses` can be read.
+/// Returns whether the bytes at all of `addresses` can be read.
 ///
 /// # Errors
-/// Where there is no pipe (too many open files).
+/// If no pipe can be opened (too many open files).
 pub(crate) fn readable(addresses: impl IntoIterator<Item = usize>) -> Result<bool> {
     let (mut from, into) = std::io::pipe()?;
     let mut addresses = addresses.into_iter().peekable();
@@ -25,8 +24,8 @@ pub(crate) fn readable(addresses: impl IntoIterator<Item = usize>) -> Result<boo
                 iov_len: 1,
             })
             .collect();
-        // SAFETY: the pieces are given with their number; the kernel answers EFAULT, or fewer bytes,
-        // for one that cannot be read. The pipe is empty and has room for all.
+        // SAFETY: the array has as many pieces as its length says. For a piece that cannot be read the kernel returns
+        // EFAULT, or fewer bytes. The pipe is empty and holds all bytes, so the call does not block.
         let written = unsafe { libc::writev(into.as_raw_fd(), pieces.as_ptr(), pieces.len() as i32) };
         match usize::try_from(written) {
             Ok(bytes) if bytes == pieces.len() => from.read_exact(&mut drained[..bytes])?,
@@ -40,12 +39,12 @@ pub(crate) fn readable(addresses: impl IntoIterator<Item = usize>) -> Result<boo
     Ok(true)
 }
 
-/// Whether all of `bytes` bytes from `start` on can be read: one byte of each page is looked at.
+/// Returns whether all of the `bytes` bytes from `start` on can be read: tests one byte of each page.
 ///
 /// # Errors
 /// As [`readable`].
 pub(crate) fn readable_range(start: usize, bytes: usize) -> Result<bool> {
-    /// No page is smaller.
+    /// The smallest page size of any host.
     const PAGE: usize = 4096;
     let Some(last) = bytes.checked_sub(1) else { return Ok(true) };
     let Some(last) = start.checked_add(last) else { return Ok(false) };
@@ -58,9 +57,9 @@ mod tests {
     use super::readable_range;
 
     #[test]
-    fn what_is_mapped_is_readable_and_what_lies_behind_it_is_not() {
+    fn mapped_memory_is_readable_and_memory_behind_it_is_not() {
         const PAGES: usize = 3000 * 4096;
-        // SAFETY: a new mapping at a place of the kernel's choice, whose last page becomes unreadable.
+        // SAFETY: a new mapping at an address that the kernel chooses. Its last page becomes unreadable.
         let start = unsafe {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
             let start = libc::mmap(std::ptr::null_mut(), PAGES, libc::PROT_READ, flags, -1, 0);
@@ -71,7 +70,7 @@ mod tests {
         assert!(readable_range(start, PAGES - 4096).unwrap());
         assert!(!readable_range(start + 1, PAGES - 4096).unwrap());
         assert!(!readable_range(start, PAGES).unwrap());
-        assert!(readable_range(start + PAGES, 0).unwrap(), "no byte is looked at");
+        assert!(readable_range(start + PAGES, 0).unwrap(), "no byte is tested");
         assert!(!readable_range(usize::MAX, 2).unwrap());
     }
 }

@@ -1,9 +1,9 @@
-//! What kind of memory a mapping is, told from the kernel's own flags.
+//! Determines the kind of memory behind a mapping, from the Linux kernel's flags.
 //!
-//! The driver must be told whether pages are device memory (a BAR: `CU_MEMHOSTREGISTER_IOMEMORY`)
-//! or ordinary memory (where that flag is "invalid argument"). `/proc/self/smaps` says so for each
-//! mapping in its `VmFlags` line: `io` is VM_IO, and `pf` is VM_PFNMAP, pages without a struct page.
-//! The kernel driver of EFA maps its BARs with `io_remap_pfn_range`, which sets both.
+//! Registration with CUDA needs to know whether pages are device memory (a BAR: `CU_MEMHOSTREGISTER_IOMEMORY`) or ordinary
+//! memory (for which that flag is "invalid argument"), and a snapshot whether the CPU may read a ring. `/proc/self/smaps`
+//! has a `VmFlags` line for each mapping: `io` is VM_IO, and `pf` is VM_PFNMAP, pages without a struct page. The kernel
+//! driver of EFA maps its BARs with `io_remap_pfn_range`, which sets both.
 
 use std::io;
 use std::ops::Range;
@@ -11,16 +11,16 @@ use std::ops::Range;
 /// The kind of memory behind a range of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MemoryKind {
-    /// A device's registers or memory: registered as I/O memory.
+    /// Registers or memory of a device.
     Device,
-    /// Pages of the host.
+    /// Pages of the host's memory.
     Ordinary,
 }
 
-/// What `/proc/self/smaps` says of a range.
+/// The properties of a range, from `/proc/self/smaps`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mapping {
-    /// The kind.
+    /// The kind of memory.
     pub kind: MemoryKind,
     /// Whether the mapping may be read.
     pub readable: bool,
@@ -28,35 +28,35 @@ pub struct Mapping {
     pub writable: bool,
 }
 
-/// Why the kind of a range is not known.
+/// Why the kind of a range cannot be determined.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MappingError {
     /// The file cannot be read.
-    #[error("/proc/self/smaps cannot be read: {0}; mount /proc in this container")]
+    #[error("/proc/self/smaps cannot be read; mount /proc in this container")]
     Unreadable(#[from] io::Error),
-    /// No mapping holds the range.
+    /// No mapping, or none contiguously, covers the range.
     #[error("{start:#x} to {end:#x} is not mapped in this process", start = .0.start, end = .0.end)]
     Unmapped(Range<usize>),
     /// The range spans mappings of different kinds.
     #[error("{start:#x} to {end:#x} is partly device memory and partly not", start = .0.start, end = .0.end)]
     Mixed(Range<usize>),
-    /// The kernel printed no `VmFlags` for the mapping.
+    /// The kernel did not print `VmFlags` for the mapping.
     #[error("/proc/self/smaps has no VmFlags for {start:#x}; Linux 3.8 or newer prints them", start = .0.start)]
     NoFlags(Range<usize>),
 }
 
-/// What the mappings that hold `range` are, as the kernel says.
+/// Returns the properties of the mappings that cover `range`.
 ///
 /// # Errors
-/// [`MappingError`] where it does not say.
+/// [`MappingError`] if the kernel does not report them.
 pub fn mapping_of(range: Range<usize>) -> Result<Mapping, MappingError> {
     find(&std::fs::read_to_string("/proc/self/smaps")?, range)
 }
 
 /// [`mapping_of`] over the text of an smaps file.
 fn find(smaps: &str, range: Range<usize>) -> Result<Mapping, MappingError> {
-    let mut found: Option<Mapping> = None;
+    let mut result: Option<Mapping> = None;
     let mut covered = range.start;
     let mut current: Option<(Range<usize>, &str)> = None;
     for line in smaps.lines() {
@@ -64,7 +64,7 @@ fn find(smaps: &str, range: Range<usize>) -> Result<Mapping, MappingError> {
             if current.is_some() {
                 return Err(MappingError::NoFlags(range));
             }
-            // Mappings are listed in the order of their addresses, so a gap shows as a jump.
+            // Mappings are listed by address, so a gap shows as a jump.
             let wanted = header.0.start <= covered && covered < header.0.end && covered < range.end;
             current = wanted.then_some(header);
         } else if let (Some(flags), Some((addresses, permissions))) =
@@ -76,7 +76,7 @@ fn find(smaps: &str, range: Range<usize>) -> Result<Mapping, MappingError> {
                 readable: permissions.starts_with('r'),
                 writable: permissions.as_bytes().get(1) == Some(&b'w'),
             };
-            found = Some(match found {
+            result = Some(match result {
                 Some(before) if before.kind != mapping.kind => return Err(MappingError::Mixed(range)),
                 Some(before) => Mapping {
                     kind: mapping.kind,
@@ -95,10 +95,10 @@ fn find(smaps: &str, range: Range<usize>) -> Result<Mapping, MappingError> {
     if covered < range.end {
         return Err(MappingError::Unmapped(range));
     }
-    found.ok_or(MappingError::Unmapped(range))
+    result.ok_or(MappingError::Unmapped(range))
 }
 
-/// The addresses and permissions of a mapping's first line, `start-end perms …`.
+/// Parses addresses and permissions of a mapping's first line, `start-end perms …`.
 fn header(line: &str) -> Option<(Range<usize>, &str)> {
     let mut words = line.split_ascii_whitespace();
     let (start, end) = words.next()?.split_once('-')?;
@@ -134,24 +134,24 @@ Size:                  4 kB
     }
 
     #[test]
-    fn a_range_over_two_mappings_allows_what_both_allow() {
+    fn a_range_over_two_mappings_allows_only_what_both_allow() {
         let both = find(SMAPS, 0x2000..0x4000).unwrap();
         assert_eq!(both, Mapping { kind: MemoryKind::Device, readable: false, writable: true });
     }
 
     #[test]
-    fn a_range_of_two_kinds_is_refused() {
+    fn a_range_of_two_kinds_of_memory_is_refused() {
         assert!(matches!(find(SMAPS, 0x3000..0x5000), Err(MappingError::Mixed(_))));
     }
 
     #[test]
-    fn what_is_not_mapped_whole_is_refused() {
+    fn a_range_that_is_not_mapped_as_a_whole_is_refused() {
         assert!(matches!(find(SMAPS, 0x5000..0x7000), Err(MappingError::Unmapped(_))));
         assert!(matches!(find(SMAPS, 0x100..0x200), Err(MappingError::Unmapped(_))));
     }
 
     #[test]
-    fn a_mapping_without_flags_is_not_guessed() {
+    fn a_mapping_without_flags_is_refused() {
         assert!(matches!(find(SMAPS, 0x8000..0x9000), Err(MappingError::NoFlags(_))));
     }
 

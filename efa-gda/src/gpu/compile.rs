@@ -1,11 +1,11 @@
-//! The kernels: code that the build left in this library, or compiled by NVRTC for the GPU that is there.
+//! The code of the kernels: included by the build, or compiled by NVRTC for the GPU of the machine.
 //!
-//! A build with `EFA_GDA_NVCC=FILE` carries code for GPUs from compute capability 8.0 on, and needs no
-//! NVRTC. Any other compiles when a program first needs kernels.
+//! A build with `EFA_GDA_NVCC=FILE` includes code for GPUs from compute capability 8.0 on, and needs no NVRTC there. Otherwise
+//! the library compiles kernels when a program first needs them.
 //!
-//! Sources are part of this library, so a program needs no checkout at run time. The binary code is
-//! kept on disk under the user's cache directory, keyed by source, compiler and architecture, in a
-//! folder of mode 0700 that the user owns; where there is no such folder, nothing is kept.
+//! The sources are part of this library, so a program needs no checkout at run time. Compiled code is cached in the user's
+//! cache directory, keyed by source, compiler and architecture, in a directory of mode 0700 that the user owns. Without such
+//! a directory nothing is cached.
 
 use std::ffi::{CString, c_char};
 use std::fmt;
@@ -20,14 +20,14 @@ use cudarc::nvrtc::sys as nvrtc;
 
 use super::error::{Error, Result};
 
-/// A header of the device library, by the two names that sources include it with.
+/// A header of the device library, with the two names that sources include it by.
 macro_rules! header {
     ($name:literal) => {
         ([$name, concat!("efa_gda/", $name)], include_str!(concat!("../../kernels/include/efa_gda/", $name)))
     };
 }
 
-/// The device library: kernels of a caller's name its folder, and headers beside each other do not.
+/// The device library. The caller's kernels include its headers with the directory, and its headers each other without.
 const HEADERS: [([&str; 2], &str); 11] = [
     header!("cq.h"),
     header!("group.h"),
@@ -42,25 +42,25 @@ const HEADERS: [([&str; 2], &str); 11] = [
     header!("wqe.h"),
 ];
 
-/// What the device library includes beside itself.
+/// The header of the adapter's layouts, which the device library includes.
 const ENTRIES: (&str, &str) = ("efa_io_defs.h", include_str!(env!("EFA_GDA_IO_DEFS_FILE")));
 
-/// Every name that a source may include, with the text behind it.
+/// Returns every name that a source may include, with the header's text.
 fn headers() -> impl Iterator<Item = (&'static str, &'static str)> {
     let library = HEADERS.into_iter().flat_map(|(names, text)| names.map(|name| (name, text)));
     library.chain([ENTRIES])
 }
 
-/// A file of kernels.
+/// A kernel file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Source {
     name: &'static str,
     text: &'static str,
-    /// A fatbin, where the build made one.
+    /// The fatbin, if the build compiled one.
     built: Option<&'static [u8]>,
 }
 
-/// What the build script made of a file.
+/// The fatbin of a kernel file, if the build script compiled one.
 #[cfg(efa_gda_fatbin)]
 macro_rules! built {
     ($name:literal) => {
@@ -80,34 +80,34 @@ macro_rules! source {
     };
 }
 
-/// The puts.
+/// The put kernel.
 pub(crate) const PUT: Source = source!("put.cu");
-/// Receives.
+/// The receive kernel.
 pub(crate) const RECEIVE: Source = source!("receive.cu");
-/// What benches time.
+/// The kernels for benches.
 #[cfg(feature = "test-utils")]
 pub(crate) const BENCH: Source = source!("bench.cu");
 
-/// Code of the kernels, and where it came from.
+/// The code of a kernel file, and its origin.
 #[derive(Debug)]
 pub(crate) struct Kernels {
-    /// An image that the driver loads: a cubin, or a fatbin.
+    /// The image for the driver: a cubin, or a fatbin.
     pub(crate) image: Vec<u8>,
-    /// The GPU's target, `sm_90` for instance.
+    /// The GPU's target, such as `sm_90`.
     pub(crate) architecture: String,
-    /// Where the image came from.
+    /// The origin of the image.
     pub(crate) origin: Origin,
 }
 
-/// Where code of the kernels came from.
+/// The origin of a kernel's code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Origin {
-    /// The build of this library left it there, for several GPUs.
+    /// The build of this library included it.
     BuiltIn,
-    /// An earlier program left it in the cache.
+    /// The cache on disk had it.
     Disk,
-    /// NVRTC compiled it now.
+    /// NVRTC compiled it in this process.
     Compiled,
 }
 
@@ -121,7 +121,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// What the build left of a file, where it is for such a GPU (`build.rs`).
+/// Returns the code that the build included, if it supports the GPU (`build.rs`).
 pub(crate) fn built_in(source: Source, major: i32, minor: i32) -> Option<Kernels> {
     let image = source.built.filter(|_| major >= 8)?.to_vec();
     Some(Kernels { image, architecture: architecture(major, minor), origin: Origin::BuiltIn })
@@ -131,30 +131,30 @@ fn architecture(major: i32, minor: i32) -> String {
     format!("sm_{major}{minor}")
 }
 
-/// A file of kernels compiled by NVRTC, now or earlier.
+/// Returns the code of a kernel file from the cache, or compiles it with NVRTC.
 ///
 /// # Errors
-/// [`Error::NoCompiler`] without libnvrtc, [`Error::Compile`] with the compiler's words.
+/// [`Error::NoCompiler`] without libnvrtc, [`Error::Compile`] with the compiler's log.
 pub(crate) fn compiled(source: Source, major: i32, minor: i32) -> Result<Kernels> {
-    // SAFETY: looks for the library; its initialisers are NVIDIA's.
+    // SAFETY: loads libnvrtc, which runs only NVIDIA's initialisers.
     if !unsafe { nvrtc::is_culib_present() } {
         return Err(Error::NoCompiler);
     }
     let architecture = architecture(major, minor);
-    let kept = cache_directory().map(|folder| folder.join(file_name(source, &architecture)));
+    let cached = cache_directory().map(|folder| folder.join(file_name(source, &architecture)));
     if let Some(image) =
-        kept.as_ref().and_then(|file| fs::read(file).ok()).filter(|image| image.starts_with(b"\x7fELF"))
+        cached.as_ref().and_then(|file| fs::read(file).ok()).filter(|image| image.starts_with(b"\x7fELF"))
     {
         return Ok(Kernels { image, architecture, origin: Origin::Disk });
     }
     let image = compile_source(source.name, source.text, &architecture)?;
-    if let Some(file) = kept {
-        keep(&file, &image);
+    if let Some(file) = cached {
+        cache(&file, &image);
     }
     Ok(Kernels { image, architecture, origin: Origin::Compiled })
 }
 
-/// One name for each source, compiler and target.
+/// Returns the name of a cached image, which is different for each source, compiler and target.
 fn file_name(Source { name, text, .. }: Source, architecture: &str) -> String {
     let (mut major, mut minor) = (0, 0);
     // SAFETY: writes two numbers into locals.
@@ -164,7 +164,7 @@ fn file_name(Source { name, text, .. }: Source, architecture: &str) -> String {
     format!("{name}-{architecture}-nvrtc{major}.{minor}-{:016x}.cubin", key.finish())
 }
 
-/// `$XDG_CACHE_HOME/efa-gda` or `~/.cache/efa-gda`, where it is the user's alone.
+/// Returns `$XDG_CACHE_HOME/efa-gda` or `~/.cache/efa-gda`, if only the user can access it.
 fn cache_directory() -> Option<PathBuf> {
     let base = std::env::var_os("XDG_CACHE_HOME")
         .map(PathBuf::from)
@@ -178,8 +178,8 @@ fn cache_directory() -> Option<PathBuf> {
     (metadata.is_dir() && metadata.uid() == user && metadata.mode() & 0o077 == 0).then_some(folder)
 }
 
-/// Puts an image in place whole; a cache that cannot be written is no error.
-fn keep(file: &Path, image: &[u8]) {
+/// Stores an image in the cache, atomically. A cache that cannot be written is no error.
+fn cache(file: &Path, image: &[u8]) {
     let partial = file.with_extension(format!("{}.partial", std::process::id()));
     let written =
         fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&partial).and_then(|mut to| {
@@ -188,33 +188,35 @@ fn keep(file: &Path, image: &[u8]) {
         });
     if let Err(error) = written {
         let _ = fs::remove_file(&partial);
-        tracing::debug!(file = %file.display(), %error, "the kernels were not kept on disk");
+        tracing::debug!(file = %file.display(), %error, "the kernel was not cached on disk");
     }
 }
 
-/// A program of NVRTC's, destroyed when dropped.
+/// A program of NVRTC, which is destroyed on drop.
 struct Program(nvrtc::nvrtcProgram);
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // SAFETY: the program was created and is destroyed once.
+        // SAFETY: the program was created, and only this call destroys it.
         unsafe { nvrtc::nvrtcDestroyProgram(&mut self.0) };
     }
 }
 
-/// Compiles a kernel of the caller's for `architecture` (`sm_90`): CUDA C++17 that includes the device
-/// library as `"efa_gda/post.h"` and its kin (every header of `kernels/include/efa_gda`, with the folder
-/// and without it), and no checkout is needed. `name` stands in the compiler's messages.
+/// Compiles the caller's kernels for `architecture` (such as `sm_90`). The source is CUDA C++17. It may include every header
+/// of the device library, with the directory (`"efa_gda/post.h"`) or without it; no checkout is needed. The compiler's
+/// messages name the source `name`.
 ///
 /// # Errors
-/// [`Error::NoCompiler`] without libnvrtc, [`Error::Compile`] with the compiler's words.
+/// [`Error::NoCompiler`] without libnvrtc, [`Error::Compile`] with the compiler's log.
 pub fn compile_source(name: &str, source: &str, architecture: &str) -> Result<Vec<u8>> {
     // SAFETY: as in `compiled`.
     if !unsafe { nvrtc::is_culib_present() } {
         return Err(Error::NoCompiler);
     }
     let failed = |log: String| Error::Compile { architecture: architecture.to_owned(), log };
-    let text = |text: &str| CString::new(text).map_err(|_| failed("a source holds a zero byte".into()));
+    let text = |text: &str| {
+        CString::new(text).map_err(|_| failed("the source or its name contains a zero byte".into()))
+    };
     let (source, name) = (text(source)?, text(name)?);
     let mut names = Vec::new();
     let mut bodies = Vec::new();
@@ -225,8 +227,7 @@ pub fn compile_source(name: &str, source: &str, architecture: &str) -> Result<Ve
     let pointers = |strings: &[CString]| strings.iter().map(|string| string.as_ptr()).collect::<Vec<_>>();
     let (header_names, header_bodies) = (pointers(&names), pointers(&bodies));
     let mut program = Program(ptr::null_mut());
-    // SAFETY: every string ends in a zero byte and lives past the call; both arrays have as many
-    // elements as is said.
+    // SAFETY: every string ends in a zero byte and outlives the call. Both arrays have as many elements as the call says.
     let created = unsafe {
         nvrtc::nvrtcCreateProgram(
             &mut program.0,
@@ -238,29 +239,29 @@ pub fn compile_source(name: &str, source: &str, architecture: &str) -> Result<Ve
         )
     };
     if created != nvrtc::nvrtcResult::NVRTC_SUCCESS {
-        // Not created, so not to be destroyed.
+        // The program was not created, so it must not be destroyed.
         std::mem::forget(program);
         return Err(failed(format!("nvrtcCreateProgram: {created:?}")));
     }
     let options = [text(&format!("--gpu-architecture={architecture}"))?, text("--std=c++17")?];
     let options = pointers(&options);
-    // SAFETY: the program is live; options end in zero bytes and live past the call.
+    // SAFETY: the program is live. The options end in zero bytes and outlive the call.
     let compiled = unsafe { nvrtc::nvrtcCompileProgram(program.0, options.len() as i32, options.as_ptr()) };
     if compiled != nvrtc::nvrtcResult::NVRTC_SUCCESS {
-        // SAFETY: both calls take the live program, as `fetch` asks.
+        // SAFETY: the program is live, and the second call writes as many bytes as the first reports.
         let log = unsafe { fetch(program.0, nvrtc::nvrtcGetProgramLogSize, nvrtc::nvrtcGetProgramLog) };
         let log = log.map(|log| String::from_utf8_lossy(&log).trim_end_matches('\0').to_owned());
         return Err(failed(log.unwrap_or_else(|| format!("{compiled:?}"))));
     }
     // SAFETY: as above.
     let cubin = unsafe { fetch(program.0, nvrtc::nvrtcGetCUBINSize, nvrtc::nvrtcGetCUBIN) };
-    cubin.filter(|cubin| !cubin.is_empty()).ok_or_else(|| failed("NVRTC gave no binary code".into()))
+    cubin.filter(|cubin| !cubin.is_empty()).ok_or_else(|| failed("NVRTC returned no binary code".into()))
 }
 
-/// What `get` writes, `size` bytes long.
+/// Returns the bytes that `get` writes, as many as `size` reports.
 ///
 /// # Safety
-/// `program` is live, and `get` writes as many bytes as `size` says.
+/// `program` must be live, and `get` must write as many bytes as `size` reports.
 unsafe fn fetch(
     program: nvrtc::nvrtcProgram,
     size: unsafe fn(nvrtc::nvrtcProgram, *mut usize) -> nvrtc::nvrtcResult,
@@ -272,7 +273,7 @@ unsafe fn fetch(
         return None;
     }
     let mut bytes = vec![0u8; length];
-    // SAFETY: the buffer has the length that was asked for.
+    // SAFETY: the buffer has the length that `size` reported.
     let got = unsafe { get(program, bytes.as_mut_ptr().cast()) };
     (got == nvrtc::nvrtcResult::NVRTC_SUCCESS).then_some(bytes)
 }
@@ -308,7 +309,7 @@ mod tests {
 
     #[cfg(efa_gda_fatbin)]
     #[test]
-    fn what_is_built_in_is_for_every_gpu_that_it_should_be_for() {
+    fn the_built_in_code_supports_every_intended_gpu() {
         const PTX: u64 = 1;
         const ELF: u64 = 2;
         let number = |bytes: &[u8], at: usize, size: usize| {
@@ -317,7 +318,7 @@ mod tests {
         let kernels = ["efa_gda_put_kernel", "efa_gda_receive_kernel", "efa_gda_bench_rate_kernel"];
         for (source, kernel) in std::iter::zip([PUT, RECEIVE, BENCH], kernels) {
             let image = source.built.unwrap();
-            // A header, and parts, each with one of its own: what it is, how long both are, for which GPU.
+            // A header, and parts. Each part has a header too: its kind, the lengths of both, and its GPU.
             assert_eq!(number(image, 0, 4), 0xba55_ed50, "{}", source.name);
             let (mut at, mut parts) = (number(image, 6, 2) as usize, Vec::new());
             while at < image.len() {
@@ -329,18 +330,18 @@ mod tests {
             assert!(image.windows(kernel.len()).any(|bytes| bytes == kernel.as_bytes()), "{kernel}");
         }
         assert_eq!(built_in(PUT, 9, 0).unwrap().origin, Origin::BuiltIn);
-        assert!(built_in(PUT, 7, 5).is_none(), "older than all of them");
+        assert!(built_in(PUT, 7, 5).is_none(), "older than all targets");
     }
 
     #[test]
-    fn every_header_of_the_device_library_compiles_under_both_its_names() {
+    fn every_header_of_the_device_library_compiles_under_both_names() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels/include/efa_gda");
-        let mut there: Vec<_> = fs::read_dir(folder)
+        let mut files: Vec<_> = fs::read_dir(folder)
             .unwrap()
             .map(|file| file.unwrap().file_name().into_string().unwrap())
             .collect();
-        there.sort();
-        assert_eq!(there, HEADERS.map(|(names, _)| names[0]), "all of them are embedded, in order");
+        files.sort();
+        assert_eq!(files, HEADERS.map(|(names, _)| names[0]), "all headers are embedded, in order");
         // SAFETY: as in `compiled`.
         if !unsafe { nvrtc::is_culib_present() } {
             return missing_nvrtc();
@@ -361,7 +362,7 @@ mod tests {
                 continue;
             };
             let known = headers().any(|(known, _)| known == name);
-            assert!(known, "{name} is included and not embedded");
+            assert!(known, "{name} is included but not embedded");
         }
     }
 }

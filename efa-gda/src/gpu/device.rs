@@ -1,5 +1,4 @@
-//! A GPU of this process: its context, the kernels loaded into it, and the pages of the host that it
-//! reaches.
+//! A GPU of this process: its context, the kernels loaded into it, and the pages of the host that it can access.
 
 use std::ops::Range;
 use std::ptr::null_mut;
@@ -15,11 +14,10 @@ use super::memory::Relaxed;
 use super::pages::{PageRegistry, Pin, Pinned};
 use crate::smaps::{self, Mapping, MemoryKind};
 
-/// The oldest compute capability that the kernels are compiled for; `fence.acq_rel.sys` and
-/// scoped accesses came with it.
+/// The oldest compute capability that the kernels are compiled for: the first with `fence.acq_rel.sys` and scoped accesses.
 const OLDEST_CAPABILITY: (i32, i32) = (7, 0);
 
-/// A GPU. Clones are handles to the same one.
+/// A GPU. Clones are handles of the same GPU.
 #[derive(Clone, Debug)]
 pub struct Gpu {
     context: Arc<CudaContext>,
@@ -44,23 +42,22 @@ pub(crate) struct Bench {
     pub(crate) latency: CudaFunction,
 }
 
-/// Pages of this process as the GPU reaches them. What was registered is unregistered when the last range on
-/// a page goes.
+/// A range of this process's memory that the GPU can access. A page is unregistered when the last range on it is dropped.
 #[derive(Debug)]
 pub struct HostRange {
     device: u64,
     mapping: Mapping,
-    /// None where nothing is registered.
+    /// Flags and pages of the registration; None if the GPU accesses the range without one.
     registered: Option<(u32, Pinned<Registrar>)>,
 }
 
 impl Gpu {
-    /// Opens GPU `ordinal`, as CUDA counts them in this process.
+    /// Opens the GPU of this CUDA ordinal.
     ///
     /// # Errors
-    /// [`Error::NoDriver`], [`Error::TooOld`], or the driver's.
+    /// [`Error::NoDriver`], [`Error::TooOld`], or those of the driver.
     pub fn open(ordinal: usize) -> Result<Self> {
-        // SAFETY: looks for the library; its initialisers are NVIDIA's.
+        // SAFETY: loads libcuda, which runs only NVIDIA's initialisers.
         if !unsafe { sys::is_culib_present() } {
             return Err(Error::NoDriver);
         }
@@ -78,10 +75,10 @@ impl Gpu {
         })
     }
 
-    /// How many GPUs CUDA shows this process.
+    /// Returns the number of GPUs that CUDA reports to this process.
     ///
     /// # Errors
-    /// [`Error::NoDriver`], or the driver's.
+    /// [`Error::NoDriver`], or those of the driver.
     pub fn count() -> Result<usize> {
         // SAFETY: as in `open`.
         if !unsafe { sys::is_culib_present() } {
@@ -91,15 +88,15 @@ impl Gpu {
         Ok(usize::try_from(count).unwrap_or(0))
     }
 
-    /// The GPU's name.
+    /// Returns the GPU's name.
     ///
     /// # Errors
-    /// The driver's.
+    /// Those of the driver.
     pub fn name(&self) -> Result<String> {
         self.context.name().map_err(in_call("cuDeviceGetName"))
     }
 
-    /// Which one it is, as CUDA counts in this process.
+    /// Returns its CUDA ordinal in this process.
     pub fn ordinal(&self) -> usize {
         self.context.ordinal()
     }
@@ -108,15 +105,15 @@ impl Gpu {
         &self.context
     }
 
-    /// Makes `range` of this process reachable from the GPU, registering what is not registered yet.
-    /// Whether that is I/O memory is read from the mapping's own flags ([`smaps`]).
+    /// Makes `range` of this process accessible to the GPU. Registers the pages that are not registered yet, as I/O memory
+    /// or ordinary memory by the flags of the mapping ([`smaps`]).
     ///
     /// # Errors
-    /// [`Error::Mapping`] where the kind of memory is not known, [`Error::Register`] where CUDA
-    /// refuses, [`Error::Scattered`] where the GPU does not see the range in one piece.
+    /// [`Error::Mapping`] if the kind of memory cannot be determined, [`Error::Register`] if CUDA refuses the pages,
+    /// [`Error::Scattered`] if the GPU's addresses of the range are not contiguous.
     ///
     /// # Safety
-    /// The range stays mapped, as what it is, until the value returned is dropped.
+    /// The range must stay mapped, to the same memory, until the returned value is dropped.
     pub unsafe fn reach(&self, range: Range<usize>) -> Result<HostRange> {
         let mapping = smaps::mapping_of(range.clone())?;
         let pinned = PAGES.acquire(&Registrar { context: self.context.clone() }, range.clone())?;
@@ -128,8 +125,8 @@ impl Gpu {
         Ok(HostRange { device, mapping, registered: Some((registration_flags(mapping), pinned)) })
     }
 
-    /// [`Self::reach`] for what kernels only read. Ordinary memory that CUDA refuses to register is read at
-    /// its address here, where the GPU reaches what nobody registered (HMM, ATS).
+    /// As [`Self::reach`], for memory that kernels only read. If CUDA refuses to register ordinary memory, and the GPU can
+    /// access memory that is not registered (HMM, ATS), kernels read it at the host's address.
     ///
     /// # Errors
     /// As [`Self::reach`].
@@ -139,15 +136,15 @@ impl Gpu {
     pub unsafe fn reach_to_read(&self, range: Range<usize>) -> Result<HostRange> {
         const UNREGISTERED: sys::CUdevice_attribute =
             sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS;
-        // SAFETY: the caller keeps to the same conditions.
+        // SAFETY: the caller ensures the same conditions.
         let refused = match unsafe { self.reach(range.clone()) } {
             Err(error @ Error::Register { .. }) => error,
-            answered => return answered,
+            result => return result,
         };
         let mapping = smaps::mapping_of(range.clone())?;
-        // The GPU's page faults find no struct page behind device memory.
+        // Device memory has no struct page, so the GPU's page faults cannot resolve it.
         if mapping.kind == MemoryKind::Ordinary && matches!(self.context.attribute(UNREGISTERED), Ok(1)) {
-            tracing::info!(%refused, "the GPU reads it at the host's address");
+            tracing::info!(%refused, "the GPU reads the memory at the host's address, without a registration");
             return Ok(HostRange { device: range.start as u64, mapping, registered: None });
         }
         Err(refused)
@@ -156,14 +153,14 @@ impl Gpu {
     fn device_address(&self, host: usize) -> Result<u64> {
         self.context.bind_to_thread().map_err(in_call("cuCtxSetCurrent"))?;
         let mut device = 0;
-        // SAFETY: the page is registered with this context; the call writes one address.
+        // SAFETY: the page is registered for this context. The call writes one address.
         unsafe { sys::cuMemHostGetDevicePointer_v2(&mut device, host as *mut _, 0) }
             .result()
             .map_err(in_call("cuMemHostGetDevicePointer"))?;
         Ok(device)
     }
 
-    /// The put kernel, compiled and loaded on first use.
+    /// Returns the put kernel, which is compiled and loaded on first use.
     pub(crate) fn put_kernel(&self) -> Result<&CudaFunction> {
         if let Some(loaded) = self.loaded.get() {
             return Ok(&loaded.put);
@@ -174,7 +171,7 @@ impl Gpu {
         Ok(&self.loaded.get_or_init(|| Loaded { put, architecture, origin }).put)
     }
 
-    /// The kernel that posts and takes receives, likewise.
+    /// Returns the kernel that posts and takes receives, which is loaded on first use.
     pub(crate) fn receive_kernel(&self) -> Result<&CudaFunction> {
         if let Some(kernel) = self.receive.get() {
             return Ok(kernel);
@@ -185,7 +182,7 @@ impl Gpu {
         Ok(self.receive.get_or_init(|| kernel))
     }
 
-    /// The kernels that benches time, likewise.
+    /// Returns the kernels for benches, which are loaded on first use.
     #[cfg(feature = "test-utils")]
     pub(crate) fn bench_kernels(&self) -> Result<&Bench> {
         if let Some(bench) = self.bench.get() {
@@ -200,7 +197,7 @@ impl Gpu {
         Ok(self.bench.get_or_init(|| bench))
     }
 
-    /// Loads a file of kernels, built in or compiled for this GPU.
+    /// Loads a kernel file: the code that the build included, or code that is compiled for this GPU.
     fn load(&self, source: compile::Source) -> Result<(Arc<CudaModule>, Kernels)> {
         let (major, minor) = self.context.compute_capability().map_err(in_call("cuDeviceGetAttribute"))?;
         let load = |mut kernels: Kernels| {
@@ -212,54 +209,54 @@ impl Gpu {
             return load(compile::compiled(source, major, minor)?);
         };
         load(kernels).or_else(|refused| match compile::compiled(source, major, minor) {
-            // What the driver says of its own matters more than what could have replaced it.
+            // The driver's error explains more than the missing compiler.
             Err(Error::NoCompiler) => Err(refused),
             compiled => load(compiled?),
         })
     }
 
-    /// Loads the kernels now, compiled if need be, which otherwise happens at the first launch.
+    /// Compiles and loads the put kernel now, instead of at the first launch.
     ///
     /// # Errors
-    /// [`Error::NoCompiler`], [`Error::Compile`], or the driver's.
+    /// [`Error::NoCompiler`], [`Error::Compile`], or those of the driver.
     pub fn prepare(&self) -> Result<()> {
         self.put_kernel().map(|_| ())
     }
 
-    /// The target of the kernels, and where they came from; none before their first use.
+    /// Returns the target and the origin of the put kernel; None before its first use.
     pub fn kernels(&self) -> Option<(&str, Origin)> {
         self.loaded.get().map(|loaded| (loaded.architecture.as_str(), loaded.origin))
     }
 }
 
 impl HostRange {
-    /// The first byte as the GPU addresses it.
+    /// Returns the GPU's address of the first byte.
     pub fn device_address(&self) -> u64 {
         self.device
     }
 
-    /// What the pages are.
+    /// Returns the properties of the mapping.
     pub fn mapping(&self) -> Mapping {
         self.mapping
     }
 
-    /// How the GPU reaches it, in words.
+    /// Returns how the GPU accesses the range, in words.
     pub fn how(&self) -> String {
         match &self.registered {
             Some((flags, _)) => format!("registered as {}", describe(*flags)),
-            None => "not registered, read at the host's address, as this GPU can".to_owned(),
+            None => "not registered; this GPU reads it at the host's address".to_owned(),
         }
     }
 }
 
-/// What this process has registered: however many GPUs are opened, and how often, a page is registered once.
+/// The registered pages of this process. A page is registered once, for all GPUs and all handles of them.
 static PAGES: LazyLock<Arc<PageRegistry<Registrar>>> = LazyLock::new(|| {
-    // SAFETY: takes a number and answers one.
+    // SAFETY: takes a number and returns one.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     PageRegistry::new(usize::try_from(page).unwrap_or(4096))
 });
 
-/// Registers pages with one context, for all.
+/// Registers pages with one context, for all contexts.
 #[derive(Clone, Debug)]
 struct Registrar {
     context: Arc<CudaContext>,
@@ -271,7 +268,7 @@ impl Pin for Registrar {
     fn pin(&self, pages: Range<usize>) -> Result<()> {
         let flags = registration_flags(smaps::mapping_of(pages.clone())?);
         self.context.bind_to_thread().map_err(in_call("cuCtxSetCurrent"))?;
-        // SAFETY: the pages are mapped, as smaps says, and stay so: `Gpu::reach` asks its caller.
+        // SAFETY: smaps reports the pages as mapped, and the caller of `Gpu::reach` keeps them mapped.
         unsafe { sys::cuMemHostRegister_v2(pages.start as *mut _, pages.len(), flags) }
             .result()
             .map_err(|result| Error::Register { pages, flags: describe(flags), result })
@@ -279,7 +276,7 @@ impl Pin for Registrar {
 
     fn unpin(&self, pages: Range<usize>) {
         let done = in_context(&self.context, || {
-            // SAFETY: exactly these pages were registered with this context, and nobody uses them.
+            // SAFETY: exactly these pages were registered with this context, and have no users.
             unsafe { sys::cuMemHostUnregister(pages.start as *mut _) }.result()
         });
         if let Err(error) = done {
@@ -288,57 +285,57 @@ impl Pin for Registrar {
     }
 }
 
-/// Runs `call` with the context current, for what must happen whatever happened before: cudarc's own
-/// `bind_to_thread` answers with an error that some drop recorded, and CUDA refuses a thread much of what
-/// it may do otherwise while another one captures a graph. Then the thread has the context again that it had,
-/// which may be another GPU's.
+/// Runs `call` with the context current, and restores the thread's previous context, which may be of another GPU.
+///
+/// For calls of destructors, which must happen after earlier errors too: cudarc's `bind_to_thread` returns an error that an
+/// earlier drop recorded, and CUDA refuses many calls of a thread while another thread captures a graph.
 pub(super) fn in_context<T>(
     context: &CudaContext,
     call: impl FnOnce() -> std::result::Result<T, DriverError>,
 ) -> std::result::Result<T, DriverError> {
     let before = result::ctx::get_current()?.unwrap_or(null_mut());
-    // SAFETY: the context is retained as long as `context` lives.
+    // SAFETY: `context` retains the context.
     unsafe { result::ctx::set_current(context.cu_ctx()) }?;
     let done = {
-        // A thread that cannot be relaxed is refused only where a graph is captured, and says so.
+        // Without it, CUDA refuses `call` only while a graph is captured, and the result says so.
         let _relaxed = Relaxed::enter();
         call()
     };
-    // SAFETY: the context, or none, that was current; a failure leaves this one.
+    // SAFETY: the context was current before, or none was. After a failure this one stays current.
     let _ = unsafe { result::ctx::set_current(before) };
     done
 }
 
-/// Waits until no kernel of the context runs, or the context is lost and they are gone with it. After an
-/// error they may still run.
+/// Waits until no kernel of the context runs. Kernels of a lost context do not run either. After an error they may still
+/// run.
 pub(crate) fn kernels_end(context: &Arc<CudaContext>, limit: Duration) -> Result<()> {
     const OPERATION: &str = "cuCtxSynchronize";
     let context = context.clone();
     match in_time(limit, move || in_context(&context, result::ctx::synchronize)) {
         None => Err(Error::Unanswered { operation: OPERATION, limit }),
         Some(Err(error)) if is_lost(&error) => {
-            tracing::warn!(%error, "the GPU's context is lost; its kernels are gone with it");
+            tracing::warn!(%error, "the GPU's context is lost, and its kernels with it");
             Ok(())
         }
         Some(done) => done.map_err(in_call(OPERATION)),
     }
 }
 
-/// What `call` answers within `limit`, on a thread of its own, which outlives the limit with it.
+/// Runs `call` on a new thread and returns its result, or None after `limit`. The thread then runs on until `call` ends.
 fn in_time<T: Send + 'static>(limit: Duration, call: impl FnOnce() -> T + Send + 'static) -> Option<T> {
-    let (answer, answered) = mpsc::channel();
-    // Nobody listens to an answer that is late.
-    let run = move || drop(answer.send(call()));
+    let (sender, result) = mpsc::channel();
+    // After the limit there is no receiver, and the send fails.
+    let run = move || drop(sender.send(call()));
     if let Err(error) = std::thread::Builder::new().name("efa-gda-wait".into()).spawn(run) {
-        tracing::warn!(%error, "no thread to wait on; raise the limit on processes (ulimit -u)");
+        tracing::warn!(%error, "a thread to wait for the GPU cannot be started; raise the limit on processes (ulimit -u)");
         return None;
     }
-    answered.recv_timeout(limit).ok()
+    result.recv_timeout(limit).ok()
 }
 
-/// I/O memory is registered as such, ordinary memory without the flag (with it, CUDA answers
-/// "invalid argument"); what may not be written is registered for reading. Always for all contexts, of
-/// which others may have doorbells on the same page.
+/// Returns the flags of a registration. Device memory needs the I/O memory flag, with which CUDA refuses ordinary memory as
+/// "invalid argument". Read-only memory is registered for reading. Always for all contexts, because queues of other contexts
+/// may have doorbells on the same page.
 fn registration_flags(mapping: Mapping) -> u32 {
     let mut flags = sys::CU_MEMHOSTREGISTER_DEVICEMAP | sys::CU_MEMHOSTREGISTER_PORTABLE;
     if mapping.kind == MemoryKind::Device {
@@ -361,7 +358,7 @@ fn describe(flags: u32) -> String {
     words.join(", ")
 }
 
-/// Names the call that failed.
+/// Returns the error of a call, with the call's name.
 pub(crate) fn in_call(operation: &'static str) -> impl Fn(DriverError) -> Error {
     move |result| Error::Driver { operation, result }
 }
@@ -371,14 +368,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_that_never_ends_is_not_waited_for() {
-        let (release, held) = mpsc::channel::<()>();
-        assert_eq!(in_time(Duration::ZERO, move || held.recv()), None);
+    fn a_call_that_does_not_end_is_abandoned_at_the_limit() {
+        let (release, blocked) = mpsc::channel::<()>();
+        assert_eq!(in_time(Duration::ZERO, move || blocked.recv()), None);
         drop(release);
     }
 
     #[test]
-    fn a_call_that_ends_is_answered() {
+    fn the_result_of_a_call_that_ends_is_returned() {
         assert_eq!(in_time(Duration::from_secs(60), || 7), Some(7));
     }
 }

@@ -1,4 +1,4 @@
-//! What can go wrong between this process and a GPU.
+//! The errors of a GPU: one type for all of [`crate::gpu`].
 
 use std::ops::Range;
 
@@ -6,19 +6,19 @@ use cudarc::driver::DriverError;
 
 use crate::smaps::MappingError;
 
-/// Result of this module's calls.
+/// Result of a call of this module.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a GPU cannot be used, or a queue not be mapped into it.
+/// Why a call to CUDA or NVRTC failed, or cannot be made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// libcuda is not there.
+    /// libcuda cannot be loaded.
     #[error(
         "libcuda.so.1 cannot be loaded; run where the NVIDIA driver is (in a container: with the NVIDIA runtime)"
     )]
     NoDriver,
-    /// libnvrtc is not there.
+    /// libnvrtc cannot be loaded.
     #[error(
         "libnvrtc cannot be loaded, so kernels cannot be compiled; install it (nvidia-cuda-nvrtc) or set LD_LIBRARY_PATH"
     )]
@@ -28,10 +28,10 @@ pub enum Error {
     Driver {
         /// The call.
         operation: &'static str,
-        /// CUDA's result.
+        /// CUDA's result. It is no source, because its own text needs a driver that still responds.
         result: DriverError,
     },
-    /// The pages of a queue could not be registered.
+    /// Pages of the host could not be registered.
     #[error(
         "cuMemHostRegister of {start:#x} to {end:#x} ({flags}) failed: {why}{hint}",
         start = .pages.start, end = .pages.end, why = words(.result), hint = registration_hint(.flags, .result)
@@ -44,13 +44,16 @@ pub enum Error {
         /// CUDA's result.
         result: DriverError,
     },
-    /// It is not known what the pages are.
+    /// The kind of memory of the pages cannot be determined.
     #[error(transparent)]
     Mapping(#[from] MappingError),
-    /// The GPU sees parts of a ring at places that do not follow each other.
-    #[error("the GPU maps {start:#x} to {end:#x} in pieces; a ring must be one range for it", start = .0.start, end = .0.end)]
+    /// The GPU maps parts of a range at addresses that are not contiguous.
+    #[error(
+        "the GPU maps {start:#x} to {end:#x} in pieces; a ring must be one range of its addresses",
+        start = .0.start, end = .0.end
+    )]
     Scattered(Range<usize>),
-    /// The GPU did not answer in time.
+    /// A call did not end within its bound.
     #[error("{operation} did not end within {limit:?}; see dmesg for the GPU's driver, and nvidia-smi")]
     Unanswered {
         /// The call.
@@ -58,8 +61,8 @@ pub enum Error {
         /// The bound.
         limit: std::time::Duration,
     },
-    /// A byte range does not lie in memory of the GPU.
-    #[error("{length} bytes at offset {offset} do not lie in GPU memory of {memory} bytes")]
+    /// A byte range is outside of the GPU's memory.
+    #[error("{length} bytes at offset {offset} are outside of GPU memory of {memory} bytes")]
     OutOfBounds {
         /// Offset of the first byte.
         offset: usize,
@@ -83,26 +86,26 @@ pub enum Error {
     Compile {
         /// The target.
         architecture: String,
-        /// The compiler's words.
+        /// The compiler's log.
         log: String,
     },
 }
 
-/// CUDA's name and number for a result. The driver's own text needs a driver that still answers.
+/// Returns CUDA's name and number for a result. The driver's own text needs a driver that still responds.
 fn words(error: &DriverError) -> String {
     format!("{:?} ({})", error.0, error.0 as u32)
 }
 
-/// What to do about a result that has a usual cause.
+/// Returns what to do about a result that has a usual cause.
 fn hint(error: &DriverError) -> &'static str {
     use cudarc::driver::sys::CUresult::*;
     match error.0 {
         CUDA_ERROR_NO_DEVICE => "; no GPU is visible: check CUDA_VISIBLE_DEVICES and the container's GPUs",
-        CUDA_ERROR_INVALID_DEVICE => "; there is no GPU of that number: see nvidia-smi -L",
+        CUDA_ERROR_INVALID_DEVICE => "; no GPU has that number: see nvidia-smi -L",
         CUDA_ERROR_DEVICE_UNAVAILABLE => "; another process has the GPU in exclusive compute mode",
-        CUDA_ERROR_OUT_OF_MEMORY => "; free memory of the GPU, or pick another",
+        CUDA_ERROR_OUT_OF_MEMORY => "; free memory of the GPU, or use another GPU",
         CUDA_ERROR_SYSTEM_DRIVER_MISMATCH => {
-            "; kernel driver and libcuda differ: reinstall the driver, or restart"
+            "; the versions of kernel driver and libcuda differ: reinstall the driver, or restart"
         }
         _ if is_lost(error) => {
             "; the context is lost with everything in it: destroy its queues and start again in a new process"
@@ -111,8 +114,8 @@ fn hint(error: &DriverError) -> &'static str {
     }
 }
 
-/// Whether every later call on the context fails too: results that cuda.h documents to leave the
-/// process in an inconsistent state, and a context that is gone.
+/// Whether every later call on the context fails too: cuda.h documents that these results leave the process in an
+/// inconsistent state, or that the context no longer exists.
 pub(super) fn is_lost(error: &DriverError) -> bool {
     use cudarc::driver::sys::CUresult::*;
     matches!(
@@ -135,7 +138,7 @@ pub(super) fn is_lost(error: &DriverError) -> bool {
 }
 
 impl Error {
-    /// CUDA's result (`CUresult` of `cuda.h`), where one is at the root of it.
+    /// Returns CUDA's result (`CUresult` of `cuda.h`), if that is the cause.
     pub fn cuda_result(&self) -> Option<u32> {
         match self {
             Self::Driver { result, .. } | Self::Register { result, .. } => Some(result.0 as u32),
@@ -143,7 +146,7 @@ impl Error {
         }
     }
 
-    /// Whether the GPU's context is lost: kernels, memory and queues in it are of no use any more.
+    /// Whether the GPU's context is lost, with its kernels, memory and queues.
     pub fn context_lost(&self) -> bool {
         match self {
             Self::Driver { result, .. } | Self::Register { result, .. } => is_lost(result),
@@ -152,7 +155,7 @@ impl Error {
     }
 }
 
-/// What to do about a refused registration.
+/// Returns what to do about a refused registration.
 fn registration_hint(flags: &str, error: &DriverError) -> &'static str {
     use cudarc::driver::sys::CUresult::*;
     match error.0 {
@@ -178,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_context_is_named_with_its_cause() {
+    fn the_error_of_a_lost_context_names_its_cause() {
         for (result, name) in [
             (CUDA_ERROR_ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS"),
             (CUDA_ERROR_LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED"),
@@ -192,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_that_leaves_the_context_usable_is_not_a_lost_one() {
+    fn an_error_that_leaves_the_context_usable_does_not_report_it_as_lost() {
         assert!(!failed(CUDA_ERROR_OUT_OF_MEMORY).context_lost());
         assert!(!failed(CUDA_ERROR_INVALID_VALUE).context_lost());
     }

@@ -1,5 +1,4 @@
-//! Memory that kernels use beside a queue's rings: structs and buffers in the GPU's memory, and words
-//! that host and GPU share.
+//! Memory that kernels use besides rings: structs and buffers in the GPU's memory, and words that host and GPU share.
 
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::ptr::NonNull;
@@ -12,17 +11,17 @@ use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, DriverError,
 use super::device::{Gpu, in_call, in_context};
 use super::error::{Error, Result};
 
-/// A plain struct in the GPU's memory. `T` must be valid for any bytes: the structs of `queue.h` are.
+/// A plain struct in the GPU's memory. `T` must be valid for any bytes, as the structs of `queue.h` are.
 #[derive(Debug)]
 pub(crate) struct InGpu<T> {
     bytes: CudaSlice<u8>,
     address: u64,
-    /// The bytes are the GPU's, so that no thread owns the `T`.
+    /// The `T` is in the GPU's memory, so it is tied to no thread.
     _of: std::marker::PhantomData<fn() -> T>,
 }
 
 impl<T: Copy> InGpu<T> {
-    /// Copies `value` to the GPU. Allocations begin on 256 bytes, which is enough for any `T`.
+    /// Copies `value` to the GPU. Allocations are aligned to 256 bytes, which is enough for any `T`.
     pub(crate) fn new(stream: &Arc<CudaStream>, value: &T) -> Result<Self> {
         const { assert!(align_of::<T>() <= 256) };
         let bytes =
@@ -31,19 +30,19 @@ impl<T: Copy> InGpu<T> {
         Ok(Self { bytes, address, _of: std::marker::PhantomData })
     }
 
-    /// Where it lies, for kernels.
+    /// Returns its address, for kernels.
     pub(crate) fn address(&self) -> *mut T {
         self.address as *mut T
     }
 
-    /// Overwrites it.
+    /// Overwrites the struct.
     pub(crate) fn store(&mut self, stream: &Arc<CudaStream>, value: &T) -> Result<()> {
         stream
             .memcpy_htod(as_bytes(std::slice::from_ref(value)), &mut self.bytes)
             .map_err(in_call("cuMemcpyHtoDAsync"))
     }
 
-    /// Copies it back; waits for what was launched on `stream` before.
+    /// Copies the struct back, after all work that was launched on `stream` before.
     pub(crate) fn load(&self, stream: &Arc<CudaStream>) -> Result<T> {
         let bytes = stream.clone_dtoh(&self.bytes).map_err(in_call("cuMemcpyDtoHAsync"))?;
         stream.synchronize().map_err(in_call("cuStreamSynchronize"))?;
@@ -53,21 +52,21 @@ impl<T: Copy> InGpu<T> {
     }
 }
 
-/// The bytes of `queue.h`'s structs.
+/// Returns the bytes of structs of `queue.h`.
 pub(crate) fn as_bytes<T: Copy>(values: &[T]) -> &[u8] {
-    // SAFETY: plain structs of C, read as the bytes they have; bindgen's structs have no padding that
-    // was never written, for they are made with `Default`, which zeroes them.
+    // SAFETY: plain structs of C are read as bytes. bindgen's structs have no uninitialized padding, because they are made
+    // with `Default`, which zeroes them.
     unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
 }
 
-/// A word of the host that kernels read while they run.
+/// A word in the host's memory that kernels read while they run.
 #[derive(Debug)]
 pub(crate) struct SharedWord {
     context: Arc<CudaContext>,
     word: NonNull<AtomicU32>,
 }
 
-// SAFETY: the word is an atomic that lives until the last handle goes.
+// SAFETY: the word is an atomic that lives until the last handle is dropped.
 unsafe impl Send for SharedWord {}
 // SAFETY: as above.
 unsafe impl Sync for SharedWord {}
@@ -80,15 +79,14 @@ impl SharedWord {
         let memory = unsafe { result::malloc_host(size_of::<AtomicU32>(), flags) };
         let memory = memory.map_err(in_call("cuMemHostAlloc"))?.cast::<AtomicU32>();
         let word = NonNull::new(memory).expect("cuMemHostAlloc succeeded");
-        // SAFETY: fresh memory of that size, which nobody else has.
+        // SAFETY: new memory of that size, which nothing else refers to.
         unsafe { word.write(AtomicU32::new(0)) };
         Ok(Arc::new(Self { context: context.clone(), word }))
     }
 
-    /// The word. With unified addressing, which every 64-bit Linux has, it is the same address for
-    /// the GPU.
+    /// Returns the word. With unified addressing, which every 64-bit Linux has, the GPU uses the same address.
     pub(crate) fn get(&self) -> &AtomicU32 {
-        // SAFETY: written in `new`, lives as long as `self`.
+        // SAFETY: `new` wrote the word, which lives as long as `self`.
         unsafe { self.word.as_ref() }
     }
 }
@@ -96,8 +94,8 @@ impl SharedWord {
 impl Drop for SharedWord {
     fn drop(&mut self) {
         let done = in_context(&self.context, || {
-            // SAFETY: it came from cuMemHostAlloc; kernels that read it hold a handle through their
-            // queue, which waits for them.
+            // SAFETY: cuMemHostAlloc allocated it. The queue of the kernels that read it holds a handle, and waits for
+            // them before it drops the handle.
             unsafe { result::free_host(self.word.as_ptr().cast()) }
         });
         if let Err(error) = done {
@@ -106,52 +104,52 @@ impl Drop for SharedWord {
     }
 }
 
-/// Copies out of a GPU's memory beside kernels that run: on a stream of its own, into memory that was
-/// pinned before, with a bound. Making either may wait for kernels, so they are made early.
+/// Copies a GPU's memory while kernels run, within a bound: on a separate stream, into memory that was pinned before.
+/// Creating either may wait for kernels, so both are created early.
 #[derive(Debug)]
 pub(crate) struct SideCopy {
     stream: Arc<CudaStream>,
     length: usize,
-    /// What was answered instead, once a copy was not seen to end: it may still write there.
+    /// The pinned memory; or the driver's result, once a copy was not seen to end and may still write the memory.
     pinned: Mutex<Result<Pinned, DriverError>>,
 }
 
 #[derive(Debug)]
 struct Pinned(NonNull<u8>);
 
-// SAFETY: memory that the watch alone uses, under its lock.
+// SAFETY: only `SideCopy` uses the memory, under its lock.
 unsafe impl Send for Pinned {}
 
 impl SideCopy {
     const LIMIT: Duration = Duration::from_secs(1);
 
-    /// For copies of at most `length` bytes.
+    /// Prepares copies of at most `length` bytes.
     pub(crate) fn new(context: &Arc<CudaContext>, length: usize) -> Result<Self> {
         let stream = context.new_stream().map_err(in_call("cuStreamCreate"))?;
-        // SAFETY: `new_stream` left a context current; freed once, by the drop.
+        // SAFETY: `new_stream` left a context current. The drop frees the memory once.
         let memory = unsafe { result::malloc_host(length, sys::CU_MEMHOSTALLOC_PORTABLE) };
         let memory = memory.map_err(in_call("cuMemHostAlloc"))?.cast::<u8>();
         let pinned = Pinned(NonNull::new(memory).expect("cuMemHostAlloc succeeded"));
         Ok(Self { stream, length, pinned: Mutex::new(Ok(pinned)) })
     }
 
-    /// The `length` bytes at `address`.
+    /// Copies the `length` bytes at `address`.
     ///
     /// # Safety
-    /// They are memory of this context's GPU.
+    /// The bytes must be memory of this context's GPU.
     pub(crate) unsafe fn copy(&self, address: u64, length: usize) -> Result<Vec<u8>> {
         assert!(length <= self.length);
-        let mut held = self.pinned.lock().unwrap_or_else(PoisonError::into_inner);
-        let place = match &*held {
+        let mut guard = self.pinned.lock().unwrap_or_else(PoisonError::into_inner);
+        let buffer = match &*guard {
             Ok(pinned) => pinned.0,
-            Err(answer) => return Err(Self::unseen(*answer)),
+            Err(result) => return Err(Self::unknown_end(*result)),
         };
         self.stream.context().bind_to_thread().map_err(in_call("cuCtxSetCurrent"))?;
         let stream = self.stream.cu_stream();
         let _relaxed = Relaxed::enter();
-        // SAFETY: the place holds as many bytes, and nobody else uses it while the lock is held; the
-        // caller vouches for the GPU's side.
-        unsafe { sys::cuMemcpyDtoHAsync_v2(place.as_ptr().cast(), address, length, stream) }
+        // SAFETY: the pinned memory has `length` bytes, and nothing else uses it while the lock is held. The caller vouches
+        // for the GPU's memory.
+        unsafe { sys::cuMemcpyDtoHAsync_v2(buffer.as_ptr().cast(), address, length, stream) }
             .result()
             .map_err(in_call("cuMemcpyDtoHAsync"))?;
         let begun = Instant::now();
@@ -162,36 +160,36 @@ impl SideCopy {
                 sys::CUresult::CUDA_ERROR_NOT_READY if begun.elapsed() < Self::LIMIT => {
                     std::thread::yield_now()
                 }
-                // Whatever else is answered says nothing of the copy, which may go on.
-                answer => {
-                    *held = Err(DriverError(answer));
-                    return Err(Self::unseen(DriverError(answer)));
+                // No other result says whether the copy ended; it may still write.
+                result => {
+                    *guard = Err(DriverError(result));
+                    return Err(Self::unknown_end(DriverError(result)));
                 }
             }
         }
-        // SAFETY: the copy has ended, and wrote all of these bytes.
-        Ok(unsafe { std::slice::from_raw_parts(place.as_ptr(), length) }.to_vec())
+        // SAFETY: the copy ended, and wrote all of these bytes.
+        Ok(unsafe { std::slice::from_raw_parts(buffer.as_ptr(), length) }.to_vec())
     }
 
-    /// A copy's end was asked for, and this was the answer.
-    fn unseen(answer: DriverError) -> Error {
-        match answer.0 {
+    /// The error for a copy whose end the driver did not report, with the driver's result.
+    fn unknown_end(result: DriverError) -> Error {
+        match result.0 {
             sys::CUresult::CUDA_ERROR_NOT_READY => {
                 Error::Unanswered { operation: "a copy out of the GPU", limit: Self::LIMIT }
             }
-            _ => in_call("cuStreamQuery")(answer),
+            _ => in_call("cuStreamQuery")(result),
         }
     }
 }
 
-/// While it lives, a graph that another thread captures neither refuses this thread's calls nor is spoilt by
-/// them, as asking whether a stream is done would.
+/// Relaxes this thread's stream capture mode until it is dropped. While another thread captures a graph, CUDA otherwise
+/// refuses some calls of this thread, and a query of a stream invalidates the capture.
 pub(super) struct Relaxed(sys::CUstreamCaptureMode);
 
 impl Relaxed {
     pub(super) fn enter() -> Option<Self> {
         let mut mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-        // SAFETY: takes this thread's mode and leaves the one before it.
+        // SAFETY: the call sets this thread's mode and writes the previous mode.
         let entered = unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) }.result();
         entered.is_ok().then_some(Self(mode))
     }
@@ -199,18 +197,18 @@ impl Relaxed {
 
 impl Drop for Relaxed {
     fn drop(&mut self) {
-        // SAFETY: as in `enter`. A failure leaves the thread relaxed, which refuses nothing.
+        // SAFETY: as in `enter`. After a failure the thread stays relaxed, which refuses no call.
         let _ = unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut self.0) };
     }
 }
 
 impl Drop for SideCopy {
     fn drop(&mut self) {
-        let held = self.pinned.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let Ok(Pinned(place)) = held else { return };
+        let pinned = self.pinned.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let Ok(Pinned(buffer)) = pinned else { return };
         let done = in_context(self.stream.context(), || {
-            // SAFETY: it came from cuMemHostAlloc, and every copy into it was seen to end.
-            unsafe { result::free_host(place.as_ptr().cast()) }
+            // SAFETY: cuMemHostAlloc allocated it, and every copy into it has ended.
+            unsafe { result::free_host(buffer.as_ptr().cast()) }
         });
         if let Err(error) = done {
             tracing::warn!(%error, "pinned memory could not be freed");
@@ -218,11 +216,8 @@ impl Drop for SideCopy {
     }
 }
 
-/// Zeroed memory of a GPU, on pages of its own. The adapter and kernels read and write it at any
-/// time, so bytes go in and out by copies.
-///
-/// Registered with [`GpuMemory::register`], it belongs to the region, which lends it back
-/// ([`MemoryRegion::gpu_memory`](crate::fabric::MemoryRegion::gpu_memory)).
+/// Zeroed memory of a GPU, in whole pages. An adapter and kernels may read and write it at any time, so the host accesses
+/// it by copies.
 #[derive(Debug)]
 pub struct GpuMemory {
     stream: Arc<CudaStream>,
@@ -232,90 +227,90 @@ pub struct GpuMemory {
 }
 
 impl GpuMemory {
-    /// Its pages: what exporting a GPU's memory asks for, and the largest of the hosts with EFA.
+    /// Alignment and granularity: what exporting a GPU's memory needs, and the largest page size of hosts with EFA.
     const PAGE: u64 = 64 << 10;
 
-    /// `length` zeroes in the memory of `gpu`.
+    /// Allocates `length` zeroed bytes in the memory of `gpu`.
     ///
     /// # Errors
-    /// The driver's; CUDA_ERROR_OUT_OF_MEMORY where there is not so much.
+    /// Those of the driver, such as CUDA_ERROR_OUT_OF_MEMORY.
     pub fn zeroed(gpu: &Gpu, length: usize) -> Result<Self> {
         let stream = gpu.context().new_stream().map_err(in_call("cuStreamCreate"))?;
         let short = || in_call("cuMemAlloc")(DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY));
         let rounded = length.max(1).checked_next_multiple_of(Self::PAGE as usize).ok_or_else(short)?;
         let bytes = rounded.checked_add(Self::PAGE as usize).ok_or_else(short)?;
-        // SAFETY: `new_stream` left the context current; the memory is freed once, by the drop.
+        // SAFETY: `new_stream` left the context current. The drop frees the memory once.
         let allocation = unsafe { result::malloc_sync(bytes) }.map_err(in_call("cuMemAlloc"))?;
         let memory = Self { stream, allocation, start: allocation.next_multiple_of(Self::PAGE), length };
-        // SAFETY: `rounded` bytes from `start` on are inside the allocation, which is just this value's.
+        // SAFETY: the `rounded` bytes from `start` on are inside the allocation, which only this value refers to.
         unsafe { result::memset_d8_async(memory.start, 0, rounded, memory.stream.cu_stream()) }
             .map_err(in_call("cuMemsetD8Async"))?;
         memory.finish()?;
         Ok(memory)
     }
 
-    /// Its first byte, as the GPU and the adapter address it.
+    /// Returns the address of the first byte, for the GPU and the adapter.
     pub fn device_address(&self) -> u64 {
         self.start
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// Whether it has no bytes.
+    /// Whether the length is 0.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// The GPU, as CUDA counts.
+    /// Returns the CUDA ordinal of the GPU.
     pub fn ordinal(&self) -> usize {
         self.stream.context().ordinal()
     }
 
-    /// Copies `bytes` to `offset`, and waits for that alone, not for kernels.
+    /// Copies `bytes` to `offset`, and waits for the copy, not for kernels.
     ///
     /// # Errors
-    /// [`Error::OutOfBounds`], or the driver's.
+    /// [`Error::OutOfBounds`], or those of the driver.
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<()> {
         let address = self.at(offset, bytes.len())?;
         self.bind()?;
-        // SAFETY: a context is current; the range is this value's memory; `bytes` outlives the copy,
-        // whose end is awaited.
+        // SAFETY: a context is current. The range is this value's memory. `bytes` outlives the copy, because `finish` waits
+        // for its end.
         unsafe { result::memcpy_htod_async(address, bytes, self.stream.cu_stream()) }
             .map_err(in_call("cuMemcpyHtoDAsync"))?;
         self.finish()
     }
 
-    /// Copies from `offset` to all of `bytes`. What the adapter or a kernel is writing meanwhile may
-    /// be old, new or mixed.
+    /// Copies from `offset` into all of `bytes`. Bytes that the adapter or a kernel writes meanwhile may be old, new or
+    /// mixed.
     ///
     /// # Errors
     /// As [`Self::write`].
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<()> {
         let address = self.at(offset, bytes.len())?;
         self.bind()?;
-        // SAFETY: as in `write`, with the sides exchanged.
+        // SAFETY: as in `write`, in the other direction.
         unsafe { result::memcpy_dtoh_async(bytes, address, self.stream.cu_stream()) }
             .map_err(in_call("cuMemcpyDtoHAsync"))?;
         self.finish()
     }
 
-    /// A file that stands for the memory from its first byte on, for an adapter's driver.
+    /// Exports the memory as a dmabuf, from its first byte on, for an adapter's driver.
     ///
     /// # Errors
-    /// The driver's: not every GPU and kernel module exports its memory.
+    /// Those of the driver: not every GPU and kernel module exports its memory.
     pub fn dmabuf(&self) -> Result<OwnedFd> {
         self.bind()?;
         let length = self.length.max(1).next_multiple_of(Self::PAGE as usize);
         let kind = sys::CUmemRangeHandleType::CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD;
         let mut file = -1;
-        // SAFETY: the range is this value's memory, whole pages; a descriptor is written.
+        // SAFETY: the range is whole pages of this value's memory; the call writes a descriptor.
         unsafe { sys::cuMemGetHandleForAddressRange((&raw mut file).cast(), self.start, length, kind, 0) }
             .result()
             .map_err(in_call("cuMemGetHandleForAddressRange"))?;
-        // SAFETY: a descriptor that the driver just opened for us.
+        // SAFETY: the driver just opened the descriptor for this call.
         Ok(unsafe { OwnedFd::from_raw_fd(file) })
     }
 
@@ -338,8 +333,7 @@ impl GpuMemory {
 impl Drop for GpuMemory {
     fn drop(&mut self) {
         let done = in_context(self.stream.context(), || {
-            // SAFETY: allocated in `zeroed`; regions and queues that refer to it own it, so that they
-            // are closed before.
+            // SAFETY: `zeroed` allocated it. Regions and queues that refer to it own it, so they were closed before.
             unsafe { result::free_sync(self.allocation) }
         });
         if let Err(error) = done {

@@ -1,7 +1,7 @@
-//! Queues that a GPU drives: opening a GPU, registering a queue's pages with CUDA, compiling and
-//! launching kernels. Nothing here knows libfabric; [`crate::queue`] joins the two.
+//! A GPU of this process: its context, pages of the host that are registered with it, its memory, and the kernels that are
+//! compiled for it. This module knows neither fabrics nor queues; [`crate::gpu_queue`] joins them.
 //!
-//! libcuda and NVRTC are opened at run time, so a program with this module starts anywhere.
+//! libcuda and NVRTC are loaded at run time, so a program with this module also starts on a machine without them.
 
 mod compile;
 mod device;

@@ -1,27 +1,26 @@
-//! Which pages of this process are registered with CUDA, and for how many users.
+//! The pages of this process that are registered with CUDA, and their users.
 //!
-//! Doorbells of several queues lie on one page, and a page registers once in a process, whichever GPUs
-//! the queues are for: a second registration is "already registered", and the first serves all contexts.
-//! The registry counts users page by page, registers the pages that are new, and unregisters a block of
-//! pages when its last user is gone.
+//! Doorbells of several queues are on one page. A page can be registered once in a process, for whichever GPUs: CUDA refuses
+//! a second registration as "already registered", and the first serves all contexts. The registry counts the users of each
+//! block of pages, registers pages that are new, and unregisters a block when its last user is dropped.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Registers and unregisters whole pages; a context of CUDA's outside tests.
+/// Registers and unregisters whole pages: a CUDA context, except in tests.
 pub(crate) trait Pin: Clone + Send + Sync + 'static {
-    /// Why it did not go well.
+    /// Why pages cannot be registered.
     type Error;
 
-    /// Makes `pages` reachable from GPUs.
+    /// Registers `pages`, so that GPUs can access them.
     fn pin(&self, pages: Range<usize>) -> Result<(), Self::Error>;
 
-    /// Undoes [`Pin::pin`] of exactly these pages.
+    /// Unregisters exactly the pages of one call of [`Pin::pin`].
     fn unpin(&self, pages: Range<usize>);
 }
 
-/// Blocks of pages that are registered, by their first byte: their end, and their users.
+/// The registered blocks of pages, by the address of their first byte.
 #[derive(Debug)]
 pub(crate) struct PageRegistry<P: Pin> {
     page: usize,
@@ -32,15 +31,15 @@ pub(crate) struct PageRegistry<P: Pin> {
 struct Block<P> {
     end: usize,
     users: usize,
-    /// Who registered it; it stays for as long as anybody uses the block.
+    /// The context that registered it. It must live as long as the block has users.
     pin: P,
 }
 
-/// Keeps the pages of a range registered while it lives.
+/// Keeps the pages of a range registered until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Pinned<P: Pin> {
     registry: Arc<PageRegistry<P>>,
-    /// First bytes of the blocks that hold the range.
+    /// Addresses of the blocks that cover the range.
     blocks: Vec<usize>,
 }
 
@@ -50,11 +49,11 @@ impl<P: Pin> PageRegistry<P> {
         Arc::new(Self { page, blocks: Mutex::default() })
     }
 
-    /// Registers with `pin` what of `range` is not registered yet, and counts one more user of the rest.
+    /// Registers the pages of `range` that are not registered yet with `pin`, and counts one more user of the others.
     pub(crate) fn acquire(self: &Arc<Self>, pin: &P, range: Range<usize>) -> Result<Pinned<P>, P::Error> {
         let wanted = range.start & !(self.page - 1)..range.end.next_multiple_of(self.page);
         let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
-        // On a refusal half way, dropping this gives back what came before it.
+        // If `pin` refuses a later part, dropping this releases the parts before it.
         let mut held = Pinned { registry: self.clone(), blocks: Vec::new() };
         let mut at = wanted.start;
         while at < wanted.end {
@@ -68,7 +67,7 @@ impl<P: Pin> PageRegistry<P> {
             let next = blocks.range(at..).next().map_or(wanted.end, |(start, _)| *start);
             let end = next.min(wanted.end);
             if let Err(error) = pin.pin(at..end) {
-                // `held` takes the lock when it is dropped.
+                // The drop of `held` takes the lock.
                 drop(blocks);
                 return Err(error);
             }
@@ -82,15 +81,16 @@ impl<P: Pin> PageRegistry<P> {
 
 impl<P: Pin> Drop for Pinned<P> {
     fn drop(&mut self) {
-        // Who registered may go with its last block, which takes a while: after the lock.
-        let mut gone = Vec::new();
+        // A removed block may hold the last handle of its context. Destroying that takes long, so it happens after the
+        // lock is released.
+        let mut removed = Vec::new();
         let mut blocks = self.registry.blocks.lock().unwrap_or_else(PoisonError::into_inner);
         for start in &self.blocks {
             let Some(block) = blocks.get_mut(start) else { continue };
             block.users -= 1;
             if block.users == 0 {
                 block.pin.unpin(*start..block.end);
-                gone.extend(blocks.remove(start));
+                removed.extend(blocks.remove(start));
             }
         }
         drop(blocks);
@@ -101,8 +101,8 @@ impl<P: Pin> Drop for Pinned<P> {
 mod tests {
     use super::*;
 
-    /// Refuses what CUDA refuses: pages that are registered already, and a chosen address. Clones are
-    /// contexts of one process.
+    /// Refuses what CUDA refuses: pages that are already registered, and one address that the test chooses. Clones stand
+    /// for contexts of one process.
     #[derive(Clone, Debug, Default)]
     struct Strict {
         pinned: Arc<Mutex<Vec<Range<usize>>>>,
@@ -126,12 +126,12 @@ mod tests {
 
         fn unpin(&self, pages: Range<usize>) {
             let mut pinned = self.pinned.lock().unwrap();
-            let place = pinned.iter().position(|other| *other == pages).expect("registered as a whole");
-            pinned.remove(place);
+            let index = pinned.iter().position(|other| *other == pages).expect("registered as a whole");
+            pinned.remove(index);
         }
     }
 
-    /// A process, and its first context.
+    /// Returns a process, and its first context.
     fn process(refuses: Option<usize>) -> (Arc<PageRegistry<Strict>>, Strict) {
         (PageRegistry::new(0x1000), Strict { refuses, ..Strict::default() })
     }
@@ -141,19 +141,19 @@ mod tests {
     }
 
     #[test]
-    fn doorbells_for_two_gpus_on_one_page_register_it_once() {
+    fn doorbells_for_two_gpus_on_one_page_register_the_page_once() {
         let (registry, one) = process(None);
         let two = one.clone();
         let first = registry.acquire(&one, 0x5010..0x5014).unwrap();
         let second = registry.acquire(&two, 0x5020..0x5024).unwrap();
         drop(first);
-        assert_eq!(pinned(&two), [(0x5000, 0x6000)], "the second GPU still rings there");
+        assert_eq!(pinned(&two), [(0x5000, 0x6000)], "the second GPU still rings on this page");
         drop(second);
         assert!(pinned(&two).is_empty());
     }
 
     #[test]
-    fn doorbells_on_one_page_register_it_once_and_the_last_user_unregisters_it() {
+    fn doorbells_on_one_page_register_it_once_and_the_last_drop_unregisters_it() {
         let (registry, context) = process(None);
         let first = registry.acquire(&context, 0x5010..0x5014).unwrap();
         let second = registry.acquire(&context, 0x5020..0x5024).unwrap();
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_around_registered_pages_registers_only_the_rest() {
+    fn a_range_around_registered_pages_registers_only_the_other_pages() {
         let (registry, context) = process(None);
         let middle = registry.acquire(&context, 0x3000..0x4000).unwrap();
         let around = registry.acquire(&context, 0x2800..0x5800).unwrap();
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_half_way_gives_back_what_came_before() {
+    fn a_refused_part_releases_the_parts_before_it() {
         let (registry, context) = process(Some(0x7000));
         let middle = registry.acquire(&context, 0x3000..0x4000).unwrap();
         assert_eq!(registry.acquire(&context, 0x2000..0x8000).err().as_deref(), Some("refused"));

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use efa_gda_sys::device::{
-    EFA_GDA_INBOX_ENTRY, EFA_GDA_LOCK_STATE_BITS, EFA_GDA_NOT_RUN, EFA_GDA_PROXY_STOPPED,
-    EFA_GDA_SQ_INLINE_WRITE, efa_gda_inbox, efa_gda_queue, efa_gda_sq,
+    EFA_GDA_INBOX_ENTRY, EFA_GDA_LOCK_STATE_BITS, EFA_GDA_PROXY_STOPPED, EFA_GDA_SQ_INLINE_WRITE,
+    efa_gda_inbox, efa_gda_queue, efa_gda_sq,
 };
 use efa_gda_wire::{LocalKey, Peer, ProcessingHints, QueuePairNumber};
 
@@ -442,7 +442,7 @@ impl<B: Backing> MappedQueue<B> {
 
     /// Poisons the queue because the engine's words are lost.
     pub(crate) fn poison_lost(&mut self) {
-        self.shared.get_mut().error.poison = EFA_GDA_NOT_RUN;
+        self.shared.get_mut().error.poison = efa_gda_sys::device::EFA_GDA_NOT_RUN;
     }
 }
 

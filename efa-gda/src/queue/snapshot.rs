@@ -270,8 +270,8 @@ impl<B: Backing> MappedQueue<B> {
             Some(_) => Err("they are in a GPU's memory".into()),
             None => RingBytes::mapped(cq.buffer.as_ptr(), cq.bytes()),
         });
-        let counters = self.counters.as_ref().map(|own| {
-            counters.unwrap_or_else(|| own.read_on_host().ok_or_else(|| "they are in a GPU's memory".into()))
+        let counters = self.counters.as_ref().map(|used| {
+            counters.unwrap_or_else(|| used.read_on_host().ok_or_else(|| "they are in a GPU's memory".into()))
         });
         Snapshot::of(state, self.exposure(), sends, completions, counters)
     }

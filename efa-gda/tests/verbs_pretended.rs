@@ -1,0 +1,127 @@
+//! A queue of rdma-core on a GPU: a fake adapter under a fake rdma-core, and a CUDA driver that pretends.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
+
+#[allow(dead_code, unreachable_pub, reason = "each test binary uses its own part")]
+mod verbs_fake;
+
+use std::cell::UnsafeCell;
+use std::ffi::c_int;
+
+use efa_gda::doorbell::{DoorbellChoice, DoorbellMode, DoorbellProxy, ProxyOptions};
+use efa_gda::gpu::Gpu;
+use efa_gda::gpu_queue::{GpuQueue, GpuQueueError};
+use efa_gda::queue::{MappedQueue, WorkError, WorkRequest};
+use efa_gda::verbs::*;
+use efa_gda::wire::{
+    Completion, CompletionKind, CompletionStatus, DecodedRequest, OperationCode, QueueKey, RequestId,
+};
+use efa_gda_sys::verbs::{efadv_cq_attr, efadv_wq_attr, ibv_cq};
+use efa_gda_test_support::{cuda, in_child};
+use verbs_fake::{DEPTH, library, state};
+
+const COMPLETIONS: u32 = 1024;
+/// The fake rdma-core's first queue pair number.
+const NUMBER: u16 = 7;
+
+/// The fake adapter's rings and doorbells.
+#[repr(C, align(4096))]
+struct Rings {
+    send: UnsafeCell<[[u8; 64]; DEPTH as usize]>,
+    completion: UnsafeCell<[[u8; 32]; COMPLETIONS as usize]>,
+    doorbells: UnsafeCell<[u32; 2]>,
+}
+
+// SAFETY: the test's thread and the kernel's access it in turns.
+unsafe impl Sync for Rings {}
+
+static RINGS: Rings = Rings {
+    send: UnsafeCell::new([[0; 64]; DEPTH as usize]),
+    completion: UnsafeCell::new([[0; 32]; COMPLETIONS as usize]),
+    doorbells: UnsafeCell::new([0; 2]),
+};
+
+unsafe extern "C" fn query_cq(_: *mut ibv_cq, attr: *mut efadv_cq_attr, _: u32) -> c_int {
+    // SAFETY: the caller passes a struct to fill in.
+    unsafe {
+        *attr = efadv_cq_attr {
+            buffer: RINGS.completion.get().cast(),
+            entry_size: 32,
+            num_entries: COMPLETIONS,
+            doorbell: RINGS.doorbells.get().cast::<u32>().add(1),
+            ..Default::default()
+        };
+    }
+    0
+}
+
+/// Runs `body` in a child process whose CUDA driver is the pretended one.
+fn with_pretended_gpu(body: impl FnOnce(&Gpu)) {
+    in_child(&cuda::VARIABLES, || body(&Gpu::open(0).unwrap()));
+}
+
+/// Writes completions of the requests `0..count`, the last one with `status`, before a poller reads them.
+fn complete(count: usize, status: CompletionStatus, exposure: &efa_gda::exposure::Exposure) {
+    for id in 0..count {
+        let completion = Completion {
+            id: RequestId::new(id as u64),
+            status: if id + 1 == count { status } else { CompletionStatus::Ok },
+            operation_code: OperationCode::Write as u8,
+            queue_pair: efa_gda::wire::QueuePairNumber::new(NUMBER),
+            kind: CompletionKind::Send,
+        };
+        // SAFETY: no kernel runs.
+        let entry = unsafe { &mut (*RINGS.completion.get())[id] };
+        completion.encode(entry, true, exposure.sq.request_ids);
+    }
+}
+
+/// An open queue of the fake adapter, and memory that its requests name.
+fn open() -> (MappedQueue<QueuePair<Ready>>, MemoryRegion) {
+    state(|state| {
+        state.send = efadv_wq_attr {
+            buffer: RINGS.send.get().cast(),
+            doorbell: RINGS.doorbells.get().cast(),
+            ..state.send
+        };
+    });
+    let context = library(|_, efadv| efadv.efadv_query_cq = Some(query_cq)).adapter(None).unwrap();
+    let domain = ProtectionDomain::allocate(&context).unwrap();
+    let completions = CompletionQueue::create(&context, COMPLETIONS).unwrap();
+    let pair =
+        QueuePair::create(&domain, CompletionQueues::shared(&completions), &QueuePairOptions::new()).unwrap();
+    let queue = MappedQueue::over_verbs(pair.activate(QueueKey::new(0x1234)).unwrap()).unwrap();
+    let region = MemoryRegion::register(&domain, Buffer::zeroed(4096).unwrap(), Access::ALL).unwrap();
+    (queue, region)
+}
+
+#[test]
+fn a_gpu_posts_to_a_queue_of_rdma_core() {
+    with_pretended_gpu(|gpu| {
+        let (mut queue, region) = open();
+        let address = queue.queue_pair().address().unwrap();
+        let peer = queue.peer(&address).unwrap();
+        let exposure = *queue.exposure();
+        complete(3, CompletionStatus::RemoteBadAddress, &exposure);
+
+        let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
+        let (mut queue, refused) = GpuQueue::with_doorbell(queue, gpu, DoorbellChoice::Auto, &proxy).unwrap();
+        assert_eq!((queue.doorbell_mode(), refused), (DoorbellMode::Direct, vec![]));
+        let write = WorkRequest::write(peer, &region, region.remote()).bytes(64).stride(64);
+        assert_eq!(queue.execute(&write.clone().count(2)).unwrap().completed, 2);
+        let error = queue.execute(&write).unwrap_err();
+        let GpuQueueError::Work(WorkError::Completion { status, request, .. }) = error else {
+            panic!("{error:?}")
+        };
+        assert_eq!((status, request.get() & 0xffff), (CompletionStatus::RemoteBadAddress, 2));
+        // SAFETY: no kernel runs.
+        let (entry, doorbell) = unsafe { ((*RINGS.send.get())[1], (*RINGS.doorbells.get())[0]) };
+        let entry = DecodedRequest::decode(&entry, exposure.sq.request_ids).unwrap().request.unwrap();
+        assert_eq!((entry.id.get() & 0xffff, entry.operation.length(), doorbell), (1, 64, 3));
+
+        let snapshot = queue.snapshot().unwrap();
+        assert_eq!((snapshot.completed(), snapshot.in_flight()), (3, 0));
+        drop(write);
+        queue.unmap().unwrap().close().unwrap();
+    });
+}
