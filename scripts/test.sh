@@ -102,7 +102,7 @@ announce() {
   used=$({ du -sm "$TARGET" "$ROOT/.cache" 2>/dev/null || true; } | awk '{ sum += $1 } END { print sum + 0 }')
   free=$(df -Pm "$TARGET" | awk 'NR == 2 { print $4 }')
   printf 'steps: %s\n' "${CHOSEN[*]}"
-  printf 'from a fresh clone on two idle cores: about %d minutes and %d.%d GB; in use %d.%d GB, free %d.%d GB (%s)\n' \
+  printf 'from a fresh clone on two idle cores: about %d min and %d.%d GB; in use %d.%d GB, free %d.%d GB (%s)\n' \
     $(((seconds + 59) / 60)) $((mb / 1000)) $((mb % 1000 / 100)) $((used / 1000)) $((used % 1000 / 100)) \
     $((free / 1000)) $((free % 1000 / 100)) "$TARGET"
   if ((mb > used && free < mb - used)); then
@@ -115,7 +115,7 @@ set_up() {
   choose_target_dir
   TARGET=${CARGO_TARGET_DIR:-$ROOT/target}
   LOGS=$TARGET/test-logs
-  mkdir -p "$LOGS"
+  mkdir -p "$LOGS" || return 1
   cd -- "$ROOT"
   announce || return 1
   want gcc have_c_compiler

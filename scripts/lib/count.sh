@@ -23,7 +23,7 @@ tally() {
 report_skips() {
   local name=$1 file=$2 count reason
   while read -r count reason; do
-    result SKIPPED "$name: $reason ($count tests)"
+    result SKIPPED "$name: $reason ($count test$([[ $count -eq 1 ]] || echo s))"
     [[ -z $VERBOSE ]] || awk -F '\t' -v reason="$reason" '$2 == reason { print "             " $1 }' "$file"
   done < <(cut -f 2- "$file" | sort | uniq -c)
 }

@@ -61,8 +61,8 @@ problem() {
 expect 1 -v tests
 says 'SKIPPED  tests: no GPU (2 tests)'
 says '             gets'
-says 'SKIPPED  tests: no adapter (1 tests)'
-says 'SKIPPED  tests: takes an hour (1 tests)'
+says 'SKIPPED  tests: no adapter (1 test)'
+says 'SKIPPED  tests: takes an hour (1 test)'
 # The build, 13 tests that passed less 3 that were skipped, and 3 examples.
 [[ $(tail -n 1 "$SCRATCH/output") == '14 passed, 1 failed, 4 skipped' ]] || problem 'a wrong summary'
 

@@ -95,21 +95,15 @@ launch() {
 # await PROCESS: shows progress until a background process ends; returns its status. A signal interrupts the builtin
 # wait. It would neither interrupt a foreground command nor run a trap safely within read -t.
 await() {
-  local tick status=0 ended=''
-  while [[ $ended != "$1" ]]; do
+  local tick status=0
+  while kill -0 "$1" 2>/dev/null; do
     progress
     sleep 1 &
     tick=$!
-    status=0
-    wait -n -p ended "$1" "$tick" || status=$?
-    # A process that ended before is known to wait, but not to wait -n.
-    if [[ $ended != "$1" ]] && ! kill -0 "$1" 2>/dev/null; then
-      status=0
-      ended=$1
-      wait "$1" || status=$?
-    fi
+    wait -n "$1" "$tick" || true
   done
-  kill "$tick" 2>/dev/null || true
+  kill "${tick:-}" 2>/dev/null || true
+  wait "$1" || status=$?
   return "$status"
 }
 
