@@ -31,7 +31,7 @@ pub(super) struct Failure {
     pub(super) code: c_int,
     pub(super) name: String,
     /// Whether a copy may still be under way, so that its memory must not be touched.
-    pub(super) leaves_copy: bool,
+    pub(super) copy_may_run: bool,
 }
 
 impl fmt::Display for Failure {
@@ -89,11 +89,11 @@ impl Driver {
             return Err(format!("{file} cannot be opened"));
         }
         // SAFETY: an open library and a string.
-        let find = |name: &CStr| unsafe { libc::dlsym(library, name.as_ptr()) };
+        let lookup = |name: &CStr| unsafe { libc::dlsym(library, name.as_ptr()) };
         let missing = |name: &CStr| format!("{file} has no {}", name.to_string_lossy());
         macro_rules! symbol {
             ($name:literal) => {{
-                let address = find($name);
+                let address = lookup($name);
                 if address.is_null() {
                     return Err(missing($name));
                 }
@@ -117,7 +117,7 @@ impl Driver {
             error_name: symbol!(c"cuGetErrorName"),
             // SAFETY: as above; null is none.
             exchange_capture_mode: unsafe {
-                std::mem::transmute::<*mut c_void, Option<unsafe extern "C" fn(*mut c_int) -> c_int>>(find(
+                std::mem::transmute::<*mut c_void, Option<unsafe extern "C" fn(*mut c_int) -> c_int>>(lookup(
                     c"cuThreadExchangeStreamCaptureMode",
                 ))
             },
@@ -134,23 +134,23 @@ impl Driver {
         // SAFETY: just written by the driver, and not null.
         let text = known.then(|| unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned());
         let name = text.unwrap_or_else(|| "an unknown error".into());
-        Err(Failure { call, code, name, leaves_copy: false })
+        Err(Failure { call, code, name, copy_may_run: false })
     }
 
     /// The GPU's allocation at `address`; none where that is not a GPU's.
     pub(super) fn allocation(&self, address: u64) -> Option<Allocation> {
         let (mut kind, mut ordinal, mut start, mut length) = (0_u32, 0, 0, 0);
         let kind: *mut c_uint = &mut kind;
-        let questions: [(*mut c_void, c_int); 4] = [
+        let attributes: [(*mut c_void, c_int); 4] = [
             (kind.cast(), MEMORY_TYPE),
             ((&raw mut ordinal).cast(), DEVICE_ORDINAL),
             ((&raw mut start).cast(), RANGE_START),
             ((&raw mut length).cast(), RANGE_SIZE),
         ];
-        for (answer, question) in questions {
+        for (value, attribute) in attributes {
             // SAFETY: each answer has the size that cuda.h gives the attribute; the address is only
             // looked up.
-            if unsafe { (self.pointer_attribute)(answer, question, address) } != SUCCESS {
+            if unsafe { (self.pointer_attribute)(value, attribute, address) } != SUCCESS {
                 return None;
             }
         }
@@ -183,14 +183,14 @@ unsafe impl Send for Context<'_> {}
 unsafe impl Sync for Context<'_> {}
 
 /// A stream, and memory of the host that the GPU reaches by itself.
-pub(super) struct Lane {
+pub(super) struct CopyStream {
     stream: Handle,
-    bounce: *mut u8,
+    pinned: *mut u8,
     length: usize,
 }
 
 // SAFETY: as for contexts; the memory is this value's alone.
-unsafe impl Send for Lane {}
+unsafe impl Send for CopyStream {}
 
 impl Context<'_> {
     /// Runs `body` with this context current, and the thread's own one afterwards. A graph that the
@@ -217,57 +217,57 @@ impl Context<'_> {
     }
 
     /// A stream and `length` bytes for copies.
-    pub(super) fn lane(&self, length: usize) -> Result<Lane, Failure> {
+    pub(super) fn copy_stream(&self, length: usize) -> Result<CopyStream, Failure> {
         self.current(|driver| {
-            let (mut stream, mut bounce) = (ptr::null_mut(), ptr::null_mut());
+            let (mut stream, mut pinned) = (ptr::null_mut(), ptr::null_mut());
             // SAFETY: a context is current; both calls write their first argument.
             unsafe {
                 driver.check("cuStreamCreate", (driver.stream_create)(&mut stream, NON_BLOCKING))?;
-                driver.check("cuMemHostAlloc", (driver.host_alloc)(&mut bounce, length, PORTABLE))?;
+                driver.check("cuMemHostAlloc", (driver.host_alloc)(&mut pinned, length, PORTABLE))?;
             }
-            Ok(Lane { stream, bounce: bounce.cast(), length })
+            Ok(CopyStream { stream, pinned: pinned.cast(), length })
         })
     }
 
     /// Copies from the GPU, at most as many bytes as the lane holds.
     pub(super) fn read(
         &self,
-        lane: &mut Lane,
+        copy: &mut CopyStream,
         address: u64,
         into: &mut [u8],
         limit: Duration,
     ) -> Result<(), Failure> {
-        assert!(into.len() <= lane.length);
+        assert!(into.len() <= copy.length);
         self.current(|driver| {
-            let bounce = lane.bounce.cast();
+            let pinned = copy.pinned.cast();
             // SAFETY: the lane's memory holds that many bytes; the GPU's address is the driver's to
             // check.
-            let code = unsafe { (driver.to_host)(bounce, address, into.len(), lane.stream) };
+            let code = unsafe { (driver.to_host)(pinned, address, into.len(), copy.stream) };
             driver.check("cuMemcpyDtoHAsync", code)?;
-            driver.done(lane.stream, limit)
+            driver.wait_for_copy(copy.stream, limit)
         })?;
         // SAFETY: the copy is complete, so that nobody else writes these bytes of the lane's.
-        unsafe { lane.bounce.copy_to_nonoverlapping(into.as_mut_ptr(), into.len()) };
+        unsafe { copy.pinned.copy_to_nonoverlapping(into.as_mut_ptr(), into.len()) };
         Ok(())
     }
 
     /// Copies to the GPU, at most as many bytes as the lane holds.
     pub(super) fn write(
         &self,
-        lane: &mut Lane,
+        copy: &mut CopyStream,
         address: u64,
         from: &[u8],
         limit: Duration,
     ) -> Result<(), Failure> {
-        assert!(from.len() <= lane.length);
+        assert!(from.len() <= copy.length);
         // SAFETY: no copy is under way on the lane: each was seen to end, or ended the lane's use.
-        unsafe { lane.bounce.copy_from_nonoverlapping(from.as_ptr(), from.len()) };
+        unsafe { copy.pinned.copy_from_nonoverlapping(from.as_ptr(), from.len()) };
         self.current(|driver| {
-            let bounce = lane.bounce.cast_const().cast();
+            let pinned = copy.pinned.cast_const().cast();
             // SAFETY: as in `read`.
-            let code = unsafe { (driver.to_device)(address, bounce, from.len(), lane.stream) };
+            let code = unsafe { (driver.to_device)(address, pinned, from.len(), copy.stream) };
             driver.check("cuMemcpyHtoDAsync", code)?;
-            driver.done(lane.stream, limit)
+            driver.wait_for_copy(copy.stream, limit)
         })
     }
 }
@@ -275,15 +275,15 @@ impl Context<'_> {
 impl Driver {
     /// Waits for the copy on a stream, no longer than `limit`; then the answer is CUDA's "not ready".
     /// Whatever else is answered says nothing of the copy, which may go on.
-    fn done(&self, stream: Handle, limit: Duration) -> Result<(), Failure> {
-        let begun = Instant::now();
+    fn wait_for_copy(&self, stream: Handle, limit: Duration) -> Result<(), Failure> {
+        let start = Instant::now();
         loop {
             // SAFETY: an open stream.
             match unsafe { (self.stream_query)(stream) } {
-                NOT_READY if begun.elapsed() < limit => std::thread::yield_now(),
+                NOT_READY if start.elapsed() < limit => std::thread::yield_now(),
                 code => {
-                    let answer = self.check("cuStreamQuery", code);
-                    return answer.map_err(|failure| Failure { leaves_copy: true, ..failure });
+                    let result = self.check("cuStreamQuery", code);
+                    return result.map_err(|failure| Failure { copy_may_run: true, ..failure });
                 }
             }
         }

@@ -22,12 +22,12 @@ use std::time::Duration;
 
 use crate::device::{Memory, MemoryFault};
 
-use driver::{Context, Driver, Failure, Lane};
+use driver::{Context, CopyStream, Driver, Failure};
 
 /// Bound of a copy, where the environment names no other.
-const LIMIT: Duration = Duration::from_secs(10);
+const COPY_LIMIT: Duration = Duration::from_secs(10);
 /// Bytes of a copy.
-const LANE_BYTES: usize = 256 << 10;
+const COPY_BYTES: usize = 256 << 10;
 
 /// Takes the words that say why memory cannot be reached.
 pub(crate) type Report = Box<dyn Fn(String) + Send + Sync>;
@@ -37,7 +37,7 @@ struct Gpu {
     context: Context<'static>,
     limit: Duration,
     /// The lane, until a copy was not seen to end.
-    lane: Mutex<Result<Lane, String>>,
+    stream: Mutex<Result<CopyStream, String>>,
 }
 
 impl Gpu {
@@ -49,36 +49,36 @@ impl Gpu {
             return Ok(Arc::clone(gpu));
         }
         let context = driver.primary_context(ordinal)?;
-        let lane = context.lane(LANE_BYTES)?;
-        let gpu = Arc::new(Self { context, limit: limit(), lane: Mutex::new(Ok(lane)) });
+        let stream = context.copy_stream(COPY_BYTES)?;
+        let gpu = Arc::new(Self { context, limit: limit(), stream: Mutex::new(Ok(stream)) });
         gpus.insert(ordinal, Arc::clone(&gpu));
         Ok(gpu)
     }
 
     /// Runs one copy after the other.
-    fn copy(&self, body: impl FnOnce(&mut Lane) -> Result<(), Failure>) -> Result<(), String> {
-        let mut lane = self.lane.lock().unwrap_or_else(PoisonError::into_inner);
-        let failure = match &mut *lane {
-            Err(why) => return Err(why.clone()),
-            Ok(lane) => match body(lane) {
+    fn copy(&self, body: impl FnOnce(&mut CopyStream) -> Result<(), Failure>) -> Result<(), String> {
+        let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
+        let failure = match &mut *stream {
+            Err(reason) => return Err(reason.clone()),
+            Ok(stream) => match body(stream) {
                 Ok(()) => return Ok(()),
                 Err(failure) => failure,
             },
         };
-        if !failure.leaves_copy {
+        if !failure.copy_may_run {
             return Err(failure.to_string());
         }
-        let why = format!("a copy was not seen to end within {:?}; {failure}", self.limit);
+        let reason = format!("a copy was not seen to end within {:?}; {failure}", self.limit);
         // The lane's memory is left to the copy for ever.
-        *lane = Err(why.clone());
-        Err(why)
+        *stream = Err(reason.clone());
+        Err(reason)
     }
 }
 
 /// The bound of a copy: `SOFTEFA_CUDA_TIMEOUT_MS`, or ten seconds.
 fn limit() -> Duration {
     let text = std::env::var("SOFTEFA_CUDA_TIMEOUT_MS").ok();
-    text.and_then(|text| text.trim().parse().ok()).map_or(LIMIT, Duration::from_millis)
+    text.and_then(|text| text.trim().parse().ok()).map_or(COPY_LIMIT, Duration::from_millis)
 }
 
 /// A range of a GPU's memory, under the GPU's own addresses.
@@ -118,8 +118,8 @@ impl GpuMemory {
         if inside { Ok(()) } else { Err(fault) }
     }
 
-    fn fault(&self, address: u64, length: usize, why: &str) -> MemoryFault {
-        (self.report)(format!("GPU memory at {address:#x} ({length} bytes) cannot be reached: {why}"));
+    fn fault(&self, address: u64, length: usize, reason: &str) -> MemoryFault {
+        (self.report)(format!("GPU memory at {address:#x} ({length} bytes) cannot be reached: {reason}"));
         MemoryFault { address, length: length as u64 }
     }
 }
@@ -127,21 +127,21 @@ impl GpuMemory {
 impl Memory for GpuMemory {
     fn read(&self, address: u64, into: &mut [u8]) -> Result<(), MemoryFault> {
         self.check(address, into.len())?;
-        for (index, part) in into.chunks_mut(LANE_BYTES).enumerate() {
-            let at = address + (index * LANE_BYTES) as u64;
+        for (index, part) in into.chunks_mut(COPY_BYTES).enumerate() {
+            let at = address + (index * COPY_BYTES) as u64;
             let length = part.len();
-            let copy = |lane: &mut Lane| self.gpu.context.read(lane, at, part, self.gpu.limit);
-            self.gpu.copy(copy).map_err(|why| self.fault(at, length, &why))?;
+            let copy = |stream: &mut CopyStream| self.gpu.context.read(stream, at, part, self.gpu.limit);
+            self.gpu.copy(copy).map_err(|reason| self.fault(at, length, &reason))?;
         }
         Ok(())
     }
 
     fn write(&self, address: u64, from: &[u8]) -> Result<(), MemoryFault> {
         self.check(address, from.len())?;
-        for (index, part) in from.chunks(LANE_BYTES).enumerate() {
-            let at = address + (index * LANE_BYTES) as u64;
-            let copy = |lane: &mut Lane| self.gpu.context.write(lane, at, part, self.gpu.limit);
-            self.gpu.copy(copy).map_err(|why| self.fault(at, part.len(), &why))?;
+        for (index, part) in from.chunks(COPY_BYTES).enumerate() {
+            let at = address + (index * COPY_BYTES) as u64;
+            let copy = |stream: &mut CopyStream| self.gpu.context.write(stream, at, part, self.gpu.limit);
+            self.gpu.copy(copy).map_err(|reason| self.fault(at, part.len(), &reason))?;
         }
         Ok(())
     }

@@ -8,10 +8,10 @@ use efa_gda_wire::RequestIdWidth;
 
 use crate::device::{Adapter, AdapterConfig, Gid, Network};
 
+use super::candidate::{AdapterDescription, Limits};
 use super::config::{Config, FIRST_WIDE_IDS};
 use super::domain::Shared;
 use super::ffi::{self, Code};
-use super::offer::{AdapterFace, Limits};
 
 /// Marks the GIDs of software adapters; the process and the adapter's index follow.
 const GID_MARK: u64 = 0x50f7 << 48;
@@ -39,10 +39,10 @@ fn gid(index: usize) -> Gid {
     Gid::link_local(GID_MARK | process << 8 | (index as u64 + 1))
 }
 
-fn face(index: usize, config: &AdapterConfig) -> AdapterFace {
-    let (limits, able) = (&config.limits, &config.capabilities);
+fn describe(index: usize, config: &AdapterConfig) -> AdapterDescription {
+    let (limits, capabilities) = (&config.limits, &config.capabilities);
     let send_depth = (limits.llq_bytes / 64).min(limits.max_sq_depth) as usize;
-    AdapterFace {
+    AdapterDescription {
         device: format!("softefa{index}"),
         gid: gid(index).0,
         limits: Limits {
@@ -50,13 +50,13 @@ fn face(index: usize, config: &AdapterConfig) -> AdapterFace {
             receive_depth: previous_power_of_two(limits.max_rq_depth as usize),
             send_segments: 2,
             inline: 32,
-            inline_wide: if able.entries_128 { 80 } else { 32 },
+            inline_wide: if capabilities.entries_128 { 80 } else { 32 },
             message: limits.max_msg_size as usize,
             rdma: limits.max_rdma_size as usize,
             completion_queues: limits.max_cq.into(),
             queue_pairs: limits.max_qp.into(),
             regions: limits.max_mr as usize,
-            unsolicited_writes: able.unsolicited_write_receive,
+            unsolicited_writes: capabilities.unsolicited_write_receive,
         },
     }
 }
@@ -69,30 +69,31 @@ fn previous_power_of_two(number: usize) -> usize {
 ///
 /// # Errors
 /// [`Code::INVALID`] for an environment that is not understood; what is wrong went to stderr.
-pub(crate) fn faces(config: &Config) -> Result<Vec<AdapterFace>, Code> {
+pub(crate) fn descriptions(config: &Config) -> Result<Vec<AdapterDescription>, Code> {
     let template = template()?;
-    Ok((0..config.adapters).map(|index| face(index, template)).collect())
+    Ok((0..config.adapters).map(|index| describe(index, template)).collect())
 }
 
 /// The adapter of the domain `name`, made on first use.
 ///
 /// # Errors
 /// [`Code::NO_DEVICE`] for another name; what the adapter says when it cannot be made.
-pub(crate) fn find(config: &Config, name: &str) -> Result<(AdapterFace, Arc<Adapter>), Code> {
-    let mut faces = faces(config)?.into_iter().enumerate();
-    let (index, face) = faces.find(|(_, face)| face.domain_name() == name).ok_or(Code::NO_DEVICE)?;
+pub(crate) fn find(config: &Config, name: &str) -> Result<(AdapterDescription, Arc<Adapter>), Code> {
+    let mut descriptions = descriptions(config)?.into_iter().enumerate();
+    let (index, description) =
+        descriptions.find(|(_, description)| description.domain_name() == name).ok_or(Code::NO_DEVICE)?;
     let mut adapters = ADAPTERS.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some((_, adapter)) = adapters.iter().find(|(found, _)| *found == index) {
-        return Ok((face, Arc::clone(adapter)));
+    if let Some((_, adapter)) = adapters.iter().find(|(number, _)| *number == index) {
+        return Ok((description, Arc::clone(adapter)));
     }
     let config = AdapterConfig { gid: gid(index), log_violations: ffi::logs(), ..template()?.clone() };
     let adapter = Adapter::new(&Network::process(), config)?;
     adapters.push((index, Arc::clone(&adapter)));
-    Ok((face, adapter))
+    Ok((description, adapter))
 }
 
 /// The adapters that were made, in that order.
-pub(crate) fn made() -> Vec<Arc<Adapter>> {
+pub(crate) fn created() -> Vec<Arc<Adapter>> {
     let adapters = ADAPTERS.lock().unwrap_or_else(PoisonError::into_inner);
     adapters.iter().map(|(_, adapter)| Arc::clone(adapter)).collect()
 }
@@ -100,8 +101,8 @@ pub(crate) fn made() -> Vec<Arc<Adapter>> {
 /// The width of request ids in send queues: 64 bits where the adapter has them and the release that
 /// is claimed tells its clients so (`FI_EFA_WQ_CAPS_64_BIT_REQ_ID`).
 pub(crate) fn request_ids(domain: &Shared) -> RequestIdWidth {
-    let told = Config::get().is_ok_and(|config| config.version >= FIRST_WIDE_IDS);
-    match told && domain.adapter.config().capabilities.request_ids_64 {
+    let reported = Config::get().is_ok_and(|config| config.version >= FIRST_WIDE_IDS);
+    match reported && domain.adapter.config().capabilities.request_ids_64 {
         true => RequestIdWidth::Bits64,
         false => RequestIdWidth::Bits16,
     }

@@ -10,18 +10,18 @@ use efa_gda_wire::{AddressHandle, QueueKey, QueuePairNumber};
 
 use crate::device::Gid;
 
+use super::candidate::ADDRESS_LENGTH;
 use super::domain::{Domain, Shared};
 use super::ffi::{self, Code, Object, UNUSED};
-use super::offer::ADDRESS_LENGTH;
-use super::uses::{Use, Uses};
+use super::references::{Reference, ReferenceCount};
 
 /// An open address vector.
 #[repr(C)]
 pub(crate) struct AddressVector {
     fid: fi::fid_av,
     table: Arc<Table>,
-    users: Uses,
-    _use: Use,
+    references: ReferenceCount,
+    _reference: Reference,
 }
 
 /// The addresses, shared with the endpoints that are bound.
@@ -103,8 +103,8 @@ impl AddressVector {
         Arc::clone(&self.table)
     }
 
-    pub(crate) fn begin_use(&self) -> Use {
-        self.users.begin()
+    pub(crate) fn add_reference(&self) -> Reference {
+        self.references.add()
     }
 }
 
@@ -123,8 +123,8 @@ impl Table {
             return Err(Code::ADDRESS_NOT_AVAILABLE);
         }
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = entries.iter().position(|slot| slot.is_some_and(|entry| entry.address == address));
-        if let Some(index) = found {
+        let existing = entries.iter().position(|slot| slot.is_some_and(|entry| entry.address == address));
+        if let Some(index) = existing {
             return Ok(index as fi::fi_addr_t);
         }
         let handle = self.domain.adapter.create_address_handle(self.domain.pd, Gid(address.gid))?;
@@ -180,8 +180,8 @@ pub(crate) unsafe extern "C" fn open(
         let object = AddressVector {
             fid: fi::fid_av { fid: ffi::header::<AddressVector>(context), ops: (&raw const OPS).cast_mut() },
             table: Arc::new(Table { domain: domain.shared(), entries: Mutex::default() }),
-            users: Uses::default(),
-            _use: domain.begin_use(),
+            references: ReferenceCount::default(),
+            _reference: domain.add_reference(),
         };
         // SAFETY: the application gives the place for the address vector.
         unsafe { ffi::store(av, ffi::expose(Box::new(object))) }
@@ -196,7 +196,7 @@ unsafe extern "C" fn insert(
     flags: u64,
     _context: *mut c_void,
 ) -> c_int {
-    ffi::counted(|| {
+    ffi::count_entry(|| {
         // SAFETY: libfabric's contract: an open address vector.
         let av = unsafe { ffi::object::<AddressVector>(av.cast()) }?;
         if flags & !fi::FI_MORE != 0 {
@@ -259,25 +259,25 @@ unsafe extern "C" fn lookup(
         let (_, address) = av.table.get(fi_addr)?;
         // SAFETY: the application gives a buffer of `addrlen` bytes; it receives what fits, and
         // `addrlen` becomes at most the address's length.
-        unsafe { give(&address.to_bytes(), addr, addrlen) }
+        unsafe { copy_out(&address.to_bytes(), addr, addrlen) }
     })
 }
 
 /// # Safety
 /// `length` is null or says how many bytes `out` has, where that is not null.
-unsafe fn give(bytes: &[u8], out: *mut c_void, length: *mut usize) -> Result<(), Code> {
+unsafe fn copy_out(bytes: &[u8], out: *mut c_void, length: *mut usize) -> Result<(), Code> {
     if length.is_null() {
         return Err(Code::INVALID);
     }
     // SAFETY: not null.
-    let room = unsafe { *length }.min(bytes.len());
-    if out.is_null() && room != 0 {
+    let copied = unsafe { *length }.min(bytes.len());
+    if out.is_null() && copied != 0 {
         return Err(Code::INVALID);
     }
     // SAFETY: `out` has at least `room` bytes, and `length` can be written (caller's contract).
     unsafe {
-        out.cast::<u8>().copy_from_nonoverlapping(bytes.as_ptr(), room);
-        *length = room;
+        out.cast::<u8>().copy_from_nonoverlapping(bytes.as_ptr(), copied);
+        *length = copied;
     }
     Ok(())
 }
@@ -305,10 +305,10 @@ unsafe extern "C" fn straddr(
         // SAFETY: `buf` has `len` bytes; a text cut short is ended, and `len` becomes what the
         // whole text needs (fi_av_straddr's documentation).
         unsafe {
-            let room = (*len).min(text.len());
-            buf.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), room);
-            if room != 0 {
-                buf.add(room - 1).write(0);
+            let copied = (*len).min(text.len());
+            buf.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), copied);
+            if copied != 0 {
+                buf.add(copied - 1).write(0);
             }
             *len = text.len();
         }
@@ -320,7 +320,7 @@ unsafe extern "C" fn straddr(
 unsafe extern "C" fn close(fid: *mut fi::fid) -> c_int {
     ffi::entry(|| {
         // SAFETY: libfabric's contract for close: an open fid, not used again once this succeeds.
-        unsafe { ffi::object::<AddressVector>(fid) }?.users.none()?;
+        unsafe { ffi::object::<AddressVector>(fid) }?.references.require_none()?;
         // SAFETY: as above, and no endpoint is bound.
         unsafe { ffi::reclaim::<AddressVector>(fid) }.map(drop)
     })

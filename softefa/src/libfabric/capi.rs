@@ -62,35 +62,35 @@ pub struct SoftefaStatistics {
 
 /// Where the last reset stood, by adapter.
 #[derive(Clone, Copy, Default)]
-struct Mark {
+struct Baseline {
     violations: usize,
     warnings: usize,
     statistics: SoftefaStatistics,
 }
 
-static MARKS: Mutex<Vec<Mark>> = Mutex::new(Vec::new());
+static BASELINES: Mutex<Vec<Baseline>> = Mutex::new(Vec::new());
 
-fn mark(index: usize) -> Mark {
-    let marks = MARKS.lock().unwrap_or_else(PoisonError::into_inner);
-    marks.get(index).copied().unwrap_or_default()
+fn baseline(index: usize) -> Baseline {
+    let baselines = BASELINES.lock().unwrap_or_else(PoisonError::into_inner);
+    baselines.get(index).copied().unwrap_or_default()
 }
 
 fn violations() -> Vec<(usize, Violation)> {
-    let adapters = adapters::made().into_iter().enumerate();
-    let found = adapters.map(|(index, adapter)| {
-        let new = adapter.violations().into_iter().skip(mark(index).violations);
-        new.map(|violation| (index, violation)).collect::<Vec<_>>()
+    let adapters = adapters::created().into_iter().enumerate();
+    let new = adapters.map(|(index, adapter)| {
+        let since = adapter.violations().into_iter().skip(baseline(index).violations);
+        since.map(|violation| (index, violation)).collect::<Vec<_>>()
     });
-    found.flatten().collect()
+    new.flatten().collect()
 }
 
 fn warnings() -> Vec<String> {
-    let adapters = adapters::made().into_iter().enumerate();
-    let found = adapters.map(|(index, adapter)| {
-        let new = adapter.warnings().into_iter().skip(mark(index).warnings);
-        new.map(|warning| warning.to_string()).collect::<Vec<_>>()
+    let adapters = adapters::created().into_iter().enumerate();
+    let new = adapters.map(|(index, adapter)| {
+        let since = adapter.warnings().into_iter().skip(baseline(index).warnings);
+        since.map(|warning| warning.to_string()).collect::<Vec<_>>()
     });
-    found.flatten().collect()
+    new.flatten().collect()
 }
 
 impl SoftefaStatistics {
@@ -157,13 +157,13 @@ pub extern "C" fn softefa_version() -> u32 {
 /// Adapters made so far: those of which a domain was opened.
 #[unsafe(no_mangle)]
 pub extern "C" fn softefa_adapter_count() -> usize {
-    ffi::counted(|| Ok(adapters::made().len())).max(0) as usize
+    ffi::count_entry(|| Ok(adapters::created().len())).max(0) as usize
 }
 
 /// Violations kept since the last reset; an adapter keeps its first 1,024.
 #[unsafe(no_mangle)]
 pub extern "C" fn softefa_violation_count() -> usize {
-    ffi::counted(|| Ok(violations().len())).max(0) as usize
+    ffi::count_entry(|| Ok(violations().len())).max(0) as usize
 }
 
 /// Writes violation `index`, oldest first by adapter, to `violation`. 0, or -EINVAL where there is
@@ -188,15 +188,15 @@ pub unsafe extern "C" fn softefa_violation(index: usize, violation: *mut Softefa
 /// `text` is null or has `size` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn softefa_violation_text(index: usize, text: *mut c_char, size: usize) -> usize {
-    let words = || violations().get(index).map(|(_, violation)| violation.to_string());
+    let message = || violations().get(index).map(|(_, violation)| violation.to_string());
     // SAFETY: the caller's contract.
-    unsafe { give_text(words, text, size) }
+    unsafe { copy_text(message, text, size) }
 }
 
 /// Warnings since the last reset.
 #[unsafe(no_mangle)]
 pub extern "C" fn softefa_warning_count() -> usize {
-    ffi::counted(|| Ok(warnings().len())).max(0) as usize
+    ffi::count_entry(|| Ok(warnings().len())).max(0) as usize
 }
 
 /// As [`softefa_violation_text`], for warnings.
@@ -206,23 +206,23 @@ pub extern "C" fn softefa_warning_count() -> usize {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn softefa_warning_text(index: usize, text: *mut c_char, size: usize) -> usize {
     // SAFETY: the caller's contract.
-    unsafe { give_text(|| warnings().get(index).cloned(), text, size) }
+    unsafe { copy_text(|| warnings().get(index).cloned(), text, size) }
 }
 
 /// # Safety
 /// `text` is null or has `size` bytes.
-unsafe fn give_text(words: impl FnOnce() -> Option<String>, text: *mut c_char, size: usize) -> usize {
-    let length = ffi::counted(|| {
-        let words = words().unwrap_or_default();
+unsafe fn copy_text(message: impl FnOnce() -> Option<String>, text: *mut c_char, size: usize) -> usize {
+    let length = ffi::count_entry(|| {
+        let message = message().unwrap_or_default();
         if !text.is_null() && size != 0 {
-            let length = words.len().min(size - 1);
+            let length = message.len().min(size - 1);
             // SAFETY: `length` and the zero byte fit into `size`.
             unsafe {
-                text.cast::<u8>().copy_from_nonoverlapping(words.as_ptr(), length);
+                text.cast::<u8>().copy_from_nonoverlapping(message.as_ptr(), length);
                 text.add(length).write(0);
             }
         }
-        Ok(words.len())
+        Ok(message.len())
     });
     length.max(0) as usize
 }
@@ -234,10 +234,10 @@ unsafe fn give_text(words: impl FnOnce() -> Option<String>, text: *mut c_char, s
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn softefa_statistics(statistics: *mut SoftefaStatistics) -> c_int {
     ffi::entry(|| {
-        let adapters = adapters::made().into_iter().enumerate();
+        let adapters = adapters::created().into_iter().enumerate();
         let total = adapters.fold(SoftefaStatistics::default(), |total, (index, adapter)| {
             let done = SoftefaStatistics::from(adapter.statistics());
-            total.zip(done.zip(mark(index).statistics, u64::saturating_sub), u64::wrapping_add)
+            total.zip(done.zip(baseline(index).statistics, u64::saturating_sub), u64::wrapping_add)
         });
         // SAFETY: the caller's contract.
         unsafe { ffi::store(statistics, total) }
@@ -249,13 +249,13 @@ pub unsafe extern "C" fn softefa_statistics(statistics: *mut SoftefaStatistics) 
 #[unsafe(no_mangle)]
 pub extern "C" fn softefa_reset() {
     ffi::entry(|| {
-        let marks = adapters::made().into_iter().map(|adapter| Mark {
+        let baselines = adapters::created().into_iter().map(|adapter| Baseline {
             violations: adapter.violations().len(),
             warnings: adapter.warnings().len(),
             statistics: adapter.statistics().into(),
         });
-        let marks = marks.collect();
-        *MARKS.lock().unwrap_or_else(PoisonError::into_inner) = marks;
+        let baselines = baselines.collect();
+        *BASELINES.lock().unwrap_or_else(PoisonError::into_inner) = baselines;
         Ok(())
     });
 }
@@ -278,7 +278,7 @@ pub extern "C" fn softefa_preset_counter(counter: u64) -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn softefa_hold(held: c_int) {
     ffi::entry(|| {
-        adapters::made().iter().for_each(|adapter| adapter.hold(held != 0));
+        adapters::created().iter().for_each(|adapter| adapter.hold(held != 0));
         Ok(())
     });
 }
@@ -288,7 +288,7 @@ pub extern "C" fn softefa_hold(held: c_int) {
 #[unsafe(no_mangle)]
 pub extern "C" fn softefa_stop() {
     ffi::entry(|| {
-        adapters::made().iter().for_each(|adapter| adapter.stop());
+        adapters::created().iter().for_each(|adapter| adapter.stop());
         Ok(())
     });
 }

@@ -17,13 +17,13 @@ use super::domain::{Domain, Shared};
 use super::ffi::{self, Code, Object};
 use super::mapping::Mapping;
 use super::mr;
-use super::uses::{Use, Uses};
+use super::references::{Reference, ReferenceCount};
 
 /// The first API whose domains say how far counters count, without which the real provider has none.
 const FIRST_API: u32 = fi::fi_version(2, 5);
 
 /// How long a wait "for ever" lasts.
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
+const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// An open counter.
 #[repr(C)]
@@ -32,8 +32,8 @@ pub(crate) struct Counter {
     domain: Arc<Shared>,
     counter: Arc<CompletionCounter>,
     access: Access,
-    users: Uses,
-    _use: Use,
+    references: ReferenceCount,
+    _reference: Reference,
 }
 
 /// What the application may call on a counter.
@@ -44,7 +44,7 @@ struct Access {
     /// The word of errors has one.
     error: bool,
     /// It was not opened with FI_WAIT_NONE.
-    waits: bool,
+    waitable: bool,
 }
 
 static FID_OPS: fi::fi_ops = fi::fi_ops {
@@ -78,9 +78,9 @@ unsafe impl Object for Counter {
 
 /// What an endpoint's binds attach to its queue pair.
 #[derive(Default)]
-pub(crate) struct Attached(Vec<(Counted, Arc<CompletionCounter>, Use)>);
+pub(crate) struct BoundCounters(Vec<(Counted, Arc<CompletionCounter>, Reference)>);
 
-impl Attached {
+impl BoundCounters {
     /// Binds `counter` for what `flags` name.
     ///
     /// # Errors
@@ -99,13 +99,13 @@ impl Attached {
         if flags == 0 || flags & !known != 0 {
             return Err(Code::BAD_FLAGS);
         }
-        let wanted = || KINDS.iter().filter(|(flag, _)| flags & flag != 0).map(|(_, kind)| *kind);
-        let taken = wanted().any(|kind| self.0.iter().any(|(counted, ..)| counted.contains(kind)));
-        if taken || !domain.same(&counter.domain) {
+        let kinds = || KINDS.iter().filter(|(flag, _)| flags & flag != 0).map(|(_, kind)| *kind);
+        let already_bound = kinds().any(|kind| self.0.iter().any(|(counted, ..)| counted.contains(kind)));
+        if already_bound || !domain.same(&counter.domain) {
             return Err(Code::INVALID);
         }
-        let bound = |kind| (kind, Arc::clone(&counter.counter), counter.users.begin());
-        self.0.extend(wanted().map(bound));
+        let bound = |kind| (kind, Arc::clone(&counter.counter), counter.references.add());
+        self.0.extend(kinds().map(bound));
         Ok(())
     }
 
@@ -126,10 +126,17 @@ pub(crate) unsafe extern "C" fn open(
     ffi::entry(|| {
         // SAFETY: libfabric's contract: an open domain.
         let domain = unsafe { ffi::object::<Domain>(domain.cast()) }?;
-        switched_on()?;
+        check_enabled()?;
         // SAFETY: null or the application's attributes, and its place for the counter.
         unsafe {
-            create(domain, attr, Word::Own(AtomicU64::new(0)), Word::Own(AtomicU64::new(0)), cntr, context)
+            create(
+                domain,
+                attr,
+                Word::Allocated(AtomicU64::new(0)),
+                Word::Allocated(AtomicU64::new(0)),
+                cntr,
+                context,
+            )
         }
     })
 }
@@ -148,7 +155,7 @@ pub(crate) unsafe extern "C" fn open_ext(
     ffi::entry(|| {
         // SAFETY: libfabric's contract: an open domain.
         let domain = unsafe { ffi::object::<Domain>(domain.cast()) }?;
-        switched_on()?;
+        check_enabled()?;
         if efa.is_null() {
             return Err(Code::INVALID);
         }
@@ -157,8 +164,8 @@ pub(crate) unsafe extern "C" fn open_ext(
         if efa.comp_mask != 0 || efa.flags & !(SUCCESS | ERROR) != 0 {
             return Err(Code::INVALID);
         }
-        let success = Word::of(domain, efa.flags & SUCCESS != 0, &efa.comp_cntr_ext_mem)?;
-        let error = Word::of(domain, efa.flags & ERROR != 0, &efa.err_cntr_ext_mem)?;
+        let success = Word::new(domain, efa.flags & SUCCESS != 0, &efa.comp_cntr_ext_mem)?;
+        let error = Word::new(domain, efa.flags & ERROR != 0, &efa.err_cntr_ext_mem)?;
         // SAFETY: null or the application's attributes, and its place for the counter.
         unsafe { create(domain, attr, success, error, cntr, context) }
     })
@@ -166,7 +173,7 @@ pub(crate) unsafe extern "C" fn open_ext(
 
 /// Whether the process asked for counters (FI_EFA_USE_HW_CNTR), which the real provider looks at
 /// before anything else, and the release that is claimed has them.
-fn switched_on() -> Result<(), Code> {
+fn check_enabled() -> Result<(), Code> {
     let config = Config::get().map_err(|_| Code::INVALID)?;
     if config.counters && config.version >= FIRST_COUNTERS { Ok(()) } else { Err(Code::NOT_SUPPORTED) }
 }
@@ -191,15 +198,15 @@ unsafe fn create(
         return Err(Code::NOT_SUPPORTED);
     }
     // SAFETY: not null, and the application's; these fields are in every release's struct.
-    let asked = (!attr.is_null()).then(|| unsafe { ((*attr).events, (*attr).wait_obj, (*attr).flags) });
+    let requested = (!attr.is_null()).then(|| unsafe { ((*attr).events, (*attr).wait_obj, (*attr).flags) });
     // Without attributes as with zeroes, except that one may wait.
-    let (events, wait, flags) = asked.unwrap_or((fi::FI_CNTR_EVENTS_COMP, fi::FI_WAIT_UNSPEC, 0));
-    let waits = wait == fi::FI_WAIT_UNSPEC;
-    if events != fi::FI_CNTR_EVENTS_COMP || !(waits || wait == fi::FI_WAIT_NONE) || flags != 0 {
+    let (events, wait, flags) = requested.unwrap_or((fi::FI_CNTR_EVENTS_COMP, fi::FI_WAIT_UNSPEC, 0));
+    let waitable = wait == fi::FI_WAIT_UNSPEC;
+    if events != fi::FI_CNTR_EVENTS_COMP || !(waitable || wait == fi::FI_WAIT_NONE) || flags != 0 {
         // The adapter counts requests, not bytes, and raises no events to wait for.
         return Err(Code::NOT_SUPPORTED);
     }
-    let access = Access { success: success.has_address(), error: error.has_address(), waits };
+    let access = Access { success: success.has_address(), error: error.has_address(), waitable };
     let counter = Arc::new(match (success, error) {
         (Word::Gpu(success, at), Word::Gpu(error, errors_at)) => {
             CompletionCounter::mirrored((success, at), (error, errors_at))
@@ -208,7 +215,7 @@ unsafe fn create(
         (Word::Gpu(..), _) | (_, Word::Gpu(..)) => return Err(Code::NOT_SUPPORTED),
         (success, error) => {
             let words = Arc::new([success, error]);
-            let [success, error] = [words[0].place()?, words[1].place()?];
+            let [success, error] = [words[0].pointer()?, words[1].pointer()?];
             // SAFETY: `place` gives aligned words, mapped as long as `words`, which goes along; those that
             // the client gave by address it keeps until it has closed the counter, and reaches
             // atomically, by the contract of cntr_open_ext.
@@ -220,8 +227,8 @@ unsafe fn create(
         domain: shared,
         counter,
         access,
-        users: Uses::default(),
-        _use: domain.begin_use(),
+        references: ReferenceCount::default(),
+        _reference: domain.add_reference(),
     };
     // SAFETY: the application gives the place for the counter.
     unsafe { ffi::store(cntr, ffi::expose(Box::new(object))) }
@@ -229,11 +236,11 @@ unsafe fn create(
 
 /// Where a word lies.
 enum Word {
-    Own(AtomicU64),
+    Allocated(AtomicU64),
     /// An address of the client's.
-    Given(NonNull<u64>),
+    ClientAddress(NonNull<u64>),
     /// A file of the client's, and whether the client gave an address for it too.
-    Mapped(Mapping, bool),
+    ClientFile(Mapping, bool),
     /// A GPU's memory, and the address there.
     Gpu(Arc<dyn Memory>, u64),
 }
@@ -245,17 +252,17 @@ unsafe impl Sync for Word {}
 
 impl Word {
     /// The word at `location` where it is `given`, otherwise one of the adapter's.
-    fn of(domain: &Domain, given: bool, location: &fi::fi_efa_memory_location) -> Result<Self, Code> {
-        if !given {
-            return Ok(Self::Own(AtomicU64::new(0)));
+    fn new(domain: &Domain, external: bool, location: &fi::fi_efa_memory_location) -> Result<Self, Code> {
+        if !external {
+            return Ok(Self::Allocated(AtomicU64::new(0)));
         }
         match u32::from(location.type_) {
             fi::FI_EFA_MEMORY_LOCATION_VA => {
-                NonNull::new(location.ptr.cast()).map(Self::Given).ok_or(Code::INVALID)
+                NonNull::new(location.ptr.cast()).map(Self::ClientAddress).ok_or(Code::INVALID)
             }
             fi::FI_EFA_MEMORY_LOCATION_DMABUF => {
                 match Mapping::new(location.dmabuf.fd, location.dmabuf.offset, size_of::<u64>()) {
-                    Ok(file) => Ok(Self::Mapped(file, !location.ptr.is_null())),
+                    Ok(file) => Ok(Self::ClientFile(file, !location.ptr.is_null())),
                     // A GPU's, which is reached where the client says that it lies.
                     Err(Code::NOT_SUPPORTED) if location.ptr.cast::<u64>().is_aligned() => {
                         let address = location.ptr.addr() as u64;
@@ -271,21 +278,21 @@ impl Word {
 
     /// Whether the client said how the processor reaches it; the real provider does not read others.
     fn has_address(&self) -> bool {
-        !matches!(self, Self::Mapped(_, false) | Self::Gpu(..))
+        !matches!(self, Self::ClientFile(_, false) | Self::Gpu(..))
     }
 
     /// The word itself.
     ///
     /// # Errors
     /// [`Code::INVALID`] where it is not aligned to its 8 bytes.
-    fn place(&self) -> Result<NonNull<u64>, Code> {
-        let place = match self {
-            Self::Own(word) => NonNull::from(word).cast(),
-            Self::Given(place) => *place,
-            Self::Mapped(file, _) => file.start().cast(),
+    fn pointer(&self) -> Result<NonNull<u64>, Code> {
+        let pointer = match self {
+            Self::Allocated(word) => NonNull::from(word).cast(),
+            Self::ClientAddress(pointer) => *pointer,
+            Self::ClientFile(file, _) => file.start().cast(),
             Self::Gpu(..) => return Err(Code::INVALID),
         };
-        if place.is_aligned() { Ok(place) } else { Err(Code::INVALID) }
+        if pointer.is_aligned() { Ok(pointer) } else { Err(Code::INVALID) }
     }
 }
 
@@ -300,7 +307,7 @@ unsafe fn with(cntr: *mut fi::fid_cntr, body: impl FnOnce(&Counter) -> Result<()
 
 unsafe extern "C" fn read(cntr: *mut fi::fid_cntr) -> u64 {
     let mut value = 0;
-    let counted = |counter: &Counter| {
+    let load = |counter: &Counter| {
         // What has no address reads as 0, as in the real provider.
         if counter.access.success {
             value = counter.counter.success().load(Ordering::Acquire);
@@ -308,20 +315,20 @@ unsafe extern "C" fn read(cntr: *mut fi::fid_cntr) -> u64 {
         Ok(())
     };
     // SAFETY: libfabric's contract: an open counter.
-    unsafe { with(cntr, counted) };
+    unsafe { with(cntr, load) };
     value
 }
 
 unsafe extern "C" fn readerr(cntr: *mut fi::fid_cntr) -> u64 {
     let mut value = 0;
-    let counted = |counter: &Counter| {
+    let load = |counter: &Counter| {
         if counter.access.error {
             value = counter.counter.error().load(Ordering::Acquire);
         }
         Ok(())
     };
     // SAFETY: libfabric's contract: an open counter.
-    unsafe { with(cntr, counted) };
+    unsafe { with(cntr, load) };
     value
 }
 
@@ -372,11 +379,11 @@ impl Counter {
         if !(self.access.success && self.access.error) {
             return Err(Code::NOT_SUPPORTED);
         }
-        if !self.access.waits {
+        if !self.access.waitable {
             return Err(Code::INVALID);
         }
-        let limit = u64::try_from(timeout).map_or(LONGEST_WAIT, Duration::from_millis);
-        let (begun, errors) = (Instant::now(), self.counter.error().load(Ordering::Acquire));
+        let limit = u64::try_from(timeout).map_or(MAX_WAIT, Duration::from_millis);
+        let (start, errors) = (Instant::now(), self.counter.error().load(Ordering::Acquire));
         loop {
             if self.counter.success().load(Ordering::Acquire) >= threshold {
                 return Ok(());
@@ -384,7 +391,7 @@ impl Counter {
             if self.counter.error().load(Ordering::Acquire) != errors {
                 return Err(Code::ERROR_AVAILABLE);
             }
-            if begun.elapsed() >= limit {
+            if start.elapsed() >= limit {
                 return Err(Code::TIMED_OUT);
             }
             std::thread::sleep(Duration::from_micros(20));
@@ -395,7 +402,7 @@ impl Counter {
 unsafe extern "C" fn close(fid: *mut fi::fid) -> c_int {
     ffi::entry(|| {
         // SAFETY: libfabric's contract for close: an open fid, not used again once this succeeds.
-        unsafe { ffi::object::<Counter>(fid) }?.users.none()?;
+        unsafe { ffi::object::<Counter>(fid) }?.references.require_none()?;
         // SAFETY: as above, and no endpoint is bound.
         unsafe { ffi::reclaim::<Counter>(fid) }.map(drop)
     })

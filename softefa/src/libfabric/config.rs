@@ -30,7 +30,7 @@ pub(crate) const FIRST_COUNTERS: u32 = fi::fi_version(206, 0);
 pub(crate) const FIRST_WIDE_IDS: u32 = fi::fi_version(207, 0);
 
 /// As many adapters as one process may ask for: the largest machines have 32.
-const MOST_ADAPTERS: usize = 32;
+const MAX_ADAPTERS: usize = 32;
 
 /// The provider's switches.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,8 +106,8 @@ impl Config {
         }
         if let Some(text) = value("SOFTEFA_FABRICS") {
             let mut names: Vec<&str> = text.split(',').collect();
-            config.direct = take(&mut names, "efa-direct");
-            config.plain = take(&mut names, "efa");
+            config.direct = remove(&mut names, "efa-direct");
+            config.plain = remove(&mut names, "efa");
             if !names.is_empty() {
                 return Err(format!(
                     "SOFTEFA_FABRICS is {text:?}; it takes efa-direct, efa, or both with a comma"
@@ -118,8 +118,8 @@ impl Config {
             config.adapters = text
                 .parse()
                 .ok()
-                .filter(|count| (1..=MOST_ADAPTERS).contains(count))
-                .ok_or_else(|| format!("SOFTEFA_ADAPTERS is {text:?}; it takes 1 to {MOST_ADAPTERS}"))?;
+                .filter(|count| (1..=MAX_ADAPTERS).contains(count))
+                .ok_or_else(|| format!("SOFTEFA_ADAPTERS is {text:?}; it takes 1 to {MAX_ADAPTERS}"))?;
         }
         if let Some(text) = value("SOFTEFA_BREAK") {
             config.defect = Some(Defect::named(&text).ok_or_else(|| {
@@ -173,9 +173,9 @@ fn parse_version(text: &str) -> Option<u32> {
 }
 
 /// Removes `name` from `names`, and says whether it was there.
-fn take(names: &mut Vec<&str>, name: &str) -> bool {
+fn remove(names: &mut Vec<&str>, name: &str) -> bool {
     let before = names.len();
-    names.retain(|found| *found != name);
+    names.retain(|other| *other != name);
     names.len() != before
 }
 
@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     fn parse(set: &[(&str, &str)]) -> Result<Config, String> {
-        Config::parse(|name| set.iter().find(|(found, _)| *found == name).map(|(_, value)| value.to_string()))
+        Config::parse(|name| set.iter().find(|(other, _)| *other == name).map(|(_, value)| value.to_string()))
     }
 
     #[test]

@@ -18,7 +18,7 @@ use super::domain::{self, Domain};
 use super::ffi::{self, Code, Object, UNUSED};
 use super::mapping::Mapping;
 use super::mr;
-use super::uses::{Use, Uses};
+use super::references::{Reference, ReferenceCount};
 
 /// Entries where the application does not say (the real provider's EFA_DEF_CQ_SIZE).
 const DEFAULT_ENTRIES: u32 = 12_288;
@@ -30,8 +30,8 @@ pub(crate) struct CompletionQueue {
     shared: Arc<Shared>,
     format: fi::fi_cq_format,
     reader: Mutex<Reader>,
-    users: Uses,
-    _use: Use,
+    references: ReferenceCount,
+    _reference: Reference,
 }
 
 /// The queue itself, which lives until the last endpoint that is bound to it is closed.
@@ -40,17 +40,17 @@ pub(crate) struct Shared {
     pub(crate) queue: device::CompletionQueue,
     memory: Option<Arc<RingMemory>>,
     /// What the client called the buffer of a queue in its own memory.
-    named: Option<Address>,
+    client_buffer: Option<ReportedAddress>,
 }
 
 /// An address that is handed back and never followed.
 #[derive(Clone, Copy)]
-struct Address(*mut u8);
+struct ReportedAddress(*mut u8);
 
 // SAFETY: nothing is read or written through it.
-unsafe impl Send for Address {}
+unsafe impl Send for ReportedAddress {}
 // SAFETY: as above.
-unsafe impl Sync for Address {}
+unsafe impl Sync for ReportedAddress {}
 
 impl Drop for Shared {
     fn drop(&mut self) {
@@ -63,7 +63,7 @@ impl Drop for Shared {
 impl Shared {
     /// The buffer as `query_cq` reports it; null where the client gave memory without an address.
     pub(crate) fn buffer(&self) -> *mut u8 {
-        match (self.named, &self.memory) {
+        match (self.client_buffer, &self.memory) {
             (Some(address), _) => address.0,
             (None, Some(memory)) => memory.as_ptr(),
             (None, None) => ptr::null_mut(),
@@ -158,7 +158,7 @@ pub(crate) unsafe extern "C" fn open_ext(
         }
         let fd = c_int::try_from(memory.fd).map_err(|_| Code::INVALID)?;
         let length = usize::try_from(memory.length).map_err(|_| Code::INVALID)?;
-        let named = Some(Address(memory.buffer));
+        let client_buffer = Some(ReportedAddress(memory.buffer));
         let backing = match Mapping::new(fd, memory.offset, length) {
             Ok(mapping) => CompletionBacking::External(mapping.ring()?),
             // A GPU's, which is reached where the application says that it lies.
@@ -174,7 +174,7 @@ pub(crate) unsafe extern "C" fn open_ext(
         };
         // SAFETY: not null, and the application's attributes and place for the queue.
         unsafe {
-            let queue = create(domain, attr, backing, named, context)?;
+            let queue = create(domain, attr, backing, client_buffer, context)?;
             ffi::store(cq, ffi::expose(queue))
         }
     })
@@ -186,7 +186,7 @@ unsafe fn create(
     domain: &Domain,
     attr: *const fi::fi_cq_attr,
     backing: CompletionBacking,
-    named: Option<Address>,
+    client_buffer: Option<ReportedAddress>,
     context: *mut c_void,
 ) -> Result<Box<CompletionQueue>, Code> {
     if attr.is_null() {
@@ -203,7 +203,7 @@ unsafe fn create(
     let attr = CompletionQueueAttr { entries, backing, ..CompletionQueueAttr::default() };
     let queue = shared.adapter.create_completion_queue(attr)?;
     let memory = queue.memory.clone();
-    let shared = Arc::new(Shared { domain: shared, queue, memory, named });
+    let shared = Arc::new(Shared { domain: shared, queue, memory, client_buffer });
     let ring = Ring::new(shared.queue.num_entries).map_err(|_| Code::OTHER)?;
     let reader = Reader {
         cursor: CompletionCursor::new(ring),
@@ -216,8 +216,8 @@ unsafe fn create(
         shared,
         format,
         reader: Mutex::new(reader),
-        users: Uses::default(),
-        _use: domain.begin_use(),
+        references: ReferenceCount::default(),
+        _reference: domain.add_reference(),
     }))
 }
 
@@ -226,8 +226,8 @@ impl CompletionQueue {
         Arc::clone(&self.shared)
     }
 
-    pub(crate) fn begin_use(&self) -> Use {
-        self.users.begin()
+    pub(crate) fn add_reference(&self) -> Reference {
+        self.references.add()
     }
 
     /// Tells the adapter how far a client that polls by itself has come.
@@ -236,25 +236,29 @@ impl CompletionQueue {
     }
 
     /// Reads up to `count` completions, each through `put`, which gets its index.
-    fn take(&self, count: usize, mut put: impl FnMut(usize, &Completion)) -> Result<usize, Code> {
+    fn read_completions(
+        &self,
+        count: usize,
+        mut store: impl FnMut(usize, &Completion),
+    ) -> Result<usize, Code> {
         if !self.shared.readable() {
             return Err(Code::NOT_PROVIDED);
         }
         let memory = self.shared.memory.as_ref().ok_or(Code::NOT_PROVIDED)?;
         let mut reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut taken = 0;
-        while taken < count && reader.error.is_none() {
+        let mut read = 0;
+        while read < count && reader.error.is_none() {
             let Some(completion) = reader.next(memory, self.shared.queue.entry_size)? else { break };
             if completion.status == CompletionStatus::Ok {
-                put(taken, &completion);
-                taken += 1;
+                store(read, &completion);
+                read += 1;
             } else {
                 reader.error = Some(completion);
             }
         }
-        if taken != 0 {
+        if read != 0 {
             self.set_consumer_index(reader.consumed)?;
-            Ok(taken)
+            Ok(read)
         } else if reader.error.is_some() {
             Err(Code::ERROR_AVAILABLE)
         } else {
@@ -292,14 +296,14 @@ unsafe extern "C" fn readfrom(
     count: usize,
     src_addr: *mut fi::fi_addr_t,
 ) -> isize {
-    ffi::counted(|| {
+    ffi::count_entry(|| {
         // SAFETY: libfabric's contract: an open completion queue.
         let queue = unsafe { ffi::object::<CompletionQueue>(cq.cast()) }?;
         if buf.is_null() || count == 0 {
             return Err(Code::AGAIN);
         }
         let words = entry_words(queue.format);
-        queue.take(count, |index, completion| {
+        queue.read_completions(count, |index, completion| {
             let entry = data_entry(completion);
             let fields = [entry.op_context.addr() as u64, entry.flags, entry.len as u64, 0, entry.data, 0];
             // SAFETY: the application gives room for `count` entries of the queue's format, each of
@@ -354,7 +358,7 @@ fn data_entry(completion: &Completion) -> fi::fi_cq_data_entry {
 }
 
 unsafe extern "C" fn readerr(cq: *mut fi::fid_cq, buf: *mut fi::fi_cq_err_entry, _flags: u64) -> isize {
-    ffi::counted(|| {
+    ffi::count_entry(|| {
         // SAFETY: libfabric's contract: an open completion queue.
         let queue = unsafe { ffi::object::<CompletionQueue>(cq.cast()) }?;
         if buf.is_null() {
@@ -431,7 +435,7 @@ unsafe extern "C" fn strerror(
 unsafe extern "C" fn close(fid: *mut fi::fid) -> c_int {
     ffi::entry(|| {
         // SAFETY: libfabric's contract for close: an open fid, not used again once this succeeds.
-        unsafe { ffi::object::<CompletionQueue>(fid) }?.users.none()?;
+        unsafe { ffi::object::<CompletionQueue>(fid) }?.references.require_none()?;
         // SAFETY: as above, and no endpoint is bound.
         unsafe { ffi::reclaim::<CompletionQueue>(fid) }.map(drop)
     })

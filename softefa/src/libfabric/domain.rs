@@ -8,12 +8,12 @@ use efa_gda_sys::fi;
 
 use crate::device::{Adapter, DeviceError, ProtectionDomain};
 
+use super::candidate::{self, AdapterDescription, OLD_LOCAL_MR};
 use super::config::{Config, Defect, FIRST_GDA};
 use super::fabric::{Fabric, is_named};
 use super::ffi::{self, Code, Object, UNUSED, text};
 use super::hints::Hints;
-use super::offer::{self, AdapterFace, OLD_LOCAL_MR};
-use super::uses::{Use, Uses};
+use super::references::{Reference, ReferenceCount};
 use super::{adapters, av, cntr, cq, ep, gda, mr};
 
 /// An open domain.
@@ -21,16 +21,16 @@ use super::{adapters, av, cntr, cq, ep, gda, mr};
 pub(crate) struct Domain {
     fid: fi::fid_domain,
     shared: Arc<Shared>,
-    users: Uses,
-    _fabric: Use,
+    references: ReferenceCount,
+    _fabric: Reference,
 }
 
 /// What the objects of a domain have in common. The protection domain goes with the last of them.
 pub(crate) struct Shared {
     pub(crate) adapter: Arc<Adapter>,
-    pub(crate) face: AdapterFace,
+    pub(crate) description: AdapterDescription,
     pub(crate) pd: ProtectionDomain,
-    pub(crate) fabric: offer::Fabric,
+    pub(crate) fabric: candidate::Fabric,
     /// The API version that the application asked for.
     pub(crate) api: u32,
     /// The domain was opened for memory of other kinds than the system's.
@@ -84,8 +84,8 @@ impl Domain {
         Arc::clone(&self.shared)
     }
 
-    pub(crate) fn begin_use(&self) -> Use {
-        self.users.begin()
+    pub(crate) fn add_reference(&self) -> Reference {
+        self.references.add()
     }
 }
 
@@ -125,7 +125,8 @@ pub(crate) unsafe extern "C" fn open(
             ops: (&raw const OPS).cast_mut(),
             mr: mr::ops(),
         };
-        let domain_object = Domain { fid, shared, users: Uses::default(), _fabric: fabric.begin_use() };
+        let domain_object =
+            Domain { fid, shared, references: ReferenceCount::default(), _fabric: fabric.add_reference() };
         // SAFETY: the application gives the place for the domain.
         unsafe { ffi::store(domain, ffi::expose(Box::new(domain_object))) }
     })
@@ -143,14 +144,14 @@ fn share(fabric: &Fabric, info: &Hints) -> Result<Shared, Code> {
         return Err(Code::INVALID);
     }
     let local = attr.mr_mode & fi::FI_MR_LOCAL != 0 || info.mode & OLD_LOCAL_MR != 0;
-    if fabric.kind() == offer::Fabric::Direct && !local {
+    if fabric.kind() == candidate::Fabric::Direct && !local {
         return Err(Code::NO_DATA);
     }
-    let (face, adapter) = adapters::find(config, name)?;
+    let (description, adapter) = adapters::find(config, name)?;
     let pd = adapter.allocate_domain()?;
     Ok(Shared {
         adapter,
-        face,
+        description,
         pd,
         fabric: fabric.kind(),
         api: fabric.api_version(),
@@ -162,16 +163,16 @@ fn share(fabric: &Fabric, info: &Hints) -> Result<Shared, Code> {
 ///
 /// # Safety
 /// As for [`ffi::object`].
-pub(crate) unsafe fn identity(domain: *mut fi::fid_domain) -> Result<(offer::Fabric, String), Code> {
+pub(crate) unsafe fn identity(domain: *mut fi::fid_domain) -> Result<(candidate::Fabric, String), Code> {
     // SAFETY: the caller's contract.
     let domain = unsafe { ffi::object::<Domain>(domain.cast()) }?;
-    Ok((domain.shared.fabric, domain.shared.face.device.clone()))
+    Ok((domain.shared.fabric, domain.shared.description.device.clone()))
 }
 
 unsafe extern "C" fn close(fid: *mut fi::fid) -> c_int {
     ffi::entry(|| {
         // SAFETY: libfabric's contract for close: an open fid, not used again once this succeeds.
-        unsafe { ffi::object::<Domain>(fid) }?.users.none()?;
+        unsafe { ffi::object::<Domain>(fid) }?.references.require_none()?;
         // SAFETY: as above, and nothing of the domain is open.
         unsafe { ffi::reclaim::<Domain>(fid) }.map(drop)
     })
@@ -194,7 +195,7 @@ unsafe extern "C" fn ops_open(
             && config.version >= FIRST_GDA
             && config.defect != Some(Defect::NoGda)
         {
-            if domain.shared.fabric != offer::Fabric::Direct {
+            if domain.shared.fabric != candidate::Fabric::Direct {
                 return Err(Code::NOT_SUPPORTED);
             }
             gda::table(config)

@@ -11,16 +11,16 @@ use efa_gda_wire::{EntrySize, QueueKey, QueuePairNumber, RequestIdWidth};
 use crate::device::{QueuePair, QueuePairAttr, QueuePairState, RnrRetry};
 
 use super::av::{AddressVector, EndpointAddress, Table};
-use super::cntr::{Attached, Counter};
+use super::candidate::{ADDRESS_LENGTH, Candidate};
+use super::cntr::{BoundCounters, Counter};
 use super::config::{Config, Defect};
 use super::cq::{CompletionQueue, Shared as SharedCq};
 use super::domain::{Domain, Shared};
 use super::ffi::{self, Code, Object, UNUSED};
 use super::hints::Hints;
-use super::offer::{ADDRESS_LENGTH, Offer};
 use super::options::{self, Sizes};
-use super::uses::Use;
-use super::{adapters, matching};
+use super::references::Reference;
+use super::{adapters, negotiation};
 
 /// An open endpoint.
 #[repr(C)]
@@ -29,7 +29,7 @@ pub(crate) struct Endpoint {
     domain: Arc<Shared>,
     settings: Settings,
     state: Mutex<State>,
-    _use: Use,
+    _reference: Reference,
 }
 
 /// What the info that opened it asked for.
@@ -52,19 +52,19 @@ struct State {
     send_cq: Option<Bound<SharedCq>>,
     receive_cq: Option<Bound<SharedCq>>,
     av: Option<Bound<Table>>,
-    counters: Attached,
-    rnr_retry: Retries,
+    counters: BoundCounters,
+    rnr_retry: RnrRetries,
 }
 
 /// Tries after the first where a receiver has nothing posted, as `ibv_modify_qp` takes them: up to 6,
 /// and 7 for ever, which is where an efa-direct endpoint starts.
-struct Retries(usize);
+struct RnrRetries(usize);
 
-impl Retries {
+impl RnrRetries {
     const FOREVER: usize = 7;
 }
 
-impl Default for Retries {
+impl Default for RnrRetries {
     fn default() -> Self {
         Self(Self::FOREVER)
     }
@@ -72,7 +72,7 @@ impl Default for Retries {
 
 struct Bound<T> {
     object: Arc<T>,
-    _use: Use,
+    _reference: Reference,
 }
 
 /// A queue pair, destroyed with this value.
@@ -189,7 +189,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// [`Code::NO_AV`] when none is bound, where the real provider dereferences a null.
-    pub(crate) fn addresses(&self) -> Result<Arc<Table>, Code> {
+    pub(crate) fn address_table(&self) -> Result<Arc<Table>, Code> {
         self.state().av.as_ref().map(|bound| Arc::clone(&bound.object)).ok_or(Code::NO_AV)
     }
 
@@ -216,7 +216,7 @@ impl Endpoint {
         attr.counters = state.counters.counters();
         attr.first_counter = adapters::first_counter();
         attr.rnr_retry = match u8::try_from(state.rnr_retry.0) {
-            Ok(times) if usize::from(times) < Retries::FOREVER => RnrRetry::Times(times),
+            Ok(times) if usize::from(times) < RnrRetries::FOREVER => RnrRetry::Times(times),
             _ => RnrRetry::Forever,
         };
         if Config::get().is_ok_and(|config| config.defect == Some(Defect::DeadEndpoint)) {
@@ -237,17 +237,17 @@ impl Endpoint {
             return Err(Code::INVALID);
         }
         let mut state = self.state();
-        let taken = (flags & fi::FI_TRANSMIT != 0 && state.send_cq.is_some())
+        let already_bound = (flags & fi::FI_TRANSMIT != 0 && state.send_cq.is_some())
             || (flags & fi::FI_RECV != 0 && state.receive_cq.is_some());
-        if taken || state.queue_pair.is_some() {
+        if already_bound || state.queue_pair.is_some() {
             return Err(Code::INVALID);
         }
-        let bound = || Some(Bound { object: Arc::clone(&shared), _use: cq.begin_use() });
+        let binding = || Some(Bound { object: Arc::clone(&shared), _reference: cq.add_reference() });
         if flags & fi::FI_TRANSMIT != 0 {
-            state.send_cq = bound();
+            state.send_cq = binding();
         }
         if flags & fi::FI_RECV != 0 {
-            state.receive_cq = bound();
+            state.receive_cq = binding();
         }
         Ok(())
     }
@@ -258,7 +258,7 @@ impl Endpoint {
         if !self.domain.same(&table.domain) || state.av.is_some() {
             return Err(Code::INVALID);
         }
-        state.av = Some(Bound { object: table, _use: av.begin_use() });
+        state.av = Some(Bound { object: table, _reference: av.add_reference() });
         Ok(())
     }
 
@@ -276,7 +276,7 @@ impl Endpoint {
         let pair =
             self.state().queue_pair.as_ref().map(|enabled| (enabled.pair.number, enabled.pair.queue_key));
         let (queue_pair, queue_key) = pair.unwrap_or((QueuePairNumber::new(0), QueueKey::new(0)));
-        EndpointAddress { gid: self.domain.face.gid, queue_pair, queue_key }
+        EndpointAddress { gid: self.domain.description.gid, queue_pair, queue_key }
     }
 }
 
@@ -284,8 +284,8 @@ impl Endpoint {
 fn random_key() -> Result<u32, Code> {
     let mut key = [0_u8; 4];
     // SAFETY: the buffer has the length given.
-    let got = unsafe { libc::getrandom(key.as_mut_ptr().cast(), key.len(), 0) };
-    if got != key.len() as isize {
+    let written = unsafe { libc::getrandom(key.as_mut_ptr().cast(), key.len(), 0) };
+    if written != key.len() as isize {
         return Err(Code::OTHER);
     }
     Ok(u32::from_ne_bytes(key) & 0x7fff_ffff)
@@ -303,19 +303,24 @@ pub(crate) unsafe extern "C" fn open(
         let (domain, info) = unsafe { (ffi::object::<Domain>(domain.cast())?, Hints::read(info)) };
         let shared = domain.shared();
         let settings = settings(&shared, &info.ok_or(Code::INVALID)?)?;
-        let other = (&raw const OTHER_OPS).cast_mut();
+        let other_ops = (&raw const OTHER_OPS).cast_mut();
         let fid = fi::fid_ep {
             fid: ffi::header::<Endpoint>(context),
             ops: (&raw const OPS).cast_mut(),
             cm: (&raw const CM_OPS).cast_mut(),
             msg: (&raw const MSG_OPS).cast_mut(),
             rma: (&raw const RMA_OPS).cast_mut(),
-            tagged: other.cast(),
-            atomic: other.cast(),
-            collective: other.cast(),
+            tagged: other_ops.cast(),
+            atomic: other_ops.cast(),
+            collective: other_ops.cast(),
         };
-        let endpoint =
-            Endpoint { fid, domain: shared, settings, state: Mutex::default(), _use: domain.begin_use() };
+        let endpoint = Endpoint {
+            fid,
+            domain: shared,
+            settings,
+            state: Mutex::default(),
+            _reference: domain.add_reference(),
+        };
         // SAFETY: the application gives the place for the endpoint.
         unsafe { ffi::store(ep, ffi::expose(Box::new(endpoint))) }
     })
@@ -327,22 +332,22 @@ fn settings(domain: &Shared, info: &Hints) -> Result<Settings, Code> {
     let (Some(tx), Some(rx), true) = (&info.tx, &info.rx, info.ep.is_some()) else {
         return Err(Code::INVALID);
     };
-    let offer = Offer::new(&domain.face, domain.fabric, config);
-    matching::check(&offer, info, domain.api).map_err(|why| {
-        ffi::log(format_args!("the info for an endpoint does not match: {why}"));
+    let candidate = Candidate::new(&domain.description, domain.fabric, config);
+    negotiation::check(&candidate, info, domain.api).map_err(|reason| {
+        ffi::log(format_args!("the info for an endpoint does not match: {reason}"));
         Code::NO_DATA
     })?;
-    let limits = &domain.face.limits;
+    let limits = &domain.description.limits;
     let wide = tx.inject_size > limits.inline;
-    let deepest = if wide { limits.send_depth / 2 } else { limits.send_depth };
-    let size = |asked: usize, most: usize| {
-        let entries = if asked == 0 { most } else { asked.min(most) };
+    let max_send_depth = if wide { limits.send_depth / 2 } else { limits.send_depth };
+    let size = |requested: usize, limit: usize| {
+        let entries = if requested == 0 { limit } else { requested.min(limit) };
         u32::try_from(entries).map_err(|_| Code::INVALID)
     };
     // Without capabilities of a side in the info, both are there.
     let caps = info.caps;
     Ok(Settings {
-        send_depth: size(tx.size, deepest)?,
+        send_depth: size(tx.size, max_send_depth)?,
         receive_depth: size(rx.size, limits.receive_depth)?,
         entry_size: if wide { EntrySize::B128 } else { EntrySize::B64 },
         transmits: caps & (fi::FI_SEND | fi::FI_READ | fi::FI_WRITE) != 0,
@@ -393,8 +398,8 @@ unsafe extern "C" fn getname(fid: fi::fid_t, addr: *mut c_void, addrlen: *mut us
             return Err(Code::INVALID);
         }
         // SAFETY: not null. Callers learn the length first, with a length of 0.
-        let room = unsafe { addrlen.replace(ADDRESS_LENGTH) };
-        if room < ADDRESS_LENGTH {
+        let capacity = unsafe { addrlen.replace(ADDRESS_LENGTH) };
+        if capacity < ADDRESS_LENGTH {
             return Err(Code::TOO_SMALL);
         }
         // SAFETY: null is refused; otherwise the application gave at least 32 bytes.
@@ -417,9 +422,9 @@ unsafe extern "C" fn getopt(
         // SAFETY: libfabric's contract: an open fid.
         let endpoint = unsafe { ffi::object::<Endpoint>(fid) }?;
         let retries = endpoint.state().rnr_retry.0;
-        let answer = options::get(level, optname, &endpoint.settings.sizes, retries)?;
+        let value = options::get(level, optname, &endpoint.settings.sizes, retries)?;
         // SAFETY: libfabric's contract: `optlen` bytes at `optval`; null is refused.
-        unsafe { answer.store(optval, optlen) }
+        unsafe { value.store(optval, optlen) }
     })
 }
 
@@ -444,15 +449,15 @@ unsafe extern "C" fn setopt(
             return Err(Code::INVALID);
         }
         // SAFETY: not null, and `optlen` bytes, by libfabric's contract; any alignment.
-        state.rnr_retry = Retries(unsafe { optval.cast::<usize>().read_unaligned() });
+        state.rnr_retry = RnrRetries(unsafe { optval.cast::<usize>().read_unaligned() });
         Ok(())
     })
 }
 
-const REFUSED: isize = Code::NOT_PROVIDED.returned() as isize;
+const NOT_PROVIDED: isize = Code::NOT_PROVIDED.returned() as isize;
 
 unsafe extern "C" fn cancel(_fid: fi::fid_t, _context: *mut c_void) -> isize {
-    REFUSED
+    NOT_PROVIDED
 }
 
 unsafe extern "C" fn recv(
@@ -463,7 +468,7 @@ unsafe extern "C" fn recv(
     _src: fi::fi_addr_t,
     _context: *mut c_void,
 ) -> isize {
-    REFUSED
+    NOT_PROVIDED
 }
 
 unsafe extern "C" fn send(
@@ -474,7 +479,7 @@ unsafe extern "C" fn send(
     _dest: fi::fi_addr_t,
     _context: *mut c_void,
 ) -> isize {
-    REFUSED
+    NOT_PROVIDED
 }
 
 unsafe extern "C" fn read(
@@ -487,7 +492,7 @@ unsafe extern "C" fn read(
     _key: u64,
     _context: *mut c_void,
 ) -> isize {
-    REFUSED
+    NOT_PROVIDED
 }
 
 unsafe extern "C" fn write(
@@ -500,5 +505,5 @@ unsafe extern "C" fn write(
     _key: u64,
     _context: *mut c_void,
 ) -> isize {
-    REFUSED
+    NOT_PROVIDED
 }

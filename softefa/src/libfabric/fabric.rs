@@ -4,19 +4,19 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 
 use efa_gda_sys::fi;
 
+use super::candidate;
 use super::config::{Config, FIRST_COUNTERS};
 use super::domain;
 use super::ffi::{self, Code, Object, UNUSED, text};
 use super::hints::FabricHints;
-use super::offer;
-use super::uses::{Use, Uses};
+use super::references::{Reference, ReferenceCount};
 
 /// An open fabric.
 #[repr(C)]
 pub(crate) struct Fabric {
     fid: fi::fid_fabric,
-    kind: offer::Fabric,
-    domains: Uses,
+    kind: candidate::Fabric,
+    references: ReferenceCount,
 }
 
 static FID_OPS: fi::fi_ops = fi::fi_ops {
@@ -48,7 +48,7 @@ unsafe impl Object for Fabric {
 }
 
 impl Fabric {
-    pub(crate) fn kind(&self) -> offer::Fabric {
+    pub(crate) fn kind(&self) -> candidate::Fabric {
         self.kind
     }
 
@@ -57,8 +57,8 @@ impl Fabric {
         self.fid.api_version
     }
 
-    pub(crate) fn begin_use(&self) -> Use {
-        self.domains.begin()
+    pub(crate) fn add_reference(&self) -> Reference {
+        self.references.add()
     }
 }
 
@@ -71,13 +71,13 @@ pub(crate) unsafe extern "C" fn open(
     ffi::entry(|| {
         let config = Config::get().map_err(|_| Code::INVALID)?;
         // SAFETY: libfabric passes on the application's attributes, which it has read itself.
-        let wanted = unsafe { FabricHints::read(attr) }.ok_or(Code::INVALID)?;
-        let kind = wanted.name.as_deref().and_then(offer::Fabric::named).ok_or(Code::NO_DATA)?;
-        let offered = match kind {
-            offer::Fabric::Direct => config.direct,
-            offer::Fabric::Plain => config.plain,
+        let attr_copy = unsafe { FabricHints::read(attr) }.ok_or(Code::INVALID)?;
+        let kind = attr_copy.name.as_deref().and_then(candidate::Fabric::named).ok_or(Code::NO_DATA)?;
+        let available = match kind {
+            candidate::Fabric::Direct => config.direct,
+            candidate::Fabric::Plain => config.plain,
         };
-        if !offered || wanted.prov_version > config.version {
+        if !available || attr_copy.prov_version > config.version {
             return Err(Code::NO_DATA);
         }
         let fid = fi::fid_fabric {
@@ -86,7 +86,7 @@ pub(crate) unsafe extern "C" fn open(
             // SAFETY: not null, or `wanted` would be an error.
             api_version: unsafe { (*attr).api_version },
         };
-        let object = ffi::expose(Box::new(Fabric { fid, kind, domains: Uses::default() }));
+        let object = ffi::expose(Box::new(Fabric { fid, kind, references: ReferenceCount::default() }));
         // SAFETY: the application gives the place for the fabric.
         unsafe { ffi::store(fabric, object) }
     })
@@ -96,7 +96,7 @@ pub(crate) unsafe extern "C" fn open(
 ///
 /// # Safety
 /// As for [`ffi::object`].
-pub(crate) unsafe fn kind(fabric: *mut fi::fid_fabric) -> Result<offer::Fabric, Code> {
+pub(crate) unsafe fn kind(fabric: *mut fi::fid_fabric) -> Result<candidate::Fabric, Code> {
     // SAFETY: the caller's contract.
     unsafe { ffi::object::<Fabric>(fabric.cast()) }.map(Fabric::kind)
 }
@@ -104,7 +104,7 @@ pub(crate) unsafe fn kind(fabric: *mut fi::fid_fabric) -> Result<offer::Fabric, 
 unsafe extern "C" fn close(fid: *mut fi::fid) -> c_int {
     ffi::entry(|| {
         // SAFETY: libfabric's contract for close: an open fid, not used again once this succeeds.
-        unsafe { ffi::object::<Fabric>(fid) }?.domains.none()?;
+        unsafe { ffi::object::<Fabric>(fid) }?.references.require_none()?;
         // SAFETY: as above, and no domain is open.
         unsafe { ffi::reclaim::<Fabric>(fid) }.map(drop)
     })
@@ -125,8 +125,8 @@ unsafe extern "C" fn ops_open(
             return Err(Code::INVALID);
         }
         let table = match fabric.kind {
-            offer::Fabric::Direct => &raw const DIRECT_FEATURES,
-            offer::Fabric::Plain => &raw const PLAIN_FEATURES,
+            candidate::Fabric::Direct => &raw const DIRECT_FEATURES,
+            candidate::Fabric::Plain => &raw const PLAIN_FEATURES,
         };
         // SAFETY: the application gives the place for the table.
         unsafe { ffi::store(ops, table.cast_mut().cast()) }
@@ -134,9 +134,9 @@ unsafe extern "C" fn ops_open(
 }
 
 /// Whether the application asked for the operations of that name, a string that ends in zero.
-pub(crate) fn is_named(asked: Option<&str>, name: &[u8]) -> bool {
-    asked.is_some_and(|asked| {
-        CStr::from_bytes_with_nul(name).is_ok_and(|name| name.to_bytes() == asked.as_bytes())
+pub(crate) fn is_named(requested: Option<&str>, name: &[u8]) -> bool {
+    requested.is_some_and(|requested| {
+        CStr::from_bytes_with_nul(name).is_ok_and(|name| name.to_bytes() == requested.as_bytes())
     })
 }
 

@@ -40,11 +40,11 @@ impl Code {
 
 /// Runs the body of an entry that returns 0 or a negative error.
 pub(crate) fn entry(body: impl FnOnce() -> Result<(), Code>) -> c_int {
-    counted(|| body().map(|()| 0)) as c_int
+    count_entry(|| body().map(|()| 0)) as c_int
 }
 
 /// Runs the body of an entry that returns a count or a negative error. A panic becomes -FI_EOTHER.
-pub(crate) fn counted(body: impl FnOnce() -> Result<usize, Code>) -> isize {
+pub(crate) fn count_entry(body: impl FnOnce() -> Result<usize, Code>) -> isize {
     // What the body captured is not used after a panic: every entry returns at once.
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(count)) => count as isize,
@@ -177,8 +177,8 @@ pub(crate) fn logs() -> bool {
 
 /// Says on stderr why something was refused, where `SOFTEFA_LOG` is set: the codes that go back to C
 /// do not tell.
-pub(crate) fn log(words: std::fmt::Arguments<'_>) {
+pub(crate) fn log(message: std::fmt::Arguments<'_>) {
     if logs() {
-        eprintln!("softefa: {words}");
+        eprintln!("softefa: {message}");
     }
 }

@@ -53,38 +53,38 @@ static DOMAIN_OPS: MergedOps = MergedOps {
 
 /// The GDA operations of the release that is claimed, or as a defect has them.
 pub(crate) fn table(config: &Config) -> Result<*mut c_void, Code> {
-    static TABLE: OnceLock<Option<FencedTable>> = OnceLock::new();
-    static WHOLE: fi::fi_efa_ops_gda = GDA_OPS;
+    static TABLE: OnceLock<Option<GuardedTable>> = OnceLock::new();
+    static COMPLETE: fi::fi_efa_ops_gda = GDA_OPS;
     static NULL_COUNTERS: fi::fi_efa_ops_gda = fi::fi_efa_ops_gda { cntr_open_ext: None, ..GDA_OPS };
-    let whole = config.version >= FIRST_COUNTERS && config.defect != Some(Defect::FiveOperations);
-    let source = if config.defect == Some(Defect::NullCounters) { &NULL_COUNTERS } else { &WHOLE };
-    FencedTable::of(&TABLE, (&raw const *source).cast(), if whole { 6 } else { 5 })
+    let has_counters = config.version >= FIRST_COUNTERS && config.defect != Some(Defect::FiveOperations);
+    let source = if config.defect == Some(Defect::NullCounters) { &NULL_COUNTERS } else { &COMPLETE };
+    GuardedTable::get_or_copy(&TABLE, (&raw const *source).cast(), if has_counters { 6 } else { 5 })
 }
 
 /// The domain operations of provider release `version`.
 pub(crate) fn domain_table(version: u32) -> Result<*mut c_void, Code> {
-    static TABLE: OnceLock<Option<FencedTable>> = OnceLock::new();
+    static TABLE: OnceLock<Option<GuardedTable>> = OnceLock::new();
     let pointers = if version == MERGED { 5 } else { 1 };
-    FencedTable::of(&TABLE, (&raw const DOMAIN_OPS).cast(), pointers)
+    GuardedTable::get_or_copy(&TABLE, (&raw const DOMAIN_OPS).cast(), pointers)
 }
 
 /// A copy of a table's first pointers that ends at the end of a readable page.
-struct FencedTable(*mut c_void);
+struct GuardedTable(*mut c_void);
 
 // SAFETY: the table is not written after it was made.
-unsafe impl Send for FencedTable {}
+unsafe impl Send for GuardedTable {}
 // SAFETY: as above.
-unsafe impl Sync for FencedTable {}
+unsafe impl Sync for GuardedTable {}
 
-impl FencedTable {
+impl GuardedTable {
     /// The table in `place`, made from `source` on first use; it lives as long as the process, for
     /// clients keep it.
-    fn of(
-        place: &'static OnceLock<Option<Self>>,
+    fn get_or_copy(
+        cell: &'static OnceLock<Option<Self>>,
         source: *const *const c_void,
         pointers: usize,
     ) -> Result<*mut c_void, Code> {
-        let table = place.get_or_init(|| Self::copy(source, pointers));
+        let table = cell.get_or_init(|| Self::copy(source, pointers));
         table.as_ref().map(|table| table.0).ok_or(Code::NO_MEMORY)
     }
 
@@ -102,9 +102,9 @@ impl FencedTable {
             let end = pages.cast::<u8>().add(PAGE_BYTES).cast::<*const c_void>();
             let table = end.sub(pointers);
             table.copy_from_nonoverlapping(source, pointers);
-            let fenced = libc::mprotect(end.cast(), PAGE_BYTES, libc::PROT_NONE) == 0
+            let guarded = libc::mprotect(end.cast(), PAGE_BYTES, libc::PROT_NONE) == 0
                 && libc::mprotect(pages, PAGE_BYTES, libc::PROT_READ) == 0;
-            fenced.then(|| Self(table.cast()))
+            guarded.then(|| Self(table.cast()))
         }
     }
 }
@@ -119,7 +119,7 @@ unsafe extern "C" fn query_addr(
     ffi::entry(|| {
         // SAFETY: libfabric's contract: an open endpoint.
         let endpoint = unsafe { ffi::object::<Endpoint>(ep.cast()) }?;
-        let (handle, address) = endpoint.addresses()?.get(addr)?;
+        let (handle, address) = endpoint.address_table()?.get(addr)?;
         // SAFETY: places that the application gives; null is refused.
         unsafe {
             ffi::store(ahn, handle.get())?;
@@ -152,7 +152,7 @@ unsafe extern "C" fn query_qp_wqs(
             caps: if endpoint.has_wide_ids() { fi::FI_EFA_WQ_CAPS_64_BIT_REQ_ID as u16 } else { 0 },
         };
         if let Some(defect) = Config::get().ok().and_then(|config| config.defect) {
-            spoil(&mut sq, defect);
+            inject_defect(&mut sq, defect);
         }
         // SAFETY: as above.
         unsafe { ffi::store(sq_attr, sq)? };
@@ -171,7 +171,7 @@ unsafe extern "C" fn query_qp_wqs(
 }
 
 /// Reports the queue as a broken provider would.
-fn spoil(sq: &mut fi::fi_efa_wq_attr, defect: Defect) {
+fn inject_defect(sq: &mut fi::fi_efa_wq_attr, defect: Defect) {
     match defect {
         Defect::Depth(depth) => sq.num_entries = depth,
         Defect::EntrySize(bytes) => sq.entry_size = bytes,
@@ -190,13 +190,13 @@ unsafe extern "C" fn query_cq(cq: *mut fi::fid_cq, attr: *mut fi::fi_efa_cq_attr
     ffi::entry(|| {
         // SAFETY: libfabric's contract: an open completion queue.
         let queue = unsafe { ffi::object::<cq::CompletionQueue>(cq.cast()) }?.shared();
-        let found = fi::fi_efa_cq_attr {
+        let reported = fi::fi_efa_cq_attr {
             buffer: queue.buffer(),
             entry_size: queue.queue.entry_size,
             num_entries: queue.queue.num_entries,
         };
         // SAFETY: a place that the application gives; null is refused.
-        unsafe { ffi::store(attr, found) }
+        unsafe { ffi::store(attr, reported) }
     })
 }
 

@@ -13,12 +13,12 @@ use std::ptr;
 
 use efa_gda_sys::fi;
 
+use super::candidate::{ADDRESS_LENGTH, Candidate};
 use super::ffi::Code;
 use super::nic;
-use super::offer::{ADDRESS_LENGTH, Offer};
 
 /// Bytes given to each struct; the longest known, `fi_domain_attr` of 2.6, has 232.
-const ROOM: usize = 1024;
+const STRUCT_BYTES: usize = 1024;
 
 /// A list of infos under construction; freed unless handed over.
 pub(crate) struct InfoList {
@@ -37,11 +37,11 @@ impl InfoList {
     /// [`Code::NO_MEMORY`]; the list is as before.
     pub(crate) fn push(
         &mut self,
-        offer: &Offer<'_>,
+        candidate: &Candidate<'_>,
         version: u32,
         destination: Option<[u8; ADDRESS_LENGTH]>,
     ) -> Result<(), Code> {
-        let info = allocate(offer, version, destination)?;
+        let info = allocate(candidate, version, destination)?;
         if self.tail.is_null() {
             self.head = info;
         } else {
@@ -75,15 +75,15 @@ impl Drop for InfoList {
 }
 
 fn allocate(
-    offer: &Offer<'_>,
+    candidate: &Candidate<'_>,
     version: u32,
     destination: Option<[u8; ADDRESS_LENGTH]>,
 ) -> Result<*mut fi::fi_info, Code> {
     let info = zeroed::<fi::fi_info>()?;
     // SAFETY: zeroed and large enough, and every pointer in it is null or set below to memory that
     // `free` releases; nothing else sees it yet.
-    let filled = unsafe { fill(&mut *info, offer, version, destination) };
-    if let Err(code) = filled {
+    let result = unsafe { fill(&mut *info, candidate, version, destination) };
+    if let Err(code) = result {
         // SAFETY: made above, handed to nobody.
         unsafe { free(info) };
         return Err(code);
@@ -93,50 +93,50 @@ fn allocate(
 
 fn fill(
     info: &mut fi::fi_info,
-    offer: &Offer<'_>,
+    candidate: &Candidate<'_>,
     version: u32,
     destination: Option<[u8; ADDRESS_LENGTH]>,
 ) -> Result<(), Code> {
-    info.caps = offer.caps;
-    info.mode = offer.mode;
+    info.caps = candidate.caps;
+    info.mode = candidate.mode;
     info.addr_format = fi::FI_ADDR_EFA;
-    info.handle = offer.handle;
-    info.src_addr = copied(offer.adapter.address())?.cast();
+    info.handle = candidate.handle;
+    info.src_addr = allocate_copy(candidate.adapter.address())?.cast();
     info.src_addrlen = ADDRESS_LENGTH;
     if let Some(address) = destination {
-        info.dest_addr = copied(address)?.cast();
+        info.dest_addr = allocate_copy(address)?.cast();
         info.dest_addrlen = ADDRESS_LENGTH;
     }
-    info.tx_attr = copied(offer.tx)?;
-    info.rx_attr = copied(offer.rx)?;
-    info.ep_attr = copied(offer.ep)?;
-    info.domain_attr = copied(offer.domain)?;
+    info.tx_attr = allocate_copy(candidate.tx)?;
+    info.rx_attr = allocate_copy(candidate.rx)?;
+    info.ep_attr = allocate_copy(candidate.ep)?;
+    info.domain_attr = allocate_copy(candidate.domain)?;
     // SAFETY: allocated on the line above; the field lies in the declared beginning.
-    unsafe { (*info.domain_attr).name = string(&offer.adapter.domain_name())? };
-    info.fabric_attr = copied(fi::fi_fabric_attr {
-        fabric: offer.fabric_object,
+    unsafe { (*info.domain_attr).name = string(&candidate.adapter.domain_name())? };
+    info.fabric_attr = allocate_copy(fi::fi_fabric_attr {
+        fabric: candidate.fabric_object,
         // prov_name and prov_version are set by libfabric's core; a name given here would be
         // taken for a layer below and doubled.
         ..Default::default()
     })?;
     // SAFETY: allocated just above.
     unsafe {
-        (*info.fabric_attr).name = string(offer.fabric.name())?;
+        (*info.fabric_attr).name = string(candidate.fabric.name())?;
         (*info.fabric_attr).api_version = version;
     }
-    info.nic = nic::expose(offer.adapter)?;
+    info.nic = nic::expose(candidate.adapter)?;
     Ok(())
 }
 
 /// Zeroed memory from the C allocator, of at least [`ROOM`] bytes.
 fn zeroed<T>() -> Result<*mut T, Code> {
-    const { assert!(size_of::<T>() <= ROOM && align_of::<T>() <= 16) };
+    const { assert!(size_of::<T>() <= STRUCT_BYTES && align_of::<T>() <= 16) };
     // SAFETY: calloc takes any sizes.
-    let memory = unsafe { libc::calloc(1, ROOM) };
+    let memory = unsafe { libc::calloc(1, STRUCT_BYTES) };
     if memory.is_null() { Err(Code::NO_MEMORY) } else { Ok(memory.cast()) }
 }
 
-fn copied<T>(value: T) -> Result<*mut T, Code> {
+fn allocate_copy<T>(value: T) -> Result<*mut T, Code> {
     let memory = zeroed::<T>()?;
     // SAFETY: fresh memory, large and aligned enough (asserted in `zeroed`).
     unsafe { memory.write(value) };

@@ -37,13 +37,13 @@ impl Mapping {
         let aligned = i64::try_from(offset - skip as u64).map_err(|_| Code::INVALID)?;
         let mapped = length.checked_add(skip).filter(|_| length != 0).ok_or(Code::INVALID)?;
         // SAFETY: stat is a plain C struct for which all zeroes is a value, and can be written.
-        let (known, size) = unsafe {
+        let (is_file, size) = unsafe {
             let mut stat: libc::stat = std::mem::zeroed();
             (libc::fstat(fd, &mut stat) == 0, stat.st_size)
         };
         // A page past a file's end maps and then faults on access. Files without a size, such as
         // older dmabufs, report 0.
-        if !known || (size > 0 && (size as u64) < offset.saturating_add(length as u64)) {
+        if !is_file || (size > 0 && (size as u64) < offset.saturating_add(length as u64)) {
             return Err(Code::INVALID);
         }
         let protection = libc::PROT_READ | libc::PROT_WRITE;
@@ -72,7 +72,7 @@ impl Mapping {
     }
 
     /// The range as memory of a region, where entries call its first byte `address`.
-    pub(crate) fn at(self, address: u64) -> MappedMemory {
+    pub(crate) fn with_address(self, address: u64) -> MappedMemory {
         // SAFETY: mapped, readable and writable as long as this value lives, which goes along; the
         // application treats it as memory that an adapter may access.
         let host = unsafe { HostMemory::new(self.start, self.length) };
@@ -101,17 +101,17 @@ impl MappedMemory {
         start.wrapping_add(address.wrapping_sub(self.address))
     }
 
-    fn named(&self, fault: MemoryFault, address: u64) -> MemoryFault {
+    fn at_client_address(&self, fault: MemoryFault, address: u64) -> MemoryFault {
         MemoryFault { address, length: fault.length }
     }
 }
 
 impl Memory for MappedMemory {
     fn read(&self, address: u64, into: &mut [u8]) -> Result<(), MemoryFault> {
-        self.host.read(self.translate(address), into).map_err(|fault| self.named(fault, address))
+        self.host.read(self.translate(address), into).map_err(|fault| self.at_client_address(fault, address))
     }
 
     fn write(&self, address: u64, from: &[u8]) -> Result<(), MemoryFault> {
-        self.host.write(self.translate(address), from).map_err(|fault| self.named(fault, address))
+        self.host.write(self.translate(address), from).map_err(|fault| self.at_client_address(fault, address))
     }
 }

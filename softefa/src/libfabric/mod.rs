@@ -8,6 +8,7 @@
 
 mod adapters;
 mod av;
+mod candidate;
 pub mod capi;
 mod cntr;
 mod config;
@@ -21,12 +22,11 @@ mod getinfo;
 mod hints;
 mod info;
 mod mapping;
-mod matching;
 mod mr;
+mod negotiation;
 mod nic;
-mod offer;
 mod options;
-mod uses;
+mod references;
 
 use std::ffi::{CStr, c_void};
 use std::ptr;
@@ -50,16 +50,16 @@ const API: u32 = fi::fi_version(2, 99);
 #[unsafe(no_mangle)]
 pub extern "C" fn fi_prov_ini() -> *mut fi::fi_provider {
     std::panic::catch_unwind(|| {
-        stay_loaded();
+        pin_library();
         let version = match Config::get() {
             Ok(config) => config.version,
-            Err(problem) => {
+            Err(error) => {
                 // There is no log to write to yet; getinfo then answers -EINVAL.
-                eprintln!("softefa: {problem}");
+                eprintln!("softefa: {error}");
                 config::NEWEST
             }
         };
-        keep(Box::new(fi::fi_provider {
+        retain_provider(Box::new(fi::fi_provider {
             version,
             fi_version: API,
             context: fi::fi_context { internal: [ptr::null_mut(); 4] },
@@ -74,10 +74,10 @@ pub extern "C" fn fi_prov_ini() -> *mut fi::fi_provider {
 
 /// Hands out `provider`, and remembers it: libfabric forgets its providers at exit without freeing
 /// them, which leak checkers would report.
-fn keep(provider: Box<fi::fi_provider>) -> *mut fi::fi_provider {
-    static KEPT: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+fn retain_provider(provider: Box<fi::fi_provider>) -> *mut fi::fi_provider {
+    static PROVIDERS: Mutex<Vec<usize>> = Mutex::new(Vec::new());
     let provider = Box::into_raw(provider);
-    KEPT.lock().unwrap_or_else(PoisonError::into_inner).push(provider.addr());
+    PROVIDERS.lock().unwrap_or_else(PoisonError::into_inner).push(provider.addr());
     provider
 }
 
@@ -87,14 +87,14 @@ unsafe extern "C" fn cleanup() {}
 
 /// Keeps this library mapped: libfabric unloads its providers at exit, when a thread of an adapter
 /// may still run.
-fn stay_loaded() {
+fn pin_library() {
     // SAFETY: Dl_info is a plain C struct for which all zeroes is a value.
     let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
-    let here = fi_prov_ini as extern "C" fn() -> *mut fi::fi_provider;
+    let function = fi_prov_ini as extern "C" fn() -> *mut fi::fi_provider;
     // SAFETY: any address may be asked for; `info` can be written. Where it is found, the name is
     // the loader's own string, and opening what is already open only changes its flags.
     unsafe {
-        if libc::dladdr(here as *const c_void, &mut info) != 0 && !info.dli_fname.is_null() {
+        if libc::dladdr(function as *const c_void, &mut info) != 0 && !info.dli_fname.is_null() {
             let flags = libc::RTLD_NOW | libc::RTLD_NOLOAD | libc::RTLD_NODELETE;
             libc::dlopen(info.dli_fname, flags);
         }

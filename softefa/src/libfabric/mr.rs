@@ -13,10 +13,10 @@ use super::config::Config;
 use super::domain::{Domain, Shared};
 use super::ffi::{self, Code, Object};
 use super::mapping::Mapping;
-use super::uses::Use;
+use super::references::Reference;
 
 /// The first API with FI_MR_DMABUF.
-const DMABUF: u32 = fi::fi_version(1, 20);
+const FIRST_DMABUF_API: u32 = fi::fi_version(1, 20);
 
 /// An open memory region.
 #[repr(C)]
@@ -24,7 +24,7 @@ pub(crate) struct Region {
     fid: fi::fid_mr,
     keys: MemoryKeys,
     domain: Arc<Shared>,
-    _use: Use,
+    _reference: Reference,
 }
 
 static FID_OPS: fi::fi_ops = fi::fi_ops {
@@ -93,9 +93,9 @@ unsafe extern "C" fn reg(
     context: *mut c_void,
 ) -> c_int {
     ffi::entry(|| {
-        refuse_flags(flags)?;
+        require_no_flags(flags)?;
         // SAFETY: libfabric's contract for registered memory.
-        let request = unsafe { host(buf, len, access, context) }?;
+        let request = unsafe { host_request(buf, len, access, context) }?;
         // SAFETY: libfabric's contract: an open domain, and a place for the region.
         unsafe { register(fid, request, mr) }
     })
@@ -113,11 +113,11 @@ unsafe extern "C" fn regv(
     context: *mut c_void,
 ) -> c_int {
     ffi::entry(|| {
-        refuse_flags(flags)?;
+        require_no_flags(flags)?;
         // SAFETY: the application's vector of `count` parts.
-        let part = unsafe { only_part(iov, count) }?;
+        let segment = unsafe { single_segment(iov, count) }?;
         // SAFETY: libfabric's contract for registered memory.
-        let request = unsafe { host(part.iov_base, part.iov_len, access, context) }?;
+        let request = unsafe { host_request(segment.iov_base, segment.iov_len, access, context) }?;
         // SAFETY: libfabric's contract: an open domain, and a place for the region.
         unsafe { register(fid, request, mr) }
     })
@@ -146,21 +146,21 @@ unsafe extern "C" fn regattr(
         }
         // Every GPU's memory is the device's alone to the real provider too, so this says nothing.
         let flags = flags & !fi::FI_HMEM_DEVICE_ONLY;
-        let lifted = Config::get().is_ok_and(|config| config.dmabuf_for_old_api);
-        let request = if flags == fi::FI_MR_DMABUF && (domain.api >= DMABUF || lifted) {
+        let any_api = Config::get().is_ok_and(|config| config.dmabuf_for_old_api);
+        let request = if flags == fi::FI_MR_DMABUF && (domain.api >= FIRST_DMABUF_API || any_api) {
             // SAFETY: with this flag the application gives a dmabuf here.
-            unsafe { dmabuf(&domain, (*attr).__bindgen_anon_1.dmabuf, access, context) }?
+            unsafe { dmabuf_request(&domain, (*attr).__bindgen_anon_1.dmabuf, access, context) }?
         } else {
-            refuse_flags(flags)?;
+            require_no_flags(flags)?;
             // SAFETY: without that flag it gives a vector of `iov_count` parts.
-            let part = unsafe { only_part((*attr).__bindgen_anon_1.mr_iov, (*attr).iov_count) }?;
+            let segment = unsafe { single_segment((*attr).__bindgen_anon_1.mr_iov, (*attr).iov_count) }?;
             if kind == fi::FI_HMEM_CUDA {
-                let (address, length) = (part.iov_base.addr() as u64, part.iov_len as u64);
+                let (address, length) = (segment.iov_base.addr() as u64, segment.iov_len as u64);
                 let memory = Arc::new(gpu_memory(&domain, address, length)?);
                 Request { address, length, access, memory, context }
             } else {
                 // SAFETY: libfabric's contract for registered memory.
-                unsafe { host(part.iov_base, part.iov_len, access, context) }?
+                unsafe { host_request(segment.iov_base, segment.iov_len, access, context) }?
             }
         };
         // SAFETY: libfabric's contract: an open domain, and a place for the region.
@@ -168,13 +168,13 @@ unsafe extern "C" fn regattr(
     })
 }
 
-fn refuse_flags(flags: u64) -> Result<(), Code> {
+fn require_no_flags(flags: u64) -> Result<(), Code> {
     if flags == 0 { Ok(()) } else { Err(Code::BAD_FLAGS) }
 }
 
 /// # Safety
 /// `iov` is null or a vector of `count` parts.
-unsafe fn only_part(iov: *const fi::iovec, count: usize) -> Result<fi::iovec, Code> {
+unsafe fn single_segment(iov: *const fi::iovec, count: usize) -> Result<fi::iovec, Code> {
     if iov.is_null() || count != 1 {
         return Err(Code::INVALID);
     }
@@ -187,7 +187,12 @@ unsafe fn only_part(iov: *const fi::iovec, count: usize) -> Result<fi::iovec, Co
 /// # Safety
 /// The application keeps `len` bytes at `buf` mapped until it closes the region, and accesses them
 /// as memory that an adapter may access at any time.
-unsafe fn host(buf: *const c_void, len: usize, access: u64, context: *mut c_void) -> Result<Request, Code> {
+unsafe fn host_request(
+    buf: *const c_void,
+    len: usize,
+    access: u64,
+    context: *mut c_void,
+) -> Result<Request, Code> {
     let start = NonNull::new(buf.cast::<u8>().cast_mut()).ok_or(Code::INVALID)?;
     if !is_readable(buf, len) {
         ffi::log(format_args!(
@@ -209,10 +214,10 @@ unsafe fn host(buf: *const c_void, len: usize, access: u64, context: *mut c_void
 /// in the adapter's thread, where hardware's driver refuses to pin it.
 fn is_readable(buf: *const c_void, len: usize) -> bool {
     let Some(last) = len.checked_sub(1) else { return true };
-    [buf, buf.wrapping_byte_add(last)].into_iter().all(|place| {
+    [buf, buf.wrapping_byte_add(last)].into_iter().all(|address| {
         let mut byte = 0_u8;
         let to = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
-        let from = libc::iovec { iov_base: place.cast_mut(), iov_len: 1 };
+        let from = libc::iovec { iov_base: address.cast_mut(), iov_len: 1 };
         // SAFETY: reads at most one byte into `byte`; an address that is not there is an error. Where
         // the call itself is forbidden, nothing is known.
         let read = unsafe { libc::process_vm_readv(libc::getpid(), &to, 1, &from, 1, 0) };
@@ -226,14 +231,14 @@ fn is_readable(buf: *const c_void, len: usize) -> bool {
 /// [`Code::NOT_PROVIDED`] where it is none, or CUDA cannot be asked; the words go to the log.
 pub(crate) fn gpu_memory(domain: &Shared, address: u64, length: u64) -> Result<GpuMemory, Code> {
     let adapter = Arc::downgrade(&domain.adapter);
-    let report = move |why: String| {
-        ffi::log(format_args!("{why}"));
+    let report = move |reason: String| {
+        ffi::log(format_args!("{reason}"));
         if let Some(adapter) = adapter.upgrade() {
-            adapter.warn(Warning::MemoryUnreachable(why));
+            adapter.warn(Warning::MemoryUnreachable(reason));
         }
     };
-    GpuMemory::new(address, length, Box::new(report)).map_err(|why| {
-        ffi::log(format_args!("{why}"));
+    GpuMemory::new(address, length, Box::new(report)).map_err(|reason| {
+        ffi::log(format_args!("{reason}"));
         Code::NOT_PROVIDED
     })
 }
@@ -243,7 +248,7 @@ pub(crate) fn gpu_memory(domain: &Shared, address: u64, length: u64) -> Result<G
 ///
 /// # Safety
 /// `dmabuf` is null or readable.
-unsafe fn dmabuf(
+unsafe fn dmabuf_request(
     domain: &Shared,
     dmabuf: *const fi::fi_mr_dmabuf,
     access: u64,
@@ -253,12 +258,12 @@ unsafe fn dmabuf(
         return Err(Code::INVALID);
     }
     // SAFETY: not null, so readable by the caller's contract.
-    let part = unsafe { dmabuf.read() };
+    let segment = unsafe { dmabuf.read() };
     // Entries name the memory by where the application says that it lies.
-    let address = (part.base_addr.addr() as u64).wrapping_add(part.offset);
-    let length = part.len as u64;
-    let memory: Arc<dyn Memory> = match Mapping::new(part.fd, part.offset, part.len) {
-        Ok(mapping) => Arc::new(mapping.at(address)),
+    let address = (segment.base_addr.addr() as u64).wrapping_add(segment.offset);
+    let length = segment.len as u64;
+    let memory: Arc<dyn Memory> = match Mapping::new(segment.fd, segment.offset, segment.len) {
+        Ok(mapping) => Arc::new(mapping.with_address(address)),
         Err(Code::NOT_SUPPORTED) => {
             Arc::new(gpu_memory(domain, address, length).map_err(|_| Code::NOT_SUPPORTED)?)
         }
@@ -288,7 +293,7 @@ unsafe fn register(fid: *mut fi::fid, request: Request, mr: *mut *mut fi::fid_mr
         },
         keys,
         domain: shared,
-        _use: domain.begin_use(),
+        _reference: domain.add_reference(),
     }));
     // SAFETY: just made, seen by nobody else. The descriptor is the region itself.
     unsafe { (*region).mem_desc = region.cast() };

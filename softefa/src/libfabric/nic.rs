@@ -7,8 +7,8 @@ use std::ptr;
 
 use efa_gda_sys::fi;
 
+use super::candidate::AdapterDescription;
 use super::ffi::{self, Code, Object};
-use super::offer::AdapterFace;
 
 /// Bits a second, as the adapters that have GDA report.
 const LINK_SPEED: usize = 200_000_000_000;
@@ -20,7 +20,7 @@ struct Nic {
     bus: fi::fi_bus_attr,
     link: fi::fi_link_attr,
     /// What it describes, for copies.
-    adapter: AdapterFace,
+    adapter: AdapterDescription,
     /// What the structs above point to.
     _strings: Vec<CString>,
 }
@@ -45,9 +45,9 @@ unsafe impl Object for Nic {
 }
 
 /// Makes the nic of `adapter`.
-pub(crate) fn expose(adapter: &AdapterFace) -> Result<*mut fi::fid_nic, Code> {
+pub(crate) fn expose(adapter: &AdapterDescription) -> Result<*mut fi::fid_nic, Code> {
     let mut strings = Vec::new();
-    let mut keep = |text: String| -> Result<*mut c_char, Code> {
+    let mut store_string = |text: String| -> Result<*mut c_char, Code> {
         let text = CString::new(text).map_err(|_| Code::INVALID)?;
         // The bytes do not move when the CString does.
         let pointer = text.as_ptr().cast_mut();
@@ -55,19 +55,19 @@ pub(crate) fn expose(adapter: &AdapterFace) -> Result<*mut fi::fid_nic, Code> {
         Ok(pointer)
     };
     let device = fi::fi_device_attr {
-        name: keep(adapter.device.clone())?,
-        device_id: keep("0xefa2".into())?,
-        device_version: keep("0x2".into())?,
-        vendor_id: keep("0x1d0f".into())?,
-        driver: keep("softefa".into())?,
-        firmware: keep(env!("CARGO_PKG_VERSION").into())?,
+        name: store_string(adapter.device.clone())?,
+        device_id: store_string("0xefa2".into())?,
+        device_version: store_string("0x2".into())?,
+        vendor_id: store_string("0x1d0f".into())?,
+        driver: store_string("softefa".into())?,
+        firmware: store_string(env!("CARGO_PKG_VERSION").into())?,
     };
     let link = fi::fi_link_attr {
-        address: keep(format!("EFA-{}", Ipv6Addr::from(adapter.gid)))?,
+        address: store_string(format!("EFA-{}", Ipv6Addr::from(adapter.gid)))?,
         mtu: adapter.limits.message,
         speed: LINK_SPEED,
         state: fi::FI_LINK_UP,
-        network_type: keep("software".into())?,
+        network_type: store_string("software".into())?,
     };
     // No bus: there is no PCI device behind the adapter, and a made-up one could match a real one.
     let bus = fi::fi_bus_attr { bus_type: fi::FI_BUS_UNSPEC, ..Default::default() };

@@ -31,7 +31,7 @@ pub(crate) struct Sizes {
 
 /// An option's value, in its type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub(crate) enum OptionValue {
     Size(usize),
     Int(c_int),
     Bool(bool),
@@ -41,18 +41,18 @@ pub(crate) enum Answer {
 ///
 /// # Errors
 /// [`Code::NO_OPTION`] for a level or an option that an efa-direct endpoint does not have.
-pub(crate) fn get(level: c_int, option: c_int, sizes: &Sizes, retries: usize) -> Result<Answer, Code> {
+pub(crate) fn get(level: c_int, option: c_int, sizes: &Sizes, retries: usize) -> Result<OptionValue, Code> {
     if level != fi::FI_OPT_ENDPOINT as c_int {
         return Err(Code::NO_OPTION);
     }
     Ok(match option {
-        EFA_RNR_RETRY => Answer::Size(retries),
-        FI_HMEM_P2P => Answer::Int(P2P_REQUIRED),
-        MAX_MSG_SIZE => Answer::Size(sizes.message),
-        MAX_RMA_SIZE => Answer::Size(sizes.rdma),
-        INJECT_MSG_SIZE => Answer::Size(sizes.inline),
-        INJECT_RMA_SIZE => Answer::Size(0),
-        EFA_EMULATED_READ | EFA_EMULATED_WRITE => Answer::Bool(false),
+        EFA_RNR_RETRY => OptionValue::Size(retries),
+        FI_HMEM_P2P => OptionValue::Int(P2P_REQUIRED),
+        MAX_MSG_SIZE => OptionValue::Size(sizes.message),
+        MAX_RMA_SIZE => OptionValue::Size(sizes.rdma),
+        INJECT_MSG_SIZE => OptionValue::Size(sizes.inline),
+        INJECT_RMA_SIZE => OptionValue::Size(0),
+        EFA_EMULATED_READ | EFA_EMULATED_WRITE => OptionValue::Bool(false),
         _ => return Err(Code::NO_OPTION),
     })
 }
@@ -62,7 +62,7 @@ pub(crate) fn is_rnr_retry(level: c_int, option: c_int) -> bool {
     level == fi::FI_OPT_ENDPOINT as c_int && option == EFA_RNR_RETRY
 }
 
-impl Answer {
+impl OptionValue {
     /// Stores the value and its length.
     ///
     /// # Errors
@@ -101,14 +101,14 @@ mod tests {
 
     const SIZES: Sizes = Sizes { message: 8928, rdma: 1 << 30, inline: 32 };
 
-    fn size(option: c_int) -> Result<Answer, Code> {
+    fn size(option: c_int) -> Result<OptionValue, Code> {
         get(fi::FI_OPT_ENDPOINT as c_int, option, &SIZES, 7)
     }
 
     #[test]
     fn sizes_are_the_adapters_and_nothing_is_injected_into_rma() {
         let sizes = [MAX_MSG_SIZE, MAX_RMA_SIZE, INJECT_MSG_SIZE, INJECT_RMA_SIZE].map(size);
-        assert_eq!(sizes, [8928, 1 << 30, 32, 0].map(|bytes| Ok(Answer::Size(bytes))));
+        assert_eq!(sizes, [8928, 1 << 30, 32, 0].map(|bytes| Ok(OptionValue::Size(bytes))));
     }
 
     #[test]
@@ -121,7 +121,7 @@ mod tests {
     fn a_place_that_is_too_small_is_left_alone() {
         let (mut value, mut length) = (0_usize, 4_usize);
         // SAFETY: both places are there, and larger than told.
-        let stored = unsafe { Answer::Size(9).store((&raw mut value).cast(), &raw mut length) };
+        let stored = unsafe { OptionValue::Size(9).store((&raw mut value).cast(), &raw mut length) };
         assert_eq!((stored, value, length), (Err(Code::TOO_SMALL), 0, 4));
     }
 }

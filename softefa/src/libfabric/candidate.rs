@@ -25,8 +25,8 @@ pub(crate) const ADDRESS_LENGTH: usize = 32;
 /// One answer that `fi_getinfo` can give. The attribute structs hold no pointers: names and
 /// addresses are beside them.
 #[derive(Clone, Copy)]
-pub(crate) struct Offer<'a> {
-    pub(crate) adapter: &'a AdapterFace,
+pub(crate) struct Candidate<'a> {
+    pub(crate) adapter: &'a AdapterDescription,
     pub(crate) fabric: Fabric,
     pub(crate) caps: u64,
     pub(crate) mode: u64,
@@ -64,7 +64,7 @@ impl Fabric {
 
 /// An adapter as infos show it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct AdapterFace {
+pub(crate) struct AdapterDescription {
     /// The device's name: `softefa0`.
     pub(crate) device: String,
     /// Its GID.
@@ -100,7 +100,7 @@ pub(crate) struct Limits {
     pub(crate) unsolicited_writes: bool,
 }
 
-impl AdapterFace {
+impl AdapterDescription {
     /// The domain's name: the real provider's suffix for RDM endpoints.
     pub(crate) fn domain_name(&self) -> String {
         format!("{}-rdm", self.device)
@@ -115,25 +115,25 @@ impl AdapterFace {
 }
 
 /// Every offer, in the order of adapters, the plain fabric first as in the real provider.
-pub(crate) fn offers<'a>(adapters: &'a [AdapterFace], config: &Config) -> Vec<Offer<'a>> {
-    let mut offers = Vec::new();
+pub(crate) fn candidates<'a>(adapters: &'a [AdapterDescription], config: &Config) -> Vec<Candidate<'a>> {
+    let mut candidates = Vec::new();
     for fabric in [Fabric::Plain, Fabric::Direct] {
-        let wanted = match fabric {
+        let enabled = match fabric {
             Fabric::Plain => config.plain,
             Fabric::Direct => config.direct,
         };
-        if wanted {
-            offers.extend(adapters.iter().map(|adapter| Offer::new(adapter, fabric, config)));
+        if enabled {
+            candidates.extend(adapters.iter().map(|adapter| Candidate::new(adapter, fabric, config)));
         }
     }
-    offers
+    candidates
 }
 
-impl<'a> Offer<'a> {
+impl<'a> Candidate<'a> {
     /// What the provider can do there.
-    pub(crate) fn new(adapter: &'a AdapterFace, fabric: Fabric, config: &Config) -> Self {
+    pub(crate) fn new(adapter: &'a AdapterDescription, fabric: Fabric, config: &Config) -> Self {
         let limits = &adapter.limits;
-        let mut offer = Self {
+        let mut candidate = Self {
             adapter,
             fabric,
             caps: TX_CAPS | RX_CAPS | DOMAIN_CAPS,
@@ -146,23 +146,23 @@ impl<'a> Offer<'a> {
             handle: std::ptr::null_mut(),
         };
         if fabric == Fabric::Plain {
-            offer.become_plain();
+            candidate.apply_plain();
         }
         if config.counters {
             // As many as anybody can bind; the adapter itself has no bound.
-            offer.domain.cntr_cnt = limits.queue_pairs;
+            candidate.domain.cntr_cnt = limits.queue_pairs;
         }
         if config.hmem {
-            offer.caps |= fi::FI_HMEM;
-            offer.tx.caps |= fi::FI_HMEM;
-            offer.rx.caps |= fi::FI_HMEM;
-            offer.domain.mr_mode |= fi::FI_MR_HMEM;
+            candidate.caps |= fi::FI_HMEM;
+            candidate.tx.caps |= fi::FI_HMEM;
+            candidate.rx.caps |= fi::FI_HMEM;
+            candidate.domain.mr_mode |= fi::FI_MR_HMEM;
         }
-        offer
+        candidate
     }
 
     /// What libfabric's protocol adds, and what it does not need.
-    fn become_plain(&mut self) {
+    fn apply_plain(&mut self) {
         let both = fi::FI_TAGGED | fi::FI_ATOMIC;
         let receive = fi::FI_MULTI_RECV | fi::FI_DIRECTED_RECV;
         self.caps |= both | receive;

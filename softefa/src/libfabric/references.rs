@@ -7,22 +7,22 @@ use super::ffi::Code;
 
 /// The count an object keeps of its users.
 #[derive(Debug, Default)]
-pub(crate) struct Uses(Arc<AtomicUsize>);
+pub(crate) struct ReferenceCount(Arc<AtomicUsize>);
 
 /// One use; it ends when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Use(Arc<AtomicUsize>);
+pub(crate) struct Reference(Arc<AtomicUsize>);
 
-impl Uses {
+impl ReferenceCount {
     /// Begins a use.
-    pub(crate) fn begin(&self) -> Use {
+    pub(crate) fn add(&self) -> Reference {
         self.0.fetch_add(1, Ordering::Relaxed);
-        Use(Arc::clone(&self.0))
+        Reference(Arc::clone(&self.0))
     }
 
     /// # Errors
     /// [`Code::BUSY`] while a use lasts.
-    pub(crate) fn none(&self) -> Result<(), Code> {
+    pub(crate) fn require_none(&self) -> Result<(), Code> {
         // Acquire: what the last user did to the object happened before the close that follows.
         match self.0.load(Ordering::Acquire) {
             0 => Ok(()),
@@ -31,7 +31,7 @@ impl Uses {
     }
 }
 
-impl Drop for Use {
+impl Drop for Reference {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Release);
     }
