@@ -1,5 +1,6 @@
-//! The adapters of this process: one for each device name, shared by all its domains, and kept once
-//! made, so that what it found can be asked for after the application closed everything.
+//! The adapters of this process: one for each device name, shared by all domains of that name. An adapter stays open
+//! until the process ends, so that its violations can be read after the application closed everything. This module
+//! decides only which adapters exist; their behaviour is in [`crate::device`].
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -13,12 +14,12 @@ use super::config::{Config, FIRST_WIDE_IDS};
 use super::domain::Shared;
 use super::ffi::{self, Code};
 
-/// Marks the GIDs of software adapters; the process and the adapter's index follow.
+/// Top bits of the interface part of a software adapter's GID. The process id and the adapter's index follow.
 const GID_MARK: u64 = 0x50f7 << 48;
 
 static ADAPTERS: Mutex<Vec<(usize, Arc<Adapter>)>> = Mutex::new(Vec::new());
 
-/// What the environment and the defaults say of adapters, but for the GID.
+/// The adapters' configuration from the defaults and the environment. Its GID is a placeholder.
 fn template() -> Result<&'static AdapterConfig, Code> {
     static TEMPLATE: OnceLock<Option<AdapterConfig>> = OnceLock::new();
     let template = TEMPLATE.get_or_init(|| match AdapterConfig::new(Gid([0; 16])).with_environment() {
@@ -31,8 +32,8 @@ fn template() -> Result<&'static AdapterConfig, Code> {
     template.as_ref().ok_or(Code::INVALID)
 }
 
-/// A GID of its own for each adapter of each process: an address that came from another process,
-/// which this network does not reach, is then unreachable and not mistaken for a local one.
+/// The GID of adapter `index`, which differs for each adapter and process. An address from another process, which
+/// this network does not reach, is therefore unreachable and cannot match a local adapter.
 fn gid(index: usize) -> Gid {
     static PROCESS: OnceLock<u64> = OnceLock::new();
     let process = *PROCESS.get_or_init(|| u64::from(std::process::id()));
@@ -65,19 +66,19 @@ fn previous_power_of_two(number: usize) -> usize {
     number.checked_ilog2().map_or(0, |log| 1 << log)
 }
 
-/// The adapters that infos show.
+/// The adapters that `fi_getinfo` reports.
 ///
 /// # Errors
-/// [`Code::INVALID`] for an environment that is not understood; what is wrong went to stderr.
+/// [`Code::INVALID`] for a variable with an invalid value; the reason was written to stderr.
 pub(crate) fn descriptions(config: &Config) -> Result<Vec<AdapterDescription>, Code> {
     let template = template()?;
     Ok((0..config.adapters).map(|index| describe(index, template)).collect())
 }
 
-/// The adapter of the domain `name`, made on first use.
+/// The adapter of the domain `name`, created on first use.
 ///
 /// # Errors
-/// [`Code::NO_DEVICE`] for another name; what the adapter says when it cannot be made.
+/// [`Code::NO_DEVICE`] if no adapter has that name; the device core's error if the adapter cannot be created.
 pub(crate) fn find(config: &Config, name: &str) -> Result<(AdapterDescription, Arc<Adapter>), Code> {
     let mut descriptions = descriptions(config)?.into_iter().enumerate();
     let (index, description) =
@@ -92,14 +93,14 @@ pub(crate) fn find(config: &Config, name: &str) -> Result<(AdapterDescription, A
     Ok((description, adapter))
 }
 
-/// The adapters that were made, in that order.
+/// The adapters that were created, in the order of creation.
 pub(crate) fn created() -> Vec<Arc<Adapter>> {
     let adapters = ADAPTERS.lock().unwrap_or_else(PoisonError::into_inner);
     adapters.iter().map(|(_, adapter)| Arc::clone(adapter)).collect()
 }
 
-/// The width of request ids in send queues: 64 bits where the adapter has them and the release that
-/// is claimed tells its clients so (`FI_EFA_WQ_CAPS_64_BIT_REQ_ID`).
+/// The width of request ids in send queues: 64 bits if the adapter supports them and the reported release announces
+/// them to its clients (`FI_EFA_WQ_CAPS_64_BIT_REQ_ID`).
 pub(crate) fn request_ids(domain: &Shared) -> RequestIdWidth {
     let reported = Config::get().is_ok_and(|config| config.version >= FIRST_WIDE_IDS);
     match reported && domain.adapter.config().capabilities.request_ids_64 {
@@ -108,14 +109,14 @@ pub(crate) fn request_ids(domain: &Shared) -> RequestIdWidth {
     }
 }
 
-/// Whether the domain's adapter can take writes with immediate without a posted receive.
+/// Whether the domain's adapter accepts RDMA writes with immediate without a posted receive.
 pub(crate) fn unsolicited(domain: &Shared) -> bool {
     domain.adapter.config().capabilities.unsolicited_write_receive
 }
 
 static FIRST_COUNTER: AtomicU64 = AtomicU64::new(0);
 
-/// Where the counters of the next queue pairs start.
+/// The producer index at which queue pairs start that are enabled from now on.
 pub(crate) fn first_counter() -> u64 {
     FIRST_COUNTER.load(Ordering::Relaxed)
 }

@@ -1,6 +1,6 @@
-//! What the provider can do, as `fi_getinfo` reports it: one offer for each adapter and fabric.
-//! Numbers come from the adapter; shapes from the real provider (libfabric `prov/efa`,
-//! `efa_prov_info.c`). Matching against hints is in `matching`, memory for C in `info`.
+//! Candidates: the infos that `fi_getinfo` can return, one for each adapter and fabric, before hints are applied.
+//! Numbers come from the adapter, the other values from the real provider (libfabric `prov/efa`,
+//! `efa_prov_info.c`). Hints are applied in `negotiation`; memory for C is allocated in `info`.
 
 use efa_gda_sys::fi;
 
@@ -22,8 +22,8 @@ const CQ_DATA_SIZE: usize = 4;
 /// An endpoint's address: GID, queue pair number, padding, queue key, eight zero bytes.
 pub(crate) const ADDRESS_LENGTH: usize = 32;
 
-/// One answer that `fi_getinfo` can give. The attribute structs hold no pointers: names and
-/// addresses are beside them.
+/// One info that `fi_getinfo` can return. The attribute structs contain no pointers: names and addresses are
+/// separate.
 #[derive(Clone, Copy)]
 pub(crate) struct Candidate<'a> {
     pub(crate) adapter: &'a AdapterDescription,
@@ -41,9 +41,9 @@ pub(crate) struct Candidate<'a> {
 /// The two fabrics of an EFA adapter, which share their domain names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fabric {
-    /// The adapter's own queues: the one with GDA operations.
+    /// The adapter's queues, exposed. Only this fabric has GDA operations.
     Direct,
-    /// libfabric's protocol above them.
+    /// libfabric's protocol on top of those queues.
     Plain,
 }
 
@@ -62,7 +62,7 @@ impl Fabric {
     }
 }
 
-/// An adapter as infos show it.
+/// An adapter as infos describe it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AdapterDescription {
     /// The device's name: `softefa0`.
@@ -73,7 +73,7 @@ pub(crate) struct AdapterDescription {
     pub(crate) limits: Limits,
 }
 
-/// What an adapter can hold and carry.
+/// An adapter's limits, as infos report them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
     /// Entries of 64 bytes in a send queue.
@@ -96,17 +96,17 @@ pub(crate) struct Limits {
     pub(crate) queue_pairs: usize,
     /// Memory regions of the adapter.
     pub(crate) regions: usize,
-    /// RDMA writes with immediate that use no posted receive.
+    /// Whether RDMA writes with immediate consume no posted receive.
     pub(crate) unsolicited_writes: bool,
 }
 
 impl AdapterDescription {
-    /// The domain's name: the real provider's suffix for RDM endpoints.
+    /// The domain's name: the device's name with the real provider's suffix for RDM endpoints.
     pub(crate) fn domain_name(&self) -> String {
         format!("{}-rdm", self.device)
     }
 
-    /// The address that infos show as source: the GID, and no queue pair yet.
+    /// The source address in infos: the GID, without a queue pair.
     pub(crate) fn address(&self) -> [u8; ADDRESS_LENGTH] {
         let mut address = [0; ADDRESS_LENGTH];
         address[..16].copy_from_slice(&self.gid);
@@ -114,7 +114,7 @@ impl AdapterDescription {
     }
 }
 
-/// Every offer, in the order of adapters, the plain fabric first as in the real provider.
+/// Every candidate: the plain fabric first, as in the real provider, and within a fabric in the order of adapters.
 pub(crate) fn candidates<'a>(adapters: &'a [AdapterDescription], config: &Config) -> Vec<Candidate<'a>> {
     let mut candidates = Vec::new();
     for fabric in [Fabric::Plain, Fabric::Direct] {
@@ -130,7 +130,7 @@ pub(crate) fn candidates<'a>(adapters: &'a [AdapterDescription], config: &Config
 }
 
 impl<'a> Candidate<'a> {
-    /// What the provider can do there.
+    /// The candidate for `adapter` on `fabric`, with all that the provider supports there.
     pub(crate) fn new(adapter: &'a AdapterDescription, fabric: Fabric, config: &Config) -> Self {
         let limits = &adapter.limits;
         let mut candidate = Self {
@@ -149,7 +149,7 @@ impl<'a> Candidate<'a> {
             candidate.apply_plain();
         }
         if config.counters {
-            // As many as anybody can bind; the adapter itself has no bound.
+            // One for each queue pair. The adapter has no limit on counters.
             candidate.domain.cntr_cnt = limits.queue_pairs;
         }
         if config.hmem {
@@ -161,7 +161,7 @@ impl<'a> Candidate<'a> {
         candidate
     }
 
-    /// What libfabric's protocol adds, and what it does not need.
+    /// Applies the differences of the plain fabric: what libfabric's protocol adds and what it does not need.
     fn apply_plain(&mut self) {
         let both = fi::FI_TAGGED | fi::FI_ATOMIC;
         let receive = fi::FI_MULTI_RECV | fi::FI_DIRECTED_RECV;

@@ -1,5 +1,5 @@
-//! `fi_domain` and what is opened through it. A domain is a protection domain of an adapter; all
-//! domains of one name in a process share that adapter.
+//! Domains: `fi_domain`, and the tables through which its children are opened. A domain is a protection domain of an
+//! adapter. All domains of one name in a process share that adapter. The children are in the modules named after them.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
@@ -25,23 +25,26 @@ pub(crate) struct Domain {
     _fabric: Reference,
 }
 
-/// What the objects of a domain have in common. The protection domain goes with the last of them.
+/// The state that the objects of a domain share. The protection domain is freed with the last of them.
 pub(crate) struct Shared {
     pub(crate) adapter: Arc<Adapter>,
     pub(crate) description: AdapterDescription,
     pub(crate) pd: ProtectionDomain,
     pub(crate) fabric: candidate::Fabric,
-    /// The API version that the application asked for.
+    /// The API version that the application requested.
     pub(crate) api: u32,
-    /// The domain was opened for memory of other kinds than the system's.
+    /// Whether the domain was opened with FI_HMEM, for memory other than the system's.
     pub(crate) hmem: bool,
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // Nothing of this protection domain is left: every object holds this struct.
+        // Every object of the protection domain holds this struct, so none is left.
         if let Err(error) = self.adapter.free_domain(self.pd) {
-            ffi::log(format_args!("a protection domain outlived its domain: {error}"));
+            ffi::log(format_args!(
+                "protection domain {}: freeing it with its domain failed: {error}",
+                self.pd.get()
+            ));
         }
     }
 }
@@ -71,7 +74,7 @@ static OPS: fi::fi_ops_domain = fi::fi_ops_domain {
     endpoint2: UNUSED,
 };
 
-// SAFETY: repr(C), begins with fid_domain, which begins with fid; FID_OPS is used by this type alone.
+// SAFETY: repr(C), begins with fid_domain, which begins with fid; only this type uses FID_OPS.
 unsafe impl Object for Domain {
     const CLASS: u32 = fi::FI_CLASS_DOMAIN;
     fn ops() -> *const fi::fi_ops {
@@ -90,7 +93,7 @@ impl Domain {
 }
 
 impl Shared {
-    /// Whether two objects belong to one domain.
+    /// Whether this is the same domain as `other`.
     pub(crate) fn same(self: &Arc<Self>, other: &Arc<Self>) -> bool {
         Arc::ptr_eq(self, other)
     }
@@ -119,7 +122,7 @@ pub(crate) unsafe extern "C" fn open(
         // SAFETY: libfabric's contract: an open fabric, and an info of the loaded libfabric.
         let (fabric, info) = unsafe { (ffi::object::<Fabric>(fabric.cast())?, Hints::read(info)) };
         let info = info.ok_or(Code::INVALID)?;
-        let shared = Arc::new(share(fabric, &info)?);
+        let shared = Arc::new(allocate(fabric, &info)?);
         let fid = fi::fid_domain {
             fid: ffi::header::<Domain>(context),
             ops: (&raw const OPS).cast_mut(),
@@ -127,12 +130,13 @@ pub(crate) unsafe extern "C" fn open(
         };
         let domain_object =
             Domain { fid, shared, references: ReferenceCount::default(), _fabric: fabric.add_reference() };
-        // SAFETY: the application gives the place for the domain.
+        // SAFETY: libfabric's contract: `domain` is null or can be written.
         unsafe { ffi::store(domain, ffi::expose(Box::new(domain_object))) }
     })
 }
 
-fn share(fabric: &Fabric, info: &Hints) -> Result<Shared, Code> {
+/// Checks `info` and allocates the protection domain.
+fn allocate(fabric: &Fabric, info: &Hints) -> Result<Shared, Code> {
     let config = Config::get().map_err(|_| Code::INVALID)?;
     let attr = info.domain.as_ref().ok_or(Code::INVALID)?;
     let name = attr.name.as_deref().ok_or(Code::INVALID)?;
@@ -159,7 +163,7 @@ fn share(fabric: &Fabric, info: &Hints) -> Result<Shared, Code> {
     })
 }
 
-/// Which fabric and device an application's domain belongs to.
+/// The fabric and the device of an application's domain.
 ///
 /// # Safety
 /// As for [`ffi::object`].
@@ -171,9 +175,9 @@ pub(crate) unsafe fn identity(domain: *mut fi::fid_domain) -> Result<(candidate:
 
 unsafe extern "C" fn close(fid: *mut fi::fid) -> c_int {
     ffi::entry(|| {
-        // SAFETY: libfabric's contract for close: an open fid, not used again once this succeeds.
+        // SAFETY: libfabric's contract for close: an open fid, not used again if this succeeds.
         unsafe { ffi::object::<Domain>(fid) }?.references.require_none()?;
-        // SAFETY: as above, and nothing of the domain is open.
+        // SAFETY: as above, and no object of the domain is open.
         unsafe { ffi::reclaim::<Domain>(fid) }.map(drop)
     })
 }
@@ -202,7 +206,7 @@ unsafe extern "C" fn ops_open(
         } else {
             return Err(Code::INVALID);
         };
-        // SAFETY: the application gives the place for the table.
+        // SAFETY: libfabric's contract: `ops` is null or can be written.
         unsafe { ffi::store(ops, table?) }
     })
 }

@@ -1,6 +1,5 @@
-//! Endpoints: bound to completion queues and an address vector, then enabled, which makes the queue
-//! pair. The queues are driven through the GDA operations; the endpoint's own sends and writes
-//! answer -ENOSYS.
+//! Endpoints. An endpoint is bound to completion queues and an address vector and then enabled, which creates its queue
+//! pair. Clients drive the queues that the GDA operations expose; the endpoint's send and write calls return -ENOSYS.
 
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,20 +31,24 @@ pub(crate) struct Endpoint {
     _reference: Reference,
 }
 
-/// What the info that opened it asked for.
+/// The settings from the info with which the endpoint was opened.
 #[derive(Clone, Copy)]
 struct Settings {
     send_depth: u32,
     receive_depth: u32,
     entry_size: EntrySize,
+    /// The info has capabilities that use the send queue, so enable requires a completion queue for it. The queue pair
+    /// has both queues in any case.
     transmits: bool,
+    /// The same for the receive queue.
     receives: bool,
-    /// FI_RX_CQ_DATA: writes with immediate use posted receives.
+    /// FI_RX_CQ_DATA: RDMA writes with immediate consume posted receives.
     posted_cq_data: bool,
     sizes: Sizes,
 }
 
-/// Binds, and the queue pair from enable on. The queue pair is declared first, to go first.
+/// The bound objects, and the queue pair after enable. The queue pair is declared first, so that it is dropped before
+/// the objects that it uses.
 #[derive(Default)]
 struct State {
     queue_pair: Option<Enabled>,
@@ -56,8 +59,8 @@ struct State {
     rnr_retry: RnrRetries,
 }
 
-/// Tries after the first where a receiver has nothing posted, as `ibv_modify_qp` takes them: up to 6,
-/// and 7 for ever, which is where an efa-direct endpoint starts.
+/// The number of retries if the receiver has no posted receive, as in `ibv_modify_qp`: 0 to 6, or 7 for no limit, which
+/// is the default of an efa-direct endpoint.
 struct RnrRetries(usize);
 
 impl RnrRetries {
@@ -70,6 +73,7 @@ impl Default for RnrRetries {
     }
 }
 
+/// A bound object, with a reference that keeps it from being closed.
 struct Bound<T> {
     object: Arc<T>,
     _reference: Reference,
@@ -84,7 +88,10 @@ struct Enabled {
 impl Drop for Enabled {
     fn drop(&mut self) {
         if let Err(error) = self.domain.adapter.destroy_queue_pair(self.pair.number) {
-            ffi::log(format_args!("a queue pair was gone before its endpoint: {error}"));
+            ffi::log(format_args!(
+                "queue pair {}: destroying it with its endpoint failed: {error}",
+                self.pair.number
+            ));
         }
     }
 }
@@ -149,8 +156,8 @@ static RMA_OPS: fi::fi_ops_rma = fi::fi_ops_rma {
     injectdata: UNUSED,
 };
 
-/// Tables of tagged, atomic and collective operations, as far as this project states them: longer
-/// than any release has them, every operation answering -ENOSYS.
+/// A table for tagged, atomic and collective operations. It is longer than that of any release, and every operation
+/// returns -ENOSYS.
 #[repr(C)]
 struct OtherOps {
     size: usize,
@@ -159,7 +166,7 @@ struct OtherOps {
 
 static OTHER_OPS: OtherOps = OtherOps { size: size_of::<OtherOps>(), operations: [UNUSED; 32] };
 
-// SAFETY: repr(C), begins with fid_ep, which begins with fid; FID_OPS is used by this type alone.
+// SAFETY: repr(C), begins with fid_ep, which begins with fid; only this type uses FID_OPS.
 unsafe impl Object for Endpoint {
     const CLASS: u32 = fi::FI_CLASS_EP;
     fn ops() -> *const fi::fi_ops {
@@ -175,24 +182,25 @@ impl Endpoint {
     /// The queue pair.
     ///
     /// # Errors
-    /// [`Code::BAD_STATE`] before enable, where the real provider dereferences a null.
+    /// [`Code::BAD_STATE`] before enable; the real provider dereferences a null pointer then.
     pub(crate) fn queue_pair(&self) -> Result<QueuePair, Code> {
         self.state().queue_pair.as_ref().map(|enabled| enabled.pair.clone()).ok_or(Code::BAD_STATE)
     }
 
-    /// Whether its request ids have 64 bits.
+    /// Whether the queue pair's request ids have 64 bits.
     pub(crate) fn has_wide_ids(&self) -> bool {
         adapters::request_ids(&self.domain) == RequestIdWidth::Bits64
     }
 
-    /// The bound address vector.
+    /// The table of the bound address vector.
     ///
     /// # Errors
-    /// [`Code::NO_AV`] when none is bound, where the real provider dereferences a null.
+    /// [`Code::NO_AV`] if none is bound; the real provider dereferences a null pointer then.
     pub(crate) fn address_table(&self) -> Result<Arc<Table>, Code> {
         self.state().av.as_ref().map(|bound| Arc::clone(&bound.object)).ok_or(Code::NO_AV)
     }
 
+    /// Creates the queue pair.
     fn enable(&self) -> Result<(), Code> {
         let mut state = self.state();
         if state.queue_pair.is_some() {
@@ -262,8 +270,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Binds a counter. After enable, where the real provider takes it and counts nothing, it is
-    /// refused.
+    /// Binds a counter. Returns an error after enable; the real provider accepts the bind then and counts nothing.
     fn bind_counter(&self, counter: &Counter, flags: u64) -> Result<(), Code> {
         let mut state = self.state();
         if state.queue_pair.is_some() {
@@ -272,6 +279,7 @@ impl Endpoint {
         state.counters.bind(&self.domain, counter, flags)
     }
 
+    /// The endpoint's address; before enable, its queue pair number and queue key are 0.
     fn address(&self) -> EndpointAddress {
         let pair =
             self.state().queue_pair.as_ref().map(|enabled| (enabled.pair.number, enabled.pair.queue_key));
@@ -280,10 +288,10 @@ impl Endpoint {
     }
 }
 
-/// A queue key outside the privileged range, whose top bit is set.
+/// A random queue key outside the privileged range. Privileged keys have the top bit set.
 fn random_key() -> Result<u32, Code> {
     let mut key = [0_u8; 4];
-    // SAFETY: the buffer has the length given.
+    // SAFETY: the buffer has `key.len()` bytes.
     let written = unsafe { libc::getrandom(key.as_mut_ptr().cast(), key.len(), 0) };
     if written != key.len() as isize {
         return Err(Code::OTHER);
@@ -321,12 +329,12 @@ pub(crate) unsafe extern "C" fn open(
             state: Mutex::default(),
             _reference: domain.add_reference(),
         };
-        // SAFETY: the application gives the place for the endpoint.
+        // SAFETY: libfabric's contract: `ep` is null or can be written.
         unsafe { ffi::store(ep, ffi::expose(Box::new(endpoint))) }
     })
 }
 
-/// Checks the info again, for the application may have changed it.
+/// Validates the info and reads the settings from it. The application may have changed it since `fi_getinfo`.
 fn settings(domain: &Shared, info: &Hints) -> Result<Settings, Code> {
     let config = Config::get().map_err(|_| Code::INVALID)?;
     let (Some(tx), Some(rx), true) = (&info.tx, &info.rx, info.ep.is_some()) else {
@@ -334,7 +342,12 @@ fn settings(domain: &Shared, info: &Hints) -> Result<Settings, Code> {
     };
     let candidate = Candidate::new(&domain.description, domain.fabric, config);
     negotiation::check(&candidate, info, domain.api).map_err(|reason| {
-        ffi::log(format_args!("the info for an endpoint does not match: {reason}"));
+        ffi::log(format_args!(
+            "endpoint on {} ({}) not opened: the info does not match the adapter: {reason}; use an info from \
+             fi_getinfo",
+            domain.description.domain_name(),
+            domain.fabric.name()
+        ));
         Code::NO_DATA
     })?;
     let limits = &domain.description.limits;
@@ -344,7 +357,6 @@ fn settings(domain: &Shared, info: &Hints) -> Result<Settings, Code> {
         let entries = if requested == 0 { limit } else { requested.min(limit) };
         u32::try_from(entries).map_err(|_| Code::INVALID)
     };
-    // Without capabilities of a side in the info, both are there.
     let caps = info.caps;
     Ok(Settings {
         send_depth: size(tx.size, max_send_depth)?,
@@ -361,7 +373,7 @@ unsafe extern "C" fn bind(fid: *mut fi::fid, bfid: *mut fi::fid, flags: u64) -> 
     ffi::entry(|| {
         // SAFETY: libfabric's contract: two open fids.
         let endpoint = unsafe { ffi::object::<Endpoint>(fid) }?;
-        // SAFETY: as above; a fid that is neither is refused.
+        // SAFETY: as above. `object` returns an error for a fid of another class.
         if let Ok(cq) = unsafe { ffi::object::<CompletionQueue>(bfid) } {
             return endpoint.bind_cq(cq, flags);
         }
@@ -397,12 +409,13 @@ unsafe extern "C" fn getname(fid: fi::fid_t, addr: *mut c_void, addrlen: *mut us
         if addrlen.is_null() {
             return Err(Code::INVALID);
         }
-        // SAFETY: not null. Callers learn the length first, with a length of 0.
+        // SAFETY: not null, and can be read and written (libfabric's contract). Callers pass a length of 0 to learn the
+        // required length.
         let capacity = unsafe { addrlen.replace(ADDRESS_LENGTH) };
         if capacity < ADDRESS_LENGTH {
             return Err(Code::TOO_SMALL);
         }
-        // SAFETY: null is refused; otherwise the application gave at least 32 bytes.
+        // SAFETY: `store` returns an error for null; otherwise `addr` has at least 32 bytes, as checked above.
         unsafe { ffi::store(addr.cast(), endpoint.address().to_bytes()) }
     })
 }
@@ -423,7 +436,7 @@ unsafe extern "C" fn getopt(
         let endpoint = unsafe { ffi::object::<Endpoint>(fid) }?;
         let retries = endpoint.state().rnr_retry.0;
         let value = options::get(level, optname, &endpoint.settings.sizes, retries)?;
-        // SAFETY: libfabric's contract: `optlen` bytes at `optval`; null is refused.
+        // SAFETY: libfabric's contract: `optval` has `*optlen` bytes; `store` returns an error for null.
         unsafe { value.store(optval, optlen) }
     })
 }
@@ -448,7 +461,7 @@ unsafe extern "C" fn setopt(
         if state.queue_pair.is_some() {
             return Err(Code::INVALID);
         }
-        // SAFETY: not null, and `optlen` bytes, by libfabric's contract; any alignment.
+        // SAFETY: not null, and `optlen` readable bytes of any alignment (libfabric's contract).
         state.rnr_retry = RnrRetries(unsafe { optval.cast::<usize>().read_unaligned() });
         Ok(())
     })

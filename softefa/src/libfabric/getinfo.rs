@@ -1,4 +1,5 @@
-//! `fi_getinfo` of the provider.
+//! `fi_getinfo`: returns an info for each candidate that matches the application's hints. `candidate` defines the
+//! candidates, `negotiation` applies the rules for hints, and `info` allocates the result.
 
 use std::ffi::{c_char, c_int};
 use std::net::Ipv6Addr;
@@ -25,22 +26,23 @@ pub(crate) unsafe extern "C" fn getinfo(
     ffi::entry(|| {
         let config = Config::get().map_err(|_| Code::INVALID)?;
         inject_defect(config);
-        // SAFETY: libfabric hands in hints of its own making, or null.
+        // SAFETY: libfabric's contract: null, or hints that libfabric allocated.
         let hints = unsafe { Hints::read(hints) };
         // SAFETY: null, or the application's strings.
         let (node, service) = unsafe { (text(node), text(service)) };
         let query = Query { version, node, service, source: flags & fi::FI_SOURCE != 0, hints };
         let list = query.run(config)?;
-        // SAFETY: libfabric gives the place for the list.
+        // SAFETY: libfabric's contract: `info` is null or can be written.
         unsafe { ffi::store(info, list.into_raw()) }
     })
 }
 
+/// Crashes or hangs if the configuration injects that defect.
 fn inject_defect(config: &Config) {
     match config.defect {
         Some(Defect::CrashInGetinfo) => {
-            // libpsm, which libfabric 1.17 loads, catches this signal and exits with 1 instead.
-            // SAFETY: ends this process by a signal, which is what was asked for.
+            // The default handler: libpsm, which libfabric 1.17 loads, catches this signal and exits with 1.
+            // SAFETY: ends this process by a signal, as the defect requires.
             unsafe {
                 libc::signal(libc::SIGSEGV, libc::SIG_DFL);
                 libc::raise(libc::SIGSEGV);
@@ -53,11 +55,12 @@ fn inject_defect(config: &Config) {
     }
 }
 
+/// The arguments of one call.
 struct Query<'a> {
     version: u32,
     node: Option<&'a str>,
     service: Option<&'a str>,
-    /// Node and service name the local end.
+    /// FI_SOURCE: node and service identify the local end.
     source: bool,
     hints: Option<Hints>,
 }
@@ -80,7 +83,7 @@ impl Query<'_> {
         if any { Ok(list) } else { Err(Code::NO_DATA) }
     }
 
-    /// The address to reach, from the node and service or from the hints.
+    /// The destination address, from node and service or from the hints.
     fn destination(&self) -> Result<Option<[u8; ADDRESS_LENGTH]>, Code> {
         if !self.source && (self.node.is_some() || self.service.is_some()) {
             return self.address_of_node().map(Some);
@@ -91,7 +94,7 @@ impl Query<'_> {
         address.try_into().map(Some).map_err(|_| Code::NO_DATA)
     }
 
-    /// Node is the GID as an IPv6 address, service the queue pair number.
+    /// The address of node and service. The node is the GID as an IPv6 address, the service the queue pair number.
     fn address_of_node(&self) -> Result<[u8; ADDRESS_LENGTH], Code> {
         let gid: Ipv6Addr = self.node.ok_or(Code::INVALID)?.parse().map_err(|_| Code::INVALID)?;
         let mut address = [0; ADDRESS_LENGTH];
@@ -112,7 +115,7 @@ impl Query<'_> {
     }
 
     fn check_source(&self, candidate: &Candidate<'_>) -> Result<(), Mismatch> {
-        const REASON: Mismatch = "another source address";
+        const REASON: Mismatch = "the source address is not the adapter's";
         if self.source {
             let Some(node) = self.node else { return Ok(()) };
             let gid = node.parse::<Ipv6Addr>().map(|address| address.octets());
@@ -128,31 +131,31 @@ impl Query<'_> {
 fn check_names(candidate: &Candidate<'_>, hints: &Hints) -> Result<(), Mismatch> {
     let domain = hints.domain.as_ref().and_then(|domain| domain.name.as_deref());
     if domain.is_some_and(|name| name != candidate.adapter.domain_name()) {
-        return Err("another domain");
+        return Err("the domain name is another domain's");
     }
     let Some(fabric) = &hints.fabric else { return Ok(()) };
     if fabric.name.as_deref().is_some_and(|name| name != candidate.fabric.name()) {
-        return Err("another fabric");
+        return Err("the fabric name is another fabric's");
     }
     match Config::get() {
-        Ok(config) if fabric.prov_version > config.version => Err("a newer provider"),
+        Ok(config) if fabric.prov_version > config.version => Err("prov_version is newer than the provider"),
         _ => Ok(()),
     }
 }
 
-/// Hints may hold open objects, to which answers are then restricted.
+/// Compares the candidate with the open objects in the hints, to which the result is restricted.
 fn check_objects(candidate: &Candidate<'_>, hints: &Hints) -> Result<(), Mismatch> {
     if let Some(object) = hints.fabric.as_ref().and_then(|fabric| fabric.object) {
-        // SAFETY: an open fabric, as fi_getinfo's documentation asks.
+        // SAFETY: an open fabric, as fi_getinfo's documentation requires.
         if unsafe { fabric::kind(object) } != Ok(candidate.fabric) {
-            return Err("another open fabric");
+            return Err("the open fabric is of another kind");
         }
     }
     if let Some(object) = hints.domain.as_ref().and_then(|domain| domain.object) {
-        // SAFETY: an open domain, as fi_getinfo's documentation asks.
+        // SAFETY: an open domain, as fi_getinfo's documentation requires.
         let identity = unsafe { domain::identity(object) };
         if identity != Ok((candidate.fabric, candidate.adapter.device.clone())) {
-            return Err("another open domain");
+            return Err("the open domain is another adapter's or fabric's");
         }
     }
     Ok(())
@@ -160,5 +163,7 @@ fn check_objects(candidate: &Candidate<'_>, hints: &Hints) -> Result<(), Mismatc
 
 fn log(candidate: &Candidate<'_>, reason: Mismatch) {
     let (domain, fabric) = (candidate.adapter.domain_name(), candidate.fabric.name());
-    ffi::log(format_args!("{domain} on {fabric} not offered: {reason}"));
+    ffi::log(format_args!(
+        "fi_getinfo: {domain} on fabric {fabric} is left out: the hints do not match: {reason}"
+    ));
 }

@@ -1,12 +1,13 @@
-//! `fi_info` for C, made from an offer.
+//! `fi_info` for C, allocated from a candidate. The values are chosen in `candidate` and `negotiation`.
 //!
-//! libfabric frees an info and its attributes with `free`, and copies each attribute by the size
-//! that *it* gives the struct: `fi_domain_attr` has 192 bytes in 1.17 and 232 in 2.6, and others
-//! grew after 2.6. So every struct is allocated with room beyond any release and zeroed: the
-//! beginning is common to all releases, and a newer libfabric finds zeroes, its "unspecified",
-//! where this provider knows no field. The alternative, `fi_dupinfo(NULL)` of the libfabric that
-//! loaded this provider, would have to be found: it may be loaded with RTLD_LOCAL, and several may
-//! share the process, so a look-up by name can find the wrong one.
+//! libfabric frees an info and its attributes with `free`, and copies each attribute with the size that the struct has
+//! in *that* libfabric: `fi_domain_attr` has 192 bytes in 1.17 and 232 in 2.6, and other structs grew after 2.6.
+//! Therefore every struct is allocated larger than in any release, and zeroed. All releases share the beginning of a
+//! struct, and a newer libfabric reads zero ("unspecified") in fields that this provider does not know.
+//!
+//! The alternative is `fi_dupinfo(NULL)` of the libfabric that loaded this provider. It cannot be found reliably: that
+//! libfabric may be loaded with RTLD_LOCAL, and several libfabrics may share the process, so a lookup by name can
+//! return the wrong one.
 
 use std::ffi::{CString, c_char, c_void};
 use std::ptr;
@@ -17,10 +18,10 @@ use super::candidate::{ADDRESS_LENGTH, Candidate};
 use super::ffi::Code;
 use super::nic;
 
-/// Bytes given to each struct; the longest known, `fi_domain_attr` of 2.6, has 232.
+/// The bytes allocated for each struct. The longest known struct, `fi_domain_attr` of 2.6, has 232.
 const STRUCT_BYTES: usize = 1024;
 
-/// A list of infos under construction; freed unless handed over.
+/// A list of infos under construction. It is freed on drop unless [`InfoList::into_raw`] transfers it to C.
 pub(crate) struct InfoList {
     head: *mut fi::fi_info,
     tail: *mut fi::fi_info,
@@ -31,10 +32,10 @@ impl InfoList {
         Self { head: ptr::null_mut(), tail: ptr::null_mut() }
     }
 
-    /// Appends the info for `offer`, at API version `version`.
+    /// Appends the info for `candidate`, at API version `version`.
     ///
     /// # Errors
-    /// [`Code::NO_MEMORY`]; the list is as before.
+    /// [`Code::NO_MEMORY`]; the list is unchanged.
     pub(crate) fn push(
         &mut self,
         candidate: &Candidate<'_>,
@@ -52,7 +53,7 @@ impl InfoList {
         Ok(())
     }
 
-    /// Hands the list to libfabric, which frees it; null when it is empty.
+    /// Transfers the list to libfabric, which frees it. Null for an empty list.
     pub(crate) fn into_raw(self) -> *mut fi::fi_info {
         let head = self.head;
         std::mem::forget(self);
@@ -64,7 +65,7 @@ impl Drop for InfoList {
     fn drop(&mut self) {
         let mut info = self.head;
         while !info.is_null() {
-            // SAFETY: made by `allocate`, owned by this list, visited once.
+            // SAFETY: allocated by `allocate`, owned by this list, and freed once.
             unsafe {
                 let next = (*info).next;
                 free(info);
@@ -80,11 +81,11 @@ fn allocate(
     destination: Option<[u8; ADDRESS_LENGTH]>,
 ) -> Result<*mut fi::fi_info, Code> {
     let info = zeroed::<fi::fi_info>()?;
-    // SAFETY: zeroed and large enough, and every pointer in it is null or set below to memory that
-    // `free` releases; nothing else sees it yet.
+    // SAFETY: zeroed and large enough. Every pointer in it is null, or set by `fill` to memory that `free` releases. No
+    // other code has the address yet.
     let result = unsafe { fill(&mut *info, candidate, version, destination) };
     if let Err(code) = result {
-        // SAFETY: made above, handed to nobody.
+        // SAFETY: allocated above, and no other code has the address.
         unsafe { free(info) };
         return Err(code);
     }
@@ -111,12 +112,12 @@ fn fill(
     info.rx_attr = allocate_copy(candidate.rx)?;
     info.ep_attr = allocate_copy(candidate.ep)?;
     info.domain_attr = allocate_copy(candidate.domain)?;
-    // SAFETY: allocated on the line above; the field lies in the declared beginning.
+    // SAFETY: allocated on the line above; the field is in the declared part.
     unsafe { (*info.domain_attr).name = string(&candidate.adapter.domain_name())? };
     info.fabric_attr = allocate_copy(fi::fi_fabric_attr {
         fabric: candidate.fabric_object,
-        // prov_name and prov_version are set by libfabric's core; a name given here would be
-        // taken for a layer below and doubled.
+        // libfabric's core sets prov_name and prov_version. It would treat a name that is set here as a layered
+        // provider's and append its own.
         ..Default::default()
     })?;
     // SAFETY: allocated just above.
@@ -143,7 +144,7 @@ fn allocate_copy<T>(value: T) -> Result<*mut T, Code> {
     Ok(memory)
 }
 
-/// A C string from the C allocator.
+/// Copies `text` into a C string from the C allocator.
 pub(crate) fn string(text: &str) -> Result<*mut c_char, Code> {
     let text = CString::new(text).map_err(|_| Code::INVALID)?;
     // SAFETY: a string that ends in a zero byte.
@@ -151,13 +152,13 @@ pub(crate) fn string(text: &str) -> Result<*mut c_char, Code> {
     if copy.is_null() { Err(Code::NO_MEMORY) } else { Ok(copy) }
 }
 
-/// What `fi_freeinfo` does for one info.
+/// Frees one info, as `fi_freeinfo` does.
 ///
 /// # Safety
-/// `info` was made by `allocate` and is not used again.
+/// `info` must come from `allocate` and must not be used again.
 unsafe fn free(info: *mut fi::fi_info) {
-    // SAFETY: every pointer is null or from the C allocator, owned by this info; the nic is null or
-    // a fid of this provider.
+    // SAFETY: every pointer is null or from the C allocator, and owned by this info. The nic is null or a fid of this
+    // provider.
     unsafe {
         let owned: [*mut c_void; 5] = [
             (*info).src_addr,

@@ -1,16 +1,17 @@
-//! Whether an offer serves an application's hints, and what the answer then says. The rules are
-//! libfabric's for providers (`prov/util/src/util_attr.c`) and the efa provider's own
-//! (`efa_user_info.c`); an offer that does not match is left out, which ends in -FI_ENODATA.
+//! Negotiation with an application's hints: [`check`] tests whether a candidate satisfies them, and [`resolve`] computes
+//! the info that is returned. The rules are libfabric's for providers (`prov/util/src/util_attr.c`) and those of the
+//! real efa provider (`efa_user_info.c`). `fi_getinfo` leaves out a candidate that does not match, and returns
+//! -FI_ENODATA if none matches. This module does not choose the candidates' values; `candidate` does.
 
 use efa_gda_sys::fi;
 
 use super::candidate::{Candidate, Fabric, OLD_LOCAL_MR, OLD_MR_BASIC, OLD_MR_SCALABLE};
 use super::hints::{DomainHints, Hints};
 
-/// Why an offer does not serve, for people.
+/// The reason why a candidate does not match, as a clause for the log.
 pub(crate) type Mismatch = &'static str;
 
-/// From this API version on, registration modes are bits and not the two old names.
+/// The first API version whose registration modes are bits instead of the two old values BASIC and SCALABLE.
 const MR_MODE_BITS: u32 = fi::fi_version(1, 5);
 
 const MESSAGE_DIRECTIONS: u64 = fi::FI_SEND | fi::FI_RECV;
@@ -25,28 +26,30 @@ const PRIMARY: u64 = fi::FI_MSG
     | fi::FI_DIRECTED_RECV
     | fi::FI_HMEM;
 const SECONDARY: u64 = fi::FI_MULTI_RECV | fi::FI_SOURCE | fi::FI_REMOTE_COMM | fi::FI_LOCAL_COMM;
-/// What an adapter does not offer to applications that would miss receives.
+/// Capabilities that are withheld from applications that post no receives for writes with immediate, on an adapter that
+/// needs those receives.
 const RMA: u64 = fi::FI_RMA | fi::FI_READ | fi::FI_WRITE | fi::FI_REMOTE_READ | fi::FI_REMOTE_WRITE;
-/// Receive capabilities that old programs put into `tx_attr`, and the other way round.
+/// Receive capabilities that old programs set in `tx_attr`; they are ignored there.
 const IGNORED_IN_TX: u64 = fi::FI_REMOTE_READ
     | fi::FI_REMOTE_WRITE
     | fi::FI_RECV
     | fi::FI_DIRECTED_RECV
     | fi::FI_MULTI_RECV
     | fi::FI_SOURCE;
+/// Transmit capabilities that old programs set in `rx_attr`; they are ignored there.
 const IGNORED_IN_RX: u64 = fi::FI_READ | fi::FI_WRITE | fi::FI_SEND;
 
-fn require(holds: bool, otherwise: Mismatch) -> Result<(), Mismatch> {
-    if holds { Ok(()) } else { Err(otherwise) }
+fn require(condition: bool, mismatch: Mismatch) -> Result<(), Mismatch> {
+    if condition { Ok(()) } else { Err(mismatch) }
 }
 
 const fn is_subset(requested: u64, available: u64) -> bool {
     requested & !available == 0
 }
 
-/// Whether `offer` serves `hints` at API version `version`.
+/// Checks that `candidate` satisfies `hints` at API version `version`.
 pub(crate) fn check(candidate: &Candidate<'_>, hints: &Hints, version: u32) -> Result<(), Mismatch> {
-    require(is_subset(hints.caps, candidate.caps), "capabilities beyond the adapter's")?;
+    require(is_subset(hints.caps, candidate.caps), "caps has capabilities that the adapter lacks")?;
     let mut mode = candidate.mode;
     let no_local = hints.mr_mode().is_some_and(|requested| requested & fi::FI_MR_LOCAL == 0);
     if (version < MR_MODE_BITS || no_local) && candidate.domain.mr_mode & fi::FI_MR_LOCAL != 0 {
@@ -55,13 +58,13 @@ pub(crate) fn check(candidate: &Candidate<'_>, hints: &Hints, version: u32) -> R
     require(is_subset(mode, hints.mode), "mode lacks FI_CONTEXT2, or mr_mode lacks FI_MR_LOCAL")?;
     require(
         !needs_receives_for_writes(candidate, hints) || hints.caps & fi::FI_RMA == 0,
-        "FI_RMA without FI_RX_CQ_DATA in mode, on an adapter without unsolicited write receives",
+        "caps has FI_RMA and mode lacks FI_RX_CQ_DATA, which an adapter without unsolicited write receives needs",
     )?;
     require(
         matches!(hints.addr_format, fi::FI_FORMAT_UNSPEC | fi::FI_ADDR_EFA),
-        "an address format other than FI_ADDR_EFA",
+        "addr_format is not FI_ADDR_EFA or FI_FORMAT_UNSPEC",
     )?;
-    require(hints.pci_bus.is_none(), "a PCI device, which a software adapter is not")?;
+    require(hints.pci_bus.is_none(), "nic names a PCI device, and a software adapter has none")?;
     if let Some(domain) = &hints.domain {
         check_domain(candidate, hints, domain, version)?;
     }
@@ -77,14 +80,14 @@ pub(crate) fn check(candidate: &Candidate<'_>, hints: &Hints, version: u32) -> R
     if hints.caps & fi::FI_HMEM != 0 {
         require(
             hints.mr_mode().is_none_or(|requested| requested & fi::FI_MR_HMEM != 0),
-            "FI_HMEM without FI_MR_HMEM in mr_mode",
+            "caps has FI_HMEM and mr_mode lacks FI_MR_HMEM",
         )?;
     }
     if candidate.fabric == Fabric::Direct && hints.caps & fi::FI_RMA == 0 {
         let requested = hints.ep.as_ref().map_or(0, |ep| ep.max_msg_size);
         require(
             requested <= candidate.adapter.limits.message,
-            "a max_msg_size beyond one send, without FI_RMA",
+            "max_msg_size is larger than one send, and caps lacks FI_RMA",
         )?;
     }
     Ok(())
@@ -102,7 +105,7 @@ fn check_domain(
             requested.threading,
             fi::FI_THREAD_UNSPEC | fi::FI_THREAD_SAFE | fi::FI_THREAD_DOMAIN | fi::FI_THREAD_COMPLETION
         ),
-        "a threading model that is not offered",
+        "threading is not FI_THREAD_UNSPEC, SAFE, DOMAIN or COMPLETION",
     )?;
     let rank = |progress| match progress {
         fi::FI_PROGRESS_AUTO => 1,
@@ -113,17 +116,23 @@ fn check_domain(
     };
     require(
         rank(requested.progress) >= rank(available.control_progress),
-        "a progress model that is not offered",
+        "progress is stricter than the fabric's",
     )?;
-    require(requested.resource_mgmt <= fi::FI_RM_ENABLED, "an unknown resource management")?;
-    require(requested.cq_data_size <= available.cq_data_size, "cq_data_size beyond 4")?;
+    require(requested.resource_mgmt <= fi::FI_RM_ENABLED, "resource_mgmt is unknown")?;
+    require(requested.cq_data_size <= available.cq_data_size, "cq_data_size is larger than 4")?;
     check_mr_mode(candidate.domain.mr_mode, requested.mr_mode, hints, version)?;
-    require(requested.cntr_cnt <= available.cntr_cnt, "more counters than the adapter has")?;
-    require(requested.mr_iov_limit <= available.mr_iov_limit, "regions of more than one segment")?;
-    require(is_subset(requested.caps, available.caps), "domain capabilities beyond the adapter's")?;
-    require(requested.max_err_data <= available.max_err_data, "error data, which is not offered")?;
-    require(requested.mr_cnt <= available.mr_cnt, "more regions than the adapter has")?;
-    require(requested.auth_key_size == 0, "an authorization key, which is not offered")
+    require(
+        requested.cntr_cnt <= available.cntr_cnt,
+        "cntr_cnt is larger than the adapter's (0 without FI_EFA_USE_HW_CNTR=1)",
+    )?;
+    require(requested.mr_iov_limit <= available.mr_iov_limit, "the domain's mr_iov_limit is larger than 1")?;
+    require(
+        is_subset(requested.caps, available.caps),
+        "the domain's caps has capabilities that the adapter lacks",
+    )?;
+    require(requested.max_err_data <= available.max_err_data, "max_err_data is larger than 0")?;
+    require(requested.mr_cnt <= available.mr_cnt, "mr_cnt is larger than the adapter's")?;
+    require(requested.auth_key_size == 0, "the domain has an authorization key, which is not supported")
 }
 
 fn check_mr_mode(available: i32, requested: i32, hints: &Hints, version: u32) -> Result<(), Mismatch> {
@@ -142,7 +151,7 @@ fn check_mr_mode(available: i32, requested: i32, hints: &Hints, version: u32) ->
     require(requested == 0 || requested & needed == needed, REASON)
 }
 
-/// The registration modes that a use with `caps` needs, of those `offered`.
+/// The modes of `available` that an application with `caps` must accept.
 fn needed_mr_modes(caps: u64, mut available: i32) -> i32 {
     if caps & fi::FI_HMEM == 0 {
         available &= !fi::FI_MR_HMEM;
@@ -169,62 +178,78 @@ fn check_endpoint(
     requested: &fi::fi_ep_attr,
 ) -> Result<(), Mismatch> {
     let available = &candidate.ep;
-    require(matches!(requested.type_, fi::FI_EP_UNSPEC | fi::FI_EP_RDM), "an endpoint type other than RDM")?;
+    require(
+        matches!(requested.type_, fi::FI_EP_UNSPEC | fi::FI_EP_RDM),
+        "the endpoint type is not FI_EP_RDM",
+    )?;
     require(
         requested.protocol == 0 || requested.protocol == available.protocol,
-        "a protocol other than FI_PROTO_EFA",
+        "protocol is not FI_PROTO_EFA",
     )?;
-    require(requested.protocol_version <= available.protocol_version, "a newer protocol version")?;
-    require(requested.max_msg_size <= available.max_msg_size, "a larger max_msg_size")?;
+    require(requested.protocol_version <= available.protocol_version, "protocol_version is newer than 1")?;
+    require(requested.max_msg_size <= available.max_msg_size, "max_msg_size is larger than the fabric's")?;
     require(
         requested.tx_ctx_cnt <= 1 && requested.rx_ctx_cnt <= 1,
-        "more than one context, or a shared one",
+        "the endpoint has more than one context, or a shared context",
     )?;
-    require(requested.auth_key_size == 0, "an authorization key, which is not offered")?;
+    require(requested.auth_key_size == 0, "the endpoint has an authorization key, which is not supported")?;
     let ordered = requested.max_order_raw_size | requested.max_order_war_size | requested.max_order_waw_size;
     let uses_order = hints.caps & (fi::FI_RMA | fi::FI_ATOMIC) != 0;
-    require(!uses_order || ordered == 0 || candidate.fabric == Fabric::Plain, "ordered RMA, which SRD lacks")
+    require(
+        !uses_order || ordered == 0 || candidate.fabric == Fabric::Plain,
+        "max_order_*_size asks for ordered RMA, which SRD lacks",
+    )
 }
 
 fn check_rx(available: &fi::fi_rx_attr, requested: &fi::fi_rx_attr, mode: u64) -> Result<(), Mismatch> {
     require(
         is_subset(requested.caps & !IGNORED_IN_RX, available.caps),
-        "receive capabilities beyond the adapter's",
+        "rx_attr's caps has capabilities that the adapter lacks",
     )?;
     let mode = if requested.mode != 0 { requested.mode } else { mode };
-    require(is_subset(available.mode, mode), "rx_attr mode lacks FI_CONTEXT2")?;
-    require(is_subset(requested.op_flags, available.op_flags), "receive flags that are not offered")?;
-    require(is_subset(requested.msg_order, available.msg_order), "message order, which SRD lacks")?;
-    require(requested.comp_order == 0, "completion order, which SRD lacks")?;
-    require(requested.total_buffered_recv == 0, "buffered receives, which are not offered")?;
-    require(requested.size <= available.size, "a receive queue deeper than the adapter's")?;
-    require(requested.iov_limit <= available.iov_limit, "receives of more than one segment")
+    require(is_subset(available.mode, mode), "rx_attr's mode lacks FI_CONTEXT2")?;
+    require(is_subset(requested.op_flags, available.op_flags), "rx_attr's op_flags has unsupported flags")?;
+    require(
+        is_subset(requested.msg_order, available.msg_order),
+        "rx_attr's msg_order asks for message order, which SRD lacks",
+    )?;
+    require(requested.comp_order == 0, "rx_attr's comp_order asks for completion order, which SRD lacks")?;
+    require(requested.total_buffered_recv == 0, "rx_attr's total_buffered_recv is larger than 0")?;
+    require(requested.size <= available.size, "rx_attr's size is larger than the adapter's receive queue")?;
+    require(requested.iov_limit <= available.iov_limit, "rx_attr's iov_limit is larger than 1")
 }
 
 fn check_tx(available: &fi::fi_tx_attr, requested: &fi::fi_tx_attr, mode: u64) -> Result<(), Mismatch> {
     require(
         is_subset(requested.caps & !IGNORED_IN_TX, available.caps),
-        "transmit capabilities beyond the adapter's",
+        "tx_attr's caps has capabilities that the adapter lacks",
     )?;
     let mode = if requested.mode != 0 { requested.mode } else { mode };
-    require(is_subset(available.mode, mode), "tx_attr mode lacks FI_CONTEXT2")?;
-    require(is_subset(requested.op_flags, available.op_flags), "transmit flags that are not offered")?;
-    require(is_subset(requested.msg_order, available.msg_order), "message order, which SRD lacks")?;
-    require(requested.comp_order == 0, "completion order, which SRD lacks")?;
-    require(requested.inject_size <= available.inject_size, "a larger inject_size")?;
-    require(requested.size <= available.size, "a send queue deeper than the adapter's")?;
-    require(requested.iov_limit <= available.iov_limit, "sends of more segments")?;
-    require(requested.rma_iov_limit <= available.rma_iov_limit, "RMA of more than one remote segment")
+    require(is_subset(available.mode, mode), "tx_attr's mode lacks FI_CONTEXT2")?;
+    require(is_subset(requested.op_flags, available.op_flags), "tx_attr's op_flags has unsupported flags")?;
+    require(
+        is_subset(requested.msg_order, available.msg_order),
+        "tx_attr's msg_order asks for message order, which SRD lacks",
+    )?;
+    require(requested.comp_order == 0, "tx_attr's comp_order asks for completion order, which SRD lacks")?;
+    require(
+        requested.inject_size <= available.inject_size,
+        "tx_attr's inject_size is larger than the adapter's",
+    )?;
+    require(requested.size <= available.size, "tx_attr's size is larger than the adapter's send queue")?;
+    require(requested.iov_limit <= available.iov_limit, "tx_attr's iov_limit is larger than the adapter's")?;
+    require(requested.rma_iov_limit <= available.rma_iov_limit, "tx_attr's rma_iov_limit is larger than 1")
 }
 
-/// Whether writes with immediate would need receives that the application does not know of.
+/// Whether RDMA writes with immediate consume posted receives, and the application did not accept that
+/// (FI_RX_CQ_DATA).
 fn needs_receives_for_writes(candidate: &Candidate<'_>, hints: &Hints) -> bool {
     candidate.fabric == Fabric::Direct
         && !candidate.adapter.limits.unsolicited_writes
         && hints.mode & fi::FI_RX_CQ_DATA == 0
 }
 
-/// The answer to `hints` from an offer that serves them.
+/// Computes the info for `hints` from a candidate that satisfies them.
 pub(crate) fn resolve<'a>(
     mut candidate: Candidate<'a>,
     hints: Option<&Hints>,
@@ -270,7 +295,7 @@ pub(crate) fn resolve<'a>(
     Ok(candidate)
 }
 
-/// 64-byte entries by default; 128-byte entries, half as many, where more is to be inlined.
+/// Chooses 64-byte entries, or half as many 128-byte entries if the hints need more inline bytes.
 fn choose_entry_size(candidate: &mut Candidate<'_>, hints: Option<&Hints>) -> Result<(), Mismatch> {
     let limits = &candidate.adapter.limits;
     let tx = hints.and_then(|hints| hints.tx);
@@ -281,13 +306,13 @@ fn choose_entry_size(candidate: &mut Candidate<'_>, hints: Option<&Hints>) -> Re
     let wide_depth = limits.send_depth / 2;
     require(
         tx.is_none_or(|tx| tx.size <= wide_depth),
-        "a send queue of 128-byte entries deeper than the adapter's",
+        "tx_attr's size is larger than the adapter's send queue of 128-byte entries, which its inject_size needs",
     )?;
     candidate.tx.size = wide_depth;
     Ok(())
 }
 
-/// `ofi_get_caps` of libfabric's core.
+/// Computes capabilities as `ofi_get_caps` of libfabric's core does.
 fn resolved_caps(info: u64, requested: u64, available: u64) -> u64 {
     let mut caps = if requested == 0 {
         (info & available & PRIMARY) | (available & SECONDARY)
@@ -304,6 +329,8 @@ fn resolved_caps(info: u64, requested: u64, available: u64) -> u64 {
     caps
 }
 
+/// The info's capabilities: those of [`resolved_caps`], without the RMA target's if the application does not accept the
+/// registration modes that a target needs.
 fn resolved_info_caps(candidate: &Candidate<'_>, hints: Option<&Hints>, version: u32) -> u64 {
     let Some(hints) = hints else { return candidate.caps };
     let caps = resolved_caps(candidate.caps, hints.caps, candidate.caps);
@@ -351,7 +378,7 @@ fn resolve_domain(candidate: &mut Candidate<'_>, requested: Option<&DomainHints>
     }
 }
 
-/// Sizes and flags that the application chose.
+/// Applies the sizes and flags that the application chose.
 fn resolve_queues(candidate: &mut Candidate<'_>, hints: &Hints) {
     fn set_unless_zero(field: &mut usize, requested: usize) {
         if requested != 0 {
