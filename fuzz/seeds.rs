@@ -1,5 +1,5 @@
-//! Writes the first inputs of the targets that read entries, made by the wire encoder: `seeds DIRECTORY`. The others
-//! take inputs that have no form outside the fuzzer.
+//! Writes the first inputs of the fuzz targets that decode entries, encoded by the wire crate: `seeds DIRECTORY`. The
+//! inputs of the other targets have no format outside the fuzzer, so it writes none for them.
 
 use std::path::Path;
 use std::{env, fs, io, process};

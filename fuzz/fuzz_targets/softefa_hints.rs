@@ -1,5 +1,5 @@
-//! The libfabric face's `fi_getinfo`: whatever the hints say, it answers with infos or an error, and each info is
-//! within what the adapter has.
+//! Fuzzes `fi_getinfo` of the libfabric frontend. For any hints it returns infos or an error, and each info is within
+//! the adapter's limits. It opens no fabric and no domain.
 #![no_main]
 
 use std::ffi::{CString, c_char, c_void};
@@ -10,7 +10,7 @@ use efa_gda_sys::fi;
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
 
-/// A name that the provider knows, or any other.
+/// A name that the provider knows, or any other name.
 #[derive(Arbitrary, Debug)]
 enum Name {
     Domain,
@@ -19,11 +19,11 @@ enum Name {
     Other(Vec<u8>),
 }
 
-/// A set of bits: those of the usual request with some turned over, or any.
+/// A set of bits: the usual bits, the usual bits with one bit flipped, or any bits.
 #[derive(Arbitrary, Debug)]
 enum Bits {
     Usual,
-    Without(u8),
+    Flipped(u8),
     Any(u64),
 }
 
@@ -55,10 +55,10 @@ const MR_MODE: u64 =
     (fi::FI_MR_LOCAL | fi::FI_MR_ALLOCATED | fi::FI_MR_PROV_KEY | fi::FI_MR_VIRT_ADDR) as u64;
 
 impl Bits {
-    fn over(&self, usual: u64) -> u64 {
+    fn apply(&self, usual: u64) -> u64 {
         match self {
             Self::Usual => usual,
-            Self::Without(bit) => usual ^ 1 << (bit % 64),
+            Self::Flipped(bit) => usual ^ 1 << (bit % 64),
             Self::Any(bits) => *bits,
         }
     }
@@ -87,7 +87,7 @@ fn attribute<T>(value: &mut Option<T>) -> *mut T {
     value.as_mut().map_or(null_mut(), |value| value as *mut T)
 }
 
-/// The provider, as libfabric gets it.
+/// `getinfo` of the provider, which libfabric would call.
 static GETINFO: LazyLock<Getinfo> = LazyLock::new(|| {
     let provider = softefa::libfabric::fi_prov_ini();
     assert!(!provider.is_null());
@@ -107,22 +107,23 @@ type Getinfo = unsafe extern "C" fn(
 fuzz_target!(|input: Input| {
     let (node, service) = (input.node.as_deref().map(string), input.service.as_deref().map(string));
     let version = fi::fi_version(input.version.0.into(), input.version.1.into());
-    let flags = input.flags.over(0);
+    let flags = input.flags.apply(0);
     let mut list = null_mut();
-    let mut ask = |hints: *const fi::fi_info| {
-        // SAFETY: strings and hints live through the call, hints are laid out as declared, and `list` is ours.
+    let mut getinfo = |hints: *const fi::fi_info| {
+        // SAFETY: strings and hints live during the call, the hints are laid out as declared, and `list` is a local.
         unsafe { GETINFO(version, pointer(&node), pointer(&service), flags, hints, &mut list) }
     };
-    let answer = match &input.hints {
-        None => ask(std::ptr::null()),
-        Some(hints) => with_hints(hints, &mut ask),
+    let code = match &input.hints {
+        None => getinfo(std::ptr::null()),
+        Some(hints) => with_hints(hints, &mut getinfo),
     };
-    assert_eq!(answer == 0, !list.is_null(), "answer {answer} and a list that disagrees");
-    // SAFETY: the provider's own list, which nobody else has.
-    unsafe { look_at_and_free(list) };
+    assert_eq!(code == 0, !list.is_null(), "getinfo returned {code}; expected a list for 0 and only for 0");
+    // SAFETY: a list of the provider, which no other code has.
+    unsafe { check_and_free(list) };
 });
 
-fn with_hints(hints: &Hints, ask: &mut impl FnMut(*const fi::fi_info) -> i32) -> i32 {
+/// Calls `getinfo` with the hints as a `fi_info`.
+fn with_hints(hints: &Hints, getinfo: &mut impl FnMut(*const fi::fi_info) -> i32) -> i32 {
     let mut tx = hints.tx.map(|values| fi::fi_tx_attr {
         caps: values[0],
         mode: values[1],
@@ -163,7 +164,7 @@ fn with_hints(hints: &Hints, ask: &mut impl FnMut(*const fi::fi_info) -> i32) ->
         threading: values[0] as u32,
         resource_mgmt: values[1] as u32,
         av_type: values[2] as u32,
-        mr_mode: mr_mode.over(MR_MODE) as i32,
+        mr_mode: mr_mode.apply(MR_MODE) as i32,
         cq_data_size: values[3] as usize,
         cntr_cnt: values[4] as usize,
         mr_iov_limit: values[5] as usize,
@@ -186,8 +187,8 @@ fn with_hints(hints: &Hints, ask: &mut impl FnMut(*const fi::fi_info) -> i32) ->
     let ((src_addr, src_addrlen), (dest_addr, dest_addrlen)) =
         (address(&hints.source), address(&hints.destination));
     let info = fi::fi_info {
-        caps: hints.caps.over(CAPS),
-        mode: hints.mode.over(fi::FI_CONTEXT2),
+        caps: hints.caps.apply(CAPS),
+        mode: hints.mode.apply(fi::FI_CONTEXT2),
         addr_format: hints.address_format.unwrap_or(fi::FI_FORMAT_UNSPEC),
         src_addr,
         src_addrlen,
@@ -200,16 +201,17 @@ fn with_hints(hints: &Hints, ask: &mut impl FnMut(*const fi::fi_info) -> i32) ->
         fabric_attr: attribute(&mut fabric),
         ..Default::default()
     };
-    ask(&info)
+    getinfo(&info)
 }
 
-/// Frees a list as libfabric does: structs, addresses and names with `free`, the nic by its own close.
+/// Checks the limits in each info, and frees the list as libfabric does: structs, addresses and names with `free`, the
+/// nic with its close operation.
 ///
 /// # Safety
-/// The provider's list, not used again.
-unsafe fn look_at_and_free(mut info: *mut fi::fi_info) {
+/// `info` must be a list of the provider and must not be used again.
+unsafe fn check_and_free(mut info: *mut fi::fi_info) {
     while !info.is_null() {
-        // SAFETY: infos of the provider have all attributes, each from malloc.
+        // SAFETY: infos of the provider have all attributes, each allocated with malloc.
         unsafe {
             let fi::fi_info { next, tx_attr, rx_attr, ep_attr, domain_attr, fabric_attr, nic, .. } = *info;
             assert!((*tx_attr).inject_size <= 80 && (*tx_attr).size <= 4096 && (*rx_attr).size <= 32_768);

@@ -1,6 +1,6 @@
-//! A hostile client of the adapter: entries, descriptors and doorbells that nobody would write, memory that goes
-//! away, rings that change while the adapter reads them. The adapter must not touch memory that it was not given,
-//! must let go of everything, and must go on working for others.
+//! Fuzzes the adapter with a hostile client: invalid entries, descriptors and doorbells, regions that are deregistered
+//! while in use, and rings that change while the adapter reads them. The adapter must access only registered memory, must
+//! free every object, and must keep working for other clients. The completions of invalid requests are not checked.
 #![no_main]
 
 use std::ptr::NonNull;
@@ -13,11 +13,11 @@ use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
 use softefa::device::*;
 
-/// Registered bytes: an allocation of its own, so that AddressSanitizer sees a byte too many.
+/// Registered bytes. They are a separate allocation, so that AddressSanitizer finds an access past the end.
 const REGION: usize = 4096;
-/// How long the engine gets for what was rung, before the next action.
+/// The time that the engine has for posted requests before the next action.
 const SETTLE: Duration = Duration::from_micros(30);
-/// Far more than an adapter that works takes.
+/// The bound of a wait, far longer than a working adapter needs.
 const LIMIT: Duration = Duration::from_secs(20);
 
 #[derive(Arbitrary, Debug)]
@@ -36,24 +36,24 @@ struct Scenario {
 
 #[derive(Arbitrary, Debug)]
 enum Action {
-    /// Bytes as they come, in the next slot.
+    /// Writes any bytes into the next slot.
     Raw([u8; 64], [u8; 64]),
-    /// A request that could be one; with a byte changed where the number is 1.
+    /// Writes a plausible request. If the number is 1, one byte of it is changed.
     Request(Request, u8, (u8, u8)),
-    /// A receive that could be one.
-    Receive(Place),
-    /// A receive descriptor as it comes.
+    /// Writes a plausible receive.
+    Receive(Range),
+    /// Writes any bytes as a receive descriptor.
     Descriptor([u8; 16]),
-    /// Rings the send queue up to what was written, or past it.
+    /// Rings for the entries that were written, or past them.
     Ring(u8),
     RingAt(u32),
     ReceiveRing(u8),
     ReceiveRingAt(u32),
     /// Changes a word of the send ring, which the adapter may be reading.
     Overwrite(u8, u8, u64),
-    /// Lets the engine work.
+    /// Waits, so that the engine can work.
     Settle,
-    /// Takes the memory away, and gives it back under other keys.
+    /// Deregisters the memory and registers it again, under other keys.
     Deregister,
     Fail,
     Consumed(u16),
@@ -65,18 +65,18 @@ struct Request {
     kind: u8,
     immediate: Option<u32>,
     hints: u8,
-    /// What is wrong with it, in few of its values; bit 7: it is not rung.
+    /// Selects the field that has the value `wrong`; most values select none. Bit 7: the doorbell is not rung.
     odd: u8,
     wrong: u32,
-    local: Place,
-    second: Place,
-    remote: Place,
+    local: Range,
+    second: Range,
+    remote: Range,
     inline: Vec<u8>,
 }
 
-/// Somewhere in the region, and a little past it; elsewhere for few values of `odd`.
+/// A range that starts in the region or just past it. For a few values of `odd`, one field has the value `elsewhere`.
 #[derive(Arbitrary, Debug)]
-struct Place {
+struct Range {
     offset: u16,
     length: u16,
     odd: u8,
@@ -102,7 +102,7 @@ impl World {
 
     fn register(&self, pd: ProtectionDomain) -> MemoryKeys {
         let (start, address) = self.region();
-        // SAFETY: the world lives as long as the process, and its bytes are reached through atomics alone.
+        // SAFETY: the world lives as long as the process, and its bytes are only accessed through atomics.
         let memory = Arc::new(unsafe { HostMemory::new(start, REGION) });
         let attr = MemoryRegionAttr { pd, address, length: REGION as u64, access: Access::ALL, memory };
         self.adapter.register_memory(attr).expect("memory registers")
@@ -154,15 +154,17 @@ impl<'a> Client<'a> {
                 let mut bytes = [0; 128];
                 bytes[..64].copy_from_slice(first);
                 bytes[64..].copy_from_slice(second);
-                self.place(&bytes[..self.qp.sq.entry_size.bytes()]);
+                self.write_entry(&bytes[..self.qp.sq.entry_size.bytes()]);
             }
-            Action::Request(request, odd, spoil) => self.request(request, (*odd == 1).then_some(*spoil)),
-            Action::Receive(place) => {
-                let Segment { address, length, key } = self.segment(place);
+            Action::Request(request, odd, changed_byte) => {
+                self.request(request, (*odd == 1).then_some(*changed_byte))
+            }
+            Action::Receive(range) => {
+                let Segment { address, length, key } = self.segment(range);
                 let receive = Receive { id: length as u16, address, length: length as u16, key };
-                self.place_descriptor(&receive.encode());
+                self.write_descriptor(&receive.encode());
             }
-            Action::Descriptor(bytes) => self.place_descriptor(bytes),
+            Action::Descriptor(bytes) => self.write_descriptor(bytes),
             Action::Ring(past) => self.qp.sq.doorbell.ring((self.produced + u32::from(*past & 3)) & 0xffff),
             Action::RingAt(value) => self.qp.sq.doorbell.ring(*value),
             Action::ReceiveRing(past) => self.ring_receives((self.received + u32::from(*past & 3)) & 0xffff),
@@ -187,22 +189,22 @@ impl<'a> Client<'a> {
         }
     }
 
-    fn segment(&self, place: &Place) -> Segment {
-        let offset = u64::from(place.offset) % (REGION as u64 + 16);
+    fn segment(&self, range: &Range) -> Segment {
+        let offset = u64::from(range.offset) % (REGION as u64 + 16);
         let address = self.world.region().1 + offset;
-        let inside = Segment { address, length: u32::from(place.length) % 4200, key: self.keys.local };
-        match place.odd {
-            1 => Segment { address: place.elsewhere, ..inside },
-            2 => Segment { length: place.elsewhere as u32, ..inside },
+        let inside = Segment { address, length: u32::from(range.length) % 4200, key: self.keys.local };
+        match range.odd {
+            1 => Segment { address: range.elsewhere, ..inside },
+            2 => Segment { length: range.elsewhere as u32, ..inside },
             3 => Segment {
-                key: LocalKey::new(place.elsewhere as u32 & 0xff_ffff).unwrap_or(inside.key),
+                key: LocalKey::new(range.elsewhere as u32 & 0xff_ffff).unwrap_or(inside.key),
                 ..inside
             },
             _ => inside,
         }
     }
 
-    fn request(&mut self, request: &Request, spoil: Option<(u8, u8)>) {
+    fn request(&mut self, request: &Request, changed_byte: Option<(u8, u8)>) {
         let (local, second) = (self.segment(&request.local), self.segment(&request.second));
         let remote = self.segment(&request.remote);
         let (odd, wrong) = (request.odd & 0x7f, request.wrong);
@@ -244,26 +246,26 @@ impl<'a> Client<'a> {
                 operation,
             },
         );
-        let ring = Ring::new(self.qp.sq.num_entries).expect("a depth that the adapter gave");
+        let ring = Ring::new(self.qp.sq.num_entries).expect("the adapter's depth is a power of two");
         let entry = request.encode(self.qp.sq.entry_size, ring.phase(self.produced), self.ids);
         let Ok(mut entry) = entry else { return };
-        if let Some((at, value)) = spoil {
+        if let Some((at, value)) = changed_byte {
             let at = usize::from(at) % entry.len();
             entry[at] = value;
         }
-        self.place(&entry);
+        self.write_entry(&entry);
         if rung {
             self.act(&Action::Ring(0));
         }
     }
 
-    fn place(&mut self, entry: &[u8]) {
+    fn write_entry(&mut self, entry: &[u8]) {
         let slot = self.produced % self.qp.sq.num_entries;
         self.qp.sq.memory.store(slot as usize * entry.len(), entry);
         self.produced = self.produced.wrapping_add(1);
     }
 
-    fn place_descriptor(&mut self, bytes: &[u8]) {
+    fn write_descriptor(&mut self, bytes: &[u8]) {
         let Some(rq) = &self.qp.rq else { return };
         let slot = self.received % rq.num_entries;
         rq.memory.store(slot as usize * RX_DESCRIPTOR_BYTES, bytes);
@@ -276,14 +278,14 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Everything is given back: nothing that was posted keeps hold of it.
+    /// Destroys every object. No posted request may keep one in use.
     fn close(self) {
         let adapter = &self.world.adapter;
-        adapter.destroy_queue_pair(self.qp.number).expect("a queue pair goes whatever was posted");
-        adapter.destroy_completion_queue(self.cq.number).expect("nobody uses the completion queue");
-        adapter.destroy_address_handle(self.peer.address_handle).expect("nobody uses the address handle");
-        adapter.deregister_memory(self.keys.local).expect("nobody uses the region");
-        adapter.free_domain(self.pd).expect("nobody uses the domain");
+        adapter.destroy_queue_pair(self.qp.number).expect("posted requests do not keep a queue pair");
+        adapter.destroy_completion_queue(self.cq.number).expect("the completion queue is unused");
+        adapter.destroy_address_handle(self.peer.address_handle).expect("the address handle is unused");
+        adapter.deregister_memory(self.keys.local).expect("the region is unused");
+        adapter.free_domain(self.pd).expect("the domain is unused");
     }
 }
 
@@ -294,8 +296,8 @@ fn settle() {
     }
 }
 
-/// The adapter completes a good write as if nothing had been.
-fn works(world: &World) {
+/// Checks that the adapter still completes a valid write.
+fn check_valid_write(world: &World) {
     let scenario = Scenario {
         wide: false,
         wide_ids: false,
@@ -308,7 +310,7 @@ fn works(world: &World) {
         actions: Vec::new(),
     };
     let mut client = Client::new(world, &scenario);
-    let inside = || Place { offset: 0, length: 64, odd: 0, elsewhere: 0 };
+    let inside = || Range { offset: 0, length: 64, odd: 0, elsewhere: 0 };
     let write = Request {
         id: 7,
         kind: 2,
@@ -318,14 +320,14 @@ fn works(world: &World) {
         wrong: 0,
         local: inside(),
         second: inside(),
-        remote: Place { offset: 1024, ..inside() },
+        remote: Range { offset: 1024, ..inside() },
         inline: Vec::new(),
     };
     client.request(&write, None);
-    let memory = client.cq.memory.clone().expect("it lies in memory");
+    let memory = client.cq.memory.clone().expect("the adapter allocated the queue");
     let end = Instant::now() + LIMIT;
     while !Completion::phase(memory.load_word_acquire(0)[Completion::FLAGS_OFFSET]) {
-        assert!(Instant::now() < end, "a good write does not complete");
+        assert!(Instant::now() < end, "a valid write did not complete within {LIMIT:?}");
         std::thread::yield_now();
     }
     let mut bytes = [0; 32];
@@ -341,8 +343,8 @@ fuzz_target!(|scenario: Scenario| {
     scenario.actions.iter().take(64).for_each(|action| client.act(action));
     settle();
     client.close();
-    // One in some: it costs as much as a scenario.
+    // One scenario in 16, because the check costs as much as a scenario.
     if scenario.first_counter.is_multiple_of(16) {
-        works(world);
+        check_valid_write(world);
     }
 });

@@ -1,12 +1,12 @@
-//! Calls on a uverbs device: any bytes as header, attributes and what they point to are decoded or refused with an
-//! error number, and every answer stays inside what the program gave room for.
+//! Fuzzes the decoder of ioctls on a uverbs device. Any header, attributes and pointed-to bytes are decoded or refused
+//! with an error number, and a reply writes no more than the program's attributes have space for. No broker runs.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use softefa_abi::protocol::{Reply, Request};
 use softefa_abi::{Answer, Command, Errno, Ioctl, UserMemory, sys};
 
-/// Where the program's memory begins.
+/// The address of the program's memory.
 const START: u64 = 0x1_0000;
 const HEADER: usize = size_of::<sys::ib_uverbs_ioctl_hdr>();
 const ATTRIBUTE: usize = size_of::<sys::ib_uverbs_attr>();
@@ -27,7 +27,7 @@ fuzz_target!(|input: &[u8]| {
     let Some((mode, bytes)) = input.split_first() else { return };
     let mut memory = Memory(bytes.to_vec());
     if mode & 1 == 1 && bytes.len() >= HEADER {
-        // A header that fits, so that the attributes are reached; pointers into this memory.
+        // Make the header valid, so that attributes are decoded, and point their data into this memory.
         let count = (usize::from(mode >> 1) % 20).min((bytes.len() - HEADER) / ATTRIBUTE);
         let put = |memory: &mut Memory, at: usize, value: &[u8]| {
             memory.0[at..at + value.len()].copy_from_slice(value)
@@ -57,7 +57,7 @@ fuzz_target!(|input: &[u8]| {
         answer.put_handle(attribute.id.into(), 7);
         let _ = (answer.descriptor_place(attribute.id.into()), answer.channel_place(attribute.id.into()));
     }
-    let room: usize = ioctl.attributes.iter().map(|attribute| usize::from(attribute.length) + 16).sum();
+    let space: usize = ioctl.attributes.iter().map(|attribute| usize::from(attribute.length) + 16).sum();
     let written: usize = answer.into_writes().iter().map(|write| write.bytes.len()).sum();
-    assert!(written <= room, "{written} bytes for {room}");
+    assert!(written <= space, "{written} bytes were written, and the attributes have space for {space}");
 });

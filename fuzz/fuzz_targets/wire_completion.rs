@@ -1,5 +1,5 @@
-//! Completions: any bytes of any length decode or are refused, and what was decoded is written again so that it
-//! reads the same.
+//! Fuzzes the decoder of completions. Any bytes of any length are decoded or refused, and a decoded completion that is
+//! encoded again decodes to the same value.
 #![no_main]
 
 use efa_gda_wire::{Completion, RequestIdWidth};
@@ -13,6 +13,6 @@ fuzz_target!(|input: &[u8]| {
     let mut again = vec![0; entry.len()];
     completion.encode(&mut again, phase, ids);
     assert_eq!(Completion::phase(again[Completion::FLAGS_OFFSET]), phase);
-    let twice = Completion::decode(&again, ids).expect("what was decoded has an encoding");
+    let twice = Completion::decode(&again, ids).expect("the encoding of a decoded completion is valid");
     assert_eq!(twice, completion);
 });

@@ -1,4 +1,4 @@
-//! Receive descriptors: any 16 bytes decode, and all but reserved bits are written again as they were read.
+//! Fuzzes the decoder of receive descriptors. Any 16 bytes decode, and encoding restores all bits but the reserved ones.
 #![no_main]
 
 use efa_gda_wire::ReceiveDescriptor;

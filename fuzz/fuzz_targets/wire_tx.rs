@@ -1,4 +1,5 @@
-//! Send-queue entries: any 64 or 128 bytes decode, and what breaks no rule is written again as it was read.
+//! Fuzzes the decoder of send-queue entries. Any 64 or 128 bytes decode, and an entry that breaks no rule decodes to the
+//! same value after it is encoded again.
 #![no_main]
 
 use efa_gda_wire::{DecodedRequest, RequestIdWidth};
@@ -15,7 +16,8 @@ fuzz_target!(|input: &[u8]| {
         return;
     }
     let request = decoded.request.expect("an entry that breaks no rule has a request");
-    let again = request.encode(decoded.size, decoded.phase, ids).expect("what was decoded has an encoding");
-    let twice = DecodedRequest::decode(&again, ids).expect("of a known size");
+    let again =
+        request.encode(decoded.size, decoded.phase, ids).expect("a request that was decoded can be encoded");
+    let twice = DecodedRequest::decode(&again, ids).expect("an encoded entry has a valid size");
     assert_eq!(twice, decoded);
 });

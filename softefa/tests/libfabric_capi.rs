@@ -1,4 +1,4 @@
-//! The adapter's own C interface, loaded beside libfabric from the file that libfabric loaded.
+//! softefa's C interface, loaded beside libfabric from the file that libfabric loaded.
 
 #![allow(clippy::unwrap_used, clippy::macro_metavars_in_unsafe)]
 
@@ -21,8 +21,8 @@ use libfabric_common::{
 const INVALID: c_int = -libc::EINVAL;
 
 #[test]
-fn a_wrong_phase_bit_is_named_by_the_checker() {
-    in_child("a_wrong_phase_bit_is_named_by_the_checker", &[], || {
+fn a_wrong_phase_bit_is_reported_with_its_rule_queue_and_slot() {
+    in_child("a_wrong_phase_bit_is_reported_with_its_rule_queue_and_slot", &[], || {
         let client = Client::load();
         let opened = Opened::new(&client, |_| {});
         let (from, to) = (memory(1, 1), memory(1, 0));
@@ -42,8 +42,8 @@ fn a_wrong_phase_bit_is_named_by_the_checker() {
     });
 }
 
-/// Breaks a rule, and gives what this process has said since, where `child` has it write.
-fn said_of_a_violation() -> String {
+/// Breaks a rule, and returns what this process wrote to stderr.
+fn stderr_after_a_violation() -> String {
     let client = Client::load();
     let opened = Opened::new(&client, |_| {});
     let (from, to) = (memory(1, 1), memory(1, 0));
@@ -54,24 +54,27 @@ fn said_of_a_violation() -> String {
 }
 
 #[test]
-fn a_violation_is_said_where_the_log_is_asked_for() {
-    in_child("a_violation_is_said_where_the_log_is_asked_for", &[("SOFTEFA_LOG", "1")], || {
-        let said = said_of_a_violation();
+fn a_violation_is_logged_with_softefa_log() {
+    in_child("a_violation_is_logged_with_softefa_log", &[("SOFTEFA_LOG", "1")], || {
+        let stderr = stderr_after_a_violation();
         let text = Softefa::load().violation_text(0);
-        assert!(said.lines().any(|line| line.ends_with(&format!("softefa: VIOLATION: {text}"))), "{said}");
+        assert!(
+            stderr.lines().any(|line| line.ends_with(&format!("softefa: VIOLATION: {text}"))),
+            "{stderr}"
+        );
     });
 }
 
 #[test]
-fn a_violation_is_kept_in_silence_otherwise() {
-    in_child("a_violation_is_kept_in_silence_otherwise", &[], || {
-        let said = said_of_a_violation();
-        assert!(!said.contains("VIOLATION"), "{said}");
+fn a_violation_is_not_logged_without_softefa_log() {
+    in_child("a_violation_is_not_logged_without_softefa_log", &[], || {
+        let stderr = stderr_after_a_violation();
+        assert!(!stderr.contains("VIOLATION"), "{stderr}");
     });
 }
 
-/// One write by a queue that starts at this counter.
-fn one_write_from(client: &Client, counter: u64) {
+/// Posts one write on a queue that starts at this counter.
+fn write_once_from(client: &Client, counter: u64) {
     let opened = Opened::new(client, |_| {});
     let (from, to) = (memory(1, 1), memory(1, 0));
     let request = write_to_self(&opened, &from, &to, 5);
@@ -81,32 +84,32 @@ fn one_write_from(client: &Client, counter: u64) {
 }
 
 #[test]
-fn a_preset_counter_past_the_furthest_is_refused_and_changes_nothing() {
-    in_child("a_preset_counter_past_the_furthest_is_refused_and_changes_nothing", &[], || {
+fn a_preset_counter_above_the_limit_is_refused_and_changes_nothing() {
+    in_child("a_preset_counter_above_the_limit_is_refused_and_changes_nothing", &[], || {
         let client = Client::load();
         for counter in [u64::MAX, (1 << 63) + 1] {
             assert_eq!(Softefa::load().preset_counter(counter), INVALID);
         }
-        one_write_from(&client, 0);
+        write_once_from(&client, 0);
     });
 }
 
 #[test]
-fn a_queue_may_start_as_far_along_as_a_preset_allows() {
-    in_child("a_queue_may_start_as_far_along_as_a_preset_allows", &[], || {
+fn a_queue_can_start_at_the_highest_preset_counter() {
+    in_child("a_queue_can_start_at_the_highest_preset_counter", &[], || {
         let client = Client::load();
-        // The furthest has the slot, phase and doorbell of 0, which a preset that is ignored has too; the
-        // other does not.
+        // The highest counter has the slot, phase and doorbell of 0, as if the preset were ignored. The other counter
+        // has different ones.
         for counter in [1 << 63, (1 << 63) - 2] {
             assert_eq!(Softefa::load().preset_counter(counter), 0);
-            one_write_from(&client, counter);
+            write_once_from(&client, counter);
         }
     });
 }
 
 #[test]
-fn a_preset_counter_is_where_the_queue_starts() {
-    in_child("a_preset_counter_is_where_the_queue_starts", &[], || {
+fn a_queue_starts_at_the_preset_counter() {
+    in_child("a_queue_starts_at_the_preset_counter", &[], || {
         let client = Client::load();
         let first = 65_535;
         assert_eq!(Softefa::load().preset_counter(first.into()), 0);
@@ -123,8 +126,8 @@ fn a_preset_counter_is_where_the_queue_starts() {
 }
 
 #[test]
-fn statistics_count_what_was_posted_since_the_reset() {
-    in_child("statistics_count_what_was_posted_since_the_reset", &[], || {
+fn statistics_count_requests_since_the_reset() {
+    in_child("statistics_count_requests_since_the_reset", &[], || {
         let client = Client::load();
         let opened = Opened::new(&client, |_| {});
         let (from, to) = (memory(2, 1), memory(2, 0));
@@ -146,8 +149,8 @@ fn statistics_count_what_was_posted_since_the_reset() {
 }
 
 #[test]
-fn requests_wait_while_the_adapters_are_held() {
-    in_child("requests_wait_while_the_adapters_are_held", &[], || {
+fn held_adapters_execute_no_requests() {
+    in_child("held_adapters_execute_no_requests", &[], || {
         let client = Client::load();
         let opened = Opened::new(&client, |_| {});
         let (from, to) = (memory(1, 1), memory(1, 0));
@@ -163,8 +166,8 @@ fn requests_wait_while_the_adapters_are_held() {
 }
 
 #[test]
-fn an_overrun_is_named_where_the_consumer_index_is_told() {
-    in_child("an_overrun_is_named_where_the_consumer_index_is_told", &[], || {
+fn an_overrun_is_reported_once_a_consumer_index_is_set() {
+    in_child("an_overrun_is_reported_once_a_consumer_index_is_set", &[], || {
         let client = Client::load();
         let mut opened = Opened::new(&client, |_| {});
         opened.cq = open_cq(opened.domain, 4).unwrap();
@@ -185,8 +188,8 @@ fn an_overrun_is_named_where_the_consumer_index_is_told() {
 }
 
 #[test]
-fn foreign_pointers_are_refused() {
-    in_child("foreign_pointers_are_refused", &[], || {
+fn a_null_or_foreign_completion_queue_is_refused() {
+    in_child("a_null_or_foreign_completion_queue_is_refused", &[], || {
         let opened = Opened::new(&Client::load(), |_| {});
         let softefa = Softefa::load();
         assert_eq!(softefa.set_consumer_index(ptr::null_mut(), 0), INVALID);
@@ -194,14 +197,14 @@ fn foreign_pointers_are_refused() {
     });
 }
 
-/// A C program that fails to compile where a struct of the header has another layout.
+/// A C program that does not compile if a struct of the header has another layout.
 const LAYOUTS: &str = r#"
 #include <softefa.h>
 #define SAME(type, field, offset) _Static_assert(offsetof(struct type, field) == offset, #field)
 "#;
 
 #[test]
-fn the_c_header_declares_what_the_library_has() {
+fn the_c_header_matches_the_library() {
     let mut program = String::from(LAYOUTS);
     let mut layout = |name: &str, size: usize, fields: &[(&str, usize)]| {
         program += &format!("_Static_assert(sizeof(struct {name}) == {size}, \"{name}\");\n");

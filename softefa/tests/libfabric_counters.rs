@@ -1,5 +1,5 @@
-//! Completion counters through an installed libfabric: what they count, in whose memory, and when
-//! they are refused.
+//! Completion counters through an installed libfabric: the requests that they count, the memory that they are in, and
+//! the calls that are refused.
 
 #![allow(clippy::unwrap_used, clippy::macro_metavars_in_unsafe)]
 
@@ -19,7 +19,7 @@ use libfabric_common::{
 const INVALID: c_int = -libc::EINVAL;
 const NOT_SUPPORTED: c_int = -libc::EOPNOTSUPP;
 
-/// Counters asked for, and offered to the API that this test's libfabric has.
+/// Enables counters, for any API version of the installed libfabric.
 const ON: &[(&str, &str)] = &[("FI_EFA_USE_HW_CNTR", "1"), ("SOFTEFA_HW_CNTR", "1")];
 
 type Opening = Result<*mut fi::fid_cntr, c_int>;
@@ -32,20 +32,20 @@ fn open_cntr(domain: *mut fi::fid_domain, mut attr: fi::fi_cntr_attr) -> Opening
     }
 }
 
-fn waiting() -> fi::fi_cntr_attr {
+fn waitable() -> fi::fi_cntr_attr {
     fi::fi_cntr_attr { wait_obj: fi::FI_WAIT_UNSPEC, ..Default::default() }
 }
 
 fn open_cntr_ext(domain: *mut fi::fid_domain, efa: *mut fi::fi_efa_comp_cntr_init_attr) -> Opening {
     let mut counter = ptr::null_mut();
-    let (ops, mut attr) = (gda_ops(domain).unwrap(), waiting());
+    let (ops, mut attr) = (gda_ops(domain).unwrap(), waitable());
     match call!(ops, cntr_open_ext, domain, &mut attr, &mut counter, ptr::null_mut(), efa) {
         0 => Ok(counter),
         error => Err(error),
     }
 }
 
-/// A counter with both words in memory of the caller's.
+/// Opens a counter with both words in memory of the caller.
 fn open_at(domain: *mut fi::fid_domain, success: *mut u8, error: *mut u8) -> Opening {
     let at = |ptr| fi::fi_efa_memory_location { ptr, ..Default::default() };
     open_cntr_ext(domain, &mut both(at(success), at(error)))
@@ -69,12 +69,12 @@ fn in_file(fd: c_int, offset: u64, ptr: *mut u8) -> fi::fi_efa_memory_location {
     }
 }
 
-/// What the two words say.
+/// The values of the two words.
 fn values(counter: *mut fi::fid_cntr) -> (u64, u64) {
     (call!((*counter).ops, read, counter), call!((*counter).ops, readerr, counter))
 }
 
-/// All that an endpoint needs, and an endpoint that is bound to it and not enabled.
+/// The objects that an endpoint needs, and an endpoint that is bound to them and not enabled.
 fn before_enable(client: &Client) -> Opened {
     let info = client.getinfo_with(|_: &mut Hints| {}).unwrap();
     let fabric = client.fabric(info).unwrap();
@@ -86,7 +86,7 @@ fn before_enable(client: &Client) -> Opened {
     Opened { info, fabric, domain, av, cq, ep }
 }
 
-/// The request with a key that names no region.
+/// The request with an rkey of no region.
 fn broken(mut request: Request) -> Request {
     if let Operation::Write { remote, .. } = &mut request.operation {
         remote.key = RemoteKey::new(remote.key.get() ^ 0x55);
@@ -94,7 +94,7 @@ fn broken(mut request: Request) -> Request {
     request
 }
 
-/// Writes three times and once with a wrong key, each after the completion of the one before.
+/// Posts three writes and one with a wrong key, each after the previous completion.
 fn three_writes_and_a_broken_one(opened: &Opened) {
     let (from, to) = (memory(1, 1), memory(1, 0));
     let request = write_to_self(opened, &from, &to, 1);
@@ -108,10 +108,10 @@ fn three_writes_and_a_broken_one(opened: &Opened) {
 }
 
 #[test]
-fn successes_and_errors_of_writes_are_counted_apart() {
-    in_child("successes_and_errors_of_writes_are_counted_apart", ON, || {
+fn successes_and_errors_are_counted_separately() {
+    in_child("successes_and_errors_are_counted_separately", ON, || {
         let opened = before_enable(&Client::load());
-        let counter = open_cntr(opened.domain, waiting()).unwrap();
+        let counter = open_cntr(opened.domain, waitable()).unwrap();
         assert_eq!(bind(opened.ep, counter, fi::FI_WRITE | fi::FI_READ | fi::FI_SEND), 0);
         assert_eq!(enable(opened.ep), 0);
         three_writes_and_a_broken_one(&opened);
@@ -123,7 +123,7 @@ fn successes_and_errors_of_writes_are_counted_apart() {
 fn a_counter_of_reads_does_not_count_writes() {
     in_child("a_counter_of_reads_does_not_count_writes", ON, || {
         let opened = before_enable(&Client::load());
-        let [reads, writes] = [(); 2].map(|()| open_cntr(opened.domain, waiting()).unwrap());
+        let [reads, writes] = [(); 2].map(|()| open_cntr(opened.domain, waitable()).unwrap());
         assert_eq!(bind(opened.ep, reads, fi::FI_READ), 0);
         assert_eq!(bind(opened.ep, writes, fi::FI_WRITE), 0);
         assert_eq!(enable(opened.ep), 0);
@@ -133,22 +133,22 @@ fn a_counter_of_reads_does_not_count_writes() {
 }
 
 #[test]
-fn what_peers_write_and_read_is_counted_at_the_target() {
-    in_child("what_peers_write_and_read_is_counted_at_the_target", ON, || {
+fn writes_and_reads_by_peers_are_counted_at_the_target() {
+    in_child("writes_and_reads_by_peers_are_counted_at_the_target", ON, || {
         let opened = before_enable(&Client::load());
-        let [written, read] = [(); 2].map(|()| open_cntr(opened.domain, waiting()).unwrap());
+        let [written, read] = [(); 2].map(|()| open_cntr(opened.domain, waitable()).unwrap());
         assert_eq!(bind(opened.ep, written, fi::FI_REMOTE_WRITE), 0);
         assert_eq!(bind(opened.ep, read, fi::FI_REMOTE_READ), 0);
         assert_eq!(enable(opened.ep), 0);
-        // The endpoint is its own peer; what did not arrive is not counted.
+        // The endpoint writes to itself. A write that did not arrive is not counted.
         three_writes_and_a_broken_one(&opened);
         assert_eq!((values(written), values(read)), ((3, 0), (0, 0)));
     });
 }
 
 #[test]
-fn memory_that_the_client_gave_shows_both_words() {
-    in_child("memory_that_the_client_gave_shows_both_words", ON, || {
+fn both_words_are_written_to_memory_of_the_client() {
+    in_child("both_words_are_written_to_memory_of_the_client", ON, || {
         let opened = before_enable(&Client::load());
         let words = [AtomicU64::new(100), AtomicU64::new(7)];
         let [success, error] = [0, 1].map(|index: usize| words[index].as_ptr().cast());
@@ -163,8 +163,8 @@ fn memory_that_the_client_gave_shows_both_words() {
 }
 
 #[test]
-fn memory_given_as_a_file_shows_what_fi_cntr_read_may_not() {
-    in_child("memory_given_as_a_file_shows_what_fi_cntr_read_may_not", ON, || {
+fn a_word_in_a_file_without_an_address_is_written_and_not_read() {
+    in_child("a_word_in_a_file_without_an_address_is_written_and_not_read", ON, || {
         let opened = before_enable(&Client::load());
         let (fd, place) = memory_file(4096);
         let mut efa = both(in_file(fd, 64, ptr::null_mut()), in_file(fd, 128, place));
@@ -172,19 +172,19 @@ fn memory_given_as_a_file_shows_what_fi_cntr_read_may_not() {
         assert_eq!(bind(opened.ep, counter, fi::FI_WRITE), 0);
         assert_eq!(enable(opened.ep), 0);
         three_writes_and_a_broken_one(&opened);
-        // SAFETY: inside the file's mapping, aligned, and reached atomically.
+        // SAFETY: inside the file's mapping, aligned, and only accessed atomically.
         let word = |at: usize| unsafe { AtomicU64::from_ptr(place.add(at).cast()) }.load(Ordering::Acquire);
         assert_eq!((word(64), word(128)), (3, 1));
         assert_eq!(values(counter), (0, 1), "a word without an address is not read");
-        assert_eq!(call!((*counter).ops, wait, counter, 0, 0), NOT_SUPPORTED, "nor waited for");
+        assert_eq!(call!((*counter).ops, wait, counter, 0, 0), NOT_SUPPORTED, "a wait needs both words");
     });
 }
 
 #[test]
-fn words_change_as_the_client_says() {
-    in_child("words_change_as_the_client_says", ON, || {
+fn the_client_can_set_and_add_to_both_words() {
+    in_child("the_client_can_set_and_add_to_both_words", ON, || {
         let opened = before_enable(&Client::load());
-        let counter = open_cntr(opened.domain, waiting()).unwrap();
+        let counter = open_cntr(opened.domain, waitable()).unwrap();
         assert_eq!(values(counter), (0, 0));
         assert_eq!(call!((*counter).ops, set, counter, 10), 0);
         assert_eq!(call!((*counter).ops, add, counter, 5), 0);
@@ -195,10 +195,10 @@ fn words_change_as_the_client_says() {
 }
 
 #[test]
-fn a_wait_ends_with_the_threshold_an_error_or_the_time() {
-    in_child("a_wait_ends_with_the_threshold_an_error_or_the_time", ON, || {
+fn a_wait_ends_at_the_threshold_an_error_or_the_timeout() {
+    in_child("a_wait_ends_at_the_threshold_an_error_or_the_timeout", ON, || {
         let opened = before_enable(&Client::load());
-        let counter = open_cntr(opened.domain, waiting()).unwrap();
+        let counter = open_cntr(opened.domain, waitable()).unwrap();
         let wait = |counter: *mut fi::fid_cntr, threshold, timeout| {
             call!((*counter).ops, wait, counter, threshold, timeout)
         };
@@ -210,7 +210,7 @@ fn a_wait_ends_with_the_threshold_an_error_or_the_time() {
 
         let (address, done) = (counter.expose_provenance(), AtomicBool::new(false));
         std::thread::scope(|scope| {
-            // Errors keep coming, so that some come while the wait lasts.
+            // Adds errors continually, so that some arrive during the wait.
             scope.spawn(|| {
                 let counter = ptr::with_exposed_provenance_mut::<fi::fid_cntr>(address);
                 while !done.load(Ordering::Acquire) {
@@ -219,7 +219,7 @@ fn a_wait_ends_with_the_threshold_an_error_or_the_time() {
             });
             let ended = wait(counter, 5, 10_000);
             done.store(true, Ordering::Release);
-            assert_eq!(ended, -(fi::FI_EAVAIL as c_int), "an error meanwhile");
+            assert_eq!(ended, -(fi::FI_EAVAIL as c_int), "an error during the wait");
         });
     });
 }
@@ -229,7 +229,7 @@ fn a_counter_closes_after_its_endpoint_and_before_its_domain() {
     in_child("a_counter_closes_after_its_endpoint_and_before_its_domain", ON, || {
         let client = Client::load();
         let opened = before_enable(&client);
-        let counter = open_cntr(opened.domain, waiting()).unwrap();
+        let counter = open_cntr(opened.domain, waitable()).unwrap();
         assert_eq!(bind(opened.ep, counter, fi::FI_WRITE), 0);
         assert_eq!(close(counter), -libc::EBUSY, "bound");
         assert_eq!(enable(opened.ep), 0);
@@ -241,19 +241,19 @@ fn a_counter_closes_after_its_endpoint_and_before_its_domain() {
 }
 
 #[test]
-fn binds_that_cannot_count_are_refused() {
-    in_child("binds_that_cannot_count_are_refused", ON, || {
+fn a_bind_that_cannot_count_is_refused() {
+    in_child("a_bind_that_cannot_count_is_refused", ON, || {
         let client = Client::load();
         let opened = before_enable(&client);
-        let counter = open_cntr(opened.domain, waiting()).unwrap();
+        let counter = open_cntr(opened.domain, waitable()).unwrap();
         let bad_flags = -(fi::FI_EBADFLAGS as c_int);
         assert_eq!(bind(opened.ep, counter, 0), bad_flags, "nothing to count");
-        assert_eq!(bind(opened.ep, counter, fi::FI_TAGGED), bad_flags, "no kind");
+        assert_eq!(bind(opened.ep, counter, fi::FI_TAGGED), bad_flags, "not a kind that is counted");
         assert_eq!(bind(opened.ep, counter, fi::FI_WRITE), 0);
-        assert_eq!(bind(opened.ep, counter, fi::FI_WRITE | fi::FI_READ), INVALID, "writes are counted");
+        assert_eq!(bind(opened.ep, counter, fi::FI_WRITE | fi::FI_READ), INVALID, "writes have a counter");
         let elsewhere = open_domain(opened.fabric, opened.info).unwrap();
-        let foreign = open_cntr(elsewhere, waiting()).unwrap();
-        assert_eq!(bind(opened.ep, foreign, fi::FI_READ), INVALID, "another domain's");
+        let foreign = open_cntr(elsewhere, waitable()).unwrap();
+        assert_eq!(bind(opened.ep, foreign, fi::FI_READ), INVALID, "another domain's counter");
         assert_eq!(enable(opened.ep), 0);
         assert_eq!(bind(opened.ep, counter, fi::FI_READ), INVALID, "after enable");
     });
@@ -284,29 +284,37 @@ fn memory_that_cannot_hold_a_word_is_refused() {
         // SAFETY: room for two descriptors.
         assert_eq!(unsafe { libc::pipe(pipe.as_mut_ptr()) }, 0);
         let unmapped = in_file(pipe[0], 0, null);
-        assert_eq!(open_cntr_ext(domain, &mut both(unmapped, unmapped)), Err(NOT_SUPPORTED), "not mappable");
+        assert_eq!(
+            open_cntr_ext(domain, &mut both(unmapped, unmapped)),
+            Err(NOT_SUPPORTED),
+            "a file that cannot be mapped"
+        );
     });
 }
 
 #[test]
-fn attributes_beyond_the_adapter_are_refused() {
-    in_child("attributes_beyond_the_adapter_are_refused", ON, || {
+fn attributes_that_the_adapter_lacks_are_refused() {
+    in_child("attributes_that_the_adapter_lacks_are_refused", ON, || {
         let opened = before_enable(&Client::load());
         let open = |attr| open_cntr(opened.domain, attr);
-        let bytes = fi::fi_cntr_attr { events: fi::FI_CNTR_EVENTS_BYTES, ..waiting() };
+        let bytes = fi::fi_cntr_attr { events: fi::FI_CNTR_EVENTS_BYTES, ..waitable() };
         assert_eq!(open(bytes), Err(NOT_SUPPORTED), "bytes");
-        let descriptor = fi::fi_cntr_attr { wait_obj: fi::FI_WAIT_FD, ..waiting() };
-        assert_eq!(open(descriptor), Err(NOT_SUPPORTED), "something to wait for");
-        assert_eq!(open(fi::fi_cntr_attr { flags: 1, ..waiting() }), Err(NOT_SUPPORTED), "flags");
+        let descriptor = fi::fi_cntr_attr { wait_obj: fi::FI_WAIT_FD, ..waitable() };
+        assert_eq!(open(descriptor), Err(NOT_SUPPORTED), "a wait object");
+        assert_eq!(open(fi::fi_cntr_attr { flags: 1, ..waitable() }), Err(NOT_SUPPORTED), "flags");
     });
 }
 
 #[test]
-fn there_are_no_counters_unless_the_process_asks() {
-    in_child("there_are_no_counters_unless_the_process_asks", &[("SOFTEFA_HW_CNTR", "1")], || {
+fn counters_need_the_environment_variable() {
+    in_child("counters_need_the_environment_variable", &[("SOFTEFA_HW_CNTR", "1")], || {
         let opened = before_enable(&Client::load());
-        assert_eq!(open_cntr(opened.domain, waiting()), Err(NOT_SUPPORTED));
-        assert_eq!(open_cntr_ext(opened.domain, ptr::null_mut()), Err(NOT_SUPPORTED), "before all else");
+        assert_eq!(open_cntr(opened.domain, waitable()), Err(NOT_SUPPORTED));
+        assert_eq!(
+            open_cntr_ext(opened.domain, ptr::null_mut()),
+            Err(NOT_SUPPORTED),
+            "checked before the attributes"
+        );
     });
 }
 
@@ -320,7 +328,7 @@ fn a_domain_of_an_api_below_2_5_has_no_counters() {
         let [success, error] = [0, 1].map(|index: usize| words[index].as_ptr().cast());
         let refused = |opening: Opening| opening.err().unwrap_or(0);
         let expected = if old { NOT_SUPPORTED } else { 0 };
-        assert_eq!(refused(open_cntr(opened.domain, waiting())), expected);
+        assert_eq!(refused(open_cntr(opened.domain, waitable())), expected);
         assert_eq!(refused(open_at(opened.domain, success, error)), expected);
     });
 }
@@ -330,14 +338,14 @@ fn a_release_before_2_6_has_no_counters() {
     let claimed = [ON, &[("SOFTEFA_PROV_VERSION", "205.1")]].concat();
     in_child("a_release_before_2_6_has_no_counters", &claimed, || {
         let opened = before_enable(&Client::load());
-        assert_eq!(open_cntr(opened.domain, waiting()), Err(NOT_SUPPORTED));
+        assert_eq!(open_cntr(opened.domain, waitable()), Err(NOT_SUPPORTED));
     });
 }
 
 #[test]
-fn hints_that_ask_for_counters_match_where_there_are_some() {
-    in_child("hints_that_ask_for_counters_match_where_there_are_some", ON, || {
-        // SAFETY: made by fi_dupinfo; the field is in every release's struct.
+fn hints_with_counters_match_if_counters_are_enabled() {
+    in_child("hints_with_counters_match_if_counters_are_enabled", ON, || {
+        // SAFETY: allocated by fi_dupinfo; every release's struct has the field.
         let info = Client::load().getinfo_with(|h| unsafe { (*h.info().domain_attr).cntr_cnt = 4 });
         assert!(info.is_ok());
     });

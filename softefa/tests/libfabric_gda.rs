@@ -1,5 +1,5 @@
-//! The operations that expose queues, through an installed libfabric: what each answers, in which
-//! release it is there, and what a broken provider reports.
+//! The operations that expose queues, through an installed libfabric: the result of each, the releases that have it,
+//! and injected defects.
 
 #![allow(clippy::unwrap_used, clippy::macro_metavars_in_unsafe)]
 
@@ -19,8 +19,8 @@ use libfabric_common::{
 const INVALID: c_int = -libc::EINVAL;
 
 #[test]
-fn queues_have_the_geometry_that_the_info_asked_for() {
-    in_child("queues_have_the_geometry_that_the_info_asked_for", &[], || {
+fn queues_have_the_geometry_of_the_info() {
+    in_child("queues_have_the_geometry_of_the_info", &[], || {
         let client = Client::load();
         let opened = Opened::new(&client, |h| (h.tx().size, h.rx().size) = (256, 512));
         let (sq, rq) = opened.queues();
@@ -37,8 +37,8 @@ fn queues_have_the_geometry_that_the_info_asked_for() {
 }
 
 #[test]
-fn queries_out_of_order_are_errors_and_no_crash() {
-    in_child("queries_out_of_order_are_errors_and_no_crash", &[], || {
+fn queries_out_of_order_return_errors() {
+    in_child("queries_out_of_order_return_errors", &[], || {
         let client = Client::load();
         let opened = Opened::new(&client, |_| {});
         let ops = gda_ops(opened.domain).unwrap();
@@ -51,8 +51,12 @@ fn queries_out_of_order_are_errors_and_no_crash() {
         assert_eq!(query(opened.ep, 12), INVALID, "an unknown address");
         assert_eq!(query(opened.ep, fi::FI_ADDR_NOTAVAIL), INVALID, "no address");
         assert_eq!(query(ptr::null_mut(), 0), INVALID, "no endpoint");
-        assert_eq!(call!(ops, query_cq, opened.cq, ptr::null_mut()), INVALID, "no place for the answer");
-        assert_eq!(call!(ops, query_cq, opened.ep.cast(), &mut Default::default()), INVALID, "no queue");
+        assert_eq!(call!(ops, query_cq, opened.cq, ptr::null_mut()), INVALID, "a null result");
+        assert_eq!(
+            call!(ops, query_cq, opened.ep.cast(), &mut Default::default()),
+            INVALID,
+            "not a completion queue"
+        );
         let counter = call!(
             ops,
             cntr_open_ext,
@@ -67,12 +71,12 @@ fn queries_out_of_order_are_errors_and_no_crash() {
 }
 
 #[test]
-fn operations_are_opened_by_name_where_the_release_has_them() {
+fn operations_open_by_name_if_the_release_has_them() {
     let releases =
         [("206.0", 0, 0), ("205.1", 0, INVALID), ("203.0", 0, INVALID), ("202.0", INVALID, INVALID)];
     for (version, gda, feature) in releases {
         in_child(
-            "operations_are_opened_by_name_where_the_release_has_them",
+            "operations_open_by_name_if_the_release_has_them",
             &[("SOFTEFA_PROV_VERSION", version)],
             || {
                 if std::env::var("SOFTEFA_PROV_VERSION").as_deref() != Ok(version) {
@@ -85,7 +89,11 @@ fn operations_are_opened_by_name_where_the_release_has_them() {
                 assert_eq!(code(open_ops(opened.fabric, fi::FI_EFA_FEATURE_OPS)), feature, "{version}");
                 assert_eq!(code(open_ops(opened.domain, fi::FI_EFA_DOMAIN_OPS)), 0, "domain at {version}");
                 assert_eq!(code(open_ops(opened.domain, b"efa gdr ops\0")), INVALID, "unknown");
-                assert_eq!(code(open_ops(opened.domain, fi::FI_EFA_FEATURE_OPS)), INVALID, "the fabric's");
+                assert_eq!(
+                    code(open_ops(opened.domain, fi::FI_EFA_FEATURE_OPS)),
+                    INVALID,
+                    "an operation of the fabric"
+                );
             },
         );
     }
@@ -101,11 +109,11 @@ fn plain_efa_has_no_gda_operations() {
     });
 }
 
-/// The pointer after the table's last, as a client reads it that did not look at the version.
+/// Reads the sixth pointer of the table, as a client does that does not check the version.
 fn sixth_pointer(domain: *mut fi::fid_domain) -> *const c_void {
     let table = gda_ops(domain).unwrap().cast::<*const c_void>();
-    // SAFETY: the handler that libpsm installed exits with 1 and hides the signal. The read has no
-    // justification: what happens is what the test asks.
+    // SAFETY: the default handler is restored because libpsm's exits with 1 and hides the signal. The read is unsound
+    // on purpose: the test observes its result.
     unsafe {
         libc::signal(libc::SIGSEGV, libc::SIG_DFL);
         table.add(5).read_volatile()
@@ -113,23 +121,23 @@ fn sixth_pointer(domain: *mut fi::fid_domain) -> *const c_void {
 }
 
 #[test]
-fn a_table_of_five_pointers_ends_where_memory_ends() {
-    const TEST: &str = "a_table_of_five_pointers_ends_where_memory_ends";
+fn reading_past_a_table_of_five_pointers_faults() {
+    const TEST: &str = "reading_past_a_table_of_five_pointers_faults";
     if std::env::var_os("SOFTEFA_PROV_VERSION").is_some() {
         let opened = Opened::new(&Client::load(), |_| {});
         std::hint::black_box(sixth_pointer(opened.domain));
         return;
     }
     let limit = Duration::from_secs(60);
-    let five = child(TEST, &[("SOFTEFA_PROV_VERSION", "205.1")], limit).expect("it ends");
+    let five = child(TEST, &[("SOFTEFA_PROV_VERSION", "205.1")], limit).expect("the child ends");
     assert_eq!(five.signal(), Some(libc::SIGSEGV));
-    let six = child(TEST, &[("SOFTEFA_PROV_VERSION", "206.0")], limit).expect("it ends");
+    let six = child(TEST, &[("SOFTEFA_PROV_VERSION", "206.0")], limit).expect("the child ends");
     assert!(six.success());
 }
 
 #[test]
-fn a_queue_in_memory_without_an_address_is_not_read_by_the_provider() {
-    in_child("a_queue_in_memory_without_an_address_is_not_read_by_the_provider", &[], || {
+fn fi_cq_read_refuses_a_queue_in_memory_without_an_address() {
+    in_child("fi_cq_read_refuses_a_queue_in_memory_without_an_address", &[], || {
         let opened = Opened::new(&Client::load(), |_| {});
         let (fd, _) = memory_file(64 * 32);
         let attr = fi::fi_cq_attr { size: 64, ..Default::default() };
@@ -149,7 +157,7 @@ fn memory_that_cannot_hold_a_queue_is_refused() {
         let open = |attr, memory| open_external(opened.domain, attr, memory).map(|_| ());
         let memory = external(fd, place, 64 * 32);
         let fd_wait = fi::fi_cq_attr { wait_obj: fi::FI_WAIT_FD, ..attr };
-        assert_eq!(open(fd_wait, memory), Err(-libc::ENOSYS), "something to wait for");
+        assert_eq!(open(fd_wait, memory), Err(-libc::ENOSYS), "a wait object");
         assert_eq!(open(attr, fi::fi_efa_cq_init_attr { flags: 0, ..memory }), Err(INVALID), "no flag");
         assert_eq!(open(attr, external(fd, place, 0)), Err(INVALID), "no length");
         assert_eq!(open(attr, external(-1, place, 64 * 32)), Err(INVALID), "no file");
@@ -159,7 +167,7 @@ fn memory_that_cannot_hold_a_queue_is_refused() {
 }
 
 #[test]
-fn a_broken_provider_reports_what_it_was_told_to() {
+fn an_injected_defect_is_reported_by_the_query() {
     type Wrong = fn(&fi::fi_efa_wq_attr) -> bool;
     let defects: [(&str, Wrong); 5] = [
         ("depth0", |sq| sq.num_entries == 0),
@@ -169,7 +177,7 @@ fn a_broken_provider_reports_what_it_was_told_to() {
         ("null-buffer", |sq| sq.buffer.is_null()),
     ];
     for (defect, wrong) in defects {
-        in_child("a_broken_provider_reports_what_it_was_told_to", &[("SOFTEFA_BREAK", defect)], || {
+        in_child("an_injected_defect_is_reported_by_the_query", &[("SOFTEFA_BREAK", defect)], || {
             if std::env::var("SOFTEFA_BREAK").as_deref() == Ok(defect) {
                 assert!(wrong(&Opened::new(&Client::load(), |_| {}).queues().0), "{defect}");
             }
@@ -178,16 +186,16 @@ fn a_broken_provider_reports_what_it_was_told_to() {
 }
 
 #[test]
-fn a_provider_without_gda_knows_no_such_operations() {
-    in_child("a_provider_without_gda_knows_no_such_operations", &[("SOFTEFA_BREAK", "no-gda")], || {
+fn with_the_defect_no_gda_the_operations_do_not_open() {
+    in_child("with_the_defect_no_gda_the_operations_do_not_open", &[("SOFTEFA_BREAK", "no-gda")], || {
         let opened = Opened::new(&Client::load(), |_| {});
         assert_eq!(gda_ops(opened.domain).map(|_| ()), Err(INVALID));
     });
 }
 
 #[test]
-fn getinfo_crashes_or_hangs_where_it_was_told_to() {
-    const TEST: &str = "getinfo_crashes_or_hangs_where_it_was_told_to";
+fn an_injected_defect_makes_getinfo_crash_or_hang() {
+    const TEST: &str = "an_injected_defect_makes_getinfo_crash_or_hang";
     if std::env::var_os("SOFTEFA_BREAK").is_some() {
         let _ = Client::load().getinfo_with(|_| {});
         return;

@@ -1,4 +1,4 @@
-//! Which hints the provider answers through an installed libfabric, and what it answers.
+//! `fi_getinfo` of the provider through an installed libfabric: the hints that match, and the infos that it returns.
 
 #![allow(clippy::unwrap_used, clippy::macro_metavars_in_unsafe)]
 
@@ -28,7 +28,7 @@ fn names(client: &Client, list: *mut fi::fi_info) -> Vec<(String, String)> {
             info = (*info).next;
         }
     }
-    // SAFETY: this library's list, not used again.
+    // SAFETY: a list of this library, not used again.
     unsafe { client.library.freeinfo(list) };
     names
 }
@@ -38,16 +38,16 @@ fn direct(adapter: usize) -> (String, String) {
 }
 
 #[test]
-fn the_usual_hints_find_one_adapter_on_efa_direct() {
-    in_child("the_usual_hints_find_one_adapter_on_efa_direct", &[], || {
+fn the_usual_hints_return_one_adapter_on_efa_direct() {
+    in_child("the_usual_hints_return_one_adapter_on_efa_direct", &[], || {
         let client = Client::load();
         assert_eq!(names(&client, client.info()), [direct(0)]);
     });
 }
 
 #[test]
-fn the_provider_wins_over_the_built_in_one_under_its_name() {
-    in_child("the_provider_wins_over_the_built_in_one_under_its_name", &[], || {
+fn the_provider_replaces_the_built_in_provider_of_its_name() {
+    in_child("the_provider_replaces_the_built_in_provider_of_its_name", &[], || {
         let client = Client::load();
         let info = client.info();
         // SAFETY: an info with its attributes.
@@ -55,14 +55,14 @@ fn the_provider_wins_over_the_built_in_one_under_its_name() {
         assert_eq!(text(fabric.prov_name), "efa");
         assert_eq!(fabric.prov_version, fi::fi_version(206, 0));
         assert_eq!(fabric.api_version, client.library.api_version());
-        // SAFETY: this library's list.
+        // SAFETY: a list of this library, not used again.
         unsafe { client.library.freeinfo(info) };
     });
 }
 
 #[test]
-fn the_answer_describes_the_adapter() {
-    in_child("the_answer_describes_the_adapter", &[], || {
+fn an_info_describes_the_adapter() {
+    in_child("an_info_describes_the_adapter", &[], || {
         let client = Client::load();
         let list = client.info();
         // SAFETY: an info with all its attributes.
@@ -78,14 +78,14 @@ fn the_answer_describes_the_adapter() {
         assert_eq!(text(device.vendor_id), "0x1d0f");
         assert_eq!(text(device.device_id), "0xefa2");
         assert_eq!(text(device.driver), "softefa");
-        // SAFETY: this library's list.
+        // SAFETY: a list of this library, not used again.
         unsafe { client.library.freeinfo(list) };
     });
 }
 
 #[test]
-fn an_answer_can_be_copied_and_asked_for_again() {
-    in_child("an_answer_can_be_copied_and_asked_for_again", &[], || {
+fn an_info_can_be_copied_and_used_as_hints() {
+    in_child("an_info_can_be_copied_and_used_as_hints", &[], || {
         let client = Client::load();
         let info = client.info();
         // SAFETY: an info of this library; the copy is freed below.
@@ -95,11 +95,11 @@ fn an_answer_can_be_copied_and_asked_for_again() {
         unsafe {
             assert_eq!(text((*(*info).domain_attr).name), text((*(*copy).domain_attr).name));
             assert_eq!(text((*(*(*copy).nic).device_attr).name), "softefa0");
-            assert_ne!((*copy).nic, (*info).nic, "each info closes its own");
+            assert_ne!((*copy).nic, (*info).nic, "each info closes a separate nic");
         }
-        let again = client.getinfo(&Hints(copy)).expect("an answer serves as hints");
+        let again = client.getinfo(&Hints(copy)).expect("an info can be used as hints");
         assert_eq!(names(&client, again), [direct(0)]);
-        // SAFETY: this library's infos, not used again.
+        // SAFETY: infos of this library, not used again.
         unsafe {
             client.library.freeinfo(copy);
             client.library.freeinfo(info);
@@ -107,7 +107,7 @@ fn an_answer_can_be_copied_and_asked_for_again() {
     });
 }
 
-/// Hints that find nothing, by what was changed in them.
+/// Changes to the usual hints after which no adapter matches.
 const REFUSED: &[(&str, Change)] = &[
     ("FI_CONTEXT instead of FI_CONTEXT2", |h| h.info().mode = fi::FI_CONTEXT),
     ("no mode", |h| h.info().mode = 0),
@@ -129,7 +129,7 @@ const REFUSED: &[(&str, Change)] = &[
     ("longer messages", |h| h.ep().max_msg_size = (1 << 30) + 1),
 ];
 
-/// Hints that ask for less than the usual, or for all there is.
+/// Changes to the usual hints after which the adapter still matches.
 const ACCEPTED: &[(&str, Change)] = &[
     ("no capabilities", |h| h.info().caps = 0),
     ("every capability", |h| h.info().caps |= fi::FI_SOURCE | fi::FI_LOCAL_COMM | fi::FI_REMOTE_COMM),
@@ -139,8 +139,8 @@ const ACCEPTED: &[(&str, Change)] = &[
 ];
 
 #[test]
-fn hints_that_efa_direct_cannot_serve_find_nothing() {
-    in_child("hints_that_efa_direct_cannot_serve_find_nothing", &[], || {
+fn hints_that_efa_direct_cannot_satisfy_return_no_data() {
+    in_child("hints_that_efa_direct_cannot_satisfy_return_no_data", &[], || {
         let client = Client::load();
         for (what, change) in REFUSED {
             assert_eq!(client.getinfo_with(change).map(|_| ()), Err(NO_DATA), "{what}");
@@ -149,8 +149,8 @@ fn hints_that_efa_direct_cannot_serve_find_nothing() {
 }
 
 #[test]
-fn hints_that_ask_for_less_are_answered() {
-    in_child("hints_that_ask_for_less_are_answered", &[], || {
+fn hints_that_request_less_return_an_info() {
+    in_child("hints_that_request_less_return_an_info", &[], || {
         let client = Client::load();
         for (what, change) in ACCEPTED {
             let list = client.getinfo_with(change).unwrap_or_else(|error| panic!("{what}: {error}"));
@@ -160,41 +160,41 @@ fn hints_that_ask_for_less_are_answered() {
 }
 
 #[test]
-fn more_inline_bytes_than_32_halve_the_send_queue() {
-    in_child("more_inline_bytes_than_32_halve_the_send_queue", &[], || {
+fn more_than_32_inline_bytes_halve_the_send_queue() {
+    in_child("more_than_32_inline_bytes_halve_the_send_queue", &[], || {
         let client = Client::load();
         let list = client.getinfo_with(|h| h.tx().inject_size = 80).unwrap();
         // SAFETY: an info with its attributes.
         let tx = unsafe { *(*list).tx_attr };
         assert_eq!((tx.inject_size, tx.size), (80, 2048));
-        // SAFETY: this library's list.
+        // SAFETY: a list of this library, not used again.
         unsafe { client.library.freeinfo(list) };
     });
 }
 
 #[test]
-fn without_rma_a_message_is_one_send() {
-    in_child("without_rma_a_message_is_one_send", &[], || {
+fn without_rma_max_msg_size_is_one_send() {
+    in_child("without_rma_max_msg_size_is_one_send", &[], || {
         let client = Client::load();
         let list = client.getinfo_with(|h| h.info().caps = fi::FI_MSG).unwrap();
         // SAFETY: an info with its attributes.
         assert_eq!(unsafe { (*(*list).ep_attr).max_msg_size }, 8928);
-        // SAFETY: this library's list.
+        // SAFETY: a list of this library, not used again.
         unsafe { client.library.freeinfo(list) };
     });
 }
 
 #[test]
-fn as_many_adapters_as_asked_for_are_offered() {
-    in_child("as_many_adapters_as_asked_for_are_offered", &[("SOFTEFA_ADAPTERS", "3")], || {
+fn the_environment_sets_the_number_of_adapters() {
+    in_child("the_environment_sets_the_number_of_adapters", &[("SOFTEFA_ADAPTERS", "3")], || {
         let client = Client::load();
         assert_eq!(names(&client, client.info()), [direct(0), direct(1), direct(2)]);
     });
 }
 
 #[test]
-fn a_provider_without_efa_direct_offers_plain_efa_alone() {
-    in_child("a_provider_without_efa_direct_offers_plain_efa_alone", &[("SOFTEFA_FABRICS", "efa")], || {
+fn without_efa_direct_only_plain_efa_is_offered() {
+    in_child("without_efa_direct_only_plain_efa_is_offered", &[("SOFTEFA_FABRICS", "efa")], || {
         let client = Client::load();
         assert_eq!(client.getinfo_with(|_| {}).map(|_| ()), Err(NO_DATA));
         let list = client.getinfo_with(|h| h.fabric("efa")).unwrap();
@@ -203,67 +203,61 @@ fn a_provider_without_efa_direct_offers_plain_efa_alone() {
 }
 
 #[test]
-fn hmem_is_offered_with_fi_mr_hmem_where_a_gpu_library_is_said_to_be() {
-    in_child(
-        "hmem_is_offered_with_fi_mr_hmem_where_a_gpu_library_is_said_to_be",
-        &[("SOFTEFA_HMEM", "1")],
-        || {
-            let client = Client::load();
-            let without = client.getinfo_with(|h| h.info().caps |= fi::FI_HMEM);
-            assert_eq!(without.map(|_| ()), Err(NO_DATA));
-            let list = client
-                .getinfo_with(|h| {
-                    h.info().caps |= fi::FI_HMEM;
-                    h.change_mr_mode(0, fi::FI_MR_HMEM);
-                })
-                .unwrap();
-            // SAFETY: an info with its attributes.
-            let (caps, mode) = unsafe { ((*list).caps, (*(*list).domain_attr).mr_mode) };
-            assert!(caps & fi::FI_HMEM != 0 && mode & fi::FI_MR_HMEM != 0);
-            // SAFETY: this library's list.
-            unsafe { client.library.freeinfo(list) };
-        },
-    );
-}
-
-#[test]
-fn an_environment_that_is_not_understood_ends_in_no_answer() {
-    in_child(
-        "an_environment_that_is_not_understood_ends_in_no_answer",
-        &[("SOFTEFA_ADAPTERS", "many")],
-        || assert_eq!(Client::load().getinfo_with(|_| {}).map(|_| ()), Err(NO_DATA)),
-    );
-}
-
-#[test]
-fn without_unsolicited_writes_rma_needs_the_mode_that_posts_receives() {
-    let test = "without_unsolicited_writes_rma_needs_the_mode_that_posts_receives";
-    in_child(test, &[("SOFTEFA_UNSOLICITED_WRITE", "0")], || {
+fn with_softefa_hmem_fi_hmem_needs_fi_mr_hmem() {
+    in_child("with_softefa_hmem_fi_hmem_needs_fi_mr_hmem", &[("SOFTEFA_HMEM", "1")], || {
         let client = Client::load();
-        let refused = client.getinfo_with(|hints| hints.info().mode = fi::FI_CONTEXT2);
-        assert_eq!(refused.unwrap_err(), NO_DATA);
-        let answered =
-            client.getinfo_with(|hints| hints.info().mode = fi::FI_CONTEXT2 | fi::FI_RX_CQ_DATA).unwrap();
-        // SAFETY: an info of the answer.
-        assert_ne!(unsafe { (*answered).mode } & fi::FI_RX_CQ_DATA, 0);
-        // SAFETY: this library's list.
-        unsafe { client.library.freeinfo(answered) };
+        let without = client.getinfo_with(|h| h.info().caps |= fi::FI_HMEM);
+        assert_eq!(without.map(|_| ()), Err(NO_DATA));
+        let list = client
+            .getinfo_with(|h| {
+                h.info().caps |= fi::FI_HMEM;
+                h.change_mr_mode(0, fi::FI_MR_HMEM);
+            })
+            .unwrap();
+        // SAFETY: an info with its attributes.
+        let (caps, mode) = unsafe { ((*list).caps, (*(*list).domain_attr).mr_mode) };
+        assert!(caps & fi::FI_HMEM != 0 && mode & fi::FI_MR_HMEM != 0);
+        // SAFETY: a list of this library, not used again.
+        unsafe { client.library.freeinfo(list) };
     });
 }
 
 #[test]
-fn without_unsolicited_writes_and_without_rma_only_messages_are_offered() {
-    let test = "without_unsolicited_writes_and_without_rma_only_messages_are_offered";
+fn an_invalid_environment_variable_makes_getinfo_fail() {
+    in_child("an_invalid_environment_variable_makes_getinfo_fail", &[("SOFTEFA_ADAPTERS", "many")], || {
+        assert_eq!(Client::load().getinfo_with(|_| {}).map(|_| ()), Err(NO_DATA))
+    });
+}
+
+#[test]
+fn without_unsolicited_writes_rma_needs_fi_rx_cq_data() {
+    let test = "without_unsolicited_writes_rma_needs_fi_rx_cq_data";
     in_child(test, &[("SOFTEFA_UNSOLICITED_WRITE", "0")], || {
         let client = Client::load();
-        let answered = client.getinfo_with(|hints| {
+        let refused = client.getinfo_with(|hints| hints.info().mode = fi::FI_CONTEXT2);
+        assert_eq!(refused.unwrap_err(), NO_DATA);
+        let info =
+            client.getinfo_with(|hints| hints.info().mode = fi::FI_CONTEXT2 | fi::FI_RX_CQ_DATA).unwrap();
+        // SAFETY: an info of the returned list.
+        assert_ne!(unsafe { (*info).mode } & fi::FI_RX_CQ_DATA, 0);
+        // SAFETY: a list of this library, not used again.
+        unsafe { client.library.freeinfo(info) };
+    });
+}
+
+#[test]
+fn without_unsolicited_writes_an_info_without_rma_has_messages_only() {
+    let test = "without_unsolicited_writes_an_info_without_rma_has_messages_only";
+    in_child(test, &[("SOFTEFA_UNSOLICITED_WRITE", "0")], || {
+        let client = Client::load();
+        let info = client.getinfo_with(|hints| {
             hints.info().mode = fi::FI_CONTEXT2;
             hints.info().caps &= !fi::FI_RMA;
         });
-        let answered = answered.unwrap();
-        // SAFETY: an info of the answer.
-        assert_eq!(unsafe { (*answered).caps } & fi::FI_RMA, 0);
-        // SAFETY: this library's list.
-        unsafe { client.library.freeinfo(answered) };
+        let info = info.unwrap();
+        // SAFETY: an info of the returned list.
+        assert_eq!(unsafe { (*info).caps } & fi::FI_RMA, 0);
+        // SAFETY: a list of this library, not used again.
+        unsafe { client.library.freeinfo(info) };
     });
 }

@@ -1,6 +1,5 @@
-//! Memory of a GPU registered through libfabric, over a libcuda that needs no GPU: the bytes move,
-//! and what cannot be reached says why. With a real GPU the same is tested in efa-gda's
-//! `tests/gpu_memory.rs`.
+//! GPU memory registered through libfabric, on a fake libcuda that needs no GPU: the bytes are copied, and failures are
+//! reported with their reason. efa-gda's `tests/gpu_memory.rs` tests the same on a real GPU.
 
 #![allow(clippy::unwrap_used, clippy::macro_metavars_in_unsafe)]
 
@@ -16,7 +15,7 @@ use fake_cuda::{FakeCuda, library, unmappable};
 use libfabric_common::queues::{ALL, Poller, Poster, external, memory, open_external, wait, write_to_self};
 use libfabric_common::{Client, Hints, Opened, Softefa, bind, close, enable, gda_ops, in_child, open_ep};
 
-/// More than one copy of the adapter's.
+/// More bytes than the adapter moves in one copy.
 const BYTES: usize = (512 << 10) + 24;
 
 fn with_gpu(test: &str, body: impl FnOnce(&FakeCuda)) {
@@ -25,7 +24,7 @@ fn with_gpu(test: &str, body: impl FnOnce(&FakeCuda)) {
         ("SOFTEFA_HMEM", "1"),
         ("SOFTEFA_LIBCUDA", file.as_str()),
         ("SOFTEFA_CUDA_TIMEOUT_MS", "200"),
-        // Whatever libfabric is installed.
+        // For any installed libfabric.
         ("SOFTEFA_MR_DMABUF", "1"),
     ];
     in_child(test, &variables, || body(&FakeCuda::load()));
@@ -40,7 +39,7 @@ fn pattern(length: usize) -> Vec<u8> {
     (0..length).map(|index| (index * 131 + index / 251) as u8).collect()
 }
 
-/// Registers memory as the interface and the flags say.
+/// Registers memory with this interface and these flags.
 fn register(
     domain: *mut fi::fid_domain,
     address: u64,
@@ -88,7 +87,7 @@ fn register_attr(
     }
 }
 
-/// A write between two registered places of the endpoint's own.
+/// A write from one registered range to another, by an endpoint to itself.
 fn write(
     opened: &Opened,
     from: (u64, *mut fi::fid_mr),
@@ -112,8 +111,8 @@ fn status_of(poster: &mut Poster, poller: &mut Poller, request: &Request) -> Com
 }
 
 #[test]
-fn a_write_between_gpu_memories_moves_the_bytes() {
-    with_gpu("a_write_between_gpu_memories_moves_the_bytes", |gpu| {
+fn a_write_copies_from_gpu_memory_to_gpu_memory() {
+    with_gpu("a_write_copies_from_gpu_memory_to_gpu_memory", |gpu| {
         let client = Client::load();
         let opened = Opened::new(&client, gpu_hints);
         let (from, to) = (gpu.memory(&pattern(BYTES)), gpu.memory(&vec![0; BYTES]));
@@ -128,8 +127,8 @@ fn a_write_between_gpu_memories_moves_the_bytes() {
 }
 
 #[test]
-fn a_dmabuf_that_cannot_be_mapped_is_reached_where_its_owner_says() {
-    with_gpu("a_dmabuf_that_cannot_be_mapped_is_reached_where_its_owner_says", |gpu| {
+fn a_dmabuf_that_cannot_be_mapped_is_accessed_at_its_base_address() {
+    with_gpu("a_dmabuf_that_cannot_be_mapped_is_accessed_at_its_base_address", |gpu| {
         let client = Client::load();
         let opened = Opened::new(&client, |_| {});
         let (from, to) = (gpu.memory(&pattern(4096)), gpu.memory(&[0; 4096]));
@@ -143,28 +142,32 @@ fn a_dmabuf_that_cannot_be_mapped_is_reached_where_its_owner_says() {
 }
 
 #[test]
-fn what_is_no_gpu_memory_is_refused() {
-    with_gpu("what_is_no_gpu_memory_is_refused", |gpu| {
+fn memory_that_is_not_gpu_memory_is_refused() {
+    with_gpu("memory_that_is_not_gpu_memory_is_refused", |gpu| {
         let client = Client::load();
         let opened = Opened::new(&client, gpu_hints);
         let host = memory(8, 0);
         let domain = opened.domain;
         let on_host = register(domain, host.as_ptr().addr() as u64, 64, fi::FI_HMEM_CUDA, 0);
-        assert_eq!(on_host.unwrap_err(), -libc::ENOSYS, "the host's");
+        assert_eq!(on_host.unwrap_err(), -libc::ENOSYS, "memory of the host");
         let place = gpu.memory(&[0; 4096]);
         let past = register(domain, place + 8, 4096, fi::FI_HMEM_CUDA, 0);
         assert_eq!(past.unwrap_err(), -libc::ENOSYS, "past the allocation's end");
-        assert_eq!(register(domain, place, 64, 2, 0).unwrap_err(), -libc::ENOSYS, "another maker's");
+        assert_eq!(
+            register(domain, place, 64, 2, 0).unwrap_err(),
+            -libc::ENOSYS,
+            "memory of another kind of GPU"
+        );
         let as_host = register(domain, place, 64, fi::FI_HMEM_SYSTEM, 0);
-        assert_eq!(as_host.unwrap_err(), -libc::EFAULT, "a GPU's as the host's");
+        assert_eq!(as_host.unwrap_err(), -libc::EFAULT, "GPU memory as memory of the host");
         let nowhere = register_dmabuf(domain, unmappable(), 0x1000, 64);
-        assert_eq!(nowhere.unwrap_err(), -libc::EOPNOTSUPP, "a dmabuf of nobody's");
+        assert_eq!(nowhere.unwrap_err(), -libc::EOPNOTSUPP, "a dmabuf without GPU memory at its address");
     });
 }
 
 #[test]
-fn a_lost_context_fails_the_request_and_is_named() {
-    with_gpu("a_lost_context_fails_the_request_and_is_named", |gpu| {
+fn a_lost_context_fails_the_request_and_stores_a_warning() {
+    with_gpu("a_lost_context_fails_the_request_and_stores_a_warning", |gpu| {
         let client = Client::load();
         let opened = Opened::new(&client, gpu_hints);
         let place = gpu.memory(&[0; 4096]);
@@ -182,8 +185,8 @@ fn a_lost_context_fails_the_request_and_is_named() {
     });
 }
 
-/// Fails a copy, and the next, though nothing spoils that one; a warning has these words.
-fn a_copy_is_given_up(test: &str, spoil: impl Fn(&FakeCuda, bool), words: &str) {
+/// Makes one copy fail. The next copy fails too, although nothing makes it fail. A warning contains `words`.
+fn a_copy_makes_the_gpu_unreachable(test: &str, set_failing: impl Fn(&FakeCuda, bool), words: &str) {
     with_gpu(test, |gpu| {
         let client = Client::load();
         let opened = Opened::new(&client, gpu_hints);
@@ -191,11 +194,11 @@ fn a_copy_is_given_up(test: &str, spoil: impl Fn(&FakeCuda, bool), words: &str) 
         let region = register(opened.domain, place, 4096, fi::FI_HMEM_CUDA, 0).unwrap();
         let request = write(&opened, (place, region), (place + 2048, region), 64);
         let (mut poster, mut poller) = (Poster::new(&opened, 0), Poller::new(&opened));
-        // The first copy may still be under way, so nothing else may use its stream and its memory.
-        for spoiled in [true, false] {
-            spoil(gpu, spoiled);
+        // The first copy may still run, so no later copy may use its stream and its pinned memory.
+        for failing in [true, false] {
+            set_failing(gpu, failing);
             let status = status_of(&mut poster, &mut poller, &request);
-            assert_eq!(status, CompletionStatus::InvalidLocalKey, "spoiled: {spoiled}");
+            assert_eq!(status, CompletionStatus::InvalidLocalKey, "failing: {failing}");
         }
         let warnings = Softefa::load().warnings();
         assert!(warnings.iter().any(|warning| warning.contains(words)), "{warnings:?}");
@@ -203,28 +206,28 @@ fn a_copy_is_given_up(test: &str, spoil: impl Fn(&FakeCuda, bool), words: &str) 
 }
 
 #[test]
-fn a_copy_that_never_ends_is_given_up() {
-    let test = "a_copy_that_never_ends_is_given_up";
-    a_copy_is_given_up(test, |gpu, spoiled| gpu.hang(spoiled), "not seen to end within 200ms");
+fn a_copy_that_never_ends_makes_the_gpu_unreachable() {
+    let test = "a_copy_that_never_ends_makes_the_gpu_unreachable";
+    a_copy_makes_the_gpu_unreachable(test, |gpu, failing| gpu.hang(failing), "not observed within 200ms");
 }
 
 #[test]
-fn a_copy_whose_end_cuda_does_not_tell_is_given_up() {
-    let test = "a_copy_whose_end_cuda_does_not_tell_is_given_up";
-    let spoil = |gpu: &FakeCuda, spoiled| gpu.answer(if spoiled { 900 } else { 0 });
-    a_copy_is_given_up(test, spoil, "cuStreamQuery answered");
+fn a_copy_whose_end_cuda_does_not_report_makes_the_gpu_unreachable() {
+    let test = "a_copy_whose_end_cuda_does_not_report_makes_the_gpu_unreachable";
+    let set_failing = |gpu: &FakeCuda, failing| gpu.answer(if failing { 900 } else { 0 });
+    a_copy_makes_the_gpu_unreachable(test, set_failing, "cuStreamQuery returned");
 }
 
 #[test]
-fn a_graph_captured_elsewhere_does_not_stop_the_adapter() {
-    with_gpu("a_graph_captured_elsewhere_does_not_stop_the_adapter", |gpu| {
+fn a_graph_capture_in_another_thread_does_not_stop_copies() {
+    with_gpu("a_graph_capture_in_another_thread_does_not_stop_copies", |gpu| {
         let client = Client::load();
         let opened = Opened::new(&client, gpu_hints);
         gpu.capture(true);
         let (from, to) = (gpu.memory(&pattern(4096)), gpu.memory(&[0; 4096]));
         let source = register(opened.domain, from, 4096, fi::FI_HMEM_CUDA, 0).unwrap();
         let target = register(opened.domain, to, 4096, fi::FI_HMEM_CUDA, 0).unwrap();
-        assert_eq!(gpu.mode(), 0, "the registering thread has its own mode back");
+        assert_eq!(gpu.mode(), 0, "the registering thread's capture mode is restored");
         let request = write(&opened, (from, source), (to, target), 4096);
         let (mut poster, mut poller) = (Poster::new(&opened, 0), Poller::new(&opened));
         assert_eq!(status_of(&mut poster, &mut poller, &request), CompletionStatus::Ok);
@@ -233,8 +236,8 @@ fn a_graph_captured_elsewhere_does_not_stop_the_adapter() {
 }
 
 #[test]
-fn completions_go_to_a_queue_in_gpu_memory() {
-    with_gpu("completions_go_to_a_queue_in_gpu_memory", |gpu| {
+fn completions_are_written_to_a_queue_in_gpu_memory() {
+    with_gpu("completions_are_written_to_a_queue_in_gpu_memory", |gpu| {
         let client = Client::load();
         let opened = Opened::new(&client, gpu_hints);
         let place = gpu.memory(&[0; 64 * 32]);
@@ -257,7 +260,7 @@ fn completions_go_to_a_queue_in_gpu_memory() {
         assert_eq!(std::hint::black_box(&to), &from);
         let mut entry = [0_u64; 8];
         let read = call!((*cq).ops, read, cq, entry.as_mut_ptr().cast(), 1);
-        assert_eq!(read, -(libc::ENOSYS as isize), "the processor cannot read it");
+        assert_eq!(read, -(libc::ENOSYS as isize), "the CPU cannot read GPU memory");
         assert_eq!((close(ep), close(cq)), (0, 0));
     });
 }

@@ -1,4 +1,4 @@
-//! Objects of the libfabric face: the order of opening, binding and closing, and what each refuses.
+//! Objects of the libfabric frontend: the order of opening, binding and closing, and the calls that are refused.
 
 #![allow(clippy::unwrap_used, clippy::macro_metavars_in_unsafe)]
 
@@ -26,14 +26,14 @@ fn domain(client: &Client) -> (*mut fi::fi_info, *mut fi::fid_fabric, *mut fi::f
 }
 
 #[test]
-fn opening_and_closing_everything_leaves_nothing_in_the_adapter() {
-    in_child("opening_and_closing_everything_leaves_nothing_in_the_adapter", &[], || {
+fn closing_every_object_frees_it_in_the_adapter() {
+    in_child("closing_every_object_frees_it_in_the_adapter", &[], || {
         let client = Client::load();
         // More rounds than the adapter has protection domains, completion queues or queue pairs.
         for _ in 0..1100 {
             let opened = Opened::new(&client, |h| (h.tx().size, h.rx().size) = (16, 16));
-            let own = name_of(opened.ep);
-            insert(opened.av, &own);
+            let address = name_of(opened.ep);
+            insert(opened.av, &address);
             let region = register(opened.domain, &[0; 8], fi::FI_SEND).unwrap();
             assert_eq!(close(region), 0);
             opened.close(&client);
@@ -67,8 +67,8 @@ fn a_parent_is_busy_while_a_child_is_open() {
 }
 
 #[test]
-fn what_is_bound_is_busy_until_the_endpoint_is_closed() {
-    in_child("what_is_bound_is_busy_until_the_endpoint_is_closed", &[], || {
+fn a_bound_object_is_busy_until_the_endpoint_is_closed() {
+    in_child("a_bound_object_is_busy_until_the_endpoint_is_closed", &[], || {
         let client = Client::load();
         let opened = Opened::new(&client, |_| {});
         assert_eq!(close(opened.cq), BUSY);
@@ -78,8 +78,8 @@ fn what_is_bound_is_busy_until_the_endpoint_is_closed() {
 }
 
 #[test]
-fn an_endpoint_without_a_queue_for_each_side_is_not_enabled() {
-    in_child("an_endpoint_without_a_queue_for_each_side_is_not_enabled", &[], || {
+fn enable_needs_a_completion_queue_for_each_direction() {
+    in_child("enable_needs_a_completion_queue_for_each_direction", &[], || {
         let client = Client::load();
         let (info, _, domain) = domain(&client);
         let cq = open_cq(domain, 64).unwrap();
@@ -92,36 +92,36 @@ fn an_endpoint_without_a_queue_for_each_side_is_not_enabled() {
 }
 
 #[test]
-fn binding_what_does_not_fit_is_refused() {
-    in_child("binding_what_does_not_fit_is_refused", &[], || {
+fn a_bind_of_an_unsuitable_object_is_refused() {
+    in_child("a_bind_of_an_unsuitable_object_is_refused", &[], || {
         let client = Client::load();
         let (info, fabric, domain) = domain(&client);
         let (cq, av, ep) =
             (open_cq(domain, 64).unwrap(), open_av(domain).unwrap(), open_ep(domain, info).unwrap());
-        assert_eq!(bind(ep, cq, 0), -(fi::FI_EBADFLAGS as c_int), "a queue for no side");
+        assert_eq!(bind(ep, cq, 0), -(fi::FI_EBADFLAGS as c_int), "no direction");
         assert_eq!(bind(ep, domain, 0), INVALID, "a domain");
-        assert_eq!(bind::<fi::fid_cq>(ep, ptr::null_mut(), BOTH), INVALID, "nothing");
+        assert_eq!(bind::<fi::fid_cq>(ep, ptr::null_mut(), BOTH), INVALID, "a null object");
         let other = open_domain(fabric, info).unwrap();
         assert_eq!(bind(ep, open_cq(other, 64).unwrap(), BOTH), INVALID, "another domain's queue");
         assert_eq!(bind(ep, open_av(other).unwrap(), 0), INVALID, "another domain's addresses");
         assert_eq!(bind(ep, cq, BOTH), 0);
-        assert_eq!(bind(ep, cq, fi::FI_RECV), INVALID, "a second queue for a side");
+        assert_eq!(bind(ep, cq, fi::FI_RECV), INVALID, "a second queue for a direction");
         assert_eq!(bind(ep, av, 0), 0);
         assert_eq!(bind(ep, av, 0), INVALID, "a second address vector");
     });
 }
 
 #[test]
-fn an_endpoint_is_enabled_once() {
-    in_child("an_endpoint_is_enabled_once", &[], || {
+fn a_second_enable_is_refused() {
+    in_child("a_second_enable_is_refused", &[], || {
         let opened = Opened::new(&Client::load(), |_| {});
         assert_eq!(enable(opened.ep), -(fi::FI_EOPBADSTATE as c_int));
     });
 }
 
 #[test]
-fn an_address_names_the_adapter_and_from_enable_on_the_queue_pair() {
-    in_child("an_address_names_the_adapter_and_from_enable_on_the_queue_pair", &[], || {
+fn an_address_has_the_gid_and_after_enable_the_queue_pair() {
+    in_child("an_address_has_the_gid_and_after_enable_the_queue_pair", &[], || {
         let client = Client::load();
         let opened = Opened::new(&client, |_| {});
         let fresh = name_of(open_ep(opened.domain, opened.info).unwrap());
@@ -134,8 +134,8 @@ fn an_address_names_the_adapter_and_from_enable_on_the_queue_pair() {
 }
 
 #[test]
-fn getname_tells_the_length_to_who_gives_too_little_room() {
-    in_child("getname_tells_the_length_to_who_gives_too_little_room", &[], || {
+fn getname_with_a_short_buffer_returns_the_length() {
+    in_child("getname_with_a_short_buffer_returns_the_length", &[], || {
         let opened = Opened::new(&Client::load(), |_| {});
         let mut length = 0;
         let code = call!((*opened.ep).cm, getname, opened.ep.cast(), ptr::null_mut(), &mut length);
@@ -144,13 +144,13 @@ fn getname_tells_the_length_to_who_gives_too_little_room() {
 }
 
 #[test]
-fn an_address_vector_is_a_table_of_what_was_inserted() {
-    in_child("an_address_vector_is_a_table_of_what_was_inserted", &[], || {
+fn an_address_vector_looks_up_inserted_addresses() {
+    in_child("an_address_vector_looks_up_inserted_addresses", &[], || {
         let opened = Opened::new(&Client::load(), |_| {});
-        let (av, own) = (opened.av, name_of(opened.ep));
-        let mut other = own;
+        let (av, address) = (opened.av, name_of(opened.ep));
+        let mut other = address;
         other[16] ^= 1;
-        assert_eq!((insert(av, &own), insert(av, &other), insert(av, &own)), (0, 1, 0));
+        assert_eq!((insert(av, &address), insert(av, &other), insert(av, &address)), (0, 1, 0));
 
         let (mut found, mut length) = ([0_u8; 32], 32);
         assert_eq!(call!((*av).ops, lookup, av, 1, found.as_mut_ptr().cast(), &mut length), 0);
@@ -158,7 +158,7 @@ fn an_address_vector_is_a_table_of_what_was_inserted() {
         assert_eq!(call!((*av).ops, remove, av, &mut 1, 1, 0), 0);
         assert_eq!(call!((*av).ops, lookup, av, 1, found.as_mut_ptr().cast(), &mut length), INVALID);
         assert_eq!(call!((*av).ops, remove, av, &mut 1, 1, 0), INVALID);
-        assert_eq!(insert(av, &other), 1, "a free place is used again");
+        assert_eq!(insert(av, &other), 1, "a free index is used again");
     });
 }
 
@@ -184,8 +184,8 @@ fn an_address_without_a_gid_is_not_inserted() {
 }
 
 #[test]
-fn an_address_is_written_as_libfabric_writes_it() {
-    in_child("an_address_is_written_as_libfabric_writes_it", &[], || {
+fn straddr_writes_libfabrics_text_of_an_address() {
+    in_child("straddr_writes_libfabrics_text_of_an_address", &[], || {
         let opened = Opened::new(&Client::load(), |_| {});
         let mut address = [0_u8; 32];
         (address[0], address[1], address[15], address[16], address[20]) = (0xfe, 0x80, 1, 7, 9);
@@ -199,8 +199,8 @@ fn an_address_is_written_as_libfabric_writes_it() {
 }
 
 #[test]
-fn a_region_has_a_key_for_peers_and_one_of_24_bits_for_entries() {
-    in_child("a_region_has_a_key_for_peers_and_one_of_24_bits_for_entries", &[], || {
+fn a_region_has_an_rkey_and_an_lkey_of_24_bits() {
+    in_child("a_region_has_an_rkey_and_an_lkey_of_24_bits", &[], || {
         let client = Client::load();
         let (_, _, domain) = domain(&client);
         let memory = [0_u64; 8];
@@ -233,7 +233,7 @@ fn memory_that_cannot_be_registered_is_refused() {
         let part = fi::iovec { iov_base: memory.as_ptr().cast_mut().cast(), iov_len: 32 };
         let parts = [part, part];
         let code = call!((*domain).mr, regv, fid, parts.as_ptr(), 2, 0, 0, 0, 0, &mut region, none);
-        assert_eq!(code, INVALID, "two parts");
+        assert_eq!(code, INVALID, "two segments");
         assert_eq!(call!((*domain).mr, regv, fid, parts.as_ptr(), 1, 0, 0, 0, 0, &mut region, none), 0);
         let mut attr = fi::fi_mr_attr { iov_count: 1, ..Default::default() };
         attr.__bindgen_anon_1.mr_iov = parts.as_ptr();
@@ -242,8 +242,8 @@ fn memory_that_cannot_be_registered_is_refused() {
 }
 
 #[test]
-fn what_the_face_lacks_says_so() {
-    in_child("what_the_face_lacks_says_so", &[], || {
+fn operations_that_are_not_provided_return_errors() {
+    in_child("operations_that_are_not_provided_return_errors", &[], || {
         let opened = Opened::new(&Client::load(), |_| {});
         let (ep, domain, none) = (opened.ep, opened.domain, ptr::null_mut());
         let mut byte = 0_u8;
@@ -263,12 +263,12 @@ fn what_the_face_lacks_says_so() {
 }
 
 #[test]
-fn a_domain_needs_a_name_and_local_registration() {
-    in_child("a_domain_needs_a_name_and_local_registration", &[], || {
+fn a_domain_needs_a_known_name_and_local_registration() {
+    in_child("a_domain_needs_a_known_name_and_local_registration", &[], || {
         let client = Client::load();
         let info = client.info();
         let fabric = client.fabric(info).unwrap();
-        // SAFETY: an info with its attributes; the name is put back for libfabric to free.
+        // SAFETY: an info with its attributes; the name is restored, so that libfabric frees it.
         unsafe {
             let attr = (*info).domain_attr;
             let name = std::mem::replace(&mut (*attr).name, libfabric_common::libc_string("softefa7-rdm"));
@@ -281,10 +281,10 @@ fn a_domain_needs_a_name_and_local_registration() {
     });
 }
 
-/// An option that is a number of bytes or tries.
+/// Reads an option that is a number of bytes or retries.
 fn size_option(ep: *mut fi::fid_ep, option: c_int) -> Result<usize, c_int> {
     let (mut value, mut length) = (0_usize, size_of::<usize>());
-    // SAFETY: an open endpoint, and places for value and length.
+    // SAFETY: an open endpoint; value and length are locals.
     let code = unsafe {
         let getopt = (*(*ep).ops).getopt.unwrap();
         getopt(ep.cast(), fi::FI_OPT_ENDPOINT as c_int, option, (&raw mut value).cast(), &raw mut length)
@@ -292,11 +292,11 @@ fn size_option(ep: *mut fi::fid_ep, option: c_int) -> Result<usize, c_int> {
     if code == 0 { Ok(value) } else { Err(code) }
 }
 
-/// `FI_OPT_EFA_RNR_RETRY`
+/// `FI_OPT_EFA_RNR_RETRY`.
 const RNR_RETRY: c_int = -(0xefa << 16);
 
 fn set_retries(ep: *mut fi::fid_ep, retries: usize) -> c_int {
-    // SAFETY: an open endpoint, and a value of the length given.
+    // SAFETY: an open endpoint, and a value of the passed length.
     unsafe {
         let setopt = (*(*ep).ops).setopt.unwrap();
         let value = (&raw const retries).cast();
@@ -305,29 +305,29 @@ fn set_retries(ep: *mut fi::fid_ep, retries: usize) -> c_int {
 }
 
 #[test]
-fn an_endpoint_says_how_much_it_carries() {
-    in_child("an_endpoint_says_how_much_it_carries", &[("SOFTEFA_MAX_MSG_SIZE", "4096")], || {
+fn endpoint_options_report_the_largest_sizes() {
+    in_child("endpoint_options_report_the_largest_sizes", &[("SOFTEFA_MAX_MSG_SIZE", "4096")], || {
         let client = Client::load();
-        let rig = Opened::new(&client, |_| ());
+        let opened = Opened::new(&client, |_| ());
         assert_eq!(
-            [12, 14, 16, 18].map(|option| size_option(rig.ep, option)),
+            [12, 14, 16, 18].map(|option| size_option(opened.ep, option)),
             [4096, 1 << 30, 32, 0].map(Ok)
         );
-        assert_eq!(size_option(rig.ep, 13), Err(-libc::ENOPROTOOPT), "tagged");
-        rig.close(&client);
+        assert_eq!(size_option(opened.ep, 13), Err(-libc::ENOPROTOOPT), "tagged");
+        opened.close(&client);
     });
 }
 
 #[test]
-fn retries_are_set_before_enable_and_not_after() {
-    in_child("retries_are_set_before_enable_and_not_after", &[], || {
+fn retries_can_be_set_before_enable_only() {
+    in_child("retries_can_be_set_before_enable_only", &[], || {
         let client = Client::load();
-        let rig = Opened::new(&client, |_| ());
-        let second = open_ep(rig.domain, rig.info).unwrap();
-        assert_eq!(size_option(second, RNR_RETRY), Ok(7), "for ever");
+        let opened = Opened::new(&client, |_| ());
+        let second = open_ep(opened.domain, opened.info).unwrap();
+        assert_eq!(size_option(second, RNR_RETRY), Ok(7), "no limit");
         assert_eq!((set_retries(second, 2), size_option(second, RNR_RETRY)), (0, Ok(2)));
-        assert_eq!(set_retries(rig.ep, 2), -libc::EINVAL, "enabled");
+        assert_eq!(set_retries(opened.ep, 2), -libc::EINVAL, "enabled");
         assert_eq!(close(second), 0);
-        rig.close(&client);
+        opened.close(&client);
     });
 }

@@ -1,5 +1,5 @@
-//! Writes posted by hand into exposed queues, through an installed libfabric: the bytes moved, the
-//! completions read, the mistakes named.
+//! Writes that a test posts into exposed queues, through an installed libfabric: the copied bytes, the completions, and
+//! the reported errors.
 
 #![allow(clippy::unwrap_used, clippy::macro_metavars_in_unsafe)]
 
@@ -21,8 +21,8 @@ use libfabric_common::{
 };
 
 #[test]
-fn a_write_posted_by_hand_moves_the_bytes() {
-    in_child("a_write_posted_by_hand_moves_the_bytes", &[], || {
+fn a_posted_write_copies_the_bytes() {
+    in_child("a_posted_write_copies_the_bytes", &[], || {
         let client = Client::load();
         let opened = Opened::new(&client, |_| {});
         let (from, to) = (memory(512, 0x5a), memory(512, 0));
@@ -36,8 +36,8 @@ fn a_write_posted_by_hand_moves_the_bytes() {
 }
 
 #[test]
-fn a_write_from_128_byte_entries_moves_the_bytes() {
-    in_child("a_write_from_128_byte_entries_moves_the_bytes", &[], || {
+fn a_write_in_a_128_byte_entry_copies_the_bytes() {
+    in_child("a_write_in_a_128_byte_entry_copies_the_bytes", &[], || {
         let client = Client::load();
         let opened = Opened::new(&client, |h| h.tx().inject_size = 80);
         let (from, to) = (memory(3, 0x5a), memory(3, 0));
@@ -56,7 +56,7 @@ fn endpoints_of_two_adapters_reach_each_other() {
         let here = Opened::new(&client, named("softefa0-rdm"));
         let there = Opened::new(&client, named("softefa1-rdm"));
         assert_ne!(name_of(here.ep)[..16], name_of(there.ep)[..16]);
-        // The target must hold an address handle for the writer.
+        // The target needs an address handle for the writer.
         insert(there.av, &name_of(here.ep));
         let (from, to) = (memory(8, 0x77), memory(8, 0));
         let mut request = write_to_self(&here, &from, &from, 3);
@@ -83,8 +83,8 @@ fn endpoints_of_two_adapters_reach_each_other() {
 }
 
 #[test]
-fn fi_cq_read_gives_a_completion_and_then_nothing() {
-    in_child("fi_cq_read_gives_a_completion_and_then_nothing", &[], || {
+fn fi_cq_read_returns_a_completion_once() {
+    in_child("fi_cq_read_returns_a_completion_once", &[], || {
         let client = Client::load();
         let opened = Opened::new(&client, |_| {});
         let (from, to) = (memory(1, 1), memory(1, 0));
@@ -103,8 +103,8 @@ fn fi_cq_read_gives_a_completion_and_then_nothing() {
 }
 
 #[test]
-fn an_error_completion_is_read_as_an_error_with_its_words() {
-    in_child("an_error_completion_is_read_as_an_error_with_its_words", &[], || {
+fn fi_cq_readerr_returns_an_error_completion_with_its_text() {
+    in_child("fi_cq_readerr_returns_an_error_completion_with_its_text", &[], || {
         let client = Client::load();
         let opened = Opened::new(&client, |_| {});
         let (from, to) = (memory(1, 1), memory(1, 0));
@@ -134,8 +134,8 @@ fn an_error_completion_is_read_as_an_error_with_its_words() {
 }
 
 #[test]
-fn completions_land_in_memory_that_the_client_gave() {
-    in_child("completions_land_in_memory_that_the_client_gave", &[], || {
+fn completions_are_written_to_memory_of_the_client() {
+    in_child("completions_are_written_to_memory_of_the_client", &[], || {
         let client = Client::load();
         let mut opened = Opened::new(&client, |_| {});
         let (fd, place) = memory_file(64 * 32);
@@ -155,11 +155,11 @@ fn completions_land_in_memory_that_the_client_gave() {
 }
 
 #[test]
-fn memory_given_as_a_file_is_written_under_the_address_that_the_client_chose() {
-    in_child("memory_given_as_a_file_is_written_under_the_address_that_the_client_chose", &[], || {
+fn a_dmabuf_region_is_written_at_the_base_address_of_the_client() {
+    in_child("a_dmabuf_region_is_written_at_the_base_address_of_the_client", &[], || {
         let client = Client::load();
         if client.library.version() < fi::fi_version(1, 20) {
-            // This API has no FI_MR_DMABUF: the flag is refused.
+            // This API has no FI_MR_DMABUF, so the flag is refused.
             let opened = Opened::new(&client, |_| {});
             let mut region = ptr::null_mut();
             let domain = opened.domain;
@@ -214,8 +214,8 @@ fn two_endpoints_share_a_completion_queue() {
 }
 
 #[test]
-fn request_ids_have_64_bits_where_the_release_says_so() {
-    let test = "request_ids_have_64_bits_where_the_release_says_so";
+fn request_ids_have_64_bits_if_the_release_announces_them() {
+    let test = "request_ids_have_64_bits_if_the_release_announces_them";
     in_child(test, &[("SOFTEFA_PROV_VERSION", "207.0")], || {
         let client = Client::load();
         let opened = Opened::new(&client, |_| {});

@@ -1,4 +1,4 @@
-//! CUDA's driver, opened at run time: the few calls that copies need. No rule of the adapter's.
+//! The CUDA driver, opened at run time: the calls that copies need. It decides nothing about adapters or memory regions.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::fmt;
@@ -6,14 +6,14 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// `CUresult` 0 and the one of a stream that is not done.
+/// `CUDA_SUCCESS`, and `CUDA_ERROR_NOT_READY` of a stream with unfinished work.
 const SUCCESS: c_int = 0;
 const NOT_READY: c_int = 600;
-/// `CU_STREAM_NON_BLOCKING`: no order with the stream that applications use by default.
+/// `CU_STREAM_NON_BLOCKING`: not ordered with the default stream.
 const NON_BLOCKING: c_uint = 1;
 /// `CU_MEMHOSTALLOC_PORTABLE`.
 const PORTABLE: c_uint = 1;
-/// `CU_STREAM_CAPTURE_MODE_RELAXED`: no call of this thread is refused for a capture elsewhere.
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`: a capture in another thread does not make calls of this thread fail.
 const RELAXED: c_int = 2;
 /// `CUpointer_attribute` and `CUmemorytype`.
 const MEMORY_TYPE: c_int = 2;
@@ -24,19 +24,19 @@ const TYPE_DEVICE: c_uint = 2;
 
 type Handle = *mut c_void;
 
-/// A call of the driver's that failed.
+/// A failed call of the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Failure {
     pub(super) call: &'static str,
     pub(super) code: c_int,
     pub(super) name: String,
-    /// Whether a copy may still be under way, so that its memory must not be touched.
-    pub(super) leaves_copy: bool,
+    /// Whether a copy may still run, so that its memory must not be accessed.
+    pub(super) copy_may_run: bool,
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} answered {} ({})", self.call, self.name, self.code)
+        write!(f, "{} returned {} ({})", self.call, self.name, self.code)
     }
 }
 
@@ -54,11 +54,11 @@ pub(super) struct Driver {
     to_host: unsafe extern "C" fn(*mut c_void, u64, usize, Handle) -> c_int,
     pointer_attribute: unsafe extern "C" fn(*mut c_void, c_int, u64) -> c_int,
     error_name: unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int,
-    /// Since CUDA 10.1.
+    /// `None` before CUDA 10.1.
     exchange_capture_mode: Option<unsafe extern "C" fn(*mut c_int) -> c_int>,
 }
 
-/// Where a GPU's allocation lies.
+/// The GPU and the address range of an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Allocation {
     pub(super) ordinal: c_int,
@@ -67,14 +67,16 @@ pub(super) struct Allocation {
 }
 
 impl Driver {
-    /// The driver of this process, opened on first use, or why there is none. `SOFTEFA_LIBCUDA` names
-    /// another file than the loader's `libcuda.so.1`.
+    /// The driver of this process, opened on first use. `SOFTEFA_LIBCUDA` replaces the file name `libcuda.so.1`.
+    ///
+    /// # Errors
+    /// A sentence with the reason why there is no driver.
     pub(super) fn get() -> Result<&'static Self, &'static str> {
         static DRIVER: OnceLock<Result<Driver, String>> = OnceLock::new();
         let open = || {
             let file = std::env::var("SOFTEFA_LIBCUDA").unwrap_or_else(|_| "libcuda.so.1".into());
             let driver = Self::open(&file)?;
-            // SAFETY: no flags are defined; may be called again after others did.
+            // SAFETY: 0 is the only defined flag, and cuInit may be called several times.
             driver.check("cuInit", unsafe { (driver.init)(0) }).map_err(|failure| failure.to_string())?;
             Ok(driver)
         };
@@ -82,23 +84,31 @@ impl Driver {
     }
 
     fn open(file: &str) -> Result<Self, String> {
-        let name = CString::new(file).map_err(|_| "the name of libcuda holds a zero byte".to_string())?;
-        // SAFETY: a string; the library's initialisers are the driver's own. It is never closed.
+        let name = CString::new(file)
+            .map_err(|_| "SOFTEFA_LIBCUDA: the file name contains a zero byte; correct it".to_string())?;
+        // SAFETY: a string; the library runs only its initialisers. It is never closed.
         let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if library.is_null() {
-            return Err(format!("{file} cannot be opened"));
+            return Err(format!(
+                "the CUDA driver {file} cannot be opened; install it, or set SOFTEFA_LIBCUDA to its file"
+            ));
         }
         // SAFETY: an open library and a string.
-        let find = |name: &CStr| unsafe { libc::dlsym(library, name.as_ptr()) };
-        let missing = |name: &CStr| format!("{file} has no {}", name.to_string_lossy());
+        let lookup = |name: &CStr| unsafe { libc::dlsym(library, name.as_ptr()) };
+        let missing = |name: &CStr| {
+            format!(
+                "the CUDA driver {file} has no function {}; install a newer driver",
+                name.to_string_lossy()
+            )
+        };
         macro_rules! symbol {
             ($name:literal) => {{
-                let address = find($name);
+                let address = lookup($name);
                 if address.is_null() {
                     return Err(missing($name));
                 }
-                // SAFETY: the driver API's function of that name, whose type cuda.h has kept since
-                // the version in its name; a function pointer is as large as an address.
+                // SAFETY: the driver API's function of that name, whose type has not changed in cuda.h since the
+                // version in the name. A function pointer has the size of an address.
                 unsafe { std::mem::transmute_copy(&address) }
             }};
         }
@@ -115,9 +125,9 @@ impl Driver {
             to_host: symbol!(c"cuMemcpyDtoHAsync_v2"),
             pointer_attribute: symbol!(c"cuPointerGetAttribute"),
             error_name: symbol!(c"cuGetErrorName"),
-            // SAFETY: as above; null is none.
+            // SAFETY: as above; null becomes `None`.
             exchange_capture_mode: unsafe {
-                std::mem::transmute::<*mut c_void, Option<unsafe extern "C" fn(*mut c_int) -> c_int>>(find(
+                std::mem::transmute::<*mut c_void, Option<unsafe extern "C" fn(*mut c_int) -> c_int>>(lookup(
                     c"cuThreadExchangeStreamCaptureMode",
                 ))
             },
@@ -129,39 +139,39 @@ impl Driver {
             return Ok(());
         }
         let mut name = ptr::null();
-        // SAFETY: writes the address of a string that lives as long as the library.
+        // SAFETY: the call writes the address of a string that lives as long as the library.
         let known = unsafe { (self.error_name)(code, &mut name) } == SUCCESS && !name.is_null();
         // SAFETY: just written by the driver, and not null.
         let text = known.then(|| unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned());
         let name = text.unwrap_or_else(|| "an unknown error".into());
-        Err(Failure { call, code, name, leaves_copy: false })
+        Err(Failure { call, code, name, copy_may_run: false })
     }
 
-    /// The GPU's allocation at `address`; none where that is not a GPU's.
+    /// The GPU allocation that contains `address`; `None` if CUDA knows none.
     pub(super) fn allocation(&self, address: u64) -> Option<Allocation> {
         let (mut kind, mut ordinal, mut start, mut length) = (0_u32, 0, 0, 0);
         let kind: *mut c_uint = &mut kind;
-        let questions: [(*mut c_void, c_int); 4] = [
+        let attributes: [(*mut c_void, c_int); 4] = [
             (kind.cast(), MEMORY_TYPE),
             ((&raw mut ordinal).cast(), DEVICE_ORDINAL),
             ((&raw mut start).cast(), RANGE_START),
             ((&raw mut length).cast(), RANGE_SIZE),
         ];
-        for (answer, question) in questions {
-            // SAFETY: each answer has the size that cuda.h gives the attribute; the address is only
-            // looked up.
-            if unsafe { (self.pointer_attribute)(answer, question, address) } != SUCCESS {
+        for (value, attribute) in attributes {
+            // SAFETY: each value has the size of its attribute in cuda.h. The call looks the address up and does not
+            // access it.
+            if unsafe { (self.pointer_attribute)(value, attribute, address) } != SUCCESS {
                 return None;
             }
         }
-        // SAFETY: a local that was written above.
+        // SAFETY: the local that the loop wrote.
         (unsafe { kind.read() } == TYPE_DEVICE).then_some(Allocation { ordinal, start, length })
     }
 
-    /// The primary context of a GPU, one more user of it.
+    /// Retains the primary context of a GPU.
     pub(super) fn primary_context(&self, ordinal: c_int) -> Result<Context<'_>, Failure> {
         let (mut device, mut context) = (0, ptr::null_mut());
-        // SAFETY: both calls write their first argument.
+        // SAFETY: each call writes its first argument.
         unsafe {
             self.check("cuDeviceGet", (self.device_get)(&mut device, ordinal))?;
             self.check("cuDevicePrimaryCtxRetain", (self.primary_retain)(&mut context, device))?;
@@ -177,113 +187,120 @@ pub(super) struct Context<'a> {
     context: Handle,
 }
 
-// SAFETY: contexts and streams may be used from any thread (CUDA's threading rules).
+// SAFETY: any thread may use contexts and streams (CUDA's threading rules).
 unsafe impl Send for Context<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for Context<'_> {}
 
-/// A stream, and memory of the host that the GPU reaches by itself.
-pub(super) struct Lane {
+/// A stream for copies, and the pinned host memory that copies go through.
+pub(super) struct CopyStream {
     stream: Handle,
-    bounce: *mut u8,
+    pinned: *mut u8,
     length: usize,
 }
 
-// SAFETY: as for contexts; the memory is this value's alone.
-unsafe impl Send for Lane {}
+// SAFETY: as for contexts; only this value has the memory's address.
+unsafe impl Send for CopyStream {}
 
 impl Context<'_> {
-    /// Runs `body` with this context current, and the thread's own one afterwards. A graph that the
-    /// application captures meanwhile neither refuses calls of `body` nor is spoilt by them.
+    /// Runs `body` with this context current, then restores the thread's context. While the application captures a
+    /// graph, calls of `body` still succeed and do not invalidate the capture.
     fn current<T>(&self, body: impl FnOnce(&Driver) -> Result<T, Failure>) -> Result<T, Failure> {
         // SAFETY: a retained context.
         self.driver.check("cuCtxPushCurrent", unsafe { (self.driver.push_current)(self.context) })?;
         let mut mode = RELAXED;
         let exchange = |mode: &mut c_int| match self.driver.exchange_capture_mode {
-            // SAFETY: takes the thread's mode and leaves the one before it.
+            // SAFETY: swaps the thread's mode with the value in `mode`.
             Some(exchange) => unsafe { exchange(mode) },
             None => SUCCESS,
         };
         let exchanged = exchange(&mut mode) == SUCCESS;
         let result = body(self.driver);
         if exchanged {
-            // Its failure would only leave the thread relaxed.
+            // A failure is ignored: the thread would only stay in the relaxed mode.
             exchange(&mut mode);
         }
         let mut popped = ptr::null_mut();
-        // SAFETY: writes the context that was pushed above.
+        // SAFETY: the call writes the context that was pushed above.
         let pop = unsafe { (self.driver.pop_current)(&mut popped) };
         result.and_then(|value| self.driver.check("cuCtxPopCurrent", pop).map(|()| value))
     }
 
-    /// A stream and `length` bytes for copies.
-    pub(super) fn lane(&self, length: usize) -> Result<Lane, Failure> {
+    /// Creates a stream and allocates `length` bytes of pinned memory.
+    pub(super) fn copy_stream(&self, length: usize) -> Result<CopyStream, Failure> {
         self.current(|driver| {
-            let (mut stream, mut bounce) = (ptr::null_mut(), ptr::null_mut());
-            // SAFETY: a context is current; both calls write their first argument.
+            let (mut stream, mut pinned) = (ptr::null_mut(), ptr::null_mut());
+            // SAFETY: a context is current; each call writes its first argument.
             unsafe {
                 driver.check("cuStreamCreate", (driver.stream_create)(&mut stream, NON_BLOCKING))?;
-                driver.check("cuMemHostAlloc", (driver.host_alloc)(&mut bounce, length, PORTABLE))?;
+                driver.check("cuMemHostAlloc", (driver.host_alloc)(&mut pinned, length, PORTABLE))?;
             }
-            Ok(Lane { stream, bounce: bounce.cast(), length })
+            Ok(CopyStream { stream, pinned: pinned.cast(), length })
         })
     }
 
-    /// Copies from the GPU, at most as many bytes as the lane holds.
+    /// Copies from the GPU into `into`, which must not be longer than the pinned memory, within `limit`.
+    ///
+    /// # Panics
+    /// If `into` is longer than the pinned memory.
     pub(super) fn read(
         &self,
-        lane: &mut Lane,
+        copy: &mut CopyStream,
         address: u64,
         into: &mut [u8],
         limit: Duration,
     ) -> Result<(), Failure> {
-        assert!(into.len() <= lane.length);
+        assert!(into.len() <= copy.length);
         self.current(|driver| {
-            let bounce = lane.bounce.cast();
-            // SAFETY: the lane's memory holds that many bytes; the GPU's address is the driver's to
-            // check.
-            let code = unsafe { (driver.to_host)(bounce, address, into.len(), lane.stream) };
+            let pinned = copy.pinned.cast();
+            // SAFETY: the pinned memory has that many bytes (asserted above). The driver checks the GPU's address.
+            let code = unsafe { (driver.to_host)(pinned, address, into.len(), copy.stream) };
             driver.check("cuMemcpyDtoHAsync", code)?;
-            driver.done(lane.stream, limit)
+            driver.wait_for_copy(copy.stream, limit)
         })?;
-        // SAFETY: the copy is complete, so that nobody else writes these bytes of the lane's.
-        unsafe { lane.bounce.copy_to_nonoverlapping(into.as_mut_ptr(), into.len()) };
+        // SAFETY: the copy has ended, so CUDA does not write the pinned memory. The mutable reference excludes other
+        // threads.
+        unsafe { copy.pinned.copy_to_nonoverlapping(into.as_mut_ptr(), into.len()) };
         Ok(())
     }
 
-    /// Copies to the GPU, at most as many bytes as the lane holds.
+    /// Copies `from` to the GPU, within `limit`.
+    ///
+    /// # Panics
+    /// If `from` is longer than the pinned memory.
     pub(super) fn write(
         &self,
-        lane: &mut Lane,
+        copy: &mut CopyStream,
         address: u64,
         from: &[u8],
         limit: Duration,
     ) -> Result<(), Failure> {
-        assert!(from.len() <= lane.length);
-        // SAFETY: no copy is under way on the lane: each was seen to end, or ended the lane's use.
-        unsafe { lane.bounce.copy_from_nonoverlapping(from.as_ptr(), from.len()) };
+        assert!(from.len() <= copy.length);
+        // SAFETY: no copy runs on the stream: `wait_for_copy` observed the end of each earlier copy. After a copy whose
+        // end was not observed, the caller does not use this value again.
+        unsafe { copy.pinned.copy_from_nonoverlapping(from.as_ptr(), from.len()) };
         self.current(|driver| {
-            let bounce = lane.bounce.cast_const().cast();
+            let pinned = copy.pinned.cast_const().cast();
             // SAFETY: as in `read`.
-            let code = unsafe { (driver.to_device)(address, bounce, from.len(), lane.stream) };
+            let code = unsafe { (driver.to_device)(address, pinned, from.len(), copy.stream) };
             driver.check("cuMemcpyHtoDAsync", code)?;
-            driver.done(lane.stream, limit)
+            driver.wait_for_copy(copy.stream, limit)
         })
     }
 }
 
 impl Driver {
-    /// Waits for the copy on a stream, no longer than `limit`; then the answer is CUDA's "not ready".
-    /// Whatever else is answered says nothing of the copy, which may go on.
-    fn done(&self, stream: Handle, limit: Duration) -> Result<(), Failure> {
-        let begun = Instant::now();
+    /// Waits until the copy on a stream has ended, at most `limit`. An error, which is CUDA_ERROR_NOT_READY after the
+    /// limit, means that the copy's end was not observed: it may still run.
+    fn wait_for_copy(&self, stream: Handle, limit: Duration) -> Result<(), Failure> {
+        let start = Instant::now();
         loop {
             // SAFETY: an open stream.
             match unsafe { (self.stream_query)(stream) } {
-                NOT_READY if begun.elapsed() < limit => std::thread::yield_now(),
+                NOT_READY if start.elapsed() < limit => std::thread::yield_now(),
                 code => {
-                    let answer = self.check("cuStreamQuery", code);
-                    return answer.map_err(|failure| Failure { leaves_copy: true, ..failure });
+                    let result = self.check("cuStreamQuery", code);
+                    return result.map_err(|failure| Failure { copy_may_run: true, ..failure });
                 }
             }
         }

@@ -15,6 +15,7 @@ use super::attr::{
 use super::completion::{COMPLETION_BYTES, CompletionRing, Storage};
 use super::config::Limits;
 use super::counter::AttachedCounters;
+use super::doorbells::Doorbells;
 use super::engine::next_random;
 use super::error::DeviceError;
 use super::pattern::Unwritten;
@@ -212,34 +213,51 @@ impl Parts {
                 Some((ring, ring_memory("receive queue", attr.rq_memory.clone(), bytes)?))
             }
         };
-        let mut doorbells = Vec::new();
+        let (send_doorbell, receive_doorbell, doorbells) =
+            queue_doorbells(&mut port.doorbells, attr, receive_part.is_some())?;
         let mut seed = config.seed ^ u64::from(port.live.len() as u32) << 32 ^ attr.first_counter;
-        let mut doorbell = |external: &Option<Doorbell>| match external {
-            Some(external) => Ok(external.clone()),
-            None => port.doorbells.allocate().inspect(|allocated| doorbells.push(allocated.clone())),
-        };
         let send = SendRing {
             memory: send_memory,
             ring: send_ring,
             entry: attr.entry_size,
             max_batch: max_batch(&limits, attr.entry_size, send_ring),
-            doorbell: doorbell(&attr.sq_doorbell)?,
+            doorbell: send_doorbell,
             ids: attr.request_ids,
             unwritten: Unwritten::new(next_random(&mut seed)),
             state: Mutex::new(SendState::new(attr.first_counter)),
         };
-        let receive = match receive_part {
-            None => None,
-            Some((ring, memory)) => Some(ReceiveRing {
-                memory,
-                ring,
-                doorbell: doorbell(&attr.rq_doorbell)?,
-                unwritten: Unwritten::new(next_random(&mut seed)),
-                max_segments: limits.max_receive_segments.into(),
-                state: Mutex::new(ReceiveState::new(attr.first_counter)),
-            }),
-        };
+        let receive = receive_part.zip(receive_doorbell).map(|((ring, memory), doorbell)| ReceiveRing {
+            memory,
+            ring,
+            doorbell,
+            unwritten: Unwritten::new(next_random(&mut seed)),
+            max_segments: limits.max_receive_segments.into(),
+            state: Mutex::new(ReceiveState::new(attr.first_counter)),
+        });
         Ok(Self { send, receive, send_cq, receive_cq, doorbells })
+    }
+}
+
+/// The doorbells of the send queue and, if the queue pair has one, of the receive queue: the client's, or allocated
+/// ones. The list contains the allocated doorbells, which the caller must release if it creates no queue pair. If an
+/// allocation fails, none stays allocated.
+fn queue_doorbells(
+    doorbells: &mut Doorbells,
+    attr: &QueuePairAttr,
+    receives: bool,
+) -> Result<(Doorbell, Option<Doorbell>, Vec<Doorbell>), DeviceError> {
+    let mut allocated = Vec::new();
+    let mut doorbell = |external: &Option<Doorbell>| match external {
+        Some(external) => Ok(external.clone()),
+        None => doorbells.allocate().inspect(|new| allocated.push(new.clone())),
+    };
+    let send = doorbell(&attr.sq_doorbell)?;
+    match receives.then(|| doorbell(&attr.rq_doorbell)).transpose() {
+        Ok(receive) => Ok((send, receive, allocated)),
+        Err(error) => {
+            allocated.iter().for_each(|doorbell| doorbells.release(doorbell));
+            Err(error)
+        }
     }
 }
 
@@ -297,5 +315,26 @@ fn describe(core: &QueuePairCore) -> QueuePair {
             max_batch: receive.ring.entries(),
             doorbell: receive.doorbell.clone(),
         }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::attr::ProtectionDomain;
+    use super::super::doorbells::PER_PAGE;
+    use super::*;
+
+    #[test]
+    fn a_failed_receive_doorbell_frees_the_send_doorbell() {
+        let mut doorbells = Doorbells::default();
+        for _ in 1..PER_PAGE {
+            doorbells.allocate().expect("the first page can be allocated");
+        }
+        doorbells.fail_new_pages();
+        let attr = QueuePairAttr::new(ProtectionDomain(0), CompletionQueueNumber(0));
+        let both = queue_doorbells(&mut doorbells, &attr, true).map(|_| ());
+        assert!(matches!(both, Err(DeviceError::OutOfMemory(_))), "{both:?}");
+        let send = queue_doorbells(&mut doorbells, &attr, false).map(|_| ());
+        assert_eq!(send, Ok(()), "the page's last doorbell is free again");
     }
 }

@@ -8,12 +8,15 @@ use super::ring_memory::{CACHE_LINE, Doorbell, PAGE_BYTES, RingMemory};
 /// Bytes from one doorbell to the next: a cache line, so that posters do not contend.
 const STRIDE: usize = CACHE_LINE;
 /// Doorbells on a page: as many as a mask has bits.
-const PER_PAGE: usize = PAGE_BYTES / STRIDE;
+pub(super) const PER_PAGE: usize = PAGE_BYTES / STRIDE;
 
 /// Pages of doorbells. The mask of a page has a bit set for each doorbell in use.
 #[derive(Debug, Default)]
 pub(crate) struct Doorbells {
     pages: Vec<(Arc<RingMemory>, u64)>,
+    /// Whether allocating a page fails, for tests.
+    #[cfg(test)]
+    out_of_pages: bool,
 }
 
 impl Doorbells {
@@ -22,7 +25,7 @@ impl Doorbells {
         let index = match free {
             Some(index) => index,
             None => {
-                self.pages.push((RingMemory::allocate(PER_PAGE * STRIDE)?, 0));
+                self.pages.push((self.allocate_page()?, 0));
                 self.pages.len() - 1
             }
         };
@@ -31,6 +34,20 @@ impl Doorbells {
         let doorbell = Doorbell::new(page.clone(), slot * STRIDE)?;
         *used |= 1 << slot;
         Ok(doorbell)
+    }
+
+    fn allocate_page(&self) -> Result<Arc<RingMemory>, DeviceError> {
+        #[cfg(test)]
+        if self.out_of_pages {
+            return Err(DeviceError::OutOfMemory(PER_PAGE * STRIDE));
+        }
+        RingMemory::allocate(PER_PAGE * STRIDE)
+    }
+
+    /// Makes every later allocation of a page fail, as without memory.
+    #[cfg(test)]
+    pub(super) fn fail_new_pages(&mut self) {
+        self.out_of_pages = true;
     }
 
     /// Frees a doorbell. Does nothing for a doorbell in memory of the client.

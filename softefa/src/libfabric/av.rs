@@ -1,5 +1,5 @@
-//! Address vectors: a table from `fi_addr_t` to an endpoint's address and the adapter's handle for
-//! its GID.
+//! Address vectors: a table from `fi_addr_t` to an endpoint's address and the adapter's address handle for its GID.
+//! The handles themselves are objects of the device core.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::net::Ipv6Addr;
@@ -10,24 +10,24 @@ use efa_gda_wire::{AddressHandle, QueueKey, QueuePairNumber};
 
 use crate::device::Gid;
 
+use super::candidate::ADDRESS_LENGTH;
 use super::domain::{Domain, Shared};
 use super::ffi::{self, Code, Object, UNUSED};
-use super::offer::ADDRESS_LENGTH;
-use super::uses::{Use, Uses};
+use super::references::{Reference, ReferenceCount};
 
 /// An open address vector.
 #[repr(C)]
 pub(crate) struct AddressVector {
     fid: fi::fid_av,
     table: Arc<Table>,
-    users: Uses,
-    _use: Use,
+    references: ReferenceCount,
+    _reference: Reference,
 }
 
-/// The addresses, shared with the endpoints that are bound.
+/// The addresses, shared with the endpoints that the vector is bound to.
 pub(crate) struct Table {
     pub(crate) domain: Arc<Shared>,
-    /// Each entry holds one use of its handle.
+    /// Each entry owns one reference to its address handle.
     entries: Mutex<Vec<Option<Entry>>>,
 }
 
@@ -90,7 +90,7 @@ static OPS: fi::fi_ops_av = fi::fi_ops_av {
     set_user_id: UNUSED,
 };
 
-// SAFETY: repr(C), begins with fid_av, which begins with fid; FID_OPS is used by this type alone.
+// SAFETY: repr(C), begins with fid_av, which begins with fid; only this type uses FID_OPS.
 unsafe impl Object for AddressVector {
     const CLASS: u32 = fi::FI_CLASS_AV;
     fn ops() -> *const fi::fi_ops {
@@ -103,13 +103,13 @@ impl AddressVector {
         Arc::clone(&self.table)
     }
 
-    pub(crate) fn begin_use(&self) -> Use {
-        self.users.begin()
+    pub(crate) fn add_reference(&self) -> Reference {
+        self.references.add()
     }
 }
 
 impl Table {
-    /// The handle and address behind `index`.
+    /// The address handle and address at `index`.
     pub(crate) fn get(&self, index: fi::fi_addr_t) -> Result<(AddressHandle, EndpointAddress), Code> {
         let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         let index = usize::try_from(index).map_err(|_| Code::INVALID)?;
@@ -117,14 +117,14 @@ impl Table {
         Ok((entry.handle, entry.address))
     }
 
-    /// The index of `address`, which is inserted unless it is there.
+    /// Returns the index of `address`, after inserting it if it is not in the table.
     fn insert(&self, address: EndpointAddress) -> Result<fi::fi_addr_t, Code> {
         if address.gid == [0; 16] {
             return Err(Code::ADDRESS_NOT_AVAILABLE);
         }
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = entries.iter().position(|slot| slot.is_some_and(|entry| entry.address == address));
-        if let Some(index) = found {
+        let existing = entries.iter().position(|slot| slot.is_some_and(|entry| entry.address == address));
+        if let Some(index) = existing {
             return Ok(index as fi::fi_addr_t);
         }
         let handle = self.domain.adapter.create_address_handle(self.domain.pd, Gid(address.gid))?;
@@ -150,7 +150,10 @@ impl Drop for Table {
         let entries = self.entries.get_mut().unwrap_or_else(PoisonError::into_inner);
         for entry in entries.iter().flatten() {
             if let Err(error) = self.domain.adapter.destroy_address_handle(entry.handle) {
-                ffi::log(format_args!("an address handle was gone before its address vector: {error}"));
+                ffi::log(format_args!(
+                    "address vector: destroying address handle {} on close failed: {error}",
+                    entry.handle
+                ));
             }
         }
     }
@@ -169,8 +172,8 @@ pub(crate) unsafe extern "C" fn open(
         if attr.is_null() {
             return Err(Code::INVALID);
         }
-        // SAFETY: not null; the fields are in every release's struct. Names, and the flags for
-        // events and symmetric tables, are not provided, as in the real provider.
+        // SAFETY: not null; every release's struct has these fields. Names, and the flags for events and symmetric
+        // tables, are not provided, as in the real provider.
         unsafe {
             if !(*attr).name.is_null() || (*attr).flags != 0 {
                 return Err(Code::NOT_PROVIDED);
@@ -180,10 +183,10 @@ pub(crate) unsafe extern "C" fn open(
         let object = AddressVector {
             fid: fi::fid_av { fid: ffi::header::<AddressVector>(context), ops: (&raw const OPS).cast_mut() },
             table: Arc::new(Table { domain: domain.shared(), entries: Mutex::default() }),
-            users: Uses::default(),
-            _use: domain.begin_use(),
+            references: ReferenceCount::default(),
+            _reference: domain.add_reference(),
         };
-        // SAFETY: the application gives the place for the address vector.
+        // SAFETY: libfabric's contract: `av` is null or can be written.
         unsafe { ffi::store(av, ffi::expose(Box::new(object))) }
     })
 }
@@ -196,7 +199,7 @@ unsafe extern "C" fn insert(
     flags: u64,
     _context: *mut c_void,
 ) -> c_int {
-    ffi::counted(|| {
+    ffi::count_entry(|| {
         // SAFETY: libfabric's contract: an open address vector.
         let av = unsafe { ffi::object::<AddressVector>(av.cast()) }?;
         if flags & !fi::FI_MORE != 0 {
@@ -208,9 +211,9 @@ unsafe extern "C" fn insert(
         let mut inserted = 0;
         let mut failed = false;
         for index in 0..count {
-            // SAFETY: the application gives `count` addresses of 32 bytes each, of any alignment.
+            // SAFETY: libfabric's contract: `addr` has `count` addresses of 32 bytes each, of any alignment.
             let bytes = unsafe { addr.cast::<[u8; ADDRESS_LENGTH]>().add(index).read_unaligned() };
-            // After the first failure the rest are not tried, and are marked so.
+            // After the first failure, the remaining addresses are not inserted and get FI_ADDR_NOTAVAIL.
             let result = if failed {
                 Err(Code::ADDRESS_NOT_AVAILABLE)
             } else {
@@ -219,7 +222,7 @@ unsafe extern "C" fn insert(
             failed = result.is_err();
             inserted += usize::from(!failed);
             if !fi_addr.is_null() {
-                // SAFETY: not null, so room for `count` results.
+                // SAFETY: not null, so it has space for `count` results (libfabric's contract).
                 unsafe { fi_addr.add(index).write(result.unwrap_or(fi::FI_ADDR_NOTAVAIL)) };
             }
         }
@@ -240,7 +243,7 @@ unsafe extern "C" fn remove(
             return Err(Code::INVALID);
         }
         for index in 0..count {
-            // SAFETY: the application gives `count` indices.
+            // SAFETY: libfabric's contract: `fi_addr` has `count` indices.
             av.table.remove(unsafe { fi_addr.add(index).read() })?;
         }
         Ok(())
@@ -257,32 +260,33 @@ unsafe extern "C" fn lookup(
         // SAFETY: libfabric's contract: an open address vector.
         let av = unsafe { ffi::object::<AddressVector>(av.cast()) }?;
         let (_, address) = av.table.get(fi_addr)?;
-        // SAFETY: the application gives a buffer of `addrlen` bytes; it receives what fits, and
-        // `addrlen` becomes at most the address's length.
-        unsafe { give(&address.to_bytes(), addr, addrlen) }
+        // SAFETY: libfabric's contract: `addr` has `addrlen` bytes.
+        unsafe { copy_out(&address.to_bytes(), addr, addrlen) }
     })
 }
 
+/// Copies as much of `bytes` as fits to `out`, and sets `length` to the number of bytes copied.
+///
 /// # Safety
-/// `length` is null or says how many bytes `out` has, where that is not null.
-unsafe fn give(bytes: &[u8], out: *mut c_void, length: *mut usize) -> Result<(), Code> {
+/// `length` is null or points to the size of `out`, which is null or can be written.
+unsafe fn copy_out(bytes: &[u8], out: *mut c_void, length: *mut usize) -> Result<(), Code> {
     if length.is_null() {
         return Err(Code::INVALID);
     }
     // SAFETY: not null.
-    let room = unsafe { *length }.min(bytes.len());
-    if out.is_null() && room != 0 {
+    let copied = unsafe { *length }.min(bytes.len());
+    if out.is_null() && copied != 0 {
         return Err(Code::INVALID);
     }
     // SAFETY: `out` has at least `room` bytes, and `length` can be written (caller's contract).
     unsafe {
-        out.cast::<u8>().copy_from_nonoverlapping(bytes.as_ptr(), room);
-        *length = room;
+        out.cast::<u8>().copy_from_nonoverlapping(bytes.as_ptr(), copied);
+        *length = copied;
     }
     Ok(())
 }
 
-/// Writes the form that libfabric prints: `fi_addr_efa://[gid]:qpn:qkey`.
+/// `fi_av_straddr`: writes the text that libfabric prints: `fi_addr_efa://[gid]:qpn:qkey`.
 unsafe extern "C" fn straddr(
     _av: *mut fi::fid_av,
     addr: *const c_void,
@@ -302,13 +306,13 @@ unsafe extern "C" fn straddr(
             address.queue_pair.get(),
             address.queue_key.get()
         );
-        // SAFETY: `buf` has `len` bytes; a text cut short is ended, and `len` becomes what the
-        // whole text needs (fi_av_straddr's documentation).
+        // SAFETY: `buf` has `len` bytes. A truncated text is terminated, and `len` becomes the length of the whole
+        // text (fi_av_straddr's documentation).
         unsafe {
-            let room = (*len).min(text.len());
-            buf.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), room);
-            if room != 0 {
-                buf.add(room - 1).write(0);
+            let copied = (*len).min(text.len());
+            buf.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), copied);
+            if copied != 0 {
+                buf.add(copied - 1).write(0);
             }
             *len = text.len();
         }
@@ -319,8 +323,8 @@ unsafe extern "C" fn straddr(
 
 unsafe extern "C" fn close(fid: *mut fi::fid) -> c_int {
     ffi::entry(|| {
-        // SAFETY: libfabric's contract for close: an open fid, not used again once this succeeds.
-        unsafe { ffi::object::<AddressVector>(fid) }?.users.none()?;
+        // SAFETY: libfabric's contract for close: an open fid, not used again if this succeeds.
+        unsafe { ffi::object::<AddressVector>(fid) }?.references.require_none()?;
         // SAFETY: as above, and no endpoint is bound.
         unsafe { ffi::reclaim::<AddressVector>(fid) }.map(drop)
     })

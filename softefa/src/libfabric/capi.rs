@@ -1,8 +1,8 @@
-//! The adapter's own C interface, exported by the provider's file for tests and tools that load it
-//! beside libfabric: what the strict checker found, statistics, and hooks. Declared for C in
-//! `softefa/include/softefa.h`. Not for applications: the real provider has none of it.
+//! softefa's C interface, which the provider's file exports for tests and tools that load it beside libfabric: the
+//! checker's violations, statistics and test hooks. `softefa/include/softefa.h` declares it. It is not for
+//! applications: the real provider does not have it.
 //!
-//! Everything is about all adapters of the process together, in the order in which they were made.
+//! Every function covers all adapters of the process, in the order in which they were created.
 
 use std::ffi::{c_char, c_int};
 use std::sync::{Mutex, PoisonError};
@@ -18,7 +18,7 @@ use super::ffi;
 /// The version of this interface; it grows with every change.
 const VERSION: u32 = 2;
 
-/// One violation, without its words (`struct softefa_violation`).
+/// One violation, without its text (`struct softefa_violation`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SoftefaViolation {
@@ -28,19 +28,19 @@ pub struct SoftefaViolation {
     pub queue_kind: u32,
     /// The queue pair's number, or the completion queue's.
     pub queue: u32,
-    /// The slot, or `UINT32_MAX` where the rule is not about one.
+    /// The slot, or `UINT32_MAX` if the rule is not about a slot.
     pub slot: u32,
-    /// The count of the entry or doorbell, from 0, never reset.
+    /// The index of the entry or doorbell, counted from 0 and never reset.
     pub counter: u64,
-    /// The rule's short name, ended by a zero byte.
+    /// The rule's short name, terminated by a zero byte.
     pub rule: [u8; 32],
 }
 
-/// What the adapters did since the last reset (`struct softefa_statistics`).
+/// Counts of all adapters since the last reset (`struct softefa_statistics`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SoftefaStatistics {
-    /// Doorbell movements seen on send queues.
+    /// Doorbell changes that the engines observed on send queues.
     pub doorbells: u64,
     /// Send-queue entries fetched.
     pub entries: u64,
@@ -48,49 +48,49 @@ pub struct SoftefaStatistics {
     pub bytes: u64,
     /// Completions written.
     pub completions: u64,
-    /// Of those, with a status other than ok.
+    /// Completions with a status other than ok.
     pub errors: u64,
     /// Messages and writes with immediate delivered.
     pub receives: u64,
-    /// Tries that found no receive posted.
+    /// Attempts that found no posted receive.
     pub rnr_retries: u64,
-    /// Rules found broken, also those that were not kept because there were too many.
+    /// Broken rules that were found, including those beyond the number that is stored.
     pub violations: u64,
-    /// Completions that found their queue full.
+    /// Completions whose queue was full.
     pub overruns: u64,
 }
 
-/// Where the last reset stood, by adapter.
+/// One adapter's counts at the last reset.
 #[derive(Clone, Copy, Default)]
-struct Mark {
+struct Baseline {
     violations: usize,
     warnings: usize,
     statistics: SoftefaStatistics,
 }
 
-static MARKS: Mutex<Vec<Mark>> = Mutex::new(Vec::new());
+static BASELINES: Mutex<Vec<Baseline>> = Mutex::new(Vec::new());
 
-fn mark(index: usize) -> Mark {
-    let marks = MARKS.lock().unwrap_or_else(PoisonError::into_inner);
-    marks.get(index).copied().unwrap_or_default()
+fn baseline(index: usize) -> Baseline {
+    let baselines = BASELINES.lock().unwrap_or_else(PoisonError::into_inner);
+    baselines.get(index).copied().unwrap_or_default()
 }
 
 fn violations() -> Vec<(usize, Violation)> {
-    let adapters = adapters::made().into_iter().enumerate();
-    let found = adapters.map(|(index, adapter)| {
-        let new = adapter.violations().into_iter().skip(mark(index).violations);
-        new.map(|violation| (index, violation)).collect::<Vec<_>>()
+    let adapters = adapters::created().into_iter().enumerate();
+    let new = adapters.map(|(index, adapter)| {
+        let since = adapter.violations().into_iter().skip(baseline(index).violations);
+        since.map(|violation| (index, violation)).collect::<Vec<_>>()
     });
-    found.flatten().collect()
+    new.flatten().collect()
 }
 
 fn warnings() -> Vec<String> {
-    let adapters = adapters::made().into_iter().enumerate();
-    let found = adapters.map(|(index, adapter)| {
-        let new = adapter.warnings().into_iter().skip(mark(index).warnings);
-        new.map(|warning| warning.to_string()).collect::<Vec<_>>()
+    let adapters = adapters::created().into_iter().enumerate();
+    let new = adapters.map(|(index, adapter)| {
+        let since = adapter.warnings().into_iter().skip(baseline(index).warnings);
+        since.map(|warning| warning.to_string()).collect::<Vec<_>>()
     });
-    found.flatten().collect()
+    new.flatten().collect()
 }
 
 impl SoftefaStatistics {
@@ -134,7 +134,7 @@ impl SoftefaViolation {
         };
         let mut rule = [0; 32];
         let name = violation.rule.name().as_bytes();
-        // One byte stays zero.
+        // The last byte stays zero, as the terminator.
         let length = name.len().min(rule.len() - 1);
         rule[..length].copy_from_slice(&name[..length]);
         Self {
@@ -154,20 +154,20 @@ pub extern "C" fn softefa_version() -> u32 {
     VERSION
 }
 
-/// Adapters made so far: those of which a domain was opened.
+/// The number of adapters created so far. An adapter is created when its first domain is opened.
 #[unsafe(no_mangle)]
 pub extern "C" fn softefa_adapter_count() -> usize {
-    ffi::counted(|| Ok(adapters::made().len())).max(0) as usize
+    ffi::count_entry(|| Ok(adapters::created().len())).max(0) as usize
 }
 
-/// Violations kept since the last reset; an adapter keeps its first 1,024.
+/// The number of violations stored since the last reset. An adapter stores its first 1,024.
 #[unsafe(no_mangle)]
 pub extern "C" fn softefa_violation_count() -> usize {
-    ffi::counted(|| Ok(violations().len())).max(0) as usize
+    ffi::count_entry(|| Ok(violations().len())).max(0) as usize
 }
 
-/// Writes violation `index`, oldest first by adapter, to `violation`. 0, or -EINVAL where there is
-/// none.
+/// Writes violation `index` to `violation`; violations are ordered by adapter, then by age, oldest first. Returns 0,
+/// or -EINVAL if there is no such violation.
 ///
 /// # Safety
 /// `violation` is null or can be written.
@@ -181,88 +181,90 @@ pub unsafe extern "C" fn softefa_violation(index: usize, violation: *mut Softefa
     })
 }
 
-/// Writes the words for violation `index` to `text`, cut to `size` bytes with the ending zero, and
-/// returns their length without it, as `snprintf` does; 0 where there is no such violation.
+/// Writes the text of violation `index` to `text`, truncated to `size` bytes including the terminating zero. Returns
+/// the length of the whole text without the zero, as `snprintf` does; 0 if there is no such violation.
 ///
 /// # Safety
 /// `text` is null or has `size` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn softefa_violation_text(index: usize, text: *mut c_char, size: usize) -> usize {
-    let words = || violations().get(index).map(|(_, violation)| violation.to_string());
+    let message = || violations().get(index).map(|(_, violation)| violation.to_string());
     // SAFETY: the caller's contract.
-    unsafe { give_text(words, text, size) }
+    unsafe { copy_text(message, text, size) }
 }
 
-/// Warnings since the last reset.
+/// The number of warnings since the last reset.
 #[unsafe(no_mangle)]
 pub extern "C" fn softefa_warning_count() -> usize {
-    ffi::counted(|| Ok(warnings().len())).max(0) as usize
+    ffi::count_entry(|| Ok(warnings().len())).max(0) as usize
 }
 
-/// As [`softefa_violation_text`], for warnings.
+/// Like [`softefa_violation_text`], for warnings.
 ///
 /// # Safety
 /// `text` is null or has `size` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn softefa_warning_text(index: usize, text: *mut c_char, size: usize) -> usize {
     // SAFETY: the caller's contract.
-    unsafe { give_text(|| warnings().get(index).cloned(), text, size) }
+    unsafe { copy_text(|| warnings().get(index).cloned(), text, size) }
 }
 
+/// Copies `message` to `text` as `snprintf` does, and returns its length.
+///
 /// # Safety
 /// `text` is null or has `size` bytes.
-unsafe fn give_text(words: impl FnOnce() -> Option<String>, text: *mut c_char, size: usize) -> usize {
-    let length = ffi::counted(|| {
-        let words = words().unwrap_or_default();
+unsafe fn copy_text(message: impl FnOnce() -> Option<String>, text: *mut c_char, size: usize) -> usize {
+    let length = ffi::count_entry(|| {
+        let message = message().unwrap_or_default();
         if !text.is_null() && size != 0 {
-            let length = words.len().min(size - 1);
+            let length = message.len().min(size - 1);
             // SAFETY: `length` and the zero byte fit into `size`.
             unsafe {
-                text.cast::<u8>().copy_from_nonoverlapping(words.as_ptr(), length);
+                text.cast::<u8>().copy_from_nonoverlapping(message.as_ptr(), length);
                 text.add(length).write(0);
             }
         }
-        Ok(words.len())
+        Ok(message.len())
     });
     length.max(0) as usize
 }
 
-/// Writes what all adapters did since the last reset to `statistics`. 0, or -EINVAL for null.
+/// Writes the sum of all adapters' counts since the last reset to `statistics`. Returns 0, or -EINVAL for null.
 ///
 /// # Safety
 /// `statistics` is null or can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn softefa_statistics(statistics: *mut SoftefaStatistics) -> c_int {
     ffi::entry(|| {
-        let adapters = adapters::made().into_iter().enumerate();
+        let adapters = adapters::created().into_iter().enumerate();
         let total = adapters.fold(SoftefaStatistics::default(), |total, (index, adapter)| {
             let done = SoftefaStatistics::from(adapter.statistics());
-            total.zip(done.zip(mark(index).statistics, u64::saturating_sub), u64::wrapping_add)
+            total.zip(done.zip(baseline(index).statistics, u64::saturating_sub), u64::wrapping_add)
         });
         // SAFETY: the caller's contract.
         unsafe { ffi::store(statistics, total) }
     })
 }
 
-/// Forgets the violations, warnings and statistics so far. An adapter that has kept 1,024
-/// violations keeps no more.
+/// Discards the violations, warnings and statistics so far. An adapter that has stored 1,024 violations stores no
+/// more, also after a reset.
 #[unsafe(no_mangle)]
 pub extern "C" fn softefa_reset() {
     ffi::entry(|| {
-        let marks = adapters::made().into_iter().map(|adapter| Mark {
+        let baselines = adapters::created().into_iter().map(|adapter| Baseline {
             violations: adapter.violations().len(),
             warnings: adapter.warnings().len(),
             statistics: adapter.statistics().into(),
         });
-        let marks = marks.collect();
-        *MARKS.lock().unwrap_or_else(PoisonError::into_inner) = marks;
+        let baselines = baselines.collect();
+        *BASELINES.lock().unwrap_or_else(PoisonError::into_inner) = baselines;
         Ok(())
     });
 }
 
-/// Queue pairs enabled from now on count as if `counter` requests had been posted and completed
-/// before, so that a test reaches the wraps of counters and doorbells. 0 is what hardware does. 0, or
-/// -EINVAL, with nothing changed, past 2^63.
+/// Sets the producer index of queue pairs that are enabled from now on, as if `counter` requests had been posted and
+/// completed. Tests reach the wraps of producer indices and doorbells this way; hardware starts at 0. Returns 0, or
+/// -EINVAL and changes nothing if `counter` is above 2^63.
 #[unsafe(no_mangle)]
 pub extern "C" fn softefa_preset_counter(counter: u64) -> c_int {
     ffi::entry(|| {
@@ -274,27 +276,26 @@ pub extern "C" fn softefa_preset_counter(counter: u64) -> c_int {
     })
 }
 
-/// While held (not 0), requests are fetched and checked, and wait.
+/// Holds the adapters if `held` is not 0: they fetch and check requests but do not execute them until released.
 #[unsafe(no_mangle)]
 pub extern "C" fn softefa_hold(held: c_int) {
     ffi::entry(|| {
-        adapters::made().iter().for_each(|adapter| adapter.hold(held != 0));
+        adapters::created().iter().for_each(|adapter| adapter.hold(held != 0));
         Ok(())
     });
 }
 
-/// Ends the engines of all adapters made so far: they answer nothing any more, and are destroyed as
-/// usual.
+/// Stops the engines of all adapters created so far: they complete nothing more. Objects are still closed as usual.
 #[unsafe(no_mangle)]
 pub extern "C" fn softefa_stop() {
     ffi::entry(|| {
-        adapters::made().iter().for_each(|adapter| adapter.stop());
+        adapters::created().iter().for_each(|adapter| adapter.stop());
         Ok(())
     });
 }
 
-/// Tells how many completions a client that polls memory itself has consumed, so that overruns of
-/// that queue are found. 0, or a negative error.
+/// Sets the number of completions that a client has consumed by polling the queue's memory itself, so that the checker
+/// can find overruns of that queue. Returns 0 or a negative error.
 ///
 /// # Safety
 /// `cq` is null or an open completion queue.

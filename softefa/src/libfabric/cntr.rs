@@ -1,6 +1,6 @@
-//! Completion counters: opened in memory of the adapter's (`fi_cntr_open`) or of the client's
-//! (`cntr_open_ext`), bound to endpoints before they are enabled. The adapter counts whether or not
-//! anybody reads the completion queue. What counts is [`crate::device::CompletionCounter`].
+//! Completion counters: opened in memory of the adapter (`fi_cntr_open`) or of the client (`cntr_open_ext`), and bound
+//! to endpoints before enable. The adapter counts even if nothing reads the completion queue. The counting itself is
+//! in [`crate::device::CompletionCounter`].
 
 use std::ffi::{c_int, c_void};
 use std::ptr::NonNull;
@@ -17,13 +17,13 @@ use super::domain::{Domain, Shared};
 use super::ffi::{self, Code, Object};
 use super::mapping::Mapping;
 use super::mr;
-use super::uses::{Use, Uses};
+use super::references::{Reference, ReferenceCount};
 
-/// The first API whose domains say how far counters count, without which the real provider has none.
+/// The first API whose domains report the largest counter value. The real provider opens no counters below it.
 const FIRST_API: u32 = fi::fi_version(2, 5);
 
-/// How long a wait "for ever" lasts.
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
+/// The longest wait: libfabric's "forever" ends after this.
+const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// An open counter.
 #[repr(C)]
@@ -32,19 +32,19 @@ pub(crate) struct Counter {
     domain: Arc<Shared>,
     counter: Arc<CompletionCounter>,
     access: Access,
-    users: Uses,
-    _use: Use,
+    references: ReferenceCount,
+    _reference: Reference,
 }
 
-/// What the application may call on a counter.
+/// The calls that the application may make on a counter.
 #[derive(Clone, Copy)]
 struct Access {
-    /// The word of successes has an address for the processor.
+    /// The word of successes has an address that the CPU can read.
     success: bool,
-    /// The word of errors has one.
+    /// The word of errors has an address that the CPU can read.
     error: bool,
-    /// It was not opened with FI_WAIT_NONE.
-    waits: bool,
+    /// The counter was not opened with FI_WAIT_NONE.
+    waitable: bool,
 }
 
 static FID_OPS: fi::fi_ops = fi::fi_ops {
@@ -68,7 +68,7 @@ static OPS: fi::fi_ops_cntr = fi::fi_ops_cntr {
     seterr: Some(seterr),
 };
 
-// SAFETY: repr(C), begins with fid_cntr, which begins with fid; FID_OPS is used by this type alone.
+// SAFETY: repr(C), begins with fid_cntr, which begins with fid; only this type uses FID_OPS.
 unsafe impl Object for Counter {
     const CLASS: u32 = fi::FI_CLASS_CNTR;
     fn ops() -> *const fi::fi_ops {
@@ -76,16 +76,16 @@ unsafe impl Object for Counter {
     }
 }
 
-/// What an endpoint's binds attach to its queue pair.
+/// The counters that an endpoint's binds attach to its queue pair, with the kinds that each counts.
 #[derive(Default)]
-pub(crate) struct Attached(Vec<(Counted, Arc<CompletionCounter>, Use)>);
+pub(crate) struct BoundCounters(Vec<(Counted, Arc<CompletionCounter>, Reference)>);
 
-impl Attached {
-    /// Binds `counter` for what `flags` name.
+impl BoundCounters {
+    /// Binds `counter` for the kinds that `flags` name.
     ///
     /// # Errors
-    /// [`Code::BAD_FLAGS`] for flags that name nothing to count; [`Code::INVALID`] for a counter of
-    /// another domain, and for a kind that has one.
+    /// [`Code::BAD_FLAGS`] if `flags` is 0 or names anything that is not counted; [`Code::INVALID`] for a counter of
+    /// another domain, and for a kind that already has a counter.
     pub(crate) fn bind(&mut self, domain: &Arc<Shared>, counter: &Counter, flags: u64) -> Result<(), Code> {
         const KINDS: [(u64, Counted); 6] = [
             (fi::FI_SEND, Counted::SEND),
@@ -99,24 +99,24 @@ impl Attached {
         if flags == 0 || flags & !known != 0 {
             return Err(Code::BAD_FLAGS);
         }
-        let wanted = || KINDS.iter().filter(|(flag, _)| flags & flag != 0).map(|(_, kind)| *kind);
-        let taken = wanted().any(|kind| self.0.iter().any(|(counted, ..)| counted.contains(kind)));
-        if taken || !domain.same(&counter.domain) {
+        let kinds = || KINDS.iter().filter(|(flag, _)| flags & flag != 0).map(|(_, kind)| *kind);
+        let already_bound = kinds().any(|kind| self.0.iter().any(|(counted, ..)| counted.contains(kind)));
+        if already_bound || !domain.same(&counter.domain) {
             return Err(Code::INVALID);
         }
-        let bound = |kind| (kind, Arc::clone(&counter.counter), counter.users.begin());
-        self.0.extend(wanted().map(bound));
+        let bound = |kind| (kind, Arc::clone(&counter.counter), counter.references.add());
+        self.0.extend(kinds().map(bound));
         Ok(())
     }
 
-    /// As a queue pair takes them.
+    /// The counters in the form that a queue pair's attributes need.
     pub(crate) fn counters(&self) -> Vec<(Counted, Arc<CompletionCounter>)> {
         self.0.iter().map(|(counted, counter, _)| (*counted, Arc::clone(counter))).collect()
     }
 }
 
-/// `fi_cntr_open`. Where the real provider would count completions as they are read, this one has
-/// nothing: its clients read the completion queue themselves.
+/// `fi_cntr_open`. Without hardware counters the real provider counts completions as they are read. This one opens no
+/// counter then, because its clients read the completion queue themselves.
 pub(crate) unsafe extern "C" fn open(
     domain: *mut fi::fid_domain,
     attr: *mut fi::fi_cntr_attr,
@@ -126,16 +126,23 @@ pub(crate) unsafe extern "C" fn open(
     ffi::entry(|| {
         // SAFETY: libfabric's contract: an open domain.
         let domain = unsafe { ffi::object::<Domain>(domain.cast()) }?;
-        switched_on()?;
-        // SAFETY: null or the application's attributes, and its place for the counter.
+        check_enabled()?;
+        // SAFETY: libfabric's contract: `attr` is null or attributes, `cntr` is null or can be written.
         unsafe {
-            create(domain, attr, Word::Own(AtomicU64::new(0)), Word::Own(AtomicU64::new(0)), cntr, context)
+            create(
+                domain,
+                attr,
+                Word::Allocated(AtomicU64::new(0)),
+                Word::Allocated(AtomicU64::new(0)),
+                cntr,
+                context,
+            )
         }
     })
 }
 
-/// `fi_efa_ops_gda::cntr_open_ext`: either word, or both, in memory that the client gives. It goes on
-/// from the value that stands there; in a GPU's memory from 0.
+/// `fi_efa_ops_gda::cntr_open_ext`: opens a counter with one word or both in memory of the client. A word continues
+/// from the value in that memory; in GPU memory it starts at 0.
 pub(crate) unsafe extern "C" fn open_ext(
     domain: *mut fi::fid_domain,
     attr: *mut fi::fi_cntr_attr,
@@ -148,29 +155,31 @@ pub(crate) unsafe extern "C" fn open_ext(
     ffi::entry(|| {
         // SAFETY: libfabric's contract: an open domain.
         let domain = unsafe { ffi::object::<Domain>(domain.cast()) }?;
-        switched_on()?;
+        check_enabled()?;
         if efa.is_null() {
             return Err(Code::INVALID);
         }
-        // SAFETY: not null, and the application's.
+        // SAFETY: not null, and readable by libfabric's contract.
         let efa = unsafe { &*efa };
         if efa.comp_mask != 0 || efa.flags & !(SUCCESS | ERROR) != 0 {
             return Err(Code::INVALID);
         }
-        let success = Word::of(domain, efa.flags & SUCCESS != 0, &efa.comp_cntr_ext_mem)?;
-        let error = Word::of(domain, efa.flags & ERROR != 0, &efa.err_cntr_ext_mem)?;
-        // SAFETY: null or the application's attributes, and its place for the counter.
+        let success = Word::new(domain, efa.flags & SUCCESS != 0, &efa.comp_cntr_ext_mem)?;
+        let error = Word::new(domain, efa.flags & ERROR != 0, &efa.err_cntr_ext_mem)?;
+        // SAFETY: libfabric's contract: `attr` is null or attributes, `cntr` is null or can be written.
         unsafe { create(domain, attr, success, error, cntr, context) }
     })
 }
 
-/// Whether the process asked for counters (FI_EFA_USE_HW_CNTR), which the real provider looks at
-/// before anything else, and the release that is claimed has them.
-fn switched_on() -> Result<(), Code> {
+/// Checks that the process requested counters (`FI_EFA_USE_HW_CNTR`) and that the reported release has them. Like the
+/// real provider, every open checks this before it validates anything else.
+fn check_enabled() -> Result<(), Code> {
     let config = Config::get().map_err(|_| Code::INVALID)?;
     if config.counters && config.version >= FIRST_COUNTERS { Ok(()) } else { Err(Code::NOT_SUPPORTED) }
 }
 
+/// Opens a counter on these two words.
+///
 /// # Safety
 /// `attr` is null or the application's attributes; `cntr` is null or can be written.
 unsafe fn create(
@@ -187,31 +196,36 @@ unsafe fn create(
     let shared = domain.shared();
     let config = Config::get().map_err(|_| Code::INVALID)?;
     if shared.api < FIRST_API && !config.counters_for_old_api {
-        ffi::log(format_args!("counters take a domain of API 2.5 or newer, or SOFTEFA_HW_CNTR=1"));
+        ffi::log(format_args!(
+            "completion counter not opened: the domain has API {}.{}, and counters need 2.5 or newer; open the domain \
+             with a newer API or set SOFTEFA_HW_CNTR=1",
+            shared.api >> 16,
+            shared.api & 0xffff
+        ));
         return Err(Code::NOT_SUPPORTED);
     }
-    // SAFETY: not null, and the application's; these fields are in every release's struct.
-    let asked = (!attr.is_null()).then(|| unsafe { ((*attr).events, (*attr).wait_obj, (*attr).flags) });
-    // Without attributes as with zeroes, except that one may wait.
-    let (events, wait, flags) = asked.unwrap_or((fi::FI_CNTR_EVENTS_COMP, fi::FI_WAIT_UNSPEC, 0));
-    let waits = wait == fi::FI_WAIT_UNSPEC;
-    if events != fi::FI_CNTR_EVENTS_COMP || !(waits || wait == fi::FI_WAIT_NONE) || flags != 0 {
+    // SAFETY: not null, and readable by the caller's contract; every release's struct has these fields.
+    let requested = (!attr.is_null()).then(|| unsafe { ((*attr).events, (*attr).wait_obj, (*attr).flags) });
+    // Null attributes mean zeroes, except that waiting is allowed.
+    let (events, wait, flags) = requested.unwrap_or((fi::FI_CNTR_EVENTS_COMP, fi::FI_WAIT_UNSPEC, 0));
+    let waitable = wait == fi::FI_WAIT_UNSPEC;
+    if events != fi::FI_CNTR_EVENTS_COMP || !(waitable || wait == fi::FI_WAIT_NONE) || flags != 0 {
         // The adapter counts requests, not bytes, and raises no events to wait for.
         return Err(Code::NOT_SUPPORTED);
     }
-    let access = Access { success: success.has_address(), error: error.has_address(), waits };
+    let access = Access { success: success.has_address(), error: error.has_address(), waitable };
     let counter = Arc::new(match (success, error) {
         (Word::Gpu(success, at), Word::Gpu(error, errors_at)) => {
             CompletionCounter::mirrored((success, at), (error, errors_at))
         }
-        // One copies values out, the other has them where they are.
+        // A mirrored counter copies its values to the GPU; any other counter counts in place. They cannot be mixed.
         (Word::Gpu(..), _) | (_, Word::Gpu(..)) => return Err(Code::NOT_SUPPORTED),
         (success, error) => {
             let words = Arc::new([success, error]);
-            let [success, error] = [words[0].place()?, words[1].place()?];
-            // SAFETY: `place` gives aligned words, mapped as long as `words`, which goes along; those that
-            // the client gave by address it keeps until it has closed the counter, and reaches
-            // atomically, by the contract of cntr_open_ext.
+            let [success, error] = [words[0].pointer()?, words[1].pointer()?];
+            // SAFETY: `pointer` returns aligned words. Words in `words` stay valid because the counter owns `words`.
+            // For words passed by address, the contract of cntr_open_ext obliges the client to keep them until it
+            // closed the counter, and to access them atomically.
             unsafe { CompletionCounter::from_raw(success, error, words) }
         }
     });
@@ -220,43 +234,44 @@ unsafe fn create(
         domain: shared,
         counter,
         access,
-        users: Uses::default(),
-        _use: domain.begin_use(),
+        references: ReferenceCount::default(),
+        _reference: domain.add_reference(),
     };
-    // SAFETY: the application gives the place for the counter.
+    // SAFETY: `cntr` is null or can be written (caller's contract).
     unsafe { ffi::store(cntr, ffi::expose(Box::new(object))) }
 }
 
-/// Where a word lies.
+/// A counter's word, by the owner of its memory.
 enum Word {
-    Own(AtomicU64),
-    /// An address of the client's.
-    Given(NonNull<u64>),
-    /// A file of the client's, and whether the client gave an address for it too.
-    Mapped(Mapping, bool),
-    /// A GPU's memory, and the address there.
+    /// Memory of this provider.
+    Allocated(AtomicU64),
+    /// Memory of the client, passed by address.
+    ClientAddress(NonNull<u64>),
+    /// Memory of the client, passed as a file, and whether the client passed an address for it too.
+    ClientFile(Mapping, bool),
+    /// GPU memory, and the word's address in it.
     Gpu(Arc<dyn Memory>, u64),
 }
 
-// SAFETY: `Given` is an address; access to it is for CompletionCounter::from_raw to justify.
+// SAFETY: `ClientAddress` is only an address; the caller of CompletionCounter::from_raw justifies accesses to it.
 unsafe impl Send for Word {}
 // SAFETY: as above.
 unsafe impl Sync for Word {}
 
 impl Word {
-    /// The word at `location` where it is `given`, otherwise one of the adapter's.
-    fn of(domain: &Domain, given: bool, location: &fi::fi_efa_memory_location) -> Result<Self, Code> {
-        if !given {
-            return Ok(Self::Own(AtomicU64::new(0)));
+    /// The word at `location` if it is `external`, otherwise a new word in memory of this provider.
+    fn new(domain: &Domain, external: bool, location: &fi::fi_efa_memory_location) -> Result<Self, Code> {
+        if !external {
+            return Ok(Self::Allocated(AtomicU64::new(0)));
         }
         match u32::from(location.type_) {
             fi::FI_EFA_MEMORY_LOCATION_VA => {
-                NonNull::new(location.ptr.cast()).map(Self::Given).ok_or(Code::INVALID)
+                NonNull::new(location.ptr.cast()).map(Self::ClientAddress).ok_or(Code::INVALID)
             }
             fi::FI_EFA_MEMORY_LOCATION_DMABUF => {
                 match Mapping::new(location.dmabuf.fd, location.dmabuf.offset, size_of::<u64>()) {
-                    Ok(file) => Ok(Self::Mapped(file, !location.ptr.is_null())),
-                    // A GPU's, which is reached where the client says that it lies.
+                    Ok(file) => Ok(Self::ClientFile(file, !location.ptr.is_null())),
+                    // The CPU cannot map it, so it must be GPU memory at the address that the client passed.
                     Err(Code::NOT_SUPPORTED) if location.ptr.cast::<u64>().is_aligned() => {
                         let address = location.ptr.addr() as u64;
                         let gpu = mr::gpu_memory(&domain.shared(), address, size_of::<u64>() as u64);
@@ -269,27 +284,27 @@ impl Word {
         }
     }
 
-    /// Whether the client said how the processor reaches it; the real provider does not read others.
+    /// Whether the client passed an address that the CPU can read. The real provider reads no other word.
     fn has_address(&self) -> bool {
-        !matches!(self, Self::Mapped(_, false) | Self::Gpu(..))
+        !matches!(self, Self::ClientFile(_, false) | Self::Gpu(..))
     }
 
-    /// The word itself.
+    /// The word's address in this process.
     ///
     /// # Errors
-    /// [`Code::INVALID`] where it is not aligned to its 8 bytes.
-    fn place(&self) -> Result<NonNull<u64>, Code> {
-        let place = match self {
-            Self::Own(word) => NonNull::from(word).cast(),
-            Self::Given(place) => *place,
-            Self::Mapped(file, _) => file.start().cast(),
+    /// [`Code::INVALID`] if it is not aligned to 8 bytes, and for GPU memory.
+    fn pointer(&self) -> Result<NonNull<u64>, Code> {
+        let pointer = match self {
+            Self::Allocated(word) => NonNull::from(word).cast(),
+            Self::ClientAddress(pointer) => *pointer,
+            Self::ClientFile(file, _) => file.start().cast(),
             Self::Gpu(..) => return Err(Code::INVALID),
         };
-        if place.is_aligned() { Ok(place) } else { Err(Code::INVALID) }
+        if pointer.is_aligned() { Ok(pointer) } else { Err(Code::INVALID) }
     }
 }
 
-/// Runs `body` on an open counter; a null or a foreign one is an error.
+/// Runs `body` on an open counter. Returns an error for null and for a fid that is not a counter of this provider.
 ///
 /// # Safety
 /// As for [`ffi::object`].
@@ -300,28 +315,28 @@ unsafe fn with(cntr: *mut fi::fid_cntr, body: impl FnOnce(&Counter) -> Result<()
 
 unsafe extern "C" fn read(cntr: *mut fi::fid_cntr) -> u64 {
     let mut value = 0;
-    let counted = |counter: &Counter| {
-        // What has no address reads as 0, as in the real provider.
+    let load = |counter: &Counter| {
+        // A word without an address reads as 0, as in the real provider.
         if counter.access.success {
             value = counter.counter.success().load(Ordering::Acquire);
         }
         Ok(())
     };
     // SAFETY: libfabric's contract: an open counter.
-    unsafe { with(cntr, counted) };
+    unsafe { with(cntr, load) };
     value
 }
 
 unsafe extern "C" fn readerr(cntr: *mut fi::fid_cntr) -> u64 {
     let mut value = 0;
-    let counted = |counter: &Counter| {
+    let load = |counter: &Counter| {
         if counter.access.error {
             value = counter.counter.error().load(Ordering::Acquire);
         }
         Ok(())
     };
     // SAFETY: libfabric's contract: an open counter.
-    unsafe { with(cntr, counted) };
+    unsafe { with(cntr, load) };
     value
 }
 
@@ -361,7 +376,7 @@ unsafe extern "C" fn seterr(cntr: *mut fi::fid_cntr, value: u64) -> c_int {
     unsafe { with(cntr, change) }
 }
 
-/// `fi_cntr_wait`; a negative timeout, for ever in libfabric, ends after a minute.
+/// `fi_cntr_wait`. A negative timeout means forever in libfabric; here it ends after [`MAX_WAIT`].
 unsafe extern "C" fn wait(cntr: *mut fi::fid_cntr, threshold: u64, timeout: c_int) -> c_int {
     // SAFETY: libfabric's contract: an open counter.
     unsafe { with(cntr, |counter| counter.wait(threshold, timeout)) }
@@ -372,11 +387,11 @@ impl Counter {
         if !(self.access.success && self.access.error) {
             return Err(Code::NOT_SUPPORTED);
         }
-        if !self.access.waits {
+        if !self.access.waitable {
             return Err(Code::INVALID);
         }
-        let limit = u64::try_from(timeout).map_or(LONGEST_WAIT, Duration::from_millis);
-        let (begun, errors) = (Instant::now(), self.counter.error().load(Ordering::Acquire));
+        let limit = u64::try_from(timeout).map_or(MAX_WAIT, Duration::from_millis);
+        let (start, errors) = (Instant::now(), self.counter.error().load(Ordering::Acquire));
         loop {
             if self.counter.success().load(Ordering::Acquire) >= threshold {
                 return Ok(());
@@ -384,7 +399,7 @@ impl Counter {
             if self.counter.error().load(Ordering::Acquire) != errors {
                 return Err(Code::ERROR_AVAILABLE);
             }
-            if begun.elapsed() >= limit {
+            if start.elapsed() >= limit {
                 return Err(Code::TIMED_OUT);
             }
             std::thread::sleep(Duration::from_micros(20));
@@ -394,8 +409,8 @@ impl Counter {
 
 unsafe extern "C" fn close(fid: *mut fi::fid) -> c_int {
     ffi::entry(|| {
-        // SAFETY: libfabric's contract for close: an open fid, not used again once this succeeds.
-        unsafe { ffi::object::<Counter>(fid) }?.users.none()?;
+        // SAFETY: libfabric's contract for close: an open fid, not used again if this succeeds.
+        unsafe { ffi::object::<Counter>(fid) }?.references.require_none()?;
         // SAFETY: as above, and no endpoint is bound.
         unsafe { ffi::reclaim::<Counter>(fid) }.map(drop)
     })

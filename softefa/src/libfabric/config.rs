@@ -1,78 +1,80 @@
-//! What the environment asks of the provider: which release it claims to be, which fabrics and how
-//! many adapters it offers, and how it is to be broken. The adapter's own switches are in
-//! [`crate::device::AdapterConfig::with_variables`].
+//! The provider's settings from the environment: the release that it reports, its fabrics, the number of adapters, and
+//! an injected defect. The adapters' settings are in [`crate::device::AdapterConfig::with_variables`]. Variables that
+//! nothing reads are reported by `environment`.
 //!
 //! | variable | meaning |
 //! |---|---|
 //! | `SOFTEFA_PROV_VERSION` | MAJOR.MINOR: the provider version; tables are as long as in that release (206.0) |
-//! | `SOFTEFA_FABRICS` | `efa-direct`, `efa`, or both with a comma (`efa-direct`) |
-//! | `SOFTEFA_ADAPTERS` | how many, 1 to 32 (1) |
+//! | `SOFTEFA_FABRICS` | `efa-direct`, `efa`, or both separated by a comma (`efa-direct`) |
+//! | `SOFTEFA_ADAPTERS` | number of adapters, 1 to 32 (1) |
 //! | `SOFTEFA_HMEM` | 1: offer FI_HMEM, as with a GPU library (0) |
-//! | `SOFTEFA_BREAK` | a defect: `depth0`, `depth3`, `entry96`, `unaligned-doorbell`, `null-buffer`, `no-gda`, `five-operations`, `null-counters`, `dead-endpoint`, `crash-getinfo`, `hang-getinfo` |
-//! | `FI_EFA_USE_HW_CNTR` | 1: the process wants completion counters, as the real provider reads it (0) |
-//! | `SOFTEFA_HW_CNTR` | 1: with `FI_EFA_USE_HW_CNTR`, counters also for domains of an API below 2.5, where the real provider has none (0) |
-//! | `SOFTEFA_MR_DMABUF` | 1: dmabufs can be registered in domains of an API below 1.20 too (0) |
-//! | `SOFTEFA_LOG` | anything: say on stderr why something was refused, and which rule was broken |
+//! | `SOFTEFA_BREAK` | an injected defect: `depth0`, `depth3`, `entry96`, `unaligned-doorbell`, `null-buffer`, `no-gda`, `five-operations`, `null-counters`, `dead-endpoint`, `crash-getinfo`, `hang-getinfo` |
+//! | `FI_EFA_USE_HW_CNTR` | 1: the process requests completion counters; the real provider's variable (0) |
+//! | `SOFTEFA_HW_CNTR` | 1: with `FI_EFA_USE_HW_CNTR`, counters also in domains of an API below 2.5, where the real provider has none (0) |
+//! | `SOFTEFA_MR_DMABUF` | 1: dma-bufs can also be registered in domains of an API below 1.20 (0) |
+//! | `SOFTEFA_LOG` | any value: log to stderr the reason of each refusal, and each violation when it is found |
 
 use std::env;
 use std::sync::OnceLock;
 
 use efa_gda_sys::fi;
 
-/// The release of the real provider whose interface this one has.
+use super::environment;
+
+/// The newest release of the real provider whose interface this provider implements.
 pub(crate) const NEWEST: u32 = fi::fi_version(206, 0);
 /// The first release with a table of GDA operations.
 pub(crate) const FIRST_GDA: u32 = fi::fi_version(203, 0);
-/// The first release whose table has `cntr_open_ext`, and with feature operations.
+/// The first release that has feature operations, and `cntr_open_ext` in its table of GDA operations.
 pub(crate) const FIRST_COUNTERS: u32 = fi::fi_version(206, 0);
 
 /// The first release, after 2.6, that reports 64-bit request ids.
 pub(crate) const FIRST_WIDE_IDS: u32 = fi::fi_version(207, 0);
 
-/// As many adapters as one process may ask for: the largest machines have 32.
-const MOST_ADAPTERS: usize = 32;
+/// The most adapters of one process: the largest machines have 32.
+const MAX_ADAPTERS: usize = 32;
 
-/// The provider's switches.
+/// The provider's settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Config {
-    /// `SOFTEFA_PROV_VERSION`: the provider version to report, and whose tables to have.
+    /// `SOFTEFA_PROV_VERSION`: the provider version to report, which also sets the lengths of tables.
     pub(crate) version: u32,
-    /// `SOFTEFA_FABRICS` holds "efa-direct".
+    /// `SOFTEFA_FABRICS` contains "efa-direct".
     pub(crate) direct: bool,
-    /// `SOFTEFA_FABRICS` holds "efa".
+    /// `SOFTEFA_FABRICS` contains "efa".
     pub(crate) plain: bool,
-    /// `SOFTEFA_ADAPTERS`.
+    /// `SOFTEFA_ADAPTERS`: the number of adapters.
     pub(crate) adapters: usize,
-    /// `SOFTEFA_HMEM`: behave as if a GPU library were there, and offer FI_HMEM.
+    /// `SOFTEFA_HMEM`: offer FI_HMEM, as if a GPU library were installed.
     pub(crate) hmem: bool,
-    /// `FI_EFA_USE_HW_CNTR`: completion counters are asked for.
+    /// `FI_EFA_USE_HW_CNTR`: the process requests completion counters.
     pub(crate) counters: bool,
-    /// `SOFTEFA_HW_CNTR`: they are there for domains of an API below 2.5 too.
+    /// `SOFTEFA_HW_CNTR`: counters can also be opened in domains of an API below 2.5.
     pub(crate) counters_for_old_api: bool,
-    /// `SOFTEFA_MR_DMABUF`: dmabufs can be registered whatever the API.
+    /// `SOFTEFA_MR_DMABUF`: dma-bufs can be registered in domains of any API.
     pub(crate) dmabuf_for_old_api: bool,
-    /// `SOFTEFA_BREAK`.
+    /// `SOFTEFA_BREAK`: the injected defect.
     pub(crate) defect: Option<Defect>,
 }
 
-/// A way to be a bad provider, for programs that must survive one.
+/// A defect of the provider, injected to test programs that must survive a defective provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Defect {
-    /// The send queue's depth is reported as this.
+    /// `query_qp_wqs` reports this depth of the send queue.
     Depth(u32),
-    /// The send queue's entries are reported as this many bytes.
+    /// `query_qp_wqs` reports this entry size of the send queue, in bytes.
     EntrySize(u32),
-    /// The send queue's doorbell is reported two bytes off.
+    /// `query_qp_wqs` reports a send-queue doorbell two bytes past the real one.
     UnalignedDoorbell,
-    /// The send queue's buffer is reported as null.
+    /// `query_qp_wqs` reports a null send-queue buffer.
     NullBuffer,
-    /// `fi_open_ops` knows no GDA operations.
+    /// `fi_open_ops` has no GDA operations.
     NoGda,
-    /// The table of GDA operations ends after five, whatever release is claimed.
+    /// The table of GDA operations has five pointers, whichever release is reported.
     FiveOperations,
-    /// The place of `cntr_open_ext` in the table is empty.
+    /// `cntr_open_ext` is null in the table of GDA operations.
     NullCounters,
-    /// Endpoints enable, and their queue pairs look at no doorbell.
+    /// Endpoints can be enabled, but their queue pairs poll no doorbell.
     DeadEndpoint,
     /// `fi_getinfo` ends the process with SIGSEGV.
     CrashInGetinfo,
@@ -81,13 +83,22 @@ pub(crate) enum Defect {
 }
 
 impl Config {
-    /// The switches of this process, read once. The error says which variable to mend.
+    /// The settings of this process, read once. The first call also writes a warning to stderr for each `SOFTEFA_*`
+    /// variable that nothing reads.
+    ///
+    /// # Errors
+    /// A sentence with the invalid variable, its value and the allowed values.
     pub(crate) fn get() -> Result<&'static Self, &'static str> {
         static CONFIG: OnceLock<Result<Config, String>> = OnceLock::new();
-        CONFIG.get_or_init(|| Self::parse(|name| env::var(name).ok())).as_ref().map_err(String::as_str)
+        let read = || {
+            environment::warn_of_unknown_variables();
+            Self::parse(|name| env::var(name).ok())
+        };
+        CONFIG.get_or_init(read).as_ref().map_err(String::as_str)
     }
 
-    fn parse(value: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
+    /// The settings from the variables that `value` returns. It is called for every variable that the provider reads.
+    pub(super) fn parse(value: impl Fn(&'static str) -> Option<String>) -> Result<Self, String> {
         let mut config = Self {
             version: NEWEST,
             direct: true,
@@ -101,16 +112,16 @@ impl Config {
         };
         if let Some(text) = value("SOFTEFA_PROV_VERSION") {
             config.version = parse_version(&text).ok_or_else(|| {
-                format!("SOFTEFA_PROV_VERSION is {text:?}; it takes MAJOR.MINOR, as in 203.0")
+                format!("SOFTEFA_PROV_VERSION={text}: expected MAJOR.MINOR, for example 203.0")
             })?;
         }
         if let Some(text) = value("SOFTEFA_FABRICS") {
             let mut names: Vec<&str> = text.split(',').collect();
-            config.direct = take(&mut names, "efa-direct");
-            config.plain = take(&mut names, "efa");
+            config.direct = remove(&mut names, "efa-direct");
+            config.plain = remove(&mut names, "efa");
             if !names.is_empty() {
                 return Err(format!(
-                    "SOFTEFA_FABRICS is {text:?}; it takes efa-direct, efa, or both with a comma"
+                    "SOFTEFA_FABRICS={text}: expected efa-direct, efa, or both separated by a comma"
                 ));
             }
         }
@@ -118,13 +129,13 @@ impl Config {
             config.adapters = text
                 .parse()
                 .ok()
-                .filter(|count| (1..=MOST_ADAPTERS).contains(count))
-                .ok_or_else(|| format!("SOFTEFA_ADAPTERS is {text:?}; it takes 1 to {MOST_ADAPTERS}"))?;
+                .filter(|count| (1..=MAX_ADAPTERS).contains(count))
+                .ok_or_else(|| format!("SOFTEFA_ADAPTERS={text}: expected 1 to {MAX_ADAPTERS}"))?;
         }
         if let Some(text) = value("SOFTEFA_BREAK") {
             config.defect = Some(Defect::named(&text).ok_or_else(|| {
                 format!(
-                    "SOFTEFA_BREAK is {text:?}; it takes depth0, depth3, entry96, unaligned-doorbell, null-buffer, \
+                    "SOFTEFA_BREAK={text}: expected depth0, depth3, entry96, unaligned-doorbell, null-buffer, \
                      no-gda, five-operations, null-counters, dead-endpoint, crash-getinfo or hang-getinfo"
                 )
             })?);
@@ -152,16 +163,16 @@ impl Defect {
     }
 }
 
-/// A variable that takes 0 or 1, and is 0 where it is not set.
-fn switch(value: impl Fn(&str) -> Option<String>, name: &str) -> Result<bool, String> {
+/// The value of a variable that must be 0 or 1, and is 0 if it is not set.
+fn switch(value: impl Fn(&'static str) -> Option<String>, name: &'static str) -> Result<bool, String> {
     match value(name).as_deref() {
         None | Some("0") => Ok(false),
         Some("1") => Ok(true),
-        Some(text) => Err(format!("{name} is {text:?}; it takes 0 or 1")),
+        Some(text) => Err(format!("{name}={text}: expected 0 or 1")),
     }
 }
 
-/// What libfabric takes for true in its own variables (`fi_param_get_bool`).
+/// Whether libfabric reads `text` as true in its variables (`fi_param_get_bool`).
 fn is_true(text: &str) -> bool {
     ["1", "yes", "true", "on"].iter().any(|word| text.eq_ignore_ascii_case(word))
 }
@@ -172,10 +183,10 @@ fn parse_version(text: &str) -> Option<u32> {
     Some(fi::fi_version(major.into(), minor.into()))
 }
 
-/// Removes `name` from `names`, and says whether it was there.
-fn take(names: &mut Vec<&str>, name: &str) -> bool {
+/// Removes `name` from `names`. Returns whether it was present.
+fn remove(names: &mut Vec<&str>, name: &str) -> bool {
     let before = names.len();
-    names.retain(|found| *found != name);
+    names.retain(|other| *other != name);
     names.len() != before
 }
 
@@ -183,19 +194,21 @@ fn take(names: &mut Vec<&str>, name: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn parse(set: &[(&str, &str)]) -> Result<Config, String> {
-        Config::parse(|name| set.iter().find(|(found, _)| *found == name).map(|(_, value)| value.to_string()))
+    fn parse(variables: &[(&str, &str)]) -> Result<Config, String> {
+        Config::parse(|name| {
+            variables.iter().find(|(other, _)| *other == name).map(|(_, value)| value.to_string())
+        })
     }
 
     #[test]
     fn an_empty_environment_gives_one_adapter_on_efa_direct() {
-        let config = parse(&[]).expect("no variable, no error");
+        let config = parse(&[]).expect("every variable has a default");
         assert!(config.direct && !config.plain);
         assert_eq!((config.version, config.adapters, config.defect), (NEWEST, 1, None));
     }
 
     #[test]
-    fn every_fabric_named_is_offered() {
+    fn every_fabric_in_the_variable_is_offered() {
         let both = parse(&[("SOFTEFA_FABRICS", "efa,efa-direct")]).expect("two known names");
         assert!(both.direct && both.plain);
         let plain = parse(&[("SOFTEFA_FABRICS", "efa")]).expect("a known name");
@@ -203,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_is_not_understood_is_refused_with_its_variable() {
+    fn the_error_of_an_invalid_value_starts_with_its_variable() {
         for (name, value) in [
             ("SOFTEFA_PROV_VERSION", "203"),
             ("SOFTEFA_FABRICS", "efa-indirect"),
@@ -212,8 +225,8 @@ mod tests {
             ("SOFTEFA_HW_CNTR", "yes"),
             ("SOFTEFA_BREAK", "everything"),
         ] {
-            let error = parse(&[(name, value)]).expect_err("not a value of this variable");
-            assert!(error.starts_with(name), "{error}");
+            let error = parse(&[(name, value)]).expect_err("an invalid value");
+            assert!(error.starts_with(&format!("{name}={value}: expected ")), "{error}");
         }
     }
 }

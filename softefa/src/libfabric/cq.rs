@@ -1,6 +1,6 @@
-//! Completion queues: in memory of the adapter's, or of the client's (`cq_open_ext`). Whoever drives
-//! the queues polls that memory itself; `fi_cq_read` does the same from here, for clients that do
-//! not. A queue has one consumer: mixing the two loses completions.
+//! Completion queues, in memory of the adapter or of the client (`cq_open_ext`). A client that drives queues itself
+//! polls that memory; `fi_cq_read` polls it for clients that do not. A queue has one consumer: a client that uses both
+//! ways loses completions. The device core writes the completions.
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::ptr;
@@ -18,9 +18,9 @@ use super::domain::{self, Domain};
 use super::ffi::{self, Code, Object, UNUSED};
 use super::mapping::Mapping;
 use super::mr;
-use super::uses::{Use, Uses};
+use super::references::{Reference, ReferenceCount};
 
-/// Entries where the application does not say (the real provider's EFA_DEF_CQ_SIZE).
+/// The number of entries if the application requests none (the real provider's EFA_DEF_CQ_SIZE).
 const DEFAULT_ENTRIES: u32 = 12_288;
 
 /// An open completion queue.
@@ -30,53 +30,56 @@ pub(crate) struct CompletionQueue {
     shared: Arc<Shared>,
     format: fi::fi_cq_format,
     reader: Mutex<Reader>,
-    users: Uses,
-    _use: Use,
+    references: ReferenceCount,
+    _reference: Reference,
 }
 
-/// The queue itself, which lives until the last endpoint that is bound to it is closed.
+/// The queue of the device core. It lives until the last endpoint that is bound to it is closed.
 pub(crate) struct Shared {
     pub(crate) domain: Arc<domain::Shared>,
     pub(crate) queue: device::CompletionQueue,
     memory: Option<Arc<RingMemory>>,
-    /// What the client called the buffer of a queue in its own memory.
-    named: Option<Address>,
+    /// The address that the client passed for a queue in its memory.
+    client_buffer: Option<ReportedAddress>,
 }
 
-/// An address that is handed back and never followed.
+/// An address that is only reported, never dereferenced.
 #[derive(Clone, Copy)]
-struct Address(*mut u8);
+struct ReportedAddress(*mut u8);
 
-// SAFETY: nothing is read or written through it.
-unsafe impl Send for Address {}
+// SAFETY: this provider reads and writes nothing through it.
+unsafe impl Send for ReportedAddress {}
 // SAFETY: as above.
-unsafe impl Sync for Address {}
+unsafe impl Sync for ReportedAddress {}
 
 impl Drop for Shared {
     fn drop(&mut self) {
         if let Err(error) = self.domain.adapter.destroy_completion_queue(self.queue.number) {
-            ffi::log(format_args!("a completion queue could not be destroyed: {error}"));
+            ffi::log(format_args!(
+                "completion queue {}: destroying it on close failed: {error}",
+                self.queue.number.get()
+            ));
         }
     }
 }
 
 impl Shared {
-    /// The buffer as `query_cq` reports it; null where the client gave memory without an address.
+    /// The buffer that `query_cq` reports; null if the client passed memory without an address.
     pub(crate) fn buffer(&self) -> *mut u8 {
-        match (self.named, &self.memory) {
+        match (self.client_buffer, &self.memory) {
             (Some(address), _) => address.0,
             (None, Some(memory)) => memory.as_ptr(),
             (None, None) => ptr::null_mut(),
         }
     }
 
-    /// Whether `fi_cq_read` works: the client said that the processor reaches the memory.
+    /// Whether `fi_cq_read` may read the memory: the adapter allocated it, or the client passed an address for it.
     fn readable(&self) -> bool {
         !self.buffer().is_null()
     }
 }
 
-/// The consumer's place, and an error that is to be read next.
+/// The state of `fi_cq_read`: its position in the ring, and an error completion that `fi_cq_readerr` must return next.
 struct Reader {
     cursor: CompletionCursor,
     request_ids: RequestIdWidth,
@@ -105,7 +108,7 @@ static OPS: fi::fi_ops_cq = fi::fi_ops_cq {
     strerror: Some(strerror),
 };
 
-// SAFETY: repr(C), begins with fid_cq, which begins with fid; FID_OPS is used by this type alone.
+// SAFETY: repr(C), begins with fid_cq, which begins with fid; only this type uses FID_OPS.
 unsafe impl Object for CompletionQueue {
     const CLASS: u32 = fi::FI_CLASS_CQ;
     fn ops() -> *const fi::fi_ops {
@@ -121,7 +124,7 @@ pub(crate) unsafe extern "C" fn open(
     context: *mut c_void,
 ) -> c_int {
     ffi::entry(|| {
-        // SAFETY: libfabric's contract: an open domain, and the application's attributes.
+        // SAFETY: libfabric's contract: an open domain, attributes or null, and an out pointer or null.
         unsafe {
             let domain = ffi::object::<Domain>(domain.cast())?;
             let queue = create(domain, attr, CompletionBacking::Allocate, None, context)?;
@@ -130,8 +133,8 @@ pub(crate) unsafe extern "C" fn open(
     })
 }
 
-/// `fi_efa_ops_gda::cq_open_ext`: a queue in memory that the client gives as a file descriptor. The
-/// client zeroes it first.
+/// `fi_efa_ops_gda::cq_open_ext`: opens a queue in memory that the client passes as a file descriptor. The client must
+/// zero the memory first.
 pub(crate) unsafe extern "C" fn open_ext(
     domain: *mut fi::fid_domain,
     attr: *mut fi::fi_cq_attr,
@@ -145,7 +148,7 @@ pub(crate) unsafe extern "C" fn open_ext(
         if attr.is_null() || efa.is_null() {
             return Err(Code::INVALID);
         }
-        // SAFETY: not null, and the application's.
+        // SAFETY: not null, and readable by libfabric's contract.
         let (wait, flags, memory) = unsafe { ((*attr).wait_obj, (*efa).flags, (*efa).ext_mem_dmabuf) };
         if wait != fi::FI_WAIT_NONE {
             return Err(Code::NOT_PROVIDED);
@@ -158,10 +161,10 @@ pub(crate) unsafe extern "C" fn open_ext(
         }
         let fd = c_int::try_from(memory.fd).map_err(|_| Code::INVALID)?;
         let length = usize::try_from(memory.length).map_err(|_| Code::INVALID)?;
-        let named = Some(Address(memory.buffer));
+        let client_buffer = Some(ReportedAddress(memory.buffer));
         let backing = match Mapping::new(fd, memory.offset, length) {
             Ok(mapping) => CompletionBacking::External(mapping.ring()?),
-            // A GPU's, which is reached where the application says that it lies.
+            // The CPU cannot map it, so it must be GPU memory at the address that the application passed.
             Err(Code::NOT_SUPPORTED) => {
                 let address = memory.buffer.addr() as u64;
                 let gpu = mr::gpu_memory(&domain.shared(), address, memory.length);
@@ -172,30 +175,32 @@ pub(crate) unsafe extern "C" fn open_ext(
             }
             Err(code) => return Err(code),
         };
-        // SAFETY: not null, and the application's attributes and place for the queue.
+        // SAFETY: `attr` is not null, and `cq` is null or can be written (libfabric's contract).
         unsafe {
-            let queue = create(domain, attr, backing, named, context)?;
+            let queue = create(domain, attr, backing, client_buffer, context)?;
             ffi::store(cq, ffi::expose(queue))
         }
     })
 }
 
+/// Creates a completion queue in the device core, and its object.
+///
 /// # Safety
 /// `attr` is null or the application's attributes.
 unsafe fn create(
     domain: &Domain,
     attr: *const fi::fi_cq_attr,
     backing: CompletionBacking,
-    named: Option<Address>,
+    client_buffer: Option<ReportedAddress>,
     context: *mut c_void,
 ) -> Result<Box<CompletionQueue>, Code> {
     if attr.is_null() {
         return Err(Code::INVALID);
     }
-    // SAFETY: not null; these fields are in every release's struct.
+    // SAFETY: not null; every release's struct has these fields.
     let (size, format, wait) = unsafe { ((*attr).size, (*attr).format, (*attr).wait_obj) };
     if wait != fi::FI_WAIT_NONE || format > fi::FI_CQ_FORMAT_TAGGED {
-        // The adapter raises no events to wait for.
+        // The adapter raises no events, so there is nothing to wait for.
         return Err(Code::NOT_PROVIDED);
     }
     let entries = if size == 0 { DEFAULT_ENTRIES } else { u32::try_from(size).map_err(|_| Code::INVALID)? };
@@ -203,7 +208,7 @@ unsafe fn create(
     let attr = CompletionQueueAttr { entries, backing, ..CompletionQueueAttr::default() };
     let queue = shared.adapter.create_completion_queue(attr)?;
     let memory = queue.memory.clone();
-    let shared = Arc::new(Shared { domain: shared, queue, memory, named });
+    let shared = Arc::new(Shared { domain: shared, queue, memory, client_buffer });
     let ring = Ring::new(shared.queue.num_entries).map_err(|_| Code::OTHER)?;
     let reader = Reader {
         cursor: CompletionCursor::new(ring),
@@ -216,8 +221,8 @@ unsafe fn create(
         shared,
         format,
         reader: Mutex::new(reader),
-        users: Uses::default(),
-        _use: domain.begin_use(),
+        references: ReferenceCount::default(),
+        _reference: domain.add_reference(),
     }))
 }
 
@@ -226,35 +231,44 @@ impl CompletionQueue {
         Arc::clone(&self.shared)
     }
 
-    pub(crate) fn begin_use(&self) -> Use {
-        self.users.begin()
+    pub(crate) fn add_reference(&self) -> Reference {
+        self.references.add()
     }
 
-    /// Tells the adapter how far a client that polls by itself has come.
+    /// Sets the consumer index that the device core uses to find overruns.
     pub(crate) fn set_consumer_index(&self, consumed: u64) -> Result<(), Code> {
         Ok(self.shared.domain.adapter.set_consumer_index(self.shared.queue.number, consumed)?)
     }
 
-    /// Reads up to `count` completions, each through `put`, which gets its index.
-    fn take(&self, count: usize, mut put: impl FnMut(usize, &Completion)) -> Result<usize, Code> {
+    /// Reads up to `count` completions and passes each, with its index, to `store`. Stops before an error completion,
+    /// which stays for `fi_cq_readerr`.
+    ///
+    /// # Errors
+    /// [`Code::AGAIN`] if there is none; [`Code::ERROR_AVAILABLE`] if the next one is an error;
+    /// [`Code::NOT_PROVIDED`] if the CPU cannot read the queue.
+    fn read_completions(
+        &self,
+        count: usize,
+        mut store: impl FnMut(usize, &Completion),
+    ) -> Result<usize, Code> {
         if !self.shared.readable() {
             return Err(Code::NOT_PROVIDED);
         }
         let memory = self.shared.memory.as_ref().ok_or(Code::NOT_PROVIDED)?;
         let mut reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut taken = 0;
-        while taken < count && reader.error.is_none() {
+        let mut read = 0;
+        while read < count && reader.error.is_none() {
             let Some(completion) = reader.next(memory, self.shared.queue.entry_size)? else { break };
             if completion.status == CompletionStatus::Ok {
-                put(taken, &completion);
-                taken += 1;
+                store(read, &completion);
+                read += 1;
             } else {
                 reader.error = Some(completion);
             }
         }
-        if taken != 0 {
+        if read != 0 {
             self.set_consumer_index(reader.consumed)?;
-            Ok(taken)
+            Ok(read)
         } else if reader.error.is_some() {
             Err(Code::ERROR_AVAILABLE)
         } else {
@@ -264,10 +278,11 @@ impl CompletionQueue {
 }
 
 impl Reader {
-    /// The next completion, if it is there.
+    /// The next completion, if the adapter has written it.
     fn next(&mut self, memory: &RingMemory, entry_size: u32) -> Result<Option<Completion>, Code> {
         let at = self.cursor.slot() as usize * entry_size as usize;
-        // Acquire: the rest of the entry was written before the word that holds the phase.
+        // Acquire, paired with the adapter's release of this word: it wrote the rest of the entry before the word
+        // with the phase bit.
         let flags = memory.load_word_acquire(at)[Completion::FLAGS_OFFSET];
         if Completion::phase(flags) != self.cursor.phase() {
             return Ok(None);
@@ -282,7 +297,7 @@ impl Reader {
 }
 
 unsafe extern "C" fn read(cq: *mut fi::fid_cq, buf: *mut c_void, count: usize) -> isize {
-    // SAFETY: as for readfrom, without source addresses.
+    // SAFETY: readfrom has the same contract; null means no source addresses.
     unsafe { readfrom(cq, buf, count, ptr::null_mut()) }
 }
 
@@ -292,19 +307,19 @@ unsafe extern "C" fn readfrom(
     count: usize,
     src_addr: *mut fi::fi_addr_t,
 ) -> isize {
-    ffi::counted(|| {
+    ffi::count_entry(|| {
         // SAFETY: libfabric's contract: an open completion queue.
         let queue = unsafe { ffi::object::<CompletionQueue>(cq.cast()) }?;
         if buf.is_null() || count == 0 {
             return Err(Code::AGAIN);
         }
         let words = entry_words(queue.format);
-        queue.take(count, |index, completion| {
+        queue.read_completions(count, |index, completion| {
             let entry = data_entry(completion);
             let fields = [entry.op_context.addr() as u64, entry.flags, entry.len as u64, 0, entry.data, 0];
-            // SAFETY: the application gives room for `count` entries of the queue's format, each of
-            // so many words, and for `count` addresses where it gives any. An entry of each format
-            // is the beginning of the longest.
+            // SAFETY: libfabric's contract: `buf` has space for `count` entries of the queue's format, each `words`
+            // long, and `src_addr` is null or has space for `count` addresses. An entry of each format is a prefix
+            // of the longest.
             unsafe {
                 buf.cast::<u64>().add(index * words).copy_from_nonoverlapping(fields.as_ptr(), words);
                 if !src_addr.is_null() {
@@ -315,7 +330,7 @@ unsafe extern "C" fn readfrom(
     })
 }
 
-/// 8-byte words of an entry; queues that name no format have the shortest, as in the real provider.
+/// The number of 8-byte words of an entry. A queue without a format has the shortest, as in the real provider.
 fn entry_words(format: fi::fi_cq_format) -> usize {
     match format {
         fi::FI_CQ_FORMAT_MSG => 3,
@@ -325,8 +340,8 @@ fn entry_words(format: fi::fi_cq_format) -> usize {
     }
 }
 
-/// A completion in libfabric's terms. Requests that a client posted itself have no context: the
-/// request id stands there.
+/// A completion as libfabric's entry. A request that the client posted itself has no context, so `op_context` holds
+/// its request id.
 fn data_entry(completion: &Completion) -> fi::fi_cq_data_entry {
     let code = u32::from(completion.operation_code);
     let (mut flags, mut len, mut data) = match completion.kind {
@@ -354,7 +369,7 @@ fn data_entry(completion: &Completion) -> fi::fi_cq_data_entry {
 }
 
 unsafe extern "C" fn readerr(cq: *mut fi::fid_cq, buf: *mut fi::fi_cq_err_entry, _flags: u64) -> isize {
-    ffi::counted(|| {
+    ffi::count_entry(|| {
         // SAFETY: libfabric's contract: an open completion queue.
         let queue = unsafe { ffi::object::<CompletionQueue>(cq.cast()) }?;
         if buf.is_null() {
@@ -366,8 +381,8 @@ unsafe extern "C" fn readerr(cq: *mut fi::fid_cq, buf: *mut fi::fi_cq_err_entry,
         };
         queue.set_consumer_index(consumed)?;
         let entry = data_entry(&completion);
-        // SAFETY: not null. The struct is as long as the API version that the application asked for
-        // makes it: these fields are in all of them from 1.5 on, `src_addr` from 1.20 on.
+        // SAFETY: not null. The struct's length depends on the API version that the application requested: the first
+        // fields are in every version, `err_data_size` from 1.5 on, `src_addr` from 1.20 on.
         unsafe {
             (*buf).op_context = entry.op_context;
             (*buf).flags = entry.flags;
@@ -389,7 +404,7 @@ unsafe extern "C" fn readerr(cq: *mut fi::fid_cq, buf: *mut fi::fi_cq_err_entry,
     })
 }
 
-/// libfabric's error for a status, as the real provider translates it (`efa_errno.h`).
+/// libfabric's error code for a status, as the real provider translates it (`efa_errno.h`).
 fn errno(status: CompletionStatus) -> c_int {
     use CompletionStatus as S;
     match status {
@@ -411,7 +426,7 @@ fn errno(status: CompletionStatus) -> c_int {
     }
 }
 
-/// The words for a provider's error, which is a completion status. They live as long as the process.
+/// `fi_cq_strerror`: the text of a provider error, which is a completion status. The text lives as long as the process.
 unsafe extern "C" fn strerror(
     _cq: *mut fi::fid_cq,
     prov_errno: c_int,
@@ -430,8 +445,8 @@ unsafe extern "C" fn strerror(
 
 unsafe extern "C" fn close(fid: *mut fi::fid) -> c_int {
     ffi::entry(|| {
-        // SAFETY: libfabric's contract for close: an open fid, not used again once this succeeds.
-        unsafe { ffi::object::<CompletionQueue>(fid) }?.users.none()?;
+        // SAFETY: libfabric's contract for close: an open fid, not used again if this succeeds.
+        unsafe { ffi::object::<CompletionQueue>(fid) }?.references.require_none()?;
         // SAFETY: as above, and no endpoint is bound.
         unsafe { ffi::reclaim::<CompletionQueue>(fid) }.map(drop)
     })

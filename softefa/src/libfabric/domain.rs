@@ -1,5 +1,5 @@
-//! `fi_domain` and what is opened through it. A domain is a protection domain of an adapter; all
-//! domains of one name in a process share that adapter.
+//! Domains: `fi_domain`, and the tables through which its children are opened. A domain is a protection domain of an
+//! adapter. All domains of one name in a process share that adapter. The children are in the modules named after them.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
@@ -8,12 +8,12 @@ use efa_gda_sys::fi;
 
 use crate::device::{Adapter, DeviceError, ProtectionDomain};
 
+use super::candidate::{self, AdapterDescription, OLD_LOCAL_MR};
 use super::config::{Config, Defect, FIRST_GDA};
 use super::fabric::{Fabric, is_named};
 use super::ffi::{self, Code, Object, UNUSED, text};
 use super::hints::Hints;
-use super::offer::{self, AdapterFace, OLD_LOCAL_MR};
-use super::uses::{Use, Uses};
+use super::references::{Reference, ReferenceCount};
 use super::{adapters, av, cntr, cq, ep, gda, mr};
 
 /// An open domain.
@@ -21,27 +21,30 @@ use super::{adapters, av, cntr, cq, ep, gda, mr};
 pub(crate) struct Domain {
     fid: fi::fid_domain,
     shared: Arc<Shared>,
-    users: Uses,
-    _fabric: Use,
+    references: ReferenceCount,
+    _fabric: Reference,
 }
 
-/// What the objects of a domain have in common. The protection domain goes with the last of them.
+/// The state that the objects of a domain share. The protection domain is freed with the last of them.
 pub(crate) struct Shared {
     pub(crate) adapter: Arc<Adapter>,
-    pub(crate) face: AdapterFace,
+    pub(crate) description: AdapterDescription,
     pub(crate) pd: ProtectionDomain,
-    pub(crate) fabric: offer::Fabric,
-    /// The API version that the application asked for.
+    pub(crate) fabric: candidate::Fabric,
+    /// The API version that the application requested.
     pub(crate) api: u32,
-    /// The domain was opened for memory of other kinds than the system's.
+    /// Whether the domain was opened with FI_HMEM, for memory other than the system's.
     pub(crate) hmem: bool,
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // Nothing of this protection domain is left: every object holds this struct.
+        // Every object of the protection domain holds this struct, so none is left.
         if let Err(error) = self.adapter.free_domain(self.pd) {
-            ffi::log(format_args!("a protection domain outlived its domain: {error}"));
+            ffi::log(format_args!(
+                "protection domain {}: freeing it with its domain failed: {error}",
+                self.pd.get()
+            ));
         }
     }
 }
@@ -71,7 +74,7 @@ static OPS: fi::fi_ops_domain = fi::fi_ops_domain {
     endpoint2: UNUSED,
 };
 
-// SAFETY: repr(C), begins with fid_domain, which begins with fid; FID_OPS is used by this type alone.
+// SAFETY: repr(C), begins with fid_domain, which begins with fid; only this type uses FID_OPS.
 unsafe impl Object for Domain {
     const CLASS: u32 = fi::FI_CLASS_DOMAIN;
     fn ops() -> *const fi::fi_ops {
@@ -84,13 +87,13 @@ impl Domain {
         Arc::clone(&self.shared)
     }
 
-    pub(crate) fn begin_use(&self) -> Use {
-        self.users.begin()
+    pub(crate) fn add_reference(&self) -> Reference {
+        self.references.add()
     }
 }
 
 impl Shared {
-    /// Whether two objects belong to one domain.
+    /// Whether this is the same domain as `other`.
     pub(crate) fn same(self: &Arc<Self>, other: &Arc<Self>) -> bool {
         Arc::ptr_eq(self, other)
     }
@@ -119,19 +122,21 @@ pub(crate) unsafe extern "C" fn open(
         // SAFETY: libfabric's contract: an open fabric, and an info of the loaded libfabric.
         let (fabric, info) = unsafe { (ffi::object::<Fabric>(fabric.cast())?, Hints::read(info)) };
         let info = info.ok_or(Code::INVALID)?;
-        let shared = Arc::new(share(fabric, &info)?);
+        let shared = Arc::new(allocate(fabric, &info)?);
         let fid = fi::fid_domain {
             fid: ffi::header::<Domain>(context),
             ops: (&raw const OPS).cast_mut(),
             mr: mr::ops(),
         };
-        let domain_object = Domain { fid, shared, users: Uses::default(), _fabric: fabric.begin_use() };
-        // SAFETY: the application gives the place for the domain.
+        let domain_object =
+            Domain { fid, shared, references: ReferenceCount::default(), _fabric: fabric.add_reference() };
+        // SAFETY: libfabric's contract: `domain` is null or can be written.
         unsafe { ffi::store(domain, ffi::expose(Box::new(domain_object))) }
     })
 }
 
-fn share(fabric: &Fabric, info: &Hints) -> Result<Shared, Code> {
+/// Checks `info` and allocates the protection domain.
+fn allocate(fabric: &Fabric, info: &Hints) -> Result<Shared, Code> {
     let config = Config::get().map_err(|_| Code::INVALID)?;
     let attr = info.domain.as_ref().ok_or(Code::INVALID)?;
     let name = attr.name.as_deref().ok_or(Code::INVALID)?;
@@ -143,14 +148,14 @@ fn share(fabric: &Fabric, info: &Hints) -> Result<Shared, Code> {
         return Err(Code::INVALID);
     }
     let local = attr.mr_mode & fi::FI_MR_LOCAL != 0 || info.mode & OLD_LOCAL_MR != 0;
-    if fabric.kind() == offer::Fabric::Direct && !local {
+    if fabric.kind() == candidate::Fabric::Direct && !local {
         return Err(Code::NO_DATA);
     }
-    let (face, adapter) = adapters::find(config, name)?;
+    let (description, adapter) = adapters::find(config, name)?;
     let pd = adapter.allocate_domain()?;
     Ok(Shared {
         adapter,
-        face,
+        description,
         pd,
         fabric: fabric.kind(),
         api: fabric.api_version(),
@@ -158,21 +163,21 @@ fn share(fabric: &Fabric, info: &Hints) -> Result<Shared, Code> {
     })
 }
 
-/// Which fabric and device an application's domain belongs to.
+/// The fabric and the device of an application's domain.
 ///
 /// # Safety
 /// As for [`ffi::object`].
-pub(crate) unsafe fn identity(domain: *mut fi::fid_domain) -> Result<(offer::Fabric, String), Code> {
+pub(crate) unsafe fn identity(domain: *mut fi::fid_domain) -> Result<(candidate::Fabric, String), Code> {
     // SAFETY: the caller's contract.
     let domain = unsafe { ffi::object::<Domain>(domain.cast()) }?;
-    Ok((domain.shared.fabric, domain.shared.face.device.clone()))
+    Ok((domain.shared.fabric, domain.shared.description.device.clone()))
 }
 
 unsafe extern "C" fn close(fid: *mut fi::fid) -> c_int {
     ffi::entry(|| {
-        // SAFETY: libfabric's contract for close: an open fid, not used again once this succeeds.
-        unsafe { ffi::object::<Domain>(fid) }?.users.none()?;
-        // SAFETY: as above, and nothing of the domain is open.
+        // SAFETY: libfabric's contract for close: an open fid, not used again if this succeeds.
+        unsafe { ffi::object::<Domain>(fid) }?.references.require_none()?;
+        // SAFETY: as above, and no object of the domain is open.
         unsafe { ffi::reclaim::<Domain>(fid) }.map(drop)
     })
 }
@@ -194,14 +199,14 @@ unsafe extern "C" fn ops_open(
             && config.version >= FIRST_GDA
             && config.defect != Some(Defect::NoGda)
         {
-            if domain.shared.fabric != offer::Fabric::Direct {
+            if domain.shared.fabric != candidate::Fabric::Direct {
                 return Err(Code::NOT_SUPPORTED);
             }
             gda::table(config)
         } else {
             return Err(Code::INVALID);
         };
-        // SAFETY: the application gives the place for the table.
+        // SAFETY: libfabric's contract: `ops` is null or can be written.
         unsafe { ffi::store(ops, table?) }
     })
 }

@@ -1,6 +1,5 @@
-//! Endpoints: bound to completion queues and an address vector, then enabled, which makes the queue
-//! pair. The queues are driven through the GDA operations; the endpoint's own sends and writes
-//! answer -ENOSYS.
+//! Endpoints. An endpoint is bound to completion queues and an address vector and then enabled, which creates its queue
+//! pair. Clients drive the queues that the GDA operations expose; the endpoint's send and write calls return -ENOSYS.
 
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,16 +10,16 @@ use efa_gda_wire::{EntrySize, QueueKey, QueuePairNumber, RequestIdWidth};
 use crate::device::{QueuePair, QueuePairAttr, QueuePairState, RnrRetry};
 
 use super::av::{AddressVector, EndpointAddress, Table};
-use super::cntr::{Attached, Counter};
+use super::candidate::{ADDRESS_LENGTH, Candidate};
+use super::cntr::{BoundCounters, Counter};
 use super::config::{Config, Defect};
 use super::cq::{CompletionQueue, Shared as SharedCq};
 use super::domain::{Domain, Shared};
 use super::ffi::{self, Code, Object, UNUSED};
 use super::hints::Hints;
-use super::offer::{ADDRESS_LENGTH, Offer};
 use super::options::{self, Sizes};
-use super::uses::Use;
-use super::{adapters, matching};
+use super::references::Reference;
+use super::{adapters, negotiation};
 
 /// An open endpoint.
 #[repr(C)]
@@ -29,50 +28,55 @@ pub(crate) struct Endpoint {
     domain: Arc<Shared>,
     settings: Settings,
     state: Mutex<State>,
-    _use: Use,
+    _reference: Reference,
 }
 
-/// What the info that opened it asked for.
+/// The settings from the info with which the endpoint was opened.
 #[derive(Clone, Copy)]
 struct Settings {
     send_depth: u32,
     receive_depth: u32,
     entry_size: EntrySize,
+    /// The info has capabilities that use the send queue, so enable requires a completion queue for it. The queue pair
+    /// has both queues in any case.
     transmits: bool,
+    /// The same for the receive queue.
     receives: bool,
-    /// FI_RX_CQ_DATA: writes with immediate use posted receives.
+    /// FI_RX_CQ_DATA: RDMA writes with immediate consume posted receives.
     posted_cq_data: bool,
     sizes: Sizes,
 }
 
-/// Binds, and the queue pair from enable on. The queue pair is declared first, to go first.
+/// The bound objects, and the queue pair after enable. The queue pair is declared first, so that it is dropped before
+/// the objects that it uses.
 #[derive(Default)]
 struct State {
     queue_pair: Option<Enabled>,
     send_cq: Option<Bound<SharedCq>>,
     receive_cq: Option<Bound<SharedCq>>,
     av: Option<Bound<Table>>,
-    counters: Attached,
-    rnr_retry: Retries,
+    counters: BoundCounters,
+    rnr_retry: RnrRetries,
 }
 
-/// Tries after the first where a receiver has nothing posted, as `ibv_modify_qp` takes them: up to 6,
-/// and 7 for ever, which is where an efa-direct endpoint starts.
-struct Retries(usize);
+/// The number of retries if the receiver has no posted receive, as in `ibv_modify_qp`: 0 to 6, or 7 for no limit, which
+/// is the default of an efa-direct endpoint.
+struct RnrRetries(usize);
 
-impl Retries {
+impl RnrRetries {
     const FOREVER: usize = 7;
 }
 
-impl Default for Retries {
+impl Default for RnrRetries {
     fn default() -> Self {
         Self(Self::FOREVER)
     }
 }
 
+/// A bound object, with a reference that keeps it from being closed.
 struct Bound<T> {
     object: Arc<T>,
-    _use: Use,
+    _reference: Reference,
 }
 
 /// A queue pair, destroyed with this value.
@@ -84,7 +88,10 @@ struct Enabled {
 impl Drop for Enabled {
     fn drop(&mut self) {
         if let Err(error) = self.domain.adapter.destroy_queue_pair(self.pair.number) {
-            ffi::log(format_args!("a queue pair was gone before its endpoint: {error}"));
+            ffi::log(format_args!(
+                "queue pair {}: destroying it with its endpoint failed: {error}",
+                self.pair.number
+            ));
         }
     }
 }
@@ -149,8 +156,8 @@ static RMA_OPS: fi::fi_ops_rma = fi::fi_ops_rma {
     injectdata: UNUSED,
 };
 
-/// Tables of tagged, atomic and collective operations, as far as this project states them: longer
-/// than any release has them, every operation answering -ENOSYS.
+/// A table for tagged, atomic and collective operations. It is longer than that of any release, and every operation
+/// returns -ENOSYS.
 #[repr(C)]
 struct OtherOps {
     size: usize,
@@ -159,7 +166,7 @@ struct OtherOps {
 
 static OTHER_OPS: OtherOps = OtherOps { size: size_of::<OtherOps>(), operations: [UNUSED; 32] };
 
-// SAFETY: repr(C), begins with fid_ep, which begins with fid; FID_OPS is used by this type alone.
+// SAFETY: repr(C), begins with fid_ep, which begins with fid; only this type uses FID_OPS.
 unsafe impl Object for Endpoint {
     const CLASS: u32 = fi::FI_CLASS_EP;
     fn ops() -> *const fi::fi_ops {
@@ -175,24 +182,25 @@ impl Endpoint {
     /// The queue pair.
     ///
     /// # Errors
-    /// [`Code::BAD_STATE`] before enable, where the real provider dereferences a null.
+    /// [`Code::BAD_STATE`] before enable; the real provider dereferences a null pointer then.
     pub(crate) fn queue_pair(&self) -> Result<QueuePair, Code> {
         self.state().queue_pair.as_ref().map(|enabled| enabled.pair.clone()).ok_or(Code::BAD_STATE)
     }
 
-    /// Whether its request ids have 64 bits.
+    /// Whether the queue pair's request ids have 64 bits.
     pub(crate) fn has_wide_ids(&self) -> bool {
         adapters::request_ids(&self.domain) == RequestIdWidth::Bits64
     }
 
-    /// The bound address vector.
+    /// The table of the bound address vector.
     ///
     /// # Errors
-    /// [`Code::NO_AV`] when none is bound, where the real provider dereferences a null.
-    pub(crate) fn addresses(&self) -> Result<Arc<Table>, Code> {
+    /// [`Code::NO_AV`] if none is bound; the real provider dereferences a null pointer then.
+    pub(crate) fn address_table(&self) -> Result<Arc<Table>, Code> {
         self.state().av.as_ref().map(|bound| Arc::clone(&bound.object)).ok_or(Code::NO_AV)
     }
 
+    /// Creates the queue pair.
     fn enable(&self) -> Result<(), Code> {
         let mut state = self.state();
         if state.queue_pair.is_some() {
@@ -216,7 +224,7 @@ impl Endpoint {
         attr.counters = state.counters.counters();
         attr.first_counter = adapters::first_counter();
         attr.rnr_retry = match u8::try_from(state.rnr_retry.0) {
-            Ok(times) if usize::from(times) < Retries::FOREVER => RnrRetry::Times(times),
+            Ok(times) if usize::from(times) < RnrRetries::FOREVER => RnrRetry::Times(times),
             _ => RnrRetry::Forever,
         };
         if Config::get().is_ok_and(|config| config.defect == Some(Defect::DeadEndpoint)) {
@@ -237,17 +245,17 @@ impl Endpoint {
             return Err(Code::INVALID);
         }
         let mut state = self.state();
-        let taken = (flags & fi::FI_TRANSMIT != 0 && state.send_cq.is_some())
+        let already_bound = (flags & fi::FI_TRANSMIT != 0 && state.send_cq.is_some())
             || (flags & fi::FI_RECV != 0 && state.receive_cq.is_some());
-        if taken || state.queue_pair.is_some() {
+        if already_bound || state.queue_pair.is_some() {
             return Err(Code::INVALID);
         }
-        let bound = || Some(Bound { object: Arc::clone(&shared), _use: cq.begin_use() });
+        let binding = || Some(Bound { object: Arc::clone(&shared), _reference: cq.add_reference() });
         if flags & fi::FI_TRANSMIT != 0 {
-            state.send_cq = bound();
+            state.send_cq = binding();
         }
         if flags & fi::FI_RECV != 0 {
-            state.receive_cq = bound();
+            state.receive_cq = binding();
         }
         Ok(())
     }
@@ -258,12 +266,11 @@ impl Endpoint {
         if !self.domain.same(&table.domain) || state.av.is_some() {
             return Err(Code::INVALID);
         }
-        state.av = Some(Bound { object: table, _use: av.begin_use() });
+        state.av = Some(Bound { object: table, _reference: av.add_reference() });
         Ok(())
     }
 
-    /// Binds a counter. After enable, where the real provider takes it and counts nothing, it is
-    /// refused.
+    /// Binds a counter. Returns an error after enable; the real provider accepts the bind then and counts nothing.
     fn bind_counter(&self, counter: &Counter, flags: u64) -> Result<(), Code> {
         let mut state = self.state();
         if state.queue_pair.is_some() {
@@ -272,20 +279,21 @@ impl Endpoint {
         state.counters.bind(&self.domain, counter, flags)
     }
 
+    /// The endpoint's address; before enable, its queue pair number and queue key are 0.
     fn address(&self) -> EndpointAddress {
         let pair =
             self.state().queue_pair.as_ref().map(|enabled| (enabled.pair.number, enabled.pair.queue_key));
         let (queue_pair, queue_key) = pair.unwrap_or((QueuePairNumber::new(0), QueueKey::new(0)));
-        EndpointAddress { gid: self.domain.face.gid, queue_pair, queue_key }
+        EndpointAddress { gid: self.domain.description.gid, queue_pair, queue_key }
     }
 }
 
-/// A queue key outside the privileged range, whose top bit is set.
+/// A random queue key outside the privileged range. Privileged keys have the top bit set.
 fn random_key() -> Result<u32, Code> {
     let mut key = [0_u8; 4];
-    // SAFETY: the buffer has the length given.
-    let got = unsafe { libc::getrandom(key.as_mut_ptr().cast(), key.len(), 0) };
-    if got != key.len() as isize {
+    // SAFETY: the buffer has `key.len()` bytes.
+    let written = unsafe { libc::getrandom(key.as_mut_ptr().cast(), key.len(), 0) };
+    if written != key.len() as isize {
         return Err(Code::OTHER);
     }
     Ok(u32::from_ne_bytes(key) & 0x7fff_ffff)
@@ -303,46 +311,55 @@ pub(crate) unsafe extern "C" fn open(
         let (domain, info) = unsafe { (ffi::object::<Domain>(domain.cast())?, Hints::read(info)) };
         let shared = domain.shared();
         let settings = settings(&shared, &info.ok_or(Code::INVALID)?)?;
-        let other = (&raw const OTHER_OPS).cast_mut();
+        let other_ops = (&raw const OTHER_OPS).cast_mut();
         let fid = fi::fid_ep {
             fid: ffi::header::<Endpoint>(context),
             ops: (&raw const OPS).cast_mut(),
             cm: (&raw const CM_OPS).cast_mut(),
             msg: (&raw const MSG_OPS).cast_mut(),
             rma: (&raw const RMA_OPS).cast_mut(),
-            tagged: other.cast(),
-            atomic: other.cast(),
-            collective: other.cast(),
+            tagged: other_ops.cast(),
+            atomic: other_ops.cast(),
+            collective: other_ops.cast(),
         };
-        let endpoint =
-            Endpoint { fid, domain: shared, settings, state: Mutex::default(), _use: domain.begin_use() };
-        // SAFETY: the application gives the place for the endpoint.
+        let endpoint = Endpoint {
+            fid,
+            domain: shared,
+            settings,
+            state: Mutex::default(),
+            _reference: domain.add_reference(),
+        };
+        // SAFETY: libfabric's contract: `ep` is null or can be written.
         unsafe { ffi::store(ep, ffi::expose(Box::new(endpoint))) }
     })
 }
 
-/// Checks the info again, for the application may have changed it.
+/// Validates the info and reads the settings from it. The application may have changed it since `fi_getinfo`.
 fn settings(domain: &Shared, info: &Hints) -> Result<Settings, Code> {
     let config = Config::get().map_err(|_| Code::INVALID)?;
     let (Some(tx), Some(rx), true) = (&info.tx, &info.rx, info.ep.is_some()) else {
         return Err(Code::INVALID);
     };
-    let offer = Offer::new(&domain.face, domain.fabric, config);
-    matching::check(&offer, info, domain.api).map_err(|why| {
-        ffi::log(format_args!("the info for an endpoint does not match: {why}"));
+    let candidate = Candidate::new(&domain.description, domain.fabric, config);
+    negotiation::check(&candidate, info, domain.api).map_err(|reason| {
+        ffi::log(format_args!(
+            "endpoint on {} ({}) not opened: the info does not match the adapter: {reason}; use an info from \
+             fi_getinfo",
+            domain.description.domain_name(),
+            domain.fabric.name()
+        ));
         Code::NO_DATA
     })?;
-    let limits = &domain.face.limits;
+    let limits = &domain.description.limits;
     let wide = tx.inject_size > limits.inline;
-    let deepest = if wide { limits.send_depth / 2 } else { limits.send_depth };
-    let size = |asked: usize, most: usize| {
-        let entries = if asked == 0 { most } else { asked.min(most) };
+    let max_send_depth = if wide { limits.send_depth / 2 } else { limits.send_depth };
+    let size = |requested: usize, limit: usize| {
+        let entries = if requested == 0 { limit } else { requested.min(limit) };
         u32::try_from(entries).map_err(|_| Code::INVALID)
     };
-    // Without capabilities of a side in the info, both are there.
     let caps = info.caps;
     Ok(Settings {
-        send_depth: size(tx.size, deepest)?,
+        send_depth: size(tx.size, max_send_depth)?,
         receive_depth: size(rx.size, limits.receive_depth)?,
         entry_size: if wide { EntrySize::B128 } else { EntrySize::B64 },
         transmits: caps & (fi::FI_SEND | fi::FI_READ | fi::FI_WRITE) != 0,
@@ -356,7 +373,7 @@ unsafe extern "C" fn bind(fid: *mut fi::fid, bfid: *mut fi::fid, flags: u64) -> 
     ffi::entry(|| {
         // SAFETY: libfabric's contract: two open fids.
         let endpoint = unsafe { ffi::object::<Endpoint>(fid) }?;
-        // SAFETY: as above; a fid that is neither is refused.
+        // SAFETY: as above. `object` returns an error for a fid of another class.
         if let Ok(cq) = unsafe { ffi::object::<CompletionQueue>(bfid) } {
             return endpoint.bind_cq(cq, flags);
         }
@@ -392,12 +409,13 @@ unsafe extern "C" fn getname(fid: fi::fid_t, addr: *mut c_void, addrlen: *mut us
         if addrlen.is_null() {
             return Err(Code::INVALID);
         }
-        // SAFETY: not null. Callers learn the length first, with a length of 0.
-        let room = unsafe { addrlen.replace(ADDRESS_LENGTH) };
-        if room < ADDRESS_LENGTH {
+        // SAFETY: not null, and can be read and written (libfabric's contract). Callers pass a length of 0 to learn the
+        // required length.
+        let capacity = unsafe { addrlen.replace(ADDRESS_LENGTH) };
+        if capacity < ADDRESS_LENGTH {
             return Err(Code::TOO_SMALL);
         }
-        // SAFETY: null is refused; otherwise the application gave at least 32 bytes.
+        // SAFETY: `store` returns an error for null; otherwise `addr` has at least 32 bytes, as checked above.
         unsafe { ffi::store(addr.cast(), endpoint.address().to_bytes()) }
     })
 }
@@ -417,9 +435,9 @@ unsafe extern "C" fn getopt(
         // SAFETY: libfabric's contract: an open fid.
         let endpoint = unsafe { ffi::object::<Endpoint>(fid) }?;
         let retries = endpoint.state().rnr_retry.0;
-        let answer = options::get(level, optname, &endpoint.settings.sizes, retries)?;
-        // SAFETY: libfabric's contract: `optlen` bytes at `optval`; null is refused.
-        unsafe { answer.store(optval, optlen) }
+        let value = options::get(level, optname, &endpoint.settings.sizes, retries)?;
+        // SAFETY: libfabric's contract: `optval` has `*optlen` bytes; `store` returns an error for null.
+        unsafe { value.store(optval, optlen) }
     })
 }
 
@@ -443,16 +461,16 @@ unsafe extern "C" fn setopt(
         if state.queue_pair.is_some() {
             return Err(Code::INVALID);
         }
-        // SAFETY: not null, and `optlen` bytes, by libfabric's contract; any alignment.
-        state.rnr_retry = Retries(unsafe { optval.cast::<usize>().read_unaligned() });
+        // SAFETY: not null, and `optlen` readable bytes of any alignment (libfabric's contract).
+        state.rnr_retry = RnrRetries(unsafe { optval.cast::<usize>().read_unaligned() });
         Ok(())
     })
 }
 
-const REFUSED: isize = Code::NOT_PROVIDED.returned() as isize;
+const NOT_PROVIDED: isize = Code::NOT_PROVIDED.returned() as isize;
 
 unsafe extern "C" fn cancel(_fid: fi::fid_t, _context: *mut c_void) -> isize {
-    REFUSED
+    NOT_PROVIDED
 }
 
 unsafe extern "C" fn recv(
@@ -463,7 +481,7 @@ unsafe extern "C" fn recv(
     _src: fi::fi_addr_t,
     _context: *mut c_void,
 ) -> isize {
-    REFUSED
+    NOT_PROVIDED
 }
 
 unsafe extern "C" fn send(
@@ -474,7 +492,7 @@ unsafe extern "C" fn send(
     _dest: fi::fi_addr_t,
     _context: *mut c_void,
 ) -> isize {
-    REFUSED
+    NOT_PROVIDED
 }
 
 unsafe extern "C" fn read(
@@ -487,7 +505,7 @@ unsafe extern "C" fn read(
     _key: u64,
     _context: *mut c_void,
 ) -> isize {
-    REFUSED
+    NOT_PROVIDED
 }
 
 unsafe extern "C" fn write(
@@ -500,5 +518,5 @@ unsafe extern "C" fn write(
     _key: u64,
     _context: *mut c_void,
 ) -> isize {
-    REFUSED
+    NOT_PROVIDED
 }

@@ -1,22 +1,23 @@
-//! `fi_fabric` and the fabric's operations: opening domains, and the feature operations of 2.6.
+//! Fabrics: `fi_fabric`, and a fabric's operations: opening domains, and the feature operations of libfabric 2.6.
+//! `candidate` defines which fabrics exist.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
 use efa_gda_sys::fi;
 
+use super::candidate;
 use super::config::{Config, FIRST_COUNTERS};
 use super::domain;
 use super::ffi::{self, Code, Object, UNUSED, text};
 use super::hints::FabricHints;
-use super::offer;
-use super::uses::{Use, Uses};
+use super::references::{Reference, ReferenceCount};
 
 /// An open fabric.
 #[repr(C)]
 pub(crate) struct Fabric {
     fid: fi::fid_fabric,
-    kind: offer::Fabric,
-    domains: Uses,
+    kind: candidate::Fabric,
+    references: ReferenceCount,
 }
 
 static FID_OPS: fi::fi_ops = fi::fi_ops {
@@ -39,7 +40,7 @@ static OPS: fi::fi_ops_fabric = fi::fi_ops_fabric {
     domain2: UNUSED,
 };
 
-// SAFETY: repr(C), begins with fid_fabric, which begins with fid; FID_OPS is used by this type alone.
+// SAFETY: repr(C), begins with fid_fabric, which begins with fid; only this type uses FID_OPS.
 unsafe impl Object for Fabric {
     const CLASS: u32 = fi::FI_CLASS_FABRIC;
     fn ops() -> *const fi::fi_ops {
@@ -48,17 +49,17 @@ unsafe impl Object for Fabric {
 }
 
 impl Fabric {
-    pub(crate) fn kind(&self) -> offer::Fabric {
+    pub(crate) fn kind(&self) -> candidate::Fabric {
         self.kind
     }
 
-    /// The API version that the application asked for.
+    /// The API version that the application requested.
     pub(crate) fn api_version(&self) -> u32 {
         self.fid.api_version
     }
 
-    pub(crate) fn begin_use(&self) -> Use {
-        self.domains.begin()
+    pub(crate) fn add_reference(&self) -> Reference {
+        self.references.add()
     }
 }
 
@@ -70,41 +71,41 @@ pub(crate) unsafe extern "C" fn open(
 ) -> c_int {
     ffi::entry(|| {
         let config = Config::get().map_err(|_| Code::INVALID)?;
-        // SAFETY: libfabric passes on the application's attributes, which it has read itself.
-        let wanted = unsafe { FabricHints::read(attr) }.ok_or(Code::INVALID)?;
-        let kind = wanted.name.as_deref().and_then(offer::Fabric::named).ok_or(Code::NO_DATA)?;
-        let offered = match kind {
-            offer::Fabric::Direct => config.direct,
-            offer::Fabric::Plain => config.plain,
+        // SAFETY: libfabric passes the application's attributes, which it has read already.
+        let attr_copy = unsafe { FabricHints::read(attr) }.ok_or(Code::INVALID)?;
+        let kind = attr_copy.name.as_deref().and_then(candidate::Fabric::named).ok_or(Code::NO_DATA)?;
+        let available = match kind {
+            candidate::Fabric::Direct => config.direct,
+            candidate::Fabric::Plain => config.plain,
         };
-        if !offered || wanted.prov_version > config.version {
+        if !available || attr_copy.prov_version > config.version {
             return Err(Code::NO_DATA);
         }
         let fid = fi::fid_fabric {
             fid: ffi::header::<Fabric>(context),
             ops: (&raw const OPS).cast_mut(),
-            // SAFETY: not null, or `wanted` would be an error.
+            // SAFETY: not null, otherwise reading `attr_copy` would have failed.
             api_version: unsafe { (*attr).api_version },
         };
-        let object = ffi::expose(Box::new(Fabric { fid, kind, domains: Uses::default() }));
-        // SAFETY: the application gives the place for the fabric.
+        let object = ffi::expose(Box::new(Fabric { fid, kind, references: ReferenceCount::default() }));
+        // SAFETY: libfabric's contract: `fabric` is null or can be written.
         unsafe { ffi::store(fabric, object) }
     })
 }
 
-/// Which fabric an application's fid is.
+/// The kind of an application's fabric.
 ///
 /// # Safety
 /// As for [`ffi::object`].
-pub(crate) unsafe fn kind(fabric: *mut fi::fid_fabric) -> Result<offer::Fabric, Code> {
+pub(crate) unsafe fn kind(fabric: *mut fi::fid_fabric) -> Result<candidate::Fabric, Code> {
     // SAFETY: the caller's contract.
     unsafe { ffi::object::<Fabric>(fabric.cast()) }.map(Fabric::kind)
 }
 
 unsafe extern "C" fn close(fid: *mut fi::fid) -> c_int {
     ffi::entry(|| {
-        // SAFETY: libfabric's contract for close: an open fid, not used again once this succeeds.
-        unsafe { ffi::object::<Fabric>(fid) }?.domains.none()?;
+        // SAFETY: libfabric's contract for close: an open fid, not used again if this succeeds.
+        unsafe { ffi::object::<Fabric>(fid) }?.references.require_none()?;
         // SAFETY: as above, and no domain is open.
         unsafe { ffi::reclaim::<Fabric>(fid) }.map(drop)
     })
@@ -125,18 +126,18 @@ unsafe extern "C" fn ops_open(
             return Err(Code::INVALID);
         }
         let table = match fabric.kind {
-            offer::Fabric::Direct => &raw const DIRECT_FEATURES,
-            offer::Fabric::Plain => &raw const PLAIN_FEATURES,
+            candidate::Fabric::Direct => &raw const DIRECT_FEATURES,
+            candidate::Fabric::Plain => &raw const PLAIN_FEATURES,
         };
-        // SAFETY: the application gives the place for the table.
+        // SAFETY: libfabric's contract: `ops` is null or can be written.
         unsafe { ffi::store(ops, table.cast_mut().cast()) }
     })
 }
 
-/// Whether the application asked for the operations of that name, a string that ends in zero.
-pub(crate) fn is_named(asked: Option<&str>, name: &[u8]) -> bool {
-    asked.is_some_and(|asked| {
-        CStr::from_bytes_with_nul(name).is_ok_and(|name| name.to_bytes() == asked.as_bytes())
+/// Whether the application requested the operations of that name. `name` ends in a zero byte.
+pub(crate) fn is_named(requested: Option<&str>, name: &[u8]) -> bool {
+    requested.is_some_and(|requested| {
+        CStr::from_bytes_with_nul(name).is_ok_and(|name| name.to_bytes() == requested.as_bytes())
     })
 }
 
@@ -144,8 +145,9 @@ static DIRECT_FEATURES: fi::fi_efa_feature_ops = fi::fi_efa_feature_ops { query:
 static PLAIN_FEATURES: fi::fi_efa_feature_ops = fi::fi_efa_feature_ops { query: Some(query_plain) };
 
 unsafe extern "C" fn query_direct(feature: *const c_char) -> bool {
-    // SAFETY: null, or the application's string. `mixed_hmem_iov` is what 2.6 knows.
+    // SAFETY: null, or the application's string.
     let feature = unsafe { text(feature) };
+    // The only feature of libfabric 2.6.
     feature == Some("mixed_hmem_iov")
 }
 

@@ -1,13 +1,12 @@
-//! What every entry from C goes through: no panic crosses, a null or foreign pointer is an error,
-//! and an operation that is not provided answers -ENOSYS. No behaviour of the adapter.
+//! The boundary to C, which every entry point uses: panics do not cross it, null and foreign pointers are errors, and
+//! operations that are not provided return -ENOSYS. It contains no behaviour of the adapter.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use efa_gda_sys::fi;
 
-/// An error as libfabric counts them: a positive errno, or one of its own from 256 on. Entries
-/// return it negated.
+/// A libfabric error number: a positive errno, or one of libfabric's from 256 on. Entry points return it negated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Code(c_int);
 
@@ -32,20 +31,20 @@ impl Code {
     pub(crate) const TIMED_OUT: Self = Self(libc::ETIMEDOUT);
     pub(crate) const TOO_SMALL: Self = Self(fi::FI_ETOOSMALL as c_int);
 
-    /// What an entry returns for this error.
+    /// The value that an entry point returns for this error.
     pub(crate) const fn returned(self) -> c_int {
         -self.0
     }
 }
 
-/// Runs the body of an entry that returns 0 or a negative error.
+/// Runs the body of an entry point that returns 0 or a negative error. A panic becomes -FI_EOTHER.
 pub(crate) fn entry(body: impl FnOnce() -> Result<(), Code>) -> c_int {
-    counted(|| body().map(|()| 0)) as c_int
+    count_entry(|| body().map(|()| 0)) as c_int
 }
 
-/// Runs the body of an entry that returns a count or a negative error. A panic becomes -FI_EOTHER.
-pub(crate) fn counted(body: impl FnOnce() -> Result<usize, Code>) -> isize {
-    // What the body captured is not used after a panic: every entry returns at once.
+/// Runs the body of an entry point that returns a count or a negative error. A panic becomes -FI_EOTHER.
+pub(crate) fn count_entry(body: impl FnOnce() -> Result<usize, Code>) -> isize {
+    // Unwind safety: every entry point returns at once, so nothing that the body captured is used after a panic.
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(count)) => count as isize,
         Ok(Err(code)) => code.returned() as isize,
@@ -53,33 +52,33 @@ pub(crate) fn counted(body: impl FnOnce() -> Result<usize, Code>) -> isize {
     }
 }
 
-/// An object that libfabric holds by its fid: a struct of this provider whose first field is that
-/// fid, so that the two have one address.
+/// An object that libfabric refers to by its fid: a struct of this provider whose first field is the fid, so that both
+/// have the same address.
 ///
 /// # Safety
-/// The implementor is `repr(C)`, begins with a struct that begins with [`fi::fid`], and objects
-/// with [`Object::ops`] as their operations are made of no other type.
+/// The implementor must be `repr(C)` and begin with a struct that begins with [`fi::fid`]. No object of another type
+/// may have [`Object::ops`] as its operations.
 pub(crate) unsafe trait Object: Sized {
-    /// The fid's class.
+    /// The class of the fid.
     const CLASS: u32;
 
-    /// The operations of this type's fids, which no other type shares.
+    /// The operations of this type's fids, which no other type uses.
     fn ops() -> *const fi::fi_ops;
 }
 
-/// The header of a new object of type `T`.
+/// The fid of a new object of type `T`.
 pub(crate) fn header<T: Object>(context: *mut c_void) -> fi::fid {
     fi::fid { fclass: T::CLASS as usize, context, ops: T::ops().cast_mut() }
 }
 
-/// The object that C handed in as `fid`.
+/// The object that C passed as `fid`.
 ///
 /// # Errors
 /// [`Code::INVALID`] for null and for a fid of another class or another provider.
 ///
 /// # Safety
-/// A fid that is not null is open, and stays open while the result is used: libfabric's rule that
-/// nothing is closed while a call on it runs.
+/// A fid that is not null must be open, and must stay open while the result is used. libfabric guarantees this: an
+/// application must not close an object while a call on it runs.
 pub(crate) unsafe fn object<'a, T: Object>(fid: *const fi::fid) -> Result<&'a T, Code> {
     if fid.is_null() {
         return Err(Code::INVALID);
@@ -89,34 +88,33 @@ pub(crate) unsafe fn object<'a, T: Object>(fid: *const fi::fid) -> Result<&'a T,
     if class != T::CLASS as usize || !std::ptr::eq(ops, T::ops()) {
         return Err(Code::INVALID);
     }
-    // SAFETY: only objects of type T carry these operations (contract of Object), and they begin
-    // with their fid.
+    // SAFETY: only objects of type T have these operations, and they begin with their fid (contract of Object).
     Ok(unsafe { &*fid.cast::<T>() })
 }
 
-/// Gives an object to C: it lives until [`reclaim`].
+/// Transfers an object to C. It lives until [`reclaim`].
 pub(crate) fn expose<T: Object, F>(object: Box<T>) -> *mut F {
     Box::into_raw(object).cast()
 }
 
-/// Takes back what [`expose`] gave, to be dropped.
+/// Takes an object back from C, to drop it.
 ///
 /// # Safety
-/// As for [`object`], and C does not use the fid again.
+/// As for [`object`]; in addition, C must not use the fid again.
 pub(crate) unsafe fn reclaim<T: Object>(fid: *mut fi::fid) -> Result<Box<T>, Code> {
-    // SAFETY: the caller's contract; the reference ends here.
+    // SAFETY: the caller's contract; the reference is not used further.
     unsafe { object::<T>(fid)? };
-    // SAFETY: an object of type T, which only expose makes, from a Box.
+    // SAFETY: an object of type T (checked above), which only `expose` creates, from a Box.
     Ok(unsafe { Box::from_raw(fid.cast::<T>()) })
 }
 
-/// Writes `value` through a pointer that C handed in.
+/// Writes `value` through a pointer that C passed.
 ///
 /// # Errors
 /// [`Code::INVALID`] for null.
 ///
 /// # Safety
-/// A pointer that is not null can be written.
+/// `out` must be null or writable.
 pub(crate) unsafe fn store<T>(out: *mut T, value: T) -> Result<(), Code> {
     if out.is_null() {
         return Err(Code::INVALID);
@@ -126,10 +124,10 @@ pub(crate) unsafe fn store<T>(out: *mut T, value: T) -> Result<(), Code> {
     Ok(())
 }
 
-/// A string that C handed in; null and text that is not UTF-8 are `None`.
+/// A string that C passed; `None` for null and for text that is not UTF-8.
 ///
 /// # Safety
-/// A pointer that is not null leads to a string that ends in a zero byte and outlives the result.
+/// `string` must be null or point to a string that ends in a zero byte and outlives the result.
 pub(crate) unsafe fn text<'a>(string: *const c_char) -> Option<&'a str> {
     if string.is_null() {
         return None;
@@ -142,14 +140,14 @@ extern "C" fn not_provided() -> isize {
     Code::NOT_PROVIDED.returned() as isize
 }
 
-/// Fills the place of an operation that this provider does not have. libfabric's inline functions
-/// call most of a table without a look, so that a null would crash the application.
-// SAFETY: C calls it with the arguments of that operation, which the C calling convention lets a
-// function ignore; operations return an int or ssize_t, whose register this result fills.
+/// The pointer for an operation that this provider does not have. libfabric's inline functions call most operations
+/// without a null check, so a null pointer would crash the application.
+// SAFETY: C calls it with the arguments of the missing operation, which a function may ignore in the C calling
+// convention. Operations return an int or ssize_t, whose register this result fills.
 pub(crate) const UNUSED: fi::fi_unused_op =
     Some(unsafe { std::mem::transmute::<extern "C" fn() -> isize, unsafe extern "C" fn()>(not_provided) });
 
-/// `fi_ops::bind` of objects to which nothing binds.
+/// `fi_ops::bind` of objects to which nothing can be bound.
 pub(crate) unsafe extern "C" fn no_bind(_: *mut fi::fid, _: *mut fi::fid, _: u64) -> c_int {
     Code::NOT_PROVIDED.returned()
 }
@@ -175,10 +173,10 @@ pub(crate) fn logs() -> bool {
     std::env::var_os("SOFTEFA_LOG").is_some()
 }
 
-/// Says on stderr why something was refused, where `SOFTEFA_LOG` is set: the codes that go back to C
-/// do not tell.
-pub(crate) fn log(words: std::fmt::Arguments<'_>) {
+/// Writes `message` to stderr if `SOFTEFA_LOG` is set. It states the reason of a refusal, which the error number that C
+/// receives cannot.
+pub(crate) fn log(message: std::fmt::Arguments<'_>) {
     if logs() {
-        eprintln!("softefa: {words}");
+        eprintln!("softefa: {message}");
     }
 }

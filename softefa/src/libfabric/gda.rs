@@ -1,9 +1,8 @@
-//! The EFA operations on a domain: what exposes queues, addresses and keys to whoever drives the
-//! queues itself (`fi_efa_ops_gda`), and `fi_efa_ops_domain`.
+//! The EFA operations on a domain: `fi_efa_ops_gda`, which exposes queues, addresses and keys to clients that drive the
+//! queues themselves, and `fi_efa_ops_domain`. The exposed objects are created by the modules `ep`, `cq` and `cntr`.
 //!
-//! A table has as many pointers as the release that is claimed had, and ends where memory ends: the
-//! page after it cannot be read. A client that reads `cntr_open_ext` from a five-pointer table
-//! faults here, where behind the real provider's table something else would follow.
+//! A table has as many pointers as in the reported release, and the page after it cannot be read. A client that reads
+//! `cntr_open_ext` from a table of five pointers faults here; after the real provider's table it would read other data.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -20,7 +19,7 @@ use super::ep::Endpoint;
 use super::ffi::{self, Code};
 use super::mr::Region;
 
-/// The one release whose domain operations held the first four GDA operations too.
+/// The only release whose domain operations include the first four GDA operations.
 const MERGED: u32 = fi::fi_version(202, 0);
 
 const GDA_OPS: fi::fi_efa_ops_gda = fi::fi_efa_ops_gda {
@@ -32,7 +31,7 @@ const GDA_OPS: fi::fi_efa_ops_gda = fi::fi_efa_ops_gda {
     cntr_open_ext: Some(cntr::open_ext),
 };
 
-/// Domain operations as 2.2 had them; other releases have the first pointer alone.
+/// Domain operations as in release 2.2. Other releases have only the first pointer.
 #[repr(C)]
 struct MergedOps {
     domain: fi::fi_efa_ops_domain,
@@ -51,49 +50,49 @@ static DOMAIN_OPS: MergedOps = MergedOps {
     },
 };
 
-/// The GDA operations of the release that is claimed, or as a defect has them.
+/// The GDA operations of the reported release, changed by the injected defect if there is one.
 pub(crate) fn table(config: &Config) -> Result<*mut c_void, Code> {
-    static TABLE: OnceLock<Option<FencedTable>> = OnceLock::new();
-    static WHOLE: fi::fi_efa_ops_gda = GDA_OPS;
+    static TABLE: OnceLock<Option<GuardedTable>> = OnceLock::new();
+    static COMPLETE: fi::fi_efa_ops_gda = GDA_OPS;
     static NULL_COUNTERS: fi::fi_efa_ops_gda = fi::fi_efa_ops_gda { cntr_open_ext: None, ..GDA_OPS };
-    let whole = config.version >= FIRST_COUNTERS && config.defect != Some(Defect::FiveOperations);
-    let source = if config.defect == Some(Defect::NullCounters) { &NULL_COUNTERS } else { &WHOLE };
-    FencedTable::of(&TABLE, (&raw const *source).cast(), if whole { 6 } else { 5 })
+    let has_counters = config.version >= FIRST_COUNTERS && config.defect != Some(Defect::FiveOperations);
+    let source = if config.defect == Some(Defect::NullCounters) { &NULL_COUNTERS } else { &COMPLETE };
+    GuardedTable::get_or_copy(&TABLE, (&raw const *source).cast(), if has_counters { 6 } else { 5 })
 }
 
 /// The domain operations of provider release `version`.
 pub(crate) fn domain_table(version: u32) -> Result<*mut c_void, Code> {
-    static TABLE: OnceLock<Option<FencedTable>> = OnceLock::new();
+    static TABLE: OnceLock<Option<GuardedTable>> = OnceLock::new();
     let pointers = if version == MERGED { 5 } else { 1 };
-    FencedTable::of(&TABLE, (&raw const DOMAIN_OPS).cast(), pointers)
+    GuardedTable::get_or_copy(&TABLE, (&raw const DOMAIN_OPS).cast(), pointers)
 }
 
-/// A copy of a table's first pointers that ends at the end of a readable page.
-struct FencedTable(*mut c_void);
+/// A copy of the first pointers of a table. It ends at the end of a readable page; the next page is not readable.
+struct GuardedTable(*mut c_void);
 
-// SAFETY: the table is not written after it was made.
-unsafe impl Send for FencedTable {}
+// SAFETY: nothing writes the table after it was created.
+unsafe impl Send for GuardedTable {}
 // SAFETY: as above.
-unsafe impl Sync for FencedTable {}
+unsafe impl Sync for GuardedTable {}
 
-impl FencedTable {
-    /// The table in `place`, made from `source` on first use; it lives as long as the process, for
-    /// clients keep it.
-    fn of(
-        place: &'static OnceLock<Option<Self>>,
+impl GuardedTable {
+    /// The table in `cell`, copied from `source` on first use. It lives as long as the process, because clients store
+    /// its address.
+    fn get_or_copy(
+        cell: &'static OnceLock<Option<Self>>,
         source: *const *const c_void,
         pointers: usize,
     ) -> Result<*mut c_void, Code> {
-        let table = place.get_or_init(|| Self::copy(source, pointers));
+        let table = cell.get_or_init(|| Self::copy(source, pointers));
         table.as_ref().map(|table| table.0).ok_or(Code::NO_MEMORY)
     }
 
     fn copy(source: *const *const c_void, pointers: usize) -> Option<Self> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let access = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping of two pages; the second becomes unreadable, the first receives
-        // `pointers` pointers at its end and is then read-only. `source` is one of the tables above,
-        // which have at least that many.
+        // SAFETY: the mapping is new and has two pages. The pointers are written to the end of the first page, which
+        // then becomes read-only; the second page becomes unreadable. `source` is one of the tables above, which have
+        // at least `pointers` pointers.
         unsafe {
             let pages = libc::mmap(ptr::null_mut(), 2 * PAGE_BYTES, access, flags, -1, 0);
             if pages == libc::MAP_FAILED {
@@ -102,9 +101,9 @@ impl FencedTable {
             let end = pages.cast::<u8>().add(PAGE_BYTES).cast::<*const c_void>();
             let table = end.sub(pointers);
             table.copy_from_nonoverlapping(source, pointers);
-            let fenced = libc::mprotect(end.cast(), PAGE_BYTES, libc::PROT_NONE) == 0
+            let guarded = libc::mprotect(end.cast(), PAGE_BYTES, libc::PROT_NONE) == 0
                 && libc::mprotect(pages, PAGE_BYTES, libc::PROT_READ) == 0;
-            fenced.then(|| Self(table.cast()))
+            guarded.then(|| Self(table.cast()))
         }
     }
 }
@@ -119,8 +118,8 @@ unsafe extern "C" fn query_addr(
     ffi::entry(|| {
         // SAFETY: libfabric's contract: an open endpoint.
         let endpoint = unsafe { ffi::object::<Endpoint>(ep.cast()) }?;
-        let (handle, address) = endpoint.addresses()?.get(addr)?;
-        // SAFETY: places that the application gives; null is refused.
+        let (handle, address) = endpoint.address_table()?.get(addr)?;
+        // SAFETY: libfabric's contract: each pointer is null or can be written.
         unsafe {
             ffi::store(ahn, handle.get())?;
             ffi::store(remote_qpn, address.queue_pair.get())?;
@@ -137,7 +136,7 @@ unsafe extern "C" fn query_qp_wqs(
     ffi::entry(|| {
         // SAFETY: libfabric's contract: an open endpoint.
         let endpoint = unsafe { ffi::object::<Endpoint>(ep.cast()) }?;
-        // SAFETY: places that the application gives; null is refused.
+        // SAFETY: libfabric's contract: each pointer is null or can be written.
         unsafe {
             ffi::store(sq_attr, fi::fi_efa_wq_attr::default())?;
             ffi::store(rq_attr, fi::fi_efa_wq_attr::default())?;
@@ -152,7 +151,7 @@ unsafe extern "C" fn query_qp_wqs(
             caps: if endpoint.has_wide_ids() { fi::FI_EFA_WQ_CAPS_64_BIT_REQ_ID as u16 } else { 0 },
         };
         if let Some(defect) = Config::get().ok().and_then(|config| config.defect) {
-            spoil(&mut sq, defect);
+            inject_defect(&mut sq, defect);
         }
         // SAFETY: as above.
         unsafe { ffi::store(sq_attr, sq)? };
@@ -170,8 +169,8 @@ unsafe extern "C" fn query_qp_wqs(
     })
 }
 
-/// Reports the queue as a broken provider would.
-fn spoil(sq: &mut fi::fi_efa_wq_attr, defect: Defect) {
+/// Changes the reported send queue as `defect` requires.
+fn inject_defect(sq: &mut fi::fi_efa_wq_attr, defect: Defect) {
     match defect {
         Defect::Depth(depth) => sq.num_entries = depth,
         Defect::EntrySize(bytes) => sq.entry_size = bytes,
@@ -190,20 +189,20 @@ unsafe extern "C" fn query_cq(cq: *mut fi::fid_cq, attr: *mut fi::fi_efa_cq_attr
     ffi::entry(|| {
         // SAFETY: libfabric's contract: an open completion queue.
         let queue = unsafe { ffi::object::<cq::CompletionQueue>(cq.cast()) }?.shared();
-        let found = fi::fi_efa_cq_attr {
+        let reported = fi::fi_efa_cq_attr {
             buffer: queue.buffer(),
             entry_size: queue.queue.entry_size,
             num_entries: queue.queue.num_entries,
         };
-        // SAFETY: a place that the application gives; null is refused.
-        unsafe { ffi::store(attr, found) }
+        // SAFETY: libfabric's contract: `attr` is null or can be written.
+        unsafe { ffi::store(attr, reported) }
     })
 }
 
 unsafe extern "C" fn get_mr_lkey(mr: *mut fi::fid_mr) -> u64 {
     let mut key = fi::FI_KEY_NOTAVAIL;
     ffi::entry(|| {
-        // SAFETY: libfabric's contract: an open region; null and foreign ones have no key here.
+        // SAFETY: libfabric's contract: an open region. Null and foreign fids return FI_KEY_NOTAVAIL.
         key = unsafe { ffi::object::<Region>(mr.cast()) }?.keys().local.get().into();
         Ok(())
     });
@@ -214,8 +213,8 @@ unsafe extern "C" fn query_mr(mr: *mut fi::fid_mr, attr: *mut fi::fi_efa_mr_attr
     ffi::entry(|| {
         // SAFETY: libfabric's contract: an open region.
         unsafe { ffi::object::<Region>(mr.cast()) }?;
-        // No id is valid: they name buses of a host that this adapter does not sit on.
-        // SAFETY: a place that the application gives; null is refused.
+        // All ids are invalid: they identify PCI buses of the host, and this adapter is on none.
+        // SAFETY: libfabric's contract: `attr` is null or can be written.
         unsafe { ffi::store(attr, fi::fi_efa_mr_attr::default()) }
     })
 }

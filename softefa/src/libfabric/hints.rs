@@ -1,14 +1,14 @@
-//! A copy of what an application's `fi_info` says, taken once at the border so that the rest works
-//! on values. Serves hints to `fi_getinfo` and the info given to `fi_domain` and `fi_endpoint`.
+//! A copy of an application's `fi_info`, made once at the boundary to C so that the other modules work on values. It
+//! reads hints of `fi_getinfo` and the infos passed to `fi_domain` and `fi_endpoint`, and checks none of the values.
 //!
-//! `fi_domain_attr` is as long as the *loaded* libfabric makes it, 192 bytes in 1.17: it is read
-//! field by field, never as a whole, and nothing after `tclass` is read.
+//! The length of `fi_domain_attr` depends on the *loaded* libfabric (192 bytes in 1.17). Therefore it is read field by
+//! field, never as a whole, and no field after `tclass` is read.
 
 use efa_gda_sys::fi;
 
 use super::ffi::text;
 
-/// What an info says; attributes that it lacks are `None`.
+/// The values of an info. An attribute struct that the info lacks is `None`.
 #[derive(Clone, Debug)]
 pub(crate) struct Hints {
     pub(crate) caps: u64,
@@ -22,7 +22,7 @@ pub(crate) struct Hints {
     pub(crate) ep: Option<fi::fi_ep_attr>,
     pub(crate) domain: Option<DomainHints>,
     pub(crate) fabric: Option<FabricHints>,
-    /// The bus number, where the info names a PCI device.
+    /// The bus number, if the info names a PCI device.
     pub(crate) pci_bus: Option<u8>,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct DomainHints {
     pub(crate) mr_cnt: usize,
 }
 
-/// `fi_fabric_attr`, without `prov_name`, which libfabric itself matches.
+/// `fi_fabric_attr` without `prov_name`, which libfabric's core compares.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FabricHints {
     pub(crate) object: Option<*mut fi::fid_fabric>,
@@ -54,18 +54,18 @@ pub(crate) struct FabricHints {
 }
 
 impl Hints {
-    /// Copies `info`; null gives `None`.
+    /// Copies `info`; `None` for null.
     ///
     /// # Safety
-    /// An info that is not null was made by the loaded libfabric, or is laid out as it would be.
+    /// `info` must be null, or allocated by the loaded libfabric or laid out in the same way.
     pub(crate) unsafe fn read(info: *const fi::fi_info) -> Option<Self> {
         if info.is_null() {
             return None;
         }
         // SAFETY: not null, and fi_info has had these fields since API 1.7 (caller's contract).
         let info = unsafe { &*info };
-        // SAFETY: each attribute is null or a struct whose beginning is the one declared; the
-        // addresses have the lengths beside them (fi_getinfo's documentation).
+        // SAFETY: each attribute is null or a struct that begins with the declared fields. Each address has the length
+        // in the field after it (fi_getinfo's documentation).
         unsafe {
             Some(Self {
                 caps: info.caps,
@@ -84,7 +84,7 @@ impl Hints {
         }
     }
 
-    /// The memory registration modes that the application accepts, where it says so.
+    /// The memory registration modes that the application accepts, if the hints have domain attributes.
     pub(crate) fn mr_mode(&self) -> Option<i32> {
         self.domain.as_ref().map(|domain| domain.mr_mode)
     }
@@ -92,13 +92,13 @@ impl Hints {
 
 impl DomainHints {
     /// # Safety
-    /// Null, or a `fi_domain_attr` of libfabric 1.17 or newer.
+    /// `attr` must be null or a `fi_domain_attr` of libfabric 1.17 or newer.
     unsafe fn read(attr: *const fi::fi_domain_attr) -> Option<Self> {
         if attr.is_null() {
             return None;
         }
-        // SAFETY: the fields lie in the part that every release has; each is read by itself, so no
-        // reference to the declared, longer struct arises. The name is null or a string.
+        // SAFETY: every release has these fields. Each is read separately, so that no reference to the declared struct
+        // exists, which may be longer than the actual one. The name is null or a string.
         unsafe {
             Some(Self {
                 object: non_null((*attr).domain),
@@ -122,7 +122,7 @@ impl DomainHints {
 
 impl FabricHints {
     /// # Safety
-    /// Null, or a `fi_fabric_attr`.
+    /// `attr` must be null or a `fi_fabric_attr`.
     pub(crate) unsafe fn read(attr: *const fi::fi_fabric_attr) -> Option<Self> {
         // SAFETY: null or readable (caller's contract).
         let attr = unsafe { copy(attr)? };
@@ -137,21 +137,21 @@ fn non_null<T>(pointer: *mut T) -> Option<*mut T> {
 }
 
 /// # Safety
-/// Null, or a readable T.
+/// `pointer` must be null or a readable T.
 unsafe fn copy<T: Copy>(pointer: *const T) -> Option<T> {
     // SAFETY: not null here, so readable by the caller's contract.
     (!pointer.is_null()).then(|| unsafe { pointer.read() })
 }
 
 /// # Safety
-/// Null, or `length` readable bytes.
+/// `pointer` must be null or have `length` readable bytes.
 unsafe fn bytes(pointer: *const u8, length: usize) -> Option<Vec<u8>> {
-    // SAFETY: not null here, so as long as `length` says by the caller's contract.
+    // SAFETY: not null here, so `length` bytes are readable by the caller's contract.
     (!pointer.is_null()).then(|| unsafe { std::slice::from_raw_parts(pointer, length) }.to_vec())
 }
 
 /// # Safety
-/// Null, or a `fid_nic` whose attributes are null or readable.
+/// `nic` must be null or a `fid_nic` whose attributes are null or readable.
 unsafe fn pci_bus(nic: *const fi::fid_nic) -> Option<u8> {
     // SAFETY: null or readable at each step (caller's contract).
     unsafe {

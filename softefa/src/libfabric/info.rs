@@ -1,26 +1,27 @@
-//! `fi_info` for C, made from an offer.
+//! `fi_info` for C, allocated from a candidate. The values are chosen in `candidate` and `negotiation`.
 //!
-//! libfabric frees an info and its attributes with `free`, and copies each attribute by the size
-//! that *it* gives the struct: `fi_domain_attr` has 192 bytes in 1.17 and 232 in 2.6, and others
-//! grew after 2.6. So every struct is allocated with room beyond any release and zeroed: the
-//! beginning is common to all releases, and a newer libfabric finds zeroes, its "unspecified",
-//! where this provider knows no field. The alternative, `fi_dupinfo(NULL)` of the libfabric that
-//! loaded this provider, would have to be found: it may be loaded with RTLD_LOCAL, and several may
-//! share the process, so a look-up by name can find the wrong one.
+//! libfabric frees an info and its attributes with `free`, and copies each attribute with the size that the struct has
+//! in *that* libfabric: `fi_domain_attr` has 192 bytes in 1.17 and 232 in 2.6, and other structs grew after 2.6.
+//! Therefore every struct is allocated larger than in any release, and zeroed. All releases share the beginning of a
+//! struct, and a newer libfabric reads zero ("unspecified") in fields that this provider does not know.
+//!
+//! The alternative is `fi_dupinfo(NULL)` of the libfabric that loaded this provider. It cannot be found reliably: that
+//! libfabric may be loaded with RTLD_LOCAL, and several libfabrics may share the process, so a lookup by name can
+//! return the wrong one.
 
 use std::ffi::{CString, c_char, c_void};
 use std::ptr;
 
 use efa_gda_sys::fi;
 
+use super::candidate::{ADDRESS_LENGTH, Candidate};
 use super::ffi::Code;
 use super::nic;
-use super::offer::{ADDRESS_LENGTH, Offer};
 
-/// Bytes given to each struct; the longest known, `fi_domain_attr` of 2.6, has 232.
-const ROOM: usize = 1024;
+/// The bytes allocated for each struct. The longest known struct, `fi_domain_attr` of 2.6, has 232.
+const STRUCT_BYTES: usize = 1024;
 
-/// A list of infos under construction; freed unless handed over.
+/// A list of infos under construction. It is freed on drop unless [`InfoList::into_raw`] transfers it to C.
 pub(crate) struct InfoList {
     head: *mut fi::fi_info,
     tail: *mut fi::fi_info,
@@ -31,17 +32,17 @@ impl InfoList {
         Self { head: ptr::null_mut(), tail: ptr::null_mut() }
     }
 
-    /// Appends the info for `offer`, at API version `version`.
+    /// Appends the info for `candidate`, at API version `version`.
     ///
     /// # Errors
-    /// [`Code::NO_MEMORY`]; the list is as before.
+    /// [`Code::NO_MEMORY`]; the list is unchanged.
     pub(crate) fn push(
         &mut self,
-        offer: &Offer<'_>,
+        candidate: &Candidate<'_>,
         version: u32,
         destination: Option<[u8; ADDRESS_LENGTH]>,
     ) -> Result<(), Code> {
-        let info = allocate(offer, version, destination)?;
+        let info = allocate(candidate, version, destination)?;
         if self.tail.is_null() {
             self.head = info;
         } else {
@@ -52,7 +53,7 @@ impl InfoList {
         Ok(())
     }
 
-    /// Hands the list to libfabric, which frees it; null when it is empty.
+    /// Transfers the list to libfabric, which frees it. Null for an empty list.
     pub(crate) fn into_raw(self) -> *mut fi::fi_info {
         let head = self.head;
         std::mem::forget(self);
@@ -64,7 +65,7 @@ impl Drop for InfoList {
     fn drop(&mut self) {
         let mut info = self.head;
         while !info.is_null() {
-            // SAFETY: made by `allocate`, owned by this list, visited once.
+            // SAFETY: allocated by `allocate`, owned by this list, and freed once.
             unsafe {
                 let next = (*info).next;
                 free(info);
@@ -75,16 +76,16 @@ impl Drop for InfoList {
 }
 
 fn allocate(
-    offer: &Offer<'_>,
+    candidate: &Candidate<'_>,
     version: u32,
     destination: Option<[u8; ADDRESS_LENGTH]>,
 ) -> Result<*mut fi::fi_info, Code> {
     let info = zeroed::<fi::fi_info>()?;
-    // SAFETY: zeroed and large enough, and every pointer in it is null or set below to memory that
-    // `free` releases; nothing else sees it yet.
-    let filled = unsafe { fill(&mut *info, offer, version, destination) };
-    if let Err(code) = filled {
-        // SAFETY: made above, handed to nobody.
+    // SAFETY: zeroed and large enough. Every pointer in it is null, or set by `fill` to memory that `free` releases. No
+    // other code has the address yet.
+    let result = unsafe { fill(&mut *info, candidate, version, destination) };
+    if let Err(code) = result {
+        // SAFETY: allocated above, and no other code has the address.
         unsafe { free(info) };
         return Err(code);
     }
@@ -93,57 +94,57 @@ fn allocate(
 
 fn fill(
     info: &mut fi::fi_info,
-    offer: &Offer<'_>,
+    candidate: &Candidate<'_>,
     version: u32,
     destination: Option<[u8; ADDRESS_LENGTH]>,
 ) -> Result<(), Code> {
-    info.caps = offer.caps;
-    info.mode = offer.mode;
+    info.caps = candidate.caps;
+    info.mode = candidate.mode;
     info.addr_format = fi::FI_ADDR_EFA;
-    info.handle = offer.handle;
-    info.src_addr = copied(offer.adapter.address())?.cast();
+    info.handle = candidate.handle;
+    info.src_addr = allocate_copy(candidate.adapter.address())?.cast();
     info.src_addrlen = ADDRESS_LENGTH;
     if let Some(address) = destination {
-        info.dest_addr = copied(address)?.cast();
+        info.dest_addr = allocate_copy(address)?.cast();
         info.dest_addrlen = ADDRESS_LENGTH;
     }
-    info.tx_attr = copied(offer.tx)?;
-    info.rx_attr = copied(offer.rx)?;
-    info.ep_attr = copied(offer.ep)?;
-    info.domain_attr = copied(offer.domain)?;
-    // SAFETY: allocated on the line above; the field lies in the declared beginning.
-    unsafe { (*info.domain_attr).name = string(&offer.adapter.domain_name())? };
-    info.fabric_attr = copied(fi::fi_fabric_attr {
-        fabric: offer.fabric_object,
-        // prov_name and prov_version are set by libfabric's core; a name given here would be
-        // taken for a layer below and doubled.
+    info.tx_attr = allocate_copy(candidate.tx)?;
+    info.rx_attr = allocate_copy(candidate.rx)?;
+    info.ep_attr = allocate_copy(candidate.ep)?;
+    info.domain_attr = allocate_copy(candidate.domain)?;
+    // SAFETY: allocated on the line above; the field is in the declared part.
+    unsafe { (*info.domain_attr).name = string(&candidate.adapter.domain_name())? };
+    info.fabric_attr = allocate_copy(fi::fi_fabric_attr {
+        fabric: candidate.fabric_object,
+        // libfabric's core sets prov_name and prov_version. It would treat a name that is set here as a layered
+        // provider's and append its own.
         ..Default::default()
     })?;
     // SAFETY: allocated just above.
     unsafe {
-        (*info.fabric_attr).name = string(offer.fabric.name())?;
+        (*info.fabric_attr).name = string(candidate.fabric.name())?;
         (*info.fabric_attr).api_version = version;
     }
-    info.nic = nic::expose(offer.adapter)?;
+    info.nic = nic::expose(candidate.adapter)?;
     Ok(())
 }
 
 /// Zeroed memory from the C allocator, of at least [`ROOM`] bytes.
 fn zeroed<T>() -> Result<*mut T, Code> {
-    const { assert!(size_of::<T>() <= ROOM && align_of::<T>() <= 16) };
+    const { assert!(size_of::<T>() <= STRUCT_BYTES && align_of::<T>() <= 16) };
     // SAFETY: calloc takes any sizes.
-    let memory = unsafe { libc::calloc(1, ROOM) };
+    let memory = unsafe { libc::calloc(1, STRUCT_BYTES) };
     if memory.is_null() { Err(Code::NO_MEMORY) } else { Ok(memory.cast()) }
 }
 
-fn copied<T>(value: T) -> Result<*mut T, Code> {
+fn allocate_copy<T>(value: T) -> Result<*mut T, Code> {
     let memory = zeroed::<T>()?;
     // SAFETY: fresh memory, large and aligned enough (asserted in `zeroed`).
     unsafe { memory.write(value) };
     Ok(memory)
 }
 
-/// A C string from the C allocator.
+/// Copies `text` into a C string from the C allocator.
 pub(crate) fn string(text: &str) -> Result<*mut c_char, Code> {
     let text = CString::new(text).map_err(|_| Code::INVALID)?;
     // SAFETY: a string that ends in a zero byte.
@@ -151,13 +152,13 @@ pub(crate) fn string(text: &str) -> Result<*mut c_char, Code> {
     if copy.is_null() { Err(Code::NO_MEMORY) } else { Ok(copy) }
 }
 
-/// What `fi_freeinfo` does for one info.
+/// Frees one info, as `fi_freeinfo` does.
 ///
 /// # Safety
-/// `info` was made by `allocate` and is not used again.
+/// `info` must come from `allocate` and must not be used again.
 unsafe fn free(info: *mut fi::fi_info) {
-    // SAFETY: every pointer is null or from the C allocator, owned by this info; the nic is null or
-    // a fid of this provider.
+    // SAFETY: every pointer is null or from the C allocator, and owned by this info. The nic is null or a fid of this
+    // provider.
     unsafe {
         let owned: [*mut c_void; 5] = [
             (*info).src_addr,

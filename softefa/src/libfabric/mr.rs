@@ -1,4 +1,5 @@
-//! Memory registration: `fi_mr_reg`, `fi_mr_regv` and `fi_mr_regattr`.
+//! Memory registration: `fi_mr_reg`, `fi_mr_regv` and `fi_mr_regattr`, for memory of the process, of a file and of a GPU.
+//! The device core checks keys and ranges.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::NonNull;
@@ -13,10 +14,10 @@ use super::config::Config;
 use super::domain::{Domain, Shared};
 use super::ffi::{self, Code, Object};
 use super::mapping::Mapping;
-use super::uses::Use;
+use super::references::Reference;
 
 /// The first API with FI_MR_DMABUF.
-const DMABUF: u32 = fi::fi_version(1, 20);
+const FIRST_DMABUF_API: u32 = fi::fi_version(1, 20);
 
 /// An open memory region.
 #[repr(C)]
@@ -24,7 +25,7 @@ pub(crate) struct Region {
     fid: fi::fid_mr,
     keys: MemoryKeys,
     domain: Arc<Shared>,
-    _use: Use,
+    _reference: Reference,
 }
 
 static FID_OPS: fi::fi_ops = fi::fi_ops {
@@ -49,7 +50,7 @@ pub(crate) fn ops() -> *mut fi::fi_ops_mr {
     (&raw const OPS).cast_mut()
 }
 
-// SAFETY: repr(C), begins with fid_mr, which begins with fid; FID_OPS is used by this type alone.
+// SAFETY: repr(C), begins with fid_mr, which begins with fid; only this type uses FID_OPS.
 unsafe impl Object for Region {
     const CLASS: u32 = fi::FI_CLASS_MR;
     fn ops() -> *const fi::fi_ops {
@@ -65,14 +66,17 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // When this returns, no engine touches the memory any more.
+        // After this call no engine accesses the memory.
         if let Err(error) = self.domain.adapter.deregister_memory(self.keys.local) {
-            ffi::log(format_args!("a memory region was gone before it was closed: {error}"));
+            ffi::log(format_args!(
+                "memory region with lkey {}: deregistering it on close failed: {error}",
+                self.keys.local
+            ));
         }
     }
 }
 
-/// What is to be registered, whichever call asked for it.
+/// A registration, in the same form for all three calls.
 struct Request {
     address: u64,
     length: u64,
@@ -93,10 +97,10 @@ unsafe extern "C" fn reg(
     context: *mut c_void,
 ) -> c_int {
     ffi::entry(|| {
-        refuse_flags(flags)?;
+        require_no_flags(flags)?;
         // SAFETY: libfabric's contract for registered memory.
-        let request = unsafe { host(buf, len, access, context) }?;
-        // SAFETY: libfabric's contract: an open domain, and a place for the region.
+        let request = unsafe { host_request(buf, len, access, context) }?;
+        // SAFETY: libfabric's contract: an open domain, and `mr` null or writable.
         unsafe { register(fid, request, mr) }
     })
 }
@@ -113,12 +117,12 @@ unsafe extern "C" fn regv(
     context: *mut c_void,
 ) -> c_int {
     ffi::entry(|| {
-        refuse_flags(flags)?;
-        // SAFETY: the application's vector of `count` parts.
-        let part = unsafe { only_part(iov, count) }?;
+        require_no_flags(flags)?;
+        // SAFETY: libfabric's contract: null, or a vector of `count` segments.
+        let segment = unsafe { single_segment(iov, count) }?;
         // SAFETY: libfabric's contract for registered memory.
-        let request = unsafe { host(part.iov_base, part.iov_len, access, context) }?;
-        // SAFETY: libfabric's contract: an open domain, and a place for the region.
+        let request = unsafe { host_request(segment.iov_base, segment.iov_len, access, context) }?;
+        // SAFETY: libfabric's contract: an open domain, and `mr` null or writable.
         unsafe { register(fid, request, mr) }
     })
 }
@@ -135,63 +139,71 @@ unsafe extern "C" fn regattr(
         if attr.is_null() {
             return Err(Code::INVALID);
         }
-        // SAFETY: not null. The struct grew with the API version that the application asked for:
-        // these fields are in all of them, and each is read by itself.
+        // SAFETY: not null. The struct's length depends on the API version that the application requested. Every
+        // version has these fields, and each is read separately.
         let (access, context) = unsafe { ((*attr).access, (*attr).context) };
-        // SAFETY: `iface` exists in every API that has FI_HMEM, which the domain was opened with;
-        // without, everything is the system's, as in the real provider.
+        // SAFETY: `iface` exists in every API that has FI_HMEM, with which the domain was opened. Without FI_HMEM all
+        // memory is the system's, as in the real provider.
         let kind = if domain.hmem { unsafe { (*attr).iface } } else { fi::FI_HMEM_SYSTEM };
         if kind != fi::FI_HMEM_SYSTEM && kind != fi::FI_HMEM_CUDA {
             return Err(Code::NOT_PROVIDED);
         }
-        // Every GPU's memory is the device's alone to the real provider too, so this says nothing.
+        // The real provider, too, treats all GPU memory as device-only, so this flag changes nothing.
         let flags = flags & !fi::FI_HMEM_DEVICE_ONLY;
-        let lifted = Config::get().is_ok_and(|config| config.dmabuf_for_old_api);
-        let request = if flags == fi::FI_MR_DMABUF && (domain.api >= DMABUF || lifted) {
-            // SAFETY: with this flag the application gives a dmabuf here.
-            unsafe { dmabuf(&domain, (*attr).__bindgen_anon_1.dmabuf, access, context) }?
+        let any_api = Config::get().is_ok_and(|config| config.dmabuf_for_old_api);
+        let request = if flags == fi::FI_MR_DMABUF && (domain.api >= FIRST_DMABUF_API || any_api) {
+            // SAFETY: libfabric's contract: with this flag the union holds a dma-buf.
+            unsafe { dmabuf_request(&domain, (*attr).__bindgen_anon_1.dmabuf, access, context) }?
         } else {
-            refuse_flags(flags)?;
-            // SAFETY: without that flag it gives a vector of `iov_count` parts.
-            let part = unsafe { only_part((*attr).__bindgen_anon_1.mr_iov, (*attr).iov_count) }?;
+            require_no_flags(flags)?;
+            // SAFETY: libfabric's contract: without that flag the union holds a vector of `iov_count` segments.
+            let segment = unsafe { single_segment((*attr).__bindgen_anon_1.mr_iov, (*attr).iov_count) }?;
             if kind == fi::FI_HMEM_CUDA {
-                let (address, length) = (part.iov_base.addr() as u64, part.iov_len as u64);
+                let (address, length) = (segment.iov_base.addr() as u64, segment.iov_len as u64);
                 let memory = Arc::new(gpu_memory(&domain, address, length)?);
                 Request { address, length, access, memory, context }
             } else {
                 // SAFETY: libfabric's contract for registered memory.
-                unsafe { host(part.iov_base, part.iov_len, access, context) }?
+                unsafe { host_request(segment.iov_base, segment.iov_len, access, context) }?
             }
         };
-        // SAFETY: libfabric's contract: an open domain, and a place for the region.
+        // SAFETY: libfabric's contract: an open domain, and `mr` null or writable.
         unsafe { register(fid, request, mr) }
     })
 }
 
-fn refuse_flags(flags: u64) -> Result<(), Code> {
+fn require_no_flags(flags: u64) -> Result<(), Code> {
     if flags == 0 { Ok(()) } else { Err(Code::BAD_FLAGS) }
 }
 
+/// The only segment of a vector; an error for any other number of segments.
+///
 /// # Safety
-/// `iov` is null or a vector of `count` parts.
-unsafe fn only_part(iov: *const fi::iovec, count: usize) -> Result<fi::iovec, Code> {
+/// `iov` must be null or a vector of `count` segments.
+unsafe fn single_segment(iov: *const fi::iovec, count: usize) -> Result<fi::iovec, Code> {
     if iov.is_null() || count != 1 {
         return Err(Code::INVALID);
     }
-    // SAFETY: not null, and one part long.
+    // SAFETY: not null, with one segment.
     Ok(unsafe { iov.read() })
 }
 
-/// Memory of this process.
+/// A registration of memory of this process.
 ///
 /// # Safety
-/// The application keeps `len` bytes at `buf` mapped until it closes the region, and accesses them
-/// as memory that an adapter may access at any time.
-unsafe fn host(buf: *const c_void, len: usize, access: u64, context: *mut c_void) -> Result<Request, Code> {
+/// The application must keep `len` bytes at `buf` mapped until it closes the region, and must access them as memory
+/// that an adapter may access at any time.
+unsafe fn host_request(
+    buf: *const c_void,
+    len: usize,
+    access: u64,
+    context: *mut c_void,
+) -> Result<Request, Code> {
     let start = NonNull::new(buf.cast::<u8>().cast_mut()).ok_or(Code::INVALID)?;
     if !is_readable(buf, len) {
         ffi::log(format_args!(
-            "{len} bytes at {buf:p} cannot be read by the processor; memory of a GPU is registered with fi_mr_regattr"
+            "memory region of {len} bytes at {buf:p} not registered: the CPU cannot read that memory; register GPU \
+             memory with fi_mr_regattr and FI_HMEM_CUDA"
         ));
         return Err(Code::BAD_ADDRESS);
     }
@@ -199,51 +211,51 @@ unsafe fn host(buf: *const c_void, len: usize, access: u64, context: *mut c_void
         address: buf.addr() as u64,
         length: len as u64,
         access,
-        // SAFETY: the caller's contract; closing the region deregisters before it returns.
+        // SAFETY: the caller's contract; closing the region deregisters the memory before it returns.
         memory: Arc::new(unsafe { HostMemory::new(start, len) }),
         context,
     })
 }
 
-/// Whether the first and the last byte are there: a GPU's address here would end the process later,
-/// in the adapter's thread, where hardware's driver refuses to pin it.
+/// Whether the first and the last byte are readable. Without this check, an address of GPU memory would crash the process
+/// later, in the adapter's thread. The driver of a real adapter refuses to pin such memory.
 fn is_readable(buf: *const c_void, len: usize) -> bool {
     let Some(last) = len.checked_sub(1) else { return true };
-    [buf, buf.wrapping_byte_add(last)].into_iter().all(|place| {
+    [buf, buf.wrapping_byte_add(last)].into_iter().all(|address| {
         let mut byte = 0_u8;
         let to = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
-        let from = libc::iovec { iov_base: place.cast_mut(), iov_len: 1 };
-        // SAFETY: reads at most one byte into `byte`; an address that is not there is an error. Where
-        // the call itself is forbidden, nothing is known.
+        let from = libc::iovec { iov_base: address.cast_mut(), iov_len: 1 };
+        // SAFETY: reads at most one byte into `byte`; an address that is not mapped is an error. If the call itself is
+        // forbidden, the memory counts as readable, because nothing is known about it.
         let read = unsafe { libc::process_vm_readv(libc::getpid(), &to, 1, &from, 1, 0) };
         read >= 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::EFAULT)
     })
 }
 
-/// A range of a GPU's memory, where it is one.
+/// A range of GPU memory.
 ///
 /// # Errors
-/// [`Code::NOT_PROVIDED`] where it is none, or CUDA cannot be asked; the words go to the log.
+/// [`Code::NOT_PROVIDED`] if the range is not GPU memory or CUDA is not usable; the reason is logged.
 pub(crate) fn gpu_memory(domain: &Shared, address: u64, length: u64) -> Result<GpuMemory, Code> {
     let adapter = Arc::downgrade(&domain.adapter);
-    let report = move |why: String| {
-        ffi::log(format_args!("{why}"));
+    let report = move |reason: String| {
+        ffi::log(format_args!("{reason}"));
         if let Some(adapter) = adapter.upgrade() {
-            adapter.warn(Warning::MemoryUnreachable(why));
+            adapter.warn(Warning::MemoryUnreachable(reason));
         }
     };
-    GpuMemory::new(address, length, Box::new(report)).map_err(|why| {
-        ffi::log(format_args!("{why}"));
+    GpuMemory::new(address, length, Box::new(report)).map_err(|reason| {
+        ffi::log(format_args!("{reason}"));
         Code::NOT_PROVIDED
     })
 }
 
-/// A file that the processor can map, or one of a GPU's, which is then reached at the address that
-/// the application gives it: what its descriptor leads to cannot be seen from here.
+/// A registration of a file that the CPU can map, or of GPU memory. GPU memory is accessed at the address that the
+/// application passes, because the descriptor does not reveal it.
 ///
 /// # Safety
-/// `dmabuf` is null or readable.
-unsafe fn dmabuf(
+/// `dmabuf` must be null or readable.
+unsafe fn dmabuf_request(
     domain: &Shared,
     dmabuf: *const fi::fi_mr_dmabuf,
     access: u64,
@@ -253,12 +265,12 @@ unsafe fn dmabuf(
         return Err(Code::INVALID);
     }
     // SAFETY: not null, so readable by the caller's contract.
-    let part = unsafe { dmabuf.read() };
-    // Entries name the memory by where the application says that it lies.
-    let address = (part.base_addr.addr() as u64).wrapping_add(part.offset);
-    let length = part.len as u64;
-    let memory: Arc<dyn Memory> = match Mapping::new(part.fd, part.offset, part.len) {
-        Ok(mapping) => Arc::new(mapping.at(address)),
+    let segment = unsafe { dmabuf.read() };
+    // Entries use the address that the application passed.
+    let address = (segment.base_addr.addr() as u64).wrapping_add(segment.offset);
+    let length = segment.len as u64;
+    let memory: Arc<dyn Memory> = match Mapping::new(segment.fd, segment.offset, segment.len) {
+        Ok(mapping) => Arc::new(mapping.with_address(address)),
         Err(Code::NOT_SUPPORTED) => {
             Arc::new(gpu_memory(domain, address, length).map_err(|_| Code::NOT_SUPPORTED)?)
         }
@@ -267,8 +279,10 @@ unsafe fn dmabuf(
     Ok(Request { address, length, access, memory, context })
 }
 
+/// Registers the memory with the adapter and returns the region to C.
+///
 /// # Safety
-/// `fid` is an open domain or foreign; `mr` is null or can be written.
+/// `fid` must be an open fid, and `mr` null or writable.
 unsafe fn register(fid: *mut fi::fid, request: Request, mr: *mut *mut fi::fid_mr) -> Result<(), Code> {
     // SAFETY: the caller's contract.
     let domain = unsafe { ffi::object::<Domain>(fid) }?;
@@ -288,17 +302,16 @@ unsafe fn register(fid: *mut fi::fid, request: Request, mr: *mut *mut fi::fid_mr
         },
         keys,
         domain: shared,
-        _use: domain.begin_use(),
+        _reference: domain.add_reference(),
     }));
-    // SAFETY: just made, seen by nobody else. The descriptor is the region itself.
+    // SAFETY: the region was just created and is not shared yet. Its descriptor is its own address.
     unsafe { (*region).mem_desc = region.cast() };
     // SAFETY: the caller's contract.
     unsafe { ffi::store(mr, region) }
 }
 
-/// The adapter's rights for libfabric's, as the real provider translates them
-/// (`efa_mr_ofi_to_ibv_access`): none at all means send and receive, and the source of a send can
-/// be read by peers.
+/// Translates libfabric's access rights to the adapter's, as the real provider does (`efa_mr_ofi_to_ibv_access`): 0 means
+/// send and receive, and peers may read the source of a send.
 fn adapter_access(access: u64) -> Access {
     const KNOWN: u64 =
         fi::FI_SEND | fi::FI_RECV | fi::FI_READ | fi::FI_WRITE | fi::FI_REMOTE_READ | fi::FI_REMOTE_WRITE;

@@ -1,5 +1,5 @@
-//! `fid_nic`: what an info says about the device itself. Copied and closed by libfabric with the
-//! info; a nic that could not be copied would be shared by both infos and closed twice.
+//! `fid_nic`: an info's description of the device. libfabric copies and closes it together with the info. It must
+//! support the copy: otherwise libfabric would share it between both infos and close it twice.
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::net::Ipv6Addr;
@@ -7,10 +7,10 @@ use std::ptr;
 
 use efa_gda_sys::fi;
 
+use super::candidate::AdapterDescription;
 use super::ffi::{self, Code, Object};
-use super::offer::AdapterFace;
 
-/// Bits a second, as the adapters that have GDA report.
+/// Bits per second, as adapters that support GDA report.
 const LINK_SPEED: usize = 200_000_000_000;
 
 #[repr(C)]
@@ -19,9 +19,9 @@ struct Nic {
     device: fi::fi_device_attr,
     bus: fi::fi_bus_attr,
     link: fi::fi_link_attr,
-    /// What it describes, for copies.
-    adapter: AdapterFace,
-    /// What the structs above point to.
+    /// The described adapter, from which copies are made.
+    adapter: AdapterDescription,
+    /// Owns the strings that the structs above point to.
     _strings: Vec<CString>,
 }
 
@@ -31,12 +31,12 @@ static OPS: fi::fi_ops = fi::fi_ops {
     bind: Some(ffi::no_bind),
     control: Some(control),
     ops_open: Some(ffi::no_ops_open),
-    // Where it is missing, libfabric prints the nic's address.
+    // Without it, libfabric prints the nic's address.
     tostr: None,
     ops_set: None,
 };
 
-// SAFETY: repr(C), begins with fid_nic, which begins with fid; OPS is used by this type alone.
+// SAFETY: repr(C), begins with fid_nic, which begins with fid; only this type uses OPS.
 unsafe impl Object for Nic {
     const CLASS: u32 = fi::FI_CLASS_NIC;
     fn ops() -> *const fi::fi_ops {
@@ -44,32 +44,32 @@ unsafe impl Object for Nic {
     }
 }
 
-/// Makes the nic of `adapter`.
-pub(crate) fn expose(adapter: &AdapterFace) -> Result<*mut fi::fid_nic, Code> {
+/// Creates the nic of `adapter`. C owns it until [`close`].
+pub(crate) fn expose(adapter: &AdapterDescription) -> Result<*mut fi::fid_nic, Code> {
     let mut strings = Vec::new();
-    let mut keep = |text: String| -> Result<*mut c_char, Code> {
+    let mut store_string = |text: String| -> Result<*mut c_char, Code> {
         let text = CString::new(text).map_err(|_| Code::INVALID)?;
-        // The bytes do not move when the CString does.
+        // A CString's bytes stay at their address when the CString moves.
         let pointer = text.as_ptr().cast_mut();
         strings.push(text);
         Ok(pointer)
     };
     let device = fi::fi_device_attr {
-        name: keep(adapter.device.clone())?,
-        device_id: keep("0xefa2".into())?,
-        device_version: keep("0x2".into())?,
-        vendor_id: keep("0x1d0f".into())?,
-        driver: keep("softefa".into())?,
-        firmware: keep(env!("CARGO_PKG_VERSION").into())?,
+        name: store_string(adapter.device.clone())?,
+        device_id: store_string("0xefa2".into())?,
+        device_version: store_string("0x2".into())?,
+        vendor_id: store_string("0x1d0f".into())?,
+        driver: store_string("softefa".into())?,
+        firmware: store_string(env!("CARGO_PKG_VERSION").into())?,
     };
     let link = fi::fi_link_attr {
-        address: keep(format!("EFA-{}", Ipv6Addr::from(adapter.gid)))?,
+        address: store_string(format!("EFA-{}", Ipv6Addr::from(adapter.gid)))?,
         mtu: adapter.limits.message,
         speed: LINK_SPEED,
         state: fi::FI_LINK_UP,
-        network_type: keep("software".into())?,
+        network_type: store_string("software".into())?,
     };
-    // No bus: there is no PCI device behind the adapter, and a made-up one could match a real one.
+    // No bus address: the adapter has no PCI device, and an invented address could match a real device.
     let bus = fi::fi_bus_attr { bus_type: fi::FI_BUS_UNSPEC, ..Default::default() };
     let fid = fi::fid_nic {
         fid: ffi::header::<Nic>(ptr::null_mut()),
@@ -86,7 +86,7 @@ pub(crate) fn expose(adapter: &AdapterFace) -> Result<*mut fi::fid_nic, Code> {
         adapter: adapter.clone(),
         _strings: strings,
     }));
-    // SAFETY: just made, seen by nobody else; the nic keeps its address until it is closed.
+    // SAFETY: the nic was just created and is not shared yet; it stays at its address until it is closed.
     unsafe {
         (*nic).fid.device_attr = &raw mut (*nic).device;
         (*nic).fid.bus_attr = &raw mut (*nic).bus;
@@ -100,7 +100,7 @@ unsafe extern "C" fn control(fid: *mut fi::fid, command: c_int, arg: *mut c_void
         // SAFETY: libfabric's contract: an open fid.
         let nic = unsafe { ffi::object::<Nic>(fid) }?;
         match u32::try_from(command) {
-            // SAFETY: with this command, libfabric gives the place for the copy.
+            // SAFETY: libfabric's contract: with FI_DUP, `arg` is null or receives the copy's pointer.
             Ok(fi::FI_DUP) => unsafe { ffi::store(arg.cast(), expose(&nic.adapter)?) },
             _ => Err(Code::NOT_PROVIDED),
         }

@@ -1,6 +1,6 @@
-//! What the provider can do, as `fi_getinfo` reports it: one offer for each adapter and fabric.
-//! Numbers come from the adapter; shapes from the real provider (libfabric `prov/efa`,
-//! `efa_prov_info.c`). Matching against hints is in `matching`, memory for C in `info`.
+//! Candidates: the infos that `fi_getinfo` can return, one for each adapter and fabric, before hints are applied.
+//! Numbers come from the adapter, the other values from the real provider (libfabric `prov/efa`,
+//! `efa_prov_info.c`). Hints are applied in `negotiation`; memory for C is allocated in `info`.
 
 use efa_gda_sys::fi;
 
@@ -22,11 +22,11 @@ const CQ_DATA_SIZE: usize = 4;
 /// An endpoint's address: GID, queue pair number, padding, queue key, eight zero bytes.
 pub(crate) const ADDRESS_LENGTH: usize = 32;
 
-/// One answer that `fi_getinfo` can give. The attribute structs hold no pointers: names and
-/// addresses are beside them.
+/// One info that `fi_getinfo` can return. The attribute structs contain no pointers: names and addresses are
+/// separate.
 #[derive(Clone, Copy)]
-pub(crate) struct Offer<'a> {
-    pub(crate) adapter: &'a AdapterFace,
+pub(crate) struct Candidate<'a> {
+    pub(crate) adapter: &'a AdapterDescription,
     pub(crate) fabric: Fabric,
     pub(crate) caps: u64,
     pub(crate) mode: u64,
@@ -41,9 +41,9 @@ pub(crate) struct Offer<'a> {
 /// The two fabrics of an EFA adapter, which share their domain names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fabric {
-    /// The adapter's own queues: the one with GDA operations.
+    /// The adapter's queues, exposed. Only this fabric has GDA operations.
     Direct,
-    /// libfabric's protocol above them.
+    /// libfabric's protocol on top of those queues.
     Plain,
 }
 
@@ -62,9 +62,9 @@ impl Fabric {
     }
 }
 
-/// An adapter as infos show it.
+/// An adapter as infos describe it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct AdapterFace {
+pub(crate) struct AdapterDescription {
     /// The device's name: `softefa0`.
     pub(crate) device: String,
     /// Its GID.
@@ -73,7 +73,7 @@ pub(crate) struct AdapterFace {
     pub(crate) limits: Limits,
 }
 
-/// What an adapter can hold and carry.
+/// An adapter's limits, as infos report them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
     /// Entries of 64 bytes in a send queue.
@@ -96,17 +96,17 @@ pub(crate) struct Limits {
     pub(crate) queue_pairs: usize,
     /// Memory regions of the adapter.
     pub(crate) regions: usize,
-    /// RDMA writes with immediate that use no posted receive.
+    /// Whether RDMA writes with immediate consume no posted receive.
     pub(crate) unsolicited_writes: bool,
 }
 
-impl AdapterFace {
-    /// The domain's name: the real provider's suffix for RDM endpoints.
+impl AdapterDescription {
+    /// The domain's name: the device's name with the real provider's suffix for RDM endpoints.
     pub(crate) fn domain_name(&self) -> String {
         format!("{}-rdm", self.device)
     }
 
-    /// The address that infos show as source: the GID, and no queue pair yet.
+    /// The source address in infos: the GID, without a queue pair.
     pub(crate) fn address(&self) -> [u8; ADDRESS_LENGTH] {
         let mut address = [0; ADDRESS_LENGTH];
         address[..16].copy_from_slice(&self.gid);
@@ -114,26 +114,26 @@ impl AdapterFace {
     }
 }
 
-/// Every offer, in the order of adapters, the plain fabric first as in the real provider.
-pub(crate) fn offers<'a>(adapters: &'a [AdapterFace], config: &Config) -> Vec<Offer<'a>> {
-    let mut offers = Vec::new();
+/// Every candidate: the plain fabric first, as in the real provider, and within a fabric in the order of adapters.
+pub(crate) fn candidates<'a>(adapters: &'a [AdapterDescription], config: &Config) -> Vec<Candidate<'a>> {
+    let mut candidates = Vec::new();
     for fabric in [Fabric::Plain, Fabric::Direct] {
-        let wanted = match fabric {
+        let enabled = match fabric {
             Fabric::Plain => config.plain,
             Fabric::Direct => config.direct,
         };
-        if wanted {
-            offers.extend(adapters.iter().map(|adapter| Offer::new(adapter, fabric, config)));
+        if enabled {
+            candidates.extend(adapters.iter().map(|adapter| Candidate::new(adapter, fabric, config)));
         }
     }
-    offers
+    candidates
 }
 
-impl<'a> Offer<'a> {
-    /// What the provider can do there.
-    pub(crate) fn new(adapter: &'a AdapterFace, fabric: Fabric, config: &Config) -> Self {
+impl<'a> Candidate<'a> {
+    /// The candidate for `adapter` on `fabric`, with all that the provider supports there.
+    pub(crate) fn new(adapter: &'a AdapterDescription, fabric: Fabric, config: &Config) -> Self {
         let limits = &adapter.limits;
-        let mut offer = Self {
+        let mut candidate = Self {
             adapter,
             fabric,
             caps: TX_CAPS | RX_CAPS | DOMAIN_CAPS,
@@ -146,23 +146,23 @@ impl<'a> Offer<'a> {
             handle: std::ptr::null_mut(),
         };
         if fabric == Fabric::Plain {
-            offer.become_plain();
+            candidate.apply_plain();
         }
         if config.counters {
-            // As many as anybody can bind; the adapter itself has no bound.
-            offer.domain.cntr_cnt = limits.queue_pairs;
+            // One for each queue pair. The adapter has no limit on counters.
+            candidate.domain.cntr_cnt = limits.queue_pairs;
         }
         if config.hmem {
-            offer.caps |= fi::FI_HMEM;
-            offer.tx.caps |= fi::FI_HMEM;
-            offer.rx.caps |= fi::FI_HMEM;
-            offer.domain.mr_mode |= fi::FI_MR_HMEM;
+            candidate.caps |= fi::FI_HMEM;
+            candidate.tx.caps |= fi::FI_HMEM;
+            candidate.rx.caps |= fi::FI_HMEM;
+            candidate.domain.mr_mode |= fi::FI_MR_HMEM;
         }
-        offer
+        candidate
     }
 
-    /// What libfabric's protocol adds, and what it does not need.
-    fn become_plain(&mut self) {
+    /// Applies the differences of the plain fabric: what libfabric's protocol adds and what it does not need.
+    fn apply_plain(&mut self) {
         let both = fi::FI_TAGGED | fi::FI_ATOMIC;
         let receive = fi::FI_MULTI_RECV | fi::FI_DIRECTED_RECV;
         self.caps |= both | receive;
