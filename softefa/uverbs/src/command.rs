@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::{SigSet, Signal, kill};
+use nix::unistd::Pid;
 use softefa::device::Adapter;
 use softefa_abi::protocol::SOCKET_VARIABLE;
 
@@ -193,7 +195,7 @@ fn run(options: &Options) -> Result<u8, Failure> {
     let foreign = options.socket.clone().or_else(|| std::env::var_os(SOCKET_VARIABLE).map(PathBuf::from));
     let (socket, broker) = match foreign {
         Some(socket) => {
-            if let Err(error) = broker::answers(&socket) {
+            if let Err(error) = broker::try_connect(&socket) {
                 let socket = socket.display();
                 return Err(Failure::Other(format!(
                     "no broker answers at {socket} ({error}); start one (softefa serve --socket {socket}), or unset \
@@ -216,18 +218,18 @@ fn run(options: &Options) -> Result<u8, Failure> {
         libraries.push(":");
         libraries.push(others);
     }
-    let signals = Signals::watch();
+    let signals = Signals::block()?;
     let mut command = Command::new(program);
     command
         .args(arguments)
         .env("LD_PRELOAD", libraries)
         .env("SYSFS_PATH", &sys)
         .env(SOCKET_VARIABLE, &socket);
-    signals.give_back(&mut command);
+    signals.unblock_in(&mut command);
     let mut child = command.spawn().map_err(|error| Failure::io("cannot run", Path::new(program), &error))?;
-    signals.pass_to(child.id() as i32);
+    signals.forward_to(child.id() as i32);
     let status = child.wait().map_err(|error| Failure::Other(format!("waiting for the program: {error}")))?;
-    signals.pass_to(0);
+    signals.forward_to(0);
     let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)) as u8;
     let Some(broker) = broker else { return Ok(code) };
     // Closing is noticed by the broker's threads; bounded, as programs may leave others behind.
@@ -245,11 +247,13 @@ fn serve(options: &Options) -> Result<u8, Failure> {
     if !options.rest.is_empty() {
         return Err(Failure::Usage("serve takes no program".into()));
     }
-    let signals = Signals::watch();
+    let signals = Signals::block()?;
     let broker =
         Broker::start(&socket, options.adapters).map_err(|error| Failure::Other(error.to_string()))?;
     eprintln!("softefa: {} adapters at {}", options.adapters, socket.display());
-    signals.wait();
+    signals
+        .wait()
+        .map_err(|error| Failure::Other(format!("the broker cannot wait for SIGINT or SIGTERM: {error}")))?;
     Ok(if finish(&broker, options.quiet)? { VIOLATIONS } else { 0 })
 }
 
@@ -304,63 +308,47 @@ fn capture(adapters: &[Arc<Adapter>], path: &Path) -> io::Result<()> {
     file.flush()
 }
 
-/// SIGINT, SIGTERM and SIGHUP, taken by a thread of their own, so that the report is made whatever
-/// ends the program.
+/// SIGINT, SIGTERM and SIGHUP, received by a thread, so that the report is printed however the program ends.
 struct Signals {
-    set: libc::sigset_t,
+    set: SigSet,
     child: Arc<AtomicI32>,
 }
 
 impl Signals {
-    /// Blocks them in this thread and those that it starts; programs get them back by
-    /// [`Self::give_back`].
-    fn watch() -> Self {
-        // SAFETY: all zeros is a valid set, and the calls only fill and read it.
-        let set = unsafe {
-            let mut set: libc::sigset_t = std::mem::zeroed();
-            libc::sigemptyset(&raw mut set);
-            for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-                libc::sigaddset(&raw mut set, signal);
-            }
-            libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
-            set
-        };
-        Self { set, child: Arc::new(AtomicI32::new(0)) }
+    /// Blocks the signals in this thread and in threads and processes that it starts.
+    fn block() -> Result<Self, Failure> {
+        let set: SigSet = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().collect();
+        set.thread_block().map_err(|error| {
+            Failure::Other(format!("SIGINT, SIGTERM and SIGHUP cannot be blocked: {error}"))
+        })?;
+        Ok(Self { set, child: Arc::new(AtomicI32::new(0)) })
     }
 
-    /// Has the program take them again, which would inherit that they are blocked.
-    fn give_back(&self, command: &mut Command) {
+    /// Unblocks the signals in the program, which would otherwise inherit the mask of this thread.
+    fn unblock_in(&self, command: &mut Command) {
         let set = self.set;
-        // SAFETY: between fork and exec, one call that is safe there, on memory of the closure's.
-        unsafe {
-            command.pre_exec(move || {
-                libc::pthread_sigmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut());
-                Ok(())
-            })
-        };
+        // SAFETY: between fork and exec the closure makes one call that is safe there (pthread_sigmask), on
+        // memory that it owns.
+        unsafe { command.pre_exec(move || Ok(set.thread_unblock()?)) };
     }
 
-    fn wait(&self) -> i32 {
-        let mut signal = 0;
-        // SAFETY: a set and a place for the number.
-        unsafe { libc::sigwait(&self.set, &raw mut signal) };
-        signal
+    /// Waits for one of the signals.
+    fn wait(&self) -> nix::Result<Signal> {
+        self.set.wait()
     }
 
-    /// From now on the process gets them; 0 for none.
-    fn pass_to(&self, child: i32) {
+    /// Forwards later signals to the process `child`; 0 for none.
+    fn forward_to(&self, child: i32) {
         if self.child.swap(child, Ordering::AcqRel) != 0 || child == 0 {
             return;
         }
-        let watcher = Self { set: self.set, child: self.child.clone() };
-        // Without the thread they stay blocked, and the program is ended by its own means.
+        let receiver = Self { set: self.set, child: self.child.clone() };
+        // If the thread cannot be started, the signals stay blocked, and the program ends by other means.
         let _ = thread::Builder::new().name("softefa-signals".into()).spawn(move || {
-            loop {
-                let signal = watcher.wait();
-                let child = watcher.child.load(Ordering::Acquire);
+            while let Ok(signal) = receiver.wait() {
+                let child = receiver.child.load(Ordering::Acquire);
                 if child > 0 {
-                    // SAFETY: integers only; the process is a child that was not waited for.
-                    unsafe { libc::kill(child, signal) };
+                    let _ = kill(Pid::from_raw(child), signal);
                 }
             }
         });

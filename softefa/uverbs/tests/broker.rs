@@ -3,12 +3,11 @@
 
 #![allow(clippy::unwrap_used)] // a test says so by failing
 
-use std::mem::{MaybeUninit, size_of};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use nix::sys::socket::{self, AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr};
 use softefa_abi::protocol::{REPLY_BYTES, Reply, Request};
 use softefa_abi::sys::*;
 use softefa_uverbs::broker::Broker;
@@ -46,23 +45,11 @@ impl Drop for Fixture {
 struct Client(OwnedFd);
 
 impl Client {
-    fn connect(socket: &Path) -> Self {
-        // SAFETY: integers only; the descriptor is new.
-        let fd = unsafe {
-            OwnedFd::from_raw_fd(libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0))
-        };
-        // SAFETY: all zeros is a valid socket address.
-        let mut address: libc::sockaddr_un = unsafe { MaybeUninit::zeroed().assume_init() };
-        address.sun_family = libc::AF_UNIX as libc::sa_family_t;
-        for (place, byte) in address.sun_path.iter_mut().zip(socket.as_os_str().as_bytes()) {
-            *place = *byte as _;
-        }
-        // SAFETY: an initialised address of this length.
-        let result = unsafe {
-            libc::connect(fd.as_raw_fd(), (&raw const address).cast(), size_of::<libc::sockaddr_un>() as u32)
-        };
-        assert_eq!(result, 0);
-        Self(fd)
+    fn connect(path: &Path) -> Self {
+        let client =
+            socket::socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None).unwrap();
+        socket::connect(client.as_raw_fd(), &UnixAddr::new(path).unwrap()).unwrap();
+        Self(client)
     }
 
     fn open(socket: &Path) -> Self {
@@ -72,13 +59,12 @@ impl Client {
     }
 
     fn ask(&self, bytes: &[u8]) -> Reply {
-        // SAFETY: the slice and its length.
-        let sent = unsafe { libc::send(self.0.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), 0) };
-        assert_eq!(sent, bytes.len() as isize);
+        let sent = socket::send(self.0.as_raw_fd(), bytes, MsgFlags::empty()).unwrap();
+        assert_eq!(sent, bytes.len());
         let mut reply = [0_u8; REPLY_BYTES];
-        // SAFETY: the array and its length; descriptors beside the answer are dropped by the kernel.
-        let got = unsafe { libc::recv(self.0.as_raw_fd(), reply.as_mut_ptr().cast(), reply.len(), 0) };
-        assert_eq!(got, REPLY_BYTES as isize);
+        // The kernel drops descriptors beside the reply.
+        let received = socket::recv(self.0.as_raw_fd(), &mut reply, MsgFlags::empty()).unwrap();
+        assert_eq!(received, REPLY_BYTES);
         Reply::decode(&reply).unwrap()
     }
 

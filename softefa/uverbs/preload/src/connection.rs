@@ -1,9 +1,11 @@
 //! Questions to the broker, each with its answer; descriptors travel beside them.
 
 use std::ffi::{c_int, c_void};
-use std::mem::{MaybeUninit, size_of};
+use std::io::{IoSlice, IoSliceMut};
 use std::ptr::{read_unaligned, write_unaligned};
 
+use nix::cmsg_space;
+use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, connect, recvmsg, sendmsg};
 use softefa_abi::protocol::{
     Carrier, MAX_DESCRIPTORS, REPLY_BYTES, Reply, Request, SOCKET_VARIABLE, descriptors,
 };
@@ -51,20 +53,8 @@ fn greet(socket: c_int, adapter: u32) -> Result<(), Errno> {
     }
     // SAFETY: getenv gives a C string.
     let path = unsafe { std::ffi::CStr::from_ptr(path) }.to_bytes();
-    // SAFETY: all zeros is a valid socket address.
-    let mut address: libc::sockaddr_un = unsafe { MaybeUninit::zeroed().assume_init() };
-    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
-    if path.len() >= address.sun_path.len() {
-        return Err(Errno::ENODEV);
-    }
-    for (place, byte) in address.sun_path.iter_mut().zip(path) {
-        *place = *byte as _;
-    }
-    let length = size_of::<libc::sockaddr_un>() as libc::socklen_t;
-    // SAFETY: an initialised address of this length.
-    if unsafe { libc::connect(socket, (&raw const address).cast(), length) } != 0 {
-        return Err(Errno::ENODEV);
-    }
+    let address = UnixAddr::new(path).map_err(|_| Errno::ENODEV)?;
+    connect(socket, &address).map_err(|_| Errno::ENODEV)?;
     let (reply, _) = ask(socket, &Request::Open { adapter }, &[])?;
     // Where Yama limits who may look into a process, the broker may.
     // SAFETY: integers only; where there is no Yama the call fails and nothing is lost.
@@ -165,76 +155,38 @@ fn ask(
     Ok((reply, received))
 }
 
-const DESCRIPTOR_BYTES: usize = MAX_DESCRIPTORS * size_of::<c_int>();
-
-/// Room for the descriptors beside a message, aligned as the kernel wants it.
-#[repr(C, align(8))]
-struct Control([u8; 64]);
-
 fn send(socket: c_int, request: &Request, carried: &[c_int]) -> Result<(), Errno> {
-    let mut bytes = request.encode();
-    let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-    let mut control = Control([0; 64]);
-    // SAFETY: all zeros is a valid message header.
-    let mut message: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
-    message.msg_iov = &raw mut part;
-    message.msg_iovlen = 1;
-    if !carried.is_empty() {
-        let length = size_of_val(carried) as u32;
-        message.msg_control = control.0.as_mut_ptr().cast();
-        // SAFETY: arithmetic.
-        message.msg_controllen = unsafe { libc::CMSG_SPACE(length) } as _;
-        // SAFETY: the control buffer is 64 bytes, enough for a header and two descriptors.
-        unsafe {
-            let header = libc::CMSG_FIRSTHDR(&message);
-            (*header).cmsg_level = libc::SOL_SOCKET;
-            (*header).cmsg_type = libc::SCM_RIGHTS;
-            (*header).cmsg_len = libc::CMSG_LEN(length) as _;
-            std::ptr::copy_nonoverlapping(carried.as_ptr(), libc::CMSG_DATA(header).cast(), carried.len());
-        }
-    }
+    let bytes = request.encode();
+    let rights = [ControlMessage::ScmRights(carried)];
+    let control = if carried.is_empty() { &[] } else { &rights[..] };
     loop {
-        // SAFETY: the message points to buffers of this frame.
-        if unsafe { libc::sendmsg(socket, &message, libc::MSG_NOSIGNAL) } >= 0 {
-            return Ok(());
-        }
-        match last_error() {
-            error if error.get() == libc::EINTR => {}
-            error if error == Errno::EBADF => return Err(error),
-            _ => return Err(Errno::EIO),
+        match sendmsg::<()>(socket, &[IoSlice::new(&bytes)], control, MsgFlags::MSG_NOSIGNAL, None) {
+            Ok(_) => return Ok(()),
+            Err(nix::Error::EINTR) => {}
+            Err(nix::Error::EBADF) => return Err(Errno::EBADF),
+            Err(_) => return Err(Errno::EIO),
         }
     }
 }
 
 fn receive(socket: c_int) -> Result<([u8; REPLY_BYTES], [c_int; MAX_DESCRIPTORS]), Errno> {
     let mut bytes = [0; REPLY_BYTES];
-    let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-    let mut control = Control([0; 64]);
-    // SAFETY: all zeros is a valid message header.
-    let mut message: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
-    message.msg_iov = &raw mut part;
-    message.msg_iovlen = 1;
-    message.msg_control = control.0.as_mut_ptr().cast();
-    message.msg_controllen = control.0.len() as _;
-    loop {
-        // SAFETY: the message points to buffers of this frame.
-        let length = unsafe { libc::recvmsg(socket, &raw mut message, libc::MSG_CMSG_CLOEXEC) };
-        match usize::try_from(length) {
-            Ok(REPLY_BYTES) => break,
-            // The broker went, or is none.
-            Ok(_) => return Err(Errno::EIO),
-            Err(_) if last_error().get() == libc::EINTR => {}
-            Err(_) => return Err(Errno::EIO),
-        }
-    }
     let mut received = [-1; MAX_DESCRIPTORS];
-    // SAFETY: the kernel filled the control buffer; the macros stay inside it.
-    unsafe {
-        let header = libc::CMSG_FIRSTHDR(&message);
-        if !header.is_null() && (*header).cmsg_type == libc::SCM_RIGHTS {
-            let count = ((*header).cmsg_len as usize - libc::CMSG_LEN(0) as usize).min(DESCRIPTOR_BYTES) / 4;
-            std::ptr::copy_nonoverlapping(libc::CMSG_DATA(header).cast(), received.as_mut_ptr(), count);
+    let mut control = cmsg_space!([c_int; MAX_DESCRIPTORS]);
+    loop {
+        let mut parts = [IoSliceMut::new(&mut bytes)];
+        match recvmsg::<()>(socket, &mut parts, Some(&mut control), MsgFlags::MSG_CMSG_CLOEXEC) {
+            Ok(message) if message.bytes == REPLY_BYTES => {
+                for control in message.cmsgs().map_err(|_| Errno::EIO)? {
+                    if let ControlMessageOwned::ScmRights(descriptors) = control {
+                        received.iter_mut().zip(descriptors).for_each(|(to, descriptor)| *to = descriptor);
+                    }
+                }
+                return Ok((bytes, received));
+            }
+            Err(nix::Error::EINTR) => {}
+            // The broker ended, or sent something else.
+            Ok(_) | Err(_) => return Err(Errno::EIO),
         }
     }
-    Ok((bytes, received))
 }

@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
+use nix::sys::socket::{Shutdown, shutdown};
 use softefa::device::{Adapter, AdapterConfig, ConfigError, DeviceError, Gid, Network};
 use softefa_abi::Errno;
 use softefa_abi::protocol::{Reply, Request};
@@ -25,7 +26,7 @@ use softefa_abi::protocol::{Reply, Request};
 use context::Context;
 use process::Process;
 use socket::Connection;
-pub(crate) use socket::answers;
+pub(crate) use socket::try_connect;
 
 /// Why the broker could not start.
 #[derive(Debug, thiserror::Error)]
@@ -130,8 +131,7 @@ impl Broker {
 impl Drop for Broker {
     fn drop(&mut self) {
         // Ends the accepting thread's wait.
-        // SAFETY: integers only.
-        unsafe { libc::shutdown(self.listener.as_raw_fd(), libc::SHUT_RDWR) };
+        let _ = shutdown(self.listener.as_raw_fd(), Shutdown::Both);
         // Nothing is lost where it is gone already.
         let _ = std::fs::remove_file(&self.socket);
     }
@@ -194,8 +194,8 @@ fn serve(shared: &Arc<Shared>, connection: &Connection) -> io::Result<()> {
             }
         };
         match answered {
-            Ok((reply, descriptor)) => connection.send(&reply, descriptor.as_slice())?,
-            Err(error) => connection.send(&Reply { errno: error.get(), ..Reply::default() }, &[])?,
+            Ok((reply, descriptor)) => connection.send(&reply, descriptor.as_ref())?,
+            Err(error) => connection.send(&Reply { errno: error.get(), ..Reply::default() }, None)?,
         }
     }
     Ok(())

@@ -3,14 +3,23 @@
 
 use std::any::Any;
 use std::fs::{File, OpenOptions};
-use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::io::{Seek as _, SeekFrom};
+use std::num::NonZeroUsize;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
-use std::ptr::{NonNull, null_mut};
+use std::ptr::NonNull;
 use std::sync::Arc;
 
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 use softefa::device::{Doorbell, HostMemory, HostRange, Memory, MemoryFault, PAGE_BYTES, RingMemory};
 use softefa_abi::Errno;
+
+/// An error of the system as an error of the interface.
+fn errno(error: nix::Error) -> Errno {
+    Errno::new(error as i32)
+}
 
 /// A shared map of a file, removed when it goes.
 struct Mapping {
@@ -25,22 +34,20 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     fn new(file: BorrowedFd<'_>, offset: u64, length: usize, writable: bool) -> Result<Self, Errno> {
-        let protection = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
+        let mut protection = ProtFlags::PROT_READ;
+        protection.set(ProtFlags::PROT_WRITE, writable);
         let offset = libc::off_t::try_from(offset).map_err(|_| Errno::EINVAL)?;
-        // SAFETY: a new map at an address of the kernel's choice.
-        let start =
-            unsafe { libc::mmap(null_mut(), length, protection, libc::MAP_SHARED, file.as_raw_fd(), offset) };
-        match NonNull::new(start.cast::<u8>()) {
-            Some(start) if start.as_ptr().cast() != libc::MAP_FAILED => Ok(Self { start, length }),
-            _ => Err(Errno::of(&io::Error::last_os_error())),
-        }
+        let bytes = NonZeroUsize::new(length).ok_or(Errno::EINVAL)?;
+        // SAFETY: the kernel chooses the address, so that no other mapping is replaced.
+        let start = unsafe { mmap(None, bytes, protection, MapFlags::MAP_SHARED, file, offset) };
+        Ok(Self { start: start.map_err(errno)?.cast(), length })
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: mapped in `new`, unmapped once; who used it held this value.
-        unsafe { libc::munmap(self.start.as_ptr().cast(), self.length) };
+        let _ = unsafe { munmap(self.start.cast(), self.length) };
     }
 }
 
@@ -53,20 +60,11 @@ pub(crate) struct Pages {
 impl Pages {
     pub(crate) fn new(bytes: usize) -> Result<Self, Errno> {
         let length = bytes.max(1).next_multiple_of(PAGE_BYTES);
-        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-        // SAFETY: a C string.
-        let descriptor = unsafe { libc::memfd_create(c"softefa".as_ptr(), flags) };
-        if descriptor < 0 {
-            return Err(Errno::of(&io::Error::last_os_error()));
-        }
-        // SAFETY: just made, and nobody else's.
-        let file = unsafe { File::from_raw_fd(descriptor) };
+        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+        let file = File::from(memfd_create(c"softefa", flags).map_err(errno)?);
         file.set_len(length as u64).map_err(|error| Errno::of(&error))?;
-        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-        // SAFETY: integers only.
-        if unsafe { libc::fcntl(descriptor, libc::F_ADD_SEALS, seals) } != 0 {
-            return Err(Errno::of(&io::Error::last_os_error()));
-        }
+        let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
+        fcntl(&file, FcntlArg::F_ADD_SEALS(seals)).map_err(errno)?;
         let mapping = Arc::new(Mapping::new(file.as_fd(), 0, length, true)?);
         Ok(Self { file: file.into(), mapping })
     }
@@ -154,19 +152,16 @@ pub(crate) enum Given {
 impl Given {
     /// Takes `length` bytes from `offset` of what `descriptor` is.
     pub(crate) fn new(descriptor: OwnedFd, offset: u64, length: u64, writable: bool) -> Result<Self, Errno> {
-        let file = File::from(descriptor);
+        let mut file = File::from(descriptor);
         let end = offset.checked_add(length).ok_or(Errno::EINVAL)?;
-        // SAFETY: integers only.
-        let size = unsafe { libc::lseek(file.as_raw_fd(), 0, libc::SEEK_END) };
-        let size = u64::try_from(size).map_err(|_| Errno::EBADF)?;
+        let size = file.seek(SeekFrom::End(0)).map_err(|_| Errno::EBADF)?;
         if end > size || length == 0 {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: integers only.
-        let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
+        let seals = fcntl(&file, FcntlArg::F_GET_SEALS);
         let is_file = file.metadata().is_ok_and(|metadata| metadata.is_file());
         // A dma-buf has no seals and never changes its size.
-        let fixed = if seals >= 0 { seals & libc::F_SEAL_SHRINK != 0 } else { !is_file };
+        let fixed = seals.map_or(!is_file, |seals| seals & libc::F_SEAL_SHRINK != 0);
         if !fixed {
             let mut byte = [0];
             file.read_exact_at(&mut byte, offset).map_err(|error| Errno::of(&error))?;

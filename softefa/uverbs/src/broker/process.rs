@@ -2,20 +2,22 @@
 //! kernel reads and writes it and an adapter reaches it.
 
 use std::fs;
-use std::io;
+use std::io::{IoSlice, IoSliceMut};
 
+use nix::sys::uio::{RemoteIoVec, process_vm_readv, process_vm_writev};
+use nix::unistd::Pid;
 use softefa::device::{Memory, MemoryFault};
 use softefa_abi::{Errno, UserMemory};
 
 /// A process whose memory this one may reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Process {
-    pid: libc::pid_t,
+    pid: Pid,
 }
 
 impl Process {
     pub(crate) fn new(pid: libc::pid_t) -> Self {
-        Self { pid }
+        Self { pid: Pid::from_raw(pid) }
     }
 
     /// Copies `into.len()` bytes from the process's `address`.
@@ -23,11 +25,9 @@ impl Process {
         if into.is_empty() {
             return Ok(());
         }
-        let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
-        let remote = libc::iovec { iov_base: address as *mut _, iov_len: into.len() };
-        // SAFETY: the local part is the slice; the kernel checks the remote part.
-        let moved = unsafe { libc::process_vm_readv(self.pid, &local, 1, &remote, 1, 0) };
-        whole(moved, into.len())
+        let remote = [RemoteIoVec { base: address as usize, len: into.len() }];
+        let length = into.len();
+        whole(process_vm_readv(self.pid, &mut [IoSliceMut::new(into)], &remote), length)
     }
 
     /// Copies `from` to the process's `address`.
@@ -35,11 +35,8 @@ impl Process {
         if from.is_empty() {
             return Ok(());
         }
-        let local = libc::iovec { iov_base: from.as_ptr().cast_mut().cast(), iov_len: from.len() };
-        let remote = libc::iovec { iov_base: address as *mut _, iov_len: from.len() };
-        // SAFETY: the local part is the slice, which is only read; the kernel checks the remote part.
-        let moved = unsafe { libc::process_vm_writev(self.pid, &local, 1, &remote, 1, 0) };
-        whole(moved, from.len())
+        let remote = [RemoteIoVec { base: address as usize, len: from.len() }];
+        whole(process_vm_writev(self.pid, &[IoSlice::new(from)], &remote), from.len())
     }
 
     /// Whether the range is mapped readable, and writable where that is asked.
@@ -51,12 +48,12 @@ impl Process {
     }
 }
 
-fn whole(moved: isize, wanted: usize) -> Result<(), Errno> {
-    match usize::try_from(moved) {
+fn whole(moved: nix::Result<usize>, wanted: usize) -> Result<(), Errno> {
+    match moved {
         Ok(moved) if moved == wanted => Ok(()),
         // The kernel stops where the memory ends.
         Ok(_) => Err(Errno::EFAULT),
-        Err(_) => Err(Errno::of(&io::Error::last_os_error())),
+        Err(error) => Err(Errno::new(error as i32)),
     }
 }
 
