@@ -1,5 +1,5 @@
-//! The broker's socket, and its end of one program's connection: messages with descriptors beside them, and
-//! the process that connected. The messages themselves are `softefa_abi::protocol`.
+//! The broker's socket, and its end of a program's connection: messages with descriptors beside them, and the process
+//! that connected. The messages are decoded by `softefa_abi::protocol`.
 
 use std::ffi::c_int;
 use std::io::{self, IoSlice};
@@ -39,8 +39,7 @@ pub(crate) fn try_connect(path: &Path) -> io::Result<()> {
 fn unbound(path: &Path) -> io::Result<(OwnedFd, UnixAddr)> {
     let address = UnixAddr::new(path).map_err(|error| match error {
         Errno::ENAMETOOLONG => {
-            let text = format!("{} is too long for a socket; use a shorter directory", path.display());
-            io::Error::new(io::ErrorKind::InvalidInput, text)
+            io::Error::new(io::ErrorKind::InvalidInput, "the path has more than 107 bytes, a socket's limit")
         }
         error => error.into(),
     })?;
