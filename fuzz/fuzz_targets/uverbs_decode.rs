@@ -1,12 +1,12 @@
-//! Fuzzes the decoder of ioctls on a uverbs device. Any header, attributes and pointed-to bytes are decoded or refused
-//! with an error number, and a reply writes no more than the program's attributes have space for. No broker runs.
+//! Ioctls on a uverbs device: any bytes as header, attributes and their data are decoded or refused with an error
+//! number, and every response stays inside the program's output attributes.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use softefa_abi::protocol::{Reply, Request};
-use softefa_abi::{Answer, Command, Errno, Ioctl, UserMemory, sys};
+use softefa_abi::{Response, Command, Errno, Ioctl, UserMemory, sys};
 
-/// The address of the program's memory.
+/// The address at which the program's memory begins.
 const START: u64 = 0x1_0000;
 const HEADER: usize = size_of::<sys::ib_uverbs_ioctl_hdr>();
 const ATTRIBUTE: usize = size_of::<sys::ib_uverbs_attr>();
@@ -27,7 +27,7 @@ fuzz_target!(|input: &[u8]| {
     let Some((mode, bytes)) = input.split_first() else { return };
     let mut memory = Memory(bytes.to_vec());
     if mode & 1 == 1 && bytes.len() >= HEADER {
-        // Make the header valid, so that attributes are decoded, and point their data into this memory.
+        // A valid header, so that the decoder reaches the attributes, and pointers into this memory.
         let count = (usize::from(mode >> 1) % 20).min((bytes.len() - HEADER) / ATTRIBUTE);
         let put = |memory: &mut Memory, at: usize, value: &[u8]| {
             memory.0[at..at + value.len()].copy_from_slice(value)
@@ -51,13 +51,13 @@ fuzz_target!(|input: &[u8]| {
     }
     let Ok(ioctl) = Ioctl::read(&memory, START) else { return };
     let _ = Command::decode(&ioctl, &memory);
-    let mut answer = Answer::new(&ioctl);
+    let mut response = Response::new(&ioctl);
     for attribute in &ioctl.attributes {
-        answer.put(attribute.id.into(), &[0x5a; 200]);
-        answer.put_handle(attribute.id.into(), 7);
-        let _ = (answer.descriptor_place(attribute.id.into()), answer.channel_place(attribute.id.into()));
+        response.put(attribute.id.into(), &[0x5a; 200]);
+        response.put_handle(attribute.id.into(), 7);
+        let _ = (response.descriptor_output(attribute.id.into()), response.channel_output(attribute.id.into()));
     }
-    let space: usize = ioctl.attributes.iter().map(|attribute| usize::from(attribute.length) + 16).sum();
-    let written: usize = answer.into_writes().iter().map(|write| write.bytes.len()).sum();
-    assert!(written <= space, "{written} bytes were written, and the attributes have space for {space}");
+    let capacity: usize = ioctl.attributes.iter().map(|attribute| usize::from(attribute.length) + 16).sum();
+    let written: usize = response.into_writes().iter().map(|write| write.bytes.len()).sum();
+    assert!(written <= capacity, "{written} bytes written, {capacity} allowed");
 });

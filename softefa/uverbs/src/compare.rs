@@ -1,10 +1,10 @@
-//! `softefa compare`: entries that rdma-core wrote against what this project encodes for the same
-//! requests, byte for byte.
+//! `softefa compare`: compares entries that rdma-core wrote with this project's encoding of the same requests, byte for
+//! byte. It runs no adapter.
 //!
-//! The capture has a line an entry (see `SOFTEFA_CAPTURE`). The requests are what
-//! `tests/verbs_requests.c` writes down: `Q QPN ENTRY_BYTES DEPTH` for a queue pair, and
-//! `R QPN KIND ID AH DEST_QPN QKEY IMMEDIATE ADDRESS RKEY DATA` for a request, in the order posted;
-//! `-` stands for what a request lacks, DATA is `inline HEX` or `ADDRESS:LENGTH:LKEY …`.
+//! The capture has a line for each entry (`SOFTEFA_CAPTURE`). The requests are the file that `tests/verbs_requests.c`
+//! writes: `Q QPN ENTRY_BYTES DEPTH` for each queue pair, and
+//! `R QPN KIND ID AH DEST_QPN QKEY IMMEDIATE ADDRESS RKEY DATA` for each request, in the order of posting. `-` means
+//! that a request has no such field. DATA is `inline HEX` or `ADDRESS:LENGTH:LKEY …`.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -18,7 +18,7 @@ use efa_gda_wire::{
 
 use crate::command::Failure;
 
-/// What a difference makes of the exit status.
+/// The exit status if an entry differs.
 const DIFFERENT: u8 = 3;
 
 struct Queue {
@@ -29,7 +29,7 @@ struct Queue {
 
 pub(crate) fn main(arguments: Vec<OsString>) -> Result<u8, Failure> {
     let [capture, requests] = arguments.as_slice() else {
-        return Err(Failure::Usage("compare needs the capture and the requests".into()));
+        return Err(Failure::Usage("compare: expected two files, CAPTURE and REQUESTS".into()));
     };
     let read = |path: &OsString| {
         fs::read_to_string(path).map_err(|error| Failure::io("cannot read", Path::new(path), &error))
@@ -37,15 +37,18 @@ pub(crate) fn main(arguments: Vec<OsString>) -> Result<u8, Failure> {
     let (capture, requests) = (read(capture)?, read(requests)?);
     match compare(&capture, &requests) {
         Ok(Outcome { compared, differences }) if differences.is_empty() => {
-            println!("compare: {compared} entries, all as this project encodes them");
+            println!("compare: {compared} entries, all equal to this project's encoding");
             Ok(0)
         }
         Ok(Outcome { compared, differences }) => {
             differences.iter().take(20).for_each(|difference| println!("DIFFERENCE: {difference}"));
-            println!("compare: {compared} entries, {} differ", differences.len());
+            println!(
+                "compare: {compared} entries, {} differ from this project's encoding",
+                differences.len()
+            );
             Ok(DIFFERENT)
         }
-        Err(why) => Err(Failure::Other(why)),
+        Err(error) => Err(Failure::Other(error)),
     }
 }
 
@@ -61,11 +64,11 @@ fn compare(capture: &str, requests: &str) -> Result<Outcome, String> {
         let (Some(_), Some(queue_pair), Some(counter), Some(bytes)) =
             (words.next(), words.next(), words.next(), words.next())
         else {
-            return Err(format!("the capture has a line that is none: {line}"));
+            return Err(format!("capture: a line is not \"ADAPTER QPN INDEX BYTES\": {line}"));
         };
         let key = (number::<u16>(queue_pair)?, number::<u32>(counter)?);
         if written.insert(key, bytes).is_some() {
-            return Err(format!("the capture has entry {} of QP {} twice", key.1, key.0));
+            return Err(format!("capture: entry {} of queue pair {} occurs twice", key.1, key.0));
         }
     }
     let mut queues: HashMap<u16, Queue> = HashMap::new();
@@ -80,56 +83,73 @@ fn compare(capture: &str, requests: &str) -> Result<Outcome, String> {
             }
             ["R", queue_pair, rest @ ..] => {
                 let queue_pair = number(queue_pair)?;
-                let queue = queues.get_mut(&queue_pair).ok_or(format!("a request before its Q: {line}"))?;
+                let queue = queues.get_mut(&queue_pair).ok_or(format!(
+                    "requests: no Q line precedes the first request of its queue pair: {line}"
+                ))?;
                 let counter = queue.posted;
                 queue.posted += 1;
-                let request = request(rest).map_err(|why| format!("{why}: {line}"))?;
+                let request = request(rest).map_err(|error| format!("requests: {error}: {line}"))?;
                 let entry = request
                     .encode(queue.entry, queue.ring.phase(counter), RequestIdWidth::Bits64)
-                    .map_err(|error| format!("{error}: {line}"))?;
-                let ours: String = entry.iter().map(|byte| format!("{byte:02x}")).collect();
-                let theirs = written.remove(&(queue_pair, counter)).unwrap_or("nothing");
+                    .map_err(|error| format!("requests: {error}: {line}"))?;
+                let expected: String = entry.iter().map(|byte| format!("{byte:02x}")).collect();
+                let captured = written.remove(&(queue_pair, counter)).unwrap_or("nothing");
                 outcome.compared += 1;
-                if ours != theirs {
-                    outcome.differences.push(format!("{line}\n  theirs {theirs}\n  ours   {ours}"));
+                if captured != expected {
+                    outcome.differences.push(format!("{line}\n  captured {captured}\n  expected {expected}"));
                 }
             }
-            _ => return Err(format!("the requests have a line that is none: {line}")),
+            _ => {
+                return Err(format!(
+                    "requests: a line starts with neither Q nor R, or has too few words: {line}"
+                ));
+            }
         }
     }
     if outcome.compared == 0 || !written.is_empty() {
-        return Err(format!("{} requests, and {} entries without one", outcome.compared, written.len()));
+        return Err(format!(
+            "{} requests were compared, and {} captured entries have no request; expected at least one request, and \
+             one for each entry",
+            outcome.compared,
+            written.len()
+        ));
     }
     Ok(outcome)
 }
 
 fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
-    text.parse().map_err(|_| format!("{text} is no number of this width"))
+    text.parse().map_err(|_| format!("{text} is not a number, or too large for its field"))
 }
 
 fn request(words: &[&str]) -> Result<Request, String> {
     let [kind, id, handle, queue_pair, key, immediate, address, rkey, data @ ..] = words else {
-        return Err("too few words".into());
+        return Err("the line has too few words".into());
     };
     let inline = match data {
         ["inline", hex] => Some(bytes(hex)?),
         _ => None,
     };
-    let data_of = |bytes: &Vec<u8>| InlineData::new(bytes).map_err(|error| error.to_string());
+    let inline_data = |bytes: &Vec<u8>| InlineData::new(bytes).map_err(|error| error.to_string());
     let segments = |data: &[&str]| data.iter().map(|text| segment(text)).collect::<Result<Vec<_>, _>>();
     let remote = || -> Result<_, String> {
         Ok(RemoteMemory { address: number(address)?, key: RemoteKey::new(number(rkey)?) })
     };
-    let local = || -> Result<_, String> { segments(data)?.first().copied().ok_or("no segment".into()) };
+    let local = || -> Result<_, String> {
+        segments(data)?.first().copied().ok_or("the request has no segment".into())
+    };
     let operation = match (*kind, &inline) {
-        ("send", Some(data)) => Operation::SendInline(data_of(data)?),
+        ("send", Some(data)) => Operation::SendInline(inline_data(data)?),
         ("send", None) => {
             Operation::Send(Segments::new(&segments(data)?).map_err(|error| error.to_string())?)
         }
-        ("write", Some(data)) => Operation::WriteInline { remote: remote()?, data: data_of(data)? },
+        ("write", Some(data)) => Operation::WriteInline { remote: remote()?, data: inline_data(data)? },
         ("write", None) => Operation::Write { remote: remote()?, local: local()? },
         ("read", None) => Operation::Read { remote: remote()?, local: local()? },
-        _ => return Err(format!("{kind} is no kind")),
+        _ => {
+            return Err(format!(
+                "{kind} is not an operation for this data; expected send, write, or read (not inline)"
+            ));
+        }
     };
     Ok(Request {
         id: RequestId::new(number(id)?),
@@ -147,7 +167,7 @@ fn request(words: &[&str]) -> Result<Request, String> {
 fn segment(text: &str) -> Result<Segment, String> {
     let mut parts = text.split(':');
     let (Some(address), Some(length), Some(key)) = (parts.next(), parts.next(), parts.next()) else {
-        return Err(format!("{text} is no segment"));
+        return Err(format!("{text} is not a segment, ADDRESS:LENGTH:LKEY"));
     };
     let key = LocalKey::new(number(key)?).map_err(|error| error.to_string())?;
     Ok(Segment { address: number(address)?, length: number(length)?, key })
@@ -158,7 +178,7 @@ fn bytes(hex: &str) -> Result<Vec<u8>, String> {
     digits
         .map(|pair| {
             let text = std::str::from_utf8(pair).map_err(|error| error.to_string())?;
-            u8::from_str_radix(text, 16).map_err(|_| format!("{text} is no byte"))
+            u8::from_str_radix(text, 16).map_err(|_| format!("{text} is not a byte in hexadecimal"))
         })
         .collect()
 }
@@ -178,19 +198,19 @@ mod tests {
     }
 
     #[test]
-    fn the_same_bytes_are_no_difference() {
+    fn equal_bytes_are_no_difference() {
         let outcome = compare(&format!("0 5 0 {}\n", encoded()), REQUESTS).unwrap();
         assert_eq!((outcome.compared, outcome.differences.len()), (1, 0));
     }
 
     #[test]
-    fn another_byte_is_a_difference() {
+    fn one_different_byte_is_a_difference() {
         let other = encoded().replacen("0a0b", "0a0c", 1);
         assert_eq!(compare(&format!("0 5 0 {other}\n"), REQUESTS).unwrap().differences.len(), 1);
     }
 
     #[test]
-    fn an_entry_that_nobody_posted_is_an_error() {
+    fn a_captured_entry_without_a_request_is_an_error() {
         let capture = format!("0 5 0 {0}\n0 5 1 {0}\n", encoded());
         assert!(compare(&capture, REQUESTS).is_err());
     }

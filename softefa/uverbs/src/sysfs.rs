@@ -1,4 +1,5 @@
-//! The tree that libibverbs and libfabric read as sysfs, under `SYSFS_PATH`.
+//! The directory that libibverbs and libfabric read as sysfs (`SYSFS_PATH`). It states the adapters' names, ids and
+//! GIDs, and no state that changes.
 
 use std::fs;
 use std::io;
@@ -7,13 +8,13 @@ use std::path::Path;
 
 use crate::broker::gid;
 
-/// The RDMA device of the adapter with this number, named as on EC2: by bus and slot.
+/// The name of the adapter's RDMA device, formed of bus and slot as on EC2.
 pub(crate) fn device_name(adapter: usize) -> String {
     format!("rdmap0s{}", 6 + adapter)
 }
 
-/// Makes the tree for `adapters` adapters in the empty directory `root`.
-pub(crate) fn make(root: &Path, adapters: usize) -> io::Result<()> {
+/// Creates the files for `adapters` adapters under `root`.
+pub(crate) fn create(root: &Path, adapters: usize) -> io::Result<()> {
     let classes = root.join("class");
     write(&classes.join("infiniband_verbs/abi_version"), "6\n")?;
     for adapter in 0..adapters {
@@ -22,7 +23,7 @@ pub(crate) fn make(root: &Path, adapters: usize) -> io::Result<()> {
         let function = format!("0000:{:02x}:{:02x}.0", slot / 32, slot % 32);
         let uverbs = classes.join(format!("infiniband_verbs/uverbs{adapter}"));
         write(&uverbs.join("ibdev"), &format!("{name}\n"))?;
-        // The number of /dev/null, which stands in for the device file.
+        // The device number of /dev/null, which stands in for the device file.
         write(&uverbs.join("dev"), "1:3\n")?;
         write(&uverbs.join("abi_version"), "1\n")?;
 

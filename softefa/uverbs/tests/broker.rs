@@ -1,19 +1,20 @@
-//! The broker as a program meets it, spoken to directly: what a good program gets, what a hostile one
-//! gets, and that neither ends it.
+//! The broker's replies to requests sent over its socket, by valid and by hostile programs, without the preloaded
+//! library. No request may end the broker.
 
-#![allow(clippy::unwrap_used)] // a test says so by failing
+#![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
-use std::mem::{MaybeUninit, size_of};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
+use std::io::{IoSlice, Read as _};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use nix::sys::socket::{self, AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr};
 use softefa_abi::protocol::{REPLY_BYTES, Reply, Request};
 use softefa_abi::sys::*;
 use softefa_uverbs::broker::Broker;
 
-/// A broker with its socket in a directory of its own.
+/// A broker with its socket in a private directory.
 struct Fixture {
     broker: Broker,
     socket: PathBuf,
@@ -28,7 +29,8 @@ impl Fixture {
         Self { broker: Broker::start(&socket, 2).unwrap(), socket, directory }
     }
 
-    fn idle(&self) -> bool {
+    /// Waits until no device is open, for at most ten seconds. Returns whether that happened.
+    fn becomes_idle(&self) -> bool {
         let limit = Instant::now() + Duration::from_secs(10);
         while self.broker.open_devices() > 0 && Instant::now() < limit {
             std::thread::sleep(Duration::from_millis(1));
@@ -43,53 +45,45 @@ impl Drop for Fixture {
     }
 }
 
+/// A connection to the broker.
 struct Client(OwnedFd);
 
 impl Client {
-    fn connect(socket: &Path) -> Self {
-        // SAFETY: integers only; the descriptor is new.
-        let fd = unsafe {
-            OwnedFd::from_raw_fd(libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0))
-        };
-        // SAFETY: all zeros is a valid socket address.
-        let mut address: libc::sockaddr_un = unsafe { MaybeUninit::zeroed().assume_init() };
-        address.sun_family = libc::AF_UNIX as libc::sa_family_t;
-        for (place, byte) in address.sun_path.iter_mut().zip(socket.as_os_str().as_bytes()) {
-            *place = *byte as _;
-        }
-        // SAFETY: an initialised address of this length.
-        let result = unsafe {
-            libc::connect(fd.as_raw_fd(), (&raw const address).cast(), size_of::<libc::sockaddr_un>() as u32)
-        };
-        assert_eq!(result, 0);
-        Self(fd)
+    fn connect(path: &Path) -> Self {
+        let client =
+            socket::socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None).unwrap();
+        socket::connect(client.as_raw_fd(), &UnixAddr::new(path).unwrap()).unwrap();
+        Self(client)
     }
 
     fn open(socket: &Path) -> Self {
         let client = Self::connect(socket);
-        assert_eq!(client.ask(&Request::Open { adapter: 0 }.encode()).errno, 0);
+        assert_eq!(client.exchange(&Request::Open { adapter: 0 }.encode()).errno, 0);
         client
     }
 
-    fn ask(&self, bytes: &[u8]) -> Reply {
-        // SAFETY: the slice and its length.
-        let sent = unsafe { libc::send(self.0.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), 0) };
-        assert_eq!(sent, bytes.len() as isize);
+    fn exchange(&self, bytes: &[u8]) -> Reply {
+        let sent = socket::send(self.0.as_raw_fd(), bytes, MsgFlags::empty()).unwrap();
+        assert_eq!(sent, bytes.len());
+        self.reply()
+    }
+
+    fn reply(&self) -> Reply {
         let mut reply = [0_u8; REPLY_BYTES];
-        // SAFETY: the array and its length; descriptors beside the answer are dropped by the kernel.
-        let got = unsafe { libc::recv(self.0.as_raw_fd(), reply.as_mut_ptr().cast(), reply.len(), 0) };
-        assert_eq!(got, REPLY_BYTES as isize);
+        // The kernel drops descriptors beside the reply.
+        let received = socket::recv(self.0.as_raw_fd(), &mut reply, MsgFlags::empty()).unwrap();
+        assert_eq!(received, REPLY_BYTES);
         Reply::decode(&reply).unwrap()
     }
 
     fn call(&self, words: &[u64]) -> i32 {
-        // The broker marks outputs in the call itself.
+        // The broker marks outputs in the ioctl, so it needs a copy that it may write.
         let mut words = words.to_vec();
-        self.ask(&Request::Ioctl { address: words.as_mut_ptr() as u64, present: 0 }.encode()).errno
+        self.exchange(&Request::Ioctl { address: words.as_mut_ptr() as u64, present: 0 }.encode()).errno
     }
 }
 
-/// A call in words of 8 bytes: header, then id, length and data of each attribute.
+/// An ioctl in words of 8 bytes: the header, then id, length and data of each attribute.
 fn call(object: u32, method: u32, attributes: &[(u32, u16, u64)]) -> Vec<u64> {
     let length = (24 + 16 * attributes.len()) as u64;
     let mut words = vec![
@@ -122,7 +116,7 @@ fn destroy_domain(handle: u32) -> Vec<u64> {
 }
 
 #[test]
-fn a_domain_is_made_and_destroyed_once() {
+fn a_domain_can_be_destroyed_once() {
     let fixture = Fixture::new("domain");
     let client = Client::open(&fixture.socket);
     assert_eq!(client.call(&context()), 0);
@@ -134,21 +128,21 @@ fn a_domain_is_made_and_destroyed_once() {
 }
 
 #[test]
-fn nothing_can_be_made_before_the_context() {
+fn no_object_can_be_created_before_the_context() {
     let fixture = Fixture::new("before");
     let mut handle = 0;
     assert_eq!(Client::open(&fixture.socket).call(&allocate_domain(&mut handle)), libc::EINVAL);
 }
 
 #[test]
-fn a_program_that_cannot_keep_max_batch_is_refused() {
+fn a_program_that_does_not_support_max_batch_is_refused() {
     let fixture = Fixture::new("batch");
     let call = call(UVERBS_OBJECT_DEVICE, UVERBS_METHOD_GET_CONTEXT, &[(UVERBS_ATTR_UHW_IN, 8, 0)]);
     assert_eq!(Client::open(&fixture.socket).call(&call), libc::EOPNOTSUPP);
 }
 
 #[test]
-fn handles_of_one_open_device_mean_nothing_in_another() {
+fn a_handle_is_unknown_to_another_open_device() {
     let fixture = Fixture::new("handles");
     let (first, second) = (Client::open(&fixture.socket), Client::open(&fixture.socket));
     let mut handle = 0;
@@ -160,9 +154,9 @@ fn handles_of_one_open_device_mean_nothing_in_another() {
 }
 
 #[test]
-fn what_a_program_leaves_goes_with_its_connection() {
+fn objects_are_destroyed_when_their_connection_ends() {
     let fixture = Fixture::new("leaves");
-    // More domains in all than the adapter has at once.
+    // In total more domains than the adapter can have.
     for _ in 0..3 {
         let client = Client::open(&fixture.socket);
         assert_eq!(client.call(&context()), 0);
@@ -170,44 +164,61 @@ fn what_a_program_leaves_goes_with_its_connection() {
             assert_eq!(client.call(&allocate_domain(&mut 0)), 0);
         }
         drop(client);
-        assert!(fixture.idle());
+        assert!(fixture.becomes_idle());
     }
 }
 
 #[test]
-fn an_answer_that_cannot_be_written_leaves_no_object() {
+fn a_response_that_cannot_be_written_leaves_no_object() {
     let fixture = Fixture::new("unwritten");
     let client = Client::open(&fixture.socket);
     assert_eq!(client.call(&context()), 0);
-    let mut lost = allocate_domain(&mut 0);
-    lost[6] = 64; // An address that is not there.
+    let mut unmapped = allocate_domain(&mut 0);
+    unmapped[6] = 64; // The address of the response is not mapped.
     for _ in 0..3000 {
-        assert_eq!(client.call(&lost), libc::EFAULT);
+        assert_eq!(client.call(&unmapped), libc::EFAULT);
     }
     assert_eq!(client.call(&allocate_domain(&mut 0)), 0);
 }
 
 #[test]
-fn messages_that_are_none_are_refused() {
+fn invalid_messages_are_refused() {
     let fixture = Fixture::new("messages");
     let client = Client::connect(&fixture.socket);
-    assert_eq!(client.ask(&[1, 2, 3]).errno, libc::EINVAL);
-    assert_eq!(client.ask(&[0xff; 24]).errno, libc::EINVAL);
-    assert_eq!(client.ask(&[0xff; 4096]).errno, libc::EINVAL);
-    assert_eq!(client.ask(&Request::Ioctl { address: 0, present: 0 }.encode()).errno, libc::EBADF);
-    assert_eq!(client.ask(&Request::Open { adapter: 9 }.encode()).errno, libc::ENODEV);
-    assert_eq!(client.ask(&Request::Open { adapter: 1 }.encode()).errno, 0);
-    assert_eq!(client.ask(&Request::Open { adapter: 1 }.encode()).errno, libc::EBUSY);
+    assert_eq!(client.exchange(&[1, 2, 3]).errno, libc::EINVAL);
+    assert_eq!(client.exchange(&[0xff; 24]).errno, libc::EINVAL);
+    assert_eq!(client.exchange(&[0xff; 4096]).errno, libc::EINVAL);
+    assert_eq!(client.exchange(&Request::Ioctl { address: 0, present: 0 }.encode()).errno, libc::EBADF);
+    assert_eq!(client.exchange(&Request::Open { adapter: 9 }.encode()).errno, libc::ENODEV);
+    assert_eq!(client.exchange(&Request::Open { adapter: 1 }.encode()).errno, 0);
+    assert_eq!(client.exchange(&Request::Open { adapter: 1 }.encode()).errno, libc::EBUSY);
     let map = Request::Map { offset: 4096, length: 4096, writable: true };
-    assert_eq!(client.ask(&map.encode()).errno, libc::EINVAL);
+    assert_eq!(client.exchange(&map.encode()).errno, libc::EINVAL);
 }
 
 #[test]
-fn random_calls_get_numbers_and_the_adapter_goes_on() {
+fn excess_descriptors_of_a_message_are_closed() {
+    let fixture = Fixture::new("descriptors");
+    let client = Client::open(&fixture.socket);
+    let (mut reader, writer) = UnixStream::pair().unwrap();
+    reader.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    // More than the broker has memory for, so that the kernel truncates the message.
+    let writers: Vec<RawFd> = vec![writer.as_raw_fd(); 20];
+    let bytes = Request::Map { offset: 0, length: 0, writable: false }.encode();
+    let (parts, rights) = ([IoSlice::new(&bytes)], [ControlMessage::ScmRights(&writers)]);
+    socket::sendmsg::<()>(client.0.as_raw_fd(), &parts, &rights, MsgFlags::empty(), None).unwrap();
+    assert_eq!(client.reply().errno, libc::EINVAL);
+    drop(writer);
+    // The end of the stream: the broker, which runs in this process, has closed every copy.
+    assert_eq!(reader.read(&mut [0]).unwrap(), 0);
+}
+
+#[test]
+fn random_ioctls_leave_the_adapter_usable() {
     let fixture = Fixture::new("random");
     let client = Client::open(&fixture.socket);
     assert_eq!(client.call(&context()), 0);
-    // What a call points to; the broker writes its answers here, as a kernel would.
+    // The memory that attributes point to. The broker writes its responses there, as a kernel would.
     let mut arena = vec![0_u64; 4096];
     let arena = arena.as_mut_ptr() as u64;
     let mut state = 7_u64;
@@ -224,7 +235,7 @@ fn random_calls_get_numbers_and_the_adapter_goes_on() {
                 let length = [0, 4, 8, 20, 32, 200, draw(65_536) as u16][draw(7) as usize];
                 let pointer = arena + 8 * draw(2048);
                 let data = [draw(4), pointer, u64::MAX - draw(64), draw(1 << 31)][draw(4) as usize];
-                // Short data lies in place; anything longer must point where nothing is lost.
+                // Data of up to 8 bytes is in place. Longer data must point into the arena, which may be overwritten.
                 (id, length.min(16_000), if length > 0 && data < u64::MAX - 64 { pointer } else { data })
             })
             .collect();

@@ -1,55 +1,55 @@
-//! `softefa run` as a person calls it: what the program that it starts inherits.
+//! The command `softefa`: what the program that `run` starts inherits, exit statuses, and help.
 
-#![allow(clippy::unwrap_used)] // a test says so by failing
+#![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
 use std::process::Command;
 
-/// `softefa run -- program`, with an empty file to preload: the loader says so, and goes on.
+/// Runs `softefa run -- program` with an empty file to preload: the loader warns and continues.
 fn run(name: &str, program: &[&str]) -> (Option<i32>, String) {
-    let nothing = std::env::temp_dir().join(format!("softefa-nothing-{name}-{}", std::process::id()));
-    std::fs::write(&nothing, b"").unwrap();
+    let empty = std::env::temp_dir().join(format!("softefa-empty-{name}-{}", std::process::id()));
+    std::fs::write(&empty, b"").unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_softefa"))
         .args(["run", "--quiet", "--"])
         .args(program)
-        .env("SOFTEFA_PRELOAD", &nothing)
+        .env("SOFTEFA_PRELOAD", &empty)
         .env_remove("SOFTEFA_SOCKET")
         .output()
         .unwrap();
-    std::fs::remove_file(&nothing).unwrap();
+    std::fs::remove_file(&empty).unwrap();
     (output.status.code(), String::from_utf8(output.stdout).unwrap())
 }
 
 #[test]
-fn no_signal_is_blocked_in_the_program() {
+fn the_program_starts_with_no_signal_blocked() {
     let (_, text) = run("signals", &["grep", "SigBlk", "/proc/self/status"]);
     assert_eq!(text.split_whitespace().last(), Some("0000000000000000"), "{text}");
 }
 
 #[test]
-fn the_status_is_the_programs() {
+fn the_exit_status_is_that_of_the_program() {
     assert_eq!(run("status", &["sh", "-c", "exit 7"]).0, Some(7));
 }
 
 #[test]
-fn a_broker_that_is_not_there_is_told_before_anything_runs() {
+fn a_missing_broker_is_reported_before_the_program_starts() {
     let output = Command::new(env!("CARGO_BIN_EXE_softefa"))
         .args(["run", "--", "printf", "ran"])
         .env("SOFTEFA_PRELOAD", env!("CARGO_BIN_EXE_softefa"))
-        .env("SOFTEFA_SOCKET", "/nobody/here")
+        .env("SOFTEFA_SOCKET", "/no/broker")
         .output()
         .unwrap();
-    let words = String::from_utf8_lossy(&output.stderr);
-    assert!(words.contains("no broker answers at /nobody/here"), "{words}");
-    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(1), &b""[..]), "{words}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.contains("no broker listens at /no/broker"), "{stderr}");
+    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(1), &b""[..]), "{stderr}");
 }
 
 #[test]
-fn a_program_that_a_signal_ends_has_the_shells_status_for_it() {
+fn the_exit_status_after_a_signal_is_128_plus_its_number() {
     assert_eq!(run("killed", &["sh", "-c", "kill -TERM $$"]).0, Some(128 + 15));
 }
 
 #[test]
-fn help_is_told_for_each_command_and_a_programs_own_is_the_programs() {
+fn each_command_prints_help_and_the_programs_help_option_reaches_the_program() {
     for arguments in [&["--help"][..], &["run", "--help"], &["serve", "--adapters", "2", "-h"]] {
         let output = Command::new(env!("CARGO_BIN_EXE_softefa")).args(arguments).output().unwrap();
         assert!(output.status.success(), "{arguments:?}");

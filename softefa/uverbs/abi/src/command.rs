@@ -1,45 +1,50 @@
-//! What a call means: object and method with their attributes, as one value.
+//! Commands: an ioctl's object and method with their attributes, decoded into one value.
+//!
+//! The header and the rules for single attributes are in `attributes`; the older commands, which travel inside the
+//! method INVOKE_WRITE, are in `invoke_write`. Whether a command can be carried out is for the broker to check.
 
 use crate::attributes::{Inputs, Ioctl, UserMemory};
 use crate::errno::Errno;
 use crate::sys::*;
 use crate::{get, invoke_write};
 
-/// A decoded call. Handles are those of objects of the same open device; sizes and addresses are
-/// the program's words, and nothing about them is checked but their form.
+/// A decoded ioctl.
+///
+/// Handles are those of objects of the same open device. Sizes and addresses are as the program stated them; only
+/// their form has been checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-#[allow(missing_docs)] // the fields say what they are, the variants what is asked
+#[allow(missing_docs)] // names of variants and fields state their meaning
 pub enum Command {
-    /// Limits; `extended` in the newer structure, with the driver's half.
+    /// Requests the limits. `extended`: in the newer structure, with the driver's part.
     QueryDevice {
         extended: bool,
     },
-    /// State of a port.
+    /// Requests the state of a port.
     QueryPort {
         port: u64,
     },
-    /// Speed of a port, in units of 100 Mb/s.
+    /// Requests the speed of a port, in units of 100 Mb/s.
     QueryPortSpeed {
         port: u64,
     },
-    /// The first call of a program; `supported` are `EFA_ALLOC_UCONTEXT_CMD_SUPP_CAPS_*`.
+    /// Opens the context; a program's first command. `supported` are `EFA_ALLOC_UCONTEXT_CMD_SUPP_CAPS_*`.
     GetContext {
         supported: u32,
     },
-    /// What [`Command::GetContext`] says, for a program that got the device from another.
+    /// Requests the response of [`Command::GetContext`], in a program that received the device from another program.
     QueryContext,
-    /// All GIDs, in entries of `entry_size`, at most `room` bytes.
+    /// Requests all GIDs, in entries of `entry_size` bytes, at most `capacity` bytes.
     QueryGidTable {
         entry_size: u64,
-        room: usize,
+        capacity: usize,
     },
-    /// One GID.
+    /// Requests one GID.
     QueryGidEntry {
         port: u64,
         index: u64,
     },
-    /// Limits of completion counters.
+    /// Requests the limits of completion counters.
     QueryCounterLimits,
     AllocateDomain,
     DestroyDomain {
@@ -49,7 +54,7 @@ pub enum Command {
     QueryMemory {
         handle: u32,
     },
-    /// The driver's own query: which interconnects a region is reached by.
+    /// The driver's query: the interconnects through which the device reaches a region.
     QueryMemoryPaths {
         handle: u32,
     },
@@ -82,7 +87,7 @@ pub enum Command {
         counter: u32,
         operations: u32,
     },
-    /// A descriptor for asynchronous events.
+    /// Requests a descriptor for asynchronous events.
     AllocateEvents,
     CreateCounter {
         completions: BufferDescription,
@@ -103,52 +108,53 @@ pub enum Command {
     },
 }
 
-/// A region to register.
+/// A memory region to register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegisterMemory {
-    /// Its protection domain.
+    /// Handle of the protection domain.
     pub domain: u32,
-    /// Where it is.
-    pub memory: GivenMemory,
+    /// The memory.
+    pub memory: MemorySource,
     /// Bytes.
     pub length: u64,
-    /// First byte, as entries will name it.
+    /// Address of the first byte in work-queue entries.
     pub address: u64,
     /// `IB_UVERBS_ACCESS_*`.
     pub access: u32,
-    /// Whether the newer method asked, which wants its answers in attributes.
+    /// Whether the program used the newer method, whose response is in attributes.
     pub extended: bool,
 }
 
-/// Memory that a program gives for something.
+/// Memory that a program supplies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GivenMemory {
-    /// Of its own, from this address.
+pub enum MemorySource {
+    /// Memory of the process, from this address on.
     Process(u64),
-    /// Of the descriptor beside the message, from this offset; the number says which of them.
+    /// Memory of a descriptor beside the message: its index in [`crate::protocol::descriptor_sources`], and the offset
+    /// of the first byte.
     Descriptor(usize, u64),
 }
 
 /// A completion queue to create.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CreateCompletionQueue {
-    /// Entries wanted.
+    /// The least number of entries.
     pub entries: u32,
-    /// What events carry back.
+    /// A value that events of the queue carry.
     pub user_handle: u64,
-    /// Whether a completion channel's descriptor lies beside the message, first.
+    /// Whether the descriptor of a completion channel is beside the message, as the first.
     pub channel: bool,
     /// Bytes of an entry.
     pub entry_size: u32,
-    /// Queues that it is made of.
+    /// The number of sub-queues that the queue consists of.
     pub sub_queues: u16,
     /// `EFA_CREATE_CQ_*`.
     pub flags: u8,
-    /// Memory for it and its bytes; none for the device's own.
-    pub memory: Option<(GivenMemory, u64)>,
+    /// The program's memory for the entries, and its bytes. `None`: the device allocates it.
+    pub memory: Option<(MemorySource, u64)>,
 }
 
-/// Depths and widths of a queue pair.
+/// Depths and widths of a queue pair, as `struct ib_uverbs_qp_cap` names them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct QueuePairCapabilities {
@@ -162,13 +168,13 @@ pub struct QueuePairCapabilities {
 /// A queue pair to create.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CreateQueuePair {
-    /// Its protection domain.
+    /// Handle of the protection domain.
     pub domain: u32,
-    /// Where its sends complete.
+    /// Handle of the completion queue for sends.
     pub send_cq: u32,
-    /// Where its receives complete.
+    /// Handle of the completion queue for receives.
     pub receive_cq: u32,
-    /// What events carry back.
+    /// A value that events of the queue pair carry.
     pub user_handle: u64,
     /// Depths and widths.
     pub capabilities: QueuePairCapabilities,
@@ -184,55 +190,58 @@ pub struct CreateQueuePair {
     pub flags: u16,
 }
 
-/// A change of a queue pair.
+/// A change of a queue pair. Fields that are `None` do not change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ModifyQueuePair {
-    /// The queue pair.
+    /// Handle of the queue pair.
     pub handle: u32,
-    /// The state wanted, `IB_QPS_*`.
+    /// The new state, `IB_QPS_*`.
     pub state: Option<u8>,
-    /// The queue key wanted.
+    /// The new queue key.
     pub queue_key: Option<u32>,
-    /// How often to try again where the receiver is not ready; 7 is for ever.
+    /// The number of retries while the receiver is not ready; 7 means no limit.
     pub rnr_retry: Option<u8>,
-    /// All that is to change, `IB_QP_*`.
+    /// Every attribute that the program changes, `IB_QP_*`.
     pub mask: u32,
 }
 
-/// Memory that a counter is kept in.
+/// Memory for one value of a completion counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BufferDescription {
-    /// Where.
-    pub memory: GivenMemory,
+    /// The memory.
+    pub memory: MemorySource,
     /// Bytes.
     pub length: u64,
 }
 
-/// Which half of a completion counter.
+/// One of the two values of a completion counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CounterEntry {
-    /// Successes.
+    /// The number of successes.
     Completions,
-    /// Completions in error.
+    /// The number of completions in error.
     Errors,
 }
 
-/// What is done to a counter.
+/// A change of a counter's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CounterOperation {
-    /// It becomes the value.
+    /// Sets the counter to the value.
     Set,
-    /// The value is added.
+    /// Adds the value to the counter.
     Add,
 }
 
 impl Command {
-    /// Decodes a call; inputs that are not in the call itself are read from `memory`.
+    /// Decodes an ioctl. Inputs that attributes point to are read from `memory`.
     ///
     /// # Errors
-    /// [`Errno::EPROTONOSUPPORT`] for a method or mandatory attribute that this interface does not
-    /// have, [`Errno::EINVAL`] for one that is missing or malformed, [`Errno::EFAULT`] for memory
-    /// that is not there, [`Errno::EOPNOTSUPP`] for what newer structures ask for.
+    /// - [`Errno::EPROTONOSUPPORT`]: this interface does not have the method or a mandatory attribute.
+    /// - [`Errno::EINVAL`]: an attribute is missing or malformed.
+    /// - [`Errno::EFAULT`]: an input is not in mapped memory.
+    /// - [`Errno::EOPNOTSUPP`]: a newer structure requests something that this interface does not have.
+    /// - [`Errno::ENOSPC`]: a structure of an older command is too short.
+    /// - [`Errno::ENOENT`]: a handle has more than 32 bits.
     pub fn decode(ioctl: &Ioctl, memory: &impl UserMemory) -> Result<Self, Errno> {
         let inputs = Inputs::new(ioctl, memory);
         let command = match (u32::from(ioctl.object), u32::from(ioctl.method)) {
@@ -275,9 +284,9 @@ fn device(method: u32, inputs: &Inputs<'_, impl UserMemory>) -> Result<Command, 
             inputs.output(UVERBS_ATTR_GET_CONTEXT_NUM_COMP_VECTORS, 4)?;
             inputs.output(UVERBS_ATTR_GET_CONTEXT_CORE_SUPPORT, 8)?;
             inputs.output(UVERBS_ATTR_UHW_OUT, 0)?;
-            let given = inputs.structure::<efa_ibv_alloc_ucontext_cmd>(UVERBS_ATTR_UHW_IN, 0)?;
-            let given = given.unwrap_or_default();
-            Command::GetContext { supported: get!(&given, efa_ibv_alloc_ucontext_cmd, supported_caps) }
+            let driver = inputs.structure::<efa_ibv_alloc_ucontext_cmd>(UVERBS_ATTR_UHW_IN, 0)?;
+            let driver = driver.unwrap_or_default();
+            Command::GetContext { supported: get!(&driver, efa_ibv_alloc_ucontext_cmd, supported_caps) }
         }
         UVERBS_METHOD_QUERY_CONTEXT => {
             inputs.output(UVERBS_ATTR_QUERY_CONTEXT_NUM_COMP_VECTORS, 4)?;
@@ -298,7 +307,7 @@ fn device(method: u32, inputs: &Inputs<'_, impl UserMemory>) -> Result<Command, 
             required(inputs.output(UVERBS_ATTR_QUERY_GID_TABLE_RESP_NUM_ENTRIES, 8)?)?;
             Command::QueryGidTable {
                 entry_size: required(inputs.u64(UVERBS_ATTR_QUERY_GID_TABLE_ENTRY_SIZE)?)?,
-                room: required(inputs.output(UVERBS_ATTR_QUERY_GID_TABLE_RESP_ENTRIES, 0)?)?,
+                capacity: required(inputs.output(UVERBS_ATTR_QUERY_GID_TABLE_RESP_ENTRIES, 0)?)?,
             }
         }
         UVERBS_METHOD_QUERY_GID_ENTRY => {
@@ -321,7 +330,7 @@ fn device(method: u32, inputs: &Inputs<'_, impl UserMemory>) -> Result<Command, 
     })
 }
 
-/// A port's number; the width differs between methods and releases.
+/// A port's number. Its width differs between methods and releases.
 fn port_number(inputs: &Inputs<'_, impl UserMemory>, id: u32) -> Result<u64, Errno> {
     let bytes = required(inputs.bytes(id, 1, 8)?)?;
     let mut whole = [0; 8];
@@ -355,7 +364,7 @@ fn region(method: u32, inputs: &Inputs<'_, impl UserMemory>) -> Result<Command, 
             let offset = required(inputs.u64(UVERBS_ATTR_REG_DMABUF_MR_OFFSET)?)?;
             Command::RegisterMemory(RegisterMemory {
                 domain: required(inputs.handle(UVERBS_ATTR_REG_DMABUF_MR_PD_HANDLE)?)?,
-                memory: GivenMemory::Descriptor(0, offset),
+                memory: MemorySource::Descriptor(0, offset),
                 length: required(inputs.u64(UVERBS_ATTR_REG_DMABUF_MR_LENGTH)?)?,
                 address: required(inputs.u64(UVERBS_ATTR_REG_DMABUF_MR_IOVA)?)?,
                 access: required(inputs.u32(UVERBS_ATTR_REG_DMABUF_MR_ACCESS_FLAGS)?)?,
@@ -369,8 +378,8 @@ fn region(method: u32, inputs: &Inputs<'_, impl UserMemory>) -> Result<Command, 
             let offset = inputs.u64(UVERBS_ATTR_REG_MR_FD_OFFSET)?;
             let start = inputs.u64(UVERBS_ATTR_REG_MR_ADDR)?;
             let memory = match (inputs.descriptor(UVERBS_ATTR_REG_MR_FD), offset, start) {
-                (true, Some(offset), None) => GivenMemory::Descriptor(0, offset),
-                (false, None, Some(start)) => GivenMemory::Process(start),
+                (true, Some(offset), None) => MemorySource::Descriptor(0, offset),
+                (false, None, Some(start)) => MemorySource::Process(start),
                 _ => return Err(Errno::EINVAL),
             };
             Command::RegisterMemory(RegisterMemory {
@@ -406,8 +415,8 @@ fn completion_queue(inputs: &Inputs<'_, impl UserMemory>) -> Result<Command, Err
     let offset = inputs.u64(UVERBS_ATTR_CREATE_CQ_BUFFER_OFFSET)?;
     let memory = match (length, start, inputs.descriptor(UVERBS_ATTR_CREATE_CQ_BUFFER_FD), offset) {
         (None, None, false, None) => None,
-        (Some(length), Some(start), false, None) => Some((GivenMemory::Process(start), length)),
-        (Some(length), None, true, Some(offset)) => Some((GivenMemory::Descriptor(1, offset), length)),
+        (Some(length), Some(start), false, None) => Some((MemorySource::Process(start), length)),
+        (Some(length), None, true, Some(offset)) => Some((MemorySource::Descriptor(1, offset), length)),
         _ => return Err(Errno::EINVAL),
     };
     Ok(Command::CreateCompletionQueue(CreateCompletionQueue {
@@ -443,7 +452,7 @@ fn create_queue_pair(inputs: &Inputs<'_, impl UserMemory>) -> Result<Command, Er
     required(inputs.output(UVERBS_ATTR_CREATE_QP_RESP_QP_NUM, 4)?)?;
     inputs.output(UVERBS_ATTR_UHW_OUT, 0)?;
     inputs.descriptor(UVERBS_ATTR_CREATE_QP_EVENT_FD);
-    // All signalled or not: an EFA entry always completes.
+    // The flag "all requests signalled" has no effect: an EFA entry always completes.
     inputs.u32(UVERBS_ATTR_CREATE_QP_FLAGS)?;
     let cap_bytes = size_of::<ib_uverbs_qp_cap>();
     let cap = required(inputs.structure::<ib_uverbs_qp_cap>(UVERBS_ATTR_CREATE_QP_CAP, cap_bytes)?)?;
@@ -514,8 +523,12 @@ fn entry(number: u64) -> Result<CounterEntry, Errno> {
     }
 }
 
-/// A buffer's description; `which` descriptor beside the message is its own.
-fn buffer(inputs: &Inputs<'_, impl UserMemory>, id: u32, which: usize) -> Result<BufferDescription, Errno> {
+/// The description of a counter's memory. `descriptor` is the index of its descriptor beside the message.
+fn buffer(
+    inputs: &Inputs<'_, impl UserMemory>,
+    id: u32,
+    descriptor: usize,
+) -> Result<BufferDescription, Errno> {
     let bytes = inputs.structure::<ib_uverbs_buffer_desc>(id, size_of::<ib_uverbs_buffer_desc>())?;
     let bytes = required(bytes)?;
     if get!(&bytes, ib_uverbs_buffer_desc, flags) != 0 {
@@ -523,8 +536,8 @@ fn buffer(inputs: &Inputs<'_, impl UserMemory>, id: u32, which: usize) -> Result
     }
     let address = get!(&bytes, ib_uverbs_buffer_desc, addr);
     let memory = match get!(&bytes, ib_uverbs_buffer_desc, type_) {
-        IB_UVERBS_BUFFER_TYPE_DMABUF => GivenMemory::Descriptor(which, address),
-        IB_UVERBS_BUFFER_TYPE_VA => GivenMemory::Process(address),
+        IB_UVERBS_BUFFER_TYPE_DMABUF => MemorySource::Descriptor(descriptor, address),
+        IB_UVERBS_BUFFER_TYPE_VA => MemorySource::Process(address),
         _ => return Err(Errno::EINVAL),
     };
     Ok(BufferDescription { memory, length: get!(&bytes, ib_uverbs_buffer_desc, length) })

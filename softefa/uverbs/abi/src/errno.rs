@@ -1,43 +1,43 @@
-//! Error numbers, with which this interface refuses.
+//! Error numbers of the interface: a newtype that is never 0.
 
 use std::fmt;
 
-/// An error number of the C library, never 0.
+/// An error number of the C library. It is never 0.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 #[error("{}", std::io::Error::from_raw_os_error(self.0))]
 pub struct Errno(i32);
 
 impl Errno {
-    /// A malformed or impossible argument.
+    /// An argument is malformed or impossible.
     pub const EINVAL: Self = Self(libc::EINVAL);
-    /// A method or mandatory attribute that this kernel does not have.
+    /// The interface does not have the method or a mandatory attribute.
     pub const EPROTONOSUPPORT: Self = Self(libc::EPROTONOSUPPORT);
-    /// Something that the device does not have.
+    /// The device does not support the request.
     pub const EOPNOTSUPP: Self = Self(libc::EOPNOTSUPP);
-    /// Memory that is not there.
+    /// The memory is not mapped.
     pub const EFAULT: Self = Self(libc::EFAULT);
-    /// No object with this handle.
+    /// No object has this handle.
     pub const ENOENT: Self = Self(libc::ENOENT);
-    /// An object that others use.
+    /// The object is in use.
     pub const EBUSY: Self = Self(libc::EBUSY);
-    /// No room, of memory or of the device.
+    /// Memory or objects of the device are exhausted.
     pub const ENOMEM: Self = Self(libc::ENOMEM);
-    /// No room for the answer.
+    /// The response does not fit.
     pub const ENOSPC: Self = Self(libc::ENOSPC);
-    /// A descriptor that is none, or not of the right kind.
+    /// The descriptor is not open, or of another kind.
     pub const EBADF: Self = Self(libc::EBADF);
-    /// The other side is gone.
+    /// The other side closed the connection.
     pub const EIO: Self = Self(libc::EIO);
-    /// No such device.
+    /// The device does not exist.
     pub const ENODEV: Self = Self(libc::ENODEV);
-    /// Not an ioctl of this device.
+    /// The device does not have this ioctl.
     pub const ENOTTY: Self = Self(libc::ENOTTY);
-    /// Not allowed.
+    /// The operation is not permitted.
     pub const EPERM: Self = Self(libc::EPERM);
-    /// Too many descriptors.
+    /// The process or the device has too many descriptors.
     pub const EMFILE: Self = Self(libc::EMFILE);
 
-    /// Wraps a number; one that is none becomes EIO.
+    /// The error with this number. A number that is not positive becomes EIO.
     pub const fn new(number: i32) -> Self {
         if number > 0 { Self(number) } else { Self::EIO }
     }
@@ -47,7 +47,7 @@ impl Errno {
         self.0
     }
 
-    /// That of an I/O error.
+    /// The error number of an I/O error; EIO if it has none.
     pub fn of(error: &std::io::Error) -> Self {
         Self::new(error.raw_os_error().unwrap_or(libc::EIO))
     }

@@ -1,11 +1,11 @@
-//! Fields of C structures inside byte slices, by offset and type of the generated layout.
+//! Reads and writes fields of C structures in byte slices, at the offsets and with the types of the generated layout.
 
-/// Integers that such structures hold, in the byte order of the machine.
+/// An integer or byte array in such a structure, in the byte order of the machine.
 pub trait Scalar: Copy + Default {
-    /// The value whose bytes start at `at`; 0 where the slice is too short, which is how a kernel
-    /// reads a structure of an older program.
+    /// Reads the value at offset `at`; 0 if the slice is too short, as a kernel reads the structure of an older
+    /// program.
     fn load(bytes: &[u8], at: usize) -> Self;
-    /// Puts the value at `at`; a slice that is too short stays as it is.
+    /// Writes the value at offset `at`. A slice that is too short does not change.
     fn store(self, bytes: &mut [u8], at: usize);
 }
 
@@ -17,8 +17,8 @@ macro_rules! scalar {
             }
 
             fn store(self, bytes: &mut [u8], at: usize) {
-                if let Some(place) = bytes.get_mut(at..).and_then(|rest| rest.first_chunk_mut()) {
-                    *place = self.to_ne_bytes();
+                if let Some(chunk) = bytes.get_mut(at..).and_then(|rest| rest.first_chunk_mut()) {
+                    *chunk = self.to_ne_bytes();
                 }
             }
         }
@@ -36,23 +36,23 @@ where
     }
 
     fn store(self, bytes: &mut [u8], at: usize) {
-        if let Some(place) = bytes.get_mut(at..).and_then(|rest| rest.first_chunk_mut()) {
-            *place = self;
+        if let Some(chunk) = bytes.get_mut(at..).and_then(|rest| rest.first_chunk_mut()) {
+            *chunk = self;
         }
     }
 }
 
-/// The field at `at`; `_type` only tells its type.
+/// Reads the field at offset `at`. `_type` only infers its type.
 pub fn get_field<T, F: Scalar>(bytes: &[u8], at: usize, _type: fn(&T) -> F) -> F {
     F::load(bytes, at)
 }
 
-/// Puts the field at `at`; `_type` only makes the compiler compare types.
+/// Writes the field at offset `at`. `_type` only makes the compiler compare types.
 pub fn put_field<T, F: Scalar>(bytes: &mut [u8], at: usize, value: F, _type: fn(&T) -> F) {
     value.store(bytes, at);
 }
 
-/// `get!(bytes, structure, field)`: that field of the structure in `bytes`.
+/// `get!(bytes, structure, field)` reads a field of the structure in `bytes`.
 #[macro_export]
 macro_rules! get {
     ($bytes:expr, $type:ty, $($field:ident).+) => {
@@ -60,7 +60,7 @@ macro_rules! get {
     };
 }
 
-/// `encode!(structure { field: value, … })`: the structure's bytes, other fields 0.
+/// `encode!(structure { field: value, … })` returns the structure's bytes. Other fields are 0.
 #[macro_export]
 macro_rules! encode {
     ($type:ty { $($($field:ident).+ : $value:expr),* $(,)? }) => {{
@@ -80,7 +80,7 @@ mod tests {
     use crate::sys::ib_uverbs_ah_attr;
 
     #[test]
-    fn a_field_comes_back_from_where_the_layout_has_it() {
+    fn a_field_is_written_and_read_at_the_offset_of_the_layout() {
         let bytes = encode!(ib_uverbs_ah_attr { grh.flow_label: 0x0102_0304, is_global: 9 });
         assert_eq!(get!(&bytes, ib_uverbs_ah_attr, grh.flow_label), 0x0102_0304);
         assert_eq!(get!(&bytes, ib_uverbs_ah_attr, is_global), 9);
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_past_a_short_structure_is_zero() {
+    fn a_field_past_the_end_of_a_short_structure_is_zero() {
         let bytes = encode!(ib_uverbs_ah_attr { is_global: 9 });
         assert_eq!(get!(&bytes[..24], ib_uverbs_ah_attr, is_global), 0);
     }

@@ -1,40 +1,63 @@
-//! Messages between a program's preloaded library and the broker: one a datagram, over a
-//! sequenced-packet socket, descriptors beside them. One connection is one open of a device.
+//! The protocol between a program's preloaded library and the broker. This module encodes and decodes the messages;
+//! each side has its own code for the socket.
+//!
+//! The socket is a Unix socket of type `SOCK_SEQPACKET`, so one send is one message, and messages stay in order.
+//! Descriptors travel beside a message (`SCM_RIGHTS`). One connection stands for one open of a device.
+//!
+//! | message | sent by | received by | size and descriptors | reply |
+//! |---|---|---|---|---|
+//! | [`Request::Open`] | library, at `open`; first message | broker | 24 bytes, none | `value`: the broker's process id |
+//! | [`Request::Ioctl`] | library, at `ioctl` | broker | 24 bytes, at most 2 ([`descriptor_sources`]) | at most 1 new descriptor, named by `descriptor_outputs[0]` |
+//! | [`Request::Map`] | library, at `mmap` | broker | 24 bytes, none | 1 descriptor of a memory file; `value`: the offset in it |
+//! | [`Reply`] | broker, once for each request | library | 48 bytes, at most 1 | |
+//!
+//! - **Order.** The library holds a lock of the connection from a request until its reply, and the broker serves a
+//!   connection with one thread. So one request is outstanding for each connection, and neither side needs a sequence
+//!   number. Connections are independent of each other.
+//! - **An ioctl's data** is not in the message. The broker reads it from the program's memory, and writes the response
+//!   there before it sends the reply. The program's thread is blocked in the ioctl meanwhile.
+//! - **Bounds.** The broker refuses a message of another size or kind with EINVAL and continues. It receives at most
+//!   12 descriptors with a message, closes the ones that it does not need, and refuses every request of another user
+//!   with EPERM. The wait for a reply has no bound, as for an ioctl of the kernel; it ends with EIO when the broker
+//!   closes the socket.
+//! - **End.** When the program closes the device or ends, its socket closes, and the broker destroys every object of
+//!   that open device.
+//! - **The data path sends no messages.** Rings and doorbells are in the memory files that `Map` returns; the words in
+//!   them are those of an EFA adapter.
 
 use crate::errno::Errno;
+use crate::response::DescriptorOutput;
 use crate::sys;
 
 /// The environment variable that names the broker's socket.
 pub const SOCKET_VARIABLE: &str = "SOFTEFA_SOCKET";
-/// Where devices would be; the rest of a path is the adapter's number.
+/// The start of a device file's path; the adapter's number follows.
 pub const DEVICE_PREFIX: &str = "/dev/infiniband/uverbs";
 /// The most descriptors beside one message.
 pub const MAX_DESCRIPTORS: usize = 2;
 
-/// What a program asks.
+/// A request of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// Opens an adapter; the first message. Answered with the broker's process id as `value`.
+    /// Opens an adapter. The first message of a connection. The reply's `value` is the broker's process id.
     Open {
-        /// Its number, from 0.
+        /// The adapter's number, from 0.
         adapter: u32,
     },
-    /// Asks how many adapters there are; answered as `value`.
-    Count,
-    /// An ioctl; which of [`descriptors`] lie beside the message is a bit each.
+    /// An ioctl.
     Ioctl {
-        /// Where its header is.
+        /// Address of its header in the program's memory.
         address: u64,
-        /// Bit i: the i-th descriptor that may be there is there.
+        /// Bit i is set if the i-th descriptor of [`descriptor_sources`] is beside the message.
         present: u32,
     },
-    /// A map of the device; answered with a descriptor and the offset inside it as `value`.
+    /// A mapping of the device. The reply has a descriptor beside it; its `value` is the offset in that file.
     Map {
-        /// The key.
+        /// The key of the memory, as a response to an ioctl stated it.
         offset: u64,
         /// Bytes.
         length: u64,
-        /// Whether stores are wanted.
+        /// Whether the program maps the memory for writing.
         writable: bool,
     },
 }
@@ -43,13 +66,12 @@ pub enum Request {
 pub const REQUEST_BYTES: usize = 24;
 
 impl Request {
-    /// Its bytes.
+    /// The message's bytes.
     pub fn encode(&self) -> [u8; REQUEST_BYTES] {
         let (kind, small, first, second): (u32, u32, u64, u64) = match *self {
             Self::Open { adapter } => (1, adapter, 0, 0),
-            Self::Count => (2, 0, 0, 0),
-            Self::Ioctl { address, present } => (3, present, address, 0),
-            Self::Map { offset, length, writable } => (4, u32::from(writable), offset, length),
+            Self::Ioctl { address, present } => (2, present, address, 0),
+            Self::Map { offset, length, writable } => (3, u32::from(writable), offset, length),
         };
         let mut bytes = [0; REQUEST_BYTES];
         bytes[..4].copy_from_slice(&kind.to_ne_bytes());
@@ -59,7 +81,7 @@ impl Request {
         bytes
     }
 
-    /// The message in `bytes`.
+    /// The request in `bytes`.
     ///
     /// # Errors
     /// [`Errno::EINVAL`] for another length or kind.
@@ -71,48 +93,40 @@ impl Request {
         let long = |at: usize| <u64 as crate::Scalar>::load(bytes, at);
         Ok(match (word(0), word(4)) {
             (1, adapter) => Self::Open { adapter },
-            (2, 0) => Self::Count,
-            (3, present) => Self::Ioctl { address: long(8), present },
-            (4, writable @ 0..=1) => Self::Map { offset: long(8), length: long(16), writable: writable == 1 },
+            (2, present) => Self::Ioctl { address: long(8), present },
+            (3, writable @ 0..=1) => Self::Map { offset: long(8), length: long(16), writable: writable == 1 },
             _ => return Err(Errno::EINVAL),
         })
     }
 }
 
-/// What the broker answers.
+/// The broker's reply to a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reply {
     /// 0, or an error number.
     pub errno: i32,
-    /// As the request says.
+    /// The meaning depends on the request; see [`Request`].
     pub value: u64,
-    /// Where in its memory the program shall put the numbers of the descriptors beside the message:
-    /// address and width in bytes, 0 for nowhere.
-    pub places: [(u64, u64); MAX_DESCRIPTORS],
+    /// The program's memory for the number of each descriptor beside the message.
+    pub descriptor_outputs: [DescriptorOutput; MAX_DESCRIPTORS],
 }
 
 /// Bytes of a [`Reply`].
 pub const REPLY_BYTES: usize = 48;
 
 impl Reply {
-    /// Its bytes.
+    /// The message's bytes.
     pub fn encode(&self) -> [u8; REPLY_BYTES] {
-        let words = [
-            self.errno as u64,
-            self.value,
-            self.places[0].0,
-            self.places[0].1,
-            self.places[1].0,
-            self.places[1].1,
-        ];
+        let [first, second] = self.descriptor_outputs;
+        let words = [self.errno as u64, self.value, first.address, first.width, second.address, second.width];
         let mut bytes = [0; REPLY_BYTES];
-        for (place, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(words) {
-            *place = word.to_ne_bytes();
+        for (chunk, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+            *chunk = word.to_ne_bytes();
         }
         bytes
     }
 
-    /// The message in `bytes`.
+    /// The reply in `bytes`.
     ///
     /// # Errors
     /// [`Errno::EIO`] for another length.
@@ -121,37 +135,36 @@ impl Reply {
             return Err(Errno::EIO);
         }
         let long = |at: usize| <u64 as crate::Scalar>::load(bytes, at);
-        Ok(Self {
-            errno: long(0) as i32,
-            value: long(8),
-            places: [(long(16), long(24)), (long(32), long(40))],
-        })
+        let output = |at: usize| DescriptorOutput { address: long(at), width: long(at + 8) };
+        Ok(Self { errno: long(0) as i32, value: long(8), descriptor_outputs: [output(16), output(32)] })
     }
 }
 
-/// Where a call carries a descriptor of the program.
+/// Where an ioctl carries the number of a descriptor of the program. The constant is the attribute's id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Carrier {
-    /// The attribute's `data`.
+pub enum DescriptorSource {
+    /// In the attribute's `data`.
     Data(u32),
-    /// The structure `ib_uverbs_buffer_desc` that it points to, if its type says so.
+    /// In the structure `ib_uverbs_buffer_desc` that the attribute points to, if the structure's type is a dma-buf.
     BufferDescription(u32),
 }
 
-/// The descriptors that a call may carry, at most [`MAX_DESCRIPTORS`].
-pub fn descriptors(object: u16, method: u16) -> &'static [Carrier] {
+/// Where an ioctl may carry descriptors: at most [`MAX_DESCRIPTORS`].
+pub fn descriptor_sources(object: u16, method: u16) -> &'static [DescriptorSource] {
     match (u32::from(object), u32::from(method)) {
         (sys::UVERBS_OBJECT_CQ, sys::UVERBS_METHOD_CQ_CREATE) => &[
-            Carrier::Data(sys::UVERBS_ATTR_CREATE_CQ_COMP_CHANNEL),
-            Carrier::Data(sys::UVERBS_ATTR_CREATE_CQ_BUFFER_FD),
+            DescriptorSource::Data(sys::UVERBS_ATTR_CREATE_CQ_COMP_CHANNEL),
+            DescriptorSource::Data(sys::UVERBS_ATTR_CREATE_CQ_BUFFER_FD),
         ],
         (sys::UVERBS_OBJECT_MR, sys::UVERBS_METHOD_REG_DMABUF_MR) => {
-            &[Carrier::Data(sys::UVERBS_ATTR_REG_DMABUF_MR_FD)]
+            &[DescriptorSource::Data(sys::UVERBS_ATTR_REG_DMABUF_MR_FD)]
         }
-        (sys::UVERBS_OBJECT_MR, sys::UVERBS_METHOD_REG_MR) => &[Carrier::Data(sys::UVERBS_ATTR_REG_MR_FD)],
+        (sys::UVERBS_OBJECT_MR, sys::UVERBS_METHOD_REG_MR) => {
+            &[DescriptorSource::Data(sys::UVERBS_ATTR_REG_MR_FD)]
+        }
         (sys::UVERBS_OBJECT_COMP_CNTR, sys::UVERBS_METHOD_COMP_CNTR_CREATE) => &[
-            Carrier::BufferDescription(sys::EFA_IB_ATTR_CREATE_COMP_CNTR_COMP_BUFFER),
-            Carrier::BufferDescription(sys::EFA_IB_ATTR_CREATE_COMP_CNTR_ERR_BUFFER),
+            DescriptorSource::BufferDescription(sys::EFA_IB_ATTR_CREATE_COMP_CNTR_COMP_BUFFER),
+            DescriptorSource::BufferDescription(sys::EFA_IB_ATTR_CREATE_COMP_CNTR_ERR_BUFFER),
         ],
         _ => &[],
     }
@@ -162,23 +175,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_come_back_as_they_were() {
+    fn a_message_decodes_to_what_was_encoded() {
         for request in [
             Request::Open { adapter: 3 },
-            Request::Count,
             Request::Ioctl { address: u64::MAX, present: 3 },
             Request::Map { offset: 4096, length: 8192, writable: true },
         ] {
             assert_eq!(Request::decode(&request.encode()), Ok(request));
         }
-        let reply = Reply { errno: 22, value: 1 << 40, places: [(7, 8), (9, 4)] };
+        let outputs = [DescriptorOutput { address: 7, width: 8 }, DescriptorOutput { address: 9, width: 4 }];
+        let reply = Reply { errno: 22, value: 1 << 40, descriptor_outputs: outputs };
         assert_eq!(Reply::decode(&reply.encode()), Ok(reply));
     }
 
     #[test]
-    fn other_lengths_and_kinds_are_refused() {
+    fn messages_of_other_lengths_and_kinds_are_refused() {
         assert_eq!(Request::decode(&[0; REQUEST_BYTES]), Err(Errno::EINVAL));
-        assert_eq!(Request::decode(&Request::Count.encode()[1..]), Err(Errno::EINVAL));
+        assert_eq!(Request::decode(&Request::Open { adapter: 0 }.encode()[1..]), Err(Errno::EINVAL));
         assert_eq!(Reply::decode(&[]), Err(Errno::EIO));
     }
 }

@@ -1,11 +1,16 @@
-//! Questions to the broker, each with its answer; descriptors travel beside them.
+//! The library's end of a connection to the broker: each request and its reply, with descriptors beside them.
+//!
+//! `softefa_abi::protocol` states the protocol. The broker decodes the ioctls; this module only finds the descriptors
+//! that they carry. It creates and closes descriptors through [`real`], because the library replaces those functions.
 
 use std::ffi::{c_int, c_void};
-use std::mem::{MaybeUninit, size_of};
+use std::io::{IoSlice, IoSliceMut};
 use std::ptr::{read_unaligned, write_unaligned};
 
+use nix::cmsg_space;
+use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, connect, recvmsg, sendmsg};
 use softefa_abi::protocol::{
-    Carrier, MAX_DESCRIPTORS, REPLY_BYTES, Reply, Request, SOCKET_VARIABLE, descriptors,
+    DescriptorSource, MAX_DESCRIPTORS, REPLY_BYTES, Reply, Request, SOCKET_VARIABLE, descriptor_sources,
 };
 use softefa_abi::sys::{
     IB_UVERBS_BUFFER_TYPE_DMABUF, ib_uverbs_attr, ib_uverbs_buffer_desc, ib_uverbs_ioctl_hdr,
@@ -15,9 +20,10 @@ use softefa_abi::{Errno, MAX_ATTRIBUTES};
 use crate::real;
 use crate::table::Entry;
 
-/// Whether this process has a broker to ask.
+/// Whether the environment names a broker.
 pub(crate) fn configured() -> bool {
-    // SAFETY: a C string; the environment is read as libibverbs itself reads it.
+    // SAFETY: the name is a C string. libibverbs reads the environment in the same way, so the program must not change
+    // it at the same time.
     !unsafe { libc::getenv(VARIABLE.as_ptr()) }.is_null()
 }
 
@@ -28,13 +34,13 @@ fn last_error() -> Errno {
     Errno::of(&std::io::Error::last_os_error())
 }
 
-/// A connection to the broker that stands for one open of `adapter`.
+/// Connects to the broker and opens `adapter`.
 pub(crate) fn open(adapter: u32) -> Result<c_int, Errno> {
     let socket = real::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0);
     if socket < 0 {
         return Err(last_error());
     }
-    match greet(socket, adapter) {
+    match handshake(socket, adapter) {
         Ok(()) => Ok(socket),
         Err(error) => {
             real::close(socket);
@@ -43,66 +49,54 @@ pub(crate) fn open(adapter: u32) -> Result<c_int, Errno> {
     }
 }
 
-fn greet(socket: c_int, adapter: u32) -> Result<(), Errno> {
-    // SAFETY: as in `configured`; the string is copied at once.
+fn handshake(socket: c_int, adapter: u32) -> Result<(), Errno> {
+    // SAFETY: as in `configured`. The string is copied before this function returns.
     let path = unsafe { libc::getenv(VARIABLE.as_ptr()) };
     if path.is_null() {
         return Err(Errno::ENODEV);
     }
-    // SAFETY: getenv gives a C string.
+    // SAFETY: getenv returned a C string.
     let path = unsafe { std::ffi::CStr::from_ptr(path) }.to_bytes();
-    // SAFETY: all zeros is a valid socket address.
-    let mut address: libc::sockaddr_un = unsafe { MaybeUninit::zeroed().assume_init() };
-    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
-    if path.len() >= address.sun_path.len() {
-        return Err(Errno::ENODEV);
-    }
-    for (place, byte) in address.sun_path.iter_mut().zip(path) {
-        *place = *byte as _;
-    }
-    let length = size_of::<libc::sockaddr_un>() as libc::socklen_t;
-    // SAFETY: an initialised address of this length.
-    if unsafe { libc::connect(socket, (&raw const address).cast(), length) } != 0 {
-        return Err(Errno::ENODEV);
-    }
-    let (reply, _) = ask(socket, &Request::Open { adapter }, &[])?;
-    // Where Yama limits who may look into a process, the broker may.
-    // SAFETY: integers only; where there is no Yama the call fails and nothing is lost.
+    let address = UnixAddr::new(path).map_err(|_| Errno::ENODEV)?;
+    connect(socket, &address).map_err(|_| Errno::ENODEV)?;
+    let (reply, _) = exchange(socket, &Request::Open { adapter }, &[])?;
+    // Permits the broker to access this process's memory if Yama restricts that.
+    // SAFETY: the arguments are integers. Without Yama the call fails, and nothing has to be permitted.
     unsafe { libc::prctl(libc::PR_SET_PTRACER, reply.value, 0, 0, 0) };
     Ok(())
 }
 
-/// Passes an ioctl on.
+/// Forwards an ioctl to the broker, and stores the numbers of the descriptors that it returns.
 ///
 /// # Safety
-/// `argument` is the ioctl's header with its attributes, as the interface has it.
+/// `argument` must be null or point to an ioctl's header and its attributes.
 pub(crate) unsafe fn ioctl(entry: &Entry, argument: *mut c_void) -> Result<(), Errno> {
-    let mut carried = [0; MAX_DESCRIPTORS];
+    let mut descriptors = [0; MAX_DESCRIPTORS];
     let mut count = 0;
     let mut present = 0;
     if !argument.is_null() {
-        // SAFETY: the caller's promise; the fields may lie unaligned.
+        // SAFETY: by the caller, the header is readable. It may be unaligned.
         let header = unsafe { read_unaligned(argument.cast::<ib_uverbs_ioctl_hdr>()) };
         let attributes = usize::from(header.num_attrs).min(MAX_ATTRIBUTES);
-        for (index, carrier) in descriptors(header.object_id, header.method_id).iter().enumerate() {
-            // SAFETY: the caller's promise: so many attributes follow the header.
-            if let Some(descriptor) = unsafe { descriptor(argument, attributes, *carrier) } {
-                carried[count] = descriptor;
+        for (index, source) in descriptor_sources(header.object_id, header.method_id).iter().enumerate() {
+            // SAFETY: by the caller, this number of attributes follows the header.
+            if let Some(descriptor) = unsafe { descriptor(argument, attributes, *source) } {
+                descriptors[count] = descriptor;
                 count += 1;
                 present |= 1 << index;
             }
         }
     }
-    let (socket, _turn) = entry.turn()?;
+    let (socket, _lock) = entry.lock()?;
     let (reply, received) =
-        ask(socket, &Request::Ioctl { address: argument as u64, present }, &carried[..count])?;
-    for (descriptor, (address, width)) in received.iter().zip(reply.places) {
-        match (*descriptor, width) {
+        exchange(socket, &Request::Ioctl { address: argument as u64, present }, &descriptors[..count])?;
+    for (descriptor, output) in received.iter().zip(reply.descriptor_outputs) {
+        match (*descriptor, output.width) {
             (-1, _) => {}
-            // SAFETY: the broker names a place that the program gave for this number.
-            (descriptor, 4) => unsafe { write_unaligned(address as *mut i32, descriptor) },
+            // SAFETY: the broker states an address that the ioctl named for this number.
+            (descriptor, 4) => unsafe { write_unaligned(output.address as *mut i32, descriptor) },
             // SAFETY: as above.
-            (descriptor, 8) => unsafe { write_unaligned(address as *mut i64, i64::from(descriptor)) },
+            (descriptor, 8) => unsafe { write_unaligned(output.address as *mut i64, i64::from(descriptor)) },
             (descriptor, _) => {
                 real::close(descriptor);
             }
@@ -111,49 +105,50 @@ pub(crate) unsafe fn ioctl(entry: &Entry, argument: *mut c_void) -> Result<(), E
     Ok(())
 }
 
-/// The descriptor that a call carries in `carrier`, if the program gave one.
+/// The descriptor that an ioctl carries in `source`, if there is one.
 ///
 /// # Safety
-/// `argument` is a header with `count` attributes after it.
-unsafe fn descriptor(argument: *mut c_void, count: usize, carrier: Carrier) -> Option<c_int> {
-    let (Carrier::Data(wanted) | Carrier::BufferDescription(wanted)) = carrier;
-    // SAFETY: the attributes begin after the header, by the caller's promise.
+/// `argument` must point to a header with `count` attributes after it.
+unsafe fn descriptor(argument: *mut c_void, count: usize, source: DescriptorSource) -> Option<c_int> {
+    let (DescriptorSource::Data(id) | DescriptorSource::BufferDescription(id)) = source;
+    // SAFETY: by the caller, the attributes follow the header.
     let first = unsafe { argument.add(size_of::<ib_uverbs_ioctl_hdr>()).cast::<ib_uverbs_attr>() };
     let attribute = (0..count).find_map(|index| {
-        // SAFETY: index is below count.
+        // SAFETY: `index` is less than `count`.
         let attribute = unsafe { read_unaligned(first.add(index)) };
-        (u32::from(attribute.attr_id) == wanted).then_some(attribute)
+        (u32::from(attribute.attr_id) == id).then_some(attribute)
     })?;
-    match carrier {
-        Carrier::Data(_) => Some(attribute.data as c_int),
-        Carrier::BufferDescription(_) => {
+    match source {
+        DescriptorSource::Data(_) => Some(attribute.data as c_int),
+        DescriptorSource::BufferDescription(_) => {
             if usize::from(attribute.len) < size_of::<ib_uverbs_buffer_desc>() || attribute.data == 0 {
                 return None;
             }
-            // SAFETY: by the interface the attribute points to this structure, of this length.
+            // SAFETY: by the interface, the attribute points to this structure. Its length was compared above.
             let buffer = unsafe { read_unaligned(attribute.data as *const ib_uverbs_buffer_desc) };
             (buffer.type_ == IB_UVERBS_BUFFER_TYPE_DMABUF).then_some(buffer.fd)
         }
     }
 }
 
-/// The memory behind a key: a descriptor, and where in it.
+/// The memory of a key: a descriptor, which the caller must close, and the offset in it.
 pub(crate) fn map(entry: &Entry, offset: u64, length: u64, writable: bool) -> Result<(c_int, u64), Errno> {
-    let (socket, _turn) = entry.turn()?;
-    let (reply, received) = ask(socket, &Request::Map { offset, length, writable }, &[])?;
+    let (socket, _lock) = entry.lock()?;
+    let (reply, received) = exchange(socket, &Request::Map { offset, length, writable }, &[])?;
     match received[0] {
         -1 => Err(Errno::EIO),
         descriptor => Ok((descriptor, reply.value)),
     }
 }
 
-/// One question and its answer, with the descriptors beside it (-1 for none).
-fn ask(
+/// Sends a request and waits for the reply. Returns it with the descriptors beside it, -1 for none. The caller must
+/// hold the connection's lock, or be the only user of the socket.
+fn exchange(
     socket: c_int,
     request: &Request,
-    carried: &[c_int],
+    descriptors: &[c_int],
 ) -> Result<(Reply, [c_int; MAX_DESCRIPTORS]), Errno> {
-    send(socket, request, carried)?;
+    send(socket, request, descriptors)?;
     let (bytes, received) = receive(socket)?;
     let reply = Reply::decode(&bytes)?;
     if reply.errno != 0 {
@@ -165,76 +160,38 @@ fn ask(
     Ok((reply, received))
 }
 
-const DESCRIPTOR_BYTES: usize = MAX_DESCRIPTORS * size_of::<c_int>();
-
-/// Room for the descriptors beside a message, aligned as the kernel wants it.
-#[repr(C, align(8))]
-struct Control([u8; 64]);
-
-fn send(socket: c_int, request: &Request, carried: &[c_int]) -> Result<(), Errno> {
-    let mut bytes = request.encode();
-    let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-    let mut control = Control([0; 64]);
-    // SAFETY: all zeros is a valid message header.
-    let mut message: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
-    message.msg_iov = &raw mut part;
-    message.msg_iovlen = 1;
-    if !carried.is_empty() {
-        let length = size_of_val(carried) as u32;
-        message.msg_control = control.0.as_mut_ptr().cast();
-        // SAFETY: arithmetic.
-        message.msg_controllen = unsafe { libc::CMSG_SPACE(length) } as _;
-        // SAFETY: the control buffer is 64 bytes, enough for a header and two descriptors.
-        unsafe {
-            let header = libc::CMSG_FIRSTHDR(&message);
-            (*header).cmsg_level = libc::SOL_SOCKET;
-            (*header).cmsg_type = libc::SCM_RIGHTS;
-            (*header).cmsg_len = libc::CMSG_LEN(length) as _;
-            std::ptr::copy_nonoverlapping(carried.as_ptr(), libc::CMSG_DATA(header).cast(), carried.len());
-        }
-    }
+fn send(socket: c_int, request: &Request, descriptors: &[c_int]) -> Result<(), Errno> {
+    let bytes = request.encode();
+    let rights = [ControlMessage::ScmRights(descriptors)];
+    let control = if descriptors.is_empty() { &[] } else { &rights[..] };
     loop {
-        // SAFETY: the message points to buffers of this frame.
-        if unsafe { libc::sendmsg(socket, &message, libc::MSG_NOSIGNAL) } >= 0 {
-            return Ok(());
-        }
-        match last_error() {
-            error if error.get() == libc::EINTR => {}
-            error if error == Errno::EBADF => return Err(error),
-            _ => return Err(Errno::EIO),
+        match sendmsg::<()>(socket, &[IoSlice::new(&bytes)], control, MsgFlags::MSG_NOSIGNAL, None) {
+            Ok(_) => return Ok(()),
+            Err(nix::Error::EINTR) => {}
+            Err(nix::Error::EBADF) => return Err(Errno::EBADF),
+            Err(_) => return Err(Errno::EIO),
         }
     }
 }
 
 fn receive(socket: c_int) -> Result<([u8; REPLY_BYTES], [c_int; MAX_DESCRIPTORS]), Errno> {
     let mut bytes = [0; REPLY_BYTES];
-    let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-    let mut control = Control([0; 64]);
-    // SAFETY: all zeros is a valid message header.
-    let mut message: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
-    message.msg_iov = &raw mut part;
-    message.msg_iovlen = 1;
-    message.msg_control = control.0.as_mut_ptr().cast();
-    message.msg_controllen = control.0.len() as _;
-    loop {
-        // SAFETY: the message points to buffers of this frame.
-        let length = unsafe { libc::recvmsg(socket, &raw mut message, libc::MSG_CMSG_CLOEXEC) };
-        match usize::try_from(length) {
-            Ok(REPLY_BYTES) => break,
-            // The broker went, or is none.
-            Ok(_) => return Err(Errno::EIO),
-            Err(_) if last_error().get() == libc::EINTR => {}
-            Err(_) => return Err(Errno::EIO),
-        }
-    }
     let mut received = [-1; MAX_DESCRIPTORS];
-    // SAFETY: the kernel filled the control buffer; the macros stay inside it.
-    unsafe {
-        let header = libc::CMSG_FIRSTHDR(&message);
-        if !header.is_null() && (*header).cmsg_type == libc::SCM_RIGHTS {
-            let count = ((*header).cmsg_len as usize - libc::CMSG_LEN(0) as usize).min(DESCRIPTOR_BYTES) / 4;
-            std::ptr::copy_nonoverlapping(libc::CMSG_DATA(header).cast(), received.as_mut_ptr(), count);
+    let mut control = cmsg_space!([c_int; MAX_DESCRIPTORS]);
+    loop {
+        let mut parts = [IoSliceMut::new(&mut bytes)];
+        match recvmsg::<()>(socket, &mut parts, Some(&mut control), MsgFlags::MSG_CMSG_CLOEXEC) {
+            Ok(message) if message.bytes == REPLY_BYTES => {
+                for control in message.cmsgs().map_err(|_| Errno::EIO)? {
+                    if let ControlMessageOwned::ScmRights(descriptors) = control {
+                        received.iter_mut().zip(descriptors).for_each(|(to, descriptor)| *to = descriptor);
+                    }
+                }
+                return Ok((bytes, received));
+            }
+            Err(nix::Error::EINTR) => {}
+            // The broker ended, or sent a message of another size.
+            Ok(_) | Err(_) => return Err(Errno::EIO),
         }
     }
-    Ok((bytes, received))
 }

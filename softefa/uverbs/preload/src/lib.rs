@@ -1,13 +1,13 @@
-//! Preloaded into a program, this makes `/dev/infiniband/uverbsN` exist, and `/dev/udmabuf` where there
-//! is none ([`udmabuf`]).
+//! A library that is preloaded into a program. It emulates `/dev/infiniband/uverbsN`, and `/dev/udmabuf` on kernels
+//! without it ([`udmabuf`]).
 //!
-//! It interposes the calls by which libibverbs reaches a device and passes those that are about one
-//! on to the broker ([`connection`]); everything else goes to the C library as it came. It knows
-//! neither objects nor what calls mean: the broker reads and writes the program's memory itself.
+//! It interposes the functions by which libibverbs reaches a device. Calls that concern an emulated device go to the
+//! broker ([`connection`]); all others go to the C library unchanged. It does not decode ioctls and has no objects: the
+//! broker reads and writes the program's memory itself.
 //!
-//! `/dev/null` stands in for the device file, so that what libibverbs checks of it (a character
-//! device, with the number that sysfs names) holds. Every interposed function keeps `errno`, takes
-//! no lock that a C library function could want, and never unwinds.
+//! `/dev/null` stands in for the device file, so that libibverbs' checks succeed: the file is a character device and
+//! has the number that sysfs states. Every interposed function preserves `errno`, takes no lock that a C library
+//! function could need, and never unwinds.
 
 mod connection;
 mod real;
@@ -20,32 +20,32 @@ use libc::{mode_t, off_t, size_t, stat as Stat};
 use softefa_abi::protocol::DEVICE_PREFIX;
 use softefa_abi::{Errno, VERBS_IOCTL};
 
-/// What stands in for a device.
+/// The file that stands in for a device.
 const STAND_IN: &CStr = c"/dev/null";
-/// The socket family by which libibverbs would ask a kernel that knows RDMA about its devices.
+/// The netlink protocol through which libibverbs asks the kernel for its RDMA devices.
 const NETLINK_RDMA: c_int = 20;
 
-/// The adapter that `path` names, if it names one.
+/// The number of the adapter whose device file is `path`, if it is one.
 ///
 /// # Safety
-/// `path` is null or a C string.
+/// `path` must be null or a C string.
 unsafe fn adapter(path: *const c_char) -> Option<u32> {
     if path.is_null() || !connection::configured() {
         return None;
     }
-    // SAFETY: not null, and a C string by the caller's promise.
+    // SAFETY: `path` is not null, so by the caller it is a C string.
     let path = unsafe { CStr::from_ptr(path) };
     path.to_str().ok()?.strip_prefix(DEVICE_PREFIX)?.parse().ok()
 }
 
-/// Sets `errno`, and gives what a failed call gives.
+/// Sets `errno` and returns -1.
 fn fail(error: Errno) -> c_int {
-    // SAFETY: errno's place is the calling thread's own.
+    // SAFETY: `__errno_location` returns the address of the calling thread's errno.
     unsafe { *libc::__errno_location() = error.get() };
     -1
 }
 
-/// Opens the adapter: a descriptor of the stand-in, with a connection beside it.
+/// Opens an adapter. Returns a descriptor of the stand-in and records its connection in the table.
 fn open_adapter(adapter: u32, flags: c_int) -> c_int {
     let descriptor = real::open_path(STAND_IN, flags & !(libc::O_CREAT | libc::O_TRUNC | libc::O_EXCL));
     if descriptor < 0 {
@@ -62,18 +62,19 @@ fn open_adapter(adapter: u32, flags: c_int) -> c_int {
 
 macro_rules! interpose_open {
     ($($name:ident),*) => {$(
-        /// As the C library's. The third argument is variadic there; on this platform a variadic
-        /// integer is passed as a named one, and where it is absent nothing reads it.
+        /// As the C library's function; opens a device through the broker. The C library declares the third
+        /// argument as variadic. On this platform a variadic integer is passed like a named one, and nothing reads it
+        /// if it is absent.
         ///
         /// # Safety
-        /// As of the C library's function.
+        /// As for the C library's function.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller meets the function's preconditions.
             match unsafe { adapter(path) } {
                 Some(adapter) => open_adapter(adapter, flags),
-                // SAFETY: the caller's promise.
-                None => unsafe { udmabuf::opened(path, flags, real::$name(path, flags, mode)) },
+                // SAFETY: the caller meets the function's preconditions.
+                None => unsafe { udmabuf::open_result(path, flags, real::$name(path, flags, mode)) },
             }
         }
     )*};
@@ -83,17 +84,17 @@ interpose_open!(open, open64);
 
 macro_rules! interpose_openat {
     ($($name:ident),*) => {$(
-        /// As the C library's; about the third argument see `open`.
+        /// As the C library's function; opens a device through the broker. See `open` for the third argument.
         ///
         /// # Safety
-        /// As of the C library's function.
+        /// As for the C library's function.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(at: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller meets the function's preconditions.
             match unsafe { adapter(path) } {
                 Some(adapter) => open_adapter(adapter, flags),
-                // SAFETY: the caller's promise.
-                None => unsafe { udmabuf::opened(path, flags, real::$name(at, path, flags, mode)) },
+                // SAFETY: the caller meets the function's preconditions.
+                None => unsafe { udmabuf::open_result(path, flags, real::$name(at, path, flags, mode)) },
             }
         }
     )*};
@@ -103,13 +104,13 @@ interpose_openat!(openat, openat64);
 
 macro_rules! interpose_open_2 {
     ($($name:ident => $plain:ident),*) => {$(
-        /// As the C library's, which programs built with `_FORTIFY_SOURCE` call.
+        /// As the C library's function, which programs built with `_FORTIFY_SOURCE` call.
         ///
         /// # Safety
-        /// As of the C library's function.
+        /// As for the C library's function.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(path: *const c_char, flags: c_int) -> c_int {
-            // SAFETY: the caller's promise; without O_CREAT no mode is read.
+            // SAFETY: the caller meets the function's preconditions. Without O_CREAT the mode is not read.
             unsafe { $plain(path, flags, 0) }
         }
     )*};
@@ -119,13 +120,13 @@ interpose_open_2!(__open_2 => open, __open64_2 => open64);
 
 macro_rules! interpose_stat {
     ($($name:ident),*) => {$(
-        /// As the C library's; a device has the stand-in's attributes.
+        /// As the C library's function; a device has the attributes of the stand-in.
         ///
         /// # Safety
-        /// As of the C library's function.
+        /// As for the C library's function.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(path: *const c_char, into: *mut Stat) -> c_int {
-            // SAFETY: the caller's promise, and a C string of our own.
+            // SAFETY: the caller meets the function's preconditions, and the stand-in's path is a C string.
             unsafe { real::$name(adapter(path).map_or(path, |_| STAND_IN.as_ptr()), into) }
         }
     )*};
@@ -135,13 +136,13 @@ interpose_stat!(stat, stat64);
 
 macro_rules! interpose_xstat {
     ($($name:ident),*) => {$(
-        /// As the C library's, which programs built before glibc 2.33 call.
+        /// As the C library's function, which programs built for a glibc before 2.33 call.
         ///
         /// # Safety
-        /// As of the C library's function.
+        /// As for the C library's function.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(version: c_int, path: *const c_char, into: *mut Stat) -> c_int {
-            // SAFETY: the caller's promise, and a C string of our own.
+            // SAFETY: the caller meets the function's preconditions, and the stand-in's path is a C string.
             unsafe { real::$name(version, adapter(path).map_or(path, |_| STAND_IN.as_ptr()), into) }
         }
     )*};
@@ -149,20 +150,22 @@ macro_rules! interpose_xstat {
 
 interpose_xstat!(__xstat, __xstat64);
 
-/// As the C library's; about the third argument see `open`.
+/// As the C library's function; forwards a device's ioctls. See `open` for the third argument.
 ///
 /// # Safety
-/// As of the C library's function.
+/// As for the C library's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ioctl(descriptor: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
     let Some(entry) = table::find(descriptor) else {
-        // SAFETY: the caller's promise.
-        return unsafe { udmabuf::answered(request, argument, real::ioctl(descriptor, request, argument)) };
+        // SAFETY: the caller meets the function's preconditions.
+        return unsafe {
+            udmabuf::ioctl_result(request, argument, real::ioctl(descriptor, request, argument))
+        };
     };
     if request != VERBS_IOCTL as c_ulong {
         return fail(Errno::ENOTTY);
     }
-    // SAFETY: by the interface, the argument of this ioctl is a header with its attributes.
+    // SAFETY: by the interface, the argument of this ioctl is a header and its attributes.
     match unsafe { connection::ioctl(&entry, argument) } {
         Ok(()) => 0,
         Err(error) => fail(error),
@@ -171,10 +174,10 @@ pub unsafe extern "C" fn ioctl(descriptor: c_int, request: c_ulong, argument: *m
 
 macro_rules! interpose_mmap {
     ($($name:ident),*) => {$(
-        /// As the C library's; of a device, the broker's memory behind the key is mapped.
+        /// As the C library's function; for a device, maps the broker's memory of the key `offset`.
         ///
         /// # Safety
-        /// As of the C library's function.
+        /// As for the C library's function.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(
             address: *mut c_void,
@@ -185,10 +188,10 @@ macro_rules! interpose_mmap {
             offset: off_t,
         ) -> *mut c_void {
             let Some(entry) = table::find(descriptor) else {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller meets the function's preconditions.
                 return unsafe { real::$name(address, length, protection, flags, descriptor, offset) };
             };
-            // As a device does: nothing private, nothing executable.
+            // A device refuses private and executable mappings, too.
             let refused = flags & libc::MAP_SHARED == 0 || protection & libc::PROT_EXEC != 0;
             let writable = protection & libc::PROT_WRITE != 0;
             let mapped = if refused {
@@ -198,7 +201,7 @@ macro_rules! interpose_mmap {
             };
             match mapped {
                 Ok((memory, offset)) => {
-                    // SAFETY: a shared map of another descriptor, otherwise as the caller asked.
+                    // SAFETY: the caller's mapping, of another descriptor.
                     let start = unsafe {
                         real::$name(address, length, protection, flags, memory, offset as off_t)
                     };
@@ -216,10 +219,10 @@ macro_rules! interpose_mmap {
 
 interpose_mmap!(mmap, mmap64);
 
-/// As the C library's; of a device, the connection goes with it.
+/// As the C library's function; for a device, closes its connection too.
 ///
 /// # Safety
-/// As of the C library's function.
+/// As for the C library's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn close(descriptor: c_int) -> c_int {
     if let Some(socket) = table::remove(descriptor) {
@@ -228,10 +231,10 @@ pub unsafe extern "C" fn close(descriptor: c_int) -> c_int {
     real::close(descriptor)
 }
 
-/// As the C library's, without the RDMA family: its kernel would name other devices.
+/// As the C library's function, but refuses netlink's RDMA protocol, through which the kernel would list its devices.
 ///
 /// # Safety
-/// As of the C library's function.
+/// As for the C library's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     if domain == libc::AF_NETLINK && protocol == NETLINK_RDMA && connection::configured() {
@@ -240,5 +243,5 @@ pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> 
     real::socket(domain, kind, protocol)
 }
 
-// The C library's integer types that the signatures above rely on.
+// The signatures above rely on these sizes of the C library's integer types.
 const _: () = assert!(size_of::<c_long>() == 8 && size_of::<c_uint>() == 4 && size_of::<off_t>() == 8);

@@ -1,4 +1,5 @@
-//! The functions that this library interposes, as the next object has them. Looked up once each.
+//! The functions that this library interposes, as the next object in search order (usually the C library) defines them.
+//! Each is looked up once. What the library does in their place is in `lib`.
 
 use std::ffi::{CStr, c_char, c_int, c_ulong, c_void};
 use std::mem::transmute;
@@ -7,57 +8,57 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{mode_t, off_t, size_t, stat as Stat};
 
-/// The next object's function; ends the process where there is none, for then the C library is not
-/// what this library was built for, and nothing it could do would be right.
+/// The next object's function `name`. Ends the process if there is none: this library was then built for another C
+/// library, and cannot forward the call.
 fn next(cache: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
-    let known = cache.load(Ordering::Relaxed);
-    if !known.is_null() {
-        return known;
+    let cached = cache.load(Ordering::Relaxed);
+    if !cached.is_null() {
+        return cached;
     }
-    // SAFETY: a C string; RTLD_NEXT is valid in a library.
-    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
-    if found.is_null() {
-        // SAFETY: always allowed.
+    // SAFETY: the name is a C string, and RTLD_NEXT is valid in a shared library.
+    let symbol = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    if symbol.is_null() {
+        // SAFETY: abort has no preconditions.
         unsafe { libc::abort() };
     }
-    cache.store(found, Ordering::Relaxed);
-    found
+    cache.store(symbol, Ordering::Relaxed);
+    symbol
 }
 
 macro_rules! real {
     ($($name:ident, $text:literal, ($($argument:ident: $type:ty),*) -> $result:ty;)*) => {$(
-        /// The C library's.
+        /// Calls the next object's function of this name.
         ///
         /// # Safety
-        /// As of that function.
+        /// As for that function.
         pub(crate) unsafe fn $name($($argument: $type),*) -> $result {
             static CACHE: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
-            let found = next(&CACHE, $text);
-            // SAFETY: the C library's function of this name has this signature.
+            let symbol = next(&CACHE, $text);
+            // SAFETY: the C library declares the function of this name with this signature.
             let function = unsafe {
-                transmute::<*mut c_void, unsafe extern "C" fn($($type),*) -> $result>(found)
+                transmute::<*mut c_void, unsafe extern "C" fn($($type),*) -> $result>(symbol)
             };
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller meets the function's preconditions.
             unsafe { function($($argument),*) }
         }
     )*};
 }
 
-/// For functions that are variadic: declared so, as their callee may rely on it.
+/// As `real!`, for variadic functions, which must be called as such.
 macro_rules! real_variadic {
     ($($name:ident, $text:literal, ($($argument:ident: $type:ty),*), ($last:ident: $last_type:ty);)*) => {$(
-        /// The C library's.
+        /// Calls the next object's function of this name.
         ///
         /// # Safety
-        /// As of that function.
+        /// As for that function.
         pub(crate) unsafe fn $name($($argument: $type,)* $last: $last_type) -> c_int {
             static CACHE: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
-            let found = next(&CACHE, $text);
-            // SAFETY: the C library's function of this name has this signature.
+            let symbol = next(&CACHE, $text);
+            // SAFETY: the C library declares the function of this name with this signature.
             let function = unsafe {
-                transmute::<*mut c_void, unsafe extern "C" fn($($type,)* ...) -> c_int>(found)
+                transmute::<*mut c_void, unsafe extern "C" fn($($type,)* ...) -> c_int>(symbol)
             };
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller meets the function's preconditions.
             unsafe { function($($argument,)* $last) }
         }
     )*};
@@ -84,20 +85,20 @@ real! {
     socket_any, c"socket", (domain: c_int, kind: c_int, protocol: c_int) -> c_int;
 }
 
-/// Opens a file that exists.
+/// Opens an existing file.
 pub(crate) fn open_path(path: &CStr, flags: c_int) -> c_int {
-    // SAFETY: a C string; no mode is read without O_CREAT.
+    // SAFETY: the path is a C string. The caller does not pass O_CREAT, so the mode is not read.
     unsafe { open(path.as_ptr(), flags, 0) }
 }
 
 /// Closes a descriptor.
 pub(crate) fn close(descriptor: c_int) -> c_int {
-    // SAFETY: what a program may always ask; the callers own what they close.
+    // SAFETY: the argument is an integer. Callers own the descriptor that they close.
     unsafe { close_any(descriptor) }
 }
 
-/// Makes a socket.
+/// Creates a socket.
 pub(crate) fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
-    // SAFETY: integers only.
+    // SAFETY: the arguments are integers.
     unsafe { socket_any(domain, kind, protocol) }
 }

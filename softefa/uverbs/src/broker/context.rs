@@ -1,4 +1,5 @@
-//! One open device: its handles, and what each call does to the adapter's objects.
+//! One open device: its handles and mappings, and the execution of each command on the adapter's objects. Queues,
+//! counters and queries are in `queues`, `counters` and `responses`.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -11,18 +12,17 @@ use softefa::device::{
 };
 use softefa_abi::protocol::Reply;
 use softefa_abi::sys::*;
-use softefa_abi::{Answer, Command, Errno, GivenMemory, Ioctl, RegisterMemory, encode};
+use softefa_abi::{Command, DescriptorOutput, Errno, Ioctl, MemorySource, RegisterMemory, Response, encode};
 
-use super::Shared;
-use super::answers;
-use super::pages::{DoorbellPages, Given, GivenRegion, Pages};
+use super::pages::{DescriptorMemory, DescriptorRegion, DoorbellPages, Pages};
 use super::process::{Process, ProcessMemory};
 use super::queues::{CompletionObject, QueuePairObject};
+use super::{Shared, responses};
 
 /// The most objects of one open device.
 const MAX_OBJECTS: usize = 1 << 18;
 
-/// What a handle stands for.
+/// The object of a handle.
 pub(super) enum Object {
     Domain(ProtectionDomain),
     Region { keys: MemoryKeys, length: u64, address: u64 },
@@ -32,7 +32,7 @@ pub(super) enum Object {
     Counter(Arc<CompletionCounter>),
 }
 
-/// Pages behind a key.
+/// Pages that a program can map by a key.
 pub(super) struct Map {
     pub(super) pages: Arc<Pages>,
     pub(super) offset: u64,
@@ -40,8 +40,8 @@ pub(super) struct Map {
     pub(super) writable: bool,
 }
 
-/// The reply to a call, and the descriptor beside it.
-pub(super) type Answered = (Reply, Option<OwnedFd>);
+/// A reply, and the descriptor beside it.
+pub(super) type ReplyWithDescriptor = (Reply, Option<OwnedFd>);
 
 /// One open device.
 pub(super) struct Context {
@@ -51,11 +51,11 @@ pub(super) struct Context {
     pub(super) objects: BTreeMap<u32, Object>,
     pub(super) maps: BTreeMap<u64, Map>,
     pub(super) doorbells: DoorbellPages,
-    /// Write ends of event descriptors: while they are open, readers wait.
+    /// The write ends of event descriptors. While they are open, readers wait for an event.
     events: Vec<OwnedFd>,
     last_handle: u32,
     last_map: u64,
-    /// After [`Command::GetContext`]: before, nothing can be made.
+    /// Whether [`Command::GetContext`] succeeded. Before that, no object can be created.
     ready: bool,
 }
 
@@ -75,125 +75,125 @@ impl Context {
         }
     }
 
-    /// Does what the call at `address` of the program asks.
+    /// Executes the ioctl whose header is at `address` of the program.
     pub(super) fn ioctl(
         &mut self,
         address: u64,
         present: u32,
-        descriptors: Vec<OwnedFd>,
-    ) -> Result<Answered, Errno> {
+        received: Vec<OwnedFd>,
+    ) -> Result<ReplyWithDescriptor, Errno> {
         let ioctl = Ioctl::read(&self.process, address)?;
         let command = Command::decode(&ioctl, &self.process)?;
-        let mut given = Descriptors::new(present, descriptors);
-        let mut answer = Answer::new(&ioctl);
+        let mut descriptors = Descriptors::new(present, received);
+        let mut response = Response::new(&ioctl);
         let before = self.last_handle;
-        let answered = self.run(&command, &mut given, &mut answer, &ioctl)?;
-        for write in answer.into_writes() {
+        let reply = self.run(&command, &mut descriptors, &mut response, &ioctl)?;
+        for write in response.into_writes() {
             if let Err(error) = self.process.write(write.address, &write.bytes) {
-                // The program cannot learn the handle of what it made: it is as if it never asked.
+                // The program does not receive the handle, so the object that it created is destroyed.
                 if self.last_handle > before {
                     let _ = self.destroy(self.last_handle, |_| true);
                 }
                 return Err(error);
             }
         }
-        Ok(answered)
+        Ok(reply)
     }
 
     fn run(
         &mut self,
         command: &Command,
-        given: &mut Descriptors,
-        answer: &mut Answer<'_>,
+        descriptors: &mut Descriptors,
+        response: &mut Response<'_>,
         ioctl: &Ioctl,
-    ) -> Result<Answered, Errno> {
+    ) -> Result<ReplyWithDescriptor, Errno> {
         match command {
             Command::GetContext { supported } => {
-                answers::context(self, *supported, answer)?;
+                responses::context(self, *supported, response)?;
                 self.ready = true;
             }
             Command::AllocateEvents => {
-                let place = ioctl_place(answers::event_place(ioctl))?;
-                return self.allocate_events(place);
+                return self.allocate_events(responses::event_output(ioctl));
             }
             Command::CreateCompletionChannel => {
-                let place = ioctl_place(answers::channel_place(ioctl))?;
-                return self.allocate_events(place);
+                return self.allocate_events(responses::channel_output(ioctl));
             }
             Command::QueryDevice { .. }
             | Command::QueryPort { .. }
             | Command::QueryPortSpeed { .. }
             | Command::QueryContext
             | Command::QueryGidTable { .. }
-            | Command::QueryGidEntry { .. } => answers::query(self, command, answer)?,
-            Command::QueryCounterLimits => self.query_counters(answer)?,
+            | Command::QueryGidEntry { .. } => responses::query(self, command, response)?,
+            Command::QueryCounterLimits => self.query_counters(response)?,
             _ if !self.ready => return Err(Errno::EINVAL),
-            Command::AllocateDomain => self.allocate_domain(answer)?,
+            Command::AllocateDomain => self.allocate_domain(response)?,
             Command::DestroyDomain { handle } => {
                 self.destroy(*handle, |object| matches!(object, Object::Domain(_)))?;
             }
-            Command::RegisterMemory(region) => self.register(region, given, answer)?,
+            Command::RegisterMemory(region) => self.register(region, descriptors, response)?,
             Command::QueryMemory { handle } => {
                 let Some(Object::Region { keys, length, address }) = self.objects.get(handle) else {
                     return Err(Errno::ENOENT);
                 };
-                answer.put(UVERBS_ATTR_QUERY_MR_RESP_LKEY, &keys.local.get().to_ne_bytes());
-                answer.put(UVERBS_ATTR_QUERY_MR_RESP_RKEY, &keys.remote.get().to_ne_bytes());
-                answer.put(UVERBS_ATTR_QUERY_MR_RESP_LENGTH, &length.to_ne_bytes());
-                answer.put(UVERBS_ATTR_QUERY_MR_RESP_IOVA, &address.to_ne_bytes());
+                response.put(UVERBS_ATTR_QUERY_MR_RESP_LKEY, &keys.local.get().to_ne_bytes());
+                response.put(UVERBS_ATTR_QUERY_MR_RESP_RKEY, &keys.remote.get().to_ne_bytes());
+                response.put(UVERBS_ATTR_QUERY_MR_RESP_LENGTH, &length.to_ne_bytes());
+                response.put(UVERBS_ATTR_QUERY_MR_RESP_IOVA, &address.to_ne_bytes());
             }
             Command::QueryMemoryPaths { handle } => {
                 let Some(Object::Region { .. }) = self.objects.get(handle) else { return Err(Errno::ENOENT) };
-                // One way to memory, without a number: no id is valid.
+                // The adapter has one path to memory, without a number: no id is valid.
                 for id in EFA_IB_ATTR_QUERY_MR_RESP_IC_ID_VALIDITY..=EFA_IB_ATTR_QUERY_MR_RESP_RDMA_RECV_IC_ID
                 {
-                    answer.put(id, &0_u16.to_ne_bytes());
+                    response.put(id, &0_u16.to_ne_bytes());
                 }
             }
             Command::DestroyMemory { handle } => {
                 self.destroy(*handle, |object| matches!(object, Object::Region { .. }))?;
             }
             Command::CreateAddressHandle { domain, gid } => {
-                self.create_address_handle(*domain, *gid, answer)?
+                self.create_address_handle(*domain, *gid, response)?
             }
             Command::DestroyAddressHandle { handle } => {
                 self.destroy(*handle, |object| matches!(object, Object::Handle(_)))?;
             }
-            Command::CreateCompletionQueue(wanted) => self.create_completion_queue(wanted, given, answer)?,
+            Command::CreateCompletionQueue(request) => {
+                self.create_completion_queue(request, descriptors, response)?;
+            }
             Command::DestroyCompletionQueue { handle } => {
                 self.destroy(*handle, |object| matches!(object, Object::Completion(_)))?;
                 let zeros = encode!(ib_uverbs_destroy_cq_resp { comp_events_reported: 0 });
-                answer.put(UVERBS_ATTR_DESTROY_CQ_RESP, &zeros);
+                response.put(UVERBS_ATTR_DESTROY_CQ_RESP, &zeros);
             }
-            Command::CreateQueuePair(wanted) => self.create_queue_pair(wanted, answer)?,
-            Command::ModifyQueuePair(wanted) => self.modify_queue_pair(wanted)?,
-            Command::QueryQueuePair { handle } => self.query_queue_pair(*handle, answer)?,
+            Command::CreateQueuePair(request) => self.create_queue_pair(request, response)?,
+            Command::ModifyQueuePair(request) => self.modify_queue_pair(request)?,
+            Command::QueryQueuePair { handle } => self.query_queue_pair(*handle, response)?,
             Command::DestroyQueuePair { handle } => {
                 self.destroy(*handle, |object| matches!(object, Object::QueuePair(_)))?;
                 let zeros = encode!(ib_uverbs_destroy_qp_resp { events_reported: 0 });
-                answer.put(UVERBS_ATTR_DESTROY_QP_RESP, &zeros);
+                response.put(UVERBS_ATTR_DESTROY_QP_RESP, &zeros);
             }
             Command::CreateCounter { completions, errors } => {
-                self.create_counter(completions, errors, given, answer)?;
+                self.create_counter(completions, errors, descriptors, response)?;
             }
             Command::ModifyCounter { handle, entry, operation, value } => {
                 self.modify_counter(*handle, *entry, *operation, *value)?;
             }
-            Command::ReadCounter { handle, entry } => self.read_counter(*handle, *entry, answer)?,
+            Command::ReadCounter { handle, entry } => self.read_counter(*handle, *entry, response)?,
             Command::AttachCounter { queue_pair, counter, operations } => {
                 self.attach_counter(*queue_pair, *counter, *operations)?;
             }
             Command::DestroyCounter { handle } => {
                 self.destroy(*handle, |object| matches!(object, Object::Counter(_)))?;
             }
-            // Of a later version of the interface than this was written for.
+            // A command that a later version of `softefa-abi` decodes.
             _ => return Err(Errno::EOPNOTSUPP),
         }
         Ok((Reply::default(), None))
     }
 
-    /// The pages behind a key, for the program to map.
-    pub(super) fn map(&self, offset: u64, length: u64, writable: bool) -> Result<Answered, Errno> {
+    /// Returns the pages of a key, for the program to map.
+    pub(super) fn map(&self, offset: u64, length: u64, writable: bool) -> Result<ReplyWithDescriptor, Errno> {
         let map = self.maps.get(&offset).ok_or(Errno::EINVAL)?;
         let length = length.checked_next_multiple_of(PAGE_BYTES as u64).ok_or(Errno::EINVAL)?;
         if length > map.length {
@@ -206,10 +206,10 @@ impl Context {
         Ok((Reply { value: map.offset, ..Reply::default() }, Some(descriptor)))
     }
 
+    /// Stores an object and returns its handle. Destroys the object if there is no handle for it.
     pub(super) fn insert(&mut self, object: Object) -> Result<u32, Errno> {
         if self.objects.len() >= MAX_OBJECTS || self.last_handle == u32::MAX {
-            // What was made must not stay without a handle.
-            self.end(object);
+            self.release(object);
             return Err(Errno::ENOMEM);
         }
         self.last_handle += 1;
@@ -217,35 +217,38 @@ impl Context {
         Ok(self.last_handle)
     }
 
-    /// A key for `length` bytes from `offset` of `pages`.
+    /// Returns a key by which the program maps the `length` bytes from `offset` of `pages` on.
     pub(super) fn insert_map(&mut self, pages: &Arc<Pages>, offset: u64, length: u64, writable: bool) -> u64 {
-        // Keys are offsets of a file, so a multiple of the page.
+        // The program passes the key as mmap's offset, which is a multiple of the page size.
         self.last_map += PAGE_BYTES as u64;
         self.maps.insert(self.last_map, Map { pages: pages.clone(), offset, length, writable });
         self.last_map
     }
 
-    /// Destroys the object, if it is of the right kind and nobody uses it.
-    pub(super) fn destroy(&mut self, handle: u32, right: impl Fn(&Object) -> bool) -> Result<(), Errno> {
-        let object = self.objects.get(&handle).filter(|object| right(object)).ok_or(Errno::ENOENT)?;
+    /// Destroys an object.
+    ///
+    /// # Errors
+    /// [`Errno::ENOENT`] if the handle has no object of the expected kind; [`Errno::EBUSY`] if the object is in use.
+    pub(super) fn destroy(&mut self, handle: u32, is_kind: impl Fn(&Object) -> bool) -> Result<(), Errno> {
+        let object = self.objects.get(&handle).filter(|object| is_kind(object)).ok_or(Errno::ENOENT)?;
         match object {
             Object::Domain(domain) => self.adapter.free_domain(*domain).map_err(errno)?,
             Object::Completion(queue) => {
                 self.adapter.destroy_completion_queue(queue.number).map_err(errno)?;
             }
-            // The queue pairs that it is attached to hold it.
+            // Queue pairs that the counter is attached to hold a reference.
             Object::Counter(counter) if Arc::strong_count(counter) > 1 => return Err(Errno::EBUSY),
             _ => {}
         }
         if let Some(object) = self.objects.remove(&handle) {
-            self.end(object);
+            self.release(object);
         }
         Ok(())
     }
 
-    /// Ends an object that has no handle any more. Domains and completion queues may be gone
-    /// already.
-    fn end(&mut self, object: Object) {
+    /// Releases an object that has no handle any more. A domain or completion queue may have been destroyed already, so
+    /// errors are ignored.
+    fn release(&mut self, object: Object) {
         match object {
             Object::Domain(domain) => {
                 let _ = self.adapter.free_domain(domain);
@@ -268,21 +271,23 @@ impl Context {
         }
     }
 
-    /// A pipe that nothing is written to: the adapter has no asynchronous events to tell.
-    fn allocate_events(&mut self, place: (u64, u64)) -> Result<Answered, Errno> {
+    /// Creates the descriptor for events: a pipe to which the broker writes nothing, because the adapter has no events.
+    fn allocate_events(&mut self, output: Option<DescriptorOutput>) -> Result<ReplyWithDescriptor, Errno> {
+        let output = output.ok_or(Errno::EINVAL)?;
         let (reader, writer) = std::io::pipe().map_err(|error| Errno::of(&error))?;
         if self.events.len() >= 1024 {
             return Err(Errno::EMFILE);
         }
         self.events.push(writer.into());
-        Ok((Reply { places: [place, (0, 0)], ..Reply::default() }, Some(reader.into())))
+        let descriptor_outputs = [output, DescriptorOutput::default()];
+        Ok((Reply { descriptor_outputs, ..Reply::default() }, Some(reader.into())))
     }
 
-    fn allocate_domain(&mut self, answer: &mut Answer<'_>) -> Result<(), Errno> {
+    fn allocate_domain(&mut self, response: &mut Response<'_>) -> Result<(), Errno> {
         let domain = self.adapter.allocate_domain().map_err(errno)?;
         let handle = self.insert(Object::Domain(domain))?;
-        answer.put(UVERBS_ATTR_CORE_OUT, &encode!(ib_uverbs_alloc_pd_resp { pd_handle: handle }));
-        answer.put(UVERBS_ATTR_UHW_OUT, &encode!(efa_ibv_alloc_pd_resp { pdn: domain.get() }));
+        response.put(UVERBS_ATTR_CORE_OUT, &encode!(ib_uverbs_alloc_pd_resp { pd_handle: handle }));
+        response.put(UVERBS_ATTR_UHW_OUT, &encode!(efa_ibv_alloc_pd_resp { pdn: domain.get() }));
         Ok(())
     }
 
@@ -295,47 +300,49 @@ impl Context {
 
     fn register(
         &mut self,
-        wanted: &RegisterMemory,
-        given: &mut Descriptors,
-        answer: &mut Answer<'_>,
+        request: &RegisterMemory,
+        descriptors: &mut Descriptors,
+        response: &mut Response<'_>,
     ) -> Result<(), Errno> {
-        let pd = self.domain(wanted.domain)?;
-        let access = access(wanted.access)?;
-        if wanted.length == 0 || wanted.address.checked_add(wanted.length).is_none() {
+        let pd = self.domain(request.domain)?;
+        let access = access(request.access)?;
+        if request.length == 0 || request.address.checked_add(request.length).is_none() {
             return Err(Errno::EINVAL);
         }
-        let memory: Arc<dyn Memory> = match wanted.memory {
-            GivenMemory::Process(start) => {
-                // As pinning the pages would find out.
-                if !self.process.maps(start, wanted.length, access.allows(Access::LOCAL_WRITE))? {
+        let memory: Arc<dyn Memory> = match request.memory {
+            MemorySource::Process(start) => {
+                // The kernel finds memory that is not mapped when it pins the pages.
+                if !self.process.maps(start, request.length, access.allows(Access::LOCAL_WRITE))? {
                     return Err(Errno::EFAULT);
                 }
-                Arc::new(ProcessMemory { process: self.process, shift: start.wrapping_sub(wanted.address) })
+                Arc::new(ProcessMemory { process: self.process, shift: start.wrapping_sub(request.address) })
             }
-            GivenMemory::Descriptor(index, offset) => {
+            MemorySource::Descriptor(index, offset) => {
                 let writable = access.allows(Access::LOCAL_WRITE);
-                let given = Given::new(given.take(index)?, offset, wanted.length, writable)?;
-                Arc::new(GivenRegion { given, address: wanted.address, offset })
+                let memory =
+                    DescriptorMemory::new(descriptors.take(index)?, offset, request.length, writable)?;
+                Arc::new(DescriptorRegion { memory, address: request.address, offset })
             }
         };
-        let attr = MemoryRegionAttr { pd, address: wanted.address, length: wanted.length, access, memory };
+        let attr = MemoryRegionAttr { pd, address: request.address, length: request.length, access, memory };
         let keys = self.adapter.register_memory(attr).map_err(errno)?;
-        let handle = self.insert(Object::Region { keys, length: wanted.length, address: wanted.address })?;
+        let handle =
+            self.insert(Object::Region { keys, length: request.length, address: request.address })?;
         let (lkey, rkey) = (keys.local.get(), keys.remote.get());
-        match (wanted.extended, wanted.memory) {
-            (false, _) => answer.put(
+        match (request.extended, request.memory) {
+            (false, _) => response.put(
                 UVERBS_ATTR_CORE_OUT,
                 &encode!(ib_uverbs_reg_mr_resp { mr_handle: handle, lkey: lkey, rkey: rkey }),
             ),
-            (true, GivenMemory::Descriptor(..)) if answers::is_dmabuf(answer) => {
-                answer.put_handle(UVERBS_ATTR_REG_DMABUF_MR_HANDLE, handle);
-                answer.put(UVERBS_ATTR_REG_DMABUF_MR_RESP_LKEY, &lkey.to_ne_bytes());
-                answer.put(UVERBS_ATTR_REG_DMABUF_MR_RESP_RKEY, &rkey.to_ne_bytes());
+            (true, MemorySource::Descriptor(..)) if responses::is_dmabuf(response) => {
+                response.put_handle(UVERBS_ATTR_REG_DMABUF_MR_HANDLE, handle);
+                response.put(UVERBS_ATTR_REG_DMABUF_MR_RESP_LKEY, &lkey.to_ne_bytes());
+                response.put(UVERBS_ATTR_REG_DMABUF_MR_RESP_RKEY, &rkey.to_ne_bytes());
             }
             (true, _) => {
-                answer.put_handle(UVERBS_ATTR_REG_MR_HANDLE, handle);
-                answer.put(UVERBS_ATTR_REG_MR_RESP_LKEY, &lkey.to_ne_bytes());
-                answer.put(UVERBS_ATTR_REG_MR_RESP_RKEY, &rkey.to_ne_bytes());
+                response.put_handle(UVERBS_ATTR_REG_MR_HANDLE, handle);
+                response.put(UVERBS_ATTR_REG_MR_RESP_LKEY, &lkey.to_ne_bytes());
+                response.put(UVERBS_ATTR_REG_MR_RESP_RKEY, &rkey.to_ne_bytes());
             }
         }
         Ok(())
@@ -345,20 +352,20 @@ impl Context {
         &mut self,
         domain: u32,
         gid: [u8; 16],
-        answer: &mut Answer<'_>,
+        response: &mut Response<'_>,
     ) -> Result<(), Errno> {
         let pd = self.domain(domain)?;
         let number = self.adapter.create_address_handle(pd, Gid(gid)).map_err(errno)?;
         let handle = self.insert(Object::Handle(number))?;
-        answer.put(UVERBS_ATTR_CORE_OUT, &encode!(ib_uverbs_create_ah_resp { ah_handle: handle }));
-        answer
+        response.put(UVERBS_ATTR_CORE_OUT, &encode!(ib_uverbs_create_ah_resp { ah_handle: handle }));
+        response
             .put(UVERBS_ATTR_UHW_OUT, &encode!(efa_ibv_create_ah_resp { efa_address_handle: number.get() }));
         Ok(())
     }
 }
 
 impl Drop for Context {
-    /// The program closed the device, or died: everything goes, users before what they use.
+    /// The program closed the device or ended: releases every object, in an order in which no object is in use.
     fn drop(&mut self) {
         let rank = |object: &Object| match object {
             Object::QueuePair(_) => 0,
@@ -368,11 +375,11 @@ impl Drop for Context {
         };
         let mut objects: Vec<_> = std::mem::take(&mut self.objects).into_values().collect();
         objects.sort_by_key(rank);
-        objects.into_iter().for_each(|object| self.end(object));
+        objects.into_iter().for_each(|object| self.release(object));
     }
 }
 
-/// Descriptors beside a message, by which of the possible ones each is.
+/// The descriptors beside a message, each with its index in `softefa_abi::protocol::descriptor_sources`.
 pub(super) struct Descriptors(Vec<(usize, OwnedFd)>);
 
 impl Descriptors {
@@ -387,19 +394,15 @@ impl Descriptors {
     }
 }
 
-fn ioctl_place(place: Option<softefa_abi::DescriptorPlace>) -> Result<(u64, u64), Errno> {
-    place.map(|place| (place.address, place.width)).ok_or(Errno::EINVAL)
-}
-
-/// Access as the kernel checks it.
+/// The access rights for `IB_UVERBS_ACCESS_*`, with the kernel's checks.
 fn access(flags: u32) -> Result<Access, Errno> {
     let flags = flags & !IB_UVERBS_ACCESS_OPTIONAL_RANGE;
     let known = IB_UVERBS_ACCESS_LOCAL_WRITE | IB_UVERBS_ACCESS_REMOTE_READ | IB_UVERBS_ACCESS_REMOTE_WRITE;
     if flags & !known != 0 {
         return Err(Errno::EOPNOTSUPP);
     }
-    let asked = |flag: u32| flags & flag != 0;
-    if asked(IB_UVERBS_ACCESS_REMOTE_WRITE) && !asked(IB_UVERBS_ACCESS_LOCAL_WRITE) {
+    let requested = |flag: u32| flags & flag != 0;
+    if requested(IB_UVERBS_ACCESS_REMOTE_WRITE) && !requested(IB_UVERBS_ACCESS_LOCAL_WRITE) {
         return Err(Errno::EINVAL);
     }
     let mut access = Access::LOCAL_READ;
@@ -408,14 +411,14 @@ fn access(flags: u32) -> Result<Access, Errno> {
         (IB_UVERBS_ACCESS_REMOTE_READ, Access::REMOTE_READ),
         (IB_UVERBS_ACCESS_REMOTE_WRITE, Access::REMOTE_WRITE),
     ] {
-        if asked(flag) {
+        if requested(flag) {
             access = access | right;
         }
     }
     Ok(access)
 }
 
-/// The number by which a refusal of the adapter reaches the program.
+/// The error number for a refusal of the adapter.
 pub(super) fn errno(error: DeviceError) -> Errno {
     match error {
         DeviceError::Busy { .. } => Errno::EBUSY,

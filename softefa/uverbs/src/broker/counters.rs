@@ -1,21 +1,22 @@
-//! Completion counters of an open device: words of the program's that the adapter writes.
+//! Completion counters of an open device: creation, changes, and the words of the program's memory that the adapter
+//! writes. The device core counts.
 
 use std::sync::Arc;
 
 use softefa::device::{CompletionCounter, Counted, Memory};
 use softefa_abi::sys::*;
-use softefa_abi::{Answer, BufferDescription, CounterEntry, CounterOperation, Errno, GivenMemory};
+use softefa_abi::{BufferDescription, CounterEntry, CounterOperation, Errno, MemorySource, Response};
 
 use super::context::{Context, Descriptors, Object, errno};
-use super::pages::{Given, GivenRegion};
+use super::pages::{DescriptorMemory, DescriptorRegion};
 use super::process::ProcessMemory;
 
-/// Counters of one open device.
+/// The most counters of one open device.
 const MAX_COUNTERS: u32 = 4096;
-/// Bytes of a counter's word, and what its address is a multiple of.
+/// Bytes of a counter's word, and the alignment of its address.
 const WORD: u64 = 8;
 
-/// What can be counted: the interface's bits, and the adapter's.
+/// The operations that can be counted: the interface's bits and the adapter's.
 const OPERATIONS: [(u32, Counted); 6] = [
     (IB_UVERBS_QP_ATTACH_COMP_CNTR_OP_SEND, Counted::SEND),
     (IB_UVERBS_QP_ATTACH_COMP_CNTR_OP_RECV, Counted::RECEIVE),
@@ -25,7 +26,7 @@ const OPERATIONS: [(u32, Counted); 6] = [
     (IB_UVERBS_QP_ATTACH_COMP_CNTR_OP_REMOTE_RDMA_WRITE, Counted::REMOTE_WRITE),
 ];
 
-/// What the interface's bits count; none for a bit that it does not have.
+/// The adapter's bits for the interface's bits; `None` if there is no bit, or one that the interface does not have.
 fn counted(operations: u32) -> Option<Counted> {
     let mut rest = operations;
     let mut all: Option<Counted> = None;
@@ -37,12 +38,12 @@ fn counted(operations: u32) -> Option<Counted> {
 }
 
 impl Context {
-    pub(super) fn query_counters(&self, answer: &mut Answer<'_>) -> Result<(), Errno> {
+    pub(super) fn query_counters(&self, response: &mut Response<'_>) -> Result<(), Errno> {
         self.has_counters()?;
         let operations = OPERATIONS.iter().fold(0, |all, (bit, _)| all | bit);
-        answer.put(UVERBS_ATTR_QUERY_COMP_CNTR_CAPS_MAX_COUNTERS, &MAX_COUNTERS.to_ne_bytes());
-        answer.put(UVERBS_ATTR_QUERY_COMP_CNTR_CAPS_MAX_VALUE, &u64::MAX.to_ne_bytes());
-        answer.put(UVERBS_ATTR_QUERY_COMP_CNTR_CAPS_SUPPORTED_QP_ATTACH_OPS, &operations.to_ne_bytes());
+        response.put(UVERBS_ATTR_QUERY_COMP_CNTR_CAPS_MAX_COUNTERS, &MAX_COUNTERS.to_ne_bytes());
+        response.put(UVERBS_ATTR_QUERY_COMP_CNTR_CAPS_MAX_VALUE, &u64::MAX.to_ne_bytes());
+        response.put(UVERBS_ATTR_QUERY_COMP_CNTR_CAPS_SUPPORTED_QP_ATTACH_OPS, &operations.to_ne_bytes());
         Ok(())
     }
 
@@ -57,41 +58,41 @@ impl Context {
         &mut self,
         completions: &BufferDescription,
         errors: &BufferDescription,
-        given: &mut Descriptors,
-        answer: &mut Answer<'_>,
+        descriptors: &mut Descriptors,
+        response: &mut Response<'_>,
     ) -> Result<(), Errno> {
         self.has_counters()?;
-        let there = self.objects.values().filter(|object| matches!(object, Object::Counter(_))).count();
-        if there >= MAX_COUNTERS as usize {
+        let count = self.objects.values().filter(|object| matches!(object, Object::Counter(_))).count();
+        if count >= MAX_COUNTERS as usize {
             return Err(Errno::ENOMEM);
         }
-        let success = self.word(completions, given)?;
-        let counter = CompletionCounter::mirrored(success, self.word(errors, given)?);
+        let success = self.word(completions, descriptors)?;
+        let counter = CompletionCounter::mirrored(success, self.word(errors, descriptors)?);
         let handle = self.insert(Object::Counter(Arc::new(counter)))?;
-        answer.put_handle(UVERBS_ATTR_CREATE_COMP_CNTR_HANDLE, handle);
+        response.put_handle(UVERBS_ATTR_CREATE_COMP_CNTR_HANDLE, handle);
         Ok(())
     }
 
-    /// The memory of a word, and its address there.
+    /// The memory of a counter's word, and the word's address in it.
     fn word(
         &self,
-        wanted: &BufferDescription,
-        given: &mut Descriptors,
+        buffer: &BufferDescription,
+        descriptors: &mut Descriptors,
     ) -> Result<(Arc<dyn Memory>, u64), Errno> {
-        let (GivenMemory::Process(start) | GivenMemory::Descriptor(_, start)) = wanted.memory;
-        if wanted.length < WORD || !start.is_multiple_of(WORD) {
+        let (MemorySource::Process(start) | MemorySource::Descriptor(_, start)) = buffer.memory;
+        if buffer.length < WORD || !start.is_multiple_of(WORD) {
             return Err(Errno::EINVAL);
         }
-        Ok(match wanted.memory {
-            GivenMemory::Process(start) => {
+        Ok(match buffer.memory {
+            MemorySource::Process(start) => {
                 if !self.process.maps(start, WORD, true)? {
                     return Err(Errno::EFAULT);
                 }
                 (Arc::new(ProcessMemory { process: self.process, shift: 0 }), start)
             }
-            GivenMemory::Descriptor(index, offset) => {
-                let given = Given::new(given.take(index)?, offset, WORD, true)?;
-                (Arc::new(GivenRegion { given, address: 0, offset }), 0)
+            MemorySource::Descriptor(index, offset) => {
+                let memory = DescriptorMemory::new(descriptors.take(index)?, offset, WORD, true)?;
+                (Arc::new(DescriptorRegion { memory, address: 0, offset }), 0)
             }
         })
     }
@@ -122,16 +123,17 @@ impl Context {
         &self,
         handle: u32,
         entry: CounterEntry,
-        answer: &mut Answer<'_>,
+        response: &mut Response<'_>,
     ) -> Result<(), Errno> {
         let counter = self.counter(handle)?;
         let word = if entry == CounterEntry::Errors { counter.error() } else { counter.success() };
         let value = word.load(std::sync::atomic::Ordering::Acquire);
-        answer.put(UVERBS_ATTR_READ_COMP_CNTR_RESP_VALUE, &value.to_ne_bytes());
+        response.put(UVERBS_ATTR_READ_COMP_CNTR_RESP_VALUE, &value.to_ne_bytes());
         Ok(())
     }
 
-    /// Only before the queue pair is ready; each operation once (`ibv_qp_attach_comp_cntr`).
+    /// Attaches a counter to a queue pair that is not ready yet. Each operation can be attached once
+    /// (`ibv_qp_attach_comp_cntr`).
     pub(super) fn attach_counter(
         &mut self,
         queue_pair: u32,
@@ -155,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bits_are_counted_as_the_interface_names_them() {
+    fn each_bit_of_the_interface_counts_the_operation_that_it_names() {
         assert_eq!(counted(IB_UVERBS_QP_ATTACH_COMP_CNTR_OP_RDMA_WRITE), Some(Counted::WRITE));
         assert_eq!(
             counted(IB_UVERBS_QP_ATTACH_COMP_CNTR_OP_SEND | IB_UVERBS_QP_ATTACH_COMP_CNTR_OP_RDMA_READ),
@@ -164,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bit_that_the_interface_does_not_have_is_refused_with_all_others() {
+    fn an_unknown_bit_refuses_the_whole_mask() {
         assert_eq!(counted(1 << 6 | IB_UVERBS_QP_ATTACH_COMP_CNTR_OP_SEND), None);
     }
 }

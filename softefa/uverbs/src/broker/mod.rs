@@ -1,15 +1,15 @@
-//! The broker: hosts the adapters, and answers programs as the kernel and the EFA driver would.
+//! The broker: hosts the adapters, and responds to programs as the kernel and the EFA driver would.
 //!
-//! One thread a connection; a connection is one open of a device, and everything that
-//! was made through it goes when it ends, however the program ended. No call of a program can end
-//! the broker: what is malformed gets an error number.
+//! Each connection has one thread and stands for one open of a device. When it ends, however the program ended, the
+//! objects created through it are destroyed. No ioctl of a program can end the broker: a malformed one gets an error
+//! number. The messages are in `softefa_abi::protocol`; the adapters themselves are in `softefa::device`.
 
-mod answers;
 mod context;
 mod counters;
 mod pages;
 mod process;
 mod queues;
+mod responses;
 mod socket;
 
 use std::io;
@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
+use nix::sys::socket::{Shutdown, shutdown};
 use softefa::device::{Adapter, AdapterConfig, ConfigError, DeviceError, Gid, Network};
 use softefa_abi::Errno;
 use softefa_abi::protocol::{Reply, Request};
@@ -25,51 +26,53 @@ use softefa_abi::protocol::{Reply, Request};
 use context::Context;
 use process::Process;
 use socket::Connection;
-pub(crate) use socket::answers;
+pub(crate) use socket::try_connect;
 
 /// Why the broker could not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BrokerError {
-    /// The socket could not be made.
-    #[error("the socket {path} could not be made: {error}; give another with SOFTEFA_SOCKET")]
+    /// The socket could not be created.
+    #[error(
+        "broker socket {path}: it cannot be created: {error}; remove the file if no broker uses it, or name another \
+         path with --socket"
+    )]
     Socket {
-        /// Its path.
+        /// The socket's path.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
-    /// A variable of the environment.
+    /// A variable of the environment has an invalid value.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// An adapter.
+    /// An adapter could not be created.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// The thread.
-    #[error("the broker's thread could not be started: {0}")]
+    /// The thread that accepts connections could not be started.
+    #[error("broker: its thread cannot be started: {0}; check the limit of processes (ulimit -u) and memory")]
     Thread(io::Error),
 }
 
-/// A variable that only this face has.
+/// Reads a variable that only this frontend has.
 fn variable(name: &'static str) -> Result<Option<u64>, ConfigError> {
     let Ok(value) = std::env::var(name) else { return Ok(None) };
     let expected = "a number";
     value.trim().parse().map(Some).map_err(|_| ConfigError::Variable { name, value, expected })
 }
 
-/// What is the same for all programs.
+/// State that all connections share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) adapters: Vec<Arc<Adapter>>,
-    /// Entries that queues start as if they had seen: a multiple of 65,536, so that counters wrap in
-    /// a short test.
+    /// The producer index at which queues start: a multiple of 65,536. A short test can then pass 2^32.
     pub(crate) first_counter: u64,
-    /// Whether completion queues have doorbells.
+    /// Whether completion queues have consumer doorbells.
     pub(crate) completion_doorbells: bool,
     connections: Mutex<usize>,
 }
 
-/// A running broker; its adapters live as long as it and the programs connected to it.
+/// A running broker. Its adapters exist until it is dropped and every program has disconnected.
 #[derive(Debug)]
 pub struct Broker {
     shared: Arc<Shared>,
@@ -77,30 +80,30 @@ pub struct Broker {
     listener: Arc<OwnedFd>,
 }
 
-/// The GID of the adapter with this number, the same in every run.
+/// The GID of the adapter with this number. It is the same in every run.
 pub fn gid(adapter: usize) -> Gid {
     Gid::link_local(0x00ef_a000_0000_0001 + adapter as u64)
 }
 
 impl Broker {
-    /// Starts `adapters` adapters, as `SOFTEFA_*` in the environment says, and answers at `socket`.
+    /// Starts `adapters` adapters, configured by the variables `SOFTEFA_*`, and serves programs at `socket`.
     ///
     /// # Errors
     /// [`BrokerError`].
     pub fn start(socket: &Path, adapters: usize) -> Result<Self, BrokerError> {
         let network = Network::new();
         let capture = std::env::var_os("SOFTEFA_CAPTURE").is_some();
-        let mut made = Vec::new();
+        let mut running = Vec::new();
         for index in 0..adapters {
             let mut config = AdapterConfig::new(gid(index)).with_environment()?;
             config.seed = config.seed.wrapping_add(index as u64);
             if capture {
                 config.capture = usize::MAX;
             }
-            made.push(Adapter::new(&network, config)?);
+            running.push(Adapter::new(&network, config)?);
         }
         let shared = Arc::new(Shared {
-            adapters: made,
+            adapters: running,
             first_counter: variable("SOFTEFA_FIRST_COUNTER")?.unwrap_or(0) & !0xffff,
             completion_doorbells: variable("SOFTEFA_CQ_DOORBELL")? != Some(0),
             connections: Mutex::new(0),
@@ -108,10 +111,10 @@ impl Broker {
         let listener = socket::listen(socket)
             .map_err(|error| BrokerError::Socket { path: socket.to_path_buf(), error })?;
         let listener = Arc::new(listener);
-        let (theirs, accepting) = (shared.clone(), listener.clone());
+        let (state, accepting) = (shared.clone(), listener.clone());
         thread::Builder::new()
             .name("softefa-accept".into())
-            .spawn(move || accept(&theirs, &accepting))
+            .spawn(move || accept(&state, &accepting))
             .map_err(BrokerError::Thread)?;
         Ok(Self { shared, socket: socket.to_path_buf(), listener })
     }
@@ -121,7 +124,7 @@ impl Broker {
         &self.shared.adapters
     }
 
-    /// Devices that are open.
+    /// The number of open devices.
     pub fn open_devices(&self) -> usize {
         *self.shared.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -129,10 +132,9 @@ impl Broker {
 
 impl Drop for Broker {
     fn drop(&mut self) {
-        // Ends the accepting thread's wait.
-        // SAFETY: integers only.
-        unsafe { libc::shutdown(self.listener.as_raw_fd(), libc::SHUT_RDWR) };
-        // Nothing is lost where it is gone already.
+        // Ends the wait of the accepting thread.
+        let _ = shutdown(self.listener.as_raw_fd(), Shutdown::Both);
+        // An error means that the file has been removed already.
         let _ = std::fs::remove_file(&self.socket);
     }
 }
@@ -144,12 +146,15 @@ fn accept(shared: &Arc<Shared>, listener: &OwnedFd) {
                 let shared = shared.clone();
                 let started = thread::Builder::new().name("softefa-client".into()).spawn(move || {
                     *shared.connections.lock().unwrap_or_else(PoisonError::into_inner) += 1;
-                    // A connection that breaks is a program that went.
+                    // An error means that the program has ended.
                     let _ = serve(&shared, &connection);
                     *shared.connections.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
                 });
                 if let Err(error) = started {
-                    eprintln!("softefa: a program could not be served: {error}");
+                    eprintln!(
+                        "softefa: a program's connection was closed, because no thread can be started for it: {error}; \
+                         check the limit of processes (ulimit -u)"
+                    );
                 }
             }
             Err(error)
@@ -160,7 +165,7 @@ fn accept(shared: &Arc<Shared>, listener: &OwnedFd) {
             {
                 thread::sleep(std::time::Duration::from_millis(10));
             }
-            // Shut down.
+            // The broker was dropped.
             Err(_) => return,
         }
     }
@@ -170,12 +175,9 @@ fn serve(shared: &Arc<Shared>, connection: &Connection) -> io::Result<()> {
     let (pid, allowed) = connection.peer()?;
     let mut context = None;
     while let Some((bytes, descriptors)) = connection.receive()? {
-        let answered = match Request::decode(&bytes) {
+        let result = match Request::decode(&bytes) {
             Err(error) => Err(error),
             Ok(_) if !allowed => Err(Errno::EPERM),
-            Ok(Request::Count) => {
-                Ok((Reply { value: shared.adapters.len() as u64, ..Reply::default() }, None))
-            }
             Ok(Request::Open { adapter }) => match (context.is_some(), shared.adapters.get(adapter as usize))
             {
                 (true, _) => Err(Errno::EBUSY),
@@ -193,9 +195,9 @@ fn serve(shared: &Arc<Shared>, connection: &Connection) -> io::Result<()> {
                 context.as_ref().ok_or(Errno::EBADF).and_then(|context| context.map(offset, length, writable))
             }
         };
-        match answered {
-            Ok((reply, descriptor)) => connection.send(&reply, descriptor.as_slice())?,
-            Err(error) => connection.send(&Reply { errno: error.get(), ..Reply::default() }, &[])?,
+        match result {
+            Ok((reply, descriptor)) => connection.send(&reply, descriptor.as_ref())?,
+            Err(error) => connection.send(&Reply { errno: error.get(), ..Reply::default() }, None)?,
         }
     }
     Ok(())

@@ -1,50 +1,59 @@
-//! Pages that a program maps: rings and doorbells, in sealed memory files that nobody can cut short
-//! under the engine. And memory that a program gives as a descriptor.
+//! Memory that the broker maps: pages of rings and doorbells, which a program maps too, and memory that a program
+//! supplies as a descriptor. Memory that it supplies by address is in `process`.
+//!
+//! Pages are sealed memory files, so that no program can truncate them while the engine uses them.
 
 use std::any::Any;
 use std::fs::{File, OpenOptions};
-use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::io::{Seek as _, SeekFrom};
+use std::num::NonZeroUsize;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
-use std::ptr::{NonNull, null_mut};
+use std::ptr::NonNull;
 use std::sync::Arc;
 
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 use softefa::device::{Doorbell, HostMemory, HostRange, Memory, MemoryFault, PAGE_BYTES, RingMemory};
 use softefa_abi::Errno;
 
-/// A shared map of a file, removed when it goes.
+/// Converts an error of the system to one of the interface.
+fn errno(error: nix::Error) -> Errno {
+    Errno::new(error as i32)
+}
+
+/// A shared mapping of a file, which is unmapped when the value is dropped.
 struct Mapping {
     start: NonNull<u8>,
     length: usize,
 }
 
-// SAFETY: an address range of this process; access to it is the holder's matter.
+// SAFETY: the value is an address range of this process, which any thread may use; it makes no references to it.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
     fn new(file: BorrowedFd<'_>, offset: u64, length: usize, writable: bool) -> Result<Self, Errno> {
-        let protection = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
+        let mut protection = ProtFlags::PROT_READ;
+        protection.set(ProtFlags::PROT_WRITE, writable);
         let offset = libc::off_t::try_from(offset).map_err(|_| Errno::EINVAL)?;
-        // SAFETY: a new map at an address of the kernel's choice.
-        let start =
-            unsafe { libc::mmap(null_mut(), length, protection, libc::MAP_SHARED, file.as_raw_fd(), offset) };
-        match NonNull::new(start.cast::<u8>()) {
-            Some(start) if start.as_ptr().cast() != libc::MAP_FAILED => Ok(Self { start, length }),
-            _ => Err(Errno::of(&io::Error::last_os_error())),
-        }
+        let bytes = NonZeroUsize::new(length).ok_or(Errno::EINVAL)?;
+        // SAFETY: the kernel chooses the address, so that no other mapping is replaced.
+        let start = unsafe { mmap(None, bytes, protection, MapFlags::MAP_SHARED, file, offset) };
+        Ok(Self { start: start.map_err(errno)?.cast(), length })
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped in `new`, unmapped once; who used it held this value.
-        unsafe { libc::munmap(self.start.as_ptr().cast(), self.length) };
+        // SAFETY: `new` mapped the range and only this unmaps it. Every user of the range holds this value.
+        let _ = unsafe { munmap(self.start.cast(), self.length) };
     }
 }
 
-/// Zeroed pages that this process and a program share.
+/// Zeroed pages that the broker shares with a program.
 pub(crate) struct Pages {
     file: OwnedFd,
     mapping: Arc<Mapping>,
@@ -53,20 +62,11 @@ pub(crate) struct Pages {
 impl Pages {
     pub(crate) fn new(bytes: usize) -> Result<Self, Errno> {
         let length = bytes.max(1).next_multiple_of(PAGE_BYTES);
-        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-        // SAFETY: a C string.
-        let descriptor = unsafe { libc::memfd_create(c"softefa".as_ptr(), flags) };
-        if descriptor < 0 {
-            return Err(Errno::of(&io::Error::last_os_error()));
-        }
-        // SAFETY: just made, and nobody else's.
-        let file = unsafe { File::from_raw_fd(descriptor) };
+        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+        let file = File::from(memfd_create(c"softefa", flags).map_err(errno)?);
         file.set_len(length as u64).map_err(|error| Errno::of(&error))?;
-        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-        // SAFETY: integers only.
-        if unsafe { libc::fcntl(descriptor, libc::F_ADD_SEALS, seals) } != 0 {
-            return Err(Errno::of(&io::Error::last_os_error()));
-        }
+        let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
+        fcntl(&file, FcntlArg::F_ADD_SEALS(seals)).map_err(errno)?;
         let mapping = Arc::new(Mapping::new(file.as_fd(), 0, length, true)?);
         Ok(Self { file: file.into(), mapping })
     }
@@ -75,35 +75,34 @@ impl Pages {
         self.mapping.length
     }
 
-    /// A descriptor for the program: what it may map for reading alone, it gets through a description
-    /// that allows no more.
+    /// A descriptor for the program. If the program may only read, the descriptor is opened for reading only.
     pub(crate) fn descriptor(&self, writable: bool) -> Result<OwnedFd, Errno> {
-        let made = if writable {
+        let descriptor = if writable {
             self.file.try_clone()
         } else {
             let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
             OpenOptions::new().read(true).open(path).map(OwnedFd::from)
         };
-        made.map_err(|error| Errno::of(&error))
+        descriptor.map_err(|error| Errno::of(&error))
     }
 
-    /// `length` bytes from `offset` as a ring.
+    /// The `length` bytes from `offset` on, as a ring.
     pub(crate) fn ring(&self, offset: usize, length: usize) -> Result<Arc<RingMemory>, Errno> {
         if offset.checked_add(length).is_none_or(|end| end > self.len()) {
             return Err(Errno::EINVAL);
         }
-        let keep: Arc<dyn Any + Send + Sync> = self.mapping.clone();
-        // SAFETY: inside the map, which `keep` holds; the file is sealed, so that its pages stay;
-        // the other side is another process.
-        unsafe { RingMemory::from_raw(self.mapping.start.add(offset), length, Some(keep)) }
+        let owner: Arc<dyn Any + Send + Sync> = self.mapping.clone();
+        // SAFETY: the range is inside the mapping, which `owner` keeps alive. The file is sealed, so its pages remain.
+        // Only another process accesses them besides the ring.
+        unsafe { RingMemory::from_raw(self.mapping.start.add(offset), length, Some(owner)) }
             .map_err(|_| Errno::EINVAL)
     }
 }
 
-/// Bytes between doorbells of a page: a cache line each.
+/// Bytes between the doorbells of a page: each has a cache line.
 const STRIDE: usize = 64;
 
-/// Pages of doorbells of one open device.
+/// The doorbell pages of one open device.
 #[derive(Default)]
 pub(crate) struct DoorbellPages {
     pages: Vec<DoorbellPage>,
@@ -112,17 +111,18 @@ pub(crate) struct DoorbellPages {
 struct DoorbellPage {
     pages: Arc<Pages>,
     ring: Arc<RingMemory>,
+    /// Bit i is set if the i-th doorbell is allocated.
     used: u64,
 }
 
-/// A doorbell, and where it lies.
-pub(crate) struct PlacedDoorbell {
+/// An allocated doorbell and its page.
+pub(crate) struct AllocatedDoorbell {
     pub(crate) pages: Arc<Pages>,
     pub(crate) doorbell: Doorbell,
 }
 
 impl DoorbellPages {
-    pub(crate) fn allocate(&mut self) -> Result<PlacedDoorbell, Errno> {
+    pub(crate) fn allocate(&mut self) -> Result<AllocatedDoorbell, Errno> {
         if self.pages.iter().all(|page| page.used == u64::MAX) {
             let pages = Arc::new(Pages::new(PAGE_BYTES)?);
             let ring = pages.ring(0, PAGE_BYTES)?;
@@ -133,40 +133,37 @@ impl DoorbellPages {
         page.used |= 1 << slot;
         let doorbell = Doorbell::new(page.ring.clone(), slot * STRIDE).map_err(|_| Errno::EINVAL)?;
         doorbell.ring(0);
-        Ok(PlacedDoorbell { pages: page.pages.clone(), doorbell })
+        Ok(AllocatedDoorbell { pages: page.pages.clone(), doorbell })
     }
 
-    pub(crate) fn release(&mut self, placed: &PlacedDoorbell) {
-        for page in self.pages.iter_mut().filter(|page| Arc::ptr_eq(&page.pages, &placed.pages)) {
-            page.used &= !(1 << (placed.doorbell.offset() / STRIDE));
+    pub(crate) fn release(&mut self, allocated: &AllocatedDoorbell) {
+        for page in self.pages.iter_mut().filter(|page| Arc::ptr_eq(&page.pages, &allocated.pages)) {
+            page.used &= !(1 << (allocated.doorbell.offset() / STRIDE));
         }
     }
 }
 
-/// Memory that a program gave as a descriptor: a dma-buf, or a memory file in its place.
-pub(crate) enum Given {
-    /// Mapped: its pages cannot be taken away.
-    Mapped { memory: HostMemory, start: u64, writable: bool, _keep: Arc<dyn Any + Send + Sync> },
-    /// Reached by reads and writes, because whoever has the file could cut it short.
+/// Memory that a program supplied as a descriptor: a dma-buf, or a memory file instead of one.
+pub(crate) enum DescriptorMemory {
+    /// Memory whose size cannot shrink; it is mapped.
+    Mapped { memory: HostMemory, start: u64, writable: bool, _owner: Arc<dyn Any + Send + Sync> },
+    /// A file that its owner can truncate; it is read and written by system calls.
     File { file: File },
 }
 
-impl Given {
-    /// Takes `length` bytes from `offset` of what `descriptor` is.
+impl DescriptorMemory {
+    /// Opens the `length` bytes from `offset` of `descriptor` on, for writing too if `writable`.
     pub(crate) fn new(descriptor: OwnedFd, offset: u64, length: u64, writable: bool) -> Result<Self, Errno> {
-        let file = File::from(descriptor);
+        let mut file = File::from(descriptor);
         let end = offset.checked_add(length).ok_or(Errno::EINVAL)?;
-        // SAFETY: integers only.
-        let size = unsafe { libc::lseek(file.as_raw_fd(), 0, libc::SEEK_END) };
-        let size = u64::try_from(size).map_err(|_| Errno::EBADF)?;
+        let size = file.seek(SeekFrom::End(0)).map_err(|_| Errno::EBADF)?;
         if end > size || length == 0 {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: integers only.
-        let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
+        let seals = fcntl(&file, FcntlArg::F_GET_SEALS);
         let is_file = file.metadata().is_ok_and(|metadata| metadata.is_file());
-        // A dma-buf has no seals and never changes its size.
-        let fixed = if seals >= 0 { seals & libc::F_SEAL_SHRINK != 0 } else { !is_file };
+        // A dma-buf has no seals, and its size never changes.
+        let fixed = seals.map_or(!is_file, |seals| seals & libc::F_SEAL_SHRINK != 0);
         if !fixed {
             let mut byte = [0];
             file.read_exact_at(&mut byte, offset).map_err(|error| Errno::of(&error))?;
@@ -175,24 +172,24 @@ impl Given {
         let page = offset / PAGE_BYTES as u64 * PAGE_BYTES as u64;
         let bytes = usize::try_from(end - page).map_err(|_| Errno::EINVAL)?;
         let mapping = Arc::new(Mapping::new(file.as_fd(), page, bytes, writable)?);
-        // SAFETY: offset - page is less than the map's length.
+        // SAFETY: `offset - page` is less than the mapping's length.
         let start = unsafe { mapping.start.add((offset - page) as usize) };
-        // SAFETY: mapped as long as `_keep` lives, which is held beside it; writable unless the
-        // region does not allow writing; nobody makes references to it.
+        // SAFETY: the range is mapped while `_owner` exists, which is stored with it. It is writable unless the region
+        // does not allow writing. The broker makes no references to it.
         let memory = unsafe { HostMemory::new(start, length as usize) };
-        Ok(Self::Mapped { memory, start: start.as_ptr() as u64, writable, _keep: mapping })
+        Ok(Self::Mapped { memory, start: start.as_ptr() as u64, writable, _owner: mapping })
     }
 }
 
-/// [`Given`] memory, which entries name from `address` on.
-pub(crate) struct GivenRegion {
-    pub(crate) given: Given,
+/// A region of [`DescriptorMemory`], at `address` in work-queue entries.
+pub(crate) struct DescriptorRegion {
+    pub(crate) memory: DescriptorMemory,
     pub(crate) address: u64,
-    /// Offset of the region's first byte in a file.
+    /// Offset of the region's first byte in the descriptor's file.
     pub(crate) offset: u64,
 }
 
-impl GivenRegion {
+impl DescriptorRegion {
     fn file_offset(&self, address: u64) -> u64 {
         address.wrapping_sub(self.address).wrapping_add(self.offset)
     }
@@ -202,36 +199,44 @@ impl GivenRegion {
     }
 }
 
-impl Memory for GivenRegion {
+impl Memory for DescriptorRegion {
     fn read(&self, address: u64, into: &mut [u8]) -> Result<(), MemoryFault> {
         let fault = MemoryFault { address, length: into.len() as u64 };
-        match &self.given {
-            Given::Mapped { memory, start, .. } => memory.read(self.pointer(*start, address), into),
-            Given::File { file } => file.read_exact_at(into, self.file_offset(address)).map_err(|_| fault),
+        match &self.memory {
+            DescriptorMemory::Mapped { memory, start, .. } => {
+                memory.read(self.pointer(*start, address), into)
+            }
+            DescriptorMemory::File { file } => {
+                file.read_exact_at(into, self.file_offset(address)).map_err(|_| fault)
+            }
         }
     }
 
     fn write(&self, address: u64, from: &[u8]) -> Result<(), MemoryFault> {
         let fault = MemoryFault { address, length: from.len() as u64 };
-        match &self.given {
-            Given::Mapped { writable: false, .. } => Err(fault),
-            Given::Mapped { memory, start, .. } => memory.write(self.pointer(*start, address), from),
-            Given::File { file } => {
-                // Writing past the end would make the file longer, which memory does not do.
-                let at = self.file_offset(address);
+        match &self.memory {
+            DescriptorMemory::Mapped { writable: false, .. } => Err(fault),
+            DescriptorMemory::Mapped { memory, start, .. } => {
+                memory.write(self.pointer(*start, address), from)
+            }
+            DescriptorMemory::File { file } => {
+                // A write past the end would extend the file, which memory does not do.
+                let start = self.file_offset(address);
                 let size = file.metadata().map_or(0, |metadata| metadata.len());
-                if at.checked_add(from.len() as u64).is_none_or(|end| end > size) {
+                if start.checked_add(from.len() as u64).is_none_or(|end| end > size) {
                     return Err(fault);
                 }
-                file.write_all_at(from, at).map_err(|_| fault)
+                file.write_all_at(from, start).map_err(|_| fault)
             }
         }
     }
 
     fn host(&self, address: u64, length: u64) -> Option<HostRange> {
-        match &self.given {
-            Given::Mapped { memory, start, .. } => memory.host(self.pointer(*start, address), length),
-            Given::File { .. } => None,
+        match &self.memory {
+            DescriptorMemory::Mapped { memory, start, .. } => {
+                memory.host(self.pointer(*start, address), length)
+            }
+            DescriptorMemory::File { .. } => None,
         }
     }
 }

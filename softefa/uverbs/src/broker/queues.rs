@@ -1,4 +1,5 @@
-//! Completion queues and queue pairs of an open device: their pages, doorbells and states.
+//! Completion queues and queue pairs of an open device: creation, pages, doorbells and states. The device core runs
+//! them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,36 +11,36 @@ use softefa::device::{
 };
 use softefa_abi::sys::*;
 use softefa_abi::{
-    Answer, CreateCompletionQueue, CreateQueuePair, Errno, GivenMemory, ModifyQueuePair,
-    QueuePairCapabilities, encode,
+    CreateCompletionQueue, CreateQueuePair, Errno, MemorySource, ModifyQueuePair, QueuePairCapabilities,
+    Response, encode,
 };
 
 use super::context::{Context, Descriptors, Map, Object, errno};
-use super::pages::{DoorbellPages, Given, GivenRegion, Pages, PlacedDoorbell};
+use super::pages::{AllocatedDoorbell, DescriptorMemory, DescriptorRegion, DoorbellPages, Pages};
 use super::process::ProcessMemory;
 
-/// Bytes of a completion, the only size that the adapter writes.
+/// Bytes of a completion. The adapter writes no other size.
 const COMPLETION_BYTES: u32 = 32;
-/// Retries that mean for ever.
+/// The number of retries that means no limit.
 const RNR_FOREVER: u8 = 7;
 
 /// A completion queue of an open device.
 pub(super) struct CompletionObject {
     pub(super) number: CompletionQueueNumber,
     maps: Vec<u64>,
-    doorbell: Option<PlacedDoorbell>,
+    doorbell: Option<AllocatedDoorbell>,
 }
 
 /// A queue pair of an open device.
 pub(super) struct QueuePairObject {
     pub(super) number: QueuePairNumber,
     capabilities: QueuePairCapabilities,
-    /// `IB_QPS_*`, as the program set it.
+    /// The state that the program set, `IB_QPS_*`.
     pub(super) state: u8,
     queue_key: u32,
     rnr_retry: u8,
     maps: Vec<u64>,
-    doorbells: Vec<PlacedDoorbell>,
+    doorbells: Vec<AllocatedDoorbell>,
 }
 
 impl CompletionObject {
@@ -59,62 +60,62 @@ impl QueuePairObject {
 impl Context {
     pub(super) fn create_completion_queue(
         &mut self,
-        wanted: &CreateCompletionQueue,
-        given: &mut Descriptors,
-        answer: &mut Answer<'_>,
+        request: &CreateCompletionQueue,
+        descriptors: &mut Descriptors,
+        response: &mut Response<'_>,
     ) -> Result<(), Errno> {
         let limits = self.adapter.config().limits;
-        if wanted.entry_size != COMPLETION_BYTES || wanted.sub_queues != 1 {
+        if request.entry_size != COMPLETION_BYTES || request.sub_queues != 1 {
             return Err(Errno::EINVAL);
         }
-        if wanted.entries == 0 || wanted.entries > limits.max_cq_depth {
+        if request.entries == 0 || request.entries > limits.max_cq_depth {
             return Err(Errno::EINVAL);
         }
-        let notify = u32::from(wanted.flags) & EFA_CREATE_CQ_WITH_COMPLETION_CHANNEL != 0;
-        if wanted.channel || notify {
+        let notify = u32::from(request.flags) & EFA_CREATE_CQ_WITH_COMPLETION_CHANNEL != 0;
+        if request.channel || notify {
             return Err(Errno::EOPNOTSUPP);
         }
-        let entries = wanted.entries.next_power_of_two();
+        let entries = request.entries.next_power_of_two();
         let bytes = u64::from(entries) * u64::from(COMPLETION_BYTES);
-        let (backing, pages) = match wanted.memory {
+        let (backing, pages) = match request.memory {
             None => {
                 let pages = Arc::new(Pages::new(bytes as usize)?);
                 (CompletionBacking::External(pages.ring(0, bytes as usize)?), Some(pages))
             }
             Some((_, length)) if length < bytes => return Err(Errno::EINVAL),
-            Some((memory, length)) => (self.external(memory, length, given)?, None),
+            Some((memory, length)) => (self.external(memory, length, descriptors)?, None),
         };
         let doorbell = if self.shared.completion_doorbells { Some(self.doorbells.allocate()?) } else { None };
         let attr = CompletionQueueAttr {
             entries,
             backing,
             doorbell: false,
-            doorbell_at: doorbell.as_ref().map(|placed| placed.doorbell.clone()),
+            doorbell_at: doorbell.as_ref().map(|allocated| allocated.doorbell.clone()),
         };
-        let made = match self.adapter.create_completion_queue(attr) {
-            Ok(made) => made,
+        let created = match self.adapter.create_completion_queue(attr) {
+            Ok(created) => created,
             Err(error) => {
                 doorbell.iter().for_each(|doorbell| self.doorbells.release(doorbell));
                 return Err(errno(error));
             }
         };
         let mut maps = Vec::new();
-        let mut driver = efa_ibv_create_cq_resp { cq_idx: made.number.get(), ..Default::default() };
+        let mut driver = efa_ibv_create_cq_resp { cq_idx: created.number.get(), ..Default::default() };
         if let Some(pages) = &pages {
             driver.q_mmap_size = pages.len() as u64;
             driver.q_mmap_key = self.insert_map(pages, 0, pages.len() as u64, false);
             maps.push(driver.q_mmap_key);
         }
-        if let Some(placed) = &doorbell {
+        if let Some(allocated) = &doorbell {
             driver.comp_mask |= EFA_CREATE_CQ_RESP_DB_OFF;
-            driver.db_off = placed.doorbell.offset() as u32;
-            driver.db_mmap_key = self.insert_map(&placed.pages, 0, PAGE_BYTES as u64, true);
+            driver.db_off = allocated.doorbell.offset() as u32;
+            driver.db_mmap_key = self.insert_map(&allocated.pages, 0, PAGE_BYTES as u64, true);
             maps.push(driver.db_mmap_key);
         }
         let handle =
-            self.insert(Object::Completion(CompletionObject { number: made.number, maps, doorbell }))?;
-        answer.put_handle(UVERBS_ATTR_CREATE_CQ_HANDLE, handle);
-        answer.put(UVERBS_ATTR_CREATE_CQ_RESP_CQE, &made.num_entries.to_ne_bytes());
+            self.insert(Object::Completion(CompletionObject { number: created.number, maps, doorbell }))?;
+        response.put_handle(UVERBS_ATTR_CREATE_CQ_HANDLE, handle);
+        response.put(UVERBS_ATTR_CREATE_CQ_RESP_CQE, &created.num_entries.to_ne_bytes());
         let driver = encode!(efa_ibv_create_cq_resp {
             comp_mask: driver.comp_mask,
             q_mmap_key: driver.q_mmap_key,
@@ -123,27 +124,27 @@ impl Context {
             db_off: driver.db_off,
             db_mmap_key: driver.db_mmap_key,
         });
-        answer.put(UVERBS_ATTR_UHW_OUT, &driver);
+        response.put(UVERBS_ATTR_UHW_OUT, &driver);
         Ok(())
     }
 
-    /// Memory that the program gives for completions.
+    /// Memory of the program for completions.
     fn external(
         &self,
-        memory: GivenMemory,
+        memory: MemorySource,
         length: u64,
-        given: &mut Descriptors,
+        descriptors: &mut Descriptors,
     ) -> Result<CompletionBacking, Errno> {
         let (memory, address): (Arc<dyn Memory>, u64) = match memory {
-            GivenMemory::Process(start) => {
+            MemorySource::Process(start) => {
                 if !self.process.maps(start, length, true)? {
                     return Err(Errno::EFAULT);
                 }
                 (Arc::new(ProcessMemory { process: self.process, shift: 0 }), start)
             }
-            GivenMemory::Descriptor(index, offset) => {
-                let given = Given::new(given.take(index)?, offset, length, true)?;
-                (Arc::new(GivenRegion { given, address: 0, offset }), 0)
+            MemorySource::Descriptor(index, offset) => {
+                let memory = DescriptorMemory::new(descriptors.take(index)?, offset, length, true)?;
+                (Arc::new(DescriptorRegion { memory, address: 0, offset }), 0)
             }
         };
         Ok(CompletionBacking::Indirect { memory, address })
@@ -158,15 +159,15 @@ impl Context {
 
     pub(super) fn create_queue_pair(
         &mut self,
-        wanted: &CreateQueuePair,
-        answer: &mut Answer<'_>,
+        request: &CreateQueuePair,
+        response: &mut Response<'_>,
     ) -> Result<(), Errno> {
-        let pd = self.domain(wanted.domain)?;
-        let (send_cq, receive_cq) = (self.completion(wanted.send_cq)?, self.completion(wanted.receive_cq)?);
-        let shape = Shape::new(wanted)?;
+        let pd = self.domain(request.domain)?;
+        let (send_cq, receive_cq) = (self.completion(request.send_cq)?, self.completion(request.receive_cq)?);
+        let shape = Shape::new(request)?;
         let mut sq = None;
         let mut doorbells = vec![self.doorbells.allocate()?];
-        let made = self.rings(&shape, &mut doorbells).and_then(|(pages, rq_pages)| {
+        let created = self.rings(&shape, &mut doorbells).and_then(|(pages, rq_pages)| {
             let attr = QueuePairAttr {
                 send_cq,
                 receive_cq,
@@ -181,18 +182,18 @@ impl Context {
                 sq_memory: Some(pages.ring(0, shape.sq_bytes())?),
                 rq_memory: rq_pages.as_ref().map(|pages| pages.ring(0, shape.rq_bytes())).transpose()?,
                 sq_doorbell: Some(doorbells[0].doorbell.clone()),
-                rq_doorbell: doorbells.get(1).map(|placed| placed.doorbell.clone()),
+                rq_doorbell: doorbells.get(1).map(|allocated| allocated.doorbell.clone()),
                 ..QueuePairAttr::new(pd, send_cq)
             };
-            let made = self.adapter.create_queue_pair(attr).map_err(errno)?;
+            let created = self.adapter.create_queue_pair(attr).map_err(errno)?;
             sq = Some((pages, rq_pages));
-            Ok(made)
+            Ok(created)
         });
-        let (made, (pages, rq_pages)) = match (made, sq) {
-            (Ok(made), Some(pages)) => (made, pages),
-            (made, _) => {
+        let (created, (pages, rq_pages)) = match (created, sq) {
+            (Ok(created), Some(pages)) => (created, pages),
+            (created, _) => {
                 doorbells.iter().for_each(|doorbell| self.doorbells.release(doorbell));
-                return Err(made.err().unwrap_or(Errno::ENOMEM));
+                return Err(created.err().unwrap_or(Errno::ENOMEM));
             }
         };
         let page = PAGE_BYTES as u64;
@@ -200,10 +201,10 @@ impl Context {
         let sq_doorbell = self.insert_map(&doorbells[0].pages, 0, page, true);
         let mut maps = vec![llq, sq_doorbell];
         let mut rq = (0, 0, 0, 0);
-        if let (Some(pages), Some(placed)) = (&rq_pages, doorbells.get(1)) {
+        if let (Some(pages), Some(allocated)) = (&rq_pages, doorbells.get(1)) {
             let ring = self.insert_map(pages, 0, pages.len() as u64, true);
-            let doorbell = self.insert_map(&placed.pages, 0, page, true);
-            rq = (ring, pages.len() as u64, doorbell, placed.doorbell.offset() as u32);
+            let doorbell = self.insert_map(&allocated.pages, 0, page, true);
+            rq = (ring, pages.len() as u64, doorbell, allocated.doorbell.offset() as u32);
             maps.extend([ring, doorbell]);
         }
         let driver = encode!(efa_ibv_create_qp_resp {
@@ -216,26 +217,26 @@ impl Context {
             llq_desc_mmap_key: llq,
         });
         let handle = self.insert(Object::QueuePair(QueuePairObject {
-            number: made.number,
-            capabilities: wanted.capabilities,
+            number: created.number,
+            capabilities: request.capabilities,
             state: IB_QPS_RESET as u8,
             queue_key: 0,
             rnr_retry: 0,
             maps,
             doorbells,
         }))?;
-        answer.put_handle(UVERBS_ATTR_CREATE_QP_HANDLE, handle);
-        answer.put(UVERBS_ATTR_CREATE_QP_RESP_CAP, &capabilities(&wanted.capabilities));
-        answer.put(UVERBS_ATTR_CREATE_QP_RESP_QP_NUM, &u32::from(made.number.get()).to_ne_bytes());
-        answer.put(UVERBS_ATTR_UHW_OUT, &driver);
+        response.put_handle(UVERBS_ATTR_CREATE_QP_HANDLE, handle);
+        response.put(UVERBS_ATTR_CREATE_QP_RESP_CAP, &capabilities(&request.capabilities));
+        response.put(UVERBS_ATTR_CREATE_QP_RESP_QP_NUM, &u32::from(created.number.get()).to_ne_bytes());
+        response.put(UVERBS_ATTR_UHW_OUT, &driver);
         Ok(())
     }
 
-    /// Pages of the rings, and the doorbell of the second where there is one.
+    /// Allocates the pages of the send and receive rings. If there is a receive ring, adds its doorbell to `doorbells`.
     fn rings(
         &mut self,
         shape: &Shape,
-        doorbells: &mut Vec<PlacedDoorbell>,
+        doorbells: &mut Vec<AllocatedDoorbell>,
     ) -> Result<(Arc<Pages>, Option<Arc<Pages>>), Errno> {
         let limits = self.adapter.config().limits;
         if shape.sq_bytes() > limits.llq_bytes as usize || shape.rq_depth > limits.max_rq_depth {
@@ -250,12 +251,12 @@ impl Context {
         Ok((pages, rq_pages))
     }
 
-    pub(super) fn modify_queue_pair(&mut self, wanted: &ModifyQueuePair) -> Result<(), Errno> {
-        let Some(Object::QueuePair(queue_pair)) = self.objects.get_mut(&wanted.handle) else {
+    pub(super) fn modify_queue_pair(&mut self, request: &ModifyQueuePair) -> Result<(), Errno> {
+        let Some(Object::QueuePair(queue_pair)) = self.objects.get_mut(&request.handle) else {
             return Err(Errno::ENOENT);
         };
         let number = queue_pair.number;
-        let next = wanted.state.unwrap_or(queue_pair.state);
+        let next = request.state.unwrap_or(queue_pair.state);
         let (from, to) = (u32::from(queue_pair.state), u32::from(next));
         let allowed = matches!(
             (from, to),
@@ -271,11 +272,11 @@ impl Context {
         if !allowed {
             return Err(Errno::EINVAL);
         }
-        if let Some(key) = wanted.queue_key {
+        if let Some(key) = request.queue_key {
             self.adapter.set_queue_key(number, QueueKey::new(key)).map_err(errno)?;
             queue_pair.queue_key = key;
         }
-        if let Some(times) = wanted.rnr_retry {
+        if let Some(times) = request.rnr_retry {
             let retry = match times {
                 RNR_FOREVER => RnrRetry::Forever,
                 0..RNR_FOREVER => RnrRetry::Times(times),
@@ -296,7 +297,7 @@ impl Context {
         Ok(())
     }
 
-    pub(super) fn query_queue_pair(&self, handle: u32, answer: &mut Answer<'_>) -> Result<(), Errno> {
+    pub(super) fn query_queue_pair(&self, handle: u32, response: &mut Response<'_>) -> Result<(), Errno> {
         let Some(Object::QueuePair(queue_pair)) = self.objects.get(&handle) else {
             return Err(Errno::ENOENT);
         };
@@ -315,22 +316,22 @@ impl Context {
             port_num: 1,
             rnr_retry: queue_pair.rnr_retry,
         });
-        answer.put(UVERBS_ATTR_CORE_OUT, &bytes);
+        response.put(UVERBS_ATTR_CORE_OUT, &bytes);
         Ok(())
     }
 }
 
-fn capabilities(given: &QueuePairCapabilities) -> Vec<u8> {
+fn capabilities(caps: &QueuePairCapabilities) -> Vec<u8> {
     encode!(ib_uverbs_qp_cap {
-        max_send_wr: given.max_send_wr,
-        max_recv_wr: given.max_recv_wr,
-        max_send_sge: given.max_send_sge,
-        max_recv_sge: given.max_recv_sge,
-        max_inline_data: given.max_inline_data,
+        max_send_wr: caps.max_send_wr,
+        max_recv_wr: caps.max_recv_wr,
+        max_send_sge: caps.max_send_sge,
+        max_recv_sge: caps.max_recv_sge,
+        max_inline_data: caps.max_inline_data,
     })
 }
 
-/// A queue pair's rings, from the sizes that a program states twice.
+/// The shape of a queue pair's rings. A program states depths and bytes, which must agree.
 struct Shape {
     sq_depth: u32,
     entry_size: EntrySize,
@@ -340,24 +341,24 @@ struct Shape {
 }
 
 impl Shape {
-    fn new(wanted: &CreateQueuePair) -> Result<Self, Errno> {
+    fn new(request: &CreateQueuePair) -> Result<Self, Errno> {
         let reliable =
-            wanted.kind == u64::from(IB_UVERBS_QPT_DRIVER) && wanted.driver_kind == EFA_QP_DRIVER_TYPE_SRD;
-        // Datagrams go over the same reliable wire: a lossless network is one that UD may have.
-        let datagram = wanted.kind == u64::from(IB_UVERBS_QPT_UD);
-        let flags = u32::from(wanted.flags);
+            request.kind == u64::from(IB_UVERBS_QPT_DRIVER) && request.driver_kind == EFA_QP_DRIVER_TYPE_SRD;
+        // UD uses the same reliable wire, because UD permits a network that loses nothing.
+        let datagram = request.kind == u64::from(IB_UVERBS_QPT_UD);
+        let flags = u32::from(request.flags);
         let known = EFA_CREATE_QP_WITH_UNSOLICITED_WRITE_RECV | EFA_CREATE_QP_WITH_SQ_64_BIT_REQ_ID;
         if !(reliable || datagram) || flags & !known != 0 {
             return Err(Errno::EOPNOTSUPP);
         }
-        let sq_depth = wanted.capabilities.max_send_wr;
-        if sq_depth == 0 || !sq_depth.is_power_of_two() || !wanted.sq_bytes.is_multiple_of(sq_depth) {
+        let sq_depth = request.capabilities.max_send_wr;
+        if sq_depth == 0 || !sq_depth.is_power_of_two() || !request.sq_bytes.is_multiple_of(sq_depth) {
             return Err(Errno::EINVAL);
         }
-        let entry_size = EntrySize::try_from(wanted.sq_bytes / sq_depth).map_err(|_| Errno::EINVAL)?;
+        let entry_size = EntrySize::try_from(request.sq_bytes / sq_depth).map_err(|_| Errno::EINVAL)?;
         let descriptor = RX_DESCRIPTOR_BYTES as u32;
-        let rq_depth = wanted.rq_bytes / descriptor;
-        if !wanted.rq_bytes.is_multiple_of(descriptor) || !(rq_depth == 0 || rq_depth.is_power_of_two()) {
+        let rq_depth = request.rq_bytes / descriptor;
+        if !request.rq_bytes.is_multiple_of(descriptor) || !(rq_depth == 0 || rq_depth.is_power_of_two()) {
             return Err(Errno::EINVAL);
         }
         let wide = flags & EFA_CREATE_QP_WITH_SQ_64_BIT_REQ_ID != 0;

@@ -1,43 +1,47 @@
-//! What the device says of itself: limits, port, GIDs, context.
+//! Responses to queries: limits, port, GIDs, context. They depend on the adapter's configuration only, not on objects.
 
 use softefa_abi::sys::*;
-use softefa_abi::{Answer, Command, DescriptorPlace, Errno, Ioctl, encode};
+use softefa_abi::{Command, DescriptorOutput, Errno, Ioctl, Response, encode};
 
 use super::context::Context;
 
-/// Amazon, and the adapter of P5 and P5en, which every libefa since release 38 knows.
+/// The PCI ids of Amazon and of the adapter of P5 and P5en, which libefa supports since release 38.
 pub(crate) const VENDOR: u32 = 0x1d0f;
 pub(crate) const PART: u32 = 0xefa2;
-/// Bytes that fit an entry of 64 and of 128.
+/// Bytes of inline data in an entry of 64 bytes and of 128 bytes.
 const INLINE: u16 = 32;
 const INLINE_128: u16 = 80;
-/// The memory that one region may have, and its pages.
+/// The most bytes of a region, and the page sizes.
 const MAX_REGION: u64 = 1 << 40;
 const PAGE_SIZES: u64 = 0xffff_f000;
 
-/// The port's width and speed, 4 lanes of 25 Gb/s each, as the kernel driver of EFA reports it.
+/// The port's width and speed as the kernel driver of EFA reports them: 4 lanes of 25 Gb/s each.
 const WIDTH_4X: u8 = 2;
 const SPEED_EDR: u8 = 32;
 const ACTIVE: u8 = 4;
 const LINK_UP: u8 = 5;
 const MTU_4096: u8 = 5;
 
-pub(super) fn event_place(ioctl: &Ioctl) -> Option<DescriptorPlace> {
-    Answer::new(ioctl).descriptor_place(UVERBS_ATTR_ASYNC_EVENT_ALLOC_FD_HANDLE)
+/// The memory for the number of a descriptor for asynchronous events.
+pub(super) fn event_output(ioctl: &Ioctl) -> Option<DescriptorOutput> {
+    Response::new(ioctl).descriptor_output(UVERBS_ATTR_ASYNC_EVENT_ALLOC_FD_HANDLE)
 }
 
-pub(super) fn channel_place(ioctl: &Ioctl) -> Option<DescriptorPlace> {
-    Answer::new(ioctl).channel_place(UVERBS_ATTR_CORE_OUT)
+/// The memory for the number of a completion channel's descriptor.
+pub(super) fn channel_output(ioctl: &Ioctl) -> Option<DescriptorOutput> {
+    Response::new(ioctl).channel_output(UVERBS_ATTR_CORE_OUT)
 }
 
-pub(super) fn is_dmabuf(answer: &Answer<'_>) -> bool {
-    u32::from(answer.method()) == UVERBS_METHOD_REG_DMABUF_MR
+/// Whether the response is to the registration of a dma-buf.
+pub(super) fn is_dmabuf(response: &Response<'_>) -> bool {
+    u32::from(response.method()) == UVERBS_METHOD_REG_DMABUF_MR
 }
 
-pub(super) fn context(context: &Context, supported: u32, answer: &mut Answer<'_>) -> Result<(), Errno> {
+/// Responds to [`Command::GetContext`], or refuses the program.
+pub(super) fn context(context: &Context, supported: u32, response: &mut Response<'_>) -> Result<(), Errno> {
     let config = context.adapter.config();
     let limits = &config.limits;
-    // As the driver does: a program that could break a rule without knowing it is refused.
+    // The driver also refuses a program that does not support a limit, because it could exceed the limit unknowingly.
     if limits.max_tx_batch != 0 && supported & EFA_ALLOC_UCONTEXT_CMD_SUPP_CAPS_TX_BATCH == 0
         || limits.min_sq_depth != 0 && supported & EFA_ALLOC_UCONTEXT_CMD_SUPP_CAPS_MIN_SQ_WR == 0
     {
@@ -52,15 +56,16 @@ pub(super) fn context(context: &Context, supported: u32, answer: &mut Answer<'_>
         min_sq_wr: limits.min_sq_depth as u16,
         inline_buf_size_ex: if config.capabilities.entries_128 { INLINE_128 } else { INLINE },
     });
-    answer.put(UVERBS_ATTR_GET_CONTEXT_NUM_COMP_VECTORS, &1_u32.to_ne_bytes());
-    answer.put(UVERBS_ATTR_GET_CONTEXT_CORE_SUPPORT, &0_u64.to_ne_bytes());
-    answer.put(UVERBS_ATTR_UHW_OUT, &driver);
+    response.put(UVERBS_ATTR_GET_CONTEXT_NUM_COMP_VECTORS, &1_u32.to_ne_bytes());
+    response.put(UVERBS_ATTR_GET_CONTEXT_CORE_SUPPORT, &0_u64.to_ne_bytes());
+    response.put(UVERBS_ATTR_UHW_OUT, &driver);
     Ok(())
 }
 
-pub(super) fn query(context: &Context, command: &Command, answer: &mut Answer<'_>) -> Result<(), Errno> {
+/// Responds to a query of the device, a port, the context or GIDs.
+pub(super) fn query(context: &Context, command: &Command, response: &mut Response<'_>) -> Result<(), Errno> {
     match command {
-        Command::QueryDevice { extended } => device(context, *extended, answer),
+        Command::QueryDevice { extended } => device(context, *extended, response),
         Command::QueryPort { port } => {
             only_port(*port)?;
             let bytes = encode!(ib_uverbs_query_port_resp_ex {
@@ -76,30 +81,30 @@ pub(super) fn query(context: &Context, command: &Command, answer: &mut Answer<'_
                 legacy_resp.phys_state: LINK_UP,
                 active_speed_ex: SPEED_EDR.into(),
             });
-            answer.put(UVERBS_ATTR_QUERY_PORT_RESP, &bytes);
+            response.put(UVERBS_ATTR_QUERY_PORT_RESP, &bytes);
         }
         Command::QueryPortSpeed { port } => {
             only_port(*port)?;
-            answer.put(UVERBS_ATTR_QUERY_PORT_SPEED_RESP, &1000_u64.to_ne_bytes());
+            response.put(UVERBS_ATTR_QUERY_PORT_SPEED_RESP, &1000_u64.to_ne_bytes());
         }
         Command::QueryContext => {
-            answer.put(UVERBS_ATTR_QUERY_CONTEXT_NUM_COMP_VECTORS, &1_u32.to_ne_bytes());
-            answer.put(UVERBS_ATTR_QUERY_CONTEXT_CORE_SUPPORT, &0_u64.to_ne_bytes());
+            response.put(UVERBS_ATTR_QUERY_CONTEXT_NUM_COMP_VECTORS, &1_u32.to_ne_bytes());
+            response.put(UVERBS_ATTR_QUERY_CONTEXT_CORE_SUPPORT, &0_u64.to_ne_bytes());
         }
         Command::QueryGidEntry { port, index } => {
             only_port(*port)?;
             if *index != 0 {
                 return Err(Errno::EINVAL);
             }
-            answer.put(UVERBS_ATTR_QUERY_GID_ENTRY_RESP_ENTRY, &gid_entry(context));
+            response.put(UVERBS_ATTR_QUERY_GID_ENTRY_RESP_ENTRY, &gid_entry(context));
         }
-        Command::QueryGidTable { entry_size, room } => {
+        Command::QueryGidTable { entry_size, capacity } => {
             let entry = gid_entry(context);
-            if *entry_size < entry.len() as u64 || (*room as u64) < *entry_size {
+            if *entry_size < entry.len() as u64 || (*capacity as u64) < *entry_size {
                 return Err(Errno::EINVAL);
             }
-            answer.put(UVERBS_ATTR_QUERY_GID_TABLE_RESP_ENTRIES, &entry);
-            answer.put(UVERBS_ATTR_QUERY_GID_TABLE_RESP_NUM_ENTRIES, &1_u64.to_ne_bytes());
+            response.put(UVERBS_ATTR_QUERY_GID_TABLE_RESP_ENTRIES, &entry);
+            response.put(UVERBS_ATTR_QUERY_GID_TABLE_RESP_NUM_ENTRIES, &1_u64.to_ne_bytes());
         }
         _ => return Err(Errno::EOPNOTSUPP),
     }
@@ -117,7 +122,7 @@ fn gid_entry(context: &Context) -> Vec<u8> {
     bytes
 }
 
-fn device(context: &Context, extended: bool, answer: &mut Answer<'_>) {
+fn device(context: &Context, extended: bool, response: &mut Response<'_>) {
     let config = context.adapter.config();
     let (limits, capabilities) = (&config.limits, &config.capabilities);
     let mut guid = [0; 8];
@@ -146,9 +151,9 @@ fn device(context: &Context, extended: bool, answer: &mut Answer<'_>) {
         response_length: size_of::<ib_uverbs_ex_query_device_resp>() as u32,
     });
     bytes[..base.len()].copy_from_slice(&base);
-    answer.put(UVERBS_ATTR_CORE_OUT, if extended { &bytes } else { &base });
+    response.put(UVERBS_ATTR_CORE_OUT, if extended { &bytes } else { &base });
     let mut caps = EFA_QUERY_DEVICE_CAPS_RNR_RETRY | EFA_QUERY_DEVICE_CAPS_CQ_WITH_SGID;
-    for (has, flag) in [
+    for (supported, flag) in [
         (capabilities.rdma_read, EFA_QUERY_DEVICE_CAPS_RDMA_READ),
         (capabilities.rdma_write, EFA_QUERY_DEVICE_CAPS_RDMA_WRITE),
         (capabilities.unsolicited_write_receive, EFA_QUERY_DEVICE_CAPS_UNSOLICITED_WRITE_RECV),
@@ -156,7 +161,7 @@ fn device(context: &Context, extended: bool, answer: &mut Answer<'_>) {
         (capabilities.request_ids_64, EFA_QUERY_DEVICE_CAPS_SQ_64_BIT_REQ_ID),
         (capabilities.completion_counters, EFA_QUERY_DEVICE_CAPS_COMP_CNTR),
     ] {
-        if has {
+        if supported {
             caps |= flag;
         }
     }
@@ -168,5 +173,5 @@ fn device(context: &Context, extended: bool, answer: &mut Answer<'_>) {
         max_rdma_size: limits.max_rdma_size,
         device_caps: caps,
     });
-    answer.put(UVERBS_ATTR_UHW_OUT, &driver);
+    response.put(UVERBS_ATTR_UHW_OUT, &driver);
 }
