@@ -1,6 +1,5 @@
-//! The catalogue of checks, in the order of a report: from the environment to a verified completion. A
-//! code is a category and three digits and never changes its meaning; `docs/checks.md` has a page for
-//! each.
+//! The list of all checks, in the order of a report: from the environment to a verified completion. A code is a
+//! category and three digits, and its meaning never changes. `docs/checks.md` has a page for each code.
 
 pub(crate) mod cuda;
 pub(crate) mod data;
@@ -31,7 +30,7 @@ pub(crate) fn registry() -> Vec<&'static Check> {
     all.extend(fabric::start::CHECKS.iter().skip(2).map(|unit| &unit.check));
     all.extend(fabric::objects::CHECKS.iter().chain(fabric::gda::CHECKS).map(|unit| &unit.check));
     all.extend(verbs::start::CHECKS.iter().chain(verbs::objects::CHECKS).map(|unit| &unit.check));
-    // The same checks for libfabric and for rdma-core.
+    // libfabric and rdma-core have the same checks here.
     let moving = queues::checks::<fabric::Libfabric>().iter().chain(data::checks());
     all.extend(moving.map(|unit| &unit.check));
     all.push(&fabric::bench::CHECK.check);

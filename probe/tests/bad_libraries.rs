@@ -1,5 +1,5 @@
-//! Libraries and providers that are missing, old, broken or hostile: a failed check with a fix,
-//! status 3, and a probe that goes on.
+//! Libraries and providers that are missing, old or broken. Each causes a failed check with a fix and exit status
+//! 3, and the probe completes its report.
 
 mod support;
 
@@ -9,7 +9,7 @@ use std::process::Command;
 use serde_json::Value;
 use support::{PATIENT, check, document, output, probe, soft, state, status};
 
-/// The document of a check on a software adapter that is asked to be bad.
+/// The document of a check on a software adapter with a defect, which these variables select.
 fn bad(set: &[(&str, &str)]) -> Value {
     let output = output(soft(&["--gpu", "none"]).envs(set.iter().copied()));
     let document = document(&output);
@@ -24,45 +24,45 @@ fn fails_with_a_fix(document: &Value, code: &str) {
 }
 
 #[test]
-fn no_libfabric() {
+fn a_missing_libfabric_fails_lib_001_and_blocks_the_put() {
     let document = bad(&[("LIBFABRIC_PATH", "/nonexistent/libfabric.so.1")]);
     fails_with_a_fix(&document, "LIB-001");
     assert_eq!(check(&document, "PUT-002")["blocked_by"], "LIB-001");
 }
 
 #[test]
-fn an_empty_name_of_libfabric_is_none() {
+fn an_empty_libfabric_path_is_ignored() {
     let output = output(soft(&["--gpu", "none"]).env("LIBFABRIC_PATH", ""));
     assert_eq!((state(&document(&output), "LIB-001"), status(&output)), ("pass", 0));
 }
 
 #[test]
-fn a_library_that_is_no_libfabric() {
+fn another_library_fails_lib_001() {
     let document = bad(&[("LIBFABRIC_PATH", "libc.so.6")]);
     fails_with_a_fix(&document, "LIB-001");
 }
 
 #[test]
-fn a_file_that_is_no_library() {
+fn a_file_that_is_not_a_library_fails_lib_001() {
     let document = bad(&[("LIBFABRIC_PATH", "/proc/self/status")]);
     fails_with_a_fix(&document, "LIB-001");
 }
 
 #[test]
-fn no_efa_provider() {
+fn a_missing_efa_provider_fails_fab_001_and_blocks_gda() {
     let document = bad(&[("FI_PROVIDER", "^efa")]);
     fails_with_a_fix(&document, "FAB-001");
     assert_eq!(check(&document, "GDA-002")["blocked_by"], "FAB-001");
 }
 
 #[test]
-fn no_adapter_for_libfabrics_own_provider() {
+fn fab_001_fails_without_an_adapter() {
     let output = output(probe(&["--json", "--gpu", "none"]).args(PATIENT).env("FI_PROVIDER", "^efa"));
     assert_eq!((state(&document(&output), "FAB-001"), status(&output)), ("fail", 3));
 }
 
 #[test]
-fn a_libfabric_older_than_the_operations_fails_even_where_no_adapter_answers() {
+fn a_libfabric_without_gda_operations_fails_gda_001_without_an_adapter() {
     let output = output(probe(&["--json", "--gpu", "none"]).args(PATIENT).env("FI_PROVIDER", "^efa"));
     let document = document(&output);
     let release = check(&document, "LIB-002")["observed"].as_str().unwrap();
@@ -76,57 +76,57 @@ fn a_libfabric_older_than_the_operations_fails_even_where_no_adapter_answers() {
 }
 
 #[test]
-fn efa_without_efa_direct() {
+fn a_provider_without_efa_direct_fails_fab_002() {
     let document = bad(&[("SOFTEFA_FABRICS", "efa")]);
     assert_eq!(state(&document, "FAB-001"), "pass");
     fails_with_a_fix(&document, "FAB-002");
 }
 
 #[test]
-fn a_domain_without_gda_operations() {
+fn a_domain_without_gda_operations_fails_gda_002() {
     let document = bad(&[("SOFTEFA_BREAK", "no-gda")]);
     fails_with_a_fix(&document, "GDA-002");
     assert_eq!(check(&document, "GDA-003")["blocked_by"], "GDA-002");
 }
 
 #[test]
-fn a_provider_older_than_the_gda_operations() {
+fn a_provider_older_than_the_gda_operations_fails_gda_001() {
     let document = bad(&[("SOFTEFA_PROV_VERSION", "201.0")]);
     fails_with_a_fix(&document, "GDA-001");
     assert!(check(&document, "GDA-001")["required"].as_str().unwrap().contains("2.3"));
 }
 
-/// GDA-007 fails with words, nothing but GDA-010 is blocked by it, and the five that are there do.
-fn five_operations_do(document: &Value, words: &str) {
+/// GDA-007 fails with `text`, blocks only GDA-010, and the put works with the other five operations.
+fn five_operations_suffice(document: &Value, text: &str) {
     fails_with_a_fix(document, "GDA-007");
-    let observed = check(document, "GDA-007")["observed"].as_str().expect("words");
-    assert!(observed.contains(words), "{observed}");
+    let observed = check(document, "GDA-007")["observed"].as_str().expect("an observed text");
+    assert!(observed.contains(text), "{observed}");
     assert_eq!(check(document, "GDA-010")["blocked_by"], "GDA-007");
     assert_eq!(document["put"]["verified"], true, "{document:#}");
 }
 
 #[test]
-fn a_table_of_five_pointers_by_its_release_is_used_as_five_and_fails_for_those_who_need_six() {
+fn a_table_of_five_pointers_of_an_old_release_works_and_fails_gda_007() {
     for version in ["203.0", "205.0"] {
         let document = bad(&[("SOFTEFA_PROV_VERSION", version)]);
-        five_operations_do(&document, &format!("not offered by efa provider {version}"));
+        five_operations_suffice(&document, &format!("not offered by efa provider {version}"));
         assert!(check(&document, "GDA-007")["required"].as_str().unwrap().contains("206.0"));
     }
 }
 
 #[test]
-fn a_table_of_five_pointers_where_the_release_has_six_is_a_broken_provider() {
+fn a_table_of_five_pointers_of_a_release_with_six_is_a_broken_provider() {
     let document = bad(&[("SOFTEFA_BREAK", "five-operations")]);
-    five_operations_do(&document, "although efa provider 206.0 (libfabric 2.6) has six");
+    five_operations_suffice(&document, "although efa provider 206.0 (libfabric 2.6) has six");
 }
 
 #[test]
 fn a_table_whose_sixth_pointer_is_null_is_a_broken_provider() {
-    five_operations_do(&bad(&[("SOFTEFA_BREAK", "null-counters")]), "empty");
+    five_operations_suffice(&bad(&[("SOFTEFA_BREAK", "null-counters")]), "empty");
 }
 
 #[test]
-fn geometry_that_breaks_a_rule() {
+fn invalid_geometry_fails_que_001_and_blocks_the_put() {
     for defect in ["depth0", "depth3", "entry96", "unaligned-doorbell", "null-buffer"] {
         let document = bad(&[("SOFTEFA_BREAK", defect)]);
         fails_with_a_fix(&document, "QUE-001");
@@ -135,8 +135,8 @@ fn geometry_that_breaks_a_rule() {
 }
 
 #[test]
-fn a_dead_endpoint_is_a_put_that_never_completes() {
-    // Half of the limit is what the wait for a completion gets.
+fn a_dead_endpoint_fails_put_001_and_closes() {
+    // The wait for a completion takes half of the limit.
     let mut command = probe(&["--soft", "--json", "--gpu", "none", "--time-limit", "10000"]);
     command.env("SOFTEFA_LIBRARY", support::softefa()).env("SOFTEFA_BREAK", "dead-endpoint");
     let output = output(&mut command);
@@ -144,13 +144,13 @@ fn a_dead_endpoint_is_a_put_that_never_completes() {
     assert_eq!(status(&output), 3, "{document:#}");
     fails_with_a_fix(&document, "PUT-001");
     assert_eq!(check(&document, "PUT-002")["blocked_by"], "PUT-001");
-    assert_eq!(state(&document, "PUT-005"), "pass", "what is in flight goes with the endpoint");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("where the queue stands") && said.contains("1 in flight"), "{said}");
+    assert_eq!(state(&document, "PUT-005"), "pass", "requests in flight are flushed with the endpoint");
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert!(log.contains("state of the queue") && log.contains("1 in flight"), "{log}");
 }
 
 #[test]
-fn a_provider_that_crashes_in_getinfo() {
+fn a_crash_in_getinfo_fails_fab_001_with_its_signal() {
     let document = bad(&[("SOFTEFA_BREAK", "crash-getinfo")]);
     fails_with_a_fix(&document, "FAB-001");
     assert!(check(&document, "FAB-001")["observed"].as_str().unwrap().contains("SIGSEGV"));
@@ -158,7 +158,7 @@ fn a_provider_that_crashes_in_getinfo() {
 }
 
 #[test]
-fn a_provider_that_never_returns_from_getinfo() {
+fn a_hang_in_getinfo_fails_fab_001_with_its_limit() {
     let mut command = probe(&["--soft", "--json", "--gpu", "none", "--time-limit", "2000"]);
     command.env("SOFTEFA_LIBRARY", support::softefa()).env("SOFTEFA_BREAK", "hang-getinfo");
     let output = output(&mut command);
@@ -169,7 +169,7 @@ fn a_provider_that_never_returns_from_getinfo() {
 }
 
 #[test]
-fn whoever_gave_little_time_is_told_to_give_more() {
+fn a_timeout_below_the_default_limit_advises_to_raise_it() {
     let mut command = probe(&["--soft", "--json", "--gpu", "none", "--time-limit", "1000"]);
     command.env("SOFTEFA_LIBRARY", support::softefa()).env("SOFTEFA_BREAK", "hang-getinfo");
     let document = document(&output(&mut command));
@@ -178,14 +178,14 @@ fn whoever_gave_little_time_is_told_to_give_more() {
 }
 
 #[test]
-fn the_distributions_libfabric_is_used_at_its_own_api() {
+fn lib_002_reports_the_api_version_in_use() {
     let document = document(&output(&mut soft(&["--gpu", "none"])));
     let observed = check(&document, "LIB-002")["observed"].as_str().unwrap();
     assert!(observed.contains("used at API"), "{observed}");
 }
 
 #[test]
-fn a_gpu_that_no_process_survives_is_told_once_and_the_next_one_is_looked_at() {
+fn a_gpu_that_crashes_its_worker_fails_once_and_the_next_gpu_is_checked() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("ending-cuda-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/ending_cuda.c");
@@ -195,7 +195,7 @@ fn a_gpu_that_no_process_survives_is_told_once_and_the_next_one_is_looked_at() {
         println!("SKIPPED: no C compiler");
         return;
     };
-    assert!(compiled.success(), "the CUDA driver that ends its process does not compile");
+    assert!(compiled.success(), "the CUDA driver that ends its process must compile");
     let output = output(soft(&["put", "--executor", "cuda"]).env("LD_LIBRARY_PATH", &folder));
     std::fs::remove_dir_all(&folder).unwrap();
     let document = document(&output);

@@ -1,5 +1,4 @@
-//! `bench`, with the host executor: what is measured is told whole, and nothing depends on how fast it
-//! was.
+//! `bench` with the host executor: the report names every measurement, and no test depends on speed.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
 
@@ -11,7 +10,7 @@ use std::process::Command;
 use serde_json::Value;
 use support::{document, output, probe, softefa, state, status};
 
-/// A bench of so many milliseconds on the software adapter, before it starts.
+/// The command of a bench with this time limit on the software adapter.
 fn command(milliseconds: &str, args: &[&str]) -> Command {
     let mut command =
         probe(&["bench", "--soft", "--json", "--executor", "host", "--time-limit", milliseconds]);
@@ -21,7 +20,7 @@ fn command(milliseconds: &str, args: &[&str]) -> Command {
 
 fn bench(milliseconds: &str, args: &[&str]) -> (Value, i32) {
     let output = output(&mut command(milliseconds, args));
-    assert!(output.stderr.is_empty(), "progress where there is no terminal: {output:?}");
+    assert!(output.stderr.is_empty(), "progress without a terminal: {output:?}");
     (document(&output), status(&output))
 }
 
@@ -30,7 +29,7 @@ fn rows<'a>(document: &'a Value, name: &str) -> &'a Vec<Value> {
 }
 
 #[test]
-fn every_way_to_ring_is_measured_side_by_side_or_named_where_time_ran_out() {
+fn every_doorbell_mode_is_measured_or_listed_as_left_out() {
     let (document, status) = bench("10000", &[]);
     assert_eq!(status, 0, "{document:#}");
     let left_out = document["bench"].get("left_out").and_then(Value::as_array).cloned().unwrap_or_default();
@@ -45,23 +44,23 @@ fn every_way_to_ring_is_measured_side_by_side_or_named_where_time_ran_out() {
 }
 
 #[test]
-fn figures_of_the_host_executor_say_that_they_are() {
+fn figures_of_the_host_executor_name_it() {
     let (document, _) = bench("1000", &["--doorbell", "direct"]);
     assert_eq!(document["bench"]["executor"], "host");
     assert!(document["bench"].get("gpu").is_none());
 }
 
 #[test]
-fn the_doorbell_asked_for_is_the_only_one() {
+fn only_the_requested_doorbell_mode_is_measured() {
     let (document, _) = bench("3000", &["--doorbell", "staged"]);
-    // Slow machines leave the last ones out.
+    // On a slow machine the last measurements are left out.
     let all: Vec<_> =
         ["latency", "rate", "bandwidth"].into_iter().flat_map(|name| rows(&document, name)).collect();
     assert!(!all.is_empty() && all.iter().all(|row| row["doorbell"] == "staged"), "{document:#}");
 }
 
 #[test]
-fn a_median_lies_in_its_spread() {
+fn a_median_is_between_minimum_and_maximum() {
     let (document, _) = bench("3000", &["--doorbell", "direct"]);
     assert!(!rows(&document, "rate").is_empty(), "{document:#}");
     for spread in rows(&document, "rate").iter().map(|row| &row["million_per_s"]) {
@@ -71,20 +70,20 @@ fn a_median_lies_in_its_spread() {
 }
 
 #[test]
-fn what_there_was_no_time_for_is_told_and_is_no_failure() {
+fn measurements_without_time_are_listed_and_do_not_fail() {
     let (document, status) = bench("1", &[]);
     assert_eq!((state(&document, "PUT-006"), status), ("pass", 0), "{document:#}");
     assert!(!rows(&document, "left_out").is_empty());
 }
 
 #[test]
-fn the_queues_asked_for_are_used() {
+fn the_requested_number_of_queues_is_used() {
     let (document, _) = bench("1000", &["--doorbell", "direct", "--queues", "7"]);
     assert!(rows(&document, "rate").iter().any(|row| row["queues"] == 7), "{document:#}");
 }
 
 #[test]
-fn writes_that_cannot_be_made_leave_no_figure_and_fail_the_bench() {
+fn a_bench_whose_writes_fail_has_no_figures_and_fails() {
     let output = output(command("1000", &[]).env("SOFTEFA_MAX_RDMA_SIZE", "32"));
     let document = document(&output);
     assert_eq!(status(&output), 3, "{document:#}");
@@ -93,7 +92,7 @@ fn writes_that_cannot_be_made_leave_no_figure_and_fail_the_bench() {
 }
 
 #[test]
-fn the_page_needs_nothing_from_elsewhere() {
+fn the_html_page_references_no_other_resource() {
     let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("bench-{}.html", std::process::id()));
     bench("1000", &["--doorbell", "direct", "--html", file.to_str().unwrap()]);
     let page = std::fs::read_to_string(&file).unwrap();
@@ -105,7 +104,7 @@ fn the_page_needs_nothing_from_elsewhere() {
 }
 
 #[test]
-fn a_page_that_cannot_be_written_is_an_error_that_names_it() {
+fn the_error_for_a_page_that_cannot_be_written_names_the_file() {
     let output = output(&mut command("1", &["--html", "/nonexistent/page.html"]));
     assert_eq!(status(&output), 1);
     assert!(document(&output)["error"].as_str().unwrap().contains("/nonexistent/page.html"));

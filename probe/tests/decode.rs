@@ -7,8 +7,8 @@ use std::process::{Output, Stdio};
 
 use support::{Machine, document, probe, run, status};
 
-/// An RDMA write of 64 bytes: req_id 7, queue pair 101, address handle 3, phase 1. The bytes were
-/// laid out by hand from the descriptor's table.
+/// An RDMA write of 64 bytes: req_id 7, queue pair 101, address handle 3, phase 1. The bytes were written
+/// by hand from the layout of the descriptor.
 const WRITE: &str = "0700 82 1d 6500 0100 00000000 0300 00 00 34120000 000000000000 000000000000 \
                      40000000 bc0a0000 00000070 00000000 40000000 55000000 00100000 00000000";
 
@@ -19,7 +19,7 @@ fn field<'a>(document: &'a serde_json::Value, name: &str) -> &'a str {
 }
 
 #[test]
-fn a_good_entry_is_named_field_by_field() {
+fn decode_names_every_field_of_a_valid_entry() {
     let output = run(&["decode", "--json", "--wqe", WRITE]);
     let document = document(&output);
     assert_eq!(status(&output), 0, "{document:#}");
@@ -41,8 +41,8 @@ fn a_good_entry_is_named_field_by_field() {
 }
 
 #[test]
-fn a_broken_rule_is_named_and_is_status_3() {
-    // comp_req, bit 4 of ctrl2, taken out.
+fn a_broken_rule_is_named_and_the_status_is_3() {
+    // Without comp_req, bit 4 of ctrl2.
     let output = run(&["decode", "--json", "--wqe", &WRITE.replacen("1d", "0d", 1)]);
     assert_eq!(status(&output), 3);
     let broken = &document(&output)["decode"]["broken"];
@@ -50,17 +50,17 @@ fn a_broken_rule_is_named_and_is_status_3() {
 }
 
 #[test]
-fn an_entry_of_another_size_is_malformed() {
+fn an_entry_of_an_unknown_size_is_a_usage_error() {
     assert_eq!(status(&run(&["decode", "--wqe", "00"])), 2);
 }
 
 #[test]
-fn what_is_no_hex_is_malformed() {
+fn text_that_is_not_hex_is_a_usage_error() {
     assert_eq!(status(&run(&["decode", "--wqe", "no hex"])), 2);
 }
 
 #[test]
-fn nothing_to_decode_is_a_usage_error() {
+fn decode_without_an_entry_is_a_usage_error() {
     assert_eq!(status(&run(&["decode"])), 2);
 }
 
@@ -75,11 +75,11 @@ fn a_completion_names_its_status() {
 }
 
 #[test]
-fn a_completion_of_no_queue_breaks_a_rule() {
+fn a_completion_without_a_queue_type_breaks_a_rule() {
     assert_eq!(status(&run(&["decode", "--cqe", "0700 00 00 6500 0000 0000000000000000"])), 3);
 }
 
-/// The bytes of an entry written as above.
+/// The bytes of an entry in hex.
 fn bytes(hex: &str) -> Vec<u8> {
     let digits: Vec<u8> = hex.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
     let byte = |two| u8::from_str_radix(str::from_utf8(two).expect("ASCII"), 16).expect("two hex digits");
@@ -94,10 +94,10 @@ fn with_stdin(args: &[&str], input: &[u8]) -> Output {
 }
 
 #[test]
-fn each_field_says_where_it_lies_and_what_it_means() {
+fn each_field_has_an_offset_and_a_meaning() {
     let document = document(&run(&["decode", "--json", "--wqe", WRITE]));
     let fields = document["decode"]["fields"].as_array().unwrap();
-    let place = |name: &str| {
+    let position = |name: &str| {
         let field = fields.iter().find(|field| field["name"] == name).unwrap();
         (field["offset"].as_u64().unwrap(), field["bits"].as_str().map(str::to_owned))
     };
@@ -108,13 +108,13 @@ fn each_field_says_where_it_lies_and_what_it_means() {
         ("remote_mem.rkey", 36, None),
         ("local_mem.buf_addr", 56, None),
     ] {
-        assert_eq!(place(name), (offset, bits.map(str::to_owned)), "{name}");
+        assert_eq!(position(name), (offset, bits.map(str::to_owned)), "{name}");
     }
     assert!(fields.iter().all(|field| !field["meaning"].as_str().unwrap().is_empty()));
 }
 
 #[test]
-fn an_entry_comes_as_bytes_or_hex_from_a_file_or_stdin() {
+fn an_entry_is_read_as_bytes_or_hex_from_a_file_or_stdin() {
     let machine = Machine::new("decode");
     machine.file("entry.hex", WRITE);
     std::fs::write(machine.path().join("entry.bin"), bytes(WRITE)).unwrap();
@@ -134,12 +134,12 @@ fn an_entry_comes_as_bytes_or_hex_from_a_file_or_stdin() {
 }
 
 #[test]
-fn hex_and_a_file_at_once_are_a_usage_error() {
+fn hex_together_with_a_file_is_a_usage_error() {
     assert_eq!(status(&run(&["decode", "--wqe", WRITE, "--file", "/dev/null"])), 2);
 }
 
 #[test]
-fn what_is_too_long_for_a_dump_is_refused() {
+fn input_that_is_longer_than_a_dump_is_refused() {
     assert_eq!(status(&run(&["decode", "--wqe", "--file", "/dev/zero"])), 2);
 }
 
@@ -157,7 +157,7 @@ fn a_wide_entry_shows_its_inline_bytes() {
 }
 
 #[test]
-fn an_operation_that_nobody_knows_is_a_broken_rule_and_its_bytes_are_shown() {
+fn an_unknown_operation_breaks_a_rule_and_its_bytes_are_shown() {
     let output = run(&["decode", "--json", "--wqe", &WRITE.replacen("82", "8f", 1)]);
     let document = document(&output);
     assert_eq!(status(&output), 3, "{document:#}");
@@ -167,7 +167,7 @@ fn an_operation_that_nobody_knows_is_a_broken_rule_and_its_bytes_are_shown() {
 
 #[test]
 fn every_rule_that_an_entry_breaks_is_named() {
-    // meta_desc and comp_req taken out, a reserved byte set.
+    // Without meta_desc and comp_req, and with a reserved byte set.
     let entry = WRITE.replacen("82 1d", "02 0d", 1).replacen("0300 00 00", "0300 00 01", 1);
     let document = document(&run(&["decode", "--json", "--wqe", &entry]));
     let broken: Vec<&str> =
@@ -192,7 +192,7 @@ fn a_receive_descriptor_is_an_entry_of_16_bytes() {
 }
 
 #[test]
-fn a_completion_of_32_bytes_has_the_length_of_a_write_in_two_halves() {
+fn a_32_byte_completion_has_the_length_of_a_write_in_two_halves() {
     // A receive of an RDMA write with immediate: 0x20010 bytes.
     let entry = format!("0000 00 ad 0100 1000 0300 0900 efbeadde 0200 {}", "00".repeat(14));
     let output = run(&["decode", "--json", "--cqe", &entry]);
@@ -202,6 +202,6 @@ fn a_completion_of_32_bytes_has_the_length_of_a_write_in_two_halves() {
 }
 
 #[test]
-fn a_completion_cut_short_is_malformed() {
+fn a_truncated_completion_is_a_usage_error() {
     assert_eq!(status(&run(&["decode", "--cqe", "0700 07 23 6500"])), 2);
 }

@@ -1,4 +1,4 @@
-//! `--doorbell`: the same bytes, whoever rings.
+//! `--doorbell`: the same bytes arrive in every doorbell mode.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
 
@@ -13,27 +13,27 @@ fn run(args: &[&str]) -> (Value, i32) {
 }
 
 #[test]
-fn a_put_is_verified_on_every_rung_and_says_which_and_what_is_lost() {
-    for rung in ["direct", "record", "staged"] {
-        let (document, status) = run(&["put", "--executor", "host", "--count", "20000", "--doorbell", rung]);
+fn a_put_is_verified_in_every_doorbell_mode_and_reports_the_mode_and_its_cost() {
+    for mode in ["direct", "record", "staged"] {
+        let (document, status) = run(&["put", "--executor", "host", "--count", "20000", "--doorbell", mode]);
         let put = &document["put"];
-        assert_eq!((&put["verified"], &put["doorbell"], status), (&true.into(), &rung.into(), 0), "{put}");
-        assert_eq!(put.get("lost").is_some(), rung != "direct", "{put}");
-        assert_eq!(state(&document, "PUT-003"), "pass", "{rung}: a rule was broken");
+        assert_eq!((&put["verified"], &put["doorbell"], status), (&true.into(), &mode.into(), 0), "{put}");
+        assert_eq!(put.get("lost").is_some(), mode != "direct", "{put}");
+        assert_eq!(state(&document, "PUT-003"), "pass", "{mode}: a rule was broken");
     }
 }
 
 #[test]
-fn a_check_moves_its_bytes_on_the_rung_asked_for() {
-    for rung in ["record", "staged"] {
-        let (document, status) = run(&["check", "--gpu", "none", "--doorbell", rung]);
-        assert_eq!((&document["put"]["doorbell"], status), (&rung.into(), 0), "{document:#}");
-        assert!(check(&document, "QUE-008")["observed"].as_str().unwrap().starts_with(rung));
+fn a_check_moves_its_bytes_in_the_requested_doorbell_mode() {
+    for mode in ["record", "staged"] {
+        let (document, status) = run(&["check", "--gpu", "none", "--doorbell", mode]);
+        assert_eq!((&document["put"]["doorbell"], status), (&mode.into(), 0), "{document:#}");
+        assert!(check(&document, "QUE-008")["observed"].as_str().unwrap().starts_with(mode));
     }
 }
 
 #[test]
-fn every_operation_is_verified_where_a_host_thread_copies() {
+fn every_operation_is_verified_in_mode_staged() {
     for (op, bytes) in [("write-imm", "100"), ("inline-write", "80"), ("read", "100"), ("send", "100")] {
         let (document, status) =
             run(&["put", "--op", op, "--bytes", bytes, "--count", "5000", "--doorbell", "staged"]);
@@ -42,12 +42,12 @@ fn every_operation_is_verified_where_a_host_thread_copies() {
 }
 
 #[test]
-fn the_host_itself_reaches_the_best_rung() {
+fn the_host_executor_uses_mode_direct_by_default() {
     let (document, _) = run(&["put", "--executor", "host", "--doorbell", "auto"]);
     assert_eq!(document["put"]["doorbell"], "direct");
 }
 
 #[test]
-fn a_rung_that_there_is_not_is_a_usage_error() {
+fn an_unknown_doorbell_mode_is_a_usage_error() {
     assert_eq!(status(&output(&mut soft(&["check", "--doorbell", "fourth"]))), 2);
 }

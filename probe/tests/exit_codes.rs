@@ -1,4 +1,4 @@
-//! The command line's contract: statuses, what this version lacks, streams.
+//! The contract of the command line: exit statuses, options that this version lacks, streams.
 
 mod support;
 
@@ -8,7 +8,7 @@ use support::{Machine, document, output, probe, run, soft, state, status};
 
 fn complaint(args: &[&str]) -> (i32, String) {
     let output = run(args);
-    assert!(output.stdout.is_empty(), "a refusal goes to stderr: {output:?}");
+    assert!(output.stdout.is_empty(), "a usage error is printed on stderr: {output:?}");
     (status(&output), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
@@ -18,22 +18,22 @@ fn an_unknown_option_is_a_usage_error() {
 }
 
 #[test]
-fn a_gpu_is_a_number_or_none() {
+fn a_gpu_that_is_not_a_number_or_none_is_a_usage_error() {
     assert_eq!(complaint(&["--gpu", "first"]).0, 2);
 }
 
 #[test]
-fn an_adapter_without_a_name_is_a_usage_error() {
+fn an_empty_adapter_name_is_a_usage_error() {
     assert_eq!(complaint(&["--device", ""]).0, 2);
 }
 
 #[test]
-fn help_is_fine() {
+fn help_has_status_0() {
     assert_eq!(status(&run(&["--help"])), 0);
 }
 
 #[test]
-fn what_this_version_lacks_is_said_and_is_status_2() {
+fn an_option_that_this_version_lacks_is_named_with_status_2() {
     for args in [
         &["ring", "--npes", "4"][..],
         &["bench", "--via", "verbs"],
@@ -47,7 +47,7 @@ fn what_this_version_lacks_is_said_and_is_status_2() {
 }
 
 #[test]
-fn npd_statuses_replace_the_table() {
+fn npd_statuses_replace_the_usual_statuses() {
     assert_eq!(complaint(&["ring", "--npd"]).0, 2, "unknown");
     let machine = Machine::new("npd");
     let mut command = probe(&["--npd", "--root", machine.arg()]);
@@ -61,13 +61,13 @@ fn npd_counts_a_usage_error_as_unknown() {
 }
 
 #[test]
-fn explain_prints_the_page_of_a_code_in_any_case() {
+fn explain_accepts_a_code_in_lower_case() {
     let output = run(&["explain", "env-005"]);
     assert_eq!(status(&output), 0);
     assert!(String::from_utf8_lossy(&output.stdout).starts_with("ENV-005 "));
 }
 
-/// The document that stands in for a report, and its status.
+/// The document that replaces a report on an error, and the exit status.
 fn refusal(command: &mut std::process::Command) -> (serde_json::Value, i32) {
     let output = output(command);
     let document = document(&output);
@@ -78,7 +78,7 @@ fn refusal(command: &mut std::process::Command) -> (serde_json::Value, i32) {
 }
 
 #[test]
-fn a_usage_error_is_a_document_where_json_was_asked_for() {
+fn a_usage_error_is_a_document_with_json() {
     for (args, command) in [
         (&["ring", "--json"][..], "ring"),
         (&["--json", "ring", "--npes", "4"], "ring"),
@@ -94,9 +94,9 @@ fn a_usage_error_is_a_document_where_json_was_asked_for() {
 }
 
 #[test]
-fn an_internal_error_is_a_document_where_json_was_asked_for() {
+fn an_internal_error_is_a_document_with_json() {
     let machine = Machine::new("files");
-    // Too few open files for the pipes to a child.
+    // A limit of open files that is too low for the pipes to a worker process.
     let script =
         format!("ulimit -n 5; exec {} --json --root {}", env!("CARGO_BIN_EXE_gda-probe"), machine.arg());
     let (document, status) = refusal(std::process::Command::new("sh").args(["-c", &script]));
@@ -104,29 +104,29 @@ fn an_internal_error_is_a_document_where_json_was_asked_for() {
 }
 
 #[test]
-fn explain_gives_the_page_as_a_document() {
+fn explain_prints_a_document_with_json() {
     let document = document(&run(&["explain", "fab-004", "--json"]));
     assert_eq!((&document["code"], &document["title"]), (&"FAB-004".into(), &"The fabric opens".into()));
     assert!(document["text"].as_str().unwrap().starts_with("`fi_fabric`"), "{document:#}");
 }
 
 #[test]
-fn explain_takes_a_bare_number_for_a_status() {
+fn explain_accepts_the_number_of_a_status() {
     assert_eq!(run(&["explain", "7"]).stdout, run(&["explain", "STATUS-7"]).stdout);
 }
 
 #[test]
-fn no_time_at_all_is_a_usage_error() {
+fn a_time_limit_of_0_is_a_usage_error() {
     assert_eq!(complaint(&["--time-limit", "0"]).0, 2);
 }
 
 #[test]
-fn explain_refuses_a_code_that_is_none() {
+fn explain_refuses_an_unknown_code() {
     assert_eq!(complaint(&["explain", "ENV-999"]).0, 2);
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_panic() {
+fn a_closed_stdout_pipe_causes_no_panic() {
     let machine = Machine::new("pipe");
     let mut command = probe(&["--root", machine.arg()]);
     command.env("LIBFABRIC_PATH", "/nonexistent").stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -137,7 +137,7 @@ fn a_reader_that_goes_away_is_no_panic() {
 }
 
 #[test]
-fn logs_that_nobody_reads_are_no_panic() {
+fn a_closed_stderr_pipe_causes_no_panic() {
     let machine = Machine::new("logs-pipe");
     let mut command = probe(&["-vv", "--json", "--root", machine.arg()]);
     command.env("LIBFABRIC_PATH", "/nonexistent").stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -148,7 +148,7 @@ fn logs_that_nobody_reads_are_no_panic() {
 }
 
 #[test]
-fn closed_streams_change_no_status() {
+fn closed_streams_do_not_change_the_status() {
     let machine = Machine::new("closed");
     for closed in [">&-", "2>&-", "<&-", "<&- >&- 2>&-"] {
         let probe = env!("CARGO_BIN_EXE_gda-probe");
@@ -160,7 +160,7 @@ fn closed_streams_change_no_status() {
 }
 
 #[test]
-fn a_report_that_cannot_be_written_is_an_error() {
+fn output_that_cannot_be_written_is_an_error() {
     for args in ["--help", "--version", "explain 7", "decode --wqe 00100000000000000500002055000000"] {
         let script = format!("exec {} {args} >/dev/full", env!("CARGO_BIN_EXE_gda-probe"));
         assert_eq!(status(&output(std::process::Command::new("sh").args(["-c", &script]))), 1, "{args}");
@@ -176,7 +176,7 @@ fn a_report_into_a_pipe_has_no_colour() {
 }
 
 #[test]
-fn warnings_alone_are_status_4() {
+fn warnings_without_failures_have_status_4() {
     let mut command = soft(&["--gpu", "none"]);
     command.env("FI_HMEM_P2P_DISABLED", "1");
     let output = output(&mut command);
@@ -185,7 +185,7 @@ fn warnings_alone_are_status_4() {
 }
 
 #[test]
-fn logs_go_to_stderr_and_leave_the_document_alone() {
+fn logs_are_printed_on_stderr_and_the_document_stays_valid() {
     let machine = Machine::new("logs");
     let mut command = probe(&["-vv", "--json", "--root", machine.arg()]);
     command.env("LIBFABRIC_PATH", "/nonexistent");

@@ -1,5 +1,4 @@
-//! GPUs. Where there is none, what the probe says of that; where there is one, what it does on the
-//! software adapter.
+//! GPUs: the report on a machine without one, and a GPU with the software adapter.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
 
@@ -13,7 +12,7 @@ fn run(args: &[&str]) -> (Value, i32) {
     (document(&output), status(&output))
 }
 
-/// Whether the machine has an NVIDIA GPU; says so where it has none.
+/// Whether the machine has an NVIDIA GPU; prints that the test is skipped if not.
 fn has_gpu() -> bool {
     let there = std::path::Path::new("/proc/driver/nvidia/version").exists();
     if !there {
@@ -23,23 +22,23 @@ fn has_gpu() -> bool {
 }
 
 #[test]
-fn a_put_that_asks_for_a_gpu_where_there_is_none_fails_by_the_missing_driver() {
+fn a_put_from_a_gpu_without_a_driver_fails_cuda_003() {
     if std::path::Path::new("/proc/driver/nvidia/version").exists() {
         println!("SKIPPED: there is an NVIDIA GPU");
         return;
     }
     let (document, status) = run(&["put", "--executor", "cuda"]);
     assert_eq!((state(&document, "CUDA-003"), status), ("fail", 3), "{document:#}");
-    assert!(document.get("put").is_none(), "nothing was put in its place");
+    assert!(document.get("put").is_none(), "no other executor may move the bytes");
 }
 
 #[test]
-fn a_put_that_asks_for_a_gpu_and_for_none_is_a_usage_error() {
+fn executor_cuda_with_gpu_none_is_a_usage_error() {
     assert_eq!(run(&["put", "--executor", "cuda", "--gpu", "none"]).1, 2);
 }
 
 #[test]
-fn the_best_executor_without_a_gpu_is_the_host() {
+fn executor_auto_without_a_gpu_is_the_host() {
     let (document, status) = run(&["put", "--executor", "auto", "--gpu", "none"]);
     let put = &document["put"];
     assert_eq!((&put["executor"], &put["verified"], status), (&"host".into(), &true.into(), 0));
@@ -47,7 +46,7 @@ fn the_best_executor_without_a_gpu_is_the_host() {
 }
 
 #[test]
-fn a_gpu_maps_the_queue_and_says_as_what() {
+fn a_gpu_maps_the_queue_and_reports_the_kind_of_memory() {
     if !has_gpu() {
         return;
     }
@@ -58,7 +57,7 @@ fn a_gpu_maps_the_queue_and_says_as_what() {
 }
 
 #[test]
-fn a_gpu_that_maps_the_queue_and_puts_is_gda() {
+fn the_verdict_is_gda_when_the_gpu_maps_the_queue_and_its_put_arrives() {
     if !has_gpu() {
         return;
     }
@@ -68,7 +67,7 @@ fn a_gpu_that_maps_the_queue_and_puts_is_gda() {
 }
 
 #[test]
-fn a_gpu_that_a_host_thread_rings_for_is_host_rung() {
+fn the_verdict_is_host_rung_in_mode_staged() {
     if !has_gpu() {
         return;
     }
@@ -77,7 +76,7 @@ fn a_gpu_that_a_host_thread_rings_for_is_host_rung() {
 }
 
 #[test]
-fn every_operation_of_a_gpu_is_verified_on_every_way_to_ring() {
+fn every_operation_of_a_gpu_is_verified_in_every_doorbell_mode() {
     if !has_gpu() {
         return;
     }
@@ -92,7 +91,7 @@ fn every_operation_of_a_gpu_is_verified_on_every_way_to_ring() {
 }
 
 #[test]
-fn a_gpu_that_there_is_not_is_named() {
+fn a_missing_gpu_fails_cuda_005_by_its_number() {
     if !has_gpu() {
         return;
     }

@@ -1,6 +1,6 @@
-//! The verdict where a GPU's driver refuses to map some of the adapter: a CUDA driver that pretends
-//! (`efa-gda/tests/pretend_gpu`) refuses on purpose, and everything else is as on a GPU. The verdict rests on
-//! bytes that were put on the rung which was left.
+//! Verdicts when the GPU's driver refuses to map a part of the queue. A CUDA driver that pretends to have a GPU
+//! (`efa-gda/tests/pretend_gpu`) refuses selected parts; everything else is as on a GPU. The verdict depends on a put
+//! in the doorbell mode that still works.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
 
@@ -30,7 +30,7 @@ fn run(place: &str, mut command: Command) -> Option<(Value, i32)> {
     Some((document(&output), status(&output)))
 }
 
-/// What the verdict says, and on which rung the pair's bytes were put.
+/// The verdict's result and the doorbell mode of the pair's put.
 fn verdict(place: &str, args: &[&str]) -> Option<(String, String)> {
     let (document, _) = refusing(place, args)?;
     let put = &document["put"];
@@ -50,58 +50,58 @@ fn assert_is(found: Option<(String, String)>, result: &str, rung: &str) {
 }
 
 #[test]
-fn where_everything_maps_the_pair_is_gda() {
+fn the_verdict_is_gda_when_every_part_maps() {
     assert_is(verdict(NONE, &["check"]), "gda", "direct");
 }
 
 #[test]
-fn without_the_doorbell_the_pair_is_host_rung_from_a_record() {
+fn the_verdict_is_host_rung_in_mode_record_without_the_doorbell() {
     assert_is(verdict(DOORBELL, &["check"]), "host-rung", "record");
 }
 
 #[test]
-fn without_the_send_queue_the_pair_is_host_rung_and_staged() {
+fn the_verdict_is_host_rung_in_mode_staged_without_the_send_queue() {
     assert_is(verdict(SEND_QUEUE, &["check"]), "host-rung", "staged");
 }
 
 #[test]
-fn a_rung_asked_for_is_the_one_that_the_verdict_rests_on() {
+fn the_verdict_depends_on_the_requested_doorbell_mode() {
     assert_is(verdict(NONE, &["check", "--doorbell", "staged"]), "host-rung", "staged");
 }
 
 #[test]
-fn the_report_says_what_was_refused_and_what_the_rung_loses() {
+fn the_report_names_the_refused_parts_and_the_cost_of_the_mode() {
     let Some((document, status)) = refusing(SEND_QUEUE, &["check"]) else { return };
     let of_pair =
         |one: &&Value| one["code"] == "QUE-008" && one["subject"].as_str().unwrap().starts_with("0/");
-    let rung = document["checks"].as_array().unwrap().iter().find(of_pair).unwrap();
-    let observed = rung["observed"].as_str().unwrap();
+    let mode = document["checks"].as_array().unwrap().iter().find(of_pair).unwrap();
+    let observed = mode["observed"].as_str().unwrap();
     for words in ["staged: a host thread copies", "not direct:", "not record:", "cuMemHostRegister"] {
         assert!(observed.contains(words), "{observed}");
     }
     assert!(document["put"]["lost"].as_str().unwrap().contains("host thread"));
     let next = document["verdict"][0]["next"].as_str().unwrap();
     assert!(next.contains("--doorbell staged works") && next.contains("CUDA-008"), "{next}");
-    assert_eq!(status, 3, "that the GPU does not map the queue is a failed check");
+    assert_eq!(status, 3, "a queue that the GPU does not map is a failed check");
 }
 
 #[test]
-fn without_the_completion_queue_no_rung_is_left() {
+fn no_doorbell_mode_works_without_the_completion_queue() {
     let Some((document, status)) = refusing(COMPLETION_QUEUE, &["check"]) else { return };
     assert_eq!((&document["verdict"][0]["result"], status), (&"none".into(), 3), "{document:#}");
     assert_eq!(check(&document, "CUDA-012")["state"], "fail");
 }
 
 #[test]
-fn a_put_that_may_only_ring_directly_does_not_fall_back() {
+fn a_put_in_mode_direct_does_not_fall_back() {
     let put = ["put", "--executor", "cuda", "--doorbell", "direct"];
     let Some((document, status)) = refusing(DOORBELL, &put) else { return };
     assert_eq!(status, 3, "{document:#}");
-    assert!(document.get("put").is_none(), "nothing was put in its place");
+    assert!(document.get("put").is_none(), "no other doorbell mode may move the bytes");
 }
 
 #[test]
-fn every_operation_is_verified_on_the_rung_that_is_left() {
+fn every_operation_is_verified_in_the_mode_that_still_works() {
     for (place, rung) in [(DOORBELL, "record"), (SEND_QUEUE, "staged")] {
         for op in ["write", "write-imm", "inline-write", "read", "send"] {
             let put = ["put", "--executor", "cuda", "--op", op, "--count", "3000"];
@@ -112,13 +112,13 @@ fn every_operation_is_verified_on_the_rung_that_is_left() {
                 (&true.into(), &rung.into()),
                 "{op}: {document:#}"
             );
-            assert_eq!(status, 4, "{op}: that less maps is a warning where bytes arrive without");
+            assert_eq!(status, 4, "{op}: a part that does not map is a warning if bytes arrive without it");
         }
     }
 }
 
 #[test]
-fn the_bench_measures_what_is_left_and_names_what_is_not() {
+fn the_bench_measures_the_modes_that_work_and_lists_the_others() {
     let mut command = probe(&["bench", "--soft", "--json", "--executor", "cuda", "--time-limit", "15000"]);
     command.env("SOFTEFA_LIBRARY", softefa());
     let Some((document, status)) = run(DOORBELL, command) else { return };
@@ -133,15 +133,15 @@ fn the_bench_measures_what_is_left_and_names_what_is_not() {
             );
         }
     }
-    assert_eq!(bench["bandwidth"][0]["doorbell"], "record", "the best that there is");
+    assert_eq!(bench["bandwidth"][0]["doorbell"], "record", "the best mode that works");
     let left_out = bench["left_out"].as_array().unwrap();
     assert!(left_out.iter().any(|what| what.as_str().unwrap().contains("--doorbell direct")), "{left_out:?}");
-    assert_eq!(status, 4, "that less maps is a warning where bytes arrive without");
+    assert_eq!(status, 4, "a part that does not map is a warning if bytes arrive without it");
 }
 
 #[test]
-fn a_bench_whose_queues_nobody_rings_for_fails_with_the_drivers_words() {
-    // The first three are those of the queue that is put from; of the bench's own, none maps.
+fn a_bench_without_a_working_mode_fails_with_cudas_refusal() {
+    // The first three are of the put's queue; no part of the bench's queues maps.
     let places = (4..1000).map(|place| place.to_string()).collect::<Vec<_>>().join(",");
     let mut command = probe(&["bench", "--soft", "--json", "--executor", "cuda", "--time-limit", "15000"]);
     command.env("SOFTEFA_LIBRARY", softefa());

@@ -1,4 +1,4 @@
-//! Checks of hardware and environment, on made-up machines: /sys, /proc and /dev below a root.
+//! Checks of hardware and environment on simulated machines: /sys, /proc and /dev below a root directory.
 
 mod support;
 
@@ -8,14 +8,14 @@ use std::os::unix::fs::PermissionsExt;
 use support::{Machine, check, document, output, probe, state};
 
 #[test]
-fn an_empty_machine_fails_at_its_missing_adapter_and_skips_what_needs_one() {
+fn a_machine_without_an_adapter_fails_dev_001_and_skips_dependent_checks() {
     let document = Machine::new("empty").check(&[]);
     assert_eq!(state(&document, "DEV-001"), "fail");
     assert_eq!(check(&document, "DEV-006")["blocked_by"], "DEV-001");
 }
 
 #[test]
-fn every_failure_says_who_can_repair_it() {
+fn every_failure_has_a_fix_and_a_role() {
     let document = Machine::new("who").check(&[]);
     for check in document["checks"].as_array().unwrap() {
         if check["state"] == "fail" {
@@ -25,7 +25,7 @@ fn every_failure_says_who_can_repair_it() {
 }
 
 #[test]
-fn at_least_forty_checks_from_environment_to_completion() {
+fn a_report_has_at_least_forty_checks_of_all_categories() {
     let document = Machine::new("count").check(&[]);
     let mut codes: Vec<&str> =
         document["checks"].as_array().unwrap().iter().map(|check| check["code"].as_str().unwrap()).collect();
@@ -54,7 +54,7 @@ fn code_and_subject_together_are_unique() {
 }
 
 #[test]
-fn a_whole_adapter_passes_every_check_of_its_device() {
+fn a_working_adapter_passes_every_dev_check() {
     let machine = Machine::new("whole");
     machine.adapter(1);
     let document = machine.check(&[]);
@@ -65,7 +65,7 @@ fn a_whole_adapter_passes_every_check_of_its_device() {
 }
 
 #[test]
-fn with_no_gpu_there_is_one_verdict_for_each_adapter() {
+fn gpu_none_gives_one_verdict_for_each_adapter() {
     let machine = Machine::new("verdict");
     machine.adapter(1).adapter(2);
     let document = machine.check(&["--gpu", "none"]);
@@ -76,7 +76,7 @@ fn with_no_gpu_there_is_one_verdict_for_each_adapter() {
 }
 
 #[test]
-fn a_device_that_is_not_there_is_named_with_those_that_are() {
+fn a_missing_device_is_named_with_the_adapters_found() {
     let machine = Machine::new("device");
     machine.adapter(1);
     let document = machine.check(&["--device", "rdmap9s0"]);
@@ -85,7 +85,7 @@ fn a_device_that_is_not_there_is_named_with_those_that_are() {
 }
 
 #[test]
-fn a_device_may_be_named_by_its_libfabric_domain() {
+fn a_device_can_be_named_by_its_libfabric_domain() {
     let machine = Machine::new("domain");
     machine.adapter(1).adapter(2);
     let document = machine.check(&["--device", "rdmap2s0-rdm"]);
@@ -93,7 +93,7 @@ fn a_device_may_be_named_by_its_libfabric_domain() {
 }
 
 #[test]
-fn an_adapter_without_driver_says_so() {
+fn an_adapter_without_a_driver_fails_dev_003() {
     let machine = Machine::new("unbound");
     let pci = "/sys/bus/pci/devices/0000:05:00.0";
     machine.file(&format!("{pci}/vendor"), "0x1d0f").file(&format!("{pci}/device"), "0xefa1");
@@ -102,7 +102,7 @@ fn an_adapter_without_driver_says_so() {
 }
 
 #[test]
-fn another_device_of_the_same_vendor_is_no_adapter() {
+fn another_device_of_the_same_vendor_is_not_an_adapter() {
     let machine = Machine::new("ena");
     let pci = "/sys/bus/pci/devices/0000:05:00.0";
     machine.file(&format!("{pci}/vendor"), "0x1d0f").file(&format!("{pci}/device"), "0xec20");
@@ -117,7 +117,7 @@ fn an_old_kernel_driver_is_a_warning() {
 }
 
 #[test]
-fn a_driver_of_the_kernels_own_tree_is_unknown() {
+fn an_in_tree_kernel_driver_is_unknown() {
     let machine = Machine::new("in-tree");
     machine.adapter(1);
     std::fs::remove_file(machine.path().join("sys/module/efa/version")).unwrap();
@@ -125,14 +125,14 @@ fn a_driver_of_the_kernels_own_tree_is_unknown() {
 }
 
 #[test]
-fn a_port_that_is_down_fails() {
+fn a_port_that_is_down_fails_dev_004() {
     let machine = Machine::new("down");
     machine.adapter(1).file("/sys/class/infiniband/rdmap1s0/ports/1/state", "1: DOWN\n");
     assert_eq!(state(&machine.check(&[]), "DEV-004"), "fail");
 }
 
 #[test]
-fn nodes_that_are_partly_visible_are_a_warning_and_the_missing_one_a_failure() {
+fn a_missing_node_fails_for_its_adapter_and_is_a_warning_for_the_machine() {
     let machine = Machine::new("partly");
     machine.adapter(1).adapter(2);
     std::fs::remove_file(machine.path().join("dev/infiniband/uverbs2")).unwrap();
@@ -147,11 +147,11 @@ fn nodes_that_are_partly_visible_are_a_warning_and_the_missing_one_a_failure() {
 }
 
 #[test]
-fn a_node_that_does_not_open_fails() {
+fn a_node_that_does_not_open_fails_dev_006() {
     let machine = Machine::new("closed");
     machine.adapter(1);
     let node = machine.path().join("dev/infiniband/uverbs1");
-    // A directory: it exists, and nobody, root included, opens it for writing.
+    // A directory exists, and even root cannot open it for writing.
     std::fs::remove_file(&node).unwrap();
     std::fs::create_dir(&node).unwrap();
     std::fs::set_permissions(&node, std::fs::Permissions::from_mode(0o700)).unwrap();
@@ -159,7 +159,7 @@ fn a_node_that_does_not_open_fails() {
 }
 
 #[test]
-fn memlock_is_judged_by_limit_and_capability() {
+fn memlock_is_checked_by_limit_and_capability() {
     let limits = |bytes: &str| {
         format!(
             "Limit                     Soft Limit           Hard Limit           Units\nMax locked memory         {bytes}  {bytes}  bytes\n"
@@ -181,7 +181,7 @@ fn memlock_is_judged_by_limit_and_capability() {
 }
 
 #[test]
-fn an_instance_is_compared_with_the_types_that_have_gda() {
+fn the_instance_type_is_compared_with_the_types_with_gda() {
     for (product, vendor, expected) in [
         ("p5en.48xlarge", "Amazon EC2", "pass"),
         ("p6-b200.48xlarge", "Amazon EC2", "pass"),
@@ -195,7 +195,7 @@ fn an_instance_is_compared_with_the_types_that_have_gda() {
 }
 
 #[test]
-fn peer_mapping_must_be_on() {
+fn peer_mapping_must_be_enabled() {
     for (words, expected) in [
         ("PeerMappingOverride=1", "pass"),
         ("RMNvLinkDisable=1;PeerMappingOverride=1;", "pass"),
@@ -210,14 +210,14 @@ fn peer_mapping_must_be_on() {
 }
 
 #[test]
-fn the_nvidia_driver_is_named_by_its_version() {
+fn cuda_001_reports_the_driver_version() {
     let machine = Machine::new("nvidia");
     machine.nvidia("");
     assert_eq!(check(&machine.check(&[]), "CUDA-001")["observed"], "580.65.06");
 }
 
 #[test]
-fn without_gpu_by_wish_gpu_checks_are_skipped() {
+fn gpu_none_skips_the_checks_of_gpus() {
     let machine = Machine::new("no-gpu");
     machine.nvidia("");
     let document = machine.check(&["--gpu", "none"]);
@@ -226,7 +226,7 @@ fn without_gpu_by_wish_gpu_checks_are_skipped() {
 }
 
 #[test]
-fn under_soft_hardware_is_skipped_by_env_000() {
+fn soft_skips_the_checks_of_hardware() {
     let document = Machine::new("soft").check(&["--soft"]);
     for code in ["ENV-002", "ENV-003", "DEV-001", "DEV-007", "LIB-005", "CUDA-002"] {
         assert_eq!(
@@ -239,7 +239,7 @@ fn under_soft_hardware_is_skipped_by_env_000() {
 }
 
 #[test]
-fn a_variable_that_aborts_libfabric_keeps_it_from_being_loaded() {
+fn a_variable_that_aborts_libfabric_blocks_its_loading() {
     let machine = Machine::new("aborts");
     let mut command = probe(&["--json", "--root", machine.arg()]);
     command.env("FI_EFA_MTU_SIZE", "4096");
@@ -251,8 +251,8 @@ fn a_variable_that_aborts_libfabric_keeps_it_from_being_loaded() {
 }
 
 #[test]
-fn variables_that_mislead_are_named_one_by_one() {
-    let machine = Machine::new("misleads");
+fn each_restricting_variable_is_a_separate_warning() {
+    let machine = Machine::new("restricts");
     let mut command = probe(&["--json", "--root", machine.arg()]);
     command.env("LIBFABRIC_PATH", "/nonexistent").env("FI_PROVIDER", "^efa").env("FI_EFA_IFACE", "rdmap1s0");
     let document = document(&output(&mut command));
@@ -267,7 +267,7 @@ fn variables_that_mislead_are_named_one_by_one() {
 }
 
 #[test]
-fn copies_of_libfabric_that_differ_are_a_warning() {
+fn different_copies_of_libfabric_are_a_warning() {
     let machine = Machine::new("copies");
     machine
         .file("/usr/lib/libfabric.so.1.20.0", "no library")
@@ -278,7 +278,7 @@ fn copies_of_libfabric_that_differ_are_a_warning() {
 }
 
 #[test]
-fn one_copy_behind_two_links_is_one() {
+fn two_links_to_one_libfabric_count_once() {
     let machine = Machine::new("one-copy");
     machine
         .file("/usr/lib/libfabric.so.1.20.0", "no library")
@@ -300,12 +300,12 @@ fn directories_of_ld_so_conf_are_searched() {
 }
 
 #[test]
-fn no_libefa_fails() {
+fn a_missing_libefa_fails_lib_005() {
     assert_eq!(state(&Machine::new("no-libefa").check(&[]), "LIB-005"), "fail");
 }
 
 #[test]
-fn a_libfabrics_release_is_read_from_its_file() {
+fn the_release_of_libfabric_is_read_from_its_file() {
     let machine = Machine::new("release");
     machine.file("/usr/lib/libfabric.so.1", "x\0FABRIC_1.6\x002.1.0\0y");
     let document = machine.check(&[]);
@@ -314,7 +314,7 @@ fn a_libfabrics_release_is_read_from_its_file() {
 }
 
 #[test]
-fn files_that_never_end_are_passed_over() {
+fn endless_files_are_skipped() {
     let machine = Machine::new("endless");
     machine.adapter(4).directory("/usr/lib").link("/usr/lib/libfabric.so.1", "/dev/zero");
     let pipe = machine.path().join("etc");
@@ -324,24 +324,24 @@ fn files_that_never_end_are_passed_over() {
     assert_eq!(state(&machine.check(&[]), "LIB-004"), "pass");
 }
 
-/// `F_SETSIG` of `asm-generic/fcntl.h`: which signal tells of a broken lease.
+/// `F_SETSIG` of `asm-generic/fcntl.h`: selects the signal that reports a broken lease.
 const F_SETSIG: libc::c_int = 10;
 
 #[test]
-fn a_node_that_keeps_whoever_opens_it_is_a_failure_and_the_rest_goes_on() {
+fn a_node_whose_open_blocks_fails_and_the_other_checks_continue() {
     let machine = Machine::new("stuck");
     machine.adapter(4);
     let node =
         std::fs::File::options().read(true).write(true).open(machine.path().join("dev/infiniband/uverbs4"));
     let node = node.unwrap();
-    // A lease keeps others' open waiting, for 45 s where nothing is set; the holder is told by a signal.
-    // SAFETY: commands of a descriptor that is open; SIGURG is ignored unless somebody asks for it.
+    // A lease blocks open calls of other processes, for 45 s by default; a signal reports them to the holder.
+    // SAFETY: the descriptor is open, and the default action of SIGURG is to ignore it.
     let leased = unsafe {
         libc::fcntl(node.as_raw_fd(), F_SETSIG, libc::SIGURG);
         libc::fcntl(node.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK)
     };
     if leased != 0 {
-        println!("SKIPPED a_node_that_keeps_whoever_opens_it: this file system gives no leases");
+        println!("SKIPPED a_node_whose_open_blocks: this file system has no leases");
         return;
     }
     let document = machine.check(&["--time-limit", "1000"]);

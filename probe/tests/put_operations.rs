@@ -1,4 +1,4 @@
-//! `put` with every operation, around the sizes where entries and limits change.
+//! `put` with every operation, with sizes around the limits of entries and requests.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
 
@@ -16,7 +16,7 @@ fn put(op: &str, args: &[&str], set: &[(&str, &str)]) -> (Value, i32) {
     (document(&output), status(&output))
 }
 
-/// Three of each size that `most` allows, with set variables.
+/// Verifies puts of three requests of each size up to `most`, with these variables.
 fn verified_up_to(op: &str, most: u64, set: &[(&str, &str)]) {
     for bytes in SIZES.into_iter().filter(|bytes| bytes.parse::<u64>().unwrap() <= most) {
         let (document, status) = put(op, &["--bytes", bytes, "--count", "3"], set);
@@ -26,14 +26,14 @@ fn verified_up_to(op: &str, most: u64, set: &[(&str, &str)]) {
     }
 }
 
-/// The check that compares bytes says that `bytes` are more than `limit`, which is `most`.
-fn refused_past(op: &str, bytes: &str, limit: &str, most: &str) {
+/// PUT-002 must report that `bytes` exceed `limit`, which is `most`.
+fn refused_beyond(op: &str, bytes: &str, limit: &str, most: &str) {
     let (document, status) = put(op, &["--bytes", bytes], &[]);
     assert_eq!((state(&document, "PUT-002"), status), ("fail", 3));
     let observed = check(&document, "PUT-002")["observed"].as_str().unwrap();
     assert!(observed.contains(limit) && observed.contains(most), "{observed}");
     assert_eq!(document["put"]["completed"], 0, "nothing was posted");
-    assert!(document["put"].get("microseconds").is_none(), "nothing took time");
+    assert!(document["put"].get("microseconds").is_none(), "a put without requests has no duration");
     let fix = check(&document, "PUT-002")["fix"].as_str().unwrap();
     assert!(fix.contains("--bytes") && (fix.contains("--count") || fix.contains("--op")), "{fix}");
 }
@@ -44,7 +44,7 @@ fn reads_of_every_size_are_verified() {
 }
 
 #[test]
-fn writes_with_immediate_of_every_size_are_verified_and_learned_of() {
+fn writes_with_immediate_of_every_size_are_verified() {
     verified_up_to("write-imm", u64::MAX, &[]);
 }
 
@@ -54,12 +54,12 @@ fn inline_writes_are_verified_up_to_the_entrys_limit() {
 }
 
 #[test]
-fn sends_are_verified_in_their_receives_up_to_a_message() {
+fn sends_are_verified_up_to_the_longest_message() {
     verified_up_to("send", 8928, &[]);
 }
 
 #[test]
-fn every_operation_is_verified_however_requests_are_reordered() {
+fn every_operation_is_verified_with_reordering() {
     for (op, bytes) in [("write-imm", "100"), ("inline-write", "80"), ("read", "100"), ("send", "100")] {
         let (document, status) =
             put(op, &["--bytes", bytes, "--count", "5000"], &[("SOFTEFA_REORDER", "16")]);
@@ -81,19 +81,19 @@ fn every_size_of_every_operation_is_verified_with_reordering() {
 }
 
 #[test]
-fn sends_go_round_every_ring() {
+fn sends_are_verified_over_many_laps_of_every_ring() {
     let (document, status) = put("send", &["--bytes", "64", "--count", "100000"], &[]);
     assert_eq!((&document["put"]["completed"], status), (&100_000.into(), 0), "{document:#}");
 }
 
 #[test]
-fn immediates_use_receives_where_the_adapter_needs_them() {
+fn writes_with_immediate_are_verified_on_an_adapter_that_consumes_receives() {
     let (document, status) = put("write-imm", &["--count", "5000"], &[("SOFTEFA_UNSOLICITED_WRITE", "0")]);
     assert_eq!((&document["put"]["verified"], status), (&true.into(), 0), "{document:#}");
 }
 
 #[test]
-fn the_longest_of_each_is_verified() {
+fn the_longest_request_of_each_operation_is_verified() {
     for (op, bytes) in [("inline-write", "80"), ("send", "8928")] {
         let (document, status) = put(op, &["--bytes", bytes], &[]);
         assert_eq!((&document["put"]["verified"], status), (&true.into(), 0), "{op}: {document:#}");
@@ -105,12 +105,12 @@ fn the_longest_of_each_is_verified() {
 }
 
 #[test]
-fn a_gibibyte_is_verified_where_there_is_memory_for_it() {
+fn a_gibibyte_is_verified_if_memory_allows() {
     let memory = std::fs::read_to_string("/proc/meminfo").unwrap();
     let free = memory.lines().find_map(|line| line.strip_prefix("MemAvailable:")).unwrap();
     let free: u64 = free.trim().trim_end_matches(" kB").parse().unwrap();
     if free < 4 << 20 {
-        eprintln!("skipped: {free} KiB of memory are free, and this needs 4 GiB");
+        eprintln!("skipped: {free} KiB of memory are free, 4 GiB are needed");
         return;
     }
     for (op, set) in [("write", &[("SOFTEFA_REORDER", "16")][..]), ("write-imm", &[]), ("read", &[])] {
@@ -120,24 +120,24 @@ fn a_gibibyte_is_verified_where_there_is_memory_for_it() {
 }
 
 #[test]
-fn one_byte_more_than_a_message_names_max_msg_size() {
-    refused_past("send", "8929", "max_msg_size", "8928");
+fn a_send_that_is_too_long_names_max_msg_size() {
+    refused_beyond("send", "8929", "max_msg_size", "8928");
 }
 
 #[test]
-fn one_byte_more_than_an_entry_carries_names_the_inline_limit() {
-    refused_past("inline-write", "81", "inline limit", "80");
+fn an_inline_write_that_is_too_long_names_the_inline_limit() {
+    refused_beyond("inline-write", "81", "inline limit", "80");
 }
 
 #[test]
-fn one_byte_more_than_rdma_allows_names_max_rdma_size() {
+fn an_rdma_request_that_is_too_long_names_max_rdma_size() {
     for op in ["write", "write-imm", "read"] {
-        refused_past(op, "1073741825", "max_rdma_size", "1073741824");
+        refused_beyond(op, "1073741825", "max_rdma_size", "1073741824");
     }
 }
 
 #[test]
-fn an_inline_write_without_128_byte_entries_says_so() {
+fn an_inline_write_without_128_byte_entries_fails_fab_001() {
     let (document, status) = put("inline-write", &["--bytes", "8"], &[("SOFTEFA_ENTRIES_128", "0")]);
     assert_eq!(status, 3);
     let observed = check(&document, "FAB-001")["observed"].as_str().unwrap();
@@ -145,7 +145,7 @@ fn an_inline_write_without_128_byte_entries_says_so() {
 }
 
 #[test]
-fn a_read_that_the_adapter_lacks_fails_with_its_status_and_where_to_look() {
+fn an_unsupported_read_fails_with_its_status_and_its_page() {
     let (document, status) = put("read", &["--bytes", "8"], &[("SOFTEFA_RDMA_READ", "0")]);
     assert_eq!(status, 3);
     let check = check(&document, "PUT-002");
@@ -154,13 +154,13 @@ fn a_read_that_the_adapter_lacks_fails_with_its_status_and_where_to_look() {
 }
 
 #[test]
-fn a_put_that_would_go_on_for_ever_stops_and_says_how_far_it_got() {
+fn a_put_stops_at_max_seconds_and_reports_its_progress() {
     let (document, status) = put("write", &["--count", "18446744073709551615", "--max-seconds", "1"], &[]);
     assert_eq!((state(&document, "PUT-002"), status), ("fail", 3));
     let observed = check(&document, "PUT-002")["observed"].as_str().unwrap();
     let done = document["put"]["completed"].as_u64().unwrap();
-    let far = format!(" s: {done} of 18446744073709551615 operations are done");
-    assert!(observed.starts_with("stopped after ") && observed.contains(&far), "{observed}: {done}");
+    let progress = format!(" s: {done} of 18446744073709551615 operations are done");
+    assert!(observed.starts_with("stopped after ") && observed.contains(&progress), "{observed}: {done}");
     assert_eq!((&document["put"]["verified"], done > 0), (&false.into(), true));
     assert_eq!(state(&document, "PUT-005"), "pass");
 }

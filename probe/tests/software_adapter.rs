@@ -28,7 +28,7 @@ fn a_check_passes_from_environment_to_verified_completion() {
 }
 
 #[test]
-fn without_gpu_the_verdict_is_none_and_says_what_works() {
+fn without_a_gpu_the_verdict_is_none_and_reports_working_queues() {
     let document = document(&output(&mut soft(&["--gpu", "none"])));
     let verdict = &document["verdict"][0];
     assert_eq!((&verdict["gpu"], &verdict["result"]), (&"none".into(), &"none".into()));
@@ -52,7 +52,7 @@ fn puts_of_every_size_are_verified() {
 }
 
 #[test]
-fn many_puts_pass_every_ring_wrap_and_the_doorbells() {
+fn many_puts_are_verified_over_many_laps_and_doorbell_wraps() {
     let (document, status) = put(&["--bytes", "64", "--count", "200000"], &[]);
     let put = &document["put"];
     assert_eq!(
@@ -63,7 +63,7 @@ fn many_puts_pass_every_ring_wrap_and_the_doorbells() {
 }
 
 #[test]
-fn a_put_is_verified_however_its_requests_are_reordered() {
+fn a_put_is_verified_with_reordered_requests() {
     let (document, status) = put(&["--bytes", "100", "--count", "5000"], &[("SOFTEFA_REORDER", "16")]);
     assert_eq!((&document["put"]["verified"], status), (&true.into(), 0), "{document:#}");
 }
@@ -77,7 +77,7 @@ fn an_error_completion_fails_the_put_with_its_status() {
 }
 
 #[test]
-fn every_error_status_comes_back_by_its_number_and_the_page_that_explains_it() {
+fn every_error_status_is_reported_with_its_number_and_its_page() {
     for code in (1..=15).chain([18]) {
         let (document, status) = put(&["--count", "4"], &[("SOFTEFA_INJECT", &format!("3:{code}"))]);
         let check = check(&document, "PUT-002");
@@ -94,7 +94,7 @@ fn status_of_explain(page: &str) -> i32 {
 }
 
 #[test]
-fn a_status_that_nobody_knows_stays_a_number_and_no_page_is_promised() {
+fn an_unknown_status_stays_a_number_and_has_no_page() {
     let (document, _) = put(&["--count", "4"], &[("SOFTEFA_INJECT", "3:77")]);
     let check = check(&document, "PUT-002");
     assert!(check["observed"].as_str().unwrap().contains("status 77"), "{check:#}");
@@ -104,36 +104,36 @@ fn a_status_that_nobody_knows_stays_a_number_and_no_page_is_promised() {
 
 #[test]
 fn a_broken_rule_is_named_and_fails_the_put() {
-    for (plant, word) in [("phase", "phase"), ("batch", "batch"), ("backwards", "backward")] {
-        // A batch is judged by the doorbell's advance where no doorbell can be missed.
+    for (fault, word) in [("phase", "phase"), ("batch", "batch"), ("backwards", "backward")] {
+        // The software adapter checks the batch by the doorbell's advance, for which it must see every doorbell.
         let set = [("SOFTEFA_MAX_BATCH", "16"), ("SOFTEFA_EVERY_DOORBELL", "1")];
-        let (document, status) = put(&["--count", "9", "--plant", plant], &set);
-        assert_eq!((&document["put"]["verified"], status), (&false.into(), 3), "{plant}");
+        let (document, status) = put(&["--count", "9", "--plant", fault], &set);
+        assert_eq!((&document["put"]["verified"], status), (&false.into(), 3), "{fault}");
         let observed = check(&document, "PUT-003")["observed"].as_str().unwrap_or_default().to_lowercase();
-        assert!(observed.contains(word), "{plant}: {document:#}");
+        assert!(observed.contains(word), "{fault}: {document:#}");
     }
 }
 
 #[test]
-fn more_bytes_than_memory_is_a_failure_with_a_reason() {
+fn a_put_that_exceeds_memory_fails_put_002() {
     let (document, status) = put(&["--bytes", "4611686018427387904"], &[]);
     assert_eq!((state(&document, "PUT-002"), status), ("fail", 3));
 }
 
 #[test]
-fn nothing_to_move_is_a_usage_error() {
+fn a_count_of_0_is_a_usage_error() {
     assert_eq!(status(&output(soft(&["put"]).args(["--count", "0"]))), 2);
 }
 
 #[test]
-fn each_adapter_has_its_checks_and_its_verdict() {
+fn each_adapter_has_separate_checks_and_a_verdict() {
     let document = document(&output(soft(&["--gpu", "none"]).env("SOFTEFA_ADAPTERS", "3")));
     let moved = document["checks"].as_array().unwrap().iter().filter(|check| check["code"] == "PUT-002");
     assert_eq!((moved.count(), document["verdict"].as_array().unwrap().len()), (3, 3));
 }
 
 #[test]
-fn one_adapter_of_several_can_be_named() {
+fn device_selects_one_of_several_adapters() {
     let document = document(&output(soft(&["--device", "softefa1"]).env("SOFTEFA_ADAPTERS", "3")));
     let adapters: Vec<_> =
         document["verdict"].as_array().unwrap().iter().map(|one| &one["adapter"]).collect();
@@ -141,13 +141,13 @@ fn one_adapter_of_several_can_be_named() {
 }
 
 #[test]
-fn an_adapter_that_is_not_there_fails_with_those_that_are() {
+fn a_missing_adapter_is_named_with_the_adapters_found() {
     let document = document(&output(&mut soft(&["--device", "nothing"])));
     assert!(check(&document, "FAB-003")["observed"].as_str().unwrap().contains("softefa0-rdm"));
 }
 
 #[test]
-fn the_provider_directory_goes_with_the_run() {
+fn the_provider_directory_is_removed_at_the_end() {
     let machine = Machine::new("tmp");
     std::fs::set_permissions(machine.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     assert_eq!(status(&output(soft(&["put"]).env("TMPDIR", machine.path()))), 0);
@@ -155,7 +155,7 @@ fn the_provider_directory_goes_with_the_run() {
 }
 
 #[test]
-fn a_provider_that_is_not_there_fails_env_000_and_blocks_libfabric() {
+fn a_missing_provider_fails_env_000_and_blocks_libfabric() {
     let output = output(soft(&[]).env("SOFTEFA_LIBRARY", "/nonexistent/libsoftefa.so"));
     let document = document(&output);
     assert_eq!((state(&document, "ENV-000"), status(&output)), ("fail", 3));
@@ -163,7 +163,7 @@ fn a_provider_that_is_not_there_fails_env_000_and_blocks_libfabric() {
 }
 
 #[test]
-fn no_place_for_the_providers_directory_fails_env_000() {
+fn a_missing_tmpdir_fails_env_000() {
     let output = output(soft(&[]).env("TMPDIR", "/nonexistent"));
     let document = document(&output);
     assert_eq!((state(&document, "ENV-000"), status(&output)), ("fail", 3));
@@ -171,7 +171,7 @@ fn no_place_for_the_providers_directory_fails_env_000() {
 }
 
 #[test]
-fn a_software_adapter_that_refuses_is_told_from_missing_hardware() {
+fn a_software_adapter_that_does_not_start_is_not_reported_as_missing_hardware() {
     let document = document(&output(soft(&[]).env("SOFTEFA_SEED", "x")));
     let check = check(&document, "FAB-001");
     assert_eq!(check["state"], "fail");
@@ -181,7 +181,7 @@ fn a_software_adapter_that_refuses_is_told_from_missing_hardware() {
 }
 
 #[test]
-fn a_completion_queue_opens_in_memory_that_the_probe_gives() {
+fn a_completion_queue_opens_in_external_memory() {
     let document = document(&output(&mut soft(&["check", "--gpu", "none"])));
     let check = check(&document, "GDA-009");
     assert_eq!((&check["state"], &check["kind"]), (&"pass".into(), &"proven".into()), "{check:#}");
@@ -189,7 +189,7 @@ fn a_completion_queue_opens_in_memory_that_the_probe_gives() {
 }
 
 #[test]
-fn a_completion_counter_counts_where_it_is_switched_on() {
+fn an_enabled_completion_counter_counts() {
     let mut command = soft(&["check", "--gpu", "none"]);
     let output = output(command.env("FI_EFA_USE_HW_CNTR", "1").env("SOFTEFA_HW_CNTR", "1"));
     let document = document(&output);
@@ -200,7 +200,7 @@ fn a_completion_counter_counts_where_it_is_switched_on() {
 }
 
 #[test]
-fn completion_counters_that_are_switched_off_are_unknown_with_what_to_set() {
+fn disabled_completion_counters_are_unknown_with_the_variable_to_set() {
     let output = output(&mut soft(&["check", "--gpu", "none"]));
     let document = document(&output);
     let check = check(&document, "GDA-010");
@@ -210,7 +210,7 @@ fn completion_counters_that_are_switched_off_are_unknown_with_what_to_set() {
 }
 
 #[test]
-fn a_colon_in_the_providers_directory_fails_env_000() {
+fn a_colon_in_tmpdir_fails_env_000() {
     let machine = Machine::new("colon:tmp");
     let output = output(soft(&[]).env("TMPDIR", machine.path()));
     let document = document(&output);
@@ -219,7 +219,7 @@ fn a_colon_in_the_providers_directory_fails_env_000() {
 }
 
 #[test]
-fn a_provider_that_is_no_library_fails_env_000() {
+fn a_provider_that_is_not_a_library_fails_env_000() {
     for file in ["/etc/passwd", "/dev/zero", "/"] {
         let document = document(&output(soft(&[]).env("SOFTEFA_LIBRARY", file)));
         assert_eq!(state(&document, "ENV-000"), "fail", "{file}");
@@ -227,13 +227,13 @@ fn a_provider_that_is_no_library_fails_env_000() {
 }
 
 #[test]
-fn a_signal_that_was_to_be_ignored_is_ignored() {
+fn a_signal_that_the_parent_ignores_stays_ignored() {
     let (probe, provider) = (env!("CARGO_BIN_EXE_gda-probe"), support::softefa());
-    // The child of a hanging libfabric gives the time in which the signal comes.
+    // A worker process that hangs in libfabric keeps the probe running until the signal arrives.
     let script = format!(
         "trap \"\" HUP; {probe} --soft --gpu none --time-limit 1000 & sleep 0.3; kill -HUP $!; wait $!"
     );
     let mut shell = std::process::Command::new("sh");
     shell.args(["-c", &script]).env("SOFTEFA_LIBRARY", provider).env("SOFTEFA_BREAK", "hang-getinfo");
-    assert_eq!(status(&output(&mut shell)), 3, "it ran to its end");
+    assert_eq!(status(&output(&mut shell)), 3, "the probe must complete its report");
 }

@@ -1,5 +1,5 @@
-//! `--via verbs` on machines without an adapter. With one, it runs over the uverbs face
-//! (`scripts/realstack.sh`).
+//! `--via verbs` on machines without an adapter. `scripts/realstack.sh` tests it with an adapter of the uverbs
+//! frontend.
 
 mod support;
 
@@ -13,7 +13,7 @@ fn codes(document: &serde_json::Value) -> Vec<&str> {
 }
 
 #[test]
-fn queues_are_looked_for_through_rdma_core_and_nothing_of_libfabric_is() {
+fn via_verbs_runs_the_checks_of_rdma_core_and_none_of_libfabric() {
     let machine = Machine::new("verbs");
     let mut command = probe(&["--json", "--via", "verbs", "--gpu", "none", "--root", machine.arg()]);
     command.env("RDMA_CORE_LIBDIR", "/nonexistent");
@@ -24,7 +24,7 @@ fn queues_are_looked_for_through_rdma_core_and_nothing_of_libfabric_is() {
 }
 
 #[test]
-fn where_libfabric_exposes_nothing_rdma_core_is_asked_and_nothing_is_moved_through_it() {
+fn without_queues_of_libfabric_rdma_core_is_queried_and_moves_no_bytes() {
     let machine = Machine::new("layers");
     let mut command = probe(&["--json", "--gpu", "none", "--root", machine.arg()]);
     command.env("LIBFABRIC_PATH", "/nonexistent").env("RDMA_CORE_LIBDIR", "/nonexistent");
@@ -35,14 +35,14 @@ fn where_libfabric_exposes_nothing_rdma_core_is_asked_and_nothing_is_moved_throu
 }
 
 #[test]
-fn a_put_over_verbs_says_why_it_cannot_start() {
+fn a_put_via_verbs_without_rdma_core_fails_vrb_001() {
     let mut command = probe(&["put", "--json", "--via", "verbs"]);
     let output = output(command.env("RDMA_CORE_LIBDIR", "/nonexistent"));
     assert_eq!((status(&output), state(&document(&output), "VRB-001")), (3, "fail"));
 }
 
 #[test]
-fn without_softefa_beside_it_the_probe_refuses_the_software_adapter_and_says_what_to_build() {
+fn soft_via_verbs_without_the_program_softefa_names_the_packages_to_build() {
     let machine = Machine::new("alone");
     let alone = machine.path().join("a/b/gda-probe");
     std::fs::create_dir_all(alone.parent().expect("a parent")).expect("directories");

@@ -1,5 +1,5 @@
-//! GPUs: the NVIDIA kernel driver's settings, and what the CUDA driver says. The CUDA part runs in
-//! a child process. Mapping queues into a GPU is `fabric::on_gpu`'s.
+//! GPUs: the settings of the NVIDIA kernel driver, and the CUDA driver's reports. The CUDA checks run in a
+//! worker process. `fabric::on_gpu` maps queues into a GPU.
 
 pub(crate) mod usable;
 
@@ -12,18 +12,18 @@ use crate::system::System;
 use crate::system::topology::Nearness;
 use crate::worker::stream::Progress;
 
-/// The oldest CUDA that is supported, as cuDriverGetVersion packs it: 12.0.
+/// The oldest supported CUDA, 12.0, as cuDriverGetVersion encodes it.
 const OLDEST_CUDA: i32 = 12_000;
 /// `CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING` of `cuda.h`.
 const ATTRIBUTE_WRITES_ORDERING: c_int = 118;
 /// `CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED` of `cuda.h`.
 const ATTRIBUTE_DMA_BUF: c_int = 124;
 
-/// Whether a GPU takes part; runs first, in the parent.
+/// The choice of GPUs. The probe's process runs it before the other checks of GPUs.
 pub(crate) static CHOICE: Unit<System> = Unit {
     check: Check {
         code: NO_GPU,
-        title: "It is settled whether a GPU takes part",
+        title: "The GPUs to use are determined",
         kind: Kind::Declared,
         nature: Nature::Any,
         needs: &[],
@@ -31,7 +31,7 @@ pub(crate) static CHOICE: Unit<System> = Unit {
     run: choice,
 };
 
-/// The kernel driver's settings.
+/// The checks of the kernel driver.
 pub(crate) static DRIVER_CHECKS: &[Unit<System>] = &[
     Unit {
         check: Check {
@@ -46,7 +46,7 @@ pub(crate) static DRIVER_CHECKS: &[Unit<System>] = &[
     Unit {
         check: Check {
             code: "CUDA-002",
-            title: "The kernel driver lets a GPU map a foreign BAR",
+            title: "The kernel driver allows a GPU to map another device's BAR",
             kind: Kind::Declared,
             nature: Nature::GpuHardware,
             needs: &["CUDA-001"],
@@ -55,14 +55,14 @@ pub(crate) static DRIVER_CHECKS: &[Unit<System>] = &[
     },
 ];
 
-/// What the CUDA driver says of itself; run in a child.
+/// The checks of the CUDA driver, which run in a worker process.
 pub(crate) static CHECKS: &[Unit<Cuda>] = &[
     unit("CUDA-003", "libcuda loads", Kind::Proven, &[NO_GPU], loads),
     unit("CUDA-004", "CUDA starts and is new enough", Kind::Proven, &["CUDA-003"], starts),
-    unit("CUDA-005", "The GPU is there", Kind::Proven, &["CUDA-004"], gpus),
+    unit("CUDA-005", "CUDA lists the GPU", Kind::Proven, &["CUDA-004"], gpus),
 ];
 
-/// Which adapters are near a GPU; recorded by the parent, which knows both.
+/// The adapters near a GPU. The probe's process records the result, because it knows the PCI topology.
 pub(crate) static NEAR: Check = Check {
     code: "CUDA-011",
     title: "The adapters near the GPU are known",
@@ -71,11 +71,17 @@ pub(crate) static NEAR: Check = Check {
     needs: &["CUDA-005"],
 };
 
-/// What it says of each GPU; run in a child, with the GPU's number as subject.
+/// The checks of each GPU, which run in a worker process. Their subject is the GPU's number.
 pub(crate) static GPU_CHECKS: &[Unit<Cuda>] = &[
-    unit("CUDA-006", "GPU memory exports as dmabuf", Kind::Declared, &["CUDA-005"], dmabuf),
-    unit("CUDA-007", "The adapter's writes are ordered for the GPU", Kind::Declared, &["CUDA-005"], ordering),
-    unit("CUDA-009", "The GPU lets this process in", Kind::Proven, &["CUDA-005"], usable::opens),
+    unit("CUDA-006", "GPU memory can be exported as dmabuf", Kind::Declared, &["CUDA-005"], dmabuf),
+    unit(
+        "CUDA-007",
+        "The order of the adapter's writes to GPU memory is known",
+        Kind::Declared,
+        &["CUDA-005"],
+        ordering,
+    ),
+    unit("CUDA-009", "A CUDA context opens on the GPU", Kind::Proven, &["CUDA-005"], usable::opens),
     unit("CUDA-010", "Kernels compile for the GPU and load", Kind::Proven, &["CUDA-009"], usable::compiles),
 ];
 
@@ -91,29 +97,32 @@ const fn unit(
 
 fn choice(system: &mut System) -> Outcomes {
     match system.gpu {
-        Some(GpuChoice::None) => return Outcome::pass("none is wanted (--gpu none)").into(),
-        Some(GpuChoice::Number(number)) => return Outcome::pass(format!("GPU {number} is wanted")).into(),
+        Some(GpuChoice::None) => return Outcome::pass("no GPU (--gpu none)").into(),
+        Some(GpuChoice::Number(number)) => {
+            return Outcome::pass(format!("GPU {number} (--gpu {number})")).into();
+        }
         None => {}
     }
     if system.has_nvidia() {
-        return Outcome::pass("every GPU that CUDA shows").into();
+        return Outcome::pass("every GPU that CUDA lists").into();
     }
     if system.soft {
-        return Outcome::pass("none is in sight; the software adapter needs none").into();
+        return Outcome::pass("no GPU: this machine shows none, and the software adapter needs none").into();
     }
     Outcome::Fail(Problem {
-        observed: "no NVIDIA device in /sys/bus/pci/devices, no /proc/driver/nvidia".to_owned(),
+        observed: "no NVIDIA device in /sys/bus/pci/devices and no /proc/driver/nvidia".to_owned(),
         required: "an NVIDIA GPU, or --gpu none".to_owned(),
-        why: "GPU-Direct Async is a GPU that rings the adapter".to_owned(),
-        fix: "run on a GPU instance (in a container: with the NVIDIA runtime), or check the rest with \
+        why: "with GPU-Direct Async, a GPU posts to the adapter".to_owned(),
+        fix:
+            "run on an instance with a GPU (in a container, with the NVIDIA runtime), or check the rest with \
               --gpu none"
-            .to_owned(),
+                .to_owned(),
         who: Who::Host,
     })
     .into()
 }
 
-/// Whether the choice leaves GPUs out.
+/// Whether the run uses no GPU.
 pub(crate) fn none_takes_part(system: &System) -> bool {
     match system.gpu {
         Some(choice) => choice == GpuChoice::None,
@@ -121,19 +130,19 @@ pub(crate) fn none_takes_part(system: &System) -> bool {
     }
 }
 
-/// The answer of [`NEAR`] for `gpu`, whose `pairs` take part.
+/// The outcome of [`NEAR`] for `gpu` and its `pairs`.
 pub(crate) fn near(system: &System, gpu: &Gpu, pairs: &[Pair]) -> Outcome {
     if system.soft {
-        return Outcome::pass("a software adapter has no place; it pairs with every GPU");
+        return Outcome::pass("every software adapter: it has no PCI address and pairs with every GPU");
     }
     let describe = |pair: &Pair| {
         let near = system.nearness(gpu, &pair.adapter).map(Nearness::describe);
-        format!("{}: {}", pair.adapter, near.unwrap_or_else(|| "its place is not known".to_owned()))
+        format!("{}: {}", pair.adapter, near.unwrap_or_else(|| "its PCI topology is not known".to_owned()))
     };
     let of_gpu = pairs.iter().filter(|pair| pair.gpu == gpu.number);
     let observed: Vec<String> = of_gpu.map(describe).collect();
     match observed.is_empty() {
-        true => Outcome::unknown("no adapter was found to pair it with"),
+        true => Outcome::unknown("no adapter was found for a pair with this GPU"),
         false => Outcome::pass(observed.join("; ")),
     }
 }
@@ -147,9 +156,10 @@ fn kernel_driver(system: &mut System) -> Outcomes {
     }
     Outcome::Fail(Problem {
         observed: "no version in /proc/driver/nvidia/version".to_owned(),
-        required: "a loaded NVIDIA driver, 525 (CUDA 12.0) or newer".to_owned(),
-        why: "the GPU cannot be used without it".to_owned(),
-        fix: "load the nvidia module on the host; start the container with the NVIDIA runtime".to_owned(),
+        required: "the NVIDIA kernel driver, 525 (CUDA 12.0) or newer".to_owned(),
+        why: "no program can use the GPU without this driver".to_owned(),
+        fix: "on the host: load the module (modprobe nvidia); start the container with the NVIDIA runtime"
+            .to_owned(),
         who: Who::Host,
     })
     .into()
@@ -172,45 +182,47 @@ fn peer_mapping(system: &mut System) -> Outcomes {
     Outcome::Fail(Problem {
         observed: format!("RegistryDwords: {line}"),
         required: "RegistryDwords: \"PeerMappingOverride=1\"".to_owned(),
-        why: "without it the driver refuses to map another device's BAR, so that the GPU cannot write to \
-              the send queue or ring"
-            .to_owned(),
-        fix: "on the host: put options nvidia NVreg_RegistryDwords=\"PeerMappingOverride=1\" into \
-              /etc/modprobe.d and load the module again (reboot)"
-            .to_owned(),
+        why:
+            "without it, the driver refuses to map another device's BAR into a GPU, and the GPU can neither \
+              write to the send queue nor ring the doorbell"
+                .to_owned(),
+        fix:
+            "on the host: add the line `options nvidia NVreg_RegistryDwords=\"PeerMappingOverride=1\"` to a \
+              file in /etc/modprobe.d, and reload the nvidia module or reboot"
+                .to_owned(),
         who: Who::Host,
     })
     .into()
 }
 
-/// The CUDA driver, as far as the checks have come.
+/// The CUDA driver and the state of its checks.
 #[derive(Debug, Default)]
 pub(crate) struct Cuda {
     library: Option<libloading::Library>,
-    /// The GPU that was asked for.
+    /// The GPU named by `--gpu`.
     wanted: Option<u32>,
-    /// Those found.
+    /// The GPUs that were found.
     pub(crate) gpus: Vec<Gpu>,
-    /// The one that the per-GPU checks look at.
+    /// The GPU of the per-GPU checks.
     current: u32,
-    /// Its context, once it is open.
+    /// The context on it, once it is open.
     opened: Option<efa_gda::gpu::Gpu>,
-    /// Tells the parent that a long check goes on.
+    /// Reports to the probe that a long check continues.
     progress: Option<Progress>,
 }
 
 impl Cuda {
-    /// Nothing is loaded yet; `wanted` is the GPU that was asked for.
-    pub(crate) fn of(wanted: Option<u32>, progress: Progress) -> Self {
+    /// The state before libcuda is loaded; `wanted` is the GPU named by `--gpu`.
+    pub(crate) fn new(wanted: Option<u32>, progress: Progress) -> Self {
         Self { wanted, progress: Some(progress), ..Self::default() }
     }
 
-    /// The per-GPU checks look at this one from now on.
+    /// Selects the GPU of the per-GPU checks.
     pub(crate) fn select(&mut self, number: u32) {
         (self.current, self.opened) = (number, None);
     }
 
-    /// The next step may take so much longer than a check usually may.
+    /// Requests additional time for the next step.
     fn request_time(&mut self, time: Duration) {
         if let Some(progress) = &mut self.progress {
             progress.request_time(time);
@@ -220,10 +232,11 @@ impl Cuda {
     /// The function `name` of libcuda.
     ///
     /// # Safety
-    /// `F` is the function's type in `cuda.h`, and is not called after `self` is gone.
+    /// `F` must be the function's type in `cuda.h`. The caller must not call the function after `self` is
+    /// dropped.
     unsafe fn get<F: Copy>(&self, name: &CStr) -> Result<F, String> {
         let library = self.library.as_ref().ok_or("libcuda is not loaded")?;
-        // SAFETY: the caller vouches for the type.
+        // SAFETY: the caller guarantees the type.
         let symbol = unsafe { library.get::<F>(name.to_bytes_with_nul()) };
         symbol.map(|symbol| *symbol).map_err(|error| error.to_string())
     }
@@ -235,7 +248,7 @@ impl Cuda {
         // SAFETY: cuDeviceGetAttribute(int*, CUdevice_attribute, CUdevice) in cuda.h; both are int.
         let get: GetAttribute = unsafe { self.get(c"cuDeviceGetAttribute")? };
         let mut value = 0;
-        // SAFETY: `value` can be written, `device` came from cuDeviceGet.
+        // SAFETY: `value` is writable; `device` came from cuDeviceGet.
         checked("cuDeviceGetAttribute", unsafe { get(&mut value, attribute, device) })?;
         Ok(value)
     }
@@ -245,7 +258,7 @@ impl Cuda {
         let get: unsafe extern "C" fn(*mut c_int, c_int) -> c_int = unsafe { self.get(c"cuDeviceGet")? };
         let mut device = 0;
         let number = c_int::try_from(number).map_err(|_| "no such GPU".to_owned())?;
-        // SAFETY: `device` can be written; any number may be asked for.
+        // SAFETY: `device` is writable; the call accepts any number.
         checked("cuDeviceGet", unsafe { get(&mut device, number) })?;
         Ok(device)
     }
@@ -258,7 +271,7 @@ impl Cuda {
         text("cuDeviceGetName", |to, size| unsafe { get(to, size, device) })
     }
 
-    /// The PCI address, as sysfs has it.
+    /// The PCI address, in sysfs's format.
     fn pci(&self, number: u32) -> Result<String, String> {
         // SAFETY: cuDeviceGetPCIBusId(char*, int, CUdevice) in cuda.h.
         let get: GetText = unsafe { self.get(c"cuDeviceGetPCIBusId")? };
@@ -269,12 +282,12 @@ impl Cuda {
     }
 }
 
-/// Writes a text of at most so many bytes, with a zero byte behind it, for a device.
+/// Writes a text of a device, with a zero byte at its end, into a buffer of the length passed.
 type GetText = unsafe extern "C" fn(*mut c_char, c_int, c_int) -> c_int;
 
-/// What `write` writes into a buffer of the length given.
+/// The text that `write` writes into a buffer of the length passed to it.
 fn text(call: &str, write: impl FnOnce(*mut c_char, c_int) -> c_int) -> Result<String, String> {
-    // The last byte stays zero.
+    // The last byte is not passed to the call and stays zero.
     let mut bytes = [0_u8; 256];
     checked(call, write(bytes.as_mut_ptr().cast(), 255))?;
     let text = CStr::from_bytes_until_nul(&bytes).map_err(|error| error.to_string())?;
@@ -282,13 +295,13 @@ fn text(call: &str, write: impl FnOnce(*mut c_char, c_int) -> c_int) -> Result<S
 }
 
 fn checked(call: &str, code: c_int) -> Result<(), String> {
-    if code == 0 { Ok(()) } else { Err(format!("{call} answered {code}")) }
+    if code == 0 { Ok(()) } else { Err(format!("{call} returned {code}")) }
 }
 
 fn broken(observed: String, why: &str, fix: &str, who: Who) -> Outcomes {
     Outcome::Fail(Problem {
         observed,
-        required: "a CUDA driver of 12.0 or newer that starts".to_owned(),
+        required: "a CUDA driver of version 12.0 or newer that starts".to_owned(),
         why: why.to_owned(),
         fix: fix.to_owned(),
         who,
@@ -297,8 +310,8 @@ fn broken(observed: String, why: &str, fix: &str, who: Who) -> Outcomes {
 }
 
 fn loads(cuda: &mut Cuda) -> Outcomes {
-    // SAFETY: runs libcuda's initialisers, in a process of its own; that they are sound is NVIDIA's
-    // promise.
+    // SAFETY: loading runs libcuda's initialisers. NVIDIA guarantees that they are sound; a crash in them
+    // ends only this worker process.
     match unsafe { libloading::Library::new("libcuda.so.1") } {
         Ok(library) => {
             cuda.library = Some(library);
@@ -306,8 +319,8 @@ fn loads(cuda: &mut Cuda) -> Outcomes {
         }
         Err(error) => broken(
             error.to_string(),
-            "libcuda is the way to the GPU; it belongs to the kernel driver and comes from the host",
-            "start the container with the NVIDIA runtime (docker --gpus all); do not put libcuda into the image",
+            "programs reach the GPU through libcuda, which must match the kernel driver and comes from the host",
+            "start the container with the NVIDIA runtime (docker --gpus all); do not copy libcuda into the image",
             Who::Pod,
         ),
     }
@@ -318,14 +331,15 @@ fn starts(cuda: &mut Cuda) -> Outcomes {
         Ok(version) if version >= OLDEST_CUDA => Outcome::pass(cuda_version(version)).into(),
         Ok(version) => broken(
             cuda_version(version),
-            "kernels and mapping calls are written for CUDA 12",
-            "update the NVIDIA driver on the host to 525 or newer",
+            "the kernels and the mapping calls need CUDA 12",
+            "on the host: update the NVIDIA driver to 525 or newer",
             Who::Host,
         ),
         Err(observed) => broken(
             observed,
-            "CUDA does not start: device nodes are missing, or libcuda and kernel driver differ",
-            "compare nvidia-smi on the host and in the container; mount /dev/nvidia* and libcuda of the host",
+            "CUDA does not start if device nodes are missing, or if libcuda and the kernel driver differ in version",
+            "compare nvidia-smi on the host and in the container; start the container with the NVIDIA runtime, which \
+             adds /dev/nvidia* and the host's libcuda",
             Who::Pod,
         ),
     }
@@ -338,12 +352,12 @@ fn cuda_version(version: c_int) -> String {
 fn start(cuda: &Cuda) -> Result<c_int, String> {
     // SAFETY: cuInit(unsigned int) in cuda.h.
     let init: unsafe extern "C" fn(c_uint) -> c_int = unsafe { cuda.get(c"cuInit")? };
-    // SAFETY: 0 is the only flag there is.
+    // SAFETY: cuInit defines no flag but 0.
     checked("cuInit", unsafe { init(0) })?;
     // SAFETY: cuDriverGetVersion(int*) in cuda.h.
     let version: unsafe extern "C" fn(*mut c_int) -> c_int = unsafe { cuda.get(c"cuDriverGetVersion")? };
     let mut number = 0;
-    // SAFETY: `number` can be written.
+    // SAFETY: `number` is writable.
     checked("cuDriverGetVersion", unsafe { version(&mut number) })?;
     Ok(number)
 }
@@ -359,8 +373,8 @@ fn gpus(cuda: &mut Cuda) -> Outcomes {
         cuda.gpus.push(Gpu { number, name, pci });
     }
     if cuda.gpus.is_empty() {
-        let wanted = cuda.wanted.map(|wanted| format!(", not GPU {wanted}")).unwrap_or_default();
-        return no_gpu(format!("CUDA shows {found} GPUs{wanted}"));
+        let wanted = cuda.wanted.map(|wanted| format!(", but not GPU {wanted}")).unwrap_or_default();
+        return no_gpu(format!("CUDA lists {found} GPUs{wanted}"));
     }
     let outcome = |gpu: &Gpu| (Some(gpu.number.to_string()), Outcome::pass(&gpu.name));
     Outcomes(cuda.gpus.iter().map(outcome).collect())
@@ -369,9 +383,11 @@ fn gpus(cuda: &mut Cuda) -> Outcomes {
 fn no_gpu(observed: String) -> Outcomes {
     Outcome::Fail(Problem {
         observed,
-        required: "the GPU asked for, or at least one".to_owned(),
-        why: "there is nothing that could ring".to_owned(),
-        fix: "name a GPU that CUDA shows; look at CUDA_VISIBLE_DEVICES and NVIDIA_VISIBLE_DEVICES".to_owned(),
+        required: "the GPU named by --gpu, or at least one GPU".to_owned(),
+        why: "without a GPU, no kernel can post to the adapter".to_owned(),
+        fix: "name a GPU that CUDA lists (--gpu N); check CUDA_VISIBLE_DEVICES and NVIDIA_VISIBLE_DEVICES, which hide \
+              GPUs"
+            .to_owned(),
         who: Who::Pod,
     })
     .into()
@@ -381,7 +397,7 @@ fn count(cuda: &Cuda) -> Result<u32, String> {
     // SAFETY: cuDeviceGetCount(int*) in cuda.h.
     let count: unsafe extern "C" fn(*mut c_int) -> c_int = unsafe { cuda.get(c"cuDeviceGetCount")? };
     let mut number = 0;
-    // SAFETY: `number` can be written.
+    // SAFETY: `number` is writable.
     checked("cuDeviceGetCount", unsafe { count(&mut number) })?;
     Ok(u32::try_from(number).unwrap_or(0))
 }
@@ -390,9 +406,9 @@ fn dmabuf(cuda: &mut Cuda) -> Outcomes {
     match cuda.attribute(ATTRIBUTE_DMA_BUF) {
         Ok(0) => Outcome::Warn(Problem {
             observed: "DMA_BUF_SUPPORTED is 0".to_owned(),
-            required: "1".to_owned(),
-            why: "GPU memory cannot be registered with the adapter through dmabuf".to_owned(),
-            fix: "use the open kernel modules of the NVIDIA driver".to_owned(),
+            required: "DMA_BUF_SUPPORTED is 1".to_owned(),
+            why: "the adapter cannot register GPU memory through dmabuf".to_owned(),
+            fix: "on the host: use the open kernel modules of the NVIDIA driver".to_owned(),
             who: Who::Host,
         })
         .into(),
@@ -406,10 +422,10 @@ fn ordering(cuda: &mut Cuda) -> Outcomes {
     match cuda.attribute(ATTRIBUTE_WRITES_ORDERING) {
         Ok(value) => {
             let meaning = match value {
-                0 => "none: GPU code must not trust a flag that the adapter wrote without a flush",
-                100 => "for the GPU that owns the memory",
-                200 => "for all devices",
-                _ => "a value that this version does not know",
+                0 => "none: GPU code must flush before it relies on a flag that the adapter wrote",
+                100 => "ordered for the GPU that owns the memory",
+                200 => "ordered for all devices",
+                _ => "a value that this version of gda-probe does not know",
             };
             Outcome::pass(format!("{value}, {meaning}")).into()
         }

@@ -1,5 +1,5 @@
-//! Bytes moved through the queues by the device code, in the host executor or on a GPU: from the first store to
-//! the send queue to every byte compared.
+//! Bytes that the device code moves through the queues, in the host executor or on a GPU: from the first store
+//! to the send queue to the comparison of every byte.
 
 mod fault;
 mod moving;
@@ -22,13 +22,13 @@ use crate::check::{Check, Nature, Outcome, Outcomes, Unit};
 use crate::model::{Kind, Op, Put, SOFTWARE_ADAPTER, Who};
 use crate::soft::checker::Checker;
 
-/// Bits of an rkey that are turned over to get one that names no region.
+/// The bits to flip in a valid rkey for an rkey that names no region.
 pub(super) const WRONG: u32 = 0x00ff_0000;
 
-/// From this check on, it matters what runs the device code.
+/// The first check whose result depends on the executor of the device code.
 pub(super) const FIRST_OF_DRIVER: &str = "QUE-008";
 
-/// The check that closes everything.
+/// The check that closes all objects.
 pub(super) const LAST: &str = "PUT-005";
 
 /// The checks of this category.
@@ -36,25 +36,25 @@ pub(crate) fn checks<L: Layer>() -> &'static [Unit<Session<L>>] {
     Of::<L>::CHECKS
 }
 
-/// Carries the checks over a layer.
+/// Holds the checks for a layer.
 struct Of<L>(PhantomData<L>);
 
 impl<L: Layer> Of<L> {
     const CHECKS: &'static [Unit<Session<L>>] = &[
         unit(
             "QUE-005",
-            "The queues map for the host",
+            "The host maps the queues",
             &["QUE-001", "QUE-002", "QUE-003", "GDA-005", "VRB-013"],
             maps,
         ),
         unit("QUE-006", "The host can write to the send queue", &["QUE-005"], writes),
         unit("QUE-007", "The host can write to the doorbell", &["QUE-005"], rings),
-        unit("QUE-008", "Somebody rings for the queue", &["QUE-006", "QUE-007"], takes_doorbell_mode),
-        unit("PUT-001", "A doorbell brings a completion", &["QUE-008", "GDA-006"], completes),
+        unit("QUE-008", "A doorbell mode works for the queue", &["QUE-006", "QUE-007"], takes_doorbell_mode),
+        unit("PUT-001", "A posted write completes", &["QUE-008", "GDA-006"], completes),
         unit("PUT-002", "Every byte of the put arrives", &["PUT-001"], arrives),
-        unit("PUT-003", "The adapter saw no rule broken", &["QUE-005"], no_violation),
-        unit("PUT-004", "A wrong rkey comes back as an error completion", &["PUT-001"], wrong_key),
-        unit("PUT-005", "Everything closes", &["FAB-004", "VRB-005"], closes),
+        unit("PUT-003", "The adapter reports no violation", &["QUE-005"], no_violation),
+        unit("PUT-004", "A wrong rkey causes an error completion", &["PUT-001"], wrong_key),
+        unit("PUT-005", "All objects close", &["FAB-004", "VRB-005"], closes),
     ];
 }
 
@@ -80,46 +80,46 @@ fn maps<L: Layer>(session: &mut Session<L>) -> Outcomes {
 
 fn writes<L: Layer>(session: &mut Session<L>) -> Outcomes {
     let Some(queue) = &session.rig.queue else { return missing("the queue") };
-    // Of the second lap's phase, so that no adapter takes it for an entry of this lap; no doorbell
-    // follows, and the first request writes all of the slot again.
+    // The phase is the second lap's, so an adapter does not take the entry for one of this lap. No doorbell
+    // follows, and the first request overwrites the whole slot.
     let entry = host::encode_entry(&host::EntrySpec { phase: true, ..host::EntrySpec::default() });
-    // SAFETY: the queue's struct, rings and doorbell live as long as `queue`, which nobody else uses.
+    // SAFETY: the queue's struct, rings and doorbell live as long as `queue`, and nothing else uses `queue`.
     unsafe { host::write_raw(queue.as_ptr().as_ptr(), 0, &entry) };
-    Outcome::pass("slot 0 took an entry").into()
+    Outcome::pass("an entry was written into slot 0").into()
 }
 
 fn rings<L: Layer>(session: &mut Session<L>) -> Outcomes {
     let Some(queue) = &session.rig.queue else { return missing("the queue") };
-    // The producer counter of a queue that has posted nothing: moves nothing.
-    // SAFETY: the queue's doorbell lives as long as `queue`, which nobody else uses.
+    // 0 is the producer index of a queue without entries, so the doorbell starts no request.
+    // SAFETY: the queue's doorbell lives as long as `queue`, and nothing else uses `queue`.
     unsafe { host::ring_raw(queue.as_ptr().as_ptr(), 0) };
-    Outcome::pass("the doorbell took the value 0").into()
+    Outcome::pass("0 was written to the doorbell").into()
 }
 
 fn takes_doorbell_mode<L: Layer>(session: &mut Session<L>) -> Outcomes {
     let choice = DoorbellChoice::from(session.request.doorbell);
     let Some(queue) = &mut session.rig.queue else { return missing("the queue") };
-    // The host reaches everything that it mapped, so the first candidate is the one.
+    // The host reaches all memory that it mapped, so the first candidate works.
     let mode = choice.candidates().next().unwrap_or(DoorbellMode::Direct);
     if mode == DoorbellMode::Direct {
-        return Outcome::pass("direct: the device code itself").into();
+        return Outcome::pass("direct: the device code rings").into();
     }
-    let taken = DoorbellProxy::start(&ProxyOptions::new())
+    let registered = DoorbellProxy::start(&ProxyOptions::new())
         .map_err(|error| error_chain(&error).to_string())
         .and_then(|proxy| {
             queue.set_doorbell(mode, &proxy).map_err(|error| error_chain(&error).to_string())?;
             Ok(proxy)
         });
-    match taken {
+    match registered {
         Ok(proxy) => {
             session.rig.proxy = Some(proxy);
             Outcome::pass(format!("{mode}: {}", mode.cost().unwrap_or_default())).into()
         }
         Err(observed) => failed(
             observed,
-            "a host thread that takes the queue into its care",
-            "nobody would ring for what the device code posts",
-            "use --doorbell staged, which asks least of the adapter, or --doorbell direct",
+            "a doorbell proxy that accepts the queue",
+            "without a doorbell proxy, nothing rings for entries that the device code posts in this mode",
+            "use --doorbell direct, or --doorbell staged, which needs the least from the adapter",
             Who::Code,
         ),
     }
@@ -132,9 +132,11 @@ fn completes<L: Layer>(session: &mut Session<L>) -> Outcomes {
         Err(outcomes) => return outcomes,
     };
     let timeout = bound(session, 64, 1);
-    let put = WorkRequest::write(peer, &memory.source, memory.target.remote()).bytes(64).timeout(timeout);
-    match session.rig.execute(&put) {
-        Ok(report) => Outcome::pass(format!("{} rung, {} completed", report.posted, report.completed)).into(),
+    let request = WorkRequest::write(peer, &memory.source, memory.target.remote()).bytes(64).timeout(timeout);
+    match session.rig.execute(&request) {
+        Ok(report) => {
+            Outcome::pass(format!("{} posted, {} completed", report.posted, report.completed)).into()
+        }
         Err(error) => put_failed(&error, session.request.wait),
     }
 }
@@ -152,7 +154,7 @@ fn arrives<L: Layer>(session: &mut Session<L>) -> Outcomes {
     let (moved, outcomes) = match moved {
         Ok(moved) => match &moved.wrong {
             None => {
-                let observed = format!("{} × {} bytes compared", moved.completed, request.bytes);
+                let observed = format!("{} × {} bytes are equal", moved.completed, request.bytes);
                 (moved, Outcome::pass(observed).into())
             }
             Some(wrong) => {
@@ -175,47 +177,50 @@ fn arrives<L: Layer>(session: &mut Session<L>) -> Outcomes {
         executor: if session.rig.on_gpu.is_some() { "cuda" } else { "host" }.to_owned(),
         gpu: session.gpu.map(|number| number.to_string()),
         adapter: session.rig.objects.adapter(),
-        // Nothing took any time where nothing was posted.
+        // The time is zero if nothing was posted.
         microseconds: u64::try_from(moved.took.as_micros()).ok().filter(|_| !moved.took.is_zero()),
         violations,
     });
     outcomes
 }
 
-/// The software adapter's checker; the reason where there is none.
+/// The software adapter's checker, or why it cannot be read.
 fn checker<L: Layer>(session: &Session<L>) -> Result<Checker, String> {
     let provider = session
         .request
         .provider
         .as_ref()
-        .ok_or("softefa run tells it at its end, on stderr and by its exit status")?;
+        .ok_or("softefa run reports violations at its end, on stderr and by its exit status")?;
     Checker::of(provider)
 }
 
 fn no_violation<L: Layer>(session: &mut Session<L>) -> Outcomes {
     if !session.request.soft {
-        return Outcome::Skip(SOFTWARE_ADAPTER.to_owned(), "only the software adapter tells".to_owned())
-            .into();
+        return Outcome::Skip(
+            SOFTWARE_ADAPTER.to_owned(),
+            "only the software adapter reports violations".to_owned(),
+        )
+        .into();
     }
     let violations = match checker(session) {
         Ok(checker) => checker.violations(),
         Err(error) => return Outcome::unknown(error).into(),
     };
     if violations.is_empty() {
-        return Outcome::pass("none").into();
+        return Outcome::pass("no violation").into();
     }
     failed(
         violations.join("; "),
-        "entries and doorbells that keep every rule of the rings",
-        "a real adapter answers a broken rule with wrong data or silence",
-        "report it: the device code wrote these entries",
+        "entries and doorbells that comply with every rule of the rings",
+        "a hardware adapter reacts to such an entry or doorbell with wrong data, or not at all",
+        "report this text: efa-gda's device code wrote the entries",
         Who::Code,
     )
 }
 
 fn wrong_key<L: Layer>(session: &mut Session<L>) -> Outcomes {
     if session.request.put.fault.is_some() {
-        return Outcome::unknown("the queue was broken on purpose").into();
+        return Outcome::unknown("an injected fault has broken the queue").into();
     }
     let Some(peer) = session.rig.peer else { return missing("the peer") };
     let memory = match Memory::register(session, Op::Write, 64) {
@@ -233,8 +238,8 @@ fn wrong_key<L: Layer>(session: &mut Session<L>) -> Outcomes {
         Ok(_) => failed(
             format!("a write with rkey {:#x} completed with status 0", wrong.key.get()),
             "an error completion",
-            "an error that does not surface becomes a hang or wrong data in a program",
-            "report it with the adapter's and the driver's version",
+            "a program hangs or reads wrong data if errors are not reported",
+            "report it with the versions of the adapter and its kernel driver",
             Who::Host,
         ),
     }
@@ -244,12 +249,12 @@ fn closes<L: Layer>(session: &mut Session<L>) -> Outcomes {
     let rig = &mut session.rig;
     let mut failures: Vec<String> = Vec::new();
     if let Some(why) = rig.on_gpu.take().and_then(|queue| queue.close()) {
-        failures.push(format!("the GPU's queue: {why}"));
+        failures.push(format!("queue of the GPU: {why}"));
     }
     let closed = rig.queue.take().map(|queue| match queue.close() {
         Ok(()) => Ok(()),
         Err(CloseError::Destroy(error)) => Err(error),
-        // What is in flight is flushed with the queue pair.
+        // Requests in flight are flushed with the queue pair.
         Err(
             CloseError::Busy { queue, .. }
             | CloseError::Unrung { queue, .. }
@@ -267,8 +272,8 @@ fn closes<L: Layer>(session: &mut Session<L>) -> Outcomes {
     }
     failed(
         failures.join("; "),
-        "everything closes, children first",
-        "what does not close leaks queues and locked memory in a program that runs long",
+        "every object closes, children first",
+        "an object that does not close leaks queues and locked memory in a long-running program",
         "report it with the library's version",
         Who::Image,
     )

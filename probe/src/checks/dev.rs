@@ -1,4 +1,4 @@
-//! Adapters on the PCI bus, their kernel driver, and the device nodes that a container sees.
+//! Adapters on the PCI bus, their kernel driver, and their device nodes in this container.
 
 use std::fs::OpenOptions;
 use std::path::Path;
@@ -8,24 +8,24 @@ use crate::model::{Kind, Who};
 use crate::system::adapters::Adapter;
 use crate::system::{System, version_numbers};
 
-/// The first release of the kernel driver that takes completion queues in external memory.
+/// The first release of the kernel driver that accepts completion queues in external memory.
 const EXTERNAL_CQ_DRIVER: [u32; 2] = [2, 17];
 
-/// The check that opens device files, in a child: a driver that is stuck keeps whoever opens one.
+/// The check that opens device nodes. It runs in a worker process, because an open can block in a stuck driver.
 pub(crate) const OPENS: &str = "DEV-006";
 
 /// The checks of this category.
 pub(crate) static CHECKS: &[Unit<System>] = &[
     unit("DEV-001", "An EFA adapter is on the PCI bus", Kind::Declared, &[], pci),
     unit("DEV-002", "The efa kernel driver is loaded and new enough", Kind::Declared, &["DEV-001"], driver),
-    unit("DEV-003", "The driver made an RDMA device of the adapter", Kind::Declared, &["DEV-001"], bound),
+    unit("DEV-003", "The adapter has an RDMA device", Kind::Declared, &["DEV-001"], bound),
     unit("DEV-004", "The adapter's port is active", Kind::Declared, &["DEV-003"], port),
-    unit("DEV-005", "The adapter's node is in /dev/infiniband", Kind::Declared, &["DEV-003"], node),
-    unit(OPENS, "The adapter's node can be opened", Kind::Proven, &["DEV-005"], opens),
-    unit("DEV-007", "All adapters' nodes are visible", Kind::Declared, &["DEV-003"], partly),
+    unit("DEV-005", "The adapter's device node is in /dev/infiniband", Kind::Declared, &["DEV-003"], node),
+    unit(OPENS, "The adapter's device node opens", Kind::Proven, &["DEV-005"], opens),
+    unit("DEV-007", "The device nodes of all adapters are visible", Kind::Declared, &["DEV-003"], all_nodes),
 ];
 
-/// What a child does of them.
+/// The checks that a worker process runs.
 pub(crate) fn opening() -> impl Iterator<Item = &'static Unit<System>> {
     CHECKS.iter().filter(|unit| unit.check.code == OPENS)
 }
@@ -40,7 +40,7 @@ const fn unit(
     Unit { check: Check { code, title, kind, nature: Nature::Hardware, needs }, run }
 }
 
-/// One answer for each adapter.
+/// One outcome for each adapter.
 fn for_each(system: &System, check: impl Fn(&Adapter) -> Option<Outcome>) -> Outcomes {
     let one = |adapter: Adapter| Some((Some(adapter.name().to_owned()), check(&adapter)?));
     Outcomes(system.adapters().into_iter().filter_map(one).collect())
@@ -56,7 +56,7 @@ fn pci(system: &mut System) -> Outcomes {
     let observed = match &system.device {
         Some(wanted) if !all.is_empty() => {
             let names: Vec<&str> = all.iter().map(Adapter::name).collect();
-            format!("no adapter named {wanted}; there are {}", names.join(", "))
+            format!("no adapter is named {wanted}; found: {}", names.join(", "))
         }
         _ => "no PCI device 1d0f:efa0 to efa3 in /sys/bus/pci/devices".to_owned(),
     };
@@ -64,7 +64,7 @@ fn pci(system: &mut System) -> Outcomes {
         observed,
         required: "at least one EFA adapter".to_owned(),
         why: "without an adapter there is no queue to map".to_owned(),
-        fix: "attach an EFA network interface to the instance, or try the software adapter with --soft"
+        fix: "attach an EFA network interface to the instance, or use the software adapter (--soft)"
             .to_owned(),
         who: Who::Host,
     })
@@ -75,18 +75,19 @@ fn driver(system: &mut System) -> Outcomes {
     let required = "the efa module, 2.17 or newer";
     if !system.exists("/sys/module/efa") {
         return Outcome::Fail(Problem {
-            observed: "no /sys/module/efa".to_owned(),
+            observed: "no /sys/module/efa: the module is not loaded".to_owned(),
             required: required.to_owned(),
-            why: "the kernel driver creates the queues and maps them".to_owned(),
-            fix: "install the EFA driver on the host (the EFA installer, or modprobe efa)".to_owned(),
+            why: "the kernel driver creates queues and maps them".to_owned(),
+            fix: "on the host: install the EFA driver with the EFA installer, or load it (modprobe efa)"
+                .to_owned(),
             who: Who::Host,
         })
         .into();
     }
     let Some(version) = system.read("/sys/module/efa/version") else {
         let kernel = system.read("/proc/sys/kernel/osrelease").unwrap_or_default();
-        let observed = format!("the driver in the kernel's own tree, Linux {kernel}");
-        return Outcome::Unknown(Some(observed), "that driver carries no version".to_owned()).into();
+        let observed = format!("the in-tree driver of Linux {kernel}");
+        return Outcome::Unknown(Some(observed), "the in-tree driver has no version".to_owned()).into();
     };
     if version_numbers(&version).as_slice() >= EXTERNAL_CQ_DRIVER.as_slice() {
         return Outcome::pass(version).into();
@@ -94,9 +95,8 @@ fn driver(system: &mut System) -> Outcomes {
     Outcome::Warn(Problem {
         observed: version,
         required: required.to_owned(),
-        why: "older drivers refuse completion queues in memory that the caller gives, such as a GPU's"
-            .to_owned(),
-        fix: "update the EFA driver on the host with the current EFA installer".to_owned(),
+        why: "older drivers refuse completion queues in external memory, such as a GPU's".to_owned(),
+        fix: "on the host: update the EFA driver with the current EFA installer".to_owned(),
         who: Who::Host,
     })
     .into()
@@ -115,7 +115,7 @@ fn bound(system: &mut System) -> Outcomes {
             ),
             required: "driver efa and an RDMA device".to_owned(),
             why: "libfabric finds adapters through their RDMA devices".to_owned(),
-            fix: "look for efa and ib_uverbs in dmesg on the host; load both modules".to_owned(),
+            fix: "on the host: load both modules (modprobe -a efa ib_uverbs), and search dmesg for their errors".to_owned(),
             who: Who::Host,
         }))
     })
@@ -125,7 +125,7 @@ fn port(system: &mut System) -> Outcomes {
     for_each(system, |adapter| {
         let rdma = adapter.rdma.as_deref()?;
         let Some(state) = system.read(format!("/sys/class/infiniband/{rdma}/ports/1/state")) else {
-            return Some(Outcome::unknown("sysfs shows no port state here"));
+            return Some(Outcome::unknown("sysfs has no state of this port"));
         };
         if state.contains("ACTIVE") {
             return Some(Outcome::pass(state));
@@ -133,8 +133,8 @@ fn port(system: &mut System) -> Outcomes {
         Some(Outcome::Fail(Problem {
             observed: state,
             required: "4: ACTIVE".to_owned(),
-            why: "a port that is down carries nothing".to_owned(),
-            fix: "bring the interface up; on EC2 check that it is attached and its subnet is right"
+            why: "a port that is not active carries no traffic".to_owned(),
+            fix: "bring the interface up; on EC2, check that it is attached and in the right subnet"
                 .to_owned(),
             who: Who::Host,
         }))
@@ -151,14 +151,14 @@ fn node(system: &mut System) -> Outcomes {
         let observed = match node_path(adapter) {
             Some(path) if system.exists(&path) => return Some(Outcome::pass(path)),
             Some(path) => format!("no {path}"),
-            None => "no user-verbs device in sysfs: ib_uverbs is not loaded".to_owned(),
+            None => "no uverbs device in sysfs: ib_uverbs is not loaded".to_owned(),
         };
         Some(Outcome::Fail(Problem {
             observed,
             required: "a uverbs node in /dev/infiniband".to_owned(),
-            why: "libibverbs opens it to reach the adapter".to_owned(),
-            fix: "give the container the device (docker --device, the EFA Kubernetes plugin \
-                  vpc.amazonaws.com/efa); on the host load ib_uverbs"
+            why: "libibverbs reaches the adapter through this node".to_owned(),
+            fix: "add the device to the container (docker --device PATH; Kubernetes: the resource \
+                  vpc.amazonaws.com/efa); if the host lacks the node too, load ib_uverbs there"
                 .to_owned(),
             who: Who::Pod,
         }))
@@ -172,35 +172,35 @@ fn opens(system: &mut System) -> Outcomes {
             return None;
         }
         let error = match OpenOptions::new().read(true).write(true).open(system.path(&path)) {
-            Ok(_) => return Some(Outcome::pass(format!("{path} opened for reading and writing"))),
+            Ok(_) => return Some(Outcome::pass(format!("{path} opens for reading and writing"))),
             Err(error) => error,
         };
         Some(Outcome::Fail(Problem {
             observed: format!("{path}: {error}"),
-            required: "a node that opens for reading and writing".to_owned(),
-            why: "a node that is visible but closed gives \"no adapter\" further up".to_owned(),
-            fix: "allow the device in the container's device cgroup and to its user; do not only bind-mount \
-                  it"
-            .to_owned(),
+            required: "a device node that opens for reading and writing".to_owned(),
+            why: "libraries report \"no adapter\" if the node exists and does not open".to_owned(),
+            fix: "allow the device in the container's device cgroup (docker --device PATH; a bind mount does not do \
+                  that), and give the container's user read and write permission"
+                .to_owned(),
             who: Who::Pod,
         }))
     })
 }
 
-fn partly(system: &mut System) -> Outcomes {
+fn all_nodes(system: &mut System) -> Outcomes {
     let nodes: Vec<String> = system.all_adapters().iter().filter_map(node_path).collect();
     let (visible, missing): (Vec<&String>, Vec<&String>) =
         nodes.iter().partition(|path| system.exists(Path::new(path)));
-    let observed = format!("{} of {} nodes", visible.len(), nodes.len());
+    let observed = format!("{} of {} nodes are visible", visible.len(), nodes.len());
     if missing.is_empty() {
         return Outcome::pass(observed).into();
     }
     let list: Vec<&str> = missing.iter().map(|path| path.as_str()).collect();
     Outcome::Warn(Problem {
-        observed: format!("{observed}; missing {}", list.join(", ")),
-        required: "a node for each adapter on the bus".to_owned(),
-        why: "a transport that counts adapters in sysfs waits for rails that it cannot open".to_owned(),
-        fix: "give the container all EFA devices, or name the ones to use (--device, FI_EFA_IFACE)"
+        observed: format!("{observed}; missing: {}", list.join(", ")),
+        required: "a device node for each adapter on the PCI bus".to_owned(),
+        why: "a transport that counts adapters in sysfs waits for adapters that it cannot open".to_owned(),
+        fix: "add all EFA devices to the container, or name the adapters to use (--device, FI_EFA_IFACE)"
             .to_owned(),
         who: Who::Pod,
     })

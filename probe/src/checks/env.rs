@@ -1,30 +1,30 @@
-//! The environment: adapter kind, machine, limits, and variables that libfabric reads.
+//! The environment: the kind of adapter, the machine, limits, and environment variables that libfabric reads.
 
 use crate::check::{Check, Nature, Outcome, Outcomes, Problem, Unit};
 use crate::model::{Kind, Who};
 use crate::soft::Unready;
 use crate::system::{System, version_numbers};
 
-/// Instance families that AWS gives GPU-Direct Async to, as the name before the dot starts.
+/// Instance families for which AWS documents GPU-Direct Async: the part of the type's name before the dot.
 const GDA_INSTANCES: [&str; 3] = ["p5en", "p6-b200", "p6-b300"];
-/// Variables at which the efa provider aborts the process (libfabric 2.6, `efa_env.c`).
+/// Variables that make the efa provider abort the process (libfabric 2.6, `efa_env.c`).
 const ABORTING: [&str; 3] = ["FI_EFA_MTU_SIZE", "FI_EFA_TX_IOV_LIMIT", "FI_EFA_RX_IOV_LIMIT"];
-/// Bytes that the probe itself pins at least: its test buffers and the rings.
+/// The least number of bytes that the probe itself locks: its test buffers and the rings.
 const LOCK_LEAST: u64 = 1 << 20;
-/// A limit below this is spent by the first transport that registers its buffers.
+/// Below this limit, the first transport that registers its buffers reaches it.
 const LOCK_ENOUGH: u64 = 1 << 30;
 /// The bit of CAP_IPC_LOCK in a capability mask (`linux/capability.h`).
 const CAP_IPC_LOCK: u64 = 1 << 14;
 
 /// The checks of this category.
 pub(crate) static CHECKS: &[Unit<System>] = &[
-    unit("ENV-000", "The kind of adapter is settled", Nature::Any, adapter_kind),
-    unit("ENV-001", "This is 64-bit Linux", Nature::Any, platform),
+    unit("ENV-000", "The kind of adapter is determined", Nature::Any, adapter_kind),
+    unit("ENV-001", "The system is 64-bit Linux", Nature::Any, platform),
     unit("ENV-002", "The instance type has GPU-Direct Async", Nature::Hardware, instance),
-    unit("ENV-003", "Enough memory may be locked", Nature::Hardware, memlock),
-    unit("ENV-004", "Fork and huge-page settings agree", Nature::Hardware, fork),
-    unit("ENV-005", "No variable aborts libfabric", Nature::Any, aborting),
-    unit("ENV-006", "No variable misleads libfabric", Nature::Any, misleading),
+    unit("ENV-003", "The limit of locked memory is high enough", Nature::Hardware, memlock),
+    unit("ENV-004", "Fork and huge-page settings are compatible", Nature::Hardware, fork),
+    unit("ENV-005", "No environment variable aborts libfabric", Nature::Any, aborting),
+    unit("ENV-006", "No environment variable restricts libfabric", Nature::Any, restricting),
 ];
 
 const fn unit(
@@ -38,16 +38,16 @@ const fn unit(
 
 fn adapter_kind(system: &mut System) -> Outcomes {
     match (&system.provider, system.soft) {
-        (_, false) => Outcome::pass("hardware is probed (no --soft)").into(),
+        (_, false) => Outcome::pass("hardware (no --soft)").into(),
         (Some(Ok(provider)), true) => {
             Outcome::pass(format!("software adapter, provider {}", provider.display())).into()
         }
         (Some(Err(Unready::Provider(reason))), true) => Outcome::Fail(Problem {
             observed: reason.clone(),
             required: "softefa's provider library".to_owned(),
-            why: "--soft loads the software adapter into libfabric from that file".to_owned(),
+            why: "under --soft, libfabric loads the software adapter from this file".to_owned(),
             fix: format!(
-                "build it (cargo build{} -p softefa) or name it with SOFTEFA_LIBRARY=FILE",
+                "build it (cargo build{} -p softefa), or set SOFTEFA_LIBRARY to its path",
                 crate::executable::CARGO_RELEASE_FLAG
             ),
             who: Who::Image,
@@ -56,16 +56,16 @@ fn adapter_kind(system: &mut System) -> Outcomes {
         (Some(Err(Unready::Directory(reason))), true) => Outcome::Fail(Problem {
             observed: reason.clone(),
             required:
-                "a directory of this run's own, and a thread that removes it when a signal ends the run"
+                "a private directory for this run, and a thread that removes it when a signal ends the run"
                     .to_owned(),
-            why: "libfabric loads the software adapter from a directory that holds nothing else".to_owned(),
-            fix: "set TMPDIR to a directory that exists and may be written to; raise the limit on processes \
-                  (ulimit -u) where that is what ran out"
+            why: "libfabric loads the software adapter from a directory that must hold nothing else".to_owned(),
+            fix: "set TMPDIR to a directory that exists and is writable, without a colon in its path; if the limit \
+                  of processes was reached, raise it (ulimit -u)"
                 .to_owned(),
             who: Who::Pod,
         })
         .into(),
-        // Through rdma-core it is there before this process is.
+        // Under rdma-core, `softefa run` starts the adapter before this process.
         (None, true) => Outcome::pass("software adapter under rdma-core (softefa run)").into(),
     }
 }
@@ -79,8 +79,8 @@ fn platform(system: &mut System) -> Outcomes {
     Outcome::Fail(Problem {
         observed,
         required: "64-bit little-endian Linux".to_owned(),
-        why: "EFA has a driver for no other system".to_owned(),
-        fix: "run on a Linux instance of x86_64 or aarch64".to_owned(),
+        why: "EFA has drivers for no other system".to_owned(),
+        fix: "run on an x86_64 or aarch64 instance with Linux".to_owned(),
         who: Who::Host,
     })
     .into()
@@ -91,7 +91,7 @@ fn instance(system: &mut System) -> Outcomes {
     let (vendor, product) = (dmi("sys_vendor"), dmi("product_name"));
     if vendor != "Amazon EC2" {
         let observed = format!("DMI vendor \"{vendor}\", product \"{product}\"");
-        return Outcome::Unknown(Some(observed), "DMI does not say that this is EC2".to_owned()).into();
+        return Outcome::Unknown(Some(observed), "DMI does not identify an EC2 instance".to_owned()).into();
     }
     let family = product.split('.').next().unwrap_or_default();
     if GDA_INSTANCES.contains(&family) {
@@ -100,9 +100,9 @@ fn instance(system: &mut System) -> Outcomes {
     Outcome::Warn(Problem {
         observed: product,
         required: format!("one of {}", GDA_INSTANCES.join(", ")),
-        why: "AWS names GPU-Direct Async for these types only; elsewhere doorbells may not be reachable"
+        why: "AWS documents GPU-Direct Async for these types only; on other types a GPU may not reach doorbells"
             .to_owned(),
-        fix: "run on one of these types; if the checks of queues and completions pass here, trust them"
+        fix: "run on one of these types, unless the QUE and PUT checks pass on this one: they prove what works"
             .to_owned(),
         who: Who::Host,
     })
@@ -111,7 +111,7 @@ fn instance(system: &mut System) -> Outcomes {
 
 fn memlock(system: &mut System) -> Outcomes {
     if may_lock_all(system) {
-        return Outcome::pass("CAP_IPC_LOCK: no limit applies").into();
+        return Outcome::pass("no limit (the process has CAP_IPC_LOCK)").into();
     }
     let limits = system.read("/proc/self/limits").unwrap_or_default();
     let line = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"));
@@ -122,23 +122,24 @@ fn memlock(system: &mut System) -> Outcomes {
         None => None,
     };
     let Some(bytes) = bytes else {
-        return Outcome::unknown("/proc/self/limits does not say how much memory may be locked").into();
+        return Outcome::unknown("/proc/self/limits has no limit of locked memory").into();
     };
     if bytes >= LOCK_ENOUGH {
         return Outcome::pass(format!("{bytes} bytes")).into();
     }
-    let trouble = Problem {
-        observed: format!("{bytes} bytes"),
+    let problem = Problem {
+        observed: format!("a limit of {bytes} bytes"),
         required: format!("unlimited, or at least {LOCK_ENOUGH} bytes"),
-        why: "every registered buffer and ring is locked in memory; past the limit registration fails with \
+        why:
+            "every registered buffer and ring is locked in memory; beyond the limit, registration fails with \
               ENOMEM"
-            .to_owned(),
+                .to_owned(),
         fix: "raise RLIMIT_MEMLOCK (docker --ulimit memlock=-1; limits.conf; LimitMEMLOCK=infinity), or \
-              give the container CAP_IPC_LOCK"
+              add the capability IPC_LOCK to the container"
             .to_owned(),
         who: Who::Pod,
     };
-    if bytes < LOCK_LEAST { Outcome::Fail(trouble).into() } else { Outcome::Warn(trouble).into() }
+    if bytes < LOCK_LEAST { Outcome::Fail(problem).into() } else { Outcome::Warn(problem).into() }
 }
 
 fn may_lock_all(system: &System) -> bool {
@@ -155,23 +156,25 @@ fn fork(system: &mut System) -> Outcomes {
     let pages = meminfo.lines().find_map(|line| line.strip_prefix("HugePages_Total:"));
     let pages: u64 = pages.and_then(|text| text.trim().parse().ok()).unwrap_or(0);
     let kernel = version_numbers(&system.read("/proc/sys/kernel/osrelease").unwrap_or_default());
-    let observed = format!("{pages} huge pages reserved, fork support: {}", said(&set));
-    let asked_huge = system.env("FI_EFA_USE_HUGE_PAGE").is_some_and(is_on);
+    let observed = format!("{pages} huge pages reserved, fork support: {}", listed(&set));
+    let uses_huge_pages = system.env("FI_EFA_USE_HUGE_PAGE").is_some_and(is_on);
     let huge_safe = system.env("RDMAV_HUGEPAGES_SAFE").is_some();
-    // Since Linux 5.13 registered pages are copied on fork, and rdma-core leaves fork support off.
+    // Since Linux 5.13 the kernel copies registered pages on fork, and rdma-core leaves fork support off.
     let copies_on_fork = kernel.as_slice() >= [5, 13].as_slice();
-    if set.is_empty() || copies_on_fork || huge_safe || (pages == 0 && !asked_huge) {
+    if set.is_empty() || copies_on_fork || huge_safe || (pages == 0 && !uses_huge_pages) {
         return Outcome::pass(observed).into();
     }
-    let trouble = Problem {
+    let problem = Problem {
         observed,
-        required: "fork support with RDMAV_HUGEPAGES_SAFE=1, or no huge pages, or Linux 5.13".to_owned(),
-        why: "rdma-core's fork support marks pages one by one and corrupts memory in huge pages".to_owned(),
-        fix: "set RDMAV_HUGEPAGES_SAFE=1, or take the fork and huge-page variables out".to_owned(),
+        required: "fork support with RDMAV_HUGEPAGES_SAFE=1, no huge pages, or Linux 5.13 or newer"
+            .to_owned(),
+        why: "rdma-core's fork support marks memory by small pages, which corrupts memory in huge pages"
+            .to_owned(),
+        fix: "set RDMAV_HUGEPAGES_SAFE=1, or unset the variables for fork support and huge pages".to_owned(),
         who: Who::Pod,
     };
-    // The efa provider aborts when both are asked for outright (`efa_fork_support.c`).
-    if asked_huge { Outcome::Fail(trouble).into() } else { Outcome::Warn(trouble).into() }
+    // The efa provider aborts if variables request both (`efa_fork_support.c`).
+    if uses_huge_pages { Outcome::Fail(problem).into() } else { Outcome::Warn(problem).into() }
 }
 
 fn is_on(value: std::ffi::OsString) -> bool {
@@ -179,71 +182,72 @@ fn is_on(value: std::ffi::OsString) -> bool {
     !matches!(value.as_str(), "" | "0" | "false" | "no" | "off")
 }
 
-fn said(names: &[&str]) -> String {
-    if names.is_empty() { "not asked for".to_owned() } else { names.join(", ") }
+fn listed(names: &[&str]) -> String {
+    if names.is_empty() { "not requested".to_owned() } else { names.join(", ") }
 }
 
 fn aborting(system: &mut System) -> Outcomes {
-    let mut without_hint: Vec<String> = Vec::new();
-    without_hint
-        .extend(ABORTING.iter().filter(|name| system.env(name).is_some()).map(|name| (*name).to_owned()));
+    let mut aborting: Vec<String> = Vec::new();
+    aborting.extend(ABORTING.iter().filter(|name| system.env(name).is_some()).map(|name| (*name).to_owned()));
     if system.env("FI_EFA_IFACE").is_some_and(|value| value.is_empty()) {
-        without_hint.push("FI_EFA_IFACE (empty)".to_owned());
+        aborting.push("FI_EFA_IFACE (empty)".to_owned());
     }
     let credits = system.env("FI_EFA_TX_MIN_CREDITS").and_then(|text| text.to_str()?.parse::<i64>().ok());
     if credits.is_some_and(|credits| credits <= 0) {
-        without_hint.push("FI_EFA_TX_MIN_CREDITS (not positive)".to_owned());
+        aborting.push("FI_EFA_TX_MIN_CREDITS (not positive)".to_owned());
     }
-    if without_hint.is_empty() {
-        return Outcome::pass("none is set").into();
+    if aborting.is_empty() {
+        return Outcome::pass("no such variable is set").into();
     }
     Outcome::Fail(Problem {
-        observed: without_hint.join(", "),
-        required: "none of these".to_owned(),
-        why: "the efa provider of libfabric 2 ends the process when it sees one".to_owned(),
-        fix: format!("unset {}", without_hint.join(", ")),
+        observed: format!("set: {}", aborting.join(", ")),
+        required: "none of these variables is set".to_owned(),
+        why: "the efa provider of libfabric 2 aborts the process if one of them is set".to_owned(),
+        fix: format!("unset {}", aborting.join(", ")),
         who: Who::Pod,
     })
     .into()
 }
 
-/// A variable that sends libfabric past the adapter: its name, whether its value does, and why.
-struct Misleading {
+/// A variable with values that hide adapters or capabilities from libfabric's clients.
+struct Restricting {
     name: &'static str,
-    misleads: fn(&str) -> bool,
+    /// Whether a value does so.
+    restricts: fn(&str) -> bool,
+    /// The effect of such a value.
     why: &'static str,
 }
 
-static MISLEADING: [Misleading; 5] = [
-    Misleading {
+static RESTRICTING: [Restricting; 5] = [
+    Restricting {
         name: "FI_PROVIDER",
-        misleads: leaves_out_efa,
-        why: "it keeps libfabric from loading the efa provider",
+        restricts: excludes_efa,
+        why: "this value keeps libfabric from loading the efa provider",
     },
-    Misleading {
+    Restricting {
         name: "FI_EFA_IFACE",
-        misleads: |value| !value.is_empty() && value != "all",
-        why: "it hides every adapter that it does not name",
+        restricts: |value| !value.is_empty() && value != "all",
+        why: "this value hides every adapter that it does not name",
     },
-    Misleading {
+    Restricting {
         name: "FI_HMEM_P2P_DISABLED",
-        misleads: |value| is_on(value.into()),
-        why: "it forbids peer access between GPU memory and the adapter",
+        restricts: |value| is_on(value.into()),
+        why: "this value forbids peer access between GPU memory and the adapter",
     },
-    Misleading {
+    Restricting {
         name: "FI_EFA_USE_DEVICE_RDMA",
-        misleads: |value| !is_on(value.into()),
-        why: "it takes RDMA away from the plain efa fabric, so that comparisons with it mislead",
+        restricts: |value| !is_on(value.into()),
+        why: "this value disables RDMA on the plain efa fabric, so that comparisons with it mislead",
     },
-    Misleading {
+    Restricting {
         name: "FI_EFA_USE_UNSOLICITED_WRITE_RECV",
-        misleads: |value| !is_on(value.into()),
-        why: "without it efa-direct offers RMA only to clients that ask for FI_RX_CQ_DATA",
+        restricts: |value| !is_on(value.into()),
+        why: "with this value efa-direct offers RMA only to clients that request FI_RX_CQ_DATA",
     },
 ];
 
-/// Whether an FI_PROVIDER value (names, or names to leave out after `^`) leaves out "efa".
-fn leaves_out_efa(value: &str) -> bool {
+/// Whether an FI_PROVIDER value (provider names, or `^` and the names to exclude) excludes "efa".
+fn excludes_efa(value: &str) -> bool {
     let (excluding, names) = match value.strip_prefix('^') {
         Some(names) => (true, names),
         None => (false, value),
@@ -252,39 +256,39 @@ fn leaves_out_efa(value: &str) -> bool {
     !names.is_empty() && named == excluding
 }
 
-fn misleading(system: &mut System) -> Outcomes {
+fn restricting(system: &mut System) -> Outcomes {
     let mut outcomes = Vec::new();
-    for variable in &MISLEADING {
+    for variable in &RESTRICTING {
         let Some(value) = system.env(variable.name) else { continue };
         let value = value.to_string_lossy().into_owned();
-        if !(variable.misleads)(&value) {
+        if !(variable.restricts)(&value) {
             continue;
         }
-        let trouble = Problem {
+        let problem = Problem {
             observed: format!("{}={value}", variable.name),
-            required: "not set, or a value that leaves the adapter in sight".to_owned(),
+            required: "not set, or a value without this effect".to_owned(),
             why: variable.why.to_owned(),
             fix: format!("unset {}", variable.name),
             who: Who::Pod,
         };
-        outcomes.push((Some(variable.name.to_owned()), Outcome::Warn(trouble)));
+        outcomes.push((Some(variable.name.to_owned()), Outcome::Warn(problem)));
     }
     if outcomes.is_empty() {
-        return Outcome::pass("none is set to such a value").into();
+        return Outcome::pass("no variable has such a value").into();
     }
     Outcomes(outcomes)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::leaves_out_efa;
+    use super::excludes_efa;
 
     #[test]
-    fn a_provider_filter_is_read_as_libfabric_reads_it() {
-        for (value, out) in
+    fn provider_filters_are_interpreted_as_libfabric_does() {
+        for (value, excluded) in
             [("efa", false), ("^efa", true), ("tcp", true), ("^tcp", false), ("shm,efa", false), ("", false)]
         {
-            assert_eq!(leaves_out_efa(value), out, "{value}");
+            assert_eq!(excludes_efa(value), excluded, "{value}");
         }
     }
 }

@@ -1,31 +1,31 @@
-//! Memory that is given to the adapter by its descriptor, for completions to arrive in.
+//! Memory with a file descriptor, for a completion queue in external memory.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// Entries of the completion queue that is opened in given memory.
+/// Entries of the completion queue in external memory.
 pub(crate) const ENTRIES: u32 = 1024;
-/// The bytes that they take at most.
+/// Bytes that are enough for these entries.
 pub(crate) const BYTES: u64 = 64 << 10;
 
-/// [`BYTES`] of it. The driver takes a dmabuf; the software adapter takes any memory that has a
+/// [`BYTES`] of such memory. The driver needs a dmabuf; the software adapter accepts any memory with a
 /// descriptor.
 pub(crate) fn memory(soft: bool) -> std::io::Result<OwnedFd> {
     if soft { memory_file() } else { dmabuf() }
 }
 
-/// Zeroed memory with a descriptor, sealed against shrinking, which udmabuf asks for.
+/// Zeroed memory with a descriptor, sealed against shrinking, as udmabuf requires.
 fn memory_file() -> std::io::Result<OwnedFd> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-    // SAFETY: the name is a string; the answer is checked.
+    // SAFETY: the name ends with a zero byte; the result is checked.
     let fd = unsafe { libc::memfd_create(c"gda-probe".as_ptr(), flags) };
     if fd < 0 {
         return Err(std::io::Error::last_os_error());
     }
-    // SAFETY: a descriptor that was just made, and that nobody else has.
+    // SAFETY: the descriptor is new, so this is its only owner.
     let file = unsafe { File::from_raw_fd(fd) };
     file.set_len(BYTES)?;
-    // SAFETY: the file's own descriptor; the command takes a number.
+    // SAFETY: the descriptor is open; the command takes a number.
     if unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) } < 0 {
         return Err(std::io::Error::last_os_error());
     }
@@ -46,17 +46,17 @@ const UDMABUF_CREATE: u64 = 1 << 30 | (size_of::<UdmabufCreate>() as u64) << 16 
 /// `UDMABUF_FLAGS_CLOEXEC`.
 const UDMABUF_FLAGS_CLOEXEC: u32 = 1;
 
-/// Host memory as a dmabuf, where the kernel makes one of it (`/dev/udmabuf`).
+/// Host memory as a dmabuf, which needs `/dev/udmabuf`.
 fn dmabuf() -> std::io::Result<OwnedFd> {
     let device = File::options().read(true).write(true).open("/dev/udmabuf")?;
     let memory = memory_file()?;
     let memfd = u32::try_from(memory.as_raw_fd()).unwrap_or(u32::MAX);
     let create = UdmabufCreate { memfd, flags: UDMABUF_FLAGS_CLOEXEC, offset: 0, size: BYTES };
-    // SAFETY: the device's own command, with the struct that it reads.
+    // SAFETY: the device's command, with the struct that it reads.
     let fd = unsafe { libc::ioctl(device.as_raw_fd(), UDMABUF_CREATE as _, &raw const create) };
     if fd < 0 {
         return Err(std::io::Error::last_os_error());
     }
-    // SAFETY: a descriptor that was just made, and that nobody else has; it holds the memory by itself.
+    // SAFETY: the descriptor is new, so this is its only owner; it keeps the memory alive without `memory`.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }

@@ -1,5 +1,5 @@
-//! libfabric, from loading it to a verified completion. These checks run in a child process, on one
-//! [`Session`]: each opens what the next one needs.
+//! libfabric, from loading it to a verified completion. These checks run in a worker process, on one
+//! [`Session`]: each opens objects that later ones need.
 
 pub(crate) mod bench;
 mod counters;
@@ -25,24 +25,24 @@ use crate::model::Who;
 use crate::worker::stream::Stream;
 use crate::worker::{Event, Executor, Request};
 
-/// What the checks of libfabric share.
+/// The state that the checks of libfabric share.
 pub(crate) type Session = session::Session<Libfabric>;
 type Rig = session::Rig<Libfabric>;
 
-/// libfabric, and what it found.
+/// libfabric, and the adapters that it found.
 #[derive(Debug, Default)]
 pub(crate) struct Start {
     /// libfabric.
     pub(crate) library: Option<Library>,
-    /// How long its first query took.
+    /// The duration of its first query.
     pub(crate) took: Option<Duration>,
-    /// What the query for adapters came to.
+    /// The result of the query for adapters.
     pub(crate) lookup: Option<Result<Vec<Info>, Error>>,
-    /// The adapters that will be looked at.
+    /// The adapters to check.
     pub(crate) infos: Vec<Info>,
 }
 
-/// Objects of libfabric's, open on one adapter.
+/// libfabric's objects that are open on one adapter.
 #[derive(Debug, Default)]
 pub(crate) struct Libfabric {
     pub(crate) info: Option<Info>,
@@ -54,9 +54,9 @@ pub(crate) struct Libfabric {
     pub(crate) endpoint: Option<Endpoint<Enabled>>,
     pub(crate) own_address: Option<FabricAddress>,
     pub(crate) ops: Option<GdaOps>,
-    /// The GPU that the queue is tried with, open.
+    /// The context of the pair's GPU.
     pub(crate) gpu: Option<Gpu>,
-    /// Of the queue that receives what the GPU sends.
+    /// The completion queue of the receiver, which is the target of the GPU's posts.
     pub(crate) receiver_completions: Option<CompletionQueue>,
 }
 
@@ -78,7 +78,7 @@ impl Layer for Libfabric {
             failed(
                 error_chain(&error).to_string(),
                 "a queue that the host's device code can use",
-                "what libfabric mapped for itself is what the host's device code works on",
+                "the device code in the host executor uses the memory that libfabric mapped",
                 "report it with the provider's version",
                 Who::Image,
             )
@@ -88,7 +88,12 @@ impl Layer for Libfabric {
     fn register(&self, buffer: Buffer, access: Access) -> Result<MemoryRegion, Outcomes> {
         let domain = self.domain.as_ref().ok_or_else(|| missing("the domain"))?;
         domain.register(buffer, access).map_err(|error| {
-            refused(&error, "memory that registers", "the bytes lie in registered memory", Who::Pod)
+            refused(
+                &error,
+                "fi_mr_reg succeeds",
+                "the adapter moves bytes of registered memory only",
+                Who::Pod,
+            )
         })
     }
 
@@ -106,33 +111,33 @@ impl Layer for Libfabric {
         };
         note("endpoint", self.endpoint.take().map(|endpoint| endpoint.close()));
         note("memory region", self.region.take().map(MemoryRegion::close));
-        note("receiver's completion queue", self.receiver_completions.take().map(|one| one.close()));
-        note("completion queue", self.completions.take().map(|one| one.close()));
-        note("address vector", self.addresses.take().map(|one| one.close()));
-        note("domain", self.domain.take().map(|one| one.close()));
-        note("fabric", self.fabric.take().map(|one| one.close()));
+        note("receiver's completion queue", self.receiver_completions.take().map(|queue| queue.close()));
+        note("completion queue", self.completions.take().map(|queue| queue.close()));
+        note("address vector", self.addresses.take().map(|vector| vector.close()));
+        note("domain", self.domain.take().map(|domain| domain.close()));
+        note("fabric", self.fabric.take().map(|fabric| fabric.close()));
         failures
     }
 }
 
-/// The checks that repeat for each adapter, in their order.
+/// The checks of each adapter, in their order.
 pub(crate) fn adapter_checks() -> impl Iterator<Item = &'static Unit<Session>> {
     objects::CHECKS.iter().chain(gda::CHECKS).chain(queues::checks()).chain(data::checks())
 }
 
-/// The checks, and before everything closes the bench, where one is asked for.
+/// `checks`, with the bench before the check that closes all objects, if `request` has a bench.
 pub(crate) fn with_bench(
     mut checks: Vec<&'static Unit<Session>>,
     request: &Request,
 ) -> Vec<&'static Unit<Session>> {
     if request.bench.is_some() {
-        let place = checks.iter().position(|unit| unit.check.code == data::LAST).unwrap_or(checks.len());
-        checks.insert(place, &bench::CHECK);
+        let last = checks.iter().position(|unit| unit.check.code == data::LAST).unwrap_or(checks.len());
+        checks.insert(last, &bench::CHECK);
     }
     checks
 }
 
-/// Runs all of it.
+/// Runs all checks of libfabric.
 pub(crate) fn run(stream: &mut Stream, request: Request) {
     let mut session = Session::new(stream, request);
     for unit in start::CHECKS {
@@ -161,7 +166,7 @@ pub(crate) fn run(stream: &mut Stream, request: Request) {
     }
 }
 
-/// A failure that libfabric's answer explains: observed and fix come from it.
+/// A failure whose observed text and fix come from libfabric's error.
 pub(crate) fn refused(error: &Error, required: &str, why: &str, who: Who) -> Outcomes {
     failed(without_hint(error, error.hint()), required, why, error.hint(), who)
 }

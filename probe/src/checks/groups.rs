@@ -1,5 +1,5 @@
-//! The checks of each worker process: runs them there, and lists them for the probe, which must know
-//! what a worker that ended early did not run.
+//! The checks of each worker process. The worker runs them; the probe lists them to report those that a
+//! crashed worker did not run.
 
 use super::cuda::{self, Cuda};
 use super::{dev, fabric, verbs};
@@ -8,7 +8,7 @@ use crate::system::System;
 use crate::worker::stream::{Stream, WorkerError};
 use crate::worker::{Event, Executor, Group, Request};
 
-/// Runs the checks that the request on stdin asks for. Returns on failure only.
+/// Runs the checks that the request on stdin names. Returns on failure only.
 pub(crate) fn run() -> Result<std::convert::Infallible, WorkerError> {
     let (mut stream, request) = Stream::open()?;
     match request.group {
@@ -24,7 +24,7 @@ pub(crate) fn run() -> Result<std::convert::Infallible, WorkerError> {
 }
 
 fn run_cuda(stream: &mut Stream, request: &Request) {
-    let mut cuda = Cuda::of(request.gpu, stream.progress());
+    let mut cuda = Cuda::new(request.gpu, stream.progress());
     for unit in cuda::CHECKS {
         stream.run(unit, None, &mut cuda);
     }
@@ -47,7 +47,7 @@ fn run_cuda(stream: &mut Stream, request: &Request) {
 pub(crate) struct Plan {
     /// Checks without a subject.
     pub(crate) once: Vec<&'static Check>,
-    /// Checks of a pair's adapter that did not run before the pairs.
+    /// Checks of a pair's adapter, which run before the checks of the pair.
     pub(crate) opening: Vec<&'static Check>,
     /// Checks of each subject.
     pub(crate) each: Vec<&'static Check>,

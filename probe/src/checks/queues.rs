@@ -1,4 +1,4 @@
-//! Queue geometry: whether what was exposed keeps the rules of the rings.
+//! Queue geometry: whether the exposed queues comply with the rules of the rings.
 
 use std::marker::PhantomData;
 
@@ -18,17 +18,17 @@ pub(crate) fn checks<L: Layer>() -> &'static [Unit<Session<L>>] {
     Of::<L>::CHECKS
 }
 
-/// Carries the checks over a layer.
+/// Holds the checks for a layer.
 struct Of<L>(PhantomData<L>);
 
 impl<L: Layer> Of<L> {
     const CHECKS: &'static [Unit<Session<L>>] = &[
-        unit("QUE-001", "The send queue's geometry is sound", &["GDA-003", "VRB-011"], send),
-        unit("QUE-002", "The receive queue's geometry is sound", &["GDA-003", "VRB-011"], receive),
-        unit("QUE-003", "The completion queue's geometry is sound", &["GDA-004", "VRB-012"], completion),
+        unit("QUE-001", "The send queue's geometry is valid", &["GDA-003", "VRB-011"], send),
+        unit("QUE-002", "The receive queue's geometry is valid", &["GDA-003", "VRB-011"], receive),
+        unit("QUE-003", "The completion queue's geometry is valid", &["GDA-004", "VRB-012"], completion),
         unit(
             "QUE-004",
-            "The completion queue holds what the send queue can have in flight",
+            "The completion queue is at least as deep as the send queue",
             &["QUE-001", "QUE-003"],
             deep_enough,
         ),
@@ -46,13 +46,13 @@ const fn unit<L: Layer>(
 
 fn broken(error: &ExposureError) -> Outcomes {
     let text = error.to_string();
-    // The error says what was wrong, what was expected, and after a colon what to do.
+    // The error's text is `observed; required: fix`.
     let (observed, fix) = text.rsplit_once(": ").unwrap_or((&text, "report it with the provider's version"));
     let (observed, required) = observed.split_once("; ").unwrap_or((observed, "the rules of the rings"));
     Outcome::Fail(Problem {
         observed: observed.to_owned(),
         required: required.to_owned(),
-        why: "device code that trusted these numbers would write outside the queue or ring in vain"
+        why: "device code that used these numbers would write outside the ring, or its doorbells would have no effect"
             .to_owned(),
         fix: fix.to_owned(),
         who: Who::Image,
@@ -108,15 +108,16 @@ fn deep_enough<L: Layer>(session: &mut Session<L>) -> Outcomes {
     let (Some(send), Some(completion)) = (session.rig.send, session.rig.completion) else {
         return missing("the queues");
     };
-    let observed = format!("{} completions for {} entries", completion.num_entries, send.num_entries);
+    let observed =
+        format!("{} completion entries for {} send entries", completion.num_entries, send.num_entries);
     if completion.num_entries >= send.num_entries {
         return Outcome::pass(observed).into();
     }
     Outcome::Warn(Problem {
         observed,
-        required: format!("at least {}", send.num_entries),
-        why: "a ring that is posted full overruns a completion queue that nobody reads in time".to_owned(),
-        fix: "open the completion queue with as many entries as the send queue has".to_owned(),
+        required: format!("at least {} completion entries", send.num_entries),
+        why: "a full send queue can overrun a completion queue that is not read in time".to_owned(),
+        fix: "open the completion queue with at least as many entries as the send queue has".to_owned(),
         who: Who::Code,
     })
     .into()

@@ -1,6 +1,6 @@
-//! What the checks of one child process share, whatever layer queues are found through: libfabric
-//! ([`super::fabric`]) or rdma-core alone ([`super::verbs`]). Checks of queues and of bytes are
-//! written once, over a [`Layer`].
+//! The state that the checks of one worker process share. A [`Layer`] exposes the queues: libfabric
+//! ([`super::fabric`]) or rdma-core alone ([`super::verbs`]). The checks of queues and of bytes are
+//! generic over it.
 
 use std::fmt;
 
@@ -16,62 +16,62 @@ use crate::model::{Put, Queues, Who};
 use crate::worker::stream::{Progress, Stream};
 use crate::worker::{Event, Request};
 
-/// Memory registered in a layer.
+/// Memory registered through a layer.
 pub(crate) type Region<L> = <<L as Layer>::Backing as Backing>::Region;
 
-/// A layer that exposes queues: what is open in it on one adapter.
+/// A layer that exposes queues. A value holds the objects that are open on one adapter.
 pub(crate) trait Layer: fmt::Debug + Default + 'static {
-    /// What is found once, before any adapter.
+    /// The state before any adapter is opened.
     type Start: fmt::Debug + Default;
-    /// What its queues are made of.
+    /// The owner of a queue's memory.
     type Backing: Backing;
-    /// What [`Self::close`] closes, in words.
+    /// The objects that [`Self::close`] closes, for the report.
     const CLOSES: &'static str;
 
-    /// The adapter's name, as subjects have it.
+    /// The adapter's name, as in subjects.
     fn adapter(&self) -> String;
 
-    /// Makes the queue of what was opened.
+    /// Maps the queue of the open objects.
     fn map(rig: &mut Rig<Self>) -> Result<MappedQueue<Self::Backing>, Outcomes>;
 
-    /// Registers memory that the region owns.
+    /// Registers `buffer`, which the region then owns.
     fn register(&self, buffer: Buffer, access: Access) -> Result<Region<Self>, Outcomes>;
 
-    /// Whether RDMA writes with immediate use up receives at this queue.
+    /// Whether RDMA writes with immediate consume receives of this queue.
     fn writes_use_receives(queue: &MappedQueue<Self::Backing>) -> bool;
 
-    /// Closes everything but the queue, children first; what did not close, and why.
+    /// Closes every object but the queue, children first. Returns the failures.
     fn close(&mut self) -> Vec<String>;
 }
 
-/// A queue that a GPU posts to.
+/// A queue to which a GPU posts.
 pub(crate) trait OnGpu<L: Layer>: fmt::Debug {
-    /// Posts from the GPU and waits.
-    fn execute(&mut self, put: &WorkRequest<Region<L>>) -> Result<WorkReport, GpuQueueError>;
+    /// Posts from the GPU and waits for the completions.
+    fn execute(&mut self, request: &WorkRequest<Region<L>>) -> Result<WorkReport, GpuQueueError>;
 
-    /// The queue as the host knows it.
+    /// The host's view of the queue.
     fn mapped(&self) -> &MappedQueue<L::Backing>;
 
-    /// Takes the queue from the GPU and closes it; why it did not close.
+    /// Unmaps the queue from the GPU and closes it. Returns the failure, if any.
     fn close(self: Box<Self>) -> Option<String>;
 }
 
-/// What the checks of one process share.
+/// The state that the checks of one worker process share.
 #[derive(Debug)]
 pub(crate) struct Session<L: Layer> {
-    /// What the parent asked for.
+    /// The probe's request.
     pub(crate) request: Request,
-    /// Tells the parent that a long check goes on.
+    /// Reports to the probe that a long check continues.
     pub(crate) progress: Progress,
-    /// What was found before any adapter.
+    /// The state before any adapter was opened.
     pub(crate) start: L::Start,
-    /// The GPU that runs the device code; the host executor does where there is none.
+    /// The GPU that runs the device code; None for the host executor.
     pub(crate) gpu: Option<u32>,
-    /// What is open on the adapter that is being looked at.
+    /// The objects of the current adapter.
     pub(crate) rig: Rig<L>,
 }
 
-/// What is open and known of one adapter.
+/// The open objects of one adapter and what they exposed.
 #[derive(Debug)]
 pub(crate) struct Rig<L: Layer> {
     /// The layer's objects.
@@ -82,16 +82,16 @@ pub(crate) struct Rig<L: Layer> {
     pub(crate) peer: Option<Peer>,
     pub(crate) queues: Queues,
     pub(crate) put: Option<Put>,
-    /// The queue that a GPU posts to.
+    /// The queue to which the GPU posts.
     pub(crate) on_gpu: Option<Box<dyn OnGpu<L>>>,
-    /// The host's queue. It posts, or receives what a GPU posts.
+    /// The host's queue. It posts; with a GPU, it is the target of the GPU's posts.
     pub(crate) queue: Option<MappedQueue<L::Backing>>,
-    /// Rings for the queue where its device code does not.
+    /// Rings for the queue in the doorbell modes `record` and `staged`.
     pub(crate) proxy: Option<DoorbellProxy>,
 }
 
 impl<L: Layer> Rig<L> {
-    /// With these objects, and nothing known.
+    /// A rig with these objects and nothing exposed.
     pub(crate) fn new(objects: L) -> Self {
         Self {
             objects,
@@ -107,36 +107,36 @@ impl<L: Layer> Rig<L> {
         }
     }
 
-    /// Posts from the GPU where one has a queue, and from the host otherwise.
-    pub(crate) fn execute(&mut self, put: &WorkRequest<Region<L>>) -> Result<WorkReport, GpuQueueError> {
+    /// Posts from the GPU if it has a queue, otherwise from the host.
+    pub(crate) fn execute(&mut self, request: &WorkRequest<Region<L>>) -> Result<WorkReport, GpuQueueError> {
         let result = match (&mut self.on_gpu, &mut self.queue) {
-            (Some(queue), _) => queue.execute(put),
-            (None, Some(queue)) => queue.execute(put).map_err(Into::into),
+            (Some(queue), _) => queue.execute(request),
+            (None, Some(queue)) => queue.execute(request).map_err(Into::into),
             (None, None) => {
-                Err(WorkError::Unsupported { operation: "a put", why: "no queue is open" }.into())
+                Err(WorkError::Unsupported { operation: "posting", why: "no queue is open" }.into())
             }
         };
         if let (Err(GpuQueueError::Work(WorkError::Device { .. })), Some(queue)) = (&result, self.sender()) {
-            tracing::error!("where the queue stands:\n{}", queue.snapshot());
+            tracing::error!("state of the queue:\n{}", queue.snapshot());
         }
         result
     }
 
-    /// The queue that puts are posted to.
+    /// The queue to which work requests are posted.
     pub(crate) fn sender(&self) -> Option<&MappedQueue<L::Backing>> {
         self.on_gpu.as_ref().map(|queue| queue.mapped()).or(self.queue.as_ref())
     }
 }
 
 impl<L: Layer> Session<L> {
-    /// With nothing open.
+    /// A session with no open object.
     pub(crate) fn new(stream: &Stream, request: Request) -> Self {
         let progress = stream.progress();
         Self { request, progress, start: L::Start::default(), gpu: None, rig: Rig::new(L::default()) }
     }
 
-    /// Runs `checks` on the adapters called `names`, which `objects` begins with; once and without a
-    /// subject where there are none.
+    /// Runs `checks` on each adapter in `names`, starting from the result of `objects`. Without adapters,
+    /// runs them once without a subject.
     pub(crate) fn adapters(
         &mut self,
         stream: &mut Stream,
@@ -151,13 +151,13 @@ impl<L: Layer> Session<L> {
         for (index, name) in names.iter().enumerate() {
             if !self.request.avoid.contains(name) {
                 self.rig = Rig::new(objects(self, index));
-                self.one(stream, name, checks);
+                self.run_for(stream, name, checks);
             }
         }
     }
 
-    /// Runs `checks` on what is called `subject`.
-    pub(crate) fn one(&mut self, stream: &mut Stream, subject: &str, checks: &[&'static Unit<Self>]) {
+    /// Runs `checks` for `subject`.
+    pub(crate) fn run_for(&mut self, stream: &mut Stream, subject: &str, checks: &[&'static Unit<Self>]) {
         for unit in checks {
             stream.run(unit, Some(subject), self);
             if unit.check.code == super::queues::LAST_GEOMETRY && !self.rig.queues.is_empty() {
@@ -170,13 +170,13 @@ impl<L: Layer> Session<L> {
     }
 }
 
-/// An error's words without the hint at their end.
+/// An error's text without the hint at its end.
 pub(crate) fn without_hint(error: &impl fmt::Display, hint: &str) -> String {
     let text = error.to_string();
     text.strip_suffix(&format!("; {hint}")).unwrap_or(&text).to_owned()
 }
 
-/// A failure that the probe itself explains.
+/// A failure with these texts.
 pub(crate) fn failed(observed: String, required: &str, why: &str, fix: &str, who: Who) -> Outcomes {
     Outcome::Fail(Problem {
         observed,
@@ -188,7 +188,7 @@ pub(crate) fn failed(observed: String, required: &str, why: &str, fix: &str, who
     .into()
 }
 
-/// For a check whose need was not met by this process, which the needs it declares rule out.
+/// The outcome of a check whose prerequisite is not open. The needs that checks declare rule this out.
 pub(crate) fn missing(what: &str) -> Outcomes {
     Outcome::unknown(format!("{what} is not open in this process")).into()
 }

@@ -1,5 +1,5 @@
 //! rdma-core alone, from loading it to a verified completion: the same queues without libfabric. These
-//! checks run in a child process, on one [`Session`]: each opens what the next one needs.
+//! checks run in a worker process, on one [`Session`]: each opens objects that later ones need.
 
 pub(crate) mod objects;
 pub(crate) mod start;
@@ -18,20 +18,20 @@ use crate::model::Who;
 use crate::worker::Request;
 use crate::worker::stream::Stream;
 
-/// What the checks of rdma-core share.
+/// The state that the checks of rdma-core share.
 pub(crate) type Session = session::Session<Verbs>;
 type Rig = session::Rig<Verbs>;
 
-/// rdma-core, and what it found.
+/// rdma-core, and the adapters that it found.
 #[derive(Debug, Default)]
 pub(crate) struct Start {
     /// rdma-core.
     pub(crate) library: Option<Library>,
-    /// The adapters that will be looked at.
+    /// The adapters to check.
     pub(crate) devices: Vec<Device>,
 }
 
-/// Objects of rdma-core's, open on one adapter.
+/// rdma-core's objects that are open on one adapter.
 #[derive(Debug, Default)]
 pub(crate) struct Verbs {
     pub(crate) device: Option<Device>,
@@ -57,8 +57,8 @@ impl Layer for Verbs {
             failed(
                 error_chain(&error).to_string(),
                 "a queue that the host's device code can use",
-                "what rdma-core mapped for itself is what the host's device code works on",
-                "report it with rdma-core's and the driver's version",
+                "the device code in the host executor uses the memory that rdma-core mapped",
+                "report it with the versions of rdma-core and the kernel driver",
                 Who::Image,
             )
         })
@@ -67,7 +67,12 @@ impl Layer for Verbs {
     fn register(&self, buffer: Buffer, access: Access) -> Result<MemoryRegion, Outcomes> {
         let domain = self.domain.as_ref().ok_or_else(|| missing("the domain"))?;
         MemoryRegion::register(domain, buffer, access).map_err(|error| {
-            refused(&error, "memory that registers", "the bytes lie in registered memory", Who::Pod)
+            refused(
+                &error,
+                "ibv_reg_mr succeeds",
+                "the adapter moves bytes of registered memory only",
+                Who::Pod,
+            )
         })
     }
 
@@ -91,17 +96,17 @@ impl Layer for Verbs {
     }
 }
 
-/// Whether queue pairs are made so that RDMA writes with immediate use up no receive.
+/// Whether queue pairs are created so that RDMA writes with immediate consume no receive.
 fn unsolicited(context: &Context) -> bool {
     context.attributes().has(Capability::UnsolicitedWriteReceive)
 }
 
-/// The checks that repeat for each adapter, in their order.
+/// The checks of each adapter, in their order.
 pub(crate) fn adapter_checks() -> impl Iterator<Item = &'static Unit<Session>> {
     objects::CHECKS.iter().chain(queues::checks()).chain(data::checks())
 }
 
-/// Runs all of it; of adapters, no more than what is exposed where `request` says so.
+/// Runs all checks of rdma-core. With `exposure_alone`, the checks of an adapter end with the exposed queues.
 pub(crate) fn run(stream: &mut Stream, request: Request) {
     let mut session = Session::new(stream, request);
     for unit in start::CHECKS {
@@ -122,10 +127,10 @@ pub(crate) fn run(stream: &mut Stream, request: Request) {
     session.adapters(stream, &names, objects, &checks);
 }
 
-/// A failure that rdma-core's answer explains: observed and fix come from it.
+/// A failure whose observed text and fix come from rdma-core's error.
 pub(crate) fn refused(error: &Error, required: &str, why: &str, who: Who) -> Outcomes {
     let hint = match error.hint() {
-        "" => "see what was observed",
+        "" => "follow the advice in the observed text",
         hint => hint,
     };
     failed(without_hint(error, error.hint()), required, why, hint, who)

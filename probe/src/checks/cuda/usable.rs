@@ -1,5 +1,5 @@
-//! Whether this process can use a GPU: a context opens on it, whatever its compute mode, MPS and MIG
-//! make of that, and kernels compile for it.
+//! Whether this process can use a GPU: a context opens on it, which depends on its compute mode, MPS and
+//! MIG, and kernels compile for it.
 
 use std::ffi::c_int;
 use std::time::Duration;
@@ -16,9 +16,9 @@ const ATTRIBUTE_COMPUTE_MODE: c_int = 20;
 const ATTRIBUTE_MPS: c_int = 133;
 /// `CUDA_ERROR_DEVICE_UNAVAILABLE` of `cuda.h`.
 const DEVICE_UNAVAILABLE: u32 = 46;
-/// A context takes seconds on a machine with many GPUs.
+/// Additional time for opening a context, which takes seconds on a machine with many GPUs.
 const CONTEXT: Duration = Duration::from_secs(8);
-/// NVRTC takes about a second; a busy machine more.
+/// Additional time for NVRTC, which takes about a second, and longer on a busy machine.
 const COMPILING: Duration = Duration::from_secs(20);
 
 /// `CUcomputemode` of `cuda.h`.
@@ -50,11 +50,11 @@ impl ComputeMode {
     }
 }
 
-/// How the GPU is shared.
+/// How processes share the GPU.
 #[derive(Clone, Copy, Debug)]
 struct Sharing {
     mode: ComputeMode,
-    /// None where the driver does not say.
+    /// None if the driver does not report it.
     mps: Option<bool>,
     mig: bool,
 }
@@ -80,7 +80,7 @@ pub(super) fn opens(cuda: &mut Cuda) -> Outcomes {
     let sharing = Sharing {
         mode: ComputeMode::of(cuda.attribute(ATTRIBUTE_COMPUTE_MODE).unwrap_or(0)),
         mps: cuda.attribute(ATTRIBUTE_MPS).ok().map(|value| value != 0),
-        // So CUDA names a MIG device: NVIDIA H200 MIG 1g.18gb.
+        // CUDA names MIG devices like this: NVIDIA H200 MIG 1g.18gb.
         mig: name.split_whitespace().any(|word| word == "MIG"),
     };
     match Gpu::open(cuda.current as usize) {
@@ -90,44 +90,45 @@ pub(super) fn opens(cuda: &mut Cuda) -> Outcomes {
         }
         Err(error) => {
             let text = format!("{error}; {}", sharing.describe());
-            Outcome::Fail(kept_out(text, sharing, error.cuda_result())).into()
+            Outcome::Fail(context_refused(text, sharing, error.cuda_result())).into()
         }
     }
 }
 
-/// Why a context does not open, by how the GPU is shared.
-fn kept_out(observed: String, sharing: Sharing, result: Option<u32>) -> Problem {
+/// The problem of a context that does not open, by how processes share the GPU.
+fn context_refused(observed: String, sharing: Sharing, result: Option<u32>) -> Problem {
     let (why, fix, who) = match (sharing.mode, result) {
         (ComputeMode::Prohibited, _) => (
-            "its compute mode lets no process use it",
-            "on the host: nvidia-smi -i N -c DEFAULT, or leave this GPU out with --gpu",
+            "the GPU's compute mode allows no process to use it",
+            "on the host: nvidia-smi -i N -c DEFAULT; or use another GPU (--gpu N)",
             Who::Host,
         ),
         (ComputeMode::ExclusiveProcess, Some(DEVICE_UNAVAILABLE)) => (
-            "its compute mode is exclusive process, and another process has it",
-            "end that process (nvidia-smi lists it), share the GPU through MPS, or on the host: \
+            "the GPU's compute mode is exclusive process, and another process uses it",
+            "end that process (nvidia-smi lists it) or share the GPU through MPS; or on the host: \
              nvidia-smi -i N -c DEFAULT",
             Who::Pod,
         ),
         (_, Some(DEVICE_UNAVAILABLE)) => (
-            "another process has it, or it is being reset",
-            "look at nvidia-smi on the host for its processes and its state",
+            "another process uses the GPU, or the GPU is being reset",
+            "on the host: check the GPU's processes and state with nvidia-smi",
             Who::Host,
         ),
         _ if sharing.mps == Some(true) => (
-            "the MPS server lets this process in or not, and did not",
-            "look at the MPS control daemon's log (CUDA_MPS_LOG_DIRECTORY); it serves one user at a time",
+            "the MPS server decides which processes may use the GPU, and refused this one",
+            "read the MPS control daemon's log in CUDA_MPS_LOG_DIRECTORY; run as the user that the server serves, because \
+             it serves one user at a time",
             Who::Pod,
         ),
         _ => (
-            "nothing can be mapped into a GPU that this process cannot open",
-            "look at nvidia-smi and at dmesg (Xid) on the host",
+            "queues cannot be mapped into a GPU on which this process has no context",
+            "on the host: run nvidia-smi, and search dmesg for Xid",
             Who::Host,
         ),
     };
     Problem {
         observed,
-        required: "a context of this process on the GPU".to_owned(),
+        required: "a CUDA context on the GPU".to_owned(),
         why: why.to_owned(),
         fix: fix.to_owned(),
         who,
@@ -141,15 +142,15 @@ pub(super) fn compiles(cuda: &mut Cuda) -> Outcomes {
     };
     match gpu.prepare() {
         Ok(()) => {
-            let (architecture, origin) = gpu.kernels().expect("they were loaded");
+            let (architecture, origin) = gpu.kernels().expect("prepare loaded the kernels");
             Outcome::pass(format!("{architecture}, {origin}")).into()
         }
         Err(error) => Outcome::Fail(Problem {
             observed: error.to_string(),
             required: "libnvrtc 12 or newer, and a GPU of compute capability 7.0 or newer".to_owned(),
-            why: "kernels are compiled for the GPU that is there".to_owned(),
-            fix: "put libnvrtc into the image (package cuda-nvrtc, or pip install nvidia-cuda-nvrtc) and on \
-                  LD_LIBRARY_PATH; or use a gda-probe that was built with EFA_GDA_NVCC"
+            why: "kernels are compiled at run time for the GPU, unless the build included them".to_owned(),
+            fix: "install libnvrtc in the image (package cuda-nvrtc, or pip install nvidia-cuda-nvrtc) and add its \
+                  directory to LD_LIBRARY_PATH; or use a gda-probe that was built with EFA_GDA_NVCC"
                 .to_owned(),
             who: Who::Image,
         })
@@ -161,28 +162,28 @@ pub(super) fn compiles(cuda: &mut Cuda) -> Outcomes {
 mod tests {
     use super::*;
 
-    fn trouble(mode: ComputeMode, mps: bool, result: u32) -> Problem {
-        kept_out(String::new(), Sharing { mode, mps: Some(mps), mig: false }, Some(result))
+    fn problem(mode: ComputeMode, mps: bool, result: u32) -> Problem {
+        context_refused(String::new(), Sharing { mode, mps: Some(mps), mig: false }, Some(result))
     }
 
     #[test]
-    fn a_gpu_that_another_process_has_for_itself_is_named_so() {
-        let trouble = trouble(ComputeMode::ExclusiveProcess, false, DEVICE_UNAVAILABLE);
-        assert!(trouble.why.contains("exclusive process") && trouble.why.contains("another process"));
+    fn exclusive_process_mode_is_named_when_another_process_uses_the_gpu() {
+        let problem = problem(ComputeMode::ExclusiveProcess, false, DEVICE_UNAVAILABLE);
+        assert!(problem.why.contains("exclusive process") && problem.why.contains("another process"));
     }
 
     #[test]
-    fn a_prohibited_gpu_is_named_so_whatever_cuda_answers() {
-        assert!(trouble(ComputeMode::Prohibited, false, 999).why.contains("no process"));
+    fn prohibited_mode_is_named_for_any_cuda_result() {
+        assert!(problem(ComputeMode::Prohibited, false, 999).why.contains("no process"));
     }
 
     #[test]
-    fn mps_is_named_where_nothing_better_explains_it() {
-        assert!(trouble(ComputeMode::Default, true, 999).why.contains("MPS"));
+    fn mps_is_named_when_the_compute_mode_does_not_explain_the_failure() {
+        assert!(problem(ComputeMode::Default, true, 999).why.contains("MPS"));
     }
 
     #[test]
-    fn how_a_gpu_is_shared_is_said_by_name() {
+    fn the_description_names_compute_mode_mps_and_mig() {
         let sharing = Sharing { mode: ComputeMode::of(3), mps: Some(true), mig: true };
         assert_eq!(sharing.describe(), "compute mode exclusive process, under MPS, a MIG device");
     }

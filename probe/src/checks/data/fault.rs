@@ -1,5 +1,5 @@
-//! Mistakes made on purpose, to see that the software adapter finds them and that the report names
-//! them. Reached by a hidden option, under `--soft` only.
+//! Fault injection: tests that the software adapter finds violations and that the report names them. A
+//! hidden option enables it, under `--soft` only.
 
 use std::time::{Duration, Instant};
 
@@ -9,10 +9,10 @@ use efa_gda::wire::Peer;
 
 use crate::model::Fault;
 
-/// Breaks a rule on a queue with nothing in flight. The queue is of no use after that.
+/// Breaks a rule on a queue with nothing in flight. The queue cannot be used afterwards.
 pub(crate) fn inject<B: Backing>(fault: Fault, queue: &MappedQueue<B>, peer: Peer) {
     let raw = queue.as_ptr().as_ptr();
-    // SAFETY: the struct lives as long as `queue`; nobody posts meanwhile.
+    // SAFETY: the struct lives as long as `queue`, and nothing posts to it during this call.
     let doorbell_index = unsafe { (&raw const (*raw).lock.doorbell_index).read_volatile() };
     let send = queue.exposure().sq;
     let (entries, flip) = match fault {
@@ -37,7 +37,7 @@ pub(crate) fn inject<B: Backing>(fault: Fault, queue: &MappedQueue<B>, peer: Pee
     unsafe { host::ring_raw(raw, value & 0xffff) };
 }
 
-/// Waits until `done`, or for `limit`.
+/// Waits until `done` returns true, but not longer than `limit`.
 pub(crate) fn wait_until(done: impl Fn() -> bool, limit: Duration) {
     let deadline = Instant::now() + limit;
     while !done() && Instant::now() < deadline {

@@ -1,6 +1,5 @@
-//! Moving bytes, operation by operation, in rounds: the memory for it, the requests, what the receiving
-//! side has to learn, and the comparison of every byte. What the answers mean for a check is in
-//! `data`.
+//! Moves bytes in rounds of operations: the memory, the requests, the completions at the receiver, and the
+//! comparison of every byte. `data` makes check results of the outcome.
 
 use std::time::{Duration, Instant};
 
@@ -22,15 +21,15 @@ use crate::worker::short_limit;
 
 /// Bytes moved between two comparisons.
 const ROUND_BYTES: u64 = 64 << 20;
-/// Operations between two comparisons: past this the parent hears nothing for too long.
+/// The most operations between two comparisons: more would exceed the probe's time limit for an event.
 const ROUND_OPERATIONS: u64 = 1 << 16;
-/// Bytes behind the target that must stay as they are.
+/// Guard bytes after the target, which must not change.
 const GUARD: usize = 64;
-/// The slowest rate at which bytes are taken to move, for the bound of a wait.
+/// The lowest expected rate of bytes, for the bound of a wait.
 const SLOWEST_BYTES_PER_MS: u64 = 100_000;
-/// The slowest rate at which operations are taken to complete.
+/// The lowest expected rate of operations, for the bound of a wait.
 const SLOWEST_OPERATIONS_PER_MS: u64 = 20;
-/// Bytes that a receive descriptor can say.
+/// The largest length of a receive descriptor.
 const LONGEST_RECEIVE: u64 = u16::MAX as u64;
 
 /// Two regions, a source and a target, of one length.
@@ -41,7 +40,7 @@ pub(super) struct Memory<L: Layer> {
 }
 
 impl<L: Layer> Memory<L> {
-    /// Registers both for what `op` does with them, and no more.
+    /// Registers both with exactly the access that `op` needs.
     pub(super) fn register(session: &Session<L>, op: Op, length: usize) -> Result<Self, Outcomes> {
         let register = |length: usize, access: Access| {
             let buffer = Buffer::zeroed(length).ok_or_else(|| too_large(length as u64, 0))?;
@@ -49,7 +48,7 @@ impl<L: Layer> Memory<L> {
         };
         let (source, target) = match op {
             Op::Write | Op::InlineWrite => (Access::WRITE, Access::REMOTE_WRITE),
-            // Where the adapter needs receives for immediates, they are posted there too.
+            // The target also holds the receives, if the adapter consumes receives for immediates.
             Op::WriteImm => (Access::WRITE, Access::REMOTE_WRITE | Access::RECEIVE),
             Op::Read => (Access::REMOTE_READ, Access::READ),
             Op::Send => (Access::SEND, Access::RECEIVE),
@@ -66,81 +65,86 @@ fn too_large(bytes: u64, available: u64) -> Outcomes {
     failed(
         format!("{bytes} bytes are needed, {available} are free"),
         "memory for the source and the target of one operation",
-        "every byte is written from one buffer and compared in another",
-        "give fewer --bytes, or run where more memory is free",
+        "the probe writes every byte from one buffer and compares it in another",
+        "use a smaller --bytes, or run on a machine with more free memory",
         Who::Code,
     )
 }
 
-/// Free memory, in bytes; None where the kernel does not say.
+/// Free memory, in bytes; None if the kernel does not report it.
 fn available() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// A bound for waits on `operations` of `bytes` in all, above the one for anything.
+/// The bound of a wait for `operations` that move `bytes` in all: the wait of any request, and time for their
+/// number and size.
 pub(super) fn bound<L: Layer>(session: &Session<L>, bytes: u64, operations: u64) -> Duration {
     let size = bytes / SLOWEST_BYTES_PER_MS + operations / SLOWEST_OPERATIONS_PER_MS;
     Duration::from_millis(session.request.wait.saturating_add(size))
 }
 
-/// How a put ended, apart from errors.
+/// The progress of a put.
 pub(super) struct Moved {
     pub(super) completed: u64,
     pub(super) took: Duration,
+    /// The first wrong byte.
     pub(super) wrong: Option<String>,
 }
 
 pub(super) fn corrupted(observed: String) -> Outcomes {
     failed(
         observed,
-        "every byte of the source, in its place, and nothing else changed",
-        "a completion came with status 0 before the bytes were there, or they went elsewhere",
-        "run again with -v; report it with the adapter's and the driver's version",
+        "every byte of the source at its offset in the target, and no other byte changed",
+        "a request completed with status 0 before its bytes arrived, or they went to another address",
+        "run again with -v, and report it with the versions of the adapter and its kernel driver",
         Who::Host,
     )
 }
 
-/// What a put's error means to whoever runs the probe; `wait` is the bound of the waits, in milliseconds.
+/// The failed outcome for the error of a put; `wait` is the bound of the waits, in milliseconds.
 pub(super) fn put_failed(error: &GpuQueueError, wait: u64) -> Outcomes {
     use GpuQueueError::{Gpu, Work};
     let (why, fix, who) = match error {
         Work(WorkError::Completion { status, .. }) => {
             let page = match status {
                 CompletionStatus::Unknown(code) => {
-                    format!("look for {code} in a newer efa_io_defs.h (enum efa_io_comp_status)")
+                    format!("search a newer efa_io_defs.h (enum efa_io_comp_status) for status {code}")
                 }
-                known => format!("gda-probe explain STATUS-{} says what brings it about", known.code()),
+                known => {
+                    format!("run gda-probe explain STATUS-{} for the causes of this status", known.code())
+                }
             };
             let fix = format!(
-                "{page}; on EC2, check that the security group lets all traffic within itself pass, outbound too"
+                "{page}; on EC2, check that the security group allows all traffic within itself, inbound and outbound"
             );
-            ("the adapter refused the request, or its target did", fix, Who::Host)
+            ("the adapter or the target refused the request", fix, Who::Host)
         }
         Work(WorkError::Device { .. }) => (
-            "the adapter did not answer in time: a doorbell that does not arrive, a port that is down, or \
-             traffic that is dropped",
+            "the adapter did not complete the request in time: the doorbell did not arrive, the port is down, or the \
+             network drops the traffic",
             // The wait is half of the limit.
             short_limit(Duration::from_millis(wait.saturating_mul(2))).unwrap_or_default()
-                + "check the port's state and the security group (all traffic within itself, both ways); a \
-                   slow machine may want --time-limit",
+                + "check the port's state, and that the security group allows all traffic within itself, inbound \
+                   and outbound; on a slow machine, raise --time-limit",
             Who::Host,
         ),
         Work(WorkError::TooLong { limit, most, .. }) => (
-            "an adapter refuses what is longer, or moves a part of it; nothing was posted",
+            "an adapter refuses a longer request or moves only a part of it; nothing was posted",
             match limit {
-                Limit::Rdma => format!("give at most {most} --bytes; for more in all, use --count"),
-                _ => format!("give at most {most} --bytes, or use --op write, which carries more"),
+                Limit::Rdma => format!("use --bytes {most} or less; to move more, raise --count"),
+                _ => format!("use --bytes {most} or less, or --op write, which moves more"),
             },
             Who::Code,
         ),
         Work(WorkError::Unsupported { .. }) => {
-            ("nothing was posted", "choose another --op, or another adapter".to_owned(), Who::Code)
+            ("nothing was posted", "use another --op or another adapter (--device)".to_owned(), Who::Code)
         }
         Gpu(_) => (
-            "CUDA failed before or while the kernel ran: its result is in the observation",
-            "look at nvidia-smi and dmesg (Xid) on the host; a context that is lost stays so in its process"
+            "CUDA failed before or while the kernel ran; the observed text has its result",
+            "on the host: run nvidia-smi and search dmesg for Xid; start the program again, because a lost \
+             context cannot be used in its process"
                 .to_owned(),
             Who::Host,
         ),
@@ -151,7 +155,7 @@ pub(super) fn put_failed(error: &GpuQueueError, wait: u64) -> Outcomes {
         _ => "a completion with status 0".to_owned(),
     };
     let observed = match error {
-        // The library's hint is for who calls it.
+        // The library's hint is for callers of its API.
         Work(WorkError::TooLong { limit, .. }) => without_hint(error, limit.hint()),
         _ => error_chain(error).to_string(),
     };
@@ -160,7 +164,7 @@ pub(super) fn put_failed(error: &GpuQueueError, wait: u64) -> Outcomes {
 
 pub(super) type MoveResult = Result<Moved, (Moved, Outcomes)>;
 
-/// The limit that requests of `bytes` are past, as the library would name it.
+/// The error, as the library would return it, if requests of `bytes` exceed a limit.
 fn past_limit(op: Op, bytes: u64, limits: QueueLimits) -> Option<WorkError> {
     let (limit, most) = match op {
         Op::Send if limits.message > LONGEST_RECEIVE => (Limit::Receive, LONGEST_RECEIVE),
@@ -176,7 +180,7 @@ fn per_round<B: Backing>(request: PutRequest, queue: &MappedQueue<B>) -> u64 {
     let limits = queue.limits();
     let by_bytes = ROUND_BYTES.checked_div(request.bytes).unwrap_or(u64::MAX).max(1);
     let most = match request.op {
-        // Two completions each, on one queue that is read only now and then.
+        // Each takes two entries of one completion queue, which is not read continuously.
         Op::WriteImm | Op::Send => {
             let half = u64::from(queue.exposure().cq.num_entries / 2);
             half.min(limits.receives.into()).min(limits.inbox.into()).max(1)
@@ -186,7 +190,7 @@ fn per_round<B: Backing>(request: PutRequest, queue: &MappedQueue<B>) -> u64 {
     by_bytes.min(most).min(request.count)
 }
 
-/// Moves everything in rounds, and compares after each.
+/// Moves all bytes in rounds and compares them after each.
 pub(super) fn move_bytes<L: Layer>(session: &mut Session<L>, request: PutRequest, peer: Peer) -> MoveResult {
     let moved = Moved { completed: 0, took: Duration::ZERO, wrong: None };
     let Some(queue) = &session.rig.queue else { return Err((moved, missing("the queue"))) };
@@ -216,7 +220,7 @@ pub(super) fn move_bytes<L: Layer>(session: &mut Session<L>, request: PutRequest
         }
         if reported.elapsed() >= Duration::from_secs(1) {
             reported = Instant::now();
-            tracing::info!(completed, count = request.count, "operations moved and compared");
+            tracing::info!(completed, count = request.count, "operations completed and compared");
         }
         let operations = per_round.min(request.count - moving.moved.completed);
         if let Err(outcomes) = moving.round(session, Round { number: round, operations }) {
@@ -227,30 +231,30 @@ pub(super) fn move_bytes<L: Layer>(session: &mut Session<L>, request: PutRequest
     Ok(moving.moved)
 }
 
-/// A put that its time did not suffice for. What was moved was compared.
+/// The outcome of a put that exceeded `--max-seconds`. All completed operations were compared.
 fn stopped(request: PutRequest, completed: u64, took: Duration) -> Outcomes {
     let whole = took.as_secs_f64() * request.count as f64 / completed.max(1) as f64;
     failed(
         format!(
-            "stopped after {} s: {completed} of {} operations are done, and every byte of those is right",
+            "stopped after {} s: {completed} of {} operations are done, and all their bytes are right",
             took.as_secs(),
             request.count
         ),
         "all operations within --max-seconds",
-        "a put of so many operations would go on for longer than it was given",
-        &format!("give at most {} --count, or {whole:.0} --max-seconds", completed.max(1)),
+        "so many operations take longer than --max-seconds allows",
+        &format!("use --count {} or less, or --max-seconds {whole:.0} or more", completed.max(1)),
         Who::Code,
     )
 }
 
-/// One round: its number, which seeds its bytes, and its operations.
+/// One round: its number, which is the seed of its bytes, and its count of operations.
 #[derive(Clone, Copy)]
 struct Round {
     number: u64,
     operations: u64,
 }
 
-/// What all rounds share.
+/// The state that all rounds share.
 struct Moving<L: Layer> {
     request: PutRequest,
     peer: Peer,
@@ -263,7 +267,7 @@ impl<L: Layer> Moving<L> {
     fn round(&mut self, session: &mut Session<L>, round: Round) -> Result<(), Outcomes> {
         let total = round.operations * self.request.bytes;
         let timeout = bound(session, total, round.operations);
-        // Filling, the wait, and comparing: three times the bound covers them.
+        // For filling, waiting and comparing.
         session.progress.request_time(timeout * 3);
         let Some((source, target)) = self.memory.buffers() else { return Err(missing("the memory")) };
         let pattern = Pattern::new(round.number);
@@ -279,7 +283,7 @@ impl<L: Layer> Moving<L> {
         };
         let first = if receives { Some(self.post_receives(queue, round, timeout)?) } else { None };
         let begin = Instant::now();
-        let result = session.rig.execute(&self.put(round).timeout(timeout));
+        let result = session.rig.execute(&self.requests(round).timeout(timeout));
         self.moved.took += begin.elapsed();
         result.map_err(|error| put_failed(&error, wait))?;
         let Some(queue) = &mut session.rig.queue else { return Err(missing("the queue")) };
@@ -298,7 +302,7 @@ impl<L: Layer> Moving<L> {
         if let Some(difference) = difference {
             let at = (difference.offset as u64).checked_div(self.request.bytes);
             let at = at.filter(|operation| *operation < round.operations).map_or_else(
-                || format!("byte {} behind the target", difference.offset - length),
+                || format!("guard byte {} after the target", difference.offset - length),
                 |operation| {
                     let operation = self.moved.completed + operation;
                     format!("byte {} of operation {operation}", difference.offset as u64 % self.request.bytes)
@@ -311,10 +315,10 @@ impl<L: Layer> Moving<L> {
         Ok(())
     }
 
-    /// The requests of a round. Immediates count over all rounds.
-    fn put(&self, round: Round) -> WorkRequest<Region<L>> {
+    /// The requests of a round. Immediates count operations over all rounds.
+    fn requests(&self, round: Round) -> WorkRequest<Region<L>> {
         let (source, target) = (&self.memory.source, &self.memory.target);
-        let put = match self.request.op {
+        let requests = match self.request.op {
             Op::Write => WorkRequest::write(self.peer, source, target.remote()),
             Op::InlineWrite => WorkRequest::inline_write(self.peer, source, target.remote()),
             Op::Read => WorkRequest::read(self.peer, target, source.remote()),
@@ -323,7 +327,7 @@ impl<L: Layer> Moving<L> {
                 .counting(),
             Op::Send => WorkRequest::send(self.peer, source).immediate(self.first_immediate()).counting(),
         };
-        put.bytes(self.request.bytes).stride(self.request.bytes).count(round.operations).whole()
+        requests.bytes(self.request.bytes).stride(self.request.bytes).count(round.operations).whole()
     }
 
     /// The low 32 bits of the number of the round's first operation.
@@ -331,7 +335,7 @@ impl<L: Layer> Moving<L> {
         self.moved.completed as u32
     }
 
-    /// A receive for each operation: of its length for sends, of nothing for writes.
+    /// Posts a receive for each operation: of its length for sends, of 0 bytes for writes.
     fn post_receives(
         &self,
         queue: &mut MappedQueue<L::Backing>,
@@ -346,7 +350,8 @@ impl<L: Layer> Moving<L> {
         posted.map(|posted| posted.first).map_err(|error| receive_failed(&error))
     }
 
-    /// What arrived, by operation: each once, whole, from the queue pair that sends.
+    /// Receives each operation's arrival, ordered by operation. Each must arrive once, whole, and from the
+    /// sender's queue pair.
     fn arrivals(
         &self,
         queue: &mut MappedQueue<L::Backing>,
@@ -359,7 +364,10 @@ impl<L: Layer> Moving<L> {
             for received in queue.receive_many(missing, timeout).map_err(|error| receive_failed(&error))? {
                 let operation = self.operation_of(&received).map_err(corrupted)?;
                 let arrival = arrivals.get_mut(operation).ok_or_else(|| {
-                    corrupted(format!("immediate {:?} is none of this round's", received.immediate))
+                    corrupted(format!(
+                        "immediate {:?} arrived, which belongs to no operation of this round",
+                        received.immediate
+                    ))
                 })?;
                 if arrival.replace(received).is_some() {
                     let operation = self.moved.completed + operation as u64;
@@ -371,7 +379,7 @@ impl<L: Layer> Moving<L> {
         Ok(arrivals.into_iter().flatten().collect())
     }
 
-    /// The operation of the round that an arrival is, or what is wrong with it.
+    /// The operation of the round to which an arrival belongs, or what is wrong with the arrival.
     fn operation_of(&self, received: &Received) -> Result<usize, String> {
         let expected = if self.request.op == Op::Send { Arrival::Message } else { Arrival::Write };
         if received.status != CompletionStatus::Ok {
@@ -379,16 +387,22 @@ impl<L: Layer> Moving<L> {
             return Err(format!("a receive completed with status {code}: {status}"));
         }
         if received.arrival != expected || u64::from(received.length) != self.request.bytes {
-            return Err(format!("{:?} of {} bytes arrived", received.arrival, received.length));
+            return Err(format!(
+                "a {:?} of {} bytes arrived, expected a {expected:?} of {} bytes",
+                received.arrival, received.length, self.request.bytes
+            ));
         }
         if received.source.queue_pair != self.sender {
-            return Err(format!("something of queue pair {} arrived", received.source.queue_pair));
+            return Err(format!(
+                "an arrival from queue pair {}, expected from {}",
+                received.source.queue_pair, self.sender
+            ));
         }
-        let immediate = received.immediate.ok_or("an arrival without its immediate")?;
+        let immediate = received.immediate.ok_or("an arrival without an immediate")?;
         Ok(immediate.wrapping_sub(self.first_immediate()) as usize)
     }
 
-    /// The target's bytes in the order of the operations, for messages take receives in any order.
+    /// The target's bytes in the order of the operations: messages use receives in any order.
     fn sorted(
         &self,
         arrivals: &[Received],
@@ -403,8 +417,8 @@ impl<L: Layer> Moving<L> {
         for (operation, received) in arrivals.iter().enumerate() {
             let index = received.receive.zip(first).map(|(receive, first)| usize::from(receive.after(first)));
             let index = index.filter(|index| *index < arrivals.len());
-            let index =
-                index.ok_or_else(|| corrupted("a message in a receive of another round".to_owned()))?;
+            let index = index
+                .ok_or_else(|| corrupted("a message arrived in a receive of another round".to_owned()))?;
             target.read(index * size, &mut message[..size]).map_err(internal)?;
             sorted.write(operation * size, &message[..size]).map_err(internal)?;
         }
@@ -418,20 +432,20 @@ impl<L: Layer> Moving<L> {
 fn internal(error: OutOfBounds) -> Outcomes {
     failed(
         without_hint(&error, error.hint()),
-        "memory that is as long as it was",
-        "it is the probe's own",
-        error.hint(),
+        "accesses within the probe's buffers",
+        "this is a bug of gda-probe",
+        "report it with the version of gda-probe",
         Who::Code,
     )
 }
 
-/// What a receive's error means to whoever runs the probe.
+/// The failed outcome for the error of a receive.
 fn receive_failed(error: &ReceiveError) -> Outcomes {
     failed(
         error_chain(error).to_string(),
         "a completion at the receiver for every operation",
-        "the sender's completions came with status 0, and the receiver has to learn of each",
-        "run again with -v; report it with the adapter's and the driver's version",
+        "the sender's requests completed with status 0, so each must complete at the receiver too",
+        "run again with -v, and report it with the versions of the adapter and its kernel driver",
         Who::Host,
     )
 }

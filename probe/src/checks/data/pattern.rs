@@ -1,21 +1,21 @@
-//! Test bytes: random from a seed, so that they need not be kept to be compared; written and
+//! Test bytes: pseudo-random from a seed, so that a comparison needs no copy of them. They are written and
 //! compared in pieces.
 
 use efa_gda::memory::{Buffer, OutOfBounds};
 
 /// Bytes handled at once.
 const PIECE: usize = 64 << 10;
-/// What the bytes behind the target hold, before and after.
+/// The value of the guard bytes after the target.
 const GUARD: u8 = 0xa5;
 
-/// A byte that is not what it should be.
+/// A byte with a wrong value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Difference {
-    /// Where, from the beginning of the buffer.
+    /// Its offset in the buffer.
     pub(crate) offset: usize,
-    /// What is there.
+    /// Its value.
     pub(crate) actual: u8,
-    /// What should be there.
+    /// The expected value.
     pub(crate) expected: u8,
 }
 
@@ -31,7 +31,7 @@ impl Pattern {
         Self { seed }
     }
 
-    /// The byte at `offset` and those after it, for a whole piece.
+    /// Writes the bytes from `offset` on into `out`.
     fn piece(self, offset: usize, out: &mut [u8]) {
         for (index, word) in out.chunks_mut(8).enumerate() {
             let at = (offset / 8 + index) as u64;
@@ -41,7 +41,7 @@ impl Pattern {
     }
 
     /// Fills the first `length` bytes of `source` with the pattern, and those of `target` with its
-    /// complement, so that a byte that nobody writes is always wrong; the rest of `target` is guard.
+    /// complement, so that a byte that is not written is always wrong. The rest of `target` becomes the guard.
     pub(crate) fn prepare(self, source: &Buffer, target: &Buffer, length: usize) -> Result<(), OutOfBounds> {
         let mut bytes = vec![0; PIECE];
         for offset in (0..length).step_by(PIECE) {
@@ -65,9 +65,9 @@ impl Pattern {
                 return Ok(Some(difference));
             }
         }
-        let mut behind = vec![0; target.len() - length];
-        target.read(length, &mut behind)?;
-        Ok(first_difference(length, &behind, &vec![GUARD; behind.len()]))
+        let mut guard = vec![0; target.len() - length];
+        target.read(length, &mut guard)?;
+        Ok(first_difference(length, &guard, &vec![GUARD; guard.len()]))
     }
 }
 
@@ -107,14 +107,14 @@ mod tests {
     }
 
     #[test]
-    fn what_was_copied_compares_equal() {
+    fn copied_bytes_compare_equal() {
         let (pattern, source, target) = prepared();
         copy(&source, &target);
         assert_eq!(pattern.compare(&target, LENGTH).unwrap(), None);
     }
 
     #[test]
-    fn a_byte_that_nobody_wrote_is_found_at_the_very_end() {
+    fn compare_finds_a_last_byte_that_was_not_written() {
         let (pattern, source, target) = prepared();
         copy(&source, &target);
         let mut last = [0];
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_byte_written_behind_the_target_is_found() {
+    fn compare_finds_a_byte_written_after_the_target() {
         let (pattern, source, target) = prepared();
         copy(&source, &target);
         target.write(LENGTH + 3, &[0]).unwrap();

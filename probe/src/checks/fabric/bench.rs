@@ -1,6 +1,5 @@
-//! The bench: queues of its own on one adapter, posted to by the host executor or by a GPU, for as long
-//! as the time limit lets it. Figures go to the parent one by one, so that what was measured is kept
-//! whatever happens after it.
+//! The bench: measures separate queues on one adapter, to which the host executor or a GPU posts, within the
+//! time limit. Each figure goes to the probe at once, so that it is not lost if the worker process ends early.
 
 use std::time::{Duration, Instant};
 
@@ -19,11 +18,11 @@ use crate::checks::session::{failed, missing};
 use crate::model::bench::{Bandwidth, Bench, Figure, Latency, Quantiles, Rate, Spread};
 use crate::model::{Kind, Who};
 
-/// The bench as a check, so that a crash in it is told as what it is.
+/// The bench as a check, so that a crash in it is reported as this check's failure.
 pub(crate) static CHECK: Unit<Session> = Unit {
     check: Check {
         code: "PUT-006",
-        title: "The bench runs to its end",
+        title: "The bench completes",
         kind: Kind::Proven,
         nature: Nature::Any,
         needs: &["PUT-002", "PUT-003"],
@@ -31,28 +30,28 @@ pub(crate) static CHECK: Unit<Session> = Unit {
     run,
 };
 
-/// Bytes of a write where its size is not what is measured.
+/// Bytes of a write, unless the size is the variable.
 const SMALL: u64 = 64;
-/// Sizes whose bandwidth is measured.
+/// The sizes whose bandwidth is measured.
 const SIZES: [u64; 7] = [64, 512, 4 << 10, 32 << 10, 256 << 10, 1 << 20, 8 << 20];
 /// Bytes of the source, and of the target.
 const REGION: u64 = 32 << 20;
-/// Runs of which a median is taken, where time allows.
+/// The most runs of a median; fewer if time runs out.
 const RUNS: u32 = 7;
-/// Calls that tell how long a call takes.
+/// Calls that measure the duration of one call.
 const TRIAL: u32 = 8;
-/// Calls whose latency is kept at most.
+/// The most calls whose latency is recorded.
 const SAMPLES: u32 = 10_000;
-/// Added to a case's share of the time, for the parent to wait: a call that is slow for once.
+/// Added to a case's share of the time in the request for time, for a single slow call.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// Who posts, in words and as a load of a case.
+/// The posters of a case: their name in the report, and the load.
 #[derive(Clone, Copy, Debug)]
 struct Producers {
     name: &'static str,
     load: Load,
-    /// Whether there is a queue for each block.
-    many: bool,
+    /// Whether each block has a queue.
+    queue_per_block: bool,
 }
 
 const fn producers(
@@ -63,11 +62,11 @@ const fn producers(
 ) -> Producers {
     let (blocks, threads, per_call) = shape;
     let load = Load { producer, shared, blocks, threads, calls: TRIAL, per_call };
-    Producers { name, load, many: !shared && blocks > 1 }
+    Producers { name, load, queue_per_block: !shared && blocks > 1 }
 }
 
-/// What posts of small writes are measured with. Blocks of those with a queue each are as many as the
-/// queues asked for.
+/// The posters whose rate of small writes is measured. If each block has a queue, there are as many blocks as
+/// requested queues.
 const PRODUCERS: [Producers; 6] = [
     producers("1 thread", Producer::Thread, (1, 1, 1), false),
     producers("1 warp", Producer::Warp, (1, 32, 32), false),
@@ -77,7 +76,7 @@ const PRODUCERS: [Producers; 6] = [
     producers("1 block of 4 warps for each queue", Producer::Block, (u32::MAX, 128, 128), false),
 ];
 
-/// One thing to measure.
+/// One measurement.
 #[derive(Clone, Copy, Debug)]
 enum Case {
     Latency(Producer, &'static str),
@@ -95,7 +94,7 @@ impl Case {
     }
 }
 
-/// The cases of a way to ring, `first` for the first one alone.
+/// The cases of a doorbell mode; `first` for the first mode, which is also measured for bandwidth.
 fn cases(first: bool) -> Vec<Case> {
     let mut all = vec![Case::Latency(Producer::Thread, "1 thread"), Case::Latency(Producer::Warp, "1 warp")];
     all.extend(PRODUCERS.map(Case::Rate));
@@ -105,7 +104,7 @@ fn cases(first: bool) -> Vec<Case> {
     all
 }
 
-/// Queues, and who posts to them.
+/// The queues, by the executor that posts to them.
 #[derive(Debug)]
 enum Queues {
     Host(Vec<MappedQueue>),
@@ -113,42 +112,42 @@ enum Queues {
 }
 
 impl Queues {
-    fn rate(&mut self, puts: &[WorkRequest], load: &Load) -> Result<(u64, u64), GpuQueueError> {
-        let used = puts.len();
+    fn rate(&mut self, requests: &[WorkRequest], load: &Load) -> Result<(u64, u64), GpuQueueError> {
+        let used = requests.len();
         let rate = match self {
-            Self::Host(queues) => MappedQueue::measure_rate(&mut queues[..used], puts, load)?,
-            Self::Gpu(queues) => GpuQueue::measure_rate(&mut queues[..used], puts, load)?,
+            Self::Host(queues) => MappedQueue::measure_rate(&mut queues[..used], requests, load)?,
+            Self::Gpu(queues) => GpuQueue::measure_rate(&mut queues[..used], requests, load)?,
         };
         Ok((rate.requests, rate.nanoseconds.max(1)))
     }
 
     fn latency(
         &mut self,
-        put: &WorkRequest,
+        request: &WorkRequest,
         producer: Producer,
         calls: u32,
     ) -> Result<Vec<Sample>, GpuQueueError> {
         match self {
-            Self::Host(queues) => Ok(queues[0].measure_latency(put, producer, calls)?),
-            Self::Gpu(queues) => queues[0].measure_latency(put, producer, calls),
+            Self::Host(queues) => Ok(queues[0].measure_latency(request, producer, calls)?),
+            Self::Gpu(queues) => queues[0].measure_latency(request, producer, calls),
         }
     }
 }
 
-/// What one way to ring is measured with.
+/// The objects with which one doorbell mode is measured.
 struct Rig {
     queues: Queues,
     peers: Vec<Peer>,
     source: MemoryRegion,
     target: MemoryRegion,
-    /// Stops once the queues that it rings for are gone too.
+    /// Declared after the queues, so that it is dropped after them.
     _proxy: DoorbellProxy,
     mode: DoorbellMode,
     timeout: Duration,
 }
 
 impl Rig {
-    /// Opens `count` queues that write to themselves, on this way to ring and no other.
+    /// Opens `count` queues that write to themselves, in this doorbell mode only.
     fn open(session: &mut Session, count: u32, mode: DoorbellMode) -> Result<Self, Outcomes> {
         let proxy = DoorbellProxy::start(&ProxyOptions::new())
             .map_err(|error| unusable(error_chain(&error).to_string()))?;
@@ -182,21 +181,23 @@ impl Rig {
         Ok(Self { queues, peers, source, target, _proxy: proxy, mode, timeout })
     }
 
-    /// Writes of so many bytes to every place in the memory, one after the other, from `queues` queues.
-    fn puts(&self, bytes: u64, queues: usize) -> Vec<WorkRequest> {
-        let put = |peer: &Peer| {
-            let put = WorkRequest::write(*peer, &self.source, self.target.remote()).bytes(bytes);
-            put.stride(bytes).count((REGION / bytes).min(4096)).timeout(self.timeout)
+    /// The work request of each of `queues` queues: writes of `bytes` to consecutive addresses of the target.
+    fn requests(&self, bytes: u64, queues: usize) -> Vec<WorkRequest> {
+        let request = |peer: &Peer| {
+            let request = WorkRequest::write(*peer, &self.source, self.target.remote()).bytes(bytes);
+            request.stride(bytes).count((REGION / bytes).min(4096)).timeout(self.timeout)
         };
-        self.peers.iter().take(queues).map(put).collect()
+        self.peers.iter().take(queues).map(request).collect()
     }
 
     fn measure(&mut self, case: Case, share: Duration) -> Result<Figure, GpuQueueError> {
         match case {
             Case::Latency(producer, name) => self.latency(producer, name, share),
             Case::Rate(producers) => {
-                let (queues, mut load) = (if producers.many { self.peers.len() } else { 1 }, producers.load);
-                load.blocks = load.blocks.min(if producers.many { queues as u32 } else { u32::MAX });
+                let (queues, mut load) =
+                    (if producers.queue_per_block { self.peers.len() } else { 1 }, producers.load);
+                load.blocks =
+                    load.blocks.min(if producers.queue_per_block { queues as u32 } else { u32::MAX });
                 let rates = self.runs(SMALL, queues, load, share)?;
                 Ok(Figure::Rate(Rate {
                     doorbell: self.mode.name().to_owned(),
@@ -223,13 +224,13 @@ impl Rig {
     }
 
     fn latency(&mut self, producer: Producer, name: &str, share: Duration) -> Result<Figure, GpuQueueError> {
-        let put = self.puts(SMALL, 1).remove(0);
-        // Once for what happens the first time, which may be compiling.
-        self.queues.latency(&put, producer, 1)?;
+        let request = self.requests(SMALL, 1).remove(0);
+        // The first call may compile the kernel.
+        self.queues.latency(&request, producer, 1)?;
         let begin = Instant::now();
-        self.queues.latency(&put, producer, TRIAL)?;
+        self.queues.latency(&request, producer, TRIAL)?;
         let calls = affordable(begin.elapsed() / TRIAL, share, SAMPLES);
-        let samples = self.queues.latency(&put, producer, calls)?;
+        let samples = self.queues.latency(&request, producer, calls)?;
         Ok(Figure::Latency(Latency {
             doorbell: self.mode.name().to_owned(),
             producer: name.to_owned(),
@@ -240,7 +241,7 @@ impl Rig {
         }))
     }
 
-    /// Requests a nanosecond, run by run, in about `share` of time.
+    /// The requests per nanosecond of each run; all runs together take about `share`.
     fn runs(
         &mut self,
         bytes: u64,
@@ -248,23 +249,23 @@ impl Rig {
         mut load: Load,
         share: Duration,
     ) -> Result<Vec<f64>, GpuQueueError> {
-        let puts = self.puts(bytes, queues);
-        self.queues.rate(&puts, &Load { calls: 1, ..load })?;
+        let requests = self.requests(bytes, queues);
+        self.queues.rate(&requests, &Load { calls: 1, ..load })?;
         let begin = Instant::now();
-        self.queues.rate(&puts, &load)?;
+        self.queues.rate(&requests, &load)?;
         let call = begin.elapsed() / TRIAL;
         load.calls = affordable(call, share / (RUNS + 1), 1 << 20);
         let mut rates = Vec::new();
-        // At least one; the others where a run is as long as was thought.
+        // At least one run; the others only if runs do not take longer than estimated.
         while rates.is_empty() || (rates.len() < RUNS as usize && begin.elapsed() < share) {
-            let (requests, nanoseconds) = self.queues.rate(&puts, &load)?;
-            rates.push(requests as f64 / nanoseconds as f64);
+            let (count, nanoseconds) = self.queues.rate(&requests, &load)?;
+            rates.push(count as f64 / nanoseconds as f64);
         }
         Ok(rates)
     }
 }
 
-/// Calls that fit into `time` where one takes `each`: at least one, at most `most`.
+/// The number of calls that fit into `time` if one takes `each`: at least one, at most `most`.
 fn affordable(each: Duration, time: Duration, most: u32) -> u32 {
     let calls = time.as_nanos() / each.as_nanos().max(1);
     u32::try_from(calls).unwrap_or(u32::MAX).clamp(1, most)
@@ -275,24 +276,24 @@ fn region(session: &Session, access: Access) -> Result<MemoryRegion, Outcomes> {
     let buffer = Buffer::zeroed(REGION as usize)
         .ok_or_else(|| unusable(format!("{REGION} bytes cannot be allocated")))?;
     domain.register(buffer, access).map_err(|error| {
-        refused(&error, "memory that registers", "the adapter reads and writes it", Who::Pod)
+        refused(&error, "fi_mr_reg succeeds", "the adapter moves bytes of registered memory only", Who::Pod)
     })
 }
 
 fn unusable(observed: String) -> Outcomes {
     failed(
         observed,
-        "queues of the bench's own",
-        "each is measured by itself",
-        "see the checks of objects and queues above; ask for fewer --queues",
+        "separate queues for the bench",
+        "the bench measures queues that no check uses",
+        "fix the FAB, GDA and QUE checks that fail; if none fails, use a smaller --queues",
         Who::Host,
     )
 }
 
-/// What was seen, and where nothing was, why there is no answer.
+/// The observed texts of `outcomes`, or why there is no result.
 fn describe(outcomes: &Outcomes) -> String {
     let of = |(_, outcome): &(Option<String>, Outcome)| match outcome {
-        Outcome::Warn(trouble) | Outcome::Fail(trouble) => trouble.observed.clone(),
+        Outcome::Warn(problem) | Outcome::Fail(problem) => problem.observed.clone(),
         Outcome::Unknown(Some(text), _) | Outcome::Unknown(None, text) => text.clone(),
         Outcome::Pass(text) | Outcome::Skip(_, text) => text.clone(),
     };
@@ -303,8 +304,8 @@ fn bench_failed(case: Case, error: &GpuQueueError) -> Outcomes {
     failed(
         format!("{}: {}", case.describe(), error_chain(error)),
         "every write completes with status 0",
-        "a figure of writes that fail says nothing",
-        "see whether gda-probe put passes with the same options; raise --time-limit on a slow machine",
+        "figures of failed writes mean nothing",
+        "run gda-probe put with the same options and fix what fails; on a slow machine, raise --time-limit",
         Who::Host,
     )
 }
@@ -322,7 +323,7 @@ fn run(session: &mut Session) -> Outcomes {
         session.progress.request_time(GRACE);
         let mut rig = match Rig::open(session, request.queues, *mode) {
             Ok(rig) => rig,
-            // Another way to ring may do.
+            // Another doorbell mode may work.
             Err(outcomes) => {
                 let what = format!("--doorbell {mode}: {}", describe(&outcomes));
                 session.progress.figure(Figure::LeftOut(what));
@@ -337,7 +338,7 @@ fn run(session: &mut Session) -> Outcomes {
             session.progress.step(done, total, format!("{mode}: {}", case.describe()));
             done += 1;
             if remaining.is_zero() {
-                let what = format!("{mode}: {}, for --time-limit ran out", case.describe());
+                let what = format!("{mode}: {}: --time-limit was reached", case.describe());
                 session.progress.figure(Figure::LeftOut(what));
                 continue;
             }
@@ -357,7 +358,7 @@ fn run(session: &mut Session) -> Outcomes {
     Outcome::pass(format!("{measured} of {total} figures")).into()
 }
 
-/// What is measured, without a figure.
+/// The description of the measurement, without figures.
 fn begun(session: &Session, time_limit_ms: u64) -> Bench {
     let gpu = session.rig.objects.gpu.as_ref().filter(|_| session.gpu.is_some());
     Bench {
@@ -376,7 +377,7 @@ fn begun(session: &Session, time_limit_ms: u64) -> Bench {
     }
 }
 
-/// The processor's name, where the kernel says it.
+/// The processor's name, if the kernel reports it.
 fn processor() -> String {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("model name"));
@@ -388,7 +389,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calls_fill_their_share_of_the_time_and_are_never_none() {
+    fn calls_fill_their_share_of_the_time_and_are_at_least_one() {
         let ms = Duration::from_millis;
         assert_eq!(affordable(ms(2), ms(100), 1000), 50);
         assert_eq!(affordable(ms(2), ms(1), 1000), 1);
@@ -396,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn bandwidth_is_measured_once_and_rates_on_every_way_to_ring() {
+    fn bandwidth_is_measured_in_the_first_mode_and_rates_in_every_mode() {
         let of = |first, bandwidth| {
             cases(first).into_iter().filter(|case| matches!(case, Case::Bandwidth(_)) == bandwidth).count()
         };

@@ -1,5 +1,5 @@
-//! Completion counters: opened, bound to an endpoint of their own, and compared with what that endpoint
-//! did.
+//! Completion counters: opens one, binds it to a separate endpoint, and compares its values with the requests of
+//! that endpoint.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ use crate::checks::data::WRONG;
 use crate::checks::session::{Layer, missing, without_hint};
 use crate::model::Who;
 
-/// Without which the real provider has no counters (`efa_env.c` of libfabric 2.6).
+/// The variable that enables counters in libfabric's provider (`efa_env.c` of libfabric 2.6).
 const SWITCH: &str = "FI_EFA_USE_HW_CNTR";
 /// Bytes of each write.
 const BYTES: usize = 64;
@@ -38,9 +38,9 @@ fn try_count(session: &Session) -> Result<Outcomes, Error> {
         return Ok(missing("the domain"));
     };
     let counter = match ops.cntr_open() {
-        Err(error) if !switched_on() => {
+        Err(error) if !enabled() => {
             let soft = if session.request.soft { " and SOFTEFA_HW_CNTR=1" } else { "" };
-            let why = format!("counters are switched off: set {SWITCH}=1{soft} and run again");
+            let why = format!("counters are disabled; to check them, set {SWITCH}=1{soft} and run again");
             return Ok(Outcome::Unknown(Some(without_hint(&error, error.hint())), why).into());
         }
         opened => opened?,
@@ -55,35 +55,36 @@ fn try_count(session: &Session) -> Result<Outcomes, Error> {
         Err(outcomes) => return Ok(outcomes),
     };
     let wait = Duration::from_millis(session.request.wait);
-    if let Err(why) = queue.and_then(|queue| one_good_and_one_bad(queue, &region, wait)) {
-        let why =
-            format!("what it should count did not happen, which the checks of queues and puts tell: {why}");
+    if let Err(why) = queue.and_then(|queue| one_success_and_one_error(queue, &region, wait)) {
+        let why = format!("the writes to count did not end as expected, see the QUE and PUT checks: {why}");
         return Ok(Outcome::unknown(why).into());
     }
     let values = counted_within(&counter, wait)?;
     if values == (Some(1), Some(1)) {
         return Ok(Outcome::pass("one success and one error").into());
     }
-    let describe =
-        |value: Option<u64>| value.map_or("an unknown number".to_owned(), |value| value.to_string());
+    let describe = |value: Option<u64>| value.map_or("unknown".to_owned(), |value| value.to_string());
     let observed = format!(
-        "of one write that arrives and one that does not: successes {}, errors {}",
+        "after one write that succeeded and one that failed: successes {}, errors {}",
         describe(values.0),
         describe(values.1)
     );
-    let fix =
-        "report it with the adapter's and the driver's version; read completions from the queue meanwhile";
+    let fix = "report it with the versions of the adapter and its kernel driver; until then, read completions from the queue";
     Ok(uncounted(observed, fix.to_owned()))
 }
 
-/// Whether the process asked for counters, as the provider reads it.
-fn switched_on() -> bool {
+/// Whether the environment enables counters, by the provider's rules.
+fn enabled() -> bool {
     let value = std::env::var(SWITCH).unwrap_or_default().to_ascii_lowercase();
     matches!(value.as_str(), "1" | "yes" | "true" | "on")
 }
 
-/// A write that arrives, one whose key names no region, and the queue closed.
-fn one_good_and_one_bad(mut queue: MappedQueue, region: &MemoryRegion, wait: Duration) -> Result<(), String> {
+/// Posts a write that succeeds and one whose key names no region, and closes the queue.
+fn one_success_and_one_error(
+    mut queue: MappedQueue,
+    region: &MemoryRegion,
+    wait: Duration,
+) -> Result<(), String> {
     let address = queue.endpoint().address().map_err(|error| error_chain(&error).to_string())?;
     let peer = queue.insert_peer(&address).map_err(|error| error_chain(&error).to_string())?;
     let right = region.remote();
@@ -99,7 +100,7 @@ fn one_good_and_one_bad(mut queue: MappedQueue, region: &MemoryRegion, wait: Dur
     queue.close().map_err(|error| error_chain(&error).to_string())
 }
 
-/// What the counter says in the end: the adapter may count after it has completed.
+/// The final values of the counter. The adapter may count after it has written the completion.
 fn counted_within(counter: &CompletionCounter, limit: Duration) -> Result<(Option<u64>, Option<u64>), Error> {
     let deadline = Instant::now() + limit;
     loop {
@@ -111,12 +112,12 @@ fn counted_within(counter: &CompletionCounter, limit: Duration) -> Result<(Optio
     }
 }
 
-/// Queues work without counters, at a cost.
+/// A warning, because queues work without counters.
 fn uncounted(observed: String, fix: String) -> Outcomes {
     Outcome::Warn(Problem {
         observed,
-        required: "a counter that opens, binds, and counts successes and errors apart".to_owned(),
-        why: "without counters a GPU reads completions one by one from the queue".to_owned(),
+        required: "a counter that opens, binds, and counts successes and errors separately".to_owned(),
+        why: "without counters, a GPU reads completions one by one from the completion queue".to_owned(),
         fix,
         who: Who::Host,
     })

@@ -12,20 +12,32 @@ use crate::checks::external_memory;
 use crate::checks::session::missing;
 use crate::model::{Kind, Who};
 
-/// The first libfabric whose own provider has the operations.
+/// The first libfabric whose built-in provider has the operations.
 const FIRST_LIBRARY_WITH_GDA_OPS: Version = Version::new(2, 3);
 
 /// The checks of this category.
 pub(crate) static CHECKS: &[Unit<Session>] = &[
     unit("GDA-001", "The provider is new enough for GDA operations", Kind::Declared, &["LIB-001"], release),
-    unit("GDA-002", "The domain hands out the GDA operations", Kind::Proven, &["FAB-005"], table),
-    unit("GDA-003", "query_qp_wqs answers", Kind::Proven, &["GDA-002", "FAB-009"], work_queues),
-    unit("GDA-004", "query_cq answers", Kind::Proven, &["GDA-002", "FAB-007"], completion_queue),
-    unit("GDA-005", "query_addr answers", Kind::Proven, &["GDA-002", "FAB-010"], address),
-    unit("GDA-006", "get_mr_lkey answers", Kind::Proven, &["GDA-002", "FAB-008"], local_key),
-    unit("GDA-007", "Completion counters are offered", Kind::Declared, &["GDA-002"], counters),
-    unit("GDA-008", "Completion queues in given memory are offered", Kind::Declared, &["GDA-002"], external),
-    unit("GDA-009", "A completion queue opens in given memory", Kind::Proven, &["GDA-002"], external_opens),
+    unit("GDA-002", "The domain has the GDA operations", Kind::Proven, &["FAB-005"], table),
+    unit("GDA-003", "query_qp_wqs succeeds", Kind::Proven, &["GDA-002", "FAB-009"], work_queues),
+    unit("GDA-004", "query_cq succeeds", Kind::Proven, &["GDA-002", "FAB-007"], completion_queue),
+    unit("GDA-005", "query_addr succeeds", Kind::Proven, &["GDA-002", "FAB-010"], address),
+    unit("GDA-006", "get_mr_lkey succeeds", Kind::Proven, &["GDA-002", "FAB-008"], local_key),
+    unit("GDA-007", "The provider offers completion counters", Kind::Declared, &["GDA-002"], counters),
+    unit(
+        "GDA-008",
+        "The provider offers completion queues in external memory",
+        Kind::Declared,
+        &["GDA-002"],
+        external,
+    ),
+    unit(
+        "GDA-009",
+        "A completion queue opens in external memory",
+        Kind::Proven,
+        &["GDA-002"],
+        external_opens,
+    ),
     unit(
         "GDA-010",
         "A completion counter counts",
@@ -45,7 +57,7 @@ const fn unit(
     Unit { check: Check { code, title, kind, nature: Nature::Any, needs }, run }
 }
 
-/// libfabric's release in a provider version: 206.0 is 2.6.
+/// A provider version with its libfabric release: 206.0 is of 2.6.
 fn describe(version: Version) -> String {
     format!("efa provider {version} (libfabric {}.{})", version.major() / 100, version.major() % 100)
 }
@@ -59,25 +71,31 @@ fn release(session: &mut Session) -> Outcomes {
     too_old(describe(has))
 }
 
-/// What the library's release says of the provider that is built into it, where none answers.
+/// The outcome without an adapter, by the release of the library and so of its built-in provider.
 fn release_of_library(session: &Session) -> Outcomes {
     let Some(library) = &session.start.library else { return missing("libfabric") };
     let version = library.version();
     if session.request.soft || version >= FIRST_LIBRARY_WITH_GDA_OPS {
-        return Outcome::unknown(format!("no efa provider with efa-direct answers (libfabric {version})"))
+        return Outcome::unknown(format!(
+            "no adapter with efa-direct was found, so the provider's version is not known (libfabric {version})"
+        ))
             .into();
     }
-    too_old(format!("libfabric {version}, whose own efa provider is as old"))
+    too_old(format!("libfabric {version} with a built-in efa provider of the same release"))
 }
 
 fn too_old(observed: String) -> Outcomes {
     Outcome::Fail(Problem {
         observed,
-        required: format!("{} or newer: GDA operations need libfabric 2.3", describe(FIRST_WITH_GDA_OPS)),
-        why: "older providers do not know the operations that expose a queue".to_owned(),
-        fix: "put libfabric 2.3 or newer into the image (the current EFA installer), or name one with \
+        required: format!(
+            "{} or newer, because GDA operations need libfabric 2.3",
+            describe(FIRST_WITH_GDA_OPS)
+        ),
+        why: "older providers do not have the operations that expose a queue".to_owned(),
+        fix:
+            "install libfabric 2.3 or newer in the image (the current EFA installer has one), or name one in \
               LIBFABRIC_PATH"
-            .to_owned(),
+                .to_owned(),
         who: Who::Image,
     })
     .into()
@@ -88,24 +106,24 @@ fn table(session: &mut Session) -> Outcomes {
     match domain.gda_ops() {
         Ok(ops) => {
             let offered = ops.available();
-            let there: Vec<&str> = offered
+            let available: Vec<&str> = offered
                 .iter()
                 .filter(|(_, availability)| availability.is_ok())
                 .map(|(name, _)| *name)
                 .collect();
             session.rig.objects.ops = Some(ops);
-            Outcome::pass(there.join(", ")).into()
+            Outcome::pass(available.join(", ")).into()
         }
         Err(error) => refused(
             &error,
             "fi_open_ops(\"efa gda ops\") succeeds",
-            "through these operations a queue's memory and doorbell are found",
+            "these operations expose a queue's memory and doorbell",
             Who::Image,
         ),
     }
 }
 
-const EXPOSES: &str = "it says where the queue lies and how it is laid out";
+const EXPOSES: &str = "it reports the addresses and the geometry of the queue";
 
 fn work_queues(session: &mut Session) -> Outcomes {
     let (Some(ops), Some(endpoint)) = (&session.rig.objects.ops, &session.rig.objects.endpoint) else {
@@ -115,7 +133,7 @@ fn work_queues(session: &mut Session) -> Outcomes {
         Ok(queues) => {
             session.rig.send = Some(queues.send);
             session.rig.receive = Some(queues.receive);
-            Outcome::pass("send and receive queue").into()
+            Outcome::pass("the send queue and the receive queue are exposed").into()
         }
         Err(error) => refused(&error, "query_qp_wqs succeeds", EXPOSES, Who::Image),
     }
@@ -128,7 +146,7 @@ fn completion_queue(session: &mut Session) -> Outcomes {
     match ops.query_cq(completions) {
         Ok(queue) => {
             session.rig.completion = Some(queue);
-            Outcome::pass("completion queue").into()
+            Outcome::pass("the completion queue is exposed").into()
         }
         Err(error) => refused(&error, "query_cq succeeds", EXPOSES, Who::Image),
     }
@@ -153,7 +171,7 @@ fn address(session: &mut Session) -> Outcomes {
         Err(error) => refused(
             &error,
             "query_addr succeeds",
-            "an entry names its target by these three numbers",
+            "a work-queue entry names its target by these three numbers",
             Who::Image,
         ),
     }
@@ -165,31 +183,34 @@ fn local_key(session: &mut Session) -> Outcomes {
     };
     match ops.get_mr_lkey(region) {
         Ok(key) => Outcome::pass(format!("lkey {:#x}", key.get())).into(),
-        Err(error) => {
-            refused(&error, "get_mr_lkey succeeds", "an entry names its local memory by this key", Who::Image)
-        }
+        Err(error) => refused(
+            &error,
+            "get_mr_lkey succeeds",
+            "a work-queue entry names its local memory by this key",
+            Who::Image,
+        ),
     }
 }
 
-/// What the table says of an operation; None without a table.
+/// Whether the table has an operation; None without a table.
 fn offered(session: &Session, operation: &str) -> Option<Result<(), UnavailableReason>> {
     let ops = session.rig.objects.ops.as_ref()?;
     ops.available().into_iter().find(|(name, _)| *name == operation).map(|(_, availability)| availability)
 }
 
-/// A table of five operations is a failure even where its release has no more: nothing in the table
-/// says where it ends.
+/// A table of five operations is a failure even if its release has no more, because nothing in the table marks
+/// its end.
 fn counters(session: &mut Session) -> Outcomes {
     let Some(availability) = offered(session, "cntr_open_ext") else {
         return missing("the table of operations");
     };
     let Err(absence) = availability else { return Outcome::pass("offered").into() };
-    let broken = "use libfabric's own efa provider; report this one to whoever made it";
+    let broken = "use libfabric's built-in efa provider, and report this one to its maintainer";
     let (observed, fix) = match absence {
         UnavailableReason::ProviderTooOld { has, .. } => (
             format!("a table of five operations: cntr_open_ext is not offered by {}", describe(has)),
-            "put libfabric 2.6 or newer into the image (the current EFA installer); until then call nothing \
-             past the fifth operation",
+            "install libfabric 2.6 or newer in the image (the current EFA installer has one); until then, do not \
+             call cntr_open_ext or any later operation",
         ),
         UnavailableReason::TableEndsEarly { has } => {
             (format!("a table of five operations, although {} has six", describe(has)), broken)
@@ -198,10 +219,11 @@ fn counters(session: &mut Session) -> Outcomes {
     };
     Outcome::Fail(Problem {
         observed,
-        required: format!("a table of six operations, as {} has it", describe(FIRST_WITH_COUNTERS)),
+        required: format!("a table of six operations, as in {}", describe(FIRST_WITH_COUNTERS)),
         why:
-            "a program built for libfabric 2.6, or by the manual page of 2.5, calls whatever lies where the \
-              sixth operation should be; queues work without it, with completions read from the queue alone"
+            "a program that is built for libfabric 2.6, or follows the manual page of 2.5, calls an invalid \
+              address instead of the sixth operation; queues work without it, with completions read from the \
+              completion queue"
                 .to_owned(),
         fix: fix.to_owned(),
         who: Who::Image,
@@ -217,8 +239,9 @@ fn external(session: &mut Session) -> Outcomes {
     Outcome::Warn(Problem {
         observed: format!("not offered: {absence}"),
         required: "cq_open_ext in the provider's table".to_owned(),
-        why: "queues work without it: completions lie in host memory that the driver allocates".to_owned(),
-        fix: "use the EFA installer's current libfabric, where this is wanted".to_owned(),
+        why: "queues work without it: the driver allocates completion queues in host memory".to_owned(),
+        fix: "to place completions in a GPU's memory, install the current EFA installer's libfabric in the image"
+            .to_owned(),
         who: Who::Image,
     })
     .into()
@@ -227,11 +250,11 @@ fn external(session: &mut Session) -> Outcomes {
 fn external_opens(session: &mut Session) -> Outcomes {
     let Some(ops) = &session.rig.objects.ops else { return missing("the table of operations") };
     if ops.available().iter().any(|(name, offered)| *name == "cq_open_ext" && offered.is_err()) {
-        return Outcome::unknown("not offered: GDA-008").into();
+        return Outcome::unknown("the provider does not offer cq_open_ext (GDA-008)").into();
     }
     let memory = match external_memory::memory(session.request.soft) {
         Ok(memory) => memory,
-        Err(why) => return Outcome::unknown(format!("no memory to give: {why}")).into(),
+        Err(why) => return Outcome::unknown(format!("no external memory for the test: {why}")).into(),
     };
     let external = ExternalMemory {
         dmabuf: memory.as_fd(),
@@ -239,7 +262,8 @@ fn external_opens(session: &mut Session) -> Outcomes {
         length: external_memory::BYTES,
         buffer: std::ptr::null_mut(),
     };
-    // SAFETY: the descriptor holds the memory, and the queue is closed before it goes, or the process is.
+    // SAFETY: the descriptor keeps the memory alive. The queue is closed before the descriptor, which is leaked
+    // if the queue does not close.
     let queue = match unsafe { ops.cq_open_ext(&external, external_memory::ENTRIES as usize) } {
         Ok(queue) => queue,
         Err(error) => return not_opened(&error),
@@ -250,9 +274,9 @@ fn external_opens(session: &mut Session) -> Outcomes {
         }
         Ok(raw) => Outcome::Warn(Problem {
             observed: format!("{} entries", raw.num_entries),
-            required: format!("the {} asked for", external_memory::ENTRIES),
-            why: "a queue that is shallower than its user believes overruns".to_owned(),
-            fix: "ask query_cq for the depth after opening, and report it with the provider's version"
+            required: format!("at least the {} requested entries", external_memory::ENTRIES),
+            why: "a completion queue with fewer entries than its program expects can overrun".to_owned(),
+            fix: "read the depth with query_cq after opening, and report this with the provider's version"
                 .to_owned(),
             who: Who::Image,
         })
@@ -260,19 +284,19 @@ fn external_opens(session: &mut Session) -> Outcomes {
         Err(error) => not_opened(&error),
     };
     if let Err(error) = queue.close() {
-        // Its memory may still be written to: it stays.
+        // The adapter may still write to the memory, so it is leaked.
         std::mem::forget(memory);
         return not_opened(&error);
     }
     outcome
 }
 
-/// Queues work without it, at a cost.
+/// A warning, because queues work without it.
 fn not_opened(error: &Error) -> Outcomes {
     Outcome::Warn(Problem {
         observed: error.to_string(),
         required: "cq_open_ext, query_cq and fi_close succeed".to_owned(),
-        why: "completions in the GPU's own memory are read faster than across PCIe".to_owned(),
+        why: "a GPU reads completions in its memory faster than across PCIe".to_owned(),
         fix: error.hint().to_owned(),
         who: Who::Host,
     })

@@ -1,4 +1,4 @@
-//! libfabric's objects on one adapter, each opened for real.
+//! Opens libfabric's objects on one adapter.
 
 use efa_gda::fabric::{Access, Bindings, Buffer};
 
@@ -7,9 +7,9 @@ use crate::check::{Check, Nature, Outcome, Outcomes, Unit};
 use crate::checks::session::missing;
 use crate::model::{Kind, Who};
 
-/// Room in the address vector: the adapter itself and a few more.
+/// Capacity of the address vector: the probe needs a few addresses.
 const PEERS: usize = 16;
-/// Completions asked for; the provider gives at least so many, and at least what its rings need.
+/// Requested completion entries. The provider opens at least so many, and at least as many as its rings need.
 pub(super) const COMPLETIONS: usize = 4096;
 /// Bytes of the region that the registration check registers.
 const REGION: usize = 64 << 10;
@@ -22,7 +22,7 @@ pub(crate) static CHECKS: &[Unit<super::Session>] = &[
     unit("FAB-007", "A completion queue opens", &["FAB-005"], completion_queue),
     unit("FAB-008", "Memory registers", &["FAB-005"], memory),
     unit("FAB-009", "An endpoint enables", &["FAB-006", "FAB-007"], endpoint),
-    unit("FAB-010", "The address vector takes the endpoint's address", &["FAB-009"], own_address),
+    unit("FAB-010", "The address vector accepts the endpoint's address", &["FAB-009"], own_address),
 ];
 
 const fn unit(
@@ -43,7 +43,9 @@ fn fabric(session: &mut Session) -> Outcomes {
             session.rig.objects.fabric = Some(fabric);
             Outcome::pass(info.fabric_name()).into()
         }
-        Err(error) => refused(&error, "fi_fabric succeeds", "everything else is opened on it", Who::Image),
+        Err(error) => {
+            refused(&error, "fi_fabric succeeds", "all other objects are opened on the fabric", Who::Image)
+        }
     }
 }
 
@@ -59,7 +61,7 @@ fn domain(session: &mut Session) -> Outcomes {
         Err(error) => refused(
             &error,
             "fi_domain succeeds",
-            "it opens the adapter's device and a protection domain",
+            "fi_domain opens the adapter's device and allocates a protection domain",
             Who::Pod,
         ),
     }
@@ -70,9 +72,11 @@ fn address_vector(session: &mut Session) -> Outcomes {
     match domain.address_vector(PEERS) {
         Ok(addresses) => {
             session.rig.objects.addresses = Some(addresses);
-            Outcome::pass(format!("room for {PEERS}")).into()
+            Outcome::pass(format!("capacity for {PEERS} addresses")).into()
         }
-        Err(error) => refused(&error, "fi_av_open succeeds", "it holds the address handles", Who::Image),
+        Err(error) => {
+            refused(&error, "fi_av_open succeeds", "the address vector holds address handles", Who::Image)
+        }
     }
 }
 
@@ -81,9 +85,11 @@ fn completion_queue(session: &mut Session) -> Outcomes {
     match domain.completion_queue(COMPLETIONS) {
         Ok(completions) => {
             session.rig.objects.completions = Some(completions);
-            Outcome::pass(format!("at least {COMPLETIONS} entries asked for")).into()
+            Outcome::pass(format!("at least {COMPLETIONS} entries")).into()
         }
-        Err(error) => refused(&error, "fi_cq_open succeeds", "completions arrive there", Who::Image),
+        Err(error) => {
+            refused(&error, "fi_cq_open succeeds", "the adapter writes completions into it", Who::Image)
+        }
     }
 }
 
@@ -101,7 +107,7 @@ fn memory(session: &mut Session) -> Outcomes {
         Err(error) => refused(
             &error,
             "fi_mr_reg succeeds",
-            "the adapter reads and writes registered memory only; pages are locked for it",
+            "the adapter reads and writes registered memory only, whose pages registration locks",
             Who::Pod,
         ),
     }
@@ -121,12 +127,12 @@ fn endpoint(session: &mut Session) -> Outcomes {
     match enabled {
         Ok(endpoint) => {
             session.rig.objects.endpoint = Some(endpoint);
-            Outcome::pass("bound to address vector and completion queue, enabled").into()
+            Outcome::pass("bound to the address vector and the completion queue, and enabled").into()
         }
         Err(error) => refused(
             &error,
             "fi_endpoint, fi_ep_bind and fi_enable succeed",
-            "enabling creates the queue pair",
+            "fi_enable creates the queue pair",
             Who::Host,
         ),
     }
@@ -141,12 +147,12 @@ fn own_address(session: &mut Session) -> Outcomes {
     match inserted {
         Ok((address, length)) => {
             session.rig.objects.own_address = Some(address);
-            Outcome::pass(format!("an address of {length} bytes")).into()
+            Outcome::pass(format!("{length} bytes")).into()
         }
         Err(error) => refused(
             &error,
             "fi_getname and fi_av_insert succeed",
-            "a writer needs an address handle of its target, and the target one of the writer",
+            "a writer needs an address handle for its target, and the target needs one for the writer",
             Who::Image,
         ),
     }

@@ -1,5 +1,5 @@
-//! A GPU at an adapter's queue: which parts map into it, who then rings, and a queue beside it that
-//! receives what the GPU sends.
+//! A GPU with an adapter's queue: the parts of the queue that map into the GPU, the doorbell mode, and a second
+//! queue that is the target of the GPU's posts.
 
 use std::time::Duration;
 
@@ -20,10 +20,11 @@ use crate::model::{Kind, Pair, Who};
 use crate::worker::stream::Stream;
 use crate::worker::{Event, Executor};
 
-/// Opening a context takes seconds on a machine with many GPUs; compiling kernels a second or two.
+/// Additional time to open a context, which takes seconds on a machine with many GPUs, and to compile kernels,
+/// which takes a second or two.
 const STARTING: Duration = Duration::from_secs(20);
 
-/// The checks of a pair, which is their subject, in their order. `data`'s follow.
+/// The checks of a pair, in their order; the pair is their subject. The checks of `data` follow.
 pub(crate) static CHECKS: &[Unit<Session>] = &[
     unit(
         "CUDA-008",
@@ -40,13 +41,13 @@ pub(crate) static CHECKS: &[Unit<Session>] = &[
     unit("CUDA-013", "The receive queue maps into the GPU", &["CUDA-005", "CUDA-009", "QUE-005"], receives),
     unit(
         "QUE-008",
-        "Somebody rings for the queue",
+        "A doorbell mode works for the queue",
         &["CUDA-005", "CUDA-010", "CUDA-012", "QUE-006", "QUE-007"],
         takes_doorbell_mode,
     ),
 ];
 
-/// Those that map, and nothing else.
+/// The checks that map parts of the queue.
 pub(crate) static MAPPING: [&Unit<Session>; 3] = [&CHECKS[0], &CHECKS[1], &CHECKS[2]];
 
 const fn unit(
@@ -58,8 +59,7 @@ const fn unit(
     Unit { check: Check { code, title, kind: Kind::Proven, nature: Nature::Gpu, needs }, run }
 }
 
-/// The checks that repeat for each pair of GPU and adapter, after those of its adapter that open its
-/// queue.
+/// The checks of each pair of a GPU and an adapter. They follow the checks of the adapter that open its queue.
 pub(crate) fn pair_checks() -> impl Iterator<Item = &'static Unit<Session>> {
     CHECKS.iter().chain(data::checks().iter().filter(|unit| unit.check.code.starts_with("PUT")))
 }
@@ -69,7 +69,7 @@ pub(crate) fn opening() -> impl Iterator<Item = &'static Unit<Session>> {
     adapter_checks().take_while(|unit| unit.check.code != data::FIRST_OF_DRIVER)
 }
 
-/// Runs the checks of every pair that the parent asked for, on a queue of its own.
+/// Runs the checks of every requested pair, each on a separate queue.
 pub(super) fn run(stream: &mut Stream, session: &mut Session, names: Vec<String>) {
     let pairs = match &session.request.executor {
         Executor::Host => Vec::new(),
@@ -84,7 +84,7 @@ pub(super) fn run(stream: &mut Stream, session: &mut Session, names: Vec<String>
     if names.is_empty() {
         opening.iter().chain(&posting).for_each(|unit| stream.run(unit, None, session));
     }
-    // The GPU that is open, where its context is not in doubt: what failed may have spoilt it.
+    // The GPU whose context can be reused. A failed check may have broken its context.
     let mut sound: Option<u32> = None;
     for pair in pairs {
         let index = names.iter().position(|name| *name == pair.adapter);
@@ -92,19 +92,19 @@ pub(super) fn run(stream: &mut Stream, session: &mut Session, names: Vec<String>
         if info.is_none() || session.request.avoid.contains(&pair.subject()) {
             continue;
         }
-        // Opening it again would take seconds for each of its adapters.
+        // Opening a context takes seconds, so the GPU's pairs share one.
         let gpu = session.rig.objects.gpu.take().filter(|_| sound == Some(pair.gpu));
         session.rig = Rig::new(Libfabric { info, gpu, ..Libfabric::default() });
         session.gpu = Some(pair.gpu);
-        session.one(stream, &pair.adapter, &opening);
-        session.one(stream, &pair.subject(), &posting);
+        session.run_for(stream, &pair.adapter, &opening);
+        session.run_for(stream, &pair.subject(), &posting);
         sound = (!stream.failed(&pair.subject())).then_some(pair.gpu);
     }
 }
 
 impl OnGpu<Libfabric> for GpuQueue {
-    fn execute(&mut self, put: &WorkRequest) -> Result<WorkReport, GpuQueueError> {
-        Self::execute(self, put)
+    fn execute(&mut self, request: &WorkRequest) -> Result<WorkReport, GpuQueueError> {
+        Self::execute(self, request)
     }
 
     fn mapped(&self) -> &MappedQueue {
@@ -113,7 +113,7 @@ impl OnGpu<Libfabric> for GpuQueue {
 
     fn close(self: Box<Self>) -> Option<String> {
         match Self::close(*self) {
-            // What is in flight is flushed with the endpoint.
+            // Requests in flight are flushed with the endpoint.
             Err(GpuCloseError::Unmapped(CloseError::Busy { queue, .. })) => {
                 queue.destroy().err().map(|error| error_chain(&error).to_string())
             }
@@ -138,14 +138,14 @@ fn gpu(session: &mut Session) -> Result<Gpu, Outcomes> {
 fn gpu_failed(error: &efa_gda::gpu::Error) -> Outcomes {
     failed(
         error_chain(error).to_string(),
-        "a GPU that works on the adapter's queue",
-        "CUDA refused, or lost the context; nothing was posted after that",
-        "look at what CUDA says in the observation; at nvidia-smi and dmesg (Xid) on the host",
+        "a GPU that can use the adapter's queue",
+        "CUDA refused a call or lost the context; nothing was posted after that",
+        "look up CUDA's result in the observed text; on the host, run nvidia-smi and search dmesg for Xid",
         Who::Host,
     )
 }
 
-/// What was registered, and what CUDA made of the rest.
+/// The wanted parts that CUDA registered, and the refusals of the others.
 fn parts(session: &mut Session, wanted: [&str; 2]) -> Result<(Vec<MappedPart>, Vec<String>), Outcomes> {
     let gpu = gpu(session)?;
     let Some(queue) = &session.rig.queue else { return Err(missing("the queue")) };
@@ -160,11 +160,11 @@ fn parts(session: &mut Session, wanted: [&str; 2]) -> Result<(Vec<MappedPart>, V
     Ok((mapped, refused))
 }
 
-/// How it was registered, and why so.
+/// How a part was registered, and why.
 fn describe(registered: &MappedPart) -> String {
     let memory = match registered.kind {
-        MemoryKind::Device => "device memory by its VmFlags",
-        MemoryKind::Ordinary => "ordinary memory by its VmFlags",
+        MemoryKind::Device => "device memory according to VmFlags",
+        MemoryKind::Ordinary => "ordinary memory according to VmFlags",
     };
     format!("{}: {memory}, {}", registered.part, registered.how)
 }
@@ -179,10 +179,10 @@ fn sends(session: &mut Session) -> Outcomes {
         Ok((mapped, refused)) if refused.is_empty() => all_mapped(&mapped),
         Ok((_, refused)) => failed(
             refused.join("; "),
-            "cuMemHostRegister takes the send queue's memory and the doorbell",
-            "the GPU cannot write entries and ring what it does not reach",
-            "set NVreg_RegistryDwords=\"PeerMappingOverride=1\" on the host (CUDA-002); until then a host \
-             thread can ring: --doorbell record or staged",
+            "cuMemHostRegister accepts the send queue's memory and the doorbell",
+            "the GPU cannot write entries or ring the doorbell without these mappings",
+            "on the host: set NVreg_RegistryDwords=\"PeerMappingOverride=1\" (see CUDA-002); until then, use \
+             --doorbell record or --doorbell staged, in which a host thread rings",
             Who::Host,
         ),
     }
@@ -194,10 +194,10 @@ fn completions(session: &mut Session) -> Outcomes {
         Ok((mapped, refused)) if refused.is_empty() => all_mapped(&mapped),
         Ok((_, refused)) => failed(
             refused.join("; "),
-            "cuMemHostRegister takes the completion queue, for reading",
-            "kernels read completions themselves, to know what is done and how much room there is",
-            "compare with CUDA-002; where CUDA takes no read-only memory, a newer NVIDIA driver may, and a GPU that \
-             reads memory that is not registered (nvidia-smi -q: Addressing Mode HMM or ATS) needs none of it",
+            "cuMemHostRegister accepts the completion queue for reading",
+            "kernels read completions to learn which requests are done and how many slots are free",
+            "on the host: fix CUDA-002 first; if CUDA refuses read-only memory, update the NVIDIA driver, or use a \
+             GPU that reads memory without registration (nvidia-smi -q: Addressing Mode HMM or ATS)",
             Who::Host,
         ),
     }
@@ -207,14 +207,14 @@ fn receives(session: &mut Session) -> Outcomes {
     match parts(session, ["receive queue", "receive doorbell"]) {
         Err(outcomes) => outcomes,
         Ok((mapped, refused)) if refused.is_empty() && mapped.is_empty() => {
-            Outcome::pass("the queue takes no receives").into()
+            Outcome::pass("this queue has no receive queue").into()
         }
         Ok((mapped, refused)) if refused.is_empty() => all_mapped(&mapped),
         Ok((_, refused)) => Outcome::Warn(Problem {
             observed: refused.join("; "),
-            required: "cuMemHostRegister takes the receive queue and its doorbell".to_owned(),
-            why: "receives must then be posted by the host".to_owned(),
-            fix: "compare with CUDA-002; writes and reads need no receives".to_owned(),
+            required: "cuMemHostRegister accepts the receive queue and its doorbell".to_owned(),
+            why: "without this mapping, the host must post receives for the GPU".to_owned(),
+            fix: "on the host: fix CUDA-002; programs that only write and read need no receives".to_owned(),
             who: Who::Host,
         })
         .into(),
@@ -222,15 +222,15 @@ fn receives(session: &mut Session) -> Outcomes {
 }
 
 fn takes_doorbell_mode(session: &mut Session) -> Outcomes {
-    match take(session) {
+    match map_into_gpu(session) {
         Ok(observed) => Outcome::pass(observed).into(),
         Err(outcomes) => outcomes,
     }
 }
 
-/// Gives the queue to the GPU, on the best rung that is allowed, and leaves a queue in its place that
-/// receives.
-fn take(session: &mut Session) -> Result<String, Outcomes> {
+/// Maps the queue into the GPU, in the first doorbell mode of the choice that works, and opens a second queue that
+/// is the target of the GPU's posts.
+fn map_into_gpu(session: &mut Session) -> Result<String, Outcomes> {
     let gpu = gpu(session)?;
     session.progress.request_time(STARTING);
     gpu.prepare().map_err(|error| gpu_failed(&error))?;
@@ -240,7 +240,7 @@ fn take(session: &mut Session) -> Result<String, Outcomes> {
     let Some(queue) = session.rig.queue.take() else { return Err(missing("the queue")) };
     let choice = DoorbellChoice::from(session.request.doorbell);
     let (queue, refused) = match GpuQueue::with_doorbell(queue, &gpu, choice, &proxy) {
-        Ok(taken) => taken,
+        Ok(mapped) => mapped,
         Err(MapError { error, queue }) => {
             session.rig.queue = Some(*queue);
             return Err(no_doorbell_mode(error_chain(&error).to_string()));
@@ -253,11 +253,11 @@ fn take(session: &mut Session) -> Result<String, Outcomes> {
     );
     session.rig.on_gpu = Some(Box::new(queue));
     session.rig.queue = Some(receiver);
-    // Nobody needs the thread where the GPU itself rings.
+    // The mode `direct` needs no doorbell proxy.
     session.rig.proxy = (mode != DoorbellMode::Direct).then_some(proxy);
     let mut text = match mode.cost() {
-        None => format!("{mode}: the GPU itself"),
-        Some(lost) => format!("{mode}: {lost}"),
+        None => format!("{mode}: the GPU rings"),
+        Some(cost) => format!("{mode}: {cost}"),
     };
     for refused in refused {
         text.push_str(&format!("; not {}: {}", refused.mode, refused.reason));
@@ -273,14 +273,14 @@ fn introduce(
     sender.insert_peer(&receiver.endpoint().address()?)
 }
 
-/// A second queue on the same domain, which the host drives.
+/// A second queue on the same domain, for the host.
 fn receiver(session: &mut Session) -> Result<MappedQueue, Outcomes> {
     let (completions, queue) = another_queue(&session.rig.objects).map_err(no_doorbell_mode)?;
     session.rig.objects.receiver_completions = Some(completions);
     Ok(queue)
 }
 
-/// One more queue on the adapter that is open, with a completion queue of its own.
+/// Another queue on the open adapter, with a separate completion queue.
 pub(super) fn another_queue(objects: &Libfabric) -> Result<(CompletionQueue, MappedQueue), String> {
     let (Some(domain), Some(info), Some(addresses), Some(ops)) =
         (&objects.domain, &objects.info, &objects.addresses, &objects.ops)
@@ -292,7 +292,7 @@ pub(super) fn another_queue(objects: &Libfabric) -> Result<(CompletionQueue, Map
         Ok((completions, endpoint))
     });
     let (completions, endpoint) =
-        opened.map_err(|error| format!("another endpoint: {}", error_chain(&error)))?;
+        opened.map_err(|error| format!("a second endpoint does not open: {}", error_chain(&error)))?;
     let queue = MappedQueue::new(endpoint, ops).map_err(|error| error_chain(&error).to_string())?;
     Ok((completions, queue))
 }
@@ -300,9 +300,10 @@ pub(super) fn another_queue(objects: &Libfabric) -> Result<(CompletionQueue, Map
 fn no_doorbell_mode(observed: String) -> Outcomes {
     failed(
         observed,
-        "the GPU writes entries that it, or a host thread, rings for",
-        "nobody would ring for what the GPU posts",
-        "see CUDA-008 and CUDA-012 for what CUDA refused; try --doorbell staged, which asks least of the adapter",
+        "a doorbell mode in which the GPU, or a host thread, rings for the entries that the GPU writes",
+        "without one, nothing rings for the GPU's entries",
+        "fix CUDA-008 or CUDA-012, which name the parts that CUDA refused; or use --doorbell staged, which needs \
+         the least from the adapter",
         Who::Host,
     )
 }

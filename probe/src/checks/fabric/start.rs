@@ -1,4 +1,4 @@
-//! Loading libfabric and finding adapters: the checks without a subject.
+//! The checks without a subject: loading libfabric and finding adapters.
 
 use std::time::Instant;
 
@@ -9,16 +9,17 @@ use crate::check::{Check, Nature, Outcome, Outcomes, Problem, Unit};
 use crate::checks::session::{failed, missing, without_hint};
 use crate::model::{Kind, Op, Who};
 
-/// The first release that knows an order of providers other than by version.
+/// The first release in which FI_PROVIDER_PATH can set the order of providers.
 const FIRST_WITH_ORDER: Version = Version::new(2, 0);
 
-/// The checks of this category. The first two are of libraries, the rest of libfabric's objects.
+/// The checks of this module. The first two belong to the category of libraries, the others to libfabric's
+/// objects.
 pub(crate) static CHECKS: &[Unit<Session>] = &[
     unit("LIB-001", "libfabric loads", Kind::Proven, &["ENV-000", "ENV-005"], loads),
-    unit("LIB-002", "libfabric's version is one that is known", Kind::Declared, &["LIB-001"], version),
-    unit("FAB-001", "libfabric has an efa provider with an adapter", Kind::Proven, &["LIB-001"], provider),
+    unit("LIB-002", "libfabric's version is known", Kind::Declared, &["LIB-001"], version),
+    unit("FAB-001", "libfabric's efa provider finds an adapter", Kind::Proven, &["LIB-001"], provider),
     unit("FAB-002", "The provider offers the fabric efa-direct", Kind::Proven, &["FAB-001"], direct),
-    unit("FAB-003", "The adapter asked for is there", Kind::Declared, &["FAB-002"], chosen),
+    unit("FAB-003", "The requested adapter exists", Kind::Declared, &["FAB-002"], chosen),
 ];
 
 const fn unit(
@@ -44,20 +45,20 @@ fn loads(session: &mut Session) -> Outcomes {
         Err(error) => refused(
             &error,
             "libfabric.so.1 of release 1.17 or newer",
-            "queues of an adapter are exposed through libfabric",
+            "libfabric exposes the adapter's queues",
             Who::Image,
         ),
     }
 }
 
-/// Puts `@` before the directories of FI_PROVIDER_PATH: providers in them come before built-in ones
-/// of the same name, whatever their versions.
+/// Puts `@` before the directories of FI_PROVIDER_PATH: their providers then take precedence over built-in
+/// providers of the same name, independent of versions.
 fn prefer_software_adapter() {
     let name = "FI_PROVIDER_PATH";
     let Some(path) = std::env::var_os(name) else { return };
     let mut preferred = std::ffi::OsString::from("@");
     preferred.push(path);
-    // SAFETY: this process has one thread: libfabric was loaded and has not been called yet.
+    // SAFETY: this process has one thread, because libfabric was loaded and not yet called.
     unsafe { std::env::set_var(name, preferred) };
 }
 
@@ -70,7 +71,7 @@ fn version(session: &mut Session) -> Outcomes {
 fn provider(session: &mut Session) -> Outcomes {
     let Some(library) = &session.start.library else { return missing("libfabric") };
     let begin = Instant::now();
-    // Bytes inside RDMA writes need 128-byte entries; everything else goes by the default.
+    // Inline RDMA writes need 128-byte entries; other operations use the default.
     let found = Query::new().wide_entries(session.request.put.op == Op::InlineWrite).find(library);
     session.start.took = Some(begin.elapsed());
     let outcome = match &found {
@@ -83,32 +84,52 @@ fn provider(session: &mut Session) -> Outcomes {
             Outcome::pass(format!("efa provider with the fabrics {}", fabrics.join(", "))).into()
         }
         Err(error) if session.request.soft => no_software_adapter(error),
-        Err(error) => refused(
-            error,
-            "a provider named efa that finds an adapter",
-            "without it libfabric reaches no EFA adapter; it is built in by the EFA installer, and finds \
-             adapters through libefa and /dev/infiniband",
-            Who::Image,
-        ),
+        Err(error) => no_adapter(error),
     };
     session.start.lookup = Some(found);
     outcome
 }
 
-/// Hardware has no part in it: the software adapter was loaded, or should have been.
+/// The failure of a query on hardware. Its `who` is the role that can apply the fix.
+fn no_adapter(error: &Error) -> Outcomes {
+    const REQUIRED: &str = "a provider named efa that finds an adapter";
+    const WHY: &str = "libfabric reaches EFA adapters through this provider, which finds them through libefa and \
+                       /dev/infiniband";
+    let observed = without_hint(error, error.hint());
+    match error {
+        Error::NoAdapter(_) => failed(
+            observed,
+            REQUIRED,
+            WHY,
+            "if ENV-006 or a DEV check does not pass, fix that first; otherwise install a libfabric with \
+             the efa provider in the image, such as the EFA installer's",
+            Who::Image,
+        ),
+        Error::OptionNotAvailable { .. } => failed(
+            observed,
+            REQUIRED,
+            "an inline RDMA write needs 128-byte entries",
+            "use another --op, or an adapter with 128-byte entries and rdma-core 63 or newer",
+            Who::Code,
+        ),
+        error => refused(error, REQUIRED, WHY, Who::Image),
+    }
+}
+
+/// The failure of a query for the software adapter, which has no hardware cause.
 fn no_software_adapter(error: &Error) -> Outcomes {
     let mut set: Vec<String> = std::env::vars_os()
         .map(|(name, value)| format!("{}={}", name.to_string_lossy(), value.to_string_lossy()))
-        .filter(|one| one.starts_with("SOFTEFA_") && !one.starts_with(crate::soft::SOFTEFA_LIBRARY))
+        .filter(|set| set.starts_with("SOFTEFA_") && !set.starts_with(crate::soft::SOFTEFA_LIBRARY))
         .collect();
     set.sort();
     let set = if set.is_empty() { String::new() } else { format!("; set: {}", set.join(", ")) };
     failed(
         format!("{}{set}", without_hint(error, error.hint())),
         "the software adapter, as a provider named efa",
-        "softefa's provider refused to start, or this libfabric did not take it",
-        "read what softefa says on stderr (SOFTEFA_LOG=1 for more); check the SOFTEFA_* values that are set \
-         (docs/softefa.md lists them), and that FI_PROVIDER does not leave efa out",
+        "softefa's provider did not start, or this libfabric did not load it",
+        "read softefa's messages on stderr (more with SOFTEFA_LOG=1); correct the SOFTEFA_* variables that are set \
+         (docs/softefa.md lists their values), and unset FI_PROVIDER if it excludes efa",
         Who::Pod,
     )
 }
@@ -121,8 +142,8 @@ fn direct(session: &mut Session) -> Outcomes {
         }
         Some(Err(error)) => refused(
             &error,
-            "the fabric efa-direct (libfabric 2.1)",
-            "on the plain efa fabric libfabric drives the queues itself and hands none out",
+            "the fabric efa-direct, which libfabric 2.1 added",
+            "on the plain efa fabric, libfabric uses the queues itself and does not expose them",
             Who::Image,
         ),
         None => missing("the list of adapters"),
@@ -136,17 +157,17 @@ fn names(infos: &[Info]) -> Vec<String> {
 fn chosen(session: &mut Session) -> Outcomes {
     let found = names(&session.start.infos);
     let Some(wanted) = session.request.device.clone() else {
-        return Outcome::pass(format!("all {} of them", found.len())).into();
+        return Outcome::pass(format!("all adapters ({})", found.len())).into();
     };
     session.start.infos.retain(|info| info.matches_name(&wanted));
     if !session.start.infos.is_empty() {
         return Outcome::pass(names(&session.start.infos).join(", ")).into();
     }
     Outcome::Fail(Problem {
-        observed: format!("no adapter is called {wanted}; found: {}", found.join(", ")),
-        required: format!("an adapter called {wanted}"),
-        why: "--device names a domain of libfabric, or its RDMA device".to_owned(),
-        fix: "name one of those found".to_owned(),
+        observed: format!("no adapter is named {wanted}; found: {}", found.join(", ")),
+        required: format!("an adapter named {wanted}"),
+        why: "--device must name a libfabric domain or its RDMA device".to_owned(),
+        fix: "name one of the adapters found with --device, or omit --device to check all".to_owned(),
         who: Who::Code,
     })
     .into()

@@ -1,4 +1,4 @@
-//! rdma-core's objects on one adapter, each made for real, and what it exposes of the queues.
+//! Creates rdma-core's objects on one adapter and reads the exposed queues.
 
 use std::os::fd::AsFd;
 
@@ -14,12 +14,12 @@ use crate::checks::external_memory;
 use crate::checks::session::{failed, missing};
 use crate::model::{Kind, Op, Who};
 
-/// Completions asked for, and entries of each ring; fewer where the adapter has fewer.
+/// Requested entries of the completion queue and of each ring; fewer if the adapter supports fewer.
 const COMPLETIONS: u32 = 4096;
 const ENTRIES: u32 = 1024;
 /// Bytes of the region that the registration check registers.
 const REGION: usize = 64 << 10;
-/// Any number will do: peers are told.
+/// The queue key. Any number works, because each peer gets it with the address.
 const KEY: QueueKey = QueueKey::new(0x6da0);
 
 /// The checks of this category.
@@ -30,11 +30,23 @@ pub(crate) static CHECKS: &[Unit<Session>] = &[
     unit("VRB-008", "A completion queue is created", Kind::Proven, &["VRB-005"], completion_queue),
     unit("VRB-009", "Memory registers through rdma-core", Kind::Proven, &["VRB-007"], memory),
     unit("VRB-010", "A queue pair becomes ready", Kind::Proven, &["VRB-007", "VRB-008"], queue_pair),
-    unit("VRB-011", "efadv_query_qp_wqs answers", Kind::Proven, &["VRB-002", "VRB-010"], work_queues),
-    unit("VRB-012", "efadv_query_cq answers", Kind::Proven, &["VRB-002", "VRB-008"], completion_ring),
-    unit("VRB-013", "An address handle leads to the adapter", Kind::Proven, &["VRB-006", "VRB-010"], peer),
-    unit("VRB-014", "Completion counters attach", Kind::Proven, &["VRB-007", "VRB-008"], counter),
-    unit("VRB-015", "A completion queue is created in given memory", Kind::Proven, &["VRB-005"], external),
+    unit("VRB-011", "efadv_query_qp_wqs succeeds", Kind::Proven, &["VRB-002", "VRB-010"], work_queues),
+    unit("VRB-012", "efadv_query_cq succeeds", Kind::Proven, &["VRB-002", "VRB-008"], completion_ring),
+    unit(
+        "VRB-013",
+        "An address handle for the adapter is created",
+        Kind::Proven,
+        &["VRB-006", "VRB-010"],
+        peer,
+    ),
+    unit(
+        "VRB-014",
+        "A completion counter attaches to a queue pair",
+        Kind::Proven,
+        &["VRB-007", "VRB-008"],
+        counter,
+    ),
+    unit("VRB-015", "A completion queue is created in external memory", Kind::Proven, &["VRB-005"], external),
 ];
 
 const fn unit(
@@ -58,7 +70,7 @@ fn opens(session: &mut Session) -> Outcomes {
         Err(error) => refused(
             &error,
             "ibv_open_device and efadv_query_device succeed",
-            "it opens the adapter's node in /dev/infiniband",
+            "every program opens the adapter's device node in /dev/infiniband first",
             Who::Pod,
         ),
     }
@@ -68,19 +80,19 @@ fn port(session: &mut Session) -> Outcomes {
     let Some(context) = &session.rig.objects.context else { return missing("the device") };
     match context.port().and_then(|port| Ok((port, context.gid()?))) {
         Ok((port, gid)) if port.active => {
-            Outcome::pass(format!("{gid}, messages of at most {} bytes", port.max_message)).into()
+            Outcome::pass(format!("GID {gid}, messages of at most {} bytes", port.max_message)).into()
         }
         Ok((_, gid)) => failed(
-            format!("{gid}, and a port that is not active"),
+            format!("GID {gid}, port not active"),
             "an active port",
-            "a port that is down carries nothing",
-            "look at the network interface of the adapter, and at dmesg on the host",
+            "a port that is not active carries no traffic",
+            "on the host: bring the adapter's network interface up, and search dmesg for efa",
             Who::Host,
         ),
         Err(error) => refused(
             &error,
             "ibv_query_port and ibv_query_gid succeed",
-            "peers reach an adapter by its GID",
+            "peers address an adapter by its GID",
             Who::Host,
         ),
     }
@@ -93,9 +105,12 @@ fn domain(session: &mut Session) -> Outcomes {
             session.rig.objects.domain = Some(domain);
             Outcome::pass("allocated").into()
         }
-        Err(error) => {
-            refused(&error, "ibv_alloc_pd succeeds", "everything else belongs to a domain", Who::Host)
-        }
+        Err(error) => refused(
+            &error,
+            "ibv_alloc_pd succeeds",
+            "all other objects belong to a protection domain",
+            Who::Host,
+        ),
     }
 }
 
@@ -107,7 +122,9 @@ fn completion_queue(session: &mut Session) -> Outcomes {
             session.rig.objects.completions = Some(completions);
             Outcome::pass(format!("at least {entries} entries")).into()
         }
-        Err(error) => refused(&error, "ibv_create_cq succeeds", "completions arrive there", Who::Host),
+        Err(error) => {
+            refused(&error, "ibv_create_cq succeeds", "the adapter writes completions into it", Who::Host)
+        }
     }
 }
 
@@ -125,7 +142,7 @@ fn memory(session: &mut Session) -> Outcomes {
         Err(error) => refused(
             &error,
             "ibv_reg_mr succeeds",
-            "the adapter reads and writes registered memory only; pages are locked for it",
+            "the adapter reads and writes registered memory only, whose pages registration locks",
             Who::Pod,
         ),
     }
@@ -143,12 +160,12 @@ fn queue_pair(session: &mut Session) -> Outcomes {
     let options = QueuePairOptions::new()
         .send_entries(ENTRIES.min(has.max_send_entries))
         .receive_entries(ENTRIES.min(has.max_receive_entries))
-        // Bytes inside RDMA writes need 128-byte entries; everything else does without.
+        // Inline RDMA writes need 128-byte entries; other operations do not.
         .entry_size(if wide { EntrySize::B128 } else { EntrySize::B64 })
         .unsolicited_writes(unsolicited(context));
-    let made = QueuePair::create(domain, CompletionQueues::shared(completions), &options)
+    let created = QueuePair::create(domain, CompletionQueues::shared(completions), &options)
         .and_then(|pair| pair.activate(KEY));
-    match made {
+    match created {
         Ok(pair) => {
             let observed = format!("queue pair {}", pair.number().get());
             session.rig.objects.pair = Some(pair);
@@ -157,13 +174,13 @@ fn queue_pair(session: &mut Session) -> Outcomes {
         Err(error) => refused(
             &error,
             "efadv_create_qp_ex and ibv_modify_qp succeed",
-            "its rings and its doorbell are what a GPU is to reach",
+            "a GPU posts through the queue pair's rings and doorbells",
             Who::Host,
         ),
     }
 }
 
-const EXPOSES: &str = "it says where the queue lies and how it is laid out";
+const EXPOSES: &str = "it reports the addresses and the geometry of the queue";
 
 fn work_queues(session: &mut Session) -> Outcomes {
     let Some(pair) = &session.rig.objects.pair else { return missing("the queue pair") };
@@ -171,7 +188,7 @@ fn work_queues(session: &mut Session) -> Outcomes {
         Ok((send, receive)) => {
             session.rig.send = Some(send);
             session.rig.receive = Some(receive);
-            Outcome::pass("rdma-core exposes the send and the receive queue").into()
+            Outcome::pass("the send queue and the receive queue are exposed").into()
         }
         Err(error) => refused(&error, "efadv_query_qp_wqs succeeds", EXPOSES, Who::Host),
     }
@@ -182,7 +199,7 @@ fn completion_ring(session: &mut Session) -> Outcomes {
     match completions.query() {
         Ok(queue) => {
             session.rig.completion = Some(queue);
-            Outcome::pass("rdma-core exposes the completion queue").into()
+            Outcome::pass("the completion queue is exposed").into()
         }
         Err(error) => refused(&error, "efadv_query_cq succeeds", EXPOSES, Who::Host),
     }
@@ -204,13 +221,13 @@ fn peer(session: &mut Session) -> Outcomes {
         Err(error) => refused(
             &error,
             "ibv_create_ah and efadv_query_ah succeed",
-            "an entry names its target by this handle",
+            "a work-queue entry names its target by this handle",
             Who::Host,
         ),
     }
 }
 
-/// Something that a queue can do without, at a cost.
+/// A warning about a capability that queues work without.
 fn optional(error: &efa_gda::verbs::Error, required: &str, why: &str) -> Outcomes {
     Outcome::Warn(Problem {
         observed: crate::checks::session::without_hint(error, error.hint()),
@@ -222,7 +239,7 @@ fn optional(error: &efa_gda::verbs::Error, required: &str, why: &str) -> Outcome
     .into()
 }
 
-/// A counter on a queue pair of its own, which goes with the check.
+/// Attaches a counter to a separate queue pair and closes both.
 fn counter(session: &mut Session) -> Outcomes {
     let objects = &session.rig.objects;
     let (Some(context), Some(domain), Some(completions)) =
@@ -248,7 +265,7 @@ fn counter(session: &mut Session) -> Outcomes {
         Err(error) => optional(
             &error,
             "efadv_create_comp_cntr and ibv_qp_attach_comp_cntr succeed",
-            "queues work without it: completions are read from the queue alone",
+            "queues work without counters: programs read completions from the completion queue",
         ),
     }
 }
@@ -258,15 +275,17 @@ fn external(session: &mut Session) -> Outcomes {
     let memory = match external_memory::memory(session.request.soft) {
         Ok(memory) if context.attributes().has(Capability::ExternalCompletionQueue) => memory,
         Err(why) if context.attributes().has(Capability::ExternalCompletionQueue) => {
-            return Outcome::unknown(format!("no memory to give: {why}")).into();
+            return Outcome::unknown(format!("no external memory for the test: {why}")).into();
         }
         _ => {
             return Outcome::Warn(Problem {
-                observed: "not offered".to_owned(),
+                observed: "the adapter does not offer it".to_owned(),
                 required: Capability::ExternalCompletionQueue.to_string(),
-                why: "queues work without it: completions lie in host memory that the driver allocates"
+                why: "queues work without it: the driver allocates completion queues in host memory"
                     .to_owned(),
-                fix: "use rdma-core 59 and kernel driver 2.17 or newer, where this is wanted".to_owned(),
+                fix:
+                    "to place completions in a GPU's memory, use rdma-core 59 and kernel driver 2.17 or newer"
+                        .to_owned(),
                 who: Who::Host,
             })
             .into();
@@ -278,9 +297,10 @@ fn external(session: &mut Session) -> Outcomes {
         length: external_memory::BYTES,
         buffer: std::ptr::null_mut(),
     };
-    // SAFETY: the descriptor holds the memory, and the queue is closed before it goes, or the process is.
-    let made = unsafe { CompletionQueue::create_external(context, &external, external_memory::ENTRIES) };
-    let closed = made.and_then(|queue| {
+    // SAFETY: the descriptor keeps the memory alive. The queue is closed before the descriptor, which is leaked
+    // if the queue does not close.
+    let created = unsafe { CompletionQueue::create_external(context, &external, external_memory::ENTRIES) };
+    let closed = created.and_then(|queue| {
         let raw = queue.query()?;
         queue.close()?;
         Ok(raw)
@@ -288,12 +308,12 @@ fn external(session: &mut Session) -> Outcomes {
     match closed {
         Ok(raw) => Outcome::pass(format!("{} entries of {} bytes", raw.num_entries, raw.entry_size)).into(),
         Err(error) => {
-            // Its memory may still be written to: it stays.
+            // The adapter may still write to the memory, so it is leaked.
             std::mem::forget(memory);
             optional(
                 &error,
                 "efadv_create_cq, efadv_query_cq and ibv_destroy_cq succeed",
-                "completions in the GPU's own memory are read faster than across PCIe",
+                "a GPU reads completions in its memory faster than across PCIe",
             )
         }
     }

@@ -1,18 +1,18 @@
-//! Loading rdma-core and finding adapters: the checks without a subject.
+//! The checks without a subject: loading rdma-core and finding adapters.
 
 use efa_gda::verbs::{Device, Error, Library};
 
 use super::{Session, refused};
 use crate::check::{Check, Nature, Outcome, Outcomes, Problem, Unit};
-use crate::checks::session::missing;
+use crate::checks::session::{failed, missing, without_hint};
 use crate::model::{Kind, Who};
 
 /// The checks of this category.
 pub(crate) static CHECKS: &[Unit<Session>] = &[
     unit("VRB-001", "rdma-core loads", Kind::Proven, &["ENV-000"], loads),
-    unit("VRB-002", "rdma-core can hand out queues", Kind::Declared, &["VRB-001"], exposes),
+    unit("VRB-002", "rdma-core can expose queues", Kind::Declared, &["VRB-001"], exposes),
     unit("VRB-003", "libibverbs finds an EFA adapter", Kind::Proven, &["VRB-001"], finds),
-    unit("VRB-004", "The adapter asked for is there", Kind::Declared, &["VRB-003"], chosen),
+    unit("VRB-004", "The requested adapter exists", Kind::Declared, &["VRB-003"], chosen),
 ];
 
 const fn unit(
@@ -36,7 +36,7 @@ fn loads(session: &mut Session) -> Outcomes {
         Err(error) => refused(
             &error,
             "libibverbs.so.1 and libefa.so.1",
-            "without libfabric, queues of an adapter are exposed through libefa",
+            "without libfabric, libefa exposes the adapter's queues",
             Who::Image,
         ),
     }
@@ -48,36 +48,46 @@ fn exposes(session: &mut Session) -> Outcomes {
     match library.exposes_queues() {
         Ok(()) => {
             let missing: Vec<&str> = library.missing().iter().map(|call| call.name).collect();
-            let less =
+            let without =
                 if missing.is_empty() { String::new() } else { format!(", without {}", missing.join(", ")) };
-            Outcome::pass(format!("rdma-core {release}{less}")).into()
+            Outcome::pass(format!("rdma-core {release}{without}")).into()
         }
         Err(error) => refused(
             &error,
-            "efadv_query_qp_wqs and efadv_query_cq, of rdma-core 59",
-            "older releases do not say where a queue lies",
+            "efadv_query_qp_wqs and efadv_query_cq, which rdma-core 59 added",
+            "older releases do not expose the addresses of a queue",
             Who::Image,
         ),
     }
 }
 
-/// Whether a device is an EFA adapter, as far as opening it tells: one that cannot be opened may be.
+/// Whether a device can be an EFA adapter: libefa accepts it, or it does not open.
 fn may_be_efa(device: &Device) -> bool {
     !matches!(device.open(), Err(Error::NotEfa { .. }))
 }
 
 fn finds(session: &mut Session) -> Outcomes {
     let Some(library) = &session.start.library else { return missing("rdma-core") };
-    const WHY: &str = "libibverbs reads adapters from /sys/class/infiniband_verbs and opens them in \
+    const WHY: &str = "libibverbs reads the list of adapters from /sys/class/infiniband_verbs and opens their nodes in \
                        /dev/infiniband";
     let devices = match library.devices() {
         Ok(devices) => devices,
-        Err(error) => return refused(&error, "ibv_get_device_list succeeds", WHY, Who::Pod),
+        // Its usual cause, and the fix in the error, is a missing kernel module.
+        Err(error) => return refused(&error, "ibv_get_device_list succeeds", WHY, Who::Host),
     };
     let names = names(&devices);
     session.start.devices = devices.into_iter().filter(may_be_efa).collect();
     if session.start.devices.is_empty() {
-        return refused(&Error::NoAdapter { devices: names }, "an EFA adapter", WHY, Who::Pod);
+        let error = Error::NoAdapter { devices: names };
+        return failed(
+            without_hint(&error, error.hint()),
+            "at least one EFA adapter",
+            WHY,
+            "add the EFA devices to the container (docker --device /dev/infiniband/uverbsN; Kubernetes: the \
+             resource vpc.amazonaws.com/efa); if DEV-002 or DEV-003 fails, the operator of the host must fix \
+             that first",
+            Who::Pod,
+        );
     }
     Outcome::pass(self::names(&session.start.devices).join(", ")).into()
 }
@@ -89,20 +99,20 @@ fn names(devices: &[Device]) -> Vec<String> {
 fn chosen(session: &mut Session) -> Outcomes {
     let found = names(&session.start.devices);
     let Some(wanted) = session.request.device.clone() else {
-        return Outcome::pass(format!("all {} of them", found.len())).into();
+        return Outcome::pass(format!("all adapters ({})", found.len())).into();
     };
-    // A libfabric domain is called after its device.
-    let called =
+    // A libfabric domain has its device's name and a suffix.
+    let matches =
         |name: &str| wanted == name || wanted.strip_prefix(name).is_some_and(|rest| rest.starts_with('-'));
-    session.start.devices.retain(|device| called(device.name()));
+    session.start.devices.retain(|device| matches(device.name()));
     if !session.start.devices.is_empty() {
         return Outcome::pass(names(&session.start.devices).join(", ")).into();
     }
     Outcome::Fail(Problem {
-        observed: format!("no adapter is called {wanted}; found: {}", found.join(", ")),
-        required: format!("an adapter called {wanted}"),
-        why: "--device names an RDMA device, or its domain of libfabric".to_owned(),
-        fix: "name one of those found".to_owned(),
+        observed: format!("no adapter is named {wanted}; found: {}", found.join(", ")),
+        required: format!("an adapter named {wanted}"),
+        why: "--device must name an RDMA device or its libfabric domain".to_owned(),
+        fix: "name one of the adapters found with --device, or omit --device to check all".to_owned(),
         who: Who::Code,
     })
     .into()
