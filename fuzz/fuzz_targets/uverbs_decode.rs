@@ -1,5 +1,6 @@
-//! Fuzzes the decoder of ioctls on a uverbs device. Any header, attributes and pointed-to bytes are decoded or refused
-//! with an error number, and a reply writes no more than the program's attributes have space for. No broker runs.
+//! Fuzzes the decoder of ioctls on a uverbs device. Any header, attributes and pointed-to bytes are decoded
+//! or refused with an error number, and a reply writes no more than the program's attributes have space for.
+//! No broker runs.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
