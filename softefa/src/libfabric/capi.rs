@@ -174,10 +174,10 @@ pub extern "C" fn softefa_violation_count() -> usize {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn softefa_violation(index: usize, violation: *mut SoftefaViolation) -> c_int {
     ffi::entry(|| {
-        let found = violations();
-        let (adapter, found) = found.get(index).ok_or(ffi::Code::INVALID)?;
+        let violations = violations();
+        let (adapter, stored) = violations.get(index).ok_or(ffi::Code::INVALID)?;
         // SAFETY: the caller's contract.
-        unsafe { ffi::store(violation, SoftefaViolation::new(*adapter, found)) }
+        unsafe { ffi::store(violation, SoftefaViolation::new(*adapter, stored)) }
     })
 }
 
