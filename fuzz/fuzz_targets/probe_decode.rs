@@ -1,5 +1,5 @@
-//! Fuzzes the decoder of `gda-probe decode`. A file of any content is refused or described field by field, and every
-//! field is inside the entry. Whether the described values are right is tested in the wire crate.
+//! Fuzzes the decoder of `gda-probe decode`. A file of any content is refused or described field by field,
+//! and every field is inside the entry. Whether the described values are right is tested in the wire crate.
 #![no_main]
 
 use efa_gda_wire::RequestIdWidth;

@@ -1,5 +1,5 @@
-//! Fuzzes `fi_getinfo` of the libfabric frontend. For any hints it returns infos or an error, and each info is within
-//! the adapter's limits. It opens no fabric and no domain.
+//! Fuzzes `fi_getinfo` of the libfabric frontend. For any hints it returns infos or an error, and each info
+//! is within the adapter's limits. It opens no fabric and no domain.
 #![no_main]
 
 use std::ffi::{CString, c_char, c_void};
@@ -110,7 +110,8 @@ fuzz_target!(|input: Input| {
     let flags = input.flags.apply(0);
     let mut list = null_mut();
     let mut getinfo = |hints: *const fi::fi_info| {
-        // SAFETY: strings and hints live during the call, the hints are laid out as declared, and `list` is a local.
+        // SAFETY: strings and hints live during the call, the hints are laid out as declared, and `list` is a
+        // local.
         unsafe { GETINFO(version, pointer(&node), pointer(&service), flags, hints, &mut list) }
     };
     let code = match &input.hints {
@@ -204,8 +205,8 @@ fn with_hints(hints: &Hints, getinfo: &mut impl FnMut(*const fi::fi_info) -> i32
     getinfo(&info)
 }
 
-/// Checks the limits in each info, and frees the list as libfabric does: structs, addresses and names with `free`, the
-/// nic with its close operation.
+/// Checks the limits in each info, and frees the list as libfabric does: structs, addresses and names with
+/// `free`, the nic with its close operation.
 ///
 /// # Safety
 /// `info` must be a list of the provider and must not be used again.

@@ -1,6 +1,7 @@
-//! Fuzzes the adapter with a hostile client: invalid entries, descriptors and doorbells, regions that are deregistered
-//! while in use, and rings that change while the adapter reads them. The adapter must access only registered memory, must
-//! free every object, and must keep working for other clients. The completions of invalid requests are not checked.
+//! Fuzzes the adapter with a hostile client: invalid entries, descriptors and doorbells, regions that are
+//! deregistered while in use, and rings that change while the adapter reads them. The adapter must access
+//! only registered memory, must free every object, and must keep working for other clients. The completions
+//! of invalid requests are not checked.
 #![no_main]
 
 use std::ptr::NonNull;
@@ -65,7 +66,8 @@ struct Request {
     kind: u8,
     immediate: Option<u32>,
     hints: u8,
-    /// Selects the field that has the value `wrong`; most values select none. Bit 7: the doorbell is not rung.
+    /// Selects the field that has the value `wrong`; most values select none. Bit 7: the doorbell is not
+    /// rung.
     odd: u8,
     wrong: u32,
     local: Range,
@@ -74,7 +76,8 @@ struct Request {
     inline: Vec<u8>,
 }
 
-/// A range that starts in the region or just past it. For a few values of `odd`, one field has the value `elsewhere`.
+/// A range that starts in the region or just past it. For a few values of `odd`, one field has the value
+/// `elsewhere`.
 #[derive(Arbitrary, Debug)]
 struct Range {
     offset: u16,

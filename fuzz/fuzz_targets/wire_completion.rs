@@ -1,5 +1,5 @@
-//! Fuzzes the decoder of completions. Any bytes of any length are decoded or refused, and a decoded completion that is
-//! encoded again decodes to the same value.
+//! Fuzzes the decoder of completions. Any bytes of any length are decoded or refused, and a decoded
+//! completion that is encoded again decodes to the same value.
 #![no_main]
 
 use efa_gda_wire::{Completion, RequestIdWidth};

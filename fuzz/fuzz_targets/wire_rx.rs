@@ -1,4 +1,5 @@
-//! Fuzzes the decoder of receive descriptors. Any 16 bytes decode, and encoding restores all bits but the reserved ones.
+//! Fuzzes the decoder of receive descriptors. Any 16 bytes decode, and encoding restores all bits but the
+//! reserved ones.
 #![no_main]
 
 use efa_gda_wire::ReceiveDescriptor;

@@ -1,5 +1,5 @@
-//! Fuzzes the decoder of send-queue entries. Any 64 or 128 bytes decode, and an entry that breaks no rule decodes to the
-//! same value after it is encoded again.
+//! Fuzzes the decoder of send-queue entries. Any 64 or 128 bytes decode, and an entry that breaks no rule
+//! decodes to the same value after it is encoded again.
 #![no_main]
 
 use efa_gda_wire::{DecodedRequest, RequestIdWidth};

@@ -1,4 +1,5 @@
-//! The CUDA driver, opened at run time: the calls that copies need. It decides nothing about adapters or memory regions.
+//! The CUDA driver, opened at run time: the calls that copies need. It decides nothing about adapters or
+//! memory regions.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::fmt;
@@ -67,7 +68,8 @@ pub(super) struct Allocation {
 }
 
 impl Driver {
-    /// The driver of this process, opened on first use. `SOFTEFA_LIBCUDA` replaces the file name `libcuda.so.1`.
+    /// The driver of this process, opened on first use. `SOFTEFA_LIBCUDA` replaces the file name
+    /// `libcuda.so.1`.
     ///
     /// # Errors
     /// A sentence with the reason why there is no driver.
@@ -107,8 +109,8 @@ impl Driver {
                 if address.is_null() {
                     return Err(missing($name));
                 }
-                // SAFETY: the driver API's function of that name, whose type has not changed in cuda.h since the
-                // version in the name. A function pointer has the size of an address.
+                // SAFETY: the driver API's function of that name, whose type has not changed in cuda.h since
+                // the version in the name. A function pointer has the size of an address.
                 unsafe { std::mem::transmute_copy(&address) }
             }};
         }
@@ -158,8 +160,8 @@ impl Driver {
             ((&raw mut length).cast(), RANGE_SIZE),
         ];
         for (value, attribute) in attributes {
-            // SAFETY: each value has the size of its attribute in cuda.h. The call looks the address up and does not
-            // access it.
+            // SAFETY: each value has the size of its attribute in cuda.h. The call looks the address up and
+            // does not access it.
             if unsafe { (self.pointer_attribute)(value, attribute, address) } != SUCCESS {
                 return None;
             }
@@ -203,8 +205,8 @@ pub(super) struct CopyStream {
 unsafe impl Send for CopyStream {}
 
 impl Context<'_> {
-    /// Runs `body` with this context current, then restores the thread's context. While the application captures a
-    /// graph, calls of `body` still succeed and do not invalidate the capture.
+    /// Runs `body` with this context current, then restores the thread's context. While the application
+    /// captures a graph, calls of `body` still succeed and do not invalidate the capture.
     fn current<T>(&self, body: impl FnOnce(&Driver) -> Result<T, Failure>) -> Result<T, Failure> {
         // SAFETY: a retained context.
         self.driver.check("cuCtxPushCurrent", unsafe { (self.driver.push_current)(self.context) })?;
@@ -253,13 +255,14 @@ impl Context<'_> {
         assert!(into.len() <= copy.length);
         self.current(|driver| {
             let pinned = copy.pinned.cast();
-            // SAFETY: the pinned memory has that many bytes (asserted above). The driver checks the GPU's address.
+            // SAFETY: the pinned memory has that many bytes (asserted above). The driver checks the GPU's
+            // address.
             let code = unsafe { (driver.to_host)(pinned, address, into.len(), copy.stream) };
             driver.check("cuMemcpyDtoHAsync", code)?;
             driver.wait_for_copy(copy.stream, limit)
         })?;
-        // SAFETY: the copy has ended, so CUDA does not write the pinned memory. The mutable reference excludes other
-        // threads.
+        // SAFETY: the copy has ended, so CUDA does not write the pinned memory. The mutable reference
+        // excludes other threads.
         unsafe { copy.pinned.copy_to_nonoverlapping(into.as_mut_ptr(), into.len()) };
         Ok(())
     }
@@ -276,8 +279,8 @@ impl Context<'_> {
         limit: Duration,
     ) -> Result<(), Failure> {
         assert!(from.len() <= copy.length);
-        // SAFETY: no copy runs on the stream: `wait_for_copy` observed the end of each earlier copy. After a copy whose
-        // end was not observed, the caller does not use this value again.
+        // SAFETY: no copy runs on the stream: `wait_for_copy` observed the end of each earlier copy. After a
+        // copy whose end was not observed, the caller does not use this value again.
         unsafe { copy.pinned.copy_from_nonoverlapping(from.as_ptr(), from.len()) };
         self.current(|driver| {
             let pinned = copy.pinned.cast_const().cast();
@@ -290,8 +293,8 @@ impl Context<'_> {
 }
 
 impl Driver {
-    /// Waits until the copy on a stream has ended, at most `limit`. An error, which is CUDA_ERROR_NOT_READY after the
-    /// limit, means that the copy's end was not observed: it may still run.
+    /// Waits until the copy on a stream has ended, at most `limit`. An error, which is CUDA_ERROR_NOT_READY
+    /// after the limit, means that the copy's end was not observed: it may still run.
     fn wait_for_copy(&self, stream: Handle, limit: Duration) -> Result<(), Failure> {
         let start = Instant::now();
         loop {

@@ -1,18 +1,21 @@
 //! GPU memory that the adapter can access.
 //!
-//! The CPU cannot map GPU memory. The adapter's engine is a thread of the process, so it accesses GPU memory as the
-//! process can: it copies with the CUDA driver, on a separate stream, through pinned memory. libcuda is opened when
-//! such memory is first registered, not before. The device core does not know about CUDA: it uses a [`Memory`].
+//! The CPU cannot map GPU memory. The adapter's engine is a thread of the process, so it accesses GPU memory
+//! as the process can: it copies with the CUDA driver, on a separate stream, through pinned memory. libcuda
+//! is opened when such memory is first registered, not before. The device core does not know about CUDA: it
+//! uses a [`Memory`].
 //!
-//! - A copy must end within [`COPY_LIMIT`] (`SOFTEFA_CUDA_TIMEOUT_MS`). If it does not, or if CUDA does not report its
-//!   end, all memory of that GPU is unreachable for the rest of the process, and a warning stores the reason.
-//! - A copy from one GPU's memory to another's goes through the host. A copy within a GPU can be a kernel, which would
-//!   wait forever behind a kernel that waits for this adapter.
-//! - The device's primary context is retained on first use and never released, because the release may wait for running
-//!   kernels.
+//! - A copy must end within [`COPY_LIMIT`] (`SOFTEFA_CUDA_TIMEOUT_MS`). If it does not, or if CUDA does not
+//!   report its end, all memory of that GPU is unreachable for the rest of the process, and a warning stores
+//!   the reason.
+//! - A copy from one GPU's memory to another's goes through the host. A copy within a GPU can be a kernel,
+//!   which would wait forever behind a kernel that waits for this adapter.
+//! - The device's primary context is retained on first use and never released, because the release may wait
+//!   for running kernels.
 //!
-//! [`Gpu::stream`] passes the pinned memory between threads: its mutex lets one thread at a time copy, and a thread
-//! releases it only after CUDA reported the end of the copy, or after it replaced the stream by the failure's reason.
+//! [`Gpu::stream`] passes the pinned memory between threads: its mutex lets one thread at a time copy, and a
+//! thread releases it only after CUDA reported the end of the copy, or after it replaced the stream by the
+//! failure's reason.
 
 mod driver;
 

@@ -238,9 +238,9 @@ impl Parts {
     }
 }
 
-/// The doorbells of the send queue and, if the queue pair has one, of the receive queue: the client's, or allocated
-/// ones. The list contains the allocated doorbells, which the caller must release if it creates no queue pair. If an
-/// allocation fails, none stays allocated.
+/// The doorbells of the send queue and, if the queue pair has one, of the receive queue: the client's, or
+/// allocated ones. The list contains the allocated doorbells, which the caller must release if it creates no
+/// queue pair. If an allocation fails, none stays allocated.
 fn queue_doorbells(
     doorbells: &mut Doorbells,
     attr: &QueuePairAttr,

@@ -1,6 +1,6 @@
-//! The adapters of this process: one for each device name, shared by all domains of that name. An adapter stays open
-//! until the process ends, so that its violations can be read after the application closed everything. This module
-//! decides only which adapters exist; their behaviour is in [`crate::device`].
+//! The adapters of this process: one for each device name, shared by all domains of that name. An adapter
+//! stays open until the process ends, so that its violations can be read after the application closed
+//! everything. This module decides only which adapters exist; their behaviour is in [`crate::device`].
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -32,8 +32,8 @@ fn template() -> Result<&'static AdapterConfig, Code> {
     template.as_ref().ok_or(Code::INVALID)
 }
 
-/// The GID of adapter `index`, which differs for each adapter and process. An address from another process, which
-/// this network does not reach, is therefore unreachable and cannot match a local adapter.
+/// The GID of adapter `index`, which differs for each adapter and process. An address from another process,
+/// which this network does not reach, is therefore unreachable and cannot match a local adapter.
 fn gid(index: usize) -> Gid {
     static PROCESS: OnceLock<u64> = OnceLock::new();
     let process = *PROCESS.get_or_init(|| u64::from(std::process::id()));
@@ -99,8 +99,8 @@ pub(crate) fn created() -> Vec<Arc<Adapter>> {
     adapters.iter().map(|(_, adapter)| Arc::clone(adapter)).collect()
 }
 
-/// The width of request ids in send queues: 64 bits if the adapter supports them and the reported release announces
-/// them to its clients (`FI_EFA_WQ_CAPS_64_BIT_REQ_ID`).
+/// The width of request ids in send queues: 64 bits if the adapter supports them and the reported release
+/// announces them to its clients (`FI_EFA_WQ_CAPS_64_BIT_REQ_ID`).
 pub(crate) fn request_ids(domain: &Shared) -> RequestIdWidth {
     let reported = Config::get().is_ok_and(|config| config.version >= FIRST_WIDE_IDS);
     match reported && domain.adapter.config().capabilities.request_ids_64 {

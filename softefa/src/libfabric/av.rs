@@ -1,5 +1,5 @@
-//! Address vectors: a table from `fi_addr_t` to an endpoint's address and the adapter's address handle for its GID.
-//! The handles themselves are objects of the device core.
+//! Address vectors: a table from `fi_addr_t` to an endpoint's address and the adapter's address handle for
+//! its GID. The handles themselves are objects of the device core.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::net::Ipv6Addr;
@@ -172,8 +172,8 @@ pub(crate) unsafe extern "C" fn open(
         if attr.is_null() {
             return Err(Code::INVALID);
         }
-        // SAFETY: not null; every release's struct has these fields. Names, and the flags for events and symmetric
-        // tables, are not provided, as in the real provider.
+        // SAFETY: not null; every release's struct has these fields. Names, and the flags for events and
+        // symmetric tables, are not provided, as in the real provider.
         unsafe {
             if !(*attr).name.is_null() || (*attr).flags != 0 {
                 return Err(Code::NOT_PROVIDED);
@@ -306,8 +306,8 @@ unsafe extern "C" fn straddr(
             address.queue_pair.get(),
             address.queue_key.get()
         );
-        // SAFETY: `buf` has `len` bytes. A truncated text is terminated, and `len` becomes the length of the whole
-        // text (fi_av_straddr's documentation).
+        // SAFETY: `buf` has `len` bytes. A truncated text is terminated, and `len` becomes the length of the
+        // whole text (fi_av_straddr's documentation).
         unsafe {
             let copied = (*len).min(text.len());
             buf.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), copied);

@@ -1,5 +1,5 @@
-//! Candidates: the infos that `fi_getinfo` can return, one for each adapter and fabric, before hints are applied.
-//! Numbers come from the adapter, the other values from the real provider (libfabric `prov/efa`,
+//! Candidates: the infos that `fi_getinfo` can return, one for each adapter and fabric, before hints are
+//! applied. Numbers come from the adapter, the other values from the real provider (libfabric `prov/efa`,
 //! `efa_prov_info.c`). Hints are applied in `negotiation`; memory for C is allocated in `info`.
 
 use efa_gda_sys::fi;
@@ -114,7 +114,8 @@ impl AdapterDescription {
     }
 }
 
-/// Every candidate: the plain fabric first, as in the real provider, and within a fabric in the order of adapters.
+/// Every candidate: the plain fabric first, as in the real provider, and within a fabric in the order of
+/// adapters.
 pub(crate) fn candidates<'a>(adapters: &'a [AdapterDescription], config: &Config) -> Vec<Candidate<'a>> {
     let mut candidates = Vec::new();
     for fabric in [Fabric::Plain, Fabric::Direct] {

@@ -1,6 +1,6 @@
-//! softefa's C interface, which the provider's file exports for tests and tools that load it beside libfabric: the
-//! checker's violations, statistics and test hooks. `softefa/include/softefa.h` declares it. It is not for
-//! applications: the real provider does not have it.
+//! softefa's C interface, which the provider's file exports for tests and tools that load it beside
+//! libfabric: the checker's violations, statistics and test hooks. `softefa/include/softefa.h` declares it.
+//! It is not for applications: the real provider does not have it.
 //!
 //! Every function covers all adapters of the process, in the order in which they were created.
 
@@ -166,23 +166,24 @@ pub extern "C" fn softefa_violation_count() -> usize {
     ffi::count_entry(|| Ok(violations().len())).max(0) as usize
 }
 
-/// Writes violation `index` to `violation`; violations are ordered by adapter, then by age, oldest first. Returns 0,
-/// or -EINVAL if there is no such violation.
+/// Writes violation `index` to `violation`; violations are ordered by adapter, then by age, oldest first.
+/// Returns 0, or -EINVAL if there is no such violation.
 ///
 /// # Safety
 /// `violation` is null or can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn softefa_violation(index: usize, violation: *mut SoftefaViolation) -> c_int {
     ffi::entry(|| {
-        let found = violations();
-        let (adapter, found) = found.get(index).ok_or(ffi::Code::INVALID)?;
+        let violations = violations();
+        let (adapter, stored) = violations.get(index).ok_or(ffi::Code::INVALID)?;
         // SAFETY: the caller's contract.
-        unsafe { ffi::store(violation, SoftefaViolation::new(*adapter, found)) }
+        unsafe { ffi::store(violation, SoftefaViolation::new(*adapter, stored)) }
     })
 }
 
-/// Writes the text of violation `index` to `text`, truncated to `size` bytes including the terminating zero. Returns
-/// the length of the whole text without the zero, as `snprintf` does; 0 if there is no such violation.
+/// Writes the text of violation `index` to `text`, truncated to `size` bytes including the terminating zero.
+/// Returns the length of the whole text without the zero, as `snprintf` does; 0 if there is no such
+/// violation.
 ///
 /// # Safety
 /// `text` is null or has `size` bytes.
@@ -229,7 +230,8 @@ unsafe fn copy_text(message: impl FnOnce() -> Option<String>, text: *mut c_char,
     length.max(0) as usize
 }
 
-/// Writes the sum of all adapters' counts since the last reset to `statistics`. Returns 0, or -EINVAL for null.
+/// Writes the sum of all adapters' counts since the last reset to `statistics`. Returns 0, or -EINVAL for
+/// null.
 ///
 /// # Safety
 /// `statistics` is null or can be written.
@@ -246,8 +248,8 @@ pub unsafe extern "C" fn softefa_statistics(statistics: *mut SoftefaStatistics) 
     })
 }
 
-/// Discards the violations, warnings and statistics so far. An adapter that has stored 1,024 violations stores no
-/// more, also after a reset.
+/// Discards the violations, warnings and statistics so far. An adapter that has stored 1,024 violations
+/// stores no more, also after a reset.
 #[unsafe(no_mangle)]
 pub extern "C" fn softefa_reset() {
     ffi::entry(|| {
@@ -262,9 +264,9 @@ pub extern "C" fn softefa_reset() {
     });
 }
 
-/// Sets the producer index of queue pairs that are enabled from now on, as if `counter` requests had been posted and
-/// completed. Tests reach the wraps of producer indices and doorbells this way; hardware starts at 0. Returns 0, or
-/// -EINVAL and changes nothing if `counter` is above 2^63.
+/// Sets the producer index of queue pairs that are enabled from now on, as if `counter` requests had been
+/// posted and completed. Tests reach the wraps of producer indices and doorbells this way; hardware starts at
+/// 0. Returns 0, or -EINVAL and changes nothing if `counter` is above 2^63.
 #[unsafe(no_mangle)]
 pub extern "C" fn softefa_preset_counter(counter: u64) -> c_int {
     ffi::entry(|| {
@@ -276,7 +278,8 @@ pub extern "C" fn softefa_preset_counter(counter: u64) -> c_int {
     })
 }
 
-/// Holds the adapters if `held` is not 0: they fetch and check requests but do not execute them until released.
+/// Holds the adapters if `held` is not 0: they fetch and check requests but do not execute them until
+/// released.
 #[unsafe(no_mangle)]
 pub extern "C" fn softefa_hold(held: c_int) {
     ffi::entry(|| {
@@ -285,7 +288,8 @@ pub extern "C" fn softefa_hold(held: c_int) {
     });
 }
 
-/// Stops the engines of all adapters created so far: they complete nothing more. Objects are still closed as usual.
+/// Stops the engines of all adapters created so far: they complete nothing more. Objects are still closed as
+/// usual.
 #[unsafe(no_mangle)]
 pub extern "C" fn softefa_stop() {
     ffi::entry(|| {
@@ -294,8 +298,8 @@ pub extern "C" fn softefa_stop() {
     });
 }
 
-/// Sets the number of completions that a client has consumed by polling the queue's memory itself, so that the checker
-/// can find overruns of that queue. Returns 0 or a negative error.
+/// Sets the number of completions that a client has consumed by polling the queue's memory itself, so that
+/// the checker can find overruns of that queue. Returns 0 or a negative error.
 ///
 /// # Safety
 /// `cq` is null or an open completion queue.

@@ -1,6 +1,6 @@
-//! Completion counters: opened in memory of the adapter (`fi_cntr_open`) or of the client (`cntr_open_ext`), and bound
-//! to endpoints before enable. The adapter counts even if nothing reads the completion queue. The counting itself is
-//! in [`crate::device::CompletionCounter`].
+//! Completion counters: opened in memory of the adapter (`fi_cntr_open`) or of the client (`cntr_open_ext`),
+//! and bound to endpoints before enable. The adapter counts even if nothing reads the completion queue. The
+//! counting itself is in [`crate::device::CompletionCounter`].
 
 use std::ffi::{c_int, c_void};
 use std::ptr::NonNull;
@@ -19,7 +19,8 @@ use super::mapping::Mapping;
 use super::mr;
 use super::references::{Reference, ReferenceCount};
 
-/// The first API whose domains report the largest counter value. The real provider opens no counters below it.
+/// The first API whose domains report the largest counter value. The real provider opens no counters below
+/// it.
 const FIRST_API: u32 = fi::fi_version(2, 5);
 
 /// The longest wait: libfabric's "forever" ends after this.
@@ -84,8 +85,8 @@ impl BoundCounters {
     /// Binds `counter` for the kinds that `flags` name.
     ///
     /// # Errors
-    /// [`Code::BAD_FLAGS`] if `flags` is 0 or names anything that is not counted; [`Code::INVALID`] for a counter of
-    /// another domain, and for a kind that already has a counter.
+    /// [`Code::BAD_FLAGS`] if `flags` is 0 or names anything that is not counted; [`Code::INVALID`] for a
+    /// counter of another domain, and for a kind that already has a counter.
     pub(crate) fn bind(&mut self, domain: &Arc<Shared>, counter: &Counter, flags: u64) -> Result<(), Code> {
         const KINDS: [(u64, Counted); 6] = [
             (fi::FI_SEND, Counted::SEND),
@@ -115,8 +116,8 @@ impl BoundCounters {
     }
 }
 
-/// `fi_cntr_open`. Without hardware counters the real provider counts completions as they are read. This one opens no
-/// counter then, because its clients read the completion queue themselves.
+/// `fi_cntr_open`. Without hardware counters the real provider counts completions as they are read. This one
+/// opens no counter then, because its clients read the completion queue themselves.
 pub(crate) unsafe extern "C" fn open(
     domain: *mut fi::fid_domain,
     attr: *mut fi::fi_cntr_attr,
@@ -141,8 +142,8 @@ pub(crate) unsafe extern "C" fn open(
     })
 }
 
-/// `fi_efa_ops_gda::cntr_open_ext`: opens a counter with one word or both in memory of the client. A word continues
-/// from the value in that memory; in GPU memory it starts at 0.
+/// `fi_efa_ops_gda::cntr_open_ext`: opens a counter with one word or both in memory of the client. A word
+/// continues from the value in that memory; in GPU memory it starts at 0.
 pub(crate) unsafe extern "C" fn open_ext(
     domain: *mut fi::fid_domain,
     attr: *mut fi::fi_cntr_attr,
@@ -171,8 +172,8 @@ pub(crate) unsafe extern "C" fn open_ext(
     })
 }
 
-/// Checks that the process requested counters (`FI_EFA_USE_HW_CNTR`) and that the reported release has them. Like the
-/// real provider, every open checks this before it validates anything else.
+/// Checks that the process requested counters (`FI_EFA_USE_HW_CNTR`) and that the reported release has them.
+/// Like the real provider, every open checks this before it validates anything else.
 fn check_enabled() -> Result<(), Code> {
     let config = Config::get().map_err(|_| Code::INVALID)?;
     if config.counters && config.version >= FIRST_COUNTERS { Ok(()) } else { Err(Code::NOT_SUPPORTED) }
@@ -218,14 +219,15 @@ unsafe fn create(
         (Word::Gpu(success, at), Word::Gpu(error, errors_at)) => {
             CompletionCounter::mirrored((success, at), (error, errors_at))
         }
-        // A mirrored counter copies its values to the GPU; any other counter counts in place. They cannot be mixed.
+        // A mirrored counter copies its values to the GPU; any other counter counts in place. They cannot be
+        // mixed.
         (Word::Gpu(..), _) | (_, Word::Gpu(..)) => return Err(Code::NOT_SUPPORTED),
         (success, error) => {
             let words = Arc::new([success, error]);
             let [success, error] = [words[0].pointer()?, words[1].pointer()?];
-            // SAFETY: `pointer` returns aligned words. Words in `words` stay valid because the counter owns `words`.
-            // For words passed by address, the contract of cntr_open_ext obliges the client to keep them until it
-            // closed the counter, and to access them atomically.
+            // SAFETY: `pointer` returns aligned words. Words in `words` stay valid because the counter owns
+            // `words`. For words passed by address, the contract of cntr_open_ext obliges the client to keep
+            // them until it closed the counter, and to access them atomically.
             unsafe { CompletionCounter::from_raw(success, error, words) }
         }
     });
@@ -253,7 +255,8 @@ enum Word {
     Gpu(Arc<dyn Memory>, u64),
 }
 
-// SAFETY: `ClientAddress` is only an address; the caller of CompletionCounter::from_raw justifies accesses to it.
+// SAFETY: `ClientAddress` is only an address; the caller of CompletionCounter::from_raw justifies accesses to
+// it.
 unsafe impl Send for Word {}
 // SAFETY: as above.
 unsafe impl Sync for Word {}
@@ -304,7 +307,8 @@ impl Word {
     }
 }
 
-/// Runs `body` on an open counter. Returns an error for null and for a fid that is not a counter of this provider.
+/// Runs `body` on an open counter. Returns an error for null and for a fid that is not a counter of this
+/// provider.
 ///
 /// # Safety
 /// As for [`ffi::object`].

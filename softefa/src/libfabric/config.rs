@@ -1,6 +1,7 @@
-//! The provider's settings from the environment: the release that it reports, its fabrics, the number of adapters, and
-//! an injected defect. The adapters' settings are in [`crate::device::AdapterConfig::with_variables`]. Variables that
-//! nothing reads are reported by `environment`.
+//! The provider's settings from the environment: the release that it reports, its fabrics, the number of
+//! adapters, and an injected defect. The adapters' settings are in
+//! [`crate::device::AdapterConfig::with_variables`]. Variables that nothing reads are reported by
+//! `environment`.
 //!
 //! | variable | meaning |
 //! |---|---|
@@ -83,8 +84,8 @@ pub(crate) enum Defect {
 }
 
 impl Config {
-    /// The settings of this process, read once. The first call also writes a warning to stderr for each `SOFTEFA_*`
-    /// variable that nothing reads.
+    /// The settings of this process, read once. The first call also writes a warning to stderr for each
+    /// `SOFTEFA_*` variable that nothing reads.
     ///
     /// # Errors
     /// A sentence with the invalid variable, its value and the allowed values.
@@ -97,7 +98,8 @@ impl Config {
         CONFIG.get_or_init(read).as_ref().map_err(String::as_str)
     }
 
-    /// The settings from the variables that `value` returns. It is called for every variable that the provider reads.
+    /// The settings from the variables that `value` returns. It is called for every variable that the
+    /// provider reads.
     pub(super) fn parse(value: impl Fn(&'static str) -> Option<String>) -> Result<Self, String> {
         let mut config = Self {
             version: NEWEST,

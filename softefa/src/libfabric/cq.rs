@@ -1,6 +1,6 @@
-//! Completion queues, in memory of the adapter or of the client (`cq_open_ext`). A client that drives queues itself
-//! polls that memory; `fi_cq_read` polls it for clients that do not. A queue has one consumer: a client that uses both
-//! ways loses completions. The device core writes the completions.
+//! Completion queues, in memory of the adapter or of the client (`cq_open_ext`). A client that drives queues
+//! itself polls that memory; `fi_cq_read` polls it for clients that do not. A queue has one consumer: a
+//! client that uses both ways loses completions. The device core writes the completions.
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::ptr;
@@ -73,13 +73,15 @@ impl Shared {
         }
     }
 
-    /// Whether `fi_cq_read` may read the memory: the adapter allocated it, or the client passed an address for it.
+    /// Whether `fi_cq_read` may read the memory: the adapter allocated it, or the client passed an address
+    /// for it.
     fn readable(&self) -> bool {
         !self.buffer().is_null()
     }
 }
 
-/// The state of `fi_cq_read`: its position in the ring, and an error completion that `fi_cq_readerr` must return next.
+/// The state of `fi_cq_read`: its position in the ring, and an error completion that `fi_cq_readerr` must
+/// return next.
 struct Reader {
     cursor: CompletionCursor,
     request_ids: RequestIdWidth,
@@ -133,8 +135,8 @@ pub(crate) unsafe extern "C" fn open(
     })
 }
 
-/// `fi_efa_ops_gda::cq_open_ext`: opens a queue in memory that the client passes as a file descriptor. The client must
-/// zero the memory first.
+/// `fi_efa_ops_gda::cq_open_ext`: opens a queue in memory that the client passes as a file descriptor. The
+/// client must zero the memory first.
 pub(crate) unsafe extern "C" fn open_ext(
     domain: *mut fi::fid_domain,
     attr: *mut fi::fi_cq_attr,
@@ -240,8 +242,8 @@ impl CompletionQueue {
         Ok(self.shared.domain.adapter.set_consumer_index(self.shared.queue.number, consumed)?)
     }
 
-    /// Reads up to `count` completions and passes each, with its index, to `store`. Stops before an error completion,
-    /// which stays for `fi_cq_readerr`.
+    /// Reads up to `count` completions and passes each, with its index, to `store`. Stops before an error
+    /// completion, which stays for `fi_cq_readerr`.
     ///
     /// # Errors
     /// [`Code::AGAIN`] if there is none; [`Code::ERROR_AVAILABLE`] if the next one is an error;
@@ -281,8 +283,8 @@ impl Reader {
     /// The next completion, if the adapter has written it.
     fn next(&mut self, memory: &RingMemory, entry_size: u32) -> Result<Option<Completion>, Code> {
         let at = self.cursor.slot() as usize * entry_size as usize;
-        // Acquire, paired with the adapter's release of this word: it wrote the rest of the entry before the word
-        // with the phase bit.
+        // Acquire, paired with the adapter's release of this word: it wrote the rest of the entry before the
+        // word with the phase bit.
         let flags = memory.load_word_acquire(at)[Completion::FLAGS_OFFSET];
         if Completion::phase(flags) != self.cursor.phase() {
             return Ok(None);
@@ -317,9 +319,9 @@ unsafe extern "C" fn readfrom(
         queue.read_completions(count, |index, completion| {
             let entry = data_entry(completion);
             let fields = [entry.op_context.addr() as u64, entry.flags, entry.len as u64, 0, entry.data, 0];
-            // SAFETY: libfabric's contract: `buf` has space for `count` entries of the queue's format, each `words`
-            // long, and `src_addr` is null or has space for `count` addresses. An entry of each format is a prefix
-            // of the longest.
+            // SAFETY: libfabric's contract: `buf` has space for `count` entries of the queue's format, each
+            // `words` long, and `src_addr` is null or has space for `count` addresses. An entry of each
+            // format is a prefix of the longest.
             unsafe {
                 buf.cast::<u64>().add(index * words).copy_from_nonoverlapping(fields.as_ptr(), words);
                 if !src_addr.is_null() {
@@ -330,7 +332,8 @@ unsafe extern "C" fn readfrom(
     })
 }
 
-/// The number of 8-byte words of an entry. A queue without a format has the shortest, as in the real provider.
+/// The number of 8-byte words of an entry. A queue without a format has the shortest, as in the real
+/// provider.
 fn entry_words(format: fi::fi_cq_format) -> usize {
     match format {
         fi::FI_CQ_FORMAT_MSG => 3,
@@ -340,8 +343,8 @@ fn entry_words(format: fi::fi_cq_format) -> usize {
     }
 }
 
-/// A completion as libfabric's entry. A request that the client posted itself has no context, so `op_context` holds
-/// its request id.
+/// A completion as libfabric's entry. A request that the client posted itself has no context, so `op_context`
+/// holds its request id.
 fn data_entry(completion: &Completion) -> fi::fi_cq_data_entry {
     let code = u32::from(completion.operation_code);
     let (mut flags, mut len, mut data) = match completion.kind {
@@ -381,8 +384,8 @@ unsafe extern "C" fn readerr(cq: *mut fi::fid_cq, buf: *mut fi::fi_cq_err_entry,
         };
         queue.set_consumer_index(consumed)?;
         let entry = data_entry(&completion);
-        // SAFETY: not null. The struct's length depends on the API version that the application requested: the first
-        // fields are in every version, `err_data_size` from 1.5 on, `src_addr` from 1.20 on.
+        // SAFETY: not null. The struct's length depends on the API version that the application requested:
+        // the first fields are in every version, `err_data_size` from 1.5 on, `src_addr` from 1.20 on.
         unsafe {
             (*buf).op_context = entry.op_context;
             (*buf).flags = entry.flags;
@@ -426,7 +429,8 @@ fn errno(status: CompletionStatus) -> c_int {
     }
 }
 
-/// `fi_cq_strerror`: the text of a provider error, which is a completion status. The text lives as long as the process.
+/// `fi_cq_strerror`: the text of a provider error, which is a completion status. The text lives as long as
+/// the process.
 unsafe extern "C" fn strerror(
     _cq: *mut fi::fid_cq,
     prov_errno: c_int,

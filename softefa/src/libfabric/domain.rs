@@ -1,5 +1,6 @@
-//! Domains: `fi_domain`, and the tables through which its children are opened. A domain is a protection domain of an
-//! adapter. All domains of one name in a process share that adapter. The children are in the modules named after them.
+//! Domains: `fi_domain`, and the tables through which its children are opened. A domain is a protection
+//! domain of an adapter. All domains of one name in a process share that adapter. The children are in the
+//! modules named after them.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Warnings for `SOFTEFA_*` environment variables that nothing reads, such as misspelt names. The values of known
-//! variables are checked where they are read: in `config` and [`AdapterConfig::with_variables`].
+//! Warnings for `SOFTEFA_*` environment variables that nothing reads, such as misspelt names. The values of
+//! known variables are checked where they are read: in `config` and [`AdapterConfig::with_variables`].
 
 use std::cell::RefCell;
 use std::env;
@@ -16,8 +16,8 @@ const TEST_PREFIX: &str = "SOFTEFA_TEST_";
 /// Variables that this crate reads elsewhere than in its two configurations.
 const READ_ELSEWHERE: [&str; 3] = ["SOFTEFA_LOG", "SOFTEFA_LIBCUDA", "SOFTEFA_CUDA_TIMEOUT_MS"];
 
-/// Variables of other programs: `softefa run`, `softefa serve` and `gda-probe`. They are often set for a whole session,
-/// so a program on the libfabric frontend inherits them.
+/// Variables of other programs: `softefa run`, `softefa serve` and `gda-probe`. They are often set for a
+/// whole session, so a program on the libfabric frontend inherits them.
 const READ_BY_OTHERS: [&str; 6] = [
     "SOFTEFA_CAPTURE",
     "SOFTEFA_CQ_DOORBELL",
@@ -27,7 +27,8 @@ const READ_BY_OTHERS: [&str; 6] = [
     "SOFTEFA_SOCKET",
 ];
 
-/// Writes a line to stderr for each variable of this process whose name starts with `SOFTEFA_` and is not known.
+/// Writes a line to stderr for each variable of this process whose name starts with `SOFTEFA_` and is not
+/// known.
 pub(super) fn warn_of_unknown_variables() {
     let known = known_names();
     for (name, _) in env::vars_os() {
@@ -49,7 +50,8 @@ fn warning(name: &str, known: &[&str]) -> Option<String> {
     ))
 }
 
-/// The names of all known variables. The names in the two configurations are recorded by parsing an empty environment.
+/// The names of all known variables. The names in the two configurations are recorded by parsing an empty
+/// environment.
 fn known_names() -> Vec<&'static str> {
     let names = RefCell::new([&READ_ELSEWHERE[..], &READ_BY_OTHERS[..]].concat());
     let record = |name| {
@@ -62,7 +64,8 @@ fn known_names() -> Vec<&'static str> {
     names.into_inner()
 }
 
-/// The Levenshtein distance: the fewest insertions, deletions and replacements of a byte that turn one into the other.
+/// The Levenshtein distance: the fewest insertions, deletions and replacements of a byte that turn one into
+/// the other.
 fn edit_distance(from: &str, to: &str) -> usize {
     let to = to.as_bytes();
     // distances[i]: from the bytes of `from` read so far to the first i bytes of `to`.

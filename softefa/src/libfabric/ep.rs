@@ -1,5 +1,6 @@
-//! Endpoints. An endpoint is bound to completion queues and an address vector and then enabled, which creates its queue
-//! pair. Clients drive the queues that the GDA operations expose; the endpoint's send and write calls return -ENOSYS.
+//! Endpoints. An endpoint is bound to completion queues and an address vector and then enabled, which creates
+//! its queue pair. Clients drive the queues that the GDA operations expose; the endpoint's send and write
+//! calls return -ENOSYS.
 
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -37,8 +38,8 @@ struct Settings {
     send_depth: u32,
     receive_depth: u32,
     entry_size: EntrySize,
-    /// The info has capabilities that use the send queue, so enable requires a completion queue for it. The queue pair
-    /// has both queues in any case.
+    /// The info has capabilities that use the send queue, so enable requires a completion queue for it. The
+    /// queue pair has both queues in any case.
     transmits: bool,
     /// The same for the receive queue.
     receives: bool,
@@ -47,8 +48,8 @@ struct Settings {
     sizes: Sizes,
 }
 
-/// The bound objects, and the queue pair after enable. The queue pair is declared first, so that it is dropped before
-/// the objects that it uses.
+/// The bound objects, and the queue pair after enable. The queue pair is declared first, so that it is
+/// dropped before the objects that it uses.
 #[derive(Default)]
 struct State {
     queue_pair: Option<Enabled>,
@@ -59,8 +60,8 @@ struct State {
     rnr_retry: RnrRetries,
 }
 
-/// The number of retries if the receiver has no posted receive, as in `ibv_modify_qp`: 0 to 6, or 7 for no limit, which
-/// is the default of an efa-direct endpoint.
+/// The number of retries if the receiver has no posted receive, as in `ibv_modify_qp`: 0 to 6, or 7 for no
+/// limit, which is the default of an efa-direct endpoint.
 struct RnrRetries(usize);
 
 impl RnrRetries {
@@ -156,8 +157,8 @@ static RMA_OPS: fi::fi_ops_rma = fi::fi_ops_rma {
     injectdata: UNUSED,
 };
 
-/// A table for tagged, atomic and collective operations. It is longer than that of any release, and every operation
-/// returns -ENOSYS.
+/// A table for tagged, atomic and collective operations. It is longer than that of any release, and every
+/// operation returns -ENOSYS.
 #[repr(C)]
 struct OtherOps {
     size: usize,
@@ -270,7 +271,8 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Binds a counter. Returns an error after enable; the real provider accepts the bind then and counts nothing.
+    /// Binds a counter. Returns an error after enable; the real provider accepts the bind then and counts
+    /// nothing.
     fn bind_counter(&self, counter: &Counter, flags: u64) -> Result<(), Code> {
         let mut state = self.state();
         if state.queue_pair.is_some() {
@@ -409,13 +411,14 @@ unsafe extern "C" fn getname(fid: fi::fid_t, addr: *mut c_void, addrlen: *mut us
         if addrlen.is_null() {
             return Err(Code::INVALID);
         }
-        // SAFETY: not null, and can be read and written (libfabric's contract). Callers pass a length of 0 to learn the
-        // required length.
+        // SAFETY: not null, and can be read and written (libfabric's contract). Callers pass a length of 0 to
+        // learn the required length.
         let capacity = unsafe { addrlen.replace(ADDRESS_LENGTH) };
         if capacity < ADDRESS_LENGTH {
             return Err(Code::TOO_SMALL);
         }
-        // SAFETY: `store` returns an error for null; otherwise `addr` has at least 32 bytes, as checked above.
+        // SAFETY: `store` returns an error for null; otherwise `addr` has at least 32 bytes, as checked
+        // above.
         unsafe { ffi::store(addr.cast(), endpoint.address().to_bytes()) }
     })
 }

@@ -1,5 +1,5 @@
-//! Fabrics: `fi_fabric`, and a fabric's operations: opening domains, and the feature operations of libfabric 2.6.
-//! `candidate` defines which fabrics exist.
+//! Fabrics: `fi_fabric`, and a fabric's operations: opening domains, and the feature operations of libfabric
+//! 2.6. `candidate` defines which fabrics exist.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 

@@ -1,12 +1,13 @@
-//! The boundary to C, which every entry point uses: panics do not cross it, null and foreign pointers are errors, and
-//! operations that are not provided return -ENOSYS. It contains no behaviour of the adapter.
+//! The boundary to C, which every entry point uses: panics do not cross it, null and foreign pointers are
+//! errors, and operations that are not provided return -ENOSYS. It contains no behaviour of the adapter.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use efa_gda_sys::fi;
 
-/// A libfabric error number: a positive errno, or one of libfabric's from 256 on. Entry points return it negated.
+/// A libfabric error number: a positive errno, or one of libfabric's from 256 on. Entry points return it
+/// negated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Code(c_int);
 
@@ -44,7 +45,8 @@ pub(crate) fn entry(body: impl FnOnce() -> Result<(), Code>) -> c_int {
 
 /// Runs the body of an entry point that returns a count or a negative error. A panic becomes -FI_EOTHER.
 pub(crate) fn count_entry(body: impl FnOnce() -> Result<usize, Code>) -> isize {
-    // Unwind safety: every entry point returns at once, so nothing that the body captured is used after a panic.
+    // Unwind safety: every entry point returns at once, so nothing that the body captured is used after a
+    // panic.
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(count)) => count as isize,
         Ok(Err(code)) => code.returned() as isize,
@@ -52,12 +54,12 @@ pub(crate) fn count_entry(body: impl FnOnce() -> Result<usize, Code>) -> isize {
     }
 }
 
-/// An object that libfabric refers to by its fid: a struct of this provider whose first field is the fid, so that both
-/// have the same address.
+/// An object that libfabric refers to by its fid: a struct of this provider whose first field is the fid, so
+/// that both have the same address.
 ///
 /// # Safety
-/// The implementor must be `repr(C)` and begin with a struct that begins with [`fi::fid`]. No object of another type
-/// may have [`Object::ops`] as its operations.
+/// The implementor must be `repr(C)` and begin with a struct that begins with [`fi::fid`]. No object of
+/// another type may have [`Object::ops`] as its operations.
 pub(crate) unsafe trait Object: Sized {
     /// The class of the fid.
     const CLASS: u32;
@@ -77,8 +79,8 @@ pub(crate) fn header<T: Object>(context: *mut c_void) -> fi::fid {
 /// [`Code::INVALID`] for null and for a fid of another class or another provider.
 ///
 /// # Safety
-/// A fid that is not null must be open, and must stay open while the result is used. libfabric guarantees this: an
-/// application must not close an object while a call on it runs.
+/// A fid that is not null must be open, and must stay open while the result is used. libfabric guarantees
+/// this: an application must not close an object while a call on it runs.
 pub(crate) unsafe fn object<'a, T: Object>(fid: *const fi::fid) -> Result<&'a T, Code> {
     if fid.is_null() {
         return Err(Code::INVALID);
@@ -88,7 +90,8 @@ pub(crate) unsafe fn object<'a, T: Object>(fid: *const fi::fid) -> Result<&'a T,
     if class != T::CLASS as usize || !std::ptr::eq(ops, T::ops()) {
         return Err(Code::INVALID);
     }
-    // SAFETY: only objects of type T have these operations, and they begin with their fid (contract of Object).
+    // SAFETY: only objects of type T have these operations, and they begin with their fid (contract of
+    // Object).
     Ok(unsafe { &*fid.cast::<T>() })
 }
 
@@ -140,10 +143,10 @@ extern "C" fn not_provided() -> isize {
     Code::NOT_PROVIDED.returned() as isize
 }
 
-/// The pointer for an operation that this provider does not have. libfabric's inline functions call most operations
-/// without a null check, so a null pointer would crash the application.
-// SAFETY: C calls it with the arguments of the missing operation, which a function may ignore in the C calling
-// convention. Operations return an int or ssize_t, whose register this result fills.
+/// The pointer for an operation that this provider does not have. libfabric's inline functions call most
+/// operations without a null check, so a null pointer would crash the application.
+// SAFETY: C calls it with the arguments of the missing operation, which a function may ignore in the C
+// calling convention. Operations return an int or ssize_t, whose register this result fills.
 pub(crate) const UNUSED: fi::fi_unused_op =
     Some(unsafe { std::mem::transmute::<extern "C" fn() -> isize, unsafe extern "C" fn()>(not_provided) });
 
@@ -173,8 +176,8 @@ pub(crate) fn logs() -> bool {
     std::env::var_os("SOFTEFA_LOG").is_some()
 }
 
-/// Writes `message` to stderr if `SOFTEFA_LOG` is set. It states the reason of a refusal, which the error number that C
-/// receives cannot.
+/// Writes `message` to stderr if `SOFTEFA_LOG` is set. It states the reason of a refusal, which the error
+/// number that C receives cannot.
 pub(crate) fn log(message: std::fmt::Arguments<'_>) {
     if logs() {
         eprintln!("softefa: {message}");

@@ -1,8 +1,10 @@
-//! The EFA operations on a domain: `fi_efa_ops_gda`, which exposes queues, addresses and keys to clients that drive the
-//! queues themselves, and `fi_efa_ops_domain`. The exposed objects are created by the modules `ep`, `cq` and `cntr`.
+//! The EFA operations on a domain: `fi_efa_ops_gda`, which exposes queues, addresses and keys to clients that
+//! drive the queues themselves, and `fi_efa_ops_domain`. The exposed objects are created by the modules `ep`,
+//! `cq` and `cntr`.
 //!
-//! A table has as many pointers as in the reported release, and the page after it cannot be read. A client that reads
-//! `cntr_open_ext` from a table of five pointers faults here; after the real provider's table it would read other data.
+//! A table has as many pointers as in the reported release, and the page after it cannot be read. A client
+//! that reads `cntr_open_ext` from a table of five pointers faults here; after the real provider's table it
+//! would read other data.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -67,7 +69,8 @@ pub(crate) fn domain_table(version: u32) -> Result<*mut c_void, Code> {
     GuardedTable::get_or_copy(&TABLE, (&raw const DOMAIN_OPS).cast(), pointers)
 }
 
-/// A copy of the first pointers of a table. It ends at the end of a readable page; the next page is not readable.
+/// A copy of the first pointers of a table. It ends at the end of a readable page; the next page is not
+/// readable.
 struct GuardedTable(*mut c_void);
 
 // SAFETY: nothing writes the table after it was created.
@@ -76,8 +79,8 @@ unsafe impl Send for GuardedTable {}
 unsafe impl Sync for GuardedTable {}
 
 impl GuardedTable {
-    /// The table in `cell`, copied from `source` on first use. It lives as long as the process, because clients store
-    /// its address.
+    /// The table in `cell`, copied from `source` on first use. It lives as long as the process, because
+    /// clients store its address.
     fn get_or_copy(
         cell: &'static OnceLock<Option<Self>>,
         source: *const *const c_void,
@@ -90,9 +93,9 @@ impl GuardedTable {
     fn copy(source: *const *const c_void, pointers: usize) -> Option<Self> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let access = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: the mapping is new and has two pages. The pointers are written to the end of the first page, which
-        // then becomes read-only; the second page becomes unreadable. `source` is one of the tables above, which have
-        // at least `pointers` pointers.
+        // SAFETY: the mapping is new and has two pages. The pointers are written to the end of the first
+        // page, which then becomes read-only; the second page becomes unreadable. `source` is one of the
+        // tables above, which have at least `pointers` pointers.
         unsafe {
             let pages = libc::mmap(ptr::null_mut(), 2 * PAGE_BYTES, access, flags, -1, 0);
             if pages == libc::MAP_FAILED {

@@ -1,5 +1,5 @@
-//! `fi_getinfo`: returns an info for each candidate that matches the application's hints. `candidate` defines the
-//! candidates, `negotiation` applies the rules for hints, and `info` allocates the result.
+//! `fi_getinfo`: returns an info for each candidate that matches the application's hints. `candidate` defines
+//! the candidates, `negotiation` applies the rules for hints, and `info` allocates the result.
 
 use std::ffi::{c_char, c_int};
 use std::net::Ipv6Addr;
@@ -94,7 +94,8 @@ impl Query<'_> {
         address.try_into().map(Some).map_err(|_| Code::NO_DATA)
     }
 
-    /// The address of node and service. The node is the GID as an IPv6 address, the service the queue pair number.
+    /// The address of node and service. The node is the GID as an IPv6 address, the service the queue pair
+    /// number.
     fn address_of_node(&self) -> Result<[u8; ADDRESS_LENGTH], Code> {
         let gid: Ipv6Addr = self.node.ok_or(Code::INVALID)?.parse().map_err(|_| Code::INVALID)?;
         let mut address = [0; ADDRESS_LENGTH];

@@ -1,8 +1,9 @@
-//! A copy of an application's `fi_info`, made once at the boundary to C so that the other modules work on values. It
-//! reads hints of `fi_getinfo` and the infos passed to `fi_domain` and `fi_endpoint`, and checks none of the values.
+//! A copy of an application's `fi_info`, made once at the boundary to C so that the other modules work on
+//! values. It reads hints of `fi_getinfo` and the infos passed to `fi_domain` and `fi_endpoint`, and checks
+//! none of the values.
 //!
-//! The length of `fi_domain_attr` depends on the *loaded* libfabric (192 bytes in 1.17). Therefore it is read field by
-//! field, never as a whole, and no field after `tclass` is read.
+//! The length of `fi_domain_attr` depends on the *loaded* libfabric (192 bytes in 1.17). Therefore it is read
+//! field by field, never as a whole, and no field after `tclass` is read.
 
 use efa_gda_sys::fi;
 
@@ -64,8 +65,8 @@ impl Hints {
         }
         // SAFETY: not null, and fi_info has had these fields since API 1.7 (caller's contract).
         let info = unsafe { &*info };
-        // SAFETY: each attribute is null or a struct that begins with the declared fields. Each address has the length
-        // in the field after it (fi_getinfo's documentation).
+        // SAFETY: each attribute is null or a struct that begins with the declared fields. Each address has
+        // the length in the field after it (fi_getinfo's documentation).
         unsafe {
             Some(Self {
                 caps: info.caps,
@@ -97,8 +98,8 @@ impl DomainHints {
         if attr.is_null() {
             return None;
         }
-        // SAFETY: every release has these fields. Each is read separately, so that no reference to the declared struct
-        // exists, which may be longer than the actual one. The name is null or a string.
+        // SAFETY: every release has these fields. Each is read separately, so that no reference to the
+        // declared struct exists, which may be longer than the actual one. The name is null or a string.
         unsafe {
             Some(Self {
                 object: non_null((*attr).domain),

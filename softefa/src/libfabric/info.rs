@@ -1,13 +1,14 @@
 //! `fi_info` for C, allocated from a candidate. The values are chosen in `candidate` and `negotiation`.
 //!
-//! libfabric frees an info and its attributes with `free`, and copies each attribute with the size that the struct has
-//! in *that* libfabric: `fi_domain_attr` has 192 bytes in 1.17 and 232 in 2.6, and other structs grew after 2.6.
-//! Therefore every struct is allocated larger than in any release, and zeroed. All releases share the beginning of a
-//! struct, and a newer libfabric reads zero ("unspecified") in fields that this provider does not know.
+//! libfabric frees an info and its attributes with `free`, and copies each attribute with the size that the
+//! struct has in *that* libfabric: `fi_domain_attr` has 192 bytes in 1.17 and 232 in 2.6, and other structs
+//! grew after 2.6. Therefore every struct is allocated larger than in any release, and zeroed. All releases
+//! share the beginning of a struct, and a newer libfabric reads zero ("unspecified") in fields that this
+//! provider does not know.
 //!
-//! The alternative is `fi_dupinfo(NULL)` of the libfabric that loaded this provider. It cannot be found reliably: that
-//! libfabric may be loaded with RTLD_LOCAL, and several libfabrics may share the process, so a lookup by name can
-//! return the wrong one.
+//! The alternative is `fi_dupinfo(NULL)` of the libfabric that loaded this provider. It cannot be found
+//! reliably: that libfabric may be loaded with RTLD_LOCAL, and several libfabrics may share the process, so a
+//! lookup by name can return the wrong one.
 
 use std::ffi::{CString, c_char, c_void};
 use std::ptr;
@@ -81,8 +82,8 @@ fn allocate(
     destination: Option<[u8; ADDRESS_LENGTH]>,
 ) -> Result<*mut fi::fi_info, Code> {
     let info = zeroed::<fi::fi_info>()?;
-    // SAFETY: zeroed and large enough. Every pointer in it is null, or set by `fill` to memory that `free` releases. No
-    // other code has the address yet.
+    // SAFETY: zeroed and large enough. Every pointer in it is null, or set by `fill` to memory that `free`
+    // releases. No other code has the address yet.
     let result = unsafe { fill(&mut *info, candidate, version, destination) };
     if let Err(code) = result {
         // SAFETY: allocated above, and no other code has the address.
@@ -116,8 +117,8 @@ fn fill(
     unsafe { (*info.domain_attr).name = string(&candidate.adapter.domain_name())? };
     info.fabric_attr = allocate_copy(fi::fi_fabric_attr {
         fabric: candidate.fabric_object,
-        // libfabric's core sets prov_name and prov_version. It would treat a name that is set here as a layered
-        // provider's and append its own.
+        // libfabric's core sets prov_name and prov_version. It would treat a name that is set here as a
+        // layered provider's and append its own.
         ..Default::default()
     })?;
     // SAFETY: allocated just above.
@@ -157,8 +158,8 @@ pub(crate) fn string(text: &str) -> Result<*mut c_char, Code> {
 /// # Safety
 /// `info` must come from `allocate` and must not be used again.
 unsafe fn free(info: *mut fi::fi_info) {
-    // SAFETY: every pointer is null or from the C allocator, and owned by this info. The nic is null or a fid of this
-    // provider.
+    // SAFETY: every pointer is null or from the C allocator, and owned by this info. The nic is null or a fid
+    // of this provider.
     unsafe {
         let owned: [*mut c_void; 5] = [
             (*info).src_addr,

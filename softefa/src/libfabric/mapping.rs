@@ -1,5 +1,6 @@
-//! Memory that an application passes as a file descriptor (a dma-buf, a memfd), mapped so that the engine can access
-//! it. Memory that the CPU cannot map, such as a GPU's, is an error here; [`crate::cuda`] accesses that.
+//! Memory that an application passes as a file descriptor (a dma-buf, a memfd), mapped so that the engine can
+//! access it. Memory that the CPU cannot map, such as a GPU's, is an error here; [`crate::cuda`] accesses
+//! that.
 
 use std::ffi::c_int;
 use std::ptr::{self, NonNull};
@@ -41,8 +42,8 @@ impl Mapping {
             let mut stat: libc::stat = std::mem::zeroed();
             (libc::fstat(fd, &mut stat) == 0, stat.st_size)
         };
-        // A page past the end of a file can be mapped and then faults on access. Files without a size, such as older
-        // dma-bufs, report 0.
+        // A page past the end of a file can be mapped and then faults on access. Files without a size, such
+        // as older dma-bufs, report 0.
         if !is_file || (size > 0 && (size as u64) < offset.saturating_add(length as u64)) {
             return Err(Code::INVALID);
         }
@@ -66,15 +67,15 @@ impl Mapping {
     /// The range as the memory of a ring.
     pub(crate) fn ring(self) -> Result<Arc<RingMemory>, DeviceError> {
         let (start, length) = (self.start, self.length);
-        // SAFETY: the range is mapped while this value lives, and the ring memory owns this value. The application
-        // passed the memory to share it with an adapter.
+        // SAFETY: the range is mapped while this value lives, and the ring memory owns this value. The
+        // application passed the memory to share it with an adapter.
         unsafe { RingMemory::from_raw(start, length, Some(Arc::new(self))) }
     }
 
     /// The range as memory of a region in which entries use `address` for its first byte.
     pub(crate) fn with_address(self, address: u64) -> MappedMemory {
-        // SAFETY: the range is mapped, readable and writable while this value lives, and the result owns this value.
-        // The application registers it as memory that an adapter may access at any time.
+        // SAFETY: the range is mapped, readable and writable while this value lives, and the result owns this
+        // value. The application registers it as memory that an adapter may access at any time.
         let host = unsafe { HostMemory::new(self.start, self.length) };
         MappedMemory { host, address, mapping: self }
     }

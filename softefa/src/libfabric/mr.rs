@@ -1,5 +1,5 @@
-//! Memory registration: `fi_mr_reg`, `fi_mr_regv` and `fi_mr_regattr`, for memory of the process, of a file and of a GPU.
-//! The device core checks keys and ranges.
+//! Memory registration: `fi_mr_reg`, `fi_mr_regv` and `fi_mr_regattr`, for memory of the process, of a file
+//! and of a GPU. The device core checks keys and ranges.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::NonNull;
@@ -139,11 +139,11 @@ unsafe extern "C" fn regattr(
         if attr.is_null() {
             return Err(Code::INVALID);
         }
-        // SAFETY: not null. The struct's length depends on the API version that the application requested. Every
-        // version has these fields, and each is read separately.
+        // SAFETY: not null. The struct's length depends on the API version that the application requested.
+        // Every version has these fields, and each is read separately.
         let (access, context) = unsafe { ((*attr).access, (*attr).context) };
-        // SAFETY: `iface` exists in every API that has FI_HMEM, with which the domain was opened. Without FI_HMEM all
-        // memory is the system's, as in the real provider.
+        // SAFETY: `iface` exists in every API that has FI_HMEM, with which the domain was opened. Without
+        // FI_HMEM all memory is the system's, as in the real provider.
         let kind = if domain.hmem { unsafe { (*attr).iface } } else { fi::FI_HMEM_SYSTEM };
         if kind != fi::FI_HMEM_SYSTEM && kind != fi::FI_HMEM_CUDA {
             return Err(Code::NOT_PROVIDED);
@@ -156,7 +156,8 @@ unsafe extern "C" fn regattr(
             unsafe { dmabuf_request(&domain, (*attr).__bindgen_anon_1.dmabuf, access, context) }?
         } else {
             require_no_flags(flags)?;
-            // SAFETY: libfabric's contract: without that flag the union holds a vector of `iov_count` segments.
+            // SAFETY: libfabric's contract: without that flag the union holds a vector of `iov_count`
+            // segments.
             let segment = unsafe { single_segment((*attr).__bindgen_anon_1.mr_iov, (*attr).iov_count) }?;
             if kind == fi::FI_HMEM_CUDA {
                 let (address, length) = (segment.iov_base.addr() as u64, segment.iov_len as u64);
@@ -191,8 +192,8 @@ unsafe fn single_segment(iov: *const fi::iovec, count: usize) -> Result<fi::iove
 /// A registration of memory of this process.
 ///
 /// # Safety
-/// The application must keep `len` bytes at `buf` mapped until it closes the region, and must access them as memory
-/// that an adapter may access at any time.
+/// The application must keep `len` bytes at `buf` mapped until it closes the region, and must access them as
+/// memory that an adapter may access at any time.
 unsafe fn host_request(
     buf: *const c_void,
     len: usize,
@@ -217,16 +218,16 @@ unsafe fn host_request(
     })
 }
 
-/// Whether the first and the last byte are readable. Without this check, an address of GPU memory would crash the process
-/// later, in the adapter's thread. The driver of a real adapter refuses to pin such memory.
+/// Whether the first and the last byte are readable. Without this check, an address of GPU memory would crash
+/// the process later, in the adapter's thread. The driver of a real adapter refuses to pin such memory.
 fn is_readable(buf: *const c_void, len: usize) -> bool {
     let Some(last) = len.checked_sub(1) else { return true };
     [buf, buf.wrapping_byte_add(last)].into_iter().all(|address| {
         let mut byte = 0_u8;
         let to = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
         let from = libc::iovec { iov_base: address.cast_mut(), iov_len: 1 };
-        // SAFETY: reads at most one byte into `byte`; an address that is not mapped is an error. If the call itself is
-        // forbidden, the memory counts as readable, because nothing is known about it.
+        // SAFETY: reads at most one byte into `byte`; an address that is not mapped is an error. If the call
+        // itself is forbidden, the memory counts as readable, because nothing is known about it.
         let read = unsafe { libc::process_vm_readv(libc::getpid(), &to, 1, &from, 1, 0) };
         read >= 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::EFAULT)
     })
@@ -250,8 +251,8 @@ pub(crate) fn gpu_memory(domain: &Shared, address: u64, length: u64) -> Result<G
     })
 }
 
-/// A registration of a file that the CPU can map, or of GPU memory. GPU memory is accessed at the address that the
-/// application passes, because the descriptor does not reveal it.
+/// A registration of a file that the CPU can map, or of GPU memory. GPU memory is accessed at the address
+/// that the application passes, because the descriptor does not reveal it.
 ///
 /// # Safety
 /// `dmabuf` must be null or readable.
@@ -310,8 +311,8 @@ unsafe fn register(fid: *mut fi::fid, request: Request, mr: *mut *mut fi::fid_mr
     unsafe { ffi::store(mr, region) }
 }
 
-/// Translates libfabric's access rights to the adapter's, as the real provider does (`efa_mr_ofi_to_ibv_access`): 0 means
-/// send and receive, and peers may read the source of a send.
+/// Translates libfabric's access rights to the adapter's, as the real provider does
+/// (`efa_mr_ofi_to_ibv_access`): 0 means send and receive, and peers may read the source of a send.
 fn adapter_access(access: u64) -> Access {
     const KNOWN: u64 =
         fi::FI_SEND | fi::FI_RECV | fi::FI_READ | fi::FI_WRITE | fi::FI_REMOTE_READ | fi::FI_REMOTE_WRITE;

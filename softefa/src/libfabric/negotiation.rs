@@ -1,7 +1,8 @@
-//! Negotiation with an application's hints: [`check`] tests whether a candidate satisfies them, and [`resolve`] computes
-//! the info that is returned. The rules are libfabric's for providers (`prov/util/src/util_attr.c`) and those of the
-//! real efa provider (`efa_user_info.c`). `fi_getinfo` leaves out a candidate that does not match, and returns
-//! -FI_ENODATA if none matches. This module does not choose the candidates' values; `candidate` does.
+//! Negotiation with an application's hints: [`check`] tests whether a candidate satisfies them, and
+//! [`resolve`] computes the info that is returned. The rules are libfabric's for providers
+//! (`prov/util/src/util_attr.c`) and those of the real efa provider (`efa_user_info.c`). `fi_getinfo` leaves
+//! out a candidate that does not match, and returns -FI_ENODATA if none matches. This module does not choose
+//! the candidates' values; `candidate` does.
 
 use efa_gda_sys::fi;
 
@@ -26,8 +27,8 @@ const PRIMARY: u64 = fi::FI_MSG
     | fi::FI_DIRECTED_RECV
     | fi::FI_HMEM;
 const SECONDARY: u64 = fi::FI_MULTI_RECV | fi::FI_SOURCE | fi::FI_REMOTE_COMM | fi::FI_LOCAL_COMM;
-/// Capabilities that are withheld from applications that post no receives for writes with immediate, on an adapter that
-/// needs those receives.
+/// Capabilities that are withheld from applications that post no receives for writes with immediate, on an
+/// adapter that needs those receives.
 const RMA: u64 = fi::FI_RMA | fi::FI_READ | fi::FI_WRITE | fi::FI_REMOTE_READ | fi::FI_REMOTE_WRITE;
 /// Receive capabilities that old programs set in `tx_attr`; they are ignored there.
 const IGNORED_IN_TX: u64 = fi::FI_REMOTE_READ
@@ -329,8 +330,8 @@ fn resolved_caps(info: u64, requested: u64, available: u64) -> u64 {
     caps
 }
 
-/// The info's capabilities: those of [`resolved_caps`], without the RMA target's if the application does not accept the
-/// registration modes that a target needs.
+/// The info's capabilities: those of [`resolved_caps`], without the RMA target's if the application does not
+/// accept the registration modes that a target needs.
 fn resolved_info_caps(candidate: &Candidate<'_>, hints: Option<&Hints>, version: u32) -> u64 {
     let Some(hints) = hints else { return candidate.caps };
     let caps = resolved_caps(candidate.caps, hints.caps, candidate.caps);

@@ -1,5 +1,5 @@
-//! `fid_nic`: an info's description of the device. libfabric copies and closes it together with the info. It must
-//! support the copy: otherwise libfabric would share it between both infos and close it twice.
+//! `fid_nic`: an info's description of the device. libfabric copies and closes it together with the info. It
+//! must support the copy: otherwise libfabric would share it between both infos and close it twice.
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::net::Ipv6Addr;

@@ -1,5 +1,6 @@
-//! Endpoint options: the values that `fi_getopt` returns, which are those of the real provider's efa-direct endpoint
-//! (libfabric 2.6, `prov/efa/src/efa_ep.c` and `efa_base_ep.c`). It stores no settings; endpoints do.
+//! Endpoint options: the values that `fi_getopt` returns, which are those of the real provider's efa-direct
+//! endpoint (libfabric 2.6, `prov/efa/src/efa_ep.c` and `efa_base_ep.c`). It stores no settings; endpoints
+//! do.
 
 use std::ffi::{c_int, c_void};
 
