@@ -244,7 +244,7 @@ fn a_queue_that_is_quiet_closes_and_one_that_is_not_says_who_holds_it() {
         adapter.hold(true);
         post_and_leave(&mut queue, &WorkRequest::write(peer, &region, region.remote()));
         let error = queue.close().unwrap_err();
-        assert!(error.to_string().contains("the adapter holds 1 request(s)"), "{error}");
+        assert!(error.to_string().contains("1 request(s) of this queue were rung"), "{error}");
         let CloseError::Busy { mut queue, in_flight: 1 } = error else { panic!("{error:?}") };
         adapter.hold(false);
         let report = queue.quiet(Duration::from_secs(30)).unwrap();

@@ -144,7 +144,7 @@ fn a_gpu_goes_by_counters_in_its_own_memory() {
         let (peer, mut first) = (introduce(&first, &second), first);
         let (source, target) = (side.region(&[1; 64]), side.region(&[0; 64]));
         let error = first.execute(&WorkRequest::write(peer, &source, target.remote())).unwrap_err();
-        assert!(error.to_string().contains("its counters lie in a GPU's memory"), "{error}");
+        assert!(error.to_string().contains("its counters are in a GPU's memory"), "{error}");
         let mut first = GpuQueue::new(first, gpu).unwrap();
         assert!(first.registered().iter().all(|part| part.part != "completion counter"));
         puts_by_counters(&mut first, &side, peer, 6_000);

@@ -85,7 +85,10 @@ fn round_the_ring(
     assert!(seen.into_iter().all(|came| came));
     let snapshot = receiver.snapshot().unwrap();
     println!("{snapshot}");
-    assert!(snapshot.to_string().contains(&format!("{total} kept, {total} taken, 0 lost")), "{snapshot}");
+    assert!(
+        snapshot.to_string().contains(&format!("{total} put into the inbox, {total} taken, 0 lost")),
+        "{snapshot}"
+    );
     assert_no_violations(adapter);
 }
 

@@ -15,7 +15,7 @@
 //! ## Locks
 //! An engine holds the network's lock for reading while it works, for at most `ROUNDS_PER_LOCK` rounds,
 //! and releases it before it rests. A control call that changes objects holds the lock for writing. So no
-//! engine works during such a call, and no engine uses what the call removed after it has returned. The calls
+//! engine works during such a call, and once the call has returned, no engine uses an object that it removed. The calls
 //! `set_consumer_index` and `queue_pair_state` hold the lock for reading; `hold`, `stop` and the calls that
 //! return reports do not acquire it.
 //!
@@ -37,23 +37,25 @@
 //! | completion slot, bytes 0 to 7, with the phase bit | the same: release (`store_word_release`) | the client: acquire (`load_word_acquire`) | the release and the acquire pair: payload and bytes 8 to 31 are visible after the load |
 //! | completion-queue doorbell | the client: release (`Doorbell::ring`) | the holder of the completion queue's lock: acquire (`Doorbell::value`) | the release and the acquire pair: the client has read the consumed slots, so they may be overwritten |
 //! | completion counter | engines and control threads: release (`Word::change`) | the client: acquire | the release and the acquire pair: payload is visible after the load: `counter.rs` |
-//! | `Shared::stop` | a control thread: release (`Adapter::stop`, drop) | the engine: acquire (`run`) | no other word depends on it |
-//! | `Shared::held` | a control thread: release (`Adapter::hold`) | the engine: acquire (`Engine::round`) | no other word depends on it |
+//! | `Shared::stop` | a control thread: release (`Adapter::stop`, drop) | the engine: acquire (`run`) | orders no other word |
+//! | `Shared::held` | a control thread: release (`Adapter::hold`) | the engine: acquire (`Engine::round`) | orders no other word |
 //! | `Shared::backlogged` | the holder of a completion queue's lock: relaxed | the engine: relaxed | a hint; the completion queue's lock orders the backlog |
 //! | `Shared::counts` | engines and control threads: relaxed | any thread: relaxed | none |
-//! | `QueuePairCore::state` | a control thread; any engine after a violation or a panic: release (`set_state`) | engines and control threads: acquire (`state`) | no other word depends on it: `queue_pair.rs` |
+//! | `QueuePairCore::state` | a control thread; any engine after a violation or a panic: release (`set_state`) | engines and control threads: acquire (`state`) | orders no other word: `queue_pair.rs` |
 //! | `QueuePairCore::queue_key`, `rnr_retry` | a control thread: relaxed | engines: relaxed | the network's lock |
 //! | `AttachedCounters::any` | a control thread: release (`attach`) | engines: acquire (`any`) | the network's lock |
 //! | `Handle::target_reached` | the engine of the adapter that has the handle: relaxed | the same engine | only one thread accesses it |
 //!
 //! ## Order of one request
 //! 1. The engine loads the doorbell (acquire) and copies each covered entry out of its slot once.
-//! 2. It writes the unwritten pattern of the next lap into the slot and checks its copy of the entry. It
-//!    executes the copy. Before it completes the request, it compares the slot with the pattern, to find
-//!    entries that changed.
-//! 3. It copies the payload. If the request consumes a receive or is an unsolicited write with immediate,
-//!    the engine then writes the target's receive completion; for a message it first adds to the target's
-//!    counter of receives. After that it adds to the target's counter of remote writes or reads.
+//! 2. It writes the unwritten pattern of the next lap (bytes that no valid entry has, `pattern.rs`) into the
+//!    slot, checks its copy of the entry, and executes that copy as in step 3. Before it completes the
+//!    request, it compares the slot with the pattern. A difference means that the client wrote the slot
+//!    again before the request completed, which is a violation.
+//! 3. It copies the payload to or from the target's memory. If the request consumes a receive or is an
+//!    unsolicited write with immediate, the engine then writes the target's receive completion; for a SEND it
+//!    first adds to the target's counter of receives. For an RDMA request it adds to the target's counter of
+//!    remote writes or remote reads after that.
 //! 4. It gathers the request's completion with those of other requests. It adds to the sender's counters,
 //!    then writes the gathered completions. So a client that reads a request's completion finds it counted,
 //!    and the target's receive completion is visible before the sender's completion.
@@ -68,9 +70,9 @@
 //! | the same, with [`super::RnrRetry::Times`] | after that many retries, at least 100 µs apart | it completes as [`CompletionStatus::ReceiverNotReady`] |
 //! | a request on a held adapter | when the adapter is released, or the queue pair leaves the ready state | no bound |
 //! | a delayed request | when its delay is over | it is executed |
-//! | fewer pending requests than the reorder window | after 64 rounds without a new entry | they are executed |
-//! | a completion for a full completion queue | when the consumer index moves; until then it is in the backlog as an error | no bound; destroying the queue discards it |
-//! | a control call, for the network's lock | after the rounds that the engines are in | no bound; a [`super::Memory`] that blocks delays it |
+//! | fewer pending requests than the reorder window | after 64 rounds of the engine in which the queue pair got no new entry | they are executed |
+//! | a completion for a full completion queue | when the consumer index moves; until then the completion waits in the backlog, and the overrun is recorded as a violation | no bound; destroying the queue discards it |
+//! | a control call, for the network's lock | when every engine has finished its current `ROUNDS_PER_LOCK` rounds; the lock then prefers no waiter | no bound; a [`super::Memory`] that blocks delays it |
 //! | a dropped adapter, for its engine | when the thread ends | after 10 s the thread and the adapter's objects are leaked |
 
 use std::collections::HashMap;
