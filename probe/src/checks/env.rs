@@ -199,11 +199,12 @@ fn aborting(system: &mut System) -> Outcomes {
     if aborting.is_empty() {
         return Outcome::pass("no such variable is set").into();
     }
+    let names: Vec<&str> = aborting.iter().filter_map(|text| text.split(' ').next()).collect();
     Outcome::Fail(Problem {
         observed: format!("set: {}", aborting.join(", ")),
         required: "none of these variables is set".to_owned(),
         why: "the efa provider of libfabric 2 aborts the process if one of them is set".to_owned(),
-        fix: format!("unset {}", aborting.join(", ")),
+        fix: format!("unset {}", names.join(" ")),
         who: Who::Pod,
     })
     .into()
