@@ -7,14 +7,17 @@ mod verbs_fake;
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
+use std::ops::Range;
 
 use efa_gda::doorbell::{DoorbellChoice, DoorbellMode, DoorbellProxy, ProxyOptions};
+use efa_gda::exposure::Exposure;
 use efa_gda::gpu::Gpu;
 use efa_gda::gpu_queue::{GpuQueue, GpuQueueError};
 use efa_gda::queue::{MappedQueue, WorkError, WorkRequest};
 use efa_gda::verbs::*;
 use efa_gda::wire::{
-    Completion, CompletionKind, CompletionStatus, DecodedRequest, OperationCode, QueueKey, RequestId,
+    Completion, CompletionKind, CompletionStatus, DecodedRequest, OperationCode, QueueKey, QueuePairNumber,
+    RequestId,
 };
 use efa_gda_sys::verbs::{efadv_cq_attr, efadv_wq_attr, ibv_cq};
 use efa_gda_test_support::{cuda, in_child};
@@ -60,14 +63,14 @@ fn with_pretended_gpu(body: impl FnOnce(&Gpu)) {
     in_child(&cuda::VARIABLES, || body(&Gpu::open(0).unwrap()));
 }
 
-/// Writes completions of the requests `0..count`, the last one with `status`, before a poller reads them.
-fn complete(count: usize, status: CompletionStatus, exposure: &efa_gda::exposure::Exposure) {
-    for id in 0..count {
+/// Writes completions of requests before they are posted.
+fn complete(requests: Range<usize>, status: CompletionStatus, exposure: &Exposure) {
+    for id in requests {
         let completion = Completion {
             id: RequestId::new(id as u64),
-            status: if id + 1 == count { status } else { CompletionStatus::Ok },
+            status,
             operation_code: OperationCode::Write as u8,
-            queue_pair: efa_gda::wire::QueuePairNumber::new(NUMBER),
+            queue_pair: QueuePairNumber::new(NUMBER),
             kind: CompletionKind::Send,
         };
         // SAFETY: no kernel runs.
@@ -102,13 +105,14 @@ fn a_gpu_posts_to_a_queue_of_rdma_core() {
         let address = queue.queue_pair().address().unwrap();
         let peer = queue.peer(&address).unwrap();
         let exposure = *queue.exposure();
-        complete(3, CompletionStatus::RemoteBadAddress, &exposure);
+        complete(0..2, CompletionStatus::Ok, &exposure);
 
         let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
         let (mut queue, refused) = GpuQueue::with_doorbell(queue, gpu, DoorbellChoice::Auto, &proxy).unwrap();
         assert_eq!((queue.doorbell_mode(), refused), (DoorbellMode::Direct, vec![]));
         let write = WorkRequest::write(peer, &region, region.remote()).bytes(64).stride(64);
         assert_eq!(queue.execute(&write.clone().count(2)).unwrap().completed, 2);
+        complete(2..3, CompletionStatus::RemoteBadAddress, &exposure);
         let error = queue.execute(&write).unwrap_err();
         let GpuQueueError::Work(WorkError::Completion { status, request, .. }) = error else {
             panic!("{error:?}")
