@@ -60,10 +60,6 @@ fn main() {
         .opt_level(2)
         .compile("efa_gda_host_executor");
 
-    // Without a soname, a program that was linked by path would search for the library at that path only. The soname has
-    // no number because cargo makes no links; efa_gda_api_version reports the interface's version.
-    println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libefa_gda.so");
-
     println!("cargo::rustc-check-cfg=cfg(efa_gda_fatbin)");
     println!("cargo::rerun-if-env-changed=EFA_GDA_NVCC");
     if let Some(nvcc) = env::var_os("EFA_GDA_NVCC").filter(|file| !file.is_empty()).map(PathBuf::from) {

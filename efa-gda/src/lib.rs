@@ -12,11 +12,11 @@
 //! - `gpu`: a GPU, its memory, and the registration of pages with it (feature `cuda`).
 //! - `gpu_queue`: mapped queues that a GPU drives (feature `cuda`).
 //! - [`doorbell`]: doorbells rung by the device, or by a host thread from a record.
-//! - [`capi`]: the same for C (`include/efa_gda.h`, `libefa_gda.so`).
 //! - [`executor`]: device code on the CPU, for tests and for machines without a GPU.
 //! - [`status`]: how calls of device code end.
 //! - [`smaps`]: what kind of memory a mapping of this process is.
-//! - `capi`: the library for C (`include/efa_gda.h`, `libefa_gda.so`).
+//!
+//! The crate `efa-gda-capi` has the same for C.
 //!
 //! # Features
 //! `cuda` and `verbs` are on by default. Without `cuda` the crate does not depend on cudarc. `verbs` adds no dependency,
@@ -48,8 +48,6 @@
 //! FI_PROVIDER_PATH="$PWD/target/soft" cargo run -p efa-gda --example put
 //! ```
 
-#[cfg(feature = "cuda")]
-pub mod capi;
 pub mod doorbell;
 pub mod executor;
 pub mod exposure;

@@ -1,0 +1,415 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * libefa_gda, for transports in C and C++: a queue of an EFA adapter that kernels post to. The order of calls:
+ *
+ *   efa_gda_domain_borrow         use a fid_domain of efa-direct (or efa_gda_domain_open)
+ *   efa_gda_mapped_open           open a dedicated endpoint, check what it exposes, map it (into a GPU)
+ *   efa_gda_mapped_address        send the queue's address to the peers, by any means
+ *   efa_gda_mapped_insert_peer    insert each peer's address
+ *   efa_gda_region_register       register memory; efa_gda_region_describe returns its keys
+ *   efa_gda_mapped_retain         keep a region registered while kernels post entries with its keys
+ *   efa_gda_mapped_begin_launch   get the struct efa_gda_queue for kernels, then launch them
+ *   efa_gda_mapped_end_launch     after the kernels have ended
+ *   efa_gda_mapped_close, efa_gda_region_close, efa_gda_domain_close, in this order
+ *
+ * Errors
+ * - Every function except efa_gda_api_version and efa_gda_last_error returns 0 or a negative enum efa_gda_error.
+ *   efa_gda_last_error returns the text of the calling thread's last error. A call that fails changes nothing, unless
+ *   its comment states otherwise. No exception or panic leaves the library.
+ * - Every function with a handle or pointer returns EFA_GDA_ERROR_ARGUMENT if it is null (unless its comment allows
+ *   that), or if the handle was closed or is of another kind. Comments below do not repeat this.
+ * - An object in use is not closed: the call returns EFA_GDA_ERROR_BUSY, and the handle stays valid.
+ *
+ * Ownership
+ * - Functions that open or register return a handle that the caller owns and must close.
+ * - The caller owns registered memory, and must keep it allocated until the region is closed.
+ * - A wait that times out or is aborted poisons its queue: the adapter may still access the memory of its requests. The
+ *   queue retains the regions of the requests that it posted. Later posts and waits return EFA_GDA_ERROR_DEVICE, and
+ *   only efa_gda_mapped_destroy releases the queue.
+ *
+ * Threads
+ * - All functions may be called from any thread. Calls on one queue wait for each other, except efa_gda_mapped_abort
+ *   and efa_gda_mapped_end_launch.
+ *
+ * Structs that start with `size` may grow in later versions: the caller must set `size` to sizeof the struct.
+ *
+ * libfabric, the CUDA driver and NVRTC are loaded at run time, when they are first needed.
+ *
+ * Not in this version: queues through rdma-core alone, receives (the device library has them), and endpoints that the
+ * caller opened, because an endpoint that libfabric drives cannot be shared with kernels.
+ */
+#ifndef EFA_GDA_H
+#define EFA_GDA_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "efa_gda/queue.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The version of the interface in this header. Compare it with efa_gda_api_version. */
+#define EFA_GDA_API_VERSION 3
+/* The bound of a wait, in nanoseconds, that timeout_ns 0 selects: ten seconds. */
+#define EFA_GDA_DEFAULT_TIMEOUT_NS 10000000000ull
+
+struct fid_domain;
+struct fi_info;
+
+/* Handles. They are numbers, not addresses, and must not be dereferenced. */
+typedef struct efa_gda_domain efa_gda_domain;
+typedef struct efa_gda_region efa_gda_region;
+typedef struct efa_gda_mapped efa_gda_mapped;
+
+enum efa_gda_error {
+  /* A null pointer, a bad handle, a number out of range, text that is not UTF-8, or a struct that is too short. */
+  EFA_GDA_ERROR_ARGUMENT = -1,
+  /* libfabric cannot be loaded, or has no such adapter on efa-direct. */
+  EFA_GDA_ERROR_NO_ADAPTER = -2,
+  /* A call into libfabric failed. The text has its name and its error number. */
+  EFA_GDA_ERROR_FABRIC = -3,
+  /* The provider, the adapter, the queue or this build of the library does not support the request. */
+  EFA_GDA_ERROR_UNSUPPORTED = -4,
+  /* The endpoint exposes a queue that cannot be driven. */
+  EFA_GDA_ERROR_EXPOSURE = -5,
+  /* CUDA or its compiler failed. */
+  EFA_GDA_ERROR_GPU = -6,
+  /* The GPU's context is lost. Destroy its queues, and start again in a new process. */
+  EFA_GDA_ERROR_GPU_LOST = -7,
+  /* The object is in use. */
+  EFA_GDA_ERROR_BUSY = -8,
+  /* A wait timed out or was aborted, or the queue is poisoned. The text has the enum efa_gda_status. */
+  EFA_GDA_ERROR_DEVICE = -9,
+  /* A request completed with an error. */
+  EFA_GDA_ERROR_COMPLETION = -10,
+  /* A defect of this library. */
+  EFA_GDA_ERROR_INTERNAL = -11
+};
+
+/* Returns the version of the interface that the library implements. Programs must refuse a version other than
+ * EFA_GDA_API_VERSION. */
+uint32_t efa_gda_api_version(void);
+
+/* Returns the text of this thread's last error, or an empty string. It is never null. The library owns the string; it
+ * is valid until the thread's next call. */
+const char *efa_gda_last_error(void);
+
+/* ---- domains ---------------------------------------------------------------------- */
+
+/* Flags of efa_gda_domain_open. */
+enum efa_gda_domain_flags {
+  /* 128-byte entries, which can carry inline RDMA writes. */
+  EFA_GDA_DOMAIN_WIDE_ENTRIES = 1 << 0,
+  /* GPU memory can be registered by its address (FI_HMEM). */
+  EFA_GDA_DOMAIN_GPU_MEMORY = 1 << 1
+};
+
+/*
+ * Loads libfabric and opens a domain of fabric efa-direct on the adapter with that name, or on the first one if
+ * `adapter` is null. `flags` are values of enum efa_gda_domain_flags. The caller must close *domain.
+ *
+ * Errors: ARGUMENT for an unknown flag or a name that is not UTF-8; NO_ADAPTER if there is none with that name and
+ * these flags; FABRIC; UNSUPPORTED if the provider does not expose queues.
+ */
+int efa_gda_domain_open(const char *adapter, uint32_t flags, efa_gda_domain **domain);
+
+/*
+ * Uses a domain of the caller, which the library never closes. `fid` must be an open domain of fabric efa-direct that
+ * was opened with `info`. The caller must keep both until efa_gda_domain_close has returned 0. The domain must allow
+ * calls from several threads (FI_THREAD_SAFE), or the caller must make no call on it during a call of this library.
+ * The caller must close *domain.
+ *
+ * Errors: FABRIC; UNSUPPORTED if the provider does not expose queues.
+ */
+int efa_gda_domain_borrow(struct fid_domain *fid, struct fi_info *info, efa_gda_domain **domain);
+
+/*
+ * Closes the handle, and the domain itself if efa_gda_domain_open opened it.
+ *
+ * Errors: BUSY while a region or a queue of the domain is open; FABRIC if libfabric cannot close the domain, which
+ * closes the handle all the same.
+ */
+int efa_gda_domain_close(efa_gda_domain *domain);
+
+/* ---- regions ---------------------------------------------------------------------- */
+
+/* Accesses that a region allows. The values are those of libfabric's FI_READ to FI_REMOTE_WRITE. */
+enum efa_gda_access {
+  EFA_GDA_ACCESS_READ = 1 << 8,
+  EFA_GDA_ACCESS_WRITE = 1 << 9,
+  EFA_GDA_ACCESS_RECEIVE = 1 << 10,
+  EFA_GDA_ACCESS_SEND = 1 << 11,
+  EFA_GDA_ACCESS_REMOTE_READ = 1 << 12,
+  EFA_GDA_ACCESS_REMOTE_WRITE = 1 << 13
+};
+
+/*
+ * Registers `length` bytes of host memory from `start`. `access` is a set of enum efa_gda_access. The caller must keep
+ * the memory mapped until the region is closed, and must close *region.
+ *
+ * Errors: ARGUMENT for an access that is 0 or has unknown bits; FABRIC.
+ */
+int efa_gda_region_register(efa_gda_domain *domain, void *start, size_t length, uint64_t access,
+                            efa_gda_region **region);
+
+/*
+ * Registers `length` bytes of GPU memory from `address`, an address of the GPU that CUDA counts as `gpu`. If `dmabuf`
+ * is an open descriptor of that memory, which begins at byte `offset` of it, and the provider accepts it, the memory is
+ * registered as a dmabuf. Otherwise, or if `dmabuf` is -1, it is registered by its address, which needs a domain with
+ * GPU memory. The library duplicates the descriptor. The caller must keep the memory allocated until the region is
+ * closed, and must close *region. libfabric registers the memory, so this works without the library's own CUDA support.
+ *
+ * Errors: ARGUMENT for an address of 0, a negative `gpu`, a descriptor that cannot be duplicated, or an access as
+ * above; UNSUPPORTED if neither way works, with both reasons in the text; FABRIC.
+ */
+int efa_gda_region_register_gpu(efa_gda_domain *domain, uint64_t address, size_t length, int gpu, int dmabuf,
+                                uint64_t offset, uint64_t access, efa_gda_region **region);
+
+struct efa_gda_region_info {
+  size_t size;
+  /* The first byte. */
+  uint64_t address;
+  /* In bytes. */
+  uint64_t length;
+  /* The key for entries of this side. */
+  uint32_t lkey;
+  /* The key for entries of peers. */
+  uint32_t rkey;
+  /* 1 if the memory was registered as a dmabuf, else 0. */
+  uint32_t is_dmabuf;
+  uint32_t reserved;
+};
+
+/*
+ * Fills in *info, whose `size` the caller must set.
+ *
+ * Errors: ARGUMENT if `size` is too small; FABRIC.
+ */
+int efa_gda_region_describe(efa_gda_region *region, struct efa_gda_region_info *info);
+
+/*
+ * Deregisters the memory and closes the handle.
+ *
+ * Errors: BUSY while a queue retains the region; FABRIC if libfabric cannot deregister it, which closes the handle all
+ * the same.
+ */
+int efa_gda_region_close(efa_gda_region *region);
+
+/* ---- mapped queues ---------------------------------------------------------------- */
+
+/* The doorbell mode of a queue: the side that writes entries, and the side that rings. */
+enum efa_gda_doorbell_mode {
+  /* The first of the modes below that works on this machine. */
+  EFA_GDA_DOORBELL_AUTO = 0,
+  /* The GPU writes entries and rings. */
+  EFA_GDA_DOORBELL_DIRECT = 1,
+  /* The GPU writes entries and a doorbell record, from which a host thread rings. */
+  EFA_GDA_DOORBELL_RECORD = 2,
+  /* As RECORD, and the GPU writes entries to a staging ring, from which the host thread copies them. */
+  EFA_GDA_DOORBELL_STAGED = 3
+};
+
+struct efa_gda_mapped_attr {
+  size_t size;
+  /* The least number of entries of the completion queue; 0 selects 8192. It must not be smaller than the send queue. */
+  uint32_t completions;
+  /* The expected number of peers; 0 selects 64. */
+  uint32_t peers;
+  /* The GPU that drives the queue, as CUDA counts; -1 for the host's processor. */
+  int32_t gpu;
+  /* enum efa_gda_doorbell_mode. The host's processor accepts AUTO and DIRECT. */
+  uint32_t doorbell;
+};
+
+/*
+ * Opens an endpoint with its own completion queue (in the GPU's memory if that is possible), checks the queues that it
+ * exposes, and maps them for the processor that drives the queue. `attr->size` must be set. The caller must close or
+ * destroy *queue.
+ *
+ * Errors: ARGUMENT for an attribute out of range or a completion queue that is too small; FABRIC; EXPOSURE; GPU and
+ * GPU_LOST; UNSUPPORTED if the provider does not expose queues, or for a GPU if the library was built without CUDA.
+ */
+int efa_gda_mapped_open(efa_gda_domain *domain, const struct efa_gda_mapped_attr *attr, efa_gda_mapped **queue);
+
+struct efa_gda_mapped_info {
+  size_t size;
+  /* Bytes of a send-queue entry, and the number of entries. */
+  uint32_t entry_size;
+  uint32_t num_entries;
+  /* The largest number of entries in one batch, which ends with a doorbell. */
+  uint32_t max_batch;
+  /* Bytes of a completion, and the number of completion-queue entries. */
+  uint32_t completion_size;
+  uint32_t completions;
+  /* The number of receive-queue entries; 0 if the queue takes no receives. */
+  uint32_t receives;
+  /* The number of the queue pair. */
+  uint32_t qpn;
+  /* The enum efa_gda_doorbell_mode that the queue uses, not AUTO. */
+  uint32_t doorbell;
+  /* 1 if completions are in the GPU's memory, else 0. */
+  uint32_t completions_in_gpu;
+  /* Limits in bytes: of an inline send, of an RDMA request, of a message. */
+  uint32_t max_inline;
+  uint64_t max_rdma_size;
+  uint64_t max_msg_size;
+};
+
+/*
+ * Fills in *info, whose `size` the caller must set.
+ *
+ * Errors: ARGUMENT if `size` is too small.
+ */
+int efa_gda_mapped_describe(efa_gda_mapped *queue, struct efa_gda_mapped_info *info);
+
+/*
+ * Copies the raw address of the queue's endpoint to `address`. *length is the capacity of `address` in bytes before the
+ * call, and the length of the raw address after it.
+ *
+ * Errors: ARGUMENT if `address` is null or its capacity is too small; *length is set to the capacity that is needed.
+ * FABRIC.
+ */
+int efa_gda_mapped_address(efa_gda_mapped *queue, void *address, size_t *length);
+
+/*
+ * Inserts a peer by the raw address of its endpoint (`length` bytes from efa_gda_mapped_address), and fills in *peer
+ * for entries to it. Both sides must insert each other, because an adapter refuses requests of an unknown sender.
+ *
+ * Errors: ARGUMENT for an address of another length or that the provider refuses; FABRIC.
+ */
+int efa_gda_mapped_insert_peer(efa_gda_mapped *queue, const void *address, size_t length,
+                               struct efa_gda_peer *peer);
+
+/*
+ * Keeps a region registered until the queue is closed or destroyed. The caller must retain each region that kernels
+ * name in entries.
+ *
+ * Errors: ARGUMENT for a region of another domain; FABRIC.
+ */
+int efa_gda_mapped_retain(efa_gda_mapped *queue, efa_gda_region *region);
+
+/*
+ * Begins a launch: sets *device to the struct that kernels receive, at an address of the processor that drives the
+ * queue. The library owns the struct. Until efa_gda_mapped_end_launch the queue stays mapped, and the host posts
+ * nothing to it. Several launches may use a queue at once; each must be ended once, after its kernels have ended.
+ */
+int efa_gda_mapped_begin_launch(efa_gda_mapped *queue, struct efa_gda_queue **device);
+
+/*
+ * Ends one launch. The caller must call it after the kernels of that launch have ended.
+ *
+ * Errors: ARGUMENT if no launch uses the queue.
+ */
+int efa_gda_mapped_end_launch(efa_gda_mapped *queue);
+
+/* An RDMA write that the library posts, for example to test a path. Request i writes `bytes` bytes from offset
+ * local_offset + i * bytes of `local` to remote_address + i * bytes. */
+struct efa_gda_write {
+  size_t size;
+  /* From efa_gda_mapped_insert_peer. */
+  struct efa_gda_peer peer;
+  efa_gda_region *local;
+  /* In bytes. */
+  uint64_t local_offset;
+  /* Address and rkey of the peer's region. */
+  uint64_t remote_address;
+  uint32_t rkey;
+  uint32_t reserved;
+  /* Bytes of each request. */
+  uint64_t bytes;
+  /* The number of requests. */
+  uint64_t count;
+  /* The bound of each wait in nanoseconds; 0 selects EFA_GDA_DEFAULT_TIMEOUT_NS. */
+  uint64_t timeout_ns;
+};
+
+/*
+ * Posts the requests on the processor that drives the queue, and waits for their completions. `write->size` must be
+ * set.
+ *
+ * Errors: ARGUMENT for bytes outside the region or beyond a limit of the queue; UNSUPPORTED; BUSY during a launch. For
+ * these, nothing was posted. COMPLETION if a request completed with an error: the requests that were posted before have
+ * completed, and the text has the number of requests that were not posted. The text names a request by its id, which
+ * counts the queue's entries from 0 in the adapter's width (16 bits for some), not by i. DEVICE if a wait timed out,
+ * which poisons the queue, or if it was poisoned before. GPU and GPU_LOST.
+ */
+int efa_gda_mapped_write(efa_gda_mapped *queue, const struct efa_gda_write *write);
+
+/*
+ * Rings for entries that were posted without a doorbell, and waits until no request is in flight, for at most
+ * `timeout_ns` nanoseconds; 0 selects EFA_GDA_DEFAULT_TIMEOUT_NS.
+ *
+ * Errors: BUSY during a launch; COMPLETION if this call read a completion with an error; DEVICE if the wait timed out,
+ * which poisons the queue, or if it was poisoned before; GPU and GPU_LOST. Errors whose completions a kernel read are
+ * not returned here; efa_gda_progress::errors counts all of them.
+ */
+int efa_gda_mapped_wait(efa_gda_mapped *queue, uint64_t timeout_ns);
+
+struct efa_gda_progress {
+  size_t size;
+  /* Entries that were reserved, the doorbell producer index, and entries that completed, each modulo 2^32. */
+  uint32_t reserved;
+  uint32_t doorbell_index;
+  uint32_t completed;
+  /* Requests whose doorbell was rung and that have not completed. */
+  uint32_t in_flight;
+  /* The number of completions with an error; status (enum efa_io_comp_status) and request id of the first one. */
+  uint32_t errors;
+  uint32_t first_status;
+  uint64_t first_request;
+  /* The enum efa_gda_status that poisoned the queue; 0 if it is not poisoned. */
+  uint32_t poison;
+  /* Launches that have begun and not ended. */
+  uint32_t launches;
+};
+
+/*
+ * Fills in *progress, whose `size` the caller must set, also while kernels run. The numbers may then be of different
+ * moments.
+ *
+ * Errors: ARGUMENT if `size` is too small; GPU and GPU_LOST.
+ */
+int efa_gda_mapped_poll(efa_gda_mapped *queue, struct efa_gda_progress *progress);
+
+/*
+ * Describes the queue of a job that hangs as text, also while kernels run: the progress, the last completions, and the
+ * decoded requests whose doorbell was not rung. Copies at most `size` bytes to `text`, including the final zero, and
+ * sets *length to the length of the whole text without the zero. Copies the struct that kernels work on to *state.
+ * `text`, `length` and `state` may be null.
+ *
+ * Errors: GPU and GPU_LOST.
+ */
+int efa_gda_mapped_snapshot(efa_gda_mapped *queue, char *text, size_t size, size_t *length,
+                            struct efa_gda_queue *state);
+
+/*
+ * With `raise` other than 0, ends the queue's waits, in kernels and in other threads, until it is called with 0. An
+ * aborted wait poisons the queue, which a call with 0 does not undo.
+ */
+int efa_gda_mapped_abort(efa_gda_mapped *queue, int raise);
+
+/*
+ * Closes the queue and its endpoint, and releases the regions that it retains.
+ *
+ * Errors: BUSY during a launch, while requests are in flight, while entries have no doorbell (efa_gda_mapped_wait
+ * rings), if kernels do not end, or if a kernel that owned the queue did not close its Sender. FABRIC if libfabric
+ * cannot close the endpoint, which closes the handle all the same. GPU and GPU_LOST.
+ */
+int efa_gda_mapped_close(efa_gda_mapped *queue);
+
+/*
+ * Destroys the queue and its endpoint even if requests are in flight or the queue is poisoned, and releases the regions
+ * that it retains.
+ *
+ * Errors: BUSY during a launch, or if kernels do not end, whose waits stay aborted then. FABRIC if libfabric cannot
+ * close the endpoint, which closes the handle all the same.
+ */
+int efa_gda_mapped_destroy(efa_gda_mapped *queue);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

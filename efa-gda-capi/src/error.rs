@@ -1,0 +1,241 @@
+//! Errors of the C interface: a number, and a text that is stored for the thread.
+
+use std::cell::RefCell;
+use std::error::Error;
+use std::ffi::{CString, c_char, c_int};
+use std::fmt::Display;
+
+#[cfg(feature = "cuda")]
+use efa_gda::gpu;
+#[cfg(feature = "cuda")]
+use efa_gda::gpu_queue::{GpuQueueError, MapError};
+use efa_gda::queue::{QueueError, WorkError};
+use efa_gda::{error_chain, fabric};
+
+/// `enum efa_gda_error`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i32)]
+pub(crate) enum Code {
+    Argument = -1,
+    NoAdapter = -2,
+    Fabric = -3,
+    Unsupported = -4,
+    Exposure = -5,
+    #[cfg(feature = "cuda")]
+    Gpu = -6,
+    #[cfg(feature = "cuda")]
+    GpuLost = -7,
+    Busy = -8,
+    Device = -9,
+    Completion = -10,
+    Internal = -11,
+}
+
+/// Why a call fails.
+#[derive(Debug)]
+pub(crate) struct Fault {
+    code: Code,
+    text: String,
+}
+
+impl Fault {
+    pub(crate) fn new(code: Code, text: impl Display) -> Self {
+        Self { code, text: text.to_string() }
+    }
+
+    /// An error with all of its sources.
+    pub(crate) fn error(code: Code, error: impl Error + 'static) -> Self {
+        Self::new(code, error_chain(&error))
+    }
+
+    pub(crate) fn argument(text: impl Display) -> Self {
+        Self::new(Code::Argument, text)
+    }
+
+    pub(crate) fn null(name: &str) -> Self {
+        Self::argument(format_args!("{name} is null"))
+    }
+
+    pub(crate) fn short(name: &str, size: usize, expected: usize) -> Self {
+        Self::argument(format_args!(
+            "{name}: the field size is {size}, expected {expected} or more; set it to sizeof the struct, and compile \
+             with the header of this library"
+        ))
+    }
+
+    /// The fault, with a hint that says what to do.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn with_hint(mut self, hint: &str) -> Self {
+        self.text = format!("{}; {hint}", self.text);
+        self
+    }
+
+    /// A queue is not closed because requests are in flight.
+    pub(crate) fn in_flight(requests: u32, poisoned: bool) -> Self {
+        let hint = match poisoned {
+            false => {
+                "wait for them with efa_gda_mapped_wait, or destroy the queue with efa_gda_mapped_destroy"
+            }
+            true => "the queue is poisoned; destroy it with efa_gda_mapped_destroy",
+        };
+        let text =
+            format_args!("{requests} request(s) of the queue were rung and have not completed: {hint}");
+        Self::new(Code::Busy, text)
+    }
+
+    /// A queue is not closed because entries would be lost.
+    pub(crate) fn unrung(entries: u32) -> Self {
+        let text = format_args!(
+            "{entries} of the queue's entries were posted and never rung for: efa_gda_mapped_wait rings for them and \
+             waits; efa_gda_mapped_destroy drops them"
+        );
+        Self::new(Code::Busy, text)
+    }
+
+    /// A queue is not closed because a kernel left it open.
+    pub(crate) fn abandoned() -> Self {
+        Self::new(
+            Code::Busy,
+            "a kernel that owned the queue returned without closing its Sender, so that what it posted is not known: \
+             destroy the queue with efa_gda_mapped_destroy",
+        )
+    }
+
+    /// Stores the text for [`efa_gda_last_error`] and returns the number.
+    pub(crate) fn store(self) -> c_int {
+        // A thread that is ending has no storage left; the number still reports the error.
+        let _ = LAST.try_with(|last| {
+            // The text ends at its first zero byte, as C reads it.
+            let text = self.text.split('\0').next().unwrap_or_default();
+            *last.borrow_mut() = CString::new(text).unwrap_or_default();
+        });
+        self.code as c_int
+    }
+}
+
+thread_local! {
+    static LAST: RefCell<CString> = RefCell::default();
+}
+
+/// Returns the text of this thread's last error, or an empty one. It is valid until the thread's next call.
+#[unsafe(no_mangle)]
+pub extern "C" fn efa_gda_last_error() -> *const c_char {
+    // The storage of a thread that is ending may be gone.
+    LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
+}
+
+impl From<fabric::Error> for Fault {
+    fn from(error: fabric::Error) -> Self {
+        use fabric::Error::*;
+        let code = match &error {
+            Load(_) | NoAdapter(_) | NoDirectFabric { .. } | NoSuchAdapter { .. } => Code::NoAdapter,
+            OptionNotAvailable { .. }
+            | GdaNotOnThisFabric(_)
+            | GdaUnknown { .. }
+            | GdaInDomainOps(_)
+            | GdaTableUnknown { .. }
+            | OperationUnavailable { .. }
+            | NotBuiltIn(_)
+            | AdapterLacks(_)
+            | DeviceMemory { .. } => Code::Unsupported,
+            Busy { .. } => Code::Busy,
+            OutOfBounds { .. } | AddressLength { .. } | AddressRefused { .. } | OtherDomain { .. } => {
+                Code::Argument
+            }
+            _ => Code::Fabric,
+        };
+        Self::error(code, error)
+    }
+}
+
+impl From<QueueError> for Fault {
+    fn from(error: QueueError) -> Self {
+        match error {
+            QueueError::Fabric(error) => error.into(),
+            QueueError::Exposure(error) => Self::error(Code::Exposure, error),
+            QueueError::ShallowCompletionQueue { .. } => Self::error(Code::Argument, error),
+            error => Self::error(Code::Fabric, error),
+        }
+    }
+}
+
+impl From<WorkError> for Fault {
+    fn from(error: WorkError) -> Self {
+        let code = match &error {
+            WorkError::Completion { .. } => Code::Completion,
+            WorkError::Device { .. } => Code::Device,
+            WorkError::Unsupported { .. } => Code::Unsupported,
+            WorkError::Launch(_) => Code::Internal,
+            _ => Code::Argument,
+        };
+        Self::error(code, error)
+    }
+}
+
+#[cfg(feature = "cuda")]
+impl From<gpu::Error> for Fault {
+    fn from(error: gpu::Error) -> Self {
+        Self::error(if error.context_lost() { Code::GpuLost } else { Code::Gpu }, error)
+    }
+}
+
+#[cfg(feature = "cuda")]
+impl From<MapError> for Fault {
+    fn from(MapError { error, .. }: MapError) -> Self {
+        error.into()
+    }
+}
+
+#[cfg(feature = "cuda")]
+impl From<GpuQueueError> for Fault {
+    fn from(error: GpuQueueError) -> Self {
+        match error {
+            GpuQueueError::Gpu(error) => error.into(),
+            GpuQueueError::Work(error) => error.into(),
+            GpuQueueError::InLaunch { .. } => Self::error(Code::Busy, error),
+            error => Self::error(Code::Gpu, error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
+
+    use std::sync::mpsc::{Sender, channel};
+
+    use super::*;
+
+    /// Makes a call that fails while the thread's locals are dropped. Sends its number, and whether its text was stored.
+    struct FailsWhenDropped(Sender<(c_int, bool)>);
+
+    impl Drop for FailsWhenDropped {
+        fn drop(&mut self) {
+            let code = Fault::argument("a call of an ending thread").store();
+            self.0.send((code, LAST.try_with(|_| ()).is_ok())).unwrap();
+        }
+    }
+
+    thread_local! {
+        static BEFORE: RefCell<Option<FailsWhenDropped>> = const { RefCell::new(None) };
+        static AFTER: RefCell<Option<FailsWhenDropped>> = const { RefCell::new(None) };
+    }
+
+    #[test]
+    fn a_call_that_fails_while_its_thread_ends_still_returns_its_number() {
+        let (sender, results) = channel();
+        let body = move || {
+            // One on either side of LAST: in whichever order locals are dropped, one is dropped after LAST.
+            BEFORE.set(Some(FailsWhenDropped(sender.clone())));
+            Fault::argument("a call of the thread").store();
+            AFTER.set(Some(FailsWhenDropped(sender)));
+        };
+        std::thread::spawn(body).join().unwrap();
+        let results: Vec<_> = results.iter().collect();
+        assert!(results.iter().all(|(code, _)| *code == Code::Argument as c_int), "{results:?}");
+        assert!(
+            results.iter().any(|(_, stored)| !stored),
+            "no call came after LAST was dropped: {results:?}"
+        );
+    }
+}

@@ -1,0 +1,95 @@
+//! The C interface of efa-gda, which `include/efa_gda.h` declares and documents.
+//!
+//! Every function runs inside [`call`], which stops panics. A handle is a number that is looked up in a table and never
+//! dereferenced, so that the use of a closed handle, or of a handle of another kind, is an error.
+
+mod domain;
+mod driven;
+mod error;
+mod handles;
+mod launch;
+#[cfg(test)]
+mod layout;
+mod queue;
+mod region;
+
+pub use domain::{efa_gda_domain_borrow, efa_gda_domain_close, efa_gda_domain_open};
+pub use error::efa_gda_last_error;
+pub use launch::{
+    Progress, Write, efa_gda_mapped_abort, efa_gda_mapped_begin_launch, efa_gda_mapped_end_launch,
+    efa_gda_mapped_poll, efa_gda_mapped_snapshot, efa_gda_mapped_wait, efa_gda_mapped_write,
+};
+pub use queue::{
+    MappedAttr, MappedInfo, efa_gda_mapped_address, efa_gda_mapped_close, efa_gda_mapped_describe,
+    efa_gda_mapped_destroy, efa_gda_mapped_insert_peer, efa_gda_mapped_open, efa_gda_mapped_retain,
+};
+pub use region::{
+    RegionInfo, efa_gda_region_close, efa_gda_region_describe, efa_gda_region_register,
+    efa_gda_region_register_gpu,
+};
+
+use std::ffi::{c_int, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use error::{Code, Fault};
+
+/// The version of the interface (`EFA_GDA_API_VERSION`). Every change of the interface increments it.
+const API_VERSION: u32 = 3;
+
+/// A pointer to an opaque struct of `efa_gda.h`.
+pub type Handle = *mut c_void;
+
+/// Returns the version of the interface (`EFA_GDA_API_VERSION`).
+#[unsafe(no_mangle)]
+pub extern "C" fn efa_gda_api_version() -> u32 {
+    API_VERSION
+}
+
+/// Runs the body of a function. Returns 0, or the error's number after its text was stored for this thread.
+fn call(body: impl FnOnce() -> Result<(), Fault>) -> c_int {
+    // The body's captures are not used after a panic, because every function returns at once. Objects behind handles
+    // recover their locks from a panic, so that they can still be closed.
+    let fault = match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(())) => return 0,
+        Ok(Err(fault)) => fault,
+        Err(_) => {
+            Fault::new(Code::Internal, "a defect of libefa_gda: the call panicked; stderr has the panic")
+        }
+    };
+    fault.store()
+}
+
+/// Refuses a null pointer. Functions call this for their results before they create an object that would be lost.
+fn refuse_null<T>(pointer: *const T, name: &str) -> Result<(), Fault> {
+    if pointer.is_null() { Err(Fault::null(name)) } else { Ok(()) }
+}
+
+/// Reads a struct of the caller that begins with its size. Refuses null, and a struct that is shorter than `T`.
+///
+/// # Safety
+/// `source` must be null, or a struct whose first field is its size in bytes, all of which can be read.
+unsafe fn read_struct<T: Copy>(source: *const T, name: &str) -> Result<T, Fault> {
+    refuse_null(source, name)?;
+    // SAFETY: it is not null, and the caller guarantees that the first field can be read.
+    let size = unsafe { source.cast::<usize>().read_unaligned() };
+    if size < size_of::<T>() {
+        return Err(Fault::short(name, size, size_of::<T>()));
+    }
+    // SAFETY: the caller guarantees that `size` bytes can be read.
+    Ok(unsafe { source.read_unaligned() })
+}
+
+/// Writes `value` to a struct of the caller that begins with its size, which stays as the caller set it.
+///
+/// # Safety
+/// As for [`read_struct`], and the struct can be written.
+unsafe fn write_struct<T: Copy>(target: *mut T, name: &str, value: T) -> Result<(), Fault> {
+    // SAFETY: the caller guarantees it. The caller's size may be larger than T.
+    unsafe {
+        read_struct(target, name)?;
+        let size = target.cast::<usize>().read_unaligned();
+        target.write_unaligned(value);
+        target.cast::<usize>().write_unaligned(size);
+    }
+    Ok(())
+}
