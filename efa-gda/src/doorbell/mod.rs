@@ -13,11 +13,13 @@
 //!
 //! # Protocol
 //!
-//! All indices are 32-bit counters that wrap; they are compared modulo 2^32.
+//! All indices are 32-bit counters that wrap; they are compared modulo 2^32. A *lap* is one pass over a ring; the phase
+//! bit of entries flips with each lap. A *lane* is one thread of a warp, and the *lock owner* of a queue is the group of
+//! threads that may write it (`ticket_lock.h`).
 //!
 //! | word | written by | read by | ordered by |
 //! |---|---|---|---|
-//! | entries `[doorbell index, producer index)` of the ring that the queue struct names (`staged`: the staging ring) | the device | the adapter (`record`), the proxy (`staged`) | the device's system fence before the record, and the proxy's acquire load of the record |
+//! | entries `[doorbell index, producer index)` of the ring that the queue struct names (`staged`: the staging ring) | the device | the adapter (`record`), the proxy (`staged`) | `record`: the device's system fence, see below; `staged`: that fence, and the proxy's acquire load of the record |
 //! | entries of the send queue (`staged` only) | the proxy | the adapter | a store fence before the doorbell |
 //! | doorbell record: the device's whole producer index | the device | the proxy, with acquire | the device's system fence before it |
 //! | doorbell index: the last value that the proxy rang | the proxy | the proxy | the proxy's lock |
@@ -26,8 +28,8 @@
 //!
 //! **Entries before the record.** The device stores entries, synchronises its group, executes
 //! `fence.acq_rel.sys` and stores the record (`sq.h`, "One fence a doorbell"). The fence is cumulative: it covers
-//! the entries of every lane of the group, of every earlier lock owner, and the record before this one. The proxy
-//! loads the record with acquire. Fence, store and acquire load synchronise at system scope, so a proxy that reads
+//! the entries of every lane of the group, the entries of every earlier lock owner, and every record stored earlier.
+//! The proxy loads the record with acquire. Fence, store and acquire load synchronise at system scope, so a proxy that reads
 //! producer index `p` can read every entry below `p`. The proxy rings for no index that it has not read. The
 //! proxy reads records in the order in which lock owners stored them, because all of them store to one word.
 //!
@@ -47,23 +49,25 @@
 //! - `record`: the device writes into the adapter, and the device's fence proves only that the *host* has the record.
 //!   A completion proves more: the completed request was covered by a doorbell. If `n` requests completed, in any
 //!   order, the adapter received a doorbell of at least `n`. Device code in mode `record` (`EFA_GDA_SQ_RECORD`)
-//!   therefore keeps at most `min(num_entries, max_batch)` requests in flight (`sq.h`, "A doorbell record"). It
-//!   writes nothing past `completed + max_batch`, which is at most the adapter's doorbell plus `max_batch`. A small
+//!   therefore keeps at most `min(num_entries, max_batch)` requests in flight (`sq.h`, "A doorbell record"). So the
+//!   device writes no entry past `completed + max_batch`, which is at most the last doorbell that the adapter received
+//!   plus `max_batch`. A small
 //!   `max_batch` costs rate in this mode and not in `staged`.
 //!
 //! **Reuse of slots.** The device rewrites a slot only while fewer than `num_entries` requests are in flight. A
 //! request completes after the adapter fetched its entry, hence after its doorbell, hence after the proxy copied
 //! the staged entry.
 //!
-//! **Bad records.** The record is ahead of the doorbell index by at most the ring, and in mode `record` by at most
+//! **Bad records.** The record is ahead of the doorbell index by at most `num_entries`, and in mode `record` by at most
 //! `max_batch`, because every entry that was not rung is in flight. A record outside that range ran backwards or
-//! past the ring. A staged entry with the phase bit of the previous lap was never written. In each case the proxy
-//! stores no doorbell, removes the queue for good, and raises the queue's alarms. Waits on the queue then end with
+//! past the ring. A staged entry with the phase bit of the previous lap was never written. In each case this
+//! visit stores no doorbell, also not for good entries before the bad one. The proxy removes the queue for good and
+//! raises the queue's alarms. Waits on the queue then end with
 //! [`DeviceError::BadRecord`].
 //!
 //! **Detach and stop.** The proxy works on queues under one lock. [`Registration::detach`] takes the lock, visits the
-//! queue a last time, and removes it. A record that the device stored before the call is visible to that last
-//! visit and is rung. A later post is not rung, and its wait ends with the alarm's status,
+//! queue a last time, and removes it. A record whose store happens before the call is visible to that last visit
+//! and is rung. A later post is not rung, and its wait ends with the alarm's status,
 //! [`DeviceError::ProxyStopped`]. After the call the proxy holds no pointer to the queue's memory.
 //! [`DoorbellProxy::stop`] does the same for all queues.
 //!

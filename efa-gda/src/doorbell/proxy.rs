@@ -1,9 +1,9 @@
-//! The doorbell proxy: one thread that visits many queues, and sleeps when they are idle. `handoff` has what one
-//! visit does.
+//! The doorbell proxy: one thread that visits many queues, and sleeps when they are idle. A *visit*
+//! follows one queue's record once (`handoff`); a *round* visits every queue once.
 //!
 //! | word of `Core` | written by | read by | ordered by |
 //! |---|---|---|---|
-//! | `queues` | the lock owner: the proxy's thread, or a caller that registers, detaches or stops | the lock owner | the mutex |
+//! | `queues` | the thread that holds the mutex: the proxy's, or a caller that registers, detaches or stops | the same | the mutex |
 //! | `waiting`: callers that wait for the lock | those callers | the proxy's thread | nothing; it is a hint that makes the thread give the lock away |
 //! | `stop` | `DoorbellProxy::stop`, with release, after it removed all queues | the proxy's thread, with acquire | that pair |
 //! | `ended` | the proxy's thread, as the last thing it does | `DoorbellProxy::stop`, for at most the stop bound | the mutex; `end` wakes the waiter |
@@ -26,7 +26,7 @@ use super::store::BlockCopy;
 const COPIED_AT_ONCE: u32 = 256;
 /// Rounds for one lock acquisition while there is work.
 const ROUNDS_PER_LOCK: u32 = 16;
-/// Empty rounds between two reads of the clock.
+/// Polls that found no work, each of up to `ROUNDS_PER_LOCK` rounds, between two reads of the clock.
 const ROUNDS_PER_CLOCK_READ: u32 = 64;
 /// How often the thread yields to callers that wait for the lock before it takes the lock again.
 const YIELDS: u32 = 1000;
@@ -54,7 +54,7 @@ impl Default for ProxyOptions {
 
 impl ProxyOptions {
     /// The defaults: the proxy polls without a pause for 100 µs after the last record, then once a millisecond, on
-    /// any CPU; stopping waits for at most 10 s.
+    /// any CPU; stopping waits at most 10 s for the thread.
     pub fn new() -> Self {
         Self::default()
     }
@@ -66,7 +66,7 @@ impl ProxyOptions {
         self
     }
 
-    /// How long the proxy polls without a pause after the last record.
+    /// How long the proxy polls without a pause once it finds no more records.
     pub fn spin(mut self, spin: Duration) -> Self {
         self.spin = spin;
         self
@@ -113,7 +113,7 @@ pub enum ProxyError {
 pub struct StopError(pub Duration);
 
 /// Rings for queues whose devices store doorbell records. Clones are handles to one proxy, which stops when the last
-/// handle and the last [`Registration`] are dropped.
+/// handle is dropped. Each [`Registration`] holds a handle.
 #[derive(Clone, Debug)]
 pub struct DoorbellProxy(Arc<Owner>);
 
@@ -188,7 +188,8 @@ impl Core {
     }
 }
 
-/// Reports the end of the thread, and abandons the queues that a panic left behind.
+/// Reports the end of the thread, and removes the queues that a panic left behind, without a last visit: their alarms are
+/// raised with [`super::End::Stopped`].
 struct Ending(Arc<Core>);
 
 impl Drop for Ending {
@@ -342,7 +343,8 @@ impl DoorbellProxy {
     /// The proxy refuses queues that are registered later.
     ///
     /// # Errors
-    /// [`StopError`] if the thread does not end within [`ProxyOptions::stop_bound`].
+    /// [`StopError`] if the thread does not end within [`ProxyOptions::stop_bound`]. A second call, and a call beside
+    /// another, return at once: only the first waits for the thread.
     pub fn stop(&self) -> Result<(), StopError> {
         self.0.stop()
     }
