@@ -31,12 +31,12 @@ LIBFABRIC_HEADERS = (
     "rdma/fi_errno.h",
     "rdma/providers/fi_prov.h",
 )
-# They say which API a header states, so they differ by design.
+# These state the API version of a header, so they differ by design.
 VERSION_NAMES = {"FI_MAJOR_VERSION", "FI_MINOR_VERSION"}
-# In libfabric's main after 2.6, and not in 2.6.
+# In libfabric's main branch after 2.6, not in 2.6.
 AFTER_2_6 = {"fi_efa_wq_attr.caps", "FI_EFA_WQ_CAPS_64_BIT_REQ_ID"}
-# Parts of rdma-core that are stated besides the descriptors: our headers, upstream's, and the newest
-# name of ours, by which an upstream that has everything is told from an older one.
+# Parts of rdma-core that this project states besides the descriptors: our headers, upstream's, and our newest name. An
+# upstream without that name is older.
 RDMA_CORE_PARTS = {
     "verbs": (
         ("verbs_abi.h", "efadv.h"),
@@ -65,7 +65,7 @@ class CannotCompare(Exception):
 
 
 class Struct:
-    """Size and flattened members of one structure: {path: (offset, size, type)}, and which lie in a union."""
+    """Size and flattened members of one structure: {path: (offset, size, type)}, and which members are in a union."""
 
     def __init__(self, size):
         self.size = size
@@ -77,7 +77,7 @@ class Struct:
         return any(path in names for path in self.union_members if self.members[path][0] == offset)
 
     def has_leaf(self, path, member):
-        """Whether a member of the same last name, place and type lies here under another path."""
+        """Whether a member with the same last name, offset and type exists under another path."""
         last = path.split(".")[-1]
         return any(p.split(".")[-1] == last and m == member for p, m in self.members.items())
 
@@ -139,7 +139,7 @@ class DebugInfo:
         return self.entries[int(reference[1], 16)] if reference else None
 
     def _strip(self, entry):
-        """Follows typedefs and qualifiers; tells whether fi_unused_op was on the way."""
+        """Follows typedefs and qualifiers; also returns whether fi_unused_op was among them."""
         unused = False
         while entry is not None and entry["tag"] in ("typedef", "const_type", "volatile_type", "restrict_type"):
             unused = unused or entry.get("name") == "fi_unused_op"
@@ -147,7 +147,7 @@ class DebugInfo:
         return entry, unused
 
     def _describe(self, entry):
-        """(size, canonical text) of a type. Signedness of integers is left out."""
+        """(size, canonical text) of a type. The text omits the signedness of integers."""
         entry, unused = self._strip(entry)
         if entry is None:
             return 0, "void"
@@ -239,7 +239,7 @@ class Side:
         return done.stdout
 
     def values(self, expressions, label):
-        """What the compiler makes of each expression: a number or a string."""
+        """The value of each expression according to the compiler: a number or a string."""
         lines = "\n".join(f'  SHOW("{e}", ({e}));' for e in expressions)
         program = f"""{self.source}
 #include <stdio.h>
@@ -283,7 +283,7 @@ class Report:
 
 
 def compare_struct(name, ours, theirs, age, fixed_size, report):
-    """`age` is that of the upstream: "older", "same" or "newer". See the module's first lines."""
+    """`age` is the age of the upstream: "older", "same" or "newer". See the module's first lines."""
     report.structs += 1
     grown = shrunk = False
     for path, (offset, size, text) in ours.members.items():
@@ -308,10 +308,10 @@ def compare_struct(name, ours, theirs, age, fixed_size, report):
             there = theirs.at(offset)
             holds = f"; offset {offset} is {there} there" if there else ""
             report.differences.append(f"{full}: not upstream{holds}")
-    # Tables may end where this project stops using them; 2.2 had the GDA ops in the domain's table.
+    # A table may end after the last operation that this project uses; 2.2 had the GDA ops in the domain's table.
     table = name.startswith(("fi_ops", "fid_")) or (age == "older" and name.startswith("fi_efa_ops"))
     for path, (offset, size, text) in theirs.members.items():
-        # A flexible array at the end has no bytes of its own.
+        # A flexible array at the end has size zero.
         if path in ours.members or size == 0 or ours.has_leaf(path, (offset, size, text)):
             continue
         full = f"{name}.{path}"
@@ -331,7 +331,7 @@ def compare_struct(name, ours, theirs, age, fixed_size, report):
 
 
 def compare(ours, theirs, expressions, age, complete, fixed_size, prefixes, label):
-    """`complete`: whether upstream's headers are all there, so that a missing name is a difference."""
+    """`complete`: whether all of upstream's headers are present, so that a missing name is a difference."""
     report = Report()
     absent_is_note = age == "older" or not complete
     for name, struct in sorted(ours.structs.items()):
@@ -346,7 +346,7 @@ def compare(ours, theirs, expressions, age, complete, fixed_size, prefixes, labe
     shared = {}
     for expression in expressions:
         name = expression.split("(")[0]
-        # The kernel's own names of what userspace calls IBV_.
+        # The kernel's names for constants that userspace calls IBV_.
         alias = re.sub("^IB_", "IBV_", expression)
         if name in theirs.names:
             shared[expression] = expression
@@ -372,14 +372,14 @@ def io_group(compiler, ours_dir, upstream, scratch):
     file = os.path.join(ours_dir, "efa_io_defs.h")
     ours = Side(compiler, f'{IO_PRELUDE}#include "{file}"\n', [], subdir(scratch, "io_ours"), file)
     theirs = Side(compiler, f'{IO_PRELUDE}#include "{upstream}"\n', [], subdir(scratch, "io_theirs"), upstream)
-    # 64-bit request ids, rdma-core 65: the newest thing that is stated here.
+    # 64-bit request ids, rdma-core 65: the newest interface that our header states.
     whole = "efa_io_req_id_ex" in theirs.structs
     expressions = stated_constants([file], ours, prefixes)
     return compare(ours, theirs, expressions, "same" if whole else "older", True, True, prefixes, upstream)
 
 
 def rdma_core_group(compiler, ours_dir, tree, part, scratch):
-    """One of RDMA_CORE_PARTS, from a source tree of rdma-core; None where we do not state it."""
+    """One of RDMA_CORE_PARTS, from a source tree of rdma-core; None if we do not state it."""
     ours_names, upstream_names, newest = RDMA_CORE_PARTS[part]
     files = [os.path.join(ours_dir, name) for name in ours_names]
     if not all(map(os.path.isfile, files)):
@@ -394,7 +394,7 @@ def rdma_core_group(compiler, ours_dir, tree, part, scratch):
     for file in files:
         with open(file, encoding="utf-8") as text:
             stated |= set(re.findall(r"^(?:struct|union) (\w+) \{", text.read(), flags=re.M))
-    # Our own additions (tables of calls, names with our prefix) have no counterpart.
+    # Our additions (tables of calls, names with our prefix) have no counterpart.
     ours.structs = {n: s for n, s in ours.structs.items() if n in stated and not n.startswith("efa_gda_")}
     prefixes = ("ib", "IB", "efa", "EFA", "UVERBS", "uverbs", "RDMA", "rdma")
     expressions = [e for e in stated_constants(files, ours, prefixes) if not e.startswith("EFA_GDA_")]
@@ -420,7 +420,7 @@ def rdma_core_include(tree, place):
 
 def libfabric_group(compiler, ours_dir, include, ext, scratch):
     """`include`: a directory with rdma/fabric.h, or None; `ext`: fi_ext_efa.h, or None."""
-    # Without fabric.h only the extension is upstream's: the rest would be compared with itself.
+    # Without fabric.h only the extension comes from upstream; comparing the rest would compare it with itself.
     prefixes = ("fi", "FI_") if include else ("fi_efa", "FI_EFA")
     files = [os.path.join(ours_dir, name) for name in ("libfabric_abi.h", "fi_ext_efa.h")]
     ours = Side(compiler, f'#include "{files[1]}"\n', ["-D_GNU_SOURCE"], subdir(scratch, "fi_ours"), files[1])
@@ -430,7 +430,7 @@ def libfabric_group(compiler, ours_dir, include, ext, scratch):
         flags.append(f"-I{include}")
         headers = [f"<{h}>" for h in LIBFABRIC_HEADERS if os.path.isfile(os.path.join(include, h))]
     else:
-        # fi_ext_efa.h alone: our own statement stands in for what it includes.
+        # fi_ext_efa.h alone: our headers replace the ones that it includes.
         stub = subdir(scratch, "stub")
         os.makedirs(os.path.join(stub, "rdma"), exist_ok=True)
         for header in LIBFABRIC_HEADERS[:4]:
@@ -448,7 +448,7 @@ def libfabric_group(compiler, ours_dir, include, ext, scratch):
 
 
 def libfabric_age(theirs, label, has_version):
-    """Age beside API 2.6; without fabric.h, fi_ext_efa.h tells by what it has."""
+    """Age relative to API 2.6; without fabric.h, the names in fi_ext_efa.h determine it."""
     if "FI_EFA_WQ_CAPS_64_BIT_REQ_ID" in theirs.names:
         return "newer"
     if not has_version:
@@ -471,7 +471,7 @@ def find_libfabric(start):
         candidates = [start, os.path.join(start, "include"), os.path.join(start, "usr/include")]
         ext = None
     else:
-        # The tree that the header lies in, but not the machine's own headers.
+        # The tree that contains the header, but not this machine's installed headers.
         parents = [os.path.dirname(start)]
         while parents[-1] != os.path.dirname(parents[-1]):
             parents.append(os.path.dirname(parents[-1]))
