@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use softefa_abi::protocol::{Reply, Request};
-use softefa_abi::{Response, Command, Errno, Ioctl, UserMemory, sys};
+use softefa_abi::{Command, Errno, Ioctl, Response, UserMemory, sys};
 
 /// The address at which the program's memory begins.
 const START: u64 = 0x1_0000;
@@ -55,7 +55,8 @@ fuzz_target!(|input: &[u8]| {
     for attribute in &ioctl.attributes {
         response.put(attribute.id.into(), &[0x5a; 200]);
         response.put_handle(attribute.id.into(), 7);
-        let _ = (response.descriptor_output(attribute.id.into()), response.channel_output(attribute.id.into()));
+        let _ =
+            (response.descriptor_output(attribute.id.into()), response.channel_output(attribute.id.into()));
     }
     let capacity: usize = ioctl.attributes.iter().map(|attribute| usize::from(attribute.length) + 16).sum();
     let written: usize = response.into_writes().iter().map(|write| write.bytes.len()).sum();

@@ -69,7 +69,7 @@ step_tests() {
   with_toolkit
   for file in */tests/*.rs */*/tests/*.rs; do
     name=$(basename "$file" .rs)
-    case $name in kernels_compile | fabric_misuse) ;; *) targets+=(--test "$name") ;; esac
+    case $name in kernels_compile | fabric_misuse | bindings) ;; *) targets+=(--test "$name") ;; esac
   done
   cargo_tests 'tests' 1200 --workspace --lib --bins "${targets[@]}" || passed=''
   cargo_tests 'documentation examples' 600 --workspace --doc || passed=''
