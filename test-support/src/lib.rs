@@ -1,6 +1,6 @@
 //! Scaffolding of this project's tests: skips that a script can count ([`skip()`], [`missing`]), tests that run in
 //! a process of their own ([`in_child`]), commands with a time limit ([`run`]), the software adapter
-//! ([`soft`]), a pretended CUDA driver ([`cuda`]), and C and C++ files that tests compile ([`compile`]).
+//! (`soft`), a pretended CUDA driver (`cuda`), and C and C++ files that tests compile ([`compile`]).
 //!
 //! A test never waits without a bound, and never passes because its child ran no test.
 
