@@ -100,8 +100,8 @@ TOML
   cat >"$SCRATCH/consumer/src/main.rs" <<'RUST'
 use std::error::Error;
 
-use efa_gda::fabric::{Access, Buffer, Fabric, Library, Query};
-use efa_gda::queue::{MappedQueue, Put};
+use efa_gda::fabric::{Access, Bindings, Buffer, Fabric, Library, Query};
+use efa_gda::queue::{MappedQueue, WorkRequest};
 
 const BYTES: usize = 4096;
 
@@ -112,7 +112,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let domain = fabric.domain(&info)?;
     let addresses = domain.address_vector(16)?;
     let completions = domain.completion_queue(8192)?;
-    let endpoint = domain.endpoint(&info)?.bind(&addresses, &completions, &completions)?.enable()?;
+    let endpoint = domain.endpoint(&info)?.bind(Bindings::shared(&addresses, &completions))?.enable()?;
     let mut queue = MappedQueue::new(endpoint, &domain.gda_ops()?)?;
     let peer = queue.insert_peer(&queue.endpoint().address()?)?;
 
@@ -122,7 +122,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let source = domain.register(source, Access::WRITE)?;
     let target = Buffer::zeroed(BYTES).ok_or("no memory for the target")?;
     let target = domain.register(target, Access::REMOTE_WRITE)?;
-    let report = queue.put(&Put::write(peer, &source, target.remote()))?;
+    let report = queue.execute(&WorkRequest::write(peer, &source, target.remote()))?;
 
     let mut arrived = vec![0; BYTES];
     target.buffer().ok_or("the target has no buffer")?.read(0, &mut arrived)?;

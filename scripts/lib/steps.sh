@@ -27,6 +27,7 @@ asan       all     240 1500 -     tests that cross into C or raw memory under Ad
 fuzz       all     200  800 -     each fuzz target for EFA_GDA_FUZZ_SECONDS (default 20)
 nvcc       all     180 1200 -     the library with kernels that nvcc compiled into it
 packages   all     120  500 -     each published crate builds from its package
+install    all     120  400 -     a C program builds and runs with what install.sh installs
 '
 
 # Built into .cache/tools if cargo-deny is not installed.
@@ -163,6 +164,8 @@ step_nvcc() {
 }
 
 step_packages() { if_present 'packages' 900 scripts/lib/package_test.sh scripts/lib/package_test.sh; }
+
+step_install() { step 'install' 900 scripts/lib/install_test.sh; }
 
 # ---- sanitizers and fuzzing ---------------------------------------------------------
 
