@@ -257,6 +257,19 @@ fn an_owners_request_is_not_taken_for_that_of_one_who_shares() {
 }
 
 #[test]
+fn a_published_call_returns_when_the_previous_lock_owner_serves_it_after_passing_the_lock() {
+    let mut reclaimed = 0;
+    for seed in 1..400 {
+        let mut bench = Bench::silent(Shape::default());
+        let statuses = handles_within(&mut bench, 7, 2, seed, SECOND);
+        assert_eq!(statuses[0], [EFA_GDA_OK], "seed {seed}: {statuses:?}");
+        assert_eq!(bench.queue.error.poison, EFA_GDA_OK, "seed {seed}");
+        reclaimed += u32::from(statuses[1] == [EFA_GDA_OK]);
+    }
+    assert!(reclaimed > 20, "the lock was reclaimed {reclaimed} times");
+}
+
+#[test]
 fn everyone_who_shares_a_queue_hears_of_an_error_once() {
     let mut bench = Bench::new(Shape { fail: Some((2, 7)), ..Shape::default() });
     let (good, failed) = (EFA_GDA_OK, EFA_GDA_COMPLETION_ERROR);

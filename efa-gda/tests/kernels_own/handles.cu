@@ -131,6 +131,34 @@ EFA_GDA_KERNEL handles(struct handles_args a) {
       log.add(sender.close());
       return;
     }
+    case 7: {
+      /* Warp 1 acts as a lock owner: it passes the lock to warp 0, which has published its call, takes the lock back, and
+       * passes it past that call. Its status is that of the reclaim. */
+      efa_gda_queue *q = a.queue;
+      constexpr uint64_t kCount = 4, kTicket = efa_gda::kOneCall << EFA_GDA_LOCK_STATE_BITS;
+      if (warp == 0) {
+        block.sync();
+        Sender<Sharing::Device, WarpGroup> sender(q, a.timeout_ns);
+        log.add(post(a, sender, kCount));
+        return;
+      }
+      if (WarpGroup().rank() == 0) {
+        efa_gda::fetch_add_relaxed(&q->reserve.word, efa_gda::kOneCall);
+        efa_gda::store_relaxed(&q->lock.serving, kTicket | efa_gda::kClosing);
+      }
+      block.sync();
+      if (WarpGroup().rank() != 0) return;
+      await(a, [&] { return efa_gda::load_acquire(&q->publication.flags[kCount - 1]) != 0; });
+      efa_gda::store_release(&q->lock.serving, kTicket | efa_gda::kPassedMustServe);
+      uint64_t passed = kTicket | efa_gda::kPassedMustServe;
+      bool won = efa_gda::compare_swap(&q->lock.serving, passed, kTicket | efa_gda::kClosing) == passed;
+      if (won) {
+        efa_gda::store_release(&q->lock.serving,
+                               kTicket + ((efa_gda::kOneCall + kCount) << EFA_GDA_LOCK_STATE_BITS));
+      }
+      log.add(won ? EFA_GDA_OK : EFA_GDA_IN_USE);
+      return;
+    }
     default: {
       /* The first request fails. quiet() reports it once to each handle that shares the queue, also to those that did
        * not post it. */

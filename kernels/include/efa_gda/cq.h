@@ -3,9 +3,14 @@
  * The completion side: reads the completion queue or the hardware counters, counts requests that ended, and records
  * errors. It does not know which group posted a request.
  *
- * TERMS
+ * TERMS. Group, call, writer, producer index, quiet, abort flag: see sq.h.
+ *   send     a request of the send queue, of any operation; its completion.
+ *   receive  here, a completion on the receive side. It is unsolicited if it used no posted receive: a write with
+ *            immediate on a queue that needs no receive for it.
+ *   inbox    memory of the queue (efa_gda_inbox) to which the reader copies completions of receives, for take_received().
+ *   receiver, poster of receives: a thread that calls take_received(), post_receives() (rq.h).
  *   poller   a thread that calls poll() or completed_now(): the leader of a group that waits, or a receiver (rq.h).
- *   reader   the poller that holds completion.lock. Only the reader reads the completion queue.
+ *   reader   the thread that holds completion.lock. Only the reader reads the completion queue or writes `consumed`.
  *   index    number of a completion, modulo 2^32. Completion i is in entry i modulo cq.num_entries. Its phase bit is 1
  *            on the first lap and flips with each lap.
  *   N        sq.num_entries.
@@ -28,6 +33,7 @@
  *   error.completion_status, | the reader that changes      | host                  | release of error.reported = 1
  *   .request_id, .reported   | reported from 0 to 2         |                       |
  *   error.count              | reader: fetch_add            | pollers, quiet        | B4
+ *   cq.doorbell              | reader: the consumer index   | adapter               | B2's fence: the entries are read
  *
  * PAIRS
  *   B1  The reader loads an entry's first 8 bytes, with status and phase, in one access. If the phase is this lap's, it
@@ -42,20 +48,26 @@
  *       error.count with an acquire before it publishes `completed`. So a group that sees a failed request in
  *       `completed` also sees its error in error.count and in the report.
  *
- * WHAT IS COUNTED. `completed` counts sends, failed ones too: both have left the ring. Requests complete in any order
- * (SRD), so `completed` says how many are done, not which. `received` counts completions that used a posted receive. A
- * completion with another queue pair's number is consumed and not counted; Completions::foreign reports it.
+ * WHAT IS COUNTED. `completed` counts sends, successful and failed ones: the slots of both are free. Requests complete in
+ * any order, because the protocol (SRD) does not keep it, so `completed` says how many are done, not which. `received`
+ * counts completions that used a posted receive. A completion with another queue pair's number is consumed and not
+ * counted; Completions::foreign reports it.
  *
  * NO OVERRUN BY SENDS. Without counters, `completed` grows only when a completion is read, and writers keep
  * next - completed <= N (sq.h). So at most N completions of sends are unread.
  *
  * COUNTERS (counters.success is not null). `completed` follows success + error. The completion queue is read only while
  * there are unread errors: counters.error is ahead of error.count. Completions that are not read are overwritten on the
- * next lap. Only this queue's sends complete there, so completion i belongs to the i-th request that ended. `completed`
- * stands still until all counted errors have been read. Therefore
- *     requests posted               <=  completed + N    (free slots, sq.h)
- *     index of an unread error      >=  completed - N    (when the adapter has counted N later requests, it has counted
- *                                                         this one too)
+ * next lap. The host must set up such a queue so that only its own sends complete on this completion queue, no receives
+ * and no other queue. Then completion i belongs to the i-th request that ended. A poller that sees an unread error does
+ * not advance `completed`, which stands still until all counted errors have been read.
+ *   Two bounds follow.
+ *   - The index of a completion is less than completed + N: writers keep requests posted <= completed + N (sq.h), and each
+ *     request has one completion.
+ *   - The index of an unread error is at least completed - N. This assumes that the adapter counts a request before it has
+ *     counted N requests that ended later. If the index were less, `completed` would contain N later requests. The
+ *     poller that stored this value had then read counters that contain the error too, so it saw the error unread
+ *     and did not store.
  * So unread errors are among the 2 N completions from completed - N on. The completion queue has at least 2 N entries, so
  * none of them is overwritten. A reader begins at completed - N, or at `consumed` if that is later. If the completion of a
  * counted error is never found, `completed` stays where it is and waits end at their bound.
@@ -78,7 +90,7 @@ namespace efa_gda {
 /* What one or several polls read. `first_error` and `first_error_id` are status and request id of the first error. */
 struct Completions {
   uint32_t sends = 0;
-  /* `unsolicited` of the `receives` used no posted receive. */
+  /* Of these `receives`, `unsolicited` used no posted receive. */
   uint32_t receives = 0;
   uint32_t unsolicited = 0;
   uint32_t errors = 0;
@@ -191,7 +203,7 @@ EFA_GDA_FN void copy_to_inbox(efa_gda_queue *queue, uint32_t index) {
  * first read of a poll is of one head only: waiting groups poll often, mostly find nothing, and share PCIe. */
 constexpr uint32_t kHeadsPerRead = 8;
 
-/* The index at which a reader begins that finds completion.consumed = `consumed`. */
+/* The index at which a reader must begin if completion.consumed is `consumed`. */
 EFA_GDA_FN uint32_t oldest_unread(const efa_gda_queue *queue, uint32_t consumed) {
   if (queue->counters.success == nullptr) return consumed;
   uint32_t depth = queue->sq.num_entries, oldest = load_acquire(&queue->completion.completed) - depth;
@@ -253,7 +265,7 @@ EFA_GDA_FN Completions poll_completion_queue(efa_gda_queue *queue, uint32_t send
 /* Errors that are counted, `counted` being counters.error, and whose completions have not been read. */
 EFA_GDA_FN uint32_t unread_errors(const efa_gda_queue *queue, uint64_t counted) {
   uint32_t unread = ((uint32_t)counted - load_acquire(&queue->error.count)) & (uint32_t)(queue->counters.wrap - 1);
-  /* The difference is negative, so more than a ring, where a completion was read before the adapter counted it. */
+  /* If a completion was read before the adapter counted it, the difference is negative: modulo `wrap`, more than N. */
   return unread > queue->sq.num_entries ? 0 : unread;
 }
 
@@ -272,15 +284,16 @@ EFA_GDA_FN uint32_t publish_completed(efa_gda_queue *queue, uint32_t known, uint
   return more;
 }
 
-/* Reads new completions, at most `sends` of sends, with the receives among them. With counters, advances `completed` to
- * them; while there are unread errors it reads the completion queue in its place, up to 2 N sends. Called by one thread
- * of a group. */
+/* Polls. Without counters: reads new completions, at most `sends` of sends, and the receives among them. With counters: if
+ * all errors are read, sets `completed` to the counters' sum; otherwise reads up to 2 N completions for the errors, and
+ * leaves `completed` as it is. Called by one thread of a group. With counters, counters.wrap must not be 0. */
 EFA_GDA_COLD Completions poll(efa_gda_queue *queue, uint32_t sends) {
   Completions all;
   const efa_gda_counters &c = queue->counters;
   if (c.success != nullptr) {
-    /* An acquire, before the counters are loaded: they are then at least as new as `known`, or, if they are not, the
-     * difference below is discarded. */
+    /* Loaded with an acquire before the counters, so the counters are usually at least as new as `known`. The
+     * adapter's stores are not ordered by it. If a counter is older, the difference below is negative, so larger than N
+     * modulo `wrap`, and is discarded. */
     uint32_t known = load_acquire(&queue->completion.completed);
     uint64_t good = load_system(c.success), bad = c.error != nullptr ? load_system(c.error) : 0;
     if (unread_errors(queue, bad) == 0) {
@@ -298,8 +311,8 @@ EFA_GDA_COLD Completions poll(efa_gda_queue *queue, uint32_t sends) {
 
 /* Polls, and returns the send completions of this queue so far, modulo 2^32. Adds what this call read to `completions`.
  * `posted` is the number of requests so far: no more sends are read than are in flight, because a read past the last
- * completion costs a round trip over PCIe. With none in flight it reads up to kMaxPoll, because receives may have
- * completed. Called by one thread of a group. */
+ * completion costs a round trip over PCIe. With none in flight, or more than kMaxPoll, it reads up to kMaxPoll: with none
+ * in flight receives may have completed. Called by one thread of a group. */
 EFA_GDA_FN uint32_t completed_now(efa_gda_queue *queue, uint32_t posted, Completions &completions) {
   const efa_gda_counters &c = queue->counters;
   if (c.success != nullptr && c.wrap == 0) {

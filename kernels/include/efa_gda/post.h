@@ -10,22 +10,33 @@
  *   sender.close();
  *
  * All threads of the group must construct the handle and make every call together, with the same arguments; all receive
- * the same status. The thread of rank i modulo the group's size makes entry i, so a thread can post what it has in
- * registers. Each path out of the kernel must close the handle. docs/kernels.md has a complete kernel.
+ * the same status. Each path out of the kernel must close the handle, once. docs/kernels.md has a complete kernel.
+ *
+ * TERMS. Group, writer, entry, round, place, ring, quiet, poison, abort flag: see sq.h. Ticket, lock owner, combine:
+ * see ticket_lock.h. To post is to place entries and to ring for them, now or later (PostFlags). An owner is a group that
+ * opened its handle with Sharing::Thread, Warp or Block. The handle's status is status().
+ *
+ * MAKE. The group's thread of rank (i mod size) calls make(i) to make entry i, so a thread can post what it has in
+ * registers. make(i) may be called twice for one entry: a shared queue's post() of more entries than the group has threads
+ * makes its first round again, if it published its entries and then receives the lock. So both calls must return the
+ * same entry. post() does not use `make` after it returns.
  *
  * STATUS. A status other than EFA_GDA_OK stays: each later call of the handle returns it. Exceptions: quiet() returns
  * EFA_GDA_COMPLETION_ERROR once for each time it sees new errors, and post() of more than kMaxEntriesPerCall entries
  * returns EFA_GDA_BAD_ARGUMENT; the handle can be used after both.
  *
  * OWNED QUEUES. With Sharing::Thread, Warp and Block the constructor takes an empty ticket, by CAS, only if the lock is
- * free; the queue then belongs to this group until close() (ticket_lock.h: serving stays Passed at this ticket). No
- * ticket holds the owner's entries meanwhile. close() adds their number to reserve.word by CAS and passes the lock.
- * Both fail with EFA_GDA_IN_USE when another group has a ticket; then close() also poisons the queue, because that
- * group's slots are the owner's.
+ * free; the queue then belongs to this group until close(). Meanwhile lock.serving stays Passed at this ticket, but
+ * the lock is not free, because reserve.word is one ticket further. No ticket reserves the slots of the owner's entries
+ * until close() adds their number to reserve.word, by CAS, and passes the lock.
+ *   If another group has a ticket, the constructor and close() fail with EFA_GDA_IN_USE. close() then also poisons the
+ * queue, because the other group's ticket reserves the same slots that the owner used.
  *
- * WAITS THAT RUN OUT. Each poisons the queue with its status; each also ends with the abort flag's status, or with
- * EFA_GDA_POISONED. A free slot: EFA_GDA_TIMEOUT_SLOTS (sq.h). The lock: EFA_GDA_TIMEOUT_LOCK (ticket_lock.h).
- * Completions, in quiet(): EFA_GDA_TIMEOUT_COMPLETION.
+ * WAITS THAT RUN OUT. Each wait below poisons the queue with its status. Each also ends if the host raises the abort flag,
+ * with the flag's status, or if the queue is poisoned, with EFA_GDA_POISONED. A free slot: EFA_GDA_TIMEOUT_SLOTS
+ * (sq.h). The lock: EFA_GDA_TIMEOUT_LOCK (ticket_lock.h). Completions, in quiet(): EFA_GDA_TIMEOUT_COMPLETION. A call
+ * may have several waits; each has the handle's bound. The first wait of quiet() on a shared queue, kIdleWaitNs, does
+ * not poison the queue at its bound.
  */
 #ifndef EFA_GDA_POST_H
 #define EFA_GDA_POST_H
@@ -55,8 +66,9 @@ struct GroupOf<Sharing::Block> {
 /* Flags of Sender::post. */
 enum PostFlags : uint32_t {
   kPostDefault = 0,
-  /* Do not ring. A later post without this flag by any group, flush(), quiet() or close() rings. The entries are rung
-   * for earlier where the batch window or free slots require it, or where another group combines them. */
+  /* Do not ring. A later call rings for these entries: a post() without this flag, flush() or quiet() of any group, or
+   * close() of this handle. They are rung for earlier if the batch window or the free slots require it, or if another
+   * group combines them. */
   kPostDefer = 1
 };
 
@@ -65,7 +77,7 @@ constexpr uint64_t kDefaultTimeoutNs = (uint64_t)10 * 1000 * 1000 * 1000;
 template <Sharing S, class Group = typename GroupOf<S>::Type, int StoreBytes = EFA_GDA_STORE_BYTES>
 class Sender {
  public:
-  /* Opens `queue`; status() says how that ended. `timeout_ns` bounds each wait of the handle. EFA_GDA_IN_USE, for an
+  /* Opens `queue`; status() returns the result. `timeout_ns` bounds each wait of the handle. EFA_GDA_IN_USE, for an
    * owner: another group posts, owns the queue, or did not close it. EFA_GDA_BAD_ARGUMENT: the block has more than one
    * dimension, so threads cannot be told apart. */
   EFA_GDA_FN explicit Sender(efa_gda_queue *queue, uint64_t timeout_ns = kDefaultTimeoutNs, Group group = Group())
@@ -87,10 +99,10 @@ class Sender {
   /* Completions that this handle read while it waited. Valid on rank 0. */
   EFA_GDA_FN Completions &completions() { return ring_.completions(); }
 
-  /* Posts `count` entries and rings (see PostFlags). With more than kMaxEntriesPerCall it posts none; with 0 it does
-   * nothing. `*first`, if not null, becomes the producer index of the first entry, which is its request id; the others
-   * follow. With Sharing::Device it may return before the doorbell, when a lock owner is certain to ring for the
-   * entries; if that group fails, the queue is poisoned. */
+  /* Posts `count` entries and rings (see PostFlags). `count` must be at most kMaxEntriesPerCall: with more it posts none
+   * and returns EFA_GDA_BAD_ARGUMENT. With 0 it does nothing. If `first` is not null, `*first` becomes the request id of
+   * entry 0, its producer index; entry i has the request id `*first` + i. With Sharing::Device it may return before the
+   * doorbell: a lock owner then rings for the entries, unless the queue is poisoned first. */
   template <class Make>
   EFA_GDA_FN efa_gda_status post(uint32_t count, Make make, uint32_t flags = kPostDefault,
                                  uint32_t *first = nullptr) {
@@ -123,12 +135,12 @@ class Sender {
     return status_;
   }
 
-  /* Rings, then waits until every request that was posted to the queue before is done, by whichever group. On a shared
-   * queue it first waits kIdleWaitNs for a moment when nothing is in flight; if other groups keep posting, it acquires
-   * the lock, which stops them, and waits for all requests in flight.
-   * EFA_GDA_COMPLETION_ERROR: all are done, and a request of the queue, of whichever group, has failed since the handle
-   * was opened or last returned this status. completions() has the first error among the completions that this handle
-   * read, efa_gda_queue::error the first of the queue. */
+  /* Rings, then waits until every request is done that any group posted to the queue before this call. On a shared queue
+   * it first waits, at most kIdleWaitNs, until nothing is in flight. If other groups keep posting, it acquires the lock,
+   * which stops them, and waits for all requests in flight.
+   * EFA_GDA_COMPLETION_ERROR: all are done, and error.count has grown since the handle was opened or last returned this
+   * status. The failed request may be of any group, and may have been posted earlier. completions() has the first error
+   * among the completions that this handle read, efa_gda_queue::error the first of the queue. */
   EFA_GDA_FN efa_gda_status quiet() {
     if (flush() != EFA_GDA_OK) return status_;
     if constexpr (S == Sharing::Device) {
@@ -140,11 +152,11 @@ class Sender {
     return status_ == EFA_GDA_OK && has_new_errors() ? EFA_GDA_COMPLETION_ERROR : status_;
   }
 
-  /* quiet() for the requests to one peer. Completions are counted, not told apart, so it waits for all peers. */
+  /* quiet() for the requests to one peer. Completions are only counted, so it waits for the requests to all peers. */
   EFA_GDA_FN efa_gda_status quiet(const efa_gda_peer &) { return quiet(); }
 
-  /* Closes the handle: rings for what it deferred; an owner releases the queue. Returns the handle's status.
-   * EFA_GDA_IN_USE: another group took a ticket while this group owned the queue, which is now poisoned. */
+  /* Closes the handle: rings for entries that this handle deferred; an owner releases the queue. Returns the handle's
+   * status. EFA_GDA_IN_USE: another group took a ticket while this group owned the queue, which is now poisoned. */
   EFA_GDA_FN efa_gda_status close() {
     if (S != Sharing::Device || deferred_) flush();
     uint32_t status = status_;
@@ -155,8 +167,8 @@ class Sender {
   }
 
  private:
-  /* Takes an empty ticket if the lock is free, that is Passed at the ticket that comes next. The leader decides for the
-   * group. */
+  /* Takes an empty ticket if the lock is free: serving is Passed at the ticket that the next call will take. The leader
+   * decides for the group. */
   EFA_GDA_FN void acquire_queue() {
     uint64_t serving = 0, indices = 0;
     uint32_t status = EFA_GDA_OK;
@@ -181,8 +193,8 @@ class Sender {
     ring_.resume(serving >> EFA_GDA_LOCK_STATE_BITS, (uint32_t)indices, (uint32_t)(indices >> 32));
   }
 
-  /* Adds the owner's entries to reserve.word and passes the lock to the ticket after them, if no other group has a
-   * ticket. */
+  /* Adds the number of the owner's entries to reserve.word and passes the lock to the next ticket, if no other group has
+   * a ticket. */
   EFA_GDA_FN uint32_t release_queue() {
     ring_.group().sync();
     uint32_t status = status_;
@@ -219,7 +231,7 @@ class Sender {
     if (!EFA_GDA_LIKELY(ticket.owns_lock())) {
       TicketOutcome outcome = ticket.wait(share, make, timeout_ns_);
       if (outcome != TicketOutcome::Owner) return outcome == TicketOutcome::Served ? EFA_GDA_OK : ticket.status();
-      /* Publishing went past the first round. */
+      /* Publishing has overwritten `share` with a later round: makes the first one again. */
       if (share.first != 0) ring_.make(share, 0, count, make);
     }
     efa_gda_status status = ring_.place_entries(share, count, make, timeout_ns_);
@@ -252,9 +264,11 @@ class Sender {
 
   /* How long quiet() waits for a shared queue to become idle before it acquires the lock. */
   static constexpr uint64_t kIdleWaitNs = 100 * 1000;
+  /* The result of that wait at its bound. No caller of this class receives it. */
   static constexpr efa_gda_status kNotIdle = EFA_GDA_NOT_RUN;
 
-  /* Waits until every request is done. `is_writer`: no other group can post. Otherwise returns kNotIdle at the bound. */
+  /* Waits until every request is done. If `is_writer`, this group is the writer, so no other group can post. If not,
+   * returns kNotIdle at the bound and does not poison the queue. */
   EFA_GDA_FN efa_gda_status wait_until_done(bool is_writer, uint64_t bound_ns) {
     uint32_t status = EFA_GDA_OK;
     if (ring_.is_leader()) {

@@ -2,9 +2,15 @@
 /*
  * The receive queue: posts buffers for messages of peers, and takes completions of receives from the inbox.
  *
- * A thread calls; receive.lock lets one thread at a time post or take. Completions of receives come through the
+ * One thread makes each call, not a group. Any number of threads may call at the same time: receive.lock lets one at a
+ * time post or take. Completions of receives come through the
  * completion queue of the sends. Whichever thread polls it (cq.h) copies them to the queue's inbox. A receive entry has
  * no phase bit, and the adapter accepts a whole ring of them for one doorbell, so there is no batch window.
+ *
+ * TERMS: see sq.h and cq.h. The inbox is memory of the queue (efa_gda_inbox) that holds copies of completions of receives
+ * until take_received() takes them. A completion is unsolicited if it used no posted receive: a write with immediate.
+ * Completion counters count sends only: with them the completion queue is read for errors alone (cq.h), and
+ * no completion of a receive arrives here.
  *
  * WORDS. The holder is the thread that holds receive.lock; the reader is the thread that holds completion.lock (cq.h).
  *   word                   | written by                    | read by     | ordered by
@@ -20,17 +26,24 @@
  *                          |                               |             |   before it writes the slots again
  *   completion.inboxed,    | reader                        | holder      | store_release; the holder's load_acquire, before
  *   inbox entries          |                               |             |   it copies the entry
- * Free slots: posted - received <= rq.num_entries, where each completion that used a posted receive frees one slot.
+ * Free slots: rq.num_entries - (posted - received). Each completion that used a posted receive frees one slot.
  *
- * WAITS THAT RUN OUT. Unlike a wait on the send side, none of these poisons the queue: no order of tickets depends on
- * it. Each also ends with EFA_GDA_POISONED or with the abort flag's status.
+ * WAITS THAT RUN OUT. Unlike a wait on the send side, none of these poisons the queue, because receives
+ * have no tickets and later calls do not depend on this one. Each wait also ends if another group has poisoned
+ * the queue, with EFA_GDA_POISONED, or if the host raises the abort flag, with its status.
+ *   The bound is for the call: it counts from the first time that the call has to wait, for whatever reason. At the
+ * bound the call checks once more whether a slot is free or a completion has arrived; if so, it continues.
  *   wait                                | at its bound
  *   for receive.lock                    | EFA_GDA_TIMEOUT_LOCK; nothing was posted or taken
- *   for a free slot (post_receives)     | EFA_GDA_TIMEOUT_SLOTS; *posted receives are rung for and stay posted
+ *   for a free slot (post_receives)     | EFA_GDA_TIMEOUT_SLOTS; the first `*posted` receives are rung for, and
+ *                                       |   stay posted
  *   for a completion (take_received)    | EFA_GDA_TIMEOUT_COMPLETION; nothing was taken
+ * A call holds receive.lock while it waits for a free slot or a completion, so other threads' calls wait for the lock
+ * meanwhile, perhaps to their bound. post_receives() polls while it waits, so completions go to the inbox while no thread
+ * can take them; a full inbox drops further ones (completion.lost).
  *
  * A kernel that reads a message in the GPU's memory needs the completion queue in that memory as well: a completion in
- * host memory may overtake the message's bytes (the probe's CUDA-007).
+ * host memory may overtake the message's bytes (check CUDA-007 of efa-gda-probe, docs/checks.md).
  */
 #ifndef EFA_GDA_RQ_H
 #define EFA_GDA_RQ_H
@@ -48,9 +61,9 @@ EFA_GDA_FN efa_gda_status lock_receive(efa_gda_queue *queue, Deadline &deadline)
   return EFA_GDA_OK;
 }
 
-/* Posts `count` receives of local.length bytes, the i-th at local.address + i * stride, and rings for them. Its
- * completion carries the low 16 bits of `*first` + i. Waits for completions while the ring is full. `*posted` is the
- * number of receives rung for, whatever the status. `first` may be null. */
+/* Posts `count` receives of local.length bytes, the i-th at local.address + i * stride, and rings for them. The
+ * completion of the i-th receive carries the low 16 bits of `*first` + i. Waits for completions while the ring is full.
+ * `*posted` is the number of receives rung for, whatever the status. `first` may be null. */
 EFA_GDA_FN efa_gda_status post_receives(efa_gda_queue *queue, const Memory &local, uint64_t stride,
                                         uint32_t count, uint32_t *first, uint32_t *posted, Completions &completions,
                                         uint64_t timeout_ns) {
@@ -68,6 +81,10 @@ EFA_GDA_FN efa_gda_status post_receives(efa_gda_queue *queue, const Memory &loca
     while ((free_slots = rq.num_entries - (slot - load_acquire(&queue->completion.received))) == 0) {
       completions.add(poll(queue, kMaxPoll));
       status = deadline.expired(EFA_GDA_TIMEOUT_SLOTS);
+      /* This poll, or another poller's, may have freed slots since the load above. */
+      if (status == EFA_GDA_TIMEOUT_SLOTS && slot - load_acquire(&queue->completion.received) != rq.num_entries) {
+        status = EFA_GDA_OK;
+      }
       if (status != EFA_GDA_OK) break;
     }
     if (status != EFA_GDA_OK) break;
@@ -94,9 +111,10 @@ EFA_GDA_FN efa_gda_status post_receive(efa_gda_queue *queue, const Memory &local
   return post_receives(queue, local, 0, 1, id, &posted, completions, timeout_ns);
 }
 
-/* Takes up to `max` completions of receives out of the inbox, and polls for more. Copies EFA_GDA_INBOX_ENTRY bytes of
- * each to `out`, which must be 8-byte aligned. Waits for the first one; `*taken` is their number. The inbox keeps what
- * is not taken. */
+/* Takes up to `max` completions of receives out of the inbox. While the inbox is empty it polls: for the first
+ * completion until its bound, for further ones until a poll reads none. Copies EFA_GDA_INBOX_ENTRY bytes of each to
+ * `out`, which must be 8-byte aligned and have `max` times as many bytes. `*taken` becomes the number of completions
+ * taken; the inbox keeps the others. */
 EFA_GDA_FN efa_gda_status take_received(efa_gda_queue *queue, uint8_t *out, uint32_t max, uint32_t *taken,
                                         Completions &completions, uint64_t timeout_ns) {
   const efa_gda_inbox &inbox = queue->inbox;
@@ -113,6 +131,8 @@ EFA_GDA_FN efa_gda_status take_received(efa_gda_queue *queue, uint8_t *out, uint
       if (more.receives != 0) continue;
       if (*taken != 0) break;
       status = deadline.expired(EFA_GDA_TIMEOUT_COMPLETION);
+      /* Another poller may have filled the inbox since the load above. */
+      if (status == EFA_GDA_TIMEOUT_COMPLETION && load_acquire(&queue->completion.inboxed) != next) status = EFA_GDA_OK;
       if (status != EFA_GDA_OK) break;
       continue;
     }

@@ -3,15 +3,31 @@
  * The send queue as its writer uses it: places entries, rings the doorbell, and waits for free slots.
  * ticket_lock.h decides which group is the writer, wqe.h formats entries, cq.h counts completions.
  *
- * TERMS
- *   group           the threads that make each call together (group.h); its leader has rank 0.
+ * TERMS. cq.h, ticket_lock.h, post.h and rq.h use them too.
+ *   group           the threads that make each call together: one thread, a full warp (all 32 lanes) or a block
+ *                   (group.h). Its leader is the thread of rank 0.
+ *   handle          a group's Sender (post.h), with its copy of Ring (below).
+ *   call            one post(), flush() or quiet() of a handle.
+ *   entry           64 or 128 bytes that describe one request. Its request id is its producer index, or the low 16 bits
+ *                   of that unless the queue has EFA_GDA_SQ_REQ_ID_64.
+ *   quad            16 bytes of an entry.
+ *   round           the entries that a group makes or publishes at once, at most one for each thread. A call has one or
+ *                   more rounds.
+ *   place           to write an entry to its slot in the ring.
+ *   ring (verb)     to store a producer index into the doorbell. A doorbell covers, and an entry is rung for, if the
+ *                   producer index stored is past the entry.
+ *   publish         to write a call's entries to publication slots, from which another group, the lock owner, copies them
+ *                   to the ring (ticket_lock.h).
+ *   quiet           to wait until no request that was posted earlier is in flight.
+ *   poison          the status in error.poison. If it is not 0, the queue is out of service.
+ *   abort flag      a word of the host, at efa_gda_queue::abort. The host sets it to end all waits.
  *   writer          the only group that may write ring slots and the doorbell at this time. A shared queue's writer is
  *                   its lock owner (ticket_lock.h). An owned queue's writer is its owner, from Sender's constructor to
- *                   close(); it holds an empty ticket of the same lock for all that time.
+ *                   close(). For all that time it owns the queue's ticket lock, with a ticket for no entries.
  *   producer index  number of an entry, modulo 2^32. Entry s is in slot s modulo num_entries, with the phase bit
  *                   (s / num_entries) modulo 2. Indices are compared by their difference modulo 2^32; indices that are
- *                   compared are less than 2^31 apart, so a wrap changes nothing. resume() drops a cached limit that
- *                   may be older.
+ *                   compared are less than 2^31 apart, so a wrap changes nothing. free_limit_ of a handle that has not
+ *                   been the writer for long may be further behind: resume() drops it.
  *   next            producer index of the next entry to place.
  *
  * WORDS
@@ -46,8 +62,10 @@
  *     next + entries to be written - confirmed_index <= max_batch.
  * Step 3 of a ring confirms the previous doorbell. Where that is not enough, the writer rings for what it has placed;
  * where all is rung, it executes one more fence, which confirms the last doorbell, so that confirmed_index = next. Then
- * max_batch entries fit, so a chunk of at most max_batch entries can always be placed, even with max_batch 1. Filling a
- * window takes two fences: as one chunk with two, or as two half windows with one each.
+ * max_batch entries fit, so a chunk of at most max_batch entries can always be placed, even with max_batch 1.
+ *   Example: max_batch = 4. If each call has 4 entries, it costs two fences: one before its entries, which confirms the
+ *   doorbell of the previous call, and one in its ring. If each call has 2 entries, it costs one: the fence in a call's
+ *   ring confirms the doorbell of the previous call, so the next call's 2 entries fit.
  * A thread that did not execute the fence may rely on it only after the next group sync. Therefore two variables:
  * leader_confirmed_index_ is confirmed for the leader, confirmed_index_ for all threads of the group.
  * With max_batch >= num_entries the limit on free slots is the stricter one, and no batch window is kept.
@@ -55,9 +73,9 @@
  * FREE SLOTS. The writer keeps, at each store to the ring,
  *     next + entries to be written - completed <= capacity,   capacity = num_entries.
  * Requests complete in any order, so `completed` is a count and not a position; rdma-core bounds its ring by the same
- * count (wqe_posted - wqe_completed). Each handle caches free_limit_ = completed + capacity of its last poll.
- * `completed` only grows, so the cached limit is never too high. The writer rings for everything it placed before it
- * waits for free slots, so the completions it waits for do come.
+ * count (wqe_posted - wqe_completed). Each handle caches free_limit_ = completed + capacity, with the value
+ * of `completed` that its last poll returned. `completed` only grows, so the cached limit is never too high. The
+ * writer rings for everything it placed before it waits for free slots, so the completions it waits for do come.
  *
  * DOORBELL RECORD (EFA_GDA_SQ_RECORD). The doorbell is a word in memory; the proxy reads it and rings some time later.
  * A fence by the writer then says nothing about the adapter, so no doorbell value is ever confirmed and there is no
@@ -68,8 +86,9 @@
  * A WAIT THAT RUNS OUT. The only wait of this file is for free slots. At its bound the leader poisons the queue with
  * EFA_GDA_TIMEOUT_SLOTS; if the host raises the abort flag, with the flag's status; if the queue is poisoned already,
  * the status is EFA_GDA_POISONED. The call returns the status. Some of its entries may be placed and rung for, others
- * not. A lock owner then never passes the lock, because its ticket's slots are not all filled; all other groups end
- * with EFA_GDA_POISONED. The adapter may still access the buffers of requests in flight.
+ * not. A lock owner must then not pass the lock, because its ticket's slots are not all filled (post.h and
+ * combine() in ticket_lock.h return instead). All other groups end with EFA_GDA_POISONED. The adapter may still access
+ * the buffers of requests in flight.
  */
 #ifndef EFA_GDA_SQ_H
 #define EFA_GDA_SQ_H
@@ -86,7 +105,7 @@ namespace efa_gda {
 /* The most entries of one call. */
 constexpr uint32_t kMaxEntriesPerCall = 1 << 16;
 
-/* One thread's share of a round of entries; a round has at most one entry for each thread of the group. */
+/* One thread's share of a round of entries. */
 struct EntryShare {
   Quad quads[4];
   /* The second halves, of entries of 128 bytes. */
@@ -129,15 +148,16 @@ class Ring {
     }
   }
 
-  /* Starts at `word`, a reserve word that lock.serving held lately. No free slot is known from there on. */
+  /* Starts at `word`, a reserve word that lock.serving held lately. Until the first poll the handle
+   * knows of no free slot. */
   EFA_GDA_FN void open(uint64_t word) {
     next_ = free_limit_ = (uint32_t)word;
     call_number_ = (uint32_t)(word >> 32);
   }
 
   /* Makes this group the writer, as the call whose ticket is `word`, with the lock words that the previous writer left.
-   * The cached limit on free slots is dropped where it is not within `capacity_` of next_, and after kMaxCallsOfLimit
-   * calls, when producer indices may have wrapped since. */
+   * Drops the cached limit on free slots if it is not within `capacity_` of next_, or if the queue had kMaxCallsOfLimit
+   * calls since the last resume(): producer indices may then have wrapped. */
   EFA_GDA_FN void resume(uint64_t word, uint32_t doorbell_index, uint32_t confirmed_index) {
     next_ = (uint32_t)word;
     doorbell_index_ = doorbell_index;
@@ -147,7 +167,8 @@ class Ring {
     call_number_ = call_number;
   }
 
-  /* Continues as the writer in place of `other`, a handle of the same queue whose leader calls this. */
+  /* Continues as the writer in place of `other`, the ring of another group on the same queue. The leader of that group
+   * calls this. `other` must not be used as the writer's afterwards. */
   template <class Other>
   EFA_GDA_FN void resume_from(Ring<Other, StoreBytes> &other) {
     next_ = free_limit_ = other.next();
@@ -178,9 +199,9 @@ class Ring {
   }
 
   /* Makes this thread's share of the round that begins at entry `first` of a call of `count` entries. The thread of
-   * rank i makes entry first + i by `make(first + i)`. A full warp then transposes its quads, so that each of its
-   * stores covers whole lines: entries that several warps store quad by quad reach PCIe in pieces. assign_slots() adds
-   * the phase and the request id. */
+   * rank i makes entry first + i by `make(first + i)`. A full warp then exchanges quads among its lanes (Transpose), so
+   * that each of its stores covers whole lines: entries that several warps store quad by quad reach PCIe in pieces.
+   * assign_slots() adds the phase and the request id. */
   template <class Make>
   EFA_GDA_FN void make(EntryShare &share, uint32_t first, uint32_t count, Make make) {
     uint32_t i = first + group_.rank();
@@ -221,9 +242,9 @@ class Ring {
   }
 
   /* Places `count` entries. `write(done, n, slot)` writes n of them, from entry `done` on, to the slots from `slot` on;
-   * all threads call it. Entries that exceed the batch window or the free slots go in chunks, and each chunk but the
-   * last is rung for; with a batch window it is also confirmed. The first branch is the case that everything fits. It
-   * has code of its own because one loop for both cases is a tenth slower. */
+   * all threads call it. Entries that exceed the batch window or the free slots are written in chunks. After each
+   * chunk but the last it rings; with a batch window it also confirms that doorbell. The first branch is the case that
+   * everything fits. It has code of its own because one loop for both cases is a tenth slower. */
   template <class Write>
   EFA_GDA_FN efa_gda_status place(uint32_t count, Write write, uint64_t timeout_ns) {
     if (EFA_GDA_LIKELY(next_ + count - confirmed_index_ <= batch_window_ && free_limit_ - next_ >= count)) {
@@ -266,7 +287,7 @@ class Ring {
   }
 
   /* Rings for everything placed: steps 2 to 4. The fence confirms the previous doorbell. The sync lets all threads rely
-   * on the fence of the call before. */
+   * on the fence of the previous ring(), so it makes confirmed_index_ equal to leader_confirmed_index_. */
   EFA_GDA_FN void ring() {
     group_.sync();
     confirmed_index_ = leader_confirmed_index_;

@@ -4,15 +4,19 @@
  * owns the lock and is the queue's writer (sq.h), and groups that wait publish their entries so that the lock owner can
  * place and ring for them. This file decides which group is the writer; sq.h states what the writer does.
  *
- * TERMS
+ * TERMS. Group, leader, handle, call, entry, quad, round, place, ring, poison, abort flag: see sq.h. The low
+ * and the high half of a 64-bit word are its low and its high 32 bits.
  *   ticket         the value of reserve.word before the call's fetch_add of 2^32 + n, where n is the call's number of
  *                  entries. Tickets are unique and ascending. The low half is the producer index of the call's first
  *                  entry. A ticket with n = 0 is an empty ticket (flush, quiet, the owner of a queue).
- *   T              the ticket in lock.serving. Calls with tickets before T are served: their entries are in the ring,
+ *   next ticket    of a ticket t with n entries: t + 2^32 + n. It need not have been taken yet.
+ *   T              the ticket in lock.serving; it need not have been taken yet. T's group is the group that took or will
+ *                  take it. Calls with tickets before T are served: their entries are in the ring,
  *                  and rung for unless the call deferred its doorbell.
- *   lock owner     the group that is the writer now.
- *   publish        to write a call's entries to publication slots, complete with phase and request id, and release
- *                  their flags. A group publishes its own call only, and only before it owns the lock.
+ *   lock owner     the group that is the writer now. Not to be confused with the owner of a queue, a group that opened
+ *                  its handle with Sharing::Thread, Warp or Block (post.h) and is the only one to use the queue.
+ *   publish        to write a call's entries to publication slots, complete with phase and request id, and to
+ *                  store their flags with a release. A group publishes its own call only, and only before it owns the lock.
  *   combine        to place and ring for calls that other groups published. Only the lock owner combines.
  *   return early   to return success from a published call before it is rung for.
  *   end            a limit that the lock owner reads from reserve.word: no call with a ticket at or past it has
@@ -22,19 +26,21 @@
  *   word                  | written by                    | read by             | ordered by
  *   reserve.word          | every group, by fetch_add;    | every group         | relaxed; carries no data. The fences F1
  *                         | owners of a queue, by CAS     |                     |   and F2 below order it
- *   lock.serving          | the lock owner. From          | every group         | A1, A3
- *                         | PassedMustServe: two groups,  |                     |
- *                         | by CAS                        |                     |
+ *   lock.serving          | the lock owner. To become it  | every group         | A1, A3
+ *                         | in PassedMustServe, two       |                     |
+ *                         | groups try a CAS (below)      |                     |
  *   lock.doorbell_index,  | the lock owner, just before   | the next lock owner | A1; one 16-byte load reads serving and
  *   lock.confirmed_index  | it passes the lock            |                     |   these two
  *   publication entries   | the group of the ticket whose | the lock owner      | A2; reuse: A3
  *   publication flags     | slots they are                |                     |
+ *   error.poison          | a leader whose wait failed    | every group         | relaxed; carries no data (sq.h)
  *
  * PAIRS: a release, its acquire, and what the acquire makes visible.
  *   A1  pass_lock() stores serving with a release.
- *       A waiting group loads serving with an acquire (read_lock). A group that receives the lock with its ticket
- *       loaded it relaxed, in Ticket(); the next fence of its leader makes that an acquire. That fence is, whichever
- *       comes first: the one before it stores Open, the one of its ring, the one in release() where it does not ring.
+ *       A waiting group loads serving with an acquire (read_lock). A group that finds the lock
+ *       passed to it when it takes its ticket has loaded serving relaxed, in Ticket(). The next fence of its leader makes
+ *       that load an acquire. It is the first of: the fence in acquire() that precedes the store of Open; the fence of its
+ *       ring; the fence in release() if it does not ring.
  *       Visible: all that earlier lock owners wrote: ring slots, doorbells, both indices.
  *       Before that fence the new owner stores only ring slots. They depend on the loaded T by control flow, and on
  *       slots being free, which it knows from an acquire of `completed` of its own. The 16-byte load is two whole
@@ -52,21 +58,25 @@
  *   Passed          | T's group, as soon as it  | publish, wait. No later group has returned early. The lock is free if
  *                   | reads this                |   T has not been handed out: serving >> 2 == reserve.word
  *   PassedMustServe | T's group, or the group   | publish, wait. Later groups may have returned early, so the new owner
- *                   | that passed the lock: the |   must combine
- *                   | CAS below decides         |
+ *                   | that passed the lock: if  |   must combine
+ *                   | T's group has published,  |
+ *                   | the CAS below decides     |
  *   Open            | a group O, which serves   | publish, and return early. O will scan the flags again before it
  *                   | calls from T on           |   passes the lock
  *   Closing         | a group O, which serves   | publish, wait
  *                   | calls from T on           |
- * Transitions, all by the lock owner O except where stated. T' is a ticket after T.
- *   Passed(T)          -> Passed(T')          O, T's group, placed its own entries, rang unless it deferred its
- *                                             doorbell, and saw no other ticket when it read reserve.word, or is
- *                                             a block. Or O owned the queue and closes it (post.h)
+ * Transitions, all by the lock owner O except where stated. T' is the ticket after the last call served, past T.
+ *   Passed(T)          -> Passed(T')          O, T's group, has placed its own entries, and has rung unless it deferred
+ *                                             its doorbell. In addition, either O saw no other ticket when it read
+ *                                             reserve.word, or O is a block. The owner of a queue makes the same
+ *                                             transition when it closes its handle (post.h)
  *   Passed(T)          -> Open(T)             O, T's group, saw other tickets when it acquired the lock: acquire()
- *   PassedMustServe(T) -> Open(T)             the same, if T's group had not published its call
+ *   PassedMustServe(T) -> Open(T)             the same, by a plain store, if T's group had not published its call: then
+ *                                             no other group tries the CAS
  *   PassedMustServe(T) -> Closing(T)          CAS, by T's group if it had published its call, or by the group that
- *                                             passed the lock. The winner is O. If T's group loses, it waits on; if the
- *                                             other group loses, it returns to its caller
+ *                                             passed the lock. The winner is O. If T's group loses, it reads
+ *                                             serving again and continues with step 1 below; if the other group
+ *                                             loses, it returns to its caller
  *   Closing(T)         -> Open(T)             O, T's group, won the CAS and saw other tickets: acquire()
  *   any state at T     -> Open(T')            O, T's group, has placed and rung for its own call, T' is the next
  *                                             ticket, and O begins to combine: combine()
@@ -80,21 +90,26 @@
  * tickets, because it has no vote to scan flags with; when it must combine, its leader does so as a one-thread group.
  * Without publication slots there is only Passed(T) -> Passed(T').
  *
- * A CALL that did not receive the lock with its ticket repeats these steps in this order (wait()):
+ * A CALL that did not receive the lock with its ticket repeats these steps in this order (wait()). In each step, "load
+ * serving" is an acquire, and the call continues with step 1 afterwards.
  *   1. T is past its ticket: return, the call is served.
  *   2. The state is Passed or PassedMustServe and T is its ticket: own the lock. If it has published and the state is
- *      PassedMustServe, this needs the CAS.
+ *      PassedMustServe, this needs the CAS. If it loses the CAS, load serving: the winner may have served the call already.
  *   3. It has published, the state is Open, it has at most kMaxEarlyReturnEntries entries, and its slots are among the
  *      first kMaxEntriesAhead * (threads of its group) slots from T on: return early. Each kind of lock owner sees a call
- *      of this size in one scan. The limit from T on bounds how many entries a lock owner has to combine.
+ *      of this size in one scan. The second limit, on the slots from T on, bounds how many entries a lock owner has to
+ *      combine.
  *   4. It has entries, has not published them, and its slots are among the first publication.num_entries slots from T
  *      on, so no call before T needs these publication slots any more (A3): publish, execute F1 (below), load serving.
  *   5. Otherwise load serving until it changes.
  *
  * FLAGS. The flag of a call's i-th entry is (ticket + i + 1) << 2, plus kLastSlot on the call's last entry and
- * kMayReturnEarly if the call may return early. The lock owner knows T, so it knows the value that each flag must have:
- * from slot to slot one more, and 2^32 more after each kLastSlot. It combines the calls whose flags match without a
- * gap, whole calls only. A flag of an earlier lap, an unfinished publication and an empty ticket do not match.
+ * kMayReturnEarly if the call may return early. The lock owner knows T, so it knows the value, without the low two bits,
+ * that each flag must have: the first is (T + 1) << 2; each further one is 1 << 2 more than the flag before, and, if the
+ * flag before has kLastSlot, 2^32 << 2 more in addition. It combines whole calls, from T on, up to the first flag that
+ * does not match. Three kinds of flags do not match: a flag of an earlier lap, a flag that is not published yet, and
+ * the flag of a call after an empty ticket. An empty ticket has no slot and no flag, but it adds 2^32 to the flags of the
+ * next call, so the lock owner stops before it.
  *
  * WHY AN EARLY RETURN IS SAFE. F1, F2 and F3 are fence_device_ordered() (fence.sc.gpu); such fences have one total
  * order. Group P, with ticket p, takes its ticket, publishes, executes F1, and then loads serving. Lock owner O stores
@@ -113,7 +128,8 @@
  * flags, and then loads serving.
  *   F1 before F3: O sees the flag.
  *   F3 before F1: T's group has not returned early, and its load sees PassedMustServe(T).
- * Both can happen, when T's group loads serving again later. So both try the CAS from PassedMustServe(T) to Closing(T),
+ * In the first case T's group may also see PassedMustServe(T), in a later load of serving. So both groups may
+ * expect to own the lock, and both try the CAS from PassedMustServe(T) to Closing(T),
  * and one wins. If O wins, it combines T's call; while it does not see all flags of that call, it passes the lock in
  * PassedMustServe again. O tries only if the flag has kMayReturnEarly: any other group cannot have returned, and takes
  * the lock itself. A group that has not published needs no CAS: O sees no flag of it, and once it owns the lock it does
@@ -123,13 +139,17 @@
  *
  * WAITS THAT RUN OUT
  *   wait                                   | at its bound
- *   for the lock (wait)                    | EFA_GDA_TIMEOUT_LOCK; the leader poisons the queue with it. Earlier: the abort
- *                                          |   flag's status, likewise; or EFA_GDA_POISONED
+ *   for the lock (wait)                    | EFA_GDA_TIMEOUT_LOCK; the leader poisons the queue with it. If the host
+ *                                          |   raises the abort flag earlier: that status; the leader poisons the queue
+ *                                          |   with it too. If the queue is poisoned earlier: EFA_GDA_POISONED
  *   of the lock owner, for free slots      | sq.h; the lock is never passed again
  *   of the lock owner, for T's group to    | has no clock: that group stores the rest of its flags without waiting for
  *   finish publishing (combine)            |   anything. Poison ends it.
  * After that, waiting groups return EFA_GDA_POISONED. A call that had returned early is then perhaps never rung for;
- * its group learns that from the status of its next call, or of quiet.
+ * its group learns that from the status of its next call, or of quiet. A ticket whose wait failed is never
+ * served; its group must not use the ticket again, nor call release() if placing its entries failed.
+ *
+ * LIMITS that the callers keep: n is at most kMaxEntriesPerCall, and publication.num_entries is a power of two.
  *
  * WRAP-AROUNDS. The entries in reserve.word's low half carry into the high half every 2^32 entries; a ticket is one
  * 64-bit number, so order and slots stay right. lock.serving and flags hold tickets modulo 2^62, that is the number of
@@ -168,12 +188,12 @@ enum class TicketOutcome {
   Failed
 };
 
-/* The publication slots' geometry, in registers: the compiler would read the queue's struct again after each fence. */
+/* The publication slots' geometry, in registers: the compiler would otherwise read it from the queue after each fence. */
 struct PublicationSlots {
   uint8_t *entries;
   uint64_t *flags;
   uint32_t mask, entry_shift;
-  /* 0, from zero_by_thread(). */
+  /* 0, in a form that the compiler does not recognise as one (zero_by_thread() in platform.h). */
   uint32_t zero;
   bool present;
 
@@ -202,12 +222,12 @@ class Ticket {
   static constexpr int kFlagsPerThread = Group::kSingleThread ? kMaxEarlyReturnEntries : 16;
   /* Quads of published entries that each thread reads before it stores the first of them. */
   static constexpr int kQuadsPerThread = 16;
-  /* Rounds of combining before a lock owner closes the lock. */
+  /* Scans, each followed by combining, that a lock owner makes in Open before it stores Closing. */
   static constexpr int kMaxOpenRounds = 16;
   /* Further scans for calls that have a ticket and are not published yet. */
   static constexpr int kMaxRescans = 2;
-  /* A call whose last slot is further past T, in entries for each thread of its group, does not return early. Two scans
-   * of a lock owner of the same kind. */
+  /* A call returns early only if its last slot is at most this number, times the threads of its group, past T. A lock
+   * owner of the same kind reads that many flags in two scans. */
   static constexpr uint32_t kMaxEntriesAhead = 2 * kFlagsPerThread;
 
   /* Takes a ticket for `count` entries and reads the lock. The accesses are in flight together, for one round trip;
@@ -253,9 +273,15 @@ class Ticket {
     read_lock();
     for (;;) {
       if ((int64_t)((serving_ | kLockStateMask) - (ticket_ | kLockStateMask)) > 0) return TicketOutcome::Served;
-      if (is_passed_to_this() && (!published || claim_lock(queue_, ring_, serving_))) {
-        acquire();
-        return TicketOutcome::Owner;
+      if (is_passed_to_this()) {
+        if (!published || claim_lock(queue_, ring_, serving_)) {
+          acquire();
+          return TicketOutcome::Owner;
+        }
+        /* The group that passed the lock owns it again, and may already have combined this call and stored Passed(T'). Then
+         * serving does not change again until another group takes a ticket, so step 5 could wait in vain. */
+        read_lock();
+        continue;
       }
       if (published && may_return_early && (serving_ & kLockStateMask) == kOpen &&
           slots_from_serving() <= kMaxEntriesAhead * ring_.group().size()) {
@@ -352,7 +378,8 @@ class Ticket {
         }
         if (count == 0) {
           if (!pass_and_reclaim(queue, ring, publication, serving)) break;
-          /* A group that never publishes the rest of its call has ended, and then the queue is poisoned. */
+          /* Ends the loop if the group that published a part of its call stopped for an error: it has then poisoned the
+           * queue. */
           uint32_t poisoned = ring.is_leader() ? load_relaxed(&queue->error.poison) : 0;
           status = ring.group().from_leader(poisoned) != EFA_GDA_OK ? EFA_GDA_POISONED : EFA_GDA_OK;
           if (status != EFA_GDA_OK) break;
@@ -391,23 +418,20 @@ class Ticket {
 
   EFA_GDA_FN bool is_passed_to_this() const { return (serving_ & ~(uint64_t)kPassedMustServe) == ticket_; }
 
-  /* Tries to own a lock that was passed at `serving`, for a group that published its call, or for the group that passed
-   * the lock. From Passed the former succeeds at once. From PassedMustServe the CAS decides; if it fails, `serving`
-   * becomes the current value. */
-  EFA_GDA_FN static bool claim_lock(efa_gda_queue *queue, const RingOf &ring, uint64_t &serving) {
+  /* Tries to own a lock that was passed at `serving`. Called by the group of the ticket if it has published its call, and
+   * by the group that passed the lock in PassedMustServe. In state Passed only the former calls it, and owns the lock
+   * without a CAS. In state PassedMustServe the CAS decides. */
+  EFA_GDA_FN static bool claim_lock(efa_gda_queue *queue, const RingOf &ring, uint64_t serving) {
     if ((serving & kLockStateMask) == kPassed) return true;
     uint64_t before = serving;
     if (ring.is_leader()) {
       before = compare_swap(&queue->lock.serving, serving, (serving & ~kLockStateMask) | kClosing);
     }
-    before = ring.group().from_leader(before);
-    bool won = before == serving;
-    if (!won) serving = before;
-    return won;
+    return ring.group().from_leader(before) == serving;
   }
 
-  /* Whether other groups had taken tickets after this one when the leader last read reserve.word, and the group
-   * combines. */
+  /* Whether this group should combine: its kind can (Group::kCombines), and other groups had taken tickets after this
+   * one when the leader last read reserve.word. */
   EFA_GDA_FN bool others_wait() const {
     return Group::kCombines && publication_.present && reserved_ != first_slot() + count_;
   }
@@ -418,7 +442,7 @@ class Ticket {
     must_combine_ = (serving_ & kPassedMustServe) != 0;
     ring_.resume(ticket_ >> EFA_GDA_LOCK_STATE_BITS, (uint32_t)indices_, (uint32_t)(indices_ >> 32));
     if (!EFA_GDA_LIKELY(!others_wait()) && ring_.is_leader()) {
-      /* Hands what the previous lock owner released on to groups that acquire Open. */
+      /* Groups that acquire the Open below then also see what the previous lock owner released. */
       fence_device();
       store_relaxed(&queue_->lock.serving, ticket_ | kOpen);
     }
