@@ -4,8 +4,9 @@
 mod support;
 
 use std::path::Path;
-use std::process::Command;
 
+use efa_gda_test_support::soft::provider;
+use efa_gda_test_support::{TempDir, compile};
 use serde_json::Value;
 use support::{PATIENT, check, document, output, probe, soft, state, status};
 
@@ -138,7 +139,7 @@ fn geometry_that_breaks_a_rule() {
 fn a_dead_endpoint_is_a_put_that_never_completes() {
     // Half of the limit is what the wait for a completion gets.
     let mut command = probe(&["--soft", "--json", "--gpu", "none", "--time-limit", "10000"]);
-    command.env("SOFTEFA_LIBRARY", support::softefa()).env("SOFTEFA_BREAK", "dead-endpoint");
+    command.env("SOFTEFA_LIBRARY", provider()).env("SOFTEFA_BREAK", "dead-endpoint");
     let output = output(&mut command);
     let document = document(&output);
     assert_eq!(status(&output), 3, "{document:#}");
@@ -160,7 +161,7 @@ fn a_provider_that_crashes_in_getinfo() {
 #[test]
 fn a_provider_that_never_returns_from_getinfo() {
     let mut command = probe(&["--soft", "--json", "--gpu", "none", "--time-limit", "2000"]);
-    command.env("SOFTEFA_LIBRARY", support::softefa()).env("SOFTEFA_BREAK", "hang-getinfo");
+    command.env("SOFTEFA_LIBRARY", provider()).env("SOFTEFA_BREAK", "hang-getinfo");
     let output = output(&mut command);
     let document = document(&output);
     fails_with_a_fix(&document, "FAB-001");
@@ -171,7 +172,7 @@ fn a_provider_that_never_returns_from_getinfo() {
 #[test]
 fn whoever_gave_little_time_is_told_to_give_more() {
     let mut command = probe(&["--soft", "--json", "--gpu", "none", "--time-limit", "1000"]);
-    command.env("SOFTEFA_LIBRARY", support::softefa()).env("SOFTEFA_BREAK", "hang-getinfo");
+    command.env("SOFTEFA_LIBRARY", provider()).env("SOFTEFA_BREAK", "hang-getinfo");
     let document = document(&output(&mut command));
     let fix = check(&document, "FAB-001")["fix"].as_str().unwrap();
     assert!(fix.starts_with("raise --time-limit"), "{fix}");
@@ -186,18 +187,14 @@ fn the_distributions_libfabric_is_used_at_its_own_api() {
 
 #[test]
 fn a_gpu_that_no_process_survives_is_told_once_and_the_next_one_is_looked_at() {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("ending-cuda-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
+    let folder = TempDir::new("ending-cuda");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/ending_cuda.c");
-    let mut compiler = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
-    compiler.args(["-shared", "-fPIC", "-o"]).arg(folder.join("libcuda.so.1")).arg(source);
-    let Ok(compiled) = compiler.status() else {
-        println!("SKIPPED: no C compiler");
+    let mut compiler = compile::c();
+    compiler.args(["-shared", "-fPIC", "-o"]).arg(folder.path().join("libcuda.so.1")).arg(source);
+    if !compile::compile(&mut compiler) {
         return;
-    };
-    assert!(compiled.success(), "the CUDA driver that ends its process does not compile");
-    let output = output(soft(&["put", "--executor", "cuda"]).env("LD_LIBRARY_PATH", &folder));
-    std::fs::remove_dir_all(&folder).unwrap();
+    }
+    let output = output(soft(&["put", "--executor", "cuda"]).env("LD_LIBRARY_PATH", folder.path()));
     let document = document(&output);
     let checks = document["checks"].as_array().unwrap().iter();
     let found: Vec<_> = checks

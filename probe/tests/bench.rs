@@ -8,14 +8,15 @@ mod support;
 use std::path::PathBuf;
 use std::process::Command;
 
+use efa_gda_test_support::soft::provider;
 use serde_json::Value;
-use support::{document, output, probe, softefa, state, status};
+use support::{document, output, probe, state, status};
 
 /// A bench of so many milliseconds on the software adapter, before it starts.
 fn command(milliseconds: &str, args: &[&str]) -> Command {
     let mut command =
         probe(&["bench", "--soft", "--json", "--executor", "host", "--time-limit", milliseconds]);
-    command.args(args).env("SOFTEFA_LIBRARY", softefa());
+    command.args(args).env("SOFTEFA_LIBRARY", provider());
     command
 }
 

@@ -5,6 +5,7 @@
 
 mod support;
 
+use efa_gda_test_support::{gpu, skip};
 use serde_json::Value;
 use support::{check, document, output, soft, state, status};
 
@@ -13,20 +14,10 @@ fn run(args: &[&str]) -> (Value, i32) {
     (document(&output), status(&output))
 }
 
-/// Whether the machine has an NVIDIA GPU; says so where it has none.
-fn has_gpu() -> bool {
-    let there = std::path::Path::new("/proc/driver/nvidia/version").exists();
-    if !there {
-        println!("SKIPPED: no NVIDIA GPU");
-    }
-    there
-}
-
 #[test]
 fn a_put_that_asks_for_a_gpu_where_there_is_none_fails_by_the_missing_driver() {
     if std::path::Path::new("/proc/driver/nvidia/version").exists() {
-        println!("SKIPPED: there is an NVIDIA GPU");
-        return;
+        return skip("there is an NVIDIA driver");
     }
     let (document, status) = run(&["put", "--executor", "cuda"]);
     assert_eq!((state(&document, "CUDA-003"), status), ("fail", 3), "{document:#}");
@@ -48,7 +39,7 @@ fn the_best_executor_without_a_gpu_is_the_host() {
 
 #[test]
 fn a_gpu_maps_the_queue_and_says_as_what() {
-    if !has_gpu() {
+    if !gpu::present() {
         return;
     }
     let (document, _) = run(&["check"]);
@@ -59,7 +50,7 @@ fn a_gpu_maps_the_queue_and_says_as_what() {
 
 #[test]
 fn a_gpu_that_maps_the_queue_and_puts_is_gda() {
-    if !has_gpu() {
+    if !gpu::present() {
         return;
     }
     let (document, status) = run(&["check"]);
@@ -69,7 +60,7 @@ fn a_gpu_that_maps_the_queue_and_puts_is_gda() {
 
 #[test]
 fn a_gpu_that_a_host_thread_rings_for_is_host_rung() {
-    if !has_gpu() {
+    if !gpu::present() {
         return;
     }
     let (document, _) = run(&["check", "--doorbell", "staged"]);
@@ -78,7 +69,7 @@ fn a_gpu_that_a_host_thread_rings_for_is_host_rung() {
 
 #[test]
 fn every_operation_of_a_gpu_is_verified_on_every_way_to_ring() {
-    if !has_gpu() {
+    if !gpu::present() {
         return;
     }
     for op in ["write", "write-imm", "inline-write", "read", "send"] {
@@ -93,7 +84,7 @@ fn every_operation_of_a_gpu_is_verified_on_every_way_to_ring() {
 
 #[test]
 fn a_gpu_that_there_is_not_is_named() {
-    if !has_gpu() {
+    if !gpu::present() {
         return;
     }
     let (document, status) = run(&["put", "--executor", "cuda", "--gpu", "4096"]);

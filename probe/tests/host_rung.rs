@@ -1,17 +1,17 @@
-//! The verdict where a GPU's driver refuses to map some of the adapter: a CUDA driver that pretends
-//! (`efa-gda/tests/pretend_gpu`) refuses on purpose, and everything else is as on a GPU. The verdict rests on
+//! The verdict where a GPU's driver refuses to map some of the adapter: the pretended CUDA driver
+//! refuses on purpose, and everything else is as on a GPU. The verdict rests on
 //! bytes that were put on the rung which was left.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
 
-#[path = "../../efa-gda/tests/pretend_gpu/mod.rs"]
-mod pretend_gpu;
 mod support;
 
 use std::process::Command;
 
+use efa_gda_test_support::cuda;
+use efa_gda_test_support::soft::provider;
 use serde_json::Value;
-use support::{check, document, output, probe, soft, softefa, status};
+use support::{check, document, output, probe, soft, status};
 
 /// The places of a queue in the order in which they are mapped.
 const NONE: &str = "";
@@ -19,36 +19,31 @@ const SEND_QUEUE: &str = "1";
 const DOORBELL: &str = "2";
 const COMPLETION_QUEUE: &str = "3";
 
-/// The document and status of the probe with GPU 0, whose driver refuses a place. None where there is no
-/// compiler for that driver.
-fn refusing(place: &str, args: &[&str]) -> Option<(Value, i32)> {
+/// The document and status of the probe with GPU 0, whose driver refuses a place.
+fn refusing(place: &str, args: &[&str]) -> (Value, i32) {
     run(place, soft(args))
 }
 
-fn run(place: &str, mut command: Command) -> Option<(Value, i32)> {
-    let folder = pretend_gpu::folder()?;
-    command.args(["--gpu", "0"]).env("LD_LIBRARY_PATH", folder).env("XDG_CACHE_HOME", folder);
-    let output = output(command.env("PRETEND_GPU_REFUSES", place));
-    Some((document(&output), status(&output)))
+fn run(place: &str, mut command: Command) -> (Value, i32) {
+    command.args(["--gpu", "0"]).envs(cuda::VARIABLES).env("PRETEND_GPU_REFUSES", place);
+    let output = output(&mut command);
+    (document(&output), status(&output))
 }
 
-/// What the verdict says, and on which rung the pair's bytes were put.
-fn verdict(place: &str, args: &[&str]) -> Option<(String, String)> {
-    let (document, _) = refusing(place, args)?;
+/// The result of the verdict, and the doorbell mode in which the pair's bytes were put.
+fn verdict(place: &str, args: &[&str]) -> (String, String) {
+    let (document, _) = refusing(place, args);
     let put = &document["put"];
     assert_eq!(
         (&put["executor"], &put["gpu"], &put["verified"]),
         (&"cuda".into(), &"0".into(), &true.into())
     );
     let word = |value: &Value| value.as_str().unwrap().to_owned();
-    Some((word(&document["verdict"][0]["result"]), word(&put["doorbell"])))
+    (word(&document["verdict"][0]["result"]), word(&put["doorbell"]))
 }
 
-/// Compares where the machine could say anything.
-fn assert_is(found: Option<(String, String)>, result: &str, rung: &str) {
-    if let Some(found) = found {
-        assert_eq!(found, (result.to_owned(), rung.to_owned()));
-    }
+fn assert_is(found: (String, String), result: &str, rung: &str) {
+    assert_eq!(found, (result.to_owned(), rung.to_owned()));
 }
 
 #[test]
@@ -73,7 +68,7 @@ fn a_rung_asked_for_is_the_one_that_the_verdict_rests_on() {
 
 #[test]
 fn the_report_says_what_was_refused_and_what_the_rung_loses() {
-    let Some((document, status)) = refusing(SEND_QUEUE, &["check"]) else { return };
+    let (document, status) = refusing(SEND_QUEUE, &["check"]);
     let of_pair =
         |one: &&Value| one["code"] == "QUE-008" && one["subject"].as_str().unwrap().starts_with("0/");
     let rung = document["checks"].as_array().unwrap().iter().find(of_pair).unwrap();
@@ -89,7 +84,7 @@ fn the_report_says_what_was_refused_and_what_the_rung_loses() {
 
 #[test]
 fn without_the_completion_queue_no_rung_is_left() {
-    let Some((document, status)) = refusing(COMPLETION_QUEUE, &["check"]) else { return };
+    let (document, status) = refusing(COMPLETION_QUEUE, &["check"]);
     assert_eq!((&document["verdict"][0]["result"], status), (&"none".into(), 3), "{document:#}");
     assert_eq!(check(&document, "CUDA-012")["state"], "fail");
 }
@@ -97,7 +92,7 @@ fn without_the_completion_queue_no_rung_is_left() {
 #[test]
 fn a_put_that_may_only_ring_directly_does_not_fall_back() {
     let put = ["put", "--executor", "cuda", "--doorbell", "direct"];
-    let Some((document, status)) = refusing(DOORBELL, &put) else { return };
+    let (document, status) = refusing(DOORBELL, &put);
     assert_eq!(status, 3, "{document:#}");
     assert!(document.get("put").is_none(), "nothing was put in its place");
 }
@@ -107,7 +102,7 @@ fn every_operation_is_verified_on_the_rung_that_is_left() {
     for (place, rung) in [(DOORBELL, "record"), (SEND_QUEUE, "staged")] {
         for op in ["write", "write-imm", "inline-write", "read", "send"] {
             let put = ["put", "--executor", "cuda", "--op", op, "--count", "3000"];
-            let Some((document, status)) = refusing(place, &put) else { return };
+            let (document, status) = refusing(place, &put);
             let put = &document["put"];
             assert_eq!(
                 (&put["verified"], &put["doorbell"]),
@@ -122,8 +117,8 @@ fn every_operation_is_verified_on_the_rung_that_is_left() {
 #[test]
 fn the_bench_measures_what_is_left_and_names_what_is_not() {
     let mut command = probe(&["bench", "--soft", "--json", "--executor", "cuda", "--time-limit", "15000"]);
-    command.env("SOFTEFA_LIBRARY", softefa());
-    let Some((document, status)) = run(DOORBELL, command) else { return };
+    command.env("SOFTEFA_LIBRARY", provider());
+    let (document, status) = run(DOORBELL, command);
     let bench = &document["bench"];
     for name in ["latency", "rate"] {
         let rows = bench[name].as_array().unwrap();
@@ -146,8 +141,8 @@ fn a_bench_whose_queues_nobody_rings_for_fails_with_the_drivers_words() {
     // The first three are those of the queue that is put from; of the bench's own, none maps.
     let places = (4..1000).map(|place| place.to_string()).collect::<Vec<_>>().join(",");
     let mut command = probe(&["bench", "--soft", "--json", "--executor", "cuda", "--time-limit", "15000"]);
-    command.env("SOFTEFA_LIBRARY", softefa());
-    let Some((document, status)) = run(&places, command) else { return };
+    command.env("SOFTEFA_LIBRARY", provider());
+    let (document, status) = run(&places, command);
     let bench = check(&document, "PUT-006");
     assert_eq!((&bench["state"], status), (&"fail".into(), 3), "{document:#}");
     assert!(bench["observed"].as_str().unwrap().contains("cuMemHostRegister"), "{bench:#}");

@@ -228,7 +228,7 @@ fn a_provider_that_is_no_library_fails_env_000() {
 
 #[test]
 fn a_signal_that_was_to_be_ignored_is_ignored() {
-    let (probe, provider) = (env!("CARGO_BIN_EXE_gda-probe"), support::softefa());
+    let (probe, provider) = (env!("CARGO_BIN_EXE_gda-probe"), efa_gda_test_support::soft::provider());
     // The child of a hanging libfabric gives the time in which the signal comes.
     let script = format!(
         "trap \"\" HUP; {probe} --soft --gpu none --time-limit 1000 & sleep 0.3; kill -HUP $!; wait $!"

@@ -11,16 +11,18 @@ use std::ptr;
 use std::time::Duration;
 
 use efa_gda_sys::fi;
+use efa_gda_test_support::child::{Child, End};
+use efa_gda_test_support::soft::{on_provider, provider_folder};
 use libfabric_common::queues::{Poller, external, memory_file, open_external};
 use libfabric_common::{
-    Client, Opened, child, gda_ops, in_child, open_domain, open_ep, open_ops, query_queues,
+    Client, Opened, gda_ops, open_domain, open_ep, open_ops, query_queues, with_soft_adapter,
 };
 
 const INVALID: c_int = -libc::EINVAL;
 
 #[test]
 fn queues_have_the_geometry_that_the_info_asked_for() {
-    in_child("queues_have_the_geometry_that_the_info_asked_for", &[], || {
+    with_soft_adapter(&[], |_| {
         let client = Client::load();
         let opened = Opened::new(&client, |h| (h.tx().size, h.rx().size) = (256, 512));
         let (sq, rq) = opened.queues();
@@ -38,7 +40,7 @@ fn queues_have_the_geometry_that_the_info_asked_for() {
 
 #[test]
 fn queries_out_of_order_are_errors_and_no_crash() {
-    in_child("queries_out_of_order_are_errors_and_no_crash", &[], || {
+    with_soft_adapter(&[], |_| {
         let client = Client::load();
         let opened = Opened::new(&client, |_| {});
         let ops = gda_ops(opened.domain).unwrap();
@@ -71,29 +73,22 @@ fn operations_are_opened_by_name_where_the_release_has_them() {
     let releases =
         [("206.0", 0, 0), ("205.1", 0, INVALID), ("203.0", 0, INVALID), ("202.0", INVALID, INVALID)];
     for (version, gda, feature) in releases {
-        in_child(
-            "operations_are_opened_by_name_where_the_release_has_them",
-            &[("SOFTEFA_PROV_VERSION", version)],
-            || {
-                if std::env::var("SOFTEFA_PROV_VERSION").as_deref() != Ok(version) {
-                    return;
-                }
-                let client = Client::load();
-                let opened = Opened::new(&client, |_| {});
-                let code = |result: Result<*const c_void, c_int>| result.err().unwrap_or(0);
-                assert_eq!(code(open_ops(opened.domain, fi::FI_EFA_GDA_OPS)), gda, "GDA at {version}");
-                assert_eq!(code(open_ops(opened.fabric, fi::FI_EFA_FEATURE_OPS)), feature, "{version}");
-                assert_eq!(code(open_ops(opened.domain, fi::FI_EFA_DOMAIN_OPS)), 0, "domain at {version}");
-                assert_eq!(code(open_ops(opened.domain, b"efa gdr ops\0")), INVALID, "unknown");
-                assert_eq!(code(open_ops(opened.domain, fi::FI_EFA_FEATURE_OPS)), INVALID, "the fabric's");
-            },
-        );
+        with_soft_adapter(&[("SOFTEFA_PROV_VERSION", version)], |_| {
+            let client = Client::load();
+            let opened = Opened::new(&client, |_| {});
+            let code = |result: Result<*const c_void, c_int>| result.err().unwrap_or(0);
+            assert_eq!(code(open_ops(opened.domain, fi::FI_EFA_GDA_OPS)), gda, "GDA at {version}");
+            assert_eq!(code(open_ops(opened.fabric, fi::FI_EFA_FEATURE_OPS)), feature, "{version}");
+            assert_eq!(code(open_ops(opened.domain, fi::FI_EFA_DOMAIN_OPS)), 0, "domain at {version}");
+            assert_eq!(code(open_ops(opened.domain, b"efa gdr ops\0")), INVALID, "unknown");
+            assert_eq!(code(open_ops(opened.domain, fi::FI_EFA_FEATURE_OPS)), INVALID, "the fabric's");
+        });
     }
 }
 
 #[test]
 fn plain_efa_has_no_gda_operations() {
-    in_child("plain_efa_has_no_gda_operations", &[("SOFTEFA_FABRICS", "efa")], || {
+    with_soft_adapter(&[("SOFTEFA_FABRICS", "efa")], |_| {
         let client = Client::load();
         let info = client.getinfo_with(|h| h.fabric("efa")).unwrap();
         let domain = open_domain(client.fabric(info).unwrap(), info).unwrap();
@@ -114,22 +109,23 @@ fn sixth_pointer(domain: *mut fi::fid_domain) -> *const c_void {
 
 #[test]
 fn a_table_of_five_pointers_ends_where_memory_ends() {
-    const TEST: &str = "a_table_of_five_pointers_ends_where_memory_ends";
-    if std::env::var_os("SOFTEFA_PROV_VERSION").is_some() {
+    let Some(five) = Child::of_this_test() else {
         let opened = Opened::new(&Client::load(), |_| {});
         std::hint::black_box(sixth_pointer(opened.domain));
         return;
-    }
-    let limit = Duration::from_secs(60);
-    let five = child(TEST, &[("SOFTEFA_PROV_VERSION", "205.1")], limit).expect("it ends");
-    assert_eq!(five.signal(), Some(libc::SIGSEGV));
-    let six = child(TEST, &[("SOFTEFA_PROV_VERSION", "206.0")], limit).expect("it ends");
-    assert!(six.success());
+    };
+    let folder = provider_folder();
+    let end =
+        |child, version| on_provider(child, &folder).variables(&[("SOFTEFA_PROV_VERSION", version)]).end();
+    let five = end(five, "205.1");
+    assert!(matches!(&five, End::Failed(status, _) if status.signal() == Some(libc::SIGSEGV)), "{five:?}");
+    let six = end(Child::of_this_test().unwrap(), "206.0");
+    assert!(matches!(six, End::Passed(_)), "{six:?}");
 }
 
 #[test]
 fn a_queue_in_memory_without_an_address_is_not_read_by_the_provider() {
-    in_child("a_queue_in_memory_without_an_address_is_not_read_by_the_provider", &[], || {
+    with_soft_adapter(&[], |_| {
         let opened = Opened::new(&Client::load(), |_| {});
         let (fd, _) = memory_file(64 * 32);
         let attr = fi::fi_cq_attr { size: 64, ..Default::default() };
@@ -142,7 +138,7 @@ fn a_queue_in_memory_without_an_address_is_not_read_by_the_provider() {
 
 #[test]
 fn memory_that_cannot_hold_a_queue_is_refused() {
-    in_child("memory_that_cannot_hold_a_queue_is_refused", &[], || {
+    with_soft_adapter(&[], |_| {
         let opened = Opened::new(&Client::load(), |_| {});
         let (fd, place) = memory_file(64 * 32);
         let attr = fi::fi_cq_attr { size: 64, ..Default::default() };
@@ -169,17 +165,15 @@ fn a_broken_provider_reports_what_it_was_told_to() {
         ("null-buffer", |sq| sq.buffer.is_null()),
     ];
     for (defect, wrong) in defects {
-        in_child("a_broken_provider_reports_what_it_was_told_to", &[("SOFTEFA_BREAK", defect)], || {
-            if std::env::var("SOFTEFA_BREAK").as_deref() == Ok(defect) {
-                assert!(wrong(&Opened::new(&Client::load(), |_| {}).queues().0), "{defect}");
-            }
+        with_soft_adapter(&[("SOFTEFA_BREAK", defect)], |_| {
+            assert!(wrong(&Opened::new(&Client::load(), |_| {}).queues().0), "{defect}");
         });
     }
 }
 
 #[test]
 fn a_provider_without_gda_knows_no_such_operations() {
-    in_child("a_provider_without_gda_knows_no_such_operations", &[("SOFTEFA_BREAK", "no-gda")], || {
+    with_soft_adapter(&[("SOFTEFA_BREAK", "no-gda")], |_| {
         let opened = Opened::new(&Client::load(), |_| {});
         assert_eq!(gda_ops(opened.domain).map(|_| ()), Err(INVALID));
     });
@@ -187,12 +181,17 @@ fn a_provider_without_gda_knows_no_such_operations() {
 
 #[test]
 fn getinfo_crashes_or_hangs_where_it_was_told_to() {
-    const TEST: &str = "getinfo_crashes_or_hangs_where_it_was_told_to";
-    if std::env::var_os("SOFTEFA_BREAK").is_some() {
+    let Some(crashes) = Child::of_this_test() else {
         let _ = Client::load().getinfo_with(|_| {});
         return;
-    }
-    let crashed = child(TEST, &[("SOFTEFA_BREAK", "crash-getinfo")], Duration::from_secs(60));
-    assert_eq!(crashed.and_then(|status| status.signal()), Some(libc::SIGSEGV));
-    assert!(child(TEST, &[("SOFTEFA_BREAK", "hang-getinfo")], Duration::from_secs(2)).is_none());
+    };
+    let folder = provider_folder();
+    let crashed = on_provider(crashes, &folder).variables(&[("SOFTEFA_BREAK", "crash-getinfo")]).end();
+    assert!(
+        matches!(&crashed, End::Failed(status, _) if status.signal() == Some(libc::SIGSEGV)),
+        "{crashed:?}"
+    );
+    let hangs = on_provider(Child::of_this_test().unwrap(), &folder).limit(Duration::from_secs(2));
+    let hung = hangs.variables(&[("SOFTEFA_BREAK", "hang-getinfo")]).end();
+    assert!(matches!(hung, End::TimedOut(_)), "{hung:?}");
 }

@@ -7,7 +7,7 @@ mod libfabric_common;
 use std::ffi::CStr;
 
 use efa_gda_sys::fi;
-use libfabric_common::{Change, Client, Hints, in_child};
+use libfabric_common::{Change, Client, Hints, with_soft_adapter};
 
 const NO_DATA: i32 = -libc::ENODATA;
 
@@ -39,7 +39,7 @@ fn direct(adapter: usize) -> (String, String) {
 
 #[test]
 fn the_usual_hints_find_one_adapter_on_efa_direct() {
-    in_child("the_usual_hints_find_one_adapter_on_efa_direct", &[], || {
+    with_soft_adapter(&[], |_| {
         let client = Client::load();
         assert_eq!(names(&client, client.info()), [direct(0)]);
     });
@@ -47,7 +47,7 @@ fn the_usual_hints_find_one_adapter_on_efa_direct() {
 
 #[test]
 fn the_provider_wins_over_the_built_in_one_under_its_name() {
-    in_child("the_provider_wins_over_the_built_in_one_under_its_name", &[], || {
+    with_soft_adapter(&[], |_| {
         let client = Client::load();
         let info = client.info();
         // SAFETY: an info with its attributes.
@@ -62,7 +62,7 @@ fn the_provider_wins_over_the_built_in_one_under_its_name() {
 
 #[test]
 fn the_answer_describes_the_adapter() {
-    in_child("the_answer_describes_the_adapter", &[], || {
+    with_soft_adapter(&[], |_| {
         let client = Client::load();
         let list = client.info();
         // SAFETY: an info with all its attributes.
@@ -85,7 +85,7 @@ fn the_answer_describes_the_adapter() {
 
 #[test]
 fn an_answer_can_be_copied_and_asked_for_again() {
-    in_child("an_answer_can_be_copied_and_asked_for_again", &[], || {
+    with_soft_adapter(&[], |_| {
         let client = Client::load();
         let info = client.info();
         // SAFETY: an info of this library; the copy is freed below.
@@ -140,7 +140,7 @@ const ACCEPTED: &[(&str, Change)] = &[
 
 #[test]
 fn hints_that_efa_direct_cannot_serve_find_nothing() {
-    in_child("hints_that_efa_direct_cannot_serve_find_nothing", &[], || {
+    with_soft_adapter(&[], |_| {
         let client = Client::load();
         for (what, change) in REFUSED {
             assert_eq!(client.getinfo_with(change).map(|_| ()), Err(NO_DATA), "{what}");
@@ -150,7 +150,7 @@ fn hints_that_efa_direct_cannot_serve_find_nothing() {
 
 #[test]
 fn hints_that_ask_for_less_are_answered() {
-    in_child("hints_that_ask_for_less_are_answered", &[], || {
+    with_soft_adapter(&[], |_| {
         let client = Client::load();
         for (what, change) in ACCEPTED {
             let list = client.getinfo_with(change).unwrap_or_else(|error| panic!("{what}: {error}"));
@@ -161,7 +161,7 @@ fn hints_that_ask_for_less_are_answered() {
 
 #[test]
 fn more_inline_bytes_than_32_halve_the_send_queue() {
-    in_child("more_inline_bytes_than_32_halve_the_send_queue", &[], || {
+    with_soft_adapter(&[], |_| {
         let client = Client::load();
         let list = client.getinfo_with(|h| h.tx().inject_size = 80).unwrap();
         // SAFETY: an info with its attributes.
@@ -174,7 +174,7 @@ fn more_inline_bytes_than_32_halve_the_send_queue() {
 
 #[test]
 fn without_rma_a_message_is_one_send() {
-    in_child("without_rma_a_message_is_one_send", &[], || {
+    with_soft_adapter(&[], |_| {
         let client = Client::load();
         let list = client.getinfo_with(|h| h.info().caps = fi::FI_MSG).unwrap();
         // SAFETY: an info with its attributes.
@@ -186,7 +186,7 @@ fn without_rma_a_message_is_one_send() {
 
 #[test]
 fn as_many_adapters_as_asked_for_are_offered() {
-    in_child("as_many_adapters_as_asked_for_are_offered", &[("SOFTEFA_ADAPTERS", "3")], || {
+    with_soft_adapter(&[("SOFTEFA_ADAPTERS", "3")], |_| {
         let client = Client::load();
         assert_eq!(names(&client, client.info()), [direct(0), direct(1), direct(2)]);
     });
@@ -194,7 +194,7 @@ fn as_many_adapters_as_asked_for_are_offered() {
 
 #[test]
 fn a_provider_without_efa_direct_offers_plain_efa_alone() {
-    in_child("a_provider_without_efa_direct_offers_plain_efa_alone", &[("SOFTEFA_FABRICS", "efa")], || {
+    with_soft_adapter(&[("SOFTEFA_FABRICS", "efa")], |_| {
         let client = Client::load();
         assert_eq!(client.getinfo_with(|_| {}).map(|_| ()), Err(NO_DATA));
         let list = client.getinfo_with(|h| h.fabric("efa")).unwrap();
@@ -204,41 +204,34 @@ fn a_provider_without_efa_direct_offers_plain_efa_alone() {
 
 #[test]
 fn hmem_is_offered_with_fi_mr_hmem_where_a_gpu_library_is_said_to_be() {
-    in_child(
-        "hmem_is_offered_with_fi_mr_hmem_where_a_gpu_library_is_said_to_be",
-        &[("SOFTEFA_HMEM", "1")],
-        || {
-            let client = Client::load();
-            let without = client.getinfo_with(|h| h.info().caps |= fi::FI_HMEM);
-            assert_eq!(without.map(|_| ()), Err(NO_DATA));
-            let list = client
-                .getinfo_with(|h| {
-                    h.info().caps |= fi::FI_HMEM;
-                    h.change_mr_mode(0, fi::FI_MR_HMEM);
-                })
-                .unwrap();
-            // SAFETY: an info with its attributes.
-            let (caps, mode) = unsafe { ((*list).caps, (*(*list).domain_attr).mr_mode) };
-            assert!(caps & fi::FI_HMEM != 0 && mode & fi::FI_MR_HMEM != 0);
-            // SAFETY: this library's list.
-            unsafe { client.library.freeinfo(list) };
-        },
-    );
+    with_soft_adapter(&[("SOFTEFA_HMEM", "1")], |_| {
+        let client = Client::load();
+        let without = client.getinfo_with(|h| h.info().caps |= fi::FI_HMEM);
+        assert_eq!(without.map(|_| ()), Err(NO_DATA));
+        let list = client
+            .getinfo_with(|h| {
+                h.info().caps |= fi::FI_HMEM;
+                h.change_mr_mode(0, fi::FI_MR_HMEM);
+            })
+            .unwrap();
+        // SAFETY: an info with its attributes.
+        let (caps, mode) = unsafe { ((*list).caps, (*(*list).domain_attr).mr_mode) };
+        assert!(caps & fi::FI_HMEM != 0 && mode & fi::FI_MR_HMEM != 0);
+        // SAFETY: this library's list.
+        unsafe { client.library.freeinfo(list) };
+    });
 }
 
 #[test]
 fn an_environment_that_is_not_understood_ends_in_no_answer() {
-    in_child(
-        "an_environment_that_is_not_understood_ends_in_no_answer",
-        &[("SOFTEFA_ADAPTERS", "many")],
-        || assert_eq!(Client::load().getinfo_with(|_| {}).map(|_| ()), Err(NO_DATA)),
-    );
+    with_soft_adapter(&[("SOFTEFA_ADAPTERS", "many")], |_| {
+        assert_eq!(Client::load().getinfo_with(|_| {}).map(|_| ()), Err(NO_DATA))
+    });
 }
 
 #[test]
 fn without_unsolicited_writes_rma_needs_the_mode_that_posts_receives() {
-    let test = "without_unsolicited_writes_rma_needs_the_mode_that_posts_receives";
-    in_child(test, &[("SOFTEFA_UNSOLICITED_WRITE", "0")], || {
+    with_soft_adapter(&[("SOFTEFA_UNSOLICITED_WRITE", "0")], |_| {
         let client = Client::load();
         let refused = client.getinfo_with(|hints| hints.info().mode = fi::FI_CONTEXT2);
         assert_eq!(refused.unwrap_err(), NO_DATA);
@@ -253,8 +246,7 @@ fn without_unsolicited_writes_rma_needs_the_mode_that_posts_receives() {
 
 #[test]
 fn without_unsolicited_writes_and_without_rma_only_messages_are_offered() {
-    let test = "without_unsolicited_writes_and_without_rma_only_messages_are_offered";
-    in_child(test, &[("SOFTEFA_UNSOLICITED_WRITE", "0")], || {
+    with_soft_adapter(&[("SOFTEFA_UNSOLICITED_WRITE", "0")], |_| {
         let client = Client::load();
         let answered = client.getinfo_with(|hints| {
             hints.info().mode = fi::FI_CONTEXT2;

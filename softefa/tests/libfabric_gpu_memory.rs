@@ -4,31 +4,31 @@
 
 #![allow(clippy::unwrap_used, clippy::macro_metavars_in_unsafe)]
 
-mod fake_cuda;
 mod libfabric_common;
 
 use std::ffi::c_int;
 use std::ptr;
 
 use efa_gda_sys::fi;
+use efa_gda_test_support::cuda::{self, Driver, unmappable};
 use efa_gda_wire::{Completion, CompletionStatus, LocalKey, Operation, RemoteKey, Request, RequestIdWidth};
-use fake_cuda::{FakeCuda, library, unmappable};
 use libfabric_common::queues::{ALL, Poller, Poster, external, memory, open_external, wait, write_to_self};
-use libfabric_common::{Client, Hints, Opened, Softefa, bind, close, enable, gda_ops, in_child, open_ep};
+use libfabric_common::{
+    Client, Hints, Opened, SoftAdapter, bind, close, enable, gda_ops, open_ep, with_soft_adapter,
+};
 
 /// More than one copy of the adapter's.
 const BYTES: usize = (512 << 10) + 24;
 
-fn with_gpu(test: &str, body: impl FnOnce(&FakeCuda)) {
-    let file = library();
+fn with_gpu(body: impl FnOnce(&Driver)) {
     let variables = [
         ("SOFTEFA_HMEM", "1"),
-        ("SOFTEFA_LIBCUDA", file.as_str()),
+        ("SOFTEFA_LIBCUDA", cuda::LIBRARY),
         ("SOFTEFA_CUDA_TIMEOUT_MS", "200"),
-        // Whatever libfabric is installed.
+        // With any libfabric.
         ("SOFTEFA_MR_DMABUF", "1"),
     ];
-    in_child(test, &variables, || body(&FakeCuda::load()));
+    with_soft_adapter(&variables, |_| body(&Driver::loaded()));
 }
 
 fn gpu_hints(hints: &mut Hints) {
@@ -113,7 +113,7 @@ fn status_of(poster: &mut Poster, poller: &mut Poller, request: &Request) -> Com
 
 #[test]
 fn a_write_between_gpu_memories_moves_the_bytes() {
-    with_gpu("a_write_between_gpu_memories_moves_the_bytes", |gpu| {
+    with_gpu(|gpu| {
         let client = Client::load();
         let opened = Opened::new(&client, gpu_hints);
         let (from, to) = (gpu.memory(&pattern(BYTES)), gpu.memory(&vec![0; BYTES]));
@@ -123,13 +123,13 @@ fn a_write_between_gpu_memories_moves_the_bytes() {
         let (mut poster, mut poller) = (Poster::new(&opened, 0), Poller::new(&opened));
         assert_eq!(status_of(&mut poster, &mut poller, &request), CompletionStatus::Ok);
         assert!(gpu.read(to, BYTES) == pattern(BYTES));
-        assert_eq!(Softefa::load().violations(), 0);
+        assert_eq!(SoftAdapter::loaded().violation_count(), 0);
     });
 }
 
 #[test]
 fn a_dmabuf_that_cannot_be_mapped_is_reached_where_its_owner_says() {
-    with_gpu("a_dmabuf_that_cannot_be_mapped_is_reached_where_its_owner_says", |gpu| {
+    with_gpu(|gpu| {
         let client = Client::load();
         let opened = Opened::new(&client, |_| {});
         let (from, to) = (gpu.memory(&pattern(4096)), gpu.memory(&[0; 4096]));
@@ -144,7 +144,7 @@ fn a_dmabuf_that_cannot_be_mapped_is_reached_where_its_owner_says() {
 
 #[test]
 fn what_is_no_gpu_memory_is_refused() {
-    with_gpu("what_is_no_gpu_memory_is_refused", |gpu| {
+    with_gpu(|gpu| {
         let client = Client::load();
         let opened = Opened::new(&client, gpu_hints);
         let host = memory(8, 0);
@@ -164,17 +164,17 @@ fn what_is_no_gpu_memory_is_refused() {
 
 #[test]
 fn a_lost_context_fails_the_request_and_is_named() {
-    with_gpu("a_lost_context_fails_the_request_and_is_named", |gpu| {
+    with_gpu(|gpu| {
         let client = Client::load();
         let opened = Opened::new(&client, gpu_hints);
         let place = gpu.memory(&[0; 4096]);
         let region = register(opened.domain, place, 4096, fi::FI_HMEM_CUDA, 0).unwrap();
         let request = write(&opened, (place, region), (place + 2048, region), 64);
-        gpu.fail(700);
+        gpu.fail_copies(700);
         let (mut poster, mut poller) = (Poster::new(&opened, 0), Poller::new(&opened));
         let status = status_of(&mut poster, &mut poller, &request);
         assert_eq!(status, CompletionStatus::InvalidLocalKey);
-        let warnings = Softefa::load().warnings();
+        let warnings = SoftAdapter::loaded().warnings();
         assert!(
             warnings.iter().any(|words| words.contains("CUDA_ERROR_ILLEGAL_ADDRESS (700)")),
             "{warnings:?}"
@@ -183,8 +183,8 @@ fn a_lost_context_fails_the_request_and_is_named() {
 }
 
 /// Fails a copy, and the next, though nothing spoils that one; a warning has these words.
-fn a_copy_is_given_up(test: &str, spoil: impl Fn(&FakeCuda, bool), words: &str) {
-    with_gpu(test, |gpu| {
+fn a_copy_is_given_up(spoil: impl Fn(&Driver, bool), words: &str) {
+    with_gpu(|gpu| {
         let client = Client::load();
         let opened = Opened::new(&client, gpu_hints);
         let place = gpu.memory(&[0; 4096]);
@@ -197,34 +197,32 @@ fn a_copy_is_given_up(test: &str, spoil: impl Fn(&FakeCuda, bool), words: &str) 
             let status = status_of(&mut poster, &mut poller, &request);
             assert_eq!(status, CompletionStatus::InvalidLocalKey, "spoiled: {spoiled}");
         }
-        let warnings = Softefa::load().warnings();
+        let warnings = SoftAdapter::loaded().warnings();
         assert!(warnings.iter().any(|warning| warning.contains(words)), "{warnings:?}");
     });
 }
 
 #[test]
 fn a_copy_that_never_ends_is_given_up() {
-    let test = "a_copy_that_never_ends_is_given_up";
-    a_copy_is_given_up(test, |gpu, spoiled| gpu.hang(spoiled), "not seen to end within 200ms");
+    a_copy_is_given_up(|gpu, spoiled| gpu.hang_copies(spoiled), "not seen to end within 200ms");
 }
 
 #[test]
 fn a_copy_whose_end_cuda_does_not_tell_is_given_up() {
-    let test = "a_copy_whose_end_cuda_does_not_tell_is_given_up";
-    let spoil = |gpu: &FakeCuda, spoiled| gpu.answer(if spoiled { 900 } else { 0 });
-    a_copy_is_given_up(test, spoil, "cuStreamQuery answered");
+    let spoil = |gpu: &Driver, spoiled| gpu.set_result(c"cuStreamQuery", if spoiled { 900 } else { 0 });
+    a_copy_is_given_up(spoil, "cuStreamQuery answered");
 }
 
 #[test]
 fn a_graph_captured_elsewhere_does_not_stop_the_adapter() {
-    with_gpu("a_graph_captured_elsewhere_does_not_stop_the_adapter", |gpu| {
+    with_gpu(|gpu| {
         let client = Client::load();
         let opened = Opened::new(&client, gpu_hints);
         gpu.capture(true);
         let (from, to) = (gpu.memory(&pattern(4096)), gpu.memory(&[0; 4096]));
         let source = register(opened.domain, from, 4096, fi::FI_HMEM_CUDA, 0).unwrap();
         let target = register(opened.domain, to, 4096, fi::FI_HMEM_CUDA, 0).unwrap();
-        assert_eq!(gpu.mode(), 0, "the registering thread has its own mode back");
+        assert_eq!(gpu.capture_mode(), 0, "the registering thread has its own mode back");
         let request = write(&opened, (from, source), (to, target), 4096);
         let (mut poster, mut poller) = (Poster::new(&opened, 0), Poller::new(&opened));
         assert_eq!(status_of(&mut poster, &mut poller, &request), CompletionStatus::Ok);
@@ -234,7 +232,7 @@ fn a_graph_captured_elsewhere_does_not_stop_the_adapter() {
 
 #[test]
 fn completions_go_to_a_queue_in_gpu_memory() {
-    with_gpu("completions_go_to_a_queue_in_gpu_memory", |gpu| {
+    with_gpu(|gpu| {
         let client = Client::load();
         let opened = Opened::new(&client, gpu_hints);
         let place = gpu.memory(&[0; 64 * 32]);
@@ -265,7 +263,7 @@ fn completions_go_to_a_queue_in_gpu_memory() {
 #[test]
 fn without_a_driver_gpu_memory_is_refused() {
     let variables = [("SOFTEFA_HMEM", "1"), ("SOFTEFA_LIBCUDA", "/nonexistent/libcuda.so")];
-    in_child("without_a_driver_gpu_memory_is_refused", &variables, || {
+    with_soft_adapter(&variables, |_| {
         let client = Client::load();
         let opened = Opened::new(&client, gpu_hints);
         let refused = register(opened.domain, 0x7000_0000_0000, 64, fi::FI_HMEM_CUDA, 0);

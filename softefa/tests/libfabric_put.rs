@@ -16,13 +16,13 @@ use libfabric_common::queues::{
     ALL, Poller, Poster, external, memory, memory_file, open_external, wait, write_to_self,
 };
 use libfabric_common::{
-    Client, Hints, Opened, Softefa, bind, close, enable, gda_ops, in_child, insert, name_of, open_cq,
-    open_ep, register,
+    Client, Hints, Opened, SoftAdapter, bind, close, enable, gda_ops, insert, name_of, open_cq, open_ep,
+    register, with_soft_adapter,
 };
 
 #[test]
 fn a_write_posted_by_hand_moves_the_bytes() {
-    in_child("a_write_posted_by_hand_moves_the_bytes", &[], || {
+    with_soft_adapter(&[], |_| {
         let client = Client::load();
         let opened = Opened::new(&client, |_| {});
         let (from, to) = (memory(512, 0x5a), memory(512, 0));
@@ -31,13 +31,13 @@ fn a_write_posted_by_hand_moves_the_bytes() {
         let completion = Poller::new(&opened).next();
         assert_eq!((completion.id.get(), completion.status), (77, CompletionStatus::Ok));
         assert_eq!(std::hint::black_box(&to), &from);
-        assert_eq!(Softefa::load().violations(), 0);
+        assert_eq!(SoftAdapter::loaded().violation_count(), 0);
     });
 }
 
 #[test]
 fn a_write_from_128_byte_entries_moves_the_bytes() {
-    in_child("a_write_from_128_byte_entries_moves_the_bytes", &[], || {
+    with_soft_adapter(&[], |_| {
         let client = Client::load();
         let opened = Opened::new(&client, |h| h.tx().inject_size = 80);
         let (from, to) = (memory(3, 0x5a), memory(3, 0));
@@ -50,7 +50,7 @@ fn a_write_from_128_byte_entries_moves_the_bytes() {
 
 #[test]
 fn endpoints_of_two_adapters_reach_each_other() {
-    in_child("endpoints_of_two_adapters_reach_each_other", &[("SOFTEFA_ADAPTERS", "2")], || {
+    with_soft_adapter(&[("SOFTEFA_ADAPTERS", "2")], |_| {
         let client = Client::load();
         let named = |name: &'static str| move |h: &mut Hints| h.domain(name);
         let here = Opened::new(&client, named("softefa0-rdm"));
@@ -78,13 +78,13 @@ fn endpoints_of_two_adapters_reach_each_other() {
         Poster::new(&here, 0).post(&request);
         assert_eq!(Poller::new(&here).next().status, CompletionStatus::Ok);
         assert_eq!(std::hint::black_box(&to), &from);
-        assert_eq!(Softefa::load().adapters(), 2);
+        assert_eq!(SoftAdapter::loaded().adapters(), 2);
     });
 }
 
 #[test]
 fn fi_cq_read_gives_a_completion_and_then_nothing() {
-    in_child("fi_cq_read_gives_a_completion_and_then_nothing", &[], || {
+    with_soft_adapter(&[], |_| {
         let client = Client::load();
         let opened = Opened::new(&client, |_| {});
         let (from, to) = (memory(1, 1), memory(1, 0));
@@ -104,7 +104,7 @@ fn fi_cq_read_gives_a_completion_and_then_nothing() {
 
 #[test]
 fn an_error_completion_is_read_as_an_error_with_its_words() {
-    in_child("an_error_completion_is_read_as_an_error_with_its_words", &[], || {
+    with_soft_adapter(&[], |_| {
         let client = Client::load();
         let opened = Opened::new(&client, |_| {});
         let (from, to) = (memory(1, 1), memory(1, 0));
@@ -135,7 +135,7 @@ fn an_error_completion_is_read_as_an_error_with_its_words() {
 
 #[test]
 fn completions_land_in_memory_that_the_client_gave() {
-    in_child("completions_land_in_memory_that_the_client_gave", &[], || {
+    with_soft_adapter(&[], |_| {
         let client = Client::load();
         let mut opened = Opened::new(&client, |_| {});
         let (fd, place) = memory_file(64 * 32);
@@ -156,7 +156,7 @@ fn completions_land_in_memory_that_the_client_gave() {
 
 #[test]
 fn memory_given_as_a_file_is_written_under_the_address_that_the_client_chose() {
-    in_child("memory_given_as_a_file_is_written_under_the_address_that_the_client_chose", &[], || {
+    with_soft_adapter(&[], |_| {
         let client = Client::load();
         if client.library.version() < fi::fi_version(1, 20) {
             // This API has no FI_MR_DMABUF: the flag is refused.
@@ -194,7 +194,7 @@ fn memory_given_as_a_file_is_written_under_the_address_that_the_client_chose() {
 
 #[test]
 fn two_endpoints_share_a_completion_queue() {
-    in_child("two_endpoints_share_a_completion_queue", &[], || {
+    with_soft_adapter(&[], |_| {
         let client = Client::load();
         let mut opened = Opened::new(&client, |_| {});
         let first = opened.ep;
@@ -215,8 +215,7 @@ fn two_endpoints_share_a_completion_queue() {
 
 #[test]
 fn request_ids_have_64_bits_where_the_release_says_so() {
-    let test = "request_ids_have_64_bits_where_the_release_says_so";
-    in_child(test, &[("SOFTEFA_PROV_VERSION", "207.0")], || {
+    with_soft_adapter(&[("SOFTEFA_PROV_VERSION", "207.0")], |_| {
         let client = Client::load();
         let opened = Opened::new(&client, |_| {});
         let (from, to) = (memory(1, 1), memory(1, 0));

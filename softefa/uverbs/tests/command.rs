@@ -4,18 +4,16 @@
 
 use std::process::Command;
 
+use efa_gda_test_support::{TempDir, output};
+
 /// `softefa run -- program`, with an empty file to preload: the loader says so, and goes on.
 fn run(name: &str, program: &[&str]) -> (Option<i32>, String) {
-    let nothing = std::env::temp_dir().join(format!("softefa-nothing-{name}-{}", std::process::id()));
-    std::fs::write(&nothing, b"").unwrap();
-    let output = Command::new(env!("CARGO_BIN_EXE_softefa"))
-        .args(["run", "--quiet", "--"])
-        .args(program)
-        .env("SOFTEFA_PRELOAD", &nothing)
-        .env_remove("SOFTEFA_SOCKET")
-        .output()
-        .unwrap();
-    std::fs::remove_file(&nothing).unwrap();
+    let folder = TempDir::new(name);
+    let empty = folder.path().join("empty");
+    std::fs::write(&empty, b"").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_softefa"));
+    command.args(["run", "--quiet", "--"]).args(program);
+    let output = output(command.env("SOFTEFA_PRELOAD", &empty).env_remove("SOFTEFA_SOCKET"));
     (output.status.code(), String::from_utf8(output.stdout).unwrap())
 }
 
@@ -32,12 +30,9 @@ fn the_status_is_the_programs() {
 
 #[test]
 fn a_broker_that_is_not_there_is_told_before_anything_runs() {
-    let output = Command::new(env!("CARGO_BIN_EXE_softefa"))
-        .args(["run", "--", "printf", "ran"])
-        .env("SOFTEFA_PRELOAD", env!("CARGO_BIN_EXE_softefa"))
-        .env("SOFTEFA_SOCKET", "/nobody/here")
-        .output()
-        .unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_softefa"));
+    command.args(["run", "--", "printf", "ran"]).env("SOFTEFA_PRELOAD", env!("CARGO_BIN_EXE_softefa"));
+    let output = output(command.env("SOFTEFA_SOCKET", "/nobody/here"));
     let words = String::from_utf8_lossy(&output.stderr);
     assert!(words.contains("no broker answers at /nobody/here"), "{words}");
     assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(1), &b""[..]), "{words}");
@@ -51,7 +46,7 @@ fn a_program_that_a_signal_ends_has_the_shells_status_for_it() {
 #[test]
 fn help_is_told_for_each_command_and_a_programs_own_is_the_programs() {
     for arguments in [&["--help"][..], &["run", "--help"], &["serve", "--adapters", "2", "-h"]] {
-        let output = Command::new(env!("CARGO_BIN_EXE_softefa")).args(arguments).output().unwrap();
+        let output = output(Command::new(env!("CARGO_BIN_EXE_softefa")).args(arguments));
         assert!(output.status.success(), "{arguments:?}");
         assert!(output.stdout.starts_with(b"softefa run "), "{arguments:?}");
     }
