@@ -11,6 +11,7 @@ use std::ptr;
 
 use efa_gda_sys::fi;
 use efa_gda_test_support::cuda::{self, Driver, unmappable};
+use efa_gda_test_support::pattern;
 use efa_gda_wire::{Completion, CompletionStatus, LocalKey, Operation, RemoteKey, Request, RequestIdWidth};
 use libfabric_common::queues::{ALL, Poller, Poster, external, memory, open_external, wait, write_to_self};
 use libfabric_common::{
@@ -34,10 +35,6 @@ fn with_gpu(body: impl FnOnce(&Driver)) {
 fn gpu_hints(hints: &mut Hints) {
     hints.info().caps |= fi::FI_HMEM;
     hints.change_mr_mode(0, fi::FI_MR_HMEM);
-}
-
-fn pattern(length: usize) -> Vec<u8> {
-    (0..length).map(|index| (index * 131 + index / 251) as u8).collect()
 }
 
 /// Registers memory as the interface and the flags say.
