@@ -159,7 +159,7 @@ step_nvcc() {
   fi
   # The simulated driver of these tests refuses the compiled kernels, which proves that they are in the library.
   EFA_GDA_NVCC=$TOOLKIT/bin/nvcc CARGO_INCREMENTAL=0 LEAVE_OUT=doorbell:: \
-    cargo_tests 'kernels built in' 900 --target-dir "$TARGET/variants" -p efa-gda --lib --test rungs_pretended
+    cargo_tests 'kernels built in' 900 --target-dir "$TARGET/variants" -p efa-gda --lib --test doorbell_modes_pretended
 }
 
 step_packages() { if_present 'packages' 900 scripts/lib/package_test.sh scripts/lib/package_test.sh; }
@@ -194,7 +194,7 @@ step_asan() {
   local common=(--target "$host" --target-dir "$TARGET/sanitizer")
   # Left out: tests that run compilers only, and loom's models, whose fibers never return and so leak their stacks.
   LEAVE_OUT=doorbell::model cargo_tests 'AddressSanitizer' 1500 "${common[@]}" -p efa-gda-sys -p efa-gda -p softefa --lib \
-    --test 'fabric_[!m]*' --test 'queue_*' --test doorbell_ringer --test 'kernels_e*' --test 'verbs_*' \
+    --test 'fabric_[!m]*' --test 'queue_*' --test doorbell_proxy --test 'kernels_e*' --test 'verbs_*' \
     --test 'device_*' || passed=''
   # These are clients in the style of C, which leave objects to the end of their process. The library's own tests, above,
   # close theirs and so show leaks of the provider.
