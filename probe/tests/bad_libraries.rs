@@ -123,7 +123,7 @@ fn a_table_of_five_pointers_of_a_release_with_six_is_a_broken_provider() {
 
 #[test]
 fn a_table_whose_sixth_pointer_is_null_is_a_broken_provider() {
-    five_operations_suffice(&bad(&[("SOFTEFA_BREAK", "null-counters")]), "empty");
+    five_operations_suffice(&bad(&[("SOFTEFA_BREAK", "null-counters")]), "null pointer");
 }
 
 #[test]
