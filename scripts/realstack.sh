@@ -170,7 +170,8 @@ fabric_tests() {
   mkdir -p "$SCRATCH/providers"
   ln -sf "${SOFTEFA%/*}/deps/libsoftefa.so" "$SCRATCH/providers/softefa-fi.so"
   for name in "$@"; do
-    EFA_GDA_TEST_CHILD=$name FI_EFA_USE_HW_CNTR=1 FI_PROVIDER_PATH=$SCRATCH/providers SOFTEFA_PROV_VERSION=1.0 \
+    EFA_GDA_TEST_CHILD=$name EFA_GDA_TEST_CALL=0 FI_EFA_USE_HW_CNTR=1 SOFTEFA_PROV_VERSION=1.0 \
+      FI_PROVIDER_PATH=$SCRATCH/providers \
       softefa "$name" 60 "$SCRATCH/sid" "$(test_file "$file")" "$name" --exact --nocapture
     wants "$name" '^test result: ok. 1 passed'
     wants "$name" 'rdmap0s6: '

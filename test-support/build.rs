@@ -11,6 +11,7 @@ mod driver {
     use std::env;
     use std::os::unix::fs::symlink;
     use std::path::{Path, PathBuf};
+    use std::process::Command;
 
     const SOURCES: [&str; 4] = [
         "test-support/cuda/driver.cpp",
@@ -27,10 +28,19 @@ mod driver {
         let folder = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR")).join("cuda");
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).expect("OUT_DIR can be written");
-        let mut command = cc::Build::new().cpp(true).std("c++17").get_compiler().to_command();
-        command
-            .args(["-O1", "-DEFA_GDA_TEST_UTILS", "-shared", "-fPIC", "-pthread", "-o", "libpretended.so"])
-            .current_dir(&folder);
+        // Without CXXFLAGS: a library that is linked with a sanitizer's runtime does not load beside Rust's.
+        let mut command = Command::new(env::var_os("CXX").unwrap_or_else(|| "c++".into()));
+        command.args([
+            "-std=c++17",
+            "-O1",
+            "-DEFA_GDA_TEST_UTILS",
+            "-Wall",
+            "-Wextra",
+            "-shared",
+            "-fPIC",
+            "-pthread",
+        ]);
+        command.args(["-o", "libpretended.so"]).current_dir(&folder);
         command.args(INCLUDES.map(|include| format!("-I{}", root.join(include).display())));
         command.args(SOURCES.map(|source| root.join(source)));
         let status = command.status().unwrap_or_else(|error| panic!("{command:?} does not start: {error}"));
@@ -41,6 +51,7 @@ mod driver {
         for path in ["test-support/cuda", "kernels/host", "kernels/test"].iter().chain(&INCLUDES) {
             println!("cargo::rerun-if-changed={}", root.join(path).display());
         }
+        println!("cargo::rerun-if-env-changed=CXX");
         println!("cargo::rustc-env=PRETENDED_CUDA={}", folder.display());
     }
 }

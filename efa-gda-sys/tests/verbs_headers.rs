@@ -4,9 +4,9 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use efa_gda_sys::verbs::{CALLS, Library};
+use efa_gda_test_support::{Need, TempDir, compile, missing};
 
 /// Environment variable with the directory of `infiniband/efadv.h`, of rdma-core 65 or newer.
 const INCLUDE: &str = "RDMA_CORE_INCLUDE";
@@ -32,20 +32,13 @@ fn program(headers: &Path) -> String {
 #[test]
 fn every_function_has_the_signature_of_the_real_header() {
     let Some(include) = std::env::var_os(INCLUDE).map(PathBuf::from) else {
-        eprintln!("skipped: {INCLUDE} is not set to the include directory of rdma-core 65 or newer");
-        return;
+        let reason = format!("{INCLUDE} is not set to the include directory of rdma-core 65 or newer");
+        return missing(Need::Headers, reason);
     };
     let headers = Path::new(env!("CARGO_MANIFEST_DIR")).join("third_party/efa_gda");
-    let source =
-        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("verbs_headers-{}.c", std::process::id()));
+    let folder = TempDir::new("verbs-headers");
+    let source = folder.path().join("calls.c");
     std::fs::write(&source, program(&headers)).unwrap();
-    let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
-    let output = Command::new(compiler)
-        .args(["-fsyntax-only", "-Wall", "-Werror", "-I"])
-        .arg(&include)
-        .arg(&source)
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    std::fs::remove_file(&source).unwrap();
+    let mut command = compile::c();
+    compile::compile(command.args(["-fsyntax-only", "-Wall", "-Werror", "-I"]).arg(&include).arg(&source));
 }

@@ -4,19 +4,21 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
 use efa_gda_sys::verbs::{CALLS, Call, Library, LoadError, RdmaCore, Release};
+use efa_gda_test_support::{TempDir, compile};
 
 /// A directory with libraries; removed on drop.
-struct Libdir(PathBuf);
+struct Libdir(TempDir);
 
 impl Libdir {
     fn new(test: &str) -> Self {
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}-{}", std::process::id()));
-        fs::create_dir_all(&path).unwrap();
-        Self(path)
+        Self(TempDir::new(test))
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
     }
 
     /// Builds both libraries with the functions and file names of rdma-core's release `release`.
@@ -25,7 +27,7 @@ impl Libdir {
         for library in [Library::Ibverbs, Library::Efa] {
             let file = format!("{}.9.{release}.0", library.soname());
             directory.add(library, &file, |call| (call.since <= release).then_some(call.version));
-            std::os::unix::fs::symlink(&file, directory.0.join(library.soname())).unwrap();
+            std::os::unix::fs::symlink(&file, directory.path().join(library.soname())).unwrap();
         }
         directory
     }
@@ -42,27 +44,16 @@ impl Libdir {
                 versions.entry(version).or_default().push(call.name);
             }
         }
-        let source = self.0.join(format!("{file}.c"));
-        let map = self.0.join(format!("{file}.map"));
+        let source = self.path().join(format!("{file}.c"));
+        let map = self.path().join(format!("{file}.map"));
         let functions = versions.values().flatten().map(|name| format!("void {name}(void) {{}}\n"));
         fs::write(&source, functions.collect::<String>()).unwrap();
         let nodes = versions.iter().map(|(node, names)| format!("{node} {{ {}; }};\n", names.join("; ")));
         fs::write(&map, nodes.collect::<String>()).unwrap();
-        let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
-        let status = Command::new(compiler)
-            .args(["-shared", "-fPIC", "-o"])
-            .arg(self.0.join(file))
-            .arg(&source)
-            .arg(format!("-Wl,--version-script={}", map.display()))
-            .status()
-            .unwrap();
-        assert!(status.success());
-    }
-}
-
-impl Drop for Libdir {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
+        let mut command = compile::c();
+        command.args(["-shared", "-fPIC", "-o"]).arg(self.path().join(file)).arg(&source);
+        command.arg(format!("-Wl,--version-script={}", map.display()));
+        assert!(compile::compile(&mut command), "there is no C compiler");
     }
 }
 
@@ -78,14 +69,14 @@ fn names(calls: &[Call]) -> Vec<&'static str> {
 #[test]
 fn rdma_core_65_has_every_function() {
     let directory = Libdir::with_release("r65", 65);
-    let loaded = load_from(&directory.0).unwrap();
+    let loaded = load_from(directory.path()).unwrap();
     assert_eq!(names(&loaded.missing()), Vec::<&str>::new());
 }
 
 #[test]
 fn missing_names_each_absent_function_and_the_release_that_introduced_it() {
     let directory = Libdir::with_release("r62", 62);
-    let missing = load_from(&directory.0).unwrap().missing();
+    let missing = load_from(directory.path()).unwrap().missing();
     let depth = missing.iter().find(|call| call.name == "efadv_get_max_sq_depth").unwrap();
     assert_eq!((depth.version, depth.since), ("EFA_1.5", 63));
     assert!(!names(&missing).contains(&"efadv_query_qp_wqs"), "59 introduced it: {missing:?}");
@@ -94,7 +85,7 @@ fn missing_names_each_absent_function_and_the_release_that_introduced_it() {
 #[test]
 fn releases_before_59_have_no_efadv_query_qp_wqs() {
     let directory = Libdir::with_release("r58", 58);
-    let loaded = load_from(&directory.0).unwrap();
+    let loaded = load_from(directory.path()).unwrap();
     assert!(loaded.efadv().efadv_query_qp_wqs.is_none());
     assert!(loaded.efadv().efadv_create_cq.is_some());
 }
@@ -102,7 +93,7 @@ fn releases_before_59_have_no_efadv_query_qp_wqs() {
 #[test]
 fn release_comes_from_the_name_of_the_linked_file() {
     let directory = Libdir::with_release("r59", 59);
-    let loaded = load_from(&directory.0).unwrap();
+    let loaded = load_from(directory.path()).unwrap();
     let (ibverbs, efa) = loaded.libraries().unwrap();
     assert_eq!(efa.release, Release { named: Some((59, 0)), at_least: 59 });
     assert_eq!(ibverbs.release, Release { named: Some((59, 0)), at_least: 34 });
@@ -115,7 +106,7 @@ fn release_of_a_file_without_one_in_its_name_is_at_least_that_of_its_newest_func
     for library in [Library::Ibverbs, Library::Efa] {
         directory.add(library, library.soname(), |call| (call.since <= 63).then_some(call.version));
     }
-    let loaded = load_from(&directory.0).unwrap();
+    let loaded = load_from(directory.path()).unwrap();
     let (_, efa) = loaded.libraries().unwrap();
     assert_eq!(efa.release.to_string(), "63 or newer");
 }
@@ -128,14 +119,14 @@ fn a_function_with_another_symbol_version_counts_as_missing() {
             Some(if call.name == "efadv_query_cq" { "EFA_9.9" } else { call.version })
         });
     }
-    let loaded = load_from(&directory.0).unwrap();
+    let loaded = load_from(directory.path()).unwrap();
     assert_eq!(names(&loaded.missing()), ["efadv_query_cq"]);
 }
 
 #[test]
 fn loading_rdma_core_before_26_fails_with_the_missing_function() {
     let directory = Libdir::with_release("r25", 25);
-    let error = load_from(&directory.0).unwrap_err();
+    let error = load_from(directory.path()).unwrap_err();
     let LoadError::MissingSymbol { call, .. } = &error else { panic!("{error}") };
     assert_eq!(call.name, "efadv_query_device");
     assert!(error.to_string().contains("rdma-core 26 or newer"), "{error}");
@@ -144,8 +135,8 @@ fn loading_rdma_core_before_26_fails_with_the_missing_function() {
 #[test]
 fn loading_without_libefa_fails_with_its_name() {
     let directory = Libdir::with_release("noefa", 65);
-    fs::remove_file(directory.0.join("libefa.so.1")).unwrap();
-    let error = load_from(&directory.0).unwrap_err();
+    fs::remove_file(directory.path().join("libefa.so.1")).unwrap();
+    let error = load_from(directory.path()).unwrap_err();
     assert!(matches!(error, LoadError::NotFound { library: Library::Efa, .. }), "{error}");
     assert!(error.to_string().contains("ibverbs-providers"), "{error}");
 }

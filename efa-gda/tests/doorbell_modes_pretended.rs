@@ -143,8 +143,8 @@ fn after_a_copy_whose_end_was_not_told_no_other_writes_to_its_memory() {
 #[test]
 fn a_snapshot_beside_a_captured_graph_is_taken() {
     refusing("", |gpu, side, proxy| {
-        Driver::loaded().capture(true);
         let (queue, _) = GpuQueue::with_doorbell(side.queue(), gpu, DoorbellChoice::Auto, proxy).unwrap();
+        Driver::loaded().capture(true);
         assert_eq!(queue.snapshot().unwrap().in_flight(), 0);
         queue.close().unwrap();
     });

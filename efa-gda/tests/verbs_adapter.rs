@@ -13,7 +13,7 @@ use std::time::Duration;
 use efa_gda::queue::{MappedQueue, Receives, WorkError, WorkRequest};
 use efa_gda::verbs::*;
 use efa_gda::wire::{CompletionStatus, EntrySize, Peer, QueueKey};
-use efa_gda_test_support::{Need, missing, skip};
+use efa_gda_test_support::{Need, missing, pattern, skip};
 
 const KEY: QueueKey = QueueKey::new(0x5eed);
 const LIMIT: Duration = Duration::from_secs(20);
@@ -59,10 +59,6 @@ fn content(region: &MemoryRegion) -> Vec<u8> {
     let mut bytes = vec![0; region.len()];
     region.buffer().unwrap().read(0, &mut bytes).unwrap();
     bytes
-}
-
-fn pattern(length: usize) -> Vec<u8> {
-    (0..length).map(|at| (at % 251) as u8 + 1).collect()
 }
 
 #[test]

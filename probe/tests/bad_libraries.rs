@@ -4,8 +4,9 @@
 mod support;
 
 use std::path::Path;
-use std::process::Command;
 
+use efa_gda_test_support::soft::provider;
+use efa_gda_test_support::{TempDir, compile};
 use serde_json::Value;
 use support::{PATIENT, check, document, output, probe, soft, state, status};
 
@@ -122,7 +123,7 @@ fn a_table_of_five_pointers_of_a_release_with_six_is_a_broken_provider() {
 
 #[test]
 fn a_table_whose_sixth_pointer_is_null_is_a_broken_provider() {
-    five_operations_suffice(&bad(&[("SOFTEFA_BREAK", "null-counters")]), "empty");
+    five_operations_suffice(&bad(&[("SOFTEFA_BREAK", "null-counters")]), "null pointer");
 }
 
 #[test]
@@ -138,7 +139,7 @@ fn invalid_geometry_fails_que_001_and_blocks_the_put() {
 fn a_dead_endpoint_fails_put_001_and_closes() {
     // The wait for a completion takes half of the limit.
     let mut command = probe(&["--soft", "--json", "--gpu", "none", "--time-limit", "10000"]);
-    command.env("SOFTEFA_LIBRARY", support::softefa()).env("SOFTEFA_BREAK", "dead-endpoint");
+    command.env("SOFTEFA_LIBRARY", provider()).env("SOFTEFA_BREAK", "dead-endpoint");
     let output = output(&mut command);
     let document = document(&output);
     assert_eq!(status(&output), 3, "{document:#}");
@@ -160,7 +161,7 @@ fn a_crash_in_getinfo_fails_fab_001_with_its_signal() {
 #[test]
 fn a_hang_in_getinfo_fails_fab_001_with_its_limit() {
     let mut command = probe(&["--soft", "--json", "--gpu", "none", "--time-limit", "2000"]);
-    command.env("SOFTEFA_LIBRARY", support::softefa()).env("SOFTEFA_BREAK", "hang-getinfo");
+    command.env("SOFTEFA_LIBRARY", provider()).env("SOFTEFA_BREAK", "hang-getinfo");
     let output = output(&mut command);
     let document = document(&output);
     fails_with_a_fix(&document, "FAB-001");
@@ -171,7 +172,7 @@ fn a_hang_in_getinfo_fails_fab_001_with_its_limit() {
 #[test]
 fn a_timeout_below_the_default_limit_advises_to_raise_it() {
     let mut command = probe(&["--soft", "--json", "--gpu", "none", "--time-limit", "1000"]);
-    command.env("SOFTEFA_LIBRARY", support::softefa()).env("SOFTEFA_BREAK", "hang-getinfo");
+    command.env("SOFTEFA_LIBRARY", provider()).env("SOFTEFA_BREAK", "hang-getinfo");
     let document = document(&output(&mut command));
     let fix = check(&document, "FAB-001")["fix"].as_str().unwrap();
     assert!(fix.starts_with("raise --time-limit"), "{fix}");
@@ -186,18 +187,14 @@ fn lib_002_reports_the_api_version_in_use() {
 
 #[test]
 fn a_gpu_that_crashes_its_worker_fails_once_and_the_next_gpu_is_checked() {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("ending-cuda-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
+    let folder = TempDir::new("ending-cuda");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/ending_cuda.c");
-    let mut compiler = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
-    compiler.args(["-shared", "-fPIC", "-o"]).arg(folder.join("libcuda.so.1")).arg(source);
-    let Ok(compiled) = compiler.status() else {
-        println!("SKIPPED: no C compiler");
+    let mut compiler = compile::c();
+    compiler.args(["-shared", "-fPIC", "-o"]).arg(folder.path().join("libcuda.so.1")).arg(source);
+    if !compile::compile(&mut compiler) {
         return;
-    };
-    assert!(compiled.success(), "the CUDA driver that ends its process must compile");
-    let output = output(soft(&["put", "--executor", "cuda"]).env("LD_LIBRARY_PATH", &folder));
-    std::fs::remove_dir_all(&folder).unwrap();
+    }
+    let output = output(soft(&["put", "--executor", "cuda"]).env("LD_LIBRARY_PATH", folder.path()));
     let document = document(&output);
     let checks = document["checks"].as_array().unwrap().iter();
     let found: Vec<_> = checks

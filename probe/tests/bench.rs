@@ -7,14 +7,15 @@ mod support;
 use std::path::PathBuf;
 use std::process::Command;
 
+use efa_gda_test_support::soft::provider;
 use serde_json::Value;
-use support::{document, output, probe, softefa, state, status};
+use support::{document, output, probe, state, status};
 
 /// The command of a bench with this time limit on the software adapter.
 fn command(milliseconds: &str, args: &[&str]) -> Command {
     let mut command =
         probe(&["bench", "--soft", "--json", "--executor", "host", "--time-limit", milliseconds]);
-    command.args(args).env("SOFTEFA_LIBRARY", softefa());
+    command.args(args).env("SOFTEFA_LIBRARY", provider());
     command
 }
 

@@ -172,7 +172,7 @@ fn a_report_into_a_pipe_has_no_colour() {
     let machine = Machine::new("colour");
     let mut command = probe(&["--root", machine.arg()]);
     command.env("LIBFABRIC_PATH", "/nonexistent");
-    assert!(!output(&mut command).stdout.contains(&0x1b));
+    assert!(!command.output().unwrap().stdout.contains(&0x1b));
 }
 
 #[test]

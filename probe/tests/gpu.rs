@@ -4,6 +4,7 @@
 
 mod support;
 
+use efa_gda_test_support::{gpu, skip};
 use serde_json::Value;
 use support::{check, document, output, soft, state, status};
 
@@ -12,20 +13,10 @@ fn run(args: &[&str]) -> (Value, i32) {
     (document(&output), status(&output))
 }
 
-/// Whether the machine has an NVIDIA GPU; prints that the test is skipped if not.
-fn has_gpu() -> bool {
-    let there = std::path::Path::new("/proc/driver/nvidia/version").exists();
-    if !there {
-        println!("SKIPPED: no NVIDIA GPU");
-    }
-    there
-}
-
 #[test]
 fn a_put_from_a_gpu_without_a_driver_fails_cuda_003() {
     if std::path::Path::new("/proc/driver/nvidia/version").exists() {
-        println!("SKIPPED: there is an NVIDIA GPU");
-        return;
+        return skip("there is an NVIDIA driver");
     }
     let (document, status) = run(&["put", "--executor", "cuda"]);
     assert_eq!((state(&document, "CUDA-003"), status), ("fail", 3), "{document:#}");
@@ -47,7 +38,7 @@ fn executor_auto_without_a_gpu_is_the_host() {
 
 #[test]
 fn a_gpu_maps_the_queue_and_reports_the_kind_of_memory() {
-    if !has_gpu() {
+    if !gpu::present() {
         return;
     }
     let (document, _) = run(&["check"]);
@@ -58,7 +49,7 @@ fn a_gpu_maps_the_queue_and_reports_the_kind_of_memory() {
 
 #[test]
 fn the_verdict_is_gda_when_the_gpu_maps_the_queue_and_its_put_arrives() {
-    if !has_gpu() {
+    if !gpu::present() {
         return;
     }
     let (document, status) = run(&["check"]);
@@ -68,7 +59,7 @@ fn the_verdict_is_gda_when_the_gpu_maps_the_queue_and_its_put_arrives() {
 
 #[test]
 fn the_verdict_is_host_rung_in_mode_staged() {
-    if !has_gpu() {
+    if !gpu::present() {
         return;
     }
     let (document, _) = run(&["check", "--doorbell", "staged"]);
@@ -77,7 +68,7 @@ fn the_verdict_is_host_rung_in_mode_staged() {
 
 #[test]
 fn every_operation_of_a_gpu_is_verified_in_every_doorbell_mode() {
-    if !has_gpu() {
+    if !gpu::present() {
         return;
     }
     for op in ["write", "write-imm", "inline-write", "read", "send"] {
@@ -92,7 +83,7 @@ fn every_operation_of_a_gpu_is_verified_in_every_doorbell_mode() {
 
 #[test]
 fn a_missing_gpu_fails_cuda_005_by_its_number() {
-    if !has_gpu() {
+    if !gpu::present() {
         return;
     }
     let (document, status) = run(&["put", "--executor", "cuda", "--gpu", "4096"]);

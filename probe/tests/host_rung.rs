@@ -1,6 +1,5 @@
-//! Verdicts when the GPU's driver refuses to map a part of the queue. A CUDA driver that pretends to have a GPU
-//! (`efa-gda/tests/pretend_gpu`) refuses selected parts; everything else is as on a GPU. The verdict depends on a put
-//! in the doorbell mode that still works.
+//! Verdicts when the GPU's driver refuses to map a part of the queue. The pretended CUDA driver refuses selected parts;
+//! everything else is as on a GPU. The verdict depends on a put in the doorbell mode that still works.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
 
@@ -8,8 +7,10 @@ mod support;
 
 use std::process::Command;
 
+use efa_gda_test_support::cuda;
+use efa_gda_test_support::soft::provider;
 use serde_json::Value;
-use support::{check, document, output, probe, soft, softefa, status};
+use support::{check, document, output, probe, soft, status};
 
 /// The places of a queue in the order in which they are mapped.
 const NONE: &str = "";
@@ -17,36 +18,31 @@ const SEND_QUEUE: &str = "1";
 const DOORBELL: &str = "2";
 const COMPLETION_QUEUE: &str = "3";
 
-/// The document and status of the probe with GPU 0, whose driver refuses a place. None where there is no
-/// compiler for that driver.
-fn refusing(place: &str, args: &[&str]) -> Option<(Value, i32)> {
+/// The document and status of the probe with GPU 0, whose driver refuses a place.
+fn refusing(place: &str, args: &[&str]) -> (Value, i32) {
     run(place, soft(args))
 }
 
-fn run(place: &str, mut command: Command) -> Option<(Value, i32)> {
-    let folder = efa_gda_test_support::cuda::FOLDER;
-    command.args(["--gpu", "0"]).env("LD_LIBRARY_PATH", folder).env("XDG_CACHE_HOME", folder);
-    let output = output(command.env("PRETEND_GPU_REFUSES", place));
-    Some((document(&output), status(&output)))
+fn run(place: &str, mut command: Command) -> (Value, i32) {
+    command.args(["--gpu", "0"]).envs(cuda::VARIABLES).env("PRETEND_GPU_REFUSES", place);
+    let output = output(&mut command);
+    (document(&output), status(&output))
 }
 
 /// The verdict's result and the doorbell mode of the pair's put.
-fn verdict(place: &str, args: &[&str]) -> Option<(String, String)> {
-    let (document, _) = refusing(place, args)?;
+fn verdict(place: &str, args: &[&str]) -> (String, String) {
+    let (document, _) = refusing(place, args);
     let put = &document["put"];
     assert_eq!(
         (&put["executor"], &put["gpu"], &put["verified"]),
         (&"cuda".into(), &"0".into(), &true.into())
     );
     let word = |value: &Value| value.as_str().unwrap().to_owned();
-    Some((word(&document["verdict"][0]["result"]), word(&put["doorbell"])))
+    (word(&document["verdict"][0]["result"]), word(&put["doorbell"]))
 }
 
-/// Compares where the machine could say anything.
-fn assert_is(found: Option<(String, String)>, result: &str, rung: &str) {
-    if let Some(found) = found {
-        assert_eq!(found, (result.to_owned(), rung.to_owned()));
-    }
+fn assert_is(found: (String, String), result: &str, rung: &str) {
+    assert_eq!(found, (result.to_owned(), rung.to_owned()));
 }
 
 #[test]
@@ -71,7 +67,7 @@ fn the_verdict_depends_on_the_requested_doorbell_mode() {
 
 #[test]
 fn the_report_names_the_refused_parts_and_the_cost_of_the_mode() {
-    let Some((document, status)) = refusing(SEND_QUEUE, &["check"]) else { return };
+    let (document, status) = refusing(SEND_QUEUE, &["check"]);
     let of_pair =
         |one: &&Value| one["code"] == "QUE-008" && one["subject"].as_str().unwrap().starts_with("0/");
     let mode = document["checks"].as_array().unwrap().iter().find(of_pair).unwrap();
@@ -87,7 +83,7 @@ fn the_report_names_the_refused_parts_and_the_cost_of_the_mode() {
 
 #[test]
 fn no_doorbell_mode_works_without_the_completion_queue() {
-    let Some((document, status)) = refusing(COMPLETION_QUEUE, &["check"]) else { return };
+    let (document, status) = refusing(COMPLETION_QUEUE, &["check"]);
     assert_eq!((&document["verdict"][0]["result"], status), (&"none".into(), 3), "{document:#}");
     assert_eq!(check(&document, "CUDA-012")["state"], "fail");
 }
@@ -95,7 +91,7 @@ fn no_doorbell_mode_works_without_the_completion_queue() {
 #[test]
 fn a_put_in_mode_direct_does_not_fall_back() {
     let put = ["put", "--executor", "cuda", "--doorbell", "direct"];
-    let Some((document, status)) = refusing(DOORBELL, &put) else { return };
+    let (document, status) = refusing(DOORBELL, &put);
     assert_eq!(status, 3, "{document:#}");
     assert!(document.get("put").is_none(), "no other doorbell mode may move the bytes");
 }
@@ -105,7 +101,7 @@ fn every_operation_is_verified_in_the_mode_that_still_works() {
     for (place, rung) in [(DOORBELL, "record"), (SEND_QUEUE, "staged")] {
         for op in ["write", "write-imm", "inline-write", "read", "send"] {
             let put = ["put", "--executor", "cuda", "--op", op, "--count", "3000"];
-            let Some((document, status)) = refusing(place, &put) else { return };
+            let (document, status) = refusing(place, &put);
             let put = &document["put"];
             assert_eq!(
                 (&put["verified"], &put["doorbell"]),
@@ -120,8 +116,8 @@ fn every_operation_is_verified_in_the_mode_that_still_works() {
 #[test]
 fn the_bench_measures_the_modes_that_work_and_lists_the_others() {
     let mut command = probe(&["bench", "--soft", "--json", "--executor", "cuda", "--time-limit", "15000"]);
-    command.env("SOFTEFA_LIBRARY", softefa());
-    let Some((document, status)) = run(DOORBELL, command) else { return };
+    command.env("SOFTEFA_LIBRARY", provider());
+    let (document, status) = run(DOORBELL, command);
     let bench = &document["bench"];
     for name in ["latency", "rate"] {
         let rows = bench[name].as_array().unwrap();
@@ -144,8 +140,8 @@ fn a_bench_without_a_working_mode_fails_with_cudas_refusal() {
     // The first three are of the put's queue; no part of the bench's queues maps.
     let places = (4..1000).map(|place| place.to_string()).collect::<Vec<_>>().join(",");
     let mut command = probe(&["bench", "--soft", "--json", "--executor", "cuda", "--time-limit", "15000"]);
-    command.env("SOFTEFA_LIBRARY", softefa());
-    let Some((document, status)) = run(&places, command) else { return };
+    command.env("SOFTEFA_LIBRARY", provider());
+    let (document, status) = run(&places, command);
     let bench = check(&document, "PUT-006");
     assert_eq!((&bench["state"], status), (&"fail".into(), 3), "{document:#}");
     assert!(bench["observed"].as_str().unwrap().contains("cuMemHostRegister"), "{bench:#}");

@@ -4,6 +4,7 @@
 
 mod support;
 
+use efa_gda_test_support::{Need, missing};
 use serde_json::Value;
 use support::{check, document, output, soft, state, status};
 
@@ -110,8 +111,7 @@ fn a_gibibyte_is_verified_if_memory_allows() {
     let free = memory.lines().find_map(|line| line.strip_prefix("MemAvailable:")).unwrap();
     let free: u64 = free.trim().trim_end_matches(" kB").parse().unwrap();
     if free < 4 << 20 {
-        eprintln!("skipped: {free} KiB of memory are free, 4 GiB are needed");
-        return;
+        return missing(Need::Memory, format!("{free} KiB of memory are free, 4 GiB are needed"));
     }
     for (op, set) in [("write", &[("SOFTEFA_REORDER", "16")][..]), ("write-imm", &[]), ("read", &[])] {
         let (document, status) = put(op, &["--bytes", "1073741824"], set);

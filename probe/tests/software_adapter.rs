@@ -228,7 +228,7 @@ fn a_provider_that_is_not_a_library_fails_env_000() {
 
 #[test]
 fn a_signal_that_the_parent_ignores_stays_ignored() {
-    let (probe, provider) = (env!("CARGO_BIN_EXE_gda-probe"), support::softefa());
+    let (probe, provider) = (env!("CARGO_BIN_EXE_gda-probe"), efa_gda_test_support::soft::provider());
     // A worker process that hangs in libfabric keeps the probe running until the signal arrives.
     let script = format!(
         "trap \"\" HUP; {probe} --soft --gpu none --time-limit 1000 & sleep 0.3; kill -HUP $!; wait $!"

@@ -6,58 +6,57 @@ mod libfabric_common;
 
 use std::ffi::c_int;
 use std::mem::offset_of;
-use std::path::Path;
-use std::process::Command;
 use std::ptr;
 
 use efa_gda_sys::fi;
+use efa_gda_test_support::{TempDir, compile};
 use efa_gda_wire::CompletionStatus;
 use libfabric_common::queues::{Poller, Poster, memory, wait, write_to_self};
 use libfabric_common::{
-    Client, Opened, Softefa, SoftefaStatistics, SoftefaViolation, bind, enable, in_child, name_of, open_cq,
-    open_ep,
+    Client, Opened, SoftAdapter, SoftefaStatistics, SoftefaViolation, bind, enable, name_of, open_cq,
+    open_ep, with_soft_adapter,
 };
 
 const INVALID: c_int = -libc::EINVAL;
 
 #[test]
 fn a_wrong_phase_bit_is_reported_with_its_rule_queue_and_slot() {
-    in_child("a_wrong_phase_bit_is_reported_with_its_rule_queue_and_slot", &[], || {
+    with_soft_adapter(&[], |_| {
         let client = Client::load();
         let opened = Opened::new(&client, |_| {});
         let (from, to) = (memory(1, 1), memory(1, 0));
         let request = write_to_self(&opened, &from, &to, 5);
         Poster::new(&opened, 0).post_with_phase(&request, true);
-        let softefa = Softefa::load();
-        wait("a violation", || (softefa.violations() != 0).then_some(()));
+        let softefa = SoftAdapter::loaded();
+        wait("a violation", || (softefa.violation_count() != 0).then_some(()));
         let violation = softefa.violation(0).unwrap();
         assert_eq!(&violation.rule[..6], b"phase\0");
         let number = u16::from_ne_bytes(name_of(opened.ep)[16..18].try_into().unwrap());
         assert_eq!((violation.queue_kind, violation.queue), (0, number.into()));
         assert_eq!((violation.adapter, violation.slot, violation.counter), (0, 0, 0));
-        assert!(softefa.violation_text(0).starts_with("phase: "), "{}", softefa.violation_text(0));
+        assert!(softefa.violations()[0].starts_with("phase: "), "{}", softefa.violations()[0]);
         softefa.reset();
-        assert_eq!(softefa.violations(), 0);
+        assert_eq!(softefa.violation_count(), 0);
         assert_eq!(softefa.violation(0).map(|_| ()), Err(INVALID));
     });
 }
 
-/// Breaks a rule, and returns what this process wrote to stderr.
+/// Breaks a rule, and returns what this process wrote to its standard error.
 fn stderr_after_a_violation() -> String {
     let client = Client::load();
     let opened = Opened::new(&client, |_| {});
     let (from, to) = (memory(1, 1), memory(1, 0));
     Poster::new(&opened, 0).post_with_phase(&write_to_self(&opened, &from, &to, 5), true);
-    wait("a violation", || (Softefa::load().violations() != 0).then_some(()));
-    let folder = std::env::var_os("FI_PROVIDER_PATH").unwrap();
-    std::fs::read_to_string(Path::new(&folder).join("output")).unwrap()
+    wait("a violation", || (SoftAdapter::loaded().violation_count() != 0).then_some(()));
+    // A child's standard error is a file, which this opens again from its beginning.
+    std::fs::read_to_string("/proc/self/fd/2").unwrap()
 }
 
 #[test]
 fn a_violation_is_logged_with_softefa_log() {
-    in_child("a_violation_is_logged_with_softefa_log", &[("SOFTEFA_LOG", "1")], || {
+    with_soft_adapter(&[("SOFTEFA_LOG", "1")], |_| {
         let stderr = stderr_after_a_violation();
-        let text = Softefa::load().violation_text(0);
+        let text = &SoftAdapter::loaded().violations()[0];
         assert!(
             stderr.lines().any(|line| line.ends_with(&format!("softefa: VIOLATION: {text}"))),
             "{stderr}"
@@ -67,7 +66,7 @@ fn a_violation_is_logged_with_softefa_log() {
 
 #[test]
 fn a_violation_is_not_logged_without_softefa_log() {
-    in_child("a_violation_is_not_logged_without_softefa_log", &[], || {
+    with_soft_adapter(&[], |_| {
         let stderr = stderr_after_a_violation();
         assert!(!stderr.contains("VIOLATION"), "{stderr}");
     });
@@ -80,15 +79,15 @@ fn write_once_from(client: &Client, counter: u64) {
     let request = write_to_self(&opened, &from, &to, 5);
     Poster::new(&opened, counter as u32).post(&request);
     assert_eq!(Poller::new(&opened).next().status, CompletionStatus::Ok);
-    assert_eq!(Softefa::load().violations(), 0);
+    assert_eq!(SoftAdapter::loaded().violation_count(), 0);
 }
 
 #[test]
 fn a_preset_counter_above_the_limit_is_refused_and_changes_nothing() {
-    in_child("a_preset_counter_above_the_limit_is_refused_and_changes_nothing", &[], || {
+    with_soft_adapter(&[], |_| {
         let client = Client::load();
         for counter in [u64::MAX, (1 << 63) + 1] {
-            assert_eq!(Softefa::load().preset_counter(counter), INVALID);
+            assert_eq!(SoftAdapter::loaded().preset_counter(counter), INVALID);
         }
         write_once_from(&client, 0);
     });
@@ -96,12 +95,12 @@ fn a_preset_counter_above_the_limit_is_refused_and_changes_nothing() {
 
 #[test]
 fn a_queue_can_start_at_the_highest_preset_counter() {
-    in_child("a_queue_can_start_at_the_highest_preset_counter", &[], || {
+    with_soft_adapter(&[], |_| {
         let client = Client::load();
         // The highest counter has the slot, phase and doorbell of 0, as if the preset were ignored. The other counter
         // has different ones.
         for counter in [1 << 63, (1 << 63) - 2] {
-            assert_eq!(Softefa::load().preset_counter(counter), 0);
+            assert_eq!(SoftAdapter::loaded().preset_counter(counter), 0);
             write_once_from(&client, counter);
         }
     });
@@ -109,10 +108,10 @@ fn a_queue_can_start_at_the_highest_preset_counter() {
 
 #[test]
 fn a_queue_starts_at_the_preset_counter() {
-    in_child("a_queue_starts_at_the_preset_counter", &[], || {
+    with_soft_adapter(&[], |_| {
         let client = Client::load();
         let first = 65_535;
-        assert_eq!(Softefa::load().preset_counter(first.into()), 0);
+        assert_eq!(SoftAdapter::loaded().preset_counter(first.into()), 0);
         let opened = Opened::new(&client, |_| {});
         let (from, to) = (memory(1, 1), memory(1, 0));
         let request = write_to_self(&opened, &from, &to, 5);
@@ -121,19 +120,19 @@ fn a_queue_starts_at_the_preset_counter() {
             poster.post(&request);
             assert_eq!(poller.next().status, CompletionStatus::Ok);
         }
-        assert_eq!(Softefa::load().violations(), 0);
+        assert_eq!(SoftAdapter::loaded().violation_count(), 0);
     });
 }
 
 #[test]
 fn statistics_count_requests_since_the_reset() {
-    in_child("statistics_count_requests_since_the_reset", &[], || {
+    with_soft_adapter(&[], |_| {
         let client = Client::load();
         let opened = Opened::new(&client, |_| {});
         let (from, to) = (memory(2, 1), memory(2, 0));
         let request = write_to_self(&opened, &from, &to, 5);
         let (mut poster, mut poller, softefa) =
-            (Poster::new(&opened, 0), Poller::new(&opened), Softefa::load());
+            (Poster::new(&opened, 0), Poller::new(&opened), SoftAdapter::loaded());
         poster.post(&request);
         poller.next();
         wait("the first write's count", || (softefa.statistics().entries == 1).then_some(()));
@@ -150,12 +149,12 @@ fn statistics_count_requests_since_the_reset() {
 
 #[test]
 fn held_adapters_execute_no_requests() {
-    in_child("held_adapters_execute_no_requests", &[], || {
+    with_soft_adapter(&[], |_| {
         let client = Client::load();
         let opened = Opened::new(&client, |_| {});
         let (from, to) = (memory(1, 1), memory(1, 0));
         let request = write_to_self(&opened, &from, &to, 5);
-        let (softefa, mut poller) = (Softefa::load(), Poller::new(&opened));
+        let (softefa, mut poller) = (SoftAdapter::loaded(), Poller::new(&opened));
         softefa.hold(true);
         Poster::new(&opened, 0).post(&request);
         wait("the entry to be fetched", || (softefa.statistics().entries == 1).then_some(()));
@@ -167,31 +166,31 @@ fn held_adapters_execute_no_requests() {
 
 #[test]
 fn an_overrun_is_reported_once_a_consumer_index_is_set() {
-    in_child("an_overrun_is_reported_once_a_consumer_index_is_set", &[], || {
+    with_soft_adapter(&[], |_| {
         let client = Client::load();
         let mut opened = Opened::new(&client, |_| {});
         opened.cq = open_cq(opened.domain, 4).unwrap();
         opened.ep = open_ep(opened.domain, opened.info).unwrap();
         assert_eq!(bind(opened.ep, opened.cq, fi::FI_TRANSMIT | fi::FI_RECV), 0);
         assert_eq!((bind(opened.ep, opened.av, 0), enable(opened.ep)), (0, 0));
-        let softefa = Softefa::load();
+        let softefa = SoftAdapter::loaded();
         assert!(softefa.warnings().iter().any(|warning| warning.contains("overrun")));
-        assert_eq!(softefa.set_consumer_index(opened.cq, 0), 0);
+        assert_eq!(softefa.set_consumer_index(opened.cq.cast(), 0), 0);
         let (from, to) = (memory(1, 1), memory(1, 0));
         let (request, mut poster) = (write_to_self(&opened, &from, &to, 5), Poster::new(&opened, 0));
         for _ in 0..5 {
             poster.post(&request);
         }
-        wait("a violation", || (softefa.violations() != 0).then_some(()));
+        wait("a violation", || (softefa.violation_count() != 0).then_some(()));
         assert_eq!(&softefa.violation(0).unwrap().rule[..11], b"cq-overrun\0");
     });
 }
 
 #[test]
 fn a_null_or_foreign_completion_queue_is_refused() {
-    in_child("a_null_or_foreign_completion_queue_is_refused", &[], || {
+    with_soft_adapter(&[], |_| {
         let opened = Opened::new(&Client::load(), |_| {});
-        let softefa = Softefa::load();
+        let softefa = SoftAdapter::loaded();
         assert_eq!(softefa.set_consumer_index(ptr::null_mut(), 0), INVALID);
         assert_eq!(softefa.set_consumer_index(opened.av.cast(), 0), INVALID);
     });
@@ -229,14 +228,10 @@ fn the_c_header_matches_the_library() {
         ),
     );
     program += "int main(void) { return SOFTEFA_VERSION == 2 ? 0 : 1; }\n";
-    let directory = std::env::temp_dir().join(format!("softefa-header-{}", std::process::id()));
-    std::fs::create_dir_all(&directory).unwrap();
-    let source = directory.join("layouts.c");
+    let folder = TempDir::new("softefa-header");
+    let source = folder.path().join("layouts.c");
     std::fs::write(&source, program).unwrap();
     let include = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/include");
-    let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".into());
     let options = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", include];
-    let status = Command::new(compiler).args(options).arg(&source).status().unwrap();
-    std::fs::remove_dir_all(&directory).unwrap();
-    assert!(status.success());
+    compile::compile(compile::c().args(options).arg(&source));
 }

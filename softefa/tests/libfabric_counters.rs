@@ -13,7 +13,8 @@ use efa_gda_sys::fi;
 use efa_gda_wire::{CompletionStatus, Operation, RemoteKey, Request};
 use libfabric_common::queues::{Poller, Poster, memory, memory_file, write_to_self};
 use libfabric_common::{
-    Client, Hints, Opened, bind, close, enable, gda_ops, in_child, open_av, open_cq, open_domain, open_ep,
+    Client, Hints, Opened, bind, close, enable, gda_ops, open_av, open_cq, open_domain, open_ep,
+    with_soft_adapter,
 };
 
 const INVALID: c_int = -libc::EINVAL;
@@ -109,7 +110,7 @@ fn three_writes_and_a_broken_one(opened: &Opened) {
 
 #[test]
 fn successes_and_errors_are_counted_separately() {
-    in_child("successes_and_errors_are_counted_separately", ON, || {
+    with_soft_adapter(ON, |_| {
         let opened = before_enable(&Client::load());
         let counter = open_cntr(opened.domain, waitable()).unwrap();
         assert_eq!(bind(opened.ep, counter, fi::FI_WRITE | fi::FI_READ | fi::FI_SEND), 0);
@@ -121,7 +122,7 @@ fn successes_and_errors_are_counted_separately() {
 
 #[test]
 fn a_counter_of_reads_does_not_count_writes() {
-    in_child("a_counter_of_reads_does_not_count_writes", ON, || {
+    with_soft_adapter(ON, |_| {
         let opened = before_enable(&Client::load());
         let [reads, writes] = [(); 2].map(|()| open_cntr(opened.domain, waitable()).unwrap());
         assert_eq!(bind(opened.ep, reads, fi::FI_READ), 0);
@@ -134,7 +135,7 @@ fn a_counter_of_reads_does_not_count_writes() {
 
 #[test]
 fn writes_and_reads_by_peers_are_counted_at_the_target() {
-    in_child("writes_and_reads_by_peers_are_counted_at_the_target", ON, || {
+    with_soft_adapter(ON, |_| {
         let opened = before_enable(&Client::load());
         let [written, read] = [(); 2].map(|()| open_cntr(opened.domain, waitable()).unwrap());
         assert_eq!(bind(opened.ep, written, fi::FI_REMOTE_WRITE), 0);
@@ -148,7 +149,7 @@ fn writes_and_reads_by_peers_are_counted_at_the_target() {
 
 #[test]
 fn both_words_are_written_to_memory_of_the_client() {
-    in_child("both_words_are_written_to_memory_of_the_client", ON, || {
+    with_soft_adapter(ON, |_| {
         let opened = before_enable(&Client::load());
         let words = [AtomicU64::new(100), AtomicU64::new(7)];
         let [success, error] = [0, 1].map(|index: usize| words[index].as_ptr().cast());
@@ -164,7 +165,7 @@ fn both_words_are_written_to_memory_of_the_client() {
 
 #[test]
 fn a_word_in_a_file_without_an_address_is_written_and_not_read() {
-    in_child("a_word_in_a_file_without_an_address_is_written_and_not_read", ON, || {
+    with_soft_adapter(ON, |_| {
         let opened = before_enable(&Client::load());
         let (fd, place) = memory_file(4096);
         let mut efa = both(in_file(fd, 64, ptr::null_mut()), in_file(fd, 128, place));
@@ -182,7 +183,7 @@ fn a_word_in_a_file_without_an_address_is_written_and_not_read() {
 
 #[test]
 fn the_client_can_set_and_add_to_both_words() {
-    in_child("the_client_can_set_and_add_to_both_words", ON, || {
+    with_soft_adapter(ON, |_| {
         let opened = before_enable(&Client::load());
         let counter = open_cntr(opened.domain, waitable()).unwrap();
         assert_eq!(values(counter), (0, 0));
@@ -196,7 +197,7 @@ fn the_client_can_set_and_add_to_both_words() {
 
 #[test]
 fn a_wait_ends_at_the_threshold_an_error_or_the_timeout() {
-    in_child("a_wait_ends_at_the_threshold_an_error_or_the_timeout", ON, || {
+    with_soft_adapter(ON, |_| {
         let opened = before_enable(&Client::load());
         let counter = open_cntr(opened.domain, waitable()).unwrap();
         let wait = |counter: *mut fi::fid_cntr, threshold, timeout| {
@@ -226,7 +227,7 @@ fn a_wait_ends_at_the_threshold_an_error_or_the_timeout() {
 
 #[test]
 fn a_counter_closes_after_its_endpoint_and_before_its_domain() {
-    in_child("a_counter_closes_after_its_endpoint_and_before_its_domain", ON, || {
+    with_soft_adapter(ON, |_| {
         let client = Client::load();
         let opened = before_enable(&client);
         let counter = open_cntr(opened.domain, waitable()).unwrap();
@@ -242,7 +243,7 @@ fn a_counter_closes_after_its_endpoint_and_before_its_domain() {
 
 #[test]
 fn a_bind_that_cannot_count_is_refused() {
-    in_child("a_bind_that_cannot_count_is_refused", ON, || {
+    with_soft_adapter(ON, |_| {
         let client = Client::load();
         let opened = before_enable(&client);
         let counter = open_cntr(opened.domain, waitable()).unwrap();
@@ -261,7 +262,7 @@ fn a_bind_that_cannot_count_is_refused() {
 
 #[test]
 fn memory_that_cannot_hold_a_word_is_refused() {
-    in_child("memory_that_cannot_hold_a_word_is_refused", ON, || {
+    with_soft_adapter(ON, |_| {
         let opened = before_enable(&Client::load());
         let domain = opened.domain;
         let words = [AtomicU64::new(0), AtomicU64::new(0)];
@@ -294,7 +295,7 @@ fn memory_that_cannot_hold_a_word_is_refused() {
 
 #[test]
 fn attributes_that_the_adapter_lacks_are_refused() {
-    in_child("attributes_that_the_adapter_lacks_are_refused", ON, || {
+    with_soft_adapter(ON, |_| {
         let opened = before_enable(&Client::load());
         let open = |attr| open_cntr(opened.domain, attr);
         let bytes = fi::fi_cntr_attr { events: fi::FI_CNTR_EVENTS_BYTES, ..waitable() };
@@ -307,7 +308,7 @@ fn attributes_that_the_adapter_lacks_are_refused() {
 
 #[test]
 fn counters_need_the_environment_variable() {
-    in_child("counters_need_the_environment_variable", &[("SOFTEFA_HW_CNTR", "1")], || {
+    with_soft_adapter(&[("SOFTEFA_HW_CNTR", "1")], |_| {
         let opened = before_enable(&Client::load());
         assert_eq!(open_cntr(opened.domain, waitable()), Err(NOT_SUPPORTED));
         assert_eq!(
@@ -320,7 +321,7 @@ fn counters_need_the_environment_variable() {
 
 #[test]
 fn a_domain_of_an_api_below_2_5_has_no_counters() {
-    in_child("a_domain_of_an_api_below_2_5_has_no_counters", &[("FI_EFA_USE_HW_CNTR", "1")], || {
+    with_soft_adapter(&[("FI_EFA_USE_HW_CNTR", "1")], |_| {
         let client = Client::load();
         let opened = before_enable(&client);
         let old = client.library.version() < fi::fi_version(2, 5);
@@ -336,7 +337,7 @@ fn a_domain_of_an_api_below_2_5_has_no_counters() {
 #[test]
 fn a_release_before_2_6_has_no_counters() {
     let claimed = [ON, &[("SOFTEFA_PROV_VERSION", "205.1")]].concat();
-    in_child("a_release_before_2_6_has_no_counters", &claimed, || {
+    with_soft_adapter(&claimed, |_| {
         let opened = before_enable(&Client::load());
         assert_eq!(open_cntr(opened.domain, waitable()), Err(NOT_SUPPORTED));
     });
@@ -344,7 +345,7 @@ fn a_release_before_2_6_has_no_counters() {
 
 #[test]
 fn hints_with_counters_match_if_counters_are_enabled() {
-    in_child("hints_with_counters_match_if_counters_are_enabled", ON, || {
+    with_soft_adapter(ON, |_| {
         // SAFETY: allocated by fi_dupinfo; every release's struct has the field.
         let info = Client::load().getinfo_with(|h| unsafe { (*h.info().domain_attr).cntr_cnt = 4 });
         assert!(info.is_ok());

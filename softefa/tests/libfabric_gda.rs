@@ -11,16 +11,18 @@ use std::ptr;
 use std::time::Duration;
 
 use efa_gda_sys::fi;
+use efa_gda_test_support::child::{Child, End};
+use efa_gda_test_support::soft::{on_provider, provider_folder};
 use libfabric_common::queues::{Poller, external, memory_file, open_external};
 use libfabric_common::{
-    Client, Opened, child, gda_ops, in_child, open_domain, open_ep, open_ops, query_queues,
+    Client, Opened, gda_ops, open_domain, open_ep, open_ops, query_queues, with_soft_adapter,
 };
 
 const INVALID: c_int = -libc::EINVAL;
 
 #[test]
 fn queues_have_the_geometry_of_the_info() {
-    in_child("queues_have_the_geometry_of_the_info", &[], || {
+    with_soft_adapter(&[], |_| {
         let client = Client::load();
         let opened = Opened::new(&client, |h| (h.tx().size, h.rx().size) = (256, 512));
         let (sq, rq) = opened.queues();
@@ -38,7 +40,7 @@ fn queues_have_the_geometry_of_the_info() {
 
 #[test]
 fn queries_out_of_order_return_errors() {
-    in_child("queries_out_of_order_return_errors", &[], || {
+    with_soft_adapter(&[], |_| {
         let client = Client::load();
         let opened = Opened::new(&client, |_| {});
         let ops = gda_ops(opened.domain).unwrap();
@@ -75,33 +77,26 @@ fn operations_open_by_name_if_the_release_has_them() {
     let releases =
         [("206.0", 0, 0), ("205.1", 0, INVALID), ("203.0", 0, INVALID), ("202.0", INVALID, INVALID)];
     for (version, gda, feature) in releases {
-        in_child(
-            "operations_open_by_name_if_the_release_has_them",
-            &[("SOFTEFA_PROV_VERSION", version)],
-            || {
-                if std::env::var("SOFTEFA_PROV_VERSION").as_deref() != Ok(version) {
-                    return;
-                }
-                let client = Client::load();
-                let opened = Opened::new(&client, |_| {});
-                let code = |result: Result<*const c_void, c_int>| result.err().unwrap_or(0);
-                assert_eq!(code(open_ops(opened.domain, fi::FI_EFA_GDA_OPS)), gda, "GDA at {version}");
-                assert_eq!(code(open_ops(opened.fabric, fi::FI_EFA_FEATURE_OPS)), feature, "{version}");
-                assert_eq!(code(open_ops(opened.domain, fi::FI_EFA_DOMAIN_OPS)), 0, "domain at {version}");
-                assert_eq!(code(open_ops(opened.domain, b"efa gdr ops\0")), INVALID, "unknown");
-                assert_eq!(
-                    code(open_ops(opened.domain, fi::FI_EFA_FEATURE_OPS)),
-                    INVALID,
-                    "an operation of the fabric"
-                );
-            },
-        );
+        with_soft_adapter(&[("SOFTEFA_PROV_VERSION", version)], |_| {
+            let client = Client::load();
+            let opened = Opened::new(&client, |_| {});
+            let code = |result: Result<*const c_void, c_int>| result.err().unwrap_or(0);
+            assert_eq!(code(open_ops(opened.domain, fi::FI_EFA_GDA_OPS)), gda, "GDA at {version}");
+            assert_eq!(code(open_ops(opened.fabric, fi::FI_EFA_FEATURE_OPS)), feature, "{version}");
+            assert_eq!(code(open_ops(opened.domain, fi::FI_EFA_DOMAIN_OPS)), 0, "domain at {version}");
+            assert_eq!(code(open_ops(opened.domain, b"efa gdr ops\0")), INVALID, "unknown");
+            assert_eq!(
+                code(open_ops(opened.domain, fi::FI_EFA_FEATURE_OPS)),
+                INVALID,
+                "an operation of the fabric"
+            );
+        });
     }
 }
 
 #[test]
 fn plain_efa_has_no_gda_operations() {
-    in_child("plain_efa_has_no_gda_operations", &[("SOFTEFA_FABRICS", "efa")], || {
+    with_soft_adapter(&[("SOFTEFA_FABRICS", "efa")], |_| {
         let client = Client::load();
         let info = client.getinfo_with(|h| h.fabric("efa")).unwrap();
         let domain = open_domain(client.fabric(info).unwrap(), info).unwrap();
@@ -122,22 +117,23 @@ fn sixth_pointer(domain: *mut fi::fid_domain) -> *const c_void {
 
 #[test]
 fn reading_past_a_table_of_five_pointers_faults() {
-    const TEST: &str = "reading_past_a_table_of_five_pointers_faults";
-    if std::env::var_os("SOFTEFA_PROV_VERSION").is_some() {
+    let Some(five) = Child::of_this_test() else {
         let opened = Opened::new(&Client::load(), |_| {});
         std::hint::black_box(sixth_pointer(opened.domain));
         return;
-    }
-    let limit = Duration::from_secs(60);
-    let five = child(TEST, &[("SOFTEFA_PROV_VERSION", "205.1")], limit).expect("the child ends");
-    assert_eq!(five.signal(), Some(libc::SIGSEGV));
-    let six = child(TEST, &[("SOFTEFA_PROV_VERSION", "206.0")], limit).expect("the child ends");
-    assert!(six.success());
+    };
+    let folder = provider_folder();
+    let end =
+        |child, version| on_provider(child, &folder).variables(&[("SOFTEFA_PROV_VERSION", version)]).end();
+    let five = end(five, "205.1");
+    assert!(matches!(&five, End::Failed(status, _) if status.signal() == Some(libc::SIGSEGV)), "{five:?}");
+    let six = end(Child::of_this_test().unwrap(), "206.0");
+    assert!(matches!(six, End::Passed(_)), "{six:?}");
 }
 
 #[test]
 fn fi_cq_read_refuses_a_queue_in_memory_without_an_address() {
-    in_child("fi_cq_read_refuses_a_queue_in_memory_without_an_address", &[], || {
+    with_soft_adapter(&[], |_| {
         let opened = Opened::new(&Client::load(), |_| {});
         let (fd, _) = memory_file(64 * 32);
         let attr = fi::fi_cq_attr { size: 64, ..Default::default() };
@@ -150,7 +146,7 @@ fn fi_cq_read_refuses_a_queue_in_memory_without_an_address() {
 
 #[test]
 fn memory_that_cannot_hold_a_queue_is_refused() {
-    in_child("memory_that_cannot_hold_a_queue_is_refused", &[], || {
+    with_soft_adapter(&[], |_| {
         let opened = Opened::new(&Client::load(), |_| {});
         let (fd, place) = memory_file(64 * 32);
         let attr = fi::fi_cq_attr { size: 64, ..Default::default() };
@@ -177,17 +173,15 @@ fn an_injected_defect_is_reported_by_the_query() {
         ("null-buffer", |sq| sq.buffer.is_null()),
     ];
     for (defect, wrong) in defects {
-        in_child("an_injected_defect_is_reported_by_the_query", &[("SOFTEFA_BREAK", defect)], || {
-            if std::env::var("SOFTEFA_BREAK").as_deref() == Ok(defect) {
-                assert!(wrong(&Opened::new(&Client::load(), |_| {}).queues().0), "{defect}");
-            }
+        with_soft_adapter(&[("SOFTEFA_BREAK", defect)], |_| {
+            assert!(wrong(&Opened::new(&Client::load(), |_| {}).queues().0), "{defect}");
         });
     }
 }
 
 #[test]
 fn with_the_defect_no_gda_the_operations_do_not_open() {
-    in_child("with_the_defect_no_gda_the_operations_do_not_open", &[("SOFTEFA_BREAK", "no-gda")], || {
+    with_soft_adapter(&[("SOFTEFA_BREAK", "no-gda")], |_| {
         let opened = Opened::new(&Client::load(), |_| {});
         assert_eq!(gda_ops(opened.domain).map(|_| ()), Err(INVALID));
     });
@@ -195,12 +189,17 @@ fn with_the_defect_no_gda_the_operations_do_not_open() {
 
 #[test]
 fn an_injected_defect_makes_getinfo_crash_or_hang() {
-    const TEST: &str = "an_injected_defect_makes_getinfo_crash_or_hang";
-    if std::env::var_os("SOFTEFA_BREAK").is_some() {
+    let Some(crashes) = Child::of_this_test() else {
         let _ = Client::load().getinfo_with(|_| {});
         return;
-    }
-    let crashed = child(TEST, &[("SOFTEFA_BREAK", "crash-getinfo")], Duration::from_secs(60));
-    assert_eq!(crashed.and_then(|status| status.signal()), Some(libc::SIGSEGV));
-    assert!(child(TEST, &[("SOFTEFA_BREAK", "hang-getinfo")], Duration::from_secs(2)).is_none());
+    };
+    let folder = provider_folder();
+    let crashed = on_provider(crashes, &folder).variables(&[("SOFTEFA_BREAK", "crash-getinfo")]).end();
+    assert!(
+        matches!(&crashed, End::Failed(status, _) if status.signal() == Some(libc::SIGSEGV)),
+        "{crashed:?}"
+    );
+    let hangs = on_provider(Child::of_this_test().unwrap(), &folder).limit(Duration::from_secs(2));
+    let hung = hangs.variables(&[("SOFTEFA_BREAK", "hang-getinfo")]).end();
+    assert!(matches!(hung, End::TimedOut(_)), "{hung:?}");
 }

@@ -7,7 +7,7 @@ mod libfabric_common;
 use std::ffi::CStr;
 
 use efa_gda_sys::fi;
-use libfabric_common::{Change, Client, Hints, in_child};
+use libfabric_common::{Change, Client, Hints, with_soft_adapter};
 
 const NO_DATA: i32 = -libc::ENODATA;
 
@@ -39,7 +39,7 @@ fn direct(adapter: usize) -> (String, String) {
 
 #[test]
 fn the_usual_hints_return_one_adapter_on_efa_direct() {
-    in_child("the_usual_hints_return_one_adapter_on_efa_direct", &[], || {
+    with_soft_adapter(&[], |_| {
         let client = Client::load();
         assert_eq!(names(&client, client.info()), [direct(0)]);
     });
@@ -47,7 +47,7 @@ fn the_usual_hints_return_one_adapter_on_efa_direct() {
 
 #[test]
 fn the_provider_replaces_the_built_in_provider_of_its_name() {
-    in_child("the_provider_replaces_the_built_in_provider_of_its_name", &[], || {
+    with_soft_adapter(&[], |_| {
         let client = Client::load();
         let info = client.info();
         // SAFETY: an info with its attributes.
@@ -62,7 +62,7 @@ fn the_provider_replaces_the_built_in_provider_of_its_name() {
 
 #[test]
 fn an_info_describes_the_adapter() {
-    in_child("an_info_describes_the_adapter", &[], || {
+    with_soft_adapter(&[], |_| {
         let client = Client::load();
         let list = client.info();
         // SAFETY: an info with all its attributes.
@@ -85,7 +85,7 @@ fn an_info_describes_the_adapter() {
 
 #[test]
 fn an_info_can_be_copied_and_used_as_hints() {
-    in_child("an_info_can_be_copied_and_used_as_hints", &[], || {
+    with_soft_adapter(&[], |_| {
         let client = Client::load();
         let info = client.info();
         // SAFETY: an info of this library; the copy is freed below.
@@ -140,7 +140,7 @@ const ACCEPTED: &[(&str, Change)] = &[
 
 #[test]
 fn hints_that_efa_direct_cannot_satisfy_return_no_data() {
-    in_child("hints_that_efa_direct_cannot_satisfy_return_no_data", &[], || {
+    with_soft_adapter(&[], |_| {
         let client = Client::load();
         for (what, change) in REFUSED {
             assert_eq!(client.getinfo_with(change).map(|_| ()), Err(NO_DATA), "{what}");
@@ -150,7 +150,7 @@ fn hints_that_efa_direct_cannot_satisfy_return_no_data() {
 
 #[test]
 fn hints_that_request_less_return_an_info() {
-    in_child("hints_that_request_less_return_an_info", &[], || {
+    with_soft_adapter(&[], |_| {
         let client = Client::load();
         for (what, change) in ACCEPTED {
             let list = client.getinfo_with(change).unwrap_or_else(|error| panic!("{what}: {error}"));
@@ -161,7 +161,7 @@ fn hints_that_request_less_return_an_info() {
 
 #[test]
 fn more_than_32_inline_bytes_halve_the_send_queue() {
-    in_child("more_than_32_inline_bytes_halve_the_send_queue", &[], || {
+    with_soft_adapter(&[], |_| {
         let client = Client::load();
         let list = client.getinfo_with(|h| h.tx().inject_size = 80).unwrap();
         // SAFETY: an info with its attributes.
@@ -174,7 +174,7 @@ fn more_than_32_inline_bytes_halve_the_send_queue() {
 
 #[test]
 fn without_rma_max_msg_size_is_one_send() {
-    in_child("without_rma_max_msg_size_is_one_send", &[], || {
+    with_soft_adapter(&[], |_| {
         let client = Client::load();
         let list = client.getinfo_with(|h| h.info().caps = fi::FI_MSG).unwrap();
         // SAFETY: an info with its attributes.
@@ -186,7 +186,7 @@ fn without_rma_max_msg_size_is_one_send() {
 
 #[test]
 fn the_environment_sets_the_number_of_adapters() {
-    in_child("the_environment_sets_the_number_of_adapters", &[("SOFTEFA_ADAPTERS", "3")], || {
+    with_soft_adapter(&[("SOFTEFA_ADAPTERS", "3")], |_| {
         let client = Client::load();
         assert_eq!(names(&client, client.info()), [direct(0), direct(1), direct(2)]);
     });
@@ -194,7 +194,7 @@ fn the_environment_sets_the_number_of_adapters() {
 
 #[test]
 fn without_efa_direct_only_plain_efa_is_offered() {
-    in_child("without_efa_direct_only_plain_efa_is_offered", &[("SOFTEFA_FABRICS", "efa")], || {
+    with_soft_adapter(&[("SOFTEFA_FABRICS", "efa")], |_| {
         let client = Client::load();
         assert_eq!(client.getinfo_with(|_| {}).map(|_| ()), Err(NO_DATA));
         let list = client.getinfo_with(|h| h.fabric("efa")).unwrap();
@@ -204,7 +204,7 @@ fn without_efa_direct_only_plain_efa_is_offered() {
 
 #[test]
 fn with_softefa_hmem_fi_hmem_needs_fi_mr_hmem() {
-    in_child("with_softefa_hmem_fi_hmem_needs_fi_mr_hmem", &[("SOFTEFA_HMEM", "1")], || {
+    with_soft_adapter(&[("SOFTEFA_HMEM", "1")], |_| {
         let client = Client::load();
         let without = client.getinfo_with(|h| h.info().caps |= fi::FI_HMEM);
         assert_eq!(without.map(|_| ()), Err(NO_DATA));
@@ -224,15 +224,14 @@ fn with_softefa_hmem_fi_hmem_needs_fi_mr_hmem() {
 
 #[test]
 fn an_invalid_environment_variable_makes_getinfo_fail() {
-    in_child("an_invalid_environment_variable_makes_getinfo_fail", &[("SOFTEFA_ADAPTERS", "many")], || {
+    with_soft_adapter(&[("SOFTEFA_ADAPTERS", "many")], |_| {
         assert_eq!(Client::load().getinfo_with(|_| {}).map(|_| ()), Err(NO_DATA))
     });
 }
 
 #[test]
 fn without_unsolicited_writes_rma_needs_fi_rx_cq_data() {
-    let test = "without_unsolicited_writes_rma_needs_fi_rx_cq_data";
-    in_child(test, &[("SOFTEFA_UNSOLICITED_WRITE", "0")], || {
+    with_soft_adapter(&[("SOFTEFA_UNSOLICITED_WRITE", "0")], |_| {
         let client = Client::load();
         let refused = client.getinfo_with(|hints| hints.info().mode = fi::FI_CONTEXT2);
         assert_eq!(refused.unwrap_err(), NO_DATA);
@@ -247,8 +246,7 @@ fn without_unsolicited_writes_rma_needs_fi_rx_cq_data() {
 
 #[test]
 fn without_unsolicited_writes_an_info_without_rma_has_messages_only() {
-    let test = "without_unsolicited_writes_an_info_without_rma_has_messages_only";
-    in_child(test, &[("SOFTEFA_UNSOLICITED_WRITE", "0")], || {
+    with_soft_adapter(&[("SOFTEFA_UNSOLICITED_WRITE", "0")], |_| {
         let client = Client::load();
         let info = client.getinfo_with(|hints| {
             hints.info().mode = fi::FI_CONTEXT2;

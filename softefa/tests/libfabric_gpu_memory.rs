@@ -3,40 +3,37 @@
 
 #![allow(clippy::unwrap_used, clippy::macro_metavars_in_unsafe)]
 
-mod fake_cuda;
 mod libfabric_common;
 
 use std::ffi::c_int;
 use std::ptr;
 
 use efa_gda_sys::fi;
+use efa_gda_test_support::cuda::{self, Driver, unmappable};
+use efa_gda_test_support::pattern;
 use efa_gda_wire::{Completion, CompletionStatus, LocalKey, Operation, RemoteKey, Request, RequestIdWidth};
-use fake_cuda::{FakeCuda, library, unmappable};
 use libfabric_common::queues::{ALL, Poller, Poster, external, memory, open_external, wait, write_to_self};
-use libfabric_common::{Client, Hints, Opened, Softefa, bind, close, enable, gda_ops, in_child, open_ep};
+use libfabric_common::{
+    Client, Hints, Opened, SoftAdapter, bind, close, enable, gda_ops, open_ep, with_soft_adapter,
+};
 
 /// More bytes than the adapter moves in one copy.
 const BYTES: usize = (512 << 10) + 24;
 
-fn with_gpu(test: &str, body: impl FnOnce(&FakeCuda)) {
-    let file = library();
+fn with_gpu(body: impl FnOnce(&Driver)) {
     let variables = [
         ("SOFTEFA_HMEM", "1"),
-        ("SOFTEFA_LIBCUDA", file.as_str()),
+        ("SOFTEFA_LIBCUDA", cuda::LIBRARY),
         ("SOFTEFA_CUDA_TIMEOUT_MS", "200"),
         // For any installed libfabric.
         ("SOFTEFA_MR_DMABUF", "1"),
     ];
-    in_child(test, &variables, || body(&FakeCuda::load()));
+    with_soft_adapter(&variables, |_| body(&Driver::loaded()));
 }
 
 fn gpu_hints(hints: &mut Hints) {
     hints.info().caps |= fi::FI_HMEM;
     hints.change_mr_mode(0, fi::FI_MR_HMEM);
-}
-
-fn pattern(length: usize) -> Vec<u8> {
-    (0..length).map(|index| (index * 131 + index / 251) as u8).collect()
 }
 
 /// Registers memory with this interface and these flags.
@@ -112,7 +109,7 @@ fn status_of(poster: &mut Poster, poller: &mut Poller, request: &Request) -> Com
 
 #[test]
 fn a_write_copies_from_gpu_memory_to_gpu_memory() {
-    with_gpu("a_write_copies_from_gpu_memory_to_gpu_memory", |gpu| {
+    with_gpu(|gpu| {
         let client = Client::load();
         let opened = Opened::new(&client, gpu_hints);
         let (from, to) = (gpu.memory(&pattern(BYTES)), gpu.memory(&vec![0; BYTES]));
@@ -122,13 +119,13 @@ fn a_write_copies_from_gpu_memory_to_gpu_memory() {
         let (mut poster, mut poller) = (Poster::new(&opened, 0), Poller::new(&opened));
         assert_eq!(status_of(&mut poster, &mut poller, &request), CompletionStatus::Ok);
         assert!(gpu.read(to, BYTES) == pattern(BYTES));
-        assert_eq!(Softefa::load().violations(), 0);
+        assert_eq!(SoftAdapter::loaded().violation_count(), 0);
     });
 }
 
 #[test]
 fn a_dmabuf_that_cannot_be_mapped_is_accessed_at_its_base_address() {
-    with_gpu("a_dmabuf_that_cannot_be_mapped_is_accessed_at_its_base_address", |gpu| {
+    with_gpu(|gpu| {
         let client = Client::load();
         let opened = Opened::new(&client, |_| {});
         let (from, to) = (gpu.memory(&pattern(4096)), gpu.memory(&[0; 4096]));
@@ -143,7 +140,7 @@ fn a_dmabuf_that_cannot_be_mapped_is_accessed_at_its_base_address() {
 
 #[test]
 fn memory_that_is_not_gpu_memory_is_refused() {
-    with_gpu("memory_that_is_not_gpu_memory_is_refused", |gpu| {
+    with_gpu(|gpu| {
         let client = Client::load();
         let opened = Opened::new(&client, gpu_hints);
         let host = memory(8, 0);
@@ -167,17 +164,17 @@ fn memory_that_is_not_gpu_memory_is_refused() {
 
 #[test]
 fn a_lost_context_fails_the_request_and_stores_a_warning() {
-    with_gpu("a_lost_context_fails_the_request_and_stores_a_warning", |gpu| {
+    with_gpu(|gpu| {
         let client = Client::load();
         let opened = Opened::new(&client, gpu_hints);
         let place = gpu.memory(&[0; 4096]);
         let region = register(opened.domain, place, 4096, fi::FI_HMEM_CUDA, 0).unwrap();
         let request = write(&opened, (place, region), (place + 2048, region), 64);
-        gpu.fail(700);
+        gpu.fail_copies(700);
         let (mut poster, mut poller) = (Poster::new(&opened, 0), Poller::new(&opened));
         let status = status_of(&mut poster, &mut poller, &request);
         assert_eq!(status, CompletionStatus::InvalidLocalKey);
-        let warnings = Softefa::load().warnings();
+        let warnings = SoftAdapter::loaded().warnings();
         assert!(
             warnings.iter().any(|words| words.contains("CUDA_ERROR_ILLEGAL_ADDRESS (700)")),
             "{warnings:?}"
@@ -186,8 +183,8 @@ fn a_lost_context_fails_the_request_and_stores_a_warning() {
 }
 
 /// Makes one copy fail. The next copy fails too, although nothing makes it fail. A warning contains `words`.
-fn a_copy_makes_the_gpu_unreachable(test: &str, set_failing: impl Fn(&FakeCuda, bool), words: &str) {
-    with_gpu(test, |gpu| {
+fn a_copy_makes_the_gpu_unreachable(set_failing: impl Fn(&Driver, bool), words: &str) {
+    with_gpu(|gpu| {
         let client = Client::load();
         let opened = Opened::new(&client, gpu_hints);
         let place = gpu.memory(&[0; 4096]);
@@ -200,34 +197,32 @@ fn a_copy_makes_the_gpu_unreachable(test: &str, set_failing: impl Fn(&FakeCuda, 
             let status = status_of(&mut poster, &mut poller, &request);
             assert_eq!(status, CompletionStatus::InvalidLocalKey, "failing: {failing}");
         }
-        let warnings = Softefa::load().warnings();
+        let warnings = SoftAdapter::loaded().warnings();
         assert!(warnings.iter().any(|warning| warning.contains(words)), "{warnings:?}");
     });
 }
 
 #[test]
 fn a_copy_that_never_ends_makes_the_gpu_unreachable() {
-    let test = "a_copy_that_never_ends_makes_the_gpu_unreachable";
-    a_copy_makes_the_gpu_unreachable(test, |gpu, failing| gpu.hang(failing), "not observed within 200ms");
+    a_copy_makes_the_gpu_unreachable(|gpu, failing| gpu.hang_copies(failing), "not observed within 200ms");
 }
 
 #[test]
 fn a_copy_whose_end_cuda_does_not_report_makes_the_gpu_unreachable() {
-    let test = "a_copy_whose_end_cuda_does_not_report_makes_the_gpu_unreachable";
-    let set_failing = |gpu: &FakeCuda, failing| gpu.answer(if failing { 900 } else { 0 });
-    a_copy_makes_the_gpu_unreachable(test, set_failing, "cuStreamQuery returned");
+    let set_failing = |gpu: &Driver, failing| gpu.set_result(c"cuStreamQuery", if failing { 900 } else { 0 });
+    a_copy_makes_the_gpu_unreachable(set_failing, "cuStreamQuery returned");
 }
 
 #[test]
 fn a_graph_capture_in_another_thread_does_not_stop_copies() {
-    with_gpu("a_graph_capture_in_another_thread_does_not_stop_copies", |gpu| {
+    with_gpu(|gpu| {
         let client = Client::load();
         let opened = Opened::new(&client, gpu_hints);
         gpu.capture(true);
         let (from, to) = (gpu.memory(&pattern(4096)), gpu.memory(&[0; 4096]));
         let source = register(opened.domain, from, 4096, fi::FI_HMEM_CUDA, 0).unwrap();
         let target = register(opened.domain, to, 4096, fi::FI_HMEM_CUDA, 0).unwrap();
-        assert_eq!(gpu.mode(), 0, "the registering thread's capture mode is restored");
+        assert_eq!(gpu.capture_mode(), 0, "the registering thread's capture mode is restored");
         let request = write(&opened, (from, source), (to, target), 4096);
         let (mut poster, mut poller) = (Poster::new(&opened, 0), Poller::new(&opened));
         assert_eq!(status_of(&mut poster, &mut poller, &request), CompletionStatus::Ok);
@@ -237,7 +232,7 @@ fn a_graph_capture_in_another_thread_does_not_stop_copies() {
 
 #[test]
 fn completions_are_written_to_a_queue_in_gpu_memory() {
-    with_gpu("completions_are_written_to_a_queue_in_gpu_memory", |gpu| {
+    with_gpu(|gpu| {
         let client = Client::load();
         let opened = Opened::new(&client, gpu_hints);
         let place = gpu.memory(&[0; 64 * 32]);
@@ -268,7 +263,7 @@ fn completions_are_written_to_a_queue_in_gpu_memory() {
 #[test]
 fn without_a_driver_gpu_memory_is_refused() {
     let variables = [("SOFTEFA_HMEM", "1"), ("SOFTEFA_LIBCUDA", "/nonexistent/libcuda.so")];
-    in_child("without_a_driver_gpu_memory_is_refused", &variables, || {
+    with_soft_adapter(&variables, |_| {
         let client = Client::load();
         let opened = Opened::new(&client, gpu_hints);
         let refused = register(opened.domain, 0x7000_0000_0000, 64, fi::FI_HMEM_CUDA, 0);

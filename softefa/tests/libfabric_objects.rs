@@ -9,8 +9,8 @@ use std::ptr;
 
 use efa_gda_sys::fi;
 use libfabric_common::{
-    Client, Opened, Softefa, bind, close, enable, gda_ops, in_child, insert, name_of, open_av, open_cq,
-    open_domain, open_ep, register,
+    Client, Opened, SoftAdapter, bind, close, enable, gda_ops, insert, name_of, open_av, open_cq,
+    open_domain, open_ep, register, with_soft_adapter,
 };
 
 const BUSY: c_int = -libc::EBUSY;
@@ -27,7 +27,7 @@ fn domain(client: &Client) -> (*mut fi::fi_info, *mut fi::fid_fabric, *mut fi::f
 
 #[test]
 fn closing_every_object_frees_it_in_the_adapter() {
-    in_child("closing_every_object_frees_it_in_the_adapter", &[], || {
+    with_soft_adapter(&[], |_| {
         let client = Client::load();
         // More rounds than the adapter has protection domains, completion queues or queue pairs.
         for _ in 0..1100 {
@@ -38,13 +38,13 @@ fn closing_every_object_frees_it_in_the_adapter() {
             assert_eq!(close(region), 0);
             opened.close(&client);
         }
-        assert_eq!(Softefa::load().adapters(), 1);
+        assert_eq!(SoftAdapter::loaded().adapters(), 1);
     });
 }
 
 #[test]
 fn a_parent_is_busy_while_a_child_is_open() {
-    in_child("a_parent_is_busy_while_a_child_is_open", &[], || {
+    with_soft_adapter(&[], |_| {
         let client = Client::load();
         let (info, fabric, domain) = domain(&client);
         assert_eq!(close(fabric), BUSY, "fabric with a domain");
@@ -68,7 +68,7 @@ fn a_parent_is_busy_while_a_child_is_open() {
 
 #[test]
 fn a_bound_object_is_busy_until_the_endpoint_is_closed() {
-    in_child("a_bound_object_is_busy_until_the_endpoint_is_closed", &[], || {
+    with_soft_adapter(&[], |_| {
         let client = Client::load();
         let opened = Opened::new(&client, |_| {});
         assert_eq!(close(opened.cq), BUSY);
@@ -79,7 +79,7 @@ fn a_bound_object_is_busy_until_the_endpoint_is_closed() {
 
 #[test]
 fn enable_needs_a_completion_queue_for_each_direction() {
-    in_child("enable_needs_a_completion_queue_for_each_direction", &[], || {
+    with_soft_adapter(&[], |_| {
         let client = Client::load();
         let (info, _, domain) = domain(&client);
         let cq = open_cq(domain, 64).unwrap();
@@ -93,7 +93,7 @@ fn enable_needs_a_completion_queue_for_each_direction() {
 
 #[test]
 fn a_bind_of_an_unsuitable_object_is_refused() {
-    in_child("a_bind_of_an_unsuitable_object_is_refused", &[], || {
+    with_soft_adapter(&[], |_| {
         let client = Client::load();
         let (info, fabric, domain) = domain(&client);
         let (cq, av, ep) =
@@ -113,7 +113,7 @@ fn a_bind_of_an_unsuitable_object_is_refused() {
 
 #[test]
 fn a_second_enable_is_refused() {
-    in_child("a_second_enable_is_refused", &[], || {
+    with_soft_adapter(&[], |_| {
         let opened = Opened::new(&Client::load(), |_| {});
         assert_eq!(enable(opened.ep), -(fi::FI_EOPBADSTATE as c_int));
     });
@@ -121,7 +121,7 @@ fn a_second_enable_is_refused() {
 
 #[test]
 fn an_address_has_the_gid_and_after_enable_the_queue_pair() {
-    in_child("an_address_has_the_gid_and_after_enable_the_queue_pair", &[], || {
+    with_soft_adapter(&[], |_| {
         let client = Client::load();
         let opened = Opened::new(&client, |_| {});
         let fresh = name_of(open_ep(opened.domain, opened.info).unwrap());
@@ -135,7 +135,7 @@ fn an_address_has_the_gid_and_after_enable_the_queue_pair() {
 
 #[test]
 fn getname_with_a_short_buffer_returns_the_length() {
-    in_child("getname_with_a_short_buffer_returns_the_length", &[], || {
+    with_soft_adapter(&[], |_| {
         let opened = Opened::new(&Client::load(), |_| {});
         let mut length = 0;
         let code = call!((*opened.ep).cm, getname, opened.ep.cast(), ptr::null_mut(), &mut length);
@@ -145,7 +145,7 @@ fn getname_with_a_short_buffer_returns_the_length() {
 
 #[test]
 fn an_address_vector_looks_up_inserted_addresses() {
-    in_child("an_address_vector_looks_up_inserted_addresses", &[], || {
+    with_soft_adapter(&[], |_| {
         let opened = Opened::new(&Client::load(), |_| {});
         let (av, address) = (opened.av, name_of(opened.ep));
         let mut other = address;
@@ -164,7 +164,7 @@ fn an_address_vector_looks_up_inserted_addresses() {
 
 #[test]
 fn an_address_without_a_gid_is_not_inserted() {
-    in_child("an_address_without_a_gid_is_not_inserted", &[], || {
+    with_soft_adapter(&[], |_| {
         let opened = Opened::new(&Client::load(), |_| {});
         let addresses = [name_of(opened.ep), [0; 32], name_of(opened.ep)];
         let mut indices = [0; 3];
@@ -185,7 +185,7 @@ fn an_address_without_a_gid_is_not_inserted() {
 
 #[test]
 fn straddr_writes_libfabrics_text_of_an_address() {
-    in_child("straddr_writes_libfabrics_text_of_an_address", &[], || {
+    with_soft_adapter(&[], |_| {
         let opened = Opened::new(&Client::load(), |_| {});
         let mut address = [0_u8; 32];
         (address[0], address[1], address[15], address[16], address[20]) = (0xfe, 0x80, 1, 7, 9);
@@ -200,7 +200,7 @@ fn straddr_writes_libfabrics_text_of_an_address() {
 
 #[test]
 fn a_region_has_an_rkey_and_an_lkey_of_24_bits() {
-    in_child("a_region_has_an_rkey_and_an_lkey_of_24_bits", &[], || {
+    with_soft_adapter(&[], |_| {
         let client = Client::load();
         let (_, _, domain) = domain(&client);
         let memory = [0_u64; 8];
@@ -219,7 +219,7 @@ fn a_region_has_an_rkey_and_an_lkey_of_24_bits() {
 
 #[test]
 fn memory_that_cannot_be_registered_is_refused() {
-    in_child("memory_that_cannot_be_registered_is_refused", &[], || {
+    with_soft_adapter(&[], |_| {
         let client = Client::load();
         let (_, _, domain) = domain(&client);
         let (fid, none) = (domain.cast::<fi::fid>(), ptr::null_mut());
@@ -243,7 +243,7 @@ fn memory_that_cannot_be_registered_is_refused() {
 
 #[test]
 fn operations_that_are_not_provided_return_errors() {
-    in_child("operations_that_are_not_provided_return_errors", &[], || {
+    with_soft_adapter(&[], |_| {
         let opened = Opened::new(&Client::load(), |_| {});
         let (ep, domain, none) = (opened.ep, opened.domain, ptr::null_mut());
         let mut byte = 0_u8;
@@ -264,7 +264,7 @@ fn operations_that_are_not_provided_return_errors() {
 
 #[test]
 fn a_domain_needs_a_known_name_and_local_registration() {
-    in_child("a_domain_needs_a_known_name_and_local_registration", &[], || {
+    with_soft_adapter(&[], |_| {
         let client = Client::load();
         let info = client.info();
         let fabric = client.fabric(info).unwrap();
@@ -306,7 +306,7 @@ fn set_retries(ep: *mut fi::fid_ep, retries: usize) -> c_int {
 
 #[test]
 fn endpoint_options_report_the_largest_sizes() {
-    in_child("endpoint_options_report_the_largest_sizes", &[("SOFTEFA_MAX_MSG_SIZE", "4096")], || {
+    with_soft_adapter(&[("SOFTEFA_MAX_MSG_SIZE", "4096")], |_| {
         let client = Client::load();
         let opened = Opened::new(&client, |_| ());
         assert_eq!(
@@ -320,7 +320,7 @@ fn endpoint_options_report_the_largest_sizes() {
 
 #[test]
 fn retries_can_be_set_before_enable_only() {
-    in_child("retries_can_be_set_before_enable_only", &[], || {
+    with_soft_adapter(&[], |_| {
         let client = Client::load();
         let opened = Opened::new(&client, |_| ());
         let second = open_ep(opened.domain, opened.info).unwrap();

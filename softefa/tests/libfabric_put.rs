@@ -16,13 +16,13 @@ use libfabric_common::queues::{
     ALL, Poller, Poster, external, memory, memory_file, open_external, wait, write_to_self,
 };
 use libfabric_common::{
-    Client, Hints, Opened, Softefa, bind, close, enable, gda_ops, in_child, insert, name_of, open_cq,
-    open_ep, register,
+    Client, Hints, Opened, SoftAdapter, bind, close, enable, gda_ops, insert, name_of, open_cq, open_ep,
+    register, with_soft_adapter,
 };
 
 #[test]
 fn a_posted_write_copies_the_bytes() {
-    in_child("a_posted_write_copies_the_bytes", &[], || {
+    with_soft_adapter(&[], |_| {
         let client = Client::load();
         let opened = Opened::new(&client, |_| {});
         let (from, to) = (memory(512, 0x5a), memory(512, 0));
@@ -31,13 +31,13 @@ fn a_posted_write_copies_the_bytes() {
         let completion = Poller::new(&opened).next();
         assert_eq!((completion.id.get(), completion.status), (77, CompletionStatus::Ok));
         assert_eq!(std::hint::black_box(&to), &from);
-        assert_eq!(Softefa::load().violations(), 0);
+        assert_eq!(SoftAdapter::loaded().violation_count(), 0);
     });
 }
 
 #[test]
 fn a_write_in_a_128_byte_entry_copies_the_bytes() {
-    in_child("a_write_in_a_128_byte_entry_copies_the_bytes", &[], || {
+    with_soft_adapter(&[], |_| {
         let client = Client::load();
         let opened = Opened::new(&client, |h| h.tx().inject_size = 80);
         let (from, to) = (memory(3, 0x5a), memory(3, 0));
@@ -50,7 +50,7 @@ fn a_write_in_a_128_byte_entry_copies_the_bytes() {
 
 #[test]
 fn endpoints_of_two_adapters_reach_each_other() {
-    in_child("endpoints_of_two_adapters_reach_each_other", &[("SOFTEFA_ADAPTERS", "2")], || {
+    with_soft_adapter(&[("SOFTEFA_ADAPTERS", "2")], |_| {
         let client = Client::load();
         let named = |name: &'static str| move |h: &mut Hints| h.domain(name);
         let here = Opened::new(&client, named("softefa0-rdm"));
@@ -78,13 +78,13 @@ fn endpoints_of_two_adapters_reach_each_other() {
         Poster::new(&here, 0).post(&request);
         assert_eq!(Poller::new(&here).next().status, CompletionStatus::Ok);
         assert_eq!(std::hint::black_box(&to), &from);
-        assert_eq!(Softefa::load().adapters(), 2);
+        assert_eq!(SoftAdapter::loaded().adapters(), 2);
     });
 }
 
 #[test]
 fn fi_cq_read_returns_a_completion_once() {
-    in_child("fi_cq_read_returns_a_completion_once", &[], || {
+    with_soft_adapter(&[], |_| {
         let client = Client::load();
         let opened = Opened::new(&client, |_| {});
         let (from, to) = (memory(1, 1), memory(1, 0));
@@ -104,7 +104,7 @@ fn fi_cq_read_returns_a_completion_once() {
 
 #[test]
 fn fi_cq_readerr_returns_an_error_completion_with_its_text() {
-    in_child("fi_cq_readerr_returns_an_error_completion_with_its_text", &[], || {
+    with_soft_adapter(&[], |_| {
         let client = Client::load();
         let opened = Opened::new(&client, |_| {});
         let (from, to) = (memory(1, 1), memory(1, 0));
@@ -135,7 +135,7 @@ fn fi_cq_readerr_returns_an_error_completion_with_its_text() {
 
 #[test]
 fn completions_are_written_to_memory_of_the_client() {
-    in_child("completions_are_written_to_memory_of_the_client", &[], || {
+    with_soft_adapter(&[], |_| {
         let client = Client::load();
         let mut opened = Opened::new(&client, |_| {});
         let (fd, place) = memory_file(64 * 32);
@@ -156,7 +156,7 @@ fn completions_are_written_to_memory_of_the_client() {
 
 #[test]
 fn a_dmabuf_region_is_written_at_the_base_address_of_the_client() {
-    in_child("a_dmabuf_region_is_written_at_the_base_address_of_the_client", &[], || {
+    with_soft_adapter(&[], |_| {
         let client = Client::load();
         if client.library.version() < fi::fi_version(1, 20) {
             // This API has no FI_MR_DMABUF, so the flag is refused.
@@ -194,7 +194,7 @@ fn a_dmabuf_region_is_written_at_the_base_address_of_the_client() {
 
 #[test]
 fn two_endpoints_share_a_completion_queue() {
-    in_child("two_endpoints_share_a_completion_queue", &[], || {
+    with_soft_adapter(&[], |_| {
         let client = Client::load();
         let mut opened = Opened::new(&client, |_| {});
         let first = opened.ep;
@@ -215,8 +215,7 @@ fn two_endpoints_share_a_completion_queue() {
 
 #[test]
 fn request_ids_have_64_bits_if_the_release_announces_them() {
-    let test = "request_ids_have_64_bits_if_the_release_announces_them";
-    in_child(test, &[("SOFTEFA_PROV_VERSION", "207.0")], || {
+    with_soft_adapter(&[("SOFTEFA_PROV_VERSION", "207.0")], |_| {
         let client = Client::load();
         let opened = Opened::new(&client, |_| {});
         let (from, to) = (memory(1, 1), memory(1, 0));

@@ -58,7 +58,7 @@ pub(crate) enum Turn {
     /// It is the child of another call in the same test.
     OfAnother,
     /// It is no child, and starts one.
-    Start(Child),
+    Start(Box<Child>),
 }
 
 impl Turn {
@@ -69,7 +69,7 @@ impl Turn {
         match Child::of_this_test() {
             Some(mut child) => {
                 child.command.env(CALL, &call);
-                Self::Start(child)
+                Self::Start(Box::new(child))
             }
             None if std::env::var(CALL).is_ok_and(|mine| mine == call) => Self::Body,
             None => Self::OfAnother,

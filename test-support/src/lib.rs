@@ -76,14 +76,3 @@ pub fn pattern(length: usize) -> Vec<u8> {
     let words = (0..length.div_ceil(8) as u64).map(|i| (i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     words.flat_map(u64::to_le_bytes).take(length).collect()
 }
-
-/// The seed of a test's random numbers: `EFA_GDA_TEST_SEED` where it is set, so that a failure can be replayed,
-/// and `usual` otherwise. Prints it; libtest shows that where the test fails.
-pub fn seed(usual: u64) -> u64 {
-    let seed = match std::env::var("EFA_GDA_TEST_SEED") {
-        Ok(text) => text.parse().unwrap_or_else(|_| panic!("EFA_GDA_TEST_SEED={text} is no number")),
-        Err(_) => usual,
-    };
-    println!("seed {seed}: EFA_GDA_TEST_SEED={seed} replays this run, another number varies it");
-    seed
-}

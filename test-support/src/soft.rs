@@ -28,7 +28,7 @@ pub fn with_soft_adapter(variables: &[(&str, &str)], body: impl FnOnce(&SoftAdap
         Turn::OfAnother => {}
         Turn::Start(child) => {
             let folder = provider_folder();
-            on_provider(child, &folder).variables(variables).pass();
+            on_provider(*child, &folder).variables(variables).pass();
         }
     }
 }
@@ -160,10 +160,14 @@ impl SoftAdapter {
     }
 
     /// Reports a consumer index of a completion queue, `struct fid_cq *`.
-    pub fn set_consumer_index<T>(&self, queue: *mut T, consumed: u64) -> c_int {
+    #[allow(
+        clippy::not_unsafe_ptr_arg_deref,
+        reason = "the adapter compares the pointer with those of open queues"
+    )]
+    pub fn set_consumer_index(&self, queue: *mut c_void, consumed: u64) -> c_int {
         type Function = unsafe extern "C" fn(*mut c_void, u64) -> c_int;
         // SAFETY: int (struct fid_cq *, uint64_t) in softefa.h, which refuses pointers that are no open queue's.
-        unsafe { self.function::<Function>(c"softefa_set_consumer_index")(queue.cast(), consumed) }
+        unsafe { self.function::<Function>(c"softefa_set_consumer_index")(queue, consumed) }
     }
 
     /// Sets the producer index with which later queues begin.

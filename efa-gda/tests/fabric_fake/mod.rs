@@ -1,5 +1,5 @@
-//! A provider made by hand: a domain whose calls are logged and answer what a test told them to.
-//! Nothing moves; what matters is which call is made, in which order, and what its answer becomes.
+//! A provider without an adapter: it logs the calls on its domain and returns the results that a test sets. No bytes
+//! move; tests check which calls are made, in which order, and what becomes of their results.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 use std::cell::UnsafeCell;
@@ -11,7 +11,7 @@ use std::sync::Mutex;
 use efa_gda::fabric::{Domain, Info};
 use efa_gda_sys::fi;
 
-/// What the calls of one fake domain share; `fid::context` of every object points here.
+/// State of one fake domain; `fid::context` of every object points to it.
 #[derive(Default)]
 struct State {
     log: Mutex<Vec<String>>,
@@ -23,7 +23,7 @@ struct State {
 /// Entries of the fake's work queues.
 pub(crate) const DEPTH: u32 = 16;
 
-/// Ordinary memory that no adapter looks at.
+/// Ordinary memory, which no adapter reads.
 #[repr(C, align(64))]
 #[derive(Default)]
 struct Rings {
@@ -34,14 +34,14 @@ struct Rings {
 }
 
 impl State {
-    /// Logs `call` and answers what the test set, or `usual`.
+    /// Logs `call` and returns the result that the test set, or `usual`.
     fn call(&self, call: &'static str, usual: i64) -> i64 {
         self.log.lock().unwrap().push(call.to_owned());
         self.answers.lock().unwrap().get(call).copied().unwrap_or(usual)
     }
 }
 
-/// An object that stays until the process ends, where a leak checker sees that somebody holds it.
+/// An object that lives until the process ends and stays reachable for a leak checker.
 fn keep<T>(object: T) -> *mut T {
     static KEPT: Mutex<Vec<usize>> = Mutex::new(Vec::new());
     let raw = Box::into_raw(Box::new(object));
@@ -50,7 +50,7 @@ fn keep<T>(object: T) -> *mut T {
 }
 
 /// # Safety
-/// `fid` belongs to an object of a [`Fake`] that lives.
+/// `fid` must belong to an object of a live [`Fake`].
 unsafe fn state<'a>(fid: *mut fi::fid) -> &'a State {
     // SAFETY: every object of a fake carries the fake's state.
     unsafe { &*(*fid).context.cast::<State>() }
@@ -68,7 +68,7 @@ pub(crate) struct Fake {
     _names: [CString; 2],
 }
 
-/// A GDA table right before a page that cannot be read: a read past its end ends the process.
+/// A GDA table that ends before an unreadable page, so that a read past its end ends the process.
 pub(crate) struct GuardedTable {
     map: *mut c_void,
     table: *mut u8,
@@ -79,8 +79,8 @@ const PAGE: usize = 4096;
 impl GuardedTable {
     /// The first `pointers` pointers of the fake's table.
     pub(crate) fn of(pointers: usize) -> Self {
-        // SAFETY: an anonymous mapping of two pages, of which the second is made unreadable; the
-        // copy ends at the end of the first.
+        // SAFETY: an anonymous mapping of two pages, of which the second becomes unreadable; the copy ends with the
+        // first.
         unsafe {
             let map = libc::mmap(
                 null_mut(),
@@ -124,7 +124,7 @@ pub(crate) fn gda_table() -> fi::fi_efa_ops_gda {
 }
 
 impl Fake {
-    /// A domain whose provider says that it is `major`.0.
+    /// A domain whose provider reports version `major`.0.
     pub(crate) fn new(major: u16) -> Self {
         let state = Box::<State>::default();
         let context = (&raw const *state).cast_mut().cast();
@@ -166,13 +166,13 @@ impl Fake {
         fake
     }
 
-    /// What `call` answers from now on.
+    /// Sets the result of `call`.
     pub(crate) fn answers(&self, call: &'static str, answer: i64) -> &Self {
         self.state.answers.lock().unwrap().insert(call, answer);
         self
     }
 
-    /// The table that `fi_open_ops` gives out.
+    /// Sets the table that `fi_open_ops` returns.
     pub(crate) fn gives_table(&self, table: *mut fi::fi_efa_ops_gda) {
         *self.state.table.lock().unwrap() = table as usize;
     }
@@ -184,14 +184,14 @@ impl Fake {
 
     /// The last value of the send queue's doorbell.
     pub(crate) fn doorbell(&self) -> u32 {
-        // SAFETY: written by the thread that asks.
+        // SAFETY: this thread writes it.
         unsafe { (&raw const (*self.state.rings.get()).doorbells[0]).read_volatile() }
     }
 
     /// Writes an entry of the completion queue, as an adapter would.
     pub(crate) fn complete(&self, slot: usize, entry: &[u8]) {
         assert_eq!(entry.len(), 32);
-        // SAFETY: the slot lies in the ring (indexed), and nobody polls it meanwhile.
+        // SAFETY: the index is checked, and no other thread polls the ring.
         unsafe {
             let slot = &raw mut (*self.state.rings.get()).completion[slot];
             slot.cast::<u8>().copy_from_nonoverlapping(entry.as_ptr(), 32);
@@ -204,24 +204,24 @@ impl Fake {
     }
 
     pub(crate) fn info(&self) -> Info {
-        // SAFETY: tests drop what they open before the fake.
+        // SAFETY: tests drop their objects before the fake.
         unsafe { Info::borrow(NonNull::from(&*self.info)) }
     }
 
-    /// The domain, lent with its info.
+    /// The domain, borrowed with its info.
     pub(crate) fn domain(&self) -> Domain {
-        // SAFETY: tests drop what they open before the fake.
+        // SAFETY: tests drop their objects before the fake.
         unsafe { Domain::borrow(NonNull::from(&*self.domain), Some(self.info())) }
     }
 
-    /// The domain, lent without its info.
+    /// The domain, borrowed without its info.
     pub(crate) fn bare_domain(&self) -> Domain {
-        // SAFETY: tests drop what they open before the fake.
+        // SAFETY: tests drop their objects before the fake.
         unsafe { Domain::borrow(NonNull::from(&*self.domain), None) }
     }
 }
 
-/// The table that every object but the domain has; the close says which by its class.
+/// The operations of every object but the domain; `close` reads the object's class.
 static mut OBJECT_OPS: fi::fi_ops = fi::fi_ops {
     size: size_of::<fi::fi_ops>(),
     close: Some(close_object),
@@ -233,7 +233,7 @@ static mut OBJECT_OPS: fi::fi_ops = fi::fi_ops {
 };
 
 fn new_fid(class: u32, parent: *mut fi::fid) -> fi::fid {
-    // SAFETY: the parent is an object of a living fake.
+    // SAFETY: the parent is an object of a live fake.
     let context = unsafe { (*parent).context };
     fi::fid { fclass: class as usize, context, ops: &raw mut OBJECT_OPS }
 }
@@ -382,13 +382,13 @@ unsafe extern "C" fn endpoint_open(
         object.cm = &raw mut CM;
         let answer = state(domain.cast()).call("open endpoint", 0);
         *endpoint = if answer == 0 { keep(object) } else { null_mut() };
-        // "no object": success that leaves nothing behind.
+        // "no object": success without an object.
         if answer == 1 { 0 } else { answer as c_int }
     }
 }
 
 unsafe extern "C" fn getname(fid: *mut fi::fid, address: *mut c_void, length: *mut usize) -> c_int {
-    // SAFETY: the caller gave `length` bytes.
+    // SAFETY: the caller's memory has `length` bytes.
     unsafe {
         assert!(*length >= 32);
         address.write_bytes(7, 32);

@@ -1,5 +1,5 @@
-//! An adapter for tests of the posting engine: a ring in ordinary memory and a thread that reads
-//! it as strictly as the hardware may. It moves no bytes; it records what it was asked.
+//! An adapter for tests of the posting engine: a ring in ordinary memory, and a thread that checks it as strictly as
+//! hardware may. It moves no bytes and records the requests.
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
@@ -25,13 +25,13 @@ pub(crate) struct Shape {
     pub(crate) max_batch: u32,
     pub(crate) entry_size: u32,
     pub(crate) wide_ids: bool,
-    /// Slots of the stage; 0: none.
+    /// Publication slots; 0: none.
     pub(crate) stage: u32,
-    /// The counters' value at the start, to reach their wraps.
+    /// The first value of all counters, so that tests reach their wraps.
     pub(crate) start: u32,
-    /// Status of the request with this number, counted from `start`.
+    /// A request's number, counted from `start`, and its status.
     pub(crate) fail: Option<(u32, u8)>,
-    /// Completions name this queue pair.
+    /// The queue pair in completions.
     pub(crate) qpn: u32,
 }
 
@@ -50,7 +50,7 @@ impl Default for Shape {
     }
 }
 
-/// What lies in memory between poster and adapter.
+/// Memory that poster and adapter share.
 struct Memory {
     shape: Shape,
     sq: Vec<AtomicU64>,
@@ -62,18 +62,18 @@ struct Memory {
     stop: AtomicBool,
 }
 
-/// What the adapter saw.
+/// What the adapter recorded.
 #[derive(Default)]
 pub(crate) struct Seen {
     /// Requests in ring order.
     pub(crate) requests: Vec<Request>,
-    /// Doorbells that brought something new.
+    /// Doorbells that moved forward.
     pub(crate) doorbells: u32,
-    /// Rules broken, in words.
+    /// Violations, as text.
     pub(crate) violations: Vec<String>,
 }
 
-/// A queue, and the adapter behind it.
+/// A queue and its adapter.
 pub(crate) struct Bench {
     pub(crate) queue: Box<efa_gda_queue>,
     memory: Arc<Memory>,
@@ -85,7 +85,7 @@ fn words(count: usize) -> Vec<AtomicU64> {
 }
 
 impl Bench {
-    /// A queue with nobody behind it: doorbells go unheard.
+    /// A queue without an adapter: nothing reads its doorbell.
     pub(crate) fn silent(shape: Shape) -> Self {
         let memory = Arc::new(Memory {
             shape,
@@ -116,7 +116,7 @@ impl Bench {
         queue.max_msg_size = 8192;
         queue.max_inline = if shape.entry_size == 128 { 80 } else { 32 };
         queue.qpn = QPN;
-        // As after `start` requests that all completed.
+        // As after `start` completed requests.
         queue.reserve.word = u64::from(shape.start);
         queue.lock.serving = u64::from(shape.start) << EFA_GDA_LOCK_STATE_BITS;
         queue.lock.doorbell_index = shape.start;
@@ -141,7 +141,7 @@ impl Bench {
         self.memory.abort.store(1, Ordering::Relaxed);
     }
 
-    /// Stops the adapter and tells what it saw.
+    /// Stops the adapter and returns its record.
     pub(crate) fn finish(mut self) -> Seen {
         self.memory.stop.store(true, Ordering::Release);
         self.adapter.take().expect("a bench with an adapter").join().expect("the adapter's thread ends")
@@ -164,7 +164,7 @@ pub(crate) fn shared(group: u32, calls: u32, per_call: u32) -> efa_gda_load_args
     }
 }
 
-/// Runs it on the bench's queue.
+/// Runs a load on the bench's queue.
 pub(crate) fn load(
     bench: &mut Bench,
     args: efa_gda_load_args,
@@ -176,7 +176,7 @@ pub(crate) fn load(
     unsafe { host::load(&args, blocks, lanes, host::LoadOptions::new()) }.expect("the blocks start")
 }
 
-/// Where the writes went, in ring order.
+/// Remote addresses of the writes, in ring order.
 pub(crate) fn remotes(seen: &Seen) -> Vec<u64> {
     let remote = |operation: &Operation| match operation {
         Operation::Write { remote, .. } => remote.address,
@@ -214,7 +214,7 @@ fn run(memory: &Memory) -> Seen {
         for slot in &slots {
             take(memory, *slot, &mut seen);
         }
-        // Completions in any order, as SRD has them.
+        // Completions in any order, as SRD delivers them.
         for i in (1..slots.len()).rev() {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             slots.swap(i, (random >> 33) as usize % (i + 1));
@@ -227,7 +227,7 @@ fn run(memory: &Memory) -> Seen {
     }
 }
 
-/// The doorbell as a full counter; says when it moved backwards or past what is allowed.
+/// The doorbell as a full counter. Records a violation where it moved backwards or too far.
 fn advance(memory: &Memory, rung: u32, seen: &mut Seen) -> u32 {
     let value = memory.doorbell.load(Ordering::Acquire);
     if value > 0xffff {
@@ -235,15 +235,15 @@ fn advance(memory: &Memory, rung: u32, seen: &mut Seen) -> u32 {
     }
     let step = value.wrapping_sub(rung) & 0xffff;
     let most = memory.shape.max_batch.min(memory.shape.depth);
-    // A doorbell that is read late may stand for several, each within the batch; but entries in
-    // flight never exceed the ring.
+    // A doorbell that is read late may stand for several, each within the batch; entries in flight never exceed
+    // the ring.
     if step > memory.shape.depth {
         seen.violations.push(format!("doorbell from {rung} by {step}, past the ring (batch {most})"));
     }
     rung.wrapping_add(step)
 }
 
-/// Entries further than the batch past the last doorbell must not be there yet.
+/// Records a violation where an entry is further past the last doorbell than the batch.
 fn look_ahead(memory: &Memory, rung: u32, seen: &mut Seen) {
     let shape = memory.shape;
     if shape.max_batch >= shape.depth {
@@ -264,7 +264,7 @@ fn look_ahead(memory: &Memory, rung: u32, seen: &mut Seen) {
     }
 }
 
-/// Whether the entry of this lap lies in `slot` (its id says so).
+/// Whether `slot` has the entry of this lap, by its request id.
 fn is_written(memory: &Memory, slot: u32) -> bool {
     let index = (slot & (memory.shape.depth - 1)) * memory.shape.entry_size / 8;
     memory.sq[index as usize].load(Ordering::Acquire) & 0xffff == u64::from(slot & 0xffff)

@@ -1,16 +1,21 @@
-//! Running the probe, made-up machines, and validating documents. Not every test file uses all of it.
-#![allow(dead_code, missing_docs)]
+//! Running the probe, made-up machines, and validating documents.
+#![allow(dead_code, missing_docs, reason = "each test binary uses its own part")]
 
 pub(crate) mod schema;
 
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
+
+use efa_gda_test_support::TempDir;
+#[allow(unused_imports, reason = "each test binary uses its own part")]
+pub(crate) use efa_gda_test_support::output;
+use efa_gda_test_support::soft::provider;
 
 use serde_json::Value;
 
-/// Variables that would change what the probe finds.
+/// Variables that would change the probe's findings.
 const FOREIGN: [&str; 13] = [
     "LIBFABRIC_PATH",
     "FI_PROVIDER",
@@ -27,7 +32,7 @@ const FOREIGN: [&str; 13] = [
     "NO_COLOR",
 ];
 
-/// The probe, in a clean environment. Its children get time enough for a busy machine.
+/// The probe, in a clean environment.
 pub(crate) fn probe(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gda-probe"));
     FOREIGN.iter().for_each(|name| {
@@ -37,15 +42,11 @@ pub(crate) fn probe(args: &[&str]) -> Command {
     command
 }
 
-/// Arguments that let a busy machine take its time.
+/// Arguments with time limits that suit a busy machine.
 pub(crate) const PATIENT: [&str; 2] = ["--time-limit", "60000"];
 
 pub(crate) fn run(args: &[&str]) -> Output {
     output(&mut probe(args))
-}
-
-pub(crate) fn output(command: &mut Command) -> Output {
-    command.output().expect("the probe starts")
 }
 
 pub(crate) fn status(output: &Output) -> i32 {
@@ -60,7 +61,7 @@ pub(crate) fn document(output: &Output) -> Value {
     document
 }
 
-/// The check with this code and, where given, subject.
+/// The check with this code.
 pub(crate) fn check<'a>(document: &'a Value, code: &str) -> &'a Value {
     let checks = document["checks"].as_array().expect("a document of checks");
     let found = checks.iter().find(|check| check["code"] == code);
@@ -71,46 +72,42 @@ pub(crate) fn state<'a>(document: &'a Value, code: &str) -> &'a str {
     check(document, code)["state"].as_str().expect("a state")
 }
 
-/// A made-up machine: a directory that goes with the value.
-pub(crate) struct Machine(PathBuf);
+/// A made-up machine: a folder that is removed when the value is dropped.
+pub(crate) struct Machine(TempDir);
 
 impl Machine {
     pub(crate) fn new(name: &str) -> Self {
-        let base = Path::new(env!("CARGO_TARGET_TMPDIR"));
-        let path = base.join(format!("machine-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).expect("a directory for the machine");
-        Self(path)
+        Self(TempDir::new(&format!("machine-{name}")))
     }
 
     pub(crate) fn path(&self) -> &Path {
-        &self.0
+        self.0.path()
     }
 
     pub(crate) fn arg(&self) -> &str {
-        self.0.to_str().expect("UTF-8")
+        self.path().to_str().expect("UTF-8")
     }
 
     pub(crate) fn file(&self, path: &str, text: &str) -> &Self {
-        let path = self.0.join(path.trim_start_matches('/'));
+        let path = self.path().join(path.trim_start_matches('/'));
         fs::create_dir_all(path.parent().expect("a parent")).expect("directories");
         fs::write(path, text).expect("a file");
         self
     }
 
     pub(crate) fn directory(&self, path: &str) -> &Self {
-        fs::create_dir_all(self.0.join(path.trim_start_matches('/'))).expect("directories");
+        fs::create_dir_all(self.path().join(path.trim_start_matches('/'))).expect("directories");
         self
     }
 
     pub(crate) fn link(&self, path: &str, target: &str) -> &Self {
-        let path = self.0.join(path.trim_start_matches('/'));
+        let path = self.path().join(path.trim_start_matches('/'));
         fs::create_dir_all(path.parent().expect("a parent")).expect("directories");
         symlink(target, path).expect("a link");
         self
     }
 
-    /// An EFA adapter as a working host shows it: `number` gives its names.
+    /// An EFA adapter as a working host shows it; `number` is part of its names.
     pub(crate) fn adapter(&self, number: u32) -> &Self {
         let pci = format!("/sys/bus/pci/devices/0000:0{number}:00.0");
         self.file(&format!("{pci}/vendor"), "0x1d0f\n")
@@ -141,24 +138,9 @@ impl Machine {
     }
 }
 
-impl Drop for Machine {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-/// The software adapter's provider, which this crate's tests depend on: Cargo leaves it beside the
-/// tests.
-pub(crate) fn softefa() -> PathBuf {
-    let tests = std::env::current_exe().expect("this test's file");
-    let beside = tests.with_file_name("libsoftefa.so");
-    assert!(beside.exists(), "no {}", beside.display());
-    beside
-}
-
-/// The probe on the software adapter, with JSON, patient.
+/// The probe on the software adapter, with JSON and [`PATIENT`].
 pub(crate) fn soft(args: &[&str]) -> Command {
     let mut command = probe(args);
-    command.args(PATIENT).args(["--soft", "--json"]).env("SOFTEFA_LIBRARY", softefa());
+    command.args(PATIENT).args(["--soft", "--json"]).env("SOFTEFA_LIBRARY", provider());
     command
 }

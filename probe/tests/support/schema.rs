@@ -1,17 +1,17 @@
-//! A validator for the part of JSON Schema that `docs/schema/gda-probe-1.json` uses. A keyword that
-//! it does not know is a panic, so that the schema cannot outgrow it unseen.
+//! A validator for the part of JSON Schema that `docs/schema/gda-probe-1.json` uses. It panics on an unknown keyword, so
+//! that the schema cannot use more than it checks.
 
 use serde_json::Value;
 
 const SCHEMA: &str = include_str!("../../docs/schema/gda-probe-1.json");
 
-/// Panics where `document` does not keep the schema.
+/// Panics where `document` violates the schema.
 pub(crate) fn validate(document: &Value) {
     let errors = errors(document);
-    assert!(errors.is_empty(), "not what the schema says: {errors:#?}\n{document:#}");
+    assert!(errors.is_empty(), "the document violates the schema: {errors:#?}\n{document:#}");
 }
 
-/// Where `document` does not keep the schema.
+/// Where `document` violates the schema.
 pub(crate) fn errors(document: &Value) -> Vec<String> {
     let schema: Value = serde_json::from_str(SCHEMA).expect("the schema is JSON");
     let mut found = Vec::new();

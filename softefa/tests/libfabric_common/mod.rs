@@ -1,85 +1,23 @@
-//! What the tests of the libfabric face share: a child process for each test, with the provider on
-//! FI_PROVIDER_PATH, and a thin client that calls operations as C would and returns their codes.
-//! Driving what they expose is in `queues`.
+//! What the tests of the libfabric frontend share: a thin client that calls operations as C would and returns their
+//! codes. `queues` drives the exposed queues.
 
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
 pub mod queues;
 
 use std::ffi::{CStr, CString, c_int, c_void};
-use std::os::unix::fs::symlink;
-use std::path::PathBuf;
-use std::process::{Command, ExitStatus};
 use std::ptr;
-use std::time::{Duration, Instant};
 
 use efa_gda_sys::{Libfabric, fi};
-
-const CHILD: &str = "SOFTEFA_TEST_CHILD";
-
-/// The provider's file, which cargo builds beside the tests.
-pub fn provider() -> PathBuf {
-    let deps = std::env::current_exe().unwrap().parent().unwrap().to_path_buf();
-    let file = deps.join("libsoftefa.so");
-    assert!(file.is_file(), "{} is missing: cargo builds it with the tests", file.display());
-    file
-}
-
-/// Runs `body` in a process of its own, whose libfabric finds the provider and whose environment
-/// holds `variables`. `test` is the calling test's path. A minute bounds it.
-pub fn in_child(test: &str, variables: &[(&str, &str)], body: impl FnOnce()) {
-    if std::env::var(CHILD).as_deref() == Ok(test) {
-        return body();
-    }
-    let status = child(test, variables, Duration::from_secs(60)).expect("the test's process did not end");
-    assert!(status.success(), "the test's process ended with {status}");
-}
-
-/// Runs the test `test` as a child; `None` when it did not end in time and was killed.
-pub fn child(test: &str, variables: &[(&str, &str)], limit: Duration) -> Option<ExitStatus> {
-    let directory =
-        std::env::temp_dir().join(format!("softefa-{}-{}", std::process::id(), test.replace(':', "_")));
-    std::fs::create_dir_all(&directory).unwrap();
-    let link = directory.join("softefa-fi.so");
-    let _ = std::fs::remove_file(&link);
-    symlink(provider(), &link).unwrap();
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args([test, "--exact", "--nocapture", "--test-threads=1"]);
-    for (name, _) in
-        std::env::vars().filter(|(name, _)| name.starts_with("SOFTEFA_") || name.starts_with("FI_"))
-    {
-        command.env_remove(name);
-    }
-    let output = directory.join("output");
-    let file = std::fs::File::create(&output).unwrap();
-    command.stdout(file.try_clone().unwrap()).stderr(file);
-    command.env(CHILD, test).env("FI_PROVIDER_PATH", &directory).envs(variables.iter().copied());
-    let mut process = command.spawn().unwrap();
-    let deadline = Instant::now() + limit;
-    let status = loop {
-        if let Some(status) = process.try_wait().unwrap() {
-            break Some(status);
-        }
-        if Instant::now() > deadline {
-            process.kill().unwrap();
-            process.wait().unwrap();
-            break None;
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    };
-    if !status.is_some_and(|status| status.success()) {
-        eprintln!("{}", String::from_utf8_lossy(&std::fs::read(&output).unwrap()));
-    }
-    std::fs::remove_dir_all(&directory).unwrap();
-    status
-}
+#[allow(unused_imports, reason = "each test binary uses its own part")]
+pub use efa_gda_test_support::soft::{SoftAdapter, SoftefaStatistics, SoftefaViolation, with_soft_adapter};
 
 /// Calls an operation out of a fid's table.
 #[macro_export]
 macro_rules! call {
     ($table:expr, $operation:ident $(, $argument:expr)*) => {
-        // SAFETY: the fid is open and its table whole, as its maker promises; a test may break the
-        // former on purpose only where the provider says what happens.
+        // SAFETY: the fid is open and the provider filled its table; a test may close the fid first only where the
+        // provider defines the result.
         unsafe { ((*$table).$operation.expect("the operation is there"))($($argument),*) }
     };
 }
@@ -87,7 +25,7 @@ macro_rules! call {
 /// A change to hints.
 pub type Change = fn(&mut Hints);
 
-/// Hints of an application that wants GDA; tests change them.
+/// Hints of an application that uses GDA; tests change them.
 pub struct Hints(pub *mut fi::fi_info);
 
 impl Hints {
@@ -162,7 +100,7 @@ pub fn libc_string(text: &str) -> *mut std::ffi::c_char {
     unsafe { libc::strdup(text.as_ptr()) }
 }
 
-/// A libfabric, and what it answered.
+/// A loaded libfabric.
 pub struct Client {
     pub library: Libfabric,
 }
@@ -193,7 +131,7 @@ impl Client {
     }
 
     pub fn info(&self) -> *mut fi::fi_info {
-        self.getinfo_with(|_| {}).expect("the usual hints have an answer")
+        self.getinfo_with(|_| {}).expect("infos match the usual hints")
     }
 
     pub fn fabric(&self, info: *mut fi::fi_info) -> Result<*mut fi::fid_fabric, c_int> {
@@ -297,7 +235,7 @@ pub struct Opened {
 
 impl Opened {
     pub fn new(client: &Client, change: impl FnOnce(&mut Hints)) -> Self {
-        let info = client.getinfo_with(change).expect("the hints have an answer");
+        let info = client.getinfo_with(change).expect("infos match the hints");
         let fabric = client.fabric(info).unwrap();
         let domain = open_domain(fabric, info).unwrap();
         let av = open_av(domain).unwrap();
@@ -336,103 +274,3 @@ pub fn query_queues(
         error => Err(error),
     }
 }
-
-/// The adapter's own C interface, out of the file that libfabric loaded.
-pub struct Softefa(*mut c_void);
-
-impl Softefa {
-    pub fn load() -> Self {
-        let path = CString::new(provider().to_str().unwrap()).unwrap();
-        // SAFETY: a library of this project, which libfabric has loaded already.
-        let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
-        assert!(!handle.is_null());
-        Self(handle)
-    }
-
-    /// # Safety
-    /// `F` is the function pointer type that softefa.h gives `name`.
-    unsafe fn get<F: Copy>(&self, name: &CStr) -> F {
-        // SAFETY: an open handle and a string.
-        let address = unsafe { libc::dlsym(self.0, name.as_ptr()) };
-        assert!(!address.is_null(), "{name:?}");
-        assert_eq!(size_of::<F>(), size_of::<*mut c_void>());
-        // SAFETY: the caller's contract.
-        unsafe { std::mem::transmute_copy(&address) }
-    }
-
-    pub fn adapters(&self) -> usize {
-        // SAFETY: softefa.h: size_t (void).
-        unsafe { self.get::<extern "C" fn() -> usize>(c"softefa_adapter_count")() }
-    }
-
-    pub fn violations(&self) -> usize {
-        // SAFETY: softefa.h: size_t (void).
-        unsafe { self.get::<extern "C" fn() -> usize>(c"softefa_violation_count")() }
-    }
-
-    pub fn violation(&self, index: usize) -> Result<SoftefaViolation, c_int> {
-        let mut violation = SoftefaViolation::default();
-        type Function = unsafe extern "C" fn(usize, *mut SoftefaViolation) -> c_int;
-        // SAFETY: softefa.h: int (size_t, struct softefa_violation *).
-        match unsafe { self.get::<Function>(c"softefa_violation")(index, &mut violation) } {
-            0 => Ok(violation),
-            error => Err(error),
-        }
-    }
-
-    pub fn violation_text(&self, index: usize) -> String {
-        let mut text = vec![0_u8; 1024];
-        type Function = unsafe extern "C" fn(usize, *mut u8, usize) -> usize;
-        // SAFETY: softefa.h: size_t (size_t, char *, size_t).
-        let length =
-            unsafe { self.get::<Function>(c"softefa_violation_text")(index, text.as_mut_ptr(), text.len()) };
-        text.truncate(length);
-        String::from_utf8(text).unwrap()
-    }
-
-    pub fn statistics(&self) -> SoftefaStatistics {
-        let mut statistics = SoftefaStatistics::default();
-        type Function = unsafe extern "C" fn(*mut SoftefaStatistics) -> c_int;
-        // SAFETY: softefa.h: int (struct softefa_statistics *).
-        assert_eq!(unsafe { self.get::<Function>(c"softefa_statistics")(&mut statistics) }, 0);
-        statistics
-    }
-
-    pub fn reset(&self) {
-        // SAFETY: softefa.h: void (void).
-        unsafe { self.get::<extern "C" fn()>(c"softefa_reset")() }
-    }
-
-    pub fn hold(&self, held: bool) {
-        // SAFETY: softefa.h: void (int).
-        unsafe { self.get::<extern "C" fn(c_int)>(c"softefa_hold")(held.into()) }
-    }
-
-    pub fn set_consumer_index(&self, cq: *mut fi::fid_cq, consumed: u64) -> c_int {
-        type Function = unsafe extern "C" fn(*mut fi::fid_cq, u64) -> c_int;
-        // SAFETY: softefa.h: int (struct fid_cq *, uint64_t).
-        unsafe { self.get::<Function>(c"softefa_set_consumer_index")(cq, consumed) }
-    }
-
-    pub fn warnings(&self) -> Vec<String> {
-        type Text = unsafe extern "C" fn(usize, *mut u8, usize) -> usize;
-        // SAFETY: softefa.h: size_t (void), and size_t (size_t, char *, size_t).
-        unsafe {
-            let count = self.get::<extern "C" fn() -> usize>(c"softefa_warning_count")();
-            let text = self.get::<Text>(c"softefa_warning_text");
-            let one = |index| {
-                let mut bytes = vec![0; text(index, ptr::null_mut(), 0) + 1];
-                text(index, bytes.as_mut_ptr(), bytes.len());
-                CString::from_vec_with_nul(bytes).unwrap().into_string().unwrap()
-            };
-            (0..count).map(one).collect()
-        }
-    }
-
-    pub fn preset_counter(&self, counter: u64) -> c_int {
-        // SAFETY: softefa.h: int (uint64_t).
-        unsafe { self.get::<extern "C" fn(u64) -> c_int>(c"softefa_preset_counter")(counter) }
-    }
-}
-
-pub use softefa::libfabric::capi::{SoftefaStatistics, SoftefaViolation};

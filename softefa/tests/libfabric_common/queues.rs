@@ -1,5 +1,5 @@
-//! Driving exposed queues by hand, as a GPU would: entries from `efa-gda-wire` stored into the ring,
-//! a doorbell, completions polled in memory. Every wait is bounded.
+//! Drives exposed queues as a GPU would: stores entries of `efa-gda-wire` into the ring, rings the doorbell, and polls
+//! completions in memory. Every wait is bounded.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -18,7 +18,7 @@ use crate::call;
 pub const ALL: u64 =
     fi::FI_SEND | fi::FI_RECV | fi::FI_READ | fi::FI_WRITE | fi::FI_REMOTE_READ | fi::FI_REMOTE_WRITE;
 
-/// Waits for `ready` to give something, for at most ten seconds.
+/// Waits until `ready` returns a value, for at most ten seconds.
 pub fn wait<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {

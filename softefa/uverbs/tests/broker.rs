@@ -9,24 +9,24 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use efa_gda_test_support::TempDir;
 use nix::sys::socket::{self, AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr};
 use softefa_abi::protocol::{REPLY_BYTES, Reply, Request};
 use softefa_abi::sys::*;
 use softefa_uverbs::broker::Broker;
 
-/// A broker with its socket in a private directory.
+/// A broker with its socket in a temporary folder.
 struct Fixture {
     broker: Broker,
     socket: PathBuf,
-    directory: PathBuf,
+    _folder: TempDir,
 }
 
 impl Fixture {
     fn new(name: &str) -> Self {
-        let directory = std::env::temp_dir().join(format!("softefa-test-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&directory).unwrap();
-        let socket = directory.join("socket");
-        Self { broker: Broker::start(&socket, 2).unwrap(), socket, directory }
+        let folder = TempDir::new(name);
+        let socket = folder.path().join("socket");
+        Self { broker: Broker::start(&socket, 2).unwrap(), socket, _folder: folder }
     }
 
     /// Waits until no device is open, for at most ten seconds. Returns whether that happened.
@@ -36,12 +36,6 @@ impl Fixture {
             std::thread::sleep(Duration::from_millis(1));
         }
         self.broker.open_devices() == 0
-    }
-}
-
-impl Drop for Fixture {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.directory);
     }
 }
 

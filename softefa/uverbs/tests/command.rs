@@ -4,18 +4,16 @@
 
 use std::process::Command;
 
+use efa_gda_test_support::{TempDir, output};
+
 /// Runs `softefa run -- program` with an empty file to preload: the loader warns and continues.
 fn run(name: &str, program: &[&str]) -> (Option<i32>, String) {
-    let empty = std::env::temp_dir().join(format!("softefa-empty-{name}-{}", std::process::id()));
+    let folder = TempDir::new(name);
+    let empty = folder.path().join("empty");
     std::fs::write(&empty, b"").unwrap();
-    let output = Command::new(env!("CARGO_BIN_EXE_softefa"))
-        .args(["run", "--quiet", "--"])
-        .args(program)
-        .env("SOFTEFA_PRELOAD", &empty)
-        .env_remove("SOFTEFA_SOCKET")
-        .output()
-        .unwrap();
-    std::fs::remove_file(&empty).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_softefa"));
+    command.args(["run", "--quiet", "--"]).args(program);
+    let output = output(command.env("SOFTEFA_PRELOAD", &empty).env_remove("SOFTEFA_SOCKET"));
     (output.status.code(), String::from_utf8(output.stdout).unwrap())
 }
 
@@ -32,12 +30,9 @@ fn the_exit_status_is_that_of_the_program() {
 
 #[test]
 fn a_missing_broker_is_reported_before_the_program_starts() {
-    let output = Command::new(env!("CARGO_BIN_EXE_softefa"))
-        .args(["run", "--", "printf", "ran"])
-        .env("SOFTEFA_PRELOAD", env!("CARGO_BIN_EXE_softefa"))
-        .env("SOFTEFA_SOCKET", "/no/broker")
-        .output()
-        .unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_softefa"));
+    command.args(["run", "--", "printf", "ran"]).env("SOFTEFA_PRELOAD", env!("CARGO_BIN_EXE_softefa"));
+    let output = output(command.env("SOFTEFA_SOCKET", "/no/broker"));
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(stderr.contains("no broker listens at /no/broker"), "{stderr}");
     assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(1), &b""[..]), "{stderr}");
@@ -51,7 +46,7 @@ fn the_exit_status_after_a_signal_is_128_plus_its_number() {
 #[test]
 fn each_command_prints_help_and_the_programs_help_option_reaches_the_program() {
     for arguments in [&["--help"][..], &["run", "--help"], &["serve", "--adapters", "2", "-h"]] {
-        let output = Command::new(env!("CARGO_BIN_EXE_softefa")).args(arguments).output().unwrap();
+        let output = output(Command::new(env!("CARGO_BIN_EXE_softefa")).args(arguments));
         assert!(output.status.success(), "{arguments:?}");
         assert!(output.stdout.starts_with(b"softefa run "), "{arguments:?}");
     }
