@@ -1,5 +1,5 @@
 //! Scaffolding of this project's tests: skips that a script can count ([`skip()`], [`missing`]), tests that run in
-//! a process of their own ([`in_child`]), commands with a time limit ([`run`]), the software adapter
+//! a child process ([`in_child`]), commands with a time limit ([`run`]), the software adapter
 //! ([`soft`]), a pretended CUDA driver ([`cuda`]), and C and C++ files that tests compile ([`compile`]).
 //!
 //! A test never waits without a bound, and never passes because its child ran no test.
@@ -23,7 +23,7 @@ pub use child::{Child, in_child};
 pub use process::{Outcome, output, run};
 pub use skip::{Need, missing, skip};
 
-/// The repository.
+/// The root folder of the repository.
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
 }
@@ -77,11 +77,11 @@ pub fn pattern(length: usize) -> Vec<u8> {
     words.flat_map(u64::to_le_bytes).take(length).collect()
 }
 
-/// The seed of a test's random numbers: `EFA_GDA_TEST_SEED` where it is set, so that a failure can be replayed,
-/// and `usual` otherwise. Prints it; libtest shows that where the test fails.
+/// The seed of a test's random numbers: `EFA_GDA_TEST_SEED` if it is set, so that a failure can be replayed,
+/// and `usual` otherwise. Prints the seed; libtest shows it if the test fails.
 pub fn seed(usual: u64) -> u64 {
     let seed = match std::env::var("EFA_GDA_TEST_SEED") {
-        Ok(text) => text.parse().unwrap_or_else(|_| panic!("EFA_GDA_TEST_SEED={text} is no number")),
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("EFA_GDA_TEST_SEED={text} is not a number")),
         Err(_) => usual,
     };
     println!("seed {seed}: EFA_GDA_TEST_SEED={seed} replays this run, another number varies it");

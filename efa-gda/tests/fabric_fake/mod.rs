@@ -1,6 +1,6 @@
-//! A provider made by hand: a domain whose calls are logged and answer what a test told them to.
-//! Nothing moves; what matters is which call is made, in which order, and what its answer becomes.
-#![allow(dead_code, reason = "each test binary uses its own part")]
+//! A hand-written provider: a domain that logs its calls, and whose calls return results that a test sets.
+//! It moves no bytes. Tests check which calls the library makes, their order, and its use of their results.
+#![allow(dead_code, reason = "each test binary uses a part")]
 
 use std::cell::UnsafeCell;
 use std::collections::HashMap;
@@ -11,7 +11,7 @@ use std::sync::Mutex;
 use efa_gda::fabric::{Domain, Info};
 use efa_gda_sys::fi;
 
-/// What the calls of one fake domain share; `fid::context` of every object points here.
+/// The state of one fake domain; `fid::context` of every object points here.
 #[derive(Default)]
 struct State {
     log: Mutex<Vec<String>>,
@@ -20,10 +20,10 @@ struct State {
     rings: UnsafeCell<Rings>,
 }
 
-/// Entries of the fake's work queues.
+/// The depth of the fake's work queues.
 pub(crate) const DEPTH: u32 = 16;
 
-/// Ordinary memory that no adapter looks at.
+/// Rings in ordinary memory, which no adapter reads.
 #[repr(C, align(64))]
 #[derive(Default)]
 struct Rings {
@@ -34,14 +34,14 @@ struct Rings {
 }
 
 impl State {
-    /// Logs `call` and answers what the test set, or `usual`.
+    /// Logs `call`, and returns the result that the test set, or `usual`.
     fn call(&self, call: &'static str, usual: i64) -> i64 {
         self.log.lock().unwrap().push(call.to_owned());
         self.answers.lock().unwrap().get(call).copied().unwrap_or(usual)
     }
 }
 
-/// An object that stays until the process ends, where a leak checker sees that somebody holds it.
+/// Leaks an object. A leak checker finds it reachable through the list.
 fn keep<T>(object: T) -> *mut T {
     static KEPT: Mutex<Vec<usize>> = Mutex::new(Vec::new());
     let raw = Box::into_raw(Box::new(object));
@@ -50,9 +50,9 @@ fn keep<T>(object: T) -> *mut T {
 }
 
 /// # Safety
-/// `fid` belongs to an object of a [`Fake`] that lives.
+/// `fid` must belong to an object of a live [`Fake`].
 unsafe fn state<'a>(fid: *mut fi::fid) -> &'a State {
-    // SAFETY: every object of a fake carries the fake's state.
+    // SAFETY: the context of every object of a fake points to the fake's state.
     unsafe { &*(*fid).context.cast::<State>() }
 }
 
@@ -68,7 +68,7 @@ pub(crate) struct Fake {
     _names: [CString; 2],
 }
 
-/// A GDA table right before a page that cannot be read: a read past its end ends the process.
+/// A GDA table that ends at an unreadable page: a read past its end ends the process.
 pub(crate) struct GuardedTable {
     map: *mut c_void,
     table: *mut u8,
@@ -106,7 +106,7 @@ impl GuardedTable {
 
 impl Drop for GuardedTable {
     fn drop(&mut self) {
-        // SAFETY: mapped above.
+        // SAFETY: `of` mapped these pages, and no reference to them is left.
         unsafe { libc::munmap(self.map, 2 * PAGE) };
     }
 }
@@ -124,7 +124,7 @@ pub(crate) fn gda_table() -> fi::fi_efa_ops_gda {
 }
 
 impl Fake {
-    /// A domain whose provider says that it is `major`.0.
+    /// Creates a domain whose provider reports version `major`.0.
     pub(crate) fn new(major: u16) -> Self {
         let state = Box::<State>::default();
         let context = (&raw const *state).cast_mut().cast();
@@ -166,62 +166,62 @@ impl Fake {
         fake
     }
 
-    /// What `call` answers from now on.
+    /// Sets the result of later calls of `call`.
     pub(crate) fn answers(&self, call: &'static str, answer: i64) -> &Self {
         self.state.answers.lock().unwrap().insert(call, answer);
         self
     }
 
-    /// The table that `fi_open_ops` gives out.
+    /// Sets the table that `fi_open_ops` returns.
     pub(crate) fn gives_table(&self, table: *mut fi::fi_efa_ops_gda) {
         *self.state.table.lock().unwrap() = table as usize;
     }
 
-    /// Makes the domain's own operation table end after `size` bytes.
+    /// Makes the domain's operation table end after `size` bytes.
     pub(crate) fn shorten_domain_table(&mut self, size: usize) {
         self.domain_ops.size = size;
     }
 
     /// The last value of the send queue's doorbell.
     pub(crate) fn doorbell(&self) -> u32 {
-        // SAFETY: written by the thread that asks.
+        // SAFETY: only the calling thread writes it.
         unsafe { (&raw const (*self.state.rings.get()).doorbells[0]).read_volatile() }
     }
 
     /// Writes an entry of the completion queue, as an adapter would.
     pub(crate) fn complete(&self, slot: usize, entry: &[u8]) {
         assert_eq!(entry.len(), 32);
-        // SAFETY: the slot lies in the ring (indexed), and nobody polls it meanwhile.
+        // SAFETY: the index is checked, the entry has 32 bytes, and no thread polls the ring meanwhile.
         unsafe {
             let slot = &raw mut (*self.state.rings.get()).completion[slot];
             slot.cast::<u8>().copy_from_nonoverlapping(entry.as_ptr(), 32);
         }
     }
 
-    /// The calls so far.
+    /// The calls that were made so far.
     pub(crate) fn log(&self) -> Vec<String> {
         self.state.log.lock().unwrap().clone()
     }
 
     pub(crate) fn info(&self) -> Info {
-        // SAFETY: tests drop what they open before the fake.
+        // SAFETY: tests drop every object of the fake before the fake.
         unsafe { Info::borrow(NonNull::from(&*self.info)) }
     }
 
-    /// The domain, lent with its info.
+    /// The domain, borrowed with its info.
     pub(crate) fn domain(&self) -> Domain {
-        // SAFETY: tests drop what they open before the fake.
+        // SAFETY: tests drop every object of the fake before the fake.
         unsafe { Domain::borrow(NonNull::from(&*self.domain), Some(self.info())) }
     }
 
-    /// The domain, lent without its info.
+    /// The domain, borrowed without its info.
     pub(crate) fn bare_domain(&self) -> Domain {
-        // SAFETY: tests drop what they open before the fake.
+        // SAFETY: tests drop every object of the fake before the fake.
         unsafe { Domain::borrow(NonNull::from(&*self.domain), None) }
     }
 }
 
-/// The table that every object but the domain has; the close says which by its class.
+/// The operations of every object but the domain; `close_object` tells objects apart by their class.
 static mut OBJECT_OPS: fi::fi_ops = fi::fi_ops {
     size: size_of::<fi::fi_ops>(),
     close: Some(close_object),
@@ -233,7 +233,7 @@ static mut OBJECT_OPS: fi::fi_ops = fi::fi_ops {
 };
 
 fn new_fid(class: u32, parent: *mut fi::fid) -> fi::fid {
-    // SAFETY: the parent is an object of a living fake.
+    // SAFETY: the parent is an object of a live fake.
     let context = unsafe { (*parent).context };
     fi::fid { fclass: class as usize, context, ops: &raw mut OBJECT_OPS }
 }
@@ -254,8 +254,8 @@ unsafe extern "C" fn close_domain(fid: *mut fi::fid) -> c_int {
 }
 
 unsafe extern "C" fn close_object(fid: *mut fi::fid) -> c_int {
-    // SAFETY: called on an object of the fake; it is leaked, so that a use after its close shows in
-    // the log and not as a crash.
+    // SAFETY: called on an object of the fake. Objects are leaked, so that a use after close shows in the
+    // log and not as a crash.
     let (state, class) = unsafe { (state(fid), (*fid).fclass) };
     let call = match class_name(class) {
         "endpoint" => "close endpoint",
@@ -291,7 +291,7 @@ unsafe extern "C" fn ops_open(
     ops: *mut *mut c_void,
     _context: *mut c_void,
 ) -> c_int {
-    // SAFETY: the name is a C string, the fid the fake's, `ops` can be written.
+    // SAFETY: the name is a C string, `fid` is the fake's, and `ops` can be written.
     unsafe {
         assert_eq!(CStr::from_ptr(name), c"efa gda ops");
         let state = state(fid);
@@ -382,13 +382,13 @@ unsafe extern "C" fn endpoint_open(
         object.cm = &raw mut CM;
         let answer = state(domain.cast()).call("open endpoint", 0);
         *endpoint = if answer == 0 { keep(object) } else { null_mut() };
-        // "no object": success that leaves nothing behind.
+        // 1 stands for success without an object.
         if answer == 1 { 0 } else { answer as c_int }
     }
 }
 
 unsafe extern "C" fn getname(fid: *mut fi::fid, address: *mut c_void, length: *mut usize) -> c_int {
-    // SAFETY: the caller gave `length` bytes.
+    // SAFETY: the caller passes memory of `length` bytes.
     unsafe {
         assert!(*length >= 32);
         address.write_bytes(7, 32);
@@ -437,8 +437,8 @@ unsafe extern "C" fn query_qp_wqs(
     send: *mut fi::fi_efa_wq_attr,
     receive: *mut fi::fi_efa_wq_attr,
 ) -> c_int {
-    // SAFETY: called on the fake's endpoint; results can be written. As release 2.3 does, `caps` is
-    // left alone.
+    // SAFETY: called on the fake's endpoint; results can be written. Like release 2.3, the
+    // fake does not write `caps`.
     unsafe {
         let state = state(endpoint.cast());
         let rings = state.rings.get();

@@ -1,8 +1,8 @@
-//! A stand-in for rdma-core: tables of functions over objects that only remember what was asked of
-//! them. Its state belongs to the thread, so that tests do not meet.
+//! A fake rdma-core: tables of functions that record their calls. Its state is per thread, so that tests
+//! do not share it.
 //!
-//! It does what rdma-core 65 does for the calls' results and errors; it moves no bytes. What the
-//! real libraries do is for the tests over them.
+//! Results and errors of its calls are those of rdma-core 65; it moves no bytes. Other tests run over the
+//! real libraries.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -13,43 +13,43 @@ use std::sync::Mutex;
 use efa_gda::verbs::{Library, RdmaCore};
 use efa_gda_sys::verbs::*;
 
-/// Depth of the rings that queries report, and their memory.
+/// The depth of the work queues that queries report.
 pub(crate) const DEPTH: u32 = 256;
 
-/// What a test sets, and what it looks at.
+/// The settings and the records of one test.
 #[derive(Default)]
 pub(crate) struct State {
-    /// Calls that fail, and what they answer with: an errno.
+    /// Calls that fail, and the errno of each.
     pub fail: HashMap<&'static str, c_int>,
-    /// Calls in the order they came in.
+    /// Calls in the order in which they were made.
     pub calls: Vec<&'static str>,
     /// Objects that exist, by kind.
     pub live: HashMap<&'static str, usize>,
     /// Attributes of the last `ibv_modify_qp` for each state.
     pub modified: Vec<(ibv_qp_state, u32, ibv_qp_attr)>,
-    /// What the last queue pair was made with.
+    /// Attributes of the last queue pair.
     pub queue_pair: Option<(ibv_qp_init_attr_ex, efadv_qp_init_attr)>,
-    /// What the last external completion queue was made with.
+    /// Attributes of the last external completion queue.
     pub external: Option<efadv_cq_init_attr>,
     /// Access of the last registration.
     pub access: c_int,
     /// Offset, length, address and descriptor of the last dmabuf registration.
     pub dmabuf: Option<(u64, usize, u64, c_int)>,
-    /// What the last counter was made with.
+    /// Attributes of the last counter.
     pub counter: Option<efadv_comp_cntr_init_attr>,
     /// The adapter's GID.
     pub gid: [u8; 16],
-    /// The last address handle's attributes.
+    /// Attributes of the last address handle.
     pub handle: Option<ibv_ah_attr>,
     /// Names of the devices.
     pub devices: Vec<&'static std::ffi::CStr>,
-    /// Answer of `efadv_query_device`.
+    /// Result of `efadv_query_device`.
     pub attributes: efadv_device_attr,
-    /// Answer of `efadv_query_qp_wqs` for the send queue.
+    /// Result of `efadv_query_qp_wqs` for the send queue.
     pub send: efadv_wq_attr,
-    /// The queue pair number that the next one gets.
+    /// Number of the next queue pair.
     pub number: u32,
-    /// The keys that the next region gets.
+    /// The lkey and the rkey of the next region.
     pub keys: (u32, u32),
 }
 
@@ -57,12 +57,12 @@ thread_local! {
     static STATE: RefCell<State> = RefCell::new(State::adapter());
 }
 
-/// Looks at the state, or changes it.
+/// Reads or changes the state of this thread's test.
 pub(crate) fn state<T>(with: impl FnOnce(&mut State) -> T) -> T {
     STATE.with(|state| with(&mut state.borrow_mut()))
 }
 
-/// Memory for rings that are never written: addresses in it are aligned as adapters' are.
+/// Memory for rings that are never written, aligned as an adapter's.
 #[repr(C, align(4096))]
 struct Rings([u8; 8192]);
 static RINGS: Rings = Rings([0; 8192]);
@@ -102,13 +102,13 @@ impl State {
         }
     }
 
-    /// What is left of `live` once nothing lives.
+    /// The kinds of objects that still exist.
     pub(crate) fn leaked(&self) -> Vec<&'static str> {
         self.live.iter().filter(|(_, count)| **count > 0).map(|(kind, _)| *kind).collect()
     }
 }
 
-/// Notes a call, and gives the errno that it is to fail with.
+/// Records a call, and returns the errno with which it must fail.
 fn called(name: &'static str) -> Option<c_int> {
     state(|state| {
         state.calls.push(name);
@@ -117,11 +117,11 @@ fn called(name: &'static str) -> Option<c_int> {
 }
 
 fn set_errno(errno: c_int) {
-    // SAFETY: the thread's own errno.
+    // SAFETY: writes this thread's errno.
     unsafe { *libc::__errno_location() = errno };
 }
 
-/// A new object, or null with errno.
+/// Creates an object, or returns null with errno.
 fn make<T>(name: &'static str, kind: &'static str, object: impl FnOnce() -> T) -> *mut T {
     if let Some(errno) = called(name) {
         set_errno(errno);
@@ -129,22 +129,22 @@ fn make<T>(name: &'static str, kind: &'static str, object: impl FnOnce() -> T) -
     }
     state(|state| *state.live.entry(kind).or_default() += 1);
     let raw = Box::into_raw(Box::new(object()));
-    // Those that a test does not let go of stay where a leak checker finds them.
+    // Objects that a test does not destroy stay reachable for a leak checker.
     static MADE: Mutex<Vec<usize>> = Mutex::new(Vec::new());
     MADE.lock().unwrap().push(raw.expose_provenance());
     raw
 }
 
-/// Frees an object, or fails.
+/// Frees an object, or returns an errno.
 ///
 /// # Safety
-/// `raw` came from `make` of the same type.
+/// `raw` must come from `make` with the same type, and must not be used again.
 unsafe fn unmake<T>(name: &'static str, kind: &'static str, raw: *mut T) -> c_int {
     if let Some(errno) = called(name) {
         return errno;
     }
     state(|state| *state.live.entry(kind).or_default() -= 1);
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller guarantees that `make` boxed it with this type.
     drop(unsafe { Box::from_raw(raw) });
     0
 }
@@ -159,7 +159,7 @@ fn answer(name: &'static str, fill: impl FnOnce()) -> c_int {
     }
 }
 
-/// Incomplete types of libibverbs' have no size of their own; this stands for their bytes.
+/// Stands for the bytes of libibverbs' incomplete types, which have no size.
 type Opaque = [u64; 8];
 
 unsafe extern "C" fn get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
@@ -221,7 +221,7 @@ unsafe extern "C" fn query_port(_: *mut ibv_context, port: u8, attr: *mut _compa
 }
 
 unsafe extern "C" fn query_gid(_: *mut ibv_context, _: u8, _: c_int, gid: *mut ibv_gid) -> c_int {
-    // Like the real one, -1 with errno.
+    // Like rdma-core's function, this one returns -1 with errno.
     if let Some(errno) = called("ibv_query_gid") {
         set_errno(errno);
         return -1;
@@ -332,7 +332,7 @@ unsafe extern "C" fn create_qp(
         state.number
     });
     make("efadv_create_qp_ex", "qp", || {
-        // A plain C structure for which all zeroes is a value.
+        // A plain C structure, for which all zeros is a valid value.
         let mut qp: ibv_qp = unsafe { std::mem::zeroed() };
         qp.qp_num = number;
         qp
@@ -380,7 +380,7 @@ unsafe extern "C" fn query_cq(_: *mut ibv_cq, attr: *mut efadv_cq_attr, _: u32) 
     })
 }
 
-/// As `efadv_get_max_sq_depth` computes it: a power of two of what fits 256 KiB.
+/// Computes the depth as `efadv_get_max_sq_depth` does: the number of entries that fit in 256 KiB.
 unsafe extern "C" fn max_sq_depth(_: *mut ibv_context, attr: *mut efadv_sq_depth_attr, _: u32) -> c_int {
     match called("efadv_get_max_sq_depth") {
         Some(errno) => -errno,
@@ -398,7 +398,7 @@ unsafe extern "C" fn create_comp_cntr(
     make("efadv_create_comp_cntr", "counter", Opaque::default).cast()
 }
 
-/// The tables of rdma-core 65, as far as the tests go; `change` may take functions out.
+/// The tables of rdma-core 65 with the functions that the tests call; `change` may remove functions.
 pub(crate) fn library(change: impl FnOnce(&mut efa_gda_ibverbs_calls, &mut efa_gda_efadv_calls)) -> Library {
     let mut ibv = efa_gda_ibverbs_calls {
         ibv_get_device_list: Some(get_device_list),
@@ -438,6 +438,6 @@ pub(crate) fn library(change: impl FnOnce(&mut efa_gda_ibverbs_calls, &mut efa_g
         ..Default::default()
     };
     change(&mut ibv, &mut efadv);
-    // SAFETY: the functions above do what rdma-core's of their names do, for one thread.
+    // SAFETY: each function behaves as rdma-core's function of that name, for calls of one thread.
     unsafe { RdmaCore::from_tables(ibv, efadv) }.into()
 }
