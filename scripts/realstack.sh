@@ -184,12 +184,13 @@ library_libfabric_dir() {
   fabric_tests queue_operations a_read_brings_remote_bytes_here an_inline_write_of_80_bytes_travels_in_its_entry \
     a_send_gathers_two_segments an_inline_send_carries_its_immediate receives_go_round_their_ring_many_times \
     unsolicited_writes_leave_posted_receives_alone completions_come_in_memory_that_the_caller_gave
-  fabric_tests fabric_soft two_hundred_thousand_puts_arrive_past_every_wrap \
+  fabric_tests fabric_soft two_hundred_thousand_puts_arrive_across_every_wrap \
     one_put_of_a_mebibyte_and_a_byte_arrives_whole every_object_closes_without_an_error
   fabric_tests doorbell_soft a_queue_climbs_and_descends_between_puts
   if grep -q efadv_create_comp_cntr "$LIBFABRIC_DIR/lib/libfabric.so.1"; then
-    fabric_tests fabric_counters successes_and_errors_are_counted_apart what_peers_write_is_counted_at_the_target \
-      a_word_that_this_process_does_not_see_is_not_read a_counter_that_counts_is_busy_until_its_endpoint_is_closed
+    fabric_tests fabric_counters successes_and_errors_are_counted_separately \
+      a_target_counts_the_writes_of_its_peers a_counter_in_unmapped_memory_is_not_read \
+      closing_a_bound_counter_returns_busy_until_its_endpoint_is_closed
   else
     echo "not run: tests of completion counters, because this libfabric was built without them"
   fi
@@ -283,7 +284,7 @@ main() {
   probe_verbs
   unprivileged
   # One test needs an adapter without RDMA read.
-  local lacking=a_read_that_the_adapter_lacks_is_an_unsupported_operation
+  local lacking=a_read_on_an_adapter_without_rdma_read_completes_as_unsupported
   library_test verbs_adapter 60 --skip "$lacking"
   SOFTEFA_RDMA_READ=0 library_test verbs_adapter 60 --exact "$lacking"
   compared 64

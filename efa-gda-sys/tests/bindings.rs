@@ -27,7 +27,7 @@ fn compare(name: &str) {
 }
 
 #[test]
-fn io_equals_what_bindgen_generates() {
+fn io_equals_the_generated_bindings() {
     if std::env::var_os("EFA_IO_DEFS_H").is_some_and(|file| !file.is_empty()) {
         return efa_gda_test_support::skip("EFA_IO_DEFS_H names another header");
     }
@@ -35,16 +35,16 @@ fn io_equals_what_bindgen_generates() {
 }
 
 #[test]
-fn fi_equals_what_bindgen_generates() {
+fn fi_equals_the_generated_bindings() {
     compare("fi.rs");
 }
 
 #[test]
-fn verbs_equals_what_bindgen_generates() {
+fn verbs_equals_the_generated_bindings() {
     compare("verbs.rs");
 }
 
 #[test]
-fn device_equals_what_bindgen_generates() {
+fn device_equals_the_generated_bindings() {
     compare("device.rs");
 }

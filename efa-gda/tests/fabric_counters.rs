@@ -1,5 +1,5 @@
-//! Completion counters on the software adapter: what they count, in whose memory, and when they are
-//! refused.
+//! Completion counters on the software adapter: the operations they count, the memory they count in, and
+//! refusals.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
 
@@ -18,14 +18,14 @@ use efa_gda::wire::{Peer, RemoteKey};
 use support::side::{Side, introduce};
 use support::with_soft_adapter;
 
-/// Counters asked for, and offered to the API that this test's libfabric has.
+/// Requests counters of the provider, and has the software adapter offer them below API 2.5 as well.
 const ON: &[(&str, &str)] = &[("FI_EFA_USE_HW_CNTR", "1"), ("SOFTEFA_HW_CNTR", "1")];
 
 fn ops(side: &Side) -> GdaOps {
     side.domain.gda_ops().unwrap()
 }
 
-/// A queue whose endpoint `counter` counts `counted` for.
+/// Opens a queue whose `counted` operations `counter` counts.
 fn counting(side: &Side, counter: &CompletionCounter, counted: CountedOperations) -> MappedQueue {
     let addresses = side.domain.address_vector(16).unwrap();
     let completions = side.domain.completion_queue(4096).unwrap();
@@ -35,7 +35,7 @@ fn counting(side: &Side, counter: &CompletionCounter, counted: CountedOperations
     MappedQueue::new(endpoint.enable().unwrap(), &ops(side)).unwrap()
 }
 
-/// Three writes to `peer` that arrive and one with a key that names no region.
+/// Posts three writes to `peer` that arrive, and one with an rkey that names no region.
 fn three_good_and_one_bad(queue: &mut MappedQueue, peer: Peer, region: &MemoryRegion) {
     queue.execute(&WorkRequest::write(peer, region, region.remote()).bytes(8).count(3)).unwrap();
     let wrong = RemoteRegion { key: RemoteKey::new(!region.remote_key().get()), ..region.remote() };
@@ -48,7 +48,7 @@ fn values(counter: &CompletionCounter) -> (Option<u64>, Option<u64>) {
 }
 
 #[test]
-fn successes_and_errors_are_counted_apart() {
+fn successes_and_errors_are_counted_separately() {
     with_soft_adapter(ON, |_| {
         let side = Side::open(&Query::new());
         let counter = ops(&side).cntr_open().unwrap();
@@ -60,7 +60,7 @@ fn successes_and_errors_are_counted_apart() {
 }
 
 #[test]
-fn what_peers_write_is_counted_at_the_target() {
+fn a_target_counts_the_writes_of_its_peers() {
     with_soft_adapter(ON, |_| {
         let side = Side::open(&Query::new());
         let counter = ops(&side).cntr_open().unwrap();
@@ -72,13 +72,13 @@ fn what_peers_write_is_counted_at_the_target() {
 }
 
 #[test]
-fn words_of_the_callers_go_on_from_what_stands_there() {
+fn a_counter_in_caller_memory_continues_from_the_value_there() {
     with_soft_adapter(ON, |_| {
         let side = Side::open(&Query::new());
         let words = [AtomicU64::new(100), AtomicU64::new(7)];
         let [success, error] = [0, 1]
             .map(|index: usize| Some(CounterMemory::host(NonNull::new(words[index].as_ptr()).unwrap())));
-        // SAFETY: the counter is closed before the words go.
+        // SAFETY: the counter is closed before the words are dropped.
         let counter = unsafe { ops(&side).cntr_open_ext(success, error) }.unwrap();
         let mut queue = counting(&side, &counter, CountedOperations::WRITE);
         let (peer, region) = (introduce(&queue, &queue), side.region(&[7; 64]));
@@ -93,7 +93,7 @@ fn words_of_the_callers_go_on_from_what_stands_there() {
 }
 
 #[test]
-fn a_word_that_this_process_does_not_see_is_not_read() {
+fn a_counter_in_unmapped_memory_is_not_read() {
     with_soft_adapter(ON, |_| {
         let side = Side::open(&Query::new());
         let path = std::env::temp_dir().join(format!("efa-gda-counter-{}", std::process::id()));
@@ -101,20 +101,20 @@ fn a_word_that_this_process_does_not_see_is_not_read() {
         std::fs::remove_file(&path).unwrap();
         file.set_len(4096).unwrap();
         let word = CounterMemory::dmabuf(file.as_fd(), 64, null_mut());
-        // SAFETY: the provider maps the file, which lives as long as that mapping.
+        // SAFETY: the provider maps the file, and its mapping keeps the memory alive.
         let counter = unsafe { ops(&side).cntr_open_ext(Some(word), None) }.unwrap();
         let mut queue = counting(&side, &counter, CountedOperations::WRITE);
         let (peer, region) = (introduce(&queue, &queue), side.region(&[7; 64]));
         three_good_and_one_bad(&mut queue, peer, &region);
         assert_eq!(values(&counter), (None, Some(1)));
-        let mut seen = [0; 8];
-        std::os::unix::fs::FileExt::read_exact_at(&file, &mut seen, 64).unwrap();
-        assert_eq!(u64::from_ne_bytes(seen), 3);
+        let mut bytes = [0; 8];
+        std::os::unix::fs::FileExt::read_exact_at(&file, &mut bytes, 64).unwrap();
+        assert_eq!(u64::from_ne_bytes(bytes), 3);
     });
 }
 
 #[test]
-fn a_counter_that_counts_is_busy_until_its_endpoint_is_closed() {
+fn closing_a_bound_counter_returns_busy_until_its_endpoint_is_closed() {
     with_soft_adapter(ON, |_| {
         let side = Side::open(&Query::new());
         let counter = ops(&side).cntr_open().unwrap();
@@ -126,7 +126,7 @@ fn a_counter_that_counts_is_busy_until_its_endpoint_is_closed() {
 }
 
 #[test]
-fn a_kind_has_one_counter_and_it_is_of_the_endpoints_domain() {
+fn bind_counter_refuses_another_domains_counter_and_a_second_counter_for_a_kind() {
     with_soft_adapter(ON, |_| {
         let (side, other) = (Side::open(&Query::new()), Side::open(&Query::new()));
         let addresses = side.domain.address_vector(16).unwrap();
@@ -146,7 +146,7 @@ fn a_kind_has_one_counter_and_it_is_of_the_endpoints_domain() {
 }
 
 #[test]
-fn counters_that_nobody_asked_for_are_refused_with_what_to_set() {
+fn counters_that_are_not_enabled_are_refused_with_the_variable_to_set() {
     with_soft_adapter(&[], |_| {
         let refused: Result<CompletionCounter> = ops(&Side::open(&Query::new())).cntr_open();
         let error = refused.unwrap_err();
@@ -156,7 +156,7 @@ fn counters_that_nobody_asked_for_are_refused_with_what_to_set() {
 }
 
 #[test]
-fn a_provider_before_206_has_no_counters_and_says_which_has() {
+fn a_provider_before_206_refuses_counters_and_names_version_206() {
     let old = [ON, &[("SOFTEFA_PROV_VERSION", "205.0")]].concat();
     with_soft_adapter(&old, |_| {
         let error = ops(&Side::open(&Query::new())).cntr_open().unwrap_err();

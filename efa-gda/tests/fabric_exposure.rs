@@ -1,4 +1,4 @@
-//! Each rule that exposed queues must keep, broken alone.
+//! The rules for exposed queues, each broken by itself.
 #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
 
 use efa_gda::exposure::{Exposure, ExposureError, Queue, RawCompletionQueue, RawWorkQueue};
@@ -37,7 +37,7 @@ fn completion_error(raw: RawCompletionQueue) -> ExposureError {
 }
 
 #[test]
-fn numbers_in_order_pass_unchanged() {
+fn valid_queues_are_accepted_unchanged() {
     let exposure = Exposure::new(send(), receive(), completion()).unwrap();
     assert_eq!(
         (exposure.sq.entry_size, exposure.sq.num_entries, exposure.sq.max_batch),
@@ -48,14 +48,14 @@ fn numbers_in_order_pass_unchanged() {
 }
 
 #[test]
-fn entries_of_128_bytes_are_known() {
+fn send_entries_of_128_bytes_are_accepted() {
     let exposure =
         Exposure::new(RawWorkQueue { entry_size: 128, ..send() }, receive(), completion()).unwrap();
     assert_eq!(exposure.sq.bytes(), 256 * 128);
 }
 
 #[test]
-fn a_batch_larger_than_the_ring_passes() {
+fn a_batch_larger_than_the_ring_is_accepted() {
     assert!(Exposure::new(RawWorkQueue { max_batch: 65535, ..send() }, receive(), completion()).is_ok());
 }
 
@@ -66,7 +66,7 @@ fn the_capability_bit_widens_request_ids() {
 }
 
 #[test]
-fn a_shallow_completion_queue_is_told() {
+fn a_shallow_completion_queue_is_reported() {
     let exposure = Exposure::new(send(), receive(), completion()).unwrap();
     assert!(exposure.completions_cover_rings());
     let shallow = RawCompletionQueue { num_entries: 256, ..completion() };
@@ -74,7 +74,7 @@ fn a_shallow_completion_queue_is_told() {
 }
 
 #[test]
-fn depths_of_zero_and_three_are_named() {
+fn depths_of_zero_and_three_are_refused() {
     let queue = Queue::Send;
     assert_eq!(send_error(RawWorkQueue { num_entries: 0, ..send() }), ExposureError::NoEntries { queue });
     assert_eq!(
@@ -84,20 +84,20 @@ fn depths_of_zero_and_three_are_named() {
 }
 
 #[test]
-fn a_work_queue_deeper_than_half_the_doorbell_is_named() {
+fn a_work_queue_deeper_than_half_the_doorbell_range_is_refused() {
     let deep = RawWorkQueue { num_entries: 65536, ..send() };
     assert_eq!(send_error(deep), ExposureError::TooDeep { queue: Queue::Send, num_entries: 65536 });
     assert!(Exposure::new(RawWorkQueue { num_entries: 32768, ..send() }, receive(), completion()).is_ok());
 }
 
 #[test]
-fn a_completion_queue_may_be_deeper() {
+fn a_completion_queue_may_be_deeper_than_a_work_queue() {
     let deep = RawCompletionQueue { num_entries: 1 << 17, ..completion() };
     assert!(Exposure::new(send(), receive(), deep).is_ok());
 }
 
 #[test]
-fn unknown_entry_sizes_are_named() {
+fn unknown_entry_sizes_are_refused() {
     let wrong = send_error(RawWorkQueue { entry_size: 96, ..send() });
     assert!(matches!(wrong, ExposureError::EntrySize { queue: Queue::Send, entry_size: 96, .. }));
     let wrong =
@@ -110,7 +110,7 @@ fn unknown_entry_sizes_are_named() {
 }
 
 #[test]
-fn null_buffers_and_doorbells_are_named() {
+fn null_buffers_and_doorbells_are_refused() {
     let queue = Queue::Send;
     assert_eq!(send_error(RawWorkQueue { buffer: at(0), ..send() }), ExposureError::NullBuffer { queue });
     assert_eq!(send_error(RawWorkQueue { doorbell: at(0), ..send() }), ExposureError::NullDoorbell { queue });
@@ -120,7 +120,7 @@ fn null_buffers_and_doorbells_are_named() {
 }
 
 #[test]
-fn unaligned_addresses_are_named() {
+fn unaligned_addresses_are_refused() {
     let queue = Queue::Send;
     assert_eq!(
         send_error(RawWorkQueue { buffer: at(0x10008), ..send() }),
@@ -138,20 +138,20 @@ fn unaligned_addresses_are_named() {
 }
 
 #[test]
-fn a_batch_of_zero_is_named() {
+fn a_batch_of_zero_is_refused() {
     let wrong = send_error(RawWorkQueue { max_batch: 0, ..send() });
     assert_eq!(wrong, ExposureError::NoBatch { queue: Queue::Send });
 }
 
 #[test]
-fn the_receive_queue_is_checked_too() {
+fn a_receive_queue_of_invalid_depth_is_refused() {
     let wrong =
         Exposure::new(send(), RawWorkQueue { num_entries: 5, ..receive() }, completion()).unwrap_err();
     assert_eq!(wrong.queue(), Queue::Receive);
 }
 
 #[test]
-fn an_error_says_what_was_seen_and_what_was_expected() {
+fn an_error_states_the_value_and_the_expected_values() {
     let text = send_error(RawWorkQueue { entry_size: 96, ..send() }).to_string();
     assert!(text.contains("96") && text.contains("64 or 128"), "{text}");
 }

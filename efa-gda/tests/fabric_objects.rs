@@ -1,4 +1,4 @@
-//! Order, ownership and errors of libfabric objects, on a provider made by hand.
+//! Order, ownership and errors of libfabric objects, on a hand-written provider.
 #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
 
 mod fabric_fake;
@@ -25,13 +25,13 @@ fn ops_error(fake: &Fake) -> Error {
     fake.domain().gda_ops().unwrap_err()
 }
 
-/// The closes in the log, in order.
+/// The close calls in the log, in order.
 fn closes(fake: &Fake) -> Vec<String> {
     fake.log().into_iter().filter(|call| call.starts_with("close")).collect()
 }
 
 #[test]
-fn an_endpoint_closes_before_what_it_is_bound_to_whatever_is_dropped_first() {
+fn an_endpoint_closes_before_its_bound_objects_even_if_dropped_last() {
     let fake = Fake::new(206);
     let domain = fake.domain();
     let addresses = domain.address_vector(16).unwrap();
@@ -46,7 +46,7 @@ fn an_endpoint_closes_before_what_it_is_bound_to_whatever_is_dropped_first() {
 }
 
 #[test]
-fn one_queue_for_both_directions_is_bound_once() {
+fn a_completion_queue_for_both_directions_is_bound_once() {
     let fake = Fake::new(206);
     drop(endpoint(&fake, &fake.domain()));
     let log = fake.log();
@@ -54,7 +54,7 @@ fn one_queue_for_both_directions_is_bound_once() {
 }
 
 #[test]
-fn two_queues_are_bound_to_a_direction_each() {
+fn two_completion_queues_are_bound_to_one_direction_each() {
     let fake = Fake::new(206);
     let domain = fake.domain();
     let addresses = domain.address_vector(16).unwrap();
@@ -81,7 +81,7 @@ fn a_borrowed_domain_is_never_closed() {
 }
 
 #[test]
-fn a_queue_that_an_endpoint_uses_is_busy() {
+fn closing_a_completion_queue_that_an_endpoint_uses_returns_busy() {
     let fake = Fake::new(206);
     let domain = fake.domain();
     let endpoint = endpoint(&fake, &domain);
@@ -92,7 +92,7 @@ fn a_queue_that_an_endpoint_uses_is_busy() {
 }
 
 #[test]
-fn a_region_with_another_owner_is_busy() {
+fn closing_a_region_with_another_owner_returns_busy() {
     let fake = Fake::new(206);
     let region = region(&fake.domain()).unwrap();
     let other = region.clone();
@@ -103,7 +103,7 @@ fn a_region_with_another_owner_is_busy() {
 }
 
 #[test]
-fn a_retained_region_is_deregistered_after_the_endpoint() {
+fn a_retained_region_is_deregistered_after_the_endpoint_is_closed() {
     let fake = Fake::new(206);
     let domain = fake.domain();
     let mut endpoint = endpoint(&fake, &domain);
@@ -114,12 +114,16 @@ fn a_retained_region_is_deregistered_after_the_endpoint() {
 }
 
 #[test]
-fn a_failed_close_is_reported_and_keeps_what_the_object_refers_to() {
+fn a_failed_close_is_reported_and_leaves_the_bound_objects_open() {
     let fake = Fake::new(206);
     fake.answers("close endpoint", -i64::from(libc::EBUSY));
     let error = endpoint(&fake, &fake.domain()).close().unwrap_err();
     assert_eq!((error.operation(), error.code()), (Some("fi_close(endpoint)"), Some(-libc::EBUSY)));
-    assert_eq!(closes(&fake), ["close endpoint"], "neither queue nor vector may be closed");
+    assert_eq!(
+        closes(&fake),
+        ["close endpoint"],
+        "the completion queue and the address vector must stay open"
+    );
 }
 
 #[test]
@@ -136,7 +140,7 @@ fn a_failed_bind_closes_the_endpoint() {
 }
 
 #[test]
-fn objects_of_two_domains_are_not_bound_together() {
+fn binding_objects_of_two_domains_is_refused() {
     let (fake, other) = (Fake::new(206), Fake::new(206));
     let (domain, elsewhere) = (fake.domain(), other.domain());
     let addresses = elsewhere.address_vector(16).unwrap();
@@ -163,7 +167,7 @@ fn success_without_an_object_is_an_error() {
 }
 
 #[test]
-fn a_failed_open_carries_operation_code_and_text() {
+fn a_failed_open_reports_its_operation_code_and_text() {
     let fake = Fake::new(206);
     fake.answers("open cq", -i64::from(libc::ENOMEM));
     let error = fake.domain().completion_queue(64).unwrap_err();
@@ -175,7 +179,7 @@ fn a_failed_open_carries_operation_code_and_text() {
 }
 
 #[test]
-fn an_address_that_is_not_taken_is_an_error() {
+fn an_address_that_the_provider_refuses_is_an_error() {
     let fake = Fake::new(206);
     fake.answers("insert", 0);
     let error = fake.domain().address_vector(16).unwrap().insert(&[1; 32]).unwrap_err();
@@ -183,13 +187,13 @@ fn an_address_that_is_not_taken_is_an_error() {
 }
 
 #[test]
-fn an_address_of_another_length_is_not_read() {
+fn an_address_of_the_wrong_length_is_not_passed_to_the_provider() {
     let fake = Fake::new(206);
     let addresses = fake.domain().address_vector(16).unwrap();
     for length in [0, 3, 5, 31, 33, 64] {
         let error = addresses.insert(&vec![1; length]).unwrap_err();
         assert!(
-            matches!(error, Error::AddressLength { length: given, expected: 32 } if given == length),
+            matches!(error, Error::AddressLength { length: reported, expected: 32 } if reported == length),
             "{error}"
         );
         assert!(error.to_string().starts_with(&format!("the address has {length} bytes")), "{error}");
@@ -217,7 +221,7 @@ fn einval_from_open_ops_means_an_older_libfabric() {
 }
 
 #[test]
-fn release_2_2_is_named_for_its_other_table() {
+fn einval_from_provider_202_means_that_another_table_holds_the_operations() {
     let fake = Fake::new(202);
     fake.answers("open ops", -22);
     assert!(matches!(ops_error(&fake), Error::GdaInDomainOps(_)));
@@ -242,7 +246,7 @@ fn a_table_of_five_pointers_is_not_read_past_the_fifth() {
 }
 
 #[test]
-fn a_domain_without_info_is_taken_to_have_five_pointers() {
+fn a_domain_without_info_is_assumed_to_have_five_pointers() {
     let (table, fake) = (GuardedTable::of(5), Fake::new(206));
     fake.gives_table(table.as_ptr());
     assert_eq!(counters(&fake.bare_domain().gda_ops().unwrap()), Err(UnavailableReason::NoInfo));
@@ -256,7 +260,7 @@ fn provider_206_has_the_sixth_pointer() {
 }
 
 #[test]
-fn a_table_that_ends_before_its_release_says_is_found_out() {
+fn a_table_shorter_than_its_release_requires_is_detected() {
     let (table, fake) = (GuardedTable::of(5), Fake::new(206));
     fake.gives_table(table.as_ptr());
     let has = Version::new(206, 0);
@@ -264,11 +268,11 @@ fn a_table_that_ends_before_its_release_says_is_found_out() {
 }
 
 #[test]
-fn what_lies_behind_a_table_of_five_and_is_no_code_is_not_called() {
+fn a_sixth_pointer_that_does_not_lead_to_code_is_not_called() {
     let fake = Fake::new(206);
     let not_code = 7_u64;
     let mut table = gda_table();
-    // SAFETY: the place holds a pointer; the function that it seems to lead to is never called.
+    // SAFETY: the field holds a pointer, and nothing calls the function that it claims to point to.
     unsafe { (&raw mut table.cntr_open_ext).cast::<*const u64>().write(&not_code) };
     fake.gives_table(&mut table);
     let ops = fake.domain().gda_ops().unwrap();
@@ -278,7 +282,7 @@ fn what_lies_behind_a_table_of_five_and_is_no_code_is_not_called() {
 }
 
 #[test]
-fn an_operation_whose_place_is_empty_is_not_called() {
+fn an_operation_whose_pointer_is_null_is_not_called() {
     let fake = Fake::new(206);
     let mut table = gda_table();
     table.query_cq = None;
@@ -291,7 +295,7 @@ fn an_operation_whose_place_is_empty_is_not_called() {
 }
 
 #[test]
-fn fields_that_a_provider_does_not_know_read_as_zero() {
+fn fields_that_a_provider_does_not_fill_in_read_as_zero() {
     let fake = Fake::new(203);
     let domain = fake.domain();
     let queues = domain.gda_ops().unwrap().query_qp_wqs(&endpoint(&fake, &domain)).unwrap();
@@ -299,7 +303,7 @@ fn fields_that_a_provider_does_not_know_read_as_zero() {
 }
 
 #[test]
-fn an_unknown_address_is_named() {
+fn an_unknown_address_is_reported() {
     let fake = Fake::new(206);
     fake.answers("query_addr", -22);
     let domain = fake.domain();
@@ -364,7 +368,7 @@ fn an_lkey_of_more_than_24_bits_is_an_error() {
 }
 
 #[test]
-fn a_remote_region_gives_no_address_outside_itself() {
+fn a_remote_region_refuses_addresses_outside_itself() {
     let fake = Fake::new(206);
     let remote = region(&fake.domain()).unwrap().remote();
     assert_eq!(remote.at(4095, 1).unwrap().address, remote.address + 4095);

@@ -1,5 +1,5 @@
-//! The mapped queue on a provider made by hand: rings in ordinary memory, and no adapter unless a
-//! test plays it.
+//! The mapped queue on a hand-written provider: its rings are ordinary memory without an adapter, and a
+//! test that needs completions writes them.
 #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
 
 mod fabric_fake;
@@ -34,13 +34,13 @@ fn peer(queue: &MappedQueue) -> Peer {
     queue.insert_peer(&queue.endpoint().address().unwrap()).unwrap()
 }
 
-/// A put that nobody answers: its wait runs out.
+/// Posts a put that never completes, and returns the error of its timeout.
 fn unanswered(queue: &mut MappedQueue, region: &MemoryRegion) -> WorkError {
     let put = WorkRequest::write(peer(queue), region, region.remote()).bytes(64);
     queue.execute(&put.timeout(Duration::from_millis(1)).lanes(1)).unwrap_err()
 }
 
-/// Completes the requests `0..count` of the queue beforehand; the last one with `status`.
+/// Writes completions of requests `0..count` before these are posted; the last has `status`.
 fn complete(fake: &Fake, count: usize, status: CompletionStatus) {
     for id in 0..count {
         let completion = Completion {
@@ -61,10 +61,10 @@ fn closes(fake: &Fake) -> Vec<String> {
 }
 
 #[test]
-fn the_struct_says_what_the_endpoint_exposes() {
+fn the_mapped_struct_describes_the_endpoints_queues() {
     let fake = Fake::new(206);
     let queue = queue(&fake, &fake.domain());
-    // SAFETY: the queue lives, and no kernel runs.
+    // SAFETY: the queue is alive, and no kernel runs.
     let shared = unsafe { queue.as_ptr().as_ref() };
     assert_eq!((shared.sq.entry_size, shared.sq.num_entries, shared.sq.max_batch), (64, DEPTH, DEPTH));
     assert_eq!((shared.rq.entry_size, shared.rq.num_entries), (16, DEPTH));
@@ -74,7 +74,7 @@ fn the_struct_says_what_the_endpoint_exposes() {
 }
 
 #[test]
-fn the_struct_stays_where_it_is_when_the_queue_moves() {
+fn moving_a_queue_does_not_move_its_mapped_struct() {
     let fake = Fake::new(206);
     let queue = queue(&fake, &fake.domain());
     let before = queue.as_ptr();
@@ -83,7 +83,7 @@ fn the_struct_stays_where_it_is_when_the_queue_moves() {
 }
 
 #[test]
-fn two_queues_do_not_poll_one_completion_queue() {
+fn two_queues_cannot_poll_one_completion_queue() {
     let fake = Fake::new(206);
     let domain = fake.domain();
     let ops = domain.gda_ops().unwrap();
@@ -93,13 +93,13 @@ fn two_queues_do_not_poll_one_completion_queue() {
     let (first, second) = (bound().unwrap().enable().unwrap(), bound().unwrap().enable().unwrap());
     let error = MappedQueue::new(first, &ops).unwrap_err();
     assert!(matches!(error, QueueError::CompletionQueueShared { endpoints: 2 }), "{error}");
-    // The first endpoint was closed with its queue.
+    // The failed call closed the first endpoint.
     let _mapped = MappedQueue::new(second, &ops).unwrap();
     assert!(matches!(bound().unwrap_err(), Error::CompletionQueuePolled));
 }
 
 #[test]
-fn receives_that_complete_elsewhere_are_not_given_to_the_kernel() {
+fn a_receive_queue_that_completes_in_another_queue_is_not_mapped() {
     let fake = Fake::new(206);
     let domain = fake.domain();
     let addresses = domain.address_vector(16).unwrap();
@@ -115,7 +115,7 @@ fn receives_that_complete_elsewhere_are_not_given_to_the_kernel() {
         .enable()
         .unwrap();
     let queue = MappedQueue::new(endpoint, &domain.gda_ops().unwrap()).unwrap();
-    // SAFETY: the queue lives, and no kernel runs.
+    // SAFETY: the queue is alive, and no kernel runs.
     assert_eq!(unsafe { queue.as_ptr().as_ref() }.rq.num_entries, 0);
 }
 
@@ -134,7 +134,7 @@ fn a_completed_put_is_reported_and_the_queue_closes() {
 }
 
 #[test]
-fn an_error_completion_has_its_status_and_request() {
+fn an_error_completion_reports_its_status_and_request() {
     let fake = Fake::new(206);
     let domain = fake.domain();
     let mut queue = queue(&fake, &domain);
@@ -148,7 +148,7 @@ fn an_error_completion_has_its_status_and_request() {
 }
 
 #[test]
-fn a_status_that_nobody_knows_stays_a_number() {
+fn an_unknown_status_stays_a_number() {
     let fake = Fake::new(206);
     let domain = fake.domain();
     let mut queue = queue(&fake, &domain);
@@ -160,7 +160,7 @@ fn a_status_that_nobody_knows_stays_a_number() {
 }
 
 #[test]
-fn a_wait_that_runs_out_poisons_the_queue() {
+fn a_completion_timeout_poisons_the_queue() {
     let fake = Fake::new(206);
     let domain = fake.domain();
     let mut queue = queue(&fake, &domain);
@@ -172,11 +172,11 @@ fn a_wait_that_runs_out_poisons_the_queue() {
     assert!(queue.poison().is_some());
     let error = unanswered(&mut queue, &region);
     assert!(matches!(error, WorkError::Device { error: DeviceError::Poisoned, .. }), "{error}");
-    assert_eq!(fake.doorbell(), 1, "a poisoned queue takes no more requests");
+    assert_eq!(fake.doorbell(), 1, "a poisoned queue must not ring for further requests");
 }
 
 #[test]
-fn a_poisoned_queue_keeps_its_region_until_its_endpoint_is_destroyed() {
+fn a_poisoned_queue_retains_its_region_until_its_endpoint_is_destroyed() {
     let fake = Fake::new(206);
     let domain = fake.domain();
     let mut queue = queue(&fake, &domain);
@@ -190,7 +190,7 @@ fn a_poisoned_queue_keeps_its_region_until_its_endpoint_is_destroyed() {
 }
 
 #[test]
-fn a_queue_with_requests_in_flight_is_handed_back_by_close() {
+fn close_returns_a_queue_with_requests_in_flight_to_the_caller() {
     let fake = Fake::new(206);
     let domain = fake.domain();
     let mut queue = queue(&fake, &domain);
@@ -203,7 +203,7 @@ fn a_queue_with_requests_in_flight_is_handed_back_by_close() {
 }
 
 #[test]
-fn a_poisoned_region_survives_an_endpoint_that_cannot_be_closed() {
+fn a_poisoned_queues_region_stays_registered_if_its_endpoint_cannot_be_closed() {
     let fake = Fake::new(206);
     fake.answers("close endpoint", -16);
     let domain = fake.domain();
@@ -216,7 +216,7 @@ fn a_poisoned_region_survives_an_endpoint_that_cannot_be_closed() {
 }
 
 #[test]
-fn a_region_kept_for_a_kernel_stays_until_the_queue_goes() {
+fn a_retained_region_stays_registered_until_the_queue_is_closed() {
     let fake = Fake::new(206);
     let domain = fake.domain();
     let mut queue = queue(&fake, &domain);
@@ -238,7 +238,10 @@ fn a_raised_abort_flag_ends_a_wait() {
     let put = WorkRequest::write(peer(&queue), &region, region.remote()).bytes(64);
     let error = queue.execute(&put.timeout(Duration::from_secs(3600)).lanes(1)).unwrap_err();
     assert!(matches!(error, WorkError::Device { error: DeviceError::Aborted, .. }), "{error}");
-    assert!(region.close().is_err(), "what was aborted may still be in flight");
+    assert!(
+        region.close().is_err(),
+        "the region of an aborted request may still be in use and must stay registered"
+    );
 }
 
 #[test]
@@ -265,7 +268,7 @@ fn a_put_outside_a_region_is_not_posted() {
 }
 
 #[test]
-fn a_region_without_the_access_is_not_put() {
+fn a_put_from_a_region_without_the_required_access_is_refused() {
     let fake = Fake::new(206);
     let domain = fake.domain();
     let mut queue = queue(&fake, &domain);
@@ -275,7 +278,7 @@ fn a_region_without_the_access_is_not_put() {
 }
 
 #[test]
-fn the_entry_that_is_posted_is_the_one_asked_for() {
+fn the_posted_entry_matches_the_work_request() {
     let fake = Fake::new(206);
     let domain = fake.domain();
     let mut queue = queue(&fake, &domain);
@@ -283,7 +286,7 @@ fn the_entry_that_is_posted_is_the_one_asked_for() {
     complete(&fake, 1, CompletionStatus::Ok);
     let put = WorkRequest::write(peer(&queue), &region, region.remote()).bytes(100).offsets(8, 16);
     queue.execute(&put.lanes(1)).unwrap();
-    // SAFETY: the ring is the fake's, 64 bytes in its first slot, and nobody writes it now.
+    // SAFETY: the first slot of the fake's ring has 64 bytes, and no thread writes it now.
     let entry = unsafe { std::slice::from_raw_parts(queue.exposure().sq.buffer.as_ptr(), 64) };
     let decoded = DecodedRequest::decode(entry, RequestIdWidth::Bits16).unwrap();
     assert!(decoded.broken.is_empty(), "{:?}", decoded.broken);
@@ -295,11 +298,11 @@ fn the_entry_that_is_posted_is_the_one_asked_for() {
 }
 
 #[test]
-fn inline_bytes_that_this_cpu_cannot_read_are_an_error_and_nothing_is_posted() {
+fn inline_bytes_that_the_cpu_cannot_read_are_an_error_and_nothing_is_posted() {
     let fake = Fake::new(206);
     let domain = fake.domain();
     let mut queue = queue(&fake, &domain);
-    // SAFETY: a new mapping at a place of the kernel's choice, which may not be read, as a GPU's memory.
+    // SAFETY: a new mapping at an address that the kernel chooses. Like a GPU's memory, it is unreadable.
     let start = unsafe {
         libc::mmap(null_mut(), 4096, libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
     };

@@ -1,5 +1,5 @@
-//! The whole path on the software adapter, through the libfabric of this machine: query, objects,
-//! exposure, queue, device code on the CPU, completion, bytes compared.
+//! The whole path on the software adapter, through this machine's libfabric: query, objects, exposure,
+//! queue, device code on the CPU, completions, and a comparison of the bytes.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
 
@@ -27,11 +27,11 @@ fn the_query_finds_the_direct_fabric() {
 }
 
 #[test]
-fn an_adapter_of_another_name_is_not_found() {
+fn a_query_for_an_unknown_adapter_name_reports_the_adapters_that_exist() {
     with_soft_adapter(&[], |_| {
-        let error = Query::new().adapter("nobody").find(&Library::load().unwrap()).unwrap_err();
+        let error = Query::new().adapter("absent").find(&Library::load().unwrap()).unwrap_err();
         let Error::NoSuchAdapter { wanted, found } = error else { panic!("{error:?}") };
-        assert_eq!(wanted, "nobody");
+        assert_eq!(wanted, "absent");
         assert!(!found.is_empty());
     });
 }
@@ -52,7 +52,7 @@ fn one_put_of_a_mebibyte_and_a_byte_arrives_whole() {
 }
 
 #[test]
-fn two_hundred_thousand_puts_arrive_past_every_wrap() {
+fn two_hundred_thousand_puts_arrive_across_every_wrap() {
     with_soft_adapter(&[], |adapter| {
         const COUNT: u64 = 200_000;
         let side = Side::open(&Query::new());
@@ -71,7 +71,7 @@ fn two_hundred_thousand_puts_arrive_past_every_wrap() {
 }
 
 #[test]
-fn an_endpoint_reaches_itself() {
+fn an_endpoint_can_write_to_itself() {
     with_soft_adapter(&[], |adapter| {
         let side = Side::open(&Query::new());
         let mut queue = side.queue();
@@ -98,7 +98,7 @@ fn a_put_of_no_bytes_completes() {
 }
 
 #[test]
-fn wide_entries_are_there_when_asked_for() {
+fn a_query_for_wide_entries_yields_128_byte_entries() {
     with_soft_adapter(&[], |adapter| {
         let side = Side::open(&Query::new().wide_entries(true));
         let (mut first, second) = (side.queue(), side.queue());
@@ -113,7 +113,7 @@ fn wide_entries_are_there_when_asked_for() {
 }
 
 #[test]
-fn one_adapter_reaches_another() {
+fn one_adapter_can_write_to_another() {
     with_soft_adapter(&[("SOFTEFA_ADAPTERS", "2")], |adapter| {
         let (here, there) = two_adapters();
         let (mut first, second) = (here.queue(), there.queue());
@@ -130,20 +130,20 @@ fn a_doorbell_that_moves_backwards_is_a_violation() {
     with_soft_adapter(&[], |adapter| {
         let side = Side::open(&Query::new());
         let queue = side.queue();
-        // SAFETY: the doorbell is mapped while the queue lives, and nobody else rings it.
+        // SAFETY: the doorbell is mapped while the queue is alive, and no other thread rings it.
         unsafe { queue.exposure().sq.doorbell.as_ptr().write_volatile(0xffff) };
         let deadline = Instant::now() + Duration::from_secs(30);
         while adapter.violations().is_empty() {
-            assert!(Instant::now() < deadline, "the checker found nothing");
+            assert!(Instant::now() < deadline, "the checker reported no violation within 30 seconds");
             std::thread::yield_now();
         }
-        let found = adapter.violations();
-        assert!(found[0].contains("backwards"), "{found:?}");
+        let violations = adapter.violations();
+        assert!(violations[0].contains("backwards"), "{violations:?}");
     });
 }
 
 #[test]
-fn a_stopped_adapter_poisons_the_queue_which_keeps_its_memory() {
+fn a_queue_whose_adapter_stalls_is_poisoned_and_retains_its_regions() {
     with_soft_adapter(&[], |adapter| {
         let side = Side::open(&Query::new());
         let (mut first, second) = (side.queue(), side.queue());
@@ -213,7 +213,7 @@ fn a_completion_queue_that_would_overrun_is_refused() {
 }
 
 #[test]
-fn more_entries_than_can_be_counted_are_refused_and_nothing_is_posted() {
+fn a_put_of_more_entries_than_can_be_counted_is_refused_and_posts_nothing() {
     const SMALL: &[(&str, &str)] = &[("SOFTEFA_MAX_RDMA_SIZE", "65536")];
     with_soft_adapter(SMALL, |_| {
         let side = Side::open(&Query::new());
@@ -227,8 +227,8 @@ fn more_entries_than_can_be_counted_are_refused_and_nothing_is_posted() {
     });
 }
 
-/// Posts one write that nobody waits for, as a kernel of the caller's would.
-fn post_and_leave(queue: &mut MappedQueue, put: &WorkRequest) {
+/// Posts one write and does not wait for it, as a caller's kernel may.
+fn post_without_waiting(queue: &mut MappedQueue, put: &WorkRequest) {
     let args = put.arguments(queue).unwrap();
     let args = efa_gda_put_args { flags: args.flags | EFA_GDA_PUT_NO_WAIT, ..args };
     // SAFETY: checked arguments of a queue that is borrowed exclusively; the region outlives the test.
@@ -236,13 +236,13 @@ fn post_and_leave(queue: &mut MappedQueue, put: &WorkRequest) {
 }
 
 #[test]
-fn a_queue_that_is_quiet_closes_and_one_that_is_not_says_who_holds_it() {
+fn close_returns_busy_until_the_queue_is_quiet() {
     with_soft_adapter(&[], |adapter| {
         let side = Side::open(&Query::new());
         let mut queue = side.queue();
         let (peer, region) = (introduce(&queue, &queue), side.region(&[7; 64]));
         adapter.hold(true);
-        post_and_leave(&mut queue, &WorkRequest::write(peer, &region, region.remote()));
+        post_without_waiting(&mut queue, &WorkRequest::write(peer, &region, region.remote()));
         let error = queue.close().unwrap_err();
         assert!(error.to_string().contains("1 request(s) of this queue were rung"), "{error}");
         let CloseError::Busy { mut queue, in_flight: 1 } = error else { panic!("{error:?}") };
@@ -255,7 +255,7 @@ fn a_queue_that_is_quiet_closes_and_one_that_is_not_says_who_holds_it() {
 }
 
 #[test]
-fn a_put_that_an_error_ends_says_how_much_was_not_posted() {
+fn a_put_that_fails_reports_how_many_requests_were_not_posted() {
     let limits = [("SOFTEFA_MAX_RDMA_SIZE", "64")];
     with_soft_adapter(&limits, |_| {
         let side = Side::open(&Query::new());
@@ -263,7 +263,7 @@ fn a_put_that_an_error_ends_says_how_much_was_not_posted() {
         let (peer, region) = (introduce(&queue, &queue), side.region(&[7; 96]));
         queue.execute(&WorkRequest::write(peer, &region, region.remote()).bytes(64)).unwrap();
         let wrong = RemoteRegion { key: RemoteKey::new(!region.remote_key().get()), ..region.remote() };
-        // Two entries each.
+        // Each request takes two entries.
         let error = queue.execute(&WorkRequest::write(peer, &region, wrong).count(100_000)).unwrap_err();
         let words = error.to_string();
         let WorkError::Completion { request, posted, unposted, count, .. } = error else { panic!("{words}") };
@@ -275,7 +275,7 @@ fn a_put_that_an_error_ends_says_how_much_was_not_posted() {
 }
 
 #[test]
-fn a_queue_with_entries_never_rung_for_does_not_close() {
+fn close_refuses_a_queue_with_entries_that_no_doorbell_covered() {
     with_soft_adapter(&[], |adapter| {
         let side = Side::open(&Query::new());
         let queue = side.queue();
@@ -300,12 +300,12 @@ fn a_queue_with_entries_never_rung_for_does_not_close() {
 }
 
 #[test]
-fn a_queue_that_its_kernel_did_not_close_is_for_destroying() {
+fn a_queue_with_an_unclosed_sender_can_only_be_destroyed() {
     with_soft_adapter(&[], |_| {
         let side = Side::open(&Query::new());
         let mut queue = side.queue();
-        // The ticket of a Sender that was not closed.
-        // SAFETY: the queue is open, and nothing runs.
+        // Takes a ticket, as a `Sender` does that is never closed.
+        // SAFETY: the queue is open, and no kernel runs.
         unsafe { (*queue.as_ptr().as_ptr()).reserve.word += 1 << 32 };
         let error = queue.quiet(Duration::from_secs(1)).unwrap_err();
         assert!(matches!(error, WorkError::Device { error: DeviceError::InUse, .. }), "{error:?}");
@@ -315,13 +315,13 @@ fn a_queue_that_its_kernel_did_not_close_is_for_destroying() {
 }
 
 #[test]
-fn a_queue_that_does_not_become_quiet_is_poisoned_by_the_bound() {
+fn quiet_poisons_the_queue_at_its_time_limit() {
     with_soft_adapter(&[], |adapter| {
         let side = Side::open(&Query::new());
         let mut queue = side.queue();
         let (peer, region) = (introduce(&queue, &queue), side.region(&[7; 64]));
         adapter.hold(true);
-        post_and_leave(&mut queue, &WorkRequest::write(peer, &region, region.remote()));
+        post_without_waiting(&mut queue, &WorkRequest::write(peer, &region, region.remote()));
         let WorkError::Device { error, in_flight: 1, .. } =
             queue.quiet(Duration::from_millis(1)).unwrap_err()
         else {
@@ -334,13 +334,13 @@ fn a_queue_that_does_not_become_quiet_is_poisoned_by_the_bound() {
 }
 
 #[test]
-fn an_error_that_nobody_waited_for_comes_with_quiet() {
+fn quiet_returns_the_error_of_a_request_posted_without_a_wait() {
     with_soft_adapter(&[], |_| {
         let side = Side::open(&Query::new());
         let mut queue = side.queue();
         let (peer, region) = (introduce(&queue, &queue), side.region(&[7; 64]));
         let wrong = RemoteRegion { key: RemoteKey::new(!region.remote_key().get()), ..region.remote() };
-        post_and_leave(&mut queue, &WorkRequest::write(peer, &region, wrong));
+        post_without_waiting(&mut queue, &WorkRequest::write(peer, &region, wrong));
         let error = queue.quiet(Duration::from_secs(30)).unwrap_err();
         assert!(error.to_string().ends_with("(1 completions read)"), "{error}");
         let WorkError::Completion { status, .. } = error else { panic!("{error}") };

@@ -1,5 +1,5 @@
-//! Providers that are old, broken, or lack something, through the libfabric of this machine: each
-//! is a named error.
+//! Old, broken and incomplete providers, through this machine's libfabric: each defect is an error of its
+//! kind.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
 
@@ -20,12 +20,12 @@ fn domain() -> (Info, Domain) {
     (info, domain)
 }
 
-/// The GDA operations of a provider that claims to be `version`.
+/// Passes the GDA operations of a provider that reports `version` to `check`.
 fn ops_of(version: &str, check: impl FnOnce(Result<GdaOps>)) {
     with_soft_adapter(&[("SOFTEFA_PROV_VERSION", version)], |_| check(domain().1.gda_ops()));
 }
 
-/// What a queue of a provider with `defect` comes to.
+/// Maps a queue of a provider with `defect`, and passes the error to `check`.
 fn broken(defect: &str, check: impl FnOnce(ExposureError)) {
     with_soft_adapter(&[("SOFTEFA_BREAK", defect)], |_| {
         let (info, domain) = domain();
@@ -40,7 +40,7 @@ fn broken(defect: &str, check: impl FnOnce(ExposureError)) {
 }
 
 #[test]
-fn a_libfabric_that_is_not_there_is_named() {
+fn loading_a_missing_libfabric_is_an_error() {
     let variables = [("LIBFABRIC_PATH", "/nonexistent/libfabric.so.1")];
     with_soft_adapter(&variables, |_| {
         assert!(matches!(Library::load(), Err(Error::Load(_))));
@@ -48,7 +48,7 @@ fn a_libfabric_that_is_not_there_is_named() {
 }
 
 #[test]
-fn no_efa_provider_is_named() {
+fn a_query_without_an_efa_provider_reports_no_adapter() {
     with_soft_adapter(&[("FI_PROVIDER", "tcp")], |_| {
         let error = Query::new().find(&Library::load().unwrap()).unwrap_err();
         assert!(matches!(error, Error::NoAdapter(_)), "{error}");
@@ -57,7 +57,7 @@ fn no_efa_provider_is_named() {
 }
 
 #[test]
-fn a_provider_with_the_plain_fabric_alone_is_named() {
+fn a_provider_without_the_direct_fabric_is_reported_with_its_fabrics() {
     let variables = [("SOFTEFA_FABRICS", "efa")];
     with_soft_adapter(&variables, |_| {
         let error = Query::new().find(&Library::load().unwrap()).unwrap_err();
@@ -67,7 +67,7 @@ fn a_provider_with_the_plain_fabric_alone_is_named() {
 }
 
 #[test]
-fn the_direct_fabric_is_found_beside_the_plain_one_of_the_same_name() {
+fn a_query_returns_only_the_direct_fabric_where_both_fabrics_exist() {
     let variables = [("SOFTEFA_FABRICS", "efa,efa-direct")];
     with_soft_adapter(&variables, |_| {
         let infos = Query::new().find(&Library::load().unwrap()).unwrap();
@@ -89,7 +89,7 @@ fn an_adapter_is_found_by_its_name_among_several() {
 }
 
 #[test]
-fn gpu_memory_without_a_gpu_is_named() {
+fn a_query_for_gpu_memory_fails_where_the_provider_has_none() {
     with_soft_adapter(&[("SOFTEFA_HMEM", "0")], |_| {
         let error = Query::new().gpu_memory(true).find(&Library::load().unwrap()).unwrap_err();
         let Error::OptionNotAvailable { option: QueryOption::GpuMemory, .. } = error else {
@@ -99,7 +99,7 @@ fn gpu_memory_without_a_gpu_is_named() {
 }
 
 #[test]
-fn gpu_memory_is_there_where_the_provider_has_it() {
+fn a_query_for_gpu_memory_succeeds_where_the_provider_has_it() {
     with_soft_adapter(&[("SOFTEFA_HMEM", "1")], |_| {
         assert!(Query::new().gpu_memory(true).find(&Library::load().unwrap()).is_ok());
     });
@@ -122,49 +122,49 @@ fn provider_206_has_six_operations() {
 }
 
 #[test]
-fn provider_202_has_its_operations_elsewhere() {
+fn provider_202_has_its_operations_in_another_table() {
     ops_of("202.0", |ops| {
         assert!(matches!(ops, Err(Error::GdaInDomainOps(_))), "{ops:?}");
     });
 }
 
 #[test]
-fn provider_201_has_none() {
+fn provider_201_has_no_gda_operations() {
     ops_of("201.0", |ops| {
         assert!(matches!(ops, Err(Error::GdaUnknown { .. })), "{ops:?}");
     });
 }
 
 #[test]
-fn a_depth_of_zero_is_named() {
+fn a_depth_of_zero_is_refused() {
     broken("depth0", |error| {
         assert_eq!(error, ExposureError::NoEntries { queue: Queue::Send });
     });
 }
 
 #[test]
-fn a_depth_of_three_is_named() {
+fn a_depth_of_three_is_refused() {
     broken("depth3", |error| {
         assert_eq!(error, ExposureError::DepthNotPowerOfTwo { queue: Queue::Send, num_entries: 3 });
     });
 }
 
 #[test]
-fn entries_of_96_bytes_are_named() {
+fn entries_of_96_bytes_are_refused() {
     broken("entry96", |error| {
         assert!(matches!(error, ExposureError::EntrySize { entry_size: 96, .. }), "{error}");
     });
 }
 
 #[test]
-fn an_unaligned_doorbell_is_named() {
+fn an_unaligned_doorbell_is_refused() {
     broken("unaligned-doorbell", |error| {
         assert!(matches!(error, ExposureError::UnalignedDoorbell { queue: Queue::Send, .. }), "{error}");
     });
 }
 
 #[test]
-fn a_null_buffer_is_named() {
+fn a_null_buffer_is_refused() {
     broken("null-buffer", |error| {
         assert_eq!(error, ExposureError::NullBuffer { queue: Queue::Send });
     });

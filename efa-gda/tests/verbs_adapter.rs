@@ -1,7 +1,7 @@
-//! The verbs layer over real libibverbs and libefa, and an adapter: hardware, or a software one that
-//! the process was started under (`softefa run`).
+//! The verbs layer over real libibverbs and libefa and an adapter: hardware, or the software adapter for a
+//! process under `softefa run`.
 //!
-//! `EFA_GDA_VERBS_ADAPTER` names the adapter, or is `any`; without it nothing here runs. With it, an
+//! `EFA_GDA_VERBS_ADAPTER` names the adapter, or is `any`; without it the tests are skipped. With it, an
 //! adapter that cannot be opened is a failure. Traffic goes from the adapter to itself.
 
 #![allow(clippy::unwrap_used, missing_docs)]
@@ -33,7 +33,7 @@ fn adapter() -> Option<Context> {
 
 type Queue = MappedQueue<QueuePair<Ready>>;
 
-/// A queue with a completion queue of its own.
+/// Creates a queue, with a completion queue that no other queue uses.
 fn queue(domain: &ProtectionDomain, options: &QueuePairOptions) -> Queue {
     queue_on(domain, &CompletionQueue::create(domain.context(), 1024).unwrap(), options)
 }
@@ -43,7 +43,7 @@ fn queue_on(domain: &ProtectionDomain, completions: &CompletionQueue, options: &
     MappedQueue::over_verbs(pair.activate(KEY).unwrap()).unwrap()
 }
 
-/// The queue's own peer.
+/// Returns the queue as its peer.
 fn itself(queue: &mut Queue) -> Peer {
     let address = queue.queue_pair().address().unwrap();
     queue.peer(&address).unwrap()
@@ -62,7 +62,7 @@ fn content(region: &MemoryRegion) -> Vec<u8> {
 }
 
 #[test]
-fn queues_are_exposed_with_the_depth_asked_for() {
+fn exposed_depths_are_the_requested_depths_rounded_up() {
     let Some(context) = adapter() else { return };
     let domain = ProtectionDomain::allocate(&context).unwrap();
     let options = QueuePairOptions::new().send_entries(100).receive_entries(60);
@@ -87,7 +87,7 @@ fn wide_entries_are_exposed_where_the_adapter_has_them() {
 }
 
 #[test]
-fn the_deepest_send_queue_that_is_told_can_be_made() {
+fn a_send_queue_of_the_reported_maximum_depth_can_be_created() {
     let Some(context) = adapter() else { return };
     let domain = ProtectionDomain::allocate(&context).unwrap();
     let depth = context.max_send_entries(false).unwrap();
@@ -97,7 +97,7 @@ fn the_deepest_send_queue_that_is_told_can_be_made() {
 }
 
 #[test]
-fn an_address_leads_back_to_its_queue_pair() {
+fn an_address_resolves_to_its_queue_pair() {
     let Some(context) = adapter() else { return };
     let domain = ProtectionDomain::allocate(&context).unwrap();
     let mut queue = queue(&domain, &QueuePairOptions::new());
@@ -105,24 +105,24 @@ fn an_address_leads_back_to_its_queue_pair() {
     assert_eq!((peer.queue_pair, peer.queue_key), (queue.number(), KEY));
 }
 
-/// Memory that can be given as a descriptor, as a dmabuf is. A kernel takes only true dmabufs.
+/// Maps memory that has a descriptor, in place of a dmabuf's. A kernel accepts only real dmabufs.
 fn shareable(length: usize) -> (OwnedFd, NonNull<u8>) {
     // SAFETY: a C string, and no flags.
     let fd = unsafe { libc::memfd_create(c"completions".as_ptr(), 0) };
     assert!(fd >= 0);
-    // SAFETY: just opened, and ours.
+    // SAFETY: the descriptor was just opened, and nothing else owns it.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     // SAFETY: the descriptor is open.
     assert_eq!(unsafe { libc::ftruncate(fd.as_raw_fd(), length as i64) }, 0);
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
-    // SAFETY: a new mapping of an open file, wherever the kernel puts it.
+    // SAFETY: a new mapping of an open file, at an address that the kernel chooses.
     let address = unsafe { libc::mmap(std::ptr::null_mut(), length, protection, flags, fd.as_raw_fd(), 0) };
     assert_ne!(address, libc::MAP_FAILED);
     (fd, NonNull::new(address.cast()).unwrap())
 }
 
-/// A queue that completes in shareable memory, and that memory; None, with a line that says so,
-/// where that cannot be.
+/// Creates a queue whose completions arrive in shareable memory, and returns it with that memory. None, with
+/// the skip recorded, where the adapter or the kernel does not support it.
 fn external(domain: &ProtectionDomain) -> Option<(Queue, NonNull<u8>)> {
     let context = domain.context();
     if !context.attributes().has(Capability::ExternalCompletionQueue) {
@@ -132,14 +132,14 @@ fn external(domain: &ProtectionDomain) -> Option<(Queue, NonNull<u8>)> {
     let (dmabuf, buffer) = shareable(1 << 16);
     let memory =
         ExternalMemory { dmabuf: dmabuf.as_fd(), offset: 0, length: 1 << 16, buffer: buffer.as_ptr() };
-    // SAFETY: the mapping is never undone.
+    // SAFETY: the mapping is never removed.
     match unsafe { CompletionQueue::create_external(context, &memory, 256) } {
         Ok(completions) => {
             let options = QueuePairOptions::new().send_entries(64).receive_entries(64);
             Some((queue_on(domain, &completions, &options), buffer))
         }
         Err(error) if error.errno() == Some(libc::EINVAL) => {
-            skip(format!("this kernel takes true dmabufs alone: {error}"));
+            skip(format!("this kernel accepts only real dmabufs: {error}"));
             None
         }
         Err(error) => panic!("{error}"),
@@ -147,7 +147,7 @@ fn external(domain: &ProtectionDomain) -> Option<(Queue, NonNull<u8>)> {
 }
 
 #[test]
-fn a_completion_queue_in_external_memory_is_exposed_where_it_was_given() {
+fn a_completion_queue_in_external_memory_is_exposed_at_that_memory() {
     let Some(context) = adapter() else { return };
     let domain = ProtectionDomain::allocate(&context).unwrap();
     let Some((queue, buffer)) = external(&domain) else { return };
@@ -163,7 +163,7 @@ fn completions_arrive_in_external_memory() {
     writes(&mut queue, &domain, 64, 1000);
 }
 
-/// Writes `count` times `bytes` bytes from a queue to itself, and compares all of them.
+/// Writes `bytes` bytes from a queue to itself `count` times, and compares all of them.
 fn writes(queue: &mut Queue, domain: &ProtectionDomain, bytes: usize, count: usize) {
     let sent = pattern(bytes * count);
     let (source, target) = (region(domain, &sent), region(domain, &vec![0; bytes * count]));
@@ -176,7 +176,7 @@ fn writes(queue: &mut Queue, domain: &ProtectionDomain, bytes: usize, count: usi
 }
 
 #[test]
-fn bytes_that_are_written_arrive_past_every_wrap_of_the_rings() {
+fn written_bytes_arrive_across_every_wrap_of_the_rings() {
     let Some(context) = adapter() else { return };
     let domain = ProtectionDomain::allocate(&context).unwrap();
     let mut queue = queue(&domain, &QueuePairOptions::new().send_entries(128).receive_entries(128));
@@ -208,7 +208,7 @@ fn inline_writes_arrive_from_128_byte_entries() {
 }
 
 #[test]
-fn a_key_that_no_region_has_is_told_by_the_completion() {
+fn a_write_to_a_deregistered_region_completes_with_remote_bad_address() {
     let Some(context) = adapter() else { return };
     let domain = ProtectionDomain::allocate(&context).unwrap();
     let mut queue = queue(&domain, &QueuePairOptions::new());
@@ -243,7 +243,7 @@ fn a_message_arrives_in_a_posted_receive_with_its_immediate() {
 }
 
 #[test]
-fn bytes_that_are_read_come_back() {
+fn a_read_returns_the_remote_bytes() {
     let Some(context) = adapter() else { return };
     if !context.attributes().has(Capability::RdmaRead) {
         skip(format!("{} has no RDMA read", context.name()));
@@ -261,7 +261,7 @@ fn bytes_that_are_read_come_back() {
 }
 
 #[test]
-fn a_read_that_the_adapter_lacks_is_an_unsupported_operation() {
+fn a_read_on_an_adapter_without_rdma_read_completes_as_unsupported() {
     let Some(context) = adapter() else { return };
     if context.attributes().has(Capability::RdmaRead) {
         skip(format!("{} has RDMA read", context.name()));
@@ -277,7 +277,7 @@ fn a_read_that_the_adapter_lacks_is_an_unsupported_operation() {
     assert_eq!(status, CompletionStatus::UnsupportedOperation);
 }
 
-/// A queue with counters attached.
+/// Creates a queue with counters attached.
 fn counted(domain: &ProtectionDomain, counters: &[(&CompletionCounter, CountedOperations)]) -> Queue {
     let completions = CompletionQueue::create(domain.context(), 1024).unwrap();
     let options = QueuePairOptions::new();
@@ -297,7 +297,7 @@ fn has_counters(context: &Context) -> bool {
 }
 
 #[test]
-fn counters_count_what_is_written_and_what_arrives_and_errors_apart() {
+fn counters_count_writes_arrivals_and_errors_separately() {
     let Some(context) = adapter().filter(has_counters) else { return };
     let domain = ProtectionDomain::allocate(&context).unwrap();
     let make = || CompletionCounter::create(&context).unwrap();
@@ -316,12 +316,12 @@ fn counters_count_what_is_written_and_what_arrives_and_errors_apart() {
 }
 
 #[test]
-fn a_counter_in_memory_of_the_callers_is_seen_there() {
+fn a_counter_in_caller_memory_counts_in_that_memory() {
     let Some(context) = adapter().filter(has_counters) else { return };
     let domain = ProtectionDomain::allocate(&context).unwrap();
     let words = [const { std::sync::atomic::AtomicU64::new(0) }; 2];
     let word = |index: usize| CounterMemory::host(NonNull::new(words[index].as_ptr()).unwrap());
-    // SAFETY: the words outlive the counter, which goes with the queue below.
+    // SAFETY: the words outlive the counter, which is closed below.
     let counter = unsafe { CompletionCounter::create_external(&context, word(0), word(1)) }.unwrap();
     let mut queue = counted(&domain, &[(&counter, CountedOperations::WRITE)]);
     counter.set(1000, 5).unwrap();
@@ -333,23 +333,23 @@ fn a_counter_in_memory_of_the_callers_is_seen_there() {
 }
 
 #[test]
-fn a_counter_in_a_descriptors_memory_is_seen_there() {
+fn a_counter_in_a_descriptors_memory_counts_in_that_memory() {
     let Some(context) = adapter().filter(has_counters) else { return };
     let domain = ProtectionDomain::allocate(&context).unwrap();
     let (dmabuf, start) = shareable(4096);
     let word = |offset: u64| CounterMemory::dmabuf(dmabuf.as_fd(), offset, std::ptr::null_mut());
-    // SAFETY: the mapping is never undone, and the descriptor's memory stays with it.
+    // SAFETY: the mapping is never removed, and it keeps the descriptor's memory alive.
     let counter = match unsafe { CompletionCounter::create_external(&context, word(64), word(128)) } {
         Ok(counter) => counter,
         Err(error) if error.errno() == Some(libc::EINVAL) => {
-            skip(format!("this kernel takes true dmabufs alone: {error}"));
+            skip(format!("this kernel accepts only real dmabufs: {error}"));
             return;
         }
         Err(error) => panic!("{error}"),
     };
     let mut queue = counted(&domain, &[(&counter, CountedOperations::WRITE)]);
     writes(&mut queue, &domain, 64, 10);
-    // SAFETY: inside the mapping, and aligned; the adapter is done with it.
+    // SAFETY: inside the mapping and aligned. All writes completed, so the adapter no longer changes it.
     let value = unsafe { start.add(64).cast::<u64>().read_volatile() };
     assert_eq!(value, 10);
 }

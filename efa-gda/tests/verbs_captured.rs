@@ -1,9 +1,9 @@
-//! Entries that rdma-core wrote into its send queues, as a software adapter fetched them, against what
-//! the device code formats for the same requests, byte for byte. (`softefa compare` holds them against
-//! the wire crate; `softefa/uverbs/src/compare.rs` says what the two files hold.)
+//! Compares entries that rdma-core wrote into its send queues, as the software adapter fetched them, with
+//! entries that the device code formats for the same requests, byte for byte. (`softefa compare` compares
+//! them with the wire crate; `softefa/uverbs/src/compare.rs` describes the two files.)
 //!
 //! `EFA_GDA_CAPTURE` and `EFA_GDA_REQUESTS` name the files, which `scripts/realstack.sh` makes; without
-//! them nothing here runs.
+//! them the test is skipped.
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
@@ -29,7 +29,7 @@ fn file(variable: &str) -> Option<String> {
 }
 
 fn number<T: std::str::FromStr>(text: &str) -> T {
-    text.parse().unwrap_or_else(|_| panic!("{text} is no number"))
+    text.parse().unwrap_or_else(|_| panic!("{text:?} is not a number"))
 }
 
 fn bytes(hex: &str) -> Vec<u8> {
@@ -37,13 +37,13 @@ fn bytes(hex: &str) -> Vec<u8> {
     (0..hex.len()).step_by(2).map(byte).collect()
 }
 
-/// Address, length and key.
+/// Parses a segment into its address, length and key.
 fn segment(text: &str) -> (u64, u32, u32) {
     let parts: Vec<&str> = text.split(':').collect();
     (number(parts[0]), number(parts[1]), number(parts[2]))
 }
 
-/// What the device code formats for the words of a request.
+/// Formats the entry for the words of a request, with the device code.
 fn format(words: &[&str], phase: bool) -> [u8; 128] {
     let [kind, id, handle, queue_pair, key, immediate, address, rkey, data @ ..] = words else {
         panic!("too few words: {words:?}");
@@ -55,7 +55,7 @@ fn format(words: &[&str], phase: bool) -> [u8; 128] {
         ("write", false) => EFA_GDA_OP_WRITE,
         ("write", true) => EFA_GDA_OP_INLINE_WRITE,
         ("read", false) => EFA_GDA_OP_READ,
-        other => panic!("{other:?} is no kind"),
+        other => panic!("{other:?} is not a kind of request"),
     };
     let mut spec = EntrySpec {
         op,
@@ -101,13 +101,14 @@ fn entries_of_rdma_core_equal_those_of_the_device_code() {
             continue;
         }
         let queue_pair = number(words[1]);
-        let queue = queues.get_mut(&queue_pair).expect("a Q before its R");
+        let queue = queues.get_mut(&queue_pair).expect("a Q line precedes the R lines of its queue pair");
         let counter = queue.posted;
         queue.posted += 1;
-        let ours = format(&words[2..], counter / queue.depth % 2 == 1);
-        let theirs = captured.remove(&(queue_pair, counter)).expect("an entry for the request");
-        assert_eq!(theirs, ours[..queue.entry], "{line}");
+        let formatted = format(&words[2..], counter / queue.depth % 2 == 1);
+        let fetched =
+            captured.remove(&(queue_pair, counter)).expect("the capture holds an entry for the request");
+        assert_eq!(fetched, formatted[..queue.entry], "{line}");
     }
-    assert!(captured.is_empty(), "{} entries that no request asked for", captured.len());
-    assert!(queues.values().any(|queue| queue.posted > 0), "no requests at all");
+    assert!(captured.is_empty(), "{} captured entries belong to no request", captured.len());
+    assert!(queues.values().any(|queue| queue.posted > 0), "the file of requests is empty");
 }

@@ -1,5 +1,5 @@
-//! The verbs layer over a stand-in for rdma-core: what it asks for, in which order it destroys, and
-//! what it says when something fails.
+//! The verbs layer over a fake rdma-core: the calls that it makes, the order in which it destroys objects,
+//! and the errors that it returns.
 
 #![allow(clippy::unwrap_used, clippy::undocumented_unsafe_blocks, missing_docs)]
 
@@ -37,7 +37,7 @@ fn buffer() -> Buffer {
 }
 
 #[test]
-fn everything_is_destroyed_children_first_when_values_are_dropped_parents_first() {
+fn children_are_destroyed_first_even_if_parents_are_dropped_first() {
     let context = context();
     let domain = ProtectionDomain::allocate(&context).unwrap();
     let completions = CompletionQueue::create(&context, 16).unwrap();
@@ -50,7 +50,7 @@ fn everything_is_destroyed_children_first_when_values_are_dropped_parents_first(
     ready.retain(region.clone());
     state(|state| state.calls.clear());
     drop((context, domain, completions, region));
-    assert_eq!(state(|state| state.calls.clone()), Vec::<&str>::new(), "all of it is still in use");
+    assert_eq!(state(|state| state.calls.clone()), Vec::<&str>::new(), "every object is still in use");
     drop(ready);
     let calls = state(|state| state.calls.clone());
     assert_eq!(calls.first(), Some(&"ibv_destroy_qp"));
@@ -59,7 +59,7 @@ fn everything_is_destroyed_children_first_when_values_are_dropped_parents_first(
 }
 
 #[test]
-fn what_cannot_be_destroyed_keeps_its_parents() {
+fn an_object_that_cannot_be_destroyed_leaves_its_parents_open() {
     let ready = queue_pair(&QueuePairOptions::new()).unwrap().activate(KEY).unwrap();
     fail("ibv_destroy_qp", libc::EBUSY);
     let error = ready.close().unwrap_err();
@@ -69,7 +69,7 @@ fn what_cannot_be_destroyed_keeps_its_parents() {
 }
 
 #[test]
-fn a_parent_in_use_is_not_closed() {
+fn closing_a_parent_in_use_returns_busy() {
     let context = context();
     let domain = ProtectionDomain::allocate(&context).unwrap();
     let region = MemoryRegion::register(&domain, buffer(), Access::LOCAL).unwrap();
@@ -96,7 +96,7 @@ fn a_queue_pair_goes_through_init_and_rtr_to_rts() {
 }
 
 #[test]
-fn a_bound_for_rnr_retries_is_set_on_the_way_to_rts() {
+fn an_rnr_retry_limit_is_set_in_the_transition_to_rts() {
     queue_pair(&QueuePairOptions::new()).unwrap().activate_with_rnr_retry(KEY, 3).unwrap();
     let (to, mask, attr) = state(|state| state.modified.last().copied().unwrap());
     assert_eq!((to, attr.rnr_retry), (sys::IBV_QPS_RTS, 3));
@@ -113,7 +113,7 @@ fn a_queue_pair_that_does_not_become_ready_is_destroyed() {
 }
 
 #[test]
-fn the_queue_pair_is_srd_with_one_segment_a_receive() {
+fn the_queue_pair_is_srd_with_one_segment_per_receive() {
     queue_pair(&QueuePairOptions::new().send_entries(512).receive_entries(0)).unwrap();
     let (attr, efa) = state(|state| state.queue_pair.unwrap());
     assert_eq!((attr.qp_type, efa.driver_qp_type), (sys::IBV_QPT_DRIVER, sys::EFADV_QP_DRIVER_TYPE_SRD));
@@ -123,7 +123,7 @@ fn the_queue_pair_is_srd_with_one_segment_a_receive() {
 }
 
 #[test]
-fn wide_entries_ask_for_inline_writes_of_all_that_the_adapter_carries() {
+fn wide_entries_request_inline_writes_up_to_the_adapters_limit() {
     queue_pair(&QueuePairOptions::new().entry_size(EntrySize::B128)).unwrap();
     let (attr, efa) = state(|state| state.queue_pair.unwrap());
     assert_eq!(attr.cap.max_inline_data, 80);
@@ -131,7 +131,7 @@ fn wide_entries_ask_for_inline_writes_of_all_that_the_adapter_carries() {
 }
 
 #[test]
-fn wide_entries_are_refused_where_rdma_core_knows_none() {
+fn wide_entries_are_refused_where_rdma_core_does_not_support_them() {
     state(|state| state.attributes.inline_buf_size_ex = 0);
     let error = queue_pair(&QueuePairOptions::new().entry_size(EntrySize::B128)).unwrap_err();
     assert!(matches!(error, Error::Exceeds { what: "inline bytes", asked: 80, limit: 32 }), "{error}");
@@ -139,14 +139,14 @@ fn wide_entries_are_refused_where_rdma_core_knows_none() {
 }
 
 #[test]
-fn a_queue_deeper_than_the_adapter_has_is_refused_with_its_limit() {
+fn a_queue_deeper_than_the_adapter_allows_is_refused_with_the_limit() {
     let error = queue_pair(&QueuePairOptions::new().send_entries(4097)).unwrap_err();
     let expected = "4097 send queue entries were requested; the adapter allows at most 4096; request fewer";
     assert_eq!(error.to_string(), expected);
 }
 
 #[test]
-fn what_is_exposed_is_what_the_queries_say() {
+fn exposed_queues_match_the_results_of_the_queries() {
     let ready = queue_pair(&QueuePairOptions::new()).unwrap().activate(KEY).unwrap();
     let exposure = ready.exposure().unwrap();
     assert_eq!(
@@ -167,7 +167,7 @@ fn rings_that_break_a_rule_are_not_exposed() {
 }
 
 #[test]
-fn before_59_a_queue_pair_works_and_is_not_exposed() {
+fn rdma_core_before_59_creates_queue_pairs_but_does_not_expose_them() {
     let library = library(|_, efadv| efadv.efadv_query_qp_wqs = None);
     let error = library.exposes_queues().unwrap_err();
     assert_eq!(
@@ -185,7 +185,7 @@ fn before_59_a_queue_pair_works_and_is_not_exposed() {
 }
 
 #[test]
-fn another_vendors_device_is_named_and_closed() {
+fn a_device_of_another_vendor_is_reported_by_name_and_closed() {
     state(|state| state.devices = vec![c"mlx5_0"]);
     fail("efadv_query_device", libc::EOPNOTSUPP);
     let error = library(|_, _| {}).adapter(Some("mlx5_0")).unwrap_err();
@@ -194,7 +194,7 @@ fn another_vendors_device_is_named_and_closed() {
 }
 
 #[test]
-fn where_no_device_is_efas_those_found_are_named() {
+fn without_an_efa_adapter_the_error_lists_the_devices() {
     state(|state| state.devices = vec![c"mlx5_0", c"mlx5_1"]);
     fail("efadv_query_device", libc::EOPNOTSUPP);
     let error = library(|_, _| {}).adapter(None).unwrap_err();
@@ -205,20 +205,20 @@ fn where_no_device_is_efas_those_found_are_named() {
 }
 
 #[test]
-fn a_name_that_no_device_has_is_answered_with_those_there_are() {
+fn an_unknown_device_name_is_reported_with_the_devices_that_exist() {
     let error = library(|_, _| {}).adapter(Some("efa_9")).unwrap_err();
     assert!(matches!(&error, Error::NoSuchDevice { found, .. } if found == &["efa_0"]), "{error}");
 }
 
 #[test]
-fn an_empty_list_of_devices_is_no_error() {
+fn an_empty_list_of_devices_is_not_an_error() {
     state(|state| state.devices.clear());
     assert_eq!(library(|_, _| {}).devices().unwrap().len(), 0);
     assert_eq!(state(|state| state.leaked()), Vec::<&str>::new());
 }
 
 #[test]
-fn a_kernel_without_verbs_is_told_by_errno() {
+fn enosys_from_the_device_list_hints_at_the_ib_uverbs_module() {
     fail("ibv_get_device_list", libc::ENOSYS);
     let error = library(|_, _| {}).devices().unwrap_err();
     assert_eq!(error.errno(), Some(libc::ENOSYS));
@@ -226,28 +226,28 @@ fn a_kernel_without_verbs_is_told_by_errno() {
 }
 
 #[test]
-fn a_query_that_answers_minus_one_is_read_from_errno() {
+fn a_query_that_returns_minus_one_reports_errno() {
     let context = context();
     fail("ibv_query_gid", libc::EIO);
     assert_eq!(context.gid().unwrap_err().errno(), Some(libc::EIO));
 }
 
 #[test]
-fn a_depth_that_is_below_zero_is_an_errno() {
+fn a_negative_depth_is_reported_as_an_errno() {
     let context = context();
     fail("efadv_get_max_sq_depth", libc::EINVAL);
     assert_eq!(context.max_send_entries(false).unwrap_err().errno(), Some(libc::EINVAL));
 }
 
 #[test]
-fn wide_entries_halve_the_deepest_send_queue() {
+fn wide_entries_halve_the_maximum_send_queue_depth() {
     let context = context();
     assert_eq!(context.max_send_entries(false).unwrap(), 4096);
     assert_eq!(context.max_send_entries(true).unwrap(), 2048);
 }
 
 #[test]
-fn access_becomes_the_kernels_bits() {
+fn access_flags_translate_to_the_kernels_bits() {
     let domain = ProtectionDomain::allocate(&context()).unwrap();
     for (access, bits) in [
         (Access::SEND | Access::WRITE, 0),
@@ -262,7 +262,7 @@ fn access_becomes_the_kernels_bits() {
 }
 
 #[test]
-fn remote_access_that_the_adapter_lacks_is_refused_by_name() {
+fn remote_access_that_the_adapter_lacks_is_refused_with_the_capability() {
     state(|state| state.attributes.device_caps = 0);
     let domain = ProtectionDomain::allocate(&context()).unwrap();
     let error = MemoryRegion::register(&domain, buffer(), Access::ALL).unwrap_err();
@@ -270,7 +270,7 @@ fn remote_access_that_the_adapter_lacks_is_refused_by_name() {
 }
 
 #[test]
-fn a_key_of_more_than_24_bits_is_refused_and_deregistered() {
+fn an_lkey_of_more_than_24_bits_is_refused_and_its_region_deregistered() {
     state(|state| state.keys = (1 << 24, 0));
     let domain = ProtectionDomain::allocate(&context()).unwrap();
     let error = MemoryRegion::register(&domain, buffer(), Access::LOCAL).unwrap_err();
@@ -279,7 +279,7 @@ fn a_key_of_more_than_24_bits_is_refused_and_deregistered() {
 }
 
 #[test]
-fn a_queue_pair_number_of_more_than_16_bits_is_refused_and_destroyed() {
+fn a_queue_pair_with_a_number_of_more_than_16_bits_is_refused_and_destroyed() {
     state(|state| state.number = 1 << 16);
     let error = queue_pair(&QueuePairOptions::new()).unwrap_err();
     assert!(matches!(error, Error::TooWide { what: "queue pair number", bits: 16, .. }), "{error}");
@@ -287,7 +287,7 @@ fn a_queue_pair_number_of_more_than_16_bits_is_refused_and_destroyed() {
 }
 
 #[test]
-fn memory_that_cannot_be_pinned_points_at_the_limit() {
+fn memory_that_cannot_be_pinned_hints_at_the_locked_memory_limit() {
     let domain = ProtectionDomain::allocate(&context()).unwrap();
     fail("ibv_reg_mr", libc::ENOMEM);
     let error = MemoryRegion::register(&domain, buffer(), Access::LOCAL).unwrap_err();
@@ -306,14 +306,14 @@ fn one_address_handle_serves_all_queue_pairs_of_an_adapter() {
 }
 
 #[test]
-fn an_address_survives_its_raw_form() {
+fn parsing_a_raw_address_returns_the_address() {
     let address =
         Address { gid: Gid::from_bytes([7; 16]), queue_pair: QueuePairNumber::new(513), queue_key: KEY };
     assert_eq!(Address::from_bytes(&address.to_bytes()), Ok(address));
 }
 
 #[test]
-fn a_raw_address_is_laid_out_as_libfabrics() {
+fn a_raw_address_has_libfabrics_layout() {
     let address =
         Address { gid: Gid::from_bytes([7; 16]), queue_pair: QueuePairNumber::new(0x0201), queue_key: KEY };
     let mut expected = [0; 32];
@@ -324,13 +324,13 @@ fn a_raw_address_is_laid_out_as_libfabrics() {
 }
 
 #[test]
-fn a_raw_address_of_another_length_is_refused() {
+fn a_raw_address_of_the_wrong_length_is_refused() {
     let error = Address::from_bytes(&[0; 31]).unwrap_err();
     assert_eq!(error.found, 31);
 }
 
 #[test]
-fn external_completions_take_the_dmabuf_as_it_is_given() {
+fn an_external_completion_queue_passes_its_dmabuf_on_unchanged() {
     let context = context();
     let file = std::fs::File::open("/dev/null").unwrap();
     let memory =
@@ -342,7 +342,7 @@ fn external_completions_take_the_dmabuf_as_it_is_given() {
 }
 
 #[test]
-fn external_completions_are_not_asked_of_an_adapter_without_them() {
+fn an_external_completion_queue_is_refused_on_an_adapter_without_the_capability() {
     state(|state| state.attributes.device_caps &= !sys::EFADV_DEVICE_ATTR_CAPS_CQ_WITH_EXT_MEM_DMABUF);
     let context = context();
     let file = std::fs::File::open("/dev/null").unwrap();
@@ -357,7 +357,7 @@ fn external_completions_are_not_asked_of_an_adapter_without_them() {
 }
 
 #[test]
-fn a_dmabuf_is_registered_at_the_address_that_entries_will_name() {
+fn a_dmabuf_is_registered_at_the_address_that_entries_use() {
     let domain = ProtectionDomain::allocate(&context()).unwrap();
     let file = std::fs::File::open("/dev/null").unwrap();
     let region =
@@ -378,20 +378,20 @@ fn bytes_past_the_end_of_a_region_have_no_address() {
 }
 
 #[test]
-fn an_adapter_without_an_address_says_so() {
+fn querying_the_gid_of_an_adapter_without_one_is_an_error() {
     state(|state| state.gid = [0; 16]);
     assert_eq!(context().gid().unwrap_err().errno(), Some(libc::ENODATA));
 }
 
 #[test]
-fn an_adapter_without_rdma_moves_no_bytes_by_it() {
+fn an_adapter_without_rdma_has_an_rdma_limit_of_zero() {
     let rdma = sys::EFADV_DEVICE_ATTR_CAPS_RDMA_READ | sys::EFADV_DEVICE_ATTR_CAPS_RDMA_WRITE;
     state(|state| state.attributes.device_caps &= !rdma);
     assert_eq!(context().limits().unwrap(), Limits { message: 8192, rdma: 0 });
 }
 
 #[test]
-fn a_counter_takes_its_words_from_host_memory_and_from_a_dmabuf() {
+fn a_counter_accepts_host_memory_and_a_dmabuf_for_its_words() {
     let context = context();
     let mut word = 0_u64;
     let file = std::fs::File::open("/dev/null").unwrap();
@@ -410,19 +410,19 @@ fn a_counter_takes_its_words_from_host_memory_and_from_a_dmabuf() {
 }
 
 #[test]
-fn a_counter_is_read_whole() {
+fn a_counter_value_of_2_to_the_31_is_read_unchanged() {
     let counter = CompletionCounter::create(&context()).unwrap();
     assert_eq!(counter.successes().unwrap(), 1 << 31);
 }
 
 #[test]
-fn a_counter_in_memory_that_nobody_sees_cannot_be_read() {
+fn reading_a_counter_in_unmapped_memory_is_an_error() {
     let counter = CompletionCounter::create(&context()).unwrap();
     fail("ibv_read_comp_cntr", libc::EOPNOTSUPP);
     assert_eq!(counter.successes().unwrap_err().errno(), Some(libc::EOPNOTSUPP));
 }
 
-/// Objects go to the threads that use them.
+/// Threads can send objects to each other and share them.
 const _: () = {
     const fn shared<T: Send + Sync>() {}
     shared::<Library>();
@@ -444,30 +444,30 @@ fn a_counter_outlives_the_queue_pair_it_is_attached_to() {
     assert_eq!(state(|state| state.live["counter"]), 1);
     drop(created);
     let calls = state(|state| state.calls.clone());
-    let place = |name| calls.iter().position(|call| *call == name).unwrap();
-    assert!(place("ibv_destroy_qp") < place("ibv_destroy_comp_cntr"), "{calls:?}");
+    let position_of = |name| calls.iter().position(|call| *call == name).unwrap();
+    assert!(position_of("ibv_destroy_qp") < position_of("ibv_destroy_comp_cntr"), "{calls:?}");
 }
 
 #[test]
-fn before_65_a_counter_names_the_release_it_needs() {
+fn rdma_core_before_65_refuses_counters_and_names_release_65() {
     let library = library(|_, efadv| efadv.efadv_create_comp_cntr = None);
     let error = CompletionCounter::create(&library.adapter(None).unwrap()).unwrap_err();
     assert!(matches!(error, Error::FunctionMissing(call) if call.since == 65), "{error}");
 }
 
 #[test]
-fn objects_of_two_openings_do_not_mix() {
+fn objects_of_two_contexts_cannot_be_combined() {
     let library = library(|_, _| {});
-    let (ours, theirs) = (library.adapter(None).unwrap(), library.adapter(None).unwrap());
-    let domain = ProtectionDomain::allocate(&ours).unwrap();
-    let completions = CompletionQueue::create(&theirs, 16).unwrap();
+    let (first, second) = (library.adapter(None).unwrap(), library.adapter(None).unwrap());
+    let domain = ProtectionDomain::allocate(&first).unwrap();
+    let completions = CompletionQueue::create(&second, 16).unwrap();
     let error = QueuePair::create(&domain, CompletionQueues::shared(&completions), &QueuePairOptions::new())
         .unwrap_err();
     assert!(matches!(error, Error::OtherContext { what: "completion queue" }), "{error}");
 }
 
 #[test]
-fn a_mapped_queue_over_verbs_describes_what_is_exposed() {
+fn a_mapped_queue_over_verbs_has_the_exposure_of_its_queue_pair() {
     let ready = queue_pair(&QueuePairOptions::new()).unwrap().activate(KEY).unwrap();
     let exposure = ready.exposure().unwrap();
     let queue = MappedQueue::over_verbs(ready).unwrap();
@@ -476,7 +476,7 @@ fn a_mapped_queue_over_verbs_describes_what_is_exposed() {
 }
 
 #[test]
-fn two_mapped_queues_do_not_share_a_completion_queue() {
+fn two_mapped_queues_cannot_share_a_completion_queue() {
     let context = context();
     let domain = ProtectionDomain::allocate(&context).unwrap();
     let completions = CompletionQueue::create(&context, 1024).unwrap();
@@ -489,7 +489,7 @@ fn two_mapped_queues_do_not_share_a_completion_queue() {
     let (first, second) = (make(), make());
     let error = MappedQueue::over_verbs(first).unwrap_err();
     assert!(matches!(error, QueueError::CompletionQueueShared { endpoints: 2 }), "{error}");
-    // The first went with its queue.
+    // The failed call destroyed the first queue pair.
     let _mapped = MappedQueue::over_verbs(second).unwrap();
     let error = QueuePair::create(&domain, CompletionQueues::shared(&completions), &QueuePairOptions::new())
         .unwrap_err();
@@ -497,7 +497,7 @@ fn two_mapped_queues_do_not_share_a_completion_queue() {
 }
 
 #[test]
-fn a_queue_pair_that_is_not_destroyed_is_told_by_its_mapped_queue() {
+fn closing_a_mapped_queue_reports_a_queue_pair_that_was_not_destroyed() {
     let ready = queue_pair(&QueuePairOptions::new()).unwrap().activate(KEY).unwrap();
     let queue = MappedQueue::over_verbs(ready).unwrap();
     fail("ibv_destroy_qp", libc::EBUSY);
@@ -506,13 +506,13 @@ fn a_queue_pair_that_is_not_destroyed_is_told_by_its_mapped_queue() {
 }
 
 #[test]
-fn completions_are_polled_by_one() {
+fn a_completion_queue_can_be_claimed_once() {
     let completions = CompletionQueue::create(&context(), 16).unwrap();
     assert!(completions.claim());
     assert!(!completions.clone().claim());
 }
 
 #[test]
-fn firmware_that_fills_its_field_is_read_to_its_end() {
+fn a_firmware_version_that_fills_its_field_is_read_completely() {
     assert_eq!(context().attributes().firmware, "1".repeat(64));
 }

@@ -1,8 +1,8 @@
-//! A queue of rdma-core on a GPU: a fake adapter under a fake rdma-core, and a CUDA driver that pretends.
+//! A queue of rdma-core on a GPU, with a fake adapter, a fake rdma-core and the pretended CUDA driver.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
 
-#[allow(dead_code, unreachable_pub, reason = "each test binary uses its own part")]
+#[allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
 mod verbs_fake;
 
 use std::cell::UnsafeCell;
@@ -35,7 +35,7 @@ struct Rings {
     doorbells: UnsafeCell<[u32; 2]>,
 }
 
-// SAFETY: the test's thread and the kernel's access it in turns.
+// SAFETY: the test's thread accesses it only while no kernel runs.
 unsafe impl Sync for Rings {}
 
 static RINGS: Rings = Rings {
@@ -79,7 +79,7 @@ fn complete(requests: Range<usize>, status: CompletionStatus, exposure: &Exposur
     }
 }
 
-/// An open queue of the fake adapter, and memory that its requests name.
+/// Opens a queue of the fake adapter, and registers memory for its requests.
 fn open() -> (MappedQueue<QueuePair<Ready>>, MemoryRegion) {
     state(|state| {
         state.send = efadv_wq_attr {

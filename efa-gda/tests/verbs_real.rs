@@ -1,5 +1,5 @@
-//! The verbs layer over the rdma-core that is installed, of any release: what is told of it holds,
-//! and calls into it answer with errors that have names. Needs no adapter.
+//! The verbs layer over the installed rdma-core, of any release: its functions are those of its release, and
+//! failed calls return errors of their kind. Needs no adapter.
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
@@ -20,7 +20,7 @@ fn installed() -> Option<Library> {
 }
 
 #[test]
-fn functions_are_there_from_the_release_on_that_is_said_to_have_brought_them() {
+fn functions_are_present_from_the_release_that_introduced_them() {
     let Some(library) = installed() else { return };
     let (ibverbs, efa) = library.libraries().unwrap();
     let missing = library.missing();
@@ -32,18 +32,18 @@ fn functions_are_there_from_the_release_on_that_is_said_to_have_brought_them() {
 }
 
 #[test]
-fn both_libraries_are_of_one_release() {
+fn both_libraries_belong_to_one_release() {
     let Some(library) = installed() else { return };
     let (ibverbs, efa) = library.libraries().unwrap();
     assert_eq!(ibverbs.release.named, efa.release.named);
 }
 
 #[test]
-fn a_device_that_is_not_there_is_answered_by_name_or_by_errno() {
+fn an_unknown_device_is_reported_by_name_or_by_errno() {
     let Some(library) = installed() else { return };
     match library.adapter(Some("no such device")) {
         Err(Error::NoSuchDevice { wanted, .. }) => assert_eq!(wanted, "no such device"),
-        // A kernel without InfiniBand at all.
+        // The kernel has no InfiniBand support.
         Err(error) => assert_eq!(error.operation(), Some("ibv_get_device_list"), "{error}"),
         Ok(context) => panic!("{context:?}"),
     }

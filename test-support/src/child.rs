@@ -1,5 +1,5 @@
-//! A test in a process of its own. libfabric and the CUDA driver read their environment once a process, and some tests
-//! end their process or change what is global to it.
+//! Runs a test in a child process. libfabric and the CUDA driver read their environment once a process, and some tests
+//! end their process or change its global state.
 
 use std::cell::Cell;
 use std::process::{Command, ExitStatus};
@@ -10,16 +10,16 @@ use crate::test_name;
 
 /// Names the test that the process was started for.
 const CHILD: &str = "EFA_GDA_TEST_CHILD";
-/// Which call of the test started the process.
+/// The number of the test's call that started the process.
 const CALL: &str = "EFA_GDA_TEST_CALL";
-/// Of the variables with these prefixes, a child has only those that its test sets.
+/// A child inherits no variables with these prefixes; it has those that its test sets.
 const CLEARED: [&str; 3] = ["FI_", "SOFTEFA_", "PRETEND_GPU_"];
-/// Seconds that a child may run, in place of [`LIMIT`].
+/// Names the time limit of a child in seconds, which replaces [`LIMIT`].
 const SECONDS: &str = "EFA_GDA_TEST_SECONDS";
-/// Long enough for a busy machine; a test that hangs must not hang the suite.
+/// The time limit of a child, so that a test that hangs does not hang the suite. Even a busy machine needs less.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// A test that is to be run again in a child process.
+/// A test to run again in a child process.
 #[derive(Debug)]
 pub struct Child {
     test: String,
@@ -27,22 +27,22 @@ pub struct Child {
     limit: Duration,
 }
 
-/// How a child ended, with what it printed.
+/// How a child ended, with its output.
 #[derive(Debug)]
 pub enum End {
-    /// It ran the test, which passed or was skipped.
+    /// The child ran the test, which passed or was skipped.
     Passed(String),
     /// The test failed, or the process ended without running it.
     Failed(ExitStatus, String),
-    /// It was killed at its time limit.
+    /// The child was killed at its time limit.
     TimedOut(String),
 }
 
-/// Runs `body` in a process of its own whose environment holds `variables`, where the calling test runs again to this
-/// point. A test may call this several times: each child runs the body of its own call alone.
+/// Runs `body` in a child process whose environment holds `variables`. The child runs the calling test again up to this
+/// call. A test may call this several times: each child runs only the body of the call that started it.
 ///
 /// # Panics
-/// Where the child fails, runs no test or does not end in time.
+/// If the child fails, runs no test or does not end in time.
 pub fn in_child(variables: &[(&str, &str)], body: impl FnOnce()) {
     match Turn::next() {
         Turn::Body => body(),
@@ -51,18 +51,18 @@ pub fn in_child(variables: &[(&str, &str)], body: impl FnOnce()) {
     }
 }
 
-/// What this process does at a call of [`in_child`] or its like.
+/// The role of this process at a call of [`in_child`] or a similar function.
 pub(crate) enum Turn {
-    /// It is the call's child.
+    /// The process is the child of this call.
     Body,
-    /// It is the child of another call in the same test.
+    /// The process is the child of another call in the same test.
     OfAnother,
     /// It is no child, and starts one.
     Start(Box<Child>),
 }
 
 impl Turn {
-    /// Counts the calls of a test, which runs on one thread.
+    /// Counts the calls on this thread, which runs one test, and returns the role at this call.
     pub(crate) fn next() -> Self {
         thread_local!(static CALLS: Cell<u32> = const { Cell::new(0) });
         let call = CALLS.replace(CALLS.get() + 1).to_string();
@@ -71,14 +71,14 @@ impl Turn {
                 child.command.env(CALL, &call);
                 Self::Start(Box::new(child))
             }
-            None if std::env::var(CALL).is_ok_and(|mine| mine == call) => Self::Body,
+            None if std::env::var(CALL).is_ok_and(|child| child == call) => Self::Body,
             None => Self::OfAnother,
         }
     }
 }
 
 impl Child {
-    /// The calling test, to be run again; None in the child.
+    /// Returns a child for the calling test, or None in that child.
     pub fn of_this_test() -> Option<Self> {
         let test = test_name();
         if std::env::var(CHILD).is_ok_and(|child| child == test) {
@@ -93,24 +93,24 @@ impl Child {
         }
         command.env(CHILD, &test);
         let limit = std::env::var(SECONDS).map_or(LIMIT, |text| {
-            Duration::from_secs(text.parse().unwrap_or_else(|_| panic!("{SECONDS}={text} is no number")))
+            Duration::from_secs(text.parse().unwrap_or_else(|_| panic!("{SECONDS}={text} is not a number")))
         });
         Some(Self { test, command, limit })
     }
 
-    /// Sets variables of its environment.
+    /// Sets variables of the child's environment.
     pub fn variables(mut self, variables: &[(&str, &str)]) -> Self {
         self.command.envs(variables.iter().copied());
         self
     }
 
-    /// Bounds its run; without this, five minutes or `EFA_GDA_TEST_SECONDS` bound it.
+    /// Sets the child's time limit. The default is five minutes, or `EFA_GDA_TEST_SECONDS`.
     pub fn limit(mut self, limit: Duration) -> Self {
         self.limit = limit;
         self
     }
 
-    /// Runs it.
+    /// Runs the child until it ends or its time limit passes.
     pub fn end(mut self) -> End {
         let outcome = run(&mut self.command, self.limit);
         let output = outcome.stdout + &outcome.stderr;
@@ -121,10 +121,10 @@ impl Child {
         }
     }
 
-    /// Runs it, and prints the skips that it printed.
+    /// Runs the child, and repeats the skips that it printed.
     ///
     /// # Panics
-    /// Unless it passed.
+    /// Unless the child passed.
     pub fn pass(self) {
         let (test, limit) = (self.test.clone(), self.limit);
         match self.end() {
@@ -143,7 +143,7 @@ impl Child {
     }
 }
 
-/// libtest succeeds where a name matches no test.
+/// Whether libtest ran one test; it succeeds as well if a name matches no test.
 fn ran_one_test(output: &str) -> bool {
     output.lines().any(|line| line.starts_with("test result: ok. 1 passed; 0 failed;"))
 }

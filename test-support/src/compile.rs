@@ -15,10 +15,10 @@ pub fn cxx() -> Command {
     Command::new(std::env::var_os("CXX").unwrap_or_else(|| "c++".into()))
 }
 
-/// Compiles. Returns false, with the skip recorded, where there is no compiler; the calling test must return then.
+/// Runs a compiler. Returns false, with the skip recorded, if there is no compiler; the calling test must return then.
 ///
 /// # Panics
-/// Where the compiler refuses the sources.
+/// If the compiler rejects the sources.
 pub fn compile(command: &mut Command) -> bool {
     let mut asks = Command::new(command.get_program());
     if let Err(error) = asks.arg("--version").output() {

@@ -8,7 +8,7 @@ use std::path::Path;
 pub const FOLDER: &str = env!("PRETENDED_CUDA");
 /// The driver's file, for programs that take a path.
 pub const LIBRARY: &str = concat!(env!("PRETENDED_CUDA"), "/libcuda.so.1");
-/// What the driver accepts as the image of its kernels.
+/// The bytes that the driver accepts as the image of its kernels.
 pub const IMAGE: &[u8] = b"\x7fELF of a pretended GPU\0";
 /// Variables of a process whose CUDA driver is the pretended one.
 pub const VARIABLES: [(&str, &str); 2] = [("LD_LIBRARY_PATH", FOLDER), ("XDG_CACHE_HOME", FOLDER)];
@@ -18,11 +18,11 @@ pub const VARIABLES: [(&str, &str); 2] = [("LD_LIBRARY_PATH", FOLDER), ("XDG_CAC
 pub struct Driver(*mut c_void);
 
 impl Driver {
-    /// Finds it, or loads it.
+    /// Loads the driver, unless this process has loaded it already.
     pub fn loaded() -> Self {
-        assert!(Path::new(LIBRARY).exists(), "{LIBRARY} is missing: this crate's build script makes it");
+        assert!(Path::new(LIBRARY).exists(), "{LIBRARY} is missing: this crate's build script builds it");
         let path = std::ffi::CString::new(LIBRARY).unwrap();
-        // SAFETY: its initialisers are sound; it stays loaded.
+        // SAFETY: the library's initialisers are sound; it stays loaded.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
         assert!(!handle.is_null(), "{LIBRARY} cannot be loaded");
         Self(handle)
@@ -39,7 +39,7 @@ impl Driver {
         unsafe { std::mem::transmute_copy(&address) }
     }
 
-    /// Makes `call` return `code` without doing its work; 0 ends that.
+    /// Makes `call` return `code` without effect; code 0 restores it.
     pub fn set_result(&self, call: &CStr, code: c_int) {
         // SAFETY: void (const char *, int) in driver.cpp, and a C string.
         unsafe {
@@ -50,7 +50,7 @@ impl Driver {
         }
     }
 
-    /// Makes copies of unreadable memory return `code`; 0 ends that.
+    /// Makes copies of unreadable memory return `code`; code 0 restores them.
     pub fn fail_copies(&self, code: c_int) {
         self.set_result(c"copy", code);
     }
@@ -73,12 +73,12 @@ impl Driver {
         unsafe { self.function::<unsafe extern "C" fn() -> c_int>(c"pretend_gpu_capture_mode")() }
     }
 
-    /// How many waits for the context began.
+    /// The number of waits for the context that began.
     pub fn synchronizations(&self) -> u32 {
         self.count(c"pretend_gpu_synchronizations")
     }
 
-    /// How many ranges of pages are registered.
+    /// The number of registered ranges of pages.
     pub fn registered(&self) -> u32 {
         self.count(c"pretend_gpu_registered")
     }
@@ -88,7 +88,7 @@ impl Driver {
         unsafe { self.function::<unsafe extern "C" fn() -> u32>(name)() }
     }
 
-    /// New memory of the GPU, which holds `bytes` and whose address the processor cannot read. It is never freed.
+    /// Allocates GPU memory that holds `bytes` and that the processor cannot read. It is never freed.
     pub fn memory(&self, bytes: &[u8]) -> u64 {
         // SAFETY: uint64_t (size_t) in driver.cpp.
         let address =
@@ -118,10 +118,10 @@ impl Driver {
     }
 }
 
-/// A descriptor that cannot be mapped, as that of a GPU's dmabuf. It stays open.
+/// Opens a descriptor that cannot be mapped, like that of a GPU's dmabuf. It stays open.
 pub fn unmappable() -> c_int {
     let mut ends = [0; 2];
-    // SAFETY: two descriptors are written.
+    // SAFETY: the array has room for the two descriptors.
     assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
     ends[0]
 }

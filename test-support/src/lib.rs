@@ -23,7 +23,7 @@ pub use child::{Child, in_child};
 pub use process::{Outcome, output, run};
 pub use skip::{Need, missing, skip};
 
-/// The repository.
+/// The root folder of the repository.
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
 }

@@ -10,16 +10,16 @@ use std::time::{Duration, Instant};
 /// How a command ended.
 #[derive(Debug)]
 pub struct Outcome {
-    /// None where the time limit ended it.
+    /// None if the time limit ended the command.
     pub status: Option<ExitStatus>,
-    /// Its standard output.
+    /// The command's standard output.
     pub stdout: String,
-    /// Its standard error.
+    /// The command's standard error.
     pub stderr: String,
 }
 
-/// Runs `command` without input for at most `limit`; then its whole process group is killed. It is killed as well
-/// when the calling test's process ends.
+/// Runs `command` without input for at most `limit`; then its whole process group is killed. The command is killed as
+/// well when the thread that started it ends.
 ///
 /// Output goes to memory files, so that a process which outlives the command cannot delay the test.
 pub fn run(command: &mut Command, limit: Duration) -> Outcome {
@@ -31,7 +31,7 @@ pub fn run(command: &mut Command, limit: Duration) -> Outcome {
 /// [`run`] for five minutes, as [`Command::output`] returns it.
 ///
 /// # Panics
-/// Where the limit ended the command.
+/// If the limit ended the command.
 pub fn output(command: &mut Command) -> Output {
     let limit = Duration::from_secs(300);
     let (status, stdout, stderr) = run_raw(command, limit);
@@ -102,13 +102,13 @@ mod tests {
         let lines: Vec<&str> = ended.stdout.lines().collect();
         assert_eq!(lines[0], "begun");
         let deadline = Instant::now() + Duration::from_secs(20);
-        // A process that has ended and that nobody waited for is a zombie at most.
+        // A process that ended and was not waited for is a zombie.
         let runs = || {
             let status = std::fs::read_to_string(format!("/proc/{}/stat", lines[1]));
             status.is_ok_and(|status| !status.contains(") Z "))
         };
         while runs() {
-            assert!(Instant::now() < deadline, "the grandchild runs on");
+            assert!(Instant::now() < deadline, "the grandchild still runs");
             std::thread::sleep(Duration::from_millis(5));
         }
     }

@@ -1,12 +1,12 @@
-//! Skips as data. A test that cannot run here reports why and returns; nothing parses prose.
+//! Skips as data. A test that cannot run here reports why and returns; no script parses prose.
 
 use std::fmt::Display;
 use std::io::Write;
 
 use crate::test_name;
 
-/// What a machine may lack, or an invocation may leave out. `EFA_GDA_REQUIRE` lists the words of those whose absence
-/// fails a test.
+/// A prerequisite of tests that a machine may lack, or that an invocation may omit. `EFA_GDA_REQUIRE` lists the words
+/// of the needs whose absence fails a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
     /// `gpu`: an NVIDIA GPU.
@@ -65,7 +65,7 @@ impl Need {
 /// Records that the calling test is skipped because something is missing. The test must return afterwards.
 ///
 /// # Panics
-/// Where `EFA_GDA_REQUIRE` lists what is missing.
+/// If `EFA_GDA_REQUIRE` lists the need.
 pub fn missing(need: Need, reason: impl Display) {
     let list = std::env::var("EFA_GDA_REQUIRE").unwrap_or_default();
     assert!(!need.required_by(&list), "EFA_GDA_REQUIRE={list} forbids this skip: {reason}");
@@ -90,7 +90,7 @@ pub fn skip(reason: impl Display) {
     }
 }
 
-/// Control characters would end the record early.
+/// Replaces control characters, which would end the record early.
 fn one_line(reason: &str) -> String {
     reason.trim().replace(char::is_control, " ")
 }

@@ -11,7 +11,7 @@ pub use softefa::libfabric::capi::{SoftefaStatistics, SoftefaViolation};
 use crate::child::{Child, Turn};
 use crate::{TempDir, binaries};
 
-/// The provider's file, which cargo builds beside the tests.
+/// The path of the provider's file, which cargo builds beside the tests.
 pub fn provider() -> PathBuf {
     let file = binaries().join("libsoftefa.so");
     assert!(file.is_file(), "{} is missing: cargo builds it with the tests", file.display());
@@ -21,7 +21,7 @@ pub fn provider() -> PathBuf {
 /// Runs `body` in a process whose libfabric finds the software adapter, and whose environment holds `variables`.
 ///
 /// # Panics
-/// As [`crate::in_child`].
+/// As [`crate::in_child`] does.
 pub fn with_soft_adapter(variables: &[(&str, &str)], body: impl FnOnce(&SoftAdapter)) {
     match Turn::next() {
         Turn::Body => body(&SoftAdapter::loaded()),
@@ -33,10 +33,10 @@ pub fn with_soft_adapter(variables: &[(&str, &str)], body: impl FnOnce(&SoftAdap
     }
 }
 
-/// A folder for FI_PROVIDER_PATH.
+/// Creates a folder for FI_PROVIDER_PATH.
 pub fn provider_folder() -> TempDir {
     let folder = TempDir::new("soft");
-    // The name that libfabric looks for.
+    // libfabric loads files whose names end like this one.
     symlink(provider(), folder.path().join("softefa-fi.so")).unwrap();
     folder
 }
@@ -49,7 +49,7 @@ pub fn on_provider(child: Child, folder: &TempDir) -> Child {
 /// Starts this program again with the software adapter, in place of this process. For programs without a test harness.
 pub fn again_with_soft_adapter(mark: &str) -> ! {
     use std::os::unix::process::CommandExt;
-    // Left behind, because this process becomes the program that uses it.
+    // The folder is not removed, because the program that replaces this process uses it.
     let folder = std::mem::ManuallyDrop::new(provider_folder());
     let mut command = std::process::Command::new(std::env::current_exe().unwrap());
     command.args(std::env::args_os().skip(1)).env(mark, "1").env("FI_PROVIDER_PATH", folder.path());
@@ -61,7 +61,7 @@ pub fn again_with_soft_adapter(mark: &str) -> ! {
 pub struct SoftAdapter(*mut c_void);
 
 impl SoftAdapter {
-    /// Loads it, or finds it loaded.
+    /// Loads the provider, unless this process has loaded it already.
     pub fn loaded() -> Self {
         let linked =
             std::env::var_os("FI_PROVIDER_PATH").map(|folder| Path::new(&folder).join("softefa-fi.so"));
@@ -101,12 +101,12 @@ impl SoftAdapter {
         (0..self.count(count)).map(one).collect()
     }
 
-    /// Adapters of this process.
+    /// The number of adapters in this process.
     pub fn adapters(&self) -> usize {
         self.count(c"softefa_adapter_count")
     }
 
-    /// How many violations the checker found.
+    /// The number of violations that the checker found.
     pub fn violation_count(&self) -> usize {
         self.count(c"softefa_violation_count")
     }
@@ -132,7 +132,7 @@ impl SoftAdapter {
         self.texts(c"softefa_warning_count", c"softefa_warning_text")
     }
 
-    /// What all adapters did since the last reset.
+    /// The statistics of all adapters since the last reset.
     pub fn statistics(&self) -> SoftefaStatistics {
         type Function = unsafe extern "C" fn(*mut SoftefaStatistics) -> c_int;
         let mut statistics = SoftefaStatistics::default();
@@ -141,7 +141,7 @@ impl SoftAdapter {
         statistics
     }
 
-    /// Forgets violations, warnings and statistics.
+    /// Clears violations, warnings and statistics.
     pub fn reset(&self) {
         // SAFETY: void (void) in softefa.h.
         unsafe { self.function::<unsafe extern "C" fn()>(c"softefa_reset")() }
@@ -177,8 +177,10 @@ impl SoftAdapter {
     }
 }
 
+/// Asserts that the checker found no violations.
+///
 /// # Panics
-/// Where the checker found violations.
+/// If the checker found violations.
 pub fn assert_no_violations(adapter: &SoftAdapter) {
     assert_eq!(adapter.violations(), [""; 0]);
 }

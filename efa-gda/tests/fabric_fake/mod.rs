@@ -20,7 +20,7 @@ struct State {
     rings: UnsafeCell<Rings>,
 }
 
-/// Entries of the fake's work queues.
+/// The depth of the fake's work queues.
 pub(crate) const DEPTH: u32 = 16;
 
 /// Ordinary memory, which no adapter reads.
@@ -52,7 +52,7 @@ fn keep<T>(object: T) -> *mut T {
 /// # Safety
 /// `fid` must belong to an object of a live [`Fake`].
 unsafe fn state<'a>(fid: *mut fi::fid) -> &'a State {
-    // SAFETY: every object of a fake carries the fake's state.
+    // SAFETY: the context of every object of a fake points to the fake's state.
     unsafe { &*(*fid).context.cast::<State>() }
 }
 
@@ -106,7 +106,7 @@ impl GuardedTable {
 
 impl Drop for GuardedTable {
     fn drop(&mut self) {
-        // SAFETY: mapped above.
+        // SAFETY: `of` mapped these pages, and no reference to them is left.
         unsafe { libc::munmap(self.map, 2 * PAGE) };
     }
 }
@@ -177,7 +177,7 @@ impl Fake {
         *self.state.table.lock().unwrap() = table as usize;
     }
 
-    /// Makes the domain's own operation table end after `size` bytes.
+    /// Makes the domain's operation table end after `size` bytes.
     pub(crate) fn shorten_domain_table(&mut self, size: usize) {
         self.domain_ops.size = size;
     }
@@ -198,7 +198,7 @@ impl Fake {
         }
     }
 
-    /// The calls so far.
+    /// The calls that were made so far.
     pub(crate) fn log(&self) -> Vec<String> {
         self.state.log.lock().unwrap().clone()
     }
@@ -254,8 +254,8 @@ unsafe extern "C" fn close_domain(fid: *mut fi::fid) -> c_int {
 }
 
 unsafe extern "C" fn close_object(fid: *mut fi::fid) -> c_int {
-    // SAFETY: called on an object of the fake; it is leaked, so that a use after its close shows in
-    // the log and not as a crash.
+    // SAFETY: called on an object of the fake. Objects are leaked, so that a use after close shows in the
+    // log and not as a crash.
     let (state, class) = unsafe { (state(fid), (*fid).fclass) };
     let call = match class_name(class) {
         "endpoint" => "close endpoint",
@@ -291,7 +291,7 @@ unsafe extern "C" fn ops_open(
     ops: *mut *mut c_void,
     _context: *mut c_void,
 ) -> c_int {
-    // SAFETY: the name is a C string, the fid the fake's, `ops` can be written.
+    // SAFETY: the name is a C string, `fid` is the fake's, and `ops` can be written.
     unsafe {
         assert_eq!(CStr::from_ptr(name), c"efa gda ops");
         let state = state(fid);
@@ -437,8 +437,8 @@ unsafe extern "C" fn query_qp_wqs(
     send: *mut fi::fi_efa_wq_attr,
     receive: *mut fi::fi_efa_wq_attr,
 ) -> c_int {
-    // SAFETY: called on the fake's endpoint; results can be written. As release 2.3 does, `caps` is
-    // left alone.
+    // SAFETY: called on the fake's endpoint; results can be written. Like release 2.3, the
+    // fake does not write `caps`.
     unsafe {
         let state = state(endpoint.cast());
         let rings = state.rings.get();

@@ -1,8 +1,8 @@
-//! A buffer that a region owns is not lent beyond the region.
+//! A borrow of a region's buffer must not outlive the region.
 
 use efa_gda::fabric::{Buffer, MemoryRegion};
 
-fn keep(region: MemoryRegion) -> Option<usize> {
+fn size(region: MemoryRegion) -> Option<usize> {
     let buffer: Option<&Buffer> = region.buffer();
     let _ = region.close();
     buffer.map(Buffer::len)

@@ -1,4 +1,4 @@
-//! Without address vector and completion queues there is nothing to enable.
+//! An endpoint must be bound to an address vector and completion queues before it is enabled.
 
 use efa_gda::fabric::{Building, Endpoint};
 

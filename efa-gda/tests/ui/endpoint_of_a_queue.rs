@@ -1,4 +1,4 @@
-//! A mapped queue owns its endpoint: nobody else closes it, or posts to it.
+//! A mapped queue owns its endpoint: the caller can neither close it nor post to it.
 
 use efa_gda::fabric::{Enabled, Endpoint, GdaOps};
 use efa_gda::queue::MappedQueue;

@@ -1,4 +1,4 @@
-//! A closed endpoint has no queues.
+//! A closed endpoint has no queues to query.
 
 use efa_gda::fabric::{Enabled, Endpoint, GdaOps};
 

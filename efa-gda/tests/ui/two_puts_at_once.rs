@@ -1,4 +1,4 @@
-//! One thread at a time posts to a queue from the host.
+//! Host threads post to a queue one at a time.
 
 use efa_gda::queue::{MappedQueue, WorkRequest};
 

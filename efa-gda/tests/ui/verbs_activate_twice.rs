@@ -1,4 +1,4 @@
-//! A queue pair is brought to its second state once.
+//! A queue pair is activated once.
 
 use efa_gda::verbs::{Created, QueuePair};
 use efa_gda::wire::QueueKey;

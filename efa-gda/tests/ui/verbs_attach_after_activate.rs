@@ -1,4 +1,4 @@
-//! Counters are attached before the adapter serves a queue pair.
+//! Counters must be attached before the queue pair is activated.
 
 use efa_gda::verbs::{CompletionCounter, CountedOperations, QueuePair, Ready};
 

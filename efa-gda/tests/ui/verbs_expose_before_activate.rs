@@ -1,4 +1,4 @@
-//! A queue pair that the adapter does not serve yet has nothing to show.
+//! A queue pair must be activated before its queues are exposed.
 
 use efa_gda::verbs::{Created, QueuePair};
 

@@ -12,7 +12,7 @@ use std::sync::Mutex;
 use efa_gda::verbs::{Library, RdmaCore};
 use efa_gda_sys::verbs::*;
 
-/// Depth of the rings that queries report, and their memory.
+/// The depth of the work queues that queries report.
 pub(crate) const DEPTH: u32 = 256;
 
 /// What a test sets, and what it reads.
@@ -38,7 +38,7 @@ pub(crate) struct State {
     pub counter: Option<efadv_comp_cntr_init_attr>,
     /// The adapter's GID.
     pub gid: [u8; 16],
-    /// The last address handle's attributes.
+    /// Attributes of the last address handle.
     pub handle: Option<ibv_ah_attr>,
     /// Names of the devices.
     pub devices: Vec<&'static std::ffi::CStr>,
@@ -120,7 +120,7 @@ fn set_errno(errno: c_int) {
     unsafe { *libc::__errno_location() = errno };
 }
 
-/// A new object, or null with errno.
+/// Creates an object, or returns null with errno.
 fn make<T>(name: &'static str, kind: &'static str, object: impl FnOnce() -> T) -> *mut T {
     if let Some(errno) = called(name) {
         set_errno(errno);
@@ -134,7 +134,7 @@ fn make<T>(name: &'static str, kind: &'static str, object: impl FnOnce() -> T) -
     raw
 }
 
-/// Frees an object, or fails.
+/// Frees an object, or returns an errno.
 ///
 /// # Safety
 /// `raw` must come from `make` of the same type.
@@ -379,7 +379,7 @@ unsafe extern "C" fn query_cq(_: *mut ibv_cq, attr: *mut efadv_cq_attr, _: u32) 
     })
 }
 
-/// As `efadv_get_max_sq_depth` computes it: a power of two of what fits 256 KiB.
+/// Computes the depth as `efadv_get_max_sq_depth` does: the number of entries that fit in 256 KiB.
 unsafe extern "C" fn max_sq_depth(_: *mut ibv_context, attr: *mut efadv_sq_depth_attr, _: u32) -> c_int {
     match called("efadv_get_max_sq_depth") {
         Some(errno) => -errno,

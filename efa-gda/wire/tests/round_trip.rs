@@ -146,7 +146,7 @@ fn a_flipped_bit_breaks_exactly_its_rule() {
         },
     };
     let good = request.encode(EntrySize::B64, true, RequestIdWidth::Bits16).unwrap();
-    // (offset, bits to flip, the one rule that then breaks), from the field comments of efa_io_defs.h
+    // (offset, bits to flip, the only rule that this breaks), from the field comments of efa_io_defs.h
     let cases = [
         (2, 0x80, Rule::MetaDescSet),
         (2, 0x40, Rule::MetaExtensionZero),
@@ -223,11 +223,11 @@ fn status_codes_are_those_of_the_interface_and_unknown_ones_stay_numbers() {
 #[test]
 fn a_completion_cursor_flips_its_phase_with_each_lap() {
     let mut cursor = CompletionCursor::new(Ring::new(4).unwrap());
-    let seen: Vec<(u32, bool)> = (0..9)
+    let slots_and_phases: Vec<(u32, bool)> = (0..9)
         .map(|_| {
-            let place = (cursor.slot(), cursor.phase());
+            let slot_and_phase = (cursor.slot(), cursor.phase());
             cursor.advance();
-            place
+            slot_and_phase
         })
         .collect();
     let expected = [
@@ -241,5 +241,5 @@ fn a_completion_cursor_flips_its_phase_with_each_lap() {
         (3, false),
         (0, true),
     ];
-    assert_eq!(seen, expected);
+    assert_eq!(slots_and_phases, expected);
 }
