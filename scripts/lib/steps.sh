@@ -195,7 +195,7 @@ step_asan() {
   # Left out: loom's models, whose fibers never return and so leak their stacks.
   LEAVE_OUT=doorbell::model sanitized_unit_tests "CARGO_TARGET_${triple^^}_RUNNER" "${common[@]}" --lib || passed=''
   # Left out: tests that run compilers only.
-  cargo_tests 'AddressSanitizer' 1500 "${common[@]}" --test 'fabric_[!m]*' --test 'queue_*' --test doorbell_ringer \
+  cargo_tests 'AddressSanitizer' 1500 "${common[@]}" --test 'fabric_[!m]*' --test 'queue_*' --test doorbell_proxy \
     --test 'kernels_e*' --test 'verbs_*' --test 'device_*' || passed=''
   # These are clients in the style of C, which leave objects to the end of their process. The library's own tests, above,
   # close theirs and so show leaks of the provider.
