@@ -181,12 +181,13 @@ fabric_tests() {
 # The library's tests through LIBFABRIC_DIR.
 library_libfabric_dir() {
   build_tests fabric_counters queue_operations fabric_soft doorbell_soft
-  fabric_tests queue_operations a_read_brings_remote_bytes_here an_inline_write_of_80_bytes_travels_in_its_entry \
-    a_send_gathers_two_segments an_inline_send_carries_its_immediate receives_go_round_their_ring_many_times \
-    unsolicited_writes_leave_posted_receives_alone completions_come_in_memory_that_the_caller_gave
+  fabric_tests queue_operations a_read_copies_remote_bytes_to_local_memory \
+    an_inline_write_of_80_bytes_travels_in_its_entry \
+    a_send_gathers_two_segments an_inline_send_carries_its_immediate receives_wrap_around_their_ring_many_times \
+    unsolicited_writes_do_not_consume_posted_receives completions_arrive_in_memory_of_the_caller
   fabric_tests fabric_soft two_hundred_thousand_puts_arrive_across_every_wrap \
     one_put_of_a_mebibyte_and_a_byte_arrives_whole every_object_closes_without_an_error
-  fabric_tests doorbell_soft a_queue_climbs_and_descends_between_puts
+  fabric_tests doorbell_soft a_queue_changes_its_doorbell_mode_between_work_requests
   if grep -q efadv_create_comp_cntr "$LIBFABRIC_DIR/lib/libfabric.so.1"; then
     fabric_tests fabric_counters successes_and_errors_are_counted_separately \
       a_target_counts_the_writes_of_its_peers a_counter_in_unmapped_memory_is_not_read \

@@ -38,7 +38,7 @@ struct Ring {
 }
 
 impl Queues {
-    fn new(proxy: &DoorbellProxy, rung: DoorbellMode, count: usize) -> Self {
+    fn new(proxy: &DoorbellProxy, mode: DoorbellMode, count: usize) -> Self {
         let doorbells: Vec<_> = (0..count * STEP / 4).map(|_| AtomicU32::new(0)).collect();
         let mut rings = Vec::new();
         let serve = |index: usize| {
@@ -52,7 +52,7 @@ impl Queues {
             };
             rings.push(ring);
             // SAFETY: rings and doorbells are dropped after the registrations, and only the proxy stores to them.
-            unsafe { proxy.register(rung, queue, 0, Arc::new(NoAlarm)) }.expect("the proxy takes the queue")
+            unsafe { proxy.register(mode, queue, 0, Arc::new(NoAlarm)) }.expect("the proxy takes the queue")
         };
         let registrations = (0..count).map(serve).collect();
         Self { registrations, doorbells, _rings: rings }

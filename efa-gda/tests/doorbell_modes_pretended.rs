@@ -1,6 +1,5 @@
-//! The library's whole way to a GPU, over a CUDA driver that pretends: which rung a queue takes where the
-//! driver refuses to map some of it, and what a queue that is dropped does to a kernel that posts. What real
-//! GPUs do is `gpu_rungs.rs`'s.
+//! Queues on the pretended CUDA driver: the doorbell mode that a queue takes if the driver refuses to map part of it,
+//! and the end of a kernel that posts while its queue is dropped. `gpu_doorbell_modes.rs` tests real GPUs.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
 
@@ -19,7 +18,7 @@ use support::load::drop_under_a_load;
 use support::side::{Side, bytes_of, introduce, pattern, post_without_doorbell};
 use support::{assert_no_violations, with_pretended_gpu};
 
-/// The places of a queue in the order in which they are mapped.
+/// The ranges of a queue, numbered in the order in which they are mapped.
 const SEND_QUEUE: &str = "1";
 const DOORBELL: &str = "2";
 const COMPLETION_QUEUE: &str = "3";
@@ -27,9 +26,9 @@ const COMPLETION_QUEUE: &str = "3";
 /// `CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS` of cuda.h.
 const UNREGISTERED: &str = "88";
 
-/// Runs `body` where the driver refuses one place.
-fn refusing(place: &str, body: impl FnOnce(&Gpu, &Side, &DoorbellProxy)) {
-    pretending(&[("PRETEND_GPU_REFUSES", place)], body);
+/// Runs `body` on a driver that refuses to map one range.
+fn refusing(range: &str, body: impl FnOnce(&Gpu, &Side, &DoorbellProxy)) {
+    pretending(&[("PRETEND_GPU_REFUSES", range)], body);
 }
 
 /// Runs `body` on the pretended driver with these variables.
@@ -41,15 +40,15 @@ fn pretending(variables: &[(&str, &str)], body: impl FnOnce(&Gpu, &Side, &Doorbe
     });
 }
 
-/// What `auto` takes, and what was refused before.
+/// The doorbell mode that `auto` takes, and the modes that were refused before it.
 fn taken(gpu: &Gpu, side: &Side, proxy: &DoorbellProxy) -> (DoorbellMode, Vec<DoorbellMode>) {
     let (queue, refused) = moving(gpu, side, proxy);
-    let rung = queue.doorbell_mode();
+    let mode = queue.doorbell_mode();
     queue.close().unwrap();
-    (rung, refused.into_iter().map(|refused| refused.mode).collect())
+    (mode, refused.into_iter().map(|refused| refused.mode).collect())
 }
 
-/// A queue on the rung that `auto` takes, after it moved bytes.
+/// A queue in the doorbell mode that `auto` takes, after it has moved bytes.
 fn moving(gpu: &Gpu, side: &Side, proxy: &DoorbellProxy) -> (GpuQueue, Vec<RefusedMode>) {
     let (first, second) = (side.queue(), side.queue());
     let peer = introduce(&first, &second);
@@ -62,7 +61,7 @@ fn moving(gpu: &Gpu, side: &Side, proxy: &DoorbellProxy) -> (GpuQueue, Vec<Refus
 }
 
 #[test]
-fn where_everything_maps_the_device_rings() {
+fn auto_takes_direct_if_everything_maps() {
     refusing("", |gpu, side, proxy| {
         assert_eq!(taken(gpu, side, proxy), (DoorbellMode::Direct, vec![]));
         assert_eq!(proxy.counts().entries, 0);
@@ -70,7 +69,7 @@ fn where_everything_maps_the_device_rings() {
 }
 
 #[test]
-fn without_the_doorbell_the_host_rings_from_a_record() {
+fn auto_takes_record_if_the_doorbell_does_not_map() {
     refusing(DOORBELL, |gpu, side, proxy| {
         assert_eq!(taken(gpu, side, proxy), (DoorbellMode::Record, vec![DoorbellMode::Direct]));
         assert_eq!(proxy.counts().entries, 10_000);
@@ -78,7 +77,7 @@ fn without_the_doorbell_the_host_rings_from_a_record() {
 }
 
 #[test]
-fn without_the_send_queue_the_host_copies_and_rings() {
+fn auto_takes_staged_if_the_send_queue_does_not_map() {
     refusing(SEND_QUEUE, |gpu, side, proxy| {
         assert_eq!(
             taken(gpu, side, proxy),
@@ -88,7 +87,7 @@ fn without_the_send_queue_the_host_copies_and_rings() {
 }
 
 #[test]
-fn without_the_completion_queue_there_is_no_rung_and_the_queue_comes_back() {
+fn auto_takes_no_mode_and_returns_the_queue_if_the_completion_queue_does_not_map() {
     refusing(COMPLETION_QUEUE, |gpu, side, proxy| {
         let error = GpuQueue::with_doorbell(side.queue(), gpu, DoorbellChoice::Auto, proxy).unwrap_err();
         assert!(error.error.to_string().contains("cuMemHostRegister"), "{error}");
@@ -97,7 +96,7 @@ fn without_the_completion_queue_there_is_no_rung_and_the_queue_comes_back() {
 }
 
 #[test]
-fn a_completion_queue_that_is_not_registered_is_read_where_the_gpu_can() {
+fn a_gpu_with_pageable_access_reads_an_unregistered_completion_queue() {
     let variables = [("PRETEND_GPU_REFUSES", COMPLETION_QUEUE), ("PRETEND_GPU_ATTRIBUTES", UNREGISTERED)];
     pretending(&variables, |gpu, side, proxy| {
         let (queue, _) = moving(gpu, side, proxy);
@@ -110,7 +109,7 @@ fn a_completion_queue_that_is_not_registered_is_read_where_the_gpu_can() {
 }
 
 #[test]
-fn what_kernels_write_is_registered_or_does_not_map() {
+fn a_gpu_with_pageable_access_still_needs_a_registered_doorbell() {
     let variables = [("PRETEND_GPU_REFUSES", DOORBELL), ("PRETEND_GPU_ATTRIBUTES", UNREGISTERED)];
     pretending(&variables, |gpu, side, proxy| {
         assert_eq!(taken(gpu, side, proxy), (DoorbellMode::Record, vec![DoorbellMode::Direct]));
@@ -118,7 +117,7 @@ fn what_kernels_write_is_registered_or_does_not_map() {
 }
 
 #[test]
-fn a_rung_that_was_forced_is_taken_or_refused_and_no_other() {
+fn a_forced_mode_is_taken_or_refused_without_fallback() {
     refusing(DOORBELL, |gpu, side, proxy| {
         assert!(GpuQueue::with_doorbell(side.queue(), gpu, DoorbellMode::Direct.into(), proxy).is_err());
         let (queue, refused) =
@@ -128,20 +127,20 @@ fn a_rung_that_was_forced_is_taken_or_refused_and_no_other() {
 }
 
 #[test]
-fn after_a_copy_whose_end_was_not_told_no_other_writes_to_its_memory() {
+fn after_a_copy_whose_end_is_unknown_no_later_copy_uses_its_memory() {
     refusing("", |gpu, side, proxy| {
         let (queue, _) = GpuQueue::with_doorbell(side.queue(), gpu, DoorbellChoice::Auto, proxy).unwrap();
-        // CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, and then no longer.
-        for (look, answer) in [("the copy's own", 900), ("the next", 0)] {
-            Driver::loaded().set_result(c"cuStreamQuery", answer);
-            assert_eq!(queue.snapshot().unwrap_err().cuda_result(), Some(900), "{look}");
+        // CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED for the first copy, success for the second.
+        for (copy, result) in [("the failed copy", 900), ("the next copy", 0)] {
+            Driver::loaded().set_result(c"cuStreamQuery", result);
+            assert_eq!(queue.snapshot().unwrap_err().cuda_result(), Some(900), "{copy}");
         }
         queue.destroy().unwrap();
     });
 }
 
 #[test]
-fn a_snapshot_beside_a_captured_graph_is_taken() {
+fn a_snapshot_succeeds_while_a_graph_is_captured() {
     refusing("", |gpu, side, proxy| {
         let (queue, _) = GpuQueue::with_doorbell(side.queue(), gpu, DoorbellChoice::Auto, proxy).unwrap();
         Driver::loaded().capture(true);
@@ -151,33 +150,33 @@ fn a_snapshot_beside_a_captured_graph_is_taken() {
 }
 
 #[test]
-fn a_queue_dropped_while_a_kernel_posts_ends_the_kernel_and_rings_nothing_stray() {
+fn a_queue_dropped_while_a_kernel_posts_ends_the_kernel_and_rings_no_stray_doorbell() {
     refusing("", |gpu, side, proxy| {
         let kernel = Kernel::load(cuda::IMAGE.to_vec(), "efa_gda_load_kernel");
-        for rung in [DoorbellMode::Record, DoorbellMode::Staged] {
-            drop_under_a_load(&kernel, (gpu, side, proxy), rung);
+        for mode in [DoorbellMode::Record, DoorbellMode::Staged] {
+            drop_under_a_load(&kernel, (gpu, side, proxy), mode);
         }
     });
 }
 
 #[test]
-fn a_queue_that_comes_back_from_a_gpu_waits_as_before() {
+fn a_queue_unmapped_from_a_gpu_waits_for_completions_again() {
     pretending(&[], |gpu, side, proxy| {
-        for rung in [DoorbellMode::Direct, DoorbellMode::Record, DoorbellMode::Staged] {
+        for mode in [DoorbellMode::Direct, DoorbellMode::Record, DoorbellMode::Staged] {
             let (mut first, second) = (side.queue(), side.queue());
             let peer = introduce(&first, &second);
             let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
-            // More than the ring holds, so that there is something to wait for.
+            // More requests than the ring holds, so that the poster must wait.
             let put = WorkRequest::write(peer, &source, target.remote()).count(9000);
             for _ in 0..3 {
-                first.set_doorbell(rung, proxy).unwrap();
+                first.set_doorbell(mode, proxy).unwrap();
                 let mut on_gpu = GpuQueue::new(first, gpu).unwrap();
-                assert_eq!(on_gpu.execute(&put).unwrap().completed, 9000, "{rung}");
+                assert_eq!(on_gpu.execute(&put).unwrap().completed, 9000, "{mode}");
                 first = on_gpu.unmap().unwrap();
-                assert_eq!(first.execute(&put).unwrap().completed, 9000, "{rung}");
+                assert_eq!(first.execute(&put).unwrap().completed, 9000, "{mode}");
                 assert!(
                     matches!(first.receive(Duration::from_millis(1)), Err(ReceiveError::Timeout)),
-                    "{rung}"
+                    "{mode}"
                 );
             }
             first.close().unwrap();
@@ -191,16 +190,16 @@ fn queues_of_one_adapter_map_into_two_gpus() {
         let other = Gpu::open(1).unwrap();
         let (queue, _) = moving(gpu, side, proxy);
         let (second, refused) = moving(&other, side, proxy);
-        assert!(refused.is_empty(), "their doorbells lie on one page: {refused:?}");
+        assert!(refused.is_empty(), "the second GPU must map the page of both doorbells: {refused:?}");
         queue.close().unwrap();
-        assert_ne!(Driver::loaded().registered(), 0, "the second GPU's queue is there");
+        assert_ne!(Driver::loaded().registered(), 0, "the second GPU's queue must stay registered");
         second.close().unwrap();
         assert_eq!(Driver::loaded().registered(), 0);
     });
 }
 
 #[test]
-fn a_staging_ring_with_entries_never_rung_for_is_not_unmapped() {
+fn a_staging_ring_with_unrung_entries_is_not_unmapped() {
     pretending(&[], |gpu, side, proxy| {
         let (first, second) = (side.queue(), side.queue());
         let peer = introduce(&first, &second);
@@ -208,7 +207,7 @@ fn a_staging_ring_with_entries_never_rung_for_is_not_unmapped() {
             GpuQueue::with_doorbell(first, gpu, DoorbellChoice::Only(DoorbellMode::Staged), proxy).unwrap();
         let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
         let args = WorkRequest::write(peer, &source, target.remote()).arguments(queue.mapped()).unwrap();
-        // SAFETY: arguments of this queue, which no kernel uses; the pretended GPU's memory is the host's.
+        // SAFETY: the arguments are for this queue, and no kernel uses it. The pretended GPU's memory is the host's.
         unsafe { post_without_doorbell(queue.device_address(), &args) };
         let GpuCloseError::Unrung { mut queue, entries: 1 } = queue.unmap().unwrap_err() else {
             panic!("unmapped")

@@ -1,5 +1,5 @@
-//! The proxy over plain memory, round by round: what it rings, what it refuses, and what is left
-//! when it lets go.
+//! The doorbell proxy on plain memory, round by round: the doorbells that it rings, the records that it refuses, and the
+//! entries that stay unrung after a detach.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
 
@@ -21,7 +21,7 @@ const ENTRY: usize = 64;
 #[repr(align(64))]
 struct Ring([AtomicU32; DEPTH as usize * ENTRY / 4]);
 
-/// An adapter's memory. Dropped after what refers to it.
+/// An adapter's memory. Dropped after the registration that refers to it.
 struct Memory {
     ring: Ring,
     doorbell: AtomicU32,
@@ -36,21 +36,21 @@ impl Alarm for Word {
     }
 }
 
-/// A queue in a proxy's care, and the device's part.
+/// A queue that is registered with a proxy, and the stores of its device.
 struct Bench {
-    served: Registration,
+    registration: Registration,
     alarm: Arc<Word>,
     memory: Box<Memory>,
 }
 
 impl Bench {
-    fn new(proxy: &DoorbellProxy, rung: DoorbellMode, max_batch: u32, counter: u32) -> Self {
-        Self::try_new(proxy, rung, max_batch, counter).unwrap()
+    fn new(proxy: &DoorbellProxy, mode: DoorbellMode, max_batch: u32, counter: u32) -> Self {
+        Self::try_new(proxy, mode, max_batch, counter).unwrap()
     }
 
     fn try_new(
         proxy: &DoorbellProxy,
-        rung: DoorbellMode,
+        mode: DoorbellMode,
         max_batch: u32,
         counter: u32,
     ) -> Result<Self, RegisterError> {
@@ -64,19 +64,18 @@ impl Bench {
             max_batch,
         };
         let alarm = Arc::new(Word::default());
-        // SAFETY: the memory is dropped after `served`, which is declared first, and nobody else
-        // stores to it.
-        let served = unsafe { proxy.register(rung, queue, counter, alarm.clone()) }?;
-        Ok(Self { served, alarm, memory })
+        // SAFETY: the memory is dropped after `registration`, which is declared first, and only the proxy stores to it.
+        let registration = unsafe { proxy.register(mode, queue, counter, alarm.clone()) }?;
+        Ok(Self { registration, alarm, memory })
     }
 
-    /// As device code: an entry whose first word holds the phase and the counter's low bits.
+    /// Writes an entry like device code. Its first word holds the phase and the counter's low bits.
     fn write(&self, counter: u32) {
         let phase = u32::from(counter & DEPTH != 0) << 24;
         let at = (counter & (DEPTH - 1)) as usize * ENTRY;
-        // SAFETY: inside the ring that was given to the device; words of it are only reached as
-        // atomics, or under the rules of the hand-off.
-        let word = unsafe { AtomicU32::from_ptr(self.served.buffer().as_ptr().add(at).cast()) };
+        // SAFETY: the address is inside the ring that the device writes. Its words are accessed only as atomics, or
+        // under the rules of the hand-off.
+        let word = unsafe { AtomicU32::from_ptr(self.registration.buffer().as_ptr().add(at).cast()) };
         word.store(phase | counter & 0xffff, Ordering::Relaxed);
     }
 
@@ -86,7 +85,7 @@ impl Bench {
     }
 
     fn record(&self, counter: u32) {
-        self.served.record().store(counter, Ordering::Release);
+        self.registration.record().store(counter, Ordering::Release);
     }
 
     fn doorbell(&self) -> u32 {
@@ -97,17 +96,17 @@ impl Bench {
         self.alarm.0.load(Ordering::Acquire)
     }
 
-    /// The first word of a slot, as the adapter fetches it.
+    /// The first word of a slot as the adapter reads it.
     fn fetched(&self, counter: u32) -> u32 {
         self.memory.ring.0[(counter & (DEPTH - 1)) as usize * ENTRY / 4].load(Ordering::Acquire)
     }
 }
 
-/// Waits for what another thread does, and fails where that does not come.
+/// Waits until a condition that another thread causes holds. Panics after a minute.
 fn wait_until(done: impl Fn() -> bool) {
     let end = Instant::now() + Duration::from_secs(60);
     while !done() {
-        assert!(Instant::now() < end, "not within a minute");
+        assert!(Instant::now() < end, "the condition did not hold within a minute");
         std::thread::yield_now();
     }
 }
@@ -124,7 +123,7 @@ fn defer(last: impl FnMut()) -> impl Drop {
 }
 
 #[test]
-fn a_round_rings_for_what_was_posted_and_once() {
+fn a_round_rings_once_for_posted_entries() {
     let proxy = DoorbellProxy::without_thread();
     let bench = Bench::new(&proxy, DoorbellMode::Record, DEPTH, 0);
     bench.post(0, 5);
@@ -154,42 +153,45 @@ fn staged_entries_are_copied_across_the_end_of_the_ring() {
     assert_eq!(bench.doorbell(), 70);
     let all: Vec<u32> = (60..70).map(|counter| bench.fetched(counter) & 0xffff).collect();
     assert_eq!(all, (60..70).collect::<Vec<_>>());
-    assert_eq!(bench.fetched(10), 0xeeee_eeee, "what was not posted is not copied");
+    assert_eq!(bench.fetched(10), 0xeeee_eeee, "an entry that was not posted was copied");
 }
 
 #[test]
-fn staged_entries_go_in_batches_with_a_doorbell_each() {
+fn staged_entries_are_copied_in_batches_with_a_doorbell_each() {
     let proxy = DoorbellProxy::without_thread();
     let bench = Bench::new(&proxy, DoorbellMode::Staged, 4, 0);
     bench.post(0, 10);
     let doorbells: Vec<u32> = (0..3)
         .map(|_| {
             proxy.round();
-            let rung = bench.doorbell();
-            assert!(rung == 10 || bench.fetched(rung) == 0xeeee_eeee, "written past the doorbell");
-            rung
+            let index = bench.doorbell();
+            assert!(
+                index == 10 || bench.fetched(index) == 0xeeee_eeee,
+                "an entry was written past the doorbell"
+            );
+            index
         })
         .collect();
     assert_eq!(doorbells, [4, 8, 10]);
 }
 
 #[test]
-fn the_whole_ring_is_rung_and_one_entry_more_is_refused() {
-    for rung in [DoorbellMode::Record, DoorbellMode::Staged] {
+fn a_record_of_a_whole_ring_is_rung_and_one_more_entry_is_refused() {
+    for mode in [DoorbellMode::Record, DoorbellMode::Staged] {
         let proxy = DoorbellProxy::without_thread();
-        let (whole, more) = (Bench::new(&proxy, rung, DEPTH, 7), Bench::new(&proxy, rung, DEPTH, 7));
+        let (whole, more) = (Bench::new(&proxy, mode, DEPTH, 7), Bench::new(&proxy, mode, DEPTH, 7));
         whole.post(7, 7 + DEPTH);
         more.post(7, 8 + DEPTH);
         proxy.round();
         assert_eq!((whole.doorbell(), whole.alarm()), (7 + DEPTH, 0));
         assert_eq!((more.doorbell(), more.alarm()), (7, EFA_GDA_BAD_RECORD));
         let fault = RecordFault::PastRing { doorbell: 7, record: 8 + DEPTH, limit: DEPTH };
-        assert_eq!(more.served.ended(), Some(End::Fault(fault)));
+        assert_eq!(more.registration.ended(), Some(End::Fault(fault)));
     }
 }
 
 #[test]
-fn under_record_more_than_the_batch_is_refused() {
+fn in_record_mode_more_entries_than_the_batch_are_refused() {
     let proxy = DoorbellProxy::without_thread();
     let (whole, more) =
         (Bench::new(&proxy, DoorbellMode::Record, 5, 0), Bench::new(&proxy, DoorbellMode::Record, 5, 0));
@@ -201,7 +203,7 @@ fn under_record_more_than_the_batch_is_refused() {
 }
 
 #[test]
-fn a_record_that_runs_backwards_is_refused_for_good() {
+fn a_record_that_moves_backwards_is_refused_for_good() {
     let proxy = DoorbellProxy::without_thread();
     let bench = Bench::new(&proxy, DoorbellMode::Record, DEPTH, 0);
     bench.post(0, 5);
@@ -209,31 +211,34 @@ fn a_record_that_runs_backwards_is_refused_for_good() {
     bench.record(4);
     proxy.round();
     assert_eq!((bench.doorbell(), bench.alarm()), (5, EFA_GDA_BAD_RECORD));
-    assert_eq!(bench.served.ended(), Some(End::Fault(RecordFault::Backwards { doorbell: 5, record: 4 })));
+    assert_eq!(
+        bench.registration.ended(),
+        Some(End::Fault(RecordFault::Backwards { doorbell: 5, record: 4 }))
+    );
     bench.record(6);
     proxy.round();
-    assert_eq!(bench.doorbell(), 5, "it does not come back");
+    assert_eq!(bench.doorbell(), 5, "a refused queue was rung again");
 }
 
 #[test]
-fn a_staged_entry_of_the_last_lap_is_refused() {
+fn a_staged_entry_of_the_previous_lap_is_refused() {
     let proxy = DoorbellProxy::without_thread();
     let bench = Bench::new(&proxy, DoorbellMode::Staged, DEPTH, 0);
     bench.post(0, 3);
     bench.record(4);
     proxy.round();
     assert_eq!((bench.doorbell(), bench.alarm()), (0, EFA_GDA_BAD_RECORD));
-    assert_eq!(bench.served.ended(), Some(End::Fault(RecordFault::Unwritten { index: 3 })));
+    assert_eq!(bench.registration.ended(), Some(End::Fault(RecordFault::Unwritten { index: 3 })));
 }
 
 #[test]
-fn one_faulty_queue_leaves_the_others_served() {
+fn faulty_queues_do_not_affect_the_others() {
     let proxy = DoorbellProxy::without_thread();
     let all: Vec<Bench> = (0..128).map(|_| Bench::new(&proxy, DoorbellMode::Record, DEPTH, 0)).collect();
     for (index, bench) in all.iter().enumerate() {
         bench.post(0, if index % 50 == 7 { DEPTH + 1 } else { 1 });
     }
-    // One is let go of each round.
+    // Each round ends one faulty registration.
     for _ in 0..3 {
         proxy.round();
     }
@@ -244,25 +249,28 @@ fn one_faulty_queue_leaves_the_others_served() {
 }
 
 #[test]
-fn what_was_posted_before_a_detach_is_rung_and_what_comes_later_is_told() {
-    for rung in [DoorbellMode::Record, DoorbellMode::Staged] {
+fn entries_before_a_detach_are_rung_and_later_entries_are_counted_as_unrung() {
+    for mode in [DoorbellMode::Record, DoorbellMode::Staged] {
         let proxy = DoorbellProxy::without_thread();
-        let bench = Bench::new(&proxy, rung, DEPTH, 0);
+        let bench = Bench::new(&proxy, mode, DEPTH, 0);
         bench.post(0, 40);
-        assert_eq!(bench.served.detach(), End::Detached);
-        assert_eq!((bench.doorbell(), bench.served.unrung()), (40, 0));
+        assert_eq!(bench.registration.detach(), End::Detached);
+        assert_eq!((bench.doorbell(), bench.registration.unrung()), (40, 0));
         bench.post(40, 43);
         proxy.round();
-        assert_eq!((bench.doorbell(), bench.served.unrung(), bench.alarm()), (40, 3, EFA_GDA_PROXY_STOPPED));
+        assert_eq!(
+            (bench.doorbell(), bench.registration.unrung(), bench.alarm()),
+            (40, 3, EFA_GDA_PROXY_STOPPED)
+        );
     }
 }
 
 #[test]
-fn a_detach_serves_a_queue_to_its_end_though_batches_are_small() {
+fn a_detach_rings_for_all_posted_entries_even_with_small_batches() {
     let proxy = DoorbellProxy::without_thread();
     let bench = Bench::new(&proxy, DoorbellMode::Staged, 1, 0);
     bench.post(0, DEPTH);
-    bench.served.detach();
+    bench.registration.detach();
     assert_eq!(bench.doorbell(), DEPTH);
 }
 
@@ -272,22 +280,22 @@ fn a_bad_record_found_at_a_detach_rings_nothing() {
     let bench = Bench::new(&proxy, DoorbellMode::Record, DEPTH, 9);
     bench.record(8);
     let fault = End::Fault(RecordFault::Backwards { doorbell: 9, record: 8 });
-    assert_eq!((bench.served.detach(), bench.doorbell()), (fault, 9));
+    assert_eq!((bench.registration.detach(), bench.doorbell()), (fault, 9));
 }
 
 #[test]
-fn a_queue_dropped_while_its_device_posts_is_rung_no_further() {
-    for rung in [DoorbellMode::Record, DoorbellMode::Staged] {
+fn a_queue_detached_while_its_device_posts_is_no_longer_rung() {
+    for mode in [DoorbellMode::Record, DoorbellMode::Staged] {
         let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
-        let bench = Bench::new(&proxy, rung, DEPTH, 0);
+        let bench = Bench::new(&proxy, mode, DEPTH, 0);
         let (stop, posted) = (AtomicBool::new(false), AtomicU32::new(0));
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                // A kernel that hears no alarm; completions keep up with doorbells.
+                // A kernel that ignores the alarm, with an adapter that completes requests as soon as they are rung.
                 let mut counter = 0_u32;
                 while !stop.load(Ordering::Acquire) {
-                    let rung = bench.doorbell();
-                    if (counter as u16).wrapping_sub(rung as u16) < 8 {
+                    let index = bench.doorbell();
+                    if (counter as u16).wrapping_sub(index as u16) < 8 {
                         bench.post(counter, counter + 1);
                         counter += 1;
                         posted.store(counter, Ordering::Release);
@@ -295,31 +303,31 @@ fn a_queue_dropped_while_its_device_posts_is_rung_no_further() {
                     std::thread::yield_now();
                 }
             });
-            // Also where an assertion below fails: the scope waits for the kernel.
+            // Stop the kernel even if an assertion below fails, because the scope waits for it.
             let _stopped = defer(|| stop.store(true, Ordering::Release));
             wait_until(|| posted.load(Ordering::Acquire) >= 1000);
             let before = posted.load(Ordering::Acquire);
-            bench.served.detach();
-            let rung = bench.doorbell();
-            wait_until(|| posted.load(Ordering::Acquire) as u16 == (rung as u16).wrapping_add(8));
-            // However many it posted until the proxy let go, it came eight further than that.
-            let served = posted.load(Ordering::Acquire) - 8;
-            assert!(served >= before, "{before} posted before the detach, {served} rung");
-            assert_eq!((bench.doorbell(), bench.served.unrung()), (rung, 8));
+            bench.registration.detach();
+            let last = bench.doorbell();
+            wait_until(|| posted.load(Ordering::Acquire) as u16 == (last as u16).wrapping_add(8));
+            // The kernel stops eight entries past the last doorbell.
+            let rung = posted.load(Ordering::Acquire) - 8;
+            assert!(rung >= before, "{before} entries posted before the detach, {rung} rung");
+            assert_eq!((bench.doorbell(), bench.registration.unrung()), (last, 8));
             assert_eq!(bench.alarm(), EFA_GDA_PROXY_STOPPED);
         });
     }
 }
 
 #[test]
-fn stopping_rings_what_was_posted_and_tells_every_queue() {
+fn stopping_a_proxy_rings_posted_entries_and_raises_every_alarm() {
     let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
     let all: Vec<Bench> = (0..5).map(|_| Bench::new(&proxy, DoorbellMode::Staged, 2, 0)).collect();
     all.iter().for_each(|bench| bench.post(0, 11));
     proxy.stop().unwrap();
     for bench in &all {
         assert_eq!((bench.doorbell(), bench.alarm()), (11, EFA_GDA_PROXY_STOPPED));
-        assert_eq!(bench.served.ended().unwrap().error(), DeviceError::ProxyStopped);
+        assert_eq!(bench.registration.ended().unwrap().error(), DeviceError::ProxyStopped);
     }
     let error = Bench::try_new(&proxy, DoorbellMode::Staged, 2, 0).err();
     assert_eq!(error, Some(RegisterError::Stopped));
@@ -327,29 +335,29 @@ fn stopping_rings_what_was_posted_and_tells_every_queue() {
 }
 
 #[test]
-fn an_alarm_that_comes_too_late_is_raised_at_once() {
+fn an_alarm_added_after_the_detach_is_raised_at_once() {
     let proxy = DoorbellProxy::without_thread();
     let bench = Bench::new(&proxy, DoorbellMode::Record, DEPTH, 0);
-    bench.served.detach();
+    bench.registration.detach();
     let late = Arc::new(Word::default());
-    bench.served.add_alarm(late.clone());
+    bench.registration.add_alarm(late.clone());
     assert_eq!(late.0.load(Ordering::Acquire), EFA_GDA_PROXY_STOPPED);
 }
 
 #[test]
-fn a_sleeping_ringer_takes_a_new_queue_and_lets_an_old_one_go_at_once() {
+fn a_sleeping_proxy_registers_and_detaches_a_queue_at_once() {
     let period = Duration::from_secs(3600);
     let proxy = DoorbellProxy::start(&ProxyOptions::new().period(period)).unwrap();
     let bench = Bench::new(&proxy, DoorbellMode::Record, DEPTH, 0);
     bench.post(0, 1);
-    bench.served.detach();
+    bench.registration.detach();
     assert_eq!(bench.doorbell(), 1);
     proxy.stop().unwrap();
 }
 
 #[test]
-fn a_ringer_is_pinned_where_it_may_run_and_refused_elsewhere() {
-    // SAFETY: takes nothing and answers a number.
+fn a_proxy_is_pinned_to_an_available_cpu_and_refuses_any_other() {
+    // SAFETY: the function has no preconditions.
     let here = usize::try_from(unsafe { libc::sched_getcpu() }).unwrap();
     DoorbellProxy::start(&ProxyOptions::new().cpu(here)).unwrap().stop().unwrap();
     let error = DoorbellProxy::start(&ProxyOptions::new().cpu(100_000)).unwrap_err();
@@ -357,7 +365,7 @@ fn a_ringer_is_pinned_where_it_may_run_and_refused_elsewhere() {
 }
 
 #[test]
-fn geometries_that_no_queue_has_are_refused() {
+fn impossible_queue_geometries_are_refused() {
     let proxy = DoorbellProxy::without_thread();
     let memory = Ring(std::array::from_fn(|_| AtomicU32::new(0)));
     let doorbell = AtomicU32::new(0);
@@ -370,18 +378,18 @@ fn geometries_that_no_queue_has_are_refused() {
     };
     // SAFETY: the pointer stays in the array.
     let skewed = unsafe { right.buffer.add(16) };
-    for (rung, queue) in [
+    for (mode, queue) in [
         (DoorbellMode::Staged, SendQueue { num_entries: 48, ..right }),
         (DoorbellMode::Staged, SendQueue { num_entries: 0, ..right }),
         (DoorbellMode::Record, SendQueue { entry_size: 96, ..right }),
         (DoorbellMode::Staged, SendQueue { buffer: skewed, ..right }),
         (DoorbellMode::Record, SendQueue { max_batch: 0, ..right }),
     ] {
-        // SAFETY: it is refused.
-        let error = unsafe { proxy.register(rung, queue, 0, Arc::new(Word::default())) }.unwrap_err();
+        // SAFETY: the registration is refused, so the proxy uses no memory of the queue.
+        let error = unsafe { proxy.register(mode, queue, 0, Arc::new(Word::default())) }.unwrap_err();
         assert!(matches!(error, RegisterError::Geometry { .. }), "{queue:?}: {error:?}");
     }
-    // SAFETY: it is refused.
+    // SAFETY: the registration is refused, so the proxy uses no memory of the queue.
     let error =
         unsafe { proxy.register(DoorbellMode::Direct, right, 0, Arc::new(Word::default())) }.unwrap_err();
     assert_eq!(error, RegisterError::Direct);

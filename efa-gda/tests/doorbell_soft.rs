@@ -1,6 +1,6 @@
-//! The three rungs on the software adapter: the same put, the same device code, and a host thread
-//! that rings where the device does not. `EFA_GDA_SOAK=1` makes the counts those of a night,
-//! for which `EFA_GDA_TEST_SECONDS` must raise the time limit of a test.
+//! The three doorbell modes on the software adapter: the same work request and the same device code, with a doorbell
+//! proxy in the modes `record` and `staged`. `EFA_GDA_SOAK=1` raises the counts for a run of a night;
+//! `EFA_GDA_TEST_SECONDS` must then raise the time limit of a test.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
 
@@ -17,7 +17,7 @@ use efa_gda_sys::device::efa_gda_queue;
 use support::side::{Side, bytes_of, introduce, pattern};
 use support::{assert_no_violations, with_soft_adapter};
 
-/// Entries through each rung.
+/// Entries that each doorbell mode moves.
 fn entries() -> u64 {
     match std::env::var("EFA_GDA_SOAK").as_deref() {
         Ok("1") => 100_000_000,
@@ -25,7 +25,7 @@ fn entries() -> u64 {
     }
 }
 
-/// Puts `count` different blocks of 64 bytes, `lap` after `lap`, and compares what arrived.
+/// Writes `count` different blocks of 64 bytes, lap after lap, and compares the target with the source.
 fn move_blocks(queue: &mut MappedQueue, side: &Side, peer: &MappedQueue, count: u64) {
     let per_lap = count.min(50_000);
     let peer = introduce(queue, peer);
@@ -33,7 +33,7 @@ fn move_blocks(queue: &mut MappedQueue, side: &Side, peer: &MappedQueue, count: 
     let target = side.region(&vec![0; source.len()]);
     let mut bytes = pattern(source.len());
     for lap in 0..count.div_ceil(per_lap) {
-        // Other bytes each lap, so that nothing of the last one passes for this one's.
+        // Each lap has other bytes, so that bytes of the previous lap are not mistaken for new ones.
         bytes.rotate_left(8 * 7919 % (lap as usize * 64 + 64));
         bytes[..8].copy_from_slice(&lap.to_le_bytes());
         source.buffer().unwrap().write(0, &bytes).unwrap();
@@ -44,27 +44,27 @@ fn move_blocks(queue: &mut MappedQueue, side: &Side, peer: &MappedQueue, count: 
     }
 }
 
-/// The whole count over one rung, on an adapter with these variables.
-fn through(rung: DoorbellMode, wide: bool, variables: &[(&str, &str)]) {
-    some_through(entries(), rung, wide, variables);
+/// Moves the whole count in one doorbell mode, on an adapter with these variables.
+fn through(mode: DoorbellMode, wide: bool, variables: &[(&str, &str)]) {
+    some_through(entries(), mode, wide, variables);
 }
 
-fn some_through(count: u64, rung: DoorbellMode, wide: bool, variables: &[(&str, &str)]) {
+fn some_through(count: u64, mode: DoorbellMode, wide: bool, variables: &[(&str, &str)]) {
     with_soft_adapter(variables, |adapter| {
         let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
         let side = Side::open(&Query::new().wide_entries(wide));
         let (mut first, second) = (side.queue(), side.queue());
-        first.set_doorbell(rung, &proxy).unwrap();
-        assert_eq!(first.doorbell_mode(), rung);
+        first.set_doorbell(mode, &proxy).unwrap();
+        assert_eq!(first.doorbell_mode(), mode);
         move_blocks(&mut first, &side, &second, count);
         assert_no_violations(adapter);
-        let ring_for_rest = if rung == DoorbellMode::Direct { 0 } else { count };
-        assert_eq!(proxy.counts().entries, ring_for_rest);
+        let rung_by_proxy = if mode == DoorbellMode::Direct { 0 } else { count };
+        assert_eq!(proxy.counts().entries, rung_by_proxy);
         first.close().unwrap();
     });
 }
 
-/// The adapter takes any number of entries between two doorbells.
+/// The adapter accepts any number of entries between two doorbells.
 const NO_BATCH: &[(&str, &str)] = &[("SOFTEFA_MAX_BATCH", "0")];
 
 #[test]
@@ -83,12 +83,12 @@ fn staged_moves_every_entry_once() {
 }
 
 #[test]
-fn staged_keeps_an_odd_batch() {
+fn staged_stays_within_an_odd_batch() {
     through(DoorbellMode::Staged, false, &[("SOFTEFA_MAX_BATCH", "11")]);
 }
 
 #[test]
-fn staged_keeps_a_batch_of_one() {
+fn staged_stays_within_a_batch_of_one() {
     through(DoorbellMode::Staged, false, &[("SOFTEFA_MAX_BATCH", "1")]);
 }
 
@@ -103,35 +103,35 @@ fn record_rings_for_entries_of_128_bytes() {
 }
 
 #[test]
-fn record_keeps_a_batch_of_sixteen() {
+fn record_stays_within_a_batch_of_sixteen() {
     through(DoorbellMode::Record, false, &[("SOFTEFA_MAX_BATCH", "16")]);
 }
 
 #[test]
-fn record_keeps_an_odd_batch() {
+fn record_stays_within_an_odd_batch() {
     through(DoorbellMode::Record, false, &[("SOFTEFA_MAX_BATCH", "11")]);
 }
 
 #[test]
-fn record_keeps_a_batch_of_one() {
-    // Each entry waits for the completion of the one before.
+fn record_stays_within_a_batch_of_one() {
+    // Each entry waits for the completion of the previous entry.
     let set = [("SOFTEFA_MAX_BATCH", "1")];
     some_through(entries() / 10, DoorbellMode::Record, false, &set);
 }
 
 #[test]
-fn record_keeps_its_batch_though_completions_come_in_any_order() {
+fn record_stays_within_its_batch_when_completions_arrive_out_of_order() {
     let set = [("SOFTEFA_MAX_BATCH", "16"), ("SOFTEFA_REORDER", "8")];
     through(DoorbellMode::Record, false, &set);
 }
 
 #[test]
-fn no_batch_at_all_leaves_the_ring_alone_as_the_bound() {
+fn without_a_batch_limit_only_the_ring_bounds_record() {
     through(DoorbellMode::Record, false, NO_BATCH);
 }
 
 #[test]
-fn a_queue_climbs_and_descends_between_puts() {
+fn a_queue_changes_its_doorbell_mode_between_work_requests() {
     with_soft_adapter(&[], |adapter| {
         let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
         let side = Side::open(&Query::new());
@@ -140,7 +140,7 @@ fn a_queue_climbs_and_descends_between_puts() {
         let source = side.region(&pattern(64 * 5000));
         let target = side.region(&vec![0; source.len()]);
         let put = WorkRequest::write(peer, &source, target.remote()).bytes(64).count(5000).stride(64);
-        for rung in [
+        for mode in [
             DoorbellMode::Staged,
             DoorbellMode::Direct,
             DoorbellMode::Record,
@@ -148,18 +148,18 @@ fn a_queue_climbs_and_descends_between_puts() {
             DoorbellMode::Record,
             DoorbellMode::Direct,
         ] {
-            // Without the bytes of the mode before.
+            // The target must not hold the bytes that the previous mode wrote.
             target.buffer().unwrap().write(0, &vec![0; target.len()]).unwrap();
-            first.set_doorbell(rung, &proxy).unwrap();
+            first.set_doorbell(mode, &proxy).unwrap();
             first.execute(&put).unwrap();
-            assert!(bytes_of(&target) == bytes_of(&source), "{rung}");
+            assert!(bytes_of(&target) == bytes_of(&source), "{mode}");
         }
         assert_no_violations(adapter);
     });
 }
 
 #[test]
-fn one_ringer_serves_queues_on_both_rungs_at_once() {
+fn one_proxy_rings_for_queues_in_both_host_modes_at_once() {
     with_soft_adapter(&[], |adapter| {
         let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
         let side = Side::open(&Query::new());
@@ -180,16 +180,17 @@ fn one_ringer_serves_queues_on_both_rungs_at_once() {
     });
 }
 
-/// What a put on a queue ends with whose record was changed by `spoil`, by hand of the proxy.
+/// Changes a queue's doorbell record with `spoil`, and checks that the proxy rings no more and that the next work request
+/// ends with `BadRecord`.
 fn spoiled(spoil: fn(&efa_gda_queue)) {
     with_soft_adapter(&[], |adapter| {
-        for rung in [DoorbellMode::Record, DoorbellMode::Staged] {
+        for mode in [DoorbellMode::Record, DoorbellMode::Staged] {
             let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
             let side = Side::open(&Query::new());
             let (mut first, second) = (side.queue(), side.queue());
             let peer = introduce(&first, &second);
             let (source, target) = (side.region(&pattern(6400)), side.region(&[0; 6400]));
-            first.set_doorbell(rung, &proxy).unwrap();
+            first.set_doorbell(mode, &proxy).unwrap();
             let put = WorkRequest::write(peer, &source, target.remote()).bytes(64).count(100).stride(64);
             first.execute(&put).unwrap();
             // SAFETY: the queue lives, and no kernel runs.
@@ -200,14 +201,14 @@ fn spoiled(spoil: fn(&efa_gda_queue)) {
             let error = first.execute(&put.clone().timeout(Duration::from_secs(60))).unwrap_err();
             assert!(
                 matches!(error, WorkError::Device { error: DeviceError::BadRecord, .. }),
-                "{rung}: {error:?}"
+                "{mode}: {error:?}"
             );
             assert_eq!(first.poison(), Some(DeviceError::BadRecord));
             assert!(matches!(
                 first.set_doorbell(DoorbellMode::Direct, &proxy),
                 Err(DoorbellError::Poisoned(_))
             ));
-            assert_eq!(proxy.counts().entries, 100, "no doorbell for what was refused");
+            assert_eq!(proxy.counts().entries, 100, "the proxy rang for a refused record");
             first.destroy().unwrap();
         }
         assert_no_violations(adapter);
@@ -215,33 +216,33 @@ fn spoiled(spoil: fn(&efa_gda_queue)) {
 }
 
 fn store_record(queue: &efa_gda_queue, change: fn(u32) -> u32) {
-    // SAFETY: the record is a word that `Registration` keeps, which only atomics reach.
+    // SAFETY: the record is a word that `Registration` owns and that is accessed only as an atomic.
     let record = unsafe { std::sync::atomic::AtomicU32::from_ptr(queue.sq.doorbell) };
     record.store(change(queue.lock.doorbell_index), std::sync::atomic::Ordering::Release);
 }
 
 #[test]
-fn a_record_that_runs_backwards_ends_the_put_by_name() {
+fn a_record_that_moves_backwards_ends_the_work_request_with_bad_record() {
     spoiled(|queue| {
-        store_record(queue, |rung| rung.wrapping_sub(1));
+        store_record(queue, |index| index.wrapping_sub(1));
     });
 }
 
 #[test]
-fn a_record_past_the_ring_ends_the_put_by_name() {
+fn a_record_past_the_ring_ends_the_work_request_with_bad_record() {
     spoiled(|queue| {
-        store_record(queue, |rung| rung.wrapping_add(4097));
+        store_record(queue, |index| index.wrapping_add(4097));
     });
 }
 
 #[test]
-fn a_record_over_an_entry_that_was_not_written_rings_nothing_under_staged() {
+fn in_staged_mode_a_record_past_an_unwritten_entry_rings_no_doorbell() {
     with_soft_adapter(&[], |adapter| {
         let proxy = DoorbellProxy::without_thread();
         let mut queue = Side::open(&Query::new()).queue();
         queue.set_doorbell(DoorbellMode::Staged, &proxy).unwrap();
         // SAFETY: the queue lives, and no kernel runs.
-        store_record(unsafe { queue.as_ptr().as_ref() }, |rung| rung + 1);
+        store_record(unsafe { queue.as_ptr().as_ref() }, |index| index + 1);
         proxy.round();
         assert_eq!(queue.poison(), Some(DeviceError::BadRecord));
         assert_eq!(proxy.counts().entries, 0);
@@ -250,15 +251,15 @@ fn a_record_over_an_entry_that_was_not_written_rings_nothing_under_staged() {
 }
 
 #[test]
-fn a_ringer_stopped_in_mid_traffic_ends_the_put_by_name() {
+fn a_proxy_stopped_during_traffic_ends_the_work_request_with_proxy_stopped() {
     with_soft_adapter(&[], |adapter| {
-        for rung in [DoorbellMode::Record, DoorbellMode::Staged] {
+        for mode in [DoorbellMode::Record, DoorbellMode::Staged] {
             let proxy = Arc::new(DoorbellProxy::start(&ProxyOptions::new()).unwrap());
             let side = Side::open(&Query::new());
             let (mut first, second) = (side.queue(), side.queue());
             let peer = introduce(&first, &second);
             let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
-            first.set_doorbell(rung, &proxy).unwrap();
+            first.set_doorbell(mode, &proxy).unwrap();
             let stopper = proxy.clone();
             let stopper = std::thread::spawn(move || {
                 while stopper.counts().entries < 10_000 {
@@ -266,12 +267,12 @@ fn a_ringer_stopped_in_mid_traffic_ends_the_put_by_name() {
                 }
                 stopper.stop().unwrap();
             });
-            // More than can pass before the proxy is stopped, were it not.
+            // More entries than the proxy can ring for before it is stopped.
             let put = WorkRequest::write(peer, &source, target.remote()).bytes(64).count(u64::from(u32::MAX));
             let error = first.execute(&put.timeout(Duration::from_secs(60))).unwrap_err();
             assert!(
                 matches!(error, WorkError::Device { error: DeviceError::ProxyStopped, .. }),
-                "{rung}: {error:?}"
+                "{mode}: {error:?}"
             );
             stopper.join().unwrap();
             first.destroy().unwrap();
@@ -281,7 +282,7 @@ fn a_ringer_stopped_in_mid_traffic_ends_the_put_by_name() {
 }
 
 #[test]
-fn a_put_on_a_stopped_ringer_ends_at_once_and_by_name() {
+fn a_work_request_on_a_stopped_proxy_ends_at_once_with_proxy_stopped() {
     with_soft_adapter(&[], |adapter| {
         let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
         let side = Side::open(&Query::new());

@@ -1,5 +1,5 @@
-//! Completion counters whose words a GPU reads: in the host's memory, and in the GPU's own. Over the pretended
-//! CUDA driver, the words are read; with a GPU, queues go by them.
+//! Completion counters whose words a GPU reads, in host memory and in GPU memory. With the pretended CUDA driver, the
+//! tests check the words; with a real GPU, queues use them.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
 
@@ -36,7 +36,7 @@ fn ops(side: &Side) -> GdaOps {
     side.domain.gda_ops().unwrap()
 }
 
-/// A queue whose endpoint `counter` counts for, and which does not go by it yet.
+/// A queue whose endpoint is bound to `counter`, but which does not use the counter yet.
 fn counted(side: &Side, counter: &CompletionCounter) -> MappedQueue {
     let [requests, receives] = [8192, 64].map(|entries| side.domain.completion_queue(entries).unwrap());
     let addresses = side.domain.address_vector(16).unwrap();
@@ -52,7 +52,7 @@ fn counted(side: &Side, counter: &CompletionCounter) -> MappedQueue {
     MappedQueue::new(endpoint.enable().unwrap(), &ops(side)).unwrap()
 }
 
-fn astray(remote: RemoteRegion) -> RemoteRegion {
+fn with_wrong_key(remote: RemoteRegion) -> RemoteRegion {
     RemoteRegion { key: RemoteKey::new(!remote.key.get()), ..remote }
 }
 
@@ -69,10 +69,10 @@ fn the_adapter_writes_counters_into_a_gpus_memory() {
     with_soft_adapter(&variables, |_| {
         let (gpu, side) = (Driver::loaded(), side());
         let address = gpu.memory(&[0; 4096]);
-        // SAFETY: a descriptor of this test's own.
+        // SAFETY: the descriptor is new and has no other owner.
         let file = unsafe { OwnedFd::from_raw_fd(cuda::unmappable()) };
         let dmabuf = Ok(Dmabuf { file, offset: 0 });
-        // SAFETY: the fake keeps its memory for the life of the process.
+        // SAFETY: the pretended driver keeps its memory until the process ends.
         let memory = unsafe { DeviceMemory::new(address, 4096, 0, dmabuf, Arc::new(())) }.unwrap();
         let counter = ops(&side).cntr_open_device(memory).unwrap();
         let words = counter.words().unwrap();
@@ -80,10 +80,14 @@ fn the_adapter_writes_counters_into_a_gpus_memory() {
         let (mut first, second) = (counted(&side, &counter), side.queue());
         let (peer, region) = (introduce(&first, &second), side.region(&[7; 64]));
         first.execute(&WorkRequest::write(peer, &region, region.remote()).count(3)).unwrap();
-        refused_for_its_key(first.execute(&WorkRequest::write(peer, &region, astray(region.remote()))));
+        refused_for_its_key(first.execute(&WorkRequest::write(
+            peer,
+            &region,
+            with_wrong_key(region.remote()),
+        )));
         let word = |at| u64::from_ne_bytes(gpu.read(at, 8).try_into().unwrap());
         assert_eq!((word(words.success), word(words.error)), (3, 1));
-        // What this process does not see is not read, by libfabric as little as for a queue.
+        // Neither libfabric nor a queue on the host reads words that are not mapped into this process.
         assert_eq!((counter.successes().unwrap(), counter.errors().unwrap()), (None, None));
         let error = first.with_counters().unwrap_err();
         assert!(matches!(error, QueueError::Counters(CountersError::Unreadable(_))), "{error}");
@@ -94,9 +98,12 @@ fn the_adapter_writes_counters_into_a_gpus_memory() {
     });
 }
 
-/// `count` writes of 64 bytes, more than the ring holds, then one with a wrong key, then the same again.
-fn puts_by_counters(queue: &mut GpuQueue, side: &Side, peer: Peer, count: usize) {
-    assert!((queue.mapped().exposure().sq.num_entries as usize) < count, "the ring must not hold all");
+/// Executes `count` writes of 64 bytes, more than the ring holds, and one write with a wrong key; then both again.
+fn write_twice_with_an_error(queue: &mut GpuQueue, side: &Side, peer: Peer, count: usize) {
+    assert!(
+        (queue.mapped().exposure().sq.num_entries as usize) < count,
+        "the ring must have fewer entries than the work request"
+    );
     let source = side.region(&pattern(64 * count));
     for round in 1..=2 {
         let target = side.region(&vec![0; 64 * count]);
@@ -104,18 +111,18 @@ fn puts_by_counters(queue: &mut GpuQueue, side: &Side, peer: Peer, count: usize)
         assert_eq!(queue.execute(&put.timeout(WAIT)).unwrap().completed, count as u64);
         assert!(bytes_of(&target) == bytes_of(&source), "round {round}");
         refused_for_its_key(
-            queue.execute(&WorkRequest::write(peer, &source, astray(target.remote())).bytes(64)),
+            queue.execute(&WorkRequest::write(peer, &source, with_wrong_key(target.remote())).bytes(64)),
         );
         assert_eq!(queue.quiet(WAIT).unwrap().posted, 0);
-        let seen = queue.snapshot().unwrap();
-        println!("{seen}");
-        assert_eq!(seen.counters, Some(Ok([(round * count) as u64, round as u64])));
-        assert_eq!((seen.in_flight(), seen.state.error.count), (0, round as u32));
+        let snapshot = queue.snapshot().unwrap();
+        println!("{snapshot}");
+        assert_eq!(snapshot.counters, Some(Ok([(round * count) as u64, round as u64])));
+        assert_eq!((snapshot.in_flight(), snapshot.state.error.count), (0, round as u32));
     }
 }
 
 #[test]
-fn a_gpu_goes_by_counters_in_host_memory() {
+fn a_gpu_uses_counters_in_host_memory() {
     with_gpu(&ON, |adapter, gpu| {
         let side = side();
         let counter = ops(&side).cntr_open_host().unwrap();
@@ -124,7 +131,7 @@ fn a_gpu_goes_by_counters_in_host_memory() {
         let mut first = GpuQueue::new(first, gpu).unwrap();
         println!("{:?}", first.registered());
         assert!(first.registered().iter().any(|part| part.part == "completion counter"));
-        puts_by_counters(&mut first, &side, peer, 50_000);
+        write_twice_with_an_error(&mut first, &side, peer, 50_000);
         assert_no_violations(adapter);
         first.close().unwrap();
         counter.close().unwrap();
@@ -132,7 +139,7 @@ fn a_gpu_goes_by_counters_in_host_memory() {
 }
 
 #[test]
-fn a_gpu_goes_by_counters_in_its_own_memory() {
+fn a_gpu_uses_counters_in_its_memory() {
     with_gpu(&ON, |adapter, gpu| {
         let side = side();
         let (counter, placement) = gpu.completion_counter(&ops(&side)).unwrap();
@@ -147,10 +154,10 @@ fn a_gpu_goes_by_counters_in_its_own_memory() {
         assert!(error.to_string().contains("its counters are in a GPU's memory"), "{error}");
         let mut first = GpuQueue::new(first, gpu).unwrap();
         assert!(first.registered().iter().all(|part| part.part != "completion counter"));
-        puts_by_counters(&mut first, &side, peer, 6_000);
+        write_twice_with_an_error(&mut first, &side, peer, 6_000);
         let (source, target) = (gpu_region(&side, gpu, &pattern(5000)).0, side.region(&[0; 5000]));
         first.execute(&WorkRequest::write(peer, &source, target.remote())).unwrap();
-        assert!(bytes_of(&target) == pattern(5000), "bytes out of the GPU's memory");
+        assert!(bytes_of(&target) == pattern(5000), "bytes from the GPU's memory");
         assert_no_violations(adapter);
         first.close().unwrap();
         counter.close().unwrap();
@@ -158,7 +165,7 @@ fn a_gpu_goes_by_counters_in_its_own_memory() {
 }
 
 #[test]
-fn an_adapter_that_counts_nothing_ends_a_gpus_wait() {
+fn a_gpu_wait_times_out_if_the_adapter_counts_nothing() {
     with_gpu(&ON, |adapter, gpu| {
         let side = side();
         let (counter, _) = gpu.completion_counter(&ops(&side)).unwrap();

@@ -1,5 +1,5 @@
-//! The three rungs under kernels on a GPU; the software adapter carries what they post. Each test says
-//! why it is skipped where there is no GPU.
+//! The three doorbell modes with kernels on a GPU; the software adapter executes their requests. Without a GPU, each test
+//! is skipped with the reason.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
 
@@ -18,59 +18,59 @@ use support::load::{drop_under_a_load, until_traffic};
 use support::side::{Side, bytes_of, introduce, pattern};
 use support::{assert_no_violations, with_gpu};
 
-const HOST_RUNG: [DoorbellMode; 2] = [DoorbellMode::Record, DoorbellMode::Staged];
+const HOST_MODES: [DoorbellMode; 2] = [DoorbellMode::Record, DoorbellMode::Staged];
 
-/// Puts `count` different blocks of 64 bytes from the GPU on this rung, and compares what arrived.
-fn blocks_arrive(gpu: &Gpu, rung: DoorbellMode, wide: bool, count: u64) {
+/// Writes `count` different blocks of 64 bytes from the GPU in this doorbell mode, and compares the target with the source.
+fn blocks_arrive(gpu: &Gpu, mode: DoorbellMode, wide: bool, count: u64) {
     let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
     let side = Side::open(&Query::new().wide_entries(wide));
     let (first, second) = (side.queue(), side.queue());
     let peer = introduce(&first, &second);
-    let (mut first, refused) = GpuQueue::with_doorbell(first, gpu, rung.into(), &proxy).unwrap();
-    assert_eq!((first.doorbell_mode(), refused.len()), (rung, 0));
+    let (mut first, refused) = GpuQueue::with_doorbell(first, gpu, mode.into(), &proxy).unwrap();
+    assert_eq!((first.doorbell_mode(), refused.len()), (mode, 0));
     let source = side.region(&pattern(64 * count as usize));
     let target = side.region(&vec![0; source.len()]);
     let put = WorkRequest::write(peer, &source, target.remote()).bytes(64).count(count).stride(64);
     let report = first.execute(&put.timeout(Duration::from_secs(30))).unwrap();
     assert_eq!((report.posted, report.completed), (count, count));
-    assert!(bytes_of(&target) == bytes_of(&source), "{rung}");
-    assert_eq!(proxy.counts().entries, if rung == DoorbellMode::Direct { 0 } else { count });
+    assert!(bytes_of(&target) == bytes_of(&source), "{mode}");
+    assert_eq!(proxy.counts().entries, if mode == DoorbellMode::Direct { 0 } else { count });
     first.close().unwrap();
 }
 
 #[test]
-fn two_hundred_thousand_puts_arrive_past_every_wrap_on_every_rung() {
+fn two_hundred_thousand_writes_arrive_past_every_wrap_in_every_mode() {
     with_gpu(&[], |adapter, gpu| {
-        for rung in DoorbellMode::ALL {
-            blocks_arrive(gpu, rung, false, 200_000);
+        for mode in DoorbellMode::ALL {
+            blocks_arrive(gpu, mode, false, 200_000);
         }
         assert_no_violations(adapter);
     });
 }
 
 #[test]
-fn wide_entries_arrive_on_every_rung() {
+fn wide_entries_arrive_in_every_mode() {
     with_gpu(&[], |adapter, gpu| {
-        for rung in DoorbellMode::ALL {
-            blocks_arrive(gpu, rung, true, 50_000);
+        for mode in DoorbellMode::ALL {
+            blocks_arrive(gpu, mode, true, 50_000);
         }
         assert_no_violations(adapter);
     });
 }
 
 #[test]
-fn an_odd_batch_is_kept_on_every_rung() {
+fn every_mode_stays_within_an_odd_batch() {
     let odd = [("SOFTEFA_MAX_BATCH", "11")];
     with_gpu(&odd, |adapter, gpu| {
-        for rung in DoorbellMode::ALL {
-            blocks_arrive(gpu, rung, false, 50_000);
+        for mode in DoorbellMode::ALL {
+            blocks_arrive(gpu, mode, false, 50_000);
         }
         assert_no_violations(adapter);
     });
 }
 
 #[test]
-fn auto_takes_direct_where_everything_maps() {
+fn auto_takes_direct_if_everything_maps() {
     with_gpu(&[], |_, gpu| {
         let proxy = DoorbellProxy::without_thread();
         let queue = Side::open(&Query::new()).queue();
@@ -80,15 +80,15 @@ fn auto_takes_direct_where_everything_maps() {
 }
 
 #[test]
-fn a_ringer_stopped_in_mid_traffic_ends_a_kernels_wait_by_name() {
+fn a_proxy_stopped_during_traffic_ends_a_kernel_wait_with_proxy_stopped() {
     with_gpu(&[], |adapter, gpu| {
-        for rung in HOST_RUNG {
+        for mode in HOST_MODES {
             let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
             let side = Side::open(&Query::new());
             let (first, second) = (side.queue(), side.queue());
             let peer = introduce(&first, &second);
             let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
-            let (mut first, _) = GpuQueue::with_doorbell(first, gpu, rung.into(), &proxy).unwrap();
+            let (mut first, _) = GpuQueue::with_doorbell(first, gpu, mode.into(), &proxy).unwrap();
             let put = WorkRequest::write(peer, &source, target.remote()).bytes(64).count(u64::from(u32::MAX));
             let error = std::thread::scope(|scope| {
                 scope.spawn(|| {
@@ -102,7 +102,7 @@ fn a_ringer_stopped_in_mid_traffic_ends_a_kernels_wait_by_name() {
                     error,
                     GpuQueueError::Work(WorkError::Device { error: DeviceError::ProxyStopped, .. })
                 ),
-                "{rung}: {error:?}"
+                "{mode}: {error:?}"
             );
             first.destroy().unwrap();
         }
@@ -111,13 +111,13 @@ fn a_ringer_stopped_in_mid_traffic_ends_a_kernels_wait_by_name() {
 }
 
 #[test]
-fn a_queue_dropped_while_a_kernel_posts_ends_the_kernel_and_rings_nothing_stray() {
+fn a_queue_dropped_while_a_kernel_posts_ends_the_kernel_and_rings_no_stray_doorbell() {
     with_gpu(&[], |adapter, gpu| {
         let kernel = Kernel::compile(include_str!("../../kernels/test/load.cu"), "efa_gda_load_kernel");
-        for rung in HOST_RUNG {
+        for mode in HOST_MODES {
             let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
             let side = Side::open(&Query::new());
-            drop_under_a_load(&kernel, (gpu, &side, &proxy), rung);
+            drop_under_a_load(&kernel, (gpu, &side, &proxy), mode);
         }
         assert_no_violations(adapter);
     });

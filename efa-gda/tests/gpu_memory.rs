@@ -1,5 +1,5 @@
-//! Memory of a GPU as source and target of puts, reads, sends and completions. Over the pretended CUDA
-//! driver, the host executor drives the queue; with a GPU, the GPU does.
+//! Memory of a GPU as source and target of writes, reads, sends and completions. With the pretended CUDA driver, the host
+//! executor drives the queue; with a real GPU, the GPU does.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
 
@@ -19,11 +19,11 @@ use efa_gda_test_support::{Need, missing, skip};
 use support::side::{Side, bytes_of, gpu_bytes, gpu_region, introduce, pattern};
 use support::{SoftAdapter, assert_no_violations, with_gpu, with_soft_adapter};
 
-/// More than one copy of the adapter's.
+/// More bytes than the adapter moves in one copy.
 const BYTES: usize = (512 << 10) + 24;
 const WAIT: Duration = Duration::from_secs(20);
 
-/// What the software adapter needs to reach memory of the pretended GPU, and of a real one.
+/// Variables with which the software adapter can access memory of the pretended GPU, and of a real one.
 const PRETENDED: [(&str, &str); 2] = [("SOFTEFA_HMEM", "1"), ("SOFTEFA_LIBCUDA", cuda::LIBRARY)];
 const REAL: [(&str, &str); 2] = [("SOFTEFA_HMEM", "1"), ("SOFTEFA_MR_DMABUF", "1")];
 
@@ -36,10 +36,10 @@ fn side() -> Side {
     Side::open(&Query::new().gpu_memory(true))
 }
 
-/// Says when it goes.
-struct Told(Arc<AtomicBool>);
+/// Sets its flag when it is dropped.
+struct FlagOnDrop(Arc<AtomicBool>);
 
-impl Drop for Told {
+impl Drop for FlagOnDrop {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -50,7 +50,7 @@ fn no_dmabuf() -> Result<Dmabuf, String> {
 }
 
 fn pretended_memory(gpu: &Driver, bytes: &[u8]) -> DeviceMemory {
-    // SAFETY: the pretended memory lives as long as the process.
+    // SAFETY: the pretended driver keeps its memory until the process ends.
     unsafe { DeviceMemory::new(gpu.memory(bytes), bytes.len(), 0, no_dmabuf(), Arc::new(())) }.unwrap()
 }
 
@@ -111,30 +111,30 @@ fn an_inline_put_from_the_host_does_not_read_gpu_memory() {
 }
 
 #[test]
-fn a_region_keeps_gpu_memory_until_nothing_uses_it() {
+fn a_region_retains_gpu_memory_until_its_last_use() {
     with_driver(|_, gpu| {
         let side = side();
         let (_first, _second, peer) = two_queues(&side);
         let freed = Arc::new(AtomicBool::new(false));
-        let owner = Arc::new(Told(freed.clone()));
+        let owner = Arc::new(FlagOnDrop(freed.clone()));
         // SAFETY: as in `pretended_memory`.
         let memory = unsafe { DeviceMemory::new(gpu.memory(&[0; 64]), 64, 0, no_dmabuf(), owner) }.unwrap();
         let (region, _) = MemoryRegion::register_device(&side.domain, memory, Access::ALL).unwrap();
         let put = WorkRequest::write(peer, &region, region.remote());
         assert!(matches!(region.clone().close().unwrap_err(), Error::Busy { .. }));
         drop(region);
-        assert!(!freed.load(Ordering::Relaxed), "a put still names it");
+        assert!(!freed.load(Ordering::Relaxed), "a work request still refers to the memory");
         drop(put);
         assert!(freed.load(Ordering::Relaxed));
     });
 }
 
 #[test]
-fn memory_that_cannot_be_registered_says_why_in_both_ways() {
+fn an_error_of_registration_names_the_reason_of_both_attempts() {
     with_soft_adapter(&[], |_| {
         let side = Side::open(&Query::new());
         let owner = Arc::new(());
-        // SAFETY: the domain refuses it, so that nobody reaches it.
+        // SAFETY: the domain refuses the memory, so nothing accesses it.
         let memory = unsafe { DeviceMemory::new(0x7000_0000, 64, 0, no_dmabuf(), owner) }.unwrap();
         let error = MemoryRegion::register_device(&side.domain, memory, Access::ALL).unwrap_err();
         let Error::DeviceMemory { dmabuf, address } = &error else { panic!("{error}") };
@@ -144,7 +144,7 @@ fn memory_that_cannot_be_registered_says_why_in_both_ways() {
 }
 
 #[test]
-fn memory_of_a_gpu_is_zeroed_and_copies_stay_inside_it() {
+fn gpu_memory_is_zeroed_and_copies_past_its_end_are_refused() {
     with_gpu(&REAL, |_, gpu| {
         let memory = GpuMemory::zeroed(gpu, 1000).unwrap();
         let mut bytes = [1; 1000];
@@ -158,7 +158,7 @@ fn memory_of_a_gpu_is_zeroed_and_copies_stay_inside_it() {
 }
 
 #[test]
-fn the_gpu_puts_from_and_to_its_own_memory() {
+fn the_gpu_writes_reads_and_sends_its_memory() {
     with_gpu(&REAL, |adapter, gpu| {
         let side = side();
         let (first, mut second, peer) = two_queues(&side);
@@ -185,7 +185,7 @@ fn the_gpu_puts_from_and_to_its_own_memory() {
 }
 
 #[test]
-fn many_puts_from_gpu_memory_arrive_whole() {
+fn many_writes_from_gpu_memory_arrive_whole() {
     with_gpu(&REAL, |adapter, gpu| {
         const COUNT: u64 = 20_000;
         let side = side();
@@ -202,7 +202,7 @@ fn many_puts_from_gpu_memory_arrive_whole() {
 }
 
 #[test]
-fn inline_bytes_come_out_of_gpu_memory() {
+fn a_kernel_reads_inline_bytes_from_gpu_memory() {
     with_gpu(&REAL, |adapter, gpu| {
         let side = Side::open(&Query::new().gpu_memory(true).wide_entries(true));
         let (first, _second, peer) = two_queues(&side);
@@ -216,7 +216,7 @@ fn inline_bytes_come_out_of_gpu_memory() {
 }
 
 #[test]
-fn completions_in_gpu_memory_are_polled_there() {
+fn the_gpu_polls_completions_in_its_memory() {
     with_gpu(&REAL, |adapter, gpu| {
         let side = side();
         let ops = side.domain.gda_ops().unwrap();
@@ -230,7 +230,7 @@ fn completions_in_gpu_memory_are_polled_there() {
         let (source, target) = (side.region(&pattern(64 * 500)), side.region(&[0; 64 * 500]));
         let put = WorkRequest::write(peer, &source, target.remote()).bytes(64).count(500).stride(64);
         let error = first.execute(&put).unwrap_err();
-        assert!(matches!(error, WorkError::Unsupported { .. }), "the host cannot poll: {error:?}");
+        assert!(matches!(error, WorkError::Unsupported { .. }), "the host cannot poll GPU memory: {error:?}");
         let mut first = GpuQueue::new(first, gpu).unwrap();
         assert!(first.registered().iter().all(|part| part.part != "completion queue"));
         let report = first.execute(&put.timeout(WAIT)).unwrap();
@@ -255,7 +255,7 @@ fn an_error_with_gpu_memory_reaches_the_poster() {
     });
 }
 
-/// Their queues' doorbells lie on one page, which a process registers with CUDA once.
+/// The doorbells of both queues are on one page, which a process can register with CUDA only once.
 #[test]
 fn two_gpus_post_to_one_adapter() {
     with_gpu(&REAL, |adapter, first| {
@@ -269,7 +269,7 @@ fn two_gpus_post_to_one_adapter() {
         let (to_two, to_one) = (introduce(&one, &two), introduce(&two, &one));
         let queues = [(one, first, to_two), (two, &second, to_one)]
             .map(|(queue, gpu, peer)| (GpuQueue::new(queue, gpu).unwrap(), gpu, peer));
-        // Each GPU writes out of its own memory into the other's.
+        // Each GPU writes from its memory into the other GPU's.
         let memory = |gpu: &Gpu, bytes: &[u8]| gpu_region(&side, gpu, bytes).0;
         let sources = [first, &second].map(|gpu| memory(gpu, &pattern(64 * COUNT as usize)));
         let targets = [&second, first].map(|gpu| memory(gpu, &vec![0; 64 * COUNT as usize]));

@@ -1,5 +1,5 @@
-//! Queues that a GPU drives: the software adapter carries what kernels post. Each test says why it
-//! is skipped where there is no GPU.
+//! Queues that a GPU drives; the software adapter executes the kernels' requests. Without a GPU, each test is skipped
+//! with the reason.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
 
@@ -17,7 +17,7 @@ use support::side::{Side, bytes_of, introduce, pattern};
 use support::{assert_no_violations, with_gpu};
 
 #[test]
-fn pages_of_the_host_are_reached_as_ordinary_memory() {
+fn pages_of_the_host_are_mapped_as_ordinary_memory() {
     with_gpu(&[], |_, gpu| {
         let memory = Buffer::zeroed(1 << 16).unwrap();
         let start = memory.as_ptr() as usize;
@@ -32,22 +32,22 @@ fn pages_of_the_host_are_reached_as_ordinary_memory() {
 }
 
 #[test]
-fn memory_that_may_only_be_read_is_reached_for_reading() {
+fn read_only_memory_is_mapped_for_reading() {
     with_gpu(&[], |_, gpu| {
         const LENGTH: usize = 1 << 16;
-        // SAFETY: a fresh mapping of no file, which nobody else knows.
+        // SAFETY: the mapping is new, anonymous, and used only by this test.
         let memory = unsafe {
             let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
             let memory =
                 libc::mmap(std::ptr::null_mut(), LENGTH, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
             assert_ne!(memory, libc::MAP_FAILED);
-            // Its pages are there before writing is taken away.
+            // Allocate the pages before write access is removed.
             memory.cast::<u8>().write_bytes(7, LENGTH);
             assert_eq!(libc::mprotect(memory, LENGTH, libc::PROT_READ), 0);
             memory
         };
         let start = memory as usize;
-        // SAFETY: mapped until the end of the process.
+        // SAFETY: the memory stays mapped until the process ends.
         let reached = unsafe { gpu.reach(start..start + LENGTH) }.unwrap();
         assert!(reached.how().contains("read only"), "{}", reached.how());
         assert_ne!(reached.device_address(), 0);
@@ -55,7 +55,7 @@ fn memory_that_may_only_be_read_is_reached_for_reading() {
 }
 
 #[test]
-fn a_put_from_the_gpu_arrives_whole() {
+fn a_write_from_the_gpu_arrives_whole() {
     with_gpu(&[], |adapter, gpu| {
         let side = Side::open(&Query::new());
         let (first, second) = (side.queue(), side.queue());
@@ -74,7 +74,7 @@ fn a_put_from_the_gpu_arrives_whole() {
 }
 
 #[test]
-fn two_hundred_thousand_puts_from_the_gpu_arrive_past_every_wrap() {
+fn two_hundred_thousand_writes_from_the_gpu_arrive_past_every_wrap() {
     with_gpu(&[], |adapter, gpu| {
         const COUNT: u64 = 200_000;
         let side = Side::open(&Query::new());
@@ -92,7 +92,7 @@ fn two_hundred_thousand_puts_from_the_gpu_arrive_past_every_wrap() {
 }
 
 #[test]
-fn inline_bytes_are_read_by_the_kernel() {
+fn the_kernel_reads_inline_bytes() {
     with_gpu(&[], |adapter, gpu| {
         let side = Side::open(&Query::new().wide_entries(true));
         let (first, second) = (side.queue(), side.queue());
@@ -122,7 +122,7 @@ fn an_error_completion_reaches_the_poster_with_its_status() {
 }
 
 #[test]
-fn an_adapter_that_stands_still_ends_a_wait_and_poisons_the_queue() {
+fn a_wait_for_a_stalled_adapter_times_out_and_poisons_the_queue() {
     with_gpu(&[], |adapter, gpu| {
         let side = Side::open(&Query::new());
         let (first, second) = (side.queue(), side.queue());

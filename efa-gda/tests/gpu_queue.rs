@@ -1,5 +1,5 @@
-//! A queue under kernels of the caller's own: what it shows while they run, what it refuses
-//! meanwhile, and what a lost context leaves. Skipped, with the reason, where there is no GPU.
+//! A queue that kernels of the caller use: its snapshot while they run, the calls that it refuses meanwhile, and its state
+//! after the context is lost. Without a GPU, each test is skipped with the reason.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
 
@@ -36,10 +36,10 @@ struct Args {
     status: u64,
 }
 
-// SAFETY: a plain C struct, the same for the device's compiler.
+// SAFETY: a plain C struct with the same layout for the device's compiler.
 unsafe impl DeviceRepr for Args {}
 
-/// A queue in a GPU, two regions, and what a launch on it needs.
+/// A queue mapped into a GPU, two regions, and the arguments of a launch.
 struct Scene {
     queue: GpuQueue,
     _second: MappedQueue,
@@ -47,8 +47,9 @@ struct Scene {
     source: MemoryRegion,
     target: MemoryRegion,
     stream: Arc<CudaStream>,
+    mapped_word: HostRange,
+    // Dropped after its range.
     word: Buffer,
-    seen_word: HostRange,
     status: CudaSlice<u32>,
     lkey: u32,
     _side: Side,
@@ -64,8 +65,8 @@ impl Scene {
         let stream = CudaContext::new(0).unwrap().new_stream().unwrap();
         let word = Buffer::zeroed(4).unwrap();
         let start = word.as_ptr() as usize;
-        // SAFETY: the buffer goes after its range.
-        let seen_word = unsafe { gpu.reach(start..start + 4) }.unwrap();
+        // SAFETY: the scene drops the buffer after its range.
+        let mapped_word = unsafe { gpu.reach(start..start + 4) }.unwrap();
         let status = stream.clone_htod(&[99_u32]).unwrap();
         let queue = GpuQueue::new(first, gpu).unwrap();
         Self {
@@ -76,7 +77,7 @@ impl Scene {
             target,
             stream,
             word,
-            seen_word,
+            mapped_word,
             status,
             lkey,
             _side: side,
@@ -95,41 +96,41 @@ impl Scene {
             rkey: self.target.remote_key().get(),
             local: self.source.address(),
             remote: self.target.address(),
-            word: self.seen_word.device_address(),
+            word: self.mapped_word.device_address(),
             status: self.status.device_ptr(&self.stream).0,
         };
         let mut launch = self.stream.launch_builder(kernel);
         launch.arg(&args);
         let one = LaunchConfig { grid_dim: (1, 1, 1), block_dim: (1, 1, 1), shared_mem_bytes: 0 };
-        // SAFETY: the kernel takes one `Args` by value; everything in it outlives the kernel.
+        // SAFETY: the kernel takes one `Args` by value, and everything that it points to outlives the kernel.
         unsafe { launch.launch(one) }.unwrap();
     }
 
     /// The word that kernel and host share.
     fn word(&self) -> &AtomicU32 {
-        // SAFETY: a page of the scene's buffer, reached atomically alone.
+        // SAFETY: the word is in the scene's buffer and is accessed only as an atomic.
         unsafe { AtomicU32::from_ptr(self.word.as_ptr().cast()) }
     }
 }
 
 #[test]
-fn a_snapshot_of_a_queue_whose_kernel_runs_shows_what_is_not_rung() {
+fn a_snapshot_during_a_kernel_shows_unrung_entries() {
     with_gpu(&[], |adapter, gpu| {
         let scene = Scene::new(gpu);
         let kernel = Scene::kernel("hang_kernel");
-        let lent = scene.queue.begin_launch();
-        scene.launch(&kernel.function, lent.device_address() as u64);
+        let launch = scene.queue.begin_launch();
+        scene.launch(&kernel.function, launch.device_address() as u64);
         let begun = Instant::now();
         while scene.word().load(Ordering::Acquire) != 1 {
             assert!(begun.elapsed() < Duration::from_secs(20), "the kernel did not start");
         }
-        let seen = scene.queue.snapshot().unwrap();
-        println!("{seen}");
-        assert_eq!((seen.reserved(), seen.doorbell_index(), seen.in_flight()), (5, 0, 0));
-        let Contents::Entries(pending) = &seen.pending else { panic!("{seen}") };
+        let snapshot = scene.queue.snapshot().unwrap();
+        println!("{snapshot}");
+        assert_eq!((snapshot.reserved(), snapshot.doorbell_index(), snapshot.in_flight()), (5, 0, 0));
+        let Contents::Entries(pending) = &snapshot.pending else { panic!("{snapshot}") };
         let ids: Vec<u64> = pending.iter().map(|one| one.entry.unwrap().id.get()).collect();
         assert_eq!(ids, [0, 1, 2, 3, 4]);
-        // The launch is outstanding, so nothing is taken from under it.
+        // The launch is outstanding, so the queue stays mapped.
         let Scene { queue, .. } = scene;
         let GpuCloseError::InLaunch { queue, launches: 1 } = queue.unmap().unwrap_err() else {
             panic!("not refused")
@@ -138,7 +139,7 @@ fn a_snapshot_of_a_queue_whose_kernel_runs_shows_what_is_not_rung() {
         let scene = Scene { queue: *queue, ..scene };
         scene.word().store(2, Ordering::Release);
         assert_eq!(scene.stream.clone_dtoh(&scene.status).unwrap(), [0]);
-        drop(lent);
+        drop(launch);
         assert!(bytes_of(&scene.target) == pattern(40));
         assert_eq!(scene.queue.snapshot().unwrap().completed(), 5);
         assert_no_violations(adapter);
@@ -147,7 +148,7 @@ fn a_snapshot_of_a_queue_whose_kernel_runs_shows_what_is_not_rung() {
 }
 
 #[test]
-fn an_adapter_that_died_ends_a_kernels_wait() {
+fn a_kernel_wait_for_an_adapter_that_died_times_out() {
     with_gpu(&[], |adapter, gpu| {
         let mut scene = Scene::new(gpu);
         adapter.stop();
@@ -172,7 +173,7 @@ fn a_lost_context_is_an_error_that_names_it() {
         assert!(error.context_lost() && words.contains("the context is lost"), "{words}");
         println!("{words}");
         assert!(scene.queue.snapshot().unwrap_err().context_lost());
-        // Nothing of it hangs or crashes, and the adapter's side is still destroyed in order.
+        // The calls above neither hang nor crash, and the adapter's objects can still be destroyed.
         scene.queue.destroy().unwrap();
     });
 }

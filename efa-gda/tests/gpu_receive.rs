@@ -1,5 +1,5 @@
-//! Receives that a GPU posts and takes, of messages that the host sends: on the first GPU, and on one that
-//! pretends, where the host executor runs the same kernels.
+//! Receives that a GPU posts and reads, for messages that the host sends. The tests run on the first GPU, and on the
+//! pretended GPU, where the host executor runs the same kernels.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
 
@@ -20,36 +20,37 @@ use support::{SoftAdapter, assert_no_violations, with_gpu, with_pretended_gpu};
 const WAIT: Duration = Duration::from_secs(20);
 /// Bytes of a message.
 const SIZE: usize = 64;
-/// Messages that are under way at once.
+/// Messages in flight at once.
 const CHUNK: usize = 256;
-/// The place of a receive queue among those that are registered.
+/// The number of the receive queue among the ranges that are registered.
 const RECEIVE_QUEUE: &str = "4";
 
-/// What the software adapter needs to reach memory of a GPU.
+/// Variables with which the software adapter can access memory of a GPU.
 const REAL: [(&str, &str); 2] = [("SOFTEFA_HMEM", "1"), ("SOFTEFA_MR_DMABUF", "1")];
 
-/// A queue that receives, one that sends to it, and the first as the second one's peer.
+/// A receiving queue, a sending queue, and the peer that addresses the first from the second.
 fn two_queues(side: &Side) -> (MappedQueue, MappedQueue, Peer) {
     let (receiver, sender) = (side.queue(), side.queue());
     let peer = introduce(&sender, &receiver);
     (receiver, sender, peer)
 }
 
-/// Messages `from..from + count` of `source`, each with its number as immediate.
+/// Sends messages `from..from + count` of `source`, each with its number as immediate.
 fn send(sender: &mut MappedQueue, peer: Peer, source: &MemoryRegion, from: usize, count: usize) {
     let put = WorkRequest::send(peer, source).bytes(SIZE as u64).count(count as u64).stride(SIZE as u64);
     let put = put.offsets((from * SIZE) as u64, 0).immediate(from as u32).counting();
     sender.execute(&put.timeout(WAIT)).unwrap();
 }
 
-/// What one message says beside its bytes, checked; and where its bytes are, counted from `first`.
-fn place(one: &Received, first: ReceiveId, sender: &MappedQueue) -> (usize, usize) {
+/// Checks a receive completion. Returns the number of its message, and the offset of its bytes if `first` is the receive at
+/// offset 0.
+fn number_and_offset(one: &Received, first: ReceiveId, sender: &MappedQueue) -> (usize, usize) {
     assert_eq!((one.status, one.length, one.arrival), (CompletionStatus::Ok, SIZE as u32, Arrival::Message));
     assert_eq!(one.source.queue_pair, sender.number());
     (one.immediate.unwrap() as usize, one.receive.unwrap().after(first) as usize * SIZE)
 }
 
-fn all_at_once(queue: &mut GpuQueue, count: usize) -> Vec<Received> {
+fn receive_exactly(queue: &mut GpuQueue, count: usize) -> Vec<Received> {
     let mut all = Vec::new();
     while all.len() < count {
         all.extend(queue.receive_many(count - all.len(), WAIT).unwrap());
@@ -57,8 +58,8 @@ fn all_at_once(queue: &mut GpuQueue, count: usize) -> Vec<Received> {
     all
 }
 
-/// Half a ring more messages than the ring of receives has entries, chunk by chunk, into `region`.
-fn round_the_ring(
+/// Receives one and a half times as many messages as the ring of receives has entries, chunk by chunk, into `region`.
+fn receive_past_a_lap(
     adapter: &SoftAdapter,
     side: &Side,
     (receiver, sender, peer): (&mut GpuQueue, &mut MappedQueue, Peer),
@@ -68,21 +69,21 @@ fn round_the_ring(
     let ring = receiver.mapped().limits().receives as usize;
     let total = (ring + ring / 2).next_multiple_of(CHUNK);
     let (bytes, source) = (pattern(SIZE * total), side.region(&pattern(SIZE * total)));
-    let mut seen = vec![false; total];
+    let mut arrived_before = vec![false; total];
     for begin in (0..total).step_by(CHUNK) {
         let receives = Receives::new(region).bytes(SIZE as u64).count(CHUNK as u32).stride(SIZE as u64);
         let posted = receiver.post_receives(&receives).unwrap();
         assert_eq!((usize::from(posted.first.get()), posted.count as usize), (begin & 0xffff, CHUNK));
         send(sender, peer, &source, begin, CHUNK);
-        let arrived = all_at_once(receiver, CHUNK);
+        let arrived = receive_exactly(receiver, CHUNK);
         let now = bytes_now(region);
         for one in arrived {
-            let (number, at) = place(&one, posted.first, sender);
-            assert!(!std::mem::replace(&mut seen[number], true), "message {number} came twice");
+            let (number, at) = number_and_offset(&one, posted.first, sender);
+            assert!(!std::mem::replace(&mut arrived_before[number], true), "message {number} arrived twice");
             assert!(now[at..at + SIZE] == bytes[number * SIZE..][..SIZE], "message {number}");
         }
     }
-    assert!(seen.into_iter().all(|came| came));
+    assert!(arrived_before.into_iter().all(|arrived| arrived));
     let snapshot = receiver.snapshot().unwrap();
     println!("{snapshot}");
     assert!(
@@ -100,21 +101,22 @@ fn messages_into_host_memory(adapter: &SoftAdapter, gpu: &Gpu) {
     let parts: Vec<_> = receiver.registered().into_iter().map(|part| part.part).collect();
     assert!(parts.contains(&"receive queue") && parts.contains(&"receive doorbell"), "{parts:?}");
     let region = side.region(&[0; SIZE * CHUNK]);
-    round_the_ring(adapter, &side, (&mut receiver, &mut sender, peer), &region, bytes_of);
+    receive_past_a_lap(adapter, &side, (&mut receiver, &mut sender, peer), &region, bytes_of);
     receiver.close().unwrap();
 }
 
 #[test]
-fn a_gpu_posts_and_takes_more_receives_than_the_ring_holds() {
+fn a_gpu_posts_and_reads_more_receives_than_the_ring_holds() {
     with_gpu(&REAL, messages_into_host_memory);
 }
 
 #[test]
-fn one_that_pretends_posts_and_takes_more_receives_than_the_ring_holds() {
+fn the_pretended_gpu_posts_and_reads_more_receives_than_the_ring_holds() {
     with_pretended_gpu(&[], messages_into_host_memory);
 }
 
-/// Posts fill the ring and no more; what completes makes room without being taken, and waits in the inbox.
+/// Posts receives up to the ring's size and no further. Completed receives free their slots before they are read, and stay
+/// in the inbox.
 fn a_full_ring(adapter: &SoftAdapter, gpu: &Gpu) {
     const MORE: usize = 100;
     let side = Side::open(&Query::new());
@@ -135,15 +137,15 @@ fn a_full_ring(adapter: &SoftAdapter, gpu: &Gpu) {
     let posted = receiver.post_receives(&receives(ring, MORE)).unwrap();
     assert_eq!((usize::from(posted.first.get()), posted.count as usize), (ring & 0xffff, MORE));
     let bytes = bytes_of(&source);
-    for one in all_at_once(&mut receiver, MORE) {
-        // Receives complete in their order here, as the adapter has it; ids say where the bytes are.
+    for one in receive_exactly(&mut receiver, MORE) {
+        // The software adapter completes receives in order. The id gives the offset of the bytes.
         let (number, now) = (one.immediate.unwrap() as usize, bytes_of(&region));
         let at = usize::from(one.receive.unwrap().get()) * SIZE;
         assert!(now[at..at + SIZE] == bytes[number * SIZE..][..SIZE], "message {number}");
     }
     let received = receiver.receive(Duration::from_millis(20));
     assert!(matches!(received, Err(GpuQueueError::Receive(ReceiveError::Timeout))));
-    assert_eq!(receiver.mapped().poison(), None, "a bound that ran out harms nothing");
+    assert_eq!(receiver.mapped().poison(), None, "a timeout must not poison the queue");
     // The adapter may still write to it.
     assert!(matches!(region.close(), Err(Error::Busy { .. })));
     assert_no_violations(adapter);
@@ -151,16 +153,16 @@ fn a_full_ring(adapter: &SoftAdapter, gpu: &Gpu) {
 }
 
 #[test]
-fn a_gpu_fills_the_ring_of_receives_and_no_more() {
+fn a_gpu_posts_no_more_receives_than_the_ring_holds() {
     with_gpu(&REAL, a_full_ring);
 }
 
 #[test]
-fn one_that_pretends_fills_the_ring_of_receives_and_no_more() {
+fn the_pretended_gpu_posts_no_more_receives_than_the_ring_holds() {
     with_pretended_gpu(&[], a_full_ring);
 }
 
-/// What host and GPU posted and did not take goes with the queue from one to the other.
+/// Receives that host or GPU posted, and completions that they did not read, move with the queue from one to the other.
 fn from_host_to_gpu_and_back(adapter: &SoftAdapter, gpu: &Gpu) {
     let side = Side::open(&Query::new());
     let (mut receiver, mut sender, peer) = two_queues(&side);
@@ -168,12 +170,12 @@ fn from_host_to_gpu_and_back(adapter: &SoftAdapter, gpu: &Gpu) {
     let receives = |count| Receives::new(&region).bytes(SIZE as u64).count(count).stride(SIZE as u64);
     let first = receiver.post_receives(&receives(32)).unwrap().first;
     send(&mut sender, peer, &source, 0, 12);
-    // The host's inbox holds eleven then, and the completion queue nothing more.
+    // One message is read here, so the host's inbox holds eleven and the completion queue none.
     let mut arrived = vec![receiver.receive(WAIT).unwrap()];
     let mut on_gpu = GpuQueue::new(receiver, gpu).unwrap();
     arrived.extend(on_gpu.receive_many(5, WAIT).unwrap());
     send(&mut sender, peer, &source, 12, 12);
-    // RDMA writes with immediate come the same way, and need no receive.
+    // RDMA writes with immediate arrive in the same way and use no receive.
     let target = side.region(&[0; SIZE]);
     let write = WorkRequest::write(peer, &source, target.remote()).bytes(SIZE as u64).immediate(99);
     sender.execute(&write).unwrap();
@@ -191,40 +193,40 @@ fn from_host_to_gpu_and_back(adapter: &SoftAdapter, gpu: &Gpu) {
     assert!(bytes_of(&target) == pattern(SIZE));
     let (now, bytes, mut numbers) = (bytes_of(&region), pattern(SIZE * 64), Vec::new());
     for one in &arrived {
-        let (number, at) = place(one, first, &sender);
+        let (number, at) = number_and_offset(one, first, &sender);
         assert!(now[at..at + SIZE] == bytes[number * SIZE..][..SIZE], "message {number}");
         numbers.push(number);
     }
     numbers.sort_unstable();
     assert_eq!(numbers, (0..32).collect::<Vec<_>>());
-    // All of them completed, so that nobody holds the memory.
+    // All receives completed, so nothing retains the memory.
     region.close().unwrap();
     assert_no_violations(adapter);
     receiver.close().unwrap();
 }
 
 #[test]
-fn receives_go_with_the_queue_to_a_gpu_and_back() {
+fn receives_move_with_the_queue_to_a_gpu_and_back() {
     with_gpu(&REAL, from_host_to_gpu_and_back);
 }
 
 #[test]
-fn receives_go_with_the_queue_to_one_that_pretends_and_back() {
+fn receives_move_with_the_queue_to_the_pretended_gpu_and_back() {
     with_pretended_gpu(&[], from_host_to_gpu_and_back);
 }
 
 #[test]
-fn receives_that_cannot_be_are_refused_with_the_reason() {
+fn receives_in_a_launch_or_out_of_bounds_are_refused_with_the_reason() {
     with_pretended_gpu(&[], |_, gpu| {
         let side = Side::open(&Query::new());
         let region = side.region(&[0; SIZE]);
         let mut queue = GpuQueue::new(side.queue(), gpu).unwrap();
-        let lent = queue.begin_launch();
+        let launch = queue.begin_launch();
         let error = queue.post_receives(&Receives::new(&region)).unwrap_err();
         assert!(matches!(error, GpuQueueError::InLaunch { launches: 1 }), "{error}");
         let error = queue.receive(Duration::ZERO).unwrap_err();
         assert!(matches!(error, GpuQueueError::InLaunch { launches: 1 }), "{error}");
-        drop(lent);
+        drop(launch);
         let error = queue.post_receives(&Receives::new(&region).bytes(65_536)).unwrap_err();
         assert!(matches!(error, GpuQueueError::Receive(ReceiveError::TooLong { .. })), "{error}");
         let error = queue.post_receives(&Receives::new(&region).count(2).stride(SIZE as u64)).unwrap_err();
@@ -237,7 +239,7 @@ fn receives_that_cannot_be_are_refused_with_the_reason() {
 }
 
 #[test]
-fn a_receive_queue_that_does_not_map_is_told_and_sends_go_on() {
+fn a_receive_queue_that_does_not_map_is_reported_and_posting_requests_still_works() {
     with_pretended_gpu(&[("PRETEND_GPU_REFUSES", RECEIVE_QUEUE)], |adapter, gpu| {
         let side = Side::open(&Query::new());
         let (mut receiver, mut sender, peer) = two_queues(&side);
@@ -249,7 +251,7 @@ fn a_receive_queue_that_does_not_map_is_told_and_sends_go_on() {
         assert!(matches!(error, GpuQueueError::ReceivesNotMapped { .. }), "{error}");
         assert!(error.to_string().contains("cuMemHostRegister"), "{error}");
         assert!(receiver.registered().iter().all(|part| !part.part.starts_with("receive")));
-        // What the host posted before arrives all the same.
+        // The receive that the host posted before still completes.
         send(&mut sender, peer, &source, 0, 1);
         assert_eq!(receiver.receive(WAIT).unwrap().immediate, Some(0));
         assert!(bytes_of(&region) == pattern(SIZE));
@@ -262,7 +264,7 @@ fn a_receive_queue_that_does_not_map_is_told_and_sends_go_on() {
 }
 
 #[test]
-fn messages_arrive_in_gpu_memory_with_completions_there() {
+fn messages_and_their_completions_arrive_in_gpu_memory() {
     with_gpu(&REAL, |adapter, gpu| {
         let side = Side::open(&Query::new().gpu_memory(true));
         let (completions, placement) = gpu.completion_queue(&side.domain.gda_ops().unwrap(), 16_384).unwrap();
@@ -277,7 +279,7 @@ fn messages_arrive_in_gpu_memory_with_completions_there() {
             assert!(matches!(error, ReceiveError::NotOnHost { .. }), "{error}");
         }
         let mut receiver = GpuQueue::new(receiver, gpu).unwrap();
-        round_the_ring(adapter, &side, (&mut receiver, &mut sender, peer), &region, gpu_bytes);
+        receive_past_a_lap(adapter, &side, (&mut receiver, &mut sender, peer), &region, gpu_bytes);
         receiver.close().unwrap();
     });
 }
@@ -300,11 +302,11 @@ struct Serve {
     total: u32,
 }
 
-// SAFETY: a plain C struct, the same for the device's compiler.
+// SAFETY: a plain C struct with the same layout for the device's compiler.
 unsafe impl DeviceRepr for Serve {}
 
 #[test]
-fn a_kernel_of_the_callers_takes_messages_while_they_come() {
+fn a_kernel_of_the_caller_reads_messages_while_they_arrive() {
     with_gpu(&REAL, |adapter, gpu| {
         const WINDOW: usize = 64;
         let side = Side::open(&Query::new().gpu_memory(true));
@@ -321,9 +323,9 @@ fn a_kernel_of_the_callers_takes_messages_while_they_come() {
         let came = stream.alloc_zeros::<u32>(total).unwrap();
         let pieces = stream.alloc_zeros::<u32>(1 << 16).unwrap();
         let status = stream.clone_htod(&[99_u32]).unwrap();
-        let lent = receiver.begin_launch();
+        let launch = receiver.begin_launch();
         let serve = Serve {
-            queue: lent.device_address() as u64,
+            queue: launch.device_address() as u64,
             memory: memory.address(),
             taken: taken.device_ptr(&stream).0,
             out: out.device_ptr(&stream).0,
@@ -338,13 +340,14 @@ fn a_kernel_of_the_callers_takes_messages_while_they_come() {
         };
         let one = LaunchConfig { grid_dim: (1, 1, 1), block_dim: (1, 1, 1), shared_mem_bytes: 0 };
         stream.synchronize().unwrap();
-        // SAFETY: one struct by value; everything in it outlives the kernel, which is waited for below.
+        // SAFETY: the kernel takes one struct by value. Everything that it points to outlives the kernel, whose end is
+        // awaited below.
         unsafe { stream.launch_builder(&function).arg(&serve).launch(one) }.unwrap();
-        // Where no receive is posted, the adapter sends again.
+        // The adapter retries a message for which no receive is posted.
         send(&mut sender, peer, &source, 0, total);
         assert_eq!(stream.clone_dtoh(&status).unwrap(), [0]);
-        drop(lent);
-        assert!(stream.clone_dtoh(&came).unwrap().iter().all(|came| *came == 1));
+        drop(launch);
+        assert!(stream.clone_dtoh(&came).unwrap().iter().all(|count| *count == 1));
         assert!(stream.clone_dtoh(&out).unwrap() == pattern(SIZE * total));
         let snapshot = receiver.snapshot().unwrap();
         println!("{snapshot}");
@@ -355,20 +358,20 @@ fn a_kernel_of_the_callers_takes_messages_while_they_come() {
 }
 
 #[test]
-fn messages_that_cannot_be_copied_back_are_told_as_lost() {
-    // An inbox of as many entries as the completion queue: 8192 of 32 bytes.
+fn messages_that_cannot_be_copied_back_are_reported_as_lost() {
+    // The size of the inbox, which has as many entries as the completion queue: 8192 of 32 bytes.
     let fails = [("PRETEND_GPU_FAILS_COPY", "262144")];
     with_pretended_gpu(&fails, |_, gpu| {
         let side = Side::open(&Query::new());
         let (mut receiver, mut sender, peer) = two_queues(&side);
         let (region, source) = (side.region(&[0; SIZE]), side.region(&pattern(SIZE)));
-        // A whole lap, so that old messages lie in the host's inbox.
+        // A whole lap, so that the host's inbox contains old messages.
         for _ in 0..8 {
             receiver.post_receives(&Receives::new(&region).count(1024)).unwrap();
             sender.execute(&WorkRequest::send(peer, &source).count(1024)).unwrap();
-            let mut left = 1024;
-            while left > 0 {
-                left -= receiver.receive_many(left, WAIT).unwrap().len();
+            let mut remaining = 1024;
+            while remaining > 0 {
+                remaining -= receiver.receive_many(remaining, WAIT).unwrap().len();
             }
         }
         receiver.post_receives(&Receives::new(&region).count(4)).unwrap();

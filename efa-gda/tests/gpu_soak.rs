@@ -1,6 +1,7 @@
-//! Every SM of a GPU posts to shared queues of strict software adapters: each entry is executed once,
-//! none is torn, early or past the batch. `EFA_GDA_SOAK_SECONDS` makes it longer, `EFA_GDA_SOAK_ENTRIES`
-//! ends it earlier; `EFA_GDA_TEST_SECONDS`, the time limit of a test in a child process, must exceed the first.
+//! Every SM of a GPU posts to shared queues of strict software adapters. Each entry is executed once, and no entry is
+//! torn, early or past the batch. `EFA_GDA_SOAK_SECONDS` sets how long the rounds repeat, and `EFA_GDA_SOAK_ENTRIES` after
+//! how many entries they end. `EFA_GDA_TEST_SECONDS`, the time limit of a test in a child process, must exceed
+//! `EFA_GDA_SOAK_SECONDS`.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
 
@@ -19,12 +20,12 @@ use support::side::{Side, bytes_of, introduce};
 use support::{SoftAdapter, assert_no_violations, with_gpu};
 
 const ADAPTERS: usize = 8;
-/// Queues, shared by as many blocks as there are for each. One queue's completions are read one poll after
-/// the other, so a few queues would be the bound of all.
+/// Queues, each shared by an equal number of blocks. Polls of one queue's completions are serialized, so that fewer queues
+/// would limit the rate of all blocks.
 const LANES: usize = 32;
 const THREADS: u32 = 128;
 
-/// How much each block posts in a round, and by how many threads of a warp where single threads post.
+/// The number of entries that each block posts in a round, and the number of a warp's threads that post alone.
 #[derive(Clone, Copy)]
 struct Load {
     /// A multiple of the block's threads.
@@ -32,9 +33,9 @@ struct Load {
     posters: u32,
 }
 
-/// One thread of a warp, as applications do.
+/// One thread of a warp posts, as in applications.
 const USUAL: Load = Load { entries: 16384, posters: 1 };
-/// Every thread of a warp by itself, which takes turns with the rest of its warp.
+/// Every thread of a warp posts alone and takes turns with the other threads of its warp.
 const DIVERGENT: Load = Load { entries: 1024, posters: 32 };
 
 /// `soak::Path` of soak.cu.
@@ -60,10 +61,10 @@ struct Args {
     posters: u32,
 }
 
-// SAFETY: plain C structs, the same for the device's compiler.
+// SAFETY: plain C structs with the same layout for the device's compiler.
 unsafe impl DeviceRepr for Args {}
 
-/// A queue, and the memory that its entries copy.
+/// A queue, and the source and target of its writes.
 struct Shared {
     queue: GpuQueue,
     lane: Lane,
@@ -90,7 +91,7 @@ impl Shared {
         Self { queue, lane, source, target, _peer: other }
     }
 
-    /// Fills the source with words that no other round, lane or place has.
+    /// Fills the source with words that differ for each round, lane and position.
     fn fill(&self, round: u64, lane: u64, words: usize) {
         let number = |word| (round << 37 | lane << 32 | word) + 1;
         let bytes: Vec<u8> = (0..words as u64)
@@ -99,15 +100,15 @@ impl Shared {
         self.source.buffer().unwrap().write(0, &bytes).unwrap();
     }
 
-    /// Words of the target that are not the source's.
+    /// The number of words that differ between source and target.
     fn missing(&self) -> usize {
         let (source, target) = (bytes_of(&self.source), bytes_of(&self.target));
         source.chunks(8).zip(target.chunks(8)).filter(|(from, to)| from != to).count()
     }
 }
 
-/// Rounds until the time is over; what the adapters fetched, and how many of that they failed on
-/// purpose, must be what was posted and what is missing at the targets.
+/// Runs rounds until the time is over. The entries that the adapters fetched must be those that were posted, and the
+/// requests that they failed on purpose must be those missing at the targets.
 fn soak(adapter: &SoftAdapter, gpu: &Gpu, load: Load) {
     let context = CudaContext::new(0).unwrap();
     let processors = context.attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
@@ -145,11 +146,11 @@ fn soak(adapter: &SoftAdapter, gpu: &Gpu, load: Load) {
             LaunchConfig { grid_dim: (blocks as u32, 1, 1), block_dim: (THREADS, 1, 1), shared_mem_bytes: 0 };
         let mut launch = stream.launch_builder(&function);
         launch.arg(&args);
-        // SAFETY: the kernel takes one `Args` by value; queues and memory outlive it.
+        // SAFETY: the kernel takes one `Args` by value. Queues and memory outlive it.
         unsafe { launch.launch(grid) }.unwrap();
         let worst = stream.clone_dtoh(&status).unwrap()[0];
         stream.synchronize().unwrap();
-        // Who posted what failed is told so by `quiet`.
+        // `quiet` reports a failed request to the group that posted it.
         let errors = adapter.statistics().errors;
         let expected = if errors == failed { EFA_GDA_OK } else { EFA_GDA_COMPLETION_ERROR };
         assert_eq!(worst, expected, "the worst status of round {round}, {} errors", errors - failed);
@@ -171,12 +172,16 @@ fn soak(adapter: &SoftAdapter, gpu: &Gpu, load: Load) {
         counted.doorbells, counted.errors
     );
     assert_no_violations(adapter);
-    assert_eq!((counted.entries, counted.completions), (posted, posted), "fetched and completed once each");
-    assert_eq!(counted.errors, missing, "what is missing is what failed");
+    assert_eq!(
+        (counted.entries, counted.completions),
+        (posted, posted),
+        "each entry must be fetched and completed once"
+    );
+    assert_eq!(counted.errors, missing, "the missing words must be those of failed requests");
     shared.into_iter().for_each(|shared| shared.queue.destroy().unwrap());
 }
 
-/// Runs `body` with the first GPU and all the adapters, which have these variables.
+/// Runs `body` with the first GPU and all adapters, with these variables.
 fn with_adapters(variables: &[(&str, &str)], body: impl FnOnce(&SoftAdapter, &Gpu)) {
     let adapters = ADAPTERS.to_string();
     with_gpu(&[&[("SOFTEFA_ADAPTERS", adapters.as_str())], variables].concat(), body);
@@ -193,21 +198,21 @@ fn every_entry_of_threads_that_post_alone_is_executed_once() {
 }
 
 #[test]
-fn a_batch_of_eleven_is_kept_by_many_blocks() {
-    // A ring of 256 entries, which the doorbell's 16 bits pass often.
+fn many_blocks_stay_within_a_batch_of_eleven() {
+    // A ring of 256 entries, so that the 16-bit doorbell wraps often.
     let small = [("SOFTEFA_MAX_BATCH", "11"), ("SOFTEFA_LLQ_BYTES", "16384")];
     with_adapters(&small, |adapter, gpu| soak(adapter, gpu, USUAL));
 }
 
 #[test]
 fn every_entry_is_executed_once_out_of_order_and_among_errors() {
-    // Statuses that a request of its own cannot cause here, spread over the first rounds.
+    // Statuses that requests cannot cause here, spread over the first rounds.
     let injected: Vec<String> =
         (1..500_u64).map(|index| format!("{}:{}", index * 997, [7, 8, 13, 15][index as usize % 4])).collect();
     let injected = injected.join(",");
     let faults = [("SOFTEFA_REORDER", "48"), ("SOFTEFA_INJECT", injected.as_str())];
     with_adapters(&faults, |adapter, gpu| {
         soak(adapter, gpu, USUAL);
-        assert_ne!(adapter.statistics().errors, 0, "none was injected");
+        assert_ne!(adapter.statistics().errors, 0, "no error was injected");
     });
 }

@@ -1,9 +1,7 @@
-//! The kernels compile for the GPUs that adapters are paired with, with nvcc and with NVRTC, and
-//! what comes out is fit for a library: the entry points, no printf, no assert, and no more local memory
-//! than is known of each.
+//! The kernels compile with nvcc and with NVRTC for the GPUs that are paired with EFA adapters. The output defines the entry
+//! points, uses neither printf nor assert, and uses no more local memory than the bound of each kernel.
 //!
-//! Needs no GPU. The compilers come from `scripts/cuda_toolchain.sh`; where they cannot be had, the
-//! tests are skipped.
+//! The tests need no GPU. `scripts/cuda_toolchain.sh` provides the compilers; if it fails, the tests are skipped.
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::fs;
@@ -17,33 +15,33 @@ use efa_gda_test_support::{Need, missing, output, root, run};
 
 const ARCHITECTURES: [&str; 3] = ["sm_80", "sm_90", "sm_100"];
 
-/// Whether the run covers an architecture: `EFA_GDA_TEST_ARCHITECTURES=sm_90,sm_100` limits it to those.
+/// Whether the run covers an architecture. `EFA_GDA_TEST_ARCHITECTURES=sm_90,sm_100` limits the run to those two.
 fn is_covered(architecture: &str) -> bool {
     std::env::var("EFA_GDA_TEST_ARCHITECTURES")
         .map_or(true, |list| list.split(',').any(|name| name == architecture))
 }
 
-/// The most that a function keeps in local memory.
+/// Upper bounds on a function's local memory, in bytes.
 struct Local {
     stack_frame: u32,
     spill_stores: u32,
 }
 
-/// What the pinned ptxas makes of them today.
+/// Bounds of put.cu, as the pinned ptxas compiles it.
 const PUT: Local = Local { stack_frame: 40, spill_stores: 0 };
-/// Every kind of group in one kernel takes all registers there are, and spills.
+/// One kernel contains every kind of group, so it uses all registers and spills.
 const LOAD: [Local; 3] = [
     Local { stack_frame: 392, spill_stores: 376 },
     Local { stack_frame: 408, spill_stores: 498 },
     Local { stack_frame: 720, spill_stores: 1288 },
 ];
-/// Two posts of a warp, and two waits.
+/// The kernel has two posts of a warp and two waits.
 const EXAMPLE: [Local; 3] = [
     Local { stack_frame: 160, spill_stores: 0 },
     Local { stack_frame: 160, spill_stores: 0 },
     Local { stack_frame: 320, spill_stores: 128 },
 ];
-/// All of it in registers.
+/// The kernel uses registers only.
 const RECEIVE: Local = Local { stack_frame: 0, spill_stores: 0 };
 
 /// A source, the entry points that it must define, and its bounds on each of `ARCHITECTURES`.
@@ -56,7 +54,7 @@ const SOURCES: [Source; 4] = [
     ("examples/put_signal.cu", &["put_signal"], EXAMPLE),
 ];
 
-/// The toolkit's folder. None, with the skip recorded, where there is none.
+/// The toolkit's folder. Records a skip and returns `None` if there is no toolkit.
 fn toolkit() -> Option<&'static Path> {
     static TOOLKIT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let found = TOOLKIT.get_or_init(|| {
@@ -111,30 +109,30 @@ fn symbols(elf: &[u8]) -> Symbols {
     found
 }
 
-fn check_cubin(cubin: &[u8], entry_points: &[&str], what: &str) {
+fn check_cubin(cubin: &[u8], entry_points: &[&str], case: &str) {
     let symbols = symbols(cubin);
     for name in entry_points {
-        assert!(symbols.defined.iter().any(|defined| defined == name), "{what} does not define {name}");
+        assert!(symbols.defined.iter().any(|defined| defined == name), "{case} does not define {name}");
     }
     for name in ["vprintf", "__assertfail", "malloc"] {
         let used = symbols.undefined.iter().chain(&symbols.defined).any(|symbol| symbol == name);
-        assert!(!used, "{what} uses {name}");
+        assert!(!used, "{case} uses {name}");
     }
 }
 
-/// ptxas -v says, for each function, what it keeps in local memory. In the stack frame lie what cold
-/// functions are handed by address, and what is spilled; arrays that should stay in registers would lie
-/// there too, and are no spills.
-fn check_local(report: &str, most: &Local, what: &str) {
+/// Checks the local memory that ptxas -v reports for each function. The stack frame holds arguments that cold functions
+/// take by address, and spilled registers. Arrays that should stay in registers would also be in it, and are not counted
+/// as spills.
+fn check_local(report: &str, most: &Local, case: &str) {
     let lines: Vec<_> = report.lines().filter(|line| line.contains("bytes stack frame")).collect();
-    assert!(!lines.is_empty(), "{what}: ptxas said nothing of stack frames:\n{report}");
+    assert!(!lines.is_empty(), "{case}: ptxas reported no stack frames:\n{report}");
     for line in lines {
         let bytes = |kind: &str| -> u32 {
             let of_kind = line.split(',').find_map(|part| part.trim().strip_suffix(kind));
             of_kind.and_then(|count| count.parse().ok()).unwrap_or_else(|| panic!("no{kind}: {line}"))
         };
-        assert!(bytes(" bytes stack frame") <= most.stack_frame, "{what} has a larger frame: {line}");
-        assert!(bytes(" bytes spill stores") <= most.spill_stores, "{what} spills: {line}");
+        assert!(bytes(" bytes stack frame") <= most.stack_frame, "{case} has a larger frame: {line}");
+        assert!(bytes(" bytes spill stores") <= most.spill_stores, "{case} spills: {line}");
     }
 }
 
@@ -144,30 +142,30 @@ fn nvcc_compiles_the_kernels() {
     let out = Path::new(env!("CARGO_TARGET_TMPDIR"));
     for (source, entry_points, bounds) in SOURCES {
         for (architecture, most) in ARCHITECTURES.iter().zip(&bounds).filter(|(name, _)| is_covered(name)) {
-            let what = format!("{source} for {architecture} by nvcc");
+            let case = format!("{source} for {architecture} by nvcc");
             let cubin = out.join(format!("{}.{architecture}.cubin", source.replace('/', "-")));
             let mut command = Command::new(toolkit.join("bin/nvcc"));
             command.args(["-cubin", "-std=c++17", "-Xptxas", "-v", "-Werror", "all-warnings"]);
             command.arg(format!("-arch={architecture}")).args(include_options()).arg("-o").arg(&cubin);
             let output = output(command.arg(root().join("kernels").join(source)));
             let report = String::from_utf8_lossy(&output.stderr);
-            assert!(output.status.success(), "{what}:\n{report}");
-            check_local(&report, most, &what);
-            check_cubin(&fs::read(&cubin).expect("nvcc wrote the cubin"), entry_points, &what);
+            assert!(output.status.success(), "{case}:\n{report}");
+            check_local(&report, most, &case);
+            check_cubin(&fs::read(&cubin).expect("nvcc wrote the cubin"), entry_points, &case);
         }
     }
 }
 
-/// Two files of one program include the library, with separate compilation of device code and without.
+/// Covers separate compilation of device code and whole-program compilation.
 #[test]
-fn two_files_of_kernels_link() {
+fn two_source_files_that_include_the_library_link() {
     let Some(toolkit) = toolkit() else { return };
     let out = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let sources =
         [root().join("kernels/examples/put_signal.cu"), root().join("efa-gda/tests/kernels_own/handles.cu")];
-    let run = |what: &str, command: &mut Command| {
+    let run = |case: &str, command: &mut Command| {
         let output = output(command);
-        assert!(output.status.success(), "{what}:\n{}", String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "{case}:\n{}", String::from_utf8_lossy(&output.stderr));
     };
     for separate in [false, true] {
         let objects: Vec<_> = (0..2).map(|file| out.join(format!("link-{separate}-{file}.o"))).collect();
@@ -182,7 +180,7 @@ fn two_files_of_kernels_link() {
             command.args(["-arch=sm_90", "-dlink", "-o"]).arg(out.join("link-device.o")).args(&objects);
             run("nvlink", &mut command);
         }
-        // What both define stands in each object for the host, too.
+        // Each object also contains the host's copy of the functions that both files define.
         let mut command = Command::new("ld");
         command.args(["-r", "-o"]).arg(out.join("link-host.o")).args(&objects);
         run("ld", &mut command);
@@ -190,17 +188,17 @@ fn two_files_of_kernels_link() {
 }
 
 #[test]
-fn nvrtc_compiles_the_kernels_without_any_header_of_the_toolkit() {
+fn nvrtc_compiles_the_kernels_without_headers_of_the_toolkit() {
     let Some(toolkit) = toolkit() else { return };
     let nvrtc = Nvrtc::load(toolkit);
     for (source, entry_points, _) in SOURCES {
         let text = fs::read_to_string(root().join("kernels").join(source)).expect("the source is there");
         for architecture in ARCHITECTURES.into_iter().filter(|name| is_covered(name)) {
-            let what = format!("{source} for {architecture} by NVRTC");
+            let case = format!("{source} for {architecture} by NVRTC");
             let (cubin, log) = nvrtc.compile(&text, source, architecture);
-            let cubin = cubin.unwrap_or_else(|code| panic!("{what}: error {code}\n{log}"));
-            assert!(!log.contains("warning"), "{what}:\n{log}");
-            check_cubin(&cubin, entry_points, &what);
+            let cubin = cubin.unwrap_or_else(|code| panic!("{case}: error {code}\n{log}"));
+            assert!(!log.contains("warning"), "{case}:\n{log}");
+            check_cubin(&cubin, entry_points, &case);
         }
     }
 }
@@ -218,7 +216,7 @@ type GetSize = unsafe extern "C" fn(*mut c_void, *mut usize) -> c_int;
 type GetBytes = unsafe extern "C" fn(*mut c_void, *mut u8) -> c_int;
 type Destroy = unsafe extern "C" fn(*mut *mut c_void) -> c_int;
 
-/// The few functions of NVRTC (nvrtc.h) that these tests call.
+/// NVRTC, of which these tests call a few functions (nvrtc.h).
 struct Nvrtc {
     library: libloading::Library,
 }
@@ -235,11 +233,11 @@ impl Nvrtc {
     ///
     /// `T` must be the function's type in nvrtc.h.
     unsafe fn function<T: Copy>(&self, name: &str) -> T {
-        // SAFETY: the caller vouches for the type.
+        // SAFETY: the caller guarantees the type.
         *unsafe { self.library.get::<T>(name.as_bytes()) }.expect("NVRTC has the function")
     }
 
-    /// The cubin, or NVRTC's error code, and the log.
+    /// Returns the cubin or NVRTC's error code, and the log.
     fn compile(&self, text: &str, name: &str, architecture: &str) -> (Result<Vec<u8>, c_int>, String) {
         let text = CString::new(text).expect("no zero bytes in a source");
         let name = CString::new(name).expect("no zero bytes in a name");
@@ -250,8 +248,8 @@ impl Nvrtc {
             .collect();
         let pointers: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
         let mut program = null_mut();
-        // SAFETY: types as in nvrtc.h; the strings and the pointer array outlive the calls, and the
-        // program is destroyed once, after its last use.
+        // SAFETY: the types are those of nvrtc.h, the strings and the pointer array outlive the calls, and the program
+        // is destroyed once, after its last use.
         unsafe {
             let create: Create = self.function("nvrtcCreateProgram");
             let compile: Compile = self.function("nvrtcCompileProgram");
@@ -273,7 +271,7 @@ impl Nvrtc {
     /// `program` must be a live program, and the names a size and a get function of nvrtc.h.
     unsafe fn bytes(&self, program: *mut c_void, size: &str, get: &str) -> Vec<u8> {
         let mut length = 0;
-        // SAFETY: the caller vouches for the functions; `bytes` has the length that was asked for.
+        // SAFETY: the caller guarantees the functions, and `bytes` has the length that the size function returned.
         unsafe {
             assert_eq!(self.function::<GetSize>(size)(program, &raw mut length), 0);
             let mut bytes = vec![0; length];

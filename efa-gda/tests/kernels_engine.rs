@@ -1,6 +1,4 @@
-//! The posting engine on the host executor, against a strict ring.
-//!
-//! Linked with `efa-gda`'s host executor: the device code that runs here is the one that GPUs run.
+//! The posting engine on the host executor, against a strict ring. The host executor runs the same device code as GPUs.
 
 mod kernels_support;
 
@@ -8,7 +6,7 @@ use efa_gda::executor::host;
 use efa_gda::status::DeviceError;
 use efa_gda::wire::Operation;
 use efa_gda_sys::device::*;
-use kernels_support::{Bench, PEER, SECOND, Seen, Shape, load, remotes, shared};
+use kernels_support::{AdapterRecord, Bench, PEER, SECOND, Shape, load, remotes, shared};
 
 fn writes(count: u64) -> efa_gda_put_args {
     efa_gda_put_args {
@@ -33,17 +31,17 @@ fn put(bench: &mut Bench, args: efa_gda_put_args, lanes: u32) -> host::KernelOut
     unsafe { host::put(&args, lanes) }.expect("the block starts")
 }
 
-/// Runs `count` writes and checks that each arrived once, in order, with no rule broken.
-fn put_and_check(shape: Shape, count: u64, lanes: u32) -> Seen {
+/// Runs `count` writes and checks that each arrived once, in order, and without a violation.
+fn put_and_check(shape: Shape, count: u64, lanes: u32) -> AdapterRecord {
     let mut bench = Bench::new(shape);
     let outcome = put(&mut bench, writes(count), lanes);
     assert_eq!(outcome.status, Ok(()));
     assert_eq!((outcome.posted, outcome.completed), (count, count));
-    let seen = bench.finish();
-    assert_eq!(seen.violations, Vec::<String>::new());
+    let record = bench.finish();
+    assert_eq!(record.violations, Vec::<String>::new());
     let expected: Vec<u64> = (0..count).map(|i| 0x7000_0000 + i * 64).collect();
-    assert_eq!(remotes(&seen), expected);
-    seen
+    assert_eq!(remotes(&record), expected);
+    record
 }
 
 #[test]
@@ -62,33 +60,33 @@ fn a_block_of_odd_size_posts_past_many_wraps() {
 }
 
 #[test]
-fn a_batch_of_one_is_kept() {
-    let seen = put_and_check(Shape { max_batch: 1, ..Shape::default() }, 300, 32);
-    assert_eq!(seen.requests.len(), 300);
+fn posts_stay_within_a_batch_of_one() {
+    let record = put_and_check(Shape { max_batch: 1, ..Shape::default() }, 300, 32);
+    assert_eq!(record.requests.len(), 300);
 }
 
 #[test]
-fn an_odd_batch_is_kept() {
+fn posts_stay_within_an_odd_batch() {
     put_and_check(Shape { max_batch: 11, ..Shape::default() }, 2000, 32);
 }
 
 #[test]
-fn a_batch_larger_than_the_ring_leaves_the_ring_as_the_bound() {
+fn with_a_batch_larger_than_the_ring_only_the_ring_bounds_posts() {
     put_and_check(Shape { depth: 16, max_batch: 65_535, ..Shape::default() }, 2000, 32);
 }
 
 #[test]
-fn doorbells_pass_the_16_bit_wrap() {
+fn posts_continue_past_the_16_bit_wrap_of_the_doorbell() {
     put_and_check(Shape { start: 65_000, ..Shape::default() }, 2000, 32);
 }
 
 #[test]
-fn counters_pass_the_32_bit_wrap() {
+fn posts_continue_past_the_32_bit_wrap_of_the_producer_index() {
     put_and_check(Shape { start: u32::MAX - 1000, wide_ids: false, ..Shape::default() }, 2000, 32);
 }
 
 #[test]
-fn wide_request_ids_carry_the_whole_counter() {
+fn wide_request_ids_carry_the_whole_producer_index() {
     put_and_check(Shape { start: 0x1_2345, wide_ids: true, ..Shape::default() }, 500, 32);
 }
 
@@ -98,13 +96,13 @@ fn entries_of_128_bytes_fill_their_slots() {
 }
 
 #[test]
-fn aggregated_puts_ring_less_often() {
+fn an_aggregated_work_request_rings_once() {
     let shape = Shape { depth: 256, max_batch: 256, ..Shape::default() };
     let mut bench = Bench::new(shape);
     let args = efa_gda_put_args { flags: EFA_GDA_PUT_AGGREGATE, ..writes(200) };
     assert_eq!(put(&mut bench, args, 32).status, Ok(()));
-    let seen = bench.finish();
-    assert_eq!((seen.violations.len(), seen.requests.len(), seen.doorbells), (0, 200, 1));
+    let record = bench.finish();
+    assert_eq!((record.violations.len(), record.requests.len(), record.doorbells), (0, 200, 1));
 }
 
 #[test]
@@ -113,8 +111,8 @@ fn a_request_longer_than_the_limit_is_split() {
     bench.queue.max_rdma_size = 1000;
     let outcome = put(&mut bench, efa_gda_put_args { bytes: 2500, ..writes(1) }, 4);
     assert_eq!((outcome.status, outcome.posted), (Ok(()), 3));
-    let seen = bench.finish();
-    let pieces: Vec<_> = seen
+    let record = bench.finish();
+    let pieces: Vec<_> = record
         .requests
         .iter()
         .map(|request| match request.operation {
@@ -140,7 +138,7 @@ fn inline_bytes_travel_in_the_entry() {
 }
 
 #[test]
-fn the_interface_kernel_writes_once_and_waits() {
+fn the_test_put_kernel_writes_once_and_waits() {
     let mut bench = Bench::new(Shape::default());
     let target = host::TestPutTarget { queue: &mut *bench.queue, peer: PEER, timeout_ns: 20 * SECOND };
     // SAFETY: the bench keeps the queue's memory alive, and nothing else posts.
@@ -167,14 +165,14 @@ fn a_failed_request_is_reported_with_status_and_id() {
 }
 
 #[test]
-fn a_wide_request_id_comes_back_whole() {
+fn a_wide_request_id_is_reported_whole() {
     let shape = Shape { start: 0x7_0000, wide_ids: true, fail: Some((2, 9)), ..Shape::default() };
     let mut bench = Bench::new(shape);
     assert_eq!(put(&mut bench, writes(4), 32).request_id, 0x7_0002);
 }
 
 #[test]
-fn a_put_stops_early_when_requests_fail() {
+fn a_work_request_stops_early_when_requests_fail() {
     let mut bench = Bench::new(Shape { fail: Some((0, 7)), ..Shape::default() });
     let outcome = put(&mut bench, writes(100_000), 32);
     assert_eq!(outcome.status, Err(DeviceError::Completion));
@@ -190,7 +188,7 @@ fn a_completion_of_another_queue_pair_is_refused() {
 }
 
 #[test]
-fn a_completion_that_never_comes_ends_the_wait_and_poisons_the_queue() {
+fn a_wait_for_a_missing_completion_times_out_and_poisons_the_queue() {
     let mut bench = Bench::silent(Shape::default());
     let args = efa_gda_put_args { timeout_ns: 1_000_000, ..writes(3) };
     let outcome = put(&mut bench, args, 32);
@@ -200,14 +198,14 @@ fn a_completion_that_never_comes_ends_the_wait_and_poisons_the_queue() {
 }
 
 #[test]
-fn room_that_never_comes_ends_the_wait() {
+fn a_wait_for_free_slots_times_out() {
     let mut bench = Bench::silent(Shape::default());
     let args = efa_gda_put_args { timeout_ns: 1_000_000, ..writes(128) };
     assert_eq!(put(&mut bench, args, 32).status, Err(DeviceError::TimeoutSlots));
-    assert_eq!(bench.doorbell(), 64, "what was written before the wait is rung");
+    assert_eq!(bench.doorbell(), 64, "entries written before the wait must be rung");
 }
 
-/// A sender knows of no room before it has looked, whatever the counters' value is.
+/// A sender must read the counters before it assumes free slots, whatever their values are.
 #[test]
 fn a_full_ring_next_to_the_32_bit_wrap_is_full() {
     for lanes in [1, 32] {
@@ -217,7 +215,7 @@ fn a_full_ring_next_to_the_32_bit_wrap_is_full() {
         assert_eq!(
             put(&mut bench, args, lanes).status,
             Err(DeviceError::TimeoutSlots),
-            "{lanes} lanes own it"
+            "{lanes} lanes that own the queue"
         );
 
         let mut bench = Bench::silent(Shape { start: u32::MAX - 15, ..Shape::default() });
@@ -226,22 +224,22 @@ fn a_full_ring_next_to_the_32_bit_wrap_is_full() {
         assert_eq!(
             load(&mut bench, args, 1, lanes),
             [Err(DeviceError::TimeoutSlots)],
-            "{lanes} lanes share it"
+            "{lanes} lanes that share the queue"
         );
     }
 }
 
 #[test]
-fn a_record_keeps_requests_in_flight_within_the_batch() {
+fn in_record_mode_requests_in_flight_stay_within_the_batch() {
     let mut bench = Bench::silent(Shape { max_batch: 16, ..Shape::default() });
     bench.queue.sq.flags |= EFA_GDA_SQ_RECORD;
     let args = efa_gda_put_args { timeout_ns: 1_000_000, ..writes(64) };
     assert_eq!(put(&mut bench, args, 32).status, Err(DeviceError::TimeoutSlots));
-    assert_eq!(bench.doorbell(), 16, "no request completed, so no more than a batch is written");
+    assert_eq!(bench.doorbell(), 16, "no request completed, so only one batch may be written");
 }
 
 #[test]
-fn a_poisoned_queue_refuses() {
+fn a_poisoned_queue_refuses_posts() {
     let mut bench = Bench::new(Shape::default());
     bench.queue.error.poison = EFA_GDA_TIMEOUT_SLOTS;
     let outcome = put(&mut bench, writes(1), 1);
@@ -257,9 +255,9 @@ fn the_abort_flag_ends_a_wait() {
 }
 
 #[test]
-fn a_ticket_that_nobody_serves_ends_the_wait_for_the_turn() {
+fn a_wait_for_an_abandoned_ticket_lock_times_out_and_poisons_the_queue() {
     let mut bench = Bench::silent(Shape::default());
-    // A call that took a ticket and died.
+    // The state after a call that took a ticket and died.
     bench.queue.reserve.word += 1 << 32;
     let status = load(&mut bench, efa_gda_load_args { timeout_ns: 1_000_000, ..shared(1, 1, 1) }, 1, 1);
     assert_eq!(status, [Err(DeviceError::TimeoutLock)]);
@@ -267,7 +265,7 @@ fn a_ticket_that_nobody_serves_ends_the_wait_for_the_turn() {
 }
 
 #[test]
-fn an_owner_is_refused_a_queue_in_use() {
+fn a_queue_in_use_refuses_an_owner() {
     let mut bench = Bench::silent(Shape::default());
     bench.queue.reserve.word += 1 << 32 | 1;
     assert_eq!(put(&mut bench, writes(1), 1).status, Err(DeviceError::InUse));
@@ -288,9 +286,9 @@ fn an_inline_write_needs_128_byte_entries() {
 }
 
 #[test]
-fn no_lanes_are_no_launch() {
+fn a_launch_without_lanes_is_refused() {
     let mut queue = host::zeroed_queue();
     let args = efa_gda_put_args { queue: &mut *queue, ..writes(1) };
-    // SAFETY: nothing runs.
+    // SAFETY: the launch is refused, so no code uses the queue.
     assert_eq!(unsafe { host::put(&args, 0) }, Err(host::LaunchError::Lanes(0)));
 }

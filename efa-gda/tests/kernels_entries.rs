@@ -1,4 +1,4 @@
-//! Entries that the device code formats equal, bit for bit, those of the wire crate.
+//! The device code formats the same bytes as the wire crate for every kind of entry.
 
 use efa_gda::executor::host::{EntrySpec, encode_entry, encode_inline_entry, encode_receive};
 use efa_gda::wire::*;
@@ -6,7 +6,7 @@ use efa_gda_sys::device::*;
 
 const ROUNDS: u32 = 2000;
 
-/// A fixed sequence, so that a failure is the same on every machine.
+/// A fixed pseudo-random sequence, so that a failure is the same on every machine.
 struct Random(u64);
 
 impl Random {
@@ -27,7 +27,7 @@ impl Random {
         (0..count).map(|_| self.next() as u8).collect()
     }
 
-    /// What all entries have; the operation's own fields follow.
+    /// Random values for every field. The caller sets the operation and its constraints.
     fn spec(&mut self) -> EntrySpec {
         EntrySpec {
             peer: efa_gda_peer { ah: self.next() as u16, qpn: self.next() as u16, qkey: self.word() },
@@ -78,7 +78,7 @@ fn expected(spec: &EntrySpec, operation: Operation, size: EntrySize) -> Vec<u8> 
     request.encode(size, spec.phase, ids).expect("the request has an encoding").to_vec()
 }
 
-/// Compares the 64-byte entry, and the 128-byte one, where the operation has them.
+/// Compares the entry in each of `sizes`.
 fn compare(spec: &EntrySpec, bytes: [u8; 128], operation: Operation, sizes: &[EntrySize]) {
     for size in sizes {
         let expected = expected(spec, operation, *size);

@@ -1,5 +1,5 @@
-//! Kernels that are not the library's own, compiled for the host as docs/kernels.md says: the example of
-//! that page, and what a `Sender` answers when it is used well and badly.
+//! Kernels outside the library, compiled for the host as docs/kernels.md describes: the example of that page, and the
+//! statuses that a `Sender` returns for correct and incorrect use.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
 
@@ -33,8 +33,8 @@ fn library() -> &'static Library {
         command.arg("-I").arg(root.join("../third_party/efa_gda"));
         command.arg(kernels.join("examples/put_signal.cu")).arg(root.join("tests/kernels_own/handles.cu"));
         command.arg(kernels.join("host/lanes.cpp")).arg("-lpthread").arg("-o").arg(&file);
-        assert!(compile(&mut command), "there is no C++ compiler");
-        // SAFETY: the kernels have no initialisers.
+        assert!(compile(&mut command), "no C++ compiler was found; install one");
+        // SAFETY: the library has no initialisers.
         unsafe { Library::new(&file) }.unwrap()
     })
 }
@@ -56,7 +56,7 @@ struct PutSignal {
     status: *mut u32,
 }
 
-// SAFETY: blocks share the queue as device code does, and write status words of their own.
+// SAFETY: blocks share the queue as device code does, and each writes other status words.
 unsafe impl Sync for PutSignal {}
 
 const BLOCKS: u32 = 3;
@@ -65,7 +65,7 @@ const WARPS: usize = (BLOCKS * THREADS / 32) as usize;
 const PIECES: u32 = 40;
 const SIGNALS: u64 = 1 << 40;
 
-/// What each warp ended with.
+/// Runs the example and returns the status of each warp.
 fn put_signal(bench: &mut Bench) -> [u32; WARPS] {
     let mut status = [EFA_GDA_NOT_RUN; WARPS];
     let args = PutSignal {
@@ -83,7 +83,7 @@ fn put_signal(bench: &mut Bench) -> [u32; WARPS] {
         status: status.as_mut_ptr(),
     };
     type Run = unsafe extern "C" fn(*const PutSignal, u32, u32, u32) -> bool;
-    // SAFETY: the function's type in put_signal.cu.
+    // SAFETY: the type is the function's in put_signal.cu.
     let run = unsafe { library().get::<Run>(b"put_signal_on_host") }.unwrap();
     std::thread::scope(|scope| {
         for block in 0..BLOCKS {
@@ -106,14 +106,18 @@ fn remote((number, request): (usize, &efa_gda::wire::Request)) -> (u64, usize) {
 fn the_example_signals_after_its_data() {
     let mut bench = Bench::new(Shape::default());
     assert_eq!(put_signal(&mut bench), [EFA_GDA_OK; WARPS]);
-    let seen = bench.finish();
-    assert_eq!(seen.violations, [""; 0]);
-    let mut posted: Vec<_> = seen.requests.iter().enumerate().map(remote).collect();
+    let record = bench.finish();
+    assert_eq!(record.violations, [""; 0]);
+    let mut posted: Vec<_> = record.requests.iter().enumerate().map(remote).collect();
     posted.sort_unstable();
     let parts = (0..WARPS as u64 * u64::from(PIECES)).map(|piece| piece * 256);
     let signals = (0..WARPS as u64).map(|warp| SIGNALS + warp * 8);
     let all: Vec<u64> = parts.chain(signals).collect();
-    assert_eq!(posted.iter().map(|(address, _)| *address).collect::<Vec<_>>(), all, "each once");
+    assert_eq!(
+        posted.iter().map(|(address, _)| *address).collect::<Vec<_>>(),
+        all,
+        "each request must arrive once"
+    );
     let (parts, signals) = posted.split_at(WARPS * PIECES as usize);
     for (part, (_, signal)) in parts.chunks(PIECES as usize).zip(signals) {
         assert!(part.iter().all(|(_, number)| number < signal), "a signal overtook its data");
@@ -121,18 +125,18 @@ fn the_example_signals_after_its_data() {
 }
 
 #[test]
-fn the_example_signals_nothing_where_its_data_failed() {
+fn the_example_sends_no_signal_if_its_data_failed() {
     let mut bench = Bench::new(Shape { fail: Some((7, 15)), ..Shape::default() });
     let statuses = put_signal(&mut bench);
-    let seen = bench.finish();
-    let signals = seen.requests.iter().enumerate().map(remote).filter(|(address, _)| *address >= SIGNALS);
+    let record = bench.finish();
+    let signals = record.requests.iter().enumerate().map(remote).filter(|(address, _)| *address >= SIGNALS);
     let good = statuses.iter().filter(|status| **status == EFA_GDA_OK).count();
     assert!(
         statuses.iter().all(|status| [EFA_GDA_OK, EFA_GDA_COMPLETION_ERROR].contains(status)),
         "{statuses:?}"
     );
     assert_eq!(signals.count(), good);
-    // Whoever posted the eighth request was told; warps that were done before it were not.
+    // The warp that posted the eighth request gets the error; warps that ended before it do not.
     assert!(good < WARPS, "{statuses:?}");
 }
 
@@ -148,7 +152,7 @@ struct Handles {
 
 const CALLS: usize = 8;
 
-/// What the calls of each warp said; `seed` as in host_executor.h.
+/// Runs a scenario and returns the statuses of each warp's calls. `seed` has the meaning of host_executor.h.
 fn handles(bench: &mut Bench, scenario: u32, warps: usize, seed: u64) -> Vec<Vec<u32>> {
     handles_within(bench, scenario, warps, seed, 20 * SECOND)
 }
@@ -168,30 +172,30 @@ fn handles_within(
         timeout_ns,
         status: status.as_ptr().cast_mut().cast(),
     };
-    // SAFETY: the function's type in handles.cu; queue and statuses live.
+    // SAFETY: the type is the function's in handles.cu, and queue and statuses outlive the call.
     unsafe {
         let run = library()
             .get::<unsafe extern "C" fn(*const Handles, u32, u64) -> bool>(b"handles_on_host")
             .unwrap();
         assert!(run(&args, warps as u32 * 32, seed));
     }
-    let said = |warp: &[AtomicU32]| {
+    let statuses = |warp: &[AtomicU32]| {
         warp.iter()
             .map(|word| word.load(Ordering::Relaxed))
             .filter(|status| *status != EFA_GDA_NOT_RUN)
             .collect()
     };
-    status.chunks(CALLS).map(said).collect()
+    status.chunks(CALLS).map(statuses).collect()
 }
 
 fn requests(bench: Bench) -> usize {
-    let seen = bench.finish();
-    assert_eq!(seen.violations, [""; 0]);
-    seen.requests.len()
+    let record = bench.finish();
+    assert_eq!(record.violations, [""; 0]);
+    record.requests.len()
 }
 
 #[test]
-fn close_rings_for_what_was_deferred() {
+fn close_rings_for_deferred_entries() {
     let mut bench = Bench::new(Shape::default());
     assert_eq!(handles(&mut bench, 0, 3, 0), [[EFA_GDA_OK; 4]; 3]);
     assert_eq!(bench.queue.lock.doorbell_index, 24);
@@ -207,52 +211,52 @@ fn a_queue_that_its_owner_did_not_close_is_refused() {
 }
 
 #[test]
-fn of_two_owners_one_is_refused() {
+fn a_queue_refuses_a_second_owner() {
     let mut bench = Bench::new(Shape::default());
-    let mut said = handles(&mut bench, 2, 2, 0);
-    said.sort();
-    assert_eq!(said[0], [EFA_GDA_OK, EFA_GDA_OK, EFA_GDA_OK, EFA_GDA_BAD_ARGUMENT]);
-    assert_eq!(said[1], [EFA_GDA_IN_USE; 4]);
+    let mut statuses = handles(&mut bench, 2, 2, 0);
+    statuses.sort();
+    assert_eq!(statuses[0], [EFA_GDA_OK, EFA_GDA_OK, EFA_GDA_OK, EFA_GDA_BAD_ARGUMENT]);
+    assert_eq!(statuses[1], [EFA_GDA_IN_USE; 4]);
     assert_eq!(requests(bench), 4);
 }
 
 #[test]
-fn an_owner_finds_that_others_posted_meanwhile() {
+fn an_owner_detects_posts_of_other_groups() {
     let mut bench = Bench::new(Shape::default());
-    let said = handles(&mut bench, 3, 2, 0);
-    assert_eq!(said, [vec![EFA_GDA_OK, EFA_GDA_OK, EFA_GDA_IN_USE], vec![EFA_GDA_POISONED]]);
+    let statuses = handles(&mut bench, 3, 2, 0);
+    assert_eq!(statuses, [vec![EFA_GDA_OK, EFA_GDA_OK, EFA_GDA_IN_USE], vec![EFA_GDA_POISONED]]);
     assert_eq!(bench.queue.error.poison, EFA_GDA_IN_USE);
     assert_eq!(requests(bench), 4);
 }
 
 #[test]
-fn an_owner_and_one_who_shares_never_write_together() {
-    let (mut refused, mut found) = (0, 0);
+fn an_owner_and_a_sharing_group_never_write_at_the_same_time() {
+    let (mut refused, mut detected) = (0, 0);
     for seed in 1..400 {
         let mut bench = Bench::new(Shape { max_batch: 4, ..Shape::default() });
-        let said = handles(&mut bench, 4, 2, seed);
-        let (owner, sharer) = (&said[0], &said[1]);
+        let statuses = handles(&mut bench, 4, 2, seed);
+        let (owner, sharer) = (&statuses[0], &statuses[1]);
         let poisoned = owner[0] == EFA_GDA_OK && owner[2] == EFA_GDA_IN_USE;
         refused += u32::from(owner[0] == EFA_GDA_IN_USE);
-        found += u32::from(poisoned);
-        assert_eq!(owner[0], owner[1], "seed {seed}: {said:?}");
-        assert!(owner[2] == owner[0] || poisoned, "seed {seed}: {said:?}");
-        // Poisoned, it may have posted before the owner came.
-        let sharers = if poisoned { EFA_GDA_POISONED } else { EFA_GDA_OK };
-        assert_eq!(sharer[1..], [sharers; 2], "seed {seed}: {said:?}");
-        assert!([EFA_GDA_OK, sharers].contains(&sharer[0]), "seed {seed}: {said:?}");
+        detected += u32::from(poisoned);
+        assert_eq!(owner[0], owner[1], "seed {seed}: {statuses:?}");
+        assert!(owner[2] == owner[0] || poisoned, "seed {seed}: {statuses:?}");
+        // The sharing group of a poisoned queue may have posted before the owner opened the queue.
+        let sharing_status = if poisoned { EFA_GDA_POISONED } else { EFA_GDA_OK };
+        assert_eq!(sharer[1..], [sharing_status; 2], "seed {seed}: {statuses:?}");
+        assert!([EFA_GDA_OK, sharing_status].contains(&sharer[0]), "seed {seed}: {statuses:?}");
         let posted = [owner[0], sharer[0]].iter().filter(|status| **status == EFA_GDA_OK).count();
-        assert_eq!(requests(bench), 4 * posted, "seed {seed}: {said:?}");
+        assert_eq!(requests(bench), 4 * posted, "seed {seed}: {statuses:?}");
     }
-    assert!(refused > 10 && found > 10, "{refused} refused, {found} found out");
+    assert!(refused > 10 && detected > 10, "{refused} owners refused, {detected} conflicts detected");
 }
 
 #[test]
-fn an_owners_request_is_not_taken_for_that_of_one_who_shares() {
+fn a_request_of_an_owner_is_not_mistaken_for_one_of_a_sharing_group() {
     let mut bench = Bench::silent(Shape::default());
-    // Nobody completes the first request: the wait for it ends by its bound.
-    let said = handles_within(&mut bench, 6, 2, 0, SECOND / 50);
-    assert_eq!(said, [[EFA_GDA_OK, EFA_GDA_TIMEOUT_LOCK], [EFA_GDA_OK, EFA_GDA_IN_USE]]);
+    // The first request never completes, so the wait for it times out.
+    let statuses = handles_within(&mut bench, 6, 2, 0, SECOND / 50);
+    assert_eq!(statuses, [[EFA_GDA_OK, EFA_GDA_TIMEOUT_LOCK], [EFA_GDA_OK, EFA_GDA_IN_USE]]);
     assert_eq!((bench.queue.completion.completed, bench.queue.error.poison), (1, EFA_GDA_TIMEOUT_LOCK));
 }
 
@@ -270,11 +274,11 @@ fn a_published_call_returns_when_the_previous_lock_owner_serves_it_after_passing
 }
 
 #[test]
-fn everyone_who_shares_a_queue_hears_of_an_error_once() {
+fn each_group_that_shares_a_queue_gets_an_error_once() {
     let mut bench = Bench::new(Shape { fail: Some((2, 7)), ..Shape::default() });
     let (good, failed) = (EFA_GDA_OK, EFA_GDA_COMPLETION_ERROR);
-    let said = handles(&mut bench, 5, 2, 0);
-    assert_eq!(said, [vec![good, failed, good, good, good, good], vec![failed, good, good, good, good]]);
+    let statuses = handles(&mut bench, 5, 2, 0);
+    assert_eq!(statuses, [vec![good, failed, good, good, good, good], vec![failed, good, good, good, good]]);
     assert_eq!((bench.queue.error.completion_status, bench.queue.error.request_id), (7, 2));
     assert_eq!(requests(bench), 12);
 }

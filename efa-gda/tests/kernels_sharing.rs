@@ -1,5 +1,5 @@
-//! Groups that share a send queue, on the host executor and against a strict ring: blocks on threads of their
-//! own, and the lanes of one block in thousands of orders of their accesses.
+//! Groups that share a send queue, on the host executor and against a strict ring. Blocks run on separate threads, and the
+//! lanes of one block run in thousands of orders of their accesses.
 
 mod kernels_support;
 
@@ -7,19 +7,19 @@ use efa_gda::executor::host;
 use efa_gda::executor::host::LoadOptions;
 use efa_gda::status::DeviceError;
 use efa_gda_sys::device::*;
-use kernels_support::{Bench, Seen, Shape, load, remotes, shared};
+use kernels_support::{AdapterRecord, Bench, Shape, load, remotes, shared};
 
-/// Loads a queue and checks that each request arrived exactly once, each call's in order.
-fn load_and_check(shape: Shape, args: efa_gda_load_args, blocks: u32, lanes: u32) -> Seen {
+/// Loads a queue and checks that each request arrived exactly once, and each call's requests in order.
+fn load_and_check(shape: Shape, args: efa_gda_load_args, blocks: u32, lanes: u32) -> AdapterRecord {
     let mut bench = Bench::new(shape);
     let status = load(&mut bench, args, blocks, lanes);
     let groups = status.len() as u64;
     assert!(status.iter().all(Result::is_ok), "{status:?}");
-    let seen = bench.finish();
-    assert_eq!(seen.violations, Vec::<String>::new());
-    let got = remotes(&seen);
+    let record = bench.finish();
+    assert_eq!(record.violations, Vec::<String>::new());
+    let got = remotes(&record);
     for pair in got.windows(2).filter(|pair| pair[0] >> 16 == pair[1] >> 16) {
-        assert_eq!(pair[1], pair[0] + 1, "one call's entries follow each other");
+        assert_eq!(pair[1], pair[0] + 1, "the entries of one call must be contiguous");
     }
     let mut sorted = got;
     sorted.sort_unstable();
@@ -29,7 +29,7 @@ fn load_and_check(shape: Shape, args: efa_gda_load_args, blocks: u32, lanes: u32
         .flat_map(|base| (0..u64::from(args.per_call)).map(move |i| base | i))
         .collect();
     assert_eq!(sorted, expected);
-    seen
+    record
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn blocks_share_a_queue() {
     load_and_check(Shape::default(), shared(0, 40, 50), 3, 64);
 }
 
-/// [`load_and_check`] for one block, under another order of its lanes' accesses for each seed.
+/// [`load_and_check`] for one block, with another order of its lanes' accesses for each seed.
 fn interleave_and_check(shape: Shape, args: efa_gda_load_args, lanes: u32, seeds: std::ops::Range<u64>) {
     for seed in seeds {
         let mut bench = Bench::new(shape);
@@ -70,19 +70,23 @@ fn interleave_and_check(shape: Shape, args: efa_gda_load_args, lanes: u32, seeds
         assert_eq!(
             queue.lock.serving,
             queue.reserve.word << EFA_GDA_LOCK_STATE_BITS,
-            "seed {seed}: nobody has the turn"
+            "seed {seed}: the ticket lock must be free"
         );
-        let seen = bench.finish();
-        assert_eq!(seen.violations.first(), None, "seed {seed}, of {}", seen.violations.len());
-        let mut got = remotes(&seen);
+        let record = bench.finish();
+        assert_eq!(record.violations.first(), None, "seed {seed}, of {}", record.violations.len());
+        let mut got = remotes(&record);
         for pair in got.windows(2).filter(|pair| pair[0] >> 16 == pair[1] >> 16) {
-            assert_eq!(pair[1], pair[0] + 1, "seed {seed}: one call's entries follow each other");
+            assert_eq!(pair[1], pair[0] + 1, "seed {seed}: the entries of one call must be contiguous");
         }
         let all = got.len();
         got.sort_unstable();
         got.dedup();
         let expected = status.len() as u64 * u64::from(args.calls * args.per_call);
-        assert_eq!((got.len() as u64, all as u64), (expected, expected), "seed {seed}: each once");
+        assert_eq!(
+            (got.len() as u64, all as u64),
+            (expected, expected),
+            "seed {seed}: each request must arrive once"
+        );
     }
 }
 
@@ -92,7 +96,7 @@ fn threads_share_a_queue_in_many_orders() {
     interleave_and_check(tight, shared(1, 12, 1), 4, 1..1500);
     interleave_and_check(tight, shared(1, 6, 3), 7, 1..1000);
     interleave_and_check(Shape::default(), shared(1, 60, 2), 5, 1..300);
-    // The fewest that can get the order of closing wrong.
+    // The smallest load in which the order of closing can go wrong.
     interleave_and_check(tight, shared(1, 3, 1), 3, 1..8000);
 }
 
@@ -107,14 +111,19 @@ fn warps_share_a_queue_in_many_orders() {
     );
 }
 
-/// Calls of more entries than who holds the turn looks at.
+/// Each call has more entries than a lock owner reads from the publication slots of one call.
 #[test]
 fn long_calls_share_a_queue_in_many_orders() {
-    let shape = Shape { depth: 256, max_batch: 60, stage: 256, ..Shape::default() };
+    let shape = Shape { depth: 256, max_batch: 60, publication_slots: 256, ..Shape::default() };
     interleave_and_check(shape, shared(1, 4, 33), 5, 1..40);
     interleave_and_check(shape, shared(1, 4, 40), 4, 1..40);
-    interleave_and_check(Shape { stage: 64, ..shape }, shared(1, 3, 100), 4, 1..20);
-    interleave_and_check(Shape { depth: 2048, stage: 2048, ..shape }, shared(32, 2, 600), 64, 1..3);
+    interleave_and_check(Shape { publication_slots: 64, ..shape }, shared(1, 3, 100), 4, 1..20);
+    interleave_and_check(
+        Shape { depth: 2048, publication_slots: 2048, ..shape },
+        shared(32, 2, 600),
+        64,
+        1..3,
+    );
 }
 
 #[test]
@@ -131,8 +140,8 @@ fn quiet_waits_for_what_was_posted_before_in_many_orders() {
 }
 
 #[test]
-fn quiet_comes_while_others_post_on() {
-    // So many calls that nobody's quiet can be the moment at which all have ended.
+fn quiet_returns_while_other_groups_keep_posting() {
+    // So many calls that no group's quiet can depend on the end of all calls.
     load_and_check(Shape::default(), efa_gda_load_args { quiet_every: 7, ..shared(1, 400, 3) }, 4, 1);
     load_and_check(Shape::default(), efa_gda_load_args { quiet_every: 5, ..shared(32, 60, 32) }, 3, 64);
     mix_and_check(
@@ -143,7 +152,7 @@ fn quiet_comes_while_others_post_on() {
 }
 
 #[test]
-fn quiet_on_a_shared_queue_that_completes_nothing_ends_by_its_bound() {
+fn quiet_on_a_shared_queue_without_completions_times_out() {
     let mut bench = Bench::silent(Shape::default());
     let args = efa_gda_load_args { quiet_every: 1, timeout_ns: 1_000_000, ..shared(1, 1, 1) };
     assert_eq!(load(&mut bench, args, 1, 1), [Err(DeviceError::TimeoutCompletion)]);
@@ -167,14 +176,14 @@ fn mix_and_check(shape: Shape, args: efa_gda_load_args, seeds: std::ops::Range<u
         let ended: Vec<_> = status.iter().filter(|status| **status != Err(DeviceError::NotRun)).collect();
         assert!(ended.iter().all(|status| status.is_ok()), "seed {seed}: {ended:?}");
         assert_eq!(ended.len(), 1 + 2 + 33 + 1, "a block, two warps, threads, a block");
-        let seen = bench.finish();
-        assert_eq!(seen.violations.first(), None, "seed {seed}, of {}", seen.violations.len());
-        let mut got = remotes(&seen);
+        let record = bench.finish();
+        assert_eq!(record.violations.first(), None, "seed {seed}, of {}", record.violations.len());
+        let mut got = remotes(&record);
         let all = got.len();
         got.sort_unstable();
         got.dedup();
         let expected = ended.len() * (args.calls * args.per_call) as usize;
-        assert_eq!((got.len(), all), (expected, expected), "seed {seed}: each once");
+        assert_eq!((got.len(), all), (expected, expected), "seed {seed}: each request must arrive once");
     }
 }
 
@@ -183,33 +192,33 @@ fn blocks_warps_and_threads_share_a_queue() {
     let shape = Shape { depth: 128, max_batch: 30, ..Shape::default() };
     mix_and_check(shape, shared(0, 8, 7), 0..5);
     mix_and_check(shape, efa_gda_load_args { ring_every: 3, ..shared(0, 8, 7) }, 0..4);
-    mix_and_check(Shape { depth: 1024, stage: 1024, ..shape }, shared(0, 6, 40), 0..3);
-    mix_and_check(Shape { depth: 1024, stage: 1024, ..shape }, shared(0, 3, 70), 0..2);
+    mix_and_check(Shape { depth: 1024, publication_slots: 1024, ..shape }, shared(0, 6, 40), 0..3);
+    mix_and_check(Shape { depth: 1024, publication_slots: 1024, ..shape }, shared(0, 3, 70), 0..2);
 }
 
 #[test]
-fn a_call_of_more_than_can_be_counted_is_refused_and_posts_nothing() {
+fn a_call_with_too_many_entries_to_count_is_refused_and_posts_nothing() {
     let mut bench = Bench::new(Shape::default());
     for sharing in [EFA_GDA_LOAD_SHARED, EFA_GDA_LOAD_OWNED] {
         let status = load(&mut bench, efa_gda_load_args { sharing, ..shared(32, 1, 65537) }, 1, 32);
         assert_eq!(status, [Err(DeviceError::BadArgument)]);
     }
-    let seen = bench.finish();
-    assert_eq!((seen.requests.len(), seen.violations.len()), (0, 0));
+    let record = bench.finish();
+    assert_eq!((record.requests.len(), record.violations.len()), (0, 0));
 }
 
 #[test]
-fn sharing_needs_no_stage() {
-    load_and_check(Shape { stage: 0, ..Shape::default() }, shared(32, 40, 32), 3, 32);
+fn sharing_needs_no_publication_slots() {
+    load_and_check(Shape { publication_slots: 0, ..Shape::default() }, shared(32, 40, 32), 3, 32);
 }
 
 #[test]
-fn a_stage_smaller_than_the_ring_is_enough() {
+fn sharing_works_with_fewer_publication_slots_than_ring_slots() {
     load_and_check(Shape { depth: 512, max_batch: 512, ..Shape::default() }, shared(32, 60, 32), 3, 64);
 }
 
 #[test]
-fn sharing_passes_the_32_bit_wrap() {
+fn sharing_continues_past_the_32_bit_wrap() {
     load_and_check(Shape { start: u32::MAX - 500, ..Shape::default() }, shared(32, 40, 13), 3, 32);
 }
 
@@ -219,12 +228,12 @@ fn wide_entries_are_shared() {
 }
 
 #[test]
-fn deferred_calls_of_many_are_rung_in_the_end() {
+fn deferred_calls_of_many_warps_are_rung_at_the_end() {
     load_and_check(Shape::default(), efa_gda_load_args { ring_every: 5, ..shared(32, 43, 8) }, 3, 32);
 }
 
 #[test]
-fn an_owner_defers_until_it_rings() {
+fn an_owner_defers_doorbells_until_it_rings() {
     let args = efa_gda_load_args { sharing: EFA_GDA_LOAD_OWNED, ring_every: 4, ..shared(32, 16, 4) };
     load_and_check(Shape { depth: 64, max_batch: 64, ..Shape::default() }, args, 1, 32);
 }

@@ -1,6 +1,6 @@
-//! Queues that go by completion counters in place of the completion queue: room and quiet on a ring that is
-//! smaller than what is posted, errors with their status, and counters that a queue cannot go by. On the
-//! software adapter, driven by the host executor, and by a GPU that pretends.
+//! Queues that use completion counters in place of the completion queue: free slots and quiet on a ring with fewer
+//! entries than the work requests, errors with their status, and counters that a queue cannot use. The tests run on
+//! the software adapter with the host executor and with the pretended GPU.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
 
@@ -23,7 +23,7 @@ use efa_gda_test_support::cuda::Driver;
 use support::side::{Side, bytes_of, introduce, pattern};
 use support::{SoftAdapter, assert_no_violations, with_pretended_gpu, with_soft_adapter};
 
-/// Counters asked for, and offered to the API that this test's libfabric has.
+/// Enables completion counters in libfabric and in the software adapter.
 const ON: [(&str, &str); 2] = [("FI_EFA_USE_HW_CNTR", "1"), ("SOFTEFA_HW_CNTR", "1")];
 const COUNT: usize = 20_000;
 
@@ -35,7 +35,7 @@ fn ops(side: &Side) -> GdaOps {
     side.domain.gda_ops().unwrap()
 }
 
-/// An endpoint that `counter` counts `counted` for, with a completion queue for each side.
+/// An endpoint with these counters bound, and with a separate completion queue for requests and for receives.
 fn endpoint(
     side: &Side,
     requests: usize,
@@ -66,7 +66,7 @@ fn bound(
     endpoint.enable().unwrap()
 }
 
-/// A queue that goes by a counter in host memory.
+/// A queue that uses a counter in host memory.
 fn counting(side: &Side) -> (MappedQueue, CompletionCounter) {
     let counter = ops(side).cntr_open_host().unwrap();
     let endpoint = endpoint(side, 8192, &[(&counter, CountedOperations::TRANSMIT)]);
@@ -80,8 +80,8 @@ fn refused(side: &Side, endpoint: Endpoint<Enabled>) -> CountersError {
     }
 }
 
-/// The remote memory under a key that names none.
-fn astray(remote: RemoteRegion) -> RemoteRegion {
+/// The remote region with a key that belongs to no region.
+fn with_wrong_key(remote: RemoteRegion) -> RemoteRegion {
     RemoteRegion { key: RemoteKey::new(!remote.key.get()), ..remote }
 }
 
@@ -90,22 +90,25 @@ fn consumed(queue: &MappedQueue) -> u32 {
 }
 
 #[test]
-fn a_queue_goes_by_its_counters_and_reads_no_completion() {
+fn a_queue_with_counters_completes_requests_without_reading_completions() {
     with_counters(&[], |adapter| {
         let side = Side::open(&Query::new());
         let ((mut first, counter), second) = (counting(&side), side.queue());
         let peer = introduce(&first, &second);
         let (source, target) = (side.region(&pattern(64 * COUNT)), side.region(&vec![0; 64 * COUNT]));
-        assert!((first.exposure().sq.num_entries as usize) < COUNT, "the ring must not hold all");
+        assert!(
+            (first.exposure().sq.num_entries as usize) < COUNT,
+            "the ring must have fewer entries than the work request"
+        );
         let put = WorkRequest::write(peer, &source, target.remote()).bytes(64).count(COUNT as u64).stride(64);
         let report = first.execute(&put).unwrap();
         assert_eq!((report.posted, report.completed), (COUNT as u64, COUNT as u64));
         assert!(bytes_of(&target) == bytes_of(&source));
         assert_eq!((first.in_flight(), consumed(&first)), (0, 0));
         assert_eq!((counter.successes().unwrap(), counter.errors().unwrap()), (Some(COUNT as u64), Some(0)));
-        let seen = first.snapshot();
-        assert_eq!(seen.counters, Some(Ok([COUNT as u64, 0])));
-        assert!(seen.to_string().contains("counters: 20000 successes, 0 errors"), "{seen}");
+        let snapshot = first.snapshot();
+        assert_eq!(snapshot.counters, Some(Ok([COUNT as u64, 0])));
+        assert!(snapshot.to_string().contains("counters: 20000 successes, 0 errors"), "{snapshot}");
         assert_no_violations(adapter);
         first.close().unwrap();
         counter.close().unwrap();
@@ -113,7 +116,7 @@ fn a_queue_goes_by_its_counters_and_reads_no_completion() {
 }
 
 #[test]
-fn a_full_ring_waits_for_the_counters_and_quiet_for_the_last() {
+fn a_full_ring_and_quiet_wait_for_the_counters() {
     with_counters(&[], |adapter| {
         let side = Side::open(&Query::new());
         let ((mut first, _), second) = (counting(&side), side.queue());
@@ -136,16 +139,16 @@ fn a_full_ring_waits_for_the_counters_and_quiet_for_the_last() {
 }
 
 #[test]
-fn errors_reach_the_poster_with_their_status_also_when_completions_were_overwritten() {
+fn the_poster_gets_the_status_of_an_error_even_after_completions_were_overwritten() {
     with_counters(&[], |adapter| {
         let side = Side::open(&Query::new());
         let ((mut first, counter), second) = (counting(&side), side.queue());
         let peer = introduce(&first, &second);
         let (source, target) = (side.region(&pattern(64 * COUNT)), side.region(&vec![0; 64 * COUNT]));
         let good = |count| WorkRequest::write(peer, &source, target.remote()).bytes(64).count(count);
-        let bad = WorkRequest::write(peer, &source, astray(target.remote())).bytes(64);
+        let bad = WorkRequest::write(peer, &source, with_wrong_key(target.remote())).bytes(64);
         let mut posted = 0;
-        // Past no lap of the completion queue, one and a half, two and many.
+        // The completion queue advances by less than a lap, by one and a half laps, by two, and by many.
         for (errors, count) in [10, 12_288, 4_086, COUNT as u64, 3 * COUNT as u64].into_iter().enumerate() {
             assert_eq!(first.execute(&good(count)).unwrap().completed, count);
             posted += count;
@@ -164,7 +167,7 @@ fn errors_reach_the_poster_with_their_status_also_when_completions_were_overwrit
 }
 
 #[test]
-fn many_errors_among_what_went_well_are_all_counted() {
+fn every_error_among_many_successes_is_counted() {
     let inject: String = (0..200).map(|i| format!("{}:7,", 50 * i + 1)).collect();
     let inject = [("SOFTEFA_INJECT", inject.trim_end_matches(','))];
     with_counters(&inject, |adapter| {
@@ -172,26 +175,28 @@ fn many_errors_among_what_went_well_are_all_counted() {
         let ((mut first, counter), second) = (counting(&side), side.queue());
         let peer = introduce(&first, &second);
         let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
-        let mut told = 0;
-        // A put ends early where it finds an error.
+        let mut reported = 0;
+        // A work request ends early when it finds an error.
         for _ in 0..100 {
             match first.execute(&WorkRequest::write(peer, &source, target.remote()).count(100)) {
                 Ok(_) => {}
-                Err(WorkError::Completion { status: CompletionStatus::RemoteBadAddress, .. }) => told += 1,
+                Err(WorkError::Completion { status: CompletionStatus::RemoteBadAddress, .. }) => {
+                    reported += 1
+                }
                 Err(error) => panic!("{error:?}"),
             }
         }
         let errors = counter.errors().unwrap().unwrap();
-        assert!(told > 0 && errors >= told, "{told} of {errors}");
+        assert!(reported > 0 && errors >= reported, "{reported} of {errors} errors reported");
         assert_eq!(u64::from(first.snapshot().state.error.count), errors);
         assert_eq!(first.in_flight(), 0);
         assert_no_violations(adapter);
     });
 }
 
-/// The words modulo a wrap, as an adapter with narrower counters would have them.
+/// The counter words are taken modulo a wrap, as on an adapter with narrower counters.
 #[test]
-fn counters_that_begin_again_are_followed() {
+fn a_queue_follows_counters_that_wrap() {
     with_counters(&[("SOFTEFA_INJECT", "150000:7")], |adapter| {
         let side = Side::open(&Query::new());
         let ((mut first, counter), second) = (counting(&side), side.queue());
@@ -199,7 +204,7 @@ fn counters_that_begin_again_are_followed() {
         let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
         let wrap = 4 * u64::from(first.exposure().sq.num_entries);
         let narrow = [AtomicU64::new(0), AtomicU64::new(0)];
-        // SAFETY: nothing runs on the queue; the words outlive all puts on it.
+        // SAFETY: no call runs on the queue, and the words outlive every work request on it.
         unsafe {
             let counters = &raw mut (*first.as_ptr().as_ptr()).counters;
             *counters = efa_gda_counters { success: narrow[0].as_ptr(), error: narrow[1].as_ptr(), wrap };
@@ -220,7 +225,9 @@ fn counters_that_begin_again_are_followed() {
             let after = first.execute(&put.count(50_000));
             done.store(true, Ordering::Release);
             assert_eq!(whole.unwrap().completed, 149_999);
-            let WorkError::Completion { request, .. } = error.unwrap_err() else { panic!("not told") };
+            let WorkError::Completion { request, .. } = error.unwrap_err() else {
+                panic!("the error was not reported")
+            };
             assert_eq!(request.get() & 0xffff, 149_999 & 0xffff);
             assert_eq!(after.unwrap().completed, 50_000);
         });
@@ -231,7 +238,7 @@ fn counters_that_begin_again_are_followed() {
 }
 
 #[test]
-fn counters_that_a_queue_cannot_go_by_are_refused_with_the_reason() {
+fn counters_that_a_queue_cannot_use_are_refused_with_the_reason() {
     with_counters(&[], |_| {
         let side = Side::open(&Query::new());
         let open = || ops(&side).cntr_open_host().unwrap();
@@ -245,9 +252,9 @@ fn counters_that_a_queue_cannot_go_by_are_refused_with_the_reason() {
         assert!(matches!(partly, CountersError::None), "{partly}");
         let receives = (&counter, CountedOperations::TRANSMIT | CountedOperations::RECEIVE);
         assert!(matches!(refused(&side, endpoint(&side, 8192, &[receives])), CountersError::None));
-        let theirs = ops(&side).cntr_open().unwrap();
-        let unplaced = refused(&side, endpoint(&side, 8192, &[(&theirs, CountedOperations::TRANSMIT)]));
-        assert!(matches!(unplaced, CountersError::ForeignWords), "{unplaced}");
+        let unplaced = ops(&side).cntr_open().unwrap();
+        let foreign = refused(&side, endpoint(&side, 8192, &[(&unplaced, CountedOperations::TRANSMIT)]));
+        assert!(matches!(foreign, CountersError::ForeignWords), "{foreign}");
         let other = endpoint(&side, 8192, &[(&counter, CountedOperations::SEND)]);
         let shared = refused(&side, endpoint(&side, 8192, &[(&counter, CountedOperations::TRANSMIT)]));
         assert!(matches!(shared, CountersError::Shared { endpoints: 2 }), "{shared}");
@@ -270,7 +277,7 @@ fn counters_that_a_queue_cannot_go_by_are_refused_with_the_reason() {
             );
         }
         counter.set(0, 0).unwrap();
-        // Bound for one kind after the other, it counts them all.
+        // A counter that is bound once for each kind of operation counts them all.
         let kinds = [
             (&counter, CountedOperations::SEND),
             (&counter, CountedOperations::READ | CountedOperations::WRITE),
@@ -292,7 +299,7 @@ fn counters_that_a_queue_cannot_go_by_are_refused_with_the_reason() {
 }
 
 #[test]
-fn a_queue_beside_counters_takes_no_receives() {
+fn a_queue_with_counters_refuses_receives() {
     with_counters(&[], |_| {
         let side = Side::open(&Query::new());
         let (mut queue, _) = counting(&side);
@@ -307,8 +314,8 @@ fn pretending(variables: &[(&str, &str)], body: impl FnOnce(&SoftAdapter, &Gpu))
 }
 
 #[test]
-fn a_gpu_that_maps_no_completion_queue_goes_by_counters_and_an_error_ends_its_wait() {
-    // The third place is the completion queue's.
+fn a_gpu_without_a_mapped_completion_queue_uses_counters_and_an_error_ends_its_wait() {
+    // The third mapped range is the completion queue.
     pretending(&[("PRETEND_GPU_REFUSES", "3")], |adapter, gpu| {
         let side = Side::open(&Query::new());
         let ((first, _), second) = (counting(&side), side.queue());
@@ -319,7 +326,7 @@ fn a_gpu_that_maps_no_completion_queue_goes_by_counters_and_an_error_ends_its_wa
         let put = WorkRequest::write(peer, &source, target.remote()).bytes(64).count(COUNT as u64).stride(64);
         assert_eq!(first.execute(&put).unwrap().completed, COUNT as u64);
         assert!(bytes_of(&target) == bytes_of(&source));
-        let bad = WorkRequest::write(peer, &source, astray(target.remote())).bytes(64);
+        let bad = WorkRequest::write(peer, &source, with_wrong_key(target.remote())).bytes(64);
         let error = first.execute(&bad.timeout(Duration::from_millis(100))).unwrap_err();
         let GpuQueueError::Work(WorkError::Device { error, in_flight: 1, .. }) = error else {
             panic!("{error:?}")
@@ -332,11 +339,11 @@ fn a_gpu_that_maps_no_completion_queue_goes_by_counters_and_an_error_ends_its_wa
 }
 
 #[test]
-fn a_gpu_that_pretends_goes_by_counters_in_host_memory() {
+fn the_pretended_gpu_uses_counters_in_host_memory() {
     pretending(&[], |adapter, gpu| {
         let side = Side::open(&Query::new());
         let (counter, placement) = gpu.completion_counter(&ops(&side)).unwrap();
-        let Placement::Host { why } = placement else { panic!("this one exports no memory") };
+        let Placement::Host { why } = placement else { panic!("the pretended GPU exports no memory") };
         assert!(why.contains("dmabuf"), "{why}");
         let endpoint = endpoint(&side, 8192, &[(&counter, CountedOperations::TRANSMIT)]);
         let first = MappedQueue::new(endpoint, &ops(&side)).unwrap().with_counters().unwrap();
@@ -349,8 +356,9 @@ fn a_gpu_that_pretends_goes_by_counters_in_host_memory() {
         assert_eq!(first.execute(&put).unwrap().completed, COUNT as u64);
         assert!(bytes_of(&target) == bytes_of(&source));
         assert_eq!(first.snapshot().unwrap().counters, Some(Ok([COUNT as u64, 0])));
-        let error =
-            first.execute(&WorkRequest::write(peer, &source, astray(target.remote())).bytes(64)).unwrap_err();
+        let error = first
+            .execute(&WorkRequest::write(peer, &source, with_wrong_key(target.remote())).bytes(64))
+            .unwrap_err();
         let GpuQueueError::Work(WorkError::Completion { status, .. }) = error else { panic!("{error:?}") };
         assert_eq!(status, CompletionStatus::RemoteBadAddress);
         assert_no_violations(adapter);
@@ -360,7 +368,7 @@ fn a_gpu_that_pretends_goes_by_counters_in_host_memory() {
 }
 
 #[test]
-fn a_queue_that_has_posted_goes_by_no_counter_afterwards() {
+fn a_queue_that_has_posted_refuses_counters() {
     with_counters(&[], |_| {
         let side = Side::open(&Query::new());
         let counter = ops(&side).cntr_open_host().unwrap();
@@ -369,7 +377,7 @@ fn a_queue_that_has_posted_goes_by_no_counter_afterwards() {
         let peer = introduce(&first, &second);
         let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
         first.execute(&WorkRequest::write(peer, &source, target.remote()).count(10)).unwrap();
-        // The counter begins at 0 again, the queue does not.
+        // The counter starts at 0 again, but the queue's producer index does not.
         counter.set(0, 0).unwrap();
         let refused = first.with_counters();
         assert!(matches!(refused, Err(QueueError::Counters(CountersError::Posted))), "{refused:?}");

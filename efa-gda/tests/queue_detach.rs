@@ -1,5 +1,5 @@
-//! When a queue that a GPU drives lets go of what its kernels use, over a CUDA driver that pretends: after
-//! they ended, and otherwise never.
+//! A queue that a GPU drives unregisters and frees the memory that its kernels use only after they have ended, and
+//! leaks it otherwise. The tests run on the pretended CUDA driver.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
 
@@ -33,16 +33,16 @@ fn queue(gpu: &Gpu, side: &Side) -> GpuQueue {
     GpuQueue::new(side.queue(), gpu).unwrap()
 }
 
-/// Runs a kernel that ends when `body` returns, or fails.
+/// Runs a kernel that ends when `body` returns or panics.
 fn under_a_kernel(body: impl FnOnce(&AtomicU32)) {
     let Kernel { function, stream } = Kernel::load(cuda::IMAGE.to_vec(), "pretend_gpu_hold_kernel");
-    // A kernel that is not seen to end may read it as long as the process lives: one for each test, each
-    // of which is a process.
+    // A kernel whose end is not observed may read this word until the process ends. Each test is a process, so each
+    // test has its own word.
     static ENDED: AtomicU32 = AtomicU32::new(0);
-    let place = ENDED.as_ptr() as u64;
+    let address = ENDED.as_ptr() as u64;
     let config = LaunchConfig { grid_dim: (1, 1, 1), block_dim: (1, 1, 1), shared_mem_bytes: 0 };
-    // SAFETY: the kernel takes one address of a word, which is the program's.
-    unsafe { stream.launch_builder(&function).arg(&place).launch(config) }.unwrap();
+    // SAFETY: the kernel takes one address, that of a static word.
+    unsafe { stream.launch_builder(&function).arg(&address).launch(config) }.unwrap();
     struct End;
     impl Drop for End {
         fn drop(&mut self) {
@@ -53,7 +53,7 @@ fn under_a_kernel(body: impl FnOnce(&AtomicU32)) {
     body(&ENDED);
 }
 
-/// Drops `queue` under a kernel: its pages stay registered until the kernel has ended.
+/// Drops `queue` while a kernel runs, and checks that its pages stay registered until the kernel has ended.
 fn dropped_after_the_kernel(queue: GpuQueue, driver: &Driver) {
     let before = driver.synchronizations();
     under_a_kernel(|word| {
@@ -63,26 +63,26 @@ fn dropped_after_the_kernel(queue: GpuQueue, driver: &Driver) {
             while driver.synchronizations() == before {
                 if begun.elapsed() > Duration::from_secs(20) {
                     word.store(1, Ordering::Release);
-                    panic!("the drop does not wait for the kernel");
+                    panic!("the drop did not synchronize with the kernel within 20 s");
                 }
                 std::thread::yield_now();
             }
             let registered = driver.registered();
-            // Before anything fails: the scope waits for the drop, which waits for the kernel.
+            // End the kernel before an assertion can fail: the scope waits for the drop, which waits for the kernel.
             word.store(1, Ordering::Release);
-            assert_ne!(registered, 0, "let go under the kernel");
+            assert_ne!(registered, 0, "the pages were unregistered while the kernel ran");
         });
     });
     assert_eq!(driver.registered(), 0);
 }
 
 #[test]
-fn an_error_of_long_ago_neither_leaves_pages_registered_nor_frees_under_a_kernel() {
+fn after_an_old_cuda_error_a_dropped_queue_still_waits_for_its_kernel_and_unregisters_its_pages() {
     pretended(|gpu, side, driver| {
         let (first, second) = (queue(gpu, side), queue(gpu, side));
         let both = driver.registered();
         driver.set_result(c"cuStreamDestroy", UNKNOWN);
-        // Its streams go before its pages do, and leave the error in the context.
+        // The streams are destroyed before the pages are unregistered, and the context keeps their error.
         drop(first);
         driver.set_result(c"cuStreamDestroy", 0);
         assert!(driver.registered() < both);
@@ -91,7 +91,7 @@ fn an_error_of_long_ago_neither_leaves_pages_registered_nor_frees_under_a_kernel
 }
 
 #[test]
-fn a_graph_that_another_thread_captures_does_not_keep_a_queue() {
+fn a_queue_is_unmapped_while_another_thread_captures_a_graph() {
     pretended(|gpu, side, driver| {
         let queue = queue(gpu, side);
         driver.capture(true);
@@ -101,7 +101,7 @@ fn a_graph_that_another_thread_captures_does_not_keep_a_queue() {
 }
 
 #[test]
-fn a_lost_context_has_no_kernels() {
+fn a_queue_of_a_lost_context_is_unmapped() {
     pretended(|gpu, side, driver| {
         let queue = queue(gpu, side);
         // CUDA_ERROR_LAUNCH_FAILED
@@ -112,7 +112,7 @@ fn a_lost_context_has_no_kernels() {
 }
 
 #[test]
-fn a_queue_whose_kernels_may_run_comes_back_and_is_kept_when_dropped() {
+fn a_queue_whose_kernels_may_run_is_returned_by_close_and_leaked_by_drop() {
     pretended(|gpu, side, driver| {
         let queue = queue(gpu, side);
         driver.set_result(c"cuCtxSynchronize", UNKNOWN);
@@ -125,30 +125,30 @@ fn a_queue_whose_kernels_may_run_comes_back_and_is_kept_when_dropped() {
 }
 
 #[test]
-fn a_lent_queue_posts_nothing_of_its_own() {
+fn a_queue_in_a_launch_refuses_host_calls() {
     pretended(|gpu, side, _| {
         let (mut first, second) = (queue(gpu, side), side.queue());
         let peer = introduce(first.mapped(), &second);
         let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
         let put = WorkRequest::write(peer, &source, target.remote());
-        let lent = first.begin_launch();
+        let launch = first.begin_launch();
         assert!(matches!(first.execute(&put), Err(GpuQueueError::InLaunch { launches: 1 })));
         assert!(matches!(first.quiet(Duration::from_secs(1)), Err(GpuQueueError::InLaunch { launches: 1 })));
         let measured = first.measure_latency(&put, Producer::Warp, 1);
         assert!(matches!(measured, Err(GpuQueueError::InLaunch { launches: 1 })));
-        drop(lent);
+        drop(launch);
         assert_eq!(first.execute(&put).unwrap().completed, 1);
     });
 }
 
 #[test]
-fn a_queue_with_entries_never_rung_for_stays_mapped() {
+fn a_queue_with_unrung_entries_stays_mapped() {
     pretended(|gpu, side, driver| {
         let (first, second) = (queue(gpu, side), side.queue());
         let peer = introduce(first.mapped(), &second);
         let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
         let args = WorkRequest::write(peer, &source, target.remote()).arguments(first.mapped()).unwrap();
-        // SAFETY: arguments of this queue, which no kernel uses; the pretended GPU's memory is the host's.
+        // SAFETY: the arguments are for this queue, and no kernel uses it. The pretended GPU's memory is the host's.
         unsafe { post_without_doorbell(first.device_address(), &args) };
         let registered = driver.registered();
         let GpuCloseError::Unrung { mut queue, entries: 1 } = first.close().unwrap_err() else {
@@ -162,21 +162,21 @@ fn a_queue_with_entries_never_rung_for_stays_mapped() {
 }
 
 #[test]
-fn a_lent_queue_is_not_destroyed_and_is_kept_when_dropped() {
+fn a_queue_in_a_launch_is_not_destroyed_and_is_leaked_by_drop() {
     pretended(|gpu, side, driver| {
         let queue = queue(gpu, side);
-        let (lent, registered) = (queue.begin_launch(), driver.registered());
+        let (launch, registered) = (queue.begin_launch(), driver.registered());
         let GpuCloseError::InLaunch { queue, launches: 1 } = queue.destroy().unwrap_err() else {
             panic!("destroyed")
         };
         drop(queue);
-        drop(lent);
+        drop(launch);
         assert_eq!(driver.registered(), registered);
     });
 }
 
 #[test]
-fn part_of_a_warp_is_no_producer_on_a_gpu() {
+fn a_load_with_an_incomplete_warp_is_refused_on_a_gpu() {
     pretended(|gpu, side, _| {
         let (first, second) = (queue(gpu, side), side.queue());
         let peer = introduce(first.mapped(), &second);

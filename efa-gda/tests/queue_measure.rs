@@ -1,5 +1,5 @@
-//! Loads that benches time, on the software adapter: what they come to is whole, and what cannot be
-//! measured is refused. No test looks at how long anything took.
+//! Loads that benchmarks time, on the software adapter: every request of a load arrives and completes, and a load that
+//! cannot be measured is refused. No test asserts on a time.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
 
@@ -21,7 +21,7 @@ fn queues(side: &Side, count: usize) -> (Vec<MappedQueue>, Vec<Peer>) {
     (queues, peers)
 }
 
-/// 128 places of 64 bytes, of which each is written once a lap.
+/// Source and target of 128 blocks of 64 bytes; each lap writes every block once.
 fn memory(side: &Side) -> (MemoryRegion, MemoryRegion) {
     (side.region(&pattern(64 * 128)), side.region(&[0; 64 * 128]))
 }
@@ -36,7 +36,7 @@ const OWNED: Load =
 const SHARED: Load = Load { shared: true, ..OWNED };
 
 #[test]
-fn producers_that_own_their_queues_write_every_place_and_all_completes() {
+fn producers_that_own_their_queues_write_every_block_and_all_requests_complete() {
     with_soft_adapter(&[], |adapter| {
         let side = Side::open(&Query::new());
         let (mut queues, peers) = queues(&side, 3);
@@ -51,7 +51,7 @@ fn producers_that_own_their_queues_write_every_place_and_all_completes() {
 }
 
 #[test]
-fn producers_that_share_a_queue_write_every_place_and_all_completes() {
+fn producers_that_share_a_queue_write_every_block_and_all_requests_complete() {
     with_soft_adapter(&[], |adapter| {
         let side = Side::open(&Query::new());
         let (mut queues, peers) = queues(&side, 1);
@@ -65,7 +65,7 @@ fn producers_that_share_a_queue_write_every_place_and_all_completes() {
 }
 
 #[test]
-fn every_call_of_a_producer_has_its_latency() {
+fn every_call_of_a_producer_has_a_latency_sample() {
     with_soft_adapter(&[], |adapter| {
         let side = Side::open(&Query::new());
         let (mut queues, peers) = queues(&side, 1);
@@ -85,7 +85,7 @@ fn every_call_of_a_producer_has_its_latency() {
 }
 
 #[test]
-fn a_load_whose_writes_are_refused_ends_with_the_status() {
+fn a_load_whose_writes_fail_returns_their_status() {
     with_soft_adapter(&[], |_| {
         let side = Side::open(&Query::new());
         let (mut queues, peers) = queues(&side, 1);
@@ -100,7 +100,7 @@ fn a_load_whose_writes_are_refused_ends_with_the_status() {
 }
 
 #[test]
-fn what_is_no_rdma_write_or_has_no_queue_of_its_own_is_refused() {
+fn reads_odd_counts_and_blocks_without_a_queue_are_refused() {
     with_soft_adapter(&[], |_| {
         let side = Side::open(&Query::new());
         let (mut queues, peers) = queues(&side, 1);
@@ -110,32 +110,41 @@ fn what_is_no_rdma_write_or_has_no_queue_of_its_own_is_refused() {
         assert!(refused(MappedQueue::measure_rate(&mut queues, &read, &SHARED)));
         let puts = puts(&peers, &source, target.remote());
         let odd = [puts[0].clone().count(3)];
-        assert!(refused(MappedQueue::measure_rate(&mut queues, &odd, &SHARED)), "three places");
-        assert!(refused(MappedQueue::measure_rate(&mut queues, &puts, &OWNED)), "three blocks, one queue");
+        assert!(refused(MappedQueue::measure_rate(&mut queues, &odd, &SHARED)), "three blocks of memory");
+        assert!(
+            refused(MappedQueue::measure_rate(&mut queues, &puts, &OWNED)),
+            "three thread blocks, one queue"
+        );
     });
 }
 
 #[test]
-fn queues_without_puts_and_puts_without_queues_are_refused() {
+fn queues_without_work_requests_and_work_requests_without_queues_are_refused() {
     with_soft_adapter(&[], |_| {
         let side = Side::open(&Query::new());
         let (mut queues, peers) = queues(&side, 2);
         let (source, target) = memory(&side);
         let puts = puts(&peers, &source, target.remote());
         let refused = |result: Result<_, WorkError>| matches!(result, Err(WorkError::Unsupported { .. }));
-        assert!(refused(MappedQueue::measure_rate(&mut queues, &puts[..1], &SHARED)), "two queues, one put");
-        assert!(refused(MappedQueue::measure_rate(&mut queues[..1], &puts, &SHARED)), "one queue, two puts");
+        assert!(
+            refused(MappedQueue::measure_rate(&mut queues, &puts[..1], &SHARED)),
+            "two queues, one work request"
+        );
+        assert!(
+            refused(MappedQueue::measure_rate(&mut queues[..1], &puts, &SHARED)),
+            "one queue, two work requests"
+        );
     });
 }
 
 #[test]
-fn loads_of_no_producers_or_of_more_than_can_be_counted_are_refused() {
+fn loads_with_no_producers_or_with_too_many_to_count_are_refused() {
     with_soft_adapter(&[], |_| {
         let side = Side::open(&Query::new());
         let (mut queues, peers) = queues(&side, 1);
         let (source, target) = memory(&side);
         let puts = puts(&peers, &source, target.remote());
-        // As many as wrap to 0.
+        // The number of producers wraps to 0.
         let many = Load { producer: Producer::Thread, blocks: 1 << 31, threads: 2, ..SHARED };
         for load in [many, Load { blocks: 0, ..SHARED }, Load { threads: 0, ..SHARED }] {
             let measured = MappedQueue::measure_rate(&mut queues, &puts, &load);
@@ -145,7 +154,7 @@ fn loads_of_no_producers_or_of_more_than_can_be_counted_are_refused() {
 }
 
 #[test]
-fn a_gpus_producers_write_every_place_and_all_completes() {
+fn producers_on_a_gpu_write_every_block_and_all_requests_complete() {
     with_gpu(&[], |adapter, gpu| {
         let side = Side::open(&Query::new());
         for load in [OWNED, SHARED, Load { producer: Producer::Block, threads: 128, ..OWNED }] {

@@ -1,5 +1,5 @@
-//! Every operation of a mapped queue on the software adapter: bytes where they belong, and what the
-//! receiving side learns.
+//! Every operation of a mapped queue on the software adapter: the bytes arrive at their target, and the receiver gets
+//! the completion that the operation causes.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
 
@@ -16,9 +16,10 @@ use efa_gda::wire::{CompletionStatus, EntrySize, Peer, ProcessingHints, RequestI
 use support::side::{Side, bytes_of, introduce, pattern};
 use support::{assert_no_violations, with_soft_adapter};
 
+/// Longer than any wait that succeeds.
 const PATIENT: Duration = Duration::from_secs(30);
 
-/// Two queues of one adapter, the second as the first one's peer.
+/// Two queues of one adapter. `peer` addresses the second queue from the first.
 struct Pair {
     side: Side,
     first: MappedQueue,
@@ -44,7 +45,7 @@ impl Pair {
 }
 
 #[test]
-fn a_read_brings_remote_bytes_here() {
+fn a_read_copies_remote_bytes_to_local_memory() {
     with_soft_adapter(&[], |adapter| {
         let mut pair = Pair::open(&Query::new());
         let remote = pair.side.region(&pattern((1 << 20) + 1));
@@ -69,7 +70,7 @@ fn an_inline_write_of_80_bytes_travels_in_its_entry() {
 }
 
 #[test]
-fn an_inline_write_needs_no_access_of_its_source() {
+fn an_inline_write_needs_no_access_rights_to_its_source() {
     with_soft_adapter(&[], |_| {
         let mut pair = Pair::wide();
         let source = pair.side.domain.register(Buffer::zeroed(8).unwrap(), Access::RECEIVE).unwrap();
@@ -80,7 +81,7 @@ fn an_inline_write_needs_no_access_of_its_source() {
 }
 
 #[test]
-fn narrow_entries_have_no_inline_write() {
+fn an_inline_write_in_64_byte_entries_is_refused() {
     with_soft_adapter(&[], |_| {
         let mut pair = Pair::open(&Query::new());
         let region = pair.zeroes(8);
@@ -92,7 +93,7 @@ fn narrow_entries_have_no_inline_write() {
 }
 
 #[test]
-fn a_send_lands_in_the_posted_receive_and_says_who_sent_it() {
+fn a_send_completes_the_posted_receive_and_names_its_sender() {
     with_soft_adapter(&[], |adapter| {
         let mut pair = Pair::open(&Query::new());
         let (source, target) = (pair.side.region(&pattern(8928)), pair.zeroes(8928));
@@ -136,7 +137,7 @@ fn an_inline_send_carries_its_immediate() {
 }
 
 #[test]
-fn messages_out_of_order_are_told_apart_by_their_immediates() {
+fn messages_out_of_order_are_identified_by_their_immediates() {
     with_soft_adapter(&[("SOFTEFA_REORDER", "16")], |adapter| {
         const COUNT: usize = 1000;
         let mut pair = Pair::open(&Query::new());
@@ -150,9 +151,9 @@ fn messages_out_of_order_are_told_apart_by_their_immediates() {
         while seen.contains(&false) {
             for got in pair.second.receive_many(usize::MAX, PATIENT).unwrap() {
                 let message = got.immediate.unwrap() as usize;
-                let place = got.receive.unwrap().after(posted.first) as usize;
-                assert!(!std::mem::replace(&mut seen[message], true), "message {message} came twice");
-                assert_eq!(arrived[place * 64..][..64], sent[message * 64..][..64]);
+                let slot = got.receive.unwrap().after(posted.first) as usize;
+                assert!(!std::mem::replace(&mut seen[message], true), "message {message} arrived twice");
+                assert_eq!(arrived[slot * 64..][..64], sent[message * 64..][..64]);
             }
         }
         assert_no_violations(adapter);
@@ -160,7 +161,7 @@ fn messages_out_of_order_are_told_apart_by_their_immediates() {
 }
 
 #[test]
-fn receives_go_round_their_ring_many_times() {
+fn receives_wrap_around_their_ring_many_times() {
     with_soft_adapter(&[], |adapter| {
         let mut pair = Pair::open(&Query::new());
         let (source, target) = (pair.zeroes(8), pair.zeroes(8));
@@ -168,9 +169,9 @@ fn receives_go_round_their_ring_many_times() {
         for _ in 0..rounds {
             pair.second.post_receives(&Receives::new(&target).count(4096)).unwrap();
             pair.first.execute(&WorkRequest::send(pair.peer, &source).count(4096)).unwrap();
-            let mut left = 4096;
-            while left > 0 {
-                left -= pair.second.receive_many(usize::MAX, PATIENT).unwrap().len();
+            let mut remaining = 4096;
+            while remaining > 0 {
+                remaining -= pair.second.receive_many(usize::MAX, PATIENT).unwrap().len();
             }
         }
         assert_no_violations(adapter);
@@ -178,7 +179,7 @@ fn receives_go_round_their_ring_many_times() {
 }
 
 #[test]
-fn a_write_with_immediate_needs_no_receive_where_the_adapter_can_do_without() {
+fn a_write_with_immediate_uses_no_receive_if_the_adapter_supports_unsolicited_writes() {
     with_soft_adapter(&[], |adapter| {
         let mut pair = Pair::open(&Query::new());
         assert!(!pair.second.endpoint().writes_use_receives());
@@ -194,7 +195,7 @@ fn a_write_with_immediate_needs_no_receive_where_the_adapter_can_do_without() {
 }
 
 #[test]
-fn unsolicited_writes_leave_posted_receives_alone() {
+fn unsolicited_writes_do_not_consume_posted_receives() {
     with_soft_adapter(&[], |_| {
         let mut pair = Pair::open(&Query::new());
         let (source, target) = (pair.side.region(&[3; 8]), pair.zeroes(8));
@@ -209,7 +210,7 @@ fn unsolicited_writes_leave_posted_receives_alone() {
 }
 
 #[test]
-fn a_write_with_immediate_uses_a_receive_where_the_adapter_needs_one() {
+fn a_write_with_immediate_uses_a_receive_if_the_adapter_lacks_unsolicited_writes() {
     with_soft_adapter(&[("SOFTEFA_UNSOLICITED_WRITE", "0")], |_| {
         let mut pair = Pair::open(&Query::new());
         assert!(pair.second.endpoint().writes_use_receives());
@@ -223,7 +224,7 @@ fn a_write_with_immediate_uses_a_receive_where_the_adapter_needs_one() {
 }
 
 #[test]
-fn request_ids_have_64_bits_from_the_release_that_says_so() {
+fn request_ids_have_64_bits_if_the_provider_release_reports_them() {
     let set = [("SOFTEFA_PROV_VERSION", "207.0"), ("SOFTEFA_INJECT", "70000:13")];
     with_soft_adapter(&set, |adapter| {
         let mut pair = Pair::open(&Query::new());
@@ -234,13 +235,13 @@ fn request_ids_have_64_bits_from_the_release_that_says_so() {
             .execute(&WorkRequest::write(pair.peer, &source, target.remote()).count(70_000))
             .unwrap_err();
         let WorkError::Completion { request, .. } = error else { panic!("{error}") };
-        assert_eq!(request.get(), 69_999, "more than 16 bits hold");
+        assert_eq!(request.get(), 69_999, "more than 16 bits can hold");
         assert_no_violations(adapter);
     });
 }
 
 #[test]
-fn hints_travel_in_every_entry_and_change_nothing() {
+fn a_queue_with_processing_hints_moves_the_same_bytes() {
     with_soft_adapter(&[], |adapter| {
         let side = Side::open(&Query::new());
         let mut first = side.queue().with_hints(ProcessingHints::BURST_PPS_SENSITIVE);
@@ -254,7 +255,7 @@ fn hints_travel_in_every_entry_and_change_nothing() {
 }
 
 #[test]
-fn endpoints_say_what_the_adapter_carries() {
+fn an_endpoint_reports_the_limits_of_its_adapter() {
     with_soft_adapter(&[], |_| {
         let pair = Pair::open(&Query::new());
         let (limits, inject) = (pair.first.endpoint().limits(), pair.first.endpoint().inject_limits());
@@ -263,14 +264,14 @@ fn endpoints_say_what_the_adapter_carries() {
     });
 }
 
-/// The limit that an error names.
+/// Limit, length and maximum of a `TooLong` error.
 fn too_long(error: WorkError) -> (Limit, u64, u64) {
     let WorkError::TooLong { limit, bytes, most } = error else { panic!("{error}") };
     (limit, bytes, most)
 }
 
 #[test]
-fn one_byte_past_a_limit_is_refused_by_name_and_nothing_is_posted() {
+fn one_byte_past_a_limit_is_refused_with_the_limit_and_nothing_is_posted() {
     with_soft_adapter(&[("SOFTEFA_MAX_RDMA_SIZE", "10000")], |_| {
         let mut pair = Pair::wide();
         let region = pair.zeroes(10_001);
@@ -294,7 +295,7 @@ fn one_byte_past_a_limit_is_refused_by_name_and_nothing_is_posted() {
 }
 
 #[test]
-fn a_write_past_max_rdma_size_is_split_and_its_immediate_comes_once() {
+fn a_write_past_max_rdma_size_is_split_and_its_immediate_arrives_once() {
     with_soft_adapter(&[("SOFTEFA_MAX_RDMA_SIZE", "4096")], |adapter| {
         let mut pair = Pair::open(&Query::new());
         let (source, target) = (pair.side.region(&pattern(10_000)), pair.zeroes(10_000));
@@ -324,7 +325,7 @@ fn a_read_with_immediate_is_refused() {
 }
 
 #[test]
-fn a_receive_of_more_than_a_descriptor_can_say_is_refused() {
+fn a_receive_longer_than_a_descriptor_can_hold_is_refused() {
     with_soft_adapter(&[], |_| {
         let mut pair = Pair::open(&Query::new());
         let region = pair.zeroes(65_536);
@@ -335,7 +336,7 @@ fn a_receive_of_more_than_a_descriptor_can_say_is_refused() {
 }
 
 #[test]
-fn a_receive_into_memory_that_was_not_registered_for_it_is_refused() {
+fn a_receive_into_memory_without_receive_access_is_refused() {
     with_soft_adapter(&[], |_| {
         let mut pair = Pair::open(&Query::new());
         let region = pair.side.domain.register(Buffer::zeroed(8).unwrap(), Access::SEND).unwrap();
@@ -345,7 +346,7 @@ fn a_receive_into_memory_that_was_not_registered_for_it_is_refused() {
 }
 
 #[test]
-fn a_posted_receive_keeps_its_memory_until_it_completed() {
+fn a_posted_receive_retains_its_memory_until_it_completes() {
     with_soft_adapter(&[], |_| {
         let mut pair = Pair::open(&Query::new());
         let (source, target) = (pair.zeroes(8), pair.zeroes(8));
@@ -358,7 +359,7 @@ fn a_posted_receive_keeps_its_memory_until_it_completed() {
 }
 
 #[test]
-fn receives_past_the_ring_are_refused_with_how_many_were_posted() {
+fn receives_past_the_ring_are_refused_with_the_number_posted() {
     with_soft_adapter(&[], |adapter| {
         let mut pair = Pair::open(&Query::new());
         let (region, ring) = (pair.zeroes(8), pair.second.limits().receives);
@@ -371,7 +372,7 @@ fn receives_past_the_ring_are_refused_with_how_many_were_posted() {
 }
 
 #[test]
-fn completions_that_nobody_takes_are_counted_as_lost() {
+fn unread_completions_past_the_inbox_are_counted_as_lost() {
     with_soft_adapter(&[], |_| {
         let side = Side::open(&Query::new());
         let mut queue = side.queue();
@@ -388,7 +389,7 @@ fn completions_that_nobody_takes_are_counted_as_lost() {
 }
 
 #[test]
-fn a_queue_whose_receives_complete_elsewhere_takes_none() {
+fn a_queue_whose_receives_complete_on_another_completion_queue_refuses_receives() {
     with_soft_adapter(&[], |_| {
         let side = Side::open(&Query::new());
         let addresses = side.domain.address_vector(16).unwrap();
@@ -410,7 +411,7 @@ fn a_queue_whose_receives_complete_elsewhere_takes_none() {
 }
 
 #[test]
-fn every_operation_verifies_at_the_sizes_around_entry_and_inline_limits() {
+fn every_operation_moves_its_bytes_at_the_sizes_around_entry_and_inline_limits() {
     with_soft_adapter(&[("SOFTEFA_REORDER", "8")], |adapter| {
         let mut pair = Pair::wide();
         assert_eq!(pair.first.exposure().sq.entry_size, EntrySize::B128);
@@ -437,10 +438,10 @@ fn every_operation_verifies_at_the_sizes_around_entry_and_inline_limits() {
     });
 }
 
-/// Zeroed memory that has a file descriptor, as memory of a GPU has a dmabuf; mapped for good.
+/// Zeroed memory with a file descriptor, as memory of a GPU has a dmabuf. The mapping is never removed.
 fn shared_memory(length: usize) -> (OwnedFd, *mut u8) {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a new descriptor, owned here alone, and a new mapping of the file behind it.
+    // SAFETY: the descriptor is new and has no other owner, and the mapping is new.
     unsafe {
         let fd = OwnedFd::from_raw_fd(libc::memfd_create(c"completions".as_ptr(), libc::MFD_CLOEXEC));
         let raw = std::os::fd::AsRawFd::as_raw_fd(&fd);
@@ -452,7 +453,7 @@ fn shared_memory(length: usize) -> (OwnedFd, *mut u8) {
 }
 
 #[test]
-fn completions_come_in_memory_that_the_caller_gave() {
+fn completions_arrive_in_memory_of_the_caller() {
     with_soft_adapter(&[], |adapter| {
         let side = Side::open(&Query::new());
         let (fd, start) = shared_memory(8192 * 32 + 4096);
@@ -462,7 +463,7 @@ fn completions_come_in_memory_that_the_caller_gave() {
             length: 8192 * 32,
             buffer: start.wrapping_add(4096),
         };
-        // SAFETY: the memory stays mapped for the life of this process.
+        // SAFETY: the memory stays mapped until the process ends.
         let completions = unsafe { side.domain.gda_ops().unwrap().cq_open_ext(&memory, 8192) }.unwrap();
         drop(fd);
         let mut first = side.queue_on(completions, |_| ());
@@ -471,19 +472,19 @@ fn completions_come_in_memory_that_the_caller_gave() {
         let peer = introduce(&first, &second);
         let (source, target) = (side.region(&pattern(64 * 20_000)), side.region(&[0; 64 * 20_000]));
         let put = WorkRequest::write(peer, &source, target.remote()).bytes(64).stride(64).count(20_000);
-        assert_eq!(first.execute(&put).unwrap().completed, 20_000, "past the queue's end twice");
+        assert_eq!(first.execute(&put).unwrap().completed, 20_000, "two laps of the completion queue");
         assert!(bytes_of(&target) == bytes_of(&source));
         assert_no_violations(adapter);
     });
 }
 
 #[test]
-fn completions_in_a_gpus_memory_are_not_looked_for_from_the_host() {
+fn the_host_refuses_to_poll_completions_in_gpu_memory() {
     with_soft_adapter(&[], |adapter| {
         let side = Side::open(&Query::new());
         let (file, start) = shared_memory(8192 * 32);
         let dmabuf = Ok(Dmabuf { file, offset: 0 });
-        // SAFETY: the memory stays mapped for the life of this process; no GPU is asked to reach it.
+        // SAFETY: the memory stays mapped until the process ends, and no GPU accesses it.
         let memory = unsafe { DeviceMemory::new(start as u64, 8192 * 32, 0, dmabuf, Arc::new(())) };
         let completions = side.domain.gda_ops().unwrap().cq_open_device(memory.unwrap(), 8192).unwrap();
         let (mut first, second) = (side.queue_on(completions, |_| ()), side.queue());

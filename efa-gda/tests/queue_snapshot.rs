@@ -1,5 +1,4 @@
-//! Where a queue stands, in values and in words; and what becomes of those who wait for an adapter
-//! that died.
+//! Snapshots of a queue, as values and as text, and the end of waits for an adapter that died.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
 
@@ -20,34 +19,35 @@ use support::side::{Side, introduce, pattern};
 use support::{assert_no_violations, with_soft_adapter};
 
 #[test]
-fn a_fresh_queue_stands_at_zero() {
+fn the_counters_of_a_new_queue_are_zero() {
     with_soft_adapter(&[], |_| {
         let queue = Side::open(&Query::new()).queue();
-        let seen = queue.snapshot();
+        let snapshot = queue.snapshot();
         assert_eq!(
-            (seen.reserved(), seen.doorbell_index(), seen.completed(), seen.in_flight()),
+            (snapshot.reserved(), snapshot.doorbell_index(), snapshot.completed(), snapshot.in_flight()),
             (0, 0, 0, 0)
         );
-        assert!(!seen.is_locked() && seen.poison().is_none() && seen.first_error().is_none());
-        let (Contents::Entries(pending), Contents::Entries(completions)) = (&seen.pending, &seen.completions)
+        assert!(!snapshot.is_locked() && snapshot.poison().is_none() && snapshot.first_error().is_none());
+        let (Contents::Entries(pending), Contents::Entries(completions)) =
+            (&snapshot.pending, &snapshot.completions)
         else {
-            panic!("the software adapter's rings can be read: {seen:?}");
+            panic!("the software adapter's rings can be read: {snapshot:?}");
         };
         assert!(pending.is_empty() && completions.is_empty());
     });
 }
 
 #[test]
-fn the_last_completions_are_those_of_the_last_requests() {
+fn a_snapshot_shows_the_completions_of_the_last_requests() {
     with_soft_adapter(&[], |adapter| {
         let side = Side::open(&Query::new());
         let (mut first, second) = (side.queue(), side.queue());
         let peer = introduce(&first, &second);
         let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
         first.execute(&WorkRequest::write(peer, &source, target.remote()).count(20)).unwrap();
-        let seen = first.snapshot();
-        assert_eq!((seen.reserved(), seen.doorbell_index(), seen.completed()), (20, 20, 20));
-        let Contents::Entries(completions) = &seen.completions else { panic!("{seen:?}") };
+        let snapshot = first.snapshot();
+        assert_eq!((snapshot.reserved(), snapshot.doorbell_index(), snapshot.completed()), (20, 20, 20));
+        let Contents::Entries(completions) = &snapshot.completions else { panic!("{snapshot:?}") };
         let ids: Vec<u64> = completions.iter().map(|one| one.completion.as_ref().unwrap().id.get()).collect();
         assert_eq!(ids, [12, 13, 14, 15, 16, 17, 18, 19]);
         assert!(completions.iter().all(|one| one.read));
@@ -56,7 +56,7 @@ fn the_last_completions_are_those_of_the_last_requests() {
 }
 
 #[test]
-fn a_request_that_nobody_rang_for_is_decoded() {
+fn a_snapshot_decodes_a_request_without_a_doorbell() {
     with_soft_adapter(&[], |_| {
         let side = Side::open(&Query::new());
         let (first, second) = (side.queue(), side.queue());
@@ -73,18 +73,18 @@ fn a_request_that_nobody_rang_for_is_decoded() {
         };
         let entry = request.encode(EntrySize::B64, false, RequestIdWidth::Bits16).unwrap();
         let queue = first.as_ptr().as_ptr();
-        // SAFETY: what a kernel does that reserves two slots, writes the first, and hangs; nobody else
+        // SAFETY: these are the stores of a kernel that reserves two slots, writes the first, and hangs. Nothing else
         // uses the queue.
         unsafe {
             host::write_raw(queue, 0, &entry);
             (*queue).reserve.word = (1 << 32) | 2;
         }
-        let seen = first.snapshot();
-        assert!(seen.is_locked());
-        let Contents::Entries(pending) = &seen.pending else { panic!("{seen:?}") };
+        let snapshot = first.snapshot();
+        assert!(snapshot.is_locked());
+        let Contents::Entries(pending) = &snapshot.pending else { panic!("{snapshot:?}") };
         assert_eq!((pending.len(), pending[0].entry.unwrap().request), (2, Some(request)));
-        assert!(pending[1].entry.is_none(), "reserved, not written");
-        let words = seen.to_string();
+        assert!(pending[1].entry.is_none(), "slot 1 was reserved but not written");
+        let words = snapshot.to_string();
         assert!(words.contains("slot 0 (request 0): RDMA WRITE of 48 bytes to queue pair"), "{words}");
         assert!(words.contains("at 0xabcd0000, key 0x4d"), "{words}");
         assert!(words.contains("slot 1 (request 1): not written yet"), "{words}");
@@ -92,7 +92,7 @@ fn a_request_that_nobody_rang_for_is_decoded() {
 }
 
 #[test]
-fn a_struct_whose_geometry_was_written_over_is_told_and_not_followed() {
+fn a_snapshot_reports_damaged_ring_geometry_and_does_not_follow_it() {
     with_soft_adapter(&[], |_| {
         type Damage = fn(&mut efa_gda_queue);
         let damages: [(&str, Damage); 5] = [
@@ -103,40 +103,40 @@ fn a_struct_whose_geometry_was_written_over_is_told_and_not_followed() {
             ("size of a completion", |queue| queue.cq.entry_size = 0),
         ];
         let side = Side::open(&Query::new());
-        for (what, damage) in damages {
+        for (field, damage) in damages {
             let queue = side.queue();
-            // SAFETY: the queue's own struct, which nobody uses, as a stray store of a kernel leaves it.
+            // SAFETY: nothing else uses the queue's struct. The damage is that of a stray store of a kernel.
             unsafe {
                 (*queue.as_ptr().as_ptr()).reserve.word = 3;
                 damage(&mut *queue.as_ptr().as_ptr());
             }
-            let seen = queue.snapshot();
+            let snapshot = queue.snapshot();
             let (Contents::Unreadable(sends), Contents::Unreadable(completions)) =
-                (&seen.pending, &seen.completions)
+                (&snapshot.pending, &snapshot.completions)
             else {
-                panic!("{what}: {seen}");
+                panic!("{field}: {snapshot}");
             };
-            assert!(sends.contains("damaged") && completions.contains("damaged"), "{what}: {seen}");
+            assert!(sends.contains("damaged") && completions.contains("damaged"), "{field}: {snapshot}");
         }
     });
 }
 
 #[test]
-fn an_error_is_in_the_snapshot() {
+fn a_snapshot_shows_the_first_error() {
     with_soft_adapter(&[("SOFTEFA_INJECT", "3:8")], |_| {
         let side = Side::open(&Query::new());
         let (mut first, second) = (side.queue(), side.queue());
         let peer = introduce(&first, &second);
         let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
         first.execute(&WorkRequest::write(peer, &source, target.remote()).count(5)).unwrap_err();
-        let seen = first.snapshot();
-        assert_eq!(seen.first_error(), Some((RequestId::new(2), CompletionStatus::RemoteAbort)));
-        assert!(seen.to_string().contains("errors: 1, the first of request id 2"), "{seen}");
+        let snapshot = first.snapshot();
+        assert_eq!(snapshot.first_error(), Some((RequestId::new(2), CompletionStatus::RemoteAbort)));
+        assert!(snapshot.to_string().contains("errors: 1, the first of request id 2"), "{snapshot}");
     });
 }
 
 #[test]
-fn an_adapter_that_died_ends_waits_within_their_bound_and_is_closed_in_order() {
+fn a_wait_for_an_adapter_that_died_times_out_and_the_queue_can_be_destroyed() {
     with_soft_adapter(&[], |adapter| {
         let side = Side::open(&Query::new());
         let (mut first, second) = (side.queue(), side.queue());
@@ -150,9 +150,9 @@ fn an_adapter_that_died_ends_waits_within_their_bound_and_is_closed_in_order() {
         let WorkError::Device { error, in_flight, .. } = error else { panic!("{error:?}") };
         assert_eq!((error, in_flight), (DeviceError::TimeoutCompletion, 3));
         drop(put);
-        let seen = first.snapshot();
-        assert_eq!((seen.in_flight(), seen.poison()), (3, Some(DeviceError::TimeoutCompletion)));
-        // Early deregistration and closing are refused, and the way out is open.
+        let snapshot = first.snapshot();
+        assert_eq!((snapshot.in_flight(), snapshot.poison()), (3, Some(DeviceError::TimeoutCompletion)));
+        // Deregistration and `close` are refused while requests are in flight; `destroy` succeeds.
         assert!(matches!(source.close().unwrap_err(), Error::Busy { .. }));
         let error = first.close().unwrap_err();
         assert!(

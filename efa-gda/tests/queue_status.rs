@@ -1,5 +1,5 @@
-//! Each status of a completion reaches the caller as a value of its own: by its real cause where the
-//! software adapter has one, by injection where a cause would need another host or another firmware.
+//! Each status of a completion reaches the caller as a distinct value. The tests provoke its real cause if the software
+//! adapter has it, and inject the status if the cause needs another host or another firmware.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
 
@@ -13,9 +13,10 @@ use efa_gda::wire::{AddressHandle, CompletionStatus, Peer, QueueKey, QueuePairNu
 use support::side::{Side, bytes_of, introduce, pattern, two_adapters};
 use support::{SoftAdapter, with_soft_adapter};
 
+/// Longer than any wait that succeeds.
 const PATIENT: Duration = Duration::from_secs(30);
 
-/// Two queues of one adapter, and 64 bytes on either side.
+/// Two queues of one adapter, and a source and a target of 64 bytes.
 struct Scene {
     side: Side,
     first: MappedQueue,
@@ -38,7 +39,7 @@ impl Scene {
         WorkRequest::write(self.peer, &self.source, self.target.remote())
     }
 
-    /// The status of a put that fails.
+    /// Posts a work request that must fail, and returns its status.
     fn status(&mut self, put: &WorkRequest) -> CompletionStatus {
         status_of(&mut self.first, put)
     }
@@ -50,13 +51,13 @@ fn status_of(queue: &mut MappedQueue, put: &WorkRequest) -> CompletionStatus {
     status
 }
 
-/// A scene in a process of its own.
+/// Runs `body` with a scene in a separate process.
 fn scene(variables: &[(&str, &str)], body: impl FnOnce(Scene, &SoftAdapter)) {
     with_soft_adapter(variables, |adapter| body(Scene::new(), adapter));
 }
 
 #[test]
-fn a_wrong_rkey_is_a_bad_remote_address_and_the_queue_goes_on() {
+fn a_wrong_rkey_is_a_bad_remote_address_and_the_queue_stays_usable() {
     scene(&[], |mut scene, _| {
         let right = scene.target.remote();
         let wrong = RemoteRegion { key: RemoteKey::new(!right.key.get()), ..right };
@@ -78,7 +79,7 @@ fn bytes_past_the_remote_region_are_a_bad_remote_address() {
 }
 
 #[test]
-fn an_address_handle_that_nobody_made_is_invalid() {
+fn an_address_handle_that_was_never_created_is_invalid() {
     scene(&[], |mut scene, _| {
         scene.peer.address_handle = AddressHandle::new(scene.peer.address_handle.get() ^ 0x800);
         let put = scene.write();
@@ -87,7 +88,7 @@ fn an_address_handle_that_nobody_made_is_invalid() {
 }
 
 #[test]
-fn the_key_of_another_region_is_an_invalid_lkey() {
+fn an_lkey_of_another_region_is_invalid() {
     scene(&[], |mut scene, _| {
         let other = scene.first.local_key(&scene.target).unwrap();
         let put = scene.write().with_key(other);
@@ -96,10 +97,10 @@ fn the_key_of_another_region_is_an_invalid_lkey() {
 }
 
 #[test]
-fn a_message_longer_than_the_adapter_takes_is_a_bad_length() {
+fn a_message_longer_than_the_adapter_supports_is_a_bad_length() {
     scene(&[], |mut scene, _| {
-        // The library refuses such a message; a queue that claims more lets it through.
-        // SAFETY: the struct lives as long as the queue, and nobody else uses it now.
+        // The library refuses such a message unless the queue's struct claims a larger limit.
+        // SAFETY: the struct lives as long as the queue, and nothing else uses it now.
         unsafe { (*scene.first.as_ptr().as_ptr()).max_msg_size = 1 << 20 };
         let put = WorkRequest::send(scene.peer, &scene.side.region(&pattern(8929)));
         assert_eq!(scene.status(&put), CompletionStatus::BadLength);
@@ -116,7 +117,7 @@ fn a_queue_pair_that_does_not_exist_is_a_bad_destination() {
 }
 
 #[test]
-fn another_queue_key_is_a_bad_destination() {
+fn a_wrong_queue_key_is_a_bad_destination() {
     scene(&[], |mut scene, _| {
         scene.peer.queue_key = QueueKey::new(!scene.peer.queue_key.get());
         let put = scene.write();
@@ -125,7 +126,7 @@ fn another_queue_key_is_a_bad_destination() {
 }
 
 #[test]
-fn a_send_without_a_receive_is_receiver_not_ready_once_its_retries_are_used_up() {
+fn a_send_without_a_receive_is_receiver_not_ready_after_its_last_retry() {
     scene(&[], |scene, _| {
         let mut queue = scene.side.queue_that(|endpoint| endpoint.set_rnr_retry(2).unwrap());
         let peer = introduce(&queue, &scene.second);
@@ -147,7 +148,7 @@ fn a_receive_that_is_too_short_is_an_error_on_both_sides() {
 }
 
 #[test]
-fn a_read_on_an_adapter_without_it_is_an_unsupported_operation() {
+fn a_read_on_an_adapter_without_rdma_read_is_an_unsupported_operation() {
     scene(&[("SOFTEFA_RDMA_READ", "0")], |mut scene, _| {
         let put = WorkRequest::read(scene.peer, &scene.source, scene.target.remote());
         assert_eq!(scene.status(&put), CompletionStatus::UnsupportedOperation);
@@ -155,7 +156,7 @@ fn a_read_on_an_adapter_without_it_is_an_unsupported_operation() {
 }
 
 #[test]
-fn a_target_that_never_inserted_the_writer_does_not_know_it() {
+fn a_write_to_an_adapter_that_did_not_insert_the_writer_is_an_unknown_peer() {
     with_soft_adapter(&[("SOFTEFA_ADAPTERS", "2")], |_| {
         let (here, there) = two_adapters();
         let (mut first, second) = (here.queue(), there.queue());
@@ -167,7 +168,7 @@ fn a_target_that_never_inserted_the_writer_does_not_know_it() {
 }
 
 #[test]
-fn an_address_where_no_adapter_is_cannot_be_reached() {
+fn an_address_without_an_adapter_is_unreachable() {
     scene(&[], |mut scene, _| {
         let mut address = scene.second.endpoint().address().unwrap();
         // The last byte of the GID.
@@ -182,12 +183,13 @@ fn an_address_where_no_adapter_is_cannot_be_reached() {
 fn a_queue_pair_that_broke_a_rule_flushes_both_of_its_queues() {
     scene(&[], |mut scene, adapter| {
         scene.first.post_receives(&Receives::new(&scene.target).count(2)).unwrap();
-        // A message that uses the first shows that the adapter has seen the doorbell for both.
+        // A message that uses the first receive shows that the adapter has read the doorbell for both.
         let back = introduce(&scene.second, &scene.first);
         scene.second.execute(&WorkRequest::send(back, &scene.source)).unwrap();
         scene.first.receive(PATIENT).unwrap();
         let doorbell = scene.first.exposure().rq.doorbell;
-        // SAFETY: the doorbell is mapped while the queue lives: it moves backwards.
+        // The doorbell moves backwards, which breaks a rule.
+        // SAFETY: the doorbell is mapped while the queue lives.
         unsafe { doorbell.as_ptr().write_volatile(0xfff0) };
         while adapter.violations().is_empty() {
             std::thread::yield_now();
@@ -205,46 +207,46 @@ fn injected(status: CompletionStatus) {
     let inject = format!("2:{}", status.code());
     scene(&[("SOFTEFA_INJECT", &inject)], |mut scene, _| {
         let error = scene.first.execute(&scene.write().count(3)).unwrap_err();
-        let WorkError::Completion { status: found, request, completed, .. } = error else {
+        let WorkError::Completion { status: actual, request, completed, .. } = error else {
             panic!("{error}")
         };
-        assert_eq!((found, request.get(), completed), (status, 1, 3));
+        assert_eq!((actual, request.get(), completed), (status, 1, 3));
     });
 }
 
 #[test]
-fn a_queue_pair_that_failed_inside_the_adapter_is_named() {
+fn an_internal_error_of_a_queue_pair_is_reported() {
     injected(CompletionStatus::QueuePairInternal);
 }
 
 #[test]
-fn an_abort_by_the_remote_side_is_named() {
+fn an_abort_by_the_remote_side_is_reported() {
     injected(CompletionStatus::RemoteAbort);
 }
 
 #[test]
-fn an_answer_that_makes_no_sense_is_named() {
+fn a_malformed_response_is_reported() {
     injected(CompletionStatus::RemoteBadStatus);
 }
 
 #[test]
-fn a_remote_that_stopped_answering_is_named() {
+fn an_unresponsive_remote_is_reported() {
     injected(CompletionStatus::UnresponsiveRemote);
 }
 
 #[test]
-fn a_remote_that_lacks_a_feature_is_named() {
+fn a_feature_mismatch_is_reported() {
     injected(CompletionStatus::FeatureMismatch);
 }
 
 #[test]
-fn a_status_that_nobody_knows_stays_a_number() {
+fn an_unknown_status_is_reported_as_its_number() {
     injected(CompletionStatus::Unknown(77));
 }
 
 #[test]
-fn every_status_that_is_injected_is_told_from_every_other() {
-    // One request each, so that no error hides another.
+fn every_injected_status_is_reported_as_itself() {
+    // Each status is injected into a separate request, so that no error hides another.
     let all = || CompletionStatus::ALL.iter().filter(|status| **status != CompletionStatus::Ok);
     let pairs: Vec<String> = (1..).zip(all()).map(|(nth, one)| format!("{nth}:{}", one.code())).collect();
     scene(&[("SOFTEFA_INJECT", &pairs.join(","))], |mut scene, _| {

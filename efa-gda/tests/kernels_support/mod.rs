@@ -1,5 +1,5 @@
-//! An adapter for tests of the posting engine: a ring in ordinary memory, and a thread that checks it as strictly as
-//! hardware may. It moves no bytes and records the requests.
+//! An adapter for tests of the posting engine: a ring in ordinary memory, and a thread that reads the ring as strictly as
+//! the hardware may. It records the requests and moves no bytes.
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
@@ -25,11 +25,11 @@ pub(crate) struct Shape {
     pub(crate) max_batch: u32,
     pub(crate) entry_size: u32,
     pub(crate) wide_ids: bool,
-    /// Publication slots; 0: none.
-    pub(crate) stage: u32,
-    /// The first value of all counters, so that tests reach their wraps.
+    /// The number of publication slots; 0 for none.
+    pub(crate) publication_slots: u32,
+    /// The counters' initial value, with which tests reach the wraps.
     pub(crate) start: u32,
-    /// A request's number, counted from `start`, and its status.
+    /// Number of a request, counted from `start`, and the status with which it fails.
     pub(crate) fail: Option<(u32, u8)>,
     /// The queue pair in completions.
     pub(crate) qpn: u32,
@@ -42,7 +42,7 @@ impl Default for Shape {
             max_batch: 16,
             entry_size: 64,
             wide_ids: false,
-            stage: 64,
+            publication_slots: 64,
             start: 0,
             fail: None,
             qpn: QPN,
@@ -50,26 +50,26 @@ impl Default for Shape {
     }
 }
 
-/// Memory that poster and adapter share.
+/// The memory that poster and adapter share.
 struct Memory {
     shape: Shape,
     sq: Vec<AtomicU64>,
     doorbell: AtomicU32,
     cq: Vec<AtomicU64>,
-    stage: Vec<AtomicU64>,
-    ready: Vec<AtomicU64>,
+    publication_slots: Vec<AtomicU64>,
+    publication_flags: Vec<AtomicU64>,
     abort: AtomicU32,
     stop: AtomicBool,
 }
 
-/// What the adapter recorded.
+/// The adapter's record of requests, doorbells and violations.
 #[derive(Default)]
-pub(crate) struct Seen {
+pub(crate) struct AdapterRecord {
     /// Requests in ring order.
     pub(crate) requests: Vec<Request>,
-    /// Doorbells that moved forward.
+    /// Doorbells that advanced the producer index.
     pub(crate) doorbells: u32,
-    /// Violations, as text.
+    /// The rules that the poster broke, as text.
     pub(crate) violations: Vec<String>,
 }
 
@@ -77,7 +77,7 @@ pub(crate) struct Seen {
 pub(crate) struct Bench {
     pub(crate) queue: Box<efa_gda_queue>,
     memory: Arc<Memory>,
-    adapter: Option<JoinHandle<Seen>>,
+    adapter: Option<JoinHandle<AdapterRecord>>,
 }
 
 fn words(count: usize) -> Vec<AtomicU64> {
@@ -85,15 +85,15 @@ fn words(count: usize) -> Vec<AtomicU64> {
 }
 
 impl Bench {
-    /// A queue without an adapter: nothing reads its doorbell.
+    /// A queue without an adapter, which ignores doorbells and completes nothing.
     pub(crate) fn silent(shape: Shape) -> Self {
         let memory = Arc::new(Memory {
             shape,
             sq: words((shape.depth * shape.entry_size / 8) as usize),
             doorbell: AtomicU32::new(shape.start & 0xffff),
             cq: words((shape.depth * 4) as usize),
-            stage: words((shape.stage * shape.entry_size / 8) as usize),
-            ready: words(shape.stage as usize),
+            publication_slots: words((shape.publication_slots * shape.entry_size / 8) as usize),
+            publication_flags: words(shape.publication_slots as usize),
             abort: AtomicU32::new(0),
             stop: AtomicBool::new(false),
         });
@@ -108,15 +108,15 @@ impl Bench {
         queue.cq.buffer = memory.cq.as_ptr() as *mut u8;
         queue.cq.entry_size = 32;
         queue.cq.num_entries = shape.depth;
-        queue.publication.entries = memory.stage.as_ptr() as *mut u8;
-        queue.publication.flags = memory.ready.as_ptr() as *mut u64;
-        queue.publication.num_entries = shape.stage;
+        queue.publication.entries = memory.publication_slots.as_ptr() as *mut u8;
+        queue.publication.flags = memory.publication_flags.as_ptr() as *mut u64;
+        queue.publication.num_entries = shape.publication_slots;
         queue.abort = memory.abort.as_ptr();
         queue.max_rdma_size = 1 << 30;
         queue.max_msg_size = 8192;
         queue.max_inline = if shape.entry_size == 128 { 80 } else { 32 };
         queue.qpn = QPN;
-        // As after `start` completed requests.
+        // The state after `start` requests that all completed.
         queue.reserve.word = u64::from(shape.start);
         queue.lock.serving = u64::from(shape.start) << EFA_GDA_LOCK_STATE_BITS;
         queue.lock.doorbell_index = shape.start;
@@ -142,7 +142,7 @@ impl Bench {
     }
 
     /// Stops the adapter and returns its record.
-    pub(crate) fn finish(mut self) -> Seen {
+    pub(crate) fn finish(mut self) -> AdapterRecord {
         self.memory.stop.store(true, Ordering::Release);
         self.adapter.take().expect("a bench with an adapter").join().expect("the adapter's thread ends")
     }
@@ -172,17 +172,17 @@ pub(crate) fn load(
     lanes: u32,
 ) -> Vec<Result<(), DeviceError>> {
     let args = efa_gda_load_args { queues: &mut *bench.queue, ..args };
-    // SAFETY: the bench keeps the queue's memory alive; the blocks share the queue as it allows.
+    // SAFETY: the bench keeps the queue's memory alive, and the blocks share the queue as its protocol allows.
     unsafe { host::load(&args, blocks, lanes, host::LoadOptions::new()) }.expect("the blocks start")
 }
 
-/// Remote addresses of the writes, in ring order.
-pub(crate) fn remotes(seen: &Seen) -> Vec<u64> {
+/// The remote addresses of the writes, in ring order.
+pub(crate) fn remotes(record: &AdapterRecord) -> Vec<u64> {
     let remote = |operation: &Operation| match operation {
         Operation::Write { remote, .. } => remote.address,
         other => panic!("not a write: {other:?}"),
     };
-    seen.requests.iter().map(|request| remote(&request.operation)).collect()
+    record.requests.iter().map(|request| remote(&request.operation)).collect()
 }
 
 impl Drop for Bench {
@@ -194,27 +194,28 @@ impl Drop for Bench {
     }
 }
 
-fn run(memory: &Memory) -> Seen {
+fn run(memory: &Memory) -> AdapterRecord {
     let shape = memory.shape;
-    let mut seen = Seen::default();
-    let (mut rung, mut completions, mut random) = (shape.start, 0_u32, 0x9e37_79b9_7f4a_7c15_u64);
+    let mut record = AdapterRecord::default();
+    let (mut doorbell_index, mut completions, mut random) = (shape.start, 0_u32, 0x9e37_79b9_7f4a_7c15_u64);
     loop {
         let stopping = memory.stop.load(Ordering::Acquire);
-        let now = advance(memory, rung, &mut seen);
-        look_ahead(memory, now, &mut seen);
-        if now == rung {
+        let now = advance(memory, doorbell_index, &mut record);
+        check_batch(memory, now, &mut record);
+        if now == doorbell_index {
             if stopping {
-                return seen;
+                return record;
             }
             std::thread::yield_now();
             continue;
         }
-        seen.doorbells += 1;
-        let mut slots: Vec<u32> = (0..now.wrapping_sub(rung)).map(|i| rung.wrapping_add(i)).collect();
+        record.doorbells += 1;
+        let mut slots: Vec<u32> =
+            (0..now.wrapping_sub(doorbell_index)).map(|i| doorbell_index.wrapping_add(i)).collect();
         for slot in &slots {
-            take(memory, *slot, &mut seen);
+            take(memory, *slot, &mut record);
         }
-        // Completions in any order, as SRD delivers them.
+        // Completions arrive in any order, as with SRD.
         for i in (1..slots.len()).rev() {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             slots.swap(i, (random >> 33) as usize % (i + 1));
@@ -223,54 +224,57 @@ fn run(memory: &Memory) -> Seen {
             complete(memory, completions, slot);
             completions = completions.wrapping_add(1);
         }
-        rung = now;
+        doorbell_index = now;
     }
 }
 
-/// The doorbell as a full counter. Records a violation where it moved backwards or too far.
-fn advance(memory: &Memory, rung: u32, seen: &mut Seen) -> u32 {
+/// Returns the doorbell as a 32-bit producer index. Records a violation if the doorbell is wider than 16 bits, moved
+/// backwards or passed the ring.
+fn advance(memory: &Memory, doorbell_index: u32, record: &mut AdapterRecord) -> u32 {
     let value = memory.doorbell.load(Ordering::Acquire);
     if value > 0xffff {
-        seen.violations.push(format!("doorbell {value:#x} is wider than 16 bits"));
+        record.violations.push(format!("doorbell {value:#x} is wider than 16 bits"));
     }
-    let step = value.wrapping_sub(rung) & 0xffff;
+    let step = value.wrapping_sub(doorbell_index) & 0xffff;
     let most = memory.shape.max_batch.min(memory.shape.depth);
-    // A doorbell that is read late may stand for several, each within the batch; entries in flight never exceed
-    // the ring.
+    // A doorbell that is read late may combine several, each within the batch, but entries in flight never exceed the
+    // ring.
     if step > memory.shape.depth {
-        seen.violations.push(format!("doorbell from {rung} by {step}, past the ring (batch {most})"));
+        record
+            .violations
+            .push(format!("doorbell from {doorbell_index} by {step}, past the ring (batch {most})"));
     }
-    rung.wrapping_add(step)
+    doorbell_index.wrapping_add(step)
 }
 
-/// Records a violation where an entry is further past the last doorbell than the batch.
-fn look_ahead(memory: &Memory, rung: u32, seen: &mut Seen) {
+/// Records a violation if an entry further past the last doorbell than the batch is already written.
+fn check_batch(memory: &Memory, doorbell_index: u32, record: &mut AdapterRecord) {
     let shape = memory.shape;
     if shape.max_batch >= shape.depth {
         return;
     }
     let mut far = None;
     for ahead in shape.max_batch..shape.depth {
-        let slot = rung.wrapping_add(ahead);
+        let slot = doorbell_index.wrapping_add(ahead);
         if slot.wrapping_sub(shape.start) >= shape.depth && is_written(memory, slot) {
             far = Some(slot);
         }
     }
     fence(Ordering::SeqCst);
     let again = memory.doorbell.load(Ordering::SeqCst);
-    let now = rung.wrapping_add(again.wrapping_sub(rung) & 0xffff);
+    let now = doorbell_index.wrapping_add(again.wrapping_sub(doorbell_index) & 0xffff);
     if let Some(far) = far.filter(|far| far.wrapping_sub(now) as i32 >= shape.max_batch as i32) {
-        seen.violations.push(format!("slot {far} written with the doorbell at {now}"));
+        record.violations.push(format!("slot {far} written with the doorbell at {now}"));
     }
 }
 
-/// Whether `slot` has the entry of this lap, by its request id.
+/// Whether `slot` contains the entry of this lap, judged by its request id.
 fn is_written(memory: &Memory, slot: u32) -> bool {
     let index = (slot & (memory.shape.depth - 1)) * memory.shape.entry_size / 8;
     memory.sq[index as usize].load(Ordering::Acquire) & 0xffff == u64::from(slot & 0xffff)
 }
 
-fn take(memory: &Memory, slot: u32, seen: &mut Seen) {
+fn take(memory: &Memory, slot: u32, record: &mut AdapterRecord) {
     let shape = memory.shape;
     let size = (shape.entry_size / 8) as usize;
     let from = (slot & (shape.depth - 1)) as usize * size;
@@ -280,17 +284,17 @@ fn take(memory: &Memory, slot: u32, seen: &mut Seen) {
     let decoded = DecodedRequest::decode(&bytes, ids).expect("an entry of a known size");
     let phase = bytes[3] & 1 == 1;
     if phase != (slot & shape.depth != 0) {
-        seen.violations.push(format!("slot {slot}: wrong phase"));
+        record.violations.push(format!("slot {slot}: wrong phase"));
     }
     match decoded.request {
         Some(request) if decoded.broken.is_empty() => {
             let id = if shape.wide_ids { u64::from(slot) } else { u64::from(slot & 0xffff) };
             if request.id.get() != id {
-                seen.violations.push(format!("slot {slot}: request id {}", request.id));
+                record.violations.push(format!("slot {slot}: request id {}", request.id));
             }
-            seen.requests.push(request);
+            record.requests.push(request);
         }
-        _ => seen.violations.push(format!("slot {slot}: {:?}", decoded.broken)),
+        _ => record.violations.push(format!("slot {slot}: {:?}", decoded.broken)),
     }
 }
 

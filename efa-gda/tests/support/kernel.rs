@@ -13,17 +13,17 @@ pub(crate) struct Kernel {
 }
 
 impl Kernel {
-    /// Compiles `source` and finds the kernel `name` in it.
+    /// Compiles `source` for the first GPU and loads its kernel `name`.
     pub(crate) fn compile(source: &str, name: &str) -> Self {
         let context = CudaContext::new(0).unwrap();
         let (major, minor) = context.compute_capability().unwrap();
-        // NVRTC gets the device library's headers alone.
+        // NVRTC gets only the headers of the device library, so the test header is pasted in.
         let source = source.replace("#include \"load.h\"", include_str!("../../../kernels/test/load.h"));
         let image = compile_source(&format!("{name}.cu"), &source, &format!("sm_{major}{minor}")).unwrap();
         Self::load(image, name)
     }
 
-    /// Finds the kernel `name` in an image.
+    /// Loads the kernel `name` of an image.
     pub(crate) fn load(image: Vec<u8>, name: &str) -> Self {
         let context = CudaContext::new(0).unwrap();
         let module = context.load_module(Ptx::from_binary(image)).unwrap();

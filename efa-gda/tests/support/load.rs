@@ -1,4 +1,4 @@
-//! A kernel that posts until it is stopped, on a GPU or on the pretended one.
+//! A kernel that posts until it is stopped, on a real or a pretended GPU.
 
 use std::time::{Duration, Instant};
 
@@ -12,34 +12,39 @@ use efa_gda_sys::device::{EFA_GDA_LOAD_OWNED, EFA_GDA_OK, EFA_GDA_PROXY_STOPPED,
 use super::kernel::Kernel;
 use super::side::{Side, introduce};
 
-/// `efa_gda_load_kernel`'s argument, by value.
+/// The argument of `efa_gda_load_kernel`, passed by value.
 #[repr(transparent)]
 struct Load(efa_gda_load_args);
 
-// SAFETY: a plain struct of C, the same for the host's and the device's compiler (`queue.h`).
+// SAFETY: a plain C struct with the same layout for the compilers of host and device (`queue.h`).
 unsafe impl DeviceRepr for Load {}
 
-/// Waits until entries of a running kernel go through the proxy.
+/// Waits until the proxy has mode for another 10,000 entries of a running kernel.
 pub(crate) fn until_traffic(proxy: &DoorbellProxy) {
     let (begin, before) = (Instant::now(), proxy.counts().entries);
     while proxy.counts().entries < before + 10_000 {
-        assert!(begin.elapsed() < Duration::from_secs(20), "no traffic: {:?}", proxy.counts());
+        assert!(
+            begin.elapsed() < Duration::from_secs(20),
+            "the proxy rang for fewer than 10,000 entries in 20 s: {:?}",
+            proxy.counts()
+        );
         std::thread::sleep(Duration::from_millis(1));
     }
 }
 
-/// Drops a queue in doorbell mode `rung` while `kernel`, `efa_gda_load_kernel`, posts on it: the kernel ends with the
-/// status that names the reason.
+/// Drops a queue in doorbell mode `mode` while `kernel`, which must be `efa_gda_load_kernel`, posts on it. The kernel
+/// must end with the status `EFA_GDA_PROXY_STOPPED`.
 pub(crate) fn drop_under_a_load(
     Kernel { function, stream }: &Kernel,
     (gpu, side, proxy): (&Gpu, &Side, &DoorbellProxy),
-    rung: DoorbellMode,
+    mode: DoorbellMode,
 ) {
     let (first, second) = (side.queue(), side.queue());
     let peer = introduce(&first, &second);
-    // Dropped after the queue where something fails: freeing it may wait for the kernel, which the queue ends.
+    // Declared before the GPU queue, so dropped after it if an assertion fails: freeing the status may wait for the
+    // kernel, which ends when the queue is dropped.
     let status = stream.clone_htod(&[EFA_GDA_OK]).unwrap();
-    let (first, _) = GpuQueue::with_doorbell(first, gpu, rung.into(), proxy).unwrap();
+    let (first, _) = GpuQueue::with_doorbell(first, gpu, mode.into(), proxy).unwrap();
     let load = Load(efa_gda_load_args {
         queues: first.device_address(),
         status: status.device_ptr(stream).0 as *mut u32,
@@ -53,12 +58,12 @@ pub(crate) fn drop_under_a_load(
         ..Default::default()
     });
     let config = LaunchConfig { grid_dim: (1, 1, 1), block_dim: (32, 1, 1), shared_mem_bytes: 0 };
-    // SAFETY: one struct by value; the queue waits for the kernel before it is destroyed, and the status outlives
-    // both.
+    // SAFETY: the kernel takes one struct by value. The queue waits for the kernel before it is destroyed, and the
+    // status outlives both.
     unsafe { stream.launch_builder(function).arg(&load).launch(config) }.unwrap();
     until_traffic(proxy);
     drop(first);
     let ended = stream.clone_dtoh(&status).unwrap();
     stream.synchronize().unwrap();
-    assert_eq!(ended[0], EFA_GDA_PROXY_STOPPED, "{rung}");
+    assert_eq!(ended[0], EFA_GDA_PROXY_STOPPED, "{mode}");
 }

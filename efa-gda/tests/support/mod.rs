@@ -1,4 +1,4 @@
-//! What the library's tests share: sides of a transfer on the software adapter, and queues of a GPU, real or pretended.
+//! Shared by the library's tests: sides of a transfer on the software adapter, and queues of a real or pretended GPU.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
 
@@ -11,8 +11,8 @@ use efa_gda_test_support::cuda;
 #[allow(unused_imports, reason = "each test binary uses its own part")]
 pub(crate) use efa_gda_test_support::soft::{SoftAdapter, assert_no_violations, with_soft_adapter};
 
-/// Runs `body` with the first GPU, in a process whose software adapter has these variables. Records a skip where there is no
-/// GPU; fails where there is one that does not open.
+/// Runs `body` with the first GPU, in a process whose software adapter has these variables. Records a skip if there is no
+/// GPU, and fails if there is one that does not open.
 pub(crate) fn with_gpu(variables: &[(&str, &str)], body: impl FnOnce(&SoftAdapter, &Gpu)) {
     if efa_gda_test_support::gpu::present() {
         with_soft_adapter(variables, |adapter| body(adapter, &Gpu::open(0).unwrap()));

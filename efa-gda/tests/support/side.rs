@@ -12,7 +12,7 @@ use efa_gda_sys::device::{EFA_GDA_PUT_NO_WAIT, efa_gda_put_args, efa_gda_queue};
 #[allow(unused_imports, reason = "each test binary uses its own part")]
 pub(crate) use efa_gda_test_support::pattern;
 
-/// One domain and what tests open on it.
+/// A domain, on which tests open queues and register memory.
 pub(crate) struct Side {
     pub(crate) info: Info,
     pub(crate) domain: Domain,
@@ -30,12 +30,12 @@ impl Side {
         Self { info, domain }
     }
 
-    /// A queue with a completion queue to itself, which retries without a bound where the receiver is not ready.
+    /// A queue with a separate completion queue. It retries without a bound while the receiver is not ready.
     pub(crate) fn queue(&self) -> MappedQueue {
         self.queue_that(|_| ())
     }
 
-    /// A queue whose endpoint has these options.
+    /// A queue whose endpoint `options` configures.
     pub(crate) fn queue_that(&self, options: impl FnOnce(&mut Endpoint<Building>)) -> MappedQueue {
         self.queue_on(self.domain.completion_queue(8192).unwrap(), options)
     }
@@ -67,7 +67,7 @@ pub(crate) fn two_adapters() -> (Side, Side) {
     (Side::on(&library, first), Side::on(&library, second))
 }
 
-/// Memory of the GPU that holds `bytes`, and how it was registered.
+/// Registered memory of the GPU that holds `bytes`, and the kind of its registration.
 pub(crate) fn gpu_region(side: &Side, gpu: &Gpu, bytes: &[u8]) -> (MemoryRegion, Registration) {
     let memory = GpuMemory::zeroed(gpu, bytes.len()).unwrap();
     memory.write(0, bytes).unwrap();
@@ -86,20 +86,22 @@ pub(crate) fn bytes_of(region: &MemoryRegion) -> Vec<u8> {
     bytes
 }
 
-/// Inserts each queue's address at the other, and returns the second as the first one's peer.
+/// Inserts each queue's address into the other's address vector. Returns the peer that addresses the second queue from
+/// the first.
 pub(crate) fn introduce(first: &MappedQueue, second: &MappedQueue) -> Peer {
     second.insert_peer(&first.endpoint().address().unwrap()).unwrap();
     first.insert_peer(&second.endpoint().address().unwrap()).unwrap()
 }
 
-/// Writes a put's entries into the slots of `queue` without a doorbell, as a kernel does that defers it.
+/// Writes the entries of a work request into the slots of `queue` without a doorbell, like a kernel that defers it.
 ///
 /// # Safety
-/// `queue` must be open and used by no one else; the arguments must be for it.
+/// `queue` must be open, nothing else may use it, and the arguments must be for it.
 pub(crate) unsafe fn post_without_doorbell(queue: *mut efa_gda_queue, args: &efa_gda_put_args) {
     let mut doorbell = 0;
     let mut copy = host::zeroed_queue();
-    // SAFETY: the caller's queue. The copy writes into the same ring, and rings into a word that nothing reads.
+    // SAFETY: the caller guarantees that only this call uses the queue. The copy writes into the same ring, and rings
+    // into a local word.
     unsafe {
         *copy = queue.read();
         copy.sq.doorbell = &raw mut doorbell;
