@@ -27,7 +27,7 @@
 //! | abort word (`efa_gda_queue::abort`): a status once the proxy will not ring again | the proxy, through [`Alarm`] | every wait on the queue | none needed: it is one word and is never cleared |
 //!
 //! **Entries before the record.** The device stores entries, synchronises its group, executes
-//! `fence.acq_rel.sys` and stores the record (`sq.h`, "One fence a doorbell"). The fence is cumulative: it covers
+//! `fence.acq_rel.sys` and stores the record (`sq.h`, "RINGING"). The fence is cumulative: it covers
 //! the entries of every lane of the group, the entries of every earlier lock owner, and every record stored earlier.
 //! The proxy loads the record with acquire. Fence, store and acquire load synchronise at system scope, so a proxy that reads
 //! producer index `p` can read every entry below `p`. The proxy rings for no index that it has not read. The
@@ -61,12 +61,12 @@
 //! **Bad records.** The record is ahead of the doorbell index by at most `num_entries`, and in mode `record` by at most
 //! `max_batch`, because every entry that was not rung is in flight. A record outside that range ran backwards or
 //! past the ring. A staged entry with the phase bit of the previous lap was never written. In each case this
-//! visit stores no doorbell, also not for good entries before the bad one. The proxy removes the queue for good and
+//! visit stores no doorbell, also not for good entries of the same batch before the bad one; earlier visits have rung for earlier batches. The proxy removes the queue for good and
 //! raises the queue's alarms. Waits on the queue then end with
 //! [`DeviceError::BadRecord`].
 //!
 //! **Detach and stop.** The proxy works on queues under one lock. [`Registration::detach`] takes the lock, visits the
-//! queue a last time, and removes it. A record whose store happens before the call is visible to that last visit
+//! queue until its record is rung for (in bounded steps), and removes it. A record whose store happens before the call is visible to that last visit
 //! and is rung. A later post is not rung, and its wait ends with the alarm's status,
 //! [`DeviceError::ProxyStopped`]. After the call the proxy holds no pointer to the queue's memory.
 //! [`DoorbellProxy::stop`] does the same for all queues.

@@ -6,7 +6,7 @@
 //! | `queues` | the thread that holds the mutex: the proxy's, or a caller that registers, detaches or stops | the same | the mutex |
 //! | `waiting`: callers that wait for the lock | those callers | the proxy's thread | nothing; it is a hint that makes the thread give the lock away |
 //! | `stop` | `DoorbellProxy::stop`, with release, after it removed all queues | the proxy's thread, with acquire | that pair |
-//! | `ended` | the proxy's thread, as the last thing it does | `DoorbellProxy::stop`, for at most the stop bound | the mutex; `end` wakes the waiter |
+//! | `ended` | the proxy's thread, as the last thing it does | `DoorbellProxy::stop`, for at most the stop bound | the mutex of `ended`; `end` wakes the waiter |
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -22,11 +22,12 @@ use super::proxy_queues::{Counts, ProxyQueues};
 use super::registration::{Alarm, RegisterError, Registration, SendQueue, Shared};
 use super::store::BlockCopy;
 
-/// The most entries that one visit copies, so that a busy queue does not delay the others.
+/// The most entries that one visit copies, so that a busy queue does not delay the others. A detach makes as many
+/// visits as the record needs.
 const COPIED_AT_ONCE: u32 = 256;
 /// Rounds for one lock acquisition while there is work.
 const ROUNDS_PER_LOCK: u32 = 16;
-/// Polls that found no work, each of up to `ROUNDS_PER_LOCK` rounds, between two reads of the clock.
+/// Rounds that found no work, between two reads of the clock.
 const ROUNDS_PER_CLOCK_READ: u32 = 64;
 /// How often the thread yields to callers that wait for the lock before it takes the lock again.
 const YIELDS: u32 = 1000;

@@ -75,7 +75,8 @@
  * `completed`, modulo counters.wrap, is at most N. A larger difference means that another poller has published newer
  * values; it is ignored.
  *   counters.wrap = 0: the counters never wrap. Their sum is the number of completed requests. Errors are not searched
- * for, and `completed` is not used.
+ * for: an error counts as a completion. `completed` is not used, and completed_now() does not fence: stores to slots depend on
+ * the loaded counts by control flow, and quiet() fences before it returns (post.h).
  *
  * WAITS. There are none here. A poller that finds nothing returns; its caller repeats the call until its own bound.
  */
@@ -275,7 +276,7 @@ EFA_GDA_FN uint32_t publish_completed(efa_gda_queue *queue, uint32_t known, uint
   /* B2. */
   fence_system();
   if (compare_swap_acquire(&queue->completion.completed, known, known + more) != known) return 0;
-  /* Every 2^30 completions, brings `consumed` forward: oldest_unread() compares it with `completed`, and a value that
+  /* About every 2^30 completions, if no reader holds the lock, brings `consumed` forward: oldest_unread() compares it with `completed`, and a value that
    * is 2^32 old would look recent. */
   if (((known ^ (known + more)) >> 30) != 0 && compare_swap_acquire(&queue->completion.lock, 0, 1) == 0) {
     store_relaxed(&queue->completion.consumed, oldest_unread(queue, load_relaxed(&queue->completion.consumed)));

@@ -13,7 +13,8 @@
  * the same status. Each path out of the kernel must close the handle, once. docs/kernels.md has a complete kernel.
  *
  * TERMS. Group, writer, entry, round, place, ring, quiet, poison, abort flag: see sq.h. Ticket, lock owner, combine:
- * see ticket_lock.h. To post is to place entries and to ring for them, now or later (PostFlags). An owner is a group that
+ * see ticket_lock.h. To post is to place entries, or to publish them for a
+ * lock owner that places them, and to ring for them, now or later (PostFlags). An owner is a group that
  * opened its handle with Sharing::Thread, Warp or Block. The handle's status is status().
  *
  * MAKE. The group's thread of rank (i mod size) calls make(i) to make entry i, so a thread can post what it has in
@@ -33,7 +34,7 @@
  * queue, because the other group's ticket reserves the same slots that the owner used.
  *
  * WAITS THAT RUN OUT. Each wait below poisons the queue with its status. Each also ends if the host raises the abort flag,
- * with the flag's status, or if the queue is poisoned, with EFA_GDA_POISONED. A free slot: EFA_GDA_TIMEOUT_SLOTS
+ * with the status that the flag holds, or if the queue is poisoned, with EFA_GDA_POISONED. A free slot: EFA_GDA_TIMEOUT_SLOTS
  * (sq.h). The lock: EFA_GDA_TIMEOUT_LOCK (ticket_lock.h). Completions, in quiet(): EFA_GDA_TIMEOUT_COMPLETION. A call
  * may have several waits; each has the handle's bound. The first wait of quiet() on a shared queue, kIdleWaitNs, does
  * not poison the queue at its bound.
@@ -66,8 +67,8 @@ struct GroupOf<Sharing::Block> {
 /* Flags of Sender::post. */
 enum PostFlags : uint32_t {
   kPostDefault = 0,
-  /* Do not ring. A later call rings for these entries: a post() without this flag, flush() or quiet() of any group, or
-   * close() of this handle. They are rung for earlier if the batch window or the free slots require it, or if another
+  /* Do not ring. A later call of any group on this queue rings for these entries: a post() without this flag, a flush() or
+   * a quiet(). So does close() of this handle. They are rung for earlier if the batch window or the free slots require it, or if another
    * group combines them. */
   kPostDefer = 1
 };
@@ -123,7 +124,7 @@ class Sender {
     return status_;
   }
 
-  /* Rings for everything that was placed on the queue before and is not rung for. */
+  /* Rings for all entries that any group posted to the queue before this call and that are not rung for. */
   EFA_GDA_FN efa_gda_status flush() {
     if (status_ != EFA_GDA_OK) return status_;
     if constexpr (S == Sharing::Device) {
@@ -136,8 +137,8 @@ class Sender {
   }
 
   /* Rings, then waits until every request is done that any group posted to the queue before this call. On a shared queue
-   * it first waits, at most kIdleWaitNs, until nothing is in flight. If other groups keep posting, it acquires the lock,
-   * which stops them, and waits for all requests in flight.
+   * it first waits, at most kIdleWaitNs, until nothing is in flight. If requests are in flight at the end of that
+   * time, it acquires the lock, which stops other posters, and waits for all requests in flight.
    * EFA_GDA_COMPLETION_ERROR: all are done, and error.count has grown since the handle was opened or last returned this
    * status. The failed request may be of any group, and may have been posted earlier. completions() has the first error
    * among the completions that this handle read, efa_gda_queue::error the first of the queue. */
@@ -156,7 +157,7 @@ class Sender {
   EFA_GDA_FN efa_gda_status quiet(const efa_gda_peer &) { return quiet(); }
 
   /* Closes the handle: rings for entries that this handle deferred; an owner releases the queue. Returns the handle's
-   * status. EFA_GDA_IN_USE: another group took a ticket while this group owned the queue, which is now poisoned. */
+   * status; afterwards status() is that status, or EFA_GDA_BAD_ARGUMENT if it was EFA_GDA_OK. EFA_GDA_IN_USE: another group took a ticket while this group owned the queue, which is now poisoned. */
   EFA_GDA_FN efa_gda_status close() {
     if (S != Sharing::Device || deferred_) flush();
     uint32_t status = status_;

@@ -30,9 +30,10 @@
  *
  * WAITS THAT RUN OUT. Unlike a wait on the send side, none of these poisons the queue, because receives
  * have no tickets and later calls do not depend on this one. Each wait also ends if another group has poisoned
- * the queue, with EFA_GDA_POISONED, or if the host raises the abort flag, with its status.
+ * the queue, with EFA_GDA_POISONED, or if the host raises the abort flag, with the status that the flag holds.
  *   The bound is for the call: it counts from the first time that the call has to wait, for whatever reason. At the
- * bound the call checks once more whether a slot is free or a completion has arrived; if so, it continues.
+ * bound the call checks once more whether a slot is free or a completion has arrived; if so, it goes on with that slot or
+ * completion, and its next wait ends at once.
  *   wait                                | at its bound
  *   for receive.lock                    | EFA_GDA_TIMEOUT_LOCK; nothing was posted or taken
  *   for a free slot (post_receives)     | EFA_GDA_TIMEOUT_SLOTS; the first `*posted` receives are rung for, and
@@ -112,7 +113,8 @@ EFA_GDA_FN efa_gda_status post_receive(efa_gda_queue *queue, const Memory &local
 }
 
 /* Takes up to `max` completions of receives out of the inbox. While the inbox is empty it polls: for the first
- * completion until its bound, for further ones until a poll reads none. Copies EFA_GDA_INBOX_ENTRY bytes of each to
+ * completion until its bound, for further ones until a poll reads no
+ * receive. Copies EFA_GDA_INBOX_ENTRY bytes of each to
  * `out`, which must be 8-byte aligned and have `max` times as many bytes. `*taken` becomes the number of completions
  * taken; the inbox keeps the others. */
 EFA_GDA_FN efa_gda_status take_received(efa_gda_queue *queue, uint8_t *out, uint32_t max, uint32_t *taken,

@@ -26,8 +26,8 @@
  *                   close(). For all that time it owns the queue's ticket lock, with a ticket for no entries.
  *   producer index  number of an entry, modulo 2^32. Entry s is in slot s modulo num_entries, with the phase bit
  *                   (s / num_entries) modulo 2. Indices are compared by their difference modulo 2^32; indices that are
- *                   compared are less than 2^31 apart, so a wrap changes nothing. free_limit_ of a handle that has not
- *                   been the writer for long may be further behind: resume() drops it.
+ *                   compared are less than 2^31 apart, so a wrap changes nothing. The exception is free_limit_ of
+ *                   a handle whose last time as writer is long ago: resume() drops it.
  *   next            producer index of the next entry to place.
  *
  * WORDS
@@ -84,7 +84,7 @@
  * = min(num_entries, max_batch), which implies next + entries to be written - completed <= max_batch.
  *
  * A WAIT THAT RUNS OUT. The only wait of this file is for free slots. At its bound the leader poisons the queue with
- * EFA_GDA_TIMEOUT_SLOTS; if the host raises the abort flag, with the flag's status; if the queue is poisoned already,
+ * EFA_GDA_TIMEOUT_SLOTS; if the host raises the abort flag, with the status that the flag holds; if it is poisoned already,
  * the status is EFA_GDA_POISONED. The call returns the status. Some of its entries may be placed and rung for, others
  * not. A lock owner must then not pass the lock, because its ticket's slots are not all filled (post.h and
  * combine() in ticket_lock.h return instead). All other groups end with EFA_GDA_POISONED. The adapter may still access

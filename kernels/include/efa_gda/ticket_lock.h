@@ -41,10 +41,10 @@
  *       passed to it when it takes its ticket has loaded serving relaxed, in Ticket(). The next fence of its leader makes
  *       that load an acquire. It is the first of: the fence in acquire() that precedes the store of Open; the fence of its
  *       ring; the fence in release() if it does not ring.
- *       Visible: all that earlier lock owners wrote: ring slots, doorbells, both indices.
+ *       Visible: all that earlier lock owners wrote: ring slots and doorbells. For the two indices see below.
  *       Before that fence the new owner stores only ring slots. They depend on the loaded T by control flow, and on
- *       slots being free, which it knows from an acquire of `completed` of its own. The 16-byte load is two whole
- *       8-byte words, and the indices may be older than T. That is harmless: with an older doorbell_index the owner
+ *       slots being free, which it knows from an acquire of `completed` of its own. The indices need not be as new
+ *       as T: the 16-byte load, relaxed or acquire, is two loads of 8 bytes. That is harmless: with an older doorbell_index the owner
  *       stores the same doorbell value once more; with an older confirmed_index it fences earlier than it must.
  *   A2  publish() stores each flag with a release, after a group sync that orders all threads' entries before it.
  *       scan_published() loads flags relaxed, then fences, then synchronises its group.
@@ -53,7 +53,8 @@
  *       A waiting group loads serving with an acquire.
  *       Visible: that the publication slots of all calls before T' have been read, so that they may be written again.
  *
- * STATES. The low two bits of lock.serving are the state, the others T. "Later group": a group with a ticket past T.
+ * STATES. The low two bits of lock.serving are the state, the others T. "Later group": a group with a ticket past T, or with ticket T if
+ * another group owns the lock.
  *   state           | lock owner                | a later group may
  *   Passed          | T's group, as soon as it  | publish, wait. No later group has returned early. The lock is free if
  *                   | reads this                |   T has not been handed out: serving >> 2 == reserve.word
@@ -129,10 +130,10 @@
  *   F1 before F3: O sees the flag.
  *   F3 before F1: T's group has not returned early, and its load sees PassedMustServe(T).
  * In the first case T's group may also see PassedMustServe(T), in a later load of serving. So both groups may
- * expect to own the lock, and both try the CAS from PassedMustServe(T) to Closing(T),
+ * expect to own the lock; both then try the CAS from PassedMustServe(T) to Closing(T),
  * and one wins. If O wins, it combines T's call; while it does not see all flags of that call, it passes the lock in
- * PassedMustServe again. O tries only if the flag has kMayReturnEarly: any other group cannot have returned, and takes
- * the lock itself. A group that has not published needs no CAS: O sees no flag of it, and once it owns the lock it does
+ * PassedMustServe again. O tries only if the flag has kMayReturnEarly: without it T's group cannot have returned, and
+ * takes the lock itself. A group that has not published needs no CAS: O sees no flag of it, and once it owns the lock it does
  * not publish.
  *
  * BOUNDS. A lock owner combines in Open at most kMaxOpenRounds times, then until `end`, then returns to its caller.
@@ -140,14 +141,15 @@
  * WAITS THAT RUN OUT
  *   wait                                   | at its bound
  *   for the lock (wait)                    | EFA_GDA_TIMEOUT_LOCK; the leader poisons the queue with it. If the host
- *                                          |   raises the abort flag earlier: that status; the leader poisons the queue
- *                                          |   with it too. If the queue is poisoned earlier: EFA_GDA_POISONED
+ *                                          |   raises the abort flag earlier: the status that the flag holds, with which
+ *                                          |   the leader poisons the queue too. If the queue is poisoned earlier: EFA_GDA_POISONED
  *   of the lock owner, for free slots      | sq.h; the lock is never passed again
  *   of the lock owner, for T's group to    | has no clock: that group stores the rest of its flags without waiting for
  *   finish publishing (combine)            |   anything. Poison ends it.
  * After that, waiting groups return EFA_GDA_POISONED. A call that had returned early is then perhaps never rung for;
- * its group learns that from the status of its next call, or of quiet. A ticket whose wait failed is never
- * served; its group must not use the ticket again, nor call release() if placing its entries failed.
+ * its group learns that from the status of its next call, or of quiet. A group whose wait for the lock
+ * failed must not use its ticket again. If it had published, a lock owner may still place and ring for its entries. A lock
+ * owner whose wait for free slots failed must not call release().
  *
  * LIMITS that the callers keep: n is at most kMaxEntriesPerCall, and publication.num_entries is a power of two.
  *
@@ -378,8 +380,7 @@ class Ticket {
         }
         if (count == 0) {
           if (!pass_and_reclaim(queue, ring, publication, serving)) break;
-          /* Ends the loop if the group that published a part of its call stopped for an error: it has then poisoned the
-           * queue. */
+          /* Ends the loop if another group poisoned the queue, for then T's group may have returned without publishing. */
           uint32_t poisoned = ring.is_leader() ? load_relaxed(&queue->error.poison) : 0;
           status = ring.group().from_leader(poisoned) != EFA_GDA_OK ? EFA_GDA_POISONED : EFA_GDA_OK;
           if (status != EFA_GDA_OK) break;

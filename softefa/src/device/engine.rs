@@ -54,8 +54,8 @@
 //!    again before the request completed, which is a violation.
 //! 3. It copies the payload to or from the target's memory. If the request consumes a receive or is an
 //!    unsolicited write with immediate, the engine then writes the target's receive completion; for a SEND it
-//!    first adds to the target's counter of receives. For an RDMA request it adds to the target's counter of
-//!    remote writes or remote reads after that.
+//!    first adds to the target's counter of receives. For an RDMA request the last part of
+//!    this step is to add to the target's counter of remote writes or remote reads.
 //! 4. It gathers the request's completion with those of other requests. It adds to the sender's counters,
 //!    then writes the gathered completions. So a client that reads a request's completion finds it counted,
 //!    and the target's receive completion is visible before the sender's completion.
@@ -70,9 +70,9 @@
 //! | the same, with [`super::RnrRetry::Times`] | after that many retries, at least 100 µs apart | it completes as [`CompletionStatus::ReceiverNotReady`] |
 //! | a request on a held adapter | when the adapter is released, or the queue pair leaves the ready state | no bound |
 //! | a delayed request | when its delay is over | it is executed |
-//! | fewer pending requests than the reorder window | after 64 rounds of the engine in which the queue pair got no new entry | they are executed |
+//! | fewer pending requests than the reorder window | after 64 consecutive rounds of the engine in which the queue pair got no new entry | they are executed |
 //! | a completion for a full completion queue | when the consumer index moves; until then the completion waits in the backlog, and the overrun is recorded as a violation | no bound; destroying the queue discards it |
-//! | a control call, for the network's lock | when every engine has finished its current `ROUNDS_PER_LOCK` rounds; the lock then prefers no waiter | no bound; a [`super::Memory`] that blocks delays it |
+//! | a control call, for the network's lock | when every engine has finished its current `ROUNDS_PER_LOCK` rounds; the lock is not fair, so an engine may take it again first | no bound; a [`super::Memory`] that blocks delays it |
 //! | a dropped adapter, for its engine | when the thread ends | after 10 s the thread and the adapter's objects are leaked |
 
 use std::collections::HashMap;
