@@ -41,8 +41,8 @@ fn verdict(place: &str, args: &[&str]) -> (String, String) {
     (word(&document["verdict"][0]["result"]), word(&put["doorbell"]))
 }
 
-fn assert_is(found: (String, String), result: &str, rung: &str) {
-    assert_eq!(found, (result.to_owned(), rung.to_owned()));
+fn assert_is(found: (String, String), result: &str, mode: &str) {
+    assert_eq!(found, (result.to_owned(), mode.to_owned()));
 }
 
 #[test]
@@ -98,14 +98,14 @@ fn a_put_in_mode_direct_does_not_fall_back() {
 
 #[test]
 fn every_operation_is_verified_in_the_mode_that_still_works() {
-    for (place, rung) in [(DOORBELL, "record"), (SEND_QUEUE, "staged")] {
+    for (place, mode) in [(DOORBELL, "record"), (SEND_QUEUE, "staged")] {
         for op in ["write", "write-imm", "inline-write", "read", "send"] {
             let put = ["put", "--executor", "cuda", "--op", op, "--count", "3000"];
             let (document, status) = refusing(place, &put);
             let put = &document["put"];
             assert_eq!(
                 (&put["verified"], &put["doorbell"]),
-                (&true.into(), &rung.into()),
+                (&true.into(), &mode.into()),
                 "{op}: {document:#}"
             );
             assert_eq!(status, 4, "{op}: a part that does not map is a warning if bytes arrive without it");

@@ -326,11 +326,11 @@ impl<B: Backing> MappedQueue<B> {
         // SAFETY: the struct lives as long as the queue. Device code may be changing the words, so each is read volatile
         // on its own. `completed` is read first: a request that is rung and completes between the two reads then counts
         // as in flight, not as completed before it was rung.
-        let (completed, rung) = unsafe {
+        let (completed, doorbell_index) = unsafe {
             let completed = (&raw const (*queue).completion.completed).read_volatile();
             (completed, (&raw const (*queue).lock.doorbell_index).read_volatile())
         };
-        outstanding(rung, completed)
+        outstanding(doorbell_index, completed)
     }
 
     /// Returns the error that poisoned the queue, if it is poisoned.
