@@ -11,7 +11,7 @@
 //! - [`queue`]: the mapped queue that a kernel receives, driven from the host.
 //! - `gpu`: a GPU, its memory, and the registration of pages with it (feature `cuda`).
 //! - `gpu_queue`: mapped queues that a GPU drives (feature `cuda`).
-//! - [`doorbell`]: doorbells rung by the device, or by a host thread from a record.
+//! - [`doorbell`]: doorbells rung by the device, or by a host thread that reads a record (and, in mode `staged`, a staging ring).
 //! - [`executor`]: device code on the CPU, for tests and for machines without a GPU.
 //! - [`status`]: how calls of device code end.
 //! - [`smaps`]: what kind of memory a mapping of this process is.
@@ -31,8 +31,8 @@
 //!
 //! 1. [`fabric::Library`] → [`fabric::Query`] → [`fabric::Fabric`] → [`fabric::Domain`].
 //! 2. An [`fabric::AddressVector`], and one [`fabric::CompletionQueue`] that is bound to both sides of the
-//!    [`fabric::Endpoint`], because receives need that. It must have at least as many entries as the send queue, and for
-//!    receives as many as both rings together, or completions can overrun it.
+//!    [`fabric::Endpoint`], because receives need that. It must have at least as many entries as the send queue, and at least
+//!    as many as both rings together if receives are posted, or completions can overrun it.
 //! 3. [`queue::MappedQueue::new`] takes the enabled endpoint.
 //! 4. [`queue::MappedQueue::insert_peer`] on both sides, each with the other's address. An adapter refuses requests of an
 //!    unknown sender (status: unknown peer).
@@ -40,7 +40,7 @@
 //! 6. Drop the [`queue::WorkRequest`], then close everything, children first.
 //!
 //! # On the software adapter
-//! On a machine without an EFA adapter, the same program runs on softefa, which libfabric finds by the name of a link.
+//! On a machine without an EFA adapter, the same program runs on softefa, which libfabric finds through a link whose name ends in `-fi.so`.
 //! From the root of this repository:
 //!
 //! ```sh

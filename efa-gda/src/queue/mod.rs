@@ -1,4 +1,4 @@
-//! The mapped queue: an enabled endpoint, the rings that it exposes, and the struct that a kernel receives. This module
+//! The mapped queue: an enabled endpoint of libfabric or a ready queue pair of rdma-core, the rings that it exposes, and the struct that a kernel receives. This module
 //! drives queues from the host; [`crate::gpu_queue`](../gpu_queue/index.html) drives them from a GPU (feature `cuda`).
 //!
 //! A [`MappedQueue`] owns its endpoint, so nothing else posts to it or polls its completion queue. The struct's address
@@ -22,8 +22,8 @@
 //! [`Endpoint::writes_use_receives`](crate::fabric::Endpoint::writes_use_receives) returns true.
 //!
 //! # Completion counters
-//! With [`MappedQueue::with_counters`], device code takes free slots and quiet from completion counters. It does not read
-//! the completion queue, which the adapter overwrites, until an error is counted.
+//! With [`MappedQueue::with_counters`], device code computes free slots, and whether the queue is quiet, from completion
+//! counters. Until an error is counted it does not read the completion queue, whose old entries the adapter overwrites.
 //!
 //! # When a job hangs
 //! [`MappedQueue::snapshot`] shows the state of a queue, also while a kernel runs: cursors, the ticket lock, requests that
