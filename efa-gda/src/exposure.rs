@@ -137,7 +137,7 @@ pub enum ExposureError {
         address: usize,
     },
     /// The queue has no entries.
-    #[error("the {queue} has 0 entries; a power of two was expected: ask for a queue that has some")]
+    #[error("the {queue} has 0 entries, but needs a power of two; set its depth when the endpoint is opened")]
     NoEntries {
         /// The queue.
         queue: Queue,

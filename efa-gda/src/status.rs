@@ -57,7 +57,9 @@ pub enum DeviceError {
     )]
     InUse,
     /// The kernel did not write a result.
-    #[error("the kernel did not run to its end")]
+    #[error(
+        "the kernel stored no result: it was not launched, or it ended early; check the launch's CUDA error"
+    )]
     NotRun,
     /// A status that this version does not know.
     #[error("unknown device status {0}")]

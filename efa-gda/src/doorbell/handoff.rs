@@ -25,7 +25,9 @@ pub enum RecordFault {
         limit: u32,
     },
     /// The record covers a staged slot that still holds the previous lap's entry.
-    #[error("the doorbell record covers entry {index}, which was not written")]
+    #[error(
+        "the doorbell record covers entry {index}, which was not written; write and fence entries before the record"
+    )]
     Unwritten {
         /// The entry's producer index.
         index: u32,

@@ -62,7 +62,9 @@ pub enum Error {
         limit: std::time::Duration,
     },
     /// A byte range is outside of the GPU's memory.
-    #[error("{length} bytes at offset {offset} are outside of GPU memory of {memory} bytes")]
+    #[error(
+        "{length} bytes at offset {offset} exceed a GPU memory block of {memory} bytes; end the range inside the block"
+    )]
     OutOfBounds {
         /// Offset of the first byte.
         offset: usize,
@@ -82,7 +84,9 @@ pub enum Error {
         minor: i32,
     },
     /// NVRTC refused the kernels.
-    #[error("the kernels do not compile for {architecture}: {log}")]
+    #[error(
+        "the kernels do not compile for {architecture}; use an NVRTC that supports it, or build with EFA_GDA_NVCC; the compiler reports: {log}"
+    )]
     Compile {
         /// The target.
         architecture: String,

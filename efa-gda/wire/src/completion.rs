@@ -68,7 +68,7 @@ pub enum CompletionDecodeError {
     #[error("a completion has at least {SHORTEST} bytes, not {0}")]
     TooShort(usize),
     /// `q_type` is neither send nor receive.
-    #[error("q_type (flags bits 2:1) is {0}; 1 is the send queue and 2 the receive queue")]
+    #[error("the completion's q_type (flags bits 2:1) is {0}; expected 1 (send queue) or 2 (receive queue)")]
     UnknownQueue(u8),
 }
 
