@@ -8,6 +8,7 @@ mod verbs_fake;
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::ops::Range;
+use std::os::fd::AsFd;
 
 use efa_gda::doorbell::{DoorbellChoice, DoorbellMode, DoorbellProxy, ProxyOptions};
 use efa_gda::exposure::Exposure;
@@ -126,6 +127,25 @@ fn a_gpu_posts_to_a_queue_of_rdma_core() {
         let snapshot = queue.snapshot().unwrap();
         assert_eq!((snapshot.completed(), snapshot.in_flight()), (3, 0));
         drop(write);
+        queue.unmap().unwrap().close().unwrap();
+    });
+}
+
+#[test]
+fn an_inline_send_from_a_dmabuf_of_an_unknown_gpu_is_refused() {
+    with_pretended_gpu(|gpu| {
+        let (mut queue, region) = open();
+        let address = queue.queue_pair().address().unwrap();
+        let peer = queue.peer(&address).unwrap();
+        let file = std::fs::File::open("/dev/null").unwrap();
+        let foreign =
+            MemoryRegion::register_dmabuf(region.domain(), file.as_fd(), 0, 4096, 0x1000, Access::ALL)
+                .unwrap();
+        let send = WorkRequest::inline_send(peer, &foreign).bytes(16);
+        let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
+        let (mut queue, _) = GpuQueue::with_doorbell(queue, gpu, DoorbellChoice::Auto, &proxy).unwrap();
+        let error = queue.execute(&send).unwrap_err();
+        assert!(matches!(error, GpuQueueError::Work(WorkError::Unsupported { .. })), "{error:?}");
         queue.unmap().unwrap().close().unwrap();
     });
 }

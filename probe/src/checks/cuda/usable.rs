@@ -4,6 +4,7 @@
 use std::ffi::c_int;
 use std::time::Duration;
 
+use efa_gda::error_chain;
 use efa_gda::gpu::Gpu;
 
 use super::Cuda;
@@ -89,7 +90,7 @@ pub(super) fn opens(cuda: &mut Cuda) -> Outcomes {
             Outcome::pass(sharing.describe()).into()
         }
         Err(error) => {
-            let text = format!("{error}; {}", sharing.describe());
+            let text = format!("{}; {}", error_chain(&error), sharing.describe());
             Outcome::Fail(context_refused(text, sharing, error.cuda_result())).into()
         }
     }
@@ -146,7 +147,7 @@ pub(super) fn compiles(cuda: &mut Cuda) -> Outcomes {
             Outcome::pass(format!("{architecture}, {origin}")).into()
         }
         Err(error) => Outcome::Fail(Problem {
-            observed: error.to_string(),
+            observed: error_chain(&error).to_string(),
             required: "libnvrtc 12 or newer, and a GPU of compute capability 7.0 or newer".to_owned(),
             why: "kernels are compiled at run time for the GPU, unless the build included them".to_owned(),
             fix: "install libnvrtc in the image (package cuda-nvrtc, or pip install nvidia-cuda-nvrtc) and add its \
