@@ -3,7 +3,7 @@
 //! libfabric exposes a queue, this library checks and maps it, a kernel writes entries and rings the doorbell, the adapter
 //! moves the bytes and writes a completion. Every step reports why it failed.
 //!
-//! - [`wire`]: the bytes of entries, receive descriptors and completions.
+//! - [`wire`](efa_gda_wire): the bytes of entries, receive descriptors and completions.
 //! - [`fabric`]: libfabric objects, owned or borrowed from a transport.
 //! - `verbs`: the same queues through rdma-core alone (feature `verbs`).
 //! - [`memory`]: memory that an adapter accesses, shared by both.
@@ -16,7 +16,7 @@
 //! - [`status`]: how calls of device code end.
 //! - [`smaps`]: what kind of memory a mapping of this process is.
 //!
-//! The crate `efa-gda-capi` has the same for C.
+//! The crate `efa-gda-capi` has libfabric's queues for C.
 //!
 //! # Features
 //! `cuda` and `verbs` are on by default. Without `cuda` the crate does not depend on cudarc. `verbs` adds no dependency,
