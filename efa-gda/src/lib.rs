@@ -3,7 +3,7 @@
 //! libfabric exposes a queue, this library checks and maps it, a kernel writes entries and rings the doorbell, the adapter
 //! moves the bytes and writes a completion. Every step reports why it failed.
 //!
-//! - [`wire`](efa_gda_wire): the bytes of entries, receive descriptors and completions.
+//! - `wire`: the bytes of entries, receive descriptors and completions.
 //! - [`fabric`]: libfabric objects, owned or borrowed from a transport.
 //! - `verbs`: the same queues through rdma-core alone (feature `verbs`).
 //! - [`memory`]: memory that an adapter accesses, shared by both.
