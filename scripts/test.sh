@@ -129,6 +129,7 @@ set_up() {
   # Without these a step is skipped.
   if have apt-get && can_be_root; then
     if is_chosen shellcheck; then want shellcheck have shellcheck; fi
+    if is_chosen install; then want pkgconf have pkg-config; fi
     if is_chosen bindings || is_chosen upstream; then want libclang-dev have_libclang; fi
   fi
   if [[ ${#MISSING[@]} -gt 0 ]]; then

@@ -236,9 +236,10 @@ step_fuzz() {
     fail 'fuzzing' "EFA_GDA_FUZZ_SECONDS is \"$seconds\"; expected a number of seconds, 1 or more"
     return
   fi
-  programs=$TARGET/sanitizer/$(rust_host)/debug
+  # Not the sanitizer step's directory: the provider has one file name for both sets of flags.
+  programs=$TARGET/fuzz-build/$(rust_host)/debug
   RUSTC_BOOTSTRAP=1 CARGO_INCREMENTAL=0 RUSTFLAGS="${FUZZ_FLAGS[*]}" step 'fuzz targets build' 900 cargo build --locked \
-    --manifest-path fuzz/Cargo.toml --target "$(rust_host)" --target-dir "$TARGET/sanitizer" || return 0
+    --manifest-path fuzz/Cargo.toml --target "$(rust_host)" --target-dir "$TARGET/fuzz-build" || return 0
   step 'seeds of the fuzz targets' 60 "$programs/seeds" "$work/seeds" || return 0
   for source in fuzz/fuzz_targets/*.rs; do
     names+=("$(basename "$source" .rs)")
