@@ -69,7 +69,8 @@ fn without_gpu(findings: &[Finding], adapter: &str) -> Verdict {
     let next = match first_failure(findings, &[adapter]) {
         Some(failure) => fix(failure) + without_libfabric(findings, adapter),
         None if state(findings, MOVED, adapter) == Some(State::Pass) => {
-            "the adapter's queues work from the host; to check a GPU, run where one is and without --gpu none".to_owned()
+            "the adapter's queues work from the host; to check a GPU, run where one is and without --gpu none"
+                .to_owned()
         }
         None => "run on a machine with a GPU and an EFA adapter".to_owned(),
     };
