@@ -157,7 +157,8 @@ class Sender {
   EFA_GDA_FN efa_gda_status quiet(const efa_gda_peer &) { return quiet(); }
 
   /* Closes the handle: rings for entries that this handle deferred; an owner releases the queue. Returns the handle's
-   * status; afterwards status() is that status, or EFA_GDA_BAD_ARGUMENT if it was EFA_GDA_OK. EFA_GDA_IN_USE: another group took a ticket while this group owned the queue, which is now poisoned. */
+   * status, or EFA_GDA_IN_USE if another group took a ticket while this group owned the queue, which is then poisoned.
+   * Afterwards status() is the status from before the call, or EFA_GDA_BAD_ARGUMENT if that was EFA_GDA_OK. */
   EFA_GDA_FN efa_gda_status close() {
     if (S != Sharing::Device || deferred_) flush();
     uint32_t status = status_;

@@ -57,7 +57,7 @@
  * another group owns the lock.
  *   state           | lock owner                | a later group may
  *   Passed          | T's group, as soon as it  | publish, wait. No later group has returned early. The lock is free if
- *                   | reads this                |   T has not been handed out: serving >> 2 == reserve.word
+ *                   | reads this                |   T has not been handed out: serving == reserve.word << 2
  *   PassedMustServe | T's group, or the group   | publish, wait. Later groups may have returned early, so the new owner
  *                   | that passed the lock: if  |   must combine
  *                   | T's group has published,  |
@@ -145,7 +145,7 @@
  *                                          |   the leader poisons the queue too. If the queue is poisoned earlier: EFA_GDA_POISONED
  *   of the lock owner, for free slots      | sq.h; the lock is never passed again
  *   of the lock owner, for T's group to    | has no clock: that group stores the rest of its flags without waiting for
- *   finish publishing (combine)            |   anything. Poison ends it.
+ *   finish publishing (combine)            |   anything. Poison ends it, also that of an abort
  * After that, waiting groups return EFA_GDA_POISONED. A call that had returned early is then perhaps never rung for;
  * its group learns that from the status of its next call, or of quiet. A group whose wait for the lock
  * failed must not use its ticket again. If it had published, a lock owner may still place and ring for its entries. A lock
@@ -431,7 +431,7 @@ class Ticket {
     return ring.group().from_leader(before) == serving;
   }
 
-  /* Whether this group should combine: its kind can (Group::kCombines), and other groups had taken tickets after this
+  /* Whether this group should combine: its kind can (Group::kCombines), and other groups had taken tickets with entries after this
    * one when the leader last read reserve.word. */
   EFA_GDA_FN bool others_wait() const {
     return Group::kCombines && publication_.present && reserved_ != first_slot() + count_;
