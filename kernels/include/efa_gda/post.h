@@ -68,8 +68,8 @@ struct GroupOf<Sharing::Block> {
 enum PostFlags : uint32_t {
   kPostDefault = 0,
   /* Do not ring. A later call of any group on this queue rings for these entries: a post() without this flag, a flush() or
-   * a quiet(). So does close() of this handle. They are rung for earlier if the batch window or the free slots require it, or if another
-   * group combines them. */
+   * a quiet(). So does close() of this handle. They are rung for earlier if the batch window or the free slots require it, or if
+   * this group or another combines. */
   kPostDefer = 1
 };
 

@@ -380,7 +380,7 @@ class Ticket {
         }
         if (count == 0) {
           if (!pass_and_reclaim(queue, ring, publication, serving)) break;
-          /* Ends the loop if another group poisoned the queue, for then T's group may have returned without publishing. */
+          /* This wait has no clock, so poison by any group ends it. */
           uint32_t poisoned = ring.is_leader() ? load_relaxed(&queue->error.poison) : 0;
           status = ring.group().from_leader(poisoned) != EFA_GDA_OK ? EFA_GDA_POISONED : EFA_GDA_OK;
           if (status != EFA_GDA_OK) break;
@@ -431,8 +431,8 @@ class Ticket {
     return ring.group().from_leader(before) == serving;
   }
 
-  /* Whether this group should combine: its kind can (Group::kCombines), and other groups had taken tickets with entries after this
-   * one when the leader last read reserve.word. */
+  /* Whether this group should combine: its kind can (Group::kCombines), and other groups had taken tickets with entries
+   * after this one when the leader last read reserve.word. */
   EFA_GDA_FN bool others_wait() const {
     return Group::kCombines && publication_.present && reserved_ != first_slot() + count_;
   }
