@@ -56,6 +56,8 @@ fn main() {
         .cpp_link_stdlib(None)
         .warnings(true)
         .extra_warnings(true)
+        // Programs that link libefa_gda.a do not see the functions as exports of theirs.
+        .flag("-fvisibility=hidden")
         // These loops are hot even in tests (see the workspace's profiles).
         .opt_level(2)
         .compile("efa_gda_host_executor");
@@ -74,7 +76,7 @@ fn main() {
     }
 }
 
-/// Compiles each kernel file to `OUT_DIR/NAME.fatbin`, which the library includes.
+/// Compiles each kernel file to `OUT_DIR/NAME.W.fatbin` for each width W of stores, which the library includes.
 fn fatbins(nvcc: &Path, root: &Path, kernels: &[&str], headers: &[&Path]) {
     println!("cargo::rerun-if-changed={}", nvcc.display());
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
@@ -90,14 +92,17 @@ fn fatbins(nvcc: &Path, root: &Path, kernels: &[&str], headers: &[&Path]) {
         );
     }
     for name in kernels {
-        let mut command = Command::new(nvcc);
-        command.args(["-fatbin", "-std=c++17", "--threads", "0"]);
-        for target in &targets {
-            command.arg(format!("-gencode=arch=compute_{target},code=sm_{target}"));
+        for width in [8, 16] {
+            let mut command = Command::new(nvcc);
+            command.args(["-fatbin", "-std=c++17", "--threads", "0"]);
+            command.arg(format!("-DEFA_GDA_STORE_BYTES={width}"));
+            for target in &targets {
+                command.arg(format!("-gencode=arch=compute_{target},code=sm_{target}"));
+            }
+            command.arg(format!("-gencode=arch=compute_{PTX},code=compute_{PTX}"));
+            command.args(headers.iter().flat_map(|folder| ["-I".as_ref(), folder.as_os_str()]));
+            run(command.arg("-o").arg(out.join(format!("{name}.{width}.fatbin"))).arg(root.join(name)));
         }
-        command.arg(format!("-gencode=arch=compute_{PTX},code=compute_{PTX}"));
-        command.args(headers.iter().flat_map(|folder| ["-I".as_ref(), folder.as_os_str()]));
-        run(command.arg("-o").arg(out.join(format!("{name}.fatbin"))).arg(root.join(name)));
     }
 }
 

@@ -1,5 +1,6 @@
-//! Writes the first inputs of the fuzz targets that decode entries, encoded by the wire crate: `seeds DIRECTORY`. The
-//! inputs of the other targets have no format outside the fuzzer, so it writes none for them.
+//! Writes the first inputs of the fuzz targets that decode entries, encoded by the wire crate, and of the one that reads
+//! events: `seeds DIRECTORY`. The inputs of the other targets have no format outside the fuzzer, so it writes none for
+//! them.
 
 use std::path::Path;
 use std::{env, fs, io, process};
@@ -46,8 +47,32 @@ fn write(directory: &Path) -> io::Result<()> {
     let receive = Receive { id: 5, address: 0x1000, length: 8192, key };
     put("wire_rx", "receive".to_owned(), &receive.encode())?;
     put("probe_decode", "receive".to_owned(), &receive.encode())?;
-    put("probe_decode", "hex".to_owned(), b"0x07:00 82 1d")
+    put("probe_decode", "hex".to_owned(), b"0x07:00 82 1d")?;
+    for (number, event) in EVENTS.iter().enumerate() {
+        put("probe_events", number.to_string(), format!("{event}\n").as_bytes())?;
+    }
+    put("probe_events", "all".to_owned(), EVENTS.join("\n").as_bytes())
 }
+
+/// Events of the probe's worker, one of each kind.
+const EVENTS: [&str; 13] = [
+    r#"{"event":"begin","code":"FAB-001","subject":"rdmap0s6"}"#,
+    r#"{"event":"finding","finding":{"code":"FAB-001","subject":"a","title":"t","state":"pass","kind":"proven"}}"#,
+    r#"{"event":"repeated"}"#,
+    r#"{"event":"loaded","path":"/lib/libfabric.so.1"}"#,
+    r#"{"event":"started","milliseconds":300}"#,
+    r#"{"event":"adapters","names":["rdmap0s6","rdmap0s7"]}"#,
+    r#"{"event":"gpus","gpus":[{"number":0,"name":"GPU","pci":"0000:00:04.0"}]}"#,
+    r#"{"event":"queues","queues":{}}"#,
+    r#"{"event":"more_time","milliseconds":1000}"#,
+    r#"{"event":"figure","figure":{"left_out":"case"}}"#,
+    r#"{"event":"step","done":1,"total":2,"now":"latency"}"#,
+    concat!(
+        r#"{"event":"put","put":{"op":"write","bytes":64,"count":1,"completed":1,"verified":true,"#,
+        r#""doorbell":"direct","executor":"host","adapter":"rdmap0s6"}}"#
+    ),
+    r#"{"event":"done"}"#,
+];
 
 fn requests() -> Vec<Request> {
     let local = Segment { address: 0x1000, length: 64, key: LocalKey::new(0xab_cdef).expect("24 bits") };

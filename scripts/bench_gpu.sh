@@ -1,79 +1,118 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Measures the posting engine and other posting engines on the GPU of this machine, in one process over the same ring.
-# kernels/bench/post_rate.cu describes the modes:
+# Measures the posting engine, an earlier revision of it and other posting engines on the GPU of this machine, in one
+# process over the same ring, and checks the limits that scripts/lib/bench_limits.py states.
+# kernels/bench/post_rate.cu describes the modes; softefa is efa-gda/benches/soft_adapter:
 #
-#   scripts/bench_gpu.sh [bench|check [ENTRIES]|soak [ENTRIES]|floor]   bench without an argument
-#   scripts/bench_gpu.sh --build-only DIR                  leaves DIR/post_rate for another machine
+#   scripts/bench_gpu.sh [--before REVISION] [bench [CASE]|check [ENTRIES]|soak [ENTRIES]|floor|softefa]
+#                                             bench without an argument
+#   scripts/bench_gpu.sh [--before REVISION] --build-only DIR
+#                                             leaves post_rate, bench_limits.py and soft_adapter_nccl.cubin in DIR
 #
-# The headers of the other engines come from the PyPI package nvidia-nccl-cu13, unpacked below .cache; nothing of it is
-# part of this project. If the package cannot be downloaded, the script reports that, and their columns are empty.
-# NCCL_INCLUDE=DIR uses installed headers. EFA_GDA_BENCH_ARCH (default 90) is the GPU's compute capability without the
-# dot.
+# --before REVISION compiles kernels/include of that revision too, without the bound of 1,024 threads for a block under
+# which all other kernels are compiled (EFA_GDA_BENCH_BOUNDS in kernels/bench/rig.h). The headers of the other engines
+# come from the PyPI package nvidia-nccl-cu13, unpacked below .cache; nothing of it is part of this project. If the
+# package cannot be downloaded, the script reports that, and their columns are empty. NCCL_INCLUDE=DIR uses installed
+# headers. EFA_GDA_BENCH_ARCH (default 90) is the GPU's compute capability without the dot.
 #
-# Exit status: 0; 1 the build or the measurement failed; 2 usage.
+# Exit status: 0; 1 the build or the measurement failed, or a limit is not kept; 2 usage.
 set -euo pipefail
 
 # shellcheck source=scripts/lib/setup.sh
 source "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/lib/setup.sh"
+# shellcheck source=scripts/lib/headers.sh
+source "$ROOT/scripts/lib/headers.sh"
 
-PEER_PACKAGE=nvidia-nccl-cu13==2.31.2
 ARCH=${EFA_GDA_BENCH_ARCH:-90}
+BEFORE=
+LIMITS=$ROOT/scripts/lib/bench_limits.py
 
-# Prints the directory of the other engines' headers, downloaded once.
-peer_headers() {
-  if [[ -n "${NCCL_INCLUDE:-}" ]]; then
-    printf '%s\n' "$NCCL_INCLUDE"
+# compile NAME SOURCE FLAG…: compiles kernels/bench/SOURCE to OUT/NAME.o.
+compile() {
+  local name=$1 source=$2
+  shift 2
+  "$TOOLKIT/bin/nvcc" "${FLAGS[@]}" "$@" -c -o "$OUT/$name.o" "$ROOT/kernels/bench/$source"
+  OBJECTS+=("$OUT/$name.o")
+}
+
+# prepare DIR: sets what builds need, and leaves NCCL's kernels for softefa in DIR if its headers are there.
+prepare() {
+  local headers
+  OUT=$1 OBJECTS=() PEERS=()
+  FLAGS=(-O3 -std=c++17 -gencode "arch=compute_$ARCH,code=sm_$ARCH")
+  OURS=(-I "$ROOT/kernels/include" -I "$ROOT/third_party/efa_gda")
+  TOOLKIT=$("$ROOT/scripts/cuda_toolchain.sh")
+  mkdir -p -- "$OUT"
+  if ! headers=$(peer_headers); then
+    say "$PEER_PACKAGE could not be downloaded: the other engines are left out"
     return
   fi
-  local to=$ROOT/.cache/nccl
-  if [[ ! -e $to/.complete ]]; then
-    rm -rf -- "$to"
-    mkdir -p -- "$to"
-    python3 -m pip download --quiet --no-deps --disable-pip-version-check -d "$to" "$PEER_PACKAGE" >&2 || return 1
-    python3 - "$to" <<'PY' || return 1
-import glob, sys, zipfile
-to = sys.argv[1]
-with zipfile.ZipFile(glob.glob(to + "/*.whl")[0]) as wheel:
-    for name in wheel.namelist():
-        if "/include/" in name:
-            wheel.extract(name, to)
-PY
-    rm -f -- "$to"/*.whl
-    touch "$to/.complete"
-  fi
-  printf '%s\n' "$to/nvidia/nccl/include"
+  PEERS=(-DEFA_GDA_BENCH_PEERS -I "$headers")
+  "$TOOLKIT/bin/nvcc" "${FLAGS[@]}" "${PEERS[@]}" -I "$ROOT/kernels/include" -cubin -o "$OUT/soft_adapter_nccl.cubin" \
+    "$ROOT/kernels/bench/soft_adapter_nccl.cu"
 }
 
+# build DIR: leaves DIR/post_rate.
 build() {
-  local out=$1 toolkit headers peers=()
-  toolkit=$("$ROOT/scripts/cuda_toolchain.sh")
-  if headers=$(peer_headers); then
-    peers=(-DEFA_GDA_BENCH_PEERS -I "$headers")
-  else
-    say "$PEER_PACKAGE could not be downloaded: the other engines are left out"
+  local before=()
+  prepare "$1"
+  if [[ -n $BEFORE ]]; then
+    earlier_headers "$BEFORE" "$OUT/before"
+    before=(-DEFA_GDA_BENCH_BEFORE)
+    compile engine_before engine.cu -DEFA_GDA_BENCH_ENGINE=engine_before -Defa_gda=efa_gda_before \
+      -DEFA_GDA_BENCH_BOUNDS= -I "$OUT/before/kernels/include" -I "$OUT/before/third_party/efa_gda"
   fi
-  local flags=(-O3 -std=c++17 -gencode "arch=compute_$ARCH,code=sm_$ARCH" -I "$ROOT/kernels/include")
-  mkdir -p -- "$out"
-  "$toolkit/bin/nvcc" "${flags[@]}" -I "$ROOT/third_party/efa_gda" -c -o "$out/post_rate.o" \
-    "$ROOT/kernels/bench/post_rate.cu"
-  "$toolkit/bin/nvcc" "${flags[@]}" "${peers[@]}" -c -o "$out/peers.o" "$ROOT/kernels/bench/peers.cu"
-  "$toolkit/bin/nvcc" -gencode "arch=compute_$ARCH,code=sm_$ARCH" -o "$out/post_rate" \
-    "$out/post_rate.o" "$out/peers.o" -lpthread
+  compile engine_after engine.cu -DEFA_GDA_BENCH_ENGINE=engine_after "${OURS[@]}"
+  compile post_rate post_rate.cu "${before[@]}" "${OURS[@]}"
+  compile peers peers.cu "${PEERS[@]}"
+  "$TOOLKIT/bin/nvcc" "${FLAGS[@]}" -o "$OUT/post_rate" "${OBJECTS[@]}" -lpthread
 }
 
+# judged COMMAND…: runs the command, and prints its results as tables with the limits.
+judged() {
+  local results
+  results=$(mktemp)
+  "$@" >"$results" || { cat -- "$results"; rm -f -- "$results"; return 1; }
+  local status=0
+  python3 "$LIMITS" "$results" || status=1
+  rm -f -- "$results"
+  return "$status"
+}
+
+if [[ ${1:-} == --before ]]; then
+  [[ $# -ge 2 ]] || wrong_usage '--before needs a revision'
+  BEFORE=$(git -C "$ROOT" rev-parse --verify --quiet "$2^{commit}") || die "this repository has no revision $2"
+  shift 2
+fi
 case ${1:-bench} in
 --build-only)
   [[ $# -eq 2 ]] || wrong_usage '--build-only needs one directory'
   build "$2"
+  cp -- "$LIMITS" "$2/"
   exit 0
   ;;
-bench | check | soak | floor) ;;
+bench | check | soak | floor | softefa) ;;
 *) help_or_nothing "$1" ;;
 esac
 if ! have nvidia-smi || ! nvidia-smi -L >&2; then
-  say "this machine has no NVIDIA GPU; build with --build-only DIR and run DIR/post_rate on one that has"
+  say "this machine has no NVIDIA GPU; build with --build-only DIR and run DIR/post_rate on a machine with a GPU"
   exit 1
 fi
-build "$ROOT/target/bench_gpu"
-exec "$ROOT/target/bench_gpu/post_rate" "${@:-bench}"
+# Lazy loading may wait for a running kernel, and a kernel of the benchmark may wait for the host.
+export CUDA_MODULE_LOADING=EAGER
+OUT=$ROOT/target/bench_gpu
+case ${1:-bench} in
+softefa)
+  prepare "$OUT"
+  ((${#PEERS[@]} == 0)) || export EFA_GDA_BENCH_NCCL=$OUT/soft_adapter_nccl.cubin
+  judged cargo bench --locked --quiet -p efa-gda --bench soft_adapter
+  ;;
+bench)
+  build "$OUT"
+  judged "$OUT/post_rate" "${@:-bench}"
+  ;;
+*)
+  build "$OUT"
+  exec "$OUT/post_rate" "$@"
+  ;;
+esac

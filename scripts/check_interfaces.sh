@@ -36,7 +36,7 @@ main() {
     upstream=("$UPSTREAM/rdma-core/source" "$UPSTREAM/libfabric/source")
     echo "rdma-core $(<"$UPSTREAM/rdma-core/version"), libfabric $(<"$UPSTREAM/libfabric/version"), from Debian sid"
   fi
-  exec python3 "$ROOT/scripts/lib/interfaces.py" --ours "$ROOT/third_party/efa_gda" --cc "${CC:-cc}" \
+  exec python3 -B "$ROOT/scripts/lib/interfaces.py" --ours "$ROOT/third_party/efa_gda" --cc "${CC:-cc}" \
     "${upstream[@]}"
 }
 

@@ -1,14 +1,18 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Builds a release of the library for C and C++, and installs it with its headers and a pkg-config file.
+# Builds a release of the library for C and C++, and installs it with its headers, a pkg-config file and a CMake package.
 #
 #   install.sh --prefix DIR      DIR is created if it does not exist
 #
-#   DIR/include/efa_gda.h                functions for host programs
+#   DIR/include/efa_gda.h, efa_gda_nvshmem.h    functions for host programs
 #   DIR/include/efa_gda/*.h              device code, for kernels
 #   DIR/include/efa_io_defs.h            the adapter's descriptors, which the device code includes
-#   DIR/lib/libefa_gda.so, libefa_gda.a
-#   DIR/lib/pkgconfig/efa_gda.pc         finds the rest relative to itself, so that DIR can be moved
+#   DIR/lib/libefa_gda.so                with symbol versions (efa-gda-capi/efa_gda.map)
+#   DIR/lib/libefa_gda.a
+#   DIR/lib/pkgconfig/efa_gda.pc
+#   DIR/lib/cmake/efa_gda/               find_package(efa_gda): the targets efa_gda::efa_gda and efa_gda::static
+#
+# The last two find the rest relative to themselves, so that DIR can be moved.
 #
 # EFA_GDA_NVCC=FILE, the absolute path of nvcc, compiles the kernels into the library. Needs Rust and a C++17 compiler;
 # cargo downloads crates that this machine lacks, and nothing else uses the network. Prints the path of each installed
@@ -55,7 +59,16 @@ put() {
   printf '%s\n' "$2/${1##*/}"
 }
 
-# Libs.private has the libraries that rustc names for a static library (--print native-static-libs).
+# Libraries that rustc names for a static library (--print native-static-libs).
+PRIVATE='gcc_s util rt pthread m dl'
+
+# write FILE: writes stdin to a file and prints its path.
+write() {
+  cat >"$1" || die "$1 cannot be written; the installation is not complete"
+  printf '%s\n' "$1"
+}
+
+# pkg_config_file VERSION
 pkg_config_file() {
   cat <<PC
 prefix=\${pcfiledir}/../..
@@ -66,9 +79,43 @@ Name: efa_gda
 Description: Queues of an AWS EFA adapter that GPU kernels post to
 Version: $1
 Libs: -L\${libdir} -lefa_gda
-Libs.private: -lgcc_s -lutil -lrt -lpthread -lm -ldl
+Libs.private: -l${PRIVATE// / -l}
 Cflags: -I\${includedir}
 PC
+}
+
+# The package's targets, whose files are relative to this one.
+cmake_config() {
+  cat <<CMAKE
+get_filename_component(_efa_gda_prefix "\${CMAKE_CURRENT_LIST_DIR}/../../.." ABSOLUTE)
+if(NOT TARGET efa_gda::efa_gda)
+  add_library(efa_gda::efa_gda SHARED IMPORTED)
+  set_target_properties(efa_gda::efa_gda PROPERTIES
+    IMPORTED_LOCATION "\${_efa_gda_prefix}/lib/libefa_gda.so"
+    IMPORTED_SONAME libefa_gda.so
+    INTERFACE_INCLUDE_DIRECTORIES "\${_efa_gda_prefix}/include")
+  add_library(efa_gda::static STATIC IMPORTED)
+  set_target_properties(efa_gda::static PROPERTIES
+    IMPORTED_LOCATION "\${_efa_gda_prefix}/lib/libefa_gda.a"
+    INTERFACE_INCLUDE_DIRECTORIES "\${_efa_gda_prefix}/include"
+    INTERFACE_LINK_LIBRARIES "${PRIVATE// /;}")
+endif()
+unset(_efa_gda_prefix)
+CMAKE
+}
+
+# cmake_version VERSION: before 1.0, a minor version is compatible with itself only.
+cmake_version() {
+  cat <<CMAKE
+set(PACKAGE_VERSION $1)
+if(PACKAGE_FIND_VERSION VERSION_LESS_EQUAL PACKAGE_VERSION AND PACKAGE_FIND_VERSION_MAJOR EQUAL ${1%%.*}
+   AND (PACKAGE_FIND_VERSION_COUNT LESS 2 OR PACKAGE_FIND_VERSION_MINOR EQUAL $(cut -d . -f 2 <<<"$1")))
+  set(PACKAGE_VERSION_COMPATIBLE TRUE)
+endif()
+if(PACKAGE_FIND_VERSION VERSION_EQUAL PACKAGE_VERSION)
+  set(PACKAGE_VERSION_EXACT TRUE)
+endif()
+CMAKE
 }
 
 main() {
@@ -77,19 +124,23 @@ main() {
   build
   version=$(sed -n 's/^version *= *"\(.*\)"/\1/p' "$ROOT/Cargo.toml")
   [[ -n $version ]] || die "the version is missing in $ROOT/Cargo.toml; nothing was installed"
-  mkdir -p -- "$PREFIX/include/efa_gda" "$PREFIX/lib/pkgconfig" ||
+  mkdir -p -- "$PREFIX/include/efa_gda" "$PREFIX/lib/pkgconfig" "$PREFIX/lib/cmake/efa_gda" ||
     die "$PREFIX cannot be written; name another directory with --prefix"
   PREFIX=$(cd -- "$PREFIX" && pwd)
-  put "$ROOT/efa-gda-capi/include/efa_gda.h" "$PREFIX/include"
+  for file in "$ROOT"/efa-gda-capi/include/*.h; do
+    put "$file" "$PREFIX/include"
+  done
   for file in "$ROOT"/kernels/include/efa_gda/*.h; do
     put "$file" "$PREFIX/include/efa_gda"
   done
   put "$ROOT/third_party/efa_gda/efa_io_defs.h" "$PREFIX/include"
-  put "$BUILT/libefa_gda.so" "$PREFIX/lib"
   put "$BUILT/libefa_gda.a" "$PREFIX/lib"
-  pkg_config_file "$version" >"$PREFIX/lib/pkgconfig/efa_gda.pc" ||
-    die "$PREFIX/lib/pkgconfig/efa_gda.pc cannot be written; the installation is not complete"
-  printf '%s\n' "$PREFIX/lib/pkgconfig/efa_gda.pc"
+  "$ROOT/efa-gda-capi/link.sh" "$BUILT/libefa_gda.a" "$PREFIX/lib/libefa_gda.so" ||
+    die "libefa_gda.so cannot be linked; the installation is not complete"
+  printf '%s\n' "$PREFIX/lib/libefa_gda.so"
+  pkg_config_file "$version" | write "$PREFIX/lib/pkgconfig/efa_gda.pc"
+  cmake_config | write "$PREFIX/lib/cmake/efa_gda/efa_gda-config.cmake"
+  cmake_version "$version" | write "$PREFIX/lib/cmake/efa_gda/efa_gda-config-version.cmake"
 }
 
 main "$@"

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Sets the machine up, builds gda-probe and runs it with the arguments, plus --soft if there is no EFA adapter. The exit
-# status is gda-probe's, or 1 after a message that begins "probe.sh:" if setting up or building failed.
+# Sets the machine up, builds gda-probe and runs it with the arguments, plus --soft if there is no EFA adapter and the
+# command uses one. The exit status is gda-probe's, or 1 after a message that begins "probe.sh:" if setting up or
+# building failed.
 #
 # EFA_GDA_PROBE_DEV=1 runs the build of the tests instead of a release build.
 set -euo pipefail
@@ -38,13 +39,23 @@ build_probe() {
   return "$status"
 }
 
+# uses_adapter ARGUMENT…: whether the command is one that opens an adapter.
+uses_adapter() {
+  local argument
+  for argument in "$@"; do
+    case $argument in
+    decode | explain | completions | man | -h | --help | -V | --version) return 1 ;;
+    esac
+  done
+}
+
 main() {
   local soft=() more=() argument
   for argument in "$@"; do
     # With rdma-core the software adapter is a program and a library in gda-probe's directory.
     [[ $argument != verbs && $argument != --via=verbs ]] || more=(-p softefa-uverbs -p softefa-preload)
   done
-  if ! has_efa_adapter; then
+  if uses_adapter "$@" && ! has_efa_adapter; then
     soft=(--soft)
     for argument in "$@"; do
       [[ $argument == --soft ]] && soft=()

@@ -1,13 +1,15 @@
-//! Domains: opened by the library, or borrowed from the caller.
+//! Domains: of libfabric, opened by the library or borrowed from the caller, or of rdma-core.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use efa_gda::fabric::{Domain, Fabric, GdaOps, Info, Library, Query};
+use efa_gda::verbs::{self, ProtectionDomain};
 use efa_gda_sys::fi;
 
 use crate::error::{Code, Fault};
+use crate::foreign;
 use crate::handles::Table;
 use crate::{Handle, call, refuse_null};
 
@@ -16,42 +18,91 @@ const GPU_MEMORY: u32 = 1 << 1;
 
 static DOMAINS: Table<OpenDomain> = Table::new("domain", 1 << 32);
 
-/// A domain with its info and its operations.
+/// A domain with what its objects need.
 pub(crate) struct OpenDomain {
     /// None while it is being closed.
     inner: Mutex<Option<Parts>>,
-    /// Counts the regions and queues of the domain.
+    /// Counts the regions, counters and queues of the domain.
     users: Arc<()>,
 }
 
-/// What regions and queues of a domain need. They hold a clone.
+/// What the objects of a domain need. They hold a clone.
 #[derive(Clone)]
 pub(crate) struct Parts {
-    pub(crate) domain: Domain,
-    pub(crate) info: Info,
-    pub(crate) ops: GdaOps,
+    pub(crate) layer: Opened,
     /// Counts this clone as a user of the domain.
     _user: Arc<()>,
 }
 
+/// The domain in the layer that opened it.
+#[derive(Clone)]
+pub(crate) enum Opened {
+    Fabric { domain: Domain, info: Info, ops: GdaOps },
+    Verbs { domain: ProtectionDomain, wide_entries: bool },
+}
+
 impl OpenDomain {
-    /// Returns the parts of an open domain, for a region or a queue that is opened on it.
+    /// Returns the parts of an open domain, for an object that is opened on it.
     pub(crate) fn parts(handle: Handle) -> Result<Parts, Fault> {
         let open = DOMAINS.get(handle)?;
         let inner = open.inner.lock().unwrap_or_else(PoisonError::into_inner);
         inner.clone().ok_or_else(being_closed)
     }
 
-    fn insert(domain: Domain, info: Info) -> Result<Handle, Fault> {
+    /// Adds a domain of libfabric.
+    pub(crate) fn insert_fabric(domain: Domain, info: Info) -> Result<Handle, Fault> {
         let ops = domain.gda_ops()?;
+        Ok(Self::insert(Opened::Fabric { domain, info, ops }))
+    }
+
+    fn insert(layer: Opened) -> Handle {
         let users = Arc::new(());
-        let parts = Parts { domain, info, ops, _user: users.clone() };
-        Ok(DOMAINS.insert(Self { inner: Mutex::new(Some(parts)), users }))
+        let parts = Parts { layer, _user: users.clone() };
+        DOMAINS.insert(Self { inner: Mutex::new(Some(parts)), users })
+    }
+}
+
+impl Opened {
+    /// Closes the domain, which no object uses.
+    fn close(self) -> Result<(), Fault> {
+        match self {
+            Self::Fabric { domain, ops, .. } => {
+                drop(ops);
+                Ok(domain.close()?)
+            }
+            Self::Verbs { domain, .. } => {
+                let context = domain.context().clone();
+                domain.close()?;
+                Ok(context.close()?)
+            }
+        }
     }
 }
 
 fn being_closed() -> Fault {
     Fault::argument("the domain is being closed")
+}
+
+fn refuse_unknown_flags(flags: u32) -> Result<(), Fault> {
+    match flags & !(WIDE_ENTRIES | GPU_MEMORY) {
+        0 => Ok(()),
+        unknown => Err(Fault::argument(format_args!(
+            "flags {unknown:#x} are unknown; enum efa_gda_domain_flags has the known ones"
+        ))),
+    }
+}
+
+/// Returns the caller's name of an adapter; None for null.
+///
+/// # Safety
+/// `name` must be null or a string that ends with a zero and lives as long as the result.
+unsafe fn adapter_name<'a>(name: *const c_char) -> Result<Option<&'a str>, Fault> {
+    if name.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: the caller guarantees a string.
+    let name = unsafe { CStr::from_ptr(name) }.to_str();
+    name.map(Some).map_err(|_| Fault::argument("the adapter's name is not UTF-8"))
 }
 
 /// See `efa_gda.h`.
@@ -66,24 +117,43 @@ pub unsafe extern "C" fn efa_gda_domain_open(
 ) -> c_int {
     call(|| {
         refuse_null(domain, "the pointer to the domain")?;
-        let unknown = flags & !(WIDE_ENTRIES | GPU_MEMORY);
-        if unknown != 0 {
-            return Err(Fault::argument(format_args!(
-                "flags {unknown:#x} are unknown; enum efa_gda_domain_flags has the known ones"
-            )));
-        }
+        refuse_unknown_flags(flags)?;
         let mut query =
             Query::new().wide_entries(flags & WIDE_ENTRIES != 0).gpu_memory(flags & GPU_MEMORY != 0);
-        if !adapter.is_null() {
-            // SAFETY: the caller guarantees a string.
-            let name = unsafe { CStr::from_ptr(adapter) }.to_str();
-            query = query.adapter(name.map_err(|_| Fault::argument("the adapter's name is not UTF-8"))?);
+        // SAFETY: the caller guarantees a string.
+        if let Some(name) = unsafe { adapter_name(adapter) }? {
+            query = query.adapter(name);
         }
         let library = Library::load()?;
         let info = query.first(&library)?;
         let opened = Fabric::open(&library, &info)?.domain(&info)?;
         // SAFETY: it is not null, and the caller guarantees that it is writable.
-        unsafe { domain.write(OpenDomain::insert(opened, info)?) };
+        unsafe { domain.write(OpenDomain::insert_fabric(opened, info)?) };
+        Ok(())
+    })
+}
+
+/// See `efa_gda.h`.
+///
+/// # Safety
+/// As for [`efa_gda_domain_open`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn efa_gda_domain_open_verbs(
+    device: *const c_char,
+    flags: u32,
+    domain: *mut Handle,
+) -> c_int {
+    call(|| {
+        refuse_null(domain, "the pointer to the domain")?;
+        refuse_unknown_flags(flags)?;
+        // SAFETY: the caller guarantees a string.
+        let name = unsafe { adapter_name(device) }?;
+        let library = verbs::Library::load()?;
+        library.exposes_queues()?;
+        let opened = ProtectionDomain::allocate(&library.adapter(name)?)?;
+        let layer = Opened::Verbs { domain: opened, wide_entries: flags & WIDE_ENTRIES != 0 };
+        // SAFETY: it is not null, and the caller guarantees that it is writable.
+        unsafe { domain.write(OpenDomain::insert(layer)) };
         Ok(())
     })
 }
@@ -100,16 +170,18 @@ pub unsafe extern "C" fn efa_gda_domain_borrow(
 ) -> c_int {
     call(|| {
         refuse_null(domain, "the pointer to the domain")?;
-        let fid = NonNull::new(fid).ok_or_else(|| Fault::null("the fid_domain"))?;
+        let fid = foreign::domain(fid)?;
         let info = NonNull::new(info).ok_or_else(|| Fault::null("the fi_info"))?;
+        foreign::refuse_unreadable(info, "the fi_info")?;
         // SAFETY: the caller guarantees that both outlive the domain's users, and that concurrent calls into libfabric
         // are allowed or do not happen.
         let (borrowed, info) = unsafe {
             let info = Info::borrow(info);
             (Domain::borrow(fid, Some(info.clone())), info)
         };
+        foreign::refuse_other_provider(&info)?;
         // SAFETY: it is not null, and the caller guarantees that it is writable.
-        unsafe { domain.write(OpenDomain::insert(borrowed, info)?) };
+        unsafe { domain.write(OpenDomain::insert_fabric(borrowed, info)?) };
         Ok(())
     })
 }
@@ -117,27 +189,27 @@ pub unsafe extern "C" fn efa_gda_domain_borrow(
 /// See `efa_gda.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn efa_gda_domain_close(domain: Handle) -> c_int {
-    call(|| {
-        let open = DOMAINS.get(domain)?;
-        let mut inner = open.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        // Another thread may have closed the domain between the look-up and the lock.
-        if inner.is_none() {
-            return Err(being_closed());
-        }
-        // `open` and its parts hold one reference each.
-        let users = Arc::strong_count(&open.users).saturating_sub(2);
-        if users != 0 {
-            let text = format!("the domain is in use by {users} region(s) and queue(s); close them first");
-            return Err(Fault::new(Code::Busy, text));
-        }
-        let parts = inner.take();
-        DOMAINS.remove(domain)?;
-        if let Some(Parts { domain, ops, .. }) = parts {
-            drop(ops);
-            domain.close()?;
-        }
-        Ok(())
-    })
+    call(|| close(domain))
+}
+
+/// Closes a domain that has no users, and removes its handle.
+pub(crate) fn close(handle: Handle) -> Result<(), Fault> {
+    let open = DOMAINS.get(handle)?;
+    let mut inner = open.inner.lock().unwrap_or_else(PoisonError::into_inner);
+    // Another thread may have closed the domain between the look-up and the lock.
+    if inner.is_none() {
+        return Err(being_closed());
+    }
+    // `open` and its parts hold one reference each.
+    let users = Arc::strong_count(&open.users).saturating_sub(2);
+    if users != 0 {
+        let text =
+            format!("the domain is in use by {users} region(s), counter(s) and queue(s); close them first");
+        return Err(Fault::new(Code::Busy, text));
+    }
+    let parts = inner.take();
+    DOMAINS.remove(handle)?;
+    parts.map_or(Ok(()), |parts| parts.layer.close())
 }
 
 #[cfg(test)]

@@ -1,37 +1,36 @@
-//! The processor that drives a queue: the host's or, with the feature `cuda`, a GPU.
+//! A queue and the processor that drives it: the host's or, with the feature `cuda`, a GPU.
 
+use std::fmt::Debug;
 use std::time::Duration;
 
 use efa_gda::doorbell::{DoorbellChoice, DoorbellMode};
 #[cfg(feature = "cuda")]
 use efa_gda::doorbell::{DoorbellProxy, ProxyOptions};
-use efa_gda::fabric::{CompletionQueue, MemoryRegion};
 #[cfg(feature = "cuda")]
 use efa_gda::gpu::Gpu;
 #[cfg(feature = "cuda")]
 use efa_gda::gpu_queue::{GpuAbortFlag, GpuCloseError, GpuQueue, LaunchGuard};
-use efa_gda::queue::{AbortFlag, CloseError, MappedQueue, Snapshot, WorkRequest};
+use efa_gda::queue::{
+    AbortFlag, CloseError, MappedQueue, PostedReceives, Received, Receives, Snapshot, WorkRequest,
+};
+use efa_gda::wire::Peer;
 use efa_gda_sys::device::efa_gda_queue;
 
-use crate::domain::Parts;
 use crate::error::{Code, Fault};
+use crate::layer::{Layer, of_layer};
+use crate::queue::MappedInfo;
+use crate::receive::ReceivesOf;
+use crate::region::Region;
+use crate::work::WorkOf;
 
-/// The value of `gpu` for a queue that the host's processor drives.
-const HOST: i32 = -1;
+/// The value of `gpu` for an object that the host's processor uses.
+pub(crate) const HOST: i32 = -1;
 
 /// The processor that will drive a queue.
 pub(crate) enum Processor {
     Host,
     #[cfg(feature = "cuda")]
     Gpu(Gpu),
-}
-
-/// A mapped queue and the processor that drives it.
-#[derive(Debug)]
-pub(crate) enum Driven {
-    Host(Box<MappedQueue>),
-    #[cfg(feature = "cuda")]
-    Gpu(Box<GpuQueue>),
 }
 
 /// The flag that ends the waits of a queue. It is used while another thread holds the queue's lock.
@@ -50,25 +49,54 @@ pub(crate) enum Launch {
 }
 
 /// A queue that was not closed: the fault, and the queue unless it is destroyed.
-pub(crate) type NotClosed = (Fault, Option<Driven>);
+pub(crate) type NotClosed = (Fault, Option<Box<dyn Driven>>);
+
+/// A mapped queue of either layer, driven by either processor.
+pub(crate) trait Driven: Debug + Send {
+    /// The queue's geometry and limits, with `size` 0.
+    fn describe(&self) -> MappedInfo;
+    fn address(&self) -> Result<Vec<u8>, Fault>;
+    fn insert_peer(&mut self, address: &[u8]) -> Result<Peer, Fault>;
+    fn abort(&self) -> Abort;
+    /// The struct's address for the processor that drives the queue.
+    fn device_address(&self) -> *mut efa_gda_queue;
+    fn begin_launch(&self) -> Launch;
+    fn retain(&mut self, region: &Region) -> Result<(), Fault>;
+    fn execute(&mut self, work: &WorkOf<'_>) -> Result<(), Fault>;
+    fn quiet(&mut self, timeout: Duration) -> Result<(), Fault>;
+    fn post_receives(&mut self, receives: &ReceivesOf<'_>) -> Result<PostedReceives, Fault>;
+    fn receive(&mut self, most: usize, timeout: Duration) -> Result<Vec<Received>, Fault>;
+    fn state(&self) -> Result<efa_gda_queue, Fault>;
+    fn snapshot(&self) -> Result<Snapshot, Fault>;
+    fn close(self: Box<Self>) -> Result<(), NotClosed>;
+    fn destroy(self: Box<Self>) -> Result<(), NotClosed>;
+}
 
 impl Processor {
     /// Opens the GPU that CUDA counts as `gpu`, or returns the host's processor for -1.
-    pub(crate) fn open(gpu: i32, choice: DoorbellChoice) -> Result<Self, Fault> {
+    pub(crate) fn open(gpu: i32) -> Result<Self, Fault> {
         if gpu == HOST {
-            return match choice {
-                DoorbellChoice::Auto => Ok(Self::Host),
-                choice if choice == DoorbellMode::Direct.into() => Ok(Self::Host),
-                _ => Err(Fault::argument(
-                    "gpu = -1: the host's processor rings by itself; doorbell must be EFA_GDA_DOORBELL_AUTO or \
-                     EFA_GDA_DOORBELL_DIRECT",
-                )),
-            };
+            return Ok(Self::Host);
         }
         let ordinal = usize::try_from(gpu).map_err(|_| {
             Fault::argument(format_args!("gpu = {gpu}: expected 0 or more, or -1 for the host's processor"))
         })?;
         Self::open_gpu(ordinal)
+    }
+
+    /// Refuses doorbell modes with a proxy for the host's processor.
+    pub(crate) fn refuse_mode(&self, choice: DoorbellChoice) -> Result<(), Fault> {
+        match (self, choice) {
+            (Self::Host, choice)
+                if choice != DoorbellChoice::Auto && choice != DoorbellMode::Direct.into() =>
+            {
+                Err(Fault::argument(
+                    "gpu = -1: the host's processor rings by itself; doorbell must be EFA_GDA_DOORBELL_AUTO or \
+                     EFA_GDA_DOORBELL_DIRECT",
+                ))
+            }
+            _ => Ok(()),
+        }
     }
 
     #[cfg(feature = "cuda")]
@@ -88,134 +116,199 @@ impl Processor {
         ))
     }
 
-    /// Opens a completion queue, in the GPU's memory where that is possible.
-    pub(crate) fn completion_queue(&self, parts: &Parts, entries: usize) -> Result<CompletionQueue, Fault> {
-        match self {
-            Self::Host => Ok(parts.domain.completion_queue(entries)?),
-            #[cfg(feature = "cuda")]
-            Self::Gpu(gpu) => Ok(gpu.completion_queue(&parts.ops, entries)?.0),
-        }
-    }
-
     /// Maps the queue for the processor.
     #[cfg_attr(
         not(feature = "cuda"),
         allow(unused_variables, reason = "the host's processor rings by itself")
     )]
-    pub(crate) fn drive(self, queue: MappedQueue, choice: DoorbellChoice) -> Result<Driven, Fault> {
+    pub(crate) fn drive<B: Layer>(
+        self,
+        queue: MappedQueue<B>,
+        choice: DoorbellChoice,
+    ) -> Result<Box<dyn Driven>, Fault> {
         match self {
-            Self::Host => Ok(Driven::Host(Box::new(queue))),
+            Self::Host => Ok(Box::new(queue)),
             #[cfg(feature = "cuda")]
             Self::Gpu(gpu) => {
                 // A queue in a mode that needs the proxy keeps it alive. Otherwise it ends here.
                 let proxy = DoorbellProxy::start(&ProxyOptions::new())
                     .map_err(|error| Fault::error(Code::Internal, error))?;
                 let (queue, _) = GpuQueue::with_doorbell(queue, &gpu, choice, &proxy)?;
-                Ok(Driven::Gpu(Box::new(queue)))
+                Ok(Box::new(queue))
             }
         }
     }
 }
 
-impl Driven {
-    pub(crate) fn mapped(&self) -> &MappedQueue {
-        match self {
-            Self::Host(queue) => queue,
-            #[cfg(feature = "cuda")]
-            Self::Gpu(queue) => queue.mapped(),
-        }
+/// Returns the work request for a queue of this layer.
+fn request<B: Layer>(work: &WorkOf<'_>) -> Result<WorkRequest<B::Region>, Fault> {
+    Ok(work.request(of_layer::<B::Region>(work.local)?))
+}
+
+/// Returns the receives for a queue of this layer.
+fn receives<B: Layer>(receives: &ReceivesOf<'_>) -> Result<Receives<B::Region>, Fault> {
+    Ok(receives.receives(of_layer::<B::Region>(receives.region)?))
+}
+
+/// Returns the geometry and limits of a queue.
+fn describe<B: Layer>(queue: &MappedQueue<B>, store_bytes: u32) -> MappedInfo {
+    let (exposure, limits) = (queue.exposure(), queue.limits());
+    MappedInfo {
+        size: 0,
+        entry_size: exposure.sq.entry_size.bytes() as u32,
+        num_entries: exposure.sq.num_entries,
+        max_batch: exposure.sq.max_batch,
+        completion_size: exposure.cq.entry_size,
+        completions: exposure.cq.num_entries,
+        receives: limits.receives,
+        qpn: queue.number().get().into(),
+        doorbell: crate::queue::doorbell_number(queue.doorbell_mode()),
+        completions_in_gpu: B::completions_in_gpu(queue).into(),
+        max_inline: limits.inline_send as u32,
+        max_rdma_size: limits.rdma,
+        max_msg_size: limits.message,
+        store_bytes,
+        flags: crate::queue::flags_of(&queue.state()),
+    }
+}
+
+impl<B: Layer> Driven for MappedQueue<B> {
+    fn describe(&self) -> MappedInfo {
+        // The host's processor stores 8 bytes at a time.
+        describe(self, 8)
     }
 
-    pub(crate) fn abort(&self) -> Abort {
-        match self {
-            Self::Host(queue) => Abort::Host(queue.abort_flag()),
-            #[cfg(feature = "cuda")]
-            Self::Gpu(queue) => Abort::Gpu(queue.abort_flag()),
-        }
+    fn address(&self) -> Result<Vec<u8>, Fault> {
+        B::address(self)
     }
 
-    /// The struct's address for the processor that drives the queue.
-    pub(crate) fn device_address(&self) -> *mut efa_gda_queue {
-        match self {
-            Self::Host(queue) => queue.as_ptr().as_ptr(),
-            #[cfg(feature = "cuda")]
-            Self::Gpu(queue) => queue.device_address(),
-        }
+    fn insert_peer(&mut self, address: &[u8]) -> Result<Peer, Fault> {
+        B::insert_peer(self, address)
     }
 
-    pub(crate) fn begin_launch(&self) -> Launch {
-        match self {
-            Self::Host(_) => Launch::Host,
-            #[cfg(feature = "cuda")]
-            Self::Gpu(queue) => Launch::Gpu { _guard: queue.begin_launch() },
-        }
+    fn abort(&self) -> Abort {
+        Abort::Host(self.abort_flag())
     }
 
-    pub(crate) fn retain(&mut self, region: &MemoryRegion) -> Result<(), Fault> {
-        match self {
-            Self::Host(queue) => queue.retain(region)?,
-            #[cfg(feature = "cuda")]
-            Self::Gpu(queue) => queue.retain(region)?,
-        };
+    fn device_address(&self) -> *mut efa_gda_queue {
+        self.as_ptr().as_ptr()
+    }
+
+    fn begin_launch(&self) -> Launch {
+        Launch::Host
+    }
+
+    fn retain(&mut self, region: &Region) -> Result<(), Fault> {
+        MappedQueue::retain(self, of_layer(region)?)?;
         Ok(())
     }
 
-    pub(crate) fn execute(&mut self, request: &WorkRequest) -> Result<(), Fault> {
-        match self {
-            Self::Host(queue) => queue.execute(request)?,
-            #[cfg(feature = "cuda")]
-            Self::Gpu(queue) => queue.execute(request)?,
-        };
+    fn execute(&mut self, work: &WorkOf<'_>) -> Result<(), Fault> {
+        MappedQueue::execute(self, &request::<B>(work)?)?;
         Ok(())
     }
 
-    pub(crate) fn quiet(&mut self, timeout: Duration) -> Result<(), Fault> {
-        match self {
-            Self::Host(queue) => queue.quiet(timeout)?,
-            #[cfg(feature = "cuda")]
-            Self::Gpu(queue) => queue.quiet(timeout)?,
-        };
+    fn quiet(&mut self, timeout: Duration) -> Result<(), Fault> {
+        MappedQueue::quiet(self, timeout)?;
         Ok(())
     }
 
-    pub(crate) fn state(&self) -> Result<efa_gda_queue, Fault> {
-        match self {
-            Self::Host(queue) => Ok(queue.state()),
-            #[cfg(feature = "cuda")]
-            Self::Gpu(queue) => Ok(queue.state()?),
+    fn post_receives(&mut self, posted: &ReceivesOf<'_>) -> Result<PostedReceives, Fault> {
+        Ok(MappedQueue::post_receives(self, &receives::<B>(posted)?)?)
+    }
+
+    fn receive(&mut self, most: usize, timeout: Duration) -> Result<Vec<Received>, Fault> {
+        Ok(self.receive_many(most, timeout)?)
+    }
+
+    fn state(&self) -> Result<efa_gda_queue, Fault> {
+        Ok(MappedQueue::state(self))
+    }
+
+    fn snapshot(&self) -> Result<Snapshot, Fault> {
+        Ok(MappedQueue::snapshot(self))
+    }
+
+    fn close(self: Box<Self>) -> Result<(), NotClosed> {
+        MappedQueue::close(*self).map_err(not_closed)
+    }
+
+    fn destroy(self: Box<Self>) -> Result<(), NotClosed> {
+        MappedQueue::destroy(*self).map_err(|error| (error.into(), None))
+    }
+}
+
+#[cfg(feature = "cuda")]
+impl<B: Layer> Driven for GpuQueue<B> {
+    fn describe(&self) -> MappedInfo {
+        describe(self.mapped(), self.store_bytes())
+    }
+
+    fn address(&self) -> Result<Vec<u8>, Fault> {
+        B::address(self.mapped())
+    }
+
+    fn insert_peer(&mut self, address: &[u8]) -> Result<Peer, Fault> {
+        B::insert_peer_of_gpu(self, address)
+    }
+
+    fn abort(&self) -> Abort {
+        Abort::Gpu(self.abort_flag())
+    }
+
+    fn device_address(&self) -> *mut efa_gda_queue {
+        GpuQueue::device_address(self)
+    }
+
+    fn begin_launch(&self) -> Launch {
+        Launch::Gpu { _guard: GpuQueue::begin_launch(self) }
+    }
+
+    fn retain(&mut self, region: &Region) -> Result<(), Fault> {
+        GpuQueue::retain(self, of_layer(region)?)?;
+        Ok(())
+    }
+
+    fn execute(&mut self, work: &WorkOf<'_>) -> Result<(), Fault> {
+        GpuQueue::execute(self, &request::<B>(work)?)?;
+        Ok(())
+    }
+
+    fn quiet(&mut self, timeout: Duration) -> Result<(), Fault> {
+        GpuQueue::quiet(self, timeout)?;
+        Ok(())
+    }
+
+    fn post_receives(&mut self, posted: &ReceivesOf<'_>) -> Result<PostedReceives, Fault> {
+        Ok(GpuQueue::post_receives(self, &receives::<B>(posted)?)?)
+    }
+
+    fn receive(&mut self, most: usize, timeout: Duration) -> Result<Vec<Received>, Fault> {
+        Ok(self.receive_many(most, timeout)?)
+    }
+
+    fn state(&self) -> Result<efa_gda_queue, Fault> {
+        Ok(GpuQueue::state(self)?)
+    }
+
+    fn snapshot(&self) -> Result<Snapshot, Fault> {
+        Ok(GpuQueue::snapshot(self)?)
+    }
+
+    fn close(self: Box<Self>) -> Result<(), NotClosed> {
+        match GpuQueue::snapshot(&self) {
+            Ok(seen) if seen.in_flight() == 0 => GpuQueue::close(*self).map_err(gpu_not_closed),
+            // A queue with requests in flight is refused here, while it is still mapped.
+            Ok(seen) => {
+                let poisoned = self.mapped().poison().is_some() || seen.poison().is_some();
+                Err((Fault::in_flight(seen.in_flight(), poisoned), Some(self)))
+            }
+            Err(error) => Err((error.into(), Some(self))),
         }
     }
 
-    pub(crate) fn snapshot(&self) -> Result<Snapshot, Fault> {
-        match self {
-            Self::Host(queue) => Ok(queue.snapshot()),
-            #[cfg(feature = "cuda")]
-            Self::Gpu(queue) => Ok(queue.snapshot()?),
-        }
-    }
-
-    pub(crate) fn close(self) -> Result<(), NotClosed> {
-        match self {
-            Self::Host(queue) => queue.close().map_err(not_closed),
-            #[cfg(feature = "cuda")]
-            Self::Gpu(queue) => match queue.snapshot() {
-                Ok(seen) if seen.in_flight() == 0 => queue.close().map_err(gpu_not_closed),
-                // A queue with requests in flight is refused here, while it is still mapped.
-                Ok(seen) => {
-                    let poisoned = queue.mapped().poison().is_some() || seen.poison().is_some();
-                    Err((Fault::in_flight(seen.in_flight(), poisoned), Some(Self::Gpu(queue))))
-                }
-                Err(error) => Err((error.into(), Some(Self::Gpu(queue)))),
-            },
-        }
-    }
-
-    pub(crate) fn destroy(self) -> Result<(), NotClosed> {
-        match self {
-            Self::Host(queue) => queue.destroy().map_err(|error| (error.into(), None)),
-            #[cfg(feature = "cuda")]
-            Self::Gpu(queue) => queue.destroy().map_err(gpu_not_closed),
-        }
+    fn destroy(self: Box<Self>) -> Result<(), NotClosed> {
+        GpuQueue::destroy(*self).map_err(gpu_not_closed)
     }
 }
 
@@ -234,13 +327,13 @@ impl Abort {
 }
 
 /// Restates the error with the names of C functions, and takes the queue out of it.
-fn not_closed(error: CloseError) -> NotClosed {
+fn not_closed<B: Layer>(error: CloseError<B>) -> NotClosed {
     match error {
         CloseError::Busy { queue, in_flight } => {
-            (Fault::in_flight(in_flight, queue.poison().is_some()), Some(Driven::Host(queue)))
+            (Fault::in_flight(in_flight, queue.poison().is_some()), Some(queue))
         }
-        CloseError::Abandoned { queue } => (Fault::abandoned(), Some(Driven::Host(queue))),
-        CloseError::Unrung { queue, entries } => (Fault::unrung(entries), Some(Driven::Host(queue))),
+        CloseError::Abandoned { queue } => (Fault::abandoned(), Some(queue)),
+        CloseError::Unrung { queue, entries } => (Fault::unrung(entries), Some(queue)),
         CloseError::Destroy(error) => (error.into(), None),
         error => (Fault::error(Code::Internal, error), None),
     }
@@ -248,13 +341,13 @@ fn not_closed(error: CloseError) -> NotClosed {
 
 /// As [`not_closed`], for a queue that a GPU drives.
 #[cfg(feature = "cuda")]
-fn gpu_not_closed(error: GpuCloseError) -> NotClosed {
+fn gpu_not_closed<B: Layer>(error: GpuCloseError<B>) -> NotClosed {
     let text = efa_gda::error_chain(&error).to_string();
     match error {
         GpuCloseError::Unmapped(error) => not_closed(error),
-        GpuCloseError::Unrung { queue, entries } => (Fault::unrung(entries), Some(Driven::Gpu(queue))),
+        GpuCloseError::Unrung { queue, entries } => (Fault::unrung(entries), Some(queue)),
         GpuCloseError::InLaunch { queue, .. } | GpuCloseError::Running { queue, .. } => {
-            (Fault::new(Code::Busy, text), Some(Driven::Gpu(queue)))
+            (Fault::new(Code::Busy, text), Some(queue))
         }
         error => (Fault::error(Code::Internal, error), None),
     }
@@ -266,26 +359,21 @@ mod tests {
 
     use super::*;
 
-    fn refusal(gpu: i32, choice: DoorbellChoice) -> String {
-        match Processor::open(gpu, choice) {
-            Ok(_) => panic!("gpu {gpu} was not refused"),
-            Err(fault) => format!("{fault:?}"),
-        }
-    }
-
     #[test]
     fn the_host_takes_no_doorbell_proxy() {
         for mode in [DoorbellMode::Record, DoorbellMode::Staged] {
-            let text = refusal(HOST, mode.into());
+            let refused = Processor::Host.refuse_mode(mode.into());
+            let text = format!("{:?}", refused.unwrap_err());
             assert!(text.contains("Argument") && text.contains("EFA_GDA_DOORBELL_DIRECT"), "{text}");
         }
-        Processor::open(HOST, DoorbellMode::Direct.into()).unwrap_or_else(|fault| panic!("{fault:?}"));
+        Processor::Host.refuse_mode(DoorbellMode::Direct.into()).unwrap();
     }
 
     #[cfg(not(feature = "cuda"))]
     #[test]
     fn a_gpu_is_refused_by_a_library_without_cuda() {
-        let text = refusal(0, DoorbellChoice::Auto);
+        let Err(fault) = Processor::open(0) else { panic!("GPU 0 was not refused") };
+        let text = format!("{fault:?}");
         assert!(text.contains("Unsupported") && text.contains("built without CUDA"), "{text}");
     }
 }

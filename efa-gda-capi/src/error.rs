@@ -9,8 +9,10 @@ use std::fmt::Display;
 use efa_gda::gpu;
 #[cfg(feature = "cuda")]
 use efa_gda::gpu_queue::{GpuQueueError, MapError};
+#[cfg(feature = "cuda")]
+use efa_gda::queue::Backing;
 use efa_gda::queue::{QueueError, WorkError};
-use efa_gda::{error_chain, fabric};
+use efa_gda::{error_chain, fabric, verbs};
 
 /// `enum efa_gda_error`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +31,8 @@ pub(crate) enum Code {
     Device = -9,
     Completion = -10,
     Internal = -11,
+    Timeout = -12,
+    Lost = -13,
 }
 
 /// Why a call fails.
@@ -101,6 +105,10 @@ impl Fault {
         )
     }
 
+    pub(crate) fn code(&self) -> Code {
+        self.code
+    }
+
     /// Stores the text for [`efa_gda_last_error`] and returns the number.
     pub(crate) fn store(self) -> c_int {
         // A thread that is ending has no storage left; the number still reports the error.
@@ -148,12 +156,29 @@ impl From<fabric::Error> for Fault {
     }
 }
 
+impl From<verbs::Error> for Fault {
+    fn from(error: verbs::Error) -> Self {
+        use verbs::Error::*;
+        let code = match &error {
+            Load(_) | NoAdapter { .. } | NoSuchDevice { .. } | NotEfa { .. } => Code::NoAdapter,
+            FunctionMissing(_) | AdapterLacks { .. } => Code::Unsupported,
+            Exceeds { .. } | OtherContext { .. } | OutOfBounds(_) => Code::Argument,
+            Exposure(_) => Code::Exposure,
+            Busy { .. } => Code::Busy,
+            _ => Code::Fabric,
+        };
+        Self::error(code, error)
+    }
+}
+
 impl From<QueueError> for Fault {
     fn from(error: QueueError) -> Self {
         match error {
             QueueError::Fabric(error) => error.into(),
             QueueError::Exposure(error) => Self::error(Code::Exposure, error),
+            QueueError::Verbs(error) => error.into(),
             QueueError::ShallowCompletionQueue { .. } => Self::error(Code::Argument, error),
+            QueueError::Counters(_) | QueueError::RequestTable(_) => Self::error(Code::Unsupported, error),
             error => Self::error(Code::Fabric, error),
         }
     }
@@ -180,8 +205,8 @@ impl From<gpu::Error> for Fault {
 }
 
 #[cfg(feature = "cuda")]
-impl From<MapError> for Fault {
-    fn from(MapError { error, .. }: MapError) -> Self {
+impl<B: Backing> From<MapError<B>> for Fault {
+    fn from(MapError { error, .. }: MapError<B>) -> Self {
         error.into()
     }
 }
@@ -192,6 +217,8 @@ impl From<GpuQueueError> for Fault {
         match error {
             GpuQueueError::Gpu(error) => error.into(),
             GpuQueueError::Work(error) => error.into(),
+            GpuQueueError::Receive(error) => error.into(),
+            GpuQueueError::ReceivesNotMapped { .. } => Self::error(Code::Unsupported, error),
             GpuQueueError::InLaunch { .. } => Self::error(Code::Busy, error),
             error => Self::error(Code::Gpu, error),
         }

@@ -1,33 +1,13 @@
-//! Operations on a mapped queue: launches, a write, waiting, and observing.
+//! Launches of the caller's kernels, and observing a queue.
 
 use std::ffi::{c_char, c_int};
-use std::time::Duration;
 
-use efa_gda::fabric::RemoteRegion;
-use efa_gda::queue::{WorkRequest, outstanding};
-use efa_gda::wire::{AddressHandle, Peer, QueueKey, QueuePairNumber, RemoteKey};
-use efa_gda_sys::device::{efa_gda_peer, efa_gda_queue};
+use efa_gda::queue::outstanding;
+use efa_gda_sys::device::efa_gda_queue;
 
 use crate::error::Fault;
 use crate::queue::{QUEUES, with};
-use crate::region;
-use crate::{Handle, call, read_struct, refuse_null, write_struct};
-
-/// `struct efa_gda_write`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct Write {
-    pub(crate) size: usize,
-    pub(crate) peer: efa_gda_peer,
-    pub(crate) local: Handle,
-    pub(crate) local_offset: u64,
-    pub(crate) remote_address: u64,
-    pub(crate) rkey: u32,
-    pub(crate) reserved: u32,
-    pub(crate) bytes: u64,
-    pub(crate) count: u64,
-    pub(crate) timeout_ns: u64,
-}
+use crate::{Handle, call, refuse_null, write_struct};
 
 /// `struct efa_gda_progress`.
 #[repr(C)]
@@ -43,14 +23,6 @@ pub struct Progress {
     pub(crate) first_request: u64,
     pub(crate) poison: u32,
     pub(crate) launches: u32,
-}
-
-/// Converts the bound of a wait. 0 selects the default.
-fn bound(timeout_ns: u64) -> Duration {
-    match timeout_ns {
-        0 => WorkRequest::TIMEOUT,
-        some => Duration::from_nanos(some),
-    }
 }
 
 /// See `efa_gda.h`.
@@ -82,53 +54,6 @@ pub extern "C" fn efa_gda_mapped_end_launch(queue: Handle) -> c_int {
         let ended = open.launches().pop();
         ended.map(drop).ok_or_else(|| {
             Fault::argument("no launch uses the queue: each efa_gda_mapped_begin_launch is ended once")
-        })
-    })
-}
-
-/// See `efa_gda.h`.
-///
-/// # Safety
-/// `write` must be null or a struct of the header with its size set.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn efa_gda_mapped_write(queue: Handle, write: *const Write) -> c_int {
-    call(|| {
-        // SAFETY: the caller guarantees a struct with its size.
-        let write = unsafe { read_struct(write, "the write") }?;
-        let local = region::region(write.local)?;
-        let length = write.count.checked_mul(write.bytes);
-        let length = length.ok_or_else(|| {
-            Fault::argument(format_args!(
-                "{} requests of {} bytes are 2^64 bytes or more; lower count or bytes",
-                write.count, write.bytes
-            ))
-        })?;
-        let peer = Peer {
-            address_handle: AddressHandle::new(write.peer.ah),
-            queue_pair: QueuePairNumber::new(write.peer.qpn),
-            queue_key: QueueKey::new(write.peer.qkey),
-        };
-        let remote = RemoteRegion { address: write.remote_address, length, key: RemoteKey::new(write.rkey) };
-        let request = WorkRequest::write(peer, &local, remote)
-            .offsets(write.local_offset, 0)
-            .bytes(write.bytes)
-            .count(write.count)
-            .stride(write.bytes)
-            .timeout(bound(write.timeout_ns));
-        with(queue, |open, driven| {
-            open.refuse_in_launch()?;
-            driven.execute(&request)
-        })
-    })
-}
-
-/// See `efa_gda.h`.
-#[unsafe(no_mangle)]
-pub extern "C" fn efa_gda_mapped_wait(queue: Handle, timeout_ns: u64) -> c_int {
-    call(|| {
-        with(queue, |open, driven| {
-            open.refuse_in_launch()?;
-            driven.quiet(bound(timeout_ns))
         })
     })
 }

@@ -8,7 +8,10 @@ use efa_gda_test_support::TempDir;
 use efa_gda_test_support::compile::{c, compile};
 
 use crate::error::Code;
-use crate::{API_VERSION, MappedAttr, MappedInfo, Progress, RegionInfo, Write};
+use crate::{
+    API_VERSION, CounterInfo, MappedAttr, MappedInfo, NvshmemState, Progress, ReceivedOne, ReceivesToPost,
+    RegionInfo, Work,
+};
 
 /// Appends an assertion that `expression` of C has a value.
 fn expect(source: &mut String, expression: &str, value: i64) {
@@ -29,18 +32,34 @@ macro_rules! expect_layout {
 
 #[test]
 fn structs_and_numbers_equal_those_of_the_header() {
-    let mut source = "#include \"efa_gda.h\"\n".to_owned();
+    let mut source = "#include \"efa_gda_nvshmem.h\"\n".to_owned();
     let text = &mut source;
     expect_layout!(text, RegionInfo, "efa_gda_region_info", size address length lkey rkey is_dmabuf reserved);
-    expect_layout!(text, MappedAttr, "efa_gda_mapped_attr", size completions peers gpu doorbell);
+    expect_layout!(text, CounterInfo, "efa_gda_counter_info", size success error gpu reserved);
+    expect_layout!(
+        text, MappedAttr, "efa_gda_mapped_attr",
+        size completions peers gpu doorbell store_width flags requests receives counter counted
+    );
     expect_layout!(
         text, MappedInfo, "efa_gda_mapped_info",
         size entry_size num_entries max_batch completion_size completions receives qpn doorbell completions_in_gpu
-        max_inline max_rdma_size max_msg_size
+        max_inline max_rdma_size max_msg_size store_bytes flags
     );
     expect_layout!(
-        text, Write, "efa_gda_write",
-        size peer local local_offset remote_address rkey reserved bytes count timeout_ns
+        text, Work, "efa_gda_work",
+        size peer local local_offset remote_address rkey op bytes count timeout_ns immediate reserved
+    );
+    expect_layout!(
+        text, ReceivesToPost, "efa_gda_receives",
+        size region offset bytes stride timeout_ns count reserved
+    );
+    expect_layout!(
+        text, ReceivedOne, "efa_gda_received",
+        flags receive status length immediate source_ah source_qpn arrival
+    );
+    expect_layout!(
+        text, NvshmemState, "nvshmemt_efa_gda_device_state",
+        size domain mapped queue gpu store_bytes
     );
     expect_layout!(
         text, Progress, "efa_gda_progress",
@@ -61,6 +80,8 @@ fn structs_and_numbers_equal_those_of_the_header() {
         ("DEVICE", Code::Device),
         ("COMPLETION", Code::Completion),
         ("INTERNAL", Code::Internal),
+        ("TIMEOUT", Code::Timeout),
+        ("LOST", Code::Lost),
     ] {
         expect(text, &format!("EFA_GDA_ERROR_{name}"), code as i64);
     }

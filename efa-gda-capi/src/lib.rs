@@ -3,38 +3,56 @@
 //! Every function runs inside [`call`], which stops panics. A handle is a number that is looked up in a table and never
 //! dereferenced, so that the use of a closed handle, or of a handle of another kind, is an error.
 
+mod counter;
 mod domain;
 mod driven;
 mod error;
+mod foreign;
 mod handles;
 mod launch;
+mod layer;
 #[cfg(test)]
 mod layout;
+mod nvshmem;
+mod open;
 mod queue;
+mod receive;
 mod region;
+mod work;
 
-pub use domain::{efa_gda_domain_borrow, efa_gda_domain_close, efa_gda_domain_open};
+pub use counter::{
+    CounterInfo, efa_gda_counter_close, efa_gda_counter_describe, efa_gda_counter_open, efa_gda_counter_read,
+};
+pub use domain::{
+    efa_gda_domain_borrow, efa_gda_domain_close, efa_gda_domain_open, efa_gda_domain_open_verbs,
+};
 pub use error::efa_gda_last_error;
 pub use launch::{
-    Progress, Write, efa_gda_mapped_abort, efa_gda_mapped_begin_launch, efa_gda_mapped_end_launch,
-    efa_gda_mapped_poll, efa_gda_mapped_snapshot, efa_gda_mapped_wait, efa_gda_mapped_write,
+    Progress, efa_gda_mapped_abort, efa_gda_mapped_begin_launch, efa_gda_mapped_end_launch,
+    efa_gda_mapped_poll, efa_gda_mapped_snapshot,
 };
+pub use nvshmem::{NvshmemState, nvshmemt_efa_gda_fini, nvshmemt_efa_gda_init_on_ep, nvshmemt_efa_gda_state};
 pub use queue::{
     MappedAttr, MappedInfo, efa_gda_mapped_address, efa_gda_mapped_close, efa_gda_mapped_describe,
     efa_gda_mapped_destroy, efa_gda_mapped_insert_peer, efa_gda_mapped_open, efa_gda_mapped_retain,
 };
+pub use receive::{ReceivedOne, ReceivesToPost, efa_gda_mapped_post_receives, efa_gda_mapped_receive};
 pub use region::{
     RegionInfo, efa_gda_region_close, efa_gda_region_describe, efa_gda_region_register,
     efa_gda_region_register_gpu,
 };
+pub use work::{Work, efa_gda_mapped_execute, efa_gda_mapped_wait};
 
 use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use efa_gda::queue::WorkRequest;
 
 use error::{Code, Fault};
 
 /// The version of the interface (`EFA_GDA_API_VERSION`). Every change of the interface increments it.
-const API_VERSION: u32 = 3;
+const API_VERSION: u32 = 5;
 
 /// A pointer to an opaque struct of `efa_gda.h`.
 pub type Handle = *mut c_void;
@@ -57,6 +75,14 @@ fn call(body: impl FnOnce() -> Result<(), Fault>) -> c_int {
         }
     };
     fault.store()
+}
+
+/// Converts the bound of a wait. 0 selects the default.
+fn bound(timeout_ns: u64) -> Duration {
+    match timeout_ns {
+        0 => WorkRequest::TIMEOUT,
+        some => Duration::from_nanos(some),
+    }
 }
 
 /// Refuses a null pointer. Functions call this for their results before they create an object that would be lost.

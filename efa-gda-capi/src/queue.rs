@@ -4,30 +4,34 @@ use std::ffi::{c_int, c_void};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use efa_gda::doorbell::{DoorbellChoice, DoorbellMode};
-use efa_gda::fabric::Bindings;
-use efa_gda::queue::{MappedQueue, device_peer};
-use efa_gda_sys::device::efa_gda_peer;
+use efa_gda::queue::{StoreWidth, device_peer};
+use efa_gda_sys::device::{efa_gda_peer, efa_gda_queue};
 
+use crate::counter::CounterOfQueue;
 use crate::domain::{OpenDomain, Parts};
-use crate::driven::{Abort, Driven, Launch, NotClosed, Processor};
+use crate::driven::{Abort, Driven, HOST, Launch, NotClosed, Processor};
 use crate::error::{Code, Fault};
 use crate::handles::Table;
+use crate::open::{self, Wanted};
 use crate::region;
 use crate::{Handle, call, read_struct, refuse_null, write_struct};
 
 pub(crate) static QUEUES: Table<OpenQueue> = Table::new("mapped queue", 3 << 32);
 
-const DEFAULT_COMPLETIONS: u32 = 8192;
-const DEFAULT_PEERS: u32 = 64;
+const REQUEST_TABLE: u32 = 1 << 0;
+const COUNTERS: u32 = 1 << 1;
+
 /// More bytes than any raw address has.
 const MAX_ADDRESS: usize = 4096;
 
 /// The queue behind a handle.
 pub(crate) struct OpenQueue {
     /// None once it is closed.
-    driven: Mutex<Option<Driven>>,
+    driven: Mutex<Option<Box<dyn Driven>>>,
     pub(crate) abort: Abort,
     launches: Mutex<Vec<Launch>>,
+    /// Dropped after the queue that it counts for.
+    _counter: Option<CounterOfQueue>,
     _parts: Parts,
 }
 
@@ -40,6 +44,29 @@ pub struct MappedAttr {
     pub(crate) peers: u32,
     pub(crate) gpu: i32,
     pub(crate) doorbell: u32,
+    pub(crate) store_width: u32,
+    pub(crate) flags: u32,
+    pub(crate) requests: u32,
+    pub(crate) receives: u32,
+    pub(crate) counter: Handle,
+    pub(crate) counted: u64,
+}
+
+impl MappedAttr {
+    /// What a struct of zeroes selects, for the host's processor.
+    pub(crate) const DEFAULT: Self = Self {
+        size: 0,
+        completions: 0,
+        peers: 0,
+        gpu: HOST,
+        doorbell: 0,
+        store_width: 0,
+        flags: 0,
+        requests: 0,
+        receives: 0,
+        counter: std::ptr::null_mut(),
+        counted: 0,
+    };
 }
 
 /// `struct efa_gda_mapped_info`.
@@ -59,10 +86,12 @@ pub struct MappedInfo {
     pub(crate) max_inline: u32,
     pub(crate) max_rdma_size: u64,
     pub(crate) max_msg_size: u64,
+    pub(crate) store_bytes: u32,
+    pub(crate) flags: u32,
 }
 
 impl OpenQueue {
-    fn lock(&self) -> MutexGuard<'_, Option<Driven>> {
+    fn lock(&self) -> MutexGuard<'_, Option<Box<dyn Driven>>> {
         self.driven.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -86,11 +115,11 @@ impl OpenQueue {
 /// Calls `body` with an open queue, whose lock it holds.
 pub(crate) fn with<T>(
     handle: Handle,
-    body: impl FnOnce(&OpenQueue, &mut Driven) -> Result<T, Fault>,
+    body: impl FnOnce(&OpenQueue, &mut dyn Driven) -> Result<T, Fault>,
 ) -> Result<T, Fault> {
     let open = QUEUES.get(handle)?;
     let mut driven = open.lock();
-    body(&open, driven.as_mut().ok_or_else(closed)?)
+    body(&open, &mut **driven.as_mut().ok_or_else(closed)?)
 }
 
 fn closed() -> Fault {
@@ -112,12 +141,31 @@ fn doorbell_choice(number: u32) -> Result<DoorbellChoice, Fault> {
     })
 }
 
-fn doorbell_number(mode: DoorbellMode) -> u32 {
+/// Converts a value of `enum efa_gda_store_width`.
+fn store_width(number: u32) -> Result<StoreWidth, Fault> {
+    match number {
+        0 => Ok(StoreWidth::Auto),
+        8 => Ok(StoreWidth::Eight),
+        16 => Ok(StoreWidth::Sixteen),
+        other => Err(Fault::argument(format_args!(
+            "store_width {other} is unknown; expected 0, 8 or 16, a value of enum efa_gda_store_width"
+        ))),
+    }
+}
+
+pub(crate) fn doorbell_number(mode: DoorbellMode) -> u32 {
     match mode {
         DoorbellMode::Direct => 1,
         DoorbellMode::Record => 2,
         DoorbellMode::Staged => 3,
     }
+}
+
+/// Returns the flags that a queue was opened with.
+pub(crate) fn flags_of(state: &efa_gda_queue) -> u32 {
+    let request_table = if state.requests.done.is_null() { 0 } else { REQUEST_TABLE };
+    let counters = if state.counters.success.is_null() { 0 } else { COUNTERS };
+    request_table | counters
 }
 
 /// See `efa_gda.h`.
@@ -134,24 +182,43 @@ pub unsafe extern "C" fn efa_gda_mapped_open(
         refuse_null(queue, "the pointer to the queue")?;
         // SAFETY: the caller guarantees a struct with its size.
         let attr = unsafe { read_struct(attr, "the queue's attributes") }?;
-        let open = open(OpenDomain::parts(domain)?, &attr)?;
+        let opened = open_queue(OpenDomain::parts(domain)?, &attr)?;
         // SAFETY: it is not null, and the caller guarantees that it is writable.
-        unsafe { queue.write(QUEUES.insert(open)) };
+        unsafe { queue.write(QUEUES.insert(opened)) };
         Ok(())
     })
 }
 
-fn open(parts: Parts, attr: &MappedAttr) -> Result<OpenQueue, Fault> {
-    let or = |number: u32, default: u32| (if number == 0 { default } else { number }) as usize;
-    let choice = doorbell_choice(attr.doorbell)?;
-    let processor = Processor::open(attr.gpu, choice)?;
-    let addresses = parts.domain.address_vector(or(attr.peers, DEFAULT_PEERS))?;
-    let completions = processor.completion_queue(&parts, or(attr.completions, DEFAULT_COMPLETIONS))?;
-    let endpoint = parts.domain.endpoint(&parts.info)?;
-    let endpoint = endpoint.bind(Bindings::shared(&addresses, &completions))?.enable()?;
-    let driven = processor.drive(MappedQueue::new(endpoint, &parts.ops)?, choice)?;
+/// Opens a queue with the caller's attributes.
+pub(crate) fn open_queue(parts: Parts, attr: &MappedAttr) -> Result<OpenQueue, Fault> {
+    let unknown = attr.flags & !(REQUEST_TABLE | COUNTERS);
+    if unknown != 0 {
+        return Err(Fault::argument(format_args!(
+            "flags {unknown:#x} are unknown; enum efa_gda_mapped_flags has the known ones"
+        )));
+    }
+    let wanted = Wanted {
+        completions: attr.completions,
+        peers: attr.peers,
+        requests: attr.requests,
+        receives: attr.receives,
+        doorbell: doorbell_choice(attr.doorbell)?,
+        width: store_width(attr.store_width)?,
+        request_table: attr.flags & REQUEST_TABLE != 0,
+        counters: attr.flags & COUNTERS != 0,
+    };
+    let counter = CounterOfQueue::of(attr.counter, attr.counted)?;
+    let processor = Processor::open(attr.gpu)?;
+    processor.refuse_mode(wanted.doorbell)?;
+    let driven = open::open(&parts, processor, &wanted, counter.as_ref())?;
     let abort = driven.abort();
-    Ok(OpenQueue { driven: Mutex::new(Some(driven)), abort, launches: Mutex::default(), _parts: parts })
+    Ok(OpenQueue {
+        driven: Mutex::new(Some(driven)),
+        abort,
+        launches: Mutex::default(),
+        _counter: counter,
+        _parts: parts,
+    })
 }
 
 /// See `efa_gda.h`.
@@ -161,25 +228,7 @@ fn open(parts: Parts, attr: &MappedAttr) -> Result<OpenQueue, Fault> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn efa_gda_mapped_describe(queue: Handle, info: *mut MappedInfo) -> c_int {
     call(|| {
-        let value = with(queue, |_, driven| {
-            let mapped = driven.mapped();
-            let (exposure, limits) = (mapped.exposure(), mapped.limits());
-            Ok(MappedInfo {
-                size: 0,
-                entry_size: exposure.sq.entry_size.bytes() as u32,
-                num_entries: exposure.sq.num_entries,
-                max_batch: exposure.sq.max_batch,
-                completion_size: exposure.cq.entry_size,
-                completions: exposure.cq.num_entries,
-                receives: limits.receives,
-                qpn: mapped.number().get().into(),
-                doorbell: doorbell_number(mapped.doorbell_mode()),
-                completions_in_gpu: mapped.endpoint().send_completions().device().is_some().into(),
-                max_inline: limits.inline_send as u32,
-                max_rdma_size: limits.rdma,
-                max_msg_size: limits.message,
-            })
-        })?;
+        let value = with(queue, |_, driven| Ok(driven.describe()))?;
         // SAFETY: the caller guarantees a struct with its size.
         unsafe { write_struct(info, "the queue's info", value) }
     })
@@ -197,7 +246,7 @@ pub unsafe extern "C" fn efa_gda_mapped_address(
 ) -> c_int {
     call(|| {
         refuse_null(length, "the pointer to the length")?;
-        let bytes = with(queue, |_, driven| Ok(driven.mapped().endpoint().address()?))?;
+        let bytes = with(queue, |_, driven| driven.address())?;
         // SAFETY: it is not null, and the caller guarantees that it is readable and writable.
         let capacity = unsafe { length.replace(bytes.len()) };
         refuse_null(address, "the buffer for the address")?;
@@ -235,7 +284,7 @@ pub unsafe extern "C" fn efa_gda_mapped_insert_peer(
         }
         // SAFETY: it is not null, and the caller guarantees the length.
         let bytes = unsafe { std::slice::from_raw_parts(address.cast::<u8>(), length) };
-        let inserted = with(queue, |_, driven| Ok(driven.mapped().insert_peer(bytes)?))?;
+        let inserted = with(queue, |_, driven| driven.insert_peer(bytes))?;
         // SAFETY: it is not null, and the caller guarantees that it is writable.
         unsafe { peer.write(device_peer(inserted)) };
         Ok(())
@@ -254,17 +303,20 @@ pub extern "C" fn efa_gda_mapped_retain(queue: Handle, region: Handle) -> c_int 
 /// See `efa_gda.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn efa_gda_mapped_close(queue: Handle) -> c_int {
-    call(|| release(queue, Driven::close))
+    call(|| release(queue, <dyn Driven>::close))
 }
 
 /// See `efa_gda.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn efa_gda_mapped_destroy(queue: Handle) -> c_int {
-    call(|| release(queue, Driven::destroy))
+    call(|| release(queue, <dyn Driven>::destroy))
 }
 
 /// Closes or destroys a queue that no launch uses. Removes its handle, unless the queue is handed back.
-fn release(handle: Handle, how: impl FnOnce(Driven) -> Result<(), NotClosed>) -> Result<(), Fault> {
+pub(crate) fn release(
+    handle: Handle,
+    how: impl FnOnce(Box<dyn Driven>) -> Result<(), NotClosed>,
+) -> Result<(), Fault> {
     let open = QUEUES.get(handle)?;
     let mut slot = open.lock();
     open.refuse_in_launch()?;

@@ -1,13 +1,14 @@
 //! Regions: memory of the caller that is registered with a domain.
 
 use std::ffi::{c_int, c_void};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use efa_gda::fabric::{Access, DeviceMemory, Dmabuf, Error, MemoryRegion, Registration};
+use efa_gda::fabric::{self, Access, DeviceMemory, Dmabuf, Registration};
+use efa_gda::verbs;
 
-use crate::domain::{OpenDomain, Parts};
+use crate::domain::{OpenDomain, Opened, Parts};
 use crate::error::{Code, Fault};
 use crate::handles::Table;
 use crate::{Handle, call, refuse_null, write_struct};
@@ -16,9 +17,16 @@ static REGIONS: Table<OpenRegion> = Table::new("region", 2 << 32);
 
 struct OpenRegion {
     /// None while it is being closed.
-    region: Mutex<Option<MemoryRegion>>,
+    region: Mutex<Option<Region>>,
     is_dmabuf: bool,
     parts: Parts,
+}
+
+/// A region of the layer of its domain. Clones are handles of one region.
+#[derive(Clone, Debug)]
+pub(crate) enum Region {
+    Fabric(fabric::MemoryRegion),
+    Verbs(verbs::MemoryRegion),
 }
 
 /// `struct efa_gda_region_info`.
@@ -35,7 +43,7 @@ pub struct RegionInfo {
 }
 
 /// Returns the open region of a handle.
-pub(crate) fn region(handle: Handle) -> Result<MemoryRegion, Fault> {
+pub(crate) fn region(handle: Handle) -> Result<Region, Fault> {
     let open = REGIONS.get(handle)?;
     let region = open.region.lock().unwrap_or_else(PoisonError::into_inner);
     region.clone().ok_or_else(being_closed)
@@ -71,7 +79,16 @@ pub unsafe extern "C" fn efa_gda_region_register(
         let start = NonNull::new(start.cast::<u8>()).ok_or_else(|| Fault::null("the memory"))?;
         let access = access(access_bits)?;
         // SAFETY: the caller guarantees that the memory stays mapped until the region is closed.
-        let registered = unsafe { MemoryRegion::register_foreign(&parts.domain, start, length, access) }?;
+        let registered = unsafe {
+            match &parts.layer {
+                Opened::Fabric { domain, .. } => {
+                    Region::Fabric(fabric::MemoryRegion::register_foreign(domain, start, length, access)?)
+                }
+                Opened::Verbs { domain, .. } => {
+                    Region::Verbs(verbs::MemoryRegion::register_foreign(domain, start, length, access)?)
+                }
+            }
+        };
         let open = OpenRegion { region: Mutex::new(Some(registered)), is_dmabuf: false, parts };
         // SAFETY: it is not null, and the caller guarantees that it is writable.
         unsafe { region.write(REGIONS.insert(open)) };
@@ -102,28 +119,50 @@ pub unsafe extern "C" fn efa_gda_region_register_gpu(
         if gpu < 0 {
             return Err(Fault::argument(format_args!("GPU {gpu}: expected 0 or more")));
         }
-        let dmabuf = if dmabuf < 0 {
-            Err("the caller passed no dmabuf".to_owned())
-        } else {
-            // SAFETY: the caller guarantees an open descriptor. It is only duplicated.
-            let file = unsafe { BorrowedFd::borrow_raw(dmabuf) }.try_clone_to_owned();
-            let file = file.map_err(|error| {
-                Fault::argument(format_args!(
-                    "descriptor {dmabuf} of the dmabuf cannot be duplicated: {error}"
-                ))
-            })?;
-            Ok(Dmabuf { file, offset })
+        if address == 0 {
+            return Err(Fault::null("the memory"));
+        }
+        // SAFETY: the caller guarantees a negative number or an open descriptor.
+        let dmabuf = unsafe { duplicated(dmabuf, offset) }?;
+        let (registered, is_dmabuf) = match &parts.layer {
+            Opened::Fabric { domain, .. } => {
+                // SAFETY: the caller guarantees that the memory stays allocated until the region is closed.
+                let memory = unsafe { DeviceMemory::new(address, length, gpu, dmabuf, Arc::new(())) };
+                let memory = memory.ok_or_else(|| Fault::null("the memory"))?;
+                let (region, how) = fabric::MemoryRegion::register_device(domain, memory, access)?;
+                (Region::Fabric(region), how == Registration::Dmabuf)
+            }
+            Opened::Verbs { domain, .. } => {
+                let dmabuf = dmabuf.map_err(|why| Fault::new(Code::Unsupported, format_args!(
+                    "GPU memory cannot be registered: {why}, and a domain of rdma-core takes GPU memory only as a dmabuf"
+                )))?;
+                let Dmabuf { file, offset } = &dmabuf;
+                let file = file.as_fd();
+                let region =
+                    verbs::MemoryRegion::register_dmabuf(domain, file, *offset, length, address, access)?;
+                (Region::Verbs(region), true)
+            }
         };
-        // SAFETY: the caller guarantees that the memory stays allocated until the region is closed.
-        let memory = unsafe { DeviceMemory::new(address, length, gpu, dmabuf, Arc::new(())) };
-        let memory = memory.ok_or_else(|| Fault::null("the memory"))?;
-        let (registered, how) = MemoryRegion::register_device(&parts.domain, memory, access)?;
-        let is_dmabuf = how == Registration::Dmabuf;
         let open = OpenRegion { region: Mutex::new(Some(registered)), is_dmabuf, parts };
         // SAFETY: it is not null, and the caller guarantees that it is writable.
         unsafe { region.write(REGIONS.insert(open)) };
         Ok(())
     })
+}
+
+/// Duplicates the caller's descriptor of a dmabuf. The inner error is the reason why there is none.
+///
+/// # Safety
+/// `file` must be negative or an open descriptor.
+unsafe fn duplicated(file: c_int, offset: u64) -> Result<Result<Dmabuf, String>, Fault> {
+    if file < 0 {
+        return Ok(Err("the caller passed no dmabuf".to_owned()));
+    }
+    // SAFETY: the caller guarantees an open descriptor.
+    let owned = unsafe { BorrowedFd::borrow_raw(file) }.try_clone_to_owned().map_err(|error| {
+        Fault::argument(format_args!("descriptor {file} of the dmabuf cannot be duplicated: {error}"))
+    })?;
+    Ok(Ok(Dmabuf { file: owned, offset }))
 }
 
 /// See `efa_gda.h`.
@@ -134,13 +173,21 @@ pub unsafe extern "C" fn efa_gda_region_register_gpu(
 pub unsafe extern "C" fn efa_gda_region_describe(handle: Handle, info: *mut RegionInfo) -> c_int {
     call(|| {
         let open = REGIONS.get(handle)?;
-        let region = region(handle)?;
+        let (address, length, lkey, rkey) = match (region(handle)?, &open.parts.layer) {
+            (Region::Fabric(region), Opened::Fabric { ops, .. }) => {
+                (region.address(), region.len(), ops.get_mr_lkey(&region)?, region.remote_key())
+            }
+            (Region::Verbs(region), _) => {
+                (region.address(), region.len(), region.local_key(), region.remote_key())
+            }
+            (Region::Fabric(_), Opened::Verbs { .. }) => return Err(being_closed()),
+        };
         let value = RegionInfo {
             size: 0,
-            address: region.address(),
-            length: region.len() as u64,
-            lkey: open.parts.ops.get_mr_lkey(&region)?.get(),
-            rkey: region.remote_key().get(),
+            address,
+            length: length as u64,
+            lkey: lkey.get(),
+            rkey: rkey.get(),
             is_dmabuf: open.is_dmabuf.into(),
             reserved: 0,
         };
@@ -156,19 +203,29 @@ pub extern "C" fn efa_gda_region_close(handle: Handle) -> c_int {
         let open = REGIONS.get(handle)?;
         let mut slot = open.region.lock().unwrap_or_else(PoisonError::into_inner);
         let region = slot.take().ok_or_else(being_closed)?;
-        if region.is_shared() {
-            *slot = Some(region);
-            return Err(Fault::new(
-                Code::Busy,
-                "a queue retains the region; close or destroy the queue first",
-            ));
-        }
-        REGIONS.remove(handle)?;
-        match region.close() {
-            // Busy: a call of another thread holds the region since the check above. It is deregistered when that call
-            // returns.
-            Err(Error::Busy { .. }) | Ok(()) => Ok(()),
-            Err(error) => Err(error.into()),
+        match region.try_close() {
+            Err(region) => {
+                *slot = Some(region);
+                Err(Fault::new(
+                    Code::Busy,
+                    "a queue retains the region, or a call of another thread uses it; close or destroy the queue, or wait \
+                     for the call, and close the region again",
+                ))
+            }
+            Ok(closed) => {
+                REGIONS.remove(handle)?;
+                closed
+            }
         }
     })
+}
+
+impl Region {
+    /// Deregisters the memory, unless another handle of the region exists, which is then handed back.
+    fn try_close(self) -> Result<Result<(), Fault>, Self> {
+        match self {
+            Self::Fabric(region) => region.try_close().map(|closed| Ok(closed?)).map_err(Self::Fabric),
+            Self::Verbs(region) => region.try_close().map(|closed| Ok(closed?)).map_err(Self::Verbs),
+        }
+    }
 }

@@ -1,9 +1,9 @@
 //! Loading libfabric at run time.
 //!
-//! libfabric exports its functions under several symbol versions, one for each layout that `fi_info` has had. This
-//! module binds the oldest versions that every release since 1.17 exports: FABRIC_1.3 for the `fi_info` functions and
-//! FABRIC_1.1 for `fi_fabric`. Their results have the loaded library's layout, which begins with the one that
-//! [`crate::fi`] declares.
+//! libfabric exports its functions under several symbol versions, one for each layout that `fi_info` has had. Functions
+//! of an older version cut hints to their layout, and all results have the loaded library's layout, which begins with
+//! that of any older release. This module therefore binds the `fi_info` functions at the newest version whose layout
+//! [`crate::fi`] declares and the library exports ([`INFO_VERSIONS`]), and `fi_fabric` at FABRIC_1.1, its only layout.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
@@ -20,6 +20,10 @@ const SONAME: &str = "libfabric.so.1";
 /// Paths of the EFA installer's libfabric, tried when the loader finds none.
 const INSTALLER_PATHS: &[&str] =
     &["/opt/amazon/efa/lib/libfabric.so.1", "/opt/amazon/efa/lib64/libfabric.so.1"];
+
+/// The symbol versions of `fi_getinfo`, `fi_freeinfo` and `fi_dupinfo`, newest first: FABRIC_1.10 came with libfabric
+/// 2.7, 1.9 with 2.5, 1.8 with 2.0 and 1.7 with 1.20; 1.3 is in every release since 1.17 (libfabric.map.in).
+pub const INFO_VERSIONS: [&str; 5] = ["FABRIC_1.10", "FABRIC_1.9", "FABRIC_1.8", "FABRIC_1.7", "FABRIC_1.3"];
 
 /// The oldest libfabric that this project has run on.
 pub const OLDEST_SUPPORTED: u32 = fi::fi_version(1, 17);
@@ -62,6 +66,7 @@ pub enum LoadError {
 pub struct Libfabric {
     path: PathBuf,
     version: u32,
+    info_version: &'static str,
     getinfo: unsafe extern "C" fn(
         u32,
         *const c_char,
@@ -132,15 +137,17 @@ impl Libfabric {
         if version < OLDEST_SUPPORTED {
             return Err(LoadError::TooOld { path, version });
         }
+        let info_version = symbols.newest("fi_getinfo", &INFO_VERSIONS);
         Ok(Self {
             version,
+            info_version,
+            // SAFETY: libfabric.map exports this symbol, at each of these versions, with the signature of the field.
+            getinfo: unsafe { symbols.get("fi_getinfo", info_version)? },
+            // SAFETY: as above.
+            freeinfo: unsafe { symbols.get("fi_freeinfo", info_version)? },
+            // SAFETY: as above.
+            dupinfo: unsafe { symbols.get("fi_dupinfo", info_version)? },
             // SAFETY: libfabric.map exports this symbol, at this version, with the signature of the field.
-            getinfo: unsafe { symbols.get("fi_getinfo", "FABRIC_1.3")? },
-            // SAFETY: as above.
-            freeinfo: unsafe { symbols.get("fi_freeinfo", "FABRIC_1.3")? },
-            // SAFETY: as above.
-            dupinfo: unsafe { symbols.get("fi_dupinfo", "FABRIC_1.3")? },
-            // SAFETY: as above.
             fabric: unsafe { symbols.get("fi_fabric", "FABRIC_1.1")? },
             // SAFETY: as above.
             strerror: unsafe { symbols.get("fi_strerror", "FABRIC_1.0")? },
@@ -158,7 +165,12 @@ impl Libfabric {
         self.version
     }
 
-    /// The API version to request: the lower of the library's version and 2.6, the newest that [`crate::fi`] declares.
+    /// The symbol version of the functions for `fi_info`, one of [`INFO_VERSIONS`].
+    pub fn info_version(&self) -> &'static str {
+        self.info_version
+    }
+
+    /// The API version to request: the lower of the library's version and 2.7, the newest that [`crate::fi`] declares.
     pub fn api_version(&self) -> u32 {
         self.version.min(fi::fi_version(fi::FI_MAJOR_VERSION, fi::FI_MINOR_VERSION))
     }
@@ -225,15 +237,26 @@ impl Symbols<'_> {
     /// `F` must be the function pointer type of that symbol.
     unsafe fn get<F: Copy>(&self, symbol: &'static str, version: &'static str) -> Result<F, LoadError> {
         const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
-        let name = CString::new(symbol).expect("symbol names hold no zero byte");
-        let tag = CString::new(version).expect("symbol versions hold no zero byte");
-        // SAFETY: the handle stays open until the process ends; both strings end in a zero byte.
-        let address = unsafe { libc::dlvsym(self.handle, name.as_ptr(), tag.as_ptr()) };
+        let address = self.address(symbol, version);
         if address.is_null() {
             return Err(LoadError::MissingSymbol { path: self.path.to_owned(), symbol, version });
         }
         // SAFETY: the sizes are equal (asserted), the address is not null, and the caller guarantees F.
         Ok(unsafe { std::mem::transmute_copy::<*mut c_void, F>(&address) })
+    }
+
+    /// The first of `versions` at which the library exports `symbol`; the last where it exports none.
+    fn newest(&self, symbol: &str, versions: &[&'static str; 5]) -> &'static str {
+        let exported = versions.iter().find(|version| !self.address(symbol, version).is_null());
+        exported.unwrap_or(&versions[versions.len() - 1])
+    }
+
+    /// The address of `symbol` at exactly `version`. Null where the library does not export it.
+    fn address(&self, symbol: &str, version: &str) -> *mut c_void {
+        let name = CString::new(symbol).expect("symbol names hold no zero byte");
+        let tag = CString::new(version).expect("symbol versions hold no zero byte");
+        // SAFETY: the handle stays open until the process ends; both strings end in a zero byte.
+        unsafe { libc::dlvsym(self.handle, name.as_ptr(), tag.as_ptr()) }
     }
 
     /// Returns the path of the file that contains `address`: the loader may have found another one than was named.

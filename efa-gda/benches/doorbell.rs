@@ -49,6 +49,7 @@ impl Queues {
                 entry_size: 64,
                 num_entries: DEPTH,
                 max_batch: DEPTH,
+                store_bytes: 16,
             };
             rings.push(ring);
             // SAFETY: rings and doorbells are dropped after the registrations, and only the proxy stores to them.

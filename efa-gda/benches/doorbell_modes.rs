@@ -59,7 +59,7 @@ fn main() {
         return println!("SKIPPED: no GPU: {error}");
     }
     if std::env::var_os("EFA_GDA_BENCH_CHILD").is_none() {
-        again_with_soft_adapter("EFA_GDA_BENCH_CHILD");
+        again_with_soft_adapter("EFA_GDA_BENCH_CHILD", &[]);
     }
     let gpu = Gpu::open(0).unwrap();
     let kernel =

@@ -33,8 +33,8 @@ fn put() -> Result<(), Box<dyn Error>> {
     let fabric = Fabric::open(&library, &info)?;
     let domain = fabric.domain(&info)?;
     let addresses = domain.address_vector(16)?;
-    // One completion queue for both sides, because receives need that, with an entry for every request in flight.
-    let completions = domain.completion_queue(8192)?;
+    // One completion queue for both sides, because receives need that, with an entry for every request and receive.
+    let completions = domain.completion_queue(info.completions())?;
 
     let endpoint = domain.endpoint(&info)?.bind(Bindings::shared(&addresses, &completions))?.enable()?;
     let mut queue = MappedQueue::new(endpoint, &domain.gda_ops()?)?;

@@ -10,12 +10,10 @@ use std::ptr::NonNull;
 use efa_gda_sys::{fi, io};
 use efa_gda_wire::{EntrySize, RequestIdWidth};
 
-/// Most entries of a send or receive queue: adapters compare doorbells modulo 2^16, so at most half of that may be
-/// outstanding.
+/// The most entries of a send or receive queue ([`efa_gda_wire::DEEPEST_WORK_QUEUE`]).
 pub const DEEPEST_WORK_QUEUE: u32 = efa_gda_wire::DEEPEST_WORK_QUEUE;
 
-/// Alignment of a ring's first byte, in bytes: the widest store that posts an entry, a receive entry, and the load that
-/// polls a completion have 16 bytes.
+/// Alignment of a ring's first byte, in bytes: that of the widest access to a ring, a store of 16 bytes.
 pub const BUFFER_ALIGNMENT: usize = 16;
 
 /// A send or receive queue as a provider exposes it: unchecked. Fields that the provider does not report are null or 0.
@@ -248,8 +246,8 @@ pub struct CompletionRing {
     pub num_entries: u32,
 }
 
-/// The queues that an endpoint exposes, checked. Addresses are those of the provider's mappings, which are valid while the
-/// endpoint and its completion queue are open.
+/// The queues that an endpoint exposes, checked. Addresses are those of the provider's mappings, which are valid while
+/// the endpoint and its completion queue are open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Exposure {
@@ -281,12 +279,6 @@ impl Exposure {
             rq: ReceiveQueue::new(receive)?,
             cq: CompletionRing::new(completion)?,
         })
-    }
-
-    /// Whether the completion queue has an entry for every entry of both work queues, so that it cannot overrun however
-    /// late it is polled.
-    pub fn completions_cover_rings(&self) -> bool {
-        self.cq.num_entries >= self.sq.num_entries + self.rq.num_entries
     }
 }
 

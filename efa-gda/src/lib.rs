@@ -1,27 +1,27 @@
 //! Queues of an EFA adapter for GPU kernels.
 //!
-//! libfabric exposes a queue, this library checks and maps it, a kernel writes entries and rings the doorbell, the adapter
-//! moves the bytes and writes a completion. Every step reports why it failed.
+//! libfabric exposes a queue, this library checks and maps it, a kernel writes entries and rings the doorbell, the
+//! adapter moves the bytes and writes a completion. Every step reports why it failed.
 //!
 //! - `wire`: the bytes of entries, receive descriptors and completions.
 //! - [`fabric`]: libfabric objects, owned or borrowed from a transport.
 //! - `verbs`: the same queues through rdma-core alone (feature `verbs`).
-//! - [`memory`]: memory that an adapter accesses, shared by both.
+//! - [`memory`]: memory that an adapter accesses. `fabric` and `verbs` both use it.
 //! - [`exposure`]: the checks of what a provider exposes.
 //! - [`queue`]: the mapped queue that a kernel receives, driven from the host.
 //! - `gpu`: a GPU, its memory, and the registration of pages with it (feature `cuda`).
 //! - `gpu_queue`: mapped queues that a GPU drives (feature `cuda`).
-//! - [`doorbell`]: doorbells rung by the device, or by a host thread that reads a record (and, in mode `staged`, a staging ring).
+//! - [`doorbell`]: doorbells that the device rings, or a host thread for the device.
 //! - [`executor`]: device code on the CPU, for tests and for machines without a GPU.
 //! - [`status`]: how calls of device code end.
 //! - [`smaps`]: what kind of memory a mapping of this process is.
 //!
-//! The crate `efa-gda-capi` has libfabric's queues for C.
+//! The crate `efa-gda-capi` has these queues for C. `examples/transport.rs` is a transport of two processes.
 //!
 //! # Features
-//! `cuda` and `verbs` are on by default. Without `cuda` the crate does not depend on cudarc. `verbs` adds no dependency,
-//! because rdma-core is loaded at run time. `test-utils` exports what tests and benches of this project need; it has no
-//! stability promise.
+//! `cuda` and `verbs` are on by default. Without `cuda` the crate does not depend on cudarc. `verbs` adds no
+//! dependency, because rdma-core is loaded at run time. `test-utils` exports what tests and benches of this project
+//! need; it has no stability promise.
 //!
 //! # Errors
 //! The text of an error does not contain the texts of its sources. [`error_chain`] joins them.
@@ -31,17 +31,17 @@
 //!
 //! 1. [`fabric::Library`] → [`fabric::Query`] → [`fabric::Fabric`] → [`fabric::Domain`].
 //! 2. An [`fabric::AddressVector`], and one [`fabric::CompletionQueue`] that is bound to both sides of the
-//!    [`fabric::Endpoint`], because receives need that. It must have at least as many entries as the send queue, and at least
-//!    as many as both rings together if receives are posted, or completions can overrun it.
+//!    [`fabric::Endpoint`], because receives need that. It must have at least as many entries as both rings together
+//!    ([`fabric::Info::completions`]), and serves one endpoint in its life.
 //! 3. [`queue::MappedQueue::new`] takes the enabled endpoint.
-//! 4. [`queue::MappedQueue::insert_peer`] on both sides, each with the other's address. An adapter refuses requests of an
-//!    unknown sender (status: unknown peer).
+//! 4. [`queue::MappedQueue::insert_peer`] on both sides, each with the other's address. An adapter refuses requests of
+//!    an unknown sender (status: unknown peer).
 //! 5. [`fabric::Buffer`] → [`fabric::Domain::register`] → [`queue::WorkRequest`] → [`queue::MappedQueue::execute`].
 //! 6. Drop the [`queue::WorkRequest`], then close everything, children first.
 //!
 //! # On the software adapter
-//! On a machine without an EFA adapter, the same program runs on softefa, which libfabric finds through a link whose name ends in `-fi.so`.
-//! From the root of this repository:
+//! On a machine without an EFA adapter, the same program runs on softefa, which libfabric finds through a link whose
+//! name ends in `-fi.so`. From the root of this repository:
 //!
 //! ```sh
 //! cargo build -p softefa && mkdir -p target/soft && ln -sf "$PWD/target/debug/libsoftefa.so" target/soft/softefa-fi.so

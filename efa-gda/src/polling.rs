@@ -1,5 +1,6 @@
-//! Ownership of a completion queue in memory. A poller takes every completion that is there, so it must be the only
-//! poller, and only one endpoint may complete there.
+//! Ownership of a completion queue in memory. A poller reads every completion from the first entry on, so it must be
+//! the only poller, and only one endpoint may ever have completed there: the completions of an endpoint that was closed
+//! stay.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,6 +12,8 @@ pub(crate) struct Polling(Arc<Mutex<State>>);
 struct State {
     /// Endpoints, or queue pairs, that complete on it.
     endpoints: usize,
+    /// Those that did, and were closed.
+    closed: usize,
     /// Whether a poller claimed it. A claim is never released, because only that poller knows the position and phase of
     /// the next entry.
     claimed: bool,
@@ -23,15 +26,17 @@ pub(crate) enum Unclaimable {
     Taken,
     /// More than one endpoint completes on it: this many.
     Shared(usize),
+    /// Endpoints that were closed completed on it.
+    Used,
 }
 
-/// Registers an endpoint that completes on a queue, until this value is dropped.
+/// An endpoint that completes on a queue, until this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Completing(Polling);
 
 impl Polling {
     fn state(&self) -> MutexGuard<'_, State> {
-        // No panic can occur between the changes of the two fields.
+        // No panic can occur between the changes of the fields.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -45,17 +50,32 @@ impl Polling {
         Some(Completing(self.clone()))
     }
 
-    /// Claims the queue for the caller as the poller, for the only endpoint that completes here.
+    /// Claims the queue for the caller as the poller, for the only endpoint that completes, or ever completed, here.
     ///
     /// # Errors
     /// [`Unclaimable`].
     pub(crate) fn claim(&self) -> Result<(), Unclaimable> {
+        self.claim_if(|state| state.closed == 0)
+    }
+
+    /// Like [`Self::claim`], for a caller that has checked that no completion of a closed endpoint is left here.
+    ///
+    /// # Errors
+    /// [`Unclaimable::Taken`], [`Unclaimable::Shared`].
+    pub(crate) fn claim_cleared(&self) -> Result<(), Unclaimable> {
+        self.claim_if(|_| true)
+    }
+
+    fn claim_if(&self, unused: impl FnOnce(&State) -> bool) -> Result<(), Unclaimable> {
         let mut state = self.state();
         if state.claimed {
             return Err(Unclaimable::Taken);
         }
         if state.endpoints > 1 {
             return Err(Unclaimable::Shared(state.endpoints));
+        }
+        if !unused(&state) {
+            return Err(Unclaimable::Used);
         }
         state.claimed = true;
         Ok(())
@@ -64,7 +84,9 @@ impl Polling {
 
 impl Drop for Completing {
     fn drop(&mut self) {
-        self.0.state().endpoints -= 1;
+        let mut state = self.0.state();
+        state.endpoints -= 1;
+        state.closed += 1;
     }
 }
 
@@ -73,11 +95,25 @@ mod tests {
     use super::{Polling, Unclaimable};
 
     #[test]
-    fn a_queue_on_which_two_endpoints_complete_cannot_be_claimed_until_one_is_dropped() {
+    fn a_queue_on_which_two_endpoints_complete_cannot_be_claimed() {
         let polling = Polling::default();
-        let (_first, second) = (polling.begin().unwrap(), polling.begin().unwrap());
+        let _endpoints = (polling.begin().unwrap(), polling.begin().unwrap());
         assert_eq!(polling.claim(), Err(Unclaimable::Shared(2)));
-        drop(second);
+    }
+
+    #[test]
+    fn a_queue_on_which_a_closed_endpoint_completed_cannot_be_claimed() {
+        let polling = Polling::default();
+        drop(polling.begin().unwrap());
+        let _endpoint = polling.begin().unwrap();
+        assert_eq!(polling.claim(), Err(Unclaimable::Used));
+        assert_eq!(polling.claim_cleared(), Ok(()));
+    }
+
+    #[test]
+    fn a_claimed_queue_takes_no_other_endpoint_or_poller() {
+        let polling = Polling::default();
+        let _endpoint = polling.begin().unwrap();
         assert_eq!(polling.claim(), Ok(()));
         assert_eq!(polling.claim(), Err(Unclaimable::Taken));
         assert!(polling.begin().is_none());

@@ -1,9 +1,10 @@
 //! Determines the kind of memory behind a mapping, from the Linux kernel's flags.
 //!
-//! Registration with CUDA needs to know whether pages are device memory (a BAR: `CU_MEMHOSTREGISTER_IOMEMORY`) or ordinary
-//! memory (for which that flag is "invalid argument"), and a snapshot whether the CPU may read a ring. `/proc/self/smaps`
-//! has a `VmFlags` line for each mapping: `io` is VM_IO, and `pf` is VM_PFNMAP, pages without a struct page. The kernel
-//! driver of EFA maps its BARs with `io_remap_pfn_range`, which sets both.
+//! Registration with CUDA must know whether pages are device memory, such as a BAR: they need the flag
+//! `CU_MEMHOSTREGISTER_IOMEMORY`, with which CUDA refuses ordinary memory as "invalid argument". A snapshot must know
+//! whether the CPU may read a ring. `/proc/self/smaps` has a `VmFlags` line for each mapping: `io` is VM_IO, and `pf`
+//! is VM_PFNMAP, pages without a struct page. The kernel driver of EFA maps its BARs with `io_remap_pfn_range`, which
+//! sets both.
 
 use std::io;
 use std::ops::Range;
@@ -35,11 +36,17 @@ pub enum MappingError {
     /// The file cannot be read.
     #[error("/proc/self/smaps cannot be read; mount /proc in this container")]
     Unreadable(#[from] io::Error),
-    /// No mapping, or none contiguously, covers the range.
-    #[error("{start:#x} to {end:#x} is not mapped in this process", start = .0.start, end = .0.end)]
+    /// The range is not mapped, or has a gap.
+    #[error(
+        "the mappings of this process do not cover all of {start:#x} to {end:#x}; keep the range mapped",
+        start = .0.start, end = .0.end
+    )]
     Unmapped(Range<usize>),
     /// The range spans mappings of different kinds.
-    #[error("{start:#x} to {end:#x} is partly device memory and partly not", start = .0.start, end = .0.end)]
+    #[error(
+        "{start:#x} to {end:#x} is partly device memory and partly not; pass a range of one kind",
+        start = .0.start, end = .0.end
+    )]
     Mixed(Range<usize>),
     /// The kernel did not print `VmFlags` for the mapping.
     #[error("/proc/self/smaps has no VmFlags for {start:#x}; Linux 3.8 or newer prints them", start = .0.start)]

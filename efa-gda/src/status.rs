@@ -8,61 +8,93 @@ use thiserror::Error;
 #[derive(Clone, Copy, Debug, Error, Eq, Hash, PartialEq)]
 #[non_exhaustive]
 pub enum DeviceError {
-    /// A completion did not arrive within the bound.
+    /// For as long as the bound, no request completed. A wait of the send side then poisons the queue.
     #[error(
-        "no completion arrived within the bound; the queue is poisoned: destroy its endpoint before its buffers"
+        "completions did not arrive within the bound; if requests are in flight, the queue is poisoned: destroy its \
+         endpoint before you free its buffers"
     )]
     TimeoutCompletion,
-    /// The send queue stayed full for longer than the bound.
-    #[error("the send queue stayed full past the bound because no request completed; the queue is poisoned")]
+    /// The send or receive queue stayed full for longer than the bound. A wait of the send side then poisons the queue.
+    #[error(
+        "the queue stayed full past the bound because too few requests completed; if it is the send queue, it is \
+         poisoned: destroy its endpoint before you free its buffers"
+    )]
     TimeoutSlots,
-    /// Another group owned the ticket lock for longer than the bound.
-    #[error("the ticket lock of the send queue was not free within the bound; the queue is poisoned")]
+    /// For as long as the bound, the ticket lock was not passed on and no request completed; or another thread owned
+    /// the receive lock, and posted and took nothing. A wait for the ticket lock then poisons the queue.
+    #[error(
+        "the lock of the send or receive queue was not passed on within the bound; if it is the send queue, it is \
+         poisoned: destroy it, and check that every kernel closes its Sender"
+    )]
     TimeoutLock,
     /// A request failed. The result holds the completion's status byte and the request id.
-    #[error("a request completed with an error; see the status of its completion")]
+    #[error("a request completed with an error; see the completion status and the request id in the result")]
     Completion,
-    /// An earlier wait on this queue timed out or was aborted.
+    /// An earlier call poisoned the queue. `MappedQueue::poison` returns the reason.
     #[error(
-        "the queue is poisoned: an earlier wait on it timed out or was aborted, and the adapter may still own its \
-         buffers"
+        "the queue is poisoned by an earlier call, and the adapter may still access its buffers; see \
+         MappedQueue::poison for the reason, and destroy the queue"
     )]
     Poisoned,
     /// The host raised the queue's abort flag.
-    #[error("the wait was aborted by the queue's abort flag")]
+    #[error(
+        "the host raised the queue's abort flag, which ended the wait; if requests are in flight, the queue is \
+         poisoned: destroy it"
+    )]
     Aborted,
     /// An argument that no entry can express, or that the queue's geometry does not allow.
-    #[error("the queue cannot take an argument of this call")]
+    #[error(
+        "an argument of the call cannot be expressed by an entry or exceeds a limit of the queue, or the Sender is \
+         closed; compare the arguments with MappedQueue::limits"
+    )]
     BadArgument,
     /// The queue lacks what the call needs.
-    #[error("the queue does not support this request")]
+    #[error(
+        "the queue lacks a feature that the call needs, such as RDMA, 128-byte entries, a receive queue or a request \
+         table; open the queue with this feature"
+    )]
     Unsupported,
     /// A completion of another queue pair, or of an unexpected kind.
-    #[error("the completion queue holds a completion that does not belong to this queue pair")]
+    #[error(
+        "the completion queue holds a completion that does not belong to this queue pair; destroy the queue, and open \
+         one whose completion queue nothing else uses"
+    )]
     BadCompletion,
     /// The doorbell proxy refused a doorbell record that correct device code never writes.
     #[error(
-        "the doorbell record moved backwards, past the ring, or over an entry that was not written; the host did not \
-         ring for it, and the queue is poisoned"
+        "the doorbell record moved backwards, past the ring, or over an entry that was not written; the doorbell proxy \
+         no longer rings for the queue: destroy it"
     )]
     BadRecord,
-    /// The doorbell proxy no longer rings for the queue.
-    #[error("the doorbell proxy of this queue has stopped; destroy the queue, and start another proxy")]
+    /// The doorbell proxy no longer rings for the queue, because it was stopped or the queue was detached.
+    #[error(
+        "the doorbell proxy of this queue has stopped or has detached it; destroy the queue, and open one with a proxy \
+         that runs"
+    )]
     ProxyStopped,
     /// A kernel posts to the queue, or an owner did not close its `Sender`. As a poison: other groups posted while
     /// one group owned the queue.
     #[error(
-        "the queue is in use: a kernel is posting to it, or a kernel that owned it returned without closing its Sender, \
-         or other groups posted while one group owned it; wait for the kernel, and in the other cases destroy the queue"
+        "the queue is in use: a kernel is posting to it, or a kernel that owned it returned without closing its \
+         Sender, or other groups posted while one group owned it; wait for the kernel, and in the other cases destroy \
+         the queue"
     )]
     InUse,
+    /// Not all requests of the call are done. Only calls that do not wait (`Sender::test`) return it.
+    #[error("requests of the call are still in flight; test again, or wait for them")]
+    InFlight,
+    /// A peer's signal did not arrive within the bound.
+    #[error(
+        "the peer's signal did not arrive within the bound; check the peer's status and the signal's address"
+    )]
+    TimeoutSignal,
     /// The kernel did not write a result.
     #[error(
         "the kernel stored no result: it was not launched, or it ended early; check the launch's CUDA error"
     )]
     NotRun,
     /// A status that this version does not know.
-    #[error("unknown device status {0}")]
+    #[error("device status {0} is not known to this version; build the kernel with this version's headers")]
     Unknown(u32),
 }
 
@@ -85,6 +117,8 @@ pub fn outcome(status: u32) -> Result<(), DeviceError> {
         device::EFA_GDA_BAD_RECORD => DeviceError::BadRecord,
         device::EFA_GDA_PROXY_STOPPED => DeviceError::ProxyStopped,
         device::EFA_GDA_IN_USE => DeviceError::InUse,
+        device::EFA_GDA_IN_FLIGHT => DeviceError::InFlight,
+        device::EFA_GDA_TIMEOUT_SIGNAL => DeviceError::TimeoutSignal,
         device::EFA_GDA_NOT_RUN => DeviceError::NotRun,
         other => DeviceError::Unknown(other),
     })

@@ -7,14 +7,18 @@ mod support;
 
 use std::time::Duration;
 
+use cudarc::driver::{DevicePtr, LaunchConfig, PushKernelArg};
 use efa_gda::doorbell::{DoorbellChoice, DoorbellMode, DoorbellProxy, ProxyOptions};
 use efa_gda::fabric::Query;
 use efa_gda::gpu::Gpu;
 use efa_gda::gpu_queue::{GpuCloseError, GpuQueue, RefusedMode};
-use efa_gda::queue::{ReceiveError, WorkRequest};
+use efa_gda::queue::{ReceiveError, StoreWidth, WorkRequest};
+use efa_gda_sys::device::{
+    EFA_GDA_LOAD_OWNED, EFA_GDA_NOT_RUN, EFA_GDA_OK, EFA_GDA_UNSUPPORTED, efa_gda_load_args,
+};
 use efa_gda_test_support::cuda::{self, Driver};
 use support::kernel::Kernel;
-use support::load::drop_under_a_load;
+use support::load::{Load, drop_under_a_load};
 use support::side::{Side, bytes_of, introduce, pattern, post_without_doorbell};
 use support::{assert_no_violations, with_pretended_gpu};
 
@@ -155,6 +159,46 @@ fn a_queue_dropped_while_a_kernel_posts_ends_the_kernel_and_rings_no_stray_doorb
         let kernel = Kernel::load(cuda::IMAGE.to_vec(), "efa_gda_load_kernel");
         for mode in [DoorbellMode::Record, DoorbellMode::Staged] {
             drop_under_a_load(&kernel, (gpu, side, proxy), mode);
+        }
+    });
+}
+
+/// Runs `efa_gda_load_kernel`, which stores 16 bytes at a time, on `queue` without posting. Returns its status.
+fn status_of_wide_stores(queue: &GpuQueue) -> u32 {
+    let Kernel { function, stream } = Kernel::load(cuda::IMAGE.to_vec(), "efa_gda_load_kernel");
+    let status = stream.clone_htod(&[EFA_GDA_NOT_RUN]).unwrap();
+    let launch = queue.begin_launch();
+    let args = efa_gda_load_args {
+        queues: launch.device_address(),
+        status: status.device_ptr(&stream).0 as *mut u32,
+        queue_count: 1,
+        sharing: EFA_GDA_LOAD_OWNED,
+        group: 1,
+        ..Default::default()
+    };
+    let config = LaunchConfig { grid_dim: (1, 1, 1), block_dim: (1, 1, 1), shared_mem_bytes: 0 };
+    // SAFETY: the kernel takes one struct by value, and what it points to outlives the copy, which waits for the kernel.
+    unsafe { stream.launch_builder(&function).arg(&Load(args)).launch(config) }.unwrap();
+    let ended = stream.clone_dtoh(&status).unwrap();
+    stream.synchronize().unwrap();
+    ended[0]
+}
+
+#[test]
+fn a_queue_of_8_byte_stores_refuses_a_kernel_with_wider_ones_and_the_librarys_kernel_obeys() {
+    pretending(&[], |gpu, side, _| {
+        for (width, bytes, status) in [
+            (StoreWidth::Eight, 8, EFA_GDA_UNSUPPORTED),
+            (StoreWidth::Sixteen, 16, EFA_GDA_OK),
+            (StoreWidth::Auto, 16, EFA_GDA_OK),
+        ] {
+            let (first, second) = (side.queue(), side.queue());
+            let peer = introduce(&first, &second);
+            let mut queue = GpuQueue::new(first.with_store_width(width), gpu).unwrap();
+            assert_eq!((queue.store_bytes(), status_of_wide_stores(&queue)), (bytes, status), "{width:?}");
+            let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
+            queue.execute(&WorkRequest::write(peer, &source, target.remote())).unwrap();
+            assert_eq!(bytes_of(&target), pattern(64), "{width:?}");
         }
     });
 }

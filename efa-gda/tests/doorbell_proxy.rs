@@ -62,6 +62,7 @@ impl Bench {
             entry_size: ENTRY as u32,
             num_entries: DEPTH,
             max_batch,
+            store_bytes: 16,
         };
         let alarm = Arc::new(Word::default());
         // SAFETY: the memory is dropped after `registration`, which is declared first, and only the proxy stores to it.
@@ -375,6 +376,7 @@ fn impossible_queue_geometries_are_refused() {
         entry_size: 64,
         num_entries: DEPTH,
         max_batch: DEPTH,
+        store_bytes: 16,
     };
     // SAFETY: the pointer stays in the array.
     let skewed = unsafe { right.buffer.add(16) };
@@ -384,6 +386,7 @@ fn impossible_queue_geometries_are_refused() {
         (DoorbellMode::Record, SendQueue { entry_size: 96, ..right }),
         (DoorbellMode::Staged, SendQueue { buffer: skewed, ..right }),
         (DoorbellMode::Record, SendQueue { max_batch: 0, ..right }),
+        (DoorbellMode::Staged, SendQueue { store_bytes: 4, ..right }),
     ] {
         // SAFETY: the registration is refused, so the proxy uses no memory of the queue.
         let error = unsafe { proxy.register(mode, queue, 0, Arc::new(Word::default())) }.unwrap_err();

@@ -5,7 +5,8 @@
 
 mod support;
 
-use std::os::fd::AsFd;
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd};
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -28,7 +29,7 @@ fn ops(side: &Side) -> GdaOps {
 /// Opens a queue whose `counted` operations `counter` counts.
 fn counting(side: &Side, counter: &CompletionCounter, counted: CountedOperations) -> MappedQueue {
     let addresses = side.domain.address_vector(16).unwrap();
-    let completions = side.domain.completion_queue(4096).unwrap();
+    let completions = side.domain.completion_queue(side.info.completions()).unwrap();
     let endpoint = side.domain.endpoint(&side.info).unwrap();
     let mut endpoint = endpoint.bind(Bindings::shared(&addresses, &completions)).unwrap();
     endpoint.bind_counter(counter, counted).unwrap();
@@ -92,14 +93,23 @@ fn a_counter_in_caller_memory_continues_from_the_value_there() {
     });
 }
 
+/// A page of memory that cannot be cut off, as a dmabuf cannot: the broker under rdma-core takes no other file.
+fn memory_file() -> File {
+    // SAFETY: a new file, which the result owns; sealing it touches no memory.
+    unsafe {
+        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+        let file = File::from_raw_fd(libc::memfd_create(c"counter".as_ptr(), flags));
+        file.set_len(4096).unwrap();
+        assert_eq!(libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK), 0);
+        file
+    }
+}
+
 #[test]
 fn a_counter_in_unmapped_memory_is_not_read() {
     with_soft_adapter(ON, |_| {
         let side = Side::open(&Query::new());
-        let path = std::env::temp_dir().join(format!("efa-gda-counter-{}", std::process::id()));
-        let file = std::fs::File::options().read(true).write(true).create_new(true).open(&path).unwrap();
-        std::fs::remove_file(&path).unwrap();
-        file.set_len(4096).unwrap();
+        let file = memory_file();
         let word = CounterMemory::dmabuf(file.as_fd(), 64, null_mut());
         // SAFETY: the provider maps the file, and its mapping keeps the memory alive.
         let counter = unsafe { ops(&side).cntr_open_ext(Some(word), None) }.unwrap();

@@ -66,14 +66,6 @@ fn the_capability_bit_widens_request_ids() {
 }
 
 #[test]
-fn a_shallow_completion_queue_is_reported() {
-    let exposure = Exposure::new(send(), receive(), completion()).unwrap();
-    assert!(exposure.completions_cover_rings());
-    let shallow = RawCompletionQueue { num_entries: 256, ..completion() };
-    assert!(!Exposure::new(send(), receive(), shallow).unwrap().completions_cover_rings());
-}
-
-#[test]
 fn depths_of_zero_and_three_are_refused() {
     let queue = Queue::Send;
     assert_eq!(send_error(RawWorkQueue { num_entries: 0, ..send() }), ExposureError::NoEntries { queue });

@@ -103,6 +103,18 @@ fn closing_a_region_with_another_owner_returns_busy() {
 }
 
 #[test]
+fn a_region_with_another_owner_is_handed_back_and_can_be_closed_later() {
+    let fake = Fake::new(206);
+    let region = region(&fake.domain()).unwrap();
+    let other = region.clone();
+    let region = region.try_close().unwrap_err();
+    assert_eq!(closes(&fake), [""; 0]);
+    drop(other);
+    region.try_close().unwrap().unwrap();
+    assert_eq!(closes(&fake), ["close mr"]);
+}
+
+#[test]
 fn a_retained_region_is_deregistered_after_the_endpoint_is_closed() {
     let fake = Fake::new(206);
     let domain = fake.domain();

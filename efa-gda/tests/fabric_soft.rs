@@ -198,17 +198,73 @@ fn an_address_of_another_vector_is_refused_before_libfabric_sees_it() {
     });
 }
 
+/// Maps an endpoint whose requests complete on a queue of `entries` entries, and its receives there too unless
+/// `separate`.
+fn mapped_on(side: &Side, entries: usize, separate: bool) -> Result<MappedQueue, QueueError> {
+    let addresses = side.domain.address_vector(16).unwrap();
+    let [completions, others] = [entries, 64].map(|entries| side.domain.completion_queue(entries).unwrap());
+    let bindings = Bindings {
+        address_vector: &addresses,
+        send_completions: &completions,
+        receive_completions: if separate { &others } else { &completions },
+    };
+    let endpoint = side.domain.endpoint(&side.info).unwrap().bind(bindings).unwrap().enable().unwrap();
+    MappedQueue::new(endpoint, &side.domain.gda_ops().unwrap())
+}
+
 #[test]
-fn a_completion_queue_that_would_overrun_is_refused() {
+fn a_completion_queue_that_the_two_rings_can_overrun_is_refused() {
     with_soft_adapter(&[], |_| {
         let side = Side::open(&Query::new());
-        let (addresses, completions) =
-            (side.domain.address_vector(16).unwrap(), side.domain.completion_queue(1).unwrap());
-        let endpoint = side.domain.endpoint(&side.info).unwrap();
-        let endpoint = endpoint.bind(Bindings::shared(&addresses, &completions)).unwrap().enable().unwrap();
-        let error = MappedQueue::new(endpoint, &side.domain.gda_ops().unwrap()).unwrap_err();
-        let QueueError::ShallowCompletionQueue { completions, requests } = error else { panic!("{error}") };
-        assert!(completions < requests);
+        let error = mapped_on(&side, 4096, false).unwrap_err();
+        let QueueError::ShallowCompletionQueue { completions, requests, receives } = error else {
+            panic!("{error}")
+        };
+        assert_eq!((completions, requests, receives), (4096, 4096, 4096));
+        mapped_on(&side, 4096, true).unwrap();
+        mapped_on(&side, side.info.completions(), false).unwrap();
+    });
+}
+
+#[test]
+fn a_completion_queue_that_the_send_queue_can_overrun_is_refused() {
+    with_soft_adapter(&[], |_| {
+        let error = mapped_on(&Side::open(&Query::new()), 2048, true).unwrap_err();
+        assert!(
+            matches!(error, QueueError::ShallowCompletionQueue { requests: 4096, receives: 0, .. }),
+            "{error}"
+        );
+    });
+}
+
+#[test]
+fn a_query_limits_the_receive_queue() {
+    with_soft_adapter(&[], |_| {
+        let side = Side::open(&Query::new().receives(256));
+        assert_eq!(side.info.completions(), 4096 + 256);
+        assert_eq!(side.queue().limits().receives, 256);
+    });
+}
+
+#[test]
+fn a_completion_queue_that_holds_a_closed_endpoints_completion_is_refused() {
+    with_soft_adapter(&[], |_| {
+        let side = Side::open(&Query::new());
+        let ops = side.domain.gda_ops().unwrap();
+        let addresses = side.domain.address_vector(16).unwrap();
+        let completions = side.domain.completion_queue(side.info.completions()).unwrap();
+        let bound = || {
+            let endpoint = side.domain.endpoint(&side.info).unwrap();
+            endpoint.bind(Bindings::shared(&addresses, &completions)).unwrap().enable().unwrap()
+        };
+        let (closed, mut writer) = (bound(), side.queue());
+        addresses.insert(&writer.endpoint().address().unwrap()).unwrap();
+        let peer = writer.insert_peer(&closed.address().unwrap()).unwrap();
+        let (source, target) = (side.region(&[7; 64]), side.region(&[0; 64]));
+        writer.execute(&WorkRequest::write(peer, &source, target.remote()).immediate(5)).unwrap();
+        drop(closed);
+        let error = MappedQueue::new(bound(), &ops).unwrap_err();
+        assert!(matches!(error, QueueError::CompletionQueueUsed), "{error}");
     });
 }
 

@@ -74,8 +74,10 @@ struct Shared {
 }
 
 impl Shared {
-    fn open(side: &Side, gpu: &Gpu, words: usize) -> Self {
-        let (mut queue, other) = (side.queue(), side.queue());
+    /// A queue with a request table if `tracked`.
+    fn open(side: &Side, gpu: &Gpu, words: usize, tracked: bool) -> Self {
+        let (queue, other) = (side.queue(), side.queue());
+        let mut queue = if tracked { queue.with_request_table().unwrap() } else { queue };
         let peer = introduce(&queue, &other);
         let (source, target) = (side.region(&vec![0; words * 8]), side.region(&vec![0; words * 8]));
         let lkey = queue.retain(&source).unwrap().get();
@@ -118,7 +120,8 @@ fn soak(adapter: &SoftAdapter, gpu: &Gpu, load: Load) {
     let infos = Query::new().find(&library).unwrap();
     assert_eq!(infos.len(), ADAPTERS);
     let sides: Vec<_> = infos.into_iter().map(|info| Side::on(&library, info)).collect();
-    let shared: Vec<_> = (0..LANES).map(|lane| Shared::open(&sides[lane % ADAPTERS], gpu, words)).collect();
+    let open = |lane: usize| Shared::open(&sides[lane % ADAPTERS], gpu, words, lane / ADAPTERS % 2 == 1);
+    let shared: Vec<_> = (0..LANES).map(open).collect();
     let Kernel { function, stream } = Kernel::compile(include_str!("gpu_soak/soak.cu"), "soak_kernel");
     let mut lanes = [Lane::default(); LANES];
     lanes.iter_mut().zip(&shared).for_each(|(lane, shared)| *lane = shared.lane);

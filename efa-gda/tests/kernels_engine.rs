@@ -292,3 +292,70 @@ fn a_launch_without_lanes_is_refused() {
     // SAFETY: the launch is refused, so no code uses the queue.
     assert_eq!(unsafe { host::put(&args, 0) }, Err(host::LaunchError::Lanes(0)));
 }
+
+/// An adapter completed more requests than were posted, or fewer than would leave the rest in the ring.
+#[test]
+fn counts_of_completions_that_cannot_be_are_not_taken_for_free_slots() {
+    for (ahead, capacity) in [(10, 64), (u32::MAX - 64, 64), (10, 16)] {
+        let mut bench = Bench::silent(Shape { max_batch: capacity, ..Shape::default() });
+        bench.queue.sq.flags |= EFA_GDA_SQ_RECORD;
+        bench.queue.completion.completed = bench.queue.completion.completed.wrapping_add(ahead);
+        let outcome = put(&mut bench, efa_gda_put_args { timeout_ns: 1_000_000, ..writes(8) }, 32);
+        assert_eq!(outcome.status, Err(DeviceError::BadCompletion), "completed is {ahead} ahead");
+        assert_eq!((bench.queue.error.poison, bench.doorbell()), (EFA_GDA_BAD_COMPLETION, 0));
+    }
+}
+
+/// More requests are in flight than the doorbell record's limit: they were posted when the adapter was rung directly.
+#[test]
+fn no_slot_is_free_while_more_requests_are_in_flight_than_may_be() {
+    let mut bench = Bench::silent(Shape { max_batch: 16, ..Shape::default() });
+    bench.queue.sq.flags |= EFA_GDA_SQ_RECORD;
+    bench.queue.completion.completed = bench.queue.completion.completed.wrapping_sub(20);
+    let outcome = put(&mut bench, efa_gda_put_args { timeout_ns: 1_000_000, ..writes(8) }, 32);
+    assert_eq!((outcome.status, bench.doorbell()), (Err(DeviceError::TimeoutSlots), 0));
+}
+
+#[test]
+fn a_queue_without_a_batch_window_is_refused() {
+    let mut bench = Bench::silent(Shape { max_batch: 0, ..Shape::default() });
+    assert_eq!(put(&mut bench, writes(1), 32).status, Err(DeviceError::BadArgument));
+    assert_eq!(load(&mut bench, shared(32, 1, 1), 1, 32), [Err(DeviceError::BadArgument)]);
+}
+
+/// Entries of kernels of the caller, which do not set hints, posted directly and published.
+#[test]
+fn every_entry_carries_the_hints_of_the_queue() {
+    for entry_size in [64, 128] {
+        let mut bench = Bench::new(Shape { entry_size, ..Shape::default() });
+        bench.queue.hints = 2;
+        let status = load(&mut bench, shared(32, 30, 7), 3, 64);
+        assert!(status.iter().all(Result::is_ok), "{status:?}");
+        let record = bench.finish();
+        assert_eq!(record.violations, [""; 0]);
+        assert!(
+            record.requests.iter().all(|request| request.hints.bits() == 2),
+            "entries of {entry_size} bytes"
+        );
+    }
+}
+
+#[test]
+fn inline_bytes_of_any_alignment_and_length_are_posted() {
+    let bytes: Vec<u8> = (1..=100).collect();
+    let mut bench = Bench::new(Shape { entry_size: 128, ..Shape::default() });
+    let mut expected = Vec::new();
+    for (from, length) in (0..9).flat_map(|from| [0, 1, 3, 8, 13, 16, 79, 80].map(|length| (from, length))) {
+        expected.push(&bytes[from..from + length]);
+        let local_address = bytes[from..].as_ptr() as u64;
+        let op = EFA_GDA_OP_INLINE_WRITE;
+        let args = efa_gda_put_args { op, bytes: length as u64, local_address, ..writes(1) };
+        assert_eq!(put(&mut bench, args, 1).status, Ok(()));
+    }
+    let record = bench.finish();
+    let posted = record.requests.iter().map(|request| match &request.operation {
+        Operation::WriteInline { data, .. } => &**data,
+        other => panic!("not an inline write: {other:?}"),
+    });
+    assert_eq!(posted.collect::<Vec<_>>(), expected);
+}

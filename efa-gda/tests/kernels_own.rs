@@ -5,7 +5,6 @@
 
 mod kernels_support;
 
-use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -14,50 +13,15 @@ use efa_gda_sys::device::{
     EFA_GDA_BAD_ARGUMENT, EFA_GDA_COMPLETION_ERROR, EFA_GDA_IN_USE, EFA_GDA_NOT_RUN, EFA_GDA_OK,
     EFA_GDA_POISONED, EFA_GDA_TIMEOUT_LOCK, efa_gda_peer, efa_gda_queue,
 };
-use efa_gda_test_support::TempDir;
-use efa_gda_test_support::compile::{self, compile};
-use kernels_support::{Bench, PEER, SECOND, Shape};
+use kernels_support::put_signal::PutSignal;
+use kernels_support::{Bench, PEER, SECOND, Shape, kernels, remotes};
 use libloading::Library;
 
 /// Both files of kernels in one library, loaded once.
 fn library() -> &'static Library {
     static LIBRARY: OnceLock<Library> = OnceLock::new();
-    LIBRARY.get_or_init(|| {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let kernels = root.join("../kernels");
-        let folder = TempDir::new("kernels-own");
-        let file = folder.path().join("kernels.so");
-        let mut command = compile::cxx();
-        command.args(["-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-x", "c++"]);
-        command.arg("-I").arg(kernels.join("include"));
-        command.arg("-I").arg(root.join("../third_party/efa_gda"));
-        command.arg(kernels.join("examples/put_signal.cu")).arg(root.join("tests/kernels_own/handles.cu"));
-        command.arg(kernels.join("host/lanes.cpp")).arg("-lpthread").arg("-o").arg(&file);
-        assert!(compile(&mut command), "no C++ compiler was found; install one");
-        // SAFETY: the library has no initialisers.
-        unsafe { Library::new(&file) }.unwrap()
-    })
+    LIBRARY.get_or_init(|| kernels(&["../kernels/examples/put_signal.cu", "tests/kernels_own/handles.cu"]))
 }
-
-/// `struct put_signal_args` (kernels/examples/put_signal.cu).
-#[repr(C)]
-struct PutSignal {
-    queue: *mut efa_gda_queue,
-    peer: efa_gda_peer,
-    local: u64,
-    remote: u64,
-    local_signals: u64,
-    remote_signals: u64,
-    lkey: u32,
-    rkey: u32,
-    pieces: u32,
-    piece_bytes: u32,
-    timeout_ns: u64,
-    status: *mut u32,
-}
-
-// SAFETY: blocks share the queue as device code does, and each writes other status words.
-unsafe impl Sync for PutSignal {}
 
 const BLOCKS: u32 = 3;
 const THREADS: u32 = 64;
@@ -67,12 +31,13 @@ const SIGNALS: u64 = 1 << 40;
 
 /// Runs the example and returns the status of each warp.
 fn put_signal(bench: &mut Bench) -> [u32; WARPS] {
-    let mut status = [EFA_GDA_NOT_RUN; WARPS];
+    let (mut status, mut words) = ([EFA_GDA_NOT_RUN; WARPS], [0; WARPS]);
     let args = PutSignal {
-        queue: &raw mut *bench.queue,
+        queue: &raw mut *bench.queue as u64,
         peer: PEER,
         local: 0,
         remote: 0,
+        signal_words: words.as_mut_ptr() as u64,
         local_signals: SIGNALS,
         remote_signals: SIGNALS,
         lkey: 5,
@@ -80,7 +45,7 @@ fn put_signal(bench: &mut Bench) -> [u32; WARPS] {
         pieces: PIECES,
         piece_bytes: 256,
         timeout_ns: 20 * SECOND,
-        status: status.as_mut_ptr(),
+        status: status.as_mut_ptr() as u64,
     };
     type Run = unsafe extern "C" fn(*const PutSignal, u32, u32, u32) -> bool;
     // SAFETY: the type is the function's in put_signal.cu.
@@ -261,16 +226,47 @@ fn a_request_of_an_owner_is_not_mistaken_for_one_of_a_sharing_group() {
 }
 
 #[test]
-fn a_published_call_returns_when_the_previous_lock_owner_serves_it_after_passing_the_lock() {
-    let mut reclaimed = 0;
-    for seed in 1..400 {
-        let mut bench = Bench::silent(Shape::default());
-        let statuses = handles_within(&mut bench, 7, 2, seed, SECOND);
-        assert_eq!(statuses[0], [EFA_GDA_OK], "seed {seed}: {statuses:?}");
-        assert_eq!(bench.queue.error.poison, EFA_GDA_OK, "seed {seed}");
-        reclaimed += u32::from(statuses[1] == [EFA_GDA_OK]);
+fn a_published_call_that_receives_the_lock_makes_each_entry_once() {
+    for seed in 1..20 {
+        let mut bench = Bench::new(Shape { depth: 64, ..Shape::default() });
+        assert_eq!(
+            handles(&mut bench, 7, 2, seed)[0],
+            [EFA_GDA_OK, 40],
+            "seed {seed}: status and entries made"
+        );
+        let record = bench.finish();
+        assert_eq!(record.violations, [""; 0], "seed {seed}");
+        assert_eq!(remotes(&record), (0..40).collect::<Vec<u64>>(), "seed {seed}");
     }
-    assert!(reclaimed > 20, "the lock was reclaimed {reclaimed} times");
+}
+
+#[test]
+fn a_group_with_lanes_that_have_left_is_refused_and_posts_nothing() {
+    let mut bench = Bench::new(Shape::default());
+    let refused = EFA_GDA_BAD_ARGUMENT;
+    assert_eq!(handles(&mut bench, 8, 2, 0), [vec![refused; 4], vec![refused; 2]]);
+    assert_eq!(requests(bench), 0);
+}
+
+#[test]
+fn a_group_waits_for_a_lock_that_moves_however_long_that_takes() {
+    let mut bench = Bench::silent(Shape::default());
+    let statuses = handles_within(&mut bench, 9, 2, 0, SECOND / 50);
+    assert_eq!(statuses, [[EFA_GDA_OK], [EFA_GDA_OK]]);
+    assert_eq!(bench.queue.error.poison, EFA_GDA_OK);
+}
+
+/// The next owner of the lock rings for deferred entries. The bench counts fences of the order that fence_system() has.
+#[test]
+fn deferred_entries_are_passed_on_after_a_system_fence() {
+    let fences = kernels(&["tests/kernels_own/fences.cu"]);
+    let mut bench = Bench::silent(Shape::default());
+    // SAFETY: the type is the function's in fences.cu, and the queue outlives the call.
+    unsafe {
+        let run = fences.get::<unsafe extern "C" fn(*mut efa_gda_queue) -> u32>(b"fences_of_a_deferred_post");
+        assert_eq!(run.unwrap()(&raw mut *bench.queue), 32, "one for each lane");
+    }
+    assert_eq!((bench.doorbell(), bench.queue.lock.doorbell_index), (0, 0));
 }
 
 #[test]

@@ -166,7 +166,7 @@ fn deferred_calls_are_rung_in_many_orders() {
 
 /// A block, warps, threads and another block share a queue; each request arrives once.
 fn mix_and_check(shape: Shape, args: efa_gda_load_args, seeds: std::ops::Range<u64>) {
-    const LANES: u32 = 33;
+    const LANES: u32 = 64;
     for seed in seeds {
         let mut bench = Bench::new(shape);
         let args = efa_gda_load_args { queues: &mut *bench.queue, ..args };
@@ -175,7 +175,7 @@ fn mix_and_check(shape: Shape, args: efa_gda_load_args, seeds: std::ops::Range<u
         let status = status.expect("the blocks start");
         let ended: Vec<_> = status.iter().filter(|status| **status != Err(DeviceError::NotRun)).collect();
         assert!(ended.iter().all(|status| status.is_ok()), "seed {seed}: {ended:?}");
-        assert_eq!(ended.len(), 1 + 2 + 33 + 1, "a block, two warps, threads, a block");
+        assert_eq!(ended.len(), 1 + 2 + 64 + 1, "a block, two warps, threads, a block");
         let record = bench.finish();
         assert_eq!(record.violations.first(), None, "seed {seed}, of {}", record.violations.len());
         let mut got = remotes(&record);
@@ -190,8 +190,8 @@ fn mix_and_check(shape: Shape, args: efa_gda_load_args, seeds: std::ops::Range<u
 #[test]
 fn blocks_warps_and_threads_share_a_queue() {
     let shape = Shape { depth: 128, max_batch: 30, ..Shape::default() };
-    mix_and_check(shape, shared(0, 8, 7), 0..5);
-    mix_and_check(shape, efa_gda_load_args { ring_every: 3, ..shared(0, 8, 7) }, 0..4);
+    mix_and_check(shape, shared(0, 8, 7), 0..3);
+    mix_and_check(shape, efa_gda_load_args { ring_every: 3, ..shared(0, 8, 7) }, 0..2);
     mix_and_check(Shape { depth: 1024, publication_slots: 1024, ..shape }, shared(0, 6, 40), 0..3);
     mix_and_check(Shape { depth: 1024, publication_slots: 1024, ..shape }, shared(0, 3, 70), 0..2);
 }
@@ -205,6 +205,17 @@ fn a_call_with_too_many_entries_to_count_is_refused_and_posts_nothing() {
     }
     let record = bench.finish();
     assert_eq!((record.requests.len(), record.violations.len()), (0, 0));
+}
+
+#[test]
+fn a_last_warp_of_fewer_than_32_threads_is_refused_and_posts_nothing() {
+    let mut bench = Bench::new(Shape::default());
+    let status = load(&mut bench, shared(32, 2, 5), 1, 40);
+    assert_eq!(status, [Ok(()), Err(DeviceError::BadArgument)]);
+    let record = bench.finish();
+    assert_eq!((record.requests.len(), record.violations.len()), (10, 0));
+    // A block may have such a warp.
+    load_and_check(Shape::default(), shared(0, 2, 50), 1, 40);
 }
 
 #[test]

@@ -9,9 +9,9 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::NonNull;
 
 use efa_gda::exposure::ExposureError;
-use efa_gda::queue::{CloseError, MappedQueue, QueueError};
+use efa_gda::queue::{CloseError, MappedQueue, QueueError, WorkError, WorkRequest};
 use efa_gda::verbs::*;
-use efa_gda::wire::{EntrySize, QueueKey, QueuePairNumber, RequestIdWidth};
+use efa_gda::wire::{AddressHandle, EntrySize, Peer, QueueKey, QueuePairNumber, RequestIdWidth};
 use efa_gda_sys::verbs as sys;
 use verbs_fake::{library, state};
 
@@ -387,7 +387,20 @@ fn querying_the_gid_of_an_adapter_without_one_is_an_error() {
 fn an_adapter_without_rdma_has_an_rdma_limit_of_zero() {
     let rdma = sys::EFADV_DEVICE_ATTR_CAPS_RDMA_READ | sys::EFADV_DEVICE_ATTR_CAPS_RDMA_WRITE;
     state(|state| state.attributes.device_caps &= !rdma);
-    assert_eq!(context().limits().unwrap(), Limits { message: 8192, rdma: 0 });
+    assert_eq!(context().limits().unwrap(), Limits { message: 8192, rdma: 0, reads: false });
+}
+
+#[test]
+fn a_read_is_refused_by_a_queue_of_an_adapter_without_rdma_reads() {
+    state(|state| state.attributes.device_caps &= !sys::EFADV_DEVICE_ATTR_CAPS_RDMA_READ);
+    let ready = queue_pair(&QueuePairOptions::new()).unwrap().activate(KEY).unwrap();
+    let domain = ready.domain().clone();
+    let mut queue = MappedQueue::over_verbs(ready).unwrap();
+    let region = MemoryRegion::register(&domain, Buffer::zeroed(64).unwrap(), Access::READ).unwrap();
+    let peer = Peer { address_handle: AddressHandle::new(1), queue_pair: queue.number(), queue_key: KEY };
+    let error = queue.execute(&WorkRequest::read(peer, &region, region.remote())).unwrap_err();
+    assert!(matches!(error, WorkError::Unsupported { operation: "an RDMA read", .. }), "{error}");
+    assert_eq!(queue.in_flight(), 0);
 }
 
 #[test]
@@ -489,10 +502,20 @@ fn two_mapped_queues_cannot_share_a_completion_queue() {
     let (first, second) = (make(), make());
     let error = MappedQueue::over_verbs(first).unwrap_err();
     assert!(matches!(error, QueueError::CompletionQueueShared { endpoints: 2 }), "{error}");
-    // The failed call destroyed the first queue pair.
-    let _mapped = MappedQueue::over_verbs(second).unwrap();
-    let error = QueuePair::create(&domain, CompletionQueues::shared(&completions), &QueuePairOptions::new())
-        .unwrap_err();
+    // The failed call destroyed the first queue pair, whose completions may be in the queue.
+    let error = MappedQueue::over_verbs(second).unwrap_err();
+    assert!(matches!(error, QueueError::CompletionQueueUsed), "{error}");
+}
+
+#[test]
+fn a_polled_completion_queue_takes_no_other_queue_pair() {
+    let context = context();
+    let domain = ProtectionDomain::allocate(&context).unwrap();
+    let completions = CompletionQueue::create(&context, 1024).unwrap();
+    let make =
+        || QueuePair::create(&domain, CompletionQueues::shared(&completions), &QueuePairOptions::new());
+    let _mapped = MappedQueue::over_verbs(make().unwrap().activate(KEY).unwrap()).unwrap();
+    let error = make().unwrap_err();
     assert!(matches!(error, Error::CompletionQueuePolled), "{error}");
 }
 

@@ -9,6 +9,7 @@ use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::ops::Range;
 use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use efa_gda::doorbell::{DoorbellChoice, DoorbellMode, DoorbellProxy, ProxyOptions};
 use efa_gda::exposure::Exposure;
@@ -21,7 +22,7 @@ use efa_gda::wire::{
     RequestId,
 };
 use efa_gda_sys::verbs::{efadv_cq_attr, efadv_wq_attr, ibv_cq};
-use efa_gda_test_support::{cuda, in_child};
+use efa_gda_test_support::{complete_when_rung, cuda, in_child};
 use verbs_fake::{DEPTH, library, state};
 
 const COMPLETIONS: u32 = 1024;
@@ -64,9 +65,14 @@ fn with_pretended_gpu(body: impl FnOnce(&Gpu)) {
     in_child(&cuda::VARIABLES, || body(&Gpu::open(0).unwrap()));
 }
 
-/// Writes completions of requests before they are posted.
-fn complete(requests: Range<usize>, status: CompletionStatus, exposure: &Exposure) {
-    for id in requests {
+/// Runs `body`, and completes the requests when the last one is rung for.
+fn completing<R>(
+    requests: Range<usize>,
+    status: CompletionStatus,
+    exposure: &Exposure,
+    body: impl FnOnce() -> R,
+) -> R {
+    let encode = |id: usize| {
         let completion = Completion {
             id: RequestId::new(id as u64),
             status,
@@ -74,10 +80,15 @@ fn complete(requests: Range<usize>, status: CompletionStatus, exposure: &Exposur
             queue_pair: QueuePairNumber::new(NUMBER),
             kind: CompletionKind::Send,
         };
-        // SAFETY: no kernel runs.
-        let entry = unsafe { &mut (*RINGS.completion.get())[id] };
-        completion.encode(entry, true, exposure.sq.request_ids);
-    }
+        let mut entry = [0; 32];
+        completion.encode(&mut entry, true, exposure.sq.request_ids);
+        // SAFETY: other threads access the ring atomically.
+        (unsafe { &*(&raw const (*RINGS.completion.get())[id]).cast::<[AtomicU64; 4]>() }, entry)
+    };
+    let arrivals: Vec<_> = requests.clone().map(encode).collect();
+    // SAFETY: the same.
+    let doorbell = unsafe { AtomicU32::from_ptr(RINGS.doorbells.get().cast()) };
+    complete_when_rung(doorbell, requests.end as u32, &arrivals, body)
 }
 
 /// Opens a queue of the fake adapter, and registers memory for its requests.
@@ -106,15 +117,15 @@ fn a_gpu_posts_to_a_queue_of_rdma_core() {
         let address = queue.queue_pair().address().unwrap();
         let peer = queue.peer(&address).unwrap();
         let exposure = *queue.exposure();
-        complete(0..2, CompletionStatus::Ok, &exposure);
-
         let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
         let (mut queue, refused) = GpuQueue::with_doorbell(queue, gpu, DoorbellChoice::Auto, &proxy).unwrap();
         assert_eq!((queue.doorbell_mode(), refused), (DoorbellMode::Direct, vec![]));
         let write = WorkRequest::write(peer, &region, region.remote()).bytes(64).stride(64);
-        assert_eq!(queue.execute(&write.clone().count(2)).unwrap().completed, 2);
-        complete(2..3, CompletionStatus::RemoteBadAddress, &exposure);
-        let error = queue.execute(&write).unwrap_err();
+        let two = write.clone().count(2);
+        let done = completing(0..2, CompletionStatus::Ok, &exposure, || queue.execute(&two));
+        assert_eq!(done.unwrap().completed, 2);
+        let failed = CompletionStatus::RemoteBadAddress;
+        let error = completing(2..3, failed, &exposure, || queue.execute(&write)).unwrap_err();
         let GpuQueueError::Work(WorkError::Completion { status, request, .. }) = error else {
             panic!("{error:?}")
         };

@@ -70,7 +70,8 @@ class Checker {
       if (value > 0xffff) fault("doorbell wider than 16 bits");
       uint32_t step = (value - doorbell_index) & 0xffff;
       if (step > kDepth) {
-        fault("doorbell from " + std::to_string(doorbell_index) + " to " + std::to_string(value) + ": backwards, or past the ring");
+        fault("doorbell from " + std::to_string(doorbell_index) + " to " + std::to_string(value) +
+              ": backwards, or past the ring");
         return;
       }
       if (step == 0) {
@@ -94,7 +95,8 @@ class Checker {
     uint64_t tag = *(const volatile uint32_t *)(bytes + 40) | (uint64_t)*(const volatile uint32_t *)(bytes + 44) << 32;
     uint64_t group = tag >> 48, request = (tag >> 16 & 0xffffffff) * per_call_ + (tag & 0xffff);
     if (group >= next_.size() || request != next_[group]) {
-      fault("slot " + std::to_string(slot) + ": group " + std::to_string(group) + " request " + std::to_string(request));
+      fault("slot " + std::to_string(slot) + ": group " + std::to_string(group) + " request " +
+            std::to_string(request));
     } else {
       next_[group]++;
     }

@@ -24,32 +24,32 @@ using Endpoint = nccl_ofi_gin_gdaki_dev_endpoint_handle;
 efa_cuda_qp *g_qps;
 Endpoint *g_endpoints;
 
-__global__ void post_nccl(Endpoint *endpoints, int queues, int iterations) {
+__global__ void EFA_GDA_BENCH_BOUNDS post_nccl(Endpoint *endpoints, int queues, int iterations) {
   Endpoint *endpoint = &endpoints[blockIdx.x % queues];
   for (int i = 0; i < iterations; i++) {
-    nccl::gin::efa_gda::postRdmaWrite<NCCL_GIN_RESOURCE_SHARING_GPU>(
-        endpoint, 3, 9, 0x1234, 0x7000000000ull + i * 64, 5, 64, 0x6000000000ull + i * 64, 0xabc);
+    nccl::gin::efa_gda::postRdmaOp<NCCL_GIN_RESOURCE_SHARING_GPU>(
+        endpoint, 3, 9, 0x1234, 0x6000000000ull + i * 64, 0xabc,
+        nccl::gin::efa_gda::RdmaSgeEncoder{0x7000000000ull + i * 64, 5, 64});
   }
 }
 
-/* One thread, with `batch` entries for each doorbell, and the queue's state in shared memory. */
-__global__ void post_dp_direct(Endpoint *endpoints, int queues, int iterations, int batch) {
-  efa_cuda_qp *global_qp = static_cast<efa_cuda_qp *>(endpoints[blockIdx.x % queues].qp);
-  __shared__ efa_cuda_qp qp;
+/* One thread, with `batch` entries for each doorbell. The queue's struct is in GPU memory, because efa-dp-direct reads
+ * it through the read-only cache. */
+__global__ void EFA_GDA_BENCH_BOUNDS post_dp_direct(Endpoint *endpoints, int queues, int iterations, int batch) {
+  efa_cuda_qp *qp = static_cast<efa_cuda_qp *>(endpoints[blockIdx.x % queues].qp);
   if (threadIdx.x != 0) return;
-  qp = *global_qp;
   efa_io_tx_wqe entry;
+  EfaCudaWrBuilder builder(&qp->sq.wr_ctx, reinterpret_cast<uint8_t *>(&entry));
   for (int i = 0; i < iterations; i += batch) {
-    efa_cuda_start_sq_batch(&qp, batch);
+    efa_cuda_start_sq_batch(qp, batch);
     for (int j = 0; j < batch; j++) {
-      efa_cuda_init_rdma_write_wr(&entry, i + j, 0xabc, 0x6000000000ull + (i + j) * 64);
-      efa_cuda_wr_set_sge(&entry, 5, 0x7000000000ull + (i + j) * 64, 64);
-      efa_cuda_wr_set_remote(&entry, 3, 9, 0x1234);
-      efa_cuda_sq_batch_place_wr(&qp, j, &entry);
+      builder.init_rdma_write(i + j, 0xabc, 0x6000000000ull + (i + j) * 64);
+      builder.set_sge(5, 0x7000000000ull + (i + j) * 64, 64);
+      builder.set_remote(3, 9, 0x1234);
+      efa_cuda_sq_batch_place_wr(qp, j, &entry);
     }
-    efa_cuda_flush_sq_wrs(&qp);
+    efa_cuda_flush_sq_wrs(qp);
   }
-  *global_qp = qp;
 }
 
 }  // namespace
@@ -73,6 +73,14 @@ void peers_reset(const Rig &rig, uint32_t max_batch) {
     wq.max_batch = max_batch;
     wq.buf = rig.ring_gpu + static_cast<size_t>(i) * kDepth * kEntry;
     wq.db = reinterpret_cast<uint32_t *>(rig.doorbells_gpu + i * kDoorbellStride);
+    /* Offsets in an entry, which efa-dp-direct takes from this struct. */
+    auto &layout = qps[i].sq.wr_ctx;
+    layout.wqe_size = kEntry;
+    layout.sgl_offset = layout.send_inline_data_offset = offsetof(efa_io_tx_wqe, data);
+    layout.remote_mem_offset = offsetof(efa_io_tx_wqe, data.rdma_req.remote_mem);
+    layout.local_mem_offset = offsetof(efa_io_tx_wqe, data.rdma_req.local_mem);
+    layout.max_inline_data = 32;
+    layout.max_rdma_sges = 1;
     endpoints[i].qp = g_qps + i;
     endpoints[i].local_cntr_value = rig.completed + i;
     /* No backpressure: free slots for all entries of a run. */

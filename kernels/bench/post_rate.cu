@@ -1,64 +1,38 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The rate at which the posting engine places 64-byte entries in send queues across PCIe and rings, compared with other
- * posting engines in one process and on the same ring. Pinned host memory takes the place of the adapter's BAR.
- * scripts/bench_gpu.sh builds and runs it.
+ * The rate at which posting engines place 64-byte entries in send queues across PCIe and ring: this project's engine,
+ * an earlier revision of it, and peers, in one process and on the same memory. Pinned host memory takes the place of
+ * the adapter's BAR. scripts/bench_gpu.sh builds and runs it.
  *
- *   post_rate bench    prints the table: medians, ranges, peers, store widths, backpressure
- *   post_rate check    runs each case while a host thread reads all entries and doorbells (checker.h); exit status 1 if
- *                      a rule is broken
- *   post_rate soak     the same with a billion entries that all multiprocessors post to shared queues
- *   post_rate floor    measures single operations: a fence, a store, coalesced stores without a protocol
+ *   post_rate bench [CASE]  measures every case whose name contains CASE, and the bare loops, as lines for
+ *                           scripts/lib/bench_limits.py (Contest)
+ *   post_rate check         runs each case while a host thread reads all entries and doorbells (checker.h); exit
+ *                           status 1 if a rule is broken
+ *   post_rate soak          the same with a billion entries that all multiprocessors post to shared queues
+ *   post_rate floor         measures single operations: a fence, a store, coalesced stores without a protocol
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <string>
-#include <type_traits>
 #include <vector>
 
 #include "checker.h"
 #include "efa_gda/post.h"
 #include "rig.h"
 
+#ifdef EFA_GDA_BENCH_BEFORE
+constexpr bool kHasBefore = true;
+#else
+constexpr bool kHasBefore = false;
+const Engine engine_before = {};
+#endif
+
 namespace {
-
-using efa_gda::BlockGroup;
-using efa_gda::Sharing;
-using efa_gda::ThreadGroup;
-using efa_gda::WarpGroup;
-
-struct Load {
-  efa_gda_queue *queues;
-  uint32_t *status;
-  int queue_count;
-  int calls;
-};
-
-/* Each group posts `calls` times, one entry for each of its threads, with a doorbell for each call. */
-template <Sharing S, class Group, int StoreBytes>
-__global__ void post_kernel(Load load) {
-  Group group;
-  uint32_t index = (blockIdx.x * blockDim.x + threadIdx.x) / group.size();
-  efa_gda::Sender<S, Group, StoreBytes> sender(load.queues + blockIdx.x % load.queue_count);
-  efa_gda_status status = sender.status();
-  /* Forces `index` into a register. Without this the compiler computes it again for each entry. */
-  asm volatile("" : "+r"(index));
-  efa_gda_peer peer = {3, 9, 0x1234};
-  uint64_t base = (uint64_t)index << 48;
-  for (int call = 0; call < load.calls && status == EFA_GDA_OK; call++) {
-    uint64_t tag = base | (uint64_t)(uint32_t)call << 16;
-    status = sender.post(group.size(), [&](uint32_t i) {
-      return efa_gda::write_entry(peer, efa_gda::Memory{tag + i, 5, 64}, tag + i, 0xabc);
-    });
-  }
-  efa_gda_status closed = sender.close();
-  if (status == EFA_GDA_OK) status = closed;
-  if (group.rank() == 0 && status != EFA_GDA_OK) efa_gda::store_relaxed(load.status, (uint32_t)status);
-}
 
 /* Acts as the adapter: each thread polls a doorbell and counts the entries that it covers as completed. */
 __global__ void adapter_kernel(uint8_t *doorbells, uint64_t *completed, int queues, volatile uint32_t *stop,
@@ -86,7 +60,8 @@ __global__ void floor_kernel(uint8_t *ring, size_t bytes, int laps) {
 }
 
 /* The operations of a post by one thread, one selection of them for each `variant`. */
-__global__ void operation_kernel(uint8_t *ring, volatile uint32_t *doorbell, uint64_t *word, int iterations, int variant) {
+__global__ void operation_kernel(uint8_t *ring, volatile uint32_t *doorbell, uint64_t *word, int iterations,
+                                 int variant) {
   uint64_t sum = 0;
   for (int i = 0; i < iterations; i++) {
     uint8_t *slot = ring + (i & 4095) * 64;
@@ -122,13 +97,9 @@ __global__ void bare_kernel(uint8_t *rings, uint8_t *doorbells, int iterations, 
 }
 
 Rig g_rig;
-efa_gda_queue *g_queues;
-uint32_t *g_status;
-uint8_t *g_published_entries;
-uint64_t *g_published_flags;
 uint32_t *g_stop, *g_stop_gpu;
-uint64_t *g_host_completed, *g_host_completed_gpu;
 cudaStream_t g_adapter_stream;
+bool g_failed = false;
 
 void *pinned(size_t bytes, void **gpu) {
   void *p = nullptr;
@@ -143,144 +114,67 @@ void make_rig() {
   g_rig.ring = (uint8_t *)pinned((size_t)kQueues * kDepth * kEntry, (void **)&g_rig.ring_gpu);
   g_rig.doorbells = (uint8_t *)pinned(kQueues * kDoorbellStride, (void **)&g_rig.doorbells_gpu);
   g_stop = (uint32_t *)pinned(4096, (void **)&g_stop_gpu);
-  g_host_completed = (uint64_t *)pinned(4096 * 2, (void **)&g_host_completed_gpu);
+  g_rig.host_completed = (uint64_t *)pinned(4096 * 2, (void **)&g_rig.host_completed_gpu);
   CHECK_CUDA(cudaMalloc(&g_rig.completed, 8 * kQueues));
-  CHECK_CUDA(cudaMalloc(&g_queues, sizeof(efa_gda_queue) * kQueues));
-  CHECK_CUDA(cudaMalloc(&g_status, 4));
-  CHECK_CUDA(cudaMalloc(&g_published_entries, (size_t)kQueues * kDepth * kEntry));
-  CHECK_CUDA(cudaMalloc(&g_published_flags, (size_t)kQueues * kDepth * 8));
+  CHECK_CUDA(cudaMalloc(&g_rig.queues, kQueueBytes * kQueues));
+  CHECK_CUDA(cudaMalloc(&g_rig.status, 4));
+  CHECK_CUDA(cudaMalloc(&g_rig.published_entries, (size_t)kQueues * kDepth * kEntry));
+  CHECK_CUDA(cudaMalloc(&g_rig.published_flags, (size_t)kQueues * kDepth * 8));
   CHECK_CUDA(cudaStreamCreateWithFlags(&g_adapter_stream, cudaStreamNonBlocking));
 }
 
-/* How slots become free: they always are, or adapter_kernel or a Checker completes entries. */
+/* How slots become free: the posters count their own entries as completed, soon after they posted them, so that no
+ * adapter slows them down; or adapter_kernel or a Checker completes entries. */
 enum class FreeSlots { Unlimited, GpuAdapter, HostAdapter };
 
-/* Makes new queues whose producer indices and counters begin at `start`. */
-void reset(uint32_t max_batch, FreeSlots free_slots, uint32_t start = 0) {
-  std::vector<efa_gda_queue> queues(kQueues);
-  std::vector<uint64_t> completed(kQueues, start);
-  for (int i = 0; i < kQueues; i++) {
-    efa_gda_queue &q = queues[i];
-    memset(&q, 0, sizeof q);
-    q.sq.buffer = g_rig.ring_gpu + (size_t)i * kDepth * kEntry;
-    q.sq.doorbell = (volatile uint32_t *)(g_rig.doorbells_gpu + i * kDoorbellStride);
-    q.sq.entry_size = kEntry;
-    q.sq.num_entries = kDepth;
-    q.sq.max_batch = max_batch;
-    q.publication.entries = g_published_entries + (size_t)i * kDepth * kEntry;
-    q.publication.flags = g_published_flags + (size_t)i * kDepth;
-    q.publication.num_entries = kDepth;
-    q.counters.success = free_slots == FreeSlots::HostAdapter ? g_host_completed_gpu + i : g_rig.completed + i;
-    q.max_rdma_size = 1 << 30;
-    q.reserve.word = start;
-    q.lock.serving = (uint64_t)start << EFA_GDA_LOCK_STATE_BITS;
-    q.lock.doorbell_index = q.lock.confirmed_index = start;
+/* Makes new memory for the first `count` queues, whose producer indices and counters begin at `start`. The caller makes
+ * the queues. */
+void reset(int count, uint32_t start = 0) {
+  std::vector<uint64_t> completed(count, start);
+  for (int i = 0; i < count; i++) {
     *g_rig.doorbell(i) = start & 0xffff;
-    g_host_completed[i] = start;
-    /* Far ahead of all posts: all slots are always free. */
-    if (free_slots == FreeSlots::Unlimited) completed[i] = (uint64_t)1 << 30;
+    g_rig.host_completed[i] = start;
   }
-  memset(g_rig.ring, 0xff, (size_t)kQueues * kDepth * kEntry);
+  memset(g_rig.ring, 0xff, (size_t)count * kDepth * kEntry);
   *g_stop = 0;
-  CHECK_CUDA(cudaMemcpy(g_queues, queues.data(), sizeof(efa_gda_queue) * kQueues, cudaMemcpyHostToDevice));
-  CHECK_CUDA(cudaMemcpy(g_rig.completed, completed.data(), 8 * kQueues, cudaMemcpyHostToDevice));
-  CHECK_CUDA(cudaMemset(g_status, 0, 4));
-  CHECK_CUDA(cudaMemset(g_published_flags, 0, (size_t)kQueues * kDepth * 8));
+  CHECK_CUDA(cudaMemcpy(g_rig.completed, completed.data(), 8 * count, cudaMemcpyHostToDevice));
+  CHECK_CUDA(cudaMemset(g_rig.status, 0, 4));
+  CHECK_CUDA(cudaMemset(g_rig.published_flags, 0, (size_t)count * kDepth * 8));
 }
 
-/* A shape of a launch: groups and queues. */
-struct Case {
-  const char *name;
-  int blocks, threads, group, queues;
-  void (*kernel)(Load);
-  void (*kernel8)(Load);
-};
-
-#define CASE(name, sharing, group, blocks, threads, queues)                                     \
-  {name,                                                                                       \
-   blocks,                                                                                     \
-   threads,                                                                                    \
-   std::is_same_v<group, ThreadGroup> ? 1 : std::is_same_v<group, WarpGroup> ? 32 : threads,   \
-   queues,                                                                                     \
-   post_kernel<sharing, group, 16>,                                                            \
-   post_kernel<sharing, group, 8>}
-const Case kThreadOwned = CASE("1 thread owns its queue", Sharing::Thread, ThreadGroup, 1, 1, 1);
-const Case kThreadShared = CASE("1 thread, shared queue", Sharing::Device, ThreadGroup, 1, 1, 1);
-const Case kThreads16 = CASE("16 blocks x 1 thread, 1 shared queue", Sharing::Device, ThreadGroup, 16, 1, 1);
-const Case kWarpOwned = CASE("1 warp owns its queue", Sharing::Warp, WarpGroup, 1, 32, 1);
-const Case kWarpShared = CASE("1 warp, shared queue", Sharing::Device, WarpGroup, 1, 32, 1);
-const Case kWarps8 = CASE("8 warps of 1 block, 1 shared queue", Sharing::Device, WarpGroup, 1, 256, 1);
-const Case kWarps16 = CASE("16 blocks x 1 warp, 1 shared queue", Sharing::Device, WarpGroup, 16, 32, 1);
-const Case kBlockOwned = CASE("block of 8 warps owns its queue", Sharing::Block, BlockGroup, 1, 256, 1);
-const Case kWarp16Q = CASE("16 x 1 warp, 16 queues", Sharing::Warp, WarpGroup, 16, 32, 16);
-const Case kWarp132Q = CASE("132 x 1 warp, 132 queues", Sharing::Warp, WarpGroup, 132, 32, 132);
-const Case kBlock132Q = CASE("132 blocks x 8 warps, 132 queues", Sharing::Block, BlockGroup, 132, 256, 132);
-
-const Case kBlocksOwned = CASE("8 blocks x 8 warps, 8 queues", Sharing::Block, BlockGroup, 8, 256, 8);
-const Case kAllShare = CASE("132 blocks x 2 warps, 8 shared queues", Sharing::Device, WarpGroup, 132, 64, 8);
-
-void launch(const Case &c, const Load &load, bool captured) {
-  if (!captured) {
-    c.kernel<<<c.blocks, c.threads>>>(load);
-    return;
-  }
-  cudaStream_t stream;
-  cudaGraph_t graph;
-  cudaGraphExec_t executable;
-  CHECK_CUDA(cudaStreamCreate(&stream));
-  CHECK_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
-  c.kernel<<<c.blocks, c.threads, 0, stream>>>(load);
-  CHECK_CUDA(cudaStreamEndCapture(stream, &graph));
-  CHECK_CUDA(cudaGraphInstantiate(&executable, graph, 0));
-  CHECK_CUDA(cudaGraphLaunch(executable, stream));
-  CHECK_CUDA(cudaStreamSynchronize(stream));
+void reset(const Engine &engine, int count, uint32_t max_batch, FreeSlots free_slots, uint32_t start = 0) {
+  reset(count, start);
+  bool host = free_slots == FreeSlots::HostAdapter;
+  engine.reset(g_rig, Fresh{count, max_batch, start, host ? g_rig.host_completed_gpu : g_rig.completed});
 }
 
-struct Times {
-  double median, low, high;
-};
+const Shape kThreadOwned = {"1 thread owns its queue", Poster::Thread, true, 1, 1, 1};
+const Shape kThreadShared = {"1 thread, shared queue", Poster::Thread, false, 1, 1, 1};
+const Shape kThreads16 = {"16 blocks x 1 thread, 1 shared queue", Poster::Thread, false, 16, 1, 1};
+const Shape kWarpOwned = {"1 warp owns its queue", Poster::Warp, true, 1, 32, 1};
+const Shape kWarpShared = {"1 warp, shared queue", Poster::Warp, false, 1, 32, 1};
+const Shape kWarps8 = {"8 warps of 1 block, 1 shared queue", Poster::Warp, false, 1, 256, 1};
+const Shape kWarps16 = {"16 blocks x 1 warp, 1 shared queue", Poster::Warp, false, 16, 32, 1};
+const Shape kBlockOwned = {"block of 8 warps owns its queue", Poster::Block, true, 1, 256, 1};
+const Shape kWarp16Q = {"16 x 1 warp, 16 queues", Poster::Warp, true, 16, 32, 16};
+const Shape kWarp132Q = {"132 x 1 warp, 132 queues", Poster::Warp, true, 132, 32, 132};
+const Shape kBlock132Q = {"132 blocks x 8 warps, 132 queues", Poster::Block, true, 132, 256, 132};
 
-Times summary(std::vector<double> ms, double entries) {
-  std::sort(ms.begin(), ms.end());
-  return {entries / ms[ms.size() / 2] / 1e3, entries / ms.back() / 1e3, entries / ms[0] / 1e3};
-}
-
-/* Runs `launch` eight times on new queues and drops the first run. Returns million entries a second. */
-template <class Reset, class Launch>
-Times measure(double entries, Reset fresh, Launch launch) {
-  static cudaEvent_t begin = nullptr, end = nullptr;
-  if (begin == nullptr) {
-    CHECK_CUDA(cudaEventCreate(&begin));
-    CHECK_CUDA(cudaEventCreate(&end));
-  }
-  std::vector<double> ms;
-  for (int run = 0; run < 8; run++) {
-    fresh();
-    CHECK_CUDA(cudaEventRecord(begin));
-    launch();
-    CHECK_CUDA(cudaEventRecord(end));
-    CHECK_CUDA(cudaEventSynchronize(end));
-    float t = 0;
-    CHECK_CUDA(cudaEventElapsedTime(&t, begin, end));
-    *g_stop = 1;
-    CHECK_CUDA(cudaDeviceSynchronize());
-    if (run != 0) ms.push_back(t);
-  }
-  return summary(ms, entries);
-}
+const Shape kBlocksOwned = {"8 blocks x 8 warps, 8 queues", Poster::Block, true, 8, 256, 8};
+const Shape kAllShare = {"132 blocks x 2 warps, 8 shared queues", Poster::Warp, false, 132, 64, 8};
 
 /* Checks the last lap of each ring, and the doorbells, after `calls` posts of each group. */
-bool ring_is_right(const Case &c, int calls) {
-  uint64_t total = (uint64_t)calls * c.blocks * c.threads / c.queues;
-  for (int q = 0; q < c.queues; q++) {
+bool ring_is_right(const Shape &shape, int calls) {
+  uint64_t total = (uint64_t)calls * shape.blocks * shape.threads / shape.queues;
+  for (int q = 0; q < shape.queues; q++) {
     if (*g_rig.doorbell(q) != (total & 0xffff)) {
-      printf("  queue %d: doorbell %u, wanted %u\n", q, *g_rig.doorbell(q), (unsigned)(total & 0xffff));
+      fprintf(stderr, "  queue %d: doorbell %u, wanted %u\n", q, *g_rig.doorbell(q), (unsigned)(total & 0xffff));
       return false;
     }
     for (uint64_t slot = total > kDepth ? total - kDepth : 0; slot < total; slot++) {
       std::string why = entry_fault(g_rig.ring + ((size_t)q * kDepth + slot % kDepth) * kEntry, (uint32_t)slot);
       if (!why.empty()) {
-        printf("  queue %d slot %llu: %s\n", q, (unsigned long long)slot, why.c_str());
+        fprintf(stderr, "  queue %d slot %llu: %s\n", q, (unsigned long long)slot, why.c_str());
         return false;
       }
     }
@@ -288,68 +182,146 @@ bool ring_is_right(const Case &c, int calls) {
   return true;
 }
 
-bool g_failed = false;
+/* What one entrant of a contest posts. */
+struct Entrant {
+  const char *name;
+  double entries;
+  std::function<void()> reset, launch;
+  /* Checks the result of the last run. */
+  std::function<bool()> right;
+};
+
+/* Entrants that are measured in turns, so that all have the same machine: one run of each that does not count, then
+ * kRuns of each, in alternating order. For each entrant, prints a line of fields that tabs separate: "row", the name of
+ * the case, the batch window, the entrant, and the median, the lowest and the highest rate in million entries a
+ * second. */
+class Contest {
+ public:
+  Contest(const char *name, uint32_t max_batch)
+      : name_(name), batch_(max_batch == 65535 ? "unlimited" : std::to_string(max_batch)) {}
+
+  void add(Entrant entrant) { entrants_.push_back(std::move(entrant)); }
+
+  void run() {
+    std::vector<std::vector<double>> rates(entrants_.size());
+    for (int round = 0; round <= kRuns; round++) {
+      for (size_t turn = 0; turn < entrants_.size(); turn++) {
+        size_t index = round % 2 == 0 ? turn : entrants_.size() - 1 - turn;
+        double rate = once(entrants_[index], round == kRuns);
+        if (round != 0) rates[index].push_back(rate);
+      }
+    }
+    for (size_t index = 0; index < entrants_.size(); index++) {
+      std::vector<double> &all = rates[index];
+      std::sort(all.begin(), all.end());
+      printf("row\t%s\t%s\t%s\t%.4f\t%.4f\t%.4f\n", name_, batch_.c_str(), entrants_[index].name,
+             all[all.size() / 2], all.front(), all.back());
+    }
+    fflush(stdout);
+  }
+
+ private:
+  static constexpr int kRuns = 11;
+
+  double once(Entrant &entrant, bool last) {
+    static cudaEvent_t begin = nullptr, end = nullptr;
+    if (begin == nullptr) {
+      CHECK_CUDA(cudaEventCreate(&begin));
+      CHECK_CUDA(cudaEventCreate(&end));
+    }
+    entrant.reset();
+    CHECK_CUDA(cudaEventRecord(begin));
+    entrant.launch();
+    CHECK_CUDA(cudaGetLastError());
+    CHECK_CUDA(cudaEventRecord(end));
+    CHECK_CUDA(cudaEventSynchronize(end));
+    float ms = 0;
+    CHECK_CUDA(cudaEventElapsedTime(&ms, begin, end));
+    *g_stop = 1;
+    CHECK_CUDA(cudaDeviceSynchronize());
+    if (last && entrant.right != nullptr && !entrant.right()) {
+      fprintf(stderr, "%s, max_batch %s, %s: the ring is wrong\n", name_, batch_.c_str(), entrant.name);
+      g_failed = true;
+    }
+    return entrant.entries / ms / 1e3;
+  }
+
+  const char *name_;
+  std::string batch_;
+  std::vector<Entrant> entrants_;
+};
 
 /* The pause of adapter_kernel between two polls, in ns. It reads doorbells across PCIe, which a real adapter does not,
  * and each read delays the posters' fences. */
 uint32_t adapter_pause(int queues) { return 3000 + 170 * (uint32_t)queues; }
 
-
-Times run_case(const Case &c, uint32_t max_batch, int calls, bool by_eight, FreeSlots free_slots) {
-  Load load = {g_queues, g_status, c.queues, calls};
-  double entries = (double)calls * c.blocks * c.threads;
-  Times times = measure(
-      entries,
-      [&] {
-        reset(max_batch, free_slots);
-        if (free_slots == FreeSlots::GpuAdapter) {
-          adapter_kernel<<<1, 160, 0, g_adapter_stream>>>(g_rig.doorbells_gpu, g_rig.completed, c.queues, g_stop_gpu,
-                                                       adapter_pause(c.queues));
-        }
-      },
-      [&] { (by_eight ? c.kernel8 : c.kernel)<<<c.blocks, c.threads>>>(load); });
-  uint32_t status = 0;
-  CHECK_CUDA(cudaMemcpy(&status, g_status, 4, cudaMemcpyDeviceToHost));
-  if (status != 0 || !ring_is_right(c, calls)) {
-    printf("  %s, M %u: status %u\n", c.name, max_batch, status);
-    g_failed = true;
-  }
-  return times;
+Entrant of_engine(const char *name, const Engine &engine, const Shape &shape, uint32_t max_batch, int calls,
+                  int store_bytes = 16, FreeSlots free_slots = FreeSlots::Unlimited) {
+  auto fresh = [=, &engine] {
+    reset(engine, shape.queues, max_batch, free_slots);
+    if (free_slots == FreeSlots::GpuAdapter) {
+      adapter_kernel<<<1, 160, 0, g_adapter_stream>>>(g_rig.doorbells_gpu, g_rig.completed, shape.queues, g_stop_gpu,
+                                                   adapter_pause(shape.queues));
+    }
+  };
+  auto right = [=] {
+    uint32_t status = 0;
+    CHECK_CUDA(cudaMemcpy(&status, g_rig.status, 4, cudaMemcpyDeviceToHost));
+    if (status != 0) fprintf(stderr, "  enum efa_gda_status %u\n", status);
+    return status == 0 && ring_is_right(shape, calls);
+  };
+  uint64_t *completed = free_slots == FreeSlots::Unlimited ? g_rig.completed : nullptr;
+  auto launch = [=, &engine] { engine.launch(g_rig, shape, calls, store_bytes, completed, nullptr); };
+  return {name, (double)calls * shape.blocks * shape.threads, fresh, launch, right};
 }
 
-Times run_peer(Peer peer, const Case &c, uint32_t max_batch, int calls, int batch) {
-  return measure((double)calls * c.blocks * (peer == Peer::Nccl ? c.threads : 1),
-                 [&] {
-                   reset(max_batch, FreeSlots::Unlimited);
-                   peers_reset(g_rig, max_batch);
-                   CHECK_CUDA(cudaMemset(g_rig.completed, 0, 8 * kQueues));
-                 },
-                 [&] { peers_launch(peer, c.blocks, c.threads, c.queues, calls, batch); });
+Entrant of_peer(const char *name, Peer peer, const Shape &shape, uint32_t max_batch, int calls, int batch) {
+  auto fresh = [=] {
+    reset(shape.queues);
+    peers_reset(g_rig, max_batch);
+  };
+  /* The low 16 bits: peers ring with all 32 bits of the producer index. */
+  double entries = (double)calls * shape.blocks * (peer == Peer::Nccl ? shape.threads : 1);
+  auto right = [=] { return (*g_rig.doorbell(0) & 0xffff) == ((uint64_t)(entries / shape.queues) & 0xffff); };
+  auto launch = [=] { peers_launch(peer, shape.blocks, shape.threads, shape.queues, calls, batch); };
+  return {name, entries, fresh, launch, right};
 }
 
-double run_floor() {
+/* `warps` warps with a queue each: bare_kernel. */
+Entrant of_bare(const char *name, int warps, int entries, bool fence_again) {
+  int iterations = 2000;
+  auto fresh = [=] { reset(warps); };
+  auto launch = [=] {
+    bare_kernel<<<warps, 32>>>(g_rig.ring_gpu, g_rig.doorbells_gpu, iterations, entries, fence_again);
+  };
+  return {name, (double)iterations * warps * entries, fresh, launch, nullptr};
+}
+
+void bench_row(const Shape &shape, uint32_t m, int calls) {
+  Contest contest(shape.name, m);
+  contest.add(of_engine("after", engine_after, shape, m, calls));
+  if (kHasBefore) contest.add(of_engine("before", engine_before, shape, m, calls));
+  /* NCCL's rates do not depend on the number of calls, and some take long. */
+  int few = std::min(calls, shape.blocks * shape.threads > 4096 ? 250 : 1000);
+  if (peers_available()) contest.add(of_peer("nccl", Peer::Nccl, shape, m, few, 1));
+  contest.add(of_engine("after, 8-byte stores", engine_after, shape, m, calls, 8));
+  contest.add(of_engine("after, backpressure", engine_after, shape, m, calls, 16, FreeSlots::GpuAdapter));
+  /* As many entries for each fence as the batch window allows: docs/benchmarks.md, "What bounds it". */
+  if (&shape == &kBlockOwned && m == 64) contest.add(of_bare("bare", 1, 64, true));
+  if (&shape == &kWarp16Q && m == 64) contest.add(of_bare("bare", 16, 32, false));
+  contest.run();
+}
+
+Entrant of_stores() {
   size_t bytes = (size_t)kQueues * kDepth * kEntry;
-  return measure((double)bytes / kEntry * 20, [] { reset(64, FreeSlots::Unlimited); },
-                 [&] { floor_kernel<<<132, 256>>>(g_rig.ring_gpu, bytes, 20); })
-      .median;
-}
-
-void row(const Case &c, uint32_t m, int calls, bool with_peer) {
-  Times full = run_case(c, m, calls, false, FreeSlots::Unlimited);
-  Times by8 = run_case(c, m, calls, true, FreeSlots::Unlimited);
-  Times back = run_case(c, m, calls, false, FreeSlots::GpuAdapter);
-  double peer = with_peer && peers_available() ? run_peer(Peer::Nccl, c, m, std::min(calls, 1000), 1).median : 0;
-  std::string batch = m == 65535 ? "unlimited" : std::to_string(m);
-  printf("| %s | %s | %.2f | %.2f to %.2f | %.0f | %.2f | %.2f (%.0f %%) | ", c.name, batch.c_str(), full.median,
-         full.low, full.high, 1e3 / full.median, by8.median, back.median, 100 * back.median / full.median);
-  if (peer != 0) printf("%.2f |\n", peer);
-  else printf("- |\n");
-  fflush(stdout);
+  auto launch = [=] { floor_kernel<<<132, 256>>>(g_rig.ring_gpu, bytes, 20); };
+  return {"132 blocks x 8 warps, coalesced 16-byte stores", (double)bytes / kEntry * 20,
+          [] { reset(kQueues); }, launch, nullptr};
 }
 
 int bench(const char *only) {
   struct Row {
-    const Case &c;
+    const Shape &shape;
     std::vector<uint32_t> batches;
     int calls;
   };
@@ -361,62 +333,73 @@ int bench(const char *only) {
       {kWarp16Q, {16, 64, 65535}, 2000},       {kWarp132Q, {16, 64, 65535}, 2000},
       {kBlock132Q, {16, 64, 65535}, 1000},
   };
-  printf("| case | max_batch | M/s | range | ns/entry | 8-byte stores M/s | backpressure M/s | NCCL M/s |\n");
-  printf("|---|---|---|---|---|---|---|---|\n");
   for (const Row &r : rows) {
-    if (only != nullptr && strstr(r.c.name, only) == nullptr) continue;
-    for (uint32_t m : r.batches) row(r.c, m, m == 1 ? r.calls / 10 : r.calls, true);
+    if (only != nullptr && strstr(r.shape.name, only) == nullptr) continue;
+    for (uint32_t m : r.batches) bench_row(r.shape, m, m == 1 ? r.calls / 10 : r.calls);
   }
-  if (only == nullptr) {
-    for (int batch : {1, 16}) {
-      if (!peers_available()) break;
-      Times t = run_peer(Peer::DpDirect, kThreadOwned, 64, 4000, batch);
-      printf("efa-dp-direct, 1 thread, %d entries a doorbell: %.2f M/s (%.2f to %.2f)\n", batch, t.median, t.low, t.high);
-    }
+  if (only != nullptr) return g_failed ? 1 : 0;
+  Contest others("others", 64);
+  if (peers_available()) {
+    others.add(of_peer("efa-dp-direct, 1 thread, a doorbell each", Peer::DpDirect, kThreadOwned, 64, 4000, 1));
+    others.add(of_peer("efa-dp-direct, 1 thread, a doorbell for 16", Peer::DpDirect, kThreadOwned, 64, 4000, 16));
   }
-  printf("store floor (coalesced 16-byte stores, 132 x 256 threads): %.1f M entries/s\n", run_floor());
+  others.add(of_stores());
+  others.run();
   return g_failed ? 1 : 0;
 }
 
 int floors() {
   const char *names[] = {"entry and doorbell, no order", "entry, fence, doorbell", "entry, fence, doorbell, fence",
                          "entry, fence, doorbell, release", "atomic add, relaxed, used", "load, acquire, used"};
+  Contest operations("one thread", 64);
   for (int variant = 0; variant < 6; variant++) {
-    Times t = measure(4000, [] { reset(64, FreeSlots::Unlimited); }, [&] {
-      operation_kernel<<<1, 1>>>(g_rig.ring_gpu, (volatile uint32_t *)g_rig.doorbells_gpu, g_rig.completed, 4000, variant);
-    });
-    printf("one thread, %s: %.0f ns\n", names[variant], 1e3 / t.median);
+    auto launch = [=] {
+      auto *doorbell = (volatile uint32_t *)g_rig.doorbells_gpu;
+      operation_kernel<<<1, 1>>>(g_rig.ring_gpu, doorbell, g_rig.completed, 4000, variant);
+    };
+    operations.add({names[variant], 4000, [] { reset(1); }, launch, nullptr});
   }
-  struct Bare {
-    int warps, entries;
-    bool fence_again;
-  };
-  for (Bare b : {Bare{1, 8, false}, {1, 16, true}, {1, 32, false}, {1, 64, true}, {16, 32, false}, {16, 64, true}}) {
-    Times t = measure(2000.0 * b.warps * b.entries, [] { reset(64, FreeSlots::Unlimited); }, [&] {
-      bare_kernel<<<b.warps, 32>>>(g_rig.ring_gpu, g_rig.doorbells_gpu, 2000, b.entries, b.fence_again);
-    });
-    printf("bare, %d warps, %d entries and %s: %.1f M entries/s\n", b.warps, b.entries,
-           b.fence_again ? "two fences" : "one fence", t.median);
-  }
+  operations.run();
+  Contest bare("bare loops", 64);
+  bare.add(of_bare("1 warp, 8 entries, one fence", 1, 8, false));
+  bare.add(of_bare("1 warp, 16 entries, two fences", 1, 16, true));
+  bare.add(of_bare("1 warp, 32 entries, one fence", 1, 32, false));
+  bare.add(of_bare("1 warp, 64 entries, two fences", 1, 64, true));
+  bare.add(of_bare("16 warps, 32 entries, one fence", 16, 32, false));
+  bare.add(of_bare("16 warps, 64 entries, two fences", 16, 64, true));
+  bare.run();
   return 0;
+}
+
+/* Launches a case from a CUDA graph. */
+void launch_from_graph(const Shape &shape, int calls) {
+  cudaStream_t stream;
+  cudaGraph_t graph;
+  cudaGraphExec_t executable;
+  CHECK_CUDA(cudaStreamCreate(&stream));
+  CHECK_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+  engine_after.launch(g_rig, shape, calls, 16, nullptr, stream);
+  CHECK_CUDA(cudaStreamEndCapture(stream, &graph));
+  CHECK_CUDA(cudaGraphInstantiate(&executable, graph, 0));
+  CHECK_CUDA(cudaGraphLaunch(executable, stream));
+  CHECK_CUDA(cudaStreamSynchronize(stream));
 }
 
 /* Runs a case with a Checker for each queue. The producer indices wrap during the run. `captured`: launched from a CUDA
  * graph. */
-bool check_case(const Case &c, uint32_t m, uint64_t want, bool captured = false) {
-  int groups = c.blocks * c.threads / c.group;
+bool check_case(const Shape &c, uint32_t m, uint64_t want, bool captured = false) {
   uint64_t a_call = (uint64_t)c.blocks * c.threads;
   int calls = (int)(want / a_call + 1);
   uint32_t start = (uint32_t)0 - (uint32_t)std::min<uint64_t>(want / c.queues / 2, 1u << 20);
-  reset(m, FreeSlots::HostAdapter, start);
+  reset(engine_after, c.queues, m, FreeSlots::HostAdapter, start);
   std::vector<std::unique_ptr<Checker>> checkers;
   for (int q = 0; q < c.queues; q++) {
-    checkers.push_back(std::make_unique<Checker>(g_rig, q, m, start, groups, c.group, g_host_completed));
+    checkers.push_back(std::make_unique<Checker>(g_rig, q, m, start, c.groups(), c.group(), g_rig.host_completed));
   }
-  launch(c, Load{g_queues, g_status, c.queues, calls}, captured);
+  captured ? launch_from_graph(c, calls) : engine_after.launch(g_rig, c, calls, 16, nullptr, nullptr);
   cudaError_t error = cudaDeviceSynchronize();
   uint32_t status = 0;
-  if (error == cudaSuccess) CHECK_CUDA(cudaMemcpy(&status, g_status, 4, cudaMemcpyDeviceToHost));
+  if (error == cudaSuccess) CHECK_CUDA(cudaMemcpy(&status, g_rig.status, 4, cudaMemcpyDeviceToHost));
   uint64_t entries = 0, doorbells = 0, read_aheads = 0;
   bool good = error == cudaSuccess && status == 0;
   std::string report;
@@ -429,7 +412,8 @@ bool check_case(const Case &c, uint32_t m, uint64_t want, bool captured = false)
     good = good && checker->clean();
   }
   good = good && entries == a_call * calls;
-  printf("%s M %-5u %-38s %llu entries, %llu doorbells, %llu reads ahead, status %u, %s%s%s\n", good ? "ok    " : "FAILED",
+  printf("%s M %-5u %-38s %llu entries, %llu doorbells, %llu reads ahead, status %u, %s%s%s\n",
+         good ? "ok    " : "FAILED",
          m, c.name, (unsigned long long)entries, (unsigned long long)doorbells, (unsigned long long)read_aheads, status,
          cudaGetErrorString(error), captured ? ", from a graph" : "", report.c_str());
   fflush(stdout);
@@ -437,12 +421,13 @@ bool check_case(const Case &c, uint32_t m, uint64_t want, bool captured = false)
 }
 
 int check(uint64_t entries_each) {
-  const Case *cases[] = {&kThreadOwned, &kThreadShared, &kThreads16, &kWarpOwned, &kWarpShared,
+  const Shape *cases[] = {&kThreadOwned, &kThreadShared, &kThreads16, &kWarpOwned, &kWarpShared,
                          &kWarps8, &kWarps16, &kBlockOwned, &kBlocksOwned, &kAllShare};
   bool right = true;
-  for (const Case *c : cases) {
+  for (const Shape *c : cases) {
     for (uint32_t m : {1u, 11u, 16u, 64u, 4095u, 65535u}) {
-      right = check_case(*c, m, m == 1 ? entries_each / 20 : c->threads == 1 ? entries_each / 10 : entries_each) && right;
+      uint64_t entries = m == 1 ? entries_each / 20 : c->threads == 1 ? entries_each / 10 : entries_each;
+      right = check_case(*c, m, entries) && right;
     }
   }
   right = check_case(kAllShare, 64, entries_each / 10, true) && right;
@@ -458,8 +443,9 @@ int main(int argc, char **argv) {
   int driver = 0, runtime = 0;
   CHECK_CUDA(cudaDriverGetVersion(&driver));
   CHECK_CUDA(cudaRuntimeGetVersion(&runtime));
-  printf("%s, %d multiprocessors, driver API %d, runtime %d, peers %s\n", properties.name,
-         properties.multiProcessorCount, driver, runtime, peers_available() ? "built in" : "absent");
+  printf("%s, %d multiprocessors, driver API %d, runtime %d, peers %s, engine before %s\n", properties.name,
+         properties.multiProcessorCount, driver, runtime, peers_available() ? "built in" : "absent",
+         kHasBefore ? "built in" : "absent");
   make_rig();
   if (what == "check") return check(argc > 2 ? strtoull(argv[2], nullptr, 10) : 2000000);
   if (what == "soak") return check_case(kAllShare, 64, argc > 2 ? strtoull(argv[2], nullptr, 10) : 1000000000) ? 0 : 1;

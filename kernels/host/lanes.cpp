@@ -16,6 +16,8 @@ constexpr size_t kStackBytes = 128 * 1024;
 struct Barrier {
   uint32_t arrived;
   uint32_t generation;
+  /* Lanes that the last generation waited for. */
+  uint32_t released;
 };
 
 struct Block {
@@ -24,10 +26,12 @@ struct Block {
   void *context;
   Barrier warp_barrier[kMaxLanes / 32];
   Barrier block_barrier;
+  /* Lanes of each warp that have not ended. */
+  uint32_t live_in_warp[kMaxLanes / 32];
   /* Values that lanes exchange. Exchanges of a warp alternate between two sets, so that each needs one barrier only. */
   uint64_t values[2][kMaxLanes];
-  /* The number of exchanges of each lane's warp, modulo 256. */
-  uint8_t warp_exchanges[kMaxLanes];
+  /* The number of exchanges that each lane has made with its warp. */
+  uint32_t warp_exchanges[kMaxLanes];
   bool done[kMaxLanes];
   /* How many switches pass over a lane before it runs again. */
   uint32_t paused[kMaxLanes];
@@ -80,11 +84,23 @@ void switch_to_next() {
   switch_to(b, to);
 }
 
+/* Releases the lanes at `barrier` when all that it waits for have arrived. */
+void release_if_complete(Barrier &barrier, uint32_t members) {
+  if (barrier.arrived == 0 || barrier.arrived < members) return;
+  barrier.released = barrier.arrived;
+  barrier.arrived = 0;
+  barrier.generation++;
+}
+
 void lane_main() {
   Block *b = current_block;
   b->body(b->context);
+  uint32_t warp = b->current / 32;
   b->done[b->current] = true;
   b->live--;
+  b->live_in_warp[warp]--;
+  release_if_complete(b->warp_barrier[warp], b->live_in_warp[warp]);
+  release_if_complete(b->block_barrier, b->live);
   if (b->live == 0) {
     setcontext(&b->caller);
   }
@@ -95,11 +111,8 @@ void lane_main() {
 
 void arrive(Barrier &barrier, uint32_t members) {
   uint32_t generation = barrier.generation;
-  if (++barrier.arrived == members) {
-    barrier.arrived = 0;
-    barrier.generation++;
-    return;
-  }
+  barrier.arrived++;
+  release_if_complete(barrier, members);
   while (barrier.generation == generation) switch_to_next();
 }
 
@@ -121,6 +134,7 @@ bool run_block(uint32_t block, uint32_t blocks, uint32_t lanes, void (*body)(voi
   b->body = body;
   b->context = context;
   for (uint32_t i = 0; i < lanes; i++) {
+    b->live_in_warp[i / 32]++;
     ucontext_t *c = &b->contexts[i];
     getcontext(c);
     c->uc_stack.ss_sp = static_cast<uint8_t *>(stacks) + i * kStackBytes;
@@ -158,8 +172,15 @@ uint32_t warp_size() {
 }
 
 void yield() { switch_to_next(); }
-void sync_warp() { arrive(current_block->warp_barrier[lane() / 32], warp_size()); }
-void sync_block() { arrive(current_block->block_barrier, lanes()); }
+void sync_warp() {
+  uint32_t warp = lane() / 32;
+  arrive(current_block->warp_barrier[warp], current_block->live_in_warp[warp]);
+}
+uint32_t sync_block() {
+  arrive(current_block->block_barrier, current_block->live);
+  /* The next generation cannot end before this lane arrives again. */
+  return current_block->block_barrier.released;
+}
 
 /* One barrier is enough: a lane writes to this set again only two exchanges later, and all lanes have then entered the
  * exchange in between, after they read this one. */
@@ -195,7 +216,12 @@ uint32_t ballot_warp(bool value) {
   uint32_t me = b->current, set = b->warp_exchanges[me]++ % 2, votes = 0;
   b->values[set][me] = value ? 1 : 0;
   sync_warp();
-  for (uint32_t i = 0; i < warp_size(); i++) votes |= (uint32_t)b->values[set][me / 32 * 32 + i] << i;
+  for (uint32_t i = 0; i < warp_size(); i++) {
+    uint32_t other = me / 32 * 32 + i;
+    /* A lane that ended before this exchange has made fewer. */
+    bool voted = (int32_t)(b->warp_exchanges[other] - b->warp_exchanges[me]) >= 0;
+    if (voted) votes |= (uint32_t)b->values[set][other] << i;
+  }
   return votes;
 }
 

@@ -1,26 +1,40 @@
-//! Compares the time of `gda-probe check --soft --gpu none` with that of `fi_info`, in turns: the difference
-//! is what the probe adds to the time of loading libfabric. Prints medians, quartiles, and how many
-//! processes of the probe load libfabric. Has no limits to fail by.
+//! Compares the time of `gda-probe check` with that of `fi_info`, in turns: the difference is what the probe adds to
+//! the time of loading libfabric. It runs with `--soft`, and without, where libfabric takes the software adapter for
+//! hardware and the checks of the machine run as well. Prints medians, quartiles, and how many processes of the probe
+//! load libfabric. Has no limits to fail by.
 
 use std::io;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use efa_gda_test_support::soft::provider_folder;
+
 const PROBE: &str = env!("CARGO_BIN_EXE_gda-probe");
-const CHECK: [&str; 4] = ["check", "--soft", "--gpu", "none"];
+const SOFT: &[&str] = &["check", "--gpu", "none", "--soft"];
+const HARDWARE: &[&str] = &["check", "--gpu", "none"];
 const ROUNDS: usize = 41;
 
 fn main() {
     // Without --bench, cargo tests only that the bench runs.
     let rounds = if std::env::args().any(|argument| argument == "--bench") { ROUNDS } else { 1 };
-    match loads_of_libfabric() {
-        Ok(count) => println!("processes of gda-probe that load libfabric: {count}"),
-        Err(error) => println!("processes of gda-probe that load libfabric: not counted, {error}"),
+    let providers = provider_folder();
+    // SAFETY: this process has one thread.
+    unsafe { std::env::set_var("FI_PROVIDER_PATH", providers.path()) };
+    for arguments in [SOFT, HARDWARE] {
+        compare(arguments, rounds);
     }
+}
+
+fn compare(arguments: &[&str], rounds: usize) {
+    let count = match loads_of_libfabric(arguments) {
+        Ok(count) => format!("{count}"),
+        Err(error) => format!("not counted ({error})"),
+    };
+    println!("gda-probe {}; processes that load libfabric: {count}", arguments.join(" "));
     let (mut probe, mut peer, mut more) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..rounds {
-        let (Ok(one), Ok(other)) = (time(PROBE, &CHECK), time("fi_info", &[])) else {
+        let (Ok(one), Ok(other)) = (time(PROBE, arguments), time("fi_info", &[])) else {
             println!("skipped: gda-probe or fi_info cannot be started");
             return;
         };
@@ -43,17 +57,17 @@ fn time(program: &str, arguments: &[&str]) -> io::Result<f64> {
 
 /// Counts processes that load libfabric. The dynamic loader writes a file for each process that names the
 /// libraries which it initialises.
-fn loads_of_libfabric() -> io::Result<usize> {
+fn loads_of_libfabric(arguments: &[&str]) -> io::Result<usize> {
     let directory = std::env::temp_dir().join(format!("gda-probe-loads-{}", std::process::id()));
     std::fs::create_dir_all(&directory)?;
-    let counted = count_in(&directory);
+    let counted = count_in(arguments, &directory);
     std::fs::remove_dir_all(&directory)?;
     counted
 }
 
-fn count_in(directory: &Path) -> io::Result<usize> {
+fn count_in(arguments: &[&str], directory: &Path) -> io::Result<usize> {
     let mut command = Command::new(PROBE);
-    command.args(CHECK).stdout(Stdio::null()).stderr(Stdio::null());
+    command.args(arguments).stdout(Stdio::null()).stderr(Stdio::null());
     command.env("LD_DEBUG", "libs").env("LD_DEBUG_OUTPUT", directory.join("process")).status()?;
     let mut count = 0;
     for file in std::fs::read_dir(directory)? {

@@ -5,6 +5,7 @@
 
 use std::fmt::Display;
 
+use crate::model::text::visible;
 use crate::model::{Finding, Kind, NO_GPU, SOFTWARE_ADAPTER, State, Who};
 
 /// What a check examines, which decides when it is skipped.
@@ -190,7 +191,9 @@ pub(crate) fn concerns(of: &str, subject: &str) -> bool {
     of == subject || pair.is_some_and(|(gpu, adapter)| of == gpu || of == adapter)
 }
 
+/// Makes a finding. Its text may come from anywhere, so this makes it visible.
 fn into_finding(check: &Check, subject: Option<String>, outcome: Outcome) -> Finding {
+    let subject = subject.map(|subject| visible(&subject));
     let mut finding = Finding {
         code: check.code.to_owned(),
         subject,
@@ -206,19 +209,19 @@ fn into_finding(check: &Check, subject: Option<String>, outcome: Outcome) -> Fin
     };
     let trouble = match outcome {
         Outcome::Pass(observed) => {
-            finding.observed = Some(observed);
+            finding.observed = Some(visible(&observed));
             return finding;
         }
         Outcome::Skip(code, why) => {
             finding.state = State::Skip;
-            finding.why = Some(why);
-            finding.blocked_by = Some(code);
+            finding.why = Some(visible(&why));
+            finding.blocked_by = Some(visible(&code));
             return finding;
         }
         Outcome::Unknown(observed, why) => {
             finding.state = State::Unknown;
-            finding.observed = observed;
-            finding.why = Some(why);
+            finding.observed = observed.as_deref().map(visible);
+            finding.why = Some(visible(&why));
             return finding;
         }
         Outcome::Warn(trouble) => {
@@ -230,10 +233,10 @@ fn into_finding(check: &Check, subject: Option<String>, outcome: Outcome) -> Fin
             trouble
         }
     };
-    finding.observed = Some(trouble.observed);
-    finding.required = Some(trouble.required);
-    finding.why = Some(trouble.why);
-    finding.fix = Some(trouble.fix);
+    finding.observed = Some(visible(&trouble.observed));
+    finding.required = Some(visible(&trouble.required));
+    finding.why = Some(visible(&trouble.why));
+    finding.fix = Some(visible(&trouble.fix));
     finding.who = Some(trouble.who);
     finding
 }

@@ -11,6 +11,8 @@ pub(crate) mod groups;
 pub(crate) mod library;
 pub(crate) mod queues;
 pub(crate) mod session;
+pub(crate) mod stacks;
+mod variables;
 pub(crate) mod verbs;
 
 use crate::check::Check;
@@ -22,6 +24,7 @@ pub(crate) fn registry() -> Vec<&'static Check> {
     all.extend(env::CHECKS.iter().chain(dev::CHECKS).map(|unit| &unit.check));
     all.extend(fabric::start::CHECKS.iter().take(2).map(|unit| &unit.check));
     all.extend(library::OF_LIBFABRIC.iter().chain(library::OF_LIBEFA).map(|unit| &unit.check));
+    all.extend(stacks::CHECKS.iter().map(|unit| &unit.check));
     all.push(&cuda::CHOICE.check);
     all.extend(cuda::DRIVER_CHECKS.iter().map(|unit| &unit.check));
     all.extend(cuda::CHECKS.iter().chain(cuda::GPU_CHECKS).map(|unit| &unit.check));

@@ -1,11 +1,15 @@
 //! The command line. Commands and options of later versions are parsed and then refused by name, so
 //! that a script gets "not in this version" and not "unexpected argument".
 
+mod ignored;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::model::{DEFAULT_TIME_LIMIT, Doorbell, Fault, GpuChoice, Op, Pairs};
+pub(crate) use self::ignored::refuse as refuse_ignored;
+use crate::exchange::MOST_RANKS;
+use crate::model::{DEFAULT_TIME_LIMIT, Doorbell, Fault, GpuChoice, Op, Pairs, StackName};
 
 /// Report whether a GPU can ring an EFA adapter on this machine, and if not, why and which role can change it
 #[derive(Debug, Parser)]
@@ -45,13 +49,17 @@ pub(crate) struct Common {
     /// The adapters that each GPU is paired with
     #[arg(long, global = true, value_enum, default_value_t = Pairs::Near)]
     pub(crate) pairs: Pairs,
+    /// check: judge one stack; the report and the exit status are those of the checks on which it depends
+    #[arg(long = "for", global = true, value_enum, value_name = "STACK")]
+    pub(crate) stack: Option<StackName>,
     /// Print one JSON document
     #[arg(long, global = true)]
     pub(crate) json: bool,
-    /// Log to stderr; twice for more
+    /// Show every check, and log to stderr; twice for more
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
-    /// Exit with the statuses of a node-problem-detector plugin: 0 fine, 1 problem, 2 unknown
+    /// Print one line of at most 80 characters, and exit as a plugin of the node-problem-detector: 0 fine, 1 problem,
+    /// 2 unknown
     #[arg(long, global = true)]
     pub(crate) npd: bool,
     /// Read /sys, /proc, /dev and library directories below DIR, for a host's file system that is mounted there
@@ -81,41 +89,74 @@ pub(crate) enum Via {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Run every check whose prerequisites hold, and print a verdict
-    Check,
+    Check(CheckArgs),
     /// Move bytes through the adapter and compare every byte
     Put(PutArgs),
     /// Measure latency, message rate and bandwidth
     Bench(BenchArgs),
-    /// Exchange over a ring of ranks (not in this version)
-    Ring(Later),
+    /// Put from each rank of a job to the next one, and compare every byte
+    Ring(RingArgs),
     /// Print every field of a queue entry and every rule that it breaks
     Decode(DecodeArgs),
-    /// Explain the code of a check or the status of a completion
+    /// Explain the code of a check or the status of a completion: meaning, fix, and who can apply it
     Explain {
-        /// A code that `check` prints, STATUS-N, or N
-        code: String,
+        /// A code that `check` prints, STATUS-N, or N; without it, all codes are listed
+        code: Option<String>,
     },
+    /// Run every check and pack the result for a bug report, without names, addresses and secrets
+    Report(ReportArgs),
+    /// Print the completions of a shell
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page
+    Man,
     /// Run checks in this process, for the probe that started it
     #[command(name = crate::worker::COMMAND, hide = true)]
     Worker,
+    /// Run ranks in this process, for the probe that started it
+    #[command(name = crate::ranks::COMMAND, hide = true)]
+    Ranks,
 }
 
-/// The names of all commands except the hidden one.
-pub(crate) const COMMANDS: [&str; 6] = ["check", "put", "bench", "ring", "decode", "explain"];
+/// The names of all commands except the hidden ones.
+pub(crate) const COMMANDS: [&str; 9] =
+    ["check", "put", "bench", "ring", "decode", "explain", "report", "completions", "man"];
 
 impl Command {
     /// The command's name on the command line.
     pub(crate) fn name(&self) -> &'static str {
         match self {
-            Self::Check => "check",
+            Self::Check(_) => "check",
             Self::Put(_) => "put",
             Self::Bench(_) => "bench",
             Self::Ring(_) => "ring",
             Self::Decode(_) => "decode",
             Self::Explain { .. } => "explain",
+            Self::Report(_) => "report",
+            Self::Completions { .. } => "completions",
+            Self::Man => "man",
             Self::Worker => crate::worker::COMMAND,
+            Self::Ranks => crate::ranks::COMMAND,
         }
     }
+}
+
+/// Arguments of `check`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct CheckArgs {
+    /// Write the result in Prometheus's text format too; the file is replaced in one step
+    #[arg(long, value_name = "FILE")]
+    pub(crate) prometheus: Option<PathBuf>,
+}
+
+/// Arguments of `report`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ReportArgs {
+    /// The tar archive to write
+    #[arg(short, long, value_name = "FILE", default_value = "gda-probe-report.tar")]
+    pub(crate) output: PathBuf,
 }
 
 /// Arguments of `put`.
@@ -137,12 +178,67 @@ pub(crate) struct PutArgs {
     /// Where the device code runs
     #[arg(long, value_enum, default_value_t = ExecutorChoice::Auto)]
     pub(crate) executor: ExecutorChoice,
+    /// Try on the adapter whether a GPU may write entries by stores of 16 bytes: put until each slot of the send queue
+    /// was written LAPS times [default: 10000], and print the result and how programs set it
+    #[arg(long, value_name = "LAPS", num_args = 0..=1, default_missing_value = "10000", conflicts_with = "count",
+          value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) qualify_stores: Option<u64>,
     /// Break a rule of the rings after the put, to test that it is reported; with --soft only
     #[arg(long = "plant", value_enum, hide = true, requires = "soft")]
     pub(crate) fault: Option<Fault>,
-    /// The other host (not in this version)
-    #[arg(long, value_name = "HOST")]
+    /// Put to the host on which "gda-probe put --listen" runs
+    #[arg(long, value_name = "HOST[:PORT]", conflicts_with_all = ["qualify_stores", "fault"])]
     pub(crate) peer: Option<String>,
+    /// Wait for a put from another host, at this address [default: all addresses]
+    #[arg(long, value_name = "HOST[:PORT]", num_args = 0..=1, default_missing_value = "0.0.0.0",
+          conflicts_with_all = ["peer", "qualify_stores", "fault"])]
+    pub(crate) listen: Option<String>,
+    #[command(flatten)]
+    pub(crate) exchange: ExchangeArgs,
+}
+
+/// Arguments of commands whose ranks exchange addresses.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ExchangeArgs {
+    /// The file with the job's token, 16 bytes or more, which all ranks share [default: the variable EFA_GDA_JOB_TOKEN]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) token_file: Option<PathBuf>,
+    /// Seconds that ranks wait for each other [default: 30]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub(crate) wait: Option<u64>,
+}
+
+/// Arguments of `ring`. The rank and the number of ranks are the launcher's, unless they are stated here.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct RingArgs {
+    /// Start N ranks on this machine
+    #[arg(long, value_name = "N", conflicts_with_all = ["rank", "ranks", "rendezvous", "token_file"],
+          value_parser = clap::value_parser!(u32).range(1..=128))]
+    pub(crate) spawn: Option<u32>,
+    /// The number of this rank, from 0
+    #[arg(long, value_name = "N")]
+    pub(crate) rank: Option<u32>,
+    /// The number of ranks
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_RANKS)))]
+    pub(crate) ranks: Option<u32>,
+    /// Where rank 0 listens [default: MASTER_ADDR, or the launcher's first host]
+    #[arg(long, value_name = "HOST[:PORT]")]
+    pub(crate) rendezvous: Option<String>,
+    /// Bytes of each put
+    #[arg(long, default_value_t = 64)]
+    pub(crate) bytes: u64,
+    /// Number of puts of each rank
+    #[arg(long, default_value_t = 1)]
+    pub(crate) count: u64,
+    /// Seconds that all puts may take together
+    #[arg(long, value_name = "SECONDS", default_value_t = DEFAULT_MAX_SECONDS,
+          value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) max_seconds: u64,
+    /// Where the device code runs
+    #[arg(long, value_enum, default_value_t = ExecutorChoice::Host)]
+    pub(crate) executor: ExecutorChoice,
+    #[command(flatten)]
+    pub(crate) exchange: ExchangeArgs,
 }
 
 /// Arguments of `bench`.
@@ -154,7 +250,7 @@ pub(crate) struct BenchArgs {
     /// Number of queues of the cases with several queues
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=128))]
     pub(crate) queues: u32,
-    /// Write tables and plots to a self-contained HTML file
+    /// Write tables and plots to a self-contained HTML file; "-" prints the page in place of the report
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
 }
@@ -170,11 +266,12 @@ pub(crate) enum ExecutorChoice {
     Auto,
 }
 
-/// Arguments of `decode`. An entry that is not on the command line is read from `--file`, or from stdin without `--file`.
+/// Arguments of `decode`. An entry that is not on the command line is read from `--file`, or from stdin without
+/// `--file`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct DecodeArgs {
     /// A send-queue entry of 64 or 128 bytes, or a receive descriptor of 16, in hex
-    #[arg(long, value_name = "HEX", num_args = 0..=1, conflicts_with = "cqe", required_unless_present = "cqe")]
+    #[arg(long, value_name = "HEX", num_args = 0..=1, conflicts_with = "cqe")]
     pub(crate) wqe: Option<Option<String>>,
     /// A completion, of 16 bytes or more, in hex
     #[arg(long, value_name = "HEX", num_args = 0..=1)]
@@ -188,11 +285,4 @@ pub(crate) struct DecodeArgs {
     /// Width of the queue's request ids
     #[arg(long, value_name = "BITS", default_value = "16", value_parser = ["16", "64"])]
     pub(crate) request_id_bits: String,
-}
-
-/// Arguments of a command of a later version; they are not parsed.
-#[derive(Clone, Debug, Args)]
-pub(crate) struct Later {
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
-    pub(crate) rest: Vec<String>,
 }

@@ -5,7 +5,11 @@ pub(crate) mod check;
 pub(crate) mod decode;
 pub(crate) mod executor;
 pub(crate) mod explain;
+pub(crate) mod file;
+pub(crate) mod manual;
 pub(crate) mod put;
+pub(crate) mod report;
+pub(crate) mod ring;
 pub(crate) mod run;
 
 /// An error that ends a command before it can report.
@@ -26,6 +30,9 @@ pub(crate) enum CommandError {
     /// A worker process could not be started.
     #[error(transparent)]
     Start(#[from] crate::supervisor::StartError),
+    /// A process with ranks, or the thread of their exchange, could not be started.
+    #[error("the ranks cannot be started: {0}")]
+    Ranks(std::io::Error),
     /// An output file could not be written.
     #[error("{} cannot be written: {source}", file.display())]
     File {
@@ -34,6 +41,9 @@ pub(crate) enum CommandError {
         /// The cause.
         source: std::io::Error,
     },
+    /// The report was printed, and its file could not be written.
+    #[error("{0}")]
+    AfterReport(Box<Self>),
     /// The report could not be written.
     #[error("the report cannot be written: {0}")]
     Output(#[from] std::io::Error),

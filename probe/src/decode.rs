@@ -1,7 +1,6 @@
 //! Decodes the bytes of a queue entry into fields, and lists the rules that they break. Fields have the names
 //! of `efa_io_defs.h`. Entries that no adapter accepts are decoded as well.
 
-use std::fmt;
 use std::mem::offset_of;
 
 use efa_gda_sys::io::{
@@ -72,26 +71,6 @@ impl Decoded {
         let bits = if low == high { low.to_string() } else { format!("{high}:{low}") };
         let (name, value) = (name.to_owned(), value.to_string());
         self.fields.push(Field { offset, bits: Some(bits), name, value, meaning });
-    }
-}
-
-impl fmt::Display for Decoded {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(out, "{} of {} bytes", self.kind, self.bytes)?;
-        for field in &self.fields {
-            let position = match &field.bits {
-                Some(bits) => format!("{}[{bits}]", field.offset),
-                None => field.offset.to_string(),
-            };
-            writeln!(out, "  {position:<9} {:<21} {:<20} {}", field.name, field.value, field.meaning)?;
-        }
-        for rule in &self.broken {
-            writeln!(out, "  broken rule: {rule}")?;
-        }
-        if self.broken.is_empty() {
-            writeln!(out, "  no rule is broken")?;
-        }
-        Ok(())
     }
 }
 

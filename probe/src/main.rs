@@ -10,37 +10,63 @@ mod checks;
 mod cli;
 mod command;
 mod decode;
+mod exchange;
 mod executable;
 mod exit;
+mod launcher;
 mod model;
+mod progress;
+mod ranks;
+mod releases;
+mod remedy;
 mod report;
 mod soft;
 mod supervisor;
 mod system;
+mod terminal;
 mod verdict;
 mod worker;
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, FromArgMatches};
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::cli::{Cli, Command, Common};
+use crate::cli::{CheckArgs, Cli, Command, Common};
 use crate::command::CommandError;
 use crate::exit::Exit;
-use crate::model::{Document, Explanation, Refusal, SCHEMA};
-use crate::report::human::{Style, render};
+use crate::model::text::{is_hidden, visible};
+use crate::model::{Document, Refusal, SCHEMA};
+use crate::report::human::{npd_line, render};
+use crate::report::style::Style;
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    if let Some(hidden) = std::env::args_os().skip(1).find(|text| text.to_string_lossy().contains(is_hidden))
+    {
+        let hidden = visible(&hidden.to_string_lossy());
+        let error = format!("the argument {hidden} contains a control character; remove it");
+        eprintln_quietly(&format!("gda-probe: {error}"));
+        refuse("check", &error);
+        return Exit::Usage.code(false);
+    }
+    let parsed = Cli::command().try_get_matches().and_then(|matches| {
+        let cli = Cli::from_arg_matches(&matches)?;
+        let usage = |why| Cli::command().error(clap::error::ErrorKind::ArgumentConflict, why);
+        cli::refuse_ignored(&matches, &cli).map_err(usage).map(|()| cli)
+    });
+    let cli = match parsed {
         Ok(cli) => cli,
         Err(error) => return unparsed(&error),
     };
     let npd = cli.common.npd;
     log_to_stderr(cli.common.verbose);
-    if matches!(cli.command, Some(Command::Worker)) {
-        let Err(error) = checks::groups::run();
+    let worked = match &cli.command {
+        Some(Command::Worker) => Some(checks::groups::run()),
+        Some(Command::Ranks) => Some(ranks::run()),
+        _ => None,
+    };
+    if let Some(Err(error)) = worked {
         tracing::error!(%error, "the worker process cannot run");
         return Exit::Internal.code(npd);
     }
@@ -72,7 +98,8 @@ fn unparsed(error: &clap::Error) -> ExitCode {
 }
 
 fn command_of(cli: &Cli) -> &Command {
-    cli.command.as_ref().unwrap_or(&Command::Check)
+    static CHECK: Command = Command::Check(CheckArgs { prometheus: None });
+    cli.command.as_ref().unwrap_or(&CHECK)
 }
 
 /// Prints the error as a document if the arguments contain `--json`. Reads the raw arguments, because
@@ -81,7 +108,7 @@ fn refuse(command: &'static str, error: &str) {
     if !std::env::args_os().any(|argument| argument == "--json") {
         return;
     }
-    let refusal = Refusal { schema: SCHEMA, command, error };
+    let refusal = Refusal { schema: SCHEMA, command, error: &visible(error) };
     // The error is on stderr as well, so a failed write to stdout loses nothing.
     let _ = print_json(&refusal);
 }
@@ -92,13 +119,12 @@ fn log_to_stderr(verbose: u8) {
         1 => LevelFilter::INFO,
         _ => LevelFilter::DEBUG,
     };
-    let forbidden = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     tracing_subscriber::fmt()
         .with_max_level(level)
         .with_writer(std::io::stderr)
         // Reporting that stderr is closed would write to stderr and panic.
         .log_internal_errors(false)
-        .with_ansi(std::io::stderr().is_terminal() && !forbidden)
+        .with_ansi(terminal::is_coloured(&std::io::stderr()))
         .init();
 }
 
@@ -107,8 +133,8 @@ fn execute(cli: &Cli) -> Exit {
         Ok(exit) => exit,
         Err(error) => {
             eprintln_quietly(&format!("gda-probe: {error}"));
-            // After a failed write, stdout may already hold half a document.
-            if !matches!(error, CommandError::Output(_)) {
+            // stdout may already hold a document, or after a failed write half of one.
+            if !matches!(error, CommandError::Output(_) | CommandError::AfterReport(_)) {
                 refuse(command_of(cli).name(), &error.to_string());
             }
             error.exit()
@@ -124,32 +150,69 @@ fn eprintln_quietly(text: &str) {
 fn run(cli: &Cli) -> Result<Exit, CommandError> {
     let common = &cli.common;
     match command_of(cli) {
-        Command::Check => report(command::check::run(common)?, common),
-        Command::Put(args) => report(command::put::run(common, args)?, common),
-        Command::Decode(args) => report(command::decode::run(common, args)?, common),
+        Command::Check(args) => {
+            if let Some(file) = &args.prometheus {
+                command::file::check(file)?;
+            }
+            let (document, exit) = command::check::run(common)?;
+            report(&document, common)?;
+            if let Some(file) = &args.prometheus {
+                command::check::save_metrics(&document, exit, file).map_err(after_report)?;
+            }
+            Ok(exit)
+        }
+        Command::Put(args) if args.peer.is_some() || args.listen.is_some() => {
+            let (document, exit) = command::ring::pair(common, args)?;
+            report(&document, common).map(|()| exit)
+        }
+        Command::Put(args) => {
+            let (document, exit) = command::put::run(common, args)?;
+            report(&document, common).map(|()| exit)
+        }
+        Command::Decode(args) => {
+            let (document, exit) = command::decode::run(common, args)?;
+            report(&document, common).map(|()| exit)
+        }
         Command::Explain { code } => {
-            let page = command::explain::page(code)?;
-            let printed = match common.json {
-                true => print_json(&Explanation::of(page)),
-                false => print(&format!("{page}\n")),
+            let width = terminal::width(&std::io::stdout());
+            let printed = match (command::explain::of(code.as_deref())?, common.json) {
+                (explained, true) => print_json(&explained),
+                (explained, false) => print(&explained.text(width)),
             };
             printed.map(|()| Exit::Fine)
         }
-        Command::Bench(args) => report(command::bench::run(common, args)?, common),
-        Command::Ring(later) => {
-            tracing::debug!(?later.rest, "arguments of the missing command ring");
-            Err(CommandError::NotInThisVersion { what: "ring", missing: "the exchange between ranks" })
+        Command::Bench(args) => {
+            let (document, exit) = command::bench::run(common, args)?;
+            match command::bench::page_on_stdout(&document, args) {
+                Some(page) => print(&page)?,
+                None => report(&document, common)?,
+            }
+            command::bench::save(&document, args).map_err(after_report).map(|()| exit)
         }
-        Command::Worker => unreachable!("main handles this command"),
+        Command::Report(args) => {
+            let (text, exit) = command::report::run(common, args)?;
+            print(&text).map(|()| exit)
+        }
+        Command::Completions { shell } => print(&command::manual::completions(*shell)).map(|()| Exit::Fine),
+        Command::Man => print(&command::manual::page()?).map(|()| Exit::Fine),
+        Command::Ring(args) => {
+            let (document, exit) = command::ring::run(common, args)?;
+            report(&document, common).map(|()| exit)
+        }
+        Command::Worker | Command::Ranks => unreachable!("main handles these commands"),
     }
 }
 
-fn report((document, exit): (Document, Exit), common: &Common) -> Result<Exit, CommandError> {
-    match common.json {
-        true => print_json(&document)?,
-        false => print(&render(&document, Style::of_stdout(common.verbose > 0)))?,
+fn after_report(error: CommandError) -> CommandError {
+    CommandError::AfterReport(Box::new(error))
+}
+
+fn report(document: &Document, common: &Common) -> Result<(), CommandError> {
+    match (common.json, common.npd) {
+        (true, _) => print_json(document),
+        (false, true) => print(&format!("{}\n", npd_line(document))),
+        (false, false) => print(&render(document, Style::of_stdout(common.verbose > 0))),
     }
-    Ok(exit)
 }
 
 fn print_json(document: &impl serde::Serialize) -> Result<(), CommandError> {

@@ -3,10 +3,14 @@
 //! machine or formats a report.
 
 pub(crate) mod bench;
+mod grade;
 mod options;
+pub(crate) mod ranks;
+pub(crate) mod text;
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) use self::grade::{Action, Graded, Severity};
 pub(crate) use self::options::{DEFAULT_TIME_LIMIT, Doorbell, Fault, GpuChoice, Op, Pairs};
 
 /// The name and version of the JSON format.
@@ -68,6 +72,23 @@ pub(crate) enum Who {
     Pod,
     /// The author of the program.
     Code,
+}
+
+impl Who {
+    /// The word for the role, and the person who has it.
+    pub(crate) fn person(self) -> &'static str {
+        match self {
+            Self::Host => "host: the operator of the machine",
+            Self::Image => "image: the author of the container image",
+            Self::Pod => "pod: the author of the pod or job",
+            Self::Code => "code: the author of the program or the command line",
+        }
+    }
+
+    /// The word for the role.
+    pub(crate) fn role(self) -> &'static str {
+        self.person().split(':').next().unwrap_or_default()
+    }
 }
 
 /// The result of one check for one subject.
@@ -156,6 +177,61 @@ pub(crate) struct Verdict {
     pub(crate) next: String,
 }
 
+/// A stack that users run on EFA.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum StackName {
+    /// GPU-Direct Async by queues that a program opens itself, such as this library's
+    Gda,
+    /// NCCL's GIN backend EFA-GDA
+    Nccl,
+    /// libfabric's FI_XPU
+    FiXpu,
+    /// NVSHMEM's libfabric transport, whose CPU proxy posts
+    Nvshmem,
+    /// DeepEP over NCCL's EFA-GDA
+    Deepep,
+}
+
+impl StackName {
+    /// The stack's name for people.
+    pub(crate) fn title(self) -> &'static str {
+        match self {
+            Self::Gda => "raw GDA",
+            Self::Nccl => "NCCL EFA-GDA",
+            Self::FiXpu => "FI_XPU",
+            Self::Nvshmem => "NVSHMEM proxy",
+            Self::Deepep => "DeepEP",
+        }
+    }
+}
+
+/// Whether a stack can run here, the best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Runs {
+    /// Every check on which it depends holds.
+    Yes,
+    /// A check on which it depends has no result.
+    Unknown,
+    /// A check stops it.
+    No,
+}
+
+/// The verdict on one stack.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct StackVerdict {
+    /// The stack.
+    pub(crate) stack: StackName,
+    /// Whether it can run.
+    pub(crate) runs: Runs,
+    /// The check that stops it, or that leaves it unknown.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) stopped_by: Option<String>,
+    /// The next step.
+    pub(crate) next: String,
+}
+
 /// The geometry of one queue, as the provider reported it. Addresses are left out, because they have
 /// no meaning outside the process that mapped them.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -218,12 +294,33 @@ pub(crate) struct Put {
     pub(crate) gpu: Option<String>,
     /// The adapter.
     pub(crate) adapter: String,
+    /// The adapter that the bytes arrived at; absent if it is the same.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) target: Option<String>,
+    /// Bytes of the widest stores by which the device code wrote entries into the adapter's ring; absent in mode
+    /// `staged`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) store_bytes: Option<u32>,
+    /// The result of `--qualify-stores`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) qualification: Option<Qualification>,
     /// From the first entry to the last completion, without filling and comparing memory.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(crate) microseconds: Option<u64>,
     /// Violations that the software adapter reported.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub(crate) violations: Vec<String>,
+}
+
+/// Whether a GPU may write entries into an adapter's ring by stores of 16 bytes.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Qualification {
+    /// How often each slot of the send queue was to be written.
+    pub(crate) laps: u64,
+    /// Whether all of it was, without an error, and every byte arrived.
+    pub(crate) passed: bool,
+    /// What the result means for programs.
+    pub(crate) next: String,
 }
 
 /// The document of a command that ended before it could report.
@@ -235,23 +332,42 @@ pub(crate) struct Refusal<'a> {
     pub(crate) error: &'a str,
 }
 
-/// The document of `explain`.
-#[derive(Debug, Serialize)]
-pub(crate) struct Explanation {
-    schema: &'static str,
-    command: &'static str,
-    code: &'static str,
-    title: &'static str,
-    text: &'static str,
+/// Where and when a run took place.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Origin {
+    /// The version of the probe.
+    pub(crate) version: &'static str,
+    /// The time, UTC, as RFC 3339 has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) time: Option<String>,
+    /// The host's name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) host: Option<String>,
+    /// The kernel's release.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) kernel: Option<String>,
 }
 
-impl Explanation {
-    /// Makes the document of a page, whose first line holds code and title.
-    pub(crate) fn of(page: &'static str) -> Self {
-        let (heading, text) = page.split_once('\n').unwrap_or((page, ""));
-        let (code, title) = heading.split_once(' ').unwrap_or((heading, ""));
-        Self { schema: SCHEMA, command: "explain", code, title, text: text.trim() }
+impl Default for Origin {
+    fn default() -> Self {
+        Self { version: env!("CARGO_PKG_VERSION"), time: None, host: None, kernel: None }
     }
+}
+
+/// A counter of an adapter that changed while the probe moved bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Counter {
+    /// The RDMA device.
+    pub(crate) adapter: String,
+    /// Its file name in sysfs.
+    pub(crate) name: String,
+    /// The value before the run.
+    pub(crate) before: u64,
+    /// The value after the run.
+    pub(crate) after: u64,
+    /// What an increase means, for counters of trouble.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) meaning: Option<&'static str>,
 }
 
 /// The document of a run.
@@ -259,15 +375,23 @@ impl Explanation {
 pub(crate) struct Document {
     pub(crate) schema: &'static str,
     pub(crate) command: &'static str,
+    #[serde(flatten)]
+    pub(crate) origin: Origin,
     pub(crate) soft: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) verdict: Option<Vec<Verdict>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) checks: Option<Vec<Finding>>,
+    pub(crate) stacks: Option<Vec<StackVerdict>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) checks: Option<Vec<Graded>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) queues: Option<Queues>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) put: Option<Put>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) ranks: Option<ranks::Ranks>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) counters: Option<Vec<Counter>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) bench: Option<bench::Bench>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -280,11 +404,15 @@ impl Document {
         Self {
             schema: SCHEMA,
             command,
+            origin: Origin::default(),
             soft,
             verdict: None,
+            stacks: None,
             checks: None,
             queues: None,
             put: None,
+            ranks: None,
+            counters: None,
             bench: None,
             decode: None,
         }

@@ -2,9 +2,9 @@
 //! findings.
 
 use std::ffi::OsStr;
-use std::io::{BufRead, BufReader, IsTerminal, Write};
-use std::process::{Child, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::io::{BufReader, Write};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use crate::check::{Check, Outcome, Problem, Runner, concerns};
@@ -12,10 +12,16 @@ use crate::checks;
 use crate::checks::groups::{Plan, plan};
 use crate::model::bench::Bench;
 use crate::model::{Finding, Gpu, Pair, Put, Queues, Who};
-use crate::worker::{COMMAND, Event, Executor, Group, Request, short_limit};
+use crate::progress::{Progress, TICK};
+use crate::worker::{COMMAND, Event, Executor, Group, Request, events, short_limit};
 
 /// How long the end of a killed worker is waited for.
 const KILL_WAIT: Duration = Duration::from_millis(500);
+/// Whether CUDA loads kernels when a module is loaded (`EAGER`) or when they are first used (`LAZY`, its default).
+const CUDA_MODULE_LOADING: &str = "CUDA_MODULE_LOADING";
+
+/// The most time that a check can request in addition.
+const MORE_TIME: Duration = Duration::from_secs(24 * 3600);
 
 /// A worker process could not be started.
 #[derive(Debug, thiserror::Error)]
@@ -173,6 +179,30 @@ fn skip(runner: &mut Runner, check: &Check, subject: Option<&str>, code: &str) {
     }
 }
 
+/// softefa's variable for completion counters in domains of an API below 2.5.
+const COUNTERS_OF_ANY_API: &str = "SOFTEFA_HW_CNTR";
+
+/// The command that starts a worker by its hidden command `name`.
+///
+/// CUDA loads modules eagerly in it, unless the user decided otherwise: a lazy load waits for running kernels, and the
+/// kernel of a put waits for the software adapter, whose copies from GPU memory need the driver.
+pub(crate) fn worker_command(name: &str, provider_path: Option<&OsStr>) -> std::io::Result<Command> {
+    let mut command = crate::executable::restart_command()?;
+    command.args(verbosity()).arg(name).stdin(Stdio::piped()).stdout(Stdio::piped());
+    if let Some(path) = provider_path {
+        command.env("FI_PROVIDER_PATH", path);
+        // So that a libfabric before 2.5, which cannot request an API with counters, does not make a check of the
+        // software adapter warn.
+        if std::env::var_os(COUNTERS_OF_ANY_API).is_none() {
+            command.env(COUNTERS_OF_ANY_API, "1");
+        }
+    }
+    if std::env::var_os(CUDA_MODULE_LOADING).is_none() {
+        command.env(CUDA_MODULE_LOADING, "EAGER");
+    }
+    Ok(command)
+}
+
 /// Runs one worker to its end. Returns how it crashed, if it did.
 fn run_worker(
     runner: &mut Runner,
@@ -181,26 +211,21 @@ fn run_worker(
     provider_path: Option<&OsStr>,
     results: &mut Results,
 ) -> std::io::Result<Option<Crash>> {
-    let mut command = crate::executable::restart_command()?;
-    command.args(verbosity()).arg(COMMAND).stdin(Stdio::piped()).stdout(Stdio::piped());
-    if let Some(path) = provider_path {
-        command.env("FI_PROVIDER_PATH", path);
-    }
-    let mut worker = command.spawn()?;
+    let mut worker = worker_command(COMMAND, provider_path)?.spawn()?;
     if let Some(mut stdin) = worker.stdin.take() {
         // A write error means that the worker has ended; its exit status is reported below.
         let _ = stdin.write_all(&serde_json::to_vec(request).map_err(std::io::Error::from)?);
     }
-    let (sender, events) = channel();
+    let (sender, received) = channel();
     if let Some(stdout) = worker.stdout.take() {
-        let read = move || read_events(BufReader::new(stdout), &sender);
+        let read = move || events::read(BufReader::new(stdout), &sender);
         if let Err(error) = std::thread::Builder::new().spawn(read) {
             reap(&mut worker, Duration::ZERO);
             return Err(error);
         }
     }
-    let mut dispatch = Dispatch { runner, results, limits, running: None, additional_time: Duration::ZERO };
-    let end = dispatch.run(&events);
+    let mut dispatch = Dispatch::new(runner, results, limits);
+    let end = dispatch.run(&received);
     let running = dispatch.running.take();
     let timed_out = matches!(end, StreamEnd::TimedOut(_));
     let observed = match end {
@@ -229,22 +254,8 @@ fn verbosity() -> Option<&'static str> {
     tracing::enabled!(tracing::Level::INFO).then_some("-v")
 }
 
-fn read_events(lines: impl BufRead, sender: &Sender<Event>) {
-    for line in lines.lines() {
-        let Ok(line) = line else { return };
-        match serde_json::from_str(&line) {
-            Ok(event) => {
-                if sender.send(event).is_err() {
-                    return;
-                }
-            }
-            Err(error) => tracing::warn!(line, %error, "a line of the worker's output is not an event"),
-        }
-    }
-}
-
 /// Why no more events come.
-enum StreamEnd {
+pub(crate) enum StreamEnd {
     /// The worker reported that all checks have ended.
     Done,
     /// The worker's output ended before that.
@@ -254,7 +265,7 @@ enum StreamEnd {
 }
 
 /// Handles a worker's events.
-struct Dispatch<'a> {
+pub(crate) struct Dispatch<'a> {
     runner: &'a mut Runner,
     results: &'a mut Results,
     limits: Limits,
@@ -262,16 +273,23 @@ struct Dispatch<'a> {
     running: Option<(String, Option<String>)>,
     /// Time that the running check requested.
     additional_time: Duration,
+    progress: Progress,
 }
 
-impl Dispatch<'_> {
-    fn run(&mut self, events: &Receiver<Event>) -> StreamEnd {
+impl<'a> Dispatch<'a> {
+    pub(crate) fn new(runner: &'a mut Runner, results: &'a mut Results, limits: Limits) -> Self {
+        let (additional_time, progress) = (Duration::ZERO, Progress::new());
+        Self { runner, results, limits, running: None, additional_time, progress }
+    }
+
+    /// Handles events until no more come.
+    pub(crate) fn run(&mut self, events: &Receiver<Event>) -> StreamEnd {
         loop {
             // Libraries start in checks without a subject.
             let starting = self.running.as_ref().is_none_or(|(_, subject)| subject.is_none());
             let start = if starting { self.limits.start } else { Duration::ZERO };
             let limit = (self.limits.each + start).saturating_add(std::mem::take(&mut self.additional_time));
-            match events.recv_timeout(limit) {
+            match self.next(events, limit) {
                 Ok(Event::Done) => return StreamEnd::Done,
                 Ok(event) => self.handle(event),
                 Err(RecvTimeoutError::Timeout) => return StreamEnd::TimedOut(limit),
@@ -280,16 +298,37 @@ impl Dispatch<'_> {
         }
     }
 
+    /// Waits for an event, and shows the elapsed time meanwhile.
+    fn next(&mut self, events: &Receiver<Event>, limit: Duration) -> Result<Event, RecvTimeoutError> {
+        if !self.progress.is_live() {
+            return events.recv_timeout(limit);
+        }
+        let begun = Instant::now();
+        loop {
+            let left = limit.saturating_sub(begun.elapsed());
+            match events.recv_timeout(left.min(TICK)) {
+                Err(RecvTimeoutError::Timeout) if left > TICK => self.progress.tick(),
+                event => return event,
+            }
+        }
+    }
+
     fn handle(&mut self, event: Event) {
         match event {
-            Event::Begin { code, subject } => self.running = Some((code, subject)),
+            Event::Begin { code, subject } => {
+                self.progress.check(&code, subject.as_deref());
+                self.running = Some((code, subject));
+            }
             Event::Finding { finding } => {
                 self.running = None;
                 self.runner.findings.push(finding);
             }
             Event::Loaded { path } => self.results.loaded = Some(path),
             // A machine on which libfabric starts slowly is slow in later checks as well.
-            Event::Started { milliseconds } => self.limits.each += Duration::from_millis(milliseconds),
+            Event::Started { milliseconds } => {
+                self.limits.each +=
+                    Duration::from_millis(milliseconds).min(self.limits.each + self.limits.start)
+            }
             Event::Adapters { names } => self.results.adapters = names,
             Event::Gpus { gpus } => self.results.gpus = gpus,
             Event::Queues { queues } => {
@@ -297,27 +336,19 @@ impl Dispatch<'_> {
             }
             Event::Put { put } => self.results.puts.push(put),
             Event::Figure { figure } => self.results.bench.get_or_insert_default().add(*figure),
-            Event::Step { done, total, now } => show_step(done, total, &now),
+            Event::Step { done, total, now } => self.progress.step(done, total, &now),
             Event::Repeated => self.running = None,
-            Event::MoreTime { milliseconds } => self.additional_time = Duration::from_millis(milliseconds),
+            Event::MoreTime { milliseconds } => {
+                self.additional_time = Duration::from_millis(milliseconds).min(MORE_TIME);
+            }
             Event::Done => {}
         }
     }
 }
 
-/// Shows a line of progress in place of the last one, if stderr is a terminal.
-fn show_step(done: usize, total: usize, now: &str) {
-    let mut stderr = std::io::stderr();
-    if stderr.is_terminal() {
-        let line = if now.is_empty() { String::new() } else { format!("[{done}/{total}] {now}") };
-        // Progress is not part of the report, so a write error is ignored.
-        let _ = write!(stderr, "\r\x1b[K{line}").and_then(|()| stderr.flush());
-    }
-}
-
 /// Waits for the worker's end for `patience`, then kills it and waits for [`KILL_WAIT`]. Returns None if the
 /// worker has not ended by then, because it is stuck in the kernel; the probe goes on without it.
-fn reap(worker: &mut Child, patience: Duration) -> Option<ExitStatus> {
+pub(crate) fn reap(worker: &mut Child, patience: Duration) -> Option<ExitStatus> {
     let mut deadline = Instant::now() + patience;
     let mut killed = false;
     loop {
@@ -335,7 +366,8 @@ fn reap(worker: &mut Child, patience: Duration) -> Option<ExitStatus> {
     }
 }
 
-fn describe(status: ExitStatus) -> String {
+/// How a worker ended that did not report all of its results.
+pub(crate) fn describe(status: ExitStatus) -> String {
     use std::os::unix::process::ExitStatusExt;
     match (status.signal(), status.code()) {
         (Some(number), _) => {
@@ -356,9 +388,26 @@ mod tests {
     use crate::model::{Doorbell, Op, State};
     use crate::worker::{BenchRequest, PutRequest};
 
+    #[test]
+    fn cuda_loads_modules_eagerly_in_a_worker() {
+        let command = worker_command(COMMAND, None).unwrap();
+        let set = command.get_envs().find(|(name, _)| *name == CUDA_MODULE_LOADING);
+        let inherited = std::env::var_os(CUDA_MODULE_LOADING);
+        assert!(
+            inherited.is_some() || set == Some((OsStr::new(CUDA_MODULE_LOADING), Some(OsStr::new("EAGER"))))
+        );
+    }
+
     fn request(executor: Executor) -> Request {
-        let put =
-            PutRequest { op: Op::Write, bytes: 64, count: 1, max_seconds: 1, one_adapter: true, fault: None };
+        let put = PutRequest {
+            op: Op::Write,
+            bytes: 64,
+            count: 1,
+            max_seconds: 1,
+            one_adapter: true,
+            fault: None,
+            qualify_laps: None,
+        };
         Request {
             group: Group::Fabric,
             root: PathBuf::new(),
@@ -409,8 +458,8 @@ mod tests {
         assert_eq!(
             skipped(&findings, "0/a"),
             [
-                "CUDA-012", "CUDA-013", "QUE-008", "PUT-001", "PUT-002", "PUT-003", "PUT-004", "PUT-006",
-                "PUT-005"
+                "CUDA-012", "CUDA-013", "CUDA-014", "QUE-008", "PUT-001", "PUT-002", "PUT-003", "PUT-004",
+                "PUT-006", "PUT-005"
             ]
         );
         assert!(skipped(&findings, "a").is_empty(), "{findings:?}");

@@ -2,18 +2,26 @@
 //! environment. Checks judge them; this module does not.
 
 pub(crate) mod adapters;
+pub(crate) mod counters;
 pub(crate) mod elf;
+mod identity;
+pub(crate) mod instance;
 pub(crate) mod loader;
+pub(crate) mod packages;
+pub(crate) mod processes;
 pub(crate) mod topology;
 
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
+use std::sync::OnceLock;
 
 use crate::model::GpuChoice;
+use crate::model::text::visible;
 use crate::soft::Unready;
+use crate::system::adapters::Adapter;
 
 /// The machine, as this run may read it.
 #[derive(Clone, Debug, Default)]
@@ -28,13 +36,16 @@ pub(crate) struct System {
     pub(crate) gpu: Option<GpuChoice>,
     /// The software adapter's provider, or why it cannot be used; set when `--soft` loads it.
     pub(crate) provider: Option<Result<PathBuf, Unready>>,
+    /// All adapters, once they were read.
+    pub(crate) found: OnceLock<Vec<Adapter>>,
 }
 
 impl System {
-    /// The absolute `path` below the root.
+    /// The absolute `path` below the root. Links on the way lead to where they would if the root were `/`.
     pub(crate) fn path(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();
-        self.root.join(path.strip_prefix("/").unwrap_or(path))
+        let path = path.strip_prefix("/").unwrap_or(path);
+        if self.root.parent().is_none() { self.root.join(path) } else { below(&self.root, path) }
     }
 
     /// The text of a file without white space around it; None if the file cannot be read.
@@ -43,13 +54,13 @@ impl System {
         Some(String::from_utf8_lossy(&bytes).trim().to_owned())
     }
 
-    /// The sorted names in a directory; empty if it cannot be read.
+    /// The sorted names in a directory, visible; empty if it cannot be read.
     pub(crate) fn list(&self, path: impl AsRef<Path>) -> Vec<String> {
         let Ok(entries) = std::fs::read_dir(self.path(path)) else {
             return Vec::new();
         };
         let mut names: Vec<_> =
-            entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+            entries.flatten().map(|entry| visible(&entry.file_name().to_string_lossy())).collect();
         names.sort();
         names
     }
@@ -61,8 +72,9 @@ impl System {
 
     /// The file name of the target of the link at `path`.
     pub(crate) fn link_name(&self, path: impl AsRef<Path>) -> Option<String> {
-        let target = std::fs::read_link(self.path(path)).ok()?;
-        Some(target.file_name()?.to_string_lossy().into_owned())
+        let path = path.as_ref();
+        let target = std::fs::read_link(self.path(path.parent()?).join(path.file_name()?)).ok()?;
+        Some(visible(&target.file_name()?.to_string_lossy()))
     }
 
     /// An environment variable of this process.
@@ -84,6 +96,40 @@ impl System {
         };
         self.list(base).into_iter().filter(is_gpu).collect()
     }
+}
+
+/// The most links that lead to a file.
+const MAX_LINKS: usize = 40;
+
+/// The file to which `path` leads below `root`, as if `root` were `/`.
+fn below(root: &Path, path: &Path) -> PathBuf {
+    let parts = |path: &Path| {
+        let parts = path.components().rev();
+        let parts = parts.filter(|part| matches!(part, Component::Normal(_) | Component::ParentDir));
+        parts.map(|part| part.as_os_str().to_owned()).collect::<Vec<_>>()
+    };
+    let (mut reached, mut left, mut links) = (PathBuf::new(), parts(path), 0);
+    while let Some(part) = left.pop() {
+        if part == ".." {
+            reached.pop();
+            continue;
+        }
+        reached.push(&part);
+        if let Ok(target) = std::fs::read_link(root.join(&reached)) {
+            links += 1;
+            if links > MAX_LINKS {
+                // No file has this name, so that nothing is found at the end of a circle.
+                return root.join("too many links\0");
+            }
+            if target.is_absolute() {
+                reached.clear();
+            } else {
+                reached.pop();
+            }
+            left.extend(parts(&target));
+        }
+    }
+    root.join(reached)
 }
 
 /// The most bytes that are read of a text; files of sysfs, procfs and the loader are smaller.

@@ -1,6 +1,8 @@
 //! The verdict: how far each GPU can drive each adapter, and the next step. It depends on findings and puts
 //! only.
 
+pub(crate) mod stack;
+
 use crate::checks::registry;
 use crate::model::{Finding, Gpu, Pair, Put, Reach, State, Verdict};
 
@@ -51,7 +53,7 @@ fn fix(failure: &Finding) -> String {
     format!("{}: {fix}", failure.code)
 }
 
-/// An addition to the next step if rdma-core exposes queues of the adapter and libfabric does not.
+/// An addition to the next step if rdma-core exposes queues of the adapter and libfabric, which was asked, does not.
 fn without_libfabric(findings: &[Finding], adapter: &str) -> &'static str {
     let passed = |code: &str| {
         let of = |subject: &str| adapter == subject || adapter.starts_with(&format!("{subject}-"));
@@ -59,7 +61,8 @@ fn without_libfabric(findings: &[Finding], adapter: &str) -> &'static str {
             finding.code == code && finding.state == State::Pass && finding.subject.as_deref().is_some_and(of)
         })
     };
-    match passed("VRB-011") && passed("VRB-012") && !passed("PUT-002") && !passed("GDA-003") {
+    let asked = findings.iter().any(|finding| finding.code.starts_with("GDA-"));
+    match asked && passed("VRB-011") && passed("VRB-012") && !passed("PUT-002") && !passed("GDA-003") {
         true => "; rdma-core exposes the queues, this libfabric does not: see --via verbs",
         false => "",
     }
@@ -144,6 +147,9 @@ mod tests {
             executor: "cuda".to_owned(),
             gpu: gpu.map(str::to_owned),
             adapter: "a-rdm".to_owned(),
+            target: None,
+            store_bytes: None,
+            qualification: None,
             microseconds: None,
             violations: Vec::new(),
         }
@@ -214,6 +220,10 @@ mod tests {
             |findings: &[Finding]| verdicts(findings, &[], &[], &[], &["a-rdm".to_owned()])[0].next.clone();
         assert!(next(&findings).contains("see --via verbs"));
         findings.push(finding("GDA-003", "a-rdm", State::Pass));
+        assert!(!next(&findings).contains("see --via verbs"));
+        // Under --via verbs no check of libfabric runs.
+        findings.retain(|finding| !finding.code.starts_with("GDA-"));
+        findings.push(finding("PUT-001", "a-rdm", State::Fail));
         assert!(!next(&findings).contains("see --via verbs"));
     }
 

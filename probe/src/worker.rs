@@ -3,9 +3,10 @@
 //! Checks that load foreign libraries run in a worker process, so that a crash or a hang there is the
 //! result of one check and does not end the probe. The worker is this program, started with a hidden
 //! command. It reads a [`Request`] from stdin and writes [`Event`]s, one a line, to what was its
-//! stdout; output of the libraries goes to stderr. [`stream`] is the worker's end, the module
-//! `supervisor` is the probe's.
+//! stdout; output of the libraries goes to stderr. [`stream`] is the worker's end; [`events`] and the
+//! module `supervisor` are the probe's.
 
+pub(crate) mod events;
 pub(crate) mod stream;
 
 use std::path::PathBuf;
@@ -82,6 +83,8 @@ pub(crate) struct PutRequest {
     pub(crate) one_adapter: bool,
     /// A fault to inject after the put.
     pub(crate) fault: Option<Fault>,
+    /// To qualify stores of 16 bytes: how often each slot of the send queue is written, instead of `count`.
+    pub(crate) qualify_laps: Option<u64>,
 }
 
 /// The resources of a bench.

@@ -105,6 +105,26 @@ fn the_html_page_references_no_other_resource() {
 }
 
 #[test]
+fn the_report_survives_a_page_that_cannot_be_written() {
+    let output = output(&mut command("1000", &["--doorbell", "direct", "--html", "/dev/full"]));
+    assert_eq!(status(&output), 1);
+    assert!(!rows(&document(&output), "rate").is_empty(), "the figures are printed");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.contains("/dev/full cannot be written"), "{error}");
+}
+
+#[test]
+fn a_page_on_stdout_replaces_the_report() {
+    let mut command =
+        probe(&["bench", "--soft", "--executor", "host", "--time-limit", "1000", "--html", "-"]);
+    let output = output(command.env("SOFTEFA_LIBRARY", provider()));
+    let page = String::from_utf8_lossy(&output.stdout);
+    assert!(page.starts_with("<!DOCTYPE html>") && page.trim_end().ends_with("</html>"), "{page}");
+    let body = page.split("<body>\n").nth(1).unwrap();
+    assert!(body.lines().next().unwrap().contains("Software adapter"), "{body}");
+}
+
+#[test]
 fn the_error_for_a_page_that_cannot_be_written_names_the_file() {
     let output = output(&mut command("1", &["--html", "/nonexistent/page.html"]));
     assert_eq!(status(&output), 1);

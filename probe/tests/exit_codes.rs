@@ -28,6 +28,34 @@ fn an_empty_adapter_name_is_a_usage_error() {
 }
 
 #[test]
+fn an_option_that_the_command_would_ignore_is_refused() {
+    for (args, named) in [
+        (&["decode", "--soft", "--cqe", "00"][..], "--soft"),
+        (&["--device", "x", "decode", "--wqe", "00"], "--device"),
+        (&["explain", "ENV-001", "--gpu", "none"], "--gpu"),
+        (&["explain", "ENV-001", "--npd"], "--npd"),
+        (&["put", "--soft", "--pairs", "all"], "--pairs"),
+        (&["bench", "--soft", "--pairs", "all"], "--pairs"),
+        (&["check", "--via", "verbs", "--pairs", "all"], "--pairs"),
+        (&["put", "--executor", "host", "--gpu", "0"], "--gpu"),
+        (&["put", "--via", "verbs", "--gpu", "0"], "--gpu"),
+        (&["decode", "--binary", "--wqe", "00"], "--binary"),
+        (&["man", "--doorbell", "direct"], "--doorbell"),
+    ] {
+        let (status, text) = complaint(args);
+        assert_eq!(status, 2, "{args:?}: {text}");
+        assert!(text.contains(named) && text.contains("omit"), "{args:?}: {text}");
+    }
+}
+
+#[test]
+fn decode_without_an_entry_asks_for_either_kind() {
+    let (status, text) = complaint(&["decode"]);
+    assert_eq!(status, 2);
+    assert!(text.contains("--wqe") && text.contains("--cqe"), "{text}");
+}
+
+#[test]
 fn help_has_status_0() {
     assert_eq!(status(&run(&["--help"])), 0);
 }
@@ -35,10 +63,10 @@ fn help_has_status_0() {
 #[test]
 fn an_option_that_this_version_lacks_is_named_with_status_2() {
     for args in [
-        &["ring", "--npes", "4"][..],
-        &["bench", "--via", "verbs"],
+        &["bench", "--via", "verbs"][..],
         &["put", "--executor", "cuda", "--via", "verbs"],
-        &["put", "--soft", "--peer", "host"],
+        &["ring", "--spawn", "2", "--executor", "cuda", "--via", "verbs"],
+        &["put", "--soft", "--peer", "host", "--op", "read"],
     ] {
         let (status, text) = complaint(args);
         assert_eq!(status, 2, "{args:?}");
@@ -86,6 +114,9 @@ fn a_usage_error_is_a_document_with_json() {
         (&["put", "--json", "--no-such-option"], "put"),
         (&["decode", "--json", "--wqe", "zz"], "decode"),
         (&["explain", "ENV-999", "--json"], "explain"),
+        (&["explain", "ENV-001", "--soft", "--json"], "explain"),
+        (&["completions", "bash", "--json"], "completions"),
+        (&["report", "--json"], "report"),
         (&["--json", "--time-limit", "0"], "check"),
     ] {
         let (document, status) = refusal(&mut probe(args));
@@ -178,7 +209,7 @@ fn a_report_into_a_pipe_has_no_colour() {
 #[test]
 fn warnings_without_failures_have_status_4() {
     let mut command = soft(&["--gpu", "none"]);
-    command.env("FI_HMEM_P2P_DISABLED", "1");
+    command.env("FI_HMEM_DISABLE_P2P", "1");
     let output = output(&mut command);
     assert_eq!(state(&document(&output), "ENV-006"), "warn");
     assert_eq!(status(&output), 4);

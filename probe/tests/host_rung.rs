@@ -85,7 +85,10 @@ fn the_report_names_the_refused_parts_and_the_cost_of_the_mode() {
 fn no_doorbell_mode_works_without_the_completion_queue() {
     let (document, status) = refusing(COMPLETION_QUEUE, &["check"]);
     assert_eq!((&document["verdict"][0]["result"], status), (&"none".into(), 3), "{document:#}");
-    assert_eq!(check(&document, "CUDA-012")["state"], "fail");
+    let refused = check(&document, "CUDA-012");
+    assert_eq!(refused["state"], "fail");
+    let observed = refused["observed"].as_str().unwrap();
+    assert!(observed.contains("efa-direct without FI_CONTEXT2 is offered"), "{observed}");
 }
 
 #[test]
@@ -110,6 +113,41 @@ fn every_operation_is_verified_in_the_mode_that_still_works() {
             );
             assert_eq!(status, 4, "{op}: a part that does not map is a warning if bytes arrive without it");
         }
+    }
+}
+
+/// The qualification of a put of two laps, and the whole document.
+fn qualification(place: &str, more: &[(&str, &str)]) -> (Value, Value, i32) {
+    let mut command = soft(&["put", "--qualify-stores", "2"]);
+    command.envs(more.iter().copied());
+    let (document, status) = run(place, command);
+    (document["put"]["qualification"].clone(), document, status)
+}
+
+#[test]
+fn a_qualification_writes_each_slot_in_every_lap_by_stores_of_16_bytes() {
+    let (result, document, status) = qualification(NONE, &[]);
+    let (put, slots) = (&document["put"], &document["queues"]["sq"]["num_entries"]);
+    assert_eq!((&result["laps"], &result["passed"], status), (&2.into(), &true.into(), 0), "{document:#}");
+    assert_eq!(put["completed"].as_u64(), slots.as_u64().map(|slots| 2 * slots), "{put:#}");
+    assert_eq!((&put["store_bytes"], &put["executor"]), (&16.into(), &"cuda".into()), "{put:#}");
+    assert!(result["next"].as_str().unwrap().contains("software adapter"), "{result}");
+}
+
+#[test]
+fn a_qualification_fails_with_an_error_completion() {
+    let (result, document, status) = qualification(NONE, &[("SOFTEFA_INJECT", "5000:8")]);
+    assert_eq!((&result["passed"], status), (&false.into(), 3), "{document:#}");
+    assert!(result["next"].as_str().unwrap().contains("StoreWidth::Auto"), "{result}");
+}
+
+#[test]
+fn a_qualification_is_refused_where_no_gpu_writes_the_entries() {
+    let (result, document, code) = qualification(SEND_QUEUE, &[]);
+    assert_eq!((result, code), (Value::Null, 3), "{document:#}");
+    for option in [["--executor", "host"], ["--doorbell", "staged"]] {
+        let mut command = soft(&[&["put", "--qualify-stores"], &option[..]].concat());
+        assert_eq!(status(&output(&mut command)), 2, "{option:?}");
     }
 }
 

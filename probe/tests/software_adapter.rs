@@ -68,9 +68,12 @@ fn a_put_is_verified_with_reordered_requests() {
     assert_eq!((&document["put"]["verified"], status), (&true.into(), 0), "{document:#}");
 }
 
+/// Without counters, whose check posts requests before the put: an injected status names a request by its number.
+const UNCOUNTED: (&str, &str) = ("FI_EFA_USE_HW_CNTR", "0");
+
 #[test]
 fn an_error_completion_fails_the_put_with_its_status() {
-    let (document, status) = put(&["--count", "4"], &[("SOFTEFA_INJECT", "3:13")]);
+    let (document, status) = put(&["--count", "4"], &[("SOFTEFA_INJECT", "3:13"), UNCOUNTED]);
     assert_eq!((&document["put"]["verified"], status), (&false.into(), 3));
     let observed = check(&document, "PUT-002")["observed"].as_str().unwrap();
     assert!(observed.contains("status 13"), "{observed}");
@@ -79,7 +82,8 @@ fn an_error_completion_fails_the_put_with_its_status() {
 #[test]
 fn every_error_status_is_reported_with_its_number_and_its_page() {
     for code in (1..=15).chain([18]) {
-        let (document, status) = put(&["--count", "4"], &[("SOFTEFA_INJECT", &format!("3:{code}"))]);
+        let (document, status) =
+            put(&["--count", "4"], &[("SOFTEFA_INJECT", &format!("3:{code}")), UNCOUNTED]);
         let check = check(&document, "PUT-002");
         assert_eq!((&check["state"], status), (&"fail".into(), 3), "{code}");
         assert!(check["observed"].as_str().unwrap().contains(&format!("status {code}: ")), "{check:#}");
@@ -95,7 +99,7 @@ fn status_of_explain(page: &str) -> i32 {
 
 #[test]
 fn an_unknown_status_stays_a_number_and_has_no_page() {
-    let (document, _) = put(&["--count", "4"], &[("SOFTEFA_INJECT", "3:77")]);
+    let (document, _) = put(&["--count", "4"], &[("SOFTEFA_INJECT", "3:77"), UNCOUNTED]);
     let check = check(&document, "PUT-002");
     assert!(check["observed"].as_str().unwrap().contains("status 77"), "{check:#}");
     let fix = check["fix"].as_str().unwrap();
@@ -200,13 +204,25 @@ fn an_enabled_completion_counter_counts() {
 }
 
 #[test]
-fn disabled_completion_counters_are_unknown_with_the_variable_to_set() {
-    let output = output(&mut soft(&["check", "--gpu", "none"]));
+fn completion_counters_that_are_off_by_default_are_unknown_with_the_variable_to_set() {
+    let output = output(soft(&["check", "--gpu", "none"]).env("SOFTEFA_PROV_VERSION", "206.0"));
     let document = document(&output);
     let check = check(&document, "GDA-010");
     assert_eq!(check["state"], "unknown");
     assert!(check["why"].as_str().unwrap().contains("FI_EFA_USE_HW_CNTR=1"), "{check:#}");
     assert_eq!(status(&output), 0);
+}
+
+#[test]
+fn a_libfabric_before_2_7_is_not_asked_for_fi_xpu() {
+    let document = document(&output(&mut soft(&["check", "--gpu", "none"])));
+    let observed = check(&document, "LIB-002")["observed"].as_str().unwrap();
+    if !observed.starts_with("libfabric 1.") && !observed.starts_with("libfabric 2.1") {
+        return efa_gda_test_support::skip("this libfabric has FI_XPU");
+    }
+    let check = check(&document, "FAB-011");
+    assert_eq!(check["state"], "unknown");
+    assert!(check["why"].as_str().unwrap().contains("libfabric 2.7"), "{check:#}");
 }
 
 #[test]

@@ -28,7 +28,7 @@ report_skips() {
   done < <(cut -f 2- "$file" | sort | uniq -c)
 }
 
-# cargo_tests NAME LIMIT ARGUMENT…: counts each test. A test that cannot run appends its name, a tab and the reason to
+# cargo_tests NAME LIMIT ARGUMENT…: counts each test. A test that cannot run appends PROGRAM::NAME, a tab and the reason to
 # the file EFA_GDA_TEST_SKIPS. Tests whose names contain LEAVE_OUT do not run.
 cargo_tests() {
   local name=$1 limit=$2 log skips status=0 passed failed ignored skipped
@@ -39,7 +39,7 @@ cargo_tests() {
   begin "$name"
   EFA_GDA_TEST_SKIPS=$skips run_logged "$log" "$limit" \
     cargo test --locked --no-fail-fast "$@" ${LEAVE_OUT:+-- --skip "$LEAVE_OUT"} || status=$?
-  # Test names are unique within a program only, but a test may record its skip more than once.
+  # A test may record its skip more than once.
   sort -u -t "$(printf '\t')" -k 1,1 -o "$skips" "$skips"
   skipped=$(wc -l <"$skips")
   tally "$log" >"$log.tally"

@@ -21,6 +21,8 @@ import subprocess
 import sys
 import tempfile
 
+from layouts import DebugInfo
+
 LIBFABRIC_HEADERS = (
     "rdma/fabric.h",
     "rdma/fi_domain.h",
@@ -33,8 +35,8 @@ LIBFABRIC_HEADERS = (
 )
 # These state the API version of a header, so they differ by design.
 VERSION_NAMES = {"FI_MAJOR_VERSION", "FI_MINOR_VERSION"}
-# In libfabric's main branch after 2.6, not in 2.6.
-AFTER_2_6 = {"fi_efa_wq_attr.caps", "FI_EFA_WQ_CAPS_64_BIT_REQ_ID"}
+# Merged into 2.7 last; libfabric's main branch of August 2026 already says 2.7 and lacks them.
+LATE_IN_2_7 = {"FI_EFA_MR_RELAXED_ORDERING"}
 # Parts of rdma-core that this project states besides the descriptors: our headers, upstream's, and our newest name. An
 # upstream without that name is older.
 RDMA_CORE_PARTS = {
@@ -59,148 +61,6 @@ IO_PRELUDE = """#include <stdint.h>
 
 class CannotCompare(Exception):
     """An upstream that cannot be read or compiled; the message says what to do."""
-
-
-# ---- reading layouts from debug information ---------------------------------
-
-
-class Struct:
-    """Size and flattened members of one structure: {path: (offset, size, type)}, and which members are in a union."""
-
-    def __init__(self, size):
-        self.size = size
-        self.members = {}
-        self.union_members = set()
-
-    def shares_union(self, offset, names):
-        """Whether `offset` starts a union of which `names` has an alternative."""
-        return any(path in names for path in self.union_members if self.members[path][0] == offset)
-
-    def has_leaf(self, path, member):
-        """Whether a member with the same last name, offset and type exists under another path."""
-        last = path.split(".")[-1]
-        return any(p.split(".")[-1] == last and m == member for p, m in self.members.items())
-
-    def at(self, offset):
-        """Name of the member whose bytes hold `offset`; None for padding."""
-        for path, (start, size, _type) in self.members.items():
-            if start <= offset < start + size:
-                return path
-        return None
-
-    def is_free(self, offset):
-        """Whether `offset` is past the end, padding, or a reserved member."""
-        held = self.at(offset)
-        return offset >= self.size or held is None or "reserved" in held.split(".")[-1]
-
-
-class DebugInfo:
-    """Structures and enumerators of an object file, by `readelf --debug-dump=info`."""
-
-    def __init__(self, text):
-        self.entries = {}
-        self.top = []
-        self._parse(text)
-        self.structs = {}
-        self.enumerators = set()
-        for entry in self.entries.values():
-            if entry["tag"] == "structure_type" and "name" in entry and "declaration" not in entry:
-                struct = Struct(number(entry["byte_size"]))
-                self._flatten(entry, "", 0, struct, False)
-                self.structs[entry["name"]] = struct
-            if entry["tag"] == "enumerator":
-                self.enumerators.add(entry["name"])
-
-    def _parse(self, text):
-        stack, entry = [], None
-        head = re.compile(r"^ <(\d+)><([0-9a-f]+)>: Abbrev Number: \d+ \(DW_TAG_(\w+)\)")
-        attribute = re.compile(r"^ +<[0-9a-f]+> +DW_AT_(\w+) *: (.*)$")
-        # "(strp) (offset: 0x27): name", "(indirect string, offset: 0x27): name", "(data1) 8": by binutils' age.
-        form = re.compile(r"^(?:\((?:strp|line_strp|string|[a-z]*data\w*|ref\w*|flag\w*|exprloc|implicit_const)\) ?)?"
-                          r"(?:\([^)]*offset: 0x[0-9a-f]+\): )?")
-        for line in text.splitlines():
-            found = head.match(line)
-            if found:
-                depth, offset, tag = int(found[1]), int(found[2], 16), found[3]
-                entry = {"tag": tag, "children": []}
-                self.entries[offset] = entry
-                del stack[depth:]
-                if stack:
-                    stack[-1]["children"].append(entry)
-                stack.append(entry)
-                continue
-            found = attribute.match(line)
-            if found and entry is not None:
-                value = form.sub("", found[2]).strip()
-                entry[found[1]] = value
-
-    def _type_of(self, entry):
-        reference = re.match(r"<0x([0-9a-f]+)>", entry.get("type", ""))
-        return self.entries[int(reference[1], 16)] if reference else None
-
-    def _strip(self, entry):
-        """Follows typedefs and qualifiers; also returns whether fi_unused_op was among them."""
-        unused = False
-        while entry is not None and entry["tag"] in ("typedef", "const_type", "volatile_type", "restrict_type"):
-            unused = unused or entry.get("name") == "fi_unused_op"
-            entry = self._type_of(entry)
-        return entry, unused
-
-    def _describe(self, entry):
-        """(size, canonical text) of a type. The text omits the signedness of integers."""
-        entry, unused = self._strip(entry)
-        if entry is None:
-            return 0, "void"
-        tag = entry["tag"]
-        if tag == "base_type":
-            size = number(entry["byte_size"])
-            return size, ("bool" if "boolean" in entry.get("encoding", "") else f"int{8 * size}")
-        if tag == "enumeration_type":
-            size = number(entry["byte_size"])
-            return size, f"int{8 * size}"
-        if tag == "pointer_type":
-            target, _ = self._strip(self._type_of(entry))
-            if target is None or target["tag"] != "subroutine_type":
-                return 8, "pointer"
-            if unused:
-                return 8, "any function"
-            parameters = [self._describe(self._type_of(c))[1] for c in target["children"]
-                          if c["tag"] == "formal_parameter"]
-            return 8, f"function({', '.join(parameters)}) -> {self._describe(self._type_of(target))[1]}"
-        if tag == "array_type":
-            size, text = self._describe(self._type_of(entry))
-            for child in entry["children"]:
-                if child["tag"] == "subrange_type":
-                    count = number(child["upper_bound"]) + 1 if "upper_bound" in child else 0
-                    size, text = size * count, f"{text}[{count}]"
-            return size, text
-        if tag in ("structure_type", "union_type"):
-            size = number(entry.get("byte_size", "0"))
-            kind = tag.split("_")[0]
-            return size, f"{kind} {entry.get('name', '(unnamed)')}"
-        raise CannotCompare(f"a member has a type this tool does not know: DW_TAG_{tag}")
-
-    def _flatten(self, entry, prefix, base, struct, in_union):
-        in_union = in_union or entry["tag"] == "union_type"
-        for child in entry["children"]:
-            if child["tag"] != "member":
-                continue
-            offset = base + number(child.get("data_member_location", "0"))
-            target, _ = self._strip(self._type_of(child))
-            unnamed = target["tag"] in ("structure_type", "union_type") and "name" not in target
-            if "name" not in child:
-                self._flatten(target, prefix, offset, struct, in_union)
-            elif unnamed:
-                self._flatten(target, f"{prefix}{child['name']}.", offset, struct, in_union)
-            else:
-                size, text = self._describe(self._type_of(child))
-                struct.members[prefix + child["name"]] = (offset, size, text)
-                if in_union:
-                    struct.union_members.add(prefix + child["name"])
-
-
-def number(text):
-    return int(text.split()[0], 0)
 
 
 # ---- one side of a comparison ------------------------------------------------
@@ -299,7 +159,7 @@ def compare_struct(name, ours, theirs, age, fixed_size, report):
                 report.differences.append(f"{full}: {text} here, {other} upstream")
         elif theirs.has_leaf(path, (offset, size, text)):
             pass  # an unnamed structure more, or less: the names and the bytes are the same
-        elif theirs.is_free(offset) and (age == "older" or (age == "same" and full in AFTER_2_6)):
+        elif theirs.is_free(offset) and age == "older":
             shrunk = True
             report.notes.append(f"{full}: not in this older upstream")
         elif age == "older" and ours.shares_union(offset, theirs.members):
@@ -352,7 +212,7 @@ def compare(ours, theirs, expressions, age, complete, fixed_size, prefixes, labe
             shared[expression] = expression
         elif alias in theirs.names:
             shared[expression] = alias
-        elif absent_is_note or (age == "same" and name in AFTER_2_6):
+        elif absent_is_note or (age == "same" and name in LATE_IN_2_7):
             report.notes.append(f"{name}: not in this upstream")
         else:
             report.differences.append(f"{name}: not upstream")
@@ -448,15 +308,12 @@ def libfabric_group(compiler, ours_dir, include, ext, scratch):
 
 
 def libfabric_age(theirs, label, has_version):
-    """Age relative to API 2.6; without fabric.h, the names in fi_ext_efa.h determine it."""
-    if "FI_EFA_WQ_CAPS_64_BIT_REQ_ID" in theirs.names:
-        return "newer"
+    """Age relative to API 2.7; without fabric.h, the names in fi_ext_efa.h determine it."""
     if not has_version:
-        gda = theirs.structs.get("fi_efa_ops_gda")
-        return "same" if gda and "cntr_open_ext" in gda.members else "older"
+        return "same" if "FI_EFA_WQ_CAPS_64_BIT_REQ_ID" in theirs.names else "older"
     values = theirs.values(sorted(VERSION_NAMES), label)
     version = (int(values["FI_MAJOR_VERSION"], 16), int(values["FI_MINOR_VERSION"], 16))
-    return "older" if version < (2, 6) else "same" if version == (2, 6) else "newer"
+    return "older" if version < (2, 7) else "same" if version == (2, 7) else "newer"
 
 
 def subdir(scratch, name):

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # Runs probe.sh as a user does: from another directory and through a link. stdout is JSON only, with a verdict and a
-# verified put, and the exit status is that of gda-probe.
+# verified put, a report for people ends in words on the result, and the exit status is that of gda-probe.
 set -euo pipefail
 
 SCRATCH=$(mktemp -d)
@@ -37,6 +37,13 @@ holds check.json 'not any(c["state"] == "fail" for c in report["checks"])'
 
 probe put.json put --soft --executor host --op write --bytes 4096 --count 1000 --json
 holds put.json 'report["put"]["verified"] is True and report["put"]["count"] == 1000'
+
+# A run for people ends in success.
+probe check.txt --soft
+[[ $(tail -n 2 check.txt) == *'software adapter: '* ]] || { cat check.txt; echo 'no words on success'; exit 1; }
+
+# Commands without an adapter get no --soft, which they would refuse.
+"$PROBE" explain GDA-001 >/dev/null
 
 # The exit status for an unknown option is gda-probe's 2, not one of probe.sh.
 status=0

@@ -18,7 +18,7 @@ case " $* " in
   printf '   Doc-tests library\ntest result: ok. 2 passed; 0 failed; 0 ignored; 0 measured\n'
   printf 'test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured\n' ;;
 *' test '*)
-  printf 'puts\tno GPU\ngets\tno GPU\ngets\tno GPU\nopens\tno adapter\n' >"$EFA_GDA_TEST_SKIPS"
+  printf '%s\n' $'one::puts\tno GPU' $'one::gets\tno GPU' $'one::gets\tno GPU' $'two::puts\tno adapter' >"$EFA_GDA_TEST_SKIPS"
   cat <<'OUTPUT'
      Running unittests src/lib.rs (target/one)
 test slow ... ignored, takes an hour
@@ -60,7 +60,7 @@ problem() {
 
 expect 1 -v tests
 says 'SKIPPED  tests: no GPU (2 tests)'
-says '             gets'
+says '             one::gets'
 says 'SKIPPED  tests: no adapter (1 test)'
 says 'SKIPPED  tests: takes an hour (1 test)'
 # The build, 13 tests that passed less 3 that were skipped, and 3 examples.

@@ -81,7 +81,8 @@ have_libfabric() {
   for dir in "${dirs[@]}" /opt/amazon/efa/lib /opt/amazon/efa/lib64; do
     [[ -n $dir && -e $dir/libfabric.so.1 ]] && return 0
   done
-  PATH=$PATH:/sbin:/usr/sbin ldconfig -p 2>/dev/null | grep -q 'libfabric\.so\.1 '
+  # All of the output is read: grep -q would end ldconfig by SIGPIPE, and pipefail would make that a failure.
+  PATH=$PATH:/sbin:/usr/sbin ldconfig -p 2>/dev/null | grep 'libfabric\.so\.1 ' >/dev/null
 }
 
 as_root() {

@@ -18,12 +18,14 @@ clippy     default  60  500 -     clippy without a warning
 docs       default  30  100 -     rustdoc without a warning
 probe      default  15  200 build probe.sh as a user runs it; a release build under --all
 misuse     all      90  500 build programs that must not compile
+features   all      60  200 -     efa-gda with each combination of its features, without a warning
 libfabric  all      20  100 build gda-probe on libfabric 2.1 of Debian trixie
 bindings   all      60  400 -     the checked-in bindings equal a fresh run of bindgen
 upstream   all      60  200 -     headers, bindings and entries against rdma-core and libfabric of Debian sid
 realstack  all     120  500 build rdma-core and libfabric of Debian sid over the software adapter
 deny       all     100   50 -     licences, bans and sources of dependencies
 asan       all     240 1500 -     tests that cross into C or raw memory under AddressSanitizer
+hostile    all     150  600 -     programs that attack the software adapter beside an honest one, under AddressSanitizer too
 fuzz       all     200  800 -     each fuzz target for EFA_GDA_FUZZ_SECONDS (default 20)
 nvcc       all     180 1200 -     the library with kernels that nvcc compiled into it
 packages   all     120  500 -     each published crate builds from its package
@@ -42,7 +44,7 @@ step_rustfmt() {
 
 step_shellcheck() {
   if have shellcheck; then
-    step 'shellcheck' 120 shellcheck -x .ci/run scripts/*.sh scripts/lib/*.sh
+    step 'shellcheck' 120 shellcheck -x .ci/run scripts/*.sh scripts/lib/*.sh efa-gda-capi/link.sh
   else
     skip 'shellcheck' 'not installed (Debian package shellcheck)'
   fi
@@ -57,6 +59,7 @@ step_layers() { if_present 'module layers' 60 scripts/lib/module_layers.py pytho
 
 step_selftest() {
   step 'results are counted' 60 scripts/lib/report_test.sh || true
+  step 'the limits of the GPU benchmark are checked' 60 scripts/lib/bench_limits_test.sh || true
   step 'an interrupt stops every process' 60 scripts/lib/interrupt_test.sh
 }
 
@@ -70,7 +73,7 @@ step_tests() {
   with_toolkit
   for file in */tests/*.rs */*/tests/*.rs; do
     name=$(basename "$file" .rs)
-    case $name in kernels_compile | fabric_misuse | bindings) ;; *) targets+=(--test "$name") ;; esac
+    case $name in kernels_compile | fabric_misuse | bindings | hostile) ;; *) targets+=(--test "$name") ;; esac
   done
   cargo_tests 'tests' 1200 --workspace --lib --bins "${targets[@]}" || passed=''
   cargo_tests 'documentation examples' 600 --workspace --doc || passed=''
@@ -95,6 +98,14 @@ step_probe() {
 }
 
 # ---- the rest of --all --------------------------------------------------------------
+
+step_features() {
+  local features
+  for features in '' cuda verbs cuda,verbs test-utils; do
+    step "efa-gda with features: ${features:-none}" 300 cargo clippy -p efa-gda --lib --locked --no-default-features \
+      --features "$features" -- -D warnings || true
+  done
+}
 
 step_misuse() { cargo_tests 'misuse' 900 --workspace --test fabric_misuse; }
 
@@ -204,6 +215,18 @@ step_asan() {
   # close theirs and so show leaks of the provider.
   ASAN_OPTIONS=detect_leaks=0 cargo_tests 'AddressSanitizer on the provider' 900 "${common[@]}" --test 'libfabric_*' ||
     passed=''
+  [[ -n $passed ]]
+}
+
+# EFA_GDA_HOSTILE_SECONDS: the time of the attacks, 10 by default.
+step_hostile() {
+  local passed=yes
+  cargo_tests 'hostile programs' 600 -p softefa-uverbs --test hostile || passed=''
+  has_sanitizer 'hostile programs under AddressSanitizer' || return 0
+  local -x RUSTC_BOOTSTRAP=1 CARGO_INCREMENTAL=0 RUSTFLAGS='-Zsanitizer=address -Clink-arg=-rdynamic'
+  # Programs that are killed free nothing.
+  ASAN_OPTIONS=detect_leaks=0 cargo_tests 'hostile programs under AddressSanitizer' 900 --target "$(rust_host)" \
+    --target-dir "$TARGET/sanitizer" -p softefa-uverbs --test hostile || passed=''
   [[ -n $passed ]]
 }
 

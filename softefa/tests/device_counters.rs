@@ -118,30 +118,3 @@ fn a_kind_of_completion_has_at_most_one_counter() {
     attach(Counted::WRITE).unwrap();
     assert!(matches!(attach(Counted::TRANSMIT), Err(DeviceError::Busy { .. })));
 }
-
-/// Memory that records the writes to it.
-#[derive(Default)]
-struct RecordedWrites(std::sync::Mutex<Vec<(u64, Vec<u8>)>>);
-
-impl Memory for RecordedWrites {
-    fn read(&self, address: u64, into: &mut [u8]) -> Result<(), MemoryFault> {
-        Err(MemoryFault { address, length: into.len() as u64 })
-    }
-
-    fn write(&self, address: u64, from: &[u8]) -> Result<(), MemoryFault> {
-        self.0.lock().unwrap().push((address, from.to_vec()));
-        Ok(())
-    }
-}
-
-#[test]
-fn a_mirrored_counter_writes_each_value_in_order() {
-    let memory = Arc::new(RecordedWrites::default());
-    let counter = Arc::new(CompletionCounter::mirrored((memory.clone(), 8), (memory.clone(), 16)));
-    counter.set(false, 6);
-    let (mut a, _b, to_b, from, to) = counting(Counted::WRITE, &counter);
-    assert_eq!(a.run(&write(1, to_b, to.remote(0), from.segment(0, 64))), CompletionStatus::Ok);
-    assert_eq!(a.run(&write(2, to_b, to.remote(1), from.segment(0, 64))), CompletionStatus::RemoteBadAddress);
-    let word = |value: u64| value.to_le_bytes().to_vec();
-    assert_eq!(*memory.0.lock().unwrap(), [(8, word(6)), (8, word(7)), (16, word(1))]);
-}

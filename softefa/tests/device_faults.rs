@@ -54,6 +54,18 @@ fn a_delayed_request_is_not_executed_before_its_time() {
 }
 
 #[test]
+fn a_slow_adapter_executes_the_requests_of_a_queue_pair_an_interval_apart() {
+    let interval = Duration::from_millis(10);
+    let (mut a, _b, write_request, _buffers) = setup(|config| config.faults.interval = interval);
+    let posted = Instant::now();
+    (0..4).for_each(|_| a.post(&write_request));
+    for number in 0..4 {
+        assert_eq!(a.completion().status, CompletionStatus::Ok);
+        assert!(posted.elapsed() >= number * interval, "request {number}");
+    }
+}
+
+#[test]
 fn a_request_with_an_injected_status_moves_nothing() {
     let statuses: Vec<_> = (1..=255).map(CompletionStatus::from_code).collect();
     let injected = statuses.clone();
@@ -81,7 +93,9 @@ fn environment_variables_are_applied() {
         ("SOFTEFA_SEED", "9"),
         ("SOFTEFA_REORDER", "8"),
         ("SOFTEFA_DELAY_US", "250"),
+        ("SOFTEFA_INTERVAL_US", "40000"),
         ("SOFTEFA_INJECT", "3:10, 5:14"),
+        ("SOFTEFA_DROP_LOOPBACK", "1"),
         ("SOFTEFA_MAX_BATCH", "4"),
         ("SOFTEFA_ENTRIES_128", "0"),
     ])
@@ -90,10 +104,12 @@ fn environment_variables_are_applied() {
     let expected = Faults {
         reorder_window: 8,
         delay: Duration::from_micros(250),
+        interval: Duration::from_millis(40),
         injections: vec![
             Injection { nth: 3, status: CompletionStatus::ReceiverNotReady },
             Injection { nth: 5, status: CompletionStatus::UnknownPeer },
         ],
+        drop_loopback: true,
     };
     assert_eq!(config.faults, expected);
 }

@@ -10,8 +10,9 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use efa_gda_sys::fi;
+use efa_gda_test_support::cuda::{self, Driver};
 use efa_gda_wire::{CompletionStatus, Operation, RemoteKey, Request};
-use libfabric_common::queues::{Poller, Poster, memory, memory_file, write_to_self};
+use libfabric_common::queues::{Poller, Poster, memory, memory_file, wait, write_to_self};
 use libfabric_common::{
     Client, Hints, Opened, bind, close, enable, gda_ops, open_av, open_cq, open_domain, open_ep,
     with_soft_adapter,
@@ -182,6 +183,33 @@ fn a_word_in_a_file_without_an_address_is_written_and_not_read() {
 }
 
 #[test]
+fn one_copy_to_a_gpu_counts_many_requests() {
+    const REQUESTS: usize = 200;
+    let variables = [ON, &[("SOFTEFA_HMEM", "1"), ("SOFTEFA_LIBCUDA", cuda::LIBRARY)]].concat();
+    with_soft_adapter(&variables, |adapter| {
+        let (client, gpu) = (Client::load(), Driver::loaded());
+        let opened = before_enable(&client);
+        let words = gpu.memory(&[0; 16]);
+        let [success, error] = [words, words + 8].map(|word| in_file(cuda::unmappable(), 0, word as *mut u8));
+        let counter = open_cntr_ext(opened.domain, &mut both(success, error)).unwrap();
+        assert_eq!(bind(opened.ep, counter, fi::FI_WRITE), 0);
+        assert_eq!(enable(opened.ep), 0);
+        // The registrations below wait for the engine's rounds that began before.
+        adapter.hold(true);
+        let (from, to) = (memory(1, 1), memory(1, 0));
+        let request = write_to_self(&opened, &from, &to, 1);
+        let mut poster = Poster::new(&opened, 0);
+        (0..REQUESTS).for_each(|_| poster.post(&request));
+        wait("the requests to be fetched", || {
+            (adapter.statistics().entries == REQUESTS as u64).then_some(())
+        });
+        adapter.hold(false);
+        wait("the counter", || (gpu.read(words, 8) == (REQUESTS as u64).to_le_bytes()).then_some(()));
+        assert_eq!((gpu.copies(words), std::hint::black_box(&to)), (1, &from));
+    });
+}
+
+#[test]
 fn the_client_can_set_and_add_to_both_words() {
     with_soft_adapter(ON, |_| {
         let opened = before_enable(&Client::load());
@@ -306,9 +334,50 @@ fn attributes_that_the_adapter_lacks_are_refused() {
     });
 }
 
+/// Calls the `index`th operation after the end of a table, as a client of a newer libfabric does.
+///
+/// # Safety
+/// `table` must be an operation table, which begins with its size.
+unsafe fn call_past<T>(table: *mut T, index: usize) -> isize {
+    type Operation = unsafe extern "C" fn(usize, usize, usize, usize) -> isize;
+    // SAFETY: the caller's contract; this provider's tables are followed by operations.
+    unsafe {
+        let end = table.cast::<u8>().add(table.cast::<usize>().read()).cast::<Option<Operation>>();
+        end.add(index).read().expect("an operation")(0, 0, 0, 0)
+    }
+}
+
 #[test]
-fn counters_need_the_environment_variable() {
-    with_soft_adapter(&[("SOFTEFA_HW_CNTR", "1")], |_| {
+fn operations_of_newer_releases_return_enosys_past_the_end_of_every_table() {
+    with_soft_adapter(ON, |_| {
+        let opened = before_enable(&Client::load());
+        let counter = open_cntr(opened.domain, waitable()).unwrap();
+        for index in 0..8 {
+            // SAFETY: the objects are open, and each member is an operation table of this provider.
+            let results = unsafe {
+                [
+                    call_past((*opened.fabric).ops, index),
+                    call_past((*opened.domain).ops, index),
+                    call_past((*opened.domain).mr, index),
+                    call_past((*opened.domain).fid.ops, index),
+                    call_past((*opened.av).ops, index),
+                    call_past((*opened.cq).ops, index),
+                    call_past((*opened.ep).ops, index),
+                    call_past((*opened.ep).cm, index),
+                    call_past((*opened.ep).rma, index),
+                    call_past((*counter).ops, index),
+                ]
+            };
+            // An int or a ssize_t: only the low half is the result of both.
+            assert!(results.iter().all(|result| *result as c_int == -libc::ENOSYS), "{index}: {results:?}");
+        }
+        assert_eq!(close(counter), 0);
+    });
+}
+
+#[test]
+fn counters_before_release_207_need_the_environment_variable() {
+    with_soft_adapter(&[("SOFTEFA_HW_CNTR", "1"), ("SOFTEFA_PROV_VERSION", "206.0")], |_| {
         let opened = before_enable(&Client::load());
         assert_eq!(open_cntr(opened.domain, waitable()), Err(NOT_SUPPORTED));
         assert_eq!(

@@ -40,7 +40,7 @@ fn queues_have_the_geometry_of_the_info() {
 
 #[test]
 fn queries_out_of_order_return_errors() {
-    with_soft_adapter(&[], |_| {
+    with_soft_adapter(&[("FI_EFA_USE_HW_CNTR", "0")], |_| {
         let client = Client::load();
         let opened = Opened::new(&client, |_| {});
         let ops = gda_ops(opened.domain).unwrap();
@@ -74,8 +74,13 @@ fn queries_out_of_order_return_errors() {
 
 #[test]
 fn operations_open_by_name_if_the_release_has_them() {
-    let releases =
-        [("206.0", 0, 0), ("205.1", 0, INVALID), ("203.0", 0, INVALID), ("202.0", INVALID, INVALID)];
+    let releases = [
+        ("207.0", 0, 0),
+        ("206.0", 0, 0),
+        ("205.1", 0, INVALID),
+        ("203.0", 0, INVALID),
+        ("202.0", INVALID, INVALID),
+    ];
     for (version, gda, feature) in releases {
         with_soft_adapter(&[("SOFTEFA_PROV_VERSION", version)], |_| {
             let client = Client::load();

@@ -243,7 +243,7 @@ fn memory_that_cannot_be_registered_is_refused() {
 
 #[test]
 fn operations_that_are_not_provided_return_errors() {
-    with_soft_adapter(&[], |_| {
+    with_soft_adapter(&[("FI_EFA_USE_HW_CNTR", "0")], |_| {
         let opened = Opened::new(&Client::load(), |_| {});
         let (ep, domain, none) = (opened.ep, opened.domain, ptr::null_mut());
         let mut byte = 0_u8;

@@ -4,7 +4,7 @@
  * about a GPU's speed, ordering or caches.
  *
  * The pretended GPU has two kinds of memory. Memory of cuMemAlloc is this process's; the host executor runs kernels
- * on it, each block on a thread, until something waits for them. Memory of pretend_gpu_alloc is at addresses that the
+ * on it, each block on a thread, until something waits for their stream or, as cuMemFree does, for all streams. Memory of pretend_gpu_alloc is at addresses that the
  * processor cannot read, as a GPU's is; only copies reach it, and a copy happens when its stream is queried the second
  * time or synchronized, so that a caller that does not wait reads old bytes.
  *
@@ -14,6 +14,8 @@
  * PRETEND_GPU_ATTRIBUTES=N,...: these attributes of the device are 1.
  *
  * PRETEND_GPU_TWO=1: there are two GPUs.
+ *
+ * PRETEND_GPU_KNOWS_MEMORY=1: cuPointerGetAttribute knows memory of cuMemAlloc, too.
  *
  * PRETEND_GPU_FAILS_COPY=N: copies of N bytes to the host fail.
  *
@@ -45,6 +47,7 @@ struct efa_gda_bench_args;
 /* The host executor (kernels/host/executor.cpp, kernels/test/load_host.cpp). */
 extern "C" {
 bool efa_gda_host_put(const efa_gda_put_args *args, uint32_t lanes);
+bool efa_gda_host_put_8(const efa_gda_put_args *args, uint32_t lanes);
 bool efa_gda_host_load(const efa_gda_load_args *args, bool mixed, uint32_t block, uint32_t blocks, uint32_t lanes);
 bool efa_gda_host_receive(const efa_gda_receive_args *args);
 bool efa_gda_host_bench(const efa_gda_bench_args *args, bool latency, uint32_t block, uint32_t blocks, uint32_t lanes);
@@ -56,9 +59,12 @@ constexpr int kSuccess = 0, kInvalidValue = 1, kNotFound = 500, kNotSupported = 
 constexpr int kInvalidContext = 201, kNotReady = 600, kIllegalAddress = 700, kCaptureUnsupported = 900;
 /* CUstreamCaptureMode: global is 0. */
 constexpr int kRelaxed = 2;
-/* Attributes and their values: compute capability 9.0, dmabuf, writes in order for all. */
-constexpr int kAttributes[][2] = {{75, 9}, {76, 0}, {124, 1}, {118, 200}};
+/* Attributes and their values: compute capability 9.0, memory pools, dmabuf, writes in order for all. */
+constexpr int kAttributes[][2] = {{75, 9}, {76, 0}, {115, 1}, {124, 1}, {118, 200}};
 constexpr char kImage[] = "\x7f" "ELF of a pretended GPU";
+/* The image of kernels that store 8 bytes, the definition that makes the source so, and a prefix of their names here. */
+constexpr char kImageOf8[] = "\x7f" "ELF of a pretended GPU, with stores of 8 bytes";
+constexpr char kStoresOf8[] = "#define EFA_GDA_STORE_BYTES 8\n";
 /* Bytes of `struct efa_gda_bench_args` (kernels/bench.cu). */
 constexpr size_t kBenchArgs = 56;
 
@@ -78,6 +84,8 @@ const Kernel kKernels[] = {
      }},
     {"efa_gda_put_kernel", sizeof(efa_gda_put_args),
      [](const void *a, uint32_t, uint32_t, uint32_t lanes) { efa_gda_host_put((const efa_gda_put_args *)a, lanes); }},
+    {"8:efa_gda_put_kernel", sizeof(efa_gda_put_args),
+     [](const void *a, uint32_t, uint32_t, uint32_t lanes) { efa_gda_host_put_8((const efa_gda_put_args *)a, lanes); }},
     {"efa_gda_load_kernel", sizeof(efa_gda_load_args),
      [](const void *a, uint32_t block, uint32_t blocks, uint32_t lanes) {
        efa_gda_host_load((const efa_gda_load_args *)a, false, block, blocks, lanes);
@@ -96,18 +104,46 @@ const Kernel kKernels[] = {
 
 int token;
 
-/* Kernels that run. All streams have one order: every wait is for all kernels. */
+/* Kernels that run, by their streams. */
 struct Running {
+  struct Block {
+    const void *stream;
+    std::thread thread;
+    std::shared_ptr<std::atomic<bool>> ended;
+  };
   std::mutex lock;
-  std::vector<std::thread> threads;
+  std::vector<Block> blocks;
 
-  void wait() {
-    std::vector<std::thread> all;
+  /* Waits for the blocks of one stream, or of all. */
+  void wait(const void *stream, bool all = false) {
+    std::vector<Block> found, others;
     {
       std::lock_guard<std::mutex> locked(lock);
-      all.swap(threads);
+      for (Block &block : blocks) (all || block.stream == stream ? found : others).push_back(std::move(block));
+      blocks.swap(others);
     }
-    for (auto &one : all) one.join();
+    for (Block &block : found) block.thread.join();
+  }
+  void wait_for_all() { wait(nullptr, true); }
+
+  /* At the end of the process nothing waits for kernels. */
+  ~Running() {
+    for (Block &block : blocks) block.thread.detach();
+  }
+
+  bool ended(const void *stream) {
+    std::lock_guard<std::mutex> locked(lock);
+    for (Block &block : blocks) {
+      if (block.stream == stream && !*block.ended) return false;
+    }
+    return true;
+  }
+
+  template <class Body>
+  void start(const void *stream, Body body) {
+    auto ended = std::make_shared<std::atomic<bool>>(false);
+    std::lock_guard<std::mutex> locked(lock);
+    blocks.push_back({stream, std::thread([body, ended] { body(), *ended = true; }), ended});
   }
 } running;
 
@@ -149,7 +185,6 @@ struct Results {
 /* Whether some thread captures a graph, and this thread's capture mode. */
 std::atomic<bool> capturing;
 thread_local int capture_mode;
-std::atomic<uint32_t> synchronizations;
 
 bool captured_from() { return capturing && capture_mode != kRelaxed; }
 
@@ -161,6 +196,8 @@ struct Unreadable {
   uint64_t address;
   size_t length;
   unsigned char *bytes;
+  /* Copies to it that were begun. */
+  std::atomic<uint32_t> *copies;
 };
 
 struct UnreadableMemory {
@@ -214,7 +251,7 @@ std::atomic<bool> copies_hang;
 /* Copies now, or later where the memory is unreadable: `unreadable_bytes` is then not null. */
 int copy(void *stream, void *to, const void *from, size_t length, const void *unreadable_bytes) {
   if (unreadable_bytes == nullptr) {
-    running.wait();
+    running.wait(stream);
     return memcpy(to, from, length), kSuccess;
   }
   if (contexts == 0) return kInvalidContext;
@@ -232,6 +269,33 @@ int give(T *to, T value) {
 int allocate(uint64_t *to, size_t bytes) {
   return give(to, (uint64_t)aligned_alloc(256, (bytes + 255) & ~(size_t)255));
 }
+
+/* Memory of cuMemAlloc. */
+struct Allocations {
+  std::mutex lock;
+  std::map<uint64_t, size_t> lengths;
+
+  int add(uint64_t *to, size_t bytes) {
+    allocate(to, bytes);
+    std::lock_guard<std::mutex> locked(lock);
+    lengths[*to] = bytes;
+    return kSuccess;
+  }
+  int remove(uint64_t at) {
+    std::lock_guard<std::mutex> locked(lock);
+    lengths.erase(at);
+    free((void *)at);
+    return kSuccess;
+  }
+  /* The block around an address, if the environment has the driver know it. Without one, its length is 0. */
+  Unreadable around(uint64_t address) {
+    std::lock_guard<std::mutex> locked(lock);
+    auto after = lengths.upper_bound(address);
+    if (after == lengths.begin() || !listed("PRETEND_GPU_KNOWS_MEMORY", 1)) return {};
+    auto [start, length] = *std::prev(after);
+    return address - start < length ? Unreadable{start, length, nullptr, nullptr} : Unreadable{};
+  }
+} allocations;
 
 }  // namespace
 
@@ -286,9 +350,7 @@ int cuCtxPopCurrent_v2(void **context) {
 }
 int cuCtxSynchronize() {
   if (captured_from()) return kCaptureUnsupported;
-  if (int refused = results.of("cuCtxSynchronize")) return refused;
-  synchronizations++;
-  return running.wait(), kSuccess;
+  return running.wait_for_all(), kSuccess;
 }
 int cuStreamCreate(void **stream, unsigned flags) {
   if (captured_from()) return kCaptureUnsupported;
@@ -299,7 +361,7 @@ int cuStreamCreate(void **stream, unsigned flags) {
 }
 int cuStreamDestroy_v2(void *) { return results.of("cuStreamDestroy"); }
 int cuStreamSynchronize(void *stream) {
-  running.wait();
+  running.wait(stream);
   return streams.of(stream)->copy(), kSuccess;
 }
 int cuThreadExchangeStreamCaptureMode(int *mode) {
@@ -310,19 +372,21 @@ int cuStreamQuery(void *handle) {
   Stream *stream = streams.of(handle);
   if (captured_from()) return kCaptureUnsupported;
   if (int result = results.of("cuStreamQuery")) return result;
+  if (!running.ended(handle)) return kNotReady;
   if (stream->length != 0 && (copies_hang || !std::exchange(stream->queried, true))) return kNotReady;
   return stream->copy(), kSuccess;
 }
-int cuStreamWaitEvent(void *, void *, unsigned) { return kSuccess; }
-int cuEventCreate(void **event, unsigned) { return give<void *>(event, &token); }
-int cuEventRecord(void *, void *) { return kSuccess; }
-int cuEventSynchronize(void *) { return kSuccess; }
-int cuEventDestroy_v2(void *) { return kSuccess; }
+/* An event is the stream that it was recorded on. Whoever waits for it waits for all of that stream. */
+int cuEventCreate(void **event, unsigned) { return give<void *>(event, new const void *(&token)); }
+int cuEventRecord(void *event, void *stream) { return give<const void *>((const void **)event, stream); }
+int cuEventSynchronize(void *event) { return running.wait(*(const void **)event), kSuccess; }
+int cuStreamWaitEvent(void *, void *event, unsigned) { return cuEventSynchronize(event); }
+int cuEventDestroy_v2(void *event) { return delete (const void **)event, kSuccess; }
 
-int cuMemAlloc_v2(uint64_t *to, size_t bytes) { return allocate(to, bytes); }
-int cuMemAllocAsync(uint64_t *to, size_t bytes, void *) { return allocate(to, bytes); }
-int cuMemFree_v2(uint64_t at) { return running.wait(), free((void *)at), kSuccess; }
-int cuMemFreeAsync(uint64_t at, void *) { return cuMemFree_v2(at); }
+int cuMemAlloc_v2(uint64_t *to, size_t bytes) { return allocations.add(to, bytes); }
+int cuMemAllocAsync(uint64_t *to, size_t bytes, void *) { return allocations.add(to, bytes); }
+int cuMemFree_v2(uint64_t at) { return running.wait_for_all(), allocations.remove(at); }
+int cuMemFreeAsync(uint64_t at, void *stream) { return running.wait(stream), allocations.remove(at); }
 int cuMemsetD8_v2(uint64_t at, unsigned char value, size_t bytes) {
   return memset((void *)at, value, bytes), kSuccess;
 }
@@ -330,15 +394,16 @@ int cuMemsetD8Async(uint64_t at, unsigned char value, size_t bytes, void *) {
   return cuMemsetD8_v2(at, value, bytes);
 }
 int cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t bytes) {
-  running.wait();
+  running.wait_for_all();
   return memcpy((void *)to, from, bytes), kSuccess;
 }
 int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t bytes, void *stream) {
   unsigned char *unreadable_to = unreadable.bytes(to, bytes);
+  if (unreadable_to != nullptr) ++*unreadable.around(to, bytes).copies;
   return copy(stream, unreadable_to != nullptr ? unreadable_to : (void *)to, from, bytes, unreadable_to);
 }
 int cuMemcpyDtoH_v2(void *to, uint64_t from, size_t bytes) {
-  running.wait();
+  running.wait_for_all();
   return memcpy(to, (void *)from, bytes), kSuccess;
 }
 int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, void *stream) {
@@ -368,6 +433,7 @@ int cuMemHostUnregister(void *start) {
 int cuMemHostGetDevicePointer_v2(uint64_t *to, void *at, unsigned) { return give(to, (uint64_t)at); }
 int cuPointerGetAttribute(void *value, int attribute, uint64_t address) {
   Unreadable block = unreadable.around(address, 1);
+  if (block.length == 0) block = allocations.around(address);
   if (block.length == 0) return kInvalidValue;
   switch (attribute) {
     case 2: return give((unsigned *)value, 2u);                /* memory type: device */
@@ -378,25 +444,29 @@ int cuPointerGetAttribute(void *value, int attribute, uint64_t address) {
   }
 }
 
+/* A module is its image. */
 int cuModuleLoadData(void **module, const void *image) {
-  return strcmp((const char *)image, kImage) == 0 ? give<void *>(module, &token) : kNotSupported;
+  for (const char *known : {kImage, kImageOf8}) {
+    if (strcmp((const char *)image, known) == 0) return give(module, (void *)known);
+  }
+  return kNotSupported;
 }
 int cuModuleUnload(void *) { return kSuccess; }
-int cuModuleGetFunction(void **function, void *, const char *name) {
+int cuModuleGetFunction(void **function, void *module, const char *name) {
+  std::string wanted = (module == (void *)kImageOf8 ? "8:" : "") + std::string(name);
   for (auto &kernel : kKernels) {
-    if (strcmp(name, kernel.name) == 0) return give(function, (void *)&kernel);
+    if (wanted == kernel.name) return give(function, (void *)&kernel);
   }
   return kNotFound;
 }
 int cuLaunchKernel(void *function, unsigned blocks, unsigned, unsigned, unsigned lanes, unsigned, unsigned, unsigned,
-                   void *, void **arguments, void **) {
+                   void *stream, void **arguments, void **) {
   const Kernel &kernel = *(const Kernel *)function;
   std::shared_ptr<void> argument(aligned_alloc(16, (kernel.argument + 15) & ~(size_t)15), free);
   memcpy(argument.get(), arguments[0], kernel.argument);
-  running.wait();
-  std::lock_guard<std::mutex> locked(running.lock);
+  running.wait(stream);
   for (unsigned block = 0; block < blocks; block++) {
-    running.threads.emplace_back([=, &kernel] { kernel.body(argument.get(), block, blocks, lanes); });
+    running.start(stream, [=, &kernel] { kernel.body(argument.get(), block, blocks, lanes); });
   }
   return kSuccess;
 }
@@ -412,8 +482,6 @@ void pretend_gpu_hang(bool hang) { copies_hang = hang; }
 void pretend_gpu_capture(bool begun) { capturing = begun; }
 /* This thread's capture mode. */
 int pretend_gpu_capture_mode() { return capture_mode; }
-/* Calls of cuCtxSynchronize that began to wait. */
-uint32_t pretend_gpu_synchronizations() { return synchronizations; }
 /* Addresses that are registered. */
 uint32_t pretend_gpu_registered() {
   std::lock_guard<std::mutex> locked(registrations.lock);
@@ -424,9 +492,11 @@ uint64_t pretend_gpu_alloc(size_t length) {
   void *start = mmap(nullptr, length, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (start == MAP_FAILED) return 0;
   std::lock_guard<std::mutex> locked(unreadable.lock);
-  unreadable.blocks.push_back({(uint64_t)start, length, (unsigned char *)calloc(1, length)});
+  unreadable.blocks.push_back({(uint64_t)start, length, (unsigned char *)calloc(1, length), new std::atomic<uint32_t>(0)});
   return (uint64_t)start;
 }
+/* Copies to the unreadable memory around this address that were begun. */
+uint32_t pretend_gpu_copies(uint64_t address) { return *unreadable.around(address, 1).copies; }
 /* Reads and writes unreadable memory, as a kernel would. */
 bool pretend_gpu_read(uint64_t address, void *into, size_t length) {
   unsigned char *bytes = unreadable.bytes(address, length);
@@ -441,14 +511,17 @@ bool pretend_gpu_write(uint64_t address, const void *from, size_t length) {
 
 /* No compiler has version 0.0, so that nothing that is cached on disk passes for kernels of a GPU. */
 int nvrtcVersion(int *major, int *minor) { return *major = *minor = 0; }
-int nvrtcCreateProgram(void **program, const char *, const char *, int, const char *const *, const char *const *) {
-  return give<void *>(program, &token);
+/* A program is its image. */
+int nvrtcCreateProgram(const void **program, const char *source, const char *, int, const char *const *,
+                       const char *const *) {
+  bool of_8 = strncmp(source, kStoresOf8, strlen(kStoresOf8)) == 0;
+  return give<const void *>(program, of_8 ? kImageOf8 : kImage);
 }
 int nvrtcDestroyProgram(void **) { return kSuccess; }
 int nvrtcCompileProgram(void *, int, const char *const *) { return kSuccess; }
 int nvrtcGetProgramLogSize(void *, size_t *size) { return give<size_t>(size, 1); }
 int nvrtcGetProgramLog(void *, char *log) { return *log = 0; }
-int nvrtcGetCUBINSize(void *, size_t *size) { return give(size, sizeof kImage); }
-int nvrtcGetCUBIN(void *, char *to) { return memcpy(to, kImage, sizeof kImage), kSuccess; }
+int nvrtcGetCUBINSize(const char *program, size_t *size) { return give(size, strlen(program) + 1); }
+int nvrtcGetCUBIN(const char *program, char *to) { return strcpy(to, program), kSuccess; }
 
 }  // extern "C"

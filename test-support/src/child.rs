@@ -92,6 +92,8 @@ impl Child {
             }
         }
         command.env(CHILD, &test);
+        // A lazy load waits for running kernels, and a kernel of a test may wait for a copy by the software adapter.
+        command.env("CUDA_MODULE_LOADING", "EAGER");
         let limit = std::env::var(SECONDS).map_or(LIMIT, |text| {
             Duration::from_secs(text.parse().unwrap_or_else(|_| panic!("{SECONDS}={text} is not a number")))
         });
@@ -156,6 +158,7 @@ mod tests {
     fn a_child_has_the_variables_of_its_test_and_no_other_settings() {
         in_child(&[("SOFTEFA_ADAPTERS", "3")], || {
             assert_eq!(std::env::var("SOFTEFA_ADAPTERS").as_deref(), Ok("3"));
+            assert_eq!(std::env::var("CUDA_MODULE_LOADING").as_deref(), Ok("EAGER"));
             let foreign = |name: &str| CLEARED.iter().any(|prefix| name.starts_with(prefix));
             assert_eq!(std::env::vars().filter(|(name, _)| foreign(name)).count(), 1);
         });

@@ -73,19 +73,10 @@ impl Driver {
         unsafe { self.function::<unsafe extern "C" fn() -> c_int>(c"pretend_gpu_capture_mode")() }
     }
 
-    /// The number of waits for the context that began.
-    pub fn synchronizations(&self) -> u32 {
-        self.count(c"pretend_gpu_synchronizations")
-    }
-
     /// The number of registered ranges of pages.
     pub fn registered(&self) -> u32 {
-        self.count(c"pretend_gpu_registered")
-    }
-
-    fn count(&self, name: &CStr) -> u32 {
-        // SAFETY: every caller's function is uint32_t (void).
-        unsafe { self.function::<unsafe extern "C" fn() -> u32>(name)() }
+        // SAFETY: uint32_t (void) in driver.cpp.
+        unsafe { self.function::<unsafe extern "C" fn() -> u32>(c"pretend_gpu_registered")() }
     }
 
     /// Allocates GPU memory that holds `bytes` and that the processor cannot read. It is never freed.
@@ -96,6 +87,12 @@ impl Driver {
         assert_ne!(address, 0, "no memory for {} bytes", bytes.len());
         self.write(address, bytes);
         address
+    }
+
+    /// The number of copies to an allocation of unreadable memory that began.
+    pub fn copies(&self, address: u64) -> u32 {
+        // SAFETY: uint32_t (uint64_t) in driver.cpp.
+        unsafe { self.function::<unsafe extern "C" fn(u64) -> u32>(c"pretend_gpu_copies")(address) }
     }
 
     /// Writes to unreadable memory, as a kernel would.

@@ -17,10 +17,11 @@ mod skip;
 pub mod soft;
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 pub use child::{Child, in_child};
-pub use process::{Outcome, output, run};
+pub use process::{Outcome, memory_file, output, run};
 pub use skip::{Need, missing, skip};
 
 /// The root folder of the repository.
@@ -42,6 +43,37 @@ pub fn test_name() -> String {
 /// The folder of the test binary and of the libraries that cargo builds for it.
 pub fn binaries() -> PathBuf {
     std::env::current_exe().unwrap().parent().unwrap().to_path_buf()
+}
+
+/// A slot of a completion queue of 32-byte entries, and the entry to write there.
+pub type Arrival<'a> = (&'a [AtomicU64; 4], [u8; 32]);
+
+/// Runs `body` while a thread acts as the adapter: once `doorbell` is `rung`, it writes the completions, of each the word
+/// with the phase bit last.
+///
+/// # Panics
+/// If the doorbell is not rung within ten seconds.
+pub fn complete_when_rung<R>(
+    doorbell: &AtomicU32,
+    rung: u32,
+    arrivals: &[Arrival<'_>],
+    body: impl FnOnce() -> R,
+) -> R {
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let end = Instant::now() + Duration::from_secs(10);
+            while doorbell.load(Ordering::Acquire) != rung {
+                assert!(Instant::now() < end, "the doorbell was not rung for request {rung}");
+                std::thread::yield_now();
+            }
+            for (slot, entry) in arrivals {
+                for (word, bytes) in slot.iter().zip(entry.as_chunks().0).rev() {
+                    word.store(u64::from_le_bytes(*bytes), Ordering::Release);
+                }
+            }
+        });
+        body()
+    })
 }
 
 /// A new folder, which is removed when the value is dropped.

@@ -80,7 +80,8 @@ fn content(mut file: File) -> Vec<u8> {
     bytes
 }
 
-fn memory_file() -> File {
+/// A file in memory, empty.
+pub fn memory_file() -> File {
     // SAFETY: a new descriptor, which nothing else owns.
     unsafe {
         let descriptor = libc::memfd_create(c"output".as_ptr(), libc::MFD_CLOEXEC);

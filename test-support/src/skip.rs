@@ -75,10 +75,10 @@ pub fn missing(need: Need, reason: impl Display) {
 /// Records that the calling test is skipped. The test must return afterwards.
 ///
 /// Prints `SKIPPED TEST: REASON` on stderr, and appends one line, `TEST<TAB>REASON<LF>`, to the file that
-/// `EFA_GDA_TEST_SKIPS` names. The line is one write to a file opened for appending, so that lines of several
-/// processes do not mix.
+/// `EFA_GDA_TEST_SKIPS` names. TEST is `PROGRAM::NAME`, because tests of two programs may have the same name. The line
+/// is one write to a file opened for appending, so that lines of several processes do not mix.
 pub fn skip(reason: impl Display) {
-    let (test, reason) = (test_name(), one_line(&reason.to_string()));
+    let (test, reason) = (format!("{}::{}", program(), test_name()), one_line(&reason.to_string()));
     eprintln!("SKIPPED {test}: {reason}");
     let Some(path) = std::env::var_os("EFA_GDA_TEST_SKIPS").filter(|path| !path.is_empty()) else { return };
     let file = std::fs::OpenOptions::new().append(true).create(true).open(&path);
@@ -88,6 +88,13 @@ pub fn skip(reason: impl Display) {
         Ok(bytes) if bytes == line.len() => {}
         other => panic!("the skip was not recorded in {}: {other:?}", path.display()),
     }
+}
+
+/// The name of this test program as in its crate's manifest: cargo appends a hyphen and a hash to it.
+fn program() -> String {
+    let file = std::env::current_exe().unwrap();
+    let stem = file.file_stem().unwrap().to_string_lossy();
+    stem.rsplit_once('-').map_or(&*stem, |(name, _)| name).to_owned()
 }
 
 /// Replaces control characters, which would end the record early.
@@ -103,7 +110,7 @@ mod tests {
 
     #[test]
     fn a_skip_in_a_child_is_recorded_once_and_as_one_line() {
-        let name = "skip::tests::a_skip_in_a_child_is_recorded_once_and_as_one_line";
+        let name = "efa_gda_test_support::skip::tests::a_skip_in_a_child_is_recorded_once_and_as_one_line";
         let Some(child) = Child::of_this_test() else { return skip("two\nlines\tand a tab") };
         let folder = TempDir::new("skips");
         let file = folder.path().join("skips");

@@ -46,13 +46,16 @@ pub fn on_provider(child: Child, folder: &TempDir) -> Child {
     child.variables(&[("FI_PROVIDER_PATH", folder.path().to_str().unwrap())])
 }
 
-/// Starts this program again with the software adapter, in place of this process. For programs without a test harness.
-pub fn again_with_soft_adapter(mark: &str) -> ! {
+/// Starts this program again with the software adapter, in place of this process, with `mark` and `variables` in its
+/// environment. For programs without a test harness.
+pub fn again_with_soft_adapter(mark: &str, variables: &[(&str, &str)]) -> ! {
     use std::os::unix::process::CommandExt;
     // The folder is not removed, because the program that replaces this process uses it.
     let folder = std::mem::ManuallyDrop::new(provider_folder());
     let mut command = std::process::Command::new(std::env::current_exe().unwrap());
     command.args(std::env::args_os().skip(1)).env(mark, "1").env("FI_PROVIDER_PATH", folder.path());
+    // As in the child process of a test.
+    command.env("CUDA_MODULE_LOADING", "EAGER").envs(variables.iter().copied());
     panic!("{}", command.exec());
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * libfabric's EFA extensions at API 2.6: the operations that expose an
+ * libfabric's EFA extensions at API 2.7: the operations that expose an
  * endpoint's queues so that a GPU can drive them. Names and layouts are those of
  * libfabric's <rdma/fi_ext_efa.h>.
  *
@@ -28,11 +28,18 @@ extern "C" {
 /* The external buffer of a completion queue is a dmabuf. */
 enum { FI_EFA_CQ_INIT_FLAGS_EXT_MEM_DMABUF = 1 << 0 };
 
-/* Request ids of 64 bits. Newer than 2.6; `caps` occupies former tail padding of fi_efa_wq_attr. */
+/* Request ids of 64 bits, from 2.7 on; `caps` occupies former tail padding of fi_efa_wq_attr. */
 enum fi_efa_wq_caps { FI_EFA_WQ_CAPS_64_BIT_REQ_ID = 1 << 0 };
 
 /* Provider-specific operation flag: ask the adapter to favour message rate. */
 #define FI_EFA_WR_HIGH_PPS (1ULL << 60)
+
+/*
+ * Provider-specific registration flag, from 2.7 on: give up the order in which the adapter's
+ * transactions to the region appear. Earlier releases refuse it with -FI_EBADFLAGS, and the
+ * fabric "efa" ignores it.
+ */
+#define FI_EFA_MR_RELAXED_ORDERING (1ULL << 61)
 
 /* Geometry of a send or a receive queue. The caller must zero it before a query. */
 struct fi_efa_wq_attr {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The part of libfabric's binary interface that this project uses, at API 2.6:
+ * The part of libfabric's binary interface that this project uses, at API 2.7:
  * structures that cross the boundary, operation tables inside each fid, and the
  * constants that these take. Names and layouts are libfabric's (include/rdma/fabric.h,
  * fi_domain.h, fi_eq.h, fi_endpoint.h, fi_cm.h, fi_rma.h, fi_errno.h,
@@ -11,7 +11,9 @@
  * be newer is therefore allocated by that library (fi_info) or zero-padded.
  *
  * Operations that this project neither calls nor provides are stated as
- * fi_unused_op, which keeps their position in the table.
+ * fi_unused_op, which keeps their position in the table. libfabric's inline calls
+ * of the operations of FI_XPU (xpu_ctx, export_xpu) do not compare the table's
+ * size: a provider whose table is shorter has its caller jump to what follows.
  */
 #ifndef EFA_GDA_THIRD_PARTY_LIBFABRIC_ABI_H
 #define EFA_GDA_THIRD_PARTY_LIBFABRIC_ABI_H
@@ -26,7 +28,7 @@ extern "C" {
 #endif
 
 #define FI_MAJOR_VERSION 2
-#define FI_MINOR_VERSION 6
+#define FI_MINOR_VERSION 7
 #define FI_VERSION(major, minor) (((major) << 16) | (minor))
 #define FI_MAJOR(version) ((version) >> 16)
 #define FI_MINOR(version) ((version) & 0xFFFF)
@@ -54,6 +56,7 @@ static const uint64_t FI_INJECT = 1ULL << 25;
 static const uint64_t FI_TRANSMIT_COMPLETE = 1ULL << 27;
 static const uint64_t FI_DELIVERY_COMPLETE = 1ULL << 28;
 static const uint64_t FI_MR_DMABUF = 1ULL << 40;
+static const uint64_t FI_XPU = 1ULL << 44;
 static const uint64_t FI_HMEM_DEVICE_ONLY = 1ULL << 46;
 static const uint64_t FI_HMEM = 1ULL << 47;
 static const uint64_t FI_LOCAL_COMM = 1ULL << 51;
@@ -170,6 +173,7 @@ struct fid_ep;
 struct fid_pep;
 struct fid_mr;
 struct fid_nic;
+struct fid_xpu_ctx;
 struct fi_cq_attr;
 struct fi_cntr_attr;
 struct fi_av_attr;
@@ -216,6 +220,8 @@ struct fi_ep_attr {
   size_t rx_ctx_cnt;
   size_t auth_key_size;
   uint8_t *auth_key;
+  /* Through libfabric 2.6 the structure ends before xpu_ctx. */
+  struct fid_xpu_ctx *xpu_ctx;
 };
 
 struct fi_domain_attr {
@@ -254,6 +260,8 @@ struct fi_domain_attr {
   uint32_t max_group_id;
   uint64_t max_cntr_value;
   uint64_t max_err_cntr_value;
+  /* From libfabric 2.7 on. */
+  size_t max_xpu_ctx_cnt;
 };
 
 struct fi_fabric_attr {
@@ -369,6 +377,7 @@ struct fi_ops_domain {
   fi_unused_op query_atomic;
   fi_unused_op query_collective;
   fi_unused_op endpoint2;
+  fi_unused_op xpu_ctx;
 };
 
 struct fi_mr_dmabuf {
@@ -380,7 +389,7 @@ struct fi_mr_dmabuf {
 
 /*
  * The library reads the members that the *requested* API version has. The caller
- * must therefore request at most 2.6. FI_MR_DMABUF needs API 1.20.
+ * must therefore request at most 2.7. FI_MR_DMABUF needs API 1.20.
  */
 struct fi_mr_attr {
   union {
@@ -449,6 +458,8 @@ struct fi_ops_av {
   fi_unused_op insert_auth_key;
   fi_unused_op lookup_auth_key;
   fi_unused_op set_user_id;
+  int (*lookup2)(struct fid_av *av, fi_addr_t fi_addr, void *buf, size_t *len, uint64_t flags,
+                 struct fid_xpu_ctx *ctx);
 };
 
 struct fid_av {
@@ -464,6 +475,8 @@ struct fi_cq_attr {
   int signaling_vector;
   enum fi_cq_wait_cond wait_cond;
   struct fid_wait *wait_set;
+  /* From libfabric 2.7 on. */
+  struct fid_xpu_ctx *xpu_ctx;
 };
 
 struct fi_cq_data_entry {
@@ -499,6 +512,7 @@ struct fi_ops_cq {
   fi_unused_op sreadfrom;
   fi_unused_op signal;
   const char *(*strerror)(struct fid_cq *cq, int prov_errno, const void *err_data, char *buf, size_t len);
+  fi_unused_op export_xpu;
 };
 
 struct fid_cq {
@@ -511,6 +525,8 @@ struct fi_cntr_attr {
   enum fi_wait_obj wait_obj;
   struct fid_wait *wait_set;
   uint64_t flags;
+  /* From libfabric 2.7 on. */
+  struct fid_xpu_ctx *xpu_ctx;
 };
 
 struct fi_ops_cntr {
@@ -522,6 +538,7 @@ struct fi_ops_cntr {
   int (*wait)(struct fid_cntr *cntr, uint64_t threshold, int timeout);
   int (*adderr)(struct fid_cntr *cntr, uint64_t value);
   int (*seterr)(struct fid_cntr *cntr, uint64_t value);
+  fi_unused_op export_xpu;
 };
 
 struct fid_cntr {
@@ -538,6 +555,7 @@ struct fi_ops_ep {
   fi_unused_op rx_ctx;
   fi_unused_op rx_size_left;
   fi_unused_op tx_size_left;
+  fi_unused_op export_xpu;
 };
 
 struct fi_ops_cm {

@@ -37,15 +37,28 @@ static void introduce(efa_gda_mapped *to_queue, efa_gda_mapped *of, struct efa_g
   CHECK(efa_gda_mapped_insert_peer(to_queue, address, length, out) == 0);
 }
 
-/* The GPU that EFA_GDA_TEST_GPU numbers drives the first queue; without the variable, the host does. */
-static void open_all(void) {
+/* The GPU that EFA_GDA_TEST_GPU numbers drives the first queue; without the variable, the host does. EFA_GDA_TEST_VERBS
+ * opens the adapter through rdma-core alone. */
+static void open_domain(void) {
+  if (getenv("EFA_GDA_TEST_VERBS") != NULL) {
+    CHECK(efa_gda_domain_open_verbs(NULL, 0, &domain) == 0);
+  } else {
+    CHECK(efa_gda_domain_open(NULL, 0, &domain) == 0);
+  }
+}
+
+/* Opens the first queue with these flags, and the second one with a counter, or none. */
+static void open_queues(uint32_t flags, efa_gda_counter *counter, uint64_t counted) {
   const char *gpu = getenv("EFA_GDA_TEST_GPU");
   struct efa_gda_mapped_attr attr = {sizeof attr, 0, 0, -1, EFA_GDA_DOORBELL_AUTO};
   struct efa_gda_peer back;
-  CHECK(efa_gda_domain_open(NULL, 0, &domain) == 0);
   if (gpu != NULL) attr.gpu = atoi(gpu);
+  attr.flags = flags;
   CHECK(efa_gda_mapped_open(domain, &attr, &first) == 0);
   attr.gpu = -1;
+  attr.flags = 0;
+  attr.counter = counter;
+  attr.counted = counted;
   CHECK(efa_gda_mapped_open(domain, &attr, &second) == 0);
   introduce(second, first, &back);
   introduce(first, second, &peer);
@@ -54,12 +67,17 @@ static void open_all(void) {
   CHECK(efa_gda_region_register(domain, to, sizeof to, ALL, &target) == 0);
 }
 
-static struct efa_gda_write write_all(void) {
+static void open_all(void) {
+  open_domain();
+  open_queues(0, NULL, 0);
+}
+
+static struct efa_gda_work write_all(void) {
   struct efa_gda_region_info info = {sizeof info};
   CHECK(efa_gda_region_describe(target, &info) == 0);
   CHECK(info.address == (uint64_t)(uintptr_t)to && info.length == sizeof to && info.is_dmabuf == 0);
   /* The last 0 is timeout_ns: the default bound. */
-  struct efa_gda_write write = {sizeof write, peer, source, 0, info.address, info.rkey, 0, BYTES, COUNT, 0};
+  struct efa_gda_work write = {sizeof write, peer, source, 0, info.address, info.rkey, EFA_GDA_OP_WRITE, BYTES, COUNT, 0};
   return write;
 }
 
@@ -78,8 +96,8 @@ static void put(void) {
   CHECK(efa_gda_mapped_describe(first, &info) == 0);
   CHECK(info.entry_size == 64 && info.num_entries > 0 && info.max_batch > 0 && info.completions >= info.num_entries);
   CHECK(info.doorbell == EFA_GDA_DOORBELL_DIRECT && info.completions_in_gpu <= 1 && info.qpn != peer.qpn);
-  struct efa_gda_write write = write_all();
-  CHECK(efa_gda_mapped_write(first, &write) == 0);
+  struct efa_gda_work write = write_all();
+  CHECK(efa_gda_mapped_execute(first, &write) == 0);
   CHECK(memcmp(from, to, sizeof to) == 0);
   CHECK(efa_gda_mapped_wait(first, 1000000000) == 0 && efa_gda_mapped_wait(first, 0) == 0);
   CHECK(efa_gda_mapped_poll(first, &progress) == 0);
@@ -91,16 +109,102 @@ static void put(void) {
 static void errors(void) {
   struct efa_gda_progress progress = {sizeof progress};
   open_all();
-  struct efa_gda_write write = write_all();
+  struct efa_gda_work write = write_all();
   write.rkey ^= 0x5555;
   write.count = 1;
-  CHECK(efa_gda_mapped_write(first, &write) == EFA_GDA_ERROR_COMPLETION);
+  CHECK(efa_gda_mapped_execute(first, &write) == EFA_GDA_ERROR_COMPLETION);
   CHECK(strstr(efa_gda_last_error(), "remote") != NULL);
   CHECK(efa_gda_mapped_poll(first, &progress) == 0);
   CHECK(progress.errors == 1 && progress.first_status == 7 && progress.first_request == 0);
   write.count = COUNT + 1;
-  CHECK(efa_gda_mapped_write(first, &write) == EFA_GDA_ERROR_ARGUMENT);
+  CHECK(efa_gda_mapped_execute(first, &write) == EFA_GDA_ERROR_ARGUMENT);
   close_all();
+}
+
+/* Every operation once. The second queue receives. */
+static void operations(void) {
+  struct efa_gda_receives receives = {sizeof receives, NULL, 0, BYTES, BYTES, 0, 4, 0};
+  struct efa_gda_received got[8];
+  uint32_t id = 9, posted = 9, count = 9;
+  open_all();
+  struct efa_gda_work work = write_all();
+  work.count = 1;
+  receives.region = target;
+  receives.offset = BYTES * 8;
+  CHECK(efa_gda_mapped_receive(second, got, 8, &count, 1000000) == EFA_GDA_ERROR_TIMEOUT && count == 0);
+  CHECK(efa_gda_mapped_post_receives(second, &receives, &id, &posted) == 0 && id == 0 && posted == 4);
+  work.op = EFA_GDA_OP_SEND;
+  CHECK(efa_gda_mapped_execute(first, &work) == 0);
+  CHECK(efa_gda_mapped_receive(second, got, 8, &count, 0) == 0 && count == 1);
+  CHECK(got[0].flags == EFA_GDA_RECEIVED_CONSUMED && got[0].receive == 0 && got[0].status == 0);
+  CHECK(got[0].length == BYTES && got[0].arrival == EFA_GDA_ARRIVAL_MESSAGE && got[0].source_ah != 0xffff);
+  CHECK(memcmp(to + BYTES * 8, from, BYTES) == 0);
+  work.op = EFA_GDA_OP_SEND_IMM;
+  work.immediate = 0x12345678;
+  CHECK(efa_gda_mapped_execute(first, &work) == 0);
+  work.op = EFA_GDA_OP_INLINE_SEND;
+  work.bytes = 16;
+  CHECK(efa_gda_mapped_execute(first, &work) == 0);
+  CHECK(efa_gda_mapped_receive(second, got, 8, &count, 0) == 0);
+  if (count == 1) {
+    uint32_t rest = 0;
+    CHECK(efa_gda_mapped_receive(second, got + 1, 7, &rest, 0) == 0 && rest == 1);
+  }
+  CHECK(got[0].flags == (EFA_GDA_RECEIVED_CONSUMED | EFA_GDA_RECEIVED_IMMEDIATE) && got[0].immediate == 0x12345678);
+  CHECK(got[1].flags == EFA_GDA_RECEIVED_CONSUMED && got[1].length == 16);
+  CHECK(memcmp(to + BYTES * 10, from, 16) == 0);
+  work.op = EFA_GDA_OP_WRITE_IMM;
+  work.bytes = BYTES;
+  CHECK(efa_gda_mapped_execute(first, &work) == 0);
+  CHECK(efa_gda_mapped_receive(second, got, 8, &count, 0) == 0 && count == 1);
+  CHECK(got[0].arrival == EFA_GDA_ARRIVAL_WRITE && got[0].immediate == 0x12345678 && memcmp(to, from, BYTES) == 0);
+  /* A read of what the peer has into the beginning of the source. */
+  to[0] ^= 0xff;
+  work.op = EFA_GDA_OP_READ;
+  CHECK(efa_gda_mapped_execute(first, &work) == 0 && from[0] == to[0]);
+  work.op = EFA_GDA_OP_INLINE_WRITE; /* Only 128-byte entries carry it. */
+  CHECK(efa_gda_mapped_execute(first, &work) == EFA_GDA_ERROR_UNSUPPORTED);
+  work.op = 7;
+  CHECK(efa_gda_mapped_execute(first, &work) == EFA_GDA_ERROR_ARGUMENT);
+  /* A receive that reaches past the region, and one that is too long. */
+  receives.offset = sizeof to - BYTES;
+  CHECK(efa_gda_mapped_post_receives(second, &receives, &id, &posted) == EFA_GDA_ERROR_ARGUMENT && posted == 0);
+  receives.bytes = 65536;
+  CHECK(efa_gda_mapped_post_receives(second, &receives, NULL, NULL) == EFA_GDA_ERROR_ARGUMENT);
+  CHECK(efa_gda_mapped_receive(second, got, 0, &count, 0) == EFA_GDA_ERROR_ARGUMENT);
+  close_all();
+}
+
+/* Run where the provider has counters. The queue counts its own requests, and its peer those that arrive. */
+static void counters(void) {
+  struct efa_gda_counter_info words = {sizeof words};
+  struct efa_gda_mapped_info info = {sizeof info};
+  struct efa_gda_received got;
+  efa_gda_counter *counter;
+  uint64_t successes = 9, failed = 9;
+  uint32_t count;
+  int verbs = getenv("EFA_GDA_TEST_VERBS") != NULL;
+  open_domain();
+  CHECK(efa_gda_counter_open(domain, -1, &counter) == 0);
+  CHECK(efa_gda_counter_describe(counter, &words) == 0);
+  CHECK(words.gpu == -1 && words.success % 8 == 0 && words.error % 8 == 0 && words.success != words.error);
+  open_queues(verbs ? 0 : EFA_GDA_MAPPED_COUNTERS, counter, EFA_GDA_ACCESS_REMOTE_WRITE);
+  CHECK(efa_gda_mapped_describe(first, &info) == 0);
+  if (!verbs) {
+    CHECK(info.flags == EFA_GDA_MAPPED_COUNTERS && info.receives == 0);
+    CHECK(efa_gda_mapped_receive(first, &got, 1, &count, 1) == EFA_GDA_ERROR_UNSUPPORTED);
+  }
+  CHECK(efa_gda_counter_close(counter) == EFA_GDA_ERROR_BUSY);
+  struct efa_gda_work write = write_all();
+  CHECK(efa_gda_mapped_execute(first, &write) == 0 && memcmp(from, to, sizeof to) == 0);
+  CHECK(efa_gda_counter_read(counter, &successes, &failed) == 0 && successes == COUNT && failed == 0);
+  CHECK(*(const volatile uint64_t *)(uintptr_t)words.success == COUNT);
+  CHECK(efa_gda_mapped_close(first) == 0 && efa_gda_mapped_close(second) == 0);
+  CHECK(efa_gda_region_close(source) == 0 && efa_gda_region_close(target) == 0);
+  CHECK(efa_gda_domain_close(domain) == EFA_GDA_ERROR_BUSY);
+  CHECK(efa_gda_counter_close(counter) == 0);
+  CHECK(efa_gda_counter_close(counter) == EFA_GDA_ERROR_ARGUMENT);
+  CHECK(efa_gda_domain_close(domain) == 0);
 }
 
 static void busy(void) {
@@ -133,8 +237,8 @@ static void snapshot(void) {
   size_t length = 0;
   struct efa_gda_queue state;
   open_all();
-  struct efa_gda_write write = write_all();
-  CHECK(efa_gda_mapped_write(first, &write) == 0);
+  struct efa_gda_work write = write_all();
+  CHECK(efa_gda_mapped_execute(first, &write) == 0);
   CHECK(efa_gda_mapped_snapshot(first, text, sizeof text, &length, &state) == 0);
   CHECK(length == strlen(text) && strstr(text, "1000 reserved, 1000 rung") != NULL);
   CHECK(state.lock.doorbell_index == COUNT && state.completion.completed == COUNT);
@@ -148,10 +252,10 @@ static void snapshot(void) {
 static void timeout(void) {
   struct efa_gda_progress progress = {sizeof progress};
   open_all();
-  struct efa_gda_write write = write_all();
+  struct efa_gda_work write = write_all();
   write.count = 3;
   write.timeout_ns = 50000000;
-  CHECK(efa_gda_mapped_write(first, &write) == EFA_GDA_ERROR_DEVICE);
+  CHECK(efa_gda_mapped_execute(first, &write) == EFA_GDA_ERROR_DEVICE);
   CHECK(efa_gda_mapped_poll(first, &progress) == 0);
   CHECK(progress.in_flight == 3 && progress.poison == EFA_GDA_TIMEOUT_COMPLETION);
   CHECK(efa_gda_region_close(source) == EFA_GDA_ERROR_BUSY);
@@ -161,7 +265,7 @@ static void timeout(void) {
   /* The queue stays poisoned. */
   CHECK(efa_gda_mapped_abort(first, 1) == 0 && efa_gda_mapped_abort(first, 0) == 0);
   CHECK(efa_gda_mapped_wait(first, 0) == EFA_GDA_ERROR_DEVICE);
-  CHECK(efa_gda_mapped_write(first, &write) == EFA_GDA_ERROR_DEVICE);
+  CHECK(efa_gda_mapped_execute(first, &write) == EFA_GDA_ERROR_DEVICE);
   CHECK(efa_gda_mapped_destroy(first) == 0);
   CHECK(efa_gda_mapped_close(second) == 0);
   CHECK(efa_gda_region_close(source) == 0);
@@ -176,6 +280,7 @@ static void misuse(void) {
   efa_gda_mapped *queue;
   efa_gda_domain *none;
   efa_gda_region *region;
+  efa_gda_counter *counter;
   size_t length = 0;
   CHECK(efa_gda_api_version() == EFA_GDA_API_VERSION);
   CHECK(efa_gda_domain_open(NULL, 0, NULL) == EFA_GDA_ERROR_ARGUMENT);
@@ -201,6 +306,20 @@ static void misuse(void) {
   CHECK(efa_gda_mapped_open(domain, &attr, &queue) == EFA_GDA_ERROR_GPU);
   CHECK(strstr(efa_gda_last_error(), "gpu = -1 is for the host's processor") != NULL);
   attr.gpu = -1;
+  attr.flags = 1u << 31;
+  CHECK(efa_gda_mapped_open(domain, &attr, &queue) == EFA_GDA_ERROR_ARGUMENT);
+  attr.flags = EFA_GDA_MAPPED_COUNTERS | EFA_GDA_MAPPED_REQUEST_TABLE;
+  CHECK(efa_gda_mapped_open(domain, &attr, &queue) < 0);
+  attr.flags = 0;
+  attr.counted = EFA_GDA_ACCESS_WRITE;
+  CHECK(efa_gda_mapped_open(domain, &attr, &queue) == EFA_GDA_ERROR_ARGUMENT);
+  attr.counted = 0;
+  attr.store_width = 4;
+  CHECK(efa_gda_mapped_open(domain, &attr, &queue) == EFA_GDA_ERROR_ARGUMENT);
+  attr.store_width = EFA_GDA_STORE_WIDTH_EIGHT;
+  attr.requests = 64;
+  CHECK(efa_gda_mapped_open(domain, &attr, &queue) == EFA_GDA_ERROR_ARGUMENT);
+  attr.requests = 0;
   attr.completions = 16;
   CHECK(efa_gda_mapped_open(domain, &attr, &queue) == EFA_GDA_ERROR_ARGUMENT);
   /* A handle of another kind, and null pointers. */
@@ -213,7 +332,12 @@ static void misuse(void) {
   CHECK(efa_gda_mapped_insert_peer(first, "xyz", 3, &peer) == EFA_GDA_ERROR_ARGUMENT);
   CHECK(strstr(efa_gda_last_error(), "3 bytes") != NULL && strstr(efa_gda_last_error(), "32") != NULL);
   CHECK(efa_gda_mapped_insert_peer(first, NULL, 32, &peer) == EFA_GDA_ERROR_ARGUMENT);
-  CHECK(efa_gda_mapped_write(first, NULL) == EFA_GDA_ERROR_ARGUMENT);
+  CHECK(efa_gda_mapped_execute(first, NULL) == EFA_GDA_ERROR_ARGUMENT);
+  CHECK(efa_gda_mapped_post_receives(first, NULL, NULL, NULL) == EFA_GDA_ERROR_ARGUMENT);
+  CHECK(efa_gda_mapped_receive(first, NULL, 1, NULL, 1) == EFA_GDA_ERROR_ARGUMENT);
+  CHECK(efa_gda_counter_open(domain, -2, &counter) == EFA_GDA_ERROR_ARGUMENT);
+  CHECK(efa_gda_counter_open(domain, -1, NULL) == EFA_GDA_ERROR_ARGUMENT);
+  CHECK(efa_gda_counter_close((efa_gda_counter *)first) == EFA_GDA_ERROR_ARGUMENT);
   CHECK(efa_gda_mapped_retain(first, NULL) == EFA_GDA_ERROR_ARGUMENT);
   CHECK(efa_gda_region_register(domain, NULL, 8, ALL, &region) == EFA_GDA_ERROR_ARGUMENT);
   CHECK(efa_gda_region_register(domain, to, 8, 0, &region) == EFA_GDA_ERROR_ARGUMENT);
@@ -233,14 +357,14 @@ int main(int argc, char **argv) {
   static const struct {
     const char *name;
     void (*run)(void);
-  } tests[] = {{"put", put},           {"errors", errors},   {"busy", busy},   {"snapshot", snapshot},
-               {"timeout", timeout}, {"misuse", misuse}};
+  } tests[] = {{"put", put},         {"errors", errors},   {"busy", busy},   {"operations", operations},
+               {"counters", counters}, {"snapshot", snapshot}, {"timeout", timeout}, {"misuse", misuse}};
   for (size_t i = 0; i < sizeof tests / sizeof tests[0]; i++) {
     if (argc == 2 && strcmp(argv[1], tests[i].name) == 0) {
       tests[i].run();
       return 0;
     }
   }
-  fprintf(stderr, "usage: %s put|errors|busy|snapshot|timeout|misuse\n", argv[0]);
+  fprintf(stderr, "usage: %s put|errors|busy|operations|counters|snapshot|timeout|misuse\n", argv[0]);
   return 2;
 }

@@ -17,13 +17,16 @@ pub const EFA_GDA_TIMEOUT_LOCK: efa_gda_status = 3;
 pub const EFA_GDA_COMPLETION_ERROR: efa_gda_status = 4;
 /// The queue was poisoned before; error.poison has the reason.
 pub const EFA_GDA_POISONED: efa_gda_status = 5;
-/// The host set the abort flag to 1. Poisons the queue where a wait of the send side sees it.
+/// The host set the abort flag to 1. A wait of the send side that reads the flag poisons the queue.
 pub const EFA_GDA_ABORTED: efa_gda_status = 6;
-/// An argument that no entry can express, or that exceeds a limit of the queue; or a call on a closed handle.
+/** An argument that no entry can express, or that exceeds a limit of the queue; a call on a closed handle; a group or
+ a queue that cannot post: a block of several dimensions, a warp or block with missing threads, sq.max_batch 0.*/
 pub const EFA_GDA_BAD_ARGUMENT: efa_gda_status = 7;
-/// The queue lacks a feature: inline write, RDMA, a receive queue, a completion queue, or an inbox.
+/** The queue lacks a feature: inline write, RDMA, a receive queue, a completion queue, an inbox, a request table, or
+ entries written by stores of 16 bytes.*/
 pub const EFA_GDA_UNSUPPORTED: efa_gda_status = 8;
-/// A completion that breaks the rules: of another queue pair, or of an unexpected kind.
+/** A completion that breaks the rules: of another queue pair, or of an unexpected kind; or more completions than
+ requests.*/
 pub const EFA_GDA_BAD_COMPLETION: efa_gda_status = 9;
 /** A doorbell record ran backwards or past the ring, or covered an entry that was not written. The doorbell proxy did
  not ring for it, and rings this queue no more.*/
@@ -33,11 +36,20 @@ pub const EFA_GDA_PROXY_STOPPED: efa_gda_status = 11;
 /** A group could not own the queue: another group owns it or posts to it, or an owner did not close it. As the reason
  of a poison: another group posted while a group owned the queue (post.h).*/
 pub const EFA_GDA_IN_USE: efa_gda_status = 12;
+/// Sender::test: not all of the requests are done. Not a failure.
+pub const EFA_GDA_IN_FLIGHT: efa_gda_status = 13;
+/** The bound of a wait for a peer's signal ran out (signal.h); it counts from the last change of the word. Does not
+ poison the queue.*/
+pub const EFA_GDA_TIMEOUT_SIGNAL: efa_gda_status = 14;
 /// The kernel did not run, or did not write its result: the host stores this value before the launch.
 pub const EFA_GDA_NOT_RUN: efa_gda_status = 255;
 /** How a wait or a call ended. Values are stable: hosts read them from memory. A poisoned queue is out of service: each
  later call returns EFA_GDA_POISONED, and the adapter may still access the buffers of its requests until the endpoint
- is destroyed. error.poison holds the first reason.*/
+ is destroyed. error.poison holds the first reason.
+
+ The bound of a wait counts from its beginning and again from each progress: a request that completed or, for the
+ ticket lock, a change of lock.serving. So a slow adapter ends no wait, and a wait ends at its bound after the last
+ progress.*/
 pub type efa_gda_status = ::core::ffi::c_uint;
 pub const EFA_GDA_OP_WRITE: efa_gda_op = 0;
 pub const EFA_GDA_OP_WRITE_IMM: efa_gda_op = 1;
@@ -56,6 +68,9 @@ pub const EFA_GDA_SQ_REQ_ID_64: efa_gda_sq_flags = 1;
 pub const EFA_GDA_SQ_RECORD: efa_gda_sq_flags = 2;
 /// The adapter executes RDMA writes with inline data (128-byte entries).
 pub const EFA_GDA_SQ_INLINE_WRITE: efa_gda_sq_flags = 4;
+/** Only stores of 8 bytes may write entries to the ring: the host sets it for an adapter's memory for which wider
+ stores were not qualified.*/
+pub const EFA_GDA_SQ_STORES_OF_8: efa_gda_sq_flags = 8;
 /// efa_gda_sq::flags
 pub type efa_gda_sq_flags = ::core::ffi::c_uint;
 /// Geometry: the send queue of the adapter, or a staging ring from which the doorbell proxy copies.
@@ -157,10 +172,11 @@ impl Default for efa_gda_rq {
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct efa_gda_cq {
-    /** Null where device code cannot read it. Completion counters then count what completed, and a wait for a request that
- failed ends at its bound.*/
+    /** Null where device code cannot read it. The queue then needs completion counters. After an error is counted, no
+ further request counts as completed, so waits end at their bound.*/
     pub buffer: *mut u8,
-    /// Takes the low 16 bits of the consumer index after entries were read. Null where the adapter has none or needs none.
+    /** Takes the low 16 bits of the consumer index after entries were read. Null where the adapter has none or needs
+ none.*/
     pub doorbell: *mut u32,
     /// 16 or 32 bytes in practice.
     pub entry_size: u32,
@@ -197,8 +213,8 @@ impl Default for efa_gda_cq {
  success - error. So both counters must be 0 when the queue is made, and count all requests of this queue and no
  others. Both must wrap at `wrap`, or at a multiple of it: a power of two of at least 4 * sq.num_entries. With
  counters the completion queue is read for errors only; it must have at least 2 * sq.num_entries entries, and nothing
- else may complete on it. wrap = 0: the counters never wrap, may start at any count, and errors are not searched for
- (cq.h).*/
+ else may complete on it. wrap = 0: the counters never wrap, and device code does not read the completion queue: an
+ error only counts as a completion (cq.h).*/
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct efa_gda_counters {
@@ -308,6 +324,50 @@ impl Default for efa_gda_inbox {
         }
     }
 }
+/** Geometry: the request table, in memory of the GPU (requests.h): with it a group can wait for its own requests, and
+ receives the errors of its own requests. Optional, and only without completion counters: they say how many requests
+ completed, and the table needs to know which. A queue with a table needs a completion queue that device code
+ reads.*/
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct efa_gda_requests {
+    /// num_entries words of 16 bits, 8-byte aligned: by request, whether and how it completed.
+    pub done: *mut u16,
+    /// num_entries words of 16 bits, 8-byte aligned: by request, the number of the handle that posted it.
+    pub posters: *mut u16,
+    /** R: a power of two, at least sq.num_entries + publication.num_entries and at most 32768; 0: no table. If the first
+ request has index 0, all words start at zero.*/
+    pub num_entries: u32,
+    pub reserved: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of efa_gda_requests"][::core::mem::size_of::<efa_gda_requests>() - 24usize];
+    [
+        "Alignment of efa_gda_requests",
+    ][::core::mem::align_of::<efa_gda_requests>() - 8usize];
+    [
+        "Offset of field: efa_gda_requests::done",
+    ][::core::mem::offset_of!(efa_gda_requests, done) - 0usize];
+    [
+        "Offset of field: efa_gda_requests::posters",
+    ][::core::mem::offset_of!(efa_gda_requests, posters) - 8usize];
+    [
+        "Offset of field: efa_gda_requests::num_entries",
+    ][::core::mem::offset_of!(efa_gda_requests, num_entries) - 16usize];
+    [
+        "Offset of field: efa_gda_requests::reserved",
+    ][::core::mem::offset_of!(efa_gda_requests, reserved) - 20usize];
+};
+impl Default for efa_gda_requests {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
 /// Engine: the reserve word.
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
@@ -409,7 +469,7 @@ pub struct efa_gda_completion_words {
     pub lock: u32,
     /// Completions read, modulo 2^32: the consumer index.
     pub consumed: u32,
-    /// Requests completed, successfully or not, modulo 2^32.
+    /// Requests completed, successfully or not, modulo 2^32. Waits see progress by it.
     pub completed: u32,
     /// Posted receives whose completions were read, modulo 2^32.
     pub received: u32,
@@ -444,6 +504,30 @@ const _: () = {
     [
         "Offset of field: efa_gda_completion_words::lost",
     ][::core::mem::offset_of!(efa_gda_completion_words, lost) - 20usize];
+};
+/// Engine: the request table's words (requests.h).
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct efa_gda_request_words {
+    /// All requests with an index before this one are done, modulo 2^32.
+    pub oldest: u32,
+    /// Handles that took a number for the table, modulo 2^32.
+    pub handles: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
+        "Size of efa_gda_request_words",
+    ][::core::mem::size_of::<efa_gda_request_words>() - 8usize];
+    [
+        "Alignment of efa_gda_request_words",
+    ][::core::mem::align_of::<efa_gda_request_words>() - 4usize];
+    [
+        "Offset of field: efa_gda_request_words::oldest",
+    ][::core::mem::offset_of!(efa_gda_request_words, oldest) - 0usize];
+    [
+        "Offset of field: efa_gda_request_words::handles",
+    ][::core::mem::offset_of!(efa_gda_request_words, handles) - 4usize];
 };
 /// Engine: the receive queue's producer, and the inbox's consumer (rq.h).
 #[repr(C)]
@@ -489,8 +573,8 @@ pub struct efa_gda_queue {
     pub cq: efa_gda_cq,
     pub counters: efa_gda_counters,
     pub publication: efa_gda_publication,
-    /** Geometry: the abort flag, which ends all waits when the host sets it; may be null. 1 ends them with
- EFA_GDA_ABORTED, another enum efa_gda_status with this status.*/
+    /** Geometry: the abort flag, which ends all waits when the host sets it; may be null. The value 1 ends them with
+ EFA_GDA_ABORTED, any other value with the enum efa_gda_status of that value.*/
     pub abort: *const u32,
     /// Geometry: the most bytes of an RDMA request, of a SEND, and of inline data. max_rdma_size = 0: no RDMA.
     pub max_rdma_size: u64,
@@ -498,10 +582,11 @@ pub struct efa_gda_queue {
     pub max_inline: u32,
     /// Geometry: the queue pair's number, as its completions carry it.
     pub qpn: u32,
-    /// Geometry: enum efa_io_processing_hint that the put kernels set in each entry.
+    /// Geometry: enum efa_io_processing_hint of every entry, besides those that its make() sets (set_hints() in wqe.h).
     pub hints: u32,
     pub inbox: efa_gda_inbox,
-    pub __bindgen_padding_0: [u64; 9usize],
+    pub requests: efa_gda_requests,
+    pub __bindgen_padding_0: [u64; 6usize],
     /** Engine. The words that each post reads share one cache line, for one round trip. The words of the completion queue
  and of the receive queue are on separate lines.*/
     pub reserve: efa_gda_reserve_words,
@@ -510,7 +595,8 @@ pub struct efa_gda_queue {
     pub error: efa_gda_error_words,
     pub __bindgen_padding_2: [u32; 16usize],
     pub completion: efa_gda_completion_words,
-    pub __bindgen_padding_3: [u32; 26usize],
+    pub tracking: efa_gda_request_words,
+    pub __bindgen_padding_3: [u32; 24usize],
     pub receive: efa_gda_receive_words,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
@@ -554,6 +640,9 @@ const _: () = {
         "Offset of field: efa_gda_queue::inbox",
     ][::core::mem::offset_of!(efa_gda_queue, inbox) - 168usize];
     [
+        "Offset of field: efa_gda_queue::requests",
+    ][::core::mem::offset_of!(efa_gda_queue, requests) - 184usize];
+    [
         "Offset of field: efa_gda_queue::reserve",
     ][::core::mem::offset_of!(efa_gda_queue, reserve) - 256usize];
     [
@@ -565,6 +654,9 @@ const _: () = {
     [
         "Offset of field: efa_gda_queue::completion",
     ][::core::mem::offset_of!(efa_gda_queue, completion) - 384usize];
+    [
+        "Offset of field: efa_gda_queue::tracking",
+    ][::core::mem::offset_of!(efa_gda_queue, tracking) - 408usize];
     [
         "Offset of field: efa_gda_queue::receive",
     ][::core::mem::offset_of!(efa_gda_queue, receive) - 512usize];
@@ -622,8 +714,8 @@ pub struct efa_gda_put_result {
     pub completion_status: u32,
     /// Request id of the first error completion.
     pub request_id: u64,
-    /** Entries posted, and completions of sends read, by this put. A request of more than max_rdma_size bytes has several
- entries.*/
+    /** Entries posted by this put, and completions of the send queue that it read, of whichever requests. A request of
+ more than max_rdma_size bytes has several entries.*/
     pub posted: u64,
     pub completed: u64,
 }
@@ -651,7 +743,8 @@ const _: () = {
         "Offset of field: efa_gda_put_result::completed",
     ][::core::mem::offset_of!(efa_gda_put_result, completed) - 24usize];
 };
-/// Arguments of efa_gda_put_kernel: `count` requests of `bytes` bytes, request i at address + i * stride on both sides.
+/** Arguments of efa_gda_put_kernel: `count` requests of `bytes` bytes, request i at address + i * stride on both
+ sides.*/
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct efa_gda_put_args {
@@ -672,7 +765,7 @@ pub struct efa_gda_put_args {
     pub remote_stride: u64,
     pub immediate: u32,
     pub reserved: u32,
-    /// Bound of each wait.
+    /// Bound of each wait, from its last progress (enum efa_gda_status).
     pub timeout_ns: u64,
     /// See EFA_GDA_PUT_TWO_PIECES. Request i's is at second_address + i * local_stride.
     pub second_address: u64,
@@ -797,7 +890,7 @@ pub struct efa_gda_receive_args {
     pub into: *mut u8,
     pub address: u64,
     pub stride: u64,
-    /// Bound of the wait for free slots, or for the first completion.
+    /// Bound of the wait for free slots, from the last slot that became free, or of the wait for the first completion.
     pub timeout_ns: u64,
     pub lkey: u32,
     pub length: u32,

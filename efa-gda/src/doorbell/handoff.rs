@@ -2,20 +2,25 @@
 //!
 //! The words of the queue are behind [`Port`], so that the model checker (`model.rs`) can supply its own.
 
-/// A doorbell record that no device code stores. The proxy rang nothing for it.
+/// A doorbell record that correct device code never stores. The proxy rang nothing for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecordFault {
     /// The record is behind the last doorbell.
-    #[error("the doorbell record ran backwards, from {doorbell} to {record}")]
+    #[error(
+        "the doorbell record ran backwards, from {doorbell} to {record}; store producer indices in ascending order"
+    )]
     Backwards {
         /// The last doorbell's producer index.
         doorbell: u32,
         /// The record.
         record: u32,
     },
-    /// The record is further ahead of the last doorbell than requests can be in flight.
-    #[error("the doorbell record is {record}, more than {limit} entries past the last doorbell {doorbell}")]
+    /// The record is further ahead of the last doorbell than the number of requests that may be in flight.
+    #[error(
+        "the doorbell record is {record}, more than {limit} entries past the last doorbell {doorbell}; wait for free \
+         slots before posting"
+    )]
     PastRing {
         /// The last doorbell's producer index.
         doorbell: u32,
@@ -106,7 +111,7 @@ impl<P: Port> Handoff<P> {
     #[cold]
     fn fault(&self, record: u32) -> RecordFault {
         let (doorbell, limit) = (self.doorbell_index, self.limit);
-        // Of a counter that wraps, the nearer half lies ahead.
+        // Indices wrap: a difference below 2^31 is ahead, any other is behind.
         match record.wrapping_sub(doorbell) as i32 {
             ..0 => RecordFault::Backwards { doorbell, record },
             _ => RecordFault::PastRing { doorbell, record, limit },

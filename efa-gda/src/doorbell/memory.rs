@@ -49,8 +49,8 @@ fn page_bytes() -> usize {
     usize::try_from(page).ok().filter(|page| page.is_power_of_two()).unwrap_or(4096)
 }
 
-/// A word into which a device stores its producer index. A record is never reused, so that a late store of a detached
-/// device reaches no other queue.
+/// A word into which a device stores its producer index. A record is never reused, so that a late store of a device
+/// whose queue was detached reaches no other queue.
 #[derive(Clone, Debug)]
 pub(super) struct Record {
     word: NonNull<AtomicU32>,

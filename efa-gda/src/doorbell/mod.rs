@@ -14,8 +14,8 @@
 //! # Protocol
 //!
 //! All indices are 32-bit counters that wrap; they are compared modulo 2^32. A *lap* is one pass over a ring; the phase
-//! bit of entries flips with each lap. A *lane* is one thread of a warp, and the *lock owner* of a queue is the group of
-//! threads that may write it (`ticket_lock.h`).
+//! bit of entries flips with each lap. A *lane* is one thread of a warp, and the *lock owner* of a queue is the group
+//! of threads that may write it (`ticket_lock.h`).
 //!
 //! | word | written by | read by | ordered by |
 //! |---|---|---|---|
@@ -24,51 +24,50 @@
 //! | doorbell record: the device's whole producer index | the device | the proxy, with acquire | the device's system fence before it |
 //! | doorbell index: the last value that the proxy rang | the proxy | the proxy | the proxy's lock |
 //! | doorbell: the doorbell index, 16 bits of it | the proxy, with release | the adapter | see below |
-//! | abort word (`efa_gda_queue::abort`): a status once the proxy will not ring again | the proxy, through [`Alarm`] | every wait on the queue | none needed: it is one word and is never cleared |
+//! | abort word (`efa_gda_queue::abort`): a status once the proxy will not ring again | the proxy, through [`Alarm`]; the host, to abort waits, and to remove the status after it detached the queue itself | every wait on the queue | none needed: the word orders no other word |
 //!
-//! **Entries before the record.** The device stores entries, synchronises its group, executes
-//! `fence.acq_rel.sys` and stores the record (`sq.h`, "RINGING"). The fence is cumulative: it covers
-//! the entries of every lane of the group, the entries of every earlier lock owner, and every record stored earlier.
-//! The proxy loads the record with acquire. Fence, store and acquire load synchronise at system scope, so a proxy that reads
-//! producer index `p` can read every entry below `p`. The proxy rings for no index that it has not read. The
-//! proxy reads records in the order in which lock owners stored them, because all of them store to one word.
+//! **Entries before the record.** The device stores entries, synchronises its group, executes `fence.acq_rel.sys` and
+//! stores the record (`sq.h`, "RINGING"). The fence is cumulative: it covers the entries of every lane of the group,
+//! the entries of every earlier lock owner, and every record stored earlier. The proxy loads the record with acquire.
+//! Fence, store and acquire load synchronise at system scope, so a proxy that reads producer index `p` can read every
+//! entry below `p`. The proxy rings for no index that it has not read. The proxy reads records in the order in which
+//! lock owners stored them, because all of them store to one word.
 //!
 //! **The record before the doorbell.**
 //! - `record`: the proxy stores the doorbell with release and writes nothing else to the adapter. The GPU's own
 //!   stores carried the entries to the adapter, on another path than the doorbell. That the entries arrive first
 //!   rests on the device's system fence alone: the fence completes when every earlier store is performed for the
 //!   whole system, and a peer device's BAR is part of the system.
-//! - `staged`: one CPU stores entries and doorbell to one device. The proxy writes entries with write-combining
-//!   stores, flushes them with a store fence, then stores the doorbell. So `staged` is also the mode for a machine
-//!   on which the argument for `record` should turn out not to hold.
+//! - `staged`: one CPU stores entries and doorbell to one device. The proxy writes entries with write-combining stores,
+//!   flushes them with a store fence, then stores the doorbell. So a machine on which the argument for `record` fails
+//!   can use `staged`.
 //!
 //! **The batch window.** The adapter takes at most `max_batch` entries past the last doorbell that it received.
-//! - `staged`: the proxy copies at most `max_batch` entries, rings, and executes a store fence before it copies
-//!   more. One CPU's stores to one device stay in order. The device writes ordinary memory, so its queue struct
-//!   names no batch.
-//! - `record`: the device writes into the adapter, and the device's fence proves only that the *host* has the record.
-//!   A completion proves more: the completed request was covered by a doorbell. If `n` requests completed, in any
-//!   order, the adapter received a doorbell of at least `n`. Device code in mode `record` (`EFA_GDA_SQ_RECORD`)
-//!   therefore keeps at most `min(num_entries, max_batch)` requests in flight (`sq.h`, "A doorbell record"). So the
-//!   device writes no entry past `completed + max_batch`, which is at most the last doorbell that the adapter received
-//!   plus `max_batch`. A small
-//!   `max_batch` costs rate in this mode and not in `staged`.
+//! - `staged`: the proxy copies at most `max_batch` entries, rings, and executes a store fence before it copies more.
+//!   One CPU's stores to one device stay in order. The device writes ordinary memory, which has no batch window:
+//!   `max_batch` in its queue struct is `num_entries`.
+//! - `record`: the device writes into the adapter. A fence after the record proves that the record is in host memory,
+//!   but not that the proxy has rung. A completion does: a doorbell covered the completed request. If `n` requests
+//!   completed, in any order, the adapter received a doorbell of at least `n`. Device code in mode `record`
+//!   (`EFA_GDA_SQ_RECORD`) therefore keeps at most `min(num_entries, max_batch)` requests in flight (`sq.h`, "DOORBELL
+//!   RECORD"). So the device writes no entry past `completed + max_batch`, which is at most the last doorbell that the
+//!   adapter received plus `max_batch`. A small `max_batch` costs rate in this mode and not in `staged`.
 //!
 //! **Reuse of slots.** The device rewrites a slot only while fewer than `num_entries` requests are in flight. A
 //! request completes after the adapter fetched its entry, hence after its doorbell, hence after the proxy copied
 //! the staged entry.
 //!
-//! **Bad records.** The record is ahead of the doorbell index by at most `num_entries`, and in mode `record` by at most
-//! `max_batch`, because every entry that was not rung is in flight. A record outside that range ran backwards or
-//! past the ring. A staged entry with the phase bit of the previous lap was never written. In each case this
-//! visit stores no doorbell, also not for good entries of the same batch before the bad one; earlier visits have rung for earlier batches. The proxy removes the queue for good and
-//! raises the queue's alarms. Waits on the queue then end with
+//! **Bad records.** A valid record is ahead of the doorbell index by at most `num_entries`, and in mode `record` also
+//! by at most `max_batch`, because every entry that was not rung is in flight. A record outside that range ran
+//! backwards or past the ring. A staged entry with the phase bit of the previous lap was never written. In each case
+//! this visit stores no doorbell, not even for valid entries of the same batch; earlier visits have rung for earlier
+//! batches. The proxy removes the queue for good and raises the queue's alarms. Waits on the queue then end with
 //! [`DeviceError::BadRecord`].
 //!
 //! **Detach and stop.** The proxy works on queues under one lock. [`Registration::detach`] takes the lock, visits the
-//! queue until its record is rung for (in bounded steps), and removes it. A record whose store happens before the call is visible to that last visit
-//! and is rung. A later post is not rung, and its wait ends with the alarm's status,
-//! [`DeviceError::ProxyStopped`]. After the call the proxy holds no pointer to the queue's memory.
+//! queue until its record is rung for, removes it and raises its alarms. The number of visits is bounded, but enough
+//! for every record whose store happens before the call. A later post may not be rung; its wait then ends with the
+//! alarm's status, [`DeviceError::ProxyStopped`]. After the call the proxy holds no pointer to the queue's memory.
 //! [`DoorbellProxy::stop`] does the same for all queues.
 //!
 //! [`DeviceError::BadRecord`]: crate::status::DeviceError::BadRecord

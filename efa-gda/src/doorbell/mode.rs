@@ -3,7 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// Which side writes entries into the send queue, and which side rings.
+/// Which side writes entries into the send queue, and which side rings. Each mode states which parts of the send path
+/// must be mapped into the device. In every mode the device also needs the completion queue, or completion counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum DoorbellMode {
     /// The device writes entries and rings. Send queue and doorbell must be mapped into the device.
@@ -11,8 +12,8 @@ pub enum DoorbellMode {
     /// The device writes entries and a doorbell record; the host rings. The send queue must be mapped into the
     /// device.
     Record,
-    /// The device writes entries and a doorbell record into host memory; the host copies and rings. Of the adapter,
-    /// only the completion queue must be mapped into the device.
+    /// The device writes entries and a doorbell record into host memory; the host copies and rings. The device needs
+    /// neither of the adapter's send queue and doorbell.
     Staged,
 }
 
@@ -34,12 +35,12 @@ impl DoorbellMode {
         match self {
             Self::Direct => None,
             Self::Record => Some(
-                "a host thread rings: each doorbell takes that thread's latency longer, and up to its sleep period \
-                 after a pause",
+                "a host thread rings: its latency delays each doorbell, and after a pause its sleep period delays the \
+                 first one",
             ),
             Self::Staged => Some(
-                "a host thread copies every entry and rings: each doorbell takes that thread's latency longer, and \
-                 up to its sleep period after a pause, and its rate bounds all queues together",
+                "a host thread copies every entry and rings: its latency delays each doorbell, after a pause its \
+                 sleep period delays the first one, and its copy rate bounds the rate of all queues together",
             ),
         }
     }
@@ -54,7 +55,7 @@ impl fmt::Display for DoorbellMode {
 /// The doorbell mode that a caller asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum DoorbellChoice {
-    /// The first mode of the fallback order whose parts map.
+    /// The first mode of the fallback order whose parts can be mapped into the device.
     #[default]
     Auto,
     /// This mode, or an error.

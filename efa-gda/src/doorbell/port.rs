@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::handoff::{Port, RecordFault};
-use super::store::{BLOCK, BlockCopy, order_stores};
+use super::store::{BLOCK, BlockCopy, order_after_device_load, order_stores};
 
 /// Bit 0 of an entry's byte 3, ctrl2 (`EFA_IO_TX_META_DESC_PHASE`), in the entry's first word.
 const PHASE: u32 = 1 << 24;
@@ -37,6 +37,8 @@ impl Port for Words {
 
     #[inline]
     fn ring(&self, index: u32) {
+        // The device stored the entries before the record that this thread loaded; the doorbell follows both.
+        order_after_device_load();
         // SAFETY: the caller of `DoorbellProxy::register` keeps the adapter's doorbell mapped until the queue is
         // detached, and lets only the proxy store to it. Release pairs with the acquire load of a software adapter's
         // thread, which then sees the entries. The store is one 4-byte instruction on every platform.
@@ -67,6 +69,8 @@ impl Port for Staging {
     }
 
     fn place(&self, first: u32, count: u32) -> Result<(), RecordFault> {
+        // Entries are loaded after the record that covers them.
+        order_after_device_load();
         self.check_written(first, count)?;
         let blocks = |entries: u32| entries as usize * self.entry_size / BLOCK;
         let before_wrap = count.min(self.num_entries - (first & (self.num_entries - 1)));
@@ -109,9 +113,9 @@ impl Staging {
     }
 
     fn head(&self, counter: u32) -> &AtomicU32 {
-        // SAFETY: the word is inside the staging ring, which lives as long as the port, at a multiple of 64. Device code
-        // stores these bytes as parts of wider words, before the record that covers them or after the completion that
-        // frees the slot, so never while the proxy reads them.
+        // SAFETY: the word is inside the staging ring, which lives as long as the port, at a multiple of 64. Device
+        // code stores these bytes as parts of wider words, before the record that covers them or after the completion
+        // that frees the slot, so never while the proxy reads them.
         unsafe { self.from.add(self.offset(counter)).cast().as_ref() }
     }
 

@@ -4,7 +4,8 @@
 //! | word of `Core` | written by | read by | ordered by |
 //! |---|---|---|---|
 //! | `queues` | the thread that holds the mutex: the proxy's, or a caller that registers, detaches or stops | the same | the mutex |
-//! | `waiting`: callers that wait for the lock | those callers | the proxy's thread | nothing; it is a hint that makes the thread give the lock away |
+//! | `waiting`: callers that wait for the lock | those callers | the proxy's thread | nothing; it is a hint that makes the thread release the lock |
+//! | `records` | callers that register | the same | its own mutex |
 //! | `stop` | `DoorbellProxy::stop`, with release, after it removed all queues | the proxy's thread, with acquire | that pair |
 //! | `ended` | the proxy's thread, as the last thing it does | `DoorbellProxy::stop`, for at most the stop bound | the mutex of `ended`; `end` wakes the waiter |
 
@@ -189,8 +190,8 @@ impl Core {
     }
 }
 
-/// Reports the end of the thread, and removes the queues that a panic left behind, without a last visit: their alarms are
-/// raised with [`super::End::Stopped`].
+/// Reports the end of the thread. Removes the queues that a panic left behind without a last visit, and raises their
+/// alarms with [`super::End::Stopped`].
 struct Ending(Arc<Core>);
 
 impl Drop for Ending {
@@ -310,7 +311,7 @@ impl DoorbellProxy {
         let words = Words { record: record.as_ptr(), doorbell: queue.doorbell.cast() };
         let staged = staging.as_ref().map(|pages| {
             let (num_entries, entry_size) = (queue.num_entries, queue.entry_size as usize);
-            let (from, copy) = (pages.start(), BlockCopy::widest());
+            let (from, copy) = (pages.start(), BlockCopy::of_at_most(queue.store_bytes));
             let staging = Staging { words, from, to: queue.buffer, num_entries, entry_size, copy };
             staging.prepare(index);
             staging
@@ -344,8 +345,8 @@ impl DoorbellProxy {
     /// The proxy refuses queues that are registered later.
     ///
     /// # Errors
-    /// [`StopError`] if the thread does not end within [`ProxyOptions::stop_bound`]. A second call, and a call beside
-    /// another, return at once: only the first waits for the thread.
+    /// [`StopError`] if the thread does not end within [`ProxyOptions::stop_bound`]. Only the first call waits for the
+    /// thread. A later or concurrent call returns `Ok` after the queues are detached, even if the thread still runs.
     pub fn stop(&self) -> Result<(), StopError> {
         self.0.stop()
     }
@@ -371,7 +372,8 @@ impl Owner {
         }
         if thread.join().is_err() {
             tracing::error!(
-                "doorbell proxy: the thread panicked; the waits of its queues end with EFA_GDA_PROXY_STOPPED; destroy the queues"
+                "doorbell proxy: the thread panicked; the waits of its queues end with EFA_GDA_PROXY_STOPPED; destroy \
+                 the queues"
             );
         }
         Ok(())
@@ -381,21 +383,22 @@ impl Owner {
 impl Drop for Owner {
     fn drop(&mut self) {
         if let Err(error) = self.stop() {
-            tracing::error!(%error, "doorbell proxy: stopped without waiting for its thread");
+            tracing::error!(%error, "doorbell proxy: dropped before its thread ended");
         }
     }
 }
 
 fn check(mode: DoorbellMode, queue: &SendQueue) -> Result<(), RegisterError> {
-    let SendQueue { buffer, doorbell, entry_size, num_entries, max_batch } = *queue;
+    let SendQueue { buffer, doorbell, entry_size, num_entries, max_batch, store_bytes } = *queue;
     let shape = num_entries.is_power_of_two()
         && num_entries <= efa_gda_wire::DEEPEST_WORK_QUEUE
         && matches!(entry_size, 64 | 128)
         && max_batch > 0
+        && store_bytes >= 8
         && buffer.as_ptr().addr().is_multiple_of(64)
         && doorbell.is_aligned();
     match mode {
-        _ if !shape => Err(RegisterError::Geometry { num_entries, entry_size, max_batch }),
+        _ if !shape => Err(RegisterError::Geometry { num_entries, entry_size, max_batch, store_bytes }),
         DoorbellMode::Direct => Err(RegisterError::Direct),
         DoorbellMode::Record | DoorbellMode::Staged => Ok(()),
     }
@@ -438,6 +441,7 @@ mod tests {
             entry_size: 64,
             num_entries: 64,
             max_batch: 64,
+            store_bytes: 16,
         };
         // SAFETY: callers drop the pages after the registration, and no other thread stores there.
         unsafe { proxy.register(DoorbellMode::Record, queue, 0, Arc::new(NoAlarm)) }.unwrap()

@@ -48,7 +48,7 @@ impl ProxyQueues {
         self.counts
     }
 
-    /// Visits one queue a last time and removes it. A queue that ended already is not here, and nothing happens.
+    /// Visits one queue a last time and removes it. Does nothing for a queue that was removed before.
     pub(super) fn detach(&mut self, owner: &Arc<Shared>) {
         self.record.detach(owner);
         self.staged.detach(owner);

@@ -26,6 +26,8 @@ pub struct SendQueue {
     pub num_entries: u32,
     /// Entries that may be written between two doorbells; at least 1.
     pub max_batch: u32,
+    /// Bytes of the widest store by which the proxy writes staged entries; at least 8.
+    pub store_bytes: u32,
 }
 
 /// Why a proxy refuses a queue.
@@ -35,11 +37,12 @@ pub enum RegisterError {
     /// In mode `direct` the device rings.
     #[error("doorbell mode direct needs no proxy; register the queue as record or staged")]
     Direct,
-    /// A geometry that no send queue has.
+    /// A geometry, or an address, that no send queue has.
     #[error(
-        "a send queue of {num_entries} entries of {entry_size} bytes with max_batch {max_batch} cannot be registered; \
-         expected: a power of two of at most 32768 entries, entries of 64 or 128 bytes at a multiple of 64, and a \
-         max_batch of at least 1"
+        "a send queue of {num_entries} entries of {entry_size} bytes with max_batch {max_batch} and stores of \
+         {store_bytes} bytes cannot be registered; expected: a power of two of at most 32768 entries, entries of 64 or \
+         128 bytes, a max_batch of at least 1, stores of at least 8 bytes, a buffer at a multiple of 64 and a doorbell \
+         at a multiple of 4"
     )]
     Geometry {
         /// Entries.
@@ -48,6 +51,8 @@ pub enum RegisterError {
         entry_size: u32,
         /// Entries between two doorbells.
         max_batch: u32,
+        /// Bytes of the widest store.
+        store_bytes: u32,
     },
     /// The proxy was stopped.
     #[error("the doorbell proxy was stopped; start another")]
@@ -64,8 +69,8 @@ pub enum RegisterError {
 
 /// Ends the waits of a queue's kernels with a status.
 pub trait Alarm: Send + Sync {
-    /// Stores `status` (`enum efa_gda_status`) in the word that the queue's waits read; it is never cleared. The
-    /// proxy calls this under its lock, so an implementation must not call the proxy.
+    /// Stores `status` (`enum efa_gda_status`) in the word that the queue's waits read. The proxy never removes it.
+    /// The proxy and the registration call this under their locks, so an implementation must call neither.
     fn raise(&self, status: u32);
 }
 
@@ -119,7 +124,7 @@ impl Shared {
         self.alarms.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records the end and the last doorbell, and raises the alarms. The first end stays.
+    /// Records the end and the last doorbell, and raises the alarms. Does nothing if an end is recorded.
     pub(super) fn end(&self, end: End, doorbell_index: u32) {
         let alarms = self.alarms();
         if self.end.set((end, doorbell_index)).is_ok() {
@@ -175,7 +180,7 @@ impl Registration {
         sq.doorbell = self.record().as_ptr();
         sq.flags |= EFA_GDA_SQ_RECORD;
         if self.mode == DoorbellMode::Staged {
-            // Ordinary memory has no batch window; the proxy keeps the adapter's.
+            // Ordinary memory has no batch window; the proxy keeps the batch window of the adapter.
             sq.max_batch = self.queue.num_entries;
         }
     }
@@ -194,15 +199,15 @@ impl Registration {
         self.shared.end.get().map(|(end, _)| *end)
     }
 
-    /// Entries that the device posted and that the proxy had not rung when the registration ended; 0 while the
-    /// proxy rings.
+    /// Entries that the device posted and that the proxy had not rung when the registration ended; 0 while the proxy
+    /// rings. After [`End::Fault`] the record is invalid, and so is this number.
     pub fn unrung(&self) -> u32 {
         let record = self.record().load(Ordering::Acquire);
         self.shared.end.get().map_or(0, |(_, doorbell_index)| record.wrapping_sub(*doorbell_index))
     }
 
     /// Takes the queue from the proxy. The proxy rings for everything posted before this call and raises the alarms;
-    /// entries posted later are not rung.
+    /// entries posted later may not be rung.
     pub fn detach(&self) -> End {
         self.proxy.detach(&self.shared);
         // `detach` ends every registration that had not ended.

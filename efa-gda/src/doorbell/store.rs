@@ -1,5 +1,6 @@
 //! Copies entries from ordinary memory into an adapter's memory in blocks of 64 bytes, by stores that a write-combining
-//! mapping merges into one write, and the fence that orders such stores. Not for reads of adapter memory.
+//! mapping merges into one write. Also has the barriers that order such stores, and loads of words that a device
+//! stored. Never reads adapter memory.
 //!
 //! The stores are ordinary ones, not `movnt`. For write-combining memory both behave alike; for a software adapter's
 //! queue in ordinary memory, `movnt` would send every entry through DRAM.
@@ -13,6 +14,8 @@ pub(super) const BLOCK: usize = 64;
 #[derive(Clone, Copy)]
 pub(super) struct BlockCopy {
     name: &'static str,
+    /// Bytes of a store.
+    width: u32,
     copy: unsafe fn(*const u8, *mut u8, usize),
 }
 
@@ -23,25 +26,22 @@ impl fmt::Debug for BlockCopy {
 }
 
 impl BlockCopy {
-    /// The copy with the widest stores that this CPU has.
-    pub(super) fn widest() -> Self {
-        *Self::all().last().expect("every platform has one")
+    /// The copy with the widest stores of at most `bytes` bytes, at least 8, that this CPU has.
+    pub(super) fn of_at_most(bytes: u32) -> Self {
+        let fits = |copy: &&Self| copy.width <= bytes;
+        *Self::all().iter().rfind(fits).expect("every CPU stores 8 bytes")
     }
 
     /// Every copy that this CPU can execute, the widest last.
-    pub(super) fn all() -> Vec<Self> {
-        let mut all = vec![Self { name: "words of 8 bytes", copy: words }];
-        #[cfg(target_arch = "x86_64")]
-        {
-            all.push(Self { name: "movdqa", copy: x86::sixteen });
-            if std::is_x86_feature_detected!("avx512f") {
-                all.push(Self { name: "vmovdqa64 zmm", copy: x86::sixty_four });
-            }
-        }
-        all
+    pub(super) fn all() -> &'static [Self] {
+        &[
+            Self { name: "words of 8 bytes", width: 8, copy: words },
+            #[cfg(target_arch = "x86_64")]
+            Self { name: "movdqa", width: 16, copy: x86::sixteen },
+        ]
     }
 
-    /// Copies `blocks` blocks in ascending order. Follow it by [`order_stores`] to order the blocks before later stores.
+    /// Copies `blocks` blocks in ascending order. [`order_stores`] after it orders the blocks before later stores.
     ///
     /// # Safety
     /// The caller must ensure that `from` is readable and `to` writable for that many blocks, that both are multiples
@@ -49,14 +49,14 @@ impl BlockCopy {
     #[inline]
     pub(super) unsafe fn run(self, from: *const u8, to: *mut u8, blocks: usize) {
         if blocks > 0 {
-            // SAFETY: the caller guarantees both ranges; `all` returns only copies that the CPU can execute.
+            // SAFETY: the caller guarantees both ranges; `all` has only copies that the CPU can execute.
             unsafe { (self.copy)(from, to, blocks) }
         }
     }
 }
 
 /// Orders every earlier store of this thread, of any kind and to any memory, before its later stores, as a device sees
-/// them.
+/// them. The barrier is that of rdma-core's `mmio_flush_writes` (`util/udma_barrier.h`).
 #[inline]
 pub(super) fn order_stores() {
     #[cfg(target_arch = "x86_64")]
@@ -70,6 +70,18 @@ pub(super) fn order_stores() {
         std::arch::asm!("dsb st", options(nostack, preserves_flags));
     }
     std::sync::atomic::fence(std::sync::atomic::Ordering::Release);
+}
+
+/// Orders an earlier acquire load of what a device stored before this thread's later loads and stores, as devices see
+/// them. The barrier is that of rdma-core's `udma_from_device_barrier`; on x86-64 the load suffices.
+#[inline]
+pub(super) fn order_after_device_load() {
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: every AArch64 CPU has the instruction. It orders the outer shareable domain, which devices are in; the
+    // orderings of the language cover the inner one.
+    unsafe {
+        std::arch::asm!("dmb oshld", options(nostack, preserves_flags));
+    }
 }
 
 /// # Safety
@@ -116,32 +128,6 @@ mod x86 {
             );
         }
     }
-
-    /// Copies a block by one store.
-    ///
-    /// # Safety
-    /// As [`super::BlockCopy::run`]; the CPU must have AVX-512F.
-    pub(super) unsafe fn sixty_four(from: *const u8, to: *mut u8, blocks: usize) {
-        // SAFETY: as in `sixteen`; the caller guarantees AVX-512F. `vzeroupper` and the loads change vector registers, all
-        // of which the ABI's clobbers name.
-        unsafe {
-            asm!(
-                "2:",
-                "vmovdqa64 zmm0, [rsi]",
-                "vmovdqa64 [rdi], zmm0",
-                "add rsi, 64",
-                "add rdi, 64",
-                "dec rcx",
-                "jnz 2b",
-                "vzeroupper",
-                inout("rsi") from => _,
-                inout("rdi") to => _,
-                inout("rcx") blocks => _,
-                clobber_abi("sysv64"),
-                options(nostack),
-            );
-        }
-    }
 }
 
 #[cfg(test)]
@@ -168,7 +154,16 @@ mod tests {
     fn a_copy_of_zero_blocks_stores_nothing() {
         let mut to = Blocks([7; 4 * BLOCK]);
         // SAFETY: nothing is copied.
-        unsafe { BlockCopy::widest().run(std::ptr::null(), to.0.as_mut_ptr(), 0) };
+        unsafe { BlockCopy::of_at_most(16).run(std::ptr::null(), to.0.as_mut_ptr(), 0) };
         assert_eq!(to.0[0], 7);
+    }
+
+    #[test]
+    fn no_copy_stores_more_than_the_width_at_once() {
+        for bytes in [8, 12, 16, 64] {
+            let width = BlockCopy::of_at_most(bytes).width;
+            assert!((8..=bytes).contains(&width), "{bytes}: {width}");
+        }
+        assert_eq!(BlockCopy::of_at_most(8).width, 8);
     }
 }

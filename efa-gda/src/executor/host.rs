@@ -1,14 +1,14 @@
 //! The host executor: the device library and its kernels, compiled as C++17, on the CPU.
 //!
 //! A block is a host thread. Its lanes are fibers of that thread (`kernels/include/efa_gda/host_executor.h`), so warp-
-//! and block-collective code runs line for line. The host executor serves machines without a GPU, and tests. It makes no
-//! promise about speed.
+//! and block-collective code runs line for line. The host executor serves machines without a GPU, and tests. It makes
+//! no promise about speed.
 //!
 //! A queue struct holds host pointers here. `kernels/include/efa_gda/queue.h` states what it must contain;
 //! [`zeroed_queue`] returns one to fill in.
 //!
 //! With the feature `test-utils` this module also exports what tests and benches need: loads, benches, encoders of
-//! single entries, and stores that bypass the engine.
+//! single entries, and stores that bypass the device library's rules.
 
 use efa_gda_sys::device::{efa_gda_put_args, efa_gda_put_result, efa_gda_queue};
 use thiserror::Error;

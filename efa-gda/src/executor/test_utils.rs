@@ -1,5 +1,5 @@
 //! What tests and benches run on the host executor beside puts: loads of many groups, timed loads, encoders of single
-//! entries, and stores that bypass the engine. Compiled with the feature `test-utils` only; no part of the stable API.
+//! entries, and stores that bypass the rules. Compiled with the feature `test-utils` only; no part of the stable API.
 
 use std::ffi::c_void;
 use std::sync::Mutex;
@@ -97,8 +97,9 @@ impl LoadOptions {
     }
 }
 
-/// Runs `efa_gda_load_kernel` with `blocks` blocks of `lanes` lanes, each block on its own thread. Returns the status of
-/// each group. If the load is mixed, there is a status for each thread, and each group uses that of its first thread.
+/// Runs `efa_gda_load_kernel` with `blocks` blocks of `lanes` lanes, each block on its own thread. Returns the status
+/// of each group. If the load is mixed, there is a status for each thread, and each group uses that of its first
+/// thread.
 ///
 /// # Errors
 /// [`LaunchError`]. Blocks that did start have ended.
@@ -177,8 +178,8 @@ const _: () = assert!(size_of::<BenchArgs>() == 56, "BenchArgs has the layout of
 /// [`LaunchError`]. Blocks that did start have ended.
 ///
 /// # Safety
-/// As [`put`](super::put), for each of `args.puts`, whose memory the adapter may write and read. The other pointers must
-/// lead to as many words as `bench.cu` requires.
+/// As [`put`](super::put), for each of `args.puts`, whose memory the adapter may write and read. The other pointers
+/// must lead to as many words as `bench.cu` requires.
 pub(crate) unsafe fn bench(
     args: &BenchArgs,
     latency: bool,
@@ -187,7 +188,7 @@ pub(crate) unsafe fn bench(
 ) -> Result<(), LaunchError> {
     /// The arguments that all blocks read.
     struct Shared(BenchArgs);
-    // SAFETY: each group writes only its own words. The engine's rules cover the sharing of queues.
+    // SAFETY: each group writes only its own words. The device library's rules cover the sharing of queues.
     unsafe impl Sync for Shared {}
 
     let shared = Shared(*args);
@@ -305,8 +306,8 @@ pub fn encode_receive(address: u64, lkey: u32, length: u32, id: u16, first: bool
     out
 }
 
-/// Stores an entry into a slot without any of the engine's rules, to inject faults that an adapter's checker must find.
-/// `bytes` holds one entry of 64 or 128 bytes.
+/// Stores an entry into a slot without any of the device library's rules, to inject faults that an adapter's checker
+/// must find. `bytes` holds one entry of 64 or 128 bytes.
 ///
 /// # Panics
 /// When `bytes` is shorter than the queue's entry size.

@@ -299,9 +299,10 @@ impl CompletionCounter {
         Ok([read(words.success)?, read(words.error())?])
     }
 
-    /// Makes the caller the only user of the counter, for the only endpoint that it counts for.
+    /// Makes the caller the only user of the counter, for the only endpoint that it counts for. The caller must check
+    /// that both words are 0, because endpoints that used the counter before may have left counts.
     pub(crate) fn claim(&self) -> std::result::Result<(), Unclaimable> {
-        self.0.parents().counting.claim()
+        self.0.parents().counting.claim_cleared()
     }
 
     /// Registers another user: an endpoint that is counted, or a caller that sets the words.

@@ -66,7 +66,7 @@ impl MemoryRegion {
         let mut attr = attributes(&memory, access);
         attr.value.__bindgen_anon_1.mr_iov = &part;
         // SAFETY: the attributes hold one part, in memory of the device that they name.
-        match unsafe { register(domain, &attr, 0) }? {
+        match unsafe { register(domain, &attr, access.registration_flags()) }? {
             Ok(raw) => {
                 // SAFETY: as above.
                 let region = unsafe { Self::adopt_device(domain, raw, memory, access) }?;
@@ -95,8 +95,9 @@ fn as_dmabuf(
     let part = fi::fi_mr_dmabuf { fd, offset: dmabuf.offset, len: memory.length, base_addr };
     let mut attr = attributes(memory, access);
     attr.value.__bindgen_anon_1.dmabuf = &part;
+    let flags = fi::FI_MR_DMABUF | access.registration_flags();
     // SAFETY: the attributes hold a dmabuf, as the flag requires.
-    unsafe { register(domain, &attr, fi::FI_MR_DMABUF) }.map_err(|error| error.to_string())?
+    unsafe { register(domain, &attr, flags) }.map_err(|error| error.to_string())?
 }
 
 fn attributes(memory: &DeviceMemory, access: Access) -> Padded<fi::fi_mr_attr> {

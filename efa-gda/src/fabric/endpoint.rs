@@ -165,6 +165,7 @@ impl Endpoint<Building> {
         let Bindings { address_vector, send_completions, receive_completions } = bindings;
         let parents = self.object.parents_mut();
         let ours = parents.domain.clone();
+        let contexts = parents.info.mode() & fi::FI_CONTEXT2 != 0;
         for (operation, domain) in [
             (ADDRESSES, address_vector.domain()),
             (COMPLETIONS, send_completions.domain()),
@@ -176,7 +177,7 @@ impl Endpoint<Building> {
         }
         let same = send_completions.as_ptr() == receive_completions.as_ptr();
         for queue in std::iter::once(send_completions).chain((!same).then_some(receive_completions)) {
-            parents.completing.push(queue.register_endpoint()?);
+            parents.completing.push(queue.register_endpoint(contexts)?);
         }
         // The endpoint owns the objects before the provider refers to them, so it never outlives them.
         parents.address_vector = Some(address_vector.clone());
@@ -271,6 +272,8 @@ impl Endpoint<Enabled> {
         Limits {
             message: self.size_option(FI_OPT_MAX_MSG_SIZE).unwrap_or(most.min(SMALLEST_MESSAGE_LIMIT)),
             rdma: self.size_option(FI_OPT_MAX_RMA_SIZE).unwrap_or(most),
+            // Providers of an adapter without RDMA reads have no info with FI_RMA on efa-direct.
+            reads: self.object.parents().info.caps() & fi::FI_READ != 0,
         }
     }
 

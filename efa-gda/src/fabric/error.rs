@@ -8,8 +8,9 @@ use std::fmt;
 use efa_gda_sys::LoadError;
 
 use super::Version;
-use super::gda::CNTR_OPEN_EXT;
-use crate::memory::{OutOfBounds, REGION_IN_USE_HINT};
+use crate::memory::OutOfBounds;
+
+mod text;
 
 /// The result of an operation of this module.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -73,8 +74,7 @@ impl fmt::Display for UnavailableReason {
 }
 
 /// Why an operation of this module failed. Its text states what happened and what to do; [`Error::operation`],
-/// [`Error::code`] and [`Error::hint`] return the parts. An error that another one caused is part of the text,
-/// and not its source.
+/// [`Error::code`] and [`Error::hint`] return the parts. The text contains the cause, so `source` returns none.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
@@ -182,6 +182,9 @@ pub enum Error {
         /// The call, which was not made.
         operation: &'static str,
     },
+    /// The endpoint needs a context of each request, so the completions of a device's requests cannot be read through
+    /// libfabric.
+    ContextsNeeded,
     /// A mapped queue polls the completion queue. It would take completions of another endpoint for its own.
     CompletionQueuePolled,
     /// A mapped queue relies on the completion counter, so no other endpoint may use it and it may not be set.
@@ -231,6 +234,10 @@ pub enum QueryOption {
     WideEntries,
     /// GPU memory (FI_HMEM).
     GpuMemory,
+    /// Objects that are exported to a device (FI_XPU).
+    Xpu,
+    /// Completions that the host reads through libfabric, without FI_CONTEXT2.
+    HostCompletions,
 }
 
 impl fmt::Display for QueryOption {
@@ -238,6 +245,8 @@ impl fmt::Display for QueryOption {
         f.write_str(match self {
             Self::WideEntries => "128-byte entries",
             Self::GpuMemory => "GPU memory (FI_HMEM)",
+            Self::Xpu => "objects that are exported to a device (FI_XPU)",
+            Self::HostCompletions => "completions that the host reads (without FI_CONTEXT2)",
         })
     }
 }
@@ -281,210 +290,6 @@ impl Error {
             _ => None,
         }
     }
-
-    /// What to do about it.
-    pub fn hint(&self) -> &'static str {
-        match self {
-            Self::Load(_) => "install libfabric, or set LIBFABRIC_PATH to its file",
-            Self::NoAdapter(_) => {
-                "check that /dev/infiniband is visible to this process, that the efa driver is loaded, and \
-                 that FI_PROVIDER and FI_EFA_IFACE do not exclude the adapter; for softefa, set FI_PROVIDER_PATH \
-                 to the directory of softefa-fi.so"
-            }
-            Self::NoDirectFabric { .. } => {
-                "use libfabric 2.3 or newer: efa-direct needs 2.1, and queues for a GPU need 2.3"
-            }
-            Self::OptionNotAvailable { option: QueryOption::WideEntries, .. } => {
-                "query 64-byte entries: this adapter, or rdma-core before 63, has no others"
-            }
-            Self::OptionNotAvailable { option: QueryOption::GpuMemory, .. } => {
-                "run where libcuda.so.1 can be loaded with a libfabric built with CUDA, unset \
-                 FI_HMEM_P2P_DISABLED, or query host memory only"
-            }
-            Self::NoSuchAdapter { .. } => "name one of the adapters found",
-            Self::GdaNotOnThisFabric(_) => {
-                "open the domain on the fabric efa-direct; on the fabric efa, libfabric drives the queues"
-            }
-            Self::GdaUnknown { .. } | Self::GdaTableUnknown { .. } => "use libfabric 2.3 or newer",
-            Self::GdaInDomainOps(_) => {
-                "use libfabric 2.3 or newer; 2.2 has these operations in a table that no other release has"
-            }
-            Self::OperationUnavailable { reason: UnavailableReason::NoInfo, .. } => {
-                "pass the domain's fi_info when borrowing it"
-            }
-            Self::OperationUnavailable { reason: UnavailableReason::TableEndsEarly { .. }, .. } => {
-                "the provider is defective: use the efa provider of libfabric"
-            }
-            Self::OperationUnavailable { .. } => "use a newer libfabric",
-            Self::NotBuiltIn(failure) if failure.operation == CNTR_OPEN_EXT => {
-                "use a libfabric newer than 2.6.0 that was built with rdma-core 65 or newer"
-            }
-            Self::AdapterLacks(failure) if failure.operation == CNTR_OPEN_EXT => {
-                "set FI_EFA_USE_HW_CNTR=1 before libfabric is loaded, open the domain at API 2.5 or newer, and use an \
-                 adapter and a kernel driver (newer than 3.1.0) that have counters"
-            }
-            Self::NotBuiltIn(_) => {
-                "use a libfabric that was built with rdma-core 59 or newer (60 for external completion queues, which take \
-                 FI_WAIT_NONE only)"
-            }
-            Self::AdapterLacks(_) => {
-                "use an adapter and kernel driver with the capability; external completion queues need driver 2.17"
-            }
-            Self::UnknownAddress(_) => "insert the address into the endpoint's address vector first",
-            Self::AddressLength { .. } | Self::AddressRefused { .. } => {
-                "pass the complete address that the endpoint of a peer in the same network reports"
-            }
-            Self::KeyNotAvailable { .. } => {
-                "register the memory on this domain, with FI_MR_PROV_KEY, before asking for its keys"
-            }
-            Self::KeyTooWide { .. } => {
-                "register the memory on a domain of the fabric efa-direct, whose keys the adapter chooses"
-            }
-            Self::FunctionMissing { .. } => {
-                "use libfabric 1.17 or newer with the efa provider that it contains"
-            }
-            Self::NoObject { .. } => "the provider is defective: use the efa provider of libfabric",
-            Self::OtherDomain { .. } => "open all of them on one domain",
-            Self::OtherAddressVector { .. } => "insert the peer's address into this vector too",
-            Self::OtherLibrary { .. } => "query the library that the fabric was opened with",
-            Self::CompletionQueuePolled => "open another completion queue for this endpoint",
-            Self::CounterInUse => "open another completion counter",
-            Self::OutOfMemory { .. } => "free memory, or raise the memory limit of the process",
-            Self::Busy { what, .. } => busy_hint(what),
-            Self::OutOfBounds(range) => range.hint(),
-            Self::NoDmabuf { .. } => {
-                "use a GPU and driver that export dmabufs (CUDA 11.7, open kernel modules)"
-            }
-            Self::DeviceMemory { .. } => {
-                "load the kernel driver of the adapter with dmabuf support (efa 2.x, Linux 5.12) or nvidia-peermem, \
-                 and open the domain with FI_HMEM at API 1.20 or newer"
-            }
-            Self::Call(failure) => hint_for(failure),
-        }
-    }
-}
-
-/// What may hold an object of this kind, and how to release it.
-fn busy_hint(what: &str) -> &'static str {
-    match what {
-        "memory region" => REGION_IN_USE_HINT,
-        "completion queue" | "address vector" | "completion counter" => {
-            "clones, bound endpoints and mapped queues made of those hold it: close those first"
-        }
-        "domain" => {
-            "clones and all objects opened on it (operations, vectors, queues, counters, regions, endpoints) hold \
-             it: close those first"
-        }
-        "fabric" => "clones and domains on it hold it: close those first",
-        _ => "drop or close what still uses it, then close it again",
-    }
-}
-
-/// Hints for calls whose failure has a common cause.
-fn hint_for(failure: &FailedCall) -> &'static str {
-    match (failure.operation, -failure.code) {
-        ("fi_mr_reg", libc::ENOMEM) => "raise the memlock limit (ulimit -l), or register less memory",
-        ("fi_mr_reg", libc::EFAULT) => "register memory that is mapped over its whole length",
-        ("fi_close(completion queue)" | "fi_close(address vector)" | "fi_close(domain)", libc::EBUSY) => {
-            "an object that other code opened still refers to it: close that first"
-        }
-        ("fi_setopt(RNR retry)", libc::ENOSYS) => {
-            "do not set the option: this adapter always retries without limit"
-        }
-        (_, libc::ENOMEM) => {
-            "free memory or adapter resources: an adapter has a limit for each kind of object"
-        }
-        (_, libc::EACCES | libc::EPERM) => "check the permissions of /dev/infiniband/uverbs*",
-        (_, libc::ENODATA) => "change the query: no provider matches it",
-        _ => "set FI_LOG_LEVEL=warn to see libfabric's messages",
-    }
-}
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Load(error) => return write!(f, "{error}"),
-            Self::NoAdapter(failure) => {
-                write!(f, "libfabric has no efa provider with an adapter: {failure}")?
-            }
-            Self::NoDirectFabric { failure, fabrics } => {
-                write!(
-                    f,
-                    "the efa provider offers the fabrics {}, not efa-direct: {failure}",
-                    listed(fabrics)
-                )?;
-            }
-            Self::OptionNotAvailable { failure, option } => {
-                write!(f, "efa-direct is not available with {option}: {failure}")?;
-            }
-            Self::NoSuchAdapter { wanted, found } => {
-                write!(f, "no adapter has the name {wanted}; adapters found: {}", listed(found))?;
-            }
-            Self::GdaUnknown { failure, provider: Some(version) } => {
-                write!(f, "{failure}: efa provider {version} does not know these operations")?;
-            }
-            Self::GdaTableUnknown { provider } => {
-                write!(
-                    f,
-                    "efa provider {provider} returned a GDA table; 203.0 is the first provider with a known table"
-                )?;
-            }
-            Self::OperationUnavailable { operation, reason } => {
-                write!(f, "{operation} cannot be called: {reason}")?
-            }
-            Self::AddressLength { length, expected } => {
-                write!(f, "the address has {length} bytes; the address of an efa endpoint has {expected}")?;
-            }
-            Self::AddressRefused { failure: None, length } => {
-                write!(f, "fi_av_insert did not accept an address of {length} bytes")?;
-            }
-            Self::KeyNotAvailable { operation } => {
-                write!(f, "{operation} returned FI_KEY_NOTAVAIL: the region has no such key")?
-            }
-            Self::KeyTooWide { operation, key, bits } => {
-                write!(f, "{operation} returned the key {key:#x}; an entry has {bits} bits for it")?;
-            }
-            Self::FunctionMissing { operation, table_bytes } => {
-                write!(f, "{operation} is not in the object's operation table of {table_bytes} bytes")?;
-            }
-            Self::NoObject { operation } => write!(f, "{operation} reported success and returned no object")?,
-            Self::CompletionQueuePolled => f.write_str(
-                "a mapped queue polls the completion queue, so no other endpoint may complete on it",
-            )?,
-            Self::CounterInUse => f.write_str(
-                "a mapped queue relies on the completion counter, so it may not be set or count for others",
-            )?,
-            Self::OutOfMemory { bytes } => write!(f, "{bytes} bytes of host memory could not be allocated")?,
-            Self::OtherDomain { operation } => {
-                write!(f, "{operation} was not called: its objects belong to different domains")?
-            }
-            Self::OtherAddressVector { operation } => {
-                write!(f, "{operation} was not called: the address belongs to another address vector")?;
-            }
-            Self::OtherLibrary { operation } => {
-                write!(f, "{operation} was not called: the info came from another libfabric")?;
-            }
-            Self::Busy { what, holders } => {
-                write!(f, "the {what} was not closed: {holders} other handle(s) use it")?
-            }
-            Self::OutOfBounds(range) => return write!(f, "{range}"),
-            Self::NoDmabuf { operation, why } => {
-                write!(f, "{operation} was not called: the GPU memory has no dmabuf: {why}")?
-            }
-            Self::DeviceMemory { dmabuf, address } => {
-                write!(f, "the GPU memory was not registered: as a dmabuf: {dmabuf}; by address: {address}")?;
-            }
-            Self::GdaNotOnThisFabric(failure)
-            | Self::GdaUnknown { failure, .. }
-            | Self::GdaInDomainOps(failure)
-            | Self::NotBuiltIn(failure)
-            | Self::AdapterLacks(failure)
-            | Self::UnknownAddress(failure)
-            | Self::AddressRefused { failure: Some(failure), .. }
-            | Self::Call(failure) => write!(f, "{failure}")?,
-        }
-        write!(f, "; {}", self.hint())
-    }
 }
 
 // No source: the text contains the cause.
@@ -500,8 +305,4 @@ impl From<OutOfBounds> for Error {
     fn from(range: OutOfBounds) -> Self {
         Self::OutOfBounds(range)
     }
-}
-
-fn listed(names: &[String]) -> String {
-    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }

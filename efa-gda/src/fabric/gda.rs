@@ -227,12 +227,16 @@ impl GdaOps {
     }
 
     /// Opens a completion queue of at least `entries` entries in GPU memory, which the queue keeps allocated.
-    /// The memory must be zeroed. Only that GPU polls the queue.
+    /// Only that GPU polls the queue. `Gpu::completion_queue` (feature `cuda`) is
+    /// the safe form.
+    ///
+    /// # Safety
+    /// The memory must hold zeroes: the phase bit of the first lap is 1, so other bytes can pass for completions.
     ///
     /// # Errors
     /// Those of [`Self::cq_open_ext`]; [`Error::NoDmabuf`] for memory without a dmabuf; [`Error::OutOfBounds`]
     /// where the provider's entries do not fit the memory.
-    pub fn cq_open_device(&self, memory: DeviceMemory, entries: usize) -> Result<CompletionQueue> {
+    pub unsafe fn cq_open_device(&self, memory: DeviceMemory, entries: usize) -> Result<CompletionQueue> {
         let open = available(CQ_OPEN_EXT, self.cq_open_ext)?;
         let DeviceMemory { address, length, ordinal, dmabuf, owner, .. } = memory;
         let dmabuf = dmabuf.map_err(|why| Error::NoDmabuf { operation: CQ_OPEN_EXT, why })?;
@@ -264,9 +268,9 @@ impl GdaOps {
     /// [`Endpoint::bind_counter`](super::Endpoint::bind_counter) binds it to.
     ///
     /// # Errors
-    /// [`Error::OperationUnavailable`]; [`Error::NotBuiltIn`]; [`Error::AdapterLacks`] without
-    /// `FI_EFA_USE_HW_CNTR=1` in the environment, on domains of an API below 2.5, and on adapters without
-    /// counters; [`Error::Call`].
+    /// [`Error::OperationUnavailable`]; [`Error::NotBuiltIn`]; [`Error::AdapterLacks`] where
+    /// `FI_EFA_USE_HW_CNTR` disables counters (before libfabric 2.7, also where it is not set), on domains of an
+    /// API below 2.5, and on adapters without counters; [`Error::Call`].
     pub fn cntr_open(&self) -> Result<CompletionCounter> {
         // SAFETY: the call passes no memory of the caller.
         unsafe { self.cntr_open_ext(None, None) }

@@ -153,6 +153,29 @@ impl Info {
         Self { raw, list: None }
     }
 
+    /// Lowers the receive queue entries of endpoints to `most`. A queue has an entry for each segment of each receive:
+    /// the provider asks rdma-core for `rx_attr->size` receives of as many segments as the adapter takes, which
+    /// `rx_attr->iov_limit` reports (efa_base_ep_construct_ibv_qp_init_attr_ex, efa_prov_info.c).
+    ///
+    /// # Safety
+    /// No other code may use the info meanwhile, and no object may have been opened with it.
+    pub(super) unsafe fn limit_receives(&self, most: usize) {
+        // SAFETY: null, or an attribute structure of this info, which the caller lends exclusively.
+        if let Some(attr) = unsafe { self.raw().rx_attr.as_mut() } {
+            attr.size = attr.size.min((most / attr.iov_limit.max(1)).max(1));
+        }
+    }
+
+    /// The entries that a completion queue needs for all requests and receives of an endpoint that is opened with this
+    /// info: those of its send queue and its receive queue together.
+    pub fn completions(&self) -> usize {
+        // SAFETY: each is null, or an attribute structure that lives as long as the info.
+        let (send, receive) = unsafe { (self.raw().tx_attr.as_ref(), self.raw().rx_attr.as_ref()) };
+        let rounded = |size: usize| size.checked_next_power_of_two().unwrap_or(size);
+        let receives = receive.map_or(0, |attr| attr.size.saturating_mul(attr.iov_limit.max(1)));
+        rounded(send.map_or(0, |attr| attr.size)).saturating_add(rounded(receives))
+    }
+
     /// The raw structure, for calls that this library does not wrap.
     pub fn as_ptr(&self) -> *mut fi::fi_info {
         self.raw.as_ptr()
@@ -212,8 +235,13 @@ impl Info {
 
     /// The most bytes that one request moves: of a SEND or of an RDMA operation, whichever is larger.
     pub fn max_msg_size(&self) -> usize {
-        // SAFETY: null, or an attribute structure that lives as long as the info.
-        unsafe { self.raw().ep_attr.as_ref() }.map_or(0, |attr| attr.max_msg_size)
+        let attr = self.raw().ep_attr.cast_const();
+        if attr.is_null() {
+            return 0;
+        }
+        // SAFETY: not null, and lives as long as the info. Every release has the field; the structure of releases
+        // before 2.7 is shorter than the bindings', so no reference to it is made.
+        unsafe { (&raw const (*attr).max_msg_size).read() }
     }
 
     /// The most bytes that an entry carries inline.
@@ -236,6 +264,18 @@ impl Info {
         unsafe {
             Some([(&raw const (*attr).max_cntr_value).read(), (&raw const (*attr).max_err_cntr_value).read()])
         }
+    }
+
+    /// How many contexts for a device (`fi_xpu_ctx`) the domain has room for; 0 means that it has no FI_XPU. None where
+    /// the info's API is older than 2.7, which does not have this field.
+    pub fn max_xpu_contexts(&self) -> Option<usize> {
+        const FIRST_WITH_XPU: Version = Version::new(2, 7);
+        let attr = self.raw().domain_attr.cast_const();
+        if attr.is_null() || self.api_version() < FIRST_WITH_XPU {
+            return None;
+        }
+        // SAFETY: not null, and lives as long as the info. A library that implements this API has the field.
+        Some(unsafe { (&raw const (*attr).max_xpu_ctx_cnt).read() })
     }
 
     /// Capabilities (`fi_info::caps`).

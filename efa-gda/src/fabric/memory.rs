@@ -7,10 +7,10 @@ use std::sync::Arc;
 use efa_gda_sys::fi;
 use efa_gda_wire::RemoteKey;
 
-use super::Domain;
 use super::error::{Error, Result};
 use super::object::{Context, InContext, Object, table_op};
-use crate::memory::{Access, Buffer, DeviceMemory, Owner, RemoteRegion, in_bounds};
+use super::{Domain, EFA_DIRECT};
+use crate::memory::{Access, Buffer, DeviceMemory, Owner, RegionOrdering, RemoteRegion, in_bounds};
 use crate::ownership::into_sole_owner;
 
 const REGISTER: &str = "fi_mr_reg";
@@ -26,6 +26,7 @@ struct RegionInner {
     start: NonNull<u8>,
     length: usize,
     access: Access,
+    ordering: RegionOrdering,
     remote_key: RemoteKey,
 }
 
@@ -70,7 +71,8 @@ impl MemoryRegion {
     /// Registers `buffer`. The region owns it.
     ///
     /// # Errors
-    /// [`Error::Call`] where `fi_mr_reg` fails (ENOMEM is usually the memlock limit);
+    /// [`Error::Call`] where `fi_mr_reg` fails (ENOMEM is usually the memlock limit, FI_EBADFLAGS a libfabric before
+    /// 2.7 that does not know [`Access::RELAXED_ORDERING`]);
     /// [`Error::KeyNotAvailable`] or [`Error::KeyTooWide`] for a key that no entry can carry.
     pub fn register(domain: &Domain, buffer: Buffer, access: Access) -> Result<Self> {
         let (start, length) = (buffer.start(), buffer.len());
@@ -111,8 +113,8 @@ impl MemoryRegion {
         let register = unsafe { table_op!((*raw).mr, fi_ops_mr.reg, REGISTER) }?;
         let mut region = std::ptr::null_mut();
         let serialized = domain.context().serialize_calls();
-        // SAFETY: the domain is open, the caller may register the memory, and `region` can be written. Offset,
-        // key and flags are 0: the provider chooses the key (FI_MR_PROV_KEY).
+        // SAFETY: the domain is open, the caller may register the memory, and `region` can be written. Offset
+        // and key are 0: the provider chooses the key (FI_MR_PROV_KEY).
         let code = unsafe {
             register(
                 raw.cast(),
@@ -121,7 +123,7 @@ impl MemoryRegion {
                 access.bits(),
                 0,
                 0,
-                0,
+                access.registration_flags(),
                 &mut region,
                 std::ptr::null_mut(),
             )
@@ -162,7 +164,8 @@ impl MemoryRegion {
         let object = unsafe { Object::adopt(REGISTER, code, region, parents) }?;
         // SAFETY: the region is open; its registration sets the key (fi_mr_key).
         let remote_key = key(unsafe { (&raw const (*object.raw()).key).read() })?;
-        Ok(Self(Arc::new(RegionInner { object, start, length, access, remote_key })))
+        let ordering = ordering(domain, access);
+        Ok(Self(Arc::new(RegionInner { object, start, length, access, ordering, remote_key })))
     }
 
     /// Deregisters the memory and reports the result. Where it fails, memory that the region owns stays
@@ -177,9 +180,12 @@ impl MemoryRegion {
         }
     }
 
-    /// Whether other handles of the region exist.
-    pub fn is_shared(&self) -> bool {
-        Arc::strong_count(&self.0) > 1
+    /// As [`Self::close`], but hands the region back if it is busy.
+    ///
+    /// # Errors
+    /// The region, while a clone or a queue uses it. The inner result is that of the deregistration.
+    pub fn try_close(self) -> std::result::Result<Result<()>, Self> {
+        Arc::try_unwrap(self.0).map(|inner| inner.object.close()).map_err(Self)
     }
 
     /// The address of the first byte. It is an address of the GPU that [`Self::device`] names, or of the host.
@@ -205,6 +211,11 @@ impl MemoryRegion {
     /// The access rights that the region was registered with.
     pub fn access(&self) -> Access {
         self.0.access
+    }
+
+    /// The order of the adapter's writes to the region.
+    pub fn ordering(&self) -> RegionOrdering {
+        self.0.ordering
     }
 
     /// The host memory that the region owns, if it does.
@@ -257,6 +268,17 @@ impl MemoryRegion {
 
     pub(crate) fn domain(&self) -> &Domain {
         &self.0.object.parents().domain
+    }
+}
+
+/// The order of writes to a region that was registered with `access`. The fabric `efa` ignores the flag, so its regions
+/// are strictly ordered; a domain that was borrowed without its info may be of `efa-direct`.
+fn ordering(domain: &Domain, access: Access) -> RegionOrdering {
+    let honoured = domain.info().is_none_or(|info| info.fabric_name() == EFA_DIRECT);
+    if honoured && access.contains(Access::RELAXED_ORDERING) {
+        RegionOrdering::Relaxed
+    } else {
+        RegionOrdering::Strict
     }
 }
 

@@ -61,10 +61,10 @@ mod table;
 
 pub use crate::memory::{
     Access, Buffer, CountedOperations, CounterMemory, DeviceMemory, Dmabuf, ExternalMemory, Limits,
-    OutOfBounds, RemoteRegion,
+    OutOfBounds, RegionOrdering, RemoteRegion,
 };
 pub use address::{AddressVector, FabricAddress};
-pub use completion::CompletionQueue;
+pub use completion::{CompletionQueue, HostCompletion};
 pub use counter::{CompletionCounter, CounterWords};
 pub use device_memory::Registration;
 pub use domain::{Domain, Fabric};

@@ -57,7 +57,7 @@ impl Library {
         Version::from_packed(self.0.version())
     }
 
-    /// The API version that queries request: the lower of the library's version and 2.6.
+    /// The API version that queries request: the lower of the library's version and 2.7.
     pub fn api_version(&self) -> Version {
         Version::from_packed(self.0.api_version())
     }
@@ -89,14 +89,33 @@ impl From<Libfabric> for Library {
 /// }
 /// # Ok::<(), efa_gda::fabric::Error>(())
 /// ```
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Query {
     adapter: Option<String>,
     wide_entries: bool,
     gpu_memory: bool,
+    receives: usize,
+    xpu: bool,
+    host_completions: bool,
+}
+
+impl Default for Query {
+    fn default() -> Self {
+        Self {
+            adapter: None,
+            wide_entries: false,
+            gpu_memory: false,
+            receives: Self::RECEIVES,
+            xpu: false,
+            host_completions: false,
+        }
+    }
 }
 
 impl Query {
+    /// The receive queue entries of an endpoint, unless [`Self::receives`] sets another number.
+    pub const RECEIVES: usize = 4096;
+
     /// A query for every adapter, with 64-byte entries and host memory.
     pub fn new() -> Self {
         Self::default()
@@ -118,6 +137,31 @@ impl Query {
     /// Requests GPU memory (FI_HMEM, and FI_MR_HMEM with it).
     pub fn gpu_memory(mut self, wanted: bool) -> Self {
         self.gpu_memory = wanted;
+        self
+    }
+
+    /// Sets the most receive queue entries that endpoints have (`fi_rx_attr::size`); at least 1. Adapters offer up to
+    /// 32,768, and a completion queue on which receives complete too must have room for all of them
+    /// ([`Info::completions`]).
+    pub fn receives(mut self, most: usize) -> Self {
+        self.receives = most.max(1);
+        self
+    }
+
+    /// Requests FI_XPU: objects that libfabric 2.7 and newer export to a device.
+    pub fn xpu(mut self, wanted: bool) -> Self {
+        self.xpu = wanted;
+        self
+    }
+
+    /// Requests endpoints whose completions the host reads through libfabric ([`CompletionQueue::read`]), also those of
+    /// requests that a device posted: `efa-direct` without FI_CONTEXT2, from libfabric 2.7 on. It is the way for a GPU
+    /// that maps no completion queue. Such endpoints have 64-byte entries only, and share no completion queue with
+    /// others.
+    ///
+    /// [`CompletionQueue::read`]: super::CompletionQueue::read
+    pub fn host_completions(mut self, wanted: bool) -> Self {
+        self.host_completions = wanted;
         self
     }
 
@@ -154,10 +198,11 @@ impl Query {
     /// Asks without the mode FI_RX_CQ_DATA, then with it. Adapters without unsolicited write receives need that
     /// mode for RMA.
     fn find_in_either_mode(&self, library: &Library) -> Result<Found> {
-        let found = self.ask(library, Fabrics::Direct, fi::FI_CONTEXT2)?;
+        let contexts = if self.host_completions { 0 } else { fi::FI_CONTEXT2 };
+        let found = self.ask(library, Fabrics::Direct, contexts)?;
         match found {
             Err(code) if code == -libc::ENODATA => {
-                self.ask(library, Fabrics::Direct, fi::FI_CONTEXT2 | fi::FI_RX_CQ_DATA)
+                self.ask(library, Fabrics::Direct, contexts | fi::FI_RX_CQ_DATA)
             }
             found => Ok(found),
         }
@@ -177,6 +222,11 @@ impl Query {
         // SAFETY: this library's fi_getinfo just returned the list.
         let mut infos = unsafe { Info::from_list(library, head) };
         infos.retain(|info| fabric == Fabrics::Any || info.fabric_name() == EFA_DIRECT);
+        infos.retain(|info| !self.xpu || info.max_xpu_contexts() != Some(0));
+        for info in &infos {
+            // SAFETY: the list is this function's alone, and no object was opened with it yet.
+            unsafe { info.limit_receives(self.receives) };
+        }
         Ok(Ok(infos))
     }
 
@@ -202,6 +252,9 @@ impl Query {
                 (*info).caps |= fi::FI_HMEM;
                 *mr_mode |= fi::FI_MR_HMEM;
             }
+            if self.xpu {
+                (*info).caps |= fi::FI_XPU;
+            }
             if self.wide_entries {
                 (*(*info).tx_attr).inject_size = efa_gda_sys::io::EFA_IO_TX_DESC_INLINE_MAX_SIZE as usize + 1;
             }
@@ -212,13 +265,18 @@ impl Query {
     /// Finds out why a query had no result, by asking for less.
     fn diagnose(&self, library: &Library, code: i32) -> Error {
         let failure = Context::new(Some(library.clone())).failure(GETINFO, code);
-        for (requested, option) in
-            [(self.gpu_memory, QueryOption::GpuMemory), (self.wide_entries, QueryOption::WideEntries)]
-        {
+        for (requested, option) in [
+            (self.gpu_memory, QueryOption::GpuMemory),
+            (self.wide_entries, QueryOption::WideEntries),
+            (self.xpu, QueryOption::Xpu),
+            (self.host_completions, QueryOption::HostCompletions),
+        ] {
             let mut less = self.clone();
             match option {
                 QueryOption::GpuMemory => less.gpu_memory = false,
                 QueryOption::WideEntries => less.wide_entries = false,
+                QueryOption::Xpu => less.xpu = false,
+                QueryOption::HostCompletions => less.host_completions = false,
             }
             if requested && matches!(less.find_in_either_mode(library), Ok(Ok(infos)) if !infos.is_empty()) {
                 return Error::OptionNotAvailable { failure, option };

@@ -1,17 +1,18 @@
 //! The code of the kernels: included by the build, or compiled by NVRTC for the GPU of the machine.
 //!
-//! A build with `EFA_GDA_NVCC=FILE` includes code for GPUs from compute capability 8.0 on, and needs no NVRTC there. Otherwise
-//! the library compiles kernels when a program first needs them.
+//! A build with `EFA_GDA_NVCC=FILE` includes code for GPUs from compute capability 8.0 on, and needs no NVRTC there.
+//! Otherwise the library compiles kernels when a program first needs them.
 //!
-//! The sources are part of this library, so a program needs no checkout at run time. Compiled code is cached in the user's
-//! cache directory, keyed by source, compiler and architecture, in a directory of mode 0700 that the user owns. Without such
-//! a directory nothing is cached.
+//! The sources are part of this library, so a program needs no checkout at run time. Compiled code is cached in the
+//! user's cache directory, keyed by source, compiler and architecture, in a directory of mode 0700 that the user owns.
+//! Without such a directory nothing is cached.
 
+use std::borrow::Cow;
 use std::ffi::{CString, c_char};
 use std::fmt;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::ptr;
@@ -20,23 +21,27 @@ use cudarc::nvrtc::sys as nvrtc;
 
 use super::error::{Error, Result};
 
-/// A header of the device library, with the two names that sources include it by.
+/// A header of the device library, with the two names by which sources include it.
 macro_rules! header {
     ($name:literal) => {
         ([$name, concat!("efa_gda/", $name)], include_str!(concat!("../../kernels/include/efa_gda/", $name)))
     };
 }
 
-/// The device library. The caller's kernels include its headers with the directory, and its headers each other without.
-const HEADERS: [([&str; 2], &str); 11] = [
+/// The device library. The caller's kernels include its headers with the directory; the headers include each other
+/// without it.
+const HEADERS: [([&str; 2], &str); 14] = [
     header!("cq.h"),
     header!("group.h"),
     header!("host_executor.h"),
     header!("platform.h"),
     header!("post.h"),
+    header!("publication.h"),
     header!("put.h"),
     header!("queue.h"),
+    header!("requests.h"),
     header!("rq.h"),
+    header!("signal.h"),
     header!("sq.h"),
     header!("ticket_lock.h"),
     header!("wqe.h"),
@@ -56,15 +61,37 @@ fn headers() -> impl Iterator<Item = (&'static str, &'static str)> {
 pub(crate) struct Source {
     name: &'static str,
     text: &'static str,
-    /// The fatbin, if the build compiled one.
-    built: Option<&'static [u8]>,
+    /// The fatbins for each width of stores, the wider first, if the build compiled them.
+    built: Option<[&'static [u8]; 2]>,
 }
 
-/// The fatbin of a kernel file, if the build script compiled one.
+/// The line before a source whose kernels write entries by stores of 8 bytes. Without it they store 16.
+const STORES_OF_8: &str = "#define EFA_GDA_STORE_BYTES 8\n";
+
+/// A kernel file, and the bytes of the widest stores by which its kernels write entries: 8 or 16.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Variant {
+    pub(crate) source: Source,
+    pub(crate) store_bytes: u32,
+}
+
+impl Variant {
+    fn text(self) -> Cow<'static, str> {
+        match self.store_bytes {
+            8 => [STORES_OF_8, "#line 1\n", self.source.text].concat().into(),
+            _ => self.source.text.into(),
+        }
+    }
+}
+
+/// The fatbins of a kernel file, if the build script compiled them.
 #[cfg(efa_gda_fatbin)]
 macro_rules! built {
     ($name:literal) => {
-        Some(include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".fatbin")))
+        Some([
+            include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".16.fatbin")),
+            include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".8.fatbin")),
+        ])
     };
 }
 #[cfg(not(efa_gda_fatbin))]
@@ -122,8 +149,9 @@ impl fmt::Display for Origin {
 }
 
 /// Returns the code that the build included, if it supports the GPU (`build.rs`).
-pub(crate) fn built_in(source: Source, major: i32, minor: i32) -> Option<Kernels> {
-    let image = source.built.filter(|_| major >= 8)?.to_vec();
+pub(crate) fn built_in(variant: Variant, major: i32, minor: i32) -> Option<Kernels> {
+    let [wide, narrow] = variant.source.built.filter(|_| major >= 8)?;
+    let image = if variant.store_bytes == 8 { narrow } else { wide }.to_vec();
     Some(Kernels { image, architecture: architecture(major, minor), origin: Origin::BuiltIn })
 }
 
@@ -135,32 +163,31 @@ fn architecture(major: i32, minor: i32) -> String {
 ///
 /// # Errors
 /// [`Error::NoCompiler`] without libnvrtc, [`Error::Compile`] with the compiler's log.
-pub(crate) fn compiled(source: Source, major: i32, minor: i32) -> Result<Kernels> {
+pub(crate) fn compiled(variant: Variant, major: i32, minor: i32) -> Result<Kernels> {
     // SAFETY: loads libnvrtc, which runs only NVIDIA's initialisers.
     if !unsafe { nvrtc::is_culib_present() } {
         return Err(Error::NoCompiler);
     }
     let architecture = architecture(major, minor);
-    let cached = cache_directory().map(|folder| folder.join(file_name(source, &architecture)));
-    if let Some(image) =
-        cached.as_ref().and_then(|file| fs::read(file).ok()).filter(|image| image.starts_with(b"\x7fELF"))
-    {
+    let cached = cache_directory().map(|folder| folder.join(file_name(variant, &architecture)));
+    if let Some(image) = cached.as_deref().and_then(read_cached) {
         return Ok(Kernels { image, architecture, origin: Origin::Disk });
     }
-    let image = compile_source(source.name, source.text, &architecture)?;
+    let image = compile_source(variant.source.name, &variant.text(), &architecture)?;
     if let Some(file) = cached {
         cache(&file, &image);
     }
     Ok(Kernels { image, architecture, origin: Origin::Compiled })
 }
 
-/// Returns the name of a cached image, which is different for each source, compiler and target.
-fn file_name(Source { name, text, .. }: Source, architecture: &str) -> String {
+/// Returns the name of a cached image, which is different for each source, width, compiler and target.
+fn file_name(variant: Variant, architecture: &str) -> String {
     let (mut major, mut minor) = (0, 0);
     // SAFETY: writes two numbers into locals.
     unsafe { nvrtc::nvrtcVersion(&mut major, &mut minor) };
     let mut key = DefaultHasher::new();
-    (text, HEADERS, ENTRIES, major, minor).hash(&mut key);
+    (variant.text(), HEADERS, ENTRIES, major, minor).hash(&mut key);
+    let name = variant.source.name;
     format!("{name}-{architecture}-nvrtc{major}.{minor}-{:016x}.cubin", key.finish())
 }
 
@@ -178,12 +205,46 @@ fn cache_directory() -> Option<PathBuf> {
     (metadata.is_dir() && metadata.uid() == user && metadata.mode() & 0o077 == 0).then_some(folder)
 }
 
-/// Stores an image in the cache, atomically. A cache that cannot be written is no error.
+/// The most bytes of a cached image. Compiled kernels have less than one megabyte.
+const MAX_IMAGE: u64 = 64 << 20;
+/// Bytes of the checksum at the end of a cached image.
+const CHECKSUM: usize = 8;
+
+fn checksum(image: &[u8]) -> [u8; CHECKSUM] {
+    let mut hasher = DefaultHasher::new();
+    image.hash(&mut hasher);
+    hasher.finish().to_le_bytes()
+}
+
+/// Returns the image of a cached file. `None` if there is no such file, or if it is not what [`cache`] wrote; a warning
+/// then names the file, and the image that is compiled next replaces it.
+fn read_cached(file: &Path) -> Option<Vec<u8>> {
+    // Opening a pipe would wait for its writer.
+    let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW;
+    let opened = match fs::File::options().read(true).custom_flags(flags).open(file) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return None,
+        opened => opened,
+    };
+    let mut bytes = Vec::new();
+    let is_read = opened.is_ok_and(|opened| {
+        let is_image = opened.metadata().is_ok_and(|found| found.is_file() && found.len() <= MAX_IMAGE);
+        is_image && opened.take(MAX_IMAGE).read_to_end(&mut bytes).is_ok()
+    });
+    let image = bytes.split_last_chunk().filter(|(image, sum)| is_read && checksum(image) == **sum);
+    if image.is_none() {
+        let file = file.display();
+        tracing::warn!(%file, "the cached kernel is damaged or not a regular file; it is compiled again and replaced");
+    }
+    image.map(|(image, _)| image.to_vec())
+}
+
+/// Stores an image and its checksum in the cache, atomically. A cache that cannot be written is no error.
 fn cache(file: &Path, image: &[u8]) {
     let partial = file.with_extension(format!("{}.partial", std::process::id()));
     let written =
         fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&partial).and_then(|mut to| {
             to.write_all(image)?;
+            to.write_all(&checksum(image))?;
             fs::rename(&partial, file)
         });
     if let Err(error) = written {
@@ -202,9 +263,9 @@ impl Drop for Program {
     }
 }
 
-/// Compiles the caller's kernels for `architecture` (such as `sm_90`). The source is CUDA C++17. It may include every header
-/// of the device library, with the directory (`"efa_gda/post.h"`) or without it; no checkout is needed. The compiler's
-/// messages name the source `name`.
+/// Compiles the caller's kernels for `architecture` (such as `sm_90`). The source is CUDA C++17. It may include every
+/// header of the device library, with the directory (`"efa_gda/post.h"`) or without it; no checkout is needed. The
+/// compiler's messages name the source `name`.
 ///
 /// # Errors
 /// [`Error::NoCompiler`] without libnvrtc, [`Error::Compile`] with the compiler's log.
@@ -227,7 +288,8 @@ pub fn compile_source(name: &str, source: &str, architecture: &str) -> Result<Ve
     let pointers = |strings: &[CString]| strings.iter().map(|string| string.as_ptr()).collect::<Vec<_>>();
     let (header_names, header_bodies) = (pointers(&names), pointers(&bodies));
     let mut program = Program(ptr::null_mut());
-    // SAFETY: every string ends in a zero byte and outlives the call. Both arrays have as many elements as the call says.
+    // SAFETY: every string ends in a zero byte and outlives the call. Both arrays have as many elements as the call
+    // says.
     let created = unsafe {
         nvrtc::nvrtcCreateProgram(
             &mut program.0,
@@ -280,12 +342,48 @@ unsafe fn fetch(
 
 #[cfg(test)]
 mod tests {
-    use efa_gda_test_support::{Need, missing};
+    use efa_gda_test_support::{Need, TempDir, missing};
 
     use super::*;
 
     fn missing_nvrtc() {
         missing(Need::Nvrtc, "no libnvrtc on the loader's path (scripts/cuda_toolchain.sh installs one)");
+    }
+
+    #[test]
+    fn a_cached_image_is_read_unless_it_is_damaged() {
+        let folder = TempDir::new("kernel-cache");
+        let file = folder.path().join("put.cubin");
+        assert_eq!(read_cached(&file), None);
+        cache(&file, b"\x7fELF and code");
+        assert_eq!(read_cached(&file).as_deref(), Some(&b"\x7fELF and code"[..]));
+        let whole = fs::read(&file).unwrap();
+        for at in [0, 5, whole.len() - 1] {
+            let mut damaged = whole.clone();
+            damaged[at] ^= 1;
+            fs::write(&file, damaged).unwrap();
+            assert_eq!(read_cached(&file), None, "byte {at}");
+        }
+        fs::write(&file, &whole[..whole.len() - 3]).unwrap();
+        assert_eq!(read_cached(&file), None, "truncated");
+        cache(&file, b"\x7fELF again");
+        assert!(read_cached(&file).is_some(), "replaced");
+    }
+
+    #[test]
+    fn a_pipe_a_link_and_a_huge_file_in_the_cache_are_refused_and_replaced() {
+        let folder = TempDir::new("kernel-cache-pipe");
+        let file = folder.path().join("put.cubin");
+        let made = std::process::Command::new("mkfifo").arg(&file).status().unwrap();
+        assert!(made.success());
+        assert_eq!(read_cached(&file), None);
+        cache(&file, b"image");
+        assert!(read_cached(&file).is_some());
+        fs::File::options().write(true).open(&file).unwrap().set_len(8 << 30).unwrap();
+        assert_eq!(read_cached(&file), None);
+        fs::remove_file(&file).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", &file).unwrap();
+        assert_eq!(read_cached(&file), None);
     }
 
     #[test]
@@ -300,7 +398,8 @@ mod tests {
                 (RECEIVE, &["efa_gda_receive_kernel"]),
                 (BENCH, &["efa_gda_bench_rate_kernel", "efa_gda_bench_latency_kernel"]),
             ] {
-                let cubin = compile_source(source.name, source.text, architecture).unwrap();
+                let text = Variant { source, store_bytes: 16 }.text();
+                let cubin = compile_source(source.name, &text, architecture).unwrap();
                 let has = |name: &str| cubin.windows(name.len()).any(|bytes| bytes == name.as_bytes());
                 assert!(kernels.iter().copied().all(has), "{architecture}: {kernels:?}");
             }
@@ -317,20 +416,30 @@ mod tests {
         };
         let kernels = ["efa_gda_put_kernel", "efa_gda_receive_kernel", "efa_gda_bench_rate_kernel"];
         for (source, kernel) in std::iter::zip([PUT, RECEIVE, BENCH], kernels) {
-            let image = source.built.unwrap();
-            // A header, and parts. Each part has a header too: its kind, the lengths of both, and its GPU.
-            assert_eq!(number(image, 0, 4), 0xba55_ed50, "{}", source.name);
-            let (mut at, mut parts) = (number(image, 6, 2) as usize, Vec::new());
-            while at < image.len() {
-                parts.push((number(image, at, 2), number(image, at + 28, 4)));
-                at += (number(image, at + 4, 4) + number(image, at + 8, 8)) as usize;
+            let images = source.built.unwrap();
+            for image in images {
+                // A header, and parts. Each part has a header too: its kind, the lengths of both, and its GPU.
+                assert_eq!(number(image, 0, 4), 0xba55_ed50, "{}", source.name);
+                let (mut at, mut parts) = (number(image, 6, 2) as usize, Vec::new());
+                while at < image.len() {
+                    parts.push((number(image, at, 2), number(image, at + 28, 4)));
+                    at += (number(image, at + 4, 4) + number(image, at + 8, 8)) as usize;
+                }
+                parts.sort_unstable();
+                assert_eq!(
+                    parts,
+                    [(PTX, 80), (ELF, 80), (ELF, 90), (ELF, 100), (ELF, 120)],
+                    "{}",
+                    source.name
+                );
+                assert!(image.windows(kernel.len()).any(|bytes| bytes == kernel.as_bytes()), "{kernel}");
             }
-            parts.sort_unstable();
-            assert_eq!(parts, [(PTX, 80), (ELF, 80), (ELF, 90), (ELF, 100), (ELF, 120)], "{}", source.name);
-            assert!(image.windows(kernel.len()).any(|bytes| bytes == kernel.as_bytes()), "{kernel}");
         }
-        assert_eq!(built_in(PUT, 9, 0).unwrap().origin, Origin::BuiltIn);
-        assert!(built_in(PUT, 7, 5).is_none(), "older than all targets");
+        let [wide, narrow] = PUT.built.unwrap();
+        assert_ne!(wide, narrow);
+        let put = Variant { source: PUT, store_bytes: 8 };
+        assert_eq!(built_in(put, 9, 0).unwrap().origin, Origin::BuiltIn);
+        assert!(built_in(put, 7, 5).is_none(), "older than all targets");
     }
 
     #[test]

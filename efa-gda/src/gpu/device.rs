@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 use std::ptr::null_mut;
-use std::sync::{Arc, LazyLock, OnceLock, mpsc};
-use std::time::Duration;
+use std::sync::{Arc, LazyLock, OnceLock};
+use std::time::{Duration, Instant};
 
-use cudarc::driver::{CudaContext, CudaFunction, CudaModule, DriverError, result, sys};
+use cudarc::driver::{CudaContext, CudaFunction, CudaModule, CudaStream, DriverError, result, sys};
 use cudarc::nvrtc::Ptx;
 
 use super::compile::{self, Kernels, Origin};
@@ -14,17 +14,35 @@ use super::memory::Relaxed;
 use super::pages::{PageRegistry, Pin, Pinned};
 use crate::smaps::{self, Mapping, MemoryKind};
 
-/// The oldest compute capability that the kernels are compiled for: the first with `fence.acq_rel.sys` and scoped accesses.
+/// The oldest compute capability that the kernels are compiled for: the first with `fence.acq_rel.sys` and scoped
+/// accesses.
 const OLDEST_CAPABILITY: (i32, i32) = (7, 0);
 
 /// A GPU. Clones are handles of the same GPU.
 #[derive(Clone, Debug)]
 pub struct Gpu {
     context: Arc<CudaContext>,
-    loaded: Arc<OnceLock<Loaded>>,
+    /// The put kernel for each width of stores (`ByWidth`).
+    loaded: Arc<ByWidth<Loaded>>,
     receive: Arc<OnceLock<CudaFunction>>,
     #[cfg(feature = "test-utils")]
-    bench: Arc<OnceLock<Bench>>,
+    bench: Arc<ByWidth<Bench>>,
+}
+
+/// What kernels of stores of 8 bytes and of 16 bytes have each.
+#[derive(Debug)]
+struct ByWidth<T>([OnceLock<T>; 2]);
+
+impl<T> Default for ByWidth<T> {
+    fn default() -> Self {
+        Self(Default::default())
+    }
+}
+
+impl<T> ByWidth<T> {
+    fn of(&self, store_bytes: u32) -> &OnceLock<T> {
+        &self.0[usize::from(store_bytes != 8)]
+    }
 }
 
 #[derive(Debug)]
@@ -42,7 +60,8 @@ pub(crate) struct Bench {
     pub(crate) latency: CudaFunction,
 }
 
-/// A range of this process's memory that the GPU can access. A page is unregistered when the last range on it is dropped.
+/// A range of this process's memory that the GPU can access. A block of pages is unregistered when the last range on it
+/// is dropped.
 #[derive(Debug)]
 pub struct HostRange {
     device: u64,
@@ -105,8 +124,8 @@ impl Gpu {
         &self.context
     }
 
-    /// Makes `range` of this process accessible to the GPU. Registers the pages that are not registered yet, as I/O memory
-    /// or ordinary memory by the flags of the mapping ([`smaps`]).
+    /// Makes `range` of this process accessible to the GPU. Registers the pages that are not registered yet, as I/O
+    /// memory or ordinary memory by the flags of the mapping ([`smaps`]).
     ///
     /// # Errors
     /// [`Error::Mapping`] if the kind of memory cannot be determined, [`Error::Register`] if CUDA refuses the pages,
@@ -125,8 +144,8 @@ impl Gpu {
         Ok(HostRange { device, mapping, registered: Some((registration_flags(mapping), pinned)) })
     }
 
-    /// As [`Self::reach`], for memory that kernels only read. If CUDA refuses to register ordinary memory, and the GPU can
-    /// access memory that is not registered (HMM, ATS), kernels read it at the host's address.
+    /// As [`Self::reach`], for memory that kernels only read. If CUDA refuses to register ordinary memory, and the GPU
+    /// can access memory that is not registered (HMM, ATS), kernels read it at the host's address.
     ///
     /// # Errors
     /// As [`Self::reach`].
@@ -160,15 +179,16 @@ impl Gpu {
         Ok(device)
     }
 
-    /// Returns the put kernel, which is compiled and loaded on first use.
-    pub(crate) fn put_kernel(&self) -> Result<&CudaFunction> {
-        if let Some(loaded) = self.loaded.get() {
+    /// Returns the put kernel with stores of `store_bytes` bytes, which is compiled and loaded on first use.
+    pub(crate) fn put_kernel(&self, store_bytes: u32) -> Result<&CudaFunction> {
+        let slot = self.loaded.of(store_bytes);
+        if let Some(loaded) = slot.get() {
             return Ok(&loaded.put);
         }
-        let (module, kernels) = self.load(compile::PUT)?;
+        let (module, kernels) = self.load(compile::PUT, store_bytes)?;
         let put = module.load_function("efa_gda_put_kernel").map_err(in_call("cuModuleGetFunction"))?;
         let Kernels { architecture, origin, .. } = kernels;
-        Ok(&self.loaded.get_or_init(|| Loaded { put, architecture, origin }).put)
+        Ok(&slot.get_or_init(|| Loaded { put, architecture, origin }).put)
     }
 
     /// Returns the kernel that posts and takes receives, which is loaded on first use.
@@ -176,56 +196,63 @@ impl Gpu {
         if let Some(kernel) = self.receive.get() {
             return Ok(kernel);
         }
-        let (module, _) = self.load(compile::RECEIVE)?;
+        let (module, _) = self.load(compile::RECEIVE, 16)?;
         let kernel =
             module.load_function("efa_gda_receive_kernel").map_err(in_call("cuModuleGetFunction"))?;
         Ok(self.receive.get_or_init(|| kernel))
     }
 
-    /// Returns the kernels for benches, which are loaded on first use.
+    /// Returns the kernels for benches with stores of `store_bytes` bytes, which are loaded on first use.
     #[cfg(feature = "test-utils")]
-    pub(crate) fn bench_kernels(&self) -> Result<&Bench> {
-        if let Some(bench) = self.bench.get() {
+    pub(crate) fn bench_kernels(&self, store_bytes: u32) -> Result<&Bench> {
+        let slot = self.bench.of(store_bytes);
+        if let Some(bench) = slot.get() {
             return Ok(bench);
         }
-        let (module, _) = self.load(compile::BENCH)?;
+        let (module, _) = self.load(compile::BENCH, store_bytes)?;
         let function = |name| module.load_function(name).map_err(in_call("cuModuleGetFunction"));
         let bench = Bench {
             rate: function("efa_gda_bench_rate_kernel")?,
             latency: function("efa_gda_bench_latency_kernel")?,
         };
-        Ok(self.bench.get_or_init(|| bench))
+        Ok(slot.get_or_init(|| bench))
     }
 
     /// Loads a kernel file: the code that the build included, or code that is compiled for this GPU.
-    fn load(&self, source: compile::Source) -> Result<(Arc<CudaModule>, Kernels)> {
+    fn load(&self, source: compile::Source, store_bytes: u32) -> Result<(Arc<CudaModule>, Kernels)> {
+        let variant = compile::Variant { source, store_bytes };
         let (major, minor) = self.context.compute_capability().map_err(in_call("cuDeviceGetAttribute"))?;
         let load = |mut kernels: Kernels| {
             let image = Ptx::from_binary(std::mem::take(&mut kernels.image));
             let module = self.context.load_module(image).map_err(in_call("cuModuleLoadData"))?;
             Ok((module, kernels))
         };
-        let Some(kernels) = compile::built_in(source, major, minor) else {
-            return load(compile::compiled(source, major, minor)?);
+        let Some(kernels) = compile::built_in(variant, major, minor) else {
+            return load(compile::compiled(variant, major, minor)?);
         };
-        load(kernels).or_else(|refused| match compile::compiled(source, major, minor) {
+        load(kernels).or_else(|refused| match compile::compiled(variant, major, minor) {
             // The driver's error explains more than the missing compiler.
             Err(Error::NoCompiler) => Err(refused),
             compiled => load(compiled?),
         })
     }
 
-    /// Compiles and loads the put kernel now, instead of at the first launch.
+    /// Compiles and loads the put kernel now, instead of at the first launch: the one for rings in ordinary memory.
+    /// [`GpuQueue::prepare`](crate::gpu_queue::GpuQueue::prepare) does so for a queue.
     ///
     /// # Errors
     /// [`Error::NoCompiler`], [`Error::Compile`], or those of the driver.
     pub fn prepare(&self) -> Result<()> {
-        self.put_kernel().map(|_| ())
+        self.put_kernel(16).map(|_| ())
     }
 
     /// Returns the target and the origin of the put kernel; None before its first use.
     pub fn kernels(&self) -> Option<(&str, Origin)> {
-        self.loaded.get().map(|loaded| (loaded.architecture.as_str(), loaded.origin))
+        self.loaded
+            .0
+            .iter()
+            .find_map(OnceLock::get)
+            .map(|loaded| (loaded.architecture.as_str(), loaded.origin))
     }
 }
 
@@ -287,8 +314,8 @@ impl Pin for Registrar {
 
 /// Runs `call` with the context current, and restores the thread's previous context, which may be of another GPU.
 ///
-/// For calls of destructors, which must happen after earlier errors too: cudarc's `bind_to_thread` returns an error that an
-/// earlier drop recorded, and CUDA refuses many calls of a thread while another thread captures a graph.
+/// For calls of destructors, which must happen after earlier errors too: cudarc's `bind_to_thread` returns an error
+/// that an earlier drop recorded, and CUDA refuses many calls of a thread while another thread captures a graph.
 pub(super) fn in_context<T>(
     context: &CudaContext,
     call: impl FnOnce() -> std::result::Result<T, DriverError>,
@@ -297,7 +324,7 @@ pub(super) fn in_context<T>(
     // SAFETY: `context` retains the context.
     unsafe { result::ctx::set_current(context.cu_ctx()) }?;
     let done = {
-        // Without it, CUDA refuses `call` only while a graph is captured, and the result says so.
+        // If `enter` fails, CUDA refuses `call` only while a graph is captured; the result of `call` reports that.
         let _relaxed = Relaxed::enter();
         call()
     };
@@ -306,36 +333,35 @@ pub(super) fn in_context<T>(
     done
 }
 
-/// Waits until no kernel of the context runs. Kernels of a lost context do not run either. After an error they may still
-/// run.
-pub(crate) fn kernels_end(context: &Arc<CudaContext>, limit: Duration) -> Result<()> {
-    const OPERATION: &str = "cuCtxSynchronize";
-    let context = context.clone();
-    match in_time(limit, move || in_context(&context, result::ctx::synchronize)) {
-        None => Err(Error::Unanswered { operation: OPERATION, limit }),
-        Some(Err(error)) if is_lost(&error) => {
-            tracing::warn!(%error, "the GPU's context is lost, and its kernels with it");
-            Ok(())
+/// Waits until all work that was launched on `stream` has ended. Does not wait for other streams. Kernels of a lost
+/// context have ended too. After an error, kernels may still run.
+pub(crate) fn stream_ends(stream: &Arc<CudaStream>, limit: Duration) -> Result<()> {
+    const OPERATION: &str = "cuStreamQuery";
+    const PERIOD: Duration = Duration::from_micros(100);
+    let begun = Instant::now();
+    loop {
+        // SAFETY: an open stream of the context.
+        let query = || unsafe { sys::cuStreamQuery(stream.cu_stream()) }.result();
+        match in_context(stream.context(), query) {
+            Ok(()) => return Ok(()),
+            Err(DriverError(sys::CUresult::CUDA_ERROR_NOT_READY)) if begun.elapsed() < limit => {
+                std::thread::sleep(PERIOD);
+            }
+            Err(DriverError(sys::CUresult::CUDA_ERROR_NOT_READY)) => {
+                return Err(Error::Unanswered { operation: OPERATION, limit });
+            }
+            Err(error) if is_lost(&error) => {
+                tracing::warn!(%error, "the GPU's context is lost, and its kernels with it");
+                return Ok(());
+            }
+            Err(error) => return Err(in_call(OPERATION)(error)),
         }
-        Some(done) => done.map_err(in_call(OPERATION)),
     }
 }
 
-/// Runs `call` on a new thread and returns its result, or None after `limit`. The thread then runs on until `call` ends.
-fn in_time<T: Send + 'static>(limit: Duration, call: impl FnOnce() -> T + Send + 'static) -> Option<T> {
-    let (sender, result) = mpsc::channel();
-    // After the limit there is no receiver, and the send fails.
-    let run = move || drop(sender.send(call()));
-    if let Err(error) = std::thread::Builder::new().name("efa-gda-wait".into()).spawn(run) {
-        tracing::warn!(%error, "a thread to wait for the GPU cannot be started; raise the limit on processes (ulimit -u)");
-        return None;
-    }
-    result.recv_timeout(limit).ok()
-}
-
-/// Returns the flags of a registration. Device memory needs the I/O memory flag, with which CUDA refuses ordinary memory as
-/// "invalid argument". Read-only memory is registered for reading. Always for all contexts, because queues of other contexts
-/// may have doorbells on the same page.
+/// Returns the flags of a registration. Device memory needs the I/O memory flag, with which CUDA refuses ordinary
+/// memory as "invalid argument". Read-only memory is registered for reading. Pages are always registered for all
+/// contexts, because queues of other contexts may have doorbells on the same page.
 fn registration_flags(mapping: Mapping) -> u32 {
     let mut flags = sys::CU_MEMHOSTREGISTER_DEVICEMAP | sys::CU_MEMHOSTREGISTER_PORTABLE;
     if mapping.kind == MemoryKind::Device {
@@ -361,21 +387,4 @@ fn describe(flags: u32) -> String {
 /// Returns the error of a call, with the call's name.
 pub(crate) fn in_call(operation: &'static str) -> impl Fn(DriverError) -> Error {
     move |result| Error::Driver { operation, result }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_call_that_does_not_end_is_abandoned_at_the_limit() {
-        let (release, blocked) = mpsc::channel::<()>();
-        assert_eq!(in_time(Duration::ZERO, move || blocked.recv()), None);
-        drop(release);
-    }
-
-    #[test]
-    fn the_result_of_a_call_that_ends_is_returned() {
-        assert_eq!(in_time(Duration::from_secs(60), || 7), Some(7));
-    }
 }

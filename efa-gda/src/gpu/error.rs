@@ -20,7 +20,8 @@ pub enum Error {
     NoDriver,
     /// libnvrtc cannot be loaded.
     #[error(
-        "libnvrtc cannot be loaded, so kernels cannot be compiled; install it (nvidia-cuda-nvrtc) or set LD_LIBRARY_PATH"
+        "libnvrtc cannot be loaded, so kernels cannot be compiled; install it (nvidia-cuda-nvrtc), or set \
+         LD_LIBRARY_PATH"
     )]
     NoCompiler,
     /// A driver call failed.
@@ -49,7 +50,8 @@ pub enum Error {
     Mapping(#[from] MappingError),
     /// The GPU maps parts of a range at addresses that are not contiguous.
     #[error(
-        "the GPU maps {start:#x} to {end:#x} in pieces; a ring must be one range of its addresses",
+        "the GPU maps {start:#x} to {end:#x} in pieces; a ring must be one range of the GPU's \
+         addresses: report it with the driver's version",
         start = .0.start, end = .0.end
     )]
     Scattered(Range<usize>),
@@ -85,7 +87,8 @@ pub enum Error {
     },
     /// NVRTC refused the kernels.
     #[error(
-        "the kernels do not compile for {architecture}; use an NVRTC that supports it, or build with EFA_GDA_NVCC; the compiler reports: {log}"
+        "the kernels do not compile for {architecture}; use an NVRTC that supports it, or build with EFA_GDA_NVCC; the \
+         compiler reports: {log}"
     )]
     Compile {
         /// The target.

@@ -54,8 +54,8 @@ impl<T: Copy> InGpu<T> {
 
 /// Returns the bytes of structs of `queue.h`.
 pub(crate) fn as_bytes<T: Copy>(values: &[T]) -> &[u8] {
-    // SAFETY: plain structs of C are read as bytes. bindgen's structs have no uninitialized padding, because they are made
-    // with `Default`, which zeroes them.
+    // SAFETY: plain structs of C are read as bytes. bindgen's structs have no uninitialized padding, because they are
+    // made with `Default`, which zeroes them.
     unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
 }
 
@@ -110,7 +110,8 @@ impl Drop for SharedWord {
 pub(crate) struct SideCopy {
     stream: Arc<CudaStream>,
     length: usize,
-    /// The pinned memory; or the driver's result, once a copy was not seen to end and may still write the memory.
+    /// The pinned memory. After a copy whose end the driver did not report, its result: the copy may still write the
+    /// memory, which is leaked.
     pinned: Mutex<Result<Pinned, DriverError>>,
 }
 
@@ -147,8 +148,8 @@ impl SideCopy {
         self.stream.context().bind_to_thread().map_err(in_call("cuCtxSetCurrent"))?;
         let stream = self.stream.cu_stream();
         let _relaxed = Relaxed::enter();
-        // SAFETY: the pinned memory has `length` bytes, and nothing else uses it while the lock is held. The caller vouches
-        // for the GPU's memory.
+        // SAFETY: the pinned memory has `length` bytes, and nothing else uses it while the lock is held. The caller
+        // vouches for the GPU's memory.
         unsafe { sys::cuMemcpyDtoHAsync_v2(buffer.as_ptr().cast(), address, length, stream) }
             .result()
             .map_err(in_call("cuMemcpyDtoHAsync"))?;
@@ -160,7 +161,7 @@ impl SideCopy {
                 sys::CUresult::CUDA_ERROR_NOT_READY if begun.elapsed() < Self::LIMIT => {
                     std::thread::yield_now()
                 }
-                // No other result says whether the copy ended; it may still write.
+                // Every other result leaves open whether the copy ended: it may still write.
                 result => {
                     *guard = Err(DriverError(result));
                     return Err(Self::unknown_end(DriverError(result)));
@@ -184,10 +185,10 @@ impl SideCopy {
 
 /// Relaxes this thread's stream capture mode until it is dropped. While another thread captures a graph, CUDA otherwise
 /// refuses some calls of this thread, and a query of a stream invalidates the capture.
-pub(super) struct Relaxed(sys::CUstreamCaptureMode);
+pub(crate) struct Relaxed(sys::CUstreamCaptureMode);
 
 impl Relaxed {
-    pub(super) fn enter() -> Option<Self> {
+    pub(crate) fn enter() -> Option<Self> {
         let mut mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         // SAFETY: the call sets this thread's mode and writes the previous mode.
         let entered = unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) }.result();
@@ -216,8 +217,8 @@ impl Drop for SideCopy {
     }
 }
 
-/// Zeroed memory of a GPU, in whole pages. An adapter and kernels may read and write it at any time, so the host accesses
-/// it by copies.
+/// Zeroed memory of a GPU, in whole pages. An adapter and kernels may read and write it at any time, so the host
+/// accesses it by copies.
 #[derive(Debug)]
 pub struct GpuMemory {
     stream: Arc<CudaStream>,
@@ -235,6 +236,7 @@ impl GpuMemory {
     /// # Errors
     /// Those of the driver, such as CUDA_ERROR_OUT_OF_MEMORY.
     pub fn zeroed(gpu: &Gpu, length: usize) -> Result<Self> {
+        let _relaxed = Relaxed::enter();
         let stream = gpu.context().new_stream().map_err(in_call("cuStreamCreate"))?;
         let short = || in_call("cuMemAlloc")(DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY));
         let rounded = length.max(1).checked_next_multiple_of(Self::PAGE as usize).ok_or_else(short)?;
@@ -276,8 +278,8 @@ impl GpuMemory {
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<()> {
         let address = self.at(offset, bytes.len())?;
         self.bind()?;
-        // SAFETY: a context is current. The range is this value's memory. `bytes` outlives the copy, because `finish` waits
-        // for its end.
+        // SAFETY: a context is current. The range is this value's memory. `bytes` outlives the copy, because `finish`
+        // waits for its end.
         unsafe { result::memcpy_htod_async(address, bytes, self.stream.cu_stream()) }
             .map_err(in_call("cuMemcpyHtoDAsync"))?;
         self.finish()

@@ -1,5 +1,5 @@
-//! A GPU of this process: its context, pages of the host that are registered with it, its memory, and the kernels that are
-//! compiled for it. This module knows neither fabrics nor queues; [`crate::gpu_queue`] joins them.
+//! A GPU of this process: its context, pages of the host that are registered with it, its memory, and the kernels that
+//! are compiled for it. This module knows neither fabrics nor queues; [`crate::gpu_queue`] joins them.
 //!
 //! libcuda and NVRTC are loaded at run time, so a program with this module also starts on a machine without them.
 
@@ -10,7 +10,9 @@ pub(crate) mod memory;
 mod pages;
 
 pub use compile::{Origin, compile_source};
+#[cfg(feature = "test-utils")]
+pub(crate) use device::Bench;
 pub use device::{Gpu, HostRange};
-pub(crate) use device::{in_call, kernels_end};
+pub(crate) use device::{in_call, stream_ends};
 pub use error::{Error, Result};
 pub use memory::GpuMemory;

@@ -1,8 +1,8 @@
 //! The pages of this process that are registered with CUDA, and their users.
 //!
-//! Doorbells of several queues are on one page. A page can be registered once in a process, for whichever GPUs: CUDA refuses
-//! a second registration as "already registered", and the first serves all contexts. The registry counts the users of each
-//! block of pages, registers pages that are new, and unregisters a block when its last user is dropped.
+//! Doorbells of several queues are on one page. A page can be registered once in a process, for whichever GPUs: CUDA
+//! refuses a second registration as "already registered", and the first serves all contexts. The registry counts the
+//! users of each block of pages, registers pages that are new, and unregisters a block when its last user is dropped.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -101,8 +101,8 @@ impl<P: Pin> Drop for Pinned<P> {
 mod tests {
     use super::*;
 
-    /// Refuses what CUDA refuses: pages that are already registered, and one address that the test chooses. Clones stand
-    /// for contexts of one process.
+    /// Refuses what CUDA refuses: pages that are already registered, and one address that the test chooses. Clones
+    /// stand for contexts of one process.
     #[derive(Clone, Debug, Default)]
     struct Strict {
         pinned: Arc<Mutex<Vec<Range<usize>>>>,

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg};
 use efa_gda_sys::device::{
-    EFA_GDA_NOT_RUN, efa_gda_publication, efa_gda_put_args, efa_gda_put_result, efa_gda_queue,
-    efa_gda_receive_args, efa_gda_receive_result, efa_gda_rq,
+    EFA_GDA_NOT_RUN, EFA_GDA_SQ_STORES_OF_8, efa_gda_publication, efa_gda_put_args, efa_gda_put_result,
+    efa_gda_queue, efa_gda_receive_args, efa_gda_receive_result, efa_gda_rq,
 };
 
 use super::mapped_parts::MappedParts;
@@ -23,13 +23,15 @@ use crate::status::{DeviceError, outcome};
 /// Threads of the block that executes a work request.
 const PUT_THREADS: u32 = 128;
 /// Bound of the wait for kernels whose waits on the queue were ended.
-pub(super) const STOP_LIMIT: Duration = Duration::from_secs(60);
+const STOP_LIMIT: Duration = Duration::from_secs(60);
 
 /// The state of a queue in a GPU's memory.
 #[derive(Debug)]
 pub(super) struct DeviceState {
     /// Detached before the wait for kernels; its memory outlives them.
     registration: Option<Arc<Registration>>,
+    /// Bytes of the widest stores by which kernels write entries.
+    pub(super) store_bytes: u32,
     pub(super) stream: Arc<CudaStream>,
     pub(super) queue: InGpu<efa_gda_queue>,
     result: InGpu<efa_gda_put_result>,
@@ -37,42 +39,52 @@ pub(super) struct DeviceState {
     pub(super) inbox: Option<Inbox>,
     pub(super) side_copy: SideCopy,
     pub(super) abort: Arc<SharedWord>,
+    /// None if the queue has no request table.
+    pub(super) requests: Option<HostCopy>,
     /// Publication slots and their flags, to which the struct points.
     _publication: (CudaSlice<u8>, CudaSlice<u64>),
+}
+
+/// Memory that the device library uses on the host until the queue is mapped into a GPU, and in the GPU's memory from
+/// then on.
+#[derive(Debug)]
+pub(super) struct HostCopy {
+    address: u64,
+    bytes: CudaSlice<u8>,
+}
+
+impl HostCopy {
+    fn new(stream: &Arc<CudaStream>, host: &Buffer) -> gpu::Result<Self> {
+        let mut bytes = vec![0; host.len()];
+        host.read(0, &mut bytes).expect("as many bytes as the buffer has");
+        let bytes = stream.clone_htod(&bytes).map_err(in_call("cuMemcpyHtoDAsync"))?;
+        let address = bytes.device_ptr(stream).0;
+        Ok(Self { address, bytes })
+    }
+
+    /// Copies the memory back to the host.
+    pub(super) fn copy_to_host(&self, stream: &Arc<CudaStream>, host: &Buffer) -> gpu::Result<()> {
+        let bytes = stream.clone_dtoh(&self.bytes).map_err(in_call("cuMemcpyDtoHAsync"))?;
+        stream.synchronize().map_err(in_call("cuStreamSynchronize"))?;
+        host.write(0, &bytes).expect("as many bytes as the buffer has");
+        Ok(())
+    }
 }
 
 /// The memory in which kernels store completions of receives, and the memory to take them out with.
 #[derive(Debug)]
 pub(super) struct Inbox {
-    pub(super) address: *mut u8,
-    entries: CudaSlice<u8>,
+    pub(super) entries: HostCopy,
     result: InGpu<efa_gda_receive_result>,
     taken: InGpu<[InboxEntry; AT_ONCE]>,
 }
 
-// SAFETY: the address is the GPU's, and never dereferenced here.
-unsafe impl Send for Inbox {}
-// SAFETY: as above.
-unsafe impl Sync for Inbox {}
-
 impl Inbox {
     /// Copies the host's inbox, so that completions in it are taken from here.
     fn new(stream: &Arc<CudaStream>, host: &Buffer) -> gpu::Result<Self> {
-        let mut bytes = vec![0; host.len()];
-        host.read(0, &mut bytes).expect("as many bytes as the buffer has");
-        let entries = stream.clone_htod(&bytes).map_err(in_call("cuMemcpyHtoDAsync"))?;
-        let address = entries.device_ptr(stream).0 as *mut u8;
         let result = InGpu::new(stream, &efa_gda_receive_result::default())?;
         let taken = InGpu::new(stream, &[InboxEntry::default(); AT_ONCE])?;
-        Ok(Self { address, entries, result, taken })
-    }
-
-    /// Copies the entries back into the host's inbox.
-    pub(super) fn copy_to_host(&self, stream: &Arc<CudaStream>, host: &Buffer) -> gpu::Result<()> {
-        let bytes = stream.clone_dtoh(&self.entries).map_err(in_call("cuMemcpyDtoHAsync"))?;
-        stream.synchronize().map_err(in_call("cuStreamSynchronize"))?;
-        host.write(0, &bytes).expect("as many bytes as the buffer has");
-        Ok(())
+        Ok(Self { entries: HostCopy::new(stream, host)?, result, taken })
     }
 }
 
@@ -111,6 +123,10 @@ impl DeviceState {
         let mut state = queue.state();
         state.sq.buffer = parts.sq.device_address() as *mut u8;
         state.sq.doorbell = parts.sq_doorbell.device_address() as *mut u32;
+        let store_bytes = queue.store_width().bytes(parts.sq.mapping().kind);
+        if store_bytes == 8 {
+            state.sq.flags |= EFA_GDA_SQ_STORES_OF_8;
+        }
         match &parts.cq {
             Some(cq) => state.cq.buffer = cq.device_address() as *mut u8,
             None if queue.backing.completions_on().is_none() => state.cq.buffer = std::ptr::null_mut(),
@@ -135,7 +151,14 @@ impl DeviceState {
             Some(Err(_)) | None => state.rq = efa_gda_rq::default(),
         }
         let inbox = queue.inbox.as_ref().map(|host| Inbox::new(&stream, host)).transpose()?;
-        state.inbox.entries = inbox.as_ref().map_or(std::ptr::null_mut(), |inbox| inbox.address);
+        state.inbox.entries =
+            inbox.as_ref().map_or(std::ptr::null_mut(), |inbox| inbox.entries.address as *mut u8);
+        let requests = queue.request_table.as_ref().map(|host| HostCopy::new(&stream, host)).transpose()?;
+        if let Some(HostCopy { address, .. }) = requests {
+            let words = u64::from(state.requests.num_entries) * size_of::<u16>() as u64;
+            state.requests.done = address as *mut u16;
+            state.requests.posters = (address + words) as *mut u16;
+        }
         state.abort = abort.get().as_ptr();
         let slots = state.sq.num_entries.max(64);
         let failed = in_call("cuMemAllocAsync");
@@ -155,12 +178,14 @@ impl DeviceState {
         stream.synchronize().map_err(in_call("cuStreamSynchronize"))?;
         Ok(Self {
             registration,
+            store_bytes,
             stream,
             queue,
             result,
             inbox,
             side_copy,
             abort,
+            requests,
             _publication: (entries, flags),
         })
     }
@@ -176,10 +201,10 @@ impl DeviceState {
         });
         let config =
             LaunchConfig { grid_dim: (1, 1, 1), block_dim: (PUT_THREADS, 1, 1), shared_mem_bytes: 0 };
-        let mut launch = self.stream.launch_builder(gpu.put_kernel()?);
+        let mut launch = self.stream.launch_builder(gpu.put_kernel(self.store_bytes)?);
         launch.arg(&argument);
-        // SAFETY: the kernel takes one `efa_gda_put_args` by value. Its queue is in this GPU's memory and refers to pages
-        // that `GpuQueue` keeps registered. This borrow is exclusive, so nothing else posts.
+        // SAFETY: the kernel takes one `efa_gda_put_args` by value. Its queue is in this GPU's memory and refers to
+        // pages that `GpuQueue` keeps registered. This borrow is exclusive, so nothing else posts.
         unsafe { launch.launch(config) }.map_err(in_call("cuLaunchKernel"))?;
         self.result.load(&self.stream)
     }
@@ -214,14 +239,25 @@ impl DeviceState {
         Ok(ReceiveOutcome { status: outcome(result.status), first: result.first, count: result.count, taken })
     }
 
-    /// Stops the caller's kernels, which may still run, and post as long as a proxy rings for them, and waits for their
-    /// end. The queue is first detached from its proxy, so that kernels come to a wait, which the proxy's alarm ends; the
-    /// abort flag ends waits of kernels that ring themselves. After an error kernels may still run.
-    pub(super) fn stop(&self) -> gpu::Result<()> {
+    /// Ends the waits of kernels. While a proxy rings, a kernel that posts in a loop may never wait, so the queue is
+    /// first detached from its proxy. The kernel then waits for free slots, and the proxy's alarm ends that wait. The
+    /// abort flag ends waits of kernels that ring themselves.
+    pub(super) fn end_waits(&self) {
         if let Some(registration) = &self.registration {
             registration.detach();
         }
         swap_word(self.abort.get(), 0, 1);
-        gpu::kernels_end(self.stream.context(), STOP_LIMIT)
+    }
+
+    /// Ends the waits of kernels, and waits for the end of those that this library launched. After an error they may
+    /// still run. The caller must wait for its own kernels ([`super::LaunchGuard`]).
+    pub(super) fn stop(&self) -> gpu::Result<()> {
+        self.end_waits();
+        self.kernels_end()
+    }
+
+    /// Waits for the end of the kernels that this library launched.
+    pub(super) fn kernels_end(&self) -> gpu::Result<()> {
+        gpu::stream_ends(&self.stream, STOP_LIMIT)
     }
 }

@@ -1,5 +1,4 @@
-//! Why a GPU does not do what it was asked with a queue. Errors that do not concern the GPU are those of
-//! [`crate::queue`], wrapped.
+//! Errors of queues that a GPU drives. Errors that do not concern the GPU are those of [`crate::queue`], wrapped.
 
 use super::GpuQueue;
 use crate::gpu;
@@ -84,9 +83,11 @@ pub enum GpuCloseError<B: Backing = Libfabric> {
         /// Values of [`super::LaunchGuard`] that exist.
         launches: usize,
     },
-    /// Kernels may still run and post: they did not end within the bound, or the driver did not report that they ended.
-    /// The queue is handed back, still mapped.
-    #[error("kernels may still use the queue; wait for them, and close it again")]
+    /// A kernel that this library launched may still run and post: it did not end within the bound, or the driver did
+    /// not report that it ended. The queue is handed back, still mapped.
+    #[error(
+        "a kernel of this library may still use the queue, which stays mapped; close the queue again later"
+    )]
     Running {
         /// The queue.
         queue: Box<GpuQueue<B>>,

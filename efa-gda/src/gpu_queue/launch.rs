@@ -9,8 +9,9 @@ use crate::doorbell::Alarm;
 use crate::gpu::memory::SharedWord;
 use crate::queue::mapped::swap_word;
 
-/// Keeps a queue mapped for a launch of the caller's kernels. While it exists, the queue is neither unmapped nor closed,
-/// and executes no work requests of its own. A [`GpuQueue`](super::GpuQueue) that is dropped meanwhile is leaked.
+/// Keeps a queue mapped for a launch of the caller's kernels. While it exists, the queue is neither unmapped nor
+/// closed, and executes no work requests of its own. A [`GpuQueue`](super::GpuQueue) that is dropped meanwhile is
+/// leaked.
 #[derive(Debug)]
 #[must_use = "the queue may be unmapped once this is dropped"]
 pub struct LaunchGuard {

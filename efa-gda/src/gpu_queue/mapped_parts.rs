@@ -56,9 +56,9 @@ impl MappedParts {
         require_same_gpu(gpu, "the completion queue", queue.backing.completions_on())?;
         require_same_gpu(gpu, "the completion counter", queue.counters_on())?;
         let reach = |range: Range<usize>| {
-            // SAFETY: the provider keeps rings and doorbells mapped while the endpoint and the completion queue are open,
-            // a `Registration` its record and staging ring, and a counter its words. `GpuQueue` drops its parts before
-            // the `MappedQueue`, which owns all of these.
+            // SAFETY: the provider keeps rings and doorbells mapped while the endpoint and the completion queue are
+            // open, a `Registration` its record and staging ring, and a counter its words. `GpuQueue` drops its parts
+            // before the `MappedQueue`, which owns all of these.
             unsafe { gpu.reach(range) }
         };
         // SAFETY: as above.
@@ -67,7 +67,7 @@ impl MappedParts {
         let (sq, sq_doorbell) = (reach(addresses.sq)?, reach(addresses.sq_doorbell)?);
         let on_host = addresses.cq.is_some();
         let cq = match addresses.cq.map(reach_to_read).transpose() {
-            // The counters suffice: an error that they count ends waits by their bound.
+            // The counters suffice until an error is counted; then every wait ends at its bound.
             Err(error @ gpu::Error::Register { .. }) if queue.counters.is_some() => {
                 let error = error_chain(&error);
                 tracing::warn!(%error, "the GPU uses counters alone, and cannot read the status of an error");

@@ -67,8 +67,12 @@ impl<B: Backing> GpuQueue<B> {
         }
         let mut words = Words::of(load, latency);
         let (gpu, stream) = (first.gpu.clone(), first.device.stream.clone());
-        let ran = launch(&gpu, &stream, &requests, &mut words, load, latency);
-        let ended = ran.is_ok() || first.kernels_ended();
+        // A queue that allows stores of 16 bytes allows those of 8.
+        let store_bytes = queues.iter().map(Self::store_bytes).min().unwrap_or(8);
+        let ran = gpu
+            .bench_kernels(store_bytes)
+            .and_then(|kernels| launch(kernels, &stream, &requests, &mut words, load, latency));
+        let ended = ran.is_ok() || queues[0].kernels_ended();
         let mut loaded = Ok(());
         for (queue, work) in queues.iter_mut().zip(work) {
             // Also after an error the host must know what is in flight before it releases memory.
@@ -87,14 +91,13 @@ impl<B: Backing> GpuQueue<B> {
 
 /// Runs the kernel and copies back the words that it wrote.
 fn launch(
-    gpu: &gpu::Gpu,
+    kernels: &gpu::Bench,
     stream: &Arc<CudaStream>,
     requests: &[efa_gda_put_args],
     words: &mut Words,
     load: &Load,
     latency: bool,
 ) -> gpu::Result<()> {
-    let kernels = gpu.bench_kernels()?;
     let copied = in_call("cuMemcpyHtoDAsync");
     let puts = stream.clone_htod(as_bytes(requests)).map_err(&copied)?;
     let spans = stream.clone_htod(&words.spans).map_err(&copied)?;
@@ -114,8 +117,8 @@ fn launch(
     let mut launch = stream.launch_builder(if latency { &kernels.latency } else { &kernels.rate });
     launch.arg(&argument);
     // SAFETY: the kernel takes one `efa_gda_bench_args` by value. Its pointers lead to this GPU's memory, with as many
-    // words as the kernel uses. The queues are in the same memory, refer to pages that their `GpuQueue`s keep registered,
-    // and are borrowed exclusively.
+    // words as the kernel uses. The queues are in the same memory, refer to pages that their `GpuQueue`s keep
+    // registered, and are borrowed exclusively.
     unsafe { launch.launch(config) }.map_err(in_call("cuLaunchKernel"))?;
     let back = in_call("cuMemcpyDtoHAsync");
     words.spans = stream.clone_dtoh(&spans).map_err(&back)?;

@@ -40,8 +40,8 @@ impl fmt::Display for Placement {
 }
 
 impl GpuMemory {
-    /// Registers the memory with the adapter of `domain`; the region then owns it. Returns how it was registered, and why
-    /// so.
+    /// Registers the memory with the adapter of `domain`; the region then owns it. Returns how it was registered, and
+    /// why so.
     ///
     /// # Errors
     /// As [`MemoryRegion::register_device`]; the memory is then freed.
@@ -78,8 +78,8 @@ impl MemoryRegion {
 }
 
 impl Gpu {
-    /// Opens a completion queue of at least `entries` entries for a queue that this GPU will drive: in the GPU's memory if
-    /// the provider and the adapter support that, in the host's otherwise. Returns which, and why.
+    /// Opens a completion queue of at least `entries` entries for a queue that this GPU will drive: in the GPU's memory
+    /// if the provider and the adapter support that, in the host's otherwise. Returns which, and why.
     ///
     /// # Errors
     /// Those of [`Domain::completion_queue`].
@@ -98,8 +98,8 @@ impl Gpu {
     }
 
     /// Opens a completion counter for a queue that this GPU will drive
-    /// ([`MappedQueue::with_counters`](crate::queue::MappedQueue::with_counters)): with its words in the GPU's memory if
-    /// the provider and the adapter support that, in the host's otherwise. Returns which, and why.
+    /// ([`MappedQueue::with_counters`](crate::queue::MappedQueue::with_counters)): with its words in the GPU's memory
+    /// if the provider and the adapter support that, in the host's otherwise. Returns which, and why.
     ///
     /// # Errors
     /// Those of [`GdaOps::cntr_open_host`].
@@ -123,7 +123,8 @@ impl Gpu {
         let rounded = entries.checked_next_power_of_two().ok_or("too many entries")?;
         let bytes = rounded.checked_mul(COMPLETION_BYTES).ok_or("too many entries")?;
         let memory = GpuMemory::zeroed(self, bytes).map_err(text)?;
-        ops.cq_open_device(memory.into(), entries).map_err(text)
+        // SAFETY: the memory was just zeroed, and nothing else refers to it.
+        unsafe { ops.cq_open_device(memory.into(), entries) }.map_err(text)
     }
 }
 

@@ -20,6 +20,8 @@ mod measure;
 mod memory;
 mod queue;
 mod receive;
+#[cfg(feature = "verbs")]
+mod verbs_queue;
 
 pub use error::{GpuCloseError, GpuQueueError, MapError};
 pub use launch::{GpuAbortFlag, LaunchGuard};

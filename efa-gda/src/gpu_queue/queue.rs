@@ -7,29 +7,32 @@ use std::time::Duration;
 use efa_gda_sys::device::{EFA_GDA_OK, efa_gda_put_args, efa_gda_queue};
 use efa_gda_wire::LocalKey;
 
-use super::device_state::{DeviceState, STOP_LIMIT};
+use super::device_state::DeviceState;
 use super::mapped_parts::{self, MappedPart, MappedParts};
 use super::memory::require_same_gpu;
 use super::{GpuAbortFlag, GpuCloseError, GpuQueueError, LaunchGuard, MapError};
 use crate::doorbell::{DoorbellChoice, DoorbellMode, DoorbellProxy};
 use crate::error_chain::error_chain;
 use crate::fabric;
+use crate::gpu::memory::Relaxed;
 use crate::gpu::{self, Gpu};
 use crate::leak;
 use crate::queue::WorkError;
 use crate::queue::counters::Counters;
+use crate::queue::inline::inline_bytes;
 use crate::queue::mapped::{is_locked, unrung_entries};
 use crate::queue::quiet::no_requests;
 use crate::queue::snapshot::{Bytes, RingBytes};
 use crate::queue::work_error::report;
-use crate::queue::work_request::{inline_bytes, requested};
+use crate::queue::work_request::requested;
 use crate::queue::{Backing, Counts, Libfabric, MappedQueue, Region, Snapshot, WorkReport, WorkRequest};
 
 /// A [`MappedQueue`] that one GPU drives.
 ///
-/// A drop ends the waits of its kernels and waits for the kernels, then unregisters its pages, and only then closes the
-/// endpoint. If kernels may use the queue after that, all of it stays as it is until the process ends. That is so if they
-/// do not end within a minute, if the driver does not report that they ended, and if a [`LaunchGuard`] exists.
+/// A drop ends the waits of its kernels and waits for the kernels that this library launched. Then it unregisters the
+/// pages and closes the endpoint. A drop leaks the queue instead, until the process ends, if kernels may still use it:
+/// the library's kernels did not end within a minute, or the driver did not report their end, or a [`LaunchGuard`]
+/// exists. A drop never waits for the caller's kernels; the guard stands for them.
 #[derive(Debug)]
 pub struct GpuQueue<B: Backing = Libfabric> {
     // `Drop` and `take_from_gpu` drop or leak these three.
@@ -91,6 +94,7 @@ impl<B: Backing> GpuQueue<B> {
     /// # Errors
     /// [`MapError`], with the queue.
     pub fn new(queue: MappedQueue<B>, gpu: &Gpu) -> Result<Self, MapError<B>> {
+        let _relaxed = Relaxed::enter();
         let made = MappedParts::map(&queue, gpu).and_then(|parts| {
             let device = DeviceState::new(&queue, &parts, gpu)?;
             if let Some(registration) = &queue.registration {
@@ -111,13 +115,29 @@ impl<B: Backing> GpuQueue<B> {
         }
     }
 
-    /// Returns who writes entries, and who rings.
+    /// Returns the doorbell mode.
     pub fn doorbell_mode(&self) -> DoorbellMode {
         self.mapped.doorbell_mode()
     }
 
-    /// Keeps the queue mapped for a launch of the caller's kernels. The caller must drop the guard only after the kernels
-    /// have ended.
+    /// Returns the bytes of the widest stores by which kernels may write entries, 8 or 16
+    /// ([`MappedQueue::with_store_width`]). This library's kernels obey it. A kernel of the caller has the width as a
+    /// template argument of its `Sender` (`EFA_GDA_STORE_BYTES`, 16 unless set), and a `Sender` with wider stores is
+    /// refused with `EFA_GDA_UNSUPPORTED`.
+    pub fn store_bytes(&self) -> u32 {
+        self.device.store_bytes
+    }
+
+    /// Compiles and loads the put kernel of this queue's width now, instead of at the first launch.
+    ///
+    /// # Errors
+    /// As [`Gpu::prepare`].
+    pub fn prepare(&self) -> gpu::Result<()> {
+        self.gpu.put_kernel(self.store_bytes()).map(|_| ())
+    }
+
+    /// Keeps the queue mapped for a launch of the caller's kernels. The caller must drop the guard only after the
+    /// kernels have ended.
     pub fn begin_launch(&self) -> LaunchGuard {
         LaunchGuard { address: self.device_address(), _launch: self.launch_count.clone() }
     }
@@ -134,9 +154,10 @@ impl<B: Backing> GpuQueue<B> {
         }
     }
 
-    /// Returns the address of the struct in the GPU's memory, for the caller's kernels, which is valid while the queue
-    /// lives. The kernels must have ended before this library posts to the queue again, and before the queue is closed or
-    /// unmapped; [`Self::begin_launch`] ensures that.
+    /// Returns the address of the struct in the GPU's memory, for the caller's kernels. It is valid while the queue
+    /// lives. The kernels must have ended before this library posts to the queue again, and before the queue is closed,
+    /// unmapped or dropped. No call waits for the kernels. While a guard of [`Self::begin_launch`] exists, these calls
+    /// are refused, and a drop leaks the queue.
     pub fn device_address(&self) -> *mut efa_gda_queue {
         self.device.queue.address()
     }
@@ -146,8 +167,8 @@ impl<B: Backing> GpuQueue<B> {
         self.parts.registered()
     }
 
-    /// Registers each part of `queue` alone and unregisters it again. Returns which parts can be mapped, how, and why the
-    /// others cannot. Parts in a GPU's memory are not included.
+    /// Registers each part of `queue` alone and unregisters it again. Returns which parts can be mapped, how, and why
+    /// the others cannot. Parts in a GPU's memory are not included.
     pub fn try_parts(queue: &MappedQueue<B>, gpu: &Gpu) -> Vec<(&'static str, gpu::Result<MappedPart>)> {
         mapped_parts::try_each(queue, gpu)
     }
@@ -167,8 +188,8 @@ impl<B: Backing> GpuQueue<B> {
         GpuAbortFlag(self.device.abort.clone())
     }
 
-    /// Returns a copy of the struct in the GPU's memory, also while kernels run. The engine's words may then be of
-    /// different moments.
+    /// Returns a copy of the struct in the GPU's memory, also while kernels run. The words that they write may then be
+    /// of different moments.
     ///
     /// # Errors
     /// Those of [`Self::snapshot`].
@@ -264,7 +285,7 @@ impl<B: Backing> GpuQueue<B> {
     ) -> Result<WorkReport, GpuQueueError> {
         let ran = self.device.run(&self.gpu, args);
         let state = self.load_state();
-        // Both calls return only after all work that was launched on the stream before.
+        // If either call succeeds, all work that was launched on the stream before has ended.
         let ended = ran.is_ok() || state.is_ok() || self.kernels_ended();
         settle(&mut self.mapped, ended);
         state?;
@@ -272,9 +293,9 @@ impl<B: Backing> GpuQueue<B> {
         Ok(report(ran?.into(), self.mapped.in_flight(), requested)?)
     }
 
-    /// Returns whether no kernel runs on the GPU, after an error that leaves that open.
+    /// Returns whether all kernels of this library have ended, after an error that leaves that open.
     pub(super) fn kernels_ended(&self) -> bool {
-        let ended = gpu::kernels_end(self.device.stream.context(), STOP_LIMIT);
+        let ended = self.device.kernels_end();
         if let Err(error) = &ended {
             let error = error_chain(error);
             tracing::warn!(%error, "a kernel may still run; the memory that it uses stays allocated");
@@ -290,8 +311,8 @@ impl<B: Backing> GpuQueue<B> {
         self.mapped.retain(region)
     }
 
-    /// Copies the queue's state from the GPU, also after an error: the host must know what is in flight before it releases
-    /// memory. If the state is lost, the queue is poisoned.
+    /// Copies the queue's state from the GPU, also after an error: the host must know what is in flight before it
+    /// releases memory. If the state is lost, the queue is poisoned.
     pub(super) fn load_state(&mut self) -> gpu::Result<()> {
         match self.device.queue.load(&self.device.stream) {
             Ok(state) => {
@@ -332,31 +353,29 @@ impl<B: Backing> GpuQueue<B> {
         Ok(self)
     }
 
-    /// Ends the waits of the caller's kernels, waits for the kernels, and destroys the endpoint even if requests are in
-    /// flight.
+    /// Ends the waits of kernels, and destroys the endpoint even if requests are in flight.
     ///
     /// # Errors
-    /// [`GpuCloseError::InLaunch`] and [`GpuCloseError::Running`], with the queue, whose waits stay aborted then.
+    /// [`GpuCloseError::InLaunch`] and [`GpuCloseError::Running`], with the queue, whose waits stay aborted then: the
+    /// caller's kernels end, and the queue can be destroyed when their guards were dropped.
     /// [`CloseError::Destroy`](crate::queue::CloseError::Destroy) as from [`MappedQueue::destroy`].
     pub fn destroy(self) -> Result<(), GpuCloseError<B>> {
         let launches = self.launches();
         if launches != 0 {
-            return Err(match self.device.stop() {
-                Ok(()) => GpuCloseError::InLaunch { queue: Box::new(self), launches },
-                Err(error) => GpuCloseError::Running { queue: Box::new(self), error },
-            });
+            self.device.end_waits();
+            return Err(GpuCloseError::InLaunch { queue: Box::new(self), launches });
         }
         let destroyed = self.take_from_gpu()?.destroy();
         destroyed.map_err(|error| crate::queue::CloseError::Destroy(error).into())
     }
 
-    /// Takes the queue from the GPU and unregisters its pages. It is detached from its doorbell proxy, and its mode is then
-    /// [`DoorbellMode::Direct`], unless it is out of service.
+    /// Takes the queue from the GPU and unregisters its pages. It is detached from its doorbell proxy, and its mode is
+    /// then [`DoorbellMode::Direct`], unless it is out of service.
     ///
     /// # Errors
-    /// With the queue: [`GpuCloseError::InLaunch`] while a [`LaunchGuard`] exists. [`GpuCloseError::Running`] if kernels may
-    /// still use it; its waits stay aborted then. [`GpuCloseError::Unrung`] if a staging ring, which would be freed, holds
-    /// entries that await a doorbell.
+    /// With the queue: [`GpuCloseError::InLaunch`] while a [`LaunchGuard`] exists. [`GpuCloseError::Running`] if
+    /// kernels of this library may still use it; its waits stay aborted then. [`GpuCloseError::Unrung`] if a staging
+    /// ring, which would be freed, holds entries that await a doorbell.
     pub fn unmap(self) -> Result<MappedQueue<B>, GpuCloseError<B>> {
         match self.launches() {
             0 if self.doorbell_mode() == DoorbellMode::Staged => self.refuse_unrung()?.take_from_gpu(),
@@ -374,11 +393,18 @@ impl<B: Backing> GpuQueue<B> {
         }
         in_order &= self.load_state().is_ok() && self.mapped.state().error.poison == EFA_GDA_OK;
         if let (Some(inbox), Some(host)) = (&self.device.inbox, &self.mapped.inbox)
-            && let Err(error) = inbox.copy_to_host(&self.device.stream, host)
+            && let Err(error) = inbox.entries.copy_to_host(&self.device.stream, host)
         {
             let error = error_chain(&error);
             tracing::warn!(%error, "completions of receives in the GPU's inbox are lost");
             self.mapped.lose_inbox();
+        }
+        if let (Some(requests), Some(host)) = (&self.device.requests, &self.mapped.request_table)
+            && let Err(error) = requests.copy_to_host(&self.device.stream, host)
+        {
+            let error = error_chain(&error);
+            tracing::warn!(%error, "the request table in the GPU's memory is lost: waits for own requests are refused");
+            self.mapped.lose_request_table();
         }
         let (device, parts, mut mapped) = self.take();
         drop(device);
@@ -421,7 +447,7 @@ impl<B: Backing> Drop for GpuQueue<B> {
             }
             Err(error) => {
                 let error = error_chain(&error);
-                tracing::warn!(%error, "kernels may still use a queue that was dropped; it stays allocated");
+                tracing::warn!(%error, "a kernel may still use a queue that was dropped; it stays allocated");
             }
         }
         leak::leak(parts);

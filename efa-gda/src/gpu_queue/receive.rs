@@ -24,8 +24,8 @@ impl<B: Backing> GpuQueue<B> {
         }
     }
 
-    /// As [`MappedQueue::post_receives`](crate::queue::MappedQueue::post_receives), with a kernel that posts. The memory
-    /// may be the host's or a GPU's.
+    /// As [`MappedQueue::post_receives`](crate::queue::MappedQueue::post_receives), with a kernel that posts. The
+    /// memory may be the host's or a GPU's.
     ///
     /// # Errors
     /// [`GpuQueueError`]. After [`GpuQueueError::Gpu`] the region is retained until the endpoint is closed.

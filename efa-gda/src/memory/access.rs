@@ -1,5 +1,6 @@
-//! The rights of a registered region.
+//! The rights of a registered region, and the order of writes to it.
 
+use std::fmt;
 use std::ops::BitOr;
 
 use efa_gda_sys::fi;
@@ -25,6 +26,11 @@ impl Access {
     pub const REMOTE_READ: Self = Self(fi::FI_REMOTE_READ);
     /// All operations that this side starts.
     pub const LOCAL: Self = Self(fi::FI_SEND | fi::FI_RECV | fi::FI_WRITE | fi::FI_READ);
+    /// Not a right, and not in [`Self::ALL`]: registers the region without the order that adapters keep by default
+    /// ([`RegionOrdering::Strict`]). It needs the fabric `efa-direct` of libfabric 2.7 or newer
+    /// (FI_EFA_MR_RELAXED_ORDERING); an older libfabric refuses the registration. Regions of `crate::verbs` stay
+    /// strictly ordered.
+    pub const RELAXED_ORDERING: Self = Self(fi::FI_EFA_MR_RELAXED_ORDERING);
     /// All operations.
     pub const ALL: Self = Self(Self::LOCAL.0 | fi::FI_REMOTE_WRITE | fi::FI_REMOTE_READ);
 
@@ -35,7 +41,12 @@ impl Access {
 
     /// The rights as libfabric's bits.
     pub const fn bits(self) -> u64 {
-        self.0
+        self.0 & Self::ALL.0
+    }
+
+    /// The flags of a registration with libfabric.
+    pub(crate) const fn registration_flags(self) -> u64 {
+        self.0 & Self::RELAXED_ORDERING.0
     }
 
     /// The rights that libfabric's `bits` stand for. None for 0 and for a bit that is not a right.
@@ -49,5 +60,26 @@ impl BitOr for Access {
 
     fn bitor(self, other: Self) -> Self {
         Self(self.0 | other.0)
+    }
+}
+
+/// The order in which an adapter's writes to a region appear there: RDMA writes of peers, receives, and the data of
+/// reads. Source: fi_efa(7) of libfabric 2.7, FI_EFA_MR_RELAXED_ORDERING.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RegionOrdering {
+    /// A completion with status 0 guarantees that later operations to the same endpoint appear after the completed one.
+    /// The forms of a signal without read-back rely on this.
+    Strict,
+    /// A write may appear after its completion, and after later writes. Only a read of the region, by the adapter, is
+    /// ordered after it: signals need the forms with read-back.
+    Relaxed,
+}
+
+impl fmt::Display for RegionOrdering {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Strict => "strictly ordered",
+            Self::Relaxed => "relaxed ordering",
+        })
     }
 }

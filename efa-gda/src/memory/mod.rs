@@ -10,7 +10,7 @@
 //!   it allocated.
 //! - [`ExternalMemory`]: memory of the caller for a completion queue.
 //! - [`CounterMemory`]: a word of the caller for a completion counter, which counts [`CountedOperations`].
-//! - [`Access`]: the rights of a registered region.
+//! - [`Access`]: the rights of a registered region; [`RegionOrdering`]: the order of writes to it.
 //! - [`RemoteRegion`]: what a peer needs to read or write a region.
 //! - [`Limits`]: how many bytes one request moves.
 //!
@@ -49,7 +49,7 @@ mod device;
 mod region;
 mod retained;
 
-pub use access::Access;
+pub use access::{Access, RegionOrdering};
 pub use buffer::Buffer;
 pub use counter::{CountedOperations, CounterMemory};
 pub(crate) use device::Owner;

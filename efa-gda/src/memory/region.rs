@@ -65,4 +65,6 @@ pub struct Limits {
     pub message: usize,
     /// Bytes of an RDMA read or write; 0 where the adapter has neither.
     pub rdma: usize,
+    /// Whether the adapter executes RDMA reads.
+    pub reads: bool,
 }

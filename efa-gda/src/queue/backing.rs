@@ -1,5 +1,5 @@
-//! The backing of a mapped queue: an endpoint that libfabric opened, or a queue pair of rdma-core alone. The rest of the
-//! queue is the same for both.
+//! The backing of a mapped queue: an endpoint that libfabric opened, or a queue pair of rdma-core alone. The rest of
+//! the queue is the same for both.
 
 use std::fmt;
 

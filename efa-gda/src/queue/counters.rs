@@ -1,9 +1,10 @@
 //! Free slots and quiet from completion counters: which counters a queue can use, and where their words are.
 //!
-//! Device code adds up the words of successes and of errors. It reads the completion queue only after the word of errors
-//! has moved, to find which request failed and how (`kernels/include/efa_gda/cq.h`). The counters and the completion
-//! queue must therefore agree: a counter must count every send, read and write of one endpoint, nothing else, from 0.
-//! Nothing else may complete on the completion queue, because otherwise nothing reads it, and the adapter overwrites it.
+//! Device code adds up the words of successes and of errors. It reads the completion queue only after the word of
+//! errors has moved, to find which request failed and how (`kernels/include/efa_gda/cq.h`). The counters and the
+//! completion queue must therefore agree: a counter must count every send, read and write of one endpoint, nothing
+//! else, from 0. Nothing else may complete on the completion queue, because otherwise nothing reads it, and the adapter
+//! overwrites it.
 
 use efa_gda_sys::device::efa_gda_counters;
 
@@ -21,7 +22,7 @@ const WRAP: u64 = 1 << 31;
 pub enum CountersError {
     /// The endpoint has no counter that counts exactly what it starts.
     #[error(
-        "no counter counts all that the endpoint sends, reads and writes, and nothing else: bind one for \
+        "the endpoint has no counter that counts exactly its sends, reads and writes: bind one for \
          CountedOperations::TRANSMIT with Endpoint::bind_counter before the endpoint is enabled"
     )]
     None,
@@ -38,12 +39,12 @@ pub enum CountersError {
         endpoints: usize,
     },
     /// Another mapped queue uses the counter, or used it.
-    #[error("another mapped queue uses the counter, or did: open one for this queue")]
+    #[error("another mapped queue uses or used the counter: open a new counter for this queue")]
     Taken,
-    /// The counter does not begin at 0.
+    /// The counter does not hold 0.
     #[error(
-        "the counter holds {successes} successes and {errors} errors, and a queue needs a counter that holds 0 of both: \
-         open a new one, or set this one to 0 (CompletionCounter::set)"
+        "the counter holds {successes} successes and {errors} errors, and a queue needs a counter that holds 0 of \
+         both: open a new one, or set this one to 0 (CompletionCounter::set)"
     )]
     NotZero {
         /// The word of successes.
@@ -59,8 +60,8 @@ pub enum CountersError {
     Unreadable(String),
     /// The counter restarts at a count that is not a power of two, or too early.
     #[error(
-        "the adapter's counters restart after {most}, and a queue of {requests} requests needs a power of two of at \
-         least {}: use the completion queue without counters", 4 * u64::from(*requests)
+        "the adapter's counters restart after {most}; a queue of {requests} requests needs counters that restart at a \
+         power of two of at least {}: use the completion queue without counters", 4 * u64::from(*requests)
     )]
     Wrap {
         /// The largest value that the adapter reports.
@@ -68,6 +69,11 @@ pub enum CountersError {
         /// Requests that may be in flight.
         requests: u32,
     },
+    /// The queue has a request table, which needs the completion queue.
+    #[error(
+        "the queue has a request table, which needs the completion queue: use either a request table or counters"
+    )]
+    RequestTable,
     /// Receives complete on the completion queue of the requests.
     #[error(
         "receives complete on the completion queue of the requests, which is not polled if the queue uses counters: \
@@ -90,8 +96,8 @@ pub enum CountersError {
 impl From<Unclaimable> for CountersError {
     fn from(why: Unclaimable) -> Self {
         match why {
-            Unclaimable::Taken => Self::Taken,
             Unclaimable::Shared(endpoints) => Self::Shared { endpoints },
+            Unclaimable::Taken | Unclaimable::Used => Self::Taken,
         }
     }
 }
@@ -104,8 +110,8 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// Returns the addresses of the words in this process, from that of successes to that of errors; None if they are in
-    /// a GPU's memory.
+    /// Returns the addresses of the words in this process, from that of successes to that of errors; None if they are
+    /// in a GPU's memory.
     #[cfg(feature = "cuda")]
     pub(crate) fn on_host(&self) -> Option<std::ops::Range<usize>> {
         let end = self.words.error as usize + size_of::<u64>();
@@ -142,11 +148,12 @@ fn wrap(most: Option<[u64; 2]>, requests: u32) -> Result<u64, CountersError> {
 }
 
 impl MappedQueue {
-    /// Makes kernels take free slots and quiet from the completion counter that the endpoint has for
-    /// [`CountedOperations::TRANSMIT`], instead of polling the completion queue. They read the completion queue only after an error
-    /// was counted, for its status; until then nothing reads it, and the adapter overwrites its entries. A GPU that cannot
-    /// map the completion queue can use the counters all the same (`GpuQueue::registered` shows which parts are mapped).
-    /// A counted error then ends its waits by their bound, without a status.
+    /// Makes kernels compute free slots, and whether the queue is quiet, from the completion counter that the endpoint
+    /// has for [`CountedOperations::TRANSMIT`], instead of polling the completion queue. They read the completion queue
+    /// only after an error was counted, for its status; until then nothing reads it, and the adapter overwrites its
+    /// entries. A GPU that cannot map the completion queue can use the counters all the same (`GpuQueue::registered`
+    /// shows which parts are mapped). After a counted error, every wait of its kernels then ends at its bound, and the
+    /// error's status is not known.
     ///
     #[cfg_attr(feature = "cuda", doc = "```no_run")]
     #[cfg_attr(not(feature = "cuda"), doc = "```ignore")]
@@ -156,7 +163,9 @@ impl MappedQueue {
     /// let (counter, placement) = gpu.completion_counter(ops)?;
     /// let (requests, _) = gpu.completion_queue(ops, 8192)?;
     /// let receives = ops.domain().completion_queue(64)?;
-    /// let mut endpoint = endpoint.bind(Bindings { address_vector: addresses, send_completions: &requests, receive_completions: &receives })?;
+    /// let (send_completions, receive_completions) = (&requests, &receives);
+    /// let bindings = Bindings { address_vector: addresses, send_completions, receive_completions };
+    /// let mut endpoint = endpoint.bind(bindings)?;
     /// endpoint.bind_counter(&counter, CountedOperations::TRANSMIT)?;
     /// let queue = MappedQueue::new(endpoint.enable()?, ops)?.with_counters()?;
     /// let queue = GpuQueue::new(queue, gpu)?;
@@ -169,6 +178,9 @@ impl MappedQueue {
         let endpoint = self.endpoint();
         if endpoint.send_completions().as_ptr() == endpoint.receive_completions().as_ptr() {
             return Err(CountersError::Receives.into());
+        }
+        if self.request_table.is_some() {
+            return Err(CountersError::RequestTable.into());
         }
         let (completions, requests) = (self.exposure().cq.num_entries, self.exposure().sq.num_entries);
         if u64::from(completions) < 2 * u64::from(requests) {

@@ -1,4 +1,5 @@
-//! The doorbell mode of a mapped queue: who writes its entries, and who rings. [`crate::doorbell`] implements the modes.
+//! The doorbell mode of a mapped queue: whether the device or the host writes its entries and rings.
+//! [`crate::doorbell`] implements the modes.
 
 use std::sync::Arc;
 
@@ -14,17 +15,17 @@ use crate::status::DeviceError;
 #[non_exhaustive]
 pub enum DoorbellError {
     /// Requests are in flight.
-    #[error("{0} request(s) are in flight; wait for them before the doorbell mode changes")]
+    #[error("{0} request(s) are in flight, so the doorbell mode cannot change; wait for them with quiet")]
     InUse(u32),
     /// Entries whose doorbell was not rung are in a staging ring that would be freed, or would have to be copied into
     /// one.
     #[error(
-        "{0} of the queue's entries were posted and never rung for; ring for them with quiet before the doorbell mode \
-         changes"
+        "{0} of the queue's entries were posted and never rung for, so the doorbell mode cannot change; ring for \
+         them with quiet"
     )]
     Unrung(u32),
     /// The queue is poisoned.
-    #[error("the queue is out of service; destroy it")]
+    #[error("the queue is poisoned, so its doorbell mode cannot change; destroy it")]
     Poisoned(#[source] DeviceError),
     /// The doorbell proxy cannot take the queue.
     #[error(transparent)]
@@ -32,13 +33,13 @@ pub enum DoorbellError {
 }
 
 impl<B: Backing> MappedQueue<B> {
-    /// Returns who writes entries, and who rings.
+    /// Returns the doorbell mode: whether the device or the proxy writes entries and rings.
     pub fn doorbell_mode(&self) -> DoorbellMode {
         self.registration.as_ref().map_or(DoorbellMode::Direct, |registration| registration.mode())
     }
 
-    /// Changes who rings: the device ([`DoorbellMode::Direct`], the initial mode), or `proxy`. The struct that kernels
-    /// receive changes too, so no kernel may use the queue meanwhile.
+    /// Changes the doorbell mode. In [`DoorbellMode::Direct`], the initial mode, the device rings, and in the others
+    /// `proxy`. The struct that kernels receive changes too, so no kernel may use the queue meanwhile.
     ///
     /// # Errors
     /// [`DoorbellError`]; the queue is then unchanged.
@@ -67,11 +68,12 @@ impl<B: Backing> MappedQueue<B> {
                 entry_size: device.entry_size,
                 num_entries: sq.num_entries,
                 max_batch: sq.max_batch,
+                store_bytes: self.store_width().bytes_at(sq.buffer.as_ptr() as usize, sq.bytes()),
             };
             let alarm = Arc::new(self.abort_flag());
             // SAFETY: this queue owns the endpoint and closes it after it drops the registration, so ring and doorbell
-            // stay mapped. The device code of this queue stores to neither if its struct, set below, names other memory;
-            // on a GPU, `GpuQueue` waits for its kernels first.
+            // stay mapped. The device code of this queue stores to neither if its struct, set below, names other
+            // memory; on a GPU, `GpuQueue` waits for its kernels first.
             let registration = unsafe { proxy.register(mode, queue, before.lock.doorbell_index, alarm) }?;
             registration.redirect(&mut device);
             self.detach_proxy();

@@ -25,7 +25,7 @@ pub struct Geometry {
     pub abort: *const u32,
 }
 
-/// Returns the struct for a kernel, with its geometry filled in. The engine's words are zero.
+/// Returns the struct for a kernel, with its geometry filled in. The words of the device library are zero.
 ///
 /// An adapter that supports 128-byte entries also supports inline RDMA writes, which they carry.
 pub fn geometry(of: &Geometry) -> efa_gda_queue {

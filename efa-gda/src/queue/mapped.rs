@@ -7,14 +7,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use efa_gda_sys::device::{
     EFA_GDA_INBOX_ENTRY, EFA_GDA_LOCK_STATE_BITS, EFA_GDA_PROXY_STOPPED, EFA_GDA_SQ_INLINE_WRITE,
-    efa_gda_inbox, efa_gda_queue, efa_gda_sq,
+    efa_gda_inbox, efa_gda_queue, efa_gda_requests, efa_gda_sq,
 };
 use efa_gda_wire::{LocalKey, Peer, ProcessingHints, QueuePairNumber};
 
-use super::CloseError;
 use super::backing::{Backing, Libfabric};
 use super::counters::{Counters, CountersError, device_counters};
 use super::geometry::{Geometry, geometry};
+use super::requests::RequestTableError;
+use super::{CloseError, StoreWidth};
 use crate::doorbell::{Alarm, Registration};
 use crate::exposure::{Exposure, ExposureError};
 use crate::fabric::{self, Buffer, Enabled, Endpoint, FabricAddress, GdaOps, Limits};
@@ -50,20 +51,33 @@ pub enum QueueError {
         /// Endpoints, or queue pairs, that complete on it.
         endpoints: usize,
     },
-    /// The completion queue can overrun: more requests may complete than it has entries, before a poller reads one.
+    /// An endpoint that was closed completed on the completion queue.
     #[error(
-        "the completion queue has {completions} entries and the send queue {requests}: open a completion queue of at \
-         least {requests} entries"
+        "an endpoint that was closed completed on the completion queue, which may hold its completions: open a \
+         completion queue for this endpoint"
+    )]
+    CompletionQueueUsed,
+    /// The completion queue can overrun: more requests and receives may complete than it has entries, before a poller
+    /// reads one.
+    #[error(
+        "the completion queue has {completions} entries, and up to {} may be written before one is read ({requests} of \
+         the send queue, {receives} of the receive queue): open a completion queue of at least as many entries, or give \
+         receives another completion queue", requests + receives
     )]
     ShallowCompletionQueue {
         /// Entries of the completion queue.
         completions: u32,
         /// Entries of the send queue, which all may be in flight.
         requests: u32,
+        /// Entries of the receive queue if receives complete there too, otherwise 0.
+        receives: u32,
     },
     /// The queue cannot use the completion counters of its endpoint.
     #[error(transparent)]
     Counters(#[from] CountersError),
+    /// The queue cannot have a request table.
+    #[error(transparent)]
+    RequestTable(#[from] RequestTableError),
     /// The inbox for completions of receives cannot be allocated.
     #[error("an inbox of {bytes} bytes cannot be allocated: open a smaller completion queue")]
     NoMemory {
@@ -77,6 +91,7 @@ impl From<Unclaimable> for QueueError {
         match why {
             Unclaimable::Taken => Self::CompletionQueueTaken,
             Unclaimable::Shared(endpoints) => Self::CompletionQueueShared { endpoints },
+            Unclaimable::Used => Self::CompletionQueueUsed,
         }
     }
 }
@@ -119,21 +134,26 @@ pub struct MappedQueue<B: Backing = Libfabric> {
     /// Dropped before the endpoint, because the proxy accesses the endpoint's doorbell and ring. None if the device
     /// rings.
     pub(crate) registration: Option<Arc<Registration>>,
-    /// Dropped before the fields below: the queue pair must be destroyed before the struct that describes it, and before
-    /// memory that the adapter may access (which the backing retains).
+    /// Dropped before the fields below: the queue pair must be destroyed before the struct that describes it, and
+    /// before memory that the adapter may access (which the backing retains).
     pub(crate) backing: B,
     /// The counters that replace the completion queue, if any.
     pub(crate) counters: Option<Counters>,
     exposure: Exposure,
     number: QueuePairNumber,
-    /// The struct whose address kernels receive. After construction the engine writes it; the host changes it only
-    /// through an exclusive borrow.
+    store_width: StoreWidth,
+    /// Whether the adapter executes RDMA reads.
+    reads: bool,
+    /// The struct whose address kernels receive. After construction the device library writes it; the host changes it
+    /// only through an exclusive borrow.
     shared: Box<UnsafeCell<efa_gda_queue>>,
-    /// The engine reads it through a pointer in the struct, so it must outlive the struct.
+    /// The device library reads it through a pointer in the struct, so it must outlive the struct.
     abort: AbortFlag,
-    /// Memory in which the engine stores completions of receives; must outlive the struct too.
+    /// Memory in which the device library stores completions of receives; must outlive the struct too.
     #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "device code accesses it by its address"))]
     pub(crate) inbox: Option<Buffer>,
+    /// The request table, to which the struct points as well.
+    pub(crate) request_table: Option<Buffer>,
     /// Lost completions of receives that were reported to the caller, modulo 2^32.
     pub(crate) reported_lost: u32,
 }
@@ -147,6 +167,8 @@ pub struct QueueLimits {
     /// Bytes of one entry of an RDMA read or write; 0 if the adapter has no RDMA. A longer request takes several
     /// entries.
     pub rdma: u64,
+    /// Whether the adapter executes RDMA reads.
+    pub reads: bool,
     /// Bytes of an inline send.
     pub inline_send: u64,
     /// Bytes of an inline write; 0 if the queue's entries carry none.
@@ -157,8 +179,8 @@ pub struct QueueLimits {
     pub inbox: u32,
 }
 
-// SAFETY: the struct is plain memory that is tied to no thread. The engine changes it only during a call that borrows
-// the queue exclusively.
+// SAFETY: the struct is plain memory that is tied to no thread. The device library changes it only during a call that
+// borrows the queue exclusively.
 unsafe impl<B: Backing + Send> Send for MappedQueue<B> {}
 // SAFETY: through a shared reference the struct is only read, word by word, as a snapshot.
 unsafe impl<B: Backing + Sync> Sync for MappedQueue<B> {}
@@ -215,16 +237,14 @@ impl<B: Backing> MappedQueue<B> {
         receives: bool,
     ) -> Result<Self, QueueError> {
         let (completions, requests) = (exposure.cq.num_entries, exposure.sq.num_entries);
-        if completions < requests {
-            return Err(QueueError::ShallowCompletionQueue { completions, requests });
-        }
-        if !exposure.completions_cover_rings() {
-            tracing::warn!(
-                completions = exposure.cq.num_entries,
-                send = exposure.sq.num_entries,
-                receive = exposure.rq.num_entries,
-                "the completion queue has fewer entries than the rings that complete on it, and can overrun"
-            );
+        let receives_there = if receives { exposure.rq.num_entries } else { 0 };
+        // Both rings have at most 32768 entries.
+        if completions < requests + receives_there {
+            return Err(QueueError::ShallowCompletionQueue {
+                completions,
+                requests,
+                receives: receives_there,
+            });
         }
         let abort = AbortFlag::default();
         let word = abort.0.as_ptr();
@@ -247,9 +267,12 @@ impl<B: Backing> MappedQueue<B> {
             counters: None,
             exposure,
             number,
+            store_width: StoreWidth::Auto,
+            reads: limits.reads,
             shared,
             abort,
             inbox,
+            request_table: None,
             reported_lost: 0,
         })
     }
@@ -259,6 +282,19 @@ impl<B: Backing> MappedQueue<B> {
     pub fn with_hints(mut self, hints: ProcessingHints) -> Self {
         self.shared.get_mut().hints = hints.bits().into();
         self
+    }
+
+    /// Sets the width of the stores that write entries, for the GPU that the queue is mapped into after this call, and
+    /// for a doorbell proxy that it is registered with after this call. The host executor stores 8 bytes at a time.
+    #[must_use]
+    pub fn with_store_width(mut self, width: StoreWidth) -> Self {
+        self.store_width = width;
+        self
+    }
+
+    /// Returns the width of the stores that write entries ([`Self::with_store_width`]).
+    pub fn store_width(&self) -> StoreWidth {
+        self.store_width
     }
 
     /// Returns the limits of one request, from the struct that kernels receive.
@@ -273,6 +309,7 @@ impl<B: Backing> MappedQueue<B> {
         QueueLimits {
             message: message.into(),
             rdma,
+            reads: self.reads,
             inline_send: inline.into(),
             inline_write: if wide { inline.into() } else { 0 },
             receives: rq.num_entries,
@@ -280,8 +317,8 @@ impl<B: Backing> MappedQueue<B> {
         }
     }
 
-    /// Returns the address of the struct that a kernel receives, which never changes and is valid while the queue lives.
-    /// The struct's geometry is constant; only the engine may write its other fields.
+    /// Returns the address of the struct that a kernel receives, which never changes and is valid while the queue
+    /// lives. The struct's geometry is constant; only the device library may write its other fields.
     pub fn as_ptr(&self) -> NonNull<efa_gda_queue> {
         NonNull::new(self.shared.get()).expect("a box is not null")
     }
@@ -323,9 +360,9 @@ impl<B: Backing> MappedQueue<B> {
     /// more completed than were rung, which happens only if a device completes requests that were never posted.
     pub fn in_flight(&self) -> u32 {
         let queue = self.shared.get();
-        // SAFETY: the struct lives as long as the queue. Device code may be changing the words, so each is read volatile
-        // on its own. `completed` is read first: a request that is rung and completes between the two reads then counts
-        // as in flight, not as completed before it was rung.
+        // SAFETY: the struct lives as long as the queue. Device code may be changing the words, so each is read
+        // volatile on its own. `completed` is read first: a request that is rung and completes between the two reads
+        // then counts as in flight, not as completed before it was rung.
         let (completed, doorbell_index) = unsafe {
             let completed = (&raw const (*queue).completion.completed).read_volatile();
             (completed, (&raw const (*queue).lock.doorbell_index).read_volatile())
@@ -344,8 +381,8 @@ impl<B: Backing> MappedQueue<B> {
     ///
     /// # Errors
     /// The queue is handed back with [`CloseError::Busy`] (requests are in flight), [`CloseError::Unrung`] (entries
-    /// await a doorbell) and [`CloseError::Abandoned`] (neither is known). [`CloseError::Destroy`] if the endpoint could
-    /// not be closed.
+    /// await a doorbell) and [`CloseError::Abandoned`] (a kernel did not close its `Sender`, so neither is known).
+    /// [`CloseError::Destroy`] if the endpoint could not be closed.
     pub fn close(self) -> Result<(), CloseError<B>> {
         if is_locked(&self.state()) && self.poison().is_none() {
             return Err(CloseError::Abandoned { queue: Box::new(self) });
@@ -361,8 +398,8 @@ impl<B: Backing> MappedQueue<B> {
         self.destroy().map_err(CloseError::Destroy)
     }
 
-    /// Destroys the endpoint even if requests are in flight, and deregisters the retained regions after that. A poisoned
-    /// queue can only be released this way.
+    /// Destroys the endpoint even if requests are in flight, and deregisters the retained regions after that. A
+    /// poisoned queue can only be released this way.
     ///
     /// # Errors
     /// The error of the layer below if the endpoint could not be closed. What the endpoint refers to then stays
@@ -373,14 +410,14 @@ impl<B: Backing> MappedQueue<B> {
         self.backing.close()
     }
 
-    /// Returns a copy of the struct that kernels work on. While device code runs, the engine's words may be of different
-    /// moments.
+    /// Returns a copy of the struct that kernels work on. While device code runs, the words that it writes may be of
+    /// different moments.
     pub fn state(&self) -> efa_gda_queue {
         // SAFETY: as in `in_flight`.
         unsafe { self.shared.get().read_volatile() }
     }
 
-    /// Detaches the queue from its doorbell proxy in order, so that it can be rung in another mode.
+    /// Detaches the queue from its doorbell proxy and removes the proxy's alarm, for another doorbell mode.
     pub(crate) fn detach_proxy(&mut self) {
         if let Some(registration) = self.registration.take() {
             let before = self.abort_word();
@@ -394,8 +431,8 @@ impl<B: Backing> MappedQueue<B> {
         self.abort.0.load(Ordering::Acquire)
     }
 
-    /// Restores the abort word's value from before an orderly detach. The proxy's alarm is wrong once the queue is rung
-    /// in another mode.
+    /// Restores the abort word after this queue detached itself from its proxy. The proxy's alarm would end waits of a
+    /// queue that is rung in another mode.
     pub(crate) fn clear_alarm(&self, before: u32) {
         swap_word(&self.abort.0, EFA_GDA_PROXY_STOPPED, before);
     }
@@ -403,6 +440,12 @@ impl<B: Backing> MappedQueue<B> {
     /// Changes where device code writes entries and rings.
     pub(super) fn set_send_queue(&mut self, sq: efa_gda_sq) {
         self.shared.get_mut().sq = sq;
+    }
+
+    /// Makes device code use a request table.
+    pub(super) fn set_request_table(&mut self, table: Buffer, requests: efa_gda_requests) {
+        self.shared.get_mut().requests = requests;
+        self.request_table = Some(table);
     }
 
     /// Makes device code use completion counters.
@@ -422,7 +465,7 @@ impl<B: Backing> MappedQueue<B> {
 /// What [`crate::gpu_queue`] changes after a GPU drove the queue.
 #[cfg(feature = "cuda")]
 impl<B: Backing> MappedQueue<B> {
-    /// Copies the engine's words from the struct that a GPU worked on.
+    /// Copies the words of the device library from the struct that a GPU worked on.
     pub(crate) fn copy_engine_state(&mut self, state: &efa_gda_queue) {
         let shared = self.shared.get_mut();
         shared.reserve = state.reserve;
@@ -430,6 +473,13 @@ impl<B: Backing> MappedQueue<B> {
         shared.completion = state.completion;
         shared.error = state.error;
         shared.receive = state.receive;
+        shared.tracking = state.tracking;
+    }
+
+    /// Takes the request table away, because its contents are lost.
+    pub(crate) fn lose_request_table(&mut self) {
+        self.shared.get_mut().requests = efa_gda_requests::default();
+        self.request_table = None;
     }
 
     /// Counts all completions in the inbox as lost.
@@ -440,14 +490,14 @@ impl<B: Backing> MappedQueue<B> {
         shared.completion.lost = shared.completion.lost.wrapping_add(waiting);
     }
 
-    /// Poisons the queue because the engine's words are lost.
+    /// Poisons the queue because the words of the device library are lost.
     pub(crate) fn poison_lost(&mut self) {
         self.shared.get_mut().error.poison = efa_gda_sys::device::EFA_GDA_NOT_RUN;
     }
 }
 
-/// Returns how far the doorbell producer index is ahead of the completed index (both modulo 2^32), or 0 if it is behind.
-/// That is the number of requests in flight.
+/// Returns how far the doorbell producer index is ahead of the completed index (both modulo 2^32), or 0 if it is
+/// behind. That is the number of requests in flight.
 pub fn outstanding(doorbell_index: u32, completed: u32) -> u32 {
     match doorbell_index.wrapping_sub(completed) {
         ahead if ahead < 1 << 31 => ahead,

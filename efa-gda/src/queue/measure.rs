@@ -1,5 +1,5 @@
-//! Message rate and latency of queues: RDMA writes by any number of producers, timed where they are posted, on the host's
-//! CPU or on a GPU.
+//! Message rate and latency of queues: RDMA writes by any number of producers, timed where they are posted, on the
+//! host's CPU or on a GPU.
 //!
 //! For benches: `gda-probe bench` is built on it. It needs the feature `test-utils`, and its API may change in any
 //! release. Programs use [`super::WorkRequest`].
@@ -30,8 +30,8 @@ pub enum Producer {
 pub struct Load {
     /// The group that makes one call.
     pub producer: Producer,
-    /// Whether producers share queues. If not, each block owns the queue of its number, and there must be as many queues
-    /// as blocks.
+    /// Whether producers share queues. If not, each block owns the queue of its number, and there must be as many
+    /// queues as blocks.
     pub shared: bool,
     /// Number of blocks; block `b` posts to queue `b` modulo the number of queues.
     pub blocks: u32,
@@ -131,8 +131,9 @@ impl Load {
 }
 
 impl<B: Backing> MappedQueue<B> {
-    /// Runs `load` over `queues` with the host executor. Queue `i` posts the requests of `work[i]` over and over, so the
-    /// count of a work request is the number of its memory slots: a power of two. Only RDMA writes of one entry each.
+    /// Runs `load` over `queues` with the host executor. Queue `i` posts the requests of `work[i]` over and over, so
+    /// the count of a work request is the number of its memory slots: a power of two. Only RDMA writes of one entry
+    /// each.
     ///
     /// # Errors
     /// [`WorkError`] of the first queue that failed.
@@ -231,7 +232,7 @@ pub(crate) fn check_status<'a, B: Backing + 'a>(
 ) -> Result<(), WorkError> {
     let Some(error) = words.status.iter().find_map(|status| outcome(*status).err()) else { return Ok(()) };
     let states: Vec<_> = queues.map(|queue| (queue.state(), queue.in_flight())).collect();
-    let failed = states.iter().find(|(state, _)| state.error.reported != 0).or(states.first());
+    let failed = states.iter().find(|(state, _)| state.error.reported == 1).or(states.first());
     let Some((state, in_flight)) = failed else { return Ok(()) };
     let outcome = KernelOutcome {
         status: Err(error),

@@ -1,15 +1,17 @@
-//! The mapped queue: an enabled endpoint of libfabric or a ready queue pair of rdma-core, the rings that it exposes, and the struct that a kernel receives. This module
-//! drives queues from the host; [`crate::gpu_queue`](../gpu_queue/index.html) drives them from a GPU (feature `cuda`).
+//! The mapped queue: an enabled endpoint of libfabric or a ready queue pair of rdma-core, the rings that it exposes,
+//! and the struct that a kernel receives. This module drives queues from the host;
+//! [`crate::gpu_queue`](../gpu_queue/index.html) drives them from a GPU (feature `cuda`).
 //!
 //! A [`MappedQueue`] owns its endpoint, so nothing else posts to it or polls its completion queue. The struct's address
-//! never changes while the queue lives. Its geometry is constant; the engine in `kernels/include/efa_gda/` owns all other
-//! fields.
+//! never changes while the queue lives. Its geometry is constant; the device library (`kernels/include/efa_gda/`)
+//! writes all other fields.
 //!
 //! # Before the first work request
-//! - Receives need one completion queue that is bound to both sides of the endpoint. With two completion queues the
-//!   queue takes no receives. The completion queue must have at least as many entries as the send queue. If receives are
-//!   posted, it needs as many as both rings together: a shallower one can overrun, and [`MappedQueue::new`] logs a
-//!   warning.
+//! - Receives need one completion queue that is bound to both sides of the endpoint. It must have at least as many
+//!   entries as both rings together ([`Info::completions`](crate::fabric::Info::completions)). With two completion
+//!   queues the queue takes no receives, and that of the send side must have at least as many entries as the send
+//!   queue. Otherwise completions could overrun it, and [`MappedQueue::new`] refuses it. No other endpoint may complete
+//!   there, nor may one that was closed have done so, because its completions would be taken for this queue's.
 //! - Both sides call [`MappedQueue::insert_peer`] with the other's address, because an adapter refuses requests of an
 //!   unknown sender ([`UnknownPeer`](crate::wire::CompletionStatus::UnknownPeer) at the sender).
 //! - [`Buffer`](crate::fabric::Buffer) → [`Domain::register`](crate::fabric::Domain::register) → [`WorkRequest`]. A
@@ -17,22 +19,27 @@
 //!
 //! # Receives
 //! Device code posts receives ([`MappedQueue::post_receives`]). Their completions arrive on the completion queue of the
-//! sends, so every poller stores them in the queue's inbox. [`MappedQueue::receive`] takes them from there, and kernels do
-//! with `rq.h`. RDMA writes with immediate data are taken the same way. They need a posted receive only if
+//! sends, so every poller stores them in the queue's inbox. [`MappedQueue::receive`] takes them from there, and kernels
+//! do with `rq.h`. RDMA writes with immediate data are taken the same way. They need a posted receive only if
 //! [`Endpoint::writes_use_receives`](crate::fabric::Endpoint::writes_use_receives) returns true.
 //!
 //! # Completion counters
-//! With [`MappedQueue::with_counters`], device code computes free slots, and whether the queue is quiet, from completion
-//! counters. Until an error is counted it does not read the completion queue, whose old entries the adapter overwrites.
+//! With [`MappedQueue::with_counters`], device code computes free slots, and whether the queue is quiet, from
+//! completion counters. Until an error is counted it does not read the completion queue, whose old entries the adapter
+//! overwrites.
+//!
+//! # Requests of one group
+//! With [`MappedQueue::with_request_table`], a group of device code waits for its own requests, and receives their
+//! errors, while other groups continue to post (`Sender::wait` in `post.h`).
 //!
 //! # When a job hangs
-//! [`MappedQueue::snapshot`] shows the state of a queue, also while a kernel runs: cursors, the ticket lock, requests that
-//! await a doorbell, the last completions, and errors.
+//! [`MappedQueue::snapshot`] shows the state of a queue, also while a kernel runs: cursors, the ticket lock, requests
+//! that await a doorbell, the last completions, and errors.
 //!
 //! # When a wait times out
-//! The adapter may still read and write the memory of requests whose wait timed out. The queue is then *poisoned*: it takes
-//! no more requests, and it retains the memory regions of requests in flight until its endpoint is destroyed. Until then
-//! `MemoryRegion::close` returns busy, and dropping the region's last other handle deregisters nothing.
+//! The adapter may still read and write the memory of requests whose wait timed out. The queue is then *poisoned*: it
+//! takes no more requests, and it retains the memory regions of requests in flight until its endpoint is destroyed.
+//! Until then `MemoryRegion::close` returns busy, and dropping the region's last other handle deregisters nothing.
 //! [`MappedQueue::destroy`] destroys the endpoint first, and deregisters after that.
 
 pub(crate) mod backing;
@@ -41,12 +48,15 @@ pub(crate) mod counters;
 mod doorbell_mode;
 mod geometry;
 mod host_access;
+pub(crate) mod inline;
 pub(crate) mod mapped;
 #[cfg(feature = "test-utils")]
 pub mod measure;
 pub(crate) mod quiet;
 pub(crate) mod receive;
+mod requests;
 pub(crate) mod snapshot;
+mod store_width;
 #[cfg(feature = "verbs")]
 mod verbs_queue;
 pub(crate) mod work_error;
@@ -59,6 +69,8 @@ pub use doorbell_mode::DoorbellError;
 pub use geometry::{Geometry, geometry};
 pub use mapped::{AbortFlag, MappedQueue, QueueError, QueueLimits, outstanding};
 pub use receive::{Arrival, PostedReceives, ReceiveError, ReceiveId, Received, Receives, Source};
+pub use requests::RequestTableError;
 pub use snapshot::{CompletionEntry, Contents, Counts, PendingRequest, Snapshot};
+pub use store_width::StoreWidth;
 pub use work_error::{Limit, WorkError, WorkReport};
 pub use work_request::{WorkRequest, device_peer};

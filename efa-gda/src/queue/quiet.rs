@@ -10,15 +10,15 @@ use super::work_error::{Requested, report};
 use super::{MappedQueue, WorkError, WorkReport};
 use crate::executor::host;
 
-/// The arguments of a put without requests: it takes the ticket lock, rings for entries that await a doorbell, and waits
-/// for all completions.
+/// The arguments of a put without requests: it takes the ticket lock, rings for entries that await a doorbell, and
+/// waits for all completions.
 pub(crate) fn no_requests(timeout: Duration) -> efa_gda_put_args {
     efa_gda_put_args { op: EFA_GDA_OP_SEND, timeout_ns: nanoseconds(timeout), ..Default::default() }
 }
 
 impl<B: Backing> MappedQueue<B> {
     /// Waits on this thread until no request of this queue is in flight, including those of the caller's kernels, and
-    /// reads their completions.
+    /// reads their completions. The bound counts from the last request that completed: a drain may take longer.
     ///
     /// # Errors
     /// [`WorkError::Completion`] with the first error among the completions that this call read. [`WorkError::Device`]

@@ -29,7 +29,7 @@ impl ReceiveId {
         self.0
     }
 
-    /// Returns the number of receives that were posted from `first` on before this one.
+    /// Returns how many receives were posted after `first` up to this one, modulo 2^16.
     pub const fn after(self, first: Self) -> u16 {
         self.0.wrapping_sub(first.0)
     }
@@ -116,7 +116,7 @@ pub enum ReceiveError {
     )]
     NoReceiveQueue,
     /// The bytes are outside of the region, or the region has no key. Nothing was posted.
-    #[error("the receive memory cannot be used")]
+    #[error("the memory cannot be used for these receives")]
     Region(#[source] fabric::Error),
     /// The region was not registered for receives. Nothing was posted.
     #[error(
@@ -146,7 +146,10 @@ pub enum ReceiveError {
         why: &'static str,
     },
     /// The receive queue had too few free slots within the bound.
-    #[error("the receive queue stayed full past the bound: {posted} of {count} receives were posted")]
+    #[error(
+        "the receive queue stayed full past the bound: {posted} of {count} receives were posted; post the \
+         others after messages have arrived"
+    )]
     Full {
         /// Receives that were posted.
         posted: u32,
@@ -154,11 +157,12 @@ pub enum ReceiveError {
         count: u32,
     },
     /// Nothing arrived within the bound. The receives stay posted.
-    #[error("nothing was received within the bound")]
+    #[error("nothing was received within the bound; check that the peer sends, or wait longer")]
     Timeout,
     /// Completions arrived while the inbox was full. The contents of their receives' memory are not known.
     #[error(
-        "{count} completions of receives were lost: take them more often, or open a deeper completion queue"
+        "{count} completions of receives were lost because the inbox was full: take completions more often, or open a \
+         deeper completion queue"
     )]
     Lost {
         /// Lost completions since the last report.
@@ -214,7 +218,7 @@ impl<R: Region> Receives<R> {
         self
     }
 
-    /// Sets the bound of the wait for free slots in the receive queue.
+    /// Sets the bound of the wait for free slots in the receive queue. It counts from the last slot that became free.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self

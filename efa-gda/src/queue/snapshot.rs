@@ -108,8 +108,8 @@ impl Snapshot {
     /// Returns the first request that failed, and its status.
     pub fn first_error(&self) -> Option<(RequestId, CompletionStatus)> {
         let error = &self.state.error;
-        // The engine widened the completion's status byte to 32 bits.
-        (error.reported != 0).then(|| {
+        // The device library widened the completion's status byte to 32 bits.
+        (error.reported == 1).then(|| {
             (RequestId::new(error.request_id), CompletionStatus::from_code(error.completion_status as u8))
         })
     }

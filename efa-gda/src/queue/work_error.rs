@@ -60,7 +60,7 @@ pub struct WorkReport {
 #[non_exhaustive]
 pub enum WorkError {
     /// The bytes are outside of the region, or the region has no key. Nothing was posted.
-    #[error("the {side} memory cannot be used")]
+    #[error("the {side} memory cannot be used for this work request")]
     Region {
         /// `local`, `second local` or `remote`.
         side: &'static str,
@@ -123,8 +123,8 @@ pub enum WorkError {
     Completion {
         /// Status of the completion.
         status: CompletionStatus,
-        /// The first failed request's id: a queue numbers its entries from 0, and the id is that number cut to the width
-        /// of the queue's ids. It is not the index within this work request.
+        /// The first failed request's id: a queue numbers its entries from 0, and the id is that number cut to the
+        /// width of the queue's ids. It is not the index within this work request.
         request: RequestId,
         /// Entries rung for.
         posted: u64,
@@ -135,9 +135,11 @@ pub enum WorkError {
         /// Requests asked for.
         count: u64,
     },
-    /// The device library stopped for another reason. After a wait that timed out, the queue is poisoned and retains the
-    /// region until its endpoint is destroyed.
-    #[error("{error} ({completed} of {posted} entries completed, {in_flight} in flight)")]
+    /// The device library stopped for another reason. After a wait that timed out, the queue is poisoned and retains
+    /// the region until its endpoint is destroyed.
+    #[error(
+        "{error} ({posted} entries posted, {completed} completions read, {in_flight} requests in flight)"
+    )]
     Device {
         /// The status of the device library.
         error: DeviceError,

@@ -1,7 +1,6 @@
 //! Work requests: operations on registered memory. They are checked before anything is posted, and the device library
 //! executes them on the host's CPU.
 
-use std::ops::Range;
 use std::time::Duration;
 
 use efa_gda_sys::device::{self, efa_gda_peer, efa_gda_put_args};
@@ -9,14 +8,14 @@ use efa_gda_wire::{LocalKey, Peer};
 
 use super::MappedQueue;
 use super::backing::{Backing, Region};
+use super::inline::copy_inline_bytes;
 use super::receive::nanoseconds;
 use super::work_error::{Limit, Requested, WorkError, WorkReport, report};
 use crate::executor::host;
 use crate::fabric::{Access, MemoryRegion, RemoteRegion};
-use crate::readable::readable_range;
 
-/// One operation, repeated `count` times: `count` requests of `bytes` bytes, request `i` at `offset + i * stride` of both
-/// regions.
+/// One operation, repeated `count` times: `count` requests of `bytes` bytes, request `i` at `offset + i * stride` of
+/// both regions.
 ///
 /// The first completion with an error ends it. Requests that were posted before complete; the others are not posted.
 /// [`WorkError::Completion`] says how many those are, and names the failed request by its request id, not by `i`.
@@ -60,7 +59,7 @@ struct Second<R> {
 }
 
 impl WorkRequest {
-    /// The default bound of each wait.
+    /// The default bound of each wait ([`Self::timeout`]).
     pub const TIMEOUT: Duration = Duration::from_secs(10);
 }
 
@@ -109,8 +108,8 @@ impl<R: Region> WorkRequest<R> {
         Self::new(device::EFA_GDA_OP_SEND, peer, local, None)
     }
 
-    /// A message whose bytes travel inside the entry: at most 32 bytes, or 80 in a 128-byte entry. The device code reads
-    /// the bytes.
+    /// A message whose bytes travel inside the entry: at most 32 bytes, or 80 in a 128-byte entry. The device code
+    /// reads the bytes.
     pub fn inline_send(peer: Peer, local: &R) -> Self {
         Self::new(device::EFA_GDA_OP_INLINE_SEND, peer, local, None)
     }
@@ -176,7 +175,7 @@ impl<R: Region> WorkRequest<R> {
         self
     }
 
-    /// Sets the bound of each wait.
+    /// Sets the bound of each wait. It counts from the last request that completed, so a slow adapter ends no wait.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
@@ -188,8 +187,8 @@ impl<R: Region> WorkRequest<R> {
         self
     }
 
-    /// Returns the access that the local region must be registered for. None for inline requests, whose bytes the device
-    /// code reads.
+    /// Returns the access that the local region must be registered for. None for inline requests, whose bytes the
+    /// device code reads.
     fn required_access(&self) -> Option<Access> {
         match self.operation {
             device::EFA_GDA_OP_READ => Some(Access::READ),
@@ -237,6 +236,9 @@ impl<R: Region> WorkRequest<R> {
                 unsupported("an inline write", "its entries have 64 bytes; ask for 128-byte entries")
             }
             device::EFA_GDA_OP_INLINE_WRITE => too_long(Limit::Inline, self.bytes, limits.inline_write),
+            device::EFA_GDA_OP_READ if !limits.reads => {
+                unsupported("an RDMA read", "the adapter does not support it; let the other side write")
+            }
             device::EFA_GDA_OP_READ if self.immediate.is_some() => {
                 unsupported("a read with immediate", "a read has no completion at its target")
             }
@@ -346,19 +348,12 @@ impl<B: Backing> MappedQueue<B> {
     /// # Errors
     /// [`WorkError`]. If a wait timed out, the queue is poisoned and retains the local region.
     pub fn execute(&mut self, work: &WorkRequest<B::Region>) -> Result<WorkReport, WorkError> {
-        let args = work.arguments(self)?;
+        let mut args = work.arguments(self)?;
         self.require_host_executes(work)?;
-        if let Some(range) = inline_bytes(&args).filter(|_| work.local.buffer().is_none()) {
-            // The caller vouched for the region's memory, and a GPU's memory can be registered like the host's. If there
-            // is no pipe to find out with, this process is out of descriptors, and the answer is no.
-            match readable_range(range.start, range.len()) {
-                Ok(true) => {}
-                _ => return Err(WorkError::Unreadable),
-            }
-        }
+        let _inline = copy_inline_bytes(&mut args, work.local.buffer())?;
         // SAFETY: the struct was filled in from a checked exposure, and is borrowed exclusively. Its rings stay mapped
         // while the endpoint and the completion queue are open, which this queue owns, and the host can access them.
-        // Local bytes are in a region that `work` owns; if device code reads them, the host can access them too.
+        // Local bytes are in a region that `work` owns; those that device code reads are in `_inline`.
         let ran = unsafe { host::put(&args, work.lanes) };
         self.retain_regions_in_use(work);
         report(ran?, self.in_flight(), requested(args.op, args.bytes, args.count, self.limits().rdma))
@@ -388,14 +383,4 @@ pub(crate) fn requested(op: u32, bytes: u64, count: u64, rdma: u64) -> Requested
 /// Converts a peer for device code, for the caller's kernels.
 pub fn device_peer(peer: Peer) -> efa_gda_peer {
     efa_gda_peer { ah: peer.address_handle.get(), qpn: peer.queue_pair.get(), qkey: peer.queue_key.get() }
-}
-
-/// Returns the memory that device code reads the bytes of an inline request from.
-pub(crate) fn inline_bytes(args: &efa_gda_put_args) -> Option<Range<usize>> {
-    let inline = matches!(args.op, device::EFA_GDA_OP_INLINE_WRITE | device::EFA_GDA_OP_INLINE_SEND);
-    if !inline || args.bytes == 0 || args.count == 0 {
-        return None;
-    }
-    let start = args.local_address as usize;
-    Some(start..start + ((args.count - 1) * args.local_stride + args.bytes) as usize)
 }

@@ -162,7 +162,8 @@ impl AddressHandle {
     /// Destroys the handle and reports the result.
     ///
     /// # Errors
-    /// [`super::Error::Busy`] while a clone or a queue pair uses it; [`super::Error::Call`] where `ibv_destroy_ah` fails.
+    /// [`super::Error::Busy`] while a clone or a queue pair uses it; [`super::Error::Call`] where `ibv_destroy_ah`
+    /// fails.
     pub fn close(self) -> Result<()> {
         match into_sole_owner(self.0) {
             Ok(inner) => inner.object.close(),

@@ -1,5 +1,5 @@
-//! Completion queues. The reader of a queue pair's exposure polls their entries in memory. They are never
-//! polled through libibverbs, because two readers would each get a part of the completions.
+//! Completion queues. The owner of a queue pair's exposure, such as a mapped queue, polls their entries in memory. They
+//! are never polled through libibverbs, because two readers would each get a part of the completions.
 
 use std::os::fd::AsRawFd;
 use std::ptr::{NonNull, null_mut};
@@ -111,9 +111,9 @@ impl CompletionQueue {
         })
     }
 
-    /// Makes the caller the only reader of the entries. False where the queue has a reader, or several queue
-    /// pairs complete on it. A claim is permanent: only its reader knows the position and phase of the next
-    /// entry.
+    /// Makes the caller the only reader of the entries. False where the queue has a reader, several queue pairs
+    /// complete on it, or one that was destroyed did. A claim is permanent: only its reader knows the position and
+    /// phase of the next entry.
     pub fn claim(&self) -> bool {
         self.claimed().is_ok()
     }

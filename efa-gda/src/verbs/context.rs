@@ -76,7 +76,7 @@ impl Capability {
                 "use host memory, or rdma-core 59 and kernel driver 2.17 or newer"
             }
             Self::CompletionCounters => {
-                "poll completions, or use rdma-core 65 and a kernel driver newer than 3.1.0"
+                "poll completions, or use rdma-core 65 and kernel driver 3.3.0 or newer"
             }
         }
     }
@@ -243,6 +243,7 @@ impl Context {
         Ok(Limits {
             message: self.port()?.max_message as usize,
             rdma: if rdma { attributes.max_rdma_bytes as usize } else { 0 },
+            reads: attributes.has(Capability::RdmaRead),
         })
     }
 

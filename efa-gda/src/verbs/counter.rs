@@ -187,7 +187,8 @@ impl CompletionCounter {
     /// Destroys the counter and reports the result.
     ///
     /// # Errors
-    /// [`super::Error::Busy`] while a clone or a queue pair uses it; [`super::Error::Call`] where `ibv_destroy_comp_cntr` fails.
+    /// [`super::Error::Busy`] while a clone or a queue pair uses it; [`super::Error::Call`] where
+    /// `ibv_destroy_comp_cntr` fails.
     pub fn close(self) -> Result<()> {
         Object::close_shared(self.0)
     }

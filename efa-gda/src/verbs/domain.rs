@@ -39,7 +39,8 @@ impl ProtectionDomain {
     /// Frees the domain and reports the result.
     ///
     /// # Errors
-    /// [`super::Error::Busy`] while a clone or an object in it uses it; [`super::Error::Call`] where `ibv_dealloc_pd` fails.
+    /// [`super::Error::Busy`] while a clone or an object in it uses it; [`super::Error::Call`] where `ibv_dealloc_pd`
+    /// fails.
     pub fn close(self) -> Result<()> {
         Object::close_shared(self.0)
     }

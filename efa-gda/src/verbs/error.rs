@@ -30,8 +30,7 @@ impl fmt::Display for FailedCall {
 }
 
 /// Why an operation of this module failed. Its text states what happened and what to do; [`Error::operation`],
-/// [`Error::errno`] and [`Error::hint`] return the parts. An error that another one caused is part of the text,
-/// and not its source.
+/// [`Error::errno`] and [`Error::hint`] return the parts. The text contains the cause, so `source` returns none.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {

@@ -172,6 +172,14 @@ impl MemoryRegion {
         }
     }
 
+    /// As [`Self::close`], but hands the region back if it is busy.
+    ///
+    /// # Errors
+    /// The region, while a clone or a queue pair uses it. The inner result is that of the deregistration.
+    pub fn try_close(self) -> std::result::Result<Result<()>, Self> {
+        Arc::try_unwrap(self.0).map(|inner| inner.object.close()).map_err(Self)
+    }
+
     /// The address of the first byte, as entries carry it.
     pub fn address(&self) -> u64 {
         self.0.address

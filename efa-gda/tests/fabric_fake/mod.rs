@@ -7,9 +7,11 @@ use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr::{NonNull, null_mut};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use efa_gda::fabric::{Domain, Info};
 use efa_gda_sys::fi;
+use efa_gda_test_support::complete_when_rung;
 
 /// State of one fake domain; `fid::context` of every object points to it.
 #[derive(Default)]
@@ -188,14 +190,17 @@ impl Fake {
         unsafe { (&raw const (*self.state.rings.get()).doorbells[0]).read_volatile() }
     }
 
-    /// Writes an entry of the completion queue, as an adapter would.
-    pub(crate) fn complete(&self, slot: usize, entry: &[u8]) {
-        assert_eq!(entry.len(), 32);
-        // SAFETY: the index is checked, and no other thread polls the ring.
-        unsafe {
-            let slot = &raw mut (*self.state.rings.get()).completion[slot];
-            slot.cast::<u8>().copy_from_nonoverlapping(entry.as_ptr(), 32);
-        }
+    /// Runs `body`, and writes the first entries of the completion queue when the last request is rung for, as an
+    /// adapter would.
+    pub(crate) fn completing<R>(&self, entries: &[[u8; 32]], body: impl FnOnce() -> R) -> R {
+        // SAFETY: the fake's rings live as long as the fake, and other threads access them atomically.
+        let (slots, doorbell) = unsafe {
+            let rings = self.state.rings.get();
+            let slots = &*(&raw const (*rings).completion).cast::<[[AtomicU64; 4]; 2 * DEPTH as usize]>();
+            (slots, AtomicU32::from_ptr((&raw mut (*rings).doorbells).cast()))
+        };
+        let arrivals: Vec<_> = slots.iter().zip(entries.iter().copied()).collect();
+        complete_when_rung(doorbell, entries.len() as u32, &arrivals, body)
     }
 
     /// The calls that were made so far.
@@ -321,6 +326,7 @@ unsafe extern "C" fn av_open(
         insert_auth_key: None,
         lookup_auth_key: None,
         set_user_id: None,
+        lookup2: None,
     };
     // SAFETY: called on the fake's domain; `av` can be written.
     unsafe {

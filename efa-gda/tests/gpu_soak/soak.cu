@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * Each block of the grid posts to one of a few shared queues, as one group, by warps or by single threads: RDMA writes
- * of 8 bytes, one for each word of the source. The host compares source and target.
+ * of 8 bytes, one for each word of the source. On queues with a request table the groups also wait for their own
+ * requests, in turn with calls that they do not wait for, and write their last word as a signal after the others. The
+ * host compares source and target.
  */
-#include "efa_gda/post.h"
+#include "efa_gda/signal.h"
 
 namespace soak {
 
@@ -34,17 +36,27 @@ EFA_GDA_FN void post(const Args &a, const Path &path, Group group, uint32_t from
   using namespace efa_gda;
   Sender<Sharing::Device, Group> sender(path.queue, a.timeout_ns, group);
   efa_gda_status status = sender.status();
-  for (uint32_t done = 0, call = 0; done < count && status == EFA_GDA_OK; call++) {
-    uint32_t n = count - done < per_call ? count - done : per_call;
-    uint64_t at = (uint64_t)(from + done) * 8;
+  bool tracked = path.queue->requests.num_entries != 0;
+  uint32_t data = tracked ? count - 1 : count, first = 0;
+  auto write = [&](uint32_t word) {
+    uint64_t at = (uint64_t)(from + word) * 8;
+    return write_entry(path.peer, Memory{path.local + at, path.lkey, 8}, path.remote + at, path.rkey);
+  };
+  /* Injected errors are counted by quiet(). */
+  auto good_or_failed = [](efa_gda_status ended) { return ended == EFA_GDA_COMPLETION_ERROR ? EFA_GDA_OK : ended; };
+  for (uint32_t done = 0, call = 0; done < data && status == EFA_GDA_OK; call++) {
+    uint32_t n = data - done < per_call ? data - done : per_call;
     status = sender.post(
-        n,
-        [&](uint32_t i) {
-          return write_entry(path.peer, Memory{path.local + at + i * 8, path.lkey, 8}, path.remote + at + i * 8,
-                             path.rkey);
-        },
-        call % 3 == 2 ? kPostDefer : kPostDefault);
+        n, [&](uint32_t i) { return write(done + i); }, call % 3 == 2 ? kPostDefer : kPostDefault, &first);
     done += n;
+    if (!tracked || status != EFA_GDA_OK || call % 8 < 6) continue;
+    status = good_or_failed(call % 8 == 6 ? sender.wait(first, n) : sender.wait_own());
+  }
+  if (tracked && status == EFA_GDA_OK) {
+    auto signal = [&] { return write(data); };
+    status = signal_own(sender, signal);
+    /* The data of the signal failed on purpose. */
+    if (status == EFA_GDA_COMPLETION_ERROR) status = sender.post(1, [&](uint32_t) { return signal(); });
   }
   if (status == EFA_GDA_OK) status = sender.quiet();
   sender.close();

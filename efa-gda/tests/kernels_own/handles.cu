@@ -132,14 +132,20 @@ EFA_GDA_KERNEL handles(struct handles_args a) {
       return;
     }
     case 7: {
-      /* Warp 1 acts as a lock owner: it passes the lock to warp 0, which has published its call, takes the lock back, and
-       * passes it past that call. Its status is that of the reclaim. */
+      /* Warp 1 acts as a lock owner, and passes the lock to warp 0 when that has published its call of two rounds. Warp 0
+       * also logs how often it made an entry. */
       efa_gda_queue *q = a.queue;
-      constexpr uint64_t kCount = 4, kTicket = efa_gda::kOneCall << EFA_GDA_LOCK_STATE_BITS;
+      constexpr uint32_t kCount = 40;
+      constexpr uint64_t kTicket = efa_gda::kOneCall << EFA_GDA_LOCK_STATE_BITS;
       if (warp == 0) {
+        uint32_t *makes = a.status + 1;
+        if (WarpGroup().rank() == 0) efa_gda::store_relaxed(makes, 0u);
         block.sync();
         Sender<Sharing::Device, WarpGroup> sender(q, a.timeout_ns);
-        log.add(post(a, sender, kCount));
+        log.add(sender.post(kCount, [&](uint32_t i) {
+          efa_gda::fetch_add_relaxed(makes, 1u);
+          return efa_gda::write_entry(a.peer, efa_gda::Memory{i, 1, 8}, i, 1);
+        }));
         return;
       }
       if (WarpGroup().rank() == 0) {
@@ -149,14 +155,44 @@ EFA_GDA_KERNEL handles(struct handles_args a) {
       block.sync();
       if (WarpGroup().rank() != 0) return;
       await(a, [&] { return efa_gda::load_acquire(&q->publication.flags[kCount - 1]) != 0; });
-      efa_gda::store_release(&q->lock.serving, kTicket | efa_gda::kPassedMustServe);
-      uint64_t passed = kTicket | efa_gda::kPassedMustServe;
-      bool won = efa_gda::compare_swap(&q->lock.serving, passed, kTicket | efa_gda::kClosing) == passed;
-      if (won) {
-        efa_gda::store_release(&q->lock.serving,
-                               kTicket + ((efa_gda::kOneCall + kCount) << EFA_GDA_LOCK_STATE_BITS));
+      efa_gda::store_release(&q->lock.serving, kTicket | efa_gda::kPassedMustCombine);
+      return;
+    }
+    case 8: {
+      /* A lane of each warp has left. Warp 0 posts as a warp, and both as a block. */
+      if (WarpGroup().rank() == 31) return;
+      if (warp == 0) {
+        Sender<Sharing::Device, WarpGroup> sender(a.queue, a.timeout_ns);
+        log.add(post(a, sender, 32));
+        log.add(sender.close());
       }
-      log.add(won ? EFA_GDA_OK : EFA_GDA_IN_USE);
+      Sender<Sharing::Device, efa_gda::BlockGroup> sender(a.queue, a.timeout_ns);
+      log.add(post(a, sender, 64));
+      log.add(sender.close());
+      return;
+    }
+    case 9: {
+      /* Warp 0 waits for the lock for ten times its bound. Meanwhile warp 1 acts as lock owners: requests of one
+       * complete, slowly, and then other calls are served. */
+      efa_gda_queue *q = a.queue;
+      if (warp == 1) {
+        if (WarpGroup().rank() != 0) return;
+        efa_gda::fetch_add_relaxed(&q->reserve.word, 40 * efa_gda::kOneCall + 20);
+        efa_gda::store_relaxed(a.status + kMaxCalls, (uint32_t)EFA_GDA_OK);
+        for (uint64_t step = 1; step <= 40; step++) {
+          uint64_t begin = efa_gda::clock_ns();
+          while (efa_gda::clock_ns() - begin < a.timeout_ns / 4) efa_gda::pause();
+          if (step <= 20) {
+            efa_gda::fetch_add_relaxed(&q->completion.completed, 1u);
+          } else {
+            efa_gda::store_release(&q->lock.serving, (step * efa_gda::kOneCall + 20) << EFA_GDA_LOCK_STATE_BITS);
+          }
+        }
+        return;
+      }
+      await(a, [&] { return efa_gda::load_relaxed(a.status + kMaxCalls) == EFA_GDA_OK; });
+      Sender<Sharing::Device, WarpGroup> sender(q, a.timeout_ns);
+      log.add(post(a, sender, 1, kPostDefer));
       return;
     }
     default: {

@@ -3,8 +3,13 @@
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
+pub(crate) mod dispatch;
+pub(crate) mod put_signal;
+pub(crate) mod waits;
+
+use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 use std::thread::JoinHandle;
 
 use efa_gda::executor::host;
@@ -13,6 +18,9 @@ use efa_gda::wire::{DecodedRequest, Operation, Request, RequestIdWidth};
 use efa_gda_sys::device::{
     EFA_GDA_LOAD_SHARED, EFA_GDA_LOCK_STATE_BITS, efa_gda_load_args, efa_gda_peer, efa_gda_queue,
 };
+use efa_gda_test_support::TempDir;
+use efa_gda_test_support::compile::{self, compile};
+use libloading::Library;
 
 pub(crate) const QPN: u32 = 77;
 pub(crate) const PEER: efa_gda_peer = efa_gda_peer { ah: 3, qpn: 9, qkey: 0x1234 };
@@ -27,10 +35,14 @@ pub(crate) struct Shape {
     pub(crate) wide_ids: bool,
     /// The number of publication slots; 0 for none.
     pub(crate) publication_slots: u32,
+    /// Entries of the request table; 0 for none.
+    pub(crate) requests: u32,
     /// The counters' initial value, with which tests reach the wraps.
     pub(crate) start: u32,
     /// Number of a request, counted from `start`, and the status with which it fails.
     pub(crate) fail: Option<(u32, u8)>,
+    /// Number of a request, counted from `start`, that never completes.
+    pub(crate) withhold: Option<u32>,
     /// The queue pair in completions.
     pub(crate) qpn: u32,
 }
@@ -43,8 +55,10 @@ impl Default for Shape {
             entry_size: 64,
             wide_ids: false,
             publication_slots: 64,
+            requests: 0,
             start: 0,
             fail: None,
+            withhold: None,
             qpn: QPN,
         }
     }
@@ -58,6 +72,10 @@ struct Memory {
     cq: Vec<AtomicU64>,
     publication_slots: Vec<AtomicU64>,
     publication_flags: Vec<AtomicU64>,
+    done: Vec<AtomicU16>,
+    posters: Vec<AtomicU16>,
+    /// By producer index modulo 65536: the index + 1, stored before the request's completion.
+    ended: Vec<AtomicU32>,
     abort: AtomicU32,
     stop: AtomicBool,
 }
@@ -84,6 +102,33 @@ fn words(count: usize) -> Vec<AtomicU64> {
     (0..count.next_multiple_of(2).max(2)).map(|_| AtomicU64::new(0)).collect()
 }
 
+/// The words of a request table after `start` requests that all completed.
+fn last_lap(shape: Shape) -> Vec<AtomicU16> {
+    let word = |slot: u32| {
+        let before = shape.start.wrapping_sub(1);
+        let index = before.wrapping_sub(before.wrapping_sub(slot) & (shape.requests - 1));
+        if index & shape.requests == 0 { 0x8000 } else { 0 }
+    };
+    (0..shape.requests).map(|slot| AtomicU16::new(word(slot))).collect()
+}
+
+/// Compiles files of kernels for the host, as docs/kernels.md describes, into one library.
+pub(crate) fn kernels(sources: &[&str]) -> Library {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let kernels = root.join("../kernels");
+    let folder = TempDir::new("kernels-own");
+    let file = folder.path().join("kernels.so");
+    let mut command = compile::cxx();
+    command.args(["-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-x", "c++"]);
+    command.arg("-I").arg(kernels.join("include"));
+    command.arg("-I").arg(root.join("../third_party/efa_gda"));
+    command.args(sources.iter().map(|source| root.join(source)));
+    command.arg(kernels.join("host/lanes.cpp")).arg("-lpthread").arg("-o").arg(&file);
+    assert!(compile(&mut command), "no C++ compiler was found; install one");
+    // SAFETY: the library has no initialisers.
+    unsafe { Library::new(&file) }.expect("the library that the compiler wrote loads")
+}
+
 impl Bench {
     /// A queue without an adapter, which ignores doorbells and completes nothing.
     pub(crate) fn silent(shape: Shape) -> Self {
@@ -94,6 +139,9 @@ impl Bench {
             cq: words((shape.depth * 4) as usize),
             publication_slots: words((shape.publication_slots * shape.entry_size / 8) as usize),
             publication_flags: words(shape.publication_slots as usize),
+            done: last_lap(shape),
+            posters: last_lap(shape),
+            ended: (0..1 << 16).map(|_| AtomicU32::new(shape.start)).collect(),
             abort: AtomicU32::new(0),
             stop: AtomicBool::new(false),
         });
@@ -111,6 +159,10 @@ impl Bench {
         queue.publication.entries = memory.publication_slots.as_ptr() as *mut u8;
         queue.publication.flags = memory.publication_flags.as_ptr() as *mut u64;
         queue.publication.num_entries = shape.publication_slots;
+        queue.requests.done = memory.done.as_ptr() as *mut u16;
+        queue.requests.posters = memory.posters.as_ptr() as *mut u16;
+        queue.requests.num_entries = shape.requests;
+        queue.tracking.oldest = shape.start;
         queue.abort = memory.abort.as_ptr();
         queue.max_rdma_size = 1 << 30;
         queue.max_msg_size = 8192;
@@ -131,6 +183,10 @@ impl Bench {
         let memory = Arc::clone(&bench.memory);
         bench.adapter = Some(std::thread::spawn(move || run(&memory)));
         bench
+    }
+
+    pub(crate) fn ended(&self) -> *const u32 {
+        self.memory.ended.as_ptr().cast()
     }
 
     pub(crate) fn doorbell(&self) -> u32 {
@@ -221,6 +277,10 @@ fn run(memory: &Memory) -> AdapterRecord {
             slots.swap(i, (random >> 33) as usize % (i + 1));
         }
         for slot in slots {
+            if shape.withhold == Some(slot.wrapping_sub(shape.start)) {
+                continue;
+            }
+            memory.ended[(slot & 0xffff) as usize].store(slot.wrapping_add(1), Ordering::Release);
             complete(memory, completions, slot);
             completions = completions.wrapping_add(1);
         }

@@ -15,12 +15,16 @@ pub(crate) struct Kernel {
 impl Kernel {
     /// Compiles `source` for the first GPU and loads its kernel `name`.
     pub(crate) fn compile(source: &str, name: &str) -> Self {
+        Self::load(Self::image(source, name), name)
+    }
+
+    /// Compiles `source` for the first GPU.
+    pub(crate) fn image(source: &str, name: &str) -> Vec<u8> {
         let context = CudaContext::new(0).unwrap();
         let (major, minor) = context.compute_capability().unwrap();
         // NVRTC gets only the headers of the device library, so the test header is pasted in.
         let source = source.replace("#include \"load.h\"", include_str!("../../../kernels/test/load.h"));
-        let image = compile_source(&format!("{name}.cu"), &source, &format!("sm_{major}{minor}")).unwrap();
-        Self::load(image, name)
+        compile_source(&format!("{name}.cu"), &source, &format!("sm_{major}{minor}")).unwrap()
     }
 
     /// Loads the kernel `name` of an image.

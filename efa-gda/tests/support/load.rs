@@ -14,7 +14,7 @@ use super::side::{Side, introduce};
 
 /// The argument of `efa_gda_load_kernel`, passed by value.
 #[repr(transparent)]
-struct Load(efa_gda_load_args);
+pub(crate) struct Load(pub(crate) efa_gda_load_args);
 
 // SAFETY: a plain C struct with the same layout for the compilers of host and device (`queue.h`).
 unsafe impl DeviceRepr for Load {}
@@ -32,8 +32,8 @@ pub(crate) fn until_traffic(proxy: &DoorbellProxy) {
     }
 }
 
-/// Drops a queue in doorbell mode `mode` while `kernel`, which must be `efa_gda_load_kernel`, posts on it. The kernel
-/// must end with the status `EFA_GDA_PROXY_STOPPED`.
+/// Drops a queue in doorbell mode `mode` while `kernel`, which must be `efa_gda_load_kernel`, posts on it in a launch. The
+/// kernel must end with the status `EFA_GDA_PROXY_STOPPED`.
 pub(crate) fn drop_under_a_load(
     Kernel { function, stream }: &Kernel,
     (gpu, side, proxy): (&Gpu, &Side, &DoorbellProxy),
@@ -45,8 +45,9 @@ pub(crate) fn drop_under_a_load(
     // kernel, which ends when the queue is dropped.
     let status = stream.clone_htod(&[EFA_GDA_OK]).unwrap();
     let (first, _) = GpuQueue::with_doorbell(first, gpu, mode.into(), proxy).unwrap();
+    let launch = first.begin_launch();
     let load = Load(efa_gda_load_args {
-        queues: first.device_address(),
+        queues: launch.device_address(),
         status: status.device_ptr(stream).0 as *mut u32,
         peer: device_peer(peer),
         queue_count: 1,
@@ -58,12 +59,13 @@ pub(crate) fn drop_under_a_load(
         ..Default::default()
     });
     let config = LaunchConfig { grid_dim: (1, 1, 1), block_dim: (32, 1, 1), shared_mem_bytes: 0 };
-    // SAFETY: the kernel takes one struct by value. The queue waits for the kernel before it is destroyed, and the
-    // status outlives both.
+    // SAFETY: the kernel takes one struct by value. The launch guard lives until the kernel has ended, and the status
+    // outlives both.
     unsafe { stream.launch_builder(function).arg(&load).launch(config) }.unwrap();
     until_traffic(proxy);
     drop(first);
     let ended = stream.clone_dtoh(&status).unwrap();
     stream.synchronize().unwrap();
+    drop(launch);
     assert_eq!(ended[0], EFA_GDA_PROXY_STOPPED, "{mode}");
 }

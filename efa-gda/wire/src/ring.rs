@@ -3,8 +3,8 @@
 //! A queue counts its requests from 0 and never resets the count. Counters are 32 bits and wrap; that suits every
 //! ring, because a ring's depth divides 2^32.
 
-/// The deepest send or receive queue whose doorbell is unambiguous: with 16-bit doorbells, an
-/// advance by a whole ring must differ from no advance.
+/// The most entries of a send or receive queue. A doorbell carries 16 bits of the producer index, so only values that
+/// are at most 2^15 apart can be ordered.
 pub const DEEPEST_WORK_QUEUE: u32 = 1 << 15;
 
 /// A ring of `2^n` entries.

@@ -58,28 +58,28 @@ macro_rules! statuses {
 statuses! {
     /// The request succeeded.
     Ok = EFA_IO_COMP_STATUS_OK, "ok";
-    /// The queue pair was destroyed before the request ran.
-    Flushed = EFA_IO_COMP_STATUS_FLUSHED, "flushed: the queue pair was destroyed before the request ran";
+    /// The queue pair failed or was destroyed before the request ran.
+    Flushed = EFA_IO_COMP_STATUS_FLUSHED, "flushed: the queue pair failed or was destroyed before the request ran";
     /// The queue pair failed inside the adapter.
     QueuePairInternal = EFA_IO_COMP_STATUS_LOCAL_ERROR_QP_INTERNAL_ERROR, "the queue pair failed inside the adapter";
     /// The adapter does not support the operation.
     UnsupportedOperation = EFA_IO_COMP_STATUS_LOCAL_ERROR_UNSUPPORTED_OP, "the adapter does not support this operation";
-    /// The address handle does not exist.
-    InvalidAddressHandle = EFA_IO_COMP_STATUS_LOCAL_ERROR_INVALID_AH, "the address handle does not belong to this adapter";
+    /// The address handle does not exist, or belongs to another domain.
+    InvalidAddressHandle = EFA_IO_COMP_STATUS_LOCAL_ERROR_INVALID_AH, "the address handle does not exist, or does not belong to the queue pair's domain";
     /// The lkey does not cover the local memory.
     InvalidLocalKey = EFA_IO_COMP_STATUS_LOCAL_ERROR_INVALID_LKEY, "the lkey is unknown or its region does not contain the local memory";
-    /// The message is too long.
-    BadLength = EFA_IO_COMP_STATUS_LOCAL_ERROR_BAD_LENGTH, "the message is longer than the adapter moves in one request";
+    /// The request is too long.
+    BadLength = EFA_IO_COMP_STATUS_LOCAL_ERROR_BAD_LENGTH, "the request is longer than the adapter moves at once";
     /// The rkey does not cover the remote memory.
     RemoteBadAddress = EFA_IO_COMP_STATUS_REMOTE_ERROR_BAD_ADDRESS, "the rkey is unknown or its region does not contain the remote memory";
-    /// The remote side reset the connection.
-    RemoteAbort = EFA_IO_COMP_STATUS_REMOTE_ERROR_ABORT, "the remote side reset the connection";
+    /// The remote side aborted the request.
+    RemoteAbort = EFA_IO_COMP_STATUS_REMOTE_ERROR_ABORT, "the remote side aborted the request: its queue pair was reset, or its memory could not be written";
     /// The destination has no such queue pair.
     RemoteBadQueuePair = EFA_IO_COMP_STATUS_REMOTE_ERROR_BAD_DEST_QPN, "the destination has no such queue pair, or it is in an error state";
     /// The receiver had no receive posted.
     ReceiverNotReady = EFA_IO_COMP_STATUS_REMOTE_ERROR_RNR, "the receiver had no receive posted";
-    /// The posted receive is too short.
-    RemoteBadLength = EFA_IO_COMP_STATUS_REMOTE_ERROR_BAD_LENGTH, "the receive that was posted is too short";
+    /// The posted receive is shorter than the message.
+    RemoteBadLength = EFA_IO_COMP_STATUS_REMOTE_ERROR_BAD_LENGTH, "the receive that was posted is shorter than the message";
     /// The responder returned an unexpected status.
     RemoteBadStatus = EFA_IO_COMP_STATUS_REMOTE_ERROR_BAD_STATUS, "the responder returned an unexpected status";
     /// The remote stopped responding.

@@ -91,7 +91,8 @@ pub enum EncodeError {
     },
     /// RDMA WRITE is inline in 128-byte entries only.
     #[error(
-        "an inline RDMA write needs 128-byte entries, and this queue has 64-byte entries; open a queue with inline writes"
+        "an inline RDMA write needs 128-byte entries, and this queue has 64-byte entries; open a queue with inline \
+         writes"
     )]
     InlineWriteNeeds128,
     /// RDMA READ carries no immediate.
@@ -155,7 +156,7 @@ impl Request {
     }
 }
 
-/// Writes what stands behind the meta descriptor; gives the inline bit and the `length` field.
+/// Writes the data after the meta descriptor. Returns the inline bit and the `length` field.
 #[inline]
 fn encode_data(entry: &mut Entry, operation: &Operation) -> Result<(bool, u16), EncodeError> {
     match operation {

@@ -1,15 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * The completion side: reads the completion queue or the hardware counters, counts requests that ended, and records
- * errors. It does not know which group posted a request.
+ * errors. An error is a failed send of this queue. (A failed receive is counted in `received` if it used a posted
+ * receive; its status is only in the inbox.) This file does not know which group posted a request: it only marks the
+ * request as done in the queue's request table, if there is one (requests.h).
  *
  * TERMS. Group, call, writer, producer index, quiet, abort flag: see sq.h.
- *   send     a request of the send queue, of any operation; its completion.
- *   receive  here, a completion on the receive side. It is unsolicited if it used no posted receive: a write with
- *            immediate on a queue that needs no receive for it.
- *   inbox    memory of the queue (efa_gda_inbox) to which the reader copies completions of receives, for take_received().
- *   receiver, poster of receives: a thread that calls take_received(), post_receives() (rq.h).
- *   poller   a thread that calls poll() or completed_now(): the leader of a group that waits, or a receiver (rq.h).
+ *   send     the completion of a request of this send queue, whatever its operation.
+ *   receive  the completion of a message, or of a write with immediate, that a peer sent to this queue pair. It is
+ *            unsolicited if it used no posted receive: some queues need none for a write with immediate.
+ *   inbox    memory of the queue (efa_gda_inbox) to which the reader copies completions of receives, for
+ *            take_received() (rq.h).
+ *   receiver a thread in take_received() (rq.h).
+ *   poster of receives: a thread in post_receives() (rq.h).
+ *   poller   a thread that calls poll() or completed_now(): the leader of a group that waits or tests, a receiver, or a
+ *            poster of receives.
  *   reader   the thread that holds completion.lock. Only the reader reads the completion queue or writes `consumed`.
  *   index    number of a completion, modulo 2^32. Completion i is in entry i modulo cq.num_entries. Its phase bit is 1
  *            on the first lap and flips with each lap.
@@ -19,64 +24,100 @@
  *   word                     | written by                   | read by               | ordered by
  *   completion entries       | adapter: the body, then the  | reader                | B1
  *                            | 8 bytes that hold the phase  |                       |
- *   counters.success, .error | adapter                      | pollers               | B2
- *   completion.lock          | pollers: CAS 0 to 1, acquire;| pollers               | a poller that finds 1 reads nothing
- *                            | reader: store 0, release     |                       |
+ *   counters.success, .error | adapter                      | pollers               | B2, B5
+ *   completion.lock          | pollers: CAS 0 to 1, acquire;| pollers               | a reader's release and the next
+ *                            | reader: store 0, release     |                       |   CAS. A poll that finds 1 ends
  *   completion.consumed      | reader                       | the next reader       | completion.lock
- *   completion.completed     | without counters: reader.    | writers (sq.h), quiet | B2
- *                            | With: any poller, by CAS     | (post.h)              |
+ *   completion.completed     | without counters: reader.    | writers (sq.h), quiet | B2; with wrap = 0 relaxed, and
+ *                            | With: any poller, by CAS;    | (post.h)              |   each uses its own sum
+ *                            | by a store if wrap is 0      | pollers; all waits    | relaxed: an estimate of what is
+ *                            |                              |                       |   in flight; progress (Deadline)
  *   completion.received      | reader                       | posters of receives   | B2
  *   inbox entries,           | reader                       | receivers (rq.h)      | B3
  *   completion.inboxed       |                              |                       |
  *   completion.lost          | reader                       | host                  | relaxed
+ *   done words               | reader                       | waiting groups, the   | R1 (requests.h)
+ *                            |                              | writer's leader       |
  *   receive.taken            | receivers (rq.h)             | reader                | B3
- *   error.completion_status, | the reader that changes      | host                  | release of error.reported = 1
- *   .request_id, .reported   | reported from 0 to 2         |                       |
- *   error.count              | reader: fetch_add            | pollers, quiet        | B4
+ *   error.completion_status, | the reader that changes      | host                  | fence_system() before
+ *   .request_id, .reported   | reported from 0 to 2         |                       |   error.reported = 1
+ *   error.count              | reader: fetch_add            | pollers, quiet, wait  | B4
  *   cq.doorbell              | reader: the consumer index   | adapter               | B2's fence: the entries are read
  *
  * PAIRS
  *   B1  The reader loads an entry's first 8 bytes, with status and phase, in one access. If the phase is this lap's, it
  *       executes fence_system() before it loads the rest. So the rest is not older than the phase.
- *   B2  The reader (with counters: the poller) executes fence_system() after it has loaded completions (counters), and then
- *       stores `completed` and `received`. Others load them with an acquire.
+ *   B2  The reader (with counters and wrap not 0: the poller) executes fence_system() after it has loaded completions
+ *       (counters), and then stores `completed` and `received`. A group that reuses slots or buffers first loads
+ *       `completed` or `received` with an acquire.
  *       Visible: that the adapter no longer reads or writes the slots and the buffers of the counted requests.
  *   B3  The reader copies a completion to the inbox, then stores `inboxed` with a release; the receiver loads it with
  *       an acquire. Visible: the copy. In return the receiver copies the entry out, then stores `taken` with a release;
  *       the reader loads it with an acquire. Visible: that the inbox entry may be written again.
- *   B4  The reader stores the report, executes fence_device(), and then adds to error.count. With counters, a poller loads
- *       error.count with an acquire before it publishes `completed`. So a group that sees a failed request in
- *       `completed` also sees its error in error.count and in the report.
+ *   B4  The reader stores the report, fences, adds to error.count, executes a system fence (B2's; before a failed
+ *       request's done word, one of its own), and then stores `completed` and done words. With counters and wrap not 0,
+ *       a poller loads error.count, executes B2's fence, and then publishes `completed`. So a group that loads a
+ *       `completed` that counts a failed request, or sees it as failed in the table, also sees its error in
+ *       error.count, and the report. With wrap = 0 no error is counted or reported.
+ *   B5  With counters and wrap not 0, a poller loads `success` and `error`, executes fence_system(), loads `error`
+ *       again, and publishes only if both values of `error` are equal. So its `error` contains each error that the
+ *       adapter counted before the last success in its `success`.
  *
- * WHAT IS COUNTED. `completed` counts sends, successful and failed ones: the slots of both are free. Requests complete in
- * any order, because the protocol (SRD) does not keep it, so `completed` says how many are done, not which. `received`
- * counts completions that used a posted receive. A completion with another queue pair's number is consumed and not
- * counted; Completions::foreign reports it.
+ * THE REPORT (error.completion_status, error.request_id) describes the queue's first error only; later errors are
+ * counted in error.count and not described there. `reported` is 0 before the first error, 2 while its reader stores the
+ * report, and 1 when the report is valid; then it never changes again. The fence before the store of 1, and the store,
+ * are at system scope, because the host reads the report. A host that reads it beside a running kernel must load
+ * `reported` first, and use the report only if it is 1. A host that copies the whole struct must copy it again after it
+ * found 1, or wait for the kernel's end.
+ *
+ * WHAT IS COUNTED. `completed` counts sends, successful and failed ones: the slots of both are free. Requests complete
+ * in any order, because the protocol (SRD) does not keep it, so `completed` says how many are done, not which.
+ * `received` counts completions that used a posted receive. A completion with another queue pair's number is consumed
+ * and not counted; Completions::foreign reports it.
  *
  * NO OVERRUN BY SENDS. Without counters, `completed` grows only when a completion is read, and writers keep
  * next - completed <= N (sq.h). So at most N completions of sends are unread.
+ *
+ * KINDS OF QUEUES, and what a poll does on each.
+ *   counters      | cq.buffer | a poll
+ *   none          | set       | reads new completions, of sends and receives; adds the sends to `completed`
+ *   wrap not 0    | set       | copies the counters' sum to `completed`; reads completions while errors are unread
+ *   wrap not 0    | null      | the same, but finds no completion: after an error `completed` stands still
+ *   wrap = 0      | any       | completed_now() copies the counters' sum to `completed`; poll() does nothing
+ *   none          | null      | does nothing; waits for completions and for free slots run out
  *
  * COUNTERS (counters.success is not null). `completed` follows success + error. The completion queue is read only while
  * there are unread errors: counters.error is ahead of error.count. Completions that are not read are overwritten on the
  * next lap. The host must set up such a queue so that only its own sends complete on this completion queue, no receives
  * and no other queue. Then completion i belongs to the i-th request that ended. A poller that sees an unread error does
- * not advance `completed`, which stands still until all counted errors have been read.
+ * not advance `completed`; so `completed` stands still until all counted errors have been read, except for what pollers
+ * publish that loaded `error` before the adapter counted the error. If counters.error is null, failed requests are
+ * never counted, and waits for them run out.
  *   Two bounds follow.
- *   - The index of a completion is less than completed + N: writers keep requests posted <= completed + N (sq.h), and each
- *     request has one completion.
- *   - The index of an unread error is at least completed - N. This assumes that the adapter counts a request before it has
- *     counted N requests that ended later. If the index were less, `completed` would contain N later requests. The
- *     poller that stored this value had then read counters that contain the error too, so it saw the error unread
- *     and did not store.
- * So unread errors are among the 2 N completions from completed - N on. The completion queue has at least 2 N entries, so
- * none of them is overwritten. A reader begins at completed - N, or at `consumed` if that is later. If the completion of a
- * counted error is never found, `completed` stays where it is and waits end at their bound.
+ *   - The index of a completion is less than completed + N: writers keep requests posted <= completed + N (sq.h), and
+ *     each request has one completion.
+ *   - The index of an unread error is at least completed - N. This assumes that the adapter counts a request before it
+ *     has counted N requests that ended later. Take the poller that stored `completed`, and, of the requests in the sum
+ *     that it loaded, the one that the adapter counted last. The adapter had counted each error with an index below
+ *     completed - N before that request. If the request was an error, the poller loaded it from `error`, with all
+ *     earlier errors. If it was a success, the poller loaded it from `success`, and all earlier errors from `error`
+ *     afterwards (B5). So its `error` counts all errors with these indices. The poller publishes only if error.count is
+ *     at least its `error`. Errors are read in ascending index, so all of these errors have been read.
+ * So unread errors are among the 2 N completions from completed - N on. The completion queue has at least 2 N entries,
+ * so none of them is overwritten. A reader begins at completed - N, or at `consumed` if that is later. If the
+ * completion of a counted error is never found, `completed` stays where it is and waits end at their bound.
+ *   A reader compares `consumed` with completed - N by their difference modulo 2^32, so `consumed` must not fall 2^32
+ * behind. publish_completed() therefore brings it forward whenever `completed` crosses a multiple of 2^30. If another
+ * poller holds the lock then, this is left to the next multiple: `consumed` may fall 2^32 - 2 N behind, so one of three
+ * tries in a row must find the lock free. It is held only while errors are read or `consumed` is brought forward.
  *   Wraps: both counters wrap at counters.wrap, a power of two of at least 4 N, or at a multiple of it. Their sum minus
- * `completed`, modulo counters.wrap, is at most N. A larger difference means that another poller has published newer
- * values; it is ignored.
+ * `completed`, modulo counters.wrap, is at most N. It is larger if a counter's value is older than `completed`: the
+ * poller loads `completed` first, but that load does not order the adapter's stores. The difference is then negative,
+ * so modulo counters.wrap more than N, and the poller publishes nothing.
  *   counters.wrap = 0: the counters never wrap. Their sum is the number of completed requests. Errors are not searched
- * for: an error counts as a completion. `completed` is not used, and completed_now() does not fence: stores to slots depend on
- * the loaded counts by control flow, and quiet() fences before it returns (post.h).
+ * for: an error counts as a completion. completed_now() stores the sum to `completed` for waits, which see progress by
+ * it, and returns it. It does not fence: stores to slots depend on the loaded counts by control flow, and quiet()
+ * fences before it returns (post.h). take_received() on such a queue always runs to its bound.
  *
  * WAITS. There are none here. A poller that finds nothing returns; its caller repeats the call until its own bound.
  */
@@ -134,11 +175,23 @@ EFA_GDA_FN void record_error(efa_gda_queue *queue, uint32_t status, uint64_t id)
   if (compare_swap_acquire(&queue->error.reported, 0, 2) == 0) {
     store_relaxed(&queue->error.completion_status, status);
     store_relaxed(&queue->error.request_id, id);
-    store_release(&queue->error.reported, 1u);
+    fence_system();
+    store_system(&queue->error.reported, 1u);
   }
-  /* B4. */
+  /* B4: makes the report visible to pollers that load error.count with an acquire, on queues with counters. */
   fence_device();
   fetch_add_relaxed(&queue->error.count, 1u);
+}
+
+/* The bit of a request-table word that flips with each lap of the table (requests.h). `index` may lack all bits above
+ * the sixteenth. */
+constexpr uint32_t kTablePhase = 0x8000;
+EFA_GDA_FN uint32_t table_phase(const efa_gda_requests &table, uint32_t index) {
+  return (index & table.num_entries) == 0 ? kTablePhase : 0;
+}
+/* Marks the request with this id as done. Called by the reader after fence_system() (R1). */
+EFA_GDA_FN void mark_done(const efa_gda_requests &table, uint32_t id, uint32_t status) {
+  store_relaxed(&table.done[id & (table.num_entries - 1)], (uint16_t)(table_phase(table, id) | status));
 }
 
 EFA_GDA_FN const uint8_t *completion_at(const efa_gda_cq &cq, uint32_t index) {
@@ -213,12 +266,20 @@ EFA_GDA_FN uint32_t oldest_unread(const efa_gda_queue *queue, uint32_t consumed)
 
 /* The most completions of one poll, unless the caller asks for more sends. */
 constexpr uint32_t kMaxPoll = 64;
+/* The most sends of one poll on a queue with a request table: the reader keeps their ids until its fence. */
+constexpr uint32_t kMaxTrackedPoll = 32;
 
 /* Reads the new completions, at most `sends` of sends and at most the larger of `sends` and kMaxPoll in all. Returns
  * none while another thread is the reader. Without counters it adds the sends to `completed`. */
 EFA_GDA_FN Completions poll_completion_queue(efa_gda_queue *queue, uint32_t sends) {
   Completions all;
   if (queue->cq.buffer == nullptr) return all;
+  const efa_gda_requests &table = queue->requests;
+  bool tracked = table.num_entries != 0;
+  /* The ids of the successful sends of this poll. */
+  uint16_t ids[kMaxTrackedPoll];
+  uint32_t num_ids = 0;
+  if (tracked && sends > kMaxTrackedPoll) sends = kMaxTrackedPoll;
   uint32_t max = sends > kMaxPoll ? sends : kMaxPoll;
   if (compare_swap_acquire(&queue->completion.lock, 0, 1) != 0) return all;
   uint32_t begin = oldest_unread(queue, load_relaxed(&queue->completion.consumed)), index = begin;
@@ -234,6 +295,7 @@ EFA_GDA_FN Completions poll_completion_queue(efa_gda_queue *queue, uint32_t send
     EFA_GDA_UNROLL for (uint32_t k = 0; k < kHeadsPerRead; k++) {
       if (good != k || k >= want) continue;
       if (is_new(queue->cq, index + k, heads[k]) && heads[k].is_good_send(queue->qpn)) {
+        if (tracked) ids[num_ids++] = (uint16_t)heads[k].id();
         good++;
       } else {
         other = heads[k];
@@ -244,16 +306,24 @@ EFA_GDA_FN Completions poll_completion_queue(efa_gda_queue *queue, uint32_t send
     if (good == want) continue;
     if (!is_new(queue->cq, index, other)) break;
     Completions one = read_completion(queue, index, other);
-    if (one.errors != 0) record_error(queue, one.first_error, one.first_error_id);
+    if (one.errors != 0) {
+      record_error(queue, one.first_error, one.first_error_id);
+      if (tracked) {
+        fence_system();
+        mark_done(table, other.id(), one.first_error);
+      }
+    }
     if (one.receives != 0) copy_to_inbox(queue, index);
     all.add(one);
     index++;
   }
   if (index != begin) {
-    /* B2. */
+    /* B2, and R1 for the ids. */
     fence_system();
+    for (uint32_t i = 0; i < num_ids; i++) mark_done(table, ids[i], EFA_IO_COMP_STATUS_OK);
     store_relaxed(&queue->completion.consumed, index);
-    store_relaxed(&queue->completion.received, load_relaxed(&queue->completion.received) + all.receives - all.unsolicited);
+    uint32_t received = all.receives - all.unsolicited;
+    store_relaxed(&queue->completion.received, load_relaxed(&queue->completion.received) + received);
     if (queue->counters.success == nullptr) {
       store_relaxed(&queue->completion.completed, load_relaxed(&queue->completion.completed) + all.sends);
     }
@@ -270,14 +340,24 @@ EFA_GDA_FN uint32_t unread_errors(const efa_gda_queue *queue, uint64_t counted) 
   return unread > queue->sq.num_entries ? 0 : unread;
 }
 
-/* Advances `completed` from `known` by `more`, with counters. Returns `more`, or 0 if another poller advanced it first. */
-EFA_GDA_FN uint32_t publish_completed(efa_gda_queue *queue, uint32_t known, uint32_t more) {
+/* The counters, as one poller loaded them. */
+struct Counts {
+  uint64_t success, error;
+};
+EFA_GDA_FN uint64_t load_error_counter(const efa_gda_counters &c) {
+  return c.error != nullptr ? load_system(c.error) : 0;
+}
+
+/* Advances `completed` from `known` by `more`, on a queue with counters and wrap not 0. `more` is success + error of
+ * `counts`, less `known`, modulo wrap. Returns `more`, or 0 if another poller advanced `completed` first or a newer
+ * error was counted. */
+EFA_GDA_FN uint32_t publish_completed(efa_gda_queue *queue, Counts counts, uint32_t known, uint32_t more) {
   if (more == 0) return 0;
-  /* B2. */
+  /* B2, and B5: the poller has loaded `success` before, and loads `error` again. */
   fence_system();
+  if (load_error_counter(queue->counters) != counts.error) return 0;
   if (compare_swap_acquire(&queue->completion.completed, known, known + more) != known) return 0;
-  /* About every 2^30 completions, if no reader holds the lock, brings `consumed` forward: oldest_unread() compares it with `completed`, and a value that
-   * is 2^32 old would look recent. */
+  /* Brings `consumed` forward about every 2^30 completions (COUNTERS above). */
   if (((known ^ (known + more)) >> 30) != 0 && compare_swap_acquire(&queue->completion.lock, 0, 1) == 0) {
     store_relaxed(&queue->completion.consumed, oldest_unread(queue, load_relaxed(&queue->completion.consumed)));
     store_release(&queue->completion.lock, 0u);
@@ -285,21 +365,22 @@ EFA_GDA_FN uint32_t publish_completed(efa_gda_queue *queue, uint32_t known, uint
   return more;
 }
 
-/* Polls. Without counters: reads new completions, at most `sends` of sends, and the receives among them. With counters: if
- * all errors are read, sets `completed` to the counters' sum; otherwise reads up to 2 N completions for the errors, and
- * leaves `completed` as it is. Called by one thread of a group. With counters, counters.wrap must not be 0. */
+/* Polls. Without counters: reads new completions, at most `sends` of sends, and the receives among them. With counters:
+ * if all errors are read, sets `completed` to the counters' sum; otherwise reads up to 2 N completions for the errors,
+ * and leaves `completed` as it is. Called by one thread of a group. */
 EFA_GDA_COLD Completions poll(efa_gda_queue *queue, uint32_t sends) {
   Completions all;
   const efa_gda_counters &c = queue->counters;
+  if (c.success != nullptr && c.wrap == 0) return all;
   if (c.success != nullptr) {
     /* Loaded with an acquire before the counters, so the counters are usually at least as new as `known`. The
      * adapter's stores are not ordered by it. If a counter is older, the difference below is negative, so larger than N
      * modulo `wrap`, and is discarded. */
     uint32_t known = load_acquire(&queue->completion.completed);
-    uint64_t good = load_system(c.success), bad = c.error != nullptr ? load_system(c.error) : 0;
-    if (unread_errors(queue, bad) == 0) {
-      uint32_t more = ((uint32_t)(good + bad) - known) & (uint32_t)(c.wrap - 1);
-      if (more <= queue->sq.num_entries) all.sends = publish_completed(queue, known, more);
+    Counts counts = {load_system(c.success), load_error_counter(c)};
+    if (unread_errors(queue, counts.error) == 0) {
+      uint32_t more = ((uint32_t)(counts.success + counts.error) - known) & (uint32_t)(c.wrap - 1);
+      if (more <= queue->sq.num_entries) all.sends = publish_completed(queue, counts, known, more);
       return all;
     }
     sends = 2 * queue->sq.num_entries;
@@ -312,12 +393,15 @@ EFA_GDA_COLD Completions poll(efa_gda_queue *queue, uint32_t sends) {
 
 /* Polls, and returns the send completions of this queue so far, modulo 2^32. Adds what this call read to `completions`.
  * `posted` is the number of requests so far: no more sends are read than are in flight, because a read past the last
- * completion costs a round trip over PCIe. With none in flight, or more than kMaxPoll, it reads up to kMaxPoll: with none
- * in flight receives may have completed. Called by one thread of a group. */
+ * completion costs a round trip over PCIe. With none in flight, or more than kMaxPoll, it reads up to kMaxPoll: with
+ * none in flight receives may have completed. Called by one thread of a group. */
 EFA_GDA_FN uint32_t completed_now(efa_gda_queue *queue, uint32_t posted, Completions &completions) {
   const efa_gda_counters &c = queue->counters;
   if (c.success != nullptr && c.wrap == 0) {
-    return (uint32_t)(load_system(c.success) + (c.error != nullptr ? load_system(c.error) : 0));
+    uint32_t completed = (uint32_t)(load_system(c.success) + load_error_counter(c));
+    /* Waits see by it that requests complete (Deadline). */
+    store_relaxed(&queue->completion.completed, completed);
+    return completed;
   }
   uint32_t in_flight = posted - load_relaxed(&queue->completion.completed);
   completions.add(poll(queue, in_flight - 1 < kMaxPoll ? in_flight : kMaxPoll));

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * Groups: the threads that make each call together. A group is one thread, a full warp, or a block. All threads of the
- * group must make every call, in the same order. Blocks must be one-dimensional.
+ * group must make every call, in the same order. Blocks must be one-dimensional. No thread of a warp or a block that is
+ * a group may have ended or be missing (a last warp of fewer than 32 threads is no group).
  *
  *   rank(), size()    the calling thread's number in the group, and the number of threads. The leader has rank 0.
  *   lane(), lanes()   the same within the calling thread's warp.
@@ -9,6 +10,7 @@
  *                     the group does after it.
  *   from_leader(v)    returns the leader's `v` to all threads.
  *   vote(b)           returns a mask whose bit i is rank i's `b` (not for blocks).
+ *   is_whole()        whether all threads of the group are there. It synchronises them.
  *   in_full_warp()    whether all 32 lanes of the calling thread's warp belong to the group.
  *   transpose(q)      rearranges the quads of a full warp (Transpose).
  *   kSingleThread     the group is one thread.
@@ -58,6 +60,7 @@ struct ThreadGroup {
   EFA_GDA_FN uint32_t size() const { return 1; }
   EFA_GDA_FN uint32_t lane() const { return 0; }
   EFA_GDA_FN uint32_t lanes() const { return 1; }
+  EFA_GDA_FN bool is_whole() const { return true; }
   EFA_GDA_FN bool in_full_warp() const { return false; }
   EFA_GDA_FN void transpose(Quad (&)[4]) const {}
   EFA_GDA_FN void sync() const {}
@@ -114,6 +117,8 @@ struct WarpGroup {
   EFA_GDA_FN uint32_t size() const { return 32; }
   EFA_GDA_FN uint32_t lane() const { return rank(); }
   EFA_GDA_FN uint32_t lanes() const { return 32; }
+  /* Lanes that have ended, or do not exist, vote false. */
+  EFA_GDA_FN bool is_whole() const { return vote(true) == ~0u; }
   EFA_GDA_FN bool in_full_warp() const { return true; }
   EFA_GDA_FN void transpose(Quad (&q)[4]) const { transpose_full_warp(lane(), q); }
   EFA_GDA_FN void sync() const { __syncwarp(); }
@@ -134,6 +139,8 @@ struct BlockGroup {
     uint32_t rest = blockDim.x - (rank_ & ~31u);
     return rest < 32 ? rest : 32;
   }
+  /* Threads that have ended are not counted. */
+  EFA_GDA_FN bool is_whole() const { return __syncthreads_count(1) == (int)blockDim.x; }
   EFA_GDA_FN bool in_full_warp() const { return lanes() == 32; }
   EFA_GDA_FN void transpose(Quad (&q)[4]) const { transpose_full_warp(lane(), q); }
   EFA_GDA_FN void sync() const { __syncthreads(); }
@@ -169,10 +176,11 @@ struct WarpGroup {
   static constexpr bool kCombines = true;
   static constexpr bool kAllThreadsFence = true;
   uint32_t rank() const { return host::lane() % 32; }
-  uint32_t size() const { return host::warp_size(); }
+  uint32_t size() const { return 32; }
   uint32_t lane() const { return rank(); }
-  uint32_t lanes() const { return size(); }
-  bool in_full_warp() const { return size() == 32; }
+  uint32_t lanes() const { return 32; }
+  bool is_whole() const { return vote(true) == ~0u; }
+  bool in_full_warp() const { return true; }
   void transpose(Quad (&q)[4]) const { transpose_full_warp(lane(), q); }
   void sync() const { host::sync_warp(); }
   template <class T>
@@ -190,9 +198,10 @@ struct BlockGroup {
   uint32_t size() const { return host::lanes(); }
   uint32_t lane() const { return host::lane() % 32; }
   uint32_t lanes() const { return host::warp_size(); }
+  bool is_whole() const { return host::sync_block() == host::lanes(); }
   bool in_full_warp() const { return lanes() == 32; }
   void transpose(Quad (&q)[4]) const { transpose_full_warp(lane(), q); }
-  void sync() const { host::sync_block(); }
+  void sync() const { (void)host::sync_block(); }
   template <class T>
   T from_leader(T value) const {
     return (T)host::broadcast_block(value, 0);

@@ -30,7 +30,7 @@ bool run_block(uint32_t block, uint32_t blocks, uint32_t lanes, void (*body)(voi
  * from `seed`, and pauses some lanes for a while. The same seed gives the same order. 0 ends that. */
 void interleave(uint64_t seed);
 
-/* The functions below must be called inside run_block's body. An exception: outside, interleave_point() does nothing. */
+/* The functions below must be called inside run_block's body, except that interleave_point() does nothing outside. */
 
 /* Precedes each access to shared memory. */
 void interleave_point();
@@ -42,14 +42,17 @@ uint32_t blocks();
 uint32_t warp_size();
 /* Runs the other lanes, and after a round of them other threads of the machine. */
 void yield();
+/* These wait for all lanes of the warp (of the block) that have not ended, as a GPU does. sync_block() returns their
+ * number. */
 void sync_warp();
-void sync_block();
+uint32_t sync_block();
 /* Returns the value that lane `from` of the warp (of the block) passed in the same call. */
 uint64_t broadcast_warp(uint64_t value, uint32_t from);
 uint64_t broadcast_block(uint64_t value, uint32_t from);
 /* Sets all[i] to the pointer that lane i of the warp passed in the same call, for each of its warp_size() lanes. */
 void gather_warp(const void *pointer, const void *(&all)[32]);
-/* Returns a mask whose bit i is the value that lane i of the warp passed. */
+/* Returns a mask whose bit i is the value that lane i of the warp passed; 0 for lanes that have ended or do not
+ * exist. */
 uint32_t ballot_warp(bool value);
 
 }  // namespace host

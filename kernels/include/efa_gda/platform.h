@@ -22,6 +22,7 @@
 #define EFA_GDA_KERNEL extern "C" __global__ void
 #define EFA_GDA_GLOBAL __device__
 #define EFA_GDA_UNROLL _Pragma("unroll")
+#define EFA_GDA_NO_UNROLL _Pragma("unroll 1")
 #else
 #define EFA_GDA_ON_GPU 0
 #define EFA_GDA_FN inline
@@ -29,6 +30,7 @@
 #define EFA_GDA_KERNEL extern "C" void
 #define EFA_GDA_GLOBAL
 #define EFA_GDA_UNROLL
+#define EFA_GDA_NO_UNROLL
 #include <time.h>
 #include "host_executor.h"
 #endif
@@ -71,6 +73,20 @@ EFA_GDA_FN uint32_t load_acquire(const uint32_t *p) {
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
   return v;
 }
+EFA_GDA_FN uint16_t load_acquire(const uint16_t *p) {
+  uint16_t v;
+  asm volatile("ld.acquire.gpu.global.u16 %0, [%1];" : "=h"(v) : "l"(p) : "memory");
+  return v;
+}
+/* Four neighbouring words in one access, the first in the lowest bits. Each is whole; they may be of different ages. */
+EFA_GDA_FN uint64_t load_relaxed_four(const uint16_t *p) {
+  uint16_t a, b, c, d;
+  asm volatile("ld.relaxed.gpu.global.v4.u16 {%0, %1, %2, %3}, [%4];"
+               : "=h"(a), "=h"(b), "=h"(c), "=h"(d)
+               : "l"(p)
+               : "memory");
+  return a | (uint32_t)b << 16 | (uint64_t)(c | (uint32_t)d << 16) << 32;
+}
 /* Two neighbouring words in one access. Each is whole, but `b` may be older than `a`. */
 EFA_GDA_FN void load_acquire_pair(const uint64_t *p, uint64_t &a, uint64_t &b) {
   asm volatile("ld.acquire.gpu.global.v2.u64 {%0, %1}, [%2];" : "=l"(a), "=l"(b) : "l"(p) : "memory");
@@ -80,6 +96,9 @@ EFA_GDA_FN void load_relaxed_pair(const uint64_t *p, uint64_t &a, uint64_t &b) {
 }
 EFA_GDA_FN void store_relaxed(uint32_t *p, uint32_t v) {
   asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
+EFA_GDA_FN void store_relaxed(uint16_t *p, uint16_t v) {
+  asm volatile("st.relaxed.gpu.global.u16 [%0], %1;" ::"l"(p), "h"(v) : "memory");
 }
 EFA_GDA_FN void store_relaxed(uint64_t *p, uint64_t v) {
   asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
@@ -125,6 +144,11 @@ EFA_GDA_FN uint64_t compare_swap(uint64_t *p, uint64_t expected, uint64_t v) {
   return old;
 }
 /* Words that the adapter or the host also accesses. */
+EFA_GDA_FN uint8_t load_system(const volatile uint8_t *p) {
+  uint32_t v;
+  asm volatile("ld.relaxed.sys.global.u8 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  return (uint8_t)v;
+}
 EFA_GDA_FN uint32_t load_system(const volatile uint32_t *p) {
   uint32_t v;
   asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
@@ -178,6 +202,8 @@ EFA_GDA_FN uint32_t bits_in(uint32_t v) { return (uint32_t)__popc((int)v); }
 EFA_GDA_FN uint32_t low_ones(uint32_t v) { return ~v == 0 ? 32 : (uint32_t)__ffs((int)~v) - 1; }
 /* One more than the number of the highest bit; 0 without a bit. */
 EFA_GDA_FN uint32_t bit_width(uint32_t v) { return 32 - (uint32_t)__clz((int)v); }
+/* Number of zeroes below the lowest one; 64 without a one. */
+EFA_GDA_FN uint32_t low_zeros(uint64_t v) { return v == 0 ? 64 : (uint32_t)__ffsll((long long)v) - 1; }
 EFA_GDA_FN uint64_t clock_ns() {
   uint64_t v;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(v));
@@ -187,15 +213,23 @@ EFA_GDA_FN void pause() {}
 
 #else
 
-#define EFA_GDA_HOST_ACCESS(T)                                                                        \
-  inline T load_relaxed(const T *p) { return host::interleave_point(), __atomic_load_n(p, __ATOMIC_RELAXED); }    \
-  inline T load_acquire(const T *p) { return host::interleave_point(), __atomic_load_n(p, __ATOMIC_ACQUIRE); }    \
-  inline void store_relaxed(T *p, T v) { host::interleave_point(), __atomic_store_n(p, v, __ATOMIC_RELAXED); }    \
-  inline void store_release(T *p, T v) { host::interleave_point(), __atomic_store_n(p, v, __ATOMIC_RELEASE); }    \
-  inline T fetch_add_relaxed(T *p, T v) { return host::interleave_point(), __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }
+#define EFA_GDA_HOST_ACCESS(T)                                                                                 \
+  inline T load_relaxed(const T *p) { return host::interleave_point(), __atomic_load_n(p, __ATOMIC_RELAXED); } \
+  inline T load_acquire(const T *p) { return host::interleave_point(), __atomic_load_n(p, __ATOMIC_ACQUIRE); } \
+  inline void store_relaxed(T *p, T v) { host::interleave_point(), __atomic_store_n(p, v, __ATOMIC_RELAXED); } \
+  inline void store_release(T *p, T v) { host::interleave_point(), __atomic_store_n(p, v, __ATOMIC_RELEASE); } \
+  inline T fetch_add_relaxed(T *p, T v) {                                                                      \
+    return host::interleave_point(), __atomic_fetch_add(p, v, __ATOMIC_RELAXED);                               \
+  }
+EFA_GDA_HOST_ACCESS(uint16_t)
 EFA_GDA_HOST_ACCESS(uint32_t)
 EFA_GDA_HOST_ACCESS(uint64_t)
 #undef EFA_GDA_HOST_ACCESS
+inline uint64_t load_relaxed_four(const uint16_t *p) {
+  uint64_t v = 0;
+  for (int i = 0; i < 4; i++) v |= (uint64_t)load_relaxed(p + i) << (16 * i);
+  return v;
+}
 inline void load_acquire_pair(const uint64_t *p, uint64_t &a, uint64_t &b) {
   host::interleave_point();
   a = __atomic_load_n(p, __ATOMIC_ACQUIRE);
@@ -213,15 +247,38 @@ inline uint32_t compare_swap_acquire(uint32_t *p, uint32_t expected, uint32_t v)
   __atomic_compare_exchange_n(p, &expected, v, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
   return expected;
 }
-inline uint32_t load_system(const volatile uint32_t *p) { return host::interleave_point(), __atomic_load_n(p, __ATOMIC_RELAXED); }
-inline uint64_t load_system(const volatile uint64_t *p) { return host::interleave_point(), __atomic_load_n(p, __ATOMIC_RELAXED); }
-inline void store_system(volatile uint32_t *p, uint32_t v) { host::interleave_point(), __atomic_store_n(p, v, __ATOMIC_RELAXED); }
-inline void fence_system() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+#define EFA_GDA_HOST_LOAD_SYSTEM(T)               \
+  inline T load_system(const volatile T *p) {     \
+    host::interleave_point();                     \
+    return __atomic_load_n(p, __ATOMIC_RELAXED);  \
+  }
+EFA_GDA_HOST_LOAD_SYSTEM(uint8_t)
+EFA_GDA_HOST_LOAD_SYSTEM(uint32_t)
+EFA_GDA_HOST_LOAD_SYSTEM(uint64_t)
+#undef EFA_GDA_HOST_LOAD_SYSTEM
+inline void store_system(volatile uint32_t *p, uint32_t v) {
+  host::interleave_point();
+  __atomic_store_n(p, v, __ATOMIC_RELAXED);
+}
+/* A fence of C++ orders threads, which on AArch64 is the inner shareable domain. A device is in the outer one, and an
+ * adapter's memory may be write-combining. There the barriers are those of rdma-core (util/udma_barrier.h): "dsb st",
+ * mmio_flush_writes, which includes "dmb oshst", udma_to_device_barrier; and "dmb oshld", udma_from_device_barrier. On
+ * x86-64 the fence of C++ is an instruction that does both. */
+inline void fence_system() {
+#if defined(__aarch64__)
+  __asm__ volatile("dsb st" ::: "memory");
+  __asm__ volatile("dmb oshld" ::: "memory");
+#endif
+  __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
 inline void fence_device() { __atomic_thread_fence(__ATOMIC_ACQ_REL); }
 inline void fence_device_ordered() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 /* A release, although a fence precedes it: an emulated adapter is another thread of this program, and a race detector
  * recognises the order by the release. */
-inline void store_doorbell(volatile uint32_t *p, uint32_t v) { host::interleave_point(), __atomic_store_n(p, v, __ATOMIC_RELEASE); }
+inline void store_doorbell(volatile uint32_t *p, uint32_t v) {
+  host::interleave_point();
+  __atomic_store_n(p, v, __ATOMIC_RELEASE);
+}
 inline void store_quad(uint8_t *p, const Quad &v) {
   host::interleave_point();
   uint64_t *w = reinterpret_cast<uint64_t *>(p);
@@ -239,6 +296,7 @@ inline Quad load_quad_local(const uint8_t *p) {
 inline uint32_t bits_in(uint32_t v) { return (uint32_t)__builtin_popcount(v); }
 inline uint32_t low_ones(uint32_t v) { return ~v == 0 ? 32 : (uint32_t)__builtin_ctz(~v); }
 inline uint32_t bit_width(uint32_t v) { return v == 0 ? 0 : 32 - (uint32_t)__builtin_clz(v); }
+inline uint32_t low_zeros(uint64_t v) { return v == 0 ? 64 : (uint32_t)__builtin_ctzll(v); }
 inline uint64_t clock_ns() {
   struct timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);
@@ -248,44 +306,63 @@ inline void pause() { host::yield(); }
 
 #endif
 
-/* The bound of a wait. It also ends the wait when another group poisons the queue, or when the host raises the abort
+/* The bound of a wait: how long it may last without progress. Progress is a change of `*progress`, or a call of
+ * restart(). A Deadline also ends the wait when another group poisons the queue, or when the host raises the abort
  * flag.
  *
- * Poison and clock are read at the first call of expired() and then at each 32nd. The abort flag is in host memory, and
- * reading it delays the fences of all groups: it is read at most every kAbortPollNs, first `first_abort_poll_ns` after
- * the first call. Waits for the adapter pass 0. Waits for the lock pass kAbortPollNs: many groups wait there, and they
- * see the poison that the lock owner leaves when it is aborted. */
+ * Poison, clock and `*progress` are read at the first call of expired() and then at each 32nd. The abort flag is in
+ * host memory, and reading it delays the fences of all groups: it is read at most every kAbortPollNs, first
+ * `first_abort_poll_ns` after the clock was first read. Waits for the adapter pass 0. Waits for the lock pass
+ * kAbortPollNs: many groups wait there, and they see the poison that the lock owner leaves when it is aborted. They
+ * also skip the first reading, because most of them end within 32 calls. */
 class Deadline {
  public:
   static constexpr uint64_t kAbortPollNs = 100 * 1000;
 
-  EFA_GDA_FN Deadline(const efa_gda_queue *queue, uint64_t bound_ns, uint64_t first_abort_poll_ns = 0)
-      : queue_(queue), bound_ns_(bound_ns), first_abort_poll_ns_(first_abort_poll_ns), start_(0), next_abort_poll_(0),
-        calls_(0) {}
+  /* `progress` may be null. */
+  EFA_GDA_FN Deadline(const efa_gda_queue *queue, uint64_t bound_ns, const uint32_t *progress = nullptr,
+                      uint64_t first_abort_poll_ns = 0)
+      : queue_(queue), progress_(progress), bound_ns_(bound_ns), first_abort_poll_ns_(first_abort_poll_ns), start_(0),
+        next_abort_poll_(0), calls_(first_abort_poll_ns != 0), seen_(0) {}
 
   /* To be called in each iteration of a waiting loop. EFA_GDA_OK: continue to wait. Otherwise the reason to stop:
-   * EFA_GDA_POISONED, the abort flag's status, or `at_bound`. The bound counts from the first call. */
+   * EFA_GDA_POISONED, the abort flag's status, or `at_bound`. The bound counts from the first reading of the clock, or
+   * from the last progress. When it is over, the caller looks once more before the next call returns `at_bound`: a
+   * thread that did not run for a while has perhaps not seen what happened meanwhile. */
   EFA_GDA_FN efa_gda_status expired(efa_gda_status at_bound) {
     pause();
     if (calls_++ % 32 != 0) return EFA_GDA_OK;
     if (load_relaxed(&queue_->error.poison) != EFA_GDA_OK) return EFA_GDA_POISONED;
     uint64_t now = clock_ns();
-    if (start_ == 0) {
-      start_ = now;
-      next_abort_poll_ = now + first_abort_poll_ns_;
-    }
+    if (next_abort_poll_ == 0) next_abort_poll_ = now + first_abort_poll_ns_;
     if (now >= next_abort_poll_ && queue_->abort != nullptr) {
       next_abort_poll_ = now + kAbortPollNs;
       uint32_t stop = load_system(queue_->abort);
       if (stop != 0) return stop == 1 ? EFA_GDA_ABORTED : (efa_gda_status)stop;
     }
-    return now - start_ >= bound_ns_ ? at_bound : EFA_GDA_OK;
+    uint32_t seen = progress_ != nullptr ? load_relaxed(progress_) : 0;
+    if (start_ == 0 || seen != seen_) start_ = now;
+    seen_ = seen;
+    bool was_last_look = calls_ > kLastLook;
+    if (now - start_ < bound_ns_) {
+      calls_ &= kLastLook - 1;
+      return EFA_GDA_OK;
+    }
+    calls_ = kLastLook;
+    return was_last_look ? at_bound : EFA_GDA_OK;
   }
 
+  /* The caller has seen progress: the bound counts from the next time that the clock is read. */
+  EFA_GDA_FN void restart() { start_ = 0; }
+
  private:
+  /* In calls_: the bound was over at the last look at the clock. */
+  static constexpr uint32_t kLastLook = 0x80000000u;
+
   const efa_gda_queue *queue_;
+  const uint32_t *progress_;
   uint64_t bound_ns_, first_abort_poll_ns_, start_, next_abort_poll_;
-  uint32_t calls_;
+  uint32_t calls_, seen_;
 };
 
 /* Takes the queue out of service. The first reason stays in error.poison; EFA_GDA_POISONED is not a reason. */

@@ -13,18 +13,17 @@
  * the same status. Each path out of the kernel must close the handle, once. docs/kernels.md has a complete kernel.
  *
  * TERMS. Group, writer, entry, round, place, ring, quiet, poison, abort flag: see sq.h. Ticket, lock owner, combine:
- * see ticket_lock.h. To post is to place entries, or to publish them for a
- * lock owner that places them, and to ring for them, now or later (PostFlags). An owner is a group that
- * opened its handle with Sharing::Thread, Warp or Block. The handle's status is status().
+ * see ticket_lock.h. To post is to place entries, or to publish them for a lock owner that places them, and to ring for
+ * them, now or later (PostFlags). An owner is a group that opened its handle with Sharing::Thread, Warp or Block. The
+ * handle's status is status().
  *
- * MAKE. The group's thread of rank (i mod size) calls make(i) to make entry i, so a thread can post what it has in
- * registers. make(i) may be called twice for one entry: a shared queue's post() of more entries than the group has threads
- * makes its first round again, if it published its entries and then receives the lock. So both calls must return the
- * same entry. post() does not use `make` after it returns.
+ * MAKE. The group's thread of rank (i mod size) calls make(i) to make entry i, once, so a thread can post what it has
+ * in registers. post() does not use `make` after it returns.
  *
- * STATUS. A status other than EFA_GDA_OK stays: each later call of the handle returns it. Exceptions: quiet() returns
- * EFA_GDA_COMPLETION_ERROR once for each time it sees new errors, and post() of more than kMaxEntriesPerCall entries
- * returns EFA_GDA_BAD_ARGUMENT; the handle can be used after both.
+ * STATUS. A status other than EFA_GDA_OK stays: each later call of the handle returns it. Exceptions, after which the
+ * handle can be used: EFA_GDA_COMPLETION_ERROR, which quiet() returns once for each time it sees new errors and a wait
+ * or test for its own requests; their EFA_GDA_IN_FLIGHT and EFA_GDA_UNSUPPORTED; and the EFA_GDA_BAD_ARGUMENT of a
+ * post() of more than kMaxEntriesPerCall entries.
  *
  * OWNED QUEUES. With Sharing::Thread, Warp and Block the constructor takes an empty ticket, by CAS, only if the lock is
  * free; the queue then belongs to this group until close(). Meanwhile lock.serving stays Passed at this ticket, but
@@ -33,11 +32,13 @@
  *   If another group has a ticket, the constructor and close() fail with EFA_GDA_IN_USE. close() then also poisons the
  * queue, because the other group's ticket reserves the same slots that the owner used.
  *
- * WAITS THAT RUN OUT. Each wait below poisons the queue with its status. Each also ends if the host raises the abort flag,
- * with the status that the flag holds, or if the queue is poisoned, with EFA_GDA_POISONED. A free slot: EFA_GDA_TIMEOUT_SLOTS
- * (sq.h). The lock: EFA_GDA_TIMEOUT_LOCK (ticket_lock.h). Completions, in quiet(): EFA_GDA_TIMEOUT_COMPLETION. A call
- * may have several waits; each has the handle's bound. The first wait of quiet() on a shared queue, kIdleWaitNs, does
- * not poison the queue at its bound.
+ * WAITS THAT RUN OUT. Each wait below poisons the queue with its status. Each also ends if the host raises the abort
+ * flag, with the flag's status (EFA_GDA_ABORTED for 1), or if the queue is poisoned, with EFA_GDA_POISONED. A free
+ * slot: EFA_GDA_TIMEOUT_SLOTS (sq.h). The lock: EFA_GDA_TIMEOUT_LOCK (ticket_lock.h). Completions, in quiet(), and in
+ * wait() and wait_own() (requests.h): EFA_GDA_TIMEOUT_COMPLETION. A call may have several waits; each has the handle's
+ * bound, which begins again with each progress: a request of the queue that completed, or, for the lock, a call that
+ * was served. The first wait of quiet() on a shared queue, kIdleWaitNs, has a fixed bound, and does not poison the
+ * queue.
  */
 #ifndef EFA_GDA_POST_H
 #define EFA_GDA_POST_H
@@ -67,9 +68,9 @@ struct GroupOf<Sharing::Block> {
 /* Flags of Sender::post. */
 enum PostFlags : uint32_t {
   kPostDefault = 0,
-  /* Do not ring. A later call of any group on this queue rings for these entries: a post() without this flag, a flush() or
-   * a quiet(). So does close() of this handle. They are rung for earlier if the batch window or the free slots require it, or if
-   * this group or another combines. */
+  /* Do not ring. A later call of any group on this queue rings for these entries: a post() without this flag, a
+   * flush() or a quiet(). So does close() of this handle. They are rung for earlier if the batch window or the free
+   * slots require it, or if this group or another combines. */
   kPostDefer = 1
 };
 
@@ -78,16 +79,23 @@ constexpr uint64_t kDefaultTimeoutNs = (uint64_t)10 * 1000 * 1000 * 1000;
 template <Sharing S, class Group = typename GroupOf<S>::Type, int StoreBytes = EFA_GDA_STORE_BYTES>
 class Sender {
  public:
-  /* Opens `queue`; status() returns the result. `timeout_ns` bounds each wait of the handle. EFA_GDA_IN_USE, for an
-   * owner: another group posts, owns the queue, or did not close it. EFA_GDA_BAD_ARGUMENT: the block has more than one
-   * dimension, so threads cannot be told apart. */
+  /* Opens `queue`; status() returns the result. `timeout_ns` bounds each wait of the handle, from its last progress.
+   * EFA_GDA_IN_USE, for an owner: another group posts, owns the queue, or did not close it. EFA_GDA_BAD_ARGUMENT: the
+   * block has more than one dimension, so threads cannot be told apart; threads of the warp or the block are missing or
+   * have ended, so their entries would be; or the queue's max_batch is 0. EFA_GDA_UNSUPPORTED: the queue takes entries
+   * in stores of 8 bytes only (EFA_GDA_SQ_STORES_OF_8), and StoreBytes is 16. */
   EFA_GDA_FN explicit Sender(efa_gda_queue *queue, uint64_t timeout_ns = kDefaultTimeoutNs, Group group = Group())
       : queue_(queue), timeout_ns_(timeout_ns), ring_(queue, group), posted_(0), status_(EFA_GDA_OK) {
-    if (!one_dimensional()) {
+    if (!one_dimensional() || !group.is_whole() || queue->sq.max_batch == 0) {
       status_ = EFA_GDA_BAD_ARGUMENT;
       return;
     }
+    if (StoreBytes > 8 && (queue->sq.flags & EFA_GDA_SQ_STORES_OF_8) != 0) {
+      status_ = EFA_GDA_UNSUPPORTED;
+      return;
+    }
     if (ring_.is_leader()) reported_errors_ = load_relaxed(&queue->error.count);
+    if (queue->requests.num_entries != 0) take_poster_number();
     if constexpr (S == Sharing::Device) {
       publication_ = PublicationSlots(queue);
       ring_.open(load_relaxed(&queue->lock.serving) >> EFA_GDA_LOCK_STATE_BITS);
@@ -100,10 +108,11 @@ class Sender {
   /* Completions that this handle read while it waited. Valid on rank 0. */
   EFA_GDA_FN Completions &completions() { return ring_.completions(); }
 
-  /* Posts `count` entries and rings (see PostFlags). `count` must be at most kMaxEntriesPerCall: with more it posts none
-   * and returns EFA_GDA_BAD_ARGUMENT. With 0 it does nothing. If `first` is not null, `*first` becomes the request id of
-   * entry 0, its producer index; entry i has the request id `*first` + i. With Sharing::Device it may return before the
-   * doorbell: a lock owner then rings for the entries, unless the queue is poisoned first. */
+  /* Posts `count` entries and rings (see PostFlags). `count` must be at most kMaxEntriesPerCall: with more it posts
+   * none and returns EFA_GDA_BAD_ARGUMENT. With 0 it does nothing. If `first` is not null, `*first` becomes the
+   * producer index of entry 0, all 32 bits of it. Entry i has the producer index `*first` + i. That is its request id;
+   * on a queue without EFA_GDA_SQ_REQ_ID_64 the request id is the low 16 bits. With Sharing::Device it may return
+   * before the doorbell: a lock owner then rings for the entries, unless the queue is poisoned first. */
   template <class Make>
   EFA_GDA_FN efa_gda_status post(uint32_t count, Make make, uint32_t flags = kPostDefault,
                                  uint32_t *first = nullptr) {
@@ -115,6 +124,7 @@ class Sender {
       status_ = post_shared(count, make, !deferred_, first);
     } else {
       if (first != nullptr) *first = ring_.next();
+      if (poster_ != 0) add_own(ring_.next(), count);
       EntryShare share;
       ring_.make(share, 0, count, make);
       status_ = ring_.place_entries(share, count, make, timeout_ns_);
@@ -136,12 +146,13 @@ class Sender {
     return status_;
   }
 
-  /* Rings, then waits until every request is done that any group posted to the queue before this call. On a shared queue
-   * it first waits, at most kIdleWaitNs, until nothing is in flight. If requests are in flight at the end of that
+  /* Rings, then waits until every request is done that any group posted to the queue before this call. On a shared
+   * queue it first waits, at most kIdleWaitNs, until nothing is in flight. If requests are in flight at the end of that
    * time, it acquires the lock, which stops other posters, and waits for all requests in flight.
    * EFA_GDA_COMPLETION_ERROR: all are done, and error.count has grown since the handle was opened or last returned this
-   * status. The failed request may be of any group, and may have been posted earlier. completions() has the first error
-   * among the completions that this handle read, efa_gda_queue::error the first of the queue. */
+   * status. The failed request may be of any group, and may have been posted before the handle was opened.
+   * completions() has the first error among the completions that this handle read, efa_gda_queue::error the first of
+   * the queue. */
   EFA_GDA_FN efa_gda_status quiet() {
     if (flush() != EFA_GDA_OK) return status_;
     if constexpr (S == Sharing::Device) {
@@ -156,9 +167,35 @@ class Sender {
   /* quiet() for the requests to one peer. Completions are only counted, so it waits for the requests to all peers. */
   EFA_GDA_FN efa_gda_status quiet(const efa_gda_peer &) { return quiet(); }
 
+  /* Waits until the requests [first, first + count) are done, which this handle posted: `first` is what post() stored.
+   * Other groups may post meanwhile. EFA_GDA_COMPLETION_ERROR: all are done, and one or more failed; `*failed` becomes
+   * the one with the lowest index, on all threads. The queue must have a request table; otherwise EFA_GDA_UNSUPPORTED.
+   * requests.h has the details. */
+  EFA_GDA_FN efa_gda_status wait(uint32_t first, uint32_t count, FailedRequest *failed = nullptr) {
+    return wait_for(first, count, 0, timeout_ns_, failed);
+  }
+
+  /* The same for all requests that this handle posted since its last wait_own(). */
+  EFA_GDA_FN efa_gda_status wait_own(FailedRequest *failed = nullptr) {
+    /* The table has the statuses of the last R requests (requests.h). The wait covers one more, so that it sees that
+     * older statuses were overwritten. */
+    uint32_t most = queue_->requests.num_entries, count = own_end_ - own_first_;
+    if (count > most) count = most + 1;
+    efa_gda_status status = wait_for(own_end_ - count, count, poster_, timeout_ns_, failed);
+    own_first_ = own_end_;
+    return status;
+  }
+
+  /* As wait(), but polls only once and returns EFA_GDA_IN_FLIGHT if requests are still in flight. It rings first for
+   * entries that await a doorbell, as wait() does; with Sharing::Device only after a deferred post of this handle, and
+   * then it may wait for the lock. */
+  EFA_GDA_FN efa_gda_status test(uint32_t first, uint32_t count, FailedRequest *failed = nullptr) {
+    return wait_for(first, count, 0, 0, failed);
+  }
+
   /* Closes the handle: rings for entries that this handle deferred; an owner releases the queue. Returns the handle's
    * status, or EFA_GDA_IN_USE if another group took a ticket while this group owned the queue, which is then poisoned.
-   * Afterwards status() is the status from before the call, or EFA_GDA_BAD_ARGUMENT if that was EFA_GDA_OK. */
+   * Afterwards status() is never EFA_GDA_OK: a handle without an error returns EFA_GDA_BAD_ARGUMENT. */
   EFA_GDA_FN efa_gda_status close() {
     if (S != Sharing::Device || deferred_) flush();
     uint32_t status = status_;
@@ -169,6 +206,43 @@ class Sender {
   }
 
  private:
+  EFA_GDA_FN void take_poster_number() {
+    uint32_t handles = ring_.is_leader() ? fetch_add_relaxed(&queue_->tracking.handles, 1u) : 0;
+    poster_ = ring_.group().from_leader(handles) % kMaxPoster + 1;
+    ring_.set_poster(poster_);
+  }
+
+  /* Includes a call in what wait_own() waits for. The range stays shorter than 2^31, so that indices can be compared.
+   * It drops its oldest requests for that; they are done, because more than R later ones were posted. */
+  EFA_GDA_FN void add_own(uint32_t first, uint32_t count) {
+    if (own_first_ == own_end_) own_first_ = first;
+    own_end_ = first + count;
+    if (own_end_ - own_first_ > 1u << 30) own_first_ = own_end_ - (1u << 29);
+  }
+
+  EFA_GDA_FN efa_gda_status wait_for(uint32_t first, uint32_t count, uint32_t poster, uint64_t bound_ns,
+                                     FailedRequest *failed) {
+    if (poster_ == 0 && status_ == EFA_GDA_OK) return EFA_GDA_UNSUPPORTED;
+    if (S != Sharing::Device || deferred_) flush();
+    if (status_ != EFA_GDA_OK || count == 0) return status_;
+    uint64_t result = 0;
+    if (ring_.is_leader()) {
+      Completions completions = ring_.completions();
+      RequestWait wait(first, count, poster, reported_errors_, bound_ns);
+      result = wait_for_requests(queue_, &wait, &completions);
+      result |= (uint64_t)wait.failed.index << 32 | wait.failed.status << 16;
+      ring_.completions() = completions;
+    }
+    result = ring_.group().from_leader(result);
+    ring_.group().sync();
+    efa_gda_status status = (efa_gda_status)(result & 0xffff);
+    if (failed != nullptr) failed->index = (uint32_t)(result >> 32);
+    if (failed != nullptr) failed->status = (uint32_t)(result >> 16) & 0xffff;
+    bool is_final = status != EFA_GDA_OK && status != EFA_GDA_COMPLETION_ERROR && status != EFA_GDA_IN_FLIGHT;
+    if (is_final) status_ = status;
+    return status;
+  }
+
   /* Takes an empty ticket if the lock is free: serving is Passed at the ticket that the next call will take. The leader
    * decides for the group. */
   EFA_GDA_FN void acquire_queue() {
@@ -176,7 +250,8 @@ class Sender {
     uint32_t status = EFA_GDA_OK;
     if (ring_.is_leader()) {
       serving = load_acquire(&queue_->lock.serving);
-      indices = (uint64_t)load_relaxed(&queue_->lock.confirmed_index) << 32 | load_relaxed(&queue_->lock.doorbell_index);
+      indices = (uint64_t)load_relaxed(&queue_->lock.confirmed_index) << 32 |
+                load_relaxed(&queue_->lock.doorbell_index);
       if (load_relaxed(&queue_->error.poison) != EFA_GDA_OK) {
         status = EFA_GDA_POISONED;
       } else {
@@ -195,8 +270,8 @@ class Sender {
     ring_.resume(serving >> EFA_GDA_LOCK_STATE_BITS, (uint32_t)indices, (uint32_t)(indices >> 32));
   }
 
-  /* Adds the number of the owner's entries to reserve.word and passes the lock to the next ticket, if no other group has
-   * a ticket. */
+  /* Adds the number of the owner's entries to reserve.word and passes the lock to the next ticket, if no other group
+   * has a ticket. */
   EFA_GDA_FN uint32_t release_queue() {
     ring_.group().sync();
     uint32_t status = status_;
@@ -230,11 +305,11 @@ class Sender {
     ring_.make(share, 0, count, make);
     ticket.collect();
     if (first != nullptr) *first = ticket.first_slot();
+    if (poster_ != 0) add_own(ticket.first_slot(), count);
     if (!EFA_GDA_LIKELY(ticket.owns_lock())) {
       TicketOutcome outcome = ticket.wait(share, make, timeout_ns_);
       if (outcome != TicketOutcome::Owner) return outcome == TicketOutcome::Served ? EFA_GDA_OK : ticket.status();
-      /* Publishing has overwritten `share` with a later round: makes the first one again. */
-      if (share.first != 0) ring_.make(share, 0, count, make);
+      if (Group::kCombines && share.first != 0) return ticket.release_published(timeout_ns_);
     }
     efa_gda_status status = ring_.place_entries(share, count, make, timeout_ns_);
     return EFA_GDA_LIKELY(status == EFA_GDA_OK) ? ticket.release(ring, timeout_ns_) : status;
@@ -293,18 +368,21 @@ class Sender {
   EFA_GDA_COLD static uint32_t leader_wait_until_done(efa_gda_queue *queue, bool is_writer, uint32_t next,
                                                       uint64_t bound_ns, Completions *all) {
     Completions completions = *all;
-    Deadline deadline(queue, bound_ns);
+    /* Completions do not extend the time in which a shared queue must become idle. */
+    Deadline deadline(queue, bound_ns, is_writer ? &queue->completion.completed : nullptr);
     uint32_t status = EFA_GDA_OK;
     while (status == EFA_GDA_OK) {
       uint32_t posted = is_writer ? next : (uint32_t)load_relaxed(&queue->reserve.word);
       uint32_t completed = completed_now(queue, posted, completions);
       if (is_writer ? completed == next : is_idle(queue, completed)) break;
-      /* Two queues share the completion queue, so this queue's completions may be consumed by the other's pollers. */
-      status = completions.foreign ? EFA_GDA_BAD_COMPLETION
-                                   : deadline.expired(is_writer ? EFA_GDA_TIMEOUT_COMPLETION : kNotIdle);
+      /* More requests completed than were posted. Or two queues share the completion queue, so this queue's completions
+       * may be consumed by the other's pollers. */
+      bool broken = completions.foreign || (is_writer && next - completed > queue->sq.num_entries);
+      status = broken ? EFA_GDA_BAD_COMPLETION : deadline.expired(is_writer ? EFA_GDA_TIMEOUT_COMPLETION : kNotIdle);
     }
     if (status != EFA_GDA_OK && status != kNotIdle) poison(queue, (efa_gda_status)status);
-    /* Before the group uses the buffers of these requests. Counters may have been read without the fence of B2 (cq.h). */
+    /* Before the group uses the buffers of these requests. Counters may have been read without the fence of B2
+     * (cq.h). */
     if (queue->counters.success != nullptr) fence_system();
     *all = completions;
     return status;
@@ -316,6 +394,9 @@ class Sender {
   PublicationSlots publication_;
   /* Entries that an owner posted. */
   uint64_t posted_;
+  /* Poster number; 0 without a request table. The requests that wait_own() waits for are among [own_first_,
+   * own_end_). */
+  uint32_t poster_ = 0, own_first_ = 0, own_end_ = 0;
   /* error.count when this handle last reported errors; the leader's. */
   uint32_t reported_errors_ = 0;
   /* `owns_queue_`: the group owns the queue. `deferred_`: the last post of a shared handle left its doorbell to a later

@@ -15,7 +15,7 @@ EFA_GDA_FN uint64_t entries_per_request(uint64_t bytes, uint64_t max_bytes) {
   return bytes <= max_bytes ? 1 : (bytes - 1) / max_bytes + 1;
 }
 
-/* The most bytes of one entry: max_rdma_size for RDMA requests, and what the 32-bit length field holds. */
+/* The most bytes of one entry: as many as its 32-bit length field can hold; for RDMA requests at most max_rdma_size. */
 EFA_GDA_FN uint64_t max_entry_bytes(const efa_gda_queue &q, bool rdma) {
   return rdma && q.max_rdma_size < 0xffffffffu ? q.max_rdma_size : 0xffffffffu;
 }
@@ -38,13 +38,15 @@ EFA_GDA_FN efa_gda_status check_put(const efa_gda_put_args &a) {
     return EFA_GDA_BAD_ARGUMENT;
   }
   if (!message && !inlined && q.max_rdma_size == 0) return EFA_GDA_UNSUPPORTED;
-  if (a.count > ~(uint64_t)0 / entries_per_request(a.bytes, max_entry_bytes(q, !message && !inlined))) return EFA_GDA_BAD_ARGUMENT;
+  uint64_t entries = entries_per_request(a.bytes, max_entry_bytes(q, !message && !inlined));
+  if (a.count > ~(uint64_t)0 / entries) return EFA_GDA_BAD_ARGUMENT;
   uint32_t keys = a.lkey | (two ? a.second_lkey : 0);
   if (!inlined && (keys & ~(uint32_t)EFA_IO_TX_BUF_DESC_LKEY_MASK) != 0) return EFA_GDA_BAD_ARGUMENT;
   return EFA_GDA_OK;
 }
 
-/* Makes entry `index` of the `entries` entries of request `request`. The last entry carries the immediate. */
+/* Makes entry `index` of the `entries` entries of request `request`. The request's last entry carries the
+ * immediate. */
 EFA_GDA_FN Entry put_entry(const efa_gda_put_args &a, uint64_t request, uint64_t index, uint64_t entries,
                            uint64_t max_bytes) {
   uint64_t offset = index * max_bytes, bytes_left = a.bytes - offset;
@@ -55,10 +57,10 @@ EFA_GDA_FN Entry put_entry(const efa_gda_put_args &a, uint64_t request, uint64_t
   Entry e;
   switch (a.op) {
     case EFA_GDA_OP_INLINE_WRITE:
-      e = inline_write_entry(a.peer, bytes, memory.length, remote, a.rkey);
+      e = inline_write_entry_of(a.peer, SharedBytes(bytes, memory.length), memory.length, remote, a.rkey);
       break;
     case EFA_GDA_OP_INLINE_SEND:
-      e = inline_send_entry(a.peer, bytes, memory.length);
+      e = inline_send_entry_of(a.peer, SharedBytes(bytes, memory.length), memory.length);
       break;
     case EFA_GDA_OP_SEND:
     case EFA_GDA_OP_SEND_IMM:
@@ -78,21 +80,21 @@ EFA_GDA_FN Entry put_entry(const efa_gda_put_args &a, uint64_t request, uint64_t
     bool counts = (a.flags & EFA_GDA_PUT_COUNT_IMMEDIATE) != 0;
     set_immediate(e, a.immediate + (counts ? (uint32_t)request : 0));
   }
-  set_hints(e, a.queue->hints);
   return e;
 }
 
 /* Executes a put. All threads of the block must call it. */
+template <int StoreBytes = EFA_GDA_STORE_BYTES>
 EFA_GDA_FN void put_block(const efa_gda_put_args &a) {
-  /* The block checks for errors after each post of so many entries, so it does not post a million requests with a wrong
-   * key. */
+  /* The block checks for errors after each post of this many entries, so it does not post a million requests with a
+   * wrong key. */
   constexpr uint64_t kEntriesPerPost = 256;
   BlockGroup block;
   efa_gda_status status = check_put(a);
   uint64_t posted = 0;
   Completions completions;
   if (status == EFA_GDA_OK) {
-    Sender<Sharing::Block> sender(a.queue, a.timeout_ns);
+    Sender<Sharing::Block, BlockGroup, StoreBytes> sender(a.queue, a.timeout_ns);
     bool rdma = a.op == EFA_GDA_OP_WRITE || a.op == EFA_GDA_OP_WRITE_IMM || a.op == EFA_GDA_OP_READ;
     uint64_t max_bytes = max_entry_bytes(*a.queue, rdma);
     uint64_t entries = entries_per_request(a.bytes, max_bytes), total = a.count * entries;

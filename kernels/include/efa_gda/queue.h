@@ -36,7 +36,11 @@ typedef long long int64_t;
 
 /* How a wait or a call ended. Values are stable: hosts read them from memory. A poisoned queue is out of service: each
  * later call returns EFA_GDA_POISONED, and the adapter may still access the buffers of its requests until the endpoint
- * is destroyed. error.poison holds the first reason. */
+ * is destroyed. error.poison holds the first reason.
+ *
+ * The bound of a wait counts from its beginning and again from each progress: a request that completed or, for the
+ * ticket lock, a change of lock.serving. So a slow adapter ends no wait, and a wait ends at its bound after the last
+ * progress. */
 enum efa_gda_status {
   EFA_GDA_OK = 0,
   /* The bound of a wait for completions ran out. On the send side this poisons the queue; on the receive side (rq.h),
@@ -51,13 +55,16 @@ enum efa_gda_status {
   EFA_GDA_COMPLETION_ERROR = 4,
   /* The queue was poisoned before; error.poison has the reason. */
   EFA_GDA_POISONED = 5,
-  /* The host set the abort flag to 1. Poisons the queue where a wait of the send side sees it. */
+  /* The host set the abort flag to 1. A wait of the send side that reads the flag poisons the queue. */
   EFA_GDA_ABORTED = 6,
-  /* An argument that no entry can express, or that exceeds a limit of the queue; or a call on a closed handle. */
+  /* An argument that no entry can express, or that exceeds a limit of the queue; a call on a closed handle; a group or
+   * a queue that cannot post: a block of several dimensions, a warp or block with missing threads, sq.max_batch 0. */
   EFA_GDA_BAD_ARGUMENT = 7,
-  /* The queue lacks a feature: inline write, RDMA, a receive queue, a completion queue, or an inbox. */
+  /* The queue lacks a feature: inline write, RDMA, a receive queue, a completion queue, an inbox, a request table, or
+   * entries written by stores of 16 bytes. */
   EFA_GDA_UNSUPPORTED = 8,
-  /* A completion that breaks the rules: of another queue pair, or of an unexpected kind. */
+  /* A completion that breaks the rules: of another queue pair, or of an unexpected kind; or more completions than
+   * requests. */
   EFA_GDA_BAD_COMPLETION = 9,
   /* A doorbell record ran backwards or past the ring, or covered an entry that was not written. The doorbell proxy did
    * not ring for it, and rings this queue no more. */
@@ -67,6 +74,11 @@ enum efa_gda_status {
   /* A group could not own the queue: another group owns it or posts to it, or an owner did not close it. As the reason
    * of a poison: another group posted while a group owned the queue (post.h). */
   EFA_GDA_IN_USE = 12,
+  /* Sender::test: not all of the requests are done. Not a failure. */
+  EFA_GDA_IN_FLIGHT = 13,
+  /* The bound of a wait for a peer's signal ran out (signal.h); it counts from the last change of the word. Does not
+   * poison the queue. */
+  EFA_GDA_TIMEOUT_SIGNAL = 14,
   /* The kernel did not run, or did not write its result: the host stores this value before the launch. */
   EFA_GDA_NOT_RUN = 255
 };
@@ -91,7 +103,10 @@ enum efa_gda_sq_flags {
    * producer index. */
   EFA_GDA_SQ_RECORD = 1 << 1,
   /* The adapter executes RDMA writes with inline data (128-byte entries). */
-  EFA_GDA_SQ_INLINE_WRITE = 1 << 2
+  EFA_GDA_SQ_INLINE_WRITE = 1 << 2,
+  /* Only stores of 8 bytes may write entries to the ring: the host sets it for an adapter's memory for which wider
+   * stores were not qualified. */
+  EFA_GDA_SQ_STORES_OF_8 = 1 << 3
 };
 
 /* Geometry: the send queue of the adapter, or a staging ring from which the doorbell proxy copies. */
@@ -125,10 +140,11 @@ struct efa_gda_rq {
 
 /* Geometry: the completion queue. */
 struct efa_gda_cq {
-  /* Null where device code cannot read it. Completion counters then count what completed, and a wait for a request that
-   * failed ends at its bound. */
+  /* Null where device code cannot read it. The queue then needs completion counters. After an error is counted, no
+   * further request counts as completed, so waits end at their bound. */
   uint8_t *buffer;
-  /* Takes the low 16 bits of the consumer index after entries were read. Null where the adapter has none or needs none. */
+  /* Takes the low 16 bits of the consumer index after entries were read. Null where the adapter has none or needs
+   * none. */
   volatile uint32_t *doorbell;
   /* 16 or 32 bytes in practice. */
   uint32_t entry_size;
@@ -140,8 +156,8 @@ struct efa_gda_cq {
  * success - error. So both counters must be 0 when the queue is made, and count all requests of this queue and no
  * others. Both must wrap at `wrap`, or at a multiple of it: a power of two of at least 4 * sq.num_entries. With
  * counters the completion queue is read for errors only; it must have at least 2 * sq.num_entries entries, and nothing
- * else may complete on it. wrap = 0: the counters never wrap, may start at any count, and errors are not searched for
- * (cq.h). */
+ * else may complete on it. wrap = 0: the counters never wrap, and device code does not read the completion queue: an
+ * error only counts as a completion (cq.h). */
 struct efa_gda_counters {
   const volatile uint64_t *success;
   const volatile uint64_t *error;
@@ -172,13 +188,28 @@ struct efa_gda_inbox {
 /* Bytes of an inbox entry: a completion, followed by zeroes if the queue's completions are shorter. */
 #define EFA_GDA_INBOX_ENTRY 32
 
+/* Geometry: the request table, in memory of the GPU (requests.h): with it a group can wait for its own requests, and
+ * receives the errors of its own requests. Optional, and only without completion counters: they say how many requests
+ * completed, and the table needs to know which. A queue with a table needs a completion queue that device code
+ * reads. */
+struct efa_gda_requests {
+  /* num_entries words of 16 bits, 8-byte aligned: by request, whether and how it completed. */
+  uint16_t *done;
+  /* num_entries words of 16 bits, 8-byte aligned: by request, the number of the handle that posted it. */
+  uint16_t *posters;
+  /* R: a power of two, at least sq.num_entries + publication.num_entries and at most 32768; 0: no table. If the first
+   * request has index 0, all words start at zero. */
+  uint32_t num_entries;
+  uint32_t reserved;
+};
+
 /* Engine: the reserve word. */
 struct efa_gda_reserve_words {
   /* 2^32 * calls + entries so far: one atomic add hands out both a ticket and a range of slots. */
   uint64_t word;
 };
 
-/* Tickets are shifted left by so many bits in lock.serving and in publication flags. */
+/* Tickets are shifted left by this many bits in lock.serving and in publication flags. */
 #define EFA_GDA_LOCK_STATE_BITS 2
 
 /* Engine: the ticket lock (ticket_lock.h), and what its owner passes on (sq.h). */
@@ -213,7 +244,7 @@ struct efa_gda_completion_words {
   uint32_t lock;
   /* Completions read, modulo 2^32: the consumer index. */
   uint32_t consumed;
-  /* Requests completed, successfully or not, modulo 2^32. */
+  /* Requests completed, successfully or not, modulo 2^32. Waits see progress by it. */
   uint32_t completed;
   /* Posted receives whose completions were read, modulo 2^32. */
   uint32_t received;
@@ -221,6 +252,14 @@ struct efa_gda_completion_words {
   uint32_t inboxed;
   /* Completions of receives dropped because the inbox was full, modulo 2^32. */
   uint32_t lost;
+};
+
+/* Engine: the request table's words (requests.h). */
+struct efa_gda_request_words {
+  /* All requests with an index before this one are done, modulo 2^32. */
+  uint32_t oldest;
+  /* Handles that took a number for the table, modulo 2^32. */
+  uint32_t handles;
 };
 
 /* Engine: the receive queue's producer, and the inbox's consumer (rq.h). */
@@ -242,8 +281,8 @@ struct EFA_GDA_ALIGNED(EFA_GDA_LINE) efa_gda_queue {
   struct efa_gda_cq cq;
   struct efa_gda_counters counters;
   struct efa_gda_publication publication;
-  /* Geometry: the abort flag, which ends all waits when the host sets it; may be null. 1 ends them with
-   * EFA_GDA_ABORTED, another enum efa_gda_status with this status. */
+  /* Geometry: the abort flag, which ends all waits when the host sets it; may be null. The value 1 ends them with
+   * EFA_GDA_ABORTED, any other value with the enum efa_gda_status of that value. */
   const volatile uint32_t *abort;
   /* Geometry: the most bytes of an RDMA request, of a SEND, and of inline data. max_rdma_size = 0: no RDMA. */
   uint64_t max_rdma_size;
@@ -251,9 +290,10 @@ struct EFA_GDA_ALIGNED(EFA_GDA_LINE) efa_gda_queue {
   uint32_t max_inline;
   /* Geometry: the queue pair's number, as its completions carry it. */
   uint32_t qpn;
-  /* Geometry: enum efa_io_processing_hint that the put kernels set in each entry. */
+  /* Geometry: enum efa_io_processing_hint of every entry, besides those that its make() sets (set_hints() in wqe.h). */
   uint32_t hints;
   struct efa_gda_inbox inbox;
+  struct efa_gda_requests requests;
 
   /* Engine. The words that each post reads share one cache line, for one round trip. The words of the completion queue
    * and of the receive queue are on separate lines. */
@@ -261,6 +301,7 @@ struct EFA_GDA_ALIGNED(EFA_GDA_LINE) efa_gda_queue {
   struct efa_gda_lock_words lock;
   struct efa_gda_error_words error;
   EFA_GDA_ALIGNED(EFA_GDA_LINE) struct efa_gda_completion_words completion;
+  struct efa_gda_request_words tracking;
   EFA_GDA_ALIGNED(EFA_GDA_LINE) struct efa_gda_receive_words receive;
 };
 
@@ -293,13 +334,14 @@ struct efa_gda_put_result {
   uint32_t completion_status;
   /* Request id of the first error completion. */
   uint64_t request_id;
-  /* Entries posted, and completions of sends read, by this put. A request of more than max_rdma_size bytes has several
-   * entries. */
+  /* Entries posted by this put, and completions of the send queue that it read, of whichever requests. A request of
+   * more than max_rdma_size bytes has several entries. */
   uint64_t posted;
   uint64_t completed;
 };
 
-/* Arguments of efa_gda_put_kernel: `count` requests of `bytes` bytes, request i at address + i * stride on both sides. */
+/* Arguments of efa_gda_put_kernel: `count` requests of `bytes` bytes, request i at address + i * stride on both
+ * sides. */
 struct efa_gda_put_args {
   struct efa_gda_queue *queue;
   struct efa_gda_put_result *result;
@@ -318,7 +360,7 @@ struct efa_gda_put_args {
   uint64_t remote_stride;
   uint32_t immediate;
   uint32_t reserved;
-  /* Bound of each wait. */
+  /* Bound of each wait, from its last progress (enum efa_gda_status). */
   uint64_t timeout_ns;
   /* See EFA_GDA_PUT_TWO_PIECES. Request i's is at second_address + i * local_stride. */
   uint64_t second_address;
@@ -347,7 +389,7 @@ struct efa_gda_receive_args {
   uint8_t *into;
   uint64_t address;
   uint64_t stride;
-  /* Bound of the wait for free slots, or for the first completion. */
+  /* Bound of the wait for free slots, from the last slot that became free, or of the wait for the first completion. */
   uint64_t timeout_ns;
   uint32_t lkey;
   uint32_t length;

@@ -3,14 +3,15 @@
  * The receive queue: posts buffers for messages of peers, and takes completions of receives from the inbox.
  *
  * One thread makes each call, not a group. Any number of threads may call at the same time: receive.lock lets one at a
- * time post or take. Completions of receives come through the
- * completion queue of the sends. Whichever thread polls it (cq.h) copies them to the queue's inbox. A receive entry has
- * no phase bit, and the adapter accepts a whole ring of them for one doorbell, so there is no batch window.
+ * time post or take. Completions of receives come through the completion queue of the sends. Whichever thread polls it
+ * (cq.h) copies them to the queue's inbox. A receive entry has no phase bit, and the adapter accepts a whole ring of
+ * them for one doorbell, so there is no batch window, and rq.max_batch is not used.
  *
- * TERMS: see sq.h and cq.h. The inbox is memory of the queue (efa_gda_inbox) that holds copies of completions of receives
- * until take_received() takes them. A completion is unsolicited if it used no posted receive: a write with immediate.
- * Completion counters count sends only: with them the completion queue is read for errors alone (cq.h), and
- * no completion of a receive arrives here.
+ * TERMS: see sq.h and cq.h. The inbox is memory of the queue (efa_gda_inbox) that holds copies of completions of
+ * receives until take_received() takes them. A completion is unsolicited if it used no posted receive: a write with
+ * immediate. The host must not give a queue with completion counters receives: its counters count sends only, and its
+ * completion queue is read for errors alone (cq.h). The functions do not check this; there, posts succeed until the
+ * ring is full, and takes run to their bound.
  *
  * WORDS. The holder is the thread that holds receive.lock; the reader is the thread that holds completion.lock (cq.h).
  *   word                   | written by                    | read by     | ordered by
@@ -19,29 +20,35 @@
  *   ring slots             | holder                        | adapter     | fence_system(), then the doorbell
  *   doorbell               | holder                        | adapter     | after that fence
  *   receive.posted         | holder                        | next holder | receive.lock
+ *                          |                               | waiters for | relaxed; progress of the lock
+ *                          |                               |   the lock  |
  *   receive.doorbell_index | holder                        | host        | relaxed; for snapshots only
- *   receive.taken          | holder                        | reader      | store_release; the reader's load_acquire, before
- *                          |                               |             |   it writes the inbox entry again
- *   completion.received    | reader                        | holder      | fence_system(), store; the holder's load_acquire,
- *                          |                               |             |   before it writes the slots again
- *   completion.inboxed,    | reader                        | holder      | store_release; the holder's load_acquire, before
- *   inbox entries          |                               |             |   it copies the entry
+ *   receive.taken          | holder                        | reader      | store_release; the reader's load_acquire,
+ *                          |                               |             |   before it writes the inbox entry again
+ *                          |                               | waiters for | relaxed; progress of the lock
+ *                          |                               |   the lock  |
+ *   completion.received    | reader                        | holder      | fence_system(), store; the holder's
+ *                          |                               |             |   load_acquire, before it reuses the slots
+ *   completion.inboxed,    | reader                        | holder      | store_release; the holder's load_acquire,
+ *   inbox entries          |                               |             |   before it copies the entry
  * Free slots: rq.num_entries - (posted - received). Each completion that used a posted receive frees one slot.
  *
  * WAITS THAT RUN OUT. Unlike a wait on the send side, none of these poisons the queue, because receives
  * have no tickets and later calls do not depend on this one. Each wait also ends if another group has poisoned
- * the queue, with EFA_GDA_POISONED, or if the host raises the abort flag, with the status that the flag holds.
- *   The bound is for the call: it counts from the first time that the call has to wait, for whatever reason. At the
- * bound the call checks once more whether a slot is free or a completion has arrived; if so, it goes on with that slot or
- * completion, and its next wait ends at once.
+ * the queue, with EFA_GDA_POISONED, or if the host raises the abort flag, with EFA_GDA_ABORTED if the flag is 1 and
+ * otherwise with the status whose value it has.
+ *   Each wait has the bound `timeout_ns`. It counts from the first time that the wait reads the clock, and again from
+ * each progress that it sees: for the lock a change of `posted` or `taken`, for a slot a change of `received`, for a
+ * completion a change of `inboxed`. At the bound the call looks once more; if it finds a slot or a completion, it goes
+ * on.
  *   wait                                | at its bound
  *   for receive.lock                    | EFA_GDA_TIMEOUT_LOCK; nothing was posted or taken
  *   for a free slot (post_receives)     | EFA_GDA_TIMEOUT_SLOTS; the first `*posted` receives are rung for, and
  *                                       |   stay posted
  *   for a completion (take_received)    | EFA_GDA_TIMEOUT_COMPLETION; nothing was taken
  * A call holds receive.lock while it waits for a free slot or a completion, so other threads' calls wait for the lock
- * meanwhile, perhaps to their bound. post_receives() polls while it waits, so completions go to the inbox while no thread
- * can take them; a full inbox drops further ones (completion.lost).
+ * meanwhile, perhaps to their bound. post_receives() polls while it waits, so completions go to the inbox while no
+ * thread can take them; a full inbox drops further ones (completion.lost).
  *
  * A kernel that reads a message in the GPU's memory needs the completion queue in that memory as well: a completion in
  * host memory may overtake the message's bytes (check CUDA-007 of efa-gda-probe, docs/checks.md).
@@ -54,12 +61,18 @@
 namespace efa_gda {
 
 /* Acquires receive.lock. A status other than EFA_GDA_OK: the caller does not hold it. */
-EFA_GDA_FN efa_gda_status lock_receive(efa_gda_queue *queue, Deadline &deadline) {
-  while (compare_swap_acquire(&queue->receive.lock, 0, 1) != 0) {
-    efa_gda_status status = deadline.expired(EFA_GDA_TIMEOUT_LOCK);
-    if (status != EFA_GDA_OK) return status;
+EFA_GDA_FN efa_gda_status lock_receive(efa_gda_queue *queue, uint64_t timeout_ns) {
+  Deadline deadline(queue, timeout_ns);
+  efa_gda_status status = EFA_GDA_OK;
+  uint32_t seen = 0;
+  while (status == EFA_GDA_OK && compare_swap_acquire(&queue->receive.lock, 0, 1) != 0) {
+    /* Both only grow. */
+    uint32_t moved = load_relaxed(&queue->receive.posted) + load_relaxed(&queue->receive.taken);
+    if (moved != seen) deadline.restart();
+    seen = moved;
+    status = deadline.expired(EFA_GDA_TIMEOUT_LOCK);
   }
-  return EFA_GDA_OK;
+  return status;
 }
 
 /* Posts `count` receives of local.length bytes, the i-th at local.address + i * stride, and rings for them. The
@@ -72,9 +85,9 @@ EFA_GDA_FN efa_gda_status post_receives(efa_gda_queue *queue, const Memory &loca
   *posted = 0;
   if (rq.num_entries == 0) return EFA_GDA_UNSUPPORTED;
   if (local.length > 0xffff || (local.key & ~(uint32_t)EFA_IO_RX_DESC_LKEY_MASK) != 0) return EFA_GDA_BAD_ARGUMENT;
-  Deadline deadline(queue, timeout_ns);
-  efa_gda_status status = lock_receive(queue, deadline);
+  efa_gda_status status = lock_receive(queue, timeout_ns);
   if (status != EFA_GDA_OK) return status;
+  Deadline deadline(queue, timeout_ns, &queue->completion.received);
   uint32_t slot = load_relaxed(&queue->receive.posted);
   if (first != nullptr) *first = slot;
   while (*posted < count) {
@@ -82,10 +95,6 @@ EFA_GDA_FN efa_gda_status post_receives(efa_gda_queue *queue, const Memory &loca
     while ((free_slots = rq.num_entries - (slot - load_acquire(&queue->completion.received))) == 0) {
       completions.add(poll(queue, kMaxPoll));
       status = deadline.expired(EFA_GDA_TIMEOUT_SLOTS);
-      /* This poll, or another poller's, may have freed slots since the load above. */
-      if (status == EFA_GDA_TIMEOUT_SLOTS && slot - load_acquire(&queue->completion.received) != rq.num_entries) {
-        status = EFA_GDA_OK;
-      }
       if (status != EFA_GDA_OK) break;
     }
     if (status != EFA_GDA_OK) break;
@@ -113,18 +122,17 @@ EFA_GDA_FN efa_gda_status post_receive(efa_gda_queue *queue, const Memory &local
 }
 
 /* Takes up to `max` completions of receives out of the inbox. While the inbox is empty it polls: for the first
- * completion until its bound, for further ones until a poll reads no
- * receive. Copies EFA_GDA_INBOX_ENTRY bytes of each to
- * `out`, which must be 8-byte aligned and have `max` times as many bytes. `*taken` becomes the number of completions
+ * completion until its bound, for further ones until a poll reads no receive. Copies EFA_GDA_INBOX_ENTRY bytes of each
+ * to `out`, which must be 8-byte aligned and have `max` times as many bytes. `*taken` becomes the number of completions
  * taken; the inbox keeps the others. */
 EFA_GDA_FN efa_gda_status take_received(efa_gda_queue *queue, uint8_t *out, uint32_t max, uint32_t *taken,
                                         Completions &completions, uint64_t timeout_ns) {
   const efa_gda_inbox &inbox = queue->inbox;
   *taken = 0;
   if (inbox.num_entries == 0) return EFA_GDA_UNSUPPORTED;
-  Deadline deadline(queue, timeout_ns);
-  efa_gda_status status = lock_receive(queue, deadline);
+  efa_gda_status status = lock_receive(queue, timeout_ns);
   if (status != EFA_GDA_OK) return status;
+  Deadline deadline(queue, timeout_ns, &queue->completion.inboxed);
   uint32_t next = load_relaxed(&queue->receive.taken);
   while (*taken < max) {
     if (load_acquire(&queue->completion.inboxed) == next) {
@@ -133,8 +141,6 @@ EFA_GDA_FN efa_gda_status take_received(efa_gda_queue *queue, uint8_t *out, uint
       if (more.receives != 0) continue;
       if (*taken != 0) break;
       status = deadline.expired(EFA_GDA_TIMEOUT_COMPLETION);
-      /* Another poller may have filled the inbox since the load above. */
-      if (status == EFA_GDA_TIMEOUT_COMPLETION && load_acquire(&queue->completion.inboxed) != next) status = EFA_GDA_OK;
       if (status != EFA_GDA_OK) break;
       continue;
     }

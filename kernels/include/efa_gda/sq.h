@@ -8,16 +8,17 @@
  *                   (group.h). Its leader is the thread of rank 0.
  *   handle          a group's Sender (post.h), with its copy of Ring (below).
  *   call            one post(), flush() or quiet() of a handle.
- *   entry           64 or 128 bytes that describe one request. Its request id is its producer index, or the low 16 bits
- *                   of that unless the queue has EFA_GDA_SQ_REQ_ID_64.
+ *   entry           64 or 128 bytes that describe one request. The queue's hints are added to those of its maker. Its
+ *                   request id is its producer index, or the low 16 bits of that unless the queue has
+ *                   EFA_GDA_SQ_REQ_ID_64.
  *   quad            16 bytes of an entry.
  *   round           the entries that a group makes or publishes at once, at most one for each thread. A call has one or
  *                   more rounds.
  *   place           to write an entry to its slot in the ring.
  *   ring (verb)     to store a producer index into the doorbell. A doorbell covers, and an entry is rung for, if the
  *                   producer index stored is past the entry.
- *   publish         to write a call's entries to publication slots, from which another group, the lock owner, copies them
- *                   to the ring (ticket_lock.h).
+ *   publish         to write a call's entries to publication slots, from which another group, the lock owner, copies
+ *                   them to the ring (ticket_lock.h).
  *   quiet           to wait until no request that was posted earlier is in flight.
  *   poison          the status in error.poison. If it is not 0, the queue is out of service.
  *   abort flag      a word of the host, at efa_gda_queue::abort. The host sets it to end all waits.
@@ -34,15 +35,16 @@
  *   word                 | written by                   | read by              | ordered by
  *   ring slots           | writer, each thread a share  | adapter or proxy     | the fence of step 3, then the doorbell
  *   doorbell             | writer's leader              | adapter or proxy     | after the fence of step 3
- *   lock.doorbell_index, | writer's leader, just before | next writer's leader | the release of lock.serving that follows
- *   lock.confirmed_index | it passes the lock           |                      |   (ticket_lock.h, A1)
- *   completion.completed | pollers (cq.h)               | writer's leader      | its load_acquire, then a group sync, before
- *                        |                              |                      |   a thread of the group reuses a slot
- *   error.poison         | a group whose wait failed:   | all groups           | relaxed; it orders no other word
- *                        | CAS from 0                   |                      |
- * "Proxy" is the doorbell proxy: the host thread that rings the adapter for a doorbell record, and that reads the slots
- * if they are a staging ring. While a group is the writer it keeps the two lock words in registers (doorbell_index_,
- * confirmed_index_).
+ *   lock.doorbell_index, | writer's leader, just before | next writer's leader | the release of lock.serving that
+ *   lock.confirmed_index | it passes the lock           |                      |   follows (ticket_lock.h, A1)
+ *   completion.completed | pollers (cq.h)               | writer's leader      | its load_acquire, then a group sync,
+ *                        |                              |                      |   before a thread reuses a slot
+ *   error.poison         | a leader, by CAS from 0      | all groups           | relaxed; it orders no other word
+ * A leader poisons the queue when a wait failed; without a wait, when it finds completions of another queue pair or
+ * more completions than requests (EFA_GDA_BAD_COMPLETION), and when close() finds that an owner of the queue was not
+ * alone (EFA_GDA_IN_USE). "Proxy" is the doorbell proxy: the host thread that rings the adapter for a doorbell record,
+ * and that reads the slots if they are a staging ring. While a group is the writer it keeps the two lock words in
+ * registers (doorbell_index_, confirmed_index_).
  *
  * RINGING. To place entries up to `next` and ring for them, the writer
  *   1. writes the entries with plain stores, each thread its share,
@@ -76,6 +78,7 @@
  * count (wqe_posted - wqe_completed). Each handle caches free_limit_ = completed + capacity, with the value
  * of `completed` that its last poll returned. `completed` only grows, so the cached limit is never too high. The
  * writer rings for everything it placed before it waits for free slots, so the completions it waits for do come.
+ * On a queue with a request table, the table sets a second limit, which the cached one includes (LIMIT in requests.h).
  *
  * DOORBELL RECORD (EFA_GDA_SQ_RECORD). The doorbell is a word in memory; the proxy reads it and rings some time later.
  * A fence by the writer then says nothing about the adapter, so no doorbell value is ever confirmed and there is no
@@ -83,21 +86,24 @@
  * a doorbell that the adapter received, so the adapter has received a doorbell of at least `completed`. There capacity
  * = min(num_entries, max_batch), which implies next + entries to be written - completed <= max_batch.
  *
- * A WAIT THAT RUNS OUT. The only wait of this file is for free slots. At its bound the leader poisons the queue with
- * EFA_GDA_TIMEOUT_SLOTS; if the host raises the abort flag, with the status that the flag holds; if it is poisoned already,
- * the status is EFA_GDA_POISONED. The call returns the status. Some of its entries may be placed and rung for, others
- * not. A lock owner must then not pass the lock, because its ticket's slots are not all filled (post.h and
- * combine() in ticket_lock.h return instead). All other groups end with EFA_GDA_POISONED. The adapter may still access
- * the buffers of requests in flight.
+ * A WAIT THAT RUNS OUT. The only wait of this file is for free slots. Its bound begins again whenever `completed` has
+ * changed. At the bound the leader poisons the queue with EFA_GDA_TIMEOUT_SLOTS; if the host raises the abort flag,
+ * with the flag's status (EFA_GDA_ABORTED for 1); if it is poisoned already, the status is EFA_GDA_POISONED. If
+ * next - completed is more than num_entries, the counts are wrong, because requests completed that were not posted: the
+ * leader poisons the queue with EFA_GDA_BAD_COMPLETION, and does not take the ring for free. The call returns the
+ * status. Some of its entries may be placed and rung for, others not. A lock owner must then not pass the lock, because
+ * its ticket's slots are not all filled (post.h and combine() in ticket_lock.h return instead). All other groups end
+ * with EFA_GDA_POISONED. The adapter may still access the buffers of requests in flight.
  */
 #ifndef EFA_GDA_SQ_H
 #define EFA_GDA_SQ_H
 
-#include "cq.h"
+#include "requests.h"
 
 namespace efa_gda {
 
-/* Bytes that one store carries into the ring: 16, or 8 as rdma-core's copy does. */
+/* Bytes that one store of a GPU carries into the ring: 16, or 8 as rdma-core's copy does. A handle that stores 16
+ * cannot open a queue with EFA_GDA_SQ_STORES_OF_8. The host executor stores 8 in either case. */
 #ifndef EFA_GDA_STORE_BYTES
 #define EFA_GDA_STORE_BYTES 16
 #endif
@@ -131,7 +137,7 @@ class Ring {
         batch_window_(kNoBatchWindow),
         entry_shift_(queue->sq.entry_size == 128 ? 7 : 6),
         doorbell_mask_((queue->sq.flags & EFA_GDA_SQ_RECORD) != 0 ? ~0u : 0xffffu),
-        wide_ids_((queue->sq.flags & EFA_GDA_SQ_REQ_ID_64) != 0),
+        options_(queue->hints << 16 | ((queue->sq.flags & EFA_GDA_SQ_REQ_ID_64) != 0 ? kWideIds : 0)),
         next_(0),
         doorbell_index_(0),
         confirmed_index_(0),
@@ -181,6 +187,13 @@ class Ring {
   EFA_GDA_FN uint32_t doorbell_index() const { return doorbell_index_; }
   EFA_GDA_FN uint32_t leader_confirmed_index() const { return leader_confirmed_index_; }
   EFA_GDA_FN uint32_t num_entries() const { return num_entries_; }
+  /* The handle's poster number in the request table (requests.h); 0 without a table. */
+  EFA_GDA_FN void set_poster(uint32_t poster) { poster_ = poster; }
+  /* Stores this thread's poster word of a round whose entries [first, first + count) go to the slots from `slot` on. */
+  EFA_GDA_FN void mark_posted(uint32_t first, uint32_t count, uint32_t slot) const {
+    uint32_t i = group_.rank() - first;
+    if (!EFA_GDA_LIKELY(poster_ == 0) && i < count) store_poster(queue_->requests, slot + i, poster_);
+  }
   EFA_GDA_FN bool wide_entries() const { return entry_shift_ == 7; }
   EFA_GDA_FN Group group() const { return group_; }
   EFA_GDA_FN bool is_leader() const { return group_.rank() == 0; }
@@ -207,6 +220,7 @@ class Ring {
     uint32_t i = first + group_.rank();
     Entry entry = Entry();
     if (i < count) entry = make(i);
+    entry.word[kWordHandle] |= options_ & kHintsOfWord;
     EFA_GDA_UNROLL for (int k = 0; k < 4; k++) share.quads[k] = quad_of(entry, k);
     if (group_.in_full_warp()) group_.transpose(share.quads);
     if (wide_entries()) {
@@ -222,7 +236,7 @@ class Ring {
   EFA_GDA_FN void assign_slots(EntryShare &share, uint32_t slot, uint32_t mask) const {
     EFA_GDA_UNROLL for (uint32_t k = 0; k < 4; k++) {
       uint32_t s = slot + entry_number(k), quad = quad_number(k);
-      set_ring_fields(share.quads[k], quad, (s & num_entries_) != 0, s, wide_ids_);
+      set_ring_fields(share.quads[k], quad, (s & num_entries_) != 0, s, (options_ & kWideIds) != 0);
       share.offsets[k] = ((s & mask) << entry_shift_) + 16 * quad;
     }
   }
@@ -275,7 +289,8 @@ class Ring {
   EFA_GDA_FN efa_gda_status place_entries(EntryShare &share, uint32_t count, Make make, uint64_t timeout_ns) {
     for (;;) {
       assign_slots(share, next_, num_entries_ - 1);
-      auto write = [&](uint32_t first, uint32_t n, uint32_t) {
+      auto write = [&](uint32_t first, uint32_t n, uint32_t slot) {
+        mark_posted(first, n, slot);
         for_each_quad(share, first, n,
                       [&](uint32_t offset, const Quad &quad) { Ring::store_to_ring(buffer_ + offset, quad); });
       };
@@ -284,6 +299,12 @@ class Ring {
       if (status != EFA_GDA_OK || EFA_GDA_LIKELY(next_round >= count)) return status;
       this->make(share, next_round, count, make);
     }
+  }
+
+  /* Orders what was placed before all that later writers do, for the adapter too. */
+  EFA_GDA_FN void order_placed() const {
+    group_.sync();
+    if (executes_fences()) fence_system();
   }
 
   /* Rings for everything placed: steps 2 to 4. The fence confirms the previous doorbell. The sync lets all threads rely
@@ -310,6 +331,8 @@ class Ring {
   }
 
   static constexpr uint32_t kNoBatchWindow = 0x80000000u;
+  static constexpr uint32_t kInvalidSlots = ~0u;
+  static constexpr uint32_t kHintsOfWord = (uint32_t)EFA_IO_TX_META_DESC_PROCESSING_HINTS_MASK << 16, kWideIds = 1;
   static constexpr uint32_t kMaxCallsOfLimit = 1 << 16;
   static_assert((uint64_t)kMaxCallsOfLimit * kMaxEntriesPerCall <= (uint64_t)1 << 32,
                 "producer indices do not wrap while the limit is used");
@@ -338,11 +361,14 @@ class Ring {
     }
   }
 
-  /* Polls, and returns the free slots from `next` on: completed + capacity - next. Called by the leader. */
+  /* Polls, and returns the free slots from `next` on: capacity - (next - completed). kInvalidSlots: more requests
+   * completed than were posted, or more are in flight than the ring holds. Called by the leader. */
   EFA_GDA_FN static uint32_t poll_free_slots(efa_gda_queue *queue, uint32_t next, uint32_t capacity,
                                              Completions &completions) {
-    uint32_t free_slots = completed_now(queue, next, completions) + capacity - next;
-    return free_slots > capacity ? capacity : free_slots;
+    uint32_t in_flight = next - completed_now(queue, next, completions);
+    if (in_flight > queue->sq.num_entries) return kInvalidSlots;
+    uint32_t free_slots = in_flight < capacity ? capacity - in_flight : 0;
+    return queue->requests.num_entries == 0 ? free_slots : limit_by_table(queue, next, free_slots);
   }
 
   /* Waits for `n` free slots; called by the leader. Returns the free slots in the low half and the status in the high
@@ -350,13 +376,13 @@ class Ring {
   EFA_GDA_COLD static uint64_t leader_wait_for_free_slots(efa_gda_queue *queue, uint32_t next, uint32_t capacity,
                                                           uint32_t n, uint64_t timeout_ns, Completions *all) {
     Completions completions = *all;
-    Deadline deadline(queue, timeout_ns);
-    uint32_t status = EFA_GDA_OK, free_slots = poll_free_slots(queue, next, capacity, completions);
-    while (free_slots < n) {
+    Deadline deadline(queue, timeout_ns, &queue->completion.completed);
+    uint32_t status = EFA_GDA_OK, free_slots;
+    while ((free_slots = poll_free_slots(queue, next, capacity, completions)) < n) {
       status = deadline.expired(EFA_GDA_TIMEOUT_SLOTS);
       if (status != EFA_GDA_OK) break;
-      free_slots = poll_free_slots(queue, next, capacity, completions);
     }
+    if (free_slots == kInvalidSlots) status = EFA_GDA_BAD_COMPLETION;
     if (status != EFA_GDA_OK) poison(queue, (efa_gda_status)status);
     *all = completions;
     return (uint64_t)status << 32 | free_slots;
@@ -372,6 +398,8 @@ class Ring {
     result = group_.from_leader(result);
     /* Orders the leader's acquire of `completed` before all threads' stores to the slots that it freed. */
     group_.sync();
+    /* R2 (requests.h): precedes the poster words that the new limit allows. */
+    if (poster_ != 0) fence_device();
     free_limit_ = next_ + (uint32_t)result;
     return (efa_gda_status)(result >> 32);
   }
@@ -385,10 +413,12 @@ class Ring {
   /* Binary logarithm of an entry's size. */
   uint32_t entry_shift_;
   uint32_t doorbell_mask_;
-  bool wide_ids_;
+  /* What each entry gets: kHintsOfWord, the queue's hints; kWideIds, a request id of 64 bits. */
+  uint32_t options_;
   uint32_t next_, doorbell_index_, confirmed_index_, leader_confirmed_index_;
   /* next_ may grow up to `free_limit_`. `call_number_`: the high half of the ticket of the last resume(). */
   uint32_t free_limit_, call_number_;
+  uint32_t poster_ = 0;
   Completions completions_;
 };
 

@@ -10,227 +10,199 @@
  *                  entries. Tickets are unique and ascending. The low half is the producer index of the call's first
  *                  entry. A ticket with n = 0 is an empty ticket (flush, quiet, the owner of a queue).
  *   next ticket    of a ticket t with n entries: t + 2^32 + n. It need not have been taken yet.
- *   T              the ticket in lock.serving; it need not have been taken yet. T's group is the group that took or will
- *                  take it. Calls with tickets before T are served: their entries are in the ring,
- *                  and rung for unless the call deferred its doorbell.
+ *   T              the ticket in lock.serving; it need not have been taken yet. T's group is the group that took or
+ *                  will take it. Calls with tickets before T are served: their entries are in the ring, and rung for
+ *                  unless the call deferred its doorbell.
  *   lock owner     the group that is the writer now. Not to be confused with the owner of a queue, a group that opened
- *                  its handle with Sharing::Thread, Warp or Block (post.h) and is the only one to use the queue.
- *   publish        to write a call's entries to publication slots, complete with phase and request id, and to
- *                  store their flags with a release. A group publishes its own call only, and only before it owns the lock.
+ *                  its handle with Sharing::Thread, Warp or Block (post.h) and alone uses the queue.
+ *   publish        to write a call's entries to publication slots, complete with phase and request id, and to store
+ *                  their flags (publication.h). A group publishes its own call only, and only before it owns the lock.
  *   combine        to place and ring for calls that other groups published. Only the lock owner combines.
  *   return early   to return success from a published call before it is rung for.
- *   end            a limit that the lock owner reads from reserve.word: no call with a ticket at or past it has
- *                  returned early.
+ *   end            a limit that the lock owner reads from reserve.word. Each call that returns early because of this or
+ *                  an earlier Open has a ticket before it, even if it returns after the owner has read `end`.
  *
  * WORDS
  *   word                  | written by                    | read by             | ordered by
- *   reserve.word          | every group, by fetch_add;    | every group         | relaxed; carries no data. The fences F1
- *                         | owners of a queue, by CAS     |                     |   and F2 below order it
- *   lock.serving          | the lock owner. To become it  | every group         | A1, A3
- *                         | in PassedMustServe, two       |                     |
- *                         | groups try a CAS (below)      |                     |
- *   lock.doorbell_index,  | the lock owner, just before   | the next lock owner | A1; one 16-byte load reads serving and
- *   lock.confirmed_index  | it passes the lock            |                     |   these two
+ *   reserve.word          | every group, by fetch_add;    | every group         | relaxed; carries no data. F1 and F2
+ *                         | owners of a queue, by CAS     |                     |   (below) order it
+ *   lock.serving          | the lock owner                | every group         | A1, A3
+ *   lock.doorbell_index,  | the lock owner, just before   | the next lock owner | relaxed: may be old (A1). One 16-byte
+ *   lock.confirmed_index  | it passes the lock            |                     |   load reads serving and these two
  *   publication entries   | the group of the ticket whose | the lock owner      | A2; reuse: A3
- *   publication flags     | slots they are                |                     |
- *   error.poison          | a leader whose wait failed    | every group         | relaxed; carries no data (sq.h)
+ *   publication flags     | the same                      | the lock owner      | A2; reuse: A3
+ *   error.poison          | a leader, by CAS from 0       | every group         | relaxed; it carries no data
  *
  * PAIRS: a release, its acquire, and what the acquire makes visible.
- *   A1  pass_lock() stores serving with a release.
- *       A waiting group loads serving with an acquire (read_lock). A group that finds the lock
- *       passed to it when it takes its ticket has loaded serving relaxed, in Ticket(). The next fence of its leader makes
- *       that load an acquire. It is the first of: the fence in acquire() that precedes the store of Open; the fence of its
- *       ring; the fence in release() if it does not ring.
- *       Visible: all that earlier lock owners wrote: ring slots and doorbells. For the two indices see below.
- *       Before that fence the new owner stores only ring slots. They depend on the loaded T by control flow, and on
- *       slots being free, which it knows from an acquire of `completed` of its own. The indices need not be as new
- *       as T: the 16-byte load, relaxed or acquire, is two loads of 8 bytes. That is harmless: with an older doorbell_index the owner
- *       stores the same doorbell value once more; with an older confirmed_index it fences earlier than it must.
- *   A2  publish() stores each flag with a release, after a group sync that orders all threads' entries before it.
- *       scan_published() loads flags relaxed, then fences, then synchronises its group.
+ *   A1  The lock owner passes the lock: its group synchronises, then its leader stores serving with a release
+ *       (pass_lock). The leader of a waiting group loads serving with an acquire, then its group synchronises
+ *       (read_lock, share_lock_words).
+ *       A group that finds the lock passed to it when it takes its ticket has loaded serving relaxed (Ticket()). The
+ *       next fence of its leader makes that load an acquire: that of acquire(), of a wait for free slots, of its ring,
+ *       or of release(), which fences whenever it does not ring. If release() passes on entries without a doorbell,
+ *       each thread that fences for its kind of group executes a system fence, after a group sync. PTX needs no system
+ *       scope there: the next owner's ring fences at system scope, and fences are cumulative. It stays until a real
+ *       adapter has been tested without it.
+ *       Visible: all that earlier lock owners wrote: ring slots, doorbells, poster words (requests.h).
+ *       Of the words that only the lock owner writes, the new owner stores ring slots and poster words alone before
+ *       that fence. That these stores follow the load of T, on which they depend by a branch, is an assumption about
+ *       the GPU and not an axiom of PTX (docs/fidelity.md).
+ *       The two indices need not be as new as T, because the 16-byte load is two loads of 8 bytes. That is harmless:
+ *       with an older doorbell_index the owner stores the same doorbell value once more; with an older
+ *       confirmed_index it fences earlier than it must.
+ *   A2  In publish(), the threads store entries, the group synchronises, and each thread executes fence_device(),
+ *       stores its poster word, and then stores its flag relaxed. The fence is the flag's release, and R2 of
+ *       requests.h. The lock owner loads flags relaxed, then fences, then synchronises its group (scan_published).
  *       Visible: the published entries.
- *   A3  combine() copies published entries to the ring, rings (which fences), and stores serving = T' relaxed.
- *       A waiting group loads serving with an acquire.
- *       Visible: that the publication slots of all calls before T' have been read, so that they may be written again.
+ *   A3  The lock owner copies published entries to the ring, rings (which fences), and stores serving relaxed, past
+ *       their tickets (combine). If it places its own published call from registers, no group reads these slots, and
+ *       the release of A1 orders their reuse.
+ *       A waiting group loads serving with an acquire, then synchronises.
+ *       Visible: that these publication slots have been read, so that they may be written again.
+ * Stores of serving, all by the leader of the lock owner, and the fence that makes each a release:
+ *   Open at its own ticket (acquire)              | fence_device() just before
+ *   Open at its own ticket (release_published)    | the fence at the beginning of release_published()
+ *   Open at the next ticket (combine)             | the fence of the ring before, or that of release()
+ *   Open or Closing, with T advanced (combine)    | the fence of the ring before
+ *   Closing (close_lock)                          | none: it passes on what an earlier store of serving released
+ *   Passed, PassedMustCombine (pass_lock)         | the store is a release
+ *   Passed, by close() of a queue's owner (post.h)| the store is a release
  *
- * STATES. The low two bits of lock.serving are the state, the others T. "Later group": a group with a ticket past T, or with ticket T if
- * another group owns the lock.
- *   state           | lock owner                | a later group may
- *   Passed          | T's group, as soon as it  | publish, wait. No later group has returned early. The lock is free if
- *                   | reads this                |   T has not been handed out: serving == reserve.word << 2
- *   PassedMustServe | T's group, or the group   | publish, wait. Later groups may have returned early, so the new owner
- *                   | that passed the lock: if  |   must combine
- *                   | T's group has published,  |
- *                   | the CAS below decides     |
- *   Open            | a group O, which serves   | publish, and return early. O will scan the flags again before it
- *                   | calls from T on           |   passes the lock
- *   Closing         | a group O, which serves   | publish, wait
- *                   | calls from T on           |
- * Transitions, all by the lock owner O except where stated. T' is the ticket after the last call served, past T.
- *   Passed(T)          -> Passed(T')          O, T's group, has placed its own entries, and has rung unless it deferred
- *                                             its doorbell. In addition, either O saw no other ticket when it read
- *                                             reserve.word, or O is a block. The owner of a queue makes the same
- *                                             transition when it closes its handle (post.h)
- *   Passed(T)          -> Open(T)             O, T's group, saw other tickets when it acquired the lock: acquire()
- *   PassedMustServe(T) -> Open(T)             the same, by a plain store, if T's group had not published its call: then
- *                                             no other group tries the CAS
- *   PassedMustServe(T) -> Closing(T)          CAS, by T's group if it had published its call, or by the group that
- *                                             passed the lock. The winner is O. If T's group loses, it reads
- *                                             serving again and continues with step 1 below; if the other group
- *                                             loses, it returns to its caller
- *   Closing(T)         -> Open(T)             O, T's group, won the CAS and saw other tickets: acquire()
- *   any state at T     -> Open(T')            O, T's group, has placed and rung for its own call, T' is the next
- *                                             ticket, and O begins to combine: combine()
- *   Open(T)            -> Open(T')            O combined the calls from T to T'
- *   Open(T)            -> Closing(T)          O found nothing published, or combined kMaxOpenRounds times. O then reads
- *                                             `end`
- *   Closing(T)         -> Closing(T')         O combined the calls from T to T'
- *   Closing(T)         -> Passed(T)           T is at or past `end`
- *   Closing(T)         -> PassedMustServe(T)  T is before `end`, and T's call is not published
- * O begins to combine if it received the lock in PassedMustServe, or saw other tickets. A block does not look for other
- * tickets, because it has no vote to scan flags with; when it must combine, its leader does so as a one-thread group.
- * Without publication slots there is only Passed(T) -> Passed(T').
+ * STATES. The low two bits of lock.serving are the state, the others T. "Later group": a group with a ticket past T, or
+ * with ticket T if another group owns the lock.
+ *   state             | lock owner                  | a later group may
+ *   Passed            | T's group, as soon as it    | publish, wait. No call from T on has returned early. The lock is
+ *                     | reads this                  |   free if T has not been taken: serving == reserve.word << 2
+ *   PassedMustCombine | T's group, as soon as it    | publish, wait. Later groups, but not T's, may have returned
+ *                     | reads this                  |   early, so T's group must combine
+ *   Open              | a group O, which serves     | publish, and return early. O scans the flags again before it
+ *                     | calls from T on             |   passes the lock
+ *   Closing           | a group O, which serves     | publish, wait
+ *                     | calls from T on             |
+ * Only the lock owner changes serving. T's group owns the lock from the moment in which it reads one of the first two
+ * states with its own ticket, whether it has published its call or not; but a group that reads a poison when it takes
+ * its ticket abandons the ticket, even if the lock is passed to it. The owner first places its entries, from registers.
+ * A published call of several rounds is no longer in registers: its group places it from the publication slots and
+ * combines (release_published). Then the owner either
+ *   - passes the lock to the next ticket in state Passed, after it has rung (unless the call deferred its doorbell), or
+ *   - combines. It combines if it received the lock in PassedMustCombine, or if it saw later tickets with entries when
+ *     it read reserve.word: their groups could otherwise only wait. Empty tickets have nothing to combine.
+ *     A block does not look for later tickets: it has no vote to scan flags with. When it must combine, its leader does
+ *     so as a one-thread group.
+ * To combine is (combine()):
+ *   1. Store Open, at the next ticket, or at its own if it has not placed its call. A group that will combine because
+ *      it saw later tickets stores Open at its own ticket before that, as soon as it owns the lock (acquire).
+ *   2. In Open: scan the flags from T on, place and ring for the calls found, store serving past them. Repeat until a
+ *      scan finds none, at most kMaxOpenRounds times.
+ *   3. Store Closing, execute F2 (below), read `end`, synchronise the group.
+ *   4. In Closing: if T is at or past `end`, pass the lock in Passed. Otherwise scan. If T's call is not found, pass
+ *      the lock to T's group in PassedMustCombine. If it is, place and ring as in step 2, and repeat step 4.
+ * A scan is one call of scan_published(), which may read the flags several times and uses the last reading. A call is
+ * found if all its flags (publication.h) match in one scan, and all calls between T and it are found in the same scan.
+ * It is not found if it is not published, is empty, or is longer than a scan (32 flags for a thread, 512 for a warp).
+ * Without publication slots the lock is only passed in Passed.
  *
- * A CALL that did not receive the lock with its ticket repeats these steps in this order (wait()). In each step, "load
- * serving" is an acquire, and the call continues with step 1 afterwards.
+ * A CALL that did not receive the lock with its ticket (wait()) loads serving, then goes through these steps in order,
+ * and begins again at step 1 after step 4 or 5. "Load serving" is the leader's acquire, followed by a group sync.
  *   1. T is past its ticket: return, the call is served.
- *   2. The state is Passed or PassedMustServe and T is its ticket: own the lock. If it has published and the state is
- *      PassedMustServe, this needs the CAS. If it loses the CAS, load serving: the winner may have served the call already.
+ *   2. The state is Passed or PassedMustCombine and T is its ticket: own the lock.
  *   3. It has published, the state is Open, it has at most kMaxEarlyReturnEntries entries, and its slots are among the
- *      first kMaxEntriesAhead * (threads of its group) slots from T on: return early. Each kind of lock owner sees a call
- *      of this size in one scan. The second limit, on the slots from T on, bounds how many entries a lock owner has to
- *      combine.
+ *      first kMaxEntriesAhead * (threads of its group) slots from T on: return early. Each kind of lock owner finds a
+ *      call of at most kMaxEarlyReturnEntries entries in one scan. The second limit bounds how many entries are ahead
+ *      of a call that returned early.
  *   4. It has entries, has not published them, and its slots are among the first publication.num_entries slots from T
- *      on, so no call before T needs these publication slots any more (A3): publish, execute F1 (below), load serving.
+ *      on: publish, execute F1 (below), load serving. The calls that last used these publication slots have tickets
+ *      before T, and nobody reads these slots for them any more (A3). A block publishes calls of one round only.
  *   5. Otherwise load serving until it changes.
  *
- * FLAGS. The flag of a call's i-th entry is (ticket + i + 1) << 2, plus kLastSlot on the call's last entry and
- * kMayReturnEarly if the call may return early. The lock owner knows T, so it knows the value, without the low two bits,
- * that each flag must have: the first is (T + 1) << 2; each further one is 1 << 2 more than the flag before, and, if the
- * flag before has kLastSlot, 2^32 << 2 more in addition. It combines whole calls, from T on, up to the first flag that
- * does not match. Three kinds of flags do not match: a flag of an earlier lap, a flag that is not published yet, and
- * the flag of a call after an empty ticket. An empty ticket has no slot and no flag, but it adds 2^32 to the flags of the
- * next call, so the lock owner stops before it.
- *
- * WHY AN EARLY RETURN IS SAFE. F1, F2 and F3 are fence_device_ordered() (fence.sc.gpu); such fences have one total
- * order. Group P, with ticket p, takes its ticket, publishes, executes F1, and then loads serving. Lock owner O stores
- * Closing, executes F2, and then loads reserve.word: `end`.
- *   F1 before F2: O's load sees P's fetch_add, so p is before `end`.
- *   F2 before F1: P's load sees Closing or a later value. If that later value is Open, another lock owner stored it,
- *                 whose own Closing comes later; the argument applies to that owner.
- * So each call that returned early because of O's Open has a ticket before O's `end`. O combines until T reaches `end`,
- * or passes the lock in PassedMustServe. The group that receives the lock in PassedMustServe combines until an `end`
- * that it reads itself. That `end` is not before O's, because reserve.word only grows. So each call that returned early
- * is rung for.
- *
- * WHY PassedMustServe NEEDS THE CAS. O passes the lock at a ticket T that its last scan did not find published. Between
- * that scan and O's Closing, T's group may have published, seen Open and returned: then it will never acquire the lock.
- * So O stores PassedMustServe(T), executes F3, and loads T's first flag. T's group executes F1 after it stored its
- * flags, and then loads serving.
- *   F1 before F3: O sees the flag.
- *   F3 before F1: T's group has not returned early, and its load sees PassedMustServe(T).
- * In the first case T's group may also see PassedMustServe(T), in a later load of serving. So both groups may
- * expect to own the lock; both then try the CAS from PassedMustServe(T) to Closing(T),
- * and one wins. If O wins, it combines T's call; while it does not see all flags of that call, it passes the lock in
- * PassedMustServe again. O tries only if the flag has kMayReturnEarly: without it T's group cannot have returned, and
- * takes the lock itself. A group that has not published needs no CAS: O sees no flag of it, and once it owns the lock it does
- * not publish.
- *
- * BOUNDS. A lock owner combines in Open at most kMaxOpenRounds times, then until `end`, then returns to its caller.
+ * WHY AN EARLY RETURN IS SAFE. F1 and F2 are fence_device_ordered() (fence.sc.gpu). Such fences have one total order,
+ * and each synchronises with the later ones. Group P, with ticket p, takes its ticket, publishes, synchronises,
+ * executes F1, and then loads serving. Lock owner O stores Closing, executes F2, reads `end`, synchronises, and then
+ * scans.
+ *   F1 before F2: O's load sees P's fetch_add, so p is before `end`. O's later scans see P's flags.
+ *   F2 before F1: P's load sees Closing or a later value. So P does not return early because of O's Open. If the later
+ *                 value is Open, a group that acquired the lock after O has stored it; the argument is repeated with
+ *                 that owner's F2.
+ * So let P have returned early because of O's Open. Then p is before O's `end`, and O's scans in step 4 see its flags.
+ * O leaves step 4 in two ways.
+ *   T is at or past `end`: P's call is served.
+ *   T's call was not found: T's group is not P, because a scan that begins at P's ticket finds P's call. This holds for
+ *     each group that returned early because of O's or an earlier Open, so T's group is none of them and will read
+ *     PassedMustCombine. No other group can store Open before T's group owns the
+ *     lock. T's group then combines until an `end` of its own, which is not before O's, because reserve.word only
+ *     grows, or passes the lock on in PassedMustCombine, and the same argument applies to the next group. The scans of
+ *     each see P's flags, because it has acquired what O did (A1). T grows with each, so P's call is reached.
+ * So each call that returned early is rung for, unless the queue is poisoned first. efa-gda/tests/memory_model checks
+ * this argument and the pairs A1 to A3, in small programs of up to three groups, in every execution that PTX allows,
+ * and shows for each fence of these programs that it is needed.
  *
  * WAITS THAT RUN OUT
  *   wait                                   | at its bound
- *   for the lock (wait)                    | EFA_GDA_TIMEOUT_LOCK; the leader poisons the queue with it. If the host
- *                                          |   raises the abort flag earlier: the status that the flag holds, with which
- *                                          |   the leader poisons the queue too. If the queue is poisoned earlier: EFA_GDA_POISONED
+ *   for the lock (wait)                    | EFA_GDA_TIMEOUT_LOCK, with which the leader poisons the queue. Earlier, if
+ *                                          |   the host raises the abort flag: the flag's status, with which the
+ *                                          |   leader poisons the queue; if the queue is poisoned: EFA_GDA_POISONED
  *   of the lock owner, for free slots      | sq.h; the lock is never passed again
- *   of the lock owner, for T's group to    | has no clock: that group stores the rest of its flags without waiting for
- *   finish publishing (combine)            |   anything. Poison ends it, also that of an abort
- * After that, waiting groups return EFA_GDA_POISONED. A call that had returned early is then perhaps never rung for;
- * its group learns that from the status of its next call, or of quiet. A group whose wait for the lock
- * failed must not use its ticket again. If it had published, a lock owner may still place and ring for its entries. A lock
- * owner whose wait for free slots failed must not call release().
+ *   of quiet() as lock owner, for          | post.h: EFA_GDA_TIMEOUT_COMPLETION; the lock is never passed again
+ *   completions                            |
+ * The bound of the wait for the lock is the handle's timeout. It begins again with each progress: a change of
+ * lock.serving, or of completion.completed, because the lock owner may wait for a slow adapter. The first reading of
+ * the clock is at the 32nd load after the last change of lock.serving. So a waiting group poisons the queue only if for
+ * so long neither word has changed. The wait ends: before its ticket
+ * there are finitely many calls, each of which needs finitely many requests to complete. The lock owner waits for
+ * nothing else: combine() ends after at most kMaxOpenRounds rounds in Open and, in Closing, one round for each call
+ * before `end`. An owner of a queue (post.h) holds the lock until close(); while its requests complete, a group that
+ * shares the queue by mistake waits on.
+ *   After a poison, a waiting group returns EFA_GDA_POISONED after at most 32 loads of serving in a row that show no
+ * change. Exception: a group that first finds its call served, or the lock passed to it, or may return early, goes on
+ * as without the poison. A call that had returned early is perhaps never rung for; its group learns that from the
+ * status of its next call, or of quiet. A group whose wait for the lock failed must not use its ticket again. If it had
+ * published, a lock owner may still place and ring for its entries. A lock owner whose wait for free slots failed must
+ * not call release(). If it failed in combine() after release(), its own entries are all rung for, although the call
+ * returns the failure; after release_published() they may not be.
  *
  * LIMITS that the callers keep: n is at most kMaxEntriesPerCall, and publication.num_entries is a power of two.
  *
  * WRAP-AROUNDS. The entries in reserve.word's low half carry into the high half every 2^32 entries; a ticket is one
  * 64-bit number, so order and slots stay right. lock.serving and flags hold tickets modulo 2^62, that is the number of
- * calls modulo 2^30. Tickets are compared by signed difference; outstanding calls are as many as groups of the grid,
- * far fewer than 2^29. A flag of an earlier lap matches again only if the producer index and the number of calls modulo
- * 2^30 both recur.
+ * calls modulo 2^30. Tickets are compared by signed difference. Outstanding are at most one waiting call of each group,
+ * and the calls that returned early within the limit of step 3, together far fewer than 2^29. A flag of an earlier lap
+ * matches again only if the producer index and the number of calls modulo 2^30 both recur.
  */
 #ifndef EFA_GDA_TICKET_LOCK_H
 #define EFA_GDA_TICKET_LOCK_H
 
-#include "sq.h"
+#include "publication.h"
 
 namespace efa_gda {
 
-/* What a call adds to reserve.word besides its number of entries. */
-constexpr uint64_t kOneCall = (uint64_t)1 << 32;
-
 /* Low bits of lock.serving. */
-enum LockState : uint64_t { kPassed = 0, kClosing = 1, kPassedMustServe = 2, kOpen = 3 };
+enum LockState : uint64_t { kPassed = 0, kClosing = 1, kPassedMustCombine = 2, kOpen = 3 };
 constexpr uint64_t kLockStateMask = 3;
-/* Low bits of a publication flag. */
-enum PublicationFlag : uint64_t { kLastSlot = 1, kMayReturnEarly = 2 };
-constexpr uint64_t kPublicationFlagMask = 3;
-static_assert(kLockStateMask == ((uint64_t)1 << EFA_GDA_LOCK_STATE_BITS) - 1 && kPublicationFlagMask == kLockStateMask,
+static_assert(kLockStateMask == ((uint64_t)1 << EFA_GDA_LOCK_STATE_BITS) - 1 && kLastSlot <= kLockStateMask,
               "tickets are shifted by EFA_GDA_LOCK_STATE_BITS in lock.serving and in flags");
-/* The most entries of a call that may return early: as many as each kind of lock owner sees in one scan. */
-constexpr uint32_t kMaxEarlyReturnEntries = 32;
-
 /* How the wait of a ticket ended. */
 enum class TicketOutcome {
   /* The group owns the lock. */
   Owner,
-  /* Another group has placed and rung for the entries, or will. */
+  /* The call is served, or may return early. */
   Served,
   /* The wait failed; Ticket::status says how. */
   Failed
 };
 
-/* The publication slots' geometry, in registers: the compiler would otherwise read it from the queue after each fence. */
-struct PublicationSlots {
-  uint8_t *entries;
-  uint64_t *flags;
-  uint32_t mask, entry_shift;
-  /* 0, in a form that the compiler does not recognise as one (zero_by_thread() in platform.h). */
-  uint32_t zero;
-  bool present;
-
-  EFA_GDA_FN PublicationSlots()
-      : entries(nullptr), flags(nullptr), mask(0), entry_shift(0), zero(0), present(false) {}
-  EFA_GDA_FN explicit PublicationSlots(const efa_gda_queue *queue)
-      : entries(queue->publication.entries),
-        flags(queue->publication.flags),
-        mask(queue->publication.num_entries - 1),
-        entry_shift(queue->sq.entry_size == 128 ? 7 : 6),
-        zero(zero_by_thread()),
-        present(queue->publication.num_entries != 0) {}
-
-  EFA_GDA_FN const uint8_t *entry(uint32_t slot) const { return entries + ((slot & mask) << entry_shift); }
-  EFA_GDA_FN uint64_t *flag(uint32_t slot) const { return flags + (slot & mask); }
-};
-
 /* One call's ticket. All threads of the group construct it and call each function together. Order of calls: Ticket(),
- * collect(), wait() unless owns_lock(), and as the lock owner release() after the call's entries are placed. */
+ * collect(), wait() unless owns_lock(). The lock owner then calls release_published() if its `share` holds a later
+ * round than the first; otherwise it places the call's entries and calls release(). */
 template <class Group, int StoreBytes = EFA_GDA_STORE_BYTES>
 class Ticket {
  public:
   using RingOf = Ring<Group, StoreBytes>;
 
-  /* Flags that each thread of a lock owner reads in one scan. */
-  static constexpr int kFlagsPerThread = Group::kSingleThread ? kMaxEarlyReturnEntries : 16;
-  /* Quads of published entries that each thread reads before it stores the first of them. */
-  static constexpr int kQuadsPerThread = 16;
   /* Scans, each followed by combining, that a lock owner makes in Open before it stores Closing. */
   static constexpr int kMaxOpenRounds = 16;
-  /* Further scans for calls that have a ticket and are not published yet. */
-  static constexpr int kMaxRescans = 2;
-  /* A call returns early only if its last slot is at most this number, times the threads of its group, past T. A lock
-   * owner of the same kind reads that many flags in two scans. */
-  static constexpr uint32_t kMaxEntriesAhead = 2 * kFlagsPerThread;
+  /* A call returns early only if its slots are among the first slots from T on, this many for each thread of its group:
+   * for a thread or a warp as many as two scans of such a lock owner read. */
+  static constexpr uint32_t kMaxEntriesAhead = 2 * kFlagsPerThread<Group>;
 
   /* Takes a ticket for `count` entries and reads the lock. The accesses are in flight together, for one round trip;
    * collect() waits for them. */
@@ -244,7 +216,7 @@ class Ticket {
       load_relaxed_pair(&queue->lock.serving, serving_, indices_);
     }
   }
-  /* Gives all threads what the leader read. Owns the lock if serving is Passed or PassedMustServe at this ticket. */
+  /* Gives all threads what the leader read. Owns the lock if it is passed to this ticket. */
   EFA_GDA_FN void collect() {
     Group group = ring_.group();
     ticket_ = group.from_leader(ticket_) << EFA_GDA_LOCK_STATE_BITS;
@@ -264,33 +236,28 @@ class Ticket {
   EFA_GDA_FN efa_gda_status status() const { return status_; }
 
   /* Waits until the group owns the lock, or another group serves the call. `share` and `make` are those of
-   * Ring::place_entries; publishing overwrites `share` where the call has more than one round of entries. */
+   * Ring::place_entries. Publishing makes all rounds of the call: if share.first is not 0 afterwards, `share` holds a
+   * later round than the first, and the lock owner must call release_published() and neither place it nor call
+   * release(). */
   template <class Make>
   EFA_GDA_FN TicketOutcome wait(EntryShare &share, Make make, uint64_t timeout_ns) {
     if (status_ != EFA_GDA_OK) return TicketOutcome::Failed;
-    Deadline deadline(queue_, timeout_ns, Deadline::kAbortPollNs);
-    bool can_publish = count_ != 0 && publication_.present, published = false,
-         may_return_early = count_ <= kMaxEarlyReturnEntries;
+    bool can_publish = count_ != 0 && publication_.present && (Group::kCombines || count_ <= ring_.group().size());
+    bool published = false;
     /* Ticket() loaded serving relaxed; this is an acquire. */
     read_lock();
     for (;;) {
       if ((int64_t)((serving_ | kLockStateMask) - (ticket_ | kLockStateMask)) > 0) return TicketOutcome::Served;
       if (is_passed_to_this()) {
-        if (!published || claim_lock(queue_, ring_, serving_)) {
-          acquire();
-          return TicketOutcome::Owner;
-        }
-        /* The group that passed the lock owns it again, and may already have combined this call and stored Passed(T'). Then
-         * serving does not change again until another group takes a ticket, so step 5 could wait in vain. */
-        read_lock();
-        continue;
+        acquire();
+        return TicketOutcome::Owner;
       }
-      if (published && may_return_early && (serving_ & kLockStateMask) == kOpen &&
+      if (published && count_ <= kMaxEarlyReturnEntries && (serving_ & kLockStateMask) == kOpen &&
           slots_from_serving() <= kMaxEntriesAhead * ring_.group().size()) {
         return TicketOutcome::Served;
       }
       if (can_publish && !published && slots_from_serving() <= publication_.mask + 1) {
-        publish(share, make, may_return_early ? (uint64_t)kMayReturnEarly : 0);
+        publish(share, make);
         published = true;
         ring_.group().sync();
         /* F1. */
@@ -301,6 +268,8 @@ class Ticket {
       uint64_t before = serving_;
       uint32_t status = EFA_GDA_OK;
       if (ring_.is_leader()) {
+        /* A new one each time that the lock has moved. */
+        Deadline deadline(queue_, timeout_ns, &queue_->completion.completed, Deadline::kAbortPollNs);
         do {
           leader_read_lock();
         } while (serving_ == before && (status = deadline.expired(EFA_GDA_TIMEOUT_LOCK)) == EFA_GDA_OK);
@@ -315,14 +284,36 @@ class Ticket {
     }
   }
 
+  /* Places the call that the group published before it owned the lock, from its publication slots, rings, combines, and
+   * passes the lock. A block never calls this: it publishes no call of several rounds. */
+  EFA_GDA_FN efa_gda_status release_published(uint64_t timeout_ns) {
+    if constexpr (Group::kCombines) {
+      RingOf ring = ring_;
+      /* Groups that acquire the Open of combine() then also see what the previous lock owner released. */
+      if (ring.is_leader()) fence_device();
+      efa_gda_status status = combine(queue_, &ring, publication_, ticket_, count_, timeout_ns);
+      ring_ = ring;
+      return status;
+    }
+    return EFA_GDA_OK;
+  }
+
   /* Ends the group's time as lock owner, after the call's entries are placed: rings for them if `rings` or if it
    * combines, combines if it must or if other groups wait, and passes the lock. */
   EFA_GDA_FN efa_gda_status release(bool rings, uint64_t timeout_ns) {
     bool combines = must_combine_ || others_wait(),
          rang = (rings || combines) && ring_.next() != ring_.doorbell_index();
     if (EFA_GDA_LIKELY(rang)) ring_.ring();
-    /* Acquires serving where Ticket() loaded it relaxed and no ring fenced since (A1). */
-    if (!rang && ring_.is_leader()) fence_device();
+    if (!rang) {
+      /* Acquires serving where Ticket() loaded it relaxed and no ring fenced since (A1). For deferred entries, whose
+       * doorbell another group will ring, PTX needs no more; the system fence is for adapters, none of which has been
+       * seen to do without. */
+      if (ring_.next() != ring_.doorbell_index()) {
+        ring_.order_placed();
+      } else if (ring_.is_leader()) {
+        fence_device();
+      }
+    }
     if (EFA_GDA_LIKELY(!combines)) {
       pass_lock(queue_, ring_, serving_ | kPassed);
       return EFA_GDA_OK;
@@ -330,7 +321,7 @@ class Ticket {
     efa_gda_status status = EFA_GDA_OK;
     if constexpr (Group::kCombines) {
       RingOf ring = ring_;
-      status = combine(queue_, &ring, publication_, serving_, timeout_ns);
+      status = combine(queue_, &ring, publication_, serving_, 0, timeout_ns);
       ring_ = ring;
     } else {
       Group group = ring_.group();
@@ -340,7 +331,7 @@ class Ticket {
         using LeaderTicket = Ticket<ThreadGroup, StoreBytes>;
         typename LeaderTicket::RingOf leader_ring(queue_, ThreadGroup());
         leader_ring.resume_from(ring_);
-        combined = LeaderTicket::combine(queue_, &leader_ring, publication_, serving_, timeout_ns);
+        combined = LeaderTicket::combine(queue_, &leader_ring, publication_, serving_, 0, timeout_ns);
         ring_.completions() = leader_ring.completions();
       }
       status = (efa_gda_status)group.from_leader(combined);
@@ -348,43 +339,42 @@ class Ticket {
     return status;
   }
 
-  /* Combines calls from ticket `serving` on, and passes the lock. The caller must have rung for everything placed. A
-   * status other than EFA_GDA_OK: the lock was not passed. */
+  /* Combines calls from ticket `serving` on, and passes the lock. If `own` is not 0, the first of them is the group's
+   * own published call of `own` entries, which may be longer than a scan. If `own` is 0, the caller must have rung for
+   * everything placed. A status other than EFA_GDA_OK: the lock was not passed. */
   EFA_GDA_COLD static efa_gda_status combine(efa_gda_queue *queue, RingOf *caller_ring, PublicationSlots publication,
-                                             uint64_t serving, uint64_t timeout_ns) {
+                                             uint64_t serving, uint32_t own, uint64_t timeout_ns) {
     RingOf ring = *caller_ring;
     efa_gda_status status = EFA_GDA_OK;
     uint64_t end = 0;
     LockState state = kOpen;
     if (ring.is_leader()) store_relaxed(&queue->lock.serving, serving | state);
     for (int round = 0;; round++) {
-      uint64_t after = serving;
-      uint32_t count = scan_published(queue, ring, publication, round != 0 && state == kOpen, after);
+      uint64_t after = serving + ((kOneCall + own) << EFA_GDA_LOCK_STATE_BITS);
+      uint32_t count = own;
+      if (own == 0) {
+        after = serving;
+        count = scan_published(queue, ring, publication, round != 0 && state == kOpen, after);
+      }
+      own = 0;
       if (count != 0) {
-        auto copy = [&](uint32_t, uint32_t n, uint32_t slot) { copy_published(ring, publication, slot, n); };
-        status = ring.place(count, copy, timeout_ns);
+        status = place_calls(ring, publication, count, timeout_ns);
         if (status != EFA_GDA_OK) break;
         ring.ring();
         serving = after;
         /* The ring's fence orders the copies before this store (A3). */
         if (ring.is_leader()) store_relaxed(&queue->lock.serving, serving | state);
       }
+      /* Only a scan made after F2 shows that T's group has not returned early. */
+      bool not_found = state == kClosing && count == 0;
       if (state == kOpen && (count == 0 || round + 1 == kMaxOpenRounds)) {
         state = kClosing;
         end = close_lock(queue, ring, serving);
       }
-      if (state == kClosing) {
-        if ((int64_t)(end - serving) <= 0) {
-          pass_lock(queue, ring, serving | kPassed);
-          break;
-        }
-        if (count == 0) {
-          if (!pass_and_reclaim(queue, ring, publication, serving)) break;
-          /* This wait has no clock, so poison by any group ends it. */
-          uint32_t poisoned = ring.is_leader() ? load_relaxed(&queue->error.poison) : 0;
-          status = ring.group().from_leader(poisoned) != EFA_GDA_OK ? EFA_GDA_POISONED : EFA_GDA_OK;
-          if (status != EFA_GDA_OK) break;
-        }
+      bool all_served = state == kClosing && (int64_t)(end - serving) <= 0;
+      if (all_served || not_found) {
+        pass_lock(queue, ring, serving | (all_served ? kPassed : kPassedMustCombine));
+        break;
       }
     }
     *caller_ring = ring;
@@ -417,30 +407,19 @@ class Ticket {
     return first_slot() + count_ - (uint32_t)(serving_ >> EFA_GDA_LOCK_STATE_BITS);
   }
 
-  EFA_GDA_FN bool is_passed_to_this() const { return (serving_ & ~(uint64_t)kPassedMustServe) == ticket_; }
+  EFA_GDA_FN bool is_passed_to_this() const { return (serving_ & ~(uint64_t)kPassedMustCombine) == ticket_; }
 
-  /* Tries to own a lock that was passed at `serving`. Called by the group of the ticket if it has published its call, and
-   * by the group that passed the lock in PassedMustServe. In state Passed only the former calls it, and owns the lock
-   * without a CAS. In state PassedMustServe the CAS decides. */
-  EFA_GDA_FN static bool claim_lock(efa_gda_queue *queue, const RingOf &ring, uint64_t serving) {
-    if ((serving & kLockStateMask) == kPassed) return true;
-    uint64_t before = serving;
-    if (ring.is_leader()) {
-      before = compare_swap(&queue->lock.serving, serving, (serving & ~kLockStateMask) | kClosing);
-    }
-    return ring.group().from_leader(before) == serving;
-  }
-
-  /* Whether this group should combine: its kind can (Group::kCombines), and other groups had taken tickets with entries
-   * after this one when the leader last read reserve.word. */
+  /* Whether this group should combine: its kind can (Group::kCombines), and the tickets that other groups had taken
+   * after this one, when the leader last read reserve.word, have entries. */
   EFA_GDA_FN bool others_wait() const {
     return Group::kCombines && publication_.present && reserved_ != first_slot() + count_;
   }
 
-  /* Makes the group the lock owner, and opens the lock if other groups wait. From here on serving_ is the next ticket. */
+  /* Makes the group the lock owner, and opens the lock if other groups wait. From here on serving_ is the next
+   * ticket. */
   EFA_GDA_FN void acquire() {
     owns_lock_ = true;
-    must_combine_ = (serving_ & kPassedMustServe) != 0;
+    must_combine_ = (serving_ & kPassedMustCombine) != 0;
     ring_.resume(ticket_ >> EFA_GDA_LOCK_STATE_BITS, (uint32_t)indices_, (uint32_t)(indices_ >> 32));
     if (!EFA_GDA_LIKELY(!others_wait()) && ring_.is_leader()) {
       /* Groups that acquire the Open below then also see what the previous lock owner released. */
@@ -460,7 +439,7 @@ class Ticket {
     }
   }
 
-  /* Ends early returns, and returns `end`, shifted as lock.serving is. */
+  /* Ends early returns, and returns `end`, shifted as lock.serving is. All threads' later loads are after F2. */
   EFA_GDA_FN static uint64_t close_lock(efa_gda_queue *queue, const RingOf &ring, uint64_t serving) {
     uint64_t end = 0;
     if (ring.is_leader()) {
@@ -469,30 +448,14 @@ class Ticket {
       fence_device_ordered();
       end = load_relaxed(&queue->reserve.word) << EFA_GDA_LOCK_STATE_BITS;
     }
-    return ring.group().from_leader(end);
+    end = ring.group().from_leader(end);
+    /* from_leader() may order nothing, so it does not extend F2 to the other threads. */
+    ring.group().sync();
+    return end;
   }
-
-  /* Passes the lock in PassedMustServe. Returns true if this group owns it again, because the group of the ticket may
-   * have returned early. */
-  EFA_GDA_FN static bool pass_and_reclaim(efa_gda_queue *queue, const RingOf &ring, const PublicationSlots &publication,
-                                          uint64_t serving) {
-    uint64_t passed = serving | kPassedMustServe;
-    pass_lock(queue, ring, passed);
-    bool may_have_returned = false;
-    if (ring.is_leader()) {
-      /* F3. */
-      fence_device_ordered();
-      uint64_t flag = load_relaxed(publication.flag((uint32_t)(serving >> EFA_GDA_LOCK_STATE_BITS)));
-      may_have_returned = (flag & ~(uint64_t)kLastSlot) == (flag_of(serving, 0) | kMayReturnEarly);
-    }
-    return ring.group().from_leader((uint32_t)may_have_returned) != 0 && claim_lock(queue, ring, passed);
-  }
-
-  /* The flag of entry i of the call with this ticket (shifted), without its low bits. */
-  EFA_GDA_FN static uint64_t flag_of(uint64_t ticket, uint64_t i) { return ticket + ((i + 1) << EFA_GDA_LOCK_STATE_BITS); }
 
   template <class Make>
-  EFA_GDA_FN void publish(EntryShare &share, Make make, uint64_t flags) {
+  EFA_GDA_FN void publish(EntryShare &share, Make make) {
     Group group = ring_.group();
     for (;;) {
       ring_.assign_slots(share, first_slot() + share.first, publication_.mask);
@@ -503,8 +466,10 @@ class Ticket {
       group.sync();
       if (group.rank() < share.count) {
         uint32_t i = share.first + group.rank();
-        uint64_t last = i + 1 == count_ ? (uint64_t)kLastSlot : 0;
-        store_release(publication_.flag(first_slot() + i), flag_of(ticket_, i) | flags | last);
+        /* The flag's release, and R2 (requests.h). */
+        fence_device();
+        ring_.mark_posted(0, share.count, first_slot() + share.first);
+        store_relaxed(publication_.flag(first_slot() + i), flag_of(ticket_, i) | (i + 1 == count_ ? kLastSlot : 0));
       }
       uint32_t next_round = share.first + group.size();
       if (next_round >= count_) return;
@@ -512,92 +477,11 @@ class Ticket {
     }
   }
 
-  /* Returns the number of slots of the whole calls that are published from `serving` on, at most as many as one scan
-   * reads, and advances `serving` past them. Scans again, at most kMaxRescans times, while a call with a ticket is not
-   * published; with `linger` also while more groups keep taking tickets. */
-  EFA_GDA_FN static uint32_t scan_published(efa_gda_queue *queue, const RingOf &ring, const PublicationSlots &publication,
-                                            bool linger, uint64_t &serving) {
-    Group group = ring.group();
-    uint32_t outstanding_before = 0;
-    for (int rescans = 0;; rescans++) {
-      uint64_t flags[kFlagsPerThread], after = serving;
-      EFA_GDA_UNROLL for (uint32_t k = 0; k < kFlagsPerThread; k++) {
-        flags[k] = load_relaxed(publication.flag(ring.next() + k * group.size() + group.rank()));
-      }
-      uint32_t reserved = ring.is_leader() ? (uint32_t)load_relaxed(&queue->reserve.word) : 0;
-      uint32_t outstanding = group.from_leader(reserved) - ring.next();
-      bool more_arrive = linger && (outstanding == 0 || outstanding != outstanding_before);
-      outstanding_before = outstanding;
-      if (more_arrive && outstanding < kFlagsPerThread * group.size() && rescans < kMaxRescans) continue;
-      uint32_t count = match_flags(group, flags, after);
-      if (count == outstanding || count > kFlagsPerThread * group.size() * 3 / 4 || rescans >= kMaxRescans) {
-        /* Acquires the flags (A2): each thread those that it read, and after the sync all of them. */
-        if (count != 0) {
-          fence_device();
-          group.sync();
-        }
-        serving = after;
-        return count;
-      }
-    }
-  }
-
-  /* Returns the number of slots of the whole calls whose flags match from `serving` on, and advances `serving` past
-   * them. flags[k] of the thread of rank r is the flag of the (k * size + r)-th slot. It matches if it is one more than
-   * the slot before, and 2^32 more for each call that ended in between. */
-  EFA_GDA_FN static uint32_t match_flags(Group group, const uint64_t (&flags)[kFlagsPerThread], uint64_t &serving) {
-    uint32_t rank = group.rank(), size = group.size(), slots = 0, calls = 0, ended = 0;
-    uint32_t last[kFlagsPerThread], match[kFlagsPerThread];
-    /* All votes first: each has a long latency, and none depends on another's result. */
-    EFA_GDA_UNROLL for (uint32_t k = 0; k < kFlagsPerThread; k++) last[k] = group.vote((flags[k] & kLastSlot) != 0);
-    EFA_GDA_UNROLL for (uint32_t k = 0; k < kFlagsPerThread; k++) {
-      uint64_t ended_before = ended + bits_in(last[k] & ((1u << rank) - 1));
-      match[k] = group.vote((flags[k] & ~kPublicationFlagMask) ==
-                            flag_of(serving, k * size + rank + ended_before * kOneCall));
-      ended += bits_in(last[k]);
-    }
-    bool no_gap = true;
-    ended = 0;
-    EFA_GDA_UNROLL for (uint32_t k = 0; k < kFlagsPerThread; k++) {
-      uint32_t ready = low_ones(match[k]);
-      uint32_t ends = ready < size ? last[k] & ((1u << ready) - 1) : last[k];
-      if (no_gap && ends != 0) {
-        slots = k * size + bit_width(ends);
-        calls = ended + bits_in(ends);
-      }
-      no_gap = no_gap && ready >= size;
-      ended += bits_in(last[k]);
-    }
-    serving += (slots + calls * kOneCall) << EFA_GDA_LOCK_STATE_BITS;
-    return slots;
-  }
-
-  /* Copies published entries to the ring, quad by quad, so that stores of neighbouring threads cover whole lines. One
-   * iteration goes as far as neither the ring nor the publication slots wrap. */
-  EFA_GDA_FN static void copy_published(const RingOf &ring, const PublicationSlots &publication, uint32_t slot,
-                                        uint32_t count) {
-    uint32_t rank = ring.group().rank(), stride = 16 * ring.group().size();
-    while (count != 0) {
-      uint32_t to_ring_end = ring.num_entries() - (slot & (ring.num_entries() - 1)),
-               to_publication_end = publication.mask + 1 - (slot & publication.mask);
-      uint32_t n = to_ring_end < to_publication_end ? to_ring_end : to_publication_end;
-      if (n > count) n = count;
-      const uint8_t *from = publication.entry(slot) + 16 * rank;
-      uint8_t *to = ring.slot_address(slot) + 16 * rank;
-      int32_t bytes_left = (int32_t)((n << publication.entry_shift) - 16 * rank);
-      for (; bytes_left > 0;
-           bytes_left -= kQuadsPerThread * stride, from += kQuadsPerThread * stride, to += kQuadsPerThread * stride) {
-        Quad quads[kQuadsPerThread];
-        EFA_GDA_UNROLL for (int k = 0; k < kQuadsPerThread; k++) {
-          if (bytes_left > (int32_t)(k * stride)) quads[k] = load_quad_local(from + k * stride);
-        }
-        EFA_GDA_UNROLL for (int k = 0; k < kQuadsPerThread; k++) {
-          if (bytes_left > (int32_t)(k * stride)) RingOf::store_to_ring(to + k * stride, quads[k]);
-        }
-      }
-      slot += n;
-      count -= n;
-    }
+  /* Places `count` published entries, from the slots at next() on. */
+  EFA_GDA_FN static efa_gda_status place_calls(RingOf &ring, const PublicationSlots &publication, uint32_t count,
+                                               uint64_t timeout_ns) {
+    auto copy = [&](uint32_t, uint32_t n, uint32_t slot) { copy_published(ring, publication, slot, n); };
+    return ring.place(count, copy, timeout_ns);
   }
 
   efa_gda_queue *queue_;

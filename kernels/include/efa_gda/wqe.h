@@ -65,16 +65,61 @@ EFA_GDA_FN void set_remote(Entry &e, uint64_t address, uint32_t rkey, uint32_t l
   e.word[kWordData + 3] = (uint32_t)(address >> 32);
 }
 
-/* Copies `length` bytes of any alignment, at most 4 * Words, to the `Words` words from `first` on; zeroes follow them. */
-template <int Words>
-EFA_GDA_FN void set_inline(Entry &e, int first, const uint8_t *bytes, uint32_t length) {
-  e.word[kWordControl] |= (uint32_t)EFA_IO_TX_META_DESC_INLINE_MSG_MASK << kControl1Shift;
-  EFA_GDA_UNROLL for (int i = 0; i < Words; i++) {
-    uint32_t w = 0;
-    EFA_GDA_UNROLL for (uint32_t b = 0; b < 4; b++) {
-      if (4 * i + b < length) w |= (uint32_t)bytes[4 * i + b] << (8 * b);
+/* Bytes of any alignment that nobody else stores to during the call. */
+struct OwnBytes {
+  const uint8_t *start;
+  uint32_t length;
+  /* Returns bytes 8 * i to 8 * i + 7. Those past the end are 0. Called for i = 0, 1, 2, … */
+  EFA_GDA_FN uint64_t next_eight(uint32_t i) {
+    uint64_t eight = 0;
+    EFA_GDA_UNROLL for (uint32_t b = 0; b < 8; b++) {
+      if (8 * i + b < length) eight |= (uint64_t)start[8 * i + b] << (8 * b);
     }
-    e.word[first + i] = w;
+    return eight;
+  }
+};
+
+/* Bytes of any alignment that other threads, of the host too, may store to meanwhile. They are loaded relaxed, and in
+ * the parts in which Buffer::write of the library's host side stores the same range: aligned words of eight bytes, and
+ * single bytes before the first and after the last of these. */
+class SharedBytes {
+ public:
+  EFA_GDA_FN SharedBytes(const uint8_t *start, uint32_t length)
+      : begin_(reinterpret_cast<uint64_t>(start)), end_(begin_ + length), word_(load_word(begin_ & ~7ull)) {}
+  /* As OwnBytes. */
+  EFA_GDA_FN uint64_t next_eight(uint32_t i) {
+    uint32_t shift = 8 * (begin_ & 7);
+    uint64_t low = word_ >> shift;
+    word_ = load_word((begin_ & ~7ull) + 8 * i + 8);
+    return shift == 0 ? low : low | word_ << (64 - shift);
+  }
+
+ private:
+  /* Returns the aligned word at `address`, without what is outside of the range. */
+  EFA_GDA_FN uint64_t load_word(uint64_t address) const {
+    if (address >= begin_ && address + 8 <= end_) {
+      return load_system(reinterpret_cast<const volatile uint64_t *>(address));
+    }
+    uint64_t word = 0;
+    EFA_GDA_NO_UNROLL for (uint32_t b = 0; b < 8; b++) {
+      if (address + b < begin_ || address + b >= end_) continue;
+      word |= (uint64_t)load_system(reinterpret_cast<const volatile uint8_t *>(address + b)) << (8 * b);
+    }
+    return word;
+  }
+  uint64_t begin_, end_;
+  uint64_t word_;
+};
+
+/* Copies `bytes`, at most 4 * Words, to the `Words` words from `first` on; zeroes follow them. */
+template <int Words, class Bytes>
+EFA_GDA_FN void set_inline(Entry &e, int first, Bytes bytes) {
+  static_assert(Words % 2 == 0, "copied by eight bytes");
+  e.word[kWordControl] |= (uint32_t)EFA_IO_TX_META_DESC_INLINE_MSG_MASK << kControl1Shift;
+  EFA_GDA_UNROLL for (int i = 0; i < Words; i += 2) {
+    uint64_t eight = bytes.next_eight(i / 2);
+    e.word[first + i] = (uint32_t)eight;
+    e.word[first + i + 1] = (uint32_t)(eight >> 32);
   }
 }
 
@@ -92,10 +137,14 @@ EFA_GDA_FN Entry send_entry(const efa_gda_peer &peer, const Memory &first, const
 }
 
 /* SEND with the bytes in the entry: at most 32 in a 64-byte entry, 80 in a 128-byte entry. */
-EFA_GDA_FN Entry inline_send_entry(const efa_gda_peer &peer, const uint8_t *bytes, uint32_t length) {
+template <class Bytes>
+EFA_GDA_FN Entry inline_send_entry_of(const efa_gda_peer &peer, Bytes bytes, uint32_t length) {
   Entry e = empty_entry(EFA_IO_SEND, peer, length);
-  set_inline<EFA_IO_TX_DESC_INLINE_MAX_SIZE_128 / 4>(e, kWordData, bytes, length);
+  set_inline<EFA_IO_TX_DESC_INLINE_MAX_SIZE_128 / 4>(e, kWordData, bytes);
   return e;
+}
+EFA_GDA_FN Entry inline_send_entry(const efa_gda_peer &peer, const uint8_t *bytes, uint32_t length) {
+  return inline_send_entry_of(peer, OwnBytes{bytes, length}, length);
 }
 
 /* RDMA WRITE of `local` to `remote`, or RDMA READ of `remote` into `local`, of local.length bytes. */
@@ -114,12 +163,17 @@ EFA_GDA_FN Entry read_entry(const efa_gda_peer &peer, const Memory &local, uint6
 }
 
 /* RDMA WRITE with the bytes in the entry: at most 80, in a 128-byte entry, with EFA_GDA_SQ_INLINE_WRITE. */
-EFA_GDA_FN Entry inline_write_entry(const efa_gda_peer &peer, const uint8_t *bytes, uint32_t length,
-                                    uint64_t remote, uint32_t rkey) {
+template <class Bytes>
+EFA_GDA_FN Entry inline_write_entry_of(const efa_gda_peer &peer, Bytes bytes, uint32_t length, uint64_t remote,
+                                       uint32_t rkey) {
   Entry e = empty_entry(EFA_IO_RDMA_WRITE, peer, length);
   set_remote(e, remote, rkey, length);
-  set_inline<EFA_IO_TX_DESC_INLINE_MAX_SIZE_128 / 4>(e, kWordRdmaLocal, bytes, length);
+  set_inline<EFA_IO_TX_DESC_INLINE_MAX_SIZE_128 / 4>(e, kWordRdmaLocal, bytes);
   return e;
+}
+EFA_GDA_FN Entry inline_write_entry(const efa_gda_peer &peer, const uint8_t *bytes, uint32_t length,
+                                    uint64_t remote, uint32_t rkey) {
+  return inline_write_entry_of(peer, OwnBytes{bytes, length}, length, remote, rkey);
 }
 
 /* Adds an immediate: 32 bits for the completion at the peer (SEND and RDMA WRITE). */
@@ -128,7 +182,7 @@ EFA_GDA_FN void set_immediate(Entry &e, uint32_t immediate) {
   e.word[kWordImmediate] = immediate;
 }
 
-/* `hints`: enum efa_io_processing_hint. */
+/* `hints`: enum efa_io_processing_hint. Sender adds those of the queue (efa_gda_queue::hints). */
 EFA_GDA_FN void set_hints(Entry &e, uint32_t hints) {
   e.word[kWordHandle] |= (hints & EFA_IO_TX_META_DESC_PROCESSING_HINTS_MASK) << 16;
 }

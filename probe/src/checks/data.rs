@@ -2,8 +2,9 @@
 //! to the send queue to the comparison of every byte.
 
 mod fault;
+mod loopback;
 mod moving;
-mod pattern;
+pub(crate) mod pattern;
 
 use std::marker::PhantomData;
 use std::time::Duration;
@@ -13,13 +14,14 @@ use efa_gda::error_chain;
 use efa_gda::executor::host;
 use efa_gda::fabric::RemoteRegion;
 use efa_gda::gpu_queue::GpuQueueError;
-use efa_gda::queue::{CloseError, MappedQueue, Region as _, WorkError, WorkRequest};
+use efa_gda::queue::{MappedQueue, Region as _, WorkError, WorkRequest};
 use efa_gda::wire::RemoteKey;
 
-use self::moving::{Memory, bound, corrupted, move_bytes, put_failed};
-use super::session::{Layer, Session, failed, missing};
+use self::moving::{Memory, corrupted, move_bytes};
+pub(crate) use self::moving::{bound, put_failed};
+use super::session::{Layer, Session, close_queue, failed, missing};
 use crate::check::{Check, Nature, Outcome, Outcomes, Unit};
-use crate::model::{Kind, Op, Put, SOFTWARE_ADAPTER, Who};
+use crate::model::{Kind, Op, Put, Qualification, SOFTWARE_ADAPTER, Who};
 use crate::soft::checker::Checker;
 
 /// The bits to flip in a valid rkey for an rkey that names no region.
@@ -28,8 +30,11 @@ pub(super) const WRONG: u32 = 0x00ff_0000;
 /// The first check whose result depends on the executor of the device code.
 pub(super) const FIRST_OF_DRIVER: &str = "QUE-008";
 
+/// The check of a write from an adapter to itself. A warning means that writes to another adapter of the node arrive.
+pub(super) const LOOPBACK: &str = "PUT-001";
+
 /// The check that closes all objects.
-pub(super) const LAST: &str = "PUT-005";
+pub(crate) const LAST: &str = "PUT-005";
 
 /// The checks of this category.
 pub(crate) fn checks<L: Layer>() -> &'static [Unit<Session<L>>] {
@@ -50,7 +55,7 @@ impl<L: Layer> Of<L> {
         unit("QUE-006", "The host can write to the send queue", &["QUE-005"], writes),
         unit("QUE-007", "The host can write to the doorbell", &["QUE-005"], rings),
         unit("QUE-008", "A doorbell mode works for the queue", &["QUE-006", "QUE-007"], takes_doorbell_mode),
-        unit("PUT-001", "A posted write completes", &["QUE-008", "GDA-006"], completes),
+        unit(LOOPBACK, "A posted write completes", &["QUE-008", "GDA-006"], completes),
         unit("PUT-002", "Every byte of the put arrives", &["PUT-001"], arrives),
         unit("PUT-003", "The adapter reports no violation", &["QUE-005"], no_violation),
         unit("PUT-004", "A wrong rkey causes an error completion", &["PUT-001"], wrong_key),
@@ -137,13 +142,20 @@ fn completes<L: Layer>(session: &mut Session<L>) -> Outcomes {
         Ok(report) => {
             Outcome::pass(format!("{} posted, {} completed", report.posted, report.completed)).into()
         }
+        Err(error) if session.gpu.is_none() && loopback::is_unanswered(&error) => {
+            loopback::to_neighbour(session, &error)
+        }
         Err(error) => put_failed(&error, session.request.wait),
     }
 }
 
 fn arrives<L: Layer>(session: &mut Session<L>) -> Outcomes {
-    let request = session.request.put;
+    let mut request = session.request.put;
     let Some(peer) = session.rig.peer else { return missing("the peer") };
+    if let (Some(laps), Some(queue)) = (request.qualify_laps, session.rig.sender()) {
+        // Each operation is one entry.
+        request.count = laps.saturating_mul(queue.exposure().sq.num_entries.into());
+    }
     let moved = move_bytes(session, request, peer);
     let checker = checker(session);
     if let (Some(fault), Ok(checker), Some(queue)) = (request.fault, &checker, &session.rig.queue) {
@@ -174,14 +186,33 @@ fn arrives<L: Layer>(session: &mut Session<L>) -> Outcomes {
         verified,
         doorbell: mode.name().to_owned(),
         lost: mode.cost().map(str::to_owned),
-        executor: if session.rig.on_gpu.is_some() { "cuda" } else { "host" }.to_owned(),
+        executor: if session.gpu.is_some() { "cuda" } else { "host" }.to_owned(),
         gpu: session.gpu.map(|number| number.to_string()),
         adapter: session.rig.objects.adapter(),
+        target: session.rig.objects.neighbour().map(Layer::adapter),
+        store_bytes: (mode != DoorbellMode::Staged)
+            .then(|| session.rig.poster.as_ref().map_or(8, |queue| queue.store_bytes())),
+        qualification: request.qualify_laps.map(|laps| qualification(laps, verified, session.request.soft)),
         // The time is zero if nothing was posted.
         microseconds: u64::try_from(moved.took.as_micros()).ok().filter(|_| !moved.took.is_zero()),
         violations,
     });
     outcomes
+}
+
+/// The result of puts whose entries a GPU wrote by stores of 16 bytes.
+fn qualification(laps: u64, passed: bool, soft: bool) -> Qualification {
+    let next = match (passed, soft) {
+        (false, _) => "programs keep StoreWidth::Auto or StoreWidth::Eight",
+        (true, true) => {
+            "the software adapter takes any width; run this on the adapter that programs will use"
+        }
+        (true, false) => {
+            "for adapters of this kind, programs may set StoreWidth::Sixteen (MappedQueue::with_store_width), in C \
+             EFA_GDA_STORE_WIDTH_SIXTEEN (efa_gda_mapped_attr::store_width)"
+        }
+    };
+    Qualification { laps, passed, next: next.to_owned() }
 }
 
 /// The software adapter's checker, or why it cannot be read.
@@ -248,22 +279,11 @@ fn wrong_key<L: Layer>(session: &mut Session<L>) -> Outcomes {
 fn closes<L: Layer>(session: &mut Session<L>) -> Outcomes {
     let rig = &mut session.rig;
     let mut failures: Vec<String> = Vec::new();
-    if let Some(why) = rig.on_gpu.take().and_then(|queue| queue.close()) {
-        failures.push(format!("queue of the GPU: {why}"));
+    if let Some(why) = rig.poster.take().and_then(|queue| queue.close()) {
+        failures.push(format!("posting queue: {why}"));
     }
-    let closed = rig.queue.take().map(|queue| match queue.close() {
-        Ok(()) => Ok(()),
-        Err(CloseError::Destroy(error)) => Err(error),
-        // Requests in flight are flushed with the queue pair.
-        Err(
-            CloseError::Busy { queue, .. }
-            | CloseError::Unrung { queue, .. }
-            | CloseError::Abandoned { queue, .. },
-        ) => queue.destroy(),
-        Err(_) => Ok(()),
-    });
-    if let Some(Err(error)) = closed {
-        failures.push(format!("queue: {}", error_chain(&error)));
+    if let Some(why) = rig.queue.take().and_then(close_queue) {
+        failures.push(format!("queue: {why}"));
     }
     rig.proxy = None;
     failures.extend(rig.objects.close());

@@ -5,11 +5,10 @@ use std::path::Path;
 
 use crate::check::{Check, Nature, Outcome, Outcomes, Problem, Unit};
 use crate::model::{Kind, Who};
+use crate::releases::{COUNTERS_OF_DRIVER, EXTERNAL_QUEUES, INSTALLER_WITH_COUNTERS};
+use crate::system::System;
 use crate::system::adapters::Adapter;
-use crate::system::{System, version_numbers};
-
-/// The first release of the kernel driver that accepts completion queues in external memory.
-const EXTERNAL_CQ_DRIVER: [u32; 2] = [2, 17];
+use crate::system::instance::devices_of;
 
 /// The check that opens device nodes. It runs in a worker process, because an open can block in a stuck driver.
 pub(crate) const OPENS: &str = "DEV-006";
@@ -23,6 +22,13 @@ pub(crate) static CHECKS: &[Unit<System>] = &[
     unit("DEV-005", "The adapter's device node is in /dev/infiniband", Kind::Declared, &["DEV-003"], node),
     unit(OPENS, "The adapter's device node opens", Kind::Proven, &["DEV-005"], opens),
     unit("DEV-007", "The device nodes of all adapters are visible", Kind::Declared, &["DEV-003"], all_nodes),
+    unit(
+        "DEV-008",
+        "The machine shows all devices of its instance type",
+        Kind::Declared,
+        &["DEV-001"],
+        all_devices,
+    ),
 ];
 
 /// The checks that a worker process runs.
@@ -58,7 +64,7 @@ fn pci(system: &mut System) -> Outcomes {
             let names: Vec<&str> = all.iter().map(Adapter::name).collect();
             format!("no adapter is named {wanted}; found: {}", names.join(", "))
         }
-        _ => "no PCI device 1d0f:efa0 to efa3 in /sys/bus/pci/devices".to_owned(),
+        _ => "no PCI device 1d0f:efa0 to efa4 in /sys/bus/pci/devices".to_owned(),
     };
     Outcome::Fail(Problem {
         observed,
@@ -72,11 +78,11 @@ fn pci(system: &mut System) -> Outcomes {
 }
 
 fn driver(system: &mut System) -> Outcomes {
-    let required = "the efa module, 2.17 or newer";
+    let required = format!("{} or newer", COUNTERS_OF_DRIVER.describe());
     if !system.exists("/sys/module/efa") {
         return Outcome::Fail(Problem {
             observed: "no /sys/module/efa: the module is not loaded".to_owned(),
-            required: required.to_owned(),
+            required,
             why: "the kernel driver creates queues and maps them".to_owned(),
             fix: "on the host: install the EFA driver with the EFA installer, or load it (modprobe efa)"
                 .to_owned(),
@@ -89,14 +95,23 @@ fn driver(system: &mut System) -> Outcomes {
         let observed = format!("the in-tree driver of Linux {kernel}");
         return Outcome::Unknown(Some(observed), "the in-tree driver has no version".to_owned()).into();
     };
-    if version_numbers(&version).as_slice() >= EXTERNAL_CQ_DRIVER.as_slice() {
+    let lacks = [
+        (&COUNTERS_OF_DRIVER, "completion counters, which NCCL's EFA-GDA requires"),
+        (&EXTERNAL_QUEUES, "completion queues in external memory, such as a GPU's"),
+    ];
+    let lacks: Vec<&str> =
+        lacks.iter().filter(|(release, _)| !release.is_in(&version)).map(|(_, piece)| *piece).collect();
+    if lacks.is_empty() {
         return Outcome::pass(version).into();
     }
     Outcome::Warn(Problem {
         observed: version,
-        required: required.to_owned(),
-        why: "older drivers refuse completion queues in external memory, such as a GPU's".to_owned(),
-        fix: "on the host: update the EFA driver with the current EFA installer".to_owned(),
+        required,
+        why: format!("this driver lacks {}", lacks.join(", and ")),
+        fix: format!(
+            "on the host: update the EFA driver; {} and newer contain one",
+            INSTALLER_WITH_COUNTERS.describe()
+        ),
         who: Who::Host,
     })
     .into()
@@ -115,7 +130,8 @@ fn bound(system: &mut System) -> Outcomes {
             ),
             required: "driver efa and an RDMA device".to_owned(),
             why: "libfabric finds adapters through their RDMA devices".to_owned(),
-            fix: "on the host: load both modules (modprobe -a efa ib_uverbs), and search dmesg for their errors".to_owned(),
+            fix: "on the host: load both modules (modprobe -a efa ib_uverbs), and search dmesg for their errors"
+                .to_owned(),
             who: Who::Host,
         }))
     })
@@ -203,6 +219,46 @@ fn all_nodes(system: &mut System) -> Outcomes {
         fix: "add all EFA devices to the container, or name the adapters to use (--device, FI_EFA_IFACE)"
             .to_owned(),
         who: Who::Pod,
+    })
+    .into()
+}
+
+fn all_devices(system: &mut System) -> Outcomes {
+    let instance = match system.instance_type() {
+        Ok(instance) => instance,
+        Err(observed) => {
+            return Outcome::Unknown(Some(observed), "DMI does not identify an EC2 instance".to_owned())
+                .into();
+        }
+    };
+    let Some(devices) = devices_of(&instance) else {
+        let why = "the probe does not know how many devices this type has".to_owned();
+        return Outcome::Unknown(Some(instance), why).into();
+    };
+    let (adapters, gpus) = (system.all_adapters().len(), system.nvidia_pci().len());
+    let observed = format!("{instance}: {adapters} EFA adapters and {gpus} GPUs on the PCI bus");
+    // A machine without any GPU fails CUDA-000.
+    let gpu_lost = gpus > 0 && gpus < devices.gpus;
+    if adapters >= devices.adapters && !gpu_lost {
+        return Outcome::pass(observed).into();
+    }
+    let fix = match gpu_lost {
+        true => {
+            "on the host: search dmesg for Xid and \"fallen off the bus\", and replace the instance (stop and start \
+                 it, or report it to AWS)"
+        }
+        false => {
+            "if the machine has just booted, wait and run again: adapters can appear minutes late; otherwise \
+                  launch it with an EFA interface on each network card that supports EFA; if they are attached, \
+                  replace the instance"
+        }
+    };
+    Outcome::Warn(Problem {
+        observed,
+        required: format!("{} EFA adapters and {} GPUs", devices.adapters, devices.gpus),
+        why: "ranks that count on the type's devices fail, or share an adapter and are slow".to_owned(),
+        fix: fix.to_owned(),
+        who: Who::Host,
     })
     .into()
 }

@@ -1,12 +1,12 @@
 //! The environment: the kind of adapter, the machine, limits, and environment variables that libfabric reads.
 
+use super::variables;
 use crate::check::{Check, Nature, Outcome, Outcomes, Problem, Unit};
 use crate::model::{Kind, Who};
 use crate::soft::Unready;
+use crate::system::instance::GDA_FAMILIES;
 use crate::system::{System, version_numbers};
 
-/// Instance families for which AWS documents GPU-Direct Async: the part of the type's name before the dot.
-const GDA_INSTANCES: [&str; 3] = ["p5en", "p6-b200", "p6-b300"];
 /// Variables that make the efa provider abort the process (libfabric 2.6, `efa_env.c`).
 const ABORTING: [&str; 3] = ["FI_EFA_MTU_SIZE", "FI_EFA_TX_IOV_LIMIT", "FI_EFA_RX_IOV_LIMIT"];
 /// The least number of bytes that the probe itself locks: its test buffers and the rings.
@@ -25,6 +25,8 @@ pub(crate) static CHECKS: &[Unit<System>] = &[
     unit("ENV-004", "Fork and huge-page settings are compatible", Nature::Hardware, fork),
     unit("ENV-005", "No environment variable aborts libfabric", Nature::Any, aborting),
     unit("ENV-006", "No environment variable restricts libfabric", Nature::Any, restricting),
+    unit("ENV-007", "No environment variable means something else today", Nature::Hardware, variables::moved),
+    unit("ENV-008", "libfabric reads every FI_ variable that is set", Nature::Hardware, variables::unknown),
 ];
 
 const fn unit(
@@ -87,23 +89,26 @@ fn platform(system: &mut System) -> Outcomes {
 }
 
 fn instance(system: &mut System) -> Outcomes {
-    let dmi = |file: &str| system.read(format!("/sys/class/dmi/id/{file}")).unwrap_or_default();
-    let (vendor, product) = (dmi("sys_vendor"), dmi("product_name"));
-    if vendor != "Amazon EC2" {
-        let observed = format!("DMI vendor \"{vendor}\", product \"{product}\"");
-        return Outcome::Unknown(Some(observed), "DMI does not identify an EC2 instance".to_owned()).into();
-    }
+    let product = match system.instance_type() {
+        Ok(product) => product,
+        Err(observed) => {
+            return Outcome::Unknown(Some(observed), "DMI does not identify an EC2 instance".to_owned())
+                .into();
+        }
+    };
     let family = product.split('.').next().unwrap_or_default();
-    if GDA_INSTANCES.contains(&family) {
+    if GDA_FAMILIES.contains(&family) {
         return Outcome::pass(product).into();
     }
     Outcome::Warn(Problem {
         observed: product,
-        required: format!("one of {}", GDA_INSTANCES.join(", ")),
+        required: format!("one of {}", GDA_FAMILIES.join(", ")),
         why: "AWS documents GPU-Direct Async for these types only; on other types a GPU may not reach doorbells"
             .to_owned(),
-        fix: "run on one of these types, unless the QUE and PUT checks pass on this one: they prove what works"
-            .to_owned(),
+        fix: format!(
+            "run on {}, unless the QUE and PUT checks pass on this type: they prove what works",
+            GDA_FAMILIES.join(", ")
+        ),
         who: Who::Host,
     })
     .into()
@@ -231,7 +236,7 @@ static RESTRICTING: [Restricting; 5] = [
         why: "this value hides every adapter that it does not name",
     },
     Restricting {
-        name: "FI_HMEM_P2P_DISABLED",
+        name: "FI_HMEM_DISABLE_P2P",
         restricts: |value| is_on(value.into()),
         why: "this value forbids peer access between GPU memory and the adapter",
     },

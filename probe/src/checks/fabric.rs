@@ -2,8 +2,11 @@
 //! [`Session`]: each opens objects that later ones need.
 
 pub(crate) mod bench;
+mod counter_cause;
 mod counters;
 pub(crate) mod gda;
+mod gpu_memory;
+mod neighbour;
 pub(crate) mod objects;
 pub(crate) mod on_gpu;
 pub(crate) mod start;
@@ -40,6 +43,8 @@ pub(crate) struct Start {
     pub(crate) lookup: Option<Result<Vec<Info>, Error>>,
     /// The adapters to check.
     pub(crate) infos: Vec<Info>,
+    /// The adapters that a put may go to.
+    pub(crate) targets: Vec<Info>,
 }
 
 /// libfabric's objects that are open on one adapter.
@@ -56,8 +61,10 @@ pub(crate) struct Libfabric {
     pub(crate) ops: Option<GdaOps>,
     /// The context of the pair's GPU.
     pub(crate) gpu: Option<Gpu>,
-    /// The completion queue of the receiver, which is the target of the GPU's posts.
-    pub(crate) receiver_completions: Option<CompletionQueue>,
+    /// The completion queue of a second queue.
+    pub(crate) more_completions: Option<CompletionQueue>,
+    /// The adapter that requests arrive at, if it is not this one.
+    pub(crate) neighbour: Option<Box<Libfabric>>,
 }
 
 impl Layer for Libfabric {
@@ -97,6 +104,14 @@ impl Layer for Libfabric {
         })
     }
 
+    fn turn_to_neighbour(session: &mut Session) -> Result<String, String> {
+        neighbour::turn_to(session)
+    }
+
+    fn neighbour(&self) -> Option<&Self> {
+        self.neighbour.as_deref()
+    }
+
     fn writes_use_receives(queue: &MappedQueue) -> bool {
         queue.endpoint().writes_use_receives()
     }
@@ -111,11 +126,15 @@ impl Layer for Libfabric {
         };
         note("endpoint", self.endpoint.take().map(|endpoint| endpoint.close()));
         note("memory region", self.region.take().map(MemoryRegion::close));
-        note("receiver's completion queue", self.receiver_completions.take().map(|queue| queue.close()));
+        note("second completion queue", self.more_completions.take().map(|queue| queue.close()));
         note("completion queue", self.completions.take().map(|queue| queue.close()));
         note("address vector", self.addresses.take().map(|vector| vector.close()));
         note("domain", self.domain.take().map(|domain| domain.close()));
         note("fabric", self.fabric.take().map(|fabric| fabric.close()));
+        if let Some(mut neighbour) = self.neighbour.take() {
+            let of = neighbour.adapter();
+            failures.extend(neighbour.close().iter().map(|failure| format!("{of}: {failure}")));
+        }
         failures
     }
 }
@@ -150,6 +169,7 @@ pub(crate) fn run(stream: &mut Stream, request: Request) {
             stream.send(&Event::Started { milliseconds });
         }
     }
+    session.start.targets.clone_from(&session.start.infos);
     if session.request.put.one_adapter {
         session.start.infos.truncate(1);
     }

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use crate::check::{Check, Nature, Outcome, Outcomes, Problem, Unit};
 use crate::model::{Kind, Who};
+use crate::releases::QUEUE_QUERIES;
 use crate::system::System;
 use crate::system::loader::{Copy, INSTALLER, LIBFABRIC};
 
@@ -124,10 +125,13 @@ fn libefa(libraries: &mut Libraries) -> Outcomes {
     let missing = |observed: String| {
         Outcome::Fail(Problem {
             observed,
-            required: "libefa of rdma-core 59 or newer (symbol version EFA_1.4)".to_owned(),
+            required: format!("libefa of {} or newer (symbol version EFA_1.4)", QUEUE_QUERIES.describe()),
             why: "the GDA operations call efadv_query_qp_wqs and efadv_query_cq, which that release added"
                 .to_owned(),
-            fix: "install rdma-core 59 or newer in the image, such as the current EFA installer's".to_owned(),
+            fix: format!(
+                "install {} or newer in the image, such as the current EFA installer's",
+                QUEUE_QUERIES.describe()
+            ),
             who: Who::Image,
         })
     };

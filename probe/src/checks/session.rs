@@ -5,10 +5,11 @@
 use std::fmt;
 
 use efa_gda::doorbell::DoorbellProxy;
+use efa_gda::error_chain;
 use efa_gda::exposure::{RawCompletionQueue, RawWorkQueue};
 use efa_gda::fabric::{Access, Buffer};
 use efa_gda::gpu_queue::GpuQueueError;
-use efa_gda::queue::{Backing, MappedQueue, WorkError, WorkReport, WorkRequest};
+use efa_gda::queue::{Backing, CloseError, MappedQueue, WorkError, WorkReport, WorkRequest};
 use efa_gda::wire::Peer;
 
 use crate::check::{Outcome, Outcomes, Problem, Unit};
@@ -37,6 +38,15 @@ pub(crate) trait Layer: fmt::Debug + Default + 'static {
     /// Registers `buffer`, which the region then owns.
     fn register(&self, buffer: Buffer, access: Access) -> Result<Region<Self>, Outcomes>;
 
+    /// Makes another adapter of the node the target of further requests, which a new queue of this adapter posts.
+    /// Returns its name, or why there is none.
+    fn turn_to_neighbour(session: &mut Session<Self>) -> Result<String, String>;
+
+    /// The adapter that requests arrive at, if it is not this one.
+    fn neighbour(&self) -> Option<&Self> {
+        None
+    }
+
     /// Whether RDMA writes with immediate consume receives of this queue.
     fn writes_use_receives(queue: &MappedQueue<Self::Backing>) -> bool;
 
@@ -44,15 +54,19 @@ pub(crate) trait Layer: fmt::Debug + Default + 'static {
     fn close(&mut self) -> Vec<String>;
 }
 
-/// A queue to which a GPU posts.
-pub(crate) trait OnGpu<L: Layer>: fmt::Debug {
-    /// Posts from the GPU and waits for the completions.
+/// A queue whose requests go to another queue, [`Rig::queue`]: a GPU posts to it, or the other queue is one of another
+/// adapter.
+pub(crate) trait Poster<L: Layer>: fmt::Debug {
+    /// Posts and waits for the completions.
     fn execute(&mut self, request: &WorkRequest<Region<L>>) -> Result<WorkReport, GpuQueueError>;
+
+    /// Bytes of the widest stores by which the GPU writes entries.
+    fn store_bytes(&self) -> u32;
 
     /// The host's view of the queue.
     fn mapped(&self) -> &MappedQueue<L::Backing>;
 
-    /// Unmaps the queue from the GPU and closes it. Returns the failure, if any.
+    /// Unmaps the queue from the GPU, if one posts, and closes it. Returns the failure, if any.
     fn close(self: Box<Self>) -> Option<String>;
 }
 
@@ -82,9 +96,9 @@ pub(crate) struct Rig<L: Layer> {
     pub(crate) peer: Option<Peer>,
     pub(crate) queues: Queues,
     pub(crate) put: Option<Put>,
-    /// The queue to which the GPU posts.
-    pub(crate) on_gpu: Option<Box<dyn OnGpu<L>>>,
-    /// The host's queue. It posts; with a GPU, it is the target of the GPU's posts.
+    /// The queue that posts, if it is not `queue`.
+    pub(crate) poster: Option<Box<dyn Poster<L>>>,
+    /// The host's queue. It posts to itself; with a poster, it is the target of its posts.
     pub(crate) queue: Option<MappedQueue<L::Backing>>,
     /// Rings for the queue in the doorbell modes `record` and `staged`.
     pub(crate) proxy: Option<DoorbellProxy>,
@@ -101,15 +115,15 @@ impl<L: Layer> Rig<L> {
             peer: None,
             queues: Queues::default(),
             put: None,
-            on_gpu: None,
+            poster: None,
             queue: None,
             proxy: None,
         }
     }
 
-    /// Posts from the GPU if it has a queue, otherwise from the host.
+    /// Posts from the poster if there is one, otherwise from the host's queue.
     pub(crate) fn execute(&mut self, request: &WorkRequest<Region<L>>) -> Result<WorkReport, GpuQueueError> {
-        let result = match (&mut self.on_gpu, &mut self.queue) {
+        let result = match (&mut self.poster, &mut self.queue) {
             (Some(queue), _) => queue.execute(request),
             (None, Some(queue)) => queue.execute(request).map_err(Into::into),
             (None, None) => {
@@ -124,14 +138,34 @@ impl<L: Layer> Rig<L> {
 
     /// The queue to which work requests are posted.
     pub(crate) fn sender(&self) -> Option<&MappedQueue<L::Backing>> {
-        self.on_gpu.as_ref().map(|queue| queue.mapped()).or(self.queue.as_ref())
+        self.poster.as_ref().map(|queue| queue.mapped()).or(self.queue.as_ref())
     }
+}
+
+/// Closes a queue, or destroys it with the requests that are in flight. Returns the failure, if any.
+pub(crate) fn close_queue<B: Backing>(queue: MappedQueue<B>) -> Option<String> {
+    let destroyed = match queue.close() {
+        Err(CloseError::Destroy(error)) => Err(error),
+        // Requests in flight are flushed with the queue pair.
+        Err(
+            CloseError::Busy { queue, .. }
+            | CloseError::Unrung { queue, .. }
+            | CloseError::Abandoned { queue, .. },
+        ) => queue.destroy(),
+        Ok(()) | Err(_) => Ok(()),
+    };
+    destroyed.err().map(|error| error_chain(&error).to_string())
 }
 
 impl<L: Layer> Session<L> {
     /// A session with no open object.
     pub(crate) fn new(stream: &Stream, request: Request) -> Self {
-        let progress = stream.progress();
+        Self { progress: stream.progress(), ..Self::silent(request) }
+    }
+
+    /// A session with no open object whose progress is not reported.
+    pub(crate) fn silent(request: Request) -> Self {
+        let progress = Progress::silent();
         Self { request, progress, start: L::Start::default(), gpu: None, rig: Rig::new(L::default()) }
     }
 

@@ -76,6 +76,10 @@ impl Layer for Verbs {
         })
     }
 
+    fn turn_to_neighbour(_: &mut session::Session<Self>) -> Result<String, String> {
+        Err("only the probe's puts through libfabric can go to another adapter".to_owned())
+    }
+
     fn writes_use_receives(queue: &MappedQueue<Self::Backing>) -> bool {
         !unsolicited(queue.queue_pair().context())
     }

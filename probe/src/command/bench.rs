@@ -1,16 +1,18 @@
 //! `gda-probe bench`: measures the latency of a write, the message rate and the bandwidth. The report
 //! contains the checks that lead there.
 
-use std::fs;
+use std::path::Path;
 
 use super::CommandError;
 use super::executor::executor;
+use super::file;
 use super::put::{downgrade_unneeded_mapping, run_prerequisites};
 use super::run::Run;
 use crate::checks;
 use crate::cli::{BenchArgs, Common, DEFAULT_BENCH_TIME, DEFAULT_MAX_SECONDS, Via};
 use crate::exit::Exit;
-use crate::model::{Document, Op, State};
+use crate::model::{Document, Graded, Op, State};
+use crate::remedy;
 use crate::report::html;
 use crate::worker::{BenchRequest, PutRequest};
 
@@ -22,6 +24,7 @@ const PUT: PutRequest = PutRequest {
     max_seconds: DEFAULT_MAX_SECONDS,
     one_adapter: true,
     fault: None,
+    qualify_laps: None,
 };
 
 /// Runs the checks and the measurements.
@@ -31,6 +34,14 @@ pub(crate) fn run(common: &Common, args: &BenchArgs) -> Result<(Document, Exit),
             what: "bench --via verbs",
             missing: "more than one queue through rdma-core",
         });
+    }
+    match args.html.as_deref() {
+        Some(file) if is_stdout(file) && common.json => {
+            let why = "--html - and --json both print to stdout; name a file for one of them";
+            return Err(CommandError::Input(why.to_owned()));
+        }
+        Some(file) if !is_stdout(file) => file::check(file)?,
+        _ => {}
     }
     // Here --time-limit is the limit of all measurements; checks keep their default.
     let mut run = Run::new(&Common { time_limit: None, ..common.clone() })?;
@@ -49,12 +60,33 @@ pub(crate) fn run(common: &Common, args: &BenchArgs) -> Result<(Document, Exit),
     });
     let exit = if measured { Exit::of(&findings) } else { Exit::Failed };
     let mut document = Document::new("bench", common.soft);
-    document.checks = Some(findings);
+    document.checks = Some(Graded::all(findings, remedy::of_host));
+    document.origin = run.system.origin();
+    document.counters = run.counters();
     document.queues = results.queues;
     document.bench = results.bench;
-    if let (Some(file), Some(bench)) = (&args.html, &document.bench) {
-        let page = html::page(bench, document.queues.as_ref());
-        fs::write(file, page).map_err(|source| CommandError::File { file: file.clone(), source })?;
-    }
     Ok((document, exit))
+}
+
+/// The name that stands for stdout.
+fn is_stdout(file: &Path) -> bool {
+    file == Path::new("-")
+}
+
+/// The page, if `--html -` prints it in place of the report.
+pub(crate) fn page_on_stdout(document: &Document, args: &BenchArgs) -> Option<String> {
+    args.html.as_deref().filter(|file| is_stdout(file)).map(|_| page(document))
+}
+
+/// Writes the page to the file of `--html`. The report is printed first, so that it survives a full disk.
+pub(crate) fn save(document: &Document, args: &BenchArgs) -> Result<(), CommandError> {
+    match args.html.as_deref().filter(|file| !is_stdout(file)) {
+        Some(file) if document.bench.is_some() => file::replace(file, page(document).as_bytes()),
+        _ => Ok(()),
+    }
+}
+
+fn page(document: &Document) -> String {
+    let Document { bench, queues, origin, soft, .. } = document;
+    bench.as_ref().map(|bench| html::page(bench, queues.as_ref(), origin, *soft)).unwrap_or_default()
 }

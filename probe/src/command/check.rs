@@ -1,14 +1,19 @@
 //! `gda-probe check`: runs every check and gives a verdict.
 
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use super::CommandError;
 use super::run::Run;
 use crate::check::Outcome;
 use crate::checks::library::Libraries;
-use crate::checks::{self, cuda, dev, env, fabric, library};
+use crate::checks::{self, cuda, dev, env, fabric, library, stacks};
 use crate::cli::{Common, DEFAULT_MAX_SECONDS, Via};
 use crate::exit::Exit;
-use crate::model::{Document, Finding, Gpu, Op, Pair, Put, State};
-use crate::verdict::verdicts;
+use crate::model::{Document, Finding, Gpu, Graded, Op, Pair, Put, Runs, State};
+use crate::remedy;
+use crate::report::prometheus;
+use crate::verdict::{stack, verdicts};
 use crate::worker::{Executor, Group, PutRequest};
 
 /// The put of a check: small, and of several entries.
@@ -19,7 +24,14 @@ const PUT: PutRequest = PutRequest {
     max_seconds: DEFAULT_MAX_SECONDS,
     one_adapter: false,
     fault: None,
+    qualify_laps: None,
 };
+
+/// Writes the result of a check for Prometheus.
+pub(crate) fn save_metrics(document: &Document, exit: Exit, file: &Path) -> Result<(), CommandError> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    super::file::replace(file, prometheus::metrics(document, exit.status(false), now).as_bytes())
+}
 
 /// Whether the check `code` passed on any adapter.
 fn passed(findings: &[Finding], code: &str) -> bool {
@@ -41,7 +53,9 @@ pub(crate) fn run(common: &Common) -> Result<(Document, Exit), CommandError> {
         run.runner.run(unit, None, &mut run.system);
     }
     let host = run.queues(PUT, Executor::Host)?;
-    if common.via == Via::Libfabric && !common.soft && !passed(&run.runner.findings, "GDA-003") {
+    // What rdma-core exposes tells nothing if libfabric was not even loaded.
+    let asked = run.runner.findings.iter().any(|one| one.code == "LIB-001" && one.state != State::Skip);
+    if common.via == Via::Libfabric && !common.soft && asked && !passed(&run.runner.findings, "GDA-003") {
         run.exposure(PUT)?;
     }
     let gpus = if run.runner.blocked(&cuda::CHECKS[0].check, None).is_some() {
@@ -58,6 +72,9 @@ pub(crate) fn run(common: &Common) -> Result<(Document, Exit), CommandError> {
     for unit in of_libfabric.iter().chain(library::OF_LIBEFA) {
         run.runner.run(unit, None, &mut libraries);
     }
+    for unit in stacks::CHECKS {
+        run.runner.run(unit, None, &mut run.system);
+    }
     let mut adapters = host.adapters;
     if adapters.is_empty() && !common.soft {
         adapters = run.system.adapters().iter().map(|adapter| adapter.name().to_owned()).collect();
@@ -71,10 +88,18 @@ pub(crate) fn run(common: &Common) -> Result<(Document, Exit), CommandError> {
     puts.extend(host.puts);
     let mut findings = std::mem::take(&mut run.runner.findings);
     checks::sort(&mut findings);
-    let exit = Exit::of(&findings);
     let mut document = Document::new("check", common.soft);
     document.verdict = Some(verdicts(&findings, &puts, &pairs, &gpus, &adapters));
-    document.checks = Some(findings);
+    let stacks = stack::stacks(&findings, common.stack);
+    if let Some(only) = common.stack {
+        stack::narrow(&mut findings, only);
+    }
+    let stopped = common.stack.is_some() && stacks.iter().any(|stack| stack.runs == Runs::No);
+    let exit = if stopped { Exit::Failed } else { Exit::of(&findings) };
+    document.stacks = Some(stacks);
+    document.checks = Some(Graded::all(findings, remedy::of_host));
+    document.origin = run.system.origin();
+    document.counters = run.counters();
     document.queues = host.queues;
     // A GPU's puts come first.
     document.put = puts.into_iter().next();

@@ -1,7 +1,12 @@
-//! `gda-probe explain CODE`: prints the page of a check (`docs/checks.md`) or of a completion status
-//! (`docs/statuses.md`).
+//! `gda-probe explain CODE`: prints the page of a check (`docs/checks.md`), with its usual fix and who can apply
+//! it, or of a completion status (`docs/statuses.md`). Without a code, all of them.
+
+use serde::Serialize;
 
 use super::CommandError;
+use crate::model::{Action, SCHEMA, Who};
+use crate::remedy;
+use crate::terminal;
 
 /// The pages of checks, each with a heading `### CODE title`.
 const CHECKS: &str = include_str!("../../docs/checks.md");
@@ -21,6 +26,101 @@ pub(crate) fn page(code: &str) -> Result<&'static str, CommandError> {
              statuses are STATUS-0 to STATUS-18"
         ))
     })
+}
+
+/// One page or all.
+#[derive(Debug, Serialize)]
+pub(crate) struct Explained {
+    schema: &'static str,
+    command: &'static str,
+    #[serde(flatten)]
+    pages: Pages,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Pages {
+    One(Page),
+    All { codes: Vec<Page> },
+}
+
+/// A page: what a code means, and what is done about it.
+#[derive(Debug, Serialize)]
+struct Page {
+    code: &'static str,
+    title: &'static str,
+    text: &'static str,
+    /// The usual fix; absent for statuses, whose text has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fix: Option<&'static str>,
+    /// The roles that can apply it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    who: Option<&'static [Who]>,
+    /// What is done with the node if its operator applies it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    action: Option<Action>,
+}
+
+impl Page {
+    /// The page whose first line holds code and title.
+    fn of(page: &'static str) -> Self {
+        let (heading, text) = page.split_once('\n').unwrap_or((page, ""));
+        let (code, title) = heading.split_once(' ').unwrap_or((heading, ""));
+        let remedy = remedy::of(code);
+        let of_host = remedy.filter(|remedy| remedy.who.contains(&Who::Host));
+        Self {
+            code,
+            title,
+            text: text.trim(),
+            fix: remedy.map(|remedy| remedy.fix),
+            who: remedy.map(|remedy| remedy.who),
+            action: of_host.map(|remedy| remedy.of_host),
+        }
+    }
+
+    fn text(&self, width: usize) -> String {
+        let mut out = terminal::wrapped(&format!("{} ", self.code), self.code.len() + 1, self.title, width);
+        for paragraph in self.text.split("\n\n") {
+            out.push('\n');
+            match paragraph.starts_with(['|', '-', '`']) && paragraph.contains('\n') {
+                // A table, a list or a block of code.
+                true => out.push_str(&format!("{paragraph}\n")),
+                false => out.push_str(&terminal::wrapped("", 0, paragraph, width)),
+            }
+        }
+        let Some((fix, who)) = self.fix.zip(self.who) else { return out };
+        out.push('\n');
+        out.push_str(&terminal::wrapped("fix   ", 6, fix, width));
+        let mut roles: Vec<String> = who.iter().map(|who| who.person().to_owned()).collect();
+        roles.extend(self.action.map(|action| format!("on the host: {}", action.request())));
+        out.push_str(&terminal::wrapped("who   ", 6, &roles.join("; "), width));
+        out
+    }
+}
+
+impl Explained {
+    /// The pages for people.
+    pub(crate) fn text(&self, width: usize) -> String {
+        match &self.pages {
+            Pages::One(page) => page.text(width),
+            Pages::All { codes } => {
+                let line =
+                    |page: &Page| terminal::wrapped(&format!("{:<10} ", page.code), 11, page.title, width);
+                codes.iter().map(line).collect()
+            }
+        }
+    }
+}
+
+/// Explains `code`, or all codes.
+pub(crate) fn of(code: Option<&str>) -> Result<Explained, CommandError> {
+    let pages = match code {
+        Some(code) => Pages::One(Page::of(page(code)?)),
+        None => Pages::All {
+            codes: pages(CHECKS).chain(pages(STATUSES)).map(|(_, page)| Page::of(page)).collect(),
+        },
+    };
+    Ok(Explained { schema: SCHEMA, command: "explain", pages })
 }
 
 /// The pages of a document: code, and text with the heading.

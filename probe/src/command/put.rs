@@ -5,9 +5,10 @@ use super::CommandError;
 use super::executor::executor;
 use super::run::Run;
 use crate::checks::{self, env};
-use crate::cli::{Common, PutArgs};
+use crate::cli::{Common, ExchangeArgs, ExecutorChoice, PutArgs};
 use crate::exit::Exit;
-use crate::model::{Document, Doorbell, Finding, State};
+use crate::model::{Document, Doorbell, Finding, Graded, State};
+use crate::remedy;
 use crate::verdict::MAPS;
 use crate::worker::PutRequest;
 
@@ -16,7 +17,7 @@ const PREREQUISITES: [&str; 2] = ["ENV-000", "ENV-005"];
 
 /// Runs the checks and the put.
 pub(crate) fn run(common: &Common, args: &PutArgs) -> Result<(Document, Exit), CommandError> {
-    refuse_missing_options(args)?;
+    refuse_options_of_a_pair(args)?;
     if args.fault.is_some() && !matches!(common.doorbell, Doorbell::Direct | Doorbell::Auto) {
         return Err(CommandError::Input(
             "--plant breaks a rule at the adapter's doorbell; omit --doorbell, or use --doorbell direct"
@@ -26,6 +27,10 @@ pub(crate) fn run(common: &Common, args: &PutArgs) -> Result<(Document, Exit), C
     if args.count == 0 {
         return Err(CommandError::Input("--count 0 moves no bytes; give at least 1".to_owned()));
     }
+    let choice = match args.qualify_stores {
+        Some(_) => executor_of_qualification(common, args)?,
+        None => args.executor,
+    };
     let mut run = Run::new(common)?;
     run_prerequisites(&mut run);
     let request = PutRequest {
@@ -35,8 +40,9 @@ pub(crate) fn run(common: &Common, args: &PutArgs) -> Result<(Document, Exit), C
         max_seconds: args.max_seconds,
         one_adapter: true,
         fault: args.fault,
+        qualify_laps: args.qualify_stores,
     };
-    let executor = executor(&mut run, common, args.executor, request)?;
+    let executor = executor(&mut run, common, choice, request)?;
     let results = run.queues(request, executor)?;
     let mut findings = std::mem::take(&mut run.runner.findings);
     checks::sort(&mut findings);
@@ -47,7 +53,9 @@ pub(crate) fn run(common: &Common, args: &PutArgs) -> Result<(Document, Exit), C
     }
     let exit = if verified { Exit::of(&findings) } else { Exit::Failed };
     let mut document = Document::new("put", common.soft);
-    document.checks = Some(findings);
+    document.checks = Some(Graded::all(findings, remedy::of_host));
+    document.origin = run.system.origin();
+    document.counters = run.counters();
     document.queues = results.queues;
     document.put = put;
     Ok((document, exit))
@@ -67,12 +75,26 @@ pub(crate) fn run_prerequisites(run: &mut Run) {
     }
 }
 
-fn refuse_missing_options(args: &PutArgs) -> Result<(), CommandError> {
-    match args.peer {
-        Some(_) => Err(CommandError::NotInThisVersion {
-            what: "put --peer",
-            missing: "the exchange of addresses with another host",
-        }),
-        None => Ok(()),
+/// Refuses options with which no GPU would write entries into the adapter's ring.
+fn executor_of_qualification(common: &Common, args: &PutArgs) -> Result<ExecutorChoice, CommandError> {
+    let why = if args.executor == ExecutorChoice::Host {
+        "--qualify-stores tries the stores of a GPU, and the host executor stores 8 bytes at a time; omit --executor"
+    } else if common.doorbell == Doorbell::Staged {
+        "--qualify-stores tries the stores of a GPU, and with --doorbell staged a host thread writes the entries; use \
+         --doorbell direct or record"
+    } else {
+        return Ok(ExecutorChoice::Cuda);
+    };
+    Err(CommandError::Input(why.to_owned()))
+}
+
+fn refuse_options_of_a_pair(args: &PutArgs) -> Result<(), CommandError> {
+    let ExchangeArgs { token_file, wait } = &args.exchange;
+    match token_file.is_some() || wait.is_some() {
+        true => {
+            let why = "--token-file and --wait are for a put between two hosts; add --peer HOST or --listen";
+            Err(CommandError::Input(why.to_owned()))
+        }
+        false => Ok(()),
     }
 }

@@ -1,15 +1,17 @@
 //! The run of a command: the machine, the software adapter and the worker processes.
 
+use std::ffi::OsString;
 use std::time::Duration;
 
 use super::CommandError;
 use crate::check::{Policy, Runner};
 use crate::checks;
 use crate::cli::{Common, Via};
-use crate::model::{Doorbell, GpuChoice};
+use crate::model::{Counter, Doorbell, GpuChoice};
 use crate::soft::{self, ProviderDirectory, Unready, uverbs};
 use crate::supervisor::{self, Limits, Results};
 use crate::system::System;
+use crate::system::counters::Counters;
 use crate::worker::{BenchRequest, Executor, Group, PutRequest, Request};
 
 /// Added for the start of a foreign library on a machine with an NVIDIA GPU: libfabric starts CUDA, which
@@ -30,6 +32,8 @@ pub(crate) struct Run {
     /// The measurements of the worker that opens queues.
     pub(crate) bench: Option<BenchRequest>,
     directory: Option<ProviderDirectory>,
+    /// The adapters' counters at the beginning.
+    before: Counters,
 }
 
 impl Run {
@@ -44,7 +48,7 @@ impl Run {
             soft: common.soft,
             device: common.device.clone(),
             gpu: common.gpu,
-            provider: None,
+            ..System::default()
         };
         let mut directory = None;
         if common.soft && common.via == Via::Libfabric {
@@ -58,6 +62,7 @@ impl Run {
         let start = if system.has_nvidia() { CUDA_START } else { Duration::ZERO };
         let limits = Limits { each: Duration::from_millis(common.each_check()), start };
         Ok(Self {
+            before: system.counters(),
             system,
             runner: Runner::new(policy),
             limits,
@@ -69,13 +74,15 @@ impl Run {
         })
     }
 
+    /// The counters of adapters that increased in this run.
+    pub(crate) fn counters(&self) -> Option<Vec<Counter>> {
+        let changed = self.system.counters().since(&self.before);
+        (!changed.is_empty()).then_some(changed)
+    }
+
     /// Runs the checks that open queues, through the library that `--via` names.
     pub(crate) fn queues(&mut self, put: PutRequest, executor: Executor) -> Result<Results, CommandError> {
-        let group = match self.via {
-            Via::Libfabric => Group::Fabric,
-            Via::Verbs => Group::Verbs,
-        };
-        self.run(group, put, executor)
+        self.run(self.layer().0, put, executor)
     }
 
     /// Checks what rdma-core exposes; for adapters of which libfabric exposes no queue. Moves no bytes.
@@ -93,12 +100,33 @@ impl Run {
 
     /// Runs a group of checks in a worker.
     fn run(&mut self, group: Group, put: PutRequest, executor: Executor) -> Result<Results, CommandError> {
+        let request = self.request(group, put, executor);
+        let path = self.directory.as_ref().map(ProviderDirectory::provider_path);
+        Ok(supervisor::run(&mut self.runner, request, self.limits, path.as_deref())?)
+    }
+
+    /// The group of the library that `--via` names, and FI_PROVIDER_PATH for its workers.
+    pub(crate) fn layer(&self) -> (Group, Option<OsString>) {
+        let path = self.directory.as_ref().map(ProviderDirectory::provider_path);
+        match self.via {
+            Via::Libfabric => (Group::Fabric, path),
+            Via::Verbs => (Group::Verbs, path),
+        }
+    }
+
+    /// The limits of calls and waits, for a worker.
+    pub(crate) fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// The request to a worker.
+    pub(crate) fn request(&self, group: Group, put: PutRequest, executor: Executor) -> Request {
         let provider = self.system.provider.as_ref().and_then(|provider| provider.as_ref().ok()).cloned();
         let gpu = match self.system.gpu {
             Some(GpuChoice::Number(number)) => Some(number),
             _ => None,
         };
-        let request = Request {
+        Request {
             group,
             root: self.system.root.clone(),
             soft: self.system.soft,
@@ -115,8 +143,6 @@ impl Run {
             // Half of the check's limit, so that the check reports a wait that timed out before the limit ends it.
             wait: u64::try_from(self.limits.each.as_millis() / 2).unwrap_or(u64::MAX),
             findings: Vec::new(),
-        };
-        let path = self.directory.as_ref().map(ProviderDirectory::provider_path);
-        Ok(supervisor::run(&mut self.runner, request, self.limits, path.as_deref())?)
+        }
     }
 }

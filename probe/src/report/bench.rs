@@ -1,54 +1,33 @@
-//! The tables of a bench for people.
+//! The tables of a bench for people. A narrow terminal has fewer columns of them; the page and JSON have all.
 
 use std::fmt::Write as _;
 
-use crate::model::bench::{Bench, Quantiles, Spread};
+use super::style::Style;
+use crate::model::Document;
+use crate::model::bench::{Bench, Latency, Quantiles, Rate, Spread};
+
+/// Columns from which a line has room for quartiles, and for the writes of each call.
+const WITH_QUARTILES: usize = 104;
+const WITH_CALLS: usize = 92;
 
 fn spread(of: Spread) -> String {
     format!("{:>9.3}  ({:.3} to {:.3})", of.median, of.min, of.max)
 }
 
-fn quantiles(of: Quantiles) -> String {
-    format!("{:>8.0} {:>8.0} {:>8.0} {:>8.0}", of.median, of.p25, of.p75, of.p99)
-}
-
 /// Appends the tables to `out`.
-pub(super) fn render(out: &mut String, bench: &Bench) {
-    let _ = writeln!(out, "Bench: {}", bench.heading());
-    if !bench.latency.is_empty() {
-        let _ = writeln!(out, "\nLatency of one write at a time, ns");
-        let _ = writeln!(
-            out,
-            "  {:<9}{:<10}{:>7}  {:>8} {:>8} {:>8} {:>8}   {:>8} {:>8} {:>8} {:>8}",
-            "doorbell", "producer", "bytes", "post", "p25", "p75", "p99", "complete", "p25", "p75", "p99"
-        );
+pub(super) fn render(out: &mut String, bench: &Bench, document: &Document, style: Style) {
+    let origin = &document.origin;
+    if document.soft {
+        out.push_str("Software adapter: these figures say nothing about an EFA adapter.\n");
     }
-    for row in &bench.latency {
-        let (post, completion) = (quantiles(row.post_ns), quantiles(row.completion_ns));
-        let _ =
-            writeln!(out, "  {:<9}{:<10}{:>7}  {post}   {completion}", row.doorbell, row.producer, row.bytes);
-    }
-    if !bench.rate.is_empty() {
-        let _ = writeln!(out, "\nMessage rate, million writes a second (range over runs)");
-        let _ = writeln!(
-            out,
-            "  {:<9}{:<34}{:>7}{:>10}{:>9}",
-            "doorbell", "producer", "queues", "per call", "rate"
-        );
-    }
-    for row in &bench.rate {
-        let _ = writeln!(
-            out,
-            "  {:<9}{:<34}{:>7}{:>10}{}",
-            row.doorbell,
-            row.producer,
-            row.queues,
-            row.per_call,
-            spread(row.million_per_s)
-        );
-    }
+    out.push_str(&style.wrapped("Bench: ", 7, &bench.heading()));
+    let host = origin.host.as_deref().unwrap_or("unknown host");
+    let time = origin.time.as_deref().unwrap_or("unknown time");
+    out.push_str(&style.wrapped("       ", 7, &format!("gda-probe {} on {host}, {time}", origin.version)));
+    latency(out, &bench.latency, style);
+    rate(out, &bench.rate, style);
     if !bench.bandwidth.is_empty() {
-        let _ = writeln!(out, "\nBandwidth, 10^9 bytes a second (range over runs)");
+        out.push_str("\nBandwidth, 10^9 bytes a second (range over runs)\n");
     }
     for row in &bench.bandwidth {
         let _ = writeln!(
@@ -61,7 +40,52 @@ pub(super) fn render(out: &mut String, bench: &Bench) {
         );
     }
     for case in &bench.left_out {
-        let _ = writeln!(out, "  not measured: {case}");
+        out.push_str(&style.wrapped("  not measured: ", 16, case));
     }
     out.push('\n');
+}
+
+fn latency(out: &mut String, rows: &[Latency], style: Style) {
+    if rows.is_empty() {
+        return;
+    }
+    let quartiles = style.width >= WITH_QUARTILES;
+    let heads = |name: &str| match quartiles {
+        true => format!("{name:>9}{:>9}{:>9}{:>9}", "p25", "p75", "p99"),
+        false => format!("{name:>9}{:>9}", "p99"),
+    };
+    let cells = |of: &Quantiles| match quartiles {
+        true => format!("{:>9.0}{:>9.0}{:>9.0}{:>9.0}", of.median, of.p25, of.p75, of.p99),
+        false => format!("{:>9.0}{:>9.0}", of.median, of.p99),
+    };
+    out.push_str("\nLatency of one write at a time, ns: median of the post and of the completion after it\n");
+    let (post, complete) = (heads("post"), heads("complete"));
+    let _ = writeln!(out, "  {:<9}{:<10}{:>7} {post}  {complete}", "doorbell", "producer", "bytes");
+    for row in rows {
+        let (post, completion) = (cells(&row.post_ns), cells(&row.completion_ns));
+        let _ =
+            writeln!(out, "  {:<9}{:<10}{:>7} {post}  {completion}", row.doorbell, row.producer, row.bytes);
+    }
+}
+
+fn rate(out: &mut String, rows: &[Rate], style: Style) {
+    if rows.is_empty() {
+        return;
+    }
+    let calls = |text: &str| if style.width >= WITH_CALLS { format!("{text:>10}") } else { String::new() };
+    out.push_str("\nMessage rate, million writes a second (range over runs)\n");
+    let _ = writeln!(
+        out,
+        "  {:<9}{:<34}{:>6}{}{:>9}",
+        "doorbell",
+        "producer",
+        "queues",
+        calls("per call"),
+        "rate"
+    );
+    for row in rows {
+        let per_call = calls(&row.per_call.to_string());
+        let rate = spread(row.million_per_s);
+        let _ = writeln!(out, "  {:<9}{:<34}{:>6}{per_call}{rate}", row.doorbell, row.producer, row.queues);
+    }
 }

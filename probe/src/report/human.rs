@@ -1,138 +1,111 @@
-//! The report for people: one line a check under its category, details of warnings and failures, and the
-//! verdict last. Output is coloured on a terminal unless NO_COLOR is set.
+//! The report for people: the verdict and what stops it first, then the checks by category, and a last line
+//! that says how the run ended.
 
 use std::fmt::Write as _;
-use std::io::IsTerminal;
 
-use crate::model::{CATEGORIES, Document, Finding, Geometry, Kind, Put, Reach, State, Verdict, Who};
+use super::problems::{self, Problem, problems};
+use super::sections::{self, Counts};
+use super::style::{Paint, Style};
+use crate::model::{
+    Counter, Document, Geometry, Graded, Put, Qualification, Queues, Reach, Runs, StackVerdict, State,
+    Verdict,
+};
 
-/// Colour and level of detail.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Style {
-    colour: bool,
-    verbose: bool,
-}
-
-impl Style {
-    /// The style for stdout: coloured if it is a terminal and NO_COLOR is not set.
-    pub(crate) fn of_stdout(verbose: bool) -> Self {
-        let forbidden = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        Self { colour: std::io::stdout().is_terminal() && !forbidden, verbose }
-    }
-
-    fn paint(self, text: &str, code: &str) -> String {
-        if self.colour { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
-    }
-
-    fn mark(self, state: State) -> String {
-        let (text, code) = match state {
-            State::Pass => ("pass", "32"),
-            State::Warn => ("WARN", "33"),
-            State::Fail => ("FAIL", "31;1"),
-            State::Skip => ("skip", "2"),
-            State::Unknown => ("  ? ", "36"),
-        };
-        self.paint(text, code)
-    }
-}
+/// Groups of verdicts that are shown without `-v`.
+const VERDICTS: usize = 4;
 
 /// Formats the report.
 pub(crate) fn render(document: &Document, style: Style) -> String {
     let mut out = String::new();
-    if let Some(checks) = &document.checks {
-        render_checks(&mut out, checks, style);
-    }
-    if let Some(queues) = &document.queues {
-        let _ = writeln!(out, "{}", style.paint("Queue geometry", "1"));
-        for (name, queue) in [("send", &queues.sq), ("receive", &queues.rq), ("completion", &queues.cq)] {
-            if let Some(queue) = queue {
-                let _ = writeln!(out, "  {name:<12}{}", geometry(queue));
-            }
-        }
+    let checks = document.checks.as_deref().unwrap_or_default();
+    let problems = problems(checks);
+    if let Some(put) = &document.put.as_ref().filter(|_| document.command == "put") {
+        render_put(&mut out, put, style, true);
         out.push('\n');
     }
-    if let Some(put) = &document.put {
-        render_put(&mut out, put, style);
+    if let Some(ranks) = &document.ranks {
+        super::ranks::render(&mut out, ranks, document, style);
     }
     if let Some(bench) = &document.bench {
-        super::bench::render(&mut out, bench);
+        super::bench::render(&mut out, bench, document, style);
     }
     if let Some(verdicts) = &document.verdict {
-        let _ = writeln!(out, "{}", style.paint("Verdict", "1"));
-        for verdict in verdicts {
-            render_verdict(&mut out, verdict, style);
+        render_verdicts(&mut out, verdicts, checks, style);
+        render_stacks(&mut out, document.stacks.as_deref().unwrap_or_default(), style);
+        out.push('\n');
+    }
+    render_problems(&mut out, &problems, checks, style);
+    if document.checks.is_some() {
+        if style.verbose {
+            sections::all(&mut out, checks, style);
+        } else if document.command == "check" {
+            sections::summary(&mut out, checks, style);
         }
     }
+    if let Some(queues) = document.queues.as_ref().filter(|_| style.verbose) {
+        render_queues(&mut out, queues, style);
+    }
+    if let Some(put) = &document.put.as_ref().filter(|_| document.command == "check") {
+        render_put(&mut out, put, style, false);
+    }
+    render_counters(&mut out, document.counters.as_deref().unwrap_or_default(), style);
     if let Some(decoded) = &document.decode {
-        let _ = write!(out, "{decoded}");
+        super::decoded::render(&mut out, decoded, style);
+    }
+    if let Some(conclusion) = conclusion(document, &problems) {
+        let (text, paint) = conclusion;
+        let wrapped = style.wrapped("", 0, &text);
+        let _ = writeln!(out, "{}", style.paint(wrapped.trim_end(), paint));
     }
     out
 }
 
-fn render_checks(out: &mut String, checks: &[Finding], style: Style) {
-    for (prefix, title) in CATEGORIES {
-        let of_category: Vec<&Finding> =
-            checks.iter().filter(|check| check.code.split('-').next() == Some(prefix)).collect();
-        if of_category.is_empty() {
-            continue;
+/// The line for a node-problem-detector: at most 80 characters, as the detector keeps no more.
+pub(crate) fn npd_line(document: &Document) -> String {
+    let checks = document.checks.as_deref().unwrap_or_default();
+    let problems = problems(checks);
+    let text = match (&document.ranks, &problems[..]) {
+        (Some(ranks), []) => super::ranks::conclusion(ranks, document.soft),
+        (_, []) => conclusion(document, &problems).map_or_else(|| "no problem".to_owned(), |(text, _)| text),
+        (_, [first, more @ ..]) => {
+            let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
+            let observed = first.first.observed.as_deref().unwrap_or(&first.first.title);
+            format!("{}{more}: {observed}", first.short())
         }
-        let _ = writeln!(out, "{}", style.paint(title, "1"));
-        for check in of_category {
-            render_check(out, check, style);
+    };
+    crate::terminal::shortened(&text, 80)
+}
+
+fn render_problems(out: &mut String, problems: &[Problem<'_>], checks: &[Graded], style: Style) {
+    if problems.len() > 1 {
+        let of = |state: State| {
+            let all: Vec<String> =
+                problems.iter().filter(|one| one.first.state == state).map(Problem::short).collect();
+            (all.len(), all.join(", "))
+        };
+        for (word, (count, all)) in [("failure", of(State::Fail)), ("warning", of(State::Warn))] {
+            let plural = if count == 1 { "" } else { "s" };
+            if count > 0 {
+                out.push_str(&style.wrapped("", 0, &format!("{count} {word}{plural}: {all}")));
+            }
         }
+        out.push('\n');
+    }
+    for (index, problem) in problems.iter().enumerate() {
+        // Later ones may be consequences; all of them are shown whole with -v.
+        problem.render(out, checks, style, index == 0 || style.verbose);
         out.push('\n');
     }
 }
 
-fn render_check(out: &mut String, check: &Finding, style: Style) {
-    let subject = check.subject.as_deref().map(|subject| format!(" [{subject}]")).unwrap_or_default();
-    let _ = write!(out, "  {}  {:<8} {}{subject}", style.mark(check.state), check.code, check.title);
-    match check.state {
-        State::Pass => {
-            let observed = check.observed.as_deref().unwrap_or_default();
-            let _ = writeln!(out, ": {observed}");
-        }
-        State::Skip => {
-            let blocked = check.blocked_by.as_deref().unwrap_or("?");
-            let why = check.why.as_deref().filter(|why| !why.starts_with(blocked));
-            let why = why.map(|why| format!(": {why}")).unwrap_or_default();
-            let _ = writeln!(out, " (blocked by {blocked}{why})");
-        }
-        State::Unknown => {
-            let observed = check.observed.as_deref().map(|text| format!("{text}; ")).unwrap_or_default();
-            let _ = writeln!(out, ": {observed}{}", check.why.as_deref().unwrap_or_default());
-        }
-        State::Warn | State::Fail => {
-            out.push('\n');
-            render_problem(out, check);
+fn render_queues(out: &mut String, queues: &Queues, style: Style) {
+    let _ = writeln!(out, "{}", style.paint("Queue geometry", Paint::Bold));
+    for (name, queue) in [("send", &queues.sq), ("receive", &queues.rq), ("completion", &queues.cq)] {
+        if let Some(queue) = queue {
+            out.push_str(&style.wrapped(&format!("  {name:<12}"), 14, &geometry(queue)));
         }
     }
-    if style.verbose {
-        let kind = if check.kind == Kind::Proven { "proven" } else { "declared" };
-        let _ = writeln!(out, "                 ({kind})");
-    }
-}
-
-fn render_problem(out: &mut String, check: &Finding) {
-    let parts = [
-        ("observed", &check.observed),
-        ("required", &check.required),
-        ("why", &check.why),
-        ("fix", &check.fix),
-    ];
-    for (name, text) in parts {
-        if let Some(text) = text {
-            let _ = writeln!(out, "          {name:<9} {text}");
-        }
-    }
-    let who = match check.who {
-        Some(Who::Host) => "host: the operator of the machine",
-        Some(Who::Image) => "image: the author of the container image",
-        Some(Who::Pod) => "pod: the author of the pod or job",
-        Some(Who::Code) => "code: the author of the program or the command line",
-        None => return,
-    };
-    let _ = writeln!(out, "          {:<9} {who}; more: gda-probe explain {}", "who", check.code);
+    out.push('\n');
 }
 
 fn geometry(queue: &Geometry) -> String {
@@ -146,38 +119,206 @@ fn geometry(queue: &Geometry) -> String {
     text
 }
 
-fn render_put(out: &mut String, put: &Put, style: Style) {
-    let verified =
-        if put.verified { style.paint("verified", "32") } else { style.paint("NOT verified", "31;1") };
-    let _ = writeln!(
-        out,
-        "Put: {} of {} × {} bytes ({}) on {}, executor {}, doorbell {}: {verified}",
-        put.completed, put.count, put.bytes, put.op, put.adapter, put.executor, put.doorbell
+/// Appends the result of a put; its speed only if it is that of the command `put`, which may be long enough.
+fn render_put(out: &mut String, put: &Put, style: Style, of_command: bool) {
+    let verified = match put.verified {
+        true => style.paint("verified", Paint::Good),
+        false => style.paint("NOT verified", Paint::Bad),
+    };
+    let done = if put.completed == put.count {
+        put.count.to_string()
+    } else {
+        format!("{} of {}", put.completed, put.count)
+    };
+    let target = put.target.as_ref().map(|target| format!(" to {target}")).unwrap_or_default();
+    let text = format!(
+        "{done} × {} bytes ({}) on {}{target}, executor {}, doorbell {}: {verified}",
+        put.bytes, put.op, put.adapter, put.executor, put.doorbell
     );
-    if let Some(lost) = &put.lost {
-        let _ = writeln!(out, "     cost compared with --doorbell direct: {lost}");
+    out.push_str(&style.wrapped("Put: ", 5, &text));
+    if let Some(text) = speed(put).filter(|_| of_command) {
+        out.push_str(&style.wrapped("     ", 5, &text));
     }
-    if let Some(microseconds) = put.microseconds {
-        let _ = writeln!(out, "     posted and completed in {microseconds} µs");
+    if let Some(lost) = put.lost.as_ref().filter(|_| put.verified) {
+        out.push_str(&style.wrapped("     ", 5, &format!("cost compared with --doorbell direct: {lost}")));
+    }
+    if let Some(Qualification { laps, passed, next }) = &put.qualification {
+        let passed = if *passed { "qualified" } else { "NOT qualified" };
+        let text = format!("stores of 16 bytes, {laps} laps of the send queue: {passed}; {next}");
+        out.push_str(&style.wrapped("     ", 5, &text));
     }
     for violation in &put.violations {
-        let _ = writeln!(out, "     broken rule: {violation}");
+        out.push_str(&style.wrapped("     broken rule: ", 18, violation));
     }
-    out.push('\n');
 }
 
-fn render_verdict(out: &mut String, verdict: &Verdict, style: Style) {
-    let (word, code) = match verdict.result {
-        Reach::Gda => ("gda", "32;1"),
-        Reach::HostRung => ("host-rung", "33;1"),
-        Reach::None => ("none", "31;1"),
+/// The time of a put and its rates.
+fn speed(put: &Put) -> Option<String> {
+    let microseconds = put.microseconds?;
+    let time = match microseconds {
+        0 => "less than 1 µs".to_owned(),
+        1..10_000 => format!("{microseconds} µs"),
+        10_000..10_000_000 => format!("{:.1} ms", microseconds as f64 / 1e3),
+        _ => format!("{:.1} s", microseconds as f64 / 1e6),
     };
-    let _ = writeln!(
-        out,
-        "  GPU {} with adapter {}: {}\n    next: {}",
-        verdict.gpu,
-        verdict.adapter,
-        style.paint(word, code),
-        verdict.next
-    );
+    if microseconds == 0 {
+        return Some(format!("posted and completed in {time}"));
+    }
+    let each = put.completed as f64 / microseconds as f64;
+    let rate = if each >= 1.0 { format!("{each:.2} million") } else { format!("{:.0}", each * 1e6) };
+    let bandwidth = each * put.bytes as f64;
+    let bandwidth = match bandwidth {
+        1000.0.. => format!("{:.2} GB/s", bandwidth / 1e3),
+        _ => format!("{bandwidth:.1} MB/s"),
+    };
+    Some(format!("posted and completed in {time}: {rate} a second, {bandwidth}"))
+}
+
+fn render_counters(out: &mut String, counters: &[Counter], style: Style) {
+    for counter in counters {
+        let Some(meaning) = counter.meaning else { continue };
+        let grown = counter.after.saturating_sub(counter.before);
+        let text = format!("{} +{grown} on {} during this run: {meaning}", counter.name, counter.adapter);
+        out.push_str(&style.wrapped("Counter: ", 9, &text));
+    }
+}
+
+/// Verdicts that differ in their pairs only.
+struct Alike<'a> {
+    first: &'a Verdict,
+    pairs: Vec<String>,
+}
+
+fn render_verdicts(out: &mut String, verdicts: &[Verdict], checks: &[Graded], style: Style) {
+    let mut groups: Vec<Alike<'_>> = Vec::new();
+    // A step that names a code is that code's fix, which may name the adapter.
+    let key =
+        |verdict: &Verdict| (verdict.result, code_of(&verdict.next).unwrap_or(&verdict.next).to_owned());
+    for verdict in verdicts {
+        let pair = match (verdict.gpu.as_str(), verdict.adapter.as_str()) {
+            ("none", "none") => "no adapter".to_owned(),
+            ("none", adapter) => adapter.to_owned(),
+            (gpu, "none") => format!("GPU {gpu} without adapter"),
+            (gpu, adapter) => format!("GPU {gpu} with {adapter}"),
+        };
+        match groups.iter_mut().find(|group| key(group.first) == key(verdict)) {
+            Some(group) => group.pairs.push(pair),
+            None => groups.push(Alike { first: verdict, pairs: vec![pair] }),
+        }
+    }
+    let shown = if style.verbose { groups.len() } else { VERDICTS };
+    for group in groups.iter().take(shown) {
+        render_verdict(out, group, checks, style);
+    }
+    if groups.len() > shown {
+        let _ = writeln!(out, "and {} more verdicts (-v shows them)", groups.len() - shown);
+    }
+}
+
+/// Appends whether each stack can run: in groups, or with `-v` and for a single one with its next step.
+fn render_stacks(out: &mut String, stacks: &[StackVerdict], style: Style) {
+    let word = |runs| match runs {
+        Runs::Yes => "can run",
+        Runs::No => "cannot run",
+        Runs::Unknown => "unknown",
+    };
+    if style.verbose || stacks.len() == 1 {
+        for one in stacks {
+            let code = one.stopped_by.as_deref().map(|code| format!("{code}: ")).unwrap_or_default();
+            let text = format!("{} {}; {code}{}", one.stack.title(), word(one.runs), one.next);
+            out.push_str(&style.wrapped("Stack:   ", 9, &text));
+        }
+        return;
+    }
+    let key = |one: &StackVerdict| (one.runs, one.stopped_by.clone());
+    let mut groups: Vec<(Runs, Option<String>)> = Vec::new();
+    for one in stacks.iter().map(key) {
+        if !groups.contains(&one) {
+            groups.push(one);
+        }
+    }
+    let group = |group: &(Runs, Option<String>)| {
+        let of: Vec<_> =
+            stacks.iter().filter(|one| key(one) == *group).map(|one| one.stack.title()).collect();
+        let code = group.1.as_deref().map(|code| format!(" ({code})")).unwrap_or_default();
+        format!("{}{code}: {}", word(group.0), of.join(", "))
+    };
+    let text = groups.iter().map(group).collect::<Vec<_>>().join("; ");
+    if !text.is_empty() {
+        out.push_str(&style.wrapped("Stacks:  ", 9, &text));
+    }
+}
+
+fn render_verdict(out: &mut String, group: &Alike<'_>, checks: &[Graded], style: Style) {
+    let failed =
+        |code: &str| checks.iter().any(|one| one.finding.code == code && one.finding.state == State::Fail);
+    let Verdict { gpu, result, next, .. } = group.first;
+    let stopped = code_of(next).filter(|code| failed(code));
+    let (word, paint) = match result {
+        Reach::Gda => ("gda", Paint::Good),
+        Reach::HostRung => ("host-rung", Paint::Costly),
+        Reach::None if gpu == "none" && stopped.is_none() => ("no GPU", Paint::Bold),
+        Reach::None => ("none", Paint::Bad),
+    };
+    let pairs: Vec<&str> = group.pairs.iter().map(String::as_str).collect();
+    let next = match (stopped, next.as_str()) {
+        // Its fix follows below.
+        (Some(code), next) => {
+            let other_way = next.find("; rdma-core exposes").map_or("", |at| &next[at..]);
+            format!("stopped by {code}{other_way}")
+        }
+        (None, "none: the GPU drives the adapter") => "the GPU drives the adapter".to_owned(),
+        (None, next) => match next.split_once("; for gda: ") {
+            Some((works, fix)) => match code_of(fix).filter(|code| failed(code)) {
+                Some(code) => format!("{works}; for gda, fix {code}"),
+                None => next.to_owned(),
+            },
+            None => next.to_owned(),
+        },
+    };
+    let first = format!("Verdict: {}  ", style.paint(word, paint));
+    let text = format!("{}: {next}", problems::names(&pairs, style));
+    out.push_str(&style.wrapped(&first, "Verdict: ".len() + word.len() + 2, &text));
+}
+
+/// The code at the beginning of a verdict's next step.
+fn code_of(next: &str) -> Option<&str> {
+    let (code, _) = next.split_once(": ")?;
+    let (category, number) = code.split_once('-')?;
+    (category.bytes().all(|byte| byte.is_ascii_uppercase()) && number.parse::<u32>().is_ok()).then_some(code)
+}
+
+/// How the run ended, in one sentence.
+fn conclusion(document: &Document, problems: &[Problem<'_>]) -> Option<(String, Paint)> {
+    let counts = Counts::of(document.checks.as_deref()?);
+    let on = if document.soft { "software adapter: " } else { "" };
+    if let Some(first) = problems.iter().find(|one| one.first.state == State::Fail) {
+        let words = counts.words();
+        return Some((format!("{on}{words}; begin with {}", first.short()), Paint::Bad));
+    }
+    if document.command == "put" && document.put.as_ref().is_none_or(|put| !put.verified) {
+        return Some((format!("{on}no put was verified; {}", counts.words()), Paint::Bad));
+    }
+    let stopped = |one: &&StackVerdict| one.runs == Runs::No;
+    let stacks = document.stacks.as_deref().filter(|stacks| stacks.len() == 1).unwrap_or_default();
+    if let Some(stopped) = stacks.iter().find(stopped) {
+        return Some((format!("{on}{} cannot run: {}", stopped.stack.title(), stopped.next), Paint::Bad));
+    }
+    if !problems.is_empty() {
+        return Some((format!("{on}nothing failed; {}", counts.words()), Paint::Costly));
+    }
+    let passed = counts.passed;
+    let text = match (document.soft, document.verdict.as_deref()) {
+        (true, _) => {
+            format!("software adapter: all passed ({passed} checks). This says nothing of EFA hardware.")
+        }
+        (false, Some(verdicts)) if verdicts.iter().all(|one| one.result == Reach::Gda) => {
+            format!("all passed ({passed} checks): each GPU drives its adapters")
+        }
+        (false, Some(_)) => {
+            format!("nothing failed ({passed} checks passed); the verdict above says what works")
+        }
+        (false, None) => format!("all passed ({passed} checks)"),
+    };
+    Some((text, Paint::Good))
 }

@@ -32,7 +32,8 @@ impl Checker {
         let version = unsafe { version() };
         if version != VERSION {
             return Err(format!(
-                "the provider has version {version} of softefa's interface; version {VERSION} is required: build both from one release"
+                "the provider has version {version} of softefa's interface; version {VERSION} is required: build both \
+                 from one release"
             ));
         }
         Ok(Self {

@@ -16,6 +16,11 @@ pub(crate) fn is_active() -> bool {
     std::env::var_os(SOCKET).is_some() && std::env::var_os("SYSFS_PATH").is_some()
 }
 
+/// Whether the environment names a broker that several processes share.
+pub(crate) fn has_broker() -> bool {
+    std::env::var_os(SOCKET).is_some()
+}
+
 /// Replaces this process by `softefa run` with this program and its arguments. Returns only on failure,
 /// with the reason and what to do.
 pub(crate) fn restart() -> String {

@@ -1,9 +1,15 @@
 //! Versions of a shared library, read from its file: the symbol versions that it defines and the release
 //! that it contains. The library's initialisers do not run.
 
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
 use object::LittleEndian;
 use object::elf::FileHeader64;
-use object::read::elf::FileHeader;
+use object::read::ReadCache;
+use object::read::elf::{FileHeader, SectionHeader};
 
 /// The release of a libfabric (PACKAGE_VERSION, as `fi_tostr` prints it): the only string of its file that
 /// is a version and nothing else. Returns None if there is no such string, or several different ones.
@@ -25,6 +31,46 @@ pub(crate) fn package_version(file: &[u8]) -> Option<String> {
     let mut versions = strings.filter(is_version);
     let first = versions.next()?;
     versions.all(|other| other == first).then(|| String::from_utf8_lossy(first).into_owned())
+}
+
+/// The most bytes of a section, or of a file that is no library, in which a release is searched.
+const MAX_STRINGS: u64 = 64 << 20;
+
+/// The release that follows `marker` among the constants (`.rodata`) of the library in `file`. A file that is no
+/// library is searched as text. Returns None for a pipe or a device, and if no number follows.
+pub(crate) fn release_after(file: &Path, marker: &str) -> Option<String> {
+    let open = || File::options().read(true).custom_flags(libc::O_NONBLOCK).open(file).ok();
+    let mut library = open()?;
+    if !library.metadata().is_ok_and(|metadata| metadata.is_file()) {
+        return None;
+    }
+    // NCCL has hundreds of megabytes of kernels, so only the section of constants is read.
+    let cache = ReadCache::new(open()?);
+    let bytes = constants(&cache).or_else(|| {
+        let mut text = Vec::new();
+        library.by_ref().take(MAX_STRINGS).read_to_end(&mut text).ok()?;
+        Some(text)
+    })?;
+    let marker = marker.as_bytes();
+    let ends = bytes.windows(marker.len()).enumerate().filter(|(_, window)| *window == marker);
+    let numbers = ends.map(|(at, _)| {
+        let rest =
+            bytes[at + marker.len()..].iter().take_while(|byte| byte.is_ascii_digit() || **byte == b'.');
+        String::from_utf8_lossy(&rest.copied().collect::<Vec<u8>>()).trim_matches('.').to_owned()
+    });
+    numbers.into_iter().find(|number| number.contains('.'))
+}
+
+/// The section `.rodata`. Returns None if the file is no 64-bit little-endian ELF.
+fn constants(file: &ReadCache<File>) -> Option<Vec<u8>> {
+    let header = FileHeader64::<LittleEndian>::parse(file).ok()?;
+    let endian = header.endian().ok()?;
+    let sections = header.sections(endian, file).ok()?;
+    let (_, section) = sections.section_by_name(endian, b".rodata")?;
+    if section.sh_size(endian) > MAX_STRINGS {
+        return None;
+    }
+    Some(section.data(endian, file).ok()?.to_vec())
 }
 
 /// The names of the symbol versions that `file` defines, such as `EFA_1.4`. Returns None for a file that is

@@ -1,6 +1,7 @@
 //! The copies of a library in the dynamic loader's directories: those of its option `--library-path`, or
 //! LD_LIBRARY_PATH, `ld.so.conf` and the default directories, and then the EFA installer's directories.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use super::{System, elf};
@@ -13,8 +14,9 @@ pub(crate) const LIBFABRIC: &str = "libfabric.so.1";
 
 /// The most bytes that are read of a library.
 const MAX_BYTES: u64 = 256 << 20;
-/// The deepest nesting of includes in `ld.so.conf` that is followed.
-const MAX_INCLUDE_DEPTH: usize = 8;
+/// The most files of `ld.so.conf` that are read, and the most directories that are searched.
+const MAX_CONF_FILES: usize = 1024;
+const MAX_DIRECTORIES: usize = 4096;
 
 /// A copy of a library.
 #[derive(Clone, Debug)]
@@ -60,8 +62,17 @@ impl System {
         copies
     }
 
+    /// The release of the libfabric that a program loads: of LIBFABRIC_PATH, or the first on the loader's path.
+    pub(crate) fn libfabric_release(&self) -> Option<String> {
+        let named = self.env("LIBFABRIC_PATH").map(PathBuf::from).filter(|path| path.is_absolute());
+        match named {
+            Some(path) => elf::package_version(&super::read_file(&path, MAX_BYTES)?),
+            None => self.copies(LIBFABRIC).into_iter().next()?.release,
+        }
+    }
+
     /// The loader's directories in the order of its search, then those of the EFA installer.
-    fn loader_directories(&self) -> Vec<PathBuf> {
+    pub(crate) fn loader_directories(&self) -> Vec<PathBuf> {
         let mut directories = crate::executable::loader_library_path();
         if !directories.is_empty() {
             // With --library-path, the caller provides all libraries and the machine's are not used.
@@ -70,7 +81,7 @@ impl System {
         if let Some(list) = self.env("LD_LIBRARY_PATH") {
             directories.extend(std::env::split_paths(&list).filter(|path| path.is_absolute()));
         }
-        self.read_conf(Path::new("/etc/ld.so.conf"), &mut directories, 0);
+        self.read_conf(Path::new("/etc/ld.so.conf"), &mut directories);
         let triple = format!("{}-linux-gnu", std::env::consts::ARCH);
         for directory in ["/lib64", "/usr/lib64", "/lib", "/usr/lib"] {
             let directory = Path::new(directory);
@@ -83,20 +94,34 @@ impl System {
         directories
     }
 
-    fn read_conf(&self, conf: &Path, directories: &mut Vec<PathBuf>, depth: usize) {
-        if depth > MAX_INCLUDE_DEPTH {
-            return;
-        }
-        for line in self.read(conf).unwrap_or_default().lines() {
-            let line = line.split('#').next().unwrap_or_default().trim();
+    /// Adds the directories of a file in the order of its lines, with those of the files that it includes. A file is
+    /// read once, however often it is included.
+    fn read_conf(&self, conf: &Path, directories: &mut Vec<PathBuf>) {
+        let mut visited = HashSet::new();
+        // The files that are being read: the remaining lines of each.
+        let mut open = vec![self.conf_lines(conf, &mut visited)];
+        while let Some(lines) = open.last_mut() {
+            let Some(line) = lines.pop() else {
+                open.pop();
+                continue;
+            };
             if let Some(pattern) = line.strip_prefix("include ") {
-                for file in self.matching(Path::new(pattern.trim())) {
-                    self.read_conf(&file, directories, depth + 1);
-                }
-            } else if line.starts_with('/') {
+                let files = self.matching(Path::new(pattern.trim()));
+                let included = files.iter().rev().map(|file| self.conf_lines(file, &mut visited));
+                open.extend(included.collect::<Vec<_>>());
+            } else if line.starts_with('/') && directories.len() < MAX_DIRECTORIES {
                 directories.push(PathBuf::from(line));
             }
         }
+    }
+
+    /// The lines of a file, last line first; none if it was visited.
+    fn conf_lines(&self, conf: &Path, visited: &mut HashSet<PathBuf>) -> Vec<String> {
+        if visited.len() >= MAX_CONF_FILES || !visited.insert(self.path(conf)) {
+            return Vec::new();
+        }
+        let text = self.read(conf).unwrap_or_default();
+        text.lines().rev().map(|line| line.split('#').next().unwrap_or_default().trim().to_owned()).collect()
     }
 
     /// The files of an include line. A `*` is supported in the file name only, where distributions use it.

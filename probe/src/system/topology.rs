@@ -34,10 +34,10 @@ impl System {
             return None;
         }
         let gpu = gpu.pci.as_deref()?;
-        let adapter = self.all_adapters().into_iter().find(|adapter| adapter.is_named(domain))?.pci;
-        let (left, right) = (self.pci_path(gpu)?, self.pci_path(&adapter)?);
+        let adapter = &self.all_adapters().iter().find(|adapter| adapter.is_named(domain))?.pci;
+        let (left, right) = (self.pci_path(gpu)?, self.pci_path(adapter)?);
         let bridges = left.iter().zip(&right).take_while(|(left, right)| left == right).count();
-        let same_node = self.numa_node(gpu).is_some_and(|node| self.numa_node(&adapter) == Some(node));
+        let same_node = self.numa_node(gpu).is_some_and(|node| self.numa_node(adapter) == Some(node));
         Some(Nearness { bridges, same_node })
     }
 
@@ -57,7 +57,7 @@ impl System {
 
     /// The RDMA device of the adapter nearest to `gpu`; None if the nearness of no adapter is known.
     pub(crate) fn nearest_adapter(&self, gpu: &Gpu) -> Option<String> {
-        let names = self.all_adapters().into_iter().filter_map(|adapter| adapter.rdma);
+        let names = self.all_adapters().iter().filter_map(|adapter| adapter.rdma.clone());
         let near = names.filter_map(|name| Some((self.nearness(gpu, &name)?, name)));
         near.max_by_key(|(nearness, _)| *nearness).map(|(_, name)| name)
     }
@@ -114,7 +114,9 @@ mod tests {
             }
             let all = self.0.join("sys/bus/pci/devices");
             std::fs::create_dir_all(&all).unwrap();
-            symlink(&directory, all.join(directory.file_name().unwrap())).unwrap();
+            // As sysfs does, relative to the directory of the link.
+            let target = Path::new("../../../devices").join(path);
+            symlink(&target, all.join(directory.file_name().unwrap())).unwrap();
         }
 
         fn pairs(&self, choice: Pairs, soft: bool) -> Vec<String> {

@@ -40,6 +40,11 @@ pub(crate) struct Stream {
 pub(crate) struct Progress(Option<File>);
 
 impl Progress {
+    /// Progress that nobody reads.
+    pub(crate) fn silent() -> Self {
+        Self(None)
+    }
+
     /// Asks for `time` in addition to the time limit of a check.
     pub(crate) fn request_time(&mut self, time: Duration) {
         let milliseconds = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
@@ -70,15 +75,28 @@ fn write_event(out: &mut File, event: &Event) -> std::io::Result<()> {
     out.write_all(&line)
 }
 
+/// Binds this process to the probe that started it: it ends by signals and with the probe, and what libraries write to
+/// stdout goes to stderr. Returns the stream to the probe.
+pub(crate) fn detach() -> std::io::Result<File> {
+    // The probe may block signals for its cleanup; a worker must end by them.
+    SigSet::all().thread_unblock()?;
+    // The worker ends with the probe, also when the probe is killed.
+    nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
+    let out = File::from(std::io::stdout().as_fd().try_clone_to_owned()?);
+    nix::unistd::dup2_stdout(std::io::stderr())?;
+    Ok(out)
+}
+
+/// Ends this process without the exit handlers of foreign libraries.
+pub(crate) fn end() -> ! {
+    // SAFETY: _exit has no preconditions, and no state of this process is used afterwards.
+    unsafe { libc::_exit(0) }
+}
+
 impl Stream {
     /// Takes over stdin and stdout and reads the request.
     pub(crate) fn open() -> Result<(Self, Request), WorkerError> {
-        // The probe may block signals for its cleanup; a worker must end by them.
-        SigSet::all().thread_unblock().map_err(std::io::Error::from)?;
-        // The worker ends with the probe, also when the probe is killed.
-        nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).map_err(std::io::Error::from)?;
-        let out = File::from(std::io::stdout().as_fd().try_clone_to_owned()?);
-        nix::unistd::dup2_stdout(std::io::stderr()).map_err(std::io::Error::from)?;
+        let out = detach()?;
         let request: Request = serde_json::from_reader(std::io::stdin().lock())?;
         let mut runner = Runner::new(Policy { soft: request.soft, no_gpu: request.no_gpu });
         runner.findings.clone_from(&request.findings);
@@ -131,7 +149,6 @@ impl Stream {
     /// libraries.
     pub(crate) fn finish(mut self) -> ! {
         self.send(&Event::Done);
-        // SAFETY: _exit has no preconditions, and no state of this process is used afterwards.
-        unsafe { libc::_exit(0) }
+        end()
     }
 }

@@ -2,6 +2,7 @@
 #![allow(dead_code, missing_docs, reason = "each test binary uses its own part")]
 
 pub(crate) mod schema;
+pub(crate) mod sound;
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -24,7 +25,7 @@ const FOREIGN: [&str; 13] = [
     "FI_EFA_MTU_SIZE",
     "FI_EFA_TX_IOV_LIMIT",
     "FI_EFA_RX_IOV_LIMIT",
-    "FI_HMEM_P2P_DISABLED",
+    "FI_HMEM_DISABLE_P2P",
     "FI_EFA_USE_DEVICE_RDMA",
     "FI_EFA_USE_HW_CNTR",
     "RDMAV_FORK_SAFE",
@@ -89,9 +90,13 @@ impl Machine {
     }
 
     pub(crate) fn file(&self, path: &str, text: &str) -> &Self {
+        self.bytes(path, text)
+    }
+
+    pub(crate) fn bytes(&self, path: &str, bytes: impl AsRef<[u8]>) -> &Self {
         let path = self.path().join(path.trim_start_matches('/'));
         fs::create_dir_all(path.parent().expect("a parent")).expect("directories");
-        fs::write(path, text).expect("a file");
+        fs::write(path, bytes).expect("a file");
         self
     }
 
@@ -117,7 +122,7 @@ impl Machine {
             .directory(&format!("{pci}/infiniband_verbs/uverbs{number}"))
             .file(&format!("/sys/class/infiniband/rdmap{number}s0/ports/1/state"), "4: ACTIVE\n")
             .file(&format!("/dev/infiniband/uverbs{number}"), "")
-            .file("/sys/module/efa/version", "3.1.0\n")
+            .file("/sys/module/efa/version", "3.3.1\n")
     }
 
     /// An NVIDIA driver with these registry words.

@@ -14,7 +14,7 @@ use super::attr::{
     ProtectionDomain, QueuePair, QueuePairAttr, QueuePairState, RnrRetry,
 };
 use super::config::{AdapterConfig, Gid};
-use super::counter::{CompletionCounter, Counted};
+use super::counter::{CompletionCounter, Counted, UnwrittenCounters};
 use super::create;
 use super::engine;
 use super::error::DeviceError;
@@ -240,6 +240,18 @@ impl Adapter {
         Ok(())
     }
 
+    /// Discards all further completions of a queue, for a client that no longer reads it. A client that then closes its
+    /// queue pairs causes no overrun.
+    ///
+    /// # Errors
+    /// [`DeviceError::NoSuchCompletionQueue`].
+    pub fn abandon_completion_queue(&self, queue: CompletionQueueNumber) -> Result<(), DeviceError> {
+        let ports = self.network.read();
+        let ring = ports.port(self.index).and_then(|port| port.completions.get(queue.0));
+        ring.ok_or(DeviceError::NoSuchCompletionQueue(queue))?.abandon();
+        Ok(())
+    }
+
     /// Reports the consumer index (a count, not a slot) of a completion queue whose client rings no
     /// doorbell. From the first call on, overruns of the queue are detected.
     ///
@@ -264,8 +276,8 @@ impl Adapter {
         Ok(queue_pair)
     }
 
-    /// Changes a queue pair's state. [`QueuePairState::Error`] flushes everything that is posted before the
-    /// call returns.
+    /// Changes a queue pair's state. [`QueuePairState::Error`] flushes all posted requests and receives; the flush ends
+    /// before the call returns.
     ///
     /// # Errors
     /// [`DeviceError::NoSuchQueuePair`]; [`DeviceError::Unsupported`] for leaving the error state, and for
@@ -290,7 +302,7 @@ impl Adapter {
                 _ => queue_pair.set_state(state),
             }
             if state == QueuePairState::Error {
-                queue_pair.flush();
+                queue_pair.flush(&mut UnwrittenCounters::default());
             }
             Ok(())
         })?;
@@ -354,8 +366,8 @@ impl Adapter {
         core.map(|core| core.state()).ok_or(DeviceError::NoSuchQueuePair(queue_pair))
     }
 
-    /// Destroys a queue pair. Requests and receives that have not completed complete as flushed before this
-    /// returns, unless the completion queue is full; then they complete when its consumer index moves.
+    /// Destroys a queue pair. Requests and receives that have not completed complete as flushed before this call
+    /// returns. If the completion queue is full, they complete as internal errors when its consumer index moves.
     ///
     /// # Errors
     /// [`DeviceError::NoSuchQueuePair`].
@@ -365,7 +377,7 @@ impl Adapter {
             let removed = port.queue_pairs.remove(queue_pair.get()).ok_or(missing)?;
             port.live.retain(|number| *number != queue_pair.get());
             removed.set_state(QueuePairState::Error);
-            removed.flush();
+            removed.flush(&mut UnwrittenCounters::default());
             removed.doorbells().for_each(|doorbell| port.doorbells.release(doorbell));
             removed.send_cq.users.fetch_sub(1, Ordering::Relaxed);
             removed.receive_cq.users.fetch_sub(1, Ordering::Relaxed);

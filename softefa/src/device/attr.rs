@@ -56,6 +56,9 @@ impl Access {
     pub const REMOTE_WRITE: Self = Self(4);
     /// All of them.
     pub const ALL: Self = Self(7);
+    /// Not a right: writes to the region may land after their completions and in any order, up to
+    /// [`AdapterConfig::latest_write`](super::AdapterConfig::latest_write) later.
+    pub const RELAXED_ORDERING: Self = Self(8);
 
     /// Whether it allows everything in `wanted`.
     pub const fn allows(self, wanted: Self) -> bool {

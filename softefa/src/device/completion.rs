@@ -8,17 +8,27 @@
 //! | slot, bytes 0 to 7 (request id, status, flags with the phase bit, queue pair) | the holder of `state`: release | the client: acquire | the release and the acquire pair: payload and bytes 8 to 31 are visible after the load |
 //! | doorbell: low 16 bits of the consumer index | the client: release | the holder of `state`: acquire | the release and the acquire pair: the client has read the consumed slots, so they may be overwritten |
 //! | `state` | engines of this adapter and of senders, control threads | the same | its mutex |
+//! | `abandoned` | control threads: relaxed | engines, control threads: relaxed | none; a completion that is being added meanwhile may still be added |
 //! | `users` | control threads, under the network's write lock | the same | the network's lock |
 //!
 //! The client must not write slots. It must ring the doorbell, or report its index through
 //! [`super::Adapter::set_consumer_index`], if it wants overruns to be found; until then the adapter
 //! overwrites unread completions, as hardware does.
 //!
-//! A completion for a full queue goes to the backlog as an error, so that its poster does not wait for it
-//! forever. It is written when the consumer index moves. [`Shared::backlogged`] makes the engine retry.
+//! # Indirect memory
+//! In memory that only calls reach ([`Storage::Indirect`]), a call may be a copy to a GPU. So completions are
+//! gathered and written together, as far as they lie next to each other, in two calls. The first writes every
+//! completion with the phase bit of the previous lap, and the second writes the same bytes with the right
+//! phase bits. No call changes both a phase bit and another byte, so the order in which the bytes of a call
+//! become visible does not matter, and a client that reads the phase bit of any completion may read the rest
+//! of it.
+//!
+//! A completion for a full queue goes to the backlog, with its status changed to an error, so that its poster does not
+//! wait for it forever. It is written when the consumer index moves. [`Shared::backlogged`] makes the engine retry. The
+//! backlog holds as many completions as the queue, but at least 256; later ones are lost, as on hardware.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use efa_gda_wire::{Completion, CompletionKind, CompletionStatus, RequestIdWidth, Ring, doorbell_advance};
@@ -32,6 +42,11 @@ use super::violation::{Queue, StrictRule, Violation};
 
 /// Bytes of a completion.
 pub(crate) const COMPLETION_BYTES: usize = 32;
+/// The phase bit in the byte at [`Completion::FLAGS_OFFSET`] (`EFA_IO_CDESC_COMMON_PHASE_MASK`,
+/// `efa_io_defs.h`).
+const PHASE: u8 = 1;
+/// The smallest capacity of a backlog. A queue with more entries has a backlog of as many.
+const MIN_BACKLOG: usize = 256;
 /// Offset of the sender's GID in the receive completion of an unknown sender
 /// (`efa_io_rx_cdesc_ex::src_addr`, `efa_io_defs.h`).
 const SOURCE_GID: usize = 16;
@@ -44,6 +59,8 @@ pub(crate) struct CompletionRing {
     pub(crate) doorbell: Option<Doorbell>,
     /// Work queues that complete here. A queue pair counts twice if both of its queues do.
     pub(crate) users: AtomicUsize,
+    /// The client will not read completions any more, so they are discarded.
+    abandoned: AtomicBool,
     shared: Arc<Shared>,
     state: Mutex<State>,
 }
@@ -64,6 +81,8 @@ struct State {
     last_doorbell: u16,
     /// Completions for which the queue had no free slot, in order.
     backlog: VecDeque<[u8; COMPLETION_BYTES]>,
+    /// The last completions of `produced`, which are not in indirect memory yet.
+    gathered: Vec<[u8; COMPLETION_BYTES]>,
 }
 
 /// A completion with the fields that [`Completion`] does not have.
@@ -83,8 +102,8 @@ impl CompletionRing {
         doorbell: Option<Doorbell>,
         shared: Arc<Shared>,
     ) -> Self {
-        let users = AtomicUsize::new(0);
-        Self { number, ring, storage, doorbell, users, shared, state: Mutex::default() }
+        let (users, abandoned) = (AtomicUsize::new(0), AtomicBool::new(false));
+        Self { number, ring, storage, doorbell, users, abandoned, shared, state: Mutex::default() }
     }
 
     /// Whether the client can report, or has reported, a consumer index.
@@ -94,35 +113,44 @@ impl CompletionRing {
 
     pub(crate) fn set_consumer_index(&self, consumed: u64) {
         let mut state = self.lock_current();
-        if consumed > state.produced {
-            self.report_consumer_ahead(&state, consumed);
-        } else {
-            state.consumed = Some(consumed);
-            self.write_backlog(&mut state);
+        match state.consumed.unwrap_or(0).checked_sub(consumed) {
+            Some(back @ 1..) => self.report_consumer_backwards(&state, back),
+            _ => self.advance_consumer(&mut state, consumed),
         }
+        self.write_backlog(&mut state);
     }
 
     /// Writes completions, in order.
     pub(crate) fn push(&self, records: impl ExactSizeIterator<Item = CompletionRecord>) {
+        // Relaxed: no other word depends on it.
+        if self.abandoned.load(Ordering::Relaxed) {
+            return;
+        }
         let mut state = self.lock_current();
         if let Storage::Ring(memory) = &self.storage {
             let slots = (0..records.len() as u64).step_by(CACHE_LINE / COMPLETION_BYTES);
             slots.for_each(|ahead| memory.prefetch(self.offset(state.produced + ahead)));
         }
-        let (mut count, mut errors) = (0, 0);
+        let (mut count, mut errors, mut flushed) = (0, 0, 0);
         for record in records {
             count += 1;
-            errors += u64::from(record.completion.status != CompletionStatus::Ok);
+            match record.completion.status {
+                CompletionStatus::Ok => {}
+                CompletionStatus::Flushed => flushed += 1,
+                _ => errors += 1,
+            }
             self.push_one(&mut state, record);
         }
+        self.write_gathered(&mut state);
         add(&self.shared.counts.completions, count);
         add(&self.shared.counts.errors, errors);
+        add(&self.shared.counts.flushed, flushed);
     }
 
     fn push_one(&self, state: &mut State, mut record: CompletionRecord) {
         let full = self.is_full(state);
         if full || !state.backlog.is_empty() {
-            // Hardware would lose this completion. It goes to the backlog as an error, so that its poster
+            // Hardware would lose this completion. It goes to the backlog with an error status, so that its poster
             // does not wait forever.
             if full && state.backlog.is_empty() {
                 self.report_overrun(state);
@@ -130,10 +158,18 @@ impl CompletionRing {
             }
             record.completion.status = CompletionStatus::QueuePairInternal;
             add(&self.shared.counts.overruns, 1);
-            state.backlog.push_back(Self::bytes(&record));
+            if state.backlog.len() < MIN_BACKLOG.max(self.ring.entries() as usize) {
+                state.backlog.push_back(Self::bytes(&record));
+            }
             return;
         }
         self.write(state, Self::bytes(&record));
+    }
+
+    /// Discards the backlog and all later completions.
+    pub(crate) fn abandon(&self) {
+        self.abandoned.store(true, Ordering::Relaxed);
+        self.discard_backlog();
     }
 
     /// Discards the backlog of a queue that is being destroyed.
@@ -161,10 +197,11 @@ impl CompletionRing {
         while !self.is_full(state) {
             let Some(bytes) = state.backlog.pop_front() else {
                 self.shared.backlogged.fetch_sub(1, Ordering::Relaxed);
-                return;
+                break;
             };
             self.write(state, bytes);
         }
+        self.write_gathered(state);
     }
 
     /// Locks the state, reads the consumer index from the doorbell, and writes the backlog that fits.
@@ -175,11 +212,12 @@ impl CompletionRing {
             let advance = doorbell_advance(state.last_doorbell, value);
             if advance != 0 {
                 state.last_doorbell = value as u16;
-                let consumed = state.consumed.unwrap_or(0) + u64::from(advance);
-                if advance > MAX_DOORBELL_ADVANCE || consumed > state.produced {
-                    self.report_consumer_ahead(&state, consumed);
+                // The doorbell wraps at 2^16: an advance of more than half of that is a step backwards.
+                if advance > MAX_DOORBELL_ADVANCE {
+                    self.report_consumer_backwards(&state, (1 << 16) - u64::from(advance));
                 } else {
-                    state.consumed = Some(consumed);
+                    let consumed = state.consumed.unwrap_or(0) + u64::from(advance);
+                    self.advance_consumer(&mut state, consumed);
                 }
             }
         }
@@ -201,26 +239,41 @@ impl CompletionRing {
         bytes
     }
 
-    /// Writes bytes 8 to 31, then bytes 0 to 7, which hold the phase bit, with release.
+    /// Sets the phase bit and writes bytes 8 to 31, then bytes 0 to 7, which hold the phase bit, with release.
+    /// For indirect memory, the caller must call [`Self::write_gathered`] before it unlocks the state.
     fn write(&self, state: &mut State, mut bytes: [u8; COMPLETION_BYTES]) {
         let counter = state.produced as u32;
         bytes[Completion::FLAGS_OFFSET] |= u8::from(!self.ring.phase(counter));
-        let offset = self.offset(state.produced);
-        let (first, body) = bytes.split_at(8);
-        let mut word = [0; 8];
-        word.copy_from_slice(first);
         match &self.storage {
             Storage::Ring(memory) => {
+                let offset = self.offset(state.produced);
+                let (first, body) = bytes.split_at(8);
+                let mut word = [0; 8];
+                word.copy_from_slice(first);
                 memory.store(offset + 8, body);
                 memory.store_word_release(offset, word);
             }
-            Storage::Indirect { memory, address } => {
-                let at = address + offset as u64;
-                // An error is ignored: the memory that would report it is the memory that is unreachable.
-                let _ = memory.write(at + 8, body).and_then(|()| memory.write(at, &word));
-            }
+            Storage::Indirect { .. } => state.gathered.push(bytes),
         }
         state.produced += 1;
+    }
+
+    /// Writes the gathered completions to indirect memory: see "Indirect memory" above.
+    fn write_gathered(&self, state: &mut State) {
+        let Storage::Indirect { memory, address } = &self.storage else { return };
+        let State { gathered, produced, .. } = state;
+        while !gathered.is_empty() {
+            let first = *produced - gathered.len() as u64;
+            let to_end = self.ring.entries() - self.ring.slot(first as u32);
+            let whole = &gathered[..gathered.len().min(to_end as usize)];
+            let mut before = whole.to_vec();
+            before.iter_mut().for_each(|bytes| bytes[Completion::FLAGS_OFFSET] ^= PHASE);
+            let at = address + self.offset(first) as u64;
+            // An error is ignored: the completion that would report it could not be written to this memory.
+            let _ =
+                memory.write(at, before.as_flattened()).and_then(|()| memory.write(at, whole.as_flattened()));
+            gathered.drain(..before.len());
+        }
     }
 
     fn report_overrun(&self, state: &State) {
@@ -229,8 +282,18 @@ impl CompletionRing {
         self.report(rule, state.produced);
     }
 
-    fn report_consumer_ahead(&self, state: &State, consumer: u64) {
-        self.report(StrictRule::ConsumerAhead { consumer, producer: state.produced }, consumer);
+    /// Stores the client's consumer index. Reports one that is ahead of the completions instead.
+    fn advance_consumer(&self, state: &mut State, consumer: u64) {
+        if consumer > state.produced {
+            self.report(StrictRule::ConsumerAhead { consumer, producer: state.produced }, consumer);
+        } else {
+            state.consumed = Some(consumer);
+        }
+    }
+
+    fn report_consumer_backwards(&self, state: &State, back: u64) {
+        let consumer = state.consumed.unwrap_or(0);
+        self.report(StrictRule::ConsumerBackwards { consumer, back }, consumer);
     }
 
     fn report(&self, rule: StrictRule, counter: u64) {

@@ -2,6 +2,8 @@
 //! reads these variables only here.
 
 use std::fmt;
+use std::hash::{BuildHasher as _, RandomState};
+use std::time::Duration;
 
 use super::error::ConfigError;
 use super::faults::Faults;
@@ -144,7 +146,10 @@ pub struct AdapterConfig {
     pub capabilities: Capabilities,
     /// The faults that it injects.
     pub faults: Faults,
-    /// Seed of everything random: rkeys, unwritten patterns, reordering.
+    /// The longest time between the completion of a write to a region with
+    /// [`Access::RELAXED_ORDERING`](super::Access::RELAXED_ORDERING) and its bytes.
+    pub latest_write: Duration,
+    /// Seed of everything random: rkeys, unwritten patterns, reordering, late writes.
     pub seed: u64,
     /// Whether every poster waits for its completions between doorbells, so that the engine observes every
     /// doorbell. Then an advance beyond `max_batch` is a violation. Otherwise the doorbell may legally have
@@ -166,6 +171,7 @@ impl AdapterConfig {
             limits: Limits::default(),
             capabilities: Capabilities::default(),
             faults: Faults::default(),
+            latest_write: Duration::from_micros(100),
             seed: 1,
             every_doorbell_seen: false,
             capture: 0,
@@ -173,11 +179,13 @@ impl AdapterConfig {
         }
     }
 
-    /// Applies the `SOFTEFA_*` variables of this process.
+    /// Applies the `SOFTEFA_*` variables of this process. Without `SOFTEFA_SEED`, the seed is random.
     ///
     /// # Errors
     /// [`ConfigError`] with the variable, its value and the allowed values.
-    pub fn with_environment(self) -> Result<Self, ConfigError> {
+    pub fn with_environment(mut self) -> Result<Self, ConfigError> {
+        // A client must not be able to guess another's keys. The standard library's hashes start from random bits.
+        self.seed = RandomState::new().hash_one(0);
         self.with_variables(|name| std::env::var(name).ok())
     }
 
@@ -185,10 +193,13 @@ impl AdapterConfig {
     ///
     /// | variable | meaning |
     /// |---|---|
-    /// | `SOFTEFA_SEED` | a number; seeds keys and reordering |
+    /// | `SOFTEFA_SEED` | a number; seeds keys, reordering and late writes (random) |
     /// | `SOFTEFA_REORDER` | requests are executed in random order within a window of this many |
     /// | `SOFTEFA_DELAY_US` | microseconds that each request waits before it is executed |
+    /// | `SOFTEFA_INTERVAL_US` | each queue pair executes at most one request in this many microseconds |
+    /// | `SOFTEFA_LATE_WRITE_US` | microseconds that a write to a region with relaxed ordering lands after its completion, at most (100) |
     /// | `SOFTEFA_INJECT` | `N:STATUS,…`: the Nth request (from 1) completes with that status code |
+    /// | `SOFTEFA_DROP_LOOPBACK` | 1: [`Faults::drop_loopback`] |
     /// | `SOFTEFA_EVERY_DOORBELL` | 1: every poster waits for its completions between doorbells ([`AdapterConfig::every_doorbell_seen`]) |
     /// | `SOFTEFA_MAX_BATCH` | [`Limits::max_tx_batch`] |
     /// | `SOFTEFA_LLQ_BYTES` | [`Limits::llq_bytes`] |
@@ -211,6 +222,7 @@ impl AdapterConfig {
         lookup.number("SOFTEFA_MAX_BATCH", &mut self.limits.max_tx_batch)?;
         lookup.number("SOFTEFA_LLQ_BYTES", &mut self.limits.llq_bytes)?;
         lookup.number("SOFTEFA_MIN_SQ_DEPTH", &mut self.limits.min_sq_depth)?;
+        lookup.switch("SOFTEFA_DROP_LOOPBACK", &mut self.faults.drop_loopback)?;
         lookup.switch("SOFTEFA_EVERY_DOORBELL", &mut self.every_doorbell_seen)?;
         lookup.switch("SOFTEFA_ENTRIES_128", &mut self.capabilities.entries_128)?;
         lookup.switch("SOFTEFA_RDMA_READ", &mut self.capabilities.rdma_read)?;
@@ -220,11 +232,11 @@ impl AdapterConfig {
         lookup.switch("SOFTEFA_UNSOLICITED_WRITE", &mut self.capabilities.unsolicited_write_receive)?;
         lookup.switch("SOFTEFA_COUNTERS", &mut self.capabilities.completion_counters)?;
         lookup.number("SOFTEFA_REORDER", &mut self.faults.reorder_window)?;
-        let mut delay = 0_u64;
-        lookup.number("SOFTEFA_DELAY_US", &mut delay)?;
-        if delay != 0 {
-            self.faults.delay = std::time::Duration::from_micros(delay);
-        }
+        lookup.microseconds("SOFTEFA_DELAY_US", &mut self.faults.delay)?;
+        lookup.microseconds("SOFTEFA_INTERVAL_US", &mut self.faults.interval)?;
+        let mut latest = self.latest_write.as_micros() as u64;
+        lookup.number("SOFTEFA_LATE_WRITE_US", &mut latest)?;
+        self.latest_write = Duration::from_micros(latest);
         if let Some(text) = (lookup.0)("SOFTEFA_INJECT") {
             let injections = Faults::parse_injections(&text);
             self.faults.injections.extend(injections.ok_or(ConfigError::Variable {
@@ -244,6 +256,16 @@ impl<F: Fn(&'static str) -> Option<String>> Variables<F> {
         if let Some(value) = (self.0)(name) {
             let expected = "a number in the range of the setting";
             *into = value.trim().parse().map_err(|_| ConfigError::Variable { name, value, expected })?;
+        }
+        Ok(())
+    }
+
+    /// A duration other than 0.
+    fn microseconds(&self, name: &'static str, into: &mut Duration) -> Result<(), ConfigError> {
+        let mut number = 0;
+        self.number(name, &mut number)?;
+        if number != 0 {
+            *into = Duration::from_micros(number);
         }
         Ok(())
     }

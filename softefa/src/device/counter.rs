@@ -6,14 +6,25 @@
 //!
 //! | word | written by | read by | order |
 //! |---|---|---|---|
-//! | a counter's word | engines: add; control threads: add or set; release | the client: acquire | a client that loads a count sees the data that the counted requests moved |
-//! | its mirror in client memory | a thread that holds `Mirror::write_order` | the client | values are written in the order in which the word reached them |
+//! | a counter's word | engines: add; control threads: add or set; release | the client, and a thread that writes the mirror: acquire | a client that loads a count sees the data that the counted requests moved |
+//! | its mirror in client memory | a thread that holds `Mirror::written` | the client | the thread loads the words under the lock, so a mirror never goes back, and no value is in it before the data that it counts: "Mirrors" below |
 //! | `AttachedCounters::any` | a control thread, under the network's write lock: release | engines: acquire | the network's lock; it saves the lock of the list |
 //! | `AttachedCounters::counters` | a control thread, under the network's write lock | engines | its lock |
 //!
 //! The adapter adds to a counter before it makes the counted completion visible. Remote writes and reads
 //! have no completion at the target: their counter is added to after the target's receive completion, if
 //! there is one, and before the sender's completion becomes visible.
+//!
+//! # Mirrors
+//! A write to a mirror may be a copy to a GPU, which takes as long as a hundred requests. Therefore an engine
+//! only notes a mirrored counter that it added to ([`UnwrittenCounters`]), and writes the newest value before it
+//! makes the next completions of the sender visible: one write for all requests in between. Values between two
+//! writes do not appear in the mirror.
+//!
+//! A write is never early. The engine that counted a request has moved its data before, and the release add and
+//! the acquire load of the word order that data before the write. The word of errors is loaded after the word of
+//! successes and written before it, so a client that loads the success mirror first finds every error that was
+//! counted before those successes.
 
 use std::any::Any;
 use std::ptr::NonNull;
@@ -23,6 +34,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use efa_gda_wire::{CompletionStatus, OperationCode};
 
 use super::memory::Memory;
+use super::shared::lock;
 
 /// The kinds of completion of a queue pair that a counter counts (`enum ibv_qp_attach_comp_cntr_op`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -75,6 +87,9 @@ impl std::ops::BitOr for Counted {
 pub struct CompletionCounter {
     success: Word,
     error: Word,
+    mirror: Option<Mirror>,
+    /// The largest value of a word, one less than a power of two. The words themselves count modulo 2^64.
+    most: u64,
 }
 
 /// One of a counter's words.
@@ -82,14 +97,13 @@ struct Word {
     value: NonNull<AtomicU64>,
     /// Keeps the memory of `value` alive.
     _memory: Arc<dyn Any + Send + Sync>,
-    /// Client memory to which each new value is also written.
-    mirror: Option<Mirror>,
 }
 
+/// Client memory to which the words' values are also written: successes and errors.
 struct Mirror {
-    memory: Arc<dyn Memory>,
-    address: u64,
-    write_order: Mutex<()>,
+    words: [(Arc<dyn Memory>, u64); 2],
+    /// The values that were written last; `None`: the next value is written even if it is the same.
+    written: Mutex<[Option<u64>; 2]>,
 }
 
 // SAFETY: `value` points to an atomic, which `_memory` keeps alive.
@@ -99,9 +113,9 @@ unsafe impl Sync for Word {}
 
 impl Word {
     /// A word of the adapter's memory, initially 0.
-    fn new(mirror: Option<Mirror>) -> Self {
+    fn new() -> Self {
         let value = Arc::new(AtomicU64::new(0));
-        Self { value: NonNull::from(&*value), _memory: value, mirror }
+        Self { value: NonNull::from(&*value), _memory: value }
     }
 
     fn value(&self) -> &AtomicU64 {
@@ -109,20 +123,11 @@ impl Word {
         // in `new`, and as the caller of `CompletionCounter::from_raw` guarantees.
         unsafe { self.value.as_ref() }
     }
-
-    fn change(&self, change: impl FnOnce(&AtomicU64)) {
-        let Some(mirror) = &self.mirror else { return change(self.value()) };
-        let _order = mirror.write_order.lock().unwrap_or_else(PoisonError::into_inner);
-        change(self.value());
-        let bytes = self.value().load(Ordering::Relaxed).to_le_bytes();
-        // An error is ignored: the memory that would report it is the memory that is unreachable.
-        let _ = mirror.memory.write(mirror.address, &bytes);
-    }
 }
 
 impl Default for CompletionCounter {
     fn default() -> Self {
-        Self { success: Word::new(None), error: Word::new(None) }
+        Self { success: Word::new(), error: Word::new(), mirror: None, most: u64::MAX }
     }
 }
 
@@ -143,18 +148,28 @@ impl CompletionCounter {
         error: NonNull<u64>,
         memory: Arc<dyn Any + Send + Sync>,
     ) -> Self {
-        let word = |value: NonNull<u64>| Word { value: value.cast(), _memory: memory.clone(), mirror: None };
-        Self { success: word(success), error: word(error) }
+        let word = |value: NonNull<u64>| Word { value: value.cast(), _memory: memory.clone() };
+        Self { success: word(success), error: word(error), mirror: None, most: u64::MAX }
     }
 
-    /// A counter in memory of the adapter that is copied to client memory. Both words are 0. Each new value
-    /// is written as 8 bytes (little-endian) to the word's address when the word reaches it; the initial 0
-    /// is not written.
+    /// A counter in memory of the adapter that is copied to client memory. Both words are 0. The newest value
+    /// of a word is written as 8 bytes (little-endian) to its address soon after the word changed; values
+    /// between two writes are not written, and neither is the initial 0.
     pub fn mirrored(success: (Arc<dyn Memory>, u64), error: (Arc<dyn Memory>, u64)) -> Self {
-        let word = |(memory, address): (Arc<dyn Memory>, u64)| {
-            Word::new(Some(Mirror { memory, address, write_order: Mutex::new(()) }))
-        };
-        Self { success: word(success), error: word(error) }
+        let mirror = Mirror { words: [success, error], written: Mutex::new([Some(0); 2]) };
+        Self { mirror: Some(mirror), ..Self::default() }
+    }
+
+    /// Makes values appear modulo 2^`bits` in the mirror and in [`Self::value`]: the increment after the largest value
+    /// wraps to zero. `bits` must be from 1 to 64.
+    #[must_use]
+    pub fn with_bits(self, bits: u32) -> Self {
+        Self { most: u64::MAX >> (64 - bits), ..self }
+    }
+
+    /// The number of successes or of errors, as the client sees it.
+    pub fn value(&self, errors: bool) -> u64 {
+        self.word(errors).load(Ordering::Acquire) & self.most
     }
 
     /// The word of successes, for clients that poll it. A caller that stores to it bypasses the mirror of a
@@ -168,25 +183,60 @@ impl CompletionCounter {
         self.error.value()
     }
 
-    /// Sets the word of errors or of successes.
+    /// Sets the word of errors or of successes, and writes its mirror.
     pub fn set(&self, errors: bool, value: u64) {
-        self.word(errors).change(|word| word.store(value, Ordering::Release));
+        self.word(errors).store(value, Ordering::Release);
+        if let Some(mirror) = &self.mirror {
+            lock(&mirror.written)[usize::from(errors)] = None;
+        }
+        self.write_mirror();
     }
 
-    /// Adds to the word of errors or of successes, modulo 2^64.
+    /// Adds to the word of errors or of successes, modulo 2^64, and writes its mirror.
     pub fn add(&self, errors: bool, value: u64) {
-        self.word(errors).change(|word| {
-            word.fetch_add(value, Ordering::Release);
-        });
+        self.word(errors).fetch_add(value, Ordering::Release);
+        self.write_mirror();
     }
 
-    fn word(&self, errors: bool) -> &Word {
-        if errors { &self.error } else { &self.success }
+    fn word(&self, errors: bool) -> &AtomicU64 {
+        if errors { self.error() } else { self.success() }
     }
 
+    /// Writes the words that changed since the last call to client memory ("Mirrors" above).
+    fn write_mirror(&self) {
+        let Some(mirror) = &self.mirror else { return };
+        let mut written = lock(&mirror.written);
+        let success = self.value(false);
+        let error = self.value(true);
+        for (index, value) in [(1, error), (0, success)] {
+            if written[index] != Some(value) {
+                written[index] = Some(value);
+                let (memory, address) = &mirror.words[index];
+                // An error is ignored: a mirror that cannot be written cannot report it.
+                let _ = memory.write(*address, &value.to_le_bytes());
+            }
+        }
+    }
+}
+
+/// Mirrored counters to which a thread added, and whose mirrors it has not written yet.
+#[derive(Debug, Default)]
+pub(crate) struct UnwrittenCounters(Vec<Arc<CompletionCounter>>);
+
+impl UnwrittenCounters {
     /// Counts a completion. The release add pairs with the acquire load of a client that reads the count.
-    pub(crate) fn count(&self, status: CompletionStatus) {
-        self.add(status != CompletionStatus::Ok, 1);
+    fn count(&mut self, counter: &Arc<CompletionCounter>, status: CompletionStatus) {
+        counter.word(status != CompletionStatus::Ok).fetch_add(1, Ordering::Release);
+        if counter.mirror.is_some() && !self.0.iter().any(|noted| Arc::ptr_eq(noted, counter)) {
+            self.0.push(counter.clone());
+        }
+    }
+
+    /// Writes the mirrors. The caller must do this before it makes a counted completion visible.
+    pub(crate) fn write(&mut self) {
+        while let Some(counter) = self.0.pop() {
+            counter.write_mirror();
+        }
     }
 }
 
@@ -218,14 +268,14 @@ impl AttachedCounters {
         self.any.load(Ordering::Acquire)
     }
 
-    /// Adds a completion to the counters that are attached for its kind.
-    pub(crate) fn count(&self, kind: Counted, status: CompletionStatus) {
+    /// Adds a completion to the counters that are attached for its kind, and notes their mirrors in `unwritten`.
+    pub(crate) fn count(&self, kind: Counted, status: CompletionStatus, unwritten: &mut UnwrittenCounters) {
         if !self.any() {
             return;
         }
         let counters = self.counters.read().unwrap_or_else(PoisonError::into_inner);
         for (_, counter) in counters.iter().filter(|(counted, _)| counted.contains(kind)) {
-            counter.count(status);
+            unwritten.count(counter, status);
         }
     }
 }

@@ -13,11 +13,12 @@
 //!   and flushes a queue when it destroys it or sets the error state.
 //!
 //! ## Locks
-//! An engine holds the network's lock for reading while it works, for at most `ROUNDS_PER_LOCK` rounds,
-//! and releases it before it rests. A control call that changes objects holds the lock for writing. So no
-//! engine works during such a call, and once the call has returned, no engine uses an object that it removed. The calls
-//! `set_consumer_index` and `queue_pair_state` hold the lock for reading; `hold`, `stop` and the calls that
-//! return reports do not acquire it.
+//! An engine holds the network's lock for reading while it works, for at most `ROUNDS_PER_LOCK` rounds and about
+//! `COST_PER_LOCK` bytes, and releases it before it rests. A request that moves more is cut into pieces, whose keys are
+//! checked again each time. A control call that changes objects holds the lock for writing. So no engine works during
+//! such a call, and once the call has returned, no engine uses an object that it removed. The calls
+//! `set_consumer_index`, `abandon_completion_queue` and `queue_pair_state` hold the lock for reading; `hold`, `stop`
+//! and the calls that return reports do not acquire it.
 //!
 //! Locks are acquired in this order: network, send state, receive state, completion queue. The locks of
 //! counters and of the lists in `shared.rs` come last; a thread that holds one of those acquires none of the
@@ -36,7 +37,8 @@
 //! | completion slot, bytes 8 to 31 | the holder of the completion queue's lock: relaxed | the client: relaxed | bytes 0 to 7 order it |
 //! | completion slot, bytes 0 to 7, with the phase bit | the same: release (`store_word_release`) | the client: acquire (`load_word_acquire`) | the release and the acquire pair: payload and bytes 8 to 31 are visible after the load |
 //! | completion-queue doorbell | the client: release (`Doorbell::ring`) | the holder of the completion queue's lock: acquire (`Doorbell::value`) | the release and the acquire pair: the client has read the consumed slots, so they may be overwritten |
-//! | completion counter | engines and control threads: release (`Word::change`) | the client: acquire | the release and the acquire pair: payload is visible after the load: `counter.rs` |
+//! | completion counter | engines and control threads: release | the client: acquire | the release and the acquire pair: payload is visible after the load: `counter.rs` |
+//! | mirror of a completion counter | the holder of its lock | the client | no value is written before the data that it counts: `counter.rs` |
 //! | `Shared::stop` | a control thread: release (`Adapter::stop`, drop) | the engine: acquire (`run`) | orders no other word |
 //! | `Shared::held` | a control thread: release (`Adapter::hold`) | the engine: acquire (`Engine::round`) | orders no other word |
 //! | `Shared::backlogged` | the holder of a completion queue's lock: relaxed | the engine: relaxed | a hint; the completion queue's lock orders the backlog |
@@ -57,8 +59,9 @@
 //!    first adds to the target's counter of receives. For an RDMA request the last part of
 //!    this step is to add to the target's counter of remote writes or remote reads.
 //! 4. It gathers the request's completion with those of other requests. It adds to the sender's counters,
-//!    then writes the gathered completions. So a client that reads a request's completion finds it counted,
-//!    and the target's receive completion is visible before the sender's completion.
+//!    writes the mirrors of all counters that it added to, then writes the gathered completions. So a client
+//!    that reads a request's completion finds it counted, and the target's receive completion is visible
+//!    before the sender's completion.
 //!
 //! ## Waits and their bounds
 //! The engine never waits for a client. A client that waits for a completion must have its own time limit.
@@ -70,9 +73,12 @@
 //! | the same, with [`super::RnrRetry::Times`] | after that many retries, at least 100 µs apart | it completes as [`CompletionStatus::ReceiverNotReady`] |
 //! | a request on a held adapter | when the adapter is released, or the queue pair leaves the ready state | no bound |
 //! | a delayed request | when its delay is over | it is executed |
+//! | a request within [`super::Faults::interval`] of the last one of its queue pair | when the interval is over | it is executed |
+//! | a write to a region with relaxed ordering, after its completion | after at most [`AdapterConfig::latest_write`], or at a read of the region, or when it is deregistered | it lands |
+//! | a gathered completion | at the end of the queue pair's round, or earlier ([`COMPLETION_BATCH`](super::run)) | it is written |
 //! | fewer pending requests than the reorder window | after 64 consecutive rounds of the engine in which the queue pair got no new entry | they are executed |
 //! | a completion for a full completion queue | when the consumer index moves; until then the completion waits in the backlog, and the overrun is recorded as a violation | no bound; destroying the queue discards it |
-//! | a control call, for the network's lock | when every engine has finished its current `ROUNDS_PER_LOCK` rounds; the lock is not fair, so an engine may take it again first | no bound; a [`super::Memory`] that blocks delays it |
+//! | a control call, for the network's lock | when every engine has spent its `COST_PER_LOCK` or finished its rounds; the lock is not fair, so an engine may take it again first | no bound; a [`super::Memory`] that blocks delays it |
 //! | a dropped adapter, for its engine | when the thread ends | after 10 s the thread and the adapter's objects are leaked |
 
 use std::collections::HashMap;
@@ -86,6 +92,7 @@ use efa_gda_wire::{CompletionStatus, RequestId};
 
 use super::attr::QueuePairState;
 use super::config::AdapterConfig;
+use super::counter::UnwrittenCounters;
 use super::network::Network;
 use super::shared::{Shared, add};
 use super::tables::{Port, Ports};
@@ -93,6 +100,9 @@ use super::violation::Warning;
 
 /// Most rounds under one acquisition of the network's lock. A round without progress releases it as well.
 const ROUNDS_PER_LOCK: u32 = 16;
+/// Work of the engine under one acquisition, in bytes moved, after which it releases the lock. It bounds how long a
+/// control call of any adapter waits: some milliseconds.
+const COST_PER_LOCK: u64 = 4 << 20;
 /// Rounds without progress after which the engine yields its core, sleeps briefly, and sleeps long. It
 /// must leave its core soon, because tests run clients and engines on two cores.
 const SPIN_ROUNDS: u32 = 128;
@@ -124,13 +134,20 @@ pub(crate) struct Engine {
     pub(crate) has_pending: bool,
     pub(crate) reorder_window: usize,
     pub(crate) delay: Option<Duration>,
+    pub(crate) interval: Option<Duration>,
     /// The request that is being executed: its id and operation code.
     pub(crate) current_request: Option<(RequestId, u8)>,
+    /// Counters that were added to and whose mirrors were not written yet; empty between rounds.
+    pub(crate) unwritten: UnwrittenCounters,
     /// Counts since the last round ended.
     pub(crate) entries: u64,
     pub(crate) bytes: u64,
     pub(crate) rnr_retries: u64,
     pub(crate) scratch: Vec<u8>,
+    /// What was spent since the network's lock was acquired, in bytes moved.
+    spent: u64,
+    /// The index among the live queue pairs at which the next round begins.
+    next: usize,
     random_state: u64,
     requests: u64,
     injections: HashMap<u64, CompletionStatus>,
@@ -146,11 +163,15 @@ impl Engine {
             has_pending: false,
             reorder_window: faults.reorder_window as usize,
             delay: Some(faults.delay).filter(|delay| !delay.is_zero()),
+            interval: Some(faults.interval).filter(|interval| !interval.is_zero()),
             current_request: None,
+            unwritten: UnwrittenCounters::default(),
             entries: 0,
             bytes: 0,
             rnr_retries: 0,
             scratch: Vec::new(),
+            spent: 0,
+            next: 0,
             random_state: config.seed,
             requests: 0,
             injections: faults.injections.iter().map(|injection| (injection.nth, injection.status)).collect(),
@@ -164,20 +185,38 @@ impl Engine {
         if self.injections.is_empty() { None } else { self.injections.get(&self.requests).copied() }
     }
 
+    /// Records work that costs as much as moving `bytes` bytes.
+    pub(crate) fn spend(&mut self, bytes: u64) {
+        self.spent += bytes;
+    }
+
+    /// Whether the network's lock must be released before more work.
+    pub(crate) fn is_spent(&self) -> bool {
+        self.spent >= COST_PER_LOCK
+    }
+
     /// A random number below `bound`; 0 if `bound` is 0 or 1.
     pub(crate) fn random_below(&mut self, bound: usize) -> usize {
         if bound <= 1 { 0 } else { (next_random(&mut self.random_state) % bound as u64) as usize }
     }
 
-    /// Polls every queue pair of the adapter once. Returns whether there was progress.
+    /// Polls every queue pair of the adapter once. Stops early when the work for one acquisition of the lock is done;
+    /// the next round begins at the queue pair after the last one polled. Returns whether there was progress.
     fn round(&mut self, network: &NetworkView<'_>) -> bool {
         let shared = &network.local.shared;
         self.held = shared.held.load(Ordering::Acquire);
         self.immediate = self.faultless && !self.held;
         self.has_pending = false;
         let mut progress = false;
-        for number in &network.local.live {
-            let Some(queue_pair) = network.local.queue_pairs.get(*number) else { continue };
+        let live = &network.local.live;
+        let first = self.next;
+        for turn in 0..live.len() {
+            if self.is_spent() {
+                break;
+            }
+            let index = (first + turn) % live.len();
+            self.next = index + 1;
+            let Some(queue_pair) = network.local.queue_pairs.get(live[index]) else { continue };
             // A frontend's `Memory` may panic. Indexes and rings are consistent at every call to it, so
             // the queue pair can be flushed afterwards.
             match catch_unwind(AssertUnwindSafe(|| queue_pair.run_round(network, self))) {
@@ -194,8 +233,17 @@ impl Engine {
                 queue.retry_backlog();
             }
         }
+        self.land_late_writes(network.local);
         self.add_counts(shared);
         progress
+    }
+
+    /// Lands late writes to the adapter's regions with relaxed ordering.
+    fn land_late_writes(&mut self, local: &Port) {
+        for (_, memory) in &local.relaxed {
+            // As above: a frontend's `Memory` may panic. Its region then has lost a write.
+            self.has_pending |= catch_unwind(AssertUnwindSafe(|| memory.land_due())).unwrap_or(false);
+        }
     }
 
     fn add_counts(&mut self, shared: &Shared) {
@@ -232,7 +280,8 @@ pub(crate) fn run(network: Arc<Network>, index: u16, shared: Arc<Shared>) {
             let Some(local) = ports.port(index) else { return };
             let view = NetworkView { ports: &ports, local, local_index: index };
             let mut rounds = 0;
-            while rounds < ROUNDS_PER_LOCK && engine.round(&view) {
+            engine.spent = 0;
+            while rounds < ROUNDS_PER_LOCK && !engine.is_spent() && engine.round(&view) {
                 rounds += 1;
             }
             rounds > 0

@@ -13,7 +13,7 @@ use efa_gda_wire::{
 
 use super::attr::Access;
 use super::completion::CompletionRecord;
-use super::counter::Counted;
+use super::counter::{Counted, UnwrittenCounters};
 use super::engine::{Engine, NetworkView};
 use super::queue_pair::QueuePairCore;
 use super::receive_queue::PostedReceive;
@@ -27,9 +27,16 @@ use super::violation::Queue;
 pub(crate) enum Outcome {
     /// The request completes with this status.
     Done(CompletionStatus),
-    /// The receiver has no receive posted. The request moved nothing and can be tried again.
+    /// The receiver has no receive posted. The request has no completion at the receiver yet, and can be tried again.
     ReceiverNotReady,
+    /// This many bytes moved and more remain, for the next try.
+    Moved(u64),
+    /// The network lost the request ([`super::Faults::drop_loopback`]): it never completes.
+    Lost,
 }
+
+/// Bytes of an RDMA request that move in one try.
+const PIECE_BYTES: u64 = 1 << 20;
 
 /// The reason why a try did not succeed.
 struct Failure(Outcome);
@@ -51,84 +58,107 @@ struct Execution<'a> {
     network: &'a NetworkView<'a>,
     sender: &'a QueuePairCore,
     request: &'a Request,
+    /// Counters whose mirrors are written later.
+    unwritten: &'a mut UnwrittenCounters,
+    /// Bytes that earlier tries moved.
+    moved: u64,
 }
 
-/// Executes `request` of `sender`, a queue pair of `network.local`.
+/// Executes `request` of `sender`, a queue pair of `network.local`, of which `moved` bytes have moved already.
 pub(crate) fn execute(
     network: &NetworkView<'_>,
     engine: &mut Engine,
     sender: &QueuePairCore,
     request: &Request,
+    moved: u64,
 ) -> Outcome {
-    let execution = Execution { network, sender, request };
-    let scratch = &mut engine.scratch;
-    let moved = match &request.operation {
+    let Engine { scratch, unwritten, .. } = engine;
+    let mut execution = Execution { network, sender, request, unwritten, moved };
+    let result = match &request.operation {
         Operation::Write { remote, local } => execution.write(scratch, remote, local),
         Operation::WriteInline { remote, data } => execution.write_inline(remote, data),
         Operation::Read { remote, local } => execution.read(scratch, remote, local),
         Operation::Send(segments) => execution.send(scratch, segments),
         Operation::SendInline(data) => execution.send_inline(data),
     };
-    match moved {
-        Ok(bytes) => {
-            engine.bytes += bytes;
-            Outcome::Done(CompletionStatus::Ok)
-        }
-        Err(Failure(outcome)) => outcome,
-    }
+    let (bytes, outcome) = match result {
+        Ok(bytes) => (bytes - moved, Outcome::Done(CompletionStatus::Ok)),
+        Err(Failure(Outcome::Moved(bytes))) => (bytes, Outcome::Moved(bytes)),
+        Err(Failure(outcome)) => (0, outcome),
+    };
+    engine.bytes += bytes;
+    engine.spend(bytes);
+    outcome
 }
 
-/// The operations. Each returns the bytes that it moved.
+/// The operations. Each returns the bytes that it moved, in all tries.
 impl<'a> Execution<'a> {
-    fn write(&self, scratch: &mut Vec<u8>, remote: &RemoteMemory, local: &Segment) -> Result<u64, Failure> {
+    fn write(
+        &mut self,
+        scratch: &mut Vec<u8>,
+        remote: &RemoteMemory,
+        local: &Segment,
+    ) -> Result<u64, Failure> {
         self.check_rdma(self.network.config().capabilities.rdma_write, local.length)?;
         let from = self.local_view(local, Access::LOCAL_READ)?;
-        self.deliver_write(remote, local.length, |to| match (to, from) {
-            (Some(to), Some(from)) => transfer::copy(to, from, scratch),
-            _ => Ok(()),
+        let target = self.rdma_target()?;
+        let to = remote_view(&target, remote, Access::REMOTE_WRITE, local.length.into())?;
+        let last = match (to, from) {
+            (Some(to), Some(from)) => Some(self.last_piece(to, from, scratch, unreachable_memory)?),
+            _ => None,
+        };
+        self.deliver_write(&target, local.length, || {
+            last.map_or(Ok(()), |(to, from)| transfer::copy(to, from, scratch))
         })
     }
 
-    fn write_inline(&self, remote: &RemoteMemory, data: &InlineData) -> Result<u64, Failure> {
+    fn write_inline(&mut self, remote: &RemoteMemory, data: &InlineData) -> Result<u64, Failure> {
         let length = data.len() as u32;
         self.check_rdma(self.network.config().capabilities.rdma_write, length)?;
-        self.deliver_write(remote, length, |to| to.map_or(Ok(()), |to| transfer::write(to, 0, data)))
-    }
-
-    /// Moves the bytes of an RDMA write by `copy` and delivers its immediate.
-    fn deliver_write(
-        &self,
-        remote: &RemoteMemory,
-        length: u32,
-        copy: impl FnOnce(Option<View<'a>>) -> Result<(), Side>,
-    ) -> Result<u64, Failure> {
         let target = self.rdma_target()?;
         let to = remote_view(&target, remote, Access::REMOTE_WRITE, length.into())?;
-        let receive = self.take_receive_for_immediate(&target)?;
-        let copied = copy(to);
-        self.deliver_immediate(&target, receive, length, copied.is_ok());
+        self.deliver_write(&target, length, || to.map_or(Ok(()), |to| transfer::write(to, 0, data)))
+    }
+
+    /// Moves the last bytes of an RDMA write by `copy` and delivers its immediate.
+    fn deliver_write(
+        &mut self,
+        target: &Target<'a>,
+        length: u32,
+        copy: impl FnOnce() -> Result<(), Side>,
+    ) -> Result<u64, Failure> {
+        let receive = self.take_receive_for_immediate(target)?;
+        let copied = copy();
+        self.deliver_immediate(target, receive, length, copied.is_ok());
         copied.map_err(unreachable_memory)?;
-        target.queue_pair.count(Counted::REMOTE_WRITE, CompletionStatus::Ok);
+        target.queue_pair.counters.count(Counted::REMOTE_WRITE, CompletionStatus::Ok, self.unwritten);
         Ok(length.into())
     }
 
-    fn read(&self, scratch: &mut Vec<u8>, remote: &RemoteMemory, local: &Segment) -> Result<u64, Failure> {
+    fn read(
+        &mut self,
+        scratch: &mut Vec<u8>,
+        remote: &RemoteMemory,
+        local: &Segment,
+    ) -> Result<u64, Failure> {
         self.check_rdma(self.network.config().capabilities.rdma_read, local.length)?;
         let to = self.local_view(local, Access::LOCAL_WRITE)?;
         let target = self.rdma_target()?;
         let from = remote_view(&target, remote, Access::REMOTE_READ, local.length.into())?;
         if let (Some(to), Some(from)) = (to, from) {
             // `unreachable_memory` takes the source for the local side; in a read it is the remote side.
-            transfer::copy(to, from, scratch).map_err(|side| match side {
+            let unreachable = |side| match side {
                 Side::From => unreachable_memory(Side::To),
                 Side::To => unreachable_memory(Side::From),
-            })?;
+            };
+            let (to, from) = self.last_piece(to, from, scratch, unreachable)?;
+            transfer::copy(to, from, scratch).map_err(unreachable)?;
         }
-        target.queue_pair.count(Counted::REMOTE_READ, CompletionStatus::Ok);
+        target.queue_pair.counters.count(Counted::REMOTE_READ, CompletionStatus::Ok, self.unwritten);
         Ok(local.length.into())
     }
 
-    fn send(&self, scratch: &mut Vec<u8>, segments: &Segments) -> Result<u64, Failure> {
+    fn send(&mut self, scratch: &mut Vec<u8>, segments: &Segments) -> Result<u64, Failure> {
         let length = self.request.operation.length();
         if length > u64::from(self.network.config().limits.max_msg_size) {
             return Err(CompletionStatus::BadLength.into());
@@ -149,7 +179,7 @@ impl<'a> Execution<'a> {
         Ok(length)
     }
 
-    fn send_inline(&self, data: &InlineData) -> Result<u64, Failure> {
+    fn send_inline(&mut self, data: &InlineData) -> Result<u64, Failure> {
         let target = self.target()?;
         let receive = take_receive(&target)?;
         self.deliver_message(&target, &receive, data)?;
@@ -166,6 +196,25 @@ impl<'a> Execution<'a> {
             return Err(CompletionStatus::BadLength.into());
         }
         Ok(())
+    }
+
+    /// The parts of a request's memory that move last. If more remains to be moved, moves a piece of it and ends this
+    /// try: until the next one, control calls can have the network's lock.
+    fn last_piece(
+        &self,
+        to: View<'a>,
+        from: View<'a>,
+        scratch: &mut Vec<u8>,
+        unreachable: impl Fn(Side) -> Failure,
+    ) -> Result<(View<'a>, View<'a>), Failure> {
+        let rest = from.length() - self.moved;
+        let length = rest.min(PIECE_BYTES);
+        let (to, from) = (to.part(self.moved, length), from.part(self.moved, length));
+        if length == rest {
+            return Ok((to, from));
+        }
+        transfer::copy(to, from, scratch).map_err(unreachable)?;
+        Err(Failure(Outcome::Moved(length)))
     }
 
     /// The local memory of a request, or `None` if it is empty: the key of an empty segment is not checked.
@@ -203,6 +252,9 @@ impl<'a> Execution<'a> {
                 false => CompletionStatus::UnreachableRemote.into(),
             });
         };
+        if handle.target == Some(network.local_index) && network.config().faults.drop_loopback {
+            return Err(Failure(Outcome::Lost));
+        }
         if !reached {
             handle.target_reached.store(true, Ordering::Relaxed);
         }
@@ -226,7 +278,7 @@ impl<'a> Execution<'a> {
     }
 
     fn deliver_immediate(
-        &self,
+        &mut self,
         target: &Target<'_>,
         receive: Option<PostedReceive>,
         length: u32,
@@ -243,14 +295,14 @@ impl<'a> Execution<'a> {
 
     /// Copies a message into a posted receive and completes the receive.
     fn deliver_message(
-        &self,
+        &mut self,
         target: &Target<'_>,
         receive: &PostedReceive,
         message: &[u8],
     ) -> Result<(), Failure> {
         let capacity: usize = receive.segments().iter().map(|segment| usize::from(segment.length)).sum();
         let length = message.len() as u32;
-        let complete = |status| self.complete_receive(target, Some(receive), length, status);
+        let mut complete = |status| self.complete_receive(target, Some(receive), length, status);
         if message.len() > capacity {
             complete(CompletionStatus::BadLength);
             return Err(CompletionStatus::RemoteBadLength.into());
@@ -277,7 +329,7 @@ impl<'a> Execution<'a> {
     /// Counts and writes the target's receive completion, at once, so that it is visible before the
     /// sender's completion.
     fn complete_receive(
-        &self,
+        &mut self,
         target: &Target<'_>,
         receive: Option<&PostedReceive>,
         length: u32,
@@ -304,8 +356,9 @@ impl<'a> Execution<'a> {
         let source = if handle.is_none() && is_message { Some(self.network.local.gid) } else { None };
         let ids = RequestIdWidth::Bits16;
         if is_message {
-            target.queue_pair.count(Counted::RECEIVE, status);
+            target.queue_pair.counters.count(Counted::RECEIVE, status, self.unwritten);
         }
+        self.unwritten.write();
         target.queue_pair.receive_cq.push(std::iter::once(CompletionRecord { completion, ids, source }));
         add(&target.port.shared.counts.receives, 1);
     }

@@ -1,5 +1,5 @@
-//! Fault injection: reordering, delay and injected statuses. All of these are legal behaviour of an SRD
-//! adapter, which a client must survive.
+//! Fault injection: reordering, delay, a slow adapter, and injected statuses. All of these are legal behaviour of an
+//! SRD adapter, which a client must survive.
 
 use std::time::Duration;
 
@@ -12,8 +12,13 @@ pub struct Faults {
     pub reorder_window: u32,
     /// Time that each request waits before it is executed.
     pub delay: Duration,
+    /// Least time between two requests that a queue pair executes: a slow adapter that makes progress.
+    pub interval: Duration,
     /// Requests that complete with an injected status and are not executed.
     pub injections: Vec<Injection>,
+    /// Requests whose target is a queue pair of the same adapter vanish: they never complete, as on a platform that drops
+    /// what an adapter sends to itself.
+    pub drop_loopback: bool,
 }
 
 /// One injected status.
@@ -29,7 +34,10 @@ pub struct Injection {
 impl Faults {
     /// Whether there are no faults.
     pub(crate) fn none(&self) -> bool {
-        self.reorder_window <= 1 && self.delay.is_zero() && self.injections.is_empty()
+        self.reorder_window <= 1
+            && self.delay.is_zero()
+            && self.interval.is_zero()
+            && self.injections.is_empty()
     }
 
     /// Parses `N:STATUS,…`. Returns `None` if the text is invalid.

@@ -31,6 +31,7 @@ mod network;
 mod pattern;
 mod queue_pair;
 mod receive_queue;
+mod relaxed;
 mod ring_memory;
 mod run;
 mod send_queue;

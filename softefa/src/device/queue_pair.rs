@@ -17,6 +17,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::time::Instant;
 
 use efa_gda_wire::{
     Completion, CompletionKind, CompletionStatus, DecodedRequest, QueueKey, QueuePairNumber, ReceiveInfo,
@@ -25,7 +26,7 @@ use efa_gda_wire::{
 
 use super::attr::{ProtectionDomain, QueuePairState, RnrRetry};
 use super::completion::{CompletionRecord, CompletionRing};
-use super::counter::{AttachedCounters, Counted};
+use super::counter::{AttachedCounters, Counted, UnwrittenCounters};
 use super::engine::{Engine, NetworkView};
 use super::receive_queue::ReceiveRing;
 use super::ring_memory::Doorbell;
@@ -133,7 +134,7 @@ impl QueuePairCore {
     pub(crate) fn run_round(&self, network: &NetworkView<'_>, engine: &mut Engine) -> bool {
         match self.state() {
             QueuePairState::Idle => return false,
-            QueuePairState::Error => return self.flush(),
+            QueuePairState::Error => return self.flush(&mut engine.unwritten),
             QueuePairState::Ready => {}
         }
         if let Some(Err(broken)) = self.receive.as_ref().map(ReceiveRing::poll_doorbell) {
@@ -146,11 +147,11 @@ impl QueuePairCore {
         }
         let mut progress = self.execute_pending(&mut send, network, engine);
         progress |= self.execute_new(&mut send, network, engine);
-        progress |= self.publish(&mut send);
+        progress |= self.publish(&mut send, &mut engine.unwritten);
         engine.has_pending |= !send.pending.is_empty();
         drop(send);
         if !self.is_ready() {
-            progress |= self.flush();
+            progress |= self.flush(&mut engine.unwritten);
         }
         progress
     }
@@ -162,20 +163,23 @@ impl QueuePairCore {
         self.set_state(QueuePairState::Error);
     }
 
-    /// Counts the gathered completions, then makes them visible to the client. Returns whether there were
-    /// any.
-    pub(crate) fn publish(&self, send: &mut SendState) -> bool {
+    /// Counts the gathered completions, then makes them visible to the client. Also writes the mirrors of the
+    /// counters in `unwritten`. Returns whether there were completions.
+    pub(crate) fn publish(&self, send: &mut SendState, unwritten: &mut UnwrittenCounters) -> bool {
         if send.unpublished.is_empty() {
+            unwritten.write();
             return false;
         }
+        let begin = Instant::now();
         // Counted first, so that a client that reads a completion finds it counted.
         if self.counters.any() {
             for completion in &send.unpublished {
                 if let Some(kind) = Counted::of_code(completion.operation_code) {
-                    self.count(kind, completion.status);
+                    self.counters.count(kind, completion.status, unwritten);
                 }
             }
         }
+        unwritten.write();
         let ids = self.send.ids;
         self.send_cq.push(send.unpublished.iter().map(|completion| CompletionRecord {
             completion: *completion,
@@ -184,12 +188,9 @@ impl QueuePairCore {
         }));
         send.completed += send.unpublished.len() as u64;
         send.unpublished.clear();
+        send.published = Instant::now();
+        send.publish_time = send.published - begin;
         true
-    }
-
-    /// Adds a completion to the counters that are attached for its kind.
-    pub(crate) fn count(&self, kind: Counted, status: CompletionStatus) {
-        self.counters.count(kind, status);
     }
 
     /// The completion of a request.
@@ -211,22 +212,23 @@ impl QueuePairCore {
     }
 
     /// Completes every posted request and receive as flushed. Returns whether there were any.
-    pub(crate) fn flush(&self) -> bool {
+    pub(crate) fn flush(&self, unwritten: &mut UnwrittenCounters) -> bool {
         let mut send = lock(&self.send.state);
         for (id, code) in self.send.take_all(&mut send) {
             let status = std::mem::replace(&mut send.next_flush_status, CompletionStatus::Flushed);
             send.unpublished.push(self.send_completion(id, code, status));
         }
-        let progress = self.publish(&mut send);
+        let progress = self.publish(&mut send, unwritten);
         drop(send);
-        self.flush_receives() | progress
+        self.flush_receives(unwritten) | progress
     }
 
-    fn flush_receives(&self) -> bool {
+    fn flush_receives(&self, unwritten: &mut UnwrittenCounters) -> bool {
         let Some(receive) = &self.receive else { return false };
         let ids = receive.take_all();
         let any = !ids.is_empty();
-        ids.iter().for_each(|_| self.count(Counted::RECEIVE, CompletionStatus::Flushed));
+        ids.iter().for_each(|_| self.counters.count(Counted::RECEIVE, CompletionStatus::Flushed, unwritten));
+        unwritten.write();
         self.receive_cq.push(ids.into_iter().map(|id| {
             let info = ReceiveInfo {
                 length: 0,

@@ -1,7 +1,8 @@
 //! What a queue pair does with its requests in one round: fetch, check, execute or defer, complete.
 //!
 //! A request is in exactly one state: covered by a doorbell, fetched and pending, completed but not
-//! published, or published. Only the holder of the queue pair's send state moves it on.
+//! published, or published. Only the holder of the queue pair's send state moves it on. A long request is pending while
+//! its bytes move, piece by piece; no later request of its queue pair is fetched meanwhile.
 
 use std::time::{Duration, Instant};
 
@@ -14,11 +15,14 @@ use super::queue_pair::QueuePairCore;
 use super::send_queue::{PendingRequest, SendState, status_of};
 use super::violation::{Queue, StrictRule};
 
-/// Entries after which a round of one queue pair ends, so that the others are polled.
+/// Entries after which a round of one queue pair ends, so that the engine polls the other queue pairs.
 const ROUND_ENTRIES: u32 = 256;
 /// Bytes after which a round of one queue pair ends.
 const ROUND_BYTES: u64 = 8 << 20;
-/// Completions that are published together.
+/// What one try of a request costs besides its bytes, in bytes ([`Engine::spend`]): two system calls, if its memory is
+/// of another process.
+const REQUEST_COST: u64 = 8 << 10;
+/// Gathered completions after which a round publishes before its end. See [`QueuePairCore::publish_if_due`].
 const COMPLETION_BATCH: usize = 32;
 /// Rounds without a new entry after which fewer requests than the reorder window are executed.
 const SETTLED_ROUNDS: u32 = 64;
@@ -41,6 +45,8 @@ impl QueuePairCore {
             && entries < ROUND_ENTRIES
             && engine.bytes - bytes < ROUND_BYTES
             && self.is_ready()
+            && !engine.is_spent()
+            && !send.is_moving
         {
             entries += 1;
             let fetched = self.send.fetch(send);
@@ -54,21 +60,31 @@ impl QueuePairCore {
             let injected = engine.count_request();
             let counter = fetched.counter;
             if engine.immediate {
-                match self.try_request(network, engine, &decoded) {
+                let outcome = self.try_request(network, engine, &decoded, 0);
+                let request = |moved| PendingRequest {
+                    counter,
+                    decoded,
+                    not_before: None,
+                    tries: 0,
+                    moved,
+                    injected: None,
+                };
+                match outcome {
                     Outcome::Done(status) => self.complete(send, counter, &decoded, status),
-                    Outcome::ReceiverNotReady => {
-                        let request =
-                            PendingRequest { counter, decoded, not_before: None, tries: 0, injected: None };
-                        self.defer_until_receive(send, engine, request);
+                    Outcome::ReceiverNotReady => self.defer_until_receive(send, engine, request(0)),
+                    Outcome::Lost => {}
+                    Outcome::Moved(bytes) => {
+                        send.is_moving = true;
+                        send.pending.push_front(request(bytes));
                     }
                 }
             } else {
                 let not_before = engine.delay.map(|delay| Instant::now() + delay);
-                send.pending.push_back(PendingRequest { counter, decoded, not_before, tries: 0, injected });
+                let (tries, moved) = (0, 0);
+                let request = PendingRequest { counter, decoded, not_before, tries, moved, injected };
+                send.pending.push_back(request);
             }
-            if send.unpublished.len() >= COMPLETION_BATCH {
-                self.publish(send);
-            }
+            self.publish_if_due(send, engine);
         }
         if entries > 0 {
             send.settled_rounds = 0;
@@ -77,23 +93,36 @@ impl QueuePairCore {
         entries > 0
     }
 
+    /// Publishes the gathered completions at each multiple of [`COMPLETION_BATCH`], unless publishing would take more
+    /// than a third of the queue pair's time. To publish may mean copies to a GPU; one publication then serves several
+    /// batches.
+    fn publish_if_due(&self, send: &mut SendState, engine: &mut Engine) {
+        let gathered = send.unpublished.len();
+        let batch = gathered >= COMPLETION_BATCH && gathered.is_multiple_of(COMPLETION_BATCH);
+        if batch && send.published.elapsed() >= 2 * send.publish_time {
+            self.publish(send, &mut engine.unwritten);
+        }
+    }
+
     fn try_request(
         &self,
         network: &NetworkView<'_>,
         engine: &mut Engine,
         decoded: &DecodedRequest,
+        moved: u64,
     ) -> Outcome {
+        engine.spend(REQUEST_COST);
         let refused =
             if decoded.broken.is_empty() { None } else { decoded.broken.iter().find_map(status_of) };
         match (refused, &decoded.request) {
             (Some(status), _) => Outcome::Done(status),
             (None, Some(request)) => {
                 engine.current_request = Some((decoded.id, decoded.operation_code));
-                let outcome = execute(network, engine, self, request);
+                let outcome = execute(network, engine, self, request, moved);
                 engine.current_request = None;
                 outcome
             }
-            // An entry without a request breaks a rule that has a status.
+            // Not reached: an entry without a request breaks a rule to which `status_of` gives a status.
             (None, None) => Outcome::Done(CompletionStatus::UnsupportedOperation),
         }
     }
@@ -126,6 +155,7 @@ impl QueuePairCore {
         if engine.reorder_window > 1
             && send.pending.len() < engine.reorder_window
             && send.settled_rounds < SETTLED_ROUNDS
+            && !send.is_moving
         {
             send.settled_rounds += 1;
             return false;
@@ -134,25 +164,36 @@ impl QueuePairCore {
         // One try for each request that is pending now. A request that stays pending goes to the back, so
         // these keep their order.
         for _ in 0..send.pending.len() {
-            if !self.is_ready() {
+            let is_idle = send.idle_until.is_some_and(|time| Instant::now() < time) && !send.is_moving;
+            if !self.is_ready() || is_idle || engine.is_spent() {
                 break;
             }
             let window = send.pending.len().min(engine.reorder_window.max(1));
-            let Some(request) = send.pending.remove(engine.random_below(window)) else { break };
+            let Some(mut request) = send.pending.remove(engine.random_below(window)) else { break };
             if request.not_before.is_some_and(|time| Instant::now() < time) {
                 send.pending.push_back(request);
                 continue;
             }
             let outcome = match request.injected {
                 Some(status) => Outcome::Done(status),
-                None => self.try_request(network, engine, &request.decoded),
+                None => self.try_request(network, engine, &request.decoded, request.moved),
             };
+            if request.moved > 0 || matches!(outcome, Outcome::Moved(_)) {
+                send.is_moving = matches!(outcome, Outcome::Moved(_));
+            }
             match outcome {
                 Outcome::Done(status) => {
                     self.complete(send, request.counter, &request.decoded, status);
+                    send.idle_until = engine.interval.map(|interval| Instant::now() + interval);
                     progress = true;
                 }
                 Outcome::ReceiverNotReady => self.defer_until_receive(send, engine, request),
+                Outcome::Lost => progress = true,
+                Outcome::Moved(bytes) => {
+                    request.moved += bytes;
+                    send.pending.push_front(request);
+                    progress = true;
+                }
             }
         }
         progress

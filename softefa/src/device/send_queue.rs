@@ -14,7 +14,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use efa_gda_wire::{
     Completion, CompletionStatus, DecodedRequest, EntrySize, Operation, RequestId, RequestIdWidth, Ring,
@@ -59,10 +59,17 @@ pub(crate) struct SendState {
     pub(crate) completed: u64,
     /// Requests that are fetched and not executed: held, delayed, or waiting for a receive.
     pub(crate) pending: VecDeque<PendingRequest>,
+    /// A part of the first pending request has moved, and the rest moves before later requests are fetched.
+    pub(crate) is_moving: bool,
     /// Rounds since an entry was fetched, counted while requests wait to be reordered.
     pub(crate) settled_rounds: u32,
     /// Completions that are not visible to the client yet.
     pub(crate) unpublished: Vec<Completion>,
+    /// When completions were last made visible, and how long that took.
+    pub(crate) published: Instant,
+    pub(crate) publish_time: Duration,
+    /// The time before which no request is executed (`Faults::interval`).
+    pub(crate) idle_until: Option<Instant>,
     /// Status of the next request that is flushed.
     pub(crate) next_flush_status: CompletionStatus,
 }
@@ -74,6 +81,8 @@ pub(crate) struct PendingRequest {
     pub(crate) decoded: DecodedRequest,
     pub(crate) not_before: Option<Instant>,
     pub(crate) tries: u8,
+    /// Bytes that earlier tries moved.
+    pub(crate) moved: u64,
     pub(crate) injected: Option<CompletionStatus>,
 }
 
@@ -99,8 +108,12 @@ impl SendState {
             fetched: counter,
             completed: counter,
             pending: VecDeque::new(),
+            is_moving: false,
             settled_rounds: 0,
             unpublished: Vec::new(),
+            published: Instant::now(),
+            publish_time: Duration::ZERO,
+            idle_until: None,
             next_flush_status: CompletionStatus::Flushed,
         }
     }

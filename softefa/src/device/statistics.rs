@@ -14,8 +14,10 @@ pub struct Statistics {
     pub bytes: u64,
     /// Completions of requests and receives, including those in a backlog.
     pub completions: u64,
-    /// Completions with a status other than ok.
+    /// Completions whose status is neither ok nor flushed.
     pub errors: u64,
+    /// Completions with the status flushed: requests and receives of queue pairs in the error state or destroyed.
+    pub flushed: u64,
     /// Messages and writes with immediate that this adapter received.
     pub receives: u64,
     /// Tries of requests whose receiver had no receive posted.

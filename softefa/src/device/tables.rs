@@ -16,6 +16,7 @@ use super::config::Gid;
 use super::doorbells::Doorbells;
 use super::memory::{HostRange, Memory};
 use super::queue_pair::QueuePairCore;
+use super::relaxed::RelaxedMemory;
 use super::shared::Shared;
 use super::slots::Slots;
 
@@ -34,6 +35,8 @@ pub(crate) struct Port {
     pub(crate) handles: Slots<Handle>,
     pub(crate) completions: Slots<Arc<CompletionRing>>,
     pub(crate) queue_pairs: Slots<Arc<QueuePairCore>>,
+    /// The memory of regions with relaxed ordering, by their numbers in `regions`, for the engine's round.
+    pub(crate) relaxed: Vec<(u16, Arc<RelaxedMemory>)>,
     /// Numbers in `queue_pairs`, for the engine's round.
     pub(crate) live: Vec<u16>,
     pub(crate) doorbells: Doorbells,
@@ -68,7 +71,7 @@ pub(crate) struct Region {
 pub(crate) enum View<'a> {
     /// Memory of this process.
     Host(HostRange),
-    /// Memory that only calls reach, with address and length.
+    /// Memory that only the methods of a [`Memory`] access, with address and length.
     Indirect(&'a dyn Memory, u64, u64),
 }
 
@@ -119,9 +122,10 @@ impl Port {
             handles: Slots::new(limits.max_ah.into()),
             completions: Slots::new(limits.max_cq.into()),
             queue_pairs: Slots::new(limits.max_qp.into()),
+            relaxed: Vec::new(),
             live: Vec::new(),
             doorbells: Doorbells::default(),
-            // The highest bit is set; in lkeys it is zero.
+            // Bit 31 of every rkey is set. Lkeys have 24 bits, so no lkey is an rkey.
             rkey_salt: rkey_salt | 0x8000,
             handles_by_target: Vec::new(),
             by_gid: HashMap::new(),
@@ -131,7 +135,12 @@ impl Port {
 
     pub(crate) fn insert_region(&mut self, attr: MemoryRegionAttr) -> Option<MemoryKeys> {
         let mut generation = 0;
-        let host = attr.memory.host(attr.address, attr.length);
+        let relaxed = attr.access.allows(Access::RELAXED_ORDERING).then(|| self.relax(&attr));
+        let memory: Arc<dyn Memory> = match &relaxed {
+            Some(relaxed) => Arc::clone(relaxed) as _,
+            None => attr.memory,
+        };
+        let host = memory.host(attr.address, attr.length);
         let number = self.regions.insert_with(|_, current| {
             generation = current;
             Region {
@@ -140,10 +149,11 @@ impl Port {
                 address: attr.address,
                 length: attr.length,
                 access: attr.access,
-                memory: attr.memory,
+                memory,
                 host,
             }
         })?;
+        self.relaxed.extend(relaxed.map(|relaxed| (number, relaxed)));
         Some(self.keys(number, generation))
     }
 
@@ -165,7 +175,16 @@ impl Port {
     /// Removes the region with this lkey.
     pub(crate) fn remove_region(&mut self, key: LocalKey) -> Option<Region> {
         self.region(key)?;
+        self.relaxed.retain(|(number, _)| *number != key.get() as u16);
         self.regions.remove(key.get() as u16)
+    }
+
+    /// The memory of a region, with writes that land late.
+    fn relax(&self, attr: &MemoryRegionAttr) -> Arc<RelaxedMemory> {
+        let config = &self.shared.config;
+        // Regions differ in their pattern, and a run with the same seed repeats it.
+        let seed = config.seed ^ (self.relaxed.len() as u64) << 32;
+        Arc::new(RelaxedMemory::new(Arc::clone(&attr.memory), config.latest_write, seed))
     }
 
     /// Memory of this adapter that a work-queue entry names by its lkey.
@@ -265,7 +284,7 @@ impl Port {
     }
 }
 
-/// The 15 bits of a generation that an rkey has. The highest bit of the salt takes the 16th.
+/// The low 15 bits of a generation, which an rkey contains. Its bit 31 comes from the salt.
 const fn rkey_generation(generation: u16) -> u16 {
     generation & 0x7fff
 }

@@ -67,6 +67,14 @@ pub(crate) fn write(view: View<'_>, offset: u64, bytes: &[u8]) -> Result<(), Sid
 }
 
 impl View<'_> {
+    /// The `length` bytes from `offset` on, which must be inside.
+    pub(crate) fn part(self, offset: u64, length: u64) -> Self {
+        match self {
+            Self::Host(range) => Self::Host(range.part(offset, length).unwrap_or(range)),
+            Self::Indirect(memory, address, _) => Self::Indirect(memory, address + offset, length),
+        }
+    }
+
     pub(crate) fn length(&self) -> u64 {
         match self {
             Self::Host(range) => range.length(),

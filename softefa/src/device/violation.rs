@@ -81,7 +81,14 @@ pub enum StrictRule {
         /// Entries of the queue.
         entries: u32,
     },
-    /// The consumer index is ahead of the completions, or moved backwards.
+    /// The consumer index moved backwards.
+    ConsumerBackwards {
+        /// The consumer index before.
+        consumer: u64,
+        /// By how many completions it moved back.
+        back: u64,
+    },
+    /// The consumer index is ahead of the completions.
     ConsumerAhead {
         /// The consumer index.
         consumer: u64,
@@ -106,6 +113,7 @@ impl StrictRule {
             Self::ReceiveReservedBits => "receive-reserved",
             Self::ReceiveGrouping => "receive-grouping",
             Self::CompletionQueueOverrun { .. } => "cq-overrun",
+            Self::ConsumerBackwards { .. } => "consumer-backwards",
             Self::ConsumerAhead { .. } => "consumer-ahead",
         }
     }
@@ -126,8 +134,8 @@ impl fmt::Display for StrictRule {
             ),
             Self::BatchExceeded { written, max_batch } => write!(
                 f,
-                "at least {written} entries were written past the last doorbell; the limit is {max_batch} \
-                 (efadv_wq_attr::max_batch, efadv.h)"
+                "at least {written} entries were written past the last doorbell; the limit is {max_batch}: ring \
+                 before writing more (efadv_wq_attr::max_batch, efadv.h)"
             ),
             Self::DoorbellBackwards { from, to } => write!(
                 f,
@@ -136,8 +144,8 @@ impl fmt::Display for StrictRule {
             ),
             Self::DoorbellPastRing { in_flight, entries } => write!(
                 f,
-                "the doorbell moved past the ring: {in_flight} entries would be in flight and the ring has \
-                 {entries} (efadv_wq_attr::num_entries, efadv.h)"
+                "the doorbell moved past the ring: {in_flight} entries would be in flight, and the ring has \
+                 {entries}; wait for completions before posting (efadv_wq_attr::num_entries, efadv.h)"
             ),
             Self::HalfWritten { offset } => write!(
                 f,
@@ -158,13 +166,19 @@ impl fmt::Display for StrictRule {
             ),
             Self::CompletionQueueOverrun { unread, entries } => write!(
                 f,
-                "the completion queue overran: a completion arrived while {unread} were unread, and the queue \
-                 has {entries} entries (efadv_cq_attr::num_entries, efadv.h)"
+                "the completion queue overran: a completion arrived while {unread} were unread, and the queue has \
+                 {entries} entries; read completions sooner, or create a deeper queue (efadv_cq_attr::num_entries, \
+                 efadv.h)"
+            ),
+            Self::ConsumerBackwards { consumer, back } => write!(
+                f,
+                "the consumer index moved backwards by {back} from {consumer}; it must only advance \
+                 (efadv_cq_attr::doorbell, efadv.h)"
             ),
             Self::ConsumerAhead { consumer, producer } => write!(
                 f,
-                "the consumer index {consumer} is ahead of the {producer} completions that were written \
-                 (efadv_cq_attr::doorbell, efadv.h)"
+                "the consumer index is {consumer}, but only {producer} completions were written; it must count the \
+                 completions that were read (efadv_cq_attr::doorbell, efadv.h)"
             ),
         }
     }
@@ -189,7 +203,7 @@ pub struct Violation {
 
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {} [{}, count {}", self.rule.name(), self.rule, self.queue, self.counter)?;
+        write!(f, "{}: {} [{}, index {}", self.rule.name(), self.rule, self.queue, self.counter)?;
         if let Some(slot) = self.slot {
             write!(f, ", slot {slot}")?;
         }
@@ -218,7 +232,7 @@ pub enum Warning {
         rings: u64,
     },
     /// The client's memory for a completion queue has phase bits set, so that stale bytes look like
-    /// completions. The client must zero the memory first.
+    /// completions. The client must zero the memory before it creates the queue.
     CompletionMemoryNotZeroed {
         /// The queue.
         queue: CompletionQueueNumber,
@@ -251,13 +265,13 @@ impl fmt::Display for Warning {
             Self::CompletionMemoryNotZeroed { queue, slot } => write!(
                 f,
                 "the client's memory for completion queue {} is not zeroed: the phase bit of slot {slot} is set; zero \
-                 the memory first",
+                 the memory before the queue is created",
                 queue.get()
             ),
             Self::MemoryPanicked { queue_pair } => write!(
                 f,
                 "access to registered memory panicked during a request of QP {queue_pair}, which is now in the \
-                 error state"
+                 error state; see the panic's message on stderr, and destroy the queue pair"
             ),
             Self::MemoryUnreachable(reason) => f.write_str(reason),
         }

@@ -10,7 +10,7 @@ use efa_gda_wire::RequestIdWidth;
 use crate::device::{Adapter, AdapterConfig, Gid, Network};
 
 use super::candidate::{AdapterDescription, Limits};
-use super::config::{Config, FIRST_WIDE_IDS};
+use super::config::{Config, RELEASE_2_7};
 use super::domain::Shared;
 use super::ffi::{self, Code};
 
@@ -102,7 +102,7 @@ pub(crate) fn created() -> Vec<Arc<Adapter>> {
 /// The width of request ids in send queues: 64 bits if the adapter supports them and the reported release
 /// announces them to its clients (`FI_EFA_WQ_CAPS_64_BIT_REQ_ID`).
 pub(crate) fn request_ids(domain: &Shared) -> RequestIdWidth {
-    let reported = Config::get().is_ok_and(|config| config.version >= FIRST_WIDE_IDS);
+    let reported = Config::get().is_ok_and(|config| config.wide_ids && config.version >= RELEASE_2_7);
     match reported && domain.adapter.config().capabilities.request_ids_64 {
         true => RequestIdWidth::Bits64,
         false => RequestIdWidth::Bits16,

@@ -66,7 +66,7 @@ impl EndpointAddress {
     }
 }
 
-static FID_OPS: fi::fi_ops = fi::fi_ops {
+static FID_OPS: ffi::Table<fi::fi_ops> = ffi::Table::new(fi::fi_ops {
     size: size_of::<fi::fi_ops>(),
     close: Some(close),
     bind: Some(ffi::no_bind),
@@ -74,9 +74,9 @@ static FID_OPS: fi::fi_ops = fi::fi_ops {
     ops_open: Some(ffi::no_ops_open),
     tostr: None,
     ops_set: None,
-};
+});
 
-static OPS: fi::fi_ops_av = fi::fi_ops_av {
+static OPS: ffi::Table<fi::fi_ops_av> = ffi::Table::new(fi::fi_ops_av {
     size: size_of::<fi::fi_ops_av>(),
     insert: Some(insert),
     insertsvc: UNUSED,
@@ -88,13 +88,14 @@ static OPS: fi::fi_ops_av = fi::fi_ops_av {
     insert_auth_key: UNUSED,
     lookup_auth_key: UNUSED,
     set_user_id: UNUSED,
-};
+    lookup2: Some(lookup2),
+});
 
 // SAFETY: repr(C), begins with fid_av, which begins with fid; only this type uses FID_OPS.
 unsafe impl Object for AddressVector {
     const CLASS: u32 = fi::FI_CLASS_AV;
     fn ops() -> *const fi::fi_ops {
-        &raw const FID_OPS
+        FID_OPS.as_ptr()
     }
 }
 
@@ -181,7 +182,7 @@ pub(crate) unsafe extern "C" fn open(
             (*attr).type_ = fi::FI_AV_TABLE;
         }
         let object = AddressVector {
-            fid: fi::fid_av { fid: ffi::header::<AddressVector>(context), ops: (&raw const OPS).cast_mut() },
+            fid: fi::fid_av { fid: ffi::header::<AddressVector>(context), ops: OPS.as_ptr() },
             table: Arc::new(Table { domain: domain.shared(), entries: Mutex::default() }),
             references: ReferenceCount::default(),
             _reference: domain.add_reference(),
@@ -263,6 +264,23 @@ unsafe extern "C" fn lookup(
         // SAFETY: libfabric's contract: `addr` has `addrlen` bytes.
         unsafe { copy_out(&address.to_bytes(), addr, addrlen) }
     })
+}
+
+/// `fi_av_lookup2` of libfabric 2.7: without flags, the same as `fi_av_lookup`. Flags ask for an address that a device
+/// uses (FI_XPU).
+unsafe extern "C" fn lookup2(
+    av: *mut fi::fid_av,
+    fi_addr: fi::fi_addr_t,
+    addr: *mut c_void,
+    addrlen: *mut usize,
+    flags: u64,
+    _xpu: *mut fi::fid_xpu_ctx,
+) -> c_int {
+    if flags != 0 {
+        return Code::NOT_PROVIDED.returned();
+    }
+    // SAFETY: lookup has the same contract.
+    unsafe { lookup(av, fi_addr, addr, addrlen) }
 }
 
 /// Copies as much of `bytes` as fits to `out`, and sets `length` to the number of bytes copied.

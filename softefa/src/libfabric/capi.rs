@@ -116,7 +116,7 @@ impl From<Statistics> for SoftefaStatistics {
             entries: from.entries,
             bytes: from.bytes,
             completions: from.completions,
-            errors: from.errors,
+            errors: from.errors + from.flushed,
             receives: from.receives,
             rnr_retries: from.rnr_retries,
             violations: from.violations,

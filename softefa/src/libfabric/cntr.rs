@@ -12,9 +12,9 @@ use efa_gda_sys::fi;
 
 use crate::device::{CompletionCounter, Counted, Memory};
 
-use super::config::{Config, FIRST_COUNTERS};
+use super::config::{Config, Defect, FIRST_COUNTERS};
 use super::domain::{Domain, Shared};
-use super::ffi::{self, Code, Object};
+use super::ffi::{self, Code, Object, UNUSED};
 use super::mapping::Mapping;
 use super::mr;
 use super::references::{Reference, ReferenceCount};
@@ -48,7 +48,7 @@ struct Access {
     waitable: bool,
 }
 
-static FID_OPS: fi::fi_ops = fi::fi_ops {
+static FID_OPS: ffi::Table<fi::fi_ops> = ffi::Table::new(fi::fi_ops {
     size: size_of::<fi::fi_ops>(),
     close: Some(close),
     bind: Some(ffi::no_bind),
@@ -56,9 +56,9 @@ static FID_OPS: fi::fi_ops = fi::fi_ops {
     ops_open: Some(ffi::no_ops_open),
     tostr: None,
     ops_set: None,
-};
+});
 
-static OPS: fi::fi_ops_cntr = fi::fi_ops_cntr {
+static OPS: ffi::Table<fi::fi_ops_cntr> = ffi::Table::new(fi::fi_ops_cntr {
     size: size_of::<fi::fi_ops_cntr>(),
     read: Some(read),
     readerr: Some(readerr),
@@ -67,13 +67,14 @@ static OPS: fi::fi_ops_cntr = fi::fi_ops_cntr {
     wait: Some(wait),
     adderr: Some(adderr),
     seterr: Some(seterr),
-};
+    export_xpu: UNUSED,
+});
 
 // SAFETY: repr(C), begins with fid_cntr, which begins with fid; only this type uses FID_OPS.
 unsafe impl Object for Counter {
     const CLASS: u32 = fi::FI_CLASS_CNTR;
     fn ops() -> *const fi::fi_ops {
-        &raw const FID_OPS
+        FID_OPS.as_ptr()
     }
 }
 
@@ -176,6 +177,9 @@ pub(crate) unsafe extern "C" fn open_ext(
 /// Like the real provider, every open checks this before it validates anything else.
 fn check_enabled() -> Result<(), Code> {
     let config = Config::get().map_err(|_| Code::INVALID)?;
+    if config.defect == Some(Defect::NoCounters) {
+        return Err(Code::NOT_PROVIDED);
+    }
     if config.counters && config.version >= FIRST_COUNTERS { Ok(()) } else { Err(Code::NOT_SUPPORTED) }
 }
 
@@ -232,7 +236,7 @@ unsafe fn create(
         }
     });
     let object = Counter {
-        fid: fi::fid_cntr { fid: ffi::header::<Counter>(context), ops: (&raw const OPS).cast_mut() },
+        fid: fi::fid_cntr { fid: ffi::header::<Counter>(context), ops: OPS.as_ptr() },
         domain: shared,
         counter,
         access,

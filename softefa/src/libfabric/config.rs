@@ -5,12 +5,13 @@
 //!
 //! | variable | meaning |
 //! |---|---|
-//! | `SOFTEFA_PROV_VERSION` | MAJOR.MINOR: the provider version; tables are as long as in that release (206.0) |
+//! | `SOFTEFA_PROV_VERSION` | MAJOR.MINOR: the provider version; tables are as long as in that release (207.0) |
 //! | `SOFTEFA_FABRICS` | `efa-direct`, `efa`, or both separated by a comma (`efa-direct`) |
 //! | `SOFTEFA_ADAPTERS` | number of adapters, 1 to 32 (1) |
 //! | `SOFTEFA_HMEM` | 1: offer FI_HMEM, as with a GPU library (0) |
-//! | `SOFTEFA_BREAK` | an injected defect: `depth0`, `depth3`, `entry96`, `unaligned-doorbell`, `null-buffer`, `no-gda`, `five-operations`, `null-counters`, `dead-endpoint`, `crash-getinfo`, `hang-getinfo` |
-//! | `FI_EFA_USE_HW_CNTR` | 1: the process requests completion counters; the real provider's variable (0) |
+//! | `SOFTEFA_BREAK` | an injected defect: `depth0`, `depth3`, `entry96`, `unaligned-doorbell`, `null-buffer`, `no-gda`, `five-operations`, `null-counters`, `no-counters`, `no-queries`, `gpu-memory-CODE`, `gpu-memory-thread`, `dead-endpoint`, `crash-getinfo`, `hang-getinfo` |
+//! | `FI_EFA_USE_HW_CNTR` | a number, the real provider's variable: 0 disables completion counters (1; 0 before release 207.0) |
+//! | `FI_EFA_USE_SQ_REQ_ID_64_BIT` | a number, the real provider's variable: 0 disables 64-bit request ids (1) |
 //! | `SOFTEFA_HW_CNTR` | 1: with `FI_EFA_USE_HW_CNTR`, counters also in domains of an API below 2.5, where the real provider has none (0) |
 //! | `SOFTEFA_MR_DMABUF` | 1: dma-bufs can also be registered in domains of an API below 1.20 (0) |
 //! | `SOFTEFA_LOG` | any value: log to stderr the reason of each refusal, and each violation when it is found |
@@ -23,14 +24,16 @@ use efa_gda_sys::fi;
 use super::environment;
 
 /// The newest release of the real provider whose interface this provider implements.
-pub(crate) const NEWEST: u32 = fi::fi_version(206, 0);
+pub(crate) const NEWEST: u32 = fi::fi_version(207, 0);
 /// The first release with a table of GDA operations.
 pub(crate) const FIRST_GDA: u32 = fi::fi_version(203, 0);
 /// The first release that has feature operations, and `cntr_open_ext` in its table of GDA operations.
 pub(crate) const FIRST_COUNTERS: u32 = fi::fi_version(206, 0);
 
-/// The first release, after 2.6, that reports 64-bit request ids.
-pub(crate) const FIRST_WIDE_IDS: u32 = fi::fi_version(207, 0);
+/// The release of libfabric 2.7, the first that reports 64-bit request ids, has completion counters without
+/// `FI_EFA_USE_HW_CNTR` (libfabric a4a6fda17 and f55dd70db) and regions with relaxed ordering, and offers `efa-direct`
+/// without FI_CONTEXT2 (pull requests 12774, 12805 and 12806).
+pub(crate) const RELEASE_2_7: u32 = fi::fi_version(207, 0);
 
 /// The most adapters of one process: the largest machines have 32.
 const MAX_ADAPTERS: usize = 32;
@@ -48,8 +51,10 @@ pub(crate) struct Config {
     pub(crate) adapters: usize,
     /// `SOFTEFA_HMEM`: offer FI_HMEM, as if a GPU library were installed.
     pub(crate) hmem: bool,
-    /// `FI_EFA_USE_HW_CNTR`: the process requests completion counters.
+    /// `FI_EFA_USE_HW_CNTR`, or the release's default: the process uses completion counters.
     pub(crate) counters: bool,
+    /// `FI_EFA_USE_SQ_REQ_ID_64_BIT`: send queues have 64-bit request ids if release and adapter have them.
+    pub(crate) wide_ids: bool,
     /// `SOFTEFA_HW_CNTR`: counters can also be opened in domains of an API below 2.5.
     pub(crate) counters_for_old_api: bool,
     /// `SOFTEFA_MR_DMABUF`: dma-bufs can be registered in domains of any API.
@@ -75,6 +80,15 @@ pub(crate) enum Defect {
     FiveOperations,
     /// `cntr_open_ext` is null in the table of GDA operations.
     NullCounters,
+    /// `cntr_open_ext` returns -ENOSYS, as in a libfabric that was built without counters.
+    NoCounters,
+    /// `query_qp_wqs` and `query_cq` return -ENOSYS, as in a libfabric that was built with an old rdma-core.
+    NoQueries,
+    /// Registration of GPU memory by its address returns the negated code.
+    GpuMemory(i32),
+    /// Registration of GPU memory by its address returns -EOPNOTSUPP in all threads but the main one, as in threads
+    /// without a CUDA context.
+    GpuMemoryOfThreads,
     /// Endpoints can be enabled, but their queue pairs poll no doorbell.
     DeadEndpoint,
     /// `fi_getinfo` ends the process with SIGSEGV.
@@ -107,7 +121,8 @@ impl Config {
             plain: false,
             adapters: 1,
             hmem: switch(&value, "SOFTEFA_HMEM")?,
-            counters: value("FI_EFA_USE_HW_CNTR").is_some_and(|text| is_true(&text)),
+            counters: false,
+            wide_ids: number(&value, "FI_EFA_USE_SQ_REQ_ID_64_BIT").unwrap_or(1) != 0,
             counters_for_old_api: switch(&value, "SOFTEFA_HW_CNTR")?,
             dmabuf_for_old_api: switch(&value, "SOFTEFA_MR_DMABUF")?,
             defect: None,
@@ -117,6 +132,8 @@ impl Config {
                 format!("SOFTEFA_PROV_VERSION={text}: expected MAJOR.MINOR, for example 203.0")
             })?;
         }
+        let on_by_default = i64::from(config.version >= RELEASE_2_7);
+        config.counters = number(&value, "FI_EFA_USE_HW_CNTR").unwrap_or(on_by_default) != 0;
         if let Some(text) = value("SOFTEFA_FABRICS") {
             let mut names: Vec<&str> = text.split(',').collect();
             config.direct = remove(&mut names, "efa-direct");
@@ -138,7 +155,8 @@ impl Config {
             config.defect = Some(Defect::named(&text).ok_or_else(|| {
                 format!(
                     "SOFTEFA_BREAK={text}: expected depth0, depth3, entry96, unaligned-doorbell, null-buffer, \
-                     no-gda, five-operations, null-counters, dead-endpoint, crash-getinfo or hang-getinfo"
+                     no-gda, five-operations, null-counters, no-counters, no-queries, gpu-memory-CODE, \
+                     gpu-memory-thread, dead-endpoint, crash-getinfo or hang-getinfo"
                 )
             })?);
         }
@@ -157,10 +175,13 @@ impl Defect {
             "no-gda" => Self::NoGda,
             "five-operations" => Self::FiveOperations,
             "null-counters" => Self::NullCounters,
+            "no-counters" => Self::NoCounters,
+            "no-queries" => Self::NoQueries,
+            "gpu-memory-thread" => Self::GpuMemoryOfThreads,
             "dead-endpoint" => Self::DeadEndpoint,
             "crash-getinfo" => Self::CrashInGetinfo,
             "hang-getinfo" => Self::HangInGetinfo,
-            _ => return None,
+            _ => Self::GpuMemory(name.strip_prefix("gpu-memory-")?.parse().ok()?),
         })
     }
 }
@@ -174,9 +195,13 @@ fn switch(value: impl Fn(&'static str) -> Option<String>, name: &'static str) ->
     }
 }
 
-/// Whether libfabric reads `text` as true in its variables (`fi_param_get_bool`).
-fn is_true(text: &str) -> bool {
-    ["1", "yes", "true", "on"].iter().any(|word| text.eq_ignore_ascii_case(word))
+/// The number that the real provider reads from a variable with `atoi`: the digits at its start, 0 without any.
+/// None if the variable is not set.
+fn number(value: impl Fn(&'static str) -> Option<String>, name: &'static str) -> Option<i64> {
+    let text = value(name)?;
+    let digits = text.trim_start().trim_start_matches(['-', '+']);
+    let end = digits.find(|each: char| !each.is_ascii_digit()).unwrap_or(digits.len());
+    Some(digits[..end].parse().unwrap_or(0))
 }
 
 fn parse_version(text: &str) -> Option<u32> {
@@ -207,6 +232,17 @@ mod tests {
         let config = parse(&[]).expect("every variable has a default");
         assert!(config.direct && !config.plain);
         assert_eq!((config.version, config.adapters, config.defect), (NEWEST, 1, None));
+    }
+
+    #[test]
+    fn counters_are_on_by_default_from_release_207_on_and_words_read_as_0() {
+        let counters = |variables: &[_]| parse(variables).expect("valid settings").counters;
+        let older = ("SOFTEFA_PROV_VERSION", "206.0");
+        assert!(counters(&[]) && !counters(&[older]));
+        for (value, on) in [("1", true), ("0", false), ("yes", false), ("true", false), ("2", true)] {
+            let set = ("FI_EFA_USE_HW_CNTR", value);
+            assert_eq!((counters(&[set]), counters(&[older, set])), (on, on), "{value}");
+        }
     }
 
     #[test]

@@ -41,6 +41,8 @@ pub(crate) struct Shared {
     memory: Option<Arc<RingMemory>>,
     /// The address that the client passed for a queue in its memory.
     client_buffer: Option<ReportedAddress>,
+    /// Whether its endpoints have FI_CONTEXT2, which the first bind decides.
+    contexts: OnceLock<bool>,
 }
 
 /// An address that is only reported, never dereferenced.
@@ -64,6 +66,12 @@ impl Drop for Shared {
 }
 
 impl Shared {
+    /// Whether an endpoint with or without FI_CONTEXT2 can be bound: all endpoints of a queue are alike, because the
+    /// provider either returns the contexts or completes everything.
+    pub(crate) fn takes(&self, contexts: bool) -> bool {
+        *self.contexts.get_or_init(|| contexts) == contexts
+    }
+
     /// The buffer that `query_cq` reports; null if the client passed memory without an address.
     pub(crate) fn buffer(&self) -> *mut u8 {
         match (self.client_buffer, &self.memory) {
@@ -89,7 +97,7 @@ struct Reader {
     error: Option<Completion>,
 }
 
-static FID_OPS: fi::fi_ops = fi::fi_ops {
+static FID_OPS: ffi::Table<fi::fi_ops> = ffi::Table::new(fi::fi_ops {
     size: size_of::<fi::fi_ops>(),
     close: Some(close),
     bind: Some(ffi::no_bind),
@@ -97,9 +105,9 @@ static FID_OPS: fi::fi_ops = fi::fi_ops {
     ops_open: Some(ffi::no_ops_open),
     tostr: None,
     ops_set: None,
-};
+});
 
-static OPS: fi::fi_ops_cq = fi::fi_ops_cq {
+static OPS: ffi::Table<fi::fi_ops_cq> = ffi::Table::new(fi::fi_ops_cq {
     size: size_of::<fi::fi_ops_cq>(),
     read: Some(read),
     readfrom: Some(readfrom),
@@ -108,13 +116,14 @@ static OPS: fi::fi_ops_cq = fi::fi_ops_cq {
     sreadfrom: UNUSED,
     signal: UNUSED,
     strerror: Some(strerror),
-};
+    export_xpu: UNUSED,
+});
 
 // SAFETY: repr(C), begins with fid_cq, which begins with fid; only this type uses FID_OPS.
 unsafe impl Object for CompletionQueue {
     const CLASS: u32 = fi::FI_CLASS_CQ;
     fn ops() -> *const fi::fi_ops {
-        &raw const FID_OPS
+        FID_OPS.as_ptr()
     }
 }
 
@@ -210,7 +219,8 @@ unsafe fn create(
     let attr = CompletionQueueAttr { entries, backing, ..CompletionQueueAttr::default() };
     let queue = shared.adapter.create_completion_queue(attr)?;
     let memory = queue.memory.clone();
-    let shared = Arc::new(Shared { domain: shared, queue, memory, client_buffer });
+    let contexts = OnceLock::new();
+    let shared = Arc::new(Shared { domain: shared, queue, memory, client_buffer, contexts });
     let ring = Ring::new(shared.queue.num_entries).map_err(|_| Code::OTHER)?;
     let reader = Reader {
         cursor: CompletionCursor::new(ring),
@@ -219,7 +229,7 @@ unsafe fn create(
         error: None,
     };
     Ok(Box::new(CompletionQueue {
-        fid: fi::fid_cq { fid: ffi::header::<CompletionQueue>(context), ops: (&raw const OPS).cast_mut() },
+        fid: fi::fid_cq { fid: ffi::header::<CompletionQueue>(context), ops: OPS.as_ptr() },
         shared,
         format,
         reader: Mutex::new(reader),

@@ -50,7 +50,7 @@ impl Drop for Shared {
     }
 }
 
-static FID_OPS: fi::fi_ops = fi::fi_ops {
+static FID_OPS: ffi::Table<fi::fi_ops> = ffi::Table::new(fi::fi_ops {
     size: size_of::<fi::fi_ops>(),
     close: Some(close),
     bind: Some(ffi::no_bind),
@@ -58,9 +58,9 @@ static FID_OPS: fi::fi_ops = fi::fi_ops {
     ops_open: Some(ops_open),
     tostr: None,
     ops_set: None,
-};
+});
 
-static OPS: fi::fi_ops_domain = fi::fi_ops_domain {
+static OPS: ffi::Table<fi::fi_ops_domain> = ffi::Table::new(fi::fi_ops_domain {
     size: size_of::<fi::fi_ops_domain>(),
     av_open: Some(av::open),
     cq_open: Some(cq::open),
@@ -73,13 +73,14 @@ static OPS: fi::fi_ops_domain = fi::fi_ops_domain {
     query_atomic: UNUSED,
     query_collective: UNUSED,
     endpoint2: UNUSED,
-};
+    xpu_ctx: UNUSED,
+});
 
 // SAFETY: repr(C), begins with fid_domain, which begins with fid; only this type uses FID_OPS.
 unsafe impl Object for Domain {
     const CLASS: u32 = fi::FI_CLASS_DOMAIN;
     fn ops() -> *const fi::fi_ops {
-        &raw const FID_OPS
+        FID_OPS.as_ptr()
     }
 }
 
@@ -124,11 +125,7 @@ pub(crate) unsafe extern "C" fn open(
         let (fabric, info) = unsafe { (ffi::object::<Fabric>(fabric.cast())?, Hints::read(info)) };
         let info = info.ok_or(Code::INVALID)?;
         let shared = Arc::new(allocate(fabric, &info)?);
-        let fid = fi::fid_domain {
-            fid: ffi::header::<Domain>(context),
-            ops: (&raw const OPS).cast_mut(),
-            mr: mr::ops(),
-        };
+        let fid = fi::fid_domain { fid: ffi::header::<Domain>(context), ops: OPS.as_ptr(), mr: mr::ops() };
         let domain_object =
             Domain { fid, shared, references: ReferenceCount::default(), _fabric: fabric.add_reference() };
         // SAFETY: libfabric's contract: `domain` is null or can be written.

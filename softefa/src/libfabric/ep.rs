@@ -22,6 +22,10 @@ use super::options::{self, Sizes};
 use super::references::Reference;
 use super::{adapters, negotiation};
 
+mod not_provided;
+
+use not_provided::{MSG_OPS, OTHER_OPS, RMA_OPS};
+
 /// An open endpoint.
 #[repr(C)]
 pub(crate) struct Endpoint {
@@ -45,6 +49,8 @@ struct Settings {
     receives: bool,
     /// FI_RX_CQ_DATA: RDMA writes with immediate consume posted receives.
     posted_cq_data: bool,
+    /// FI_CONTEXT2: the application provides a context for each request.
+    contexts: bool,
     sizes: Sizes,
 }
 
@@ -97,7 +103,7 @@ impl Drop for Enabled {
     }
 }
 
-static FID_OPS: fi::fi_ops = fi::fi_ops {
+static FID_OPS: ffi::Table<fi::fi_ops> = ffi::Table::new(fi::fi_ops {
     size: size_of::<fi::fi_ops>(),
     close: Some(close),
     bind: Some(bind),
@@ -105,20 +111,21 @@ static FID_OPS: fi::fi_ops = fi::fi_ops {
     ops_open: Some(ffi::no_ops_open),
     tostr: None,
     ops_set: None,
-};
+});
 
-static OPS: fi::fi_ops_ep = fi::fi_ops_ep {
+static OPS: ffi::Table<fi::fi_ops_ep> = ffi::Table::new(fi::fi_ops_ep {
     size: size_of::<fi::fi_ops_ep>(),
-    cancel: Some(cancel),
+    cancel: Some(not_provided::cancel),
     getopt: Some(getopt),
     setopt: Some(setopt),
     tx_ctx: UNUSED,
     rx_ctx: UNUSED,
     rx_size_left: UNUSED,
     tx_size_left: UNUSED,
-};
+    export_xpu: UNUSED,
+});
 
-static CM_OPS: fi::fi_ops_cm = fi::fi_ops_cm {
+static CM_OPS: ffi::Table<fi::fi_ops_cm> = ffi::Table::new(fi::fi_ops_cm {
     size: size_of::<fi::fi_ops_cm>(),
     setname: Some(setname),
     getname: Some(getname),
@@ -129,49 +136,13 @@ static CM_OPS: fi::fi_ops_cm = fi::fi_ops_cm {
     reject: UNUSED,
     shutdown: UNUSED,
     join: UNUSED,
-};
-
-static MSG_OPS: fi::fi_ops_msg = fi::fi_ops_msg {
-    size: size_of::<fi::fi_ops_msg>(),
-    recv: Some(recv),
-    recvv: UNUSED,
-    recvmsg: UNUSED,
-    send: Some(send),
-    sendv: UNUSED,
-    sendmsg: UNUSED,
-    inject: UNUSED,
-    senddata: UNUSED,
-    injectdata: UNUSED,
-};
-
-static RMA_OPS: fi::fi_ops_rma = fi::fi_ops_rma {
-    size: size_of::<fi::fi_ops_rma>(),
-    read: Some(read),
-    readv: UNUSED,
-    readmsg: UNUSED,
-    write: Some(write),
-    writev: UNUSED,
-    writemsg: UNUSED,
-    inject: UNUSED,
-    writedata: UNUSED,
-    injectdata: UNUSED,
-};
-
-/// A table for tagged, atomic and collective operations. It is longer than that of any release, and every
-/// operation returns -ENOSYS.
-#[repr(C)]
-struct OtherOps {
-    size: usize,
-    operations: [fi::fi_unused_op; 32],
-}
-
-static OTHER_OPS: OtherOps = OtherOps { size: size_of::<OtherOps>(), operations: [UNUSED; 32] };
+});
 
 // SAFETY: repr(C), begins with fid_ep, which begins with fid; only this type uses FID_OPS.
 unsafe impl Object for Endpoint {
     const CLASS: u32 = fi::FI_CLASS_EP;
     fn ops() -> *const fi::fi_ops {
-        &raw const FID_OPS
+        FID_OPS.as_ptr()
     }
 }
 
@@ -248,7 +219,7 @@ impl Endpoint {
         let mut state = self.state();
         let already_bound = (flags & fi::FI_TRANSMIT != 0 && state.send_cq.is_some())
             || (flags & fi::FI_RECV != 0 && state.receive_cq.is_some());
-        if already_bound || state.queue_pair.is_some() {
+        if already_bound || state.queue_pair.is_some() || !shared.takes(self.settings.contexts) {
             return Err(Code::INVALID);
         }
         let binding = || Some(Bound { object: Arc::clone(&shared), _reference: cq.add_reference() });
@@ -316,10 +287,10 @@ pub(crate) unsafe extern "C" fn open(
         let other_ops = (&raw const OTHER_OPS).cast_mut();
         let fid = fi::fid_ep {
             fid: ffi::header::<Endpoint>(context),
-            ops: (&raw const OPS).cast_mut(),
-            cm: (&raw const CM_OPS).cast_mut(),
-            msg: (&raw const MSG_OPS).cast_mut(),
-            rma: (&raw const RMA_OPS).cast_mut(),
+            ops: OPS.as_ptr(),
+            cm: CM_OPS.as_ptr(),
+            msg: MSG_OPS.as_ptr(),
+            rma: RMA_OPS.as_ptr(),
             tagged: other_ops.cast(),
             atomic: other_ops.cast(),
             collective: other_ops.cast(),
@@ -343,6 +314,7 @@ fn settings(domain: &Shared, info: &Hints) -> Result<Settings, Code> {
         return Err(Code::INVALID);
     };
     let candidate = Candidate::new(&domain.description, domain.fabric, config);
+    let candidate = negotiation::without_contexts(candidate, info, config.version);
     negotiation::check(&candidate, info, domain.api).map_err(|reason| {
         ffi::log(format_args!(
             "endpoint on {} ({}) not opened: the info does not match the adapter: {reason}; use an info from \
@@ -367,6 +339,7 @@ fn settings(domain: &Shared, info: &Hints) -> Result<Settings, Code> {
         transmits: caps & (fi::FI_SEND | fi::FI_READ | fi::FI_WRITE) != 0,
         receives: caps & (fi::FI_RECV | fi::FI_REMOTE_READ | fi::FI_REMOTE_WRITE) != 0,
         posted_cq_data: info.mode & fi::FI_RX_CQ_DATA != 0,
+        contexts: candidate.mode & fi::FI_CONTEXT2 != 0,
         sizes: Sizes { message: limits.message, rdma: limits.rdma, inline: limits.inline },
     })
 }
@@ -468,58 +441,4 @@ unsafe extern "C" fn setopt(
         state.rnr_retry = RnrRetries(unsafe { optval.cast::<usize>().read_unaligned() });
         Ok(())
     })
-}
-
-const NOT_PROVIDED: isize = Code::NOT_PROVIDED.returned() as isize;
-
-unsafe extern "C" fn cancel(_fid: fi::fid_t, _context: *mut c_void) -> isize {
-    NOT_PROVIDED
-}
-
-unsafe extern "C" fn recv(
-    _ep: *mut fi::fid_ep,
-    _buf: *mut c_void,
-    _len: usize,
-    _desc: *mut c_void,
-    _src: fi::fi_addr_t,
-    _context: *mut c_void,
-) -> isize {
-    NOT_PROVIDED
-}
-
-unsafe extern "C" fn send(
-    _ep: *mut fi::fid_ep,
-    _buf: *const c_void,
-    _len: usize,
-    _desc: *mut c_void,
-    _dest: fi::fi_addr_t,
-    _context: *mut c_void,
-) -> isize {
-    NOT_PROVIDED
-}
-
-unsafe extern "C" fn read(
-    _ep: *mut fi::fid_ep,
-    _buf: *mut c_void,
-    _len: usize,
-    _desc: *mut c_void,
-    _src: fi::fi_addr_t,
-    _addr: u64,
-    _key: u64,
-    _context: *mut c_void,
-) -> isize {
-    NOT_PROVIDED
-}
-
-unsafe extern "C" fn write(
-    _ep: *mut fi::fid_ep,
-    _buf: *const c_void,
-    _len: usize,
-    _desc: *mut c_void,
-    _dest: fi::fi_addr_t,
-    _addr: u64,
-    _key: u64,
-    _context: *mut c_void,
-) -> isize {
-    NOT_PROVIDED
 }

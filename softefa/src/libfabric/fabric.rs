@@ -20,7 +20,7 @@ pub(crate) struct Fabric {
     references: ReferenceCount,
 }
 
-static FID_OPS: fi::fi_ops = fi::fi_ops {
+static FID_OPS: ffi::Table<fi::fi_ops> = ffi::Table::new(fi::fi_ops {
     size: size_of::<fi::fi_ops>(),
     close: Some(close),
     bind: Some(ffi::no_bind),
@@ -28,9 +28,9 @@ static FID_OPS: fi::fi_ops = fi::fi_ops {
     ops_open: Some(ops_open),
     tostr: None,
     ops_set: None,
-};
+});
 
-static OPS: fi::fi_ops_fabric = fi::fi_ops_fabric {
+static OPS: ffi::Table<fi::fi_ops_fabric> = ffi::Table::new(fi::fi_ops_fabric {
     size: size_of::<fi::fi_ops_fabric>(),
     domain: Some(domain::open),
     passive_ep: UNUSED,
@@ -38,13 +38,13 @@ static OPS: fi::fi_ops_fabric = fi::fi_ops_fabric {
     wait_open: UNUSED,
     trywait: UNUSED,
     domain2: UNUSED,
-};
+});
 
 // SAFETY: repr(C), begins with fid_fabric, which begins with fid; only this type uses FID_OPS.
 unsafe impl Object for Fabric {
     const CLASS: u32 = fi::FI_CLASS_FABRIC;
     fn ops() -> *const fi::fi_ops {
-        &raw const FID_OPS
+        FID_OPS.as_ptr()
     }
 }
 
@@ -83,7 +83,7 @@ pub(crate) unsafe extern "C" fn open(
         }
         let fid = fi::fid_fabric {
             fid: ffi::header::<Fabric>(context),
-            ops: (&raw const OPS).cast_mut(),
+            ops: OPS.as_ptr(),
             // SAFETY: not null, otherwise reading `attr_copy` would have failed.
             api_version: unsafe { (*attr).api_version },
         };

@@ -32,6 +32,11 @@ impl Code {
     pub(crate) const TIMED_OUT: Self = Self(libc::ETIMEDOUT);
     pub(crate) const TOO_SMALL: Self = Self(fi::FI_ETOOSMALL as c_int);
 
+    /// A positive errno.
+    pub(crate) const fn of_system(errno: c_int) -> Self {
+        Self(errno)
+    }
+
     /// The value that an entry point returns for this error.
     pub(crate) const fn returned(self) -> c_int {
         -self.0
@@ -149,6 +154,29 @@ extern "C" fn not_provided() -> isize {
 // calling convention. Operations return an int or ssize_t, whose register this result fills.
 pub(crate) const UNUSED: fi::fi_unused_op =
     Some(unsafe { std::mem::transmute::<extern "C" fn() -> isize, unsafe extern "C" fn()>(not_provided) });
+
+/// Operations that releases after 2.7 may have added to a table: eight times what 2.7 added to any.
+const NEWER: usize = 8;
+
+/// A table of operations as long as libfabric 2.7's, which its `size` counts, followed by operations of newer releases
+/// that return -ENOSYS. libfabric's inline functions compare some operations with `size` before the call, but not those
+/// of FI_XPU (`fi_xpu_ctx`, `fi_cq_export_xpu` and its kin): callers of a shorter table jump to what follows it.
+#[repr(C)]
+pub(crate) struct Table<T> {
+    operations: T,
+    newer: [fi::fi_unused_op; NEWER],
+}
+
+impl<T> Table<T> {
+    pub(crate) const fn new(operations: T) -> Self {
+        Self { operations, newer: [UNUSED; NEWER] }
+    }
+
+    /// The table as libfabric refers to it; nothing writes through it.
+    pub(crate) const fn as_ptr(&'static self) -> *mut T {
+        std::ptr::from_ref(self).cast::<T>().cast_mut()
+    }
+}
 
 /// `fi_ops::bind` of objects to which nothing can be bound.
 pub(crate) unsafe extern "C" fn no_bind(_: *mut fi::fid, _: *mut fi::fid, _: u64) -> c_int {

@@ -137,6 +137,7 @@ unsafe extern "C" fn query_qp_wqs(
     rq_attr: *mut fi::fi_efa_wq_attr,
 ) -> c_int {
     ffi::entry(|| {
+        require_queries()?;
         // SAFETY: libfabric's contract: an open endpoint.
         let endpoint = unsafe { ffi::object::<Endpoint>(ep.cast()) }?;
         // SAFETY: libfabric's contract: each pointer is null or can be written.
@@ -172,6 +173,12 @@ unsafe extern "C" fn query_qp_wqs(
     })
 }
 
+/// Fails as a libfabric that was built with an rdma-core before 59 does, under [`Defect::NoQueries`].
+fn require_queries() -> Result<(), Code> {
+    let lacks = Config::get().is_ok_and(|config| config.defect == Some(Defect::NoQueries));
+    if lacks { Err(Code::NOT_PROVIDED) } else { Ok(()) }
+}
+
 /// Changes the reported send queue as `defect` requires.
 fn inject_defect(sq: &mut fi::fi_efa_wq_attr, defect: Defect) {
     match defect {
@@ -182,6 +189,10 @@ fn inject_defect(sq: &mut fi::fi_efa_wq_attr, defect: Defect) {
         Defect::NoGda
         | Defect::FiveOperations
         | Defect::NullCounters
+        | Defect::NoCounters
+        | Defect::NoQueries
+        | Defect::GpuMemory(_)
+        | Defect::GpuMemoryOfThreads
         | Defect::DeadEndpoint
         | Defect::CrashInGetinfo
         | Defect::HangInGetinfo => {}
@@ -190,6 +201,7 @@ fn inject_defect(sq: &mut fi::fi_efa_wq_attr, defect: Defect) {
 
 unsafe extern "C" fn query_cq(cq: *mut fi::fid_cq, attr: *mut fi::fi_efa_cq_attr) -> c_int {
     ffi::entry(|| {
+        require_queries()?;
         // SAFETY: libfabric's contract: an open completion queue.
         let queue = unsafe { ffi::object::<cq::CompletionQueue>(cq.cast()) }?.shared();
         let reported = fi::fi_efa_cq_attr {

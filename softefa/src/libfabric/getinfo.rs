@@ -72,7 +72,7 @@ impl Query<'_> {
         let mut list = InfoList::new();
         let mut any = false;
         for candidate in candidates(&descriptions, config) {
-            match self.resolve(candidate) {
+            match self.resolve(candidate, config.version) {
                 Ok(resolved) => {
                     list.push(&resolved, self.version, destination)?;
                     any = true;
@@ -105,11 +105,12 @@ impl Query<'_> {
         Ok(address)
     }
 
-    fn resolve<'o>(&self, candidate: Candidate<'o>) -> Result<Candidate<'o>, Mismatch> {
+    fn resolve<'o>(&self, mut candidate: Candidate<'o>, release: u32) -> Result<Candidate<'o>, Mismatch> {
         self.check_source(&candidate)?;
         if let Some(hints) = &self.hints {
             check_names(&candidate, hints)?;
             check_objects(&candidate, hints)?;
+            candidate = negotiation::without_contexts(candidate, hints, release);
             negotiation::check(&candidate, hints, self.version)?;
         }
         negotiation::resolve(candidate, self.hints.as_ref(), self.version)

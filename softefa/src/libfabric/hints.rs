@@ -2,8 +2,10 @@
 //! values. It reads hints of `fi_getinfo` and the infos passed to `fi_domain` and `fi_endpoint`, and checks
 //! none of the values.
 //!
-//! The length of `fi_domain_attr` depends on the *loaded* libfabric (192 bytes in 1.17). Therefore it is read
-//! field by field, never as a whole, and no field after `tclass` is read.
+//! The lengths of `fi_domain_attr` (192 bytes in 1.17) and `fi_ep_attr` (96 bytes before 2.7) depend on the *loaded*
+//! libfabric. Therefore no field after `tclass` and `auth_key` is read, and neither is read as a whole.
+
+use std::mem::offset_of;
 
 use efa_gda_sys::fi;
 
@@ -77,7 +79,7 @@ impl Hints {
                 handle: info.handle,
                 tx: copy(info.tx_attr),
                 rx: copy(info.rx_attr),
-                ep: copy(info.ep_attr),
+                ep: copy_prefix(info.ep_attr, offset_of!(fi::fi_ep_attr, xpu_ctx)),
                 domain: DomainHints::read(info.domain_attr),
                 fabric: FabricHints::read(info.fabric_attr),
                 pci_bus: pci_bus(info.nic),
@@ -144,6 +146,23 @@ unsafe fn copy<T: Copy>(pointer: *const T) -> Option<T> {
     (!pointer.is_null()).then(|| unsafe { pointer.read() })
 }
 
+/// The first `length` bytes of a T, followed by its defaults: a structure that a newer release extended.
+///
+/// # Safety
+/// `pointer` must be null or have `length` readable bytes, which must be a prefix of a T.
+unsafe fn copy_prefix<T: Copy + Default>(pointer: *const T, length: usize) -> Option<T> {
+    if pointer.is_null() {
+        return None;
+    }
+    let mut value = T::default();
+    // SAFETY: `length` bytes are readable by the caller's contract; they fit `value`, because the length is capped.
+    unsafe {
+        let to = (&raw mut value).cast::<u8>();
+        to.copy_from_nonoverlapping(pointer.cast(), length.min(size_of::<T>()));
+    }
+    Some(value)
+}
+
 /// # Safety
 /// `pointer` must be null or have `length` readable bytes.
 unsafe fn bytes(pointer: *const u8, length: usize) -> Option<Vec<u8>> {
@@ -158,5 +177,35 @@ unsafe fn pci_bus(nic: *const fi::fid_nic) -> Option<u8> {
     unsafe {
         let bus = copy(copy(nic)?.bus_attr)?;
         (bus.bus_type == fi::FI_BUS_PCI).then_some(bus.attr.pci.bus_id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoint_attributes_of_releases_before_2_7_are_not_read_past_their_end() {
+        const PAGE: usize = 4096;
+        const BYTES: usize = 96;
+        // SAFETY: a new mapping of two pages, the second of which is then not accessible.
+        let attr = unsafe {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            let access = libc::PROT_READ | libc::PROT_WRITE;
+            let pages = libc::mmap(std::ptr::null_mut(), 2 * PAGE, access, flags, -1, 0);
+            assert_ne!(pages, libc::MAP_FAILED);
+            assert_eq!(libc::mprotect(pages.byte_add(PAGE), PAGE, libc::PROT_NONE), 0);
+            pages.byte_add(PAGE - BYTES).cast::<fi::fi_ep_attr>()
+        };
+        // SAFETY: the first and the last field of the old structure, within the first page.
+        unsafe {
+            (&raw mut (*attr).type_).write(fi::FI_EP_RDM);
+            (&raw mut (*attr).auth_key_size).write(7);
+        }
+        let info = fi::fi_info { ep_attr: attr, ..Default::default() };
+        // SAFETY: an info without other attributes.
+        let hints = unsafe { Hints::read(&info) }.expect("not null");
+        let ep = hints.ep.expect("the info has endpoint attributes");
+        assert_eq!((ep.type_, ep.auth_key_size, ep.xpu_ctx.is_null()), (fi::FI_EP_RDM, 7, true));
     }
 }

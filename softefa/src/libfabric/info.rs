@@ -1,8 +1,8 @@
 //! `fi_info` for C, allocated from a candidate. The values are chosen in `candidate` and `negotiation`.
 //!
 //! libfabric frees an info and its attributes with `free`, and copies each attribute with the size that the
-//! struct has in *that* libfabric: `fi_domain_attr` has 192 bytes in 1.17 and 232 in 2.6, and other structs
-//! grew after 2.6. Therefore every struct is allocated larger than in any release, and zeroed. All releases
+//! struct has in *that* libfabric: `fi_domain_attr` has 192 bytes in 1.17 and 240 in 2.7, `fi_ep_attr` 96 before
+//! 2.7 and 104 since. Therefore every struct is allocated larger than in any release, and zeroed. All releases
 //! share the beginning of a struct, and a newer libfabric reads zero ("unspecified") in fields that this
 //! provider does not know.
 //!
@@ -19,7 +19,7 @@ use super::candidate::{ADDRESS_LENGTH, Candidate};
 use super::ffi::Code;
 use super::nic;
 
-/// The bytes allocated for each struct. The longest known struct, `fi_domain_attr` of 2.6, has 232.
+/// The bytes allocated for each struct. The longest known struct, `fi_domain_attr` of 2.7, has 240.
 const STRUCT_BYTES: usize = 1024;
 
 /// A list of infos under construction. It is freed on drop unless [`InfoList::into_raw`] transfers it to C.

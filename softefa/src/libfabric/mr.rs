@@ -10,7 +10,8 @@ use efa_gda_sys::fi;
 use crate::cuda::GpuMemory;
 use crate::device::{Access, HostMemory, Memory, MemoryKeys, MemoryRegionAttr, Warning};
 
-use super::config::Config;
+use super::candidate;
+use super::config::{Config, Defect, RELEASE_2_7};
 use super::domain::{Domain, Shared};
 use super::ffi::{self, Code, Object};
 use super::mapping::Mapping;
@@ -28,7 +29,7 @@ pub(crate) struct Region {
     _reference: Reference,
 }
 
-static FID_OPS: fi::fi_ops = fi::fi_ops {
+static FID_OPS: ffi::Table<fi::fi_ops> = ffi::Table::new(fi::fi_ops {
     size: size_of::<fi::fi_ops>(),
     close: Some(close),
     bind: Some(ffi::no_bind),
@@ -36,25 +37,25 @@ static FID_OPS: fi::fi_ops = fi::fi_ops {
     ops_open: Some(ffi::no_ops_open),
     tostr: None,
     ops_set: None,
-};
+});
 
-static OPS: fi::fi_ops_mr = fi::fi_ops_mr {
+static OPS: ffi::Table<fi::fi_ops_mr> = ffi::Table::new(fi::fi_ops_mr {
     size: size_of::<fi::fi_ops_mr>(),
     reg: Some(reg),
     regv: Some(regv),
     regattr: Some(regattr),
-};
+});
 
 /// The operations for `fid_domain::mr`.
 pub(crate) fn ops() -> *mut fi::fi_ops_mr {
-    (&raw const OPS).cast_mut()
+    OPS.as_ptr()
 }
 
 // SAFETY: repr(C), begins with fid_mr, which begins with fid; only this type uses FID_OPS.
 unsafe impl Object for Region {
     const CLASS: u32 = fi::FI_CLASS_MR;
     fn ops() -> *const fi::fi_ops {
-        &raw const FID_OPS
+        FID_OPS.as_ptr()
     }
 }
 
@@ -85,6 +86,24 @@ struct Request {
     context: *mut c_void,
 }
 
+/// Separates FI_EFA_MR_RELAXED_ORDERING from the flags of a registration. Releases before 2.7 do not have the flag, and
+/// the plain fabric ignores it.
+///
+/// # Safety
+/// `fid` must be an open fid.
+unsafe fn take_ordering(fid: *mut fi::fid, flags: u64) -> Result<(u64, Access), Code> {
+    const RELAXED: u64 = fi::FI_EFA_MR_RELAXED_ORDERING;
+    // SAFETY: the caller's contract.
+    let domain = unsafe { ffi::object::<Domain>(fid) }?.shared();
+    if flags & RELAXED == 0 || Config::get().is_ok_and(|config| config.version < RELEASE_2_7) {
+        return Ok((flags, Access::default()));
+    }
+    match domain.fabric {
+        candidate::Fabric::Direct => Ok((flags & !RELAXED, Access::RELAXED_ORDERING)),
+        candidate::Fabric::Plain => Ok((flags & !RELAXED, Access::default())),
+    }
+}
+
 unsafe extern "C" fn reg(
     fid: *mut fi::fid,
     buf: *const c_void,
@@ -97,11 +116,13 @@ unsafe extern "C" fn reg(
     context: *mut c_void,
 ) -> c_int {
     ffi::entry(|| {
+        // SAFETY: libfabric's contract: an open domain.
+        let (flags, ordering) = unsafe { take_ordering(fid, flags) }?;
         require_no_flags(flags)?;
         // SAFETY: libfabric's contract for registered memory.
         let request = unsafe { host_request(buf, len, access, context) }?;
         // SAFETY: libfabric's contract: an open domain, and `mr` null or writable.
-        unsafe { register(fid, request, mr) }
+        unsafe { register(fid, request, ordering, mr) }
     })
 }
 
@@ -117,13 +138,15 @@ unsafe extern "C" fn regv(
     context: *mut c_void,
 ) -> c_int {
     ffi::entry(|| {
+        // SAFETY: libfabric's contract: an open domain.
+        let (flags, ordering) = unsafe { take_ordering(fid, flags) }?;
         require_no_flags(flags)?;
         // SAFETY: libfabric's contract: null, or a vector of `count` segments.
         let segment = unsafe { single_segment(iov, count) }?;
         // SAFETY: libfabric's contract for registered memory.
         let request = unsafe { host_request(segment.iov_base, segment.iov_len, access, context) }?;
         // SAFETY: libfabric's contract: an open domain, and `mr` null or writable.
-        unsafe { register(fid, request, mr) }
+        unsafe { register(fid, request, ordering, mr) }
     })
 }
 
@@ -136,6 +159,8 @@ unsafe extern "C" fn regattr(
     ffi::entry(|| {
         // SAFETY: libfabric's contract: an open domain.
         let domain = unsafe { ffi::object::<Domain>(fid) }?.shared();
+        // SAFETY: as above.
+        let (flags, ordering) = unsafe { take_ordering(fid, flags) }?;
         if attr.is_null() {
             return Err(Code::INVALID);
         }
@@ -160,6 +185,7 @@ unsafe extern "C" fn regattr(
             // segments.
             let segment = unsafe { single_segment((*attr).__bindgen_anon_1.mr_iov, (*attr).iov_count) }?;
             if kind == fi::FI_HMEM_CUDA {
+                require_gpu_memory()?;
                 let (address, length) = (segment.iov_base.addr() as u64, segment.iov_len as u64);
                 let memory = Arc::new(gpu_memory(&domain, address, length)?);
                 Request { address, length, access, memory, context }
@@ -169,8 +195,19 @@ unsafe extern "C" fn regattr(
             }
         };
         // SAFETY: libfabric's contract: an open domain, and `mr` null or writable.
-        unsafe { register(fid, request, mr) }
+        unsafe { register(fid, request, ordering, mr) }
     })
+}
+
+/// Refuses GPU memory as the injected defect does.
+fn require_gpu_memory() -> Result<(), Code> {
+    // SAFETY: both calls only return numbers. The main thread's is the process's.
+    let in_thread = || unsafe { libc::gettid() != libc::getpid() };
+    match Config::get().ok().and_then(|config| config.defect) {
+        Some(Defect::GpuMemory(code)) => Err(Code::of_system(code)),
+        Some(Defect::GpuMemoryOfThreads) if in_thread() => Err(Code::NOT_SUPPORTED),
+        _ => Ok(()),
+    }
 }
 
 fn require_no_flags(flags: u64) -> Result<(), Code> {
@@ -284,7 +321,12 @@ unsafe fn dmabuf_request(
 ///
 /// # Safety
 /// `fid` must be an open fid, and `mr` null or writable.
-unsafe fn register(fid: *mut fi::fid, request: Request, mr: *mut *mut fi::fid_mr) -> Result<(), Code> {
+unsafe fn register(
+    fid: *mut fi::fid,
+    request: Request,
+    ordering: Access,
+    mr: *mut *mut fi::fid_mr,
+) -> Result<(), Code> {
     // SAFETY: the caller's contract.
     let domain = unsafe { ffi::object::<Domain>(fid) }?;
     let shared = domain.shared();
@@ -292,7 +334,7 @@ unsafe fn register(fid: *mut fi::fid, request: Request, mr: *mut *mut fi::fid_mr
         pd: shared.pd,
         address: request.address,
         length: request.length,
-        access: adapter_access(request.access),
+        access: adapter_access(request.access) | ordering,
         memory: request.memory,
     })?;
     let region = ffi::expose::<Region, fi::fid_mr>(Box::new(Region {

@@ -7,6 +7,7 @@
 use efa_gda_sys::fi;
 
 use super::candidate::{Candidate, Fabric, OLD_LOCAL_MR, OLD_MR_BASIC, OLD_MR_SCALABLE};
+use super::config::RELEASE_2_7;
 use super::hints::{DomainHints, Hints};
 
 /// The reason why a candidate does not match, as a clause for the log.
@@ -46,6 +47,22 @@ fn require(condition: bool, mismatch: Mismatch) -> Result<(), Mismatch> {
 
 const fn is_subset(requested: u64, available: u64) -> bool {
     requested & !available == 0
+}
+
+/// Takes FI_CONTEXT2 from a candidate of `efa-direct` for an application that does not provide contexts, as libfabric
+/// 2.7 does: every request then completes, and none can be injected, because no context says that it was.
+pub(crate) fn without_contexts<'a>(
+    mut candidate: Candidate<'a>,
+    hints: &Hints,
+    release: u32,
+) -> Candidate<'a> {
+    if candidate.fabric == Fabric::Direct && release >= RELEASE_2_7 && hints.mode & fi::FI_CONTEXT2 == 0 {
+        candidate.mode &= !fi::FI_CONTEXT2;
+        candidate.tx.mode &= !fi::FI_CONTEXT2;
+        candidate.rx.mode &= !fi::FI_CONTEXT2;
+        candidate.tx.inject_size = 0;
+    }
+    candidate
 }
 
 /// Checks that `candidate` satisfies `hints` at API version `version`.
@@ -235,7 +252,7 @@ fn check_tx(available: &fi::fi_tx_attr, requested: &fi::fi_tx_attr, mode: u64) -
     require(requested.comp_order == 0, "tx_attr's comp_order asks for completion order, which SRD lacks")?;
     require(
         requested.inject_size <= available.inject_size,
-        "tx_attr's inject_size is larger than the adapter's",
+        "tx_attr's inject_size is larger than the adapter's (0 without FI_CONTEXT2)",
     )?;
     require(requested.size <= available.size, "tx_attr's size is larger than the adapter's send queue")?;
     require(requested.iov_limit <= available.iov_limit, "tx_attr's iov_limit is larger than the adapter's")?;
@@ -301,7 +318,7 @@ fn choose_entry_size(candidate: &mut Candidate<'_>, hints: Option<&Hints>) -> Re
     let limits = &candidate.adapter.limits;
     let tx = hints.and_then(|hints| hints.tx);
     if tx.is_none_or(|tx| tx.inject_size <= limits.inline) {
-        candidate.tx.inject_size = limits.inline;
+        candidate.tx.inject_size = candidate.tx.inject_size.min(limits.inline);
         return Ok(());
     }
     let wide_depth = limits.send_depth / 2;

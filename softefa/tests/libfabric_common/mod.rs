@@ -61,9 +61,16 @@ impl Hints {
         unsafe { &mut *(*self.0).rx_attr }
     }
 
-    pub fn ep(&mut self) -> &mut fi::fi_ep_attr {
-        // SAFETY: fi_dupinfo made the attributes; this one is never shorter than declared.
-        unsafe { &mut *(*self.0).ep_attr }
+    /// Changes the endpoint's type. `fi_ep_attr` may be shorter than declared, so that no reference to it is made.
+    pub fn endpoint_type(&mut self, kind: fi::fi_ep_type) {
+        // SAFETY: fi_dupinfo made the attributes; the field is in every release's struct.
+        unsafe { (*(*self.0).ep_attr).type_ = kind };
+    }
+
+    /// Changes the size of the longest message.
+    pub fn max_msg_size(&mut self, bytes: usize) {
+        // SAFETY: as in `endpoint_type`.
+        unsafe { (*(*self.0).ep_attr).max_msg_size = bytes };
     }
 
     /// Changes the registration modes. `fi_domain_attr` may be shorter than declared, so that no

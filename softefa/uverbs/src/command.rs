@@ -4,20 +4,23 @@
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::{self, Write as _};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::symlink;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{SigSet, Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use softefa::device::Adapter;
 use softefa_abi::protocol::SOCKET_VARIABLE;
 
-use crate::broker::{self, Broker};
+use crate::broker::{self, Broker, Clients};
+use crate::say::say;
+use crate::scratch::Scratch;
+use crate::signals::Signals;
 use crate::{compare, sysfs};
 
 /// The exit status if a rule was broken and it would otherwise be 0.
@@ -36,9 +39,11 @@ softefa run [--adapters N] [--quiet] -- PROGRAM [ARGUMENT…]
     violations. --quiet prints violations only. If SOFTEFA_SOCKET is set, the
     program uses the broker at that path, which then prints the report.
     Exit status: the program's, or 3 if that is 0 and a rule was broken.
-softefa serve --socket PATH [--adapters N] [--quiet]
+softefa serve --socket PATH [--adapters N] [--quiet] [--every-user]
     Runs a broker for several runs until SIGINT, SIGTERM or SIGHUP, then
-    prints the report. Exit status: 0, or 3 if a rule was broken.
+    prints the report. --every-user: programs of other users may use the
+    adapters, and reach each other's registered memory if they have its key.
+    Exit status: 0, or 3 if a rule was broken.
 softefa compare CAPTURE REQUESTS
     Compares work-queue entries, captured with SOFTEFA_CAPTURE=FILE, with this
     project's encoding of the same requests.
@@ -55,6 +60,7 @@ const RELEASE: &str = if cfg!(debug_assertions) { "" } else { " --release" };
 struct Options {
     adapters: usize,
     quiet: bool,
+    clients: Clients,
     socket: Option<PathBuf>,
     program: Vec<OsString>,
 }
@@ -67,16 +73,17 @@ pub fn main(arguments: Vec<OsString>) -> ExitCode {
         Some("serve") => with_options(arguments, serve),
         Some("compare") => compare::main(arguments.collect()),
         Some("-h" | "--help" | "help") => help(),
+        Some("-V" | "--version") => version(),
         _ => Err(Failure::Usage("the first argument must be run, serve or compare".into())),
     };
     match result {
         Ok(status) => ExitCode::from(status),
         Err(Failure::Usage(text)) => {
-            eprintln!("softefa: {text}\n\n{HELP}");
+            say(&format!("{text}\n\n{HELP}"));
             ExitCode::from(USAGE)
         }
         Err(Failure::Other(text)) => {
-            eprintln!("softefa: {text}");
+            say(&text);
             ExitCode::from(1)
         }
     }
@@ -99,7 +106,12 @@ impl Failure {
 }
 
 fn help() -> Result<u8, Failure> {
-    print!("{HELP}");
+    let _ = io::stdout().write_all(HELP.as_bytes());
+    Ok(0)
+}
+
+fn version() -> Result<u8, Failure> {
+    let _ = writeln!(io::stdout(), "softefa {}", env!("CARGO_PKG_VERSION"));
     Ok(0)
 }
 
@@ -113,9 +125,20 @@ fn with_options(
     }
 }
 
+/// A path. An empty one counts as absent: as the address of a socket it would be any.
+fn not_empty(path: OsString) -> Option<PathBuf> {
+    Some(PathBuf::from(path)).filter(|path| !path.as_os_str().is_empty())
+}
+
 /// Parses the options. `None`: the user requested help.
 fn options(mut arguments: impl Iterator<Item = OsString>) -> Result<Option<Options>, Failure> {
-    let mut options = Options { adapters: 1, quiet: false, socket: None, program: Vec::new() };
+    let mut options = Options {
+        adapters: 1,
+        quiet: false,
+        clients: Clients::OwnUser,
+        socket: std::env::var_os(SOCKET_VARIABLE).and_then(not_empty),
+        program: Vec::new(),
+    };
     while let Some(argument) = arguments.next() {
         let mut value =
             |name: &str| arguments.next().ok_or_else(|| Failure::Usage(format!("{name} needs a value")));
@@ -127,7 +150,8 @@ fn options(mut arguments: impl Iterator<Item = OsString>) -> Result<Option<Optio
                     Failure::Usage(format!("--adapters {}: expected a number from 1 to 16", text.display()))
                 })?;
             }
-            Some("--socket") => options.socket = Some(value("--socket")?.into()),
+            Some("--socket") => options.socket = not_empty(value("--socket")?),
+            Some("--every-user") => options.clients = Clients::EveryUser,
             Some("--quiet") => options.quiet = true,
             Some("-h" | "--help") => return Ok(None),
             Some("--") => {
@@ -147,36 +171,6 @@ fn options(mut arguments: impl Iterator<Item = OsString>) -> Result<Option<Optio
         }
     }
     Ok(Some(options))
-}
-
-/// A private directory, which is removed when the value is dropped.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new() -> Result<Self, Failure> {
-        let base = std::env::temp_dir();
-        for attempt in 0..100_u32 {
-            let path = base.join(format!("softefa.{}.{attempt}", std::process::id()));
-            let created =
-                std::os::unix::fs::DirBuilderExt::mode(&mut fs::DirBuilder::new(), 0o700).create(&path);
-            match created {
-                Ok(()) => return Ok(Self(path)),
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(Failure::io("cannot create the directory", &path, &error)),
-            }
-        }
-        Err(Failure::Other(format!(
-            "no directory can be created in {}, because 100 directories softefa.* exist there; remove them",
-            base.display()
-        )))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        // If this fails, the directory remains.
-        let _ = fs::remove_dir_all(&self.0);
-    }
 }
 
 /// The path of the library to preload: `SOFTEFA_PRELOAD`, or the file in this program's directory.
@@ -202,6 +196,26 @@ fn preload() -> Result<PathBuf, Failure> {
     )))
 }
 
+/// A path of `library` for LD_PRELOAD, whose paths end at spaces and colons: a link in `folder` if it has some.
+fn one_word(library: PathBuf, folder: &Path) -> Result<OsString, Failure> {
+    let splits = |path: &Path| path.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b' ' | b':'));
+    if !splits(&library) {
+        return Ok(library.into_os_string());
+    }
+    if splits(folder) {
+        return Err(Failure::Other(format!(
+            "LD_PRELOAD cannot hold {}, nor a link to it in {}: both have a space or a colon; set TMPDIR to a directory \
+             without",
+            library.display(),
+            folder.display()
+        )));
+    }
+    let link = folder.join(PRELOAD);
+    let library = library.canonicalize().map_err(|error| Failure::io("cannot find", &library, &error))?;
+    symlink(library, &link).map_err(|error| Failure::io("cannot create the link", &link, &error))?;
+    Ok(link.into_os_string())
+}
+
 fn run(options: &Options) -> Result<u8, Failure> {
     let Some((program, arguments)) = options.program.split_first() else {
         return Err(Failure::Usage(
@@ -210,8 +224,10 @@ fn run(options: &Options) -> Result<u8, Failure> {
     };
     let preload = preload()?;
     let scratch = Scratch::new()?;
-    let existing = options.socket.clone().or_else(|| std::env::var_os(SOCKET_VARIABLE).map(PathBuf::from));
-    let (socket, broker) = match existing {
+    // Before the threads of the broker start.
+    let signals = Signals::block()?;
+    let descriptors = raise_descriptors();
+    let (socket, broker) = match options.socket.clone() {
         Some(socket) => {
             if let Err(error) = broker::try_connect(&socket) {
                 let socket = socket.display();
@@ -223,21 +239,19 @@ fn run(options: &Options) -> Result<u8, Failure> {
             (socket, None)
         }
         None => {
-            let socket = scratch.0.join("socket");
-            let broker =
-                Broker::start(&socket, options.adapters).map_err(|e| Failure::Other(e.to_string()))?;
+            let socket = scratch.path().join("socket");
+            let broker = start(&socket, options)?;
             (socket, Some(broker))
         }
     };
-    let sys = scratch.0.join("sys");
+    let sys = scratch.path().join("sys");
     sysfs::create(&sys, options.adapters)
         .map_err(|error| Failure::io("cannot create files in", &sys, &error))?;
-    let mut libraries = preload.into_os_string();
+    let mut libraries = one_word(preload, scratch.path())?;
     if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
         libraries.push(":");
         libraries.push(others);
     }
-    let signals = Signals::block()?;
     let mut command = Command::new(program);
     command
         .args(arguments)
@@ -245,6 +259,10 @@ fn run(options: &Options) -> Result<u8, Failure> {
         .env("SYSFS_PATH", &sys)
         .env(SOCKET_VARIABLE, &socket);
     signals.unblock_in(&mut command);
+    if let Some((soft, hard)) = descriptors {
+        // SAFETY: between fork and exec the closure makes one call that is safe there (setrlimit), on integers.
+        unsafe { command.pre_exec(move || Ok(setrlimit(Resource::RLIMIT_NOFILE, soft, hard)?)) };
+    }
     let mut child =
         command.spawn().map_err(|error| Failure::io("cannot start", Path::new(program), &error))?;
     signals.forward_to(child.id() as i32);
@@ -264,17 +282,30 @@ fn run(options: &Options) -> Result<u8, Failure> {
     Ok(if code == 0 && violations { VIOLATIONS } else { code })
 }
 
+fn start(socket: &Path, options: &Options) -> Result<Broker, Failure> {
+    Broker::start(socket, options.adapters, options.clients)
+        .map_err(|error| Failure::Other(error.to_string()))
+}
+
+/// Raises the limit of descriptors as far as it goes, because programs share the broker's. Returns the limits before,
+/// if they changed; programs that use `select` need the lower one.
+fn raise_descriptors() -> Option<(u64, u64)> {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).ok()?;
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).ok()?;
+    Some((soft, hard))
+}
+
 fn serve(options: &Options) -> Result<u8, Failure> {
-    let socket = options.socket.clone().or_else(|| std::env::var_os(SOCKET_VARIABLE).map(PathBuf::from));
+    let socket = options.socket.as_ref();
     let socket =
         socket.ok_or_else(|| Failure::Usage("serve: no socket is stated; expected --socket PATH".into()))?;
     if !options.program.is_empty() {
         return Err(Failure::Usage("serve: it runs no program; use softefa run".into()));
     }
     let signals = Signals::block()?;
-    let broker =
-        Broker::start(&socket, options.adapters).map_err(|error| Failure::Other(error.to_string()))?;
-    eprintln!("softefa: serving {} adapters at {}", options.adapters, socket.display());
+    raise_descriptors();
+    let broker = start(socket, options)?;
+    say(&format!("serving {} adapters at {}", options.adapters, socket.display()));
     signals
         .wait()
         .map_err(|error| Failure::Other(format!("the broker cannot wait for SIGINT or SIGTERM: {error}")))?;
@@ -298,22 +329,23 @@ fn report(index: usize, adapter: &Adapter, quiet: bool) -> bool {
     let name = sysfs::device_name(index);
     let counts = adapter.statistics();
     if !quiet {
-        eprintln!(
-            "softefa: {name}: {} doorbells, {} entries, {} bytes, {} receives, {} completions ({} errors), {} violations",
+        say(&format!(
+            "{name}: {} doorbells, {} entries, {} bytes, {} receives, {} completions ({} errors, {} flushed), {} violations",
             counts.doorbells,
             counts.entries,
             counts.bytes,
             counts.receives,
             counts.completions,
             counts.errors,
+            counts.flushed,
             counts.violations
-        );
+        ));
         for warning in adapter.warnings() {
-            eprintln!("softefa: {name}: warning: {warning}");
+            say(&format!("{name}: warning: {warning}"));
         }
     }
     for violation in adapter.violations() {
-        eprintln!("softefa: {name}: VIOLATION: {violation}");
+        say(&format!("{name}: VIOLATION: {violation}"));
     }
     counts.violations > 0
 }
@@ -331,51 +363,4 @@ fn capture(adapters: &[Arc<Adapter>], path: &Path) -> io::Result<()> {
         }
     }
     file.flush()
-}
-
-/// SIGINT, SIGTERM and SIGHUP, received by a thread, so that the report is printed however the program ends.
-struct Signals {
-    set: SigSet,
-    child: Arc<AtomicI32>,
-}
-
-impl Signals {
-    /// Blocks the signals in this thread and in threads and processes that it starts.
-    fn block() -> Result<Self, Failure> {
-        let set: SigSet = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().collect();
-        set.thread_block().map_err(|error| {
-            Failure::Other(format!("SIGINT, SIGTERM and SIGHUP cannot be blocked: {error}"))
-        })?;
-        Ok(Self { set, child: Arc::new(AtomicI32::new(0)) })
-    }
-
-    /// Unblocks the signals in the program, which would otherwise inherit the mask of this thread.
-    fn unblock_in(&self, command: &mut Command) {
-        let set = self.set;
-        // SAFETY: between fork and exec the closure makes one call that is safe there (pthread_sigmask), on
-        // memory that it owns.
-        unsafe { command.pre_exec(move || Ok(set.thread_unblock()?)) };
-    }
-
-    /// Waits for one of the signals.
-    fn wait(&self) -> nix::Result<Signal> {
-        self.set.wait()
-    }
-
-    /// Forwards later signals to the process `child`; 0 for none.
-    fn forward_to(&self, child: i32) {
-        if self.child.swap(child, Ordering::AcqRel) != 0 || child == 0 {
-            return;
-        }
-        let receiver = Self { set: self.set, child: self.child.clone() };
-        // If the thread cannot be started, the signals stay blocked, and the program ends by other means.
-        let _ = thread::Builder::new().name("softefa-signals".into()).spawn(move || {
-            while let Ok(signal) = receiver.wait() {
-                let child = receiver.child.load(Ordering::Acquire);
-                if child > 0 {
-                    let _ = kill(Pid::from_raw(child), signal);
-                }
-            }
-        });
-    }
 }

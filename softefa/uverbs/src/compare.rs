@@ -9,6 +9,7 @@
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs;
+use std::io::{self, Write as _};
 use std::path::Path;
 
 use efa_gda_wire::{
@@ -35,26 +36,36 @@ pub(crate) fn main(arguments: Vec<OsString>) -> Result<u8, Failure> {
         fs::read_to_string(path).map_err(|error| Failure::io("cannot read", Path::new(path), &error))
     };
     let (capture, requests) = (read(capture)?, read(requests)?);
-    match compare(&capture, &requests) {
-        Ok(Outcome { compared, differences }) if differences.is_empty() => {
-            println!("compare: {compared} entries, all equal to this project's encoding");
-            Ok(0)
-        }
-        Ok(Outcome { compared, differences }) => {
-            differences.iter().take(20).for_each(|difference| println!("DIFFERENCE: {difference}"));
-            println!(
-                "compare: {compared} entries, {} differ from this project's encoding",
-                differences.len()
-            );
-            Ok(DIFFERENT)
-        }
-        Err(error) => Err(Failure::Other(error)),
+    let outcome = compare(&capture, &requests).map_err(Failure::Other)?;
+    print(&outcome.text()).map_err(|error| Failure::Other(format!("cannot write to stdout: {error}")))?;
+    Ok(if outcome.differences.is_empty() { 0 } else { DIFFERENT })
+}
+
+/// Writes to stdout. A reader that has read enough, as `head`, is no error.
+fn print(text: &str) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => written,
     }
 }
 
 struct Outcome {
     compared: usize,
     differences: Vec<String>,
+}
+
+impl Outcome {
+    fn text(&self) -> String {
+        let Self { compared, differences } = self;
+        if differences.is_empty() {
+            return format!("compare: {compared} entries, all equal to this project's encoding\n");
+        }
+        let shown = differences.iter().take(20).map(|difference| format!("DIFFERENCE: {difference}\n"));
+        let count = differences.len();
+        let last = format!("compare: {compared} entries, {count} differ from this project's encoding\n");
+        shown.chain([last]).collect()
+    }
 }
 
 fn compare(capture: &str, requests: &str) -> Result<Outcome, String> {

@@ -11,4 +11,7 @@
 pub mod broker;
 pub mod command;
 mod compare;
+mod say;
+mod scratch;
+mod signals;
 mod sysfs;

@@ -3,17 +3,27 @@
 
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
-use std::io::{IoSlice, Read as _};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+mod client;
+
+use std::io::Read as _;
+use std::num::NonZeroUsize;
+use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use efa_gda_test_support::TempDir;
-use nix::sys::socket::{self, AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr};
-use softefa_abi::protocol::{REPLY_BYTES, Reply, Request};
+use client::{Call, Client, Device, Region};
+use efa_gda_test_support::{TempDir, in_child, skip};
+use efa_gda_wire::CompletionStatus;
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
+use softefa_abi::encode;
+use softefa_abi::protocol::Request;
 use softefa_abi::sys::*;
-use softefa_uverbs::broker::Broker;
+use softefa_uverbs::broker::{Broker, Clients, gid};
 
 /// A broker with its socket in a temporary folder.
 struct Fixture {
@@ -26,7 +36,7 @@ impl Fixture {
     fn new(name: &str) -> Self {
         let folder = TempDir::new(name);
         let socket = folder.path().join("socket");
-        Self { broker: Broker::start(&socket, 2).unwrap(), socket, _folder: folder }
+        Self { broker: Broker::start(&socket, 2, Clients::OwnUser).unwrap(), socket, _folder: folder }
     }
 
     /// Waits until no device is open, for at most ten seconds. Returns whether that happened.
@@ -39,112 +49,45 @@ impl Fixture {
     }
 }
 
-/// A connection to the broker.
-struct Client(OwnedFd);
-
-impl Client {
-    fn connect(path: &Path) -> Self {
-        let client =
-            socket::socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None).unwrap();
-        socket::connect(client.as_raw_fd(), &UnixAddr::new(path).unwrap()).unwrap();
-        Self(client)
-    }
-
-    fn open(socket: &Path) -> Self {
-        let client = Self::connect(socket);
-        assert_eq!(client.exchange(&Request::Open { adapter: 0 }.encode()).errno, 0);
-        client
-    }
-
-    fn exchange(&self, bytes: &[u8]) -> Reply {
-        let sent = socket::send(self.0.as_raw_fd(), bytes, MsgFlags::empty()).unwrap();
-        assert_eq!(sent, bytes.len());
-        self.reply()
-    }
-
-    fn reply(&self) -> Reply {
-        let mut reply = [0_u8; REPLY_BYTES];
-        // The kernel drops descriptors beside the reply.
-        let received = socket::recv(self.0.as_raw_fd(), &mut reply, MsgFlags::empty()).unwrap();
-        assert_eq!(received, REPLY_BYTES);
-        Reply::decode(&reply).unwrap()
-    }
-
-    fn call(&self, words: &[u64]) -> i32 {
-        // The broker marks outputs in the ioctl, so it needs a copy that it may write.
-        let mut words = words.to_vec();
-        self.exchange(&Request::Ioctl { address: words.as_mut_ptr() as u64, present: 0 }.encode()).errno
-    }
-}
-
-/// An ioctl in words of 8 bytes: the header, then id, length and data of each attribute.
-fn call(object: u32, method: u32, attributes: &[(u32, u16, u64)]) -> Vec<u64> {
-    let length = (24 + 16 * attributes.len()) as u64;
-    let mut words = vec![
-        length | u64::from(object) << 16 | u64::from(method) << 32 | (attributes.len() as u64) << 48,
-        0,
-        u64::from(RDMA_DRIVER_EFA),
-    ];
-    for (id, length, data) in attributes {
-        words.push(u64::from(*id) | u64::from(*length) << 16 | 1 << 32);
-        words.push(*data);
-    }
-    words
-}
-
-fn context() -> Vec<u64> {
-    call(UVERBS_OBJECT_DEVICE, UVERBS_METHOD_GET_CONTEXT, &[(UVERBS_ATTR_UHW_IN, 8, 3)])
-}
-
-fn allocate_domain(into: &mut u32) -> Vec<u64> {
-    let into = std::ptr::from_mut(into) as u64;
-    call(
-        UVERBS_OBJECT_DEVICE,
-        UVERBS_METHOD_INVOKE_WRITE,
-        &[(UVERBS_ATTR_WRITE_CMD, 8, IB_USER_VERBS_CMD_ALLOC_PD.into()), (UVERBS_ATTR_CORE_OUT, 4, into)],
-    )
-}
-
-fn destroy_domain(handle: u32) -> Vec<u64> {
-    call(UVERBS_OBJECT_PD, UVERBS_METHOD_PD_DESTROY, &[(UVERBS_ATTR_DESTROY_PD_HANDLE, 0, handle.into())])
+fn domain_of(call: &Call) -> u32 {
+    u32::from_ne_bytes(call.bytes(UVERBS_ATTR_CORE_OUT).try_into().unwrap())
 }
 
 #[test]
 fn a_domain_can_be_destroyed_once() {
     let fixture = Fixture::new("domain");
     let client = Client::open(&fixture.socket);
-    assert_eq!(client.call(&context()), 0);
-    let mut handle = 0;
-    assert_eq!(client.call(&allocate_domain(&mut handle)), 0);
+    let mut allocate = Call::allocate_domain();
+    assert_eq!(allocate.run(&client), 0);
+    let handle = domain_of(&allocate);
     assert_ne!(handle, 0);
-    assert_eq!(client.call(&destroy_domain(handle)), 0);
-    assert_eq!(client.call(&destroy_domain(handle)), libc::ENOENT);
+    assert_eq!(Call::destroy_domain(handle).run(&client), 0);
+    assert_eq!(Call::destroy_domain(handle).run(&client), libc::ENOENT);
 }
 
 #[test]
 fn no_object_can_be_created_before_the_context() {
     let fixture = Fixture::new("before");
-    let mut handle = 0;
-    assert_eq!(Client::open(&fixture.socket).call(&allocate_domain(&mut handle)), libc::EINVAL);
+    let client = Client::try_open(&fixture.socket, 0).unwrap();
+    assert_eq!(Call::allocate_domain().run(&client), libc::EINVAL);
 }
 
 #[test]
 fn a_program_that_does_not_support_max_batch_is_refused() {
     let fixture = Fixture::new("batch");
-    let call = call(UVERBS_OBJECT_DEVICE, UVERBS_METHOD_GET_CONTEXT, &[(UVERBS_ATTR_UHW_IN, 8, 0)]);
-    assert_eq!(Client::open(&fixture.socket).call(&call), libc::EOPNOTSUPP);
+    let client = Client::try_open(&fixture.socket, 0).unwrap();
+    let mut call =
+        Call::new(UVERBS_OBJECT_DEVICE, UVERBS_METHOD_GET_CONTEXT).number(UVERBS_ATTR_UHW_IN, 8, 0);
+    assert_eq!(call.run(&client), libc::EOPNOTSUPP);
 }
 
 #[test]
 fn a_handle_is_unknown_to_another_open_device() {
     let fixture = Fixture::new("handles");
     let (first, second) = (Client::open(&fixture.socket), Client::open(&fixture.socket));
-    let mut handle = 0;
-    for client in [&first, &second] {
-        assert_eq!(client.call(&context()), 0);
-    }
-    assert_eq!(first.call(&allocate_domain(&mut handle)), 0);
-    assert_eq!(second.call(&destroy_domain(handle)), libc::ENOENT);
+    let mut allocate = Call::allocate_domain();
+    assert_eq!(allocate.run(&first), 0);
+    assert_eq!(Call::destroy_domain(domain_of(&allocate)).run(&second), libc::ENOENT);
 }
 
 #[test]
@@ -153,9 +96,8 @@ fn objects_are_destroyed_when_their_connection_ends() {
     // In total more domains than the adapter can have.
     for _ in 0..3 {
         let client = Client::open(&fixture.socket);
-        assert_eq!(client.call(&context()), 0);
         for _ in 0..500 {
-            assert_eq!(client.call(&allocate_domain(&mut 0)), 0);
+            assert_eq!(Call::allocate_domain().run(&client), 0);
         }
         drop(client);
         assert!(fixture.becomes_idle());
@@ -166,13 +108,52 @@ fn objects_are_destroyed_when_their_connection_ends() {
 fn a_response_that_cannot_be_written_leaves_no_object() {
     let fixture = Fixture::new("unwritten");
     let client = Client::open(&fixture.socket);
-    assert_eq!(client.call(&context()), 0);
-    let mut unmapped = allocate_domain(&mut 0);
-    unmapped[6] = 64; // The address of the response is not mapped.
+    // The address of the response is not mapped.
+    let mut unmapped = Call::command(IB_USER_VERBS_CMD_ALLOC_PD).raw(UVERBS_ATTR_CORE_OUT, 4, 64);
     for _ in 0..3000 {
-        assert_eq!(client.call(&unmapped), libc::EFAULT);
+        assert_eq!(unmapped.run(&client), libc::EFAULT);
     }
-    assert_eq!(client.call(&allocate_domain(&mut 0)), 0);
+    assert_eq!(Call::allocate_domain().run(&client), 0);
+}
+
+#[test]
+fn a_process_that_ends_leaves_nothing_to_a_child_that_has_its_socket() {
+    let fixture = Fixture::new("keeper");
+    let number = fixture.socket.with_file_name("keeper");
+    let variables = [("BROKER", fixture.socket.to_str().unwrap()), ("KEEPER", number.to_str().unwrap())];
+    in_child(&variables, || {
+        let client = Client::open(&PathBuf::from(std::env::var_os("BROKER").unwrap()));
+        assert_eq!(Call::allocate_domain().run(&client), 0);
+        // Another program with the socket, as its standard input.
+        let mut keeper = Command::new("sleep");
+        keeper.arg("60").stdin(Stdio::from(client.0)).stdout(Stdio::null()).stderr(Stdio::null());
+        let number = std::env::var_os("KEEPER").unwrap();
+        std::fs::write(number, keeper.spawn().unwrap().id().to_string()).unwrap();
+    });
+    if let Ok(keeper) = std::fs::read_to_string(&number) {
+        let is_idle = fixture.becomes_idle();
+        let keeper = nix::unistd::Pid::from_raw(keeper.parse().unwrap());
+        nix::sys::signal::kill(keeper, nix::sys::signal::SIGKILL).unwrap();
+        assert!(is_idle, "the broker serves a process that has ended");
+    }
+}
+
+#[test]
+fn only_the_memory_that_a_program_supplies_is_accessed() {
+    let fixture = Fixture::new("memory");
+    let open = |files: &[&str]| {
+        let files: Vec<_> = files.iter().map(|path| std::fs::File::open(path).unwrap()).collect();
+        let descriptors: Vec<_> = files.iter().map(AsFd::as_fd).collect();
+        let request = Request::Open { adapter: 0 }.encode();
+        Client::connect(&fixture.socket).exchange_with(&request, &descriptors).0.errno
+    };
+    assert_eq!(open(&[]), libc::EBADF);
+    assert_eq!(open(&["/proc/self/mem"]), libc::EBADF);
+    assert_eq!(open(&["/dev/zero", "/proc/self/maps"]), libc::EBADF);
+    assert_eq!(open(&["/proc/self/maps", "/proc/self/maps"]), libc::EBADF);
+    // A file without ends of lines, which the broker would hold whole.
+    assert_eq!(open(&["/proc/self/mem", "/proc/self/pagemap"]), libc::EBADF);
+    assert_eq!(open(&["/proc/self/mem", "/proc/self/maps"]), 0);
 }
 
 #[test]
@@ -184,7 +165,7 @@ fn invalid_messages_are_refused() {
     assert_eq!(client.exchange(&[0xff; 4096]).errno, libc::EINVAL);
     assert_eq!(client.exchange(&Request::Ioctl { address: 0, present: 0 }.encode()).errno, libc::EBADF);
     assert_eq!(client.exchange(&Request::Open { adapter: 9 }.encode()).errno, libc::ENODEV);
-    assert_eq!(client.exchange(&Request::Open { adapter: 1 }.encode()).errno, 0);
+    let client = Client::open(&fixture.socket);
     assert_eq!(client.exchange(&Request::Open { adapter: 1 }.encode()).errno, libc::EBUSY);
     let map = Request::Map { offset: 4096, length: 4096, writable: true };
     assert_eq!(client.exchange(&map.encode()).errno, libc::EINVAL);
@@ -196,12 +177,10 @@ fn excess_descriptors_of_a_message_are_closed() {
     let client = Client::open(&fixture.socket);
     let (mut reader, writer) = UnixStream::pair().unwrap();
     reader.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-    // More than the broker has memory for, so that the kernel truncates the message.
-    let writers: Vec<RawFd> = vec![writer.as_raw_fd(); 20];
+    // More than a message may have, so that the kernel truncates the message.
     let bytes = Request::Map { offset: 0, length: 0, writable: false }.encode();
-    let (parts, rights) = ([IoSlice::new(&bytes)], [ControlMessage::ScmRights(&writers)]);
-    socket::sendmsg::<()>(client.0.as_raw_fd(), &parts, &rights, MsgFlags::empty(), None).unwrap();
-    assert_eq!(client.reply().errno, libc::EINVAL);
+    let descriptors: Vec<_> = (0..20).map(|_| writer.as_fd()).collect();
+    assert_eq!(client.exchange_with(&bytes, &descriptors).0.errno, libc::EINVAL);
     drop(writer);
     // The end of the stream: the broker, which runs in this process, has closed every copy.
     assert_eq!(reader.read(&mut [0]).unwrap(), 0);
@@ -211,7 +190,6 @@ fn excess_descriptors_of_a_message_are_closed() {
 fn random_ioctls_leave_the_adapter_usable() {
     let fixture = Fixture::new("random");
     let client = Client::open(&fixture.socket);
-    assert_eq!(client.call(&context()), 0);
     // The memory that attributes point to. The broker writes its responses there, as a kernel would.
     let mut arena = vec![0_u64; 4096];
     let arena = arena.as_mut_ptr() as u64;
@@ -223,19 +201,159 @@ fn random_ioctls_leave_the_adapter_usable() {
     for _ in 0..20_000 {
         let objects = [0, 1, 3, 4, 6, 7, 16, 19, draw(40)];
         let object = objects[draw(9) as usize] as u32;
-        let attributes: Vec<_> = (0..draw(16))
-            .map(|index| {
-                let id = [index as u32, 0x1000 + draw(6) as u32, draw(20) as u32][draw(3) as usize];
-                let length = [0, 4, 8, 20, 32, 200, draw(65_536) as u16][draw(7) as usize];
-                let pointer = arena + 8 * draw(2048);
-                let data = [draw(4), pointer, u64::MAX - draw(64), draw(1 << 31)][draw(4) as usize];
-                // Data of up to 8 bytes is in place. Longer data must point into the arena, which may be overwritten.
-                (id, length.min(16_000), if length > 0 && data < u64::MAX - 64 { pointer } else { data })
-            })
-            .collect();
-        client.call(&call(object, draw(9) as u32, &attributes));
+        let mut call = Call::new(object, draw(9) as u32);
+        for index in 0..draw(16) {
+            let id = [index as u32, 0x1000 + draw(6) as u32, draw(20) as u32][draw(3) as usize];
+            let length = [0, 4, 8, 20, 32, 200, draw(65_536) as u16][draw(7) as usize];
+            let pointer = arena + 8 * draw(2048);
+            let data = [draw(4), pointer, u64::MAX - draw(64), draw(1 << 31)][draw(4) as usize];
+            // Data of up to 8 bytes is in place. Longer data must point into the arena, which may be overwritten.
+            let data = if length > 0 && data < u64::MAX - 64 { pointer } else { data };
+            call = call.raw(id, length.min(16_000), data);
+        }
+        call.run(&client);
     }
-    let mut handle = 0;
-    assert_eq!(client.call(&allocate_domain(&mut handle)), 0);
-    assert_eq!(client.call(&destroy_domain(handle)), 0);
+    let mut allocate = Call::allocate_domain();
+    assert_eq!(allocate.run(&client), 0);
+    assert_eq!(Call::destroy_domain(domain_of(&allocate)).run(&client), 0);
+}
+
+#[test]
+fn bytes_are_written_between_regions_of_memory_and_of_descriptors() {
+    let fixture = Fixture::new("bytes");
+    let mut device = Device::new(&fixture.socket, gid(0).0, 16, 16);
+    let (mut source, mut target) = (vec![7_u8; 64], vec![0_u8; 64]);
+    let register = |bytes: &mut [u8]| device.register(bytes.as_mut_ptr() as u64, 64).unwrap();
+    let (from, to) = (register(&mut source), register(&mut target));
+    let file = std::fs::File::from(memfd_create(c"region", MFdFlags::empty()).unwrap());
+    file.set_len(4096).unwrap();
+    let between: Region = device.register_descriptor(file.as_fd(), 4096).unwrap();
+    device.write(&from, &between, 64);
+    assert_eq!(device.wait(), CompletionStatus::Ok);
+    device.write(&between, &to, 64);
+    assert_eq!(device.wait(), CompletionStatus::Ok);
+    assert_eq!(std::hint::black_box(target), source);
+}
+
+#[test]
+fn a_request_to_memory_that_was_unmapped_fails_and_the_program_is_named() {
+    let fixture = Fixture::new("unmapped");
+    let mut device = Device::new(&fixture.socket, gid(0).0, 16, 16);
+    let mut source = [7_u8; 64];
+    let from = device.register(source.as_mut_ptr() as u64, 64).unwrap();
+    let length = NonZeroUsize::new(4096).unwrap();
+    let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+    // Where the kernel maps nothing for other tests, which run beside this one.
+    let (address, flags) = (NonZeroUsize::new(0x4100_0000_0000), MapFlags::MAP_FIXED_NOREPLACE);
+    // SAFETY: the kernel replaces no other mapping.
+    let page = unsafe { mmap_anonymous(address, length, protection, flags | MapFlags::MAP_PRIVATE) }.unwrap();
+    let to = device.register(page.as_ptr() as u64, 4096).unwrap();
+    // SAFETY: the page was mapped above, and nothing refers to it.
+    unsafe { mprotect(page, 4096, ProtFlags::PROT_NONE) }.unwrap();
+    device.write(&from, &to, 64);
+    assert_eq!(device.wait(), CompletionStatus::Ok, "access is checked when memory is registered");
+    // SAFETY: as above.
+    unsafe { munmap(page, 4096) }.unwrap();
+    for _ in 0..2 {
+        device.write(&from, &to, 64);
+        assert_eq!(device.wait(), CompletionStatus::RemoteBadAddress);
+    }
+    let warnings = fixture.broker.adapters()[0].warnings();
+    let text: Vec<_> = warnings.iter().map(ToString::to_string).collect();
+    let start = format!("registered memory of process {} (", std::process::id());
+    assert!(text.len() == 1 && text[0].starts_with(&start), "{text:?}");
+}
+
+#[test]
+fn a_counter_wraps_to_zero_after_the_largest_value_that_the_device_reports() {
+    let fixture = Fixture::new("wraps");
+    let client = Client::open(&fixture.socket);
+    let mut caps = Call::new(UVERBS_OBJECT_DEVICE, UVERBS_METHOD_QUERY_COMP_CNTR_CAPS)
+        .output(UVERBS_ATTR_QUERY_COMP_CNTR_CAPS_MAX_VALUE, 8);
+    assert_eq!(caps.run(&client), 0);
+    let most = caps.bytes(UVERBS_ATTR_QUERY_COMP_CNTR_CAPS_MAX_VALUE).try_into().unwrap();
+    // libfabric takes 2^64 - 1 for a device without counters.
+    assert_eq!(u64::from_ne_bytes(most), (1 << 31) - 1);
+    let mut words = [7_u64; 2];
+    let address = words.as_mut_ptr() as u64;
+    let word =
+        |addr: u64| encode!(ib_uverbs_buffer_desc { addr: addr, length: 8, type_: IB_UVERBS_BUFFER_TYPE_VA });
+    let mut create = Call::new(UVERBS_OBJECT_COMP_CNTR, UVERBS_METHOD_COMP_CNTR_CREATE)
+        .handle(UVERBS_ATTR_CREATE_COMP_CNTR_HANDLE, 0)
+        .input(EFA_IB_ATTR_CREATE_COMP_CNTR_COMP_BUFFER, &word(address))
+        .input(EFA_IB_ATTR_CREATE_COMP_CNTR_ERR_BUFFER, &word(address + 8));
+    assert_eq!(create.run(&client), 0);
+    let counter = create.new_handle(UVERBS_ATTR_CREATE_COMP_CNTR_HANDLE);
+    for (operation, value, expected) in [
+        (IB_UVERBS_COMP_CNTR_MODIFY_OP_SET, (1 << 31) - 1, (1 << 31) - 1),
+        (IB_UVERBS_COMP_CNTR_MODIFY_OP_INC, 1, 0),
+        (IB_UVERBS_COMP_CNTR_MODIFY_OP_INC, 5, 5),
+    ] {
+        let mut modify = Call::new(UVERBS_OBJECT_COMP_CNTR, UVERBS_METHOD_COMP_CNTR_MODIFY)
+            .handle(UVERBS_ATTR_MODIFY_COMP_CNTR_HANDLE, counter)
+            .number(UVERBS_ATTR_MODIFY_COMP_CNTR_ENTRY, 8, IB_UVERBS_COMP_CNTR_ENTRY_COMP.into())
+            .number(UVERBS_ATTR_MODIFY_COMP_CNTR_OP, 8, operation.into())
+            .number(UVERBS_ATTR_MODIFY_COMP_CNTR_VALUE, 8, value);
+        assert_eq!(modify.run(&client), 0);
+        let mut read = Call::new(UVERBS_OBJECT_COMP_CNTR, UVERBS_METHOD_COMP_CNTR_READ)
+            .handle(UVERBS_ATTR_READ_COMP_CNTR_HANDLE, counter)
+            .number(UVERBS_ATTR_READ_COMP_CNTR_ENTRY, 8, IB_UVERBS_COMP_CNTR_ENTRY_COMP.into())
+            .output(UVERBS_ATTR_READ_COMP_CNTR_RESP_VALUE, 8);
+        assert_eq!(read.run(&client), 0);
+        let value = u64::from_ne_bytes(read.bytes(UVERBS_ATTR_READ_COMP_CNTR_RESP_VALUE).try_into().unwrap());
+        assert_eq!((value, std::hint::black_box(&words)[0]), (expected, expected));
+    }
+}
+
+#[test]
+fn a_device_that_is_closed_with_requests_in_flight_overruns_nothing() {
+    let fixture = Fixture::new("close");
+    let adapter = &fixture.broker.adapters()[0];
+    let mut device = Device::new(&fixture.socket, gid(0).0, 16, 1);
+    let mut bytes = vec![7_u8; 64];
+    let region = device.register(bytes.as_mut_ptr() as u64, 64).unwrap();
+    device.write(&region, &region, 64);
+    assert_eq!(device.wait(), CompletionStatus::Ok);
+    adapter.hold(true);
+    (0..4).for_each(|_| device.write(&region, &region, 64));
+    let limit = Instant::now() + Duration::from_secs(10);
+    while adapter.statistics().entries < 5 && Instant::now() < limit {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    drop(device);
+    assert!(fixture.becomes_idle());
+    assert_eq!(adapter.violations(), []);
+}
+
+/// The reply to an open without descriptors, by a process of the user `nobody`.
+fn open_as_nobody(socket: &std::path::Path) -> i32 {
+    let socket = socket.to_owned();
+    let mut command = Command::new("true");
+    // SAFETY: the child of the fork changes its own user, connects, and ends by the error.
+    unsafe {
+        command.pre_exec(move || {
+            nix::unistd::setresuid(NOBODY, NOBODY, NOBODY)?;
+            let request = Request::Open { adapter: 0 }.encode();
+            Err(std::io::Error::from_raw_os_error(Client::connect(&socket).exchange(&request).errno))
+        })
+    };
+    command.spawn().unwrap_err().raw_os_error().unwrap()
+}
+
+const NOBODY: nix::unistd::Uid = nix::unistd::Uid::from_raw(65_534);
+
+#[test]
+fn programs_of_other_users_are_served_only_by_the_option() {
+    if !nix::unistd::geteuid().is_root() {
+        return skip("only root can start a program of another user");
+    }
+    let fixture = Fixture::new("users");
+    let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&fixture.socket), 0o600);
+    // Were the mode of the file not enough.
+    std::fs::set_permissions(&fixture.socket, std::fs::Permissions::from_mode(0o666)).unwrap();
+    assert_eq!(open_as_nobody(&fixture.socket), libc::EPERM);
+    let socket = fixture.socket.with_file_name("every");
+    let _broker = Broker::start(&socket, 1, Clients::EveryUser).unwrap();
+    assert_eq!((mode(&socket), open_as_nobody(&socket)), (0o666, libc::EBADF));
 }

@@ -117,8 +117,8 @@ fn context_refused(observed: String, sharing: Sharing, result: Option<u32>) -> P
         ),
         _ if sharing.mps == Some(true) => (
             "the MPS server decides which processes may use the GPU, and refused this one",
-            "read the MPS control daemon's log in CUDA_MPS_LOG_DIRECTORY; run as the user that the server serves, because \
-             it serves one user at a time",
+            "read the MPS control daemon's log in CUDA_MPS_LOG_DIRECTORY; run as the user that the server serves, \
+             because it serves one user at a time",
             Who::Pod,
         ),
         _ => (

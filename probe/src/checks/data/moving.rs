@@ -42,10 +42,14 @@ pub(super) struct Memory<L: Layer> {
 impl<L: Layer> Memory<L> {
     /// Registers both with exactly the access that `op` needs.
     pub(super) fn register(session: &Session<L>, op: Op, length: usize) -> Result<Self, Outcomes> {
-        let register = |length: usize, access: Access| {
+        let here = &session.rig.objects;
+        let there = here.neighbour().unwrap_or(here);
+        let register = |adapter: &L, length: usize, access: Access| {
             let buffer = Buffer::zeroed(length).ok_or_else(|| too_large(length as u64, 0))?;
-            session.rig.objects.register(buffer, access)
+            adapter.register(buffer, access)
         };
+        // The adapter that posts reads into its own memory.
+        let (of_source, of_target) = if op == Op::Read { (there, here) } else { (here, there) };
         let (source, target) = match op {
             Op::Write | Op::InlineWrite => (Access::WRITE, Access::REMOTE_WRITE),
             // The target also holds the receives, if the adapter consumes receives for immediates.
@@ -53,7 +57,10 @@ impl<L: Layer> Memory<L> {
             Op::Read => (Access::REMOTE_READ, Access::READ),
             Op::Send => (Access::SEND, Access::RECEIVE),
         };
-        Ok(Self { source: register(length, source)?, target: register(length + GUARD, target)? })
+        Ok(Self {
+            source: register(of_source, length, source)?,
+            target: register(of_target, length + GUARD, target)?,
+        })
     }
 
     fn buffers(&self) -> Option<(&Buffer, &Buffer)> {
@@ -80,7 +87,7 @@ fn available() -> Option<u64> {
 
 /// The bound of a wait for `operations` that move `bytes` in all: the wait of any request, and time for their
 /// number and size.
-pub(super) fn bound<L: Layer>(session: &Session<L>, bytes: u64, operations: u64) -> Duration {
+pub(crate) fn bound<L: Layer>(session: &Session<L>, bytes: u64, operations: u64) -> Duration {
     let size = bytes / SLOWEST_BYTES_PER_MS + operations / SLOWEST_OPERATIONS_PER_MS;
     Duration::from_millis(session.request.wait.saturating_add(size))
 }
@@ -104,7 +111,7 @@ pub(super) fn corrupted(observed: String) -> Outcomes {
 }
 
 /// The failed outcome for the error of a put; `wait` is the bound of the waits, in milliseconds.
-pub(super) fn put_failed(error: &GpuQueueError, wait: u64) -> Outcomes {
+pub(crate) fn put_failed(error: &GpuQueueError, wait: u64) -> Outcomes {
     use GpuQueueError::{Gpu, Work};
     let (why, fix, who) = match error {
         Work(WorkError::Completion { status, .. }) => {
@@ -127,7 +134,9 @@ pub(super) fn put_failed(error: &GpuQueueError, wait: u64) -> Outcomes {
             // The wait is half of the limit.
             short_limit(Duration::from_millis(wait.saturating_mul(2))).unwrap_or_default()
                 + "check the port's state, and that the security group allows all traffic within itself, inbound \
-                   and outbound; on a slow machine, raise --time-limit",
+                   and outbound; some platforms drop what an adapter sends to itself: run fi_pingpong -p efa on \
+                   another host and fi_pingpong -p efa HOST here, and if that works, the adapter is sound; on a slow \
+                   machine, raise --time-limit",
             Who::Host,
         ),
         Work(WorkError::TooLong { limit, most, .. }) => (

@@ -40,18 +40,33 @@ impl Pattern {
         }
     }
 
-    /// Fills the first `length` bytes of `source` with the pattern, and those of `target` with its
-    /// complement, so that a byte that is not written is always wrong. The rest of `target` becomes the guard.
+    /// Prepares `source` ([`Self::fill`]) and `target` ([`Self::spoil`]).
     pub(crate) fn prepare(self, source: &Buffer, target: &Buffer, length: usize) -> Result<(), OutOfBounds> {
+        self.fill(source, length)?;
+        self.spoil(target, length)
+    }
+
+    /// Fills the first `length` bytes of `source` with the pattern.
+    pub(crate) fn fill(self, source: &Buffer, length: usize) -> Result<(), OutOfBounds> {
+        self.write(source, length, |byte| byte)
+    }
+
+    /// Fills the first `length` bytes of `target` with the pattern's complement, so that a byte that is not written is
+    /// always wrong. The rest of `target` becomes the guard.
+    pub(crate) fn spoil(self, target: &Buffer, length: usize) -> Result<(), OutOfBounds> {
+        self.write(target, length, |byte| !byte)?;
+        target.write(length, &vec![GUARD; target.len() - length])
+    }
+
+    fn write(self, buffer: &Buffer, length: usize, value: impl Fn(u8) -> u8) -> Result<(), OutOfBounds> {
         let mut bytes = vec![0; PIECE];
         for offset in (0..length).step_by(PIECE) {
             let piece = &mut bytes[..PIECE.min(length - offset)];
             self.piece(offset, piece);
-            source.write(offset, piece)?;
-            piece.iter_mut().for_each(|byte| *byte = !*byte);
-            target.write(offset, piece)?;
+            piece.iter_mut().for_each(|byte| *byte = value(*byte));
+            buffer.write(offset, piece)?;
         }
-        target.write(length, &vec![GUARD; target.len() - length])
+        Ok(())
     }
 
     /// Compares the first `length` bytes of `target` with the pattern, and the rest with the guard.

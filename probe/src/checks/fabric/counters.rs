@@ -5,20 +5,22 @@ use std::time::{Duration, Instant};
 
 use efa_gda::error_chain;
 use efa_gda::fabric::{
-    Access, Bindings, Buffer, CompletionCounter, CountedOperations, Error, MemoryRegion, RemoteRegion,
+    Access, Bindings, Buffer, CompletionCounter, CountedOperations, Error, FIRST_WITH_COUNTERS, Info,
+    Library, MemoryRegion, RemoteRegion,
 };
 use efa_gda::queue::{MappedQueue, WorkError, WorkRequest};
 use efa_gda::wire::RemoteKey;
 
 use super::Session;
+use super::counter_cause::{self, Cause, Facts, SWITCH};
 use super::objects::COMPLETIONS;
 use crate::check::{Outcome, Outcomes, Problem};
 use crate::checks::data::WRONG;
 use crate::checks::session::{Layer, missing, without_hint};
 use crate::model::Who;
+use crate::releases::COUNTERS_BY_DEFAULT;
+use crate::system::System;
 
-/// The variable that enables counters in libfabric's provider (`efa_env.c` of libfabric 2.6).
-const SWITCH: &str = "FI_EFA_USE_HW_CNTR";
 /// Bytes of each write.
 const BYTES: usize = 64;
 
@@ -26,7 +28,7 @@ const BYTES: usize = 64;
 pub(super) fn count(session: &mut Session) -> Outcomes {
     match try_count(session) {
         Ok(outcomes) => outcomes,
-        Err(error) => uncounted(without_hint(&error, error.hint()), error.hint().to_owned()),
+        Err(error) => uncounted(without_hint(&error, error.hint()), error.hint().to_owned(), Who::Host),
     }
 }
 
@@ -38,10 +40,8 @@ fn try_count(session: &Session) -> Result<Outcomes, Error> {
         return Ok(missing("the domain"));
     };
     let counter = match ops.cntr_open() {
-        Err(error) if !enabled() => {
-            let soft = if session.request.soft { " and SOFTEFA_HW_CNTR=1" } else { "" };
-            let why = format!("counters are disabled; to check them, set {SWITCH}=1{soft} and run again");
-            return Ok(Outcome::Unknown(Some(without_hint(&error, error.hint())), why).into());
+        Err(error @ (Error::NotBuiltIn(_) | Error::AdapterLacks(_))) => {
+            return Ok(not_opened(session, info, &error));
         }
         opened => opened?,
     };
@@ -69,14 +69,37 @@ fn try_count(session: &Session) -> Result<Outcomes, Error> {
         describe(values.0),
         describe(values.1)
     );
-    let fix = "report it with the versions of the adapter and its kernel driver; until then, read completions from the queue";
-    Ok(uncounted(observed, fix.to_owned()))
+    let fix = "report it with the versions of the adapter and its kernel driver; until then, read completions from the \
+               queue";
+    Ok(uncounted(observed, fix.to_owned(), Who::Host))
 }
 
-/// Whether the environment enables counters, by the provider's rules.
-fn enabled() -> bool {
-    let value = std::env::var(SWITCH).unwrap_or_default().to_ascii_lowercase();
-    matches!(value.as_str(), "1" | "yes" | "true" | "on")
+/// The outcome for a counter that libfabric does not open, with the fix of its cause.
+fn not_opened(session: &Session, info: &Info, error: &Error) -> Outcomes {
+    let soft = session.request.soft;
+    let system = System { root: session.request.root.clone(), ..System::default() };
+    let (driver, rdma_core) = if soft { (None, None) } else { counter_cause::machine(&system) };
+    let api = session.start.library.as_ref().map(Library::api_version);
+    let facts = Facts {
+        code: error.code().unwrap_or_default(),
+        switch: std::env::var(SWITCH).ok(),
+        provider: counter_cause::libfabric_release(info.provider_version()),
+        api: api.unwrap_or(FIRST_WITH_COUNTERS),
+        driver,
+        rdma_core,
+    };
+    let observed = without_hint(error, error.hint());
+    match counter_cause::of(&facts) {
+        Cause::OffByDefault => {
+            let soft = if soft { " and SOFTEFA_HW_CNTR=1" } else { "" };
+            let why = format!(
+                "counters are off by default before {}; to check them, set {SWITCH}=1{soft} and run again",
+                COUNTERS_BY_DEFAULT.describe()
+            );
+            Outcome::Unknown(Some(observed), why).into()
+        }
+        Cause::Fix(fix, who) => uncounted(observed, fix, who),
+    }
 }
 
 /// Posts a write that succeeds and one whose key names no region, and closes the queue.
@@ -112,14 +135,16 @@ fn counted_within(counter: &CompletionCounter, limit: Duration) -> Result<(Optio
     }
 }
 
-/// A warning, because queues work without counters.
-fn uncounted(observed: String, fix: String) -> Outcomes {
+/// A warning, because queues work without counters. NCCL's EFA-GDA does not: its verdict needs a pass.
+fn uncounted(observed: String, fix: String, who: Who) -> Outcomes {
     Outcome::Warn(Problem {
         observed,
         required: "a counter that opens, binds, and counts successes and errors separately".to_owned(),
-        why: "without counters, a GPU reads completions one by one from the completion queue".to_owned(),
+        why: "without counters, a GPU reads completions one by one from the completion queue; NCCL's EFA-GDA cannot do \
+              that and does not start"
+            .to_owned(),
         fix,
-        who: Who::Host,
+        who,
     })
     .into()
 }

@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 
 use efa_gda::fabric::{
-    Error, ExternalMemory, FIRST_WITH_COUNTERS, FIRST_WITH_GDA_OPS, UnavailableReason, Version,
+    Error, ExternalMemory, FIRST_WITH_COUNTERS, FIRST_WITH_GDA_OPS, Info, UnavailableReason, Version,
 };
 
 use super::{Session, refused};
@@ -11,9 +11,7 @@ use crate::check::{Check, Nature, Outcome, Outcomes, Problem, Unit};
 use crate::checks::external_memory;
 use crate::checks::session::missing;
 use crate::model::{Kind, Who};
-
-/// The first libfabric whose built-in provider has the operations.
-const FIRST_LIBRARY_WITH_GDA_OPS: Version = Version::new(2, 3);
+use crate::releases::{CNTR_OPEN_EXT, GDA_OPS};
 
 /// The checks of this category.
 pub(crate) static CHECKS: &[Unit<Session>] = &[
@@ -35,7 +33,8 @@ pub(crate) static CHECKS: &[Unit<Session>] = &[
         "GDA-009",
         "A completion queue opens in external memory",
         Kind::Proven,
-        &["GDA-002"],
+        // It queries the depth of the queue that it opens.
+        &["GDA-002", "GDA-004"],
         external_opens,
     ),
     unit(
@@ -64,18 +63,19 @@ fn describe(version: Version) -> String {
 
 fn release(session: &mut Session) -> Outcomes {
     let Some(info) = &session.rig.objects.info else { return release_of_library(session) };
-    let has = info.provider_version();
-    if has >= FIRST_WITH_GDA_OPS {
-        return Outcome::pass(describe(has)).into();
-    }
-    too_old(describe(has))
+    let has = describe(info.provider_version());
+    if is_too_old(info) { too_old(has) } else { Outcome::pass(has).into() }
+}
+
+fn is_too_old(info: &Info) -> bool {
+    info.provider_version() < FIRST_WITH_GDA_OPS
 }
 
 /// The outcome without an adapter, by the release of the library and so of its built-in provider.
 fn release_of_library(session: &Session) -> Outcomes {
     let Some(library) = &session.start.library else { return missing("libfabric") };
     let version = library.version();
-    if session.request.soft || version >= FIRST_LIBRARY_WITH_GDA_OPS {
+    if session.request.soft || GDA_OPS.is_in(&version.to_string()) {
         return Outcome::unknown(format!(
             "no adapter with efa-direct was found, so the provider's version is not known (libfabric {version})"
         ))
@@ -88,14 +88,15 @@ fn too_old(observed: String) -> Outcomes {
     Outcome::Fail(Problem {
         observed,
         required: format!(
-            "{} or newer, because GDA operations need libfabric 2.3",
-            describe(FIRST_WITH_GDA_OPS)
+            "{} or newer, because GDA operations need {}",
+            describe(FIRST_WITH_GDA_OPS),
+            GDA_OPS.describe()
         ),
         why: "older providers do not have the operations that expose a queue".to_owned(),
-        fix:
-            "install libfabric 2.3 or newer in the image (the current EFA installer has one), or name one in \
-              LIBFABRIC_PATH"
-                .to_owned(),
+        fix: format!(
+            "install {} or newer in the image (the current EFA installer has one), or name one in LIBFABRIC_PATH",
+            GDA_OPS.describe()
+        ),
         who: Who::Image,
     })
     .into()
@@ -113,6 +114,10 @@ fn table(session: &mut Session) -> Outcomes {
                 .collect();
             session.rig.objects.ops = Some(ops);
             Outcome::pass(available.join(", ")).into()
+        }
+        Err(_) if session.rig.objects.info.as_ref().is_some_and(is_too_old) => {
+            Outcome::Skip("GDA-001".to_owned(), "the provider is older than the GDA operations".to_owned())
+                .into()
         }
         Err(error) => refused(
             &error,
@@ -209,13 +214,16 @@ fn counters(session: &mut Session) -> Outcomes {
     let (observed, fix) = match absence {
         UnavailableReason::ProviderTooOld { has, .. } => (
             format!("a table of five operations: cntr_open_ext is not offered by {}", describe(has)),
-            "install libfabric 2.6 or newer in the image (the current EFA installer has one); until then, do not \
-             call cntr_open_ext or any later operation",
+            format!(
+                "install {} or newer in the image (the current EFA installer has one); until then, do not call \
+                 cntr_open_ext or any later operation",
+                CNTR_OPEN_EXT.describe()
+            ),
         ),
         UnavailableReason::TableEndsEarly { has } => {
-            (format!("a table of five operations, although {} has six", describe(has)), broken)
+            (format!("a table of five operations, although {} has six", describe(has)), broken.to_owned())
         }
-        other => (format!("not offered: {other}"), broken),
+        other => (format!("not offered: {other}"), broken.to_owned()),
     };
     Outcome::Fail(Problem {
         observed,
@@ -225,7 +233,7 @@ fn counters(session: &mut Session) -> Outcomes {
               address instead of the sixth operation; queues work without it, with completions read from the \
               completion queue"
                 .to_owned(),
-        fix: fix.to_owned(),
+        fix,
         who: Who::Image,
     })
     .into()

@@ -8,9 +8,9 @@ use crate::checks::session::missing;
 use crate::model::{Kind, Who};
 
 /// Capacity of the address vector: the probe needs a few addresses.
-const PEERS: usize = 16;
-/// Requested completion entries. The provider opens at least so many, and at least as many as its rings need.
-pub(super) const COMPLETIONS: usize = 4096;
+pub(super) const PEERS: usize = 16;
+/// Requested completion entries: a send queue of 4096 entries and a receive queue of 4096 need so many.
+pub(super) const COMPLETIONS: usize = 8192;
 /// Bytes of the region that the registration check registers.
 const REGION: usize = 64 << 10;
 

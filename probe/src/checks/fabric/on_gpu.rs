@@ -5,18 +5,19 @@ use std::time::Duration;
 
 use efa_gda::doorbell::{DoorbellChoice, DoorbellMode, DoorbellProxy, ProxyOptions};
 use efa_gda::error_chain;
-use efa_gda::fabric::{Bindings, CompletionQueue};
+use efa_gda::fabric::{Bindings, CompletionQueue, Query};
 use efa_gda::gpu::Gpu;
 use efa_gda::gpu_queue::{GpuCloseError, GpuQueue, GpuQueueError, MapError, MappedPart};
-use efa_gda::queue::{CloseError, MappedQueue, WorkReport, WorkRequest};
+use efa_gda::queue::{CloseError, MappedQueue, StoreWidth, WorkReport, WorkRequest};
 use efa_gda::smaps::MemoryKind;
 
 use super::objects::COMPLETIONS;
-use super::{Libfabric, Session, adapter_checks, with_bench};
+use super::{Libfabric, Session, adapter_checks, gpu_memory, neighbour, with_bench};
 use crate::check::{Check, Nature, Outcome, Outcomes, Problem, Unit};
 use crate::checks::data;
-use crate::checks::session::{OnGpu, Rig, failed, missing};
-use crate::model::{Kind, Pair, Who};
+use crate::checks::session::{Layer as _, Poster, Rig, failed, missing};
+use crate::model::{Finding, Kind, Pair, State, Who};
+use crate::releases::HOST_COMPLETIONS;
 use crate::worker::stream::Stream;
 use crate::worker::{Event, Executor};
 
@@ -40,6 +41,12 @@ pub(crate) static CHECKS: &[Unit<Session>] = &[
     ),
     unit("CUDA-013", "The receive queue maps into the GPU", &["CUDA-005", "CUDA-009", "QUE-005"], receives),
     unit(
+        "CUDA-014",
+        "The GPU's memory registers with the adapter",
+        &["CUDA-005", "CUDA-009", "FAB-005"],
+        gpu_memory::registers,
+    ),
+    unit(
         "QUE-008",
         "A doorbell mode works for the queue",
         &["CUDA-005", "CUDA-010", "CUDA-012", "QUE-006", "QUE-007"],
@@ -47,8 +54,8 @@ pub(crate) static CHECKS: &[Unit<Session>] = &[
     ),
 ];
 
-/// The checks that map parts of the queue.
-pub(crate) static MAPPING: [&Unit<Session>; 3] = [&CHECKS[0], &CHECKS[1], &CHECKS[2]];
+/// The checks of what a GPU and an adapter share: parts of the queue, and memory.
+pub(crate) static MAPPING: [&Unit<Session>; 4] = [&CHECKS[0], &CHECKS[1], &CHECKS[2], &CHECKS[3]];
 
 const fn unit(
     code: &'static str,
@@ -102,9 +109,13 @@ pub(super) fn run(stream: &mut Stream, session: &mut Session, names: Vec<String>
     }
 }
 
-impl OnGpu<Libfabric> for GpuQueue {
+impl Poster<Libfabric> for GpuQueue {
     fn execute(&mut self, request: &WorkRequest) -> Result<WorkReport, GpuQueueError> {
         Self::execute(self, request)
+    }
+
+    fn store_bytes(&self) -> u32 {
+        Self::store_bytes(self)
     }
 
     fn mapped(&self) -> &MappedQueue {
@@ -124,7 +135,7 @@ impl OnGpu<Libfabric> for GpuQueue {
 }
 
 /// The GPU of this session, open.
-fn gpu(session: &mut Session) -> Result<Gpu, Outcomes> {
+pub(super) fn gpu(session: &mut Session) -> Result<Gpu, Outcomes> {
     let number = session.gpu.ok_or_else(|| missing("the GPU"))?;
     if let Some(gpu) = &session.rig.objects.gpu {
         return Ok(gpu.clone());
@@ -193,13 +204,26 @@ fn completions(session: &mut Session) -> Outcomes {
         Err(outcomes) => outcomes,
         Ok((mapped, refused)) if refused.is_empty() => all_mapped(&mapped),
         Ok((_, refused)) => failed(
-            refused.join("; "),
+            format!("{}; {}", refused.join("; "), host_completions(session)),
             "cuMemHostRegister accepts the completion queue for reading",
             "kernels read completions to learn which requests are done and how many slots are free",
             "on the host: fix CUDA-002 first; if CUDA refuses read-only memory, update the NVIDIA driver, or use a \
-             GPU that reads memory without registration (nvidia-smi -q: Addressing Mode HMM or ATS)",
+             GPU that reads memory without registration (nvidia-smi -q: Addressing Mode HMM or ATS); in the program: \
+             use completion counters, or let the host read completions (libfabric 2.7, efa-direct without FI_CONTEXT2)",
             Who::Host,
         ),
+    }
+}
+
+/// Whether the host can read the completions of requests that the GPU posts.
+fn host_completions(session: &Session) -> String {
+    let (piece, start) = (HOST_COMPLETIONS.piece, &session.start);
+    let (Some(library), Some(info)) = (&start.library, &session.rig.objects.info) else {
+        return format!("{piece}: not asked");
+    };
+    match Query::new().host_completions(true).adapter(info.domain_name()).find(library) {
+        Ok(_) => format!("{piece} is offered, so the host can read the completions of a GPU's requests"),
+        Err(error) => format!("{piece} is not offered: {}", error_chain(&error)),
     }
 }
 
@@ -234,10 +258,18 @@ fn map_into_gpu(session: &mut Session) -> Result<String, Outcomes> {
     let gpu = gpu(session)?;
     session.progress.request_time(STARTING);
     gpu.prepare().map_err(|error| gpu_failed(&error))?;
-    let receiver = receiver(session)?;
+    // A platform that drops what an adapter sends to itself drops what the GPU posts, too.
+    let receiver = match loopback_works(session) {
+        true => receiver(session)?,
+        false => neighbour::receiver(session).map_err(no_doorbell_mode)?,
+    };
     let proxy = DoorbellProxy::start(&ProxyOptions::new())
         .map_err(|error| no_doorbell_mode(error_chain(&error).to_string()))?;
-    let Some(queue) = session.rig.queue.take() else { return Err(missing("the queue")) };
+    let Some(mut queue) = session.rig.queue.take() else { return Err(missing("the queue")) };
+    let qualifies = session.request.put.qualify_laps.is_some();
+    if qualifies {
+        queue = queue.with_store_width(StoreWidth::Sixteen);
+    }
     let choice = DoorbellChoice::from(session.request.doorbell);
     let (queue, refused) = match GpuQueue::with_doorbell(queue, &gpu, choice, &proxy) {
         Ok(mapped) => mapped,
@@ -247,11 +279,16 @@ fn map_into_gpu(session: &mut Session) -> Result<String, Outcomes> {
         }
     };
     let mode = queue.doorbell_mode();
+    if qualifies && mode == DoorbellMode::Staged {
+        let why = format!("{mode}: a host thread writes the entries, and no GPU");
+        return Err(no_doorbell_mode(why));
+    }
+    queue.prepare().map_err(|error| gpu_failed(&error))?;
     session.rig.peer = Some(
         introduce(queue.mapped(), &receiver)
             .map_err(|error| no_doorbell_mode(error_chain(&error).to_string()))?,
     );
-    session.rig.on_gpu = Some(Box::new(queue));
+    session.rig.poster = Some(Box::new(queue));
     session.rig.queue = Some(receiver);
     // The mode `direct` needs no doorbell proxy.
     session.rig.proxy = (mode != DoorbellMode::Direct).then_some(proxy);
@@ -265,7 +302,19 @@ fn map_into_gpu(session: &mut Session) -> Result<String, Outcomes> {
     Ok(text)
 }
 
-fn introduce(
+/// Whether the host's write from this adapter to itself was answered, as far as is known.
+fn loopback_works(session: &Session) -> bool {
+    let adapter = session.rig.objects.adapter();
+    let dropped = |one: &Finding| {
+        one.code == data::LOOPBACK
+            && one.state == State::Warn
+            && one.subject.as_deref() == Some(adapter.as_str())
+    };
+    !session.request.findings.iter().any(dropped)
+}
+
+/// Gives both queues the address of the other. Returns the peer that the sender posts to.
+pub(super) fn introduce(
     sender: &MappedQueue,
     receiver: &MappedQueue,
 ) -> Result<efa_gda::wire::Peer, efa_gda::fabric::Error> {
@@ -276,7 +325,7 @@ fn introduce(
 /// A second queue on the same domain, for the host.
 fn receiver(session: &mut Session) -> Result<MappedQueue, Outcomes> {
     let (completions, queue) = another_queue(&session.rig.objects).map_err(no_doorbell_mode)?;
-    session.rig.objects.receiver_completions = Some(completions);
+    session.rig.objects.more_completions = Some(completions);
     Ok(queue)
 }
 

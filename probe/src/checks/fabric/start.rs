@@ -8,6 +8,9 @@ use super::{Session, refused};
 use crate::check::{Check, Nature, Outcome, Outcomes, Problem, Unit};
 use crate::checks::session::{failed, missing, without_hint};
 use crate::model::{Kind, Op, Who};
+use crate::releases::{ADAPTER_EFA4, EFA_DIRECT as EFA_DIRECT_FABRIC, XPU};
+use crate::system::System;
+use crate::system::adapters::{Adapter, ForeignDevice};
 
 /// The first release in which FI_PROVIDER_PATH can set the order of providers.
 const FIRST_WITH_ORDER: Version = Version::new(2, 0);
@@ -20,6 +23,7 @@ pub(crate) static CHECKS: &[Unit<Session>] = &[
     unit("FAB-001", "libfabric's efa provider finds an adapter", Kind::Proven, &["LIB-001"], provider),
     unit("FAB-002", "The provider offers the fabric efa-direct", Kind::Proven, &["FAB-001"], direct),
     unit("FAB-003", "The requested adapter exists", Kind::Declared, &["FAB-002"], chosen),
+    unit("FAB-011", "The provider offers FI_XPU", Kind::Proven, &["FAB-002"], xpu),
 ];
 
 const fn unit(
@@ -84,19 +88,44 @@ fn provider(session: &mut Session) -> Outcomes {
             Outcome::pass(format!("efa provider with the fabrics {}", fabrics.join(", "))).into()
         }
         Err(error) if session.request.soft => no_software_adapter(error),
-        Err(error) => no_adapter(error),
+        Err(error) => no_adapter(session, error),
     };
     session.start.lookup = Some(found);
     outcome
 }
 
 /// The failure of a query on hardware. Its `who` is the role that can apply the fix.
-fn no_adapter(error: &Error) -> Outcomes {
+fn no_adapter(session: &Session, error: &Error) -> Outcomes {
     const REQUIRED: &str = "a provider named efa that finds an adapter";
     const WHY: &str = "libfabric reaches EFA adapters through this provider, which finds them through libefa and \
                        /dev/infiniband";
     let observed = without_hint(error, error.hint());
+    let system = System { root: session.request.root.clone(), ..System::default() };
     match error {
+        Error::NoAdapter(_) if !system.unusable_verbs_devices().is_empty() => {
+            let devices: Vec<String> =
+                system.unusable_verbs_devices().iter().map(ForeignDevice::describe).collect();
+            failed(
+                format!("{observed}; other verbs devices: {}", devices.join(", ")),
+                REQUIRED,
+                "libfabric opens every verbs device that sysfs shows, and finds no adapter if another vendor's device \
+                 cannot be opened",
+                "hide the other devices from the container or give it their nodes: do not mount /dev/infiniband \
+                 (hostPath), but request vpc.amazonaws.com/efa from the EFA device plugin 0.5.10 or newer; or remove \
+                 their driver (mlx5_ib) on the host; newer libfabric releases skip such devices",
+                Who::Pod,
+            )
+        }
+        Error::NoAdapter(_) if system.all_adapters().iter().any(Adapter::needs_newest_rdma_core) => failed(
+            format!("{observed}; {} are on the PCI bus", ADAPTER_EFA4.piece),
+            REQUIRED,
+            WHY,
+            &format!(
+                "install an rdma-core that knows {} in the image ({}), such as the current EFA installer's",
+                ADAPTER_EFA4.piece, ADAPTER_EFA4.first
+            ),
+            Who::Image,
+        ),
         Error::NoAdapter(_) => failed(
             observed,
             REQUIRED,
@@ -142,7 +171,7 @@ fn direct(session: &mut Session) -> Outcomes {
         }
         Some(Err(error)) => refused(
             &error,
-            "the fabric efa-direct, which libfabric 2.1 added",
+            &format!("{}, from {} on", EFA_DIRECT_FABRIC.piece, EFA_DIRECT_FABRIC.describe()),
             "on the plain efa fabric, libfabric uses the queues itself and does not expose them",
             Who::Image,
         ),
@@ -171,4 +200,21 @@ fn chosen(session: &mut Session) -> Outcomes {
         who: Who::Code,
     })
     .into()
+}
+
+/// FI_XPU is one of two ways to a queue that a GPU drives, so its absence is no failure.
+fn xpu(session: &mut Session) -> Outcomes {
+    let Some(library) = &session.start.library else { return missing("libfabric") };
+    let version = library.version().to_string();
+    if !XPU.is_in(&version) {
+        let observed = Some(format!("libfabric {version}"));
+        return Outcome::Unknown(observed, format!("{} came with {}", XPU.piece, XPU.describe())).into();
+    }
+    match Query::new().xpu(true).find(library) {
+        Ok(infos) => Outcome::pass(format!("offered on {}", names(&infos).join(", "))).into(),
+        Err(error) => {
+            let why = format!("this provider does not offer {}, which the GDA operations replace", XPU.piece);
+            Outcome::Unknown(Some(without_hint(&error, error.hint())), why).into()
+        }
+    }
 }

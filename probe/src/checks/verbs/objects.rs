@@ -242,19 +242,20 @@ fn optional(error: &efa_gda::verbs::Error, required: &str, why: &str) -> Outcome
 /// Attaches a counter to a separate queue pair and closes both.
 fn counter(session: &mut Session) -> Outcomes {
     let objects = &session.rig.objects;
-    let (Some(context), Some(domain), Some(completions)) =
-        (&objects.context, &objects.domain, &objects.completions)
-    else {
+    let (Some(context), Some(domain)) = (&objects.context, &objects.domain) else {
         return missing("the domain");
     };
+    // A completion queue serves one queue pair in its life, and the session's is for the puts.
     let attached = CompletionCounter::limits(context).and_then(|limits| {
         let counter = CompletionCounter::create(context)?;
         let options = QueuePairOptions::new().send_entries(16).receive_entries(16);
-        let mut pair = QueuePair::create(domain, CompletionQueues::shared(completions), &options)?;
+        let completions = CompletionQueue::create(context, 32)?;
+        let mut pair = QueuePair::create(domain, CompletionQueues::shared(&completions), &options)?;
         pair.attach(&counter, CountedOperations::WRITE)?;
         pair.close()?;
         counter.successes()?;
         counter.close()?;
+        completions.close()?;
         Ok(limits)
     });
     match attached {

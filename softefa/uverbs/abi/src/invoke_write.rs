@@ -1,7 +1,8 @@
 //! The older commands, which travel inside the method INVOKE_WRITE. Methods of the newer interface are in `command`.
 
 use crate::attributes::{Inputs, UserMemory};
-use crate::command::{Command, MemorySource, ModifyQueuePair, RegisterMemory, required};
+use crate::command::{Command, MemorySource, ModifyQueuePair, RegisterMemory};
+use crate::decode::required;
 use crate::errno::Errno;
 use crate::get;
 use crate::sys::*;

@@ -11,6 +11,7 @@
 
 mod attributes;
 mod command;
+mod decode;
 mod errno;
 mod field;
 mod invoke_write;

@@ -6,7 +6,7 @@
 //!
 //! | message | sent by | received by | size and descriptors | reply |
 //! |---|---|---|---|---|
-//! | [`Request::Open`] | library, at `open`; first message | broker | 24 bytes, none | `value`: the broker's process id |
+//! | [`Request::Open`] | library, at `open`; first message | broker | 24 bytes, 2: the program's memory and its mappings | none |
 //! | [`Request::Ioctl`] | library, at `ioctl` | broker | 24 bytes, at most 2 ([`descriptor_sources`]) | at most 1 new descriptor, named by `descriptor_outputs[0]` |
 //! | [`Request::Map`] | library, at `mmap` | broker | 24 bytes, none | 1 descriptor of a memory file; `value`: the offset in it |
 //! | [`Reply`] | broker, once for each request | library | 48 bytes, at most 1 | |
@@ -14,14 +14,20 @@
 //! - **Order.** The library holds a lock of the connection from a request until its reply, and the broker serves a
 //!   connection with one thread. So one request is outstanding for each connection, and neither side needs a sequence
 //!   number. Connections are independent of each other.
+//! - **The program's memory.** `Open` carries `/proc/thread-self/mem` and `/proc/thread-self/maps`, opened by the library
+//!   for reading and writing, and for reading. The broker reaches the program's memory only through them, so it uses no
+//!   right of its own. They refer to that memory and not to a process id: after the program ended, or executed another
+//!   program, every access fails, whoever has the id then.
 //! - **An ioctl's data** is not in the message. The broker reads it from the program's memory, and writes the response
 //!   there before it sends the reply. The program's thread is blocked in the ioctl meanwhile.
+//! - **Both sides know each other.** The broker refuses another user's programs with EPERM, unless it was started to
+//!   serve every user. The library uses a broker of its own user or of root only: it gives the broker its memory.
 //! - **Bounds.** The broker refuses a message of another size or kind with EINVAL and continues. It receives at most
-//!   12 descriptors with a message, closes the ones that it does not need, and refuses every request of another user
-//!   with EPERM. The wait for a reply has no bound, as for an ioctl of the kernel; it ends with EIO when the broker
-//!   closes the socket.
-//! - **End.** When the program closes the device or ends, its socket closes, and the broker destroys every object of
-//!   that open device.
+//!   12 descriptors with a message and closes the ones that it does not need. A program that has too many open devices
+//!   gets one reply, EMFILE, and no connection. The wait for a reply has no bound, as for an ioctl of the kernel; it ends
+//!   with EIO when the broker closes the socket.
+//! - **End.** When the program closes the device or the process that connected ends, whoever has the socket then, the
+//!   broker destroys every object of that open device.
 //! - **The data path sends no messages.** Rings and doorbells are in the memory files that `Map` returns; the words in
 //!   them are those of an EFA adapter.
 
@@ -39,7 +45,7 @@ pub const MAX_DESCRIPTORS: usize = 2;
 /// A request of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// Opens an adapter. The first message of a connection. The reply's `value` is the broker's process id.
+    /// Opens an adapter. The first message of a connection. Beside it are the program's memory and its mappings.
     Open {
         /// The adapter's number, from 0.
         adapter: u32,

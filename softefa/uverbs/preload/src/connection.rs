@@ -3,12 +3,16 @@
 //! `softefa_abi::protocol` states the protocol. The broker decodes the ioctls; this module only finds the descriptors
 //! that they carry. It creates and closes descriptors through [`real`], because the library replaces those functions.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{CStr, c_int, c_void};
 use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::{read_unaligned, write_unaligned};
 
 use nix::cmsg_space;
-use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, connect, recvmsg, sendmsg};
+use nix::sys::socket::sockopt::PeerCredentials;
+use nix::sys::socket::{
+    ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, connect, getsockopt, recvmsg, sendmsg,
+};
 use softefa_abi::protocol::{
     DescriptorSource, MAX_DESCRIPTORS, REPLY_BYTES, Reply, Request, SOCKET_VARIABLE, descriptor_sources,
 };
@@ -22,48 +26,87 @@ use crate::table::Entry;
 
 /// Whether the environment names a broker.
 pub(crate) fn configured() -> bool {
-    // SAFETY: the name is a C string. libibverbs reads the environment in the same way, so the program must not change
-    // it at the same time.
-    !unsafe { libc::getenv(VARIABLE.as_ptr()) }.is_null()
+    path().is_some()
 }
 
-const VARIABLE: &std::ffi::CStr = c"SOFTEFA_SOCKET";
+/// The path of the broker's socket. An empty value counts as unset: as an address it would be any socket.
+fn path() -> Option<&'static CStr> {
+    // SAFETY: the name is a C string. libibverbs reads the environment in the same way, so the program must not change
+    // it at the same time.
+    let path = unsafe { libc::getenv(VARIABLE.as_ptr()) };
+    if path.is_null() {
+        return None;
+    }
+    // SAFETY: getenv returned a C string of the environment, which callers use before the program can change it.
+    Some(unsafe { CStr::from_ptr(path) }).filter(|path| !path.is_empty())
+}
+
+const VARIABLE: &CStr = c"SOFTEFA_SOCKET";
 const _: () = assert!(VARIABLE.to_bytes().len() == SOCKET_VARIABLE.len());
+/// This process's memory and its mappings. A thread has them too after the first thread ended.
+const MEMORY: &CStr = c"/proc/thread-self/mem";
+const MAPPINGS: &CStr = c"/proc/thread-self/maps";
 
 fn last_error() -> Errno {
     Errno::of(&std::io::Error::last_os_error())
 }
 
-/// Connects to the broker and opens `adapter`.
-pub(crate) fn open(adapter: u32) -> Result<c_int, Errno> {
-    let socket = real::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0);
-    if socket < 0 {
-        return Err(last_error());
-    }
-    match handshake(socket, adapter) {
-        Ok(()) => Ok(socket),
-        Err(error) => {
-            real::close(socket);
-            Err(error)
-        }
+/// A descriptor that is closed when the value is dropped.
+struct Descriptor(c_int);
+
+impl Descriptor {
+    fn new(descriptor: c_int) -> Result<Self, Errno> {
+        if descriptor < 0 { Err(last_error()) } else { Ok(Self(descriptor)) }
     }
 }
 
-fn handshake(socket: c_int, adapter: u32) -> Result<(), Errno> {
-    // SAFETY: as in `configured`. The string is copied before this function returns.
-    let path = unsafe { libc::getenv(VARIABLE.as_ptr()) };
-    if path.is_null() {
-        return Err(Errno::ENODEV);
+impl Drop for Descriptor {
+    fn drop(&mut self) {
+        real::close(self.0);
     }
-    // SAFETY: getenv returned a C string.
-    let path = unsafe { std::ffi::CStr::from_ptr(path) }.to_bytes();
-    let address = UnixAddr::new(path).map_err(|_| Errno::ENODEV)?;
+}
+
+/// Connects to the broker and opens `adapter`. Returns the socket.
+pub(crate) fn open(adapter: u32) -> Result<c_int, Errno> {
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+    let socket = Descriptor::new(real::socket(libc::AF_UNIX, kind, 0))?;
+    handshake(socket.0, adapter)?;
+    let number = socket.0;
+    std::mem::forget(socket);
+    Ok(number)
+}
+
+/// What the kernel reports for every user whom this process's user namespace does not map.
+const OVERFLOW_USER: u32 = 65534;
+
+/// Whether this process's user namespace maps every user, so that the overflow user is a user and not several.
+fn maps_every_user() -> bool {
+    let mut text = [0; 64];
+    let file = real::open_path(c"/proc/self/uid_map", libc::O_RDONLY | libc::O_CLOEXEC);
+    let Ok(file) = Descriptor::new(file) else { return false };
+    // SAFETY: the descriptor is open, and the buffer has this length.
+    let length = unsafe { libc::read(file.0, text.as_mut_ptr().cast(), text.len()) };
+    let text = std::str::from_utf8(&text[..usize::try_from(length).unwrap_or(0)]).unwrap_or_default();
+    text.split_ascii_whitespace().eq(["0", "0", "4294967295"])
+}
+
+fn handshake(socket: c_int, adapter: u32) -> Result<(), Errno> {
+    let path = path().ok_or(Errno::ENODEV)?;
+    let address = UnixAddr::new(path.to_bytes()).map_err(|_| Errno::ENODEV)?;
     connect(socket, &address).map_err(|_| Errno::ENODEV)?;
-    let (reply, _) = exchange(socket, &Request::Open { adapter }, &[])?;
-    // Permits the broker to access this process's memory if Yama restricts that.
-    // SAFETY: the arguments are integers. Without Yama the call fails, and nothing has to be permitted.
-    unsafe { libc::prctl(libc::PR_SET_PTRACER, reply.value, 0, 0, 0) };
-    Ok(())
+    // The broker receives this process's memory, so nobody else's may answer at the path.
+    // SAFETY: the socket is open, and stays so until this function returns.
+    let socket = unsafe { BorrowedFd::borrow_raw(socket) };
+    let broker = getsockopt(&socket, PeerCredentials).map_err(|_| Errno::ENODEV)?;
+    // SAFETY: geteuid has no preconditions.
+    let is_own =
+        broker.uid() == unsafe { libc::geteuid() } && (broker.uid() != OVERFLOW_USER || maps_every_user());
+    if !is_own && broker.uid() != 0 {
+        return Err(Errno::EPERM);
+    }
+    let memory = Descriptor::new(real::open_path(MEMORY, libc::O_RDWR | libc::O_CLOEXEC))?;
+    let mappings = Descriptor::new(real::open_path(MAPPINGS, libc::O_RDONLY | libc::O_CLOEXEC))?;
+    exchange(socket.as_raw_fd(), &Request::Open { adapter }, &[memory.0, mappings.0]).map(drop)
 }
 
 /// Forwards an ioctl to the broker, and stores the numbers of the descriptors that it returns.
@@ -169,6 +212,8 @@ fn send(socket: c_int, request: &Request, descriptors: &[c_int]) -> Result<(), E
             Ok(_) => return Ok(()),
             Err(nix::Error::EINTR) => {}
             Err(nix::Error::EBADF) => return Err(Errno::EBADF),
+            // The broker closed the connection. It may have sent the reason before.
+            Err(nix::Error::EPIPE) => return Ok(()),
             Err(_) => return Err(Errno::EIO),
         }
     }
@@ -189,7 +234,8 @@ fn receive(socket: c_int) -> Result<([u8; REPLY_BYTES], [c_int; MAX_DESCRIPTORS]
                 }
                 return Ok((bytes, received));
             }
-            Err(nix::Error::EINTR) => {}
+            // A connection that the broker refused is reset, once, before the reply that states the reason.
+            Err(nix::Error::EINTR | nix::Error::ECONNRESET) => {}
             // The broker ended, or sent a message of another size.
             Ok(_) | Err(_) => return Err(Errno::EIO),
         }

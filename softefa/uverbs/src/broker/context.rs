@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use efa_gda_wire::AddressHandle;
+use nix::sys::eventfd::{EfdFlags, EventFd};
 use softefa::device::{
     Access, Adapter, CompletionCounter, DeviceError, Gid, Memory, MemoryKeys, MemoryRegionAttr, PAGE_BYTES,
     ProtectionDomain,
@@ -14,13 +15,12 @@ use softefa_abi::protocol::Reply;
 use softefa_abi::sys::*;
 use softefa_abi::{Command, DescriptorOutput, Errno, Ioctl, MemorySource, RegisterMemory, Response, encode};
 
-use super::pages::{DescriptorMemory, DescriptorRegion, DoorbellPages, Pages};
+use super::descriptor::DescriptorMemory;
+use super::limits::{Charge, Resource};
 use super::process::{Process, ProcessMemory};
 use super::queues::{CompletionObject, QueuePairObject};
+use super::rings::{Pages, Rings};
 use super::{Shared, responses};
-
-/// The most objects of one open device.
-const MAX_OBJECTS: usize = 1 << 18;
 
 /// The object of a handle.
 pub(super) enum Object {
@@ -32,14 +32,6 @@ pub(super) enum Object {
     Counter(Arc<CompletionCounter>),
 }
 
-/// Pages that a program can map by a key.
-pub(super) struct Map {
-    pub(super) pages: Arc<Pages>,
-    pub(super) offset: u64,
-    pub(super) length: u64,
-    pub(super) writable: bool,
-}
-
 /// A reply, and the descriptor beside it.
 pub(super) type ReplyWithDescriptor = (Reply, Option<OwnedFd>);
 
@@ -47,12 +39,13 @@ pub(super) type ReplyWithDescriptor = (Reply, Option<OwnedFd>);
 pub(super) struct Context {
     pub(super) shared: Arc<Shared>,
     pub(super) adapter: Arc<Adapter>,
-    pub(super) process: Process,
-    pub(super) objects: BTreeMap<u32, Object>,
-    pub(super) maps: BTreeMap<u64, Map>,
-    pub(super) doorbells: DoorbellPages,
-    /// The write ends of event descriptors. While they are open, readers wait for an event.
-    events: Vec<OwnedFd>,
+    pub(super) process: Arc<Process>,
+    /// The process's number, which is its name in messages and in the account of shares.
+    client: i32,
+    pub(super) objects: BTreeMap<u32, (Object, Charge)>,
+    /// Pages that the program can map, by the key that it states.
+    pub(super) maps: BTreeMap<u64, Arc<Pages>>,
+    pub(super) rings: Rings,
     last_handle: u32,
     last_map: u64,
     /// Whether [`Command::GetContext`] succeeded. Before that, no object can be created.
@@ -60,15 +53,16 @@ pub(super) struct Context {
 }
 
 impl Context {
-    pub(super) fn new(shared: Arc<Shared>, adapter: Arc<Adapter>, process: Process) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, adapter: Arc<Adapter>, process: Process, client: i32) -> Self {
+        let rings = Rings::new(shared.shares.clone(), client);
         Self {
             shared,
             adapter,
-            process,
+            process: Arc::new(process),
+            client,
             objects: BTreeMap::new(),
             maps: BTreeMap::new(),
-            doorbells: DoorbellPages::default(),
-            events: Vec::new(),
+            rings,
             last_handle: 0,
             last_map: 0,
             ready: false,
@@ -82,8 +76,8 @@ impl Context {
         present: u32,
         received: Vec<OwnedFd>,
     ) -> Result<ReplyWithDescriptor, Errno> {
-        let ioctl = Ioctl::read(&self.process, address)?;
-        let command = Command::decode(&ioctl, &self.process)?;
+        let ioctl = Ioctl::read(&*self.process, address)?;
+        let command = Command::decode(&ioctl, &*self.process)?;
         let mut descriptors = Descriptors::new(present, received);
         let mut response = Response::new(&ioctl);
         let before = self.last_handle;
@@ -132,7 +126,7 @@ impl Context {
             }
             Command::RegisterMemory(region) => self.register(region, descriptors, response)?,
             Command::QueryMemory { handle } => {
-                let Some(Object::Region { keys, length, address }) = self.objects.get(handle) else {
+                let Object::Region { keys, length, address } = self.object(*handle)? else {
                     return Err(Errno::ENOENT);
                 };
                 response.put(UVERBS_ATTR_QUERY_MR_RESP_LKEY, &keys.local.get().to_ne_bytes());
@@ -141,7 +135,7 @@ impl Context {
                 response.put(UVERBS_ATTR_QUERY_MR_RESP_IOVA, &address.to_ne_bytes());
             }
             Command::QueryMemoryPaths { handle } => {
-                let Some(Object::Region { .. }) = self.objects.get(handle) else { return Err(Errno::ENOENT) };
+                let Object::Region { .. } = self.object(*handle)? else { return Err(Errno::ENOENT) };
                 // The adapter has one path to memory, without a number: no id is valid.
                 for id in EFA_IB_ATTR_QUERY_MR_RESP_IC_ID_VALIDITY..=EFA_IB_ATTR_QUERY_MR_RESP_RDMA_RECV_IC_ID
                 {
@@ -194,34 +188,39 @@ impl Context {
 
     /// Returns the pages of a key, for the program to map.
     pub(super) fn map(&self, offset: u64, length: u64, writable: bool) -> Result<ReplyWithDescriptor, Errno> {
-        let map = self.maps.get(&offset).ok_or(Errno::EINVAL)?;
+        let pages = self.maps.get(&offset).ok_or(Errno::EINVAL)?;
         let length = length.checked_next_multiple_of(PAGE_BYTES as u64).ok_or(Errno::EINVAL)?;
-        if length > map.length {
+        if length > pages.len() as u64 {
             return Err(Errno::EINVAL);
         }
-        if writable && !map.writable {
+        if writable && !pages.is_writable() {
             return Err(Errno::EPERM);
         }
-        let descriptor = map.pages.descriptor(map.writable)?;
-        Ok((Reply { value: map.offset, ..Reply::default() }, Some(descriptor)))
+        Ok((Reply { value: pages.offset(), ..Reply::default() }, Some(pages.descriptor()?)))
     }
 
     /// Stores an object and returns its handle. Destroys the object if there is no handle for it.
     pub(super) fn insert(&mut self, object: Object) -> Result<u32, Errno> {
-        if self.objects.len() >= MAX_OBJECTS || self.last_handle == u32::MAX {
+        let charge = self.shared.shares.take(self.client, Resource::Objects, 1);
+        let Some(charge) = charge.filter(|_| self.last_handle < u32::MAX) else {
             self.release(object);
             return Err(Errno::ENOMEM);
-        }
+        };
         self.last_handle += 1;
-        self.objects.insert(self.last_handle, object);
+        self.objects.insert(self.last_handle, (object, charge));
         Ok(self.last_handle)
     }
 
-    /// Returns a key by which the program maps the `length` bytes from `offset` of `pages` on.
-    pub(super) fn insert_map(&mut self, pages: &Arc<Pages>, offset: u64, length: u64, writable: bool) -> u64 {
+    /// The object of a handle.
+    pub(super) fn object(&self, handle: u32) -> Result<&Object, Errno> {
+        self.objects.get(&handle).map(|(object, _)| object).ok_or(Errno::ENOENT)
+    }
+
+    /// Returns a key by which the program maps `pages`.
+    pub(super) fn insert_map(&mut self, pages: &Arc<Pages>) -> u64 {
         // The program passes the key as mmap's offset, which is a multiple of the page size.
         self.last_map += PAGE_BYTES as u64;
-        self.maps.insert(self.last_map, Map { pages: pages.clone(), offset, length, writable });
+        self.maps.insert(self.last_map, pages.clone());
         self.last_map
     }
 
@@ -230,7 +229,7 @@ impl Context {
     /// # Errors
     /// [`Errno::ENOENT`] if the handle has no object of the expected kind; [`Errno::EBUSY`] if the object is in use.
     pub(super) fn destroy(&mut self, handle: u32, is_kind: impl Fn(&Object) -> bool) -> Result<(), Errno> {
-        let object = self.objects.get(&handle).filter(|object| is_kind(object)).ok_or(Errno::ENOENT)?;
+        let object = self.object(handle).ok().filter(|object| is_kind(object)).ok_or(Errno::ENOENT)?;
         match object {
             Object::Domain(domain) => self.adapter.free_domain(*domain).map_err(errno)?,
             Object::Completion(queue) => {
@@ -240,7 +239,7 @@ impl Context {
             Object::Counter(counter) if Arc::strong_count(counter) > 1 => return Err(Errno::EBUSY),
             _ => {}
         }
-        if let Some(object) = self.objects.remove(&handle) {
+        if let Some((object, _charge)) = self.objects.remove(&handle) {
             self.release(object);
         }
         Ok(())
@@ -261,26 +260,22 @@ impl Context {
             }
             Object::Completion(queue) => {
                 let _ = self.adapter.destroy_completion_queue(queue.number);
-                queue.release(&mut self.maps, &mut self.doorbells);
+                queue.release(&mut self.maps, &mut self.rings);
             }
             Object::QueuePair(queue_pair) => {
                 let _ = self.adapter.destroy_queue_pair(queue_pair.number);
-                queue_pair.release(&mut self.maps, &mut self.doorbells);
+                queue_pair.release(&mut self.maps, &mut self.rings);
             }
             Object::Counter(_) => {}
         }
     }
 
-    /// Creates the descriptor for events: a pipe to which the broker writes nothing, because the adapter has no events.
-    fn allocate_events(&mut self, output: Option<DescriptorOutput>) -> Result<ReplyWithDescriptor, Errno> {
+    /// Creates the descriptor for events: a counter that is 0, so that readers wait, because the adapter has no events.
+    fn allocate_events(&self, output: Option<DescriptorOutput>) -> Result<ReplyWithDescriptor, Errno> {
         let output = output.ok_or(Errno::EINVAL)?;
-        let (reader, writer) = std::io::pipe().map_err(|error| Errno::of(&error))?;
-        if self.events.len() >= 1024 {
-            return Err(Errno::EMFILE);
-        }
-        self.events.push(writer.into());
+        let events = EventFd::from_flags(EfdFlags::EFD_CLOEXEC).map_err(|error| Errno::new(error as i32))?;
         let descriptor_outputs = [output, DescriptorOutput::default()];
-        Ok((Reply { descriptor_outputs, ..Reply::default() }, Some(reader.into())))
+        Ok((Reply { descriptor_outputs, ..Reply::default() }, Some(events.into())))
     }
 
     fn allocate_domain(&mut self, response: &mut Response<'_>) -> Result<(), Errno> {
@@ -292,8 +287,8 @@ impl Context {
     }
 
     pub(super) fn domain(&self, handle: u32) -> Result<ProtectionDomain, Errno> {
-        match self.objects.get(&handle) {
-            Some(Object::Domain(domain)) => Ok(*domain),
+        match self.object(handle)? {
+            Object::Domain(domain) => Ok(*domain),
             _ => Err(Errno::ENOENT),
         }
     }
@@ -306,24 +301,12 @@ impl Context {
     ) -> Result<(), Errno> {
         let pd = self.domain(request.domain)?;
         let access = access(request.access)?;
-        if request.length == 0 || request.address.checked_add(request.length).is_none() {
+        let (address, length) = (request.address, request.length);
+        if !(1..=responses::MAX_REGION).contains(&length) || address.checked_add(length).is_none() {
             return Err(Errno::EINVAL);
         }
-        let memory: Arc<dyn Memory> = match request.memory {
-            MemorySource::Process(start) => {
-                // The kernel finds memory that is not mapped when it pins the pages.
-                if !self.process.maps(start, request.length, access.allows(Access::LOCAL_WRITE))? {
-                    return Err(Errno::EFAULT);
-                }
-                Arc::new(ProcessMemory { process: self.process, shift: start.wrapping_sub(request.address) })
-            }
-            MemorySource::Descriptor(index, offset) => {
-                let writable = access.allows(Access::LOCAL_WRITE);
-                let memory =
-                    DescriptorMemory::new(descriptors.take(index)?, offset, request.length, writable)?;
-                Arc::new(DescriptorRegion { memory, address: request.address, offset })
-            }
-        };
+        let writable = access.allows(Access::LOCAL_WRITE);
+        let memory = self.memory(request.memory, (address, length), writable, descriptors)?;
         let attr = MemoryRegionAttr { pd, address: request.address, length: request.length, access, memory };
         let keys = self.adapter.register_memory(attr).map_err(errno)?;
         let handle =
@@ -348,6 +331,31 @@ impl Context {
         Ok(())
     }
 
+    /// Memory of the program, which entries name from `address` on.
+    pub(super) fn memory(
+        &self,
+        source: MemorySource,
+        (address, length): (u64, u64),
+        writable: bool,
+        descriptors: &mut Descriptors,
+    ) -> Result<Arc<dyn Memory>, Errno> {
+        match source {
+            MemorySource::Process(start) => {
+                // The kernel finds memory that is not mapped when it pins the pages.
+                if !self.process.maps(start, length, writable)? {
+                    return Err(Errno::EFAULT);
+                }
+                let shift = start.wrapping_sub(address);
+                Ok(Arc::new(ProcessMemory::new(&self.process, self.client, &self.adapter, shift)))
+            }
+            MemorySource::Descriptor(index, offset) => {
+                let client = (&self.shared.shares, self.client);
+                let descriptor = descriptors.take(index)?;
+                Ok(Arc::new(DescriptorMemory::new(client, descriptor, offset, (address, length), writable)?))
+            }
+        }
+    }
+
     fn create_address_handle(
         &mut self,
         domain: u32,
@@ -365,8 +373,14 @@ impl Context {
 }
 
 impl Drop for Context {
-    /// The program closed the device or ended: releases every object, in an order in which no object is in use.
+    /// The program closed the device or ended: releases every object, in an order in which no object is in use. It does
+    /// not read the completions that this flushes.
     fn drop(&mut self) {
+        for (object, _) in self.objects.values() {
+            if let Object::Completion(queue) = object {
+                let _ = self.adapter.abandon_completion_queue(queue.number);
+            }
+        }
         let rank = |object: &Object| match object {
             Object::QueuePair(_) => 0,
             Object::Completion(_) => 1,
@@ -374,8 +388,8 @@ impl Drop for Context {
             Object::Domain(_) => 3,
         };
         let mut objects: Vec<_> = std::mem::take(&mut self.objects).into_values().collect();
-        objects.sort_by_key(rank);
-        objects.into_iter().for_each(|object| self.release(object));
+        objects.sort_by_key(|(object, _)| rank(object));
+        objects.into_iter().for_each(|(object, _charge)| self.release(object));
     }
 }
 

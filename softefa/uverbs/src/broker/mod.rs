@@ -1,32 +1,47 @@
 //! The broker: hosts the adapters, and responds to programs as the kernel and the EFA driver would.
 //!
-//! Each connection has one thread and stands for one open of a device. When it ends, however the program ended, the
+//! Each connection has one thread and stands for one open of a device. When it or the process that connected ends, the
 //! objects created through it are destroyed. No ioctl of a program can end the broker: a malformed one gets an error
-//! number. The messages are in `softefa_abi::protocol`; the adapters themselves are in `softefa::device`.
+//! number, and `limits` states how much each program can have. The messages are in `softefa_abi::protocol`; the adapters
+//! themselves are in `softefa::device`. `SECURITY.md` states what all of this promises.
 
 mod context;
 mod counters;
-mod pages;
+mod descriptor;
+mod limits;
+mod mapping;
+mod path_lock;
 mod process;
 mod queues;
 mod responses;
+mod rings;
 mod socket;
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use nix::sys::socket::{Shutdown, shutdown};
+use nix::unistd::geteuid;
 use softefa::device::{Adapter, AdapterConfig, ConfigError, DeviceError, Gid, Network};
 use softefa_abi::Errno;
 use softefa_abi::protocol::{Reply, Request};
 
+use crate::say::say;
 use context::Context;
-use process::Process;
-use socket::Connection;
+use limits::{Resource, Shares};
+use process::{Process, end_of, name};
 pub(crate) use socket::try_connect;
+use socket::{Connection, Listener};
+
+/// Time after which the broker accepts again if it could not.
+const RETRY: Duration = Duration::from_millis(10);
+/// Bytes of the stack of a connection's thread.
+const STACK_BYTES: usize = 512 << 10;
 
 /// Why the broker could not start.
 #[derive(Debug, thiserror::Error)]
@@ -69,15 +84,27 @@ pub(crate) struct Shared {
     pub(crate) first_counter: u64,
     /// Whether completion queues have consumer doorbells.
     pub(crate) completion_doorbells: bool,
-    connections: Mutex<usize>,
+    pub(crate) shares: Arc<Shares>,
+    clients: Clients,
+    connections: AtomicUsize,
+    ended: AtomicBool,
+}
+
+/// The programs that a broker serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Clients {
+    /// Those of its own user.
+    OwnUser,
+    /// Those of every user that can reach the socket. They share adapters, so that one user's program reaches memory
+    /// that another user's program registered, if it has the key.
+    EveryUser,
 }
 
 /// A running broker. Its adapters exist until it is dropped and every program has disconnected.
 #[derive(Debug)]
 pub struct Broker {
     shared: Arc<Shared>,
-    socket: PathBuf,
-    listener: Arc<OwnedFd>,
+    listener: Arc<Listener>,
 }
 
 /// The GID of the adapter with this number. It is the same in every run.
@@ -86,11 +113,12 @@ pub fn gid(adapter: usize) -> Gid {
 }
 
 impl Broker {
-    /// Starts `adapters` adapters, configured by the variables `SOFTEFA_*`, and serves programs at `socket`.
+    /// Starts `adapters` adapters, configured by the variables `SOFTEFA_*`, and serves `clients` at `socket`. A socket
+    /// there at which no broker listens any more is replaced.
     ///
     /// # Errors
     /// [`BrokerError`].
-    pub fn start(socket: &Path, adapters: usize) -> Result<Self, BrokerError> {
+    pub fn start(socket: &Path, adapters: usize, clients: Clients) -> Result<Self, BrokerError> {
         let network = Network::new();
         let capture = std::env::var_os("SOFTEFA_CAPTURE").is_some();
         let mut running = Vec::new();
@@ -106,17 +134,20 @@ impl Broker {
             adapters: running,
             first_counter: variable("SOFTEFA_FIRST_COUNTER")?.unwrap_or(0) & !0xffff,
             completion_doorbells: variable("SOFTEFA_CQ_DOORBELL")? != Some(0),
-            connections: Mutex::new(0),
+            shares: Shares::new(),
+            clients,
+            connections: AtomicUsize::new(0),
+            ended: AtomicBool::new(false),
         });
-        let listener = socket::listen(socket)
+        let listener = Listener::new(socket, clients == Clients::EveryUser)
             .map_err(|error| BrokerError::Socket { path: socket.to_path_buf(), error })?;
         let listener = Arc::new(listener);
         let (state, accepting) = (shared.clone(), listener.clone());
         thread::Builder::new()
             .name("softefa-accept".into())
-            .spawn(move || accept(&state, &accepting))
+            .spawn(move || accept(&state, accepting.socket()))
             .map_err(BrokerError::Thread)?;
-        Ok(Self { shared, socket: socket.to_path_buf(), listener })
+        Ok(Self { shared, listener })
     }
 
     /// The adapters.
@@ -126,67 +157,75 @@ impl Broker {
 
     /// The number of open devices.
     pub fn open_devices(&self) -> usize {
-        *self.shared.connections.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.connections.load(Ordering::Acquire)
     }
 }
 
 impl Drop for Broker {
     fn drop(&mut self) {
+        self.shared.ended.store(true, Ordering::Release);
         // Ends the wait of the accepting thread.
-        let _ = shutdown(self.listener.as_raw_fd(), Shutdown::Both);
-        // An error means that the file has been removed already.
-        let _ = std::fs::remove_file(&self.socket);
+        let _ = shutdown(self.listener.socket().as_raw_fd(), Shutdown::Both);
+        self.listener.remove_file();
     }
 }
 
+/// Accepts connections until the broker is dropped.
 fn accept(shared: &Arc<Shared>, listener: &OwnedFd) {
-    loop {
+    while !shared.ended.load(Ordering::Acquire) {
         match Connection::accept(listener) {
-            Ok(connection) => {
-                let shared = shared.clone();
-                let started = thread::Builder::new().name("softefa-client".into()).spawn(move || {
-                    *shared.connections.lock().unwrap_or_else(PoisonError::into_inner) += 1;
-                    // An error means that the program has ended.
-                    let _ = serve(&shared, &connection);
-                    *shared.connections.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
-                });
-                if let Err(error) = started {
-                    eprintln!(
-                        "softefa: a program's connection was closed, because no thread can be started for it: {error}; \
-                         check the limit of processes (ulimit -u)"
-                    );
-                }
-            }
-            Err(error)
-                if matches!(
-                    error.raw_os_error(),
-                    Some(libc::EMFILE | libc::ENFILE | libc::EINTR | libc::ECONNABORTED)
-                ) =>
-            {
-                thread::sleep(std::time::Duration::from_millis(10));
-            }
-            // The broker was dropped.
-            Err(_) => return,
+            Ok(connection) => admit(shared, connection),
+            // Descriptors or memory may be free later. When the broker was dropped, the loop ends.
+            Err(_) => thread::sleep(RETRY),
         }
     }
 }
 
-fn serve(shared: &Arc<Shared>, connection: &Connection) -> io::Result<()> {
-    let (pid, allowed) = connection.peer()?;
+/// Serves a connection in a thread of its own, or refuses it.
+fn admit(shared: &Arc<Shared>, connection: Connection) {
+    let Ok(peer) = connection.peer() else { return };
+    let is_served = shared.clients == Clients::EveryUser || peer.user == geteuid().as_raw();
+    let end = if is_served { end_of(peer.process) } else { Err(Errno::EPERM) };
+    let charge = end.and_then(|end| {
+        let charge = shared.shares.take(peer.process, Resource::Devices, 1);
+        Ok((end, charge.ok_or(Errno::EMFILE)?))
+    });
+    let (end, charge) = match charge {
+        Ok(admitted) => admitted,
+        Err(error) => {
+            // An error means that the program has ended.
+            let _ = connection.send(&Reply { errno: error.get(), ..Reply::default() }, None);
+            return;
+        }
+    };
+    let state = shared.clone();
+    let serving =
+        thread::Builder::new().name("softefa-client".into()).stack_size(STACK_BYTES).spawn(move || {
+            state.connections.fetch_add(1, Ordering::AcqRel);
+            // An error means that the program has ended.
+            let _ = serve(&state, &connection, &end, peer.process);
+            drop((connection, end, charge));
+            state.connections.fetch_sub(1, Ordering::AcqRel);
+        });
+    if let Err(error) = serving {
+        say(&format!(
+            "the connection of {} was closed, because no thread can be started for it: {error}; check the limit of \
+             processes (ulimit -u)",
+            name(peer.process)
+        ));
+    }
+}
+
+fn serve(shared: &Arc<Shared>, connection: &Connection, end: &OwnedFd, client: i32) -> io::Result<()> {
     let mut context = None;
-    while let Some((bytes, descriptors)) = connection.receive()? {
+    while let Some((bytes, descriptors)) = connection.receive(end)? {
         let result = match Request::decode(&bytes) {
             Err(error) => Err(error),
-            Ok(_) if !allowed => Err(Errno::EPERM),
-            Ok(Request::Open { adapter }) => match (context.is_some(), shared.adapters.get(adapter as usize))
-            {
-                (true, _) => Err(Errno::EBUSY),
-                (false, None) => Err(Errno::ENODEV),
-                (false, Some(adapter)) => {
-                    context = Some(Context::new(shared.clone(), adapter.clone(), Process::new(pid)));
-                    Ok((Reply { value: std::process::id().into(), ..Reply::default() }, None))
-                }
-            },
+            Ok(Request::Open { .. }) if context.is_some() => Err(Errno::EBUSY),
+            Ok(Request::Open { adapter }) => open(shared, adapter, descriptors, client).map(|opened| {
+                context = Some(opened);
+                (Reply::default(), None)
+            }),
             Ok(Request::Ioctl { address, present }) => context
                 .as_mut()
                 .ok_or(Errno::EBADF)
@@ -201,4 +240,15 @@ fn serve(shared: &Arc<Shared>, connection: &Connection) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+fn open(
+    shared: &Arc<Shared>,
+    adapter: u32,
+    descriptors: Vec<OwnedFd>,
+    client: i32,
+) -> Result<Context, Errno> {
+    let adapter = shared.adapters.get(adapter as usize).ok_or(Errno::ENODEV)?;
+    let [memory, mappings] = <[OwnedFd; 2]>::try_from(descriptors).map_err(|_| Errno::EBADF)?;
+    Ok(Context::new(shared.clone(), adapter.clone(), Process::new(memory, mappings)?, client))
 }

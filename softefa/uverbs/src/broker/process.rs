@@ -1,70 +1,118 @@
-//! A program's memory, accessed from the broker by `process_vm_readv` and `process_vm_writev`, for ioctls as the kernel
-//! and for registered regions as an adapter. Memory that a program supplies as a descriptor is in `pages`.
+//! A program's process: its memory, accessed for ioctls as the kernel and for registered regions as an adapter, and its
+//! end. Memory that a program supplies as a descriptor is in `descriptor`.
+//!
+//! The program itself supplies the descriptors of its memory and its mappings (`softefa_abi::protocol`). So the broker
+//! reaches no memory that the program could not reach, and a process that has the same number later is another one.
 
-use std::fs;
-use std::io::{IoSlice, IoSliceMut};
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Read};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 
-use nix::sys::uio::{RemoteIoVec, process_vm_readv, process_vm_writev};
-use nix::unistd::Pid;
-use softefa::device::{Memory, MemoryFault};
+use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
+use softefa::device::{Adapter, Memory, MemoryFault, Warning};
 use softefa_abi::{Errno, UserMemory};
 
-/// A process whose memory the broker may access.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The most bytes of a process's list of mappings. 65,530 mappings, the default limit of Linux, have fewer.
+const MAX_MAPPINGS_TEXT: u64 = 64 << 20;
+
+/// The text that names a process in messages.
+pub(crate) fn name(process: i32) -> String {
+    let name = fs::read(format!("/proc/{process}/comm")).unwrap_or_default();
+    format!("process {process} ({})", name.trim_ascii().escape_ascii())
+}
+
+/// A descriptor that becomes readable when the process ends.
+///
+/// # Errors
+/// [`Errno::EPERM`] if it is of another PID namespace, so that it has no number here; otherwise the system's, as when the
+/// process has ended or this one has too many descriptors.
+pub(crate) fn end_of(process: i32) -> Result<OwnedFd, Errno> {
+    if process <= 0 {
+        return Err(Errno::EPERM);
+    }
+    // SAFETY: the call has integer arguments.
+    let descriptor = unsafe { libc::syscall(libc::SYS_pidfd_open, process, 0) };
+    match i32::try_from(descriptor) {
+        // SAFETY: the call returned a new descriptor, which has no other owner.
+        Ok(descriptor @ 0..) => Ok(unsafe { OwnedFd::from_raw_fd(descriptor) }),
+        _ => Err(Errno::of(&io::Error::last_os_error())),
+    }
+}
+
+/// The memory of a process.
+#[derive(Debug)]
 pub(crate) struct Process {
-    pid: Pid,
+    memory: File,
+    mappings: File,
 }
 
 impl Process {
-    pub(crate) fn new(pid: libc::pid_t) -> Self {
-        Self { pid: Pid::from_raw(pid) }
+    /// The process that opened `/proc/self/mem` and `/proc/self/maps` as these descriptors.
+    ///
+    /// # Errors
+    /// [`Errno::EBADF`] if they are not these files of procfs. (A pipe or a file of a network could block the engine, and
+    /// only lines of `maps` have a bounded length.)
+    pub(crate) fn new(memory: OwnedFd, mappings: OwnedFd) -> Result<Self, Errno> {
+        for descriptor in [&memory, &mappings] {
+            let system = fstatfs(descriptor.as_fd()).map_err(|_| Errno::EBADF)?;
+            if system.filesystem_type() != PROC_SUPER_MAGIC {
+                return Err(Errno::EBADF);
+            }
+        }
+        let [memory, mappings] = [File::from(memory), File::from(mappings)];
+        let is = |file: &File, name: &str| {
+            fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))
+                .is_ok_and(|path| path.ends_with(name))
+        };
+        let are_both = is(&memory, "mem") && is(&mappings, "maps");
+        if are_both { Ok(Self { memory, mappings }) } else { Err(Errno::EBADF) }
     }
 
     /// Copies `into.len()` bytes from `address` of the process.
     pub(crate) fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Errno> {
-        if into.is_empty() {
-            return Ok(());
-        }
-        let remote = [RemoteIoVec { base: address as usize, len: into.len() }];
-        let length = into.len();
-        whole(process_vm_readv(self.pid, &mut [IoSliceMut::new(into)], &remote), length)
+        // Reading ends at the first byte that is not mapped, and at once after the process ended.
+        self.memory.read_exact_at(into, address).map_err(|_| Errno::EFAULT)
     }
 
     /// Copies `from` to `address` of the process.
     pub(crate) fn write(&self, address: u64, from: &[u8]) -> Result<(), Errno> {
-        if from.is_empty() {
-            return Ok(());
-        }
-        let remote = [RemoteIoVec { base: address as usize, len: from.len() }];
-        whole(process_vm_writev(self.pid, &[IoSlice::new(from)], &remote), from.len())
+        self.memory.write_all_at(from, address).map_err(|_| Errno::EFAULT)
     }
 
     /// Whether the whole range is mapped for reading, and for writing if `writable`.
     pub(crate) fn maps(&self, start: u64, length: u64, writable: bool) -> Result<bool, Errno> {
-        let text =
-            fs::read_to_string(format!("/proc/{}/maps", self.pid)).map_err(|error| Errno::of(&error))?;
         let Some(end) = start.checked_add(length) else { return Ok(false) };
-        Ok(covers(&text, start, end, writable))
+        let text = BufReader::with_capacity(1 << 16, FromStart { file: &self.mappings, at: 0 });
+        covers(text.take(MAX_MAPPINGS_TEXT), start, end, writable).map_err(|error| Errno::of(&error))
     }
 }
 
-/// Checks that a copy moved `expected` bytes.
-fn whole(moved: nix::Result<usize>, expected: usize) -> Result<(), Errno> {
-    match moved {
-        Ok(moved) if moved == expected => Ok(()),
-        // The kernel stops at the first byte that is not mapped.
-        Ok(_) => Err(Errno::EFAULT),
-        Err(error) => Err(Errno::new(error as i32)),
+/// A file, read from its start on without its position, which the program shares.
+struct FromStart<'a> {
+    file: &'a File,
+    at: u64,
+}
+
+impl Read for FromStart<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let length = self.file.read_at(into, self.at)?;
+        self.at += length as u64;
+        Ok(length)
     }
 }
 
 /// Whether the mappings in `text` (`/proc/PID/maps`, in ascending order) cover the range.
-fn covers(text: &str, start: u64, end: u64, writable: bool) -> bool {
+fn covers(text: impl BufRead, start: u64, end: u64, writable: bool) -> io::Result<bool> {
     let mut reached = start;
-    for line in text.lines() {
+    for line in text.split(b'\n') {
+        let line = line?;
         if reached >= end {
             break;
         }
+        let line = String::from_utf8_lossy(&line);
         let Some((range, rest)) = line.split_once(' ') else { continue };
         let Some((from, to)) = range.split_once('-') else { continue };
         let (Ok(from), Ok(to)) = (u64::from_str_radix(from, 16), u64::from_str_radix(to, 16)) else {
@@ -76,11 +124,11 @@ fn covers(text: &str, start: u64, end: u64, writable: bool) -> bool {
         let rights = rest.as_bytes();
         let allowed = rights.first() == Some(&b'r') && (!writable || rights.get(1) == Some(&b'w'));
         if from > reached || !allowed {
-            return false;
+            return Ok(false);
         }
         reached = to;
     }
-    reached >= end
+    Ok(reached >= end)
 }
 
 impl UserMemory for Process {
@@ -90,58 +138,128 @@ impl UserMemory for Process {
 }
 
 /// A registered region of a process's memory. Work-queue entries may use other addresses than the process.
-#[derive(Clone, Copy, Debug)]
+///
+/// The kernel pins the pages of a region for an adapter, which reaches them after the process has unmapped them. Here
+/// such a request fails, and the first of a region is a warning of the adapter.
+#[derive(Debug)]
 pub(crate) struct ProcessMemory {
-    pub(crate) process: Process,
+    process: Arc<Process>,
+    /// The process's number, which is its name in messages.
+    client: i32,
+    adapter: Weak<Adapter>,
     /// The process's address minus the entries' address, modulo 2^64.
-    pub(crate) shift: u64,
+    shift: u64,
+    is_reported: AtomicBool,
+}
+
+impl ProcessMemory {
+    pub(crate) fn new(process: &Arc<Process>, client: i32, adapter: &Arc<Adapter>, shift: u64) -> Self {
+        let (process, adapter) = (process.clone(), Arc::downgrade(adapter));
+        Self { process, client, adapter, shift, is_reported: AtomicBool::new(false) }
+    }
+
+    fn fault(&self, address: u64, length: usize, error: &io::Error) -> MemoryFault {
+        // A process that has ended has no memory at all, which is not this error.
+        let is_unmapped = error.raw_os_error() == Some(libc::EIO);
+        if is_unmapped && !self.is_reported.swap(true, Ordering::Relaxed) {
+            let (process, start) = (name(self.client), address.wrapping_add(self.shift));
+            let text = format!(
+                "registered memory of {process} is not mapped any more, among {length} bytes at {start:#x}, so that a \
+                 request failed; an EFA adapter accesses the old pages; deregister memory before it is unmapped"
+            );
+            if let Some(adapter) = self.adapter.upgrade() {
+                adapter.warn(Warning::MemoryUnreachable(text));
+            }
+        }
+        MemoryFault { address, length: length as u64 }
+    }
 }
 
 impl Memory for ProcessMemory {
     fn read(&self, address: u64, into: &mut [u8]) -> Result<(), MemoryFault> {
-        let length = into.len() as u64;
-        let remote = address.wrapping_add(self.shift);
-        self.process.read(remote, into).map_err(|_| MemoryFault { address, length })
+        let read = self.process.memory.read_exact_at(into, address.wrapping_add(self.shift));
+        read.map_err(|error| self.fault(address, into.len(), &error))
     }
 
     fn write(&self, address: u64, from: &[u8]) -> Result<(), MemoryFault> {
-        let length = from.len() as u64;
-        let remote = address.wrapping_add(self.shift);
-        self.process.write(remote, from).map_err(|_| MemoryFault { address, length })
+        let written = self.process.memory.write_all_at(from, address.wrapping_add(self.shift));
+        written.map_err(|error| self.fault(address, from.len(), &error))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+    use std::process::{Command, Stdio};
+
     use super::*;
 
-    const MAPS: &str = "1000-3000 rw-p 00000000 00:00 0\n3000-4000 r--p 00000000 00:00 0 [x]\n6000-7000 rw-p";
+    const MAPS: &[u8] =
+        b"1000-3000 rw-p 00000000 00:00 0 /\xff\n3000-4000 r--p 00000000 00:00 0 [x]\n6000-7000 rw-p";
+
+    fn covered(start: u64, end: u64, writable: bool) -> bool {
+        covers(MAPS, start, end, writable).unwrap()
+    }
 
     #[test]
     fn adjacent_mappings_cover_a_range_together() {
-        assert!(covers(MAPS, 0x1800, 0x3800, false));
+        assert!(covered(0x1800, 0x3800, false));
     }
 
     #[test]
     fn a_read_only_mapping_does_not_cover_a_range_for_writing() {
-        assert!(!covers(MAPS, 0x1800, 0x3800, true));
-        assert!(covers(MAPS, 0x1000, 0x3000, true));
+        assert!(!covered(0x1800, 0x3800, true));
+        assert!(covered(0x1000, 0x3000, true));
     }
 
     #[test]
     fn a_range_with_a_hole_is_not_covered() {
-        assert!(!covers(MAPS, 0x3000, 0x6800, false));
-        assert!(!covers(MAPS, 0x7000, 0x7001, false));
+        assert!(!covered(0x3000, 0x6800, false));
+        assert!(!covered(0x7000, 0x7001, false));
+    }
+
+    fn open(process: &str) -> Result<Process, Errno> {
+        let memory = File::options().read(true).write(true).open(format!("/proc/{process}/mem"));
+        let mappings = File::open(format!("/proc/{process}/maps"));
+        Process::new(memory.unwrap().into(), mappings.unwrap().into())
     }
 
     #[test]
     fn bytes_of_a_process_are_read_and_written() {
-        let this = Process::new(std::process::id() as libc::pid_t);
+        let this = open("self").unwrap();
         let mut target = *b"before";
-        this.write(target.as_mut_ptr() as u64, b"after!").unwrap();
+        let address = target.as_mut_ptr() as u64;
+        this.write(address, b"after!").unwrap();
         let mut copy = [0; 6];
-        this.read(target.as_ptr() as u64, &mut copy).unwrap();
+        this.read(address, &mut copy).unwrap();
         assert_eq!(&copy, b"after!");
+        assert_eq!(this.maps(address, 6, true), Ok(true));
         assert_eq!(this.read(8, &mut copy), Err(Errno::EFAULT));
+    }
+
+    #[test]
+    fn memory_is_gone_when_its_process_executes_another_program_or_ends() {
+        let mut child = Command::new("sh");
+        child.args(["-c", "read x; exec cat"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = child.spawn().unwrap();
+        let mut streams = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        let readable = |process: &Process| {
+            let text = fs::read_to_string(format!("/proc/{}/maps", child.id())).unwrap();
+            let start = text.split('-').next().unwrap();
+            process.read(u64::from_str_radix(start, 16).unwrap(), &mut [0; 8]).is_ok()
+        };
+        let shell = open(&child.id().to_string()).unwrap();
+        assert!(readable(&shell));
+        // The process keeps its number. When it repeats a line, it is another program.
+        streams.0.write_all(b"go\nline\n").unwrap();
+        streams.1.read_exact(&mut [0; 5]).unwrap();
+        let cat = open(&child.id().to_string()).unwrap();
+        assert!(readable(&cat) && !readable(&shell));
+        let mapped = fs::read_to_string(format!("/proc/{}/maps", child.id())).unwrap();
+        let start = u64::from_str_radix(mapped.split('-').next().unwrap(), 16).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(cat.read(start, &mut [0; 8]), Err(Errno::EFAULT));
+        assert_eq!(cat.write(start, &[0; 8]), Err(Errno::EFAULT));
     }
 }

@@ -6,18 +6,15 @@ use std::sync::Arc;
 
 use efa_gda_wire::{EntrySize, QueueKey, QueuePairNumber, RX_DESCRIPTOR_BYTES, RequestIdWidth};
 use softefa::device::{
-    CompletionBacking, CompletionQueueAttr, CompletionQueueNumber, Memory, PAGE_BYTES, QueuePairAttr,
-    QueuePairState, RnrRetry,
+    CompletionBacking, CompletionQueueAttr, CompletionQueueNumber, QueuePairAttr, QueuePairState, RnrRetry,
 };
 use softefa_abi::sys::*;
 use softefa_abi::{
-    CreateCompletionQueue, CreateQueuePair, Errno, MemorySource, ModifyQueuePair, QueuePairCapabilities,
-    Response, encode,
+    CreateCompletionQueue, CreateQueuePair, Errno, ModifyQueuePair, QueuePairCapabilities, Response, encode,
 };
 
-use super::context::{Context, Descriptors, Map, Object, errno};
-use super::pages::{AllocatedDoorbell, DescriptorMemory, DescriptorRegion, DoorbellPages, Pages};
-use super::process::ProcessMemory;
+use super::context::{Context, Descriptors, Object, errno};
+use super::rings::{AllocatedDoorbell, Pages, Rings};
 
 /// Bytes of a completion. The adapter writes no other size.
 const COMPLETION_BYTES: u32 = 32;
@@ -44,16 +41,16 @@ pub(super) struct QueuePairObject {
 }
 
 impl CompletionObject {
-    pub(super) fn release(self, maps: &mut BTreeMap<u64, Map>, doorbells: &mut DoorbellPages) {
+    pub(super) fn release(self, maps: &mut BTreeMap<u64, Arc<Pages>>, rings: &mut Rings) {
         self.maps.iter().for_each(|key| drop(maps.remove(key)));
-        self.doorbell.iter().for_each(|doorbell| doorbells.release(doorbell));
+        self.doorbell.iter().for_each(|doorbell| rings.release_doorbell(doorbell));
     }
 }
 
 impl QueuePairObject {
-    pub(super) fn release(self, maps: &mut BTreeMap<u64, Map>, doorbells: &mut DoorbellPages) {
+    pub(super) fn release(self, maps: &mut BTreeMap<u64, Arc<Pages>>, rings: &mut Rings) {
         self.maps.iter().for_each(|key| drop(maps.remove(key)));
-        self.doorbells.iter().for_each(|doorbell| doorbells.release(doorbell));
+        self.doorbells.iter().for_each(|doorbell| rings.release_doorbell(doorbell));
     }
 }
 
@@ -79,13 +76,17 @@ impl Context {
         let bytes = u64::from(entries) * u64::from(COMPLETION_BYTES);
         let (backing, pages) = match request.memory {
             None => {
-                let pages = Arc::new(Pages::new(bytes as usize)?);
-                (CompletionBacking::External(pages.ring(0, bytes as usize)?), Some(pages))
+                let pages = self.rings.allocate(bytes as usize, false)?;
+                (CompletionBacking::External(pages.ring(bytes as usize)?), Some(pages))
             }
             Some((_, length)) if length < bytes => return Err(Errno::EINVAL),
-            Some((memory, length)) => (self.external(memory, length, descriptors)?, None),
+            Some((memory, length)) => {
+                let memory = self.memory(memory, (0, length), true, descriptors)?;
+                (CompletionBacking::Indirect { memory, address: 0 }, None)
+            }
         };
-        let doorbell = if self.shared.completion_doorbells { Some(self.doorbells.allocate()?) } else { None };
+        let doorbell =
+            if self.shared.completion_doorbells { Some(self.rings.allocate_doorbell()?) } else { None };
         let attr = CompletionQueueAttr {
             entries,
             backing,
@@ -95,7 +96,7 @@ impl Context {
         let created = match self.adapter.create_completion_queue(attr) {
             Ok(created) => created,
             Err(error) => {
-                doorbell.iter().for_each(|doorbell| self.doorbells.release(doorbell));
+                doorbell.iter().for_each(|doorbell| self.rings.release_doorbell(doorbell));
                 return Err(errno(error));
             }
         };
@@ -103,13 +104,13 @@ impl Context {
         let mut driver = efa_ibv_create_cq_resp { cq_idx: created.number.get(), ..Default::default() };
         if let Some(pages) = &pages {
             driver.q_mmap_size = pages.len() as u64;
-            driver.q_mmap_key = self.insert_map(pages, 0, pages.len() as u64, false);
+            driver.q_mmap_key = self.insert_map(pages);
             maps.push(driver.q_mmap_key);
         }
         if let Some(allocated) = &doorbell {
             driver.comp_mask |= EFA_CREATE_CQ_RESP_DB_OFF;
             driver.db_off = allocated.doorbell.offset() as u32;
-            driver.db_mmap_key = self.insert_map(&allocated.pages, 0, PAGE_BYTES as u64, true);
+            driver.db_mmap_key = self.insert_map(&allocated.pages);
             maps.push(driver.db_mmap_key);
         }
         let handle =
@@ -128,31 +129,9 @@ impl Context {
         Ok(())
     }
 
-    /// Memory of the program for completions.
-    fn external(
-        &self,
-        memory: MemorySource,
-        length: u64,
-        descriptors: &mut Descriptors,
-    ) -> Result<CompletionBacking, Errno> {
-        let (memory, address): (Arc<dyn Memory>, u64) = match memory {
-            MemorySource::Process(start) => {
-                if !self.process.maps(start, length, true)? {
-                    return Err(Errno::EFAULT);
-                }
-                (Arc::new(ProcessMemory { process: self.process, shift: 0 }), start)
-            }
-            MemorySource::Descriptor(index, offset) => {
-                let memory = DescriptorMemory::new(descriptors.take(index)?, offset, length, true)?;
-                (Arc::new(DescriptorRegion { memory, address: 0, offset }), 0)
-            }
-        };
-        Ok(CompletionBacking::Indirect { memory, address })
-    }
-
     fn completion(&self, handle: u32) -> Result<CompletionQueueNumber, Errno> {
-        match self.objects.get(&handle) {
-            Some(Object::Completion(queue)) => Ok(queue.number),
+        match self.object(handle)? {
+            Object::Completion(queue) => Ok(queue.number),
             _ => Err(Errno::ENOENT),
         }
     }
@@ -166,8 +145,8 @@ impl Context {
         let (send_cq, receive_cq) = (self.completion(request.send_cq)?, self.completion(request.receive_cq)?);
         let shape = Shape::new(request)?;
         let mut sq = None;
-        let mut doorbells = vec![self.doorbells.allocate()?];
-        let created = self.rings(&shape, &mut doorbells).and_then(|(pages, rq_pages)| {
+        let mut doorbells = vec![self.rings.allocate_doorbell()?];
+        let created = self.ring_pages(&shape, &mut doorbells).and_then(|(pages, rq_pages)| {
             let attr = QueuePairAttr {
                 send_cq,
                 receive_cq,
@@ -179,8 +158,8 @@ impl Context {
                 unsolicited_write_receive: shape.unsolicited,
                 state: QueuePairState::Idle,
                 first_counter: self.shared.first_counter,
-                sq_memory: Some(pages.ring(0, shape.sq_bytes())?),
-                rq_memory: rq_pages.as_ref().map(|pages| pages.ring(0, shape.rq_bytes())).transpose()?,
+                sq_memory: Some(pages.ring(shape.sq_bytes())?),
+                rq_memory: rq_pages.as_ref().map(|pages| pages.ring(shape.rq_bytes())).transpose()?,
                 sq_doorbell: Some(doorbells[0].doorbell.clone()),
                 rq_doorbell: doorbells.get(1).map(|allocated| allocated.doorbell.clone()),
                 ..QueuePairAttr::new(pd, send_cq)
@@ -192,18 +171,17 @@ impl Context {
         let (created, (pages, rq_pages)) = match (created, sq) {
             (Ok(created), Some(pages)) => (created, pages),
             (created, _) => {
-                doorbells.iter().for_each(|doorbell| self.doorbells.release(doorbell));
+                doorbells.iter().for_each(|doorbell| self.rings.release_doorbell(doorbell));
                 return Err(created.err().unwrap_or(Errno::ENOMEM));
             }
         };
-        let page = PAGE_BYTES as u64;
-        let llq = self.insert_map(&pages, 0, pages.len() as u64, true);
-        let sq_doorbell = self.insert_map(&doorbells[0].pages, 0, page, true);
+        let llq = self.insert_map(&pages);
+        let sq_doorbell = self.insert_map(&doorbells[0].pages);
         let mut maps = vec![llq, sq_doorbell];
         let mut rq = (0, 0, 0, 0);
         if let (Some(pages), Some(allocated)) = (&rq_pages, doorbells.get(1)) {
-            let ring = self.insert_map(pages, 0, pages.len() as u64, true);
-            let doorbell = self.insert_map(&allocated.pages, 0, page, true);
+            let ring = self.insert_map(pages);
+            let doorbell = self.insert_map(&allocated.pages);
             rq = (ring, pages.len() as u64, doorbell, allocated.doorbell.offset() as u32);
             maps.extend([ring, doorbell]);
         }
@@ -233,7 +211,7 @@ impl Context {
     }
 
     /// Allocates the pages of the send and receive rings. If there is a receive ring, adds its doorbell to `doorbells`.
-    fn rings(
+    fn ring_pages(
         &mut self,
         shape: &Shape,
         doorbells: &mut Vec<AllocatedDoorbell>,
@@ -242,17 +220,17 @@ impl Context {
         if shape.sq_bytes() > limits.llq_bytes as usize || shape.rq_depth > limits.max_rq_depth {
             return Err(Errno::EINVAL);
         }
-        let pages = Arc::new(Pages::new(shape.sq_bytes())?);
+        let pages = self.rings.allocate(shape.sq_bytes(), true)?;
         let mut rq_pages = None;
         if shape.rq_depth > 0 {
-            rq_pages = Some(Arc::new(Pages::new(shape.rq_bytes())?));
-            doorbells.push(self.doorbells.allocate()?);
+            rq_pages = Some(self.rings.allocate(shape.rq_bytes(), true)?);
+            doorbells.push(self.rings.allocate_doorbell()?);
         }
         Ok((pages, rq_pages))
     }
 
     pub(super) fn modify_queue_pair(&mut self, request: &ModifyQueuePair) -> Result<(), Errno> {
-        let Some(Object::QueuePair(queue_pair)) = self.objects.get_mut(&request.handle) else {
+        let Some((Object::QueuePair(queue_pair), _)) = self.objects.get_mut(&request.handle) else {
             return Err(Errno::ENOENT);
         };
         let number = queue_pair.number;
@@ -298,9 +276,7 @@ impl Context {
     }
 
     pub(super) fn query_queue_pair(&self, handle: u32, response: &mut Response<'_>) -> Result<(), Errno> {
-        let Some(Object::QueuePair(queue_pair)) = self.objects.get(&handle) else {
-            return Err(Errno::ENOENT);
-        };
+        let Object::QueuePair(queue_pair) = self.object(handle)? else { return Err(Errno::ENOENT) };
         let failed = self.adapter.queue_pair_state(queue_pair.number) == Ok(QueuePairState::Error);
         let state = if failed { IB_QPS_ERR as u8 } else { queue_pair.state };
         let caps = &queue_pair.capabilities;

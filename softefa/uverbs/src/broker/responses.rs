@@ -11,8 +11,9 @@ pub(crate) const PART: u32 = 0xefa2;
 /// Bytes of inline data in an entry of 64 bytes and of 128 bytes.
 const INLINE: u16 = 32;
 const INLINE_128: u16 = 80;
-/// The most bytes of a region, and the page sizes.
-const MAX_REGION: u64 = 1 << 40;
+/// The most bytes of a region.
+pub(super) const MAX_REGION: u64 = 1 << 40;
+/// The page sizes.
 const PAGE_SIZES: u64 = 0xffff_f000;
 
 /// The port's width and speed as the kernel driver of EFA reports them: 4 lanes of 25 Gb/s each.

@@ -2,41 +2,108 @@
 //! that connected. The messages are decoded by `softefa_abi::protocol`.
 
 use std::ffi::c_int;
+use std::fs::{self, Permissions};
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::path::Path;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
     AddressFamily, Backlog, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, accept4, bind, connect,
     getsockopt, sendmsg, socket, sockopt,
 };
-use nix::unistd::geteuid;
-use softefa_abi::protocol::{REQUEST_BYTES, Reply};
+use softefa_abi::protocol::{MAX_DESCRIPTORS, REQUEST_BYTES, Reply};
 
-/// Creates the broker's socket at `path` and listens.
-///
-/// # Errors
-/// Those of the system; [`io::ErrorKind::InvalidInput`] if the path is too long for a socket.
-pub(crate) fn listen(path: &Path) -> io::Result<OwnedFd> {
-    let (socket, address) = unbound(path)?;
-    bind(socket.as_raw_fd(), &address)?;
-    nix::sys::socket::listen(&socket, Backlog::new(128)?)?;
-    Ok(socket)
+use super::path_lock::PathLock;
+
+/// The broker's socket and its file.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    socket: OwnedFd,
+    path: PathBuf,
+    /// Device and inode of the file, by which another broker's file at the path is recognised.
+    file: (u64, u64),
 }
 
-/// Connects to the broker at `path` and closes the connection.
+impl Listener {
+    /// Creates the broker's socket at `path` and listens. Its file is for this user only, or for `every_user`. A file
+    /// that an ended broker left is replaced.
+    ///
+    /// # Errors
+    /// Those of the system; [`io::ErrorKind::InvalidInput`] if the path is empty or too long for a socket;
+    /// [`io::ErrorKind::AddrInUse`] if a broker listens there, or the file is no socket; those of [`PathLock::new`].
+    pub(crate) fn new(path: &Path, every_user: bool) -> io::Result<Self> {
+        let (socket, address) = unbound(path)?;
+        // Until the socket listens, another broker would take its file for a stale one.
+        let _lock = PathLock::new(path)?;
+        match bind(socket.as_raw_fd(), &address) {
+            Err(Errno::EADDRINUSE) if is_stale(path) => {
+                fs::remove_file(path)?;
+                bind(socket.as_raw_fd(), &address)?;
+            }
+            bound => bound?,
+        }
+        let metadata = fs::symlink_metadata(path)?;
+        let listener = Self { socket, path: path.to_path_buf(), file: (metadata.dev(), metadata.ino()) };
+        // Nobody can connect before `listen`.
+        let mode = if every_user { 0o666 } else { 0o600 };
+        fs::set_permissions(path, Permissions::from_mode(mode))
+            .and_then(|()| Ok(nix::sys::socket::listen(&listener.socket, Backlog::new(128)?)?))
+            .inspect_err(|_| listener.remove_locked())?;
+        Ok(listener)
+    }
+
+    pub(crate) fn socket(&self) -> &OwnedFd {
+        &self.socket
+    }
+
+    /// Removes the file, unless another broker has put its own in its place. If the path cannot be locked, the file
+    /// stays; the next broker finds that it is stale.
+    pub(crate) fn remove_file(&self) {
+        if let Ok(_lock) = PathLock::new(&self.path) {
+            self.remove_locked();
+        }
+    }
+
+    /// As [`Self::remove_file`]. The caller must hold the path's lock.
+    fn remove_locked(&self) {
+        let metadata = fs::symlink_metadata(&self.path);
+        if metadata.is_ok_and(|metadata| (metadata.dev(), metadata.ino()) == self.file) {
+            // An error means that somebody else has removed it.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Whether the file at `path` is a socket at which nobody listens.
+fn is_stale(path: &Path) -> bool {
+    let is_socket = fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket());
+    is_socket && try_connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+}
+
+/// Connects to the broker at `path` and closes the connection. Does not wait: a broker that is busy counts as one.
 ///
 /// # Errors
-/// As [`listen`]; the system's if no broker listens there.
+/// As [`Listener::new`]; the system's if no broker listens there.
 pub(crate) fn try_connect(path: &Path) -> io::Result<()> {
     let (socket, address) = unbound(path)?;
-    Ok(connect(socket.as_raw_fd(), &address)?)
+    fcntl(&socket, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+    match connect(socket.as_raw_fd(), &address) {
+        Ok(()) | Err(Errno::EAGAIN) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// A new socket, and the address that `path` is.
 fn unbound(path: &Path) -> io::Result<(OwnedFd, UnixAddr)> {
+    if path.as_os_str().is_empty() {
+        // The system would choose a name that everybody can open.
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "the path is empty"));
+    }
     let address = UnixAddr::new(path).map_err(|error| match error {
         Errno::ENAMETOOLONG => {
             io::Error::new(io::ErrorKind::InvalidInput, "the path has more than 107 bytes, a socket's limit")
@@ -60,23 +127,31 @@ impl Connection {
         Ok(Self { socket: unsafe { OwnedFd::from_raw_fd(socket) } })
     }
 
-    /// The process that connected, as the kernel reports it, and whether the broker serves its user: its own
-    /// user, and every user if the broker runs as root.
-    pub(crate) fn peer(&self) -> io::Result<(libc::pid_t, bool)> {
+    /// The process that connected, as the kernel reports it.
+    pub(crate) fn peer(&self) -> io::Result<Peer> {
         let peer = getsockopt(&self.socket, sockopt::PeerCredentials)?;
-        let user = geteuid();
-        Ok((peer.pid(), user.is_root() || peer.uid() == user.as_raw()))
+        Ok(Peer { process: peer.pid(), user: peer.uid() })
     }
 
-    /// Waits for the next message and the descriptors beside it. `None`: the program closed the connection.
+    /// Waits for the next message and the descriptors beside it. `None`: the program closed the connection, or `end` is
+    /// readable, because the process that connected ended. (A child of it may have the connection still.)
     ///
     /// This calls the C library instead of nix, whose `recvmsg` does not return the descriptors of a message
     /// that the kernel truncated. A program could use up the broker's descriptors that way.
-    pub(crate) fn receive(&self) -> io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
+    pub(crate) fn receive(&self, end: &OwnedFd) -> io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
+        let mut polled = [&self.socket, end].map(|file| PollFd::new(file.as_fd(), PollFlags::POLLIN));
+        while let Err(error) = poll(&mut polled, PollTimeout::NONE) {
+            if error != Errno::EINTR {
+                return Err(error.into());
+            }
+        }
+        if polled[1].any() == Some(true) {
+            return Ok(None);
+        }
         // One byte more than a message has, so that a longer message is recognised.
         let mut bytes = vec![0; REQUEST_BYTES + 1];
         let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-        let mut control = Control([0; 64]);
+        let mut control = Control([0; CONTROL_BYTES]);
         // SAFETY: all zeros is a valid message header.
         let mut message: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
         message.msg_iov = &raw mut part;
@@ -116,15 +191,16 @@ impl Connection {
         Ok(Some((bytes, descriptors)))
     }
 
-    /// Sends a reply, with `descriptor` beside it.
+    /// Sends a reply, with `descriptor` beside it. A program that does not read its replies loses the connection.
     pub(crate) fn send(&self, reply: &Reply, descriptor: Option<&OwnedFd>) -> io::Result<()> {
         let bytes = reply.encode();
         let numbers: Vec<RawFd> = descriptor.iter().map(|descriptor| descriptor.as_raw_fd()).collect();
         let rights = [ControlMessage::ScmRights(&numbers)];
         let control = if numbers.is_empty() { &[] } else { &rights[..] };
+        let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
         loop {
             let parts = [IoSlice::new(&bytes)];
-            match sendmsg::<()>(self.socket.as_raw_fd(), &parts, control, MsgFlags::MSG_NOSIGNAL, None) {
+            match sendmsg::<()>(self.socket.as_raw_fd(), &parts, control, flags, None) {
                 Ok(_) => return Ok(()),
                 Err(Errno::EINTR) => {}
                 Err(error) => return Err(error.into()),
@@ -133,6 +209,17 @@ impl Connection {
     }
 }
 
-/// Memory for received descriptors: 12 of them, aligned as the kernel requires. The kernel closes the rest.
+/// The process that connected.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peer {
+    pub(crate) process: libc::pid_t,
+    pub(crate) user: libc::uid_t,
+}
+
+/// Memory for received descriptors: [`MAX_DESCRIPTORS`], aligned as the kernel requires. The kernel closes the rest.
 #[repr(C, align(8))]
-struct Control([u8; 64]);
+struct Control([u8; CONTROL_BYTES]);
+
+/// A header, and the descriptors in multiples of 8 bytes.
+const CONTROL_BYTES: usize =
+    size_of::<libc::cmsghdr>() + (MAX_DESCRIPTORS * size_of::<c_int>()).next_multiple_of(8);

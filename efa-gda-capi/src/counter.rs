@@ -1,0 +1,230 @@
+//! Completion counters: a word of successes and a word of errors that the adapter adds to.
+
+use std::ffi::c_int;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use efa_gda::fabric;
+use efa_gda::memory::{Buffer, CountedOperations, CounterMemory};
+use efa_gda::verbs;
+
+use crate::domain::{OpenDomain, Opened, Parts};
+use crate::driven::{HOST, Processor};
+use crate::error::{Code, Fault};
+use crate::handles::Table;
+use crate::{Handle, call, refuse_null, write_struct};
+
+static COUNTERS: Table<OpenCounter> = Table::new("counter", 4 << 32);
+
+/// Distance of the word of errors from that of successes, so that they lie on different cache lines of a GPU.
+const STRIDE: usize = 128;
+
+struct OpenCounter {
+    /// None while it is being closed.
+    counter: Mutex<Option<Counter>>,
+    /// Counts the queues that the counter counts for.
+    users: Arc<()>,
+    _parts: Parts,
+}
+
+/// A counter of the layer of its domain. Clones are handles of one counter.
+#[derive(Clone, Debug)]
+pub(crate) enum Counter {
+    Fabric(fabric::CompletionCounter),
+    Verbs { counter: verbs::CompletionCounter, words: Arc<Buffer> },
+}
+
+/// A counter that counts for a queue, which holds this value.
+pub(crate) struct CounterOfQueue {
+    pub(crate) counter: Counter,
+    pub(crate) counted: CountedOperations,
+    _user: Arc<()>,
+}
+
+/// `struct efa_gda_counter_info`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CounterInfo {
+    pub(crate) size: usize,
+    pub(crate) success: u64,
+    pub(crate) error: u64,
+    pub(crate) gpu: i32,
+    pub(crate) reserved: u32,
+}
+
+impl CounterOfQueue {
+    /// Returns the counter of the caller's attributes; None if they have none.
+    pub(crate) fn of(handle: Handle, bits: u64) -> Result<Option<Self>, Fault> {
+        if handle.is_null() {
+            return match bits {
+                0 => Ok(None),
+                _ => Err(Fault::argument(format_args!("counted is {bits:#x}, and the counter is null"))),
+            };
+        }
+        let counted = operations(bits)?;
+        let open = COUNTERS.get(handle)?;
+        let slot = open.counter.lock().unwrap_or_else(PoisonError::into_inner);
+        let counter = slot.clone().ok_or_else(being_closed)?;
+        Ok(Some(Self { counter, counted, _user: open.users.clone() }))
+    }
+}
+
+/// Converts a set of `enum efa_gda_access`, which here says whose completions are counted.
+fn operations(bits: u64) -> Result<CountedOperations, Fault> {
+    use CountedOperations as Counted;
+    let all = [
+        Counted::SEND,
+        Counted::RECEIVE,
+        Counted::READ,
+        Counted::WRITE,
+        Counted::REMOTE_READ,
+        Counted::REMOTE_WRITE,
+    ];
+    let set = all.into_iter().filter(|one| bits & one.bits() != 0).reduce(|set, one| set | one);
+    set.filter(|set| set.bits() == bits).ok_or_else(|| {
+        Fault::argument(format_args!(
+            "counted {bits:#x}: expected one or more values of enum efa_gda_access, and no other bits"
+        ))
+    })
+}
+
+fn being_closed() -> Fault {
+    Fault::argument("the counter is being closed")
+}
+
+/// Opens a counter for a processor.
+fn open(parts: &Parts, processor: &Processor) -> Result<Counter, Fault> {
+    match (&parts.layer, processor) {
+        (Opened::Fabric { ops, .. }, Processor::Host) => Ok(Counter::Fabric(ops.cntr_open_host()?)),
+        #[cfg(feature = "cuda")]
+        (Opened::Fabric { ops, .. }, Processor::Gpu(gpu)) => {
+            Ok(Counter::Fabric(gpu.completion_counter(ops)?.0))
+        }
+        (Opened::Verbs { domain, .. }, Processor::Host) => {
+            let bytes = STRIDE + size_of::<u64>();
+            let words = Buffer::zeroed(bytes).ok_or_else(|| {
+                Fault::new(Code::Internal, format_args!("{bytes} bytes for a counter cannot be allocated"))
+            })?;
+            let start = NonNull::new(words.as_ptr().cast::<u64>()).ok_or_else(|| Fault::null("the words"))?;
+            let error = words.as_ptr().wrapping_add(STRIDE).cast::<u64>();
+            let error = NonNull::new(error).ok_or_else(|| Fault::null("the words"))?;
+            let [success, error] = [start, error].map(CounterMemory::host);
+            // SAFETY: the value below owns the words, and drops the counter before them.
+            let counter =
+                unsafe { verbs::CompletionCounter::create_external(domain.context(), success, error) }?;
+            Ok(Counter::Verbs { counter, words: Arc::new(words) })
+        }
+        #[cfg(feature = "cuda")]
+        (Opened::Verbs { .. }, Processor::Gpu(_)) => Err(Fault::new(
+            Code::Unsupported,
+            "a counter for a GPU needs a domain of libfabric; open it with gpu = -1, in host memory",
+        )),
+    }
+}
+
+/// See `efa_gda.h`.
+///
+/// # Safety
+/// `counter` must be null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn efa_gda_counter_open(domain: Handle, gpu: c_int, counter: *mut Handle) -> c_int {
+    call(|| {
+        refuse_null(counter, "the pointer to the counter")?;
+        let parts = OpenDomain::parts(domain)?;
+        let opened = open(&parts, &Processor::open(gpu)?)?;
+        let open = OpenCounter { counter: Mutex::new(Some(opened)), users: Arc::new(()), _parts: parts };
+        // SAFETY: it is not null, and the caller guarantees that it is writable.
+        unsafe { counter.write(COUNTERS.insert(open)) };
+        Ok(())
+    })
+}
+
+/// Calls `body` with an open counter.
+fn with<T>(handle: Handle, body: impl FnOnce(&Counter) -> Result<T, Fault>) -> Result<T, Fault> {
+    let open = COUNTERS.get(handle)?;
+    let slot = open.counter.lock().unwrap_or_else(PoisonError::into_inner);
+    body(slot.as_ref().ok_or_else(being_closed)?)
+}
+
+/// See `efa_gda.h`.
+///
+/// # Safety
+/// `info` must be null or a struct of the header with its size set.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn efa_gda_counter_describe(counter: Handle, info: *mut CounterInfo) -> c_int {
+    call(|| {
+        let (success, error, gpu) = with(counter, |counter| match counter {
+            Counter::Fabric(counter) => {
+                let words = counter.words();
+                let words = words.ok_or_else(|| Fault::new(Code::Internal, "the counter owns no words"))?;
+                Ok((words.success, words.error, words.device.unwrap_or(HOST)))
+            }
+            Counter::Verbs { words, .. } => {
+                let success = words.as_ptr() as u64;
+                Ok((success, success + STRIDE as u64, HOST))
+            }
+        })?;
+        let value = CounterInfo { size: 0, success, error, gpu, reserved: 0 };
+        // SAFETY: the caller guarantees a struct with its size.
+        unsafe { write_struct(info, "the counter's info", value) }
+    })
+}
+
+/// See `efa_gda.h`.
+///
+/// # Safety
+/// `successes` and `errors` must be null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn efa_gda_counter_read(
+    counter: Handle,
+    successes: *mut u64,
+    errors: *mut u64,
+) -> c_int {
+    call(|| {
+        refuse_null(successes, "the pointer to the successes")?;
+        refuse_null(errors, "the pointer to the errors")?;
+        let (seen, failed) = with(counter, |counter| match counter {
+            Counter::Fabric(counter) => {
+                let both = counter.successes()?.zip(counter.errors()?);
+                both.ok_or_else(|| {
+                    Fault::new(
+                        Code::Unsupported,
+                        "the counter's words are in a GPU's memory, which the host does not read; a kernel can",
+                    )
+                })
+            }
+            Counter::Verbs { counter, .. } => Ok((counter.successes()?, counter.errors()?)),
+        })?;
+        // SAFETY: neither is null, and the caller guarantees that they are writable.
+        unsafe {
+            successes.write(seen);
+            errors.write(failed);
+        }
+        Ok(())
+    })
+}
+
+/// See `efa_gda.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn efa_gda_counter_close(counter: Handle) -> c_int {
+    call(|| {
+        let open = COUNTERS.get(counter)?;
+        let mut slot = open.counter.lock().unwrap_or_else(PoisonError::into_inner);
+        // `open` holds one reference.
+        let users = Arc::strong_count(&open.users).saturating_sub(1);
+        if users != 0 {
+            let text = format!("the counter counts for {users} queue(s); close or destroy them first");
+            return Err(Fault::new(Code::Busy, text));
+        }
+        let taken = slot.take().ok_or_else(being_closed)?;
+        COUNTERS.remove(counter)?;
+        match taken {
+            Counter::Fabric(counter) => Ok(counter.close()?),
+            Counter::Verbs { counter, words } => counter.close().map_err(|error| {
+                // The adapter may still write to them.
+                std::mem::forget(words);
+                error.into()
+            }),
+        }
+    })
+}

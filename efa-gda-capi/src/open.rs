@@ -1,0 +1,166 @@
+//! Opens the endpoint or queue pair of a mapped queue, and maps it.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+
+use efa_gda::doorbell::DoorbellChoice;
+use efa_gda::fabric::{Bindings, CompletionQueue, CountedOperations, Domain, GdaOps, Info};
+use efa_gda::queue::{MappedQueue, StoreWidth};
+use efa_gda::verbs::{self, Capability, ProtectionDomain, QueuePair, QueuePairOptions};
+use efa_gda::wire::{EntrySize, QueueKey};
+
+use crate::counter::{Counter, CounterOfQueue};
+use crate::domain::{Opened, Parts};
+use crate::driven::{Driven, Processor};
+use crate::error::{Code, Fault};
+use crate::layer::Layer;
+
+const DEFAULT_PEERS: u32 = 64;
+/// Entries of each ring of a queue pair, unless the caller chooses.
+const DEFAULT_ENTRIES: u32 = 256;
+/// Entries of a completion queue on which nothing completes.
+const UNUSED: usize = 64;
+
+/// The caller's attributes, checked.
+pub(crate) struct Wanted {
+    pub(crate) completions: u32,
+    pub(crate) peers: u32,
+    pub(crate) requests: u32,
+    pub(crate) receives: u32,
+    pub(crate) doorbell: DoorbellChoice,
+    pub(crate) width: StoreWidth,
+    pub(crate) request_table: bool,
+    pub(crate) counters: bool,
+}
+
+/// Opens and maps a queue.
+pub(crate) fn open(
+    parts: &Parts,
+    processor: Processor,
+    wanted: &Wanted,
+    counter: Option<&CounterOfQueue>,
+) -> Result<Box<dyn Driven>, Fault> {
+    match &parts.layer {
+        Opened::Fabric { domain, info, ops } => {
+            let queue = over_fabric((domain, info, ops), &processor, wanted, counter)?;
+            finish(processor, queue, wanted)
+        }
+        Opened::Verbs { domain, wide_entries } => {
+            let queue = over_verbs(domain, *wide_entries, wanted, counter)?;
+            finish(processor, queue, wanted)
+        }
+    }
+}
+
+fn finish<B: Layer>(
+    processor: Processor,
+    queue: MappedQueue<B>,
+    wanted: &Wanted,
+) -> Result<Box<dyn Driven>, Fault> {
+    let queue = queue.with_store_width(wanted.width);
+    let queue = if wanted.request_table { queue.with_request_table()? } else { queue };
+    processor.drive(queue, wanted.doorbell)
+}
+
+fn over_fabric(
+    (domain, info, ops): (&Domain, &Info, &GdaOps),
+    processor: &Processor,
+    wanted: &Wanted,
+    counter: Option<&CounterOfQueue>,
+) -> Result<MappedQueue, Fault> {
+    if wanted.requests != 0 || wanted.receives != 0 {
+        return Err(Fault::argument(
+            "requests and receives must be 0 on a domain of libfabric, whose fi_info sets the depth of the rings",
+        ));
+    }
+    let peers = if wanted.peers == 0 { DEFAULT_PEERS } else { wanted.peers };
+    let addresses = domain.address_vector(peers as usize)?;
+    let least = info.completions() * if wanted.counters { 2 } else { 1 };
+    let entries = if wanted.completions == 0 { least } else { wanted.completions as usize };
+    let completions = completion_queue(processor, domain, ops, entries)?;
+    // With counters, nothing reads the completion queue, so receives cannot complete there.
+    let receives = if wanted.counters { domain.completion_queue(UNUSED)? } else { completions.clone() };
+    let bindings = Bindings {
+        address_vector: &addresses,
+        send_completions: &completions,
+        receive_completions: &receives,
+    };
+    let mut endpoint = domain.endpoint(info)?.bind(bindings)?;
+    match counter {
+        Some(CounterOfQueue { counter: Counter::Fabric(counter), counted, .. }) => {
+            endpoint.bind_counter(counter, *counted)?;
+        }
+        Some(_) => return Err(other_domain()),
+        None => {}
+    }
+    if wanted.counters {
+        let transmit = match processor {
+            Processor::Host => ops.cntr_open_host()?,
+            #[cfg(feature = "cuda")]
+            Processor::Gpu(gpu) => gpu.completion_counter(ops)?.0,
+        };
+        endpoint.bind_counter(&transmit, CountedOperations::TRANSMIT)?;
+    }
+    let queue = MappedQueue::new(endpoint.enable()?, ops)?;
+    Ok(if wanted.counters { queue.with_counters()? } else { queue })
+}
+
+/// Opens a completion queue, in the GPU's memory where that is possible.
+#[cfg_attr(not(feature = "cuda"), allow(unused_variables, reason = "only a GPU's needs the operations"))]
+fn completion_queue(
+    processor: &Processor,
+    domain: &Domain,
+    ops: &GdaOps,
+    entries: usize,
+) -> Result<CompletionQueue, Fault> {
+    match processor {
+        Processor::Host => Ok(domain.completion_queue(entries)?),
+        #[cfg(feature = "cuda")]
+        Processor::Gpu(gpu) => Ok(gpu.completion_queue(ops, entries)?.0),
+    }
+}
+
+fn over_verbs(
+    domain: &ProtectionDomain,
+    wide_entries: bool,
+    wanted: &Wanted,
+    counter: Option<&CounterOfQueue>,
+) -> Result<MappedQueue<QueuePair<verbs::Ready>>, Fault> {
+    if wanted.counters {
+        return Err(Fault::new(
+            Code::Unsupported,
+            "a queue of rdma-core cannot use completion counters in place of its completion queue; open it without \
+             EFA_GDA_MAPPED_COUNTERS, or on a domain of libfabric",
+        ));
+    }
+    let context = domain.context();
+    let depth = |entries: u32| if entries == 0 { DEFAULT_ENTRIES } else { entries };
+    let (requests, receives) = (depth(wanted.requests), depth(wanted.receives));
+    let rounded = |entries: u32| entries.checked_next_power_of_two().unwrap_or(entries);
+    let completions = match wanted.completions {
+        0 => rounded(requests).saturating_add(rounded(receives)),
+        entries => entries,
+    };
+    let completions = verbs::CompletionQueue::create(context, completions)?;
+    let options = QueuePairOptions::new()
+        .send_entries(requests)
+        .receive_entries(receives)
+        .entry_size(if wide_entries { EntrySize::B128 } else { EntrySize::B64 })
+        .unsolicited_writes(context.attributes().has(Capability::UnsolicitedWriteReceive));
+    let mut pair = QueuePair::create(domain, verbs::CompletionQueues::shared(&completions), &options)?;
+    match counter {
+        Some(CounterOfQueue { counter: Counter::Verbs { counter, .. }, counted, .. }) => {
+            pair.attach(counter, *counted)?;
+        }
+        Some(_) => return Err(other_domain()),
+        None => {}
+    }
+    // An adapter drops messages of senders that do not know the key. The highest bit is the kernel's.
+    let key = RandomState::new().build_hasher().finish() as u32 >> 1;
+    Ok(MappedQueue::over_verbs(pair.activate(QueueKey::new(key))?)?)
+}
+
+fn other_domain() -> Fault {
+    Fault::argument(
+        "the counter and the queue are of different domains; open the counter on the queue's domain",
+    )
+}

@@ -1,0 +1,330 @@
+//! What the measurements need: a domain of the software adapter, queues that kernels drive, and kernels. Without a GPU
+//! the kernels run on the host executor, beside the pretended CUDA driver, so that the program can be tried.
+
+use std::error::Error;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cudarc::driver::{
+    CudaContext, CudaFunction, CudaModule, CudaStream, DeviceRepr, LaunchConfig, PushKernelArg,
+};
+use cudarc::nvrtc::Ptx;
+use efa_gda::fabric::{
+    Access, Bindings, Buffer, CompletionCounter, CountedOperations, Domain, Fabric, Info, Library,
+    MemoryRegion, Query,
+};
+use efa_gda::gpu::{Gpu, GpuMemory, HostRange, compile_source};
+use efa_gda::gpu_queue::{GpuQueue, Placement};
+use efa_gda::queue::{MappedQueue, device_peer};
+use efa_gda::status;
+use efa_gda_sys::device::{efa_gda_peer, efa_gda_queue};
+
+/// A failure is a sentence.
+pub(crate) type Outcome<T> = Result<T, String>;
+
+/// Names the step that failed, and the causes of its error.
+pub(crate) trait During<T> {
+    fn during(self, step: &str) -> Outcome<T>;
+}
+
+impl<T, E: Error> During<T> for Result<T, E> {
+    fn during(self, step: &str) -> Outcome<T> {
+        self.map_err(|error| {
+            let (mut text, mut cause) = (format!("{step}: {error}"), error.source());
+            while let Some(one) = cause {
+                let message = one.to_string();
+                if !text.contains(&message) {
+                    text = format!("{text}: {message}");
+                }
+                cause = one.source();
+            }
+            text
+        })
+    }
+}
+
+/// `struct soft_adapter_args` of the kernels' sources.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Args {
+    queue: *mut efa_gda_queue,
+    peer: efa_gda_peer,
+    lkey: u32,
+    rkey: u32,
+    local: u64,
+    remote: u64,
+    source: u64,
+    target: u64,
+    scratch: u64,
+    status: u64,
+    pub(crate) calls: u32,
+    pub(crate) bytes: u32,
+    pub(crate) pause_ns: u64,
+}
+
+// SAFETY: a plain struct of C with the kernels' layout.
+unsafe impl DeviceRepr for Args {}
+// SAFETY: the blocks of a launch use what it points to as device code does.
+unsafe impl Sync for Args {}
+
+type OnHost = unsafe extern "C" fn(*const Args, u32, u32, u32) -> bool;
+
+/// A kernel that takes [`Args`].
+pub(crate) enum Kernel {
+    Gpu { function: CudaFunction, stream: Arc<CudaStream> },
+    HostExecutor(OnHost),
+}
+
+enum Kernels {
+    Gpu { context: Arc<CudaContext>, module: Arc<CudaModule> },
+    HostExecutor(libloading::Library),
+}
+
+/// The software adapter, the GPU, and the kernels of `kernels/bench/soft_adapter.cu`.
+pub(crate) struct Rig {
+    pub(crate) gpu: Gpu,
+    kernels: Kernels,
+    info: Info,
+    domain: Domain,
+}
+
+impl Rig {
+    pub(crate) fn open(host_executor: bool) -> Outcome<Self> {
+        let gpu = Gpu::open(0).during("open GPU 0")?;
+        let kernels = if host_executor {
+            let library = crate::kernels_support::kernels(&["../kernels/bench/soft_adapter.cu"]);
+            Kernels::HostExecutor(library)
+        } else {
+            let context = CudaContext::new(0).during("open the CUDA context")?;
+            let (major, minor) = context.compute_capability().during("read the compute capability")?;
+            let source = include_str!("../../../kernels/bench/soft_adapter.cu");
+            let image = compile_source("soft_adapter.cu", source, &format!("sm_{major}{minor}"));
+            let image = Ptx::from_binary(image.during("compile soft_adapter.cu")?);
+            let module = context.load_module(image).during("load the kernels of soft_adapter.cu")?;
+            Kernels::Gpu { context, module }
+        };
+        let library = Library::load().during("load libfabric")?;
+        let info = Query::new().gpu_memory(true).first(&library).during("find the software adapter")?;
+        let fabric = Fabric::open(&library, &info).during("open the fabric")?;
+        let domain = fabric.domain(&info).during("open the domain")?;
+        Ok(Self { gpu, kernels, info, domain })
+    }
+
+    /// A kernel of soft_adapter.cu.
+    pub(crate) fn kernel(&self, name: &str) -> Outcome<Kernel> {
+        match &self.kernels {
+            Kernels::Gpu { context, module } => function(context, module, name),
+            Kernels::HostExecutor(library) => {
+                let symbol = format!("{name}_on_host");
+                // SAFETY: soft_adapter.cu defines each such function with this type. The library lives as long as the
+                // rig, which outlives its kernels.
+                let on_host = unsafe { library.get::<OnHost>(symbol.as_bytes()) };
+                Ok(Kernel::HostExecutor(*on_host.during(&format!("find {symbol}"))?))
+            }
+        }
+    }
+
+    /// Kernels of a compiled image; None on the host executor.
+    pub(crate) fn kernels_of<const N: usize>(
+        &self,
+        image: Vec<u8>,
+        names: [&str; N],
+    ) -> Outcome<Option<[Kernel; N]>> {
+        let Kernels::Gpu { context, .. } = &self.kernels else { return Ok(None) };
+        let module = context.load_module(Ptx::from_binary(image)).during("load the compiled kernels")?;
+        let kernels: Vec<Kernel> =
+            names.iter().map(|name| function(context, &module, name)).collect::<Outcome<_>>()?;
+        kernels.try_into().map(Some).map_err(|_| "a kernel is missing".to_owned())
+    }
+
+    fn queue(&self, counter: Option<&CompletionCounter>) -> Outcome<MappedQueue> {
+        let ops = self.domain.gda_ops().during("find the provider's GDA operations")?;
+        let addresses = self.domain.address_vector(16).during("open an address vector")?;
+        let open = |entries| self.domain.completion_queue(entries).during("open a completion queue");
+        // With counters, receives must complete elsewhere, and the queue must have twice the entries of the ring.
+        let (requests, receives) = (open(16_384)?, open(64)?);
+        let endpoint = self.domain.endpoint(&self.info).during("open an endpoint")?;
+        let bindings = Bindings {
+            address_vector: &addresses,
+            send_completions: &requests,
+            receive_completions: &receives,
+        };
+        let mut endpoint = endpoint.bind(bindings).during("bind the endpoint")?;
+        if let Some(counter) = counter {
+            endpoint.bind_counter(counter, CountedOperations::TRANSMIT).during("bind the counter")?;
+        }
+        let queue = MappedQueue::new(endpoint.enable().during("enable the endpoint")?, &ops);
+        queue.during("map the queue")
+    }
+
+    fn region(&self, bytes: usize) -> Outcome<MemoryRegion> {
+        let buffer =
+            Buffer::zeroed(bytes).ok_or_else(|| format!("no memory for a buffer of {bytes} bytes"))?;
+        self.domain.register(buffer, Access::ALL).during("register a buffer")
+    }
+
+    /// A queue whose counters are in GPU memory, and a source and a target of `bytes` bytes.
+    pub(crate) fn counted(&self, bytes: usize) -> Outcome<Link> {
+        let ops = self.domain.gda_ops().during("find the provider's GDA operations")?;
+        let (counter, placement) = self.gpu.completion_counter(&ops).during("open the counter")?;
+        if let (Kernels::Gpu { .. }, Placement::Host { why }) = (&self.kernels, &placement) {
+            return Err(format!("the counter must be in GPU memory, and is in host memory: {why}"));
+        }
+        let queue = self.queue(Some(&counter))?.with_counters().during("use the counter")?;
+        self.link(queue, bytes, Some(counter))
+    }
+
+    /// A queue with a request table, and a source and a target of `bytes` bytes.
+    pub(crate) fn tracked(&self, bytes: usize) -> Outcome<Link> {
+        let queue = self.queue(None)?.with_request_table().during("add a request table")?;
+        self.link(queue, bytes, None)
+    }
+
+    fn link(&self, queue: MappedQueue, bytes: usize, counter: Option<CompletionCounter>) -> Outcome<Link> {
+        let other = self.queue(None)?;
+        let address = |queue: &MappedQueue| queue.endpoint().address().during("read an endpoint's address");
+        other.insert_peer(&address(&queue)?).during("insert the sender's address")?;
+        let peer = queue.insert_peer(&address(&other)?).during("insert the receiver's address")?;
+        let (source, target) = (self.region(bytes)?, self.region(bytes)?);
+        let reach = |region: &MemoryRegion| {
+            let start = region.start() as usize;
+            // SAFETY: the link keeps the region, and with it the memory, for longer than the range.
+            unsafe { self.gpu.reach(start..start + bytes) }.during("map a buffer into the GPU")
+        };
+        let ranges = [reach(&source)?, reach(&target)?];
+        let mut queue = GpuQueue::new(queue, &self.gpu).during("map the queue into the GPU")?;
+        let zeroed = |bytes| GpuMemory::zeroed(&self.gpu, bytes).during("allocate GPU memory");
+        let (scratch, status) = (zeroed(SCRATCH)?, zeroed(size_of::<u32>())?);
+        let args = Args {
+            queue: queue.device_address(),
+            peer: device_peer(peer),
+            lkey: queue.retain(&source).during("retain the source")?.get(),
+            rkey: target.remote_key().get(),
+            local: source.address(),
+            remote: target.address(),
+            source: ranges[0].device_address(),
+            target: ranges[1].device_address(),
+            scratch: scratch.device_address(),
+            status: status.device_address(),
+            calls: 0,
+            bytes: 64,
+            pause_ns: 0,
+        };
+        Ok(Link {
+            queue,
+            args,
+            scratch,
+            status,
+            _ranges: ranges,
+            source,
+            target,
+            _other: other,
+            _counter: counter,
+        })
+    }
+}
+
+fn function(context: &Arc<CudaContext>, module: &Arc<CudaModule>, name: &str) -> Outcome<Kernel> {
+    let function = module.load_function(name).during(&format!("find the kernel {name}"))?;
+    Ok(Kernel::Gpu { function, stream: context.new_stream().during("create a stream")? })
+}
+
+/// Bytes of a link's scratch memory.
+const SCRATCH: usize = 64 << 10;
+/// Threads of a block.
+pub(crate) const WARP: u32 = 32;
+
+/// A queue that kernels drive, a peer, and registered host memory that both the adapter and the kernels access.
+pub(crate) struct Link {
+    queue: GpuQueue,
+    pub(crate) args: Args,
+    scratch: GpuMemory,
+    status: GpuMemory,
+    _ranges: [HostRange; 2],
+    source: MemoryRegion,
+    target: MemoryRegion,
+    _other: MappedQueue,
+    _counter: Option<CompletionCounter>,
+}
+
+impl Link {
+    /// Fills the source with bytes that are not zero and differ from their neighbours.
+    pub(crate) fn fill_source(&self) -> Outcome<()> {
+        let bytes: Vec<u8> = (0..self.source.len()).map(|at| (at % 251) as u8 + 1).collect();
+        self.source.buffer().ok_or("the source has no buffer")?.write(0, &bytes).during("fill the source")
+    }
+
+    /// Fails if the first `bytes` bytes of the target differ from those of the source.
+    pub(crate) fn compare(&self, bytes: usize) -> Outcome<()> {
+        let read = |region: &MemoryRegion| {
+            let mut copy = vec![0; bytes];
+            region.buffer().ok_or("a region has no buffer")?.read(0, &mut copy).during("read a buffer")?;
+            Ok::<_, String>(copy)
+        };
+        let (source, target) = (read(&self.source)?, read(&self.target)?);
+        match source.iter().zip(&target).position(|(from, to)| from != to) {
+            None => Ok(()),
+            Some(at) => {
+                Err(format!("byte {at} of the target is {}, and was sent as {}", target[at], source[at]))
+            }
+        }
+    }
+
+    /// Zeroes the scratch memory.
+    pub(crate) fn clear(&self) -> Outcome<()> {
+        self.scratch.write(0, &vec![0; SCRATCH]).during("clear the scratch memory")
+    }
+
+    /// The first `count` words of the scratch memory.
+    pub(crate) fn words(&self, count: usize) -> Outcome<Vec<u64>> {
+        let mut bytes = vec![0; 8 * count];
+        self.scratch.read(0, &mut bytes).during("read the scratch memory")?;
+        Ok(bytes.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word)).collect())
+    }
+
+    /// Launches `blocks` blocks of one warp, or one block with one thread if `blocks` is 0. Returns the time until the
+    /// kernel ended.
+    pub(crate) fn launch(&self, kernel: &Kernel, blocks: u32) -> Outcome<Duration> {
+        let (blocks, threads) = if blocks == 0 { (1, 1) } else { (blocks, WARP) };
+        let _guard = self.queue.begin_launch();
+        let begin = Instant::now();
+        match kernel {
+            Kernel::Gpu { function, stream } => {
+                let config = LaunchConfig {
+                    grid_dim: (blocks, 1, 1),
+                    block_dim: (threads, 1, 1),
+                    shared_mem_bytes: 0,
+                };
+                // SAFETY: the kernel takes one such struct. The memory that it points to outlives the kernel, whose end
+                // is awaited below.
+                unsafe { stream.launch_builder(function).arg(&self.args).launch(config) }
+                    .during("launch the kernel")?;
+                stream.synchronize().during("wait for the kernel")?;
+            }
+            Kernel::HostExecutor(on_host) => std::thread::scope(|scope| {
+                let args = &self.args;
+                // SAFETY: the memory that the arguments point to outlives the scope; the pretended GPU's memory is this
+                // process's.
+                let run = move |block| unsafe { on_host(args, block, blocks, threads) };
+                let threads: Vec<_> = (0..blocks).map(|block| scope.spawn(move || run(block))).collect();
+                let ended = threads.into_iter().all(|thread| matches!(thread.join(), Ok(true)));
+                if ended { Ok(()) } else { Err("the host executor could not run a block".to_owned()) }
+            })?,
+        }
+        let time = begin.elapsed();
+        let mut status = [0; 4];
+        self.status.read(0, &mut status).during("read the kernel's status")?;
+        status::outcome(u32::from_ne_bytes(status)).during("the kernel")?;
+        Ok(time)
+    }
+
+    /// Closes the queue in order.
+    pub(crate) fn close(self) -> Outcome<()> {
+        self.queue.close().during("close the queue")
+    }
+
+    /// Destroys a queue whose requests other code posted, so that it cannot be closed in order.
+    pub(crate) fn destroy(self) -> Outcome<()> {
+        self.queue.destroy().during("destroy the queue")
+    }
+}

@@ -1,0 +1,166 @@
+//! The pairs of the device library (kernels/include/efa_gda/*.h), each as a litmus test. A line is one thread, or one
+//! lane of a group. The loads state the values of the bad outcome.
+
+use super::ptx::Graph;
+use super::{never, never_of_shape};
+
+macro_rules! never {
+    ($($(#[$doc:meta])* $name:ident: $text:expr;)*) => {
+        $($(#[$doc])* #[test] fn $name() { never($text) })*
+    };
+}
+
+never! {
+    /// Groups of several lanes: the flag of another lane than the leader; a scan by another lane than the leader.
+    early_return_by_groups_of_several_lanes:
+        "owner's leader:   st.relaxed serving 1; fence.sc @ F2; bar @ sync after F2
+         owner's lane 1:   bar @ sync after F2; ld.relaxed flag 0
+         poster's lane 1:  st.relaxed flag 1; bar @ sync before F1
+         poster's leader:  bar @ sync before F1; fence.sc @ F1; ld.relaxed serving 0";
+
+    /// Deferred entries. The next owner found the lock passed to it when it took its ticket.
+    a1_the_next_owners_doorbell_covers_deferred_entries:
+        "owner:       st.weak slot 7; st.release serving 1 @ release of serving
+         next owner:  ld.relaxed serving 1; fence.acq_rel.sys @ fence of the ring; st.relaxed.sys doorbell 2
+         adapter:     ld.acquire.sys doorbell 2; ld.weak slot 0";
+
+    a1_doorbells_ascend_past_an_owner_that_does_not_ring:
+        "owner:    st.relaxed.sys doorbell 1; st.release serving 1 @ release of serving
+         second:   ld.relaxed serving 1; fence.acq_rel @ fence of release(); st.release serving 2 @ release of serving
+         third:    ld.acquire serving 2 @ acquire of serving; st.relaxed.sys doorbell 3
+         adapter:  ld.relaxed.sys doorbell 3; ld.relaxed.sys doorbell 1";
+
+    /// The poster acquires the Open of an owner that has not rung yet, and publishes where an earlier owner copied.
+    a1_a_new_owners_open_passes_on_what_earlier_owners_read:
+        "owner:       ld.weak entry 7; st.release serving 1 @ release of serving
+         next owner:  ld.relaxed serving 1; fence.acq_rel @ fence of acquire(); st.relaxed serving 2
+         poster:      ld.acquire serving 2 @ acquire of serving; st.weak entry 7";
+
+    a2_a_published_entry_is_whole:
+        "poster's leader:  bar @ sync before the flags; fence.acq_rel @ fence before the flag; st.relaxed flag 1
+         poster's lane 1:  st.weak entry 7; bar @ sync before the flags
+         owner's leader:   ld.relaxed flag 1; fence.acq_rel @ fence after the scan; bar @ sync after the scan
+         owner's lane 1:   bar @ sync after the scan; ld.weak entry 0";
+
+    /// A group that published its call and then received the lock copies the call from its publication slots.
+    a2_an_owners_lane_copies_what_its_other_lanes_published:
+        "leader:  st.weak entry 7; bar @ sync before the flags
+         lane 1:  bar @ sync before the flags; ld.weak entry 0";
+
+    a3_a_publication_slot_is_written_after_it_was_read:
+        "owner's lane 1:   ld.weak entry 7; bar @ sync of the ring
+         owner's leader:   bar @ sync of the ring; fence.acq_rel.sys @ fence of the ring; st.relaxed serving 2
+         poster's leader:  ld.acquire serving 2 @ acquire of serving; bar @ sync after the load of serving
+         poster's lane 1:  bar @ sync after the load of serving; st.weak entry 7";
+
+    the_adapter_receives_an_entry_before_its_doorbell:
+        "lane 1:   st.weak slot 7; bar @ sync of the ring
+         leader:   bar @ sync of the ring; fence.acq_rel.sys @ fence of the ring; st.relaxed.sys doorbell 1
+         adapter:  ld.acquire.sys doorbell 1; ld.weak slot 0";
+
+    b1_a_completions_body_is_not_older_than_its_phase:
+        "adapter:  st.weak body 7; st.release.sys head 1
+         reader:   ld.relaxed.sys head 1; fence.acq_rel.sys @ fence after the head; ld.relaxed.sys body 0";
+
+    b2_the_adapters_data_is_visible_once_its_request_is_counted:
+        "adapter:         st.weak buffer 7; st.release.sys head 1
+         reader:          ld.relaxed.sys head 1; fence.acq_rel.sys @ fence of B2; st.relaxed completed 1
+         group's leader:  ld.acquire completed 1 @ acquire of completed; bar @ sync after the wait
+         group's lane 1:  bar @ sync after the wait; ld.weak buffer 0";
+
+    b2_the_adapter_has_read_a_slot_before_it_is_written_again:
+        "adapter:         ld.weak slot 2; st.release.sys head 1
+         reader:          ld.relaxed.sys head 1; fence.acq_rel.sys @ fence of B2; st.relaxed completed 1
+         group's leader:  ld.acquire completed 1 @ acquire of completed; bar @ sync after the wait
+         group's lane 1:  bar @ sync after the wait; st.weak slot 2";
+
+    /// Counters that never wrap: `completed` is not used, and quiet() itself fences (post.h).
+    b2_the_adapters_data_is_visible_after_quiet_on_counters_that_never_wrap:
+        "adapter:  st.weak buffer 7; st.release.sys success 1
+         leader:   ld.relaxed.sys success 1; fence.acq_rel.sys @ fence of quiet(); bar @ sync after the wait
+         lane 1:   bar @ sync after the wait; ld.weak buffer 0";
+
+    b3_the_receiver_sees_the_copy:
+        "reader:    st.relaxed entry 1; st.release inboxed 1 @ release of inboxed
+         receiver:  ld.acquire inboxed 1 @ acquire of inboxed; ld.relaxed entry 0";
+
+    b3_an_inbox_entry_is_written_after_it_was_taken:
+        "receiver:  ld.relaxed entry 2; st.release taken 1 @ release of taken
+         reader:    ld.acquire taken 1 @ acquire of taken; st.relaxed entry 2";
+
+    /// With counters. The poller's load of error.count needs no acquire of its own, because the fence of B2 follows it.
+    b4_a_counted_failure_has_its_report:
+        "reader:  st.relaxed report 7; fence.acq_rel @ fence of B4; cas.relaxed error.count 0 1
+         poller:  ld.relaxed error.count 1; fence.acq_rel.sys @ fence of B2; cas.relaxed completed 0 1
+         group:   ld.acquire completed 1 @ acquire of completed; ld.relaxed error.count 1; ld.relaxed report 0";
+
+    b4_a_counted_failure_is_in_error_count:
+        "reader:  cas.relaxed error.count 0 1
+         poller:  ld.relaxed error.count 1; fence.acq_rel.sys @ fence of B2; cas.relaxed completed 0 1
+         group:   ld.acquire completed 1 @ acquire of completed; ld.relaxed error.count 0";
+
+    /// The adapter counts an error before it counts requests that ended later. A poller that sees those sees the error.
+    b5_counters_error_is_not_older_than_counters_success:
+        "adapter:  st.relaxed.sys error 1; st.release.sys success 1
+         poller:   ld.relaxed.sys success 1; fence.acq_rel.sys @ fence of B5; ld.relaxed.sys error 0";
+
+    /// The store of reported must have system scope, as the fence has: the host is outside of the GPU's scope.
+    the_host_sees_the_report_of_the_first_error:
+        "reader:  st.relaxed report 7; fence.acq_rel.sys @ fence before reported; st.relaxed.sys reported 1
+         host:    ld.acquire.sys reported 1; ld.weak report 0";
+
+    r1_the_adapters_data_is_visible_once_a_request_is_done:
+        "adapter:  st.weak buffer 7; st.release.sys head 1
+         reader:   ld.relaxed.sys head 1; fence.acq_rel.sys @ fence of B2; st.relaxed done 1
+         leader:   ld.relaxed done 1; fence.acq_rel @ fence of the wait; bar @ sync after the wait
+         lane 1:   bar @ sync after the wait; ld.weak buffer 0";
+
+    /// A group finds its poster word overwritten by the next lap, and must then find its request before oldest.
+    r2_oldest_is_not_older_than_the_next_laps_poster_word:
+        "writer:  st.relaxed oldest 1; st.release serving 1 @ release of serving
+         poster:  ld.relaxed serving 1; fence.acq_rel @ fence before poster words; st.relaxed poster 2
+         waiter:  ld.acquire poster 2 @ acquire of the poster word; ld.relaxed oldest 0";
+
+    r3_the_adapters_data_is_visible_once_oldest_has_passed_a_request:
+        "reader:  ld.relaxed.sys head 1; fence.acq_rel.sys @ fence of B2; st.relaxed done 1
+         writer:  ld.relaxed done 1; fence.acq_rel @ fence before oldest; st.relaxed oldest 1
+         waiter:  ld.acquire oldest 1 @ acquire of oldest; ld.weak buffer 0
+         adapter: st.weak buffer 7; st.release.sys head 1";
+
+    a_group_that_sees_a_signal_sees_its_data:
+        "adapter:  st.weak data 7; st.release.sys word 1
+         leader:   ld.relaxed.sys word 1; fence.acq_rel.sys @ fence of wait_until(); bar @ sync of wait_until()
+         lane 1:   bar @ sync of wait_until(); ld.weak data 0";
+}
+
+fn the_entry_overtakes(graph: &Graph) -> bool {
+    !graph.arrives(("doorbell", 1), ("slot", 7))
+}
+
+/// The entry is past the batch window of the doorbell before this one.
+#[test]
+fn batch_window_an_entry_arrives_after_the_confirmed_doorbell() {
+    never_of_shape(
+        "leader:  st.relaxed.sys doorbell 1; fence.acq_rel.sys @ fence that confirms; bar @ sync after the fence
+         lane 1:  bar @ sync after the fence; st.relaxed.sys slot 7",
+        the_entry_overtakes,
+    );
+}
+
+/// The next owner loads confirmed_index relaxed. The axioms of PTX do not order a store after a branch; see
+/// `Graph::arrives`.
+#[test]
+fn batch_window_an_entry_of_the_next_owner_arrives_after_the_confirmed_doorbell() {
+    never_of_shape(
+        "owner:       st.relaxed.sys doorbell 1; fence.acq_rel.sys @ fence that confirms; st.relaxed confirmed_index 1
+         next owner:  ld.relaxed confirmed_index 1; branch @ branch on confirmed_index; st.relaxed.sys slot 7",
+        the_entry_overtakes,
+    );
+}
+
+#[test]
+fn completion_lock_the_next_reader_begins_where_the_last_one_ended() {
+    let locks = "cas.acquire lock 0 1 @ acquire of the lock";
+    let reads = "ld.relaxed consumed 0; st.relaxed consumed 1; st.release lock 0 @ release of the lock";
+    never(&format!("one: {locks}; {reads}\n two: {locks}; {reads}"));
+}

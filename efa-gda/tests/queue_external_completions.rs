@@ -1,0 +1,87 @@
+//! Completion queues in memory of the caller, on the software adapter.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
+
+mod support;
+
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use efa_gda::fabric::{DeviceMemory, Dmabuf, ExternalMemory, Query};
+use efa_gda::queue::measure::{Load, Producer};
+use efa_gda::queue::{MappedQueue, WorkError, WorkRequest};
+use support::side::{Side, bytes_of, introduce, pattern};
+use support::{assert_no_violations, with_soft_adapter};
+
+/// Zeroed memory with a file descriptor, as memory of a GPU has a dmabuf. The mapping is never removed.
+fn shared_memory(length: usize) -> (OwnedFd, *mut u8) {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: the descriptor is new and has no other owner, and the mapping is new.
+    unsafe {
+        let fd = OwnedFd::from_raw_fd(libc::memfd_create(c"completions".as_ptr(), libc::MFD_CLOEXEC));
+        let raw = std::os::fd::AsRawFd::as_raw_fd(&fd);
+        assert_eq!(libc::ftruncate(raw, length as libc::off_t), 0);
+        let start = libc::mmap(std::ptr::null_mut(), length, protection, libc::MAP_SHARED, raw, 0);
+        assert_ne!(start, libc::MAP_FAILED);
+        (fd, start.cast())
+    }
+}
+
+#[test]
+fn completions_arrive_in_memory_of_the_caller() {
+    with_soft_adapter(&[], |adapter| {
+        let side = Side::open(&Query::new());
+        let (fd, start) = shared_memory(8192 * 32 + 4096);
+        let memory = ExternalMemory {
+            dmabuf: fd.as_fd(),
+            offset: 4096,
+            length: 8192 * 32,
+            buffer: start.wrapping_add(4096),
+        };
+        // SAFETY: the memory stays mapped until the process ends.
+        let completions = unsafe { side.domain.gda_ops().unwrap().cq_open_ext(&memory, 8192) }.unwrap();
+        drop(fd);
+        let mut first = side.queue_on(completions, |_| ());
+        let second = side.queue();
+        assert_eq!(first.exposure().cq.buffer.as_ptr(), start.wrapping_add(4096));
+        let peer = introduce(&first, &second);
+        let (source, target) = (side.region(&pattern(64 * 20_000)), side.region(&[0; 64 * 20_000]));
+        let put = WorkRequest::write(peer, &source, target.remote()).bytes(64).stride(64).count(20_000);
+        assert_eq!(first.execute(&put).unwrap().completed, 20_000, "two laps of the completion queue");
+        assert!(bytes_of(&target) == bytes_of(&source));
+        assert_no_violations(adapter);
+    });
+}
+
+#[test]
+fn the_host_refuses_to_poll_completions_in_gpu_memory() {
+    with_soft_adapter(&[], |adapter| {
+        let side = Side::open(&Query::new());
+        let (file, start) = shared_memory(8192 * 32);
+        let dmabuf = Ok(Dmabuf { file, offset: 0 });
+        // SAFETY: the memory stays mapped until the process ends, and no GPU accesses it.
+        let memory = unsafe { DeviceMemory::new(start as u64, 8192 * 32, 0, dmabuf, Arc::new(())) };
+        // SAFETY: a new file holds zeroes.
+        let completions = unsafe { side.domain.gda_ops().unwrap().cq_open_device(memory.unwrap(), 8192) };
+        let completions = completions.unwrap();
+        let (mut first, second) = (side.queue_on(completions, |_| ()), side.queue());
+        let put = WorkRequest::write(
+            introduce(&first, &second),
+            &side.region(&[1; 64]),
+            side.region(&[0; 64]).remote(),
+        );
+        let load =
+            Load { producer: Producer::Thread, shared: false, blocks: 1, threads: 1, calls: 1, per_call: 1 };
+        let (queues, puts) = (std::slice::from_mut(&mut first), std::slice::from_ref(&put));
+        for refused in [
+            MappedQueue::measure_rate(queues, puts, &load).map(drop),
+            queues[0].measure_latency(&put, Producer::Thread, 1).map(drop),
+            queues[0].execute(&put).map(drop),
+            queues[0].quiet(Duration::from_secs(1)).map(drop),
+        ] {
+            assert!(matches!(refused, Err(WorkError::Unsupported { .. })), "{refused:?}");
+        }
+        assert_eq!(adapter.statistics().doorbells, 0);
+    });
+}

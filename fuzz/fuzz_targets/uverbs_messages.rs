@@ -1,0 +1,262 @@
+//! Messages to softefa's broker, with descriptors beside them: whatever a client sends, the broker replies or closes that
+//! connection, keeps serving others, and closes every descriptor that it received. The broker runs in this process.
+#![no_main]
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use libfuzzer_sys::arbitrary::{self, Arbitrary};
+use libfuzzer_sys::fuzz_target;
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::unistd::ftruncate;
+use softefa_abi::encode;
+use softefa_abi::protocol::Request;
+use softefa_abi::sys::*;
+use softefa_uverbs::broker::{Broker, Clients};
+
+#[path = "../../softefa/uverbs/tests/client/mod.rs"]
+mod client;
+
+use client::{Call, Client};
+
+#[derive(Arbitrary, Debug)]
+enum Message {
+    /// Any bytes, with descriptors.
+    Bytes {
+        bytes: Vec<u8>,
+        descriptors: Vec<Kind>,
+    },
+    /// An open of a device, on a connection of its own.
+    Open {
+        adapter: u8,
+        descriptors: Vec<Kind>,
+    },
+    Map {
+        page: u8,
+        length: u16,
+        writable: bool,
+    },
+    /// An ioctl with attributes, and descriptors.
+    Ioctl {
+        object: u8,
+        method: u8,
+        attributes: Vec<Attribute>,
+        descriptors: [Option<Kind>; 2],
+    },
+    /// The size of the file that the program can still change.
+    Resize {
+        bytes: u16,
+    },
+    /// One of the calls that an honest client makes.
+    Domain,
+    Region {
+        domain: u8,
+        length: u32,
+        descriptor: Option<Kind>,
+    },
+    Queue {
+        entries: u16,
+        /// The memory of its completions, and where in it.
+        memory: Option<(Kind, u16)>,
+    },
+    Counter {
+        memory: [Kind; 2],
+        offset: u16,
+    },
+    QueuePair {
+        domain: u8,
+        queue: u8,
+        depth: u16,
+        receives: u16,
+    },
+    State {
+        queue_pair: u8,
+        state: u8,
+    },
+}
+
+/// A file that a client can pass.
+#[derive(Arbitrary, Clone, Copy, Debug)]
+enum Kind {
+    Null,
+    Memory,
+    Mappings,
+    /// Memory files: one whose size the program can change, and one whose size it cannot.
+    Shared,
+    Sealed,
+    Pipe,
+    Directory,
+}
+
+struct Files([OwnedFd; 7]);
+
+impl Files {
+    fn new() -> io::Result<Self> {
+        let memory_file = |seals: SealFlag| -> io::Result<OwnedFd> {
+            let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+            let file = File::from(memfd_create(c"any", flags)?);
+            file.set_len(FILE_BYTES)?;
+            fcntl(&file, FcntlArg::F_ADD_SEALS(seals))?;
+            Ok(file.into())
+        };
+        let memory = File::options().read(true).write(true).open("/proc/self/mem")?;
+        Ok(Self([
+            File::open("/dev/null")?.into(),
+            memory.into(),
+            File::open("/proc/self/maps")?.into(),
+            memory_file(SealFlag::empty())?,
+            memory_file(SealFlag::F_SEAL_SHRINK)?,
+            io::pipe()?.0.into(),
+            File::open("/proc/self")?.into(),
+        ]))
+    }
+
+    fn of(&self, kind: Kind) -> BorrowedFd<'_> {
+        self.0[kind as usize].as_fd()
+    }
+
+    fn all<'a>(&self, kinds: impl IntoIterator<Item = &'a Kind>) -> Vec<BorrowedFd<'_>> {
+        kinds.into_iter().take(32).map(|kind| self.of(*kind)).collect()
+    }
+}
+
+#[derive(Arbitrary, Debug)]
+struct Attribute {
+    id: u8,
+    is_common: bool,
+    length: u16,
+    data: u16,
+    is_pointer: bool,
+}
+
+/// Memory that attributes point to. The broker writes there, as a kernel would, so no attribute points elsewhere.
+static ARENA: OnceLock<u64> = OnceLock::new();
+const ARENA_BYTES: usize = 256 << 10;
+/// Bytes of each memory file, at first.
+const FILE_BYTES: u64 = 256 << 10;
+
+fn socket() -> &'static PathBuf {
+    static BROKER: OnceLock<(Broker, PathBuf)> = OnceLock::new();
+    let (_, socket) = BROKER.get_or_init(|| {
+        let socket = std::env::temp_dir().join(format!("softefa-fuzz.{}", std::process::id()));
+        let _ = std::fs::remove_file(&socket);
+        (Broker::start(&socket, 1, Clients::OwnUser).expect("a broker"), socket)
+    });
+    socket
+}
+
+/// The number of entries of a folder of `/proc/self`: its descriptors, or its threads.
+fn count(folder: &str) -> usize {
+    std::fs::read_dir(format!("/proc/self/{folder}")).expect("procfs").count()
+}
+
+/// Waits until there are at most `most` entries: the broker ends connections a little later.
+fn await_count(folder: &str, most: usize) {
+    let limit = Instant::now() + Duration::from_secs(10);
+    while count(folder) > most {
+        assert!(Instant::now() < limit, "more than {most} entries of {folder} were left");
+        std::thread::yield_now();
+    }
+}
+
+/// Sends a message. Returns whether the connection still exists.
+fn send(client: &Client, files: &Files, message: &Message) -> bool {
+    let arena = *ARENA.get_or_init(|| vec![0_u64; ARENA_BYTES / 8].leak().as_mut_ptr() as u64);
+    let (mut call, descriptors) = match message {
+        Message::Bytes { bytes, descriptors } => {
+            // An ioctl at any address could write anywhere in this process, which the broker is part of.
+            let is_ioctl = bytes.len() == 24 && bytes.starts_with(&[2, 0, 0, 0]);
+            let descriptors = files.all(descriptors);
+            return bytes.is_empty()
+                || is_ioctl
+                || client.exchange_with(bytes, &descriptors).0.errno != libc::EIO;
+        }
+        Message::Open { adapter, descriptors } => {
+            let request = Request::Open { adapter: u32::from(*adapter % 2) }.encode();
+            Client::connect(socket()).exchange_with(&request, &files.all(descriptors));
+            return true;
+        }
+        Message::Map { page, length, writable } => {
+            let (offset, length) = (u64::from(*page) << 12, u64::from(*length));
+            client.exchange(&Request::Map { offset, length, writable: *writable }.encode());
+            return true;
+        }
+        Message::Resize { bytes } => {
+            let _ = ftruncate(files.of(Kind::Shared), i64::from(*bytes) * 8);
+            return true;
+        }
+        Message::Ioctl { object, method, attributes, descriptors } => {
+            let mut call = Call::new((*object).into(), (*method).into());
+            for attribute in attributes.iter().take(32) {
+                let id = u32::from(attribute.id) + if attribute.is_common { 0x1000 } else { 0 };
+                let data = match attribute.is_pointer || attribute.length > 8 {
+                    true => arena + u64::from(attribute.data),
+                    false => u64::from(attribute.data % 4096),
+                };
+                call = call.raw(id, attribute.length, data);
+            }
+            (call, files.all(descriptors.iter().flatten()))
+        }
+        Message::Domain => (Call::allocate_domain(), Vec::new()),
+        Message::Region { domain, length, descriptor } => {
+            let address = if descriptor.is_some() { 0 } else { arena };
+            let call = Call::register((*domain).into(), address, (*length).into(), descriptor.is_some());
+            (call, files.all(descriptor))
+        }
+        Message::Queue { entries, memory: None } => {
+            (Call::create_completion_queue((*entries).into()), Vec::new())
+        }
+        Message::Queue { entries, memory: Some((kind, offset)) } => {
+            let call = Call::create_completion_queue((*entries).into())
+                .number(UVERBS_ATTR_CREATE_CQ_BUFFER_LENGTH, 8, 32 * u64::from(*entries))
+                .number(UVERBS_ATTR_CREATE_CQ_BUFFER_FD, 0, 0)
+                .number(UVERBS_ATTR_CREATE_CQ_BUFFER_OFFSET, 8, u64::from(*offset));
+            (call, files.all(&[Kind::Null, *kind]))
+        }
+        Message::Counter { memory, offset } => {
+            let word = encode!(ib_uverbs_buffer_desc {
+                addr: u64::from(*offset),
+                length: 8,
+                type_: IB_UVERBS_BUFFER_TYPE_DMABUF,
+            });
+            let call = Call::new(UVERBS_OBJECT_COMP_CNTR, UVERBS_METHOD_COMP_CNTR_CREATE)
+                .handle(UVERBS_ATTR_CREATE_COMP_CNTR_HANDLE, 0)
+                .input(EFA_IB_ATTR_CREATE_COMP_CNTR_COMP_BUFFER, &word)
+                .input(EFA_IB_ATTR_CREATE_COMP_CNTR_ERR_BUFFER, &word);
+            (call, files.all(memory))
+        }
+        Message::QueuePair { domain, queue, depth, receives } => {
+            let (domain, queue) = ((*domain).into(), (*queue).into());
+            (Call::create_queue_pair(domain, queue, (*depth).into(), (*receives).into()), Vec::new())
+        }
+        Message::State { queue_pair, state } => {
+            (Call::modify_queue_pair((*queue_pair).into(), (*state).into()), Vec::new())
+        }
+    };
+    call.run_with(client, &descriptors);
+    true
+}
+
+fn exchange(socket: &Path, messages: &[Message]) {
+    let files = Files::new().expect("files");
+    let client = Client::open(socket);
+    let before = count("fd");
+    if messages.iter().take(64).all(|message| send(&client, &files, message)) {
+        // Two files of rings at most.
+        await_count("fd", before + 2);
+        assert_eq!(Call::allocate_domain().run(&Client::open(socket)), 0, "another client is served");
+    }
+}
+
+fuzz_target!(|messages: Vec<Message>| {
+    let socket = socket();
+    let threads = count("task");
+    exchange(socket, &messages);
+    // Memory of a thread that ends while the sanitizer looks for leaks would be one.
+    await_count("task", threads);
+});

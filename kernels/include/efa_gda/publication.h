@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * Publication slots: where a group that waits for the ticket lock publishes its entries, and how the lock owner finds
+ * them and copies them to the ring. ticket_lock.h states the terms, the words, their pairs, and when a group may
+ * publish.
+ *
+ * FLAGS. The flag of entry i of a call, from 0, is (ticket + i + 1) << 2, plus kLastSlot on the call's last entry. The
+ * lock owner knows T, so it knows the value, without the low two bits, that each flag must have: the first is (T + 1)
+ * << 2; each further one is 1 << 2 more than the flag before, and, if the flag before has kLastSlot, 2^32 << 2 more in
+ * addition. The lock owner combines whole calls, from T on, up to the first flag that does not match. A slot's flag
+ * does not match if the slot holds 0 or the flag of another lap, because its call is not published, or if an empty
+ * ticket lies before its call: an empty ticket has no slot and no flag, but it adds 2^32 to the flags of the next call.
+ * So the lock owner stops before an empty ticket, and passes the lock to its group.
+ */
+#ifndef EFA_GDA_PUBLICATION_H
+#define EFA_GDA_PUBLICATION_H
+
+#include "sq.h"
+
+namespace efa_gda {
+
+/* What a call adds to reserve.word besides its number of entries. */
+constexpr uint64_t kOneCall = (uint64_t)1 << 32;
+
+/* The low bit of a publication flag: the slot is its call's last. */
+constexpr uint64_t kLastSlot = 1;
+/* The most entries of a call that may return early: no more than any kind of lock owner sees in one scan. */
+constexpr uint32_t kMaxEarlyReturnEntries = 32;
+
+/* Flags that each thread of a lock owner reads in one scan. */
+template <class Group>
+constexpr int kFlagsPerThread = Group::kSingleThread ? kMaxEarlyReturnEntries : 16;
+/* Further scans for calls that have a ticket and are not published yet. */
+constexpr int kMaxRescans = 2;
+
+/* The publication slots' geometry, in registers: the compiler would otherwise read it from the queue after each
+ * fence. */
+struct PublicationSlots {
+  uint8_t *entries;
+  uint64_t *flags;
+  uint32_t mask, entry_shift;
+  /* The value 0, which the compiler cannot prove to be constant (zero_by_thread() in platform.h). */
+  uint32_t zero;
+  bool present;
+
+  EFA_GDA_FN PublicationSlots()
+      : entries(nullptr), flags(nullptr), mask(0), entry_shift(0), zero(0), present(false) {}
+  EFA_GDA_FN explicit PublicationSlots(const efa_gda_queue *queue)
+      : entries(queue->publication.entries),
+        flags(queue->publication.flags),
+        mask(queue->publication.num_entries - 1),
+        entry_shift(queue->sq.entry_size == 128 ? 7 : 6),
+        zero(zero_by_thread()),
+        present(queue->publication.num_entries != 0) {}
+
+  EFA_GDA_FN const uint8_t *entry(uint32_t slot) const { return entries + ((slot & mask) << entry_shift); }
+  EFA_GDA_FN uint64_t *flag(uint32_t slot) const { return flags + (slot & mask); }
+};
+
+/* The flag of entry i of the call with this ticket (shifted), without its low bits. */
+EFA_GDA_FN uint64_t flag_of(uint64_t ticket, uint64_t i) {
+  return ticket + ((i + 1) << EFA_GDA_LOCK_STATE_BITS);
+}
+
+/* Returns the number of slots of the whole calls whose flags match from `serving` on, and advances `serving` past
+ * them. flags[k] of the thread of rank r is the flag of slot k * size + r, from 0. Without its low bits, it matches if
+ * it is one more than that of the slot before, and 2^32 more if the slot before is its call's last. */
+template <class Group>
+EFA_GDA_FN uint32_t match_flags(Group group, const uint64_t (&flags)[kFlagsPerThread<Group>], uint64_t &serving) {
+  constexpr int kFlagsPerThread = efa_gda::kFlagsPerThread<Group>;
+  uint32_t rank = group.rank(), size = group.size(), slots = 0, calls = 0, ended = 0;
+  uint32_t last[kFlagsPerThread], match[kFlagsPerThread];
+  /* All votes first: each has a long latency, and none depends on another's result. */
+  EFA_GDA_UNROLL for (uint32_t k = 0; k < kFlagsPerThread; k++) last[k] = group.vote((flags[k] & kLastSlot) != 0);
+  EFA_GDA_UNROLL for (uint32_t k = 0; k < kFlagsPerThread; k++) {
+    uint64_t ended_before = ended + bits_in(last[k] & ((1u << rank) - 1));
+    match[k] = group.vote((flags[k] & ~kLastSlot) ==
+                          flag_of(serving, k * size + rank + ended_before * kOneCall));
+    ended += bits_in(last[k]);
+  }
+  bool no_gap = true;
+  ended = 0;
+  EFA_GDA_UNROLL for (uint32_t k = 0; k < kFlagsPerThread; k++) {
+    uint32_t ready = low_ones(match[k]);
+    uint32_t ends = ready < size ? last[k] & ((1u << ready) - 1) : last[k];
+    if (no_gap && ends != 0) {
+      slots = k * size + bit_width(ends);
+      calls = ended + bits_in(ends);
+    }
+    no_gap = no_gap && ready >= size;
+    ended += bits_in(last[k]);
+  }
+  serving += (slots + calls * kOneCall) << EFA_GDA_LOCK_STATE_BITS;
+  return slots;
+}
+
+/* Returns the number of slots of the whole calls that are published from `serving` on, at most as many as one scan
+ * reads, and advances `serving` past them. Scans again, at most kMaxRescans times, while a call with a ticket is not
+ * published; with `linger` also while nothing is outstanding or more groups keep taking tickets. A reading that
+ * finds more than three quarters of a scan is the last. */
+template <class Group, int StoreBytes>
+EFA_GDA_FN uint32_t scan_published(efa_gda_queue *queue, const Ring<Group, StoreBytes> &ring,
+                                   const PublicationSlots &publication, bool linger, uint64_t &serving) {
+  constexpr int kFlagsPerThread = efa_gda::kFlagsPerThread<Group>;
+  Group group = ring.group();
+  uint32_t outstanding_before = 0;
+  for (int rescans = 0;; rescans++) {
+    uint64_t flags[kFlagsPerThread], after = serving;
+    EFA_GDA_UNROLL for (uint32_t k = 0; k < kFlagsPerThread; k++) {
+      flags[k] = load_relaxed(publication.flag(ring.next() + k * group.size() + group.rank()));
+    }
+    uint32_t reserved = ring.is_leader() ? (uint32_t)load_relaxed(&queue->reserve.word) : 0;
+    uint32_t outstanding = group.from_leader(reserved) - ring.next();
+    bool more_arrive = linger && (outstanding == 0 || outstanding != outstanding_before);
+    outstanding_before = outstanding;
+    if (more_arrive && outstanding < kFlagsPerThread * group.size() && rescans < kMaxRescans) continue;
+    uint32_t count = match_flags(group, flags, after);
+    if (count == outstanding || count > kFlagsPerThread * group.size() * 3 / 4 || rescans >= kMaxRescans) {
+      /* Acquires the flags (A2): each thread those that it read, and after the sync all of them. */
+      if (count != 0) {
+        fence_device();
+        group.sync();
+      }
+      serving = after;
+      return count;
+    }
+  }
+}
+
+/* Copies published entries to the ring, quad by quad, so that stores of neighbouring threads cover whole lines. One
+ * iteration goes as far as neither the ring nor the publication slots wrap. */
+template <class Group, int StoreBytes>
+EFA_GDA_FN void copy_published(const Ring<Group, StoreBytes> &ring, const PublicationSlots &publication, uint32_t slot,
+                               uint32_t count) {
+  /* Quads that each thread reads before it stores the first of them. */
+  constexpr int kQuadsPerThread = 16;
+  uint32_t rank = ring.group().rank(), stride = 16 * ring.group().size();
+  while (count != 0) {
+    uint32_t to_ring_end = ring.num_entries() - (slot & (ring.num_entries() - 1)),
+             to_publication_end = publication.mask + 1 - (slot & publication.mask);
+    uint32_t n = to_ring_end < to_publication_end ? to_ring_end : to_publication_end;
+    if (n > count) n = count;
+    const uint8_t *from = publication.entry(slot) + 16 * rank;
+    uint8_t *to = ring.slot_address(slot) + 16 * rank;
+    int32_t bytes_left = (int32_t)((n << publication.entry_shift) - 16 * rank);
+    for (; bytes_left > 0;
+         bytes_left -= kQuadsPerThread * stride, from += kQuadsPerThread * stride, to += kQuadsPerThread * stride) {
+      Quad quads[kQuadsPerThread];
+      EFA_GDA_UNROLL for (int k = 0; k < kQuadsPerThread; k++) {
+        if (bytes_left > (int32_t)(k * stride)) quads[k] = load_quad_local(from + k * stride);
+      }
+      EFA_GDA_UNROLL for (int k = 0; k < kQuadsPerThread; k++) {
+        if (bytes_left > (int32_t)(k * stride)) Ring<Group, StoreBytes>::store_to_ring(to + k * stride, quads[k]);
+      }
+    }
+    slot += n;
+    count -= n;
+  }
+}
+
+}  // namespace efa_gda
+
+#endif

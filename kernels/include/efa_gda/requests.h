@@ -1,0 +1,295 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * The request table: which requests are done, how each ended, and which handle posted it. With it a group waits for its
+ * own requests, whichever thread reads the completion queue, and receives the errors of its own requests. It waits
+ * without the ticket lock, so other groups post on meanwhile.
+ *
+ * A queue has a request table if requests.num_entries is not 0; the host decides that when it makes the queue. Without
+ * a table, waits return EFA_GDA_UNSUPPORTED and nothing below happens. A queue with completion counters has none: only
+ * the completion queue says which request completed, and such a queue reads it for errors alone (cq.h).
+ *
+ * TERMS. Group, handle, call, writer, publish, poison, producer index: see sq.h. Reader: cq.h. T: ticket_lock.h.
+ *   R              requests.num_entries, a power of two, at least N + P and at most 32768.
+ *   P, N           publication.num_entries, sq.num_entries.
+ *   request i      the request whose entry has the producer index i. Its words are done[i mod R] and posters[i mod R].
+ *   lap            of request i: i / R. The requests of the next lap use the same words again.
+ *   phase          bit 15 of a word. The phase of a lap is 1 if the lap is even and 0 if it is odd (table_phase() in
+ *                  cq.h). A request id has at least 16 bits and R is at most 2^15, so the id in a completion gives the
+ *                  word and the phase.
+ *   poster number  of a handle: 1 to 32767. The handle takes it from the counter tracking.handles when it is opened.
+ *   done           of a request: the reader has stored its done word, or that of a later lap. Until then the request
+ *                  is in flight.
+ *   oldest         tracking.oldest. All requests before it are done. The request at it may be done too.
+ *
+ * WORDS
+ *   word             | written by                        | read by                  | ordered by
+ *   done[i mod R]    | reader: phase and status of       | waiting groups, writer   | R1
+ *                    | request i, when it has read the   |                          |
+ *                    | completion                        |                          |
+ *   posters[i mod R] | the group that posts request i:   | waiting groups           | R2
+ *                    | phase and poster number, before   |                          |
+ *                    | it publishes or rings             |                          |
+ *   tracking.oldest  | writer's leader                   | the writer, waiting      | R2, R3
+ *                    |                                   |   groups                 |
+ *   tracking.handles | leaders that open handles: add    | the same                 | relaxed; carries no data
+ * Each word is stored on its own, with 16 bits (the two counters with 32). A load may have four neighbouring words
+ * (load_relaxed_four); each of them is whole, but they may be of different ages. Done and posters are two arrays,
+ * because they have different writers.
+ *
+ * PAIRS
+ *   R1  The reader loads completions, executes fence_system(), and then stores their done words. A waiting leader loads
+ *       them, relaxed or with an acquire, until it has seen all of its requests done, and then executes fence_device();
+ *       its group synchronises (wait_for() in post.h).
+ *       Visible: that the adapter no longer reads or writes the buffers of these requests; for a read, its bytes.
+ *   R2  The group that posts request i stores posters[i mod R] only if i < oldest + R, and executes a fence between
+ *       learning that and the store: publish() (ticket_lock.h) fences before it stores poster words and flags; the
+ *       writer fences whenever it has computed a new limit (wait_for_free_slots() in sq.h).
+ *       A waiting leader loads its poster word with an acquire, or relaxed and then executes fence_device(), and loads
+ *       `oldest` afterwards. If the word is of the next lap, it finds its request before `oldest`.
+ *   R3  The writer loads done words, executes fence_device(), and then stores `oldest`. A waiting leader loads `oldest`
+ *       with an acquire, or executes fence_device() before its group uses data. Visible: the same as by R1, and the
+ *       poster words, of all requests before `oldest`.
+ *
+ * LIMIT. The writer keeps, at each store to the ring,
+ *     next + entries to be written <= oldest + R - P.
+ * It applies the limit where it computes free slots (limit_by_table()), and caches the smaller of the two limits:
+ * `oldest`, like `completed`, only grows, so a cached limit is never too high. There it also advances `oldest`, by
+ * scanning done words, when this limit is the stricter one. Between two scans at least about R - P - N requests are
+ * posted. A post within the cached limit does no work for it.
+ *   Groups publish only entries with a producer index < T + P (ticket_lock.h), and T is at most the writer's `next`. So
+ * i < oldest + R holds for published entries as well: what R2 needs.
+ *
+ * WHAT THE WORDS SAY about request i, which was posted. "Differs": the word's phase is not that of i's lap.
+ *   done[i mod R]      | oldest    | request i is
+ *   phase of i's lap   | <= i + R  | done; the low 8 bits of the word are its status (enum efa_io_comp_status)
+ *   phase of i's lap   | >  i + R  | done; the word may be that of request i + 2 R, which has the same phase
+ *   differs            | >  i      | done; the word is that of request i + R: the status was overwritten
+ *   differs            | <= i      | in flight
+ *   posters[i mod R]   | oldest    | request i was posted by
+ *   phase of i's lap   | <= i + R  | the handle whose poster number is in the low 15 bits of the word
+ *   differs            | >  i      | an unknown handle: the word was overwritten
+ *   differs            | <= i      | a handle that has not stored the word yet, so by another group: the words of a
+ *                      |           |   group's own requests are stored before its post() returns
+ * look_ahead() loads words only, passes requests by the first line of each half, and end_wait() judges the result by an
+ * `oldest` that is loaded afterwards. look_closely() loads `oldest` before and after the words, and repeats if `oldest`
+ * passed i in between: the words are then perhaps older than the second value.
+ *
+ * OVERWRITTEN STATUSES. The status of request i is overwritten by request i + R: a group that waits for a request only
+ * after R later ones may find none. The request is done. If error.count has not changed since the handle was opened or
+ * its quiet() last returned, no request of the queue failed meanwhile, and the wait succeeds. Otherwise it returns
+ * EFA_GDA_COMPLETION_ERROR with FailedRequest::status 0, which names no request: one of the requests waited for may
+ * have failed, or any other request of the queue. A wait for no requests (count 0, or wait_own() without new requests)
+ * looks at no status, and succeeds.
+ *
+ * CALLS. "Rings first": for entries that await a doorbell (Sender::flush). An owner of the queue always does, without a
+ * lock. A group that shares it does so only if its last post deferred the doorbell; it then takes a ticket, so it may
+ * wait for the lock and, while it combines, for free slots, with the statuses of ticket_lock.h, each of which poisons
+ * the queue.
+ *   call           | rings | bound counts from               | at its end
+ *   wait, wait_own | yes   | the beginning of its polling,   | looks once more; EFA_GDA_TIMEOUT_COMPLETION, with which
+ *                  |       |   and from each request of the  |   the leader poisons the queue, because the adapter may
+ *                  |       |   queue that completes          |   still access the buffers
+ *   test; wait of  | yes   | no bound: looks, polls, looks   | EFA_GDA_IN_FLIGHT; the look poisons nothing. After it,
+ *   a handle whose |       |                                 |   wait_own() no longer covers the requests of before
+ *   timeout is 0   |       |                                 |
+ *   post, if LIMIT | what  | as for free slots (sq.h): each  | EFA_GDA_TIMEOUT_SLOTS, with which the leader poisons the
+ *   allows no more | it    |   request that completes        |   queue: request `oldest` did not complete
+ *   entries        | placed|                                 |
+ * A call whose requests are not all done also ends if the queue is poisoned (EFA_GDA_POISONED), and a wait if the host
+ * raises the abort flag: the leader poisons the queue with the flag's status. If wait or test reads a completion of
+ * another queue pair, and its requests are not all done then, it poisons the queue with EFA_GDA_BAD_COMPLETION. A wait
+ * for a request that never completes ends although other groups post on, because they can post only as many requests as
+ * LIMIT allows.
+ *
+ * POSTER NUMBERS repeat after 32,767 handles. If two handles with one number posted among the last R requests,
+ * wait_own() of one may also wait for requests of the other, and return the error of one of these, with its index.
+ * wait() and test() do not use the number.
+ */
+#ifndef EFA_GDA_REQUESTS_H
+#define EFA_GDA_REQUESTS_H
+
+#include "cq.h"
+
+namespace efa_gda {
+
+/* A failed request: its producer index, which is its request id or, with 16-bit ids, contains it in the low 16 bits;
+ * and enum efa_io_comp_status. `status` is 0 if the request is not known (OVERWRITTEN STATUSES above). */
+struct FailedRequest {
+  uint32_t index = 0;
+  uint32_t status = 0;
+};
+
+/* A wait for the requests [next, end), or for those of them that one handle posted. */
+struct RequestWait {
+  uint32_t next, end;
+  /* Poster number; 0: all of the requests. */
+  uint32_t poster;
+  /* error.count when the handle was opened, or when its quiet() last returned. */
+  uint32_t known_errors;
+  /* Bound of the wait; 0: looks once, polls once and looks again. */
+  uint64_t bound_ns;
+  /* Found so far: the failed request with the lowest index, and whether a status was overwritten. */
+  FailedRequest failed;
+  bool overwritten;
+
+  EFA_GDA_FN RequestWait(uint32_t first, uint32_t count, uint32_t poster_number, uint32_t errors, uint64_t bound)
+      : next(first), end(first + count), poster(poster_number), known_errors(errors), bound_ns(bound),
+        overwritten(false) {}
+
+  EFA_GDA_FN void add_failure(uint32_t index, uint32_t status) {
+    if (failed.status == 0) failed.index = index;
+    if (failed.status == 0) failed.status = status;
+  }
+};
+
+/* The largest poster number. */
+constexpr uint32_t kMaxPoster = kTablePhase - 1;
+
+/* A 16-bit word, four times. */
+constexpr uint64_t kInFour = 0x0001000100010001;
+
+EFA_GDA_FN bool is_before(uint32_t index, uint32_t other) { return (int32_t)(index - other) < 0; }
+
+/* `done` and `posters` hold four words each, of the requests from wait.next / 4 * 4 on. Advances `wait` over the
+ * requests that they show as done or as posted by another handle. Returns whether all four are passed. The four have
+ * one phase, because R is a multiple of four. */
+EFA_GDA_FN bool advance_in_four(RequestWait &wait, uint64_t phase, uint64_t done, uint64_t posters) {
+  constexpr uint64_t kPhases = kInFour * kTablePhase;
+  uint32_t base = wait.next & ~3u, from = wait.next - base, to = wait.end - base < 4 ? wait.end - base : 4;
+  uint64_t in_flight = done ^ phase * kInFour, difference = posters ^ (phase | wait.poster) * kInFour;
+  if (wait.poster == 0) difference = 0;
+  /* Bit 15 of each 16-bit field is a flag. of_others: `difference` is not zero; failed: the status is not zero; stops:
+   * the request is not passed. */
+  uint64_t of_others = (((difference & ~kPhases) + ~kPhases) | difference) & kPhases;
+  uint64_t failed = ((done & kInFour * 0xff) + ~kPhases) & ~of_others & kPhases;
+  uint64_t stops = ((in_flight & ~of_others) | difference) & kPhases;
+  /* The first request from `from` on that is not passed, and the first that failed. */
+  uint64_t from_here = ~(uint64_t)0 << (16 * from);
+  uint32_t stop = low_zeros(stops & from_here) / 16, failure = low_zeros(failed & from_here) / 16;
+  if (stop > to) stop = to;
+  if (failure < stop) wait.add_failure(base + failure, (uint32_t)(done >> (16 * failure)) & 0xff);
+  wait.next = base + stop;
+  return stop == 4;
+}
+
+/* Loads of four words that a look has in flight at once: 16 requests for one round trip. */
+constexpr uint32_t kFoursPerLook = 4;
+
+/* Advances `wait` as far as relaxed loads show requests that are done or of other handles. */
+EFA_GDA_FN void look_ahead(const efa_gda_requests &table, RequestWait &wait) {
+  for (bool passed = true; passed && wait.next != wait.end;) {
+    uint64_t done[kFoursPerLook], posters[kFoursPerLook] = {};
+    EFA_GDA_UNROLL for (uint32_t k = 0; k < kFoursPerLook; k++) {
+      uint32_t at = ((wait.next & ~3u) + 4 * k) & (table.num_entries - 1);
+      done[k] = load_relaxed_four(table.done + at);
+      if (wait.poster != 0) posters[k] = load_relaxed_four(table.posters + at);
+    }
+    EFA_GDA_NO_UNROLL for (uint32_t left = kFoursPerLook; passed && left != 0 && wait.next != wait.end; left--) {
+      passed = advance_in_four(wait, table_phase(table, wait.next), done[0], posters[0]);
+      EFA_GDA_UNROLL for (uint32_t k = 1; k < kFoursPerLook; k++) {
+        done[k - 1] = done[k];
+        posters[k - 1] = posters[k];
+      }
+    }
+  }
+}
+
+/* Advances `wait` over request wait.next if it is done or of another handle, also if its words are overwritten or
+ * another group has not stored its poster word yet. Returns whether it did. */
+EFA_GDA_FN bool look_closely(const efa_gda_queue *queue, RequestWait &wait) {
+  const efa_gda_requests &table = queue->requests;
+  uint32_t i = wait.next, at = i & (table.num_entries - 1), phase = table_phase(table, i);
+  for (;;) {
+    uint32_t before = load_acquire(&queue->tracking.oldest);
+    uint32_t poster = wait.poster == 0 ? phase : load_acquire(table.posters + at), done = load_acquire(table.done + at);
+    uint32_t after = load_acquire(&queue->tracking.oldest);
+    bool poster_is_known = (poster & kTablePhase) == phase;
+    bool is_own = poster_is_known && (poster & ~kTablePhase) == wait.poster;
+    if (is_own && (done & kTablePhase) == phase) {
+      if ((done & 0xff) != 0) wait.add_failure(i, done & 0xff);
+    } else if (!(poster_is_known && !is_own) && is_before(i, after)) {
+      /* The request completed between the loads: its words were perhaps stored after they were loaded. */
+      if (!is_before(i, before)) continue;
+      wait.overwritten = true;
+    } else if (is_own) {
+      return false;
+    }
+    wait.next++;
+    return true;
+  }
+}
+
+/* Advances `wait` as far as its requests are done. */
+EFA_GDA_FN void look(const efa_gda_queue *queue, RequestWait &wait) {
+  do {
+    look_ahead(queue->requests, wait);
+  } while (wait.next != wait.end && look_closely(queue, wait));
+}
+
+/* Returns how the requests ended. `wait` must have at least one request, and all must be done; `first` was the first.
+ * */
+EFA_GDA_FN efa_gda_status end_wait(const efa_gda_queue *queue, uint32_t first, RequestWait &wait) {
+  /* R1. */
+  fence_device();
+  uint32_t oldest = load_relaxed(&queue->tracking.oldest), lap = queue->requests.num_entries;
+  /* What was loaded of requests before oldest - R may be of two laps later. */
+  if (is_before(first, oldest - lap)) wait.overwritten = true;
+  if (is_before(wait.failed.index, oldest - lap)) wait.failed.status = 0;
+  if (wait.failed.status != 0) return EFA_GDA_COMPLETION_ERROR;
+  bool may_have_failed = wait.overwritten && load_relaxed(&queue->error.count) != wait.known_errors;
+  return may_have_failed ? EFA_GDA_COMPLETION_ERROR : EFA_GDA_OK;
+}
+
+/* Waits for requests: looks at their words, and polls while they are in flight. Adds what it reads to `all`. Called by
+ * the leader. Poisons the queue as CALLS above says. */
+EFA_GDA_COLD efa_gda_status wait_for_requests(efa_gda_queue *queue, RequestWait *caller_wait, Completions *all) {
+  RequestWait wait = *caller_wait;
+  uint32_t first = wait.next;
+  Deadline deadline(queue, wait.bound_ns, &queue->completion.completed);
+  efa_gda_status status = EFA_GDA_OK;
+  look(queue, wait);
+  while (wait.next != wait.end && status == EFA_GDA_OK) {
+    uint32_t posted = (uint32_t)load_relaxed(&queue->reserve.word);
+    if (is_before(posted, wait.end)) posted = wait.end;
+    completed_now(queue, posted, *all);
+    status = wait.bound_ns == 0 ? EFA_GDA_IN_FLIGHT : deadline.expired(EFA_GDA_TIMEOUT_COMPLETION);
+    if (all->foreign) status = EFA_GDA_BAD_COMPLETION;
+    look(queue, wait);
+  }
+  if (wait.next == wait.end) {
+    status = end_wait(queue, first, wait);
+  } else {
+    if (wait.bound_ns == 0 && load_relaxed(&queue->error.poison) != EFA_GDA_OK) status = EFA_GDA_POISONED;
+    if (status != EFA_GDA_IN_FLIGHT) poison(queue, status);
+  }
+  caller_wait->failed = wait.failed;
+  return status;
+}
+
+/* Returns how many of `free_slots` entries from `next` on the table allows (LIMIT above). If that is fewer than
+ * `free_slots`, it first advances `oldest`. Called by the writer's leader. The queue must have a table. */
+EFA_GDA_COLD uint32_t limit_by_table(efa_gda_queue *queue, uint32_t next, uint32_t free_slots) {
+  uint32_t most = queue->requests.num_entries - queue->publication.num_entries;
+  uint32_t oldest = load_relaxed(&queue->tracking.oldest);
+  if (most - (next - oldest) < free_slots) {
+    RequestWait done(oldest, next - oldest, 0, 0, 0);
+    look_ahead(queue->requests, done);
+    if (done.next != oldest) {
+      oldest = done.next;
+      /* R3. */
+      fence_device();
+      store_relaxed(&queue->tracking.oldest, oldest);
+    }
+  }
+  uint32_t allowed = next - oldest < most ? most - (next - oldest) : 0;
+  return allowed < free_slots ? allowed : free_slots;
+}
+
+/* Stores the poster word of request `index`. `poster`: the handle's poster number. */
+EFA_GDA_FN void store_poster(const efa_gda_requests &table, uint32_t index, uint32_t poster) {
+  store_relaxed(&table.posters[index & (table.num_entries - 1)], (uint16_t)(table_phase(table, index) | poster));
+}
+
+}  // namespace efa_gda
+
+#endif

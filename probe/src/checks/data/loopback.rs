@@ -1,0 +1,83 @@
+//! A write to itself that nothing answers: whether another adapter of the node answers tells a platform that drops
+//! loopback from a network that drops everything.
+
+use efa_gda::error_chain;
+use efa_gda::gpu_queue::GpuQueueError;
+use efa_gda::queue::{Region as _, WorkError, WorkRequest};
+use efa_gda::wire::CompletionStatus;
+
+use super::moving::{Memory, bound, put_failed};
+use crate::check::{Outcome, Outcomes, Problem};
+use crate::checks::session::{Layer, Session, failed};
+use crate::model::{Op, Who};
+
+/// Whether the target did not answer: no completion, or one that says so.
+pub(super) fn is_unanswered(error: &GpuQueueError) -> bool {
+    use CompletionStatus::{UnreachableRemote, UnresponsiveRemote};
+    match error {
+        GpuQueueError::Work(WorkError::Device { .. }) => true,
+        GpuQueueError::Work(WorkError::Completion { status, .. }) => {
+            matches!(status, UnresponsiveRemote | UnreachableRemote)
+        }
+        _ => false,
+    }
+}
+
+/// The result of PUT-001 after `error`: a write to another adapter of the node decides it, and later puts go there.
+pub(super) fn to_neighbour<L: Layer>(session: &mut Session<L>, error: &GpuQueueError) -> Outcomes {
+    let wait = session.request.wait;
+    let timeout = bound(session, 64, 1);
+    // For opening the other adapter, and for the second wait.
+    session.progress.request_time(timeout * 2);
+    let name = match L::turn_to_neighbour(session) {
+        Ok(name) => name,
+        Err(why) => return not_compared(put_failed(error, wait), &why),
+    };
+    let memory = match Memory::register(session, Op::Write, 64) {
+        Ok(memory) => memory,
+        Err(outcomes) => return outcomes,
+    };
+    let Some(peer) = session.rig.peer else {
+        return not_compared(put_failed(error, wait), "it has no address");
+    };
+    let request = WorkRequest::write(peer, &memory.source, memory.target.remote()).bytes(64).timeout(timeout);
+    match session.rig.execute(&request) {
+        Ok(_) => Outcome::Warn(Problem {
+            observed: format!(
+                "a write to {name} completed; a write of this adapter to itself did not: {}",
+                error_chain(error)
+            ),
+            required: "a completion with status 0 of both".to_owned(),
+            why: "the adapter is sound: the platform drops what an adapter sends to itself, so a program whose ranks \
+                  share an adapter hangs; the puts below go to the other adapter"
+                .to_owned(),
+            fix: "let ranks of one node use different adapters, or shared memory and NVLink (NCCL and libfabric's \
+                  fabric efa do by default); to see a peer answer, run fi_pingpong -p efa on another host and \
+                  fi_pingpong -p efa HOST here"
+                .to_owned(),
+            who: Who::Code,
+        })
+        .into(),
+        Err(second) if is_unanswered(&second) => failed(
+            format!("no write completed, neither to this adapter nor to {name}: {}", error_chain(error)),
+            "a completion with status 0",
+            "most likely a security group drops the traffic between this node's adapters; otherwise the adapter did \
+             not get the doorbell",
+            "on EC2, let the security group allow all traffic within itself, inbound and outbound, on every EFA \
+             interface; then check the port's state (DEV-004); to see a peer answer, run fi_pingpong -p efa on another \
+             host and fi_pingpong -p efa HOST here",
+            Who::Host,
+        ),
+        Err(second) => put_failed(&second, wait),
+    }
+}
+
+/// The failure without another adapter to compare with.
+fn not_compared(mut outcomes: Outcomes, why: &str) -> Outcomes {
+    for (_, outcome) in &mut outcomes.0 {
+        if let Outcome::Fail(problem) = outcome {
+            problem.observed.push_str(&format!("; no write to another adapter was tried: {why}"));
+        }
+    }
+    outcomes
+}

@@ -1,0 +1,170 @@
+//! Registers memory of a GPU with the adapter, in this thread and in one without a CUDA context, and names the cause of
+//! a refusal.
+
+use efa_gda::error_chain;
+use efa_gda::fabric::{Access, Domain, Error, Fabric, Info, MemoryRegion, Query, Registration};
+use efa_gda::gpu::{Gpu, GpuMemory};
+
+use super::{Session, on_gpu};
+use crate::check::{Outcome, Outcomes, Problem};
+use crate::checks::session::{failed, missing, without_hint};
+use crate::model::Who;
+use crate::system::System;
+
+/// Bytes that are registered.
+const BYTES: usize = 64 << 10;
+/// The bit of CAP_SYS_ADMIN in a capability mask (`linux/capability.h`); containers that are not privileged lack it.
+const CAP_SYS_ADMIN: u64 = 1 << 21;
+
+/// CUDA-014.
+pub(super) fn registers(session: &mut Session) -> Outcomes {
+    let gpu = match on_gpu::gpu(session) {
+        Ok(gpu) => gpu,
+        Err(outcomes) => return outcomes,
+    };
+    let (Some(library), Some(adapter)) = (&session.start.library, &session.rig.objects.info) else {
+        return missing("libfabric");
+    };
+    let query = Query::new().gpu_memory(true).adapter(adapter.domain_name().into_owned());
+    let info = match query.first(library) {
+        Ok(info) => info,
+        Err(error) if session.request.soft => {
+            let why = "the software adapter has GPU memory only with SOFTEFA_HMEM=1".to_owned();
+            return Outcome::Unknown(Some(without_hint(&error, error.hint())), why).into();
+        }
+        Err(error) => {
+            return refused(
+                without_hint(&error, error.hint()),
+                "install a libfabric that was built with CUDA (the current EFA installer's), where libcuda.so.1 is \
+                 on the loader's path, and unset FI_HMEM_DISABLE_P2P"
+                    .to_owned(),
+                Who::Image,
+            );
+        }
+    };
+    let fabric = match Fabric::open(library, &info) {
+        Ok(fabric) => fabric,
+        Err(error) => return super::refused(&error, "fi_fabric succeeds", WHY, Who::Image),
+    };
+    match register_twice(&fabric, &info, &gpu) {
+        Ok((here, Ok(_))) => Outcome::pass(here).into(),
+        Ok((here, Err(elsewhere))) => Outcome::Warn(Problem {
+            observed: format!("{here}; in a thread without a CUDA context: {elsewhere}"),
+            required: "registration succeeds in every thread".to_owned(),
+            why: "programs register in threads of their own, and fi_mr_regattr then returns \"operation not supported\""
+                .to_owned(),
+            fix: "make the GPU's context current in the thread that registers (cudaSetDevice and cudaFree(0), or \
+                  cuCtxSetCurrent), or pass memory as a dmabuf"
+                .to_owned(),
+            who: Who::Code,
+        })
+        .into(),
+        Err(error) => {
+            let system = System { root: session.request.root.clone(), ..System::default() };
+            let facts = Facts::of(&system);
+            let (fix, who) = cause(&error.to_string(), &facts);
+            let pod = if facts.privileged { "" } else { "the pod is not privileged; " };
+            refused(format!("{pod}{}", without_hint(&error, error.hint())), fix, who)
+        }
+    }
+}
+
+const WHY: &str =
+    "NCCL, NVSHMEM and DeepEP register the GPU's memory; without that, only host memory can be moved";
+
+fn refused(observed: String, fix: String, who: Who) -> Outcomes {
+    failed(observed, "memory of the GPU registers, as a dmabuf or by its address", WHY, &fix, who)
+}
+
+/// Registers memory in this thread, and in another one. Returns how it was registered here, and the other's result.
+fn register_twice(
+    fabric: &Fabric,
+    info: &Info,
+    gpu: &Gpu,
+) -> Result<(String, Result<Registration, String>), Error> {
+    let domain = fabric.domain(info)?;
+    let memory = || GpuMemory::zeroed(gpu, BYTES).map_err(|error| error_chain(&error).to_string());
+    let no_memory = |why: String| Error::DeviceMemory { dmabuf: why.clone(), address: why };
+    let (first, second) = (memory().map_err(no_memory)?, memory().map_err(no_memory)?);
+    let here = register(&domain, first)?;
+    let elsewhere = std::thread::scope(|scope| {
+        let thread =
+            scope.spawn(|| register(&domain, second).map_err(|error| without_hint(&error, error.hint())));
+        thread.join().unwrap_or_else(|_| Err("the thread panicked".to_owned()))
+    });
+    domain.close()?;
+    Ok((here.to_string(), elsewhere))
+}
+
+fn register(domain: &Domain, memory: GpuMemory) -> Result<Registration, Error> {
+    let (region, how) = MemoryRegion::register_device(domain, memory.into(), Access::ALL)?;
+    region.close()?;
+    Ok(how)
+}
+
+/// The facts of the machine on which the cause depends.
+#[derive(Clone, Copy, Debug)]
+struct Facts {
+    /// The module nvidia-peermem, or its predecessor, is loaded.
+    peermem: bool,
+    /// The process has the capabilities of a privileged container.
+    privileged: bool,
+}
+
+impl Facts {
+    fn of(system: &System) -> Self {
+        let status = system.read("/proc/self/status").unwrap_or_default();
+        let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+        let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+        let loaded = |module: &str| system.exists(format!("/sys/module/{module}"));
+        Self {
+            peermem: loaded("nvidia_peermem") || loaded("nv_peer_mem"),
+            // Without a mask nothing is known, and the pod is not blamed.
+            privileged: mask.is_none_or(|mask| mask & CAP_SYS_ADMIN != 0),
+        }
+    }
+}
+
+/// The fix for an error text, by the last code in it, which is that of the registration by address.
+fn cause(error: &str, facts: &Facts) -> (String, Who) {
+    let codes = error.split("(-").skip(1).filter_map(|rest| rest.split(')').next()?.parse::<i32>().ok());
+    let dmabuf =
+        "a libfabric that registers GPU memory as a dmabuf (API 1.20 or newer; the current EFA installer's)";
+    let (fix, who) = match codes.last() {
+        Some(libc::EPERM | libc::EACCES) => return (PRIVILEGED.to_owned(), Who::Pod),
+        Some(libc::EINVAL) if !facts.peermem => (
+            format!(
+                "use {dmabuf}, or load nvidia-peermem on the host: without both, the adapter cannot reach the memory"
+            ),
+            Who::Image,
+        ),
+        Some(libc::EFAULT) => (
+            format!("use {dmabuf}: this one registers the address as if it were host memory"),
+            Who::Image,
+        ),
+        Some(libc::ENOSYS) => (
+            "install a libfabric that was built with CUDA and with an rdma-core that has ibv_reg_dmabuf_mr (34)"
+                .to_owned(),
+            Who::Image,
+        ),
+        Some(libc::EOPNOTSUPP) => (
+            "make the GPU's context current in the thread that registers; on the host, use the open kernel modules of \
+             NVIDIA's driver, which export dmabufs"
+                .to_owned(),
+            Who::Host,
+        ),
+        Some(libc::ENOMEM) => ("raise the limit of locked memory (ENV-003)".to_owned(), Who::Pod),
+        _ => (
+            "on the host: load the efa driver 2.x and NVIDIA's open kernel modules for dmabuf, or nvidia-peermem"
+                .to_owned(),
+            Who::Host,
+        ),
+    };
+    match facts.privileged {
+        true => (fix, who),
+        false => (format!("{PRIVILEGED}; if that does not help: {fix}"), Who::Pod),
+    }
+}
+
+const PRIVILEGED: &str = "run the pod with privileged: true, or with the GPU's and the adapter's device nodes and \
+                          capabilities that it brings; IPC_LOCK alone is not enough";

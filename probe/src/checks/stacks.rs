@@ -1,0 +1,197 @@
+//! The libraries of NCCL's EFA-GDA: NCCL with its EFA plugin, and GDRCopy with its kernel module. Their releases must
+//! fit each other; queues that a program opens itself need none of them.
+
+use crate::check::{Check, Nature, Outcome, Outcomes, Problem, Unit};
+use crate::model::{Kind, Who};
+use crate::releases::{
+    GDRCOPY_FOR_GIN, GIN_BACKEND_2, GIN_EFA_GDA, PLUGIN_FOR_BACKEND_2, PLUGIN_FOR_GIN, Release,
+};
+use crate::system::packages::Package;
+use crate::system::processes::{Loaded, Processes};
+use crate::system::{System, version_numbers};
+
+/// The checks of this module.
+pub(crate) static CHECKS: &[Unit<System>] = &[
+    unit("LIB-007", "NCCL and its EFA plugin fit each other", plugin),
+    unit("LIB-008", "GDRCopy's kernel module is as new as its library", gdrcopy),
+];
+
+const fn unit(code: &'static str, title: &'static str, run: fn(&mut System) -> Outcomes) -> Unit<System> {
+    Unit { check: Check { code, title, kind: Kind::Declared, nature: Nature::Hardware, needs: &[] }, run }
+}
+
+/// The release of the plugin that NCCL of this release needs for EFA-GDA; None for an NCCL without EFA-GDA.
+fn needed(nccl: &str) -> Option<&'static Release> {
+    if GIN_BACKEND_2.is_in(nccl) {
+        return Some(&PLUGIN_FOR_BACKEND_2);
+    }
+    GIN_EFA_GDA.is_in(nccl).then_some(&PLUGIN_FOR_GIN)
+}
+
+/// LIB-007: the first copies on disk, which the next process loads, and those that running processes have loaded.
+fn plugin(system: &mut System) -> Outcomes {
+    let processes = system.loaded_nccl();
+    let on_disk = plugin_on_disk(&system.nccl(), &system.nccl_plugins());
+    let running = describe(&processes);
+    let with = |observed: String| match &running {
+        Some(running) => format!("{observed}; {running}"),
+        None => observed,
+    };
+    let outcome = match (on_disk, misfit(&processes)) {
+        (Outcome::Warn(problem), _) => Outcome::Warn(Problem { observed: with(problem.observed), ..problem }),
+        (_, Some((one, needs))) => Outcome::Warn(outdated(one, needs)),
+        (Outcome::Pass(observed), None) => Outcome::Pass(with(observed)),
+        (Outcome::Unknown(observed, why), None) => match (observed, fitting(&processes)) {
+            (None, true) => Outcome::pass(running.unwrap_or_default()),
+            (observed, _) => Outcome::Unknown(observed.map(with).or(running), why),
+        },
+        (other, None) => other,
+    };
+    outcome.into()
+}
+
+/// What running processes have loaded, and what of them could not be read; None if nothing is loaded or hidden.
+fn describe(processes: &Processes) -> Option<String> {
+    let count = |number: usize| format!("{number} process{}", if number == 1 { "" } else { "es" });
+    let one = |one: &Loaded| {
+        let plugin = one.plugin.as_ref().map_or_else(|| "no EFA plugin so far".to_owned(), Package::describe);
+        format!("loaded in {}: {} with {plugin}", count(one.processes), one.nccl.describe())
+    };
+    let mut parts: Vec<String> = processes.loaded.iter().map(one).collect();
+    if processes.unreadable > 0 {
+        let (many, user) = (count(processes.unreadable), "this user may not read what they loaded");
+        parts.push(format!("{many} not examined: {user}"));
+    }
+    if processes.cut {
+        parts.push(
+            "not all processes were examined: there are too many, or their maps are too long".to_owned(),
+        );
+    }
+    (!parts.is_empty()).then(|| parts.join("; "))
+}
+
+/// The first process whose plugin is older than its NCCL needs, and the release that it needs.
+fn misfit(processes: &Processes) -> Option<(&Loaded, &'static Release)> {
+    processes.loaded.iter().find_map(|one| {
+        let needs = needed(one.nccl.release.as_deref()?)?;
+        let has = one.plugin.as_ref()?.release.as_deref()?;
+        (!needs.is_in(has)).then_some((one, needs))
+    })
+}
+
+/// Whether a process has an NCCL with EFA-GDA and a plugin that fits it.
+fn fitting(processes: &Processes) -> bool {
+    let fits = |one: &Loaded| {
+        let needs = needed(one.nccl.release.as_deref()?)?;
+        Some(needs.is_in(one.plugin.as_ref()?.release.as_deref()?))
+    };
+    processes.loaded.iter().any(|one| fits(one) == Some(true))
+}
+
+fn outdated(one: &Loaded, needs: &Release) -> Problem {
+    let alone = Processes { loaded: vec![one.clone()], ..Processes::default() };
+    Problem {
+        observed: describe(&alone).unwrap_or_default(),
+        required: format!("{} or newer for {}", needs.describe(), one.nccl.describe()),
+        why: "NCCL and the plugin number the GIN types or their interface differently, so NCCL finds no GIN backend in \
+              these processes, whatever is on disk here"
+            .to_owned(),
+        fix: format!(
+            "install {} or newer in the image of these processes, see that LD_LIBRARY_PATH and NCCL_NET_PLUGIN lead to \
+             it, and start them again",
+            needs.describe()
+        ),
+        who: Who::Image,
+    }
+}
+
+fn plugin_on_disk(nccl: &[Package], plugins: &[Package]) -> Outcome {
+    let Some((first, release)) = nccl.first().and_then(|first| Some((first, first.release.as_deref()?)))
+    else {
+        return Outcome::unknown("no NCCL with a known release is on this machine");
+    };
+    let all: Vec<String> = nccl.iter().chain(plugins).map(Package::describe).collect();
+    let observed = all.join(", ");
+    let Some(needs) = needed(release) else {
+        let why = format!("NCCL {release} has no EFA-GDA: it needs {} or newer", GIN_EFA_GDA.describe());
+        return Outcome::Unknown(Some(observed), why);
+    };
+    let required = format!("{} or newer for {}", needs.describe(), first.describe());
+    let (why, fix) = match plugins.first() {
+        Some(plugin) if plugin.release.as_deref().is_some_and(|has| needs.is_in(has)) => {
+            return Outcome::pass(observed);
+        }
+        Some(plugin) => (
+            "NCCL and the plugin number the GIN types or their interface differently, so NCCL finds no GIN backend",
+            format!(
+                "install {} or newer in the image (the current EFA installer has one) and remove {}",
+                needs.describe(),
+                plugin.path
+            ),
+        ),
+        None => (
+            "without the plugin, NCCL reaches other hosts through sockets",
+            format!(
+                "install {} or newer in the image, and put its directory on LD_LIBRARY_PATH",
+                needs.describe()
+            ),
+        ),
+    };
+    Outcome::Warn(Problem { observed, required, why: why.to_owned(), fix, who: Who::Image })
+}
+
+fn gdrcopy(system: &mut System) -> Outcomes {
+    let Some(library) = system.gdrapi() else {
+        return Outcome::unknown("no libgdrapi is on the loader's path").into();
+    };
+    let module = system.read("/sys/module/gdrdrv/version");
+    let observed = format!(
+        "{}, kernel module gdrdrv {}",
+        library.describe(),
+        module.as_deref().unwrap_or("is not loaded, or states no version")
+    );
+    let newer = |left: &str, right: &str| version_numbers(left) >= version_numbers(right);
+    let of_library = library.release.as_deref().unwrap_or(GDRCOPY_FOR_GIN.first);
+    let (fix, who) = match module.as_deref() {
+        Some(module) if newer(module, of_library) && GDRCOPY_FOR_GIN.is_in(of_library) => {
+            return Outcome::pass(observed).into();
+        }
+        Some(module) if newer(module, of_library) => {
+            (format!("install libgdrapi of {} or newer in the image", GDRCOPY_FOR_GIN.describe()), Who::Image)
+        }
+        Some(_) => (
+            format!("on the host: upgrade the module gdrdrv to {of_library} or newer, and load it again"),
+            Who::Host,
+        ),
+        None => (
+            format!(
+                "on the host: load the module gdrdrv of {} or newer (modprobe gdrdrv)",
+                GDRCOPY_FOR_GIN.describe()
+            ),
+            Who::Host,
+        ),
+    };
+    Outcome::Warn(Problem {
+        observed,
+        required: format!("{} or newer in both, and a module as new as the library", GDRCOPY_FOR_GIN.describe()),
+        why: "NCCL's EFA plugin asks the kernel module for its release and reports \"GIN requires GDRCopy 2.5+\", also \
+              if only the module is older"
+            .to_owned(),
+        fix,
+        who,
+    })
+    .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::needed;
+
+    #[test]
+    fn each_nccl_needs_the_plugin_that_users_needed() {
+        let first = |nccl| needed(nccl).map(|release| release.first);
+        assert_eq!(first("2.30.4"), None);
+        assert_eq!(first("2.31.2"), Some("1.21"));
+        assert_eq!(first("2.32.3"), Some("1.22"));
+    }
+}

@@ -1,0 +1,73 @@
+//! Options that a command would ignore. They are refused, because a script that passes one expects an effect.
+
+use clap::parser::ValueSource;
+use clap::{ArgMatches, CommandFactory};
+
+use super::{Cli, Command, ExecutorChoice, Via};
+use crate::model::GpuChoice;
+
+/// Options of the machine and its adapters.
+const MACHINE: [&str; 9] =
+    ["soft", "device", "gpu", "via", "doorbell", "pairs", "root", "time_limit", "stack"];
+
+/// The common options that a command ignores.
+fn ignored(command: &Command) -> Vec<&'static str> {
+    match command {
+        Command::Check(_) => Vec::new(),
+        Command::Put(_) | Command::Bench(_) | Command::Ring(_) => vec!["pairs", "stack"],
+        Command::Report(_) => vec!["json", "npd"],
+        Command::Decode(_) => MACHINE.to_vec(),
+        Command::Explain { .. } => MACHINE.into_iter().chain(["npd"]).collect(),
+        Command::Completions { .. } | Command::Man => {
+            MACHINE.into_iter().chain(["json", "npd", "verbose"]).collect()
+        }
+        // The probe that started the process has refused them.
+        Command::Worker | Command::Ranks => Vec::new(),
+    }
+}
+
+/// An error for the first option on the command line that the command ignores.
+pub(crate) fn refuse(matches: &ArgMatches, cli: &Cli) -> Result<(), String> {
+    let Some(command) = &cli.command else { return Ok(()) };
+    let sub = matches.subcommand().map(|(_, sub)| sub);
+    let given = |id: &str| {
+        let of = |matches: &ArgMatches| matches.value_source(id) == Some(ValueSource::CommandLine);
+        of(matches) || sub.is_some_and(of)
+    };
+    if let Some(id) = ignored(command).into_iter().find(|id| given(id)) {
+        let name = command.name();
+        return Err(format!("{name} has no use for {}; omit it (gda-probe {name} --help)", option(id)));
+    }
+    let common = &cli.common;
+    let on_host = match command {
+        Command::Put(args) => args.executor == ExecutorChoice::Host,
+        Command::Bench(args) => args.executor == ExecutorChoice::Host,
+        Command::Ring(args) => args.executor == ExecutorChoice::Host,
+        Command::Check(_) if common.via == Via::Verbs && given("pairs") => {
+            return Err("--pairs has no use with --via verbs, where no GPU takes part; omit it".to_owned());
+        }
+        Command::Decode(args) if args.binary && has_hex(args) => {
+            return Err("--binary reads a file, but the entry is on the command line; omit one".to_owned());
+        }
+        _ => return Ok(()),
+    };
+    match common.gpu {
+        Some(GpuChoice::Number(_)) if on_host || common.via == Via::Verbs => {
+            let why = if on_host { "--executor host" } else { "--via verbs" };
+            Err(format!("--gpu names a GPU, but with {why} the host posts; omit one of the options"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn has_hex(args: &super::DecodeArgs) -> bool {
+    let is_hex = |entry: &Option<Option<String>>| matches!(entry, Some(Some(hex)) if hex != "-");
+    is_hex(&args.wqe) || is_hex(&args.cqe)
+}
+
+/// An option's name on the command line.
+fn option(id: &str) -> String {
+    let command = Cli::command();
+    let found = command.get_arguments().find(|argument| argument.get_id() == id);
+    found.and_then(|argument| argument.get_long()).map_or_else(|| id.to_owned(), |long| format!("--{long}"))
+}

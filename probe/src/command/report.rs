@@ -1,0 +1,145 @@
+//! `gda-probe report`: one archive for a bug report. It holds what is on the lists below and nothing else, and
+//! names, addresses and secrets in it are replaced.
+
+mod archive;
+mod redact;
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use serde_json::Value;
+
+use self::redact::Redactor;
+use super::{CommandError, check, file};
+use crate::cli::{Common, ReportArgs};
+use crate::exit::Exit;
+use crate::report::human;
+use crate::report::style::Style;
+use crate::system::System;
+
+/// Environment variables whose values are packed.
+const VARIABLES: [&str; 36] = [
+    "CUDA_VISIBLE_DEVICES",
+    "EFA_GDA_NVCC",
+    "FI_EFA_ENABLE_SHM_TRANSFER",
+    "FI_EFA_FORK_SAFE",
+    "FI_EFA_IFACE",
+    "FI_EFA_MR_RELAXED_ORDERING",
+    "FI_EFA_MTU_SIZE",
+    "FI_EFA_RX_IOV_LIMIT",
+    "FI_EFA_TX_IOV_LIMIT",
+    "FI_EFA_TX_MIN_CREDITS",
+    "FI_EFA_USE_DEVICE_RDMA",
+    "FI_EFA_USE_HUGE_PAGE",
+    "FI_EFA_USE_HW_CNTR",
+    "FI_EFA_USE_UNSOLICITED_WRITE_RECV",
+    "FI_HMEM_CUDA_USE_GDRCOPY",
+    "FI_HMEM_P2P_DISABLED",
+    "FI_LOG_LEVEL",
+    "FI_PROVIDER",
+    "FI_PROVIDER_PATH",
+    "IBV_FORK_SAFE",
+    "LD_LIBRARY_PATH",
+    "LIBFABRIC_PATH",
+    "NCCL_DEBUG",
+    "NCCL_GIN_ENABLE",
+    "NCCL_GIN_TYPE",
+    "NCCL_NET_PLUGIN",
+    "NVIDIA_VISIBLE_DEVICES",
+    "NVSHMEM_DISABLE_CUDA_VMM",
+    "NVSHMEM_LIBFABRIC_PROVIDER",
+    "NVSHMEM_REMOTE_TRANSPORT",
+    "OFI_NCCL_GIN_GDAKI",
+    "OFI_NCCL_PROTOCOL",
+    "RDMAV_FORK_SAFE",
+    "RDMAV_HUGEPAGES_SAFE",
+    "RDMA_CORE_LIBDIR",
+    "SOFTEFA_LIBRARY",
+];
+/// Prefixes of variables of which the name alone is packed.
+const PREFIXES: [&str; 9] =
+    ["CUDA_", "EFA_", "FI_", "IBV_", "NCCL_", "NVSHMEM_", "OFI_", "RDMAV_", "SOFTEFA_"];
+
+/// Files that are packed.
+const FILES: [&str; 15] = [
+    "/etc/os-release",
+    "/proc/driver/nvidia/params",
+    "/proc/driver/nvidia/version",
+    "/proc/self/limits",
+    "/proc/sys/kernel/osrelease",
+    "/sys/class/dmi/id/product_name",
+    "/sys/class/dmi/id/sys_vendor",
+    "/sys/module/efa/srcversion",
+    "/sys/module/efa/version",
+    "/sys/module/gdrdrv/version",
+    "/sys/module/ib_core/srcversion",
+    "/sys/module/ib_uverbs/srcversion",
+    "/sys/module/nvidia/version",
+    "/sys/module/nvidia_peermem/version",
+    "/sys/module/nvidia_uvm/version",
+];
+
+/// Runs every check and writes the archive. Returns what to print.
+pub(crate) fn run(common: &Common, args: &ReportArgs) -> Result<(String, Exit), CommandError> {
+    file::check(&args.output)?;
+    let (document, _) = check::run(common)?;
+    let redactor = Redactor::of_this_process(document.origin.host.as_deref());
+    let mut json = serde_json::to_value(&document)?;
+    redact_strings(&mut json, &redactor);
+    let system = System { root: common.root.clone(), ..System::default() };
+    let members = [
+        ("report.json", serde_json::to_string_pretty(&json)? + "\n"),
+        ("report.txt", redactor.text(&human::render(&document, Style::of_file()))),
+        ("environment.txt", environment(&redactor)),
+        ("machine.txt", machine(&system, &redactor)),
+    ];
+    file::replace(&args.output, &archive::tar(&members))?;
+    Ok((written(&args.output, &members), Exit::Fine))
+}
+
+fn written(file: &Path, members: &[(&str, String)]) -> String {
+    let names: Vec<&str> = members.iter().map(|(name, _)| *name).collect();
+    let shown = file.display();
+    format!(
+        "{shown}: {}\nNames of hosts and users, addresses and secrets were replaced. Read it before you send it:\n  \
+         tar -xOf {shown} | less\n",
+        names.join(", ")
+    )
+}
+
+fn redact_strings(value: &mut Value, redactor: &Redactor) {
+    match value {
+        Value::String(text) => *text = redactor.text(text),
+        Value::Array(values) => values.iter_mut().for_each(|value| redact_strings(value, redactor)),
+        Value::Object(values) => values.values_mut().for_each(|value| redact_strings(value, redactor)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+fn environment(redactor: &Redactor) -> String {
+    let mut all: Vec<(String, String)> = std::env::vars_os()
+        .map(|(name, value)| (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned()))
+        .collect();
+    all.sort();
+    let mut out = String::new();
+    for (name, value) in all {
+        if VARIABLES.contains(&name.as_str()) {
+            let _ = writeln!(out, "{name}={}", redactor.text(&value));
+        } else if PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
+            let _ = writeln!(out, "{name} is set; its value is not on the list");
+        }
+    }
+    out
+}
+
+fn machine(system: &System, redactor: &Redactor) -> String {
+    let mut out = String::new();
+    for file in FILES {
+        let text = system.read(file).unwrap_or_else(|| "cannot be read, or does not exist".to_owned());
+        let _ = writeln!(out, "==== {file}\n{}\n", redactor.text(&text));
+    }
+    let status = system.read("/proc/self/status").unwrap_or_default();
+    let capabilities: Vec<&str> = status.lines().filter(|line| line.starts_with("Cap")).collect();
+    let _ = writeln!(out, "==== capabilities\n{}", capabilities.join("\n"));
+    out
+}

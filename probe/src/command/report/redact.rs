@@ -1,0 +1,180 @@
+//! Replaces what identifies a machine or its user, and what looks like a secret. The archive's lists keep most of it
+//! out; this is for what is within texts that are packed.
+
+/// Parts of names of variables and settings whose values are secrets.
+const SECRET_NAMES: [&str; 8] =
+    ["SECRET", "TOKEN", "PASSW", "CREDENTIAL", "PRIVATE", "API_KEY", "ACCESS_KEY", "AUTH"];
+/// The shortest name or secret that is replaced wherever it occurs; shorter ones are parts of other words.
+const SHORTEST: usize = 4;
+
+/// Replaces words of a text.
+#[derive(Debug, Default)]
+pub(super) struct Redactor {
+    /// Texts, and what replaces them; longer ones first.
+    known: Vec<(String, &'static str)>,
+}
+
+impl Redactor {
+    /// Knows this host, this user and the secrets in the environment.
+    pub(super) fn of_this_process(host: Option<&str>) -> Self {
+        let mut known = Vec::new();
+        let mut add = |text: &str, by| {
+            if text.len() >= SHORTEST && text != "root" && text != "/root" {
+                known.push((text.to_owned(), by));
+            }
+        };
+        for (name, value) in std::env::vars_os() {
+            let (name, value) = (name.to_string_lossy(), value.to_string_lossy());
+            match &*name {
+                "HOSTNAME" | "HOST" => add(&value, "<host>"),
+                "HOME" => add(&value, "<home>"),
+                "USER" | "LOGNAME" => add(&value, "<user>"),
+                name if is_secret(name) => add(&value, "<redacted>"),
+                _ => {}
+            }
+        }
+        host.iter().for_each(|host| add(host, "<host>"));
+        known.sort_by_key(|(text, _)| std::cmp::Reverse(text.len()));
+        Self { known }
+    }
+
+    /// `text` with everything replaced.
+    pub(super) fn text(&self, text: &str) -> String {
+        let mut text = text.to_owned();
+        for (known, by) in &self.known {
+            text = text.replace(known, by);
+        }
+        let text = without_homes(&text);
+        let mut out = String::with_capacity(text.len());
+        let mut rest = text.as_str();
+        while let Some(first) = rest.chars().next() {
+            let end = rest.find(|letter| !is_word(letter)).unwrap_or(rest.len());
+            if end == 0 {
+                out.push(first);
+                rest = &rest[first.len_utf8()..];
+            } else {
+                out.push_str(&word(&rest[..end]));
+                rest = &rest[end..];
+            }
+        }
+        out
+    }
+}
+
+/// Replaces the directories of users, whose names are names of people.
+fn without_homes(text: &str) -> String {
+    const HOMES: &str = "/home/";
+    let mut parts = text.split(HOMES);
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let end = part.find(|letter: char| letter == '/' || !is_word(letter) || letter == ':');
+        out.push_str("<home>");
+        out.push_str(&part[end.unwrap_or(part.len())..]);
+    }
+    out
+}
+
+fn is_secret(name: &str) -> bool {
+    let name = name.to_ascii_uppercase();
+    SECRET_NAMES.iter().any(|part| name.contains(part))
+}
+
+/// Letters of a word: addresses, paths, settings and keys are one word each.
+fn is_word(letter: char) -> bool {
+    letter.is_ascii_alphanumeric() || "._:/+=-@%~".contains(letter)
+}
+
+fn word(word: &str) -> String {
+    if let Some((name, value)) = word.split_once('=') {
+        let shown =
+            if is_secret(name) && !value.is_empty() { "<redacted>".to_owned() } else { self::word(value) };
+        return format!("{name}={shown}");
+    }
+    let bare = word.trim_end_matches(['.', ':', ',']);
+    let end = &word[bare.len()..];
+    let by = match bare {
+        bare if bare.contains('@') => "<address>",
+        bare if is_address(bare) => "<address>",
+        bare if is_key(bare) => "<redacted>",
+        bare if bare.contains('/') => {
+            let parts: Vec<String> = bare.split('/').map(self::word).collect();
+            return format!("{}{end}", parts.join("/"));
+        }
+        _ => return word.to_owned(),
+    };
+    format!("{by}{end}")
+}
+
+/// Whether a word is an IPv4 or IPv6 address, a MAC address or a GID. A PCI address has two colons only.
+fn is_address(word: &str) -> bool {
+    let word = word.split(['/', '%']).next().unwrap_or_default();
+    let octets: Vec<&str> = word.split(':').next().unwrap_or_default().split('.').collect();
+    let is_octet = |text: &&str| text.parse::<u8>().is_ok();
+    let hex = |part: &str| part.len() <= 4 && part.bytes().all(|byte| byte.is_ascii_hexdigit());
+    (octets.len() == 4 && octets.iter().all(is_octet))
+        || (word.matches(':').count() >= 3 && word.split(':').all(hex))
+        || (word.contains("::") && word.len() > 3 && word.split(':').all(hex))
+        || word
+            .strip_prefix("ip-")
+            .is_some_and(|rest| rest.starts_with(|letter: char| letter.is_ascii_digit()))
+        || word.strip_prefix("i-").is_some_and(|rest| rest.len() >= 8 && hex_long(rest))
+}
+
+fn hex_long(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// Whether a word looks like a key: long, of mixed letters and digits, and no path.
+fn is_key(word: &str) -> bool {
+    let has = |test: fn(&char) -> bool| word.chars().any(|letter| test(&letter));
+    let aws = ["AKIA", "ASIA"].iter().any(|prefix| word.starts_with(prefix)) && word.len() >= 16;
+    let mixed = has(char::is_ascii_uppercase) && has(char::is_ascii_lowercase) && has(char::is_ascii_digit);
+    aws || (word.len() >= 20 && mixed && !word.contains(['/', '.', ':']))
+        || (word.len() >= 32 && hex_long(word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn redacted(text: &str) -> String {
+        Redactor { known: vec![("node-17".to_owned(), "<host>")] }.text(text)
+    }
+
+    #[test]
+    fn names_addresses_and_secrets_are_replaced() {
+        for (text, expected) in [
+            ("on node-17: ok", "on <host>: ok"),
+            ("peer 10.1.2.3:4500, again", "peer <address>, again"),
+            ("gid fe80::44a:1bff:fe2c:9a01.", "gid <address>."),
+            ("mac 06:4a:1b:2c:9a:01", "mac <address>"),
+            ("host ip-10-0-3-4.ec2.internal", "host <address>"),
+            ("instance i-0abcdef1234567890", "instance <address>"),
+            ("mail alice@example.com", "mail <address>"),
+            ("/home/alice/lib/libfabric.so.1", "<home>/lib/libfabric.so.1"),
+            ("FI_X_TOKEN=abc", "FI_X_TOKEN=<redacted>"),
+            ("key AKIAIOSFODNN7EXAMPLE", "key <redacted>"),
+            ("hf_abcDEF0123456789abcDEF", "<redacted>"),
+            ("/opt/lib:/home/bob:/home/eve/lib", "/opt/lib:<home>:<home>/lib"),
+        ] {
+            assert_eq!(redacted(text), expected);
+        }
+    }
+
+    #[test]
+    fn what_a_maintainer_needs_stays() {
+        for text in [
+            "0000:4f:00.0",
+            "libfabric 2.6.0, efa provider 206.0",
+            "580.65.06",
+            "/opt/amazon/efa/lib/libfabric.so.1",
+            "rdmap79s0-rdm",
+            "EFA_IO_COMP_STATUS_LOCAL_ERROR_QP_INTERNAL_ERROR",
+            "2026-11-22T10:30:00Z",
+            "RegistryDwords: \"PeerMappingOverride=1\"",
+            "6.1.0-28-cloud-amd64",
+        ] {
+            assert_eq!(redacted(text), text);
+        }
+    }
+}

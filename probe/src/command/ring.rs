@@ -1,0 +1,241 @@
+//! `gda-probe ring`: every rank of a job puts to the next one; and `gda-probe put --peer` and `--listen`, which are a
+//! job of two ranks.
+
+use std::time::Duration;
+
+use super::CommandError;
+use super::put::run_prerequisites;
+use super::run::Run;
+use crate::checks;
+use crate::cli::{Common, ExchangeArgs, ExecutorChoice, PutArgs, RingArgs, Via};
+use crate::exchange::Limits;
+use crate::exchange::hub::Hub;
+use crate::exchange::token::{Token, VARIABLE};
+use crate::exit::Exit;
+use crate::launcher::{self, PORT, Place, Stated, with_port};
+use crate::model::ranks::Ranks;
+use crate::model::{Document, Finding, Graded, Op, Put, State};
+use crate::ranks::process::{self, Reported};
+use crate::ranks::{Here, Job, MOST_BYTES, Route, in_bounds};
+use crate::remedy;
+use crate::soft::uverbs;
+use crate::worker::{Executor, PutRequest};
+
+/// Seconds that ranks wait for each other unless `--wait` is set.
+const WAIT: u64 = 30;
+/// The least time for a step of the exchange: the first includes opening a queue.
+const LEAST_STEP: Duration = Duration::from_secs(20);
+/// Time to start processes and to end them.
+const STARTING: Duration = Duration::from_secs(20);
+/// Time to move and compare the largest round, which is one put of `MOST_BYTES`.
+const SLOWEST_ROUND: Duration = Duration::from_secs(30);
+
+/// The ranks of this process, in the processes that run them, and where they meet.
+struct Meeting {
+    of: u32,
+    route: Route,
+    processes: Vec<Vec<Here>>,
+    /// Where rank 0 listens, or shall listen if it is here.
+    rendezvous: String,
+    token: Token,
+}
+
+/// Runs the ranks of this machine (`--spawn`), or the one of this process.
+pub(crate) fn run(common: &Common, args: &RingArgs) -> Result<(Document, Exit), CommandError> {
+    let put = put(Op::Write, args.bytes, args.count, args.max_seconds)?;
+    let input = |why: String| CommandError::Input(why);
+    let meeting = match args.spawn {
+        Some(of) => {
+            let all = (0..of).map(|rank| Here { rank, local: rank });
+            // softefa's libfabric frontend reaches the queues of its own process only.
+            let processes = match common.soft && common.via == Via::Libfabric {
+                true => vec![all.collect()],
+                false => all.map(|here| vec![here]).collect(),
+            };
+            let token = Token::generate().map_err(input)?;
+            Meeting { of, route: Route::Ring, processes, rendezvous: "127.0.0.1:0".to_owned(), token }
+        }
+        None => {
+            let RingArgs { rank, ranks, rendezvous, .. } = args.clone();
+            let stated = Stated { rank, of: ranks, rendezvous };
+            let place = launcher::place(&stated, |name| std::env::var(name).ok()).map_err(input)?;
+            let Place { rank, of, local, rendezvous } = place;
+            let processes = vec![vec![Here { rank, local }]];
+            Meeting { of, route: Route::Ring, processes, rendezvous, token: token(&args.exchange)? }
+        }
+    };
+    if args.spawn.is_none() {
+        refuse_brokers(common, meeting.of)?;
+    }
+    let executor = executor(common, args.executor)?;
+    let (mut document, ranks) = meet("ring", common, args.exchange.wait, put, executor, meeting)?;
+    let exit = if ranks.passed() { Exit::Fine } else { Exit::Failed };
+    document.ranks = Some(ranks);
+    Ok((document, exit))
+}
+
+/// Puts to the host that listens (`--peer`), or listens (`--listen`).
+pub(crate) fn pair(common: &Common, args: &PutArgs) -> Result<(Document, Exit), CommandError> {
+    if args.op != Op::Write {
+        return Err(CommandError::NotInThisVersion {
+            what: "put --peer with an operation other than write",
+            missing: "the receiving side of sends, reads and immediate data in another process",
+        });
+    }
+    refuse_brokers(common, 2)?;
+    let put = put(args.op, args.bytes, args.count, args.max_seconds)?;
+    let (rank, host) = match (&args.peer, &args.listen) {
+        (Some(peer), _) => (1, peer.as_str()),
+        (None, listen) => (0, listen.as_deref().unwrap_or("0.0.0.0")),
+    };
+    let meeting = Meeting {
+        of: 2,
+        route: Route::Pair,
+        processes: vec![vec![Here { rank, local: 0 }]],
+        rendezvous: with_port(host, PORT),
+        token: token(&args.exchange)?,
+    };
+    let executor = executor(common, if rank == 0 { ExecutorChoice::Host } else { args.executor })?;
+    let (mut document, ranks) = meet("put", common, args.exchange.wait, put, executor, meeting)?;
+    let exit = if ranks.passed() { Exit::Fine } else { Exit::Failed };
+    // The sender's result is that of the put; the receiver learns it with the exchange's last step.
+    document.put = ranks.pes.iter().find(|pe| pe.rank == 1).map(|sender| Put {
+        op: args.op.name(),
+        bytes: ranks.bytes,
+        count: ranks.count,
+        completed: sender.completed,
+        verified: ranks.passed(),
+        doorbell: sender.doorbell.clone().unwrap_or_else(|| "direct".to_owned()),
+        lost: None,
+        executor: sender.executor.clone(),
+        gpu: sender.gpu.clone(),
+        adapter: sender.adapter.clone(),
+        target: None,
+        store_bytes: None,
+        qualification: None,
+        microseconds: sender.microseconds,
+        violations: Vec::new(),
+    });
+    document.ranks = Some(ranks);
+    Ok((document, exit))
+}
+
+fn put(op: Op, bytes: u64, count: u64, max_seconds: u64) -> Result<PutRequest, CommandError> {
+    if !in_bounds(bytes, count) {
+        let why = format!("{count} × {bytes} bytes: --bytes is 1 to {MOST_BYTES}, and --count at least 1");
+        return Err(CommandError::Input(why));
+    }
+    Ok(PutRequest { op, bytes, count, max_seconds, one_adapter: false, fault: None, qualify_laps: None })
+}
+
+fn token(args: &ExchangeArgs) -> Result<Token, CommandError> {
+    let found = Token::find(args.token_file.as_deref()).map_err(CommandError::Input)?;
+    found.ok_or_else(|| {
+        CommandError::Input(format!(
+            "no token: give all ranks of the job one secret of 16 bytes or more, in {VARIABLE} or --token-file FILE \
+             (openssl rand -hex 32 > FILE)"
+        ))
+    })
+}
+
+/// Refuses ranks that would each start a software adapter of their own.
+fn refuse_brokers(common: &Common, of: u32) -> Result<(), CommandError> {
+    if common.soft && common.via == Via::Verbs && of > 1 && !uverbs::has_broker() {
+        let why = "--soft --via verbs: ranks that a launcher starts need one broker; start softefa serve \
+                   --socket FILE, and set SOFTEFA_SOCKET=FILE for all ranks, or use --spawn";
+        return Err(CommandError::Input(why.to_owned()));
+    }
+    Ok(())
+}
+
+fn executor(common: &Common, choice: ExecutorChoice) -> Result<Executor, CommandError> {
+    match (choice, common.gpu) {
+        (ExecutorChoice::Host, _) => Ok(Executor::Host),
+        (ExecutorChoice::Cuda, Some(crate::model::GpuChoice::None)) => {
+            let why = "--executor cuda needs a GPU, but --gpu none leaves GPUs out; omit one of the options";
+            Err(CommandError::Input(why.to_owned()))
+        }
+        (ExecutorChoice::Cuda, _) if common.via == Via::Verbs => Err(CommandError::NotInThisVersion {
+            what: "--executor cuda --via verbs",
+            missing: "GPUs that drive queues opened by rdma-core",
+        }),
+        (ExecutorChoice::Cuda, Some(crate::model::GpuChoice::Number(number))) => Ok(Executor::Gpu(number)),
+        (ExecutorChoice::Cuda, None) => Ok(Executor::Gpu(0)),
+        // Ranks must agree on what they show; a GPU takes part on request.
+        (ExecutorChoice::Auto, _) => Ok(Executor::Host),
+    }
+}
+
+/// Runs the ranks of `meeting` and collects their results.
+fn meet(
+    name: &'static str,
+    common: &Common,
+    wait: Option<u64>,
+    put: PutRequest,
+    executor: Executor,
+    meeting: Meeting,
+) -> Result<(Document, Ranks), CommandError> {
+    let Meeting { of, route, processes, rendezvous, token } = meeting;
+    let mut run = Run::new(common)?;
+    run_prerequisites(&mut run);
+    let mut document = Document::new(name, common.soft);
+    let here: Vec<u32> = processes.iter().flatten().map(|here| here.rank).collect();
+    let via = if common.via == Via::Verbs { "verbs" } else { "libfabric" }.to_owned();
+    let mut ranks = Ranks { size: of, bytes: put.bytes, count: put.count, via, here, ..Ranks::default() };
+    if run.runner.findings.iter().any(|finding| finding.state == State::Fail) {
+        return Ok((unready(document, run), ranks));
+    }
+    let limits = limits(&run, wait.unwrap_or(WAIT));
+    let (group, provider_path) = run.layer();
+    let mut job = Job {
+        request: run.request(group, put, executor),
+        of,
+        route,
+        hub: rendezvous,
+        token: token.clone(),
+        arrival: milliseconds(limits.arrival),
+        step: milliseconds(limits.step),
+        here: Vec::new(),
+    };
+    let mut hub = None;
+    if ranks.here.contains(&0) {
+        let bound = Hub::bind(&job.hub, token, of, limits).map_err(CommandError::Input)?;
+        job.hub = bound.address().map_err(start_error)?.to_string();
+        hub = Some(bound);
+    }
+    let jobs: Vec<Job> = processes.into_iter().map(|here| Job { here, ..job.clone() }).collect();
+    let limit = STARTING + limits.arrival * 2 + Duration::from_secs(put.max_seconds) + limits.step;
+    let Reported { pes, exchange } =
+        process::run(&jobs, hub, provider_path.as_deref(), limit).map_err(start_error)?;
+    // The listener of a pair learned them from the sender.
+    if let Some(agreed) = pes.iter().find(|pe| pe.count > 0) {
+        (ranks.bytes, ranks.count) = (agreed.bytes, agreed.count);
+    }
+    (ranks.pes, ranks.error) = (pes, exchange);
+    document.origin = run.system.origin();
+    document.counters = run.counters();
+    Ok((document, ranks))
+}
+
+fn start_error(error: std::io::Error) -> CommandError {
+    CommandError::Ranks(error)
+}
+
+/// The document of ranks that could not start.
+fn unready(mut document: Document, mut run: Run) -> Document {
+    let mut findings: Vec<Finding> = std::mem::take(&mut run.runner.findings);
+    checks::sort(&mut findings);
+    document.checks = Some(Graded::all(findings, remedy::of_host));
+    document.origin = run.system.origin();
+    document
+}
+
+/// How long ranks wait for each other: in a step, each opens a queue, or moves a round of puts.
+fn limits(run: &Run, wait: u64) -> Limits {
+    let (calls, wait) = (run.limits(), Duration::from_secs(wait));
+    Limits { arrival: wait, step: wait.max(LEAST_STEP) + (calls.each + calls.start) * 4 + SLOWEST_ROUND }
+}
+
+fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,149 @@
+//! How much a problem matters, and what is done about it with the node.
+
+use serde::Serialize;
+
+use super::{Finding, State, Who};
+
+/// How much a problem matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Severity {
+    /// It works, at a cost.
+    Minor,
+    /// It does not work, and no other check waits for it.
+    Major,
+    /// It does not work, and other checks could not run because of it.
+    Critical,
+}
+
+impl Severity {
+    /// The severity in a word, as in JSON.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Minor => "minor",
+            Self::Major => "major",
+            Self::Critical => "critical",
+        }
+    }
+}
+
+/// What is done with the node, the image or the job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Action {
+    /// Change the host's configuration, drivers or instance type.
+    FixHost,
+    /// Build another container image.
+    FixImage,
+    /// Change the pod or the job: devices, limits, environment.
+    FixPod,
+    /// Change the program or the command line.
+    FixProgram,
+    /// Restart the host: its driver is stuck or did not start.
+    Restart,
+    /// Take the node out of service: its hardware does not answer as it should.
+    Isolate,
+}
+
+impl Action {
+    /// The action as a request to the person who can do it.
+    pub(crate) fn request(self) -> &'static str {
+        match self {
+            Self::FixHost => "fix the host",
+            Self::FixImage => "fix the image",
+            Self::FixPod => "fix the pod or job",
+            Self::FixProgram => "fix the program or the command line",
+            Self::Restart => "restart the host; if it comes back, isolate the node",
+            Self::Isolate => "isolate the node until this is fixed",
+        }
+    }
+}
+
+/// A finding with its grade. Only problems have one.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Graded {
+    /// The finding.
+    #[serde(flatten)]
+    pub(crate) finding: Finding,
+    /// How much the problem matters.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) severity: Option<Severity>,
+    /// What is done about it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) action: Option<Action>,
+}
+
+impl Graded {
+    /// Grades all findings of a run. `of_host` is the action for a code whose problem the host's operator solves.
+    pub(crate) fn all(findings: Vec<Finding>, of_host: impl Fn(&str) -> Action) -> Vec<Self> {
+        let blocks = |code: &str| findings.iter().any(|other| other.blocked_by.as_deref() == Some(code));
+        let severity = |one: &Finding| match one.state {
+            State::Fail if blocks(&one.code) => Some(Severity::Critical),
+            State::Fail => Some(Severity::Major),
+            State::Warn => Some(Severity::Minor),
+            State::Pass | State::Skip | State::Unknown => None,
+        };
+        let severities: Vec<_> = findings.iter().map(severity).collect();
+        let grade = |(finding, severity): (Finding, Option<Severity>)| {
+            let action = severity.and(finding.who).map(|who| match who {
+                Who::Host => of_host(&finding.code),
+                Who::Image => Action::FixImage,
+                Who::Pod => Action::FixPod,
+                Who::Code => Action::FixProgram,
+            });
+            Self { finding, severity, action }
+        };
+        findings.into_iter().zip(severities).map(grade).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Kind;
+
+    fn finding(code: &str, state: State, who: Option<Who>, blocked_by: Option<&str>) -> Finding {
+        Finding {
+            code: code.to_owned(),
+            subject: None,
+            title: String::new(),
+            state,
+            kind: Kind::Declared,
+            observed: None,
+            required: None,
+            why: None,
+            fix: None,
+            who,
+            blocked_by: blocked_by.map(str::to_owned),
+        }
+    }
+
+    #[test]
+    fn a_failure_is_critical_if_other_checks_wait_for_it() {
+        let all = Graded::all(
+            vec![
+                finding("A-1", State::Fail, Some(Who::Image), None),
+                finding("B-1", State::Fail, Some(Who::Pod), None),
+                finding("C-1", State::Warn, Some(Who::Code), None),
+                finding("D-1", State::Skip, None, Some("A-1")),
+            ],
+            |_| Action::FixHost,
+        );
+        let grades: Vec<_> = all.iter().map(|one| (one.severity, one.action)).collect();
+        assert_eq!(
+            grades,
+            [
+                (Some(Severity::Critical), Some(Action::FixImage)),
+                (Some(Severity::Major), Some(Action::FixPod)),
+                (Some(Severity::Minor), Some(Action::FixProgram)),
+                (None, None),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_problem_of_the_host_has_the_action_of_its_code() {
+        let failed = vec![finding("A-1", State::Fail, Some(Who::Host), None)];
+        assert_eq!(Graded::all(failed, |_| Action::Isolate)[0].action, Some(Action::Isolate));
+    }
+}

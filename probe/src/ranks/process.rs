@@ -1,0 +1,134 @@
+//! Starts the processes with the ranks of this machine, serves the exchange if rank 0 is here, and bounds the time of
+//! both.
+
+use std::ffi::OsStr;
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::process::{Child, ChildStdout};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::{COMMAND, Job};
+use crate::exchange::hub::Hub;
+use crate::model::ranks::Pe;
+use crate::model::text::make_visible;
+use crate::supervisor::{describe, reap, worker_command};
+
+/// The most bytes of a result.
+const MOST_BYTES: u64 = 1 << 16;
+/// How long a process may take to end after its last result.
+const ENDING: Duration = Duration::from_millis(500);
+
+/// What the ranks reported.
+#[derive(Debug)]
+pub(crate) struct Reported {
+    /// The results, by rank: those of this machine, and those of other ranks as far as they are known.
+    pub(crate) pes: Vec<Pe>,
+    /// Why the exchange failed, if rank 0 is here.
+    pub(crate) exchange: Option<String>,
+}
+
+/// Runs each job in a process of its own. A process that has not ended after `limit` is killed.
+pub(crate) fn run(
+    jobs: &[Job],
+    hub: Option<Hub>,
+    provider_path: Option<&OsStr>,
+    limit: Duration,
+) -> io::Result<Reported> {
+    let serving = hub.map(Hub::serve).transpose()?;
+    let (results, received) = mpsc::channel();
+    let deadline = Instant::now() + limit;
+    let mut processes = Vec::new();
+    for job in jobs {
+        match start(job, provider_path, &results) {
+            Ok(process) => processes.push(process),
+            Err(error) => {
+                for process in &mut processes {
+                    reap(process, Duration::ZERO);
+                }
+                return Err(error);
+            }
+        }
+    }
+    drop(results);
+    let mut pes = collect(&received, deadline);
+    let late = Instant::now() >= deadline;
+    for (job, process) in jobs.iter().zip(&mut processes) {
+        let ended = reap(process, if late { Duration::ZERO } else { ENDING });
+        for here in &job.here {
+            if pes.iter().any(|pe| pe.rank == here.rank) {
+                continue;
+            }
+            let why = match ended {
+                _ if late => format!("no result within {} ms; its process was killed", limit.as_millis()),
+                Some(status) => describe(status),
+                None => "its process closed its output and did not end".to_owned(),
+            };
+            pes.push(Pe { rank: here.rank, error: Some(why), ..Pe::default() });
+        }
+    }
+    pes.sort_by_key(|pe| pe.rank);
+    let exchange = serving.and_then(|serving| {
+        serving.stop_waiting();
+        serving.join().err()
+    });
+    Ok(Reported { pes, exchange })
+}
+
+fn start(job: &Job, provider_path: Option<&OsStr>, results: &Sender<(bool, Pe)>) -> io::Result<Child> {
+    let mut process = worker_command(COMMAND, provider_path)?.spawn()?;
+    if let Some(mut stdin) = process.stdin.take() {
+        // A write error means that the process has ended; its exit status is reported.
+        let _ = stdin.write_all(&serde_json::to_vec(job)?);
+    }
+    if let Some(stdout) = process.stdout.take() {
+        let (results, job) = (results.clone(), job.clone());
+        let started = std::thread::Builder::new().spawn(move || read(stdout, &job, &results));
+        if let Err(error) = started {
+            reap(&mut process, Duration::ZERO);
+            return Err(error);
+        }
+    }
+    Ok(process)
+}
+
+/// Reads the results that a process reports, until it ends or exceeds a bound. Libraries run in it and may write
+/// anything.
+fn read(stdout: ChildStdout, job: &Job, results: &Sender<(bool, Pe)>) {
+    let mut stdout = BufReader::new(stdout);
+    for _ in 0..job.here.len().saturating_mul(job.of as usize) {
+        let mut line = Vec::new();
+        match (&mut stdout).take(MOST_BYTES).read_until(b'\n', &mut line) {
+            Ok(length) if length > 0 && line.ends_with(b"\n") => {}
+            _ => return,
+        }
+        let parsed = serde_json::from_slice(&line).and_then(|mut value: Value| {
+            make_visible(&mut value);
+            serde_json::from_value::<Pe>(value)
+        });
+        match parsed {
+            Ok(pe) if pe.rank < job.of => {
+                let own = job.here.iter().any(|here| here.rank == pe.rank);
+                if results.send((own, pe)).is_err() {
+                    return;
+                }
+            }
+            _ => tracing::warn!("a process with ranks wrote a line that is no result"),
+        }
+    }
+}
+
+/// Collects results until all processes have ended. A rank's own result is preferred to what others know of it.
+fn collect(received: &Receiver<(bool, Pe)>, deadline: Instant) -> Vec<Pe> {
+    let (mut own, mut others) = (Vec::<Pe>::new(), Vec::<Pe>::new());
+    while let Ok((is_own, pe)) = received.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+        let known = if is_own { &mut own } else { &mut others };
+        if known.iter().all(|one| one.rank != pe.rank) {
+            known.push(pe);
+        }
+    }
+    others.retain(|other| own.iter().all(|one| one.rank != other.rank));
+    own.extend(others);
+    own
+}

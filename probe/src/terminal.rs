@@ -1,0 +1,90 @@
+//! The terminal: its width, whether it accepts colours and live lines, and text wrapped to a width.
+
+use std::io::IsTerminal;
+use std::os::fd::{AsFd, AsRawFd};
+
+/// Columns of a line where neither `COLUMNS` nor a terminal states them.
+const DEFAULT_WIDTH: usize = 80;
+/// The narrowest and the widest line; wider lines are hard to read, narrower ones hold no sentence.
+const WIDTHS: (usize, usize) = (40, 120);
+
+/// Whether a stream is a terminal that understands escape sequences.
+pub(crate) fn is_live(stream: &impl IsTerminal) -> bool {
+    stream.is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+}
+
+/// Whether a stream shows colours: it is a terminal that understands them, and NO_COLOR is not set.
+pub(crate) fn is_coloured(stream: &impl IsTerminal) -> bool {
+    is_live(stream) && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+/// The columns of a line on `stream`: `COLUMNS`, or the terminal's width, or 80.
+pub(crate) fn width(stream: &impl AsFd) -> usize {
+    let stated = std::env::var("COLUMNS").ok().and_then(|text| text.trim().parse().ok());
+    let width = stated.filter(|columns| *columns > 0).or_else(|| columns(stream)).unwrap_or(DEFAULT_WIDTH);
+    width.clamp(WIDTHS.0, WIDTHS.1)
+}
+
+fn columns(stream: &impl AsFd) -> Option<usize> {
+    let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
+    // SAFETY: the descriptor is borrowed and so open, and TIOCGWINSZ writes one `winsize`, which `size` is.
+    let known = unsafe { libc::ioctl(stream.as_fd().as_raw_fd(), libc::TIOCGWINSZ, &raw mut size) } == 0;
+    (known && size.ws_col > 0).then_some(usize::from(size.ws_col))
+}
+
+/// `text` after `first`, in lines of at most `width` columns; further lines begin with spaces up to the end of
+/// `first`. A word that is wider than a line is not broken, so that paths and commands can be copied.
+/// `columns` is the width of `first` without escape sequences.
+pub(crate) fn wrapped(first: &str, columns: usize, text: &str, width: usize) -> String {
+    let mut out = first.to_owned();
+    let mut column = columns;
+    for word in text.split_whitespace() {
+        let length = word.chars().count();
+        if column > columns {
+            if column + 1 + length > width {
+                out.push('\n');
+                out.push_str(&" ".repeat(columns));
+                column = columns;
+            } else {
+                out.push(' ');
+                column += 1;
+            }
+        }
+        out.push_str(word);
+        column += length;
+    }
+    out.truncate(out.trim_end().len());
+    out.push('\n');
+    out
+}
+
+/// `text` with at most `width` characters; a shortened text ends with "…".
+pub(crate) fn shortened(text: &str, width: usize) -> String {
+    if text.chars().count() <= width {
+        return text.to_owned();
+    }
+    let kept: String = text.chars().take(width.saturating_sub(1)).collect();
+    format!("{}…", kept.trim_end())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wrapped_lines_keep_the_indent_and_the_width() {
+        let text = wrapped("  fix  ", 7, "one two three four five six seven", 20);
+        assert_eq!(text, "  fix  one two three\n       four five six\n       seven\n");
+    }
+
+    #[test]
+    fn a_long_word_is_not_broken() {
+        assert_eq!(wrapped("a ", 2, "x /a/very/long/path y", 8), "a x\n  /a/very/long/path\n  y\n");
+    }
+
+    #[test]
+    fn a_shortened_text_has_the_width_and_says_so() {
+        assert_eq!(shortened("abcdef", 6), "abcdef");
+        assert_eq!(shortened("abcdefg", 6), "abcde…");
+    }
+}

@@ -1,0 +1,394 @@
+//! The verdict for a stack: whether raw GPU-Direct Async, NCCL's EFA-GDA, FI_XPU, NVSHMEM's proxy or DeepEP can run
+//! here, the one check that stops it, and the next step. It depends on findings only.
+
+use std::collections::BTreeSet;
+
+use crate::check::Check;
+use crate::checks::registry;
+use crate::model::{Finding, NO_GPU, Runs, SOFTWARE_ADAPTER, StackName, StackVerdict, State};
+
+/// A check on which a stack depends.
+#[derive(Clone, Copy, Debug)]
+struct Need {
+    code: &'static str,
+    /// Whether the stack needs more than "no failure": a warning stops it, and no result leaves it unknown.
+    pass: bool,
+    /// The prefix of the subjects that concern the stack; empty for all.
+    subjects: &'static str,
+}
+
+const fn holds(code: &'static str) -> Need {
+    Need { code, pass: false, subjects: "" }
+}
+
+const fn passes(code: &'static str) -> Need {
+    Need { code, pass: true, subjects: "" }
+}
+
+const fn variables(code: &'static str, subjects: &'static str) -> Need {
+    Need { code, pass: true, subjects }
+}
+
+/// What every stack needs: an adapter, its node, and libfabric on its fabric efa-direct.
+const ADAPTER: &[Need] = &[
+    holds("ENV-000"),
+    holds("ENV-001"),
+    holds("ENV-003"),
+    holds("ENV-005"),
+    holds("DEV-001"),
+    holds("DEV-002"),
+    holds("DEV-003"),
+    holds("DEV-004"),
+    holds("DEV-005"),
+    holds("DEV-006"),
+    holds("LIB-001"),
+    holds("FAB-001"),
+    holds("FAB-002"),
+    holds("FAB-003"),
+    passes("FAB-005"),
+    holds("FAB-008"),
+    holds("FAB-009"),
+];
+/// What every stack needs of the GPU.
+const GPU: &[Need] = &[
+    holds(NO_GPU),
+    holds("CUDA-001"),
+    holds("CUDA-003"),
+    holds("CUDA-004"),
+    holds("CUDA-005"),
+    passes("CUDA-009"),
+    holds("CUDA-014"),
+];
+/// What a GPU needs to post.
+const POSTING: &[Need] = &[
+    holds("CUDA-002"),
+    holds("GDA-001"),
+    holds("GDA-002"),
+    holds("GDA-003"),
+    holds("GDA-005"),
+    holds("GDA-006"),
+    holds("QUE-001"),
+    holds("QUE-005"),
+    passes("CUDA-008"),
+];
+/// Bytes that moved, posted by this project's kernels.
+/// PUT-001 warns if only the write of an adapter to itself is lost.
+const MOVED: &[Need] = &[holds("PUT-001"), passes("PUT-002")];
+/// What NCCL's EFA-GDA needs beside that.
+const NCCL: &[Need] = &[
+    variables("ENV-007", "NCCL_"),
+    passes("CUDA-006"),
+    passes("LIB-007"),
+    passes("LIB-008"),
+    holds("GDA-007"),
+    passes("GDA-010"),
+];
+/// A stack of others: the software adapter says nothing of it.
+const HARDWARE: &[Need] = &[passes("DEV-001")];
+const XPU: &[Need] = &[passes("FAB-011")];
+const NVSHMEM: &[Need] = &[variables("ENV-007", "NVSHMEM_")];
+
+/// A stack and its needs.
+struct Stack {
+    name: StackName,
+    needs: &'static [&'static [Need]],
+    /// The next step if nothing stops it.
+    ready: &'static str,
+}
+
+static STACKS: [Stack; 5] = [
+    Stack {
+        name: StackName::Gda,
+        needs: &[ADAPTER, GPU, POSTING, MOVED],
+        ready: "none: a GPU posts to the adapter and rings it",
+    },
+    Stack {
+        name: StackName::Nccl,
+        needs: &[ADAPTER, HARDWARE, GPU, POSTING, NCCL],
+        ready: "none: NCCL selects EFA-GDA itself; NCCL_GIN_TYPE=5 insists on it",
+    },
+    Stack {
+        name: StackName::FiXpu,
+        needs: &[ADAPTER, HARDWARE, GPU, POSTING, XPU],
+        ready: "read the provider's release notes: in libfabric 2.7.0 the device functions return ENOSYS",
+    },
+    Stack {
+        name: StackName::Nvshmem,
+        needs: &[ADAPTER, HARDWARE, GPU, NVSHMEM],
+        ready: "set NVSHMEM_REMOTE_TRANSPORT=libfabric and NVSHMEM_LIBFABRIC_PROVIDER=efa; a CPU proxy posts",
+    },
+    Stack {
+        name: StackName::Deepep,
+        needs: &[ADAPTER, HARDWARE, GPU, POSTING, NCCL],
+        ready: "use amazon-contributing/DeepEP with EP_HYBRID_KERNEL=unordered: unmodified DeepEP needs signals that \
+                EFA-GDA lacks; DeepEP 1 runs on the compatibility headers, which need only gda",
+    },
+];
+
+impl Stack {
+    fn needs(&self) -> impl Iterator<Item = Need> {
+        self.needs.iter().flat_map(|part| part.iter().copied())
+    }
+
+    /// The verdict for the adapter on which the stack gets furthest.
+    fn judge(&self, findings: &[Finding]) -> StackVerdict {
+        let adapters: BTreeSet<&str> =
+            findings.iter().filter(|finding| finding.code == PER_ADAPTER).filter_map(adapter).collect();
+        let on = |name: &str| {
+            let concerns = |finding: &&Finding| {
+                adapter(finding).is_none_or(|other| other == name || !adapters.contains(other))
+            };
+            self.judge_one(&findings.iter().filter(concerns).cloned().collect::<Vec<_>>())
+        };
+        let verdicts = adapters.iter().map(|name| on(name));
+        verdicts.min_by_key(|verdict| verdict.runs).unwrap_or_else(|| self.judge_one(findings))
+    }
+
+    /// The verdict, by the first need in the order of a report that does not hold.
+    fn judge_one(&self, findings: &[Finding]) -> StackVerdict {
+        let mut open: Option<(String, String)> = None;
+        for check in registry() {
+            for need in self.needs().filter(|need| need.code == check.code) {
+                match judge(need, check, findings) {
+                    Answer::Holds => {}
+                    Answer::Stops(code, next) => return self.verdict(Runs::No, Some(code), next),
+                    Answer::Open(code, why) => {
+                        open.get_or_insert((code, why));
+                    }
+                }
+            }
+        }
+        match open {
+            Some((code, why)) => self.verdict(Runs::Unknown, Some(code), why),
+            None => self.verdict(Runs::Yes, None, self.ready.to_owned()),
+        }
+    }
+
+    fn verdict(&self, runs: Runs, stopped_by: Option<String>, next: String) -> StackVerdict {
+        StackVerdict { stack: self.name, runs, stopped_by, next }
+    }
+}
+
+/// A check that has a finding for each adapter on which a queue could be opened.
+const PER_ADAPTER: &str = "GDA-001";
+
+/// The adapter that a finding is of: its subject, or what follows the GPU in a pair's; without libfabric's suffix.
+fn adapter(finding: &Finding) -> Option<&str> {
+    let subject = finding.subject.as_deref()?;
+    let name = subject.rsplit_once('/').map_or(subject, |(_, name)| name);
+    Some(name.strip_suffix("-rdm").unwrap_or(name))
+}
+
+/// Whether a need holds.
+enum Answer {
+    Holds,
+    /// The code that stops the stack, and the next step.
+    Stops(String, String),
+    /// The code that has no result, and why.
+    Open(String, String),
+}
+
+fn judge(need: Need, check: &Check, findings: &[Finding]) -> Answer {
+    let concerns = |finding: &&Finding| {
+        let subject = finding.subject.as_deref().unwrap_or_default();
+        finding.code == need.code && (need.subjects.is_empty() || subject.starts_with(need.subjects))
+    };
+    let of = |state: State| findings.iter().filter(concerns).find(|finding| finding.state == state);
+    if of(State::Pass).is_some() {
+        // One pair that works is enough.
+        return Answer::Holds;
+    }
+    let fix = |finding: &Finding| finding.fix.clone().unwrap_or_else(|| check.title.to_owned());
+    if let Some(warning) = of(State::Warn) {
+        return if need.pass { Answer::Stops(need.code.to_owned(), fix(warning)) } else { Answer::Holds };
+    }
+    if let Some(failure) = of(State::Fail) {
+        return Answer::Stops(need.code.to_owned(), fix(failure));
+    }
+    if let Some(skipped) = of(State::Skip) {
+        let root = skipped.blocked_by.clone().unwrap_or_else(|| need.code.to_owned());
+        let failed = findings.iter().find(|finding| finding.code == root && finding.state == State::Fail);
+        return match failed {
+            Some(failure) => Answer::Stops(root, fix(failure)),
+            None if !need.pass => Answer::Holds,
+            None => {
+                let next = match root.as_str() {
+                    NO_GPU => "run where a GPU is and without --gpu none",
+                    SOFTWARE_ADAPTER => "run without --soft where an EFA adapter is",
+                    _ => "see the check that blocks it",
+                };
+                Answer::Open(root, next.to_owned())
+            }
+        };
+    }
+    match of(State::Unknown) {
+        Some(unknown) if need.pass => {
+            Answer::Open(need.code.to_owned(), unknown.why.clone().unwrap_or_default())
+        }
+        _ => Answer::Holds,
+    }
+}
+
+/// The verdicts for all stacks, or for `only` one.
+pub(crate) fn stacks(findings: &[Finding], only: Option<StackName>) -> Vec<StackVerdict> {
+    let wanted = STACKS.iter().filter(|stack| only.is_none_or(|only| only == stack.name));
+    wanted.map(|stack| stack.judge(findings)).collect()
+}
+
+/// Keeps the findings on which the stack `only` depends, and those that block them.
+pub(crate) fn narrow(findings: &mut Vec<Finding>, only: StackName) {
+    let codes: Vec<&str> = STACKS
+        .iter()
+        .filter(|stack| stack.name == only)
+        .flat_map(|stack| stack.needs())
+        .map(|need| need.code)
+        .collect();
+    let needed = |finding: &Finding| {
+        let prefix = STACKS.iter().filter(|stack| stack.name == only).flat_map(|stack| stack.needs());
+        let mut of = prefix.filter(|need| need.code == finding.code);
+        of.any(|need| finding.subject.as_deref().is_none_or(|subject| subject.starts_with(need.subjects)))
+    };
+    let blocking: Vec<String> = findings
+        .iter()
+        .filter(|finding| codes.contains(&finding.code.as_str()))
+        .filter_map(|finding| finding.blocked_by.clone())
+        .collect();
+    findings.retain(|finding| needed(finding) || blocking.contains(&finding.code));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Kind;
+
+    fn finding(code: &str, subject: Option<&str>, state: State) -> Finding {
+        Finding {
+            code: code.to_owned(),
+            subject: subject.map(str::to_owned),
+            title: String::new(),
+            state,
+            kind: Kind::Proven,
+            observed: None,
+            required: None,
+            why: Some("because".to_owned()),
+            fix: Some(format!("fix {code}")),
+            who: None,
+            blocked_by: (state == State::Skip).then(|| "DEV-001".to_owned()),
+        }
+    }
+
+    /// A machine on which every check passes, with these findings in place of the same codes.
+    fn machine(changed: &[(&str, Option<&str>, State)]) -> Vec<Finding> {
+        let mut all: Vec<Finding> =
+            registry().iter().map(|check| finding(check.code, None, State::Pass)).collect();
+        all.retain(|one| changed.iter().all(|(code, ..)| *code != one.code));
+        all.extend(changed.iter().map(|(code, subject, state)| finding(code, *subject, *state)));
+        all
+    }
+
+    fn of(name: StackName, changed: &[(&str, Option<&str>, State)]) -> (Runs, Option<String>) {
+        let verdict = stacks(&machine(changed), Some(name)).remove(0);
+        (verdict.runs, verdict.stopped_by)
+    }
+
+    fn stopped_by(code: &str) -> (Runs, Option<String>) {
+        (Runs::No, Some(code.to_owned()))
+    }
+
+    #[test]
+    fn every_stack_runs_where_every_check_passes() {
+        for verdict in stacks(&machine(&[]), None) {
+            assert_eq!((verdict.runs, verdict.stopped_by), (Runs::Yes, None), "{:?}", verdict.stack);
+        }
+    }
+
+    #[test]
+    fn every_need_is_a_check() {
+        let codes: Vec<&str> = registry().iter().map(|check| check.code).collect();
+        for need in STACKS.iter().flat_map(Stack::needs) {
+            assert!(codes.contains(&need.code), "{}", need.code);
+        }
+    }
+
+    #[test]
+    fn missing_counters_stop_nccl_and_deepep_and_no_other_stack() {
+        let counters = [("GDA-010", None, State::Warn)];
+        assert_eq!(of(StackName::Nccl, &counters), stopped_by("GDA-010"));
+        assert_eq!(of(StackName::Deepep, &counters), stopped_by("GDA-010"));
+        for other in [StackName::Gda, StackName::Nvshmem, StackName::FiXpu] {
+            assert_eq!(of(other, &counters).0, Runs::Yes, "{other:?}");
+        }
+    }
+
+    #[test]
+    fn the_proxy_of_nvshmem_needs_no_mapping_into_the_gpu() {
+        let unmapped = [
+            ("CUDA-002", None, State::Fail),
+            ("CUDA-008", Some("0/a"), State::Fail),
+            ("GDA-003", None, State::Fail),
+        ];
+        assert_eq!(of(StackName::Nvshmem, &unmapped).0, Runs::Yes);
+        assert_eq!(of(StackName::Gda, &unmapped), stopped_by("CUDA-002"));
+    }
+
+    #[test]
+    fn the_first_failure_in_the_order_of_a_report_stops_a_stack() {
+        let two = [("GDA-001", None, State::Fail), ("DEV-005", Some("a"), State::Fail)];
+        assert_eq!(of(StackName::Gda, &two), stopped_by("DEV-005"));
+    }
+
+    #[test]
+    fn one_working_adapter_is_enough() {
+        let one = [("DEV-005", Some("a"), State::Fail), ("DEV-005", Some("b"), State::Pass)];
+        assert_eq!(of(StackName::Gda, &one).0, Runs::Yes);
+    }
+
+    #[test]
+    fn two_adapters_that_fail_different_checks_do_not_make_one_that_works() {
+        let state = |code, a, b| [(code, Some("a-rdm"), a), (code, Some("b-rdm"), b)];
+        let opened = state("GDA-001", State::Pass, State::Pass);
+        let halves =
+            [opened, state("GDA-003", State::Fail, State::Pass), state("QUE-001", State::Pass, State::Fail)];
+        assert_eq!(of(StackName::Gda, halves.as_flattened()), stopped_by("GDA-003"));
+        let one = [opened, state("GDA-003", State::Fail, State::Pass)];
+        assert_eq!(of(StackName::Gda, one.as_flattened()).0, Runs::Yes);
+    }
+
+    #[test]
+    fn a_skipped_check_names_the_failure_that_blocks_it() {
+        let blocked = [("FAB-005", None, State::Skip), ("DEV-001", None, State::Fail)];
+        assert_eq!(of(StackName::Gda, &blocked), stopped_by("DEV-001"));
+    }
+
+    #[test]
+    fn a_proof_without_a_result_leaves_the_stack_unknown() {
+        let unknown = [("LIB-007", None, State::Unknown)];
+        assert_eq!(of(StackName::Nccl, &unknown), (Runs::Unknown, Some("LIB-007".to_owned())));
+        assert_eq!(of(StackName::Gda, &unknown).0, Runs::Yes);
+    }
+
+    #[test]
+    fn the_software_adapter_decides_only_raw_gda() {
+        let mut findings = machine(&[("DEV-001", None, State::Skip)]);
+        findings.last_mut().expect("a finding").blocked_by = Some(SOFTWARE_ADAPTER.to_owned());
+        for verdict in stacks(&findings, None) {
+            let expected = if verdict.stack == StackName::Gda { Runs::Yes } else { Runs::Unknown };
+            assert_eq!(verdict.runs, expected, "{:?}", verdict.stack);
+        }
+    }
+
+    #[test]
+    fn variables_of_one_stack_do_not_stop_another() {
+        let set = [("ENV-007", Some("NCCL_GIN_ENABLE"), State::Warn)];
+        assert_eq!(of(StackName::Nccl, &set), stopped_by("ENV-007"));
+        assert_eq!(of(StackName::Nvshmem, &set).0, Runs::Yes);
+    }
+
+    #[test]
+    fn narrowing_keeps_the_needs_of_the_stack_and_what_blocks_them() {
+        let mut findings = machine(&[("FAB-005", None, State::Skip), ("DEV-001", None, State::Fail)]);
+        narrow(&mut findings, StackName::Nvshmem);
+        let has = |code: &str| findings.iter().any(|finding| finding.code == code);
+        assert!(has("FAB-005") && has("DEV-001") && !has("GDA-010") && !has("LIB-007"));
+    }
+}

@@ -1,0 +1,178 @@
+//! The problems that users reported, each provoked on a software adapter: as `pains.rs`.
+
+mod support;
+
+use efa_gda_test_support::cuda;
+use efa_gda_test_support::soft::provider;
+use serde_json::Value;
+use support::sound::{Stack, alone, healthy, pass, reported_alone, sound};
+use support::{check, document, output, probe, state, status};
+
+use Stack::{Soft, SoftAndGpu};
+
+/// [`reported_alone`] on the software adapter with these variables.
+fn soft_alone(set: &[(&str, &str)], codes: &[&str], fix: &str, who: &str) {
+    reported_alone((Soft, &sound("soft"), set), codes, fix, who);
+}
+
+/// [`reported_alone`] of the registration of a GPU's memory, with the defect.
+fn memory_alone(defect: &str, peermem: bool, codes: &[&str], fix: &str, who: &str) {
+    let machine = sound(defect);
+    if !peermem {
+        machine.remove("/sys/module/nvidia_peermem");
+    }
+    reported_alone((SoftAndGpu, &machine, &[("SOFTEFA_BREAK", defect)]), codes, fix, who);
+}
+
+#[test]
+fn a_provider_before_the_gda_operations_is_the_images() {
+    soft_alone(&[("SOFTEFA_PROV_VERSION", "201.0")], &["GDA-001"], "libfabric", "image");
+}
+
+#[test]
+fn a_domain_without_gda_operations_is_the_images() {
+    soft_alone(&[("SOFTEFA_BREAK", "no-gda")], &["GDA-002"], "libfabric", "image");
+}
+
+#[test]
+fn a_libfabric_built_without_the_queries_is_the_images() {
+    soft_alone(&[("SOFTEFA_BREAK", "no-queries")], &["GDA-003", "GDA-004"], "rdma-core 59", "image");
+}
+
+#[test]
+fn a_provider_with_the_plain_fabric_alone_is_the_images() {
+    soft_alone(&[("SOFTEFA_FABRICS", "efa")], &["FAB-002"], "libfabric", "image");
+}
+
+#[test]
+fn counters_that_libfabric_was_built_without_are_the_images() {
+    let set = [("FI_EFA_USE_HW_CNTR", "1"), ("SOFTEFA_BREAK", "no-counters")];
+    soft_alone(&set, &["GDA-010"], "built with rdma-core 65", "image");
+}
+
+#[test]
+fn a_word_in_the_variable_of_counters_disables_them() {
+    for (value, version) in [("yes", "206.0"), ("0", "207.0")] {
+        let set = [("FI_EFA_USE_HW_CNTR", value), ("SOFTEFA_PROV_VERSION", version)];
+        soft_alone(&set, &["GDA-010"], "unset FI_EFA_USE_HW_CNTR", "pod");
+    }
+}
+
+#[test]
+fn memory_of_a_gpu_registers_on_a_sound_machine() {
+    pass(healthy(SoftAndGpu), &["CUDA-014"]);
+}
+
+#[test]
+fn a_pod_that_is_not_privileged_is_the_first_cause() {
+    let machine = sound("unprivileged");
+    machine.capabilities("00000000a80425fb");
+    let case = (SoftAndGpu, &machine, &[("SOFTEFA_BREAK", "gpu-memory-14")][..]);
+    reported_alone(case, &["CUDA-014"], "run the pod with privileged: true", "pod");
+}
+
+#[test]
+fn registration_that_is_not_permitted_is_the_pods() {
+    memory_alone("gpu-memory-1", true, &["CUDA-014"], "run the pod with privileged: true", "pod");
+}
+
+#[test]
+fn an_invalid_address_without_peermem_and_dmabuf_is_the_images() {
+    memory_alone("gpu-memory-22", false, &["CUDA-014"], "load nvidia-peermem on the host", "image");
+}
+
+#[test]
+fn a_bad_address_is_a_libfabric_that_registers_host_memory() {
+    memory_alone("gpu-memory-14", true, &["CUDA-014"], "registers GPU memory as a dmabuf", "image");
+}
+
+#[test]
+fn a_libfabric_built_without_cuda_is_the_images() {
+    memory_alone("gpu-memory-38", true, &["CUDA-014"], "built with CUDA", "image");
+}
+
+#[test]
+fn a_thread_without_a_context_is_the_programs() {
+    memory_alone("gpu-memory-thread", true, &["CUDA-014"], "context current in the thread", "code");
+}
+
+/// A put's document and status. A wait that nothing ends takes half of the limit.
+fn put(args: &[&str], set: &[(&str, &str)]) -> (Value, i32) {
+    let mut command = probe(&["put", "--soft", "--json", "--time-limit", "4000"]);
+    command.args(args).env("SOFTEFA_LIBRARY", provider()).env("SOFTEFA_ADAPTERS", "2");
+    let output = output(command.envs(set.iter().copied()));
+    (document(&output), status(&output))
+}
+
+/// The observed text of PUT-001.
+fn observed(document: &Value) -> &str {
+    check(document, "PUT-001")["observed"].as_str().expect("a text")
+}
+
+const ON_HOST: [&str; 2] = ["--executor", "host"];
+const DROPPED: (&str, &str) = ("SOFTEFA_DROP_LOOPBACK", "1");
+
+#[test]
+fn a_network_that_drops_everything_is_the_security_groups() {
+    let dead = ("SOFTEFA_BREAK", "dead-endpoint");
+    let ((document, _), (healthy, _)) = (put(&ON_HOST, &[dead]), put(&ON_HOST, &[]));
+    alone(&document, &healthy, &["PUT-001"], "security group", "host");
+    assert!(
+        observed(&document).starts_with("no write completed, neither to this adapter nor to softefa1-rdm"),
+        "{document:#}"
+    );
+    assert_eq!((state(&document, "PUT-001"), state(&document, "PUT-005")), ("fail", "pass"));
+}
+
+#[test]
+fn loopback_that_a_platform_drops_is_a_warning_and_puts_go_to_another_adapter() {
+    let (healthy, _) = put(&ON_HOST, &[]);
+    for op in ["write", "write-imm", "inline-write", "read", "send"] {
+        let args = [&ON_HOST[..], &["--op", op, "--count", "300", "--bytes", "48"]].concat();
+        let (document, status) = put(&args, &[DROPPED]);
+        alone(&document, &healthy, &["PUT-001"], "fi_pingpong -p efa HOST", "code");
+        assert!(observed(&document).starts_with("a write to softefa1-rdm completed"), "{document:#}");
+        let put = &document["put"];
+        assert_eq!(
+            (&put["verified"], &put["target"], status),
+            (&true.into(), &"softefa1-rdm".into(), 4),
+            "{op}"
+        );
+        pass(&document, &["PUT-002", "PUT-003", "PUT-004", "PUT-005"]);
+    }
+}
+
+#[test]
+fn puts_to_another_adapter_have_the_requested_doorbell_mode() {
+    let args = [&ON_HOST[..], &["--doorbell", "staged"]].concat();
+    let (document, status) = put(&args, &[DROPPED]);
+    assert_eq!(
+        (&document["put"]["verified"], &document["put"]["doorbell"], status),
+        (&true.into(), &"staged".into(), 4)
+    );
+}
+
+#[test]
+fn lost_loopback_of_the_only_adapter_is_a_failure_that_names_the_way_to_a_peer() {
+    for (args, set, why) in [
+        (&ON_HOST[..], ("SOFTEFA_ADAPTERS", "1"), "this node shows no other adapter"),
+        (&["--executor", "host", "--device", "softefa1"], ("SOFTEFA_ADAPTERS", "2"), "--device leaves"),
+    ] {
+        let (document, status) = put(args, &[DROPPED, set]);
+        assert_eq!((state(&document, "PUT-001"), status), ("fail", 3));
+        assert!(observed(&document).contains(why), "{document:#}");
+        let fix = check(&document, "PUT-001")["fix"].as_str().expect("a fix");
+        assert!(fix.contains("fi_pingpong -p efa HOST"), "{fix}");
+    }
+}
+
+#[test]
+fn a_gpu_puts_to_another_adapter_where_loopback_is_dropped() {
+    let mut command =
+        probe(&["check", "--soft", "--json", "--gpu", "0", "--pairs", "all", "--time-limit", "10000"]);
+    command.env("SOFTEFA_LIBRARY", provider()).env("SOFTEFA_ADAPTERS", "2").envs(cuda::VARIABLES);
+    let document = document(&output(command.env(DROPPED.0, DROPPED.1)));
+    let verdicts = document["verdict"].as_array().expect("verdicts");
+    assert!(verdicts.len() == 2 && verdicts.iter().all(|one| one["result"] == "gda"), "{verdicts:#?}");
+    assert_eq!(document["put"]["target"], "softefa1-rdm");
+}

@@ -1,0 +1,307 @@
+//! The report for people: what it begins and ends with, how it folds, and how wide it is.
+
+mod support;
+
+use std::path::Path;
+use std::process::Command;
+
+use efa_gda_test_support::soft::provider;
+use support::sound::{self, PLUGIN, Stack, sound};
+use support::{Machine, PATIENT, output, probe, status};
+
+/// The probe on the software adapter, for people.
+fn soft(args: &[&str]) -> Command {
+    let mut command = probe(args);
+    command.args(PATIENT).arg("--soft").env("SOFTEFA_LIBRARY", provider());
+    command
+}
+
+/// The lines of a command's report; no line is wider than `width`, except for a word that is.
+fn lines(command: &mut Command, width: usize) -> Vec<String> {
+    let output = output(command);
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    for line in text.lines() {
+        let widest = line.split_whitespace().map(|word| word.chars().count()).max().unwrap_or(0);
+        assert!(line.chars().count() <= width.max(widest + 18), "wider than {width}: {line:?}");
+    }
+    text.lines().map(str::to_owned).collect()
+}
+
+/// The report on a made-up machine without libfabric.
+fn on(machine: &Machine, args: &[&str]) -> Vec<String> {
+    let mut command = probe(&["--root", machine.arg()]);
+    lines(command.args(PATIENT).args(args).env("LIBFABRIC_PATH", "/nonexistent/libfabric.so.1"), 80)
+}
+
+#[test]
+fn a_check_without_a_problem_fits_one_screen_and_ends_in_success() {
+    for adapters in ["1", "16"] {
+        let shown = lines(soft(&["--gpu", "none"]).env("SOFTEFA_ADAPTERS", adapters), 80);
+        assert!(shown.len() <= 24, "{adapters} adapters: {} lines: {shown:#?}", shown.len());
+        let last = shown.last().expect("a line");
+        assert!(last.starts_with("software adapter: all passed"), "{last}");
+    }
+}
+
+#[test]
+fn a_healthy_machine_with_gpus_and_many_adapters_fits_one_screen() {
+    for adapters in ["1", "8", "16"] {
+        let machine = sound(&format!("people-healthy-{adapters}"));
+        let (mut command, _folder) = sound::command(Stack::Whole, &machine, &["check"]);
+        let shown = lines(command.args(PATIENT).env("SOFTEFA_ADAPTERS", adapters), 80);
+        assert!(shown.len() <= 24, "{adapters} adapters: {} lines: {shown:#?}", shown.len());
+        assert!(shown[0].starts_with("Verdict: gda"), "{shown:#?}");
+        assert!(shown.last().expect("a line").contains("passed"), "{shown:#?}");
+    }
+}
+
+/// A machine with one defect: how to make it of a sound one, and what the report must say of it.
+struct Broken {
+    name: &'static str,
+    stack: Stack,
+    make: fn(&Machine),
+    set: &'static [(&'static str, &'static str)],
+    code: &'static str,
+    fix: &'static str,
+    who: &'static str,
+}
+
+const BROKEN: [Broken; 15] = [
+    Broken {
+        name: "locked-memory",
+        stack: Stack::Whole,
+        make: |machine| _ = machine.memlock("65536").capabilities("00000000a80425fb"),
+        set: &[],
+        code: "ENV-003",
+        fix: "memlock",
+        who: "pod",
+    },
+    Broken {
+        name: "variable-that-aborts",
+        stack: Stack::Whole,
+        make: |_| {},
+        set: &[("FI_EFA_MTU_SIZE", "4096")],
+        code: "ENV-005",
+        fix: "unset FI_EFA_MTU_SIZE",
+        who: "pod",
+    },
+    Broken {
+        name: "nodes-of-some-adapters",
+        stack: Stack::Whole,
+        make: |machine| _ = machine.remove("/dev/infiniband/uverbs2"),
+        set: &[],
+        code: "DEV-005",
+        fix: "vpc.amazonaws.com/efa",
+        who: "pod",
+    },
+    Broken {
+        name: "old-kernel-driver",
+        stack: Stack::Whole,
+        make: |machine| _ = machine.file("/sys/module/efa/version", "3.2.9g"),
+        set: &[("SOFTEFA_BREAK", "no-counters")],
+        code: "DEV-002",
+        fix: "EFA installer 1.50.0",
+        who: "host",
+    },
+    Broken {
+        name: "old-gdrdrv",
+        stack: Stack::Whole,
+        make: |machine| _ = machine.file("/sys/module/gdrdrv/version", "2.4\n"),
+        set: &[],
+        code: "LIB-008",
+        fix: "upgrade the module gdrdrv to 2.5",
+        who: "host",
+    },
+    Broken {
+        name: "old-plugin",
+        stack: Stack::Whole,
+        make: |machine| _ = machine.file(PLUGIN, "Initializing aws-ofi-nccl 1.20.0\0"),
+        set: &[],
+        code: "LIB-007",
+        fix: "aws-ofi-nccl 1.22",
+        who: "image",
+    },
+    Broken {
+        name: "no-peer-mapping",
+        stack: Stack::Whole,
+        make: |machine| _ = machine.nvidia(""),
+        set: &[("PRETEND_GPU_REFUSES", "1,2")],
+        code: "CUDA-002",
+        fix: "PeerMappingOverride=1",
+        who: "host",
+    },
+    Broken {
+        name: "unprivileged-pod",
+        stack: Stack::Whole,
+        make: |machine| _ = machine.capabilities("00000000a80465fb"),
+        set: &[("SOFTEFA_BREAK", "gpu-memory-14")],
+        code: "CUDA-014",
+        fix: "privileged: true",
+        who: "pod",
+    },
+    Broken {
+        name: "old-provider",
+        stack: Stack::Whole,
+        make: |machine| _ = machine.file("/usr/lib/libfabric.so.1", "x\0FABRIC_1.7\x002.2.0\0y"),
+        set: &[("SOFTEFA_PROV_VERSION", "202.0")],
+        code: "GDA-001",
+        fix: "libfabric 2.3",
+        who: "image",
+    },
+    Broken {
+        name: "security-group",
+        stack: Stack::Adapters,
+        make: |_| {},
+        set: &[("SOFTEFA_BREAK", "dead-endpoint")],
+        code: "PUT-001",
+        fix: "security group",
+        who: "host",
+    },
+    Broken {
+        name: "no-adapter",
+        stack: Stack::Files,
+        make: |machine| _ = machine.remove("/sys/bus/pci"),
+        set: &[],
+        code: "DEV-001",
+        fix: "EFA",
+        who: "host",
+    },
+    Broken {
+        name: "no-driver",
+        stack: Stack::Files,
+        make: |machine| {
+            let pci = "/sys/bus/pci/devices/0000:01:00.0";
+            machine.remove(&format!("{pci}/driver")).remove(&format!("{pci}/infiniband"));
+        },
+        set: &[],
+        code: "DEV-003",
+        fix: "driver",
+        who: "host",
+    },
+    Broken {
+        name: "port-down",
+        stack: Stack::Files,
+        make: |machine| _ = machine.file("/sys/class/infiniband/rdmap1s0/ports/1/state", "1: DOWN\n"),
+        set: &[],
+        code: "DEV-004",
+        fix: "subnet",
+        who: "host",
+    },
+    Broken {
+        name: "closed-node",
+        stack: Stack::Files,
+        make: |machine| {
+            machine.remove("/dev/infiniband/uverbs1").directory("/dev/infiniband/uverbs1");
+        },
+        set: &[],
+        code: "DEV-006",
+        fix: "device",
+        who: "pod",
+    },
+    Broken {
+        name: "no-libfabric",
+        stack: Stack::Files,
+        make: |machine| _ = machine.remove("/usr/lib/libfabric.so.1"),
+        set: &[],
+        code: "LIB-001",
+        fix: "libfabric",
+        who: "image",
+    },
+];
+
+/// The reports stay in cargo's directory of temporary files, for readers.
+#[test]
+fn cause_fix_and_responsible_party_are_within_the_first_15_lines() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("broken-machines");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    for Broken { name, stack, make, set, code, fix, who } in BROKEN {
+        let machine = sound(&format!("people-{name}"));
+        make(&machine);
+        let (mut command, _providers) = sound::command(stack, &machine, &["check"]);
+        // Waits for an adapter that does not answer take half of the limit.
+        command.args(["--time-limit", if name == "security-group" { "4000" } else { PATIENT[1] }]);
+        command.env("SOFTEFA_ADAPTERS", "2").envs(set.iter().copied());
+        let shown = lines(&mut command, 80);
+        std::fs::write(folder.join(format!("{name}.txt")), shown.join("\n") + "\n").expect("a file");
+        let begins = |line: &&String| line.get(6..).is_some_and(|rest| rest.starts_with(code));
+        let begin = shown.iter().take(15).position(|line| begins(&line));
+        let begin = begin.unwrap_or_else(|| panic!("no {code} in the first 15 lines: {shown:#?}"));
+        let block = shown[begin..15].join("\n");
+        let after =
+            |name: &str| block.split(&format!("\n      {name:<10}")).nth(1).unwrap_or_default().to_owned();
+        assert!(!after("observed").is_empty(), "{code}: {shown:#?}");
+        let words = after("fix").split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(words.contains(fix), "{code}: {shown:#?}");
+        assert!(after("who").starts_with(&format!("{who}:")), "{code}: {shown:#?}");
+    }
+}
+
+#[test]
+fn problems_of_host_pod_and_image_are_named_together_in_one_line() {
+    let machine = Machine::new("people-three");
+    machine.adapter(1).file("/proc/self/limits", "Max locked memory  65536  65536  bytes\n");
+    machine.file("/sys/class/infiniband/rdmap1s0/ports/1/state", "1: DOWN\n");
+    let shown = on(&machine, &["--gpu", "none"]).join("\n");
+    let line = shown.split("failures: ").nth(1).and_then(|rest| rest.split("\n\n").next()).expect("failures");
+    for code in ["ENV-003 (pod)", "DEV-004 (host)", "LIB-001 (image)"] {
+        assert!(line.replace('\n', " ").contains(code), "{code}: {line}");
+    }
+}
+
+#[test]
+fn alike_problems_and_verdicts_of_16_adapters_are_folded() {
+    let machine = Machine::new("people-many");
+    for number in 1..=16 {
+        machine.adapter(number);
+        std::fs::remove_file(machine.path().join(format!("dev/infiniband/uverbs{number}"))).expect("removed");
+    }
+    let shown = on(&machine, &["--gpu", "none"]);
+    let starting = |with: &str| shown.iter().filter(|line| line.starts_with(with)).count();
+    assert_eq!((starting("Verdict:"), starting("FAIL  DEV-005")), (1, 1), "{shown:#?}");
+    assert!(shown.iter().any(|line| line.contains("and 13 more")), "{shown:#?}");
+    assert!(shown.len() < 70, "{} lines: {shown:#?}", shown.len());
+}
+
+#[test]
+fn skipped_checks_are_folded_into_the_code_that_blocks_them() {
+    let machine = Machine::new("people-skips");
+    let shown = on(&machine, &[]);
+    assert!(shown.iter().all(|line| !line.contains("blocked by")), "{shown:#?}");
+    let blocks = shown.iter().find(|line| line.starts_with("      blocks")).expect("a line");
+    assert!(blocks.contains("DEV-002 to 008"), "{blocks}");
+    assert!(on(&machine, &["-v"]).iter().any(|line| line.contains("blocked by DEV-001")));
+}
+
+#[test]
+fn a_report_has_the_width_of_columns() {
+    for columns in ["50", "100"] {
+        let width = columns.parse().expect("a number");
+        let shown = lines(soft(&["--gpu", "none", "-v"]).env("COLUMNS", columns), width);
+        assert!(shown.iter().any(|line| line.chars().count() > width * 3 / 4), "{columns}: {shown:#?}");
+    }
+}
+
+#[test]
+fn a_put_is_reported_first_and_its_checks_in_a_line() {
+    let shown = lines(&mut soft(&["put", "--count", "100"]), 80);
+    assert!(shown[0].starts_with("Put: 100 × 64 bytes (write)"), "{shown:#?}");
+    assert!(shown.len() <= 6 && shown.iter().any(|line| line.contains("a second")), "{shown:#?}");
+}
+
+#[test]
+fn npd_prints_one_line_of_at_most_80_characters() {
+    let machine = Machine::new("people-npd");
+    let failing = on(&machine, &["--npd"]);
+    assert_eq!(failing.len(), 1);
+    assert!(failing[0].starts_with("DEV-001 (host) and ") && failing[0].chars().count() <= 80, "{failing:?}");
+    let mut command = soft(&["--npd", "--gpu", "none"]);
+    assert_eq!(lines(&mut command, 80).len(), 1);
+    assert_eq!(status(&output(&mut command)), 0);
+}
+
+#[test]
+fn a_wrong_adapter_name_is_reported_with_the_adapters_found() {
+    let shown = lines(&mut soft(&["put", "--device", "nope"]), 80);
+    assert!(shown[0].starts_with("FAIL  FAB-003"), "{shown:#?}");
+    assert!(shown[1].contains("softefa0-rdm"), "{shown:#?}");
+}

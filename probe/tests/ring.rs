@@ -1,0 +1,241 @@
+//! Ranks that put to each other on the software adapter, and ranks that cannot meet.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
+
+mod support;
+
+use std::net::TcpListener;
+use std::process::Command;
+
+use serde_json::Value;
+use support::{PATIENT, document, output, probe, soft, status};
+
+const TOKEN: (&str, &str) = ("EFA_GDA_JOB_TOKEN", "a token that all ranks of a test share");
+
+/// Variables of launchers, which must not reach a test.
+const LAUNCHERS: [&str; 9] = [
+    "RANK",
+    "WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "OMPI_COMM_WORLD_RANK",
+    "PMI_RANK",
+    "SLURM_PROCID",
+    "JOB_COMPLETION_INDEX",
+    "EFA_GDA_JOB_TOKEN",
+];
+
+fn clean(mut command: Command) -> Command {
+    LAUNCHERS.iter().for_each(|name| {
+        command.env_remove(name);
+    });
+    command
+}
+
+/// The document and the status of a ring whose ranks this process starts.
+fn spawned(args: &[&str], set: &[(&str, &str)]) -> (Value, i32) {
+    let mut command = clean(soft(&[&["ring", "--spawn"], args].concat()));
+    let output = output(command.envs(set.iter().copied()));
+    (document(&output), status(&output))
+}
+
+fn pes(document: &Value) -> &Vec<Value> {
+    document["ranks"]["pes"].as_array().unwrap_or_else(|| panic!("no ranks: {document:#}"))
+}
+
+/// Rank `rank` of `of`, as torchrun starts it.
+fn launched(rank: u32, of: u32, port: u16, args: &[&str]) -> Command {
+    let mut command = clean(soft(&["ring"]));
+    command.args(args).env(TOKEN.0, TOKEN.1);
+    command.envs([
+        ("RANK", rank.to_string()),
+        ("WORLD_SIZE", of.to_string()),
+        ("MASTER_PORT", port.to_string()),
+    ]);
+    command.env("MASTER_ADDR", "127.0.0.1");
+    command
+}
+
+/// A port that was free a moment ago.
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// The failure of rank `rank` in its own document, and its status.
+fn failure(command: &mut Command, rank: usize) -> (String, i32) {
+    let output = output(command);
+    let document = document(&output);
+    let pe = pes(&document).iter().find(|pe| pe["rank"] == rank).cloned().unwrap_or_default();
+    let error = pe["error"].as_str().unwrap_or_else(|| panic!("no error: {document:#}"));
+    (error.to_owned(), status(&output))
+}
+
+#[test]
+fn rings_of_1_2_4_and_8_ranks_verify_every_byte_with_reordering() {
+    for size in [1, 2, 4, 8] {
+        let (document, status) =
+            spawned(&[&size.to_string(), "--bytes", "70001", "--count", "5"], &[("SOFTEFA_REORDER", "16")]);
+        assert_eq!(status, 0, "{document:#}");
+        assert_eq!(pes(&document).len(), size);
+        for (rank, pe) in pes(&document).iter().enumerate() {
+            let (from, value) = ((rank + size - 1) % size, (rank + size - 1) % size * 100);
+            assert_eq!((&pe["rank"], &pe["from"], &pe["got"]), (&rank.into(), &from.into(), &value.into()));
+            assert_eq!((&pe["verified"], &pe["completed"]), (&true.into(), &5.into()));
+        }
+    }
+}
+
+#[test]
+fn each_rank_prints_the_line_of_nvshmem_style_tests() {
+    let mut command = clean(probe(&["ring", "--soft", "--spawn", "2"]));
+    command.args(PATIENT).env("SOFTEFA_LIBRARY", efa_gda_test_support::soft::provider());
+    let output = output(&mut command);
+    let text = String::from_utf8_lossy(&output.stdout);
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(
+        lines[..2],
+        ["[PE 0] PASS - Got expected value 100 from PE 1", "[PE 1] PASS - Got expected value 0 from PE 0"],
+        "{output:?}"
+    );
+    assert!(lines[2].starts_with("2 of 2 ranks passed"), "{text}");
+}
+
+#[test]
+fn a_gpu_posts_for_each_rank_on_request() {
+    // The pretended driver has one GPU, which the ranks share.
+    let set = efa_gda_test_support::cuda::VARIABLES;
+    let (document, status) = spawned(&["2", "--executor", "cuda", "--bytes", "5000", "--count", "3"], &set);
+    assert_eq!(status, 0, "{document:#}");
+    for pe in pes(&document) {
+        assert_eq!(
+            (&pe["executor"], &pe["gpu"], &pe["verified"]),
+            (&"cuda".into(), &"0".into(), &true.into())
+        );
+    }
+}
+
+#[test]
+fn puts_of_several_rounds_are_compared_in_each() {
+    let (document, status) = spawned(&["2", "--bytes", "8", "--count", "150000"], &[]);
+    assert_eq!((status, &pes(&document)[1]["completed"]), (0, &150_000.into()), "{document:#}");
+}
+
+#[test]
+fn a_put_that_fails_is_named_and_ends_all_ranks() {
+    // Status 7: the target refuses the address.
+    let mut command = clean(probe(&["ring", "--soft", "--json", "--spawn", "4", "--time-limit", "10000"]));
+    command.env("SOFTEFA_LIBRARY", efa_gda_test_support::soft::provider()).env("SOFTEFA_INJECT", "3:7");
+    let output = output(&mut command);
+    let (document, status) = (document(&output), status(&output));
+    assert_eq!(status, 3);
+    let failed: Vec<&Value> = pes(&document).iter().filter(|pe| pe["verified"] == false).collect();
+    assert!(!failed.is_empty() && pes(&document).len() == 4, "{document:#}");
+    let texts: Vec<&str> = failed.iter().filter_map(|pe| pe["error"].as_str()).collect();
+    assert!(texts.iter().any(|text| text.contains("the put to rank")), "{texts:?}");
+}
+
+#[test]
+fn a_queue_that_does_not_open_is_reported_with_the_check_that_fails() {
+    let (document, status) = spawned(&["2"], &[("SOFTEFA_BREAK", "no-gda")]);
+    assert_eq!(status, 3);
+    for pe in pes(&document) {
+        assert!(pe["error"].as_str().unwrap().contains("GDA-002"), "{document:#}");
+    }
+}
+
+#[test]
+fn a_library_that_crashes_is_the_failure_of_its_ranks() {
+    let (document, status) = spawned(&["2"], &[("SOFTEFA_BREAK", "crash-getinfo")]);
+    assert_eq!(status, 3);
+    for pe in pes(&document) {
+        assert!(pe["error"].as_str().unwrap().contains("SIG"), "{document:#}");
+    }
+}
+
+#[test]
+fn a_rank_that_does_not_arrive_is_named_by_rank_0() {
+    // Ample for rank 0 itself.
+    let (error, status) = failure(&mut launched(0, 2, free_port(), &["--wait", "10"]), 0);
+    assert!(error.starts_with("rank 1 did not arrive within 10 s"), "{error}");
+    assert_eq!(status, 3);
+}
+
+#[test]
+fn a_rank_without_rank_0_names_the_address_that_it_tried() {
+    let port = free_port();
+    let (error, status) = failure(&mut launched(1, 2, port, &["--wait", "1"]), 1);
+    assert!(error.contains(&format!("could not join the exchange at 127.0.0.1:{port}")), "{error}");
+    assert_eq!(status, 3);
+}
+
+#[test]
+fn ranks_with_different_tokens_or_options_do_not_meet() {
+    for (set, args, expected) in [
+        (("EFA_GDA_JOB_TOKEN", "another token of 16 bytes or more"), &[][..], "different tokens"),
+        (("WORLD_SIZE", "3"), &[], "was started for 3 ranks, and rank 0 for 2"),
+        (("RANK", "0"), &[], "cannot listen"),
+        (TOKEN, &["--bytes", "128"], "start all with the same options"),
+        // What is left to name if everything else is right.
+        (TOKEN, &[], "softefa's libfabric frontend reaches one process only"),
+    ] {
+        let port = free_port();
+        let first = std::thread::spawn(move || output(&mut launched(0, 2, port, &["--wait", "15"])));
+        if set.0 == "RANK" {
+            // The other one listens.
+            while TcpListener::bind(("127.0.0.1", port)).is_ok() {
+                std::thread::sleep(std::time::Duration::from_millis(10));
+            }
+        }
+        let mut command = launched(1, 2, port, args);
+        let second = output(command.env(set.0, set.1));
+        let text = String::from_utf8_lossy(&second.stdout).into_owned();
+        assert!(text.contains(expected), "{expected}: {text}");
+        assert!(status(&second) >= 2, "{text}");
+        assert_eq!(status(&first.join().unwrap()), 3, "the first rank ends as well");
+    }
+}
+
+#[test]
+fn a_put_to_another_process_uses_the_same_exchange() {
+    let place = format!("127.0.0.1:{}", free_port());
+    let listen = ["put", "--listen", &place, "--wait", "60"];
+    let mut listener = clean(soft(&listen));
+    listener.env(TOKEN.0, TOKEN.1);
+    let listener = std::thread::spawn(move || output(&mut listener));
+    let mut sender =
+        clean(soft(&["put", "--peer", &place, "--bytes", "100", "--count", "3", "--wait", "60"]));
+    let sent = document(&output(sender.env(TOKEN.0, TOKEN.1)));
+    assert_eq!((&sent["put"]["verified"], &sent["put"]["count"]), (&false.into(), &3.into()));
+    let received = document(&listener.join().unwrap());
+    for document in [sent, received] {
+        let text = document.to_string();
+        assert!(text.contains("softefa's libfabric frontend reaches one process only"), "{text}");
+    }
+}
+
+#[test]
+fn without_a_launcher_or_a_token_the_command_is_refused_with_what_to_do() {
+    for (set, expected) in [
+        (&[][..], "--spawn N"),
+        (
+            &[("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1")],
+            "EFA_GDA_JOB_TOKEN or --token-file",
+        ),
+        (
+            &[("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "::1"), ("EFA_GDA_JOB_TOKEN", "short")],
+            "5 bytes",
+        ),
+    ] {
+        let output = output(clean(soft(&["ring"])).envs(set.iter().copied()));
+        let document = document(&output);
+        assert_eq!(status(&output), 2, "{document:#}");
+        assert!(document["error"].as_str().unwrap().contains(expected), "{document:#}");
+    }
+}
+
+#[test]
+fn the_token_is_on_no_command_line() {
+    let mut command = clean(probe(&["ring", "--help"]));
+    let text = String::from_utf8_lossy(&output(&mut command).stdout).into_owned();
+    assert!(text.contains("--token-file") && !text.contains("--token <"), "{text}");
+}

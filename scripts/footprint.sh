@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+# Prints what a kernel needs that posts once, waits and closes, in blocks of up to 1,024 threads
+# (kernels/bench/footprint.cu): registers, stack, spills and bytes of code, for each kind of group, sharing and entry,
+# with NCCL's put beside it. Needs no GPU.
+#
+#   scripts/footprint.sh [sm_XX …]          sm_80 sm_90 sm_100 sm_120 without arguments
+#   scripts/footprint.sh --before REVISION [sm_XX …]   the same with the device library of an earlier revision
+#
+# NCCL's headers come from the PyPI package nvidia-nccl-cu13, unpacked below .cache; if it cannot be downloaded, its row
+# is left out. NCCL_INCLUDE=DIR uses installed headers.
+#
+# Exit status: 0; 1 the build failed; 2 usage.
+set -euo pipefail
+
+# shellcheck source=scripts/lib/setup.sh
+source "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/lib/setup.sh"
+# shellcheck source=scripts/lib/headers.sh
+source "$ROOT/scripts/lib/headers.sh"
+
+before=
+case ${1:-} in
+-h | --help) help_or_nothing "$1" ;;
+--before)
+  [[ $# -ge 2 ]] || wrong_usage '--before needs a revision'
+  before=$2
+  shift 2
+  ;;
+esac
+for architecture in "$@"; do
+  [[ $architecture =~ ^sm_[0-9]+[a-z]?$ ]] || wrong_usage "\"$architecture\" is not an architecture such as sm_90"
+done
+[[ $# -gt 0 ]] || set -- sm_80 sm_90 sm_100 sm_120
+
+toolkit=$("$ROOT/scripts/cuda_toolchain.sh")
+out=$(mktemp -d)
+trap 'rm -rf -- "$out"' EXIT
+headers=$ROOT
+if [[ -n "$before" ]]; then
+  headers=$out/before
+  earlier_headers "$before" "$headers"
+fi
+peer=$(peer_headers) || say "$PEER_PACKAGE could not be downloaded: NCCL's row is left out"
+
+# compile NAME ARCHITECTURE FLAG…: compiles kernels/bench/NAME.cu to $out/NAME.ARCHITECTURE.cubin, ptxas' report beside it.
+compile() {
+  local name=$1 architecture=$2
+  shift 2
+  "$toolkit/bin/nvcc" -O3 -std=c++17 -arch="$architecture" "$@" -Xptxas -v -cubin \
+    -o "$out/$name.$architecture.cubin" "$ROOT/kernels/bench/$name.cu" 2>"$out/$name.$architecture.log" ||
+    die "kernels/bench/$name.cu does not compile for $architecture: $(cat "$out/$name.$architecture.log")"
+  files+=("$out/$name.$architecture")
+}
+
+files=()
+for architecture in "$@"; do
+  compile footprint "$architecture" -I "$headers/kernels/include" -I "$headers/third_party/efa_gda"
+  [[ -z "$peer" ]] || compile footprint_nccl "$architecture" -I "$peer"
+done
+python3 "$ROOT/scripts/lib/footprint.py" "${files[@]}"

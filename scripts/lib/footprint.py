@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""Prints the table of scripts/footprint.sh.
+
+Arguments: files without their ending. FILE.cubin has the kernels, FILE.log the report of `ptxas -v`. Registers, stack and
+code come from the cubin; spills only from the report.
+"""
+
+import re
+import struct
+import sys
+
+# Attributes of a kernel in the section .nv.info.
+REGISTERS, STACK = 0x2F, 0x12
+
+
+class Cubin:
+    """An ELF file of kernels."""
+
+    def __init__(self, path):
+        with open(path, "rb") as file:
+            self.data = file.read()
+        (table,) = struct.unpack_from("<Q", self.data, 0x28)
+        size, count, names = struct.unpack_from("<HHH", self.data, 0x3A)
+        raw = [struct.unpack_from("<IIQQQQ", self.data, table + i * size) for i in range(count)]
+        self.sections = {self.text(raw[names][4] + r[0]): (r[4], r[5]) for r in raw}
+
+    def text(self, at):
+        return self.data[at : self.data.index(b"\0", at)].decode()
+
+    def symbols(self):
+        offset, size = self.sections[".symtab"]
+        names, _ = self.sections[".strtab"]
+        return [
+            self.text(names + struct.unpack_from("<I", self.data, at)[0]) for at in range(offset, offset + size, 24)
+        ]
+
+    def attributes(self):
+        """Returns {kernel: {attribute: value}}."""
+        symbols, found = self.symbols(), {}
+        at, size = self.sections[".nv.info"]
+        end = at + size
+        while at < end:
+            form, attribute, length = struct.unpack_from("<BBH", self.data, at)
+            if form == 4 and length == 8:
+                symbol, value = struct.unpack_from("<II", self.data, at + 4)
+                found.setdefault(symbols[symbol], {})[attribute] = value
+            at += 4 + (length if form == 4 else 0)
+        return found
+
+    def kernels(self):
+        return {name[6:]: size for name, (_, size) in self.sections.items() if name.startswith(".text.")}
+
+
+def spills(log):
+    """Returns {kernel: bytes of spill stores and loads}, those of the functions that it calls included."""
+    total, kernel = {}, None
+    with open(log, encoding="utf-8") as lines:
+        for line in lines:
+            entry = re.search(r"Compiling entry function '(\w+)'", line)
+            kernel = entry.group(1) if entry else kernel
+            bytes_of = re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", line)
+            if bytes_of:
+                total[kernel] = total.get(kernel, 0) + sum(map(int, bytes_of.groups()))
+    return total
+
+
+print("| GPU | group | queue | entry | registers | stack bytes | spill bytes | code bytes |")
+print("|---|---|---|---|---|---|---|---|")
+for file in sys.argv[1:]:
+    architecture = file.rsplit(".", 1)[1]
+    cubin, spilled = Cubin(file + ".cubin"), spills(file + ".log")
+    attributes = cubin.attributes()
+    order = ["thread", "warp", "block", "nccl"]
+    for kernel, code in sorted(cubin.kernels().items(), key=lambda k: (order.index(k[0].split("_")[0]), k[0])):
+        parts = kernel.split("_")
+        if parts[0] == "nccl":
+            parts = ["NCCL's put", "shared", ""]
+        entry = {"write": "64 or 128 bytes", "inline": "inline, 128 bytes", "": "64 or 128 bytes"}[parts[2]]
+        of = attributes.get(kernel, {})
+        print(f"| {architecture} | {parts[0]} | {parts[1]} | {entry} | {of.get(REGISTERS)} | {of.get(STACK)} | "
+              f"{spilled.get(kernel, 0)} | {code:,} |")
