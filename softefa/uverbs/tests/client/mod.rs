@@ -67,27 +67,32 @@ impl Client {
         self.reply()
     }
 
-    /// Receives a reply. A connection that ended is the reply EIO.
+    /// Receives a reply, with the descriptor beside it. A connection that ended is the reply EIO.
     pub fn reply(&self) -> (Reply, Option<OwnedFd>) {
+        let received = match self.receive() {
+            // A connection that the broker refused is reset, once, before the reply that states the reason.
+            Err(nix::Error::ECONNRESET) => self.receive(),
+            received => received,
+        };
+        received.ok().flatten().unwrap_or((Reply { errno: libc::EIO, ..Reply::default() }, None))
+    }
+
+    /// `None`: the connection ended.
+    fn receive(&self) -> nix::Result<Option<(Reply, Option<OwnedFd>)>> {
         let mut bytes = [0; REPLY_BYTES];
         let mut space = nix::cmsg_space!([RawFd; 2]);
         let mut parts = [std::io::IoSliceMut::new(&mut bytes)];
         let flags = MsgFlags::MSG_CMSG_CLOEXEC;
-        let socket = self.0.as_raw_fd();
-        // A connection that the broker refused is reset, once, before the reply that states the reason.
-        let _ = socket::recv(socket, &mut [0], MsgFlags::MSG_PEEK);
-        let message = socket::recvmsg::<()>(socket, &mut parts, Some(&mut space), flags);
-        let ended = Reply { errno: libc::EIO, ..Reply::default() };
-        let Ok(message) = message else { return (ended, None) };
+        let message = socket::recvmsg::<()>(self.0.as_raw_fd(), &mut parts, Some(&mut space), flags)?;
         let mut descriptor = None;
-        for control in message.cmsgs().unwrap() {
+        for control in message.cmsgs()? {
             if let socket::ControlMessageOwned::ScmRights(numbers) = control {
                 // SAFETY: the numbers are new descriptors without another owner.
                 descriptor = numbers.into_iter().map(|number| unsafe { OwnedFd::from_raw_fd(number) }).next();
             }
         }
-        let length = message.bytes;
-        (if length == REPLY_BYTES { Reply::decode(&bytes).unwrap() } else { ended }, descriptor)
+        let is_reply = message.bytes == REPLY_BYTES;
+        Ok(is_reply.then(|| (Reply::decode(&bytes).unwrap(), descriptor)))
     }
 
     /// Maps the pages of a key.
