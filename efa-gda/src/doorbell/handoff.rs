@@ -2,7 +2,7 @@
 //!
 //! The words of the queue are behind [`Port`], so that the model checker (`model.rs`) can supply its own.
 
-/// A doorbell record that correct device code never stores. The proxy rang nothing for it.
+/// A doorbell record that correct device code never stores. The visit that found it stored no doorbell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecordFault {

@@ -1,5 +1,5 @@
-//! Memory that a device and the proxy share: doorbell records and staging rings. Each is made of whole pages that hold
-//! nothing else, so that the pages can be registered with a GPU.
+//! Memory that a device and the proxy share: doorbell records and staging rings. Both are on whole pages that hold
+//! nothing else, so that the pages can be registered with a GPU. The records of one proxy share pages.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;

@@ -8,7 +8,8 @@
 //! | [`DoorbellMode::Record`] | the send queue | a doorbell record in host memory | rings |
 //! | [`DoorbellMode::Staged`] | a staging ring in host memory | a doorbell record in host memory | copies entries, rings |
 //!
-//! A [`DoorbellProxy`] is the host thread; one proxy serves many queues. This module knows rings, records and
+//! A [`DoorbellProxy`] rings for many queues. "The proxy" below is the thread that holds its lock: its own thread, or a
+//! caller of `round`, `detach` or `stop`. This module knows rings, records and
 //! doorbells, and neither libfabric nor CUDA; [`crate::queue`] registers queues with a proxy.
 //!
 //! # Protocol
@@ -38,7 +39,8 @@
 //!   stores carried the entries to the adapter, on another path than the doorbell. That the entries arrive first
 //!   rests on the device's system fence alone: the fence completes when every earlier store is performed for the
 //!   whole system, and a peer device's BAR is part of the system.
-//! - `staged`: one CPU stores entries and doorbell to one device. The proxy writes entries with write-combining stores,
+//! - `staged`: one thread at a time stores entries and doorbell to one device. The proxy writes entries with
+//! write-combining stores,
 //!   flushes them with a store fence, then stores the doorbell. So a machine on which the argument for `record` fails
 //!   can use `staged`.
 //!
@@ -53,20 +55,20 @@
 //!   RECORD"). So the device writes no entry past `completed + max_batch`, which is at most the last doorbell that the
 //!   adapter received plus `max_batch`. A small `max_batch` costs rate in this mode and not in `staged`.
 //!
-//! **Reuse of slots.** The device rewrites a slot only while fewer than `num_entries` requests are in flight. A
-//! request completes after the adapter fetched its entry, hence after its doorbell, hence after the proxy copied
-//! the staged entry.
+//! **Reuse of slots.** The device writes entry `i + num_entries` over entry `i` only after it has seen `i + 1`
+//! completions, of whichever requests. One of them is for entry `i` or a later one. Proxy and adapter take entries in
+//! ascending order, so entry `i` was copied, rung for and fetched before.
 //!
 //! **Bad records.** A valid record is ahead of the doorbell index by at most `num_entries`, and in mode `record` also
 //! by at most `max_batch`, because every entry that was not rung is in flight. A record outside that range ran
-//! backwards or past the ring. A staged entry with the phase bit of the previous lap was never written. In each case
+//! backwards or past that limit. A staged entry with the phase bit of the previous lap was never written. In each case
 //! this visit stores no doorbell, not even for valid entries of the same batch; earlier visits have rung for earlier
-//! batches. The proxy removes the queue for good and raises the queue's alarms. Waits on the queue then end with
-//! [`DeviceError::BadRecord`].
+//! batches. The proxy removes the queue for good and raises the queue's alarms. A wait that sees the alarm ends with
+//! [`DeviceError::BadRecord`]. If it poisons the queue, later waits end with `EFA_GDA_POISONED`.
 //!
 //! **Detach and stop.** The proxy works on queues under one lock. [`Registration::detach`] takes the lock, visits the
 //! queue until its record is rung for, removes it and raises its alarms. The number of visits is bounded, but enough
-//! for every record whose store happens before the call. A later post may not be rung; its wait then ends with the
+//! for every record whose store happens before the call. A later post may stay unrung; its wait then ends with the
 //! alarm's status, [`DeviceError::ProxyStopped`]. After the call the proxy holds no pointer to the queue's memory.
 //! [`DoorbellProxy::stop`] does the same for all queues.
 //!

@@ -1,5 +1,6 @@
-//! The hand-off in every order that the memory model allows: the proxy's code (`handoff.rs`) on the model checker's
-//! words. Each entry is one word whose value is the number of the request that it holds.
+//! The hand-off in every order that the memory model allows with at most three forced switches of threads: the proxy's
+//! code (`handoff.rs`) on the model checker's words. Each entry is one word whose value is the number of the request
+//! that it holds.
 
 use loom::sync::atomic::{AtomicU32, Ordering, fence};
 use loom::sync::{Arc, Mutex};

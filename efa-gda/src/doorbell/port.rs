@@ -9,8 +9,8 @@ use super::store::{BLOCK, BlockCopy, order_after_device_load, order_stores};
 /// Bit 0 of an entry's byte 3, ctrl2 (`EFA_IO_TX_META_DESC_PHASE`), in the entry's first word.
 const PHASE: u32 = 1 << 24;
 
-/// Pointers to a record and a doorbell. The caller of `DoorbellProxy::register` keeps the memory mapped until the
-/// queue is detached.
+/// Pointers to a record and a doorbell. The caller of `DoorbellProxy::register` keeps the doorbell mapped until
+/// the queue is detached; `Shared` keeps the record.
 #[derive(Clone, Copy)]
 pub(super) struct Words {
     pub(super) record: NonNull<AtomicU32>,
@@ -77,7 +77,8 @@ impl Port for Staging {
         let (at, again) = (self.offset(first), blocks(count - before_wrap));
         // SAFETY: both ranges lie in both rings: `place` is called for at most `num_entries` entries, and the caller of
         // `DoorbellProxy::register` guarantees the send queue's size. Only the proxy writes the send queue. The device
-        // does not rewrite staged entries before they completed, which is after the doorbell that follows.
+        // rewrites a staged entry only after completions that show that the proxy has copied it ("Reuse of slots" in
+        // the module's documentation).
         unsafe {
             self.copy.run(self.from.as_ptr().add(at), self.to.as_ptr().add(at), blocks(before_wrap));
             self.copy.run(self.from.as_ptr(), self.to.as_ptr(), again);
@@ -114,8 +115,8 @@ impl Staging {
 
     fn head(&self, counter: u32) -> &AtomicU32 {
         // SAFETY: the word is inside the staging ring, which lives as long as the port, at a multiple of 64. Device
-        // code stores these bytes as parts of wider words, before the record that covers them or after the completion
-        // that frees the slot, so never while the proxy reads them.
+        // code stores these bytes as parts of wider words, after the completion that frees the slot and before the
+        // record that covers them, so never while the proxy reads them.
         unsafe { self.from.add(self.offset(counter)).cast().as_ref() }
     }
 

@@ -3,11 +3,14 @@
 //!
 //! | word of `Core` | written by | read by | ordered by |
 //! |---|---|---|---|
-//! | `queues` | the thread that holds the mutex: the proxy's, or a caller that registers, detaches or stops | the same | the mutex |
+//! | `queues` | the thread that holds the mutex: the proxy's, or a caller of `register`, `detach`, `stop`, `round` or `counts` | the same | the mutex |
 //! | `waiting`: callers that wait for the lock | those callers | the proxy's thread | nothing; it is a hint that makes the thread release the lock |
 //! | `records` | callers that register | the same | its own mutex |
 //! | `stop` | `DoorbellProxy::stop`, with release, after it removed all queues | the proxy's thread, with acquire | that pair |
 //! | `ended` | the proxy's thread, as the last thing it does | `DoorbellProxy::stop`, for at most the stop bound | the mutex of `ended`; `end` wakes the waiter |
+//!
+//! A caller waits for `queues` without a bound: the proxy's thread releases it after the round in which a caller begins
+//! to wait. The stop bound covers only the wait for the thread's end.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -278,7 +281,7 @@ impl DoorbellProxy {
         self.0.core.lock().round()
     }
 
-    /// Rounds made and entries rung so far.
+    /// Rounds so far, and entries that doorbells covered in them.
     pub fn counts(&self) -> Counts {
         self.0.core.lock().counts()
     }

@@ -12,7 +12,7 @@ use super::registration::{End, Shared};
 pub struct Counts {
     /// Rounds over all queues.
     pub rounds: u64,
-    /// Entries that doorbells covered.
+    /// Entries that doorbells covered, without those of a detach or a stop.
     pub entries: u64,
 }
 

@@ -199,15 +199,15 @@ impl Registration {
         self.shared.end.get().map(|(end, _)| *end)
     }
 
-    /// Entries that the device posted and that the proxy had not rung when the registration ended; 0 while the proxy
-    /// rings. After [`End::Fault`] the record is invalid, and so is this number.
+    /// Entries that the device has posted so far and that the proxy did not ring for before the registration ended; 0
+    /// while the proxy rings. After [`End::Fault`] the record is invalid, and so is this number.
     pub fn unrung(&self) -> u32 {
         let record = self.record().load(Ordering::Acquire);
         self.shared.end.get().map_or(0, |(_, doorbell_index)| record.wrapping_sub(*doorbell_index))
     }
 
     /// Takes the queue from the proxy. The proxy rings for everything posted before this call and raises the alarms;
-    /// entries posted later may not be rung.
+    /// entries posted later may stay unrung.
     pub fn detach(&self) -> End {
         self.proxy.detach(&self.shared);
         // `detach` ends every registration that had not ended.

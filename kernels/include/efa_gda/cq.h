@@ -28,10 +28,10 @@
  *   completion.lock          | pollers: CAS 0 to 1, acquire;| pollers               | a reader's release and the next
  *                            | reader: store 0, release     |                       |   CAS. A poll that finds 1 ends
  *   completion.consumed      | reader                       | the next reader       | completion.lock
- *   completion.completed     | without counters: reader.    | writers (sq.h), quiet | B2; with wrap = 0 relaxed, and
- *                            | With: any poller, by CAS;    | (post.h)              |   each uses its own sum
- *                            | by a store if wrap is 0      | pollers; all waits    | relaxed: an estimate of what is
- *                            |                              |                       |   in flight; progress (Deadline)
+ *   completion.completed     | without counters: reader.    | writers (sq.h), quiet | B2; with wrap = 0 relaxed;
+ *                            | With: any poller, by CAS;    | (post.h)              |   each poller uses its own sum
+ *                            | by a store if wrap is 0      | pollers; waits of the | relaxed: an estimate of what is
+ *                            |                              |   send side           |   in flight; progress (Deadline)
  *   completion.received      | reader                       | posters of receives   | B2
  *   inbox entries,           | reader                       | receivers (rq.h)      | B3
  *   completion.inboxed       |                              |                       |
@@ -41,7 +41,8 @@
  *   receive.taken            | receivers (rq.h)             | reader                | B3
  *   error.completion_status, | the reader that changes      | host                  | fence_system() before
  *   .request_id, .reported   | reported from 0 to 2         |                       |   error.reported = 1
- *   error.count              | reader: fetch_add            | pollers, quiet, wait  | B4
+ *   error.count              | reader: fetch_add            | pollers; Sender: when | B4
+ *                            |                              |   opened, quiet, waits|
  *   cq.doorbell              | reader: the consumer index   | adapter               | B2's fence: the entries are read
  *
  * PAIRS
@@ -52,7 +53,8 @@
  *       `completed` or `received` with an acquire.
  *       Visible: that the adapter no longer reads or writes the slots and the buffers of the counted requests.
  *   B3  The reader copies a completion to the inbox, then stores `inboxed` with a release; the receiver loads it with
- *       an acquire. Visible: the copy. In return the receiver copies the entry out, then stores `taken` with a release;
+ *       an acquire. Visible: the copy, and, if completion queue and message are in one memory of the GPU (rq.h), the
+ *       message. In return the receiver copies the entry out, then stores `taken` with a release;
  *       the reader loads it with an acquire. Visible: that the inbox entry may be written again.
  *   B4  The reader stores the report, fences, adds to error.count, executes a system fence (B2's; before a failed
  *       request's done word, one of its own), and then stores `completed` and done words. With counters and wrap not 0,
@@ -76,7 +78,9 @@
  * and not counted; Completions::foreign reports it.
  *
  * NO OVERRUN BY SENDS. Without counters, `completed` grows only when a completion is read, and writers keep
- * next - completed <= N (sq.h). So at most N completions of sends are unread.
+ * next - completed <= N (sq.h). So at most N completions of sends are unread. The host makes cq.num_entries
+ * at least N + rq.num_entries, and posts of receives keep posted - received <= rq.num_entries. Nothing bounds receives
+ * that use no posted receive (writes with immediate data): too many unread ones overrun the completion queue.
  *
  * KINDS OF QUEUES, and what a poll does on each.
  *   counters      | cq.buffer | a poll
@@ -97,12 +101,12 @@
  *   - The index of a completion is less than completed + N: writers keep requests posted <= completed + N (sq.h), and
  *     each request has one completion.
  *   - The index of an unread error is at least completed - N. This assumes that the adapter counts a request before it
- *     has counted N requests that ended later. Take the poller that stored `completed`, and, of the requests in the sum
- *     that it loaded, the one that the adapter counted last. The adapter had counted each error with an index below
- *     completed - N before that request. If the request was an error, the poller loaded it from `error`, with all
- *     earlier errors. If it was a success, the poller loaded it from `success`, and all earlier errors from `error`
- *     afterwards (B5). So its `error` counts all errors with these indices. The poller publishes only if error.count is
- *     at least its `error`. Errors are read in ascending index, so all of these errors have been read.
+ *     has counted N requests that ended later. Take the poller that stored `completed`. Let L be the request of its sum
+ *     that the adapter counted last. Before L the adapter had counted each error with an index below completed - N. If
+ *     L is an error, the poller loaded L from `error`, with all earlier errors. If L is a success, the poller loaded L
+ *     from `success`, and afterwards all earlier errors from `error` (B5). So its `error` counts all errors with these
+ *     indices. The poller publishes only if error.count is at least its `error`. Errors are read in ascending index, so
+ *     all of these errors have been read.
  * So unread errors are among the 2 N completions from completed - N on. The completion queue has at least 2 N entries,
  * so none of them is overwritten. A reader begins at completed - N, or at `consumed` if that is later. If the
  * completion of a counted error is never found, `completed` stays where it is and waits end at their bound.
@@ -111,7 +115,7 @@
  * poller holds the lock then, this is left to the next multiple: `consumed` may fall 2^32 - 2 N behind, so one of three
  * tries in a row must find the lock free. It is held only while errors are read or `consumed` is brought forward.
  *   Wraps: both counters wrap at counters.wrap, a power of two of at least 4 N, or at a multiple of it. Their sum minus
- * `completed`, modulo counters.wrap, is at most N. It is larger if a counter's value is older than `completed`: the
+ * `completed`, modulo counters.wrap, is at most N, unless a counter's value is older than `completed`: the
  * poller loads `completed` first, but that load does not order the adapter's stores. The difference is then negative,
  * so modulo counters.wrap more than N, and the poller publishes nothing.
  *   counters.wrap = 0: the counters never wrap. Their sum is the number of completed requests. Errors are not searched
@@ -365,9 +369,10 @@ EFA_GDA_FN uint32_t publish_completed(efa_gda_queue *queue, Counts counts, uint3
   return more;
 }
 
-/* Polls. Without counters: reads new completions, at most `sends` of sends, and the receives among them. With counters:
- * if all errors are read, sets `completed` to the counters' sum; otherwise reads up to 2 N completions for the errors,
- * and leaves `completed` as it is. Called by one thread of a group. */
+/* Polls. Without counters: reads new completions, at most `sends` of sends, and the receives among them. With counters
+ * and wrap = 0: does nothing. With counters and wrap not 0: if all errors are read, advances `completed` by the
+ * difference between the counters' sum and `completed`, modulo wrap; otherwise reads up to 2 N completions for the
+ * errors, and leaves `completed` as it is. Called by one thread of a group. */
 EFA_GDA_COLD Completions poll(efa_gda_queue *queue, uint32_t sends) {
   Completions all;
   const efa_gda_counters &c = queue->counters;

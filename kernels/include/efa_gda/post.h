@@ -18,12 +18,13 @@
  * handle's status is status().
  *
  * MAKE. The group's thread of rank (i mod size) calls make(i) to make entry i, once, so a thread can post what it has
- * in registers. post() does not use `make` after it returns.
+ * in registers. make() runs after the call has its ticket, perhaps while the group owns the lock: it must not use the
+ * queue, wait for a group that does, or synchronise its group. post() does not use `make` after it returns.
  *
  * STATUS. A status other than EFA_GDA_OK stays: each later call of the handle returns it. Exceptions, after which the
- * handle can be used: EFA_GDA_COMPLETION_ERROR, which quiet() returns once for each time it sees new errors and a wait
- * or test for its own requests; their EFA_GDA_IN_FLIGHT and EFA_GDA_UNSUPPORTED; and the EFA_GDA_BAD_ARGUMENT of a
- * post() of more than kMaxEntriesPerCall entries.
+ * handle can be used: EFA_GDA_COMPLETION_ERROR, which quiet() returns once for new errors, and wait(), wait_own() and
+ * test() for errors of their requests; EFA_GDA_IN_FLIGHT and EFA_GDA_UNSUPPORTED of these three; and the
+ * EFA_GDA_BAD_ARGUMENT of a post() of more than kMaxEntriesPerCall entries.
  *
  * OWNED QUEUES. With Sharing::Thread, Warp and Block the constructor takes an empty ticket, by CAS, only if the lock is
  * free; the queue then belongs to this group until close(). Meanwhile lock.serving stays Passed at this ticket, but
@@ -36,9 +37,10 @@
  * flag, with the flag's status (EFA_GDA_ABORTED for 1), or if the queue is poisoned, with EFA_GDA_POISONED. A free
  * slot: EFA_GDA_TIMEOUT_SLOTS (sq.h). The lock: EFA_GDA_TIMEOUT_LOCK (ticket_lock.h). Completions, in quiet(), and in
  * wait() and wait_own() (requests.h): EFA_GDA_TIMEOUT_COMPLETION. A call may have several waits; each has the handle's
- * bound, which begins again with each progress: a request of the queue that completed, or, for the lock, a call that
- * was served. The first wait of quiet() on a shared queue, kIdleWaitNs, has a fixed bound, and does not poison the
- * queue.
+ * bound, which begins again with each progress: a request of the queue that completed, or, for the lock, also a change
+ * of lock.serving. On a shared queue quiet() waits, after its flush, until nothing is in flight. That wait has the
+ * fixed bound kIdleWaitNs, at which it does not poison the queue.
+ *   A wait that reads completions of another queue pair, or too many, poisons the queue with EFA_GDA_BAD_COMPLETION.
  */
 #ifndef EFA_GDA_POST_H
 #define EFA_GDA_POST_H
@@ -69,8 +71,8 @@ struct GroupOf<Sharing::Block> {
 enum PostFlags : uint32_t {
   kPostDefault = 0,
   /* Do not ring. A later call of any group on this queue rings for these entries: a post() without this flag, a
-   * flush() or a quiet(). So does close() of this handle. They are rung for earlier if the batch window or the free
-   * slots require it, or if this group or another combines. */
+   * flush() or a quiet(). So does a wait(), wait_own(), test() or close() of this handle. They are rung for earlier if
+   * the batch window or the free slots require it, or if this group or another combines. */
   kPostDefer = 1
 };
 
@@ -82,7 +84,8 @@ class Sender {
   /* Opens `queue`; status() returns the result. `timeout_ns` bounds each wait of the handle, from its last progress.
    * EFA_GDA_IN_USE, for an owner: another group posts, owns the queue, or did not close it. EFA_GDA_BAD_ARGUMENT: the
    * block has more than one dimension, so threads cannot be told apart; threads of the warp or the block are missing or
-   * have ended, so their entries would be; or the queue's max_batch is 0. EFA_GDA_UNSUPPORTED: the queue takes entries
+   * have ended, so their entries would be; or the queue's max_batch is 0. EFA_GDA_POISONED: for an owner only; a shared
+   * handle learns of a poison from its first call. EFA_GDA_UNSUPPORTED: the queue takes entries
    * in stores of 8 bytes only (EFA_GDA_SQ_STORES_OF_8), and StoreBytes is 16. */
   EFA_GDA_FN explicit Sender(efa_gda_queue *queue, uint64_t timeout_ns = kDefaultTimeoutNs, Group group = Group())
       : queue_(queue), timeout_ns_(timeout_ns), ring_(queue, group), posted_(0), status_(EFA_GDA_OK) {
@@ -149,10 +152,10 @@ class Sender {
   /* Rings, then waits until every request is done that any group posted to the queue before this call. On a shared
    * queue it first waits, at most kIdleWaitNs, until nothing is in flight. If requests are in flight at the end of that
    * time, it acquires the lock, which stops other posters, and waits for all requests in flight.
-   * EFA_GDA_COMPLETION_ERROR: all are done, and error.count has grown since the handle was opened or last returned this
-   * status. The failed request may be of any group, and may have been posted before the handle was opened.
-   * completions() has the first error among the completions that this handle read, efa_gda_queue::error the first of
-   * the queue. */
+   * EFA_GDA_COMPLETION_ERROR: all are done, and error.count has grown since the handle was opened or its quiet() last
+   * returned this status. The failed request may be of any group, and may have been posted before the handle was
+   * opened. completions() has the first error among the completions that this handle read, efa_gda_queue::error the
+   * first of the queue. */
   EFA_GDA_FN efa_gda_status quiet() {
     if (flush() != EFA_GDA_OK) return status_;
     if constexpr (S == Sharing::Device) {
@@ -164,12 +167,14 @@ class Sender {
     return status_ == EFA_GDA_OK && has_new_errors() ? EFA_GDA_COMPLETION_ERROR : status_;
   }
 
-  /* quiet() for the requests to one peer. Completions are only counted, so it waits for the requests to all peers. */
+  /* quiet() for the requests to one peer. No word says to which peer a request goes, so it waits for the requests to
+   * all peers. */
   EFA_GDA_FN efa_gda_status quiet(const efa_gda_peer &) { return quiet(); }
 
   /* Waits until the requests [first, first + count) are done, which this handle posted: `first` is what post() stored.
    * Other groups may post meanwhile. EFA_GDA_COMPLETION_ERROR: all are done, and one or more failed; `*failed` becomes
-   * the one with the lowest index, on all threads. The queue must have a request table; otherwise EFA_GDA_UNSUPPORTED.
+   * the one with the lowest index, on all threads. If its status is 0, statuses were overwritten (requests.h), and any
+   * request of the queue may have failed. The queue must have a request table; otherwise EFA_GDA_UNSUPPORTED.
    * requests.h has the details. */
   EFA_GDA_FN efa_gda_status wait(uint32_t first, uint32_t count, FailedRequest *failed = nullptr) {
     return wait_for(first, count, 0, timeout_ns_, failed);
@@ -271,9 +276,10 @@ class Sender {
   }
 
   /* Adds the number of the owner's entries to reserve.word and passes the lock to the next ticket, if no other group
-   * has a ticket. */
+   * has a ticket. After a failure it passes nothing: the queue is poisoned, and entries may be unwritten. */
   EFA_GDA_FN uint32_t release_queue() {
     ring_.group().sync();
+    if (status_ != EFA_GDA_OK) return status_;
     uint32_t status = status_;
     if (ring_.is_leader()) {
       uint64_t word = load_relaxed(&queue_->reserve.word), after = word + posted_;
@@ -345,7 +351,7 @@ class Sender {
   static constexpr efa_gda_status kNotIdle = EFA_GDA_NOT_RUN;
 
   /* Waits until every request is done. If `is_writer`, this group is the writer, so no other group can post. If not,
-   * returns kNotIdle at the bound and does not poison the queue. */
+   * returns kNotIdle at the bound, without a poison. Each other failure poisons the queue. */
   EFA_GDA_FN efa_gda_status wait_until_done(bool is_writer, uint64_t bound_ns) {
     uint32_t status = EFA_GDA_OK;
     if (ring_.is_leader()) {

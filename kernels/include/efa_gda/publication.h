@@ -10,7 +10,8 @@
  * addition. The lock owner combines whole calls, from T on, up to the first flag that does not match. A slot's flag
  * does not match if the slot holds 0 or the flag of another lap, because its call is not published, or if an empty
  * ticket lies before its call: an empty ticket has no slot and no flag, but it adds 2^32 to the flags of the next call.
- * So the lock owner stops before an empty ticket, and passes the lock to its group.
+ * So the lock owner stops before an empty ticket, and passes the lock to its group. Flags start at 0 and are never
+ * cleared: the next call that uses the slot overwrites them.
  */
 #ifndef EFA_GDA_PUBLICATION_H
 #define EFA_GDA_PUBLICATION_H
@@ -30,8 +31,8 @@ constexpr uint32_t kMaxEarlyReturnEntries = 32;
 /* Flags that each thread of a lock owner reads in one scan. */
 template <class Group>
 constexpr int kFlagsPerThread = Group::kSingleThread ? kMaxEarlyReturnEntries : 16;
-/* Further scans for calls that have a ticket and are not published yet. */
-constexpr int kMaxRescans = 2;
+/* Further readings of one scan, for calls that arrive or are not published yet. */
+constexpr int kMaxRereadings = 2;
 
 /* The publication slots' geometry, in registers: the compiler would otherwise read it from the queue after each
  * fence. */
@@ -63,8 +64,9 @@ EFA_GDA_FN uint64_t flag_of(uint64_t ticket, uint64_t i) {
 }
 
 /* Returns the number of slots of the whole calls whose flags match from `serving` on, and advances `serving` past
- * them. flags[k] of the thread of rank r is the flag of slot k * size + r, from 0. Without its low bits, it matches if
- * it is one more than that of the slot before, and 2^32 more if the slot before is its call's last. */
+ * them. flags[k] of the thread of rank r is the flag of slot k * size + r, from 0. Without its low bits and in
+ * units of 1 << 2, it matches if it is 1 more than that of the slot before, or 2^32 + 1 more if the slot before is its
+ * call's last. */
 template <class Group>
 EFA_GDA_FN uint32_t match_flags(Group group, const uint64_t (&flags)[kFlagsPerThread<Group>], uint64_t &serving) {
   constexpr int kFlagsPerThread = efa_gda::kFlagsPerThread<Group>;
@@ -95,16 +97,18 @@ EFA_GDA_FN uint32_t match_flags(Group group, const uint64_t (&flags)[kFlagsPerTh
 }
 
 /* Returns the number of slots of the whole calls that are published from `serving` on, at most as many as one scan
- * reads, and advances `serving` past them. Scans again, at most kMaxRescans times, while a call with a ticket is not
- * published; with `linger` also while nothing is outstanding or more groups keep taking tickets. A reading that
- * finds more than three quarters of a scan is the last. */
+ * reads, and advances `serving` past them. Outstanding are the entries that have a ticket and are not in the ring.
+ * Reads the flags again, at most kMaxRereadings times, while it finds fewer entries than are outstanding; a reading
+ * that finds more than three quarters of a scan is the last. With `linger` it first reads again, without matching,
+ * while nothing is outstanding or the number differs from that of the reading before (0 before the first), unless a
+ * whole scan is outstanding. */
 template <class Group, int StoreBytes>
 EFA_GDA_FN uint32_t scan_published(efa_gda_queue *queue, const Ring<Group, StoreBytes> &ring,
                                    const PublicationSlots &publication, bool linger, uint64_t &serving) {
   constexpr int kFlagsPerThread = efa_gda::kFlagsPerThread<Group>;
   Group group = ring.group();
   uint32_t outstanding_before = 0;
-  for (int rescans = 0;; rescans++) {
+  for (int rereadings = 0;; rereadings++) {
     uint64_t flags[kFlagsPerThread], after = serving;
     EFA_GDA_UNROLL for (uint32_t k = 0; k < kFlagsPerThread; k++) {
       flags[k] = load_relaxed(publication.flag(ring.next() + k * group.size() + group.rank()));
@@ -113,9 +117,9 @@ EFA_GDA_FN uint32_t scan_published(efa_gda_queue *queue, const Ring<Group, Store
     uint32_t outstanding = group.from_leader(reserved) - ring.next();
     bool more_arrive = linger && (outstanding == 0 || outstanding != outstanding_before);
     outstanding_before = outstanding;
-    if (more_arrive && outstanding < kFlagsPerThread * group.size() && rescans < kMaxRescans) continue;
+    if (more_arrive && outstanding < kFlagsPerThread * group.size() && rereadings < kMaxRereadings) continue;
     uint32_t count = match_flags(group, flags, after);
-    if (count == outstanding || count > kFlagsPerThread * group.size() * 3 / 4 || rescans >= kMaxRescans) {
+    if (count == outstanding || count > kFlagsPerThread * group.size() * 3 / 4 || rereadings >= kMaxRereadings) {
       /* Acquires the flags (A2): each thread those that it read, and after the sync all of them. */
       if (count != 0) {
         fence_device();

@@ -35,8 +35,8 @@ typedef long long int64_t;
 #endif
 
 /* How a wait or a call ended. Values are stable: hosts read them from memory. A poisoned queue is out of service: each
- * later call returns EFA_GDA_POISONED, and the adapter may still access the buffers of its requests until the endpoint
- * is destroyed. error.poison holds the first reason.
+ * later call of a Sender returns EFA_GDA_POISONED, and the adapter may still access the buffers of its requests until
+ * the endpoint is destroyed. error.poison holds the first reason.
  *
  * The bound of a wait counts from its beginning and again from each progress: a request that completed or, for the
  * ticket lock, a change of lock.serving. So a slow adapter ends no wait, and a wait ends at its bound after the last
@@ -74,7 +74,7 @@ enum efa_gda_status {
   /* A group could not own the queue: another group owns it or posts to it, or an owner did not close it. As the reason
    * of a poison: another group posted while a group owned the queue (post.h). */
   EFA_GDA_IN_USE = 12,
-  /* Sender::test: not all of the requests are done. Not a failure. */
+  /* Sender::test, or a wait of a handle whose timeout is 0: not all of the requests are done. Not a failure. */
   EFA_GDA_IN_FLIGHT = 13,
   /* The bound of a wait for a peer's signal ran out (signal.h); it counts from the last change of the word. Does not
    * poison the queue. */
@@ -197,8 +197,8 @@ struct efa_gda_requests {
   uint16_t *done;
   /* num_entries words of 16 bits, 8-byte aligned: by request, the number of the handle that posted it. */
   uint16_t *posters;
-  /* R: a power of two, at least sq.num_entries + publication.num_entries and at most 32768; 0: no table. If the first
-   * request has index 0, all words start at zero. */
+  /* R: a power of two, at least 4 and sq.num_entries + publication.num_entries, at most 32768; 0: no table. If the
+   * first request has index 0, all words start at zero. */
   uint32_t num_entries;
   uint32_t reserved;
 };
@@ -244,7 +244,7 @@ struct efa_gda_completion_words {
   uint32_t lock;
   /* Completions read, modulo 2^32: the consumer index. */
   uint32_t consumed;
-  /* Requests completed, successfully or not, modulo 2^32. Waits see progress by it. */
+  /* Requests completed, successfully or not, modulo 2^32. Waits of the send side see progress by it. */
   uint32_t completed;
   /* Posted receives whose completions were read, modulo 2^32. */
   uint32_t received;

@@ -5,11 +5,12 @@
  * without the ticket lock, so other groups post on meanwhile.
  *
  * A queue has a request table if requests.num_entries is not 0; the host decides that when it makes the queue. Without
- * a table, waits return EFA_GDA_UNSUPPORTED and nothing below happens. A queue with completion counters has none: only
- * the completion queue says which request completed, and such a queue reads it for errors alone (cq.h).
+ * a table, wait(), wait_own() and test() return EFA_GDA_UNSUPPORTED and nothing below happens. A queue with completion
+ * counters has none: only the completion queue says which request completed, and such a queue reads it for errors alone
+ * (cq.h).
  *
  * TERMS. Group, handle, call, writer, publish, poison, producer index: see sq.h. Reader: cq.h. T: ticket_lock.h.
- *   R              requests.num_entries, a power of two, at least N + P and at most 32768.
+ *   R              requests.num_entries, a power of two, at least 4 and N + P, at most 32768.
  *   P, N           publication.num_entries, sq.num_entries.
  *   request i      the request whose entry has the producer index i. Its words are done[i mod R] and posters[i mod R].
  *   lap            of request i: i / R. The requests of the next lap use the same words again.
@@ -28,7 +29,7 @@
  *                    | completion                        |                          |
  *   posters[i mod R] | the group that posts request i:   | waiting groups           | R2
  *                    | phase and poster number, before   |                          |
- *                    | it publishes or rings             |                          |
+ *                    | the request's flag or doorbell    |                          |
  *   tracking.oldest  | writer's leader                   | the writer, waiting      | R2, R3
  *                    |                                   |   groups                 |
  *   tracking.handles | leaders that open handles: add    | the same                 | relaxed; carries no data
@@ -42,8 +43,8 @@
  *       its group synchronises (wait_for() in post.h).
  *       Visible: that the adapter no longer reads or writes the buffers of these requests; for a read, its bytes.
  *   R2  The group that posts request i stores posters[i mod R] only if i < oldest + R, and executes a fence between
- *       learning that and the store: publish() (ticket_lock.h) fences before it stores poster words and flags; the
- *       writer fences whenever it has computed a new limit (wait_for_free_slots() in sq.h).
+ *       learning that and the store: publish() (ticket_lock.h) fences before it stores poster words and flags; a
+ *       writer that stores poster words fences whenever it has computed a new limit (wait_for_free_slots() in sq.h).
  *       A waiting leader loads its poster word with an acquire, or relaxed and then executes fence_device(), and loads
  *       `oldest` afterwards. If the word is of the next lap, it finds its request before `oldest`.
  *   R3  The writer loads done words, executes fence_device(), and then stores `oldest`. A waiting leader loads `oldest`
@@ -54,12 +55,14 @@
  *     next + entries to be written <= oldest + R - P.
  * It applies the limit where it computes free slots (limit_by_table()), and caches the smaller of the two limits:
  * `oldest`, like `completed`, only grows, so a cached limit is never too high. There it also advances `oldest`, by
- * scanning done words, when this limit is the stricter one. Between two scans at least about R - P - N requests are
- * posted. A post within the cached limit does no work for it.
+ * scanning done words, when this limit is the stricter one. If requests complete nearly in order, about
+ * R - P - N requests are posted between two scans. While request `oldest` does not complete, each computation scans. A
+ * post within the cached limit does no work for it.
  *   Groups publish only entries with a producer index < T + P (ticket_lock.h), and T is at most the writer's `next`. So
  * i < oldest + R holds for published entries as well: what R2 needs.
  *
- * WHAT THE WORDS SAY about request i, which was posted. "Differs": the word's phase is not that of i's lap.
+ * WHAT THE WORDS SAY about request i, which was posted. "Differs": the word's phase is not that of i's lap. Rows with
+ * "<=" hold for an `oldest` that was loaded after the word, rows with "> i" for one that was loaded before it.
  *   done[i mod R]      | oldest    | request i is
  *   phase of i's lap   | <= i + R  | done; the low 8 bits of the word are its status (enum efa_io_comp_status)
  *   phase of i's lap   | >  i + R  | done; the word may be that of request i + 2 R, which has the same phase
@@ -67,6 +70,7 @@
  *   differs            | <= i      | in flight
  *   posters[i mod R]   | oldest    | request i was posted by
  *   phase of i's lap   | <= i + R  | the handle whose poster number is in the low 15 bits of the word
+ *   phase of i's lap   | >  i + R  | perhaps that handle: the word may be that of request i + 2 R
  *   differs            | >  i      | an unknown handle: the word was overwritten
  *   differs            | <= i      | a handle that has not stored the word yet, so by another group: the words of a
  *                      |           |   group's own requests are stored before its post() returns
@@ -77,8 +81,9 @@
  * OVERWRITTEN STATUSES. The status of request i is overwritten by request i + R: a group that waits for a request only
  * after R later ones may find none. The request is done. If error.count has not changed since the handle was opened or
  * its quiet() last returned, no request of the queue failed meanwhile, and the wait succeeds. Otherwise it returns
- * EFA_GDA_COMPLETION_ERROR with FailedRequest::status 0, which names no request: one of the requests waited for may
- * have failed, or any other request of the queue. A wait for no requests (count 0, or wait_own() without new requests)
+ * EFA_GDA_COMPLETION_ERROR. FailedRequest is then a request of this wait that failed, if it found one whose status was
+ * not overwritten; else its status is 0, which names no request: one of the requests waited for may have failed, or any
+ * other request of the queue. A wait for no requests (count 0, or wait_own() without new requests)
  * looks at no status, and succeeds.
  *
  * CALLS. "Rings first": for entries that await a doorbell (Sender::flush). An owner of the queue always does, without a
@@ -89,15 +94,17 @@
  *   wait, wait_own | yes   | the beginning of its polling,   | looks once more; EFA_GDA_TIMEOUT_COMPLETION, with which
  *                  |       |   and from each request of the  |   the leader poisons the queue, because the adapter may
  *                  |       |   queue that completes          |   still access the buffers
- *   test; wait of  | yes   | no bound: looks, polls, looks   | EFA_GDA_IN_FLIGHT; the look poisons nothing. After it,
- *   a handle whose |       |                                 |   wait_own() no longer covers the requests of before
+ *   test; waits of | yes   | no bound: looks, polls, looks   | EFA_GDA_IN_FLIGHT; the look poisons nothing
+ *   a handle whose |       |                                 |
  *   timeout is 0   |       |                                 |
  *   post, if LIMIT | what  | as for free slots (sq.h): each  | EFA_GDA_TIMEOUT_SLOTS, with which the leader poisons the
  *   allows no more | it    |   request that completes        |   queue: request `oldest` did not complete
  *   entries        | placed|                                 |
+ * Whatever wait_own() returns, the next wait_own() does not cover its requests again. wait() and test() drop none.
  * A call whose requests are not all done also ends if the queue is poisoned (EFA_GDA_POISONED), and a wait if the host
- * raises the abort flag: the leader poisons the queue with the flag's status. If wait or test reads a completion of
- * another queue pair, and its requests are not all done then, it poisons the queue with EFA_GDA_BAD_COMPLETION. A wait
+ * raises the abort flag: the leader poisons the queue with the flag's status. If the handle has read a completion of
+ * another queue pair, in this call or before, and the requests are not all done after the call's first poll, the call
+ * poisons the queue with EFA_GDA_BAD_COMPLETION. A wait
  * for a request that never completes ends although other groups post on, because they can post only as many requests as
  * LIMIT allows.
  *
@@ -208,7 +215,7 @@ EFA_GDA_FN bool look_closely(const efa_gda_queue *queue, RequestWait &wait) {
     if (is_own && (done & kTablePhase) == phase) {
       if ((done & 0xff) != 0) wait.add_failure(i, done & 0xff);
     } else if (!(poster_is_known && !is_own) && is_before(i, after)) {
-      /* The request completed between the loads: its words were perhaps stored after they were loaded. */
+      /* `oldest` passed the request between its two loads: the words were perhaps stored after they were loaded. */
       if (!is_before(i, before)) continue;
       wait.overwritten = true;
     } else if (is_own) {

@@ -39,8 +39,9 @@
  * otherwise with the status whose value it has.
  *   Each wait has the bound `timeout_ns`. It counts from the first time that the wait reads the clock, and again from
  * each progress that it sees: for the lock a change of `posted` or `taken`, for a slot a change of `received`, for a
- * completion a change of `inboxed`. At the bound the call looks once more; if it finds a slot or a completion, it goes
- * on.
+ * completion a change of `inboxed`. At the bound the call looks once more; if it finds the lock free, a slot or a
+ * completion, it goes on. A call that need not wait looks at neither poison nor abort flag, and succeeds on a poisoned
+ * queue.
  *   wait                                | at its bound
  *   for receive.lock                    | EFA_GDA_TIMEOUT_LOCK; nothing was posted or taken
  *   for a free slot (post_receives)     | EFA_GDA_TIMEOUT_SLOTS; the first `*posted` receives are rung for, and
@@ -77,7 +78,9 @@ EFA_GDA_FN efa_gda_status lock_receive(efa_gda_queue *queue, uint64_t timeout_ns
 
 /* Posts `count` receives of local.length bytes, the i-th at local.address + i * stride, and rings for them. The
  * completion of the i-th receive carries the low 16 bits of `*first` + i. Waits for completions while the ring is full.
- * `*posted` is the number of receives rung for, whatever the status. `first` may be null. */
+ * `*posted` is the number of receives rung for, whatever the status. `first` may be null; `*first` is written once the
+ * lock is held. EFA_GDA_UNSUPPORTED: the queue has no receive queue. EFA_GDA_BAD_ARGUMENT: local.length is more than
+ * 65,535, or local.lkey has more than 24 bits. */
 EFA_GDA_FN efa_gda_status post_receives(efa_gda_queue *queue, const Memory &local, uint64_t stride,
                                         uint32_t count, uint32_t *first, uint32_t *posted, Completions &completions,
                                         uint64_t timeout_ns) {

@@ -14,7 +14,8 @@
  * word.
  *   form                     | steps                                     | needs
  *   put_signal, signal_own   | post the data; wait until these requests  | regions with strict ordering, the default;
- *                            | are done; post the signal                 | data and word in one kind of memory (below);
+ *                            | are done; post the signal                 | data and word in one GPU, or both in host
+ *                            |                                           | memory (below);
  *                            |                                           | data and signal to one endpoint of the peer
  *   put_signal_read_back,    | post the data; wait; post an RDMA read of | data and signal to endpoints of one
  *   signal_own_read_back     | the last bytes that the data wrote, to    | adapter of the peer; RDMA reads
@@ -33,7 +34,8 @@
  * waits for the requests of all groups; an error of another group then keeps the signal back.
  *   If a data request or the read-back failed, no signal is posted: the functions return EFA_GDA_COMPLETION_ERROR, and
  * `*failed` becomes the failed request; its status is 0 if it was overwritten (requests.h). Without a request table
- * `*failed` is not written.
+ * `*failed` is not written. After any status but EFA_GDA_OK the caller must not repeat signal_own(): it would post the
+ * signal without waiting for the data again.
  *   The functions return EFA_GDA_OK when the signal is posted. Its own failure is reported by the next wait that covers
  * it.
  *
@@ -57,6 +59,7 @@
  *      host memory     | a GPU       | no            |   >= 100, or   |   be visible before the data has reached its
  *                      |             |               |   200 for      |   memory
  *                      |             |               |   another GPU  |
+ *      one GPU         | another GPU | no            | no             | two paths, and no rule for a read-back is known
  *      by one adapter  | by another  | no            | no             | nothing orders two adapters: send one signal
  *                      |             |               |                |   through each
  *      100 is OWNER, 200 ALL_DEVICES. Host memory is mapped into this GPU. With ordering 0 (NONE) wait_until() proves
@@ -105,8 +108,8 @@ EFA_GDA_FN bool can_write_inline(const efa_gda_queue *queue, uint32_t bytes) {
   return queue->sq.entry_size == 128 && (queue->sq.flags & EFA_GDA_SQ_INLINE_WRITE) != 0 && bytes <= queue->max_inline;
 }
 
-/* An entry that writes `value`, of 4 or 8 bytes, to `target`: inline if the queue can, otherwise from `word`. One
- * thread calls it, within make(). */
+/* An entry that writes `value`, an integer of 4 or 8 bytes, to `target`: inline if the queue can, otherwise from
+ * `word`. One thread calls it, within make(). */
 template <class Value>
 EFA_GDA_FN Entry value_signal(const efa_gda_queue *queue, const SignalTarget &target, Value value,
                               const SignalWord &word) {
@@ -171,7 +174,8 @@ EFA_GDA_FN efa_gda_status put_signal_read_back(AnySender &sender, uint32_t count
 }
 
 /* The signal for data that the handle has posted before: waits for all requests that it posted since its last
- * wait_own(), and posts signal(). If that earlier wait_own() failed, the caller must not signal. For regions with
+ * wait_own(), and posts signal(). If a wait_own() for this data, or an earlier signal_own(), returned a status other
+ * than EFA_GDA_OK, the caller must not signal: this call no longer waits for those requests. For regions with
  * strict ordering. */
 template <class AnySender, class Signal>
 EFA_GDA_FN efa_gda_status signal_own(AnySender &sender, Signal signal, FailedRequest *failed = nullptr,

@@ -19,18 +19,21 @@
  *                  their flags (publication.h). A group publishes its own call only, and only before it owns the lock.
  *   combine        to place and ring for calls that other groups published. Only the lock owner combines.
  *   return early   to return success from a published call before it is rung for.
- *   end            a limit that the lock owner reads from reserve.word. Each call that returns early because of this or
- *                  an earlier Open has a ticket before it, even if it returns after the owner has read `end`.
+ *   end            a limit that the lock owner reads from reserve.word. Each call that returns early because of that
+ *                  owner's Open, or of an earlier owner's, has a ticket before `end`, even if it returns after the
+ *                  owner has read `end`.
  *
  * WORDS
  *   word                  | written by                    | read by             | ordered by
  *   reserve.word          | every group, by fetch_add;    | every group         | relaxed; carries no data. F1 and F2
  *                         | owners of a queue, by CAS     |                     |   (below) order it
  *   lock.serving          | the lock owner                | every group         | A1, A3
- *   lock.doorbell_index,  | the lock owner, just before   | the next lock owner | relaxed: may be old (A1). One 16-byte
- *   lock.confirmed_index  | it passes the lock            |                     |   load reads serving and these two
- *   publication entries   | the group of the ticket whose | the lock owner      | A2; reuse: A3
- *   publication flags     | the same                      | the lock owner      | A2; reuse: A3
+ *   lock.doorbell_index,  | the lock owner, just before   | the next lock owner | relaxed: may be old (A1). A Ticket
+ *   lock.confirmed_index  | it passes the lock            |                     |   loads serving and these two in 16
+ *                         |                               |                     |   bytes; an owner of a queue loads
+ *                         |                               |                     |   them after its acquire of serving
+ *   publication entries,  | the group whose ticket        | the lock owner      | A2; reuse: A3
+ *   publication flags     | reserved the slots            |                     |
  *   error.poison          | a leader, by CAS from 0       | every group         | relaxed; it carries no data
  *
  * PAIRS: a release, its acquire, and what the acquire makes visible.
@@ -38,15 +41,15 @@
  *       (pass_lock). The leader of a waiting group loads serving with an acquire, then its group synchronises
  *       (read_lock, share_lock_words).
  *       A group that finds the lock passed to it when it takes its ticket has loaded serving relaxed (Ticket()). The
- *       next fence of its leader makes that load an acquire: that of acquire(), of a wait for free slots, of its ring,
- *       or of release(), which fences whenever it does not ring. If release() passes on entries without a doorbell,
+ *       next fence of its leader makes that load an acquire: that of acquire(), of the batch window, of its ring, or of
+ *       release(), which fences whenever it does not ring. If release() passes on entries without a doorbell,
  *       each thread that fences for its kind of group executes a system fence, after a group sync. PTX needs no system
  *       scope there: the next owner's ring fences at system scope, and fences are cumulative. It stays until a real
  *       adapter has been tested without it.
  *       Visible: all that earlier lock owners wrote: ring slots, doorbells, poster words (requests.h).
- *       Of the words that only the lock owner writes, the new owner stores ring slots and poster words alone before
- *       that fence. That these stores follow the load of T, on which they depend by a branch, is an assumption about
- *       the GPU and not an axiom of PTX (docs/fidelity.md).
+ *       Before that fence the new owner stores only ring slots and poster words, and loads tracking.oldest
+ *       (limit_by_table()), which must not be older than the last owner's store. That these accesses follow the load of
+ *       T, on which they depend by a branch, is an assumption about the GPU and not an axiom of PTX (docs/fidelity.md).
  *       The two indices need not be as new as T, because the 16-byte load is two loads of 8 bytes. That is harmless:
  *       with an older doorbell_index the owner stores the same doorbell value once more; with an older
  *       confirmed_index it fences earlier than it must.
@@ -75,8 +78,8 @@
  *                     | reads this                  |   free if T has not been taken: serving == reserve.word << 2
  *   PassedMustCombine | T's group, as soon as it    | publish, wait. Later groups, but not T's, may have returned
  *                     | reads this                  |   early, so T's group must combine
- *   Open              | a group O, which serves     | publish, and return early. O scans the flags again before it
- *                     | calls from T on             |   passes the lock
+ *   Open              | a group O, which serves     | publish, and return early. O then serves the call, or passes
+ *                     | calls from T on             |   the lock in PassedMustCombine
  *   Closing           | a group O, which serves     | publish, wait
  *                     | calls from T on             |
  * Only the lock owner changes serving. T's group owns the lock from the moment in which it reads one of the first two
@@ -141,24 +144,25 @@
  *   for the lock (wait)                    | EFA_GDA_TIMEOUT_LOCK, with which the leader poisons the queue. Earlier, if
  *                                          |   the host raises the abort flag: the flag's status, with which the
  *                                          |   leader poisons the queue; if the queue is poisoned: EFA_GDA_POISONED
- *   of the lock owner, for free slots      | sq.h; the lock is never passed again
+ *   of the lock owner, for free slots      | EFA_GDA_TIMEOUT_SLOTS (sq.h); the lock is never passed again
  *   of quiet() as lock owner, for          | post.h: EFA_GDA_TIMEOUT_COMPLETION; the lock is never passed again
  *   completions                            |
  * The bound of the wait for the lock is the handle's timeout. It begins again with each progress: a change of
  * lock.serving, or of completion.completed, because the lock owner may wait for a slow adapter. The first reading of
- * the clock is at the 32nd load after the last change of lock.serving. So a waiting group poisons the queue only if for
- * so long neither word has changed. The wait ends: before its ticket
- * there are finitely many calls, each of which needs finitely many requests to complete. The lock owner waits for
- * nothing else: combine() ends after at most kMaxOpenRounds rounds in Open and, in Closing, one round for each call
- * before `end`. An owner of a queue (post.h) holds the lock until close(); while its requests complete, a group that
- * shares the queue by mistake waits on.
+ * the clock is at the 32nd load after the last change of lock.serving. So a waiting group poisons the queue with
+ * EFA_GDA_TIMEOUT_LOCK only if neither word has changed for so long. The wait ends: before its ticket there are
+ * finitely many calls, each of which needs finitely many requests to complete. The lock owner waits for nothing else:
+ * combine() ends after at most kMaxOpenRounds rounds in Open and, in Closing, one round for each call before `end`. An
+ * owner of a queue (post.h) holds the lock until close(); while its requests complete, a group that shares the queue by
+ * mistake waits on.
  *   After a poison, a waiting group returns EFA_GDA_POISONED after at most 32 loads of serving in a row that show no
  * change. Exception: a group that first finds its call served, or the lock passed to it, or may return early, goes on
- * as without the poison. A call that had returned early is perhaps never rung for; its group learns that from the
- * status of its next call, or of quiet. A group whose wait for the lock failed must not use its ticket again. If it had
- * published, a lock owner may still place and ring for its entries. A lock owner whose wait for free slots failed must
- * not call release(). If it failed in combine() after release(), its own entries are all rung for, although the call
- * returns the failure; after release_published() they may not be.
+ * as without the poison. A call that had returned early is perhaps never rung for; its group learns that from its
+ * next post(), flush() or quiet(). close() of a shared handle looks only if a post was deferred. A group whose wait for
+ * the lock failed must not use its ticket again. If it had published, a lock owner may still place and ring for its
+ * entries. A lock owner whose wait for free slots failed must not call release(). If the combine() of release() fails,
+ * the owner's own entries are all rung for, although the call returns the failure; if that of release_published()
+ * fails, they may not be.
  *
  * LIMITS that the callers keep: n is at most kMaxEntriesPerCall, and publication.num_entries is a power of two.
  *
@@ -305,9 +309,9 @@ class Ticket {
          rang = (rings || combines) && ring_.next() != ring_.doorbell_index();
     if (EFA_GDA_LIKELY(rang)) ring_.ring();
     if (!rang) {
-      /* Acquires serving where Ticket() loaded it relaxed and no ring fenced since (A1). For deferred entries, whose
-       * doorbell another group will ring, PTX needs no more; the system fence is for adapters, none of which has been
-       * seen to do without. */
+      /* Acquires serving where Ticket() loaded it relaxed and no ring fenced since (A1). For deferred entries, which a
+       * later call rings for, PTX needs no more. The system fence stays until a real adapter has been tested without
+       * it. */
       if (ring_.next() != ring_.doorbell_index()) {
         ring_.order_placed();
       } else if (ring_.is_leader()) {

@@ -14,18 +14,18 @@
 //!
 //! ## Locks
 //! An engine holds the network's lock for reading while it works, for at most `ROUNDS_PER_LOCK` rounds and about
-//! `COST_PER_LOCK` bytes, and releases it before it rests. A request that moves more is cut into pieces, whose keys are
-//! checked again each time. A control call that changes objects holds the lock for writing. So no engine works during
-//! such a call, and once the call has returned, no engine uses an object that it removed. The calls
-//! `set_consumer_index`, `abandon_completion_queue` and `queue_pair_state` hold the lock for reading; `hold`, `stop`
-//! and the calls that return reports do not acquire it.
+//! `COST_PER_LOCK` bytes, and releases it before it rests. An RDMA request of more than `PIECE_BYTES` is cut into
+//! pieces, whose keys are checked again each time. A control call that changes objects holds the lock for writing. So
+//! no engine works during such a call, and once the call has returned, no engine uses an object that it removed. The
+//! calls `set_consumer_index`, `abandon_completion_queue` and `queue_pair_state` hold the lock for reading; `hold`,
+//! `stop` and the calls that return reports do not acquire it.
 //!
 //! Locks are acquired in this order: network, send state, receive state, completion queue. The locks of
-//! counters and of the lists in `shared.rs` come last; a thread that holds one of those acquires none of the
-//! first four. The send state of a queue pair is locked only by the engine of its adapter and by control
-//! calls that hold the network's lock for writing. Receive states and completion queues are locked by every
-//! engine that delivers to them, and by control calls. No engine waits for the send state of another
-//! adapter, so two engines that deliver to each other cannot deadlock.
+//! counters, of late writes (`relaxed.rs`) and of the lists in `shared.rs` come last; a thread that holds one of those
+//! acquires none of the first four. The send state of a queue pair is locked only by the engine of its adapter and by
+//! control calls that hold the network's lock for writing. Receive states and completion queues are locked by every
+//! engine that delivers to them, and by control calls. No engine waits for the send state of another adapter, so two
+//! engines that deliver to each other cannot deadlock.
 //!
 //! ## Words that several threads access
 //! A control thread that initializes or flushes a queue accesses slots and doorbells as an engine does.
@@ -52,8 +52,8 @@
 //! 1. The engine loads the doorbell (acquire) and copies each covered entry out of its slot once.
 //! 2. It writes the unwritten pattern of the next lap (bytes that no valid entry has, `pattern.rs`) into the
 //!    slot, checks its copy of the entry, and executes that copy as in step 3. Before it completes the
-//!    request, it compares the slot with the pattern. A difference means that the client wrote the slot
-//!    again before the request completed, which is a violation.
+//!    request, it compares the slot with the pattern, unless the client may already write the next entry there
+//!    (`SendRing::entry_unchanged`). A difference is a violation: the client wrote the slot too early.
 //! 3. It copies the payload to or from the target's memory. If the request consumes a receive or is an
 //!    unsolicited write with immediate, the engine then writes the target's receive completion; for a SEND it
 //!    first adds to the target's counter of receives. For an RDMA request the last part of
@@ -61,14 +61,14 @@
 //! 4. It gathers the request's completion with those of other requests. It adds to the sender's counters,
 //!    writes the mirrors of all counters that it added to, then writes the gathered completions. So a client
 //!    that reads a request's completion finds it counted, and the target's receive completion is visible
-//!    before the sender's completion.
+//!    before the sender's completion, unless the target's completion queue is full or abandoned.
 //!
 //! ## Waits and their bounds
 //! The engine never waits for a client. A client that waits for a completion must have its own time limit.
 //!
 //! | wait | ends | when the bound is reached |
 //! |---|---|---|
-//! | the engine, without progress | after a spin, a yield, or a sleep of at most 1 ms (50 µs while requests are pending); a control call can wake it, a doorbell cannot | it polls again |
+//! | the engine, without progress | after a spin, a yield, or a sleep of at most 1 ms (50 µs while requests or late writes are pending); a control call can wake it, a doorbell cannot | it polls again |
 //! | a request whose receiver has no receive posted, with [`super::RnrRetry::Forever`] | when a receive is posted, or the queue pair leaves the ready state | no bound |
 //! | the same, with [`super::RnrRetry::Times`] | after that many retries, at least 100 µs apart | it completes as [`CompletionStatus::ReceiverNotReady`] |
 //! | a request on a held adapter | when the adapter is released, or the queue pair leaves the ready state | no bound |
@@ -77,7 +77,7 @@
 //! | a write to a region with relaxed ordering, after its completion | after at most [`AdapterConfig::latest_write`], or at a read of the region, or when it is deregistered | it lands |
 //! | a gathered completion | at the end of the queue pair's round, or earlier ([`COMPLETION_BATCH`](super::run)) | it is written |
 //! | fewer pending requests than the reorder window | after 64 consecutive rounds of the engine in which the queue pair got no new entry | they are executed |
-//! | a completion for a full completion queue | when the consumer index moves; until then the completion waits in the backlog, and the overrun is recorded as a violation | no bound; destroying the queue discards it |
+//! | a completion for a full completion queue | when the consumer index moves; until then it waits in the backlog, and the overrun is recorded as a violation; if the backlog is full, it is lost | no bound; destroying or abandoning the queue discards it |
 //! | a control call, for the network's lock | when every engine has spent its `COST_PER_LOCK` or finished its rounds; the lock is not fair, so an engine may take it again first | no bound; a [`super::Memory`] that blocks delays it |
 //! | a dropped adapter, for its engine | when the thread ends | after 10 s the thread and the adapter's objects are leaked |
 
@@ -100,8 +100,8 @@ use super::violation::Warning;
 
 /// Most rounds under one acquisition of the network's lock. A round without progress releases it as well.
 const ROUNDS_PER_LOCK: u32 = 16;
-/// Work of the engine under one acquisition, in bytes moved, after which it releases the lock. It bounds how long a
-/// control call of any adapter waits: some milliseconds.
+/// Work of the engine under one acquisition, in bytes moved, after which it releases the lock. It limits how long one
+/// acquisition delays a control call of any adapter: some milliseconds.
 const COST_PER_LOCK: u64 = 4 << 20;
 /// Rounds without progress after which the engine yields its core, sleeps briefly, and sleeps long. It
 /// must leave its core soon, because tests run clients and engines on two cores.
@@ -127,10 +127,11 @@ impl NetworkView<'_> {
 
 /// State of the engine that lasts from round to round. Only the engine's thread accesses it.
 pub(crate) struct Engine {
-    /// Requests are executed as soon as they are fetched: there are no faults and the adapter is not held.
+    /// Requests are executed as soon as they are fetched: there are no faults but [`super::Faults::drop_loopback`], and
+    /// the adapter is not held.
     pub(crate) immediate: bool,
     pub(crate) held: bool,
-    /// Requests are pending, so that the engine must run again soon even if no doorbell is rung.
+    /// Requests or late writes are pending, so that the engine must run again soon even if no doorbell is rung.
     pub(crate) has_pending: bool,
     pub(crate) reorder_window: usize,
     pub(crate) delay: Option<Duration>,
@@ -218,7 +219,8 @@ impl Engine {
             self.next = index + 1;
             let Some(queue_pair) = network.local.queue_pairs.get(live[index]) else { continue };
             // A frontend's `Memory` may panic. Indexes and rings are consistent at every call to it, so
-            // the queue pair can be flushed afterwards.
+            // the queue pair can be flushed afterwards. If it panicked while completions were written, the flush counts
+            // and writes them again.
             match catch_unwind(AssertUnwindSafe(|| queue_pair.run_round(network, self))) {
                 Ok(moved) => progress |= moved,
                 Err(_) => {

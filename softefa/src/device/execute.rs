@@ -199,7 +199,7 @@ impl<'a> Execution<'a> {
     }
 
     /// The parts of a request's memory that move last. If more remains to be moved, moves a piece of it and ends this
-    /// try: until the next one, control calls can have the network's lock.
+    /// try: the engine can release the network's lock before the next one.
     fn last_piece(
         &self,
         to: View<'a>,

@@ -16,8 +16,8 @@ pub struct Faults {
     pub interval: Duration,
     /// Requests that complete with an injected status and are not executed.
     pub injections: Vec<Injection>,
-    /// Requests whose target is a queue pair of the same adapter vanish: they never complete, as on a platform that drops
-    /// what an adapter sends to itself.
+    /// Requests whose target is a queue pair of the same adapter vanish: they never complete, as on a platform that
+    /// drops what an adapter sends to itself.
     pub drop_loopback: bool,
 }
 
@@ -32,7 +32,7 @@ pub struct Injection {
 }
 
 impl Faults {
-    /// Whether there are no faults.
+    /// Whether there are no faults other than `drop_loopback`.
     pub(crate) fn none(&self) -> bool {
         self.reorder_window <= 1
             && self.delay.is_zero()

@@ -1,7 +1,7 @@
 //! The unwritten pattern: the content of a work-queue slot that the client has not written on this lap.
 //!
 //! The adapter writes it into every slot when the queue is created, and again after it has fetched an
-//! entry. So the checker reliably finds entries that were not written, were half written, or changed
+//! entry. So the checker finds entries that were not written, were half written, or changed
 //! afterwards.
 //!
 //! Clients never read work queues, because hardware maps them write-only. The pattern is in a slot before

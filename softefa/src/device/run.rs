@@ -1,8 +1,9 @@
 //! What a queue pair does with its requests in one round: fetch, check, execute or defer, complete.
 //!
 //! A request is in exactly one state: covered by a doorbell, fetched and pending, completed but not
-//! published, or published. Only the holder of the queue pair's send state moves it on. A long request is pending while
-//! its bytes move, piece by piece; no later request of its queue pair is fetched meanwhile.
+//! published, or published, unless `drop_loopback` lost it. Only the holder of the queue pair's send state moves it on.
+//! A long request is pending while its bytes move, piece by piece; no later request of its queue pair is fetched
+//! meanwhile.
 
 use std::time::{Duration, Instant};
 
@@ -17,8 +18,6 @@ use super::violation::{Queue, StrictRule};
 
 /// Entries after which a round of one queue pair ends, so that the engine polls the other queue pairs.
 const ROUND_ENTRIES: u32 = 256;
-/// Bytes after which a round of one queue pair ends.
-const ROUND_BYTES: u64 = 8 << 20;
 /// What one try of a request costs besides its bytes, in bytes ([`Engine::spend`]): two system calls, if its memory is
 /// of another process.
 const REQUEST_COST: u64 = 8 << 10;
@@ -39,11 +38,9 @@ impl QueuePairCore {
         engine: &mut Engine,
     ) -> bool {
         let mut entries = 0;
-        let bytes = engine.bytes;
         self.send.prefetch(send);
         while send.fetched < send.doorbell_index
             && entries < ROUND_ENTRIES
-            && engine.bytes - bytes < ROUND_BYTES
             && self.is_ready()
             && !engine.is_spent()
             && !send.is_moving
@@ -142,7 +139,8 @@ impl QueuePairCore {
         send.pending.push_back(request);
     }
 
-    /// Tries each pending request once, unless the adapter is held. Returns whether any completed.
+    /// Makes as many tries as requests are pending, unless the adapter is held. Returns whether any completed, moved
+    /// bytes or was lost.
     pub(crate) fn execute_pending(
         &self,
         send: &mut SendState,
@@ -161,8 +159,8 @@ impl QueuePairCore {
             return false;
         }
         let mut progress = false;
-        // One try for each request that is pending now. A request that stays pending goes to the back, so
-        // these keep their order.
+        // A request that waits goes to the back, so that these keep their order. One that has moved a piece goes to
+        // the front and is tried again.
         for _ in 0..send.pending.len() {
             let is_idle = send.idle_until.is_some_and(|time| Instant::now() < time) && !send.is_moving;
             if !self.is_ready() || is_idle || engine.is_spent() {

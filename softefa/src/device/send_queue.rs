@@ -57,7 +57,8 @@ pub(crate) struct SendState {
     pub(crate) fetched: u64,
     /// Completions published.
     pub(crate) completed: u64,
-    /// Requests that are fetched and not executed: held, delayed, or waiting for a receive.
+    /// Requests that are fetched and not executed: held, delayed, partly moved, or waiting for a receive, an interval
+    /// or a reorder window.
     pub(crate) pending: VecDeque<PendingRequest>,
     /// A part of the first pending request has moved, and the rest moves before later requests are fetched.
     pub(crate) is_moving: bool,

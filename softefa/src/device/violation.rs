@@ -67,7 +67,7 @@ pub enum StrictRule {
         /// Offset of the first 8 bytes that were not written.
         offset: u8,
     },
-    /// The entry changed between its doorbell and its completion.
+    /// The slot changed after its entry was fetched and before the client might write it again.
     EntryChanged,
     /// A receive descriptor's reserved bits are set.
     ReceiveReservedBits,
