@@ -31,18 +31,17 @@
 //! stores the record (`sq.h`, "RINGING"). The fence is cumulative: it covers the entries of every lane of the group,
 //! the entries of every earlier lock owner, and every record stored earlier. The proxy loads the record with acquire.
 //! Fence, store and acquire load synchronise at system scope, so a proxy that reads producer index `p` can read every
-//! entry below `p`. The proxy rings for no index that it has not read. The proxy reads records in the order in which
-//! lock owners stored them, because all of them store to one word.
+//! entry below `p`. The proxy rings for no index past the record that it has loaded. The proxy reads records in the
+//! order in which lock owners stored them, because all of them store to one word.
 //!
 //! **The record before the doorbell.**
 //! - `record`: the proxy stores the doorbell with release and writes nothing else to the adapter. The GPU's own
 //!   stores carried the entries to the adapter, on another path than the doorbell. That the entries arrive first
 //!   rests on the device's system fence alone: the fence completes when every earlier store is performed for the
 //!   whole system, and a peer device's BAR is part of the system.
-//! - `staged`: one thread at a time stores entries and doorbell to one device. The proxy writes entries with
-//! write-combining stores,
-//!   flushes them with a store fence, then stores the doorbell. So a machine on which the argument for `record` fails
-//!   can use `staged`.
+//! - `staged`: one thread at a time stores entries and doorbell to one device. The proxy writes entries with ordinary
+//!   stores, which a write-combining mapping may merge, executes a store fence, then stores the doorbell. So a machine
+//!   on which the argument for `record` fails can use `staged`.
 //!
 //! **The batch window.** The adapter takes at most `max_batch` entries past the last doorbell that it received.
 //! - `staged`: the proxy copies at most `max_batch` entries, rings, and executes a store fence before it copies more.

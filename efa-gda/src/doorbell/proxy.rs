@@ -193,8 +193,8 @@ impl Core {
     }
 }
 
-/// Reports the end of the thread. Removes the queues that a panic left behind without a last visit, and raises their
-/// alarms with [`super::End::Stopped`].
+/// Reports the end of the thread. Removes, without a last visit, the queues that a panic left behind, and raises
+/// their alarms with [`super::End::Stopped`].
 struct Ending(Arc<Core>);
 
 impl Drop for Ending {

@@ -121,6 +121,13 @@ never! {
          poster:  ld.relaxed serving 1; fence.acq_rel @ fence before poster words; st.relaxed poster 2
          waiter:  ld.acquire poster 2 @ acquire of the poster word; ld.relaxed oldest 0";
 
+    /// The done word of the request stands for the adapter, the reader and the writer's scan. The next lap's word is
+    /// stored after the first lap's, and so stays.
+    r3_a_published_poster_word_is_stored_before_its_request_is_done:
+        "poster:       st.relaxed poster 1; fence.acq_rel @ fence after the poster word; st.relaxed flag 1
+         owner:        ld.relaxed flag 1; fence.acq_rel @ fence after the scan; st.relaxed done 1
+         next poster:  ld.acquire done 1 @ acquire of done; ld.relaxed poster 0";
+
     r3_the_adapters_data_is_visible_once_oldest_has_passed_a_request:
         "reader:  ld.relaxed.sys head 1; fence.acq_rel.sys @ fence of B2; st.relaxed done 1
          writer:  ld.relaxed done 1; fence.acq_rel @ fence before oldest; st.relaxed oldest 1

@@ -40,7 +40,9 @@
  * bound, which begins again with each progress: a request of the queue that completed, or, for the lock, also a change
  * of lock.serving. On a shared queue quiet() waits, after its flush, until nothing is in flight. That wait has the
  * fixed bound kIdleWaitNs, at which it does not poison the queue.
- *   A wait that reads completions of another queue pair, or too many, poisons the queue with EFA_GDA_BAD_COMPLETION.
+ *   If a poll leaves quiet(), wait(), wait_own() or test() waiting, and the handle has ever read a completion of
+ * another queue pair, the call poisons the queue with EFA_GDA_BAD_COMPLETION. So do a wait for free slots, and quiet()
+ * as the writer, if more requests completed than were posted.
  */
 #ifndef EFA_GDA_POST_H
 #define EFA_GDA_POST_H
@@ -71,8 +73,9 @@ struct GroupOf<Sharing::Block> {
 enum PostFlags : uint32_t {
   kPostDefault = 0,
   /* Do not ring. A later call of any group on this queue rings for these entries: a post() without this flag, a
-   * flush() or a quiet(). So does a wait(), wait_own(), test() or close() of this handle. They are rung for earlier if
-   * the batch window or the free slots require it, or if this group or another combines. */
+   * flush() or a quiet(). So does close() of this handle and, on a queue with a request table, a wait(), wait_own() or
+   * test(). They are rung for earlier if the batch window or the free slots require it, or if this group or another
+   * combines. */
   kPostDefer = 1
 };
 
@@ -83,10 +86,10 @@ class Sender {
  public:
   /* Opens `queue`; status() returns the result. `timeout_ns` bounds each wait of the handle, from its last progress.
    * EFA_GDA_IN_USE, for an owner: another group posts, owns the queue, or did not close it. EFA_GDA_BAD_ARGUMENT: the
-   * block has more than one dimension, so threads cannot be told apart; threads of the warp or the block are missing or
-   * have ended, so their entries would be; or the queue's max_batch is 0. EFA_GDA_POISONED: for an owner only; a shared
-   * handle learns of a poison from its first call. EFA_GDA_UNSUPPORTED: the queue takes entries
-   * in stores of 8 bytes only (EFA_GDA_SQ_STORES_OF_8), and StoreBytes is 16. */
+   * block has more than one dimension, so threads cannot be told apart; threads of the warp or the block do not exist
+   * or have ended, so entries would be missing; or the queue's max_batch is 0. EFA_GDA_POISONED: for an owner only; a
+   * shared handle learns of a poison from its first call. EFA_GDA_UNSUPPORTED: the queue takes entries in stores of 8
+   * bytes only (EFA_GDA_SQ_STORES_OF_8), and StoreBytes is 16. */
   EFA_GDA_FN explicit Sender(efa_gda_queue *queue, uint64_t timeout_ns = kDefaultTimeoutNs, Group group = Group())
       : queue_(queue), timeout_ns_(timeout_ns), ring_(queue, group), posted_(0), status_(EFA_GDA_OK) {
     if (!one_dimensional() || !group.is_whole() || queue->sq.max_batch == 0) {

@@ -56,8 +56,8 @@
  * It applies the limit where it computes free slots (limit_by_table()), and caches the smaller of the two limits:
  * `oldest`, like `completed`, only grows, so a cached limit is never too high. There it also advances `oldest`, by
  * scanning done words, when this limit is the stricter one. If requests complete nearly in order, about
- * R - P - N requests are posted between two scans. While request `oldest` does not complete, each computation scans. A
- * post within the cached limit does no work for it.
+ * R - P - N requests are posted between two scans. While request `oldest` does not complete, each computation scans in
+ * which this limit is the stricter one. A post within the cached limit does no work for it.
  *   Groups publish only entries with a producer index < T + P (ticket_lock.h), and T is at most the writer's `next`. So
  * i < oldest + R holds for published entries as well: what R2 needs.
  *
@@ -81,9 +81,9 @@
  * OVERWRITTEN STATUSES. The status of request i is overwritten by request i + R: a group that waits for a request only
  * after R later ones may find none. The request is done. If error.count has not changed since the handle was opened or
  * its quiet() last returned, no request of the queue failed meanwhile, and the wait succeeds. Otherwise it returns
- * EFA_GDA_COMPLETION_ERROR. FailedRequest is then a request of this wait that failed, if it found one whose status was
- * not overwritten; else its status is 0, which names no request: one of the requests waited for may have failed, or any
- * other request of the queue. A wait for no requests (count 0, or wait_own() without new requests)
+ * EFA_GDA_COMPLETION_ERROR. FailedRequest is then the first failed request that this wait found. Its status is 0, which
+ * names no request, if it found none, or if what it found may be of two laps later: one of the requests waited for may
+ * have failed, or any other request of the queue. A wait for no requests (count 0, or wait_own() without new requests)
  * looks at no status, and succeeds.
  *
  * CALLS. "Rings first": for entries that await a doorbell (Sender::flush). An owner of the queue always does, without a
@@ -94,19 +94,19 @@
  *   wait, wait_own | yes   | the beginning of its polling,   | looks once more; EFA_GDA_TIMEOUT_COMPLETION, with which
  *                  |       |   and from each request of the  |   the leader poisons the queue, because the adapter may
  *                  |       |   queue that completes          |   still access the buffers
- *   test; waits of | yes   | no bound: looks, polls, looks   | EFA_GDA_IN_FLIGHT; the look poisons nothing
+ *   test; waits of | yes   | no bound: looks, polls, looks   | EFA_GDA_IN_FLIGHT, which poisons nothing
  *   a handle whose |       |                                 |
  *   timeout is 0   |       |                                 |
  *   post, if LIMIT | what  | as for free slots (sq.h): each  | EFA_GDA_TIMEOUT_SLOTS, with which the leader poisons the
  *   allows no more | it    |   request that completes        |   queue: request `oldest` did not complete
  *   entries        | placed|                                 |
  * Whatever wait_own() returns, the next wait_own() does not cover its requests again. wait() and test() drop none.
- * A call whose requests are not all done also ends if the queue is poisoned (EFA_GDA_POISONED), and a wait if the host
- * raises the abort flag: the leader poisons the queue with the flag's status. If the handle has read a completion of
- * another queue pair, in this call or before, and the requests are not all done after the call's first poll, the call
- * poisons the queue with EFA_GDA_BAD_COMPLETION. A wait
- * for a request that never completes ends although other groups post on, because they can post only as many requests as
- * LIMIT allows.
+ * A call whose requests are not all done also ends if the queue is poisoned (EFA_GDA_POISONED), and a wait with a bound
+ * if the host raises the abort flag: the leader poisons the queue with the flag's status. A look without a bound does
+ * not read the flag: a loop of test() ends only after a wait with a bound has poisoned the queue. If the handle has
+ * read a completion of another queue pair, in this call or before, and the requests are not all done after the call's
+ * first poll, the call poisons the queue with EFA_GDA_BAD_COMPLETION. A wait for a request that never completes ends
+ * although other groups post on, because they can post only as many requests as LIMIT allows.
  *
  * POSTER NUMBERS repeat after 32,767 handles. If two handles with one number posted among the last R requests,
  * wait_own() of one may also wait for requests of the other, and return the error of one of these, with its index.
@@ -274,7 +274,8 @@ EFA_GDA_COLD efa_gda_status wait_for_requests(efa_gda_queue *queue, RequestWait 
 }
 
 /* Returns how many of `free_slots` entries from `next` on the table allows (LIMIT above). If that is fewer than
- * `free_slots`, it first advances `oldest`. Called by the writer's leader. The queue must have a table. */
+ * `free_slots`, it first advances `oldest`. Called by the writer's leader. The queue must have a table, and next -
+ * oldest must be at most R - P (LIMIT). */
 EFA_GDA_COLD uint32_t limit_by_table(efa_gda_queue *queue, uint32_t next, uint32_t free_slots) {
   uint32_t most = queue->requests.num_entries - queue->publication.num_entries;
   uint32_t oldest = load_relaxed(&queue->tracking.oldest);

@@ -52,7 +52,7 @@
  * thread can take them; a full inbox drops further ones (completion.lost).
  *
  * A kernel that reads a message in the GPU's memory needs the completion queue in that memory as well: a completion in
- * host memory may overtake the message's bytes (check CUDA-007 of efa-gda-probe, docs/checks.md).
+ * host memory may overtake the message's bytes (check CUDA-007 of gda-probe, docs/checks.md).
  */
 #ifndef EFA_GDA_RQ_H
 #define EFA_GDA_RQ_H
@@ -127,7 +127,7 @@ EFA_GDA_FN efa_gda_status post_receive(efa_gda_queue *queue, const Memory &local
 /* Takes up to `max` completions of receives out of the inbox. While the inbox is empty it polls: for the first
  * completion until its bound, for further ones until a poll reads no receive. Copies EFA_GDA_INBOX_ENTRY bytes of each
  * to `out`, which must be 8-byte aligned and have `max` times as many bytes. `*taken` becomes the number of completions
- * taken; the inbox keeps the others. */
+ * taken; the inbox keeps the others. EFA_GDA_UNSUPPORTED: the queue has no inbox. */
 EFA_GDA_FN efa_gda_status take_received(efa_gda_queue *queue, uint8_t *out, uint32_t max, uint32_t *taken,
                                         Completions &completions, uint64_t timeout_ns) {
   const efa_gda_inbox &inbox = queue->inbox;

@@ -33,7 +33,8 @@
  *   The waits are those of requests.h. On a queue without a request table the functions call quiet() instead, which
  * waits for the requests of all groups; an error of another group then keeps the signal back.
  *   If a data request or the read-back failed, no signal is posted: the functions return EFA_GDA_COMPLETION_ERROR, and
- * `*failed` becomes the failed request; its status is 0 if it was overwritten (requests.h). Without a request table
+ * `*failed` becomes the failed request. If its status is 0, it names none, and any request of the queue may have failed
+ * (requests.h). Without a request table
  * `*failed` is not written. After any status but EFA_GDA_OK the caller must not repeat signal_own(): it would post the
  * signal without waiting for the data again.
  *   The functions return EFA_GDA_OK when the signal is posted. Its own failure is reported by the next wait that covers
@@ -46,7 +47,7 @@
  *      load of the word, at system scope, and does not return what the GPU had cached before.
  *   2. The adapter's writes of the data become visible to this GPU before its write of the word. That depends on the
  *      memory that both are in. "Ordering" is CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING (check CUDA-007 of
- *      efa-gda-probe) of the GPU that has the memory.
+ *      gda-probe) of the GPU that has the memory.
  *      data in         | word in     | first form    | with read-back | why
  *      this GPU        | this GPU    | if ordering   | if ordering    | the writes take one path, in order
  *                      |             |   >= 100      |   >= 100       |
@@ -174,9 +175,9 @@ EFA_GDA_FN efa_gda_status put_signal_read_back(AnySender &sender, uint32_t count
 }
 
 /* The signal for data that the handle has posted before: waits for all requests that it posted since its last
- * wait_own(), and posts signal(). If a wait_own() for this data, or an earlier signal_own(), returned a status other
- * than EFA_GDA_OK, the caller must not signal: this call no longer waits for those requests. For regions with
- * strict ordering. */
+ * wait_own(), and posts signal(). If a wait_own() (without a request table: a quiet()) for this data, or an earlier
+ * signal_own(), returned a status other than EFA_GDA_OK, the caller must not signal: this call no longer waits for
+ * those requests. For regions with strict ordering. */
 template <class AnySender, class Signal>
 EFA_GDA_FN efa_gda_status signal_own(AnySender &sender, Signal signal, FailedRequest *failed = nullptr,
                                      uint32_t *signal_request = nullptr) {
@@ -185,8 +186,9 @@ EFA_GDA_FN efa_gda_status signal_own(AnySender &sender, Signal signal, FailedReq
 }
 
 /* The same with a read-back, as put_signal_read_back(). If the data went to several memories of the peer, each needs a
- * read-back after its data is done: call wait_own(); if it succeeded, post the read-backs of all but one of these
- * memories, and then call this function, which waits for them and reads back from the last one. */
+ * read-back after its data is done: call wait_own() (without a request table: quiet()); if it succeeded, post the
+ * read-backs of all but one of these memories, and then call this function, which waits for them and reads back from
+ * the last one. */
 template <class AnySender, class ReadBack, class Signal>
 EFA_GDA_FN efa_gda_status signal_own_read_back(AnySender &sender, ReadBack read_back, Signal signal,
                                                FailedRequest *failed = nullptr, uint32_t *signal_request = nullptr) {

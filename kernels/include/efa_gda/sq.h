@@ -189,10 +189,13 @@ class Ring {
   EFA_GDA_FN uint32_t num_entries() const { return num_entries_; }
   /* The handle's poster number in the request table (requests.h); 0 without a table. */
   EFA_GDA_FN void set_poster(uint32_t poster) { poster_ = poster; }
-  /* Stores this thread's poster word of a round whose entries [first, first + count) go to the slots from `slot` on. */
-  EFA_GDA_FN void mark_posted(uint32_t first, uint32_t count, uint32_t slot) const {
+  /* Stores this thread's poster word of a round whose entries [first, first + count) go to the slots from `slot` on.
+   * Returns whether it stored one. */
+  EFA_GDA_FN bool mark_posted(uint32_t first, uint32_t count, uint32_t slot) const {
     uint32_t i = group_.rank() - first;
-    if (!EFA_GDA_LIKELY(poster_ == 0) && i < count) store_poster(queue_->requests, slot + i, poster_);
+    bool stores = !EFA_GDA_LIKELY(poster_ == 0) && i < count;
+    if (stores) store_poster(queue_->requests, slot + i, poster_);
+    return stores;
   }
   EFA_GDA_FN bool wide_entries() const { return entry_shift_ == 7; }
   EFA_GDA_FN Group group() const { return group_; }

@@ -46,20 +46,22 @@
  *       each thread that fences for its kind of group executes a system fence, after a group sync. PTX needs no system
  *       scope there: the next owner's ring fences at system scope, and fences are cumulative. It stays until a real
  *       adapter has been tested without it.
- *       Visible: all that earlier lock owners wrote: ring slots, doorbells, poster words (requests.h).
- *       Before that fence the new owner stores only ring slots and poster words, and loads tracking.oldest
- *       (limit_by_table()), which must not be older than the last owner's store. That these accesses follow the load of
- *       T, on which they depend by a branch, is an assumption about the GPU and not an axiom of PTX (docs/fidelity.md).
+ *       Visible: all that earlier lock owners wrote: ring slots, doorbells, poster words and tracking.oldest
+ * (requests.h).
+ *       Of the lock owner's words, the new owner accesses only these before that fence: it stores ring slots and
+ *       poster words, and loads tracking.oldest (limit_by_table()). That these accesses follow the load of T, on which
+ *       they depend by a branch, is an assumption about the GPU and not an axiom of PTX (docs/fidelity.md).
  *       The two indices need not be as new as T, because the 16-byte load is two loads of 8 bytes. That is harmless:
  *       with an older doorbell_index the owner stores the same doorbell value once more; with an older
  *       confirmed_index it fences earlier than it must.
- *   A2  In publish(), the threads store entries, the group synchronises, and each thread executes fence_device(),
- *       stores its poster word, and then stores its flag relaxed. The fence is the flag's release, and R2 of
- *       requests.h. The lock owner loads flags relaxed, then fences, then synchronises its group (scan_published).
- *       Visible: the published entries.
+ *   A2  In publish(), the threads store entries, the group synchronises, and each thread executes fence_device() and
+ *       stores its flag relaxed. The fence is the flag's release, and R2 of requests.h. On a queue with a request table
+ *       the thread stores its poster word after that fence, and fences again before the flag. The lock owner loads
+ * flags relaxed, then fences, then synchronises its group (scan_published).
+ *       Visible: the published entries, and their poster words.
  *   A3  The lock owner copies published entries to the ring, rings (which fences), and stores serving relaxed, past
  *       their tickets (combine). If it places its own published call from registers, no group reads these slots, and
- *       the release of A1 orders their reuse.
+ *       the next store of serving with a later T orders their reuse (table below).
  *       A waiting group loads serving with an acquire, then synchronises.
  *       Visible: that these publication slots have been read, so that they may be written again.
  * Stores of serving, all by the leader of the lock owner, and the fence that makes each a release:
@@ -158,7 +160,8 @@
  *   After a poison, a waiting group returns EFA_GDA_POISONED after at most 32 loads of serving in a row that show no
  * change. Exception: a group that first finds its call served, or the lock passed to it, or may return early, goes on
  * as without the poison. A call that had returned early is perhaps never rung for; its group learns that from its
- * next post(), flush() or quiet(). close() of a shared handle looks only if a post was deferred. A group whose wait for
+ * next post(), flush() or quiet(), or from a wait for these requests. close() of a shared handle looks only if its last
+ * post deferred the doorbell. A group whose wait for
  * the lock failed must not use its ticket again. If it had published, a lock owner may still place and ring for its
  * entries. A lock owner whose wait for free slots failed must not call release(). If the combine() of release() fails,
  * the owner's own entries are all rung for, although the call returns the failure; if that of release_published()
@@ -310,8 +313,8 @@ class Ticket {
     if (EFA_GDA_LIKELY(rang)) ring_.ring();
     if (!rang) {
       /* Acquires serving where Ticket() loaded it relaxed and no ring fenced since (A1). For deferred entries, which a
-       * later call rings for, PTX needs no more. The system fence stays until a real adapter has been tested without
-       * it. */
+       * later call rings for, PTX needs only a device fence. The system fence stays until a real adapter has been
+       * tested without it. */
       if (ring_.next() != ring_.doorbell_index()) {
         ring_.order_placed();
       } else if (ring_.is_leader()) {
@@ -470,9 +473,9 @@ class Ticket {
       group.sync();
       if (group.rank() < share.count) {
         uint32_t i = share.first + group.rank();
-        /* The flag's release, and R2 (requests.h). */
+        /* The release of A2, and R2 (requests.h). A poster word comes after it, and needs a release of its own. */
         fence_device();
-        ring_.mark_posted(0, share.count, first_slot() + share.first);
+        if (ring_.mark_posted(0, share.count, first_slot() + share.first)) fence_device();
         store_relaxed(publication_.flag(first_slot() + i), flag_of(ticket_, i) | (i + 1 == count_ ? kLastSlot : 0));
       }
       uint32_t next_round = share.first + group.size();

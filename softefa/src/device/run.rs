@@ -2,8 +2,8 @@
 //!
 //! A request is in exactly one state: covered by a doorbell, fetched and pending, completed but not
 //! published, or published, unless `drop_loopback` lost it. Only the holder of the queue pair's send state moves it on.
-//! A long request is pending while its bytes move, piece by piece; no later request of its queue pair is fetched
-//! meanwhile.
+//! A long request is pending while its bytes move, piece by piece. Until its last piece no later request of its queue
+//! pair is fetched, unless it waits for a receive or, with a reorder window, another long request ends first.
 
 use std::time::{Duration, Instant};
 
@@ -139,8 +139,8 @@ impl QueuePairCore {
         send.pending.push_back(request);
     }
 
-    /// Makes as many tries as requests are pending, unless the adapter is held. Returns whether any completed, moved
-    /// bytes or was lost.
+    /// Makes as many tries as requests are pending, unless the adapter is held. Returns whether any was executed,
+    /// moved bytes or was lost.
     pub(crate) fn execute_pending(
         &self,
         send: &mut SendState,

@@ -60,7 +60,7 @@ pub(crate) struct SendState {
     /// Requests that are fetched and not executed: held, delayed, partly moved, or waiting for a receive, an interval
     /// or a reorder window.
     pub(crate) pending: VecDeque<PendingRequest>,
-    /// A part of the first pending request has moved, and the rest moves before later requests are fetched.
+    /// A part of a pending request has moved. While this is set, no request is fetched.
     pub(crate) is_moving: bool,
     /// Rounds since an entry was fetched, counted while requests wait to be reordered.
     pub(crate) settled_rounds: u32,
