@@ -73,8 +73,8 @@ struct GroupOf<Sharing::Block> {
 enum PostFlags : uint32_t {
   kPostDefault = 0,
   /* Do not ring. A later call of any group on this queue rings for these entries: a post() without this flag, a
-   * flush() or a quiet(). So does close() of this handle and, on a queue with a request table, a wait(), wait_own() or
-   * test(). They are rung for earlier if the batch window or the free slots require it, or if this group or another
+   * flush() or a quiet(). So does close() of this handle and, on a queue with a request table, its wait(), wait_own()
+   * or test(). They are rung for earlier if the batch window or the free slots require it, or if this group or another
    * combines. */
   kPostDefer = 1
 };
@@ -85,6 +85,7 @@ template <Sharing S, class Group = typename GroupOf<S>::Type, int StoreBytes = E
 class Sender {
  public:
   /* Opens `queue`; status() returns the result. `timeout_ns` bounds each wait of the handle, from its last progress.
+   * With 0, wait() and wait_own() return EFA_GDA_IN_FLIGHT, and every other wait poisons the queue almost at once.
    * EFA_GDA_IN_USE, for an owner: another group posts, owns the queue, or did not close it. EFA_GDA_BAD_ARGUMENT: the
    * block has more than one dimension, so threads cannot be told apart; threads of the warp or the block do not exist
    * or have ended, so entries would be missing; or the queue's max_batch is 0. EFA_GDA_POISONED: for an owner only; a

@@ -99,9 +99,9 @@ EFA_GDA_FN uint32_t match_flags(Group group, const uint64_t (&flags)[kFlagsPerTh
 /* Returns the number of slots of the whole calls that are published from `serving` on, at most as many as one scan
  * reads, and advances `serving` past them. Outstanding are the entries that have a ticket and are not in the ring.
  * Reads the flags again, at most kMaxRereadings times, while it finds fewer entries than are outstanding; a reading
- * that finds more than three quarters of a scan is the last. With `linger` the first of these readings are not
- * matched: those at which nothing is outstanding, or another number than at the reading before (0 before the first),
- * unless a whole scan is outstanding. */
+ * that finds more than three quarters of a scan is the last. With `linger`, a reading before the last possible one is
+ * not matched if nothing is outstanding, or another number than at the reading before (0 before the first), unless a
+ * whole scan is outstanding. */
 template <class Group, int StoreBytes>
 EFA_GDA_FN uint32_t scan_published(efa_gda_queue *queue, const Ring<Group, StoreBytes> &ring,
                                    const PublicationSlots &publication, bool linger, uint64_t &serving) {

@@ -103,9 +103,9 @@
  * Whatever wait_own() returns, the next wait_own() does not cover its requests again. wait() and test() drop none.
  * A call whose requests are not all done also ends if the queue is poisoned (EFA_GDA_POISONED), and a wait with a bound
  * if the host raises the abort flag: the leader poisons the queue with the flag's status. A look without a bound does
- * not read the flag: a loop of test() ends only after a wait with a bound has poisoned the queue. If the handle has
- * read a completion of another queue pair, in this call or before, and the requests are not all done after the call's
- * first poll, the call poisons the queue with EFA_GDA_BAD_COMPLETION. A wait for a request that never completes ends
+ * not read the flag: a loop of test() ends only after a wait with a bound has poisoned the queue. If a poll of
+ * the call leaves requests in flight, and the handle has read a completion of another queue pair, in this call or
+ * before, the call poisons the queue with EFA_GDA_BAD_COMPLETION. A wait for a request that never completes ends
  * although other groups post on, because they can post only as many requests as LIMIT allows.
  *
  * POSTER NUMBERS repeat after 32,767 handles. If two handles with one number posted among the last R requests,

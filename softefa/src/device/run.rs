@@ -30,7 +30,7 @@ const RNR_INTERVAL: Duration = Duration::from_micros(100);
 
 impl QueuePairCore {
     /// Fetches and checks the entries that doorbells covered. Executes them, or makes them pending if the
-    /// adapter is held or has faults. Returns whether it fetched any.
+    /// adapter is held or has faults other than `drop_loopback`. Returns whether it fetched any.
     pub(crate) fn execute_new(
         &self,
         send: &mut SendState,
@@ -139,8 +139,8 @@ impl QueuePairCore {
         send.pending.push_back(request);
     }
 
-    /// Makes as many tries as requests are pending, unless the adapter is held. Returns whether any was executed,
-    /// moved bytes or was lost.
+    /// Makes at most as many tries as requests are pending; none while the adapter is held or the reorder window fills.
+    /// Returns whether any was executed, moved bytes or was lost.
     pub(crate) fn execute_pending(
         &self,
         send: &mut SendState,
@@ -159,8 +159,8 @@ impl QueuePairCore {
             return false;
         }
         let mut progress = false;
-        // A request that waits goes to the back, so that these keep their order. One that has moved a piece goes to
-        // the front and is tried again.
+        // A request that waits goes to the back. If the loop ends before the others were tried, they are tried before
+        // it next time. One that has moved a piece goes to the front and is tried again.
         for _ in 0..send.pending.len() {
             let is_idle = send.idle_until.is_some_and(|time| Instant::now() < time) && !send.is_moving;
             if !self.is_ready() || is_idle || engine.is_spent() {
