@@ -36,16 +36,17 @@ pub const EFA_GDA_PROXY_STOPPED: efa_gda_status = 11;
 /** A group could not own the queue: another group owns it or posts to it, or an owner did not close it. As the reason
  of a poison: another group posted while a group owned the queue (post.h).*/
 pub const EFA_GDA_IN_USE: efa_gda_status = 12;
-/// Sender::test: not all of the requests are done. Not a failure.
+/** Sender::test, or wait() or wait_own() of a handle whose timeout is 0: not all of the requests are done. Not a
+ failure.*/
 pub const EFA_GDA_IN_FLIGHT: efa_gda_status = 13;
 /** The bound of a wait for a peer's signal ran out (signal.h); it counts from the last change of the word. Does not
  poison the queue.*/
 pub const EFA_GDA_TIMEOUT_SIGNAL: efa_gda_status = 14;
 /// The kernel did not run, or did not write its result: the host stores this value before the launch.
 pub const EFA_GDA_NOT_RUN: efa_gda_status = 255;
-/** How a wait or a call ended. Values are stable: hosts read them from memory. A poisoned queue is out of service: each
- later call returns EFA_GDA_POISONED, and the adapter may still access the buffers of its requests until the endpoint
- is destroyed. error.poison holds the first reason.
+/** How a wait or a call ended. Values are stable: hosts read them from memory. A poisoned queue is out of service: a
+ Sender's later waits and tickets end with EFA_GDA_POISONED (post.h), and the adapter may still access the buffers of
+ its requests until the endpoint is destroyed. error.poison holds the first reason.
 
  The bound of a wait counts from its beginning and again from each progress: a request that completed or, for the
  ticket lock, a change of lock.serving. So a slow adapter ends no wait, and a wait ends at its bound after the last
@@ -335,8 +336,8 @@ pub struct efa_gda_requests {
     pub done: *mut u16,
     /// num_entries words of 16 bits, 8-byte aligned: by request, the number of the handle that posted it.
     pub posters: *mut u16,
-    /** R: a power of two, at least sq.num_entries + publication.num_entries and at most 32768; 0: no table. If the first
- request has index 0, all words start at zero.*/
+    /** R: a power of two, at least 4 and sq.num_entries + publication.num_entries, at most 32768; 0: no table. If the
+ first request has index 0, all words start at zero.*/
     pub num_entries: u32,
     pub reserved: u32,
 }
@@ -469,7 +470,7 @@ pub struct efa_gda_completion_words {
     pub lock: u32,
     /// Completions read, modulo 2^32: the consumer index.
     pub consumed: u32,
-    /// Requests completed, successfully or not, modulo 2^32. Waits see progress by it.
+    /// Requests completed, successfully or not, modulo 2^32. Waits of the send side see progress by it.
     pub completed: u32,
     /// Posted receives whose completions were read, modulo 2^32.
     pub received: u32,

@@ -10,7 +10,8 @@
  *   sender.close();
  *
  * All threads of the group must construct the handle and make every call together, with the same arguments; all receive
- * the same status. Each path out of the kernel must close the handle, once. docs/kernels.md has a complete kernel.
+ * the same status. Each path out of the kernel must close the handle, once. kernels/examples/put_signal.cu has two
+ * complete kernels.
  *
  * TERMS. Group, writer, entry, round, place, ring, quiet, poison, abort flag: see sq.h. Ticket, lock owner, combine:
  * see ticket_lock.h. To post is to place entries, or to publish them for a lock owner that places them, and to ring for
@@ -43,6 +44,8 @@
  *   If a poll leaves quiet(), wait(), wait_own() or test() waiting, and the handle has ever read a completion of
  * another queue pair, the call poisons the queue with EFA_GDA_BAD_COMPLETION. So do a wait for free slots, and quiet()
  * as the writer, if more requests completed than were posted.
+ *   A call that need not wait does not look at the abort flag, and looks at the poison only if it takes a ticket: an
+ * owner's post() that need not wait, and its close(), succeed on a poisoned queue.
  */
 #ifndef EFA_GDA_POST_H
 #define EFA_GDA_POST_H

@@ -34,9 +34,9 @@ typedef long long int64_t;
 #define EFA_GDA_ALIGNED(bytes) __attribute__((aligned(bytes)))
 #endif
 
-/* How a wait or a call ended. Values are stable: hosts read them from memory. A poisoned queue is out of service: each
- * later call of a Sender returns EFA_GDA_POISONED, and the adapter may still access the buffers of its requests until
- * the endpoint is destroyed. error.poison holds the first reason.
+/* How a wait or a call ended. Values are stable: hosts read them from memory. A poisoned queue is out of service: a
+ * Sender's later waits and tickets end with EFA_GDA_POISONED (post.h), and the adapter may still access the buffers of
+ * its requests until the endpoint is destroyed. error.poison holds the first reason.
  *
  * The bound of a wait counts from its beginning and again from each progress: a request that completed or, for the
  * ticket lock, a change of lock.serving. So a slow adapter ends no wait, and a wait ends at its bound after the last
@@ -74,7 +74,8 @@ enum efa_gda_status {
   /* A group could not own the queue: another group owns it or posts to it, or an owner did not close it. As the reason
    * of a poison: another group posted while a group owned the queue (post.h). */
   EFA_GDA_IN_USE = 12,
-  /* Sender::test, or a wait of a handle whose timeout is 0: not all of the requests are done. Not a failure. */
+  /* Sender::test, or wait() or wait_own() of a handle whose timeout is 0: not all of the requests are done. Not a
+   * failure. */
   EFA_GDA_IN_FLIGHT = 13,
   /* The bound of a wait for a peer's signal ran out (signal.h); it counts from the last change of the word. Does not
    * poison the queue. */
