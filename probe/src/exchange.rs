@@ -23,6 +23,9 @@ pub(crate) const MOST_RANKS: u32 = 1024;
 /// The most bytes of a rank's message.
 pub(crate) const MOST_BYTES: usize = 8192;
 
+/// What to do if a thread or a process cannot be started.
+pub(crate) const RAISE_LIMIT: &str = "raise the limit of processes (ulimit -u, or the pod's limit of pids)";
+
 /// How long the ranks of a job wait for each other.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
@@ -30,6 +33,48 @@ pub(crate) struct Limits {
     pub(crate) arrival: Duration,
     /// Until each rank has sent its message of a step.
     pub(crate) step: Duration,
+}
+
+/// Who meets. Messages name the commands and the options that the users typed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Party {
+    /// The ranks of `ring`.
+    Ranks,
+    /// The ranks of `put --peer` and `put --listen`.
+    Pair,
+}
+
+impl Party {
+    /// What to do if nothing of this job listens at the hub's address.
+    fn start_hub(self) -> &'static str {
+        match self {
+            Self::Ranks => "start rank 0 there, or name its address with --rendezvous",
+            Self::Pair => "start gda-probe put --listen on that host, and let this host reach its port",
+        }
+    }
+
+    /// What to do if the hub cannot be where it should.
+    fn elsewhere(self) -> &'static str {
+        match self {
+            Self::Ranks => "use another --rendezvous",
+            Self::Pair => {
+                "name an address of the listening host and a free port, for --listen and for --peer"
+            }
+        }
+    }
+
+    /// What to do if ranks do not arrive.
+    fn start_ranks(self) -> &'static str {
+        match self {
+            Self::Ranks => {
+                "start every missing rank, let it reach this address, and give it the same token; --wait waits longer"
+            }
+            Self::Pair => {
+                "start gda-probe put --peer HOST with this host's address, let it reach this port, and give it the \
+                 same token; --wait waits longer"
+            }
+        }
+    }
 }
 
 /// A point in time after which a wait fails.

@@ -17,8 +17,8 @@ use serde::{Deserialize, Serialize};
 use self::work::run_all;
 use crate::checks::fabric::Libfabric;
 use crate::checks::verbs::Verbs;
-use crate::exchange::Limits;
 use crate::exchange::token::Token;
+use crate::exchange::{Limits, Party};
 use crate::worker::stream::{WorkerError, detach, end};
 use crate::worker::{Group, Request};
 
@@ -35,6 +35,14 @@ pub(crate) enum Route {
 }
 
 impl Route {
+    /// Whom the messages of the exchange address.
+    pub(crate) fn party(self) -> Party {
+        match self {
+            Self::Ring => Party::Ranks,
+            Self::Pair => Party::Pair,
+        }
+    }
+
     /// The rank to which `rank` puts.
     pub(crate) fn target(self, rank: u32, of: u32) -> Option<u32> {
         match self {

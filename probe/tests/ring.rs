@@ -5,8 +5,10 @@
 mod support;
 
 use std::net::TcpListener;
+use std::path::Path;
 use std::process::Command;
 
+use efa_gda_test_support::TempDir;
 use serde_json::Value;
 use support::{PATIENT, document, output, probe, soft, status};
 
@@ -210,6 +212,67 @@ fn a_put_to_another_process_uses_the_same_exchange() {
     for document in [sent, received] {
         let text = document.to_string();
         assert!(text.contains("softefa's libfabric frontend reaches one process only"), "{text}");
+    }
+}
+
+#[test]
+fn a_put_without_a_listener_says_how_to_start_one() {
+    let place = format!("127.0.0.1:{}", free_port());
+    let mut sender = clean(soft(&["put", "--peer", &place, "--wait", "1"]));
+    let output = output(sender.env(TOKEN.0, TOKEN.1));
+    let document = document(&output);
+    let error = pes(&document)[0]["error"].as_str().unwrap();
+    assert!(error.contains("put --listen") && !error.contains("--rendezvous"), "{error}");
+    assert!(document.get("put").is_none(), "nothing was put: {document:#}");
+    assert_eq!(status(&output), 3);
+}
+
+#[test]
+fn a_listener_without_the_address_refuses_it() {
+    // TEST-NET-1, which no machine has.
+    let mut listener = clean(soft(&["put", "--listen", "192.0.2.1", "--wait", "60"]));
+    let output = output(listener.env(TOKEN.0, TOKEN.1));
+    let text = document(&output)["error"].as_str().unwrap_or_default().to_owned();
+    assert!(text.contains("192.0.2.1") && text.contains("--listen"), "{text}");
+    assert_eq!(status(&output), 2);
+}
+
+#[test]
+fn a_gpu_that_is_not_there_is_the_failure_of_its_own_check() {
+    if Path::new("/proc/driver/nvidia").exists() {
+        return;
+    }
+    let (document, status) = spawned(&["2", "--executor", "cuda"], &[]);
+    assert_eq!(status, 3);
+    for pe in pes(&document) {
+        assert!(pe["error"].as_str().unwrap().contains("CUDA-003"), "{document:#}");
+    }
+}
+
+/// The limit of threads is the user's, so the ranks run as a user that runs nothing else.
+#[test]
+fn a_limit_of_processes_ends_all_ranks_at_once() {
+    let public = TempDir::new("ring-limit");
+    let copy = |file: &Path| {
+        let copied = public.path().join(file.file_name().unwrap());
+        std::fs::copy(file, &copied).unwrap();
+        copied
+    };
+    let (program, library) =
+        (copy(Path::new(env!("CARGO_BIN_EXE_gda-probe"))), copy(&efa_gda_test_support::soft::provider()));
+    let as_nobody = ["--reuid=65534", "--regid=65534", "--clear-groups"];
+    let may = Command::new("setpriv").args(as_nobody).arg(&program).arg("--version").output();
+    if !may.is_ok_and(|output| output.status.success()) {
+        return efa_gda_test_support::skip("setpriv cannot run programs as another user");
+    }
+    for limit in ["--nproc=5", "--nproc=6", "--nproc=8", "--nproc=10"] {
+        let mut command = Command::new("setpriv");
+        command.args(as_nobody).args(["prlimit", limit]).arg(&program);
+        command.args(["ring", "--soft", "--spawn", "4", "--wait", "3600"]).env("SOFTEFA_LIBRARY", &library);
+        let output = output(&mut clean(command));
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!((status(&output), text.matches("] FAIL - ").count()), (3, 4), "limit {limit}: {output:?}");
+        assert!(text.contains("ulimit -u"), "limit {limit}: {text}");
     }
 }
 

@@ -1,6 +1,7 @@
 //! `gda-probe ring`: every rank of a job puts to the next one; and `gda-probe put --peer` and `--listen`, which are a
 //! job of two ranks.
 
+use std::io::Write as _;
 use std::time::Duration;
 
 use super::CommandError;
@@ -99,7 +100,9 @@ pub(crate) fn pair(common: &Common, args: &PutArgs) -> Result<(Document, Exit), 
     let (mut document, ranks) = meet("put", common, args.exchange.wait, put, executor, meeting)?;
     let exit = if ranks.passed() { Exit::Fine } else { Exit::Failed };
     // The sender's result is that of the put; the receiver learns it with the exchange's last step.
-    document.put = ranks.pes.iter().find(|pe| pe.rank == 1).map(|sender| Put {
+    // A sender that opened no queue did not put.
+    let sender = ranks.pes.iter().find(|pe| pe.rank == 1 && !pe.adapter.is_empty());
+    document.put = sender.map(|sender| Put {
         op: args.op.name(),
         bytes: ranks.bytes,
         count: ranks.count,
@@ -199,7 +202,13 @@ fn meet(
     };
     let mut hub = None;
     if ranks.here.contains(&0) {
-        let bound = Hub::bind(&job.hub, token, of, limits).map_err(CommandError::Input)?;
+        let bound = Hub::bind(&job.hub, token, of, route.party(), limits).map_err(CommandError::Input)?;
+        if route == Route::Pair {
+            let note =
+                format!("gda-probe: waiting {} s at {} for put --peer", limits.arrival.as_secs(), job.hub);
+            // The result is printed whether this was or not.
+            let _ = writeln!(std::io::stderr(), "{note}");
+        }
         job.hub = bound.address().map_err(start_error)?.to_string();
         hub = Some(bound);
     }

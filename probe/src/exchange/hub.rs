@@ -8,15 +8,14 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::channel::{self, Claim, Failure, Kind, Receiver, Sender};
 use super::token::Token;
-use super::{Deadline, Limits, MOST_BYTES, join};
+use super::{Deadline, Limits, MOST_BYTES, Party, join};
 
 /// How long one handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(5);
@@ -35,6 +34,7 @@ pub(crate) struct Hub {
     listener: TcpListener,
     token: Token,
     of: u32,
+    party: Party,
     limits: Limits,
 }
 
@@ -50,13 +50,14 @@ struct Arrived {
 #[derive(Debug)]
 pub(crate) struct Serving {
     thread: JoinHandle<Result<(), String>>,
-    stop: Arc<AtomicBool>,
+    stop: Arc<OnceLock<String>>,
 }
 
 impl Serving {
-    /// Ends the wait for ranks that have not arrived, because the ranks beside the hub have ended.
-    pub(crate) fn stop_waiting(&self) {
-        self.stop.store(true, Ordering::Relaxed);
+    /// Ends the wait for ranks that have not arrived, because `why`. The first reason counts.
+    pub(crate) fn stop_waiting(&self, why: String) {
+        // A later reason follows from the first.
+        let _ = self.stop.set(why);
     }
 
     /// Waits until the exchange has ended, which its limits bound. Returns the failure, which every rank that arrived
@@ -72,19 +73,27 @@ type Handshake = (SocketAddr, Result<(Claim, Sender, Receiver), Failure>);
 
 impl Hub {
     /// Listens at `place` (HOST:PORT). If this machine has no such address, as behind NAT, listens at all of its
-    /// addresses.
-    pub(crate) fn bind(place: &str, token: Token, of: u32, limits: Limits) -> Result<Self, String> {
-        let failed =
-            |error: io::Error| format!("rank 0 cannot listen at {place}: {error}; use another --rendezvous");
+    /// addresses: a rendezvous is the address at which others reach it. A pair's listener names an address of its own.
+    pub(crate) fn bind(
+        place: &str,
+        token: Token,
+        of: u32,
+        party: Party,
+        limits: Limits,
+    ) -> Result<Self, String> {
+        let failed = |error: io::Error| {
+            let who = if party == Party::Pair { "put --listen" } else { "rank 0" };
+            format!("{who} cannot listen at {place}: {error}; {}", party.elsewhere())
+        };
         let addresses: Vec<SocketAddr> = place.to_socket_addrs().map_err(failed)?.collect();
         let listener =
             TcpListener::bind(&addresses[..]).or_else(|error| match (error.kind(), addresses.first()) {
-                (io::ErrorKind::AddrNotAvailable, Some(first)) => {
+                (io::ErrorKind::AddrNotAvailable, Some(first)) if party == Party::Ranks => {
                     TcpListener::bind((Ipv4Addr::UNSPECIFIED, first.port()))
                 }
                 _ => Err(error),
             });
-        Ok(Self { listener: listener.map_err(failed)?, token, of, limits })
+        Ok(Self { listener: listener.map_err(failed)?, token, of, party, limits })
     }
 
     /// Where a rank in this network namespace reaches the hub.
@@ -99,7 +108,7 @@ impl Hub {
     /// Serves the ranks in a thread until they leave or fail.
     pub(crate) fn serve(self) -> io::Result<Serving> {
         self.listener.set_nonblocking(true)?;
-        let stop = Arc::new(AtomicBool::new(false));
+        let stop = Arc::new(OnceLock::new());
         let stopped = stop.clone();
         let thread = std::thread::Builder::new().spawn(move || {
             let mut ranks = BTreeMap::new();
@@ -117,7 +126,11 @@ impl Hub {
     }
 
     /// Accepts connections until every rank has arrived.
-    fn await_ranks(&self, ranks: &mut BTreeMap<u32, Arrived>, stopped: &AtomicBool) -> Result<(), String> {
+    fn await_ranks(
+        &self,
+        ranks: &mut BTreeMap<u32, Arrived>,
+        stopped: &OnceLock<String>,
+    ) -> Result<(), String> {
         let deadline = Deadline::after(self.limits.arrival);
         let (report, reports) = mpsc::channel::<Handshake>();
         let (mut pending, mut refused) = (0, Vec::new());
@@ -135,8 +148,8 @@ impl Hub {
             if ranks.len() == self.of as usize {
                 return Ok(());
             }
-            if stopped.load(Ordering::Relaxed) {
-                return Err("the process of rank 0 ended before all ranks had arrived".to_owned());
+            if let Some(why) = stopped.get() {
+                return Err(why.clone());
             }
             if deadline.left().is_none() {
                 return Err(self.missing(ranks, &refused));
@@ -144,7 +157,7 @@ impl Hub {
             match self.listener.accept() {
                 Ok((stream, from)) if pending < HANDSHAKES => {
                     pending += 1;
-                    self.start_handshake(stream, from, deadline, &report)?;
+                    self.start_handshake(stream, from, deadline, &report);
                 }
                 Ok((_, from)) => refused.push(format!("{from}: {HANDSHAKES} handshakes were in progress")),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => std::thread::sleep(PAUSE),
@@ -159,23 +172,32 @@ impl Hub {
         }
     }
 
+    /// Runs the handshake of a connection in a thread, or in this one if the limit of threads is reached: a hub that
+    /// ended would leave ranks to look for it until their wait is over.
     fn start_handshake(
         &self,
         stream: TcpStream,
         from: SocketAddr,
         deadline: Deadline,
         report: &mpsc::Sender<Handshake>,
-    ) -> Result<(), String> {
-        let (token, report) = (self.token.clone(), report.clone());
+    ) {
         let deadline = Deadline::after(HANDSHAKE).min(deadline);
-        let run = move || {
-            let shaken = stream.set_nonblocking(false).map_err(Failure::from);
-            let shaken = shaken.and_then(|()| channel::accept(stream, &token, deadline));
-            // The hub has ended if nobody receives it.
-            let _ = report.send((from, shaken));
+        let spare = stream.try_clone();
+        let handshake = |stream: TcpStream| {
+            let (token, report) = (self.token.clone(), report.clone());
+            move || {
+                let shaken = stream.set_nonblocking(false).map_err(Failure::from);
+                let shaken = shaken.and_then(|()| channel::accept(stream, &token, deadline));
+                // The hub has ended if nobody receives it.
+                let _ = report.send((from, shaken));
+            }
         };
-        let started = std::thread::Builder::new().spawn(run);
-        started.map(drop).map_err(|error| format!("rank 0 cannot start a thread for a connection: {error}"))
+        if let Err(error) = std::thread::Builder::new().spawn(handshake(stream)) {
+            match spare {
+                Ok(stream) => handshake(stream)(),
+                Err(_) => _ = report.send((from, Err(error.into()))),
+            }
+        }
     }
 
     /// Adds a rank that proved the token.
@@ -224,9 +246,9 @@ impl Hub {
             }
         };
         format!(
-            "{} did not arrive within {seconds} s: start them, let them reach this address, and give them the same \
-             token; --wait waits longer{refusals}",
-            names(&missing)
+            "{} did not arrive within {seconds} s: {}{refusals}",
+            if self.party == Party::Pair { "the sender".to_owned() } else { names(&missing) },
+            self.party.start_ranks()
         )
     }
 
@@ -248,7 +270,9 @@ impl Hub {
                 }
             };
             let started = std::thread::Builder::new().spawn(receive);
-            started.map_err(|error| format!("rank 0 cannot start a thread for rank {rank}: {error}"))?;
+            started.map_err(|error| {
+                format!("rank 0 cannot start a thread for rank {rank}: {error}; {}", super::RAISE_LIMIT)
+            })?;
         }
         loop {
             let (mut messages, mut left) = (BTreeMap::new(), Vec::new());

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::channel::{self, Claim, Failure, Kind, Receiver, Sender};
 use super::token::Token;
-use super::{Deadline, Limits, MOST_BYTES, split};
+use super::{Deadline, Limits, MOST_BYTES, Party, split};
 use crate::model::text::visible;
 
 /// The pause between two attempts to connect.
@@ -29,13 +29,20 @@ pub(crate) struct Member {
 impl Member {
     /// Connects to the hub at `hub` (HOST:PORT), and tries until the ranks' time to arrive is over: the hub may start
     /// later than this rank.
-    pub(crate) fn join(hub: &str, rank: u32, of: u32, token: &Token, limits: Limits) -> Result<Self, String> {
+    pub(crate) fn join(
+        hub: &str,
+        rank: u32,
+        of: u32,
+        party: Party,
+        token: &Token,
+        limits: Limits,
+    ) -> Result<Self, String> {
         let deadline = Deadline::after(limits.arrival);
         let late = |last: &str| {
             let seconds = limits.arrival.as_secs_f64();
             format!(
-                "rank {rank} of {of} could not join the exchange at {hub} within {seconds} s: {last}; start rank 0 \
-                 there, or name its address with --rendezvous"
+                "rank {rank} of {of} could not join the exchange at {hub} within {seconds} s: {last}; {}",
+                party.start_hub()
             )
         };
         let mut last = "no attempt was made".to_owned();
@@ -55,7 +62,8 @@ impl Member {
                 }
                 Err(Failure::Foreign) => {
                     return Err(format!(
-                        "another program listens at {hub}, where rank 0 of {of} should; use another --rendezvous"
+                        "another program listens at {hub}, where rank 0 of {of} should; {}",
+                        party.elsewhere()
                     ));
                 }
                 Err(failure) => last = failure.to_string(),

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::hub::{Hub, Serving};
 use super::member::Member;
 use super::token::Token;
-use super::{Limits, join, split};
+use super::{Limits, Party, join, split};
 
 /// Ample for ranks that arrive. Tests in which one does not arrive wait for a shorter time, which is still ample for
 /// the others.
@@ -20,7 +20,7 @@ fn token(seed: &str) -> Token {
 }
 
 fn serve(of: u32, limits: Limits) -> (String, Serving) {
-    let hub = Hub::bind("127.0.0.1:0", token("right"), of, limits).unwrap();
+    let hub = Hub::bind("127.0.0.1:0", token("right"), of, Party::Ranks, limits).unwrap();
     (hub.address().unwrap().to_string(), hub.serve().unwrap())
 }
 
@@ -28,7 +28,7 @@ fn serve(of: u32, limits: Limits) -> (String, Serving) {
 fn rank(hub: &str, rank: u32, of: u32, steps: usize) -> JoinHandle<Result<Vec<Vec<u8>>, String>> {
     let hub = hub.to_owned();
     std::thread::spawn(move || {
-        let mut member = Member::join(&hub, rank, of, &token("right"), AMPLE)?;
+        let mut member = Member::join(&hub, rank, of, Party::Ranks, &token("right"), AMPLE)?;
         let mut last = Vec::new();
         for step in 0..steps {
             last = member.share(format!("{rank}/{step}").as_bytes())?;
@@ -39,7 +39,7 @@ fn rank(hub: &str, rank: u32, of: u32, steps: usize) -> JoinHandle<Result<Vec<Ve
 }
 
 fn joined(hub: &str, rank: u32, of: u32) -> Member {
-    Member::join(hub, rank, of, &token("right"), AMPLE).unwrap()
+    Member::join(hub, rank, of, Party::Ranks, &token("right"), AMPLE).unwrap()
 }
 
 fn texts(messages: Vec<Vec<u8>>) -> Vec<String> {
@@ -95,7 +95,7 @@ fn a_wrong_token_is_refused_at_once_and_named() {
     let (hub, served) = serve(2, SHORT);
     let right = rank(&hub, 0, 2, 1);
     let begun = Instant::now();
-    let why = Member::join(&hub, 1, 2, &token("wrong"), AMPLE).unwrap_err();
+    let why = Member::join(&hub, 1, 2, Party::Ranks, &token("wrong"), AMPLE).unwrap_err();
     assert!(why.contains("different tokens") && begun.elapsed() < AMPLE.arrival, "{why}");
     let why = served.join().unwrap_err();
     assert!(why.contains("rank 1 did not arrive") && why.contains("it has another token"), "{why}");
@@ -116,7 +116,7 @@ fn a_rank_does_not_trust_a_hub_that_does_not_prove_the_token() {
         stream.write_all(&[7; 32]).unwrap();
         hello
     });
-    let why = Member::join(&hub, 0, 1, &token("right"), AMPLE).unwrap_err();
+    let why = Member::join(&hub, 0, 1, Party::Ranks, &token("right"), AMPLE).unwrap_err();
     assert!(why.contains("different tokens"), "{why}");
     let hello = imposter.join().unwrap();
     let secret = String::from(token("right"));
@@ -132,7 +132,7 @@ fn another_program_at_the_address_is_named() {
         stream.write_all(b"SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n").unwrap();
         let _ = stream.read(&mut [0; 1]);
     });
-    let why = Member::join(&hub, 1, 2, &token("right"), AMPLE).unwrap_err();
+    let why = Member::join(&hub, 1, 2, Party::Ranks, &token("right"), AMPLE).unwrap_err();
     assert!(why.contains("another program listens at"), "{why}");
     other.join().unwrap();
 }
@@ -209,7 +209,7 @@ fn a_number_beyond_the_ranks_ends_the_job() {
 fn the_end_of_rank_0_ends_the_wait_for_others() {
     let (hub, served) = serve(2, AMPLE);
     let mut arrived = joined(&hub, 1, 2);
-    served.stop_waiting();
+    served.stop_waiting("the process of rank 0 ended".to_owned());
     let why = served.join().unwrap_err();
     assert!(why.starts_with("the process of rank 0 ended"), "{why}");
     assert_eq!(arrived.share(b"1/0").unwrap_err(), why);

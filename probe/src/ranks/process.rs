@@ -40,8 +40,8 @@ pub(crate) fn run(
     let (results, received) = mpsc::channel();
     let deadline = Instant::now() + limit;
     let mut processes = Vec::new();
-    for job in jobs {
-        match start(job, provider_path, &results) {
+    for (index, job) in jobs.iter().enumerate() {
+        match start(job, index, provider_path, &results) {
             Ok(process) => processes.push(process),
             Err(error) => {
                 for process in &mut processes {
@@ -52,7 +52,16 @@ pub(crate) fn run(
         }
     }
     drop(results);
-    let mut pes = collect(&received, deadline);
+    let mut pes = collect(&received, deadline, |index, own| {
+        // Without effect if its ranks had arrived, as all others then have.
+        if let Some((serving, here)) = serving.as_ref().zip(jobs[index].here.first()) {
+            let why = own.iter().find(|pe| pe.rank == here.rank).and_then(|pe| pe.error.as_deref());
+            let why = why.map_or_else(String::new, |why| format!(": {why}"));
+            let rank = here.rank;
+            serving
+                .stop_waiting(format!("the process of rank {rank} ended before all ranks had arrived{why}"));
+        }
+    });
     let late = Instant::now() >= deadline;
     for (job, process) in jobs.iter().zip(&mut processes) {
         let ended = reap(process, if late { Duration::ZERO } else { ENDING });
@@ -69,14 +78,24 @@ pub(crate) fn run(
         }
     }
     pes.sort_by_key(|pe| pe.rank);
-    let exchange = serving.and_then(|serving| {
-        serving.stop_waiting();
-        serving.join().err()
-    });
+    let exchange = serving.and_then(|serving| serving.join().err());
     Ok(Reported { pes, exchange })
 }
 
-fn start(job: &Job, provider_path: Option<&OsStr>, results: &Sender<(bool, Pe)>) -> io::Result<Child> {
+/// What a process reported.
+enum Report {
+    /// The result of a rank, and whether it is the process's own.
+    Result(bool, Box<Pe>),
+    /// Nothing more: the end of the process with this number.
+    End(usize),
+}
+
+fn start(
+    job: &Job,
+    index: usize,
+    provider_path: Option<&OsStr>,
+    results: &Sender<Report>,
+) -> io::Result<Child> {
     let mut process = worker_command(COMMAND, provider_path)?.spawn()?;
     if let Some(mut stdin) = process.stdin.take() {
         // A write error means that the process has ended; its exit status is reported.
@@ -84,7 +103,11 @@ fn start(job: &Job, provider_path: Option<&OsStr>, results: &Sender<(bool, Pe)>)
     }
     if let Some(stdout) = process.stdout.take() {
         let (results, job) = (results.clone(), job.clone());
-        let started = std::thread::Builder::new().spawn(move || read(stdout, &job, &results));
+        let started = std::thread::Builder::new().spawn(move || {
+            read(stdout, &job, &results);
+            // The collector has ended if nobody receives it.
+            let _ = results.send(Report::End(index));
+        });
         if let Err(error) = started {
             reap(&mut process, Duration::ZERO);
             return Err(error);
@@ -95,7 +118,7 @@ fn start(job: &Job, provider_path: Option<&OsStr>, results: &Sender<(bool, Pe)>)
 
 /// Reads the results that a process reports, until it ends or exceeds a bound. Libraries run in it and may write
 /// anything.
-fn read(stdout: ChildStdout, job: &Job, results: &Sender<(bool, Pe)>) {
+fn read(stdout: ChildStdout, job: &Job, results: &Sender<Report>) {
     let mut stdout = BufReader::new(stdout);
     for _ in 0..job.here.len().saturating_mul(job.of as usize) {
         let mut line = Vec::new();
@@ -110,7 +133,7 @@ fn read(stdout: ChildStdout, job: &Job, results: &Sender<(bool, Pe)>) {
         match parsed {
             Ok(pe) if pe.rank < job.of => {
                 let own = job.here.iter().any(|here| here.rank == pe.rank);
-                if results.send((own, pe)).is_err() {
+                if results.send(Report::Result(own, Box::new(pe))).is_err() {
                     return;
                 }
             }
@@ -119,13 +142,19 @@ fn read(stdout: ChildStdout, job: &Job, results: &Sender<(bool, Pe)>) {
     }
 }
 
-/// Collects results until all processes have ended. A rank's own result is preferred to what others know of it.
-fn collect(received: &Receiver<(bool, Pe)>, deadline: Instant) -> Vec<Pe> {
+/// Collects results until all processes have ended. A rank's own result is preferred to what others know of it. Calls
+/// `ended` with the number of each process that ends, and the results of ranks on themselves.
+fn collect(received: &Receiver<Report>, deadline: Instant, ended: impl Fn(usize, &[Pe])) -> Vec<Pe> {
     let (mut own, mut others) = (Vec::<Pe>::new(), Vec::<Pe>::new());
-    while let Ok((is_own, pe)) = received.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-        let known = if is_own { &mut own } else { &mut others };
-        if known.iter().all(|one| one.rank != pe.rank) {
-            known.push(pe);
+    while let Ok(report) = received.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+        match report {
+            Report::Result(is_own, pe) => {
+                let known = if is_own { &mut own } else { &mut others };
+                if known.iter().all(|one| one.rank != pe.rank) {
+                    known.push(*pe);
+                }
+            }
+            Report::End(index) => ended(index, &own),
         }
     }
     others.retain(|other| own.iter().all(|one| one.rank != other.rank));

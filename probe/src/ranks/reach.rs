@@ -8,9 +8,12 @@ use efa_gda::verbs::Address;
 use efa_gda::wire::Peer;
 
 use crate::check::{Check, Outcome, Outcomes, Unit};
+use crate::checks::cuda::{self, Cuda};
 use crate::checks::fabric::{self, Libfabric};
 use crate::checks::session::{Layer, Rig, Session};
 use crate::checks::verbs::{self, Verbs};
+use crate::model::Kind;
+use crate::worker::stream::Progress;
 
 /// The codes whose needs open the queue of a rank: a put needs no more.
 const GOALS: [&str; 2] = ["QUE-008", "GDA-006"];
@@ -116,6 +119,19 @@ pub(super) fn run_needed<L: Reach>(
     let needed = needed(&all.collect::<Vec<_>>());
     for unit in units.iter().filter(|unit| needed.contains(unit.check.code)) {
         first_failure(&unit.check, (unit.run)(session))?;
+    }
+    Ok(())
+}
+
+/// Runs the checks of a GPU on which those of a pair depend. Returns the first failure.
+pub(super) fn check_gpu(number: u32) -> Result<(), String> {
+    let mut cuda = Cuda::new(Some(number), Progress::silent());
+    for unit in cuda::CHECKS {
+        first_failure(&unit.check, (unit.run)(&mut cuda))?;
+    }
+    cuda.select(number);
+    for unit in cuda::GPU_CHECKS.iter().filter(|unit| unit.check.kind == Kind::Proven) {
+        first_failure(&unit.check, (unit.run)(&mut cuda))?;
     }
     Ok(())
 }

@@ -3,14 +3,15 @@
 
 use std::fs::File;
 use std::io::Write as _;
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard};
 
 use serde::{Deserialize, Serialize};
 
-use super::reach::{Reach, Side, run_needed};
+use super::reach::{Reach, Side, check_gpu, run_needed};
 use super::transfer::{Landing, Transfer, close};
 use super::{Here, Job, Route, in_bounds};
 use crate::checks::session::{Rig, Session};
+use crate::exchange::RAISE_LIMIT;
 use crate::exchange::member::Member;
 use crate::model::ranks::Pe;
 use crate::model::text::make_visible;
@@ -62,28 +63,42 @@ pub(super) fn run_all<L: Reach>(job: &Job, out: File) {
     // Once in a process: it loads foreign libraries and sets variables, which one thread may do.
     let started = run_needed(&mut first, &L::starting().iter().collect::<Vec<_>>());
     let out = Mutex::new(out);
+    let report = |pe: &Pe| {
+        // The process that reads it reports a missing result.
+        let line = serde_json::to_string(pe).unwrap_or_default() + "\n";
+        let _ = lock(&out).write_all(line.as_bytes());
+    };
+    // Why no rank may begin. It is locked until all threads have started: a rank that began would wait for others that
+    // never arrive.
+    let stopped = Mutex::new(None);
     std::thread::scope(|threads| {
+        let mut stop = lock(&stopped);
         for here in &job.here {
             let shared = started.clone().map(|()| L::share(&first.start, here.local));
-            let (out, here) = (&out, *here);
+            let rank = Rank { job, here: *here, process };
+            let (report, stopped) = (&report, &stopped);
             let work = move || {
-                let rank = Rank { job, here, process };
-                for pe in rank.run(shared) {
-                    // The process that reads it reports a missing result.
-                    let line = serde_json::to_string(&pe).unwrap_or_default() + "\n";
-                    let mut out = out.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                    let _ = out.write_all(line.as_bytes());
+                let stop = lock(stopped).clone();
+                match stop {
+                    Some(why) => report(&Pe { error: Some(why), ..rank.pe() }),
+                    None => rank.run(shared).iter().for_each(report),
                 }
             };
             if let Err(error) = std::thread::Builder::new().spawn_scoped(threads, work) {
-                let number = here.rank;
-                tracing::error!(
-                    "rank {number}: no thread can be started for it: {error}; raise the limit of processes (ulimit -u, \
-                     or the pod's limit of pids)"
-                );
+                let why = format!("no thread can be started for rank {}: {error}; {RAISE_LIMIT}", here.rank);
+                let not_started = job.here.iter().skip_while(|other| other.rank != here.rank);
+                for here in not_started {
+                    report(&Pe { error: Some(why.clone()), ..Rank { job, here: *here, process }.pe() });
+                }
+                *stop = Some(why);
+                break;
             }
         }
     });
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 fn random<const N: usize>() -> [u8; N] {
@@ -118,20 +133,25 @@ struct Rank<'a> {
 }
 
 impl Rank<'_> {
-    /// Runs the rank. Returns its result first, and then those of other ranks, as far as it learned them.
-    fn run<L: Reach>(self, shared: Result<(L::Start, Option<L>), String>) -> Vec<Pe> {
+    /// The result of a rank that has done nothing.
+    fn pe(self) -> Pe {
         let Self { job, here: Here { rank, .. }, .. } = self;
-        let mut pe = Pe {
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
+        Pe {
             rank,
-            host: std::fs::read_to_string("/proc/sys/kernel/hostname")
-                .ok()
-                .map(|name| name.trim().to_owned()),
+            host: host.map(|name| name.trim().to_owned()),
             executor: "host".to_owned(),
             to: job.route.target(rank, job.of),
             from: job.route.source(rank, job.of),
             ..Pe::default()
-        };
-        let joined = Member::join(&job.hub, rank, job.of, &job.token, job.limits());
+        }
+    }
+
+    /// Runs the rank. Returns its result first, and then those of other ranks, as far as it learned them.
+    fn run<L: Reach>(self, shared: Result<(L::Start, Option<L>), String>) -> Vec<Pe> {
+        let Self { job, here: Here { rank, .. }, .. } = self;
+        let mut pe = self.pe();
+        let joined = Member::join(&job.hub, rank, job.of, job.route.party(), &job.token, job.limits());
         let mut member = match joined {
             Ok(member) => member,
             Err(why) => {
@@ -178,6 +198,7 @@ impl Rank<'_> {
         session.start = start;
         session.rig = Rig::new(objects.ok_or_else(|| Stopped::Own("no adapter was found".to_owned()))?);
         pe.adapter = session.rig.objects.adapter();
+        session.gpu.map_or(Ok(()), check_gpu).map_err(Stopped::Own)?;
         run_needed(session, &L::opening(session.gpu.is_some())).map_err(Stopped::Own)?;
         if session.rig.poster.is_some() {
             (pe.executor, pe.gpu) = ("cuda".to_owned(), session.gpu.map(|number| number.to_string()));

@@ -19,8 +19,13 @@ pub(super) fn render(out: &mut String, ranks: &Ranks, document: &Document, style
     }
     let text = conclusion(ranks, document.soft);
     let paint = if ranks.passed() { Paint::Good } else { Paint::Bad };
-    if let Some(error) = &ranks.error {
-        out.push_str(&style.wrapped("The exchange failed: ", 2, error));
+    // A rank that arrived has the exchange's failure as its own, and one that ended early has the failure's cause.
+    let has = |error: &String| {
+        let mut errors = ranks.pes.iter().filter_map(|pe| pe.error.as_ref());
+        errors.any(|own| own.contains(error) || error.contains(own))
+    };
+    if let Some(error) = ranks.error.as_ref().filter(|error| !has(error)) {
+        out.push_str(&style.wrapped("", 0, &format!("The exchange failed: {error}")));
     }
     let _ = writeln!(out, "{}", style.paint(style.wrapped("", 0, &text).trim_end(), paint));
 }
