@@ -41,7 +41,8 @@ fn state(findings: &[Finding], code: &str, subject: &str) -> Option<State> {
 fn first_failure<'a>(findings: &'a [Finding], subjects: &[&str]) -> Option<&'a Finding> {
     let concerns = |finding: &&Finding| {
         finding.state == State::Fail
-            && finding.subject.as_deref().is_none_or(|subject| {
+            // The subject of a check of the environment is a variable, which concerns every adapter.
+            && finding.subject.as_deref().filter(|_| !finding.code.starts_with("ENV-")).is_none_or(|subject| {
                 subjects.iter().any(|wanted| *wanted == subject || wanted.starts_with(&format!("{subject}-")))
             })
     };

@@ -126,7 +126,9 @@ impl Error {
     pub fn hint(&self) -> &'static str {
         match self {
             Self::Load(_) | Self::Exposure(_) => "",
-            Self::FunctionMissing(_) => "use a newer rdma-core",
+            Self::FunctionMissing(_) => {
+                "install an rdma-core that has it, such as the current EFA installer's"
+            }
             Self::NoAdapter { .. } => {
                 "check that /dev/infiniband and /sys/class/infiniband are visible to this process and that the \
                  efa and ib_uverbs kernel modules are loaded"

@@ -425,7 +425,9 @@ fn ordering(cuda: &mut Cuda) -> Outcomes {
                 0 => "none: GPU code must flush before it relies on a flag that the adapter wrote",
                 100 => "ordered for the GPU that owns the memory",
                 200 => "ordered for all devices",
-                _ => "a value that this version of gda-probe does not know",
+                _ => {
+                    "which is none of 0, 100 and 200: compare CUgpuDirectRDMAWritesOrdering in this driver's cuda.h"
+                }
             };
             Outcome::pass(format!("{value}, {meaning}")).into()
         }

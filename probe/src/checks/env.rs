@@ -218,6 +218,8 @@ fn aborting(system: &mut System) -> Outcomes {
 /// A variable with values that hide adapters or capabilities from libfabric's clients.
 struct Restricting {
     name: &'static str,
+    /// Whether no program of libfabric reaches an adapter then.
+    stops_all: bool,
     /// Whether a value does so.
     restricts: fn(&str) -> bool,
     /// The effect of such a value.
@@ -227,26 +229,31 @@ struct Restricting {
 static RESTRICTING: [Restricting; 5] = [
     Restricting {
         name: "FI_PROVIDER",
+        stops_all: true,
         restricts: excludes_efa,
         why: "this value keeps libfabric from loading the efa provider",
     },
     Restricting {
         name: "FI_EFA_IFACE",
+        stops_all: false,
         restricts: |value| !value.is_empty() && value != "all",
         why: "this value hides every adapter that it does not name",
     },
     Restricting {
         name: "FI_HMEM_DISABLE_P2P",
+        stops_all: false,
         restricts: |value| is_on(value.into()),
         why: "this value forbids peer access between GPU memory and the adapter",
     },
     Restricting {
         name: "FI_EFA_USE_DEVICE_RDMA",
+        stops_all: false,
         restricts: |value| !is_on(value.into()),
         why: "this value disables RDMA on the plain efa fabric, so that comparisons with it mislead",
     },
     Restricting {
         name: "FI_EFA_USE_UNSOLICITED_WRITE_RECV",
+        stops_all: false,
         restricts: |value| !is_on(value.into()),
         why: "with this value efa-direct offers RMA only to clients that request FI_RX_CQ_DATA",
     },
@@ -277,7 +284,8 @@ fn restricting(system: &mut System) -> Outcomes {
             fix: format!("unset {}", variable.name),
             who: Who::Pod,
         };
-        outcomes.push((Some(variable.name.to_owned()), Outcome::Warn(problem)));
+        let outcome = if variable.stops_all { Outcome::Fail(problem) } else { Outcome::Warn(problem) };
+        outcomes.push((Some(variable.name.to_owned()), outcome));
     }
     if outcomes.is_empty() {
         return Outcome::pass("no variable has such a value").into();

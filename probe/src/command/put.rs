@@ -4,7 +4,7 @@
 use super::CommandError;
 use super::executor::executor;
 use super::run::Run;
-use crate::checks::{self, env};
+use crate::checks::{self, dev, env};
 use crate::cli::{Common, ExchangeArgs, ExecutorChoice, PutArgs};
 use crate::exit::Exit;
 use crate::model::{Document, Doorbell, Finding, Graded, State};
@@ -13,7 +13,10 @@ use crate::verdict::MAPS;
 use crate::worker::PutRequest;
 
 /// Checks of the environment that a put depends on.
-const PREREQUISITES: [&str; 2] = ["ENV-000", "ENV-005"];
+const PREREQUISITES: [&str; 3] = ["ENV-000", "ENV-005", RESTRICTED];
+
+/// The check of variables that restrict libfabric.
+const RESTRICTED: &str = "ENV-006";
 
 /// Runs the checks and the put.
 pub(crate) fn run(common: &Common, args: &PutArgs) -> Result<(Document, Exit), CommandError> {
@@ -23,9 +26,6 @@ pub(crate) fn run(common: &Common, args: &PutArgs) -> Result<(Document, Exit), C
             "--plant breaks a rule at the adapter's doorbell; omit --doorbell, or use --doorbell direct"
                 .to_owned(),
         ));
-    }
-    if args.count == 0 {
-        return Err(CommandError::Input("--count 0 moves no bytes; give at least 1".to_owned()));
     }
     let choice = match args.qualify_stores {
         Some(_) => executor_of_qualification(common, args)?,
@@ -44,6 +44,7 @@ pub(crate) fn run(common: &Common, args: &PutArgs) -> Result<(Document, Exit), C
     };
     let executor = executor(&mut run, common, choice, request)?;
     let results = run.queues(request, executor)?;
+    explain_missing_adapter(&mut run);
     let mut findings = std::mem::take(&mut run.runner.findings);
     checks::sort(&mut findings);
     let put = results.puts.into_iter().next();
@@ -68,9 +69,24 @@ pub(super) fn downgrade_unneeded_mapping(findings: &mut [Finding]) {
     failed.for_each(|one| one.state = State::Warn);
 }
 
-/// Runs the checks of the environment that a put depends on.
+/// Runs the checks of the environment that a put depends on. A restriction that lets puts through is no warning here.
 pub(crate) fn run_prerequisites(run: &mut Run) {
-    for unit in env::CHECKS.iter().filter(|unit| PREREQUISITES.contains(&unit.check.code)) {
+    let by_libfabric = run.opens_by_libfabric();
+    let is_needed = |code: &str| PREREQUISITES.contains(&code) && (by_libfabric || code != RESTRICTED);
+    for unit in env::CHECKS.iter().filter(|unit| is_needed(unit.check.code)) {
+        run.runner.run(unit, None, &mut run.system);
+    }
+    run.runner.findings.retain(|one| one.code != RESTRICTED || one.state != State::Warn);
+}
+
+/// If no adapter was found, runs the checks of the machine's adapters, which name the cause.
+pub(crate) fn explain_missing_adapter(run: &mut Run) {
+    let is_missing =
+        |one: &Finding| matches!(one.code.as_str(), "FAB-001" | "VRB-003") && one.state == State::Fail;
+    if run.system.soft || !run.runner.findings.iter().any(is_missing) {
+        return;
+    }
+    for unit in dev::CHECKS.iter().filter(|unit| unit.check.code != dev::OPENS) {
         run.runner.run(unit, None, &mut run.system);
     }
 }

@@ -114,6 +114,11 @@ impl Run {
         }
     }
 
+    /// Whether libfabric opens the queues.
+    pub(crate) fn opens_by_libfabric(&self) -> bool {
+        self.via == Via::Libfabric
+    }
+
     /// The limits of calls and waits, for a worker.
     pub(crate) fn limits(&self) -> Limits {
         self.limits

@@ -374,8 +374,10 @@ impl<L: Layer> Moving<L> {
                 let operation = self.operation_of(&received).map_err(corrupted)?;
                 let arrival = arrivals.get_mut(operation).ok_or_else(|| {
                     corrupted(format!(
-                        "immediate {:?} arrived, which belongs to no operation of this round",
-                        received.immediate
+                        "a receive completed with immediate {:?}, but this round's operations have {} to {}",
+                        received.immediate,
+                        self.first_immediate(),
+                        self.first_immediate().wrapping_add(round.operations as u32 - 1)
                     ))
                 })?;
                 if arrival.replace(received).is_some() {

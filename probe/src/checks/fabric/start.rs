@@ -20,7 +20,13 @@ const FIRST_WITH_ORDER: Version = Version::new(2, 0);
 pub(crate) static CHECKS: &[Unit<Session>] = &[
     unit("LIB-001", "libfabric loads", Kind::Proven, &["ENV-000", "ENV-005"], loads),
     unit("LIB-002", "libfabric's version is known", Kind::Declared, &["LIB-001"], version),
-    unit("FAB-001", "libfabric's efa provider finds an adapter", Kind::Proven, &["LIB-001"], provider),
+    unit(
+        "FAB-001",
+        "libfabric's efa provider finds an adapter",
+        Kind::Proven,
+        &["ENV-006", "LIB-001"],
+        provider,
+    ),
     unit("FAB-002", "The provider offers the fabric efa-direct", Kind::Proven, &["FAB-001"], direct),
     unit("FAB-003", "The requested adapter exists", Kind::Declared, &["FAB-002"], chosen),
     unit("FAB-011", "The provider offers FI_XPU", Kind::Proven, &["FAB-002"], xpu),
@@ -110,9 +116,9 @@ fn no_adapter(session: &Session, error: &Error) -> Outcomes {
                 REQUIRED,
                 "libfabric opens every verbs device that sysfs shows, and finds no adapter if another vendor's device \
                  cannot be opened",
-                "hide the other devices from the container or give it their nodes: do not mount /dev/infiniband \
-                 (hostPath), but request vpc.amazonaws.com/efa from the EFA device plugin 0.5.10 or newer; or remove \
-                 their driver (mlx5_ib) on the host; newer libfabric releases skip such devices",
+                "give the container the EFA devices alone: do not mount /dev/infiniband (hostPath), and request \
+                 vpc.amazonaws.com/efa from the EFA device plugin 0.5.10 or newer; otherwise remove the other devices' \
+                 driver (mlx5_ib) on the host, or install a newer libfabric, which skips devices that do not open",
                 Who::Pod,
             )
         }
@@ -125,6 +131,13 @@ fn no_adapter(session: &Session, error: &Error) -> Outcomes {
                 ADAPTER_EFA4.piece, ADAPTER_EFA4.first
             ),
             Who::Image,
+        ),
+        Error::NoAdapter(_) if system.all_adapters().is_empty() => failed(
+            format!("no EFA adapter is on the PCI bus; {observed}"),
+            REQUIRED,
+            WHY,
+            "attach an EFA network interface to the instance, or use the software adapter (--soft)",
+            Who::Host,
         ),
         Error::NoAdapter(_) => failed(
             observed,
@@ -196,7 +209,7 @@ fn chosen(session: &mut Session) -> Outcomes {
         observed: format!("no adapter is named {wanted}; found: {}", found.join(", ")),
         required: format!("an adapter named {wanted}"),
         why: "--device must name a libfabric domain or its RDMA device".to_owned(),
-        fix: "name one of the adapters found with --device, or omit --device to check all".to_owned(),
+        fix: "set --device to the name of an adapter that was found, or omit it to use all".to_owned(),
         who: Who::Code,
     })
     .into()

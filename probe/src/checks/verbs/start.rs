@@ -112,7 +112,7 @@ fn chosen(session: &mut Session) -> Outcomes {
         observed: format!("no adapter is named {wanted}; found: {}", found.join(", ")),
         required: format!("an adapter named {wanted}"),
         why: "--device must name an RDMA device or its libfabric domain".to_owned(),
-        fix: "name one of the adapters found with --device, or omit --device to check all".to_owned(),
+        fix: "set --device to the name of an adapter that was found, or omit it to use all".to_owned(),
         who: Who::Code,
     })
     .into()
