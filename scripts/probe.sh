@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Sets the machine up, builds gda-probe and runs it with the arguments, plus --soft if there is no EFA adapter and the
-# command uses one. The exit status is gda-probe's, or 1 after a message that begins "probe.sh:" if setting up or
+# Sets the machine up, builds gda-probe and runs it with the arguments. If there is no EFA adapter and the command uses
+# one, adds --soft and says so on stderr, except where the result is one about this machine: report, --npd,
+# --prometheus and --root. The exit status is gda-probe's, or 1 after a message that begins "probe.sh:" if setting up or
 # building failed.
 #
 # EFA_GDA_PROBE_DEV=1 runs the build of the tests instead of a release build.
@@ -49,6 +50,17 @@ uses_adapter() {
   done
 }
 
+# judges_machine ARGUMENT…: whether a reader takes the result for one about this machine.
+judges_machine() {
+  local argument
+  for argument in "$@"; do
+    case $argument in
+    report | --npd | --prometheus | --prometheus=* | --root | --root=*) return 0 ;;
+    esac
+  done
+  return 1
+}
+
 main() {
   local soft=() more=() argument
   for argument in "$@"; do
@@ -56,11 +68,13 @@ main() {
     [[ $argument != verbs && $argument != --via=verbs ]] || more=(-p softefa-uverbs -p softefa-preload)
   done
   if uses_adapter "$@" && ! has_efa_adapter; then
+    want libfabric1 have_libfabric
     soft=(--soft)
     for argument in "$@"; do
       [[ $argument == --soft ]] && soft=()
     done
-    want libfabric1 have_libfabric
+    judges_machine "$@" && soft=()
+    [[ ${#soft[@]} -eq 0 ]] || say 'this machine has no EFA adapter; adding --soft, which uses the software adapter'
   fi
   want gcc have_c_compiler
   want libc6-dev have_c_compiler

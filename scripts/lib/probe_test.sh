@@ -1,14 +1,19 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # Runs probe.sh as a user does: from another directory and through a link. stdout is JSON only, with a verdict and a
-# verified put, a report for people ends in words on the result, and the exit status is that of gda-probe.
+# verified put, a report for people ends in words on the result, the exit status is that of gda-probe, and
+# --soft is not added in silence.
 set -euo pipefail
+
+LIB=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd -P)
+# shellcheck source=scripts/lib/setup.sh
+source "$LIB/setup.sh"
 
 SCRATCH=$(mktemp -d)
 trap 'rm -rf -- "$SCRATCH"' EXIT
 mkdir -- "$SCRATCH/a directory"
 PROBE="$SCRATCH/a link"
-ln -s -- "$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)/probe.sh" "$PROBE"
+ln -s -- "$LIB/../probe.sh" "$PROBE"
 cd -- "$SCRATCH/a directory"
 
 # probe FILE ARGUMENT…: writes stdout into FILE. Status 0: nothing failed; 4: warnings about this machine.
@@ -44,6 +49,19 @@ probe check.txt --soft
 
 # Commands without an adapter get no --soft, which they would refuse.
 "$PROBE" explain GDA-001 >/dev/null
+
+# Without an adapter, --soft is added and announced, except where the result is one about the machine.
+if ! has_efa_adapter; then
+  probe added.txt put --executor host 2>added.log
+  grep -q 'adding --soft' added.log || { cat added.log; echo '--soft was added in silence'; exit 1; }
+  status=0
+  "$PROBE" --npd >npd.txt 2>npd.log || status=$?
+  if [[ $status -ne 1 ]] || grep -q 'adding --soft' npd.log; then
+    cat npd.txt npd.log
+    echo "--npd without an adapter: exit status $status, expected 1 without --soft"
+    exit 1
+  fi
+fi
 
 # The exit status for an unknown option is gda-probe's 2, not one of probe.sh.
 status=0
