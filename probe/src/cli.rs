@@ -7,8 +7,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-pub(crate) use self::ignored::refuse as refuse_ignored;
+pub(crate) use self::ignored::{refuse as refuse_ignored, suggest_visible};
 use crate::exchange::MOST_RANKS;
+use crate::launcher::host_and_port;
 use crate::model::{DEFAULT_TIME_LIMIT, Doorbell, Fault, GpuChoice, Op, Pairs, StackName};
 
 /// Report whether a GPU can ring an EFA adapter on this machine, and if not, why and which role can change it
@@ -63,11 +64,11 @@ pub(crate) struct Common {
     #[arg(long, global = true)]
     pub(crate) npd: bool,
     /// Read /sys, /proc, /dev and library directories below DIR, for a host's file system that is mounted there
-    #[arg(long, global = true, value_name = "DIR", default_value = "/")]
+    #[arg(long, global = true, value_name = "DIR", default_value = "/", value_parser = folder)]
     pub(crate) root: PathBuf,
     /// Milliseconds that a check in a worker process may take [default: 2000]; for bench, that all
     /// measurements together may take [default: 20000]
-    #[arg(long, global = true, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, global = true, value_name = "MS", value_parser = positive)]
     pub(crate) time_limit: Option<u64>,
 }
 
@@ -76,6 +77,15 @@ impl Common {
     pub(crate) fn each_check(&self) -> u64 {
         self.time_limit.unwrap_or(DEFAULT_TIME_LIMIT)
     }
+}
+
+fn positive(text: &str) -> Result<u64, String> {
+    text.parse().ok().filter(|number| *number > 0).ok_or_else(|| "expected a number of at least 1".to_owned())
+}
+
+fn folder(text: &str) -> Result<PathBuf, String> {
+    let read = std::fs::read_dir(text).map(|_| PathBuf::from(text));
+    read.map_err(|error| format!("this folder cannot be read: {error}"))
 }
 
 /// The library that opens the queues.
@@ -146,7 +156,8 @@ impl Command {
 /// Arguments of `check`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct CheckArgs {
-    /// Write the result in Prometheus's text format too; the file is replaced in one step
+    /// Write the result in Prometheus's text format too, to a file that is replaced in one step; "-" prints it in place
+    /// of the report
     #[arg(long, value_name = "FILE")]
     pub(crate) prometheus: Option<PathBuf>,
 }
@@ -154,7 +165,7 @@ pub(crate) struct CheckArgs {
 /// Arguments of `report`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ReportArgs {
-    /// The tar archive to write
+    /// The tar archive to write; "-" writes it to stdout
     #[arg(short, long, value_name = "FILE", default_value = "gda-probe-report.tar")]
     pub(crate) output: PathBuf,
 }
@@ -166,14 +177,14 @@ pub(crate) struct PutArgs {
     #[arg(long, value_enum, default_value_t = Op::Write)]
     pub(crate) op: Op,
     /// Bytes of each operation
-    #[arg(long, default_value_t = 64)]
+    #[arg(long, default_value_t = 64, value_parser = positive)]
     pub(crate) bytes: u64,
     /// Number of operations
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = positive)]
     pub(crate) count: u64,
     /// Seconds after which the put stops; the report covers the operations until then
     #[arg(long, value_name = "SECONDS", default_value_t = DEFAULT_MAX_SECONDS,
-          value_parser = clap::value_parser!(u64).range(1..))]
+          value_parser = positive)]
     pub(crate) max_seconds: u64,
     /// Where the device code runs
     #[arg(long, value_enum, default_value_t = ExecutorChoice::Auto)]
@@ -181,17 +192,18 @@ pub(crate) struct PutArgs {
     /// Try on the adapter whether a GPU may write entries by stores of 16 bytes: put until each slot of the send queue
     /// was written LAPS times [default: 10000], and print the result and how programs set it
     #[arg(long, value_name = "LAPS", num_args = 0..=1, default_missing_value = "10000", conflicts_with = "count",
-          value_parser = clap::value_parser!(u64).range(1..))]
+          value_parser = positive)]
     pub(crate) qualify_stores: Option<u64>,
     /// Break a rule of the rings after the put, to test that it is reported; with --soft only
     #[arg(long = "plant", value_enum, hide = true, requires = "soft")]
     pub(crate) fault: Option<Fault>,
     /// Put to the host on which "gda-probe put --listen" runs
-    #[arg(long, value_name = "HOST[:PORT]", conflicts_with_all = ["qualify_stores", "fault"])]
+    #[arg(long, value_name = "HOST[:PORT]", value_parser = host_and_port,
+          conflicts_with_all = ["qualify_stores", "fault"])]
     pub(crate) peer: Option<String>,
     /// Wait for a put from another host, at this address [default: all addresses]
     #[arg(long, value_name = "HOST[:PORT]", num_args = 0..=1, default_missing_value = "0.0.0.0",
-          conflicts_with_all = ["peer", "qualify_stores", "fault"])]
+          value_parser = host_and_port, conflicts_with_all = ["peer", "qualify_stores", "fault"])]
     pub(crate) listen: Option<String>,
     #[command(flatten)]
     pub(crate) exchange: ExchangeArgs,
@@ -222,17 +234,17 @@ pub(crate) struct RingArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_RANKS)))]
     pub(crate) ranks: Option<u32>,
     /// Where rank 0 listens [default: MASTER_ADDR, or the launcher's first host]
-    #[arg(long, value_name = "HOST[:PORT]")]
+    #[arg(long, value_name = "HOST[:PORT]", value_parser = host_and_port)]
     pub(crate) rendezvous: Option<String>,
     /// Bytes of each put
-    #[arg(long, default_value_t = 64)]
+    #[arg(long, default_value_t = 64, value_parser = positive)]
     pub(crate) bytes: u64,
     /// Number of puts of each rank
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = positive)]
     pub(crate) count: u64,
     /// Seconds that all puts may take together
     #[arg(long, value_name = "SECONDS", default_value_t = DEFAULT_MAX_SECONDS,
-          value_parser = clap::value_parser!(u64).range(1..))]
+          value_parser = positive)]
     pub(crate) max_seconds: u64,
     /// Where the device code runs
     #[arg(long, value_enum, default_value_t = ExecutorChoice::Host)]

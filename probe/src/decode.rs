@@ -17,10 +17,12 @@ use serde::Serialize;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum EntryError {
     /// The length is not that of an entry.
-    #[error("{0} bytes are not an entry: a send-queue entry has 64 or 128 bytes, a receive descriptor 16")]
+    #[error(
+        "an entry cannot have {0} bytes: a send-queue entry has 64 or 128 bytes, a receive descriptor 16"
+    )]
     Entry(usize),
     /// The length is not that of a completion.
-    #[error("{0} bytes are not a completion: a completion has 16 to 128 bytes, usually 32")]
+    #[error("a completion cannot have {0} bytes: it has 16 to 128 bytes, usually 32")]
     Completion(usize),
 }
 

@@ -1,6 +1,7 @@
 //! The place of this process in a job, from the environment that its launcher set: mpirun, srun, torchrun, MPICH's
 //! mpiexec, a Kubernetes indexed job. Options of the command line come before the environment.
 
+use std::net::Ipv6Addr;
 use std::str::FromStr;
 
 /// The port of the exchange, unless the launcher or the user names one.
@@ -98,6 +99,30 @@ pub(crate) fn place(stated: &Stated, get: impl Fn(&str) -> Option<String>) -> Re
 
 fn number<T: FromStr>(name: &str, value: &str) -> Result<T, String> {
     value.trim().parse().map_err(|_| format!("the variable {name} is {value:?}, not a number in range"))
+}
+
+/// Accepts HOST and HOST:PORT. The host is a name or an address; an IPv6 address with a port has brackets.
+pub(crate) fn host_and_port(text: &str) -> Result<String, String> {
+    let (host, port) = match text.strip_prefix('[').map(|rest| rest.split_once(']')) {
+        Some(Some((host, rest)))
+            if host.parse::<Ipv6Addr>().is_ok() && (rest.is_empty() || rest.starts_with(':')) =>
+        {
+            (host, rest.strip_prefix(':'))
+        }
+        Some(_) => return Err("expected [IPV6]:PORT".to_owned()),
+        None if text.parse::<Ipv6Addr>().is_ok() => (text, None),
+        None => text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port))),
+    };
+    if host.is_empty() || host.contains(char::is_whitespace) {
+        return Err(
+            "expected the name or the address of a host, and :PORT if it is another than 29517".to_owned()
+        );
+    }
+    match port {
+        Some(port) if port.parse::<u16>().is_ok_and(|port| port > 0) => Ok(text.to_owned()),
+        Some(port) => Err(format!("the port {port:?} is not a number from 1 to 65535")),
+        None => Ok(text.to_owned()),
+    }
 }
 
 /// `host` with `port`, unless it names one. An IPv6 address with a port has brackets.
@@ -262,6 +287,16 @@ mod tests {
         assert_eq!(error, "the variable RANK is \"one\", not a number in range");
         let beyond = [("RANK", "2"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "h")];
         assert!(of(&Stated::default(), &beyond).unwrap_err().contains("count from 0"));
+    }
+
+    #[test]
+    fn hosts_are_accepted_with_and_without_a_port() {
+        for good in ["h", "h:1", "10.0.0.1:65535", "::1", "[::1]:5", "[fe80::1]"] {
+            assert_eq!(host_and_port(good).as_deref(), Ok(good));
+        }
+        for bad in ["", ":1", "h:", "h:0", "h:65536", "h:1:2", "[h]:1", "[::1]5", "[::1", "a b"] {
+            assert!(host_and_port(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]

@@ -35,6 +35,7 @@ use tracing_subscriber::filter::LevelFilter;
 
 use crate::cli::{CheckArgs, Cli, Command, Common};
 use crate::command::CommandError;
+use crate::command::file::is_stdout;
 use crate::exit::Exit;
 use crate::model::text::{is_hidden, visible};
 use crate::model::{Document, Refusal, SCHEMA};
@@ -57,7 +58,7 @@ fn main() -> ExitCode {
     });
     let cli = match parsed {
         Ok(cli) => cli,
-        Err(error) => return unparsed(&error),
+        Err(mut error) => return unparsed(&mut error),
     };
     let npd = cli.common.npd;
     log_to_stderr(cli.common.verbose);
@@ -82,8 +83,16 @@ fn main() -> ExitCode {
 }
 
 /// Prints what clap reports. Help and version are no errors; anything else is a usage error.
-fn unparsed(error: &clap::Error) -> ExitCode {
-    let printed = error.print();
+fn unparsed(error: &mut clap::Error) -> ExitCode {
+    cli::suggest_visible(error);
+    let width = terminal::stated_width(&std::io::stderr()).filter(|_| error.use_stderr());
+    let printed = match width {
+        Some(width) => {
+            eprintln_quietly(terminal::wrapped_lines(&error.to_string(), width).trim_end());
+            Ok(())
+        }
+        None => error.print(),
+    };
     if !error.use_stderr() {
         let written = ignore_broken_pipe(printed.and_then(|()| std::io::stdout().flush()));
         return if written.is_ok() { Exit::Fine } else { Exit::Internal }.code(false);
@@ -91,9 +100,10 @@ fn unparsed(error: &clap::Error) -> ExitCode {
     let named = |argument: String| cli::COMMANDS.into_iter().find(|name| *name == argument);
     let command = std::env::args_os().skip(1).find_map(|argument| named(argument.into_string().ok()?));
     let text = error.to_string();
-    // The usage and a pointer to --help follow the first empty line.
+    // The usage and a pointer to --help follow the first empty line. A document's text is one line.
     let text = text.split("\n\n").next().unwrap_or_default();
-    refuse(command.unwrap_or("check"), text.trim_start_matches("error: "));
+    let words: Vec<&str> = text.trim_start_matches("error: ").split_whitespace().collect();
+    refuse(command.unwrap_or("check"), &words.join(" "));
     Exit::Usage.code(false)
 }
 
@@ -132,7 +142,11 @@ fn execute(cli: &Cli) -> Exit {
     match run(cli) {
         Ok(exit) => exit,
         Err(error) => {
-            eprintln_quietly(&format!("gda-probe: {error}"));
+            let text = format!("gda-probe: {error}");
+            match terminal::stated_width(&std::io::stderr()) {
+                Some(width) => eprintln_quietly(terminal::wrapped("", 0, &text, width).trim_end()),
+                None => eprintln_quietly(&text),
+            }
             // stdout may already hold a document, or after a failed write half of one.
             if !matches!(error, CommandError::Output(_) | CommandError::AfterReport(_)) {
                 refuse(command_of(cli).name(), &error.to_string());
@@ -151,13 +165,17 @@ fn run(cli: &Cli) -> Result<Exit, CommandError> {
     let common = &cli.common;
     match command_of(cli) {
         Command::Check(args) => {
-            if let Some(file) = &args.prometheus {
-                command::file::check(file)?;
-            }
+            let file = args.prometheus.as_deref();
+            command::file::check(file, "--prometheus", common)?;
             let (document, exit) = command::check::run(common)?;
-            report(&document, common)?;
-            if let Some(file) = &args.prometheus {
-                command::check::save_metrics(&document, exit, file).map_err(after_report)?;
+            let metrics = || command::check::metrics(&document, exit);
+            match file {
+                Some(file) if is_stdout(file) => print(&metrics())?,
+                Some(file) => {
+                    report(&document, common)?;
+                    command::file::replace(file, metrics().as_bytes()).map_err(after_report)?;
+                }
+                None => report(&document, common)?,
             }
             Ok(exit)
         }
@@ -189,10 +207,7 @@ fn run(cli: &Cli) -> Result<Exit, CommandError> {
             }
             command::bench::save(&document, args).map_err(after_report).map(|()| exit)
         }
-        Command::Report(args) => {
-            let (text, exit) = command::report::run(common, args)?;
-            print(&text).map(|()| exit)
-        }
+        Command::Report(args) => write(&command::report::run(common, args)?).map(|()| Exit::Fine),
         Command::Completions { shell } => print(&command::manual::completions(*shell)).map(|()| Exit::Fine),
         Command::Man => print(&command::manual::page()?).map(|()| Exit::Fine),
         Command::Ring(args) => {
@@ -219,10 +234,14 @@ fn print_json(document: &impl serde::Serialize) -> Result<(), CommandError> {
     print(&format!("{}\n", serde_json::to_string_pretty(document)?))
 }
 
-/// Writes to stdout.
 fn print(text: &str) -> Result<(), CommandError> {
+    write(text.as_bytes())
+}
+
+/// Writes to stdout.
+fn write(bytes: &[u8]) -> Result<(), CommandError> {
     let mut out = std::io::stdout().lock();
-    Ok(ignore_broken_pipe(out.write_all(text.as_bytes()).and_then(|()| out.flush()))?)
+    Ok(ignore_broken_pipe(out.write_all(bytes).and_then(|()| out.flush()))?)
 }
 
 /// Treats a broken pipe as success: the reader has closed its end and wants no more.

@@ -1,7 +1,7 @@
 //! The terminal: its width, whether it accepts colours and live lines, and text wrapped to a width.
 
 use std::io::IsTerminal;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 
 /// Columns of a line where neither `COLUMNS` nor a terminal states them.
 const DEFAULT_WIDTH: usize = 80;
@@ -18,18 +18,18 @@ pub(crate) fn is_coloured(stream: &impl IsTerminal) -> bool {
     is_live(stream) && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// The columns of a line on `stream`: `COLUMNS`, or the terminal's width, or 80.
+/// The columns of a line on `stream`: those that `COLUMNS` or a terminal states, or 80.
 pub(crate) fn width(stream: &impl AsFd) -> usize {
-    let stated = std::env::var("COLUMNS").ok().and_then(|text| text.trim().parse().ok());
-    let width = stated.filter(|columns| *columns > 0).or_else(|| columns(stream)).unwrap_or(DEFAULT_WIDTH);
-    width.clamp(WIDTHS.0, WIDTHS.1)
+    stated_width(stream).unwrap_or(DEFAULT_WIDTH)
 }
 
-fn columns(stream: &impl AsFd) -> Option<usize> {
-    let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
-    // SAFETY: the descriptor is borrowed and so open, and TIOCGWINSZ writes one `winsize`, which `size` is.
-    let known = unsafe { libc::ioctl(stream.as_fd().as_raw_fd(), libc::TIOCGWINSZ, &raw mut size) } == 0;
-    (known && size.ws_col > 0).then_some(usize::from(size.ws_col))
+/// The columns of a line on `stream`: `COLUMNS`, or the terminal's width. None in a pipe, where a line is one for a
+/// script.
+pub(crate) fn stated_width(stream: &impl AsFd) -> Option<usize> {
+    let stated = std::env::var("COLUMNS").ok().and_then(|text| text.trim().parse().ok());
+    let of_terminal = || terminal_size::terminal_size_of(stream).map(|(width, _)| usize::from(width.0));
+    let width = stated.filter(|columns| *columns > 0).or_else(of_terminal);
+    Some(width.filter(|columns| *columns > 0)?.clamp(WIDTHS.0, WIDTHS.1))
 }
 
 /// `text` after `first`, in lines of at most `width` columns; further lines begin with spaces up to the end of
@@ -56,6 +56,15 @@ pub(crate) fn wrapped(first: &str, columns: usize, text: &str, width: usize) -> 
     out.truncate(out.trim_end().len());
     out.push('\n');
     out
+}
+
+/// The lines of `text`, each wrapped to `width` columns with its own indent.
+pub(crate) fn wrapped_lines(text: &str, width: usize) -> String {
+    let wrap = |line: &str| {
+        let indent = line.len() - line.trim_start().len();
+        wrapped(&line[..indent], indent, line, width)
+    };
+    text.lines().map(wrap).collect()
 }
 
 /// `text` with at most `width` characters; a shortened text ends with "…".

@@ -49,6 +49,78 @@ fn an_option_that_the_command_would_ignore_is_refused() {
 }
 
 #[test]
+fn a_value_that_cannot_work_is_refused_with_what_is_expected() {
+    let missing = Machine::new("no-root");
+    let missing = missing.path().join("missing").display().to_string();
+    for (args, expected) in [
+        (&["--root", &missing][..], "cannot be read"),
+        (&["--root", "/proc/self/status"], "Not a directory"),
+        (&["put", "--soft", "--bytes", "0"], "at least 1"),
+        (&["put", "--soft", "--count", "0"], "at least 1"),
+        (&["ring", "--soft", "--spawn", "2", "--bytes", "0"], "at least 1"),
+        (&["put", "--peer", "127.0.0.1:99999"], "\"99999\" is not a number from 1 to 65535"),
+        (&["put", "--peer", ":29517"], "the name or the address of a host"),
+        (&["put", "--listen", "127.0.0.1:0"], "\"0\" is not a number from 1 to 65535"),
+        (&["ring", "--rendezvous", "host:port"], "\"port\" is not"),
+        (&["--json", "check", "--npd"], "omit one"),
+        (&["check", "--npd", "--prometheus", "-"], "name a file for --prometheus"),
+        (&["bench", "--npd", "--html", "-"], "name a file for --html"),
+    ] {
+        let mut command = probe(args);
+        let output = output(&mut command);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(status(&output), 2, "{args:?}: {text}");
+        assert!(text.contains(expected), "{args:?}: {text}");
+    }
+}
+
+#[test]
+fn an_option_that_the_help_hides_is_not_suggested() {
+    assert!(!complaint(&["put", "--plnt", "phase"]).1.contains("--plant"));
+    assert!(!complaint(&["_ranks"]).1.contains("__ranks"));
+    assert!(complaint(&["put", "--per", "host"]).1.contains("--peer"), "others are");
+}
+
+#[test]
+fn an_unknown_code_is_refused_with_the_nearest_ones() {
+    let (status, text) = complaint(&["explain", "FAB-099"]);
+    assert_eq!(status, 2);
+    assert!(text.contains("the nearest are FAB-009"), "{text}");
+}
+
+#[test]
+fn decode_names_the_file_that_it_cannot_use() {
+    let machine = Machine::new("decode-files");
+    machine.file("empty", "").file("words", "hello");
+    for (file, expected) in [
+        ("missing", "missing cannot be read: No such file"),
+        ("empty", "empty is empty"),
+        ("words", "words holds text that is not hex: 'h'"),
+    ] {
+        let path = machine.path().join(file).display().to_string();
+        let (status, text) = complaint(&["decode", "--cqe", "--file", &path]);
+        assert_eq!(status, 2, "{text}");
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
+}
+
+#[test]
+fn metrics_and_the_archive_go_to_stdout_on_request() {
+    let folder = Machine::new("dash");
+    let run = |args: &[&str]| {
+        let mut command = probe(args);
+        let command = command.args(["--root", folder.arg()]).env("LIBFABRIC_PATH", "/nonexistent");
+        output(command.current_dir(folder.path()))
+    };
+    let metrics = run(&["check", "--prometheus", "-"]);
+    assert!(metrics.stdout.starts_with(b"# HELP gda_probe_info"), "{metrics:?}");
+    assert_eq!(status(&metrics), 3);
+    let archive = run(&["report", "--output", "-"]);
+    assert_eq!((&archive.stdout[..11], &archive.stdout[257..262]), (&b"report.json"[..], &b"ustar"[..]));
+    assert!(!folder.path().join("-").exists());
+}
+
+#[test]
 fn decode_without_an_entry_asks_for_either_kind() {
     let (status, text) = complaint(&["decode"]);
     assert_eq!(status, 2);
@@ -101,7 +173,9 @@ fn refusal(command: &mut std::process::Command) -> (serde_json::Value, i32) {
     let document = document(&output);
     let error = document["error"].as_str().unwrap_or_else(|| panic!("no error: {document:#}"));
     let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(stderr.contains(error), "{error:?} is not on stderr: {stderr}");
+    // Without a line break; an escape of one would show here.
+    let words: Vec<&str> = stderr.split_whitespace().collect();
+    assert!(words.join(" ").contains(error), "{error:?} is not on stderr: {stderr}");
     (document, status(&output))
 }
 
@@ -118,6 +192,7 @@ fn a_usage_error_is_a_document_with_json() {
         (&["completions", "bash", "--json"], "completions"),
         (&["report", "--json"], "report"),
         (&["--json", "--time-limit", "0"], "check"),
+        (&["put", "--json", "--op", "none"], "put"),
     ] {
         let (document, status) = refusal(&mut probe(args));
         assert_eq!((&document["command"], status), (&command.into(), 2), "{args:?}");
@@ -159,12 +234,14 @@ fn explain_refuses_an_unknown_code() {
 #[test]
 fn a_closed_stdout_pipe_causes_no_panic() {
     let machine = Machine::new("pipe");
-    let mut command = probe(&["--root", machine.arg()]);
-    command.env("LIBFABRIC_PATH", "/nonexistent").stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().unwrap();
-    drop(child.stdout.take());
-    let output = child.wait_with_output().unwrap();
-    assert_eq!((status(&output), output.stderr.as_slice()), (3, &b""[..]));
+    for name in ["check", "put", "bench"] {
+        let mut command = probe(&[name, "--root", machine.arg()]);
+        command.env("LIBFABRIC_PATH", "/nonexistent").stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        assert_eq!((status(&output), output.stderr.as_slice()), (3, &b""[..]), "{name}");
+    }
 }
 
 #[test]
@@ -181,12 +258,15 @@ fn a_closed_stderr_pipe_causes_no_panic() {
 #[test]
 fn closed_streams_do_not_change_the_status() {
     let machine = Machine::new("closed");
-    for closed in [">&-", "2>&-", "<&-", "<&- >&- 2>&-"] {
+    for (name, closed) in ["check", "put"]
+        .into_iter()
+        .flat_map(|name| [">&-", "2>&-", "<&-", "<&- >&- 2>&-"].map(|all| (name, all)))
+    {
         let probe = env!("CARGO_BIN_EXE_gda-probe");
-        let script = format!("exec {probe} --root {} {closed}", machine.arg());
+        let script = format!("exec {probe} {name} --root {} {closed}", machine.arg());
         let mut shell = std::process::Command::new("sh");
         shell.args(["-c", &script]).env("LIBFABRIC_PATH", "/nonexistent");
-        assert_eq!(status(&output(&mut shell)), 3, "{closed}");
+        assert_eq!(status(&output(&mut shell)), 3, "{name} {closed}");
     }
 }
 

@@ -66,7 +66,7 @@ struct Broken {
     who: &'static str,
 }
 
-const BROKEN: [Broken; 15] = [
+const BROKEN: [Broken; 16] = [
     Broken {
         name: "locked-memory",
         stack: Stack::Whole,
@@ -83,6 +83,15 @@ const BROKEN: [Broken; 15] = [
         set: &[("FI_EFA_MTU_SIZE", "4096")],
         code: "ENV-005",
         fix: "unset FI_EFA_MTU_SIZE",
+        who: "pod",
+    },
+    Broken {
+        name: "provider-that-excludes-efa",
+        stack: Stack::Whole,
+        make: |_| {},
+        set: &[("FI_PROVIDER", "tcp")],
+        code: "ENV-006",
+        fix: "unset FI_PROVIDER",
         who: "pod",
     },
     Broken {
@@ -297,6 +306,35 @@ fn npd_prints_one_line_of_at_most_80_characters() {
     let mut command = soft(&["--npd", "--gpu", "none"]);
     assert_eq!(lines(&mut command, 80).len(), 1);
     assert_eq!(status(&output(&mut command)), 0);
+}
+
+#[test]
+fn help_and_usage_errors_keep_the_width() {
+    for args in
+        [&["put", "--help"][..], &["ring", "--help"], &["put", "--op", "none"], &["put", "--wait", "1"]]
+    {
+        let output = output(probe(args).env("COLUMNS", "60"));
+        let text = [output.stdout, output.stderr].concat();
+        let text = String::from_utf8(text).expect("UTF-8");
+        assert!(!text.is_empty() && text.lines().all(|line| line.chars().count() <= 60), "{args:?}: {text}");
+    }
+}
+
+#[test]
+fn a_put_without_an_adapter_begins_with_the_machines_own_failure() {
+    let machine = Machine::new("people-put");
+    for command in ["put", "bench"] {
+        let mut command = probe(&[command, "--root", machine.arg(), "--executor", "host"]);
+        // No adapter of this machine has the name.
+        let shown = lines(command.args(PATIENT).env("FI_EFA_IFACE", "none"), 80);
+        let first = shown.iter().position(|line| line.starts_with("FAIL  DEV-001")).expect("DEV-001");
+        let blamed = shown.iter().position(|line| line.starts_with("FAIL  FAB-001")).expect("FAB-001");
+        assert!(first < blamed && shown[blamed + 1].contains("PCI bus"), "{shown:#?}");
+        assert!(
+            shown[blamed..].iter().any(|line| line.trim_start().starts_with("who       host")),
+            "{shown:#?}"
+        );
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Options that a command would ignore. They are refused, because a script that passes one expects an effect.
 
+use clap::error::{ContextKind, ContextValue};
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory};
 
@@ -28,6 +29,9 @@ fn ignored(command: &Command) -> Vec<&'static str> {
 
 /// An error for the first option on the command line that the command ignores.
 pub(crate) fn refuse(matches: &ArgMatches, cli: &Cli) -> Result<(), String> {
+    if cli.common.json && cli.common.npd {
+        return Err("--json and --npd are two formats of one report on stdout; omit one of them".to_owned());
+    }
     let Some(command) = &cli.command else { return Ok(()) };
     let sub = matches.subcommand().map(|(_, sub)| sub);
     let given = |id: &str| {
@@ -63,6 +67,25 @@ pub(crate) fn refuse(matches: &ArgMatches, cli: &Cli) -> Result<(), String> {
 fn has_hex(args: &super::DecodeArgs) -> bool {
     let is_hex = |entry: &Option<Option<String>>| matches!(entry, Some(Some(hex)) if hex != "-");
     is_hex(&args.wqe) || is_hex(&args.cqe)
+}
+
+/// Removes the suggestion of a command or an option that the help hides.
+pub(crate) fn suggest_visible(error: &mut clap::Error) {
+    if let Some(ContextValue::Strings(names)) = error.get(ContextKind::SuggestedSubcommand)
+        && names.iter().any(|name| name.starts_with("__"))
+    {
+        error.remove(ContextKind::SuggestedSubcommand);
+    }
+    let Some(ContextValue::String(suggested)) = error.get(ContextKind::SuggestedArg) else { return };
+    let hides = |command: &clap::Command| {
+        command.get_arguments().any(|argument| {
+            let long = argument.get_long();
+            argument.is_hide_set() && long.is_some_and(|long| suggested.trim_start_matches('-') == long)
+        })
+    };
+    if Cli::command().get_subcommands().any(hides) {
+        error.remove(ContextKind::SuggestedArg);
+    }
 }
 
 /// An option's name on the command line.

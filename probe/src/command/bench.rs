@@ -1,12 +1,10 @@
 //! `gda-probe bench`: measures the latency of a write, the message rate and the bandwidth. The report
 //! contains the checks that lead there.
 
-use std::path::Path;
-
 use super::CommandError;
 use super::executor::executor;
-use super::file;
-use super::put::{downgrade_unneeded_mapping, run_prerequisites};
+use super::file::{self, is_stdout};
+use super::put::{downgrade_unneeded_mapping, explain_missing_adapter, run_prerequisites};
 use super::run::Run;
 use crate::checks;
 use crate::cli::{BenchArgs, Common, DEFAULT_BENCH_TIME, DEFAULT_MAX_SECONDS, Via};
@@ -35,14 +33,7 @@ pub(crate) fn run(common: &Common, args: &BenchArgs) -> Result<(Document, Exit),
             missing: "more than one queue through rdma-core",
         });
     }
-    match args.html.as_deref() {
-        Some(file) if is_stdout(file) && common.json => {
-            let why = "--html - and --json both print to stdout; name a file for one of them";
-            return Err(CommandError::Input(why.to_owned()));
-        }
-        Some(file) if !is_stdout(file) => file::check(file)?,
-        _ => {}
-    }
+    file::check(args.html.as_deref(), "--html", common)?;
     // Here --time-limit is the limit of all measurements; checks keep their default.
     let mut run = Run::new(&Common { time_limit: None, ..common.clone() })?;
     run_prerequisites(&mut run);
@@ -50,6 +41,7 @@ pub(crate) fn run(common: &Common, args: &BenchArgs) -> Result<(Document, Exit),
     let time_limit = common.time_limit.unwrap_or(DEFAULT_BENCH_TIME);
     run.bench = Some(BenchRequest { queues: args.queues, time_limit });
     let results = run.queues(PUT, executor)?;
+    explain_missing_adapter(&mut run);
     let mut findings = std::mem::take(&mut run.runner.findings);
     checks::sort(&mut findings);
     if results.puts.iter().any(|put| put.verified && put.lost.is_some()) {
@@ -68,14 +60,10 @@ pub(crate) fn run(common: &Common, args: &BenchArgs) -> Result<(Document, Exit),
     Ok((document, exit))
 }
 
-/// The name that stands for stdout.
-fn is_stdout(file: &Path) -> bool {
-    file == Path::new("-")
-}
-
-/// The page, if `--html -` prints it in place of the report.
+/// The page, if `--html -` prints it in place of the report. A bench that measured nothing has none.
 pub(crate) fn page_on_stdout(document: &Document, args: &BenchArgs) -> Option<String> {
-    args.html.as_deref().filter(|file| is_stdout(file)).map(|_| page(document))
+    let on_stdout = args.html.as_deref().is_some_and(is_stdout) && document.bench.is_some();
+    on_stdout.then(|| page(document))
 }
 
 /// Writes the page to the file of `--html`. The report is printed first, so that it survives a full disk.

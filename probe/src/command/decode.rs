@@ -42,26 +42,36 @@ fn malformed(why: impl ToString) -> CommandError {
 /// The bytes of the hex on the command line; without hex, of the file; without a file, of stdin.
 fn bytes_of(hex: Option<&str>, args: &DecodeArgs) -> Result<Vec<u8>, CommandError> {
     let stdin = Path::new("-");
-    let content = match (hex.filter(|hex| *hex != "-"), args.file.as_deref().unwrap_or(stdin)) {
+    let (content, name) = match (hex.filter(|hex| *hex != "-"), args.file.as_deref().unwrap_or(stdin)) {
         (Some(_), file) if file != stdin => {
             return Err(malformed("the entry is on the command line and in --file; give one of them"));
         }
         (Some(hex), _) => return input::from_hex(hex).map_err(malformed),
-        (None, file) if file == stdin => read(std::io::stdin().lock(), "stdin")?,
+        (None, file) if file == stdin => (read(std::io::stdin().lock(), "stdin")?, "stdin".to_owned()),
         (None, file) => {
-            let opened =
-                File::open(file).map_err(|error| malformed(format!("{}: {error}", file.display())))?;
-            read(opened, &file.display().to_string())?
+            let name = format!("the file {}", file.display());
+            let opened = File::open(file).map_err(|error| unreadable(&name, &error))?;
+            (read(opened, &name)?, name)
         }
     };
-    if args.binary { Ok(content) } else { input::from_file(&content).map_err(malformed) }
+    if content.is_empty() {
+        return Err(malformed(format!("{name} is empty; give the entry, as hex or as bytes")));
+    }
+    if args.binary {
+        return Ok(content);
+    }
+    input::from_file(&content).map_err(|error| {
+        malformed(format!("{name} holds text that is not hex: {error}; with --binary it is read as bytes"))
+    })
+}
+
+fn unreadable(name: &str, error: &std::io::Error) -> CommandError {
+    malformed(format!("{name} cannot be read: {error}; give --file the path of a file with one entry"))
 }
 
 fn read(from: impl Read, name: &str) -> Result<Vec<u8>, CommandError> {
     let mut content = Vec::new();
-    from.take(MAX_BYTES + 1)
-        .read_to_end(&mut content)
-        .map_err(|error| malformed(format!("{name}: {error}")))?;
+    from.take(MAX_BYTES + 1).read_to_end(&mut content).map_err(|error| unreadable(name, &error))?;
     if content.len() as u64 > MAX_BYTES {
         return Err(malformed(format!(
             "{name} is longer than {MAX_BYTES} bytes; give a file with one entry"

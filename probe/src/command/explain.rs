@@ -22,10 +22,19 @@ pub(crate) fn page(code: &str) -> Result<&'static str, CommandError> {
     let status = || pages(STATUSES).find(|(known, page)| *known == wanted || named(page));
     check.or_else(status).map(|(_, page)| page).ok_or_else(|| {
         CommandError::Input(format!(
-            "{code:?} is not the code of a check or a status; gda-probe check prints the codes of checks, and \
-             statuses are STATUS-0 to STATUS-18"
+            "{code:?} is not the code of a check or a status; the nearest are {}; gda-probe explain lists all codes",
+            nearest(&wanted).join(", ")
         ))
     })
+}
+
+/// The three codes nearest to `wanted`, nearest first: codes of its category, as far as it has them.
+fn nearest(wanted: &str) -> Vec<&'static str> {
+    let mut codes: Vec<&str> = pages(CHECKS).chain(pages(STATUSES)).map(|(code, _)| code).collect();
+    let near = |code: &str| strsim::jaro_winkler(wanted, code);
+    codes.sort_by(|left, right| near(right).total_cmp(&near(left)));
+    codes.truncate(3);
+    codes
 }
 
 /// One page or all.

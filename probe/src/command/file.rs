@@ -6,9 +6,28 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use super::CommandError;
+use crate::cli::Common;
 
-/// Refuses a file that cannot be written, before the work whose result it shall hold.
-pub(crate) fn check(file: &Path) -> Result<(), CommandError> {
+/// Whether a file is the name that stands for stdout.
+pub(crate) fn is_stdout(file: &Path) -> bool {
+    file == Path::new("-")
+}
+
+/// Refuses a file of `option` that cannot be written, before the work whose result it shall hold, and a second report on
+/// stdout.
+pub(crate) fn check(file: Option<&Path>, option: &str, common: &Common) -> Result<(), CommandError> {
+    match file {
+        Some(file) if is_stdout(file) && (common.json || common.npd) => {
+            let other = if common.json { "--json" } else { "--npd" };
+            let why = format!("{option} - and {other} both print to stdout; name a file for {option}");
+            Err(CommandError::Input(why))
+        }
+        Some(file) if !is_stdout(file) => check_file(file),
+        _ => Ok(()),
+    }
+}
+
+fn check_file(file: &Path) -> Result<(), CommandError> {
     let (target, special) = target(file)?;
     if special {
         return Ok(());

@@ -12,10 +12,10 @@ use serde_json::Value;
 use self::redact::Redactor;
 use super::{CommandError, check, file};
 use crate::cli::{Common, ReportArgs};
-use crate::exit::Exit;
 use crate::report::human;
 use crate::report::style::Style;
 use crate::system::System;
+use crate::terminal;
 
 /// Environment variables whose values are packed.
 const VARIABLES: [&str; 36] = [
@@ -79,9 +79,10 @@ const FILES: [&str; 15] = [
     "/sys/module/nvidia_uvm/version",
 ];
 
-/// Runs every check and writes the archive. Returns what to print.
-pub(crate) fn run(common: &Common, args: &ReportArgs) -> Result<(String, Exit), CommandError> {
-    file::check(&args.output)?;
+/// Runs every check and packs the archive. Writes it to its file and returns what to print, or returns the archive for
+/// stdout.
+pub(crate) fn run(common: &Common, args: &ReportArgs) -> Result<Vec<u8>, CommandError> {
+    file::check(Some(&args.output), "--output", common)?;
     let (document, _) = check::run(common)?;
     let redactor = Redactor::of_this_process(document.origin.host.as_deref());
     let mut json = serde_json::to_value(&document)?;
@@ -93,18 +94,31 @@ pub(crate) fn run(common: &Common, args: &ReportArgs) -> Result<(String, Exit), 
         ("environment.txt", environment(&redactor)),
         ("machine.txt", machine(&system, &redactor)),
     ];
-    file::replace(&args.output, &archive::tar(&members))?;
-    Ok((written(&args.output, &members), Exit::Fine))
+    let archive = archive::tar(&members);
+    if file::is_stdout(&args.output) {
+        return Ok(archive);
+    }
+    file::replace(&args.output, &archive)?;
+    Ok(written(&args.output, &members).into_bytes())
 }
 
 fn written(file: &Path, members: &[(&str, String)]) -> String {
     let names: Vec<&str> = members.iter().map(|(name, _)| *name).collect();
-    let shown = file.display();
-    format!(
-        "{shown}: {}\nNames of hosts and users, addresses and secrets were replaced. Read it before you send it:\n  \
-         tar -xOf {shown} | less\n",
-        names.join(", ")
-    )
+    let width = terminal::width(&std::io::stdout());
+    let mut text = terminal::wrapped("", 0, &format!("{}: {}", file.display(), names.join(", ")), width);
+    let note = "Names of hosts and users, addresses and secrets were replaced. Read it before you send it:";
+    text.push_str(&terminal::wrapped("", 0, note, width));
+    // A command is not wrapped, so that it can be copied.
+    text + &format!("  tar -xOf {} | less\n", quoted(&file.to_string_lossy()))
+}
+
+/// `text` as one word of a shell.
+fn quoted(text: &str) -> String {
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "/._-+=:@%,".contains(letter);
+    match text.chars().all(is_plain) && !text.starts_with('-') {
+        true => text.to_owned(),
+        false => format!("'{}'", text.replace('\'', "'\\''")),
+    }
 }
 
 fn redact_strings(value: &mut Value, redactor: &Redactor) {
@@ -142,4 +156,21 @@ fn machine(system: &System, redactor: &Redactor) -> String {
     let capabilities: Vec<&str> = status.lines().filter(|line| line.starts_with("Cap")).collect();
     let _ = writeln!(out, "==== capabilities\n{}", capabilities.join("\n"));
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::quoted;
+
+    #[test]
+    fn a_path_is_one_word_of_a_shell() {
+        for (path, word) in [
+            ("/tmp/report-1.tar", "/tmp/report-1.tar"),
+            ("a b.tar", "'a b.tar'"),
+            ("it's.tar", "'it'\\''s.tar'"),
+            ("$HOME.tar", "'$HOME.tar'"),
+        ] {
+            assert_eq!(quoted(path), word);
+        }
+    }
 }

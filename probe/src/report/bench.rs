@@ -18,7 +18,8 @@ fn spread(of: Spread) -> String {
 pub(super) fn render(out: &mut String, bench: &Bench, document: &Document, style: Style) {
     let origin = &document.origin;
     if document.soft {
-        out.push_str("Software adapter: these figures say nothing about an EFA adapter.\n");
+        let note = "Software adapter: these figures say nothing about an EFA adapter.";
+        out.push_str(&style.wrapped("", 0, note));
     }
     out.push_str(&style.wrapped("Bench: ", 7, &bench.heading()));
     let host = origin.host.as_deref().unwrap_or("unknown host");
@@ -58,7 +59,8 @@ fn latency(out: &mut String, rows: &[Latency], style: Style) {
         true => format!("{:>9.0}{:>9.0}{:>9.0}{:>9.0}", of.median, of.p25, of.p75, of.p99),
         false => format!("{:>9.0}{:>9.0}", of.median, of.p99),
     };
-    out.push_str("\nLatency of one write at a time, ns: median of the post and of the completion after it\n");
+    let heading = "Latency of one write at a time, ns: median of the post and of the completion after it";
+    out.push_str(&style.wrapped("\n", 0, heading));
     let (post, complete) = (heads("post"), heads("complete"));
     let _ = writeln!(out, "  {:<9}{:<10}{:>7} {post}  {complete}", "doorbell", "producer", "bytes");
     for row in rows {
