@@ -85,7 +85,9 @@ fn exchange<const N: usize>(from: &mut impl Read, to: &mut impl Write, bytes: [u
 }
 
 fn transport(from: &mut impl Read, to: &mut impl Write, rank: u8) -> Result<()> {
-    let context = verbs::Library::load()?.adapter(None)?;
+    let library = verbs::Library::load()?;
+    library.exposes_queues()?;
+    let context = library.adapter(None)?;
     let domain = ProtectionDomain::allocate(&context)?;
     let completions = verbs::CompletionQueue::create(&context, 512)?;
     // 256 entries in each ring.

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-pub(crate) use self::ignored::{refuse as refuse_ignored, suggest_visible};
+pub(crate) use self::ignored::{refuse as refuse_ignored, suggest_commands, suggest_visible};
 use crate::exchange::MOST_RANKS;
 use crate::launcher::host_and_port;
 use crate::model::{DEFAULT_TIME_LIMIT, Doorbell, Fault, GpuChoice, Op, Pairs, StackName};
@@ -176,8 +176,8 @@ pub(crate) struct PutArgs {
     /// The operation
     #[arg(long, value_enum, default_value_t = Op::Write)]
     pub(crate) op: Op,
-    /// Bytes of each operation
-    #[arg(long, default_value_t = 64, value_parser = positive)]
+    /// Bytes of each operation; 0 with write-imm and send only, whose arrival shows without bytes
+    #[arg(long, default_value_t = 64)]
     pub(crate) bytes: u64,
     /// Number of operations
     #[arg(long, default_value_t = 1, value_parser = positive)]

@@ -85,6 +85,7 @@ fn main() -> ExitCode {
 /// Prints what clap reports. Help and version are no errors; anything else is a usage error.
 fn unparsed(error: &mut clap::Error) -> ExitCode {
     cli::suggest_visible(error);
+    cli::suggest_commands(error);
     let width = terminal::stated_width(&std::io::stderr()).filter(|_| error.use_stderr());
     let printed = match width {
         Some(width) => {

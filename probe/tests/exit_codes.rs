@@ -56,6 +56,7 @@ fn a_value_that_cannot_work_is_refused_with_what_is_expected() {
         (&["--root", &missing][..], "cannot be read"),
         (&["--root", "/proc/self/status"], "Not a directory"),
         (&["put", "--soft", "--bytes", "0"], "at least 1"),
+        (&["put", "--soft", "--bytes", "0", "--op", "read"], "at least 1"),
         (&["put", "--soft", "--count", "0"], "at least 1"),
         (&["ring", "--soft", "--spawn", "2", "--bytes", "0"], "at least 1"),
         (&["put", "--peer", "127.0.0.1:99999"], "\"99999\" is not a number from 1 to 65535"),
@@ -79,6 +80,18 @@ fn an_option_that_the_help_hides_is_not_suggested() {
     assert!(!complaint(&["put", "--plnt", "phase"]).1.contains("--plant"));
     assert!(!complaint(&["_ranks"]).1.contains("__ranks"));
     assert!(complaint(&["put", "--per", "host"]).1.contains("--peer"), "others are");
+}
+
+#[test]
+fn an_option_of_another_command_is_refused_with_that_command() {
+    for (args, command) in [
+        (&["--prometheus", "file"][..], "gda-probe check"),
+        (&["check", "--bytes", "4"], "gda-probe put, ring"),
+    ] {
+        let (status, text) = complaint(args);
+        assert_eq!(status, 2, "{text}");
+        assert!(text.contains(command), "{text}");
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Options that a command would ignore. They are refused, because a script that passes one expects an effect.
 
-use clap::error::{ContextKind, ContextValue};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory};
 
@@ -67,6 +67,24 @@ pub(crate) fn refuse(matches: &ArgMatches, cli: &Cli) -> Result<(), String> {
 fn has_hex(args: &super::DecodeArgs) -> bool {
     let is_hex = |entry: &Option<Option<String>>| matches!(entry, Some(Some(hex)) if hex != "-");
     is_hex(&args.wqe) || is_hex(&args.cqe)
+}
+
+/// Names the commands that have an unknown option: `check`, the default, has its own too.
+pub(crate) fn suggest_commands(error: &mut clap::Error) {
+    let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else { return };
+    if error.kind() != ErrorKind::UnknownArgument {
+        return;
+    }
+    let long = unknown.trim_start_matches('-');
+    let all = Cli::command();
+    let has = |command: &&clap::Command| {
+        command.get_arguments().any(|argument| !argument.is_hide_set() && argument.get_long() == Some(long))
+    };
+    let names: Vec<&str> = all.get_subcommands().filter(has).map(clap::Command::get_name).collect();
+    if !names.is_empty() {
+        let tip = format!("{unknown} is an option of gda-probe {}", names.join(", "));
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    }
 }
 
 /// Removes the suggestion of a command or an option that the help hides.

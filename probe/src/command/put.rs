@@ -7,7 +7,7 @@ use super::run::Run;
 use crate::checks::{self, dev, env};
 use crate::cli::{Common, ExchangeArgs, ExecutorChoice, PutArgs};
 use crate::exit::Exit;
-use crate::model::{Document, Doorbell, Finding, Graded, State};
+use crate::model::{Document, Doorbell, Finding, Graded, Op, State};
 use crate::remedy;
 use crate::verdict::MAPS;
 use crate::worker::PutRequest;
@@ -26,6 +26,10 @@ pub(crate) fn run(common: &Common, args: &PutArgs) -> Result<(Document, Exit), C
             "--plant breaks a rule at the adapter's doorbell; omit --doorbell, or use --doorbell direct"
                 .to_owned(),
         ));
+    }
+    if args.bytes == 0 && !matches!(args.op, Op::WriteImm | Op::Send) {
+        let why = "--bytes 0 leaves nothing to compare; give at least 1, or --op write-imm or send";
+        return Err(CommandError::Input(why.to_owned()));
     }
     let choice = match args.qualify_stores {
         Some(_) => executor_of_qualification(common, args)?,
