@@ -313,7 +313,10 @@ enum efa_gda_mapped_flags {
   EFA_GDA_MAPPED_REQUEST_TABLE = 1 << 0,
   /* Kernels take free slots, and whether the queue is quiet, from a completion counter of the queue's own instead of
    * the completion queue. The queue takes no receives, and has no request table. Libfabric only. */
-  EFA_GDA_MAPPED_COUNTERS = 1 << 1
+  EFA_GDA_MAPPED_COUNTERS = 1 << 1,
+  /* Only in efa_gda_mapped_info: the GPU cannot map the completion queue, so a host thread relays each completion to
+   * memory that the GPU reads. Its latency delays completions. */
+  EFA_GDA_MAPPED_RELAYED = 1 << 2
 };
 
 struct efa_gda_mapped_attr {
@@ -344,7 +347,8 @@ struct efa_gda_mapped_attr {
 
 /*
  * Opens an endpoint with its own completion queue (in the GPU's memory if that is possible), checks the queues that it
- * exposes, and maps them for the processor that drives the queue. `attr->size` must be set. The caller must close or
+ * exposes, and maps them for the processor that drives the queue. If a GPU cannot map the completion queue, a host
+ * thread relays the completions (EFA_GDA_MAPPED_RELAYED). `attr->size` must be set. The caller must close or
  * destroy *queue.
  *
  * Errors: ARGUMENT for an attribute out of range, a completion queue that is too small, or a counter of another
@@ -379,7 +383,7 @@ struct efa_gda_mapped_info {
   /* Bytes of the widest stores by which kernels may write entries: 8 or 16. A Sender with wider stores
    * (EFA_GDA_STORE_BYTES) is refused with EFA_GDA_UNSUPPORTED. */
   uint32_t store_bytes;
-  /* The enum efa_gda_mapped_flags that the queue was opened with. */
+  /* The enum efa_gda_mapped_flags that the queue was opened with, and EFA_GDA_MAPPED_RELAYED. */
   uint32_t flags;
 };
 

@@ -130,7 +130,7 @@ impl Processor {
             Self::Host => Ok(Box::new(queue)),
             #[cfg(feature = "cuda")]
             Self::Gpu(gpu) => {
-                // A queue in a mode that needs the proxy keeps it alive. Otherwise it ends here.
+                // A queue for which the proxy rings or relays completions keeps it alive. Otherwise it ends here.
                 let proxy = DoorbellProxy::start(&ProxyOptions::new())
                     .map_err(|error| Fault::error(Code::Internal, error))?;
                 let (queue, _) = GpuQueue::with_doorbell(queue, &gpu, choice, &proxy)?;
@@ -241,7 +241,9 @@ impl<B: Layer> Driven for MappedQueue<B> {
 #[cfg(feature = "cuda")]
 impl<B: Layer> Driven for GpuQueue<B> {
     fn describe(&self) -> MappedInfo {
-        describe(self.mapped(), self.store_bytes())
+        let info = describe(self.mapped(), self.store_bytes());
+        let relayed = if self.relayed().is_some() { crate::queue::RELAYED } else { 0 };
+        MappedInfo { flags: info.flags | relayed, ..info }
     }
 
     fn address(&self) -> Result<Vec<u8>, Fault> {

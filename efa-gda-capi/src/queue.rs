@@ -20,6 +20,9 @@ pub(crate) static QUEUES: Table<OpenQueue> = Table::new("mapped queue", 3 << 32)
 
 const REQUEST_TABLE: u32 = 1 << 0;
 const COUNTERS: u32 = 1 << 1;
+/// Only in what `efa_gda_mapped_describe` returns.
+#[cfg(feature = "cuda")]
+pub(crate) const RELAYED: u32 = 1 << 2;
 
 /// More bytes than any raw address has.
 const MAX_ADDRESS: usize = 4096;

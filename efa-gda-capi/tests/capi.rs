@@ -141,6 +141,14 @@ fn a_put_from_c_through_a_gpu_arrives() {
     }
 }
 
+#[cfg(feature = "cuda")]
+#[test]
+fn completions_are_relayed_to_a_gpu_that_cannot_map_the_completion_queue() {
+    // The pretended driver registers send queue, doorbell and completion queue, in this order.
+    let refused = [("EFA_GDA_TEST_GPU", "0"), ("EFA_GDA_TEST_RELAYED", "1"), ("PRETEND_GPU_REFUSES", "3")];
+    in_c("put", &[&efa_gda_test_support::cuda::VARIABLES[..], &refused].concat());
+}
+
 #[test]
 fn an_error_completion_reaches_c_with_its_status() {
     in_c("errors", &[]);

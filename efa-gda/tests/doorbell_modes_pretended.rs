@@ -91,15 +91,6 @@ fn auto_takes_staged_if_the_send_queue_does_not_map() {
 }
 
 #[test]
-fn auto_takes_no_mode_and_returns_the_queue_if_the_completion_queue_does_not_map() {
-    refusing(COMPLETION_QUEUE, |gpu, side, proxy| {
-        let error = GpuQueue::with_doorbell(side.queue(), gpu, DoorbellChoice::Auto, proxy).unwrap_err();
-        assert!(error.error.to_string().contains("cuMemHostRegister"), "{error}");
-        error.queue.close().unwrap();
-    });
-}
-
-#[test]
 fn a_gpu_with_pageable_access_reads_an_unregistered_completion_queue() {
     let variables = [("PRETEND_GPU_REFUSES", COMPLETION_QUEUE), ("PRETEND_GPU_ATTRIBUTES", UNREGISTERED)];
     pretending(&variables, |gpu, side, proxy| {

@@ -160,3 +160,26 @@ fn an_inline_send_from_a_dmabuf_of_an_unknown_gpu_is_refused() {
         queue.unmap().unwrap().close().unwrap();
     });
 }
+
+#[test]
+fn a_relay_rings_the_completion_doorbell_of_an_adapter_that_has_one() {
+    // Send queue, doorbell, completion queue.
+    let variables = [&cuda::VARIABLES[..], &[("PRETEND_GPU_REFUSES", "3")]].concat();
+    in_child(&variables, || {
+        let gpu = Gpu::open(0).unwrap();
+        let (mut queue, region) = open();
+        let address = queue.queue_pair().address().unwrap();
+        let peer = queue.peer(&address).unwrap();
+        let exposure = *queue.exposure();
+        let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
+        let (mut queue, _) = GpuQueue::with_doorbell(queue, &gpu, DoorbellChoice::Auto, &proxy).unwrap();
+        assert!(queue.relayed().is_some());
+        let write = WorkRequest::write(peer, &region, region.remote()).bytes(64).count(2);
+        completing(0..2, CompletionStatus::Ok, &exposure, || queue.execute(&write)).unwrap();
+        drop(write);
+        // The end of the relay passes the last consumer index on.
+        queue.unmap().unwrap().close().unwrap();
+        // SAFETY: no kernel runs, and the proxy has let go of the queue.
+        assert_eq!(unsafe { (*RINGS.doorbells.get())[1] }, 2);
+    });
+}

@@ -96,6 +96,7 @@ static void put(void) {
   CHECK(efa_gda_mapped_describe(first, &info) == 0);
   CHECK(info.entry_size == 64 && info.num_entries > 0 && info.max_batch > 0 && info.completions >= info.num_entries);
   CHECK(info.doorbell == EFA_GDA_DOORBELL_DIRECT && info.completions_in_gpu <= 1 && info.qpn != peer.qpn);
+  CHECK((info.flags & EFA_GDA_MAPPED_RELAYED) == (getenv("EFA_GDA_TEST_RELAYED") ? EFA_GDA_MAPPED_RELAYED : 0));
   struct efa_gda_work write = write_all();
   CHECK(efa_gda_mapped_execute(first, &write) == 0);
   CHECK(memcmp(from, to, sizeof to) == 0);
@@ -314,6 +315,9 @@ static void misuse(void) {
   attr.counted = EFA_GDA_ACCESS_WRITE;
   CHECK(efa_gda_mapped_open(domain, &attr, &queue) == EFA_GDA_ERROR_ARGUMENT);
   attr.counted = 0;
+  attr.flags = EFA_GDA_MAPPED_RELAYED;
+  CHECK(efa_gda_mapped_open(domain, &attr, &queue) == EFA_GDA_ERROR_ARGUMENT);
+  attr.flags = 0;
   attr.store_width = 4;
   CHECK(efa_gda_mapped_open(domain, &attr, &queue) == EFA_GDA_ERROR_ARGUMENT);
   attr.store_width = EFA_GDA_STORE_WIDTH_EIGHT;

@@ -9,7 +9,8 @@
 //! | [`DoorbellMode::Staged`] | a staging ring in host memory | a doorbell record in host memory | copies entries, rings |
 //!
 //! A [`DoorbellProxy`] rings for many queues. "The proxy" below is the thread that holds its lock: its own thread, or a
-//! caller of `round`, `detach` or `stop`. This module knows rings, records and
+//! caller of `round`, `detach` or `stop`. In every mode it can also relay completions to a device that cannot map the
+//! completion queue ([`DoorbellProxy::relay`]; `relay.rs` states how). This module knows rings, records and
 //! doorbells, and neither libfabric nor CUDA; [`crate::queue`] registers queues with a proxy.
 //!
 //! # Protocol
@@ -83,6 +84,7 @@ mod port;
 mod proxy;
 mod proxy_queues;
 mod registration;
+mod relay;
 mod store;
 
 pub use handoff::RecordFault;
@@ -90,3 +92,4 @@ pub use mode::{DoorbellChoice, DoorbellMode, ParseDoorbellModeError};
 pub use proxy::{DoorbellProxy, ProxyError, ProxyOptions, StopError};
 pub use proxy_queues::Counts;
 pub use registration::{Alarm, End, RegisterError, Registration, SendQueue};
+pub use relay::{CompletionRelay, CompletionRing};

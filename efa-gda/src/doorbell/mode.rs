@@ -4,7 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 
 /// Which side writes entries into the send queue, and which side rings. Each mode states which parts of the send path
-/// must be mapped into the device. In every mode the device also needs the completion queue, or completion counters.
+/// must be mapped into the device. In every mode the device also needs the completion queue, completion counters, or a
+/// proxy that relays completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum DoorbellMode {
     /// The device writes entries and rings. Send queue and doorbell must be mapped into the device.

@@ -19,7 +19,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::handoff::Handoff;
-use super::memory::{Pages, Records};
+use super::memory::{Pages, Record, Records};
 use super::mode::DoorbellMode;
 use super::port::{Staging, Words};
 use super::proxy_queues::{Counts, ProxyQueues};
@@ -28,7 +28,7 @@ use super::store::BlockCopy;
 
 /// The most entries that one visit copies, so that a busy queue does not delay the others. A detach makes as many
 /// visits as the record needs.
-const COPIED_AT_ONCE: u32 = 256;
+pub(super) const COPIED_AT_ONCE: u32 = 256;
 /// Rounds for one lock acquisition while there is work.
 const ROUNDS_PER_LOCK: u32 = 16;
 /// Rounds that found no work, between two reads of the clock.
@@ -65,7 +65,7 @@ impl ProxyOptions {
     }
 
     /// How long an idle proxy sleeps between two polls. A device's store cannot wake a thread, so this bounds the
-    /// latency of the first record after a pause.
+    /// latency of the first record, and of the first relayed completion, after a pause.
     pub fn period(mut self, period: Duration) -> Self {
         self.period = period;
         self
@@ -117,8 +117,9 @@ pub enum ProxyError {
 )]
 pub struct StopError(pub Duration);
 
-/// Rings for queues whose devices store doorbell records. Clones are handles to one proxy, which stops when the last
-/// handle is dropped. Each [`Registration`] holds a handle.
+/// Rings for queues whose devices store doorbell records, and relays completions to devices that cannot map the
+/// completion queue ([`Self::relay`]). Clones are handles to one proxy, which stops when the last
+/// handle is dropped. Each [`Registration`] and each [`CompletionRelay`](super::CompletionRelay) holds a handle.
 #[derive(Clone, Debug)]
 pub struct DoorbellProxy(Arc<Owner>);
 
@@ -269,14 +270,15 @@ impl DoorbellProxy {
         })))
     }
 
-    /// A proxy without a thread: it rings when the caller calls [`DoorbellProxy::round`]. For programs that have a
-    /// progress thread.
+    /// A proxy without a thread: it rings and relays when the caller calls [`DoorbellProxy::round`]. For programs that
+    /// have a progress thread.
     pub fn without_thread() -> Self {
         let stop_bound = ProxyOptions::default().stop_bound;
         Self(Arc::new(Owner { core: Arc::default(), thread: Mutex::new(None), stop_bound }))
     }
 
-    /// Visits every queue once, on the caller's thread. Returns the number of entries that doorbells covered.
+    /// Visits every queue once, on the caller's thread. Returns the number of entries that doorbells covered, and of
+    /// completions that were relayed.
     pub fn round(&self) -> u64 {
         self.0.core.lock().round()
     }
@@ -306,7 +308,7 @@ impl DoorbellProxy {
     ) -> Result<Registration, RegisterError> {
         check(mode, &queue)?;
         let bytes = queue.num_entries as usize * queue.entry_size as usize;
-        let record = self.0.core.records.take(index).ok_or(RegisterError::NoMemory { bytes: 1 })?;
+        let record = self.record(index)?;
         let staging = match mode {
             DoorbellMode::Staged => Some(Pages::zeroed(bytes).ok_or(RegisterError::NoMemory { bytes })?),
             _ => None,
@@ -319,12 +321,8 @@ impl DoorbellProxy {
             staging.prepare(index);
             staging
         });
-        let shared = Arc::new(Shared::new(record, staging, alarm));
-        let mut queues = self.0.core.lock();
-        if queues.stopped() {
-            return Err(RegisterError::Stopped);
-        }
-        match staged {
+        let shared = Arc::new(Shared::new(record, staging, vec![alarm]));
+        self.add(|queues| match staged {
             None => {
                 let limit = queue.num_entries.min(queue.max_batch);
                 queues.record.add(Handoff::new(words, index, limit, limit), shared.clone());
@@ -333,10 +331,25 @@ impl DoorbellProxy {
                 let batch = queue.max_batch.min(COPIED_AT_ONCE);
                 queues.staged.add(Handoff::new(staging, index, queue.num_entries, batch), shared.clone());
             }
+        })?;
+        Ok(Registration::new(shared, self.clone(), mode, queue))
+    }
+
+    /// Allocates a record that holds `index`.
+    pub(super) fn record(&self, index: u32) -> Result<Record, RegisterError> {
+        self.0.core.records.take(index).ok_or(RegisterError::NoMemory { bytes: 1 })
+    }
+
+    /// Adds a queue by `add`, and wakes the thread for it.
+    pub(super) fn add(&self, add: impl FnOnce(&mut ProxyQueues)) -> Result<(), RegisterError> {
+        let mut queues = self.0.core.lock();
+        if queues.stopped() {
+            return Err(RegisterError::Stopped);
         }
+        add(&mut queues);
         drop(queues);
         self.0.wake();
-        Ok(Registration::new(shared, self.clone(), mode, queue))
+        Ok(())
     }
 
     /// Detaches a queue; does nothing if the registration has ended.

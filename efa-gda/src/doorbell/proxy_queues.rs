@@ -5,6 +5,34 @@ use std::sync::Arc;
 use super::handoff::{Handoff, Port, RecordFault};
 use super::port::{Staging, Words};
 use super::registration::{End, Shared};
+use super::relay::Relay;
+
+/// What a round visits: a send queue that the proxy rings for, or a completion queue that it relays.
+pub(super) trait Visited {
+    /// Does a bounded part of the work. Returns how many entries were rung for, or relayed.
+    fn visit(&mut self) -> Result<u32, RecordFault>;
+
+    /// Does what is there to do, in a bounded number of visits.
+    fn last_visit(&mut self) -> Result<(), RecordFault>;
+
+    /// The doorbell producer index, or the number of the next completion.
+    fn index(&self) -> u32;
+}
+
+impl<P: Port> Visited for Handoff<P> {
+    #[inline]
+    fn visit(&mut self) -> Result<u32, RecordFault> {
+        self.visit()
+    }
+
+    fn last_visit(&mut self) -> Result<(), RecordFault> {
+        self.last_visit()
+    }
+
+    fn index(&self) -> u32 {
+        self.doorbell_index()
+    }
+}
 
 /// What a proxy did so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -14,30 +42,35 @@ pub struct Counts {
     pub rounds: u64,
     /// Entries that doorbells covered, without those of a detach or a stop.
     pub entries: u64,
+    /// Completions that were relayed.
+    pub completions: u64,
 }
 
 /// All queues of a proxy, by mode.
 #[derive(Default)]
 pub(super) struct ProxyQueues {
-    pub(super) record: Group<Words>,
-    pub(super) staged: Group<Staging>,
+    pub(super) record: Group<Handoff<Words>>,
+    pub(super) staged: Group<Handoff<Staging>>,
+    pub(super) relayed: Group<Relay>,
     stopped: bool,
     counts: Counts,
 }
 
 impl ProxyQueues {
-    /// Visits every queue once. Returns the number of entries that doorbells covered.
+    /// Visits every queue once. Returns the number of entries that doorbells covered, and of completions relayed.
     #[inline]
     pub(super) fn round(&mut self) -> u64 {
-        let before = self.counts.entries;
-        self.record.visit(&mut self.counts);
-        self.staged.visit(&mut self.counts);
-        self.counts.rounds += 1;
-        self.counts.entries - before
+        let Counts { rounds, entries, completions } = &mut self.counts;
+        let before = *entries + *completions;
+        self.record.visit(entries);
+        self.staged.visit(entries);
+        self.relayed.visit(completions);
+        *rounds += 1;
+        *entries + *completions - before
     }
 
     pub(super) fn len(&self) -> usize {
-        self.record.handoffs.len() + self.staged.handoffs.len()
+        self.record.visited.len() + self.staged.visited.len() + self.relayed.visited.len()
     }
 
     pub(super) fn stopped(&self) -> bool {
@@ -52,6 +85,7 @@ impl ProxyQueues {
     pub(super) fn detach(&mut self, owner: &Arc<Shared>) {
         self.record.detach(owner);
         self.staged.detach(owner);
+        self.relayed.detach(owner);
     }
 
     /// Visits every queue a last time, removes all, and refuses new ones.
@@ -59,6 +93,7 @@ impl ProxyQueues {
         self.stopped = true;
         self.record.stop();
         self.staged.stop();
+        self.relayed.stop();
     }
 
     /// Removes all queues without a last visit, and refuses new ones.
@@ -66,41 +101,42 @@ impl ProxyQueues {
         self.stopped = true;
         self.record.abandon();
         self.staged.abandon();
+        self.relayed.abandon();
     }
 }
 
-/// The queues of one mode. `handoffs` is what every round touches; `owners[i]` belongs to `handoffs[i]`.
+/// The queues of one kind. `visited` is what every round touches; `owners[i]` belongs to `visited[i]`.
 /// Queues that are dropped with the group were not detached; they end as [`End::Stopped`].
-pub(super) struct Group<P: Port> {
-    handoffs: Vec<Handoff<P>>,
+pub(super) struct Group<V: Visited> {
+    visited: Vec<V>,
     owners: Vec<Arc<Shared>>,
 }
 
-impl<P: Port> Default for Group<P> {
+impl<V: Visited> Default for Group<V> {
     fn default() -> Self {
-        Self { handoffs: Vec::new(), owners: Vec::new() }
+        Self { visited: Vec::new(), owners: Vec::new() }
     }
 }
 
-impl<P: Port> Drop for Group<P> {
+impl<V: Visited> Drop for Group<V> {
     fn drop(&mut self) {
         self.abandon();
     }
 }
 
-impl<P: Port> Group<P> {
+impl<V: Visited> Group<V> {
     #[inline]
-    fn visit(&mut self, counts: &mut Counts) {
+    fn visit(&mut self, done: &mut u64) {
         let mut from = 0;
-        while let Some((index, fault)) = self.visit_from(from, counts) {
-            let (handoff, owner) = self.take(index);
+        while let Some((index, fault)) = self.visit_from(from, done) {
+            let (one, owner) = self.take(index);
             tracing::error!(
                 %fault,
-                doorbell_index = handoff.doorbell_index(),
+                doorbell_index = one.index(),
                 "doorbell proxy: a queue was removed because of its doorbell record; its waits end with \
                  EFA_GDA_BAD_RECORD; destroy the queue"
             );
-            owner.end(End::Fault(fault), handoff.doorbell_index());
+            owner.end(End::Fault(fault), one.index());
             // `take` moved another queue to this index.
             from = index;
         }
@@ -108,11 +144,11 @@ impl<P: Port> Group<P> {
 
     /// Visits queues from an index on, up to the first whose record is bad.
     #[inline]
-    fn visit_from(&mut self, from: usize, counts: &mut Counts) -> Option<(usize, RecordFault)> {
+    fn visit_from(&mut self, from: usize, done: &mut u64) -> Option<(usize, RecordFault)> {
         let (mut entries, mut bad) = (0_u64, None);
-        let mut rest = self.handoffs[from..].iter_mut();
-        for handoff in rest.by_ref() {
-            match handoff.visit() {
+        let mut rest = self.visited[from..].iter_mut();
+        for one in rest.by_ref() {
+            match one.visit() {
                 Ok(count) => entries += u64::from(count),
                 Err(fault) => {
                     bad = Some(fault);
@@ -121,43 +157,43 @@ impl<P: Port> Group<P> {
             }
         }
         let after = rest.len();
-        counts.entries += entries;
-        bad.map(|fault| (self.handoffs.len() - after - 1, fault))
+        *done += entries;
+        bad.map(|fault| (self.visited.len() - after - 1, fault))
     }
 
-    pub(super) fn add(&mut self, handoff: Handoff<P>, owner: Arc<Shared>) {
-        self.handoffs.push(handoff);
+    pub(super) fn add(&mut self, one: V, owner: Arc<Shared>) {
+        self.visited.push(one);
         self.owners.push(owner);
     }
 
-    fn take(&mut self, index: usize) -> (Handoff<P>, Arc<Shared>) {
-        (self.handoffs.swap_remove(index), self.owners.swap_remove(index))
+    fn take(&mut self, index: usize) -> (V, Arc<Shared>) {
+        (self.visited.swap_remove(index), self.owners.swap_remove(index))
     }
 
     /// Visits one queue a last time and removes it, if it is in this group.
     fn detach(&mut self, owner: &Arc<Shared>) {
         if let Some(index) = self.owners.iter().position(|other| Arc::ptr_eq(other, owner)) {
-            let (handoff, owner) = self.take(index);
-            finish(handoff, &owner, End::Detached);
+            let (one, owner) = self.take(index);
+            finish(one, &owner, End::Detached);
         }
     }
 
     /// Visits every queue a last time and removes all.
     fn stop(&mut self) {
-        for (handoff, owner) in self.handoffs.drain(..).zip(self.owners.drain(..)) {
-            finish(handoff, &owner, End::Stopped);
+        for (one, owner) in self.visited.drain(..).zip(self.owners.drain(..)) {
+            finish(one, &owner, End::Stopped);
         }
     }
 
     /// Removes all queues without a last visit.
     fn abandon(&mut self) {
-        for (handoff, owner) in self.handoffs.drain(..).zip(self.owners.drain(..)) {
-            owner.end(End::Stopped, handoff.doorbell_index());
+        for (one, owner) in self.visited.drain(..).zip(self.owners.drain(..)) {
+            owner.end(End::Stopped, one.index());
         }
     }
 }
 
-fn finish<P: Port>(mut handoff: Handoff<P>, owner: &Shared, end: End) {
-    let end = handoff.last_visit().map_or_else(End::Fault, |()| end);
-    owner.end(end, handoff.doorbell_index());
+fn finish<V: Visited>(mut one: V, owner: &Shared, end: End) {
+    let end = one.last_visit().map_or_else(End::Fault, |()| end);
+    owner.end(end, one.index());
 }

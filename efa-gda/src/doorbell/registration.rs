@@ -54,6 +54,18 @@ pub enum RegisterError {
         /// Bytes of the widest store.
         store_bytes: u32,
     },
+    /// A geometry, or an address, that no completion queue has.
+    #[error(
+        "a completion queue of {num_entries} entries of {entry_size} bytes cannot be relayed; expected: a power of two \
+         of at most 65536 entries, entries of a multiple of 8 bytes, a buffer at a multiple of 8 and a doorbell at a \
+         multiple of 4"
+    )]
+    CompletionGeometry {
+        /// Entries.
+        num_entries: u32,
+        /// Bytes of one.
+        entry_size: u32,
+    },
     /// The proxy was stopped.
     #[error("the doorbell proxy was stopped; start another")]
     Stopped,
@@ -100,11 +112,13 @@ impl End {
     }
 }
 
-/// State that the proxy and a [`Registration`] share.
+/// State that the proxy and a [`Registration`] or [`super::CompletionRelay`] share.
 pub(super) struct Shared {
+    /// The doorbell record, or the device's consumer index.
     pub(super) record: Record,
+    /// The staging ring, or the copy of a completion queue.
     pub(super) staging: Option<Pages>,
-    /// How it ended, and the last doorbell's producer index.
+    /// How it ended, and the last doorbell's producer index, or the number of completions that were relayed.
     end: OnceLock<(End, u32)>,
     alarms: Mutex<Vec<Arc<dyn Alarm>>>,
 }
@@ -116,8 +130,8 @@ impl fmt::Debug for Shared {
 }
 
 impl Shared {
-    pub(super) fn new(record: Record, staging: Option<Pages>, alarm: Arc<dyn Alarm>) -> Self {
-        Self { record, staging, end: OnceLock::new(), alarms: Mutex::new(vec![alarm]) }
+    pub(super) fn new(record: Record, staging: Option<Pages>, alarms: Vec<Arc<dyn Alarm>>) -> Self {
+        Self { record, staging, end: OnceLock::new(), alarms: Mutex::new(alarms) }
     }
 
     fn alarms(&self) -> MutexGuard<'_, Vec<Arc<dyn Alarm>>> {
@@ -130,6 +144,19 @@ impl Shared {
         if self.end.set((end, doorbell_index)).is_ok() {
             alarms.iter().for_each(|alarm| alarm.raise(end.status()));
         }
+    }
+
+    /// Adds an alarm, and raises it at once if an end is recorded.
+    pub(super) fn add_alarm(&self, alarm: Arc<dyn Alarm>) {
+        let mut alarms = self.alarms();
+        if let Some(end) = self.ended() {
+            alarm.raise(end.status());
+        }
+        alarms.push(alarm);
+    }
+
+    pub(super) fn ended(&self) -> Option<End> {
+        self.end.get().map(|(end, _)| *end)
     }
 }
 
@@ -187,16 +214,12 @@ impl Registration {
 
     /// Adds an alarm that is raised when the proxy stops ringing for this queue, or at once if it has stopped.
     pub fn add_alarm(&self, alarm: Arc<dyn Alarm>) {
-        let mut alarms = self.shared.alarms();
-        if let Some((end, _)) = self.shared.end.get() {
-            alarm.raise(end.status());
-        }
-        alarms.push(alarm);
+        self.shared.add_alarm(alarm);
     }
 
     /// How the registration ended; `None` while the proxy rings.
     pub fn ended(&self) -> Option<End> {
-        self.shared.end.get().map(|(end, _)| *end)
+        self.shared.ended()
     }
 
     /// Entries that the device has posted so far and that the proxy did not ring for before the registration ended; 0

@@ -155,9 +155,9 @@ impl Query {
     }
 
     /// Requests endpoints whose completions the host reads through libfabric ([`CompletionQueue::read`]), also those of
-    /// requests that a device posted: `efa-direct` without FI_CONTEXT2, from libfabric 2.7 on. It is the way for a GPU
-    /// that maps no completion queue. Such endpoints have 64-byte entries only, and share no completion queue with
-    /// others.
+    /// requests that a device posted: `efa-direct` without FI_CONTEXT2, from libfabric 2.7 on. It is for programs that
+    /// count completions on the host. A GPU that maps no completion queue does not need it: `GpuQueue::with_doorbell`
+    /// relays completions. Such endpoints have 64-byte entries only, and share no completion queue with others.
     ///
     /// [`CompletionQueue::read`]: super::CompletionQueue::read
     pub fn host_completions(mut self, wanted: bool) -> Self {

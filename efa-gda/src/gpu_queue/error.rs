@@ -20,6 +20,12 @@ pub enum GpuQueueError {
     /// The queue cannot change its doorbell mode.
     #[error(transparent)]
     Doorbell(#[from] DoorbellError),
+    /// The GPU cannot read the completion queue, and no doorbell proxy relays its completions.
+    #[error(
+        "the GPU cannot read the completion queue; map the queue with GpuQueue::with_doorbell, whose doorbell proxy \
+         then relays completions, or use completion counters (MappedQueue::with_counters)"
+    )]
+    CompletionsNotMapped(#[source] gpu::Error),
     /// Memory of one GPU would have to be used by another.
     #[error("{what} is in the memory of GPU {has}, and GPU {needs} drives the queue; use one GPU for both")]
     OtherGpu {

@@ -4,9 +4,10 @@ use std::ops::Range;
 
 use super::GpuQueueError;
 use super::memory::require_same_gpu;
+use crate::doorbell::{CompletionRelay, CompletionRing, DoorbellProxy};
 use crate::error_chain::error_chain;
 use crate::gpu::{self, Gpu, HostRange};
-use crate::queue::{Backing, MappedQueue};
+use crate::queue::{Backing, DoorbellError, MappedQueue};
 use crate::smaps::MemoryKind;
 
 const SEND_QUEUE: &str = "send queue";
@@ -41,18 +42,35 @@ impl MappedPart {
 pub(super) struct MappedParts {
     pub(super) sq: HostRange,
     pub(super) sq_doorbell: HostRange,
-    /// None if it is in the GPU's memory, or if the GPU cannot map it and the queue uses counters.
+    /// The copy if the completions are relayed. None if it is in the GPU's memory, or if the GPU cannot map it and the
+    /// queue uses counters.
     pub(super) cq: Option<HostRange>,
+    /// The word that takes the consumer index: the adapter's, or the relay's.
     pub(super) cq_doorbell: Option<HostRange>,
+    /// Owns the copy, so it is dropped after `cq` and `cq_doorbell`.
+    pub(super) relay: Option<Relayed>,
     /// From the word of successes to that of errors. None if they are in the GPU's memory, or there are none.
     pub(super) counters: Option<HostRange>,
     /// Receive queue and doorbell, or why the GPU cannot access them. None if the queue takes no receives.
     pub(super) receives: Option<Result<(HostRange, HostRange), String>>,
 }
 
+/// A doorbell proxy that relays completions to a GPU that cannot map the completion queue.
+#[derive(Debug)]
+pub(super) struct Relayed {
+    pub(super) relay: CompletionRelay,
+    /// Why the GPU cannot map it.
+    pub(super) why: String,
+}
+
 impl MappedParts {
-    /// Registers the parts of `queue`, in its doorbell mode.
-    pub(super) fn map<B: Backing>(queue: &MappedQueue<B>, gpu: &Gpu) -> Result<Self, GpuQueueError> {
+    /// Registers the parts of `queue`, in its doorbell mode. If CUDA refuses the completion queue, `proxy` relays the
+    /// completions.
+    pub(super) fn map<B: Backing>(
+        queue: &MappedQueue<B>,
+        gpu: &Gpu,
+        proxy: Option<&DoorbellProxy>,
+    ) -> Result<Self, GpuQueueError> {
         require_same_gpu(gpu, "the completion queue", queue.backing.completions_on())?;
         require_same_gpu(gpu, "the completion counter", queue.counters_on())?;
         let reach = |range: Range<usize>| {
@@ -66,22 +84,38 @@ impl MappedParts {
         let addresses = PartAddresses::of(queue);
         let (sq, sq_doorbell) = (reach(addresses.sq)?, reach(addresses.sq_doorbell)?);
         let on_host = addresses.cq.is_some();
-        let cq = match addresses.cq.map(reach_to_read).transpose() {
+        let mut relay = None;
+        let cq = match (addresses.cq.map(reach_to_read).transpose(), proxy) {
             // The counters suffice until an error is counted; then every wait ends at its bound.
-            Err(error @ gpu::Error::Register { .. }) if queue.counters.is_some() => {
+            (Err(error @ gpu::Error::Register { .. }), _) if queue.counters.is_some() => {
                 let error = error_chain(&error);
                 tracing::warn!(%error, "the GPU uses counters alone, and cannot read the status of an error");
                 None
             }
-            reached => reached?,
+            (Err(error @ gpu::Error::Register { .. }), Some(proxy)) => {
+                let why = error_chain(&error).to_string();
+                tracing::info!(%why, "the doorbell proxy relays completions to the GPU");
+                let relayed = Relayed { relay: start_relay(queue, proxy)?, why };
+                let (start, cq) = (relayed.relay.buffer().as_ptr() as usize, &queue.exposure().cq);
+                relay = Some(relayed);
+                Some(reach_to_read(ring(start, cq.num_entries, cq.entry_size))?)
+            }
+            (Err(error @ gpu::Error::Register { .. }), None) => {
+                return Err(GpuQueueError::CompletionsNotMapped(error));
+            }
+            (reached, _) => reached?,
         };
         // A poller rings it after it read completions, so a GPU that cannot map the completion queue does not need it.
-        let cq_doorbell = addresses.cq_doorbell.filter(|_| cq.is_some() || !on_host);
+        let mut cq_doorbell = addresses.cq_doorbell.filter(|_| cq.is_some() || !on_host);
+        if let Some(Relayed { relay, .. }) = &relay {
+            cq_doorbell = cq_doorbell.map(|_| word(relay.consumed().as_ptr() as usize));
+        }
         Ok(Self {
             sq,
             sq_doorbell,
             cq,
             cq_doorbell: cq_doorbell.map(reach).transpose()?,
+            relay,
             counters: addresses.counters.map(reach_to_read).transpose()?,
             receives: addresses.receives.map(|(ring, doorbell)| {
                 let both = reach(ring).and_then(|ring| Ok((ring, reach(doorbell)?)));
@@ -103,8 +137,32 @@ impl MappedParts {
             (RECEIVE_QUEUE, receives.map(|(ring, _)| ring)),
             (RECEIVE_DOORBELL, receives.map(|(_, doorbell)| doorbell)),
         ];
-        all.into_iter().filter_map(|(part, range)| Some(MappedPart::of(part, range?))).collect()
+        let relayed = |part| self.relay.is_some() && [COMPLETION_QUEUE, COMPLETION_DOORBELL].contains(&part);
+        let described = |(part, range): (_, Option<_>)| {
+            let mapped = MappedPart::of(part, range?);
+            let how = if relayed(part) { format!("relayed; the copy is {}", mapped.how) } else { mapped.how };
+            Some(MappedPart { how, ..mapped })
+        };
+        all.into_iter().filter_map(described).collect()
     }
+}
+
+/// Makes `proxy` relay the completions that the host has not read.
+fn start_relay<B: Backing>(
+    queue: &MappedQueue<B>,
+    proxy: &DoorbellProxy,
+) -> Result<CompletionRelay, DoorbellError> {
+    let cq = &queue.exposure().cq;
+    let ring = CompletionRing {
+        buffer: cq.buffer,
+        doorbell: cq.doorbell,
+        entry_size: cq.entry_size,
+        num_entries: cq.num_entries,
+    };
+    // SAFETY: the provider keeps ring and doorbell mapped while the completion queue is open. `GpuQueue` drops its parts,
+    // which own the relay, before the `MappedQueue`, and after its kernels ended. Until then neither the host nor the
+    // GPU rings the completion doorbell: the GPU's struct names the relay's word.
+    Ok(unsafe { proxy.relay(ring, queue.state().completion.consumed) }?)
 }
 
 /// Registers each part of `queue` alone, and unregisters it again.

@@ -57,7 +57,8 @@ pub struct RefusedMode {
 
 impl<B: Backing> GpuQueue<B> {
     /// Maps `queue` into `gpu` in the first doorbell mode of `choice` that works, and returns why it could not use the
-    /// modes before it.
+    /// modes before it. If CUDA refuses the completion queue, and the queue uses no completion counters, `proxy` relays
+    /// the completions in every mode ([`Self::relayed`]).
     ///
     /// # Errors
     /// [`MapError`] of the last mode that was tried, with the queue. The errors of the other modes are logged.
@@ -72,7 +73,7 @@ impl<B: Backing> GpuQueue<B> {
         for mode in choice.candidates() {
             let error = match queue.set_doorbell(mode, proxy) {
                 Err(error) => error.into(),
-                Ok(()) => match Self::new(*queue, gpu) {
+                Ok(()) => match Self::map(*queue, gpu, Some(proxy)) {
                     Ok(mapped) => return Ok((mapped, refused)),
                     Err(MapError { error, queue: handed_back }) => {
                         queue = handed_back;
@@ -89,16 +90,24 @@ impl<B: Backing> GpuQueue<B> {
         Err(MapError { error, queue })
     }
 
-    /// Maps `queue` into `gpu`, in the doorbell mode that it has.
+    /// Maps `queue` into `gpu`, in the doorbell mode that it has. No completions are relayed.
     ///
     /// # Errors
     /// [`MapError`], with the queue.
     pub fn new(queue: MappedQueue<B>, gpu: &Gpu) -> Result<Self, MapError<B>> {
+        Self::map(queue, gpu, None)
+    }
+
+    fn map(queue: MappedQueue<B>, gpu: &Gpu, proxy: Option<&DoorbellProxy>) -> Result<Self, MapError<B>> {
         let _relaxed = Relaxed::enter();
-        let made = MappedParts::map(&queue, gpu).and_then(|parts| {
+        let made = MappedParts::map(&queue, gpu, proxy).and_then(|parts| {
             let device = DeviceState::new(&queue, &parts, gpu)?;
+            let alarm = Arc::new(GpuAbortFlag(device.abort.clone()));
             if let Some(registration) = &queue.registration {
-                registration.add_alarm(Arc::new(GpuAbortFlag(device.abort.clone())));
+                registration.add_alarm(alarm.clone());
+            }
+            if let Some(relayed) = &parts.relay {
+                relayed.relay.add_alarm(alarm);
             }
             Ok((parts, device))
         });
@@ -165,6 +174,15 @@ impl<B: Backing> GpuQueue<B> {
     /// Returns how each part was registered.
     pub fn registered(&self) -> Vec<MappedPart> {
         self.parts.registered()
+    }
+
+    /// Returns why a doorbell proxy relays the completions to the GPU: CUDA's refusal to register the completion queue.
+    /// None if the GPU reads the completion queue, or uses completion counters alone.
+    ///
+    /// A host thread then copies each completion to memory that the GPU reads. Its latency delays each completion, and
+    /// after a pause its sleep period delays the first one.
+    pub fn relayed(&self) -> Option<&str> {
+        self.parts.relay.as_ref().map(|relayed| relayed.why.as_str())
     }
 
     /// Registers each part of `queue` alone and unregisters it again. Returns which parts can be mapped, how, and why

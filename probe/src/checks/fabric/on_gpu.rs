@@ -49,7 +49,7 @@ pub(crate) static CHECKS: &[Unit<Session>] = &[
     unit(
         "QUE-008",
         "A doorbell mode works for the queue",
-        &["CUDA-005", "CUDA-010", "CUDA-012", "QUE-006", "QUE-007"],
+        &["CUDA-005", "CUDA-010", "QUE-006", "QUE-007"],
         takes_doorbell_mode,
     ),
 ];
@@ -203,15 +203,19 @@ fn completions(session: &mut Session) -> Outcomes {
     match parts(session, ["completion queue", "completion doorbell"]) {
         Err(outcomes) => outcomes,
         Ok((mapped, refused)) if refused.is_empty() => all_mapped(&mapped),
-        Ok((_, refused)) => failed(
-            format!("{}; {}", refused.join("; "), host_completions(session)),
-            "cuMemHostRegister accepts the completion queue for reading",
-            "kernels read completions to learn which requests are done and how many slots are free",
-            "on the host: fix CUDA-002 first; if CUDA refuses read-only memory, update the NVIDIA driver, or use a \
-             GPU that reads memory without registration (nvidia-smi -q: Addressing Mode HMM or ATS); in the program: \
-             use completion counters, or let the host read completions (libfabric 2.7, efa-direct without FI_CONTEXT2)",
-            Who::Host,
-        ),
+        Ok((_, refused)) => Outcome::Warn(Problem {
+            observed: format!("{}; {}", refused.join("; "), host_completions(session)),
+            required: "cuMemHostRegister accepts the completion queue for reading".to_owned(),
+            why: "kernels read completions to learn which requests are done and how many slots are free; without \
+                  this mapping, a host thread relays each completion to the GPU"
+                .to_owned(),
+            fix: "on the host: fix CUDA-002 first; if CUDA refuses read-only memory, update the NVIDIA driver, or use \
+                  a GPU that reads memory without registration (nvidia-smi -q: Addressing Mode HMM or ATS); in the \
+                  program: use completion counters, or let GpuQueue::with_doorbell relay completions"
+                .to_owned(),
+            who: Who::Host,
+        })
+        .into(),
     }
 }
 
@@ -222,7 +226,7 @@ fn host_completions(session: &Session) -> String {
         return format!("{piece}: not asked");
     };
     match Query::new().host_completions(true).adapter(info.domain_name()).find(library) {
-        Ok(_) => format!("{piece} is offered, so the host can read the completions of a GPU's requests"),
+        Ok(_) => format!("{piece} is offered, so libfabric can read the completions of a GPU's requests"),
         Err(error) => format!("{piece} is not offered: {}", error_chain(&error)),
     }
 }
@@ -278,7 +282,7 @@ fn map_into_gpu(session: &mut Session) -> Result<String, Outcomes> {
             return Err(no_doorbell_mode(error_chain(&error).to_string()));
         }
     };
-    let mode = queue.doorbell_mode();
+    let (mode, relayed) = (queue.doorbell_mode(), queue.relayed().is_some());
     if qualifies && mode == DoorbellMode::Staged {
         let why = format!("{mode}: a host thread writes the entries, and no GPU");
         return Err(no_doorbell_mode(why));
@@ -290,12 +294,17 @@ fn map_into_gpu(session: &mut Session) -> Result<String, Outcomes> {
     );
     session.rig.poster = Some(Box::new(queue));
     session.rig.queue = Some(receiver);
-    // The mode `direct` needs no doorbell proxy.
+    // The mode `direct` needs no doorbell proxy; a relay of completions keeps its own handle of it.
     session.rig.proxy = (mode != DoorbellMode::Direct).then_some(proxy);
     let mut text = match mode.cost() {
         None => format!("{mode}: the GPU rings"),
         Some(cost) => format!("{mode}: {cost}"),
     };
+    if relayed {
+        text.push_str(
+            "; a host thread relays completions, because the completion queue does not map (CUDA-012)",
+        );
+    }
     for refused in refused {
         text.push_str(&format!("; not {}: {}", refused.mode, refused.reason));
     }
@@ -351,7 +360,7 @@ fn no_doorbell_mode(observed: String) -> Outcomes {
         observed,
         "a doorbell mode in which the GPU, or a host thread, rings for the entries that the GPU writes",
         "without one, nothing rings for the GPU's entries",
-        "fix CUDA-008 or CUDA-012, which name the parts that CUDA refused; or use --doorbell staged, which needs \
+        "fix CUDA-008, which names the parts that CUDA refused; or use --doorbell staged, which needs \
          the least from the adapter",
         Who::Host,
     )

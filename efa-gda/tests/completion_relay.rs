@@ -1,0 +1,321 @@
+//! The relay of completions on plain memory, round by round, and on the pretended CUDA driver, whose refusal of a
+//! completion queue makes a queue use it.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
+
+mod support;
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use efa_gda::doorbell::{
+    CompletionRelay, CompletionRing, DoorbellChoice, DoorbellMode, DoorbellProxy, End, ProxyOptions,
+    RegisterError,
+};
+use efa_gda::fabric::Query;
+use efa_gda::gpu::Gpu;
+use efa_gda::gpu_queue::{GpuQueue, GpuQueueError, RefusedMode};
+use efa_gda::queue::{MappedQueue, Receives, WorkError, WorkRequest};
+use efa_gda::status::DeviceError;
+use efa_gda::wire::{CompletionStatus, Peer};
+use efa_gda_test_support::cuda::Driver;
+use support::side::{Side, bytes_of, introduce, pattern};
+use support::{SoftAdapter, assert_no_violations, with_pretended_gpu};
+
+const DEPTH: u32 = 8;
+/// Words of a completion.
+const WORDS: usize = 4;
+/// The phase bit in a completion's first word.
+const PHASE: u64 = 1 << 24;
+
+/// An adapter's completion queue. Dropped after the relay that refers to it.
+struct Adapter {
+    entries: Vec<AtomicU64>,
+    doorbell: AtomicU32,
+}
+
+struct Bench {
+    relay: CompletionRelay,
+    adapter: Box<Adapter>,
+}
+
+/// The first word of completion `index`, which holds its phase and its number.
+fn head(index: u32) -> u64 {
+    let phase = if index & DEPTH == 0 { PHASE } else { 0 };
+    phase | u64::from(index) << 32
+}
+
+impl Bench {
+    /// A relay from completion `index` on. Entries before it are those of an adapter that completed `index` requests.
+    fn new(proxy: &DoorbellProxy, index: u32) -> Self {
+        let entries = (0..DEPTH as usize * WORDS).map(|_| AtomicU64::new(0)).collect();
+        let adapter = Box::new(Adapter { entries, doorbell: AtomicU32::new(0xeeee) });
+        let ring = CompletionRing {
+            buffer: NonNull::new(adapter.entries.as_ptr().cast_mut().cast()).unwrap(),
+            doorbell: NonNull::new(adapter.doorbell.as_ptr()),
+            entry_size: 8 * WORDS as u32,
+            num_entries: DEPTH,
+        };
+        let write_before = |back| {
+            let before = index.wrapping_sub(back);
+            adapter.entries[Self::at(before)].store(head(before), Ordering::Relaxed);
+        };
+        (1..=DEPTH).for_each(write_before);
+        // SAFETY: the memory is dropped after `relay`, which is declared first, and only the proxy stores to the
+        // doorbell.
+        let relay = unsafe { proxy.relay(ring, index) }.unwrap();
+        Self { relay, adapter }
+    }
+
+    fn at(index: u32) -> usize {
+        (index & (DEPTH - 1)) as usize * WORDS
+    }
+
+    /// Writes completion `index` like an adapter.
+    fn complete(&self, index: u32) {
+        let entry = &self.adapter.entries[Self::at(index)..][..WORDS];
+        for (word, place) in entry.iter().enumerate().skip(1) {
+            place.store(u64::from(index) << 8 | word as u64, Ordering::Relaxed);
+        }
+        entry[0].store(head(index), Ordering::Release);
+    }
+
+    /// The words of completion `index` in the copy, if it is new.
+    fn read(&self, index: u32) -> Option<[u64; WORDS]> {
+        let start = self.relay.buffer().cast::<AtomicU64>();
+        // SAFETY: inside the copy, which the relay keeps allocated.
+        let word = |word| unsafe { start.add(Self::at(index) + word).as_ref() }.load(Ordering::Acquire);
+        let words = std::array::from_fn(word);
+        ((words[0] & PHASE != 0) == (index & DEPTH == 0)).then_some(words)
+    }
+
+    fn doorbell(&self) -> u32 {
+        self.adapter.doorbell.load(Ordering::Acquire)
+    }
+}
+
+#[test]
+fn each_completion_is_copied_whole_and_no_old_entry_looks_new() {
+    for first in [0, 5, DEPTH, 3 * DEPTH + 1, u32::MAX - 2] {
+        let proxy = DoorbellProxy::without_thread();
+        let bench = Bench::new(&proxy, first);
+        assert_eq!(proxy.round(), 0, "{first}: nothing new completed");
+        for index in (0..4 * DEPTH).map(|ahead| first.wrapping_add(ahead)) {
+            assert_eq!(bench.read(index), None, "{index} of {first}");
+            bench.complete(index);
+            assert_eq!(proxy.round(), 1);
+            let body = |word| u64::from(index) << 8 | word;
+            assert_eq!(bench.read(index), Some([head(index), body(1), body(2), body(3)]));
+        }
+        assert_eq!((proxy.counts().completions, proxy.counts().entries), (4 * u64::from(DEPTH), 0));
+    }
+}
+
+#[test]
+fn the_devices_consumer_index_reaches_the_adapters_doorbell() {
+    let proxy = DoorbellProxy::without_thread();
+    let bench = Bench::new(&proxy, 0x1_fffe);
+    proxy.round();
+    assert_eq!(bench.doorbell(), 0xeeee, "nothing was consumed");
+    bench.relay.consumed().store(1, Ordering::Release);
+    proxy.round();
+    assert_eq!(bench.doorbell(), 1);
+}
+
+#[test]
+fn the_end_of_a_relay_copies_what_completed_and_passes_the_consumer_index_on() {
+    let proxy = DoorbellProxy::without_thread();
+    let bench = Bench::new(&proxy, 0);
+    (0..3).for_each(|index| bench.complete(index));
+    bench.relay.consumed().store(2, Ordering::Release);
+    proxy.stop().unwrap();
+    assert!(bench.read(2).is_some() && bench.read(3).is_none());
+    assert_eq!((bench.doorbell(), bench.relay.ended()), (2, Some(End::Stopped)));
+    bench.complete(3);
+    proxy.round();
+    assert_eq!(bench.read(3), None, "the proxy touches no memory of a relay that ended");
+}
+
+#[test]
+fn a_ring_that_no_adapter_has_is_refused() {
+    let proxy = DoorbellProxy::without_thread();
+    let memory = [AtomicU64::new(0)];
+    let buffer = NonNull::from(&memory).cast::<u8>();
+    let good = CompletionRing { buffer, doorbell: None, entry_size: 32, num_entries: 8 };
+    for bad in [
+        CompletionRing { num_entries: 12, ..good },
+        CompletionRing { num_entries: 1 << 17, ..good },
+        CompletionRing { entry_size: 0, ..good },
+        CompletionRing { entry_size: 12, ..good },
+        // SAFETY: inside the word.
+        CompletionRing { buffer: unsafe { buffer.add(4) }, ..good },
+    ] {
+        // SAFETY: the ring is refused before it is read.
+        let refused = unsafe { proxy.relay(bad, 0) }.unwrap_err();
+        assert!(matches!(refused, RegisterError::CompletionGeometry { .. }), "{refused:?}");
+    }
+}
+
+/// The completion queue, by the order in which the ranges of a queue are mapped.
+const COMPLETIONS: &str = "3";
+
+/// Runs `body` on a driver that refuses to map these ranges of a queue.
+fn refusing(ranges: &str, body: impl FnOnce(&SoftAdapter, &Gpu, &Side, &DoorbellProxy)) {
+    with_pretended_gpu(&[("PRETEND_GPU_REFUSES", ranges)], |adapter, gpu| {
+        let proxy = DoorbellProxy::start(&ProxyOptions::new()).unwrap();
+        body(adapter, gpu, &Side::open(&Query::new()), &proxy);
+        assert_eq!(Driver::loaded().registered(), 0, "every part must be unregistered");
+    });
+}
+
+/// Maps `first` in the doorbell mode that `auto` takes. Returns it, its peer `second`, and the modes that were refused.
+fn mapped(
+    (first, second): (MappedQueue, &MappedQueue),
+    gpu: &Gpu,
+    proxy: &DoorbellProxy,
+) -> (GpuQueue, Peer, Vec<RefusedMode>) {
+    let peer = introduce(&first, second);
+    let (queue, refused) = GpuQueue::with_doorbell(first, gpu, DoorbellChoice::Auto, proxy).unwrap();
+    (queue, peer, refused)
+}
+
+#[test]
+fn a_gpu_that_maps_no_completion_queue_posts_past_its_laps_in_every_doorbell_mode() {
+    // Doorbell or send queue are refused first; then the record or the staging ring count, before the completion queue.
+    for (ranges, mode) in
+        [(COMPLETIONS, DoorbellMode::Direct), ("2,4", DoorbellMode::Record), ("1,4", DoorbellMode::Staged)]
+    {
+        refusing(ranges, |adapter, gpu, side, proxy| {
+            let second = side.queue();
+            let (mut queue, peer, refused) = mapped((side.queue(), &second), gpu, proxy);
+            assert_eq!(queue.doorbell_mode(), mode);
+            assert!(refused.iter().all(|one| one.mode < mode), "{refused:?}");
+            assert!(queue.relayed().unwrap().contains("cuMemHostRegister"), "{:?}", queue.relayed());
+            let how = |part| queue.registered().into_iter().find(|one| one.part == part).unwrap().how;
+            assert!(how("completion queue").starts_with("relayed; the copy is registered as"));
+            let (source, target) = (side.region(&pattern(64 * 20_000)), side.region(&[0; 64 * 20_000]));
+            let put = WorkRequest::write(peer, &source, target.remote()).bytes(64).count(20_000).stride(64);
+            assert_eq!(queue.execute(&put).unwrap().completed, 20_000, "two laps of the completion queue");
+            assert!(bytes_of(&target) == bytes_of(&source));
+            assert_eq!(proxy.counts().completions, 20_000);
+            queue.close().unwrap();
+            assert_no_violations(adapter);
+        });
+    }
+}
+
+#[test]
+fn without_a_proxy_the_queue_is_handed_back_and_the_error_names_the_ways_out() {
+    refusing(COMPLETIONS, |_, gpu, side, _| {
+        let error = GpuQueue::new(side.queue(), gpu).unwrap_err();
+        assert!(matches!(error.error, GpuQueueError::CompletionsNotMapped(_)), "{:?}", error.error);
+        let text = error.error.to_string();
+        assert!(text.contains("with_doorbell") && text.contains("with_counters"), "{text}");
+        error.queue.close().unwrap();
+    });
+}
+
+#[test]
+fn a_gpu_that_maps_its_completion_queue_relays_nothing() {
+    with_pretended_gpu(&[], |_, gpu| {
+        let proxy = DoorbellProxy::without_thread();
+        let side = Side::open(&Query::new());
+        let (queue, ..) = mapped((side.queue(), &side.queue()), gpu, &proxy);
+        assert_eq!(queue.relayed(), None);
+        queue.close().unwrap();
+    });
+}
+
+#[test]
+fn the_error_of_a_request_reaches_the_gpu_with_status_and_request() {
+    refusing(COMPLETIONS, |_, gpu, side, proxy| {
+        let second = side.queue();
+        let (mut queue, peer, _) = mapped((side.queue(), &second), gpu, proxy);
+        let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
+        let good = WorkRequest::write(peer, &source, target.remote());
+        queue.execute(&good.clone().count(7)).unwrap();
+        let gone = target.remote();
+        drop(good);
+        drop(target);
+        let error = queue.execute(&WorkRequest::write(peer, &source, gone)).unwrap_err();
+        let GpuQueueError::Work(WorkError::Completion { status, request, .. }) = error else {
+            panic!("{error:?}")
+        };
+        assert_eq!((status, request.get() & 0xffff), (CompletionStatus::RemoteBadAddress, 7));
+        queue.close().unwrap();
+    });
+}
+
+#[test]
+fn receives_are_relayed_too() {
+    refusing(COMPLETIONS, |adapter, gpu, side, proxy| {
+        let mut sender = side.queue();
+        let (mut queue, ..) = mapped((side.queue(), &sender), gpu, proxy);
+        let peer = introduce(&sender, queue.mapped());
+        let (source, landing) = (side.region(&pattern(64 * 100)), side.region(&[0; 64 * 100]));
+        let receives = Receives::new(&landing).bytes(64).count(100).stride(64);
+        let first = queue.post_receives(&receives).unwrap().first;
+        let send = WorkRequest::send(peer, &source).bytes(64).count(100).stride(64).immediate(500).counting();
+        sender.execute(&send).unwrap();
+        let mut arrived = Vec::new();
+        while arrived.len() < 100 {
+            arrived.extend(queue.receive_many(100, Duration::from_secs(30)).unwrap());
+        }
+        for one in arrived {
+            let (sent, landed) = (one.immediate.unwrap() as usize - 500, one.receive.unwrap().after(first));
+            let place = |number: usize| 64 * number..64 * (number + 1);
+            assert_eq!(bytes_of(&landing)[place(landed.into())], pattern(64 * 100)[place(sent)]);
+        }
+        queue.close().unwrap();
+        assert_no_violations(adapter);
+    });
+}
+
+#[test]
+fn a_queue_with_a_request_table_is_relayed() {
+    refusing(COMPLETIONS, |adapter, gpu, side, proxy| {
+        let second = side.queue();
+        let first = side.queue().with_request_table().unwrap();
+        let (mut queue, peer, _) = mapped((first, &second), gpu, proxy);
+        let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
+        let put = WorkRequest::write(peer, &source, target.remote()).count(9000);
+        assert_eq!(queue.execute(&put).unwrap().completed, 9000);
+        queue.close().unwrap();
+        assert_no_violations(adapter);
+    });
+}
+
+#[test]
+fn the_host_and_a_relayed_gpu_take_turns_on_a_queue() {
+    refusing(COMPLETIONS, |adapter, gpu, side, proxy| {
+        let (mut first, second) = (side.queue(), side.queue());
+        let peer = introduce(&first, &second);
+        let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
+        let put = WorkRequest::write(peer, &source, target.remote()).count(5000);
+        for _ in 0..4 {
+            assert_eq!(first.execute(&put).unwrap().completed, 5000);
+            let (mut on_gpu, _) = GpuQueue::with_doorbell(first, gpu, DoorbellChoice::Auto, proxy).unwrap();
+            assert_eq!(on_gpu.execute(&put).unwrap().completed, 5000);
+            first = on_gpu.unmap().unwrap();
+        }
+        first.close().unwrap();
+        assert_no_violations(adapter);
+    });
+}
+
+#[test]
+fn a_proxy_that_stopped_ends_the_waits_of_a_relayed_queue() {
+    refusing(COMPLETIONS, |_, gpu, side, proxy| {
+        let second = side.queue();
+        let (mut queue, peer, _) = mapped((side.queue(), &second), gpu, proxy);
+        let (source, target) = (side.region(&pattern(64)), side.region(&[0; 64]));
+        proxy.stop().unwrap();
+        let put = WorkRequest::write(peer, &source, target.remote()).timeout(Duration::from_secs(600));
+        let error = queue.execute(&put).unwrap_err();
+        let GpuQueueError::Work(WorkError::Device { error, .. }) = error else { panic!("{error:?}") };
+        assert_eq!(error, DeviceError::ProxyStopped);
+        drop(put);
+        queue.destroy().unwrap();
+    });
+}
