@@ -177,11 +177,17 @@ enum efa_gda_access {
   EFA_GDA_ACCESS_REMOTE_WRITE = 1 << 13
 };
 
+/* In an access: the adapter's writes to the region may land after their completions, and in any order, so signals need
+ * the forms with read-back. It is libfabric's FI_EFA_MR_RELAXED_ORDERING, from 2.7 on; an older one refuses the
+ * registration. Of rdma-core it is IBV_ACCESS_RELAXED_ORDERING, which older drivers ignore. */
+#define EFA_GDA_ACCESS_RELAXED_ORDERING (1ULL << 61)
+
 /*
- * Registers `length` bytes of host memory from `start`. `access` is a set of enum efa_gda_access. The caller must keep
- * the memory mapped until the region is closed, and must close *region.
+ * Registers `length` bytes of host memory from `start`. `access` is a set of enum efa_gda_access, and
+ * EFA_GDA_ACCESS_RELAXED_ORDERING if wanted. The caller must keep the memory mapped until the region is closed, and must
+ * close *region.
  *
- * Errors: ARGUMENT for an access that is 0 or has unknown bits; FABRIC.
+ * Errors: ARGUMENT for an access without a value of enum efa_gda_access, or with unknown bits; FABRIC.
  * Threads: any.
  */
 int efa_gda_region_register(efa_gda_domain *domain, void *start, size_t length, uint64_t access,
@@ -214,7 +220,8 @@ struct efa_gda_region_info {
   uint32_t rkey;
   /* 1 if the memory was registered as a dmabuf, else 0. */
   uint32_t is_dmabuf;
-  uint32_t reserved;
+  /* 1 if writes to the region may land after their completions, else 0. */
+  uint32_t relaxed_ordering;
 };
 
 /*

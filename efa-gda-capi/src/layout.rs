@@ -34,7 +34,7 @@ macro_rules! expect_layout {
 fn structs_and_numbers_equal_those_of_the_header() {
     let mut source = "#include \"efa_gda_nvshmem.h\"\n".to_owned();
     let text = &mut source;
-    expect_layout!(text, RegionInfo, "efa_gda_region_info", size address length lkey rkey is_dmabuf reserved);
+    expect_layout!(text, RegionInfo, "efa_gda_region_info", size address length lkey rkey is_dmabuf relaxed_ordering);
     expect_layout!(text, CounterInfo, "efa_gda_counter_info", size success error gpu reserved);
     expect_layout!(
         text, MappedAttr, "efa_gda_mapped_attr",
@@ -66,6 +66,7 @@ fn structs_and_numbers_equal_those_of_the_header() {
         size reserved doorbell_index completed in_flight errors first_status first_request poison launches
     );
     expect(text, "EFA_GDA_API_VERSION", API_VERSION.into());
+    expect(text, "EFA_GDA_ACCESS_RELAXED_ORDERING", efa_gda_sys::fi::FI_EFA_MR_RELAXED_ORDERING as i64);
     for (name, code) in [
         ("ARGUMENT", Code::Argument),
         ("NO_ADAPTER", Code::NoAdapter),

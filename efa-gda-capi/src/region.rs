@@ -5,8 +5,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use efa_gda::fabric::{self, Access, DeviceMemory, Dmabuf, Registration};
+use efa_gda::fabric::{self, Access, DeviceMemory, Dmabuf, RegionOrdering, Registration};
 use efa_gda::verbs;
+use efa_gda_sys::fi::FI_EFA_MR_RELAXED_ORDERING;
 
 use crate::domain::{OpenDomain, Opened, Parts};
 use crate::error::{Code, Fault};
@@ -39,7 +40,7 @@ pub struct RegionInfo {
     pub(crate) lkey: u32,
     pub(crate) rkey: u32,
     pub(crate) is_dmabuf: u32,
-    pub(crate) reserved: u32,
+    pub(crate) relaxed_ordering: u32,
 }
 
 /// Returns the open region of a handle.
@@ -54,11 +55,14 @@ fn being_closed() -> Fault {
 }
 
 fn access(bits: u64) -> Result<Access, Fault> {
-    Access::from_bits(bits).ok_or_else(|| {
+    let (rights, relaxed) = (bits & !FI_EFA_MR_RELAXED_ORDERING, bits & FI_EFA_MR_RELAXED_ORDERING != 0);
+    let access = Access::from_bits(rights).ok_or_else(|| {
         Fault::argument(format_args!(
-            "access {bits:#x}: expected one or more values of enum efa_gda_access, and no other bits"
+            "access {bits:#x}: expected one or more values of enum efa_gda_access, and no other bits but \
+             EFA_GDA_ACCESS_RELAXED_ORDERING"
         ))
-    })
+    })?;
+    Ok(if relaxed { access | Access::RELAXED_ORDERING } else { access })
 }
 
 /// See `efa_gda.h`.
@@ -173,23 +177,21 @@ unsafe fn duplicated(file: c_int, offset: u64) -> Result<Result<Dmabuf, String>,
 pub unsafe extern "C" fn efa_gda_region_describe(handle: Handle, info: *mut RegionInfo) -> c_int {
     call(|| {
         let open = REGIONS.get(handle)?;
-        let (address, length, lkey, rkey) = match (region(handle)?, &open.parts.layer) {
+        let (remote, lkey, ordering) = match (region(handle)?, &open.parts.layer) {
             (Region::Fabric(region), Opened::Fabric { ops, .. }) => {
-                (region.address(), region.len(), ops.get_mr_lkey(&region)?, region.remote_key())
+                (region.remote(), ops.get_mr_lkey(&region)?, region.ordering())
             }
-            (Region::Verbs(region), _) => {
-                (region.address(), region.len(), region.local_key(), region.remote_key())
-            }
+            (Region::Verbs(region), _) => (region.remote(), region.local_key(), region.ordering()),
             (Region::Fabric(_), Opened::Verbs { .. }) => return Err(being_closed()),
         };
         let value = RegionInfo {
             size: 0,
-            address,
-            length: length as u64,
+            address: remote.address,
+            length: remote.length,
             lkey: lkey.get(),
-            rkey: rkey.get(),
+            rkey: remote.key.get(),
             is_dmabuf: open.is_dmabuf.into(),
-            reserved: 0,
+            relaxed_ordering: (ordering == RegionOrdering::Relaxed).into(),
         };
         // SAFETY: the caller guarantees a struct with its size.
         unsafe { write_struct(info, "the region's info", value) }

@@ -176,6 +176,11 @@ fn a_cplusplus_program_signals_behind_its_data_and_waits_for_its_own_requests() 
 }
 
 #[test]
+fn writes_to_a_region_with_relaxed_ordering_may_be_late_in_c() {
+    in_c("relaxed", &[("SOFTEFA_LATE_WRITE_US", "3600000000")]);
+}
+
+#[test]
 fn a_snapshot_reaches_c_whole_and_truncated() {
     in_c("snapshot", &[]);
 }

@@ -14,13 +14,13 @@ use efa_gda::fabric::{
     Access, Bindings, Buffer, CompletionQueue, Enabled, Endpoint, Error, HostCompletion, Info, Library,
     MemoryRegion, Query, QueryOption, RegionOrdering,
 };
-use efa_gda::queue::MappedQueue;
+use efa_gda::queue::{MappedQueue, WorkRequest};
 use efa_gda::wire::{
     CompletionStatus, EntrySize, Operation, Peer, ProcessingHints, RemoteKey, RemoteMemory, Request,
     RequestId, RequestIdWidth, Segment,
 };
 use efa_gda_sys::fi;
-use support::side::{Side, bytes_of, pattern};
+use support::side::{Side, bytes_of, introduce, pattern};
 use support::{assert_no_violations, with_soft_adapter};
 
 fn relaxed(side: &Side) -> Result<MemoryRegion, Error> {
@@ -35,6 +35,30 @@ fn a_region_reports_the_order_of_its_writes() {
         let region = relaxed(&side).unwrap();
         assert_eq!(region.ordering(), RegionOrdering::Relaxed);
         assert!(region.access().contains(Access::ALL));
+    });
+}
+
+/// Late writes land only when something lands them.
+const LATE: (&str, &str) = ("SOFTEFA_LATE_WRITE_US", "3600000000");
+
+#[test]
+fn writes_to_a_region_with_relaxed_ordering_are_late_until_it_is_read() {
+    with_soft_adapter(&[LATE], |adapter| {
+        let side = Side::open(&Query::new());
+        let (mut queue, second) = (side.queue(), side.queue());
+        let peer = introduce(&queue, &second);
+        let (source, sink) = (side.region(&[0xff; 64]), side.region(&[0; 64]));
+        let (strict, relaxed) = (side.region(&[0; 64]), relaxed(&side).unwrap());
+        for target in [&strict, &relaxed] {
+            let each = WorkRequest::write(peer, &source, target.remote()).bytes(1).stride(1).count(64);
+            queue.execute(&each).unwrap();
+        }
+        assert_eq!(bytes_of(&strict), [0xff; 64]);
+        let landed = bytes_of(&relaxed)[..64].iter().filter(|byte| **byte == 0xff).count();
+        assert!((1..64).contains(&landed), "{landed} of 64 writes landed");
+        queue.execute(&WorkRequest::read(peer, &sink, relaxed.remote()).bytes(64)).unwrap();
+        assert_eq!((&bytes_of(&relaxed)[..64], bytes_of(&sink)), (&[0xff; 64][..], vec![0xff; 64]));
+        assert_no_violations(adapter);
     });
 }
 

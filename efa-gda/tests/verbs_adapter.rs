@@ -105,6 +105,31 @@ fn an_address_resolves_to_its_queue_pair() {
     assert_eq!((peer.queue_pair, peer.queue_key), (queue.number(), KEY));
 }
 
+/// Under the software adapter with `SOFTEFA_LATE_WRITE_US`, some of the writes are late until the read.
+#[test]
+fn a_read_of_a_region_with_relaxed_ordering_returns_every_write_before_it() {
+    let Some(context) = adapter() else { return };
+    let domain = ProtectionDomain::allocate(&context).unwrap();
+    let mut queue = queue(&domain, &QueuePairOptions::new());
+    let peer = itself(&mut queue);
+    let access = Access::ALL | Access::RELAXED_ORDERING;
+    let relaxed = MemoryRegion::register(&domain, Buffer::zeroed(64).unwrap(), access).unwrap();
+    assert_eq!(relaxed.ordering(), RegionOrdering::Relaxed);
+    let (source, sink) = (region(&domain, &[0xff; 64]), region(&domain, &[0; 64]));
+    let strict = region(&domain, &[0; 64]);
+    for target in [&strict, &relaxed] {
+        let each = WorkRequest::write(peer, &source, target.remote()).bytes(1).stride(1).count(64);
+        queue.execute(&each.timeout(LIMIT)).unwrap();
+    }
+    assert_eq!(content(&strict), [0xff; 64]);
+    if std::env::var_os("SOFTEFA_LATE_WRITE_US").is_some() {
+        let landed = content(&relaxed).iter().filter(|byte| **byte == 0xff).count();
+        assert!((1..64).contains(&landed), "{landed} of 64 writes landed");
+    }
+    queue.execute(&WorkRequest::read(peer, &sink, relaxed.remote()).bytes(64).timeout(LIMIT)).unwrap();
+    assert_eq!((content(&sink), content(&relaxed)), (vec![0xff; 64], vec![0xff; 64]));
+}
+
 /// Maps memory that has a descriptor, in place of a dmabuf's. A kernel accepts only real dmabufs.
 fn shareable(length: usize) -> (OwnedFd, NonNull<u8>) {
     // SAFETY: a C string, and no flags.

@@ -255,9 +255,12 @@ fn access_flags_translate_to_the_kernels_bits() {
         (Access::READ, sys::IBV_ACCESS_LOCAL_WRITE),
         (Access::REMOTE_WRITE, sys::IBV_ACCESS_REMOTE_WRITE | sys::IBV_ACCESS_LOCAL_WRITE),
         (Access::REMOTE_READ, sys::IBV_ACCESS_REMOTE_READ),
+        (Access::SEND | Access::RELAXED_ORDERING, sys::IBV_ACCESS_RELAXED_ORDERING),
     ] {
-        MemoryRegion::register(&domain, buffer(), access).unwrap();
+        let region = MemoryRegion::register(&domain, buffer(), access).unwrap();
         assert_eq!(state(|state| state.access), bits as i32, "{access:?}");
+        let relaxed = region.ordering() == RegionOrdering::Relaxed;
+        assert_eq!(relaxed, access.contains(Access::RELAXED_ORDERING), "{access:?}");
     }
 }
 

@@ -210,10 +210,16 @@ enum {
 
 /* ---- payloads of attributes -------------------------------------------------- */
 
+enum ib_uverbs_core_support {
+  /* The kernel accepts IB_UVERBS_ACCESS_OPTIONAL_RANGE. Without it rdma-core removes these bits. */
+  IB_UVERBS_CORE_SUPPORT_OPTIONAL_MR_ACCESS = 1,
+};
+
 enum {
   IB_UVERBS_ACCESS_LOCAL_WRITE = 1,
   IB_UVERBS_ACCESS_REMOTE_WRITE = 2,
   IB_UVERBS_ACCESS_REMOTE_READ = 4,
+  IB_UVERBS_ACCESS_RELAXED_ORDERING = 0x100000,
   /* A device that does not know these may ignore them. */
   IB_UVERBS_ACCESS_OPTIONAL_RANGE = 0x3ff00000,
 };

@@ -142,11 +142,13 @@ struct ibv_pd {
   uint32_t handle;
 };
 
-/* Bits of a registration's `access`; local reads need none. */
+/* Bits of a registration's `access`; local reads need none. rdma-core and drivers that do not know an optional bit, such
+ * as RELAXED_ORDERING, ignore it. */
 enum ibv_access_flags {
   IBV_ACCESS_LOCAL_WRITE = 1,
   IBV_ACCESS_REMOTE_WRITE = 1 << 1,
   IBV_ACCESS_REMOTE_READ = 1 << 2,
+  IBV_ACCESS_RELAXED_ORDERING = 1 << 20,
 };
 
 struct ibv_mr {

@@ -107,6 +107,28 @@ static void put(void) {
   close_all();
 }
 
+/* Writes to a region with relaxed ordering are late on this software adapter, until the region is closed. */
+static void relaxed(void) {
+  struct efa_gda_region_info info = {sizeof info};
+  efa_gda_region *region;
+  size_t same = 0;
+  open_all();
+  CHECK(efa_gda_region_close(target) == 0);
+  CHECK(efa_gda_region_register(domain, to, sizeof to, EFA_GDA_ACCESS_RELAXED_ORDERING, &region) ==
+        EFA_GDA_ERROR_ARGUMENT);
+  CHECK(efa_gda_region_register(domain, to, sizeof to, ALL | EFA_GDA_ACCESS_RELAXED_ORDERING, &target) == 0);
+  CHECK(efa_gda_region_describe(target, &info) == 0 && info.relaxed_ordering == 1);
+  CHECK(efa_gda_region_describe(source, &info) == 0 && info.relaxed_ordering == 0);
+  struct efa_gda_work write = write_all();
+  CHECK(efa_gda_mapped_execute(first, &write) == 0);
+  for (size_t i = 0; i < COUNT; i++) same += memcmp(from + i * BYTES, to + i * BYTES, BYTES) == 0;
+  CHECK(same > 0 && same < COUNT);
+  CHECK(efa_gda_region_close(target) == 0);
+  CHECK(memcmp(from, to, sizeof to) == 0);
+  CHECK(efa_gda_region_register(domain, to, sizeof to, ALL, &target) == 0);
+  close_all();
+}
+
 static void errors(void) {
   struct efa_gda_progress progress = {sizeof progress};
   open_all();
@@ -362,13 +384,13 @@ int main(int argc, char **argv) {
     const char *name;
     void (*run)(void);
   } tests[] = {{"put", put},         {"errors", errors},   {"busy", busy},   {"operations", operations},
-               {"counters", counters}, {"snapshot", snapshot}, {"timeout", timeout}, {"misuse", misuse}};
+               {"counters", counters}, {"snapshot", snapshot}, {"timeout", timeout}, {"misuse", misuse}, {"relaxed", relaxed}};
   for (size_t i = 0; i < sizeof tests / sizeof tests[0]; i++) {
     if (argc == 2 && strcmp(argv[1], tests[i].name) == 0) {
       tests[i].run();
       return 0;
     }
   }
-  fprintf(stderr, "usage: %s put|errors|busy|operations|counters|snapshot|timeout|misuse\n", argv[0]);
+  fprintf(stderr, "usage: %s put|errors|busy|operations|counters|snapshot|timeout|misuse|relaxed\n", argv[0]);
   return 2;
 }

@@ -429,7 +429,9 @@ impl Default for ibv_pd {
 pub const IBV_ACCESS_LOCAL_WRITE: ibv_access_flags = 1;
 pub const IBV_ACCESS_REMOTE_WRITE: ibv_access_flags = 2;
 pub const IBV_ACCESS_REMOTE_READ: ibv_access_flags = 4;
-/// Bits of a registration's `access`; local reads need none.
+pub const IBV_ACCESS_RELAXED_ORDERING: ibv_access_flags = 1048576;
+/** Bits of a registration's `access`; local reads need none. rdma-core and drivers that do not know an optional bit, such
+ as RELAXED_ORDERING, ignore it.*/
 pub type ibv_access_flags = ::core::ffi::c_uint;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]

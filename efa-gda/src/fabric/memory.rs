@@ -275,11 +275,7 @@ impl MemoryRegion {
 /// are strictly ordered; a domain that was borrowed without its info may be of `efa-direct`.
 fn ordering(domain: &Domain, access: Access) -> RegionOrdering {
     let honoured = domain.info().is_none_or(|info| info.fabric_name() == EFA_DIRECT);
-    if honoured && access.contains(Access::RELAXED_ORDERING) {
-        RegionOrdering::Relaxed
-    } else {
-        RegionOrdering::Strict
-    }
+    if honoured { RegionOrdering::requested_by(access) } else { RegionOrdering::Strict }
 }
 
 /// Checks that a key fits the 32 bits that entries have for it.

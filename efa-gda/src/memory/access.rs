@@ -27,9 +27,9 @@ impl Access {
     /// All operations that this side starts.
     pub const LOCAL: Self = Self(fi::FI_SEND | fi::FI_RECV | fi::FI_WRITE | fi::FI_READ);
     /// Not a right, and not in [`Self::ALL`]: registers the region without the order that adapters keep by default
-    /// ([`RegionOrdering::Strict`]). It needs the fabric `efa-direct` of libfabric 2.7 or newer
-    /// (FI_EFA_MR_RELAXED_ORDERING); an older libfabric refuses the registration. Regions of `crate::verbs` stay
-    /// strictly ordered.
+    /// ([`RegionOrdering::Strict`]). Through libfabric it needs the fabric `efa-direct` of 2.7 or newer
+    /// (FI_EFA_MR_RELAXED_ORDERING); an older libfabric refuses the registration. Through rdma-core it is
+    /// IBV_ACCESS_RELAXED_ORDERING, which rdma-core and kernel drivers that do not know it ignore.
     pub const RELAXED_ORDERING: Self = Self(fi::FI_EFA_MR_RELAXED_ORDERING);
     /// All operations.
     pub const ALL: Self = Self(Self::LOCAL.0 | fi::FI_REMOTE_WRITE | fi::FI_REMOTE_READ);
@@ -55,6 +55,13 @@ impl Access {
     }
 }
 
+impl RegionOrdering {
+    /// The ordering of a region that was registered with `access`, where the flag is honoured.
+    pub(crate) const fn requested_by(access: Access) -> Self {
+        if access.contains(Access::RELAXED_ORDERING) { Self::Relaxed } else { Self::Strict }
+    }
+}
+
 impl BitOr for Access {
     type Output = Self;
 
@@ -64,7 +71,8 @@ impl BitOr for Access {
 }
 
 /// The order in which an adapter's writes to a region appear there: RDMA writes of peers, receives, and the data of
-/// reads. Source: fi_efa(7) of libfabric 2.7, FI_EFA_MR_RELAXED_ORDERING.
+/// reads. Source: fi_efa(7) of libfabric 2.7, FI_EFA_MR_RELAXED_ORDERING, for which libfabric sets rdma-core's
+/// IBV_ACCESS_RELAXED_ORDERING.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RegionOrdering {
     /// A completion with status 0 guarantees that later operations to the same endpoint appear after the completed one.

@@ -11,7 +11,7 @@ use super::context::Capability;
 use super::error::{Error, Result};
 use super::object::{InLibrary, Object, function, pointer};
 use super::{Library, ProtectionDomain};
-use crate::memory::{Access, Buffer, RemoteRegion, in_bounds};
+use crate::memory::{Access, Buffer, RegionOrdering, RemoteRegion, in_bounds};
 use crate::ownership::into_sole_owner;
 
 /// A registered memory region. Clones are handles of one region, which is deregistered when the last clone is
@@ -55,6 +55,9 @@ fn bits(access: Access) -> u32 {
     }
     if access.contains(Access::REMOTE_READ) {
         bits |= verbs::IBV_ACCESS_REMOTE_READ;
+    }
+    if access.contains(Access::RELAXED_ORDERING) {
+        bits |= verbs::IBV_ACCESS_RELAXED_ORDERING;
     }
     bits
 }
@@ -198,6 +201,12 @@ impl MemoryRegion {
     /// The access rights that the region was registered with.
     pub fn access(&self) -> Access {
         self.0.access
+    }
+
+    /// The order of writes to the region that users may rely on. A kernel driver that ignores
+    /// [`Access::RELAXED_ORDERING`] keeps the strict order all the same.
+    pub fn ordering(&self) -> RegionOrdering {
+        RegionOrdering::requested_by(self.0.access)
     }
 
     /// The host memory that the region owns, if it does.

@@ -56,7 +56,8 @@ mod object;
 mod queue_pair;
 
 pub use crate::memory::{
-    Access, Buffer, CountedOperations, CounterMemory, ExternalMemory, Limits, OutOfBounds, RemoteRegion,
+    Access, Buffer, CountedOperations, CounterMemory, ExternalMemory, Limits, OutOfBounds, RegionOrdering,
+    RemoteRegion,
 };
 pub use address::{Address, AddressHandle, AddressMalformed, Gid};
 pub use completion::CompletionQueue;

@@ -236,6 +236,30 @@ fn bytes_are_written_between_regions_of_memory_and_of_descriptors() {
 }
 
 #[test]
+fn writes_to_a_region_with_relaxed_ordering_are_late_until_it_is_deregistered() {
+    in_child(&[("SOFTEFA_LATE_WRITE_US", "3600000000")], || {
+        let fixture = Fixture::new("relaxed");
+        let mut device = Device::new(&fixture.socket, gid(0).0, 16, 16);
+        let mut bytes = [[0xff_u8; 64], [0; 64], [0; 64]];
+        let [from, strict, relaxed] = bytes.each_mut().map(|bytes| bytes.as_mut_ptr() as u64);
+        let (from, strict) = (device.register(from, 64).unwrap(), device.register(strict, 64).unwrap());
+        let relaxed = device.register_with(relaxed, 64, IB_UVERBS_ACCESS_RELAXED_ORDERING).unwrap();
+        for region in [strict, relaxed] {
+            for at in 0..64 {
+                device.write(&from, &Region { address: region.address + at, ..region }, 1);
+                assert_eq!(device.wait(), CompletionStatus::Ok);
+            }
+        }
+        let [_, at_once, some] = std::hint::black_box(&mut bytes);
+        assert_eq!(*at_once, [0xff; 64]);
+        let landed = some.iter().filter(|byte| **byte == 0xff).count();
+        assert!((1..64).contains(&landed), "{landed} of 64 writes landed");
+        assert_eq!(Call::deregister(relaxed.handle).run(&device.client), 0);
+        assert_eq!(std::hint::black_box(&mut bytes)[2], [0xff; 64]);
+    });
+}
+
+#[test]
 fn a_request_to_memory_that_was_unmapped_fails_and_the_program_is_named() {
     let fixture = Fixture::new("unmapped");
     let mut device = Device::new(&fixture.socket, gid(0).0, 16, 16);

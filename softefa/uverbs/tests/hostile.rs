@@ -352,7 +352,7 @@ fn everything_it_can_get(socket: &Path, _: &mut Random) {
         let domain = u32::from_ne_bytes(call.bytes(UVERBS_ATTR_CORE_OUT).try_into().unwrap());
         for _ in 0..64 {
             let descriptor = sparse.as_fd();
-            let refused = Call::register(domain, 0, 1 << 40, true).run_with(client, &[descriptor]);
+            let refused = Call::register(domain, 0, 1 << 40, true, 0).run_with(client, &[descriptor]);
             if Call::create_completion_queue(65_536).run(client) != 0 && refused != 0 {
                 break;
             }

@@ -410,9 +410,10 @@ impl Descriptors {
 
 /// The access rights for `IB_UVERBS_ACCESS_*`, with the kernel's checks.
 fn access(flags: u32) -> Result<Access, Errno> {
-    let flags = flags & !IB_UVERBS_ACCESS_OPTIONAL_RANGE;
+    // Optional rights that an adapter does not know are ignored.
+    let flags = flags & (!IB_UVERBS_ACCESS_OPTIONAL_RANGE | IB_UVERBS_ACCESS_RELAXED_ORDERING);
     let known = IB_UVERBS_ACCESS_LOCAL_WRITE | IB_UVERBS_ACCESS_REMOTE_READ | IB_UVERBS_ACCESS_REMOTE_WRITE;
-    if flags & !known != 0 {
+    if flags & !(known | IB_UVERBS_ACCESS_RELAXED_ORDERING) != 0 {
         return Err(Errno::EOPNOTSUPP);
     }
     let requested = |flag: u32| flags & flag != 0;
@@ -424,6 +425,7 @@ fn access(flags: u32) -> Result<Access, Errno> {
         (IB_UVERBS_ACCESS_LOCAL_WRITE, Access::LOCAL_WRITE),
         (IB_UVERBS_ACCESS_REMOTE_READ, Access::REMOTE_READ),
         (IB_UVERBS_ACCESS_REMOTE_WRITE, Access::REMOTE_WRITE),
+        (IB_UVERBS_ACCESS_RELAXED_ORDERING, Access::RELAXED_ORDERING),
     ] {
         if requested(flag) {
             access = access | right;

@@ -13,6 +13,8 @@ const INLINE: u16 = 32;
 const INLINE_128: u16 = 80;
 /// The most bytes of a region.
 pub(super) const MAX_REGION: u64 = 1 << 40;
+/// As all kernels since 5.6: rdma-core passes optional access rights on.
+const CORE_SUPPORT: u64 = IB_UVERBS_CORE_SUPPORT_OPTIONAL_MR_ACCESS as u64;
 /// The page sizes.
 const PAGE_SIZES: u64 = 0xffff_f000;
 
@@ -58,7 +60,7 @@ pub(super) fn context(context: &Context, supported: u32, response: &mut Response
         inline_buf_size_ex: if config.capabilities.entries_128 { INLINE_128 } else { INLINE },
     });
     response.put(UVERBS_ATTR_GET_CONTEXT_NUM_COMP_VECTORS, &1_u32.to_ne_bytes());
-    response.put(UVERBS_ATTR_GET_CONTEXT_CORE_SUPPORT, &0_u64.to_ne_bytes());
+    response.put(UVERBS_ATTR_GET_CONTEXT_CORE_SUPPORT, &CORE_SUPPORT.to_ne_bytes());
     response.put(UVERBS_ATTR_UHW_OUT, &driver);
     Ok(())
 }
@@ -90,7 +92,7 @@ pub(super) fn query(context: &Context, command: &Command, response: &mut Respons
         }
         Command::QueryContext => {
             response.put(UVERBS_ATTR_QUERY_CONTEXT_NUM_COMP_VECTORS, &1_u32.to_ne_bytes());
-            response.put(UVERBS_ATTR_QUERY_CONTEXT_CORE_SUPPORT, &0_u64.to_ne_bytes());
+            response.put(UVERBS_ATTR_QUERY_CONTEXT_CORE_SUPPORT, &CORE_SUPPORT.to_ne_bytes());
         }
         Command::QueryGidEntry { port, index } => {
             only_port(*port)?;

@@ -220,9 +220,12 @@ impl Call {
     }
 
     /// Registers `length` bytes at `address`, or from the start of a descriptor that entries name from there on.
-    pub fn register(domain: u32, address: u64, length: u64, is_descriptor: bool) -> Self {
-        let access =
-            IB_UVERBS_ACCESS_LOCAL_WRITE | IB_UVERBS_ACCESS_REMOTE_READ | IB_UVERBS_ACCESS_REMOTE_WRITE;
+    /// `more` are access rights besides the usual ones.
+    pub fn register(domain: u32, address: u64, length: u64, is_descriptor: bool, more: u32) -> Self {
+        let access = IB_UVERBS_ACCESS_LOCAL_WRITE
+            | IB_UVERBS_ACCESS_REMOTE_READ
+            | IB_UVERBS_ACCESS_REMOTE_WRITE
+            | more;
         let call = Self::new(UVERBS_OBJECT_MR, UVERBS_METHOD_REG_MR)
             .handle(UVERBS_ATTR_REG_MR_HANDLE, 0)
             .output(UVERBS_ATTR_REG_MR_RESP_LKEY, 4)
@@ -394,12 +397,17 @@ impl Device {
     }
 
     pub fn register(&self, address: u64, length: u64) -> Result<Region, i32> {
-        Self::registered(Call::register(self.domain, address, length, false), &self.client, address, &[])
+        self.register_with(address, length, 0)
+    }
+
+    pub fn register_with(&self, address: u64, length: u64, more: u32) -> Result<Region, i32> {
+        let call = Call::register(self.domain, address, length, false, more);
+        Self::registered(call, &self.client, address, &[])
     }
 
     /// Registers a descriptor's bytes from its start, named from 0 on.
     pub fn register_descriptor(&self, descriptor: BorrowedFd<'_>, length: u64) -> Result<Region, i32> {
-        Self::registered(Call::register(self.domain, 0, length, true), &self.client, 0, &[descriptor])
+        Self::registered(Call::register(self.domain, 0, length, true, 0), &self.client, 0, &[descriptor])
     }
 
     fn registered(
