@@ -226,6 +226,22 @@ fn a_completion_queue_that_the_two_rings_can_overrun_is_refused() {
     });
 }
 
+/// A receive queue has an entry for each segment of each receive (`fi_rx_attr`: size and iov_limit).
+#[test]
+fn a_completion_queue_for_every_segment_of_every_receive_suffices_and_half_of_it_does_not() {
+    with_soft_adapter(&[], |_| {
+        let side = Side::open(&Query::new().receives(16_384));
+        // SAFETY: an info of fi_getinfo has its attributes, and `side` keeps it.
+        let rx = unsafe { *(*side.info.as_ptr()).rx_attr };
+        assert_eq!((rx.size, rx.iov_limit), (4096, 4));
+        assert_eq!(side.info.completions(), 4096 + 16_384);
+        let refused = mapped_on(&side, 4096 + 4096, false).unwrap_err();
+        assert!(matches!(refused, QueueError::ShallowCompletionQueue { receives: 16_384, .. }), "{refused}");
+        let queue = mapped_on(&side, side.info.completions(), false).unwrap();
+        assert_eq!(queue.exposure().rq.num_entries, 16_384);
+    });
+}
+
 #[test]
 fn a_completion_queue_that_the_send_queue_can_overrun_is_refused() {
     with_soft_adapter(&[], |_| {

@@ -42,13 +42,15 @@ fn gid(index: usize) -> Gid {
 
 fn describe(index: usize, config: &AdapterConfig) -> AdapterDescription {
     let (limits, capabilities) = (&config.limits, &config.capabilities);
+    let receive_segments = usize::from(limits.max_receive_segments).max(1);
     let send_depth = (limits.llq_bytes / 64).min(limits.max_sq_depth) as usize;
     AdapterDescription {
         device: format!("softefa{index}"),
         gid: gid(index).0,
         limits: Limits {
             send_depth: previous_power_of_two(send_depth),
-            receive_depth: previous_power_of_two(limits.max_rq_depth as usize),
+            receive_depth: previous_power_of_two(limits.max_rq_depth as usize / receive_segments),
+            receive_segments,
             send_segments: 2,
             inline: 32,
             inline_wide: if capabilities.entries_128 { 80 } else { 32 },

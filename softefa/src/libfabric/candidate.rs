@@ -78,8 +78,10 @@ pub(crate) struct AdapterDescription {
 pub(crate) struct Limits {
     /// Entries of 64 bytes in a send queue.
     pub(crate) send_depth: usize,
-    /// Entries in a receive queue.
+    /// Receives in a receive queue, of `receive_segments` segments each.
     pub(crate) receive_depth: usize,
+    /// Segments of a receive, each of which takes an entry of the receive queue.
+    pub(crate) receive_segments: usize,
     /// Segments of a send.
     pub(crate) send_segments: usize,
     /// Inline bytes in a 64-byte entry.
@@ -198,7 +200,7 @@ fn rx_attr(limits: &Limits) -> fi::fi_rx_attr {
         mode: fi::FI_CONTEXT2,
         op_flags: fi::FI_COMPLETION,
         size: limits.receive_depth,
-        iov_limit: 1,
+        iov_limit: limits.receive_segments,
         ..Default::default()
     }
 }

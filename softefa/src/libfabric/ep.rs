@@ -40,7 +40,7 @@ pub(crate) struct Endpoint {
 #[derive(Clone, Copy)]
 struct Settings {
     send_depth: u32,
-    receive_depth: u32,
+    receive_entries: u32,
     entry_size: EntrySize,
     /// The info has capabilities that use the send queue, so enable requires a completion queue for it. The
     /// queue pair has both queues in any case.
@@ -188,7 +188,7 @@ impl Endpoint {
         let mut attr = QueuePairAttr::new(domain.pd, send.object.queue.number);
         attr.receive_cq = receive.object.queue.number;
         attr.sq_depth = settings.send_depth;
-        attr.rq_depth = settings.receive_depth;
+        attr.rq_depth = settings.receive_entries;
         attr.entry_size = settings.entry_size;
         attr.queue_key = QueueKey::new(random_key()?);
         attr.unsolicited_write_receive = !settings.posted_cq_data && adapters::unsolicited(domain);
@@ -334,7 +334,7 @@ fn settings(domain: &Shared, info: &Hints) -> Result<Settings, Code> {
     let caps = info.caps;
     Ok(Settings {
         send_depth: size(tx.size, max_send_depth)?,
-        receive_depth: size(rx.size, limits.receive_depth)?,
+        receive_entries: receive_entries(size(rx.size, limits.receive_depth)?, rx.iov_limit),
         entry_size: if wide { EntrySize::B128 } else { EntrySize::B64 },
         transmits: caps & (fi::FI_SEND | fi::FI_READ | fi::FI_WRITE) != 0,
         receives: caps & (fi::FI_RECV | fi::FI_REMOTE_READ | fi::FI_REMOTE_WRITE) != 0,
@@ -342,6 +342,13 @@ fn settings(domain: &Shared, info: &Hints) -> Result<Settings, Code> {
         contexts: candidate.mode & fi::FI_CONTEXT2 != 0,
         sizes: Sizes { message: limits.message, rdma: limits.rdma, inline: limits.inline },
     })
+}
+
+/// The entries of a receive queue for `receives` receives of up to `segments` segments, as rdma-core rounds them: one for
+/// each segment.
+fn receive_entries(receives: u32, segments: usize) -> u32 {
+    let segments = u32::try_from(segments.max(1)).unwrap_or(u32::MAX);
+    receives.saturating_mul(segments).checked_next_power_of_two().unwrap_or(u32::MAX)
 }
 
 unsafe extern "C" fn bind(fid: *mut fi::fid, bfid: *mut fi::fid, flags: u64) -> c_int {

@@ -234,7 +234,7 @@ fn check_rx(available: &fi::fi_rx_attr, requested: &fi::fi_rx_attr, mode: u64) -
     require(requested.comp_order == 0, "rx_attr's comp_order asks for completion order, which SRD lacks")?;
     require(requested.total_buffered_recv == 0, "rx_attr's total_buffered_recv is larger than 0")?;
     require(requested.size <= available.size, "rx_attr's size is larger than the adapter's receive queue")?;
-    require(requested.iov_limit <= available.iov_limit, "rx_attr's iov_limit is larger than 1")
+    require(requested.iov_limit <= available.iov_limit, "rx_attr's iov_limit is larger than the adapter's")
 }
 
 fn check_tx(available: &fi::fi_tx_attr, requested: &fi::fi_tx_attr, mode: u64) -> Result<(), Mismatch> {
