@@ -60,6 +60,7 @@ step_layers() { if_present 'module layers' 60 scripts/lib/module_layers.py pytho
 step_selftest() {
   step 'results are counted' 60 scripts/lib/report_test.sh || true
   step 'the limits of the GPU benchmark are checked' 60 scripts/lib/bench_limits_test.sh || true
+  step 'help starts nothing' 60 scripts/lib/setup_test.sh || true
   step 'an interrupt stops every process' 60 scripts/lib/interrupt_test.sh
 }
 

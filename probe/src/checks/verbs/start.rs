@@ -68,18 +68,29 @@ fn may_be_efa(device: &Device) -> bool {
 
 fn finds(session: &mut Session) -> Outcomes {
     let Some(library) = &session.start.library else { return missing("rdma-core") };
+    match adapters(library) {
+        Ok(devices) => {
+            session.start.devices = devices;
+            Outcome::pass(names(&session.start.devices).join(", ")).into()
+        }
+        Err(outcomes) => outcomes,
+    }
+}
+
+/// The devices that may be EFA adapters, at least one.
+fn adapters(library: &Library) -> Result<Vec<Device>, Outcomes> {
     const WHY: &str = "libibverbs reads the list of adapters from /sys/class/infiniband_verbs and opens their nodes in \
                        /dev/infiniband";
     let devices = match library.devices() {
         Ok(devices) => devices,
         // Its usual cause, and the fix in the error, is a missing kernel module.
-        Err(error) => return refused(&error, "ibv_get_device_list succeeds", WHY, Who::Host),
+        Err(error) => return Err(refused(&error, "ibv_get_device_list succeeds", WHY, Who::Host)),
     };
     let names = names(&devices);
-    session.start.devices = devices.into_iter().filter(may_be_efa).collect();
-    if session.start.devices.is_empty() {
+    let adapters: Vec<_> = devices.into_iter().filter(may_be_efa).collect();
+    if adapters.is_empty() {
         let error = Error::NoAdapter { devices: names };
-        return failed(
+        return Err(failed(
             without_hint(&error, error.hint()),
             "at least one EFA adapter",
             WHY,
@@ -87,9 +98,9 @@ fn finds(session: &mut Session) -> Outcomes {
              resource vpc.amazonaws.com/efa); if DEV-002 or DEV-003 fails, the operator of the host must fix \
              that first",
             Who::Pod,
-        );
+        ));
     }
-    Outcome::pass(self::names(&session.start.devices).join(", ")).into()
+    Ok(adapters)
 }
 
 fn names(devices: &[Device]) -> Vec<String> {
@@ -116,4 +127,79 @@ fn chosen(session: &mut Session) -> Outcomes {
         who: Who::Code,
     })
     .into()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by unwrapping")]
+
+    use std::ffi::{CStr, c_char, c_int};
+    use std::ptr::null_mut;
+
+    use efa_gda::verbs::RdmaCore;
+    use efa_gda_sys::verbs::{efa_gda_efadv_calls, efa_gda_ibverbs_calls, ibv_context, ibv_device};
+
+    use super::*;
+
+    unsafe extern "C" fn no_module(_: *mut c_int) -> *mut *mut ibv_device {
+        // SAFETY: the address of this thread's errno.
+        unsafe { *libc::__errno_location() = libc::ENOSYS };
+        null_mut()
+    }
+
+    unsafe extern "C" fn no_device(count: *mut c_int) -> *mut *mut ibv_device {
+        // SAFETY: the caller passes a count to fill in. The list is freed by `free`.
+        unsafe {
+            *count = 0;
+            Box::into_raw(Box::new(null_mut()))
+        }
+    }
+
+    unsafe extern "C" fn free(list: *mut *mut ibv_device) {
+        // SAFETY: `no_device` allocated it.
+        drop(unsafe { Box::from_raw(list) });
+    }
+
+    unsafe extern "C" fn name(_: *mut ibv_device) -> *const c_char {
+        const NAME: &CStr = c"none";
+        NAME.as_ptr()
+    }
+
+    unsafe extern "C" fn guid(_: *mut ibv_device) -> u64 {
+        0
+    }
+
+    unsafe extern "C" fn open(_: *mut ibv_device) -> *mut ibv_context {
+        null_mut()
+    }
+
+    /// The failure of VRB-003 on an rdma-core that lists devices by `list`.
+    fn failure(list: unsafe extern "C" fn(*mut c_int) -> *mut *mut ibv_device) -> Problem {
+        let ibv = efa_gda_ibverbs_calls {
+            ibv_get_device_list: Some(list),
+            ibv_free_device_list: Some(free),
+            ibv_get_device_name: Some(name),
+            ibv_get_device_guid: Some(guid),
+            ibv_open_device: Some(open),
+            ..Default::default()
+        };
+        // SAFETY: the functions above behave as those of rdma-core.
+        let core = unsafe { RdmaCore::from_tables(ibv, efa_gda_efadv_calls::default()) };
+        match adapters(&core.into()).unwrap_err().0.remove(0).1 {
+            Outcome::Fail(problem) => problem,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_missing_kernel_module_is_the_hosts_and_a_missing_device_the_pods() {
+        for (list, who, fix) in [
+            (no_module as unsafe extern "C" fn(*mut c_int) -> _, Who::Host, "kernel module"),
+            (no_device, Who::Pod, "to the container"),
+        ] {
+            let problem = failure(list);
+            assert_eq!(problem.who, who, "{problem:?}");
+            assert!(problem.fix.contains(fix), "{problem:?}");
+        }
+    }
 }
