@@ -167,6 +167,25 @@ fn lost_loopback_of_the_only_adapter_is_a_failure_that_names_the_way_to_a_peer()
 }
 
 #[test]
+fn a_put_of_a_gpu_alone_goes_to_another_adapter_where_loopback_is_dropped() {
+    for mode in ["direct", "record", "staged"] {
+        let mut command = probe(&["put", "--soft", "--json", "--executor", "cuda", "--gpu", "0"]);
+        command.args(["--time-limit", "10000", "--doorbell", mode, "--count", "300"]);
+        command.env("SOFTEFA_LIBRARY", provider()).env("SOFTEFA_ADAPTERS", "2").envs(cuda::VARIABLES);
+        let output = output(command.env(DROPPED.0, DROPPED.1));
+        let document = document(&output);
+        assert_eq!((state(&document, "PUT-001"), status(&output)), ("warn", 4), "{mode}: {document:#}");
+        assert!(observed(&document).starts_with("a write to softefa1-rdm completed"), "{document:#}");
+        let put = &document["put"];
+        assert_eq!(
+            (&put["verified"], &put["target"], &put["executor"], &put["doorbell"]),
+            (&true.into(), &"softefa1-rdm".into(), &"cuda".into(), &mode.into())
+        );
+        pass(&document, &["PUT-002", "PUT-003", "PUT-004", "PUT-005"]);
+    }
+}
+
+#[test]
 fn a_gpu_puts_to_another_adapter_where_loopback_is_dropped() {
     let mut command =
         probe(&["check", "--soft", "--json", "--gpu", "0", "--pairs", "all", "--time-limit", "10000"]);

@@ -142,7 +142,7 @@ fn completes<L: Layer>(session: &mut Session<L>) -> Outcomes {
         Ok(report) => {
             Outcome::pass(format!("{} posted, {} completed", report.posted, report.completed)).into()
         }
-        Err(error) if session.gpu.is_none() && loopback::is_unanswered(&error) => {
+        Err(error) if session.rig.objects.neighbour().is_none() && loopback::is_unanswered(&error) => {
             loopback::to_neighbour(session, &error)
         }
         Err(error) => put_failed(&error, session.request.wait),

@@ -13,6 +13,7 @@ pub(crate) mod start;
 
 use std::time::Duration;
 
+use efa_gda::doorbell::DoorbellMode;
 use efa_gda::error_chain;
 use efa_gda::fabric::{
     Access, AddressVector, Buffer, CompletionQueue, Domain, Enabled, Endpoint, Error, Fabric, FabricAddress,
@@ -20,11 +21,12 @@ use efa_gda::fabric::{
 };
 use efa_gda::gpu::Gpu;
 use efa_gda::queue::{Libfabric as Backing, MappedQueue};
+use efa_gda::wire::Peer;
 
-use super::session::{self, Layer, failed, missing, without_hint};
+use super::session::{self, Layer, Poster, failed, missing, without_hint};
 use super::{data, queues};
 use crate::check::{Outcomes, Unit};
-use crate::model::Who;
+use crate::model::{Op, Who};
 use crate::worker::stream::Stream;
 use crate::worker::{Event, Executor, Request};
 
@@ -104,8 +106,26 @@ impl Layer for Libfabric {
         })
     }
 
-    fn turn_to_neighbour(session: &mut Session) -> Result<String, String> {
-        neighbour::turn_to(session)
+    fn neighbour_queue(session: &mut Session) -> Result<MappedQueue, String> {
+        neighbour::receiver(session)
+    }
+
+    fn another_queue(&mut self, _: Op) -> Result<MappedQueue, String> {
+        let (completions, queue) = on_gpu::another_queue(self)?;
+        self.more_completions = Some(completions);
+        Ok(queue)
+    }
+
+    fn introduce(sender: &mut MappedQueue, receiver: &mut MappedQueue) -> Result<Peer, String> {
+        on_gpu::introduce(sender, receiver).map_err(|error| error_chain(&error).to_string())
+    }
+
+    fn drive(
+        session: &mut Session,
+        queue: MappedQueue,
+        mode: DoorbellMode,
+    ) -> Result<Box<dyn Poster<Self>>, String> {
+        on_gpu::drive(session, queue, mode)
     }
 
     fn neighbour(&self) -> Option<&Self> {

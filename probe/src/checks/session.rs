@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use efa_gda::doorbell::DoorbellProxy;
+use efa_gda::doorbell::{DoorbellMode, DoorbellProxy};
 use efa_gda::error_chain;
 use efa_gda::exposure::{RawCompletionQueue, RawWorkQueue};
 use efa_gda::fabric::{Access, Buffer};
@@ -13,7 +13,7 @@ use efa_gda::queue::{Backing, CloseError, MappedQueue, WorkError, WorkReport, Wo
 use efa_gda::wire::Peer;
 
 use crate::check::{Outcome, Outcomes, Problem, Unit};
-use crate::model::{Put, Queues, Who};
+use crate::model::{Op, Put, Queues, Who};
 use crate::worker::stream::{Progress, Stream};
 use crate::worker::{Event, Request};
 
@@ -38,9 +38,29 @@ pub(crate) trait Layer: fmt::Debug + Default + 'static {
     /// Registers `buffer`, which the region then owns.
     fn register(&self, buffer: Buffer, access: Access) -> Result<Region<Self>, Outcomes>;
 
-    /// Makes another adapter of the node the target of further requests, which a new queue of this adapter posts.
-    /// Returns its name, or why there is none.
-    fn turn_to_neighbour(session: &mut Session<Self>) -> Result<String, String>;
+    /// Opens a queue of another adapter of the node, which the session then holds open, or returns why there is none.
+    fn neighbour_queue(session: &mut Session<Self>) -> Result<MappedQueue<Self::Backing>, String>;
+
+    /// Opens another queue of this adapter, with a separate completion queue that the objects then hold.
+    fn another_queue(&mut self, op: Op) -> Result<MappedQueue<Self::Backing>, String>;
+
+    /// Gives both queues the address of the other. Returns the peer that the sender posts to.
+    fn introduce(
+        sender: &mut MappedQueue<Self::Backing>,
+        receiver: &mut MappedQueue<Self::Backing>,
+    ) -> Result<Peer, String>;
+
+    /// Makes the session's processor drive `queue`, in a doorbell mode that it has used before.
+    fn drive(
+        session: &mut Session<Self>,
+        mut queue: MappedQueue<Self::Backing>,
+        mode: DoorbellMode,
+    ) -> Result<Box<dyn Poster<Self>>, String> {
+        if let Some(proxy) = &session.rig.proxy {
+            queue.set_doorbell(mode, proxy).map_err(|error| error_chain(&error).to_string())?;
+        }
+        Ok(Box::new(queue))
+    }
 
     /// The adapter that requests arrive at, if it is not this one.
     fn neighbour(&self) -> Option<&Self> {
@@ -68,6 +88,24 @@ pub(crate) trait Poster<L: Layer>: fmt::Debug {
 
     /// Unmaps the queue from the GPU, if one posts, and closes it. Returns the failure, if any.
     fn close(self: Box<Self>) -> Option<String>;
+}
+
+impl<L: Layer> Poster<L> for MappedQueue<L::Backing> {
+    fn execute(&mut self, request: &WorkRequest<Region<L>>) -> Result<WorkReport, GpuQueueError> {
+        Self::execute(self, request).map_err(Into::into)
+    }
+
+    fn store_bytes(&self) -> u32 {
+        8
+    }
+
+    fn mapped(&self) -> &Self {
+        self
+    }
+
+    fn close(self: Box<Self>) -> Option<String> {
+        close_queue(*self)
+    }
 }
 
 /// The state that the checks of one worker process share.
@@ -139,6 +177,14 @@ impl<L: Layer> Rig<L> {
     /// The queue to which work requests are posted.
     pub(crate) fn sender(&self) -> Option<&MappedQueue<L::Backing>> {
         self.poster.as_ref().map(|queue| queue.mapped()).or(self.queue.as_ref())
+    }
+}
+
+/// Why no other adapter of the node can be a target. `chosen`: --device names an adapter.
+pub(crate) fn no_neighbour(chosen: bool) -> String {
+    match chosen {
+        true => "--device leaves the node's other adapters out".to_owned(),
+        false => "this node shows no other adapter".to_owned(),
     }
 }
 

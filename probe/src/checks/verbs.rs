@@ -10,17 +10,19 @@ use efa_gda::verbs::{
     Access, Buffer, Capability, CompletionQueue, Context, Device, Error, Library, MemoryRegion,
     ProtectionDomain, QueuePair, Ready,
 };
+use efa_gda::wire::Peer;
 
-use super::session::{self, Layer, failed, missing, without_hint};
+use super::session::{self, Layer, failed, missing, no_neighbour, without_hint};
 use super::{data, queues};
 use crate::check::{Outcomes, Unit};
-use crate::model::Who;
+use crate::model::{Op, Who};
 use crate::worker::Request;
 use crate::worker::stream::Stream;
 
 /// The state that the checks of rdma-core share.
 pub(crate) type Session = session::Session<Verbs>;
 type Rig = session::Rig<Verbs>;
+type Queue = MappedQueue<QueuePair<Ready>>;
 
 /// rdma-core, and the adapters that it found.
 #[derive(Debug, Default)]
@@ -29,6 +31,8 @@ pub(crate) struct Start {
     pub(crate) library: Option<Library>,
     /// The adapters to check.
     pub(crate) devices: Vec<Device>,
+    /// The adapters that may be targets: also those that a put alone does not check.
+    pub(crate) targets: Vec<Device>,
 }
 
 /// rdma-core's objects that are open on one adapter.
@@ -40,6 +44,10 @@ pub(crate) struct Verbs {
     pub(crate) completions: Option<CompletionQueue>,
     pub(crate) region: Option<MemoryRegion>,
     pub(crate) pair: Option<QueuePair<Ready>>,
+    /// The completion queue of a second queue.
+    pub(crate) more_completions: Option<CompletionQueue>,
+    /// The adapter that requests arrive at, if it is not this one.
+    pub(crate) neighbour: Option<Box<Verbs>>,
 }
 
 impl Layer for Verbs {
@@ -76,8 +84,42 @@ impl Layer for Verbs {
         })
     }
 
-    fn turn_to_neighbour(_: &mut session::Session<Self>) -> Result<String, String> {
-        Err("only the probe's puts through libfabric can go to another adapter".to_owned())
+    fn neighbour_queue(session: &mut Session) -> Result<Queue, String> {
+        let own = session.rig.objects.adapter();
+        let other = session.start.targets.iter().find(|device| device.name() != own);
+        let device = other.cloned().ok_or_else(|| no_neighbour(session.request.device.is_some()))?;
+        let text = |error: Error| error_chain(&error).to_string();
+        let context = device.open().map_err(text)?;
+        let domain = Some(ProtectionDomain::allocate(&context).map_err(text)?);
+        let mut neighbour = Self { device: Some(device), context: Some(context), domain, ..Self::default() };
+        let queue = neighbour.another_queue(session.request.put.op)?;
+        session.rig.objects.neighbour = Some(Box::new(neighbour));
+        Ok(queue)
+    }
+
+    fn neighbour(&self) -> Option<&Self> {
+        self.neighbour.as_deref()
+    }
+
+    fn another_queue(&mut self, op: Op) -> Result<Queue, String> {
+        let (Some(context), Some(domain)) = (&self.context, &self.domain) else {
+            return Err("the domain is not open in this process".to_owned());
+        };
+        let opened = objects::new_completion_queue(context).and_then(|completions| {
+            let pair = objects::new_queue_pair(context, domain, &completions, op)?;
+            Ok((completions, pair))
+        });
+        let (completions, pair) = opened.map_err(|error| error_chain(&error).to_string())?;
+        self.more_completions = Some(completions);
+        MappedQueue::over_verbs(pair).map_err(|error| error_chain(&error).to_string())
+    }
+
+    fn introduce(sender: &mut Queue, receiver: &mut Queue) -> Result<Peer, String> {
+        let introduced = sender.queue_pair().address().and_then(|address| receiver.peer(&address));
+        let peer = introduced
+            .and_then(|_| receiver.queue_pair().address())
+            .and_then(|address| sender.peer(&address));
+        peer.map_err(|error| error_chain(&error).to_string())
     }
 
     fn writes_use_receives(queue: &MappedQueue<Self::Backing>) -> bool {
@@ -93,9 +135,14 @@ impl Layer for Verbs {
         };
         note("queue pair", self.pair.take().map(QueuePair::close));
         note("memory region", self.region.take().map(MemoryRegion::close));
+        note("second completion queue", self.more_completions.take().map(CompletionQueue::close));
         note("completion queue", self.completions.take().map(CompletionQueue::close));
         note("domain", self.domain.take().map(ProtectionDomain::close));
         note("device", self.context.take().map(Context::close));
+        if let Some(mut neighbour) = self.neighbour.take() {
+            let of = neighbour.adapter();
+            failures.extend(neighbour.close().iter().map(|failure| format!("{of}: {failure}")));
+        }
         failures
     }
 }
@@ -116,6 +163,7 @@ pub(crate) fn run(stream: &mut Stream, request: Request) {
     for unit in start::CHECKS {
         stream.run(unit, None, &mut session);
     }
+    session.start.targets.clone_from(&session.start.devices);
     if session.request.put.one_adapter {
         session.start.devices.truncate(1);
     }

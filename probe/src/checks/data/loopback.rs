@@ -8,7 +8,7 @@ use efa_gda::wire::CompletionStatus;
 
 use super::moving::{Memory, bound, put_failed};
 use crate::check::{Outcome, Outcomes, Problem};
-use crate::checks::session::{Layer, Session, failed};
+use crate::checks::session::{Layer, Session, close_queue, failed};
 use crate::model::{Op, Who};
 
 /// Whether the target did not answer: no completion, or one that says so.
@@ -29,7 +29,7 @@ pub(super) fn to_neighbour<L: Layer>(session: &mut Session<L>, error: &GpuQueueE
     let timeout = bound(session, 64, 1);
     // For opening the other adapter, and for the second wait.
     session.progress.request_time(timeout * 2);
-    let name = match L::turn_to_neighbour(session) {
+    let name = match turn_to_neighbour(session) {
         Ok(name) => name,
         Err(why) => return not_compared(put_failed(error, wait), &why),
     };
@@ -70,6 +70,25 @@ pub(super) fn to_neighbour<L: Layer>(session: &mut Session<L>, error: &GpuQueueE
         ),
         Err(second) => put_failed(&second, wait),
     }
+}
+
+/// Replaces the queues of this adapter by two: one that posts, and one of another adapter that is its target. Returns the
+/// other adapter's name, or why there is none.
+fn turn_to_neighbour<L: Layer>(session: &mut Session<L>) -> Result<String, String> {
+    let mut receiver = L::neighbour_queue(session)?;
+    let name = session.rig.objects.neighbour().map(Layer::adapter).unwrap_or_default();
+    let sender = session.rig.sender().ok_or("no queue is open")?;
+    let (mode, width) = (sender.doorbell_mode(), sender.store_width());
+    // Their requests are lost, so that they can only be destroyed.
+    let poster = session.rig.poster.take().and_then(|queue| queue.close());
+    if let Some(why) = poster.or(session.rig.queue.take().and_then(close_queue)) {
+        return Err(format!("the first queue does not close: {why}"));
+    }
+    let mut sender = session.rig.objects.another_queue(session.request.put.op)?.with_store_width(width);
+    session.rig.peer = Some(L::introduce(&mut sender, &mut receiver)?);
+    session.rig.poster = Some(L::drive(session, sender, mode)?);
+    session.rig.queue = Some(receiver);
+    Ok(name)
 }
 
 /// The failure without another adapter to compare with.

@@ -109,6 +109,32 @@ pub(super) fn run(stream: &mut Stream, session: &mut Session, names: Vec<String>
     }
 }
 
+/// As [`Layer::drive`](crate::checks::session::Layer::drive): the session's GPU drives the queue, if it has one.
+pub(super) fn drive(
+    session: &mut Session,
+    mut queue: MappedQueue,
+    mode: DoorbellMode,
+) -> Result<Box<dyn Poster<Libfabric>>, String> {
+    let proxy = match session.rig.proxy.take() {
+        Some(proxy) => proxy,
+        None => {
+            DoorbellProxy::start(&ProxyOptions::new()).map_err(|error| error_chain(&error).to_string())?
+        }
+    };
+    let poster: Box<dyn Poster<Libfabric>> = match (session.gpu, &session.rig.objects.gpu) {
+        (Some(_), Some(gpu)) => {
+            let mapped = GpuQueue::with_doorbell(queue, gpu, mode.into(), &proxy);
+            Box::new(mapped.map_err(|error| error_chain(&error).to_string())?.0)
+        }
+        _ => {
+            queue.set_doorbell(mode, &proxy).map_err(|error| error_chain(&error).to_string())?;
+            Box::new(queue)
+        }
+    };
+    session.rig.proxy = (mode != DoorbellMode::Direct).then_some(proxy);
+    Ok(poster)
+}
+
 impl Poster<Libfabric> for GpuQueue {
     fn execute(&mut self, request: &WorkRequest) -> Result<WorkReport, GpuQueueError> {
         Self::execute(self, request)

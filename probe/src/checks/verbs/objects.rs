@@ -3,8 +3,9 @@
 use std::os::fd::AsFd;
 
 use efa_gda::verbs::{
-    Access, Buffer, Capability, CompletionCounter, CompletionQueue, CompletionQueues, CountedOperations,
-    ExternalMemory, MemoryRegion, ProtectionDomain, QueuePair, QueuePairOptions,
+    Access, Buffer, Capability, CompletionCounter, CompletionQueue, CompletionQueues, Context,
+    CountedOperations, ExternalMemory, MemoryRegion, ProtectionDomain, QueuePair, QueuePairOptions, Ready,
+    Result,
 };
 use efa_gda::wire::{EntrySize, QueueKey};
 
@@ -120,11 +121,20 @@ fn domain(session: &mut Session) -> Outcomes {
     }
 }
 
+fn completion_entries(context: &Context) -> u32 {
+    COMPLETIONS.min(context.attributes().max_completions)
+}
+
+/// A completion queue for a queue of [`new_queue_pair`].
+pub(super) fn new_completion_queue(context: &Context) -> Result<CompletionQueue> {
+    CompletionQueue::create(context, completion_entries(context))
+}
+
 fn completion_queue(session: &mut Session) -> Outcomes {
     let Some(context) = &session.rig.objects.context else { return missing("the device") };
-    let entries = COMPLETIONS.min(context.attributes().max_completions);
-    match CompletionQueue::create(context, entries) {
+    match new_completion_queue(context) {
         Ok(completions) => {
+            let entries = completion_entries(context);
             session.rig.objects.completions = Some(completions);
             Outcome::pass(format!("at least {entries} entries")).into()
         }
@@ -154,14 +164,14 @@ fn memory(session: &mut Session) -> Outcomes {
     }
 }
 
-fn queue_pair(session: &mut Session) -> Outcomes {
-    let objects = &session.rig.objects;
-    let (Some(context), Some(domain), Some(completions)) =
-        (&objects.context, &objects.domain, &objects.completions)
-    else {
-        return missing("the domain");
-    };
-    let wide = session.request.put.op == Op::InlineWrite;
+/// A queue pair for puts of `op`, ready for requests.
+pub(super) fn new_queue_pair(
+    context: &Context,
+    domain: &ProtectionDomain,
+    completions: &CompletionQueue,
+    op: Op,
+) -> Result<QueuePair<Ready>> {
+    let wide = op == Op::InlineWrite;
     let has = context.attributes();
     let options = QueuePairOptions::new()
         .send_entries(ENTRIES.min(has.max_send_entries))
@@ -169,9 +179,17 @@ fn queue_pair(session: &mut Session) -> Outcomes {
         // Inline RDMA writes need 128-byte entries; other operations do not.
         .entry_size(if wide { EntrySize::B128 } else { EntrySize::B64 })
         .unsolicited_writes(unsolicited(context));
-    let created = QueuePair::create(domain, CompletionQueues::shared(completions), &options)
-        .and_then(|pair| pair.activate(KEY));
-    match created {
+    QueuePair::create(domain, CompletionQueues::shared(completions), &options)?.activate(KEY)
+}
+
+fn queue_pair(session: &mut Session) -> Outcomes {
+    let objects = &session.rig.objects;
+    let (Some(context), Some(domain), Some(completions)) =
+        (&objects.context, &objects.domain, &objects.completions)
+    else {
+        return missing("the domain");
+    };
+    match new_queue_pair(context, domain, completions, session.request.put.op) {
         Ok(pair) => {
             let observed = format!("queue pair {}", pair.number().get());
             session.rig.objects.pair = Some(pair);
