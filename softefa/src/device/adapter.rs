@@ -230,7 +230,7 @@ impl Adapter {
                 return Err(DeviceError::Busy { object: format!("completion queue {}", queue.0), users });
             }
             let ring = port.completions.remove(queue.0).ok_or(missing)?;
-            ring.discard_backlog();
+            ring.abandon();
             if let Some(doorbell) = &ring.doorbell {
                 port.doorbells.release(doorbell);
             }

@@ -8,7 +8,6 @@
 //! | slot, bytes 0 to 7 (request id, status, flags with the phase bit, queue pair) | the holder of `state`: release | the client: acquire | the release and the acquire pair: payload and bytes 8 to 31 are visible after the load |
 //! | doorbell: low 16 bits of the consumer index | the client: release | the holder of `state`: acquire | the release and the acquire pair: the client has read the consumed slots, so they may be overwritten |
 //! | `state` | engines of this adapter and of senders, control threads | the same | its mutex |
-//! | `abandoned` | control threads: relaxed | engines, control threads: relaxed | none; a completion that is being added meanwhile may still be added |
 //! | `users` | control threads, under the network's write lock | the same | the network's lock |
 //!
 //! The client must not write slots. It must ring the doorbell, or report its index through
@@ -28,8 +27,8 @@
 //! backlog holds as many completions as the queue, but at least 256; later ones are lost, as on hardware.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use efa_gda_wire::{Completion, CompletionKind, CompletionStatus, RequestIdWidth, Ring, doorbell_advance};
 
@@ -59,8 +58,6 @@ pub(crate) struct CompletionRing {
     pub(crate) doorbell: Option<Doorbell>,
     /// Work queues that complete here. A queue pair counts twice if both of its queues do.
     pub(crate) users: AtomicUsize,
-    /// The client will not read completions any more, so they are discarded.
-    abandoned: AtomicBool,
     shared: Arc<Shared>,
     state: Mutex<State>,
 }
@@ -83,6 +80,8 @@ struct State {
     backlog: VecDeque<[u8; COMPLETION_BYTES]>,
     /// The last completions of `produced`, which are not in indirect memory yet.
     gathered: Vec<[u8; COMPLETION_BYTES]>,
+    /// The client will not read completions any more, so they are discarded.
+    is_abandoned: bool,
 }
 
 /// A completion with the fields that [`Completion`] does not have.
@@ -102,8 +101,8 @@ impl CompletionRing {
         doorbell: Option<Doorbell>,
         shared: Arc<Shared>,
     ) -> Self {
-        let (users, abandoned) = (AtomicUsize::new(0), AtomicBool::new(false));
-        Self { number, ring, storage, doorbell, users, abandoned, shared, state: Mutex::default() }
+        let users = AtomicUsize::new(0);
+        Self { number, ring, storage, doorbell, users, shared, state: Mutex::default() }
     }
 
     /// Whether the client can report, or has reported, a consumer index.
@@ -112,7 +111,8 @@ impl CompletionRing {
     }
 
     pub(crate) fn set_consumer_index(&self, consumed: u64) {
-        let mut state = self.lock_current();
+        let mut state = lock(&self.state);
+        self.read_consumer(&mut state);
         match state.consumed.unwrap_or(0).checked_sub(consumed) {
             Some(back @ 1..) => self.report_consumer_backwards(&state, back),
             _ => self.advance_consumer(&mut state, consumed),
@@ -122,11 +122,11 @@ impl CompletionRing {
 
     /// Writes completions, in order.
     pub(crate) fn push(&self, records: impl ExactSizeIterator<Item = CompletionRecord>) {
-        // Relaxed: no other word depends on it.
-        if self.abandoned.load(Ordering::Relaxed) {
+        let mut state = lock(&self.state);
+        if state.is_abandoned {
             return;
         }
-        let mut state = self.lock_current();
+        self.read_consumer(&mut state);
         if let Storage::Ring(memory) = &self.storage {
             let slots = (0..records.len() as u64).step_by(CACHE_LINE / COMPLETION_BYTES);
             slots.for_each(|ahead| memory.prefetch(self.offset(state.produced + ahead)));
@@ -166,15 +166,10 @@ impl CompletionRing {
         self.write(state, Self::bytes(&record));
     }
 
-    /// Discards the backlog and all later completions.
+    /// Discards the backlog and all later completions, of a queue that is not read any more or is being destroyed.
     pub(crate) fn abandon(&self) {
-        self.abandoned.store(true, Ordering::Relaxed);
-        self.discard_backlog();
-    }
-
-    /// Discards the backlog of a queue that is being destroyed.
-    pub(crate) fn discard_backlog(&self) {
         let mut state = lock(&self.state);
+        state.is_abandoned = true;
         if !state.backlog.is_empty() {
             state.backlog.clear();
             self.shared.backlogged.fetch_sub(1, Ordering::Relaxed);
@@ -183,7 +178,7 @@ impl CompletionRing {
 
     /// Writes completions of the backlog that fit now.
     pub(crate) fn retry_backlog(&self) {
-        drop(self.lock_current());
+        self.read_consumer(&mut lock(&self.state));
     }
 
     fn is_full(&self, state: &State) -> bool {
@@ -204,9 +199,8 @@ impl CompletionRing {
         self.write_gathered(state);
     }
 
-    /// Locks the state, reads the consumer index from the doorbell, and writes the backlog that fits.
-    fn lock_current(&self) -> MutexGuard<'_, State> {
-        let mut state = lock(&self.state);
+    /// Reads the consumer index from the doorbell, and writes the backlog that fits.
+    fn read_consumer(&self, state: &mut State) {
         if let Some(doorbell) = &self.doorbell {
             let value = doorbell.value();
             let advance = doorbell_advance(state.last_doorbell, value);
@@ -214,15 +208,14 @@ impl CompletionRing {
                 state.last_doorbell = value as u16;
                 // The doorbell wraps at 2^16: an advance of more than half of that is a step backwards.
                 if advance > MAX_DOORBELL_ADVANCE {
-                    self.report_consumer_backwards(&state, (1 << 16) - u64::from(advance));
+                    self.report_consumer_backwards(state, (1 << 16) - u64::from(advance));
                 } else {
                     let consumed = state.consumed.unwrap_or(0) + u64::from(advance);
-                    self.advance_consumer(&mut state, consumed);
+                    self.advance_consumer(state, consumed);
                 }
             }
         }
-        self.write_backlog(&mut state);
-        state
+        self.write_backlog(state);
     }
 
     fn offset(&self, counter: u64) -> usize {
@@ -300,5 +293,51 @@ impl CompletionRing {
         let slot = Some(self.ring.slot(counter as u32));
         let queue = Queue::Completion(self.number);
         self.shared.report(Violation { queue, slot, counter, entry: None, raw: Vec::new(), rule });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::iter;
+    use std::sync::Barrier;
+    use std::thread;
+
+    use efa_gda_wire::{QueuePairNumber, RequestId};
+
+    use super::super::config::AdapterConfig;
+    use super::*;
+
+    #[test]
+    fn a_completion_that_waits_while_its_queue_is_abandoned_is_discarded() {
+        let shared = Arc::new(Shared::new(AdapterConfig::new(Gid::link_local(1))));
+        let storage = Storage::Ring(RingMemory::allocate(COMPLETION_BYTES).unwrap());
+        let (number, ring) = (CompletionQueueNumber(0), Ring::new(1).unwrap());
+        let queue = CompletionRing::new(number, ring, storage, None, shared.clone());
+        let completion = Completion {
+            id: RequestId::new(0),
+            status: CompletionStatus::Ok,
+            operation_code: 0,
+            queue_pair: QueuePairNumber::new(0),
+            kind: CompletionKind::Send,
+        };
+        let record = CompletionRecord { completion, ids: RequestIdWidth::Bits16, source: None };
+        let two = || [record; 2].into_iter();
+        queue.set_consumer_index(0);
+        let barrier = Barrier::new(2);
+        thread::scope(|scope| {
+            let mut state = lock(&queue.state);
+            scope.spawn(|| {
+                barrier.wait();
+                queue.push(two());
+            });
+            barrier.wait();
+            // The thread gets to the lock, usually. What it finds there decides.
+            iter::repeat_n((), 100).for_each(|()| thread::yield_now());
+            state.is_abandoned = true;
+        });
+        assert_eq!((lock(&queue.state).produced, shared.violations().len()), (0, 0));
+        lock(&queue.state).is_abandoned = false;
+        queue.push(two());
+        assert_eq!((lock(&queue.state).produced, shared.violations().len()), (1, 1), "it had no room");
     }
 }

@@ -38,7 +38,6 @@
 //! | completion slot, bytes 0 to 7, with the phase bit | the same: release (`store_word_release`) | the client: acquire (`load_word_acquire`) | the release and the acquire pair: payload and bytes 8 to 31 are visible after the load |
 //! | completion-queue doorbell | the client: release (`Doorbell::ring`) | the holder of the completion queue's lock: acquire (`Doorbell::value`) | the release and the acquire pair: the client has read the consumed slots, so they may be overwritten |
 //! | completion counter | engines and control threads: release | the client: acquire | the release and the acquire pair: payload is visible after the load: `counter.rs` |
-//! | `CompletionRing::abandoned` | a control thread: relaxed | engines: relaxed | none: a completion that is being added meanwhile may still be added |
 //! | mirror of a completion counter | the holder of its lock | the client | no value is written before the data that it counts: `counter.rs` |
 //! | `Shared::stop` | a control thread: release (`Adapter::stop`, drop) | the engine: acquire (`run`) | orders no other word |
 //! | `Shared::held` | a control thread: release (`Adapter::hold`) | the engine: acquire (`Engine::round`) | orders no other word |
