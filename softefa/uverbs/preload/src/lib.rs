@@ -225,10 +225,36 @@ interpose_mmap!(mmap, mmap64);
 /// As for the C library's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn close(descriptor: c_int) -> c_int {
-    if let Some(socket) = table::remove(descriptor) {
-        real::close(socket);
-    }
+    table::remove(descriptor);
     real::close(descriptor)
+}
+
+/// As the C library's function; if `new` is a device, closes its connection too.
+///
+/// # Safety
+/// As for the C library's function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
+    // SAFETY: the arguments are integers.
+    let result = unsafe { real::dup2(old, new) };
+    if result >= 0 && old != new {
+        table::remove(new);
+    }
+    result
+}
+
+/// As `dup2`.
+///
+/// # Safety
+/// As for the C library's function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
+    // SAFETY: the arguments are integers.
+    let result = unsafe { real::dup3(old, new, flags) };
+    if result >= 0 {
+        table::remove(new);
+    }
+    result
 }
 
 /// As the C library's function, but refuses netlink's RDMA protocol, through which the kernel would list its devices.

@@ -82,6 +82,8 @@ real! {
     mmap64, c"mmap64", (address: *mut c_void, length: size_t, protection: c_int, flags: c_int,
         descriptor: c_int, offset: off_t) -> *mut c_void;
     close_any, c"close", (descriptor: c_int) -> c_int;
+    dup2, c"dup2", (old: c_int, new: c_int) -> c_int;
+    dup3, c"dup3", (old: c_int, new: c_int, flags: c_int) -> c_int;
     socket_any, c"socket", (domain: c_int, kind: c_int, protocol: c_int) -> c_int;
 }
 

@@ -20,7 +20,7 @@ use nix::sys::mman::{MapFlags, ProtFlags, mmap};
 use nix::sys::socket::{self, AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr};
 use softefa_abi::protocol::{REPLY_BYTES, Reply, Request};
 use softefa_abi::sys::*;
-use softefa_abi::{encode, get};
+use softefa_abi::{VERBS_IOCTL, encode, get};
 
 /// A connection to the broker.
 #[derive(Debug)]
@@ -174,6 +174,15 @@ impl Call {
             words.extend([u64::from(*id) | u64::from(*length) << 16 | 1 << 32, *data]);
         }
         words
+    }
+
+    /// Makes the call as an ioctl on a device, by the preloaded library. Returns its error number.
+    pub fn ioctl(&mut self, device: BorrowedFd<'_>) -> i32 {
+        self.words = self.encode();
+        // SAFETY: the words are a header and its attributes, which point to buffers of this value.
+        let result = unsafe { libc::ioctl(device.as_raw_fd(), VERBS_IOCTL, self.words.as_mut_ptr()) };
+        fence(Ordering::SeqCst);
+        if result == 0 { 0 } else { nix::Error::last_raw() }
     }
 
     /// Makes the call. Returns its error number.
