@@ -7,14 +7,18 @@ mod client;
 mod served;
 
 use std::fs;
+use std::os::fd::AsRawFd as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use client::{Call, Client};
-use efa_gda_test_support::TempDir;
-use nix::sys::socket::{setsockopt, sockopt};
+use efa_gda_test_support::{TempDir, skip};
+use nix::sys::signal::Signal;
+use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr, setsockopt, sockopt};
 use nix::sys::time::TimeVal;
-use served::{Process, open_by_the_library, serve, serve_limited};
+use nix::sys::wait::waitpid;
+use nix::unistd::Pid;
+use served::{Process, open_by_the_library, serve, serve_limited, stop};
 use softefa_abi::sys::*;
 
 #[test]
@@ -51,6 +55,69 @@ fn a_client_that_opens_too_many_devices_is_refused_by_name_and_another_is_served
     let name = format!("softefa: process {} (", std::process::id());
     let is_named = |line: &str| line.starts_with(&name) && line.contains("was refused 1 open devices more");
     assert!(report.lines().any(is_named), "{report}");
+}
+
+/// Starts a copy of this process that has the number `process`, runs `work`, and is killed. Returns whether that works:
+/// the caller must be root, and no process may have the number.
+fn child_with_number(process: i32, work: impl FnOnce()) -> bool {
+    // SAFETY: all zeros is a valid value.
+    let mut arguments: libc::clone_args = unsafe { std::mem::zeroed() };
+    arguments.exit_signal = libc::SIGCHLD as u64;
+    arguments.set_tid = &raw const process as u64;
+    arguments.set_tid_size = 1;
+    // SAFETY: without flags the call is a fork. The child makes system calls only.
+    match unsafe { libc::syscall(libc::SYS_clone3, &raw mut arguments, size_of_val(&arguments)) } {
+        0 => {
+            work();
+            // SAFETY: the call has an integer argument.
+            unsafe { libc::_exit(0) }
+        }
+        child => child == i64::from(process),
+    }
+}
+
+#[test]
+fn a_process_that_gets_the_number_of_one_that_connected_and_ended_does_not_replace_it() {
+    let folder = TempDir::new("number");
+    let socket = folder.path().join("socket");
+    let broker = serve(&socket, 1);
+    stop(broker.id());
+    let client = Client(
+        socket::socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None).unwrap(),
+    );
+    let timeout = TimeVal::new(10, 0);
+    setsockopt(&client.0, sockopt::ReceiveTimeout, &timeout).unwrap();
+    let address = UnixAddr::new(&socket).unwrap();
+    // A number above those that the kernel gives out next.
+    let process = std::process::id() as i32 + 5000;
+    let connects = || {
+        let _ = socket::connect(client.0.as_raw_fd(), &address);
+    };
+    if !child_with_number(process, connects) {
+        return skip("a process cannot get a number of this test's choice");
+    }
+    waitpid(Pid::from_raw(process), None).unwrap();
+    let (reader, writer) = std::io::pipe().unwrap();
+    assert!(child_with_number(process, || {
+        let _ = nix::unistd::close(writer.as_raw_fd());
+        let _ = nix::unistd::read(&reader, &mut [0]);
+    }));
+    broker.signal(Signal::SIGCONT);
+    let reply = client.exchange(&[0]).errno;
+    drop(writer);
+    waitpid(Pid::from_raw(process), None).unwrap();
+    if kernel_has_peer_descriptors(&client) {
+        assert_ne!(reply, libc::EINVAL, "the broker serves the process that has the number now");
+    }
+}
+
+/// Whether the kernel is of version 6.5 or later.
+fn kernel_has_peer_descriptors(client: &Client) -> bool {
+    let (mut descriptor, mut length) = (-1_i32, 4);
+    let (socket, value) = (client.0.as_raw_fd(), (&raw mut descriptor).cast());
+    // SAFETY: the pointers are to values of this frame, and the length is that of the first.
+    let result = unsafe { libc::getsockopt(socket, libc::SOL_SOCKET, 77, value, &raw mut length) };
+    result == 0 || nix::Error::last() != nix::Error::ENOPROTOOPT
 }
 
 /// How often the broker's accepting thread has waited. `None`: there is no such thread.

@@ -19,7 +19,7 @@ use softefa_abi::protocol::{
 use softefa_abi::sys::{
     IB_UVERBS_BUFFER_TYPE_DMABUF, ib_uverbs_attr, ib_uverbs_buffer_desc, ib_uverbs_ioctl_hdr,
 };
-use softefa_abi::{Errno, MAX_ATTRIBUTES};
+use softefa_abi::{Errno, MAX_ATTRIBUTES, stands_for_several};
 
 use crate::real;
 use crate::table::Entry;
@@ -76,18 +76,23 @@ pub(crate) fn open(adapter: u32) -> Result<c_int, Errno> {
     Ok(number)
 }
 
-/// What the kernel reports for every user whom this process's user namespace does not map.
-const OVERFLOW_USER: u32 = 65534;
-
-/// Whether this process's user namespace maps every user, so that the overflow user is a user and not several.
-fn maps_every_user() -> bool {
-    let mut text = [0; 64];
-    let file = real::open_path(c"/proc/self/uid_map", libc::O_RDONLY | libc::O_CLOEXEC);
-    let Ok(file) = Descriptor::new(file) else { return false };
+/// The start of a small file; empty if it cannot be read.
+fn text_of<'a>(path: &CStr, buffer: &'a mut [u8; 64]) -> &'a str {
+    let file = real::open_path(path, libc::O_RDONLY | libc::O_CLOEXEC);
+    let Ok(file) = Descriptor::new(file) else { return "" };
     // SAFETY: the descriptor is open, and the buffer has this length.
-    let length = unsafe { libc::read(file.0, text.as_mut_ptr().cast(), text.len()) };
-    let text = std::str::from_utf8(&text[..usize::try_from(length).unwrap_or(0)]).unwrap_or_default();
-    text.split_ascii_whitespace().eq(["0", "0", "4294967295"])
+    let length = unsafe { libc::read(file.0, buffer.as_mut_ptr().cast(), buffer.len()) };
+    str::from_utf8(&buffer[..usize::try_from(length).unwrap_or(0)]).unwrap_or_default()
+}
+
+/// Whether this process gives its memory to a broker of this user: its own user or root, of whom there is one each.
+fn trusts(user: u32) -> bool {
+    let (mut uid_map, mut overflow) = ([0; 64], [0; 64]);
+    let uid_map = text_of(c"/proc/self/uid_map", &mut uid_map);
+    let overflow = text_of(c"/proc/sys/kernel/overflowuid", &mut overflow);
+    // SAFETY: geteuid has no preconditions.
+    let is_named = user == unsafe { libc::geteuid() } || user == 0;
+    is_named && !stands_for_several(user, uid_map, overflow)
 }
 
 fn handshake(socket: c_int, adapter: u32) -> Result<(), Errno> {
@@ -98,10 +103,7 @@ fn handshake(socket: c_int, adapter: u32) -> Result<(), Errno> {
     // SAFETY: the socket is open, and stays so until this function returns.
     let socket = unsafe { BorrowedFd::borrow_raw(socket) };
     let broker = getsockopt(&socket, PeerCredentials).map_err(|_| Errno::ENODEV)?;
-    // SAFETY: geteuid has no preconditions.
-    let is_own =
-        broker.uid() == unsafe { libc::geteuid() } && (broker.uid() != OVERFLOW_USER || maps_every_user());
-    if !is_own && broker.uid() != 0 {
+    if !trusts(broker.uid()) {
         return Err(Errno::EPERM);
     }
     let memory = Descriptor::new(real::open_path(MEMORY, libc::O_RDWR | libc::O_CLOEXEC))?;

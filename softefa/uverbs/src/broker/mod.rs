@@ -17,6 +17,7 @@ mod responses;
 mod rings;
 mod socket;
 
+use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -28,13 +29,13 @@ use std::time::Duration;
 use nix::sys::socket::{Shutdown, shutdown};
 use nix::unistd::geteuid;
 use softefa::device::{Adapter, AdapterConfig, ConfigError, DeviceError, Gid, Network};
-use softefa_abi::Errno;
 use softefa_abi::protocol::{Reply, Request};
+use softefa_abi::{Errno, stands_for_several};
 
 use crate::say::say;
 use context::Context;
 use limits::{Resource, Shares};
-use process::{Process, end_of, name};
+use process::{Process, name};
 pub(crate) use socket::try_connect;
 use socket::{Connection, Listener};
 
@@ -58,6 +59,34 @@ pub enum BrokerError {
         /// The system's error.
         error: io::Error,
     },
+    /// The lock of the socket's path could not be opened.
+    #[error(
+        "broker lock {lock}: it cannot be opened: {error}; check that the directory can be written, and that nothing else \
+         has that name"
+    )]
+    Lock {
+        /// The lock's path.
+        lock: PathBuf,
+        /// The system's error.
+        error: io::Error,
+    },
+    /// Another process holds the lock of the socket's path.
+    #[error(
+        "broker lock {lock}: another process held it for {seconds} s; brokers hold it for milliseconds while they start or \
+         stop; end that process (fuser {lock})"
+    )]
+    Locked {
+        /// The lock's path.
+        lock: PathBuf,
+        /// How long the broker waited.
+        seconds: u64,
+    },
+    /// The broker's user cannot be told from others.
+    #[error(
+        "broker: it runs as user {0}, as which the kernel reports every user that this user namespace does not map, so it \
+         cannot know its own user's programs; map the user, or serve every user (softefa serve --every-user)"
+    )]
+    UnknownUser(u32),
     /// A variable of the environment has an invalid value.
     #[error(transparent)]
     Config(#[from] ConfigError),
@@ -119,6 +148,9 @@ impl Broker {
     /// # Errors
     /// [`BrokerError`].
     pub fn start(socket: &Path, adapters: usize, clients: Clients) -> Result<Self, BrokerError> {
+        if clients == Clients::OwnUser && is_user_unknown() {
+            return Err(BrokerError::UnknownUser(geteuid().as_raw()));
+        }
         let network = Network::new();
         let capture = std::env::var_os("SOFTEFA_CAPTURE").is_some();
         let mut running = Vec::new();
@@ -139,9 +171,7 @@ impl Broker {
             connections: AtomicUsize::new(0),
             ended: AtomicBool::new(false),
         });
-        let listener = Listener::new(socket, clients == Clients::EveryUser)
-            .map_err(|error| BrokerError::Socket { path: socket.to_path_buf(), error })?;
-        let listener = Arc::new(listener);
+        let listener = Arc::new(Listener::new(socket, clients == Clients::EveryUser)?);
         let (state, accepting) = (shared.clone(), listener.clone());
         thread::Builder::new()
             .name("softefa-accept".into())
@@ -170,6 +200,13 @@ impl Drop for Broker {
     }
 }
 
+/// Whether programs of other users could be reported as this user's.
+fn is_user_unknown() -> bool {
+    let [uid_map, overflow] = ["/proc/self/uid_map", "/proc/sys/kernel/overflowuid"]
+        .map(|path| fs::read_to_string(path).unwrap_or_default());
+    stands_for_several(geteuid().as_raw(), &uid_map, &overflow)
+}
+
 /// Accepts connections until the broker is dropped.
 fn accept(shared: &Arc<Shared>, listener: &OwnedFd) {
     while !shared.ended.load(Ordering::Acquire) {
@@ -185,7 +222,7 @@ fn accept(shared: &Arc<Shared>, listener: &OwnedFd) {
 fn admit(shared: &Arc<Shared>, connection: Connection) {
     let Ok(peer) = connection.peer() else { return };
     let is_served = shared.clients == Clients::EveryUser || peer.user == geteuid().as_raw();
-    let end = if is_served { end_of(peer.process) } else { Err(Errno::EPERM) };
+    let end = if is_served { connection.end_of_peer(peer.process) } else { Err(Errno::EPERM) };
     let charge = end.and_then(|end| {
         let charge = shared.shares.take(peer.process, Resource::Devices, 1);
         Ok((end, charge.ok_or(Errno::EMFILE)?))

@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
+use super::BrokerError;
+
 /// How long the lock is waited for. Its holders make a few system calls.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The pause between two attempts.
@@ -27,21 +29,26 @@ impl PathLock {
     /// Locks the socket's path `socket`.
     ///
     /// # Errors
-    /// Those of the system; [`io::ErrorKind::TimedOut`] if another process holds the lock for five seconds.
-    pub(crate) fn new(socket: &Path) -> io::Result<Self> {
+    /// [`BrokerError::Lock`] with the system's error; [`BrokerError::Locked`] if another process holds the lock for five
+    /// seconds.
+    pub(crate) fn new(socket: &Path) -> Result<Self, BrokerError> {
+        Self::with_patience(socket, PATIENCE)
+    }
+
+    fn with_patience(socket: &Path, patience: Duration) -> Result<Self, BrokerError> {
         let mut path = OsString::from(socket);
         path.push(".lock");
         let path = PathBuf::from(path);
-        let limit = Instant::now() + PATIENCE;
+        let limit = Instant::now() + patience;
         loop {
-            if let Some(file) = attempt(&path)? {
-                return Ok(Self { path, _file: file });
+            match attempt(&path) {
+                Ok(Some(file)) => return Ok(Self { path, _file: file }),
+                Ok(None) if Instant::now() > limit => {
+                    return Err(BrokerError::Locked { lock: path, seconds: patience.as_secs() });
+                }
+                Ok(None) => thread::sleep(PAUSE),
+                Err(error) => return Err(BrokerError::Lock { lock: path, error }),
             }
-            if Instant::now() > limit {
-                let text = format!("another process holds the lock {}", path.display());
-                return Err(io::Error::new(io::ErrorKind::TimedOut, text));
-            }
-            thread::sleep(PAUSE);
         }
     }
 }
@@ -65,7 +72,7 @@ fn attempt(path: &Path) -> io::Result<Option<Flock<File>>> {
         .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
         .open(path)?;
     if !file.metadata()?.is_file() {
-        return Err(io::Error::other(format!("{} is not a regular file; remove it", path.display())));
+        return Err(io::Error::other("it is not a regular file"));
     }
     let file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
         Ok(file) => file,
@@ -91,6 +98,9 @@ mod tests {
         let socket = folder.path().join("socket");
         drop(UnixListener::bind(&socket).unwrap());
         let lock = PathLock::new(&socket).unwrap();
+        let refused = PathLock::with_patience(&socket, Duration::ZERO).err().unwrap().to_string();
+        let names_the_lock = format!("broker lock {}.lock: ", socket.display());
+        assert!(refused.starts_with(&names_the_lock) && !refused.contains("remove"), "{refused}");
         thread::scope(|scope| {
             let broker = scope.spawn(|| Broker::start(&socket, 1, Clients::OwnUser));
             // Time in which a broker that ignores the lock would replace the socket.

@@ -27,12 +27,8 @@ pub(crate) fn name(process: i32) -> String {
 /// A descriptor that becomes readable when the process ends.
 ///
 /// # Errors
-/// [`Errno::EPERM`] if it is of another PID namespace, so that it has no number here; otherwise the system's, as when the
-/// process has ended or this one has too many descriptors.
+/// The system's, as when the process has ended or this one has too many descriptors.
 pub(crate) fn end_of(process: i32) -> Result<OwnedFd, Errno> {
-    if process <= 0 {
-        return Err(Errno::EPERM);
-    }
     // SAFETY: the call has integer arguments.
     let descriptor = unsafe { libc::syscall(libc::SYS_pidfd_open, process, 0) };
     match i32::try_from(descriptor) {

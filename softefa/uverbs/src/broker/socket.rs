@@ -18,7 +18,12 @@ use nix::sys::socket::{
 };
 use softefa_abi::protocol::{MAX_DESCRIPTORS, REQUEST_BYTES, Reply};
 
+use super::BrokerError;
 use super::path_lock::PathLock;
+use super::process;
+
+/// `SO_PEERPIDFD` of Linux 6.5 (`asm-generic/socket.h`).
+const SO_PEERPIDFD: c_int = 77;
 
 /// The broker's socket and its file.
 #[derive(Debug)]
@@ -34,16 +39,23 @@ impl Listener {
     /// that an ended broker left is replaced.
     ///
     /// # Errors
-    /// Those of the system; [`io::ErrorKind::InvalidInput`] if the path is empty or too long for a socket;
-    /// [`io::ErrorKind::AddrInUse`] if a broker listens there, or the file is no socket; those of [`PathLock::new`].
-    pub(crate) fn new(path: &Path, every_user: bool) -> io::Result<Self> {
-        let (socket, address) = unbound(path)?;
+    /// [`BrokerError::Lock`] if the path cannot be locked; otherwise [`BrokerError::Socket`] with the system's error;
+    /// [`io::ErrorKind::InvalidInput`] if the path is empty or too long for a socket; [`io::ErrorKind::AddrInUse`] if a
+    /// broker listens there, or the file is no socket.
+    pub(crate) fn new(path: &Path, every_user: bool) -> Result<Self, BrokerError> {
+        let failed = |error| BrokerError::Socket { path: path.to_path_buf(), error };
+        let (socket, address) = unbound(path).map_err(failed)?;
         // Until the socket listens, another broker would take its file for a stale one.
         let _lock = PathLock::new(path)?;
-        match bind(socket.as_raw_fd(), &address) {
+        Self::locked(socket, &address, path, every_user).map_err(failed)
+    }
+
+    /// As [`Self::new`]. The caller must hold the path's lock.
+    fn locked(socket: OwnedFd, address: &UnixAddr, path: &Path, every_user: bool) -> io::Result<Self> {
+        match bind(socket.as_raw_fd(), address) {
             Err(Errno::EADDRINUSE) if is_stale(path) => {
                 fs::remove_file(path)?;
-                bind(socket.as_raw_fd(), &address)?;
+                bind(socket.as_raw_fd(), address)?;
             }
             bound => bound?,
         }
@@ -88,7 +100,7 @@ fn is_stale(path: &Path) -> bool {
 /// Connects to the broker at `path` and closes the connection. Does not wait: a broker that is busy counts as one.
 ///
 /// # Errors
-/// As [`Listener::new`]; the system's if no broker listens there.
+/// The system's if no broker listens there; [`io::ErrorKind::InvalidInput`] if the path is empty or too long for a socket.
 pub(crate) fn try_connect(path: &Path) -> io::Result<()> {
     let (socket, address) = unbound(path)?;
     fcntl(&socket, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
@@ -131,6 +143,27 @@ impl Connection {
     pub(crate) fn peer(&self) -> io::Result<Peer> {
         let peer = getsockopt(&self.socket, sockopt::PeerCredentials)?;
         Ok(Peer { process: peer.pid(), user: peer.uid() })
+    }
+
+    /// A descriptor that becomes readable when the process that connected ends, whose number is `process`.
+    ///
+    /// # Errors
+    /// [`EPERM`](softefa_abi::Errno::EPERM) if it is of another PID namespace, so that it has no number here; otherwise
+    /// those of [`process::end_of`], which finds the process by its number on kernels before 6.5. If the number was used
+    /// again before this call, it is then another process's end.
+    pub(crate) fn end_of_peer(&self, process: libc::pid_t) -> Result<OwnedFd, softefa_abi::Errno> {
+        if process <= 0 {
+            return Err(softefa_abi::Errno::EPERM);
+        }
+        let (mut descriptor, mut length): (c_int, _) = (-1, size_of::<c_int>() as libc::socklen_t);
+        let (socket, value) = (self.socket.as_raw_fd(), (&raw mut descriptor).cast());
+        // SAFETY: the pointers are to values of this frame, and the length is that of the first.
+        match unsafe { libc::getsockopt(socket, libc::SOL_SOCKET, SO_PEERPIDFD, value, &raw mut length) } {
+            // SAFETY: the call returned a new descriptor, which has no other owner.
+            0 => Ok(unsafe { OwnedFd::from_raw_fd(descriptor) }),
+            _ if Errno::last() == Errno::ENOPROTOOPT => process::end_of(process),
+            _ => Err(softefa_abi::Errno::of(&io::Error::last_os_error())),
+        }
     }
 
     /// Waits for the next message and the descriptors beside it. `None`: the program closed the connection, or `end` is

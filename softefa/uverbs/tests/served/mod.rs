@@ -2,10 +2,12 @@
 
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::missing_panics_doc)] // each test program uses a part
 
+use std::fs;
 use std::io::Read as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use efa_gda_test_support::output;
 use nix::sys::resource::{Resource, setrlimit};
@@ -38,6 +40,21 @@ impl Process {
         let mut report = String::new();
         self.0.stderr.take().unwrap().read_to_string(&mut report).unwrap();
         (self.0.wait().unwrap().code(), report)
+    }
+}
+
+/// Stops a process, and waits until each of its threads has stopped, for at most ten seconds.
+pub fn stop(process: i32) {
+    kill(Pid::from_raw(process), Signal::SIGSTOP).unwrap();
+    let limit = Instant::now() + Duration::from_secs(10);
+    let is_stopped = |thread: PathBuf| {
+        let status = fs::read_to_string(thread.join("status")).unwrap_or_default();
+        status.lines().any(|line| line.starts_with("State:\tT"))
+    };
+    let threads = || fs::read_dir(format!("/proc/{process}/task")).unwrap();
+    while !threads().all(|thread| is_stopped(thread.unwrap().path())) {
+        assert!(Instant::now() < limit, "process {process} does not stop");
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
