@@ -6,23 +6,24 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
-use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::mman::munmap;
 use nix::unistd::ftruncate;
 use softefa_abi::encode;
-use softefa_abi::protocol::Request;
+use softefa_abi::protocol::{Mapping, REQUEST_BYTES, Request};
 use softefa_abi::sys::*;
 use softefa_uverbs::broker::{Broker, Clients};
 
 #[path = "../../softefa/uverbs/tests/client/mod.rs"]
 mod client;
 
-use client::{Call, Client};
+use client::{Call, Client, map_descriptor};
 
 #[derive(Arbitrary, Debug)]
 enum Message {
@@ -41,12 +42,12 @@ enum Message {
         length: u16,
         writable: bool,
     },
-    /// An ioctl with attributes, and descriptors.
+    /// An ioctl with attributes, and the memory of descriptors.
     Ioctl {
         object: u8,
         method: u8,
         attributes: Vec<Attribute>,
-        descriptors: [Option<Kind>; 2],
+        mappings: [Place; 2],
     },
     /// The size of the file that the program can still change.
     Resize {
@@ -57,15 +58,15 @@ enum Message {
     Region {
         domain: u8,
         length: u32,
-        descriptor: Option<Kind>,
+        descriptor: Option<Place>,
     },
     Queue {
         entries: u16,
         /// The memory of its completions, and where in it.
-        memory: Option<(Kind, u16)>,
+        memory: Option<(Place, u16)>,
     },
     Counter {
-        memory: [Kind; 2],
+        memory: [Place; 2],
         offset: u16,
     },
     QueuePair {
@@ -86,38 +87,64 @@ enum Kind {
     Null,
     Memory,
     Mappings,
-    /// Memory files: one whose size the program can change, and one whose size it cannot.
+    /// A memory file.
     Shared,
-    Sealed,
     Pipe,
     Directory,
 }
 
-struct Files([OwnedFd; 7]);
+/// Memory that a client states as that of a descriptor.
+#[derive(Arbitrary, Clone, Copy, Debug)]
+enum Place {
+    None,
+    /// A file whose size the program changes.
+    Shared,
+    Arena,
+    Unmapped,
+}
+
+struct Files {
+    files: [OwnedFd; 6],
+    shared: Mapping,
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        // SAFETY: `new` mapped it, and only the broker accesses it, through the kernel.
+        let _ = unsafe {
+            munmap(NonNull::new(self.shared.address as *mut _).expect("mapped"), FILE_BYTES as usize)
+        };
+    }
+}
 
 impl Files {
     fn new() -> io::Result<Self> {
-        let memory_file = |seals: SealFlag| -> io::Result<OwnedFd> {
-            let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
-            let file = File::from(memfd_create(c"any", flags)?);
-            file.set_len(FILE_BYTES)?;
-            fcntl(&file, FcntlArg::F_ADD_SEALS(seals))?;
-            Ok(file.into())
-        };
+        let shared = File::from(memfd_create(c"any", MFdFlags::MFD_CLOEXEC)?);
+        shared.set_len(FILE_BYTES)?;
+        let mapping = map_descriptor(shared.as_fd(), FILE_BYTES);
         let memory = File::options().read(true).write(true).open("/proc/self/mem")?;
-        Ok(Self([
+        let files = [
             File::open("/dev/null")?.into(),
             memory.into(),
             File::open("/proc/self/maps")?.into(),
-            memory_file(SealFlag::empty())?,
-            memory_file(SealFlag::F_SEAL_SHRINK)?,
+            shared.into(),
             io::pipe()?.0.into(),
             File::open("/proc/self")?.into(),
-        ]))
+        ];
+        Ok(Self { files, shared: mapping })
+    }
+
+    fn mapping(&self, place: Place) -> Mapping {
+        match place {
+            Place::None => Mapping::default(),
+            Place::Shared => self.shared,
+            Place::Arena => Mapping { address: arena(), length: ARENA_BYTES as u64 },
+            Place::Unmapped => Mapping { address: 4096, length: u64::MAX },
+        }
     }
 
     fn of(&self, kind: Kind) -> BorrowedFd<'_> {
-        self.0[kind as usize].as_fd()
+        self.files[kind as usize].as_fd()
     }
 
     fn all<'a>(&self, kinds: impl IntoIterator<Item = &'a Kind>) -> Vec<BorrowedFd<'_>> {
@@ -135,9 +162,13 @@ struct Attribute {
 }
 
 /// Memory that attributes point to. The broker writes there, as a kernel would, so no attribute points elsewhere.
-static ARENA: OnceLock<u64> = OnceLock::new();
+fn arena() -> u64 {
+    static ARENA: OnceLock<u64> = OnceLock::new();
+    *ARENA.get_or_init(|| vec![0_u64; ARENA_BYTES / 8].leak().as_mut_ptr() as u64)
+}
+
 const ARENA_BYTES: usize = 256 << 10;
-/// Bytes of each memory file, at first.
+/// Bytes of the memory file, at first.
 const FILE_BYTES: u64 = 256 << 10;
 
 fn socket() -> &'static PathBuf {
@@ -166,11 +197,11 @@ fn await_count(folder: &str, most: usize) {
 
 /// Sends a message. Returns whether the connection still exists.
 fn send(client: &Client, files: &Files, message: &Message) -> bool {
-    let arena = *ARENA.get_or_init(|| vec![0_u64; ARENA_BYTES / 8].leak().as_mut_ptr() as u64);
-    let (mut call, descriptors) = match message {
+    let (arena, none) = (arena(), [Place::None; 2]);
+    let (mut call, places) = match message {
         Message::Bytes { bytes, descriptors } => {
             // An ioctl at any address could write anywhere in this process, which the broker is part of.
-            let is_ioctl = bytes.len() == 24 && bytes.starts_with(&[2, 0, 0, 0]);
+            let is_ioctl = bytes.len() == REQUEST_BYTES && bytes.starts_with(&[2, 0, 0, 0]);
             let descriptors = files.all(descriptors);
             return bytes.is_empty()
                 || is_ioctl
@@ -190,7 +221,7 @@ fn send(client: &Client, files: &Files, message: &Message) -> bool {
             let _ = ftruncate(files.of(Kind::Shared), i64::from(*bytes) * 8);
             return true;
         }
-        Message::Ioctl { object, method, attributes, descriptors } => {
+        Message::Ioctl { object, method, attributes, mappings } => {
             let mut call = Call::new((*object).into(), (*method).into());
             for attribute in attributes.iter().take(32) {
                 let id = u32::from(attribute.id) + if attribute.is_common { 0x1000 } else { 0 };
@@ -200,23 +231,21 @@ fn send(client: &Client, files: &Files, message: &Message) -> bool {
                 };
                 call = call.raw(id, attribute.length, data);
             }
-            (call, files.all(descriptors.iter().flatten()))
+            (call, *mappings)
         }
-        Message::Domain => (Call::allocate_domain(), Vec::new()),
+        Message::Domain => (Call::allocate_domain(), none),
         Message::Region { domain, length, descriptor } => {
             let address = if descriptor.is_some() { 0 } else { arena };
-            let call = Call::register((*domain).into(), address, (*length).into(), descriptor.is_some());
-            (call, files.all(descriptor))
+            let call = Call::register((*domain).into(), address, (*length).into(), descriptor.is_some(), 0);
+            (call, [descriptor.unwrap_or(Place::None), Place::None])
         }
-        Message::Queue { entries, memory: None } => {
-            (Call::create_completion_queue((*entries).into()), Vec::new())
-        }
-        Message::Queue { entries, memory: Some((kind, offset)) } => {
+        Message::Queue { entries, memory: None } => (Call::create_completion_queue((*entries).into()), none),
+        Message::Queue { entries, memory: Some((place, offset)) } => {
             let call = Call::create_completion_queue((*entries).into())
                 .number(UVERBS_ATTR_CREATE_CQ_BUFFER_LENGTH, 8, 32 * u64::from(*entries))
                 .number(UVERBS_ATTR_CREATE_CQ_BUFFER_FD, 0, 0)
                 .number(UVERBS_ATTR_CREATE_CQ_BUFFER_OFFSET, 8, u64::from(*offset));
-            (call, files.all(&[Kind::Null, *kind]))
+            (call, [*place, Place::None])
         }
         Message::Counter { memory, offset } => {
             let word = encode!(ib_uverbs_buffer_desc {
@@ -228,17 +257,17 @@ fn send(client: &Client, files: &Files, message: &Message) -> bool {
                 .handle(UVERBS_ATTR_CREATE_COMP_CNTR_HANDLE, 0)
                 .input(EFA_IB_ATTR_CREATE_COMP_CNTR_COMP_BUFFER, &word)
                 .input(EFA_IB_ATTR_CREATE_COMP_CNTR_ERR_BUFFER, &word);
-            (call, files.all(memory))
+            (call, *memory)
         }
         Message::QueuePair { domain, queue, depth, receives } => {
             let (domain, queue) = ((*domain).into(), (*queue).into());
-            (Call::create_queue_pair(domain, queue, (*depth).into(), (*receives).into()), Vec::new())
+            (Call::create_queue_pair(domain, queue, (*depth).into(), (*receives).into()), none)
         }
         Message::State { queue_pair, state } => {
-            (Call::modify_queue_pair((*queue_pair).into(), (*state).into()), Vec::new())
+            (Call::modify_queue_pair((*queue_pair).into(), (*state).into()), none)
         }
     };
-    call.run_with(client, &descriptors);
+    call.run_with(client, places.map(|place| files.mapping(place)));
     true
 }
 

@@ -15,13 +15,13 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use client::{Call, Client, Device, Region};
+use client::{Call, Client, Device, Region, map_descriptor};
 use efa_gda_test_support::{TempDir, in_child, skip};
 use efa_gda_wire::CompletionStatus;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 use softefa_abi::encode;
-use softefa_abi::protocol::Request;
+use softefa_abi::protocol::{Mapping, Request};
 use softefa_abi::sys::*;
 use softefa_uverbs::broker::{Broker, Clients, gid};
 
@@ -47,6 +47,12 @@ impl Fixture {
         }
         self.broker.open_devices() == 0
     }
+}
+
+fn memory_file(bytes: u64) -> std::fs::File {
+    let file = std::fs::File::from(memfd_create(c"region", MFdFlags::empty()).unwrap());
+    file.set_len(bytes).unwrap();
+    file
 }
 
 fn domain_of(call: &Call) -> u32 {
@@ -139,6 +145,47 @@ fn a_process_that_ends_leaves_nothing_to_a_child_that_has_its_socket() {
 }
 
 #[test]
+fn a_message_with_descriptors_ends_an_open_device() {
+    let fixture = Fixture::new("later");
+    let client = Client::open(&fixture.socket);
+    let null = std::fs::File::open("/dev/null").unwrap();
+    let bytes = Request::Map { offset: 0, length: 0, writable: false }.encode();
+    assert_eq!(client.exchange_with(&bytes, &[null.as_fd()]).0.errno, libc::EIO);
+    assert!(fixture.becomes_idle());
+}
+
+#[test]
+fn the_mappings_of_an_object_are_returned_when_it_is_destroyed() {
+    let fixture = Fixture::new("mappings");
+    let client = Client::open(&fixture.socket);
+    let mut domain = Call::allocate_domain();
+    assert_eq!(domain.run(&client), 0);
+    let domain = domain_of(&domain);
+    let file = memory_file(8192);
+    let (mapping, none) = (map_descriptor(file.as_fd(), 8192), Mapping::default());
+    let register = |length, mapping| {
+        let mut call = Call::register(domain, 0, length, true, 0);
+        let reply = call.run_with(&client, [mapping, none]);
+        assert_eq!(reply.unmap, [none; 2]);
+        (reply.errno, call)
+    };
+    assert_eq!(register(8193, mapping).0, libc::EINVAL, "past the end");
+    assert_eq!(register(8192, none).0, libc::EBADF);
+    assert_eq!(register(8192, Mapping { address: 4096, length: 8192 }).0, libc::EFAULT);
+    let (errno, call) = register(8192, mapping);
+    assert_eq!(errno, 0);
+    let mut destroy = Call::deregister(call.new_handle(UVERBS_ATTR_REG_MR_HANDLE));
+    assert_eq!(destroy.run_with(&client, [none; 2]).unmap, [mapping, none]);
+    // A part of the file is gone: what is registered there is reached no more, and the rest is.
+    let (_, call) = register(8192, mapping);
+    file.set_len(4096).unwrap();
+    assert_eq!(register(8192, mapping).0, 0, "the first page is there");
+    file.set_len(0).unwrap();
+    assert_eq!(register(8192, mapping).0, libc::EFAULT);
+    assert_eq!(Call::deregister(call.new_handle(UVERBS_ATTR_REG_MR_HANDLE)).run(&client), 0);
+}
+
+#[test]
 fn only_the_memory_that_a_program_supplies_is_accessed() {
     let fixture = Fixture::new("memory");
     let open = |files: &[&str]| {
@@ -163,7 +210,10 @@ fn invalid_messages_are_refused() {
     assert_eq!(client.exchange(&[1, 2, 3]).errno, libc::EINVAL);
     assert_eq!(client.exchange(&[0xff; 24]).errno, libc::EINVAL);
     assert_eq!(client.exchange(&[0xff; 4096]).errno, libc::EINVAL);
-    assert_eq!(client.exchange(&Request::Ioctl { address: 0, present: 0 }.encode()).errno, libc::EBADF);
+    assert_eq!(
+        client.exchange(&Request::Ioctl { address: 0, mappings: [Mapping::default(); 2] }.encode()).errno,
+        libc::EBADF
+    );
     assert_eq!(client.exchange(&Request::Open { adapter: 9 }.encode()).errno, libc::ENODEV);
     let client = Client::open(&fixture.socket);
     assert_eq!(client.exchange(&Request::Open { adapter: 1 }.encode()).errno, libc::EBUSY);
@@ -172,15 +222,15 @@ fn invalid_messages_are_refused() {
 }
 
 #[test]
-fn excess_descriptors_of_a_message_are_closed() {
+fn excess_descriptors_of_a_first_message_are_closed() {
     let fixture = Fixture::new("descriptors");
-    let client = Client::open(&fixture.socket);
+    let client = Client::connect(&fixture.socket);
     let (mut reader, writer) = UnixStream::pair().unwrap();
     reader.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     // More than a message may have, so that the kernel truncates the message.
     let bytes = Request::Map { offset: 0, length: 0, writable: false }.encode();
     let descriptors: Vec<_> = (0..20).map(|_| writer.as_fd()).collect();
-    assert_eq!(client.exchange_with(&bytes, &descriptors).0.errno, libc::EINVAL);
+    assert_eq!(client.exchange_with(&bytes, &descriptors).0.errno, libc::EBADF);
     drop(writer);
     // The end of the stream: the broker, which runs in this process, has closed every copy.
     assert_eq!(reader.read(&mut [0]).unwrap(), 0);
@@ -225,8 +275,7 @@ fn bytes_are_written_between_regions_of_memory_and_of_descriptors() {
     let (mut source, mut target) = (vec![7_u8; 64], vec![0_u8; 64]);
     let register = |bytes: &mut [u8]| device.register(bytes.as_mut_ptr() as u64, 64).unwrap();
     let (from, to) = (register(&mut source), register(&mut target));
-    let file = std::fs::File::from(memfd_create(c"region", MFdFlags::empty()).unwrap());
-    file.set_len(4096).unwrap();
+    let file = memory_file(4096);
     let between: Region = device.register_descriptor(file.as_fd(), 4096).unwrap();
     device.write(&from, &between, 64);
     assert_eq!(device.wait(), CompletionStatus::Ok);

@@ -15,6 +15,7 @@ mod served;
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpListener;
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -23,7 +24,7 @@ use std::process::{Command, Stdio};
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
-use client::{Call, Client, Device, write};
+use client::{Call, Client, Device, lingering, write};
 use efa_gda_test_support::{TempDir, test_name};
 use efa_gda_wire::CompletionStatus;
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -31,14 +32,14 @@ use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{ForkResult, Pid, fork};
 use served::{Process, serve_limited};
-use softefa_abi::sys::*;
+use softefa_abi::protocol::Request;
 use softefa_uverbs::broker::gid;
 
 /// One round of an attack on the broker at a socket.
 type Attack = fn(&Path, &mut Random);
 
 /// What a hostile program does, again and again.
-const ATTACKS: [(&str, Attack); 8] = [
+const ATTACKS: [(&str, Attack); 10] = [
     ("messages", bad_messages),
     ("ioctls", bad_ioctls),
     ("rings", scribbled_rings),
@@ -47,6 +48,8 @@ const ATTACKS: [(&str, Attack); 8] = [
     ("greedy", everything_it_can_get),
     ("unread", unread_completions),
     ("long", long_requests),
+    ("files", truncated_files),
+    ("lingering", descriptors_that_linger),
 ];
 
 /// The role of this process, if it is not the test: the socket, and the name of an attack or `canary`.
@@ -339,24 +342,12 @@ fn in_a_child(work: impl FnOnce()) {
 
 fn everything_it_can_get(socket: &Path, _: &mut Random) {
     let clients: Vec<Client> = std::iter::from_fn(|| Client::try_open(socket, 1).ok()).collect();
-    let sparse = File::from(memfd_create(c"sparse", MFdFlags::empty()).unwrap());
-    sparse.set_len(1 << 46).unwrap();
     for client in &clients {
         if Call::context().run(client) != 0 {
             continue;
         }
-        let mut call = Call::allocate_domain();
-        if call.run(client) != 0 {
-            continue;
-        }
-        let domain = u32::from_ne_bytes(call.bytes(UVERBS_ATTR_CORE_OUT).try_into().unwrap());
-        for _ in 0..64 {
-            let descriptor = sparse.as_fd();
-            let refused = Call::register(domain, 0, 1 << 40, true, 0).run_with(client, &[descriptor]);
-            if Call::create_completion_queue(65_536).run(client) != 0 && refused != 0 {
-                break;
-            }
-        }
+        let mut queues = (0..64).map(|_| Call::create_completion_queue(65_536).run(client));
+        while queues.next() == Some(0) {}
     }
 }
 
@@ -369,6 +360,39 @@ fn unread_completions(socket: &Path, _: &mut Random) {
     for _ in 0..100_000 {
         device.write(&region, &region, 64);
     }
+}
+
+/// Registers a file that loses its pages while requests write there.
+fn truncated_files(socket: &Path, _: &mut Random) {
+    const BYTES: u64 = 16 << 20;
+    let Some(mut device) = device(socket, 16, 16) else { return };
+    let file = File::from(memfd_create(c"truncated", MFdFlags::empty()).unwrap());
+    file.set_len(BYTES).unwrap();
+    let Ok(region) = device.register_descriptor(file.as_fd(), BYTES) else { return };
+    (0..8).for_each(|_| device.write(&region, &region, BYTES as u32));
+    file.set_len(BYTES / 2).unwrap();
+    device.wait();
+    file.set_len(0).unwrap();
+    (1..8).for_each(|_| {
+        device.wait();
+    });
+}
+
+/// Passes descriptors whose closing waits for ten milliseconds, on an open device and on a new connection.
+fn descriptors_that_linger(socket: &Path, _: &mut Random) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let clients = [Client::try_open(socket, 0).ok(), Some(Client::connect(socket))];
+    let lingering = [lingering(address), lingering(address)];
+    let closing = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(10));
+        drop(listener);
+    });
+    for (client, lingering) in clients.into_iter().zip(lingering) {
+        let send = |client: Client| client.send(&Request::Open { adapter: 0 }.encode(), &[lingering.as_fd()]);
+        client.map(send);
+    }
+    closing.join().unwrap();
 }
 
 fn long_requests(socket: &Path, _: &mut Random) {

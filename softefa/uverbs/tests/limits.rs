@@ -7,19 +7,26 @@ mod client;
 mod served;
 
 use std::fs;
-use std::os::fd::AsRawFd as _;
+use std::net::TcpListener;
+use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use client::{Call, Client};
-use efa_gda_test_support::{TempDir, skip};
+use client::{Call, Client, Device, lingering};
+use efa_gda_test_support::{TempDir, in_child, skip};
+use efa_gda_wire::CompletionStatus;
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::signal::Signal;
 use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr, setsockopt, sockopt};
 use nix::sys::time::TimeVal;
 use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 use served::{Process, open_by_the_library, serve, serve_limited, stop};
+use softefa_abi::protocol::Request;
 use softefa_abi::sys::*;
+use softefa_uverbs::broker::gid;
 
 #[test]
 fn as_many_queue_pairs_as_advertised_can_be_had_at_a_limit_of_1024_descriptors() {
@@ -55,6 +62,86 @@ fn a_client_that_opens_too_many_devices_is_refused_by_name_and_another_is_served
     let name = format!("softefa: process {} (", std::process::id());
     let is_named = |line: &str| line.starts_with(&name) && line.contains("was refused 1 open devices more");
     assert!(report.lines().any(is_named), "{report}");
+}
+
+/// Kilobytes of files that a process has in memory.
+fn shared_kilobytes(process: &Process) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", process.id())).unwrap();
+    let line = status.lines().find(|line| line.starts_with("RssShmem:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+#[test]
+fn pages_of_a_clients_memory_file_are_the_clients() {
+    const BYTES: u64 = 64 << 20;
+    let folder = TempDir::new("pages");
+    let socket = folder.path().join("socket");
+    let broker = serve(&socket, 1);
+    let mut device = Device::new(&socket, gid(0).0, 16, 16);
+    let file = fs::File::from(memfd_create(c"pages", MFdFlags::MFD_ALLOW_SEALING).unwrap());
+    file.set_len(BYTES).unwrap();
+    fcntl(&file, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK)).unwrap();
+    let mut source = vec![7_u8; BYTES as usize];
+    let from = device.register(source.as_mut_ptr() as u64, BYTES).unwrap();
+    let to = device.register_descriptor(file.as_fd(), BYTES).unwrap();
+    let before = shared_kilobytes(&broker);
+    device.write(&from, &to, BYTES as u32);
+    assert_eq!(device.wait(), CompletionStatus::Ok);
+    assert_eq!(file.metadata().unwrap().blocks() * 512, BYTES, "each page was written");
+    let after = shared_kilobytes(&broker);
+    assert!(after < before + 1024, "{before} KiB before, {after} KiB after");
+}
+
+#[test]
+fn a_refused_client_whose_descriptors_take_long_to_close_delays_no_other() {
+    let folder = TempDir::new("delay");
+    let socket = folder.path().join("socket");
+    let broker = serve_limited(&socket, 1, 64);
+    let _opened = [(); 3].map(|()| Client::open(&socket));
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    stop(broker.id());
+    let refused = patient(&socket);
+    let socket_that_lingers = lingering(listener.local_addr().unwrap());
+    refused.send(&Request::Open { adapter: 0 }.encode(), &[socket_that_lingers.as_fd()]);
+    drop(socket_that_lingers);
+    broker.signal(Signal::SIGCONT);
+    assert_eq!(refused.reply().0.errno, libc::EMFILE);
+    assert_eq!(patient(&socket).reply().0.errno, libc::EMFILE, "the next one is accepted");
+}
+
+#[test]
+fn the_objects_of_an_ended_process_are_destroyed_before_its_descriptors_are_closed() {
+    let folder = TempDir::new("lingers");
+    let socket = folder.path().join("socket");
+    let is_parent = std::env::var_os("BROKER").is_none();
+    let broker = is_parent.then(|| serve(&socket, 1));
+    let number = broker.as_ref().map_or(0, Process::id);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let [address, number] = [listener.local_addr().unwrap().to_string(), number.to_string()];
+    let path = socket.to_str().unwrap();
+    in_child(&[("SOCKET", path), ("BROKER", &number), ("ADDRESS", &address)], || {
+        let [path, broker, address] =
+            ["SOCKET", "BROKER", "ADDRESS"].map(|name| std::env::var(name).unwrap());
+        let client = Client::open(std::path::Path::new(&path));
+        assert_eq!(Call::create_completion_queue(16).run(&client), 0);
+        let lingering = lingering(address.parse().unwrap());
+        // Then the message has the last descriptor of the socket.
+        stop(broker.parse().unwrap());
+        client.send(&Request::Open { adapter: 0 }.encode(), &[lingering.as_fd()]);
+    });
+    let Some(broker) = broker else { return };
+    let has_rings = || {
+        let files = fs::read_dir(format!("/proc/{}/fd", broker.id())).unwrap();
+        let mut links = files.filter_map(|file| fs::read_link(file.unwrap().path()).ok());
+        links.any(|link| link.to_string_lossy().contains("memfd:softefa"))
+    };
+    assert!(has_rings());
+    broker.signal(Signal::SIGCONT);
+    let limit = Instant::now() + Duration::from_secs(10);
+    while has_rings() {
+        assert!(Instant::now() < limit, "the broker waits for a descriptor of a process that has ended");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// Starts a copy of this process that has the number `process`, runs `work`, and is killed. Returns whether that works:

@@ -8,13 +8,16 @@ mod served;
 
 use std::ffi::{c_int, c_void};
 use std::fs::{self, File};
-use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, FromRawFd as _, OwnedFd};
 
 use client::Call;
 use efa_gda_test_support::{TempDir, in_child};
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork};
 use served::{library, serve};
+use softefa_abi::sys::*;
 
 /// Runs `body` under the library, beside a broker.
 fn under_the_library(name: &str, body: impl FnOnce()) {
@@ -108,4 +111,49 @@ fn what_a_child_closes_stays_open_in_its_parent() {
         }
         assert_eq!(Call::allocate_domain().ioctl(device.as_fd()), 0, "after a child of fork");
     });
+}
+
+/// How often a memory file of this name is mapped.
+fn mappings(name: &str) -> usize {
+    fs::read_to_string("/proc/self/maps").unwrap().lines().filter(|line| line.contains(name)).count()
+}
+
+#[test]
+fn a_dma_buf_is_mapped_while_it_is_registered() {
+    under_the_library("dmabuf", || {
+        let device = device();
+        let mut call = Call::allocate_domain();
+        assert_eq!(call.ioctl(device.as_fd()), 0);
+        let domain = u32::from_ne_bytes(call.bytes(UVERBS_ATTR_CORE_OUT).try_into().unwrap());
+        let file = File::from(memfd_create(c"softefa-dmabuf", MFdFlags::MFD_ALLOW_SEALING).unwrap());
+        file.set_len(8192).unwrap();
+        fcntl(&file, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK)).unwrap();
+        let register = |length, descriptor: c_int| {
+            let call = Call::register(domain, 0, length, true, 0);
+            let mut call = call.replace(UVERBS_ATTR_REG_MR_FD, descriptor as u64);
+            (call.ioctl(device.as_fd()), call)
+        };
+        assert_eq!(register(8193, file.as_raw_fd()).0, libc::EINVAL, "past the end");
+        let plain = null();
+        assert_eq!(register(4096, plain.as_raw_fd()).0, libc::EINVAL, "no dma-buf");
+        assert_eq!(register(4096, 4095).0, libc::EBADF);
+        assert_eq!(mappings("softefa-dmabuf"), 0);
+        let dma_buf = udmabuf(&file);
+        let (errno, call) = register(8192, dma_buf.as_raw_fd());
+        assert_eq!((errno, mappings("softefa-dmabuf")), (0, 1));
+        let mut destroy = Call::deregister(call.new_handle(UVERBS_ATTR_REG_MR_HANDLE));
+        assert_eq!((destroy.ioctl(device.as_fd()), mappings("softefa-dmabuf")), (0, 0));
+    });
+}
+
+/// A dma-buf of a memory file's first 8,192 bytes.
+fn udmabuf(file: &File) -> OwnedFd {
+    let device = File::options().read(true).write(true).open("/dev/udmabuf").unwrap();
+    // `struct udmabuf_create`: memfd, flags, offset, size.
+    let create = [u64::from(file.as_raw_fd() as u32), 0, 8192];
+    // SAFETY: the argument is that structure.
+    let number = unsafe { libc::ioctl(device.as_raw_fd(), 0x4018_7542, create.as_ptr()) };
+    assert!(number >= 0);
+    // SAFETY: the call returned a new descriptor, which has no other owner.
+    unsafe { OwnedFd::from_raw_fd(number) }
 }

@@ -125,8 +125,7 @@ pub struct RegisterMemory {
 pub enum MemorySource {
     /// Memory of the process, from this address on.
     Process(u64),
-    /// Memory of a descriptor beside the message: its index in [`crate::protocol::descriptor_sources`], and the offset
-    /// of the first byte.
+    /// Memory of a descriptor: its index in [`crate::protocol::descriptor_sources`], and the offset of the first byte.
     Descriptor(usize, u64),
 }
 
@@ -137,7 +136,7 @@ pub struct CreateCompletionQueue {
     pub entries: u32,
     /// A value that events of the queue carry.
     pub user_handle: u64,
-    /// Whether the descriptor of a completion channel is beside the message, as the first.
+    /// Whether a completion channel is named.
     pub channel: bool,
     /// Bytes of an entry.
     pub entry_size: u32,

@@ -191,7 +191,7 @@ fn completion_queue(inputs: &Inputs<'_, impl UserMemory>) -> Result<Command, Err
     let memory = match (length, start, inputs.descriptor(UVERBS_ATTR_CREATE_CQ_BUFFER_FD), offset) {
         (None, None, false, None) => None,
         (Some(length), Some(start), false, None) => Some((MemorySource::Process(start), length)),
-        (Some(length), None, true, Some(offset)) => Some((MemorySource::Descriptor(1, offset), length)),
+        (Some(length), None, true, Some(offset)) => Some((MemorySource::Descriptor(0, offset), length)),
         _ => return Err(Errno::EINVAL),
     };
     Ok(Command::CreateCompletionQueue(CreateCompletionQueue {

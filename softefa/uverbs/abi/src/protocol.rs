@@ -6,26 +6,31 @@
 //!
 //! | message | sent by | received by | size and descriptors | reply |
 //! |---|---|---|---|---|
-//! | [`Request::Open`] | library, at `open`; first message | broker | 24 bytes, 2: the program's memory and its mappings | none |
-//! | [`Request::Ioctl`] | library, at `ioctl` | broker | 24 bytes, at most 2 ([`descriptor_sources`]) | at most 1 new descriptor, named by `descriptor_outputs[0]` |
-//! | [`Request::Map`] | library, at `mmap` | broker | 24 bytes, none | 1 descriptor of a memory file; `value`: the offset in it |
-//! | [`Reply`] | broker, once for each request | library | 48 bytes, at most 1 | |
+//! | [`Request::Open`] | library, at `open`; first message | broker | 48 bytes, 2: the program's memory and its mappings | none |
+//! | [`Request::Ioctl`] | library, at `ioctl` | broker | 48 bytes, none | at most 1 new descriptor, named by `descriptor_output`; `unmap` |
+//! | [`Request::Map`] | library, at `mmap` | broker | 48 bytes, none | 1 descriptor of a memory file; `value`: the offset in it |
+//! | [`Reply`] | broker, once for each request | library | 64 bytes, at most 1 | |
 //!
 //! - **Order.** The library holds a lock of the connection from a request until its reply, and the broker serves a
 //!   connection with one thread. So one request is outstanding for each connection, and neither side needs a sequence
 //!   number. Connections are independent of each other.
-//! - **The program's memory.** `Open` carries `/proc/thread-self/mem` and `/proc/thread-self/maps`, opened by the library
-//!   for reading and writing, and for reading. The broker reaches the program's memory only through them, so it uses no
-//!   right of its own. They refer to that memory and not to a process id: after the program ended, or executed another
-//!   program, every access fails, whoever has the id then.
+//! - **The program's memory.** `Open` carries `/proc/thread-self/mem` and `/proc/thread-self/maps`, opened by the
+//!   library for reading and writing, and for reading. The broker reaches the program's memory only through them, so it
+//!   uses no right of its own. They refer to that memory and not to a process id: after the program ended, or executed
+//!   another program, every access fails, whoever has the id then.
 //! - **An ioctl's data** is not in the message. The broker reads it from the program's memory, and writes the response
 //!   there before it sends the reply. The program's thread is blocked in the ioctl meanwhile.
+//! - **Memory of descriptors.** An ioctl can name a dma-buf ([`descriptor_sources`]). The library maps it whole in the
+//!   program and states where. The broker never has the descriptor: it reaches the bytes through the program's memory,
+//!   so the pages count as the program's, and no file system of the program's choice can block or fault the broker. The
+//!   mapping belongs to the object that the ioctl creates. When an ioctl destroys that object, the reply's `unmap`
+//!   names the mapping. If the ioctl that should create the object fails, the library unmaps at once.
 //! - **Both sides know each other.** The broker refuses another user's programs with EPERM, unless it was started to
 //!   serve every user. The library uses a broker of its own user or of root only: it gives the broker its memory.
-//! - **Bounds.** The broker refuses a message of another size or kind with EINVAL and continues. It receives at most
-//!   12 descriptors with a message and closes the ones that it does not need. A program that has too many open devices
-//!   gets one reply, EMFILE, and no connection. The wait for a reply has no bound, as for an ioctl of the kernel; it ends
-//!   with EIO when the broker closes the socket.
+//! - **Bounds.** The broker refuses a message of another size or kind with EINVAL and continues. After `Open`
+//!   succeeded, a message with descriptors ends the connection. A program that has too many open devices gets one
+//!   reply, EMFILE, and no connection. The wait for a reply has no bound, as for an ioctl of the kernel; it ends with
+//!   EIO when the broker closes the socket.
 //! - **End.** When the program closes the device or the process that connected ends, whoever has the socket then, the
 //!   broker destroys every object of that open device.
 //! - **The data path sends no messages.** Rings and doorbells are in the memory files that `Map` returns; the words in
@@ -41,6 +46,17 @@ pub const SOCKET_VARIABLE: &str = "SOFTEFA_SOCKET";
 pub const DEVICE_PREFIX: &str = "/dev/infiniband/uverbs";
 /// The most descriptors beside one message.
 pub const MAX_DESCRIPTORS: usize = 2;
+/// The most dma-bufs that an ioctl names.
+pub const MAX_MAPPINGS: usize = 2;
+
+/// Memory of a descriptor that the library mapped in the program. A length of 0 stands for none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mapping {
+    /// Its first byte.
+    pub address: u64,
+    /// Bytes.
+    pub length: u64,
+}
 
 /// A request of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,8 +70,8 @@ pub enum Request {
     Ioctl {
         /// Address of its header in the program's memory.
         address: u64,
-        /// Bit i is set if the i-th descriptor of [`descriptor_sources`] is beside the message.
-        present: u32,
+        /// The memory of the i-th descriptor of [`descriptor_sources`].
+        mappings: [Mapping; MAX_MAPPINGS],
     },
     /// A mapping of the device. The reply has a descriptor beside it; its `value` is the offset in that file.
     Map {
@@ -69,21 +85,22 @@ pub enum Request {
 }
 
 /// Bytes of a [`Request`].
-pub const REQUEST_BYTES: usize = 24;
+pub const REQUEST_BYTES: usize = 48;
 
 impl Request {
     /// The message's bytes.
     pub fn encode(&self) -> [u8; REQUEST_BYTES] {
-        let (kind, small, first, second): (u32, u32, u64, u64) = match *self {
-            Self::Open { adapter } => (1, adapter, 0, 0),
-            Self::Ioctl { address, present } => (2, present, address, 0),
-            Self::Map { offset, length, writable } => (3, u32::from(writable), offset, length),
+        let (kind, small, words) = match *self {
+            Self::Open { adapter } => (1, adapter, [0; 5]),
+            Self::Ioctl { address, mappings: [first, second] } => {
+                (2, 0, [address, first.address, first.length, second.address, second.length])
+            }
+            Self::Map { offset, length, writable } => (3, u32::from(writable), [offset, length, 0, 0, 0]),
         };
         let mut bytes = [0; REQUEST_BYTES];
-        bytes[..4].copy_from_slice(&kind.to_ne_bytes());
+        bytes[..4].copy_from_slice(&u32::to_ne_bytes(kind));
         bytes[4..8].copy_from_slice(&small.to_ne_bytes());
-        bytes[8..16].copy_from_slice(&first.to_ne_bytes());
-        bytes[16..].copy_from_slice(&second.to_ne_bytes());
+        store(&mut bytes[8..], &words);
         bytes
     }
 
@@ -97,9 +114,10 @@ impl Request {
         }
         let word = |at: usize| <u32 as crate::Scalar>::load(bytes, at);
         let long = |at: usize| <u64 as crate::Scalar>::load(bytes, at);
+        let mapping = |at: usize| Mapping { address: long(at), length: long(at + 8) };
         Ok(match (word(0), word(4)) {
             (1, adapter) => Self::Open { adapter },
-            (2, present) => Self::Ioctl { address: long(8), present },
+            (2, _) => Self::Ioctl { address: long(8), mappings: [mapping(16), mapping(32)] },
             (3, writable @ 0..=1) => Self::Map { offset: long(8), length: long(16), writable: writable == 1 },
             _ => return Err(Errno::EINVAL),
         })
@@ -113,22 +131,22 @@ pub struct Reply {
     pub errno: i32,
     /// The meaning depends on the request; see [`Request`].
     pub value: u64,
-    /// The program's memory for the number of each descriptor beside the message.
-    pub descriptor_outputs: [DescriptorOutput; MAX_DESCRIPTORS],
+    /// The program's memory for the number of the descriptor beside the message.
+    pub descriptor_output: DescriptorOutput,
+    /// Mappings of an object that the ioctl destroyed, which the library unmaps.
+    pub unmap: [Mapping; MAX_MAPPINGS],
 }
 
 /// Bytes of a [`Reply`].
-pub const REPLY_BYTES: usize = 48;
+pub const REPLY_BYTES: usize = 64;
 
 impl Reply {
     /// The message's bytes.
     pub fn encode(&self) -> [u8; REPLY_BYTES] {
-        let [first, second] = self.descriptor_outputs;
-        let words = [self.errno as u64, self.value, first.address, first.width, second.address, second.width];
+        let (output, [first, second]) = (self.descriptor_output, self.unmap);
         let mut bytes = [0; REPLY_BYTES];
-        for (chunk, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(words) {
-            *chunk = word.to_ne_bytes();
-        }
+        store(&mut bytes, &[self.errno as u64, self.value, output.address, output.width]);
+        store(&mut bytes[32..], &[first.address, first.length, second.address, second.length]);
         bytes
     }
 
@@ -141,8 +159,20 @@ impl Reply {
             return Err(Errno::EIO);
         }
         let long = |at: usize| <u64 as crate::Scalar>::load(bytes, at);
-        let output = |at: usize| DescriptorOutput { address: long(at), width: long(at + 8) };
-        Ok(Self { errno: long(0) as i32, value: long(8), descriptor_outputs: [output(16), output(32)] })
+        let mapping = |at: usize| Mapping { address: long(at), length: long(at + 8) };
+        Ok(Self {
+            errno: long(0) as i32,
+            value: long(8),
+            descriptor_output: DescriptorOutput { address: long(16), width: long(24) },
+            unmap: [mapping(32), mapping(48)],
+        })
+    }
+}
+
+/// Stores words one after the other.
+fn store(bytes: &mut [u8], words: &[u64]) {
+    for (chunk, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+        *chunk = word.to_ne_bytes();
     }
 }
 
@@ -155,13 +185,12 @@ pub enum DescriptorSource {
     BufferDescription(u32),
 }
 
-/// Where an ioctl may carry descriptors: at most [`MAX_DESCRIPTORS`].
+/// Where an ioctl may name dma-bufs: at most [`MAX_MAPPINGS`].
 pub fn descriptor_sources(object: u16, method: u16) -> &'static [DescriptorSource] {
     match (u32::from(object), u32::from(method)) {
-        (sys::UVERBS_OBJECT_CQ, sys::UVERBS_METHOD_CQ_CREATE) => &[
-            DescriptorSource::Data(sys::UVERBS_ATTR_CREATE_CQ_COMP_CHANNEL),
-            DescriptorSource::Data(sys::UVERBS_ATTR_CREATE_CQ_BUFFER_FD),
-        ],
+        (sys::UVERBS_OBJECT_CQ, sys::UVERBS_METHOD_CQ_CREATE) => {
+            &[DescriptorSource::Data(sys::UVERBS_ATTR_CREATE_CQ_BUFFER_FD)]
+        }
         (sys::UVERBS_OBJECT_MR, sys::UVERBS_METHOD_REG_DMABUF_MR) => {
             &[DescriptorSource::Data(sys::UVERBS_ATTR_REG_DMABUF_MR_FD)]
         }
@@ -182,15 +211,16 @@ mod tests {
 
     #[test]
     fn a_message_decodes_to_what_was_encoded() {
+        let mappings = [Mapping { address: 1, length: 2 }, Mapping { address: 3, length: u64::MAX }];
         for request in [
             Request::Open { adapter: 3 },
-            Request::Ioctl { address: u64::MAX, present: 3 },
+            Request::Ioctl { address: u64::MAX, mappings },
             Request::Map { offset: 4096, length: 8192, writable: true },
         ] {
             assert_eq!(Request::decode(&request.encode()), Ok(request));
         }
-        let outputs = [DescriptorOutput { address: 7, width: 8 }, DescriptorOutput { address: 9, width: 4 }];
-        let reply = Reply { errno: 22, value: 1 << 40, descriptor_outputs: outputs };
+        let descriptor_output = DescriptorOutput { address: 7, width: 8 };
+        let reply = Reply { errno: 22, value: 1 << 40, descriptor_output, unmap: mappings };
         assert_eq!(Reply::decode(&reply.encode()), Ok(reply));
     }
 

@@ -1,10 +1,12 @@
 //! The library's end of a connection to the broker: each request and its reply, with descriptors beside them.
 //!
-//! `softefa_abi::protocol` states the protocol. The broker decodes the ioctls; this module only finds the descriptors
-//! that they carry. It creates and closes descriptors through [`real`], because the library replaces those functions.
+//! `softefa_abi::protocol` states the protocol. The broker decodes the ioctls; this module only finds the dma-bufs that
+//! they name, and maps them. It creates and closes descriptors through [`real`], because the library replaces those
+//! functions.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::{read_unaligned, write_unaligned};
 
@@ -14,7 +16,7 @@ use nix::sys::socket::{
     ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, connect, getsockopt, recvmsg, sendmsg,
 };
 use softefa_abi::protocol::{
-    DescriptorSource, MAX_DESCRIPTORS, REPLY_BYTES, Reply, Request, SOCKET_VARIABLE, descriptor_sources,
+    DescriptorSource, MAX_MAPPINGS, Mapping, REPLY_BYTES, Reply, Request, SOCKET_VARIABLE, descriptor_sources,
 };
 use softefa_abi::sys::{
     IB_UVERBS_BUFFER_TYPE_DMABUF, ib_uverbs_attr, ib_uverbs_buffer_desc, ib_uverbs_ioctl_hdr,
@@ -111,43 +113,106 @@ fn handshake(socket: c_int, adapter: u32) -> Result<(), Errno> {
     exchange(socket.as_raw_fd(), &Request::Open { adapter }, &[memory.0, mappings.0]).map(drop)
 }
 
-/// Forwards an ioctl to the broker, and stores the numbers of the descriptors that it returns.
+/// Forwards an ioctl to the broker, and stores the number of the descriptor that it returns. Maps the dma-bufs that the
+/// ioctl names, and unmaps those of an object that it destroyed.
 ///
 /// # Safety
 /// `argument` must be null or point to an ioctl's header and its attributes.
 pub(crate) unsafe fn ioctl(entry: &Entry, argument: *mut c_void) -> Result<(), Errno> {
-    let mut descriptors = [0; MAX_DESCRIPTORS];
-    let mut count = 0;
-    let mut present = 0;
+    let (socket, _lock) = entry.lock()?;
+    // SAFETY: by the caller.
+    let mappings = Mappings(unsafe { map_descriptors(argument) }?);
+    let request = Request::Ioctl { address: argument as u64, mappings: mappings.0 };
+    let (reply, received) = exchange(socket, &request, &[])?;
+    // They belong to the object now.
+    std::mem::forget(mappings);
+    drop(Mappings(reply.unmap));
+    let output = reply.descriptor_output;
+    match (received, output.width) {
+        (None, _) => {}
+        // SAFETY: the broker states an address that the ioctl named for this number.
+        (Some(descriptor), 4) => unsafe { write_unaligned(output.address as *mut i32, descriptor) },
+        // SAFETY: as above.
+        (Some(descriptor), 8) => unsafe {
+            write_unaligned(output.address as *mut i64, i64::from(descriptor))
+        },
+        (Some(descriptor), _) => {
+            real::close(descriptor);
+        }
+    }
+    Ok(())
+}
+
+/// Memory of descriptors that this library mapped. It is unmapped when the value is dropped.
+struct Mappings([Mapping; MAX_MAPPINGS]);
+
+impl Drop for Mappings {
+    fn drop(&mut self) {
+        for mapping in self.0.iter().filter(|mapping| mapping.length > 0) {
+            // SAFETY: `map_descriptor` mapped the range, and no object of the broker has it (any more).
+            unsafe { libc::munmap(mapping.address as *mut c_void, mapping.length as usize) };
+        }
+    }
+}
+
+/// Maps the dma-bufs that an ioctl names.
+///
+/// # Safety
+/// `argument` must be null or point to an ioctl's header and its attributes.
+unsafe fn map_descriptors(argument: *mut c_void) -> Result<[Mapping; MAX_MAPPINGS], Errno> {
+    let mut mappings = Mappings(Default::default());
     if !argument.is_null() {
         // SAFETY: by the caller, the header is readable. It may be unaligned.
         let header = unsafe { read_unaligned(argument.cast::<ib_uverbs_ioctl_hdr>()) };
         let attributes = usize::from(header.num_attrs).min(MAX_ATTRIBUTES);
-        for (index, source) in descriptor_sources(header.object_id, header.method_id).iter().enumerate() {
+        let sources = descriptor_sources(header.object_id, header.method_id);
+        for (mapping, source) in mappings.0.iter_mut().zip(sources) {
             // SAFETY: by the caller, this number of attributes follows the header.
             if let Some(descriptor) = unsafe { descriptor(argument, attributes, *source) } {
-                descriptors[count] = descriptor;
-                count += 1;
-                present |= 1 << index;
+                *mapping = map_descriptor(descriptor)?;
             }
         }
     }
-    let (socket, _lock) = entry.lock()?;
-    let (reply, received) =
-        exchange(socket, &Request::Ioctl { address: argument as u64, present }, &descriptors[..count])?;
-    for (descriptor, output) in received.iter().zip(reply.descriptor_outputs) {
-        match (*descriptor, output.width) {
-            (-1, _) => {}
-            // SAFETY: the broker states an address that the ioctl named for this number.
-            (descriptor, 4) => unsafe { write_unaligned(output.address as *mut i32, descriptor) },
-            // SAFETY: as above.
-            (descriptor, 8) => unsafe { write_unaligned(output.address as *mut i64, i64::from(descriptor)) },
-            (descriptor, _) => {
-                real::close(descriptor);
-            }
+    let mapped = mappings.0;
+    std::mem::forget(mappings);
+    Ok(mapped)
+}
+
+/// The file system of dma-bufs (`linux/magic.h`).
+const DMA_BUF_MAGIC: libc::__fsword_t = 0x444d_4142;
+
+/// Maps a dma-buf whole, or a memory file instead of one: a file that has seals.
+///
+/// # Errors
+/// [`Errno::EBADF`] if there is no such descriptor; [`Errno::EINVAL`] if it is of another kind, is empty, or the CPU
+/// cannot map it.
+fn map_descriptor(descriptor: c_int) -> Result<Mapping, Errno> {
+    // SAFETY: the arguments are integers.
+    let has_seals = unsafe { libc::fcntl(descriptor, libc::F_GET_SEALS) } >= 0;
+    let length = if has_seals {
+        let mut status = MaybeUninit::<libc::stat>::uninit();
+        // SAFETY: the buffer has the structure's size.
+        if unsafe { libc::fstat(descriptor, status.as_mut_ptr()) } != 0 {
+            return Err(last_error());
         }
-    }
-    Ok(())
+        // SAFETY: the call succeeded, so it filled the structure.
+        unsafe { status.assume_init() }.st_size
+    } else {
+        let mut system = MaybeUninit::<libc::statfs>::uninit();
+        // SAFETY: the buffer has the structure's size.
+        if unsafe { libc::fstatfs(descriptor, system.as_mut_ptr()) } != 0 {
+            return Err(last_error());
+        }
+        // SAFETY: the call succeeded, so it filled the structure.
+        if unsafe { system.assume_init() }.f_type != DMA_BUF_MAGIC {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: the arguments are integers. A dma-buf has no position that this could change.
+        unsafe { libc::lseek(descriptor, 0, libc::SEEK_END) }
+    };
+    let length = u64::try_from(length).ok().filter(|length| *length > 0).ok_or(Errno::EINVAL)?;
+    let start = real::map(descriptor, length as usize).ok_or(Errno::EINVAL)?;
+    Ok(Mapping { address: start as u64, length })
 }
 
 /// The descriptor that an ioctl carries in `source`, if there is one.
@@ -180,26 +245,21 @@ unsafe fn descriptor(argument: *mut c_void, count: usize, source: DescriptorSour
 pub(crate) fn map(entry: &Entry, offset: u64, length: u64, writable: bool) -> Result<(c_int, u64), Errno> {
     let (socket, _lock) = entry.lock()?;
     let (reply, received) = exchange(socket, &Request::Map { offset, length, writable }, &[])?;
-    match received[0] {
-        -1 => Err(Errno::EIO),
-        descriptor => Ok((descriptor, reply.value)),
-    }
+    received.map(|descriptor| (descriptor, reply.value)).ok_or(Errno::EIO)
 }
 
-/// Sends a request and waits for the reply. Returns it with the descriptors beside it, -1 for none. The caller must
-/// hold the connection's lock, or be the only user of the socket.
+/// Sends a request and waits for the reply. Returns it with the descriptor beside it. The caller must hold the
+/// connection's lock, or be the only user of the socket.
 fn exchange(
     socket: c_int,
     request: &Request,
     descriptors: &[c_int],
-) -> Result<(Reply, [c_int; MAX_DESCRIPTORS]), Errno> {
+) -> Result<(Reply, Option<c_int>), Errno> {
     send(socket, request, descriptors)?;
     let (bytes, received) = receive(socket)?;
     let reply = Reply::decode(&bytes)?;
     if reply.errno != 0 {
-        received.iter().filter(|descriptor| **descriptor >= 0).for_each(|descriptor| {
-            real::close(*descriptor);
-        });
+        received.map(real::close);
         return Err(Errno::new(reply.errno));
     }
     Ok((reply, received))
@@ -221,17 +281,17 @@ fn send(socket: c_int, request: &Request, descriptors: &[c_int]) -> Result<(), E
     }
 }
 
-fn receive(socket: c_int) -> Result<([u8; REPLY_BYTES], [c_int; MAX_DESCRIPTORS]), Errno> {
+fn receive(socket: c_int) -> Result<([u8; REPLY_BYTES], Option<c_int>), Errno> {
     let mut bytes = [0; REPLY_BYTES];
-    let mut received = [-1; MAX_DESCRIPTORS];
-    let mut control = cmsg_space!([c_int; MAX_DESCRIPTORS]);
+    let mut received = None;
+    let mut control = cmsg_space!(c_int);
     loop {
         let mut parts = [IoSliceMut::new(&mut bytes)];
         match recvmsg::<()>(socket, &mut parts, Some(&mut control), MsgFlags::MSG_CMSG_CLOEXEC) {
             Ok(message) if message.bytes == REPLY_BYTES => {
                 for control in message.cmsgs().map_err(|_| Errno::EIO)? {
                     if let ControlMessageOwned::ScmRights(descriptors) = control {
-                        received.iter_mut().zip(descriptors).for_each(|(to, descriptor)| *to = descriptor);
+                        received = descriptors.first().copied();
                     }
                 }
                 return Ok((bytes, received));

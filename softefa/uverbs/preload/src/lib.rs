@@ -1,5 +1,4 @@
-//! A library that is preloaded into a program. It emulates `/dev/infiniband/uverbsN`, and `/dev/udmabuf` on kernels
-//! without it ([`udmabuf`]).
+//! A library that is preloaded into a program. It emulates `/dev/infiniband/uverbsN` and `/dev/udmabuf` ([`udmabuf`]).
 //!
 //! It interposes the functions by which libibverbs reaches a device. Calls that concern an emulated device go to the
 //! broker ([`connection`]); all others go to the C library unchanged. It does not decode ioctls and has no objects: the

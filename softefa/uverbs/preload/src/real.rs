@@ -99,6 +99,16 @@ pub(crate) fn close(descriptor: c_int) -> c_int {
     unsafe { close_any(descriptor) }
 }
 
+/// Maps all of a file, of `length` bytes, for reading and writing or else for reading. `None`: that is not possible.
+pub(crate) fn map(descriptor: c_int, length: usize) -> Option<*mut c_void> {
+    [libc::PROT_READ | libc::PROT_WRITE, libc::PROT_READ].into_iter().find_map(|protection| {
+        let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
+        // SAFETY: the kernel chooses the address, so that no other mapping is replaced.
+        let start = unsafe { mmap(null_mut(), length, protection, flags, descriptor, 0) };
+        (start != libc::MAP_FAILED).then_some(start)
+    })
+}
+
 /// Creates a socket.
 pub(crate) fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     // SAFETY: the arguments are integers.

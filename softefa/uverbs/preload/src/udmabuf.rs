@@ -1,8 +1,8 @@
-//! Emulates `/dev/udmabuf`, which creates a dma-buf from a memory file (`linux/udmabuf.h`), on kernels without it.
+//! Emulates `/dev/udmabuf`, which creates a dma-buf from a memory file (`linux/udmabuf.h`).
 //!
 //! The result is another descriptor of the memory file, which the adapter accepts as a dma-buf. Programs that place
-//! completion queues in host memory through a dma-buf then run on such kernels. If the kernel has udmabuf, nothing is
-//! emulated.
+//! completion queues in host memory through a dma-buf then run on every kernel. A kernel's own udmabuf is not used: the
+//! broker could not reach its pages through the program's memory (`VM_PFNMAP`).
 
 use std::ffi::{CStr, c_char, c_int, c_ulong, c_void};
 use std::ptr::read_unaligned;
@@ -26,17 +26,17 @@ const CREATE: c_ulong = 1 << 30 | (size_of::<Create>() as c_ulong) << 16 | 0x75 
 const FLAGS_CLOEXEC: u32 = 1;
 const PAGE: u64 = 4096;
 
-/// Returns `result` of opening `path`, or a descriptor of the stand-in if `path` is `/dev/udmabuf` and does not exist.
+/// Returns `result` of opening `path`, or a descriptor of the stand-in if `path` is `/dev/udmabuf`.
 ///
 /// # Safety
 /// `path` must be null or a C string.
 pub(crate) unsafe fn open_result(path: *const c_char, flags: c_int, result: c_int) -> c_int {
-    if result >= 0 || path.is_null() || !connection::configured() {
+    // SAFETY: if `path` is not null, by the caller it is a C string.
+    if path.is_null() || unsafe { CStr::from_ptr(path) } != PATH || !connection::configured() {
         return result;
     }
-    // SAFETY: `path` is not null, so by the caller it is a C string.
-    if unsafe { CStr::from_ptr(path) } != PATH {
-        return result;
+    if result >= 0 {
+        real::close(result);
     }
     real::open_path(STAND_IN, flags & !(libc::O_CREAT | libc::O_TRUNC | libc::O_EXCL))
 }

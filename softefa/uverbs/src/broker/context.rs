@@ -2,6 +2,7 @@
 //! counters and queries are in `queues`, `counters` and `responses`.
 
 use std::collections::BTreeMap;
+use std::mem::take;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -11,11 +12,10 @@ use softefa::device::{
     Access, Adapter, CompletionCounter, DeviceError, Gid, Memory, MemoryKeys, MemoryRegionAttr, PAGE_BYTES,
     ProtectionDomain,
 };
-use softefa_abi::protocol::Reply;
+use softefa_abi::protocol::{MAX_MAPPINGS, Mapping, Reply};
 use softefa_abi::sys::*;
 use softefa_abi::{Command, DescriptorOutput, Errno, Ioctl, MemorySource, RegisterMemory, Response, encode};
 
-use super::descriptor::DescriptorMemory;
 use super::limits::{Charge, Resource};
 use super::process::{Process, ProcessMemory};
 use super::queues::{CompletionObject, QueuePairObject};
@@ -32,6 +32,12 @@ pub(super) enum Object {
     Counter(Arc<CompletionCounter>),
 }
 
+/// An object, its charge, and the mappings of descriptors that belong to it.
+type Stored = (Object, Charge, Mappings);
+
+/// Memory of descriptors, mapped in the program.
+type Mappings = [Mapping; MAX_MAPPINGS];
+
 /// A reply, and the descriptor beside it.
 pub(super) type ReplyWithDescriptor = (Reply, Option<OwnedFd>);
 
@@ -42,7 +48,11 @@ pub(super) struct Context {
     pub(super) process: Arc<Process>,
     /// The process's number, which is its name in messages and in the account of shares.
     client: i32,
-    pub(super) objects: BTreeMap<u32, (Object, Charge)>,
+    pub(super) objects: BTreeMap<u32, Stored>,
+    /// The mappings that the ioctl states, until an object has them.
+    mappings: Mappings,
+    /// The mappings of the object that the ioctl destroyed.
+    unmap: Mappings,
     /// Pages that the program can map, by the key that it states.
     pub(super) maps: BTreeMap<u64, Arc<Pages>>,
     pub(super) rings: Rings,
@@ -61,6 +71,8 @@ impl Context {
             process: Arc::new(process),
             client,
             objects: BTreeMap::new(),
+            mappings: Mappings::default(),
+            unmap: Mappings::default(),
             maps: BTreeMap::new(),
             rings,
             last_handle: 0,
@@ -69,19 +81,14 @@ impl Context {
         }
     }
 
-    /// Executes the ioctl whose header is at `address` of the program.
-    pub(super) fn ioctl(
-        &mut self,
-        address: u64,
-        present: u32,
-        received: Vec<OwnedFd>,
-    ) -> Result<ReplyWithDescriptor, Errno> {
+    /// Executes the ioctl whose header is at `address` of the program, which mapped the descriptors of the ioctl.
+    pub(super) fn ioctl(&mut self, address: u64, mappings: Mappings) -> Result<ReplyWithDescriptor, Errno> {
         let ioctl = Ioctl::read(&*self.process, address)?;
         let command = Command::decode(&ioctl, &*self.process)?;
-        let mut descriptors = Descriptors::new(present, received);
+        (self.mappings, self.unmap) = (mappings, Mappings::default());
         let mut response = Response::new(&ioctl);
         let before = self.last_handle;
-        let reply = self.run(&command, &mut descriptors, &mut response, &ioctl)?;
+        let (mut reply, descriptor) = self.run(&command, &mut response, &ioctl)?;
         for write in response.into_writes() {
             if let Err(error) = self.process.write(write.address, &write.bytes) {
                 // The program does not receive the handle, so the object that it created is destroyed.
@@ -91,13 +98,13 @@ impl Context {
                 return Err(error);
             }
         }
-        Ok(reply)
+        reply.unmap = take(&mut self.unmap);
+        Ok((reply, descriptor))
     }
 
     fn run(
         &mut self,
         command: &Command,
-        descriptors: &mut Descriptors,
         response: &mut Response<'_>,
         ioctl: &Ioctl,
     ) -> Result<ReplyWithDescriptor, Errno> {
@@ -124,7 +131,7 @@ impl Context {
             Command::DestroyDomain { handle } => {
                 self.destroy(*handle, |object| matches!(object, Object::Domain(_)))?;
             }
-            Command::RegisterMemory(region) => self.register(region, descriptors, response)?,
+            Command::RegisterMemory(region) => self.register(region, response)?,
             Command::QueryMemory { handle } => {
                 let Object::Region { keys, length, address } = self.object(*handle)? else {
                     return Err(Errno::ENOENT);
@@ -152,7 +159,7 @@ impl Context {
                 self.destroy(*handle, |object| matches!(object, Object::Handle(_)))?;
             }
             Command::CreateCompletionQueue(request) => {
-                self.create_completion_queue(request, descriptors, response)?;
+                self.create_completion_queue(request, response)?;
             }
             Command::DestroyCompletionQueue { handle } => {
                 self.destroy(*handle, |object| matches!(object, Object::Completion(_)))?;
@@ -168,7 +175,7 @@ impl Context {
                 response.put(UVERBS_ATTR_DESTROY_QP_RESP, &zeros);
             }
             Command::CreateCounter { completions, errors } => {
-                self.create_counter(completions, errors, descriptors, response)?;
+                self.create_counter(completions, errors, response)?;
             }
             Command::ModifyCounter { handle, entry, operation, value } => {
                 self.modify_counter(*handle, *entry, *operation, *value)?;
@@ -207,13 +214,13 @@ impl Context {
             return Err(Errno::ENOMEM);
         };
         self.last_handle += 1;
-        self.objects.insert(self.last_handle, (object, charge));
+        self.objects.insert(self.last_handle, (object, charge, take(&mut self.mappings)));
         Ok(self.last_handle)
     }
 
     /// The object of a handle.
     pub(super) fn object(&self, handle: u32) -> Result<&Object, Errno> {
-        self.objects.get(&handle).map(|(object, _)| object).ok_or(Errno::ENOENT)
+        self.objects.get(&handle).map(|(object, ..)| object).ok_or(Errno::ENOENT)
     }
 
     /// Returns a key by which the program maps `pages`.
@@ -239,8 +246,9 @@ impl Context {
             Object::Counter(counter) if Arc::strong_count(counter) > 1 => return Err(Errno::EBUSY),
             _ => {}
         }
-        if let Some((object, _charge)) = self.objects.remove(&handle) {
+        if let Some((object, _charge, mappings)) = self.objects.remove(&handle) {
             self.release(object);
+            self.unmap = mappings;
         }
         Ok(())
     }
@@ -274,8 +282,7 @@ impl Context {
     fn allocate_events(&self, output: Option<DescriptorOutput>) -> Result<ReplyWithDescriptor, Errno> {
         let output = output.ok_or(Errno::EINVAL)?;
         let events = EventFd::from_flags(EfdFlags::EFD_CLOEXEC).map_err(|error| Errno::new(error as i32))?;
-        let descriptor_outputs = [output, DescriptorOutput::default()];
-        Ok((Reply { descriptor_outputs, ..Reply::default() }, Some(events.into())))
+        Ok((Reply { descriptor_output: output, ..Reply::default() }, Some(events.into())))
     }
 
     fn allocate_domain(&mut self, response: &mut Response<'_>) -> Result<(), Errno> {
@@ -293,12 +300,7 @@ impl Context {
         }
     }
 
-    fn register(
-        &mut self,
-        request: &RegisterMemory,
-        descriptors: &mut Descriptors,
-        response: &mut Response<'_>,
-    ) -> Result<(), Errno> {
+    fn register(&mut self, request: &RegisterMemory, response: &mut Response<'_>) -> Result<(), Errno> {
         let pd = self.domain(request.domain)?;
         let access = access(request.access)?;
         let (address, length) = (request.address, request.length);
@@ -306,7 +308,7 @@ impl Context {
             return Err(Errno::EINVAL);
         }
         let writable = access.allows(Access::LOCAL_WRITE);
-        let memory = self.memory(request.memory, (address, length), writable, descriptors)?;
+        let memory = self.memory(request.memory, (address, length), writable)?;
         let attr = MemoryRegionAttr { pd, address: request.address, length: request.length, access, memory };
         let keys = self.adapter.register_memory(attr).map_err(errno)?;
         let handle =
@@ -337,23 +339,27 @@ impl Context {
         source: MemorySource,
         (address, length): (u64, u64),
         writable: bool,
-        descriptors: &mut Descriptors,
     ) -> Result<Arc<dyn Memory>, Errno> {
-        match source {
-            MemorySource::Process(start) => {
-                // The kernel finds memory that is not mapped when it pins the pages.
-                if !self.process.maps(start, length, writable)? {
-                    return Err(Errno::EFAULT);
-                }
-                let shift = start.wrapping_sub(address);
-                Ok(Arc::new(ProcessMemory::new(&self.process, self.client, &self.adapter, shift)))
-            }
-            MemorySource::Descriptor(index, offset) => {
-                let client = (&self.shared.shares, self.client);
-                let descriptor = descriptors.take(index)?;
-                Ok(Arc::new(DescriptorMemory::new(client, descriptor, offset, (address, length), writable)?))
-            }
+        let start = match source {
+            MemorySource::Process(start) => start,
+            MemorySource::Descriptor(index, offset) => self.mapped(index, offset, length)?,
+        };
+        // The kernel finds memory that is not mapped when it pins the pages.
+        if !self.process.maps(start, length, writable)? {
+            return Err(Errno::EFAULT);
         }
+        let shift = start.wrapping_sub(address);
+        Ok(Arc::new(ProcessMemory::new(&self.process, self.client, &self.adapter, shift)))
+    }
+
+    /// The program's address of the `length` bytes from `offset` of a descriptor on.
+    fn mapped(&self, index: usize, offset: u64, length: u64) -> Result<u64, Errno> {
+        let mapping = self.mappings.get(index).filter(|mapping| mapping.length > 0).ok_or(Errno::EBADF)?;
+        let is_inside = offset.checked_add(length).is_some_and(|end| end <= mapping.length);
+        let start = mapping.address.checked_add(offset).filter(|_| is_inside).ok_or(Errno::EINVAL)?;
+        // A device's pages can be mapped and still be out of reach, as those of a GPU's dma-buf.
+        self.process.read(start, &mut [0])?;
+        Ok(start)
     }
 
     fn create_address_handle(
@@ -376,7 +382,7 @@ impl Drop for Context {
     /// The program closed the device or ended: releases every object, in an order in which no object is in use. It does
     /// not read the completions that this flushes.
     fn drop(&mut self) {
-        for (object, _) in self.objects.values() {
+        for (object, ..) in self.objects.values() {
             if let Object::Completion(queue) = object {
                 let _ = self.adapter.abandon_completion_queue(queue.number);
             }
@@ -387,24 +393,9 @@ impl Drop for Context {
             Object::Handle(_) | Object::Region { .. } | Object::Counter(_) => 2,
             Object::Domain(_) => 3,
         };
-        let mut objects: Vec<_> = std::mem::take(&mut self.objects).into_values().collect();
-        objects.sort_by_key(|(object, _)| rank(object));
-        objects.into_iter().for_each(|(object, _charge)| self.release(object));
-    }
-}
-
-/// The descriptors beside a message, each with its index in `softefa_abi::protocol::descriptor_sources`.
-pub(super) struct Descriptors(Vec<(usize, OwnedFd)>);
-
-impl Descriptors {
-    fn new(present: u32, descriptors: Vec<OwnedFd>) -> Self {
-        let numbers = (0..32).filter(|bit| present & (1 << bit) != 0);
-        Self(numbers.zip(descriptors).collect())
-    }
-
-    pub(super) fn take(&mut self, index: usize) -> Result<OwnedFd, Errno> {
-        let at = self.0.iter().position(|(number, _)| *number == index).ok_or(Errno::EBADF)?;
-        Ok(self.0.remove(at).1)
+        let mut objects: Vec<_> = take(&mut self.objects).into_values().collect();
+        objects.sort_by_key(|(object, ..)| rank(object));
+        objects.into_iter().for_each(|(object, _charge, _)| self.release(object));
     }
 }
 

@@ -7,7 +7,7 @@ use softefa::device::{CompletionCounter, Counted, Memory};
 use softefa_abi::sys::*;
 use softefa_abi::{BufferDescription, CounterEntry, CounterOperation, Errno, MemorySource, Response};
 
-use super::context::{Context, Descriptors, Object, errno};
+use super::context::{Context, Object, errno};
 
 /// The most counters of one open device, and the bits of a counter's value: what adapters of p5en instances report
 /// (hw_ver 0xefa2, observed by others). libfabric takes 64 bits for an adapter without counters.
@@ -59,16 +59,15 @@ impl Context {
         &mut self,
         completions: &BufferDescription,
         errors: &BufferDescription,
-        descriptors: &mut Descriptors,
         response: &mut Response<'_>,
     ) -> Result<(), Errno> {
         self.has_counters()?;
-        let count = self.objects.values().filter(|(object, _)| matches!(object, Object::Counter(_))).count();
+        let count = self.objects.values().filter(|(object, ..)| matches!(object, Object::Counter(_))).count();
         if count >= MAX_COUNTERS as usize {
             return Err(Errno::ENOMEM);
         }
-        let success = self.word(completions, descriptors)?;
-        let errors = self.word(errors, descriptors)?;
+        let success = self.word(completions)?;
+        let errors = self.word(errors)?;
         let counter = CompletionCounter::mirrored(success, errors).with_bits(VALUE_BITS);
         let handle = self.insert(Object::Counter(Arc::new(counter)))?;
         response.put_handle(UVERBS_ATTR_CREATE_COMP_CNTR_HANDLE, handle);
@@ -76,16 +75,12 @@ impl Context {
     }
 
     /// The memory of a counter's word, and the word's address in it.
-    fn word(
-        &self,
-        buffer: &BufferDescription,
-        descriptors: &mut Descriptors,
-    ) -> Result<(Arc<dyn Memory>, u64), Errno> {
+    fn word(&self, buffer: &BufferDescription) -> Result<(Arc<dyn Memory>, u64), Errno> {
         let (MemorySource::Process(start) | MemorySource::Descriptor(_, start)) = buffer.memory;
         if buffer.length < WORD || !start.is_multiple_of(WORD) {
             return Err(Errno::EINVAL);
         }
-        Ok((self.memory(buffer.memory, (0, WORD), true, descriptors)?, 0))
+        Ok((self.memory(buffer.memory, (0, WORD), true)?, 0))
     }
 
     fn counter(&self, handle: u32) -> Result<&Arc<CompletionCounter>, Errno> {

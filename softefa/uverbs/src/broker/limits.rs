@@ -5,15 +5,15 @@
 //! | open devices | 1,024, or what the limit n of descriptors (`ulimit -n`) allows: (n - min(64, n / 4)) / 8 | EMFILE |
 //! | objects: handles of every kind | 2^20 | ENOMEM |
 //! | bytes of rings and doorbells | a quarter of the machine's memory | ENOMEM |
-//! | mappings of memory that clients supply as descriptors | three quarters of `vm.max_map_count` | ENOMEM |
-//! | address space of these mappings | 2^45 bytes | ENOMEM |
 //!
 //! **The rule.** A client, which is a process, may have at most half of what the other clients leave. So one client that
 //! takes all it can get leaves half of everything to the others, a second one leaves a quarter, and so on. A client that
 //! is refused is named on stderr, once for each resource.
+//!
+//! Clients' own memory, their memory files and dma-bufs included, is theirs alone: the broker neither has descriptors of
+//! it nor maps it.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nix::sys::resource::{Resource as Rlimit, getrlimit};
@@ -24,22 +24,26 @@ use crate::say::say;
 
 /// Descriptors that are not shared out, at most: those of the broker itself, and of messages that are being received.
 const MAX_RESERVED_DESCRIPTORS: u64 = 64;
-/// Descriptors of an open device: the connection, the process, its memory and mappings, two files of rings, and two
-/// that exist while a descriptor is passed on.
+/// Descriptors of an open device: the connection, the process, its memory and mappings, two files of rings, and one that
+/// exists while it is passed on. One more is left for refused connections.
 const DEVICE_DESCRIPTORS: u64 = 8;
 /// Each open device has a thread.
 const MAX_DEVICES: u64 = 1024;
 const MAX_OBJECTS: u64 = 1 << 20;
-const MAX_ADDRESS_SPACE: u64 = 1 << 45;
+/// Each refused connection has a thread until it is closed.
+const MAX_REFUSALS: u64 = 256;
 /// The most refusals that are reported.
 const MAX_REPORTS: u32 = 256;
-/// `vm.max_map_count` of Linux, if it cannot be read.
-const MAP_COUNT: u64 = 65_530;
 
 /// The most open devices under a limit of `descriptors`.
 fn devices(descriptors: u64) -> u64 {
     let reserved = (descriptors / 4).min(MAX_RESERVED_DESCRIPTORS);
     ((descriptors - reserved) / DEVICE_DESCRIPTORS).min(MAX_DEVICES)
+}
+
+/// The most refused connections that are being closed, under a limit of `descriptors`: half of what the devices leave.
+fn refusals(descriptors: u64) -> u64 {
+    ((descriptors - devices(descriptors) * DEVICE_DESCRIPTORS) / 2).min(MAX_REFUSALS)
 }
 
 /// A resource that clients share.
@@ -48,11 +52,9 @@ pub(crate) enum Resource {
     Devices,
     Objects,
     RingBytes,
-    Mappings,
-    MappedBytes,
 }
 
-const RESOURCES: usize = 5;
+const RESOURCES: usize = 3;
 
 impl Resource {
     fn text(self) -> &'static str {
@@ -60,8 +62,6 @@ impl Resource {
             Self::Devices => "open devices",
             Self::Objects => "objects",
             Self::RingBytes => "bytes of rings",
-            Self::Mappings => "mappings of its descriptors",
-            Self::MappedBytes => "bytes of mapped descriptors",
         }
     }
 }
@@ -70,6 +70,8 @@ impl Resource {
 #[derive(Debug)]
 pub(crate) struct Shares {
     totals: [u64; RESOURCES],
+    /// The most refused connections that are being closed.
+    pub(crate) refusals: u64,
     state: Mutex<State>,
 }
 
@@ -108,17 +110,16 @@ impl Shares {
     /// The shares of this machine and of the limits of this process.
     pub(crate) fn new() -> Arc<Self> {
         let descriptors = getrlimit(Rlimit::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
-        let devices = devices(descriptors);
         let system = |variable| sysconf(variable).ok().flatten().and_then(|value| u64::try_from(value).ok());
         let memory = system(SysconfVar::_PHYS_PAGES).unwrap_or(1 << 20)
             * system(SysconfVar::PAGE_SIZE).unwrap_or(4096);
-        let mappings = fs::read_to_string("/proc/sys/vm/max_map_count").ok();
-        let mappings = mappings.and_then(|text| text.trim().parse().ok()).unwrap_or(MAP_COUNT);
-        Self::with_totals([devices, MAX_OBJECTS, memory / 4, mappings / 4 * 3, MAX_ADDRESS_SPACE])
+        let totals = [devices(descriptors), MAX_OBJECTS, memory / 4];
+        Arc::new(Self { totals, refusals: refusals(descriptors), state: Mutex::default() })
     }
 
+    #[cfg(test)]
     pub(super) fn with_totals(totals: [u64; RESOURCES]) -> Arc<Self> {
-        Arc::new(Self { totals, state: Mutex::default() })
+        Arc::new(Self { totals, refusals: 0, state: Mutex::default() })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -174,6 +175,7 @@ mod tests {
     #[test]
     fn a_low_limit_of_descriptors_leaves_devices_to_share() {
         assert_eq!([0, 64, 1024, 1 << 20].map(devices), [0, 6, 120, MAX_DEVICES]);
+        assert_eq!([0, 64, 1024, 1 << 20].map(refusals), [0, 8, 32, MAX_REFUSALS]);
     }
 
     #[test]

@@ -7,9 +7,7 @@
 
 mod context;
 mod counters;
-mod descriptor;
 mod limits;
-mod mapping;
 mod path_lock;
 mod process;
 mod queues;
@@ -41,6 +39,8 @@ use socket::{Connection, Listener};
 
 /// Time after which the broker accepts again if it could not.
 const RETRY: Duration = Duration::from_millis(10);
+/// The most entries of an adapter that are captured (`SOFTEFA_CAPTURE`).
+const MAX_CAPTURED: usize = 1 << 20;
 /// Bytes of the stack of a connection's thread.
 const STACK_BYTES: usize = 512 << 10;
 
@@ -116,6 +116,9 @@ pub(crate) struct Shared {
     pub(crate) shares: Arc<Shares>,
     clients: Clients,
     connections: AtomicUsize,
+    /// Refused connections that are being closed.
+    refusals: AtomicUsize,
+    is_refusal_reported: AtomicBool,
     ended: AtomicBool,
 }
 
@@ -158,7 +161,7 @@ impl Broker {
             let mut config = AdapterConfig::new(gid(index)).with_environment()?;
             config.seed = config.seed.wrapping_add(index as u64);
             if capture {
-                config.capture = usize::MAX;
+                config.capture = MAX_CAPTURED;
             }
             running.push(Adapter::new(&network, config)?);
         }
@@ -169,6 +172,8 @@ impl Broker {
             shares: Shares::new(),
             clients,
             connections: AtomicUsize::new(0),
+            refusals: AtomicUsize::new(0),
+            is_refusal_reported: AtomicBool::new(false),
             ended: AtomicBool::new(false),
         });
         let listener = Arc::new(Listener::new(socket, clients == Clients::EveryUser)?);
@@ -218,33 +223,38 @@ fn accept(shared: &Arc<Shared>, listener: &OwnedFd) {
     }
 }
 
-/// Serves a connection in a thread of its own, or refuses it.
+/// Serves a connection or refuses it, in a thread of its own: to close it can block, because messages in it may have
+/// descriptors (a socket that lingers, a file of a server that does not reply).
 fn admit(shared: &Arc<Shared>, connection: Connection) {
     let Ok(peer) = connection.peer() else { return };
     let is_served = shared.clients == Clients::EveryUser || peer.user == geteuid().as_raw();
     let end = if is_served { connection.end_of_peer(peer.process) } else { Err(Errno::EPERM) };
-    let charge = end.and_then(|end| {
+    let admitted = end.and_then(|end| {
         let charge = shared.shares.take(peer.process, Resource::Devices, 1);
         Ok((end, charge.ok_or(Errno::EMFILE)?))
     });
-    let (end, charge) = match charge {
-        Ok(admitted) => admitted,
-        Err(error) => {
-            // An error means that the program has ended.
-            let _ = connection.send(&Reply { errno: error.get(), ..Reply::default() }, None);
-            return;
-        }
-    };
     let state = shared.clone();
-    let serving =
-        thread::Builder::new().name("softefa-client".into()).stack_size(STACK_BYTES).spawn(move || {
+    let work: Box<dyn FnOnce() + Send> = match admitted {
+        Ok((end, charge)) => Box::new(move || {
             state.connections.fetch_add(1, Ordering::AcqRel);
             // An error means that the program has ended.
             let _ = serve(&state, &connection, &end, peer.process);
-            drop((connection, end, charge));
             state.connections.fetch_sub(1, Ordering::AcqRel);
-        });
-    if let Err(error) = serving {
+            drop((connection, end));
+            drop(charge);
+        }),
+        Err(error) => {
+            let refusal = Refusal::new(shared, peer.process);
+            Box::new(move || {
+                // An error means that the program has ended.
+                let _ = connection.send(&Reply { errno: error.get(), ..Reply::default() }, None);
+                drop(connection);
+                drop(refusal);
+            })
+        }
+    };
+    let thread = thread::Builder::new().name("softefa-client".into()).stack_size(STACK_BYTES).spawn(work);
+    if let Err(error) = thread {
         say(&format!(
             "the connection of {} was closed, because no thread can be started for it: {error}; check the limit of \
              processes (ulimit -u)",
@@ -253,9 +263,40 @@ fn admit(shared: &Arc<Shared>, connection: Connection) {
     }
 }
 
+/// A refused connection that is being closed.
+struct Refusal(Arc<Shared>);
+
+impl Refusal {
+    /// Waits while too many others are being closed.
+    fn new(shared: &Arc<Shared>, process: i32) -> Self {
+        let is_full = || shared.refusals.load(Ordering::Acquire) as u64 >= shared.shares.refusals;
+        if is_full() && !shared.is_refusal_reported.swap(true, Ordering::Relaxed) {
+            say(&format!(
+                "{} refused connections are being closed, so that programs wait to connect; the last one is of {}; if that \
+                 lasts, end that process, because it passed descriptors whose closing blocks",
+                shared.shares.refusals,
+                name(process)
+            ));
+        }
+        while is_full() && !shared.ended.load(Ordering::Acquire) {
+            thread::sleep(RETRY);
+        }
+        shared.refusals.fetch_add(1, Ordering::AcqRel);
+        Self(shared.clone())
+    }
+}
+
+impl Drop for Refusal {
+    fn drop(&mut self) {
+        self.0.refusals.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Serves a device until its connection or its process ends. Its objects are destroyed before the connection is closed,
+/// which can block.
 fn serve(shared: &Arc<Shared>, connection: &Connection, end: &OwnedFd, client: i32) -> io::Result<()> {
     let mut context = None;
-    while let Some((bytes, descriptors)) = connection.receive(end)? {
+    while let Some((bytes, descriptors)) = connection.receive(end, context.is_none())? {
         let result = match Request::decode(&bytes) {
             Err(error) => Err(error),
             Ok(Request::Open { .. }) if context.is_some() => Err(Errno::EBUSY),
@@ -263,10 +304,9 @@ fn serve(shared: &Arc<Shared>, connection: &Connection, end: &OwnedFd, client: i
                 context = Some(opened);
                 (Reply::default(), None)
             }),
-            Ok(Request::Ioctl { address, present }) => context
-                .as_mut()
-                .ok_or(Errno::EBADF)
-                .and_then(|context| context.ioctl(address, present, descriptors)),
+            Ok(Request::Ioctl { address, mappings }) => {
+                context.as_mut().ok_or(Errno::EBADF).and_then(|context| context.ioctl(address, mappings))
+            }
             Ok(Request::Map { offset, length, writable }) => {
                 context.as_ref().ok_or(Errno::EBADF).and_then(|context| context.map(offset, length, writable))
             }

@@ -1,12 +1,12 @@
 //! A program's process: its memory, accessed for ioctls as the kernel and for registered regions as an adapter, and its
-//! end. Memory that a program supplies as a descriptor is in `descriptor`.
+//! end.
 //!
 //! The program itself supplies the descriptors of its memory and its mappings (`softefa_abi::protocol`). So the broker
 //! reaches no memory that the program could not reach, and a process that has the same number later is another one.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read};
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -50,21 +50,18 @@ impl Process {
     ///
     /// # Errors
     /// [`Errno::EBADF`] if they are not these files of procfs. (A pipe or a file of a network could block the engine, and
-    /// only lines of `maps` have a bounded length.)
+    /// only lines of `maps` have a bounded length.) The file system of another file may never reply; then this thread
+    /// waits, and the device is not open yet.
     pub(crate) fn new(memory: OwnedFd, mappings: OwnedFd) -> Result<Self, Errno> {
-        for descriptor in [&memory, &mappings] {
-            let system = fstatfs(descriptor.as_fd()).map_err(|_| Errno::EBADF)?;
-            if system.filesystem_type() != PROC_SUPER_MAGIC {
-                return Err(Errno::EBADF);
-            }
-        }
-        let [memory, mappings] = [File::from(memory), File::from(mappings)];
-        let is = |file: &File, name: &str| {
-            fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))
-                .is_ok_and(|path| path.ends_with(name))
+        let is = |file: &OwnedFd, name: &str| {
+            let path = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
+            let is_named = path.is_ok_and(|path| path.ends_with(name));
+            is_named && fstatfs(file).is_ok_and(|system| system.filesystem_type() == PROC_SUPER_MAGIC)
         };
-        let are_both = is(&memory, "mem") && is(&mappings, "maps");
-        if are_both { Ok(Self { memory, mappings }) } else { Err(Errno::EBADF) }
+        if !is(&memory, "mem") || !is(&mappings, "maps") {
+            return Err(Errno::EBADF);
+        }
+        Ok(Self { memory: memory.into(), mappings: mappings.into() })
     }
 
     /// Copies `into.len()` bytes from `address` of the process.

@@ -13,7 +13,7 @@ use softefa_abi::{
     CreateCompletionQueue, CreateQueuePair, Errno, ModifyQueuePair, QueuePairCapabilities, Response, encode,
 };
 
-use super::context::{Context, Descriptors, Object, errno};
+use super::context::{Context, Object, errno};
 use super::rings::{AllocatedDoorbell, Pages, Rings};
 
 /// Bytes of a completion. The adapter writes no other size.
@@ -58,7 +58,6 @@ impl Context {
     pub(super) fn create_completion_queue(
         &mut self,
         request: &CreateCompletionQueue,
-        descriptors: &mut Descriptors,
         response: &mut Response<'_>,
     ) -> Result<(), Errno> {
         let limits = self.adapter.config().limits;
@@ -81,7 +80,7 @@ impl Context {
             }
             Some((_, length)) if length < bytes => return Err(Errno::EINVAL),
             Some((memory, length)) => {
-                let memory = self.memory(memory, (0, length), true, descriptors)?;
+                let memory = self.memory(memory, (0, length), true)?;
                 (CompletionBacking::Indirect { memory, address: 0 }, None)
             }
         };
@@ -230,7 +229,7 @@ impl Context {
     }
 
     pub(super) fn modify_queue_pair(&mut self, request: &ModifyQueuePair) -> Result<(), Errno> {
-        let Some((Object::QueuePair(queue_pair), _)) = self.objects.get_mut(&request.handle) else {
+        let Some((Object::QueuePair(queue_pair), ..)) = self.objects.get_mut(&request.handle) else {
             return Err(Errno::ENOENT);
         };
         let number = queue_pair.number;

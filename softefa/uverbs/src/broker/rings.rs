@@ -1,5 +1,4 @@
-//! Pages of rings and doorbells, which the broker and a program both map. Memory that a program supplies is in
-//! `descriptor` and `process`.
+//! Pages of rings and doorbells, which the broker and a program both map. Memory that a program supplies is in `process`.
 //!
 //! An open device has at most two files of them, whatever the number of its queues: one that the program may write,
 //! for work queues and doorbells, and one that it may only read, for completion queues. The files are sealed memory
@@ -8,19 +7,21 @@
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
+use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 use softefa::device::{Doorbell, PAGE_BYTES, RingMemory};
 use softefa_abi::Errno;
 
 use super::limits::{Charge, Resource, Shares};
-use super::mapping::{Mapping, errno};
 
 /// Bytes of a file. It is sparse: only pages that are used take memory.
-const FILE_BYTES: usize = 1 << 30;
+const FILE_BYTES: NonZeroUsize = NonZeroUsize::new(1 << 30).unwrap();
 
 /// The rings of one open device.
 pub(crate) struct Rings {
@@ -31,11 +32,28 @@ pub(crate) struct Rings {
     doorbells: Vec<DoorbellPage>,
 }
 
+/// A memory file, mapped until the value is dropped.
 struct RingFile {
     file: OwnedFd,
-    mapping: Mapping,
+    start: NonNull<u8>,
     /// The allocated ranges: start and length.
     used: Mutex<BTreeMap<usize, usize>>,
+}
+
+// SAFETY: `start` is an address of this process, which any thread may use; the value makes no references to it.
+unsafe impl Send for RingFile {}
+// SAFETY: as above.
+unsafe impl Sync for RingFile {}
+
+impl Drop for RingFile {
+    fn drop(&mut self) {
+        // SAFETY: `new` mapped the range and only this unmaps it. Every user of the range holds this value.
+        let _ = unsafe { munmap(self.start.cast(), FILE_BYTES.get()) };
+    }
+}
+
+fn errno(error: nix::Error) -> Errno {
+    Errno::new(error as i32)
 }
 
 /// Zeroed pages that the broker shares with a program.
@@ -71,11 +89,13 @@ impl RingFile {
     fn new() -> Result<Self, Errno> {
         let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
         let file = File::from(memfd_create(c"softefa", flags).map_err(errno)?);
-        file.set_len(FILE_BYTES as u64).map_err(|error| Errno::of(&error))?;
+        file.set_len(FILE_BYTES.get() as u64).map_err(|error| Errno::of(&error))?;
         let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
         fcntl(&file, FcntlArg::F_ADD_SEALS(seals)).map_err(errno)?;
-        let mapping = Mapping::new(file.as_fd(), 0, FILE_BYTES, true)?;
-        Ok(Self { file: file.into(), mapping, used: Mutex::default() })
+        let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        // SAFETY: the kernel chooses the address, so that no other mapping is replaced.
+        let start = unsafe { mmap(None, FILE_BYTES, protection, MapFlags::MAP_SHARED, &file, 0) };
+        Ok(Self { file: file.into(), start: start.map_err(errno)?.cast(), used: Mutex::default() })
     }
 
     /// The first free range of this length.
@@ -88,7 +108,7 @@ impl RingFile {
             }
             start = taken + bytes;
         }
-        if FILE_BYTES - start < length {
+        if FILE_BYTES.get() - start < length {
             return None;
         }
         used.insert(start, length);
@@ -140,7 +160,7 @@ impl Pages {
         let owner: Arc<dyn Any + Send + Sync> = self.clone();
         // SAFETY: the range is inside the mapping, which `owner` keeps alive and allocated. The file is sealed, so its
         // pages remain. Only another process accesses them besides the ring.
-        unsafe { RingMemory::from_raw(self.file.mapping.start().add(self.start), length, Some(owner)) }
+        unsafe { RingMemory::from_raw(self.file.start.add(self.start), length, Some(owner)) }
             .map_err(|_| Errno::EINVAL)
     }
 }
@@ -197,12 +217,12 @@ mod tests {
         let again = rings.allocate(4096, true).unwrap();
         assert_eq!((again.offset(), again.ring(64).unwrap().load_word_acquire(0)), (0, [0; 8]));
         assert_eq!(rings.allocate(1, false).unwrap().offset(), 0, "the file of completion queues");
-        assert!(rings.allocate(FILE_BYTES, true).is_err());
+        assert!(rings.allocate(FILE_BYTES.get(), true).is_err());
     }
 
     #[test]
     fn rings_past_the_share_of_their_client_are_refused() {
-        let shares = Shares::with_totals([4 * PAGE_BYTES as u64; 5]);
+        let shares = Shares::with_totals([4 * PAGE_BYTES as u64; 3]);
         let mut rings = Rings::new(shares.clone(), 1);
         let two = rings.allocate(2 * PAGE_BYTES, true).unwrap();
         assert_eq!(rings.allocate(1, false).err(), Some(Errno::ENOMEM));

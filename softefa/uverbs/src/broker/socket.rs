@@ -166,12 +166,18 @@ impl Connection {
         }
     }
 
-    /// Waits for the next message and the descriptors beside it. `None`: the program closed the connection, or `end` is
-    /// readable, because the process that connected ended. (A child of it may have the connection still.)
+    /// Waits for the next message and, if `with_descriptors`, at most [`MAX_DESCRIPTORS`] beside it. `None`: the program
+    /// closed the connection, or `end` is readable, because the process that connected ended. (A child of it may have the
+    /// connection still.) `None` too for a message with descriptors that may have none: to close them can block, so it
+    /// stays unread until the connection is closed.
     ///
     /// This calls the C library instead of nix, whose `recvmsg` does not return the descriptors of a message
     /// that the kernel truncated. A program could use up the broker's descriptors that way.
-    pub(crate) fn receive(&self, end: &OwnedFd) -> io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
+    pub(crate) fn receive(
+        &self,
+        end: &OwnedFd,
+        with_descriptors: bool,
+    ) -> io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
         let mut polled = [&self.socket, end].map(|file| PollFd::new(file.as_fd(), PollFlags::POLLIN));
         while let Err(error) = poll(&mut polled, PollTimeout::NONE) {
             if error != Errno::EINTR {
@@ -183,24 +189,14 @@ impl Connection {
         }
         // One byte more than a message has, so that a longer message is recognised.
         let mut bytes = vec![0; REQUEST_BYTES + 1];
-        let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
         let mut control = Control([0; CONTROL_BYTES]);
-        // SAFETY: all zeros is a valid message header.
-        let mut message: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
-        message.msg_iov = &raw mut part;
-        message.msg_iovlen = 1;
-        message.msg_control = control.0.as_mut_ptr().cast();
-        message.msg_controllen = control.0.len() as _;
-        let length = loop {
-            // SAFETY: the message points to buffers of this frame.
-            let length =
-                unsafe { libc::recvmsg(self.socket.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC) };
-            match Errno::result(length) {
-                Ok(length) => break length as usize,
-                Err(Errno::EINTR) => {}
-                Err(error) => return Err(error.into()),
-            }
-        };
+        let control = if with_descriptors { &mut control.0[..] } else { &mut [] };
+        if !with_descriptors
+            && self.receive_part(&mut bytes, &mut [], libc::MSG_PEEK)?.1.msg_flags & libc::MSG_CTRUNC != 0
+        {
+            return Ok(None);
+        }
+        let (length, message) = self.receive_part(&mut bytes, control, libc::MSG_CMSG_CLOEXEC)?;
         let mut descriptors = Vec::new();
         // SAFETY: the kernel filled the control buffer; the macros stay inside it. Every descriptor in it is
         // new and has no other owner.
@@ -222,6 +218,34 @@ impl Connection {
         }
         bytes.truncate(length);
         Ok(Some((bytes, descriptors)))
+    }
+
+    /// Receives a message, as much of it as fits. Returns its length, and the header that the kernel filled. The header
+    /// points to the buffers.
+    fn receive_part(
+        &self,
+        bytes: &mut [u8],
+        control: &mut [u8],
+        flags: c_int,
+    ) -> nix::Result<(usize, libc::msghdr)> {
+        let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+        // SAFETY: all zeros is a valid message header.
+        let mut message: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
+        message.msg_iov = &raw mut part;
+        message.msg_iovlen = 1;
+        if !control.is_empty() {
+            message.msg_control = control.as_mut_ptr().cast();
+            message.msg_controllen = control.len() as _;
+        }
+        loop {
+            // SAFETY: the message points to the callers' buffers and to this frame.
+            let length = unsafe { libc::recvmsg(self.socket.as_raw_fd(), &raw mut message, flags) };
+            match Errno::result(length) {
+                Ok(length) => return Ok((length as usize, message)),
+                Err(Errno::EINTR) => {}
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     /// Sends a reply, with `descriptor` beside it. A program that does not read its replies loses the connection.

@@ -3,7 +3,8 @@
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::missing_panics_doc)] // each test program uses a part
 
 use std::fs::File;
-use std::io::IoSlice;
+use std::io::{IoSlice, Write as _};
+use std::net::{SocketAddr, TcpStream};
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
@@ -17,8 +18,10 @@ use efa_gda_wire::{
     Segment,
 };
 use nix::sys::mman::{MapFlags, ProtFlags, mmap};
-use nix::sys::socket::{self, AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr};
-use softefa_abi::protocol::{REPLY_BYTES, Reply, Request};
+use nix::sys::socket::{
+    self, AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, setsockopt, sockopt,
+};
+use softefa_abi::protocol::{MAX_MAPPINGS, Mapping, REPLY_BYTES, Reply, Request};
 use softefa_abi::sys::*;
 use softefa_abi::{VERBS_IOCTL, encode, get};
 
@@ -59,12 +62,17 @@ impl Client {
 
     /// Sends a message and receives the reply, with the descriptor beside it.
     pub fn exchange_with(&self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> (Reply, Option<OwnedFd>) {
+        self.send(bytes, descriptors);
+        self.reply()
+    }
+
+    /// Sends a message, with descriptors beside it.
+    pub fn send(&self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) {
         let numbers: Vec<RawFd> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
         let (parts, rights) = ([IoSlice::new(bytes)], [ControlMessage::ScmRights(&numbers)]);
         let control = if numbers.is_empty() { &[] } else { &rights[..] };
         // The broker may have refused the connection already.
         let _ = socket::sendmsg::<()>(self.0.as_raw_fd(), &parts, control, MsgFlags::MSG_NOSIGNAL, None);
-        self.reply()
     }
 
     /// Receives a reply, with the descriptor beside it. A connection that ended is the reply EIO.
@@ -138,6 +146,13 @@ impl Call {
         self
     }
 
+    /// Replaces the data of an attribute.
+    pub fn replace(mut self, id: u32, data: u64) -> Self {
+        let at = self.position(id);
+        self.attributes[at].2 = data;
+        self
+    }
+
     pub fn handle(self, id: u32, handle: u32) -> Self {
         self.raw(id, 0, handle.into())
     }
@@ -187,18 +202,17 @@ impl Call {
 
     /// Makes the call. Returns its error number.
     pub fn run(&mut self, client: &Client) -> i32 {
-        self.run_with(client, &[])
+        self.run_with(client, [Mapping::default(); MAX_MAPPINGS]).errno
     }
 
-    /// As [`Self::run`], with descriptors beside the message, from the first source on.
-    pub fn run_with(&mut self, client: &Client, descriptors: &[BorrowedFd<'_>]) -> i32 {
+    /// As [`Self::run`], with the mappings of the descriptors that the call names. Returns the reply.
+    pub fn run_with(&mut self, client: &Client, mappings: [Mapping; MAX_MAPPINGS]) -> Reply {
         self.words = self.encode();
-        let present = (1 << descriptors.len()) - 1;
-        let request = Request::Ioctl { address: self.words.as_mut_ptr() as u64, present };
-        let errno = client.exchange_with(&request.encode(), descriptors).0.errno;
+        let request = Request::Ioctl { address: self.words.as_mut_ptr() as u64, mappings };
+        let reply = client.exchange(&request.encode());
         // The broker has written the words and the buffers, which the compiler does not see.
         fence(Ordering::SeqCst);
-        errno
+        reply
     }
 
     fn position(&self, id: u32) -> usize {
@@ -411,21 +425,17 @@ impl Device {
 
     pub fn register_with(&self, address: u64, length: u64, more: u32) -> Result<Region, i32> {
         let call = Call::register(self.domain, address, length, false, more);
-        Self::registered(call, &self.client, address, &[])
+        self.registered(call, address, Mapping::default())
     }
 
-    /// Registers a descriptor's bytes from its start, named from 0 on.
+    /// Registers a descriptor's bytes from its start, named from 0 on. The descriptor is mapped for good.
     pub fn register_descriptor(&self, descriptor: BorrowedFd<'_>, length: u64) -> Result<Region, i32> {
-        Self::registered(Call::register(self.domain, 0, length, true, 0), &self.client, 0, &[descriptor])
+        let mapping = map_descriptor(descriptor, length);
+        self.registered(Call::register(self.domain, 0, length, true, 0), 0, mapping)
     }
 
-    fn registered(
-        mut call: Call,
-        client: &Client,
-        address: u64,
-        descriptors: &[BorrowedFd<'_>],
-    ) -> Result<Region, i32> {
-        match call.run_with(client, descriptors) {
+    fn registered(&self, mut call: Call, address: u64, mapping: Mapping) -> Result<Region, i32> {
+        match call.run_with(&self.client, [mapping, Mapping::default()]).errno {
             0 => Ok(Region {
                 handle: call.new_handle(UVERBS_ATTR_REG_MR_HANDLE),
                 address,
@@ -503,6 +513,25 @@ impl Device {
     pub fn write(&mut self, from: &Region, to: &Region, length: u32) {
         self.post(write(from, to, length));
     }
+}
+
+/// A socket whose closing waits for a minute, unless the listener is closed: it lingers, and its peer reads nothing.
+pub fn lingering(listener: SocketAddr) -> TcpStream {
+    let mut stream = TcpStream::connect(listener).unwrap();
+    setsockopt(&stream, sockopt::Linger, &libc::linger { l_onoff: 1, l_linger: 60 }).unwrap();
+    stream.set_nonblocking(true).unwrap();
+    while stream.write(&[0; 65_536]).is_ok() {}
+    stream
+}
+
+/// Maps `length` bytes of a descriptor, as the preloaded library does.
+pub fn map_descriptor(descriptor: BorrowedFd<'_>, length: u64) -> Mapping {
+    let (bytes, protection) =
+        (NonZeroUsize::new(length as usize), ProtFlags::PROT_READ | ProtFlags::PROT_WRITE);
+    let flags = MapFlags::MAP_SHARED | MapFlags::MAP_NORESERVE;
+    // SAFETY: the kernel chooses the address.
+    let start = unsafe { mmap(None, bytes.unwrap(), protection, flags, descriptor, 0) }.unwrap();
+    Mapping { address: start.as_ptr() as u64, length }
 }
 
 /// The RDMA write of `length` bytes from the start of one region to the start of another.
