@@ -12,6 +12,7 @@
 //! during the build instead. The crate `efa-gda` is the safe layer.
 
 pub mod load;
+mod provider;
 pub mod verbs;
 
 pub use load::{Libfabric, LoadError};

@@ -67,7 +67,12 @@ pub struct Libfabric {
     path: PathBuf,
     version: u32,
     info_version: &'static str,
-    getinfo: unsafe extern "C" fn(
+    functions: Functions,
+}
+
+/// libfabric's functions.
+pub(crate) struct Functions {
+    pub(crate) getinfo: unsafe extern "C" fn(
         u32,
         *const c_char,
         *const c_char,
@@ -75,10 +80,11 @@ pub struct Libfabric {
         *const fi::fi_info,
         *mut *mut fi::fi_info,
     ) -> c_int,
-    freeinfo: unsafe extern "C" fn(*mut fi::fi_info),
-    dupinfo: unsafe extern "C" fn(*const fi::fi_info) -> *mut fi::fi_info,
-    fabric: unsafe extern "C" fn(*mut fi::fi_fabric_attr, *mut *mut fi::fid_fabric, *mut c_void) -> c_int,
-    strerror: unsafe extern "C" fn(c_int) -> *const c_char,
+    pub(crate) freeinfo: unsafe extern "C" fn(*mut fi::fi_info),
+    pub(crate) dupinfo: unsafe extern "C" fn(*const fi::fi_info) -> *mut fi::fi_info,
+    pub(crate) fabric:
+        unsafe extern "C" fn(*mut fi::fi_fabric_attr, *mut *mut fi::fid_fabric, *mut c_void) -> c_int,
+    pub(crate) strerror: unsafe extern "C" fn(c_int) -> *const c_char,
 }
 
 impl std::fmt::Debug for Libfabric {
@@ -138,9 +144,7 @@ impl Libfabric {
             return Err(LoadError::TooOld { path, version });
         }
         let info_version = symbols.newest("fi_getinfo", &INFO_VERSIONS);
-        Ok(Self {
-            version,
-            info_version,
+        let functions = Functions {
             // SAFETY: libfabric.map exports this symbol, at each of these versions, with the signature of the field.
             getinfo: unsafe { symbols.get("fi_getinfo", info_version)? },
             // SAFETY: as above.
@@ -151,8 +155,12 @@ impl Libfabric {
             fabric: unsafe { symbols.get("fi_fabric", "FABRIC_1.1")? },
             // SAFETY: as above.
             strerror: unsafe { symbols.get("fi_strerror", "FABRIC_1.0")? },
-            path,
-        })
+        };
+        Ok(Self::new(path, version, info_version, functions))
+    }
+
+    pub(crate) fn new(path: PathBuf, version: u32, info_version: &'static str, functions: Functions) -> Self {
+        Self { path, version, info_version, functions }
     }
 
     /// Path of the loaded file.
@@ -165,7 +173,8 @@ impl Libfabric {
         self.version
     }
 
-    /// The symbol version of the functions for `fi_info`, one of [`INFO_VERSIONS`].
+    /// The symbol version of the functions for `fi_info`, one of [`INFO_VERSIONS`]; "none" without libfabric
+    /// ([`Self::of_provider`]).
     pub fn info_version(&self) -> &'static str {
         self.info_version
     }
@@ -182,7 +191,9 @@ impl Libfabric {
     /// `hints` must be null or come from [`Self::dupinfo`] of this library, and `info` must be valid for a write.
     pub unsafe fn getinfo(&self, hints: *const fi::fi_info, info: *mut *mut fi::fi_info) -> c_int {
         // SAFETY: the caller guarantees `hints` and `info`; node and service may be null.
-        unsafe { (self.getinfo)(self.api_version(), std::ptr::null(), std::ptr::null(), 0, hints, info) }
+        unsafe {
+            (self.functions.getinfo)(self.api_version(), std::ptr::null(), std::ptr::null(), 0, hints, info)
+        }
     }
 
     /// Frees a list that [`Self::getinfo`] or [`Self::dupinfo`] returned.
@@ -191,7 +202,7 @@ impl Libfabric {
     /// `info` must come from this library and must not be used again.
     pub unsafe fn freeinfo(&self, info: *mut fi::fi_info) {
         // SAFETY: the caller guarantees the function's conditions.
-        unsafe { (self.freeinfo)(info) }
+        unsafe { (self.functions.freeinfo)(info) }
     }
 
     /// Copies `info`. For null, allocates an empty one with all its attributes. Returns null if memory is short.
@@ -200,7 +211,7 @@ impl Libfabric {
     /// `info` must be null or come from this library.
     pub unsafe fn dupinfo(&self, info: *const fi::fi_info) -> *mut fi::fi_info {
         // SAFETY: the caller guarantees the function's conditions.
-        unsafe { (self.dupinfo)(info) }
+        unsafe { (self.functions.dupinfo)(info) }
     }
 
     /// Calls `fi_fabric`.
@@ -209,13 +220,13 @@ impl Libfabric {
     /// `attr` must be the `fabric_attr` of an info from this library, and `fabric` must be valid for a write.
     pub unsafe fn fabric(&self, attr: *mut fi::fi_fabric_attr, fabric: *mut *mut fi::fid_fabric) -> c_int {
         // SAFETY: the caller guarantees the function's conditions.
-        unsafe { (self.fabric)(attr, fabric, std::ptr::null_mut()) }
+        unsafe { (self.functions.fabric)(attr, fabric, std::ptr::null_mut()) }
     }
 
     /// libfabric's text for an error number, negative (as calls return it) or positive.
     pub fn strerror(&self, errnum: i32) -> String {
         // SAFETY: fi_strerror takes any number and returns a static string or null.
-        let text = unsafe { (self.strerror)(errnum.wrapping_abs()) };
+        let text = unsafe { (self.functions.strerror)(errnum.wrapping_abs()) };
         if text.is_null() {
             return format!("error {errnum}");
         }

@@ -10,7 +10,9 @@ use efa_gda::fabric::{
     Bindings, Domain, Error, Fabric, GdaOps, Info, Library, Query, QueryOption, Result, UnavailableReason,
     Version,
 };
-use efa_gda::queue::{MappedQueue, QueueError};
+use efa_gda::queue::{MappedQueue, QueueError, WorkRequest};
+use efa_gda_test_support::soft::provider;
+use support::side::{Side, bytes_of};
 use support::with_soft_adapter;
 
 fn domain() -> (Info, Domain) {
@@ -44,6 +46,33 @@ fn loading_a_missing_libfabric_is_an_error() {
     let variables = [("LIBFABRIC_PATH", "/nonexistent/libfabric.so.1")];
     with_soft_adapter(&variables, |_| {
         assert!(matches!(Library::load(), Err(Error::Load(_))));
+    });
+}
+
+#[test]
+fn the_provider_alone_moves_bytes_without_libfabric() {
+    with_soft_adapter(&[("SOFTEFA_PROV_VERSION", "206.0")], |_| {
+        // SAFETY: softefa is a provider for the layouts of these bindings.
+        let library = unsafe { Library::of_provider(&provider()) }.unwrap();
+        let info = Query::new().first(&library).unwrap();
+        // libfabric adds these two to a provider's infos.
+        assert_eq!((info.provider_name().as_ref(), info.provider_version()), ("efa", Version::new(206, 0)));
+        let side = Side::on(&library, info);
+        let mut queue = side.queue();
+        let (source, target) = (side.region(b"eighteen bytes ..."), side.region(&[0; 18]));
+        let peer = queue.insert_peer(&queue.endpoint().address().unwrap()).unwrap();
+        queue.execute(&WorkRequest::write(peer, &source, target.remote())).unwrap();
+        assert_eq!(bytes_of(&target), b"eighteen bytes ...");
+        queue.close().unwrap();
+    });
+}
+
+#[test]
+fn a_library_that_is_no_provider_is_an_error() {
+    with_soft_adapter(&[], |_| {
+        // SAFETY: the C library is sound to load, and exports no entry point.
+        let error = unsafe { Library::of_provider(std::path::Path::new("libc.so.6")) }.unwrap_err();
+        assert!(error.to_string().contains("libc.so.6 is not a provider of libfabric"), "{error}");
     });
 }
 

@@ -52,6 +52,19 @@ impl Library {
         Ok(Self(Arc::new(unsafe { Libfabric::load_from(path) }?)))
     }
 
+    /// Opens the provider in the file `path` without libfabric. Meant for the software adapter on machines that have no
+    /// libfabric: [`Self::version`] is then the release whose interface the provider is used at.
+    ///
+    /// # Safety
+    /// As for [`Libfabric::of_provider`]: the file must be a provider, and its initializers must be sound.
+    ///
+    /// # Errors
+    /// [`Error::Load`] states why the file is no provider.
+    pub unsafe fn of_provider(path: &Path) -> Result<Self> {
+        // SAFETY: the caller guarantees it, as this function requires.
+        Ok(Self(Arc::new(unsafe { Libfabric::of_provider(path) }?)))
+    }
+
     /// libfabric's release.
     pub fn version(&self) -> Version {
         Version::from_packed(self.0.version())
