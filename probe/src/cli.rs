@@ -14,13 +14,28 @@ use crate::model::{DEFAULT_TIME_LIMIT, Doorbell, Fault, GpuChoice, Op, Pairs, St
 
 /// Report whether a GPU can ring an EFA adapter on this machine, and if not, why and which role can change it
 #[derive(Debug, Parser)]
-#[command(name = "gda-probe", version, about, max_term_width = 100)]
+#[command(name = "gda-probe", version, long_version = LONG_VERSION, about, max_term_width = 100)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) common: Common,
     #[command(subcommand)]
     pub(crate) command: Option<Command>,
 }
+
+/// The version and facts about the build, as `--version` prints them.
+const LONG_VERSION: &str = concat!(
+    env!("CARGO_PKG_VERSION"),
+    "\ncommit:  ",
+    env!("GDA_PROBE_COMMIT"),
+    "\nprofile: ",
+    env!("GDA_PROBE_PROFILE"),
+    "\ntarget:  ",
+    env!("GDA_PROBE_TARGET"),
+    "\nsoftefa: ",
+    env!("GDA_PROBE_SOFTEFA"),
+    "\nkernels: ",
+    env!("GDA_PROBE_KERNELS"),
+);
 
 /// Milliseconds that a bench measures unless `--time-limit` is set.
 pub(crate) const DEFAULT_BENCH_TIME: u64 = 20_000;

@@ -10,6 +10,7 @@ mod checks;
 mod cli;
 mod command;
 mod decode;
+mod ending;
 mod exchange;
 mod executable;
 mod exit;
@@ -43,6 +44,10 @@ use crate::report::human::{npd_line, render};
 use crate::report::style::Style;
 
 fn main() -> ExitCode {
+    if let Some(error) = soft::uverbs::run_by_name() {
+        eprintln_quietly(&format!("gda-probe: {error}"));
+        return Exit::Internal.code(false);
+    }
     if let Some(hidden) = std::env::args_os().skip(1).find(|text| text.to_string_lossy().contains(is_hidden))
     {
         let hidden = visible(&hidden.to_string_lossy());
@@ -62,6 +67,12 @@ fn main() -> ExitCode {
     };
     let npd = cli.common.npd;
     log_to_stderr(cli.common.verbose);
+    // The kernel ignores signals without a handler for the first process of a container.
+    if std::process::id() == 1
+        && let Err(error) = ending::watch()
+    {
+        tracing::warn!(%error, "a signal will not end this process");
+    }
     let worked = match &cli.command {
         Some(Command::Worker) => Some(checks::groups::run()),
         Some(Command::Ranks) => Some(ranks::run()),

@@ -3,6 +3,7 @@
 //! run removes the directory of a run that was killed.
 
 pub(crate) mod checker;
+mod embedded;
 pub(crate) mod uverbs;
 
 use std::ffi::{OsStr, OsString};
@@ -14,7 +15,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::fcntl::{Flock, FlockArg};
-use nix::sys::signal::{SigHandler, SigSet, Signal, raise, signal};
+
+use crate::ending;
 
 /// The environment variable that names the provider library.
 pub(crate) const SOFTEFA_LIBRARY: &str = "SOFTEFA_LIBRARY";
@@ -22,6 +24,8 @@ pub(crate) const SOFTEFA_LIBRARY: &str = "SOFTEFA_LIBRARY";
 const LIBRARY: &str = "libsoftefa.so";
 /// The link's name; libfabric loads files that are named `*-fi.so`.
 const PROVIDER: &str = "softefa-fi.so";
+/// The directory of shared memory.
+const SHARED_MEMORY: &str = "/dev/shm";
 /// The prefix of the private directories' names.
 const PREFIX: &str = "gda-probe-";
 /// The age at which an unlocked directory is stale: a younger one may belong to a run that has not locked it
@@ -44,8 +48,8 @@ impl Unready {
     }
 }
 
-/// Finds the provider library: the file that SOFTEFA_LIBRARY names, or a file beside this executable, in the
-/// parent directory (a test's executable is in `target/*/deps`), in `../lib`, or in a target directory.
+/// Finds the provider library: the file that SOFTEFA_LIBRARY names, the one in this executable, or a file beside it, in
+/// the parent directory (a test's executable is in `target/*/deps`), in `../lib`, or in a target directory.
 pub(crate) fn find() -> Result<PathBuf, String> {
     if let Some(named) = std::env::var_os(SOFTEFA_LIBRARY) {
         let path = PathBuf::from(named);
@@ -57,6 +61,9 @@ pub(crate) fn find() -> Result<PathBuf, String> {
         } else {
             Err(failed(io::ErrorKind::InvalidData.into()))
         };
+    }
+    if let Some(file) = embedded::file(LIBRARY) {
+        return file.map_err(|error| format!("{LIBRARY} of this program: {error}"));
     }
     let program = crate::executable::path()
         .map_err(|error| format!("the path of this executable is unknown: {error}"))?;
@@ -84,20 +91,29 @@ pub(crate) struct ProviderDirectory {
 }
 
 impl ProviderDirectory {
-    /// Makes the directory, mode 0700, with a link to `library` in it.
+    /// Makes the directory, mode 0700, with a link to `library` in it: in `TMPDIR`, or else in `/tmp`, or in `/dev/shm`,
+    /// which can be written in containers whose root cannot.
     pub(crate) fn new(library: &Path) -> io::Result<Self> {
-        let base = std::env::temp_dir();
+        let temporary = Self::in_directory(&std::env::temp_dir(), library);
+        if std::env::var_os("TMPDIR").is_some() {
+            return temporary;
+        }
+        temporary.or_else(|error| Self::in_directory(Path::new(SHARED_MEMORY), library).map_err(|_| error))
+    }
+
+    fn in_directory(base: &Path, library: &Path) -> io::Result<Self> {
         if base.as_os_str().as_bytes().contains(&b':') {
             return Err(io::Error::other(
                 "its name contains a colon, which separates directories in FI_PROVIDER_PATH",
             ));
         }
-        remove_stale(&base);
-        let path = make_private(&base)?;
+        remove_stale(base);
+        let path = make_private(base)?;
         // If locking fails, a later run removes the empty directory.
         let directory = Self { _lock: lock(&path)?, path };
         symlink(library, directory.path.join(PROVIDER))?;
-        directory.remove_on_signals()?;
+        ending::removes(&directory.path, PROVIDER);
+        ending::watch()?;
         Ok(directory)
     }
 
@@ -112,42 +128,11 @@ impl ProviderDirectory {
         }
         value
     }
-
-    /// Starts a thread that waits for the signals that end a process, and removes the directory first. This
-    /// thread and those it starts later block the signals; worker processes unblock them.
-    fn remove_on_signals(&self) -> io::Result<()> {
-        let mut ending = SigSet::empty();
-        let watched = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
-        // A signal that the parent set to be ignored (nohup, a shell's background job) stays ignored.
-        watched.into_iter().filter(|one| !is_ignored(*one)).for_each(|one| ending.add(one));
-        ending.thread_block()?;
-        let path = self.path.clone();
-        let watch = move || {
-            let Ok(which) = ending.wait() else { return };
-            remove(&path);
-            // SAFETY: installs the default action, so that no handler runs.
-            if unsafe { signal(which, SigHandler::SigDfl) }.is_ok() {
-                let _ = ending.thread_unblock();
-                let _ = raise(which);
-            }
-        };
-        std::thread::Builder::new().spawn(watch).map(drop)
-    }
 }
 
 impl Drop for ProviderDirectory {
     fn drop(&mut self) {
         remove(&self.path);
-    }
-}
-
-fn is_ignored(which: Signal) -> bool {
-    // SAFETY: sigaction is a C struct for which all zeroes is a valid value. The null pointer sets no action,
-    // and `in_force` is writable.
-    unsafe {
-        let mut in_force: libc::sigaction = std::mem::zeroed();
-        libc::sigaction(which as libc::c_int, std::ptr::null(), &mut in_force) == 0
-            && in_force.sa_sigaction == libc::SIG_IGN
     }
 }
 
@@ -193,11 +178,7 @@ fn make_private(base: &Path) -> io::Result<PathBuf> {
 }
 
 fn remove(path: &Path) {
-    // Removes only what a run makes: the link, which may not exist yet, and the directory.
-    let _ = fs::remove_file(path.join(PROVIDER));
-    if let Err(error) = fs::remove_dir(path) {
-        tracing::debug!(path = %path.display(), %error, "the provider directory cannot be removed");
-    }
+    ending::remove_directory(path, PROVIDER);
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! The environment: the kind of adapter, the machine, limits, and environment variables that libfabric reads.
 
+use std::path::Path;
+
 use super::variables;
 use crate::check::{Check, Nature, Outcome, Outcomes, Problem, Unit};
 use crate::model::{Kind, Who};
@@ -42,7 +44,7 @@ fn adapter_kind(system: &mut System) -> Outcomes {
     match (&system.provider, system.soft) {
         (_, false) => Outcome::pass("hardware (no --soft)").into(),
         (Some(Ok(provider)), true) => {
-            Outcome::pass(format!("software adapter, provider {}", provider.display())).into()
+            Outcome::pass(format!("software adapter, provider {}", described(provider))).into()
         }
         (Some(Err(Unready::Provider(reason))), true) => Outcome::Fail(Problem {
             observed: reason.clone(),
@@ -61,14 +63,24 @@ fn adapter_kind(system: &mut System) -> Outcomes {
                 "a private directory for this run, and a thread that removes it when a signal ends the run"
                     .to_owned(),
             why: "libfabric loads the software adapter from a directory that must hold nothing else".to_owned(),
-            fix: "set TMPDIR to a directory that exists and is writable, without a colon in its path; if the limit \
-                  of processes was reached, raise it (ulimit -u)"
+            fix: "set TMPDIR to a directory that exists and is writable, without a colon in its path (in a container \
+                  with a read-only root: docker --tmpfs /tmp; Kubernetes: an emptyDir at /tmp); if the limit of \
+                  processes was reached, raise it (ulimit -u)"
                 .to_owned(),
             who: Who::Pod,
         })
         .into(),
         // Under rdma-core, `softefa run` starts the adapter before this process.
         (None, true) => Outcome::pass("software adapter under rdma-core (softefa run)").into(),
+    }
+}
+
+/// The provider's file, for people: an embedded one is used from a descriptor.
+fn described(provider: &Path) -> String {
+    if provider.starts_with("/proc/self/fd") {
+        "in this program".to_owned()
+    } else {
+        provider.display().to_string()
     }
 }
 

@@ -47,6 +47,8 @@ pub(crate) struct Start {
     pub(crate) infos: Vec<Info>,
     /// The adapters that a put may go to.
     pub(crate) targets: Vec<Info>,
+    /// Whether the software adapter was opened without libfabric.
+    pub(crate) bare: bool,
 }
 
 /// libfabric's objects that are open on one adapter.
@@ -181,7 +183,8 @@ pub(crate) fn run(stream: &mut Stream, request: Request) {
     let mut session = Session::new(stream, request);
     for unit in start::CHECKS {
         stream.run(unit, None, &mut session);
-        if let (Some(library), "LIB-001") = (&session.start.library, unit.check.code) {
+        let loaded = session.start.library.as_ref().filter(|_| !session.start.bare);
+        if let (Some(library), "LIB-001") = (loaded, unit.check.code) {
             stream.send(&Event::Loaded { path: library.path().display().to_string() });
         }
         if let (Some(took), "FAB-001") = (session.start.took, unit.check.code) {

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use efa_gda::fabric::{EFA_DIRECT, Error, Info, Library, Query, Version};
+use efa_gda_sys::LoadError;
 
 use super::{Session, refused};
 use crate::check::{Check, Nature, Outcome, Outcomes, Problem, Unit};
@@ -14,6 +15,9 @@ use crate::system::adapters::{Adapter, ForeignDevice};
 
 /// The first release in which FI_PROVIDER_PATH can set the order of providers.
 const FIRST_WITH_ORDER: Version = Version::new(2, 0);
+
+/// The libfabric that is required.
+const LIBFABRIC_REQUIRED: &str = "libfabric.so.1 of release 1.17 or newer";
 
 /// The checks of this module. The first two belong to the category of libraries, the others to libfabric's
 /// objects.
@@ -52,12 +56,45 @@ fn loads(session: &mut Session) -> Outcomes {
             session.start.library = Some(library);
             Outcome::pass(path).into()
         }
-        Err(error) => refused(
-            &error,
-            "libfabric.so.1 of release 1.17 or newer",
-            "libfabric exposes the adapter's queues",
-            Who::Image,
-        ),
+        Err(error) if session.request.soft && is_absent(&error) => without_libfabric(session),
+        Err(error) => {
+            refused(&error, LIBFABRIC_REQUIRED, "libfabric exposes the adapter's queues", Who::Image)
+        }
+    }
+}
+
+/// Whether no libfabric was found. A file that the user named is another matter.
+fn is_absent(error: &Error) -> bool {
+    let named = std::env::var_os(efa_gda_sys::load::LIBFABRIC_PATH).is_some_and(|path| !path.is_empty());
+    !named && matches!(error, Error::Load(LoadError::NotFound { .. }))
+}
+
+/// Opens the software adapter without libfabric, so that a container without libfabric shows everything else.
+fn without_libfabric(session: &mut Session) -> Outcomes {
+    let Some(provider) = session.request.provider.clone() else { return missing("the software adapter") };
+    // SAFETY: the file is softefa's provider, of this release or the one that the user named.
+    match unsafe { Library::of_provider(&provider) } {
+        Ok(library) => {
+            session.start.library = Some(library);
+            session.start.bare = true;
+            Outcome::Warn(Problem {
+                observed: "no libfabric.so.1 on the loader's path or in /opt/amazon/efa; the software adapter was opened \
+                           without it"
+                    .to_owned(),
+                required: LIBFABRIC_REQUIRED.to_owned(),
+                why: "the results below are of the software adapter alone; programs open adapters through libfabric, \
+                      of which nothing was checked"
+                    .to_owned(),
+                fix: "install libfabric in the image: the EFA installer's for an adapter, libfabric1 of Debian for \
+                      the software adapter"
+                    .to_owned(),
+                who: Who::Image,
+            })
+            .into()
+        }
+        Err(other) => {
+            refused(&other, LIBFABRIC_REQUIRED, "libfabric exposes the adapter's queues", Who::Image)
+        }
     }
 }
 
@@ -75,6 +112,9 @@ fn prefer_software_adapter() {
 fn version(session: &mut Session) -> Outcomes {
     let Some(library) = &session.start.library else { return missing("libfabric") };
     let (version, api) = (library.version(), library.api_version());
+    if session.start.bare {
+        return Outcome::unknown("no libfabric was loaded (LIB-001)").into();
+    }
     Outcome::pass(format!("libfabric {version}, used at API {api}")).into()
 }
 
