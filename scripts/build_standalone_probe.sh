@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+# Builds gda-probe as one self-contained file: with its kernels, softefa (the provider library, the preloaded library and
+# the command) and its documentation. The file needs a C library and nothing else.
+#
+#   build_standalone_probe.sh [--output FILE] [--glibc VERSION|host] [SOURCE]
+#
+# SOURCE is a checkout or a source archive (tar), by default the checkout of this script. FILE is by default
+# gda-probe-standalone in the target directory. --glibc names the oldest C library that the file has to run with, 2.28
+# by default: then Zig is the linker, which is installed from PyPI into .cache/zig if it is missing; "host" means this
+# machine's C library and its own linker. Needs Rust, a C++17 compiler and binutils.
+#
+# Prints the path of the file. Exit status: 0 built, 1 not built, 2 wrong usage.
+set -euo pipefail
+
+# shellcheck source=scripts/lib/setup.sh
+source "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/lib/setup.sh"
+# shellcheck source=scripts/lib/standalone.sh
+source "$ROOT/scripts/lib/standalone.sh"
+
+OUTPUT=''
+GLIBC=2.28
+SOURCE=$ROOT
+
+read_arguments() {
+  local source=''
+  while [[ $# -gt 0 ]]; do
+    case $1 in
+    -h | --help) print_help "${BASH_SOURCE[0]}"; exit 0 ;;
+    --output | --glibc)
+      [[ -n ${2:-} ]] || wrong_usage "the option $1 needs a value"
+      if [[ $1 == --output ]]; then OUTPUT=$2; else GLIBC=$2; fi
+      shift
+      ;;
+    -*) wrong_usage "unknown option \"$1\"" ;;
+    *)
+      [[ -z $source ]] || wrong_usage "more than one source: \"$source\" and \"$1\""
+      source=$1
+      ;;
+    esac
+    shift
+  done
+  [[ $GLIBC == host || $GLIBC =~ ^2\.[0-9]+$ ]] || wrong_usage "--glibc $GLIBC: expected a version such as 2.28, or host"
+  [[ -z $source ]] || SOURCE=$source
+}
+
+main() {
+  read_arguments "$@"
+  have_cxx_compiler || die "no C++ compiler was found (Debian package g++)"
+  have objdump || die "no objdump was found (Debian package binutils)"
+  find_rust || die "nothing was built"
+  choose_target_dir
+  TARGET=${CARGO_TARGET_DIR:-$ROOT/target}
+  open_source "$SOURCE"
+  build_tools
+  build_programs
+  OUTPUT=${OUTPUT:-$TARGET/gda-probe-standalone}
+  mkdir -p -- "$(dirname -- "$OUTPUT")"
+  install -m 755 -- "$BUILT/gda-probe" "$OUTPUT" || die "$OUTPUT cannot be written; name another file with --output"
+  say "built $OUTPUT: $(stat -c %s -- "$OUTPUT") bytes, needs glibc $(needs_glibc "$OUTPUT")"
+  printf '%s\n' "$OUTPUT"
+}
+
+main "$@"
