@@ -37,6 +37,8 @@ const STALE_AGE: Duration = Duration::from_secs(60);
 pub(crate) enum Unready {
     /// The provider library was not found.
     Provider(String),
+    /// The provider library in this program cannot be put in a memory file.
+    Memory(String),
     /// The directory from which libfabric loads the provider cannot be made.
     Directory(String),
 }
@@ -50,7 +52,14 @@ impl Unready {
 
 /// Finds the provider library: the file that SOFTEFA_LIBRARY names, the one in this executable, or a file beside it, in
 /// the parent directory (a test's executable is in `target/*/deps`), in `../lib`, or in a target directory.
-pub(crate) fn find() -> Result<PathBuf, String> {
+pub(crate) fn find() -> Result<PathBuf, Unready> {
+    match embedded::file(LIBRARY).filter(|_| std::env::var_os(SOFTEFA_LIBRARY).is_none()) {
+        Some(file) => file.map_err(|error| Unready::Memory(format!("memfd_create for {LIBRARY}: {error}"))),
+        None => find_file().map_err(Unready::Provider),
+    }
+}
+
+fn find_file() -> Result<PathBuf, String> {
     if let Some(named) = std::env::var_os(SOFTEFA_LIBRARY) {
         let path = PathBuf::from(named);
         let failed = |error: io::Error| format!("{SOFTEFA_LIBRARY}={}: {error}", path.display());
@@ -61,9 +70,6 @@ pub(crate) fn find() -> Result<PathBuf, String> {
         } else {
             Err(failed(io::ErrorKind::InvalidData.into()))
         };
-    }
-    if let Some(file) = embedded::file(LIBRARY) {
-        return file.map_err(|error| format!("{LIBRARY} of this program: {error}"));
     }
     let program = crate::executable::path()
         .map_err(|error| format!("the path of this executable is unknown: {error}"))?;

@@ -30,6 +30,7 @@ fuzz       all     200  800 -     each fuzz target for EFA_GDA_FUZZ_SECONDS (def
 nvcc       all     180 1200 -     the library with kernels that nvcc compiled into it
 packages   all     120  500 -     each published crate builds from its package
 install    all     120  400 -     a C program builds and runs with what install.sh installs
+containers all     330 1200 -     the images, and the probe in containers that each have a fault
 '
 
 # Built into .cache/tools if cargo-deny is not installed.
@@ -178,6 +179,8 @@ step_nvcc() {
 step_packages() { if_present 'packages' 900 scripts/lib/package_test.sh scripts/lib/package_test.sh; }
 
 step_install() { step 'install' 900 scripts/lib/install_test.sh; }
+
+step_containers() { step 'containers' 900 scripts/lib/containers_test.sh; }
 
 # ---- sanitizers and fuzzing ---------------------------------------------------------
 

@@ -57,6 +57,16 @@ fn adapter_kind(system: &mut System) -> Outcomes {
             who: Who::Image,
         })
         .into(),
+        (Some(Err(Unready::Memory(reason))), true) => Outcome::Fail(Problem {
+            observed: reason.clone(),
+            required: "a memory file with the provider library, and /proc".to_owned(),
+            why: "the software adapter is a part of this program, and a library is loaded from a file".to_owned(),
+            fix: "allow memfd_create in the container's seccomp profile (docker --security-opt seccomp=FILE; \
+                  Kubernetes: seccompProfile), or name softefa's library in SOFTEFA_LIBRARY"
+                .to_owned(),
+            who: Who::Pod,
+        })
+        .into(),
         (Some(Err(Unready::Directory(reason))), true) => Outcome::Fail(Problem {
             observed: reason.clone(),
             required:

@@ -52,7 +52,7 @@ impl Run {
         };
         let mut directory = None;
         if common.soft && common.via == Via::Libfabric {
-            let provider = soft::find().map_err(Unready::Provider).and_then(|library| {
+            let provider = soft::find().and_then(|library| {
                 directory = Some(ProviderDirectory::new(&library).map_err(Unready::directory)?);
                 Ok(library)
             });

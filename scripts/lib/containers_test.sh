@@ -1,0 +1,258 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+# Builds the images of the Dockerfile on a debootstrapped base, without a registry and without network, and runs the
+# probe in containers that each have one fault. Each fault must fail its own check, with a fix for the role that can
+# apply it. Sysfs is made up (two adapters); device nodes, limits, users and profiles are the container's own.
+#
+#   containers_test.sh [PROBE]    PROBE: a self-contained gda-probe; without it, it is built first
+#
+# Exit status: 0 passed, 77 with one line "SKIPPED: reason", another one on failure.
+set -euo pipefail
+
+# shellcheck source=scripts/lib/setup.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/setup.sh"
+# shellcheck source=scripts/lib/fetch.sh
+source "$ROOT/scripts/lib/fetch.sh"
+
+TAG=efa-gda-test-$$
+SCRATCH=''
+
+skipped() { echo "SKIPPED: $*"; exit 77; }
+
+clean_up() {
+  local containers images
+  mapfile -t containers < <(docker ps -aq --filter "label=$TAG")
+  [[ ${#containers[@]} -eq 0 ]] || docker rm -f "${containers[@]}" >/dev/null || true
+  mapfile -t images < <(docker images --filter "reference=$TAG" --format '{{.Repository}}:{{.Tag}}')
+  [[ ${#images[@]} -eq 0 ]] || docker rmi -f "${images[@]}" >/dev/null || true
+  rm -rf -- "$SCRATCH"
+}
+
+# ---- images -------------------------------------------------------------------------
+
+# base: an image of this machine's Debian release without libfabric, from the mirror that apt uses. The file system
+# is kept for later runs.
+base() {
+  local codename kept=$ROOT/.cache/containers root=$SCRATCH/root
+  codename=$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)
+  mkdir -p -- "$kept"
+  if [[ ! -s $kept/$codename.tar ]]; then
+    debootstrap --variant=minbase "$codename" "$root" "$(debian_mirror)" >"$SCRATCH/log" 2>&1 ||
+      skipped "debootstrap failed: $(tail -n 1 "$SCRATCH/log")"
+    rm -rf -- "$root"/var/cache/apt/* "$root"/var/lib/apt/lists/* "$root"/usr/share/{doc,man,locale}/*
+    tar -C "$root" -cf "$kept/$codename.tar.new" .
+    mv -- "$kept/$codename.tar.new" "$kept/$codename.tar"
+    rm -rf -- "$root"
+  fi
+  docker import "$kept/$codename.tar" "$TAG:base" >/dev/null
+}
+
+# build TARGET: an image of the Dockerfile. Nothing is compiled and no package is added.
+build() {
+  docker build --quiet --network none --label "$TAG" --target "$1" --tag "$TAG:$1" --build-arg "RUST=$TAG:base" \
+    --build-arg "BASE=$TAG:base" --build-arg PACKAGES= --build-arg TOOLS= "$SCRATCH/context" >"$SCRATCH/log" 2>&1 ||
+    { cat "$SCRATCH/log"; die "the image $1 could not be built"; }
+}
+
+images() {
+  local probe=$1
+  [[ -n $probe ]] || probe=$("$ROOT/scripts/build_standalone_probe.sh" --glibc host)
+  [[ $(stat -c %s "$probe") -le 12000000 ]] || die "the probe has $(stat -c %s "$probe") bytes; at most 12000000 are allowed"
+  mkdir -p "$SCRATCH/context/scripts/lib"
+  cp -- "$ROOT/Dockerfile" "$ROOT/.dockerignore" "$SCRATCH/context/"
+  cp -- "$ROOT/scripts/lib/setup.sh" "$ROOT/scripts/lib/image_files.sh" "$SCRATCH/context/scripts/lib/"
+  "$ROOT/scripts/lib/image_files.sh" "$SCRATCH/context/target/image" "$probe"
+  base
+  build probe
+  build transport
+  [[ $(docker image inspect --format '{{.Size}}' "$TAG:probe") -le 120000000 ]] || die 'the image probe is larger than 120 MB'
+}
+
+# ---- containers ---------------------------------------------------------------------
+
+# adapters: sysfs of a machine with two adapters.
+adapters() {
+  local number pci sys=$SCRATCH/sys
+  mkdir -p "$sys/module/efa"
+  echo 3.3.1 >"$sys/module/efa/version"
+  for number in 1 2; do
+    pci=$sys/bus/pci/devices/0000:0$number:00.0
+    mkdir -p "$pci/infiniband/rdmap${number}s0" "$pci/infiniband_verbs/uverbs$number" \
+      "$sys/class/infiniband/rdmap${number}s0/ports/1"
+    echo 0x1d0f >"$pci/vendor"
+    echo 0xefa3 >"$pci/device"
+    ln -s ../../../../bus/pci/drivers/efa "$pci/driver"
+    echo '4: ACTIVE' >"$sys/class/infiniband/rdmap${number}s0/ports/1/state"
+    mknod -m 666 "$SCRATCH/uverbs$number" c 1 3
+  done
+  mknod -m 600 "$SCRATCH/closed" c 1 3
+}
+
+NODES=()
+# nodes NUMBER…: options that give a container these device nodes.
+nodes() {
+  local number
+  NODES=()
+  for number in "$@"; do
+    NODES+=(--device "$SCRATCH/uverbs$number:/dev/infiniband/uverbs$number")
+  done
+}
+
+# probe NAME STATUS OPTION… -- ARGUMENT…: the report of a container; the probe must end with STATUS.
+probe() {
+  local name=$1 wanted=$2 status=0 options=()
+  shift 2
+  while [[ $1 != -- ]]; do
+    options+=("$1")
+    shift
+  done
+  shift
+  REPORT=$SCRATCH/$name.json
+  timeout --kill-after=5 90 docker run --rm --network none --label "$TAG" "${options[@]}" "$TAG:probe" "$@" --json \
+    --gpu none --time-limit 20000 >"$REPORT" 2>"$SCRATCH/log" || status=$?
+  [[ $status -eq $wanted ]] || { cat "$REPORT" "$SCRATCH/log"; die "$name: exit status $status, expected $wanted"; }
+  echo "ran: $name"
+}
+
+# on_hardware NAME OPTION…: a check on the machine with two adapters, which fails, if only because they are made up.
+on_hardware() {
+  local name=$1
+  shift
+  probe "$name" 3 -v "$SCRATCH/sys:/sys:ro" "$@" -- check
+}
+
+# holds EXPRESSION: of the last report. state(CODE) is the worst state of that code; names(CODE, WHO, TEXT) is whether it
+# failed or warned, WHO can fix it, and the fix contains TEXT.
+holds() {
+  python3 -c 'import json, sys
+report = json.load(open(sys.argv[1]))
+def of(code): return [check for check in report["checks"] if check["code"] == code]
+def state(code):
+    states = [check["state"] for check in of(code)]
+    return next(state for state in ("fail", "warn", "unknown", "skip", "pass") if state in states)
+def names(code, who, text):
+    return any(c["state"] in ("fail", "warn") and c["who"] == who and text in c["fix"] for c in of(code))
+assert eval(sys.argv[2]), sys.argv[2] + " does not hold in " + json.dumps(report["checks"], indent=1)' "$REPORT" "$1" ||
+    die "$1 does not hold; the report is above"
+}
+
+devices() {
+  on_hardware 'no device nodes'
+  holds 'state("DEV-005") == "fail" and names("DEV-005", "pod", "vpc.amazonaws.com/efa")'
+  holds 'state("LIB-001") == "fail" and names("LIB-001", "image", "libfabric")'
+  nodes 1 2
+  on_hardware 'all device nodes' "${NODES[@]}"
+  holds '{state(code) for code in ("DEV-005", "DEV-006", "DEV-007")} == {"pass"}'
+  nodes 1
+  on_hardware 'some device nodes' "${NODES[@]}"
+  holds 'state("DEV-007") == "warn" and names("DEV-007", "pod", "all EFA devices")'
+  on_hardware 'a node that its user may not open' --user 65534 --device "$SCRATCH/closed:/dev/infiniband/uverbs1"
+  holds 'names("DEV-006", "pod", "read and write permission")'
+  on_hardware 'low memlock' --ulimit memlock=65536
+  holds 'state("ENV-003") == "fail" and names("ENV-003", "pod", "memlock")'
+  on_hardware 'low memlock and its fix' --ulimit memlock=65536 --cap-add IPC_LOCK
+  holds 'state("ENV-003") == "pass"'
+}
+
+# works NAME OPTION…: the software adapter moves bytes, with a warning of libfabric only, which the image lacks.
+works() {
+  local name=$1
+  shift
+  probe "$name" 4 "$@" -- check --soft
+  holds '[c["code"] for c in report["checks"] if c["state"] in ("fail", "warn")] == ["LIB-001"]'
+  holds 'report["put"]["verified"] is True and names("LIB-001", "image", "install libfabric")'
+}
+
+restrictions() {
+  works 'no libfabric'
+  works 'a root that cannot be written' --read-only
+  works 'another user than root' --user 65534
+  works 'no capabilities' --cap-drop ALL --security-opt no-new-privileges
+  works 'no shared memory and a temporary file system' --read-only --ipc none --tmpfs /tmp
+  probe 'no directory that can be written' 3 --read-only --ipc none -- check --soft
+  holds 'names("ENV-000", "pod", "--tmpfs /tmp")'
+  printf '%s\n' '{"defaultAction": "SCMP_ACT_ALLOW",' \
+    '"syscalls": [{"names": ["memfd_create"], "action": "SCMP_ACT_ERRNO"}]}' >"$SCRATCH/seccomp.json"
+  probe 'a seccomp profile' 3 --security-opt "seccomp=$SCRATCH/seccomp.json" -- check --soft
+  holds 'names("ENV-000", "pod", "seccomp")'
+}
+
+# copies: this machine's libfabric with the libraries that it needs, and another release of it.
+copies() {
+  local file library trixie
+  library=$(PATH=$PATH:/sbin:/usr/sbin ldconfig -p | awk '/libfabric\.so\.1 / { print $NF; exit }')
+  [[ -n $library ]] || { echo 'not run: libfabric, because this machine has none'; return 1; }
+  mkdir -p "$SCRATCH/lib" "$SCRATCH/amazon"
+  for file in "$library" $(ldd "$library" | awk '$3 ~ /^\// { print $3 }'); do
+    [[ $file == */libc.so* || $file == */libm.so* ]] || cp -L -- "$file" "$SCRATCH/lib/"
+  done
+  # The check of copies reads the release from the name of the file.
+  mv -- "$SCRATCH/lib/libfabric.so.1" "$SCRATCH/lib/$(basename "$(readlink -f "$library")")"
+  ln -s "$(basename "$(readlink -f "$library")")" "$SCRATCH/lib/libfabric.so.1"
+  if fetch_suite trixie libfabric1 2>"$SCRATCH/why"; then
+    trixie=$(readlink -f "$(suite_lib trixie)/libfabric.so.1")
+    cp -- "$trixie" "$SCRATCH/amazon/"
+    ln -s "$(basename "$trixie")" "$SCRATCH/amazon/libfabric.so.1"
+  else
+    echo "not run: two libfabrics, because $(tail -n 1 "$SCRATCH/why")"
+  fi
+}
+
+libraries() {
+  copies || return 0
+  local with=(-v "$SCRATCH/lib:/usr/local/lib/fabric:ro" -e LD_LIBRARY_PATH=/usr/local/lib/fabric)
+  probe 'libfabric and the software adapter' 0 "${with[@]}" --read-only -- check --soft
+  holds 'state("LIB-001") == "pass" and report["put"]["verified"] is True'
+  on_hardware 'an old libfabric' "${with[@]}"
+  holds 'names("GDA-001", "image", "install libfabric")'
+  if [[ -e $SCRATCH/amazon/libfabric.so.1 ]]; then
+    on_hardware 'two libfabrics' "${with[@]}" -v "$SCRATCH/amazon:/opt/amazon/efa/lib:ro"
+    holds 'state("LIB-004") == "warn" and names("LIB-004", "image", "")'
+  fi
+}
+
+# A container stops soon after SIGTERM, which kills it in no other way, and leaves no file.
+stops() {
+  local id begun took turn
+  mkdir "$SCRATCH/tmp" "$SCRATCH/shm"
+  id=$(docker run -d --network none --label "$TAG" -v "$SCRATCH/tmp:/tmp" -v "$SCRATCH/shm:/dev/shm" "$TAG:probe" \
+    bench --soft --gpu none --time-limit 60000)
+  # The bench runs once its worker process has.
+  for ((turn = 0; turn < 300; turn++)); do
+    [[ $(docker top "$id" | wc -l) -lt 3 ]] || break
+    sleep 0.1
+  done
+  begun=$(date +%s%N)
+  docker stop --time 20 "$id" >/dev/null
+  took=$((($(date +%s%N) - begun) / 1000000))
+  echo "stopped after $took ms"
+  # 137 would be SIGKILL after 20 s; the wall time depends on what else this machine does.
+  [[ $(docker inspect --format '{{.State.ExitCode}}' "$id") -eq 143 ]] || die "docker stop did not end the probe by SIGTERM"
+  [[ -z $(find "$SCRATCH/tmp" "$SCRATCH/shm" -mindepth 1) ]] || die "files are left: $(find "$SCRATCH/tmp" "$SCRATCH/shm")"
+}
+
+main() {
+  have docker || skipped 'no docker on this machine'
+  timeout 20 docker info >/dev/null 2>&1 || skipped 'the docker engine does not answer'
+  PATH=$PATH:/sbin:/usr/sbin
+  have debootstrap || skipped 'debootstrap is not installed (Debian package debootstrap)'
+  [[ $(id -u) -eq 0 ]] || skipped 'debootstrap and device nodes need root'
+  [[ -n $(debian_mirror) ]] || skipped 'apt knows no mirror of this Debian release'
+  SCRATCH=$(mktemp -d)
+  chmod 755 "$SCRATCH"
+  trap clean_up EXIT
+  choose_target_dir
+  images "${1:-}"
+  adapters
+  devices
+  restrictions
+  libraries
+  stops
+  # A container's programs and headers are found where the documentation states them.
+  docker run --rm --network none --entrypoint /workspace/gda_probe "$TAG:probe" --version | grep -q '^softefa: built in'
+  docker run --rm --network none --entrypoint softefa "$TAG:probe" --version | grep -q '^softefa '
+  docker run --rm --network none "$TAG:transport" sh -c 'test -e /usr/local/include/efa_gda.h &&
+    test -e /usr/local/share/efa_gda/kernels/put.cu && ldconfig -p | grep -q libefa_gda.so'
+}
+
+main "$@"
