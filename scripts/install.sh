@@ -14,6 +14,7 @@
 #
 # The last two find the rest relative to themselves, so that DIR can be moved.
 #
+# EFA_GDA_BUILT=DIR takes libefa_gda.a from DIR instead of building it, and CC names the compiler that links.
 # EFA_GDA_NVCC=FILE, the absolute path of nvcc, compiles the kernels into the library. Needs Rust and a C++17 compiler;
 # cargo downloads crates that this machine lacks, and nothing else uses the network. Prints the path of each installed
 # file. Exit status: 0 installed, 1 not installed, 2 wrong usage.
@@ -43,6 +44,8 @@ read_arguments() {
 
 # build: builds the library, and sets BUILT to the directory that has it.
 build() {
+  BUILT=${EFA_GDA_BUILT:-}
+  [[ -z $BUILT ]] || return 0
   have_c_compiler || die "no C compiler was found, which links the library (Debian packages gcc and libc6-dev)"
   have_cxx_compiler || die "no C++ compiler was found (Debian package g++)"
   find_rust || die "nothing was installed"

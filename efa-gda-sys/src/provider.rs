@@ -154,10 +154,10 @@ unsafe extern "C" fn freeinfo(mut info: *mut fi::fi_info) {
                 libc::free(attr.name.cast());
                 libc::free(attr.prov_name.cast());
             }
-            if let Some(nic) = one.nic.as_mut() {
-                if let Some(close) = nic.fid.ops.as_ref().and_then(|ops| ops.close) {
-                    close(&mut nic.fid);
-                }
+            if let Some(nic) = one.nic.as_mut()
+                && let Some(close) = nic.fid.ops.as_ref().and_then(|ops| ops.close)
+            {
+                close(&mut nic.fid);
             }
             let owned: [*mut c_void; 7] = [
                 one.src_addr,

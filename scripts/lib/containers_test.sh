@@ -45,6 +45,8 @@ base() {
     rm -rf -- "$root"
   fi
   docker import "$kept/$codename.tar" "$TAG:base" >/dev/null
+  timeout 60 docker run --rm --network none --label "$TAG" "$TAG:base" true >"$SCRATCH/log" 2>&1 ||
+    skipped "the docker engine cannot run a container: $(tail -n 1 "$SCRATCH/log")"
 }
 
 # build TARGET: an image of the Dockerfile. Nothing is compiled and no package is added.
@@ -62,7 +64,6 @@ images() {
   cp -- "$ROOT/Dockerfile" "$ROOT/.dockerignore" "$SCRATCH/context/"
   cp -- "$ROOT/scripts/lib/setup.sh" "$ROOT/scripts/lib/image_files.sh" "$SCRATCH/context/scripts/lib/"
   "$ROOT/scripts/lib/image_files.sh" "$SCRATCH/context/target/image" "$probe"
-  base
   build probe
   build transport
   [[ $(docker image inspect --format '{{.Size}}' "$TAG:probe") -le 120000000 ]] || die 'the image probe is larger than 120 MB'
@@ -242,6 +243,7 @@ main() {
   chmod 755 "$SCRATCH"
   trap clean_up EXIT
   choose_target_dir
+  base
   images "${1:-}"
   adapters
   devices

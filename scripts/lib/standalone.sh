@@ -51,14 +51,27 @@ build_tools() {
   export RUSTFLAGS="-Clink-arg=$TARGET/standalone/gettid.o"
 }
 
+# linker: the C compiler that links for GLIBC.
+linker() {
+  [[ $GLIBC != host ]] || { echo cc; return; }
+  cat >"$TARGET/standalone/cc" <<CC
+#!/bin/sh
+exec cargo-zigbuild zig cc -- -target $(uname -m)-linux-gnu.$GLIBC "\$@" "$TARGET/standalone/gettid.o"
+CC
+  chmod +x "$TARGET/standalone/cc"
+  printf '%s\n' "$TARGET/standalone/cc"
+}
+
 # build_programs: builds gda-probe with softefa in it, and sets BUILT to the directory that has the programs and
 # libraries. The files of softefa are built first, because cargo cannot make one crate's library a part of another's.
 build_programs() {
   BUILT=$TARGET/standalone/${RUST_TARGET%".$GLIBC"}/release
+  EFA_GDA_COMMIT=${EFA_GDA_COMMIT:-$(commit_of "$TREE")}
+  export EFA_GDA_COMMIT
   say "building softefa (a few minutes the first time)"
   build -p softefa -p softefa-preload -p softefa-uverbs
   say "building gda-probe"
-  EFA_GDA_STANDALONE=$BUILT EFA_GDA_COMMIT=${EFA_GDA_COMMIT:-$(commit_of "$TREE")} build -p gda-probe
+  EFA_GDA_STANDALONE=$BUILT build -p gda-probe
 }
 
 # build ARGUMENT…: a release build of packages.

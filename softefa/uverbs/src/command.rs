@@ -21,7 +21,7 @@ use crate::broker::{self, Broker, Clients};
 use crate::say::say;
 use crate::scratch::Scratch;
 use crate::signals::Signals;
-use crate::{compare, sysfs};
+use crate::{compare, doctor, sysfs};
 
 /// The exit status if a rule was broken and it would otherwise be 0.
 const VIOLATIONS: u8 = 3;
@@ -44,6 +44,10 @@ softefa serve --socket PATH [--adapters N] [--quiet] [--every-user]
     prints the report. --every-user: programs of other users may use the
     adapters, and reach each other's registered memory if they have its key.
     Exit status: 0, or 3 if a rule was broken.
+softefa doctor
+    Reports whether softefa run works here: the C library, seccomp, memory
+    files, limits, the preloaded library, and a program that opens an adapter.
+    Exit status: 0, or 1 if it does not work.
 softefa compare CAPTURE REQUESTS
     Compares work-queue entries, captured with SOFTEFA_CAPTURE=FILE, with this
     project's encoding of the same requests.
@@ -71,10 +75,15 @@ pub fn main(arguments: Vec<OsString>) -> ExitCode {
     let result = match arguments.next().as_deref().and_then(OsStr::to_str) {
         Some("run") => with_options(arguments, run),
         Some("serve") => with_options(arguments, serve),
+        Some("doctor") => match arguments.next() {
+            None => doctor::run(),
+            Some(extra) => Err(Failure::Usage(format!("doctor: unknown argument {}", extra.display()))),
+        },
+        Some(doctor::OPEN) => doctor::open(),
         Some("compare") => compare::main(arguments.collect()),
         Some("-h" | "--help" | "help") => help(),
         Some("-V" | "--version") => version(),
-        _ => Err(Failure::Usage("the first argument must be run, serve or compare".into())),
+        _ => Err(Failure::Usage("the first argument must be run, serve, doctor or compare".into())),
     };
     match result {
         Ok(status) => ExitCode::from(status),
@@ -111,7 +120,12 @@ fn help() -> Result<u8, Failure> {
 }
 
 fn version() -> Result<u8, Failure> {
-    let _ = writeln!(io::stdout(), "softefa {}", env!("CARGO_PKG_VERSION"));
+    let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
+    let target = format!("{}, {}", std::env::consts::ARCH, std::env::consts::OS);
+    let commit = option_env!("EFA_GDA_COMMIT").filter(|commit| !commit.is_empty()).unwrap_or("not recorded");
+    let version = env!("CARGO_PKG_VERSION");
+    let text = format!("softefa {version}\ncommit:  {commit}\nprofile: {profile}\ntarget:  {target}\n");
+    let _ = io::stdout().write_all(text.as_bytes());
     Ok(0)
 }
 
@@ -174,7 +188,7 @@ fn options(mut arguments: impl Iterator<Item = OsString>) -> Result<Option<Optio
 }
 
 /// The path of the library to preload: `SOFTEFA_PRELOAD`, or the file in this program's directory.
-fn preload() -> Result<PathBuf, Failure> {
+pub(crate) fn preload() -> Result<PathBuf, Failure> {
     let path = match std::env::var_os("SOFTEFA_PRELOAD") {
         Some(path) => PathBuf::from(path),
         None => {
@@ -214,6 +228,11 @@ fn one_word(library: PathBuf, folder: &Path) -> Result<OsString, Failure> {
     let library = library.canonicalize().map_err(|error| Failure::io("cannot find", &library, &error))?;
     symlink(library, &link).map_err(|error| Failure::io("cannot create the link", &link, &error))?;
     Ok(link.into_os_string())
+}
+
+/// Runs a program on an adapter of its own, and prints violations only. Returns its exit status.
+pub(crate) fn run_quietly(program: Vec<OsString>) -> Result<u8, Failure> {
+    run(&Options { adapters: 1, quiet: true, clients: Clients::OwnUser, socket: None, program })
 }
 
 fn run(options: &Options) -> Result<u8, Failure> {

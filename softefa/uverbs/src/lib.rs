@@ -11,6 +11,7 @@
 pub mod broker;
 pub mod command;
 mod compare;
+mod doctor;
 mod say;
 mod scratch;
 mod signals;

@@ -119,8 +119,37 @@ fn useless() -> [(Stdio, Option<PipeReader>); 3] {
 #[test]
 fn the_version_is_that_of_the_package() {
     let output = output(Command::new(env!("CARGO_BIN_EXE_softefa")).arg("--version"));
-    let expected = format!("softefa {}\n", env!("CARGO_PKG_VERSION"));
-    assert_eq!((output.status.code(), output.stdout), (Some(0), expected.into_bytes()));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let (version, facts) = text.split_once('\n').unwrap();
+    assert_eq!((output.status.code(), version), (Some(0), concat!("softefa ", env!("CARGO_PKG_VERSION"))));
+    assert!(facts.contains("commit:") && facts.contains("profile:"), "{facts}");
+}
+
+/// The output of `softefa doctor` with `library` to preload, and its exit status.
+fn doctor(name: &str, library: &Path) -> (Option<i32>, String) {
+    let folder = TempDir::new(name);
+    let mut command = softefa(folder.path(), &["doctor"]);
+    // An inherited broker is none of the doctor's business.
+    command.env("SOFTEFA_PRELOAD", library).env("SOFTEFA_SOCKET", "/nonexistent/socket");
+    let output = output(&mut command);
+    (output.status.code(), String::from_utf8(output.stdout).unwrap())
+}
+
+#[test]
+fn doctor_opens_an_adapter_in_a_program() {
+    let (status, text) = doctor("doctor", &library());
+    assert_eq!(status, Some(0), "{text}");
+    assert!(text.contains("ok    a program") && text.ends_with("softefa run works here\n"), "{text}");
+}
+
+#[test]
+fn doctor_reports_a_library_that_the_loader_does_not_preload() {
+    let folder = TempDir::new("no-library");
+    let empty = folder.path().join("empty");
+    std::fs::write(&empty, b"").unwrap();
+    let (status, text) = doctor("doctor-empty", &empty);
+    assert_eq!(status, Some(1), "{text}");
+    assert!(text.contains("ok    memory files") && text.contains("FAIL  a program"), "{text}");
 }
 
 #[test]
