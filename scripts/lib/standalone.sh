@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # Building the self-contained gda-probe and what a release has beside it. Sourced after setup.sh. The caller sets TARGET,
-# the target directory, and GLIBC: the oldest C library to run with, or "host".
+# the target directory, and GLIBC: the oldest C library to run with, or "host". Each has its own directory in TARGET.
 
 ZIG_PACKAGES=(cargo-zigbuild==0.24.0 ziglang==0.17.1)
 
@@ -43,29 +43,29 @@ build_tools() {
     fi
     PATH=$venv/bin:$PATH
   fi
-  mkdir -p -- "$TARGET/standalone"
+  mkdir -p -- "$TARGET/standalone/$GLIBC"
   cargo-zigbuild zig cc -- -target "${host%%-*}-linux-gnu.$GLIBC" -O2 -fPIC -c "$ROOT/scripts/lib/gettid.c" \
-    -o "$TARGET/standalone/gettid.o" || die "Zig cannot compile for glibc $GLIBC"
+    -o "$TARGET/standalone/$GLIBC/gettid.o" || die "Zig cannot compile for glibc $GLIBC"
   CARGO=(cargo-zigbuild zigbuild)
   RUST_TARGET=$host.$GLIBC
-  export RUSTFLAGS="-Clink-arg=$TARGET/standalone/gettid.o"
+  export RUSTFLAGS="-Clink-arg=$TARGET/standalone/$GLIBC/gettid.o"
 }
 
 # linker: the C compiler that links for GLIBC.
 linker() {
   [[ $GLIBC != host ]] || { echo cc; return; }
-  cat >"$TARGET/standalone/cc" <<CC
+  cat >"$TARGET/standalone/$GLIBC/cc" <<CC
 #!/bin/sh
-exec cargo-zigbuild zig cc -- -target $(uname -m)-linux-gnu.$GLIBC "\$@" "$TARGET/standalone/gettid.o"
+exec cargo-zigbuild zig cc -- -target $(uname -m)-linux-gnu.$GLIBC "\$@" "$TARGET/standalone/$GLIBC/gettid.o"
 CC
-  chmod +x "$TARGET/standalone/cc"
-  printf '%s\n' "$TARGET/standalone/cc"
+  chmod +x "$TARGET/standalone/$GLIBC/cc"
+  printf '%s\n' "$TARGET/standalone/$GLIBC/cc"
 }
 
 # build_programs: builds gda-probe with softefa in it, and sets BUILT to the directory that has the programs and
 # libraries. The files of softefa are built first, because cargo cannot make one crate's library a part of another's.
 build_programs() {
-  BUILT=$TARGET/standalone/${RUST_TARGET%".$GLIBC"}/release
+  BUILT=$TARGET/standalone/$GLIBC/${RUST_TARGET%".$GLIBC"}/release
   EFA_GDA_COMMIT=${EFA_GDA_COMMIT:-$(commit_of "$TREE")}
   export EFA_GDA_COMMIT
   say "building softefa (a few minutes the first time)"
@@ -76,8 +76,8 @@ build_programs() {
 
 # build ARGUMENT…: a release build of packages.
 build() {
-  (cd -- "$TREE" && "${CARGO[@]}" --quiet --locked --release --target "$RUST_TARGET" --target-dir "$TARGET/standalone" \
-    "$@") >&2 || die "the build failed; the compiler's messages are above"
+  (cd -- "$TREE" && "${CARGO[@]}" --quiet --locked --release --target "$RUST_TARGET" \
+    --target-dir "$TARGET/standalone/$GLIBC" "$@") >&2 || die "the build failed; the compiler's messages are above"
 }
 
 # needs_glibc FILE: the newest symbol version of glibc that FILE needs.
