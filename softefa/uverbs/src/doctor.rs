@@ -23,10 +23,12 @@ const LEAST_DESCRIPTORS: u64 = 64;
 
 /// What is there, or what is wrong and what to do.
 type Result = std::result::Result<String, String>;
+/// A name, and the check of it.
+type Check = (&'static str, fn() -> Result);
 
 /// Checks each thing, and prints a line for each.
 pub(crate) fn run() -> std::result::Result<u8, Failure> {
-    let checks: [(&str, fn() -> Result); 8] = [
+    let checks: [Check; 8] = [
         ("C library", c_library),
         ("seccomp", seccomp),
         ("memory files", memory_files),
