@@ -10,6 +10,7 @@ ARG RUST=rust:1-bookworm
 ARG BASE=debian:bookworm-slim
 
 FROM ${RUST} AS build
+LABEL efa-gda.stage=build
 COPY . /source
 RUN /source/scripts/lib/image_files.sh /out
 

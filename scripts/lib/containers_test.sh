@@ -25,6 +25,8 @@ clean_up() {
   [[ ${#containers[@]} -eq 0 ]] || docker rm -f "${containers[@]}" >/dev/null || true
   mapfile -t images < <(docker images --filter "reference=$TAG" --format '{{.Repository}}:{{.Tag}}')
   [[ ${#images[@]} -eq 0 ]] || docker rmi -f "${images[@]}" >/dev/null || true
+  # An engine without BuildKit leaves the stage that compiles as an image without a name.
+  docker image prune --force --filter label=efa-gda.stage=build >/dev/null || true
   rm -rf -- "$SCRATCH"
 }
 
