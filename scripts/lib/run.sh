@@ -74,7 +74,7 @@ progress() {
   ((elapsed >= NEXT_REPORT)) || return 0
   on_terminal || NEXT_REPORT=$((elapsed + 30))
   [[ $elapsed -lt 5 ]] || time=" $elapsed s"
-  if [[ -s $RUNNING_LOG ]] && tail -n 1 "$RUNNING_LOG" | grep -q 'Blocking waiting for file lock'; then
+  if [[ -s $RUNNING_LOG && $(tail -n 1 "$RUNNING_LOG") == *'Blocking waiting for file lock'* ]]; then
     detail=', waiting for another cargo'
   fi
   clear_progress

@@ -133,7 +133,7 @@ CERTIFICATES=/etc/ssl/certs/ca-certificates.crt
 copy_certificates() {
   local copy
   [[ -s $CERTIFICATES ]] || return 0
-  dpkg-query -W -f '${Status}' ca-certificates 2>/dev/null | grep -q 'ok installed' && return 0
+  [[ $(dpkg-query -W -f '${Status}' ca-certificates 2>/dev/null) == *'ok installed'* ]] && return 0
   copy=$(mktemp)
   cp -- "$CERTIFICATES" "$copy"
   printf '%s\n' "$copy"
