@@ -18,6 +18,9 @@ source "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/lib/setup.sh"
 # shellcheck source=scripts/lib/fetch.sh
 source "$ROOT/scripts/lib/fetch.sh"
 
+# Time limits of the probe that suit a busy machine.
+PATIENT=(--time-limit 60000)
+
 PACKAGES=(libc6 libgcc-s1 libibverbs1 ibverbs-providers ibverbs-utils libibverbs-dev libfabric1 libfabric-bin)
 
 # failed NAME REASON: prints the log of NAME and ends the script.
@@ -92,10 +95,10 @@ pingpong() {
   program pingpong <<'PROGRAM'
 # Through the adapter: by default libfabric uses shared memory between processes of one host.
 export FI_EFA_ENABLE_SHM_TRANSFER=0
-# A port that differs between concurrent runs.
-port=$((20000 + $$ % 20000))
+# A port that differs between concurrent runs, below those of outgoing connections.
+port=$((10000 + $$ % 20000))
 "$@" -B "$port" & server=$!
-for _ in $(seq 100); do
+for _ in $(seq 1000); do
   # The server listens.
   grep -q "$(printf ':%04X [0-9A-F]*:0000 0A ' "$port")" /proc/net/tcp && break
   sleep 0.1
@@ -103,7 +106,7 @@ done
 "$@" -P "$port" 127.0.0.1 || exit
 wait "$server"
 PROGRAM
-  softefa "fi_pingpong-$1" 60 "$SCRATCH/pingpong" "$SCRATCH/sid" fi_pingpong -p efa "${@:2}"
+  softefa "fi_pingpong-$1" 300 "$SCRATCH/pingpong" "$SCRATCH/sid" fi_pingpong -p efa "${@:2}"
   wants "fi_pingpong-$1" 'rdmap0s6: [1-9][0-9]* doorbells'
 }
 
@@ -112,7 +115,7 @@ killed() {
   program killed <<'PROGRAM'
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
-await() { for _ in $(seq 100); do grep -q . "$1" 2>/dev/null && return; sleep 0.1; done; echo "$1 is empty"; exit 1; }
+await() { for _ in $(seq 1000); do grep -q . "$1" 2>/dev/null && return; sleep 0.1; done; echo "$1 is empty"; exit 1; }
 "$@" target >"$out/target" & target=$!
 await "$out/target"
 # shellcheck disable=SC2046 # words
@@ -123,7 +126,7 @@ wait "$writer" || exit
 cat "$out/writer"
 "$@" random 5 500 64 /dev/null
 PROGRAM
-  softefa killed 40 "$SCRATCH/killed" "$SCRATCH/sid" "$SCRATCH/verbs_requests"
+  softefa killed 300 "$SCRATCH/killed" "$SCRATCH/sid" "$SCRATCH/verbs_requests"
   wants killed 'writer: after .*: .* (device status [1-9]'
 }
 
@@ -149,7 +152,8 @@ moves() {
   local name=$1 op
   shift
   for op in write write-imm inline-write read send; do
-    softefa "$name-$op" 60 "$SCRATCH/sid" "$PROBE" put --executor host --op "$op" --bytes 80 --count 20000 "$@"
+    softefa "$name-$op" 300 "$SCRATCH/sid" "$PROBE" put --executor host --op "$op" --bytes 80 --count 20000 \
+      "${PATIENT[@]}" "$@"
     wants "$name-$op" 'Put: 20000 × .*: verified'
   done
 }
@@ -183,7 +187,7 @@ fabric_tests() {
   for name in "$@"; do
     EFA_GDA_TEST_CHILD=$name EFA_GDA_TEST_CALL=0 FI_EFA_USE_HW_CNTR=1 SOFTEFA_PROV_VERSION=1.0 \
       FI_PROVIDER_PATH=$SCRATCH/providers \
-      softefa "$name" 60 "$SCRATCH/sid" "$(test_file "$file")" "$name" --exact --nocapture
+      softefa "$name" 300 "$SCRATCH/sid" "$(test_file "$file")" "$name" --exact --nocapture
     wants "$name" '^test result: ok. 1 passed'
     wants "$name" 'rdmap0s6: '
   done
@@ -213,7 +217,7 @@ library_libfabric_dir() {
 # probe runs without --soft.
 check() {
   # shellcheck disable=SC2016 # the inner shell's
-  softefa "$1" 60 sh -c '"$@"; test $? -eq 3' - "$SCRATCH/sid" "$PROBE" check --gpu none "${@:2}"
+  softefa "$1" 300 sh -c '"$@"; test $? -eq 3' - "$SCRATCH/sid" "$PROBE" check --gpu none "${PATIENT[@]}" "${@:2}"
 }
 
 # The interface for C over rdma-core: the tests' programs in C and C++, with the library as install.sh links it.
@@ -227,10 +231,10 @@ c_interface() {
   c++ -std=c++17 -O1 "${compile[@]}" -o "$folder/signal" "$tests/signal.cpp" "$ROOT/kernels/host/lanes.cpp" \
     -L"$folder" -lefa_gda -lpthread || die "signal.cpp does not compile"
   for name in put errors operations counters busy snapshot relaxed; do
-    SOFTEFA_LATE_WRITE_US=3600000000 EFA_GDA_TEST_VERBS=1 LIBRARIES=$folder softefa "c-$name" 60 \
+    SOFTEFA_LATE_WRITE_US=3600000000 EFA_GDA_TEST_VERBS=1 LIBRARIES=$folder softefa "c-$name" 300 \
       "$SCRATCH/sid" "$folder/transport" "$name"
   done
-  EFA_GDA_TEST_VERBS=1 LIBRARIES=$folder softefa cplusplus-signal 60 "$SCRATCH/sid" "$folder/signal"
+  EFA_GDA_TEST_VERBS=1 LIBRARIES=$folder softefa cplusplus-signal 300 "$SCRATCH/sid" "$folder/signal"
 }
 
 # The example transport: two processes, connected by two pipes. (It starts its peer itself on other machines; sid's loader
@@ -244,15 +248,15 @@ trap 'rm -f "$pipe"' EXIT
 ended=("${PIPESTATUS[@]}")
 [[ ${ended[0]} -eq 0 && ${ended[1]} -eq 0 ]]
 PROGRAM
-  softefa example-transport 60 "$SCRATCH/pair" "$SCRATCH/sid" "${SOFTEFA%/*}/examples/transport"
+  softefa example-transport 300 "$SCRATCH/pair" "$SCRATCH/sid" "${SOFTEFA%/*}/examples/transport"
   wants example-transport '^rank .: the sum of 32768 elements is right, on the host executor'
   wants example-transport ' 0 violations'
   # Requests overtake each other.
   SOFTEFA_REORDER=48 SOFTEFA_INTERVAL_US=20 \
-    softefa example-reordered 60 "$SCRATCH/pair" "$SCRATCH/sid" "${SOFTEFA%/*}/examples/transport"
+    softefa example-reordered 300 "$SCRATCH/pair" "$SCRATCH/sid" "${SOFTEFA%/*}/examples/transport"
   # A rank whose peer never starts says so.
   # shellcheck disable=SC2016 # the inner shell's
-  run example-alone 30 "$SOFTEFA" run -- sh -c '! "$@" </dev/null >/dev/null' - \
+  run example-alone 300 "$SOFTEFA" run -- sh -c '! "$@" </dev/null >/dev/null' - \
     "$SCRATCH/sid" "${SOFTEFA%/*}/examples/transport" 1
   wants example-alone 'transport: the peer sent too little'
 }
@@ -261,8 +265,8 @@ PROGRAM
 rings() {
   local size
   for size in 2 4 8; do
-    ADAPTERS=2 softefa "ring-$size" 90 "$SCRATCH/sid" "$PROBE" \
-      ring --via verbs --spawn "$size" --bytes 100000 --count 20
+    ADAPTERS=2 softefa "ring-$size" 600 "$SCRATCH/sid" "$PROBE" \
+      ring --via verbs --spawn "$size" --bytes 100000 --count 20 "${PATIENT[@]}"
     wants "ring-$size" "^$size of $size ranks passed"
   done
   EFA_GDA_JOB_TOKEN=$(od -An -tx1 -N16 /dev/urandom | tr -d ' \n')
@@ -275,10 +279,10 @@ host=127.0.0.1
 out=$(mktemp)
 trap 'rm -f "$out"; kill "$holder" 2>/dev/null' EXIT
 if [[ ${NAMESPACES:-} == 1 ]]; then
-  unshare -n sleep 120 & holder=$!
+  unshare -n sleep 600 & holder=$!
   there=(nsenter -t "$holder" -n)
   own=$(readlink /proc/$$/ns/net)
-  for _ in $(seq 100); do [[ $(readlink "/proc/$holder/ns/net") != "$own" ]] && break; sleep 0.05; done
+  for _ in $(seq 1000); do [[ $(readlink "/proc/$holder/ns/net") != "$own" ]] && break; sleep 0.05; done
   set -e
   ip link add left type veth peer name right netns "$holder"
   ip address add 10.99.0.1/24 dev left
@@ -290,16 +294,16 @@ if [[ ${NAMESPACES:-} == 1 ]]; then
   set +e
   host=10.99.0.1
 fi
-port=$((20000 + $$ % 20000))
-"${here[@]}" "$@" put --via verbs --listen "$host:$port" >"$out" & listener=$!
-"${there[@]}" "$@" put --via verbs --peer "$host:$port" --bytes 5000 --count 1000 || exit
+port=$((10000 + $$ % 20000))
+"${here[@]}" "$@" put --via verbs --time-limit 60000 --listen "$host:$port" >"$out" & listener=$!
+"${there[@]}" "$@" put --via verbs --time-limit 60000 --peer "$host:$port" --bytes 5000 --count 1000 || exit
 wait "$listener" || exit
 cat "$out"
 PROGRAM
-  softefa pair 60 "$SCRATCH/listen_and_put" "$SCRATCH/sid" "$PROBE"
+  softefa pair 300 "$SCRATCH/listen_and_put" "$SCRATCH/sid" "$PROBE"
   wants pair 'PE 0. PASS - Got expected value 100 from PE 1'
   if unshare -Urn ip link add left type veth peer name right 2>/dev/null; then
-    NAMESPACES=1 softefa pair-namespaces 60 unshare -Urn "$SCRATCH/listen_and_put" "$SCRATCH/sid" "$PROBE"
+    NAMESPACES=1 softefa pair-namespaces 300 unshare -Urn "$SCRATCH/listen_and_put" "$SCRATCH/sid" "$PROBE"
     wants pair-namespaces 'PE 0. PASS - Got expected value 100 from PE 1'
   else
     echo "not run: put --peer between two network namespaces, because this machine cannot make them (unshare, ip link)"
@@ -313,8 +317,8 @@ unprivileged() {
   if [[ $(id -u) -ne 0 ]] || ! have setpriv || ! "${nobody[@]}" test -x "$PROBE" -a -x "$SID/root" 2>/dev/null; then
     return
   fi
-  TMPDIR=/tmp run unprivileged 60 "${nobody[@]}" "$SOFTEFA" run -- \
-    "$SCRATCH/sid" "$PROBE" put --via verbs --executor host --count 1000
+  TMPDIR=/tmp run unprivileged 300 "${nobody[@]}" "$SOFTEFA" run -- \
+    "$SCRATCH/sid" "$PROBE" put --via verbs --executor host --count 1000 "${PATIENT[@]}"
   wants unprivileged 'Put: 1000 × .*: verified'
 }
 
@@ -341,13 +345,13 @@ probe() {
 
 compared() {
   local entry=$1
-  SOFTEFA_CAPTURE=$SCRATCH/capture.$entry softefa "requests-$entry" 60 \
+  SOFTEFA_CAPTURE=$SCRATCH/capture.$entry softefa "requests-$entry" 300 \
     "$SCRATCH/sid" "$SCRATCH/verbs_requests" random "$entry" 5000 "$entry" "$SCRATCH/requests.$entry"
-  run "compare-$entry" 30 "$SOFTEFA" compare "$SCRATCH/capture.$entry" "$SCRATCH/requests.$entry"
+  run "compare-$entry" 300 "$SOFTEFA" compare "$SCRATCH/capture.$entry" "$SCRATCH/requests.$entry"
   sed 's/^/        /' "$SCRATCH/compare-$entry.log"
   # The device library writes the same entries.
   EFA_GDA_CAPTURE=$SCRATCH/capture.$entry EFA_GDA_REQUESTS=$SCRATCH/requests.$entry \
-    run "compare-device-code-$entry" 30 "$(test_file verbs_captured)" --nocapture
+    run "compare-device-code-$entry" 300 "$(test_file verbs_captured)" --nocapture
   wants "compare-device-code-$entry" '^test result: ok. 1 passed'
 }
 
@@ -374,9 +378,9 @@ main() {
   export IBV_DRIVERS=efa RDMAV_DRIVERS=efa
   build
 
-  ADAPTERS=2 softefa ibv_devinfo 20 "$SCRATCH/sid" ibv_devinfo -v
+  ADAPTERS=2 softefa ibv_devinfo 300 "$SCRATCH/sid" ibv_devinfo -v
   wants ibv_devinfo 'hca_id:.*rdmap0s7'
-  ADAPTERS=2 softefa fi_info 20 "$SCRATCH/sid" fi_info -p efa
+  ADAPTERS=2 softefa fi_info 300 "$SCRATCH/sid" fi_info -p efa
   wants fi_info 'fabric: efa-direct'
   pingpong small -e rdm -I 50
   # With verified bytes; and tagged, up to 6 MiB.
@@ -392,21 +396,21 @@ main() {
   # One test needs an adapter without RDMA read.
   local lacking=a_read_on_an_adapter_without_rdma_read_is_refused
   # Late writes to regions with relaxed ordering land only when something lands them.
-  SOFTEFA_LATE_WRITE_US=3600000000 library_test verbs_adapter 60 --skip "$lacking"
-  SOFTEFA_RDMA_READ=0 library_test verbs_adapter 60 --exact "$lacking"
+  SOFTEFA_LATE_WRITE_US=3600000000 library_test verbs_adapter 300 --skip "$lacking"
+  SOFTEFA_RDMA_READ=0 library_test verbs_adapter 300 --exact "$lacking"
   compared 64
   compared 128
-  softefa external-cq 30 "$SCRATCH/sid" "$SCRATCH/verbs_requests" random 9 3000 64 /dev/null external
-  softefa large 30 "$SCRATCH/sid" "$SCRATCH/verbs_requests" large
-  softefa errors 30 "$SCRATCH/sid" "$SCRATCH/verbs_requests" errors
-  ADAPTERS=2 softefa stranger 30 "$SCRATCH/sid" "$SCRATCH/verbs_requests" stranger
-  softefa wrap-16 60 "$SCRATCH/sid" "$SCRATCH/verbs_requests" many 70000
+  softefa external-cq 300 "$SCRATCH/sid" "$SCRATCH/verbs_requests" random 9 3000 64 /dev/null external
+  softefa large 300 "$SCRATCH/sid" "$SCRATCH/verbs_requests" large
+  softefa errors 300 "$SCRATCH/sid" "$SCRATCH/verbs_requests" errors
+  ADAPTERS=2 softefa stranger 300 "$SCRATCH/sid" "$SCRATCH/verbs_requests" stranger
+  softefa wrap-16 300 "$SCRATCH/sid" "$SCRATCH/verbs_requests" many 70000
   # The counter starts 65,536 before 2^32.
-  SOFTEFA_FIRST_COUNTER=4294901760 softefa wrap-32 60 "$SCRATCH/sid" "$SCRATCH/verbs_requests" many 70000
-  SOFTEFA_REORDER=8 softefa delayed 60 env SOFTEFA_DELAY_US=10 "$SCRATCH/sid" "$SCRATCH/verbs_requests" large
+  SOFTEFA_FIRST_COUNTER=4294901760 softefa wrap-32 300 "$SCRATCH/sid" "$SCRATCH/verbs_requests" many 70000
+  SOFTEFA_REORDER=8 softefa delayed 300 env SOFTEFA_DELAY_US=10 "$SCRATCH/sid" "$SCRATCH/verbs_requests" large
   # softefa names a broken rule and turns exit status 0 into 3.
   # shellcheck disable=SC2016 # the inner shell's
-  run violation 30 sh -c '"$@"; test $? -eq 3' - "$SOFTEFA" run -- "$SCRATCH/sid" "$SCRATCH/verbs_requests" broken
+  run violation 300 sh -c '"$@"; test $? -eq 3' - "$SOFTEFA" run -- "$SCRATCH/sid" "$SCRATCH/verbs_requests" broken
   wants violation 'VIOLATION: doorbell-past-ring'
   wants violation 'device status 2'
   killed
@@ -415,9 +419,9 @@ main() {
     ulimit -n 64
     # An open device reserves 2 GiB of addresses for its rings, of which only used pages take memory.
     ulimit -v 2800000
-    softefa cycles 120 "$SCRATCH/sid" "$SCRATCH/verbs_requests" cycles 10000
+    softefa cycles 600 "$SCRATCH/sid" "$SCRATCH/verbs_requests" cycles 10000
   )
-  library_test verbs_cycles 180
+  library_test verbs_cycles 600
   if [[ -n ${LIBFABRIC_DIR:-} ]]; then
     export LIBRARIES=$LIBFABRIC_DIR/lib
     probe_libfabric_dir

@@ -92,7 +92,7 @@ cd "$SCRATCH"
 read -r -a COMPILE < <(pkg-config --cflags efa_gda)
 read -r -a SHARED < <(pkg-config --libs efa_gda)
 cc "${COMPILE[@]}" -o transport "$ROOT/efa-gda-capi/tests/capi/transport.c" "${SHARED[@]}" -Wl,-rpath,"$PREFIX/lib"
-FI_PROVIDER_PATH=$SCRATCH/provider timeout --kill-after=5 60 ./transport put || die 'transport put failed'
+FI_PROVIDER_PATH=$SCRATCH/provider timeout --kill-after=5 600 ./transport put || die 'transport put failed'
 echo '#include <efa_gda/put.h>' >device.cpp
 c++ -std=c++17 -fsyntax-only "${COMPILE[@]}" device.cpp
 echo '#include <efa_gda_nvshmem.h>' >host.c

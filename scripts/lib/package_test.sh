@@ -152,7 +152,7 @@ check_dependencies() {
 run_consumer() {
   mkdir -p "$SCRATCH/provider"
   ln -s "$BUILD/debug/libsoftefa.so" "$SCRATCH/provider/softefa-fi.so"
-  FI_PROVIDER_PATH=$SCRATCH/provider timeout --kill-after=5 60 "$BUILD/debug/consumer" ||
+  FI_PROVIDER_PATH=$SCRATCH/provider timeout --kill-after=5 600 "$BUILD/debug/consumer" ||
     die "the program that depends on the packaged efa-gda failed"
 }
 

@@ -16,11 +16,12 @@ PROBE="$SCRATCH/a link"
 ln -s -- "$LIB/../probe.sh" "$PROBE"
 cd -- "$SCRATCH/a directory"
 
-# probe FILE ARGUMENT…: writes stdout into FILE. Status 0: nothing failed; 4: warnings about this machine.
+# probe FILE ARGUMENT…: writes stdout into FILE. Status 0: nothing failed; 4: warnings about this machine. The time limit
+# suits a busy machine.
 probe() {
   local file=$1 status=0
   shift
-  "$PROBE" "$@" >"$file" || status=$?
+  "$PROBE" "$@" --time-limit 60000 >"$file" || status=$?
   if [[ $status -ne 0 && $status -ne 4 ]]; then
     cat "$file"
     echo "probe.sh $*: exit status $status, expected 0 or 4"

@@ -5,6 +5,7 @@
 
 # NAME SET SECONDS MB NEEDS DESCRIPTION: SET is "default" or "all", NEEDS is a step that must have passed before or "-".
 # Seconds are for two idle cores and a fresh clone, downloads apart; MB is what the step adds to target and .cache.
+# The limits in the steps below only end what hangs: they are ten times what a step takes on idle cores, or more.
 # shellcheck disable=SC2034 # test.sh reads it
 STEPS='
 rustfmt    default   5    0 -     formatting of every crate
@@ -45,7 +46,7 @@ step_rustfmt() {
 
 step_shellcheck() {
   if have shellcheck; then
-    step 'shellcheck' 120 shellcheck -x .ci/run scripts/*.sh scripts/lib/*.sh efa-gda-capi/link.sh
+    step 'shellcheck' 300 shellcheck -x .ci/run scripts/*.sh scripts/lib/*.sh efa-gda-capi/link.sh
   else
     skip 'shellcheck' 'not installed (Debian package shellcheck)'
   fi
@@ -59,14 +60,14 @@ if_present() {
 step_layers() { if_present 'module layers' 60 scripts/lib/module_layers.py python3 scripts/lib/module_layers.py; }
 
 step_selftest() {
-  step 'results are counted' 60 scripts/lib/report_test.sh || true
-  step 'the limits of the GPU benchmark are checked' 60 scripts/lib/bench_limits_test.sh || true
-  step 'help starts nothing' 60 scripts/lib/setup_test.sh || true
-  step 'an interrupt stops every process' 60 scripts/lib/interrupt_test.sh
+  step 'results are counted' 300 scripts/lib/report_test.sh || true
+  step 'the limits of the GPU benchmark are checked' 300 scripts/lib/bench_limits_test.sh || true
+  step 'help starts nothing' 300 scripts/lib/setup_test.sh || true
+  step 'an interrupt stops every process' 600 scripts/lib/interrupt_test.sh
 }
 
 # Benchmarks are left to clippy. Tests load libsoftefa.so and programs from the target directory.
-step_build() { step 'build' 1500 cargo build --workspace --lib --bins --tests --examples --locked; }
+step_build() { step 'build' 2400 cargo build --workspace --lib --bins --tests --examples --locked; }
 
 # Slow tests of compilers have steps of their own: kernels and misuse.
 step_tests() {
@@ -77,7 +78,7 @@ step_tests() {
     name=$(basename "$file" .rs)
     case $name in kernels_compile | fabric_misuse | bindings | hostile) ;; *) targets+=(--test "$name") ;; esac
   done
-  cargo_tests 'tests' 1200 --workspace --lib --bins "${targets[@]}" || passed=''
+  cargo_tests 'tests' 2400 --workspace --lib --bins "${targets[@]}" || passed=''
   cargo_tests 'documentation examples' 600 --workspace --doc || passed=''
   [[ -n $passed ]]
 }
@@ -126,10 +127,10 @@ step_bindings() {
 
 step_upstream() {
   local header=$UPSTREAM/rdma-core/source/providers/efa/efa_io_defs.h log
-  step 'interface check finds planted mistakes' 300 scripts/lib/interfaces_test.sh || true
+  step 'interface check finds planted mistakes' 600 scripts/lib/interfaces_test.sh || true
   with_headers
   log=$(log_of 'interfaces against upstream')
-  step 'interfaces against upstream' 300 scripts/check_interfaces.sh || return 0
+  step 'interfaces against upstream' 600 scripts/check_interfaces.sh || return 0
   grep -v '^note:' "$log" || true
   if grep -q '^note: struct fi_efa_ops_gda: not in this upstream' "$log"; then
     skip 'GDA operations against upstream' \
@@ -143,7 +144,7 @@ step_upstream() {
   fi
 }
 
-step_realstack() { step 'the real stack over softefa' 480 scripts/realstack.sh; }
+step_realstack() { step 'the real stack over softefa' 1800 scripts/realstack.sh; }
 
 step_deny() {
   local tools=$ROOT/.cache/tools name='licences, bans and sources' log
@@ -160,8 +161,8 @@ step_deny() {
     fi
   fi
   local -x PATH=$tools/bin:$PATH
-  step "$name of dependencies" 120 cargo deny --locked check licenses bans sources || true
-  step "$name of the fuzz targets" 120 cargo deny --manifest-path fuzz/Cargo.toml --config "$ROOT/deny.toml" \
+  step "$name of dependencies" 300 cargo deny --locked check licenses bans sources || true
+  step "$name of the fuzz targets" 300 cargo deny --manifest-path fuzz/Cargo.toml --config "$ROOT/deny.toml" \
     --locked check licenses bans sources
 }
 
@@ -173,12 +174,12 @@ step_nvcc() {
   fi
   # The simulated driver of these tests refuses the compiled kernels, which proves that they are in the library.
   EFA_GDA_NVCC=$TOOLKIT/bin/nvcc CARGO_INCREMENTAL=0 LEAVE_OUT=doorbell:: \
-    cargo_tests 'kernels built in' 900 --target-dir "$TARGET/variants" -p efa-gda --lib --test doorbell_modes_pretended
+    cargo_tests 'kernels built in' 1800 --target-dir "$TARGET/variants" -p efa-gda --lib --test doorbell_modes_pretended
 }
 
-step_packages() { if_present 'packages' 900 scripts/lib/package_test.sh scripts/lib/package_test.sh; }
+step_packages() { if_present 'packages' 1800 scripts/lib/package_test.sh scripts/lib/package_test.sh; }
 
-step_install() { step 'install' 900 scripts/lib/install_test.sh; }
+step_install() { step 'install' 1800 scripts/lib/install_test.sh; }
 
 step_containers() { step 'containers' 900 scripts/lib/containers_test.sh; }
 
@@ -225,7 +226,7 @@ step_asan() {
 # EFA_GDA_HOSTILE_SECONDS: the time of the attacks, 10 by default.
 step_hostile() {
   local passed=yes
-  cargo_tests 'hostile programs' 600 -p softefa-uverbs --test hostile || passed=''
+  cargo_tests 'hostile programs' 900 -p softefa-uverbs --test hostile || passed=''
   has_sanitizer 'hostile programs under AddressSanitizer' || return 0
   local -x RUSTC_BOOTSTRAP=1 CARGO_INCREMENTAL=0 RUSTFLAGS='-Zsanitizer=address -Clink-arg=-rdynamic'
   # Programs that are killed free nothing.
@@ -265,9 +266,9 @@ step_fuzz() {
   fi
   # Not the sanitizer step's directory: the provider has one file name for both sets of flags.
   programs=$TARGET/fuzz-build/$(rust_host)/debug
-  RUSTC_BOOTSTRAP=1 CARGO_INCREMENTAL=0 RUSTFLAGS="${FUZZ_FLAGS[*]}" step 'fuzz targets build' 900 cargo build --locked \
+  RUSTC_BOOTSTRAP=1 CARGO_INCREMENTAL=0 RUSTFLAGS="${FUZZ_FLAGS[*]}" step 'fuzz targets build' 1800 cargo build --locked \
     --manifest-path fuzz/Cargo.toml --target "$(rust_host)" --target-dir "$TARGET/fuzz-build" || return 0
-  step 'seeds of the fuzz targets' 60 "$programs/seeds" "$work/seeds" || return 0
+  step 'seeds of the fuzz targets' 300 "$programs/seeds" "$work/seeds" || return 0
   for source in fuzz/fuzz_targets/*.rs; do
     names+=("$(basename "$source" .rs)")
   done

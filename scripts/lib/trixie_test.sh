@@ -29,7 +29,7 @@ probe() {
   local wanted=$1 file=$2 status=0
   shift 2
   env -u LD_LIBRARY_PATH -u LIBFABRIC_PATH "$LOADER" --library-path "$LIBRARIES" "$PROBE" "$@" --gpu none \
-    --time-limit 30000 --json >"$file" || status=$?
+    --time-limit 60000 --json >"$file" || status=$?
   [[ $status -eq $wanted ]] && return 0
   cat "$file"
   echo "gda-probe $*: exit status $status, not $wanted"

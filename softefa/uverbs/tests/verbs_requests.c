@@ -122,16 +122,16 @@ static struct ibv_ah *make_ah(const union ibv_gid *gid, uint16_t *number) {
   return ah;
 }
 
-// Waits for one completion, for at most ten seconds.
+// Waits for one completion, for at most a minute.
 static struct ibv_wc await(struct ibv_cq *cq) {
   struct ibv_wc wc;
-  for (double limit = now() + 10; now() < limit;) {
+  for (double limit = now() + 60; now() < limit;) {
     int count = ibv_poll_cq(cq, 1, &wc);
     if (count < 0) die("ibv_poll_cq");
     if (count) return wc;
     usleep(20);
   }
-  die("no completion within ten seconds");
+  die("no completion within a minute");
   return wc;
 }
 
@@ -439,7 +439,7 @@ static void broken(void) {
   *(volatile uint32_t *)sq.doorbell = sq.num_entries + 1;
   struct ibv_qp_attr attr = {0};
   struct ibv_qp_init_attr init;
-  for (double limit = now() + 10; now() < limit; usleep(1000)) {
+  for (double limit = now() + 60; now() < limit; usleep(1000)) {
     if (ibv_query_qp(queue.qp, &attr, IBV_QP_STATE, &init)) die("ibv_query_qp");
     // libefa posted no such requests, so it cannot report their completions. The status is a completion's third byte.
     uint8_t status = ((volatile uint8_t *)cq.buffer)[2];
@@ -476,7 +476,7 @@ static void target(void) {
   for (int i = 0; i < 16; i++) printf("%02x", gid.raw[i]);
   printf(" %u %" PRIu64 " %u\n", queue.qp->qp_num, address(region.bytes), region.mr->rkey);
   fflush(stdout);
-  sleep(60);
+  sleep(600);
 }
 
 static void writer(char **argument) {
@@ -489,7 +489,7 @@ static void writer(char **argument) {
   uint32_t qpn = (uint32_t)strtoul(argument[1], 0, 10), rkey = (uint32_t)strtoul(argument[3], 0, 10);
   uint64_t target = strtoull(argument[2], 0, 10);
   long written = 0;
-  for (double limit = now() + 20; now() < limit; written++) {
+  for (double limit = now() + 120; now() < limit; written++) {
     struct ibv_wc wc =
         one(&queue, ah, qpn, QKEY, 'w', target, rkey, address(local.bytes), 1 << 20, local.mr->lkey);
     if (written == 0) puts("writing"), fflush(stdout);
@@ -497,7 +497,7 @@ static void writer(char **argument) {
     printf("writer: after %ld writes: %s (device status %u)\n", written, ibv_wc_status_str(wc.status), wc.vendor_err);
     return;
   }
-  die("no write failed within 20 seconds");
+  die("no write failed within 120 seconds");
 }
 
 int main(int count, char **argument) {
