@@ -17,7 +17,7 @@ const CLEARED: [&str; 3] = ["FI_", "SOFTEFA_", "PRETEND_GPU_"];
 /// Names the time limit of a child in seconds, which replaces [`LIMIT`].
 const SECONDS: &str = "EFA_GDA_TEST_SECONDS";
 /// The time limit of a child, so that a test that hangs does not hang the suite. Even a busy machine needs less.
-const LIMIT: Duration = Duration::from_secs(300);
+const LIMIT: Duration = Duration::from_secs(900);
 
 /// A test to run again in a child process.
 #[derive(Debug)]
@@ -106,7 +106,7 @@ impl Child {
         self
     }
 
-    /// Sets the child's time limit. The default is five minutes, or `EFA_GDA_TEST_SECONDS`.
+    /// Sets the child's time limit. The default is fifteen minutes, or `EFA_GDA_TEST_SECONDS`.
     pub fn limit(mut self, limit: Duration) -> Self {
         self.limit = limit;
         self

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 pub use child::{Child, in_child};
-pub use process::{Outcome, memory_file, output, run};
+pub use process::{Outcome, copy_program, memory_file, output, run};
 pub use skip::{Need, missing, skip};
 
 /// The root folder of the repository.
@@ -52,7 +52,7 @@ pub type Arrival<'a> = (&'a [AtomicU64; 4], [u8; 32]);
 /// with the phase bit last.
 ///
 /// # Panics
-/// If the doorbell is not rung within ten seconds.
+/// If the doorbell is not rung within a minute.
 pub fn complete_when_rung<R>(
     doorbell: &AtomicU32,
     rung: u32,
@@ -61,7 +61,7 @@ pub fn complete_when_rung<R>(
 ) -> R {
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let end = Instant::now() + Duration::from_secs(10);
+            let end = Instant::now() + Duration::from_secs(60);
             while doorbell.load(Ordering::Acquire) != rung {
                 assert!(Instant::now() < end, "the doorbell was not rung for request {rung}");
                 std::thread::yield_now();

@@ -140,8 +140,6 @@ fn a_program_of_another_version_does_not_start() {
         let text = std::fs::read_to_string(root().join(name)).unwrap();
         std::fs::write(folder.path().join(name), text.replace(&node(), "EFA_GDA_999")).unwrap();
     }
-    let permissions = std::fs::metadata(root().join("link.sh")).unwrap().permissions();
-    std::fs::set_permissions(folder.path().join("link.sh"), permissions).unwrap();
     let later = folder.path().join("libefa_gda.so");
     link(&folder.path().join("link.sh"), &libraries().archive, &later);
     let started = output(Command::new(program).arg("misuse").env("LD_PRELOAD", &later));
