@@ -81,8 +81,8 @@ pub(crate) struct Common {
     /// Read /sys, /proc, /dev and library directories below DIR, for a host's file system that is mounted there
     #[arg(long, global = true, value_name = "DIR", default_value = "/", value_parser = folder)]
     pub(crate) root: PathBuf,
-    /// Milliseconds that a check in a worker process may take [default: 2000]; for bench, that all
-    /// measurements together may take [default: 20000]
+    /// Milliseconds that a check in a worker process may take [default: 2000; in a bench always 20000]; for bench,
+    /// that all measurements together may take [default: 20000]
     #[arg(long, global = true, value_name = "MS", value_parser = positive)]
     pub(crate) time_limit: Option<u64>,
 }

@@ -15,8 +15,10 @@ use crate::model::{Finding, Gpu, Pair, Put, Queues, Who};
 use crate::progress::{Progress, TICK};
 use crate::worker::{COMMAND, Event, Executor, Group, Request, events, short_limit};
 
-/// How long the end of a killed worker is waited for.
-const KILL_WAIT: Duration = Duration::from_millis(500);
+/// How long a worker that has reported all results may take to end, before it is killed.
+const DONE_WAIT: Duration = Duration::from_millis(500);
+/// How long the end of a worker that crashed or was killed is waited for: on a busy machine, its last steps take seconds.
+const KILL_WAIT: Duration = Duration::from_secs(5);
 /// Whether CUDA loads kernels when a module is loaded (`EAGER`) or when they are first used (`LAZY`, its default).
 const CUDA_MODULE_LOADING: &str = "CUDA_MODULE_LOADING";
 
@@ -230,7 +232,7 @@ fn run_worker(
     let timed_out = matches!(end, StreamEnd::TimedOut(_));
     let observed = match end {
         StreamEnd::Done => {
-            reap(&mut worker, KILL_WAIT);
+            reap(&mut worker, DONE_WAIT);
             return Ok(None);
         }
         StreamEnd::TimedOut(limit) => {

@@ -34,8 +34,9 @@ pub(crate) fn run(common: &Common, args: &BenchArgs) -> Result<(Document, Exit),
         });
     }
     file::check(args.html.as_deref(), "--html", common)?;
-    // Here --time-limit is the limit of all measurements; checks keep their default.
-    let mut run = Run::new(&Common { time_limit: None, ..common.clone() })?;
+    // Here --time-limit is the limit of all measurements. A check gets as much as a bench by default, so that the checks
+    // before the measurements pass on a busy machine.
+    let mut run = Run::new(&Common { time_limit: Some(DEFAULT_BENCH_TIME), ..common.clone() })?;
     run_prerequisites(&mut run);
     let executor = executor(&mut run, common, args.executor, PUT)?;
     let time_limit = common.time_limit.unwrap_or(DEFAULT_BENCH_TIME);

@@ -13,6 +13,8 @@ use crate::model::text::visible;
 const PAUSE: Duration = Duration::from_millis(50);
 /// The longest attempt to connect: a lost packet must not cost the whole wait.
 const ATTEMPT: Duration = Duration::from_secs(3);
+/// How long the handshake on a connection may take, as at the hub.
+const HANDSHAKE: Duration = Duration::from_secs(20);
 /// How much longer a rank waits than the hub, which names the rank that is missing.
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -49,7 +51,12 @@ impl Member {
         while deadline.left().is_some() {
             let attempt = Deadline::after(ATTEMPT).min(deadline);
             let joined = connect(hub, attempt).map_err(Failure::from).and_then(|stream| {
-                channel::introduce(stream, token, Claim { rank, of }, Deadline::after(ATTEMPT).min(deadline))
+                channel::introduce(
+                    stream,
+                    token,
+                    Claim { rank, of },
+                    Deadline::after(HANDSHAKE).min(deadline),
+                )
             });
             match joined {
                 Ok((sender, receiver)) => return Ok(Self { of, limits, arriving: true, sender, receiver }),

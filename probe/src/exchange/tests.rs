@@ -13,7 +13,7 @@ use super::{Limits, Party, join, split};
 /// Ample for ranks that arrive. Tests in which one does not arrive wait for a shorter time, which is still ample for
 /// the others.
 const AMPLE: Limits = Limits { arrival: Duration::from_secs(60), step: Duration::from_secs(60) };
-const SHORT: Limits = Limits { arrival: Duration::from_secs(3), step: Duration::from_secs(60) };
+const SHORT: Limits = Limits { arrival: Duration::from_secs(8), step: Duration::from_secs(60) };
 
 fn token(seed: &str) -> Token {
     Token::new(&format!("the token of a test: {seed}")).unwrap()
@@ -61,7 +61,7 @@ fn a_rank_that_never_arrives_is_named_to_those_that_did() {
     let (hub, served) = serve(3, SHORT);
     let ranks = [0, 2].map(|number| rank(&hub, number, 3, 1));
     let why = served.join().unwrap_err();
-    assert!(why.starts_with("rank 1 did not arrive within 3 s"), "{why}");
+    assert!(why.starts_with("rank 1 did not arrive within 8 s"), "{why}");
     for rank in ranks {
         assert_eq!(rank.join().unwrap().unwrap_err(), why);
     }
@@ -153,11 +153,11 @@ fn a_slow_connection_holds_up_nobody() {
 
 #[test]
 fn a_rank_that_is_silent_in_a_step_is_named() {
-    let (hub, served) = serve(2, Limits { step: Duration::from_secs(3), ..AMPLE });
+    let (hub, served) = serve(2, Limits { step: Duration::from_secs(8), ..AMPLE });
     let quick = rank(&hub, 0, 2, 1);
     let silent = joined(&hub, 1, 2);
     let why = served.join().unwrap_err();
-    assert!(why.starts_with("rank 1 sent no message within 3 s"), "{why}");
+    assert!(why.starts_with("rank 1 sent no message within 8 s"), "{why}");
     assert_eq!(quick.join().unwrap().unwrap_err(), why);
     drop(silent);
 }

@@ -17,8 +17,8 @@ use crate::supervisor::{describe, reap, worker_command};
 
 /// The most bytes of a result.
 const MOST_BYTES: u64 = 1 << 16;
-/// How long a process may take to end after its last result.
-const ENDING: Duration = Duration::from_millis(500);
+/// How long a process may take to end after its last result, on a busy machine too.
+const ENDING: Duration = Duration::from_secs(5);
 
 /// What the ranks reported.
 #[derive(Debug)]
