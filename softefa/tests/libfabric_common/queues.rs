@@ -18,9 +18,9 @@ use crate::call;
 pub const ALL: u64 =
     fi::FI_SEND | fi::FI_RECV | fi::FI_READ | fi::FI_WRITE | fi::FI_REMOTE_READ | fi::FI_REMOTE_WRITE;
 
-/// Waits until `ready` returns a value, for at most ten seconds.
+/// Waits until `ready` returns a value, for at most a minute.
 pub fn wait<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         if let Some(found) = ready() {
             return found;

@@ -29,8 +29,8 @@ const VIOLATIONS: u8 = 3;
 const USAGE: u8 = 2;
 /// The library to preload, in the directory of this program.
 const PRELOAD: &str = "libsoftefa_preload.so";
-/// The longest wait for open devices after the program ended.
-const LAST_CLOSE: Duration = Duration::from_secs(2);
+/// The longest wait for open devices after the program ended. On a busy machine, the broker notices its end late.
+const LAST_CLOSE: Duration = Duration::from_secs(10);
 
 const HELP: &str = "\
 softefa run [--adapters N] [--quiet] -- PROGRAM [ARGUMENT…]

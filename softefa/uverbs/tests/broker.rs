@@ -39,9 +39,9 @@ impl Fixture {
         Self { broker: Broker::start(&socket, 2, Clients::OwnUser).unwrap(), socket, _folder: folder }
     }
 
-    /// Waits until no device is open, for at most ten seconds. Returns whether that happened.
+    /// Waits until no device is open, for at most a minute. Returns whether that happened.
     fn becomes_idle(&self) -> bool {
-        let limit = Instant::now() + Duration::from_secs(10);
+        let limit = Instant::now() + Duration::from_secs(60);
         while self.broker.open_devices() > 0 && Instant::now() < limit {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -132,7 +132,7 @@ fn a_process_that_ends_leaves_nothing_to_a_child_that_has_its_socket() {
         assert_eq!(Call::allocate_domain().run(&client), 0);
         // Another program with the socket, as its standard input.
         let mut keeper = Command::new("sleep");
-        keeper.arg("60").stdin(Stdio::from(client.0)).stdout(Stdio::null()).stderr(Stdio::null());
+        keeper.arg("600").stdin(Stdio::from(client.0)).stdout(Stdio::null()).stderr(Stdio::null());
         let number = std::env::var_os("KEEPER").unwrap();
         std::fs::write(number, keeper.spawn().unwrap().id().to_string()).unwrap();
     });
@@ -226,7 +226,7 @@ fn excess_descriptors_of_a_first_message_are_closed() {
     let fixture = Fixture::new("descriptors");
     let client = Client::connect(&fixture.socket);
     let (mut reader, writer) = UnixStream::pair().unwrap();
-    reader.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    reader.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     // More than a message may have, so that the kernel truncates the message.
     let bytes = Request::Map { offset: 0, length: 0, writable: false }.encode();
     let descriptors: Vec<_> = (0..20).map(|_| writer.as_fd()).collect();
@@ -389,7 +389,7 @@ fn a_device_that_is_closed_with_requests_in_flight_overruns_nothing() {
     assert_eq!(device.wait(), CompletionStatus::Ok);
     adapter.hold(true);
     (0..4).for_each(|_| device.write(&region, &region, 64));
-    let limit = Instant::now() + Duration::from_secs(10);
+    let limit = Instant::now() + Duration::from_secs(60);
     while adapter.statistics().entries < 5 && Instant::now() < limit {
         std::thread::sleep(Duration::from_millis(1));
     }

@@ -6,10 +6,9 @@ mod served;
 
 use std::fs::{File, Permissions};
 use std::io::{BufRead as _, BufReader, PipeReader, Read as _, Write as _};
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
-use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -220,11 +219,20 @@ fn the_folder_of_a_killed_run_is_removed_by_the_next_and_that_of_another_run_is_
     assert_eq!(folders(), 1);
 }
 
+/// A socket at `path` that does not listen: dropped, it is what a killed broker leaves. (A child that another test forks
+/// may have it a while longer. Nobody reaches a program there.)
+fn bound(path: &Path) -> OwnedFd {
+    let socket =
+        socket::socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None).unwrap();
+    socket::bind(socket.as_raw_fd(), &UnixAddr::new(path).unwrap()).unwrap();
+    socket
+}
+
 #[test]
 fn a_socket_that_a_killed_broker_left_is_replaced_and_one_in_use_is_not() {
     let folder = TempDir::new("stale");
     let socket = folder.path().join("socket");
-    drop(UnixListener::bind(&socket).unwrap());
+    drop(bound(&socket));
     let broker = serve(&socket, 1);
     let second = output(&mut softefa(folder.path(), &["serve", "--socket", socket.to_str().unwrap()]));
     assert_eq!(second.status.code(), Some(1));
@@ -272,8 +280,7 @@ fn the_library_uses_no_broker_of_another_user() {
     let _broker = serve(&socket, 1);
     assert_eq!(open_by_the_library(&socket), (true, String::new()));
     let socket = folder.path().join("stranger");
-    let stranger = socket::socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::empty(), None).unwrap();
-    socket::bind(stranger.as_raw_fd(), &UnixAddr::new(&socket).unwrap()).unwrap();
+    let stranger = bound(&socket);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             // SAFETY: the system call has integer arguments. Unlike the C library's function, it changes the user of

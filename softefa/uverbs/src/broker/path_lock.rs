@@ -14,8 +14,8 @@ use nix::fcntl::{Flock, FlockArg};
 
 use super::BrokerError;
 
-/// How long the lock is waited for. Its holders make a few system calls.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long the lock is waited for. Its holders make a few system calls, which take seconds on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// The pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -29,7 +29,7 @@ impl PathLock {
     /// Locks the socket's path `socket`.
     ///
     /// # Errors
-    /// [`BrokerError::Lock`] with the system's error; [`BrokerError::Locked`] if another process holds the lock for five
+    /// [`BrokerError::Lock`] with the system's error; [`BrokerError::Locked`] if another process holds the lock for 30
     /// seconds.
     pub(crate) fn new(socket: &Path) -> Result<Self, BrokerError> {
         Self::with_patience(socket, PATIENCE)
@@ -86,17 +86,23 @@ fn attempt(path: &Path) -> io::Result<Option<Flock<File>>> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::net::UnixListener;
+    use std::os::fd::AsRawFd as _;
     use std::sync::Barrier;
 
     use super::*;
-    use crate::broker::{Broker, Clients};
+    use crate::broker::{Broker, Clients, socket};
+
+    /// Leaves a socket as a killed broker does. It never listens: a child that another test forks may have it for a while.
+    fn leave_stale(path: &Path) {
+        let (socket, address) = socket::unbound(path).unwrap();
+        nix::sys::socket::bind(socket.as_raw_fd(), &address).unwrap();
+    }
 
     #[test]
     fn a_broker_leaves_a_stale_socket_alone_while_another_has_the_lock() {
         let folder = efa_gda_test_support::TempDir::new("locked");
         let socket = folder.path().join("socket");
-        drop(UnixListener::bind(&socket).unwrap());
+        leave_stale(&socket);
         let lock = PathLock::new(&socket).unwrap();
         let refused = PathLock::with_patience(&socket, Duration::ZERO).err().unwrap().to_string();
         let names_the_lock = format!("broker lock {}.lock: ", socket.display());
@@ -127,7 +133,7 @@ mod tests {
         let folder = efa_gda_test_support::TempDir::new("stale");
         for round in 0..20 {
             let socket = folder.path().join(round.to_string());
-            drop(UnixListener::bind(&socket).unwrap());
+            leave_stale(&socket);
             let barrier = Barrier::new(4);
             let start = || {
                 barrier.wait();

@@ -111,7 +111,7 @@ pub(crate) fn try_connect(path: &Path) -> io::Result<()> {
 }
 
 /// A new socket, and the address that `path` is.
-fn unbound(path: &Path) -> io::Result<(OwnedFd, UnixAddr)> {
+pub(super) fn unbound(path: &Path) -> io::Result<(OwnedFd, UnixAddr)> {
     if path.as_os_str().is_empty() {
         // The system would choose a name that everybody can open.
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "the path is empty"));
