@@ -151,7 +151,7 @@ fn requests_are_posted_only_as_far_ahead_of_the_oldest_as_the_table_remembers() 
         // All but the first request complete. Of the table's 256 entries, as many as there are publication slots are
         // reserved for calls that are published before they are placed.
         let mut bench = Bench::new(Shape { depth: 16, withhold: Some(0), ..tracked() });
-        let load = Waits { owned, timeout_ns: SECOND / 2, ..calls(group, 400, 1, NEVER) };
+        let load = Waits { owned, timeout_ns: 2 * SECOND, ..calls(group, 400, 1, NEVER) };
         let results = run(&mut bench, load, 1, group.max(1), 0);
         assert_eq!(results[0].status, EFA_GDA_TIMEOUT_SLOTS, "groups of {group}, owned {owned}");
         assert_eq!(bench.doorbell(), 256 - 64, "groups of {group}, owned {owned}");

@@ -7,7 +7,7 @@
 mod support;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use efa_gda::fabric::{
     Bindings, CompletionCounter, CompletionQueue, CountedOperations, Enabled, Endpoint, Error, GdaOps, Query,
@@ -133,7 +133,7 @@ fn a_full_ring_and_quiet_wait_for_the_counters() {
         let ((mut first, _), second) = (counting(&side), side.queue());
         let put = WorkRequest::write(introduce(&first, &second), &source, target.remote());
         first.execute(&put).unwrap();
-        let quiet = first.quiet(Duration::from_secs(5)).unwrap();
+        let quiet = first.quiet(Duration::from_secs(30)).unwrap();
         assert_eq!((quiet.posted, quiet.completed, first.in_flight()), (0, 0, 0));
     });
 }
@@ -332,7 +332,13 @@ fn a_gpu_without_a_mapped_completion_queue_uses_counters_and_an_error_ends_its_w
             panic!("{error:?}")
         };
         assert_eq!(error, DeviceError::TimeoutCompletion);
-        assert_eq!(first.snapshot().unwrap().counters, Some(Ok([COUNT as u64, 1])));
+        // On a busy machine the adapter executes the request after the wait.
+        let counters = || first.snapshot().unwrap().counters;
+        let end = Instant::now() + Duration::from_secs(60);
+        while counters() == Some(Ok([COUNT as u64, 0])) && Instant::now() < end {
+            std::thread::yield_now();
+        }
+        assert_eq!(counters(), Some(Ok([COUNT as u64, 1])));
         assert_no_violations(adapter);
         first.destroy().unwrap();
     });

@@ -282,7 +282,7 @@ fn the_receiver_of_the_example_finds_its_part_when_it_sees_the_signal() {
 fn only_the_warp_whose_data_failed_sends_no_signal() {
     let faults = [UNORDERED, &[("SOFTEFA_INJECT", "60:13")]].concat();
     with_soft_adapter(&faults, |_| {
-        let (sent, received, arrived) = put_signal(Kind::Tracked, SECOND);
+        let (sent, received, arrived) = put_signal(Kind::Tracked, 10 * SECOND);
         assert_eq!(arrived.iter().filter(|arrived| !**arrived).count(), 1, "one request failed");
         for warp in 0..WARPS {
             let expected = if arrived[warp] {
