@@ -10,7 +10,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-use efa_gda_test_support::{TempDir, soft::provider};
+use efa_gda_test_support::{TempDir, copy_program, soft::provider};
 use serde_json::Value;
 use support::{Machine, PATIENT, check, document, output, probe, run, status};
 
@@ -196,8 +196,9 @@ fn prolog(machine: &Machine) -> (i32, String) {
     let directory = TempDir::new("prolog");
     let asked = directory.path().join("asked");
     let make = |name: &str, text: &str| {
-        let path = directory.path().join(name);
-        std::fs::write(&path, text).unwrap();
+        let (path, written) = (directory.path().join(name), directory.path().join("text"));
+        std::fs::write(&written, text).unwrap();
+        copy_program(&written, &path);
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
         path
     };

@@ -318,10 +318,10 @@ fn a_node_whose_open_blocks_fails_and_the_other_checks_continue() {
     if leased != 0 {
         return skip("this file system has no leases");
     }
-    let document = machine.check(&["--time-limit", "1000"]);
+    let document = machine.check(&["--time-limit", "10000"]);
     let opens = check(&document, "DEV-006");
     assert_eq!(opens["state"], "fail", "{opens:#}");
-    assert!(opens["observed"].as_str().unwrap().contains("no result within 1000 ms"), "{opens:#}");
+    assert!(opens["observed"].as_str().unwrap().contains("no result within 10000 ms"), "{opens:#}");
     assert_eq!((&opens["who"], state(&document, "DEV-007")), (&"host".into(), "pass"));
 }
 

@@ -98,7 +98,7 @@ fn a_thread_without_a_context_is_the_programs() {
 
 /// A put's document and status. A wait that nothing ends takes half of the limit.
 fn put(args: &[&str], set: &[(&str, &str)]) -> (Value, i32) {
-    let mut command = probe(&["put", "--soft", "--json", "--time-limit", "4000"]);
+    let mut command = probe(&["put", "--soft", "--json", "--time-limit", "10000"]);
     command.args(args).env("SOFTEFA_LIBRARY", provider()).env("SOFTEFA_ADAPTERS", "2");
     let output = output(command.envs(set.iter().copied()));
     (document(&output), status(&output))
@@ -188,7 +188,7 @@ fn a_put_of_a_gpu_alone_goes_to_another_adapter_where_loopback_is_dropped() {
 #[test]
 fn a_gpu_puts_to_another_adapter_where_loopback_is_dropped() {
     let mut command =
-        probe(&["check", "--soft", "--json", "--gpu", "0", "--pairs", "all", "--time-limit", "10000"]);
+        probe(&["check", "--soft", "--json", "--gpu", "0", "--pairs", "all", "--time-limit", "20000"]);
     command.env("SOFTEFA_LIBRARY", provider()).env("SOFTEFA_ADAPTERS", "2").envs(cuda::VARIABLES);
     let document = document(&output(command.env(DROPPED.0, DROPPED.1)));
     let verdicts = document["verdict"].as_array().expect("verdicts");

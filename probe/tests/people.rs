@@ -228,7 +228,7 @@ fn cause_fix_and_responsible_party_are_within_the_first_15_lines() {
         make(&machine);
         let (mut command, _providers) = sound::command(stack, &machine, &["check"]);
         // Waits for an adapter that does not answer take half of the limit.
-        command.args(["--time-limit", if name == "security-group" { "4000" } else { PATIENT[1] }]);
+        command.args(["--time-limit", if name == "security-group" { "10000" } else { PATIENT[1] }]);
         command.env("SOFTEFA_ADAPTERS", "2").envs(set.iter().copied());
         let shown = lines(&mut command, 80);
         std::fs::write(folder.join(format!("{name}.txt")), shown.join("\n") + "\n").expect("a file");

@@ -7,6 +7,8 @@ mod support;
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use efa_gda_test_support::TempDir;
 use serde_json::Value;
@@ -58,9 +60,24 @@ fn launched(rank: u32, of: u32, port: u16, args: &[&str]) -> Command {
     command
 }
 
-/// A port that was free a moment ago.
+/// A port that was free a moment ago, below those of outgoing connections, and another one at each call.
 fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let mut ports = (0..20_000).map(|_| {
+        let number = std::process::id().wrapping_mul(41).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+        10_000 + (number % 20_000) as u16
+    });
+    ports.find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).unwrap()
+}
+
+/// Waits until a process listens at the port. (To connect or to bind would change what that process finds.)
+fn until_listening(port: u16) {
+    let end = Instant::now() + Duration::from_secs(60);
+    let listens = format!(" 0100007F:{port:04X} 00000000:0000 0A ");
+    while !std::fs::read_to_string("/proc/net/tcp").unwrap().contains(&listens) {
+        assert!(Instant::now() < end, "nothing listens at port {port}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// The failure of rank `rank` in its own document, and its status.
@@ -157,8 +174,8 @@ fn a_library_that_crashes_is_the_failure_of_its_ranks() {
 #[test]
 fn a_rank_that_does_not_arrive_is_named_by_rank_0() {
     // Ample for rank 0 itself.
-    let (error, status) = failure(&mut launched(0, 2, free_port(), &["--wait", "10"]), 0);
-    assert!(error.starts_with("rank 1 did not arrive within 10 s"), "{error}");
+    let (error, status) = failure(&mut launched(0, 2, free_port(), &["--wait", "20"]), 0);
+    assert!(error.starts_with("rank 1 did not arrive within 20 s"), "{error}");
     assert_eq!(status, 3);
 }
 
@@ -181,12 +198,9 @@ fn ranks_with_different_tokens_or_options_do_not_meet() {
         (TOKEN, &[], "softefa's libfabric frontend reaches one process only"),
     ] {
         let port = free_port();
-        let first = std::thread::spawn(move || output(&mut launched(0, 2, port, &["--wait", "15"])));
+        let first = std::thread::spawn(move || output(&mut launched(0, 2, port, &["--wait", "30"])));
         if set.0 == "RANK" {
-            // The other one listens.
-            while TcpListener::bind(("127.0.0.1", port)).is_ok() {
-                std::thread::sleep(std::time::Duration::from_millis(10));
-            }
+            until_listening(port);
         }
         let mut command = launched(1, 2, port, args);
         let second = output(command.env(set.0, set.1));

@@ -3,8 +3,10 @@
 
 mod support;
 
+use std::path::Path;
 use std::process::Command;
 
+use efa_gda_test_support::copy_program;
 use support::{Machine, check, document, output, probe, state, status};
 
 fn codes(document: &serde_json::Value) -> Vec<&str> {
@@ -46,7 +48,7 @@ fn soft_via_verbs_without_the_program_softefa_names_the_packages_to_build() {
     let machine = Machine::new("alone");
     let alone = machine.path().join("a/b/gda-probe");
     std::fs::create_dir_all(alone.parent().expect("a parent")).expect("directories");
-    std::fs::copy(env!("CARGO_BIN_EXE_gda-probe"), &alone).expect("a copy of the probe");
+    copy_program(Path::new(env!("CARGO_BIN_EXE_gda-probe")), &alone);
     let mut command = Command::new(alone);
     command.args(["check", "--soft", "--via", "verbs"]).env_remove("SOFTEFA_SOCKET");
     let output = output(&mut command);
