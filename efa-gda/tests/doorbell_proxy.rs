@@ -108,7 +108,7 @@ fn wait_until(done: impl Fn() -> bool) {
     let end = Instant::now() + Duration::from_secs(60);
     while !done() {
         assert!(Instant::now() < end, "the condition did not hold within a minute");
-        std::thread::yield_now();
+        efa_gda_test_support::rest();
     }
 }
 
@@ -301,7 +301,7 @@ fn a_queue_detached_while_its_device_posts_is_no_longer_rung() {
                         counter += 1;
                         posted.store(counter, Ordering::Release);
                     }
-                    std::thread::yield_now();
+                    efa_gda_test_support::rest();
                 }
             });
             // Stop the kernel even if an assertion below fails, because the scope waits for it.

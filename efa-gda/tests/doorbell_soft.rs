@@ -196,7 +196,7 @@ fn spoiled(spoil: fn(&efa_gda_queue)) {
             // SAFETY: the queue lives, and no kernel runs.
             spoil(unsafe { first.as_ptr().as_ref() });
             while first.poison().is_none() {
-                std::thread::yield_now();
+                efa_gda_test_support::rest();
             }
             let error = first.execute(&put.clone().timeout(Duration::from_secs(60))).unwrap_err();
             assert!(
@@ -263,7 +263,7 @@ fn a_proxy_stopped_during_traffic_ends_the_work_request_with_proxy_stopped() {
             let stopper = proxy.clone();
             let stopper = std::thread::spawn(move || {
                 while stopper.counts().entries < 10_000 {
-                    std::thread::yield_now();
+                    efa_gda_test_support::rest();
                 }
                 stopper.stop().unwrap();
             });

@@ -127,7 +127,7 @@ fn next(completions: &CompletionQueue) -> HostCompletion {
             return completion;
         }
         assert!(Instant::now() < deadline, "no completion within 30 seconds");
-        std::thread::yield_now();
+        efa_gda_test_support::rest();
     }
 }
 

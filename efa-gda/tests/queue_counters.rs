@@ -216,7 +216,7 @@ fn a_queue_follows_counters_that_wrap() {
                     let both = [counter.successes(), counter.errors()].map(|count| count.unwrap().unwrap());
                     std::iter::zip(&narrow, both)
                         .for_each(|(word, count)| word.store(count % wrap, Ordering::Release));
-                    std::thread::yield_now();
+                    efa_gda_test_support::rest();
                 }
             });
             let put = WorkRequest::write(peer, &source, target.remote());
@@ -336,7 +336,7 @@ fn a_gpu_without_a_mapped_completion_queue_uses_counters_and_an_error_ends_its_w
         let counters = || first.snapshot().unwrap().counters;
         let end = Instant::now() + Duration::from_secs(60);
         while counters() == Some(Ok([COUNT as u64, 0])) && Instant::now() < end {
-            std::thread::yield_now();
+            efa_gda_test_support::rest();
         }
         assert_eq!(counters(), Some(Ok([COUNT as u64, 1])));
         assert_no_violations(adapter);

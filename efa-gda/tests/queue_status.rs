@@ -192,7 +192,7 @@ fn a_queue_pair_that_broke_a_rule_flushes_both_of_its_queues() {
         // SAFETY: the doorbell is mapped while the queue lives.
         unsafe { doorbell.as_ptr().write_volatile(0xfff0) };
         while adapter.violations().is_empty() {
-            std::thread::yield_now();
+            efa_gda_test_support::rest();
         }
         let put = scene.write();
         assert_eq!(scene.status(&put), CompletionStatus::Flushed);

@@ -5,6 +5,7 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <ucontext.h>
 
 namespace efa_gda {
@@ -33,6 +34,8 @@ struct Block {
   /* The number of exchanges that each lane has made with its warp. */
   uint32_t warp_exchanges[kMaxLanes];
   bool done[kMaxLanes];
+  /* A lane waits for another thread, since the last round of all lanes began. */
+  bool waits;
   /* How many switches pass over a lane before it runs again. */
   uint32_t paused[kMaxLanes];
   /* The context of run_block's caller, and each lane's. */
@@ -73,14 +76,39 @@ void switch_to(Block *b, uint32_t to) {
   swapcontext(&b->contexts[from], &b->contexts[to]);
 }
 
-void switch_to_next() {
-  Block *b = current_block;
-  if (b->live <= 1) {
-    sched_yield();
+uint64_t now_ns() {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* Lets other threads run, one of which a lane waits for. Where there are more threads than cores, sched_yield() takes
+ * tens of milliseconds, because the caller gives up its share of the core, and a short sleep takes one. So a slow
+ * sched_yield() is followed by sleeps. */
+void rest() {
+  constexpr uint64_t kSlowNs = 1000 * 1000;
+  constexpr uint32_t kSleeps = 1024;
+  constexpr long kSleepNs = 50 * 1000;
+  thread_local uint32_t sleeps = 0;
+  if (sleeps > 0) {
+    sleeps--;
+    struct timespec t = {0, kSleepNs};
+    nanosleep(&t, nullptr);
     return;
   }
-  uint32_t to = next_lane(b, b->current);
-  if (to <= b->current) sched_yield();
+  uint64_t begin = now_ns();
+  sched_yield();
+  if (now_ns() - begin >= kSlowNs) sleeps = kSleeps;
+}
+
+void switch_to_next() {
+  Block *b = current_block;
+  uint32_t to = b->live <= 1 ? b->current : next_lane(b, b->current);
+  /* Lanes that wait for each other need no other thread. */
+  if (to <= b->current && b->waits) {
+    b->waits = false;
+    rest();
+  }
   switch_to(b, to);
 }
 
@@ -171,7 +199,10 @@ uint32_t warp_size() {
   return rest < 32 ? rest : 32;
 }
 
-void yield() { switch_to_next(); }
+void yield() {
+  current_block->waits = true;
+  switch_to_next();
+}
 void sync_warp() {
   uint32_t warp = lane() / 32;
   arrive(current_block->warp_barrier[warp], current_block->live_in_warp[warp]);

@@ -16,6 +16,7 @@ mod skip;
 #[cfg(feature = "softefa")]
 pub mod soft;
 
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -64,7 +65,7 @@ pub fn complete_when_rung<R>(
             let end = Instant::now() + Duration::from_secs(60);
             while doorbell.load(Ordering::Acquire) != rung {
                 assert!(Instant::now() < end, "the doorbell was not rung for request {rung}");
-                std::thread::yield_now();
+                rest();
             }
             for (slot, entry) in arrivals {
                 for (word, bytes) in slot.iter().zip(entry.as_chunks().0).rev() {
@@ -74,6 +75,22 @@ pub fn complete_when_rung<R>(
         });
         body()
     })
+}
+
+/// Lets other threads run, in a loop that waits for one. Where there are more threads than cores, a yield takes tens of
+/// milliseconds, because the thread gives up its share of the core, and a short sleep takes one. So a slow yield is
+/// followed by sleeps.
+pub fn rest() {
+    thread_local!(static SLEEPS: Cell<u32> = const { Cell::new(0) });
+    if SLEEPS.get() > 0 {
+        SLEEPS.set(SLEEPS.get() - 1);
+        return std::thread::sleep(Duration::from_micros(50));
+    }
+    let begin = Instant::now();
+    std::thread::yield_now();
+    if begin.elapsed() >= Duration::from_millis(1) {
+        SLEEPS.set(1024);
+    }
 }
 
 /// A new folder, which is removed when the value is dropped.

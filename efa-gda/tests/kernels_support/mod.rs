@@ -262,7 +262,7 @@ fn run(memory: &Memory) -> AdapterRecord {
             if stopping {
                 return record;
             }
-            std::thread::yield_now();
+            efa_gda_test_support::rest();
             continue;
         }
         record.doorbells += 1;

@@ -40,7 +40,8 @@ uint32_t block();
 uint32_t blocks();
 /* Lanes of the calling lane's warp. */
 uint32_t warp_size();
-/* Runs the other lanes, and after a round of them other threads of the machine. */
+/* For a lane that waits for another thread: runs the other lanes, and after a round of them other threads of the
+ * machine. */
 void yield();
 /* These wait for all lanes of the warp (of the block) that have not ended, as a GPU does. sync_block() returns their
  * number. */

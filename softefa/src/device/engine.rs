@@ -86,7 +86,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use efa_gda_wire::{CompletionStatus, RequestId};
 
@@ -110,6 +110,10 @@ const YIELD_ROUNDS: u32 = 1024;
 const SHORT_SLEEP_ROUNDS: u32 = 2048;
 const SHORT_SLEEP: Duration = Duration::from_micros(50);
 const LONG_SLEEP: Duration = Duration::from_millis(1);
+/// Where there are more threads than cores, a yield takes tens of milliseconds, because the thread gives up its share of
+/// the core, and a short sleep takes one. After a yield of this length the engine sleeps in place of so many yields.
+const SLOW_YIELD: Duration = Duration::from_millis(1);
+const SLEEPS_AFTER_SLOW_YIELD: u32 = 1024;
 
 /// The network's objects during a round. It borrows from the network's read lock.
 pub(crate) struct NetworkView<'a> {
@@ -275,7 +279,7 @@ pub(crate) fn next_random(state: &mut u64) -> u64 {
 /// Runs the engine of the adapter at `index` until `Shared::stop` is set or the adapter leaves the network.
 pub(crate) fn run(network: Arc<Network>, index: u16, shared: Arc<Shared>) {
     let mut engine = Engine::new(&shared.config);
-    let mut idle_rounds = 0;
+    let mut rest = Rest::default();
     while !shared.stop.load(Ordering::Acquire) {
         let progress = {
             let ports = network.read();
@@ -288,21 +292,36 @@ pub(crate) fn run(network: Arc<Network>, index: u16, shared: Arc<Shared>) {
             }
             rounds > 0
         };
-        idle_rounds = if progress { 0 } else { idle_rounds + 1 };
-        rest(&mut idle_rounds, engine.has_pending);
+        rest.after(progress, engine.has_pending);
     }
 }
 
 /// Spins, yields or sleeps, depending on how many rounds had no progress.
-fn rest(idle_rounds: &mut u32, has_pending: bool) {
-    match *idle_rounds {
-        0 => {}
-        1..SPIN_ROUNDS => std::hint::spin_loop(),
-        SPIN_ROUNDS..YIELD_ROUNDS => thread::yield_now(),
-        YIELD_ROUNDS..SHORT_SLEEP_ROUNDS => thread::park_timeout(SHORT_SLEEP),
-        _ => {
-            *idle_rounds = SHORT_SLEEP_ROUNDS;
-            thread::park_timeout(if has_pending { SHORT_SLEEP } else { LONG_SLEEP });
+#[derive(Default)]
+struct Rest {
+    idle_rounds: u32,
+    /// Sleeps that replace yields.
+    sleeps: u32,
+}
+
+impl Rest {
+    fn after(&mut self, progress: bool, has_pending: bool) {
+        self.idle_rounds = if progress { 0 } else { (self.idle_rounds + 1).min(SHORT_SLEEP_ROUNDS) };
+        match self.idle_rounds {
+            0 => {}
+            1..SPIN_ROUNDS => std::hint::spin_loop(),
+            SPIN_ROUNDS..YIELD_ROUNDS if self.sleeps == 0 => {
+                let begin = Instant::now();
+                thread::yield_now();
+                if begin.elapsed() >= SLOW_YIELD {
+                    self.sleeps = SLEEPS_AFTER_SLOW_YIELD;
+                }
+            }
+            SPIN_ROUNDS..SHORT_SLEEP_ROUNDS => {
+                self.sleeps = self.sleeps.saturating_sub(1);
+                thread::park_timeout(SHORT_SLEEP);
+            }
+            _ => thread::park_timeout(if has_pending { SHORT_SLEEP } else { LONG_SLEEP }),
         }
     }
 }

@@ -23,7 +23,7 @@ pub fn until<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
             return value;
         }
         assert!(Instant::now() < end, "timed out while waiting for {what}");
-        std::thread::yield_now();
+        efa_gda_test_support::rest();
     }
 }
 

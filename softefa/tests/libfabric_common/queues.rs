@@ -26,7 +26,7 @@ pub fn wait<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
             return found;
         }
         assert!(Instant::now() < deadline, "waited too long for {what}");
-        std::thread::yield_now();
+        efa_gda_test_support::rest();
     }
 }
 

@@ -505,7 +505,7 @@ impl Device {
                 return status;
             }
             assert!(Instant::now() < limit, "no completion in a minute");
-            std::thread::yield_now();
+            efa_gda_test_support::rest();
         }
     }
 
