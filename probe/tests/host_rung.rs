@@ -165,18 +165,22 @@ fn the_bench_measures_the_modes_that_work_and_lists_the_others() {
     command.env("SOFTEFA_LIBRARY", provider());
     let (document, status) = run(DOORBELL, command);
     let bench = &document["bench"];
+    let left_out = bench["left_out"].as_array().unwrap();
+    // On a busy machine no time is left for the last measurements.
+    let late = |what: &str| left_out.iter().any(|left| left.as_str().unwrap().starts_with(what));
     for name in ["latency", "rate"] {
         let rows = bench[name].as_array().unwrap();
-        for (doorbell, there) in [("direct", false), ("record", true), ("staged", true)] {
+        for (doorbell, works) in [("direct", false), ("record", true), ("staged", true)] {
+            let is_measured = rows.iter().any(|row| row["doorbell"] == doorbell);
             assert_eq!(
-                rows.iter().any(|row| row["doorbell"] == doorbell),
-                there,
+                is_measured || late(&format!("{doorbell}: {name}")),
+                works,
                 "{name}, {doorbell}: {bench:#}"
             );
         }
     }
-    assert_eq!(bench["bandwidth"][0]["doorbell"], "record", "the best mode that works");
-    let left_out = bench["left_out"].as_array().unwrap();
+    let best = bench["bandwidth"][0].get("doorbell");
+    assert!(best.is_some_and(|mode| mode == "record") || late("record: bandwidth"), "{bench:#}");
     assert!(left_out.iter().any(|what| what.as_str().unwrap().contains("--doorbell direct")), "{left_out:?}");
     assert_eq!(status, 4, "a part that does not map is a warning if bytes arrive without it");
 }
