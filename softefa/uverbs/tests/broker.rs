@@ -29,14 +29,14 @@ use softefa_uverbs::broker::{Broker, Clients, gid};
 struct Fixture {
     broker: Broker,
     socket: PathBuf,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 impl Fixture {
     fn new(name: &str) -> Self {
         let folder = TempDir::new(name);
         let socket = folder.path().join("socket");
-        Self { broker: Broker::start(&socket, 2, Clients::OwnUser).unwrap(), socket, _folder: folder }
+        Self { broker: Broker::start(&socket, 2, Clients::OwnUser).unwrap(), socket, folder }
     }
 
     /// Waits until no device is open, for at most a minute. Returns whether that happened.
@@ -423,6 +423,8 @@ fn programs_of_other_users_are_served_only_by_the_option() {
     let fixture = Fixture::new("users");
     let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(&fixture.socket), 0o600);
+    // Whatever the umask of this process.
+    std::fs::set_permissions(fixture.folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     // Were the mode of the file not enough.
     std::fs::set_permissions(&fixture.socket, std::fs::Permissions::from_mode(0o666)).unwrap();
     assert_eq!(open_as_nobody(&fixture.socket), libc::EPERM);
