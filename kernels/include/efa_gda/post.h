@@ -283,10 +283,10 @@ class Sender {
   }
 
   /* Adds the number of the owner's entries to reserve.word and passes the lock to the next ticket, if no other group
-   * has a ticket. After a failure it passes nothing: the queue is poisoned, and entries may be unwritten. */
+   * has a ticket. It does so after a failure too, because the host learns from these words how many requests are in
+   * flight; the poison then keeps later groups from placing entries (Ticket::collect). */
   EFA_GDA_FN uint32_t release_queue() {
     ring_.group().sync();
-    if (status_ != EFA_GDA_OK) return status_;
     uint32_t status = status_;
     if (ring_.is_leader()) {
       uint64_t word = load_relaxed(&queue_->reserve.word), after = word + posted_;

@@ -146,7 +146,8 @@
  *   for the lock (wait)                    | EFA_GDA_TIMEOUT_LOCK, with which the leader poisons the queue. Earlier, if
  *                                          |   the host raises the abort flag: the flag's status, with which the
  *                                          |   leader poisons the queue; if the queue is poisoned: EFA_GDA_POISONED
- *   of the lock owner, for free slots      | EFA_GDA_TIMEOUT_SLOTS (sq.h); the lock is never passed again
+ *   of the lock owner, for free slots      | EFA_GDA_TIMEOUT_SLOTS (sq.h); the lock is not passed again, but by close()
+ *                                          |   of a queue's owner (post.h)
  *   of quiet() as lock owner, for          | post.h: EFA_GDA_TIMEOUT_COMPLETION; the lock is never passed again
  *   completions                            |
  * The bound of the wait for the lock is the handle's timeout. It begins again with each progress: a change of
