@@ -45,6 +45,34 @@ pub(crate) struct Unit<S: 'static> {
     pub(crate) run: fn(&mut S) -> Outcomes,
 }
 
+/// A check whose result a version, a parameter or a file states.
+pub(crate) const fn declared<S>(
+    code: &'static str,
+    title: &'static str,
+    needs: &'static [&'static str],
+    run: fn(&mut S) -> Outcomes,
+) -> Unit<S> {
+    Unit { check: Check { code, title, kind: Kind::Declared, nature: Nature::Any, needs }, run }
+}
+
+/// A check that does what its title states.
+pub(crate) const fn proven<S>(
+    code: &'static str,
+    title: &'static str,
+    needs: &'static [&'static str],
+    run: fn(&mut S) -> Outcomes,
+) -> Unit<S> {
+    let Unit { check, run } = declared(code, title, needs, run);
+    Unit { check: Check { kind: Kind::Proven, ..check }, run }
+}
+
+impl<S> Unit<S> {
+    /// The same check, of what `nature` names.
+    pub(crate) const fn of(self, nature: Nature) -> Self {
+        Self { check: Check { nature, ..self.check }, run: self.run }
+    }
+}
+
 /// What a warning or a failure must report.
 #[derive(Debug)]
 pub(crate) struct Problem {

@@ -2,8 +2,6 @@
 //! A finding's own fix names what was found; this table is for `explain`, and for the action on a node.
 
 use crate::model::{Action, Who};
-use Action::{FixHost, Isolate, Restart};
-use Who::{Code, Host, Image, Pod};
 
 /// The remedy of a check.
 #[derive(Debug)]
@@ -25,11 +23,14 @@ pub(crate) fn of(code: &str) -> Option<&'static Remedy> {
 
 /// What is done with the node if its operator solves the problem that `code` reports.
 pub(crate) fn of_host(code: &str) -> Action {
-    of(code).map_or(FixHost, |remedy| remedy.of_host)
+    of(code).map_or(Action::FixHost, |remedy| remedy.of_host)
 }
 
-const fn row(code: &'static str, who: &'static [Who], of_host: Action, fix: &'static str) -> Remedy {
-    Remedy { code, who, of_host, fix }
+/// A table of remedies: `CODE [roles] action on a host: fix`.
+macro_rules! remedies {
+    ($($code:literal [$($who:ident)+] $of_host:ident: $fix:expr;)*) => {
+        &[$(Remedy { code: $code, who: &[$(Who::$who),+], of_host: Action::$of_host, fix: $fix }),*]
+    };
 }
 
 const NEW_LIBFABRIC: &str = "install the EFA installer's libfabric in the image, and remove older copies";
@@ -37,250 +38,119 @@ const ADAPTER_REFUSED: &str = "search dmesg on the host for efa; restart the hos
 const REPORT: &str = "report it with the versions of the provider and of gda-probe (gda-probe report)";
 
 /// All remedies, in the order of a report.
-pub(crate) static ALL: &[Remedy] = &[
-    row(
-        "ENV-000",
-        &[Image, Pod],
-        FixHost,
-        "build the provider (cargo build -p softefa), name it by SOFTEFA_LIBRARY, and set TMPDIR to a \
-         directory that can be written",
-    ),
-    row("ENV-001", &[Host], FixHost, "run on an x86_64 or aarch64 instance with Linux"),
-    row("ENV-002", &[Host], FixHost, "use a p5en, p6-b200 or p6-b300 instance"),
-    row(
-        "ENV-003",
-        &[Pod],
-        FixHost,
-        "docker: --ulimit memlock=-1; systemd: LimitMEMLOCK=infinity; Kubernetes: the capability IPC_LOCK",
-    ),
-    row("ENV-004", &[Pod], FixHost, "unset the variables that the finding names"),
-    row("ENV-005", &[Pod], FixHost, "unset the variable that the finding names"),
-    row(
-        "ENV-006",
-        &[Pod],
-        FixHost,
-        "unset the variable that the finding names, unless the restriction is wanted",
-    ),
-    row("ENV-007", &[Pod], FixHost, "set the value that the finding names, or unset the variable"),
-    row("ENV-008", &[Pod], FixHost, "correct the variable's name, or unset it"),
-    row("DEV-001", &[Host], FixHost, "attach an EFA interface to the instance, or use a type with EFA"),
-    row("DEV-002", &[Host], FixHost, "run the EFA installer on the host"),
-    row(
-        "DEV-003",
-        &[Host],
-        Restart,
-        "bind the adapter to the driver efa; dmesg on the host says why the driver did not start",
-    ),
-    row("DEV-004", &[Host], Isolate, "restart the instance; if the port stays down, replace the instance"),
-    row(
-        "DEV-005",
-        &[Pod, Host],
-        FixHost,
-        "docker: --device /dev/infiniband/uverbsN; Kubernetes: the resource vpc.amazonaws.com/efa",
-    ),
-    row(
-        "DEV-006",
-        &[Pod, Host],
-        Restart,
-        "give the container the device node with --device or the device plugin, not by a bind mount; an \
-         open that hangs needs a restart of the host",
-    ),
-    row(
-        "DEV-007",
-        &[Pod],
-        FixHost,
-        "add all adapters' nodes to the container, or name the adapters that the program uses",
-    ),
-    row(
-        "DEV-008",
-        &[Host],
-        Isolate,
-        "wait a few minutes after the boot; attach the missing EFA interfaces; replace an instance that lost a GPU",
-    ),
-    row(
-        "LIB-001",
-        &[Image],
-        FixHost,
-        "install libfabric 1.17 or newer in the image, such as the EFA installer's",
-    ),
-    row("LIB-002", &[Image], FixHost, NEW_LIBFABRIC),
-    row(
-        "LIB-003",
-        &[Image],
-        FixHost,
-        "put /opt/amazon/efa/lib first on the loader's path (LD_LIBRARY_PATH or ld.so.conf)",
-    ),
-    row("LIB-004", &[Image], FixHost, "remove the older copies of libfabric from the image"),
-    row("LIB-005", &[Image], FixHost, "install rdma-core 59 or newer in the image"),
-    row("LIB-006", &[Image], FixHost, "remove the older copies of libefa from the image"),
-    row(
-        "LIB-007",
-        &[Image],
-        FixHost,
-        "install aws-ofi-nccl 1.21 or newer for NCCL 2.31.2, and 1.22 or newer for NCCL 2.32",
-    ),
-    row("LIB-008", &[Host], FixHost, "install the kernel module gdrdrv 2.5 or newer on the host"),
-    row(
-        "CUDA-000",
-        &[Host, Pod],
-        FixHost,
-        "run on a machine with a GPU, give the container the GPU, or use --gpu none",
-    ),
-    row(
-        "CUDA-001",
-        &[Host],
-        FixHost,
-        "install the NVIDIA driver on the host; in a container, use the NVIDIA runtime",
-    ),
-    row(
-        "CUDA-002",
-        &[Host],
-        FixHost,
-        "on the host: options nvidia NVreg_RegistryDwords=\"PeerMappingOverride=1\" in /etc/modprobe.d, \
-         then reload the module or restart",
-    ),
-    row(
-        "CUDA-003",
-        &[Pod, Host],
-        FixHost,
-        "run the container with the NVIDIA runtime, which brings the host's libcuda",
-    ),
-    row(
-        "CUDA-004",
-        &[Host, Pod],
-        Restart,
-        "give the container the /dev/nvidia* nodes; install a driver of CUDA 12.0 or newer; restart a \
-         host whose driver does not start",
-    ),
-    row(
-        "CUDA-005",
-        &[Pod],
-        FixHost,
-        "correct CUDA_VISIBLE_DEVICES and NVIDIA_VISIBLE_DEVICES, or the number in --gpu",
-    ),
-    row("CUDA-006", &[Host], FixHost, "install NVIDIA's open kernel modules on the host"),
-    row(
-        "CUDA-007",
-        &[Code],
-        FixHost,
-        "fence in GPU code between a flag and the data that the adapter wrote before it",
-    ),
-    row("CUDA-008", &[Host], FixHost, "fix CUDA-002 first; otherwise use --doorbell record or staged"),
-    row(
-        "CUDA-009",
-        &[Host, Pod],
-        Restart,
-        "end the process that holds the GPU, or set its compute mode to default (nvidia-smi -c 0)",
-    ),
-    row("CUDA-010", &[Image], FixHost, "install libnvrtc in the image, or build with EFA_GDA_NVCC=FILE"),
-    row("CUDA-011", &[Host], FixHost, "use --pairs all to check adapters that are not near the GPU"),
-    row("CUDA-012", &[Host], FixHost, "fix CUDA-002 first"),
-    row("CUDA-013", &[Host], FixHost, "fix CUDA-002 first, or let the host post receives"),
-    row(
-        "CUDA-014",
-        &[Image, Host, Pod],
-        FixHost,
-        "let the image register GPU memory as a dmabuf, or load nvidia-peermem on the host",
-    ),
-    row(
-        "FAB-001",
-        &[Image, Pod],
-        FixHost,
-        "fix ENV-006 and the DEV checks first; otherwise install a libfabric with the efa provider in the \
-         image",
-    ),
-    row("FAB-002", &[Image], FixHost, NEW_LIBFABRIC),
-    row("FAB-003", &[Code], FixHost, "name one of the adapters found with --device, or omit it"),
-    row("FAB-004", &[Image], FixHost, NEW_LIBFABRIC),
-    row(
-        "FAB-005",
-        &[Pod],
-        FixHost,
-        "give the container the adapter's node in /dev/infiniband, and end programs that hold its \
-         resources",
-    ),
-    row("FAB-006", &[Image], FixHost, NEW_LIBFABRIC),
-    row("FAB-007", &[Image], FixHost, NEW_LIBFABRIC),
-    row("FAB-008", &[Pod], FixHost, "raise the limit of locked memory (ENV-003)"),
-    row("FAB-009", &[Host], Restart, ADAPTER_REFUSED),
-    row("FAB-010", &[Image], FixHost, NEW_LIBFABRIC),
-    row(
-        "FAB-011",
-        &[Image],
-        FixHost,
-        "install a libfabric whose efa provider offers FI_XPU, for programs that need it",
-    ),
-    row("GDA-001", &[Image], FixHost, NEW_LIBFABRIC),
-    row("GDA-002", &[Image], FixHost, NEW_LIBFABRIC),
-    row("GDA-003", &[Image], FixHost, "install a libfabric that was built with rdma-core 59 or newer"),
-    row("GDA-004", &[Image], FixHost, "install a libfabric that was built with rdma-core 59 or newer"),
-    row("GDA-005", &[Image], FixHost, NEW_LIBFABRIC),
-    row("GDA-006", &[Image], FixHost, NEW_LIBFABRIC),
-    row("GDA-007", &[Image], FixHost, "install libfabric 2.6 or newer in the image"),
-    row("GDA-008", &[Image], FixHost, NEW_LIBFABRIC),
-    row("GDA-009", &[Host], FixHost, "run the EFA installer on the host"),
-    row(
-        "GDA-010",
-        &[Host, Pod],
-        FixHost,
-        "run the EFA installer on the host, and set FI_EFA_USE_HW_CNTR=1 where the release needs it",
-    ),
-    row("VRB-001", &[Image], FixHost, "install libibverbs1 and ibverbs-providers in the image"),
-    row("VRB-002", &[Image], FixHost, "install rdma-core 59 or newer in the image"),
-    row(
-        "VRB-003",
-        &[Pod, Host],
-        FixHost,
-        "add the EFA devices to the container; fix DEV-002 and DEV-003 on the host first",
-    ),
-    row("VRB-004", &[Code], FixHost, "name one of the adapters found with --device, or omit it"),
-    row("VRB-005", &[Pod], FixHost, "give the container the adapter's node in /dev/infiniband"),
-    row("VRB-006", &[Host], Isolate, "restart the instance; if the port stays down, replace the instance"),
-    row("VRB-007", &[Host], Restart, ADAPTER_REFUSED),
-    row("VRB-008", &[Host], Restart, ADAPTER_REFUSED),
-    row("VRB-009", &[Pod], FixHost, "raise the limit of locked memory (ENV-003)"),
-    row("VRB-010", &[Host], Restart, ADAPTER_REFUSED),
-    row("VRB-011", &[Host], FixHost, "run the EFA installer on the host"),
-    row("VRB-012", &[Host], FixHost, "run the EFA installer on the host"),
-    row("VRB-013", &[Host], Restart, ADAPTER_REFUSED),
-    row("VRB-014", &[Host], FixHost, "run the EFA installer on the host"),
-    row("VRB-015", &[Host], FixHost, "run the EFA installer on the host"),
-    row("QUE-001", &[Image], FixHost, REPORT),
-    row("QUE-002", &[Image], FixHost, REPORT),
-    row("QUE-003", &[Image], FixHost, REPORT),
-    row(
-        "QUE-004",
-        &[Code],
-        FixHost,
-        "open the completion queue with at least as many entries as the send queue",
-    ),
-    row("QUE-005", &[Image], FixHost, REPORT),
-    row("QUE-006", &[Image], FixHost, REPORT),
-    row("QUE-007", &[Image], FixHost, REPORT),
-    row("QUE-008", &[Code, Host], FixHost, "use --doorbell auto, which selects the first mode that works"),
-    row(
-        "PUT-001",
-        &[Host, Code],
-        FixHost,
-        "gda-probe explain STATUS-N explains the status; if it is a timeout, check the security group's \
-         rules and the adapter's counters",
-    ),
-    row(
-        "PUT-002",
-        &[Host, Code],
-        Isolate,
-        "look at the adapter's counters; if bytes are wrong again, isolate the node and report it",
-    ),
-    row(
-        "PUT-003",
-        &[Code],
-        FixHost,
-        "correct the program that broke the rule; the rule names entry and slot",
-    ),
-    row("PUT-004", &[Host], Isolate, REPORT),
-    row("PUT-005", &[Image], FixHost, REPORT),
-    row("PUT-006", &[Host, Code], Isolate, "run gda-probe put first: it reports the write that fails"),
-];
+pub(crate) static ALL: &[Remedy] = remedies! {
+    "ENV-000" [Image Pod] FixHost:
+        "build the provider (cargo build -p softefa), name it by SOFTEFA_LIBRARY, and set TMPDIR to a directory \
+         that can be written";
+    "ENV-001" [Host] FixHost: "run on an x86_64 or aarch64 instance with Linux";
+    "ENV-002" [Host] FixHost: "use a p5en, p6-b200 or p6-b300 instance";
+    "ENV-003" [Pod] FixHost:
+        "docker: --ulimit memlock=-1; systemd: LimitMEMLOCK=infinity; Kubernetes: the capability IPC_LOCK";
+    "ENV-004" [Pod] FixHost: "unset the variables that the finding names";
+    "ENV-005" [Pod] FixHost: "unset the variable that the finding names";
+    "ENV-006" [Pod] FixHost: "unset the variable that the finding names, unless the restriction is wanted";
+    "ENV-007" [Pod] FixHost: "set the value that the finding names, or unset the variable";
+    "ENV-008" [Pod] FixHost: "correct the variable's name, or unset it";
+    "DEV-001" [Host] FixHost: "attach an EFA interface to the instance, or use a type with EFA";
+    "DEV-002" [Host] FixHost: "run the EFA installer on the host";
+    "DEV-003" [Host] Restart:
+        "bind the adapter to the driver efa; dmesg on the host says why the driver did not start";
+    "DEV-004" [Host] Isolate: "restart the instance; if the port stays down, replace the instance";
+    "DEV-005" [Pod Host] FixHost:
+        "docker: --device /dev/infiniband/uverbsN; Kubernetes: the resource vpc.amazonaws.com/efa";
+    "DEV-006" [Pod Host] Restart:
+        "give the container the device node with --device or the device plugin, not by a bind mount; an open that \
+         hangs needs a restart of the host";
+    "DEV-007" [Pod] FixHost: "add all adapters' nodes to the container, or name the adapters that the program uses";
+    "DEV-008" [Host] Isolate:
+        "wait a few minutes after the boot; attach the missing EFA interfaces; replace an instance that lost a GPU";
+    "LIB-001" [Image] FixHost: "install libfabric 1.17 or newer in the image, such as the EFA installer's";
+    "LIB-002" [Image] FixHost: NEW_LIBFABRIC;
+    "LIB-003" [Image] FixHost: "put /opt/amazon/efa/lib first on the loader's path (LD_LIBRARY_PATH or ld.so.conf)";
+    "LIB-004" [Image] FixHost: "remove the older copies of libfabric from the image";
+    "LIB-005" [Image] FixHost: "install rdma-core 59 or newer in the image";
+    "LIB-006" [Image] FixHost: "remove the older copies of libefa from the image";
+    "LIB-007" [Image] FixHost:
+        "install aws-ofi-nccl 1.21 or newer for NCCL 2.31.2, and 1.22 or newer for NCCL 2.32";
+    "LIB-008" [Host] FixHost: "install the kernel module gdrdrv 2.5 or newer on the host";
+    "CUDA-000" [Host Pod] FixHost: "run on a machine with a GPU, give the container the GPU, or use --gpu none";
+    "CUDA-001" [Host] FixHost: "install the NVIDIA driver on the host; in a container, use the NVIDIA runtime";
+    "CUDA-002" [Host] FixHost:
+        "on the host: options nvidia NVreg_RegistryDwords=\"PeerMappingOverride=1\" in /etc/modprobe.d, then \
+         reload the module or restart";
+    "CUDA-003" [Pod Host] FixHost: "run the container with the NVIDIA runtime, which brings the host's libcuda";
+    "CUDA-004" [Host Pod] Restart:
+        "give the container the /dev/nvidia* nodes; install a driver of CUDA 12.0 or newer; restart a host whose \
+         driver does not start";
+    "CUDA-005" [Pod] FixHost: "correct CUDA_VISIBLE_DEVICES and NVIDIA_VISIBLE_DEVICES, or the number in --gpu";
+    "CUDA-006" [Host] FixHost: "install NVIDIA's open kernel modules on the host";
+    "CUDA-007" [Code] FixHost: "fence in GPU code between a flag and the data that the adapter wrote before it";
+    "CUDA-008" [Host] FixHost: "fix CUDA-002 first; otherwise use --doorbell record or staged";
+    "CUDA-009" [Host Pod] Restart:
+        "end the process that holds the GPU, or set its compute mode to default (nvidia-smi -c 0)";
+    "CUDA-010" [Image] FixHost: "install libnvrtc in the image, or build with EFA_GDA_NVCC=FILE";
+    "CUDA-011" [Host] FixHost: "use --pairs all to check adapters that are not near the GPU";
+    "CUDA-012" [Host] FixHost: "fix CUDA-002 first";
+    "CUDA-013" [Host] FixHost: "fix CUDA-002 first, or let the host post receives";
+    "CUDA-014" [Image Host Pod] FixHost:
+        "let the image register GPU memory as a dmabuf, or load nvidia-peermem on the host";
+    "FAB-001" [Image Pod] FixHost:
+        "fix ENV-006 and the DEV checks first; otherwise install a libfabric with the efa provider in the image";
+    "FAB-002" [Image] FixHost: NEW_LIBFABRIC;
+    "FAB-003" [Code] FixHost: "name one of the adapters found with --device, or omit it";
+    "FAB-004" [Image] FixHost: NEW_LIBFABRIC;
+    "FAB-005" [Pod] FixHost:
+        "give the container the adapter's node in /dev/infiniband, and end programs that hold its resources";
+    "FAB-006" [Image] FixHost: NEW_LIBFABRIC;
+    "FAB-007" [Image] FixHost: NEW_LIBFABRIC;
+    "FAB-008" [Pod] FixHost: "raise the limit of locked memory (ENV-003)";
+    "FAB-009" [Host] Restart: ADAPTER_REFUSED;
+    "FAB-010" [Image] FixHost: NEW_LIBFABRIC;
+    "FAB-011" [Image] FixHost: "install a libfabric whose efa provider offers FI_XPU, for programs that need it";
+    "GDA-001" [Image] FixHost: NEW_LIBFABRIC;
+    "GDA-002" [Image] FixHost: NEW_LIBFABRIC;
+    "GDA-003" [Image] FixHost: "install a libfabric that was built with rdma-core 59 or newer";
+    "GDA-004" [Image] FixHost: "install a libfabric that was built with rdma-core 59 or newer";
+    "GDA-005" [Image] FixHost: NEW_LIBFABRIC;
+    "GDA-006" [Image] FixHost: NEW_LIBFABRIC;
+    "GDA-007" [Image] FixHost: "install libfabric 2.6 or newer in the image";
+    "GDA-008" [Image] FixHost: NEW_LIBFABRIC;
+    "GDA-009" [Host] FixHost: "run the EFA installer on the host";
+    "GDA-010" [Host Pod] FixHost:
+        "run the EFA installer on the host, and set FI_EFA_USE_HW_CNTR=1 where the release needs it";
+    "VRB-001" [Image] FixHost: "install libibverbs1 and ibverbs-providers in the image";
+    "VRB-002" [Image] FixHost: "install rdma-core 59 or newer in the image";
+    "VRB-003" [Pod Host] FixHost: "add the EFA devices to the container; fix DEV-002 and DEV-003 on the host first";
+    "VRB-004" [Code] FixHost: "name one of the adapters found with --device, or omit it";
+    "VRB-005" [Pod] FixHost: "give the container the adapter's node in /dev/infiniband";
+    "VRB-006" [Host] Isolate: "restart the instance; if the port stays down, replace the instance";
+    "VRB-007" [Host] Restart: ADAPTER_REFUSED;
+    "VRB-008" [Host] Restart: ADAPTER_REFUSED;
+    "VRB-009" [Pod] FixHost: "raise the limit of locked memory (ENV-003)";
+    "VRB-010" [Host] Restart: ADAPTER_REFUSED;
+    "VRB-011" [Host] FixHost: "run the EFA installer on the host";
+    "VRB-012" [Host] FixHost: "run the EFA installer on the host";
+    "VRB-013" [Host] Restart: ADAPTER_REFUSED;
+    "VRB-014" [Host] FixHost: "run the EFA installer on the host";
+    "VRB-015" [Host] FixHost: "run the EFA installer on the host";
+    "QUE-001" [Image] FixHost: REPORT;
+    "QUE-002" [Image] FixHost: REPORT;
+    "QUE-003" [Image] FixHost: REPORT;
+    "QUE-004" [Code] FixHost: "open the completion queue with at least as many entries as the send queue";
+    "QUE-005" [Image] FixHost: REPORT;
+    "QUE-006" [Image] FixHost: REPORT;
+    "QUE-007" [Image] FixHost: REPORT;
+    "QUE-008" [Code Host] FixHost: "use --doorbell auto, which selects the first mode that works";
+    "PUT-001" [Host Code] FixHost:
+        "gda-probe explain STATUS-N explains the status; if it is a timeout, check the security group's rules and \
+         the adapter's counters";
+    "PUT-002" [Host Code] Isolate:
+        "look at the adapter's counters; if bytes are wrong again, isolate the node and report it";
+    "PUT-003" [Code] FixHost: "correct the program that broke the rule; the rule names entry and slot";
+    "PUT-004" [Host] Isolate: REPORT;
+    "PUT-005" [Image] FixHost: REPORT;
+    "PUT-006" [Host Code] Isolate: "run gda-probe put first: it reports the write that fails";
+};
 
 #[cfg(test)]
 mod tests {

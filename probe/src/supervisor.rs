@@ -317,30 +317,30 @@ impl<'a> Dispatch<'a> {
 
     fn handle(&mut self, event: Event) {
         match event {
-            Event::Begin { code, subject } => {
+            Event::Begin(code, subject) => {
                 self.progress.check(&code, subject.as_deref());
                 self.running = Some((code, subject));
             }
-            Event::Finding { finding } => {
+            Event::Finding(finding) => {
                 self.running = None;
                 self.runner.findings.push(finding);
             }
-            Event::Loaded { path } => self.results.loaded = Some(path),
+            Event::Loaded(path) => self.results.loaded = Some(path),
             // A machine on which libfabric starts slowly is slow in later checks as well.
-            Event::Started { milliseconds } => {
+            Event::Started(milliseconds) => {
                 self.limits.each +=
                     Duration::from_millis(milliseconds).min(self.limits.each + self.limits.start)
             }
-            Event::Adapters { names } => self.results.adapters = names,
-            Event::Gpus { gpus } => self.results.gpus = gpus,
-            Event::Queues { queues } => {
+            Event::Adapters(names) => self.results.adapters = names,
+            Event::Gpus(gpus) => self.results.gpus = gpus,
+            Event::Queues(queues) => {
                 self.results.queues.get_or_insert(queues);
             }
-            Event::Put { put } => self.results.puts.push(put),
-            Event::Figure { figure } => self.results.bench.get_or_insert_default().add(*figure),
-            Event::Step { done, total, now } => self.progress.step(done, total, &now),
+            Event::Put(put) => self.results.puts.push(put),
+            Event::Figure(figure) => self.results.bench.get_or_insert_default().add(*figure),
+            Event::Step(done, total, now) => self.progress.step(done, total, &now),
             Event::Repeated => self.running = None,
-            Event::MoreTime { milliseconds } => {
+            Event::MoreTime(milliseconds) => {
                 self.additional_time = Duration::from_millis(milliseconds).min(MORE_TIME);
             }
             Event::Done => {}

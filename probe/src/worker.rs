@@ -110,71 +110,32 @@ pub(crate) enum Executor {
 
 /// A report of the worker to the probe.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(tag = "event", rename_all = "snake_case")]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum Event {
-    /// A check begins.
-    Begin {
-        /// Its code.
-        code: String,
-        /// Its subject.
-        subject: Option<String>,
-    },
+    /// A check begins: its code and its subject.
+    Begin(String, Option<String>),
     /// A check ended.
-    Finding {
-        /// Its result.
-        finding: Finding,
-    },
+    Finding(Finding),
     /// A check of an earlier worker ended; it ran again for the objects that it opens.
     Repeated,
-    /// libfabric was loaded.
-    Loaded {
-        /// Its file.
-        path: String,
-    },
-    /// libfabric started.
-    Started {
-        /// The time that it took.
-        milliseconds: u64,
-    },
-    /// The adapters that the worker checks.
-    Adapters {
-        /// Their domains' names.
-        names: Vec<String>,
-    },
+    /// libfabric was loaded from this file.
+    Loaded(String),
+    /// libfabric started, in so many milliseconds.
+    Started(u64),
+    /// The domains' names of the adapters that the worker checks.
+    Adapters(Vec<String>),
     /// The GPUs that the worker checks.
-    Gpus {
-        /// Their properties.
-        gpus: Vec<Gpu>,
-    },
+    Gpus(Vec<Gpu>),
     /// The geometry of an adapter's queues.
-    Queues {
-        /// The geometry.
-        queues: Queues,
-    },
-    /// The running check needs more time before its next event.
-    MoreTime {
-        /// The additional time.
-        milliseconds: u64,
-    },
+    Queues(Queues),
+    /// The running check needs so many milliseconds more before its next event.
+    MoreTime(u64),
     /// A measurement of a bench.
-    Figure {
-        /// The measurement.
-        figure: Box<Figure>,
-    },
-    /// The progress of a bench.
-    Step {
-        /// Measurements that are done.
-        done: usize,
-        /// Measurements in all.
-        total: usize,
-        /// The measurement that begins; empty at the end.
-        now: String,
-    },
+    Figure(Box<Figure>),
+    /// The progress of a bench: measurements that are done, those in all, and the one that begins; empty at the end.
+    Step(usize, usize, String),
     /// The result of a put.
-    Put {
-        /// The result.
-        put: Put,
-    },
+    Put(Put),
     /// All checks have ended.
     Done,
 }

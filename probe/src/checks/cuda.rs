@@ -6,7 +6,7 @@ pub(crate) mod usable;
 use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::time::Duration;
 
-use crate::check::{Check, Nature, Outcome, Outcomes, Problem, Unit};
+use crate::check::{Check, Nature, Outcome, Outcomes, Problem, Unit, declared, proven};
 use crate::model::{Gpu, GpuChoice, Kind, NO_GPU, Pair, Who};
 use crate::system::System;
 use crate::system::topology::Nearness;
@@ -20,46 +20,26 @@ const ATTRIBUTE_WRITES_ORDERING: c_int = 118;
 const ATTRIBUTE_DMA_BUF: c_int = 124;
 
 /// The choice of GPUs. The probe's process runs it before the other checks of GPUs.
-pub(crate) static CHOICE: Unit<System> = Unit {
-    check: Check {
-        code: NO_GPU,
-        title: "The GPUs to use are determined",
-        kind: Kind::Declared,
-        nature: Nature::Any,
-        needs: &[],
-    },
-    run: choice,
-};
+pub(crate) static CHOICE: Unit<System> = declared(NO_GPU, "The GPUs to use are determined", &[], choice);
 
 /// The checks of the kernel driver.
 pub(crate) static DRIVER_CHECKS: &[Unit<System>] = &[
-    Unit {
-        check: Check {
-            code: "CUDA-001",
-            title: "The NVIDIA kernel driver is loaded",
-            kind: Kind::Declared,
-            nature: Nature::GpuHardware,
-            needs: &[NO_GPU],
-        },
-        run: kernel_driver,
-    },
-    Unit {
-        check: Check {
-            code: "CUDA-002",
-            title: "The kernel driver allows a GPU to map another device's BAR",
-            kind: Kind::Declared,
-            nature: Nature::GpuHardware,
-            needs: &["CUDA-001"],
-        },
-        run: peer_mapping,
-    },
+    declared("CUDA-001", "The NVIDIA kernel driver is loaded", &[NO_GPU], kernel_driver)
+        .of(Nature::GpuHardware),
+    declared(
+        "CUDA-002",
+        "The kernel driver allows a GPU to map another device's BAR",
+        &["CUDA-001"],
+        peer_mapping,
+    )
+    .of(Nature::GpuHardware),
 ];
 
 /// The checks of the CUDA driver, which run in a worker process.
 pub(crate) static CHECKS: &[Unit<Cuda>] = &[
-    unit("CUDA-003", "libcuda loads", Kind::Proven, &[NO_GPU], loads),
-    unit("CUDA-004", "CUDA starts and is new enough", Kind::Proven, &["CUDA-003"], starts),
-    unit("CUDA-005", "CUDA lists the GPU", Kind::Proven, &["CUDA-004"], gpus),
+    proven("CUDA-003", "libcuda loads", &[NO_GPU], loads).of(Nature::Gpu),
+    proven("CUDA-004", "CUDA starts and is new enough", &["CUDA-003"], starts).of(Nature::Gpu),
+    proven("CUDA-005", "CUDA lists the GPU", &["CUDA-004"], gpus).of(Nature::Gpu),
 ];
 
 /// The adapters near a GPU. The probe's process records the result, because it knows the PCI topology.
@@ -73,27 +53,13 @@ pub(crate) static NEAR: Check = Check {
 
 /// The checks of each GPU, which run in a worker process. Their subject is the GPU's number.
 pub(crate) static GPU_CHECKS: &[Unit<Cuda>] = &[
-    unit("CUDA-006", "GPU memory can be exported as dmabuf", Kind::Declared, &["CUDA-005"], dmabuf),
-    unit(
-        "CUDA-007",
-        "The order of the adapter's writes to GPU memory is known",
-        Kind::Declared,
-        &["CUDA-005"],
-        ordering,
-    ),
-    unit("CUDA-009", "A CUDA context opens on the GPU", Kind::Proven, &["CUDA-005"], usable::opens),
-    unit("CUDA-010", "Kernels compile for the GPU and load", Kind::Proven, &["CUDA-009"], usable::compiles),
+    declared("CUDA-006", "GPU memory can be exported as dmabuf", &["CUDA-005"], dmabuf).of(Nature::Gpu),
+    declared("CUDA-007", "The order of the adapter's writes to GPU memory is known", &["CUDA-005"], ordering)
+        .of(Nature::Gpu),
+    proven("CUDA-009", "A CUDA context opens on the GPU", &["CUDA-005"], usable::opens).of(Nature::Gpu),
+    proven("CUDA-010", "Kernels compile for the GPU and load", &["CUDA-009"], usable::compiles)
+        .of(Nature::Gpu),
 ];
-
-const fn unit(
-    code: &'static str,
-    title: &'static str,
-    kind: Kind,
-    needs: &'static [&'static str],
-    run: fn(&mut Cuda) -> Outcomes,
-) -> Unit<Cuda> {
-    Unit { check: Check { code, title, kind, nature: Nature::Gpu, needs }, run }
-}
 
 fn choice(system: &mut System) -> Outcomes {
     match system.gpu {

@@ -20,8 +20,8 @@ use efa_gda::wire::RemoteKey;
 use self::moving::{Memory, corrupted, move_bytes};
 pub(crate) use self::moving::{bound, put_failed};
 use super::session::{Layer, Session, close_queue, failed, missing};
-use crate::check::{Check, Nature, Outcome, Outcomes, Unit};
-use crate::model::{Kind, Op, Put, Qualification, SOFTWARE_ADAPTER, Who};
+use crate::check::{Outcome, Outcomes, Unit, proven};
+use crate::model::{Op, Put, Qualification, SOFTWARE_ADAPTER, Who};
 use crate::soft::checker::Checker;
 
 /// The bits to flip in a valid rkey for an rkey that names no region.
@@ -46,30 +46,26 @@ struct Of<L>(PhantomData<L>);
 
 impl<L: Layer> Of<L> {
     const CHECKS: &'static [Unit<Session<L>>] = &[
-        unit(
+        proven(
             "QUE-005",
             "The host maps the queues",
             &["QUE-001", "QUE-002", "QUE-003", "GDA-005", "VRB-013"],
             maps,
         ),
-        unit("QUE-006", "The host can write to the send queue", &["QUE-005"], writes),
-        unit("QUE-007", "The host can write to the doorbell", &["QUE-005"], rings),
-        unit("QUE-008", "A doorbell mode works for the queue", &["QUE-006", "QUE-007"], takes_doorbell_mode),
-        unit(LOOPBACK, "A posted write completes", &["QUE-008", "GDA-006"], completes),
-        unit("PUT-002", "Every byte of the put arrives", &["PUT-001"], arrives),
-        unit("PUT-003", "The adapter reports no violation", &["QUE-005"], no_violation),
-        unit("PUT-004", "A wrong rkey causes an error completion", &["PUT-001"], wrong_key),
-        unit("PUT-005", "All objects close", &["FAB-004", "VRB-005"], closes),
+        proven("QUE-006", "The host can write to the send queue", &["QUE-005"], writes),
+        proven("QUE-007", "The host can write to the doorbell", &["QUE-005"], rings),
+        proven(
+            "QUE-008",
+            "A doorbell mode works for the queue",
+            &["QUE-006", "QUE-007"],
+            takes_doorbell_mode,
+        ),
+        proven(LOOPBACK, "A posted write completes", &["QUE-008", "GDA-006"], completes),
+        proven("PUT-002", "Every byte of the put arrives", &["PUT-001"], arrives),
+        proven("PUT-003", "The adapter reports no violation", &["QUE-005"], no_violation),
+        proven("PUT-004", "A wrong rkey causes an error completion", &["PUT-001"], wrong_key),
+        proven("PUT-005", "All objects close", &["FAB-004", "VRB-005"], closes),
     ];
-}
-
-const fn unit<L: Layer>(
-    code: &'static str,
-    title: &'static str,
-    needs: &'static [&'static str],
-    run: fn(&mut Session<L>) -> Outcomes,
-) -> Unit<Session<L>> {
-    Unit { check: Check { code, title, kind: Kind::Proven, nature: Nature::Any, needs }, run }
 }
 
 fn maps<L: Layer>(session: &mut Session<L>) -> Outcomes {

@@ -3,8 +3,8 @@
 use std::fs::OpenOptions;
 use std::path::Path;
 
-use crate::check::{Check, Nature, Outcome, Outcomes, Problem, Unit};
-use crate::model::{Kind, Who};
+use crate::check::{Nature, Outcome, Outcomes, Problem, Unit, declared, proven};
+use crate::model::Who;
 use crate::releases::{COUNTERS_OF_DRIVER, EXTERNAL_QUEUES, INSTALLER_WITH_COUNTERS};
 use crate::system::System;
 use crate::system::adapters::Adapter;
@@ -15,35 +15,23 @@ pub(crate) const OPENS: &str = "DEV-006";
 
 /// The checks of this category.
 pub(crate) static CHECKS: &[Unit<System>] = &[
-    unit("DEV-001", "An EFA adapter is on the PCI bus", Kind::Declared, &[], pci),
-    unit("DEV-002", "The efa kernel driver is loaded and new enough", Kind::Declared, &["DEV-001"], driver),
-    unit("DEV-003", "The adapter has an RDMA device", Kind::Declared, &["DEV-001"], bound),
-    unit("DEV-004", "The adapter's port is active", Kind::Declared, &["DEV-003"], port),
-    unit("DEV-005", "The adapter's device node is in /dev/infiniband", Kind::Declared, &["DEV-003"], node),
-    unit(OPENS, "The adapter's device node opens", Kind::Proven, &["DEV-005"], opens),
-    unit("DEV-007", "The device nodes of all adapters are visible", Kind::Declared, &["DEV-003"], all_nodes),
-    unit(
-        "DEV-008",
-        "The machine shows all devices of its instance type",
-        Kind::Declared,
-        &["DEV-001"],
-        all_devices,
-    ),
+    declared("DEV-001", "An EFA adapter is on the PCI bus", &[], pci).of(Nature::Hardware),
+    declared("DEV-002", "The efa kernel driver is loaded and new enough", &["DEV-001"], driver)
+        .of(Nature::Hardware),
+    declared("DEV-003", "The adapter has an RDMA device", &["DEV-001"], bound).of(Nature::Hardware),
+    declared("DEV-004", "The adapter's port is active", &["DEV-003"], port).of(Nature::Hardware),
+    declared("DEV-005", "The adapter's device node is in /dev/infiniband", &["DEV-003"], node)
+        .of(Nature::Hardware),
+    proven(OPENS, "The adapter's device node opens", &["DEV-005"], opens).of(Nature::Hardware),
+    declared("DEV-007", "The device nodes of all adapters are visible", &["DEV-003"], all_nodes)
+        .of(Nature::Hardware),
+    declared("DEV-008", "The machine shows all devices of its instance type", &["DEV-001"], all_devices)
+        .of(Nature::Hardware),
 ];
 
 /// The checks that a worker process runs.
 pub(crate) fn opening() -> impl Iterator<Item = &'static Unit<System>> {
     CHECKS.iter().filter(|unit| unit.check.code == OPENS)
-}
-
-const fn unit(
-    code: &'static str,
-    title: &'static str,
-    kind: Kind,
-    needs: &'static [&'static str],
-    run: fn(&mut System) -> Outcomes,
-) -> Unit<System> {
-    Unit { check: Check { code, title, kind, nature: Nature::Hardware, needs }, run }
 }
 
 /// One outcome for each adapter.

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use super::variables;
-use crate::check::{Check, Nature, Outcome, Outcomes, Problem, Unit};
-use crate::model::{Kind, Who};
+use crate::check::{Nature, Outcome, Outcomes, Problem, Unit, declared};
+use crate::model::Who;
 use crate::soft::Unready;
 use crate::system::instance::GDA_FAMILIES;
 use crate::system::{System, version_numbers};
@@ -20,25 +20,18 @@ const CAP_IPC_LOCK: u64 = 1 << 14;
 
 /// The checks of this category.
 pub(crate) static CHECKS: &[Unit<System>] = &[
-    unit("ENV-000", "The kind of adapter is determined", Nature::Any, adapter_kind),
-    unit("ENV-001", "The system is 64-bit Linux", Nature::Any, platform),
-    unit("ENV-002", "The instance type has GPU-Direct Async", Nature::Hardware, instance),
-    unit("ENV-003", "The limit of locked memory is high enough", Nature::Hardware, memlock),
-    unit("ENV-004", "Fork and huge-page settings are compatible", Nature::Hardware, fork),
-    unit("ENV-005", "No environment variable aborts libfabric", Nature::Any, aborting),
-    unit("ENV-006", "No environment variable restricts libfabric", Nature::Any, restricting),
-    unit("ENV-007", "No environment variable means something else today", Nature::Hardware, variables::moved),
-    unit("ENV-008", "libfabric reads every FI_ variable that is set", Nature::Hardware, variables::unknown),
+    declared("ENV-000", "The kind of adapter is determined", &[], adapter_kind),
+    declared("ENV-001", "The system is 64-bit Linux", &[], platform),
+    declared("ENV-002", "The instance type has GPU-Direct Async", &[], instance).of(Nature::Hardware),
+    declared("ENV-003", "The limit of locked memory is high enough", &[], memlock).of(Nature::Hardware),
+    declared("ENV-004", "Fork and huge-page settings are compatible", &[], fork).of(Nature::Hardware),
+    declared("ENV-005", "No environment variable aborts libfabric", &[], aborting),
+    declared("ENV-006", "No environment variable restricts libfabric", &[], restricting),
+    declared("ENV-007", "No environment variable means something else today", &[], variables::moved)
+        .of(Nature::Hardware),
+    declared("ENV-008", "libfabric reads every FI_ variable that is set", &[], variables::unknown)
+        .of(Nature::Hardware),
 ];
-
-const fn unit(
-    code: &'static str,
-    title: &'static str,
-    nature: Nature,
-    run: fn(&mut System) -> Outcomes,
-) -> Unit<System> {
-    Unit { check: Check { code, title, kind: Kind::Declared, nature, needs: &[] }, run }
-}
 
 fn adapter_kind(system: &mut System) -> Outcomes {
     match (&system.provider, system.soft) {

@@ -185,11 +185,11 @@ pub(crate) fn run(stream: &mut Stream, request: Request) {
         stream.run(unit, None, &mut session);
         let loaded = session.start.library.as_ref().filter(|_| !session.start.bare);
         if let (Some(library), "LIB-001") = (loaded, unit.check.code) {
-            stream.send(&Event::Loaded { path: library.path().display().to_string() });
+            stream.send(&Event::Loaded(library.path().display().to_string()));
         }
         if let (Some(took), "FAB-001") = (session.start.took, unit.check.code) {
             let milliseconds = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
-            stream.send(&Event::Started { milliseconds });
+            stream.send(&Event::Started(milliseconds));
         }
     }
     session.start.targets.clone_from(&session.start.infos);

@@ -29,7 +29,7 @@ fn run_cuda(stream: &mut Stream, request: &Request) {
         stream.run(unit, None, &mut cuda);
     }
     let gpus = cuda.gpus.clone();
-    stream.send(&Event::Gpus { gpus: gpus.clone() });
+    stream.send(&Event::Gpus(gpus.clone()));
     for gpu in &gpus {
         let subject = gpu.number.to_string();
         if request.avoid.contains(&subject) {

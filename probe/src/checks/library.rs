@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-use crate::check::{Check, Nature, Outcome, Outcomes, Problem, Unit};
-use crate::model::{Kind, Who};
+use crate::check::{Nature, Outcome, Outcomes, Problem, Unit, declared};
+use crate::model::Who;
 use crate::releases::QUEUE_QUERIES;
 use crate::system::System;
 use crate::system::loader::{Copy, INSTALLER, LIBFABRIC};
@@ -20,25 +20,16 @@ pub(crate) struct Libraries {
 
 /// The checks of libfabric's copies, after loading.
 pub(crate) static OF_LIBFABRIC: &[Unit<Libraries>] = &[
-    unit("LIB-003", "The intended libfabric is loaded", Nature::Any, &["LIB-001"], intended),
-    unit("LIB-004", "One release of libfabric is on the loader's path", Nature::Any, &[], one_libfabric),
+    declared("LIB-003", "The intended libfabric is loaded", &["LIB-001"], intended),
+    declared("LIB-004", "One release of libfabric is on the loader's path", &[], one_libfabric),
 ];
 
 /// The checks of libefa's copies.
 pub(crate) static OF_LIBEFA: &[Unit<Libraries>] = &[
-    unit("LIB-005", "libefa can expose queues", Nature::Hardware, &[], libefa),
-    unit("LIB-006", "One release of libefa is on the loader's path", Nature::Hardware, &[], one_libefa),
+    declared("LIB-005", "libefa can expose queues", &[], libefa).of(Nature::Hardware),
+    declared("LIB-006", "One release of libefa is on the loader's path", &[], one_libefa)
+        .of(Nature::Hardware),
 ];
-
-const fn unit(
-    code: &'static str,
-    title: &'static str,
-    nature: Nature,
-    needs: &'static [&'static str],
-    run: fn(&mut Libraries) -> Outcomes,
-) -> Unit<Libraries> {
-    Unit { check: Check { code, title, kind: Kind::Declared, nature, needs }, run }
-}
 
 fn intended(libraries: &mut Libraries) -> Outcomes {
     let Some(loaded) = libraries.loaded.as_deref() else {

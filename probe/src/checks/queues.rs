@@ -7,8 +7,8 @@ use efa_gda::exposure::{
 };
 
 use super::session::{Layer, Session, missing};
-use crate::check::{Check, Nature, Outcome, Outcomes, Problem, Unit};
-use crate::model::{Geometry, Kind, Who};
+use crate::check::{Outcome, Outcomes, Problem, Unit, declared};
+use crate::model::{Geometry, Who};
 
 /// The code of the last check that fills in the geometry.
 pub(crate) const LAST_GEOMETRY: &str = "QUE-003";
@@ -23,25 +23,16 @@ struct Of<L>(PhantomData<L>);
 
 impl<L: Layer> Of<L> {
     const CHECKS: &'static [Unit<Session<L>>] = &[
-        unit("QUE-001", "The send queue's geometry is valid", &["GDA-003", "VRB-011"], send),
-        unit("QUE-002", "The receive queue's geometry is valid", &["GDA-003", "VRB-011"], receive),
-        unit("QUE-003", "The completion queue's geometry is valid", &["GDA-004", "VRB-012"], completion),
-        unit(
+        declared("QUE-001", "The send queue's geometry is valid", &["GDA-003", "VRB-011"], send),
+        declared("QUE-002", "The receive queue's geometry is valid", &["GDA-003", "VRB-011"], receive),
+        declared("QUE-003", "The completion queue's geometry is valid", &["GDA-004", "VRB-012"], completion),
+        declared(
             "QUE-004",
             "The completion queue is at least as deep as the send queue",
             &["QUE-001", "QUE-003"],
             deep_enough,
         ),
     ];
-}
-
-const fn unit<L: Layer>(
-    code: &'static str,
-    title: &'static str,
-    needs: &'static [&'static str],
-    run: fn(&mut Session<L>) -> Outcomes,
-) -> Unit<Session<L>> {
-    Unit { check: Check { code, title, kind: Kind::Declared, nature: Nature::Any, needs }, run }
 }
 
 fn broken(error: &ExposureError) -> Outcomes {

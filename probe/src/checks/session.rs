@@ -224,7 +224,7 @@ impl<L: Layer> Session<L> {
         objects: impl Fn(&Self, usize) -> L,
         checks: &[&'static Unit<Self>],
     ) {
-        stream.send(&Event::Adapters { names: names.to_vec() });
+        stream.send(&Event::Adapters(names.to_vec()));
         if names.is_empty() {
             checks.iter().for_each(|unit| stream.run(unit, None, self));
         }
@@ -241,10 +241,10 @@ impl<L: Layer> Session<L> {
         for unit in checks {
             stream.run(unit, Some(subject), self);
             if unit.check.code == super::queues::LAST_GEOMETRY && !self.rig.queues.is_empty() {
-                stream.send(&Event::Queues { queues: self.rig.queues.clone() });
+                stream.send(&Event::Queues(self.rig.queues.clone()));
             }
             if let Some(put) = self.rig.put.take() {
-                stream.send(&Event::Put { put });
+                stream.send(&Event::Put(put));
             }
         }
     }

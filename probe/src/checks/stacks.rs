@@ -1,8 +1,8 @@
 //! The libraries of NCCL's EFA-GDA: NCCL with its EFA plugin, and GDRCopy with its kernel module. Their releases must
 //! fit each other; queues that a program opens itself need none of them.
 
-use crate::check::{Check, Nature, Outcome, Outcomes, Problem, Unit};
-use crate::model::{Kind, Who};
+use crate::check::{Nature, Outcome, Outcomes, Problem, Unit, declared};
+use crate::model::Who;
 use crate::releases::{
     GDRCOPY_FOR_GIN, GIN_BACKEND_2, GIN_EFA_GDA, PLUGIN_FOR_BACKEND_2, PLUGIN_FOR_GIN, Release,
 };
@@ -12,13 +12,10 @@ use crate::system::{System, version_numbers};
 
 /// The checks of this module.
 pub(crate) static CHECKS: &[Unit<System>] = &[
-    unit("LIB-007", "NCCL and its EFA plugin fit each other", plugin),
-    unit("LIB-008", "GDRCopy's kernel module is as new as its library", gdrcopy),
+    declared("LIB-007", "NCCL and its EFA plugin fit each other", &[], plugin).of(Nature::Hardware),
+    declared("LIB-008", "GDRCopy's kernel module is as new as its library", &[], gdrcopy)
+        .of(Nature::Hardware),
 ];
-
-const fn unit(code: &'static str, title: &'static str, run: fn(&mut System) -> Outcomes) -> Unit<System> {
-    Unit { check: Check { code, title, kind: Kind::Declared, nature: Nature::Hardware, needs: &[] }, run }
-}
 
 /// The release of the plugin that NCCL of this release needs for EFA-GDA; None for an NCCL without EFA-GDA.
 fn needed(nccl: &str) -> Option<&'static Release> {

@@ -87,52 +87,17 @@ pub(super) fn moved(system: &mut System) -> Outcomes {
     Outcomes(outcomes)
 }
 
-/// A name, the first release that reads it and the last; None for no limit among the supported releases.
-type Name = (&'static str, Option<&'static str>, Option<&'static str>);
+/// The variables of the efa provider that every supported release reads, without `FI_EFA_` (`efa_env.c` of libfabric
+/// 1.20 to 2.7.0a1). ENV-005 judges the last three.
+const OF_EFA: &str = "CQ_SIZE EFA_CQ_READ_SIZE ENABLE_SHM_TRANSFER FORK_SAFE IFACE INTERNAL_RX_REFILL_THRESHOLD \
+    INTER_MAX_GDRCOPY_MESSAGE_SIZE INTER_MAX_MEDIUM_MESSAGE_SIZE INTER_MIN_READ_MESSAGE_SIZE \
+    INTER_MIN_READ_WRITE_SIZE INTER_READ_SEGMENT_SIZE MAX_MEMCPY_SIZE MAX_TIMEOUT MR_CACHE_ENABLE MR_MAX_CACHED_COUNT \
+    MR_MAX_CACHED_SIZE READCOPY_POOL_SIZE RECVWIN_SIZE RUNT_SIZE RX_COPY_OOO RX_COPY_UNEXP RX_SIZE SHM_AV_SIZE \
+    SHM_CQ_READ_SIZE TIMEOUT_INTERVAL TX_MIN_CREDITS TX_QUEUE_SIZE TX_SIZE USE_DEVICE_RDMA USE_HUGE_PAGE USE_SM2 \
+    USE_UNSOLICITED_WRITE_RECV USE_ZCPY_RX MTU_SIZE RX_IOV_LIMIT TX_IOV_LIMIT";
 
-const fn always(name: &'static str) -> Name {
-    (name, None, None)
-}
-
-/// The variables of the efa provider (`efa_env.c` of libfabric 1.20 to 2.7.0a1).
-const OF_EFA: [Name; 44] = [
-    always("FI_EFA_CQ_SIZE"),
-    always("FI_EFA_EFA_CQ_READ_SIZE"),
-    always("FI_EFA_ENABLE_SHM_TRANSFER"),
-    always("FI_EFA_FORK_SAFE"),
-    always("FI_EFA_IFACE"),
-    always("FI_EFA_INTERNAL_RX_REFILL_THRESHOLD"),
-    always("FI_EFA_INTER_MAX_GDRCOPY_MESSAGE_SIZE"),
-    always("FI_EFA_INTER_MAX_MEDIUM_MESSAGE_SIZE"),
-    always("FI_EFA_INTER_MIN_READ_MESSAGE_SIZE"),
-    always("FI_EFA_INTER_MIN_READ_WRITE_SIZE"),
-    always("FI_EFA_INTER_READ_SEGMENT_SIZE"),
-    always("FI_EFA_MAX_MEMCPY_SIZE"),
-    always("FI_EFA_MAX_TIMEOUT"),
-    always("FI_EFA_MR_CACHE_ENABLE"),
-    always("FI_EFA_MR_MAX_CACHED_COUNT"),
-    always("FI_EFA_MR_MAX_CACHED_SIZE"),
-    always("FI_EFA_READCOPY_POOL_SIZE"),
-    always("FI_EFA_RECVWIN_SIZE"),
-    always("FI_EFA_RUNT_SIZE"),
-    always("FI_EFA_RX_COPY_OOO"),
-    always("FI_EFA_RX_COPY_UNEXP"),
-    always("FI_EFA_RX_SIZE"),
-    always("FI_EFA_SHM_AV_SIZE"),
-    always("FI_EFA_SHM_CQ_READ_SIZE"),
-    always("FI_EFA_TIMEOUT_INTERVAL"),
-    always("FI_EFA_TX_MIN_CREDITS"),
-    always("FI_EFA_TX_QUEUE_SIZE"),
-    always("FI_EFA_TX_SIZE"),
-    always("FI_EFA_USE_DEVICE_RDMA"),
-    always("FI_EFA_USE_HUGE_PAGE"),
-    always("FI_EFA_USE_SM2"),
-    always("FI_EFA_USE_UNSOLICITED_WRITE_RECV"),
-    always("FI_EFA_USE_ZCPY_RX"),
-    // ENV-005 judges these three.
-    always("FI_EFA_MTU_SIZE"),
-    always("FI_EFA_RX_IOV_LIMIT"),
-    always("FI_EFA_TX_IOV_LIMIT"),
+/// The other variables of the provider, with the first and the last release that reads them.
+const OF_SOME_RELEASES: [(&str, Option<&str>, Option<&str>); 8] = [
     ("FI_EFA_IMPLICIT_AV_SIZE", Some("2.3"), None),
     ("FI_EFA_USE_DATA_PATH_DIRECT", Some("2.3"), None),
     ("FI_EFA_TRACK_MR", Some("2.5.1"), None),
@@ -143,44 +108,13 @@ const OF_EFA: [Name; 44] = [
     ("FI_EFA_SET_CUDA_SYNC_MEMOPS", None, Some("1")),
 ];
 
-/// The variables of libfabric's core (`fi_param_define` without a provider).
-const OF_CORE: [Name; 35] = [
-    always("FI_ADDR_FORMAT"),
-    always("FI_AV_REMOVE_CLEANUP"),
-    always("FI_FORK_UNSAFE"),
-    always("FI_HMEM"),
-    always("FI_HMEM_CUDA_ENABLE_ASYNC_COPY"),
-    always("FI_HMEM_CUDA_ENABLE_XFER"),
-    always("FI_HMEM_CUDA_USE_DMABUF"),
-    always("FI_HMEM_CUDA_USE_GDRCOPY"),
-    always("FI_HMEM_DISABLE_P2P"),
-    always("FI_HMEM_NEURON_USE_DMABUF"),
-    always("FI_HMEM_ROCR_USE_DMABUF"),
-    always("FI_HMEM_SYNAPSEAI_USE_DMABUF"),
-    always("FI_HMEM_ZE_COPY_ENGINE"),
-    always("FI_HMEM_ZE_USE_DMABUF"),
-    always("FI_HOOK"),
-    always("FI_LOG_INTERVAL"),
-    always("FI_LOG_LEVEL"),
-    always("FI_LOG_LOCATION"),
-    always("FI_LOG_LOCATION_MODE"),
-    always("FI_LOG_PROV"),
-    always("FI_LOG_SUBSYS"),
-    always("FI_MR_CACHE_MAX_COUNT"),
-    always("FI_MR_CACHE_MAX_SIZE"),
-    always("FI_MR_CACHE_MONITOR"),
-    always("FI_MR_CUDA_CACHE_MONITOR_ENABLED"),
-    always("FI_MR_ROCR_CACHE_MONITOR_ENABLED"),
-    always("FI_MR_ZE_CACHE_MONITOR_ENABLED"),
-    always("FI_OFFLOAD_COLL_PROVIDER"),
-    always("FI_PERF_CNTR"),
-    always("FI_POLL_FAIRNESS"),
-    always("FI_PREFER_SYSCONFIG"),
-    always("FI_PROVIDER"),
-    always("FI_PROVIDER_PATH"),
-    always("FI_ROCR_D2H_THRESHOLD"),
-    always("FI_UNIVERSE_SIZE"),
-];
+/// The variables of libfabric's core, without `FI_` (`fi_param_define` without a provider).
+const OF_CORE: &str = "ADDR_FORMAT AV_REMOVE_CLEANUP FORK_UNSAFE HMEM HMEM_CUDA_ENABLE_ASYNC_COPY HMEM_CUDA_ENABLE_XFER \
+    HMEM_CUDA_USE_DMABUF HMEM_CUDA_USE_GDRCOPY HMEM_DISABLE_P2P HMEM_NEURON_USE_DMABUF HMEM_ROCR_USE_DMABUF \
+    HMEM_SYNAPSEAI_USE_DMABUF HMEM_ZE_COPY_ENGINE HMEM_ZE_USE_DMABUF HOOK LOG_INTERVAL LOG_LEVEL LOG_LOCATION \
+    LOG_LOCATION_MODE LOG_PROV LOG_SUBSYS MR_CACHE_MAX_COUNT MR_CACHE_MAX_SIZE MR_CACHE_MONITOR \
+    MR_CUDA_CACHE_MONITOR_ENABLED MR_ROCR_CACHE_MONITOR_ENABLED MR_ZE_CACHE_MONITOR_ENABLED OFFLOAD_COLL_PROVIDER \
+    PERF_CNTR POLL_FAIRNESS PREFER_SYSCONFIG PROVIDER PROVIDER_PATH ROCR_D2H_THRESHOLD UNIVERSE_SIZE";
 
 /// Providers other than efa; their variables are not judged.
 const OTHER_PROVIDERS: [&str; 24] = [
@@ -188,19 +122,24 @@ const OTHER_PROVIDERS: [&str; 24] = [
     "PSM3", "RXD", "RXM", "SHM", "SM2", "SOCKETS", "TCP", "UCX", "UDP", "VERBS",
 ];
 
+/// The names of all variables that some supported release reads.
+fn known() -> impl Iterator<Item = String> {
+    let of_efa = OF_EFA.split_whitespace().map(|name| format!("FI_EFA_{name}"));
+    let of_core = OF_CORE.split_whitespace().map(|name| format!("FI_{name}"));
+    of_efa.chain(OF_SOME_RELEASES.map(|(name, ..)| name.to_owned())).chain(of_core)
+}
+
 /// Why a libfabric of this release ignores the variable `name`; None if it reads it, or another provider does.
 fn ignored(name: &str, release: Option<&str>) -> Option<String> {
     let tail = name.strip_prefix("FI_")?;
     let of_other =
         || OTHER_PROVIDERS.iter().any(|one| tail.strip_prefix(one).is_some_and(|t| t.starts_with('_')));
-    let known = || OF_EFA.iter().chain(&OF_CORE);
-    let Some((_, first, last)) = known().find(|(known, ..)| *known == name) else {
-        let nearest = known().map(|(known, ..)| *known).max_by(|left, right| {
-            strsim::jaro_winkler(name, left).total_cmp(&strsim::jaro_winkler(name, right))
-        });
-        return (!of_other())
-            .then(|| format!("no release has it; the nearest name is {}", nearest.unwrap_or("none")));
-    };
+    if !known().any(|one| one == name) {
+        let alike = |one: &String| strsim::jaro_winkler(name, one);
+        let nearest = known().max_by(|left, right| alike(left).total_cmp(&alike(right))).unwrap_or_default();
+        return (!of_other()).then(|| format!("no release has it; the nearest name is {nearest}"));
+    }
+    let (_, first, last) = OF_SOME_RELEASES.iter().find(|(one, ..)| *one == name)?;
     let release = version_numbers(release?);
     if first.is_some_and(|first| release < version_numbers(first)) {
         return Some(format!("libfabric {} is the first that reads it", first.unwrap_or_default()));

@@ -69,20 +69,20 @@ mod tests {
 
     #[test]
     fn the_text_of_an_event_is_visible() {
-        let line = br#"{"event":"loaded","path":"/lib\n[ pass ] PUT-001\u001b[2K"}"#;
+        let line = br#"{"loaded":"/lib\n[ pass ] PUT-001\u001b[2K"}"#;
         let all = events(&[line, &b"\n"[..]].concat()[..]);
-        assert!(matches!(&all[..], [Event::Loaded { path }] if path == "/lib\\n[ pass ] PUT-001\\u{1b}[2K"));
+        assert!(matches!(&all[..], [Event::Loaded(path)] if path == "/lib\\n[ pass ] PUT-001\\u{1b}[2K"));
     }
 
     #[test]
     fn a_line_without_end_and_lines_without_end_are_read_up_to_a_bound() {
         assert!(events(std::io::BufReader::new(std::io::repeat(b'x'))).is_empty());
-        let repeated = std::iter::repeat_n(&b"{\"event\":\"repeated\"}\n"[..], MAX_EVENTS + 10);
+        let repeated = std::iter::repeat_n(&b"\"repeated\"\n"[..], MAX_EVENTS + 10);
         assert_eq!(events(&repeated.collect::<Vec<_>>().concat()[..]).len(), MAX_EVENTS);
     }
 
     #[test]
     fn a_line_that_is_no_event_is_passed_over() {
-        assert_eq!(events(&b"\xff\n{}\n{\"event\":\"done\"}\n"[..]).len(), 1);
+        assert_eq!(events(&b"\xff\n{}\n\"done\"\n"[..]).len(), 1);
     }
 }

@@ -48,17 +48,17 @@ impl Progress {
     /// Asks for `time` in addition to the time limit of a check.
     pub(crate) fn request_time(&mut self, time: Duration) {
         let milliseconds = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        self.report(&Event::MoreTime { milliseconds });
+        self.report(&Event::MoreTime(milliseconds));
     }
 
     /// Reports a measurement of a bench.
     pub(crate) fn figure(&mut self, figure: Figure) {
-        self.report(&Event::Figure { figure: Box::new(figure) });
+        self.report(&Event::Figure(Box::new(figure)));
     }
 
     /// Reports the next measurement of a bench.
     pub(crate) fn step(&mut self, done: usize, total: usize, now: String) {
-        self.report(&Event::Step { done, total, now });
+        self.report(&Event::Step(done, total, now));
     }
 
     fn report(&mut self, event: &Event) {
@@ -130,7 +130,7 @@ impl Stream {
         if known && self.runner.blocked(&unit.check, subject).is_some() {
             return;
         }
-        self.send(&Event::Begin { code: code.to_owned(), subject: subject.map(str::to_owned) });
+        self.send(&Event::Begin(code.to_owned(), subject.map(str::to_owned)));
         if known {
             // An earlier worker reported it. Later checks need what it opens, and it may crash now.
             (unit.run)(state);
@@ -141,7 +141,7 @@ impl Stream {
         self.runner.run(unit, subject, state);
         let new: Vec<_> = self.runner.findings[before..].to_vec();
         for finding in new {
-            self.send(&Event::Finding { finding });
+            self.send(&Event::Finding(finding));
         }
     }
 

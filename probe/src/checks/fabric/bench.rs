@@ -13,22 +13,14 @@ use efa_gda::wire::Peer;
 
 use super::on_gpu::another_queue;
 use super::{Session, refused};
-use crate::check::{Check, Nature, Outcome, Outcomes, Unit};
+use crate::check::{Outcome, Outcomes, Unit, proven};
 use crate::checks::session::{failed, missing};
+use crate::model::Who;
 use crate::model::bench::{Bandwidth, Bench, Figure, Latency, Quantiles, Rate, Spread};
-use crate::model::{Kind, Who};
 
 /// The bench as a check, so that a crash in it is reported as this check's failure.
-pub(crate) static CHECK: Unit<Session> = Unit {
-    check: Check {
-        code: "PUT-006",
-        title: "The bench completes",
-        kind: Kind::Proven,
-        nature: Nature::Any,
-        needs: &["PUT-002", "PUT-003"],
-    },
-    run,
-};
+pub(crate) static CHECK: Unit<Session> =
+    proven("PUT-006", "The bench completes", &["PUT-002", "PUT-003"], run);
 
 /// Bytes of a write, unless the size is the variable.
 const SMALL: u64 = 64;

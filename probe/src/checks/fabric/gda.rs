@@ -7,54 +7,35 @@ use efa_gda::fabric::{
 };
 
 use super::{Session, refused};
-use crate::check::{Check, Nature, Outcome, Outcomes, Problem, Unit};
+use crate::check::{Outcome, Outcomes, Problem, Unit, declared, proven};
 use crate::checks::external_memory;
 use crate::checks::session::missing;
-use crate::model::{Kind, Who};
+use crate::model::Who;
 use crate::releases::{CNTR_OPEN_EXT, GDA_OPS};
 
 /// The checks of this category.
 pub(crate) static CHECKS: &[Unit<Session>] = &[
-    unit("GDA-001", "The provider is new enough for GDA operations", Kind::Declared, &["LIB-001"], release),
-    unit("GDA-002", "The domain has the GDA operations", Kind::Proven, &["FAB-005"], table),
-    unit("GDA-003", "query_qp_wqs succeeds", Kind::Proven, &["GDA-002", "FAB-009"], work_queues),
-    unit("GDA-004", "query_cq succeeds", Kind::Proven, &["GDA-002", "FAB-007"], completion_queue),
-    unit("GDA-005", "query_addr succeeds", Kind::Proven, &["GDA-002", "FAB-010"], address),
-    unit("GDA-006", "get_mr_lkey succeeds", Kind::Proven, &["GDA-002", "FAB-008"], local_key),
-    unit("GDA-007", "The provider offers completion counters", Kind::Declared, &["GDA-002"], counters),
-    unit(
-        "GDA-008",
-        "The provider offers completion queues in external memory",
-        Kind::Declared,
-        &["GDA-002"],
-        external,
-    ),
-    unit(
+    declared("GDA-001", "The provider is new enough for GDA operations", &["LIB-001"], release),
+    proven("GDA-002", "The domain has the GDA operations", &["FAB-005"], table),
+    proven("GDA-003", "query_qp_wqs succeeds", &["GDA-002", "FAB-009"], work_queues),
+    proven("GDA-004", "query_cq succeeds", &["GDA-002", "FAB-007"], completion_queue),
+    proven("GDA-005", "query_addr succeeds", &["GDA-002", "FAB-010"], address),
+    proven("GDA-006", "get_mr_lkey succeeds", &["GDA-002", "FAB-008"], local_key),
+    declared("GDA-007", "The provider offers completion counters", &["GDA-002"], counters),
+    declared("GDA-008", "The provider offers completion queues in external memory", &["GDA-002"], external),
+    proven(
         "GDA-009",
-        "A completion queue opens in external memory",
-        Kind::Proven,
-        // It queries the depth of the queue that it opens.
+        "A completion queue opens in external memory", // It queries the depth of the queue that it opens.
         &["GDA-002", "GDA-004"],
         external_opens,
     ),
-    unit(
+    proven(
         "GDA-010",
         "A completion counter counts",
-        Kind::Proven,
         &["GDA-007", "GDA-003", "GDA-006", "FAB-010"],
         super::counters::count,
     ),
 ];
-
-const fn unit(
-    code: &'static str,
-    title: &'static str,
-    kind: Kind,
-    needs: &'static [&'static str],
-    run: fn(&mut Session) -> Outcomes,
-) -> Unit<Session> {
-    Unit { check: Check { code, title, kind, nature: Nature::Any, needs }, run }
-}
 
 /// A provider version with its libfabric release: 206.0 is of 2.6.
 fn describe(version: Version) -> String {

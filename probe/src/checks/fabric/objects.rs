@@ -3,9 +3,9 @@
 use efa_gda::fabric::{Access, Bindings, Buffer};
 
 use super::{Session, refused};
-use crate::check::{Check, Nature, Outcome, Outcomes, Unit};
+use crate::check::{Outcome, Outcomes, Unit, proven};
 use crate::checks::session::missing;
-use crate::model::{Kind, Who};
+use crate::model::Who;
 
 /// Capacity of the address vector: the probe needs a few addresses.
 pub(super) const PEERS: usize = 16;
@@ -16,23 +16,14 @@ const REGION: usize = 64 << 10;
 
 /// The checks of this category.
 pub(crate) static CHECKS: &[Unit<super::Session>] = &[
-    unit("FAB-004", "The fabric opens", &["FAB-003"], fabric),
-    unit("FAB-005", "The domain opens", &["FAB-004"], domain),
-    unit("FAB-006", "An address vector opens", &["FAB-005"], address_vector),
-    unit("FAB-007", "A completion queue opens", &["FAB-005"], completion_queue),
-    unit("FAB-008", "Memory registers", &["FAB-005"], memory),
-    unit("FAB-009", "An endpoint enables", &["FAB-006", "FAB-007"], endpoint),
-    unit("FAB-010", "The address vector accepts the endpoint's address", &["FAB-009"], own_address),
+    proven("FAB-004", "The fabric opens", &["FAB-003"], fabric),
+    proven("FAB-005", "The domain opens", &["FAB-004"], domain),
+    proven("FAB-006", "An address vector opens", &["FAB-005"], address_vector),
+    proven("FAB-007", "A completion queue opens", &["FAB-005"], completion_queue),
+    proven("FAB-008", "Memory registers", &["FAB-005"], memory),
+    proven("FAB-009", "An endpoint enables", &["FAB-006", "FAB-007"], endpoint),
+    proven("FAB-010", "The address vector accepts the endpoint's address", &["FAB-009"], own_address),
 ];
-
-const fn unit(
-    code: &'static str,
-    title: &'static str,
-    needs: &'static [&'static str],
-    run: fn(&mut Session) -> Outcomes,
-) -> Unit<Session> {
-    Unit { check: Check { code, title, kind: Kind::Proven, nature: Nature::Any, needs }, run }
-}
 
 fn fabric(session: &mut Session) -> Outcomes {
     let (Some(library), Some(info)) = (&session.start.library, &session.rig.objects.info) else {

@@ -13,10 +13,10 @@ use efa_gda::smaps::MemoryKind;
 
 use super::objects::COMPLETIONS;
 use super::{Libfabric, Session, adapter_checks, gpu_memory, neighbour, with_bench};
-use crate::check::{Check, Nature, Outcome, Outcomes, Problem, Unit};
+use crate::check::{Nature, Outcome, Outcomes, Problem, Unit, proven};
 use crate::checks::data;
 use crate::checks::session::{Layer as _, Poster, Rig, failed, missing};
-use crate::model::{Finding, Kind, Pair, State, Who};
+use crate::model::{Finding, Pair, State, Who};
 use crate::releases::HOST_COMPLETIONS;
 use crate::worker::stream::Stream;
 use crate::worker::{Event, Executor};
@@ -27,44 +27,40 @@ const STARTING: Duration = Duration::from_secs(20);
 
 /// The checks of a pair, in their order; the pair is their subject. The checks of `data` follow.
 pub(crate) static CHECKS: &[Unit<Session>] = &[
-    unit(
+    proven(
         "CUDA-008",
         "The send queue and doorbell map into the GPU",
         &["CUDA-005", "CUDA-009", "QUE-005"],
         sends,
-    ),
-    unit(
+    )
+    .of(Nature::Gpu),
+    proven(
         "CUDA-012",
         "The completion queue maps into the GPU",
         &["CUDA-005", "CUDA-009", "QUE-005"],
         completions,
-    ),
-    unit("CUDA-013", "The receive queue maps into the GPU", &["CUDA-005", "CUDA-009", "QUE-005"], receives),
-    unit(
+    )
+    .of(Nature::Gpu),
+    proven("CUDA-013", "The receive queue maps into the GPU", &["CUDA-005", "CUDA-009", "QUE-005"], receives)
+        .of(Nature::Gpu),
+    proven(
         "CUDA-014",
         "The GPU's memory registers with the adapter",
         &["CUDA-005", "CUDA-009", "FAB-005"],
         gpu_memory::registers,
-    ),
-    unit(
+    )
+    .of(Nature::Gpu),
+    proven(
         "QUE-008",
         "A doorbell mode works for the queue",
         &["CUDA-005", "CUDA-010", "QUE-006", "QUE-007"],
         takes_doorbell_mode,
-    ),
+    )
+    .of(Nature::Gpu),
 ];
 
 /// The checks of what a GPU and an adapter share: parts of the queue, and memory.
 pub(crate) static MAPPING: [&Unit<Session>; 4] = [&CHECKS[0], &CHECKS[1], &CHECKS[2], &CHECKS[3]];
-
-const fn unit(
-    code: &'static str,
-    title: &'static str,
-    needs: &'static [&'static str],
-    run: fn(&mut Session) -> Outcomes,
-) -> Unit<Session> {
-    Unit { check: Check { code, title, kind: Kind::Proven, nature: Nature::Gpu, needs }, run }
-}
 
 /// The checks of each pair of a GPU and an adapter. They follow the checks of the adapter that open its queue.
 pub(crate) fn pair_checks() -> impl Iterator<Item = &'static Unit<Session>> {
@@ -85,7 +81,7 @@ pub(super) fn run(stream: &mut Stream, session: &mut Session, names: Vec<String>
         }
         Executor::Pairs(pairs) => pairs.clone(),
     };
-    stream.send(&Event::Adapters { names: names.clone() });
+    stream.send(&Event::Adapters(names.clone()));
     let opening: Vec<_> = opening().collect();
     let posting = with_bench(pair_checks().collect(), &session.request);
     if names.is_empty() {

@@ -6,9 +6,9 @@ use efa_gda::fabric::{EFA_DIRECT, Error, Info, Library, Query, Version};
 use efa_gda_sys::LoadError;
 
 use super::{Session, refused};
-use crate::check::{Check, Nature, Outcome, Outcomes, Problem, Unit};
+use crate::check::{Outcome, Outcomes, Problem, Unit, declared, proven};
 use crate::checks::session::{failed, missing, without_hint};
-use crate::model::{Kind, Op, Who};
+use crate::model::{Op, Who};
 use crate::releases::{ADAPTER_EFA4, EFA_DIRECT as EFA_DIRECT_FABRIC, XPU};
 use crate::system::System;
 use crate::system::adapters::{Adapter, ForeignDevice};
@@ -22,29 +22,13 @@ const LIBFABRIC_REQUIRED: &str = "libfabric.so.1 of release 1.17 or newer";
 /// The checks of this module. The first two belong to the category of libraries, the others to libfabric's
 /// objects.
 pub(crate) static CHECKS: &[Unit<Session>] = &[
-    unit("LIB-001", "libfabric loads", Kind::Proven, &["ENV-000", "ENV-005"], loads),
-    unit("LIB-002", "libfabric's version is known", Kind::Declared, &["LIB-001"], version),
-    unit(
-        "FAB-001",
-        "libfabric's efa provider finds an adapter",
-        Kind::Proven,
-        &["ENV-006", "LIB-001"],
-        provider,
-    ),
-    unit("FAB-002", "The provider offers the fabric efa-direct", Kind::Proven, &["FAB-001"], direct),
-    unit("FAB-003", "The requested adapter exists", Kind::Declared, &["FAB-002"], chosen),
-    unit("FAB-011", "The provider offers FI_XPU", Kind::Proven, &["FAB-002"], xpu),
+    proven("LIB-001", "libfabric loads", &["ENV-000", "ENV-005"], loads),
+    declared("LIB-002", "libfabric's version is known", &["LIB-001"], version),
+    proven("FAB-001", "libfabric's efa provider finds an adapter", &["ENV-006", "LIB-001"], provider),
+    proven("FAB-002", "The provider offers the fabric efa-direct", &["FAB-001"], direct),
+    declared("FAB-003", "The requested adapter exists", &["FAB-002"], chosen),
+    proven("FAB-011", "The provider offers FI_XPU", &["FAB-002"], xpu),
 ];
-
-const fn unit(
-    code: &'static str,
-    title: &'static str,
-    kind: Kind,
-    needs: &'static [&'static str],
-    run: fn(&mut Session) -> Outcomes,
-) -> Unit<Session> {
-    Unit { check: Check { code, title, kind, nature: Nature::Any, needs }, run }
-}
 
 fn loads(session: &mut Session) -> Outcomes {
     match Library::load() {

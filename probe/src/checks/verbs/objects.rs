@@ -10,10 +10,10 @@ use efa_gda::verbs::{
 use efa_gda::wire::{EntrySize, QueueKey};
 
 use super::{Session, refused, unsolicited};
-use crate::check::{Check, Nature, Outcome, Outcomes, Problem, Unit};
+use crate::check::{Outcome, Outcomes, Problem, Unit, declared, proven};
 use crate::checks::external_memory;
 use crate::checks::session::{failed, missing};
-use crate::model::{Kind, Op, Who};
+use crate::model::{Op, Who};
 
 /// Requested entries of the completion queue and of each ring; fewer if the adapter supports fewer.
 const COMPLETIONS: u32 = 4096;
@@ -25,46 +25,18 @@ const KEY: QueueKey = QueueKey::new(0x6da0);
 
 /// The checks of this category.
 pub(crate) static CHECKS: &[Unit<Session>] = &[
-    unit("VRB-005", "The device opens", Kind::Proven, &["VRB-004"], opens),
-    unit("VRB-006", "The adapter has an active port and an address", Kind::Declared, &["VRB-005"], port),
-    unit("VRB-007", "A protection domain is allocated", Kind::Proven, &["VRB-005"], domain),
-    unit("VRB-008", "A completion queue is created", Kind::Proven, &["VRB-002", "VRB-005"], completion_queue),
-    unit("VRB-009", "Memory registers through rdma-core", Kind::Proven, &["VRB-002", "VRB-007"], memory),
-    unit("VRB-010", "A queue pair becomes ready", Kind::Proven, &["VRB-007", "VRB-008"], queue_pair),
-    unit("VRB-011", "efadv_query_qp_wqs succeeds", Kind::Proven, &["VRB-002", "VRB-010"], work_queues),
-    unit("VRB-012", "efadv_query_cq succeeds", Kind::Proven, &["VRB-002", "VRB-008"], completion_ring),
-    unit(
-        "VRB-013",
-        "An address handle for the adapter is created",
-        Kind::Proven,
-        &["VRB-006", "VRB-010"],
-        peer,
-    ),
-    unit(
-        "VRB-014",
-        "A completion counter attaches to a queue pair",
-        Kind::Proven,
-        &["VRB-007", "VRB-008"],
-        counter,
-    ),
-    unit(
-        "VRB-015",
-        "A completion queue is created in external memory",
-        Kind::Proven,
-        &["VRB-002", "VRB-005"],
-        external,
-    ),
+    proven("VRB-005", "The device opens", &["VRB-004"], opens),
+    declared("VRB-006", "The adapter has an active port and an address", &["VRB-005"], port),
+    proven("VRB-007", "A protection domain is allocated", &["VRB-005"], domain),
+    proven("VRB-008", "A completion queue is created", &["VRB-002", "VRB-005"], completion_queue),
+    proven("VRB-009", "Memory registers through rdma-core", &["VRB-002", "VRB-007"], memory),
+    proven("VRB-010", "A queue pair becomes ready", &["VRB-007", "VRB-008"], queue_pair),
+    proven("VRB-011", "efadv_query_qp_wqs succeeds", &["VRB-002", "VRB-010"], work_queues),
+    proven("VRB-012", "efadv_query_cq succeeds", &["VRB-002", "VRB-008"], completion_ring),
+    proven("VRB-013", "An address handle for the adapter is created", &["VRB-006", "VRB-010"], peer),
+    proven("VRB-014", "A completion counter attaches to a queue pair", &["VRB-007", "VRB-008"], counter),
+    proven("VRB-015", "A completion queue is created in external memory", &["VRB-002", "VRB-005"], external),
 ];
-
-const fn unit(
-    code: &'static str,
-    title: &'static str,
-    kind: Kind,
-    needs: &'static [&'static str],
-    run: fn(&mut Session) -> Outcomes,
-) -> Unit<Session> {
-    Unit { check: Check { code, title, kind, nature: Nature::Any, needs }, run }
-}
 
 fn opens(session: &mut Session) -> Outcomes {
     let Some(device) = &session.rig.objects.device else { return missing("the device") };

@@ -3,27 +3,17 @@
 use efa_gda::verbs::{Device, Error, Library};
 
 use super::{Session, refused};
-use crate::check::{Check, Nature, Outcome, Outcomes, Problem, Unit};
+use crate::check::{Outcome, Outcomes, Problem, Unit, declared, proven};
 use crate::checks::session::{failed, missing, without_hint};
-use crate::model::{Kind, Who};
+use crate::model::Who;
 
 /// The checks of this category.
 pub(crate) static CHECKS: &[Unit<Session>] = &[
-    unit("VRB-001", "rdma-core loads", Kind::Proven, &["ENV-000"], loads),
-    unit("VRB-002", "rdma-core can expose queues", Kind::Declared, &["VRB-001"], exposes),
-    unit("VRB-003", "libibverbs finds an EFA adapter", Kind::Proven, &["VRB-001"], finds),
-    unit("VRB-004", "The requested adapter exists", Kind::Declared, &["VRB-003"], chosen),
+    proven("VRB-001", "rdma-core loads", &["ENV-000"], loads),
+    declared("VRB-002", "rdma-core can expose queues", &["VRB-001"], exposes),
+    proven("VRB-003", "libibverbs finds an EFA adapter", &["VRB-001"], finds),
+    declared("VRB-004", "The requested adapter exists", &["VRB-003"], chosen),
 ];
-
-const fn unit(
-    code: &'static str,
-    title: &'static str,
-    kind: Kind,
-    needs: &'static [&'static str],
-    run: fn(&mut Session) -> Outcomes,
-) -> Unit<Session> {
-    Unit { check: Check { code, title, kind, nature: Nature::Any, needs }, run }
-}
 
 fn loads(session: &mut Session) -> Outcomes {
     match Library::load() {
