@@ -42,7 +42,7 @@ pub(crate) struct Unit<S: 'static> {
     /// The description.
     pub(crate) check: Check,
     /// The implementation.
-    pub(crate) run: fn(&mut S) -> Outcomes,
+    pub(crate) run: fn(&mut S) -> Checked,
 }
 
 /// A check whose result a version, a parameter or a file states.
@@ -50,7 +50,7 @@ pub(crate) const fn declared<S>(
     code: &'static str,
     title: &'static str,
     needs: &'static [&'static str],
-    run: fn(&mut S) -> Outcomes,
+    run: fn(&mut S) -> Checked,
 ) -> Unit<S> {
     Unit { check: Check { code, title, kind: Kind::Declared, nature: Nature::Any, needs }, run }
 }
@@ -60,13 +60,18 @@ pub(crate) const fn proven<S>(
     code: &'static str,
     title: &'static str,
     needs: &'static [&'static str],
-    run: fn(&mut S) -> Outcomes,
+    run: fn(&mut S) -> Checked,
 ) -> Unit<S> {
     let Unit { check, run } = declared(code, title, needs, run);
     Unit { check: Check { kind: Kind::Proven, ..check }, run }
 }
 
 impl<S> Unit<S> {
+    /// Runs the check.
+    pub(crate) fn outcomes(&self, state: &mut S) -> Outcomes {
+        (self.run)(state).unwrap_or_else(|outcomes| outcomes)
+    }
+
     /// The same check, of what `nature` names.
     pub(crate) const fn of(self, nature: Nature) -> Self {
         Self { check: Check { nature, ..self.check }, run: self.run }
@@ -99,6 +104,30 @@ pub(crate) enum Outcome {
 }
 
 impl Outcome {
+    /// A failure: the observed and the required value, why the requirement matters, what to do, and who can.
+    pub(crate) fn fail(
+        observed: impl Into<String>,
+        required: impl Into<String>,
+        why: impl Into<String>,
+        fix: impl Into<String>,
+        who: Who,
+    ) -> Self {
+        let (observed, required, why, fix) = (observed.into(), required.into(), why.into(), fix.into());
+        Self::Fail(Problem { observed, required, why, fix, who })
+    }
+
+    /// A warning, with what [`Self::fail`] has.
+    pub(crate) fn warn(
+        observed: impl Into<String>,
+        required: impl Into<String>,
+        why: impl Into<String>,
+        fix: impl Into<String>,
+        who: Who,
+    ) -> Self {
+        let (observed, required, why, fix) = (observed.into(), required.into(), why.into(), fix.into());
+        Self::Warn(Problem { observed, required, why, fix, who })
+    }
+
     /// A pass with the observed value.
     pub(crate) fn pass(observed: impl Display) -> Self {
         Self::Pass(observed.to_string())
@@ -117,6 +146,15 @@ pub(crate) struct Outcomes(pub(crate) Vec<(Option<String>, Outcome)>);
 impl From<Outcome> for Outcomes {
     fn from(outcome: Outcome) -> Self {
         Self(vec![(None, outcome)])
+    }
+}
+
+/// What a check returns. A check ends early by `?`; the outcomes of `Err` are recorded as those of `Ok`.
+pub(crate) type Checked = Result<Outcomes, Outcomes>;
+
+impl From<Outcome> for Checked {
+    fn from(outcome: Outcome) -> Self {
+        Ok(outcome.into())
     }
 }
 
@@ -148,7 +186,7 @@ impl Runner {
     pub(crate) fn run<S>(&mut self, unit: &Unit<S>, subject: Option<&str>, state: &mut S) {
         let outcomes = match self.blocked(&unit.check, subject) {
             Some((code, why)) => Outcome::Skip(code, why).into(),
-            None => (unit.run)(state),
+            None => unit.outcomes(state),
         };
         for (named, outcome) in outcomes.0 {
             self.record(&unit.check, named.or_else(|| subject.map(str::to_owned)), outcome);
@@ -221,52 +259,24 @@ pub(crate) fn concerns(of: &str, subject: &str) -> bool {
 
 /// Makes a finding. Its text may come from anywhere, so this makes it visible.
 fn into_finding(check: &Check, subject: Option<String>, outcome: Outcome) -> Finding {
-    let subject = subject.map(|subject| visible(&subject));
-    let mut finding = Finding {
-        code: check.code.to_owned(),
-        subject,
-        title: check.title.to_owned(),
-        state: State::Pass,
-        kind: check.kind,
-        observed: None,
-        required: None,
-        why: None,
-        fix: None,
-        who: None,
-        blocked_by: None,
-    };
-    let trouble = match outcome {
-        Outcome::Pass(observed) => {
-            finding.observed = Some(visible(&observed));
-            return finding;
-        }
+    let shown = |text: String| Some(visible(&text));
+    let mut finding = Finding::new(check.code, check.title, State::Pass, check.kind);
+    finding.subject = subject.and_then(shown);
+    let (state, problem) = match outcome {
+        Outcome::Pass(observed) => return Finding { observed: shown(observed), ..finding },
         Outcome::Skip(code, why) => {
-            finding.state = State::Skip;
-            finding.why = Some(visible(&why));
-            finding.blocked_by = Some(visible(&code));
-            return finding;
+            return Finding { state: State::Skip, why: shown(why), blocked_by: shown(code), ..finding };
         }
         Outcome::Unknown(observed, why) => {
-            finding.state = State::Unknown;
-            finding.observed = observed.as_deref().map(visible);
-            finding.why = Some(visible(&why));
-            return finding;
+            let observed = observed.and_then(shown);
+            return Finding { state: State::Unknown, observed, why: shown(why), ..finding };
         }
-        Outcome::Warn(trouble) => {
-            finding.state = State::Warn;
-            trouble
-        }
-        Outcome::Fail(trouble) => {
-            finding.state = State::Fail;
-            trouble
-        }
+        Outcome::Warn(problem) => (State::Warn, problem),
+        Outcome::Fail(problem) => (State::Fail, problem),
     };
-    finding.observed = Some(visible(&trouble.observed));
-    finding.required = Some(visible(&trouble.required));
-    finding.why = Some(visible(&trouble.why));
-    finding.fix = Some(visible(&trouble.fix));
-    finding.who = Some(trouble.who);
-    finding
+    let Problem { observed, required, why, fix, who } = problem;
+    let (observed, required, why, fix) = (shown(observed), shown(required), shown(why), shown(fix));
+    Finding { state, observed, required, why, fix, who: Some(who), ..finding }
 }
 
 #[cfg(test)]
@@ -277,15 +287,12 @@ mod tests {
         Check { code, title: "t", kind: Kind::Declared, nature, needs }
     }
 
-    fn passes(_: &mut ()) -> Outcomes {
+    fn passes(_: &mut ()) -> Checked {
         Outcome::pass("seen").into()
     }
 
-    fn fails(_: &mut ()) -> Outcomes {
-        let text = || "x".to_owned();
-        let trouble =
-            Problem { observed: text(), required: text(), why: text(), fix: text(), who: Who::Host };
-        Outcome::Fail(trouble).into()
+    fn fails(_: &mut ()) -> Checked {
+        Outcome::fail("x", "x", "x", "x", Who::Host).into()
     }
 
     #[test]

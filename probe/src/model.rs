@@ -125,6 +125,27 @@ pub(crate) struct Finding {
     pub(crate) blocked_by: Option<String>,
 }
 
+impl Finding {
+    /// A finding without a subject and without texts.
+    pub(crate) fn new(code: &str, title: &str, state: State, kind: Kind) -> Self {
+        let (code, title) = (code.to_owned(), title.to_owned());
+        let (subject, observed, required, why) = (None, None, None, None);
+        Self {
+            code,
+            subject,
+            title,
+            state,
+            kind,
+            observed,
+            required,
+            why,
+            fix: None,
+            who: None,
+            blocked_by: None,
+        }
+    }
+}
+
 /// A GPU that CUDA lists.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Gpu {

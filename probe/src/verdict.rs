@@ -121,19 +121,8 @@ mod tests {
     use crate::model::Kind;
 
     fn finding(code: &str, subject: &str, state: State) -> Finding {
-        Finding {
-            code: code.to_owned(),
-            subject: Some(subject.to_owned()),
-            title: String::new(),
-            state,
-            kind: Kind::Proven,
-            observed: None,
-            required: None,
-            why: None,
-            fix: Some("do it".to_owned()),
-            who: None,
-            blocked_by: None,
-        }
+        let (subject, fix) = (Some(subject.to_owned()), Some("do it".to_owned()));
+        Finding { subject, fix, ..Finding::new(code, "", state, Kind::Proven) }
     }
 
     fn put(gpu: Option<&str>, doorbell: &str, verified: bool) -> Put {

@@ -5,11 +5,10 @@
 mod support;
 
 use serde_json::Value;
-use support::{check, document, output, soft, state, status};
+use support::{check, ended, output, soft, state, status};
 
 fn run(args: &[&str]) -> (Value, i32) {
-    let output = output(&mut soft(args));
-    (document(&output), status(&output))
+    ended(&mut soft(args))
 }
 
 #[test]

@@ -6,11 +6,10 @@ mod support;
 
 use efa_gda_test_support::{gpu, skip};
 use serde_json::Value;
-use support::{check, document, output, soft, state, status};
+use support::{ended, says, soft, state};
 
 fn run(args: &[&str]) -> (Value, i32) {
-    let output = output(&mut soft(args));
-    (document(&output), status(&output))
+    ended(&mut soft(args))
 }
 
 #[test]
@@ -42,8 +41,7 @@ fn a_gpu_maps_the_queue_and_reports_the_kind_of_memory() {
         return;
     }
     let (document, _) = run(&["check"]);
-    let observed = check(&document, "CUDA-008")["observed"].as_str().unwrap();
-    assert!(observed.contains("ordinary memory") && observed.contains("device map"), "{observed}");
+    says(&document, "CUDA-008", "observed", &["ordinary memory", "device map"]);
     assert_eq!((state(&document, "CUDA-012"), state(&document, "CUDA-013")), ("pass", "pass"));
 }
 
@@ -88,5 +86,5 @@ fn a_missing_gpu_fails_cuda_005_by_its_number() {
     }
     let (document, status) = run(&["put", "--executor", "cuda", "--gpu", "4096"]);
     assert_eq!((state(&document, "CUDA-005"), status), ("fail", 3));
-    assert!(check(&document, "CUDA-005")["observed"].as_str().unwrap().contains("not GPU 4096"));
+    says(&document, "CUDA-005", "observed", &["not GPU 4096"]);
 }

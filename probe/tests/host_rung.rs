@@ -10,7 +10,7 @@ use std::process::Command;
 use efa_gda_test_support::cuda;
 use efa_gda_test_support::soft::provider;
 use serde_json::Value;
-use support::{check, document, output, probe, soft, status};
+use support::{check, ended, output, probe, soft, status};
 
 /// The places of a queue in the order in which they are mapped.
 const NONE: &str = "";
@@ -25,8 +25,7 @@ fn refusing(place: &str, args: &[&str]) -> (Value, i32) {
 
 fn run(place: &str, mut command: Command) -> (Value, i32) {
     command.args(["--gpu", "0"]).envs(cuda::VARIABLES).env("PRETEND_GPU_REFUSES", place);
-    let output = output(&mut command);
-    (document(&output), status(&output))
+    ended(&mut command)
 }
 
 /// The verdict's result and the doorbell mode of the pair's put.

@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 
 use efa_gda_test_support::skip;
-use support::{Machine, check, document, output, probe, state};
+use support::{Machine, check, document, output, probe, says, state};
 
 #[test]
 fn a_machine_without_an_adapter_fails_dev_001_and_skips_dependent_checks() {
@@ -81,8 +81,7 @@ fn a_missing_device_is_named_with_the_adapters_found() {
     let machine = Machine::new("device");
     machine.adapter(1);
     let document = machine.check(&["--device", "rdmap9s0"]);
-    let observed = check(&document, "DEV-001")["observed"].as_str().unwrap();
-    assert!(observed.contains("rdmap9s0") && observed.contains("rdmap1s0"), "{observed}");
+    says(&document, "DEV-001", "observed", &["rdmap9s0", "rdmap1s0"]);
 }
 
 #[test]
@@ -116,8 +115,7 @@ fn adapters_of_every_known_device_id_are_found() {
         let machine = Machine::new(&format!("id-{device}"));
         machine.adapter(1).file("/sys/bus/pci/devices/0000:01:00.0/device", device);
         let document = machine.check(&[]);
-        let observed = check(&document, "DEV-001")["observed"].as_str().unwrap();
-        assert!(observed.contains(&format!("1d0f:{}", &device[2..])), "{observed}");
+        says(&document, "DEV-001", "observed", &[&format!("1d0f:{}", &device[2..])]);
     }
 }
 
@@ -275,8 +273,7 @@ fn directories_of_ld_so_conf_are_searched() {
         .file("/etc/ld.so.conf.d/efa.conf", "/opt/mine/lib\n")
         .file("/opt/mine/lib/libfabric.so.1", "no library");
     let document = machine.check(&[]);
-    let observed = check(&document, "LIB-004")["observed"].as_str().unwrap();
-    assert!(observed.contains("/opt/mine/lib/libfabric.so.1"), "{observed}");
+    says(&document, "LIB-004", "observed", &["/opt/mine/lib/libfabric.so.1"]);
 }
 
 #[test]
@@ -284,8 +281,7 @@ fn the_release_of_libfabric_is_read_from_its_file() {
     let machine = Machine::new("release");
     machine.file("/usr/lib/libfabric.so.1", "x\0FABRIC_1.6\x002.1.0\0y");
     let document = machine.check(&[]);
-    let observed = check(&document, "LIB-004")["observed"].as_str().unwrap();
-    assert!(observed.contains("libfabric 2.1.0"), "{observed}");
+    says(&document, "LIB-004", "observed", &["libfabric 2.1.0"]);
 }
 
 #[test]
@@ -378,6 +374,5 @@ fn includes_of_ld_so_conf_that_include_each_other_are_read_once() {
         machine.file(&format!("/etc/ld.so.conf.d/{number}.conf"), &format!("{include}/opt/mine/lib\n"));
     }
     let document = machine.check(&[]);
-    let observed = check(&document, "LIB-004")["observed"].as_str().unwrap();
-    assert!(observed.contains("/opt/mine/lib/libfabric.so.1"), "{observed}");
+    says(&document, "LIB-004", "observed", &["/opt/mine/lib/libfabric.so.1"]);
 }

@@ -6,7 +6,7 @@ use efa_gda_test_support::cuda;
 use efa_gda_test_support::soft::provider;
 use serde_json::Value;
 use support::sound::{Stack, alone, healthy, pass, reported_alone, sound};
-use support::{check, document, output, probe, state, status};
+use support::{check, document, ended, output, probe, says, state};
 
 use Stack::{Soft, SoftAndGpu};
 
@@ -100,8 +100,7 @@ fn a_thread_without_a_context_is_the_programs() {
 fn put(args: &[&str], set: &[(&str, &str)]) -> (Value, i32) {
     let mut command = probe(&["put", "--soft", "--json", "--time-limit", "10000"]);
     command.args(args).env("SOFTEFA_LIBRARY", provider()).env("SOFTEFA_ADAPTERS", "2");
-    let output = output(command.envs(set.iter().copied()));
-    (document(&output), status(&output))
+    ended(command.envs(set.iter().copied()))
 }
 
 /// The observed text of PUT-001.
@@ -161,8 +160,7 @@ fn lost_loopback_of_the_only_adapter_is_a_failure_that_names_the_way_to_a_peer()
         let (document, status) = put(args, &[DROPPED, set]);
         assert_eq!((state(&document, "PUT-001"), status), ("fail", 3));
         assert!(observed(&document).contains(why), "{document:#}");
-        let fix = check(&document, "PUT-001")["fix"].as_str().expect("a fix");
-        assert!(fix.contains("fi_pingpong -p efa HOST"), "{fix}");
+        says(&document, "PUT-001", "fix", &["fi_pingpong -p efa HOST"]);
     }
 }
 
@@ -172,9 +170,8 @@ fn a_put_of_a_gpu_alone_goes_to_another_adapter_where_loopback_is_dropped() {
         let mut command = probe(&["put", "--soft", "--json", "--executor", "cuda", "--gpu", "0"]);
         command.args(["--time-limit", "10000", "--doorbell", mode, "--count", "300"]);
         command.env("SOFTEFA_LIBRARY", provider()).env("SOFTEFA_ADAPTERS", "2").envs(cuda::VARIABLES);
-        let output = output(command.env(DROPPED.0, DROPPED.1));
-        let document = document(&output);
-        assert_eq!((state(&document, "PUT-001"), status(&output)), ("warn", 4), "{mode}: {document:#}");
+        let (document, status) = ended(command.env(DROPPED.0, DROPPED.1));
+        assert_eq!((state(&document, "PUT-001"), status), ("warn", 4), "{mode}: {document:#}");
         assert!(observed(&document).starts_with("a write to softefa1-rdm completed"), "{document:#}");
         let put = &document["put"];
         assert_eq!(

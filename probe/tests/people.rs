@@ -55,175 +55,65 @@ fn a_healthy_machine_with_gpus_and_many_adapters_fits_one_screen() {
     }
 }
 
-/// A machine with one defect: how to make it of a sound one, and what the report must say of it.
+/// A machine with one defect.
 struct Broken {
     name: &'static str,
     stack: Stack,
-    make: fn(&Machine),
-    set: &'static [(&'static str, &'static str)],
+    /// What the report must say of it.
+    who: &'static str,
     code: &'static str,
     fix: &'static str,
-    who: &'static str,
+    /// The defect: in the files of a sound machine, and in variables.
+    make: fn(&Machine),
+    set: &'static [(&'static str, &'static str)],
 }
 
-const BROKEN: [Broken; 16] = [
-    Broken {
-        name: "locked-memory",
-        stack: Stack::Whole,
-        make: |machine| _ = machine.memlock("65536").capabilities("00000000a80425fb"),
-        set: &[],
-        code: "ENV-003",
-        fix: "memlock",
-        who: "pod",
-    },
-    Broken {
-        name: "variable-that-aborts",
-        stack: Stack::Whole,
-        make: |_| {},
-        set: &[("FI_EFA_MTU_SIZE", "4096")],
-        code: "ENV-005",
-        fix: "unset FI_EFA_MTU_SIZE",
-        who: "pod",
-    },
-    Broken {
-        name: "provider-that-excludes-efa",
-        stack: Stack::Whole,
-        make: |_| {},
-        set: &[("FI_PROVIDER", "tcp")],
-        code: "ENV-006",
-        fix: "unset FI_PROVIDER",
-        who: "pod",
-    },
-    Broken {
-        name: "nodes-of-some-adapters",
-        stack: Stack::Whole,
-        make: |machine| _ = machine.remove("/dev/infiniband/uverbs2"),
-        set: &[],
-        code: "DEV-005",
-        fix: "vpc.amazonaws.com/efa",
-        who: "pod",
-    },
-    Broken {
-        name: "old-kernel-driver",
-        stack: Stack::Whole,
-        make: |machine| _ = machine.file("/sys/module/efa/version", "3.2.9g"),
-        set: &[("SOFTEFA_BREAK", "no-counters")],
-        code: "DEV-002",
-        fix: "EFA installer 1.50.0",
-        who: "host",
-    },
-    Broken {
-        name: "old-gdrdrv",
-        stack: Stack::Whole,
-        make: |machine| _ = machine.file("/sys/module/gdrdrv/version", "2.4\n"),
-        set: &[],
-        code: "LIB-008",
-        fix: "upgrade the module gdrdrv to 2.5",
-        who: "host",
-    },
-    Broken {
-        name: "old-plugin",
-        stack: Stack::Whole,
-        make: |machine| _ = machine.file(PLUGIN, "Initializing aws-ofi-nccl 1.20.0\0"),
-        set: &[],
-        code: "LIB-007",
-        fix: "aws-ofi-nccl 1.22",
-        who: "image",
-    },
-    Broken {
-        name: "no-peer-mapping",
-        stack: Stack::Whole,
-        make: |machine| _ = machine.nvidia(""),
-        set: &[("PRETEND_GPU_REFUSES", "1,2")],
-        code: "CUDA-002",
-        fix: "PeerMappingOverride=1",
-        who: "host",
-    },
-    Broken {
-        name: "unprivileged-pod",
-        stack: Stack::Whole,
-        make: |machine| _ = machine.capabilities("00000000a80465fb"),
-        set: &[("SOFTEFA_BREAK", "gpu-memory-14")],
-        code: "CUDA-014",
-        fix: "privileged: true",
-        who: "pod",
-    },
-    Broken {
-        name: "old-provider",
-        stack: Stack::Whole,
-        make: |machine| _ = machine.file("/usr/lib/libfabric.so.1", "x\0FABRIC_1.7\x002.2.0\0y"),
-        set: &[("SOFTEFA_PROV_VERSION", "202.0")],
-        code: "GDA-001",
-        fix: "libfabric 2.3",
-        who: "image",
-    },
-    Broken {
-        name: "security-group",
-        stack: Stack::Adapters,
-        make: |_| {},
-        set: &[("SOFTEFA_BREAK", "dead-endpoint")],
-        code: "PUT-001",
-        fix: "security group",
-        who: "host",
-    },
-    Broken {
-        name: "no-adapter",
-        stack: Stack::Files,
-        make: |machine| _ = machine.remove("/sys/bus/pci"),
-        set: &[],
-        code: "DEV-001",
-        fix: "EFA",
-        who: "host",
-    },
-    Broken {
-        name: "no-driver",
-        stack: Stack::Files,
-        make: |machine| {
-            let pci = "/sys/bus/pci/devices/0000:01:00.0";
-            machine.remove(&format!("{pci}/driver")).remove(&format!("{pci}/infiniband"));
-        },
-        set: &[],
-        code: "DEV-003",
-        fix: "driver",
-        who: "host",
-    },
-    Broken {
-        name: "port-down",
-        stack: Stack::Files,
-        make: |machine| _ = machine.file("/sys/class/infiniband/rdmap1s0/ports/1/state", "1: DOWN\n"),
-        set: &[],
-        code: "DEV-004",
-        fix: "subnet",
-        who: "host",
-    },
-    Broken {
-        name: "closed-node",
-        stack: Stack::Files,
-        make: |machine| {
-            machine.remove("/dev/infiniband/uverbs1").directory("/dev/infiniband/uverbs1");
-        },
-        set: &[],
-        code: "DEV-006",
-        fix: "device",
-        who: "pod",
-    },
-    Broken {
-        name: "no-libfabric",
-        stack: Stack::Files,
-        make: |machine| _ = machine.remove("/usr/lib/libfabric.so.1"),
-        set: &[],
-        code: "LIB-001",
-        fix: "libfabric",
-        who: "image",
-    },
-];
+macro_rules! broken {
+    ($($name:literal ($stack:ident) $who:literal $code:literal $fix:literal: $make:expr, $set:tt;)*) => {
+        &[$(Broken {
+            name: $name, stack: Stack::$stack, who: $who, code: $code, fix: $fix, make: $make, set: &$set,
+        }),*]
+    };
+}
+
+const INFINIBAND: &str = "/sys/bus/pci/devices/0000:01:00.0/infiniband";
+
+const BROKEN: &[Broken] = broken! {
+    "locked-memory" (Whole) "pod" "ENV-003" "memlock":
+        |m| _ = m.memlock("65536").capabilities("00000000a80425fb"), [];
+    "variable-that-aborts" (Whole) "pod" "ENV-005" "unset FI_EFA_MTU_SIZE": |_| {}, [("FI_EFA_MTU_SIZE", "4096")];
+    "provider-that-excludes-efa" (Whole) "pod" "ENV-006" "unset FI_PROVIDER": |_| {}, [("FI_PROVIDER", "tcp")];
+    "nodes-of-some-adapters" (Whole) "pod" "DEV-005" "vpc.amazonaws.com/efa":
+        |m| _ = m.remove("/dev/infiniband/uverbs2"), [];
+    "old-kernel-driver" (Whole) "host" "DEV-002" "EFA installer 1.50.0":
+        |m| _ = m.file("/sys/module/efa/version", "3.2.9g"), [("SOFTEFA_BREAK", "no-counters")];
+    "old-gdrdrv" (Whole) "host" "LIB-008" "upgrade the module gdrdrv to 2.5":
+        |m| _ = m.file("/sys/module/gdrdrv/version", "2.4\n"), [];
+    "old-plugin" (Whole) "image" "LIB-007" "aws-ofi-nccl 1.22":
+        |m| _ = m.file(PLUGIN, "Initializing aws-ofi-nccl 1.20.0\0"), [];
+    "no-peer-mapping" (Whole) "host" "CUDA-002" "PeerMappingOverride=1":
+        |m| _ = m.nvidia(""), [("PRETEND_GPU_REFUSES", "1,2")];
+    "unprivileged-pod" (Whole) "pod" "CUDA-014" "privileged: true":
+        |m| _ = m.capabilities("00000000a80465fb"), [("SOFTEFA_BREAK", "gpu-memory-14")];
+    "old-provider" (Whole) "image" "GDA-001" "libfabric 2.3":
+        |m| _ = m.file("/usr/lib/libfabric.so.1", "x\0FABRIC_1.7\x002.2.0\0y"), [("SOFTEFA_PROV_VERSION", "202.0")];
+    "security-group" (Adapters) "host" "PUT-001" "security group": |_| {}, [("SOFTEFA_BREAK", "dead-endpoint")];
+    "no-adapter" (Files) "host" "DEV-001" "EFA": |m| _ = m.remove("/sys/bus/pci"), [];
+    "no-driver" (Files) "host" "DEV-003" "driver":
+        |m| _ = m.remove("/sys/bus/pci/devices/0000:01:00.0/driver").remove(INFINIBAND), [];
+    "port-down" (Files) "host" "DEV-004" "subnet":
+        |m| _ = m.file("/sys/class/infiniband/rdmap1s0/ports/1/state", "1: DOWN\n"), [];
+    "closed-node" (Files) "pod" "DEV-006" "device":
+        |m| _ = m.remove("/dev/infiniband/uverbs1").directory("/dev/infiniband/uverbs1"), [];
+    "no-libfabric" (Files) "image" "LIB-001" "libfabric": |m| _ = m.remove("/usr/lib/libfabric.so.1"), [];
+};
 
 /// The reports stay in cargo's directory of temporary files, for readers.
 #[test]
 fn cause_fix_and_responsible_party_are_within_the_first_15_lines() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("broken-machines");
     std::fs::create_dir_all(&folder).expect("a folder");
-    for Broken { name, stack, make, set, code, fix, who } in BROKEN {
+    for &Broken { name, stack, who, code, fix, make, set } in BROKEN {
         let machine = sound(&format!("people-{name}"));
         make(&machine);
         let (mut command, _providers) = sound::command(stack, &machine, &["check"]);

@@ -6,15 +6,14 @@ mod support;
 
 use efa_gda_test_support::{Need, missing};
 use serde_json::Value;
-use support::{check, document, output, soft, state, status};
+use support::{check, ended, says, soft, state};
 
 const SIZES: [&str; 11] = ["0", "1", "31", "32", "33", "63", "64", "80", "81", "4096", "1048577"];
 
 /// A put's document and status.
 fn put(op: &str, args: &[&str], set: &[(&str, &str)]) -> (Value, i32) {
     let mut command = soft(&["put", "--executor", "host", "--op", op]);
-    let output = output(command.args(args).envs(set.iter().copied()));
-    (document(&output), status(&output))
+    ended(command.args(args).envs(set.iter().copied()))
 }
 
 /// Verifies puts of three requests of each size up to `most`, with these variables.
@@ -33,32 +32,11 @@ fn verified_up_to(op: &str, most: u64, set: &[(&str, &str)]) {
 fn refused_beyond(op: &str, bytes: &str, limit: &str, most: &str) {
     let (document, status) = put(op, &["--bytes", bytes], &[]);
     assert_eq!((state(&document, "PUT-002"), status), ("fail", 3));
-    let observed = check(&document, "PUT-002")["observed"].as_str().unwrap();
-    assert!(observed.contains(limit) && observed.contains(most), "{observed}");
+    says(&document, "PUT-002", "observed", &[limit, most]);
     assert_eq!(document["put"]["completed"], 0, "nothing was posted");
     assert!(document["put"].get("microseconds").is_none(), "a put without requests has no duration");
     let fix = check(&document, "PUT-002")["fix"].as_str().unwrap();
     assert!(fix.contains("--bytes") && (fix.contains("--count") || fix.contains("--op")), "{fix}");
-}
-
-#[test]
-fn reads_of_every_size_are_verified() {
-    verified_up_to("read", u64::MAX, &[]);
-}
-
-#[test]
-fn writes_with_immediate_of_every_size_are_verified() {
-    verified_up_to("write-imm", u64::MAX, &[]);
-}
-
-#[test]
-fn inline_writes_are_verified_up_to_the_entrys_limit() {
-    verified_up_to("inline-write", 80, &[]);
-}
-
-#[test]
-fn sends_are_verified_up_to_the_longest_message() {
-    verified_up_to("send", 8928, &[]);
 }
 
 #[test]
@@ -70,17 +48,18 @@ fn every_operation_is_verified_with_reordering() {
     }
 }
 
+/// Each operation, and its longest size.
+const OPERATIONS: [(&str, u64); 5] =
+    [("write", u64::MAX), ("write-imm", u64::MAX), ("read", u64::MAX), ("inline-write", 80), ("send", 8928)];
+
+#[test]
+fn every_size_of_every_operation_is_verified() {
+    OPERATIONS.iter().for_each(|(op, most)| verified_up_to(op, *most, &[]));
+}
+
 #[test]
 fn every_size_of_every_operation_is_verified_with_reordering() {
-    for (op, most) in [
-        ("write", u64::MAX),
-        ("write-imm", u64::MAX),
-        ("read", u64::MAX),
-        ("inline-write", 80),
-        ("send", 8928),
-    ] {
-        verified_up_to(op, most, &[("SOFTEFA_REORDER", "16")]);
-    }
+    OPERATIONS.iter().for_each(|(op, most)| verified_up_to(op, *most, &[("SOFTEFA_REORDER", "16")]));
 }
 
 #[test]
@@ -142,8 +121,7 @@ fn an_rdma_request_that_is_too_long_names_max_rdma_size() {
 fn an_inline_write_without_128_byte_entries_fails_fab_001() {
     let (document, status) = put("inline-write", &["--bytes", "8"], &[("SOFTEFA_ENTRIES_128", "0")]);
     assert_eq!(status, 3);
-    let observed = check(&document, "FAB-001")["observed"].as_str().unwrap();
-    assert!(observed.contains("128-byte entries"), "{observed}");
+    says(&document, "FAB-001", "observed", &["128-byte entries"]);
 }
 
 #[test]

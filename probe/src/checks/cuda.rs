@@ -6,7 +6,7 @@ pub(crate) mod usable;
 use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::time::Duration;
 
-use crate::check::{Check, Nature, Outcome, Outcomes, Problem, Unit, declared, proven};
+use crate::check::{Check, Checked, Nature, Outcome, Outcomes, Unit, declared, proven};
 use crate::model::{Gpu, GpuChoice, Kind, NO_GPU, Pair, Who};
 use crate::system::System;
 use crate::system::topology::Nearness;
@@ -61,7 +61,7 @@ pub(crate) static GPU_CHECKS: &[Unit<Cuda>] = &[
         .of(Nature::Gpu),
 ];
 
-fn choice(system: &mut System) -> Outcomes {
+fn choice(system: &mut System) -> Checked {
     match system.gpu {
         Some(GpuChoice::None) => return Outcome::pass("no GPU (--gpu none)").into(),
         Some(GpuChoice::Number(number)) => {
@@ -75,16 +75,14 @@ fn choice(system: &mut System) -> Outcomes {
     if system.soft {
         return Outcome::pass("no GPU: this machine shows none, and the software adapter needs none").into();
     }
-    Outcome::Fail(Problem {
-        observed: "no NVIDIA device in /sys/bus/pci/devices and no /proc/driver/nvidia".to_owned(),
-        required: "an NVIDIA GPU, or --gpu none".to_owned(),
-        why: "with GPU-Direct Async, a GPU posts to the adapter".to_owned(),
-        fix:
-            "run on an instance with a GPU (in a container, with the NVIDIA runtime), or check the rest with \
-              --gpu none"
-                .to_owned(),
-        who: Who::Host,
-    })
+    Outcome::fail(
+        "no NVIDIA device in /sys/bus/pci/devices and no /proc/driver/nvidia",
+        "an NVIDIA GPU, or --gpu none",
+        "with GPU-Direct Async, a GPU posts to the adapter",
+        "run on an instance with a GPU (in a container, with the NVIDIA runtime), or check the rest with \
+              --gpu none",
+        Who::Host,
+    )
     .into()
 }
 
@@ -113,25 +111,24 @@ pub(crate) fn near(system: &System, gpu: &Gpu, pairs: &[Pair]) -> Outcome {
     }
 }
 
-fn kernel_driver(system: &mut System) -> Outcomes {
+fn kernel_driver(system: &mut System) -> Checked {
     let text = system.read("/proc/driver/nvidia/version").unwrap_or_default();
     let is_version =
         |word: &&str| word.contains('.') && word.starts_with(|first: char| first.is_ascii_digit());
     if let Some(version) = text.split_whitespace().find(is_version) {
         return Outcome::pass(version).into();
     }
-    Outcome::Fail(Problem {
-        observed: "no version in /proc/driver/nvidia/version".to_owned(),
-        required: "the NVIDIA kernel driver, 525 (CUDA 12.0) or newer".to_owned(),
-        why: "no program can use the GPU without this driver".to_owned(),
-        fix: "on the host: load the module (modprobe nvidia); start the container with the NVIDIA runtime"
-            .to_owned(),
-        who: Who::Host,
-    })
+    Outcome::fail(
+        "no version in /proc/driver/nvidia/version",
+        "the NVIDIA kernel driver, 525 (CUDA 12.0) or newer",
+        "no program can use the GPU without this driver",
+        "on the host: load the module (modprobe nvidia); start the container with the NVIDIA runtime",
+        Who::Host,
+    )
     .into()
 }
 
-fn peer_mapping(system: &mut System) -> Outcomes {
+fn peer_mapping(system: &mut System) -> Checked {
     let Some(params) = system.read("/proc/driver/nvidia/params") else {
         return Outcome::unknown("/proc/driver/nvidia/params cannot be read").into();
     };
@@ -145,19 +142,15 @@ fn peer_mapping(system: &mut System) -> Outcomes {
     if on {
         return Outcome::pass(format!("RegistryDwords: {line}")).into();
     }
-    Outcome::Fail(Problem {
-        observed: format!("RegistryDwords: {line}"),
-        required: "RegistryDwords: \"PeerMappingOverride=1\"".to_owned(),
-        why:
-            "without it, the driver refuses to map another device's BAR into a GPU, and the GPU can neither \
-              write to the send queue nor ring the doorbell"
-                .to_owned(),
-        fix:
-            "on the host: add the line `options nvidia NVreg_RegistryDwords=\"PeerMappingOverride=1\"` to a \
-              file in /etc/modprobe.d, and reload the nvidia module or reboot"
-                .to_owned(),
-        who: Who::Host,
-    })
+    Outcome::fail(
+        format!("RegistryDwords: {line}"),
+        "RegistryDwords: \"PeerMappingOverride=1\"",
+        "without it, the driver refuses to map another device's BAR into a GPU, and the GPU can neither \
+              write to the send queue nor ring the doorbell",
+        "on the host: add the line `options nvidia NVreg_RegistryDwords=\"PeerMappingOverride=1\"` to a \
+              file in /etc/modprobe.d, and reload the nvidia module or reboot",
+        Who::Host,
+    )
     .into()
 }
 
@@ -264,18 +257,11 @@ fn checked(call: &str, code: c_int) -> Result<(), String> {
     if code == 0 { Ok(()) } else { Err(format!("{call} returned {code}")) }
 }
 
-fn broken(observed: String, why: &str, fix: &str, who: Who) -> Outcomes {
-    Outcome::Fail(Problem {
-        observed,
-        required: "a CUDA driver of version 12.0 or newer that starts".to_owned(),
-        why: why.to_owned(),
-        fix: fix.to_owned(),
-        who,
-    })
-    .into()
+fn broken(observed: String, why: &str, fix: &str, who: Who) -> Checked {
+    Outcome::fail(observed, "a CUDA driver of version 12.0 or newer that starts", why, fix, who).into()
 }
 
-fn loads(cuda: &mut Cuda) -> Outcomes {
+fn loads(cuda: &mut Cuda) -> Checked {
     // SAFETY: loading runs libcuda's initialisers. NVIDIA guarantees that they are sound; a crash in them
     // ends only this worker process.
     match unsafe { libloading::Library::new("libcuda.so.1") } {
@@ -292,7 +278,7 @@ fn loads(cuda: &mut Cuda) -> Outcomes {
     }
 }
 
-fn starts(cuda: &mut Cuda) -> Outcomes {
+fn starts(cuda: &mut Cuda) -> Checked {
     match start(cuda) {
         Ok(version) if version >= OLDEST_CUDA => Outcome::pass(cuda_version(version)).into(),
         Ok(version) => broken(
@@ -328,7 +314,7 @@ fn start(cuda: &Cuda) -> Result<c_int, String> {
     Ok(number)
 }
 
-fn gpus(cuda: &mut Cuda) -> Outcomes {
+fn gpus(cuda: &mut Cuda) -> Checked {
     let found = match count(cuda) {
         Ok(count) => count,
         Err(observed) => return no_gpu(observed),
@@ -343,19 +329,18 @@ fn gpus(cuda: &mut Cuda) -> Outcomes {
         return no_gpu(format!("CUDA lists {found} GPUs{wanted}"));
     }
     let outcome = |gpu: &Gpu| (Some(gpu.number.to_string()), Outcome::pass(&gpu.name));
-    Outcomes(cuda.gpus.iter().map(outcome).collect())
+    Ok(Outcomes(cuda.gpus.iter().map(outcome).collect()))
 }
 
-fn no_gpu(observed: String) -> Outcomes {
-    Outcome::Fail(Problem {
+fn no_gpu(observed: String) -> Checked {
+    Outcome::fail(
         observed,
-        required: "the GPU named by --gpu, or at least one GPU".to_owned(),
-        why: "without a GPU, no kernel can post to the adapter".to_owned(),
-        fix: "name a GPU that CUDA lists (--gpu N); check CUDA_VISIBLE_DEVICES and NVIDIA_VISIBLE_DEVICES, which hide \
-              GPUs"
-            .to_owned(),
-        who: Who::Pod,
-    })
+        "the GPU named by --gpu, or at least one GPU",
+        "without a GPU, no kernel can post to the adapter",
+        "name a GPU that CUDA lists (--gpu N); check CUDA_VISIBLE_DEVICES and \
+         NVIDIA_VISIBLE_DEVICES, which hide GPUs",
+        Who::Pod,
+    )
     .into()
 }
 
@@ -368,22 +353,22 @@ fn count(cuda: &Cuda) -> Result<u32, String> {
     Ok(u32::try_from(number).unwrap_or(0))
 }
 
-fn dmabuf(cuda: &mut Cuda) -> Outcomes {
+fn dmabuf(cuda: &mut Cuda) -> Checked {
     match cuda.attribute(ATTRIBUTE_DMA_BUF) {
-        Ok(0) => Outcome::Warn(Problem {
-            observed: "DMA_BUF_SUPPORTED is 0".to_owned(),
-            required: "DMA_BUF_SUPPORTED is 1".to_owned(),
-            why: "the adapter cannot register GPU memory through dmabuf".to_owned(),
-            fix: "on the host: use the open kernel modules of the NVIDIA driver".to_owned(),
-            who: Who::Host,
-        })
+        Ok(0) => Outcome::warn(
+            "DMA_BUF_SUPPORTED is 0",
+            "DMA_BUF_SUPPORTED is 1",
+            "the adapter cannot register GPU memory through dmabuf",
+            "on the host: use the open kernel modules of the NVIDIA driver",
+            Who::Host,
+        )
         .into(),
         Ok(value) => Outcome::pass(format!("DMA_BUF_SUPPORTED is {value}")).into(),
         Err(error) => Outcome::unknown(error).into(),
     }
 }
 
-fn ordering(cuda: &mut Cuda) -> Outcomes {
+fn ordering(cuda: &mut Cuda) -> Checked {
     // CUgpuDirectRDMAWritesOrdering: 0 none, 100 owner, 200 all devices.
     match cuda.attribute(ATTRIBUTE_WRITES_ORDERING) {
         Ok(value) => {

@@ -19,8 +19,8 @@ use efa_gda::wire::RemoteKey;
 
 use self::moving::{Memory, corrupted, move_bytes};
 pub(crate) use self::moving::{bound, put_failed};
-use super::session::{Layer, Session, close_queue, failed, missing};
-use crate::check::{Outcome, Outcomes, Unit, proven};
+use super::session::{Layer, Session, close_queue, failed, missing, open};
+use crate::check::{Checked, Outcome, Unit, proven};
 use crate::model::{Op, Put, Qualification, SOFTWARE_ADAPTER, Who};
 use crate::soft::checker::Checker;
 
@@ -68,19 +68,15 @@ impl<L: Layer> Of<L> {
     ];
 }
 
-fn maps<L: Layer>(session: &mut Session<L>) -> Outcomes {
-    match L::map(&mut session.rig) {
-        Ok(queue) => {
-            let observed = format!("queue pair {}", queue.number().get());
-            session.rig.queue = Some(queue);
-            Outcome::pass(observed).into()
-        }
-        Err(outcomes) => outcomes,
-    }
+fn maps<L: Layer>(session: &mut Session<L>) -> Checked {
+    let queue = L::map(&mut session.rig)?;
+    let observed = format!("queue pair {}", queue.number().get());
+    session.rig.queue = Some(queue);
+    Outcome::pass(observed).into()
 }
 
-fn writes<L: Layer>(session: &mut Session<L>) -> Outcomes {
-    let Some(queue) = &session.rig.queue else { return missing("the queue") };
+fn writes<L: Layer>(session: &mut Session<L>) -> Checked {
+    let queue = open(&session.rig.queue, "the queue")?;
     // The phase is the second lap's, so an adapter does not take the entry for one of this lap. No doorbell
     // follows, and the first request overwrites the whole slot.
     let entry = host::encode_entry(&host::EntrySpec { phase: true, ..host::EntrySpec::default() });
@@ -89,17 +85,17 @@ fn writes<L: Layer>(session: &mut Session<L>) -> Outcomes {
     Outcome::pass("an entry was written into slot 0").into()
 }
 
-fn rings<L: Layer>(session: &mut Session<L>) -> Outcomes {
-    let Some(queue) = &session.rig.queue else { return missing("the queue") };
+fn rings<L: Layer>(session: &mut Session<L>) -> Checked {
+    let queue = open(&session.rig.queue, "the queue")?;
     // 0 is the producer index of a queue without entries, so the doorbell starts no request.
     // SAFETY: the queue's doorbell lives as long as `queue`, and nothing else uses `queue`.
     unsafe { host::ring_raw(queue.as_ptr().as_ptr(), 0) };
     Outcome::pass("0 was written to the doorbell").into()
 }
 
-fn takes_doorbell_mode<L: Layer>(session: &mut Session<L>) -> Outcomes {
+fn takes_doorbell_mode<L: Layer>(session: &mut Session<L>) -> Checked {
     let choice = DoorbellChoice::from(session.request.doorbell);
-    let Some(queue) = &mut session.rig.queue else { return missing("the queue") };
+    let queue = session.rig.queue.as_mut().ok_or_else(|| missing("the queue"))?;
     // The host reaches all memory that it mapped, so the first candidate works.
     let mode = choice.candidates().next().unwrap_or(DoorbellMode::Direct);
     if mode == DoorbellMode::Direct {
@@ -111,27 +107,21 @@ fn takes_doorbell_mode<L: Layer>(session: &mut Session<L>) -> Outcomes {
             queue.set_doorbell(mode, &proxy).map_err(|error| error_chain(&error).to_string())?;
             Ok(proxy)
         });
-    match registered {
-        Ok(proxy) => {
-            session.rig.proxy = Some(proxy);
-            Outcome::pass(format!("{mode}: {}", mode.cost().unwrap_or_default())).into()
-        }
-        Err(observed) => failed(
+    session.rig.proxy = Some(registered.map_err(|observed| {
+        failed(
             observed,
             "a doorbell proxy that accepts the queue",
             "without a doorbell proxy, nothing rings for entries that the device code posts in this mode",
             "use --doorbell direct, or --doorbell staged, which needs the least from the adapter",
             Who::Code,
-        ),
-    }
+        )
+    })?);
+    Outcome::pass(format!("{mode}: {}", mode.cost().unwrap_or_default())).into()
 }
 
-fn completes<L: Layer>(session: &mut Session<L>) -> Outcomes {
-    let Some(peer) = session.rig.peer else { return missing("the peer") };
-    let memory = match Memory::register(session, Op::Write, 64) {
-        Ok(memory) => memory,
-        Err(outcomes) => return outcomes,
-    };
+fn completes<L: Layer>(session: &mut Session<L>) -> Checked {
+    let peer = session.rig.peer.ok_or_else(|| missing("the peer"))?;
+    let memory = Memory::register(session, Op::Write, 64)?;
     let timeout = bound(session, 64, 1);
     let request = WorkRequest::write(peer, &memory.source, memory.target.remote()).bytes(64).timeout(timeout);
     match session.rig.execute(&request) {
@@ -139,15 +129,15 @@ fn completes<L: Layer>(session: &mut Session<L>) -> Outcomes {
             Outcome::pass(format!("{} posted, {} completed", report.posted, report.completed)).into()
         }
         Err(error) if session.rig.objects.neighbour().is_none() && loopback::is_unanswered(&error) => {
-            loopback::to_neighbour(session, &error)
+            Err(loopback::to_neighbour(session, &error))
         }
-        Err(error) => put_failed(&error, session.request.wait),
+        Err(error) => Err(put_failed(&error, session.request.wait)),
     }
 }
 
-fn arrives<L: Layer>(session: &mut Session<L>) -> Outcomes {
+fn arrives<L: Layer>(session: &mut Session<L>) -> Checked {
     let mut request = session.request.put;
-    let Some(peer) = session.rig.peer else { return missing("the peer") };
+    let peer = session.rig.peer.ok_or_else(|| missing("the peer"))?;
     if let (Some(laps), Some(queue)) = (request.qualify_laps, session.rig.sender()) {
         // Each operation is one entry.
         request.count = laps.saturating_mul(queue.exposure().sq.num_entries.into());
@@ -167,10 +157,10 @@ fn arrives<L: Layer>(session: &mut Session<L>) -> Outcomes {
             }
             Some(wrong) => {
                 let outcomes = corrupted(wrong.clone());
-                (moved, outcomes)
+                (moved, Err(outcomes))
             }
         },
-        Err((moved, outcomes)) => (moved, outcomes),
+        Err((moved, outcomes)) => (moved, Err(outcomes)),
     };
     let mode = session.rig.sender().map_or(DoorbellMode::Direct, MappedQueue::doorbell_mode);
     let verified = moved.wrong.is_none() && moved.completed == request.count && violations.is_empty();
@@ -221,7 +211,7 @@ fn checker<L: Layer>(session: &Session<L>) -> Result<Checker, String> {
     Checker::of(provider)
 }
 
-fn no_violation<L: Layer>(session: &mut Session<L>) -> Outcomes {
+fn no_violation<L: Layer>(session: &mut Session<L>) -> Checked {
     if !session.request.soft {
         return Outcome::Skip(
             SOFTWARE_ADAPTER.to_owned(),
@@ -236,24 +226,22 @@ fn no_violation<L: Layer>(session: &mut Session<L>) -> Outcomes {
     if violations.is_empty() {
         return Outcome::pass("no violation").into();
     }
-    failed(
+    Outcome::fail(
         violations.join("; "),
         "entries and doorbells that comply with every rule of the rings",
         "a hardware adapter reacts to such an entry or doorbell with wrong data, or not at all",
         "report this text: efa-gda's device code wrote the entries",
         Who::Code,
     )
+    .into()
 }
 
-fn wrong_key<L: Layer>(session: &mut Session<L>) -> Outcomes {
+fn wrong_key<L: Layer>(session: &mut Session<L>) -> Checked {
     if session.request.put.fault.is_some() {
         return Outcome::unknown("an injected fault has broken the queue").into();
     }
-    let Some(peer) = session.rig.peer else { return missing("the peer") };
-    let memory = match Memory::register(session, Op::Write, 64) {
-        Ok(memory) => memory,
-        Err(outcomes) => return outcomes,
-    };
+    let peer = session.rig.peer.ok_or_else(|| missing("the peer"))?;
+    let memory = Memory::register(session, Op::Write, 64)?;
     let right = memory.target.remote();
     let wrong = RemoteRegion { key: RemoteKey::new(right.key.get() ^ WRONG), ..right };
     let timeout = bound(session, 64, 1);
@@ -261,18 +249,19 @@ fn wrong_key<L: Layer>(session: &mut Session<L>) -> Outcomes {
         Err(GpuQueueError::Work(WorkError::Completion { status, .. })) => {
             Outcome::pass(format!("status {}: {status}", status.code())).into()
         }
-        Err(error) => put_failed(&error, session.request.wait),
-        Ok(_) => failed(
+        Err(error) => Err(put_failed(&error, session.request.wait)),
+        Ok(_) => Outcome::fail(
             format!("a write with rkey {:#x} completed with status 0", wrong.key.get()),
             "an error completion",
             "a program hangs or reads wrong data if errors are not reported",
             "report it with the versions of the adapter and its kernel driver",
             Who::Host,
-        ),
+        )
+        .into(),
     }
 }
 
-fn closes<L: Layer>(session: &mut Session<L>) -> Outcomes {
+fn closes<L: Layer>(session: &mut Session<L>) -> Checked {
     let rig = &mut session.rig;
     let mut failures: Vec<String> = Vec::new();
     if let Some(why) = rig.poster.take().and_then(|queue| queue.close()) {
@@ -286,11 +275,12 @@ fn closes<L: Layer>(session: &mut Session<L>) -> Outcomes {
     if failures.is_empty() {
         return Outcome::pass(L::CLOSES).into();
     }
-    failed(
+    Outcome::fail(
         failures.join("; "),
         "every object closes, children first",
         "an object that does not close leaks queues and locked memory in a long-running program",
         "report it with the library's version",
         Who::Image,
     )
+    .into()
 }

@@ -3,7 +3,8 @@
 use std::fs::OpenOptions;
 use std::path::Path;
 
-use crate::check::{Nature, Outcome, Outcomes, Problem, Unit, declared, proven};
+use crate::check::Nature::Hardware;
+use crate::check::{Checked, Outcome, Outcomes, Unit, declared, proven};
 use crate::model::Who;
 use crate::releases::{COUNTERS_OF_DRIVER, EXTERNAL_QUEUES, INSTALLER_WITH_COUNTERS};
 use crate::system::System;
@@ -15,18 +16,15 @@ pub(crate) const OPENS: &str = "DEV-006";
 
 /// The checks of this category.
 pub(crate) static CHECKS: &[Unit<System>] = &[
-    declared("DEV-001", "An EFA adapter is on the PCI bus", &[], pci).of(Nature::Hardware),
-    declared("DEV-002", "The efa kernel driver is loaded and new enough", &["DEV-001"], driver)
-        .of(Nature::Hardware),
-    declared("DEV-003", "The adapter has an RDMA device", &["DEV-001"], bound).of(Nature::Hardware),
-    declared("DEV-004", "The adapter's port is active", &["DEV-003"], port).of(Nature::Hardware),
-    declared("DEV-005", "The adapter's device node is in /dev/infiniband", &["DEV-003"], node)
-        .of(Nature::Hardware),
-    proven(OPENS, "The adapter's device node opens", &["DEV-005"], opens).of(Nature::Hardware),
-    declared("DEV-007", "The device nodes of all adapters are visible", &["DEV-003"], all_nodes)
-        .of(Nature::Hardware),
+    declared("DEV-001", "An EFA adapter is on the PCI bus", &[], pci).of(Hardware),
+    declared("DEV-002", "The efa kernel driver is loaded and new enough", &["DEV-001"], driver).of(Hardware),
+    declared("DEV-003", "The adapter has an RDMA device", &["DEV-001"], bound).of(Hardware),
+    declared("DEV-004", "The adapter's port is active", &["DEV-003"], port).of(Hardware),
+    declared("DEV-005", "The adapter's device node is in /dev/infiniband", &["DEV-003"], node).of(Hardware),
+    proven(OPENS, "The adapter's device node opens", &["DEV-005"], opens).of(Hardware),
+    declared("DEV-007", "The device nodes of all adapters are visible", &["DEV-003"], all_nodes).of(Hardware),
     declared("DEV-008", "The machine shows all devices of its instance type", &["DEV-001"], all_devices)
-        .of(Nature::Hardware),
+        .of(Hardware),
 ];
 
 /// The checks that a worker process runs.
@@ -35,12 +33,12 @@ pub(crate) fn opening() -> impl Iterator<Item = &'static Unit<System>> {
 }
 
 /// One outcome for each adapter.
-fn for_each(system: &System, check: impl Fn(&Adapter) -> Option<Outcome>) -> Outcomes {
+fn for_each(system: &System, check: impl Fn(&Adapter) -> Option<Outcome>) -> Checked {
     let one = |adapter: Adapter| Some((Some(adapter.name().to_owned()), check(&adapter)?));
-    Outcomes(system.adapters().into_iter().filter_map(one).collect())
+    Ok(Outcomes(system.adapters().into_iter().filter_map(one).collect()))
 }
 
-fn pci(system: &mut System) -> Outcomes {
+fn pci(system: &mut System) -> Checked {
     let found = system.adapters();
     if !found.is_empty() {
         let describe = |adapter: &Adapter| format!("{} (1d0f:{:04x})", adapter.pci, adapter.device);
@@ -54,28 +52,26 @@ fn pci(system: &mut System) -> Outcomes {
         }
         _ => "no PCI device 1d0f:efa0 to efa4 in /sys/bus/pci/devices".to_owned(),
     };
-    Outcome::Fail(Problem {
+    Outcome::fail(
         observed,
-        required: "at least one EFA adapter".to_owned(),
-        why: "without an adapter there is no queue to map".to_owned(),
-        fix: "attach an EFA network interface to the instance, or use the software adapter (--soft)"
-            .to_owned(),
-        who: Who::Host,
-    })
+        "at least one EFA adapter",
+        "without an adapter there is no queue to map",
+        "attach an EFA network interface to the instance, or use the software adapter (--soft)",
+        Who::Host,
+    )
     .into()
 }
 
-fn driver(system: &mut System) -> Outcomes {
+fn driver(system: &mut System) -> Checked {
     let required = format!("{} or newer", COUNTERS_OF_DRIVER.describe());
     if !system.exists("/sys/module/efa") {
-        return Outcome::Fail(Problem {
-            observed: "no /sys/module/efa: the module is not loaded".to_owned(),
+        return Outcome::fail(
+            "no /sys/module/efa: the module is not loaded",
             required,
-            why: "the kernel driver creates queues and maps them".to_owned(),
-            fix: "on the host: install the EFA driver with the EFA installer, or load it (modprobe efa)"
-                .to_owned(),
-            who: Who::Host,
-        })
+            "the kernel driver creates queues and maps them",
+            "on the host: install the EFA driver with the EFA installer, or load it (modprobe efa)",
+            Who::Host,
+        )
         .into();
     }
     let Some(version) = system.read("/sys/module/efa/version") else {
@@ -92,40 +88,39 @@ fn driver(system: &mut System) -> Outcomes {
     if lacks.is_empty() {
         return Outcome::pass(version).into();
     }
-    Outcome::Warn(Problem {
-        observed: version,
+    Outcome::warn(
+        version,
         required,
-        why: format!("this driver lacks {}", lacks.join(", and ")),
-        fix: format!(
+        format!("this driver lacks {}", lacks.join(", and ")),
+        format!(
             "on the host: update the EFA driver; {} and newer contain one",
             INSTALLER_WITH_COUNTERS.describe()
         ),
-        who: Who::Host,
-    })
+        Who::Host,
+    )
     .into()
 }
 
-fn bound(system: &mut System) -> Outcomes {
+fn bound(system: &mut System) -> Checked {
     for_each(system, |adapter| {
         if let (Some("efa"), Some(rdma)) = (adapter.driver.as_deref(), &adapter.rdma) {
             return Some(Outcome::pass(rdma));
         }
-        Some(Outcome::Fail(Problem {
-            observed: format!(
+        Some(Outcome::fail(
+            format!(
                 "driver {}, RDMA device {}",
                 adapter.driver.as_deref().unwrap_or("none"),
                 adapter.rdma.as_deref().unwrap_or("none")
             ),
-            required: "driver efa and an RDMA device".to_owned(),
-            why: "libfabric finds adapters through their RDMA devices".to_owned(),
-            fix: "on the host: load both modules (modprobe -a efa ib_uverbs), and search dmesg for their errors"
-                .to_owned(),
-            who: Who::Host,
-        }))
+            "driver efa and an RDMA device",
+            "libfabric finds adapters through their RDMA devices",
+            "on the host: load both modules (modprobe -a efa ib_uverbs), and search dmesg for their errors",
+            Who::Host,
+        ))
     })
 }
 
-fn port(system: &mut System) -> Outcomes {
+fn port(system: &mut System) -> Checked {
     for_each(system, |adapter| {
         let rdma = adapter.rdma.as_deref()?;
         let Some(state) = system.read(format!("/sys/class/infiniband/{rdma}/ports/1/state")) else {
@@ -134,14 +129,13 @@ fn port(system: &mut System) -> Outcomes {
         if state.contains("ACTIVE") {
             return Some(Outcome::pass(state));
         }
-        Some(Outcome::Fail(Problem {
-            observed: state,
-            required: "4: ACTIVE".to_owned(),
-            why: "a port that is not active carries no traffic".to_owned(),
-            fix: "bring the interface up; on EC2, check that it is attached and in the right subnet"
-                .to_owned(),
-            who: Who::Host,
-        }))
+        Some(Outcome::fail(
+            state,
+            "4: ACTIVE",
+            "a port that is not active carries no traffic",
+            "bring the interface up; on EC2, check that it is attached and in the right subnet",
+            Who::Host,
+        ))
     })
 }
 
@@ -149,7 +143,7 @@ fn node_path(adapter: &Adapter) -> Option<String> {
     Some(format!("/dev/infiniband/{}", adapter.uverbs.as_deref()?))
 }
 
-fn node(system: &mut System) -> Outcomes {
+fn node(system: &mut System) -> Checked {
     for_each(system, |adapter| {
         adapter.rdma.as_ref()?;
         let observed = match node_path(adapter) {
@@ -157,19 +151,18 @@ fn node(system: &mut System) -> Outcomes {
             Some(path) => format!("no {path}"),
             None => "no uverbs device in sysfs: ib_uverbs is not loaded".to_owned(),
         };
-        Some(Outcome::Fail(Problem {
+        Some(Outcome::fail(
             observed,
-            required: "a uverbs node in /dev/infiniband".to_owned(),
-            why: "libibverbs reaches the adapter through this node".to_owned(),
-            fix: "add the device to the container (docker --device PATH; Kubernetes: the resource \
-                  vpc.amazonaws.com/efa); if the host lacks the node too, load ib_uverbs there"
-                .to_owned(),
-            who: Who::Pod,
-        }))
+            "a uverbs node in /dev/infiniband",
+            "libibverbs reaches the adapter through this node",
+            "add the device to the container (docker --device PATH; Kubernetes: the resource \
+                  vpc.amazonaws.com/efa); if the host lacks the node too, load ib_uverbs there",
+            Who::Pod,
+        ))
     })
 }
 
-fn opens(system: &mut System) -> Outcomes {
+fn opens(system: &mut System) -> Checked {
     for_each(system, |adapter| {
         let path = node_path(adapter)?;
         if !system.exists(&path) {
@@ -179,19 +172,18 @@ fn opens(system: &mut System) -> Outcomes {
             Ok(_) => return Some(Outcome::pass(format!("{path} opens for reading and writing"))),
             Err(error) => error,
         };
-        Some(Outcome::Fail(Problem {
-            observed: format!("{path}: {error}"),
-            required: "a device node that opens for reading and writing".to_owned(),
-            why: "libraries report \"no adapter\" if the node exists and does not open".to_owned(),
-            fix: "allow the device in the container's device cgroup (docker --device PATH; a bind mount does not do \
-                  that), and give the container's user read and write permission"
-                .to_owned(),
-            who: Who::Pod,
-        }))
+        Some(Outcome::fail(
+            format!("{path}: {error}"),
+            "a device node that opens for reading and writing",
+            "libraries report \"no adapter\" if the node exists and does not open",
+            "allow the device in the container's device cgroup (docker --device PATH; a bind mount does not do \
+                  that), and give the container's user read and write permission",
+            Who::Pod,
+        ))
     })
 }
 
-fn all_nodes(system: &mut System) -> Outcomes {
+fn all_nodes(system: &mut System) -> Checked {
     let nodes: Vec<String> = system.all_adapters().iter().filter_map(node_path).collect();
     let (visible, missing): (Vec<&String>, Vec<&String>) =
         nodes.iter().partition(|path| system.exists(Path::new(path)));
@@ -200,18 +192,17 @@ fn all_nodes(system: &mut System) -> Outcomes {
         return Outcome::pass(observed).into();
     }
     let list: Vec<&str> = missing.iter().map(|path| path.as_str()).collect();
-    Outcome::Warn(Problem {
-        observed: format!("{observed}; missing: {}", list.join(", ")),
-        required: "a device node for each adapter on the PCI bus".to_owned(),
-        why: "a transport that counts adapters in sysfs waits for adapters that it cannot open".to_owned(),
-        fix: "add all EFA devices to the container, or name the adapters to use (--device, FI_EFA_IFACE)"
-            .to_owned(),
-        who: Who::Pod,
-    })
+    Outcome::warn(
+        format!("{observed}; missing: {}", list.join(", ")),
+        "a device node for each adapter on the PCI bus",
+        "a transport that counts adapters in sysfs waits for adapters that it cannot open",
+        "add all EFA devices to the container, or name the adapters to use (--device, FI_EFA_IFACE)",
+        Who::Pod,
+    )
     .into()
 }
 
-fn all_devices(system: &mut System) -> Outcomes {
+fn all_devices(system: &mut System) -> Checked {
     let instance = match system.instance_type() {
         Ok(instance) => instance,
         Err(observed) => {
@@ -241,12 +232,12 @@ fn all_devices(system: &mut System) -> Outcomes {
                   replace the instance"
         }
     };
-    Outcome::Warn(Problem {
+    Outcome::warn(
         observed,
-        required: format!("{} EFA adapters and {} GPUs", devices.adapters, devices.gpus),
-        why: "ranks that count on the type's devices fail, or share an adapter and are slow".to_owned(),
-        fix: fix.to_owned(),
-        who: Who::Host,
-    })
+        format!("{} EFA adapters and {} GPUs", devices.adapters, devices.gpus),
+        "ranks that count on the type's devices fail, or share an adapter and are slow",
+        fix,
+        Who::Host,
+    )
     .into()
 }

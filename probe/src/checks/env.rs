@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use super::variables;
-use crate::check::{Nature, Outcome, Outcomes, Problem, Unit, declared};
+use crate::check::Nature::Hardware;
+use crate::check::{Checked, Outcome, Outcomes, Problem, Unit, declared};
 use crate::model::Who;
 use crate::soft::Unready;
 use crate::system::instance::GDA_FAMILIES;
@@ -22,56 +23,52 @@ const CAP_IPC_LOCK: u64 = 1 << 14;
 pub(crate) static CHECKS: &[Unit<System>] = &[
     declared("ENV-000", "The kind of adapter is determined", &[], adapter_kind),
     declared("ENV-001", "The system is 64-bit Linux", &[], platform),
-    declared("ENV-002", "The instance type has GPU-Direct Async", &[], instance).of(Nature::Hardware),
-    declared("ENV-003", "The limit of locked memory is high enough", &[], memlock).of(Nature::Hardware),
-    declared("ENV-004", "Fork and huge-page settings are compatible", &[], fork).of(Nature::Hardware),
+    declared("ENV-002", "The instance type has GPU-Direct Async", &[], instance).of(Hardware),
+    declared("ENV-003", "The limit of locked memory is high enough", &[], memlock).of(Hardware),
+    declared("ENV-004", "Fork and huge-page settings are compatible", &[], fork).of(Hardware),
     declared("ENV-005", "No environment variable aborts libfabric", &[], aborting),
     declared("ENV-006", "No environment variable restricts libfabric", &[], restricting),
     declared("ENV-007", "No environment variable means something else today", &[], variables::moved)
-        .of(Nature::Hardware),
+        .of(Hardware),
     declared("ENV-008", "libfabric reads every FI_ variable that is set", &[], variables::unknown)
-        .of(Nature::Hardware),
+        .of(Hardware),
 ];
 
-fn adapter_kind(system: &mut System) -> Outcomes {
+fn adapter_kind(system: &mut System) -> Checked {
     match (&system.provider, system.soft) {
         (_, false) => Outcome::pass("hardware (no --soft)").into(),
         (Some(Ok(provider)), true) => {
             Outcome::pass(format!("software adapter, provider {}", described(provider))).into()
         }
-        (Some(Err(Unready::Provider(reason))), true) => Outcome::Fail(Problem {
-            observed: reason.clone(),
-            required: "softefa's provider library".to_owned(),
-            why: "under --soft, libfabric loads the software adapter from this file".to_owned(),
-            fix: format!(
+        (Some(Err(Unready::Provider(reason))), true) => Outcome::fail(
+            reason.clone(),
+            "softefa's provider library",
+            "under --soft, libfabric loads the software adapter from this file",
+            format!(
                 "build it (cargo build{} -p softefa), or set SOFTEFA_LIBRARY to its path",
                 crate::executable::CARGO_RELEASE_FLAG
             ),
-            who: Who::Image,
-        })
+            Who::Image,
+        )
         .into(),
-        (Some(Err(Unready::Memory(reason))), true) => Outcome::Fail(Problem {
-            observed: reason.clone(),
-            required: "a memory file with the provider library, and /proc".to_owned(),
-            why: "the software adapter is a part of this program, and a library is loaded from a file".to_owned(),
-            fix: "allow memfd_create in the container's seccomp profile (docker --security-opt seccomp=FILE; \
-                  Kubernetes: seccompProfile), or name softefa's library in SOFTEFA_LIBRARY"
-                .to_owned(),
-            who: Who::Pod,
-        })
+        (Some(Err(Unready::Memory(reason))), true) => Outcome::fail(
+            reason.clone(),
+            "a memory file with the provider library, and /proc",
+            "the software adapter is a part of this program, and a library is loaded from a file",
+            "allow memfd_create in the container's seccomp profile (docker --security-opt seccomp=FILE; \
+             Kubernetes: seccompProfile), or name softefa's library in SOFTEFA_LIBRARY",
+            Who::Pod,
+        )
         .into(),
-        (Some(Err(Unready::Directory(reason))), true) => Outcome::Fail(Problem {
-            observed: reason.clone(),
-            required:
-                "a private directory for this run, and a thread that removes it when a signal ends the run"
-                    .to_owned(),
-            why: "libfabric loads the software adapter from a directory that must hold nothing else".to_owned(),
-            fix: "set TMPDIR to a directory that exists and is writable, without a colon in its path (in a container \
-                  with a read-only root: docker --tmpfs /tmp; Kubernetes: an emptyDir at /tmp); if the limit of \
-                  processes was reached, raise it (ulimit -u)"
-                .to_owned(),
-            who: Who::Pod,
-        })
+        (Some(Err(Unready::Directory(reason))), true) => Outcome::fail(
+            reason.clone(),
+            "a private directory for this run, and a thread that removes it when a signal ends the run",
+            "libfabric loads the software adapter from a directory that must hold nothing else",
+            "set TMPDIR to a directory that exists and is writable, without a colon in its path (in a container \
+             with a read-only root: docker --tmpfs /tmp; Kubernetes: an emptyDir at /tmp); if the limit of \
+             processes was reached, raise it (ulimit -u)",
+            Who::Pod,
+        )
         .into(),
         // Under rdma-core, `softefa run` starts the adapter before this process.
         (None, true) => Outcome::pass("software adapter under rdma-core (softefa run)").into(),
@@ -87,23 +84,23 @@ fn described(provider: &Path) -> String {
     }
 }
 
-fn platform(system: &mut System) -> Outcomes {
+fn platform(system: &mut System) -> Checked {
     let kernel = system.read("/proc/sys/kernel/osrelease").unwrap_or_else(|| "unknown kernel".to_owned());
     let observed = format!("{} {kernel} on {}", std::env::consts::OS, std::env::consts::ARCH);
     if cfg!(all(target_os = "linux", target_pointer_width = "64", target_endian = "little")) {
         return Outcome::pass(observed).into();
     }
-    Outcome::Fail(Problem {
+    Outcome::fail(
         observed,
-        required: "64-bit little-endian Linux".to_owned(),
-        why: "EFA has drivers for no other system".to_owned(),
-        fix: "run on an x86_64 or aarch64 instance with Linux".to_owned(),
-        who: Who::Host,
-    })
+        "64-bit little-endian Linux",
+        "EFA has drivers for no other system",
+        "run on an x86_64 or aarch64 instance with Linux",
+        Who::Host,
+    )
     .into()
 }
 
-fn instance(system: &mut System) -> Outcomes {
+fn instance(system: &mut System) -> Checked {
     let product = match system.instance_type() {
         Ok(product) => product,
         Err(observed) => {
@@ -115,21 +112,20 @@ fn instance(system: &mut System) -> Outcomes {
     if GDA_FAMILIES.contains(&family) {
         return Outcome::pass(product).into();
     }
-    Outcome::Warn(Problem {
-        observed: product,
-        required: format!("one of {}", GDA_FAMILIES.join(", ")),
-        why: "AWS documents GPU-Direct Async for these types only; on other types a GPU may not reach doorbells"
-            .to_owned(),
-        fix: format!(
+    Outcome::warn(
+        product,
+        format!("one of {}", GDA_FAMILIES.join(", ")),
+        "AWS documents GPU-Direct Async for these types only; on other types a GPU may not reach doorbells",
+        format!(
             "run on {}, unless the QUE and PUT checks pass on this type: they prove what works",
             GDA_FAMILIES.join(", ")
         ),
-        who: Who::Host,
-    })
+        Who::Host,
+    )
     .into()
 }
 
-fn memlock(system: &mut System) -> Outcomes {
+fn memlock(system: &mut System) -> Checked {
     if may_lock_all(system) {
         return Outcome::pass("no limit (the process has CAP_IPC_LOCK)").into();
     }
@@ -169,7 +165,7 @@ fn may_lock_all(system: &System) -> bool {
         .is_some_and(|mask| mask & CAP_IPC_LOCK != 0)
 }
 
-fn fork(system: &mut System) -> Outcomes {
+fn fork(system: &mut System) -> Checked {
     let names = ["RDMAV_FORK_SAFE", "IBV_FORK_SAFE", "FI_EFA_FORK_SAFE"];
     let set: Vec<&str> = names.into_iter().filter(|name| system.env(name).is_some_and(is_on)).collect();
     let meminfo = system.read("/proc/meminfo").unwrap_or_default();
@@ -206,7 +202,7 @@ fn listed(names: &[&str]) -> String {
     if names.is_empty() { "not requested".to_owned() } else { names.join(", ") }
 }
 
-fn aborting(system: &mut System) -> Outcomes {
+fn aborting(system: &mut System) -> Checked {
     let mut aborting: Vec<String> = Vec::new();
     aborting.extend(ABORTING.iter().filter(|name| system.env(name).is_some()).map(|name| (*name).to_owned()));
     if system.env("FI_EFA_IFACE").is_some_and(|value| value.is_empty()) {
@@ -220,13 +216,13 @@ fn aborting(system: &mut System) -> Outcomes {
         return Outcome::pass("no such variable is set").into();
     }
     let names: Vec<&str> = aborting.iter().filter_map(|text| text.split(' ').next()).collect();
-    Outcome::Fail(Problem {
-        observed: format!("set: {}", aborting.join(", ")),
-        required: "none of these variables is set".to_owned(),
-        why: "the efa provider of libfabric 2 aborts the process if one of them is set".to_owned(),
-        fix: format!("unset {}", names.join(" ")),
-        who: Who::Pod,
-    })
+    Outcome::fail(
+        format!("set: {}", aborting.join(", ")),
+        "none of these variables is set",
+        "the efa provider of libfabric 2 aborts the process if one of them is set",
+        format!("unset {}", names.join(" ")),
+        Who::Pod,
+    )
     .into()
 }
 
@@ -284,7 +280,7 @@ fn excludes_efa(value: &str) -> bool {
     !names.is_empty() && named == excluding
 }
 
-fn restricting(system: &mut System) -> Outcomes {
+fn restricting(system: &mut System) -> Checked {
     let mut outcomes = Vec::new();
     for variable in &RESTRICTING {
         let Some(value) = system.env(variable.name) else { continue };
@@ -305,7 +301,7 @@ fn restricting(system: &mut System) -> Outcomes {
     if outcomes.is_empty() {
         return Outcome::pass("no variable has such a value").into();
     }
-    Outcomes(outcomes)
+    Ok(Outcomes(outcomes))
 }
 
 #[cfg(test)]

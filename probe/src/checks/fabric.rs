@@ -213,3 +213,8 @@ pub(crate) fn run(stream: &mut Stream, request: Request) {
 pub(crate) fn refused(error: &Error, required: &str, why: &str, who: Who) -> Outcomes {
     failed(without_hint(error, error.hint()), required, why, error.hint(), who)
 }
+
+/// [`refused`], for `map_err`.
+pub(crate) fn refusal(required: &str, why: &str, who: Who) -> impl FnOnce(Error) -> Outcomes {
+    move |error| refused(&error, required, why, who)
+}

@@ -3,7 +3,8 @@
 
 use std::path::Path;
 
-use crate::check::{Nature, Outcome, Outcomes, Problem, Unit, declared};
+use crate::check::Nature::Hardware;
+use crate::check::{Checked, Outcome, Outcomes, Unit, declared};
 use crate::model::Who;
 use crate::releases::QUEUE_QUERIES;
 use crate::system::System;
@@ -26,12 +27,11 @@ pub(crate) static OF_LIBFABRIC: &[Unit<Libraries>] = &[
 
 /// The checks of libefa's copies.
 pub(crate) static OF_LIBEFA: &[Unit<Libraries>] = &[
-    declared("LIB-005", "libefa can expose queues", &[], libefa).of(Nature::Hardware),
-    declared("LIB-006", "One release of libefa is on the loader's path", &[], one_libefa)
-        .of(Nature::Hardware),
+    declared("LIB-005", "libefa can expose queues", &[], libefa).of(Hardware),
+    declared("LIB-006", "One release of libefa is on the loader's path", &[], one_libefa).of(Hardware),
 ];
 
-fn intended(libraries: &mut Libraries) -> Outcomes {
+fn intended(libraries: &mut Libraries) -> Checked {
     let Some(loaded) = libraries.loaded.as_deref() else {
         return Outcome::unknown("the file that was loaded is not known").into();
     };
@@ -51,15 +51,14 @@ fn intended(libraries: &mut Libraries) -> Outcomes {
     if resolve(&wanted) == resolve(loaded) {
         return Outcome::pass(loaded).into();
     }
-    Outcome::Warn(Problem {
-        observed: loaded.to_owned(),
-        required: wanted.clone(),
-        why: "the required file is the one that LIBFABRIC_PATH names or the EFA installer's; the loaded one may \
-              lack operations that it has"
-            .to_owned(),
-        fix: format!("set LIBFABRIC_PATH={wanted}, or put its directory first on LD_LIBRARY_PATH"),
-        who: Who::Image,
-    })
+    Outcome::warn(
+        loaded,
+        wanted.clone(),
+        "the required file is the one that LIBFABRIC_PATH names or the EFA installer's; the loaded one may \
+              lack operations that it has",
+        format!("set LIBFABRIC_PATH={wanted}, or put its directory first on LD_LIBRARY_PATH"),
+        Who::Image,
+    )
     .into()
 }
 
@@ -78,7 +77,7 @@ fn agree(copies: &[Copy]) -> bool {
     copies.windows(2).all(|two| identity(&two[0]) == identity(&two[1]))
 }
 
-fn one_libfabric(libraries: &mut Libraries) -> Outcomes {
+fn one_libfabric(libraries: &mut Libraries) -> Checked {
     let copies = libraries.system.copies(LIBFABRIC);
     if copies.is_empty() {
         return Outcome::unknown("no libfabric.so.1 in the loader's directories").into();
@@ -86,13 +85,13 @@ fn one_libfabric(libraries: &mut Libraries) -> Outcomes {
     if agree(&copies) {
         return Outcome::pass(list(&copies)).into();
     }
-    Outcome::Warn(Problem {
-        observed: list(&copies),
-        required: "one release of libfabric".to_owned(),
-        why: "a program and its plugin may load different copies, which cannot share objects".to_owned(),
-        fix: "remove all but one from the image, or set one LD_LIBRARY_PATH for every process".to_owned(),
-        who: Who::Image,
-    })
+    Outcome::warn(
+        list(&copies),
+        "one release of libfabric",
+        "a program and its plugin may load different copies, which cannot share objects",
+        "remove all but one from the image, or set one LD_LIBRARY_PATH for every process",
+        Who::Image,
+    )
     .into()
 }
 
@@ -111,20 +110,19 @@ fn join(numbers: &[u32]) -> String {
     numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(".")
 }
 
-fn libefa(libraries: &mut Libraries) -> Outcomes {
+fn libefa(libraries: &mut Libraries) -> Checked {
     let copies = libraries.system.copies("libefa.so.1");
     let missing = |observed: String| {
-        Outcome::Fail(Problem {
+        Outcome::fail(
             observed,
-            required: format!("libefa of {} or newer (symbol version EFA_1.4)", QUEUE_QUERIES.describe()),
-            why: "the GDA operations call efadv_query_qp_wqs and efadv_query_cq, which that release added"
-                .to_owned(),
-            fix: format!(
+            format!("libefa of {} or newer (symbol version EFA_1.4)", QUEUE_QUERIES.describe()),
+            "the GDA operations call efadv_query_qp_wqs and efadv_query_cq, which that release added",
+            format!(
                 "install {} or newer in the image, such as the current EFA installer's",
                 QUEUE_QUERIES.describe()
             ),
-            who: Who::Image,
-        })
+            Who::Image,
+        )
     };
     if copies.is_empty() {
         return missing("no libefa.so.1 in the loader's directories".to_owned()).into();
@@ -135,10 +133,10 @@ fn libefa(libraries: &mut Libraries) -> Outcomes {
         let outcome = if enough { Outcome::pass(observed) } else { missing(observed) };
         (Some(copy.path.clone()), outcome)
     };
-    Outcomes(copies.iter().map(outcome).collect())
+    Ok(Outcomes(copies.iter().map(outcome).collect()))
 }
 
-fn one_libefa(libraries: &mut Libraries) -> Outcomes {
+fn one_libefa(libraries: &mut Libraries) -> Checked {
     let copies = libraries.system.copies("libefa.so.1");
     if copies.is_empty() {
         return Outcome::unknown("no libefa.so.1 in the loader's directories").into();
@@ -146,13 +144,12 @@ fn one_libefa(libraries: &mut Libraries) -> Outcomes {
     if agree(&copies) {
         return Outcome::pass(list(&copies)).into();
     }
-    Outcome::Warn(Problem {
-        observed: list(&copies),
-        required: "one release of libefa".to_owned(),
-        why: "libfabric loads the first copy on the path of its process, which may lack the efadv queries"
-            .to_owned(),
-        fix: "remove all but one from the image".to_owned(),
-        who: Who::Image,
-    })
+    Outcome::warn(
+        list(&copies),
+        "one release of libefa",
+        "libfabric loads the first copy on the path of its process, which may lack the efadv queries",
+        "remove all but one from the image",
+        Who::Image,
+    )
     .into()
 }

@@ -7,7 +7,7 @@ use efa_gda::exposure::{
 };
 
 use super::session::{Layer, Session, missing};
-use crate::check::{Outcome, Outcomes, Problem, Unit, declared};
+use crate::check::{Checked, Outcome, Unit, declared};
 use crate::model::{Geometry, Who};
 
 /// The code of the last check that fills in the geometry.
@@ -35,19 +35,19 @@ impl<L: Layer> Of<L> {
     ];
 }
 
-fn broken(error: &ExposureError) -> Outcomes {
+fn broken(error: &ExposureError) -> Checked {
     let text = error.to_string();
     // The error's text is `observed; required: fix`.
     let (observed, fix) = text.rsplit_once(": ").unwrap_or((&text, "report it with the provider's version"));
     let (observed, required) = observed.split_once("; ").unwrap_or((observed, "the rules of the rings"));
-    Outcome::Fail(Problem {
-        observed: observed.to_owned(),
-        required: required.to_owned(),
-        why: "device code that used these numbers would write outside the ring, or its doorbells would have no effect"
-            .to_owned(),
-        fix: fix.to_owned(),
-        who: Who::Image,
-    })
+    Outcome::fail(
+        observed,
+        required,
+        "device code that used these numbers would write outside the ring, or its doorbells would have no \
+ effect",
+        fix,
+        Who::Image,
+    )
     .into()
 }
 
@@ -64,8 +64,8 @@ fn describe(entries: u32, size: u32, batch: u32) -> String {
     format!("{entries} entries of {size} bytes, at most {batch} between two doorbells")
 }
 
-fn send<L: Layer>(session: &mut Session<L>) -> Outcomes {
-    let Some(raw) = session.rig.send else { return missing("the send queue") };
+fn send<L: Layer>(session: &mut Session<L>) -> Checked {
+    let raw = session.rig.send.ok_or_else(|| missing("the send queue"))?;
     session.rig.queues.sq = Some(work_geometry(&raw, Some(0)));
     match SendQueue::new(raw) {
         Ok(_) => Outcome::pass(describe(raw.num_entries, raw.entry_size, raw.max_batch)).into(),
@@ -73,8 +73,8 @@ fn send<L: Layer>(session: &mut Session<L>) -> Outcomes {
     }
 }
 
-fn receive<L: Layer>(session: &mut Session<L>) -> Outcomes {
-    let Some(raw) = session.rig.receive else { return missing("the receive queue") };
+fn receive<L: Layer>(session: &mut Session<L>) -> Checked {
+    let raw = session.rig.receive.ok_or_else(|| missing("the receive queue"))?;
     session.rig.queues.rq = Some(work_geometry(&raw, None));
     match ReceiveQueue::new(raw) {
         Ok(_) => Outcome::pass(describe(raw.num_entries, raw.entry_size, raw.max_batch)).into(),
@@ -86,8 +86,8 @@ fn completion_geometry(raw: &RawCompletionQueue) -> Geometry {
     Geometry { entry_size: raw.entry_size, num_entries: raw.num_entries, max_batch: None, phase: Some(1) }
 }
 
-fn completion<L: Layer>(session: &mut Session<L>) -> Outcomes {
-    let Some(raw) = session.rig.completion else { return missing("the completion queue") };
+fn completion<L: Layer>(session: &mut Session<L>) -> Checked {
+    let raw = session.rig.completion.ok_or_else(|| missing("the completion queue"))?;
     session.rig.queues.cq = Some(completion_geometry(&raw));
     match CompletionRing::new(raw) {
         Ok(_) => Outcome::pass(format!("{} entries of {} bytes", raw.num_entries, raw.entry_size)).into(),
@@ -95,21 +95,21 @@ fn completion<L: Layer>(session: &mut Session<L>) -> Outcomes {
     }
 }
 
-fn deep_enough<L: Layer>(session: &mut Session<L>) -> Outcomes {
+fn deep_enough<L: Layer>(session: &mut Session<L>) -> Checked {
     let (Some(send), Some(completion)) = (session.rig.send, session.rig.completion) else {
-        return missing("the queues");
+        return Err(missing("the queues"));
     };
     let observed =
         format!("{} completion entries for {} send entries", completion.num_entries, send.num_entries);
     if completion.num_entries >= send.num_entries {
         return Outcome::pass(observed).into();
     }
-    Outcome::Warn(Problem {
+    Outcome::warn(
         observed,
-        required: format!("at least {} completion entries", send.num_entries),
-        why: "a full send queue can overrun a completion queue that is not read in time".to_owned(),
-        fix: "open the completion queue with at least as many entries as the send queue has".to_owned(),
-        who: Who::Code,
-    })
+        format!("at least {} completion entries", send.num_entries),
+        "a full send queue can overrun a completion queue that is not read in time",
+        "open the completion queue with at least as many entries as the send queue has",
+        Who::Code,
+    )
     .into()
 }

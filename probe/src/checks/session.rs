@@ -12,7 +12,7 @@ use efa_gda::gpu_queue::GpuQueueError;
 use efa_gda::queue::{Backing, CloseError, MappedQueue, WorkError, WorkReport, WorkRequest};
 use efa_gda::wire::Peer;
 
-use crate::check::{Outcome, Outcomes, Problem, Unit};
+use crate::check::{Outcome, Outcomes, Unit};
 use crate::model::{Op, Put, Queues, Who};
 use crate::worker::stream::{Progress, Stream};
 use crate::worker::{Event, Request};
@@ -256,19 +256,26 @@ pub(crate) fn without_hint(error: &impl fmt::Display, hint: &str) -> String {
     text.strip_suffix(&format!("; {hint}")).unwrap_or(&text).to_owned()
 }
 
-/// A failure with these texts.
+/// [`Outcome::fail`] with these texts.
 pub(crate) fn failed(observed: String, required: &str, why: &str, fix: &str, who: Who) -> Outcomes {
-    Outcome::Fail(Problem {
-        observed,
-        required: required.to_owned(),
-        why: why.to_owned(),
-        fix: fix.to_owned(),
-        who,
-    })
-    .into()
+    Outcome::fail(observed, required, why, fix, who).into()
 }
 
 /// The outcome of a check whose prerequisite is not open. The needs that checks declare rule this out.
 pub(crate) fn missing(what: &str) -> Outcomes {
     Outcome::unknown(format!("{what} is not open in this process")).into()
+}
+
+/// The object in `object`, or [`missing`].
+pub(crate) fn open<'a, T>(object: &'a Option<T>, what: &str) -> Result<&'a T, Outcomes> {
+    object.as_ref().ok_or_else(|| missing(what))
+}
+
+/// Why a query of a queue must succeed.
+pub(crate) const EXPOSES: &str = "it reports the addresses and the geometry of the queue";
+
+/// The numbers by which a work-queue entry names its target.
+pub(crate) fn describe_peer(peer: &Peer) -> String {
+    let (handle, pair, key) = (peer.address_handle.get(), peer.queue_pair.get(), peer.queue_key.get());
+    format!("address handle {handle}, queue pair {pair}, queue key {key:#x}")
 }

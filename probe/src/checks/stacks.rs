@@ -1,7 +1,8 @@
 //! The libraries of NCCL's EFA-GDA: NCCL with its EFA plugin, and GDRCopy with its kernel module. Their releases must
 //! fit each other; queues that a program opens itself need none of them.
 
-use crate::check::{Nature, Outcome, Outcomes, Problem, Unit, declared};
+use crate::check::Nature::Hardware;
+use crate::check::{Checked, Outcome, Problem, Unit, declared};
 use crate::model::Who;
 use crate::releases::{
     GDRCOPY_FOR_GIN, GIN_BACKEND_2, GIN_EFA_GDA, PLUGIN_FOR_BACKEND_2, PLUGIN_FOR_GIN, Release,
@@ -12,9 +13,8 @@ use crate::system::{System, version_numbers};
 
 /// The checks of this module.
 pub(crate) static CHECKS: &[Unit<System>] = &[
-    declared("LIB-007", "NCCL and its EFA plugin fit each other", &[], plugin).of(Nature::Hardware),
-    declared("LIB-008", "GDRCopy's kernel module is as new as its library", &[], gdrcopy)
-        .of(Nature::Hardware),
+    declared("LIB-007", "NCCL and its EFA plugin fit each other", &[], plugin).of(Hardware),
+    declared("LIB-008", "GDRCopy's kernel module is as new as its library", &[], gdrcopy).of(Hardware),
 ];
 
 /// The release of the plugin that NCCL of this release needs for EFA-GDA; None for an NCCL without EFA-GDA.
@@ -26,7 +26,7 @@ fn needed(nccl: &str) -> Option<&'static Release> {
 }
 
 /// LIB-007: the first copies on disk, which the next process loads, and those that running processes have loaded.
-fn plugin(system: &mut System) -> Outcomes {
+fn plugin(system: &mut System) -> Checked {
     let processes = system.loaded_nccl();
     let on_disk = plugin_on_disk(&system.nccl(), &system.nccl_plugins());
     let running = describe(&processes);
@@ -134,10 +134,10 @@ fn plugin_on_disk(nccl: &[Package], plugins: &[Package]) -> Outcome {
             ),
         ),
     };
-    Outcome::Warn(Problem { observed, required, why: why.to_owned(), fix, who: Who::Image })
+    Outcome::warn(observed, required, why, fix, Who::Image)
 }
 
-fn gdrcopy(system: &mut System) -> Outcomes {
+fn gdrcopy(system: &mut System) -> Checked {
     let Some(library) = system.gdrapi() else {
         return Outcome::unknown("no libgdrapi is on the loader's path").into();
     };
@@ -168,15 +168,14 @@ fn gdrcopy(system: &mut System) -> Outcomes {
             Who::Host,
         ),
     };
-    Outcome::Warn(Problem {
+    Outcome::warn(
         observed,
-        required: format!("{} or newer in both, and a module as new as the library", GDRCOPY_FOR_GIN.describe()),
-        why: "NCCL's EFA plugin asks the kernel module for its release and reports \"GIN requires GDRCopy 2.5+\", also \
-              if only the module is older"
-            .to_owned(),
+        format!("{} or newer in both, and a module as new as the library", GDRCOPY_FOR_GIN.describe()),
+        "NCCL's EFA plugin asks the kernel module for its release and reports \"GIN requires \
+         GDRCopy 2.5+\", also if only the module is older",
         fix,
         who,
-    })
+    )
     .into()
 }
 

@@ -1,7 +1,7 @@
 //! Environment variables of NCCL, NVSHMEM and libfabric that have another effect than their user expects: values
 //! whose meaning moved between releases, and names that the libfabric of this machine does not know.
 
-use crate::check::{Outcome, Outcomes, Problem};
+use crate::check::{Checked, Outcome, Outcomes, Problem};
 use crate::model::Who;
 use crate::releases::GIN_EFA_GDA;
 use crate::system::{System, version_numbers};
@@ -68,7 +68,7 @@ fn is_true(value: &str) -> bool {
 }
 
 /// ENV-007.
-pub(super) fn moved(system: &mut System) -> Outcomes {
+pub(super) fn moved(system: &mut System) -> Checked {
     let warn = |variable: &Moved| {
         let value = system.env(variable.name)?.to_string_lossy().into_owned();
         let problem = Problem {
@@ -84,7 +84,7 @@ pub(super) fn moved(system: &mut System) -> Outcomes {
     if outcomes.is_empty() {
         return Outcome::pass(format!("no variable has such a value ({})", GIN_EFA_GDA.piece)).into();
     }
-    Outcomes(outcomes)
+    Ok(Outcomes(outcomes))
 }
 
 /// The variables of the efa provider that every supported release reads, without `FI_EFA_` (`efa_env.c` of libfabric
@@ -109,7 +109,8 @@ const OF_SOME_RELEASES: [(&str, Option<&str>, Option<&str>); 8] = [
 ];
 
 /// The variables of libfabric's core, without `FI_` (`fi_param_define` without a provider).
-const OF_CORE: &str = "ADDR_FORMAT AV_REMOVE_CLEANUP FORK_UNSAFE HMEM HMEM_CUDA_ENABLE_ASYNC_COPY HMEM_CUDA_ENABLE_XFER \
+const OF_CORE: &str = "ADDR_FORMAT AV_REMOVE_CLEANUP FORK_UNSAFE HMEM HMEM_CUDA_ENABLE_ASYNC_COPY \
+    HMEM_CUDA_ENABLE_XFER \
     HMEM_CUDA_USE_DMABUF HMEM_CUDA_USE_GDRCOPY HMEM_DISABLE_P2P HMEM_NEURON_USE_DMABUF HMEM_ROCR_USE_DMABUF \
     HMEM_SYNAPSEAI_USE_DMABUF HMEM_ZE_COPY_ENGINE HMEM_ZE_USE_DMABUF HOOK LOG_INTERVAL LOG_LEVEL LOG_LOCATION \
     LOG_LOCATION_MODE LOG_PROV LOG_SUBSYS MR_CACHE_MAX_COUNT MR_CACHE_MAX_SIZE MR_CACHE_MONITOR \
@@ -150,7 +151,7 @@ fn ignored(name: &str, release: Option<&str>) -> Option<String> {
 }
 
 /// ENV-008.
-pub(super) fn unknown(system: &mut System) -> Outcomes {
+pub(super) fn unknown(system: &mut System) -> Checked {
     let release = system.libfabric_release();
     let mut names: Vec<String> =
         std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned()).collect();
@@ -171,7 +172,7 @@ pub(super) fn unknown(system: &mut System) -> Outcomes {
     if outcomes.is_empty() {
         return Outcome::pass(format!("{of} reads every FI_ variable that is set")).into();
     }
-    Outcomes(outcomes)
+    Ok(Outcomes(outcomes))
 }
 
 #[cfg(test)]

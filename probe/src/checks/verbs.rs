@@ -187,3 +187,8 @@ pub(crate) fn refused(error: &Error, required: &str, why: &str, who: Who) -> Out
     };
     failed(without_hint(error, error.hint()), required, why, hint, who)
 }
+
+/// [`refused`], for `map_err`.
+pub(crate) fn refusal(required: &str, why: &str, who: Who) -> impl FnOnce(Error) -> Outcomes {
+    move |error| refused(&error, required, why, who)
+}

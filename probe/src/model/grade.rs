@@ -103,19 +103,8 @@ mod tests {
     use crate::model::Kind;
 
     fn finding(code: &str, state: State, who: Option<Who>, blocked_by: Option<&str>) -> Finding {
-        Finding {
-            code: code.to_owned(),
-            subject: None,
-            title: String::new(),
-            state,
-            kind: Kind::Declared,
-            observed: None,
-            required: None,
-            why: None,
-            fix: None,
-            who,
-            blocked_by: blocked_by.map(str::to_owned),
-        }
+        let blocked_by = blocked_by.map(str::to_owned);
+        Finding { who, blocked_by, ..Finding::new(code, "", state, Kind::Declared) }
     }
 
     #[test]

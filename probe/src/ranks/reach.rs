@@ -118,7 +118,7 @@ pub(super) fn run_needed<L: Reach>(
     let all = L::starting().iter().chain(L::opening(session.gpu.is_some())).map(|unit| &unit.check);
     let needed = needed(&all.collect::<Vec<_>>());
     for unit in units.iter().filter(|unit| needed.contains(unit.check.code)) {
-        first_failure(&unit.check, (unit.run)(session))?;
+        first_failure(&unit.check, unit.outcomes(session))?;
     }
     Ok(())
 }
@@ -127,11 +127,11 @@ pub(super) fn run_needed<L: Reach>(
 pub(super) fn check_gpu(number: u32) -> Result<(), String> {
     let mut cuda = Cuda::new(Some(number), Progress::silent());
     for unit in cuda::CHECKS {
-        first_failure(&unit.check, (unit.run)(&mut cuda))?;
+        first_failure(&unit.check, unit.outcomes(&mut cuda))?;
     }
     cuda.select(number);
     for unit in cuda::GPU_CHECKS.iter().filter(|unit| unit.check.kind == Kind::Proven) {
-        first_failure(&unit.check, (unit.run)(&mut cuda))?;
+        first_failure(&unit.check, unit.outcomes(&mut cuda))?;
     }
     Ok(())
 }

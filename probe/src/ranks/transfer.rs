@@ -262,5 +262,5 @@ fn sentence(what: &str, outcomes: Outcomes) -> String {
 /// Closes every object of the session.
 pub(super) fn close<L: Layer>(session: &mut Session<L>) -> Result<(), String> {
     let last = data::checks::<L>().iter().find(|unit| unit.check.code == data::LAST);
-    last.map_or(Ok(()), |unit| first_failure(&unit.check, (unit.run)(session)))
+    last.map_or(Ok(()), |unit| first_failure(&unit.check, unit.outcomes(session)))
 }

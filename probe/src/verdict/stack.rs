@@ -17,76 +17,46 @@ struct Need {
     subjects: &'static str,
 }
 
-const fn holds(code: &'static str) -> Need {
-    Need { code, pass: false, subjects: "" }
+/// Needs by their codes; `passes` after a code demands more than "no failure".
+macro_rules! needs {
+    ($($code:literal $($must:ident)?),*) => {
+        &[$(Need { code: $code, pass: needs!(@ $($must)?), subjects: "" }),*]
+    };
+    (@) => { false };
+    (@ passes) => { true };
 }
 
-const fn passes(code: &'static str) -> Need {
-    Need { code, pass: true, subjects: "" }
-}
-
-const fn variables(code: &'static str, subjects: &'static str) -> Need {
-    Need { code, pass: true, subjects }
+/// A need of the variables with this prefix.
+const fn variables(subjects: &'static str) -> Need {
+    Need { code: "ENV-007", pass: true, subjects }
 }
 
 /// What every stack needs: an adapter, its node, and libfabric on its fabric efa-direct.
-const ADAPTER: &[Need] = &[
-    holds("ENV-000"),
-    holds("ENV-001"),
-    holds("ENV-003"),
-    holds("ENV-005"),
-    holds("DEV-001"),
-    holds("DEV-002"),
-    holds("DEV-003"),
-    holds("DEV-004"),
-    holds("DEV-005"),
-    holds("DEV-006"),
-    holds("LIB-001"),
-    holds("FAB-001"),
-    holds("FAB-002"),
-    holds("FAB-003"),
-    passes("FAB-005"),
-    holds("FAB-008"),
-    holds("FAB-009"),
+#[rustfmt::skip]
+const ADAPTER: &[Need] = needs![
+    "ENV-000", "ENV-001", "ENV-003", "ENV-005", "DEV-001", "DEV-002", "DEV-003", "DEV-004", "DEV-005", "DEV-006",
+    "LIB-001", "FAB-001", "FAB-002", "FAB-003", "FAB-005" passes, "FAB-008", "FAB-009"
 ];
 /// What every stack needs of the GPU.
-const GPU: &[Need] = &[
-    holds(NO_GPU),
-    holds("CUDA-001"),
-    holds("CUDA-003"),
-    holds("CUDA-004"),
-    holds("CUDA-005"),
-    passes("CUDA-009"),
-    holds("CUDA-014"),
+#[rustfmt::skip]
+const GPU: &[Need] = needs![
+    "CUDA-000", "CUDA-001", "CUDA-003", "CUDA-004", "CUDA-005", "CUDA-009" passes, "CUDA-014"
 ];
 /// What a GPU needs to post.
-const POSTING: &[Need] = &[
-    holds("CUDA-002"),
-    holds("GDA-001"),
-    holds("GDA-002"),
-    holds("GDA-003"),
-    holds("GDA-005"),
-    holds("GDA-006"),
-    holds("QUE-001"),
-    holds("QUE-005"),
-    passes("CUDA-008"),
+#[rustfmt::skip]
+const POSTING: &[Need] = needs![
+    "CUDA-002", "GDA-001", "GDA-002", "GDA-003", "GDA-005", "GDA-006", "QUE-001", "QUE-005", "CUDA-008" passes
 ];
-/// Bytes that moved, posted by this project's kernels.
-/// PUT-001 warns if only the write of an adapter to itself is lost.
-const MOVED: &[Need] = &[holds("PUT-001"), passes("PUT-002")];
+/// Bytes that moved, posted by this project's kernels. PUT-001 warns if only the write of an adapter to itself is lost.
+const MOVED: &[Need] = needs!["PUT-001", "PUT-002" passes];
 /// What NCCL's EFA-GDA needs beside that.
-const NCCL: &[Need] = &[
-    variables("ENV-007", "NCCL_"),
-    passes("CUDA-006"),
-    passes("LIB-007"),
-    passes("LIB-008"),
-    holds("GDA-007"),
-    passes("GDA-010"),
-];
+const NCCL: &[Need] =
+    needs!["CUDA-006" passes, "LIB-007" passes, "LIB-008" passes, "GDA-007", "GDA-010" passes];
+const NCCL_VARIABLES: &[Need] = &[variables("NCCL_")];
 /// A stack of others: the software adapter says nothing of it.
-const HARDWARE: &[Need] = &[passes("DEV-001")];
-const XPU: &[Need] = &[passes("FAB-011")];
-const NVSHMEM: &[Need] = &[variables("ENV-007", "NVSHMEM_")];
+const HARDWARE: &[Need] = needs!["DEV-001" passes];
+const XPU: &[Need] = needs!["FAB-011" passes];
+const NVSHMEM: &[Need] = &[variables("NVSHMEM_")];
 
 /// A stack and its needs.
 struct Stack {
@@ -104,7 +74,7 @@ static STACKS: [Stack; 5] = [
     },
     Stack {
         name: StackName::Nccl,
-        needs: &[ADAPTER, HARDWARE, GPU, POSTING, NCCL],
+        needs: &[ADAPTER, HARDWARE, GPU, POSTING, NCCL, NCCL_VARIABLES],
         ready: "none: NCCL selects EFA-GDA itself; NCCL_GIN_TYPE=5 insists on it",
     },
     Stack {
@@ -119,7 +89,7 @@ static STACKS: [Stack; 5] = [
     },
     Stack {
         name: StackName::Deepep,
-        needs: &[ADAPTER, HARDWARE, GPU, POSTING, NCCL],
+        needs: &[ADAPTER, HARDWARE, GPU, POSTING, NCCL, NCCL_VARIABLES],
         ready: "use amazon-contributing/DeepEP with EP_HYBRID_KERNEL=unordered: unmodified DeepEP needs signals that \
                 EFA-GDA lacks; DeepEP 1 runs on the compatibility headers, which need only gda",
     },
@@ -262,19 +232,10 @@ mod tests {
     use crate::model::Kind;
 
     fn finding(code: &str, subject: Option<&str>, state: State) -> Finding {
-        Finding {
-            code: code.to_owned(),
-            subject: subject.map(str::to_owned),
-            title: String::new(),
-            state,
-            kind: Kind::Proven,
-            observed: None,
-            required: None,
-            why: Some("because".to_owned()),
-            fix: Some(format!("fix {code}")),
-            who: None,
-            blocked_by: (state == State::Skip).then(|| "DEV-001".to_owned()),
-        }
+        let (subject, fix) = (subject.map(str::to_owned), Some(format!("fix {code}")));
+        let blocked_by = (state == State::Skip).then(|| "DEV-001".to_owned());
+        let why = Some("because".to_owned());
+        Finding { subject, why, fix, blocked_by, ..Finding::new(code, "", state, Kind::Proven) }
     }
 
     /// A machine on which every check passes, with these findings in place of the same codes.

@@ -133,7 +133,7 @@ impl Stream {
         self.send(&Event::Begin(code.to_owned(), subject.map(str::to_owned)));
         if known {
             // An earlier worker reported it. Later checks need what it opens, and it may crash now.
-            (unit.run)(state);
+            unit.outcomes(state);
             self.send(&Event::Repeated);
             return;
         }

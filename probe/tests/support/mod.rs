@@ -73,6 +73,19 @@ pub(crate) fn state<'a>(document: &'a Value, code: &str) -> &'a str {
     check(document, code)["state"].as_str().expect("a state")
 }
 
+/// Asserts that `key` of the check `code` holds all of `words`.
+pub(crate) fn says(document: &Value, code: &str, key: &str, words: &[&str]) {
+    let check = check(document, code);
+    let text = check[key].as_str().unwrap_or_default();
+    assert!(words.iter().all(|word| text.contains(word)), "{key} lacks one of {words:?}: {check:#}");
+}
+
+/// The document and the exit status of a command.
+pub(crate) fn ended(command: &mut Command) -> (Value, i32) {
+    let output = output(command);
+    (document(&output), status(&output))
+}
+
 /// A made-up machine: a folder that is removed when the value is dropped.
 pub(crate) struct Machine(TempDir);
 

@@ -8,7 +8,7 @@ use efa_gda::error_chain;
 use efa_gda::gpu::Gpu;
 
 use super::Cuda;
-use crate::check::{Outcome, Outcomes, Problem};
+use crate::check::{Checked, Outcome, Problem};
 use crate::model::Who;
 
 /// `CU_DEVICE_ATTRIBUTE_COMPUTE_MODE` of `cuda.h`.
@@ -75,7 +75,7 @@ impl Sharing {
     }
 }
 
-pub(super) fn opens(cuda: &mut Cuda) -> Outcomes {
+pub(super) fn opens(cuda: &mut Cuda) -> Checked {
     cuda.request_time(CONTEXT);
     let name = cuda.name(cuda.current).unwrap_or_default();
     let sharing = Sharing {
@@ -136,7 +136,7 @@ fn context_refused(observed: String, sharing: Sharing, result: Option<u32>) -> P
     }
 }
 
-pub(super) fn compiles(cuda: &mut Cuda) -> Outcomes {
+pub(super) fn compiles(cuda: &mut Cuda) -> Checked {
     cuda.request_time(COMPILING);
     let Some(gpu) = &cuda.opened else {
         return Outcome::unknown("the GPU is not open in this process").into();
@@ -146,15 +146,14 @@ pub(super) fn compiles(cuda: &mut Cuda) -> Outcomes {
             let (architecture, origin) = gpu.kernels().expect("prepare loaded the kernels");
             Outcome::pass(format!("{architecture}, {origin}")).into()
         }
-        Err(error) => Outcome::Fail(Problem {
-            observed: error_chain(&error).to_string(),
-            required: "libnvrtc 12 or newer, and a GPU of compute capability 7.0 or newer".to_owned(),
-            why: "kernels are compiled at run time for the GPU, unless the build included them".to_owned(),
-            fix: "install libnvrtc in the image (package cuda-nvrtc, or pip install nvidia-cuda-nvrtc) and add its \
-                  directory to LD_LIBRARY_PATH; or use a gda-probe that was built with EFA_GDA_NVCC"
-                .to_owned(),
-            who: Who::Image,
-        })
+        Err(error) => Outcome::fail(
+            error_chain(&error).to_string(),
+            "libnvrtc 12 or newer, and a GPU of compute capability 7.0 or newer",
+            "kernels are compiled at run time for the GPU, unless the build included them",
+            "install libnvrtc in the image (package cuda-nvrtc, or pip install nvidia-cuda-nvrtc) and \
+         add its directory to LD_LIBRARY_PATH; or use a gda-probe that was built with EFA_GDA_NVCC",
+            Who::Image,
+        )
         .into(),
     }
 }

@@ -13,7 +13,7 @@ use efa_gda::wire::Peer;
 
 use super::on_gpu::another_queue;
 use super::{Session, refused};
-use crate::check::{Outcome, Outcomes, Unit, proven};
+use crate::check::{Checked, Outcome, Outcomes, Unit, proven};
 use crate::checks::session::{failed, missing};
 use crate::model::Who;
 use crate::model::bench::{Bandwidth, Bench, Figure, Latency, Quantiles, Rate, Spread};
@@ -302,8 +302,8 @@ fn bench_failed(case: Case, error: &GpuQueueError) -> Outcomes {
     )
 }
 
-fn run(session: &mut Session) -> Outcomes {
-    let Some(request) = session.request.bench else { return missing("the bench") };
+fn run(session: &mut Session) -> Checked {
+    let request = session.request.bench.ok_or_else(|| missing("the bench"))?;
     let modes: Vec<DoorbellMode> = DoorbellChoice::from(session.request.doorbell).candidates().collect();
     let deadline = Instant::now() + Duration::from_millis(request.time_limit);
     session.progress.figure(Figure::Begun(begun(session, request.time_limit)));
@@ -338,14 +338,14 @@ fn run(session: &mut Session) -> Outcomes {
             session.progress.request_time(share * 4 + GRACE);
             match rig.measure(case, share) {
                 Ok(figure) => session.progress.figure(figure),
-                Err(error) => return bench_failed(case, &error),
+                Err(error) => return Err(bench_failed(case, &error)),
             }
             measured += 1;
         }
     }
     session.progress.step(total, total, String::new());
     if let Some(outcomes) = refusal.filter(|_| !opened) {
-        return outcomes;
+        return Err(outcomes);
     }
     Outcome::pass(format!("{measured} of {total} figures")).into()
 }

@@ -14,7 +14,7 @@ use efa_gda::wire::RemoteKey;
 use super::Session;
 use super::counter_cause::{self, Cause, Facts, SWITCH};
 use super::objects::COMPLETIONS;
-use crate::check::{Outcome, Outcomes, Problem};
+use crate::check::{Checked, Outcome, Outcomes};
 use crate::checks::data::WRONG;
 use crate::checks::session::{Layer, missing, without_hint};
 use crate::model::Who;
@@ -25,11 +25,9 @@ use crate::system::System;
 const BYTES: usize = 64;
 
 /// GDA-010.
-pub(super) fn count(session: &mut Session) -> Outcomes {
-    match try_count(session) {
-        Ok(outcomes) => outcomes,
-        Err(error) => uncounted(without_hint(&error, error.hint()), error.hint().to_owned(), Who::Host),
-    }
+pub(super) fn count(session: &mut Session) -> Checked {
+    try_count(session)
+        .map_err(|error| uncounted(without_hint(&error, error.hint()), error.hint().to_owned(), Who::Host))
 }
 
 fn try_count(session: &Session) -> Result<Outcomes, Error> {
@@ -137,14 +135,13 @@ fn counted_within(counter: &CompletionCounter, limit: Duration) -> Result<(Optio
 
 /// A warning, because queues work without counters. NCCL's EFA-GDA does not: its verdict needs a pass.
 fn uncounted(observed: String, fix: String, who: Who) -> Outcomes {
-    Outcome::Warn(Problem {
+    Outcome::warn(
         observed,
-        required: "a counter that opens, binds, and counts successes and errors separately".to_owned(),
-        why: "without counters, a GPU reads completions one by one from the completion queue; NCCL's EFA-GDA cannot do \
-              that and does not start"
-            .to_owned(),
+        "a counter that opens, binds, and counts successes and errors separately",
+        "without counters, a GPU reads completions one by one from the completion queue; NCCL's \
+         EFA-GDA cannot do that and does not start",
         fix,
         who,
-    })
+    )
     .into()
 }

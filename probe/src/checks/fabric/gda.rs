@@ -6,10 +6,10 @@ use efa_gda::fabric::{
     Error, ExternalMemory, FIRST_WITH_COUNTERS, FIRST_WITH_GDA_OPS, Info, UnavailableReason, Version,
 };
 
-use super::{Session, refused};
-use crate::check::{Outcome, Outcomes, Problem, Unit, declared, proven};
+use super::{Session, refusal};
+use crate::check::{Checked, Outcome, Outcomes, Unit, declared, proven};
 use crate::checks::external_memory;
-use crate::checks::session::missing;
+use crate::checks::session::{EXPOSES, describe_peer, missing, open};
 use crate::model::Who;
 use crate::releases::{CNTR_OPEN_EXT, GDA_OPS};
 
@@ -42,10 +42,10 @@ fn describe(version: Version) -> String {
     format!("efa provider {version} (libfabric {}.{})", version.major() / 100, version.major() % 100)
 }
 
-fn release(session: &mut Session) -> Outcomes {
+fn release(session: &mut Session) -> Checked {
     let Some(info) = &session.rig.objects.info else { return release_of_library(session) };
     let has = describe(info.provider_version());
-    if is_too_old(info) { too_old(has) } else { Outcome::pass(has).into() }
+    if is_too_old(info) { Err(too_old(has)) } else { Outcome::pass(has).into() }
 }
 
 fn is_too_old(info: &Info) -> bool {
@@ -53,129 +53,78 @@ fn is_too_old(info: &Info) -> bool {
 }
 
 /// The outcome without an adapter, by the release of the library and so of its built-in provider.
-fn release_of_library(session: &Session) -> Outcomes {
-    let Some(library) = &session.start.library else { return missing("libfabric") };
-    let version = library.version();
+fn release_of_library(session: &Session) -> Checked {
+    let version = open(&session.start.library, "libfabric")?.version();
     if session.request.soft || GDA_OPS.is_in(&version.to_string()) {
-        return Outcome::unknown(format!(
-            "no adapter with efa-direct was found, so the provider's version is not known (libfabric {version})"
-        ))
-            .into();
+        let why = "no adapter with efa-direct was found, so the provider's version is not known";
+        return Outcome::unknown(format!("{why} (libfabric {version})")).into();
     }
-    too_old(format!("libfabric {version} with a built-in efa provider of the same release"))
+    Err(too_old(format!("libfabric {version} with a built-in efa provider of the same release")))
 }
 
 fn too_old(observed: String) -> Outcomes {
-    Outcome::Fail(Problem {
-        observed,
-        required: format!(
+    Outcome::fail(observed, format!(
             "{} or newer, because GDA operations need {}",
             describe(FIRST_WITH_GDA_OPS),
             GDA_OPS.describe()
-        ),
-        why: "older providers do not have the operations that expose a queue".to_owned(),
-        fix: format!(
+        ), "older providers do not have the operations that expose a queue", format!(
             "install {} or newer in the image (the current EFA installer has one), or name one in LIBFABRIC_PATH",
             GDA_OPS.describe()
-        ),
-        who: Who::Image,
-    })
+        ), Who::Image)
     .into()
 }
 
-fn table(session: &mut Session) -> Outcomes {
-    let Some(domain) = &session.rig.objects.domain else { return missing("the domain") };
-    match domain.gda_ops() {
-        Ok(ops) => {
-            let offered = ops.available();
-            let available: Vec<&str> = offered
-                .iter()
-                .filter(|(_, availability)| availability.is_ok())
-                .map(|(name, _)| *name)
-                .collect();
-            session.rig.objects.ops = Some(ops);
-            Outcome::pass(available.join(", ")).into()
-        }
+fn table(session: &mut Session) -> Checked {
+    let ops = match open(&session.rig.objects.domain, "the domain")?.gda_ops() {
         Err(_) if session.rig.objects.info.as_ref().is_some_and(is_too_old) => {
-            Outcome::Skip("GDA-001".to_owned(), "the provider is older than the GDA operations".to_owned())
-                .into()
+            let why = "the provider is older than the GDA operations";
+            return Outcome::Skip("GDA-001".to_owned(), why.to_owned()).into();
         }
-        Err(error) => refused(
-            &error,
+        opened => opened.map_err(refusal(
             "fi_open_ops(\"efa gda ops\") succeeds",
             "these operations expose a queue's memory and doorbell",
             Who::Image,
-        ),
-    }
+        ))?,
+    };
+    let offered = ops.available();
+    let available = offered.iter().filter(|(_, availability)| availability.is_ok()).map(|(name, _)| *name);
+    let observed = available.collect::<Vec<_>>().join(", ");
+    session.rig.objects.ops = Some(ops);
+    Outcome::pass(observed).into()
 }
 
-const EXPOSES: &str = "it reports the addresses and the geometry of the queue";
-
-fn work_queues(session: &mut Session) -> Outcomes {
-    let (Some(ops), Some(endpoint)) = (&session.rig.objects.ops, &session.rig.objects.endpoint) else {
-        return missing("the endpoint");
-    };
-    match ops.query_qp_wqs(endpoint) {
-        Ok(queues) => {
-            session.rig.send = Some(queues.send);
-            session.rig.receive = Some(queues.receive);
-            Outcome::pass("the send queue and the receive queue are exposed").into()
-        }
-        Err(error) => refused(&error, "query_qp_wqs succeeds", EXPOSES, Who::Image),
-    }
+fn work_queues(session: &mut Session) -> Checked {
+    let objects = &session.rig.objects;
+    let (ops, endpoint) = (open(&objects.ops, "the endpoint")?, open(&objects.endpoint, "the endpoint")?);
+    let queues = ops.query_qp_wqs(endpoint).map_err(refusal("query_qp_wqs succeeds", EXPOSES, Who::Image))?;
+    (session.rig.send, session.rig.receive) = (Some(queues.send), Some(queues.receive));
+    Outcome::pass("the send queue and the receive queue are exposed").into()
 }
 
-fn completion_queue(session: &mut Session) -> Outcomes {
-    let (Some(ops), Some(completions)) = (&session.rig.objects.ops, &session.rig.objects.completions) else {
-        return missing("the completion queue");
-    };
-    match ops.query_cq(completions) {
-        Ok(queue) => {
-            session.rig.completion = Some(queue);
-            Outcome::pass("the completion queue is exposed").into()
-        }
-        Err(error) => refused(&error, "query_cq succeeds", EXPOSES, Who::Image),
-    }
+fn completion_queue(session: &mut Session) -> Checked {
+    let ops = open(&session.rig.objects.ops, "the completion queue")?;
+    let completions = open(&session.rig.objects.completions, "the completion queue")?;
+    let queue = ops.query_cq(completions).map_err(refusal("query_cq succeeds", EXPOSES, Who::Image))?;
+    session.rig.completion = Some(queue);
+    Outcome::pass("the completion queue is exposed").into()
 }
 
-fn address(session: &mut Session) -> Outcomes {
-    let rig = &session.rig.objects;
-    let (Some(ops), Some(endpoint), Some(address)) = (&rig.ops, &rig.endpoint, rig.own_address) else {
-        return missing("the endpoint");
-    };
-    match ops.query_addr(endpoint, address) {
-        Ok(peer) => {
-            session.rig.peer = Some(peer);
-            let observed = format!(
-                "address handle {}, queue pair {}, queue key {:#x}",
-                peer.address_handle.get(),
-                peer.queue_pair.get(),
-                peer.queue_key.get()
-            );
-            Outcome::pass(observed).into()
-        }
-        Err(error) => refused(
-            &error,
-            "query_addr succeeds",
-            "a work-queue entry names its target by these three numbers",
-            Who::Image,
-        ),
-    }
+fn address(session: &mut Session) -> Checked {
+    let objects = &session.rig.objects;
+    let (ops, endpoint) = (open(&objects.ops, "the endpoint")?, open(&objects.endpoint, "the endpoint")?);
+    let address = *open(&objects.own_address, "the endpoint")?;
+    let why = "a work-queue entry names its target by these three numbers";
+    let peer = ops.query_addr(endpoint, address).map_err(refusal("query_addr succeeds", why, Who::Image))?;
+    session.rig.peer = Some(peer);
+    Outcome::pass(describe_peer(&peer)).into()
 }
 
-fn local_key(session: &mut Session) -> Outcomes {
-    let (Some(ops), Some(region)) = (&session.rig.objects.ops, &session.rig.objects.region) else {
-        return missing("the memory region");
-    };
-    match ops.get_mr_lkey(region) {
-        Ok(key) => Outcome::pass(format!("lkey {:#x}", key.get())).into(),
-        Err(error) => refused(
-            &error,
-            "get_mr_lkey succeeds",
-            "a work-queue entry names its local memory by this key",
-            Who::Image,
-        ),
-    }
+fn local_key(session: &mut Session) -> Checked {
+    let ops = open(&session.rig.objects.ops, "the memory region")?;
+    let region = open(&session.rig.objects.region, "the memory region")?;
+    let why = "a work-queue entry names its local memory by this key";
+    let key = ops.get_mr_lkey(region).map_err(refusal("get_mr_lkey succeeds", why, Who::Image))?;
+    Outcome::pass(format!("lkey {:#x}", key.get())).into()
 }
 
 /// Whether the table has an operation; None without a table.
@@ -186,10 +135,8 @@ fn offered(session: &Session, operation: &str) -> Option<Result<(), UnavailableR
 
 /// A table of five operations is a failure even if its release has no more, because nothing in the table marks
 /// its end.
-fn counters(session: &mut Session) -> Outcomes {
-    let Some(availability) = offered(session, "cntr_open_ext") else {
-        return missing("the table of operations");
-    };
+fn counters(session: &mut Session) -> Checked {
+    let availability = offered(session, "cntr_open_ext").ok_or_else(|| missing("the table of operations"))?;
     let Err(absence) = availability else { return Outcome::pass("offered").into() };
     let broken = "use libfabric's built-in efa provider, and report this one to its maintainer";
     let (observed, fix) = match absence {
@@ -206,38 +153,33 @@ fn counters(session: &mut Session) -> Outcomes {
         }
         other => (format!("not offered: {other}"), broken.to_owned()),
     };
-    Outcome::Fail(Problem {
+    Outcome::fail(
         observed,
-        required: format!("a table of six operations, as in {}", describe(FIRST_WITH_COUNTERS)),
-        why:
-            "a program that is built for libfabric 2.6, or follows the manual page of 2.5, calls an invalid \
+        format!("a table of six operations, as in {}", describe(FIRST_WITH_COUNTERS)),
+        "a program that is built for libfabric 2.6, or follows the manual page of 2.5, calls an invalid \
               address instead of the sixth operation; queues work without it, with completions read from the \
-              completion queue"
-                .to_owned(),
+              completion queue",
         fix,
-        who: Who::Image,
-    })
+        Who::Image,
+    )
     .into()
 }
 
-fn external(session: &mut Session) -> Outcomes {
-    let Some(availability) = offered(session, "cq_open_ext") else {
-        return missing("the table of operations");
-    };
+fn external(session: &mut Session) -> Checked {
+    let availability = offered(session, "cq_open_ext").ok_or_else(|| missing("the table of operations"))?;
     let Err(absence) = availability else { return Outcome::pass("offered").into() };
-    Outcome::Warn(Problem {
-        observed: format!("not offered: {absence}"),
-        required: "cq_open_ext in the provider's table".to_owned(),
-        why: "queues work without it: the driver allocates completion queues in host memory".to_owned(),
-        fix: "to place completions in a GPU's memory, install the current EFA installer's libfabric in the image"
-            .to_owned(),
-        who: Who::Image,
-    })
+    Outcome::warn(
+        format!("not offered: {absence}"),
+        "cq_open_ext in the provider's table",
+        "queues work without it: the driver allocates completion queues in host memory",
+        "to place completions in a GPU's memory, install the current EFA installer's libfabric in the image",
+        Who::Image,
+    )
     .into()
 }
 
-fn external_opens(session: &mut Session) -> Outcomes {
-    let Some(ops) = &session.rig.objects.ops else { return missing("the table of operations") };
+fn external_opens(session: &mut Session) -> Checked {
+    let ops = open(&session.rig.objects.ops, "the table of operations")?;
     if ops.available().iter().any(|(name, offered)| *name == "cq_open_ext" && offered.is_err()) {
         return Outcome::unknown("the provider does not offer cq_open_ext (GDA-008)").into();
     }
@@ -255,39 +197,38 @@ fn external_opens(session: &mut Session) -> Outcomes {
     // if the queue does not close.
     let queue = match unsafe { ops.cq_open_ext(&external, external_memory::ENTRIES as usize) } {
         Ok(queue) => queue,
-        Err(error) => return not_opened(&error),
+        Err(error) => return Err(not_opened(&error)),
     };
     let outcome = match ops.query_cq(&queue) {
         Ok(raw) if raw.num_entries >= external_memory::ENTRIES => {
             Outcome::pass(format!("{} entries of {} bytes", raw.num_entries, raw.entry_size)).into()
         }
-        Ok(raw) => Outcome::Warn(Problem {
-            observed: format!("{} entries", raw.num_entries),
-            required: format!("at least the {} requested entries", external_memory::ENTRIES),
-            why: "a completion queue with fewer entries than its program expects can overrun".to_owned(),
-            fix: "read the depth with query_cq after opening, and report this with the provider's version"
-                .to_owned(),
-            who: Who::Image,
-        })
+        Ok(raw) => Outcome::warn(
+            format!("{} entries", raw.num_entries),
+            format!("at least the {} requested entries", external_memory::ENTRIES),
+            "a completion queue with fewer entries than its program expects can overrun",
+            "read the depth with query_cq after opening, and report this with the provider's version",
+            Who::Image,
+        )
         .into(),
-        Err(error) => not_opened(&error),
+        Err(error) => Err(not_opened(&error)),
     };
     if let Err(error) = queue.close() {
         // The adapter may still write to the memory, so it is leaked.
         std::mem::forget(memory);
-        return not_opened(&error);
+        return Err(not_opened(&error));
     }
     outcome
 }
 
 /// A warning, because queues work without it.
 fn not_opened(error: &Error) -> Outcomes {
-    Outcome::Warn(Problem {
-        observed: error.to_string(),
-        required: "cq_open_ext, query_cq and fi_close succeed".to_owned(),
-        why: "a GPU reads completions in its memory faster than across PCIe".to_owned(),
-        fix: error.hint().to_owned(),
-        who: Who::Host,
-    })
+    Outcome::warn(
+        error.to_string(),
+        "cq_open_ext, query_cq and fi_close succeed",
+        "a GPU reads completions in its memory faster than across PCIe",
+        error.hint(),
+        Who::Host,
+    )
     .into()
 }

@@ -6,8 +6,8 @@ use efa_gda::fabric::{Access, Domain, Error, Fabric, Info, MemoryRegion, Query, 
 use efa_gda::gpu::{Gpu, GpuMemory};
 
 use super::{Session, on_gpu};
-use crate::check::{Outcome, Outcomes, Problem};
-use crate::checks::session::{failed, missing, without_hint};
+use crate::check::{Checked, Outcome, Outcomes};
+use crate::checks::session::{failed, open, without_hint};
 use crate::model::Who;
 use crate::system::System;
 
@@ -17,14 +17,10 @@ const BYTES: usize = 64 << 10;
 const CAP_SYS_ADMIN: u64 = 1 << 21;
 
 /// CUDA-014.
-pub(super) fn registers(session: &mut Session) -> Outcomes {
-    let gpu = match on_gpu::gpu(session) {
-        Ok(gpu) => gpu,
-        Err(outcomes) => return outcomes,
-    };
-    let (Some(library), Some(adapter)) = (&session.start.library, &session.rig.objects.info) else {
-        return missing("libfabric");
-    };
+pub(super) fn registers(session: &mut Session) -> Checked {
+    let gpu = on_gpu::gpu(session)?;
+    let library = open(&session.start.library, "libfabric")?;
+    let adapter = open(&session.rig.objects.info, "libfabric")?;
     let query = Query::new().gpu_memory(true).adapter(adapter.domain_name().into_owned());
     let info = match query.first(library) {
         Ok(info) => info,
@@ -33,38 +29,35 @@ pub(super) fn registers(session: &mut Session) -> Outcomes {
             return Outcome::Unknown(Some(without_hint(&error, error.hint())), why).into();
         }
         Err(error) => {
-            return refused(
+            return Err(refused(
                 without_hint(&error, error.hint()),
                 "install a libfabric that was built with CUDA (the current EFA installer's), where libcuda.so.1 is \
                  on the loader's path, and unset FI_HMEM_DISABLE_P2P"
                     .to_owned(),
                 Who::Image,
-            );
+            ));
         }
     };
-    let fabric = match Fabric::open(library, &info) {
-        Ok(fabric) => fabric,
-        Err(error) => return super::refused(&error, "fi_fabric succeeds", WHY, Who::Image),
-    };
+    let fabric =
+        Fabric::open(library, &info).map_err(super::refusal("fi_fabric succeeds", WHY, Who::Image))?;
     match register_twice(&fabric, &info, &gpu) {
         Ok((here, Ok(_))) => Outcome::pass(here).into(),
-        Ok((here, Err(elsewhere))) => Outcome::Warn(Problem {
-            observed: format!("{here}; in a thread without a CUDA context: {elsewhere}"),
-            required: "registration succeeds in every thread".to_owned(),
-            why: "programs register in threads of their own, and fi_mr_regattr then returns \"operation not supported\""
-                .to_owned(),
-            fix: "make the GPU's context current in the thread that registers (cudaSetDevice and cudaFree(0), or \
-                  cuCtxSetCurrent), or pass memory as a dmabuf"
-                .to_owned(),
-            who: Who::Code,
-        })
+        Ok((here, Err(elsewhere))) => Outcome::warn(
+            format!("{here}; in a thread without a CUDA context: {elsewhere}"),
+            "registration succeeds in every thread",
+            "programs register in threads of their own, and fi_mr_regattr then returns \"operation not \
+            supported\"",
+            "make the GPU's context current in the thread that registers (cudaSetDevice and cudaFree(0), or \
+                  cuCtxSetCurrent), or pass memory as a dmabuf",
+            Who::Code,
+        )
         .into(),
         Err(error) => {
             let system = System { root: session.request.root.clone(), ..System::default() };
             let facts = Facts::of(&system);
             let (fix, who) = cause(&error.to_string(), &facts);
             let pod = if facts.privileged { "" } else { "the pod is not privileged; " };
-            refused(format!("{pod}{}", without_hint(&error, error.hint())), fix, who)
+            Err(refused(format!("{pod}{}", without_hint(&error, error.hint())), fix, who))
         }
     }
 }

@@ -2,9 +2,9 @@
 
 use efa_gda::fabric::{Access, Bindings, Buffer};
 
-use super::{Session, refused};
-use crate::check::{Outcome, Outcomes, Unit, proven};
-use crate::checks::session::missing;
+use super::{Session, refusal};
+use crate::check::{Checked, Outcome, Unit, proven};
+use crate::checks::session::open;
 use crate::model::Who;
 
 /// Capacity of the address vector: the probe needs a few addresses.
@@ -25,126 +25,82 @@ pub(crate) static CHECKS: &[Unit<super::Session>] = &[
     proven("FAB-010", "The address vector accepts the endpoint's address", &["FAB-009"], own_address),
 ];
 
-fn fabric(session: &mut Session) -> Outcomes {
-    let (Some(library), Some(info)) = (&session.start.library, &session.rig.objects.info) else {
-        return missing("libfabric");
-    };
-    match efa_gda::fabric::Fabric::open(library, info) {
-        Ok(fabric) => {
-            session.rig.objects.fabric = Some(fabric);
-            Outcome::pass(info.fabric_name()).into()
-        }
-        Err(error) => {
-            refused(&error, "fi_fabric succeeds", "all other objects are opened on the fabric", Who::Image)
-        }
-    }
+fn fabric(session: &mut Session) -> Checked {
+    let library = open(&session.start.library, "libfabric")?;
+    let rig = &mut session.rig.objects;
+    let info = open(&rig.info, "libfabric")?;
+    let opened = efa_gda::fabric::Fabric::open(library, info).map_err(refusal(
+        "fi_fabric succeeds",
+        "all other objects are opened on the fabric",
+        Who::Image,
+    ))?;
+    rig.fabric = Some(opened);
+    Outcome::pass(info.fabric_name()).into()
 }
 
-fn domain(session: &mut Session) -> Outcomes {
-    let (Some(fabric), Some(info)) = (&session.rig.objects.fabric, &session.rig.objects.info) else {
-        return missing("the fabric");
-    };
-    match fabric.domain(info) {
-        Ok(domain) => {
-            session.rig.objects.domain = Some(domain);
-            Outcome::pass(info.domain_name()).into()
-        }
-        Err(error) => refused(
-            &error,
-            "fi_domain succeeds",
-            "fi_domain opens the adapter's device and allocates a protection domain",
-            Who::Pod,
-        ),
-    }
+fn domain(session: &mut Session) -> Checked {
+    let rig = &mut session.rig.objects;
+    let (fabric, info) = (open(&rig.fabric, "the fabric")?, open(&rig.info, "the fabric")?);
+    let why = "fi_domain opens the adapter's device and allocates a protection domain";
+    rig.domain = Some(fabric.domain(info).map_err(refusal("fi_domain succeeds", why, Who::Pod))?);
+    Outcome::pass(info.domain_name()).into()
 }
 
-fn address_vector(session: &mut Session) -> Outcomes {
-    let Some(domain) = &session.rig.objects.domain else { return missing("the domain") };
-    match domain.address_vector(PEERS) {
-        Ok(addresses) => {
-            session.rig.objects.addresses = Some(addresses);
-            Outcome::pass(format!("capacity for {PEERS} addresses")).into()
-        }
-        Err(error) => {
-            refused(&error, "fi_av_open succeeds", "the address vector holds address handles", Who::Image)
-        }
-    }
+fn address_vector(session: &mut Session) -> Checked {
+    let domain = open(&session.rig.objects.domain, "the domain")?;
+    let why = "the address vector holds address handles";
+    let addresses = domain.address_vector(PEERS).map_err(refusal("fi_av_open succeeds", why, Who::Image))?;
+    session.rig.objects.addresses = Some(addresses);
+    Outcome::pass(format!("capacity for {PEERS} addresses")).into()
 }
 
-fn completion_queue(session: &mut Session) -> Outcomes {
-    let Some(domain) = &session.rig.objects.domain else { return missing("the domain") };
-    match domain.completion_queue(COMPLETIONS) {
-        Ok(completions) => {
-            session.rig.objects.completions = Some(completions);
-            Outcome::pass(format!("at least {COMPLETIONS} entries")).into()
-        }
-        Err(error) => {
-            refused(&error, "fi_cq_open succeeds", "the adapter writes completions into it", Who::Image)
-        }
-    }
+fn completion_queue(session: &mut Session) -> Checked {
+    let domain = open(&session.rig.objects.domain, "the domain")?;
+    let why = "the adapter writes completions into it";
+    let opened = domain.completion_queue(COMPLETIONS);
+    session.rig.objects.completions =
+        Some(opened.map_err(refusal("fi_cq_open succeeds", why, Who::Image))?);
+    Outcome::pass(format!("at least {COMPLETIONS} entries")).into()
 }
 
-fn memory(session: &mut Session) -> Outcomes {
-    let Some(domain) = &session.rig.objects.domain else { return missing("the domain") };
+fn memory(session: &mut Session) -> Checked {
+    let domain = open(&session.rig.objects.domain, "the domain")?;
     let Some(buffer) = Buffer::zeroed(REGION) else {
         return Outcome::unknown(format!("{REGION} bytes cannot be allocated")).into();
     };
-    match domain.register(buffer, Access::ALL) {
-        Ok(region) => {
-            let observed = format!("{} bytes, rkey {:#x}", region.len(), region.remote_key().get());
-            session.rig.objects.region = Some(region);
-            Outcome::pass(observed).into()
-        }
-        Err(error) => refused(
-            &error,
-            "fi_mr_reg succeeds",
-            "the adapter reads and writes registered memory only, whose pages registration locks",
-            Who::Pod,
-        ),
-    }
+    let why = "the adapter reads and writes registered memory only, whose pages registration locks";
+    let registered = domain.register(buffer, Access::ALL);
+    let region = registered.map_err(refusal("fi_mr_reg succeeds", why, Who::Pod))?;
+    let observed = format!("{} bytes, rkey {:#x}", region.len(), region.remote_key().get());
+    session.rig.objects.region = Some(region);
+    Outcome::pass(observed).into()
 }
 
-fn endpoint(session: &mut Session) -> Outcomes {
+fn endpoint(session: &mut Session) -> Checked {
     let rig = &session.rig.objects;
-    let (Some(domain), Some(info), Some(addresses), Some(completions)) =
-        (&rig.domain, &rig.info, &rig.addresses, &rig.completions)
-    else {
-        return missing("the domain");
-    };
+    let (domain, info) = (open(&rig.domain, "the domain")?, open(&rig.info, "the domain")?);
+    let addresses = open(&rig.addresses, "the domain")?;
+    let completions = open(&rig.completions, "the domain")?;
     let enabled = domain
         .endpoint(info)
         .and_then(|endpoint| endpoint.bind(Bindings::shared(addresses, completions)))
         .and_then(|endpoint| endpoint.enable());
-    match enabled {
-        Ok(endpoint) => {
-            session.rig.objects.endpoint = Some(endpoint);
-            Outcome::pass("bound to the address vector and the completion queue, and enabled").into()
-        }
-        Err(error) => refused(
-            &error,
-            "fi_endpoint, fi_ep_bind and fi_enable succeed",
-            "fi_enable creates the queue pair",
-            Who::Host,
-        ),
-    }
+    let required = "fi_endpoint, fi_ep_bind and fi_enable succeed";
+    let enabled = enabled.map_err(refusal(required, "fi_enable creates the queue pair", Who::Host))?;
+    session.rig.objects.endpoint = Some(enabled);
+    Outcome::pass("bound to the address vector and the completion queue, and enabled").into()
 }
 
-fn own_address(session: &mut Session) -> Outcomes {
-    let (Some(endpoint), Some(addresses)) = (&session.rig.objects.endpoint, &session.rig.objects.addresses)
-    else {
-        return missing("the endpoint");
-    };
+fn own_address(session: &mut Session) -> Checked {
+    let rig = &session.rig.objects;
+    let endpoint = open(&rig.endpoint, "the endpoint")?;
+    let addresses = open(&rig.addresses, "the endpoint")?;
     let inserted = endpoint.address().and_then(|raw| Ok((addresses.insert(&raw)?, raw.len())));
-    match inserted {
-        Ok((address, length)) => {
-            session.rig.objects.own_address = Some(address);
-            Outcome::pass(format!("{length} bytes")).into()
-        }
-        Err(error) => refused(
-            &error,
-            "fi_getname and fi_av_insert succeed",
-            "a writer needs an address handle for its target, and the target needs one for the writer",
-            Who::Image,
-        ),
-    }
+    let (address, length) = inserted.map_err(refusal(
+        "fi_getname and fi_av_insert succeed",
+        "a writer needs an address handle for its target, and the target needs one for the writer",
+        Who::Image,
+    ))?;
+    session.rig.objects.own_address = Some(address);
+    Outcome::pass(format!("{length} bytes")).into()
 }

@@ -13,7 +13,7 @@ use efa_gda::smaps::MemoryKind;
 
 use super::objects::COMPLETIONS;
 use super::{Libfabric, Session, adapter_checks, gpu_memory, neighbour, with_bench};
-use crate::check::{Nature, Outcome, Outcomes, Problem, Unit, proven};
+use crate::check::{Checked, Nature, Outcome, Outcomes, Unit, proven};
 use crate::checks::data;
 use crate::checks::session::{Layer as _, Poster, Rig, failed, missing};
 use crate::model::{Finding, Pair, State, Who};
@@ -202,43 +202,41 @@ fn describe(registered: &MappedPart) -> String {
     format!("{}: {memory}, {}", registered.part, registered.how)
 }
 
-fn all_mapped(mapped: &[MappedPart]) -> Outcomes {
+fn all_mapped(mapped: &[MappedPart]) -> Checked {
     Outcome::pass(mapped.iter().map(describe).collect::<Vec<_>>().join("; ")).into()
 }
 
-fn sends(session: &mut Session) -> Outcomes {
-    match parts(session, ["send queue", "doorbell"]) {
-        Err(outcomes) => outcomes,
-        Ok((mapped, refused)) if refused.is_empty() => all_mapped(&mapped),
-        Ok((_, refused)) => failed(
-            refused.join("; "),
-            "cuMemHostRegister accepts the send queue's memory and the doorbell",
-            "the GPU cannot write entries or ring the doorbell without these mappings",
-            "on the host: set NVreg_RegistryDwords=\"PeerMappingOverride=1\" (see CUDA-002); until then, use \
-             --doorbell record or --doorbell staged, in which a host thread rings",
-            Who::Host,
-        ),
+fn sends(session: &mut Session) -> Checked {
+    let (mapped, refused) = parts(session, ["send queue", "doorbell"])?;
+    if refused.is_empty() {
+        return all_mapped(&mapped);
     }
+    Err(failed(
+        refused.join("; "),
+        "cuMemHostRegister accepts the send queue's memory and the doorbell",
+        "the GPU cannot write entries or ring the doorbell without these mappings",
+        "on the host: set NVreg_RegistryDwords=\"PeerMappingOverride=1\" (see CUDA-002); until then, use \
+         --doorbell record or --doorbell staged, in which a host thread rings",
+        Who::Host,
+    ))
 }
 
-fn completions(session: &mut Session) -> Outcomes {
-    match parts(session, ["completion queue", "completion doorbell"]) {
-        Err(outcomes) => outcomes,
-        Ok((mapped, refused)) if refused.is_empty() => all_mapped(&mapped),
-        Ok((_, refused)) => Outcome::Warn(Problem {
-            observed: format!("{}; {}", refused.join("; "), host_completions(session)),
-            required: "cuMemHostRegister accepts the completion queue for reading".to_owned(),
-            why: "kernels read completions to learn which requests are done and how many slots are free; without \
-                  this mapping, a host thread relays each completion to the GPU"
-                .to_owned(),
-            fix: "on the host: fix CUDA-002 first; if CUDA refuses read-only memory, update the NVIDIA driver, or use \
-                  a GPU that reads memory without registration (nvidia-smi -q: Addressing Mode HMM or ATS); in the \
-                  program: use completion counters, or let GpuQueue::with_doorbell relay completions"
-                .to_owned(),
-            who: Who::Host,
-        })
-        .into(),
+fn completions(session: &mut Session) -> Checked {
+    let (mapped, refused) = parts(session, ["completion queue", "completion doorbell"])?;
+    if refused.is_empty() {
+        return all_mapped(&mapped);
     }
+    Outcome::warn(
+        format!("{}; {}", refused.join("; "), host_completions(session)),
+        "cuMemHostRegister accepts the completion queue for reading",
+        "kernels read completions to learn which requests are done and how many slots are free; without \
+         this mapping, a host thread relays each completion to the GPU",
+        "on the host: fix CUDA-002 first; if CUDA refuses read-only memory, update the NVIDIA driver, or use \
+         a GPU that reads memory without registration (nvidia-smi -q: Addressing Mode HMM or ATS); in the \
+         program: use completion counters, or let GpuQueue::with_doorbell relay completions",
+        Who::Host,
+    )
+    .into()
 }
 
 /// Whether the host can read the completions of requests that the GPU posts.
@@ -253,29 +251,25 @@ fn host_completions(session: &Session) -> String {
     }
 }
 
-fn receives(session: &mut Session) -> Outcomes {
-    match parts(session, ["receive queue", "receive doorbell"]) {
-        Err(outcomes) => outcomes,
-        Ok((mapped, refused)) if refused.is_empty() && mapped.is_empty() => {
+fn receives(session: &mut Session) -> Checked {
+    match parts(session, ["receive queue", "receive doorbell"])? {
+        (mapped, refused) if refused.is_empty() && mapped.is_empty() => {
             Outcome::pass("this queue has no receive queue").into()
         }
-        Ok((mapped, refused)) if refused.is_empty() => all_mapped(&mapped),
-        Ok((_, refused)) => Outcome::Warn(Problem {
-            observed: refused.join("; "),
-            required: "cuMemHostRegister accepts the receive queue and its doorbell".to_owned(),
-            why: "without this mapping, the host must post receives for the GPU".to_owned(),
-            fix: "on the host: fix CUDA-002; programs that only write and read need no receives".to_owned(),
-            who: Who::Host,
-        })
+        (mapped, refused) if refused.is_empty() => all_mapped(&mapped),
+        (_, refused) => Outcome::warn(
+            refused.join("; "),
+            "cuMemHostRegister accepts the receive queue and its doorbell",
+            "without this mapping, the host must post receives for the GPU",
+            "on the host: fix CUDA-002; programs that only write and read need no receives",
+            Who::Host,
+        )
         .into(),
     }
 }
 
-fn takes_doorbell_mode(session: &mut Session) -> Outcomes {
-    match map_into_gpu(session) {
-        Ok(observed) => Outcome::pass(observed).into(),
-        Err(outcomes) => outcomes,
-    }
+fn takes_doorbell_mode(session: &mut Session) -> Checked {
+    Outcome::pass(map_into_gpu(session)?).into()
 }
 
 /// Maps the queue into the GPU, in the first doorbell mode of the choice that works, and opens a second queue that

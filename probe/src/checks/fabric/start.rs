@@ -5,9 +5,9 @@ use std::time::Instant;
 use efa_gda::fabric::{EFA_DIRECT, Error, Info, Library, Query, Version};
 use efa_gda_sys::LoadError;
 
-use super::{Session, refused};
-use crate::check::{Outcome, Outcomes, Problem, Unit, declared, proven};
-use crate::checks::session::{failed, missing, without_hint};
+use super::{Session, refusal, refused};
+use crate::check::{Checked, Outcome, Outcomes, Unit, declared, proven};
+use crate::checks::session::{failed, missing, open, without_hint};
 use crate::model::{Op, Who};
 use crate::releases::{ADAPTER_EFA4, EFA_DIRECT as EFA_DIRECT_FABRIC, XPU};
 use crate::system::System;
@@ -18,6 +18,7 @@ const FIRST_WITH_ORDER: Version = Version::new(2, 0);
 
 /// The libfabric that is required.
 const LIBFABRIC_REQUIRED: &str = "libfabric.so.1 of release 1.17 or newer";
+const WHY_LIBFABRIC: &str = "libfabric exposes the adapter's queues";
 
 /// The checks of this module. The first two belong to the category of libraries, the others to libfabric's
 /// objects.
@@ -30,21 +31,17 @@ pub(crate) static CHECKS: &[Unit<Session>] = &[
     proven("FAB-011", "The provider offers FI_XPU", &["FAB-002"], xpu),
 ];
 
-fn loads(session: &mut Session) -> Outcomes {
-    match Library::load() {
-        Ok(library) => {
-            let path = library.path().display().to_string();
-            if session.request.soft && library.version() >= FIRST_WITH_ORDER {
-                prefer_software_adapter();
-            }
-            session.start.library = Some(library);
-            Outcome::pass(path).into()
-        }
-        Err(error) if session.request.soft && is_absent(&error) => without_libfabric(session),
-        Err(error) => {
-            refused(&error, LIBFABRIC_REQUIRED, "libfabric exposes the adapter's queues", Who::Image)
-        }
+fn loads(session: &mut Session) -> Checked {
+    let library = match Library::load() {
+        Err(error) if session.request.soft && is_absent(&error) => return without_libfabric(session),
+        loaded => loaded.map_err(refusal(LIBFABRIC_REQUIRED, WHY_LIBFABRIC, Who::Image))?,
+    };
+    let path = library.path().display().to_string();
+    if session.request.soft && library.version() >= FIRST_WITH_ORDER {
+        prefer_software_adapter();
     }
+    session.start.library = Some(library);
+    Outcome::pass(path).into()
 }
 
 /// Whether no libfabric was found. A file that the user named is another matter.
@@ -54,32 +51,24 @@ fn is_absent(error: &Error) -> bool {
 }
 
 /// Opens the software adapter without libfabric, so that a container without libfabric shows everything else.
-fn without_libfabric(session: &mut Session) -> Outcomes {
-    let Some(provider) = session.request.provider.clone() else { return missing("the software adapter") };
+fn without_libfabric(session: &mut Session) -> Checked {
+    let provider = open(&session.request.provider, "the software adapter")?;
     // SAFETY: the file is softefa's provider, of this release or the one that the user named.
-    match unsafe { Library::of_provider(&provider) } {
-        Ok(library) => {
-            session.start.library = Some(library);
-            session.start.bare = true;
-            Outcome::Warn(Problem {
-                observed: "no libfabric.so.1 on the loader's path or in /opt/amazon/efa; the software adapter was opened \
-                           without it"
-                    .to_owned(),
-                required: LIBFABRIC_REQUIRED.to_owned(),
-                why: "the results below are of the software adapter alone; programs open adapters through libfabric, \
-                      of which nothing was checked"
-                    .to_owned(),
-                fix: "install libfabric in the image: the EFA installer's for an adapter, libfabric1 of Debian for \
-                      the software adapter"
-                    .to_owned(),
-                who: Who::Image,
-            })
-            .into()
-        }
-        Err(other) => {
-            refused(&other, LIBFABRIC_REQUIRED, "libfabric exposes the adapter's queues", Who::Image)
-        }
-    }
+    let opened = unsafe { Library::of_provider(provider) };
+    let library = opened.map_err(refusal(LIBFABRIC_REQUIRED, WHY_LIBFABRIC, Who::Image))?;
+    session.start.library = Some(library);
+    session.start.bare = true;
+    Outcome::warn(
+        "no libfabric.so.1 on the loader's path or in /opt/amazon/efa; the software adapter was opened \
+         without it",
+        LIBFABRIC_REQUIRED,
+        "the results below are of the software adapter alone; programs open adapters through libfabric, \
+         of which nothing was checked",
+        "install libfabric in the image: the EFA installer's for an adapter, libfabric1 of Debian for \
+         the software adapter",
+        Who::Image,
+    )
+    .into()
 }
 
 /// Puts `@` before the directories of FI_PROVIDER_PATH: their providers then take precedence over built-in
@@ -93,8 +82,8 @@ fn prefer_software_adapter() {
     unsafe { std::env::set_var(name, preferred) };
 }
 
-fn version(session: &mut Session) -> Outcomes {
-    let Some(library) = &session.start.library else { return missing("libfabric") };
+fn version(session: &mut Session) -> Checked {
+    let library = open(&session.start.library, "libfabric")?;
     let (version, api) = (library.version(), library.api_version());
     if session.start.bare {
         return Outcome::unknown("no libfabric was loaded (LIB-001)").into();
@@ -102,8 +91,8 @@ fn version(session: &mut Session) -> Outcomes {
     Outcome::pass(format!("libfabric {version}, used at API {api}")).into()
 }
 
-fn provider(session: &mut Session) -> Outcomes {
-    let Some(library) = &session.start.library else { return missing("libfabric") };
+fn provider(session: &mut Session) -> Checked {
+    let library = open(&session.start.library, "libfabric")?;
     let begin = Instant::now();
     // Inline RDMA writes need 128-byte entries; other operations use the default.
     let found = Query::new().wide_entries(session.request.put.op == Op::InlineWrite).find(library);
@@ -117,8 +106,8 @@ fn provider(session: &mut Session) -> Outcomes {
         Err(Error::NoDirectFabric { fabrics, .. }) => {
             Outcome::pass(format!("efa provider with the fabrics {}", fabrics.join(", "))).into()
         }
-        Err(error) if session.request.soft => no_software_adapter(error),
-        Err(error) => no_adapter(session, error),
+        Err(error) if session.request.soft => Err(no_software_adapter(error)),
+        Err(error) => Err(no_adapter(session, error)),
     };
     session.start.lookup = Some(found);
     outcome
@@ -200,27 +189,21 @@ fn no_software_adapter(error: &Error) -> Outcomes {
     )
 }
 
-fn direct(session: &mut Session) -> Outcomes {
-    match session.start.lookup.take() {
-        Some(Ok(infos)) => {
-            session.start.infos = infos;
-            Outcome::pass(format!("{EFA_DIRECT} on {}", names(&session.start.infos).join(", "))).into()
-        }
-        Some(Err(error)) => refused(
-            &error,
-            &format!("{}, from {} on", EFA_DIRECT_FABRIC.piece, EFA_DIRECT_FABRIC.describe()),
-            "on the plain efa fabric, libfabric uses the queues itself and does not expose them",
-            Who::Image,
-        ),
-        None => missing("the list of adapters"),
-    }
+fn direct(session: &mut Session) -> Checked {
+    let found = session.start.lookup.take().ok_or_else(|| missing("the list of adapters"))?;
+    session.start.infos = found.map_err(refusal(
+        &format!("{}, from {} on", EFA_DIRECT_FABRIC.piece, EFA_DIRECT_FABRIC.describe()),
+        "on the plain efa fabric, libfabric uses the queues itself and does not expose them",
+        Who::Image,
+    ))?;
+    Outcome::pass(format!("{EFA_DIRECT} on {}", names(&session.start.infos).join(", "))).into()
 }
 
 fn names(infos: &[Info]) -> Vec<String> {
     infos.iter().map(|info| info.domain_name().into_owned()).collect()
 }
 
-fn chosen(session: &mut Session) -> Outcomes {
+fn chosen(session: &mut Session) -> Checked {
     let found = names(&session.start.infos);
     let Some(wanted) = session.request.device.clone() else {
         return Outcome::pass(format!("all adapters ({})", found.len())).into();
@@ -229,19 +212,19 @@ fn chosen(session: &mut Session) -> Outcomes {
     if !session.start.infos.is_empty() {
         return Outcome::pass(names(&session.start.infos).join(", ")).into();
     }
-    Outcome::Fail(Problem {
-        observed: format!("no adapter is named {wanted}; found: {}", found.join(", ")),
-        required: format!("an adapter named {wanted}"),
-        why: "--device must name a libfabric domain or its RDMA device".to_owned(),
-        fix: "set --device to the name of an adapter that was found, or omit it to use all".to_owned(),
-        who: Who::Code,
-    })
+    Outcome::fail(
+        format!("no adapter is named {wanted}; found: {}", found.join(", ")),
+        format!("an adapter named {wanted}"),
+        "--device must name a libfabric domain or its RDMA device",
+        "set --device to the name of an adapter that was found, or omit it to use all",
+        Who::Code,
+    )
     .into()
 }
 
 /// FI_XPU is one of two ways to a queue that a GPU drives, so its absence is no failure.
-fn xpu(session: &mut Session) -> Outcomes {
-    let Some(library) = &session.start.library else { return missing("libfabric") };
+fn xpu(session: &mut Session) -> Checked {
+    let library = open(&session.start.library, "libfabric")?;
     let version = library.version().to_string();
     if !XPU.is_in(&version) {
         let observed = Some(format!("libfabric {version}"));

@@ -9,10 +9,10 @@ use efa_gda::verbs::{
 };
 use efa_gda::wire::{EntrySize, QueueKey};
 
-use super::{Session, refused, unsolicited};
-use crate::check::{Outcome, Outcomes, Problem, Unit, declared, proven};
+use super::{Session, refusal, unsolicited};
+use crate::check::{Checked, Outcome, Unit, declared, proven};
 use crate::checks::external_memory;
-use crate::checks::session::{failed, missing};
+use crate::checks::session::{EXPOSES, describe_peer, failed, missing, open, without_hint};
 use crate::model::{Op, Who};
 
 /// Requested entries of the completion queue and of each ring; fewer if the adapter supports fewer.
@@ -38,59 +38,41 @@ pub(crate) static CHECKS: &[Unit<Session>] = &[
     proven("VRB-015", "A completion queue is created in external memory", &["VRB-002", "VRB-005"], external),
 ];
 
-fn opens(session: &mut Session) -> Outcomes {
-    let Some(device) = &session.rig.objects.device else { return missing("the device") };
-    match device.open() {
-        Ok(context) => {
-            let (vendor, part) = context.attributes().pci;
-            session.rig.objects.context = Some(context);
-            Outcome::pass(format!("PCI {vendor:04x}:{part:04x}")).into()
-        }
-        Err(error) => refused(
-            &error,
-            "ibv_open_device and efadv_query_device succeed",
-            "every program opens the adapter's device node in /dev/infiniband first",
-            Who::Pod,
-        ),
-    }
+fn opens(session: &mut Session) -> Checked {
+    let device = open(&session.rig.objects.device, "the device")?;
+    let context = device.open().map_err(refusal(
+        "ibv_open_device and efadv_query_device succeed",
+        "every program opens the adapter's device node in /dev/infiniband first",
+        Who::Pod,
+    ))?;
+    let (vendor, part) = context.attributes().pci;
+    session.rig.objects.context = Some(context);
+    Outcome::pass(format!("PCI {vendor:04x}:{part:04x}")).into()
 }
 
-fn port(session: &mut Session) -> Outcomes {
-    let Some(context) = &session.rig.objects.context else { return missing("the device") };
-    match context.port().and_then(|port| Ok((port, context.gid()?))) {
-        Ok((port, gid)) if port.active => {
-            Outcome::pass(format!("GID {gid}, messages of at most {} bytes", port.max_message)).into()
-        }
-        Ok((_, gid)) => failed(
-            format!("GID {gid}, port not active"),
-            "an active port",
-            "a port that is not active carries no traffic",
-            "on the host: bring the adapter's network interface up, and search dmesg for efa",
-            Who::Host,
-        ),
-        Err(error) => refused(
-            &error,
-            "ibv_query_port and ibv_query_gid succeed",
-            "peers address an adapter by its GID",
-            Who::Host,
-        ),
+fn port(session: &mut Session) -> Checked {
+    let context = open(&session.rig.objects.context, "the device")?;
+    let queried = context.port().and_then(|port| Ok((port, context.gid()?)));
+    let why = "peers address an adapter by its GID";
+    let (port, gid) = queried.map_err(refusal("ibv_query_port and ibv_query_gid succeed", why, Who::Host))?;
+    if port.active {
+        return Outcome::pass(format!("GID {gid}, messages of at most {} bytes", port.max_message)).into();
     }
+    Err(failed(
+        format!("GID {gid}, port not active"),
+        "an active port",
+        "a port that is not active carries no traffic",
+        "on the host: bring the adapter's network interface up, and search dmesg for efa",
+        Who::Host,
+    ))
 }
 
-fn domain(session: &mut Session) -> Outcomes {
-    let Some(context) = &session.rig.objects.context else { return missing("the device") };
-    match ProtectionDomain::allocate(context) {
-        Ok(domain) => {
-            session.rig.objects.domain = Some(domain);
-            Outcome::pass("allocated").into()
-        }
-        Err(error) => refused(
-            &error,
-            "ibv_alloc_pd succeeds",
-            "all other objects belong to a protection domain",
-            Who::Host,
-        ),
-    }
+fn domain(session: &mut Session) -> Checked {
+    let context = open(&session.rig.objects.context, "the device")?;
+    let why = "all other objects belong to a protection domain";
+    let allocated = ProtectionDomain::allocate(context);
+    session.rig.objects.domain = Some(allocated.map_err(refusal("ibv_alloc_pd succeeds", why, Who::Host))?);
+    Outcome::pass("allocated").into()
 }
 
 fn completion_entries(context: &Context) -> u32 {
@@ -102,38 +84,27 @@ pub(super) fn new_completion_queue(context: &Context) -> Result<CompletionQueue>
     CompletionQueue::create(context, completion_entries(context))
 }
 
-fn completion_queue(session: &mut Session) -> Outcomes {
-    let Some(context) = &session.rig.objects.context else { return missing("the device") };
-    match new_completion_queue(context) {
-        Ok(completions) => {
-            let entries = completion_entries(context);
-            session.rig.objects.completions = Some(completions);
-            Outcome::pass(format!("at least {entries} entries")).into()
-        }
-        Err(error) => {
-            refused(&error, "ibv_create_cq succeeds", "the adapter writes completions into it", Who::Host)
-        }
-    }
+fn completion_queue(session: &mut Session) -> Checked {
+    let context = open(&session.rig.objects.context, "the device")?;
+    let entries = completion_entries(context);
+    let created = new_completion_queue(context);
+    let why = "the adapter writes completions into it";
+    session.rig.objects.completions =
+        Some(created.map_err(refusal("ibv_create_cq succeeds", why, Who::Host))?);
+    Outcome::pass(format!("at least {entries} entries")).into()
 }
 
-fn memory(session: &mut Session) -> Outcomes {
-    let Some(domain) = &session.rig.objects.domain else { return missing("the domain") };
+fn memory(session: &mut Session) -> Checked {
+    let domain = open(&session.rig.objects.domain, "the domain")?;
     let Some(buffer) = Buffer::zeroed(REGION) else {
         return Outcome::unknown(format!("{REGION} bytes cannot be allocated")).into();
     };
-    match MemoryRegion::register(domain, buffer, Access::ALL) {
-        Ok(region) => {
-            let (local, remote) = (region.local_key().get(), region.remote_key().get());
-            session.rig.objects.region = Some(region);
-            Outcome::pass(format!("{REGION} bytes, lkey {local:#x}, rkey {remote:#x}")).into()
-        }
-        Err(error) => refused(
-            &error,
-            "ibv_reg_mr succeeds",
-            "the adapter reads and writes registered memory only, whose pages registration locks",
-            Who::Pod,
-        ),
-    }
+    let why = "the adapter reads and writes registered memory only, whose pages registration locks";
+    let registered = MemoryRegion::register(domain, buffer, Access::ALL);
+    let region = registered.map_err(refusal("ibv_reg_mr succeeds", why, Who::Pod))?;
+    let (local, remote) = (region.local_key().get(), region.remote_key().get());
+    session.rig.objects.region = Some(region);
+    Outcome::pass(format!("{REGION} bytes, lkey {local:#x}, rkey {remote:#x}")).into()
 }
 
 /// A queue pair for puts of `op`, ready for requests.
@@ -154,93 +125,52 @@ pub(super) fn new_queue_pair(
     QueuePair::create(domain, CompletionQueues::shared(completions), &options)?.activate(KEY)
 }
 
-fn queue_pair(session: &mut Session) -> Outcomes {
+fn queue_pair(session: &mut Session) -> Checked {
     let objects = &session.rig.objects;
-    let (Some(context), Some(domain), Some(completions)) =
-        (&objects.context, &objects.domain, &objects.completions)
-    else {
-        return missing("the domain");
-    };
-    match new_queue_pair(context, domain, completions, session.request.put.op) {
-        Ok(pair) => {
-            let observed = format!("queue pair {}", pair.number().get());
-            session.rig.objects.pair = Some(pair);
-            Outcome::pass(observed).into()
-        }
-        Err(error) => refused(
-            &error,
-            "efadv_create_qp_ex and ibv_modify_qp succeed",
-            "a GPU posts through the queue pair's rings and doorbells",
-            Who::Host,
-        ),
-    }
+    let context = open(&objects.context, "the domain")?;
+    let domain = open(&objects.domain, "the domain")?;
+    let completions = open(&objects.completions, "the domain")?;
+    let created = new_queue_pair(context, domain, completions, session.request.put.op);
+    let why = "a GPU posts through the queue pair's rings and doorbells";
+    let required = "efadv_create_qp_ex and ibv_modify_qp succeed";
+    let pair = created.map_err(refusal(required, why, Who::Host))?;
+    let observed = format!("queue pair {}", pair.number().get());
+    session.rig.objects.pair = Some(pair);
+    Outcome::pass(observed).into()
 }
 
-const EXPOSES: &str = "it reports the addresses and the geometry of the queue";
-
-fn work_queues(session: &mut Session) -> Outcomes {
-    let Some(pair) = &session.rig.objects.pair else { return missing("the queue pair") };
-    match pair.query() {
-        Ok((send, receive)) => {
-            session.rig.send = Some(send);
-            session.rig.receive = Some(receive);
-            Outcome::pass("the send queue and the receive queue are exposed").into()
-        }
-        Err(error) => refused(&error, "efadv_query_qp_wqs succeeds", EXPOSES, Who::Host),
-    }
+fn work_queues(session: &mut Session) -> Checked {
+    let pair = open(&session.rig.objects.pair, "the queue pair")?;
+    let queried = pair.query().map_err(refusal("efadv_query_qp_wqs succeeds", EXPOSES, Who::Host))?;
+    (session.rig.send, session.rig.receive) = (Some(queried.0), Some(queried.1));
+    Outcome::pass("the send queue and the receive queue are exposed").into()
 }
 
-fn completion_ring(session: &mut Session) -> Outcomes {
-    let Some(completions) = &session.rig.objects.completions else { return missing("the completion queue") };
-    match completions.query() {
-        Ok(queue) => {
-            session.rig.completion = Some(queue);
-            Outcome::pass("the completion queue is exposed").into()
-        }
-        Err(error) => refused(&error, "efadv_query_cq succeeds", EXPOSES, Who::Host),
-    }
+fn completion_ring(session: &mut Session) -> Checked {
+    let completions = open(&session.rig.objects.completions, "the completion queue")?;
+    let queue = completions.query().map_err(refusal("efadv_query_cq succeeds", EXPOSES, Who::Host))?;
+    session.rig.completion = Some(queue);
+    Outcome::pass("the completion queue is exposed").into()
 }
 
-fn peer(session: &mut Session) -> Outcomes {
-    let Some(pair) = &mut session.rig.objects.pair else { return missing("the queue pair") };
-    match pair.address().and_then(|address| pair.peer(&address)) {
-        Ok(peer) => {
-            session.rig.peer = Some(peer);
-            let observed = format!(
-                "address handle {}, queue pair {}, queue key {:#x}",
-                peer.address_handle.get(),
-                peer.queue_pair.get(),
-                peer.queue_key.get()
-            );
-            Outcome::pass(observed).into()
-        }
-        Err(error) => refused(
-            &error,
-            "ibv_create_ah and efadv_query_ah succeed",
-            "a work-queue entry names its target by this handle",
-            Who::Host,
-        ),
-    }
+fn peer(session: &mut Session) -> Checked {
+    let pair = session.rig.objects.pair.as_mut().ok_or_else(|| missing("the queue pair"))?;
+    let why = "a work-queue entry names its target by this handle";
+    let created = pair.address().and_then(|address| pair.peer(&address));
+    let peer = created.map_err(refusal("ibv_create_ah and efadv_query_ah succeed", why, Who::Host))?;
+    session.rig.peer = Some(peer);
+    Outcome::pass(describe_peer(&peer)).into()
 }
 
 /// A warning about a capability that queues work without.
-fn optional(error: &efa_gda::verbs::Error, required: &str, why: &str) -> Outcomes {
-    Outcome::Warn(Problem {
-        observed: crate::checks::session::without_hint(error, error.hint()),
-        required: required.to_owned(),
-        why: why.to_owned(),
-        fix: error.hint().to_owned(),
-        who: Who::Host,
-    })
-    .into()
+fn optional(error: &efa_gda::verbs::Error, required: &str, why: &str) -> Checked {
+    Outcome::warn(without_hint(error, error.hint()), required, why, error.hint(), Who::Host).into()
 }
 
 /// Attaches a counter to a separate queue pair and closes both.
-fn counter(session: &mut Session) -> Outcomes {
+fn counter(session: &mut Session) -> Checked {
     let objects = &session.rig.objects;
-    let (Some(context), Some(domain)) = (&objects.context, &objects.domain) else {
-        return missing("the domain");
-    };
+    let (context, domain) = (open(&objects.context, "the domain")?, open(&objects.domain, "the domain")?);
     // A completion queue serves one queue pair in its life, and the session's is for the puts.
     let attached = CompletionCounter::limits(context).and_then(|limits| {
         let counter = CompletionCounter::create(context)?;
@@ -267,24 +197,21 @@ fn counter(session: &mut Session) -> Outcomes {
     }
 }
 
-fn external(session: &mut Session) -> Outcomes {
-    let Some(context) = &session.rig.objects.context else { return missing("the device") };
+fn external(session: &mut Session) -> Checked {
+    let context = open(&session.rig.objects.context, "the device")?;
     let memory = match external_memory::memory(session.request.soft) {
         Ok(memory) if context.attributes().has(Capability::ExternalCompletionQueue) => memory,
         Err(why) if context.attributes().has(Capability::ExternalCompletionQueue) => {
             return Outcome::unknown(format!("no external memory for the test: {why}")).into();
         }
         _ => {
-            return Outcome::Warn(Problem {
-                observed: "the adapter does not offer it".to_owned(),
-                required: Capability::ExternalCompletionQueue.to_string(),
-                why: "queues work without it: the driver allocates completion queues in host memory"
-                    .to_owned(),
-                fix:
-                    "to place completions in a GPU's memory, use rdma-core 59 and kernel driver 2.17 or newer"
-                        .to_owned(),
-                who: Who::Host,
-            })
+            return Outcome::warn(
+                "the adapter does not offer it",
+                Capability::ExternalCompletionQueue.to_string(),
+                "queues work without it: the driver allocates completion queues in host memory",
+                "to place completions in a GPU's memory, use rdma-core 59 and kernel driver 2.17 or newer",
+                Who::Host,
+            )
             .into();
         }
     };

@@ -2,9 +2,9 @@
 
 use efa_gda::verbs::{Device, Error, Library};
 
-use super::{Session, refused};
-use crate::check::{Outcome, Outcomes, Problem, Unit, declared, proven};
-use crate::checks::session::{failed, missing, without_hint};
+use super::{Session, refusal};
+use crate::check::{Checked, Outcome, Outcomes, Unit, declared, proven};
+use crate::checks::session::{failed, open, without_hint};
 use crate::model::Who;
 
 /// The checks of this category.
@@ -15,40 +15,27 @@ pub(crate) static CHECKS: &[Unit<Session>] = &[
     declared("VRB-004", "The requested adapter exists", &["VRB-003"], chosen),
 ];
 
-fn loads(session: &mut Session) -> Outcomes {
-    match Library::load() {
-        Ok(library) => {
-            let path = |loaded: &efa_gda::verbs::Loaded| loaded.path.display().to_string();
-            let observed = library.libraries().map(|(verbs, efa)| format!("{}, {}", path(verbs), path(efa)));
-            session.start.library = Some(library);
-            Outcome::pass(observed.unwrap_or_default()).into()
-        }
-        Err(error) => refused(
-            &error,
-            "libibverbs.so.1 and libefa.so.1",
-            "without libfabric, libefa exposes the adapter's queues",
-            Who::Image,
-        ),
-    }
+fn loads(session: &mut Session) -> Checked {
+    let why = "without libfabric, libefa exposes the adapter's queues";
+    let library = Library::load().map_err(refusal("libibverbs.so.1 and libefa.so.1", why, Who::Image))?;
+    let path = |loaded: &efa_gda::verbs::Loaded| loaded.path.display().to_string();
+    let observed = library.libraries().map(|(verbs, efa)| format!("{}, {}", path(verbs), path(efa)));
+    session.start.library = Some(library);
+    Outcome::pass(observed.unwrap_or_default()).into()
 }
 
-fn exposes(session: &mut Session) -> Outcomes {
-    let Some(library) = &session.start.library else { return missing("rdma-core") };
+fn exposes(session: &mut Session) -> Checked {
+    let library = open(&session.start.library, "rdma-core")?;
     let release = library.libraries().map(|(_, efa)| efa.release.to_string()).unwrap_or_default();
-    match library.exposes_queues() {
-        Ok(()) => {
-            let missing: Vec<&str> = library.missing().iter().map(|call| call.name).collect();
-            let without =
-                if missing.is_empty() { String::new() } else { format!(", without {}", missing.join(", ")) };
-            Outcome::pass(format!("rdma-core {release}{without}")).into()
-        }
-        Err(error) => refused(
-            &error,
-            "efadv_query_qp_wqs and efadv_query_cq, which rdma-core 59 added",
-            "older releases do not expose the addresses of a queue",
-            Who::Image,
-        ),
-    }
+    library.exposes_queues().map_err(refusal(
+        "efadv_query_qp_wqs and efadv_query_cq, which rdma-core 59 added",
+        "older releases do not expose the addresses of a queue",
+        Who::Image,
+    ))?;
+    let missing: Vec<&str> = library.missing().iter().map(|call| call.name).collect();
+    let without =
+        if missing.is_empty() { String::new() } else { format!(", without {}", missing.join(", ")) };
+    Outcome::pass(format!("rdma-core {release}{without}")).into()
 }
 
 /// Whether a device can be an EFA adapter: libefa accepts it, or it does not open.
@@ -56,26 +43,17 @@ fn may_be_efa(device: &Device) -> bool {
     !matches!(device.open(), Err(Error::NotEfa { .. }))
 }
 
-fn finds(session: &mut Session) -> Outcomes {
-    let Some(library) = &session.start.library else { return missing("rdma-core") };
-    match adapters(library) {
-        Ok(devices) => {
-            session.start.devices = devices;
-            Outcome::pass(names(&session.start.devices).join(", ")).into()
-        }
-        Err(outcomes) => outcomes,
-    }
+fn finds(session: &mut Session) -> Checked {
+    session.start.devices = adapters(open(&session.start.library, "rdma-core")?)?;
+    Outcome::pass(names(&session.start.devices).join(", ")).into()
 }
 
 /// The devices that may be EFA adapters, at least one.
 fn adapters(library: &Library) -> Result<Vec<Device>, Outcomes> {
     const WHY: &str = "libibverbs reads the list of adapters from /sys/class/infiniband_verbs and opens their nodes in \
                        /dev/infiniband";
-    let devices = match library.devices() {
-        Ok(devices) => devices,
-        // Its usual cause, and the fix in the error, is a missing kernel module.
-        Err(error) => return Err(refused(&error, "ibv_get_device_list succeeds", WHY, Who::Host)),
-    };
+    // The usual cause, and the fix in the error, is a missing kernel module.
+    let devices = library.devices().map_err(refusal("ibv_get_device_list succeeds", WHY, Who::Host))?;
     let names = names(&devices);
     let adapters: Vec<_> = devices.into_iter().filter(may_be_efa).collect();
     if adapters.is_empty() {
@@ -97,7 +75,7 @@ fn names(devices: &[Device]) -> Vec<String> {
     devices.iter().map(|device| device.name().to_owned()).collect()
 }
 
-fn chosen(session: &mut Session) -> Outcomes {
+fn chosen(session: &mut Session) -> Checked {
     let found = names(&session.start.devices);
     let Some(wanted) = session.request.device.clone() else {
         return Outcome::pass(format!("all adapters ({})", found.len())).into();
@@ -109,13 +87,13 @@ fn chosen(session: &mut Session) -> Outcomes {
     if !session.start.devices.is_empty() {
         return Outcome::pass(names(&session.start.devices).join(", ")).into();
     }
-    Outcome::Fail(Problem {
-        observed: format!("no adapter is named {wanted}; found: {}", found.join(", ")),
-        required: format!("an adapter named {wanted}"),
-        why: "--device must name an RDMA device or its libfabric domain".to_owned(),
-        fix: "set --device to the name of an adapter that was found, or omit it to use all".to_owned(),
-        who: Who::Code,
-    })
+    Outcome::fail(
+        format!("no adapter is named {wanted}; found: {}", found.join(", ")),
+        format!("an adapter named {wanted}"),
+        "--device must name an RDMA device or its libfabric domain",
+        "set --device to the name of an adapter that was found, or omit it to use all",
+        Who::Code,
+    )
     .into()
 }
 
@@ -130,6 +108,7 @@ mod tests {
     use efa_gda_sys::verbs::{efa_gda_efadv_calls, efa_gda_ibverbs_calls, ibv_context, ibv_device};
 
     use super::*;
+    use crate::check::Problem;
 
     unsafe extern "C" fn no_module(_: *mut c_int) -> *mut *mut ibv_device {
         // SAFETY: the address of this thread's errno.
