@@ -7,8 +7,7 @@ mod kernels_support;
 mod support;
 
 use efa_gda::fabric::Query;
-use efa_gda::queue::device_peer;
-use kernels_support::dispatch::{self, Dispatch, Memory, RANKS};
+use kernels_support::dispatch::{self, Dispatch, RANKS};
 use kernels_support::kernels;
 use support::side::{Side, bytes_of, introduce};
 use support::{assert_no_violations, with_soft_adapter};
@@ -21,18 +20,9 @@ fn each_token_arrives_at_the_experts_that_it_is_routed_to() {
             let side = Side::open(&Query::new().wide_entries(wide));
             let mut queues: Vec<_> = (0..RANKS).map(|_| side.queue().with_request_table().unwrap()).collect();
             let regions: Vec<_> = (0..RANKS).map(|rank| side.region(&dispatch::image(rank))).collect();
-            let memory: Vec<_> = queues
-                .iter_mut()
-                .zip(&regions)
-                .map(|(queue, region)| Memory {
-                    address: region.address(),
-                    lkey: queue.retain(region).unwrap().get(),
-                    rkey: region.remote_key().get(),
-                })
-                .collect();
+            let memory = dispatch::memory(&mut queues, &regions);
             let arguments = |rank: usize| {
-                let peer = |number| introduce(&queues[rank], &queues[dispatch::peer_of(rank, number)]);
-                let peers = std::array::from_fn(|number| device_peer(peer(number)));
+                let peers = dispatch::peers(&queues, rank, introduce);
                 dispatch::arguments(rank, queues[rank].as_ptr().as_ptr(), &memory, peers)
             };
             let arguments: Vec<_> = (0..RANKS).map(arguments).collect();

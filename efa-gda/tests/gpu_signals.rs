@@ -13,8 +13,8 @@ use efa_gda::fabric::Query;
 use efa_gda::gpu::Gpu;
 use efa_gda::gpu_queue::GpuQueue;
 use efa_gda::queue::device_peer;
-use efa_gda_sys::device::{EFA_GDA_NOT_RUN, EFA_GDA_OK, efa_gda_peer};
-use kernels_support::dispatch::{self, Dispatch, Memory, RANKS};
+use efa_gda_sys::device::{EFA_GDA_NOT_RUN, EFA_GDA_OK};
+use kernels_support::dispatch::{self, Dispatch, RANKS};
 use kernels_support::put_signal::{AwaitSignal, PutSignal};
 use kernels_support::waits::{
     DEFER, EACH_CALL, Ended, GOOD, OWN_EVERY_THIRD, TEST_EACH, WHILE_OTHERS_POST, Waits, calls,
@@ -202,22 +202,8 @@ fn nine_ranks_of_a_gpu_dispatch_their_tokens() {
             let mut queues: Vec<_> = (0..RANKS).map(|_| side.queue().with_request_table().unwrap()).collect();
             let regions: Vec<_> =
                 (0..RANKS).map(|rank| gpu_region(&side, gpu, &dispatch::image(rank)).0).collect();
-            let memory: Vec<_> = queues
-                .iter_mut()
-                .zip(&regions)
-                .map(|(queue, region)| Memory {
-                    address: region.address(),
-                    lkey: queue.retain(region).unwrap().get(),
-                    rkey: region.remote_key().get(),
-                })
-                .collect();
-            let peers: Vec<[efa_gda_peer; dispatch::PEERS]> = (0..RANKS)
-                .map(|rank| {
-                    std::array::from_fn(|number| {
-                        device_peer(introduce(&queues[rank], &queues[dispatch::peer_of(rank, number)]))
-                    })
-                })
-                .collect();
+            let memory = dispatch::memory(&mut queues, &regions);
+            let peers: Vec<_> = (0..RANKS).map(|rank| dispatch::peers(&queues, rank, introduce)).collect();
             let queues: Vec<_> = queues.into_iter().map(|queue| GpuQueue::new(queue, gpu).unwrap()).collect();
             let begin = Instant::now();
             for rank in 0..RANKS {

@@ -291,7 +291,7 @@ impl Queues {
 }
 
 /// The result of a put.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Put {
     /// The operation, as on the command line.
     pub(crate) op: String,
@@ -392,7 +392,7 @@ pub(crate) struct Counter {
 }
 
 /// The document of a run.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub(crate) struct Document {
     pub(crate) schema: &'static str,
     pub(crate) command: &'static str,
@@ -422,20 +422,6 @@ pub(crate) struct Document {
 impl Document {
     /// An empty document of `command`.
     pub(crate) fn new(command: &'static str, soft: bool) -> Self {
-        Self {
-            schema: SCHEMA,
-            command,
-            origin: Origin::default(),
-            soft,
-            verdict: None,
-            stacks: None,
-            checks: None,
-            queues: None,
-            put: None,
-            ranks: None,
-            counters: None,
-            bench: None,
-            decode: None,
-        }
+        Self { schema: SCHEMA, command, soft, ..Self::default() }
     }
 }

@@ -127,21 +127,13 @@ mod tests {
 
     fn put(gpu: Option<&str>, doorbell: &str, verified: bool) -> Put {
         Put {
-            op: "write".to_owned(),
-            bytes: 64,
-            count: 16,
             completed: 16,
             verified,
             doorbell: doorbell.to_owned(),
-            lost: None,
             executor: "cuda".to_owned(),
             gpu: gpu.map(str::to_owned),
             adapter: "a-rdm".to_owned(),
-            target: None,
-            store_bytes: None,
-            qualification: None,
-            microseconds: None,
-            violations: Vec::new(),
+            ..Put::default()
         }
     }
 

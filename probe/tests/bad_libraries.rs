@@ -8,13 +8,12 @@ use std::path::Path;
 use efa_gda_test_support::soft::provider;
 use efa_gda_test_support::{TempDir, compile};
 use serde_json::Value;
-use support::{PATIENT, check, document, output, probe, says, soft, state, status};
+use support::{PATIENT, check, document, ended, output, probe, says, soft, state, status};
 
 /// The document of a check on a software adapter with a defect, which these variables select.
 fn bad(set: &[(&str, &str)]) -> Value {
-    let output = output(soft(&["--gpu", "none"]).envs(set.iter().copied()));
-    let document = document(&output);
-    assert_eq!(status(&output), 3, "{document:#}");
+    let (document, status) = ended(soft(&["--gpu", "none"]).envs(set.iter().copied()));
+    assert_eq!(status, 3, "{document:#}");
     document
 }
 
@@ -141,11 +140,10 @@ fn a_hang_in_getinfo_fails_fab_001_with_its_limit() {
     // Long enough for the checks before it on a busy machine.
     let mut command = probe(&["--soft", "--json", "--gpu", "none", "--time-limit", "15000"]);
     command.env("SOFTEFA_LIBRARY", provider()).env("SOFTEFA_BREAK", "hang-getinfo");
-    let output = output(&mut command);
-    let document = document(&output);
+    let (document, status) = ended(&mut command);
     fails_with_a_fix(&document, "FAB-001");
     says(&document, "FAB-001", "observed", &["no result within 15000 ms"]);
-    assert_eq!(status(&output), 3);
+    assert_eq!(status, 3);
 }
 
 #[test]
@@ -177,12 +175,12 @@ fn a_gpu_that_crashes_its_worker_fails_once_and_the_next_gpu_is_checked() {
     if !compile::compile(&mut compiler) {
         return;
     }
-    let output = output(soft(&["put", "--executor", "cuda"]).env("LD_LIBRARY_PATH", folder.path()));
-    let document = document(&output);
+    let (document, status) =
+        ended(soft(&["put", "--executor", "cuda"]).env("LD_LIBRARY_PATH", folder.path()));
     let checks = document["checks"].as_array().unwrap().iter();
     let found: Vec<_> = checks
         .filter(|check| check["code"] == "CUDA-006")
         .map(|check| (check["subject"].as_str().unwrap(), check["state"].as_str().unwrap()))
         .collect();
-    assert_eq!((found, status(&output)), (vec![("0", "fail"), ("1", "fail")], 3), "{document:#}");
+    assert_eq!((found, status), (vec![("0", "fail"), ("1", "fail")], 3), "{document:#}");
 }

@@ -9,7 +9,7 @@ use std::process::Command;
 
 use efa_gda_test_support::soft::provider;
 use serde_json::Value;
-use support::{document, output, probe, state, status};
+use support::{document, ended, output, probe, state, status};
 
 /// The command of a bench with this time limit on the software adapter.
 fn command(milliseconds: &str, args: &[&str]) -> Command {
@@ -94,9 +94,8 @@ fn the_requested_number_of_queues_is_used() {
 
 #[test]
 fn a_bench_whose_writes_fail_has_no_figures_and_fails() {
-    let output = output(command("1000", &[]).env("SOFTEFA_MAX_RDMA_SIZE", "32"));
-    let document = document(&output);
-    assert_eq!(status(&output), 3, "{document:#}");
+    let (document, status) = ended(command("1000", &[]).env("SOFTEFA_MAX_RDMA_SIZE", "32"));
+    assert_eq!(status, 3, "{document:#}");
     assert!(document.get("bench").is_none_or(|bench| bench["rate"].as_array().unwrap().is_empty()));
     assert_eq!(state(&document, "PUT-002"), "fail");
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use efa_gda_test_support::TempDir;
 use serde_json::Value;
-use support::{PATIENT, document, output, probe, soft, status};
+use support::{PATIENT, document, ended, output, probe, soft, status};
 
 const TOKEN: (&str, &str) = ("EFA_GDA_JOB_TOKEN", "a token that all ranks of a test share");
 
@@ -82,11 +82,10 @@ fn until_listening(port: u16) {
 
 /// The failure of rank `rank` in its own document, and its status.
 fn failure(command: &mut Command, rank: usize) -> (String, i32) {
-    let output = output(command);
-    let document = document(&output);
+    let (document, status) = ended(command);
     let pe = pes(&document).iter().find(|pe| pe["rank"] == rank).cloned().unwrap_or_default();
     let error = pe["error"].as_str().unwrap_or_else(|| panic!("no error: {document:#}"));
-    (error.to_owned(), status(&output))
+    (error.to_owned(), status)
 }
 
 #[test]

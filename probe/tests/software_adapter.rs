@@ -15,9 +15,8 @@ fn put(args: &[&str], set: &[(&str, &str)]) -> (Value, i32) {
 
 #[test]
 fn a_check_passes_from_environment_to_verified_completion() {
-    let output = output(&mut soft(&["check", "--gpu", "none"]));
-    let document = document(&output);
-    assert_eq!(status(&output), 0, "{document:#}");
+    let (document, status) = ended(&mut soft(&["check", "--gpu", "none"]));
+    assert_eq!(status, 0, "{document:#}");
     for code in
         ["LIB-001", "FAB-009", "GDA-003", "QUE-001", "QUE-006", "PUT-001", "PUT-002", "PUT-004", "PUT-005"]
     {
@@ -150,17 +149,15 @@ fn the_provider_directory_is_removed_at_the_end() {
 
 #[test]
 fn a_missing_provider_fails_env_000_and_blocks_libfabric() {
-    let output = output(soft(&[]).env("SOFTEFA_LIBRARY", "/nonexistent/libsoftefa.so"));
-    let document = document(&output);
-    assert_eq!((state(&document, "ENV-000"), status(&output)), ("fail", 3));
+    let (document, status) = ended(soft(&[]).env("SOFTEFA_LIBRARY", "/nonexistent/libsoftefa.so"));
+    assert_eq!((state(&document, "ENV-000"), status), ("fail", 3));
     assert_eq!(check(&document, "LIB-001")["blocked_by"], "ENV-000");
 }
 
 #[test]
 fn a_missing_tmpdir_fails_env_000() {
-    let output = output(soft(&[]).env("TMPDIR", "/nonexistent"));
-    let document = document(&output);
-    assert_eq!((state(&document, "ENV-000"), status(&output)), ("fail", 3));
+    let (document, status) = ended(soft(&[]).env("TMPDIR", "/nonexistent"));
+    assert_eq!((state(&document, "ENV-000"), status), ("fail", 3));
     says(&document, "ENV-000", "fix", &["TMPDIR"]);
 }
 
@@ -185,22 +182,20 @@ fn a_completion_queue_opens_in_external_memory() {
 #[test]
 fn an_enabled_completion_counter_counts() {
     let mut command = soft(&["check", "--gpu", "none"]);
-    let output = output(command.env("FI_EFA_USE_HW_CNTR", "1").env("SOFTEFA_HW_CNTR", "1"));
-    let document = document(&output);
+    let (document, status) = ended(command.env("FI_EFA_USE_HW_CNTR", "1").env("SOFTEFA_HW_CNTR", "1"));
     let check = check(&document, "GDA-010");
     assert_eq!((&check["state"], &check["kind"]), (&"pass".into(), &"proven".into()), "{check:#}");
     assert_eq!(check["observed"], "one success and one error");
-    assert_eq!(status(&output), 0);
+    assert_eq!(status, 0);
 }
 
 #[test]
 fn completion_counters_that_are_off_by_default_are_unknown_with_the_variable_to_set() {
-    let output = output(soft(&["check", "--gpu", "none"]).env("SOFTEFA_PROV_VERSION", "206.0"));
-    let document = document(&output);
+    let (document, status) = ended(soft(&["check", "--gpu", "none"]).env("SOFTEFA_PROV_VERSION", "206.0"));
     let check = check(&document, "GDA-010");
     assert_eq!(check["state"], "unknown");
     assert!(check["why"].as_str().unwrap().contains("FI_EFA_USE_HW_CNTR=1"), "{check:#}");
-    assert_eq!(status(&output), 0);
+    assert_eq!(status, 0);
 }
 
 #[test]
@@ -218,9 +213,8 @@ fn a_libfabric_before_2_7_is_not_asked_for_fi_xpu() {
 #[test]
 fn a_colon_in_tmpdir_fails_env_000() {
     let machine = Machine::new("colon:tmp");
-    let output = output(soft(&[]).env("TMPDIR", machine.path()));
-    let document = document(&output);
-    assert_eq!((state(&document, "ENV-000"), status(&output)), ("fail", 3));
+    let (document, status) = ended(soft(&[]).env("TMPDIR", machine.path()));
+    assert_eq!((state(&document, "ENV-000"), status), ("fail", 3));
     says(&document, "ENV-000", "observed", &["colon"]);
 }
 

@@ -3,6 +3,9 @@
 
 use std::collections::BTreeSet;
 
+use efa_gda::fabric::MemoryRegion;
+use efa_gda::queue::{MappedQueue, device_peer};
+use efa_gda::wire::Peer;
 use efa_gda_sys::device::{EFA_GDA_NOT_RUN, EFA_GDA_OK, efa_gda_peer, efa_gda_queue};
 
 use super::SECOND;
@@ -75,6 +78,25 @@ pub(crate) struct Memory {
     pub(crate) address: u64,
     pub(crate) lkey: u32,
     pub(crate) rkey: u32,
+}
+
+/// What the ranks know of each other's regions. Each queue holds its rank's region.
+pub(crate) fn memory(queues: &mut [MappedQueue], regions: &[MemoryRegion]) -> Vec<Memory> {
+    let of = |(queue, region): (&mut MappedQueue, &MemoryRegion)| Memory {
+        address: region.address(),
+        lkey: queue.retain(region).expect("a region of the same domain").get(),
+        rkey: region.remote_key().get(),
+    };
+    queues.iter_mut().zip(regions).map(of).collect()
+}
+
+/// The peers of rank `rank`; `introduce` gives two queues the address of each other.
+pub(crate) fn peers(
+    queues: &[MappedQueue],
+    rank: usize,
+    introduce: impl Fn(&MappedQueue, &MappedQueue) -> Peer,
+) -> [efa_gda_peer; PEERS] {
+    std::array::from_fn(|number| device_peer(introduce(&queues[rank], &queues[peer_of(rank, number)])))
 }
 
 fn token(rank: usize, token: usize) -> Vec<u8> {

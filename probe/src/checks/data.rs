@@ -10,7 +10,6 @@ use std::marker::PhantomData;
 use std::time::Duration;
 
 use efa_gda::doorbell::{DoorbellChoice, DoorbellMode, DoorbellProxy, ProxyOptions};
-use efa_gda::error_chain;
 use efa_gda::executor::host;
 use efa_gda::fabric::RemoteRegion;
 use efa_gda::gpu_queue::GpuQueueError;
@@ -19,7 +18,7 @@ use efa_gda::wire::RemoteKey;
 
 use self::moving::{Memory, corrupted, move_bytes};
 pub(crate) use self::moving::{bound, put_failed};
-use super::session::{Layer, Session, close_queue, failed, missing, open};
+use super::session::{Layer, Session, close_queue, failed, missing, open, text};
 use crate::check::{Checked, Outcome, Unit, proven};
 use crate::model::{Op, Put, Qualification, SOFTWARE_ADAPTER, Who};
 use crate::soft::checker::Checker;
@@ -101,12 +100,10 @@ fn takes_doorbell_mode<L: Layer>(session: &mut Session<L>) -> Checked {
     if mode == DoorbellMode::Direct {
         return Outcome::pass("direct: the device code rings").into();
     }
-    let registered = DoorbellProxy::start(&ProxyOptions::new())
-        .map_err(|error| error_chain(&error).to_string())
-        .and_then(|proxy| {
-            queue.set_doorbell(mode, &proxy).map_err(|error| error_chain(&error).to_string())?;
-            Ok(proxy)
-        });
+    let registered = DoorbellProxy::start(&ProxyOptions::new()).map_err(text).and_then(|proxy| {
+        queue.set_doorbell(mode, &proxy).map_err(text)?;
+        Ok(proxy)
+    });
     session.rig.proxy = Some(registered.map_err(|observed| {
         failed(
             observed,

@@ -23,7 +23,7 @@ use efa_gda::gpu::Gpu;
 use efa_gda::queue::{Libfabric as Backing, MappedQueue};
 use efa_gda::wire::Peer;
 
-use super::session::{self, Layer, Poster, failed, missing, without_hint};
+use super::session::{self, Layer, Poster, failed, missing, text, without_hint};
 use super::{data, queues};
 use crate::check::{Outcomes, Unit};
 use crate::model::{Op, Who};
@@ -119,7 +119,7 @@ impl Layer for Libfabric {
     }
 
     fn introduce(sender: &mut MappedQueue, receiver: &mut MappedQueue) -> Result<Peer, String> {
-        on_gpu::introduce(sender, receiver).map_err(|error| error_chain(&error).to_string())
+        on_gpu::introduce(sender, receiver).map_err(text)
     }
 
     fn drive(

@@ -57,7 +57,7 @@ pub(crate) trait Layer: fmt::Debug + Default + 'static {
         mode: DoorbellMode,
     ) -> Result<Box<dyn Poster<Self>>, String> {
         if let Some(proxy) = &session.rig.proxy {
-            queue.set_doorbell(mode, proxy).map_err(|error| error_chain(&error).to_string())?;
+            queue.set_doorbell(mode, proxy).map_err(text)?;
         }
         Ok(Box::new(queue))
     }
@@ -278,4 +278,9 @@ pub(crate) const EXPOSES: &str = "it reports the addresses and the geometry of t
 pub(crate) fn describe_peer(peer: &Peer) -> String {
     let (handle, pair, key) = (peer.address_handle.get(), peer.queue_pair.get(), peer.queue_key.get());
     format!("address handle {handle}, queue pair {pair}, queue key {key:#x}")
+}
+
+/// An error's text with its causes, for `map_err`.
+pub(crate) fn text(error: impl std::error::Error + 'static) -> String {
+    error_chain(&error).to_string()
 }

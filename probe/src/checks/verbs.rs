@@ -12,7 +12,7 @@ use efa_gda::verbs::{
 };
 use efa_gda::wire::Peer;
 
-use super::session::{self, Layer, failed, missing, no_neighbour, without_hint};
+use super::session::{self, Layer, failed, missing, no_neighbour, text, without_hint};
 use super::{data, queues};
 use crate::check::{Outcomes, Unit};
 use crate::model::{Op, Who};
@@ -88,7 +88,6 @@ impl Layer for Verbs {
         let own = session.rig.objects.adapter();
         let other = session.start.targets.iter().find(|device| device.name() != own);
         let device = other.cloned().ok_or_else(|| no_neighbour(session.request.device.is_some()))?;
-        let text = |error: Error| error_chain(&error).to_string();
         let context = device.open().map_err(text)?;
         let domain = Some(ProtectionDomain::allocate(&context).map_err(text)?);
         let mut neighbour = Self { device: Some(device), context: Some(context), domain, ..Self::default() };
@@ -109,9 +108,9 @@ impl Layer for Verbs {
             let pair = objects::new_queue_pair(context, domain, &completions, op)?;
             Ok((completions, pair))
         });
-        let (completions, pair) = opened.map_err(|error| error_chain(&error).to_string())?;
+        let (completions, pair) = opened.map_err(text)?;
         self.more_completions = Some(completions);
-        MappedQueue::over_verbs(pair).map_err(|error| error_chain(&error).to_string())
+        MappedQueue::over_verbs(pair).map_err(text)
     }
 
     fn introduce(sender: &mut Queue, receiver: &mut Queue) -> Result<Peer, String> {
@@ -119,7 +118,7 @@ impl Layer for Verbs {
         let peer = introduced
             .and_then(|_| receiver.queue_pair().address())
             .and_then(|address| sender.peer(&address));
-        peer.map_err(|error| error_chain(&error).to_string())
+        peer.map_err(text)
     }
 
     fn writes_use_receives(queue: &MappedQueue<Self::Backing>) -> bool {

@@ -16,7 +16,7 @@ use super::counter_cause::{self, Cause, Facts, SWITCH};
 use super::objects::COMPLETIONS;
 use crate::check::{Checked, Outcome, Outcomes};
 use crate::checks::data::WRONG;
-use crate::checks::session::{Layer, missing, without_hint};
+use crate::checks::session::{Layer, missing, text, without_hint};
 use crate::model::Who;
 use crate::releases::COUNTERS_BY_DEFAULT;
 use crate::system::System;
@@ -46,7 +46,7 @@ fn try_count(session: &Session) -> Result<Outcomes, Error> {
     let completions = domain.completion_queue(COMPLETIONS)?;
     let mut endpoint = domain.endpoint(info)?.bind(Bindings::shared(addresses, &completions))?;
     endpoint.bind_counter(&counter, CountedOperations::WRITE)?;
-    let queue = MappedQueue::new(endpoint.enable()?, ops).map_err(|error| error_chain(&error).to_string());
+    let queue = MappedQueue::new(endpoint.enable()?, ops).map_err(text);
     let Some(buffer) = Buffer::zeroed(BYTES) else { return Ok(missing("memory")) };
     let region = match objects.register(buffer, Access::ALL) {
         Ok(region) => region,
@@ -106,19 +106,17 @@ fn one_success_and_one_error(
     region: &MemoryRegion,
     wait: Duration,
 ) -> Result<(), String> {
-    let address = queue.endpoint().address().map_err(|error| error_chain(&error).to_string())?;
-    let peer = queue.insert_peer(&address).map_err(|error| error_chain(&error).to_string())?;
+    let address = queue.endpoint().address().map_err(text)?;
+    let peer = queue.insert_peer(&address).map_err(text)?;
     let right = region.remote();
     let wrong = RemoteRegion { key: RemoteKey::new(right.key.get() ^ WRONG), ..right };
-    queue
-        .execute(&WorkRequest::write(peer, region, right).timeout(wait))
-        .map_err(|error| error_chain(&error).to_string())?;
+    queue.execute(&WorkRequest::write(peer, region, right).timeout(wait)).map_err(text)?;
     match queue.execute(&WorkRequest::write(peer, region, wrong).timeout(wait)) {
         Err(WorkError::Completion { .. }) => {}
         Err(error) => return Err(error_chain(&error).to_string()),
         Ok(_) => return Err("a write with a wrong rkey completed with status 0".to_owned()),
     }
-    queue.close().map_err(|error| error_chain(&error).to_string())
+    queue.close().map_err(text)
 }
 
 /// The final values of the counter. The adapter may count after it has written the completion.

@@ -1,13 +1,12 @@
 //! Registers memory of a GPU with the adapter, in this thread and in one without a CUDA context, and names the cause of
 //! a refusal.
 
-use efa_gda::error_chain;
 use efa_gda::fabric::{Access, Domain, Error, Fabric, Info, MemoryRegion, Query, Registration};
 use efa_gda::gpu::{Gpu, GpuMemory};
 
 use super::{Session, on_gpu};
 use crate::check::{Checked, Outcome, Outcomes};
-use crate::checks::session::{failed, open, without_hint};
+use crate::checks::session::{failed, open, text, without_hint};
 use crate::model::Who;
 use crate::system::System;
 
@@ -76,7 +75,7 @@ fn register_twice(
     gpu: &Gpu,
 ) -> Result<(String, Result<Registration, String>), Error> {
     let domain = fabric.domain(info)?;
-    let memory = || GpuMemory::zeroed(gpu, BYTES).map_err(|error| error_chain(&error).to_string());
+    let memory = || GpuMemory::zeroed(gpu, BYTES).map_err(text);
     let no_memory = |why: String| Error::DeviceMemory { dmabuf: why.clone(), address: why };
     let (first, second) = (memory().map_err(no_memory)?, memory().map_err(no_memory)?);
     let here = register(&domain, first)?;

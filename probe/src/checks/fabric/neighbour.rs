@@ -1,13 +1,12 @@
 //! Another adapter of the node as the target of puts, for platforms that drop what an adapter sends to itself.
 
-use efa_gda::error_chain;
 use efa_gda::fabric::{Error, Fabric, Info, Library};
 use efa_gda::queue::MappedQueue;
 
 use super::objects::PEERS;
 use super::on_gpu::another_queue;
 use super::{Libfabric, Session};
-use crate::checks::session::{Layer as _, no_neighbour};
+use crate::checks::session::{Layer as _, no_neighbour, text};
 
 /// A queue of another adapter, which the session then holds open.
 pub(super) fn receiver(session: &mut Session) -> Result<MappedQueue, String> {
@@ -15,7 +14,7 @@ pub(super) fn receiver(session: &mut Session) -> Result<MappedQueue, String> {
     let other = session.start.targets.iter().find(|info| info.domain_name() != own);
     let info = other.cloned().ok_or_else(|| no_neighbour(session.request.device.is_some()))?;
     let library = session.start.library.as_ref().ok_or("libfabric is not loaded")?;
-    let mut neighbour = open(library, info).map_err(|error| error_chain(&error).to_string())?;
+    let mut neighbour = open(library, info).map_err(text)?;
     let (completions, queue) = another_queue(&neighbour)?;
     neighbour.completions = Some(completions);
     session.rig.objects.neighbour = Some(Box::new(neighbour));

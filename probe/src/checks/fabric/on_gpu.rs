@@ -15,7 +15,7 @@ use super::objects::COMPLETIONS;
 use super::{Libfabric, Session, adapter_checks, gpu_memory, neighbour, with_bench};
 use crate::check::{Checked, Nature, Outcome, Outcomes, Unit, proven};
 use crate::checks::data;
-use crate::checks::session::{Layer as _, Poster, Rig, failed, missing};
+use crate::checks::session::{Layer as _, Poster, Rig, failed, missing, text};
 use crate::model::{Finding, Pair, State, Who};
 use crate::releases::HOST_COMPLETIONS;
 use crate::worker::stream::Stream;
@@ -113,17 +113,15 @@ pub(super) fn drive(
 ) -> Result<Box<dyn Poster<Libfabric>>, String> {
     let proxy = match session.rig.proxy.take() {
         Some(proxy) => proxy,
-        None => {
-            DoorbellProxy::start(&ProxyOptions::new()).map_err(|error| error_chain(&error).to_string())?
-        }
+        None => DoorbellProxy::start(&ProxyOptions::new()).map_err(text)?,
     };
     let poster: Box<dyn Poster<Libfabric>> = match (session.gpu, &session.rig.objects.gpu) {
         (Some(_), Some(gpu)) => {
             let mapped = GpuQueue::with_doorbell(queue, gpu, mode.into(), &proxy);
-            Box::new(mapped.map_err(|error| error_chain(&error).to_string())?.0)
+            Box::new(mapped.map_err(text)?.0)
         }
         _ => {
-            queue.set_doorbell(mode, &proxy).map_err(|error| error_chain(&error).to_string())?;
+            queue.set_doorbell(mode, &proxy).map_err(text)?;
             Box::new(queue)
         }
     };
@@ -367,7 +365,7 @@ pub(super) fn another_queue(objects: &Libfabric) -> Result<(CompletionQueue, Map
     });
     let (completions, endpoint) =
         opened.map_err(|error| format!("a second endpoint does not open: {}", error_chain(&error)))?;
-    let queue = MappedQueue::new(endpoint, ops).map_err(|error| error_chain(&error).to_string())?;
+    let queue = MappedQueue::new(endpoint, ops).map_err(text)?;
     Ok((completions, queue))
 }
 
