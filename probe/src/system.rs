@@ -77,6 +77,13 @@ impl System {
         Some(visible(&target.file_name()?.to_string_lossy()))
     }
 
+    /// The mask of this process's effective capabilities; None if the kernel does not report it.
+    pub(crate) fn capabilities(&self) -> Option<u64> {
+        let status = self.read("/proc/self/status")?;
+        let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
+        u64::from_str_radix(mask.trim(), 16).ok()
+    }
+
     /// An environment variable of this process.
     pub(crate) fn env(&self, name: &str) -> Option<OsString> {
         std::env::var_os(name)

@@ -126,7 +126,7 @@ fn instance(system: &mut System) -> Checked {
 }
 
 fn memlock(system: &mut System) -> Checked {
-    if may_lock_all(system) {
+    if system.capabilities().is_some_and(|mask| mask & CAP_IPC_LOCK != 0) {
         return Outcome::pass("no limit (the process has CAP_IPC_LOCK)").into();
     }
     let limits = system.read("/proc/self/limits").unwrap_or_default();
@@ -156,13 +156,6 @@ fn memlock(system: &mut System) -> Checked {
         who: Who::Pod,
     };
     if bytes < LOCK_LEAST { Outcome::Fail(problem).into() } else { Outcome::Warn(problem).into() }
-}
-
-fn may_lock_all(system: &System) -> bool {
-    let status = system.read("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
-        .is_some_and(|mask| mask & CAP_IPC_LOCK != 0)
 }
 
 fn fork(system: &mut System) -> Checked {

@@ -10,6 +10,9 @@ use crate::releases::QUEUE_QUERIES;
 use crate::system::System;
 use crate::system::loader::{Copy, INSTALLER, LIBFABRIC};
 
+/// libefa's soname.
+const LIBEFA: &str = "libefa.so.1";
+
 /// The state of these checks.
 #[derive(Debug)]
 pub(crate) struct Libraries {
@@ -77,22 +80,27 @@ fn agree(copies: &[Copy]) -> bool {
     copies.windows(2).all(|two| identity(&two[0]) == identity(&two[1]))
 }
 
-fn one_libfabric(libraries: &mut Libraries) -> Checked {
-    let copies = libraries.system.copies(LIBFABRIC);
+/// Whether the copies of `soname` on the loader's path are of one release of `library`.
+fn one_release(system: &System, soname: &str, library: &str, why: &str, fix: &str) -> Checked {
+    let copies = system.copies(soname);
     if copies.is_empty() {
-        return Outcome::unknown("no libfabric.so.1 in the loader's directories").into();
+        return Outcome::unknown(format!("no {soname} in the loader's directories")).into();
     }
     if agree(&copies) {
         return Outcome::pass(list(&copies)).into();
     }
-    Outcome::warn(
-        list(&copies),
-        "one release of libfabric",
-        "a program and its plugin may load different copies, which cannot share objects",
-        "remove all but one from the image, or set one LD_LIBRARY_PATH for every process",
-        Who::Image,
-    )
-    .into()
+    Outcome::warn(list(&copies), format!("one release of {library}"), why, fix, Who::Image).into()
+}
+
+fn one_libfabric(libraries: &mut Libraries) -> Checked {
+    let why = "a program and its plugin may load different copies, which cannot share objects";
+    let fix = "remove all but one from the image, or set one LD_LIBRARY_PATH for every process";
+    one_release(&libraries.system, LIBFABRIC, "libfabric", why, fix)
+}
+
+fn one_libefa(libraries: &mut Libraries) -> Checked {
+    let why = "libfabric loads the first copy on the path of its process, which may lack the efadv queries";
+    one_release(&libraries.system, LIBEFA, "libefa", why, "remove all but one from the image")
 }
 
 /// The rdma-core release of a libefa by its file name; otherwise the newest symbol version that it defines
@@ -111,7 +119,7 @@ fn join(numbers: &[u32]) -> String {
 }
 
 fn libefa(libraries: &mut Libraries) -> Checked {
-    let copies = libraries.system.copies("libefa.so.1");
+    let copies = libraries.system.copies(LIBEFA);
     let missing = |observed: String| {
         Outcome::fail(
             observed,
@@ -134,22 +142,4 @@ fn libefa(libraries: &mut Libraries) -> Checked {
         (Some(copy.path.clone()), outcome)
     };
     Ok(Outcomes(copies.iter().map(outcome).collect()))
-}
-
-fn one_libefa(libraries: &mut Libraries) -> Checked {
-    let copies = libraries.system.copies("libefa.so.1");
-    if copies.is_empty() {
-        return Outcome::unknown("no libefa.so.1 in the loader's directories").into();
-    }
-    if agree(&copies) {
-        return Outcome::pass(list(&copies)).into();
-    }
-    Outcome::warn(
-        list(&copies),
-        "one release of libefa",
-        "libfabric loads the first copy on the path of its process, which may lack the efadv queries",
-        "remove all but one from the image",
-        Who::Image,
-    )
-    .into()
 }

@@ -7,7 +7,7 @@ use efa_gda::exposure::{
 };
 
 use super::session::{Layer, Session, missing};
-use crate::check::{Checked, Outcome, Unit, declared};
+use crate::check::{Checked, Outcome, Outcomes, Unit, declared};
 use crate::model::{Geometry, Who};
 
 /// The code of the last check that fills in the geometry.
@@ -35,7 +35,7 @@ impl<L: Layer> Of<L> {
     ];
 }
 
-fn broken(error: &ExposureError) -> Checked {
+fn broken(error: &ExposureError) -> Outcomes {
     let text = error.to_string();
     // The error's text is `observed; required: fix`.
     let (observed, fix) = text.rsplit_once(": ").unwrap_or((&text, "report it with the provider's version"));
@@ -51,48 +51,37 @@ fn broken(error: &ExposureError) -> Checked {
     .into()
 }
 
-fn work_geometry(raw: &RawWorkQueue, phase: Option<u8>) -> Geometry {
-    Geometry {
-        entry_size: raw.entry_size,
-        num_entries: raw.num_entries,
-        max_batch: Some(raw.max_batch),
-        phase,
-    }
+/// The result for a work queue that was exposed, judged by the rules of its ring.
+fn judge_work<T>(raw: &RawWorkQueue, judged: Result<T, ExposureError>) -> Checked {
+    judged.map_err(|error| broken(&error))?;
+    let RawWorkQueue { num_entries, entry_size, max_batch, .. } = raw;
+    let batch = format!("at most {max_batch} between two doorbells");
+    Outcome::pass(format!("{num_entries} entries of {entry_size} bytes, {batch}")).into()
 }
 
-fn describe(entries: u32, size: u32, batch: u32) -> String {
-    format!("{entries} entries of {size} bytes, at most {batch} between two doorbells")
+fn work_geometry(raw: &RawWorkQueue, phase: Option<u8>) -> Geometry {
+    let RawWorkQueue { num_entries, entry_size, max_batch, .. } = *raw;
+    Geometry { entry_size, num_entries, max_batch: Some(max_batch), phase }
 }
 
 fn send<L: Layer>(session: &mut Session<L>) -> Checked {
     let raw = session.rig.send.ok_or_else(|| missing("the send queue"))?;
     session.rig.queues.sq = Some(work_geometry(&raw, Some(0)));
-    match SendQueue::new(raw) {
-        Ok(_) => Outcome::pass(describe(raw.num_entries, raw.entry_size, raw.max_batch)).into(),
-        Err(error) => broken(&error),
-    }
+    judge_work(&raw, SendQueue::new(raw))
 }
 
 fn receive<L: Layer>(session: &mut Session<L>) -> Checked {
     let raw = session.rig.receive.ok_or_else(|| missing("the receive queue"))?;
     session.rig.queues.rq = Some(work_geometry(&raw, None));
-    match ReceiveQueue::new(raw) {
-        Ok(_) => Outcome::pass(describe(raw.num_entries, raw.entry_size, raw.max_batch)).into(),
-        Err(error) => broken(&error),
-    }
-}
-
-fn completion_geometry(raw: &RawCompletionQueue) -> Geometry {
-    Geometry { entry_size: raw.entry_size, num_entries: raw.num_entries, max_batch: None, phase: Some(1) }
+    judge_work(&raw, ReceiveQueue::new(raw))
 }
 
 fn completion<L: Layer>(session: &mut Session<L>) -> Checked {
     let raw = session.rig.completion.ok_or_else(|| missing("the completion queue"))?;
-    session.rig.queues.cq = Some(completion_geometry(&raw));
-    match CompletionRing::new(raw) {
-        Ok(_) => Outcome::pass(format!("{} entries of {} bytes", raw.num_entries, raw.entry_size)).into(),
-        Err(error) => broken(&error),
-    }
+    let RawCompletionQueue { num_entries, entry_size, .. } = raw;
+    session.rig.queues.cq = Some(Geometry { entry_size, num_entries, max_batch: None, phase: Some(1) });
+    CompletionRing::new(raw).map_err(|error| broken(&error))?;
+    Outcome::pass(format!("{num_entries} entries of {entry_size} bytes")).into()
 }
 
 fn deep_enough<L: Layer>(session: &mut Session<L>) -> Checked {

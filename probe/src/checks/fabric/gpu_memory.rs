@@ -105,14 +105,11 @@ struct Facts {
 
 impl Facts {
     fn of(system: &System) -> Self {
-        let status = system.read("/proc/self/status").unwrap_or_default();
-        let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-        let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
         let loaded = |module: &str| system.exists(format!("/sys/module/{module}"));
         Self {
             peermem: loaded("nvidia_peermem") || loaded("nv_peer_mem"),
             // Without a mask nothing is known, and the pod is not blamed.
-            privileged: mask.is_none_or(|mask| mask & CAP_SYS_ADMIN != 0),
+            privileged: system.capabilities().is_none_or(|mask| mask & CAP_SYS_ADMIN != 0),
         }
     }
 }
