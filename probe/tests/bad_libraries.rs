@@ -49,15 +49,15 @@ fn a_file_that_is_not_a_library_fails_lib_001() {
 }
 
 #[test]
-fn a_missing_efa_provider_fails_fab_001_and_blocks_gda() {
+fn a_variable_that_excludes_efa_fails_env_006_and_blocks_gda() {
     let document = bad(&[("FI_PROVIDER", "^efa")]);
-    fails_with_a_fix(&document, "FAB-001");
-    assert_eq!(check(&document, "GDA-002")["blocked_by"], "FAB-001");
+    fails_with_a_fix(&document, "ENV-006");
+    assert_eq!(check(&document, "GDA-002")["blocked_by"], "ENV-006");
 }
 
 #[test]
 fn fab_001_fails_without_an_adapter() {
-    let output = output(probe(&["--json", "--gpu", "none"]).args(PATIENT).env("FI_PROVIDER", "^efa"));
+    let output = output(probe(&["--json", "--gpu", "none"]).args(PATIENT).env("FI_EFA_IFACE", "none"));
     assert_eq!((state(&document(&output), "FAB-001"), status(&output)), ("fail", 3));
 }
 
