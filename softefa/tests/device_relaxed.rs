@@ -82,3 +82,19 @@ fn late_writes_land_without_another_request() {
     until("the late writes to land", || (to.bytes() == [0xff; WRITES]).then_some(()));
     b.adapter.deregister_memory(to.keys.local).unwrap();
 }
+
+/// The engine looks at every region whose writes may be late, so one client must not register them by the thousand.
+#[test]
+fn writes_are_late_in_64_regions_of_an_adapter() {
+    let (mut a, b, to_b) = sides(NEVER, 1);
+    let from = Buffer::new(&a, WRITES, Access::LOCAL_READ);
+    let regions: Vec<Buffer> =
+        (0..65).map(|_| Buffer::new(&b, WRITES, Access::ALL | Access::RELAXED_ORDERING)).collect();
+    write_each(&mut a, to_b, &from, &regions[63]);
+    assert_ne!(regions[63].bytes(), [0xff; WRITES]);
+    write_each(&mut a, to_b, &from, &regions[64]);
+    assert_eq!(regions[64].bytes(), [0xff; WRITES]);
+    for region in regions {
+        b.adapter.deregister_memory(region.keys.local).unwrap();
+    }
+}

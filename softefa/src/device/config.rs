@@ -147,7 +147,8 @@ pub struct AdapterConfig {
     /// The faults that it injects.
     pub faults: Faults,
     /// The longest time between the completion of a write to a region with
-    /// [`Access::RELAXED_ORDERING`](super::Access::RELAXED_ORDERING) and its bytes.
+    /// [`Access::RELAXED_ORDERING`](super::Access::RELAXED_ORDERING) and its bytes. Writes are late in up to 64 such
+    /// regions of an adapter.
     pub latest_write: Duration,
     /// Seed of everything random: rkeys, unwritten patterns, reordering, late writes.
     pub seed: u64,

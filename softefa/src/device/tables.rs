@@ -20,6 +20,9 @@ use super::relaxed::RelaxedMemory;
 use super::shared::Shared;
 use super::slots::Slots;
 
+/// Most regions of an adapter whose writes land late, because its engine looks at each of them in every round.
+const MOST_RELAXED: usize = 64;
+
 /// Every adapter of a network, by its index there.
 #[derive(Default)]
 pub(crate) struct Ports {
@@ -135,7 +138,8 @@ impl Port {
 
     pub(crate) fn insert_region(&mut self, attr: MemoryRegionAttr) -> Option<MemoryKeys> {
         let mut generation = 0;
-        let relaxed = attr.access.allows(Access::RELAXED_ORDERING).then(|| self.relax(&attr));
+        let is_relaxed = attr.access.allows(Access::RELAXED_ORDERING) && self.relaxed.len() < MOST_RELAXED;
+        let relaxed = is_relaxed.then(|| self.relax(&attr));
         let memory: Arc<dyn Memory> = match &relaxed {
             Some(relaxed) => Arc::clone(relaxed) as _,
             None => attr.memory,

@@ -49,9 +49,9 @@ impl Process {
     /// The process that opened `/proc/self/mem` and `/proc/self/maps` as these descriptors.
     ///
     /// # Errors
-    /// [`Errno::EBADF`] if they are not these files of procfs. (A pipe or a file of a network could block the engine, and
-    /// only lines of `maps` have a bounded length.) The file system of another file may never reply; then this thread
-    /// waits, and the device is not open yet.
+    /// [`Errno::EBADF`] if they are not these files of procfs. (A pipe or a file of a network could block the engine,
+    /// and only lines of `maps` have a bounded length.) The file system of another file may never reply; then this
+    /// thread waits, and the device is not open yet.
     pub(crate) fn new(memory: OwnedFd, mappings: OwnedFd) -> Result<Self, Errno> {
         let is = |file: &OwnedFd, name: &str| {
             let path = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
@@ -97,26 +97,35 @@ impl Read for FromStart<'_> {
     }
 }
 
+/// Bytes of a line of `/proc/PID/maps` that are used: two addresses, and the rights.
+const USED: usize = 16 + 1 + 16 + 1 + 4;
+
+/// Reads the used bytes of the next line, and skips the others: the program may have supplied another file, with lines
+/// of any length. Returns whether there was a line.
+fn next_line(text: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
+    line.clear();
+    text.by_ref().take(USED as u64).read_until(b'\n', line)?;
+    if line.len() == USED && line.last() != Some(&b'\n') {
+        text.skip_until(b'\n')?;
+    }
+    Ok(!line.is_empty())
+}
+
+/// The range of a line, and its rights.
+fn parse(line: &[u8]) -> Option<(u64, u64, &str)> {
+    let mut fields = line.split(|byte| byte.is_ascii_whitespace()).map(str::from_utf8);
+    let (range, rights) = (fields.next()?.ok()?, fields.next()?.ok()?);
+    let (from, to) = range.split_once('-')?;
+    Some((u64::from_str_radix(from, 16).ok()?, u64::from_str_radix(to, 16).ok()?, rights))
+}
+
 /// Whether the mappings in `text` (`/proc/PID/maps`, in ascending order) cover the range.
-fn covers(text: impl BufRead, start: u64, end: u64, writable: bool) -> io::Result<bool> {
-    let mut reached = start;
-    for line in text.split(b'\n') {
-        let line = line?;
-        if reached >= end {
-            break;
-        }
-        let line = String::from_utf8_lossy(&line);
-        let Some((range, rest)) = line.split_once(' ') else { continue };
-        let Some((from, to)) = range.split_once('-') else { continue };
-        let (Ok(from), Ok(to)) = (u64::from_str_radix(from, 16), u64::from_str_radix(to, 16)) else {
-            continue;
-        };
-        if to <= reached {
-            continue;
-        }
-        let rights = rest.as_bytes();
-        let allowed = rights.first() == Some(&b'r') && (!writable || rights.get(1) == Some(&b'w'));
-        if from > reached || !allowed {
+fn covers(mut text: impl BufRead, start: u64, end: u64, writable: bool) -> io::Result<bool> {
+    let (mut reached, mut line) = (start, Vec::with_capacity(USED));
+    while reached < end && next_line(&mut text, &mut line)? {
+        let Some((from, to, rights)) = parse(&line).filter(|(_, to, _)| *to > reached) else { continue };
+        let is_allowed = rights.starts_with(if writable { "rw" } else { "r" });
+        if from > reached || !is_allowed {
             return Ok(false);
         }
         reached = to;
@@ -209,6 +218,17 @@ mod tests {
     fn a_range_with_a_hole_is_not_covered() {
         assert!(!covered(0x3000, 0x6800, false));
         assert!(!covered(0x7000, 0x7001, false));
+    }
+
+    #[test]
+    fn a_line_of_any_length_takes_a_few_bytes() {
+        let mut text = BufReader::new(io::repeat(b'x').take(1 << 20).chain(&b"\n1000-2000 rw-p"[..]));
+        let mut line = Vec::with_capacity(USED);
+        assert!(next_line(&mut text, &mut line).unwrap());
+        assert_eq!((line.len(), line.capacity()), (USED, USED));
+        assert!(next_line(&mut text, &mut line).unwrap());
+        assert_eq!(parse(&line), Some((0x1000, 0x2000, "rw-p")));
+        assert!(!next_line(&mut text, &mut line).unwrap());
     }
 
     fn open(process: &str) -> Result<Process, Errno> {
