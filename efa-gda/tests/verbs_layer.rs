@@ -172,8 +172,8 @@ fn rdma_core_before_59_creates_queue_pairs_but_does_not_expose_them() {
     let error = library.exposes_queues().unwrap_err();
     assert_eq!(
         error.to_string(),
-        "the loaded libefa.so.1 has no efadv_query_qp_wqs@EFA_1.4, which rdma-core 59 added; use a newer \
-         rdma-core"
+        "the loaded libefa.so.1 has no efadv_query_qp_wqs@EFA_1.4, which rdma-core 59 added; install an \
+         rdma-core that has it, such as the current EFA installer's"
     );
     let context = library.adapter(None).unwrap();
     let domain = ProtectionDomain::allocate(&context).unwrap();
