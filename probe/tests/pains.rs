@@ -190,9 +190,16 @@ fn fewer_devices_than_the_type_has_are_reported() {
     let machine = sound("late");
     machine.remove("/sys/bus/pci/devices/0000:08:00.0");
     reported_alone((Files, &machine, &[]), &["DEV-008"], "adapters can appear minutes late", "host");
+    let grade = |machine: &Machine| {
+        let document = checked(Files, machine, &[]);
+        let check = check(&document, "DEV-008");
+        [check["state"].as_str(), check["action"].as_str()].map(|text| text.unwrap_or_default().to_owned())
+    };
+    assert_eq!(grade(&machine), ["warn", "fix-host"]);
     let machine = sound("lost-gpu");
     machine.remove("/sys/bus/pci/devices/0000:18:00.0");
     reported_alone((Files, &machine, &[]), &["DEV-008"], "fallen off the bus", "host");
+    assert_eq!(grade(&machine), ["fail", "isolate"]);
 }
 
 #[test]

@@ -221,22 +221,24 @@ fn all_devices(system: &mut System) -> Checked {
     if adapters >= devices.adapters && !gpu_lost {
         return Outcome::pass(observed).into();
     }
-    let fix = match gpu_lost {
-        true => {
+    let required = format!("{} EFA adapters and {} GPUs", devices.adapters, devices.gpus);
+    if gpu_lost {
+        return Outcome::fail(
+            observed,
+            required,
+            "a GPU left the PCI bus; ranks that count on the type's GPUs fail",
             "on the host: search dmesg for Xid and \"fallen off the bus\", and replace the instance (stop and start \
-                 it, or report it to AWS)"
-        }
-        false => {
-            "if the machine has just booted, wait and run again: adapters can appear minutes late; otherwise \
-                  launch it with an EFA interface on each network card that supports EFA; if they are attached, \
-                  replace the instance"
-        }
-    };
+             it, or report it to AWS)",
+            Who::Host,
+        )
+        .into();
+    }
     Outcome::warn(
         observed,
-        format!("{} EFA adapters and {} GPUs", devices.adapters, devices.gpus),
-        "ranks that count on the type's devices fail, or share an adapter and are slow",
-        fix,
+        required,
+        "ranks that count on the type's adapters fail, or share an adapter and are slow",
+        "if the machine has just booted, wait and run again: adapters can appear minutes late; otherwise launch it \
+         with an EFA interface on each network card that supports EFA; if they are attached, replace the instance",
         Who::Host,
     )
     .into()

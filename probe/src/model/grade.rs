@@ -86,6 +86,8 @@ impl Graded {
         let severities: Vec<_> = findings.iter().map(severity).collect();
         let grade = |(finding, severity): (Finding, Option<Severity>)| {
             let action = severity.and(finding.who).map(|who| match who {
+                // No node is drained for a problem with which it works.
+                Who::Host if severity == Some(Severity::Minor) => Action::FixHost,
                 Who::Host => of_host(&finding.code),
                 Who::Image => Action::FixImage,
                 Who::Pod => Action::FixPod,
@@ -131,8 +133,12 @@ mod tests {
     }
 
     #[test]
-    fn a_problem_of_the_host_has_the_action_of_its_code() {
-        let failed = vec![finding("A-1", State::Fail, Some(Who::Host), None)];
-        assert_eq!(Graded::all(failed, |_| Action::Isolate)[0].action, Some(Action::Isolate));
+    fn a_failure_of_the_host_has_the_action_of_its_code_and_a_warning_never_drains_a_node() {
+        let action = |state: State| {
+            let found = vec![finding("A-1", state, Some(Who::Host), None)];
+            Graded::all(found, |_| Action::Isolate)[0].action
+        };
+        assert_eq!(action(State::Fail), Some(Action::Isolate));
+        assert_eq!(action(State::Warn), Some(Action::FixHost));
     }
 }
