@@ -44,10 +44,18 @@ fn loads(session: &mut Session) -> Checked {
     Outcome::pass(path).into()
 }
 
-/// Whether no libfabric was found. A file that the user named is another matter.
+/// Whether no libfabric was found. A file that the user named, and a file that exists and does not load, are other
+/// matters.
 fn is_absent(error: &Error) -> bool {
     let named = std::env::var_os(efa_gda_sys::load::LIBFABRIC_PATH).is_some_and(|path| !path.is_empty());
-    !named && matches!(error, Error::Load(LoadError::NotFound { .. }))
+    // glibc's text. For a dependency that is missing, it names the dependency.
+    let no_file = |attempt: &String| {
+        attempt.contains("libfabric.so.1: cannot open shared object file: No such file or directory")
+    };
+    match error {
+        Error::Load(LoadError::NotFound { attempts }) => !named && attempts.iter().all(no_file),
+        _ => false,
+    }
 }
 
 /// Opens the software adapter without libfabric, so that a container without libfabric shows everything else.
