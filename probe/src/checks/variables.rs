@@ -130,15 +130,19 @@ fn known() -> impl Iterator<Item = String> {
     of_efa.chain(OF_SOME_RELEASES.map(|(name, ..)| name.to_owned())).chain(of_core)
 }
 
+/// The known name that is most like `name`.
+fn nearest(name: &str) -> String {
+    let alike = |one: &String| strsim::jaro_winkler(name, one);
+    known().max_by(|left, right| alike(left).total_cmp(&alike(right))).unwrap_or_default()
+}
+
 /// Why a libfabric of this release ignores the variable `name`; None if it reads it, or another provider does.
 fn ignored(name: &str, release: Option<&str>) -> Option<String> {
     let tail = name.strip_prefix("FI_")?;
     let of_other =
         || OTHER_PROVIDERS.iter().any(|one| tail.strip_prefix(one).is_some_and(|t| t.starts_with('_')));
     if !known().any(|one| one == name) {
-        let alike = |one: &String| strsim::jaro_winkler(name, one);
-        let nearest = known().max_by(|left, right| alike(left).total_cmp(&alike(right))).unwrap_or_default();
-        return (!of_other()).then(|| format!("no release has it; the nearest name is {nearest}"));
+        return (!of_other()).then(|| format!("no release has it; the nearest name is {}", nearest(name)));
     }
     let (_, first, last) = OF_SOME_RELEASES.iter().find(|(one, ..)| *one == name)?;
     let release = version_numbers(release?);
@@ -163,7 +167,10 @@ pub(super) fn unknown(system: &mut System) -> Checked {
             observed: format!("{name} is set, and {of} does not read it: {why}"),
             required: "only variables that this libfabric reads".to_owned(),
             why: "a setting that its user relies on has no effect".to_owned(),
-            fix: format!("correct the name, or unset {name}"),
+            fix: match known().any(|one| one == name) {
+                true => format!("unset {name}, or use a release that reads it"),
+                false => format!("correct the name (the nearest is {}), or unset {name}", nearest(&name)),
+            },
             who: Who::Pod,
         };
         Some((Some(name), Outcome::Warn(problem)))

@@ -180,9 +180,15 @@ pub(crate) fn run(stream: &mut Stream, request: Request) {
 
 /// A failure whose observed text and fix come from rdma-core's error.
 pub(crate) fn refused(error: &Error, required: &str, why: &str, who: Who) -> Outcomes {
-    let hint = match error.hint() {
-        "" => "follow the advice in the observed text",
-        hint => hint,
+    let hint = match error {
+        Error::Load(_) => {
+            "install libibverbs1 and ibverbs-providers (Debian) or the EFA installer's rdma-core in the image; if a \
+             file is there, replace it and the libraries that it needs"
+        }
+        Error::Exposure(_) => {
+            "install rdma-core 59 or newer in the image, such as the current EFA installer's"
+        }
+        error => error.hint(),
     };
     failed(without_hint(error, error.hint()), required, why, hint, who)
 }

@@ -7,8 +7,8 @@ use crate::model::{Action, CATEGORIES, Finding, Graded, Severity, State};
 
 /// Subjects that are named; more are counted.
 const NAMED: usize = 3;
-/// Characters of an observation that are shown without `-v`: of the first problem, and of others.
-const OBSERVED: (usize, usize) = (240, 120);
+/// Characters of an observation that are shown without `-v`: enough for the file or name that the fix needs.
+const OBSERVED: usize = 360;
 /// The column at which texts begin.
 const INDENT: usize = 16;
 
@@ -84,7 +84,7 @@ impl Problem<'_> {
         if let Some(observed) = observed {
             let shown = match style.verbose {
                 true => observed.clone(),
-                false => crate::terminal::shortened(observed, if whole { OBSERVED.0 } else { OBSERVED.1 }),
+                false => crate::terminal::shortened(observed, OBSERVED),
             };
             let of = match self.subjects[..] {
                 [first, _, ..] => format!("{first}: "),
