@@ -61,6 +61,10 @@ pub(crate) static GPU_CHECKS: &[Unit<Cuda>] = &[
         .of(Nature::Gpu),
 ];
 
+/// What a machine without a GPU shows, and what to do.
+const NO_DEVICE: &str = "no NVIDIA device in /sys/bus/pci/devices and no /proc/driver/nvidia";
+const GET_GPU: &str = "run on an instance with a GPU, or check the rest with --gpu none";
+
 fn choice(system: &mut System) -> Checked {
     match system.gpu {
         Some(GpuChoice::None) => return Outcome::pass("no GPU (--gpu none)").into(),
@@ -76,11 +80,10 @@ fn choice(system: &mut System) -> Checked {
         return Outcome::pass("no GPU: this machine shows none, and the software adapter needs none").into();
     }
     Outcome::fail(
-        "no NVIDIA device in /sys/bus/pci/devices and no /proc/driver/nvidia",
+        NO_DEVICE,
         "an NVIDIA GPU, or --gpu none",
         "with GPU-Direct Async, a GPU posts to the adapter",
-        "run on an instance with a GPU (in a container, with the NVIDIA runtime), or check the rest with \
-              --gpu none",
+        GET_GPU,
         Who::Host,
     )
     .into()
@@ -117,6 +120,11 @@ fn kernel_driver(system: &mut System) -> Checked {
         |word: &&str| word.contains('.') && word.starts_with(|first: char| first.is_ascii_digit());
     if let Some(version) = text.split_whitespace().find(is_version) {
         return Outcome::pass(version).into();
+    }
+    if !system.has_nvidia() {
+        let required = "the NVIDIA kernel driver, 525 (CUDA 12.0) or newer";
+        let why = "no program can use a GPU where none is";
+        return Outcome::fail(NO_DEVICE, required, why, GET_GPU, Who::Host).into();
     }
     Outcome::fail(
         "no version in /proc/driver/nvidia/version",
@@ -160,6 +168,8 @@ pub(crate) struct Cuda {
     library: Option<libloading::Library>,
     /// The GPU named by `--gpu`.
     wanted: Option<u32>,
+    /// Whether the machine shows no NVIDIA GPU.
+    absent: bool,
     /// The GPUs that were found.
     pub(crate) gpus: Vec<Gpu>,
     /// The GPU of the per-GPU checks.
@@ -172,8 +182,8 @@ pub(crate) struct Cuda {
 
 impl Cuda {
     /// The state before libcuda is loaded; `wanted` is the GPU named by `--gpu`.
-    pub(crate) fn new(wanted: Option<u32>, progress: Progress) -> Self {
-        Self { wanted, progress: Some(progress), ..Self::default() }
+    pub(crate) fn new(wanted: Option<u32>, system: &System, progress: Progress) -> Self {
+        Self { wanted, absent: !system.has_nvidia(), progress: Some(progress), ..Self::default() }
     }
 
     /// Selects the GPU of the per-GPU checks.
@@ -268,6 +278,9 @@ fn loads(cuda: &mut Cuda) -> Checked {
         Ok(library) => {
             cuda.library = Some(library);
             Outcome::pass("libcuda.so.1").into()
+        }
+        Err(error) if cuda.absent => {
+            broken(format!("{NO_DEVICE}; {error}"), "no GPU can post to the adapter", GET_GPU, Who::Host)
         }
         Err(error) => broken(
             error.to_string(),

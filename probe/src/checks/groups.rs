@@ -24,7 +24,8 @@ pub(crate) fn run() -> Result<std::convert::Infallible, WorkerError> {
 }
 
 fn run_cuda(stream: &mut Stream, request: &Request) {
-    let mut cuda = Cuda::new(request.gpu, stream.progress());
+    let system = System { root: request.root.clone(), ..System::default() };
+    let mut cuda = Cuda::new(request.gpu, &system, stream.progress());
     for unit in cuda::CHECKS {
         stream.run(unit, None, &mut cuda);
     }

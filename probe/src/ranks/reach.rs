@@ -13,6 +13,7 @@ use crate::checks::fabric::{self, Libfabric};
 use crate::checks::session::{Layer, Rig, Session};
 use crate::checks::verbs::{self, Verbs};
 use crate::model::Kind;
+use crate::system::System;
 use crate::worker::stream::Progress;
 
 /// The codes whose needs open the queue of a rank: a put needs no more.
@@ -125,7 +126,7 @@ pub(super) fn run_needed<L: Reach>(
 
 /// Runs the checks of a GPU on which those of a pair depend. Returns the first failure.
 pub(super) fn check_gpu(number: u32) -> Result<(), String> {
-    let mut cuda = Cuda::new(Some(number), Progress::silent());
+    let mut cuda = Cuda::new(Some(number), &System::default(), Progress::silent());
     for unit in cuda::CHECKS {
         first_failure(&unit.check, unit.outcomes(&mut cuda))?;
     }
