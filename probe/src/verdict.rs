@@ -4,7 +4,7 @@
 pub(crate) mod stack;
 
 use crate::checks::registry;
-use crate::model::{Finding, Gpu, Pair, Put, Reach, State, Verdict};
+use crate::model::{Finding, Gpu, NO_GPU, Pair, Put, Reach, State, Verdict};
 
 /// The check that queues map into a GPU.
 pub(crate) const MAPS: &str = "CUDA-008";
@@ -69,12 +69,23 @@ fn without_libfabric(findings: &[Finding], adapter: &str) -> &'static str {
     }
 }
 
+/// How to run with a GPU: without `--gpu none`, if that was given.
+fn find_gpu(findings: &[Finding]) -> &'static str {
+    let left_out = |finding: &Finding| {
+        finding.code == NO_GPU
+            && finding.observed.as_deref().is_some_and(|observed| observed.contains("--gpu none"))
+    };
+    match findings.iter().any(left_out) {
+        true => "run where one is and without --gpu none",
+        false => "run on a machine with one",
+    }
+}
+
 fn without_gpu(findings: &[Finding], adapter: &str) -> Verdict {
     let next = match first_failure(findings, &[adapter]) {
         Some(failure) => fix(failure) + without_libfabric(findings, adapter),
         None if state(findings, MOVED, adapter) == Some(State::Pass) => {
-            "the adapter's queues work from the host; to check a GPU, run where one is and without --gpu none"
-                .to_owned()
+            format!("the adapter's queues work from the host; to check a GPU, {}", find_gpu(findings))
         }
         None => "run on a machine with a GPU and an EFA adapter".to_owned(),
     };
@@ -189,6 +200,20 @@ mod tests {
             all.iter().map(|v| (v.gpu.as_str(), v.adapter.as_str())).collect::<Vec<_>>(),
             [("none", "a"), ("none", "b")]
         );
+    }
+
+    #[test]
+    fn the_option_without_a_gpu_is_named_only_if_it_was_given() {
+        let next = |observed: &str| {
+            let choice = Finding {
+                observed: Some(observed.to_owned()),
+                ..Finding::new(NO_GPU, "", State::Pass, Kind::Declared)
+            };
+            let findings = [choice, finding(MOVED, "a", State::Pass)];
+            verdicts(&findings, &[], &[], &[], &["a".to_owned()])[0].next.clone()
+        };
+        assert!(next("no GPU (--gpu none)").contains("without --gpu none"));
+        assert!(!next("no GPU: this machine shows none").contains("--gpu none"));
     }
 
     #[test]

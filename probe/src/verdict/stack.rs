@@ -183,11 +183,11 @@ fn judge(need: Need, check: &Check, findings: &[Finding]) -> Answer {
             None if !need.pass => Answer::Holds,
             None => {
                 let next = match root.as_str() {
-                    NO_GPU => "run where a GPU is and without --gpu none",
-                    SOFTWARE_ADAPTER => "run without --soft where an EFA adapter is",
-                    _ => "see the check that blocks it",
+                    NO_GPU => format!("for a GPU, {}", super::find_gpu(findings)),
+                    SOFTWARE_ADAPTER => "run without --soft where an EFA adapter is".to_owned(),
+                    _ => "see the check that blocks it".to_owned(),
                 };
-                Answer::Open(root, next.to_owned())
+                Answer::Open(root, next)
             }
         };
     }
