@@ -18,6 +18,9 @@ const HANDSHAKE: Duration = Duration::from_secs(20);
 /// How much longer a rank waits than the hub, which names the rank that is missing.
 const GRACE: Duration = Duration::from_secs(5);
 
+/// The words of the error of a rank that never reached the hub.
+pub(crate) const NOT_JOINED: &str = "could not join the exchange";
+
 /// A rank that has arrived.
 #[derive(Debug)]
 pub(crate) struct Member {
@@ -43,7 +46,7 @@ impl Member {
         let late = |last: &str| {
             let seconds = limits.arrival.as_secs_f64();
             format!(
-                "rank {rank} of {of} could not join the exchange at {hub} within {seconds} s: {last}; {}",
+                "rank {rank} of {of} {NOT_JOINED} at {hub} within {seconds} s: {last}; {}",
                 party.start_hub()
             )
         };

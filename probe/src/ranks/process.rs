@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::{COMMAND, Job};
 use crate::exchange::hub::Hub;
+use crate::exchange::member::NOT_JOINED;
 use crate::model::ranks::Pe;
 use crate::model::text::make_visible;
 use crate::supervisor::{describe, reap, worker_command};
@@ -79,7 +80,18 @@ pub(crate) fn run(
     }
     pes.sort_by_key(|pe| pe.rank);
     let exchange = serving.and_then(|serving| serving.join().err());
+    name_cause(&mut pes, exchange.as_deref());
     Ok(Reported { pes, exchange })
+}
+
+/// Reports why the exchange ended as the result of rank 0 if its process started too late to join: "start rank 0" would
+/// be wrong, because the exchange is in this process.
+fn name_cause(pes: &mut [Pe], exchange: Option<&str>) {
+    let has_missed =
+        |pe: &&mut Pe| pe.rank == 0 && pe.error.as_deref().is_some_and(|error| error.contains(NOT_JOINED));
+    if let Some((why, pe)) = exchange.zip(pes.iter_mut().find(has_missed)) {
+        pe.error = Some(why.to_owned());
+    }
 }
 
 /// What a process reported.
