@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 use crate::check::{Check, Outcome, Problem, Runner, concerns};
 use crate::checks;
 use crate::checks::groups::{Plan, plan};
+use crate::exchange::RAISE_LIMIT;
 use crate::model::bench::Bench;
-use crate::model::{Finding, Gpu, Pair, Put, Queues, Who};
+use crate::model::{DEFAULT_TIME_LIMIT, Finding, Gpu, Pair, Put, Queues, Who};
 use crate::progress::{Progress, TICK};
-use crate::worker::{COMMAND, Event, Executor, Group, Request, events, short_limit};
+use crate::worker::{COMMAND, Event, Executor, Group, Request, events};
 
 /// How long a worker that has reported all results may take to end, before it is killed.
 const DONE_WAIT: Duration = Duration::from_millis(500);
@@ -27,10 +28,17 @@ const MORE_TIME: Duration = Duration::from_secs(24 * 3600);
 
 /// A worker process could not be started.
 #[derive(Debug, thiserror::Error)]
-#[error("the worker process of the {group:?} checks cannot be started: {source}")]
+#[error("the worker process of the {group:?} checks cannot be started: {source}{}", advice(source))]
 pub(crate) struct StartError {
     group: Group,
     source: std::io::Error,
+}
+
+/// What to do if a process or its thread cannot be started.
+fn advice(error: &std::io::Error) -> String {
+    // EAGAIN.
+    let at_limit = error.kind() == std::io::ErrorKind::WouldBlock;
+    if at_limit { format!("; {RAISE_LIMIT}") } else { String::new() }
 }
 
 /// How long checks may take.
@@ -86,7 +94,7 @@ pub(crate) fn run(
         let code = code.unwrap_or_else(|| plan.once[0].code.to_owned());
         tracing::warn!(code, ?subject, observed, "a worker process ended before its checks");
         if let Some(check) = checks::registry().into_iter().find(|check| check.code == code) {
-            let problem = crash_problem(request.group, observed, timed_out.then_some(limits));
+            let problem = crash_problem(request.group, observed, timed_out);
             runner.record(check, subject.clone(), Outcome::Fail(problem));
         }
         let subjects = subjects(&request, &results);
@@ -122,8 +130,8 @@ fn subjects(request: &Request, results: &Results) -> Vec<String> {
     }
 }
 
-/// The problem of a check in which a worker crashed; `limits` are those that it exceeded.
-fn crash_problem(group: Group, observed: String, limits: Option<Limits>) -> Problem {
+/// The problem of a check in which a worker crashed, or exceeded its time limit.
+fn crash_problem(group: Group, observed: String, timed_out: bool) -> Problem {
     if group == Group::Nodes {
         return Problem {
             observed,
@@ -134,19 +142,29 @@ fn crash_problem(group: Group, observed: String, limits: Option<Limits>) -> Prob
         };
     }
     let fix = "run again with -v and FI_LOG_LEVEL=warn for the library's last messages; compare the library's \
-               version with the adapter's driver, and report the crash to the library's maintainer; on a slow \
-               machine, raise --time-limit";
-    let short = limits.and_then(|limits| short_limit(limits.each));
+               version with the adapter's driver, and report it to the library's maintainer";
+    let required = "the check ends and its process continues".to_owned();
+    if timed_out {
+        return Problem {
+            observed,
+            required,
+            why: "the library or its provider is hung in this step, or the machine is busy".to_owned(),
+            fix: format!(
+                "raise --time-limit (milliseconds; default {DEFAULT_TIME_LIMIT}); if the limit is reached again, {fix}"
+            ),
+            who: Who::Image,
+        };
+    }
     // Libraries do not send SIGKILL. The kernel does when memory or CPU time has run out.
     let killed = observed.contains("(SIGKILL)").then_some(
         "search dmesg on the host for the limit that was reached (the container's memory, ulimit -t); otherwise ",
     );
     Problem {
         observed,
-        required: "the check ends and its process continues".to_owned(),
-        why: "the library or its provider crashed or hung in this step, and would do the same in any program"
+        required,
+        why: "the library or its provider crashed in this step, and would do the same in any program"
             .to_owned(),
-        fix: format!("{}{}{fix}", short.unwrap_or_default(), killed.unwrap_or_default()),
+        fix: format!("{}{fix}", killed.unwrap_or_default()),
         who: Who::Image,
     }
 }
@@ -443,7 +461,7 @@ mod tests {
             runner.record(check, of.map(str::to_owned), Outcome::pass(""));
         }
         let check = checks::registry().into_iter().find(|check| check.code == code).unwrap();
-        let problem = crash_problem(Group::Fabric, String::new(), None);
+        let problem = crash_problem(Group::Fabric, String::new(), false);
         runner.record(check, Some(subject.to_owned()), Outcome::Fail(problem));
         skip_rest(&mut runner, &plan, code, Some(subject), &["0/a".to_owned()]);
         runner.findings

@@ -143,5 +143,5 @@ pub(crate) enum Event {
 /// The first half of a fix when time ran out under a limit that is shorter than the default.
 pub(crate) fn short_limit(each: Duration) -> Option<String> {
     let short = each < Duration::from_millis(DEFAULT_TIME_LIMIT);
-    short.then(|| format!("raise --time-limit (default {DEFAULT_TIME_LIMIT}); otherwise "))
+    short.then(|| format!("raise --time-limit (milliseconds; default {DEFAULT_TIME_LIMIT}); otherwise "))
 }

@@ -225,7 +225,7 @@ impl<L: Layer> Transfer<L> {
                     Some(got) => format!("value {got} arrived from rank {source}, not {expected}"),
                     None => format!(
                         "no value arrived from rank {source} within {} ms; see that rank's result, or raise \
-                         --time-limit",
+                         --time-limit (milliseconds)",
                         bound.as_millis()
                     ),
                 });

@@ -135,8 +135,7 @@ pub(crate) fn put_failed(error: &GpuQueueError, wait: u64) -> Outcomes {
             short_limit(Duration::from_millis(wait.saturating_mul(2))).unwrap_or_default()
                 + "check the port's state, and that the security group allows all traffic within itself, inbound \
                    and outbound; some platforms drop what an adapter sends to itself: run fi_pingpong -p efa on \
-                   another host and fi_pingpong -p efa HOST here, and if that works, the adapter is sound; on a slow \
-                   machine, raise --time-limit",
+                   another host and fi_pingpong -p efa HOST here, and if that works, the adapter is sound",
             Who::Host,
         ),
         Work(WorkError::TooLong { limit, most, .. }) => (

@@ -297,7 +297,7 @@ fn bench_failed(case: Case, error: &GpuQueueError) -> Outcomes {
         format!("{}: {}", case.describe(), error_chain(error)),
         "every write completes with status 0",
         "figures of failed writes mean nothing",
-        "run gda-probe put with the same options and fix what fails; on a slow machine, raise --time-limit",
+        "run gda-probe put with the same options and fix what fails; on a slow machine, raise --time-limit (milliseconds)",
         Who::Host,
     )
 }
