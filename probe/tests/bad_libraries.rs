@@ -123,8 +123,22 @@ fn a_dead_endpoint_fails_put_001_and_closes() {
     fails_with_a_fix(&document, "PUT-001");
     assert_eq!(check(&document, "PUT-002")["blocked_by"], "PUT-001");
     assert_eq!(state(&document, "PUT-005"), "pass", "requests in flight are flushed with the endpoint");
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    let output = support::output(command.arg("-v"));
     let log = String::from_utf8_lossy(&output.stderr);
     assert!(log.contains("state of the queue") && log.contains("1 in flight"), "{log}");
+}
+
+#[test]
+fn a_libfabric_that_does_not_load_is_not_reported_as_absent() {
+    let directory = TempDir::new("garbage");
+    std::fs::write(directory.path().join("libfabric.so.1"), "no library").unwrap();
+    let mut command = soft(&["--gpu", "none"]);
+    let (document, status) =
+        ended(command.env("LD_LIBRARY_PATH", directory.path()).env_remove("LIBFABRIC_PATH"));
+    assert_eq!(status, 3, "{document:#}");
+    fails_with_a_fix(&document, "LIB-001");
+    says(&document, "LIB-001", "observed", &["libfabric.so.1", "file too short"]);
 }
 
 #[test]

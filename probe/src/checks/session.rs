@@ -169,7 +169,7 @@ impl<L: Layer> Rig<L> {
             }
         };
         if let (Err(GpuQueueError::Work(WorkError::Device { .. })), Some(queue)) = (&result, self.sender()) {
-            tracing::error!("state of the queue:\n{}", queue.snapshot());
+            tracing::info!("state of the queue:\n{}", queue.snapshot());
         }
         result
     }
