@@ -40,7 +40,7 @@ use crate::command::file::is_stdout;
 use crate::exit::Exit;
 use crate::model::text::{is_hidden, visible};
 use crate::model::{Document, Refusal, SCHEMA};
-use crate::report::human::{npd_line, render};
+use crate::report::human::{npd_line, npd_text, render};
 use crate::report::style::Style;
 
 fn main() -> ExitCode {
@@ -124,10 +124,15 @@ fn command_of(cli: &Cli) -> &Command {
     cli.command.as_ref().unwrap_or(&CHECK)
 }
 
-/// Prints the error as a document if the arguments contain `--json`. Reads the raw arguments, because
-/// parsing them may have failed.
+/// Prints the error as a document if the arguments contain `--json`, and as a detector's line if they contain `--npd`.
+/// Reads the raw arguments, because parsing them may have failed.
 fn refuse(command: &'static str, error: &str) {
-    if !std::env::args_os().any(|argument| argument == "--json") {
+    let is_set = |option: &str| std::env::args_os().any(|argument| argument == option);
+    if !is_set("--json") {
+        if is_set("--npd") {
+            // As for a document below.
+            let _ = print(&format!("{}\n", npd_text(&format!("unknown: {}", visible(error)))));
+        }
         return;
     }
     let refusal = Refusal { schema: SCHEMA, command, error: &visible(error) };

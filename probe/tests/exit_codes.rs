@@ -162,6 +162,11 @@ fn an_option_that_this_version_lacks_is_named_with_status_2() {
 #[test]
 fn npd_statuses_replace_the_usual_statuses() {
     assert_eq!(complaint(&["ring", "--npd"]).0, 2, "unknown");
+    let line = String::from_utf8(run(&["put", "--npd", "--count", "0"]).stdout).unwrap();
+    assert!(
+        line.starts_with("unknown: ") && line.ends_with('\n') && line.trim_end().chars().count() <= 80,
+        "{line:?}"
+    );
     let machine = Machine::new("npd");
     let mut command = probe(&["--npd", "--root", machine.arg()]);
     command.env("LIBFABRIC_PATH", "/nonexistent");

@@ -60,7 +60,12 @@ pub(crate) fn render(document: &Document, style: Style) -> String {
     out
 }
 
-/// The line for a node-problem-detector: at most 80 characters, as the detector keeps no more.
+/// A text as the line for a node-problem-detector: at most 80 characters, as the detector keeps no more.
+pub(crate) fn npd_text(text: &str) -> String {
+    crate::terminal::shortened(text, 80)
+}
+
+/// The line for a node-problem-detector.
 pub(crate) fn npd_line(document: &Document) -> String {
     let checks = document.checks.as_deref().unwrap_or_default();
     let problems = problems(checks);
@@ -73,7 +78,7 @@ pub(crate) fn npd_line(document: &Document) -> String {
             format!("{}{more}: {observed}", first.short())
         }
     };
-    crate::terminal::shortened(&text, 80)
+    npd_text(&text)
 }
 
 fn render_problems(out: &mut String, problems: &[Problem<'_>], checks: &[Graded], style: Style) {
