@@ -98,6 +98,10 @@ fn positive(text: &str) -> Result<u64, String> {
     text.parse().ok().filter(|number| *number > 0).ok_or_else(|| "expected a number of at least 1".to_owned())
 }
 
+fn bytes(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| "expected a number of bytes, without a unit, such as 4096".to_owned())
+}
+
 fn folder(text: &str) -> Result<PathBuf, String> {
     let read = std::fs::read_dir(text).map(|_| PathBuf::from(text));
     read.map_err(|error| format!("this folder cannot be read: {error}"))
@@ -192,7 +196,7 @@ pub(crate) struct PutArgs {
     #[arg(long, value_enum, default_value_t = Op::Write)]
     pub(crate) op: Op,
     /// Bytes of each operation; 0 with write-imm and send only, whose arrival shows without bytes
-    #[arg(long, default_value_t = 64)]
+    #[arg(long, default_value_t = 64, value_parser = bytes)]
     pub(crate) bytes: u64,
     /// Number of operations
     #[arg(long, default_value_t = 1, value_parser = positive)]

@@ -72,5 +72,12 @@ fn draft(target: &Path) -> PathBuf {
 }
 
 fn failed(file: &Path, source: std::io::Error) -> CommandError {
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.exists());
+    let source = match folder {
+        Some(folder) if source.kind() == std::io::ErrorKind::NotFound => {
+            std::io::Error::other(format!("the folder {} does not exist; create it", folder.display()))
+        }
+        _ => source,
+    };
     CommandError::File { file: file.to_owned(), source }
 }
