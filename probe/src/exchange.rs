@@ -26,6 +26,13 @@ pub(crate) const MOST_BYTES: usize = 8192;
 /// What to do if a thread or a process cannot be started.
 pub(crate) const RAISE_LIMIT: &str = "raise the limit of processes (ulimit -u, or the pod's limit of pids)";
 
+/// [`RAISE_LIMIT`] after a semicolon, if it is the limit that kept a process or a thread from being started.
+pub(crate) fn advice(error: &std::io::Error) -> String {
+    // EAGAIN.
+    let at_limit = error.kind() == std::io::ErrorKind::WouldBlock;
+    if at_limit { format!("; {RAISE_LIMIT}") } else { String::new() }
+}
+
 /// How long the ranks of a job wait for each other.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::check::{Check, Outcome, Problem, Runner, concerns};
 use crate::checks;
 use crate::checks::groups::{Plan, plan};
-use crate::exchange::RAISE_LIMIT;
+use crate::exchange;
 use crate::model::bench::Bench;
 use crate::model::{DEFAULT_TIME_LIMIT, Finding, Gpu, Pair, Put, Queues, Who};
 use crate::progress::{Progress, TICK};
@@ -28,17 +28,10 @@ const MORE_TIME: Duration = Duration::from_secs(24 * 3600);
 
 /// A worker process could not be started.
 #[derive(Debug, thiserror::Error)]
-#[error("the worker process of the {group:?} checks cannot be started: {source}{}", advice(source))]
+#[error("the worker process of the {group:?} checks cannot be started: {source}{}", exchange::advice(source))]
 pub(crate) struct StartError {
     group: Group,
     source: std::io::Error,
-}
-
-/// What to do if a process or its thread cannot be started.
-fn advice(error: &std::io::Error) -> String {
-    // EAGAIN.
-    let at_limit = error.kind() == std::io::ErrorKind::WouldBlock;
-    if at_limit { format!("; {RAISE_LIMIT}") } else { String::new() }
 }
 
 /// How long checks may take.
@@ -141,30 +134,26 @@ fn crash_problem(group: Group, observed: String, timed_out: bool) -> Problem {
             who: Who::Host,
         };
     }
-    let fix = "run again with -v and FI_LOG_LEVEL=warn for the library's last messages; compare the library's \
-               version with the adapter's driver, and report it to the library's maintainer";
-    let required = "the check ends and its process continues".to_owned();
-    if timed_out {
-        return Problem {
-            observed,
-            required,
-            why: "the library or its provider is hung in this step, or the machine is busy".to_owned(),
-            fix: format!(
-                "raise --time-limit (milliseconds; default {DEFAULT_TIME_LIMIT}); if the limit is reached again, {fix}"
-            ),
-            who: Who::Image,
-        };
-    }
-    // Libraries do not send SIGKILL. The kernel does when memory or CPU time has run out.
-    let killed = observed.contains("(SIGKILL)").then_some(
-        "search dmesg on the host for the limit that was reached (the container's memory, ulimit -t); otherwise ",
-    );
+    let first = match timed_out {
+        true => format!("raise --time-limit (milliseconds; default {DEFAULT_TIME_LIMIT}); if it is reached again, "),
+        // Libraries do not send SIGKILL. The kernel does when memory or CPU time has run out.
+        false if observed.contains("(SIGKILL)") => {
+            "search dmesg on the host for the limit that was reached (the container's memory, ulimit -t); otherwise "
+                .to_owned()
+        }
+        false => String::new(),
+    };
+    let why = match timed_out {
+        true => "the library or its provider is hung in this step, or the machine is busy",
+        false => "the library or its provider crashed in this step, and would do the same in any program",
+    };
     Problem {
         observed,
-        required,
-        why: "the library or its provider crashed in this step, and would do the same in any program"
-            .to_owned(),
-        fix: format!("{}{fix}", killed.unwrap_or_default()),
+        required: "the check ends and its process continues".to_owned(),
+        why: why.to_owned(),
+        fix: first
+            + "run again with -v and FI_LOG_LEVEL=warn for the library's last messages; compare the library's version \
+               with the adapter's driver, and report it to the library's maintainer",
         who: Who::Image,
     }
 }

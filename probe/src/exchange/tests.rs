@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::hub::{Hub, Serving};
 use super::member::Member;
 use super::token::Token;
-use super::{Limits, Party, join, split};
+use super::{Limits, Party, RAISE_LIMIT, advice, join, split};
 
 /// Ample for ranks that arrive. Tests in which one does not arrive wait for a shorter time, which is still ample for
 /// the others.
@@ -44,6 +44,13 @@ fn joined(hub: &str, rank: u32, of: u32) -> Member {
 
 fn texts(messages: Vec<Vec<u8>>) -> Vec<String> {
     messages.into_iter().map(|message| String::from_utf8(message).unwrap()).collect()
+}
+
+#[test]
+fn only_the_limit_of_processes_is_advised_to_be_raised() {
+    let text = |errno: nix::errno::Errno| advice(&std::io::Error::from(errno));
+    assert_eq!(text(nix::errno::Errno::EAGAIN), format!("; {RAISE_LIMIT}"));
+    assert_eq!(text(nix::errno::Errno::ENOENT), "");
 }
 
 #[test]

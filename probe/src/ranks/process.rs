@@ -173,3 +173,20 @@ fn collect(received: &Receiver<Report>, deadline: Instant, ended: impl Fn(usize,
     own.extend(others);
     own
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rank_0_that_missed_its_own_exchange_has_the_result_of_the_exchange() {
+        let missed = |rank| {
+            let error = format!("rank {rank} of 2 {NOT_JOINED} at 127.0.0.1:1");
+            Pe { rank, error: Some(error), ..Pe::default() }
+        };
+        let mut pes = [missed(0), missed(1)];
+        name_cause(&mut pes, Some("rank 1 did not arrive"));
+        assert_eq!(pes[0].error.as_deref(), Some("rank 1 did not arrive"));
+        assert!(pes[1].error.as_deref().is_some_and(|error| error.contains(NOT_JOINED)));
+    }
+}
