@@ -191,9 +191,10 @@ fn all_nodes(system: &mut System) -> Checked {
     if missing.is_empty() {
         return Outcome::pass(observed).into();
     }
-    let list: Vec<&str> = missing.iter().map(|path| path.as_str()).collect();
+    let name = |path: &&String| path.trim_start_matches("/dev/infiniband/").to_owned();
+    let list: Vec<String> = missing.iter().map(name).collect();
     Outcome::warn(
-        format!("{observed}; missing: {}", list.join(", ")),
+        format!("{observed}; missing in /dev/infiniband: {}", list.join(", ")),
         "a device node for each adapter on the PCI bus",
         "a transport that counts adapters in sysfs waits for adapters that it cannot open",
         "add all EFA devices to the container, or name the adapters to use (--device, FI_EFA_IFACE)",
