@@ -158,7 +158,8 @@ fn alike_problems_and_verdicts_of_16_adapters_are_folded() {
     let starting = |with: &str| shown.iter().filter(|line| line.starts_with(with)).count();
     assert_eq!((starting("Verdict:"), starting("FAIL  DEV-005")), (1, 1), "{shown:#?}");
     assert!(shown.iter().any(|line| line.contains("and 13 more")), "{shown:#?}");
-    assert!(shown.len() < 70, "{} lines: {shown:#?}", shown.len());
+    // Observations are whole, and one of them names 16 device nodes.
+    assert!(shown.len() <= 72, "{} lines: {shown:#?}", shown.len());
 }
 
 #[test]
