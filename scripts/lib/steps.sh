@@ -181,7 +181,7 @@ step_packages() { if_present 'packages' 1800 scripts/lib/package_test.sh scripts
 
 step_install() { step 'install' 1800 scripts/lib/install_test.sh; }
 
-step_containers() { step 'containers' 900 scripts/lib/containers_test.sh; }
+step_containers() { step 'containers' 2400 scripts/lib/containers_test.sh; }
 
 # ---- sanitizers and fuzzing ---------------------------------------------------------
 
