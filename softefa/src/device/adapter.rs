@@ -400,6 +400,8 @@ impl Adapter {
     pub fn stop(&self) {
         self.shared.stop.store(true, Ordering::Release);
         self.shared.wake();
+        // An engine at work may not have seen the flag. It finishes its rounds first.
+        drop(self.network.write());
     }
 
     /// Its counts so far.

@@ -17,8 +17,8 @@
 //! `COST_PER_LOCK` bytes, and releases it before it rests. An RDMA request of more than `PIECE_BYTES` is cut into
 //! pieces, whose keys are checked again each time. A control call that changes objects holds the lock for writing. So
 //! no engine works during such a call, and once the call has returned, no engine uses an object that it removed. The
-//! calls `set_consumer_index`, `abandon_completion_queue` and `queue_pair_state` hold the lock for reading; `hold`,
-//! `stop` and the calls that return reports do not acquire it.
+//! calls `set_consumer_index`, `abandon_completion_queue` and `queue_pair_state` hold the lock for reading; `stop`
+//! acquires it after it set its flag; `hold` and the calls that return reports do not acquire it.
 //!
 //! Locks are acquired in this order: network, send state, receive state, completion queue. The locks of
 //! counters, of late writes (`relaxed.rs`) and of the lists in `shared.rs` come last; a thread that holds one of those
@@ -280,9 +280,13 @@ pub(crate) fn next_random(state: &mut u64) -> u64 {
 pub(crate) fn run(network: Arc<Network>, index: u16, shared: Arc<Shared>) {
     let mut engine = Engine::new(&shared.config);
     let mut rest = Rest::default();
-    while !shared.stop.load(Ordering::Acquire) {
+    loop {
         let progress = {
             let ports = network.read();
+            // Under the lock: when `Adapter::stop` has returned, no further request is executed.
+            if shared.stop.load(Ordering::Acquire) {
+                return;
+            }
             let Some(local) = ports.port(index) else { return };
             let view = NetworkView { ports: &ports, local, local_index: index };
             let mut rounds = 0;
