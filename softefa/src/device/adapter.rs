@@ -396,7 +396,8 @@ impl Adapter {
     }
 
     /// Ends the engine's thread, as if the adapter had died. Posted requests do not complete, but objects can
-    /// still be destroyed, which flushes them. For tests of waits that must time out.
+    /// still be destroyed, which flushes them. When it returns, no further request is executed; a
+    /// [`Memory`](super::Memory) that blocks delays it, as every control call. For tests of waits that must time out.
     pub fn stop(&self) {
         self.shared.stop.store(true, Ordering::Release);
         self.shared.wake();
